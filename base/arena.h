@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: all KV memory of a worker. One range of bytes, taken once and registered once, cut into blocks of any size.
+ *
+ * Design: two-level segregated fit: a block of n bytes is found, split, freed and merged with its neighbours in O(1).
+ *         The bookkeeping lies outside the range, so that the range may be device memory or memory that others write.
+ * Invariants: blocks are multiples of SL_ARENA_UNIT bytes and aligned to it; no two free blocks are neighbours.
+ * Threads: every function takes the arena's lock; none blocks for longer than that.
+ */
+#ifndef SL_BASE_ARENA_H
+#define SL_BASE_ARENA_H
+
+#include <stddef.h>
+
+#include "base/status.h"
+
+#define SL_ARENA_UNIT 512
+
+struct sl_arena;
+
+struct sl_arena_stats {
+    size_t capacity_bytes;
+    size_t used_bytes;       // in blocks handed out, rounded up to units
+    size_t high_water_bytes; // largest used_bytes since creation or the last sl_arena_reset_high_water()
+    size_t largest_free_bytes;
+    size_t n_blocks; // handed out and not yet freed: the leak gauge of the tests
+};
+
+/*
+ * Manage [base, base + bytes). The arena never touches the range itself and does not own it; it must outlive the arena.
+ * SL_ERR_INVALID: base is not aligned to SL_ARENA_UNIT, or bytes is less than one unit.
+ */
+enum sl_status sl_arena_create(void *base, size_t bytes, struct sl_arena **arena_out, struct sl_error *err);
+
+// Frees the bookkeeping and nulls *arena. Accepts NULL. Blocks still handed out are a bug of the caller: logged.
+void sl_arena_destroy(struct sl_arena **arena);
+
+// A block of at least `bytes`, or NULL when no free block is large enough (back-pressure, not logged).
+void *sl_arena_alloc(struct sl_arena *arena, size_t bytes);
+
+// Return a block of sl_arena_alloc(). NULL is allowed.
+void sl_arena_free(struct sl_arena *arena, void *block);
+
+void *sl_arena_base(const struct sl_arena *arena);
+void sl_arena_get_stats(struct sl_arena *arena, struct sl_arena_stats *stats_out);
+void sl_arena_reset_high_water(struct sl_arena *arena);
+
+#endif

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: time. Deadlines are absolute monotonic nanoseconds, so that they can be passed down and never drift.
+#ifndef SL_BASE_CLOCK_H
+#define SL_BASE_CLOCK_H
+
+#include <stdint.h>
+#include <time.h>
+
+#define SL_NS_PER_MS   1000000LL
+#define SL_NS_PER_S    1000000000LL
+#define SL_NO_DEADLINE INT64_MAX
+
+// Monotonic time.
+int64_t sl_now_ns(void);
+
+// Wall-clock time since the Unix epoch, for event logs that people read.
+int64_t sl_wall_ms(void);
+
+// now + ms; a negative ms means no deadline.
+int64_t sl_deadline_in_ms(int64_t ms);
+
+// Milliseconds left until the deadline, 0 when it has passed, INT64_MAX when there is none.
+int64_t sl_deadline_left_ms(int64_t deadline_ns);
+
+// The deadline as CLOCK_MONOTONIC timespec, for pthread_cond_timedwait on a condition made by sl_cond_init().
+struct timespec sl_deadline_timespec(int64_t deadline_ns);
+
+void sl_sleep_ms(int64_t ms);
+
+#endif

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: every knob of every program is one row of a table: name, type, default, help, and where it is stored.
+ *
+ * Design: precedence is command line, then environment (SLUICE_<NAME>, dashes as underscores), then default.
+ *         --help is printed from the table. Parsing is getopt_long's; numbers are checked to the last character;
+ *         sizes take K, M, G and T (powers of 1024), durations take ms, s, m and h.
+ */
+#ifndef SL_BASE_CONFIG_H
+#define SL_BASE_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+enum sl_option_type {
+    SL_OPTION_FLAG,     // bool
+    SL_OPTION_STRING,   // const char *, owned by the table's parse (valid for the life of the process)
+    SL_OPTION_INT,      // int64_t
+    SL_OPTION_FLOAT,    // double
+    SL_OPTION_SIZE,     // int64_t, bytes
+    SL_OPTION_DURATION, // int64_t, milliseconds
+};
+
+struct sl_option {
+    const char *name; // long option without the dashes
+    char letter;      // short option, or 0
+    enum sl_option_type type;
+    const char *default_value; // text, parsed like a given value; NULL leaves the field untouched
+    const char *metavar;       // e.g. "DIR", shown in --help; NULL for flags
+    const char *help;
+    size_t offset;   // of the field in the config struct
+    double min, max; // bounds for numbers, ignored when both are 0
+};
+
+struct sl_program {
+    const char *name;    // "sluice-decode", "sluice run"
+    const char *usage;   // what follows the name, e.g. "[options] JOB"
+    const char *summary; // one or more lines
+    const char *epilog;  // printed after the options; may be NULL
+    const struct sl_option *options;
+    size_t n_options;
+};
+
+/*
+ * Fill *config from defaults, environment and argv. Positional arguments are left in argv[*first_out ..].
+ * SL_ERR_CANCELLED: --help or --version was given and has been printed on standard output; exit with 0.
+ * SL_ERR_INVALID:   err names the option and the value; print it and exit with 2.
+ */
+enum sl_status sl_config_parse(const struct sl_program *program, int argc, char **argv, void *config, int *first_out,
+                               struct sl_error *err);
+
+// "64M" -> 67108864; "2s" -> 2000. For values that arrive by other ways than the command line.
+enum sl_status sl_parse_size(const char *text, int64_t *bytes_out);
+enum sl_status sl_parse_duration(const char *text, int64_t *ms_out);
+
+// 67108864 -> "64.0 MiB"; for tables and progress lines. Returns buf.
+char *sl_format_bytes(double bytes, char *buf, size_t buf_bytes);
+
+#define SL_VERSION "0.1.0"
+
+#endif

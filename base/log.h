@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: one line per event on standard error: time, level, component, text with key=value pairs.
+ * Design: the level test comes before any formatting. The filter is a string such as "info" or
+ *         "warn,fabric=trace,job=debug", from --log or SLUICE_LOG. The logger is the only global of the project.
+ * Threads: every function may be called from any thread; a line is written with one write().
+ */
+#ifndef SL_BASE_LOG_H
+#define SL_BASE_LOG_H
+
+#include <stdbool.h>
+
+#include "base/status.h"
+
+enum sl_log_level { SL_LOG_ERROR, SL_LOG_WARN, SL_LOG_INFO, SL_LOG_DEBUG, SL_LOG_TRACE };
+
+// Replace the filter. SL_ERR_INVALID names the word that is not a level; the old filter then stays.
+enum sl_status sl_log_configure(const char *filter, struct sl_error *err);
+
+// Name of this process in every line, e.g. "decode-0". Copied. Call before threads start.
+void sl_log_set_process(const char *name);
+
+bool sl_log_enabled(const char *component, enum sl_log_level level);
+void sl_log_write(const char *component, enum sl_log_level level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#define sl_log(component, level, ...)                                                                                  \
+    do {                                                                                                               \
+        if (sl_log_enabled(component, level)) {                                                                        \
+            sl_log_write(component, level, __VA_ARGS__);                                                               \
+        }                                                                                                              \
+    } while (0)
+#define sl_log_error(component, ...) sl_log(component, SL_LOG_ERROR, __VA_ARGS__)
+#define sl_log_warn(component, ...)  sl_log(component, SL_LOG_WARN, __VA_ARGS__)
+#define sl_log_info(component, ...)  sl_log(component, SL_LOG_INFO, __VA_ARGS__)
+#define sl_log_debug(component, ...) sl_log(component, SL_LOG_DEBUG, __VA_ARGS__)
+
+#endif

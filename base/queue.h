@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: a bounded first-in first-out queue of pointers between threads.
+ * Design: a ring under one mutex. A full queue is back-pressure (SL_AGAIN), not an error. The queue never owns items.
+ * Threads: any number of pushers and poppers.
+ */
+#ifndef SL_BASE_QUEUE_H
+#define SL_BASE_QUEUE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+struct sl_queue;
+
+enum sl_status sl_queue_create(size_t capacity, struct sl_queue **queue_out, struct sl_error *err);
+
+// Accepts NULL, nulls *queue. Items still inside are forgotten, not freed: drain the queue first.
+void sl_queue_destroy(struct sl_queue **queue);
+
+// SL_OK, SL_AGAIN (full), SL_ERR_CANCELLED (closed). The item stays with the caller unless SL_OK.
+enum sl_status sl_queue_try_push(struct sl_queue *queue, void *item);
+
+// Like try_push, but waits for room until the deadline: also SL_ERR_DEADLINE.
+enum sl_status sl_queue_push(struct sl_queue *queue, void *item, int64_t deadline_ns);
+
+// SL_OK, SL_ERR_DEADLINE (empty until then), SL_ERR_CANCELLED (closed and drained).
+enum sl_status sl_queue_pop(struct sl_queue *queue, int64_t deadline_ns, void **item_out);
+
+// No more pushes; poppers get what is left and then SL_ERR_CANCELLED. Idempotent.
+void sl_queue_close(struct sl_queue *queue);
+
+size_t sl_queue_length(struct sl_queue *queue);
+
+#endif

@@ -1,0 +1,27 @@
+# Every library that we use, as an imported target sluice::<name>, so that a folder's CMakeLists.txt names only what it links.
+# docs/DESIGN.md says why each was chosen. tools/install-deps.sh installs all of them from the distribution.
+
+find_package(PkgConfig REQUIRED)
+find_package(Threads REQUIRED)
+
+# gRPC's own CMake package refers to C++ plug-ins that the C library's package does not contain: pkg-config it is.
+pkg_check_modules(GRPC REQUIRED IMPORTED_TARGET GLOBAL grpc gpr)
+pkg_check_modules(PROTOBUF_C REQUIRED IMPORTED_TARGET GLOBAL libprotobuf-c)
+pkg_check_modules(UCX REQUIRED IMPORTED_TARGET GLOBAL ucx)
+pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET GLOBAL jansson)
+pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET GLOBAL libpcre2-8)
+pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET GLOBAL libxxhash)
+pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET GLOBAL libutf8proc)
+pkg_check_modules(CMOCKA REQUIRED IMPORTED_TARGET GLOBAL cmocka)
+
+add_library(sluice::grpc ALIAS PkgConfig::GRPC)
+add_library(sluice::protobuf_c ALIAS PkgConfig::PROTOBUF_C)
+add_library(sluice::ucx ALIAS PkgConfig::UCX)
+add_library(sluice::jansson ALIAS PkgConfig::JANSSON)
+add_library(sluice::pcre2 ALIAS PkgConfig::PCRE2)
+add_library(sluice::xxhash ALIAS PkgConfig::XXHASH)
+add_library(sluice::utf8proc ALIAS PkgConfig::UTF8PROC)
+add_library(sluice::cmocka ALIAS PkgConfig::CMOCKA)
+
+find_program(PROTOC_C protoc-c REQUIRED)
+find_program(PROTOC protoc REQUIRED)

@@ -1,0 +1,58 @@
+# Compiler flags of the whole project, and three functions: one a kind of target.
+
+set(CMAKE_C_STANDARD 17)
+set(CMAKE_C_STANDARD_REQUIRED ON)
+set(CMAKE_C_EXTENSIONS ON) # POSIX and GNU interfaces: clock_gettime, pthread_setname_np
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+
+add_compile_options(-Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wundef
+                    -fno-math-errno -fno-common -fvisibility=hidden)
+add_compile_definitions(_GNU_SOURCE)
+# Results must not depend on how the compiler feels about a*b+c: fused where we say so, nowhere else.
+add_compile_options(-ffp-contract=off)
+
+if(SLUICE_ASAN AND SLUICE_TSAN)
+  message(FATAL_ERROR "SLUICE_ASAN and SLUICE_TSAN exclude each other")
+endif()
+if(SLUICE_ASAN)
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
+elseif(SLUICE_TSAN)
+  add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=thread)
+endif()
+
+# sl_library(NAME folder SOURCES a.c ... DEPS target ... PRIVATE_DEPS target ...)
+# A folder's static library, target sl_<folder>. Includes are written from the repository's root.
+function(sl_library)
+  cmake_parse_arguments(A "" "NAME" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  add_library(sl_${A_NAME} STATIC ${A_SOURCES})
+  target_include_directories(sl_${A_NAME} PUBLIC ${CMAKE_SOURCE_DIR})
+  target_link_libraries(sl_${A_NAME} PUBLIC ${A_DEPS} PRIVATE ${A_PRIVATE_DEPS})
+endfunction()
+
+# sl_program(NAME sluice-decode SOURCES main.c DEPS sl_decode ...): an executable in bin/.
+function(sl_program)
+  cmake_parse_arguments(A "" "NAME" "SOURCES;DEPS" ${ARGN})
+  add_executable(${A_NAME} ${A_SOURCES})
+  target_include_directories(${A_NAME} PRIVATE ${CMAKE_SOURCE_DIR})
+  target_link_libraries(${A_NAME} PRIVATE ${A_DEPS})
+endfunction()
+
+# sl_test(NAME unit_base_arena SOURCES test_arena.c DEPS sl_base [TIMEOUT seconds] [LABELS ...])
+# A cmocka program in tests/bin/, run by ctest in the source folder.
+function(sl_test)
+  cmake_parse_arguments(A "" "NAME;TIMEOUT" "SOURCES;DEPS;LABELS;ARGS" ${ARGN})
+  add_executable(${A_NAME} ${A_SOURCES})
+  set_target_properties(${A_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests/bin)
+  target_include_directories(${A_NAME} PRIVATE ${CMAKE_SOURCE_DIR})
+  target_link_libraries(${A_NAME} PRIVATE ${A_DEPS} sluice::cmocka)
+  add_test(NAME ${A_NAME} COMMAND ${A_NAME} ${A_ARGS} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+  if(NOT A_TIMEOUT)
+    set(A_TIMEOUT 120)
+  endif()
+  set_tests_properties(${A_NAME} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}"
+    ENVIRONMENT "UCX_MEM_EVENTS=n;UCX_HANDLE_ERRORS=none;SLUICE_BIN=${CMAKE_BINARY_DIR}/bin;TSAN_OPTIONS=ignore_noninstrumented_modules=1 suppressions=${CMAKE_SOURCE_DIR}/tests/tsan.supp;LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/lsan.supp")
+endfunction()

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: a Hugging Face model folder as it is: config.json, generation_config.json, model.safetensors (one file or
+ *          sharded by index), memory-mapped, no conversion step; and the forward pass over it.
+ *
+ * Design: the forward pass takes segments of several sessions in one call: a long one of one session is a prefill
+ * chunk, one token each of many sessions is a decode step, and the code is the same. After each layer's attention a
+ * hook sees the layer: that is where compression and shipping happen, while the layers above are still to come.
+ * Threads: a model is immutable after loading. An engine (scratch memory and team) is used by one thread at a time.
+ */
+#ifndef SL_ENGINE_MODEL_H
+#define SL_ENGINE_MODEL_H
+
+#include <stdint.h>
+
+#include "engine/ops.h"
+#include "kvcache/session.h"
+
+#define SL_MAX_EOS 8
+
+struct sl_model_config {
+    char architecture[32]; // "llama"
+    int n_layers, n_heads, n_kv_heads, head_dim, hidden, intermediate;
+    int32_t n_vocab;
+    int64_t max_positions;
+    double rope_theta;
+    float norm_eps;
+    bool tied_embeddings;
+    enum sl_dtype dtype;
+    int32_t bos_id; // -1: none
+    int32_t eos_ids[SL_MAX_EOS];
+    int n_eos;
+    struct {
+        bool enabled; // rope_type "llama3"
+        double factor, low_freq_factor, high_freq_factor;
+        int64_t original_max_positions;
+    } rope_llama3;
+};
+
+// config.json and generation_config.json alone; what a coordinator needs. SL_ERR_UNSUPPORTED names what we do not run.
+enum sl_status sl_model_config_load(const char *model_dir, struct sl_model_config *config_out, struct sl_error *err);
+
+// Stable over machines: configuration, tokenizer and tensor directory (names, shapes, types, sizes, sampled bytes).
+// Workers of one cluster must agree on it, and every cache key contains it.
+enum sl_status sl_model_fingerprint(const char *model_dir, uint64_t *fingerprint_out, struct sl_error *err);
+
+static inline struct sl_kv_geometry sl_model_geometry(const struct sl_model_config *config) {
+    return (struct sl_kv_geometry){config->n_layers, config->n_kv_heads, config->head_dim};
+}
+
+struct sl_model;
+
+/*
+ * Map and check every tensor, then pack the matrices for `ops`. A missing or truncated file, a missing tensor or one of
+ * a wrong shape or type is refused with its name and what was expected. `team` (may be NULL) is used for packing only.
+ */
+enum sl_status sl_model_load(const char *model_dir, const struct sl_ops *ops, struct sl_team *team,
+                             struct sl_model **model_out, struct sl_error *err);
+void sl_model_destroy(struct sl_model **model);
+
+const struct sl_model_config *sl_model_get_config(const struct sl_model *model);
+const struct sl_rope *sl_model_get_rope(const struct sl_model *model);
+size_t sl_model_weight_bytes(const struct sl_model *model);
+
+// Scratch for up to max_rows tokens a call. `model` and `team` must outlive it. The model's ops are used.
+struct sl_engine;
+enum sl_status sl_engine_create(const struct sl_model *model, struct sl_team *team, int max_rows,
+                                struct sl_engine **engine_out, struct sl_error *err);
+void sl_engine_destroy(struct sl_engine **engine);
+
+// Consecutive tokens of one session in a call. Position of tokens[i]: session->n_tokens + i.
+struct sl_segment {
+    struct sl_session *session;
+    const int32_t *tokens;
+    int n_tokens;
+    float *logits;     // [n_vocab] of the last token, or NULL when they are not wanted
+    float *all_logits; // [n_tokens][n_vocab] or NULL; for perplexity and tests
+};
+
+/*
+ * Called after the attention of `layer` for segment `segment`, with K and V appended: `attend` still holds q and lse
+ * (lse only if want_lse). May evict and quantize the layer's slots. A status other than SL_OK ends the forward pass
+ * with it.
+ */
+typedef enum sl_status (*sl_layer_fn)(void *arg, int segment, int layer, const struct sl_attend *attend);
+
+struct sl_layer_hook {
+    sl_layer_fn fn; // may be NULL
+    void *arg;
+    bool want_lse;
+};
+
+/*
+ * One forward pass: reserve, append, attend and project for all segments; then n_tokens of each session has advanced.
+ * SL_ERR_EXHAUSTED (arena) before anything is appended to the layer at hand; the sessions must then be destroyed.
+ * SL_ERR_RANGE: a token id outside the vocabulary, a position beyond max_positions, or more rows than max_rows; checked
+ * first.
+ */
+enum sl_status sl_engine_forward(struct sl_engine *engine, struct sl_segment *segments, int n_segments,
+                                 const struct sl_layer_hook *hook, struct sl_error *err);
+
+struct sl_team *sl_engine_team(struct sl_engine *engine);
+const struct sl_ops *sl_engine_ops(const struct sl_engine *engine);
+
+#endif

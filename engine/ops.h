@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: the table of operations behind which tensor memory is opaque. Only engine/cpu (and, one day, engine/cuda)
+ *          dereference activations, weights and pages; the forward pass and compress/ are orchestration over this
+ * table.
+ *
+ * Design: engine/cpu/ref*.c fills the whole table with plain C that reads like the formulas; a faster tier overwrites
+ * the entries it is better at (sl_ops_select()). Callers never branch on the tier or the device. tests/kernels/ checks
+ * and times every entry of every tier against the reference.
+ *
+ * Reproducibility: the result of a row never depends on how many other rows are in the call. matmul sums over k in one
+ *         fixed order per element and attend visits pages in slot order, so a prompt gives the same bits whatever the
+ *         chunk size, and one process the same bits as the cluster.
+ *
+ * Shapes: m rows (tokens of one call), d = head_dim, H query heads, Hk KV heads, G = H / Hk query heads a KV head.
+ *         Activations are f32, row-major, densely packed unless a stride is given, and aligned to 64 bytes.
+ *
+ * To add an op: an entry here with its formula, ref_<op> in engine/cpu/ref*.c, tests/kernels/check_<op>.c; then tiers.
+ */
+#ifndef SL_ENGINE_OPS_H
+#define SL_ENGINE_OPS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/thread.h"
+#include "kvcache/page.h"
+
+enum sl_dtype { SL_F32, SL_F16, SL_BF16 };
+
+// A weight matrix W[n][k] (y = x W^T) as the tier keeps it. Made by ops->pack(), freed by ops->unpack().
+struct sl_matrix {
+    int64_t n, k;
+    enum sl_dtype dtype;
+    const void *source; // [n][k] as in the file, not owned; embed() reads rows from it
+    void *packed;       // the tier's own layout, or NULL when it computes from source
+    size_t packed_bytes;
+};
+
+// Angles of RoPE for one model: angle(pos, i) = pos * inv_freq[i], in f64; i < d/2, halves rotated (not interleaved).
+struct sl_rope {
+    int head_dim;
+    const double *inv_freq; // [head_dim / 2]
+    double scale;           // multiplies cos and sin (1 but for YaRN-like scalings)
+};
+
+// One (layer, KV head) as the operations see it. See kvcache/page.h for what a page holds.
+struct sl_kv {
+    void *const *pages;
+    uint32_t n_packed; // leading pages in layout *packed, the others in *work
+    uint32_t n_slots;
+    const struct sl_page_layout *work, *packed;
+};
+
+/*
+ * Causal attention of m new rows against the slots of their session; the rows' own K and V are already appended, so row
+ * r sees the slots of KV head h below kv[h].n_slots - m + r + 1. out[r][h] = sum_j softmax_j(scale * q[r][h] . K_j) V_j
+ * lse[h][r] = log sum_j exp(scale * q . K_j)
+ */
+struct sl_attend {
+    const float *q; // [m][H][d]; after RoPE, or before it when rope is set
+    int m, n_heads, n_kv_heads, head_dim;
+    float scale;
+    const struct sl_kv *kv; // [n_kv_heads]
+    const struct sl_rope
+        *rope;  // slot positions: rotate key j by j and query r by its slot; NULL: keys are rotated already
+    float *out; // [m][H][d]; not used by column_sums
+    float *lse; // [H][m]; may be NULL in attend, required by column_sums
+};
+
+// Score planes of a page (struct sl_page_layout.states), in the order in which column_sums fills them.
+enum sl_state_plane { SL_STATE_ACC = 0 };
+
+struct sl_ops {
+    const char *name;
+
+    // --- weights ---------------------------------------------------------------------------------------------------
+    // Prepare matrix->packed from matrix->source. SL_ERR_EXHAUSTED. The inverse accepts a matrix that was never packed.
+    enum sl_status (*pack)(struct sl_team *team, struct sl_matrix *matrix, struct sl_error *err);
+    void (*unpack)(struct sl_matrix *matrix);
+
+    // --- dense -----------------------------------------------------------------------------------------------------
+    // y[m][n] (+)= x[m][k] W^T. accumulate adds to y.
+    void (*matmul)(struct sl_team *team, const struct sl_matrix *w, const float *x, int64_t m, float *y,
+                   bool accumulate);
+    // out[r] = table[ids[r]], r < m
+    void (*embed)(struct sl_team *team, const struct sl_matrix *table, const int32_t *ids, int64_t m, float *out);
+    // out[r][i] = x[r][i] / sqrt(mean_i x[r][i]^2 + eps) * weight[i]
+    void (*rmsnorm)(struct sl_team *team, const float *x, const float *weight, float eps, int64_t m, int64_t n,
+                    float *out);
+    // rotate n_heads vectors of rope->head_dim per row, rows `stride` floats apart, row r at positions[r]
+    void (*rotate)(struct sl_team *team, const struct sl_rope *rope, float *x, int64_t m, int n_heads, int64_t stride,
+                   const int64_t *positions);
+    // gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i]
+    void (*silu_mul)(struct sl_team *team, float *gate, const float *up, int64_t count);
+
+    // --- KV pages --------------------------------------------------------------------------------------------------
+    // Write m rows (k and v `stride` floats apart, each d long) as slots kv->n_slots .. +m of one head, in kv->work's
+    // format, with positions[r] if the layout has positions and zero score state. Room must have been reserved.
+    void (*append)(const struct sl_kv *kv, const float *k, const float *v, int64_t stride, int m,
+                   const int64_t *positions);
+    void (*attend)(struct sl_team *team, const struct sl_attend *args);
+    // state[SL_STATE_ACC][j] += sum_r mean_g exp(scale * q[r][g] . K_j - lse[g][r]) over the G query heads of each KV
+    // head: the column sums of attention (H2O's AAS), from a second pass with the saved lse; no m-by-n matrix is
+    // stored.
+    void (*column_sums)(struct sl_team *team, const struct sl_attend *args);
+    // scores[j] = state[plane][j] for all slots
+    void (*read_state)(const struct sl_kv *kv, int plane, float *scores);
+    // positions_out[j] for all slots (j itself when the layout has no positions)
+    void (*read_positions)(const struct sl_kv *kv, int64_t *positions_out);
+    // Indices of the b largest of scores[n], ascending. Total order: score descending, then index ascending; NaN is
+    // lowest.
+    void (*select)(const float *scores, uint32_t n, uint32_t b, uint32_t *keep_out);
+    // Compact in place: slot i becomes slot keep[i] (ascending), K, V, position and state alike. Needs n_packed == 0.
+    void (*gather)(const struct sl_kv *kv, const uint32_t *keep, uint32_t n_keep);
+    // Group-quantize one full page of layout `work` into a page of layout `packed` (int8..int1): positions are copied,
+    // and state if packed has it. x^ = code * s + z, z = min, s = (max - min) / (2^b - 1), s and z rounded to f16
+    // first, code = round-half-even(clamp((x - z) / s, 0, 2^b - 1)), 0 where s = 0.
+    void (*quantize)(const struct sl_page_layout *work, const void *page, const struct sl_page_layout *packed,
+                     void *packed_page);
+    // K and V rows of slots [begin, end) as f32 [end - begin][d]; either output may be NULL. For tests and inspection.
+    void (*read_rows)(const struct sl_kv *kv, uint32_t begin, uint32_t end, float *k_out, float *v_out);
+};
+
+/*
+ * The table for this processor. `tier` is NULL or "auto" for the fastest, or a name: "reference", "avx2".
+ * SL_ERR_UNSUPPORTED: no such tier, or this processor lacks it; err lists those that it has.
+ */
+enum sl_status sl_ops_select(const char *tier, const struct sl_ops **ops_out, struct sl_error *err);
+
+// Names of the tiers that this processor can run, slowest first, NULL-terminated.
+const char *const *sl_ops_tiers(void);
+
+#endif

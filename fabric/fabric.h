@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: the data plane. Moves bytes from one process's registered memory into memory that another process has
+ * granted, over whatever UCX finds between them (RDMA, shared memory, TCP). The only user of UCX.
+ *
+ * Vocabulary: region  memory registered once, at start-up
+ *             grant   a block of a region that the owner has opened for one ship, with a generation and a deadline
+ *             ticket  the grant as bytes, carried to the sender by the control plane
+ *             ship    the sender's side: pieces into the grant, then a final message with a header
+ *
+ * Design: one UCX worker and one progress thread per fabric; every other thread talks to it through a queue and waits
+ * with deadlines. The verb is chosen per peer by what the transport does well: one-sided puts where hardware or shared
+ * memory does them, active messages with rendezvous straight into the granted block on TCP, where UCX emulates puts and
+ * is several times slower. Each piece carries its digest in the final message (one-sided) or beside it (active
+ * message); the receiver verifies all of them before the grant completes, and acknowledges.
+ *
+ * Failure: a lost peer (error callback, or heartbeats missed) ends every ship to it and every grant that it was writing
+ * to, on both sides. A piece for a closed grant, or of another generation, is refused. A grant that ends before its
+ *          ship completed over one-sided puts is quarantined: its memory is reported back (on_release) only when no
+ * late write can land in it any more.
+ */
+#ifndef SL_FABRIC_FABRIC_H
+#define SL_FABRIC_FABRIC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+struct sl_fabric;
+
+struct sl_fabric_config {
+    const char *listen;    // "HOST:PORT"; port 0 picks a free one. NULL: this process only sends
+    const char *transport; // "auto", "shm" (same host only), "tcp", "rdma"
+    int64_t heartbeat_ms;  // between beats to each connected peer; a peer silent for 3 beats is lost. 0: 1000
+    const char *inject; // fault injection for tests: e.g. "corrupt:3" flips a byte of the 3rd piece; NULL or "": none
+};
+
+/*
+ * Starts UCX and the progress thread. A start that takes longer than 20 s is given up (SL_ERR_DEADLINE).
+ * SL_ERR_EXISTS: the port is in use. SL_ERR_UNSUPPORTED: the transport is not there.
+ */
+enum sl_status sl_fabric_create(const struct sl_fabric_config *config, struct sl_fabric **fabric_out,
+                                struct sl_error *err);
+
+// Ends every ship and grant (their callbacks run), then stops. Memory of regions is released here. Accepts NULL.
+void sl_fabric_destroy(struct sl_fabric **fabric);
+
+// "HOST:PORT" that peers connect to; "" when not listening. Owned by the fabric.
+const char *sl_fabric_address(const struct sl_fabric *fabric);
+// Random number of this incarnation: a restarted process at the same address is another peer.
+uint64_t sl_fabric_epoch(const struct sl_fabric *fabric);
+
+/*
+ * Allocate and register `bytes` of memory for the fabric's transports (shared-memory segments where peers on this host
+ * can put into them), page-aligned and zeroed lazily. Lives until sl_fabric_destroy(). lock asks for locked memory:
+ * SL_ERR_PRECONDITION names the limit (ulimit -l) and what was needed.
+ */
+enum sl_status sl_fabric_region_create(struct sl_fabric *fabric, size_t bytes, int lock, void **base_out,
+                                       struct sl_error *err);
+
+// ---- receiving -------------------------------------------------------------------------------------------------
+
+struct sl_grant;
+
+// What has arrived, in the order of a grant's life. Callbacks run on the progress thread and must not block.
+struct sl_grant_events {
+    // All pieces have landed and their digests are right. header is valid during the call. body_bytes: highest byte
+    // written.
+    void (*on_complete)(void *arg, const void *header, size_t header_bytes, size_t body_bytes);
+    // The ship ended badly: peer lost, digest wrong, deadline, sender's abort. The memory is not free before
+    // on_release.
+    void (*on_failure)(void *arg, enum sl_status status, const char *text);
+    // Exactly once, last, for every grant: no write can land in the block any more. Free it here (or keep what landed).
+    void (*on_release)(void *arg);
+};
+
+/*
+ * Open [block, block + bytes) of a region for one ship until the deadline.
+ * *ticket_out is malloc'd, the caller's to free; it is opaque and at most SL_TICKET_MAX_BYTES long.
+ */
+#define SL_TICKET_MAX_BYTES 512
+enum sl_status sl_grant_open(struct sl_fabric *fabric, void *block, size_t bytes, int64_t deadline_ns,
+                             const struct sl_grant_events *events, void *arg, struct sl_grant **grant_out,
+                             uint8_t **ticket_out, size_t *ticket_bytes_out, struct sl_error *err);
+
+// Push the deadline of an open grant: the lease was renewed.
+void sl_grant_renew(struct sl_grant *grant, int64_t deadline_ns);
+
+/*
+ * The owner is done with the grant, completed or not. Ends a running ship. on_release follows (perhaps before this
+ * returns, perhaps later); *grant is nulled and must not be used again. Accepts NULL.
+ */
+void sl_grant_close(struct sl_grant **grant);
+
+// ---- sending ---------------------------------------------------------------------------------------------------
+
+struct sl_ship;
+
+/*
+ * Connect (or reuse the connection) to the ticket's owner. Returns at once; a failure to connect ends the ship.
+ * SL_ERR_INVALID: not a ticket. deadline_ns bounds the whole ship.
+ */
+enum sl_status sl_ship_open(struct sl_fabric *fabric, const uint8_t *ticket, size_t ticket_bytes, int64_t deadline_ns,
+                            struct sl_ship **ship_out, struct sl_error *err);
+
+/*
+ * Queue a piece: `bytes` from `data` (best in a region of this fabric) to `offset` in the granted block. Does not block
+ * and does not copy: data must stay untouched until sl_ship_finish() or sl_ship_close() has returned. Pieces must not
+ * overlap. SL_ERR_RANGE: outside the grant. The status of a ship that has already failed comes back here too.
+ */
+enum sl_status sl_ship_piece(struct sl_ship *ship, size_t offset, const void *data, size_t bytes);
+
+// Send the header and wait until the receiver has verified everything. At most once. On failure err says which side and
+// why.
+enum sl_status sl_ship_finish(struct sl_ship *ship, const void *header, size_t header_bytes, struct sl_error *err);
+
+// Bytes acknowledged by the transport so far; for progress. Status of the ship so far.
+size_t sl_ship_progress(const struct sl_ship *ship, enum sl_status *status_out);
+
+// Tells the receiver if the ship was not finished. When it returns no piece is being read any more. Accepts NULL,
+// nulls.
+void sl_ship_close(struct sl_ship **ship);
+
+// ---- gauges ----------------------------------------------------------------------------------------------------
+
+struct sl_fabric_stats {
+    uint64_t bytes_sent, bytes_received, pieces_sent, pieces_received;
+    uint64_t peers_lost, digests_wrong, stale_refused;
+    uint32_t grants_open, grants_quarantined, ships_open, peers_connected; // the leak gauges
+};
+void sl_fabric_get_stats(struct sl_fabric *fabric, struct sl_fabric_stats *stats_out);
+
+// What a ship to this ticket would use: "put" or "am", and the transport's name; for benchmarks and logs.
+const char *sl_ship_verb(const struct sl_ship *ship);
+
+#endif

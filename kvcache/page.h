@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: the bytes of a page: SL_PAGE_SLOTS consecutive slots of one (layer, KV head).
+ *
+ * Vocabulary: slot  one cached token of one (layer, KV head): K row, V row, original position, score state
+ *             page  64 slots: the unit of allocation, of quantization groups and of transfer
+ *
+ * Layout (every part starts at a multiple of 64 bytes; a part that a layout does not have takes no bytes):
+ *
+ *   float formats      K [64][d]                 V [64][d]                       in slot order
+ *   intB formats       K code [d][64*B/8]        K scale, zero f16 [d][2]        per channel, group = the page's 64
+ * slots V code [64][d*B/8]        V scale, zero f16 [64][d/g][2]  per token, groups of g = min(d, 64) both position i32
+ * [64]         if positions state f32 [n_states][64]  score state, plane by plane
+ *
+ *   Codes are packed LSB first: element e of a row sits at bits e*B of the row. x^ = code * scale + zero.
+ *
+ * Not here: who owns a page (kvcache/session.h), how rows get in and out (engine/ops.h): page memory is opaque here.
+ */
+#ifndef SL_KVCACHE_PAGE_H
+#define SL_KVCACHE_PAGE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+#define SL_PAGE_SLOTS 64
+#define SL_MAX_STATES 4
+
+// The numbers cross the wire (proto/sluice/v1/capsule.proto): append only.
+enum sl_kv_format {
+    SL_KV_F32 = 0,
+    SL_KV_F16 = 1,
+    SL_KV_BF16 = 2,
+    SL_KV_INT8 = 3,
+    SL_KV_INT4 = 4,
+    SL_KV_INT2 = 5,
+    SL_KV_INT1 = 6,
+};
+#define SL_KV_N_FORMATS 7
+
+const char *sl_kv_format_name(enum sl_kv_format format);                            // "f16"
+enum sl_status sl_kv_format_parse(const char *name, enum sl_kv_format *format_out); // SL_ERR_INVALID
+int sl_kv_format_bits(enum sl_kv_format format);                                    // per element, scales not counted
+static inline bool sl_kv_format_is_quantized(enum sl_kv_format format) {
+    return format >= SL_KV_INT8;
+}
+
+// Where the parts of a page are. Byte offsets from the start of the page.
+struct sl_page_layout {
+    enum sl_kv_format format;
+    int head_dim;       // d: a multiple of 8; for quantized formats also of min(d, 64)
+    int n_states;       // score planes, 0 .. SL_MAX_STATES
+    bool has_positions; // false: the position of slot j is j
+    uint32_t k, k_scale, v, v_scale, positions, states;
+    uint32_t bytes; // of the whole page, a multiple of 64
+};
+
+// SL_ERR_INVALID: head_dim or n_states out of bounds.
+enum sl_status sl_page_layout_init(struct sl_page_layout *layout, enum sl_kv_format format, int head_dim, int n_states,
+                                   bool has_positions);
+
+static inline uint32_t sl_pages_for(int64_t n_slots) {
+    return (uint32_t)((n_slots + SL_PAGE_SLOTS - 1) / SL_PAGE_SLOTS);
+}
+
+#endif

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: the KV state of one job (or conversation) on one worker: page tables per (layer, KV head) over an arena.
+ *
+ * Design: a head holds first n_packed pages in its layer's packed layout (quantized, always full), then pages in the
+ *         working layout (float), of which only the last may be partly filled. Heads of a layer may differ in length
+ *         (eviction is per head) and layers may differ in layout and length. Pages come from the arena one by one, or
+ *         from one adopted span: the block into which a capsule has landed. Pages of a span go back with the span.
+ *
+ * Invariants: n_pages >= sl_pages_for(n_slots); n_packed * 64 <= n_slots; slots keep the order of their positions;
+ *             n_tokens counts all tokens ever read, whatever was evicted: it is the position of the next one.
+ * Threads: one at a time per session. Sessions on one arena are independent.
+ */
+#ifndef SL_KVCACHE_SESSION_H
+#define SL_KVCACHE_SESSION_H
+
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "kvcache/page.h"
+
+#define SL_MAX_LAYERS 256
+#define SL_MAX_HEADS  1024 // per layer
+
+struct sl_kv_geometry {
+    int n_layers;
+    int n_kv_heads;
+    int head_dim;
+};
+
+enum sl_position_mode {
+    SL_POSITION_ORIGINAL = 0, // keys are stored after RoPE at their original position
+    SL_POSITION_SLOT = 1,     // keys are stored before RoPE and rotated to their slot index at every use
+};
+
+struct sl_head {
+    void **pages; // [cap_pages], the first n_pages are valid
+    uint32_t n_pages;
+    uint32_t cap_pages;
+    uint32_t n_packed; // leading pages in the packed layout
+    uint32_t n_slots;
+};
+
+struct sl_layer {
+    struct sl_page_layout work;   // the layout that new tokens are appended in: a float format
+    struct sl_page_layout packed; // the layout of final pages; equal to work when the layer is not quantized
+    struct sl_head *heads;        // [n_kv_heads]
+};
+
+struct sl_session {
+    struct sl_kv_geometry geometry;
+    enum sl_position_mode positions;
+    struct sl_arena *arena;  // not owned
+    struct sl_layer *layers; // [n_layers]
+    int64_t n_tokens;
+    int64_t max_slots; // per head: the capacity of the page tables
+    void *span;        // adopted block of the arena, or NULL
+    size_t span_bytes;
+    void *tables; // one allocation behind layers, heads and pages
+};
+
+struct sl_session_config {
+    struct sl_kv_geometry geometry;
+    enum sl_position_mode positions;
+    int64_t max_slots;                   // per head, the most that will ever be held at once
+    const struct sl_page_layout *work;   // [n_layers]
+    const struct sl_page_layout *packed; // [n_layers]
+};
+
+/*
+ * An empty session. Takes no page of the arena yet; the arena must outlive it.
+ * SL_ERR_INVALID (geometry out of bounds, max_slots < 1), SL_ERR_EXHAUSTED (page tables).
+ */
+enum sl_status sl_session_create(const struct sl_session_config *config, struct sl_arena *arena,
+                                 struct sl_session **session_out, struct sl_error *err);
+
+// Returns every page and the span. Accepts NULL, nulls *session.
+void sl_session_destroy(struct sl_session **session);
+
+/*
+ * Make room for n_new more slots in every head of `layer`; n_slots does not change. What the forward pass does before
+ * it appends. SL_ERR_EXHAUSTED (arena, or max_slots): the session is as before.
+ */
+enum sl_status sl_session_reserve(struct sl_session *session, int layer, int n_new);
+
+// Set the slot count of one head after ops->gather() or ops->quantize() and return the pages that are no longer needed.
+void sl_session_set_slots(struct sl_session *session, int layer, int head, uint32_t n_slots);
+
+/*
+ * Forget every token at or after position n_tokens. Only for sessions that have evicted nothing (SL_ERR_PRECONDITION);
+ * n_tokens must not cut through a packed page (SL_ERR_INVALID).
+ */
+enum sl_status sl_session_truncate(struct sl_session *session, int64_t n_tokens, struct sl_error *err);
+
+struct sl_session_stats {
+    int64_t n_tokens;
+    int64_t n_slots_min, n_slots_max; // over all heads
+    double n_slots_mean;
+    size_t resident_bytes; // of the pages held
+    size_t bytes_by_format[SL_KV_N_FORMATS];
+};
+void sl_session_get_stats(const struct sl_session *session, struct sl_session_stats *stats_out);
+
+#endif

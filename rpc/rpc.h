@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: gRPC in plain, blocking C: a server whose handlers read like functions, and calls that look like calls.
+ *          The only user of gRPC core. Messages are protobuf-c's.
+ *
+ * Design: completion queues are polled by their own threads, which never run handlers; each accepted call runs its
+ * handler on a thread of a bounded pool, so a handler may block as long as it watches sl_rpc_call_cancelled() or a
+ * deadline. Over the bound a call is refused with RESOURCE_EXHAUSTED at once. Unknown methods get UNIMPLEMENTED. Every
+ * server also answers grpc.health.v1.Health and server reflection (v1 and v1alpha). Threads: a server handles calls
+ * concurrently. A channel may be used by many threads, a stream by one at a time (sl_rpc_stream_cancel() by any).
+ */
+#ifndef SL_RPC_RPC_H
+#define SL_RPC_RPC_H
+
+#include <protobuf-c/protobuf-c.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+// Start and stop gRPC core; once per process, before any thread that matters and after the last. Blocks no signals.
+void sl_rpc_init(void);
+void sl_rpc_shutdown(void);
+
+// ---- server ----------------------------------------------------------------------------------------------------
+
+struct sl_rpc_server;
+struct sl_rpc_call; // one call being handled; lives until its handler has returned
+
+/*
+ * Answer one call. `request` is unpacked and freed by the server (NULL for bidirectional methods: use
+ * sl_rpc_call_receive). Send replies with sl_rpc_call_send(): exactly one for unary methods before returning SL_OK. The
+ * returned status becomes the call's gRPC status, with err->text as its details (rpc/rpc_status.c has the mapping).
+ */
+typedef enum sl_status (*sl_rpc_handler)(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
+                                         struct sl_error *err);
+
+enum sl_rpc_kind { SL_RPC_UNARY, SL_RPC_SERVER_STREAM, SL_RPC_BIDI };
+
+struct sl_rpc_method {
+    const char *path; // "/sluice.v1.Inference/Generate"
+    enum sl_rpc_kind kind;
+    const ProtobufCMessageDescriptor *request;
+    sl_rpc_handler handler;
+};
+
+struct sl_rpc_service {
+    const char *name; // "sluice.v1.Inference"; listed by reflection and health
+    const struct sl_rpc_method *methods;
+    size_t n_methods;
+    void *context; // given to the handlers
+};
+
+struct sl_rpc_server_config {
+    const char *listen; // "HOST:PORT"; port 0 picks a free one
+    const struct sl_rpc_service *services;
+    size_t n_services;
+    int max_calls;                   // concurrent handlers; 0: 256
+    int max_message_bytes;           // 0: 16 MiB
+    const uint8_t *file_descriptors; // serialized FileDescriptorSet for reflection (sl_proto_descriptors)
+    size_t file_descriptors_bytes;
+};
+
+// SL_ERR_EXISTS: the address is in use. Config is copied, services' tables must stay valid.
+enum sl_status sl_rpc_server_start(const struct sl_rpc_server_config *config, struct sl_rpc_server **server_out,
+                                   struct sl_error *err);
+const char *sl_rpc_server_address(const struct sl_rpc_server *server); // "HOST:PORT" with the real port
+
+// grpc.health.v1: status of a service ("" is the whole server). Watchers are told.
+void sl_rpc_server_set_health(struct sl_rpc_server *server, const char *service, bool serving);
+
+// Refuse new calls, give running ones grace_ms, cancel the rest, wait for their handlers. Accepts NULL, nulls *server.
+void sl_rpc_server_stop(struct sl_rpc_server **server, int64_t grace_ms);
+
+// Queue a message to the client; waits until the transport has taken it. SL_ERR_CANCELLED: the client is gone or the
+// deadline has passed. The message stays the caller's.
+enum sl_status sl_rpc_call_send(struct sl_rpc_call *call, const ProtobufCMessage *message);
+// Next message of a bidirectional call: SL_OK with a message to free with protobuf_c_message_free_unpacked(),
+// SL_ERR_NOT_FOUND when the client has half-closed, SL_ERR_CANCELLED.
+enum sl_status sl_rpc_call_receive(struct sl_rpc_call *call, const ProtobufCMessageDescriptor *type,
+                                   ProtobufCMessage **message_out);
+bool sl_rpc_call_cancelled(const struct sl_rpc_call *call);
+int64_t sl_rpc_call_deadline_ns(const struct sl_rpc_call *call); // SL_NO_DEADLINE when the client set none
+const char *sl_rpc_call_peer(const struct sl_rpc_call *call);
+/*
+ * Run fn(arg) once when the call is cancelled (client gone, deadline, server stop); at once if it already is. So that a
+ * handler waiting on a condition of its own can be woken. fn runs on a polling thread and must not block.
+ * Pass NULL to unregister; after that returns, fn is not running.
+ */
+void sl_rpc_call_on_cancel(struct sl_rpc_call *call, void (*fn)(void *), void *arg);
+
+// ---- client ----------------------------------------------------------------------------------------------------
+
+struct sl_rpc_channel; // connects on demand and reconnects on its own; keepalive pings find dead peers
+
+enum sl_status sl_rpc_channel_create(const char *address, struct sl_rpc_channel **channel_out, struct sl_error *err);
+void sl_rpc_channel_destroy(struct sl_rpc_channel **channel);
+
+// Milliseconds that the server asked for in a RESOURCE_EXHAUSTED reply come back in err->text ("... retry in N ms").
+
+/*
+ * One request, one reply. deadline_ns may be SL_NO_DEADLINE only with a parent that has one. `parent` (may be NULL) is
+ * the call being handled: its cancellation and deadline travel with this call. *reply_out (may be NULL to discard) is
+ * freed by protobuf_c_message_free_unpacked(). On failure the status is the mapped gRPC code and err->text the server's
+ * details.
+ */
+enum sl_status sl_rpc_unary(struct sl_rpc_channel *channel, const char *path, const ProtobufCMessage *request,
+                            const ProtobufCMessageDescriptor *reply_type, int64_t deadline_ns,
+                            struct sl_rpc_call *parent, ProtobufCMessage **reply_out, struct sl_error *err);
+
+struct sl_rpc_stream;
+
+// Start a server-streaming call. A connection that cannot be made is reported by the first sl_rpc_stream_next().
+enum sl_status sl_rpc_stream_open(struct sl_rpc_channel *channel, const char *path, const ProtobufCMessage *request,
+                                  const ProtobufCMessageDescriptor *reply_type, int64_t deadline_ns,
+                                  struct sl_rpc_call *parent, struct sl_rpc_stream **stream_out, struct sl_error *err);
+
+/*
+ * Next reply: SL_OK with a message; SL_AGAIN when none came within wait_ms (the stream goes on); SL_ERR_NOT_FOUND at
+ * the orderly end of the stream (gRPC OK); anything else is the failure that ended it, with the server's details in
+ * err.
+ */
+enum sl_status sl_rpc_stream_next(struct sl_rpc_stream *stream, int64_t wait_ms, ProtobufCMessage **message_out,
+                                  struct sl_error *err);
+void sl_rpc_stream_cancel(struct sl_rpc_stream *stream);
+void sl_rpc_stream_close(struct sl_rpc_stream **stream); // cancels if still running; accepts NULL
+
+// Standard gRPC code (0..16) of a status, its name ("UNAVAILABLE"), and back.
+int sl_rpc_code_of_status(enum sl_status status);
+enum sl_status sl_rpc_status_of_code(int code);
+const char *sl_rpc_code_name(int code);
+
+// Calls being handled or made right now: a leak gauge.
+int sl_rpc_live_calls(void);
+
+#endif
