@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: what the files of engine/cpu share: how a tier fills the table of engine/ops.h, and the angles of RoPE.
+ *
+ * Design: the reference fills every entry; a faster tier starts from a copy of the table and overwrites what it is
+ *         better at. One file per instruction set and group of operations; ops.c alone decides which may run.
+ *
+ * To add a tier: <isa>_dense.c and <isa>_kv.c with their compiler flags in CMakeLists.txt, a fill function each here,
+ * and a row in the table of ops.c.
+ */
+#ifndef SL_ENGINE_CPU_TIER_H
+#define SL_ENGINE_CPU_TIER_H
+
+#include <math.h>
+
+#include "engine/ops.h"
+
+void sl_ref_dense_fill(struct sl_ops *ops); // pack unpack matmul embed rmsnorm rotate silu_mul
+void sl_ref_kv_fill(struct sl_ops *ops);    // append and everything after it in the table
+
+#if defined(__x86_64__)
+void sl_avx2_dense_fill(struct sl_ops *ops);
+void sl_avx2_kv_fill(struct sl_ops *ops);
+#endif
+
+// cos and sin of every angle of one position, as every tier uses them: computed in f64, rounded to f32 once.
+// cos_out and sin_out are [head_dim / 2]. A pair (a, b) = (x[i], x[i + d/2]) becomes (a cos - b sin, b cos + a sin).
+static inline void sl_rope_angles(const struct sl_rope *rope, int64_t position, float *cos_out, float *sin_out) {
+    for (int i = 0; i < rope->head_dim / 2; i++) {
+        double angle = (double)position * rope->inv_freq[i];
+        cos_out[i] = (float)(cos(angle) * rope->scale);
+        sin_out[i] = (float)(sin(angle) * rope->scale);
+    }
+}
+
+#endif
