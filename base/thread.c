@@ -130,6 +130,15 @@ static void take_ranges(struct sl_team *team, int member) {
     }
 }
 
+// The same ranges as in a team, so that a task may size its scratch by `grain`.
+static void run_in_caller(int64_t n_tasks, int64_t grain, sl_team_fn fn, void *arg) {
+    for (int64_t begin = 0; begin < n_tasks;) {
+        int64_t end = n_tasks - begin < grain ? n_tasks : begin + grain;
+        fn(arg, begin, end, 0);
+        begin = end;
+    }
+}
+
 // True once the round is no longer `seen` (or the team stops).
 static bool round_changed(struct sl_team *team, uint64_t seen) {
     return atomic_load_explicit(&team->round, memory_order_acquire) != seen;
@@ -264,7 +273,7 @@ void sl_team_run(struct sl_team *team, int64_t n_tasks, int64_t grain, sl_team_f
         grain = 1;
     }
     if (!team || team->n_members == 1) {
-        fn(arg, 0, n_tasks, 0);
+        run_in_caller(n_tasks, grain, fn, arg);
         return;
     }
     pthread_mutex_lock(&team->busy);
