@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: fill a config struct from a table of options; see config.h.
+ * Threads: sl_config_parse() belongs to main, before threads start: getopt_long keeps its state in globals.
+ */
+#include "base/config.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_OPTIONS    64
+#define MAX_NAME_BYTES 64
+#define HELP_COLUMN    30
+#define HELP_WIDTH     100
+
+struct unit {
+    const char *suffix;
+    double factor;
+};
+
+static const struct unit size_units[] = {
+    {"", 1}, {"K", 1024.0}, {"M", 1048576.0}, {"G", 1073741824.0}, {"T", 1099511627776.0}};
+static const struct unit duration_units[] = {{"", 1}, {"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}};
+
+// A decimal number and nothing else before *end_out: strtod() alone would also take hexadecimal, "inf" and "nan".
+static enum sl_status parse_decimal(const char *text, double *value_out, const char **end_out) {
+    size_t n = strspn(text, "+-0123456789.");
+    if (n == 0 || text[n] == 'x' || text[n] == 'X') {
+        return SL_ERR_INVALID;
+    }
+    char *end;
+    errno = 0;
+    double value = strtod(text, &end);
+    if (end == text || errno == ERANGE || !isfinite(value)) {
+        return SL_ERR_INVALID;
+    }
+    *value_out = value;
+    *end_out = end;
+    return SL_OK;
+}
+
+// A number that is not negative, with one of the units; rounded to a whole number.
+static enum sl_status parse_scaled(const char *text, const struct unit *units, size_t n_units, int64_t *value_out) {
+    double value;
+    const char *end;
+    if (!isdigit((unsigned char)text[0]) || parse_decimal(text, &value, &end) != SL_OK) {
+        return SL_ERR_INVALID;
+    }
+    for (size_t i = 0; i < n_units; i++) {
+        if (strcasecmp(end, units[i].suffix) == 0) {
+            value = value * units[i].factor;
+            if (value >= 0x1p63) {
+                return SL_ERR_RANGE;
+            }
+            *value_out = (int64_t)llround(value);
+            return SL_OK;
+        }
+    }
+    return SL_ERR_INVALID;
+}
+
+enum sl_status sl_parse_size(const char *text, int64_t *bytes_out) {
+    return parse_scaled(text, size_units, sizeof size_units / sizeof size_units[0], bytes_out);
+}
+
+enum sl_status sl_parse_duration(const char *text, int64_t *ms_out) {
+    return parse_scaled(text, duration_units, sizeof duration_units / sizeof duration_units[0], ms_out);
+}
+
+char *sl_format_bytes(double bytes, char *buf, size_t buf_bytes) {
+    static const char *const names[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    size_t i = 0;
+    while (fabs(bytes) >= 1024 && i + 1 < sizeof names / sizeof names[0]) {
+        bytes /= 1024;
+        i++;
+    }
+    snprintf(buf, buf_bytes, i == 0 ? "%.0f %s" : "%.1f %s", bytes, names[i]);
+    return buf;
+}
+
+static enum sl_status parse_flag(const char *text, bool *value_out) {
+    static const char *const words[2][4] = {{"0", "no", "false", "off"}, {"1", "yes", "true", "on"}};
+    for (int value = 0; value < 2; value++) {
+        for (int i = 0; i < 4; i++) {
+            if (strcasecmp(text, words[value][i]) == 0) {
+                *value_out = value;
+                return SL_OK;
+            }
+        }
+    }
+    return SL_ERR_INVALID;
+}
+
+static enum sl_status parse_int(const char *text, int64_t *value_out) {
+    char *end;
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    if (isspace((unsigned char)text[0]) || end == text || *end != '\0' || errno == ERANGE) {
+        return SL_ERR_INVALID;
+    }
+    *value_out = value;
+    return SL_OK;
+}
+
+static enum sl_status parse_float(const char *text, double *value_out) {
+    const char *end;
+    double value;
+    if (parse_decimal(text, &value, &end) != SL_OK || *end != '\0') {
+        return SL_ERR_INVALID;
+    }
+    *value_out = value;
+    return SL_OK;
+}
+
+static const char *expected(enum sl_option_type type) {
+    switch (type) {
+    case SL_OPTION_FLAG:
+        return "yes or no";
+    case SL_OPTION_INT:
+        return "a whole number";
+    case SL_OPTION_FLOAT:
+        return "a number";
+    case SL_OPTION_SIZE:
+        return "a size such as 4096, 64M or 2G";
+    case SL_OPTION_DURATION:
+        return "a duration such as 500ms, 2s or 5m";
+    case SL_OPTION_STRING:
+        break;
+    }
+    return "text";
+}
+
+static enum sl_status out_of_bounds(const struct sl_option *option, const char *source, const char *text,
+                                    struct sl_error *err) {
+    return sl_fail(err, SL_ERR_INVALID, "%s: '%s' is not between %.15g and %.15g", source, text, option->min,
+                   option->max);
+}
+
+// Parse `text` into the option's field. `source` is what the user wrote or exported: "--port", "SLUICE_PORT".
+static enum sl_status set_option(const struct sl_option *option, const char *source, const char *text, void *config,
+                                 struct sl_error *err) {
+    void *field = (char *)config + option->offset;
+    enum sl_status status = SL_OK;
+    bool flag = false;
+    double real = 0;
+    int64_t whole = 0;
+    switch (option->type) {
+    case SL_OPTION_STRING:
+        *(const char **)field = text;
+        return SL_OK;
+    case SL_OPTION_FLAG:
+        status = parse_flag(text, &flag);
+        break;
+    case SL_OPTION_INT:
+        status = parse_int(text, &whole);
+        break;
+    case SL_OPTION_FLOAT:
+        status = parse_float(text, &real);
+        break;
+    case SL_OPTION_SIZE:
+        status = sl_parse_size(text, &whole);
+        break;
+    case SL_OPTION_DURATION:
+        status = sl_parse_duration(text, &whole);
+        break;
+    }
+    if (status != SL_OK) {
+        return sl_fail(err, SL_ERR_INVALID, "%s: '%s' is not %s", source, text, expected(option->type));
+    }
+    if (option->type == SL_OPTION_FLAG) {
+        *(bool *)field = flag;
+        return SL_OK;
+    }
+    double value = option->type == SL_OPTION_FLOAT ? real : (double)whole;
+    if ((option->min != 0 || option->max != 0) && (value < option->min || value > option->max)) {
+        return out_of_bounds(option, source, text, err);
+    }
+    if (option->type == SL_OPTION_FLOAT) {
+        *(double *)field = real;
+    } else {
+        *(int64_t *)field = whole;
+    }
+    return SL_OK;
+}
+
+// "max-batch" -> "SLUICE_MAX_BATCH"
+static void environment_name(const char *option, char *name, size_t name_bytes) {
+    snprintf(name, name_bytes, "SLUICE_%s", option);
+    for (char *c = name; *c; c++) {
+        *c = *c == '-' ? '_' : (char)toupper((unsigned char)*c);
+    }
+}
+
+static enum sl_status set_defaults(const struct sl_program *program, void *config, struct sl_error *err) {
+    for (size_t i = 0; i < program->n_options; i++) {
+        const struct sl_option *option = &program->options[i];
+        char name[MAX_NAME_BYTES];
+        environment_name(option->name, name, sizeof name);
+        const char *text = getenv(name);
+        const char *source = name;
+        if (!text || text[0] == '\0') { // an empty variable is how a shell unsets one for a single command
+            text = option->default_value;
+            source = option->name;
+        }
+        enum sl_status status = text ? set_option(option, source, text, config, err) : SL_OK;
+        if (status != SL_OK) {
+            return status;
+        }
+    }
+    return SL_OK;
+}
+
+// Print `text` from the help column on, broken at spaces.
+static void print_wrapped(const char *text, int column) {
+    while (*text) {
+        size_t n = strcspn(text, " \n");
+        if (column > HELP_COLUMN && column + (int)n + 1 > HELP_WIDTH) {
+            printf("\n%*s", HELP_COLUMN, "");
+            column = HELP_COLUMN;
+        }
+        printf("%.*s", (int)n, text);
+        column += (int)n;
+        text += n;
+        if (*text == ' ' && column < HELP_WIDTH) {
+            putchar(' ');
+            column++;
+        }
+        text += *text != '\0';
+    }
+}
+
+static void print_option(char letter, const char *name, const char *metavar, const char *help, const char *value) {
+    int column = letter ? printf("  -%c, --%s", letter, name) : printf("      --%s", name);
+    column += metavar ? printf(" %s", metavar) : 0;
+    if (column >= HELP_COLUMN) {
+        putchar('\n');
+        column = 0;
+    }
+    printf("%*s", HELP_COLUMN - column, "");
+    char text[1024];
+    snprintf(text, sizeof text, value && value[0] ? "%s [%s]" : "%s", help, value);
+    print_wrapped(text, HELP_COLUMN);
+    putchar('\n');
+}
+
+static void print_help(const struct sl_program *program) {
+    printf("Usage: %s %s\n%s\n\nOptions:\n", program->name, program->usage, program->summary);
+    bool h_is_free = true;
+    for (size_t i = 0; i < program->n_options; i++) {
+        const struct sl_option *option = &program->options[i];
+        h_is_free = h_is_free && option->letter != 'h';
+        print_option(option->letter, option->name, option->metavar, option->help,
+                     option->type == SL_OPTION_FLAG ? NULL : option->default_value);
+    }
+    print_option(h_is_free ? 'h' : 0, "help", NULL, "print this and exit", NULL);
+    print_option(0, "version", NULL, "print the version and exit", NULL);
+    printf("\nEvery option can be given in the environment too: --some-name as SLUICE_SOME_NAME.\n");
+    if (program->epilog) {
+        printf("\n%s\n", program->epilog);
+    }
+}
+
+// Values that getopt_long() returns for long options; above all characters.
+enum { FIRST_LONG = 256, LONG_HELP = FIRST_LONG + MAX_OPTIONS, LONG_VERSION };
+
+// What getopt_long() could not make sense of, in words.
+static enum sl_status bad_option(const struct sl_program *program, int code, char **argv, struct sl_error *err) {
+    const char *word = argv[optind - 1];
+    char letter[3] = {'-', (char)optopt, '\0'};
+    // A long option is the word before optind; a letter may stand anywhere in its word.
+    const char *name = optopt > 0 && optopt < FIRST_LONG ? letter : word;
+    if (code == ':') {
+        return sl_fail(err, SL_ERR_INVALID, "%s needs a value; see %s --help", name, program->name);
+    }
+    if (optopt >= FIRST_LONG) {
+        return sl_fail(err, SL_ERR_INVALID, "%s does not take a value; see %s --help", name, program->name);
+    }
+    return sl_fail(err, SL_ERR_INVALID, "unknown option %s; see %s --help", name, program->name);
+}
+
+enum sl_status sl_config_parse(const struct sl_program *program, int argc, char **argv, void *config, int *first_out,
+                               struct sl_error *err) {
+    if (program->n_options > MAX_OPTIONS) {
+        return sl_fail(err, SL_ERR_INTERNAL, "%s: more than %d options", program->name, MAX_OPTIONS);
+    }
+    struct option longs[MAX_OPTIONS + 3];
+    char shorts[2 * MAX_OPTIONS + 4] = ":"; // a missing value is told apart from an unknown option
+    int by_letter[256];
+    memset(by_letter, -1, sizeof by_letter);
+    size_t used = 1;
+    for (size_t i = 0; i < program->n_options; i++) {
+        const struct sl_option *option = &program->options[i];
+        int argument = option->type == SL_OPTION_FLAG ? no_argument : required_argument;
+        longs[i] = (struct option){option->name, argument, NULL, FIRST_LONG + (int)i};
+        if (option->letter) {
+            by_letter[(unsigned char)option->letter] = (int)i;
+            shorts[used++] = option->letter;
+            if (argument == required_argument) {
+                shorts[used++] = ':';
+            }
+        }
+    }
+    if (by_letter['h'] < 0) {
+        shorts[used++] = 'h';
+    }
+    shorts[used] = '\0';
+    longs[program->n_options] = (struct option){"help", no_argument, NULL, LONG_HELP};
+    longs[program->n_options + 1] = (struct option){"version", no_argument, NULL, LONG_VERSION};
+    longs[program->n_options + 2] = (struct option){0};
+
+    // --help must work even where the environment holds nonsense: its complaint comes after the command line's.
+    struct sl_error environment_err;
+    enum sl_status environment_status = set_defaults(program, config, &environment_err);
+
+    optind = 0; // GNU: start over, whatever was parsed before
+    opterr = 0;
+    for (int code; (code = getopt_long(argc, argv, shorts, longs, NULL)) != -1;) {
+        if (code == ':' || code == '?') {
+            return bad_option(program, code, argv, err);
+        }
+        int i = code >= FIRST_LONG ? code - FIRST_LONG : by_letter[code];
+        if (code == LONG_HELP || (code == 'h' && i < 0)) {
+            print_help(program);
+            return SL_ERR_CANCELLED;
+        }
+        if (code == LONG_VERSION) {
+            printf("%s %s\n", program->name, SL_VERSION);
+            return SL_ERR_CANCELLED;
+        }
+        const struct sl_option *option = &program->options[i];
+        char source[MAX_NAME_BYTES];
+        snprintf(source, sizeof source, "--%s", option->name);
+        const char *text = option->type == SL_OPTION_FLAG ? "yes" : optarg;
+        enum sl_status status = set_option(option, source, text, config, err);
+        if (status != SL_OK) {
+            return status;
+        }
+    }
+    if (environment_status != SL_OK) {
+        return sl_fail(err, environment_status, "%s", environment_err.text);
+    }
+    *first_out = optind;
+    return SL_OK;
+}
