@@ -15,6 +15,8 @@
 
 #include "engine/ops.h"
 
+#define SL_MAX_HEAD_DIM 512 // the angles of one position, and one head's row, fit on the stack; models are checked
+
 void sl_ref_dense_fill(struct sl_ops *ops); // pack unpack matmul embed rmsnorm rotate silu_mul
 void sl_ref_kv_fill(struct sl_ops *ops);    // append and everything after it in the table
 

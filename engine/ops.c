@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: which tiers of the table of operations this processor can run, and which one a caller gets.
+ *
+ * Design: the tables are filled once per process, slowest first, each from a copy of the one before it; afterwards
+ *         they are only read. SLUICE_TIER in the environment answers for "auto": for tests and for comparisons.
+ *
+ * To add a tier: a row in `tiers`, its fill functions in engine/cpu/tier.h. Slower rows come first.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/cpu/tier.h"
+#include "engine/ops.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+static bool always(void) {
+    return true;
+}
+
+#if defined(__x86_64__)
+// The builtin also asks whether the operating system saves the wide registers; it does not know f16c on every compiler.
+static bool has_avx2(void) {
+    unsigned eax, ebx, ecx, edx;
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+#endif
+
+static const struct {
+    const char *name;
+    bool (*runs_here)(void);
+    void (*fill_dense)(struct sl_ops *ops);
+    void (*fill_kv)(struct sl_ops *ops);
+} tiers[] = {
+    {"reference", always, sl_ref_dense_fill, sl_ref_kv_fill},
+#if defined(__x86_64__)
+    {"avx2", has_avx2, sl_avx2_dense_fill, sl_avx2_kv_fill},
+#endif
+};
+enum { N_TIERS = sizeof tiers / sizeof tiers[0] };
+
+static struct sl_ops tables[N_TIERS];
+static const char *names[N_TIERS + 1];
+static int n_tables;
+static pthread_once_t tables_once = PTHREAD_ONCE_INIT;
+
+static void fill_tables(void) {
+    for (int i = 0; i < N_TIERS; i++) {
+        if (!tiers[i].runs_here()) {
+            continue;
+        }
+        struct sl_ops *table = &tables[n_tables];
+        if (n_tables > 0) {
+            *table = tables[n_tables - 1];
+        }
+        table->name = tiers[i].name;
+        tiers[i].fill_dense(table);
+        tiers[i].fill_kv(table);
+        names[n_tables++] = tiers[i].name;
+    }
+}
+
+enum sl_status sl_ops_select(const char *tier, const struct sl_ops **ops_out, struct sl_error *err) {
+    pthread_once(&tables_once, fill_tables);
+    if (tier == NULL || strcmp(tier, "auto") == 0) {
+        tier = getenv("SLUICE_TIER");
+        if (tier == NULL || tier[0] == '\0' || strcmp(tier, "auto") == 0) {
+            *ops_out = &tables[n_tables - 1];
+            return SL_OK;
+        }
+    }
+    char list[128] = "";
+    size_t used = 0;
+    for (int i = 0; i < n_tables; i++) {
+        if (strcmp(tables[i].name, tier) == 0) {
+            *ops_out = &tables[i];
+            return SL_OK;
+        }
+        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i > 0 ? ", " : "", tables[i].name);
+    }
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "no kernels of tier \"%s\" for this processor; it can run: %s", tier, list);
+}
+
+const char *const *sl_ops_tiers(void) {
+    pthread_once(&tables_once, fill_tables);
+    return names;
+}
