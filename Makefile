@@ -1,0 +1,51 @@
+# A thin front of CMake: `make test` does everything from a bare Debian 12 to the test report.
+
+JOBS       ?= $(shell nproc)
+BUILD_TYPE ?= RelWithDebInfo
+CTEST      := ctest --output-on-failure --no-tests=error --timeout 600 -j $(JOBS)
+C_FILES    := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
+
+.PHONY: all deps build test test-asan test-tsan demo bench lint tidy format clean help
+
+all: build
+
+deps:            ## install the Debian packages that are missing
+	@tools/install-deps.sh
+
+build: deps      ## build everything; executables land in build/bin
+	@cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=$(BUILD_TYPE) --log-level=WARNING >/dev/null
+	@cmake --build build -j $(JOBS)
+
+test: build      ## build, then run every test
+	@$(CTEST) --test-dir build
+
+test-asan: deps  ## the tests with AddressSanitizer and UndefinedBehaviorSanitizer, in build-asan
+	@cmake -S . -B build-asan -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG='-O1 -g' -DSLUICE_ASAN=ON
+	@cmake --build build-asan -j $(JOBS)
+	@$(CTEST) --test-dir build-asan
+
+test-tsan: deps  ## the tests with ThreadSanitizer, in build-tsan
+	@cmake -S . -B build-tsan -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG='-O1 -g' -DSLUICE_TSAN=ON
+	@cmake --build build-tsan -j $(JOBS)
+	@$(CTEST) --test-dir build-tsan
+
+demo: build      ## a cluster on this machine reads a long text and answers
+	@tools/demo.sh
+
+bench: build     ## kernels, fabric and whole jobs, timed
+	@build/bin/sluice bench
+
+lint: deps       ## who may include whom, and the other rules of docs/STYLE.md
+	@/usr/bin/python3 tools/lint_includes.py .
+
+tidy: build      ## clang-tidy over the tracked sources, by the rules in .clang-tidy
+	@clang-tidy-14 -p build --quiet $(filter %.c,$(C_FILES))
+
+format:          ## clang-format in place
+	@clang-format-14 -i $(C_FILES)
+
+clean:           ## remove the build folders
+	@rm -rf build build-asan build-tsan
+
+help:            ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile

@@ -1,0 +1,39 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Installs what the build and the tests need from Debian 12's own packages, and only what is missing.
+set -eu
+
+packages="
+build-essential cmake ninja-build pkg-config
+libgrpc-dev protobuf-compiler protobuf-c-compiler libprotobuf-c-dev
+libucx-dev ucx-utils
+libcmocka-dev libjansson-dev libpcre2-dev libxxhash-dev libutf8proc-dev
+python3 python3-grpcio python3-protobuf python3-numpy
+manpages
+"
+
+if ! command -v dpkg-query >/dev/null; then
+    echo "install-deps: this is not a Debian system; install the equivalents of:" $packages >&2
+    exit 1
+fi
+
+missing=""
+for package in $packages; do
+    # Exactly "installed": a removed package whose configuration is still there has a status too.
+    state=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
+    [ "$state" = installed ] || missing="$missing $package"
+done
+[ -n "$missing" ] || exit 0
+
+if [ "$(id -u)" -eq 0 ]; then
+    as_root=""
+elif command -v sudo >/dev/null; then
+    as_root="sudo"
+else
+    echo "install-deps: run this as root, or install sudo; missing packages:$missing" >&2
+    exit 1
+fi
+
+echo "install-deps: installing$missing"
+$as_root apt-get update -qq
+$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing
