@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: what the option table accepts, what it refuses, and in which words.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/config.h"
+
+struct config {
+    const char *name;
+    int64_t port, arena_bytes, timeout_ms;
+    double ratio;
+    bool json;
+};
+
+#define FIELD(f) offsetof(struct config, f)
+static const struct sl_option options[] = {
+    {"name", 'n', SL_OPTION_STRING, "w-0", "NAME", "name of the worker", FIELD(name), 0, 0},
+    {"port", 'p', SL_OPTION_INT, "7600", "PORT", "port", FIELD(port), 1, 65535},
+    {"arena-size", 0, SL_OPTION_SIZE, "64M", "SIZE", "arena", FIELD(arena_bytes), 4096, 1e15},
+    {"timeout", 0, SL_OPTION_DURATION, "2s", "TIME", "timeout", FIELD(timeout_ms), 0, 0},
+    {"ratio", 0, SL_OPTION_FLOAT, NULL, "R", "ratio", FIELD(ratio), 0, 1},
+    {"json", 'j', SL_OPTION_FLAG, NULL, NULL, "print JSON", FIELD(json), 0, 0},
+};
+static const struct sl_program program = {"test", "[options] FILE", "A test.",
+                                          NULL,   options,          sizeof options / sizeof options[0]};
+
+static struct config config;
+static struct sl_error err;
+static int first;
+
+static enum sl_status parse(int argc, char **argv) {
+    memset(&config, 0, sizeof config);
+    config.ratio = 0.25; // set by the caller, left alone by an option without a default
+    memset(&err, 0, sizeof err);
+    first = -1;
+    return sl_config_parse(&program, argc, argv, &config, &first, &err);
+}
+
+#define PARSE(...)                                                                                                     \
+    parse((int)(sizeof((char *[]){"test", ##__VA_ARGS__}) / sizeof(char *)), (char *[]){"test", ##__VA_ARGS__, NULL})
+
+static void test_config_defaults(void **state) {
+    (void)state;
+    assert_int_equal(PARSE(), SL_OK);
+    assert_string_equal(config.name, "w-0");
+    assert_int_equal(config.port, 7600);
+    assert_int_equal(config.arena_bytes, 64 << 20);
+    assert_int_equal(config.timeout_ms, 2000);
+    assert_true(config.ratio == 0.25);
+    assert_false(config.json);
+    assert_int_equal(first, 1);
+}
+
+static void test_config_command_line(void **state) {
+    (void)state;
+    char *argv[] = {"test", "-p", "1", "file", "--ratio=0.5", "-j", "--timeout", "3m", "--", "-x", NULL};
+    assert_int_equal(parse(10, argv), SL_OK);
+    assert_int_equal(config.port, 1);
+    assert_true(config.ratio == 0.5);
+    assert_true(config.json);
+    assert_int_equal(config.timeout_ms, 180000);
+    assert_int_equal(first, 8);
+    assert_string_equal(argv[8], "file");
+    assert_string_equal(argv[9], "-x");
+}
+
+static void test_config_environment_yields_to_the_command_line(void **state) {
+    (void)state;
+    setenv("SLUICE_PORT", "9", 1);
+    setenv("SLUICE_ARENA_SIZE", "2G", 1);
+    setenv("SLUICE_JSON", "true", 1);
+    setenv("SLUICE_NAME", "", 1);
+    assert_int_equal(PARSE(), SL_OK);
+    assert_int_equal(config.port, 9);
+    assert_int_equal(config.arena_bytes, 2LL << 30);
+    assert_true(config.json);
+    assert_string_equal(config.name, "w-0"); // an empty variable is no variable
+    assert_int_equal(PARSE("--port", "10"), SL_OK);
+    assert_int_equal(config.port, 10);
+    setenv("SLUICE_PORT", "many", 1);
+    assert_int_equal(PARSE(), SL_ERR_INVALID);
+    assert_non_null(strstr(err.text, "SLUICE_PORT"));
+    assert_non_null(strstr(err.text, "many"));
+    unsetenv("SLUICE_PORT");
+    unsetenv("SLUICE_ARENA_SIZE");
+    unsetenv("SLUICE_JSON");
+    unsetenv("SLUICE_NAME");
+}
+
+static void assert_refused(enum sl_status status, const char *option, const char *value) {
+    assert_int_equal(status, SL_ERR_INVALID);
+    assert_non_null(strstr(err.text, option));
+    assert_non_null(strstr(err.text, value));
+    assert_int_equal(first, -1);
+}
+
+static void test_config_refuses_bad_values(void **state) {
+    (void)state;
+    static char *const bad_ints[] = {"", "x", "12x", " 12", "1.5", "99999999999999999999", "0x10"};
+    for (size_t i = 0; i < sizeof bad_ints / sizeof bad_ints[0]; i++) {
+        assert_refused(PARSE("--port", bad_ints[i]), "--port", bad_ints[i]);
+    }
+    static char *const bad_floats[] = {"", "x", "0.5x", "nan", "inf", "0x1p3", "1e400", " 1"};
+    for (size_t i = 0; i < sizeof bad_floats / sizeof bad_floats[0]; i++) {
+        assert_refused(PARSE("--ratio", bad_floats[i]), "--ratio", bad_floats[i]);
+    }
+    static char *const bad_sizes[] = {"", "M", "-1M", "1X", "1MM", "64 M", "1e30G"};
+    for (size_t i = 0; i < sizeof bad_sizes / sizeof bad_sizes[0]; i++) {
+        assert_refused(PARSE("--arena-size", bad_sizes[i]), "--arena-size", bad_sizes[i]);
+    }
+    assert_refused(PARSE("--timeout", "5d"), "--timeout", "5d");
+}
+
+static void test_config_refuses_values_out_of_bounds(void **state) {
+    (void)state;
+    assert_refused(PARSE("--port", "0"), "--port", "65535");
+    assert_refused(PARSE("--port", "65536"), "--port", "65536");
+    assert_refused(PARSE("--ratio", "1.01"), "--ratio", "1.01");
+    assert_refused(PARSE("--arena-size", "1K"), "--arena-size", "4096");
+    assert_int_equal(PARSE("--port", "65535"), SL_OK);
+}
+
+static void test_config_refuses_what_it_does_not_know(void **state) {
+    (void)state;
+    assert_refused(PARSE("--colour"), "unknown option", "--colour");
+    assert_refused(PARSE("-jx"), "unknown option", "-x");
+    assert_refused(PARSE("--port"), "needs a value", "--port");
+    assert_refused(PARSE("-p"), "needs a value", "-p");
+    assert_refused(PARSE("--json=1"), "does not take a value", "--json=1");
+}
+
+static void test_config_help_and_version_end_the_program(void **state) {
+    (void)state;
+    assert_int_equal(PARSE("--help"), SL_ERR_CANCELLED);
+    assert_int_equal(PARSE("-h"), SL_ERR_CANCELLED);
+    assert_int_equal(PARSE("--version"), SL_ERR_CANCELLED);
+    setenv("SLUICE_PORT", "nonsense", 1);
+    assert_int_equal(PARSE("--help"), SL_ERR_CANCELLED);
+    unsetenv("SLUICE_PORT");
+}
+
+static void test_parse_size_and_duration_units(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        int64_t bytes;
+    } sizes[] = {{"0", 0}, {"512", 512}, {"1k", 1024}, {"1.5G", 3LL << 29}, {"2T", 2LL << 40}};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        int64_t bytes = -1;
+        assert_int_equal(sl_parse_size(sizes[i].text, &bytes), SL_OK);
+        assert_true(bytes == sizes[i].bytes);
+    }
+    static const struct {
+        const char *text;
+        int64_t ms;
+    } durations[] = {{"0", 0}, {"250ms", 250}, {"2s", 2000}, {"1.5m", 90000}, {"1h", 3600000}};
+    for (size_t i = 0; i < sizeof durations / sizeof durations[0]; i++) {
+        int64_t ms = -1;
+        assert_int_equal(sl_parse_duration(durations[i].text, &ms), SL_OK);
+        assert_true(ms == durations[i].ms);
+    }
+    int64_t untouched = 5;
+    assert_int_not_equal(sl_parse_size("9999999999G", &untouched), SL_OK);
+    assert_int_equal(untouched, 5);
+}
+
+static void test_format_bytes(void **state) {
+    (void)state;
+    char buf[32];
+    assert_string_equal(sl_format_bytes(0, buf, sizeof buf), "0 B");
+    assert_string_equal(sl_format_bytes(1023, buf, sizeof buf), "1023 B");
+    assert_string_equal(sl_format_bytes(67108864, buf, sizeof buf), "64.0 MiB");
+    assert_string_equal(sl_format_bytes(1536, buf, sizeof buf), "1.5 KiB");
+    assert_string_equal(sl_format_bytes(1e30, buf, 4), "888"); // cut, never overrun
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_config_defaults),
+        cmocka_unit_test(test_config_command_line),
+        cmocka_unit_test(test_config_environment_yields_to_the_command_line),
+        cmocka_unit_test(test_config_refuses_bad_values),
+        cmocka_unit_test(test_config_refuses_values_out_of_bounds),
+        cmocka_unit_test(test_config_refuses_what_it_does_not_know),
+        cmocka_unit_test(test_config_help_and_version_end_the_program),
+        cmocka_unit_test(test_parse_size_and_duration_units),
+        cmocka_unit_test(test_format_bytes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
