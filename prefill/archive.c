@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Copies of capsules on their way to the kvstore, in the background, so that neither the engine nor the client waits.
+ * A copy is one block of the arena; there are at most MAX_QUEUED of them. A store that is slow or gone costs the copy, not the
+ * job.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "prefill/internal.h"
+
+#define MAX_QUEUED 32
+#define MAX_PREFIXES 1024
+#define PUT_MS 15000
+#define CALL_MS 2000
+#define PIECE_BYTES (4u << 20)
+
+struct sl_archive {
+    struct sl_prefill *prefill;
+    struct sl_queue *queue;
+    pthread_t thread;
+    atomic_bool stopping;
+};
+
+struct entry {
+    char store_address[128];
+    struct sl_capsule_id id;
+    int64_t n_tokens;
+    uint8_t *header;
+    size_t header_bytes;
+    void *body;
+    size_t body_bytes;
+    uint64_t *prefixes; // of capsules that can be truncated
+    size_t n_prefixes;
+    int64_t prefix_tokens;
+};
+
+static void entry_free(struct sl_archive *archive, struct entry *entry) {
+    sl_arena_free(archive->prefill->node.arena, entry->body);
+    free(entry->header);
+    free(entry->prefixes);
+    free(entry);
+}
+
+// ---- copying (engine's or handler's thread) ----------------------------------------------------------------------------
+
+static enum sl_status copy_piece(void *arg, const struct sl_capsule_piece *piece) {
+    memcpy((char *)arg + piece->offset, piece->data, piece->bytes);
+    return SL_OK;
+}
+
+// Every block boundary of a capsule that can be truncated is a prefix under which it can be found; long ones get fewer.
+static enum sl_status list_prefixes(struct entry *entry, const int32_t *tokens) {
+    int64_t n_blocks = entry->n_tokens / SL_PREFIX_BLOCK;
+    int64_t stride = (n_blocks + MAX_PREFIXES - 1) / MAX_PREFIXES;
+    if (n_blocks == 0) {
+        return SL_OK;
+    }
+    entry->prefixes = malloc(sizeof *entry->prefixes * (size_t)n_blocks);
+    if (!entry->prefixes) {
+        return SL_ERR_EXHAUSTED;
+    }
+    n_blocks = sl_prefix_keys(tokens, entry->n_tokens, entry->prefixes, n_blocks);
+    for (int64_t i = stride - 1; i < n_blocks; i += stride) {
+        entry->prefixes[entry->n_prefixes++] = entry->prefixes[i];
+    }
+    entry->prefix_tokens = stride * SL_PREFIX_BLOCK;
+    return SL_OK;
+}
+
+void sl_archive_put(struct sl_archive *archive, const struct sl_prefill_job *job, const struct sl_session *session) {
+    if (!job->store_address[0] || session->n_tokens == 0) {
+        return;
+    }
+    struct entry *entry = calloc(1, sizeof *entry);
+    if (!entry) {
+        return;
+    }
+    snprintf(entry->store_address, sizeof entry->store_address, "%s", job->store_address);
+    entry->id = job->capsule;
+    entry->n_tokens = session->n_tokens;
+    entry->id.prefix_hash = sl_prefix_hash(job->tokens, session->n_tokens);
+    entry->body_bytes = sl_capsule_body_bytes(session);
+    entry->body = sl_arena_alloc(archive->prefill->node.arena, entry->body_bytes);
+    enum sl_status status = entry->body ? SL_OK : SL_ERR_EXHAUSTED;
+    size_t offset = 0;
+    for (int layer = 0; status == SL_OK && layer < session->geometry.n_layers; layer++) {
+        status = sl_capsule_layer_pieces(session, layer, offset, PIECE_BYTES, copy_piece, entry->body);
+        offset += sl_capsule_layer_bytes(session, layer);
+    }
+    if (status == SL_OK) {
+        status = sl_capsule_write_header(session, &entry->id, &entry->header, &entry->header_bytes, NULL);
+    }
+    if (status == SL_OK && !sl_recipe_evicts(&job->plan.recipe)) {
+        status = list_prefixes(entry, job->tokens);
+    }
+    if (status == SL_OK) {
+        status = sl_queue_try_push(archive->queue, entry);
+    }
+    if (status != SL_OK) {
+        sl_log_debug("archive", "job=%s tokens=%lld not kept: %s", job->id, (long long)session->n_tokens,
+                     sl_status_text(status));
+        entry_free(archive, entry);
+    }
+}
+
+// ---- shipping (own thread) ---------------------------------------------------------------------------------------------
+
+static enum sl_status reserve(struct sl_rpc_channel *channel, const struct entry *entry, Sluice__V1__Grant **grant_out,
+                              struct sl_error *err) {
+    Sluice__V1__StoreKey key = SLUICE__V1__STORE_KEY__INIT;
+    key.model_fingerprint = entry->id.model_fingerprint;
+    key.recipe_fingerprint = entry->id.recipe_fingerprint;
+    key.prefix_hash = entry->id.prefix_hash;
+    key.n_tokens = entry->n_tokens;
+    Sluice__V1__StoreReserveRequest request = SLUICE__V1__STORE_RESERVE_REQUEST__INIT;
+    request.key = &key;
+    request.capsule_bytes = (int64_t)entry->body_bytes;
+    request.prefixes = entry->prefixes;
+    request.n_prefixes = entry->n_prefixes;
+    request.prefix_tokens = entry->prefix_tokens;
+    return sl_rpc_unary(channel, "/sluice.v1.Store/Reserve", &request.base, &sluice__v1__grant__descriptor,
+                        sl_deadline_in_ms(CALL_MS), NULL, (ProtobufCMessage **)grant_out, err);
+}
+
+static enum sl_status put(struct sl_archive *archive, const struct entry *entry, struct sl_error *err) {
+    struct sl_rpc_channel *channel;
+    Sluice__V1__Grant *grant = NULL;
+    enum sl_status status = sl_store_client_channel(archive->prefill->store, entry->store_address, &channel, err);
+    if (status == SL_OK) {
+        status = reserve(channel, entry, &grant, err);
+    }
+    if (status == SL_ERR_EXISTS) {
+        return SL_OK; // somebody else has stored it
+    }
+    if (status != SL_OK) {
+        return status;
+    }
+    struct sl_ship *ship = NULL;
+    status = sl_ship_open(archive->prefill->node.fabric, grant->ticket.data, grant->ticket.len, sl_deadline_in_ms(PUT_MS),
+                          &ship, err);
+    for (size_t at = 0; status == SL_OK && at < entry->body_bytes; at += PIECE_BYTES) {
+        size_t left = entry->body_bytes - at;
+        status = sl_ship_piece(ship, at, (char *)entry->body + at, left < PIECE_BYTES ? left : PIECE_BYTES);
+    }
+    if (status == SL_OK) {
+        status = sl_ship_finish(ship, entry->header, entry->header_bytes, err);
+    }
+    sl_ship_close(&ship);
+    if (status != SL_OK) {
+        sl_store_release(archive->prefill->store, entry->store_address, grant->lease_id);
+    }
+    protobuf_c_message_free_unpacked(&grant->base, NULL);
+    return status;
+}
+
+static void *archive_main(void *arg) {
+    struct sl_archive *archive = arg;
+    void *item;
+    while (sl_queue_pop(archive->queue, SL_NO_DEADLINE, &item) == SL_OK) {
+        struct entry *entry = item;
+        struct sl_error err = {0};
+        enum sl_status status = atomic_load(&archive->stopping) ? SL_ERR_CANCELLED : put(archive, entry, &err);
+        if (status != SL_OK) {
+            sl_log_debug("archive", "tokens=%lld not stored: %s", (long long)entry->n_tokens, err.text);
+        }
+        entry_free(archive, entry);
+    }
+    return NULL;
+}
+
+enum sl_status sl_archive_create(struct sl_prefill *prefill, struct sl_archive **archive_out, struct sl_error *err) {
+    struct sl_archive *archive = calloc(1, sizeof *archive);
+    if (!archive) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "archive: out of memory");
+    }
+    archive->prefill = prefill;
+    enum sl_status status = sl_queue_create(MAX_QUEUED, &archive->queue, err);
+    if (status == SL_OK) {
+        status = sl_thread_start("archive", archive_main, archive, &archive->thread, err);
+    }
+    if (status != SL_OK) {
+        sl_queue_destroy(&archive->queue);
+        free(archive);
+        return status;
+    }
+    *archive_out = archive;
+    return SL_OK;
+}
+
+void sl_archive_destroy(struct sl_archive **archive) {
+    if (!*archive) {
+        return;
+    }
+    atomic_store(&(*archive)->stopping, true);
+    sl_queue_close((*archive)->queue);
+    pthread_join((*archive)->thread, NULL); // bounded: at most the put that runs
+    sl_queue_destroy(&(*archive)->queue);
+    free(*archive);
+    *archive = NULL;
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: what the files of the prefill worker share.
+#ifndef SL_PREFILL_INTERNAL_H
+#define SL_PREFILL_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/queue.h"
+#include "compress/compress.h"
+#include "kvcache/kvcache.h"
+#include "prefill/prefill.h"
+#include "prefill/store.h"
+
+struct sl_archive;
+
+struct sl_prefill {
+    struct sl_node node;
+    struct sl_engine *engine;
+    struct sl_queue *jobs; // of struct sl_prefill_job, to the engine's thread
+    pthread_t engine_thread;
+    struct sl_store_client *store;
+    struct sl_archive *archive;
+    _Atomic int64_t n_jobs, n_tokens, n_steps; // running now; ever read; ever taken
+    _Atomic int64_t rate_tokens_per_s;
+    int64_t max_chunk_tokens;
+};
+
+/*
+ *   WAITING --engine takes it--> READING --done, failed or cancelled--> READ
+ *      |
+ *      +--cancelled before its turn--> ABANDONED: the handler has gone, the engine's thread frees the struct
+ */
+enum sl_prefill_phase { SL_PREFILL_WAITING, SL_PREFILL_READING, SL_PREFILL_READ, SL_PREFILL_ABANDONED };
+
+/*
+ * One Run call. Owned by its handler; the engine's thread works on it in phase READING.
+ */
+struct sl_prefill_job {
+    struct sl_prefill *prefill;
+    const char *id;
+    const int32_t *tokens;
+    struct sl_plan plan;
+    struct sl_capsule_id capsule;
+    const char *store_address; // "" for none
+    struct sl_ship *ship;
+    size_t shipped_bytes; // handed to the ship: where the next layer goes
+    int64_t n_reused;
+
+    atomic_bool cancelled;
+    pthread_mutex_t mutex; // over what follows
+    pthread_cond_t changed;
+    enum sl_prefill_phase phase;
+    int64_t n_done;
+    size_t resident_bytes, peak_bytes;
+    bool shipping; // at least one layer is final
+    struct sl_session *session; // resumed, before; complete, after
+    enum sl_status status;
+    struct sl_error err;
+    struct sl_compress_stats stats;
+    int64_t started_ns, ended_ns; // of reading
+};
+
+void sl_prefill_job_free(struct sl_prefill_job *job); // the struct alone
+
+// engine_thread.c: takes jobs until the queue is closed.
+void *sl_prefill_engine_main(void *prefill);
+
+// run.c: the handler of sluice.v1.Prefill/Run.
+enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
+                                     struct sl_error *err);
+
+/*
+ * archive.c: copies of capsules on their way to the kvstore, in the background.
+ * put copies the session's pages and returns; without room in the arena the copy is left out (logged at debug).
+ */
+enum sl_status sl_archive_create(struct sl_prefill *prefill, struct sl_archive **archive_out, struct sl_error *err);
+void sl_archive_destroy(struct sl_archive **archive); // what is still queued is dropped
+void sl_archive_put(struct sl_archive *archive, const struct sl_prefill_job *job, const struct sl_session *session);
+
+#endif

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// sluice-prefill: reads prompts and ships what is left of them.
+#include "prefill/prefill.h"
+
+static const struct sl_option options[] = {
+    SL_NODE_OPTIONS("prefill-0", "4"),
+    SL_NODE_MODEL_OPTIONS,
+    {"max-chunk", 0, SL_OPTION_INT, "2048", "TOKENS", "largest chunk that a recipe may ask for",
+     offsetof(struct sl_prefill_config, chunk_tokens), 64, 8192},
+};
+
+static enum sl_status run(const struct sl_node_config *config, struct sl_error *err) {
+    return sl_prefill_run((const struct sl_prefill_config *)config, err);
+}
+
+int main(int argc, char **argv) {
+    static const struct sl_program program = {
+        .name = "sluice-prefill",
+        .usage = "--model DIR [options]",
+        .summary = "Prefill worker of a Sluice cluster: reads prompts chunk by chunk, compresses their KV cache and ships it "
+                   "to a decode worker.",
+        .options = options,
+        .n_options = sizeof options / sizeof *options,
+    };
+    struct sl_prefill_config config = {0};
+    return sl_node_main(&program, argc, argv, &config.node, run);
+}

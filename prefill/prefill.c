@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// The prefill worker's life. See prefill.h.
+#include "prefill/prefill.h"
+
+#include "base/thread.h"
+#include "prefill/internal.h"
+
+#define MAX_QUEUED 256
+
+static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
+    struct sl_prefill *prefill = arg;
+    load->jobs = (int32_t)atomic_load(&prefill->n_jobs);
+    load->progress = atomic_load(&prefill->n_steps);
+    load->tokens_per_s = (double)atomic_load(&prefill->rate_tokens_per_s);
+}
+
+static enum sl_status serve(struct sl_prefill *prefill, const struct sl_prefill_config *config, struct sl_error *err) {
+    struct sl_node *node = &prefill->node;
+    enum sl_status status = sl_engine_create(node->model, node->team, (int)config->chunk_tokens, &prefill->engine, err);
+    if (status == SL_OK) {
+        status = sl_queue_create(MAX_QUEUED, &prefill->jobs, err);
+    }
+    if (status == SL_OK) {
+        status = sl_store_client_create(node, &prefill->store, err);
+    }
+    if (status == SL_OK) {
+        status = sl_archive_create(prefill, &prefill->archive, err);
+    }
+    if (status == SL_OK) {
+        status = sl_thread_start("engine", sl_prefill_engine_main, prefill, &prefill->engine_thread, err);
+    }
+    if (status != SL_OK) {
+        return status;
+    }
+    static const struct sl_rpc_method methods[] = {
+        {"/sluice.v1.Prefill/Run", SL_RPC_SERVER_STREAM, &sluice__v1__prefill_request__descriptor, sl_prefill_handle_run},
+    };
+    struct sl_rpc_service rpc = {"sluice.v1.Prefill", methods, sizeof methods / sizeof *methods, prefill};
+    struct sl_node_service service = {&rpc, report_load, prefill};
+    status = sl_node_serve(node, &service, err); // returns when no handler runs any more, so no job is queued
+    sl_queue_close(prefill->jobs);
+    pthread_join(prefill->engine_thread, NULL);
+    return status;
+}
+
+enum sl_status sl_prefill_run(const struct sl_prefill_config *config, struct sl_error *err) {
+    struct sl_prefill prefill = {.max_chunk_tokens = config->chunk_tokens};
+    enum sl_status status = sl_node_open(&prefill.node, &config->node, SLUICE__V1__WORKER_ROLE__PREFILL, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    status = serve(&prefill, config, err);
+    sl_archive_destroy(&prefill.archive);
+    sl_store_client_destroy(&prefill.store);
+    sl_queue_destroy(&prefill.jobs);
+    sl_engine_destroy(&prefill.engine);
+    sl_node_close(&prefill.node);
+    return status;
+}

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+// The handler of Prefill.Run: one job from its request to its capsule's acknowledgement.
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "prefill/internal.h"
+
+#define REPORT_MS 250  // between two progress events; callers take seconds of silence for death
+#define SHIP_MS 60000  // longest ship
+#define POLL_MS 5
+
+// ---- the request ---------------------------------------------------------------------------------------------------
+
+static enum sl_status check_tokens(const struct sl_prefill *prefill, const Sluice__V1__PrefillRequest *request,
+                                   struct sl_error *err) {
+    const struct sl_model_config *model = sl_model_get_config(prefill->node.model);
+    if (!request->tokens || request->tokens->n_ids == 0) {
+        return sl_fail(err, SL_ERR_INVALID, "tokens: empty");
+    }
+    if ((int64_t)request->tokens->n_ids > model->max_positions) {
+        return sl_fail(err, SL_ERR_INVALID, "tokens: %zu are more than the model's %lld positions", request->tokens->n_ids,
+                       (long long)model->max_positions);
+    }
+    for (size_t i = 0; i < request->tokens->n_ids; i++) {
+        if (request->tokens->ids[i] < 0 || request->tokens->ids[i] >= model->n_vocab) {
+            return sl_fail(err, SL_ERR_INVALID, "tokens: id %d at index %zu is not below the vocabulary's %d",
+                           request->tokens->ids[i], i, model->n_vocab);
+        }
+    }
+    if (!request->destination) {
+        return sl_fail(err, SL_ERR_INVALID, "destination: missing");
+    }
+    return SL_OK;
+}
+
+static enum sl_status prepare(struct sl_prefill *prefill, const Sluice__V1__PrefillRequest *request,
+                              struct sl_prefill_job *job, struct sl_error *err) {
+    enum sl_status status = check_tokens(prefill, request, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    job->prefill = prefill;
+    job->id = request->job_id;
+    job->tokens = request->tokens->ids;
+    job->store_address = request->kvstore_address ? request->kvstore_address : "";
+    struct sl_recipe recipe;
+    status = sl_recipe_parse(request->recipe, &recipe, err);
+    if (status == SL_OK) {
+        struct sl_kv_geometry geometry = sl_model_geometry(sl_model_get_config(prefill->node.model));
+        status = sl_plan_make(&recipe, &geometry, (int64_t)request->tokens->n_ids, &job->plan, err);
+    }
+    if (status == SL_OK && recipe.chunk_tokens > prefill->max_chunk_tokens) {
+        status = sl_fail(err, SL_ERR_INVALID, "recipe: chunk=%d is more than this worker's --max-chunk %lld",
+                         recipe.chunk_tokens, (long long)prefill->max_chunk_tokens);
+    }
+    if (status != SL_OK) {
+        return status;
+    }
+    job->capsule = (struct sl_capsule_id){.model_fingerprint = prefill->node.model_fingerprint,
+                                          .recipe_fingerprint = sl_recipe_fingerprint(&recipe),
+                                          .prefix_hash = sl_prefix_hash(job->tokens, job->plan.n_prompt)};
+    pthread_mutex_init(&job->mutex, NULL);
+    sl_cond_init(&job->changed);
+    return SL_OK;
+}
+
+// ---- what a stored prefix saves --------------------------------------------------------------------------------------
+
+/*
+ * Look for a stored prefix. The whole prompt: *shipped_out says that the store has shipped it straight to the destination.
+ * A part of it: job->session holds it. Nothing, or a store that fails us: the prompt is read from its beginning.
+ */
+static enum sl_status reuse(struct sl_prefill_job *job, const Sluice__V1__PrefillRequest *request, struct sl_rpc_call *call,
+                            int64_t *shipped_bytes_out, struct sl_error *err) {
+    struct sl_store_client *store = job->prefill->store;
+    *shipped_bytes_out = 0;
+    if (!job->store_address[0]) {
+        return SL_OK;
+    }
+    struct sl_error why = {0};
+    struct sl_store_match match;
+    enum sl_status status =
+        sl_store_lookup(store, job->store_address, &job->plan, &job->capsule, job->tokens, call, &match, &why);
+    if (status == SL_ERR_NOT_FOUND) {
+        return SL_OK;
+    }
+    if (status == SL_OK) {
+        if (match.n_tokens == job->plan.n_prompt && match.capsule_tokens == match.n_tokens) {
+            // The destination's grant is used up by the attempt, so its failure is the job's.
+            status = sl_store_fetch(store, job->store_address, &match, request->destination, call, shipped_bytes_out, err);
+            sl_store_release(store, job->store_address, match.lease_id);
+            job->n_reused = status == SL_OK ? match.n_tokens : 0;
+            return status;
+        }
+        status = sl_store_resume(store, job->store_address, &match, &job->plan, &job->capsule, call, &job->session, &why);
+        sl_store_release(store, job->store_address, match.lease_id);
+    }
+    if (status == SL_OK) {
+        job->n_reused = match.n_tokens;
+    } else {
+        sl_log_warn("prefill", "job=%s reads everything: kvstore %s: %s", job->id, job->store_address, why.text);
+    }
+    return SL_OK;
+}
+
+// ---- progress --------------------------------------------------------------------------------------------------------
+
+static enum sl_status send_prefill_progress(struct sl_rpc_call *call, const struct sl_prefill_job *job, int64_t n_done,
+                                            size_t resident_bytes) {
+    Sluice__V1__PrefillProgress progress = SLUICE__V1__PREFILL_PROGRESS__INIT;
+    progress.tokens_done = n_done;
+    progress.tokens_total = job->plan.n_prompt;
+    progress.tokens_reused = job->n_reused;
+    progress.resident_bytes = (int64_t)resident_bytes;
+    Sluice__V1__PrefillEvent event = SLUICE__V1__PREFILL_EVENT__INIT;
+    event.what_case = SLUICE__V1__PREFILL_EVENT__WHAT_PREFILL;
+    event.prefill = &progress;
+    return sl_rpc_call_send(call, &event.base);
+}
+
+static enum sl_status send_ship_progress(struct sl_rpc_call *call, int64_t sent, int64_t total) {
+    Sluice__V1__ShipProgress progress = SLUICE__V1__SHIP_PROGRESS__INIT;
+    progress.bytes_sent = sent;
+    progress.bytes_total = total;
+    Sluice__V1__PrefillEvent event = SLUICE__V1__PREFILL_EVENT__INIT;
+    event.what_case = SLUICE__V1__PREFILL_EVENT__WHAT_SHIP;
+    event.ship = &progress;
+    return sl_rpc_call_send(call, &event.base);
+}
+
+static void on_cancel(void *arg) {
+    struct sl_prefill_job *job = arg;
+    atomic_store(&job->cancelled, true);
+    pthread_mutex_lock(&job->mutex);
+    pthread_cond_signal(&job->changed);
+    pthread_mutex_unlock(&job->mutex);
+}
+
+/*
+ * Report until the engine has let go of the job. A ship that has failed (its receiver is lost) ends the reading: nobody waits
+ * for it any more. Phase ABANDONED afterwards: the engine never began.
+ */
+static void follow(struct sl_prefill_job *job, struct sl_rpc_call *call) {
+    int64_t reported = -1, next_report_ns = 0;
+    pthread_mutex_lock(&job->mutex);
+    while (job->phase != SL_PREFILL_READ) {
+        if (job->phase == SL_PREFILL_WAITING && atomic_load(&job->cancelled)) {
+            job->phase = SL_PREFILL_ABANDONED;
+            break;
+        }
+        sl_cond_wait_until(&job->changed, &job->mutex, sl_deadline_in_ms(REPORT_MS / 2));
+        int64_t n_done = job->n_done;
+        size_t resident = job->resident_bytes;
+        bool shipping = job->shipping;
+        pthread_mutex_unlock(&job->mutex);
+
+        enum sl_status ship_status;
+        int64_t sent = (int64_t)sl_ship_progress(job->ship, &ship_status);
+        enum sl_status status = SL_OK;
+        if (n_done != reported || sl_now_ns() >= next_report_ns) {
+            status = send_prefill_progress(call, job, n_done, resident);
+            if (status == SL_OK && shipping) {
+                status = send_ship_progress(call, sent, 0);
+            }
+            reported = n_done;
+            next_report_ns = sl_deadline_in_ms(REPORT_MS);
+        }
+        if (status != SL_OK || ship_status < 0) {
+            atomic_store(&job->cancelled, true);
+        }
+        pthread_mutex_lock(&job->mutex);
+    }
+    pthread_mutex_unlock(&job->mutex);
+}
+
+// ---- the end ---------------------------------------------------------------------------------------------------------
+
+// All pieces are queued: wait for them, then send the header and wait for the receiver's word.
+static enum sl_status finish_ship(struct sl_prefill_job *job, struct sl_rpc_call *call, int64_t *capsule_bytes_out,
+                                  struct sl_error *err) {
+    uint8_t *header;
+    size_t header_bytes;
+    enum sl_status status = sl_capsule_write_header(job->session, &job->capsule, &header, &header_bytes, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    int64_t total = (int64_t)job->shipped_bytes, next_report_ns = 0;
+    for (;;) {
+        enum sl_status ship_status;
+        int64_t sent = (int64_t)sl_ship_progress(job->ship, &ship_status);
+        if (ship_status < 0 || sent >= total) {
+            break; // sl_ship_finish() knows why
+        }
+        if (atomic_load(&job->cancelled)) {
+            free(header);
+            return sl_fail(err, SL_ERR_CANCELLED, "job %s was cancelled while shipping", job->id);
+        }
+        if (sl_now_ns() >= next_report_ns) {
+            send_ship_progress(call, sent, total); // a failure is seen as the call's cancellation
+            next_report_ns = sl_deadline_in_ms(REPORT_MS);
+        }
+        sl_sleep_ms(POLL_MS);
+    }
+    status = sl_ship_finish(job->ship, header, header_bytes, err);
+    free(header);
+    if (status == SL_OK) {
+        status = send_ship_progress(call, total, total);
+        *capsule_bytes_out = total + (int64_t)header_bytes;
+    }
+    return status;
+}
+
+static enum sl_status send_done(struct sl_rpc_call *call, const struct sl_prefill_job *job, int64_t capsule_bytes,
+                                int64_t shipped_ns) {
+    Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
+    statistics.n_prompt_tokens = job->plan.n_prompt;
+    statistics.n_reused_tokens = job->n_reused;
+    statistics.capsule_bytes = capsule_bytes;
+    statistics.prefill_ms = (double)(job->ended_ns - job->started_ns) / SL_NS_PER_MS;
+    statistics.ship_ms = (double)(shipped_ns - job->ended_ns) / SL_NS_PER_MS;
+    statistics.prefill_peak_bytes = (int64_t)job->peak_bytes;
+    statistics.slots_evicted = job->stats.slots_evicted;
+    statistics.transport = job->session ? (char *)sl_ship_verb(job->ship) : "store";
+    if (job->session) {
+        struct sl_session_stats stats;
+        sl_session_get_stats(job->session, &stats);
+        statistics.slots_per_head = stats.n_slots_mean;
+    }
+    Sluice__V1__PrefillDone done = SLUICE__V1__PREFILL_DONE__INIT;
+    done.statistics = &statistics;
+    Sluice__V1__PrefillEvent event = SLUICE__V1__PREFILL_EVENT__INIT;
+    event.what_case = SLUICE__V1__PREFILL_EVENT__WHAT_DONE;
+    event.done = &done;
+    return sl_rpc_call_send(call, &event.base);
+}
+
+// Have the engine read the prompt while we report, then see the ship through.
+static enum sl_status read_and_ship(struct sl_prefill_job *job, const Sluice__V1__PrefillRequest *request,
+                                    struct sl_rpc_call *call, struct sl_error *err) {
+    int64_t deadline = sl_rpc_call_deadline_ns(call);
+    enum sl_status status = sl_ship_open(job->prefill->node.fabric, request->destination->ticket.data,
+                                         request->destination->ticket.len,
+                                         deadline == SL_NO_DEADLINE ? sl_deadline_in_ms(SHIP_MS) : deadline, &job->ship, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    if (sl_queue_try_push(job->prefill->jobs, job) != SL_OK) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "this prefill worker has too many jobs; retry in 1000 ms");
+    }
+    follow(job, call);
+    enum sl_status ship_status;
+    sl_ship_progress(job->ship, &ship_status);
+    if (ship_status < 0) {
+        return sl_ship_finish(job->ship, NULL, 0, err); // says what became of the receiver
+    }
+    if (job->phase == SL_PREFILL_ABANDONED) {
+        return sl_fail(err, SL_ERR_CANCELLED, "job %s was cancelled before its turn", job->id);
+    }
+    if (job->status != SL_OK) {
+        return sl_fail(err, job->status, "%s", job->err.text);
+    }
+    int64_t capsule_bytes;
+    status = finish_ship(job, call, &capsule_bytes, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    int64_t shipped_ns = sl_now_ns();
+    sl_archive_put(job->prefill->archive, job, job->session);
+    return send_done(call, job, capsule_bytes, shipped_ns);
+}
+
+void sl_prefill_job_free(struct sl_prefill_job *job) {
+    pthread_cond_destroy(&job->changed);
+    pthread_mutex_destroy(&job->mutex);
+    free(job);
+}
+
+enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
+                                     struct sl_error *err) {
+    struct sl_prefill *prefill = service;
+    const Sluice__V1__PrefillRequest *request = (const Sluice__V1__PrefillRequest *)message;
+    struct sl_prefill_job *job = calloc(1, sizeof *job);
+    if (!job) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "prefill: out of memory");
+    }
+    enum sl_status status = prepare(prefill, request, job, err);
+    if (status != SL_OK) {
+        free(job);
+        return status;
+    }
+    atomic_fetch_add(&prefill->n_jobs, 1);
+    sl_rpc_call_on_cancel(call, on_cancel, job);
+
+    int64_t shipped_by_store;
+    status = reuse(job, request, call, &shipped_by_store, err);
+    if (status == SL_OK && shipped_by_store > 0) {
+        job->started_ns = job->ended_ns = sl_now_ns();
+        status = send_done(call, job, shipped_by_store, job->ended_ns);
+    } else if (status == SL_OK) {
+        status = read_and_ship(job, request, call, err);
+    }
+    sl_log_info("prefill", "job=%s status=%s tokens=%lld reused=%lld bytes=%zu", job->id, sl_status_text(status),
+                (long long)job->plan.n_prompt, (long long)job->n_reused, job->shipped_bytes);
+
+    sl_rpc_call_on_cancel(call, NULL, NULL);
+    bool abandoned = job->phase == SL_PREFILL_ABANDONED;
+    sl_ship_close(&job->ship); // before the pages that it may still be reading
+    sl_session_destroy(&job->session);
+    atomic_fetch_sub(&prefill->n_jobs, 1);
+    if (!abandoned) {
+        sl_prefill_job_free(job);
+    }
+    return status;
+}

@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0
+// Leased blocks for incoming capsules. The states are in landing.h.
+#include "service/landing.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thread.h"
+
+#define REAP_MS 100
+#define STOP_MS 5000
+
+enum state { OPEN, LANDED, FAILED, TAKEN };
+
+struct sl_landing {
+    struct sl_landings *table;
+    struct sl_landing *next;
+    char id[40];
+    enum state state;
+    int64_t deadline_ns;
+    void *block;
+    size_t block_bytes, body_bytes, promised_bytes;
+    struct sl_grant *grant;
+    uint8_t *header;
+    size_t header_bytes;
+    struct sl_error failure;
+    bool released; // the fabric has let go of the block
+    bool listed;   // still in the table: a lease
+};
+
+struct sl_landings {
+    struct sl_fabric *fabric;
+    struct sl_arena *arena;
+    int64_t lease_ms;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed; // a landing has landed, failed or ended; or stopping
+    struct sl_landing *first;
+    int64_t n_leases;
+    int64_t n_held; // landings whose memory exists, listed or not
+    size_t promised_bytes;
+    uint64_t next_id, secret;
+    bool stopping;
+    pthread_t reaper;
+};
+
+// With the lock held. The landing's memory goes when it is neither a lease nor touched by the fabric.
+static void free_if_over(struct sl_landing *landing) {
+    if (landing->listed || !landing->released) {
+        return;
+    }
+    struct sl_landings *table = landing->table;
+    if (landing->state != TAKEN) {
+        sl_arena_free(table->arena, landing->block);
+        free(landing->header);
+    }
+    table->n_held--;
+    pthread_cond_broadcast(&table->changed);
+    free(landing);
+}
+
+// ---- what the fabric says (progress thread) ----------------------------------------------------------------------
+
+static void on_complete(void *arg, const void *header, size_t header_bytes, size_t body_bytes) {
+    struct sl_landing *landing = arg;
+    struct sl_landings *table = landing->table;
+    uint8_t *copy = malloc(header_bytes ? header_bytes : 1);
+    pthread_mutex_lock(&table->mutex);
+    if (!copy) {
+        landing->state = FAILED;
+        sl_fail(&landing->failure, SL_ERR_EXHAUSTED, "no memory for a capsule header of %zu bytes", header_bytes);
+    } else {
+        memcpy(copy, header, header_bytes);
+        landing->header = copy;
+        landing->header_bytes = header_bytes;
+        landing->body_bytes = body_bytes;
+        landing->state = LANDED;
+    }
+    pthread_cond_broadcast(&table->changed);
+    pthread_mutex_unlock(&table->mutex);
+}
+
+static void on_failure(void *arg, enum sl_status status, const char *text) {
+    struct sl_landing *landing = arg;
+    struct sl_landings *table = landing->table;
+    pthread_mutex_lock(&table->mutex);
+    if (landing->state == OPEN) {
+        landing->state = FAILED;
+        sl_fail(&landing->failure, status, "capsule did not land: %s", text);
+    }
+    pthread_cond_broadcast(&table->changed);
+    pthread_mutex_unlock(&table->mutex);
+}
+
+static void on_release(void *arg) {
+    struct sl_landing *landing = arg;
+    struct sl_landings *table = landing->table;
+    pthread_mutex_lock(&table->mutex);
+    landing->released = true;
+    free_if_over(landing);
+    pthread_mutex_unlock(&table->mutex);
+}
+
+// ---- the table -----------------------------------------------------------------------------------------------------
+
+static struct sl_landing **find(struct sl_landings *table, const char *id) {
+    struct sl_landing **at = &table->first;
+    while (*at && strcmp((*at)->id, id) != 0) {
+        at = &(*at)->next;
+    }
+    return at;
+}
+
+// With the lock held: no longer a lease. Returns the grant, to be closed without the lock (its callbacks take it).
+static struct sl_grant *unlist(struct sl_landings *table, struct sl_landing **at) {
+    struct sl_landing *landing = *at;
+    *at = landing->next;
+    landing->listed = false;
+    table->n_leases--;
+    if (landing->state != TAKEN) {
+        table->promised_bytes -= landing->promised_bytes;
+    }
+    pthread_cond_broadcast(&table->changed);
+    struct sl_grant *grant = landing->grant;
+    landing->grant = NULL;
+    return grant;
+}
+
+// End every lease whose deadline has passed (all of them when stopping).
+static void reap(struct sl_landings *table, int64_t now_ns) {
+    for (;;) {
+        struct sl_landing **at = &table->first;
+        while (*at && (*at)->deadline_ns > now_ns && !table->stopping) {
+            at = &(*at)->next;
+        }
+        if (!*at) {
+            return;
+        }
+        if (!table->stopping) {
+            sl_log_warn("landing", "lease=%s expired: nobody renewed it for %lld ms", (*at)->id, (long long)table->lease_ms);
+        }
+        struct sl_grant *grant = unlist(table, at);
+        pthread_mutex_unlock(&table->mutex);
+        sl_grant_close(&grant);
+        pthread_mutex_lock(&table->mutex);
+    }
+}
+
+static void *reaper_main(void *arg) {
+    struct sl_landings *table = arg;
+    pthread_mutex_lock(&table->mutex);
+    while (!table->stopping) {
+        sl_cond_wait_until(&table->changed, &table->mutex, sl_deadline_in_ms(REAP_MS));
+        reap(table, sl_now_ns());
+    }
+    pthread_mutex_unlock(&table->mutex);
+    return NULL;
+}
+
+enum sl_status sl_landings_create(struct sl_fabric *fabric, struct sl_arena *arena, int64_t lease_ms,
+                                  struct sl_landings **landings_out, struct sl_error *err) {
+    struct sl_landings *table = calloc(1, sizeof *table);
+    if (!table) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "landings: out of memory");
+    }
+    table->fabric = fabric;
+    table->arena = arena;
+    table->lease_ms = lease_ms;
+    // Lease ids are capabilities: not to be guessed, not to be repeated by a restarted process.
+    if (getrandom(&table->secret, sizeof table->secret, 0) != sizeof table->secret) {
+        free(table);
+        return sl_fail(err, SL_ERR_IO, "landings: no random numbers from the kernel");
+    }
+    pthread_mutex_init(&table->mutex, NULL);
+    sl_cond_init(&table->changed);
+    enum sl_status status = sl_thread_start("reaper", reaper_main, table, &table->reaper, err);
+    if (status != SL_OK) {
+        pthread_cond_destroy(&table->changed);
+        pthread_mutex_destroy(&table->mutex);
+        free(table);
+        return status;
+    }
+    *landings_out = table;
+    return SL_OK;
+}
+
+void sl_landings_destroy(struct sl_landings **landings) {
+    struct sl_landings *table = *landings;
+    if (!table) {
+        return;
+    }
+    pthread_mutex_lock(&table->mutex);
+    table->stopping = true;
+    pthread_cond_broadcast(&table->changed);
+    reap(table, INT64_MAX);
+    int64_t deadline = sl_deadline_in_ms(STOP_MS);
+    while (table->n_held > 0 && sl_cond_wait_until(&table->changed, &table->mutex, deadline) == SL_OK) {
+    }
+    int64_t n_held = table->n_held;
+    pthread_mutex_unlock(&table->mutex);
+    pthread_join(table->reaper, NULL);
+    *landings = NULL;
+    if (n_held > 0) {
+        // The fabric still holds them and will call back into this table: it must stay.
+        sl_log_error("landing", "%lld blocks were not released by the fabric in %d ms", (long long)n_held, STOP_MS);
+        return;
+    }
+    pthread_cond_destroy(&table->changed);
+    pthread_mutex_destroy(&table->mutex);
+    free(table);
+}
+
+// With the lock held: does body + promised fit beside what is used and promised?
+static bool fits(struct sl_landings *table, size_t wanted_bytes, struct sl_arena_stats *stats_out) {
+    sl_arena_get_stats(table->arena, stats_out);
+    size_t taken = stats_out->used_bytes + table->promised_bytes;
+    return taken <= stats_out->capacity_bytes && wanted_bytes <= stats_out->capacity_bytes - taken;
+}
+
+enum sl_status sl_landing_open(struct sl_landings *table, const char *label, size_t body_bytes, size_t promised_bytes,
+                               struct sl_landing_ticket *ticket_out, struct sl_error *err) {
+    if (body_bytes == 0 || promised_bytes > SIZE_MAX / 4 || body_bytes > SIZE_MAX / 4) {
+        return sl_fail(err, SL_ERR_INVALID, "%s: a capsule of %zu bytes cannot be reserved", label, body_bytes);
+    }
+    struct sl_landing *landing = calloc(1, sizeof *landing);
+    if (!landing) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "landings: out of memory");
+    }
+    landing->table = table;
+    landing->block_bytes = body_bytes;
+    landing->promised_bytes = promised_bytes;
+    landing->deadline_ns = sl_deadline_in_ms(table->lease_ms);
+
+    pthread_mutex_lock(&table->mutex);
+    struct sl_arena_stats stats = {0};
+    enum sl_status status = table->stopping ? sl_fail(err, SL_ERR_PEER_LOST, "this worker is stopping") : SL_OK;
+    if (status == SL_OK && (!fits(table, body_bytes + promised_bytes, &stats) ||
+                            !(landing->block = sl_arena_alloc(table->arena, body_bytes)))) {
+        status = sl_fail(err, SL_ERR_EXHAUSTED,
+                         "%s: %zu bytes for the capsule and %zu beside it do not fit: arena %zu, used %zu, promised %zu; "
+                         "retry in 500 ms",
+                         label, body_bytes, promised_bytes, stats.capacity_bytes, stats.used_bytes, table->promised_bytes);
+    }
+    if (status == SL_OK) {
+        table->promised_bytes += promised_bytes;
+        table->n_held++;
+        snprintf(landing->id, sizeof landing->id, "%016llx-%llu", (unsigned long long)table->secret,
+                 (unsigned long long)++table->next_id);
+    }
+    pthread_mutex_unlock(&table->mutex);
+    if (status != SL_OK) {
+        free(landing);
+        return status;
+    }
+
+    static const struct sl_grant_events events = {on_complete, on_failure, on_release};
+    struct sl_landing_ticket ticket = {.lease_ms = table->lease_ms};
+    memcpy(ticket.id, landing->id, sizeof ticket.id);
+    struct sl_grant *grant;
+    // The lease is what ends a grant; the grant's own deadline is far behind it and follows renewals.
+    status = sl_grant_open(table->fabric, landing->block, body_bytes, landing->deadline_ns, &events, landing, &grant,
+                           &ticket.ticket, &ticket.ticket_bytes, err);
+    pthread_mutex_lock(&table->mutex);
+    if (status != SL_OK) {
+        table->promised_bytes -= promised_bytes;
+        landing->released = true;
+        free_if_over(landing);
+    } else {
+        landing->grant = grant;
+        landing->listed = true;
+        landing->next = table->first;
+        table->first = landing;
+        table->n_leases++;
+        *ticket_out = ticket;
+    }
+    pthread_mutex_unlock(&table->mutex);
+    return status;
+}
+
+enum sl_status sl_landing_renew(struct sl_landings *table, const char *id, struct sl_error *err) {
+    enum sl_status status = SL_OK;
+    pthread_mutex_lock(&table->mutex);
+    struct sl_landing *landing = *find(table, id);
+    if (landing) {
+        landing->deadline_ns = sl_deadline_in_ms(table->lease_ms);
+        sl_grant_renew(landing->grant, landing->deadline_ns);
+    } else {
+        status = sl_fail(err, SL_ERR_NOT_FOUND, "lease %s is unknown or has ended", id);
+    }
+    pthread_mutex_unlock(&table->mutex);
+    return status;
+}
+
+void sl_landing_release(struct sl_landings *table, const char *id) {
+    struct sl_grant *grant = NULL;
+    pthread_mutex_lock(&table->mutex);
+    struct sl_landing **at = find(table, id);
+    if (*at) {
+        grant = unlist(table, at);
+    }
+    pthread_mutex_unlock(&table->mutex);
+    sl_grant_close(&grant);
+}
+
+enum sl_status sl_landing_take(struct sl_landings *table, const char *id, int64_t deadline_ns,
+                               struct sl_landed *landed_out, size_t *promised_out, struct sl_error *err) {
+    enum sl_status status = SL_OK;
+    struct sl_grant *grant = NULL;
+    pthread_mutex_lock(&table->mutex);
+    struct sl_landing **at;
+    for (;;) {
+        at = find(table, id);
+        if (!*at) {
+            status = sl_fail(err, SL_ERR_NOT_FOUND, "lease %s is unknown or has ended", id);
+        } else if ((*at)->state == FAILED) {
+            status = sl_fail(err, (*at)->failure.status, "%s", (*at)->failure.text);
+        } else if ((*at)->state == OPEN) {
+            if (sl_cond_wait_until(&table->changed, &table->mutex, deadline_ns) == SL_OK) {
+                continue;
+            }
+            at = find(table, id); // it may have landed with the very last signal
+            if (*at && (*at)->state == OPEN) {
+                status = SL_AGAIN;
+            } else {
+                continue;
+            }
+        }
+        break;
+    }
+    if (status == SL_OK) {
+        struct sl_landing *landing = *at;
+        *landed_out = (struct sl_landed){landing->block, landing->body_bytes, landing->header, landing->header_bytes};
+        *promised_out = landing->promised_bytes;
+        landing->state = TAKEN;
+        grant = unlist(table, at);
+    }
+    pthread_mutex_unlock(&table->mutex);
+    sl_grant_close(&grant);
+    return status;
+}
+
+void sl_landings_return_promise(struct sl_landings *table, size_t promised_bytes) {
+    pthread_mutex_lock(&table->mutex);
+    table->promised_bytes -= promised_bytes;
+    pthread_mutex_unlock(&table->mutex);
+}
+
+void sl_landings_gauges(struct sl_landings *table, int64_t *n_leases_out, size_t *promised_bytes_out) {
+    pthread_mutex_lock(&table->mutex);
+    *n_leases_out = table->n_leases;
+    *promised_bytes_out = table->promised_bytes;
+    pthread_mutex_unlock(&table->mutex);
+}

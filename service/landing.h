@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: memory held for capsules that are on their way in. What a decode worker and a kvstore lease to senders, and what a
+ *          prefill worker opens to fetch from a store.
+ *
+ * A landing is a block of the arena, the fabric's grant over it and a lease with a deadline:
+ *
+ *     OPEN --(all pieces verified)--> LANDED --take--> TAKEN        the block now belongs to whoever took it
+ *       |                               |
+ *       +--(peer lost, digest, abort)--> FAILED                     release or the reaper ends it
+ *       +------- release, lease expired (also from LANDED, FAILED) -> gone
+ *
+ *   open      sl_landing_open()                  LANDED, FAILED   the fabric's callbacks
+ *   take      sl_landing_take()                  gone             sl_landing_release(), reap()
+ *
+ * Invariants: the block returns to the arena only after the fabric has said that no late write can land in it
+ *             (on_release), unless it was taken. A lease that nobody renews ends by itself: the reaper is a thread of its
+ *             own and does not wait for new work.
+ * Threads: all functions may be called from any thread.
+ */
+#ifndef SL_SERVICE_LANDING_H
+#define SL_SERVICE_LANDING_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "fabric/fabric.h"
+
+struct sl_landings; // the table
+struct sl_landing;
+
+// arena must lie in a region of the fabric; both must outlive the table.
+enum sl_status sl_landings_create(struct sl_fabric *fabric, struct sl_arena *arena, int64_t lease_ms,
+                                  struct sl_landings **landings_out, struct sl_error *err);
+// Ends every lease and waits (bounded) until the fabric has released the blocks.
+void sl_landings_destroy(struct sl_landings **landings);
+
+/*
+ * Take a block of body_bytes and open a grant over it. promised_bytes are counted against the arena's capacity until the
+ * landing is gone or sl_landing_forget_promise(): what the session will add later.
+ * SL_ERR_EXHAUSTED when block and promises do not fit; err names the numbers. *landing_out is borrowed from the table: it is
+ * valid until released, taken or expired, so keep only the id.
+ */
+struct sl_landing_ticket {
+    char id[40];
+    uint8_t *ticket; // malloc'd, the caller's to free
+    size_t ticket_bytes;
+    int64_t lease_ms;
+};
+enum sl_status sl_landing_open(struct sl_landings *landings, const char *label, size_t body_bytes, size_t promised_bytes,
+                               struct sl_landing_ticket *ticket_out, struct sl_error *err);
+
+// SL_ERR_NOT_FOUND: no such lease, or it has ended.
+enum sl_status sl_landing_renew(struct sl_landings *landings, const char *id, struct sl_error *err);
+// Idempotent: an unknown lease is fine.
+void sl_landing_release(struct sl_landings *landings, const char *id);
+
+struct sl_landed {
+    void *body; // block of the arena: now the caller's to free (or to hand to sl_capsule_open)
+    size_t body_bytes;
+    uint8_t *header; // malloc'd, the caller's to free
+    size_t header_bytes;
+};
+
+/*
+ * Wait until the capsule has landed and take it; the lease is gone then, but its promise stays counted until
+ * sl_landings_return_promise(). *promised_out says how much that is.
+ * SL_AGAIN: not yet at the deadline. SL_ERR_NOT_FOUND: no such lease (or it ended while we waited). Otherwise how the ship
+ * failed.
+ */
+enum sl_status sl_landing_take(struct sl_landings *landings, const char *id, int64_t deadline_ns,
+                               struct sl_landed *landed_out, size_t *promised_out, struct sl_error *err);
+void sl_landings_return_promise(struct sl_landings *landings, size_t promised_bytes);
+
+// Leases held (the leak gauge), and bytes promised beyond the arena's used bytes.
+void sl_landings_gauges(struct sl_landings *landings, int64_t *n_leases_out, size_t *promised_bytes_out);
+
+#endif

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// Start and stop of a worker. See node.h.
+#include "service/node.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "proto/descriptors.h"
+#include "service/agent.h"
+
+static enum sl_status open_model(struct sl_node *node, struct sl_error *err) {
+    const char *dir = node->config.model;
+    if (!dir) {
+        return sl_fail(err, SL_ERR_INVALID, "no model: give --model DIR (a Hugging Face model folder)");
+    }
+    enum sl_status status = sl_ops_select(node->config.tier, &node->ops, err);
+    if (status == SL_OK) {
+        status = sl_team_create((int)node->config.threads, &node->team, err);
+    }
+    if (status == SL_OK) {
+        status = sl_model_load(dir, node->ops, node->team, &node->model, err);
+    }
+    if (status == SL_OK) {
+        status = sl_tokenizer_load(dir, &node->tokenizer, err);
+    }
+    if (status == SL_OK) {
+        status = sl_model_fingerprint(dir, &node->model_fingerprint, err);
+    }
+    return status;
+}
+
+static enum sl_status open_memory(struct sl_node *node, struct sl_error *err) {
+    struct sl_fabric_config fabric = {.listen = node->config.fabric_listen,
+                                      .transport = node->config.transport,
+                                      .inject = node->config.inject};
+    enum sl_status status = sl_fabric_create(&fabric, &node->fabric, err);
+    void *base = NULL;
+    if (status == SL_OK) {
+        status = sl_fabric_region_create(node->fabric, (size_t)node->config.arena_bytes, node->config.lock_memory, &base, err);
+    }
+    if (status == SL_OK) {
+        status = sl_arena_create(base, (size_t)node->config.arena_bytes, &node->arena, err);
+    }
+    if (status == SL_OK) {
+        status = sl_landings_create(node->fabric, node->arena, node->config.lease_ms, &node->landings, err);
+    }
+    return status;
+}
+
+enum sl_status sl_node_open(struct sl_node *node, const struct sl_node_config *config, Sluice__V1__WorkerRole role,
+                            struct sl_error *err) {
+    *node = (struct sl_node){.config = *config};
+    sl_rpc_init();
+    enum sl_status status = role == SLUICE__V1__WORKER_ROLE__KVSTORE ? SL_OK : open_model(node, err);
+    if (status == SL_OK) {
+        status = open_memory(node, err);
+    }
+    if (status != SL_OK) {
+        sl_node_close(node);
+        return status;
+    }
+    sluice__v1__worker_info__init(&node->info);
+    node->info.name = (char *)config->name;
+    node->info.role = role;
+    node->info.fabric_address = (char *)sl_fabric_address(node->fabric);
+    node->info.version = (char *)SL_VERSION;
+    node->info.model_fingerprint = node->model_fingerprint;
+    node->info.arena_bytes = config->arena_bytes;
+    node->info.max_jobs = (int32_t)config->max_jobs;
+    node->info.epoch = sl_fabric_epoch(node->fabric);
+    return SL_OK;
+}
+
+void sl_node_close(struct sl_node *node) {
+    sl_landings_destroy(&node->landings);
+    sl_fabric_destroy(&node->fabric); // before the arena: it may still hold blocks
+    sl_arena_destroy(&node->arena);
+    sl_tokenizer_destroy(&node->tokenizer);
+    sl_model_destroy(&node->model);
+    sl_team_destroy(&node->team);
+}
+
+// ---- serving -------------------------------------------------------------------------------------------------------
+
+struct serving {
+    struct sl_node *node;
+    const struct sl_node_service *service;
+    int64_t started_ns;
+};
+
+static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
+    struct serving *serving = arg;
+    struct sl_node *node = serving->node;
+    struct sl_arena_stats arena;
+    sl_arena_get_stats(node->arena, &arena);
+    load->arena_used_bytes = (int64_t)arena.used_bytes;
+    load->arena_high_water_bytes = (int64_t)arena.high_water_bytes;
+    struct sl_fabric_stats fabric;
+    sl_fabric_get_stats(node->fabric, &fabric);
+    load->fabric_grants = fabric.grants_open + fabric.grants_quarantined;
+    load->fabric_ships = fabric.ships_open;
+    size_t promised;
+    sl_landings_gauges(node->landings, &load->leases, &promised);
+    serving->service->load_fn(serving->service->arg, load); // may add to leases
+}
+
+static void refused(void *arg, const char *reason) {
+    struct sl_node *node = ((struct serving *)arg)->node;
+    snprintf(node->refusal, sizeof node->refusal, "%s", reason);
+    kill(getpid(), SIGTERM); // wakes sl_node_serve(), which sees the refusal
+}
+
+void sl_node_block_signals(void) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    signal(SIGPIPE, SIG_IGN); // a closed connection is a status, not a death
+}
+
+static int wait_for_signal(void) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    int signal_number = 0;
+    while (sigwait(&set, &signal_number) == EINTR) {
+    }
+    return signal_number;
+}
+
+enum sl_status sl_node_serve(struct sl_node *node, const struct sl_node_service *service, struct sl_error *err) {
+    struct sl_rpc_server_config config = {.listen = node->config.listen,
+                                          .services = service->rpc,
+                                          .n_services = 1,
+                                          .file_descriptors = sl_proto_descriptors,
+                                          .file_descriptors_bytes = sl_proto_descriptors_bytes};
+    enum sl_status status = sl_rpc_server_start(&config, &node->server, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    node->info.rpc_address = (char *)sl_rpc_server_address(node->server);
+    sl_rpc_server_set_health(node->server, "", true);
+    sl_rpc_server_set_health(node->server, service->rpc->name, true);
+
+    struct serving serving = {node, service, sl_now_ns()};
+    struct sl_agent_config agent = {.coordinator = node->config.coordinator,
+                                    .info = &node->info,
+                                    .load_fn = report_load,
+                                    .refused_fn = refused,
+                                    .arg = &serving};
+    status = sl_agent_create(&agent, &node->agent, err);
+    if (status == SL_OK) {
+        printf("ready rpc=%s fabric=%s name=%s\n", node->info.rpc_address, node->info.fabric_address, node->info.name);
+        fflush(stdout);
+        int signal_number = wait_for_signal();
+        if (node->refusal[0]) {
+            status = sl_fail(err, SL_ERR_PRECONDITION, "the coordinator at %s refuses this worker: %s",
+                             node->config.coordinator, node->refusal);
+        } else {
+            sl_log_info("node", "stopping signal=%d", signal_number);
+        }
+    }
+    sl_rpc_server_set_health(node->server, "", false);
+    sl_agent_destroy(&node->agent);
+    sl_rpc_server_stop(&node->server, status == SL_OK ? node->config.grace_ms : 0);
+    return status;
+}
+
+int sl_node_main(const struct sl_program *program, int argc, char **argv, struct sl_node_config *config,
+                 enum sl_status (*run_fn)(const struct sl_node_config *config, struct sl_error *err)) {
+    struct sl_error err = {0};
+    int first;
+    enum sl_status status = sl_config_parse(program, argc, argv, config, &first, &err);
+    if (status == SL_ERR_CANCELLED) {
+        return 0; // --help
+    }
+    if (status == SL_OK && first < argc) {
+        status = sl_fail(&err, SL_ERR_INVALID, "unexpected argument '%s'; see --help", argv[first]);
+    }
+    if (status == SL_OK) {
+        status = sl_log_configure(config->log, &err);
+    }
+    if (status != SL_OK) {
+        fprintf(stderr, "%s: %s\n", program->name, err.text);
+        return 2;
+    }
+    sl_log_set_process(config->name);
+    sl_node_block_signals();
+    status = run_fn(config, &err);
+    if (status != SL_OK) {
+        fprintf(stderr, "%s: %s\n", program->name, err.text);
+    }
+    sl_rpc_shutdown();
+    return status == SL_OK ? 0 : 1;
+}

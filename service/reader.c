@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// One prompt, chunk by chunk. See reader.h.
+#include "service/reader.h"
+
+#include <stdlib.h>
+
+struct sl_reader {
+    struct sl_plan plan;
+    const int32_t *tokens;
+    struct sl_session *session;
+    struct sl_compressor *compressor;
+    bool finished; // every layer is final
+
+    // Of the step that is running:
+    sl_layer_final_fn layer_final;
+    void *layer_final_arg;
+    bool last_chunk;
+    struct sl_error *err;
+};
+
+enum sl_status sl_reader_create(const struct sl_reader_config *config, struct sl_reader **reader_out, struct sl_error *err) {
+    struct sl_reader *reader = calloc(1, sizeof *reader);
+    if (!reader) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "reader: out of memory");
+    }
+    reader->plan = *config->plan;
+    reader->tokens = config->tokens;
+    enum sl_status status =
+        sl_compressor_create(config->plan, config->ops, config->team, &reader->compressor, err);
+    if (status == SL_OK && !config->resumed) {
+        status = sl_plan_create_session(config->plan, config->extra_slots, config->arena, &reader->session, err);
+    }
+    if (status != SL_OK) {
+        sl_reader_destroy(&reader);
+        return status;
+    }
+    if (config->resumed) {
+        reader->session = config->resumed;
+    }
+    *reader_out = reader;
+    return SL_OK;
+}
+
+void sl_reader_destroy(struct sl_reader **reader) {
+    if (*reader) {
+        sl_session_destroy(&(*reader)->session);
+        sl_compressor_destroy(&(*reader)->compressor);
+        free(*reader);
+        *reader = NULL;
+    }
+}
+
+// The engine's hook: compress the layer and, behind the last chunk, hand it on.
+static enum sl_status after_attention(void *arg, int segment, int layer, const struct sl_attend *attend) {
+    (void)segment; // a reader forwards one segment at a time
+    struct sl_reader *reader = arg;
+    enum sl_status status = sl_compressor_layer(reader->compressor, reader->session, layer, attend, reader->last_chunk,
+                                                reader->err);
+    if (status == SL_OK && reader->last_chunk && reader->layer_final) {
+        status = reader->layer_final(reader->layer_final_arg, reader->session, layer);
+    }
+    return status;
+}
+
+// A session that was resumed complete needs no chunk, only the finishing touches.
+static enum sl_status finish_layers(struct sl_reader *reader) {
+    for (int layer = 0; layer < reader->session->geometry.n_layers; layer++) {
+        enum sl_status status =
+            sl_compressor_finish_layer(reader->compressor, reader->session, layer, reader->err);
+        if (status == SL_OK && reader->layer_final) {
+            status = reader->layer_final(reader->layer_final_arg, reader->session, layer);
+        }
+        if (status != SL_OK) {
+            return status;
+        }
+    }
+    return SL_OK;
+}
+
+enum sl_status sl_reader_step(struct sl_reader *reader, struct sl_engine *engine, sl_layer_final_fn layer_final, void *arg,
+                              bool *done_out, struct sl_error *err) {
+    int64_t done = reader->session->n_tokens, total = reader->plan.n_prompt;
+    // Chunks begin at multiples of the chunk size whatever was resumed, so that a resumed job repeats the original's steps.
+    int64_t chunk = reader->plan.recipe.chunk_tokens;
+    int64_t end = (done / chunk + 1) * chunk;
+    end = end < total ? end : total;
+    reader->layer_final = layer_final;
+    reader->layer_final_arg = arg;
+    reader->last_chunk = end == total;
+    reader->err = err;
+
+    enum sl_status status = SL_OK;
+    if (done < total) {
+        struct sl_segment segment = {
+            .session = reader->session, .tokens = reader->tokens + done, .n_tokens = (int)(end - done)};
+        struct sl_layer_hook hook = {after_attention, reader, sl_compressor_wants_lse(reader->compressor)};
+        status = sl_engine_forward(engine, &segment, 1, &hook, err);
+    } else if (!reader->finished) {
+        status = finish_layers(reader);
+    }
+    if (status == SL_OK) {
+        reader->finished = reader->last_chunk;
+        *done_out = reader->last_chunk;
+    }
+    return status;
+}
+
+struct sl_session *sl_reader_session(struct sl_reader *reader) { return reader->session; }
+
+struct sl_session *sl_reader_take_session(struct sl_reader *reader) {
+    struct sl_session *session = reader->session;
+    reader->session = NULL;
+    return session;
+}
+
+void sl_reader_get_stats(const struct sl_reader *reader, struct sl_compress_stats *stats_out) {
+    sl_compressor_get_stats(reader->compressor, stats_out);
+}
