@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: from a mapped folder to matrices that the kernels like.
+ *
+ * Design: a tensor is looked up by its Hugging Face name with the shape that the configuration implies. Matrices keep
+ *         the file's type and are packed one after the other; the pages of the file behind a packed matrix are then
+ *         given back, so that loading needs the model once in memory and not twice. Norm vectors become f32.
+ * Invariants: a model exists only when every tensor was found, checked and packed.
+ */
+#include "engine/model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/cpu/half.h"
+#include "engine/model_internal.h"
+
+#define MAX_NAME 96
+
+struct loader {
+    struct sl_model *model;
+    struct sl_team *team;
+    struct sl_error *err;
+    float *next_norm; // in model->norms
+};
+
+static enum sl_status find_matrix(struct loader *l, const char *name, int64_t n, int64_t k, struct sl_matrix *matrix,
+                                  const struct sl_tensor **tensor_out) {
+    enum sl_dtype dtype;
+    enum sl_status status = sl_safetensors_find(l->model->tensors, name, 2, n, k, tensor_out, &dtype, l->err);
+    if (status == SL_OK) {
+        *matrix = (struct sl_matrix){.n = n, .k = k, .dtype = dtype, .source = (*tensor_out)->data};
+        l->model->weight_bytes += (*tensor_out)->bytes;
+    }
+    return status;
+}
+
+static enum sl_status load_matrix(struct loader *l, const char *name, int64_t n, int64_t k, struct sl_matrix *matrix) {
+    const struct sl_tensor *tensor;
+    enum sl_status status = find_matrix(l, name, n, k, matrix, &tensor);
+    if (status == SL_OK) {
+        status = l->model->ops->pack(l->team, matrix, l->err);
+    }
+    if (status == SL_OK && matrix->packed != NULL) {
+        sl_tensor_drop_pages(tensor);
+    }
+    return status;
+}
+
+static enum sl_status load_norm(struct loader *l, const char *name, float **norm_out) {
+    const struct sl_tensor *tensor;
+    enum sl_dtype dtype;
+    int n = l->model->config.hidden;
+    enum sl_status status = sl_safetensors_find(l->model->tensors, name, 1, n, 0, &tensor, &dtype, l->err);
+    if (status != SL_OK) {
+        return status;
+    }
+    for (int i = 0; i < n; i++) {
+        uint16_t half;
+        if (dtype == SL_F32) {
+            memcpy(&l->next_norm[i], tensor->data + 4 * (size_t)i, sizeof(float));
+            continue;
+        }
+        memcpy(&half, tensor->data + 2 * (size_t)i, sizeof half);
+        l->next_norm[i] = dtype == SL_F16 ? sl_f16_to_f32(half) : sl_bf16_to_f32(half);
+    }
+    *norm_out = l->next_norm;
+    l->next_norm += sl_norm_stride(n);
+    l->model->weight_bytes += tensor->bytes;
+    return SL_OK;
+}
+
+static enum sl_status load_layer(struct loader *l, int index) {
+    const struct sl_model_config *c = &l->model->config;
+    struct sl_model_layer *layer = &l->model->layers[index];
+    int64_t e = c->hidden, f = c->intermediate;
+    int64_t q_dim = (int64_t)c->n_heads * c->head_dim, kv_dim = (int64_t)c->n_kv_heads * c->head_dim;
+
+    const struct {
+        const char *name;
+        struct sl_matrix *matrix;
+        int64_t n, k;
+    } matrices[] = {
+        {"self_attn.q_proj", &layer->q, q_dim, e},  {"self_attn.k_proj", &layer->k, kv_dim, e},
+        {"self_attn.v_proj", &layer->v, kv_dim, e}, {"self_attn.o_proj", &layer->o, e, q_dim},
+        {"mlp.gate_proj", &layer->gate, f, e},      {"mlp.up_proj", &layer->up, f, e},
+        {"mlp.down_proj", &layer->down, e, f},
+    };
+    char name[MAX_NAME];
+    for (size_t i = 0; i < sizeof matrices / sizeof matrices[0]; i++) {
+        snprintf(name, sizeof name, "model.layers.%d.%s.weight", index, matrices[i].name);
+        enum sl_status status = load_matrix(l, name, matrices[i].n, matrices[i].k, matrices[i].matrix);
+        if (status != SL_OK) {
+            return status;
+        }
+    }
+    snprintf(name, sizeof name, "model.layers.%d.input_layernorm.weight", index);
+    enum sl_status status = load_norm(l, name, &layer->attention_norm);
+    if (status != SL_OK) {
+        return status;
+    }
+    snprintf(name, sizeof name, "model.layers.%d.post_attention_layernorm.weight", index);
+    return load_norm(l, name, &layer->mlp_norm);
+}
+
+// Embedding, layers, final norm, head.
+static enum sl_status load_tensors(struct loader *l) {
+    struct sl_model *model = l->model;
+    const struct sl_model_config *c = &model->config;
+    const struct sl_tensor *embedding;
+    enum sl_status status =
+        find_matrix(l, "model.embed_tokens.weight", c->n_vocab, c->hidden, &model->embed, &embedding);
+    for (int i = 0; i < c->n_layers && status == SL_OK; i++) {
+        status = load_layer(l, i);
+    }
+    if (status == SL_OK) {
+        status = load_norm(l, "model.norm.weight", &model->final_norm);
+    }
+    if (status != SL_OK) {
+        return status;
+    }
+    if (!c->tied_embeddings) {
+        return load_matrix(l, "lm_head.weight", c->n_vocab, c->hidden, &model->head);
+    }
+    model->head = model->embed;
+    return model->ops->pack(l->team, &model->head, l->err);
+}
+
+static enum sl_status allocate(struct sl_model *model, struct sl_error *err) {
+    const struct sl_model_config *c = &model->config;
+    size_t n_norms = 2 * (size_t)c->n_layers + 1;
+    model->inv_freq = calloc((size_t)c->head_dim / 2, sizeof *model->inv_freq);
+    model->layers = calloc((size_t)c->n_layers, sizeof *model->layers);
+    model->norms = aligned_alloc(64, n_norms * sl_norm_stride(c->hidden) * sizeof(float));
+    if (model->inv_freq == NULL || model->layers == NULL || model->norms == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for a model of %d layers", c->n_layers);
+    }
+    return SL_OK;
+}
+
+enum sl_status sl_model_load(const char *model_dir, const struct sl_ops *ops, struct sl_team *team,
+                             struct sl_model **model_out, struct sl_error *err) {
+    struct sl_model *model = calloc(1, sizeof *model);
+    if (model == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    model->ops = ops;
+    enum sl_status status = sl_model_config_load(model_dir, &model->config, err);
+    if (status == SL_OK) {
+        status = sl_safetensors_open(model_dir, &model->tensors, err);
+    }
+    if (status == SL_OK) {
+        status = allocate(model, err);
+    }
+    if (status == SL_OK) {
+        sl_rope_inv_freq(&model->config, model->inv_freq);
+        model->rope = (struct sl_rope){model->config.head_dim, model->inv_freq, 1.0};
+        sl_safetensors_will_read(model->tensors);
+        struct loader loader = {model, team, err, model->norms};
+        status = load_tensors(&loader);
+    }
+    if (status != SL_OK) {
+        sl_model_destroy(&model);
+        return status;
+    }
+    *model_out = model;
+    return SL_OK;
+}
+
+void sl_model_destroy(struct sl_model **model) {
+    struct sl_model *m = *model;
+    if (m == NULL) {
+        return;
+    }
+    for (int i = 0; m->layers != NULL && i < m->config.n_layers; i++) {
+        struct sl_model_layer *layer = &m->layers[i];
+        struct sl_matrix *matrices[] = {&layer->q,    &layer->k,  &layer->v,   &layer->o,
+                                        &layer->gate, &layer->up, &layer->down};
+        for (size_t j = 0; j < sizeof matrices / sizeof matrices[0]; j++) {
+            m->ops->unpack(matrices[j]);
+        }
+    }
+    m->ops->unpack(&m->head);
+    sl_safetensors_close(&m->tensors);
+    free(m->layers);
+    free(m->norms);
+    free(m->inv_freq);
+    free(m);
+    *model = NULL;
+}
+
+const struct sl_model_config *sl_model_get_config(const struct sl_model *model) {
+    return &model->config;
+}
+
+const struct sl_rope *sl_model_get_rope(const struct sl_model *model) {
+    return &model->rope;
+}
+
+size_t sl_model_weight_bytes(const struct sl_model *model) {
+    return model->weight_bytes;
+}
