@@ -39,7 +39,7 @@ void sl_arena_destroy(struct sl_arena **arena);
 void *sl_arena_alloc(struct sl_arena *arena, size_t bytes);
 
 // Return a block of sl_arena_alloc(). NULL is allowed.
-void sl_arena_free(struct sl_arena *arena, void *block);
+void sl_arena_free(struct sl_arena *arena, void *memory);
 
 void *sl_arena_base(const struct sl_arena *arena);
 void sl_arena_get_stats(struct sl_arena *arena, struct sl_arena_stats *stats_out);

@@ -15,7 +15,7 @@
 enum sl_log_level { SL_LOG_ERROR, SL_LOG_WARN, SL_LOG_INFO, SL_LOG_DEBUG, SL_LOG_TRACE };
 
 // Replace the filter. SL_ERR_INVALID names the word that is not a level; the old filter then stays.
-enum sl_status sl_log_configure(const char *filter, struct sl_error *err);
+enum sl_status sl_log_configure(const char *text, struct sl_error *err);
 
 // Name of this process in every line, e.g. "decode-0". Copied. Call before threads start.
 void sl_log_set_process(const char *name);
