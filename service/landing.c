@@ -281,13 +281,14 @@ enum sl_status sl_landing_open(struct sl_landings *table, const char *label, siz
     return status;
 }
 
-enum sl_status sl_landing_renew(struct sl_landings *table, const char *id, struct sl_error *err) {
+enum sl_status sl_landing_renew(struct sl_landings *table, const char *id, int64_t *lease_ms_out, struct sl_error *err) {
     enum sl_status status = SL_OK;
     pthread_mutex_lock(&table->mutex);
     struct sl_landing *landing = *find(table, id);
     if (landing) {
         landing->deadline_ns = sl_deadline_in_ms(table->lease_ms);
         sl_grant_renew(landing->grant, landing->deadline_ns);
+        *lease_ms_out = table->lease_ms;
     } else {
         status = sl_fail(err, SL_ERR_NOT_FOUND, "lease %s is unknown or has ended", id);
     }

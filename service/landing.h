@@ -53,7 +53,7 @@ enum sl_status sl_landing_open(struct sl_landings *landings, const char *label, 
                                struct sl_landing_ticket *ticket_out, struct sl_error *err);
 
 // SL_ERR_NOT_FOUND: no such lease, or it has ended.
-enum sl_status sl_landing_renew(struct sl_landings *landings, const char *id, struct sl_error *err);
+enum sl_status sl_landing_renew(struct sl_landings *landings, const char *id, int64_t *lease_ms_out, struct sl_error *err);
 // Idempotent: an unknown lease is fine.
 void sl_landing_release(struct sl_landings *landings, const char *id);
 

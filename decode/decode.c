@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// The decode worker's life. See decode.h.
+#include "decode/decode.h"
+
+#include "base/thread.h"
+#include "decode/internal.h"
+#include "proto/sluice/v1/worker.pb-c.h"
+#include "service/lease_rpc.h"
+
+static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
+    struct sl_decode *decode = arg;
+    load->jobs = (int32_t)atomic_load(&decode->n_jobs);
+    load->leases += load->jobs; // a session in use is held for its job as much as a landing is
+    load->progress = atomic_load(&decode->n_steps);
+    load->tokens_per_s = (double)atomic_load(&decode->rate_tokens_per_s);
+}
+
+static enum sl_status handle_renew(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
+                                   struct sl_error *err) {
+    return sl_lease_handle_renew(((struct sl_decode *)service)->node.landings, call, request, err);
+}
+
+static enum sl_status handle_release(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
+                                     struct sl_error *err) {
+    (void)err;
+    return sl_lease_handle_release(((struct sl_decode *)service)->node.landings, call, request);
+}
+
+static enum sl_status serve(struct sl_decode *decode, struct sl_error *err) {
+    struct sl_node *node = &decode->node;
+    enum sl_status status = sl_engine_create(node->model, node->team, SL_DECODE_MAX_ROWS, &decode->engine, err);
+    if (status == SL_OK) {
+        status = sl_thread_start("engine", sl_decode_engine_main, decode, &decode->engine_thread, err);
+    }
+    if (status != SL_OK) {
+        return status;
+    }
+    static const struct sl_rpc_method methods[] = {
+        {"/sluice.v1.Decode/Reserve", SL_RPC_UNARY, &sluice__v1__reserve_request__descriptor, sl_decode_handle_reserve},
+        {"/sluice.v1.Decode/Renew", SL_RPC_UNARY, &sluice__v1__renew_request__descriptor, handle_renew},
+        {"/sluice.v1.Decode/Release", SL_RPC_UNARY, &sluice__v1__release_request__descriptor, handle_release},
+        {"/sluice.v1.Decode/Run", SL_RPC_SERVER_STREAM, &sluice__v1__decode_request__descriptor, sl_decode_handle_run},
+    };
+    struct sl_rpc_service rpc = {"sluice.v1.Decode", methods, sizeof methods / sizeof *methods, decode};
+    struct sl_node_service service = {&rpc, report_load, decode};
+    status = sl_node_serve(node, &service, err); // returns when no handler runs any more, so no sequence is left
+    pthread_mutex_lock(&decode->mutex);
+    decode->stopping = true;
+    pthread_cond_signal(&decode->wake);
+    pthread_mutex_unlock(&decode->mutex);
+    pthread_join(decode->engine_thread, NULL);
+    return status;
+}
+
+enum sl_status sl_decode_run(const struct sl_decode_config *config, struct sl_error *err) {
+    struct sl_decode decode = {0};
+    enum sl_status status = sl_node_open(&decode.node, &config->node, SLUICE__V1__WORKER_ROLE__DECODE, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    pthread_mutex_init(&decode.mutex, NULL);
+    sl_cond_init(&decode.wake);
+    status = serve(&decode, err);
+    sl_engine_destroy(&decode.engine);
+    pthread_cond_destroy(&decode.wake);
+    pthread_mutex_destroy(&decode.mutex);
+    sl_node_close(&decode.node);
+    return status;
+}

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: the decode worker: receives capsules into leased memory and writes answers from them.
+ *
+ * Design: one thread owns the engine and steps all sequences together: each step is one forward pass over one token of every
+ *         sequence (and the few prompt tokens that a new one still has to read). Sequences join and leave between steps. The
+ *         handler of each Run call waits for its capsule, opens it as a session and passes on what the engine's thread writes.
+ */
+#ifndef SL_DECODE_DECODE_H
+#define SL_DECODE_DECODE_H
+
+#include "service/node.h"
+
+struct sl_decode_config {
+    struct sl_node_config node; // first: the option table counts on it
+};
+
+// The whole life of a worker: open, serve until SIGTERM, close.
+enum sl_status sl_decode_run(const struct sl_decode_config *config, struct sl_error *err);
+
+#endif

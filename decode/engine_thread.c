@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * The thread that owns the engine: all sequences step together.
+ *
+ * A step: let new sequences in and cancelled ones out; give every sequence its share of rows (what it still has to read, or the
+ * token that it wrote last); one forward pass; choose a token for every sequence that has read everything.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "decode/internal.h"
+
+#define MAX_ACTIVE 256
+#define RATE_WINDOW_NS SL_NS_PER_S
+
+struct stepper {
+    struct sl_decode *decode;
+    struct sl_sequence *active[MAX_ACTIVE];
+    int n_active;
+    struct sl_segment segments[MAX_ACTIVE];
+    int64_t window_start_ns, window_tokens;
+};
+
+void sl_decode_join(struct sl_decode *decode, struct sl_sequence *sequence) {
+    pthread_mutex_lock(&decode->mutex);
+    sequence->next = decode->inbox;
+    decode->inbox = sequence;
+    pthread_cond_signal(&decode->wake);
+    pthread_mutex_unlock(&decode->mutex);
+}
+
+// Hand a sequence back to its handler. It must not be touched afterwards.
+static void end_sequence(struct sl_sequence *sequence, enum sl_status status, const char *text) {
+    pthread_mutex_lock(&sequence->mutex);
+    sequence->status = status;
+    if (status != SL_OK) {
+        sl_fail(&sequence->err, status, "job %s: %s", sequence->job_id, text);
+    }
+    sequence->ended = true;
+    pthread_cond_signal(&sequence->changed);
+    pthread_mutex_unlock(&sequence->mutex);
+}
+
+static void drop(struct stepper *stepper, int i, enum sl_status status, const char *text) {
+    struct sl_sequence *sequence = stepper->active[i];
+    stepper->active[i] = stepper->active[--stepper->n_active];
+    end_sequence(sequence, status, text);
+}
+
+// Wait for work; take in what has come. False when the worker stops.
+static bool take_inbox(struct stepper *stepper) {
+    struct sl_decode *decode = stepper->decode;
+    pthread_mutex_lock(&decode->mutex);
+    while (!decode->inbox && !decode->stopping && stepper->n_active == 0) {
+        // Wakes now and then by itself, so that the rate falls to zero when nothing is written.
+        if (sl_cond_wait_until(&decode->wake, &decode->mutex, sl_deadline_in_ms(1000)) != SL_OK) {
+            atomic_store(&decode->rate_tokens_per_s, 0);
+        }
+    }
+    bool go_on = !decode->stopping;
+    while (decode->inbox && stepper->n_active < MAX_ACTIVE) {
+        struct sl_sequence *sequence = decode->inbox;
+        decode->inbox = sequence->next;
+        stepper->active[stepper->n_active++] = sequence;
+    }
+    pthread_mutex_unlock(&decode->mutex);
+    return go_on;
+}
+
+// Room for `n` more slots in every layer. The forward pass cannot run out of memory for one sequence and so spoil them all.
+static enum sl_status reserve(struct sl_session *session, int n) {
+    enum sl_status status = SL_OK;
+    for (int layer = 0; status == SL_OK && layer < session->geometry.n_layers; layer++) {
+        status = sl_session_reserve(session, layer, n);
+    }
+    return status;
+}
+
+// Fill stepper->segments; sequences without rows in this step (too many of them) get their turn in a later one.
+static int share_rows(struct stepper *stepper) {
+    int n_segments = 0, rows_left = SL_DECODE_MAX_ROWS;
+    for (int i = 0; i < stepper->n_active;) {
+        struct sl_sequence *sequence = stepper->active[i];
+        if (atomic_load(&sequence->cancelled)) {
+            drop(stepper, i, SL_ERR_CANCELLED, "cancelled");
+            continue;
+        }
+        // Leave a row for everybody behind.
+        int most = rows_left - (stepper->n_active - i - 1);
+        int n = sequence->n_pending < most ? sequence->n_pending : most;
+        if (reserve(sequence->session, n) != SL_OK) {
+            drop(stepper, i, SL_ERR_EXHAUSTED, "the arena of this decode worker is full; retry in 1000 ms");
+            continue;
+        }
+        sequence->n_taken = n;
+        stepper->segments[n_segments++] =
+            (struct sl_segment){.session = sequence->session,
+                                .tokens = sequence->pending,
+                                .n_tokens = n,
+                                .logits = n == sequence->n_pending ? sequence->logits : NULL};
+        rows_left -= n;
+        i++;
+    }
+    return n_segments;
+}
+
+static enum sl_status emit(struct sl_sequence *sequence, const struct sl_written *written) {
+    size_t n_text = strlen(written->text);
+    struct sl_decoded *decoded = malloc(sizeof *decoded + n_text + 1);
+    if (!decoded) {
+        return SL_ERR_EXHAUSTED;
+    }
+    decoded->next = NULL;
+    decoded->token = written->token;
+    decoded->index = written->index;
+    memcpy(decoded->text, written->text, n_text + 1);
+    pthread_mutex_lock(&sequence->mutex);
+    *sequence->last = decoded;
+    sequence->last = &decoded->next;
+    sequence->stop = written->stop;
+    pthread_cond_signal(&sequence->changed);
+    pthread_mutex_unlock(&sequence->mutex);
+    return SL_OK;
+}
+
+// After the forward pass: choose the next token of every sequence that has read all it was given.
+static void write_tokens(struct stepper *stepper) {
+    for (int i = 0; i < stepper->n_active;) {
+        struct sl_sequence *sequence = stepper->active[i];
+        int n_left = sequence->n_pending - sequence->n_taken;
+        memmove(sequence->pending, sequence->pending + sequence->n_taken, sizeof(int32_t) * (size_t)n_left);
+        sequence->n_pending = n_left;
+        if (n_left > 0) {
+            i++;
+            continue;
+        }
+        struct sl_written written;
+        struct sl_error err = {0};
+        enum sl_status status = sl_writer_next(sequence->writer, sequence->logits, &written, &err);
+        if (status == SL_OK) {
+            status = emit(sequence, &written);
+        }
+        if (status != SL_OK) {
+            drop(stepper, i, status, err.text[0] ? err.text : sl_status_text(status));
+        } else if (written.stop != SL_STOP_NONE) {
+            drop(stepper, i, SL_OK, "");
+        } else {
+            sequence->pending[0] = written.token.id;
+            sequence->n_pending = 1;
+            i++;
+        }
+        atomic_fetch_add(&stepper->decode->n_tokens, 1);
+        stepper->window_tokens++;
+    }
+}
+
+static void update_rate(struct stepper *stepper) {
+    int64_t now = sl_now_ns(), elapsed = now - stepper->window_start_ns;
+    if (elapsed >= RATE_WINDOW_NS) {
+        atomic_store(&stepper->decode->rate_tokens_per_s, stepper->window_tokens * SL_NS_PER_S / elapsed);
+        stepper->window_start_ns = now;
+        stepper->window_tokens = 0;
+    }
+}
+
+static void end_all(struct stepper *stepper, enum sl_status status, const char *text) {
+    while (stepper->n_active > 0) {
+        drop(stepper, 0, status, text);
+    }
+}
+
+void *sl_decode_engine_main(void *arg) {
+    struct sl_decode *decode = arg;
+    struct stepper *stepper = calloc(1, sizeof *stepper);
+    if (!stepper) {
+        sl_log_error("decode", "no memory for the engine's thread: this worker cannot write");
+        return NULL;
+    }
+    stepper->decode = decode;
+    while (take_inbox(stepper)) {
+        int n_segments = share_rows(stepper);
+        if (n_segments == 0) {
+            continue;
+        }
+        struct sl_error err = {0};
+        enum sl_status status = sl_engine_forward(decode->engine, stepper->segments, n_segments, NULL, &err);
+        if (status != SL_OK) {
+            sl_log_error("decode", "forward pass of %d sequences failed: %s", n_segments, err.text);
+            end_all(stepper, status, err.text);
+            continue;
+        }
+        atomic_fetch_add(&decode->n_steps, 1);
+        write_tokens(stepper);
+        update_rate(stepper);
+    }
+    end_all(stepper, SL_ERR_PEER_LOST, "the decode worker is stopping");
+    free(stepper);
+    return NULL;
+}

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decode.Reserve: memory for a capsule that will come, and the promise of memory for what follows it.
+#include <stdlib.h>
+
+#include "compress/recipe.h"
+#include "decode/internal.h"
+#include "proto/sluice/v1/worker.pb-c.h"
+
+enum sl_status sl_decode_handle_reserve(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
+                                        struct sl_error *err) {
+    struct sl_decode *decode = service;
+    const Sluice__V1__ReserveRequest *request = (const Sluice__V1__ReserveRequest *)message;
+    if (request->capsule_bytes < 1 || request->session_bytes < 0) {
+        return sl_fail(err, SL_ERR_INVALID, "capsule_bytes %lld, session_bytes %lld: not sizes",
+                       (long long)request->capsule_bytes, (long long)request->session_bytes);
+    }
+    struct sl_landing_ticket ticket;
+    enum sl_status status = sl_landing_open(decode->node.landings, request->job_id, (size_t)request->capsule_bytes,
+                                            (size_t)request->session_bytes, &ticket, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    Sluice__V1__Grant grant = SLUICE__V1__GRANT__INIT;
+    grant.ticket.data = ticket.ticket;
+    grant.ticket.len = ticket.ticket_bytes;
+    grant.capacity_bytes = request->capsule_bytes;
+    grant.lease_id = ticket.id;
+    grant.lease_ms = ticket.lease_ms;
+    status = sl_rpc_call_send(call, &grant.base);
+    free(ticket.ticket);
+    if (status != SL_OK) {
+        sl_landing_release(decode->node.landings, ticket.id); // nobody will ever know of it
+    }
+    return status;
+}

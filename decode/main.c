@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// sluice-decode: writes answers from capsules.
+#include "decode/decode.h"
+
+static const struct sl_option options[] = {
+    SL_NODE_OPTIONS("decode-0", "16"),
+    SL_NODE_MODEL_OPTIONS,
+};
+
+static enum sl_status run(const struct sl_node_config *config, struct sl_error *err) {
+    return sl_decode_run((const struct sl_decode_config *)config, err);
+}
+
+int main(int argc, char **argv) {
+    static const struct sl_program program = {
+        .name = "sluice-decode",
+        .usage = "--model DIR [options]",
+        .summary = "Decode worker of a Sluice cluster: receives compressed KV cache into leased memory and writes the answer.",
+        .options = options,
+        .n_options = sizeof options / sizeof *options,
+    };
+    struct sl_decode_config config = {0};
+    return sl_node_main(&program, argc, argv, &config.node, run);
+}

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+// The handler of Decode.Run: one answer from its landed capsule to its last token.
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "compress/compress.h"
+#include "decode/internal.h"
+#include "proto/sluice/v1/worker.pb-c.h"
+
+#define ALIVE_MS 300 // between two signs of life; callers take seconds of silence for death
+
+// ---- the request ---------------------------------------------------------------------------------------------------
+
+static enum sl_status check_ids(const struct sl_model_config *model, const char *field, const Sluice__V1__TokenIds *ids,
+                                struct sl_error *err) {
+    for (size_t i = 0; ids && i < ids->n_ids; i++) {
+        if (ids->ids[i] < 0 || ids->ids[i] >= model->n_vocab) {
+            return sl_fail(err, SL_ERR_INVALID, "%s: id %d at index %zu is not below the vocabulary's %d", field, ids->ids[i],
+                           i, model->n_vocab);
+        }
+    }
+    return SL_OK;
+}
+
+static enum sl_status check_request(const struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
+                                    struct sl_error *err) {
+    const struct sl_model_config *model = sl_model_get_config(decode->node.model);
+    if (!request->prompt || request->prompt->n_ids == 0) {
+        return sl_fail(err, SL_ERR_INVALID, "prompt: empty");
+    }
+    int64_t n_resumed = request->resumed ? (int64_t)request->resumed->n_ids : 0;
+    if (n_resumed >= request->max_new_tokens) {
+        return sl_fail(err, SL_ERR_INVALID, "max_new_tokens is %d but %lld tokens are resumed", request->max_new_tokens,
+                       (long long)n_resumed);
+    }
+    if ((int64_t)request->prompt->n_ids + request->max_new_tokens > model->max_positions) {
+        return sl_fail(err, SL_ERR_INVALID, "prompt of %zu tokens and max_new_tokens %d exceed the model's %lld positions",
+                       request->prompt->n_ids, request->max_new_tokens, (long long)model->max_positions);
+    }
+    enum sl_status status = check_ids(model, "prompt", request->prompt, err);
+    return status == SL_OK ? check_ids(model, "resumed", request->resumed, err) : status;
+}
+
+static enum sl_status create_writer(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
+                                    struct sl_writer **writer_out, struct sl_error *err) {
+    const Sluice__V1__Sampling *sampling = request->sampling;
+    struct sl_writer_config config = {
+        .tokenizer = decode->node.tokenizer,
+        .model = sl_model_get_config(decode->node.model),
+        .sampling = {.top_p = 1, .repetition_penalty = 1},
+        .max_new_tokens = request->max_new_tokens,
+        .ignore_eos = request->ignore_eos,
+        .stops = (const char *const *)request->stop,
+        .n_stops = request->n_stop,
+        .prompt = request->prompt->ids,
+        .n_prompt = (int64_t)request->prompt->n_ids,
+        .resumed = request->resumed ? request->resumed->ids : NULL,
+        .n_resumed = request->resumed ? (int64_t)request->resumed->n_ids : 0,
+    };
+    if (sampling) {
+        config.sampling.temperature = sampling->temperature;
+        config.sampling.top_k = sampling->top_k;
+        config.sampling.seed = sampling->seed;
+        config.sampling.n_logprobs = sampling->logprobs;
+        if (sampling->top_p_present_case == SLUICE__V1__SAMPLING__TOP_P_PRESENT_TOP_P) {
+            config.sampling.top_p = sampling->top_p;
+        }
+        if (sampling->repetition_penalty_present_case ==
+            SLUICE__V1__SAMPLING__REPETITION_PENALTY_PRESENT_REPETITION_PENALTY) {
+            config.sampling.repetition_penalty = sampling->repetition_penalty;
+        }
+    }
+    return sl_writer_create(&config, writer_out, err);
+}
+
+// ---- the capsule -----------------------------------------------------------------------------------------------------
+
+static enum sl_status send_alive(struct sl_rpc_call *call) {
+    Sluice__V1__DecodeAlive alive = SLUICE__V1__DECODE_ALIVE__INIT;
+    Sluice__V1__DecodeEvent event = SLUICE__V1__DECODE_EVENT__INIT;
+    event.what_case = SLUICE__V1__DECODE_EVENT__WHAT_ALIVE;
+    event.alive = &alive;
+    return sl_rpc_call_send(call, &event.base);
+}
+
+// Open what has landed as a session; the body is freed here if it does not become the session's.
+static enum sl_status open_capsule(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
+                                   const struct sl_landed *landed, struct sl_session **session_out, struct sl_error *err) {
+    int64_t n_prompt = (int64_t)request->prompt->n_ids;
+    struct sl_recipe recipe;
+    struct sl_capsule_info info;
+    enum sl_status status = sl_recipe_parse(request->recipe, &recipe, err);
+    if (status == SL_OK) {
+        status = sl_capsule_read_header(landed->header, landed->header_bytes, &info, err);
+    }
+    if (status == SL_OK && (info.n_tokens >= n_prompt || info.body_bytes != landed->body_bytes)) {
+        status = sl_fail(err, SL_ERR_PEER_CORRUPT,
+                         "capsule of %lld tokens and %zu bytes does not fit a prompt of %lld tokens and %zu landed bytes",
+                         (long long)info.n_tokens, info.body_bytes, (long long)n_prompt, landed->body_bytes);
+    }
+    if (status == SL_OK) {
+        struct sl_kv_geometry geometry = sl_model_geometry(sl_model_get_config(decode->node.model));
+        struct sl_capsule_id id = {.model_fingerprint = decode->node.model_fingerprint,
+                                   .recipe_fingerprint = sl_recipe_fingerprint(&recipe),
+                                   .prefix_hash = sl_prefix_hash(request->prompt->ids, info.n_tokens)};
+        int64_t max_slots = n_prompt + request->max_new_tokens; // enough whatever was evicted
+        status = sl_capsule_open(landed->header, landed->header_bytes, landed->body, landed->body_bytes, decode->node.arena,
+                                 &geometry, &id, max_slots, session_out, err);
+    }
+    if (status != SL_OK) {
+        sl_arena_free(decode->node.arena, landed->body);
+    }
+    return status;
+}
+
+static enum sl_status empty_session(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
+                                    struct sl_session **session_out, struct sl_error *err) {
+    struct sl_recipe recipe;
+    struct sl_plan plan;
+    enum sl_status status = sl_recipe_parse("full", &recipe, err); // nothing was read, so nothing is compressed
+    if (status == SL_OK) {
+        struct sl_kv_geometry geometry = sl_model_geometry(sl_model_get_config(decode->node.model));
+        status = sl_plan_make(&recipe, &geometry, (int64_t)request->prompt->n_ids, &plan, err);
+    }
+    return status == SL_OK
+               ? sl_plan_create_session(&plan, request->max_new_tokens, decode->node.arena, session_out, err)
+               : status;
+}
+
+// Wait for the capsule, as long as its lease lives and the caller listens.
+static enum sl_status receive(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request, struct sl_rpc_call *call,
+                              struct sl_session **session_out, size_t *promised_out, struct sl_error *err) {
+    if (!request->lease_id[0]) {
+        return empty_session(decode, request, session_out, err);
+    }
+    struct sl_landed landed;
+    enum sl_status status;
+    do {
+        status = sl_landing_take(decode->node.landings, request->lease_id, sl_deadline_in_ms(ALIVE_MS), &landed, promised_out,
+                                 err);
+        if (status == SL_AGAIN && (send_alive(call) != SL_OK || sl_rpc_call_cancelled(call))) {
+            return sl_fail(err, SL_ERR_CANCELLED, "job %s was cancelled while its capsule was on its way", request->job_id);
+        }
+    } while (status == SL_AGAIN);
+    if (status == SL_OK) {
+        status = open_capsule(decode, request, &landed, session_out, err);
+        free(landed.header);
+    }
+    return status;
+}
+
+// ---- the answer ------------------------------------------------------------------------------------------------------
+
+static enum sl_status send_token(struct sl_rpc_call *call, const struct sl_decoded *decoded) {
+    Sluice__V1__Alternative alternatives[SL_MAX_LOGPROBS], *pointers[SL_MAX_LOGPROBS];
+    for (int i = 0; i < decoded->token.n_alternatives; i++) {
+        alternatives[i] = (Sluice__V1__Alternative)SLUICE__V1__ALTERNATIVE__INIT;
+        alternatives[i].id = decoded->token.alternatives[i].id;
+        alternatives[i].logprob = decoded->token.alternatives[i].logprob;
+        pointers[i] = &alternatives[i];
+    }
+    Sluice__V1__Token token = SLUICE__V1__TOKEN__INIT;
+    token.id = decoded->token.id;
+    token.text = (char *)decoded->text;
+    token.index = decoded->index;
+    token.logprob = decoded->token.logprob;
+    token.n_alternatives = (size_t)decoded->token.n_alternatives;
+    token.alternatives = pointers;
+    Sluice__V1__DecodeEvent event = SLUICE__V1__DECODE_EVENT__INIT;
+    event.what_case = SLUICE__V1__DECODE_EVENT__WHAT_TOKEN;
+    event.token = &token;
+    return sl_rpc_call_send(call, &event.base);
+}
+
+static void on_cancel(void *arg) {
+    struct sl_sequence *sequence = arg;
+    atomic_store(&sequence->cancelled, true);
+}
+
+// Send what the engine's thread writes until it has let go of the sequence.
+static void relay(struct sl_sequence *sequence, struct sl_rpc_call *call) {
+    for (bool ended = false; !ended;) {
+        pthread_mutex_lock(&sequence->mutex);
+        int64_t deadline = sl_deadline_in_ms(ALIVE_MS);
+        while (!sequence->first && !sequence->ended &&
+               sl_cond_wait_until(&sequence->changed, &sequence->mutex, deadline) == SL_OK) {
+        }
+        struct sl_decoded *decoded = sequence->first;
+        sequence->first = NULL;
+        sequence->last = &sequence->first;
+        ended = sequence->ended;
+        pthread_mutex_unlock(&sequence->mutex);
+
+        enum sl_status status = decoded || ended ? SL_OK : send_alive(call);
+        while (decoded) {
+            struct sl_decoded *next = decoded->next;
+            if (status == SL_OK) {
+                status = send_token(call, decoded);
+            }
+            free(decoded);
+            decoded = next;
+        }
+        if (status != SL_OK) {
+            atomic_store(&sequence->cancelled, true); // the engine's thread lets go at its next step
+        }
+    }
+}
+
+static enum sl_status send_done(struct sl_rpc_call *call, const struct sl_sequence *sequence) {
+    static const Sluice__V1__Finished__Reason reasons[] = {
+        [SL_STOP_TOKEN] = SLUICE__V1__FINISHED__REASON__STOP_TOKEN,
+        [SL_STOP_STRING] = SLUICE__V1__FINISHED__REASON__STOP_STRING,
+        [SL_STOP_LENGTH] = SLUICE__V1__FINISHED__REASON__LENGTH,
+    };
+    struct sl_session_stats stats;
+    sl_session_get_stats(sequence->session, &stats);
+    Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
+    statistics.n_output_tokens = sl_writer_n_tokens(sequence->writer);
+    statistics.decode_resident_bytes = (int64_t)stats.resident_bytes;
+    Sluice__V1__DecodeDone done = SLUICE__V1__DECODE_DONE__INIT;
+    done.reason = reasons[sequence->stop];
+    done.text = (char *)sl_writer_text(sequence->writer);
+    done.statistics = &statistics;
+    Sluice__V1__DecodeEvent event = SLUICE__V1__DECODE_EVENT__INIT;
+    event.what_case = SLUICE__V1__DECODE_EVENT__WHAT_DONE;
+    event.done = &done;
+    return sl_rpc_call_send(call, &event.base);
+}
+
+// What the engine has to read before it can write: the prompt's tokens behind the capsule's, then the resumed ones.
+static enum sl_status set_pending(struct sl_sequence *sequence, const Sluice__V1__DecodeRequest *request,
+                                  int32_t n_vocab, struct sl_error *err) {
+    size_t n_read = (size_t)sequence->session->n_tokens, n_prompt = request->prompt->n_ids - n_read;
+    size_t n_resumed = request->resumed ? request->resumed->n_ids : 0;
+    sequence->pending = malloc(sizeof(int32_t) * (n_prompt + n_resumed));
+    sequence->logits = aligned_alloc(64, (sizeof(float) * (size_t)n_vocab + 63) / 64 * 64);
+    if (!sequence->pending || !sequence->logits) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "decode: out of memory");
+    }
+    memcpy(sequence->pending, request->prompt->ids + n_read, sizeof(int32_t) * n_prompt);
+    if (n_resumed > 0) {
+        memcpy(sequence->pending + n_prompt, request->resumed->ids, sizeof(int32_t) * n_resumed);
+    }
+    sequence->n_pending = (int)(n_prompt + n_resumed);
+    return SL_OK;
+}
+
+static enum sl_status write_answer(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
+                                   struct sl_sequence *sequence, struct sl_rpc_call *call, struct sl_error *err) {
+    int32_t n_vocab = sl_model_get_config(decode->node.model)->n_vocab;
+    enum sl_status status = set_pending(sequence, request, n_vocab, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    pthread_mutex_init(&sequence->mutex, NULL);
+    sl_cond_init(&sequence->changed);
+    sequence->last = &sequence->first;
+    sl_rpc_call_on_cancel(call, on_cancel, sequence);
+    sl_decode_join(decode, sequence);
+    relay(sequence, call);
+    sl_rpc_call_on_cancel(call, NULL, NULL);
+    status = sequence->status;
+    if (status == SL_OK) {
+        status = send_done(call, sequence);
+    } else {
+        sl_fail(err, status, "%s", sequence->err.text);
+    }
+    pthread_cond_destroy(&sequence->changed);
+    pthread_mutex_destroy(&sequence->mutex);
+    return status;
+}
+
+enum sl_status sl_decode_handle_run(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
+                                    struct sl_error *err) {
+    struct sl_decode *decode = service;
+    const Sluice__V1__DecodeRequest *request = (const Sluice__V1__DecodeRequest *)message;
+    struct sl_sequence *sequence = calloc(1, sizeof *sequence);
+    if (!sequence) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "decode: out of memory");
+    }
+    sequence->job_id = request->job_id;
+    size_t promised_bytes = 0;
+    atomic_fetch_add(&decode->n_jobs, 1);
+    enum sl_status status = check_request(decode, request, err);
+    if (status == SL_OK) {
+        status = create_writer(decode, request, &sequence->writer, err);
+    }
+    if (status == SL_OK) {
+        status = receive(decode, request, call, &sequence->session, &promised_bytes, err);
+    }
+    if (status == SL_OK) {
+        status = write_answer(decode, request, sequence, call, err);
+    }
+    sl_log_info("decode", "job=%s status=%s tokens=%lld", request->job_id, sl_status_text(status),
+                sequence->writer ? (long long)sl_writer_n_tokens(sequence->writer) : 0LL);
+    sl_session_destroy(&sequence->session);
+    sl_landings_return_promise(decode->node.landings, promised_bytes);
+    sl_landing_release(decode->node.landings, request->lease_id); // if it never got as far as taking it
+    sl_writer_destroy(&sequence->writer);
+    free(sequence->pending);
+    free(sequence->logits);
+    free(sequence);
+    atomic_fetch_sub(&decode->n_jobs, 1);
+    return status;
+}
