@@ -1,0 +1,475 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: the dense operations with AVX2, FMA and F16C.
+ *
+ * matmul   y[r][j] (+)= sum_i x[r][i] W[j][i]        x [m][k], W [n][k], y [m][n]
+ *
+ * Design: W is packed once into panels of 16 outputs, [n/16][k][16], in the type of the file; the last panel is filled
+ * up with zeros. A tile is up to 6 rows by 16 outputs of y in 12 registers; each step of k multiplies 16 weights by one
+ * x of every row. Few rows are bound by memory: weights are widened in registers as they stream by, and narrow tiles
+ * take several panels at once so that enough sums are in flight. Many rows are bound by arithmetic: a stretch of
+ * K_BLOCK steps of a panel is widened once into 16 KiB on the stack, stays in L1, and serves all rows of a block, whose
+ * x stay in L2.
+ *
+ * Invariants: every sum starts from 0 (or y) and takes i in ascending order with one fused multiply-add a step; between
+ *             stretches of k it passes through y unchanged. So neither m, nor the tile, nor the number of threads
+ *             changes a bit. f16 and bf16 widen exactly.
+ */
+#include <assert.h>
+#include <immintrin.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "engine/cpu/avx2_math.h"
+#include "engine/cpu/half.h"
+#include "engine/cpu/tier.h"
+
+#define PANEL       16
+#define TILE_ROWS   6
+#define K_BLOCK     256
+#define ROW_BLOCK   240       // 240 rows x 256 x's are 240 KiB: a quarter of L2
+#define PANEL_GROUP 8         // panels of one task: their y's stay in L2 between stretches of k
+#define ALONE_WORK  (1 << 16) // multiply-adds below which waking a team costs more than it brings
+#define HUGE_PAGE   (2u << 20)
+
+static inline size_t dtype_bytes(enum sl_dtype dtype) {
+    return dtype == SL_F32 ? 4 : 2;
+}
+
+static inline int64_t div_up(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
+
+static inline int64_t min_i64(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+// --- packing
+// -----------------------------------------------------------------------------------------------------------
+
+/*
+ * The 16 weights of one step, as they lie in a panel. f32 and f16: in order. bf16: output c and output c + 8 share a
+ * 32-bit word, c below, so that a shift and a mask widen all sixteen.
+ */
+static void pack_panels(void *arg, int64_t begin, int64_t end, int member) {
+    const struct sl_matrix *w = arg;
+    (void)member;
+    for (int64_t p = begin; p < end; p++) {
+        for (int c = 0; c < PANEL; c++) {
+            int64_t j = p * PANEL + c;
+            int slot = w->dtype == SL_BF16 ? (c < 8 ? 2 * c : 2 * (c - 8) + 1) : c;
+            size_t size = dtype_bytes(w->dtype);
+            const char *from = (const char *)w->source + (size_t)(j * w->k) * size;
+            char *to = (char *)w->packed + ((size_t)(p * w->k) * PANEL + (size_t)slot) * size;
+            if (j >= w->n) {
+                for (int64_t i = 0; i < w->k; i++) {
+                    memset(to + (size_t)i * PANEL * size, 0, size);
+                }
+            } else if (size == 2) {
+                for (int64_t i = 0; i < w->k; i++) {
+                    memcpy(to + (size_t)i * PANEL * 2, from + (size_t)i * 2, 2);
+                }
+            } else {
+                for (int64_t i = 0; i < w->k; i++) {
+                    memcpy(to + (size_t)i * PANEL * 4, from + (size_t)i * 4, 4);
+                }
+            }
+        }
+    }
+}
+
+static enum sl_status pack(struct sl_team *team, struct sl_matrix *matrix, struct sl_error *err) {
+    int64_t n_panels = div_up(matrix->n, PANEL);
+    size_t bytes = (size_t)(n_panels * PANEL * matrix->k) * dtype_bytes(matrix->dtype);
+    size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : 64;
+    void *packed = aligned_alloc(align, (bytes + align - 1) / align * align);
+    if (packed == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %zu bytes of packed weights", bytes);
+    }
+    if (align == HUGE_PAGE) {
+        (void)madvise(packed, bytes, MADV_HUGEPAGE); // advice: with small pages it is only slower
+    }
+    matrix->packed = packed;
+    matrix->packed_bytes = bytes;
+    sl_team_run(team, n_panels, 4, pack_panels, matrix);
+    return SL_OK;
+}
+
+static void unpack(struct sl_matrix *matrix) {
+    free(matrix->packed);
+    matrix->packed = NULL;
+    matrix->packed_bytes = 0;
+}
+
+// --- tiles
+// -------------------------------------------------------------------------------------------------------------
+
+// The 16 weights of one step, widened.
+static inline __attribute__((always_inline)) void load_step(const char *weights, enum sl_dtype dtype, __m256 *lo,
+                                                            __m256 *hi) {
+    if (dtype == SL_F32) {
+        *lo = _mm256_loadu_ps((const float *)weights);
+        *hi = _mm256_loadu_ps((const float *)weights + 8);
+    } else if (dtype == SL_F16) {
+        *lo = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)weights));
+        *hi = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)weights + 1));
+    } else {
+        __m256i pairs = _mm256_loadu_si256((const __m256i *)weights);
+        *lo = _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
+        *hi = _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32((int)0xffff0000)));
+    }
+}
+
+/*
+ * y[rows][16 panels] += x[rows][k] W: the sums go on from what y holds, or from 0 when `fresh`. weights: the first
+ * panel at the first step; the next panel is `panel_bytes` further. Called with constants only, so that acc stays in
+ * registers.
+ */
+static inline __attribute__((always_inline)) void tile(int rows, int panels, enum sl_dtype dtype, const char *weights,
+                                                       size_t panel_bytes, const float *x, int64_t ldx, int64_t k,
+                                                       float *y, int64_t ldy, bool fresh) {
+    __m256 acc[TILE_ROWS][8];
+    size_t step_bytes = PANEL * dtype_bytes(dtype);
+    for (int r = 0; r < rows; r++) {
+        for (int c = 0; c < 2 * panels; c++) {
+            acc[r][c] = fresh ? _mm256_setzero_ps() : _mm256_loadu_ps(y + r * ldy + 8 * c);
+        }
+    }
+    for (int64_t i = 0; i < k; i++) {
+        for (int p = 0; p < panels; p++) {
+            __m256 lo, hi;
+            const char *step = weights + (size_t)p * panel_bytes + (size_t)i * step_bytes;
+            load_step(step, dtype, &lo, &hi);
+            for (int r = 0; r < rows; r++) {
+                __m256 xi = _mm256_broadcast_ss(x + r * ldx + i);
+                acc[r][2 * p] = _mm256_fmadd_ps(xi, lo, acc[r][2 * p]);
+                acc[r][2 * p + 1] = _mm256_fmadd_ps(xi, hi, acc[r][2 * p + 1]);
+            }
+        }
+    }
+    for (int r = 0; r < rows; r++) {
+        for (int c = 0; c < 2 * panels; c++) {
+            _mm256_storeu_ps(y + r * ldy + 8 * c, acc[r][c]);
+        }
+    }
+}
+
+typedef void (*tile_fn)(const char *weights, size_t panel_bytes, const float *x, int64_t ldx, int64_t k, float *y,
+                        int64_t ldy, bool fresh);
+
+#define TILE(name, rows, panels, dtype)                                                                                \
+    static void name(const char *weights, size_t panel_bytes, const float *x, int64_t ldx, int64_t k, float *y,        \
+                     int64_t ldy, bool fresh) {                                                                        \
+        tile(rows, panels, dtype, weights, panel_bytes, x, ldx, k, y, ldy, fresh);                                     \
+    }
+#define TILES(suffix, dtype)                                                                                           \
+    TILE(tile_1x4_##suffix, 1, 4, dtype)                                                                               \
+    TILE(tile_1x1_##suffix, 1, 1, dtype)                                                                               \
+    TILE(tile_2x2_##suffix, 2, 2, dtype)                                                                               \
+    TILE(tile_2x1_##suffix, 2, 1, dtype)                                                                               \
+    TILE(tile_3x1_##suffix, 3, 1, dtype)                                                                               \
+    TILE(tile_4x1_##suffix, 4, 1, dtype)                                                                               \
+    TILE(tile_5x1_##suffix, 5, 1, dtype)                                                                               \
+    TILE(tile_6x1_##suffix, 6, 1, dtype)
+TILES(f32, SL_F32)
+TILES(f16, SL_F16)
+TILES(bf16, SL_BF16)
+
+// By type and rows: one panel, and the widest that the registers hold.
+struct tile_choice {
+    tile_fn one, wide;
+    int wide_panels;
+};
+#define CHOICES(suffix)                                                                                                \
+    {                                                                                                                  \
+        {tile_1x1_##suffix, tile_1x4_##suffix, 4}, {tile_2x1_##suffix, tile_2x2_##suffix, 2},                          \
+            {tile_3x1_##suffix, tile_3x1_##suffix, 1}, {tile_4x1_##suffix, tile_4x1_##suffix, 1},                      \
+            {tile_5x1_##suffix, tile_5x1_##suffix, 1}, {tile_6x1_##suffix, tile_6x1_##suffix, 1},                      \
+    }
+static const struct tile_choice choices[3][TILE_ROWS] = {
+    [SL_F32] = CHOICES(f32), [SL_F16] = CHOICES(f16), [SL_BF16] = CHOICES(bf16)};
+
+// The last panel may be wider than what is left of y: compute it beside y.
+static void tile_ragged(tile_fn fn, int rows, int columns, const char *weights, const float *x, int64_t ldx, int64_t k,
+                        float *y, int64_t ldy, bool fresh) {
+    float beside[TILE_ROWS * PANEL] = {0};
+    for (int r = 0; r < rows && !fresh; r++) {
+        memcpy(beside + r * PANEL, y + r * ldy, (size_t)columns * sizeof(float));
+    }
+    fn(weights, 0, x, ldx, k, beside, PANEL, fresh);
+    for (int r = 0; r < rows; r++) {
+        memcpy(y + r * ldy, beside + r * PANEL, (size_t)columns * sizeof(float));
+    }
+}
+
+// --- matmul
+// ------------------------------------------------------------------------------------------------------------
+
+struct matmul_args {
+    const struct sl_matrix *w;
+    const float *x;
+    int64_t m;
+    float *y;
+    bool accumulate;
+    int64_t panels_per_task, n_panel_groups; // the grid of tasks: panel groups within row blocks
+    int64_t rows_per_task;
+};
+
+// Few rows: tasks are panel groups; every weight is read once and widened on the way.
+static void matmul_stream(void *arg, int64_t begin, int64_t end, int member) {
+    const struct matmul_args *a = arg;
+    const struct sl_matrix *w = a->w;
+    const struct tile_choice *choice = &choices[w->dtype][a->m - 1];
+    size_t panel_bytes = (size_t)w->k * PANEL * dtype_bytes(w->dtype);
+    int64_t last = min_i64(end * a->panels_per_task, div_up(w->n, PANEL));
+    (void)member;
+    for (int64_t p = begin * a->panels_per_task; p < last;) {
+        const char *weights = (const char *)w->packed + (size_t)p * panel_bytes;
+        float *y = a->y + p * PANEL;
+        int64_t columns = w->n - p * PANEL;
+        if (p + choice->wide_panels <= last && columns >= choice->wide_panels * PANEL) {
+            choice->wide(weights, panel_bytes, a->x, w->k, w->k, y, w->n, !a->accumulate);
+            p += choice->wide_panels;
+        } else if (columns >= PANEL) {
+            choice->one(weights, 0, a->x, w->k, w->k, y, w->n, !a->accumulate);
+            p++;
+        } else {
+            tile_ragged(choice->one, (int)a->m, (int)columns, weights, a->x, w->k, w->k, y, w->n, !a->accumulate);
+            p++;
+        }
+    }
+}
+
+// One stretch of k of one panel for the rows of a block. `weights` are f32 here.
+static void block_rows(const struct matmul_args *a, const float *weights, int64_t panel, int64_t row, int64_t rows,
+                       int64_t k_begin, int64_t k_count) {
+    int64_t k = a->w->k, n = a->w->n;
+    int64_t columns = n - panel * PANEL;
+    bool fresh = k_begin == 0 && !a->accumulate;
+    for (int64_t r = row; r < row + rows; r += TILE_ROWS) {
+        int count = (int)min_i64(TILE_ROWS, row + rows - r);
+        tile_fn fn = choices[SL_F32][count - 1].one;
+        const float *x = a->x + r * k + k_begin;
+        float *y = a->y + r * n + panel * PANEL;
+        if (columns >= PANEL) {
+            fn((const char *)weights, 0, x, k, k_count, y, n, fresh);
+        } else {
+            tile_ragged(fn, count, (int)columns, (const char *)weights, x, k, k_count, y, n, fresh);
+        }
+    }
+}
+
+// Many rows: tasks are (row block, panel group) pairs.
+static void matmul_block(void *arg, int64_t begin, int64_t end, int member) {
+    const struct matmul_args *a = arg;
+    const struct sl_matrix *w = a->w;
+    size_t step_bytes = PANEL * dtype_bytes(w->dtype);
+    float scratch[K_BLOCK * PANEL] __attribute__((aligned(64)));
+    (void)member;
+    for (int64_t task = begin; task < end; task++) {
+        int64_t row = task / a->n_panel_groups * a->rows_per_task;
+        int64_t rows = min_i64(a->rows_per_task, a->m - row);
+        int64_t first = task % a->n_panel_groups * a->panels_per_task;
+        int64_t last = min_i64(first + a->panels_per_task, div_up(w->n, PANEL));
+        for (int64_t i = 0; i < w->k; i += K_BLOCK) {
+            int64_t count = min_i64(K_BLOCK, w->k - i);
+            for (int64_t p = first; p < last; p++) {
+                const char *weights = (const char *)w->packed + (size_t)(p * w->k + i) * step_bytes;
+                const float *widened = w->dtype == SL_F32 ? (const float *)weights : scratch;
+                for (int64_t s = 0; w->dtype != SL_F32 && s < count; s++) {
+                    __m256 lo, hi;
+                    load_step(weights + (size_t)s * step_bytes, w->dtype, &lo, &hi);
+                    _mm256_store_ps(scratch + s * PANEL, lo);
+                    _mm256_store_ps(scratch + s * PANEL + 8, hi);
+                }
+                block_rows(a, widened, p, row, rows, i, count);
+            }
+        }
+    }
+}
+
+static void matmul(struct sl_team *team, const struct sl_matrix *w, const float *x, int64_t m, float *y,
+                   bool accumulate) {
+    struct matmul_args args = {.w = w, .x = x, .m = m, .y = y, .accumulate = accumulate};
+    int64_t n_panels = div_up(w->n, PANEL);
+    int64_t members = team == NULL ? 1 : sl_team_size(team);
+    if (m < 1) {
+        return;
+    }
+    if (m * w->n * w->k < ALONE_WORK) {
+        team = NULL;
+    }
+    if (m <= TILE_ROWS) {
+        // A task streams some 64 KiB or more, in multiples of the widest tile, but there are tasks for every member.
+        int64_t panels = div_up(65536, w->k * PANEL * (int64_t)dtype_bytes(w->dtype));
+        panels = min_i64(panels, div_up(n_panels, members));
+        args.panels_per_task = div_up(panels, 4) * 4;
+        sl_team_run(team, div_up(n_panels, args.panels_per_task), 1, matmul_stream, &args);
+        return;
+    }
+    int64_t n_blocks = div_up(m, ROW_BLOCK);
+    args.rows_per_task = div_up(div_up(m, n_blocks), TILE_ROWS) * TILE_ROWS;
+    n_blocks = div_up(m, args.rows_per_task);
+    args.panels_per_task = PANEL_GROUP;
+    while (args.panels_per_task > 1 && n_blocks * div_up(n_panels, args.panels_per_task) < 4 * members) {
+        args.panels_per_task /= 2;
+    }
+    args.n_panel_groups = div_up(n_panels, args.panels_per_task);
+    sl_team_run(team, n_blocks * args.n_panel_groups, 1, matmul_block, &args);
+}
+
+// --- the others
+// --------------------------------------------------------------------------------------------------------
+
+static void embed(struct sl_team *team, const struct sl_matrix *table, const int32_t *ids, int64_t m, float *out) {
+    (void)team;
+    for (int64_t r = 0; r < m; r++) {
+        assert(ids[r] >= 0 && ids[r] < table->n);
+        const char *from = (const char *)table->source + (size_t)(ids[r] * table->k) * dtype_bytes(table->dtype);
+        float *to = out + r * table->k;
+        int64_t i = 0;
+        if (table->dtype == SL_F32) {
+            memcpy(to, from, (size_t)table->k * sizeof(float));
+            continue;
+        }
+        for (; i + 8 <= table->k; i += 8) {
+            __m128i halves = _mm_loadu_si128((const __m128i *)(from + 2 * i));
+            __m256 wide = table->dtype == SL_F16
+                              ? _mm256_cvtph_ps(halves)
+                              : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+            _mm256_storeu_ps(to + i, wide);
+        }
+        for (; i < table->k; i++) {
+            uint16_t half;
+            memcpy(&half, from + 2 * i, sizeof half);
+            to[i] = table->dtype == SL_F16 ? sl_f16_to_f32(half) : sl_bf16_to_f32(half);
+        }
+    }
+}
+
+struct rmsnorm_args {
+    const float *x, *weight;
+    float eps;
+    int64_t n;
+    float *out;
+};
+
+// out[r][i] = x[r][i] / sqrt(mean_i x[r][i]^2 + eps) * weight[i]; 32 partial sums, added in a fixed order
+static void rmsnorm_rows(void *arg, int64_t begin, int64_t end, int member) {
+    const struct rmsnorm_args *a = arg;
+    (void)member;
+    for (int64_t r = begin; r < end; r++) {
+        const float *x = a->x + r * a->n;
+        float *out = a->out + r * a->n;
+        __m256 sums[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
+        int64_t i = 0;
+        for (; i + 32 <= a->n; i += 32) {
+            for (int c = 0; c < 4; c++) {
+                __m256 v = _mm256_loadu_ps(x + i + 8 * c);
+                sums[c] = _mm256_fmadd_ps(v, v, sums[c]);
+            }
+        }
+        float squares = sl_avx2_sum(_mm256_add_ps(_mm256_add_ps(sums[0], sums[1]), _mm256_add_ps(sums[2], sums[3])));
+        for (; i < a->n; i++) {
+            squares += x[i] * x[i];
+        }
+        float scale = 1.0f / sqrtf(squares / (float)a->n + a->eps);
+        __m256 wide_scale = _mm256_set1_ps(scale);
+        for (i = 0; i + 8 <= a->n; i += 8) {
+            __m256 v = _mm256_mul_ps(_mm256_loadu_ps(x + i), wide_scale);
+            _mm256_storeu_ps(out + i, _mm256_mul_ps(v, _mm256_loadu_ps(a->weight + i)));
+        }
+        for (; i < a->n; i++) {
+            out[i] = x[i] * scale * a->weight[i];
+        }
+    }
+}
+
+static void rmsnorm(struct sl_team *team, const float *x, const float *weight, float eps, int64_t m, int64_t n,
+                    float *out) {
+    struct rmsnorm_args args = {x, weight, eps, n, out};
+    sl_team_run(m * n < ALONE_WORK ? NULL : team, m, div_up(1 << 14, n), rmsnorm_rows, &args);
+}
+
+struct rotate_args {
+    const struct sl_rope *rope;
+    float *x;
+    int n_heads;
+    int64_t stride;
+    const int64_t *positions;
+};
+
+// (a, b) = (x[i], x[i + d/2]) becomes (a cos - b sin, b cos + a sin)
+static void rotate_rows(void *arg, int64_t begin, int64_t end, int member) {
+    const struct rotate_args *args = arg;
+    int d = args->rope->head_dim, half = d / 2;
+    float cosines[SL_MAX_HEAD_DIM / 2], sines[SL_MAX_HEAD_DIM / 2];
+    (void)member;
+    assert(d <= SL_MAX_HEAD_DIM && d % 8 == 0);
+    for (int64_t r = begin; r < end; r++) {
+        sl_rope_angles(args->rope, args->positions[r], cosines, sines);
+        for (int h = 0; h < args->n_heads; h++) {
+            float *head = args->x + r * args->stride + (int64_t)h * d;
+            for (int i = 0; i < half; i += 4) { // d is a multiple of 8, so half is one of 4
+                __m128 a = _mm_loadu_ps(head + i), b = _mm_loadu_ps(head + i + half);
+                __m128 c = _mm_loadu_ps(cosines + i), s = _mm_loadu_ps(sines + i);
+                _mm_storeu_ps(head + i, _mm_sub_ps(_mm_mul_ps(a, c), _mm_mul_ps(b, s)));
+                _mm_storeu_ps(head + i + half, _mm_add_ps(_mm_mul_ps(b, c), _mm_mul_ps(a, s)));
+            }
+        }
+    }
+}
+
+static void rotate(struct sl_team *team, const struct sl_rope *rope, float *x, int64_t m, int n_heads, int64_t stride,
+                   const int64_t *positions) {
+    struct rotate_args args = {rope, x, n_heads, stride, positions};
+    sl_team_run(m < 16 ? NULL : team, m, 8, rotate_rows, &args);
+}
+
+struct silu_args {
+    float *gate;
+    const float *up;
+    int64_t count;
+};
+
+#define SILU_TASK 4096 // elements, a multiple of 8
+
+// gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i]
+static inline __m256 silu_mul_8(__m256 gate, __m256 up) {
+    __m256 one = _mm256_set1_ps(1.0f);
+    __m256 denominator = _mm256_add_ps(one, sl_avx2_exp(_mm256_sub_ps(_mm256_setzero_ps(), gate)));
+    return _mm256_mul_ps(_mm256_div_ps(gate, denominator), up);
+}
+
+static void silu_range(void *arg, int64_t begin, int64_t end, int member) {
+    const struct silu_args *a = arg;
+    int64_t i = begin * SILU_TASK, last = min_i64(end * SILU_TASK, a->count);
+    (void)member;
+    for (; i + 8 <= last; i += 8) {
+        _mm256_storeu_ps(a->gate + i, silu_mul_8(_mm256_loadu_ps(a->gate + i), _mm256_loadu_ps(a->up + i)));
+    }
+    if (i < last) { // the rest through the same instructions: an element's bits do not depend on where it lies
+        float gate[8] = {0}, up[8] = {0};
+        memcpy(gate, a->gate + i, (size_t)(last - i) * sizeof(float));
+        memcpy(up, a->up + i, (size_t)(last - i) * sizeof(float));
+        _mm256_storeu_ps(gate, silu_mul_8(_mm256_loadu_ps(gate), _mm256_loadu_ps(up)));
+        memcpy(a->gate + i, gate, (size_t)(last - i) * sizeof(float));
+    }
+}
+
+static void silu_mul(struct sl_team *team, float *gate, const float *up, int64_t count) {
+    struct silu_args args = {gate, up, count};
+    sl_team_run(count < 4 * SILU_TASK ? NULL : team, div_up(count, SILU_TASK), 4, silu_range, &args);
+}
+
+void sl_avx2_dense_fill(struct sl_ops *ops) {
+    ops->pack = pack;
+    ops->unpack = unpack;
+    ops->matmul = matmul;
+    ops->embed = embed;
+    ops->rmsnorm = rmsnorm;
+    ops->rotate = rotate;
+    ops->silu_mul = silu_mul;
+}
