@@ -87,6 +87,12 @@ enum sl_status sl_session_reserve(struct sl_session *session, int layer, int n_n
 void sl_session_set_slots(struct sl_session *session, int layer, int head, uint32_t n_slots);
 
 /*
+ * `page` is a block of the arena that now holds, in the packed layout, what the head's first page in the working layout
+ * holds: it takes that page's place (and is the session's from now on), and the old page goes back.
+ */
+void sl_session_pack_page(struct sl_session *session, int layer, int head, void *page);
+
+/*
  * Forget every token at or after position n_tokens. Only for sessions that have evicted nothing (SL_ERR_PRECONDITION);
  * n_tokens must not cut through a packed page (SL_ERR_INVALID).
  */
