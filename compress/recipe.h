@@ -21,8 +21,13 @@
  *   positions  original slot                                                       both
  *   chunk      prompt tokens per forward pass of prefill (a multiple of 64)        all
  *
- *   "format=A/FROM-TO:B" gives layers FROM..TO (either may be left out) format B and all others format A.
- *   A ratio in scope is a share of the budget.
+ * A preset sets every axis of eviction (score to evicted, positions), named in its text or not; format and chunk stay.
+ *
+ * "format=A/FROM-TO:B" gives layers FROM..TO (either may be left out) format B and all others format A; of ranges that
+ * overlap the last one counts.
+ *
+ * A ratio in scope is a share of the budget. Where a ratio of a short prompt would not be above what scope protects,
+ * the budget is one slot above it.
  *
  * What is not built is refused by name, with what exists; impossible combinations are refused with the axis and the
  * reason when the recipe is parsed (or fitted to a model), before any work.
@@ -78,7 +83,7 @@ static inline bool sl_recipe_evicts(const struct sl_recipe *recipe) {
     return recipe->budget.slots > 0 || recipe->budget.ratio > 0;
 }
 
-// One line for --help and docs: name and canonical text of each preset; NULL-terminated.
+// One line for --help and docs: name and canonical text of each preset; the last has a NULL name.
 struct sl_preset {
     const char *name, *text, *summary;
     bool built;
@@ -95,7 +100,7 @@ struct sl_plan {
     struct sl_kv_geometry geometry;
     int64_t n_prompt;                          // tokens that prefill will read
     int64_t budget_slots;                      // per (layer, KV head); n_prompt when nothing is evicted
-    int64_t recent_slots;                      // protected, newest
+    int64_t recent_slots;                      // protected, newest; at most budget_slots
     int64_t max_slots;                         // per head during prefill: budget + chunk, or n_prompt
     size_t capsule_bytes;                      // upper bound of the body
     size_t prefill_peak_bytes;                 // upper bound of arena use during prefill
