@@ -2,8 +2,8 @@
 /*
  * The thread that owns the engine: all sequences step together.
  *
- * A step: let new sequences in and cancelled ones out; give every sequence its share of rows (what it still has to read, or the
- * token that it wrote last); one forward pass; choose a token for every sequence that has read everything.
+ * A step: let new sequences in and cancelled ones out; give every sequence its share of rows (what it still has to
+ * read, or the token that it wrote last); one forward pass; choose a token for every sequence that has read everything.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 #include "base/thread.h"
 #include "decode/internal.h"
 
-#define MAX_ACTIVE 256
+#define MAX_ACTIVE     256
 #define RATE_WINDOW_NS SL_NS_PER_S
 
 struct stepper {
@@ -70,7 +70,8 @@ static bool take_inbox(struct stepper *stepper) {
     return go_on;
 }
 
-// Room for `n` more slots in every layer. The forward pass cannot run out of memory for one sequence and so spoil them all.
+// Room for `n` more slots in every layer. The forward pass cannot run out of memory for one sequence and so spoil them
+// all.
 static enum sl_status reserve(struct sl_session *session, int n) {
     enum sl_status status = SL_OK;
     for (int layer = 0; status == SL_OK && layer < session->geometry.n_layers; layer++) {

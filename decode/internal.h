@@ -21,7 +21,8 @@ struct sl_decoded {
 };
 
 /*
- * One answer being written. The engine's thread owns session and writer from join to `ended`; the handler before and after.
+ * One answer being written. The engine's thread owns session and writer from join to `ended`; the handler before and
+ * after.
  */
 struct sl_sequence {
     struct sl_sequence *next; // in the inbox or among the active ones

@@ -15,7 +15,8 @@ int main(int argc, char **argv) {
     static const struct sl_program program = {
         .name = "sluice-decode",
         .usage = "--model DIR [options]",
-        .summary = "Decode worker of a Sluice cluster: receives compressed KV cache into leased memory and writes the answer.",
+        .summary =
+            "Decode worker of a Sluice cluster: receives compressed KV cache into leased memory and writes the answer.",
         .options = options,
         .n_options = sizeof options / sizeof *options,
     };

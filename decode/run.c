@@ -18,8 +18,8 @@ static enum sl_status check_ids(const struct sl_model_config *model, const char 
                                 struct sl_error *err) {
     for (size_t i = 0; ids && i < ids->n_ids; i++) {
         if (ids->ids[i] < 0 || ids->ids[i] >= model->n_vocab) {
-            return sl_fail(err, SL_ERR_INVALID, "%s: id %d at index %zu is not below the vocabulary's %d", field, ids->ids[i],
-                           i, model->n_vocab);
+            return sl_fail(err, SL_ERR_INVALID, "%s: id %d at index %zu is not below the vocabulary's %d", field,
+                           ids->ids[i], i, model->n_vocab);
         }
     }
     return SL_OK;
@@ -37,7 +37,8 @@ static enum sl_status check_request(const struct sl_decode *decode, const Sluice
                        (long long)n_resumed);
     }
     if ((int64_t)request->prompt->n_ids + request->max_new_tokens > model->max_positions) {
-        return sl_fail(err, SL_ERR_INVALID, "prompt of %zu tokens and max_new_tokens %d exceed the model's %lld positions",
+        return sl_fail(err, SL_ERR_INVALID,
+                       "prompt of %zu tokens and max_new_tokens %d exceed the model's %lld positions",
                        request->prompt->n_ids, request->max_new_tokens, (long long)model->max_positions);
     }
     enum sl_status status = check_ids(model, "prompt", request->prompt, err);
@@ -76,7 +77,8 @@ static enum sl_status create_writer(struct sl_decode *decode, const Sluice__V1__
     return sl_writer_create(&config, writer_out, err);
 }
 
-// ---- the capsule -----------------------------------------------------------------------------------------------------
+// ---- the capsule
+// -----------------------------------------------------------------------------------------------------
 
 static enum sl_status send_alive(struct sl_rpc_call *call) {
     Sluice__V1__DecodeAlive alive = SLUICE__V1__DECODE_ALIVE__INIT;
@@ -88,7 +90,8 @@ static enum sl_status send_alive(struct sl_rpc_call *call) {
 
 // Open what has landed as a session; the body is freed here if it does not become the session's.
 static enum sl_status open_capsule(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
-                                   const struct sl_landed *landed, struct sl_session **session_out, struct sl_error *err) {
+                                   const struct sl_landed *landed, struct sl_session **session_out,
+                                   struct sl_error *err) {
     int64_t n_prompt = (int64_t)request->prompt->n_ids;
     struct sl_recipe recipe;
     struct sl_capsule_info info;
@@ -97,9 +100,10 @@ static enum sl_status open_capsule(struct sl_decode *decode, const Sluice__V1__D
         status = sl_capsule_read_header(landed->header, landed->header_bytes, &info, err);
     }
     if (status == SL_OK && (info.n_tokens >= n_prompt || info.body_bytes != landed->body_bytes)) {
-        status = sl_fail(err, SL_ERR_PEER_CORRUPT,
-                         "capsule of %lld tokens and %zu bytes does not fit a prompt of %lld tokens and %zu landed bytes",
-                         (long long)info.n_tokens, info.body_bytes, (long long)n_prompt, landed->body_bytes);
+        status =
+            sl_fail(err, SL_ERR_PEER_CORRUPT,
+                    "capsule of %lld tokens and %zu bytes does not fit a prompt of %lld tokens and %zu landed bytes",
+                    (long long)info.n_tokens, info.body_bytes, (long long)n_prompt, landed->body_bytes);
     }
     if (status == SL_OK) {
         struct sl_kv_geometry geometry = sl_model_geometry(sl_model_get_config(decode->node.model));
@@ -107,8 +111,8 @@ static enum sl_status open_capsule(struct sl_decode *decode, const Sluice__V1__D
                                    .recipe_fingerprint = sl_recipe_fingerprint(&recipe),
                                    .prefix_hash = sl_prefix_hash(request->prompt->ids, info.n_tokens)};
         int64_t max_slots = n_prompt + request->max_new_tokens; // enough whatever was evicted
-        status = sl_capsule_open(landed->header, landed->header_bytes, landed->body, landed->body_bytes, decode->node.arena,
-                                 &geometry, &id, max_slots, session_out, err);
+        status = sl_capsule_open(landed->header, landed->header_bytes, landed->body, landed->body_bytes,
+                                 decode->node.arena, &geometry, &id, max_slots, session_out, err);
     }
     if (status != SL_OK) {
         sl_arena_free(decode->node.arena, landed->body);
@@ -131,18 +135,20 @@ static enum sl_status empty_session(struct sl_decode *decode, const Sluice__V1__
 }
 
 // Wait for the capsule, as long as its lease lives and the caller listens.
-static enum sl_status receive(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request, struct sl_rpc_call *call,
-                              struct sl_session **session_out, size_t *promised_out, struct sl_error *err) {
+static enum sl_status receive(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
+                              struct sl_rpc_call *call, struct sl_session **session_out, size_t *promised_out,
+                              struct sl_error *err) {
     if (!request->lease_id[0]) {
         return empty_session(decode, request, session_out, err);
     }
     struct sl_landed landed;
     enum sl_status status;
     do {
-        status = sl_landing_take(decode->node.landings, request->lease_id, sl_deadline_in_ms(ALIVE_MS), &landed, promised_out,
-                                 err);
+        status = sl_landing_take(decode->node.landings, request->lease_id, sl_deadline_in_ms(ALIVE_MS), &landed,
+                                 promised_out, err);
         if (status == SL_AGAIN && (send_alive(call) != SL_OK || sl_rpc_call_cancelled(call))) {
-            return sl_fail(err, SL_ERR_CANCELLED, "job %s was cancelled while its capsule was on its way", request->job_id);
+            return sl_fail(err, SL_ERR_CANCELLED, "job %s was cancelled while its capsule was on its way",
+                           request->job_id);
         }
     } while (status == SL_AGAIN);
     if (status == SL_OK) {
@@ -152,7 +158,8 @@ static enum sl_status receive(struct sl_decode *decode, const Sluice__V1__Decode
     return status;
 }
 
-// ---- the answer ------------------------------------------------------------------------------------------------------
+// ---- the answer
+// ------------------------------------------------------------------------------------------------------
 
 static enum sl_status send_token(struct sl_rpc_call *call, const struct sl_decoded *decoded) {
     Sluice__V1__Alternative alternatives[SL_MAX_LOGPROBS], *pointers[SL_MAX_LOGPROBS];

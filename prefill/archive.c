@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Copies of capsules on their way to the kvstore, in the background, so that neither the engine nor the client waits.
- * A copy is one block of the arena; there are at most MAX_QUEUED of them. A store that is slow or gone costs the copy, not the
- * job.
+ * A copy is one block of the arena; there are at most MAX_QUEUED of them. A store that is slow or gone costs the copy,
+ * not the job.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,11 +13,11 @@
 #include "base/thread.h"
 #include "prefill/internal.h"
 
-#define MAX_QUEUED 32
+#define MAX_QUEUED   32
 #define MAX_PREFIXES 1024
-#define PUT_MS 15000
-#define CALL_MS 2000
-#define PIECE_BYTES (4u << 20)
+#define PUT_MS       15000
+#define CALL_MS      2000
+#define PIECE_BYTES  (4u << 20)
 
 struct sl_archive {
     struct sl_prefill *prefill;
@@ -46,7 +46,8 @@ static void entry_free(struct sl_archive *archive, struct entry *entry) {
     free(entry);
 }
 
-// ---- copying (engine's or handler's thread) ----------------------------------------------------------------------------
+// ---- copying (engine's or handler's thread)
+// ----------------------------------------------------------------------------
 
 static enum sl_status copy_piece(void *arg, const struct sl_capsule_piece *piece) {
     memcpy((char *)arg + piece->offset, piece->data, piece->bytes);
@@ -108,7 +109,8 @@ void sl_archive_put(struct sl_archive *archive, const struct sl_prefill_job *job
     }
 }
 
-// ---- shipping (own thread) ---------------------------------------------------------------------------------------------
+// ---- shipping (own thread)
+// ---------------------------------------------------------------------------------------------
 
 static enum sl_status reserve(struct sl_rpc_channel *channel, const struct entry *entry, Sluice__V1__Grant **grant_out,
                               struct sl_error *err) {
@@ -141,8 +143,8 @@ static enum sl_status put(struct sl_archive *archive, const struct entry *entry,
         return status;
     }
     struct sl_ship *ship = NULL;
-    status = sl_ship_open(archive->prefill->node.fabric, grant->ticket.data, grant->ticket.len, sl_deadline_in_ms(PUT_MS),
-                          &ship, err);
+    status = sl_ship_open(archive->prefill->node.fabric, grant->ticket.data, grant->ticket.len,
+                          sl_deadline_in_ms(PUT_MS), &ship, err);
     for (size_t at = 0; status == SL_OK && at < entry->body_bytes; at += PIECE_BYTES) {
         size_t left = entry->body_bytes - at;
         status = sl_ship_piece(ship, at, (char *)entry->body + at, left < PIECE_BYTES ? left : PIECE_BYTES);

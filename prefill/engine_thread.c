@@ -66,7 +66,8 @@ static enum sl_status read_prompt(struct sl_prefill_job *job, struct sl_reader *
             atomic_fetch_add(&prefill->n_tokens, session->n_tokens - before);
             atomic_fetch_add(&prefill->n_steps, 1);
             double seconds = (double)(sl_now_ns() - began_ns) / SL_NS_PER_S;
-            atomic_store(&prefill->rate_tokens_per_s, (int64_t)((double)(session->n_tokens - began_tokens) / (seconds + 1e-9)));
+            atomic_store(&prefill->rate_tokens_per_s,
+                         (int64_t)((double)(session->n_tokens - began_tokens) / (seconds + 1e-9)));
         }
     }
     if (status != SL_OK && err->status == SL_OK) {
@@ -113,7 +114,7 @@ static void run(struct sl_prefill_job *job) {
     job->ended_ns = sl_now_ns();
     job->phase = SL_PREFILL_READ;
     pthread_cond_signal(&job->changed);
-    pthread_mutex_unlock(&job->mutex); // the handler may free the job from here on
+    pthread_mutex_unlock(&job->mutex);
 }
 
 void *sl_prefill_engine_main(void *arg) {
@@ -121,11 +122,10 @@ void *sl_prefill_engine_main(void *arg) {
     void *job;
     // Waits without a deadline: the queue is closed when the worker stops.
     while (sl_queue_pop(prefill->jobs, SL_NO_DEADLINE, &job) == SL_OK) {
-        if (!take(job)) {
-            sl_prefill_job_free(job);
-            continue;
+        if (take(job)) {
+            run(job);
         }
-        run(job);
+        sl_prefill_job_unref(job);
         atomic_store(&prefill->rate_tokens_per_s, 0);
     }
     return NULL;

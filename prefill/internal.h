@@ -29,12 +29,12 @@ struct sl_prefill {
 /*
  *   WAITING --engine takes it--> READING --done, failed or cancelled--> READ
  *      |
- *      +--cancelled before its turn--> ABANDONED: the handler has gone, the engine's thread frees the struct
+ *      +--cancelled before its turn--> ABANDONED: the handler goes, the engine's thread skips the job
  */
 enum sl_prefill_phase { SL_PREFILL_WAITING, SL_PREFILL_READING, SL_PREFILL_READ, SL_PREFILL_ABANDONED };
 
 /*
- * One Run call. Owned by its handler; the engine's thread works on it in phase READING.
+ * One Run call. The handler owns what it points to; the engine's thread works on it in phase READING.
  */
 struct sl_prefill_job {
     struct sl_prefill *prefill;
@@ -47,13 +47,14 @@ struct sl_prefill_job {
     size_t shipped_bytes; // handed to the ship: where the next layer goes
     int64_t n_reused;
 
+    atomic_int n_refs;
     atomic_bool cancelled;
     pthread_mutex_t mutex; // over what follows
     pthread_cond_t changed;
     enum sl_prefill_phase phase;
     int64_t n_done;
     size_t resident_bytes, peak_bytes;
-    bool shipping; // at least one layer is final
+    bool shipping;              // at least one layer is final
     struct sl_session *session; // resumed, before; complete, after
     enum sl_status status;
     struct sl_error err;
@@ -61,7 +62,7 @@ struct sl_prefill_job {
     int64_t started_ns, ended_ns; // of reading
 };
 
-void sl_prefill_job_free(struct sl_prefill_job *job); // the struct alone
+void sl_prefill_job_unref(struct sl_prefill_job *job); // the struct alone, by the last of handler and engine
 
 // engine_thread.c: takes jobs until the queue is closed.
 void *sl_prefill_engine_main(void *prefill);

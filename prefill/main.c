@@ -17,8 +17,9 @@ int main(int argc, char **argv) {
     static const struct sl_program program = {
         .name = "sluice-prefill",
         .usage = "--model DIR [options]",
-        .summary = "Prefill worker of a Sluice cluster: reads prompts chunk by chunk, compresses their KV cache and ships it "
-                   "to a decode worker.",
+        .summary =
+            "Prefill worker of a Sluice cluster: reads prompts chunk by chunk, compresses their KV cache and ships it "
+            "to a decode worker.",
         .options = options,
         .n_options = sizeof options / sizeof *options,
     };

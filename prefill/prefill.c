@@ -33,7 +33,8 @@ static enum sl_status serve(struct sl_prefill *prefill, const struct sl_prefill_
         return status;
     }
     static const struct sl_rpc_method methods[] = {
-        {"/sluice.v1.Prefill/Run", SL_RPC_SERVER_STREAM, &sluice__v1__prefill_request__descriptor, sl_prefill_handle_run},
+        {"/sluice.v1.Prefill/Run", SL_RPC_SERVER_STREAM, &sluice__v1__prefill_request__descriptor,
+         sl_prefill_handle_run},
     };
     struct sl_rpc_service rpc = {"sluice.v1.Prefill", methods, sizeof methods / sizeof *methods, prefill};
     struct sl_node_service service = {&rpc, report_load, prefill};

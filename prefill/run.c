@@ -8,9 +8,9 @@
 #include "base/thread.h"
 #include "prefill/internal.h"
 
-#define REPORT_MS 250  // between two progress events; callers take seconds of silence for death
-#define SHIP_MS 60000  // longest ship
-#define POLL_MS 5
+#define REPORT_MS 250   // between two progress events; callers take seconds of silence for death
+#define SHIP_MS   60000 // longest ship
+#define POLL_MS   5
 
 // ---- the request ---------------------------------------------------------------------------------------------------
 
@@ -21,8 +21,8 @@ static enum sl_status check_tokens(const struct sl_prefill *prefill, const Sluic
         return sl_fail(err, SL_ERR_INVALID, "tokens: empty");
     }
     if ((int64_t)request->tokens->n_ids > model->max_positions) {
-        return sl_fail(err, SL_ERR_INVALID, "tokens: %zu are more than the model's %lld positions", request->tokens->n_ids,
-                       (long long)model->max_positions);
+        return sl_fail(err, SL_ERR_INVALID, "tokens: %zu are more than the model's %lld positions",
+                       request->tokens->n_ids, (long long)model->max_positions);
     }
     for (size_t i = 0; i < request->tokens->n_ids; i++) {
         if (request->tokens->ids[i] < 0 || request->tokens->ids[i] >= model->n_vocab) {
@@ -42,6 +42,7 @@ static enum sl_status prepare(struct sl_prefill *prefill, const Sluice__V1__Pref
     if (status != SL_OK) {
         return status;
     }
+    atomic_init(&job->n_refs, 1);
     job->prefill = prefill;
     job->id = request->job_id;
     job->tokens = request->tokens->ids;
@@ -67,14 +68,16 @@ static enum sl_status prepare(struct sl_prefill *prefill, const Sluice__V1__Pref
     return SL_OK;
 }
 
-// ---- what a stored prefix saves --------------------------------------------------------------------------------------
+// ---- what a stored prefix saves
+// --------------------------------------------------------------------------------------
 
 /*
- * Look for a stored prefix. The whole prompt: *shipped_out says that the store has shipped it straight to the destination.
- * A part of it: job->session holds it. Nothing, or a store that fails us: the prompt is read from its beginning.
+ * Look for a stored prefix. The whole prompt: *shipped_out says that the store has shipped it straight to the
+ * destination. A part of it: job->session holds it. Nothing, or a store that fails us: the prompt is read from its
+ * beginning.
  */
-static enum sl_status reuse(struct sl_prefill_job *job, const Sluice__V1__PrefillRequest *request, struct sl_rpc_call *call,
-                            int64_t *shipped_bytes_out, struct sl_error *err) {
+static enum sl_status reuse(struct sl_prefill_job *job, const Sluice__V1__PrefillRequest *request,
+                            struct sl_rpc_call *call, int64_t *shipped_bytes_out, struct sl_error *err) {
     struct sl_store_client *store = job->prefill->store;
     *shipped_bytes_out = 0;
     if (!job->store_address[0]) {
@@ -90,12 +93,14 @@ static enum sl_status reuse(struct sl_prefill_job *job, const Sluice__V1__Prefil
     if (status == SL_OK) {
         if (match.n_tokens == job->plan.n_prompt && match.capsule_tokens == match.n_tokens) {
             // The destination's grant is used up by the attempt, so its failure is the job's.
-            status = sl_store_fetch(store, job->store_address, &match, request->destination, call, shipped_bytes_out, err);
+            status =
+                sl_store_fetch(store, job->store_address, &match, request->destination, call, shipped_bytes_out, err);
             sl_store_release(store, job->store_address, match.lease_id);
             job->n_reused = status == SL_OK ? match.n_tokens : 0;
             return status;
         }
-        status = sl_store_resume(store, job->store_address, &match, &job->plan, &job->capsule, call, &job->session, &why);
+        status =
+            sl_store_resume(store, job->store_address, &match, &job->plan, &job->capsule, call, &job->session, &why);
         sl_store_release(store, job->store_address, match.lease_id);
     }
     if (status == SL_OK) {
@@ -106,7 +111,8 @@ static enum sl_status reuse(struct sl_prefill_job *job, const Sluice__V1__Prefil
     return SL_OK;
 }
 
-// ---- progress --------------------------------------------------------------------------------------------------------
+// ---- progress
+// --------------------------------------------------------------------------------------------------------
 
 static enum sl_status send_prefill_progress(struct sl_rpc_call *call, const struct sl_prefill_job *job, int64_t n_done,
                                             size_t resident_bytes) {
@@ -140,8 +146,8 @@ static void on_cancel(void *arg) {
 }
 
 /*
- * Report until the engine has let go of the job. A ship that has failed (its receiver is lost) ends the reading: nobody waits
- * for it any more. Phase ABANDONED afterwards: the engine never began.
+ * Report until the engine has let go of the job. A ship that has failed (its receiver is lost) ends the reading: nobody
+ * waits for it any more. Phase ABANDONED afterwards: the engine never began.
  */
 static void follow(struct sl_prefill_job *job, struct sl_rpc_call *call) {
     int64_t reported = -1, next_report_ns = 0;
@@ -176,7 +182,8 @@ static void follow(struct sl_prefill_job *job, struct sl_rpc_call *call) {
     pthread_mutex_unlock(&job->mutex);
 }
 
-// ---- the end ---------------------------------------------------------------------------------------------------------
+// ---- the end
+// ---------------------------------------------------------------------------------------------------------
 
 // All pieces are queued: wait for them, then send the header and wait for the receiver's word.
 static enum sl_status finish_ship(struct sl_prefill_job *job, struct sl_rpc_call *call, int64_t *capsule_bytes_out,
@@ -241,13 +248,15 @@ static enum sl_status send_done(struct sl_rpc_call *call, const struct sl_prefil
 static enum sl_status read_and_ship(struct sl_prefill_job *job, const Sluice__V1__PrefillRequest *request,
                                     struct sl_rpc_call *call, struct sl_error *err) {
     int64_t deadline = sl_rpc_call_deadline_ns(call);
-    enum sl_status status = sl_ship_open(job->prefill->node.fabric, request->destination->ticket.data,
-                                         request->destination->ticket.len,
-                                         deadline == SL_NO_DEADLINE ? sl_deadline_in_ms(SHIP_MS) : deadline, &job->ship, err);
+    enum sl_status status =
+        sl_ship_open(job->prefill->node.fabric, request->destination->ticket.data, request->destination->ticket.len,
+                     deadline == SL_NO_DEADLINE ? sl_deadline_in_ms(SHIP_MS) : deadline, &job->ship, err);
     if (status != SL_OK) {
         return status;
     }
+    atomic_fetch_add(&job->n_refs, 1);
     if (sl_queue_try_push(job->prefill->jobs, job) != SL_OK) {
+        atomic_fetch_sub(&job->n_refs, 1);
         return sl_fail(err, SL_ERR_EXHAUSTED, "this prefill worker has too many jobs; retry in 1000 ms");
     }
     follow(job, call);
@@ -272,10 +281,12 @@ static enum sl_status read_and_ship(struct sl_prefill_job *job, const Sluice__V1
     return send_done(call, job, capsule_bytes, shipped_ns);
 }
 
-void sl_prefill_job_free(struct sl_prefill_job *job) {
-    pthread_cond_destroy(&job->changed);
-    pthread_mutex_destroy(&job->mutex);
-    free(job);
+void sl_prefill_job_unref(struct sl_prefill_job *job) {
+    if (atomic_fetch_sub(&job->n_refs, 1) == 1) {
+        pthread_cond_destroy(&job->changed);
+        pthread_mutex_destroy(&job->mutex);
+        free(job);
+    }
 }
 
 enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
@@ -306,12 +317,9 @@ enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, co
                 (long long)job->plan.n_prompt, (long long)job->n_reused, job->shipped_bytes);
 
     sl_rpc_call_on_cancel(call, NULL, NULL);
-    bool abandoned = job->phase == SL_PREFILL_ABANDONED;
     sl_ship_close(&job->ship); // before the pages that it may still be reading
     sl_session_destroy(&job->session);
     atomic_fetch_sub(&prefill->n_jobs, 1);
-    if (!abandoned) {
-        sl_prefill_job_free(job);
-    }
+    sl_prefill_job_unref(job);
     return status;
 }

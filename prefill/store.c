@@ -9,10 +9,10 @@
 
 #include "base/clock.h"
 
-#define CALL_MS 2000
-#define FETCH_MS 30000
+#define CALL_MS      2000
+#define FETCH_MS     30000
 #define MAX_CHANNELS 16
-#define MAX_KEYS 4096
+#define MAX_KEYS     4096
 
 struct sl_store_client {
     struct sl_node *node;
@@ -169,14 +169,15 @@ void sl_store_release(struct sl_store_client *client, const char *address, const
     Sluice__V1__ReleaseRequest request = SLUICE__V1__RELEASE_REQUEST__INIT;
     request.lease_id = (char *)lease_id;
     // Best effort by design: a release that is lost is made up for by the lease's end.
-    call(client, address, "/sluice.v1.Store/Release", &request.base, &sluice__v1__release_reply__descriptor, CALL_MS, NULL,
-         NULL, NULL);
+    call(client, address, "/sluice.v1.Store/Release", &request.base, &sluice__v1__release_reply__descriptor, CALL_MS,
+         NULL, NULL, NULL);
 }
 
 // Open what has landed; the body is freed here if it does not become the session's.
-static enum sl_status open_landed(struct sl_node *node, const struct sl_landed *landed, const struct sl_store_match *match,
-                                  const struct sl_plan *plan, const struct sl_capsule_id *id,
-                                  struct sl_session **session_out, struct sl_error *err) {
+static enum sl_status open_landed(struct sl_node *node, const struct sl_landed *landed,
+                                  const struct sl_store_match *match, const struct sl_plan *plan,
+                                  const struct sl_capsule_id *id, struct sl_session **session_out,
+                                  struct sl_error *err) {
     struct sl_capsule_id any_prefix = *id; // the capsule may hold more than our prefix
     any_prefix.prefix_hash = 0;
     struct sl_session *session;

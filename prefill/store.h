@@ -29,8 +29,8 @@ struct sl_store_match {
 };
 
 /*
- * The longest stored prefix of tokens under this model and recipe. A recipe that evicts can only go on from where it would have
- * had a chunk boundary, others from any multiple of SL_PREFIX_BLOCK. SL_ERR_NOT_FOUND: none.
+ * The longest stored prefix of tokens under this model and recipe. A recipe that evicts can only go on from where it
+ * would have had a chunk boundary, others from any multiple of SL_PREFIX_BLOCK. SL_ERR_NOT_FOUND: none.
  */
 enum sl_status sl_store_lookup(struct sl_store_client *client, const char *address, const struct sl_plan *plan,
                                const struct sl_capsule_id *id, const int32_t *tokens, struct sl_rpc_call *parent,

@@ -11,7 +11,7 @@
 #include "rpc/rpc.h"
 
 #define RETRY_MS 500
-#define CALL_MS 2000
+#define CALL_MS  2000
 
 struct sl_agent {
     struct sl_agent_config config;
@@ -92,7 +92,8 @@ static void *agent_main(void *arg) {
     return NULL;
 }
 
-enum sl_status sl_agent_create(const struct sl_agent_config *config, struct sl_agent **agent_out, struct sl_error *err) {
+enum sl_status sl_agent_create(const struct sl_agent_config *config, struct sl_agent **agent_out,
+                               struct sl_error *err) {
     struct sl_agent *agent = calloc(1, sizeof *agent);
     if (!agent) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "agent: out of memory");

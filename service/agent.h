@@ -2,9 +2,9 @@
 /*
  * Purpose: a worker's tie to its coordinator: registers, beats, registers again when the coordinator has forgotten it.
  *
- * Design: one thread. A coordinator that cannot be reached is retried for ever (workers may start first, coordinators may
- *         restart); one that refuses the worker (other model, other version) ends it: refused_fn says why.
- * Threads: create and destroy from one thread; load_fn runs on the agent's thread.
+ * Design: one thread. A coordinator that cannot be reached is retried for ever (workers may start first, coordinators
+ * may restart); one that refuses the worker (other model, other version) ends it: refused_fn says why. Threads: create
+ * and destroy from one thread; load_fn runs on the agent's thread.
  */
 #ifndef SL_SERVICE_AGENT_H
 #define SL_SERVICE_AGENT_H
@@ -18,8 +18,8 @@
 struct sl_agent;
 
 struct sl_agent_config {
-    const char *coordinator;         // HOST:PORT
-    const Sluice__V1__WorkerInfo *info; // must stay valid
+    const char *coordinator;                                  // HOST:PORT
+    const Sluice__V1__WorkerInfo *info;                       // must stay valid
     void (*load_fn)(void *arg, Sluice__V1__WorkerLoad *load); // fill a fresh load report
     void (*refused_fn)(void *arg, const char *reason);        // the coordinator will not have this worker: stop
     void *arg;

@@ -39,6 +39,7 @@ struct sl_landings {
     int64_t lease_ms;
     pthread_mutex_t mutex;
     pthread_cond_t changed; // a landing has landed, failed or ended; or stopping
+    uint64_t n_changes;     // how often
     struct sl_landing *first;
     int64_t n_leases;
     int64_t n_held; // landings whose memory exists, listed or not
@@ -47,6 +48,12 @@ struct sl_landings {
     bool stopping;
     pthread_t reaper;
 };
+
+// With the lock held.
+static void announce(struct sl_landings *table) {
+    table->n_changes++;
+    pthread_cond_broadcast(&table->changed);
+}
 
 // With the lock held. The landing's memory goes when it is neither a lease nor touched by the fabric.
 static void free_if_over(struct sl_landing *landing) {
@@ -59,7 +66,7 @@ static void free_if_over(struct sl_landing *landing) {
         free(landing->header);
     }
     table->n_held--;
-    pthread_cond_broadcast(&table->changed);
+    announce(table);
     free(landing);
 }
 
@@ -80,7 +87,7 @@ static void on_complete(void *arg, const void *header, size_t header_bytes, size
         landing->body_bytes = body_bytes;
         landing->state = LANDED;
     }
-    pthread_cond_broadcast(&table->changed);
+    announce(table);
     pthread_mutex_unlock(&table->mutex);
 }
 
@@ -92,7 +99,7 @@ static void on_failure(void *arg, enum sl_status status, const char *text) {
         landing->state = FAILED;
         sl_fail(&landing->failure, status, "capsule did not land: %s", text);
     }
-    pthread_cond_broadcast(&table->changed);
+    announce(table);
     pthread_mutex_unlock(&table->mutex);
 }
 
@@ -124,7 +131,7 @@ static struct sl_grant *unlist(struct sl_landings *table, struct sl_landing **at
     if (landing->state != TAKEN) {
         table->promised_bytes -= landing->promised_bytes;
     }
-    pthread_cond_broadcast(&table->changed);
+    announce(table);
     struct sl_grant *grant = landing->grant;
     landing->grant = NULL;
     return grant;
@@ -141,7 +148,8 @@ static void reap(struct sl_landings *table, int64_t now_ns) {
             return;
         }
         if (!table->stopping) {
-            sl_log_warn("landing", "lease=%s expired: nobody renewed it for %lld ms", (*at)->id, (long long)table->lease_ms);
+            sl_log_warn("landing", "lease=%s expired: nobody renewed it for %lld ms", (*at)->id,
+                        (long long)table->lease_ms);
         }
         struct sl_grant *grant = unlist(table, at);
         pthread_mutex_unlock(&table->mutex);
@@ -195,7 +203,7 @@ void sl_landings_destroy(struct sl_landings **landings) {
     }
     pthread_mutex_lock(&table->mutex);
     table->stopping = true;
-    pthread_cond_broadcast(&table->changed);
+    announce(table);
     reap(table, INT64_MAX);
     int64_t deadline = sl_deadline_in_ms(STOP_MS);
     while (table->n_held > 0 && sl_cond_wait_until(&table->changed, &table->mutex, deadline) == SL_OK) {
@@ -240,10 +248,11 @@ enum sl_status sl_landing_open(struct sl_landings *table, const char *label, siz
     enum sl_status status = table->stopping ? sl_fail(err, SL_ERR_PEER_LOST, "this worker is stopping") : SL_OK;
     if (status == SL_OK && (!fits(table, body_bytes + promised_bytes, &stats) ||
                             !(landing->block = sl_arena_alloc(table->arena, body_bytes)))) {
-        status = sl_fail(err, SL_ERR_EXHAUSTED,
-                         "%s: %zu bytes for the capsule and %zu beside it do not fit: arena %zu, used %zu, promised %zu; "
-                         "retry in 500 ms",
-                         label, body_bytes, promised_bytes, stats.capacity_bytes, stats.used_bytes, table->promised_bytes);
+        status =
+            sl_fail(err, SL_ERR_EXHAUSTED,
+                    "%s: %zu bytes for the capsule and %zu beside it do not fit: arena %zu, used %zu, promised %zu; "
+                    "retry in 500 ms",
+                    label, body_bytes, promised_bytes, stats.capacity_bytes, stats.used_bytes, table->promised_bytes);
     }
     if (status == SL_OK) {
         table->promised_bytes += promised_bytes;
@@ -281,7 +290,8 @@ enum sl_status sl_landing_open(struct sl_landings *table, const char *label, siz
     return status;
 }
 
-enum sl_status sl_landing_renew(struct sl_landings *table, const char *id, int64_t *lease_ms_out, struct sl_error *err) {
+enum sl_status sl_landing_renew(struct sl_landings *table, const char *id, int64_t *lease_ms_out,
+                                struct sl_error *err) {
     enum sl_status status = SL_OK;
     pthread_mutex_lock(&table->mutex);
     struct sl_landing *landing = *find(table, id);
@@ -347,6 +357,15 @@ enum sl_status sl_landing_take(struct sl_landings *table, const char *id, int64_
 void sl_landings_return_promise(struct sl_landings *table, size_t promised_bytes) {
     pthread_mutex_lock(&table->mutex);
     table->promised_bytes -= promised_bytes;
+    pthread_mutex_unlock(&table->mutex);
+}
+
+void sl_landings_wait_change(struct sl_landings *table, uint64_t *seen_inout, int64_t deadline_ns) {
+    pthread_mutex_lock(&table->mutex);
+    while (table->n_changes == *seen_inout &&
+           sl_cond_wait_until(&table->changed, &table->mutex, deadline_ns) == SL_OK) {
+    }
+    *seen_inout = table->n_changes;
     pthread_mutex_unlock(&table->mutex);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: memory held for capsules that are on their way in. What a decode worker and a kvstore lease to senders, and what a
- *          prefill worker opens to fetch from a store.
+ * Purpose: memory held for capsules that are on their way in. What a decode worker and a kvstore lease to senders, and
+ * what a prefill worker opens to fetch from a store.
  *
  * A landing is a block of the arena, the fabric's grant over it and a lease with a deadline:
  *
@@ -14,9 +14,8 @@
  *   take      sl_landing_take()                  gone             sl_landing_release(), reap()
  *
  * Invariants: the block returns to the arena only after the fabric has said that no late write can land in it
- *             (on_release), unless it was taken. A lease that nobody renews ends by itself: the reaper is a thread of its
- *             own and does not wait for new work.
- * Threads: all functions may be called from any thread.
+ *             (on_release), unless it was taken. A lease that nobody renews ends by itself: the reaper is a thread of
+ * its own and does not wait for new work. Threads: all functions may be called from any thread.
  */
 #ifndef SL_SERVICE_LANDING_H
 #define SL_SERVICE_LANDING_H
@@ -38,10 +37,10 @@ enum sl_status sl_landings_create(struct sl_fabric *fabric, struct sl_arena *are
 void sl_landings_destroy(struct sl_landings **landings);
 
 /*
- * Take a block of body_bytes and open a grant over it. promised_bytes are counted against the arena's capacity until the
- * landing is gone or sl_landing_forget_promise(): what the session will add later.
- * SL_ERR_EXHAUSTED when block and promises do not fit; err names the numbers. *landing_out is borrowed from the table: it is
- * valid until released, taken or expired, so keep only the id.
+ * Take a block of body_bytes and open a grant over it. promised_bytes are counted against the arena's capacity until
+ * the landing is gone or sl_landing_forget_promise(): what the session will add later. SL_ERR_EXHAUSTED when block and
+ * promises do not fit; err names the numbers. *landing_out is borrowed from the table: it is valid until released,
+ * taken or expired, so keep only the id.
  */
 struct sl_landing_ticket {
     char id[40];
@@ -49,11 +48,12 @@ struct sl_landing_ticket {
     size_t ticket_bytes;
     int64_t lease_ms;
 };
-enum sl_status sl_landing_open(struct sl_landings *landings, const char *label, size_t body_bytes, size_t promised_bytes,
-                               struct sl_landing_ticket *ticket_out, struct sl_error *err);
+enum sl_status sl_landing_open(struct sl_landings *landings, const char *label, size_t body_bytes,
+                               size_t promised_bytes, struct sl_landing_ticket *ticket_out, struct sl_error *err);
 
 // SL_ERR_NOT_FOUND: no such lease, or it has ended.
-enum sl_status sl_landing_renew(struct sl_landings *landings, const char *id, int64_t *lease_ms_out, struct sl_error *err);
+enum sl_status sl_landing_renew(struct sl_landings *landings, const char *id, int64_t *lease_ms_out,
+                                struct sl_error *err);
 // Idempotent: an unknown lease is fine.
 void sl_landing_release(struct sl_landings *landings, const char *id);
 
@@ -67,12 +67,18 @@ struct sl_landed {
 /*
  * Wait until the capsule has landed and take it; the lease is gone then, but its promise stays counted until
  * sl_landings_return_promise(). *promised_out says how much that is.
- * SL_AGAIN: not yet at the deadline. SL_ERR_NOT_FOUND: no such lease (or it ended while we waited). Otherwise how the ship
- * failed.
+ * SL_AGAIN: not yet at the deadline. SL_ERR_NOT_FOUND: no such lease (or it ended while we waited). Otherwise how the
+ * ship failed.
  */
 enum sl_status sl_landing_take(struct sl_landings *landings, const char *id, int64_t deadline_ns,
                                struct sl_landed *landed_out, size_t *promised_out, struct sl_error *err);
 void sl_landings_return_promise(struct sl_landings *landings, size_t promised_bytes);
+
+/*
+ * Wait until something has happened to some landing since *seen_inout (begin with 0), or the deadline; *seen_inout is
+ * brought up to date. For a thread that looks after many landings.
+ */
+void sl_landings_wait_change(struct sl_landings *landings, uint64_t *seen_inout, int64_t deadline_ns);
 
 // Leases held (the leak gauge), and bytes promised beyond the arena's used bytes.
 void sl_landings_gauges(struct sl_landings *landings, int64_t *n_leases_out, size_t *promised_bytes_out);

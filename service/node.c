@@ -35,13 +35,13 @@ static enum sl_status open_model(struct sl_node *node, struct sl_error *err) {
 }
 
 static enum sl_status open_memory(struct sl_node *node, struct sl_error *err) {
-    struct sl_fabric_config fabric = {.listen = node->config.fabric_listen,
-                                      .transport = node->config.transport,
-                                      .inject = node->config.inject};
+    struct sl_fabric_config fabric = {
+        .listen = node->config.fabric_listen, .transport = node->config.transport, .inject = node->config.inject};
     enum sl_status status = sl_fabric_create(&fabric, &node->fabric, err);
     void *base = NULL;
     if (status == SL_OK) {
-        status = sl_fabric_region_create(node->fabric, (size_t)node->config.arena_bytes, node->config.lock_memory, &base, err);
+        status = sl_fabric_region_create(node->fabric, (size_t)node->config.arena_bytes, node->config.lock_memory,
+                                         &base, err);
     }
     if (status == SL_OK) {
         status = sl_arena_create(base, (size_t)node->config.arena_bytes, &node->arena, err);

@@ -18,15 +18,15 @@ struct sl_reader {
     struct sl_error *err;
 };
 
-enum sl_status sl_reader_create(const struct sl_reader_config *config, struct sl_reader **reader_out, struct sl_error *err) {
+enum sl_status sl_reader_create(const struct sl_reader_config *config, struct sl_reader **reader_out,
+                                struct sl_error *err) {
     struct sl_reader *reader = calloc(1, sizeof *reader);
     if (!reader) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "reader: out of memory");
     }
     reader->plan = *config->plan;
     reader->tokens = config->tokens;
-    enum sl_status status =
-        sl_compressor_create(config->plan, config->ops, config->team, &reader->compressor, err);
+    enum sl_status status = sl_compressor_create(config->plan, config->ops, config->team, &reader->compressor, err);
     if (status == SL_OK && !config->resumed) {
         status = sl_plan_create_session(config->plan, config->extra_slots, config->arena, &reader->session, err);
     }
@@ -54,8 +54,8 @@ void sl_reader_destroy(struct sl_reader **reader) {
 static enum sl_status after_attention(void *arg, int segment, int layer, const struct sl_attend *attend) {
     (void)segment; // a reader forwards one segment at a time
     struct sl_reader *reader = arg;
-    enum sl_status status = sl_compressor_layer(reader->compressor, reader->session, layer, attend, reader->last_chunk,
-                                                reader->err);
+    enum sl_status status =
+        sl_compressor_layer(reader->compressor, reader->session, layer, attend, reader->last_chunk, reader->err);
     if (status == SL_OK && reader->last_chunk && reader->layer_final) {
         status = reader->layer_final(reader->layer_final_arg, reader->session, layer);
     }
@@ -65,8 +65,7 @@ static enum sl_status after_attention(void *arg, int segment, int layer, const s
 // A session that was resumed complete needs no chunk, only the finishing touches.
 static enum sl_status finish_layers(struct sl_reader *reader) {
     for (int layer = 0; layer < reader->session->geometry.n_layers; layer++) {
-        enum sl_status status =
-            sl_compressor_finish_layer(reader->compressor, reader->session, layer, reader->err);
+        enum sl_status status = sl_compressor_finish_layer(reader->compressor, reader->session, layer, reader->err);
         if (status == SL_OK && reader->layer_final) {
             status = reader->layer_final(reader->layer_final_arg, reader->session, layer);
         }
@@ -77,10 +76,11 @@ static enum sl_status finish_layers(struct sl_reader *reader) {
     return SL_OK;
 }
 
-enum sl_status sl_reader_step(struct sl_reader *reader, struct sl_engine *engine, sl_layer_final_fn layer_final, void *arg,
-                              bool *done_out, struct sl_error *err) {
+enum sl_status sl_reader_step(struct sl_reader *reader, struct sl_engine *engine, sl_layer_final_fn layer_final,
+                              void *arg, bool *done_out, struct sl_error *err) {
     int64_t done = reader->session->n_tokens, total = reader->plan.n_prompt;
-    // Chunks begin at multiples of the chunk size whatever was resumed, so that a resumed job repeats the original's steps.
+    // Chunks begin at multiples of the chunk size whatever was resumed, so that a resumed job repeats the original's
+    // steps.
     int64_t chunk = reader->plan.recipe.chunk_tokens;
     int64_t end = (done / chunk + 1) * chunk;
     end = end < total ? end : total;
@@ -105,7 +105,9 @@ enum sl_status sl_reader_step(struct sl_reader *reader, struct sl_engine *engine
     return status;
 }
 
-struct sl_session *sl_reader_session(struct sl_reader *reader) { return reader->session; }
+struct sl_session *sl_reader_session(struct sl_reader *reader) {
+    return reader->session;
+}
 
 struct sl_session *sl_reader_take_session(struct sl_reader *reader) {
     struct sl_session *session = reader->session;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: read a prompt: chunk by chunk through the engine, compressing each layer behind its attention. The same code in a
- *          prefill worker and in `sluice run --local`.
- * Threads: one at a time per reader; the engine is used during sl_reader_step() only, so several readers can take turns.
+ * Purpose: read a prompt: chunk by chunk through the engine, compressing each layer behind its attention. The same code
+ * in a prefill worker and in `sluice run --local`. Threads: one at a time per reader; the engine is used during
+ * sl_reader_step() only, so several readers can take turns.
  */
 #ifndef SL_SERVICE_READER_H
 #define SL_SERVICE_READER_H
@@ -23,18 +23,19 @@ struct sl_reader_config {
 };
 
 // On failure `resumed` stays the caller's.
-enum sl_status sl_reader_create(const struct sl_reader_config *config, struct sl_reader **reader_out, struct sl_error *err);
+enum sl_status sl_reader_create(const struct sl_reader_config *config, struct sl_reader **reader_out,
+                                struct sl_error *err);
 void sl_reader_destroy(struct sl_reader **reader); // the session with it, unless it was taken
 
 /*
- * Layer `layer` is final: its pages will not change any more and may be shipped. Called layer by layer, while the last chunk is
- * still being computed for the layers above. A status other than SL_OK ends the reading with it.
+ * Layer `layer` is final: its pages will not change any more and may be shipped. Called layer by layer, while the last
+ * chunk is still being computed for the layers above. A status other than SL_OK ends the reading with it.
  */
 typedef enum sl_status (*sl_layer_final_fn)(void *arg, struct sl_session *session, int layer);
 
 // Read one chunk (or, when nothing is left to read, just make the layers final). *done_out: all has been read.
-enum sl_status sl_reader_step(struct sl_reader *reader, struct sl_engine *engine, sl_layer_final_fn layer_final, void *arg,
-                              bool *done_out, struct sl_error *err);
+enum sl_status sl_reader_step(struct sl_reader *reader, struct sl_engine *engine, sl_layer_final_fn layer_final,
+                              void *arg, bool *done_out, struct sl_error *err);
 
 struct sl_session *sl_reader_session(struct sl_reader *reader);
 struct sl_session *sl_reader_take_session(struct sl_reader *reader); // the caller's to destroy

@@ -28,8 +28,8 @@ static bool is_end_token(const struct sl_writer *writer, int32_t id) {
 
 // Decode one more token onto writer->text.
 static void push_text(struct sl_writer *writer, int32_t id) {
-    writer->n_text += sl_detokenizer_push(&writer->detokenizer, id, writer->text + writer->n_text,
-                                          writer->cap_text - writer->n_text);
+    writer->n_text +=
+        sl_detokenizer_push(&writer->detokenizer, id, writer->text + writer->n_text, writer->cap_text - writer->n_text);
     writer->text[writer->n_text] = 0;
 }
 
@@ -63,8 +63,8 @@ static size_t safe_to_show(const struct sl_writer *writer) {
 }
 
 /*
- * The text that is new and sure; "" while its end may be the beginning of a stop string (the text is NUL-terminated in place,
- * so it is all or nothing). With `final` nothing is held back.
+ * The text that is new and sure; "" while its end may be the beginning of a stop string (the text is NUL-terminated in
+ * place, so it is all or nothing). With `final` nothing is held back.
  */
 static const char *reveal(struct sl_writer *writer, bool final) {
     const char *text = writer->text + writer->n_shown;
@@ -93,7 +93,8 @@ static enum sl_status check(const struct sl_writer_config *config, struct sl_err
     return sl_sampling_check(&config->sampling, err);
 }
 
-enum sl_status sl_writer_create(const struct sl_writer_config *config, struct sl_writer **writer_out, struct sl_error *err) {
+enum sl_status sl_writer_create(const struct sl_writer_config *config, struct sl_writer **writer_out,
+                                struct sl_error *err) {
     enum sl_status status = check(config, err);
     if (status != SL_OK) {
         return status;
@@ -108,7 +109,8 @@ enum sl_status sl_writer_create(const struct sl_writer_config *config, struct sl
     size_t token_bytes = sl_detokenizer_max_bytes(config->tokenizer);
     writer->cap_text = ((size_t)config->max_new_tokens + (size_t)config->n_resumed + 2) * token_bytes;
     writer->text = malloc(writer->cap_text + 1);
-    writer->history = malloc(sizeof(int32_t) * (size_t)(config->n_prompt + config->max_new_tokens + config->n_resumed + 1));
+    writer->history =
+        malloc(sizeof(int32_t) * (size_t)(config->n_prompt + config->max_new_tokens + config->n_resumed + 1));
     bool copied = writer->text && writer->history;
     for (size_t s = 0; copied && s < config->n_stops; s++) {
         writer->stops[s] = strdup(config->stops[s]);
@@ -180,5 +182,9 @@ enum sl_status sl_writer_next(struct sl_writer *writer, const float *logits, str
     return SL_OK;
 }
 
-const char *sl_writer_text(const struct sl_writer *writer) { return writer->text; }
-int64_t sl_writer_n_tokens(const struct sl_writer *writer) { return writer->n_output; }
+const char *sl_writer_text(const struct sl_writer *writer) {
+    return writer->text;
+}
+int64_t sl_writer_n_tokens(const struct sl_writer *writer) {
+    return writer->n_output;
+}

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: write an answer: from each step's logits to the next token, its text, and the reason to stop. The same code in a
- *          decode worker and in `sluice run --local`.
+ * Purpose: write an answer: from each step's logits to the next token, its text, and the reason to stop. The same code
+ * in a decode worker and in `sluice run --local`.
  *
- * Design: text that might be the beginning of a stop string is held back until it is clear that it is not, so a stop string
- *         never shows, not even in part.
- * Threads: one at a time per writer.
+ * Design: text that might be the beginning of a stop string is held back until it is clear that it is not, so a stop
+ * string never shows, not even in part. Threads: one at a time per writer.
  */
 #ifndef SL_SERVICE_WRITER_H
 #define SL_SERVICE_WRITER_H
@@ -14,7 +13,7 @@
 
 #include "engine/engine.h"
 
-#define SL_MAX_STOPS 16
+#define SL_MAX_STOPS      16
 #define SL_MAX_STOP_BYTES 256
 
 enum sl_stop_reason { SL_STOP_NONE, SL_STOP_TOKEN, SL_STOP_STRING, SL_STOP_LENGTH };
@@ -36,7 +35,8 @@ struct sl_writer_config {
 struct sl_writer;
 
 // SL_ERR_INVALID names the parameter that is out of bounds. Everything in config is copied but tokenizer and model.
-enum sl_status sl_writer_create(const struct sl_writer_config *config, struct sl_writer **writer_out, struct sl_error *err);
+enum sl_status sl_writer_create(const struct sl_writer_config *config, struct sl_writer **writer_out,
+                                struct sl_error *err);
 void sl_writer_destroy(struct sl_writer **writer);
 
 struct sl_written {

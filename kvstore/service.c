@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// Handlers of sluice.v1.Store.
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "kvstore/internal.h"
+#include "proto/sluice/v1/worker.pb-c.h"
+#include "service/lease_rpc.h"
+
+// Above HIGH of the arena, evict down to LOW before anything new comes in.
+#define HIGH_PERCENT    90
+#define LOW_PERCENT     85
+#define MAX_LOOKUP_KEYS 8192
+#define SHIP_MS         30000
+#define PIECE_BYTES     ((size_t)4 << 20)
+
+static void make_room(struct sl_kvstore *kvstore, size_t wanted_bytes) {
+    struct sl_arena_stats stats;
+    sl_arena_get_stats(kvstore->node.arena, &stats);
+    if (stats.used_bytes + wanted_bytes <= stats.capacity_bytes / 100 * HIGH_PERCENT) {
+        return;
+    }
+    while (stats.used_bytes + wanted_bytes > stats.capacity_bytes / 100 * LOW_PERCENT &&
+           sl_shelf_evict_one(kvstore->shelf)) {
+        sl_arena_get_stats(kvstore->node.arena, &stats);
+    }
+}
+
+enum sl_status sl_store_handle_reserve(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
+                                       struct sl_error *err) {
+    struct sl_kvstore *kvstore = service;
+    const Sluice__V1__StoreReserveRequest *request = (const Sluice__V1__StoreReserveRequest *)message;
+    if (!request->key || request->capsule_bytes < 1 || request->n_prefixes >= SL_SHELF_MAX_PREFIXES) {
+        return sl_fail(err, SL_ERR_INVALID, "key, capsule_bytes or prefixes (at most %d) out of bounds",
+                       SL_SHELF_MAX_PREFIXES - 1);
+    }
+    if (request->capsule_bytes > kvstore->node.config.arena_bytes) {
+        return sl_fail(err, SL_ERR_INVALID, "capsule_bytes %lld exceed the store's %lld",
+                       (long long)request->capsule_bytes, (long long)kvstore->node.config.arena_bytes);
+    }
+    struct sl_capsule_key key = {request->key->model_fingerprint, request->key->recipe_fingerprint,
+                                 request->key->prefix_hash};
+    if (sl_shelf_has(kvstore->shelf, &key) || sl_kvstore_expects(kvstore, &key)) {
+        return sl_fail(err, SL_ERR_EXISTS, "this capsule is stored, or on its way");
+    }
+    make_room(kvstore, (size_t)request->capsule_bytes);
+    struct sl_landing_ticket ticket;
+    enum sl_status status;
+    do { // a landing needs one contiguous block: evict on until there is one
+        status = sl_landing_open(kvstore->node.landings, "store", (size_t)request->capsule_bytes, 0, &ticket, err);
+    } while (status == SL_ERR_EXHAUSTED && sl_shelf_evict_one(kvstore->shelf));
+    if (status != SL_OK) {
+        return status;
+    }
+    status = sl_kvstore_expect(kvstore, ticket.id, &key, request->prefixes, request->n_prefixes, request->prefix_tokens,
+                               err);
+    if (status == SL_OK) {
+        Sluice__V1__Grant grant = SLUICE__V1__GRANT__INIT;
+        grant.ticket.data = ticket.ticket;
+        grant.ticket.len = ticket.ticket_bytes;
+        grant.capacity_bytes = request->capsule_bytes;
+        grant.lease_id = ticket.id;
+        grant.lease_ms = ticket.lease_ms;
+        status = sl_rpc_call_send(call, &grant.base);
+    }
+    free(ticket.ticket);
+    if (status != SL_OK) {
+        sl_landing_release(kvstore->node.landings, ticket.id);
+    }
+    return status;
+}
+
+enum sl_status sl_store_handle_renew(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
+                                     struct sl_error *err) {
+    struct sl_kvstore *kvstore = service;
+    const Sluice__V1__RenewRequest *request = (const Sluice__V1__RenewRequest *)message;
+    if (sl_kvstore_renew_pin(kvstore, request->lease_id)) {
+        Sluice__V1__RenewReply reply = SLUICE__V1__RENEW_REPLY__INIT;
+        reply.lease_ms = kvstore->node.config.lease_ms;
+        return sl_rpc_call_send(call, &reply.base);
+    }
+    return sl_lease_handle_renew(kvstore->node.landings, call, message, err);
+}
+
+enum sl_status sl_store_handle_release(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
+                                       struct sl_error *err) {
+    (void)err;
+    struct sl_kvstore *kvstore = service;
+    sl_kvstore_unpin(kvstore, ((const Sluice__V1__ReleaseRequest *)message)->lease_id);
+    return sl_lease_handle_release(kvstore->node.landings, call, message);
+}
+
+static int longest_first(const void *a, const void *b) {
+    const Sluice__V1__PrefixKey *x = *(Sluice__V1__PrefixKey *const *)a, *y = *(Sluice__V1__PrefixKey *const *)b;
+    return (x->n_tokens < y->n_tokens) - (x->n_tokens > y->n_tokens);
+}
+
+enum sl_status sl_store_handle_lookup(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
+                                      struct sl_error *err) {
+    struct sl_kvstore *kvstore = service;
+    const Sluice__V1__LookupRequest *request = (const Sluice__V1__LookupRequest *)message;
+    if (request->n_prefixes > MAX_LOOKUP_KEYS) {
+        return sl_fail(err, SL_ERR_INVALID, "%zu prefixes; at most %d", request->n_prefixes, MAX_LOOKUP_KEYS);
+    }
+    qsort(request->prefixes, request->n_prefixes, sizeof *request->prefixes, longest_first);
+    struct sl_stored *stored = NULL;
+    int64_t covered = 0;
+    for (size_t i = 0; i < request->n_prefixes && !stored; i++) {
+        struct sl_capsule_key key = {request->model_fingerprint, request->recipe_fingerprint,
+                                     request->prefixes[i]->hash};
+        stored = sl_shelf_pin(kvstore->shelf, &key, &covered);
+        if (stored && covered != request->prefixes[i]->n_tokens) { // hashes agree, lengths do not: not the same tokens
+            sl_shelf_unpin(kvstore->shelf, stored);
+            stored = NULL;
+        }
+    }
+    if (!stored) {
+        sl_shelf_count_miss(kvstore->shelf);
+        return sl_fail(err, SL_ERR_NOT_FOUND, "no prefix of this prompt is stored under this model and recipe");
+    }
+    char id[48];
+    enum sl_status status = sl_kvstore_pin(kvstore, stored, id, err);
+    if (status != SL_OK) {
+        sl_shelf_unpin(kvstore->shelf, stored);
+        return status;
+    }
+    Sluice__V1__LookupReply reply = SLUICE__V1__LOOKUP_REPLY__INIT;
+    reply.n_tokens = covered;
+    reply.capsule_tokens = stored->n_tokens;
+    reply.capsule_bytes = (int64_t)stored->body_bytes;
+    reply.lease_id = id;
+    reply.lease_ms = kvstore->node.config.lease_ms;
+    status = sl_rpc_call_send(call, &reply.base);
+    if (status != SL_OK) {
+        sl_kvstore_unpin(kvstore, id);
+    }
+    return status;
+}
+
+static enum sl_status ship(struct sl_kvstore *kvstore, const struct sl_stored *stored, const Sluice__V1__Grant *grant,
+                           int64_t deadline_ns, struct sl_error *err) {
+    struct sl_ship *ship = NULL;
+    enum sl_status status =
+        sl_ship_open(kvstore->node.fabric, grant->ticket.data, grant->ticket.len, deadline_ns, &ship, err);
+    for (size_t at = 0; status == SL_OK && at < stored->body_bytes; at += PIECE_BYTES) {
+        size_t left = stored->body_bytes - at;
+        status = sl_ship_piece(ship, at, (char *)stored->body + at, left < PIECE_BYTES ? left : PIECE_BYTES);
+        if (status != SL_OK) {
+            sl_fail(err, status, "the destination does not take a capsule of %zu bytes: %s", stored->body_bytes,
+                    sl_status_text(status));
+        }
+    }
+    if (status == SL_OK) {
+        status = sl_ship_finish(ship, stored->header, stored->header_bytes, err);
+    }
+    sl_ship_close(&ship);
+    return status;
+}
+
+enum sl_status sl_store_handle_fetch(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
+                                     struct sl_error *err) {
+    struct sl_kvstore *kvstore = service;
+    const Sluice__V1__FetchRequest *request = (const Sluice__V1__FetchRequest *)message;
+    if (!request->destination) {
+        return sl_fail(err, SL_ERR_INVALID, "destination: missing");
+    }
+    struct sl_stored *stored = sl_kvstore_borrow(kvstore, request->lease_id);
+    if (!stored) {
+        return sl_fail(err, SL_ERR_NOT_FOUND, "lease %s is unknown, has ended or is in use", request->lease_id);
+    }
+    atomic_fetch_add(&kvstore->n_jobs, 1);
+    int64_t limit = sl_deadline_in_ms(SHIP_MS), deadline = sl_rpc_call_deadline_ns(call);
+    enum sl_status status = ship(kvstore, stored, request->destination, deadline < limit ? deadline : limit, err);
+    Sluice__V1__FetchReply reply = SLUICE__V1__FETCH_REPLY__INIT;
+    reply.bytes = (int64_t)(stored->body_bytes + stored->header_bytes);
+    sl_kvstore_return(kvstore, request->lease_id);
+    atomic_fetch_sub(&kvstore->n_jobs, 1);
+    atomic_fetch_add(&kvstore->n_calls, 1);
+    return status == SL_OK ? sl_rpc_call_send(call, &reply.base) : status;
+}
+
+enum sl_status sl_store_handle_stats(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
+                                     struct sl_error *err) {
+    (void)message;
+    (void)err;
+    struct sl_kvstore *kvstore = service;
+    struct sl_shelf_stats stats;
+    sl_shelf_get_stats(kvstore->shelf, &stats);
+    Sluice__V1__StoreStatsReply reply = SLUICE__V1__STORE_STATS_REPLY__INIT;
+    reply.capsules = stats.n_capsules;
+    reply.bytes = (int64_t)stats.bytes;
+    reply.capacity_bytes = kvstore->node.config.arena_bytes;
+    reply.hits = stats.n_hits;
+    reply.misses = stats.n_misses;
+    reply.evicted = stats.n_evicted;
+    reply.pinned = stats.n_pinned;
+    size_t promised;
+    sl_landings_gauges(kvstore->node.landings, &reply.leases, &promised);
+    pthread_mutex_lock(&kvstore->mutex);
+    reply.leases += kvstore->n_pins;
+    pthread_mutex_unlock(&kvstore->mutex);
+    return sl_rpc_call_send(call, &reply.base);
+}

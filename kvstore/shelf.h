@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: stored capsules, found by prefix, evicted by age of last use.
+ *
+ * Design: an index from (model, recipe, prefix hash) to a capsule; a capsule that can be truncated is found under many
+ * prefixes, any other only under the whole. Of two capsules with a common prefix the younger one is found. Least
+ * recently used capsules go first; pinned ones stay. Bounded: at most SL_SHELF_MAX_PREFIXES index entries a capsule.
+ * Threads: any number; one lock, held for short.
+ */
+#ifndef SL_KVSTORE_SHELF_H
+#define SL_KVSTORE_SHELF_H
+
+#include "base/arena.h"
+#include "kvcache/capsule.h"
+
+#define SL_SHELF_MAX_PREFIXES 1025
+
+struct sl_shelf;
+
+struct sl_capsule_key {
+    uint64_t model_fingerprint, recipe_fingerprint, prefix_hash;
+};
+
+// A capsule on the shelf. Readable while pinned.
+struct sl_stored {
+    struct sl_capsule_key key;
+    int64_t n_tokens;
+    void *body; // block of the arena
+    size_t body_bytes;
+    uint8_t *header;
+    size_t header_bytes;
+    // The shelf's own:
+    int n_pins;
+    struct sl_stored *newer, *older; // by last use
+    struct sl_capsule_key *prefixes; // [n_prefixes]
+    int64_t *prefix_tokens;
+    size_t n_prefixes;
+};
+
+enum sl_status sl_shelf_create(struct sl_arena *arena, struct sl_shelf **shelf_out, struct sl_error *err);
+void sl_shelf_destroy(struct sl_shelf **shelf); // nothing may be pinned
+
+bool sl_shelf_has(struct sl_shelf *shelf, const struct sl_capsule_key *key);
+
+/*
+ * Put a capsule on the shelf. body (of the shelf's arena) and header (malloc'd) become the shelf's on success.
+ * hashes[i] covers (i + 1) * stride tokens; they are ignored for capsules that have evicted something.
+ * SL_ERR_EXISTS, SL_ERR_INVALID (the header does not say what the key says), SL_ERR_EXHAUSTED.
+ */
+enum sl_status sl_shelf_put(struct sl_shelf *shelf, const struct sl_capsule_key *key, void *body, size_t body_bytes,
+                            uint8_t *header, size_t header_bytes, const uint64_t *hashes, size_t n_hashes,
+                            int64_t stride, struct sl_error *err);
+
+/*
+ * Find and pin the capsule for this prefix; *covered_out is how many tokens the prefix has according to whoever stored
+ * it. NULL: none.
+ */
+struct sl_stored *sl_shelf_pin(struct sl_shelf *shelf, const struct sl_capsule_key *prefix, int64_t *covered_out);
+void sl_shelf_unpin(struct sl_shelf *shelf, struct sl_stored *stored);
+
+// Evict the least recently used capsule that is not pinned. False: there is none.
+bool sl_shelf_evict_one(struct sl_shelf *shelf);
+
+struct sl_shelf_stats {
+    int64_t n_capsules, n_pinned, n_evicted, n_hits, n_misses;
+    size_t bytes;
+};
+void sl_shelf_get_stats(struct sl_shelf *shelf, struct sl_shelf_stats *stats_out);
+void sl_shelf_count_miss(struct sl_shelf *shelf);
+
+#endif
