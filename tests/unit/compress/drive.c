@@ -98,7 +98,7 @@ enum sl_status drive_layer(struct drive *drive, int layer, int m, bool last, str
         kv[h] = drive_kv(drive, layer, h);
         drive->ops->append(&kv[h], k + (size_t)h * (size_t)d, v + (size_t)h * (size_t)d, (int64_t)n_kv * d, m,
                            positions);
-        drive->session->layers[layer].heads[h].n_slots += (uint32_t)m;
+        sl_session_set_slots(drive->session, layer, h, kv[h].n_slots + (uint32_t)m);
         kv[h] = drive_kv(drive, layer, h);
     }
     struct sl_attend attend = {
