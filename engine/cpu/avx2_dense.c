@@ -4,12 +4,12 @@
  *
  * matmul   y[r][j] (+)= sum_i x[r][i] W[j][i]        x [m][k], W [n][k], y [m][n]
  *
- * Design: W is packed once into panels of 16 outputs, [n/16][k][16], in the type of the file; the last panel is filled
- * up with zeros. A tile is up to 6 rows by 16 outputs of y in 12 registers; each step of k multiplies 16 weights by one
- * x of every row. Few rows are bound by memory: weights are widened in registers as they stream by, and narrow tiles
- * take several panels at once so that enough sums are in flight. Many rows are bound by arithmetic: a stretch of
- * K_BLOCK steps of a panel is widened once into 16 KiB on the stack, stays in L1, and serves all rows of a block, whose
- * x stay in L2.
+ * Design: W is packed once into panels of 16 outputs, [n/16][k][16], in the type of the file; the last panel is
+ *         padded with zeros. A tile is up to 6 rows by 16 outputs of y in 12 registers; each step of k multiplies 16
+ *         weights by one x of every row. Few rows are bound by memory: weights are widened in registers as they stream
+ *         by, and narrow tiles take several panels at once so that enough sums are in flight. Many rows are bound by
+ *         arithmetic: K_BLOCK steps of a few panels are widened once, stay in L2, and serve all rows of a block; the
+ *         x's of a tile are copied together so that they stay in L1.
  *
  * Invariants: every sum starts from 0 (or y) and takes i in ascending order with one fused multiply-add a step; between
  *             stretches of k it passes through y unchanged. So neither m, nor the tile, nor the number of threads
@@ -29,8 +29,9 @@
 #define PANEL       16
 #define TILE_ROWS   6
 #define K_BLOCK     256
-#define ROW_BLOCK   240       // 240 rows x 256 x's are 240 KiB: a quarter of L2
-#define PANEL_GROUP 8         // panels of one task: their y's stay in L2 between stretches of k
+#define ROW_BLOCK   240            // rows of a task
+#define X_STRIDE    (K_BLOCK + 16) // no power of two: rows of a tile must not compete for the same lines of a cache
+#define PANEL_GROUP 8         // panels of a task: K_BLOCK steps of them, widened, are 128 KiB on the stack and in L2
 #define ALONE_WORK  (1 << 16) // multiply-adds below which waking a team costs more than it brings
 #define HUGE_PAGE   (2u << 20)
 
@@ -132,16 +133,20 @@ static inline __attribute__((always_inline)) void tile(int rows, int panels, enu
                                                        float *y, int64_t ldy, bool fresh) {
     __m256 acc[TILE_ROWS][8];
     size_t step_bytes = PANEL * dtype_bytes(dtype);
+    SL_UNROLL
     for (int r = 0; r < rows; r++) {
+        SL_UNROLL
         for (int c = 0; c < 2 * panels; c++) {
             acc[r][c] = fresh ? _mm256_setzero_ps() : _mm256_loadu_ps(y + r * ldy + 8 * c);
         }
     }
     for (int64_t i = 0; i < k; i++) {
+        SL_UNROLL
         for (int p = 0; p < panels; p++) {
             __m256 lo, hi;
             const char *step = weights + (size_t)p * panel_bytes + (size_t)i * step_bytes;
             load_step(step, dtype, &lo, &hi);
+            SL_UNROLL
             for (int r = 0; r < rows; r++) {
                 __m256 xi = _mm256_broadcast_ss(x + r * ldx + i);
                 acc[r][2 * p] = _mm256_fmadd_ps(xi, lo, acc[r][2 * p]);
@@ -149,7 +154,9 @@ static inline __attribute__((always_inline)) void tile(int rows, int panels, enu
             }
         }
     }
+    SL_UNROLL
     for (int r = 0; r < rows; r++) {
+        SL_UNROLL
         for (int c = 0; c < 2 * panels; c++) {
             _mm256_storeu_ps(y + r * ldy + 8 * c, acc[r][c]);
         }
@@ -242,21 +249,40 @@ static void matmul_stream(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-// One stretch of k of one panel for the rows of a block. `weights` are f32 here.
-static void block_rows(const struct matmul_args *a, const float *weights, int64_t panel, int64_t row, int64_t rows,
-                       int64_t k_begin, int64_t k_count) {
-    int64_t k = a->w->k, n = a->w->n;
-    int64_t columns = n - panel * PANEL;
+// K_BLOCK steps of a task's panels, widened, and the same stretch of the x's of one tile.
+struct block {
+    float weights[PANEL_GROUP][K_BLOCK * PANEL] __attribute__((aligned(64)));
+    float x[TILE_ROWS * X_STRIDE];
+};
+
+static void widen(const struct sl_matrix *w, int64_t panel, int64_t k_begin, int64_t k_count, float *out) {
+    size_t step_bytes = PANEL * dtype_bytes(w->dtype);
+    const char *weights = (const char *)w->packed + (size_t)(panel * w->k + k_begin) * step_bytes;
+    for (int64_t s = 0; s < k_count; s++) {
+        __m256 lo, hi;
+        load_step(weights + (size_t)s * step_bytes, w->dtype, &lo, &hi);
+        _mm256_store_ps(out + s * PANEL, lo);
+        _mm256_store_ps(out + s * PANEL + 8, hi);
+    }
+}
+
+// One stretch of k for `rows` rows of a tile and all panels of a task.
+static void block_tiles(const struct matmul_args *a, struct block *block, int64_t first, int64_t last, int64_t row,
+                        int rows, int64_t k_begin, int64_t k_count) {
+    int64_t n = a->w->n, k = a->w->k;
     bool fresh = k_begin == 0 && !a->accumulate;
-    for (int64_t r = row; r < row + rows; r += TILE_ROWS) {
-        int count = (int)min_i64(TILE_ROWS, row + rows - r);
-        tile_fn fn = choices[SL_F32][count - 1].one;
-        const float *x = a->x + r * k + k_begin;
-        float *y = a->y + r * n + panel * PANEL;
+    tile_fn fn = choices[SL_F32][rows - 1].one;
+    for (int r = 0; r < rows; r++) {
+        memcpy(block->x + r * X_STRIDE, a->x + (row + r) * k + k_begin, (size_t)k_count * sizeof(float));
+    }
+    for (int64_t p = first; p < last; p++) {
+        const char *weights = (const char *)block->weights[p - first];
+        float *y = a->y + row * n + p * PANEL;
+        int64_t columns = n - p * PANEL;
         if (columns >= PANEL) {
-            fn((const char *)weights, 0, x, k, k_count, y, n, fresh);
+            fn(weights, 0, block->x, X_STRIDE, k_count, y, n, fresh);
         } else {
-            tile_ragged(fn, count, (int)columns, (const char *)weights, x, k, k_count, y, n, fresh);
+            tile_ragged(fn, rows, (int)columns, weights, block->x, X_STRIDE, k_count, y, n, fresh);
         }
     }
 }
@@ -265,26 +291,20 @@ static void block_rows(const struct matmul_args *a, const float *weights, int64_
 static void matmul_block(void *arg, int64_t begin, int64_t end, int member) {
     const struct matmul_args *a = arg;
     const struct sl_matrix *w = a->w;
-    size_t step_bytes = PANEL * dtype_bytes(w->dtype);
-    float scratch[K_BLOCK * PANEL] __attribute__((aligned(64)));
+    struct block block;
     (void)member;
     for (int64_t task = begin; task < end; task++) {
-        int64_t row = task / a->n_panel_groups * a->rows_per_task;
-        int64_t rows = min_i64(a->rows_per_task, a->m - row);
+        int64_t row_begin = task / a->n_panel_groups * a->rows_per_task;
+        int64_t row_end = min_i64(row_begin + a->rows_per_task, a->m);
         int64_t first = task % a->n_panel_groups * a->panels_per_task;
         int64_t last = min_i64(first + a->panels_per_task, div_up(w->n, PANEL));
         for (int64_t i = 0; i < w->k; i += K_BLOCK) {
             int64_t count = min_i64(K_BLOCK, w->k - i);
             for (int64_t p = first; p < last; p++) {
-                const char *weights = (const char *)w->packed + (size_t)(p * w->k + i) * step_bytes;
-                const float *widened = w->dtype == SL_F32 ? (const float *)weights : scratch;
-                for (int64_t s = 0; w->dtype != SL_F32 && s < count; s++) {
-                    __m256 lo, hi;
-                    load_step(weights + (size_t)s * step_bytes, w->dtype, &lo, &hi);
-                    _mm256_store_ps(scratch + s * PANEL, lo);
-                    _mm256_store_ps(scratch + s * PANEL + 8, hi);
-                }
-                block_rows(a, widened, p, row, rows, i, count);
+                widen(w, p, i, count, block.weights[p - first]);
+            }
+            for (int64_t row = row_begin; row < row_end; row += TILE_ROWS) {
+                block_tiles(a, &block, first, last, row, (int)min_i64(TILE_ROWS, row_end - row), i, count);
             }
         }
     }
@@ -294,7 +314,7 @@ static void matmul(struct sl_team *team, const struct sl_matrix *w, const float 
                    bool accumulate) {
     struct matmul_args args = {.w = w, .x = x, .m = m, .y = y, .accumulate = accumulate};
     int64_t n_panels = div_up(w->n, PANEL);
-    int64_t members = team == NULL ? 1 : sl_team_size(team);
+    int64_t members = sl_team_size(team); // 1 when there is none
     if (m < 1) {
         return;
     }
