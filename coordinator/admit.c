@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see admit.h.
+#include "coordinator/admit.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/thread.h"
+#include "kvcache/capsule.h"
+
+struct sl_admission {
+    struct sl_registry *registry;
+    struct sl_affinity *affinity;
+    int max_running, max_queued;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed; // room may have appeared, or the first in line has changed
+    struct sl_place line;   // sentinel of a ring in order of tickets
+    uint64_t next_ticket;
+    struct sl_admission_stats stats;
+    double place_interval_ms; // how often a job ends lately: what the retry hint is made of
+    int64_t last_end_ns;
+};
+
+// ---- arithmetic -------------------------------------------------------------------------------------------------
+
+enum sl_status sl_demand_make(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry, int64_t n_prompt,
+                              int64_t max_new_tokens, struct sl_demand *demand_out, struct sl_error *err) {
+    int64_t n_prefill = n_prompt - 1;
+    struct sl_plan *plan = malloc(sizeof(*plan)); // tens of kilobytes of page layouts
+    if (plan == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a plan");
+    }
+    enum sl_status status = sl_plan_make(recipe, geometry, n_prefill > 0 ? n_prefill : 1, plan, err);
+    if (status == SL_OK) {
+        *demand_out = (struct sl_demand){
+            .n_prefill_tokens = n_prefill,
+            .capsule_bytes = n_prefill > 0 ? (int64_t)plan->capsule_bytes : 0,
+            .decode_bytes = (int64_t)sl_plan_decode_bytes(plan, max_new_tokens + 1),
+            .prefill_bytes = n_prefill > 0 ? (int64_t)plan->prefill_peak_bytes : 0,
+        };
+    }
+    free(plan);
+    return status;
+}
+
+// ---- life -------------------------------------------------------------------------------------------------------
+
+enum sl_status sl_admission_create(struct sl_registry *registry, struct sl_affinity *affinity, int max_running,
+                                   int max_queued, struct sl_admission **admission_out, struct sl_error *err) {
+    struct sl_admission *admission = calloc(1, sizeof(*admission));
+    if (admission == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "admission: no memory");
+    }
+    admission->registry = registry;
+    admission->affinity = affinity;
+    admission->max_running = max_running;
+    admission->max_queued = max_queued;
+    admission->place_interval_ms = 1000;
+    admission->line.next = admission->line.prev = &admission->line;
+    pthread_mutex_init(&admission->mutex, NULL);
+    sl_cond_init(&admission->changed);
+    *admission_out = admission;
+    return SL_OK;
+}
+
+void sl_admission_destroy(struct sl_admission **admission_in) {
+    struct sl_admission *admission = *admission_in;
+    if (admission == NULL) {
+        return;
+    }
+    assert(admission->line.next == &admission->line && admission->stats.n_running == 0);
+    pthread_cond_destroy(&admission->changed);
+    pthread_mutex_destroy(&admission->mutex);
+    free(admission);
+    *admission_in = NULL;
+}
+
+// ---- the line ---------------------------------------------------------------------------------------------------
+
+// In order of tickets: a retry goes where its job came from. Called under the lock.
+static void line_insert(struct sl_admission *admission, struct sl_place *place) {
+    struct sl_place *before = admission->line.prev;
+    while (before != &admission->line && before->ticket > place->ticket) {
+        before = before->prev;
+    }
+    place->prev = before;
+    place->next = before->next;
+    before->next->prev = place;
+    before->next = place;
+    place->in_line = true;
+}
+
+static void line_remove(struct sl_place *place) {
+    place->prev->next = place->next;
+    place->next->prev = place->prev;
+    place->next = place->prev = NULL;
+    place->in_line = false;
+}
+
+static enum sl_status too_big(const char *role, int64_t need_bytes, int64_t largest_bytes, struct sl_error *err) {
+    return sl_fail(err, SL_ERR_EXHAUSTED,
+                   "the job needs %" PRId64 " bytes of KV memory on a %s worker and the largest has %" PRId64
+                   ": it fits never; use a shorter prompt, fewer new tokens or a smaller budget or format",
+                   need_bytes, role, largest_bytes);
+}
+
+// Both roles, where there are workers to compare with; a cluster without workers is a matter of waiting.
+static enum sl_status check_fits_ever(struct sl_admission *admission, const struct sl_demand *demand,
+                                      struct sl_error *err) {
+    struct sl_worker_set set;
+    sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__DECODE, &set);
+    int64_t largest_decode = sl_route_largest(set.views, set.n);
+    sl_worker_set_release(&set);
+    sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__PREFILL, &set);
+    int64_t largest_prefill = sl_route_largest(set.views, set.n);
+    sl_worker_set_release(&set);
+    if (largest_decode > 0 && demand->decode_bytes > largest_decode) {
+        return too_big("decode", demand->decode_bytes, largest_decode, err);
+    }
+    if (largest_prefill > 0 && demand->prefill_bytes > largest_prefill) {
+        return too_big("prefill", demand->prefill_bytes, largest_prefill, err);
+    }
+    return SL_OK;
+}
+
+enum sl_status sl_admission_enter(struct sl_admission *admission, const struct sl_demand *demand,
+                                  struct sl_place *place, struct sl_error *err) {
+    enum sl_status status = check_fits_ever(admission, demand, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    pthread_mutex_lock(&admission->mutex);
+    if (admission->stats.n_queued >= admission->max_queued) {
+        double hint_ms = admission->place_interval_ms;
+        hint_ms = hint_ms < 50 ? 50 : hint_ms > 30000 ? 30000 : hint_ms;
+        status = sl_fail(err, SL_ERR_EXHAUSTED, "%" PRId64 " jobs are queued, the most allowed; retry in %.0f ms",
+                         admission->stats.n_queued, hint_ms);
+    } else {
+        place->ticket = ++admission->next_ticket;
+        line_insert(admission, place);
+        admission->stats.n_queued++;
+    }
+    pthread_mutex_unlock(&admission->mutex);
+    return status;
+}
+
+void sl_admission_leave(struct sl_admission *admission, struct sl_place *place) {
+    pthread_mutex_lock(&admission->mutex);
+    if (place->in_line) {
+        line_remove(place);
+    }
+    if (!place->was_admitted && place->ticket != 0) {
+        admission->stats.n_queued--;
+    } else if (place->was_admitted) { // a moving average of the time between two ends
+        int64_t now_ns = sl_now_ns();
+        int64_t since_ns = admission->last_end_ns > place->admitted_ns ? admission->last_end_ns : place->admitted_ns;
+        admission->place_interval_ms =
+            0.8 * admission->place_interval_ms + 0.2 * (double)(now_ns - since_ns) / SL_NS_PER_MS;
+        admission->last_end_ns = now_ns;
+    }
+    place->ticket = 0;
+    place->was_admitted = false;
+    pthread_cond_broadcast(&admission->changed);
+    pthread_mutex_unlock(&admission->mutex);
+}
+
+// ---- claims -----------------------------------------------------------------------------------------------------
+
+static void mark_avoided(struct sl_worker_set *set, const struct sl_avoid *avoid) {
+    for (int i = 0; i < set->n; i++) {
+        for (int j = 0; j < avoid->n; j++) {
+            set->views[i].avoid |= set->workers[i] == avoid->workers[j];
+        }
+    }
+}
+
+static enum sl_status nobody(const struct sl_worker_set *set, const char *role, int64_t need_bytes,
+                             struct sl_error *err) {
+    if (sl_route_count_ready(set->views, set->n) == 0) {
+        return sl_fail(err, SL_ERR_PEER_LOST, "no %s worker is ready", role);
+    }
+    int64_t largest = sl_route_largest(set->views, set->n);
+    return need_bytes > largest ? too_big(role, need_bytes, largest, err) : SL_AGAIN;
+}
+
+static enum sl_status choose_decode(struct sl_admission *admission, const struct sl_demand *demand,
+                                    const struct sl_avoid *avoid, struct sl_worker **worker_out, struct sl_error *err) {
+    struct sl_worker_set set;
+    sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__DECODE, &set);
+    mark_avoided(&set, avoid);
+    int i = sl_route_decode(set.views, set.n, demand->decode_bytes);
+    enum sl_status status = i < 0 ? nobody(&set, "decode", demand->decode_bytes, err) : SL_OK;
+    if (status == SL_OK) {
+        *worker_out = sl_worker_ref(set.workers[i]);
+    }
+    sl_worker_set_release(&set);
+    return status;
+}
+
+static enum sl_status choose_prefill(struct sl_admission *admission, const struct sl_demand *demand,
+                                     const uint64_t *keys, int64_t n_keys, const struct sl_avoid *avoid,
+                                     struct sl_worker **worker_out, struct sl_error *err) {
+    struct sl_worker_set set;
+    sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__PREFILL, &set);
+    mark_avoided(&set, avoid);
+    uint64_t reader;
+    int64_t n_blocks = sl_affinity_match(admission->affinity, keys, n_keys, &reader);
+    for (int i = 0; i < set.n; i++) {
+        if (n_blocks > 0 && sl_worker_name_hash(set.views[i].name) == reader) {
+            set.views[i].matched_tokens = n_blocks * SL_PREFIX_BLOCK;
+        }
+    }
+    int i = sl_route_prefill(set.views, set.n, demand->n_prefill_tokens, demand->prefill_bytes);
+    enum sl_status status = i < 0 ? nobody(&set, "prefill", demand->prefill_bytes, err) : SL_OK;
+    if (status == SL_OK) {
+        *worker_out = sl_worker_ref(set.workers[i]);
+    }
+    sl_worker_set_release(&set);
+    return status;
+}
+
+// Called under the lock, which makes choosing and claiming one step: only claims add to what a worker holds.
+static enum sl_status try_claim(struct sl_admission *admission, const struct sl_place *place,
+                                const struct sl_demand *demand, const uint64_t *keys, int64_t n_keys,
+                                const struct sl_avoid *avoid, struct sl_claim *claim_out, struct sl_error *err) {
+    struct sl_claim claim = {.demand = *demand};
+    enum sl_status status = choose_decode(admission, demand, avoid, &claim.decode, err);
+    if (status == SL_OK && demand->n_prefill_tokens > 0) {
+        status = choose_prefill(admission, demand, keys, n_keys, avoid, &claim.prefill, err);
+    }
+    // The others' turn matters only now: that a role is missing, everybody in line must hear.
+    if (status == SL_OK && (place != admission->line.next || admission->stats.n_running >= admission->max_running)) {
+        status = SL_AGAIN;
+    }
+    if (status != SL_OK) {
+        sl_worker_unref(&claim.prefill);
+        sl_worker_unref(&claim.decode);
+        return status;
+    }
+    sl_worker_claim(claim.decode, demand->decode_bytes, 0);
+    admission->stats.claimed_bytes += demand->decode_bytes;
+    if (claim.prefill != NULL) {
+        sl_worker_claim(claim.prefill, demand->prefill_bytes, demand->n_prefill_tokens);
+        admission->stats.claimed_bytes += demand->prefill_bytes;
+    }
+    *claim_out = claim;
+    return SL_OK;
+}
+
+enum sl_status sl_admission_claim(struct sl_admission *admission, struct sl_place *place,
+                                  const struct sl_demand *demand, const uint64_t *keys, int64_t n_keys,
+                                  const struct sl_avoid *avoid, int64_t wait_ms, struct sl_claim *claim_out,
+                                  struct sl_error *err) {
+    int64_t deadline_ns = sl_deadline_in_ms(wait_ms);
+    pthread_mutex_lock(&admission->mutex);
+    assert(place->ticket != 0);
+    if (!place->in_line) {
+        line_insert(admission, place);
+    }
+    enum sl_status status;
+    while ((status = try_claim(admission, place, demand, keys, n_keys, avoid, claim_out, err)) == SL_AGAIN) {
+        if (sl_cond_wait_until(&admission->changed, &admission->mutex, deadline_ns) == SL_ERR_DEADLINE) {
+            break;
+        }
+    }
+    if (status == SL_OK) {
+        line_remove(place);
+        admission->stats.n_running++;
+        if (!place->was_admitted) {
+            place->was_admitted = true;
+            place->admitted_ns = sl_now_ns();
+            admission->stats.n_queued--;
+        }
+        pthread_cond_broadcast(&admission->changed); // the next is first now
+    }
+    pthread_mutex_unlock(&admission->mutex);
+    return status;
+}
+
+// Called under the lock.
+static void give_back_prefill(struct sl_admission *admission, struct sl_claim *claim) {
+    if (claim->prefill != NULL) {
+        sl_worker_unclaim(claim->prefill, claim->demand.prefill_bytes, claim->demand.n_prefill_tokens);
+        admission->stats.claimed_bytes -= claim->demand.prefill_bytes;
+        sl_worker_unref(&claim->prefill);
+    }
+}
+
+void sl_admission_release_prefill(struct sl_admission *admission, struct sl_claim *claim) {
+    pthread_mutex_lock(&admission->mutex);
+    give_back_prefill(admission, claim);
+    pthread_cond_broadcast(&admission->changed);
+    pthread_mutex_unlock(&admission->mutex);
+}
+
+void sl_admission_release(struct sl_admission *admission, struct sl_claim *claim) {
+    pthread_mutex_lock(&admission->mutex);
+    give_back_prefill(admission, claim);
+    if (claim->decode != NULL) {
+        sl_worker_unclaim(claim->decode, claim->demand.decode_bytes, 0);
+        admission->stats.claimed_bytes -= claim->demand.decode_bytes;
+        admission->stats.n_running--;
+        sl_worker_unref(&claim->decode);
+    }
+    pthread_cond_broadcast(&admission->changed);
+    pthread_mutex_unlock(&admission->mutex);
+}
+
+void sl_admission_get_stats(struct sl_admission *admission, struct sl_admission_stats *stats_out) {
+    pthread_mutex_lock(&admission->mutex);
+    *stats_out = admission->stats;
+    pthread_mutex_unlock(&admission->mutex);
+}

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: which prefill worker has read a prompt that begins like this one.
+ *
+ * Design: a hash table from prefix key (kvcache/capsule.h, mixed with the recipe) to worker, threaded on one list in
+ *         order of use; at capacity the least recently used entry goes. Memory is taken once and never grows.
+ *         It is a hint: a wrong answer costs time, never correctness. Workers are known by the hash of their name, so
+ *         the index survives their restarts.
+ * Threads: every function from any thread.
+ */
+#ifndef SL_COORDINATOR_AFFINITY_H
+#define SL_COORDINATOR_AFFINITY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+struct sl_affinity;
+
+enum sl_status sl_affinity_create(size_t max_entries, struct sl_affinity **affinity_out, struct sl_error *err);
+void sl_affinity_destroy(struct sl_affinity **affinity);
+
+// `worker` has read the prefixes with these keys; keys[i] covers (i + 1) blocks.
+void sl_affinity_put(struct sl_affinity *affinity, const uint64_t *keys, int64_t n_keys, uint64_t worker);
+
+// Blocks of the longest known prefix, and who read it; 0 when none is known (*worker_out is then 0).
+int64_t sl_affinity_match(struct sl_affinity *affinity, const uint64_t *keys, int64_t n_keys, uint64_t *worker_out);
+
+size_t sl_affinity_size(struct sl_affinity *affinity);
+
+#endif

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: what workers and operators call (proto/sluice/v1/cluster.proto).
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "coordinator/coordinator_internal.h"
+
+static enum sl_status handle_register(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
+                                      struct sl_error *err) {
+    struct sl_coordinator *coordinator = service;
+    const Sluice__V1__WorkerInfo *info = ((const Sluice__V1__RegisterRequest *)request)->worker;
+    if (info == NULL) {
+        return sl_fail(err, SL_ERR_INVALID, "worker: is missing");
+    }
+    enum sl_status status = sl_registry_register(coordinator->registry, info, sl_now_ns(), err);
+    if (status != SL_OK) {
+        return status;
+    }
+    Sluice__V1__RegisterReply reply = SLUICE__V1__REGISTER_REPLY__INIT;
+    reply.heartbeat_ms = coordinator->config.heartbeat_ms;
+    return sl_rpc_call_send(call, &reply.base);
+}
+
+static enum sl_status handle_heartbeat(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
+                                       struct sl_error *err) {
+    struct sl_coordinator *coordinator = service;
+    bool drain = false;
+    enum sl_status status = sl_registry_heartbeat(coordinator->registry, (const Sluice__V1__HeartbeatRequest *)request,
+                                                  sl_now_ns(), &drain, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    char store[SL_ADDRESS_BYTES];
+    sl_registry_store_address(coordinator->registry, 0, store);
+    Sluice__V1__HeartbeatReply reply = SLUICE__V1__HEARTBEAT_REPLY__INIT;
+    reply.drain = drain;
+    reply.kvstore_address = store;
+    return sl_rpc_call_send(call, &reply.base);
+}
+
+static enum sl_status handle_drain(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
+                                   struct sl_error *err) {
+    struct sl_coordinator *coordinator = service;
+    const Sluice__V1__DrainRequest *drain = (const Sluice__V1__DrainRequest *)request;
+    int jobs = 0;
+    enum sl_status status = sl_registry_drain(coordinator->registry, drain->name, drain->undo, &jobs, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    Sluice__V1__DrainReply reply = SLUICE__V1__DRAIN_REPLY__INIT;
+    reply.jobs_running = jobs;
+    return sl_rpc_call_send(call, &reply.base);
+}
+
+static enum sl_status handle_workers(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
+                                     struct sl_error *err) {
+    (void)request;
+    struct sl_coordinator *coordinator = service;
+    struct sl_worker_report *reports = NULL;
+    size_t n_reports = 0;
+    enum sl_status status = sl_registry_report(coordinator->registry, sl_now_ns(), &reports, &n_reports, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    Sluice__V1__WorkerStatus *rows[SL_MAX_WORKERS];
+    for (size_t i = 0; i < n_reports; i++) {
+        rows[i] = &reports[i].status;
+    }
+    struct sl_admission_stats stats;
+    sl_admission_get_stats(coordinator->admission, &stats);
+    Sluice__V1__WorkersReply reply = SLUICE__V1__WORKERS_REPLY__INIT;
+    reply.workers = rows;
+    reply.n_workers = n_reports;
+    reply.jobs_queued = stats.n_queued;
+    reply.jobs_running = stats.n_running;
+    reply.coordinator_leases = stats.claimed_bytes;
+    status = sl_rpc_call_send(call, &reply.base);
+    free(reports);
+    return status;
+}
+
+const struct sl_rpc_method sl_cluster_methods[SL_N_CLUSTER_METHODS] = {
+    {"/sluice.v1.Cluster/RegisterWorker", SL_RPC_UNARY, &sluice__v1__register_request__descriptor, handle_register},
+    {"/sluice.v1.Cluster/Heartbeat", SL_RPC_UNARY, &sluice__v1__heartbeat_request__descriptor, handle_heartbeat},
+    {"/sluice.v1.Cluster/Drain", SL_RPC_UNARY, &sluice__v1__drain_request__descriptor, handle_drain},
+    {"/sluice.v1.Cluster/Workers", SL_RPC_UNARY, &sluice__v1__workers_request__descriptor, handle_workers},
+};

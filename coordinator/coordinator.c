@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: see coordinator.h. Puts the parts together, starts a thread a job, sweeps, and shuts down in order.
+ * Design: destruction is create's reverse, and every part accepts that the ones after it never came to be.
+ */
+#include "coordinator/coordinator.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "coordinator/coordinator_internal.h"
+#include "coordinator/run_job.h"
+#include "proto/descriptors.h"
+
+#define SWEEP_MS        100
+#define SERVER_GRACE_MS 1000 // for handlers that still send last events
+#define MAX_DEADLINE_MS (7 * 24 * 3600 * INT64_C(1000))
+#define SPARE_HANDLERS  256 // above the watchers: heartbeats, Submit, Get
+
+void sl_coordinator_config_init(struct sl_coordinator_config *config) {
+    *config = (struct sl_coordinator_config){
+        .listen = "127.0.0.1:7600",
+        .default_recipe = "full",
+        .max_jobs = 64,
+        .max_queued = 256,
+        .max_watchers = 1024,
+        .heartbeat_ms = 1000,
+        .silence_ms = 3000,
+        .worker_wait_ms = 2500,
+        .max_retries = 2,
+        .deadline_ms = 600000,
+        .retention_ms = 600000,
+        .max_kept_jobs = 1000,
+        .max_kept_bytes = INT64_C(256) << 20,
+        .max_prefixes = 65536,
+    };
+}
+
+// ---- the sweeper ------------------------------------------------------------------------------------------------
+
+// Runs always, whether or not there is any work: what is lost must be found without somebody asking for it.
+static void *sweep(void *arg) {
+    struct sl_coordinator *coordinator = arg;
+    pthread_mutex_lock(&coordinator->mutex);
+    while (!coordinator->swept) {
+        pthread_mutex_unlock(&coordinator->mutex);
+        int64_t now_ns = sl_now_ns();
+        sl_registry_sweep(coordinator->registry, now_ns);
+        sl_jobs_trim(coordinator->jobs, now_ns);
+        pthread_mutex_lock(&coordinator->mutex);
+        int64_t next_ns = now_ns + SWEEP_MS * SL_NS_PER_MS;
+        while (!coordinator->swept &&
+               sl_cond_wait_until(&coordinator->changed, &coordinator->mutex, next_ns) == SL_OK) {
+        }
+    }
+    pthread_mutex_unlock(&coordinator->mutex);
+    return NULL;
+}
+
+// ---- create -----------------------------------------------------------------------------------------------------
+
+static enum sl_status check_config(const struct sl_coordinator_config *config, struct sl_error *err) {
+    if (config->listen == NULL || config->model_dir == NULL) {
+        return sl_fail(err, SL_ERR_INVALID, "coordinator: listen and model must be given");
+    }
+    if (config->max_jobs < 1 || config->max_jobs > 4096 || config->max_queued < 1 || config->max_queued > 4096 ||
+        config->max_watchers < 1 || config->max_watchers > 65536 || config->heartbeat_ms < 10 ||
+        config->silence_ms < 10 || config->max_retries < 0 || config->max_retries > 100 || config->deadline_ms < 1 ||
+        config->deadline_ms > MAX_DEADLINE_MS || config->max_kept_jobs < 1 || config->max_prefixes < 1) {
+        return sl_fail(err, SL_ERR_INVALID, "coordinator: a limit is out of bounds; see sluice-coordinator --help");
+    }
+    struct sl_recipe recipe;
+    enum sl_status status = sl_recipe_parse(config->default_recipe, &recipe, err);
+    if (status != SL_OK) {
+        sl_error_prefix(err, "default recipe");
+    }
+    return status;
+}
+
+static enum sl_status load_model(struct sl_coordinator *coordinator, uint64_t *fingerprint_out, struct sl_error *err) {
+    const char *dir = coordinator->config.model_dir;
+    enum sl_status status = sl_model_config_load(dir, &coordinator->model, err);
+    if (status == SL_OK) {
+        status = sl_tokenizer_load(dir, &coordinator->tokenizer, err);
+    }
+    if (status == SL_OK) {
+        status = sl_model_fingerprint(dir, fingerprint_out, err);
+    }
+    coordinator->rules = (struct sl_request_rules){
+        .tokenizer = coordinator->tokenizer,
+        .model = &coordinator->model,
+        .default_recipe = coordinator->default_recipe,
+        .default_deadline_ms = coordinator->config.deadline_ms,
+        .max_deadline_ms = MAX_DEADLINE_MS,
+    };
+    return status;
+}
+
+static enum sl_status make_parts(struct sl_coordinator *coordinator, uint64_t fingerprint, struct sl_error *err) {
+    const struct sl_coordinator_config *config = &coordinator->config;
+    struct sl_registry_config registry = {.model_fingerprint = fingerprint, .heartbeat_ms = config->heartbeat_ms};
+    struct sl_retention retention = {config->retention_ms, config->max_kept_jobs, config->max_kept_bytes};
+    enum sl_status status = sl_registry_create(&registry, &coordinator->registry, err);
+    if (status == SL_OK) {
+        status = sl_affinity_create((size_t)config->max_prefixes, &coordinator->affinity, err);
+    }
+    if (status == SL_OK) {
+        status = sl_admission_create(coordinator->registry, coordinator->affinity, (int)config->max_jobs,
+                                     (int)config->max_queued, &coordinator->admission, err);
+    }
+    if (status == SL_OK) {
+        status = sl_jobs_create(&retention, &coordinator->jobs, err);
+    }
+    return status;
+}
+
+static enum sl_status start_server(struct sl_coordinator *coordinator, struct sl_error *err) {
+    coordinator->services[0] =
+        (struct sl_rpc_service){"sluice.v1.Inference", sl_inference_methods, SL_N_INFERENCE_METHODS, coordinator};
+    coordinator->services[1] =
+        (struct sl_rpc_service){"sluice.v1.Cluster", sl_cluster_methods, SL_N_CLUSTER_METHODS, coordinator};
+    struct sl_rpc_server_config config = {
+        .listen = coordinator->config.listen,
+        .services = coordinator->services,
+        .n_services = 2,
+        .max_calls = (int)coordinator->config.max_watchers + SPARE_HANDLERS,
+        .file_descriptors = sl_proto_descriptors,
+        .file_descriptors_bytes = sl_proto_descriptors_bytes,
+    };
+    return sl_rpc_server_start(&config, &coordinator->server, err);
+}
+
+enum sl_status sl_coordinator_create(const struct sl_coordinator_config *config,
+                                     struct sl_coordinator **coordinator_out, struct sl_error *err) {
+    enum sl_status status = check_config(config, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    struct sl_coordinator *coordinator = calloc(1, sizeof(*coordinator));
+    char *default_recipe = strdup(config->default_recipe);
+    if (coordinator == NULL || default_recipe == NULL) {
+        free(coordinator);
+        free(default_recipe);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a coordinator");
+    }
+    coordinator->config = *config;
+    coordinator->default_recipe = default_recipe;
+    coordinator->grace_end_ns = SL_NO_DEADLINE;
+    atomic_init(&coordinator->n_watchers, 0);
+    pthread_mutex_init(&coordinator->mutex, NULL);
+    sl_cond_init(&coordinator->changed);
+
+    uint64_t fingerprint = 0;
+    status = load_model(coordinator, &fingerprint, err);
+    if (status == SL_OK) {
+        status = make_parts(coordinator, fingerprint, err);
+    }
+    if (status != SL_OK) {
+        goto err_destroy;
+    }
+    status = sl_thread_start("sweeper", sweep, coordinator, &coordinator->sweeper, err);
+    if (status != SL_OK) {
+        coordinator->swept = true; // there is none to join
+        goto err_destroy;
+    }
+    status = start_server(coordinator, err);
+    if (status != SL_OK) {
+        goto err_destroy;
+    }
+    // Whoever was given strings by pointer: they need not outlive this call.
+    coordinator->config.listen = coordinator->config.model_dir = coordinator->config.default_recipe = NULL;
+    sl_log_info("coordinator", "serving at %s, model %016" PRIx64, sl_coordinator_address(coordinator), fingerprint);
+    *coordinator_out = coordinator;
+    return SL_OK;
+
+err_destroy:
+    sl_coordinator_destroy(&coordinator);
+    return status;
+}
+
+const char *sl_coordinator_address(const struct sl_coordinator *coordinator) {
+    return sl_rpc_server_address(coordinator->server);
+}
+
+// ---- jobs -------------------------------------------------------------------------------------------------------
+
+struct job_thread {
+    struct sl_coordinator *coordinator;
+    struct sl_job *job; // a reference
+};
+
+static void end_thread(struct sl_coordinator *coordinator) {
+    pthread_mutex_lock(&coordinator->mutex);
+    coordinator->n_threads--;
+    pthread_cond_broadcast(&coordinator->changed);
+    pthread_mutex_unlock(&coordinator->mutex);
+}
+
+static void *job_thread(void *arg) {
+    struct job_thread thread = *(struct job_thread *)arg;
+    free(arg);
+    struct sl_coordinator *coordinator = thread.coordinator;
+    struct sl_run_context context = {
+        .registry = coordinator->registry,
+        .admission = coordinator->admission,
+        .affinity = coordinator->affinity,
+        .silence_ms = coordinator->config.silence_ms,
+        .worker_wait_ms = coordinator->config.worker_wait_ms,
+        .max_retries = coordinator->config.max_retries,
+    };
+    sl_run_job(&context, thread.job);
+    sl_job_unref(&thread.job);
+    end_thread(coordinator);
+    return NULL;
+}
+
+// Threads are bounded by the places that admission gives: those in the line and those admitted.
+static enum sl_status start_thread(struct sl_coordinator *coordinator, struct sl_job *job, struct sl_error *err) {
+    struct job_thread *arg = malloc(sizeof(*arg));
+    if (arg == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a job's thread");
+    }
+    *arg = (struct job_thread){coordinator, sl_job_ref(job)};
+    pthread_mutex_lock(&coordinator->mutex);
+    bool stopping = coordinator->stopping;
+    coordinator->n_threads += !stopping;
+    pthread_mutex_unlock(&coordinator->mutex);
+
+    enum sl_status status = SL_OK;
+    if (stopping) {
+        status = sl_fail(err, SL_ERR_PEER_LOST, "the coordinator is shutting down");
+    } else {
+        pthread_t thread;
+        status = sl_thread_start("job", job_thread, arg, &thread, err);
+        if (status == SL_OK) {
+            pthread_detach(thread); // n_threads is waited for instead
+            return SL_OK;
+        }
+        end_thread(coordinator);
+    }
+    sl_job_unref(&arg->job);
+    free(arg);
+    return status;
+}
+
+enum sl_status sl_coordinator_submit(struct sl_coordinator *coordinator, const Sluice__V1__GenerateRequest *request,
+                                     int64_t call_deadline_ns, struct sl_job **job_out, struct sl_error *err) {
+    struct sl_job_spec spec;
+    enum sl_status status = sl_request_check(&coordinator->rules, request, call_deadline_ns, &spec, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    char id[SL_JOB_ID_BYTES];
+    sl_jobs_new_id(coordinator->jobs, id);
+    struct sl_job *job = NULL;
+    status = sl_job_create(id, &spec, &job, err);
+    if (status != SL_OK) {
+        sl_job_spec_cleanup(&spec);
+        return status;
+    }
+    status = sl_admission_enter(coordinator->admission, &job->spec.demand, &job->place, err);
+    if (status != SL_OK) {
+        goto err_unref;
+    }
+    // Into the table before the thread starts, so that a job is found as soon as anything happens to it.
+    sl_jobs_add(coordinator->jobs, job);
+    status = start_thread(coordinator, job, err);
+    if (status != SL_OK) {
+        goto err_remove;
+    }
+    *job_out = job;
+    return SL_OK;
+
+err_remove:
+    sl_admission_leave(coordinator->admission, &job->place);
+    sl_jobs_remove(coordinator->jobs, job);
+err_unref:
+    sl_job_unref(&job);
+    return status;
+}
+
+// ---- stop -------------------------------------------------------------------------------------------------------
+
+void sl_coordinator_stop(struct sl_coordinator *coordinator, int64_t grace_ms) {
+    int64_t grace_end_ns = sl_deadline_in_ms(grace_ms > 0 ? grace_ms : 0);
+    pthread_mutex_lock(&coordinator->mutex);
+    coordinator->stopping = true;
+    if (grace_end_ns < coordinator->grace_end_ns) {
+        coordinator->grace_end_ns = grace_end_ns;
+    }
+    pthread_cond_broadcast(&coordinator->changed);
+    pthread_mutex_unlock(&coordinator->mutex);
+}
+
+// Jobs end by themselves, or by cancellation within the deadlines of their calls: the last wait is bounded by those.
+static void drain(struct sl_coordinator *coordinator) {
+    pthread_mutex_lock(&coordinator->mutex);
+    while (!coordinator->stopping) {
+        (void)sl_cond_wait_until(&coordinator->changed, &coordinator->mutex, SL_NO_DEADLINE);
+    }
+    pthread_mutex_unlock(&coordinator->mutex);
+    sl_rpc_server_set_health(coordinator->server, "", false);
+
+    pthread_mutex_lock(&coordinator->mutex);
+    while (coordinator->n_threads > 0 && sl_now_ns() < coordinator->grace_end_ns) {
+        (void)sl_cond_wait_until(&coordinator->changed, &coordinator->mutex, coordinator->grace_end_ns);
+    }
+    int n_cancelled = coordinator->n_threads;
+    pthread_mutex_unlock(&coordinator->mutex);
+    if (n_cancelled > 0) {
+        sl_log_warn("coordinator", "the grace period is over: cancelling %d jobs", n_cancelled);
+        sl_jobs_cancel_all(coordinator->jobs);
+    }
+    pthread_mutex_lock(&coordinator->mutex);
+    while (coordinator->n_threads > 0) {
+        (void)sl_cond_wait_until(&coordinator->changed, &coordinator->mutex, sl_deadline_in_ms(SWEEP_MS));
+    }
+    pthread_mutex_unlock(&coordinator->mutex);
+}
+
+void sl_coordinator_run(struct sl_coordinator *coordinator) {
+    drain(coordinator);
+    sl_rpc_server_stop(&coordinator->server, SERVER_GRACE_MS);
+    pthread_mutex_lock(&coordinator->mutex);
+    coordinator->served = true;
+    pthread_mutex_unlock(&coordinator->mutex);
+}
+
+void sl_coordinator_destroy(struct sl_coordinator **coordinator_in) {
+    struct sl_coordinator *coordinator = *coordinator_in;
+    if (coordinator == NULL) {
+        return;
+    }
+    if (coordinator->server != NULL && !coordinator->served) {
+        sl_coordinator_stop(coordinator, 0);
+        sl_coordinator_run(coordinator);
+    }
+    pthread_mutex_lock(&coordinator->mutex);
+    bool sweeping = !coordinator->swept && coordinator->jobs != NULL;
+    coordinator->swept = true;
+    pthread_cond_broadcast(&coordinator->changed);
+    pthread_mutex_unlock(&coordinator->mutex);
+    if (sweeping) {
+        pthread_join(coordinator->sweeper, NULL);
+    }
+    sl_jobs_destroy(&coordinator->jobs);
+    sl_admission_destroy(&coordinator->admission);
+    sl_affinity_destroy(&coordinator->affinity);
+    sl_registry_destroy(&coordinator->registry);
+    sl_tokenizer_destroy(&coordinator->tokenizer);
+    free(coordinator->default_recipe);
+    pthread_cond_destroy(&coordinator->changed);
+    pthread_mutex_destroy(&coordinator->mutex);
+    free(coordinator);
+    *coordinator_in = NULL;
+}

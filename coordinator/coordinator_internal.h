@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: what the coordinator's own files share; not for other folders.
+#ifndef SL_COORDINATOR_COORDINATOR_INTERNAL_H
+#define SL_COORDINATOR_COORDINATOR_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "coordinator/admit.h"
+#include "coordinator/affinity.h"
+#include "coordinator/coordinator.h"
+#include "coordinator/jobs.h"
+#include "coordinator/registry.h"
+#include "coordinator/request.h"
+#include "engine/model.h"
+#include "engine/tokenizer.h"
+#include "rpc/rpc.h"
+
+struct sl_coordinator {
+    struct sl_coordinator_config config;
+    char *default_recipe; // owned copy
+    struct sl_model_config model;
+    struct sl_tokenizer *tokenizer;
+    struct sl_request_rules rules;
+    struct sl_registry *registry;
+    struct sl_affinity *affinity;
+    struct sl_admission *admission;
+    struct sl_jobs *jobs;
+    struct sl_rpc_server *server;
+    struct sl_rpc_service services[2];
+    atomic_int n_watchers; // handlers that may stay for long
+
+    pthread_t sweeper;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    bool stopping;        // no new jobs
+    bool swept;           // the sweeper shall end
+    bool served;          // sl_coordinator_run() has done its work
+    int64_t grace_end_ns; // once stopping
+    int n_threads;        // of jobs
+};
+
+/*
+ * Check a request, admit it into the line and start its thread. *job_out is a reference of the caller's.
+ * call_deadline_ns: SL_NO_DEADLINE for Submit.
+ */
+enum sl_status sl_coordinator_submit(struct sl_coordinator *coordinator, const Sluice__V1__GenerateRequest *request,
+                                     int64_t call_deadline_ns, struct sl_job **job_out, struct sl_error *err);
+
+#define SL_N_INFERENCE_METHODS 6
+#define SL_N_CLUSTER_METHODS   4
+extern const struct sl_rpc_method sl_inference_methods[SL_N_INFERENCE_METHODS];
+extern const struct sl_rpc_method sl_cluster_methods[SL_N_CLUSTER_METHODS];
+
+#endif

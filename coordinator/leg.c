@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see leg.h.
+#include "coordinator/leg.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "proto/sluice/v1/worker.pb-c.h"
+
+#define POLL_MS       40  // between looks at everything but the stream
+#define LEASE_CALL_MS 500 // Renew and Release: far less than any lease
+
+bool sl_status_is_lost(enum sl_status status) {
+    return status == SL_ERR_PEER_LOST || status == SL_ERR_PEER_STALE || status == SL_ERR_PEER_CORRUPT;
+}
+
+// ---- leases -----------------------------------------------------------------------------------------------------
+
+// SL_ERR_PEER_STALE when the worker does not know the lease any more. Other failures are left to the stream to notice.
+static enum sl_status renew_if_due(struct sl_lease *lease, struct sl_error *err) {
+    int64_t now_ns = sl_now_ns();
+    if (lease->worker == NULL || now_ns < lease->renew_ns) {
+        return SL_OK;
+    }
+    Sluice__V1__RenewRequest request = SLUICE__V1__RENEW_REQUEST__INIT;
+    request.lease_id = lease->id;
+    ProtobufCMessage *message = NULL;
+    struct sl_error why = {0};
+    enum sl_status status =
+        sl_rpc_unary(sl_worker_channel(lease->worker), "/sluice.v1.Decode/Renew", &request.base,
+                     &sluice__v1__renew_reply__descriptor, sl_deadline_in_ms(LEASE_CALL_MS), NULL, &message, &why);
+    if (status == SL_OK) {
+        int64_t granted_ms = ((Sluice__V1__RenewReply *)message)->lease_ms;
+        lease->lease_ms = granted_ms > 0 ? granted_ms : lease->lease_ms;
+        protobuf_c_message_free_unpacked(message, NULL);
+    }
+    lease->renew_ns = sl_now_ns() + lease->lease_ms * SL_NS_PER_MS / 3;
+    if (status == SL_ERR_NOT_FOUND || status == SL_ERR_PEER_STALE) {
+        return sl_fail(err, SL_ERR_PEER_STALE, "%s has given up the lease: %.200s", sl_worker_name(lease->worker),
+                       why.text);
+    }
+    return SL_OK;
+}
+
+bool sl_lease_release(struct sl_lease *lease, const char *job_id) {
+    if (lease->worker == NULL) {
+        return true;
+    }
+    Sluice__V1__ReleaseRequest request = SLUICE__V1__RELEASE_REQUEST__INIT;
+    request.lease_id = lease->id;
+    struct sl_error err = {0};
+    enum sl_status status =
+        sl_rpc_unary(sl_worker_channel(lease->worker), "/sluice.v1.Decode/Release", &request.base,
+                     &sluice__v1__release_reply__descriptor, sl_deadline_in_ms(LEASE_CALL_MS), NULL, NULL, &err);
+    if (status != SL_OK && status != SL_ERR_NOT_FOUND) {
+        sl_log_warn("job", "job=%s lease=%s could not be released at %s, which will do so by itself: %s", job_id,
+                    lease->id, sl_worker_name(lease->worker), err.text);
+        sl_worker_suspect(lease->worker);
+    }
+    lease->worker = NULL;
+    return status == SL_OK || status == SL_ERR_NOT_FOUND;
+}
+
+// ---- legs -------------------------------------------------------------------------------------------------------
+
+enum sl_status sl_leg_open(struct sl_leg *leg, const char *path, const ProtobufCMessage *request,
+                           const ProtobufCMessageDescriptor *reply_type, int64_t deadline_ns, struct sl_error *err) {
+    leg->heard_ns = sl_now_ns();
+    return sl_rpc_stream_open(sl_worker_channel(leg->worker), path, request, reply_type, deadline_ns, NULL,
+                              &leg->stream, err);
+}
+
+void sl_leg_close(struct sl_leg *leg) {
+    sl_rpc_stream_close(&leg->stream);
+}
+
+static enum sl_status check_surroundings(struct sl_leg *leg, struct sl_error *err) {
+    enum sl_status status = sl_job_interrupted(leg->job, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    if (sl_worker_is_lost(leg->worker)) {
+        return sl_fail(err, SL_ERR_PEER_LOST, "%s was lost", sl_worker_name(leg->worker));
+    }
+    if (leg->peer != NULL && sl_worker_is_lost(leg->peer)) {
+        return sl_fail(err, SL_ERR_PEER_LOST, "%s was lost", sl_worker_name(leg->peer));
+    }
+    if (leg->lease != NULL) {
+        status = renew_if_due(leg->lease, err);
+        return leg->lease_is_vital ? status : SL_OK;
+    }
+    return SL_OK;
+}
+
+// What ended the stream, seen from the job. `why` has the worker's words.
+static enum sl_status classify(struct sl_leg *leg, enum sl_status status, const struct sl_error *why,
+                               struct sl_error *err) {
+    const char *name = sl_worker_name(leg->worker);
+    switch (status) {
+    case SL_ERR_NOT_FOUND: // the orderly end of the stream, or a lease that the worker does not know
+        return sl_fail(err, SL_ERR_PEER_LOST, "%s ended the call without a result %.200s", name, why->text);
+    case SL_ERR_CANCELLED: // not by us: we do not read on after that
+        return sl_fail(err, SL_ERR_PEER_LOST, "%s gave the call up: %.200s", name, why->text);
+    case SL_ERR_DEADLINE:
+        if (sl_job_interrupted(leg->job, err) == SL_ERR_DEADLINE) {
+            return SL_ERR_DEADLINE;
+        }
+        sl_worker_suspect(leg->worker);
+        return sl_fail(err, SL_ERR_PEER_LOST, "%s did not answer in time", name);
+    case SL_ERR_PEER_LOST:
+        sl_worker_suspect(leg->worker);
+        return sl_fail(err, SL_ERR_PEER_LOST, "%s lost: %.200s", name, why->text);
+    default:
+        return sl_fail(err, status, "%s: %.300s", name, why->text);
+    }
+}
+
+enum sl_status sl_leg_next(struct sl_leg *leg, ProtobufCMessage **message_out, struct sl_error *err) {
+    for (;;) {
+        enum sl_status status = check_surroundings(leg, err);
+        if (status != SL_OK) {
+            return status;
+        }
+        struct sl_error why = {0};
+        status = sl_rpc_stream_next(leg->stream, POLL_MS, message_out, &why);
+        if (status == SL_OK) {
+            leg->heard_ns = sl_now_ns();
+            return SL_OK;
+        }
+        if (status != SL_AGAIN) {
+            return classify(leg, status, &why, err);
+        }
+        int64_t silent_ms = (sl_now_ns() - leg->heard_ns) / SL_NS_PER_MS;
+        if (silent_ms > leg->silence_ms) {
+            sl_worker_suspect(leg->worker);
+            return sl_fail(err, SL_ERR_PEER_LOST, "%s lost: silent for %" PRId64 " ms", sl_worker_name(leg->worker),
+                           silent_ms);
+        }
+    }
+}

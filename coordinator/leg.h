@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: one call to a worker on behalf of a job, watched from all sides while it runs.
+ *
+ * Design: whoever waits for a leg also looks, every few tens of milliseconds, whether the job was cancelled or ran out
+ *         of time, whether a worker of the job was lost, whether the lease wants to be renewed, and for how long the
+ *         leg has been silent. What ends a leg early is one of three:
+ *
+ *           SL_ERR_CANCELLED, SL_ERR_DEADLINE                  the job must not go on
+ *           SL_ERR_PEER_LOST, _PEER_STALE, _PEER_CORRUPT       this attempt is lost, another one may succeed
+ *           anything else                                      the worker refuses; another one would too
+ *
+ * Threads: a leg and a lease are used by the job's thread only.
+ */
+#ifndef SL_COORDINATOR_LEG_H
+#define SL_COORDINATOR_LEG_H
+
+#include "coordinator/job.h"
+#include "coordinator/registry.h"
+#include "rpc/rpc.h"
+
+// A decode worker's promise to hold memory for the job.
+struct sl_lease {
+    struct sl_worker *worker; // not owned; NULL: there is no lease
+    char id[128];
+    int64_t lease_ms;
+    int64_t renew_ns; // when it is to be renewed next
+};
+
+struct sl_leg {
+    struct sl_job *job;
+    struct sl_worker *worker; // whose call it is; not owned
+    struct sl_worker *peer;   // without whom it is pointless; may be NULL
+    struct sl_lease *lease;   // to keep alive; may be NULL
+    bool lease_is_vital;      // the leg is pointless without it
+    int64_t silence_ms;
+    int64_t heard_ns;
+    struct sl_rpc_stream *stream;
+};
+
+// A unary method looks the same on the wire: read one message and close.
+enum sl_status sl_leg_open(struct sl_leg *leg, const char *path, const ProtobufCMessage *request,
+                           const ProtobufCMessageDescriptor *reply_type, int64_t deadline_ns, struct sl_error *err);
+enum sl_status sl_leg_next(struct sl_leg *leg, ProtobufCMessage **message_out, struct sl_error *err);
+void sl_leg_close(struct sl_leg *leg); // cancels what still runs
+
+/*
+ * Give the memory back, waiting briefly. False when the worker could not be told: its reaper will do it when the lease
+ * ends; the worker is then suspected.
+ */
+bool sl_lease_release(struct sl_lease *lease, const char *job_id);
+
+bool sl_status_is_lost(enum sl_status status); // another attempt may succeed
+
+#endif

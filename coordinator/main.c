@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: sluice-coordinator: options, signals, and coordinator.h between them.
+#include <pthread.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/config.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "coordinator/coordinator.h"
+#include "rpc/rpc.h"
+
+struct options {
+    struct sl_coordinator_config coordinator;
+    int64_t grace_ms;
+    const char *log;
+};
+
+#define FIELD(name) offsetof(struct options, coordinator.name)
+
+static const struct sl_option options[] = {
+    {"listen", 'l', SL_OPTION_STRING, "127.0.0.1:7600", "HOST:PORT", "where clients and workers connect", FIELD(listen),
+     0, 0},
+    {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "the cluster's model folder (the weights are not loaded)",
+     FIELD(model_dir), 0, 0},
+    {"recipe", 'r', SL_OPTION_STRING, "full", "RECIPE", "of requests that name none", FIELD(default_recipe), 0, 0},
+    {"max-jobs", 0, SL_OPTION_INT, "64", "N", "jobs admitted at once", FIELD(max_jobs), 1, 4096},
+    {"queue", 0, SL_OPTION_INT, "256", "N", "jobs that may wait; more are refused with a hint when to retry",
+     FIELD(max_queued), 1, 4096},
+    {"max-watchers", 0, SL_OPTION_INT, "1024", "N", "Generate, Watch and Cancel calls at once", FIELD(max_watchers), 1,
+     65536},
+    {"heartbeat", 0, SL_OPTION_DURATION, "1s", "TIME", "of workers; after two missed ones a worker is lost",
+     FIELD(heartbeat_ms), 10, 60000},
+    {"prefill-timeout", 0, SL_OPTION_DURATION, "3s", "TIME", "a prefill or decode call that is silent so long is lost",
+     FIELD(silence_ms), 10, 600000},
+    {"worker-wait", 0, SL_OPTION_DURATION, "2500ms", "TIME", "how long a job waits for a role without a ready worker",
+     FIELD(worker_wait_ms), 0, 600000},
+    {"retries", 0, SL_OPTION_INT, "2", "N", "workers that a job may lose before it fails", FIELD(max_retries), 0, 100},
+    {"deadline", 0, SL_OPTION_DURATION, "10m", "TIME", "of jobs that set none", FIELD(deadline_ms), 1, 604800000},
+    {"job-retention", 0, SL_OPTION_DURATION, "10m", "TIME", "how long an ended job can still be watched",
+     FIELD(retention_ms), 0, 604800000},
+    {"kept-jobs", 0, SL_OPTION_INT, "1000", "N", "ended jobs kept at most", FIELD(max_kept_jobs), 1, 1000000},
+    {"kept-bytes", 0, SL_OPTION_SIZE, "256M", "BYTES", "memory for the events of ended jobs", FIELD(max_kept_bytes), 1,
+     1e15},
+    {"prefixes", 0, SL_OPTION_INT, "65536", "N", "entries of the index of who has read what", FIELD(max_prefixes), 1,
+     1 << 28},
+    {"grace", 0, SL_OPTION_DURATION, "30s", "TIME", "for running jobs after SIGTERM; a second signal ends it",
+     offsetof(struct options, grace_ms), 0, 86400000},
+    {"log", 0, SL_OPTION_STRING, "info", "FILTER", "level, or level,component=level,...", offsetof(struct options, log),
+     0, 0},
+};
+
+static const struct sl_program program = {
+    .name = "sluice-coordinator",
+    .usage = "--model DIR [options]",
+    .summary = "Admit, route and follow the jobs of a Sluice cluster.",
+    .epilog = "Prints one line, `ready rpc=HOST:PORT`, on standard output when it serves.",
+    .options = options,
+    .n_options = sizeof(options) / sizeof(options[0]),
+};
+
+struct stopper {
+    sigset_t signals;
+    struct sl_coordinator *coordinator;
+    int64_t grace_ms;
+};
+
+// The first signal begins the grace period, any further one ends it.
+static void *wait_for_signals(void *arg) {
+    struct stopper *stopper = arg;
+    int64_t grace_ms = stopper->grace_ms;
+    for (;;) {
+        int number;
+        if (sigwait(&stopper->signals, &number) == 0) {
+            sl_log_info("coordinator", "%s: stopping", strsignal(number));
+            sl_coordinator_stop(stopper->coordinator, grace_ms);
+            grace_ms = 0;
+        }
+    }
+    return NULL;
+}
+
+static enum sl_status serve(const struct options *chosen, struct sl_error *err) {
+    struct stopper stopper = {.grace_ms = chosen->grace_ms};
+    sigemptyset(&stopper.signals);
+    sigaddset(&stopper.signals, SIGTERM);
+    sigaddset(&stopper.signals, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &stopper.signals, NULL); // before any thread exists, so that all inherit it
+
+    sl_rpc_init();
+    enum sl_status status = sl_coordinator_create(&chosen->coordinator, &stopper.coordinator, err);
+    if (status == SL_OK) {
+        pthread_t thread;
+        status = sl_thread_start("signals", wait_for_signals, &stopper, &thread, err);
+        if (status == SL_OK) {
+            printf("ready rpc=%s\n", sl_coordinator_address(stopper.coordinator));
+            fflush(stdout);
+            sl_coordinator_run(stopper.coordinator);
+            pthread_cancel(thread); // sigwait() is where it is
+            pthread_join(thread, NULL);
+        }
+        sl_coordinator_destroy(&stopper.coordinator);
+    }
+    sl_rpc_shutdown();
+    return status;
+}
+
+int main(int argc, char **argv) {
+    struct options chosen;
+    memset(&chosen, 0, sizeof(chosen));
+    sl_coordinator_config_init(&chosen.coordinator);
+    struct sl_error err = {0};
+    int first;
+    enum sl_status status = sl_config_parse(&program, argc, argv, &chosen, &first, &err);
+    if (status == SL_ERR_CANCELLED) {
+        return 0;
+    }
+    if (status == SL_OK && first < argc) {
+        status = sl_fail(&err, SL_ERR_INVALID, "unexpected argument '%s'", argv[first]);
+    }
+    if (status == SL_OK && chosen.coordinator.model_dir == NULL) {
+        status = sl_fail(&err, SL_ERR_INVALID, "--model DIR is needed");
+    }
+    if (status == SL_OK) {
+        status = sl_log_configure(chosen.log, &err);
+    }
+    if (status != SL_OK) {
+        fprintf(stderr, "sluice-coordinator: %s\n", err.text);
+        return 2;
+    }
+    sl_log_set_process("coordinator");
+    status = serve(&chosen, &err);
+    if (status != SL_OK) {
+        fprintf(stderr, "sluice-coordinator: %s\n", err.text);
+        return 1;
+    }
+    return 0;
+}

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see request.h. One function a field.
+#include "coordinator/request.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "kvcache/capsule.h"
+
+#define DEFAULT_NEW_TOKENS 128
+// More keys would find longer prefixes of very long prompts, at a cost for every prompt.
+#define MAX_PREFIX_KEYS 512
+
+static enum sl_status check_tokens(const struct sl_request_rules *rules, const Sluice__V1__TokenIds *ids,
+                                   struct sl_job_spec *spec, struct sl_error *err) {
+    if (ids == NULL || ids->n_ids == 0) {
+        return sl_fail(err, SL_ERR_INVALID, "tokens: the prompt is empty");
+    }
+    for (size_t i = 0; i < ids->n_ids; i++) {
+        if (ids->ids[i] < 0 || ids->ids[i] >= rules->model->n_vocab) {
+            return sl_fail(err, SL_ERR_INVALID, "tokens: ids[%zu] is %d, must be 0 to %d", i, ids->ids[i],
+                           rules->model->n_vocab - 1);
+        }
+    }
+    spec->tokens = malloc(ids->n_ids * sizeof(*spec->tokens));
+    if (spec->tokens == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a prompt of %zu tokens", ids->n_ids);
+    }
+    memcpy(spec->tokens, ids->ids, ids->n_ids * sizeof(*spec->tokens));
+    spec->n_tokens = (int64_t)ids->n_ids;
+    return SL_OK;
+}
+
+static enum sl_status check_text(const struct sl_request_rules *rules, const char *text, struct sl_job_spec *spec,
+                                 struct sl_error *err) {
+    if (text == NULL || text[0] == '\0') {
+        return sl_fail(err, SL_ERR_INVALID, "text: the prompt is empty");
+    }
+    size_t n_tokens = 0;
+    enum sl_status status =
+        sl_tokenizer_encode(rules->tokenizer, text, strlen(text), true, &spec->tokens, &n_tokens, err);
+    if (status != SL_OK) {
+        sl_error_prefix(err, "text");
+        return status;
+    }
+    spec->n_tokens = (int64_t)n_tokens;
+    return n_tokens > 0 ? SL_OK : sl_fail(err, SL_ERR_INVALID, "text: the prompt has no tokens");
+}
+
+static enum sl_status check_prompt(const struct sl_request_rules *rules, const Sluice__V1__GenerateRequest *request,
+                                   struct sl_job_spec *spec, struct sl_error *err) {
+    switch (request->prompt_case) {
+    case SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT:
+        return check_text(rules, request->text, spec, err);
+    case SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS:
+        return check_tokens(rules, request->tokens, spec, err);
+    default:
+        return sl_fail(err, SL_ERR_INVALID, "prompt: neither text nor tokens given");
+    }
+}
+
+static enum sl_status check_length(const struct sl_request_rules *rules, const Sluice__V1__GenerateRequest *request,
+                                   struct sl_job_spec *spec, struct sl_error *err) {
+    spec->max_new_tokens = DEFAULT_NEW_TOKENS;
+    if (request->max_new_tokens_present_case == SLUICE__V1__GENERATE_REQUEST__MAX_NEW_TOKENS_PRESENT_MAX_NEW_TOKENS) {
+        spec->max_new_tokens = request->max_new_tokens;
+    }
+    if (spec->max_new_tokens < 1) {
+        return sl_fail(err, SL_ERR_INVALID, "max_new_tokens: is %d, must be at least 1", spec->max_new_tokens);
+    }
+    if (spec->n_tokens + spec->max_new_tokens > rules->model->max_positions) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "max_new_tokens: %" PRId64 " prompt tokens and %d new ones exceed the model's %" PRId64
+                       " positions",
+                       spec->n_tokens, spec->max_new_tokens, rules->model->max_positions);
+    }
+    return SL_OK;
+}
+
+static enum sl_status check_sampling(const Sluice__V1__Sampling *sampling, struct sl_job_spec *spec,
+                                     struct sl_error *err) {
+    spec->sampling = (struct sl_sampling){.top_p = 1, .repetition_penalty = 1};
+    if (sampling != NULL) {
+        spec->sampling.temperature = sampling->temperature;
+        spec->sampling.top_k = sampling->top_k;
+        spec->sampling.seed = sampling->seed;
+        spec->sampling.n_logprobs = sampling->logprobs;
+        if (sampling->top_p_present_case == SLUICE__V1__SAMPLING__TOP_P_PRESENT_TOP_P) {
+            spec->sampling.top_p = sampling->top_p;
+        }
+        if (sampling->repetition_penalty_present_case ==
+            SLUICE__V1__SAMPLING__REPETITION_PENALTY_PRESENT_REPETITION_PENALTY) {
+            spec->sampling.repetition_penalty = sampling->repetition_penalty;
+        }
+    }
+    enum sl_status status = sl_sampling_check(&spec->sampling, err);
+    if (status != SL_OK) {
+        sl_error_prefix(err, "sampling");
+    }
+    return status;
+}
+
+static enum sl_status check_stops(const Sluice__V1__GenerateRequest *request, struct sl_job_spec *spec,
+                                  struct sl_error *err) {
+    if (request->n_stop > SL_MAX_STOPS) {
+        return sl_fail(err, SL_ERR_INVALID, "stop: %zu strings, at most %d", request->n_stop, SL_MAX_STOPS);
+    }
+    for (size_t i = 0; i < request->n_stop; i++) {
+        size_t n_bytes = strlen(request->stop[i]);
+        if (n_bytes < 1 || n_bytes > SL_MAX_STOP_BYTES) {
+            return sl_fail(err, SL_ERR_INVALID, "stop: string %zu has %zu bytes, must be 1 to %d", i, n_bytes,
+                           SL_MAX_STOP_BYTES);
+        }
+        if (!sl_utf8_valid(request->stop[i], n_bytes, NULL)) {
+            return sl_fail(err, SL_ERR_INVALID, "stop: string %zu is not UTF-8", i);
+        }
+        spec->stop[spec->n_stop] = strdup(request->stop[i]);
+        if (spec->stop[spec->n_stop] == NULL) {
+            return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for stop strings");
+        }
+        spec->n_stop++;
+    }
+    return SL_OK;
+}
+
+static enum sl_status check_label(const char *label, struct sl_job_spec *spec, struct sl_error *err) {
+    size_t n_bytes = strlen(label);
+    if (n_bytes > SL_MAX_LABEL) {
+        return sl_fail(err, SL_ERR_INVALID, "label: %zu bytes, at most %d", n_bytes, SL_MAX_LABEL);
+    }
+    if (!sl_utf8_valid(label, n_bytes, NULL)) {
+        return sl_fail(err, SL_ERR_INVALID, "label: is not UTF-8");
+    }
+    strcpy(spec->label, label);
+    return SL_OK;
+}
+
+static enum sl_status check_deadline(const struct sl_request_rules *rules, int64_t deadline_ms,
+                                     int64_t call_deadline_ns, struct sl_job_spec *spec, struct sl_error *err) {
+    if (deadline_ms < 0 || deadline_ms > rules->max_deadline_ms) {
+        return sl_fail(err, SL_ERR_INVALID, "deadline_ms: is %" PRId64 ", must be 0 (the default) to %" PRId64,
+                       deadline_ms, rules->max_deadline_ms);
+    }
+    spec->deadline_ns = sl_deadline_in_ms(deadline_ms > 0 ? deadline_ms : rules->default_deadline_ms);
+    if (call_deadline_ns < spec->deadline_ns) {
+        spec->deadline_ns = call_deadline_ns;
+    }
+    return SL_OK;
+}
+
+// The recipe, what the job needs under it, and the keys by which a part of its capsule may be found.
+static enum sl_status check_recipe(const struct sl_request_rules *rules, const char *text, struct sl_job_spec *spec,
+                                   struct sl_error *err) {
+    struct sl_recipe recipe;
+    enum sl_status status = sl_recipe_parse(text[0] != '\0' ? text : rules->default_recipe, &recipe, err);
+    struct sl_kv_geometry geometry = sl_model_geometry(rules->model);
+    if (status == SL_OK) {
+        status = sl_demand_make(&recipe, &geometry, spec->n_tokens, spec->max_new_tokens, &spec->demand, err);
+    }
+    if (status != SL_OK) {
+        sl_error_prefix(err, "recipe");
+        return status;
+    }
+    sl_recipe_format(&recipe, spec->recipe, sizeof(spec->recipe));
+    // K and V, two bytes an element.
+    spec->full_bytes = spec->n_tokens * geometry.n_layers * geometry.n_kv_heads * geometry.head_dim * 2 * 2;
+
+    int64_t max_keys = spec->n_tokens / SL_PREFIX_BLOCK;
+    max_keys = max_keys < MAX_PREFIX_KEYS ? max_keys : MAX_PREFIX_KEYS;
+    spec->keys = malloc((size_t)(max_keys + 1) * sizeof(*spec->keys));
+    if (spec->keys == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for prefix keys");
+    }
+    spec->n_keys = sl_prefix_keys(spec->tokens, spec->n_tokens, spec->keys, max_keys);
+    uint64_t fingerprint = sl_recipe_fingerprint(&recipe); // a cache made by one recipe is of no use to another
+    for (int64_t i = 0; i < spec->n_keys; i++) {
+        spec->keys[i] ^= fingerprint;
+    }
+    return SL_OK;
+}
+
+enum sl_status sl_request_check(const struct sl_request_rules *rules, const Sluice__V1__GenerateRequest *request,
+                                int64_t call_deadline_ns, struct sl_job_spec *spec_out, struct sl_error *err) {
+    struct sl_job_spec spec = {.submitted_ns = sl_now_ns()};
+    enum sl_status status = check_label(request->label, &spec, err);
+    if (status == SL_OK) {
+        status = check_deadline(rules, request->deadline_ms, call_deadline_ns, &spec, err);
+    }
+    if (status == SL_OK) {
+        status = check_sampling(request->sampling, &spec, err);
+    }
+    if (status == SL_OK) {
+        status = check_stops(request, &spec, err);
+    }
+    if (status == SL_OK) {
+        status = check_prompt(rules, request, &spec, err);
+    }
+    if (status == SL_OK) {
+        status = check_length(rules, request, &spec, err);
+    }
+    if (status == SL_OK) {
+        status = check_recipe(rules, request->recipe, &spec, err);
+    }
+    if (status != SL_OK) {
+        sl_job_spec_cleanup(&spec);
+        return status;
+    }
+    *spec_out = spec;
+    return SL_OK;
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see route.h.
+#include "coordinator/route.h"
+
+#include <string.h>
+
+#include "base/hash.h"
+
+// Avoided workers count only when every ready one is avoided.
+static bool must_avoid(const struct sl_route_view *views, int n_views) {
+    for (int i = 0; i < n_views; i++) {
+        if (views[i].ready && !views[i].avoid) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool can_take(const struct sl_route_view *view, bool no_avoided, int64_t need_bytes) {
+    return view->ready && !(no_avoided && view->avoid) && view->jobs < view->max_jobs &&
+           need_bytes <= view->capacity_bytes - view->claimed_bytes;
+}
+
+// Between equal costs: fewer jobs now, then fewer ever, then the name.
+static bool ties_before(const struct sl_route_view *a, const struct sl_route_view *b) {
+    if (a->jobs != b->jobs) {
+        return a->jobs < b->jobs;
+    }
+    if (a->jobs_ever != b->jobs_ever) {
+        return a->jobs_ever < b->jobs_ever;
+    }
+    return strcmp(a->name, b->name) < 0;
+}
+
+static double prefill_cost(const struct sl_route_view *view, int64_t n_tokens) {
+    int64_t unread = n_tokens - view->matched_tokens;
+    return (double)view->claimed_tokens + (double)(unread > 0 ? unread : 0);
+}
+
+static double decode_cost(const struct sl_route_view *view, int64_t need_bytes) {
+    return ((double)view->claimed_bytes + (double)need_bytes) / (double)(view->capacity_bytes + 1);
+}
+
+int sl_route_prefill(const struct sl_route_view *views, int n_views, int64_t n_tokens, int64_t need_bytes) {
+    bool no_avoided = must_avoid(views, n_views);
+    int best = -1;
+    double best_cost = 0;
+    for (int i = 0; i < n_views; i++) {
+        if (!can_take(&views[i], no_avoided, need_bytes)) {
+            continue;
+        }
+        double cost = prefill_cost(&views[i], n_tokens);
+        if (best < 0 || cost < best_cost || (cost == best_cost && ties_before(&views[i], &views[best]))) {
+            best = i;
+            best_cost = cost;
+        }
+    }
+    return best;
+}
+
+int sl_route_decode(const struct sl_route_view *views, int n_views, int64_t need_bytes) {
+    bool no_avoided = must_avoid(views, n_views);
+    int best = -1;
+    double best_cost = 0;
+    for (int i = 0; i < n_views; i++) {
+        if (!can_take(&views[i], no_avoided, need_bytes)) {
+            continue;
+        }
+        double cost = decode_cost(&views[i], need_bytes);
+        if (best < 0 || cost < best_cost || (cost == best_cost && ties_before(&views[i], &views[best]))) {
+            best = i;
+            best_cost = cost;
+        }
+    }
+    return best;
+}
+
+int sl_route_store(const struct sl_route_view *views, int n_views, uint64_t key) {
+    int best = -1;
+    uint64_t best_weight = 0;
+    for (int i = 0; i < n_views; i++) {
+        if (!views[i].ready) {
+            continue;
+        }
+        uint64_t weight = sl_hash(views[i].name, strlen(views[i].name), key);
+        if (best < 0 || weight > best_weight) {
+            best = i;
+            best_weight = weight;
+        }
+    }
+    return best;
+}
+
+int sl_route_count_ready(const struct sl_route_view *views, int n_views) {
+    int n_ready = 0;
+    for (int i = 0; i < n_views; i++) {
+        n_ready += views[i].ready;
+    }
+    return n_ready;
+}
+
+int64_t sl_route_largest(const struct sl_route_view *views, int n_views) {
+    int64_t largest = 0;
+    for (int i = 0; i < n_views; i++) {
+        if (views[i].ready && views[i].capacity_bytes > largest) {
+            largest = views[i].capacity_bytes;
+        }
+    }
+    return largest;
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: who does it? Pure functions over a snapshot of the workers: the same snapshot gives the same answer.
+ *
+ * Design: prefill   the worker that will have read the prompt first: tokens already promised to it, plus the tokens of
+ *                   this prompt that it has not seen. Both terms are in tokens, so neither needs a weight, and a worker
+ *                   that everybody's prefix points to stops being attractive as soon as its line is longer than the
+ *                   prefix is.
+ *         decode    the worker whose arena will be the least full with this job in it.
+ *         store     rendezvous hashing: prompts with the same beginning meet in the same store, and when a store comes
+ *                   or goes only its own share moves.
+ *         Ties go to the worker that was given the fewest jobs so far, so that an idle cluster takes turns.
+ */
+#ifndef SL_COORDINATOR_ROUTE_H
+#define SL_COORDINATOR_ROUTE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct sl_route_view {
+    const char *name;
+    bool ready;             // neither draining nor lost nor suspected
+    bool avoid;             // failed this job before: only if nobody else is ready
+    int64_t capacity_bytes; // of the arena
+    int64_t claimed_bytes;  // promised to admitted jobs
+    int64_t claimed_tokens; // still to be read (prefill)
+    int64_t matched_tokens; // of this job's prompt that it has read before (prefill)
+    int jobs, max_jobs;     // admitted to it now
+    int64_t jobs_ever;
+};
+
+// All return an index, or -1 when nobody can take it now.
+int sl_route_prefill(const struct sl_route_view *views, int n_views, int64_t n_tokens, int64_t need_bytes);
+int sl_route_decode(const struct sl_route_view *views, int n_views, int64_t need_bytes);
+int sl_route_store(const struct sl_route_view *views, int n_views, uint64_t key);
+
+int sl_route_count_ready(const struct sl_route_view *views, int n_views);
+
+// The largest arena that takes jobs, 0 when there is none: what is above it fits never.
+int64_t sl_route_largest(const struct sl_route_view *views, int n_views);
+
+#endif

@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: see run_job.h. Read from the bottom up: sl_run_job(), attempt(), and its four steps.
+ * Invariants: whatever a step takes is in struct run and given back by give_back(), whatever happened in between.
+ *             A final state is entered when nothing is held.
+ */
+#include "coordinator/run_job.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "coordinator/leg.h"
+#include "coordinator/run_report.h"
+#include "proto/sluice/v1/worker.pb-c.h"
+
+#define CLAIM_WAIT_MS    40   // between looks at the job while it is in the line
+#define RESERVE_MS       2000 // a decode worker that cannot grant memory within this is lost
+#define RESERVE_AGAIN_MS 150  // pause after a decode worker had no memory after all
+
+struct run {
+    const struct sl_run_context *context;
+    struct sl_job *job;
+    struct sl_run_report report;
+    int64_t retries;
+    bool hopeless; // another attempt would not help
+    struct sl_avoid avoid;
+    // Of the current attempt.
+    struct sl_claim claim;
+    struct sl_lease lease;
+    Sluice__V1__Grant *grant;
+    bool decode_done;
+};
+
+static Sluice__V1__TokenIds token_ids(const int32_t *ids, int64_t n) {
+    Sluice__V1__TokenIds message = SLUICE__V1__TOKEN_IDS__INIT;
+    message.ids = (int32_t *)ids;
+    message.n_ids = (size_t)n;
+    return message;
+}
+
+static void avoid_worker(struct run *run, const struct sl_worker *worker) {
+    if (run->avoid.n < SL_MAX_AVOIDED) {
+        run->avoid.workers[run->avoid.n++] = worker;
+    }
+}
+
+// ---- step 1: workers --------------------------------------------------------------------------------------------
+
+/*
+ * Stand in the line until there is room. While a role has no worker that is ready, wait only as long as a worker takes
+ * to be restarted: then the client must hear that the cluster cannot do it.
+ */
+static enum sl_status claim_workers(struct run *run, struct sl_error *err) {
+    const struct sl_job_spec *spec = &run->job->spec;
+    int64_t missing_since_ns = 0;
+    for (;;) {
+        enum sl_status status = sl_job_interrupted(run->job, err);
+        if (status != SL_OK) {
+            return status;
+        }
+        status = sl_admission_claim(run->context->admission, &run->job->place, &spec->demand, spec->keys, spec->n_keys,
+                                    &run->avoid, CLAIM_WAIT_MS, &run->claim, err);
+        if (status == SL_AGAIN) {
+            missing_since_ns = 0;
+        } else if (status == SL_ERR_PEER_LOST) {
+            int64_t now_ns = sl_now_ns();
+            missing_since_ns = missing_since_ns == 0 ? now_ns : missing_since_ns;
+            if (now_ns - missing_since_ns > run->context->worker_wait_ms * SL_NS_PER_MS) {
+                run->hopeless = true;
+                return status;
+            }
+            sl_sleep_ms(CLAIM_WAIT_MS);
+        } else {
+            return status;
+        }
+    }
+}
+
+// ---- step 2: memory for the capsule -----------------------------------------------------------------------------
+
+static enum sl_status reserve(struct run *run, struct sl_error *err) {
+    const struct sl_demand *demand = &run->job->spec.demand;
+    Sluice__V1__ReserveRequest request = SLUICE__V1__RESERVE_REQUEST__INIT;
+    request.job_id = run->job->id;
+    request.capsule_bytes = demand->capsule_bytes;
+    request.session_bytes = demand->decode_bytes - demand->capsule_bytes;
+    request.recipe = run->job->spec.recipe;
+    int64_t deadline_ns = sl_deadline_in_ms(RESERVE_MS);
+    deadline_ns = deadline_ns < run->job->spec.deadline_ns ? deadline_ns : run->job->spec.deadline_ns;
+
+    // A grant that is made after we stopped listening goes back when its lease ends.
+    struct sl_leg leg = {.job = run->job, .worker = run->claim.decode, .silence_ms = RESERVE_MS};
+    ProtobufCMessage *message = NULL;
+    enum sl_status status =
+        sl_leg_open(&leg, "/sluice.v1.Decode/Reserve", &request.base, &sluice__v1__grant__descriptor, deadline_ns, err);
+    if (status == SL_OK) {
+        status = sl_leg_next(&leg, &message, err);
+        sl_leg_close(&leg);
+    }
+    if (status != SL_OK) {
+        return status;
+    }
+    Sluice__V1__Grant *grant = (Sluice__V1__Grant *)message;
+    size_t id_bytes = strlen(grant->lease_id);
+    if (id_bytes < 1 || id_bytes >= sizeof(run->lease.id) || grant->lease_ms < 1 ||
+        grant->capacity_bytes < demand->capsule_bytes) {
+        protobuf_c_message_free_unpacked(message, NULL);
+        return sl_fail(err, SL_ERR_INTERNAL, "%s: its grant makes no sense", sl_worker_name(run->claim.decode));
+    }
+    strcpy(run->lease.id, grant->lease_id);
+    run->lease.worker = run->claim.decode;
+    run->lease.lease_ms = grant->lease_ms;
+    run->lease.renew_ns = sl_now_ns() + grant->lease_ms * SL_NS_PER_MS / 3;
+    run->grant = grant;
+    return SL_OK;
+}
+
+// Steps 1 and 2 until both succeed. "Not now" from the decode worker itself is no loss: wait and try again.
+static enum sl_status acquire(struct run *run, struct sl_error *err) {
+    for (;;) {
+        enum sl_status status = claim_workers(run, err);
+        if (status != SL_OK || run->claim.prefill == NULL) {
+            return status;
+        }
+        status = reserve(run, err);
+        if (status != SL_ERR_EXHAUSTED) {
+            return status;
+        }
+        sl_log_info("job", "job=%s waits: %s", run->job->id, err->text);
+        sl_admission_release(run->context->admission, &run->claim);
+        sl_sleep_ms(RESERVE_AGAIN_MS);
+    }
+}
+
+// ---- step 3: prefill --------------------------------------------------------------------------------------------
+
+static enum sl_status hear_prefill(struct run *run, const Sluice__V1__PrefillEvent *event, bool *done_out,
+                                   struct sl_error *err) {
+    struct sl_job *job = run->job;
+    switch (event->what_case) {
+    case SLUICE__V1__PREFILL_EVENT__WHAT_PREFILL:
+        sl_run_report_prefill(&run->report, job, event->prefill);
+        return SL_OK;
+    case SLUICE__V1__PREFILL_EVENT__WHAT_SHIP:
+        if (sl_job_state(job) == SLUICE__V1__JOB_STATE__PREFILLING) {
+            sl_job_move(job, SLUICE__V1__JOB_STATE__SHIPPING, sl_worker_name(run->claim.decode));
+        }
+        sl_run_report_ship(&run->report, job, event->ship);
+        return SL_OK;
+    case SLUICE__V1__PREFILL_EVENT__WHAT_DONE:
+        sl_run_report_prefill_done(&run->report, job, event->done->statistics);
+        *done_out = true;
+        return SL_OK;
+    default:
+        return sl_fail(err, SL_ERR_INTERNAL, "%s sent an event of an unknown kind", sl_worker_name(run->claim.prefill));
+    }
+}
+
+static enum sl_status prefill(struct run *run, struct sl_error *err) {
+    const struct sl_job_spec *spec = &run->job->spec;
+    char store[SL_ADDRESS_BYTES];
+    uint64_t first_key = spec->n_keys > 0 ? spec->keys[0] : 0;
+    sl_registry_store_address(run->context->registry, first_key, store);
+    Sluice__V1__TokenIds tokens = token_ids(spec->tokens, spec->demand.n_prefill_tokens);
+    Sluice__V1__PrefillRequest request = SLUICE__V1__PREFILL_REQUEST__INIT;
+    request.job_id = run->job->id;
+    request.tokens = &tokens;
+    request.recipe = (char *)spec->recipe;
+    request.destination = run->grant;
+    request.kvstore_address = store;
+
+    struct sl_leg leg = {.job = run->job,
+                         .worker = run->claim.prefill,
+                         .peer = run->claim.decode,
+                         .lease = &run->lease,
+                         .lease_is_vital = true,
+                         .silence_ms = run->context->silence_ms};
+    sl_run_report_start(&run->report, run->job);
+    enum sl_status status = sl_leg_open(&leg, "/sluice.v1.Prefill/Run", &request.base,
+                                        &sluice__v1__prefill_event__descriptor, spec->deadline_ns, err);
+    bool done = false;
+    while (status == SL_OK && !done) {
+        ProtobufCMessage *message = NULL;
+        status = sl_leg_next(&leg, &message, err);
+        if (status == SL_OK) {
+            status = hear_prefill(run, (Sluice__V1__PrefillEvent *)message, &done, err);
+            protobuf_c_message_free_unpacked(message, NULL);
+        }
+    }
+    sl_leg_close(&leg);
+    if (status != SL_OK) {
+        return status;
+    }
+    sl_affinity_put(run->context->affinity, spec->keys, spec->n_keys,
+                    sl_worker_name_hash(sl_worker_name(run->claim.prefill)));
+    sl_admission_release_prefill(run->context->admission, &run->claim);
+    if (sl_job_state(run->job) == SLUICE__V1__JOB_STATE__PREFILLING) { // too quick to have reported any shipping
+        sl_job_move(run->job, SLUICE__V1__JOB_STATE__SHIPPING, sl_worker_name(run->claim.decode));
+    }
+    return SL_OK;
+}
+
+// ---- step 4: decode ---------------------------------------------------------------------------------------------
+
+// A token goes to clients exactly once and in order, whatever the workers do.
+static enum sl_status hear_token(struct run *run, const Sluice__V1__Token *token, struct sl_error *err) {
+    int64_t expected = run->job->n_output; // only this thread writes it
+    const char *name = sl_worker_name(run->claim.decode);
+    if (token->index < expected) {
+        sl_log_warn("job", "job=%s token %" PRId64 " from %s again: dropped", run->job->id, token->index, name);
+        return SL_OK;
+    }
+    if (token->index > expected || expected >= run->job->spec.max_new_tokens) {
+        return sl_fail(err, SL_ERR_INTERNAL, "%s sent token %" PRId64 ", expected %" PRId64 " of at most %d", name,
+                       token->index, expected, run->job->spec.max_new_tokens);
+    }
+    if (token->n_alternatives > SL_MAX_LOGPROBS) {
+        return sl_fail(err, SL_ERR_INTERNAL, "%s sent %zu alternatives, at most %d", name, token->n_alternatives,
+                       SL_MAX_LOGPROBS);
+    }
+    sl_run_report_token(&run->report, run->job);
+    enum sl_status status = sl_job_tell_token(run->job, token);
+    return status == SL_OK ? SL_OK : sl_fail(err, status, "no memory for the job's events");
+}
+
+static enum sl_status hear_decode(struct run *run, const Sluice__V1__DecodeEvent *event, struct sl_error *err) {
+    switch (event->what_case) {
+    case SLUICE__V1__DECODE_EVENT__WHAT_TOKEN:
+        return hear_token(run, event->token, err);
+    case SLUICE__V1__DECODE_EVENT__WHAT_DONE:
+        run->decode_done = true;
+        return sl_run_report_decode_done(&run->report, run->job, event->done, err);
+    case SLUICE__V1__DECODE_EVENT__WHAT_ALIVE:
+        return SL_OK;
+    default:
+        return sl_fail(err, SL_ERR_INTERNAL, "%s sent an event of an unknown kind", sl_worker_name(run->claim.decode));
+    }
+}
+
+static enum sl_status decode(struct run *run, struct sl_error *err) {
+    struct sl_job *job = run->job;
+    const struct sl_job_spec *spec = &job->spec;
+    Sluice__V1__Sampling sampling = SLUICE__V1__SAMPLING__INIT;
+    sampling.temperature = spec->sampling.temperature;
+    sampling.top_k = spec->sampling.top_k;
+    sampling.seed = spec->sampling.seed;
+    sampling.logprobs = spec->sampling.n_logprobs;
+    sampling.top_p_present_case = SLUICE__V1__SAMPLING__TOP_P_PRESENT_TOP_P;
+    sampling.top_p = spec->sampling.top_p;
+    sampling.repetition_penalty_present_case = SLUICE__V1__SAMPLING__REPETITION_PENALTY_PRESENT_REPETITION_PENALTY;
+    sampling.repetition_penalty = spec->sampling.repetition_penalty;
+
+    Sluice__V1__TokenIds prompt = token_ids(spec->tokens, spec->n_tokens);
+    Sluice__V1__TokenIds resumed = token_ids(job->output, job->n_output);
+    Sluice__V1__DecodeRequest request = SLUICE__V1__DECODE_REQUEST__INIT;
+    request.job_id = job->id;
+    request.lease_id = run->lease.id; // "" when there is no capsule
+    request.prompt = &prompt;
+    request.resumed = &resumed;
+    request.sampling = &sampling;
+    request.max_new_tokens = spec->max_new_tokens; // of the whole job, resumed ones included
+    request.stop = (char **)spec->stop;
+    request.n_stop = (size_t)spec->n_stop;
+    request.ignore_eos = spec->ignore_eos;
+
+    sl_job_move(job, SLUICE__V1__JOB_STATE__DECODING, sl_worker_name(run->claim.decode));
+    // The session that is being decoded keeps itself; the lease is renewed so that a worker may treat both alike.
+    struct sl_leg leg = {
+        .job = job, .worker = run->claim.decode, .lease = &run->lease, .silence_ms = run->context->silence_ms};
+    enum sl_status status = sl_leg_open(&leg, "/sluice.v1.Decode/Run", &request.base,
+                                        &sluice__v1__decode_event__descriptor, spec->deadline_ns, err);
+    while (status == SL_OK && !run->decode_done) {
+        ProtobufCMessage *message = NULL;
+        status = sl_leg_next(&leg, &message, err);
+        if (status == SL_OK) {
+            status = hear_decode(run, (Sluice__V1__DecodeEvent *)message, err);
+            protobuf_c_message_free_unpacked(message, NULL);
+        }
+    }
+    sl_leg_close(&leg);
+    return status;
+}
+
+// ---- the attempt and the job ------------------------------------------------------------------------------------
+
+static void announce_workers(struct run *run) {
+    const char *prefill_name = run->claim.prefill != NULL ? sl_worker_name(run->claim.prefill) : NULL;
+    const char *decode_name = sl_worker_name(run->claim.decode);
+    char detail[160];
+    if (prefill_name != NULL) {
+        snprintf(detail, sizeof(detail), "%s -> %s", prefill_name, decode_name);
+    } else {
+        snprintf(detail, sizeof(detail), "%s, nothing to prefill", decode_name);
+    }
+    sl_job_set_workers(run->job, prefill_name, decode_name);
+    sl_run_report_admitted(&run->report, run->job);
+    sl_job_move(run->job, SLUICE__V1__JOB_STATE__PREFILLING, detail);
+}
+
+/*
+ * Everything that the attempt holds. A decode worker that has sent its last event has already freed the session; one
+ * that has not is told to, and if it does not answer, it is the one to avoid, whichever leg has failed.
+ */
+static void give_back(struct run *run, enum sl_status status) {
+    bool released = run->decode_done || sl_lease_release(&run->lease, run->job->id);
+    run->lease = (struct sl_lease){0};
+    if (sl_status_is_lost(status) && run->claim.decode != NULL) {
+        bool prefilling = run->claim.prefill != NULL && run->grant != NULL;
+        bool decode_lives = released && !sl_worker_is_lost(run->claim.decode);
+        avoid_worker(run, prefilling && decode_lives ? run->claim.prefill : run->claim.decode);
+    }
+    if (run->grant != NULL) {
+        protobuf_c_message_free_unpacked(&run->grant->base, NULL);
+        run->grant = NULL;
+    }
+    sl_admission_release(run->context->admission, &run->claim);
+}
+
+static enum sl_status attempt(struct run *run, struct sl_error *err) {
+    enum sl_status status = acquire(run, err);
+    if (status == SL_OK) {
+        announce_workers(run);
+        if (run->claim.prefill != NULL) {
+            status = prefill(run, err);
+        }
+    }
+    if (status == SL_OK) {
+        status = decode(run, err);
+    }
+    give_back(run, status);
+    return status;
+}
+
+static void announce_retry(struct run *run, const struct sl_error *err) {
+    char detail[sizeof(err->text) + 32];
+    snprintf(detail, sizeof(detail), "retry %" PRId64 ": %s", run->retries, err->text);
+    bool queued = sl_job_state(run->job) == SLUICE__V1__JOB_STATE__QUEUED;
+    sl_job_move(run->job, queued ? SLUICE__V1__JOB_STATE__QUEUED : SLUICE__V1__JOB_STATE__PREFILLING, detail);
+    sl_run_report_retry(&run->report, run->job);
+}
+
+void sl_run_job(const struct sl_run_context *context, struct sl_job *job) {
+    struct run run = {.context = context, .job = job};
+    struct sl_error err;
+    enum sl_status status;
+    for (;;) {
+        err = (struct sl_error){0};
+        status = attempt(&run, &err);
+        if (!sl_status_is_lost(status) || run.hopeless || run.retries >= context->max_retries) {
+            break;
+        }
+        run.retries++;
+        announce_retry(&run, &err);
+    }
+    sl_admission_leave(context->admission, &job->place);
+    sl_run_report_finish(&run.report, job, status, &err);
+}

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: one job from its place in the line to its last event, as sequential code on a thread of its own.
+ *
+ *     claim workers -> Decode.Reserve -> Prefill.Run -> Decode.Run -> finished
+ *
+ * Design: these four are one attempt. When a worker is lost in the middle, everything that the attempt holds is given
+ *         back, at once and on both sides, and the next attempt starts from the beginning with the tokens that clients
+ *         already have: the prefill worker finds the finished capsule of the first attempt in the store by itself, and
+ *         the decode worker reads the old tokens without sending them again. So there is one path, not one a failure.
+ *         A prompt of one token has no capsule: Reserve and Prefill are left out, and Decode.Run has no lease.
+ */
+#ifndef SL_COORDINATOR_RUN_JOB_H
+#define SL_COORDINATOR_RUN_JOB_H
+
+#include "coordinator/admit.h"
+#include "coordinator/job.h"
+#include "coordinator/registry.h"
+
+struct sl_run_context {
+    struct sl_registry *registry;
+    struct sl_admission *admission;
+    struct sl_affinity *affinity;
+    int64_t silence_ms, worker_wait_ms, max_retries; // see coordinator.h
+};
+
+// Blocks until the job has ended and holds nothing any more.
+void sl_run_job(const struct sl_run_context *context, struct sl_job *job);
+
+#endif

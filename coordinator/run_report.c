@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see run_report.h. proto/sluice/v1/inference.proto has the definitions.
+#include "coordinator/run_report.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "rpc/rpc.h"
+
+#define PROGRESS_EVERY_NS (250 * SL_NS_PER_MS)
+
+static double ms_between(int64_t from_ns, int64_t to_ns) {
+    return (double)(to_ns - from_ns) / (double)SL_NS_PER_MS;
+}
+
+// True when progress of this kind may be told again; the last report of a kind is always told.
+static bool is_due(int64_t *last_ns, bool complete) {
+    int64_t now_ns = sl_now_ns();
+    if (!complete && *last_ns != 0 && now_ns - *last_ns < PROGRESS_EVERY_NS) {
+        return false;
+    }
+    *last_ns = now_ns;
+    return true;
+}
+
+void sl_run_report_admitted(struct sl_run_report *report, struct sl_job *job) {
+    if (report->admitted_ns == 0) {
+        report->admitted_ns = sl_now_ns();
+        sl_job_statistics_lock(job)->queue_ms = ms_between(job->spec.submitted_ns, report->admitted_ns);
+        sl_job_statistics_unlock(job);
+    }
+}
+
+void sl_run_report_start(struct sl_run_report *report, struct sl_job *job) {
+    (void)job;
+    report->prefill_start_ns = sl_now_ns();
+    report->last_prefill_ns = report->last_ship_ns = 0; // the first report of every attempt is told
+}
+
+void sl_run_report_prefill(struct sl_run_report *report, struct sl_job *job,
+                           const Sluice__V1__PrefillProgress *progress) {
+    Sluice__V1__Statistics *statistics = sl_job_statistics_lock(job);
+    statistics->n_reused_tokens = progress->tokens_reused;
+    if (progress->resident_bytes > statistics->prefill_peak_bytes) {
+        statistics->prefill_peak_bytes = progress->resident_bytes;
+    }
+    sl_job_statistics_unlock(job);
+    if (is_due(&report->last_prefill_ns, progress->tokens_done >= progress->tokens_total)) {
+        sl_job_tell_prefill(job, progress);
+    }
+}
+
+void sl_run_report_ship(struct sl_run_report *report, struct sl_job *job, const Sluice__V1__ShipProgress *progress) {
+    bool complete = progress->bytes_total > 0 && progress->bytes_sent >= progress->bytes_total;
+    if (is_due(&report->last_ship_ns, complete)) {
+        sl_job_tell_ship(job, progress);
+    }
+}
+
+// Of what prefill knows, its own clock splits reading from shipping; without it, all of the leg counts as reading.
+void sl_run_report_prefill_done(struct sl_run_report *report, struct sl_job *job, const Sluice__V1__Statistics *known) {
+    double leg_ms = ms_between(report->prefill_start_ns, sl_now_ns());
+    Sluice__V1__Statistics *statistics = sl_job_statistics_lock(job);
+    statistics->prefill_ms = leg_ms;
+    statistics->ship_ms = 0;
+    if (known != NULL) {
+        statistics->n_reused_tokens = known->n_reused_tokens;
+        statistics->prefill_ms = known->prefill_ms;
+        statistics->ship_ms = known->ship_ms;
+        statistics->capsule_bytes = known->capsule_bytes;
+        statistics->slots_per_head = known->slots_per_head;
+        statistics->slots_evicted = known->slots_evicted;
+        if (known->prefill_peak_bytes > statistics->prefill_peak_bytes) {
+            statistics->prefill_peak_bytes = known->prefill_peak_bytes;
+        }
+        sl_job_set_transport(job, known->transport);
+    }
+    sl_job_statistics_unlock(job);
+}
+
+void sl_run_report_token(struct sl_run_report *report, struct sl_job *job) {
+    if (report->first_token_ns == 0) {
+        report->first_token_ns = sl_now_ns();
+        sl_job_statistics_lock(job)->ttft_ms = ms_between(job->spec.submitted_ns, report->first_token_ns);
+        sl_job_statistics_unlock(job);
+    }
+}
+
+enum sl_status sl_run_report_decode_done(struct sl_run_report *report, struct sl_job *job,
+                                         const Sluice__V1__DecodeDone *done, struct sl_error *err) {
+    if (done->reason != SLUICE__V1__FINISHED__REASON__STOP_TOKEN &&
+        done->reason != SLUICE__V1__FINISHED__REASON__STOP_STRING &&
+        done->reason != SLUICE__V1__FINISHED__REASON__LENGTH) {
+        return sl_fail(err, SL_ERR_INTERNAL, "%s ended with the reason %d", job->decode_worker, (int)done->reason);
+    }
+    report->text = strdup(done->text);
+    if (report->text == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the answer");
+    }
+    report->reason = done->reason;
+    report->decode_end_ns = sl_now_ns();
+    Sluice__V1__Statistics *statistics = sl_job_statistics_lock(job);
+    if (done->statistics != NULL) {
+        statistics->decode_resident_bytes = done->statistics->decode_resident_bytes;
+    }
+    if (job->n_output > 1) {
+        statistics->tpot_ms = ms_between(report->first_token_ns, report->decode_end_ns) / (double)(job->n_output - 1);
+    }
+    sl_job_statistics_unlock(job);
+    return SL_OK;
+}
+
+void sl_run_report_retry(struct sl_run_report *report, struct sl_job *job) {
+    (void)report;
+    sl_job_statistics_lock(job)->retries++;
+    sl_job_statistics_unlock(job);
+}
+
+void sl_run_report_finish(struct sl_run_report *report, struct sl_job *job, enum sl_status status,
+                          const struct sl_error *err) {
+    Sluice__V1__Statistics *statistics = sl_job_statistics_lock(job);
+    int64_t end_ns = report->decode_end_ns != 0 ? report->decode_end_ns : sl_now_ns();
+    statistics->total_ms = ms_between(job->spec.submitted_ns, end_ns);
+    Sluice__V1__Statistics final = *statistics; // transport keeps pointing into the job
+    sl_job_statistics_unlock(job);
+
+    Sluice__V1__Finished finished = SLUICE__V1__FINISHED__INIT;
+    finished.statistics = &final;
+    finished.status_code = sl_rpc_code_of_status(status);
+    Sluice__V1__JobState state;
+    if (status == SL_OK) {
+        state = SLUICE__V1__JOB_STATE__DONE;
+        finished.reason = report->reason;
+        finished.text = report->text;
+    } else {
+        bool cancelled = status == SL_ERR_CANCELLED;
+        state = cancelled ? SLUICE__V1__JOB_STATE__CANCELLED : SLUICE__V1__JOB_STATE__FAILED;
+        finished.reason =
+            cancelled ? SLUICE__V1__FINISHED__REASON__CANCELLED_BY_CLIENT : SLUICE__V1__FINISHED__REASON__ERROR;
+        finished.status_text = (char *)err->text;
+    }
+    sl_job_finish(job, state, &finished);
+    free(report->text);
+    report->text = NULL;
+}

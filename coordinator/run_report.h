@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: what clients are told about a running job: progress at a bearable rate, and statistics with one definition
+ *          each, put together from both legs and the coordinator's clock.
+ * Threads: the job's thread only.
+ */
+#ifndef SL_COORDINATOR_RUN_REPORT_H
+#define SL_COORDINATOR_RUN_REPORT_H
+
+#include "coordinator/job.h"
+#include "proto/sluice/v1/worker.pb-c.h"
+
+// Zero-initialised.
+struct sl_run_report {
+    int64_t admitted_ns, prefill_start_ns, first_token_ns, decode_end_ns; // 0: not yet
+    int64_t last_prefill_ns, last_ship_ns;                                // when progress was last told
+    Sluice__V1__Finished__Reason reason;
+    char *text; // of the answer; owned
+};
+
+void sl_run_report_admitted(struct sl_run_report *report, struct sl_job *job); // only the first time counts
+void sl_run_report_start(struct sl_run_report *report, struct sl_job *job);    // prefill has been asked to begin
+void sl_run_report_prefill(struct sl_run_report *report, struct sl_job *job,
+                           const Sluice__V1__PrefillProgress *progress);
+void sl_run_report_ship(struct sl_run_report *report, struct sl_job *job, const Sluice__V1__ShipProgress *progress);
+void sl_run_report_prefill_done(struct sl_run_report *report, struct sl_job *job,
+                                const Sluice__V1__Statistics *statistics);
+void sl_run_report_token(struct sl_run_report *report, struct sl_job *job);
+enum sl_status sl_run_report_decode_done(struct sl_run_report *report, struct sl_job *job,
+                                         const Sluice__V1__DecodeDone *done, struct sl_error *err);
+void sl_run_report_retry(struct sl_run_report *report, struct sl_job *job);
+
+// Completes the statistics, frees the report's text and finishes the job: DONE for SL_OK.
+void sl_run_report_finish(struct sl_run_report *report, struct sl_job *job, enum sl_status status,
+                          const struct sl_error *err);
+
+#endif
