@@ -271,7 +271,7 @@ static enum sl_status read_and_ship(struct sl_prefill_job *job, const Sluice__V1
     if (job->status != SL_OK) {
         return sl_fail(err, job->status, "%s", job->err.text);
     }
-    int64_t capsule_bytes;
+    int64_t capsule_bytes = 0;
     status = finish_ship(job, call, &capsule_bytes, err);
     if (status != SL_OK) {
         return status;

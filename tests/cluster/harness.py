@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+A real cluster for tests: the real executables as processes, driven by a client that is not ours (grpcio), with message classes
+that protoc makes from proto/ when the tests run. Every Cluster, when it is left, proves that it is clean: no lease, grant, ship,
+admitted byte or live job is left, and every process that was not killed on purpose ends with exit code 0.
+"""
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import grpc
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BIN = os.environ.get("SLUICE_BIN", os.path.join(ROOT, "build", "bin"))
+MODEL = os.path.join(ROOT, "models", "demo")
+# Sanitized builds are many times slower; they may be told to wait longer, never to check less.
+SLOW = float(os.environ.get("SLUICE_TEST_SLOWNESS", "1"))
+
+
+def _messages():
+    """The Python classes of our .proto files, compiled into a temporary folder."""
+    out = tempfile.mkdtemp(prefix="sluice-proto-")
+    protos = ["sluice/v1/inference.proto", "sluice/v1/cluster.proto", "sluice/v1/worker.proto", "grpc/health/v1/health.proto",
+              "grpc/reflection/v1alpha/reflection.proto"]
+    # The generated modules of grpc/... would hide the grpc package: compile those under another root.
+    ours = [p for p in protos if p.startswith("sluice/")]
+    subprocess.run(["protoc", f"--proto_path={ROOT}/proto", f"--python_out={out}", *ours], check=True)
+    for path in protos:
+        if not path.startswith("sluice/"):
+            folder = os.path.dirname(os.path.join(ROOT, "proto", path))
+            subprocess.run(["protoc", f"--proto_path={folder}", f"--python_out={out}",
+                            os.path.join(folder, os.path.basename(path))], check=True)
+    sys.path.insert(0, out)
+    os.environ.setdefault("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION", "python")
+    import health_pb2
+    import reflection_pb2
+    from sluice.v1 import cluster_pb2, inference_pb2, worker_pb2
+    return inference_pb2, cluster_pb2, worker_pb2, health_pb2, reflection_pb2
+
+
+inference, cluster_pb, worker_pb, health, reflection = _messages()
+State = inference.JobState
+
+
+class Process:
+    """One of our executables. Its standard error is kept; its first line of output says where it listens."""
+
+    def __init__(self, name, args, env=None):
+        self.name, self.args = name, args
+        self.log_path = tempfile.mktemp(prefix=f"sluice-{name}-", suffix=".log")
+        self.log = open(self.log_path, "wb")
+        self.killed = False
+        self.popen = subprocess.Popen([os.path.join(BIN, args[0]), *args[1:]], stdout=subprocess.PIPE, stderr=self.log,
+                                      env={**os.environ, "UCX_MEM_EVENTS": "n", **(env or {})})
+        line = self._first_line(30 * SLOW)
+        match = re.search(r"ready rpc=(\S+)", line)
+        if not match:
+            raise AssertionError(f"{name} did not start: {line!r}\n{self.errors()}")
+        self.address = match.group(1)
+
+    def _first_line(self, timeout):
+        result = []
+        reader = threading.Thread(target=lambda: result.append(self.popen.stdout.readline().decode()), daemon=True)
+        reader.start()
+        reader.join(timeout)
+        return result[0] if result else ""
+
+    def errors(self):
+        with open(self.log_path, errors="replace") as log:
+            return log.read()
+
+    def signal(self, number):
+        self.killed = self.killed or number == signal.SIGKILL
+        self.popen.send_signal(number)
+
+    def stop(self, timeout=30):
+        """Ask it to end; the exit code. A process that does not end is killed and reported."""
+        if self.popen.poll() is None:
+            self.popen.send_signal(signal.SIGCONT)
+            self.popen.terminate()
+        try:
+            return self.popen.wait(timeout * SLOW)
+        except subprocess.TimeoutExpired:
+            self.popen.kill()
+            self.popen.wait()
+            raise AssertionError(f"{self.name} did not end on SIGTERM within {timeout} s\n{self.errors()[-3000:]}")
+
+
+class Cluster:
+    def __init__(self, prefill=1, decode=1, kvstore=1, transport="auto", args=(), worker_args=None, coordinator_args=()):
+        self.transport, self.args = transport, list(args)
+        self.worker_args = worker_args or {}
+        self.processes = {}
+        self.counts = {"prefill": prefill, "decode": decode, "kvstore": kvstore}
+        try:
+            self.coordinator = self._start("coordinator", ["sluice-coordinator", "--listen", "127.0.0.1:0", "--model", MODEL,
+                                                           *coordinator_args])
+            self.channel = grpc.insecure_channel(self.coordinator.address, options=[("grpc.enable_http_proxy", 0)])
+            for role, count in self.counts.items():
+                for index in range(count):
+                    self.start_worker(f"{role}-{index}")
+            self.wait_ready()
+        except BaseException:
+            self.kill_all()
+            raise
+
+    # -- processes --------------------------------------------------------------------------------------------------------
+
+    def _start(self, name, args, env=None):
+        self.processes[name] = Process(name, args, env)
+        return self.processes[name]
+
+    def start_worker(self, name, extra=()):
+        role = name.split("-")[0]
+        args = [f"sluice-{role}", "--name", name, "--coordinator", self.coordinator.address, "--transport", self.transport,
+                "--arena", "256M", "--lease", "3s", *self.args, *self.worker_args.get(role, ()), *extra]
+        if role != "kvstore":
+            args += ["--model", MODEL, "--threads", "1"]
+        return self._start(name, args)
+
+    def kill(self, name, number=signal.SIGKILL):
+        self.processes[name].signal(number)
+
+    def wait_ready(self, timeout=20):
+        wanted = sum(1 for p in self.processes.values() if p is not self.coordinator and not p.killed)
+        eventually(lambda: sum(w.state == cluster_pb.READY for w in self.workers().workers) == wanted, timeout,
+                   f"{wanted} workers ready")
+
+    def kill_all(self):
+        for process in self.processes.values():
+            if process.popen.poll() is None:
+                process.popen.kill()
+
+    def logs(self, lines=40):
+        return "\n".join(f"--- {p.name}\n" + "\n".join(p.errors().splitlines()[-lines:]) for p in self.processes.values())
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, trace):
+        if kind:
+            print(self.logs(), file=sys.stderr)
+            self.kill_all()
+            return
+        try:
+            self.assert_clean()
+            codes = {name: p.stop() for name, p in list(self.processes.items())[::-1] if not p.killed}
+            assert all(code == 0 for code in codes.values()), f"exit codes {codes}\n{self.logs()}"
+        except BaseException:
+            print(self.logs(), file=sys.stderr)
+            self.kill_all()
+            raise
+        self.channel.close()
+
+    # -- calls ------------------------------------------------------------------------------------------------------------
+
+    def _unary(self, method, request, reply, timeout=10, service="sluice.v1.Inference"):
+        call = self.channel.unary_unary(f"/{service}/{method}", request_serializer=type(request).SerializeToString,
+                                        response_deserializer=reply.FromString)
+        return call(request, timeout=timeout * SLOW)
+
+    def _stream(self, method, request, timeout):
+        call = self.channel.unary_stream(f"/sluice.v1.Inference/{method}",
+                                         request_serializer=type(request).SerializeToString,
+                                         response_deserializer=inference.Event.FromString)
+        return call(request, timeout=timeout * SLOW)
+
+    def generate(self, request, timeout=60):
+        return self._stream("Generate", request, timeout)
+
+    def watch(self, job_id, from_sequence=0, timeout=60):
+        return self._stream("Watch", inference.WatchRequest(job_id=job_id, from_sequence=from_sequence), timeout)
+
+    def submit(self, request):
+        return self._unary("Submit", request, inference.SubmitReply).job_id
+
+    def cancel(self, job_id):
+        return self._unary("Cancel", inference.JobRequest(job_id=job_id), inference.Job)
+
+    def get(self, job_id):
+        return self._unary("Get", inference.JobRequest(job_id=job_id), inference.Job)
+
+    def list(self):
+        return self._unary("List", inference.ListRequest(), inference.ListReply).jobs
+
+    def workers(self):
+        return self._unary("Workers", cluster_pb.WorkersRequest(), cluster_pb.WorkersReply, service="sluice.v1.Cluster")
+
+    def answer(self, request, timeout=60):
+        """Run a job to its end: (finished, events)."""
+        events = list(self.generate(request, timeout))
+        assert events[-1].HasField("finished"), f"the stream ended without Finished: {events[-1]}"
+        return events[-1].finished, events
+
+    # -- being clean ------------------------------------------------------------------------------------------------------
+
+    def gauges(self):
+        """Everything that must be zero when no job runs, by name."""
+        reply = self.workers()
+        result = {"jobs_queued": reply.jobs_queued, "jobs_running": reply.jobs_running,
+                  "admitted_bytes": reply.coordinator_leases}
+        for worker in reply.workers:
+            if worker.state == cluster_pb.LOST:
+                continue
+            name = worker.info.name
+            result[f"{name}.jobs"] = worker.load.jobs
+            result[f"{name}.leases"] = worker.load.leases
+            result[f"{name}.grants"] = worker.load.fabric_grants
+            result[f"{name}.ships"] = worker.load.fabric_ships
+            if worker.info.role != cluster_pb.KVSTORE:  # a store's arena holds what it stores
+                result[f"{name}.arena"] = worker.load.arena_used_bytes
+        return result
+
+    def assert_clean(self, timeout=15):
+        def clean():
+            return not any(self.gauges().values())
+        try:
+            eventually(clean, timeout, "every gauge at zero")
+        except AssertionError:
+            raise AssertionError(f"not clean: { {k: v for k, v in self.gauges().items() if v} }")
+
+
+def eventually(condition, timeout, what):
+    deadline = time.monotonic() + timeout * SLOW
+    while True:
+        with contextlib.suppress(grpc.RpcError):
+            if condition():
+                return
+        if time.monotonic() > deadline:
+            raise AssertionError(f"did not happen within {timeout} s: {what}")
+        time.sleep(0.05)
+
+
+# -- prompts that the demo model can answer -------------------------------------------------------------------------------
+
+def document(n_bytes, key="lantern", value="48213", seed=0):
+    """n_bytes of a licence text that ships with Debian, with a fact in its middle."""
+    with open("/usr/share/common-licenses/GPL-3") as file:
+        text = " ".join(file.read().split())
+    text = text[seed * 137:]
+    half = text.find(" ", n_bytes // 2)
+    return text[:half] + f" One of the special magic numbers for {key} is: {value}." + text[half:n_bytes]
+
+
+def question(key="lantern"):
+    return (f"\nWhat is the special magic number for {key} mentioned in the provided text? "
+            f"The special magic number for {key} mentioned in the provided text is")
+
+
+def request(n_bytes=6000, recipe="full", key="lantern", value="48213", max_new_tokens=12, seed=0, **fields):
+    fields.setdefault("text", document(n_bytes, key, value, seed) + question(key))
+    return inference.GenerateRequest(recipe=recipe, max_new_tokens=max_new_tokens, stop=["."], **fields)
+
+
+def endless(n_bytes=3000, n_tokens=1500, **fields):
+    """A job that decodes for a while."""
+    return inference.GenerateRequest(text=document(n_bytes) + question(), recipe=fields.pop("recipe", "full"),
+                                     max_new_tokens=n_tokens, ignore_eos=True, **fields)
+
+
+def tokens(events):
+    return [e.token.id for e in events if e.HasField("token")]
+
+
+def states(events):
+    return [e.state.state for e in events if e.HasField("state")]
+
+
+def run_tests(namespace):
+    """Run every test_* of a module in order; the exit code. A name on the command line picks one."""
+    chosen = sys.argv[1:]
+    failed = ran = 0
+    for name, test in list(namespace.items()):
+        if name.startswith("test_") and (not chosen or name in chosen):
+            began = time.monotonic()
+            ran += 1
+            try:
+                test()
+                print(f"[  OK  ] {name} ({time.monotonic() - began:.1f} s)", flush=True)
+            except Exception as error:  # report and go on with the next one
+                import traceback
+                traceback.print_exc()
+                print(f"[FAILED] {name}: {error}", flush=True)
+                failed += 1
+    print(f"{ran - failed} passed, {failed} failed", flush=True)
+    return 1 if failed or not ran else 0

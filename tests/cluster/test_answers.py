@@ -1,0 +1,101 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""The main job gives the right answer, and the same answer however it travels and however it is cut."""
+import json
+import os
+import subprocess
+
+from harness import BIN, MODEL, Cluster, State, document, question, request, run_tests, states, tokens
+from harness import inference
+
+RECIPES = ["full", "h2o,budget=0.5", "streamingllm,budget=512", "full,format=int4", "h2o,budget=0.5,format=f16/2-:int2"]
+
+
+def local_tokens(prompt, recipe, max_new_tokens=12):
+    """Token ids of the same job in one process, without a cluster."""
+    run = subprocess.run([os.path.join(BIN, "sluice"), "run", "--local", "--model", MODEL, "--recipe", recipe, "--json",
+                          "--max-new-tokens", str(max_new_tokens), "--stop", ".", "--threads", "1", "--prompt-file", "-"],
+                         input=prompt.encode(), capture_output=True, timeout=120)
+    assert run.returncode == 0, run.stderr.decode()
+    lines = [json.loads(line) for line in run.stdout.decode().splitlines()]
+    return [line["token"]["id"] for line in lines if "token" in line]
+
+
+def test_one_process_shm_and_tcp_agree():
+    prompt = document(5000) + question()
+    expected = {recipe: local_tokens(prompt, recipe) for recipe in RECIPES}
+    assert all(expected.values())
+    for transport in ("shm", "tcp"):
+        with Cluster(transport=transport, kvstore=0) as cluster:
+            for recipe in RECIPES:
+                finished, events = cluster.answer(
+                    inference.GenerateRequest(text=prompt, recipe=recipe, max_new_tokens=12, stop=["."]))
+                assert tokens(events) == expected[recipe], f"{recipe} over {transport}"
+                verb = {"shm": "put", "tcp": "am"}[transport]
+                assert finished.statistics.transport.startswith(verb), finished.statistics.transport
+            finished, _ = cluster.answer(request(5000))
+            assert finished.text.strip() == "48213", finished.text
+
+
+def test_full_does_not_depend_on_the_chunk_size():
+    with Cluster(kvstore=0) as cluster:
+        answers = set()
+        for chunk in (64, 192, 512, 2048):
+            finished, events = cluster.answer(request(5000, recipe=f"full,chunk={chunk}"))
+            answers.add(tuple(tokens(events)))
+        assert len(answers) == 1, answers
+
+
+def test_events_tell_the_story():
+    with Cluster(kvstore=0) as cluster:
+        finished, events = cluster.answer(request(6000, recipe="full,chunk=128"))
+        assert [e.sequence for e in events] == list(range(1, len(events) + 1))
+        seen = states(events)
+        order = [State.Value(s) for s in ("QUEUED", "PREFILLING", "SHIPPING", "DECODING", "DONE")]
+        assert [s for s in order if s in seen] == [s for s in seen], seen
+        assert seen[-1] == State.Value("DONE")
+        progress = [e.prefill for e in events if e.HasField("prefill")]
+        assert progress and progress[-1].tokens_total > 1000
+        assert [p.tokens_done for p in progress] == sorted(p.tokens_done for p in progress)
+        assert "".join(e.token.text for e in events if e.HasField("token")) == finished.text
+        s = finished.statistics
+        assert 0 < s.prefill_ms <= s.ttft_ms <= s.total_ms
+        assert s.n_output_tokens == len(tokens(events))
+        # An f16 capsule is what the tokens take, rounded up to pages; a header comes on top.
+        assert s.full_bytes <= s.capsule_bytes <= 1.1 * s.full_bytes + 65536, (s.full_bytes, s.capsule_bytes)
+        assert s.retries == 0 and s.n_reused_tokens == 0
+
+
+def test_compression_ships_and_holds_less():
+    with Cluster(kvstore=0) as cluster:
+        full = cluster.answer(request(8000))[0].statistics
+        h2o = cluster.answer(request(8000, recipe="h2o,budget=0.25"))[0].statistics
+        int2 = cluster.answer(request(8000, recipe="full,format=int2"))[0].statistics
+        both = cluster.answer(request(8000, recipe="h2o,budget=0.25,format=int2"))[0].statistics
+    assert h2o.capsule_bytes < 0.33 * full.capsule_bytes
+    assert int2.capsule_bytes < 0.25 * full.capsule_bytes
+    assert both.capsule_bytes < 0.12 * full.capsule_bytes
+    assert both.decode_resident_bytes < 0.2 * full.decode_resident_bytes
+    # Evicting at every chunk bounds memory while reading, too.
+    assert h2o.prefill_peak_bytes < 0.6 * full.prefill_peak_bytes
+    assert h2o.slots_evicted > 0 and int2.slots_evicted == 0
+
+
+def test_tokens_in_and_sampling():
+    with Cluster(kvstore=0) as cluster:
+        sampled = inference.Sampling(temperature=0.8, top_k=40, seed=7, logprobs=3)
+        make = lambda: inference.GenerateRequest(text=document(2000), max_new_tokens=20, sampling=sampled, ignore_eos=True)
+        first, second = cluster.answer(make())[1], cluster.answer(make())[1]
+        assert tokens(first) == tokens(second) and len(tokens(first)) == 20
+        for event in (e for e in first if e.HasField("token")):
+            alternatives = event.token.alternatives
+            assert len(alternatives) == 3 and event.token.logprob <= alternatives[0].logprob + 1e-6 <= 1e-6
+        # Token ids as a prompt; and a prompt of one token, of which nothing can be prefilled.
+        for ids in ([2045, 5, 6, 7, 8], [2045]):
+            finished, events = cluster.answer(
+                inference.GenerateRequest(tokens=inference.TokenIds(ids=ids), max_new_tokens=4, ignore_eos=True))
+            assert len(tokens(events)) == 4 and finished.statistics.n_prompt_tokens == len(ids)
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_tests(globals()))

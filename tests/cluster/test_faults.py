@@ -1,0 +1,159 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""kill -9 and worse. A job finishes (retried, resumed) or fails with UNAVAILABLE within 5 s, and the next job works."""
+import signal
+import threading
+import time
+
+import grpc
+
+from harness import SLOW, Cluster, State, cluster_pb, document, endless, eventually, inference, question, request
+from harness import run_tests, tokens
+from test_cancel import wait_for_state
+
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE.value[0]
+
+
+class Watcher(threading.Thread):
+    """Collects a job's events in the background."""
+
+    def __init__(self, cluster, job_id):
+        super().__init__(daemon=True)
+        self.cluster, self.job_id, self.events = cluster, job_id, []
+        self.start()
+
+    def run(self):
+        for event in self.cluster.watch(self.job_id, timeout=90):
+            self.events.append(event)
+
+    def finished(self, timeout=60):
+        self.join(timeout * SLOW)
+        assert self.events and self.events[-1].HasField("finished"), "the job did not end"
+        return self.events[-1].finished
+
+
+def kill_with_nobody_to_take_over(worker, job, state, args=None):
+    with Cluster(worker_args=args or {}) as cluster:
+        job_id = cluster.submit(job)
+        wait_for_state(cluster, job_id, state)
+        watcher = Watcher(cluster, job_id)
+        if state == "DECODING":
+            eventually(lambda: tokens(watcher.events), 10, "a first token")
+        began = time.monotonic()
+        cluster.kill(worker)
+        finished = watcher.finished()
+        took = time.monotonic() - began
+        assert finished.status_code == UNAVAILABLE, finished
+        assert took < 5 * SLOW, f"{took:.1f} s"
+        cluster.start_worker(worker)  # its successor
+        cluster.wait_ready()
+        assert cluster.answer(request(3000))[0].text.strip() == "48213", "the next job works"
+
+
+def test_decode_worker_dies_while_decoding():
+    kill_with_nobody_to_take_over("decode-0", endless(), "DECODING")
+
+
+def test_decode_worker_dies_while_shipping():
+    kill_with_nobody_to_take_over("decode-0", request(4000), "SHIPPING", {"prefill": ["--inject", "stall:2"]})
+
+
+def test_prefill_worker_dies_while_prefilling():
+    kill_with_nobody_to_take_over("prefill-0", request(20000, recipe="full,chunk=64"), "PREFILLING")
+
+
+def test_another_prefill_worker_takes_over():
+    with Cluster(prefill=2, kvstore=0) as cluster:
+        job_id = cluster.submit(request(20000, recipe="full,chunk=64"))
+        wait_for_state(cluster, job_id, "PREFILLING")
+        watcher = Watcher(cluster, job_id)
+        eventually(lambda: cluster.get(job_id).prefill_worker, 5, "a prefill worker chosen")
+        cluster.kill(cluster.get(job_id).prefill_worker)
+        finished = watcher.finished()
+        assert finished.status_code == 0 and finished.text.strip() == "48213", finished
+        assert finished.statistics.retries >= 1
+
+
+def test_another_decode_worker_resumes_without_reading_the_prompt_again():
+    job = endless(4000, 800)
+    with Cluster(decode=2) as undisturbed:
+        expected = tokens(undisturbed.answer(job, timeout=90)[1])
+    with Cluster(decode=2) as cluster:
+        job_id = cluster.submit(job)
+        watcher = Watcher(cluster, job_id)
+        eventually(lambda: len(tokens(watcher.events)) > 20, 30, "some tokens")
+        cluster.kill(cluster.get(job_id).decode_worker)
+        finished = watcher.finished(90)
+        assert finished.status_code == 0, finished
+        assert tokens(watcher.events) == expected, "every token once, and the ones it would have been"
+        assert [e.token.index for e in watcher.events if e.HasField("token")] == list(range(len(expected)))
+        s = finished.statistics
+        assert s.retries >= 1 and s.n_reused_tokens == s.n_prompt_tokens - 1, s
+
+
+def test_a_decode_worker_that_stands_still_is_lost_too():
+    with Cluster(decode=1) as cluster:
+        job_id = cluster.submit(endless())
+        wait_for_state(cluster, job_id, "DECODING")
+        watcher = Watcher(cluster, job_id)
+        began = time.monotonic()
+        cluster.kill("decode-0", signal.SIGSTOP)
+        finished = watcher.finished()
+        assert finished.status_code == UNAVAILABLE, finished
+        assert time.monotonic() - began < 10 * SLOW
+        cluster.kill("decode-0", signal.SIGCONT)
+        cluster.wait_ready()
+        assert cluster.answer(request(3000))[0].text.strip() == "48213"
+
+
+def test_a_corrupted_transfer_is_noticed_and_repeated():
+    for transport in ("shm", "tcp"):
+        with Cluster(kvstore=0, transport=transport, worker_args={"prefill": ["--inject", "corrupt:3"]}) as cluster:
+            finished, events = cluster.answer(request(4000))
+            assert finished.status_code == 0 and finished.text.strip() == "48213", finished
+            assert finished.statistics.retries == 1
+
+
+def test_a_restarted_coordinator_gets_its_workers_back():
+    with Cluster(kvstore=0) as cluster:
+        host_port = cluster.coordinator.address
+        cluster.kill("coordinator")
+        cluster.processes.pop("coordinator").popen.wait()
+        from harness import MODEL
+        cluster.coordinator = cluster._start("coordinator", ["sluice-coordinator", "--listen", host_port, "--model", MODEL])
+        cluster.wait_ready(30)
+        assert cluster.answer(request(3000))[0].text.strip() == "48213"
+
+
+def test_many_jobs_at_once_with_losses_and_cancels_leave_nothing_behind():
+    with Cluster(prefill=2, decode=2) as cluster:
+        results = []
+
+        def client(index):
+            for round_ in range(3):
+                try:
+                    if (index + round_) % 4 == 0:
+                        call = cluster.generate(endless(2000, 300))
+                        for _ in zip(range(5), call):
+                            pass
+                        call.cancel()
+                    else:
+                        results.append(cluster.answer(request(2000 + 300 * index, seed=index))[0])
+                except grpc.RpcError as error:
+                    results.append(error)
+
+        clients = [threading.Thread(target=client, args=(i,)) for i in range(6)]
+        for thread in clients:
+            thread.start()
+        time.sleep(1)
+        cluster.kill("decode-1")
+        for thread in clients:
+            thread.join(120 * SLOW)
+        right = sum(1 for r in results if not isinstance(r, grpc.RpcError) and r.text.strip() == "48213")
+        assert right >= 0.7 * len(results) and len(results) >= 12, [str(r)[:200] for r in results]
+        wrong = [r for r in results if not isinstance(r, grpc.RpcError) and r.status_code == 0 and r.text.strip() != "48213"]
+        assert not wrong, "an answer is right or an error, never silently wrong"
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_tests({k: v for k, v in globals().items() if k != "kill_with_nobody_to_take_over"}))
