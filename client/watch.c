@@ -14,6 +14,7 @@
  */
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "base/log.h"
 #include "client/sluice.h"
@@ -162,17 +163,21 @@ enum sl_status sl_client_generate(struct sl_client *client, const Sluice__V1__Ge
     if (status != SL_OK) {
         return status;
     }
+    struct sl_error own_err;
+    err = err ? err : &own_err;
     struct sl_watch follow = *watch;
     follow.job_id = job_id_out;
     follow.from_sequence = 0;
     status = sl_client_watch(client, &follow, err);
     if (status != SL_OK) {
+        char why[sizeof err->text];
+        snprintf(why, sizeof why, "%s", err->text);
         struct sl_error cancel_err;
-        enum sl_status cancel =
-            sl_client_cancel(client, job_id_out, sl_deadline_in_ms(CANCEL_DEADLINE_MS), NULL, &cancel_err);
-        if (cancel != SL_OK && cancel != SL_ERR_NOT_FOUND) {
-            sl_log_warn("client", "job=%s could not be cancelled, it runs until its deadline: %s", job_id_out,
-                        cancel_err.text);
+        if (sl_client_cancel(client, job_id_out, sl_deadline_in_ms(CANCEL_DEADLINE_MS), NULL, &cancel_err) == SL_OK) {
+            sl_fail(err, status, "%s; the job was cancelled", why);
+        } else {
+            sl_fail(err, status, "%s; the job could not be cancelled and runs until its deadline: %s", why,
+                    cancel_err.text);
         }
     }
     return status;

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: show a job while it runs.
+#include "client/follow.h"
+
+#include <string.h>
+
+#include "client/message_json.h"
+#include "rpc/rpc.h"
+
+#define REDRAW_NS (40 * SL_NS_PER_MS)
+
+static void hide_progress(struct sl_follow *follow) {
+    if (follow->progress_shown) {
+        sl_progress_clear(follow->err);
+        follow->progress_shown = false;
+    }
+}
+
+static void show_progress(struct sl_follow *follow, const Sluice__V1__Event *event) {
+    bool changed = sl_progress_update(&follow->progress, event);
+    if (!changed || follow->width == 0 || follow->quiet || follow->answer_shown) {
+        return;
+    }
+    bool complete = follow->progress.total > 0 && follow->progress.done >= follow->progress.total;
+    int64_t now_ns = sl_now_ns();
+    if (complete || now_ns - follow->drawn_ns >= REDRAW_NS) {
+        sl_progress_draw(&follow->progress, follow->width, follow->err);
+        follow->progress_shown = true;
+        follow->drawn_ns = now_ns;
+    }
+}
+
+static void show_token(struct sl_follow *follow, const Sluice__V1__Token *token) {
+    if (token->text[0] == '\0') {
+        return;
+    }
+    hide_progress(follow);
+    follow->answer_shown = true;
+    if (fputs(token->text, follow->out) == EOF || fflush(follow->out) == EOF) {
+        follow->output_failed = true;
+    }
+}
+
+static int exit_code_of(const Sluice__V1__Finished *finished) {
+    switch (finished->reason) {
+    case SLUICE__V1__FINISHED__REASON__STOP_TOKEN:
+    case SLUICE__V1__FINISHED__REASON__STOP_STRING:
+    case SLUICE__V1__FINISHED__REASON__LENGTH:
+        return SL_EXIT_OK;
+    case SLUICE__V1__FINISHED__REASON__CANCELLED_BY_CLIENT:
+        return SL_EXIT_CANCELLED;
+    default:
+        break;
+    }
+    switch (sl_rpc_status_of_code(finished->status_code)) {
+    case SL_ERR_DEADLINE:
+        return SL_EXIT_DEADLINE;
+    case SL_ERR_CANCELLED:
+        return SL_EXIT_CANCELLED;
+    case SL_ERR_PEER_LOST:
+    case SL_ERR_EXHAUSTED:
+        return SL_EXIT_UNAVAILABLE;
+    default:
+        return SL_EXIT_FAILED;
+    }
+}
+
+static void show_end(struct sl_follow *follow, const Sluice__V1__Finished *finished) {
+    hide_progress(follow);
+    follow->finished = true;
+    follow->exit_code = exit_code_of(finished);
+    if (follow->json) {
+        return;
+    }
+    if (follow->answer_shown && (fputc('\n', follow->out) == EOF || fflush(follow->out) == EOF)) {
+        follow->output_failed = true;
+    }
+    if (follow->exit_code != SL_EXIT_OK) {
+        fprintf(follow->err, "sluice %s: the job %s: %s: %s\n", follow->command,
+                follow->exit_code == SL_EXIT_CANCELLED ? "was cancelled" : "failed",
+                sl_rpc_code_name(finished->status_code), finished->status_text);
+    }
+    if (finished->statistics && !follow->quiet) {
+        sl_statistics_print(finished->statistics, follow->err);
+    }
+}
+
+static void on_event(void *arg, const Sluice__V1__Event *event) {
+    struct sl_follow *follow = arg;
+    follow->reconnecting = false;
+    if (follow->json) {
+        if (!sl_message_print_json(&event->base, follow->out)) {
+            follow->output_failed = true;
+        }
+    } else if (event->what_case == SLUICE__V1__EVENT__WHAT_TOKEN) {
+        show_token(follow, event->token);
+    } else {
+        show_progress(follow, event);
+    }
+    if (event->what_case == SLUICE__V1__EVENT__WHAT_FINISHED) {
+        show_end(follow, event->finished);
+    }
+}
+
+static void on_reconnect(void *arg, const struct sl_error *why) {
+    struct sl_follow *follow = arg;
+    if (!follow->reconnecting && !follow->quiet) { // once an outage, not once an attempt
+        hide_progress(follow);
+        fprintf(follow->err, "sluice %s: connection lost, trying again: %s\n", follow->command, why->text);
+    }
+    follow->reconnecting = true;
+}
+
+static bool stopped(void *arg) {
+    struct sl_follow *follow = arg;
+    return follow->output_failed || (follow->signals && sl_signals_received(follow->signals) > 0) ||
+           (follow->also_stopped && follow->also_stopped(follow->also_arg));
+}
+
+void sl_follow_attach(struct sl_follow *follow, struct sl_watch *watch) {
+    watch->on_event = on_event;
+    watch->on_reconnect = on_reconnect;
+    watch->stopped = stopped;
+    watch->arg = follow;
+}
+
+int sl_follow_end(struct sl_follow *follow, enum sl_status status, const struct sl_error *err) {
+    hide_progress(follow);
+    if (status != SL_OK) {
+        if (follow->answer_shown && !follow->output_failed) {
+            fputc('\n', follow->out);
+            fflush(follow->out);
+        }
+        return sl_tool_complain(follow->command, err);
+    }
+    if (follow->output_failed) {
+        fprintf(follow->err, "sluice %s: standard output cannot be written\n", follow->command);
+        return SL_EXIT_FAILED;
+    }
+    return follow->exit_code;
+}
+
+void sl_statistics_print(const Sluice__V1__Statistics *s, FILE *file) {
+    char small[32], large[32];
+    fprintf(file, "prompt       %lld tokens, %lld of them reused\n", (long long)s->n_prompt_tokens,
+            (long long)s->n_reused_tokens);
+    sl_format_bytes((double)s->capsule_bytes, small, sizeof small);
+    sl_format_bytes((double)s->full_bytes, large, sizeof large);
+    fprintf(file, "capsule      %s instead of %s", small, large);
+    if (s->capsule_bytes > 0 && s->full_bytes > 0) {
+        fprintf(file, ": %.1f times smaller", (double)s->full_bytes / (double)s->capsule_bytes);
+    }
+    fprintf(file, "%s%s\n", s->transport[0] ? ", by " : "", s->transport);
+    fprintf(file, "slots        %.0f a head, %lld evicted\n", s->slots_per_head, (long long)s->slots_evicted);
+    sl_format_bytes((double)s->prefill_peak_bytes, small, sizeof small);
+    sl_format_bytes((double)s->decode_resident_bytes, large, sizeof large);
+    fprintf(file, "resident KV  prefill %s at most, decode %s\n", small, large);
+    fprintf(file, "TTFT         %.0f ms: queue %.0f, prefill %.0f, ship %.1f\n", s->ttft_ms, s->queue_ms, s->prefill_ms,
+            s->ship_ms);
+    fprintf(file, "TPOT         %.1f ms, %lld tokens in %.0f ms altogether\n", s->tpot_ms,
+            (long long)s->n_output_tokens, s->total_ms);
+    if (s->retries > 0) {
+        fprintf(file, "retries      %d\n", s->retries);
+    }
+}

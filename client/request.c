@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: the request of a job from its options.
+#include "client/request.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// Length of the UTF-8 character at `s`, 0 when there is none: no overlong forms, no surrogates, nothing above U+10FFFF.
+static size_t utf8_length(const unsigned char *s, size_t left) {
+    if (s[0] < 0x80) {
+        return 1;
+    }
+    size_t n = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
+    if (s[0] < 0xc2 || s[0] > 0xf4 || left < n) {
+        return 0;
+    }
+    for (size_t i = 1; i < n; i++) {
+        if ((s[i] & 0xc0) != 0x80) {
+            return 0;
+        }
+    }
+    // The second byte's range is smaller behind four lead bytes.
+    bool bad = (s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) || (s[0] == 0xf0 && s[1] < 0x90) ||
+               (s[0] == 0xf4 && s[1] > 0x8f);
+    return bad ? 0 : n;
+}
+
+static enum sl_status check_text(const char *name, const char *text, size_t bytes, struct sl_error *err) {
+    if (memchr(text, '\0', bytes)) {
+        return sl_fail(err, SL_ERR_INVALID, "%s contains a zero byte: it is not a text", name);
+    }
+    for (size_t i = 0; i < bytes;) {
+        size_t n = utf8_length((const unsigned char *)text + i, bytes - i);
+        if (n == 0) {
+            return sl_fail(err, SL_ERR_INVALID, "%s is not valid UTF-8 at byte %zu; convert it with iconv", name, i);
+        }
+        i += n;
+    }
+    return SL_OK;
+}
+
+static enum sl_status too_large(const char *name, struct sl_error *err) {
+    return sl_fail(err, SL_ERR_INVALID, "%s is larger than %zu MiB, the most that one request carries", name,
+                   SL_MAX_PROMPT_BYTES >> 20);
+}
+
+static enum sl_status read_stream(FILE *file, const char *name, char **text_out, struct sl_error *err) {
+    char *text = NULL;
+    size_t used = 0, allocated = 0, n;
+    enum sl_status status = SL_OK;
+    do {
+        if (used + 1 >= allocated) {
+            allocated = allocated ? allocated * 2 : 65536;
+            char *grown = realloc(text, allocated);
+            if (!grown) {
+                status = sl_fail(err, SL_ERR_EXHAUSTED, "%s: out of memory", name);
+                goto err_free;
+            }
+            text = grown;
+        }
+        n = fread(text + used, 1, allocated - 1 - used, file);
+        used += n;
+        if (used > SL_MAX_PROMPT_BYTES) {
+            status = too_large(name, err);
+            goto err_free;
+        }
+    } while (n > 0);
+    if (ferror(file)) {
+        status = sl_fail(err, SL_ERR_INVALID, "%s: %s", name, strerror(errno));
+        goto err_free;
+    }
+    text[used] = '\0';
+    status = check_text(name, text, used, err);
+    if (status == SL_OK) {
+        *text_out = text;
+        return SL_OK;
+    }
+err_free:
+    free(text);
+    return status;
+}
+
+enum sl_status sl_request_read_text(const char *path, char **text_out, struct sl_error *err) {
+    if (strcmp(path, "-") == 0) {
+        return read_stream(stdin, "standard input", text_out, err);
+    }
+    FILE *file = fopen(path, "rb");
+    if (!file) {
+        return sl_fail(err, SL_ERR_INVALID, "%s: %s", path, strerror(errno));
+    }
+    enum sl_status status = read_stream(file, path, text_out, err);
+    fclose(file);
+    return status;
+}
+
+enum sl_status sl_request_compose(const char *document, const char *question, char **prompt_out, struct sl_error *err) {
+    char *prompt;
+    int n = document && question ? asprintf(&prompt, "%s\n%s", document, question)
+                                 : asprintf(&prompt, "%s", document ? document : question);
+    if (n < 0) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "prompt: out of memory");
+    }
+    enum sl_status status = n == 0                            ? sl_fail(err, SL_ERR_INVALID, "the prompt is empty")
+                            : (size_t)n > SL_MAX_PROMPT_BYTES ? too_large("the prompt", err)
+                                                              : SL_OK;
+    if (status != SL_OK) {
+        free(prompt);
+        return status;
+    }
+    *prompt_out = prompt;
+    return SL_OK;
+}
+
+static enum sl_status make_prompt(const struct sl_request_config *config, char **prompt_out, struct sl_error *err) {
+    if (config->prompt && config->prompt_file) {
+        return sl_fail(err, SL_ERR_INVALID, "--prompt and --prompt-file exclude each other");
+    }
+    if (!config->prompt && !config->prompt_file && !config->question) {
+        return sl_fail(err, SL_ERR_INVALID, "nothing to read: give --prompt-file, --prompt or --question");
+    }
+    const char *names[] = {"--prompt", "--question"};
+    const char *texts[] = {config->prompt, config->question};
+    for (int i = 0; i < 2; i++) {
+        enum sl_status status = texts[i] ? check_text(names[i], texts[i], strlen(texts[i]), err) : SL_OK;
+        if (status != SL_OK) {
+            return status;
+        }
+    }
+    char *document = NULL;
+    enum sl_status status = config->prompt_file ? sl_request_read_text(config->prompt_file, &document, err) : SL_OK;
+    if (status == SL_OK) {
+        status = sl_request_compose(document ? document : config->prompt, config->question, prompt_out, err);
+    }
+    free(document);
+    return status;
+}
+
+enum sl_status sl_request_init(struct sl_request *request, const struct sl_request_config *config,
+                               struct sl_error *err) {
+    char *prompt;
+    enum sl_status status = make_prompt(config, &prompt, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    request->prompt = prompt;
+
+    sluice__v1__sampling__init(&request->sampling);
+    request->sampling.temperature = (float)config->temperature;
+    request->sampling.top_k = (int32_t)config->top_k;
+    request->sampling.top_p_present_case = SLUICE__V1__SAMPLING__TOP_P_PRESENT_TOP_P;
+    request->sampling.top_p = (float)config->top_p;
+    request->sampling.repetition_penalty_present_case =
+        SLUICE__V1__SAMPLING__REPETITION_PENALTY_PRESENT_REPETITION_PENALTY;
+    request->sampling.repetition_penalty = (float)config->repetition_penalty;
+    request->sampling.seed = (uint64_t)config->seed;
+
+    sluice__v1__generate_request__init(&request->message);
+    request->message.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT;
+    request->message.text = request->prompt;
+    request->message.recipe = (char *)config->recipe;
+    request->message.sampling = &request->sampling;
+    request->message.max_new_tokens_present_case = SLUICE__V1__GENERATE_REQUEST__MAX_NEW_TOKENS_PRESENT_MAX_NEW_TOKENS;
+    request->message.max_new_tokens = (int32_t)config->max_new;
+    if (config->stop) {
+        request->stops[0] = (char *)config->stop;
+        request->message.stop = request->stops;
+        request->message.n_stop = 1;
+    }
+    request->message.deadline_ms = config->deadline_ms;
+    request->message.ignore_eos = config->ignore_eos;
+    request->message.label = (char *)config->label;
+    return SL_OK;
+}
+
+void sl_request_cleanup(struct sl_request *request) {
+    free(request->prompt);
+    request->prompt = NULL;
+}

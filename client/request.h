@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: the options that describe a job, shared by `sluice run` and `sluice submit`, and the request made of them.
+#ifndef SL_CLIENT_REQUEST_H
+#define SL_CLIENT_REQUEST_H
+
+#include "base/config.h"
+#include "proto/sluice/v1/inference.pb-c.h"
+
+// One request is one message, and servers take 16 MiB by default: this leaves room for the rest of it.
+#define SL_MAX_PROMPT_BYTES ((size_t)15 << 20)
+
+struct sl_request_config {
+    const char *recipe, *prompt, *prompt_file, *question, *stop, *label;
+    int64_t max_new, top_k, seed, deadline_ms;
+    double temperature, top_p, repetition_penalty;
+    bool ignore_eos;
+};
+
+// Rows for the member `request` of the command's config struct `type`.
+#define SL_REQUEST_OPTIONS(type)                                                                                       \
+    {"recipe",                                                                                                         \
+     'r',                                                                                                              \
+     SL_OPTION_STRING,                                                                                                 \
+     "",                                                                                                               \
+     "RECIPE",                                                                                                         \
+     "how the KV cache is compressed; see `sluice recipes`",                                                           \
+     offsetof(struct type, request.recipe),                                                                            \
+     0,                                                                                                                \
+     0},                                                                                                               \
+        {"prompt-file",                                                                                                \
+         'f',                                                                                                          \
+         SL_OPTION_STRING,                                                                                             \
+         NULL,                                                                                                         \
+         "FILE",                                                                                                       \
+         "document to read; - is standard input",                                                                      \
+         offsetof(struct type, request.prompt_file),                                                                   \
+         0,                                                                                                            \
+         0},                                                                                                           \
+        {"prompt", 'p', SL_OPTION_STRING, NULL, "TEXT", "the document itself", offsetof(struct type, request.prompt),  \
+         0,        0},                                                                                                 \
+        {"question",                                                                                                   \
+         'q',                                                                                                          \
+         SL_OPTION_STRING,                                                                                             \
+         NULL,                                                                                                         \
+         "TEXT",                                                                                                       \
+         "put behind the document, on a line of its own",                                                              \
+         offsetof(struct type, request.question),                                                                      \
+         0,                                                                                                            \
+         0},                                                                                                           \
+        {"max-new",                                                                                                    \
+         'n',                                                                                                          \
+         SL_OPTION_INT,                                                                                                \
+         "128",                                                                                                        \
+         "N",                                                                                                          \
+         "tokens to generate at most",                                                                                 \
+         offsetof(struct type, request.max_new),                                                                       \
+         1,                                                                                                            \
+         1 << 20},                                                                                                     \
+        {"stop",                                                                                                       \
+         0,                                                                                                            \
+         SL_OPTION_STRING,                                                                                             \
+         NULL,                                                                                                         \
+         "TEXT",                                                                                                       \
+         "end the answer before this text",                                                                            \
+         offsetof(struct type, request.stop),                                                                          \
+         0,                                                                                                            \
+         0},                                                                                                           \
+        {"temperature",                                                                                                \
+         0,                                                                                                            \
+         SL_OPTION_FLOAT,                                                                                              \
+         "0",                                                                                                          \
+         "T",                                                                                                          \
+         "0 takes the likeliest token",                                                                                \
+         offsetof(struct type, request.temperature),                                                                   \
+         0,                                                                                                            \
+         100},                                                                                                         \
+        {"top-k",                                                                                                      \
+         0,                                                                                                            \
+         SL_OPTION_INT,                                                                                                \
+         "0",                                                                                                          \
+         "K",                                                                                                          \
+         "sample among the K likeliest; 0: among all",                                                                 \
+         offsetof(struct type, request.top_k),                                                                         \
+         0,                                                                                                            \
+         1 << 24},                                                                                                     \
+        {"top-p",                                                                                                      \
+         0,                                                                                                            \
+         SL_OPTION_FLOAT,                                                                                              \
+         "1",                                                                                                          \
+         "P",                                                                                                          \
+         "sample among the likeliest that make up P",                                                                  \
+         offsetof(struct type, request.top_p),                                                                         \
+         1e-6,                                                                                                         \
+         1},                                                                                                           \
+        {"repetition-penalty",                                                                                         \
+         0,                                                                                                            \
+         SL_OPTION_FLOAT,                                                                                              \
+         "1",                                                                                                          \
+         "R",                                                                                                          \
+         "above 1 discourages repetition",                                                                             \
+         offsetof(struct type, request.repetition_penalty),                                                            \
+         1e-3,                                                                                                         \
+         100},                                                                                                         \
+        {"seed", 0, SL_OPTION_INT, "0", "N", "of the sampling", offsetof(struct type, request.seed), 0, 0},            \
+        {"ignore-eos",                                                                                                 \
+         0,                                                                                                            \
+         SL_OPTION_FLAG,                                                                                               \
+         NULL,                                                                                                         \
+         NULL,                                                                                                         \
+         "go on to --max-new tokens",                                                                                  \
+         offsetof(struct type, request.ignore_eos),                                                                    \
+         0,                                                                                                            \
+         0},                                                                                                           \
+        {"deadline",                                                                                                   \
+         0,                                                                                                            \
+         SL_OPTION_DURATION,                                                                                           \
+         "10m",                                                                                                        \
+         "TIME",                                                                                                       \
+         "of the whole job",                                                                                           \
+         offsetof(struct type, request.deadline_ms),                                                                   \
+         1,                                                                                                            \
+         604800000},                                                                                                   \
+    {                                                                                                                  \
+        "label", 0, SL_OPTION_STRING, "", "TEXT", "shown by `sluice jobs`", offsetof(struct type, request.label), 0, 0 \
+    }
+
+struct sl_request {
+    Sluice__V1__GenerateRequest message; // points into the rest
+    Sluice__V1__Sampling sampling;
+    char *prompt; // owned
+    char *stops[1];
+};
+
+/*
+ * Read the prompt and fill the message. SL_ERR_INVALID: no prompt, not text, too large. The config's strings must
+ * outlive the request. Not movable: the message points into it.
+ */
+enum sl_status sl_request_init(struct sl_request *request, const struct sl_request_config *config,
+                               struct sl_error *err);
+void sl_request_cleanup(struct sl_request *request);
+
+// document + "\n" + question; either may be NULL, not both. A new string.
+enum sl_status sl_request_compose(const char *document, const char *question, char **prompt_out, struct sl_error *err);
+
+// A whole file as a string that is valid UTF-8 without zero bytes; "-" is standard input.
+enum sl_status sl_request_read_text(const char *path, char **text_out, struct sl_error *err);
+
+#endif
