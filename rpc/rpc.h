@@ -19,6 +19,7 @@
 #include "base/status.h"
 
 // Start and stop gRPC core; once per process, before any thread that matters and after the last. Blocks no signals.
+// Fork and spawn before, never in between. Stopping leaves gRPC's own globals behind (rpc/rpc_core.c says why).
 void sl_rpc_init(void);
 void sl_rpc_shutdown(void);
 
@@ -76,7 +77,7 @@ void sl_rpc_server_stop(struct sl_rpc_server **server, int64_t grace_ms);
 // deadline has passed. The message stays the caller's.
 enum sl_status sl_rpc_call_send(struct sl_rpc_call *call, const ProtobufCMessage *message);
 // Next message of a bidirectional call: SL_OK with a message to free with protobuf_c_message_free_unpacked(),
-// SL_ERR_NOT_FOUND when the client has half-closed, SL_ERR_CANCELLED.
+// SL_ERR_NOT_FOUND when the client has half-closed, SL_ERR_INVALID when it sent something else, SL_ERR_CANCELLED.
 enum sl_status sl_rpc_call_receive(struct sl_rpc_call *call, const ProtobufCMessageDescriptor *type,
                                    ProtobufCMessage **message_out);
 bool sl_rpc_call_cancelled(const struct sl_rpc_call *call);
@@ -118,7 +119,7 @@ enum sl_status sl_rpc_stream_open(struct sl_rpc_channel *channel, const char *pa
 /*
  * Next reply: SL_OK with a message; SL_AGAIN when none came within wait_ms (the stream goes on); SL_ERR_NOT_FOUND at
  * the orderly end of the stream (gRPC OK); anything else is the failure that ended it, with the server's details in
- * err.
+ * err. A server's own NOT_FOUND is told from the orderly end by err->status: SL_ERR_NOT_FOUND there, SL_OK here.
  */
 enum sl_status sl_rpc_stream_next(struct sl_rpc_stream *stream, int64_t wait_ms, ProtobufCMessage **message_out,
                                   struct sl_error *err);
