@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: how engine/cpu reaches into pages, and which slots a row sees: what the KV operations of all tiers share.
+#ifndef SL_ENGINE_CPU_KV_PAGE_H
+#define SL_ENGINE_CPU_KV_PAGE_H
+
+#include <stddef.h>
+
+#include "engine/cpu/half.h"
+#include "engine/ops.h"
+
+#define SL_F16_MAX 65504.0f
+
+static inline const struct sl_page_layout *sl_kv_page_layout(const struct sl_kv *kv, uint32_t page) {
+    return page < kv->n_packed ? kv->packed : kv->work;
+}
+
+static inline int32_t *sl_page_positions(const struct sl_page_layout *layout, void *page) {
+    return (int32_t *)((char *)page + layout->positions);
+}
+
+static inline float *sl_page_state(const struct sl_page_layout *layout, void *page, int plane) {
+    return (float *)((char *)page + layout->states) + (size_t)plane * SL_PAGE_SLOTS;
+}
+
+// Channels of a V row that share a scale.
+static inline int sl_v_group(int head_dim) {
+    return head_dim < 64 ? head_dim : 64;
+}
+
+// Round to f16; what is beyond its range becomes its largest value, not infinity. NaN stays NaN.
+static inline uint16_t sl_f32_to_f16_saturated(float x) {
+    x = x > SL_F16_MAX ? SL_F16_MAX : x;
+    x = x < -SL_F16_MAX ? -SL_F16_MAX : x;
+    return sl_f32_to_f16(x);
+}
+
+// Of the slots of page `page`, how many row `row` sees: 0 .. SL_PAGE_SLOTS, a prefix of the page.
+static inline int sl_attend_visible(const struct sl_attend *args, const struct sl_kv *kv, int row, uint32_t page) {
+    int64_t n = (int64_t)kv->n_slots - args->m + row + 1 - (int64_t)page * SL_PAGE_SLOTS;
+    return n < 0 ? 0 : n > SL_PAGE_SLOTS ? SL_PAGE_SLOTS : (int)n;
+}
+
+// Rows [0, n_rows) of the K or V part of a page as f32 [n_rows][d].
+void sl_ref_read_k(const struct sl_page_layout *layout, const void *page, int n_rows, float *out);
+void sl_ref_read_v(const struct sl_page_layout *layout, const void *page, int n_rows, float *out);
+
+#endif

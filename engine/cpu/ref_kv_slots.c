@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: slots in and out of pages in plain C: read_state, read_positions, select, gather, quantize, read_rows.
+ */
+#include "engine/cpu/ref_kv_slots.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "engine/cpu/kv_page.h"
+#include "engine/cpu/tier.h"
+
+// --- codes -----------------------------------------------------------------------------------------------------------
+
+// Element e of a row of codes: bits e*B .. e*B + B, least significant first; B divides 8.
+static unsigned get_code(const uint8_t *row, int e, int bits) {
+    int at = e * bits;
+    return (unsigned)row[at / 8] >> (at % 8) & ((1u << bits) - 1u);
+}
+
+static void put_code(uint8_t *row, int e, int bits, unsigned code) {
+    int at = e * bits;
+    row[at / 8] = (uint8_t)(row[at / 8] | code << (at % 8)); // the row was zeroed
+}
+
+static float read_float(enum sl_kv_format format, const char *part, size_t e) {
+    switch (format) {
+    case SL_KV_F32:
+        return ((const float *)part)[e];
+    case SL_KV_BF16:
+        return sl_bf16_to_f32(((const uint16_t *)part)[e]);
+    default:
+        return sl_f16_to_f32(((const uint16_t *)part)[e]);
+    }
+}
+
+// x^ = code * scale + zero; the pair of element i of row j is pairs[j * row_pairs + i / channels], see page.h.
+static void read_part(const struct sl_page_layout *layout, const char *part, const uint16_t *pairs, size_t row_pairs,
+                      size_t channels, int n_rows, float *out) {
+    size_t d = (size_t)layout->head_dim;
+    int bits = sl_kv_format_bits(layout->format);
+    for (size_t j = 0; j < (size_t)n_rows; j++) {
+        for (size_t i = 0; i < d; i++) {
+            if (!sl_kv_format_is_quantized(layout->format)) {
+                out[j * d + i] = read_float(layout->format, part, j * d + i);
+                continue;
+            }
+            const uint16_t *pair = pairs + 2 * (j * row_pairs + i / channels);
+            unsigned code = get_code((const uint8_t *)part + j * d * (size_t)bits / 8, (int)i, bits);
+            out[j * d + i] = (float)code * sl_f16_to_f32(pair[0]) + sl_f16_to_f32(pair[1]);
+        }
+    }
+}
+
+void sl_ref_read_k(const struct sl_page_layout *layout, const void *page, int n_rows, float *out) {
+    const char *at = page;
+    read_part(layout, at + layout->k, (const uint16_t *)(at + layout->k_scale), 0, 1, n_rows, out);
+}
+
+void sl_ref_read_v(const struct sl_page_layout *layout, const void *page, int n_rows, float *out) {
+    const char *at = page;
+    size_t channels = (size_t)sl_v_group(layout->head_dim);
+    read_part(layout, at + layout->v, (const uint16_t *)(at + layout->v_scale), (size_t)layout->head_dim / channels,
+              channels, n_rows, out);
+}
+
+static void read_rows(const struct sl_kv *kv, uint32_t begin, uint32_t end, float *k_out, float *v_out) {
+    size_t d = (size_t)kv->work->head_dim;
+    float rows[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];
+    for (uint32_t page = begin / SL_PAGE_SLOTS; begin < end; page++) {
+        const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
+        uint32_t first = begin - page * SL_PAGE_SLOTS;
+        uint32_t last = end - page * SL_PAGE_SLOTS < SL_PAGE_SLOTS ? end - page * SL_PAGE_SLOTS : SL_PAGE_SLOTS;
+        size_t n = (last - first) * d;
+        if (k_out != NULL) {
+            sl_ref_read_k(layout, kv->pages[page], (int)last, rows);
+            memcpy(k_out, rows + first * d, n * sizeof *rows);
+            k_out += n;
+        }
+        if (v_out != NULL) {
+            sl_ref_read_v(layout, kv->pages[page], (int)last, rows);
+            memcpy(v_out, rows + first * d, n * sizeof *rows);
+            v_out += n;
+        }
+        begin += last - first;
+    }
+}
+
+// --- quantization ----------------------------------------------------------------------------------------------------
+
+// Scale and zero of one group, as they are stored: rounded to f16.
+struct group {
+    float scale, zero;
+};
+
+// s = (max - min) / (2^b - 1), z = min, both rounded to f16 before any code is computed.
+static struct group group_of(const float *x, int n, int stride, int bits, uint16_t *pair) {
+    float min = x[0], max = x[0];
+    for (int e = 1; e < n; e++) {
+        min = fminf(min, x[(size_t)e * (size_t)stride]);
+        max = fmaxf(max, x[(size_t)e * (size_t)stride]);
+    }
+    pair[0] = sl_f32_to_f16_saturated((max - min) / (float)((1 << bits) - 1));
+    pair[1] = sl_f32_to_f16_saturated(min);
+    return (struct group){sl_f16_to_f32(pair[0]), sl_f16_to_f32(pair[1])};
+}
+
+// round-half-even(clamp((x - z) / s, 0, 2^b - 1)), 0 where s = 0 (or nothing sensible can be said: NaN)
+static unsigned encode(float x, struct group g, int bits) {
+    float t = g.scale > 0.0f ? (x - g.zero) / g.scale : 0.0f;
+    float top = (float)((1 << bits) - 1);
+    return !(t > 0.0f) ? 0u : t >= top ? (unsigned)top : (unsigned)nearbyintf(t);
+}
+
+static void quantize(const struct sl_page_layout *work, const void *page, const struct sl_page_layout *packed,
+                     void *packed_page) {
+    float x[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];
+    int d = work->head_dim, bits = sl_kv_format_bits(packed->format), channels = sl_v_group(d);
+    size_t row_bytes = (size_t)d * (size_t)bits / 8;
+    char *out = packed_page;
+    memset(out, 0, packed->bytes); // codes are OR-ed in; the padding between parts travels too
+
+    sl_ref_read_k(work, page, SL_PAGE_SLOTS, x);
+    for (int i = 0; i < d; i++) { // K: per channel over the page's slots
+        struct group g = group_of(x + i, SL_PAGE_SLOTS, d, bits, (uint16_t *)(out + packed->k_scale) + 2 * (size_t)i);
+        for (int j = 0; j < SL_PAGE_SLOTS; j++) {
+            uint8_t *row = (uint8_t *)out + packed->k + (size_t)j * row_bytes;
+            put_code(row, i, bits, encode(x[j * d + i], g, bits));
+        }
+    }
+    sl_ref_read_v(work, page, SL_PAGE_SLOTS, x);
+    uint16_t *pair = (uint16_t *)(out + packed->v_scale);
+    for (int j = 0; j < SL_PAGE_SLOTS; j++) { // V: per token over groups of channels
+        uint8_t *row = (uint8_t *)out + packed->v + (size_t)j * row_bytes;
+        for (int first = 0; first < d; first += channels, pair += 2) {
+            struct group g = group_of(x + j * d + first, channels, 1, bits, pair);
+            for (int i = first; i < first + channels; i++) {
+                put_code(row, i, bits, encode(x[j * d + i], g, bits));
+            }
+        }
+    }
+    if (packed->has_positions) {
+        memcpy(out + packed->positions, (const char *)page + work->positions, SL_PAGE_SLOTS * sizeof(int32_t));
+    }
+    memcpy(out + packed->states, (const char *)page + work->states,
+           (size_t)packed->n_states * SL_PAGE_SLOTS * sizeof(float));
+}
+
+// --- state, positions, selection, compaction -------------------------------------------------------------------------
+
+static void read_state(const struct sl_kv *kv, int plane, float *scores) {
+    for (uint32_t j = 0; j < kv->n_slots; j++) {
+        const struct sl_page_layout *layout = sl_kv_page_layout(kv, j / SL_PAGE_SLOTS);
+        // Packed slots may have dropped their score: they are not up for selection any more.
+        scores[j] = plane < layout->n_states
+                        ? sl_page_state(layout, kv->pages[j / SL_PAGE_SLOTS], plane)[j % SL_PAGE_SLOTS]
+                        : 0.0f;
+    }
+}
+
+static void read_positions(const struct sl_kv *kv, int64_t *positions_out) {
+    for (uint32_t j = 0; j < kv->n_slots; j++) {
+        const struct sl_page_layout *layout = sl_kv_page_layout(kv, j / SL_PAGE_SLOTS);
+        positions_out[j] = j;
+        if (layout->has_positions) {
+            positions_out[j] = sl_page_positions(layout, kv->pages[j / SL_PAGE_SLOTS])[j % SL_PAGE_SLOTS];
+        }
+    }
+}
+
+// Bits whose unsigned order is the order of scores: NaN is 0, -0 is +0, and nothing else is below -infinity.
+static uint32_t order_key(float score) {
+    if (isnan(score)) {
+        return 0;
+    }
+    uint32_t bits = sl_f32_to_bits(score == 0.0f ? 0.0f : score);
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+// Radix select: byte by byte from the top, the key of the b-th largest score; then one pass picks what is above it and
+// the first of what equals it.
+static void select_largest(const float *scores, uint32_t n, uint32_t b, uint32_t *keep_out) {
+    uint32_t key = 0, mask = 0;
+    uint32_t n_equal = b; // how many of the b are still to be found among the scores that match key under mask
+    for (int shift = 24; shift >= 0 && b < n; shift -= 8) {
+        uint32_t count[256] = {0};
+        for (uint32_t j = 0; j < n; j++) {
+            uint32_t k = order_key(scores[j]);
+            count[k >> shift & 0xffu] += (k & mask) == key;
+        }
+        uint32_t byte = 255;
+        while (byte > 0 && count[byte] < n_equal) {
+            n_equal -= count[byte--];
+        }
+        key |= byte << shift;
+        mask |= 0xffu << shift;
+    }
+    uint32_t n_kept = 0;
+    for (uint32_t j = 0; j < n; j++) {
+        uint32_t k = order_key(scores[j]);
+        if (b >= n || k > key || (k == key && n_equal > 0)) {
+            n_equal -= b < n && k == key;
+            keep_out[n_kept++] = j;
+        }
+    }
+}
+
+static void gather(const struct sl_kv *kv, const uint32_t *keep, uint32_t n_keep) {
+    assert(kv->n_packed == 0);
+    const struct sl_page_layout *layout = kv->work;
+    size_t row_bytes = (size_t)layout->head_dim * (size_t)sl_kv_format_bits(layout->format) / 8;
+    for (uint32_t i = 0; i < n_keep; i++) { // keep[i] >= i, so nothing is overwritten before it has moved
+        if (keep[i] == i) {
+            continue;
+        }
+        char *to = kv->pages[i / SL_PAGE_SLOTS], *from = kv->pages[keep[i] / SL_PAGE_SLOTS];
+        uint32_t a = i % SL_PAGE_SLOTS, b = keep[i] % SL_PAGE_SLOTS;
+        memcpy(to + layout->k + a * row_bytes, from + layout->k + b * row_bytes, row_bytes);
+        memcpy(to + layout->v + a * row_bytes, from + layout->v + b * row_bytes, row_bytes);
+        if (layout->has_positions) {
+            sl_page_positions(layout, to)[a] = sl_page_positions(layout, from)[b];
+        }
+        for (int plane = 0; plane < layout->n_states; plane++) {
+            sl_page_state(layout, to, plane)[a] = sl_page_state(layout, from, plane)[b];
+        }
+    }
+}
+
+void sl_ref_kv_slots_fill(struct sl_ops *ops) {
+    ops->read_state = read_state;
+    ops->read_positions = read_positions;
+    ops->select = select_largest;
+    ops->gather = gather;
+    ops->quantize = quantize;
+    ops->read_rows = read_rows;
+}
