@@ -1,0 +1,593 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: ids of difficult strings against those that the `tokenizers` library gave (tools/golden_tokenizer.py), on
+ * the demo model's pipeline and on others with its vocabulary; and files that must be refused. Design: a broken file is
+ * the demo model's with one thing changed, so that the one thing is the reason.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "engine/tokenizer.h"
+
+#define DEMO   "models/demo"
+#define GOLDEN "tests/golden/tokenizer/demo.json"
+
+// --- a model folder made for a test ----------------------------------------------------------------------------------
+struct folder {
+    char path[64];
+};
+
+static void folder_create(struct folder *folder) {
+    strcpy(folder->path, "/tmp/sluice-tokenizer-XXXXXX");
+    assert_non_null(mkdtemp(folder->path));
+}
+
+static void folder_write(const struct folder *folder, const char *name, const char *text, size_t n_bytes) {
+    char path[128];
+    snprintf(path, sizeof(path), "%s/%s", folder->path, name);
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(text, 1, n_bytes, file), n_bytes);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void folder_remove(const struct folder *folder) {
+    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "generation_config.json"};
+    for (size_t i = 0; i < 3; i++) {
+        char path[128];
+        snprintf(path, sizeof(path), "%s/%s", folder->path, names[i]);
+        unlink(path);
+    }
+    assert_int_equal(rmdir(folder->path), 0);
+}
+
+static json_t *demo_json(void) {
+    json_error_t cause;
+    json_t *json = json_load_file(DEMO "/tokenizer.json", 0, &cause);
+    assert_non_null(json);
+    return json;
+}
+
+// Load a folder with this tokenizer.json and, unless NULL, this tokenizer_config.json. Consumes `root`.
+static enum sl_status load_json(json_t *root, const char *config, struct sl_tokenizer **tokenizer_out,
+                                struct sl_error *err) {
+    struct folder folder;
+    folder_create(&folder);
+    char *text = json_dumps(root, JSON_COMPACT);
+    assert_non_null(text);
+    folder_write(&folder, "tokenizer.json", text, strlen(text));
+    if (config) {
+        folder_write(&folder, "tokenizer_config.json", config, strlen(config));
+    }
+    enum sl_status status = sl_tokenizer_load(folder.path, tokenizer_out, err);
+    folder_remove(&folder);
+    free(text);
+    json_decref(root);
+    return status;
+}
+
+static struct sl_tokenizer *load_demo(void) {
+    struct sl_error err = {0};
+    struct sl_tokenizer *tokenizer = NULL;
+    if (sl_tokenizer_load(DEMO, &tokenizer, &err) != SL_OK) {
+        fail_msg("%s", err.text);
+    }
+    return tokenizer;
+}
+
+// --- golden strings --------------------------------------------------------------------------------------------------
+static char *detokenize(const struct sl_tokenizer *tokenizer, const int32_t *ids, size_t n, size_t *n_bytes_out) {
+    struct sl_detokenizer detokenizer;
+    size_t step_bytes = sl_detokenizer_max_bytes(tokenizer), n_bytes = 0;
+    char *text = malloc((n + 1) * step_bytes);
+    assert_non_null(text);
+    sl_detokenizer_init(&detokenizer, tokenizer);
+    for (size_t i = 0; i < n; i++) {
+        n_bytes += sl_detokenizer_push(&detokenizer, ids[i], text + n_bytes, step_bytes);
+        assert_true(sl_utf8_valid(text, n_bytes, NULL));
+    }
+    n_bytes += sl_detokenizer_finish(&detokenizer, text + n_bytes, step_bytes);
+    *n_bytes_out = n_bytes;
+    return text;
+}
+
+static bool same_ids(const json_t *expected, const int32_t *ids, size_t n) {
+    bool same = json_array_size(expected) == n;
+    for (size_t i = 0; i < n && same; i++) {
+        same = json_integer_value(json_array_get(expected, i)) == ids[i];
+    }
+    return same;
+}
+
+static void check_case(const struct sl_tokenizer *tokenizer, const char *group, size_t nth, const json_t *golden) {
+    const json_t *text = json_array_get(golden, 0);
+    const json_t *decoded = json_array_get(golden, json_array_size(golden) == 3 ? 2 : 0);
+    int32_t *ids = NULL;
+    size_t n_ids = 0, n_bytes = 0;
+    struct sl_error err = {0};
+    if (sl_tokenizer_encode(tokenizer, json_string_value(text), json_string_length(text), false, &ids, &n_ids, &err) !=
+        SL_OK) {
+        fail_msg("%s, string %zu: %s", group, nth, err.text);
+    }
+    if (!same_ids(json_array_get(golden, 1), ids, n_ids)) {
+        fail_msg("%s: ids of string %zu differ: \"%.200s\"", group, nth, json_string_value(text));
+    }
+    char *back = detokenize(tokenizer, ids, n_ids, &n_bytes);
+    if (!json_is_null(decoded) &&
+        (n_bytes != json_string_length(decoded) || memcmp(back, json_string_value(decoded), n_bytes) != 0)) {
+        fail_msg("%s: string %zu comes back as \"%.*s\"", group, nth, (int)n_bytes, back);
+    }
+    free(back);
+    free(ids);
+}
+
+static void test_tokenizer_agrees_with_recorded_ids(void **state) {
+    (void)state;
+    json_error_t cause;
+    json_t *groups = json_load_file(GOLDEN, JSON_ALLOW_NUL, &cause);
+    assert_non_null(groups);
+    size_t n_cases = 0;
+    for (size_t g = 0; g < json_array_size(groups); g++) {
+        json_t *group = json_array_get(groups, g), *patch = json_object_get(group, "patch"), *root = demo_json();
+        const char *name = json_string_value(json_object_get(group, "name"));
+        if (json_object_get(patch,
+                            "model")) { // replaces members of the model, where the others replace members of root
+            json_object_update(json_object_get(root, "model"), json_object_get(patch, "model"));
+            json_object_del(patch, "model");
+        }
+        json_object_update(root, patch);
+        struct sl_tokenizer *tokenizer = NULL;
+        struct sl_error err = {0};
+        if (load_json(root, NULL, &tokenizer, &err) != SL_OK) {
+            fail_msg("%s: %s", name, err.text);
+        }
+        json_t *cases = json_object_get(group, "cases");
+        for (size_t i = 0; i < json_array_size(cases); i++) {
+            check_case(tokenizer, name, i, json_array_get(cases, i));
+        }
+        n_cases += json_array_size(cases);
+        sl_tokenizer_destroy(&tokenizer);
+    }
+    assert_true(n_cases > 4000);
+    json_decref(groups);
+}
+
+// --- what the header promises ----------------------------------------------------------------------------------------
+static void test_tokenizer_puts_begin_token_in_front(void **state) {
+    (void)state;
+    struct sl_tokenizer *tokenizer = load_demo();
+    int32_t *ids = NULL;
+    size_t n = 0;
+    assert_int_equal(sl_tokenizer_begin_id(tokenizer), 2045);
+    assert_int_equal(sl_tokenizer_vocab_size(tokenizer), 2048);
+    assert_int_equal(sl_tokenizer_encode(tokenizer, "a", 1, true, &ids, &n, NULL), SL_OK);
+    assert_int_equal(n, 2);
+    assert_int_equal(ids[0], 2045);
+    free(ids);
+    assert_int_equal(sl_tokenizer_encode(tokenizer, "", 0, true, &ids, &n, NULL), SL_OK);
+    assert_int_equal(n, 1);
+    free(ids);
+    assert_int_equal(sl_tokenizer_encode(tokenizer, "", 0, false, &ids, &n, NULL), SL_OK);
+    assert_int_equal(n, 0);
+    free(ids);
+    sl_tokenizer_destroy(&tokenizer);
+    assert_null(tokenizer);
+    sl_tokenizer_destroy(&tokenizer);
+}
+
+static void test_tokenizer_knows_bytes_of_every_token(void **state) {
+    (void)state;
+    struct sl_tokenizer *tokenizer = load_demo();
+    size_t n_bytes = 0;
+    bool seen[256] = {false};
+    for (int32_t id = 0; id < sl_tokenizer_vocab_size(tokenizer); id++) {
+        const char *bytes = sl_tokenizer_token_bytes(tokenizer, id, &n_bytes);
+        assert_non_null(bytes);
+        assert_true(n_bytes > 0);
+        assert_int_equal(sl_tokenizer_is_special(tokenizer, id), id >= 2045);
+        if (n_bytes == 1) {
+            seen[(unsigned char)bytes[0]] = true;
+        }
+    }
+    for (int byte = 0; byte < 256; byte++) {
+        assert_true(seen[byte]);
+    }
+    assert_memory_equal(sl_tokenizer_token_bytes(tokenizer, 2046, &n_bytes), "<|im_start|>", 12);
+    assert_int_equal(n_bytes, 12);
+    assert_null(sl_tokenizer_token_bytes(tokenizer, -1, &n_bytes));
+    assert_null(sl_tokenizer_token_bytes(tokenizer, 2048, &n_bytes));
+    assert_false(sl_tokenizer_is_special(tokenizer, 2048));
+    sl_tokenizer_destroy(&tokenizer);
+}
+
+static void test_tokenizer_refuses_what_is_not_utf8(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        size_t n_bytes, bad_offset;
+    } cases[] = {
+        {"\xff", 1, 0},          {"ab\x80", 3, 2},           {"abcdefghijkl\xc3", 13, 12}, {"\xc0\x80", 2, 0},
+        {"a\xe0\x80\x80", 4, 1}, {"a\xed\xa0\x80", 4, 1},    {"\xf4\x90\x80\x80", 4, 0},   {"\xf0\x80\x80\x80", 4, 0},
+        {"\xe2\x82", 2, 0},      {"\xf5\x80\x80\x80", 4, 0}, {"x\xe2\x28\xa1", 4, 1},      {"\xc3\xa9\xc3", 3, 2},
+    };
+    struct sl_tokenizer *tokenizer = load_demo();
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct sl_error err = {0};
+        int32_t *ids = NULL;
+        size_t n = 0, offset = 99;
+        char expected[32];
+        assert_false(sl_utf8_valid(cases[i].text, cases[i].n_bytes, &offset));
+        assert_int_equal(offset, cases[i].bad_offset);
+        assert_int_equal(sl_tokenizer_encode(tokenizer, cases[i].text, cases[i].n_bytes, false, &ids, &n, &err),
+                         SL_ERR_INVALID);
+        snprintf(expected, sizeof(expected), "offset %zu", cases[i].bad_offset);
+        assert_non_null(strstr(err.text, expected));
+        assert_null(ids);
+    }
+    sl_tokenizer_destroy(&tokenizer);
+}
+
+// Neither a run that is one piece, nor marks in the worst order, may take time that grows with the square.
+static void test_tokenizer_is_not_slowed_by_hostile_text(void **state) {
+    (void)state;
+    static const char *const units[] = {
+        "a", " ", "\xcc\x81\xcc\xa3", "<|im_", "ab", "\n ", "\xf0\x9f\x91\xa8\xe2\x80\x8d", "<"};
+    struct sl_tokenizer *tokenizer = load_demo();
+    size_t n_bytes = 1000000;
+    char *text = malloc(n_bytes + 8);
+    assert_non_null(text);
+    for (size_t i = 0; i < sizeof(units) / sizeof(*units); i++) {
+        size_t n_unit = strlen(units[i]), n_text = 0, n_ids = 0;
+        int32_t *ids = NULL;
+        for (; n_text + n_unit <= n_bytes; n_text += n_unit) {
+            memcpy(text + n_text, units[i], n_unit);
+        }
+        int64_t begin_ns = sl_now_ns();
+        assert_int_equal(sl_tokenizer_encode(tokenizer, text, n_text, false, &ids, &n_ids, NULL), SL_OK);
+        assert_true(sl_now_ns() - begin_ns < 20 * (int64_t)1000000000); // a quadratic run takes minutes
+        free(ids);
+    }
+    free(text);
+    sl_tokenizer_destroy(&tokenizer);
+}
+
+// --- files that are refused ------------------------------------------------------------------------------------------
+// Set root.path[0].path[1]... to the JSON text `value`, or delete it when that is NULL.
+static void change(json_t *root, const char *path, const char *value) {
+    char parts[128];
+    char *rest = NULL;
+    snprintf(parts, sizeof(parts), "%s", path);
+    char *part = strtok_r(parts, "/", &rest);
+    for (char *next = strtok_r(NULL, "/", &rest); next; part = next, next = strtok_r(NULL, "/", &rest)) {
+        root = json_is_array(root) ? json_array_get(root, (size_t)atoi(part)) : json_object_get(root, part);
+        assert_non_null(root);
+    }
+    json_t *json = value ? json_loads(value, JSON_DECODE_ANY, NULL) : NULL;
+    assert_true(!value || json);
+    if (json_is_array(root)) {
+        assert_int_equal(json ? json_array_insert_new(root, (size_t)atoi(part), json)
+                              : json_array_remove(root, (size_t)atoi(part)),
+                         0);
+    } else {
+        assert_int_equal(json ? json_object_set_new(root, part, json) : json_object_del(root, part), 0);
+    }
+}
+
+static void test_tokenizer_refuses_what_it_does_not_implement(void **state) {
+    (void)state;
+    static const struct {
+        const char *path, *value;
+        enum sl_status status;
+        const char *named; // what the text of the error must contain
+    } cases[] = {
+        {"model", NULL, SL_ERR_INVALID, "model is missing"},
+        {"model/vocab", NULL, SL_ERR_INVALID, "model.vocab"},
+        {"model/vocab", "[]", SL_ERR_INVALID, "model.vocab"},
+        {"model/vocab", "{}", SL_ERR_INVALID, "id"},
+        {"model/merges", NULL, SL_ERR_INVALID, "model.merges"},
+        {"model/merges", "{}", SL_ERR_INVALID, "model.merges"},
+        {"model/merges/0", "\"zq\"", SL_ERR_INVALID, "merge 0"},
+        {"model/merges/0", "\"z q x\"", SL_ERR_INVALID, "merge 0"},
+        {"model/merges/0", "7", SL_ERR_INVALID, "merge 0"},
+        {"model/merges/0", "[\"z\"]", SL_ERR_INVALID, "merge 0"},
+        {"model/merges/0", "[\"z\", 1]", SL_ERR_INVALID, "merge 0"},
+        {"model/merges/3", "\"nonesuch a\"", SL_ERR_INVALID, "nonesuch"},
+        {"model/merges/3", "\"z Q\"", SL_ERR_INVALID, "zQ"},
+        {"model/merges/3", "\"\\u0120 t\"", SL_ERR_INVALID, "repeats merge 0"},
+        {"model/merges/3", "\" t\"", SL_ERR_INVALID, "merge 3"},
+        {"model/vocab/a", NULL, SL_ERR_INVALID, "id"},
+        {"model/vocab/a", "65", SL_ERR_INVALID, "id 65"},
+        {"model/vocab/a", "-1", SL_ERR_INVALID, "id -1"},
+        {"model/vocab/a", "9999999999", SL_ERR_INVALID, "id 9999999999"},
+        {"model/vocab/a", "\"64\"", SL_ERR_INVALID, "not an integer"},
+        {"model/vocab/a", "64.0", SL_ERR_INVALID, "not an integer"},
+        {"model/vocab", "{\"\": 0}", SL_ERR_INVALID, "empty"},
+        {"model/vocab/<|im_end|>", "3", SL_ERR_INVALID, "id"},
+        {"model/type", "\"Unigram\"", SL_ERR_UNSUPPORTED, "Unigram"},
+        {"model/type", "\"WordPiece\"", SL_ERR_UNSUPPORTED, "WordPiece"},
+        {"model/byte_fallback", "true", SL_ERR_UNSUPPORTED, "byte_fallback"},
+        {"model/dropout", "0.1", SL_ERR_UNSUPPORTED, "dropout"},
+        {"model/unk_token", "\"<unk>\"", SL_ERR_UNSUPPORTED, "unk_token"},
+        {"model/continuing_subword_prefix", "\"##\"", SL_ERR_UNSUPPORTED, "continuing_subword_prefix"},
+        {"model/end_of_word_suffix", "\"</w>\"", SL_ERR_UNSUPPORTED, "end_of_word_suffix"},
+        {"model/ignore_merges", "1", SL_ERR_INVALID, "ignore_merges"},
+        {"model/novelty", "1", SL_ERR_UNSUPPORTED, "novelty"},
+        {"novelty", "1", SL_ERR_UNSUPPORTED, "novelty"},
+        {"truncation", "{\"max_length\": 1}", SL_ERR_UNSUPPORTED, "truncation"},
+        {"padding", "{\"pad_id\": 1}", SL_ERR_UNSUPPORTED, "padding"},
+        {"decoder", "null", SL_ERR_UNSUPPORTED, "decoder"},
+        {"decoder/type", "\"Metaspace\"", SL_ERR_UNSUPPORTED, "Metaspace"},
+        {"normalizer/type", "\"NFKC\"", SL_ERR_UNSUPPORTED, "NFKC"},
+        {"normalizer", "{\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Lowercase\"}]}", SL_ERR_UNSUPPORTED,
+         "Lowercase"},
+        {"normalizer", "\"NFC\"", SL_ERR_INVALID, "normalizer"},
+        {"added_tokens", "{}", SL_ERR_INVALID, "added_tokens"},
+        {"added_tokens/0/content", NULL, SL_ERR_INVALID, "content"},
+        {"added_tokens/0/content", "\"\"", SL_ERR_INVALID, "content"},
+        {"added_tokens/0/id", "2046", SL_ERR_INVALID, "2046"},
+        {"added_tokens/0/id", "4000", SL_ERR_INVALID, "4000"},
+        {"added_tokens/0/id", "0", SL_ERR_INVALID, "id 0"},
+        {"added_tokens/0/id", NULL, SL_ERR_INVALID, "not an integer"},
+        {"added_tokens/0/single_word", "true", SL_ERR_UNSUPPORTED, "single_word"},
+        {"added_tokens/0/lstrip", "\"yes\"", SL_ERR_INVALID, "lstrip"},
+        {"added_tokens/0/fancy", "1", SL_ERR_UNSUPPORTED, "fancy"},
+        {"added_tokens/0/content", "\"<|im_end|>\"", SL_ERR_INVALID, "twice"},
+        {"pre_tokenizer", "null", SL_ERR_INVALID, "pre_tokenizer"},
+        {"pre_tokenizer/pretokenizers", "[]", SL_ERR_INVALID, "pretokenizers"},
+        {"pre_tokenizer/pretokenizers/1", NULL, SL_ERR_UNSUPPORTED, "ByteLevel"},
+        {"pre_tokenizer/pretokenizers/0", "{\"type\": \"ByteLevel\"}", SL_ERR_UNSUPPORTED, "ByteLevel"},
+        {"pre_tokenizer/pretokenizers/0", "{\"type\": \"Whitespace\"}", SL_ERR_UNSUPPORTED, "Whitespace"},
+        {"pre_tokenizer/pretokenizers/0/behavior", "\"Removed\"", SL_ERR_UNSUPPORTED, "Removed"},
+        {"pre_tokenizer/pretokenizers/0/invert", "true", SL_ERR_UNSUPPORTED, "inverted"},
+        {"pre_tokenizer/pretokenizers/0/pattern", "{\"String\": \" \"}", SL_ERR_UNSUPPORTED, "String"},
+        {"pre_tokenizer/pretokenizers/0/pattern/Regex", "\"(a\"", SL_ERR_INVALID, "expression"},
+        {"pre_tokenizer/pretokenizers/0/pattern/Regex", "\"[a\"", SL_ERR_INVALID, "expression"},
+        {"pre_tokenizer/pretokenizers/0/pattern/Regex", "\"\\\\p{Nonesuch}\"", SL_ERR_INVALID, "expression"},
+        {"pre_tokenizer/pretokenizers/0/pattern/Regex", "\"a\\\\w\"", SL_ERR_UNSUPPORTED, "\\w\" at 1"},
+        {"pre_tokenizer/pretokenizers/0/pattern/Regex", "\"a\\\\\"", SL_ERR_UNSUPPORTED, "at 1"},
+        {"pre_tokenizer/pretokenizers/0/pattern/Regex", "\"\\\\bx\"", SL_ERR_UNSUPPORTED, "\\b"},
+        {"pre_tokenizer/pretokenizers/0/pattern/Regex", "\"^x$\"", SL_ERR_UNSUPPORTED, "^x$"},
+        {"pre_tokenizer/pretokenizers/0/pattern/Regex", "\"[[:alpha:]]\"", SL_ERR_UNSUPPORTED, "[:alpha:]"},
+        {"pre_tokenizer/pretokenizers/0/pattern/Regex", "\"[a&&b]\"", SL_ERR_UNSUPPORTED, "&&"},
+        {"pre_tokenizer/pretokenizers/0/pattern/Regex", "\"(?x) a\"", SL_ERR_UNSUPPORTED, "(?x)"},
+        {"pre_tokenizer/pretokenizers/0/pattern/Regex", "\"(*ACCEPT)\"", SL_ERR_UNSUPPORTED, "(*ACCEPT)"},
+        {"pre_tokenizer/pretokenizers/0/pattern/Regex", "\"a{,2}\"", SL_ERR_UNSUPPORTED, "{,2}"},
+        {"pre_tokenizer/pretokenizers/0/pattern/Regex", "\"a{1,2}+\"", SL_ERR_UNSUPPORTED, "{1,2}+"},
+        {"pre_tokenizer/pretokenizers/0/pattern/Regex", "\"\\\\p{L\"", SL_ERR_UNSUPPORTED, "\\p{L"},
+        {"pre_tokenizer/pretokenizers/0/pattern/Regex", "\"[]a]\"", SL_ERR_UNSUPPORTED, "[]a]"},
+        {"post_processor/type", "\"RobertaProcessing\"", SL_ERR_UNSUPPORTED, "RobertaProcessing"},
+        {"post_processor", "{\"type\": \"TemplateProcessing\", \"single\": []}", SL_ERR_UNSUPPORTED, "Template"},
+        {"post_processor",
+         "{\"type\": \"TemplateProcessing\", \"single\": [{\"Sequence\": {\"id\": \"A\"}}, {\"SpecialToken\": {}}]}",
+         SL_ERR_UNSUPPORTED, "Template"},
+        {"post_processor",
+         "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"<s>\"}}, {\"Sequence\": {}}]}",
+         SL_ERR_INVALID, "<s>"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct sl_error err = {0};
+        struct sl_tokenizer *tokenizer = NULL;
+        json_t *root = demo_json();
+        change(root, cases[i].path, cases[i].value);
+        enum sl_status status = load_json(root, NULL, &tokenizer, &err);
+        if (status != cases[i].status || !strstr(err.text, cases[i].named)) {
+            fail_msg("%s = %s: status %d: %s", cases[i].path, cases[i].value ? cases[i].value : "(deleted)", status,
+                     err.text);
+        }
+        assert_null(tokenizer);
+    }
+}
+
+// Bytes of tokenizer.json as they are; NULL for no such file.
+static void check_bytes_refused(const char *bytes, size_t n_bytes, enum sl_status expected, const char *named) {
+    struct folder folder;
+    struct sl_error err = {0};
+    struct sl_tokenizer *tokenizer = NULL;
+    folder_create(&folder);
+    if (bytes) {
+        folder_write(&folder, "tokenizer.json", bytes, n_bytes);
+    }
+    assert_int_equal(sl_tokenizer_load(folder.path, &tokenizer, &err), expected);
+    assert_non_null(strstr(err.text, named));
+    assert_null(tokenizer);
+    folder_remove(&folder);
+}
+
+static void test_tokenizer_refuses_damaged_files(void **state) {
+    (void)state;
+    json_t *root = demo_json();
+    char *text = json_dumps(root, JSON_COMPACT);
+    size_t n_bytes = strlen(text);
+    check_bytes_refused(NULL, 0, SL_ERR_NOT_FOUND, "tokenizer.json");
+    check_bytes_refused("", 0, SL_ERR_INVALID, "tokenizer.json");
+    check_bytes_refused("[]", 2, SL_ERR_INVALID, "tokenizer.json");
+    check_bytes_refused("{} {}", 5, SL_ERR_INVALID, "tokenizer.json");
+    check_bytes_refused("{\"model\": 1, \"model\": 2}", 24, SL_ERR_INVALID, "duplicate");
+    for (size_t n = n_bytes - 1; n > 0; n = n * 9 / 10) {
+        check_bytes_refused(text, n, SL_ERR_INVALID, "tokenizer.json");
+    }
+    free(text);
+    json_decref(root);
+
+    size_t depth = 1000000;
+    char *deep = malloc(depth + 5);
+    assert_non_null(deep);
+    memcpy(deep, "{\"a\":", 5);
+    memset(deep + 5, '[', depth);
+    check_bytes_refused(deep, depth + 5, SL_ERR_INVALID, "depth");
+    free(deep);
+}
+
+static void test_tokenizer_refuses_a_huge_file(void **state) {
+    (void)state;
+    struct folder folder;
+    struct sl_error err = {0};
+    struct sl_tokenizer *tokenizer = NULL;
+    char path[128];
+    folder_create(&folder);
+    folder_write(&folder, "tokenizer.json", "{}", 2);
+    snprintf(path, sizeof(path), "%s/tokenizer.json", folder.path);
+    assert_int_equal(truncate(path, (off_t)65 << 20), 0);
+    assert_int_equal(sl_tokenizer_load(folder.path, &tokenizer, &err), SL_ERR_INVALID);
+    assert_non_null(strstr(err.text, "bytes"));
+    folder_remove(&folder);
+}
+
+// --- the begin token -------------------------------------------------------------------------------------------------
+static const char begin_template[] =
+    "{\"type\": \"Sequence\", \"processors\": [{\"type\": \"ByteLevel\"}, {\"type\": \"TemplateProcessing\", "
+    "\"single\": [{\"SpecialToken\": {\"id\": \"<|im_start|>\", \"type_id\": 0}}, {\"Sequence\": {\"id\": \"A\"}}], "
+    "\"pair\": [], \"special_tokens\": {\"<|im_start|>\": {\"id\": \"<|im_start|>\", \"ids\": [2046]}}}]}";
+
+static void test_tokenizer_takes_begin_token_from_template_or_configuration(void **state) {
+    (void)state;
+    static const struct {
+        const char *post_processor, *config;
+        int32_t begin_id;
+    } cases[] = {
+        {"null", NULL, -1},
+        {begin_template, NULL, 2046},
+        {begin_template, "{}", 2046},
+        {begin_template, "{\"add_bos_token\": false}", -1},
+        {begin_template, "{\"add_bos_token\": true}", 2046},
+        {"null", "{\"add_bos_token\": true, \"bos_token\": \"<|im_end|>\"}", 2047},
+        {"null", "{\"add_bos_token\": true, \"bos_token\": {\"content\": \"<|im_end|>\"}}", 2047},
+        {"null", "{\"add_bos_token\": false, \"bos_token\": \"<|im_end|>\"}", -1},
+        {"null", "{\"add_bos_token\": null, \"bos_token\": \"<|im_end|>\"}", -1},
+        {"null", "{\"bos_token\": \"<|im_end|>\", \"add_eos_token\": false}", -1},
+        {"{\"type\": \"TemplateProcessing\", \"single\": [{\"Sequence\": {\"id\": \"A\"}}]}", NULL, -1},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct sl_tokenizer *tokenizer = NULL;
+        struct sl_error err = {0};
+        json_t *root = demo_json();
+        change(root, "post_processor", cases[i].post_processor);
+        if (load_json(root, cases[i].config, &tokenizer, &err) != SL_OK) {
+            fail_msg("case %zu: %s", i, err.text);
+        }
+        assert_int_equal(sl_tokenizer_begin_id(tokenizer), cases[i].begin_id);
+        sl_tokenizer_destroy(&tokenizer);
+    }
+}
+
+static void test_tokenizer_refuses_a_begin_token_that_it_lacks(void **state) {
+    (void)state;
+    static const struct {
+        const char *config;
+        enum sl_status status;
+        const char *named;
+    } cases[] = {
+        {"{\"add_bos_token\": true}", SL_ERR_INVALID, "begin token"},
+        {"{\"add_bos_token\": true, \"bos_token\": \"<nonesuch>\"}", SL_ERR_INVALID, "<nonesuch>"},
+        {"{\"add_bos_token\": 1}", SL_ERR_INVALID, "add_bos_token"},
+        {"{\"add_eos_token\": true}", SL_ERR_UNSUPPORTED, "add_eos_token"},
+        {"{", SL_ERR_INVALID, "tokenizer_config.json"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct sl_tokenizer *tokenizer = NULL;
+        struct sl_error err = {0};
+        assert_int_equal(load_json(demo_json(), cases[i].config, &tokenizer, &err), cases[i].status);
+        assert_non_null(strstr(err.text, cases[i].named));
+        assert_null(tokenizer);
+    }
+}
+
+static void test_tokenizer_asks_generation_config_last(void **state) {
+    (void)state;
+    struct folder folder;
+    struct sl_error err = {0};
+    struct sl_tokenizer *tokenizer = NULL;
+    json_t *root = demo_json();
+    char *text = json_dumps(root, JSON_COMPACT);
+    folder_create(&folder);
+    folder_write(&folder, "tokenizer.json", text, strlen(text));
+    folder_write(&folder, "tokenizer_config.json", "{\"add_bos_token\": true}", 23);
+    folder_write(&folder, "generation_config.json", "{\"bos_token_id\": 2046}", 22);
+    assert_int_equal(sl_tokenizer_load(folder.path, &tokenizer, &err), SL_OK);
+    assert_int_equal(sl_tokenizer_begin_id(tokenizer), 2046);
+    sl_tokenizer_destroy(&tokenizer);
+    folder_write(&folder, "generation_config.json", "{\"bos_token_id\": 2048}", 22);
+    assert_int_equal(sl_tokenizer_load(folder.path, &tokenizer, &err), SL_ERR_INVALID);
+    folder_remove(&folder);
+    free(text);
+    json_decref(root);
+}
+
+// --- forms of the same thing -----------------------------------------------------------------------------------------
+static uint64_t fingerprint_with(const char *path, const char *value) {
+    struct sl_tokenizer *tokenizer = NULL;
+    struct sl_error err = {0};
+    json_t *root = demo_json();
+    if (path) {
+        change(root, path, value);
+    }
+    if (load_json(root, NULL, &tokenizer, &err) != SL_OK) {
+        fail_msg("%s", err.text);
+    }
+    uint64_t fingerprint = sl_tokenizer_fingerprint(tokenizer);
+    sl_tokenizer_destroy(&tokenizer);
+    return fingerprint;
+}
+
+static void test_tokenizer_fingerprint_tells_what_matters(void **state) {
+    (void)state;
+    uint64_t demo = fingerprint_with(NULL, NULL);
+    static const char *const changes[][2] = {
+        {"model/merges/1788", NULL},
+        {"model/ignore_merges", "true"},
+        {"normalizer", "null"},
+        {"added_tokens/0/special", "false"},
+        {"added_tokens/0/lstrip", "true"},
+        {"added_tokens/0/normalized", "true"},
+        {"added_tokens/0/content", "\"<|end|>\""},
+        {"pre_tokenizer/pretokenizers/0/pattern/Regex", "\"x\""},
+        {"pre_tokenizer/pretokenizers/1/add_prefix_space", "true"},
+        {"post_processor", begin_template},
+    };
+    for (size_t i = 0; i < sizeof(changes) / sizeof(*changes); i++) {
+        assert_true(fingerprint_with(changes[i][0], changes[i][1]) != demo);
+    }
+    assert_true(fingerprint_with("version", "\"2.0\"") == demo);
+}
+
+static void test_tokenizer_reads_merges_as_pairs(void **state) {
+    (void)state;
+    json_t *root = demo_json(), *merges = json_object_get(json_object_get(root, "model"), "merges");
+    for (size_t i = 0; i < json_array_size(merges); i++) {
+        const char *merge = json_string_value(json_array_get(merges, i)), *space = strchr(merge, ' ');
+        json_array_set_new(merges, i, json_pack("[s%s]", merge, (size_t)(space - merge), space + 1));
+    }
+    struct sl_tokenizer *tokenizer = NULL;
+    assert_int_equal(load_json(root, NULL, &tokenizer, NULL), SL_OK);
+    assert_true(sl_tokenizer_fingerprint(tokenizer) == fingerprint_with(NULL, NULL));
+    sl_tokenizer_destroy(&tokenizer);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tokenizer_agrees_with_recorded_ids),
+        cmocka_unit_test(test_tokenizer_puts_begin_token_in_front),
+        cmocka_unit_test(test_tokenizer_knows_bytes_of_every_token),
+        cmocka_unit_test(test_tokenizer_refuses_what_is_not_utf8),
+        cmocka_unit_test(test_tokenizer_is_not_slowed_by_hostile_text),
+        cmocka_unit_test(test_tokenizer_refuses_what_it_does_not_implement),
+        cmocka_unit_test(test_tokenizer_refuses_damaged_files),
+        cmocka_unit_test(test_tokenizer_refuses_a_huge_file),
+        cmocka_unit_test(test_tokenizer_takes_begin_token_from_template_or_configuration),
+        cmocka_unit_test(test_tokenizer_refuses_a_begin_token_that_it_lacks),
+        cmocka_unit_test(test_tokenizer_asks_generation_config_last),
+        cmocka_unit_test(test_tokenizer_fingerprint_tells_what_matters),
+        cmocka_unit_test(test_tokenizer_reads_merges_as_pairs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
