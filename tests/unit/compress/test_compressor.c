@@ -327,6 +327,19 @@ static void test_compressor_refuses_to_evict_from_packed_pages(void **state) {
     drive_stop(&drive);
 }
 
+static void test_compressor_refuses_more_slots_than_planned(void **state) {
+    (void)state;
+    struct sl_kv_geometry g = {1, 1, 8};
+    struct drive drive;
+    struct sl_error err;
+    drive_start(&drive, "streamingllm,budget=64,chunk=64", &g, 1, 1000, 9, 1.0f, 1);
+    sl_session_destroy(&drive.session);
+    assert_int_equal(sl_plan_create_session(&drive.plan, 100, drive.arena, &drive.session, &err), SL_OK);
+    assert_int_equal(drive_layer(&drive, 0, 192, false, &err), SL_ERR_PRECONDITION);
+    assert_non_null(strstr(err.text, "layer 0 head 0 holds 192 slots, the plan foresees at most 128"));
+    drive_stop(&drive);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_compressor_keeps_its_promises_on_random_cases),
@@ -334,6 +347,7 @@ int main(void) {
         cmocka_unit_test(test_compressor_wants_lse_only_for_attention_scores),
         cmocka_unit_test(test_compressor_packs_later_when_the_arena_is_full),
         cmocka_unit_test(test_compressor_refuses_to_evict_from_packed_pages),
+        cmocka_unit_test(test_compressor_refuses_more_slots_than_planned),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
