@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// Leases over a real fabric on the loopback interface: what lands, what expires, what does not fit.
+#include <cmocka.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "service/landing.h"
+
+#define ARENA_BYTES ((size_t)4 << 20)
+#define LEASE_MS    400
+
+struct fixture {
+    struct sl_fabric *receiver, *sender;
+    struct sl_arena *arena;
+    struct sl_landings *landings;
+    void *source;
+};
+
+static int setup(void **state) {
+    struct fixture *fixture = calloc(1, sizeof *fixture);
+    struct sl_error err = {0};
+    struct sl_fabric_config config = {.listen = "127.0.0.1:0", .transport = "tcp"};
+    void *base;
+    assert_int_equal(sl_fabric_create(&config, &fixture->receiver, &err), SL_OK);
+    assert_int_equal(sl_fabric_create(&config, &fixture->sender, &err), SL_OK);
+    assert_int_equal(sl_fabric_region_create(fixture->receiver, ARENA_BYTES, 0, &base, &err), SL_OK);
+    assert_int_equal(sl_fabric_region_create(fixture->sender, 1 << 20, 0, &fixture->source, &err), SL_OK);
+    assert_int_equal(sl_arena_create(base, ARENA_BYTES, &fixture->arena, &err), SL_OK);
+    assert_int_equal(sl_landings_create(fixture->receiver, fixture->arena, LEASE_MS, &fixture->landings, &err), SL_OK);
+    for (int i = 0; i < 1 << 20; i++) {
+        ((unsigned char *)fixture->source)[i] = (unsigned char)(i * 31 >> 3);
+    }
+    *state = fixture;
+    return 0;
+}
+
+// Whatever a test did, nothing may be left.
+static int teardown(void **state) {
+    struct fixture *fixture = *state;
+    int64_t n_leases, deadline = sl_deadline_in_ms(5000);
+    size_t promised;
+    struct sl_arena_stats stats;
+    do {
+        sl_landings_gauges(fixture->landings, &n_leases, &promised);
+        sl_arena_get_stats(fixture->arena, &stats);
+        sl_sleep_ms(5);
+    } while ((n_leases || stats.n_blocks) && sl_now_ns() < deadline);
+    assert_int_equal(n_leases, 0);
+    assert_int_equal(promised, 0);
+    assert_int_equal(stats.n_blocks, 0);
+    sl_landings_destroy(&fixture->landings);
+    assert_null(fixture->landings);
+    sl_fabric_destroy(&fixture->sender);
+    sl_fabric_destroy(&fixture->receiver);
+    sl_arena_destroy(&fixture->arena);
+    free(fixture);
+    return 0;
+}
+
+static void ship(struct fixture *fixture, const struct sl_landing_ticket *ticket, size_t bytes,
+                 enum sl_status expected) {
+    struct sl_ship *ship;
+    struct sl_error err = {0};
+    assert_int_equal(
+        sl_ship_open(fixture->sender, ticket->ticket, ticket->ticket_bytes, sl_deadline_in_ms(5000), &ship, &err),
+        SL_OK);
+    sl_ship_piece(ship, 0, fixture->source, bytes);
+    assert_int_equal(sl_ship_finish(ship, "header", 6, &err), expected);
+    sl_ship_close(&ship);
+}
+
+static void test_landing_what_was_shipped_can_be_taken(void **state) {
+    struct fixture *fixture = *state;
+    struct sl_landing_ticket ticket;
+    assert_int_equal(sl_landing_open(fixture->landings, "test", 300000, 1000, &ticket, NULL), SL_OK);
+    struct sl_landed landed;
+    size_t promised;
+    assert_int_equal(sl_landing_take(fixture->landings, ticket.id, sl_now_ns(), &landed, &promised, NULL), SL_AGAIN);
+    ship(fixture, &ticket, 300000, SL_OK);
+    assert_int_equal(sl_landing_take(fixture->landings, ticket.id, sl_deadline_in_ms(2000), &landed, &promised, NULL),
+                     SL_OK);
+    assert_int_equal(landed.body_bytes, 300000);
+    assert_int_equal(landed.header_bytes, 6);
+    assert_memory_equal(landed.header, "header", 6);
+    assert_memory_equal(landed.body, fixture->source, 300000);
+    assert_int_equal(promised, 1000);
+    assert_int_equal(sl_landing_take(fixture->landings, ticket.id, sl_now_ns(), &landed, &promised, NULL),
+                     SL_ERR_NOT_FOUND);
+    sl_landings_return_promise(fixture->landings, promised);
+    sl_arena_free(fixture->arena, landed.body);
+    free(landed.header);
+    free(ticket.ticket);
+}
+
+static void test_landing_ends_by_itself_unless_renewed(void **state) {
+    struct fixture *fixture = *state;
+    struct sl_landing_ticket kept, left;
+    int64_t lease_ms;
+    assert_int_equal(sl_landing_open(fixture->landings, "kept", 4096, 0, &kept, NULL), SL_OK);
+    assert_int_equal(sl_landing_open(fixture->landings, "left", 4096, 0, &left, NULL), SL_OK);
+    for (int i = 0; i < 8; i++) {
+        sl_sleep_ms(LEASE_MS / 4);
+        assert_int_equal(sl_landing_renew(fixture->landings, kept.id, &lease_ms, NULL), SL_OK);
+        assert_int_equal(lease_ms, LEASE_MS);
+    }
+    assert_int_equal(sl_landing_renew(fixture->landings, left.id, &lease_ms, NULL), SL_ERR_NOT_FOUND);
+    // Nothing can be written through a ticket whose lease has ended.
+    ship(fixture, &left, 4096, SL_ERR_PEER_STALE);
+    ship(fixture, &kept, 4096, SL_OK);
+    sl_landing_release(fixture->landings, kept.id);
+    sl_landing_release(fixture->landings, kept.id); // idempotent
+    free(kept.ticket);
+    free(left.ticket);
+}
+
+static void test_landing_counts_blocks_and_promises(void **state) {
+    struct fixture *fixture = *state;
+    struct sl_landing_ticket first, second;
+    struct sl_error err = {0};
+    assert_int_equal(sl_landing_open(fixture->landings, "first", ARENA_BYTES / 4, ARENA_BYTES / 2, &first, NULL),
+                     SL_OK);
+    assert_int_equal(sl_landing_open(fixture->landings, "second", ARENA_BYTES / 2, 0, &second, &err), SL_ERR_EXHAUSTED);
+    assert_non_null(strstr(err.text, "retry"));
+    sl_landing_release(fixture->landings, first.id);
+    int64_t deadline = sl_deadline_in_ms(2000);
+    enum sl_status status;
+    while ((status = sl_landing_open(fixture->landings, "second", ARENA_BYTES / 2, 0, &second, &err)) ==
+               SL_ERR_EXHAUSTED &&
+           sl_now_ns() < deadline) {
+        sl_sleep_ms(5);
+    }
+    assert_int_equal(status, SL_OK);
+    sl_landing_release(fixture->landings, second.id);
+    free(first.ticket);
+    free(second.ticket);
+}
+
+static void test_landing_of_an_aborted_ship_fails(void **state) {
+    struct fixture *fixture = *state;
+    struct sl_landing_ticket ticket;
+    assert_int_equal(sl_landing_open(fixture->landings, "test", 300000, 0, &ticket, NULL), SL_OK);
+    struct sl_ship *ship;
+    assert_int_equal(
+        sl_ship_open(fixture->sender, ticket.ticket, ticket.ticket_bytes, sl_deadline_in_ms(5000), &ship, NULL), SL_OK);
+    sl_ship_piece(ship, 0, fixture->source, 1000);
+    sl_sleep_ms(50);
+    sl_ship_close(&ship);
+    struct sl_landed landed;
+    size_t promised;
+    struct sl_error err = {0};
+    enum sl_status status =
+        sl_landing_take(fixture->landings, ticket.id, sl_deadline_in_ms(2000), &landed, &promised, &err);
+    assert_true(status < 0 && status != SL_ERR_DEADLINE);
+    sl_landing_release(fixture->landings, ticket.id);
+    free(ticket.ticket);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_landing_what_was_shipped_can_be_taken, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_landing_ends_by_itself_unless_renewed, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_landing_counts_blocks_and_promises, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_landing_of_an_aborted_ship_fails, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
