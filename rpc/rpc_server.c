@@ -185,9 +185,11 @@ static grpc_server *make_grpc_server(int max_message_bytes) {
         {GRPC_ARG_ALLOW_REUSEPORT, 0}, // or two servers would share a port in silence
         {GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_TIME_MS},
         {GRPC_ARG_KEEPALIVE_TIMEOUT_MS, KEEPALIVE_TIMEOUT_MS},
-        {GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1},
+        // Only connections with calls: a foreign client that is idle may not even poll, and would be cut off.
+        {GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 0},
         {GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0},
-        {GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000}, // clients ping, too
+        {GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000},
+        {GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0}, // our own clients do ping while idle
     };
     enum { N_SETTINGS = sizeof settings / sizeof settings[0] };
     grpc_arg args[N_SETTINGS];

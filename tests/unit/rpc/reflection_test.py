@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import unittest
 
 server_program, protoc, proto_dir, out_dir = sys.argv[1:5]
@@ -132,7 +133,7 @@ class Reflection(unittest.TestCase):
         self.assertEqual(caught.exception.code(), grpc.StatusCode.INVALID_ARGUMENT)
 
 
-class Bidirectional(unittest.TestCase):
+class Calls(unittest.TestCase):
     def test_chat_is_a_conversation(self):
         call = method("stream_stream", "/test.Echo/Chat", inference_pb.JobRequest, inference_pb.Job)
         heard = []
@@ -156,6 +157,11 @@ class Bidirectional(unittest.TestCase):
         with self.assertRaises(grpc.RpcError) as caught:
             list(call(iter([inference_pb.JobRequest(job_id="x" * (1 << 20))]), timeout=5))
         self.assertEqual(caught.exception.code(), grpc.StatusCode.RESOURCE_EXHAUSTED)
+
+    def test_idle_connection_is_kept(self):
+        self.assertEqual(check(""), SERVING)
+        time.sleep(8)  # Python polls only during calls, so it answers no keepalive pings meanwhile
+        self.assertEqual(check(""), SERVING)
 
     def test_unknown_method(self):
         with self.assertRaises(grpc.RpcError) as caught:
