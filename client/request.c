@@ -7,36 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Length of the UTF-8 character at `s`, 0 when there is none: no overlong forms, no surrogates, nothing above U+10FFFF.
-static size_t utf8_length(const unsigned char *s, size_t left) {
-    if (s[0] < 0x80) {
-        return 1;
-    }
-    size_t n = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
-    if (s[0] < 0xc2 || s[0] > 0xf4 || left < n) {
-        return 0;
-    }
-    for (size_t i = 1; i < n; i++) {
-        if ((s[i] & 0xc0) != 0x80) {
-            return 0;
-        }
-    }
-    // The second byte's range is smaller behind four lead bytes.
-    bool bad = (s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) || (s[0] == 0xf0 && s[1] < 0x90) ||
-               (s[0] == 0xf4 && s[1] > 0x8f);
-    return bad ? 0 : n;
-}
+#include "engine/tokenizer.h"
 
 static enum sl_status check_text(const char *name, const char *text, size_t bytes, struct sl_error *err) {
     if (memchr(text, '\0', bytes)) {
         return sl_fail(err, SL_ERR_INVALID, "%s contains a zero byte: it is not a text", name);
     }
-    for (size_t i = 0; i < bytes;) {
-        size_t n = utf8_length((const unsigned char *)text + i, bytes - i);
-        if (n == 0) {
-            return sl_fail(err, SL_ERR_INVALID, "%s is not valid UTF-8 at byte %zu; convert it with iconv", name, i);
-        }
-        i += n;
+    size_t bad;
+    if (!sl_utf8_valid(text, bytes, &bad)) {
+        return sl_fail(err, SL_ERR_INVALID, "%s is not valid UTF-8 at byte %zu; convert it with iconv", name, bad);
     }
     return SL_OK;
 }

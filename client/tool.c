@@ -3,11 +3,14 @@
 #include "client/tool.h"
 
 #include <errno.h>
+#include <netdb.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -77,6 +80,46 @@ bool sl_tool_connect(const char *command, const char *address, struct sl_client 
 void sl_tool_disconnect(struct sl_client **client) {
     sl_client_close(client);
     sl_rpc_shutdown();
+}
+
+static bool connects(const struct addrinfo *at, int timeout_ms) {
+    int fd = socket(at->ai_family, at->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, at->ai_protocol);
+    if (fd < 0) {
+        return false;
+    }
+    bool ok = connect(fd, at->ai_addr, at->ai_addrlen) == 0;
+    if (!ok && errno == EINPROGRESS) {
+        struct pollfd polled = {.fd = fd, .events = POLLOUT};
+        int error = ETIMEDOUT;
+        socklen_t error_bytes = sizeof error;
+        if (poll(&polled, 1, timeout_ms) == 1) {
+            getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &error_bytes);
+        }
+        ok = error == 0;
+    }
+    close(fd);
+    return ok;
+}
+
+bool sl_tool_reachable(const char *address, int timeout_ms) {
+    char host[256];
+    const char *colon = strrchr(address, ':');
+    if (!colon || (size_t)(colon - address) >= sizeof host) {
+        return false;
+    }
+    bool bracketed = address[0] == '[' && colon > address + 1 && colon[-1] == ']'; // [::1]:7600
+    snprintf(host, sizeof host, "%.*s", (int)(colon - address) - 2 * bracketed, address + bracketed);
+    struct addrinfo *list;
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+    if (getaddrinfo(host, colon + 1, &hints, &list) != 0) {
+        return false;
+    }
+    bool ok = false;
+    for (const struct addrinfo *at = list; at && !ok; at = at->ai_next) {
+        ok = connects(at, timeout_ms);
+    }
+    freeaddrinfo(list);
+    return ok;
 }
 
 enum sl_status sl_signals_init(struct sl_signals *signals, struct sl_error *err) {

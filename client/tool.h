@@ -88,6 +88,9 @@ enum sl_exit sl_tool_exit_code(enum sl_status status);
 bool sl_tool_connect(const char *command, const char *address, struct sl_client **client_out, int *exit_out);
 void sl_tool_disconnect(struct sl_client **client);
 
+// Whether anybody listens there: a plain connection attempt, for decisions that come before gRPC may start.
+bool sl_tool_reachable(const char *address, int timeout_ms);
+
 /*
  * SIGINT and SIGTERM as something to ask about instead of handlers and globals. sl_signals_init() blocks them for this
  * thread and all that it starts: call it first thing.

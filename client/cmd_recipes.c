@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: `sluice recipes`: the presets, and what a recipe means once it is parsed.
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+
+#include "client/table.h"
+#include "client/tool.h"
+#include "compress/recipe.h"
+
+static const struct sl_option options[] = {SL_TOOL_OPTIONS};
+
+static const struct sl_program program = {
+    .name = "sluice recipes",
+    .usage = "[options] [RECIPE...]",
+    .summary = "List the presets, or show what recipes mean: their canonical text and fingerprint.",
+    .epilog = "A recipe is a preset, axis=value words, or both, separated by commas: "
+              "h2o,budget=1024,format=int4\n" SL_EXIT_CODES_HELP,
+    .options = options,
+    .n_options = sizeof options / sizeof options[0],
+};
+
+static void print_json(json_t *object) {
+    json_dumpf(object, stdout, JSON_COMPACT);
+    putchar('\n');
+    json_decref(object);
+}
+
+static void list_presets(bool as_json) {
+    static const struct sl_column columns[] = {{"PRESET", false}, {"BUILT", false}, {"RECIPE", false}, {"", false}};
+    struct sl_table table;
+    sl_table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    for (const struct sl_preset *preset = sl_recipe_presets(); preset->name; preset++) {
+        if (as_json) {
+            print_json(json_pack("{s:s, s:s, s:s, s:b}", "name", preset->name, "text", preset->text, "summary",
+                                 preset->summary, "built", preset->built));
+            continue;
+        }
+        sl_table_add(&table, "%s", preset->name);
+        sl_table_add(&table, "%s", preset->built ? "yes" : "no");
+        sl_table_add(&table, "%s", preset->text);
+        sl_table_add(&table, "%s", preset->summary);
+    }
+    if (!as_json) {
+        sl_table_print(&table, stdout);
+    }
+    sl_table_cleanup(&table);
+}
+
+static enum sl_status explain(const char *text, bool as_json, struct sl_error *err) {
+    struct sl_recipe recipe;
+    enum sl_status status = sl_recipe_parse(text, &recipe, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    char canonical[SL_RECIPE_TEXT_BYTES], fingerprint[24];
+    sl_recipe_format(&recipe, canonical, sizeof canonical);
+    snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, sl_recipe_fingerprint(&recipe));
+    if (as_json) {
+        print_json(json_pack("{s:s, s:s, s:s}", "recipe", text, "text", canonical, "fingerprint", fingerprint));
+    } else {
+        printf("%s  %s\n", fingerprint, canonical);
+    }
+    return SL_OK;
+}
+
+int sl_command_recipes(int argc, char **argv) {
+    struct sl_tool_config config = {0};
+    int first, code;
+    if (!sl_tool_parse(&program, argc, argv, &config, 0, argc, &first, &code)) {
+        return code;
+    }
+    if (first == argc) {
+        list_presets(config.json);
+        return SL_EXIT_OK;
+    }
+    for (int i = first; i < argc; i++) {
+        struct sl_error err;
+        if (explain(argv[i], config.json, &err) != SL_OK) {
+            return sl_tool_complain("recipes", &err);
+        }
+    }
+    return SL_EXIT_OK;
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: a job without a cluster, told in the same events as one of a cluster.
+#include "client/local_job.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "engine/tokenizer.h"
+#include "service/local.h"
+
+#define JOB_ID "local"
+
+struct job {
+    const struct sl_watch *watch;
+    int64_t sequence;
+    int64_t deadline_ns;
+};
+
+// Events point to what they tell, so a caller fills `what` and `case` and the rest happens here.
+static void tell(struct job *job, Sluice__V1__Event *event) {
+    event->sequence = ++job->sequence;
+    event->time_ms = sl_wall_ms();
+    event->job_id = (char *)JOB_ID;
+    job->watch->on_event(job->watch->arg, event);
+}
+
+static void tell_state(struct job *job, Sluice__V1__JobState state) {
+    Sluice__V1__StateChange change = SLUICE__V1__STATE_CHANGE__INIT;
+    change.state = state;
+    Sluice__V1__Event event = SLUICE__V1__EVENT__INIT;
+    event.what_case = SLUICE__V1__EVENT__WHAT_STATE;
+    event.state = &change;
+    tell(job, &event);
+}
+
+static enum sl_status go_on(const struct job *job) {
+    if (job->watch->stopped && job->watch->stopped(job->watch->arg)) {
+        return SL_ERR_CANCELLED;
+    }
+    return sl_deadline_left_ms(job->deadline_ns) == 0 ? SL_ERR_DEADLINE : SL_OK;
+}
+
+static enum sl_status on_progress(void *arg, int64_t tokens_done, int64_t tokens_total) {
+    struct job *job = arg;
+    Sluice__V1__PrefillProgress progress = SLUICE__V1__PREFILL_PROGRESS__INIT;
+    progress.tokens_done = tokens_done;
+    progress.tokens_total = tokens_total;
+    Sluice__V1__Event event = SLUICE__V1__EVENT__INIT;
+    event.what_case = SLUICE__V1__EVENT__WHAT_PREFILL;
+    event.prefill = &progress;
+    tell(job, &event);
+    return go_on(job);
+}
+
+static enum sl_status on_token(void *arg, const struct sl_written *written) {
+    struct job *job = arg;
+    Sluice__V1__Token token = SLUICE__V1__TOKEN__INIT;
+    token.id = written->token.id;
+    token.text = (char *)written->text;
+    token.index = written->index;
+    token.logprob = written->token.logprob;
+    Sluice__V1__Event event = SLUICE__V1__EVENT__INIT;
+    event.what_case = SLUICE__V1__EVENT__WHAT_TOKEN;
+    event.token = &token;
+    tell(job, &event);
+    return go_on(job);
+}
+
+static Sluice__V1__Finished__Reason reason_of(enum sl_stop_reason stop) {
+    switch (stop) {
+    case SL_STOP_TOKEN:
+        return SLUICE__V1__FINISHED__REASON__STOP_TOKEN;
+    case SL_STOP_STRING:
+        return SLUICE__V1__FINISHED__REASON__STOP_STRING;
+    case SL_STOP_LENGTH:
+        return SLUICE__V1__FINISHED__REASON__LENGTH;
+    case SL_STOP_NONE:
+        break;
+    }
+    return SLUICE__V1__FINISHED__REASON__REASON_UNSPECIFIED;
+}
+
+static void tell_end(struct job *job, int64_t n_prompt, const struct sl_local_result *result) {
+    Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
+    statistics.n_prompt_tokens = n_prompt;
+    statistics.n_output_tokens = result->n_output_tokens;
+    statistics.prefill_ms = result->prefill_ms;
+    statistics.ttft_ms = result->ttft_ms;
+    statistics.tpot_ms = result->tpot_ms;
+    statistics.total_ms = result->total_ms;
+    statistics.capsule_bytes = (int64_t)result->capsule_bytes;
+    statistics.full_bytes = (int64_t)result->full_bytes;
+    statistics.prefill_peak_bytes = (int64_t)result->prefill_peak_bytes;
+    statistics.decode_resident_bytes = (int64_t)result->decode_resident_bytes;
+    statistics.slots_per_head = result->slots_per_head;
+    statistics.slots_evicted = result->slots_evicted;
+    statistics.transport = (char *)"none (one process)";
+
+    Sluice__V1__Finished finished = SLUICE__V1__FINISHED__INIT;
+    finished.reason = reason_of(result->stop);
+    finished.text = result->text;
+    finished.statistics = &statistics;
+    Sluice__V1__Event event = SLUICE__V1__EVENT__INIT;
+    event.what_case = SLUICE__V1__EVENT__WHAT_FINISHED;
+    event.finished = &finished;
+    tell(job, &event);
+}
+
+static enum sl_status generate(struct sl_local *local, const struct sl_request *request, struct job *job,
+                               struct sl_error *err) {
+    const Sluice__V1__GenerateRequest *message = &request->message;
+    int32_t *ids = NULL;
+    size_t n_ids;
+    enum sl_status status = sl_tokenizer_encode(sl_local_tokenizer(local), request->prompt, strlen(request->prompt),
+                                                true, &ids, &n_ids, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    struct sl_local_request local_request = {
+        .recipe = message->recipe[0] ? message->recipe : "full",
+        .prompt = ids,
+        .n_prompt = (int64_t)n_ids,
+        .sampling = {.temperature = request->sampling.temperature,
+                     .top_k = request->sampling.top_k,
+                     .top_p = request->sampling.top_p,
+                     .repetition_penalty = request->sampling.repetition_penalty,
+                     .seed = request->sampling.seed},
+        .max_new_tokens = message->max_new_tokens,
+        .ignore_eos = message->ignore_eos,
+        .stops = (const char *const *)message->stop,
+        .n_stops = message->n_stop,
+        .progress_fn = on_progress,
+        .token_fn = on_token,
+        .arg = job,
+    };
+    tell_state(job, SLUICE__V1__JOB_STATE__PREFILLING);
+    struct sl_local_result result;
+    struct sl_error why = {0};
+    status = sl_local_generate(local, &local_request, &result, &why);
+    if (status == SL_OK) {
+        tell_end(job, (int64_t)n_ids, &result);
+        free(result.text);
+    } else {
+        sl_fail(err, status, "%s", why.text[0] ? why.text : sl_status_text(status));
+    }
+    free(ids);
+    return status;
+}
+
+enum sl_status sl_local_job(const char *model_dir, int threads, const struct sl_request *request,
+                            const struct sl_watch *watch, struct sl_error *err) {
+    struct sl_local_config config = {.model_dir = model_dir, .threads = threads};
+    struct sl_local *local = NULL;
+    enum sl_status status = sl_local_open(&config, &local, err);
+    if (status == SL_OK) {
+        struct job job = {.watch = watch, .deadline_ns = watch->deadline_ns};
+        status = generate(local, request, &job, err);
+        sl_local_close(&local);
+    }
+    return status;
+}

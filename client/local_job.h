@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: a job without a cluster, in this process, told in the same events as one of a cluster.
+#ifndef SL_CLIENT_LOCAL_JOB_H
+#define SL_CLIENT_LOCAL_JOB_H
+
+#include "client/request.h"
+#include "client/sluice.h"
+
+/*
+ * Run the job and deliver its events through the callbacks of `watch` (on_event, stopped). SL_OK when it has finished,
+ * SL_ERR_CANCELLED when `stopped` said so.
+ */
+enum sl_status sl_local_job(const char *model_dir, int threads, const struct sl_request *request,
+                            const struct sl_watch *watch, struct sl_error *err);
+
+#endif
