@@ -228,7 +228,7 @@ static void check_case(const char *text, const struct sl_kv_geometry *g, int gro
 static void test_compressor_keeps_its_promises_on_random_cases(void **state) {
     (void)state;
     srand(3);
-    for (int i = 0; i < 2000; i++) {
+    for (int i = 0; i < 3000; i++) {
         struct sl_kv_geometry g = {1 + rand() % 3, 1 + rand() % 3, rand() % 8 ? 8 * (1 + rand() % 2) : 64};
         int64_t n_prompt = 1 + rand() % (rand() % 4 ? 150 : 400);
         char text[256];
