@@ -265,6 +265,7 @@ static enum sl_status decode(struct run *run, struct sl_error *err) {
     request.stop = (char **)spec->stop;
     request.n_stop = (size_t)spec->n_stop;
     request.ignore_eos = spec->ignore_eos;
+    request.recipe = (char *)spec->recipe;
 
     sl_job_move(job, SLUICE__V1__JOB_STATE__DECODING, sl_worker_name(run->claim.decode));
     // The session that is being decoded keeps itself; the lease is renewed so that a worker may treat both alike.

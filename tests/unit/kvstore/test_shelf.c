@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The shelf: found by prefix, evicted by age, never while pinned.
-#include <cmocka.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include <cmocka.h>
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Leases over a real fabric on the loopback interface: what lands, what expires, what does not fit.
-#include <cmocka.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include <cmocka.h>
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stop strings, end tokens, lengths and resuming, with the demo model's tokenizer and logits that force each token.
-#include <cmocka.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include <cmocka.h>
 
 #include <stdlib.h>
 #include <string.h>
