@@ -27,6 +27,7 @@ struct axis {
     const char *name;
     const struct value *values; // ends with a NULL name; NULL: parse() reads the whole text
     bool joined;                // several values joined by '+'
+    bool arguments;             // every value is name:argument
     void (*clear)(struct sl_recipe *recipe);
     // `argument` is what follows "name:" or NULL. NULL function: the only built value is what happens anyway.
     enum sl_status (*apply)(struct sl_recipe *recipe, const struct value *value, const char *argument,
@@ -242,19 +243,19 @@ static enum sl_status parse_chunk(struct sl_recipe *recipe, const char *text, st
 // To add a value: a row in its axis' table (built = true once it works). To add an axis: a row here, in the order in
 // which people read a recipe, a field of struct sl_recipe, and a line in sl_recipe_write().
 static const struct axis axes[] = {
-    {"score", scores, false, NULL, apply_score, NULL},
-    {"value", values_aware, false, NULL, NULL, NULL},
-    {"scope", scopes, true, clear_scope, apply_scope, NULL},
-    {"budget", NULL, false, NULL, NULL, parse_budget},
-    {"layers", splits_layers, false, NULL, NULL, NULL},
-    {"heads", splits_heads, false, NULL, NULL, NULL},
-    {"when", whens, true, clear_when, apply_when, NULL},
-    {"evicted", fates, false, NULL, NULL, NULL},
-    {"format", NULL, false, NULL, NULL, parse_format},
-    {"place", places, false, NULL, NULL, NULL},
-    {"retrieve", retrievals, false, NULL, NULL, NULL},
-    {"positions", position_modes, false, NULL, apply_positions, NULL},
-    {"chunk", NULL, false, NULL, NULL, parse_chunk},
+    {"score", scores, false, false, NULL, apply_score, NULL},
+    {"value", values_aware, false, false, NULL, NULL, NULL},
+    {"scope", scopes, true, true, clear_scope, apply_scope, NULL},
+    {"budget", NULL, false, false, NULL, NULL, parse_budget},
+    {"layers", splits_layers, false, false, NULL, NULL, NULL},
+    {"heads", splits_heads, false, false, NULL, NULL, NULL},
+    {"when", whens, true, false, clear_when, apply_when, NULL},
+    {"evicted", fates, false, false, NULL, NULL, NULL},
+    {"format", NULL, false, false, NULL, NULL, parse_format},
+    {"place", places, false, false, NULL, NULL, NULL},
+    {"retrieve", retrievals, false, false, NULL, NULL, NULL},
+    {"positions", position_modes, false, false, NULL, apply_positions, NULL},
+    {"chunk", NULL, false, false, NULL, NULL, parse_chunk},
 };
 #define N_AXES (sizeof axes / sizeof axes[0])
 
@@ -296,7 +297,7 @@ static struct list list_presets(bool built) {
 // --- words -------------------------------------------------------------------------------------------------------
 
 static enum sl_status apply_value(struct sl_recipe *recipe, const struct axis *axis, char *text, struct sl_error *err) {
-    // "name", "name:argument" or "name/argument"; only scope's values have an argument so far.
+    // "name", "name:argument" or "name/argument"
     size_t name_length = strcspn(text, ":/");
     const struct value *value = axis->values;
     while (value->name != NULL &&
@@ -317,11 +318,10 @@ static enum sl_status apply_value(struct sl_recipe *recipe, const struct axis *a
                              axis->name, value->name, axis->name);
     }
     const char *argument = text[name_length] == '\0' ? NULL : text + name_length + 1;
-    bool wants_argument = axis->apply == apply_scope;
-    if (wants_argument && (argument == NULL || text[name_length] != ':')) {
+    if (axis->arguments && (argument == NULL || text[name_length] != ':')) {
         return sl_fail(err, SL_ERR_INVALID, "recipe: %s=%.40s: expected %s:NUMBER", axis->name, text, value->name);
     }
-    if (!wants_argument && argument != NULL) {
+    if (!axis->arguments && argument != NULL) {
         return sl_fail(err, SL_ERR_INVALID, "recipe: %s=%.40s: nothing may follow %s", axis->name, text, value->name);
     }
     return axis->apply != NULL ? axis->apply(recipe, value, argument, err) : SL_OK;

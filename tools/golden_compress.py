@@ -5,10 +5,10 @@
     tools/golden_compress.py [tests/golden/compress]
 
 Writes h2o.txt and streamingllm.txt (the positions that every head keeps after every chunk, and for H2O the accumulated
-attention of those) and kivi.txt (codes, scales and zeros of one quantized page). Inputs are not written: they are a
-function of (seed, stream, index) that tests/unit/compress/drive.c computes as well. All arithmetic is f64 unless a format
-says otherwise; a seed for which a kept set hangs on less than 2e-4 of score is passed over, because f32 may decide it
-otherwise.
+attention of those) and kivi.txt (codes, scales and zeros of one quantized page). Inputs are not written: they
+are a function of (seed, stream, index) that tests/unit/compress/drive.c computes as well. All arithmetic is f64 unless
+a format says otherwise; a seed for which a kept set hangs on less than 2e-4 of score is passed over, because f32 may
+decide it otherwise.
 """
 import sys
 from pathlib import Path
@@ -120,7 +120,8 @@ def write_streamingllm(path):
             recipe = f"streamingllm,scope=sinks:{sinks},budget={budget},format=f32,chunk={chunk}"
             out.write(f"case {seed} {heads} {group} {d} {n} 1.0 {recipe}\n")
             for c, end in enumerate(min(e, n) for e in range(chunk, n + chunk, chunk)):
-                stay = [p for p in range(end) if p < sinks or p >= end - (budget - sinks)] if end > budget else range(end)
+                newest = end - (budget - sinks) if end > budget else 0
+                stay = [p for p in range(end) if p < sinks or p >= newest]
                 for h in range(heads):
                     out.write(f"kept {c} {h} " + " ".join(map(str, stay)) + "\n")
 
