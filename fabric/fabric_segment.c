@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: pieces into segments, and segments onto the wire by the ship's verb.
+ *
+ * Design: a segment is a contiguous range of the grant, at most SL_SEGMENT_MAX_BYTES, gathered from up to
+ *         SL_SEGMENT_MAX_PARTS ranges of the sender's memory (pages of a capsule lie anywhere, and arrive side by
+ *         side). Its digest is chained over the parts:  d_0 = 0,  d_i = hash(part_i, seed d_{i-1}).
+ *         Active message: the segment's bytes follow its header; several parts go as a scatter list.
+ *         Put: part by part, digest first, so that the copy reads what the digest has just brought into the cache;
+ *         then a flush, and only when that is over the segment is announced: it can be verified at once.
+ * Invariants: ship->n_outstanding counts segments whose memory may still be read; a ship is over only at 0.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "fabric/fabric_internal.h"
+
+struct parts {
+    size_t offset, bytes;
+    uint32_t n;
+    const uint8_t *data[SL_SEGMENT_MAX_PARTS];
+    uint32_t part_bytes[SL_SEGMENT_MAX_PARTS];
+};
+
+// Take the next segment's parts off the ship's pieces. False: there are none.
+static bool gather(struct sl_ship *ship, struct parts *parts) {
+    parts->n = 0;
+    parts->bytes = 0;
+    while (ship->cursor < ship->taken.n && parts->n < SL_SEGMENT_MAX_PARTS && parts->bytes < SL_SEGMENT_MAX_BYTES) {
+        struct sl_piece *piece = &ship->taken.at[ship->cursor];
+        if (parts->n == 0) {
+            parts->offset = piece->offset;
+        } else if (piece->offset != parts->offset + parts->bytes) {
+            break;
+        }
+        size_t n = piece->bytes < SL_PART_MAX_BYTES ? piece->bytes : SL_PART_MAX_BYTES;
+        n = n < SL_SEGMENT_MAX_BYTES - parts->bytes ? n : SL_SEGMENT_MAX_BYTES - parts->bytes;
+        parts->data[parts->n] = piece->data;
+        parts->part_bytes[parts->n++] = (uint32_t)n;
+        parts->bytes += n;
+        piece->offset += n;
+        piece->data += n;
+        piece->bytes -= n;
+        ship->cursor += piece->bytes == 0;
+    }
+    return parts->n > 0;
+}
+
+static struct sl_send *create_send(struct sl_ship *ship, const struct parts *parts) {
+    struct sl_wire_segment segment = {.key = {ship->ticket.generation, ship->id, ship->ticket.grant_id, 0},
+                                      .offset = parts->offset,
+                                      .bytes = (uint32_t)parts->bytes,
+                                      .n_parts = parts->n};
+    uint8_t header[SL_SEGMENT_HEADER_BYTES(SL_SEGMENT_MAX_PARTS)];
+    memcpy(header, &segment, sizeof segment);
+    memcpy(header + sizeof segment, parts->part_bytes, parts->n * sizeof(uint32_t));
+    struct sl_send *send = sl_peer_send_create_priv(ship->peer, header, SL_SEGMENT_HEADER_BYTES(parts->n));
+    if (send) {
+        send->arg = ship;
+        send->bytes = parts->bytes;
+    }
+    return send;
+}
+
+static void set_digest(struct sl_send *send, uint64_t digest) {
+    memcpy(send->header + offsetof(struct sl_wire_segment, digest), &digest, sizeof digest);
+}
+
+static uint64_t digest_of(const struct parts *parts) {
+    uint64_t digest = 0;
+    for (uint32_t i = 0; i < parts->n; i++) {
+        digest = sl_hash(parts->data[i], parts->part_bytes[i], digest);
+    }
+    return digest;
+}
+
+static void on_segment_done(struct sl_send *send, ucs_status_t status) {
+    struct sl_ship *ship = send->arg;
+    ship->n_outstanding--;
+    ship->outstanding_bytes -= send->bytes;
+    if (status == UCS_OK) {
+        atomic_fetch_add(&ship->acked_bytes, send->bytes);
+        atomic_fetch_add(&ship->fabric->stats.bytes_sent, send->bytes);
+        atomic_fetch_add(&ship->fabric->stats.pieces_sent, 1);
+    } else {
+        sl_ship_fail_priv(ship, sl_fabric_from_ucs_priv(status), ucs_status_string(status));
+    }
+}
+
+/*
+ * Fault injection: what leaves is a copy with one byte flipped, after the digest was taken. The copy replaces the
+ * parts and belongs to the send.
+ */
+static bool corrupt(struct sl_send *send, struct parts *parts) {
+    uint8_t *copy = malloc(parts->bytes);
+    if (!copy) {
+        return false;
+    }
+    size_t at = 0;
+    for (uint32_t i = 0; i < parts->n; i++) {
+        memcpy(copy + at, parts->data[i], parts->part_bytes[i]);
+        parts->data[i] = copy + at;
+        at += parts->part_bytes[i];
+    }
+    copy[parts->bytes / 2] ^= 0x40;
+    send->owned = copy;
+    return true;
+}
+
+// ---- active messages -----------------------------------------------------------------------------------------------
+
+// Neighbours in the source become one entry. Returns the number of entries, 0 when there is no memory.
+static size_t scatter_list(const struct parts *parts, ucp_dt_iov_t **iov_out) {
+    ucp_dt_iov_t *iov = malloc(parts->n * sizeof *iov);
+    size_t n = 0;
+    for (uint32_t i = 0; iov && i < parts->n; i++) {
+        if (n > 0 && (const uint8_t *)iov[n - 1].buffer + iov[n - 1].length == parts->data[i]) {
+            iov[n - 1].length += parts->part_bytes[i];
+        } else {
+            iov[n++] = (ucp_dt_iov_t){(void *)(uintptr_t)parts->data[i], parts->part_bytes[i]};
+        }
+    }
+    *iov_out = iov;
+    return n;
+}
+
+static void send_message(struct sl_ship *ship, struct sl_send *send, const struct parts *parts) {
+    ucp_request_param_t with = {0};
+    size_t n = scatter_list(parts, &send->iov);
+    const void *data = send->iov;
+    size_t count = n;
+    if (n == 1) {
+        data = send->iov[0].buffer;
+        count = parts->bytes;
+        const struct sl_region *region = sl_fabric_region_priv(ship->fabric, data, count);
+        if (region) {
+            with.op_attr_mask = UCP_OP_ATTR_FIELD_MEMH;
+            with.memh = region->handle;
+        }
+    } else if (n > 1) {
+        with.op_attr_mask = UCP_OP_ATTR_FIELD_DATATYPE;
+        with.datatype = ucp_dt_make_iov();
+    } else {
+        ship->peer->n_requests++; // as if it had been sent
+        sl_ship_fail_priv(ship, SL_ERR_EXHAUSTED, "the sender has no memory for a scatter list");
+        ship->peer->n_requests--;
+        on_segment_done(send, UCS_ERR_NO_MEMORY);
+        free(send->owned);
+        free(send);
+        return;
+    }
+    sl_peer_send_start_priv(send, SL_WIRE_SEGMENT, SL_SEGMENT_HEADER_BYTES(parts->n), data, count, &with);
+}
+
+// ---- puts ------------------------------------------------------------------------------------------------------
+
+// A segment on its way by puts; becomes its announcement when the flush is over.
+struct put {
+    struct sl_ship *ship;
+    struct sl_send *announcement;
+    size_t header_bytes;
+    size_t n_pending; // put requests, the flush, and the function that starts them
+    bool flushing;
+    ucs_status_t status;
+};
+
+static void on_put(void *request, ucs_status_t status, void *user_data);
+
+static void put_step(struct put *put, ucs_status_t status) {
+    struct sl_peer *peer = put->announcement->peer;
+    if (status != UCS_OK && put->status == UCS_OK) {
+        put->status = status;
+    }
+    if (--put->n_pending > 0) {
+        return;
+    }
+    if (put->status == UCS_OK && !put->flushing && peer->state != PEER_CLOSING) {
+        put->flushing = true;
+        put->n_pending = 1;
+        ucp_request_param_t with = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
+                                    .cb.send = on_put,
+                                    .user_data = put};
+        void *request = ucp_ep_flush_nbx(peer->ep, &with);
+        if (UCS_PTR_IS_PTR(request)) {
+            peer->n_requests++;
+        } else {
+            put_step(put, UCS_PTR_STATUS(request));
+        }
+        return;
+    }
+    struct sl_send *send = put->announcement;
+    if (put->status == UCS_OK && put->flushing) {
+        sl_peer_send_start_priv(send, SL_WIRE_SEGMENT, put->header_bytes, NULL, 0, NULL);
+    } else {
+        on_segment_done(send, put->status == UCS_OK ? UCS_ERR_CANCELED : put->status);
+        free(send->owned);
+        free(send);
+    }
+    free(put);
+}
+
+static void on_put(void *request, ucs_status_t status, void *user_data) {
+    struct put *put = user_data;
+    put->announcement->peer->n_requests--;
+    put_step(put, status);
+    ucp_request_free(request);
+}
+
+static void put_range(struct put *put, size_t offset, const uint8_t *data, size_t bytes) {
+    struct sl_ship *ship = put->ship;
+    const struct sl_region *region = sl_fabric_region_priv(ship->fabric, data, bytes);
+    ucp_request_param_t with = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
+                                                (region ? UCP_OP_ATTR_FIELD_MEMH : 0),
+                                .cb.send = on_put,
+                                .user_data = put,
+                                .memh = region ? region->handle : NULL};
+    put->n_pending++;
+    void *request =
+        ucp_put_nbx(ship->peer->ep, data, bytes, ship->ticket.remote_address + offset, ship->region->rkey, &with);
+    if (UCS_PTR_IS_PTR(request)) {
+        put->announcement->peer->n_requests++;
+    } else {
+        put_step(put, UCS_PTR_STATUS(request));
+    }
+}
+
+static void send_puts(struct sl_ship *ship, struct sl_send *send, const struct parts *parts, bool digested) {
+    struct put *put = calloc(1, sizeof *put);
+    if (!put) {
+        on_segment_done(send, UCS_ERR_NO_MEMORY);
+        free(send->owned);
+        free(send);
+        return;
+    }
+    *put = (struct put){.ship = ship, .announcement = send, .n_pending = 1, .status = UCS_OK};
+    put->header_bytes = SL_SEGMENT_HEADER_BYTES(parts->n);
+    uint64_t digest = 0;
+    size_t offset = parts->offset;
+    for (uint32_t i = 0; i < parts->n; i++) {
+        if (!digested) {
+            digest = sl_hash(parts->data[i], parts->part_bytes[i], digest);
+        }
+        put_range(put, offset, parts->data[i], parts->part_bytes[i]);
+        offset += parts->part_bytes[i];
+    }
+    if (!digested) {
+        set_digest(send, digest);
+    }
+    put_step(put, UCS_OK);
+}
+
+// ---- both ------------------------------------------------------------------------------------------------------
+
+// Send one segment of what the ship has taken. False: nothing to send.
+bool sl_ship_send_segment_priv(struct sl_ship *ship) {
+    struct parts parts;
+    if (ship->stalled || !gather(ship, &parts)) {
+        return false;
+    }
+    struct sl_inject *inject = &ship->fabric->inject;
+    if (inject->stall > 0 && --inject->stall == 0) {
+        ship->stalled = true;
+        return false;
+    }
+    struct sl_send *send = create_send(ship, &parts);
+    if (!send) {
+        sl_ship_fail_priv(ship, SL_ERR_EXHAUSTED, "the sender has no memory for a segment");
+        return false;
+    }
+    send->done = on_segment_done;
+    ship->n_outstanding++;
+    ship->outstanding_bytes += parts.bytes;
+    ship->n_segments++;
+    ship->body_bytes += parts.bytes;
+    bool corrupting = inject->corrupt > 0 && --inject->corrupt == 0;
+    if (corrupting || !ship->region->one_sided) {
+        set_digest(send, digest_of(&parts));
+    }
+    if (corrupting && !corrupt(send, &parts)) {
+        corrupting = false;
+    }
+    if (ship->region->one_sided) {
+        send_puts(ship, send, &parts, corrupting);
+    } else {
+        send_message(ship, send, &parts);
+    }
+    return true;
+}
