@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: measurements that say what they are measured against: every figure stands beside a bound of this machine or
+ *          beside the alternative.
+ *
+ * To add one: an entry function here, its file in CMakeLists.txt, a row in the table of main.c.
+ */
+#ifndef SL_BENCH_BENCH_H
+#define SL_BENCH_BENCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+// One line of a result: a value and what it is compared with (reference NULL: nothing).
+struct sl_bench_result {
+    const char *bench; // "engine"
+    const char *test;  // "prefill 2048 tokens, models/demo"
+    double value;
+    const char *unit;       // "tokens/s"
+    const char *reference;  // "GEMM peak"
+    double reference_value; // in the unit of ratio_value
+    double ratio_value;     // value, expressed in the unit of reference_value
+};
+
+// Print as a table row, or as one JSON object a line: bench, case, value, unit, reference, reference_value, ratio.
+void sl_bench_print(const struct sl_bench_result *result, bool json);
+
+// A progress line on standard error, only when that is a terminal; overwritten by the next one. NULL clears it.
+void sl_bench_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+// Middle value; sorts the array.
+double sl_bench_median(double *values, size_t n);
+
+// Entry points behind `sluice bench` and sluice-bench: argv[0] is the bench's name. Return the exit status.
+int sl_bench_engine(int argc, char **argv);
+
+#endif
