@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: a session survives the way through a capsule bit by bit, and no header that was tampered with gets further
+ *          than a status. Run it with AddressSanitizer: headers lie in blocks of exactly their size.
+ */
+#include "proto/sluice/v1/capsule.pb-c.h"
+#include "tests/unit/kvcache/fixture.h"
+
+static const struct sl_capsule_id an_id = {0x1111222233334444u, 0x5555666677778888u, 0x99aabbccddeeff00u};
+
+// A capsule as it lies on the other side.
+struct landed {
+    uint8_t *header;
+    size_t header_bytes, body_bytes;
+    char *body; // block of the other arena
+    size_t arrived, max_piece, n_pieces;
+};
+
+static enum sl_status land_piece(void *arg, const struct sl_capsule_piece *piece) {
+    struct landed *to = arg;
+    assert_int_equal(piece->offset, to->arrived); // in order, without a gap
+    assert_true(piece->bytes > 0 && piece->offset + piece->bytes <= to->body_bytes);
+    assert_true(piece->bytes <= to->max_piece);
+    memcpy(to->body + piece->offset, piece->data, piece->bytes);
+    to->arrived += piece->bytes;
+    to->n_pieces++;
+    return SL_OK;
+}
+
+static struct landed ship(const struct sl_session *session, struct sl_arena *arena, size_t max_piece) {
+    struct landed to = {.body_bytes = sl_capsule_body_bytes(session), .max_piece = max_piece};
+    to.body = to.body_bytes > 0 ? sl_arena_alloc(arena, to.body_bytes) : NULL;
+    assert_true(to.body != NULL || to.body_bytes == 0);
+    for (int l = 0; l < session->geometry.n_layers; l++) {
+        size_t offset = to.arrived;
+        assert_int_equal(sl_capsule_layer_pieces(session, l, offset, max_piece, land_piece, &to), SL_OK);
+        assert_int_equal(to.arrived - offset, sl_capsule_layer_bytes(session, l));
+    }
+    assert_int_equal(to.arrived, to.body_bytes);
+    assert_int_equal(sl_capsule_write_header(session, &an_id, &to.header, &to.header_bytes, NULL), SL_OK);
+    return to;
+}
+
+static enum sl_status open_landed(const struct landed *from, struct sl_arena *arena,
+                                  const struct sl_kv_geometry *geometry, struct sl_session **session_out) {
+    return sl_capsule_open(from->header, from->header_bytes, from->body, from->body_bytes, arena, geometry, &an_id, 500,
+                           session_out, NULL);
+}
+
+static void assert_same_session(const struct sl_session *a, const struct sl_session *b) {
+    assert_memory_equal(&a->geometry, &b->geometry, sizeof a->geometry);
+    assert_int_equal(a->positions, b->positions);
+    assert_int_equal(a->n_tokens, b->n_tokens);
+    for (int l = 0; l < a->geometry.n_layers; l++) {
+        assert_memory_equal(&a->layers[l].work, &b->layers[l].work, sizeof a->layers[l].work);
+        assert_memory_equal(&a->layers[l].packed, &b->layers[l].packed, sizeof a->layers[l].packed);
+        for (int h = 0; h < a->geometry.n_kv_heads; h++) {
+            const struct sl_head *x = &a->layers[l].heads[h], *y = &b->layers[l].heads[h];
+            assert_int_equal(x->n_slots, y->n_slots);
+            assert_int_equal(x->n_packed, y->n_packed);
+            assert_int_equal(x->n_pages, y->n_pages);
+            for (uint32_t p = 0; p < x->n_pages; p++) { // rows, scales, positions and states at once
+                size_t bytes = p < x->n_packed ? a->layers[l].packed.bytes : a->layers[l].work.bytes;
+                assert_memory_equal(x->pages[p], y->pages[p], bytes);
+            }
+        }
+    }
+    struct sl_session_stats s, t;
+    sl_session_get_stats(a, &s);
+    sl_session_get_stats(b, &t);
+    assert_memory_equal(&s, &t, sizeof s);
+}
+
+static void test_capsule_carries_a_session_bit_by_bit(void **state) {
+    (void)state;
+    struct fixture here = fixture_create(ARENA_BYTES), there = fixture_create(ARENA_BYTES);
+    for (uint64_t seed = 1; seed <= 120; seed++) {
+        uint64_t random = seed;
+        bool evicted = seed % 2 == 0;
+        struct sl_session *session = random_session(&random, here.arena, evicted), *opened = NULL;
+        struct landed to = ship(session, there.arena, seed % 3 == 0 ? SIZE_MAX : 300000);
+        struct sl_capsule_info info;
+        assert_int_equal(sl_capsule_read_header(to.header, to.header_bytes, &info, NULL), SL_OK);
+        assert_memory_equal(&info.id, &an_id, sizeof an_id);
+        assert_int_equal(info.body_bytes, to.body_bytes);
+        assert_int_equal(info.n_tokens, session->n_tokens);
+        assert_int_equal(open_landed(&to, there.arena, &session->geometry, &opened), SL_OK);
+        assert_same_session(session, opened);
+        if (!evicted) {
+            assert_false(info.evicted);
+        }
+
+        // The span stays whole while pages come and go; later pages are the arena's.
+        assert_int_equal(gauges(&there).n_blocks, to.body_bytes > 0);
+        int last = opened->geometry.n_layers - 1;
+        assert_int_equal(sl_session_reserve(opened, last, 70), SL_OK);
+        for (int h = 0; h < opened->geometry.n_kv_heads; h++) {
+            struct sl_head *head = &opened->layers[last].heads[h];
+            sl_session_set_slots(opened, last, h, head->n_slots + 70);
+            sl_session_set_slots(opened, last, h, head->n_packed * SL_PAGE_SLOTS);
+        }
+        assert_int_equal(gauges(&there).n_blocks, to.body_bytes > 0);
+        sl_session_destroy(&opened);
+        sl_session_destroy(&session);
+        free(to.header);
+        assert_int_equal(gauges(&here).n_blocks, 0);
+        assert_int_equal(gauges(&there).n_blocks, 0);
+    }
+    fixture_destroy(&here);
+    fixture_destroy(&there);
+}
+
+static void test_capsule_pieces_join_neighbours(void **state) {
+    (void)state;
+    struct fixture f = fixture_create(ARENA_BYTES);
+    struct sl_page_layout layout;
+    assert_int_equal(sl_page_layout_init(&layout, SL_KV_F16, 64, 0, false), SL_OK);
+    struct sl_session_config config = {{1, 2, 64}, SL_POSITION_ORIGINAL, 4096, &layout, &layout};
+    struct sl_session *session;
+    assert_int_equal(sl_session_create(&config, f.arena, &session, NULL), SL_OK);
+    assert_int_equal(sl_session_reserve(session, 0, 2048), SL_OK);
+    sl_session_set_slots(session, 0, 0, 2048);
+    sl_session_set_slots(session, 0, 1, 2048);
+    session->n_tokens = 2048;
+    struct landed to = ship(session, f.arena, SIZE_MAX);
+    assert_int_equal(to.n_pieces, 1); // a fresh arena gives one run
+    sl_arena_free(f.arena, to.body);
+    free(to.header);
+    to = ship(session, f.arena, 3 * layout.bytes + 1);
+    assert_int_equal(to.n_pieces, (64 + 2) / 3);
+    sl_arena_free(f.arena, to.body);
+    free(to.header);
+    sl_session_destroy(&session);
+    fixture_destroy(&f);
+}
+
+static enum sl_status stop_at_once(void *arg, const struct sl_capsule_piece *piece) {
+    (void)piece;
+    (*(int *)arg)++;
+    return SL_ERR_DEADLINE;
+}
+
+static void test_capsule_pieces_stop_at_the_first_failure(void **state) {
+    (void)state;
+    struct fixture f = fixture_create(ARENA_BYTES);
+    uint64_t seed = 2;
+    struct sl_session *session;
+    do { // one that has something to send
+        session = random_session(&seed, f.arena, false);
+    } while (session->n_tokens == 0 && (sl_session_destroy(&session), true));
+    int n_calls = 0;
+    assert_int_equal(sl_capsule_layer_pieces(session, 0, 0, 1, stop_at_once, &n_calls), SL_ERR_DEADLINE);
+    assert_int_equal(n_calls, 1);
+    sl_session_destroy(&session);
+    fixture_destroy(&f);
+}
+
+static void test_capsule_of_another_model_is_refused(void **state) {
+    (void)state;
+    struct fixture f = fixture_create(ARENA_BYTES);
+    uint64_t seed = 9;
+    struct sl_session *session = random_session(&seed, f.arena, false), *opened = NULL;
+    struct landed to = ship(session, f.arena, SIZE_MAX);
+    struct sl_kv_geometry g = session->geometry;
+    struct sl_error err;
+    for (int i = 0; i < 7; i++) {
+        struct sl_kv_geometry geometry = g;
+        struct sl_capsule_id id = an_id;
+        size_t body_bytes = to.body_bytes;
+        geometry.n_layers += i == 0;
+        geometry.n_kv_heads += i == 1;
+        geometry.head_dim += i == 2 ? 8 : 0;
+        id.model_fingerprint ^= i == 3;
+        id.recipe_fingerprint ^= i == 4;
+        id.prefix_hash ^= i == 5;
+        body_bytes += i == 6 ? 64 : 0;
+        assert_int_equal(sl_capsule_open(to.header, to.header_bytes, to.body, body_bytes, f.arena, &geometry, &id, 500,
+                                         &opened, &err),
+                         i == 6 ? SL_ERR_INVALID : SL_ERR_PRECONDITION);
+        assert_null(opened);
+    }
+    struct sl_capsule_id any = an_id;
+    any.prefix_hash = 0;
+    assert_int_equal(
+        sl_capsule_open(to.header, to.header_bytes, to.body, to.body_bytes, f.arena, &g, &any, 1, &opened, &err),
+        SL_OK);
+    assert_int_equal(opened->max_slots, session->n_tokens > 1 ? session->n_tokens : 1); // raised to what it holds
+    sl_session_destroy(&opened);                                                        // takes the body with it
+    sl_session_destroy(&session);
+    free(to.header);
+    fixture_destroy(&f);
+}
+
+// One wrong field at a time in an otherwise good header, by way of the message itself.
+static void test_capsule_with_a_lying_field_is_refused(void **state) {
+    (void)state;
+    struct fixture f = fixture_create(ARENA_BYTES);
+    uint64_t seed = 21;
+    struct sl_session *session;
+    do {
+        session = random_session(&seed, f.arena, false);
+    } while (session->n_tokens < 64 && (sl_session_destroy(&session), true));
+    struct landed to = ship(session, f.arena, SIZE_MAX);
+    for (int i = 0; i <= 15; i++) {
+        Sluice__V1__CapsuleHeader *m = sluice__v1__capsule_header__unpack(NULL, to.header_bytes, to.header);
+        assert_non_null(m);
+        Sluice__V1__CapsuleLayer *l = m->layers[0];
+        size_t n_layers = m->n_layers, n_counts = l->n_n_slots;
+        m->version += i == 1;
+        m->n_kv_heads = i == 2 ? 0 : i == 3 ? 100000 : m->n_kv_heads;
+        m->head_dim += i == 4 ? 1 : i == 5 ? 8 : 0;
+        m->position_mode = i == 6 ? 2 : m->position_mode;
+        m->n_tokens = i == 7 ? UINT64_MAX : i == 8 ? m->n_tokens - 1 : m->n_tokens;
+        m->body_bytes += i == 9;
+        m->n_layers = i == 10 ? 0 : m->n_layers;
+        l->work_format = i == 11 ? SL_KV_INT8 : i == 12 ? 99 : l->work_format;
+        l->work_states = i == 13 ? UINT32_MAX : l->work_states;
+        l->n_packed[0] = i == 14 ? UINT32_MAX : l->n_packed[0];
+        l->n_n_slots -= i == 15;
+        size_t n_bytes = sluice__v1__capsule_header__get_packed_size(m);
+        uint8_t *bytes = malloc(n_bytes);
+        sluice__v1__capsule_header__pack(m, bytes);
+        struct sl_capsule_info info;
+        struct sl_error err;
+        enum sl_status status = sl_capsule_read_header(bytes, n_bytes, &info, &err);
+        if (status != (i == 0 ? SL_OK : SL_ERR_INVALID)) {
+            fail_msg("lie %d: %s", i, sl_status_text(status));
+        }
+        free(bytes);
+        m->n_layers = n_layers;
+        l->n_n_slots = n_counts;
+        sluice__v1__capsule_header__free_unpacked(m, NULL);
+    }
+    sl_arena_free(f.arena, to.body);
+    free(to.header);
+    sl_session_destroy(&session);
+    fixture_destroy(&f);
+}
+
+// Every bit flipped, every truncation: a status, never a crash; what opens nevertheless stays inside the body.
+static void test_capsule_header_survives_bit_flips_and_truncation(void **state) {
+    (void)state;
+    struct fixture f = fixture_create(ARENA_BYTES);
+    int n_opened = 0, n_refused = 0;
+    for (uint64_t seed = 31; seed < 37; seed++) {
+        uint64_t random = seed;
+        struct sl_session *session = random_session(&random, f.arena, seed % 2 == 0);
+        struct landed to = ship(session, f.arena, SIZE_MAX);
+        for (size_t i = 0; i < to.header_bytes * 8 + to.header_bytes; i++) {
+            bool flip = i < to.header_bytes * 8;
+            size_t n_bytes = flip ? to.header_bytes : i - to.header_bytes * 8;
+            uint8_t *bytes = malloc(n_bytes > 0 ? n_bytes : 1);
+            memcpy(bytes, to.header, n_bytes);
+            if (flip) {
+                bytes[i / 8] = (uint8_t)(bytes[i / 8] ^ 1u << i % 8);
+            }
+            struct sl_session *opened = NULL;
+            struct landed tampered = to;
+            tampered.header = bytes;
+            tampered.header_bytes = n_bytes;
+            if (open_landed(&tampered, f.arena, &session->geometry, &opened) == SL_OK) {
+                assert_int_equal(sl_capsule_body_bytes(opened), to.body_bytes);
+                opened->span = NULL; // the body is used again: only the tables go
+                for (int l = 0; l < opened->geometry.n_layers; l++) {
+                    for (int h = 0; h < opened->geometry.n_kv_heads; h++) {
+                        struct sl_head *head = &opened->layers[l].heads[h];
+                        for (uint32_t p = 0; p < head->n_pages; p++) {
+                            size_t bytes_of_page =
+                                p < head->n_packed ? opened->layers[l].packed.bytes : opened->layers[l].work.bytes;
+                            const char *page = head->pages[p];
+                            assert_true(page >= to.body && page + bytes_of_page <= to.body + to.body_bytes);
+                        }
+                        head->n_pages = 0;
+                    }
+                }
+                sl_session_destroy(&opened);
+                n_opened++;
+            } else {
+                assert_null(opened);
+                n_refused++;
+            }
+            free(bytes);
+        }
+        sl_arena_free(f.arena, to.body);
+        free(to.header);
+        sl_session_destroy(&session);
+    }
+    assert_true(n_refused > 10 * n_opened); // fields without redundancy (states against positions, n_tokens) remain
+    fixture_destroy(&f);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_capsule_carries_a_session_bit_by_bit),
+        cmocka_unit_test(test_capsule_pieces_join_neighbours),
+        cmocka_unit_test(test_capsule_pieces_stop_at_the_first_failure),
+        cmocka_unit_test(test_capsule_of_another_model_is_refused),
+        cmocka_unit_test(test_capsule_with_a_lying_field_is_refused),
+        cmocka_unit_test(test_capsule_header_survives_bit_flips_and_truncation),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

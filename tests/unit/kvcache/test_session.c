@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: pages between a session and its arena: what is taken, what comes back, and that failures change nothing.
+#include "tests/unit/kvcache/fixture.h"
+
+static struct sl_session *simple_session(struct sl_arena *arena, int64_t max_slots, enum sl_kv_format packed_format) {
+    struct sl_page_layout work[2], packed[2];
+    for (int l = 0; l < 2; l++) {
+        assert_int_equal(sl_page_layout_init(&work[l], SL_KV_F16, 64, 0, false), SL_OK);
+        assert_int_equal(sl_page_layout_init(&packed[l], packed_format, 64, 0, false), SL_OK);
+    }
+    struct sl_session_config config = {{2, 3, 64}, SL_POSITION_ORIGINAL, max_slots, work, packed};
+    struct sl_session *session;
+    assert_int_equal(sl_session_create(&config, arena, &session, NULL), SL_OK);
+    return session;
+}
+
+static void test_session_takes_pages_when_they_are_needed(void **state) {
+    (void)state;
+    struct fixture f = fixture_create(ARENA_BYTES);
+    struct sl_session *s = simple_session(f.arena, 1000, SL_KV_F16);
+    assert_int_equal(gauges(&f).n_blocks, 0);
+    assert_int_equal(sl_session_reserve(s, 0, 64), SL_OK);
+    assert_int_equal(gauges(&f).n_blocks, 3);
+    assert_int_equal(sl_session_reserve(s, 0, 64), SL_OK); // still room
+    assert_int_equal(gauges(&f).n_blocks, 3);
+    assert_int_equal(sl_session_reserve(s, 0, 65), SL_OK);
+    assert_int_equal(gauges(&f).n_blocks, 6);
+    for (int h = 0; h < 3; h++) {
+        sl_session_set_slots(s, 0, h, 65);
+    }
+    assert_int_equal(gauges(&f).n_blocks, 6);
+    sl_session_set_slots(s, 0, 1, 64);
+    assert_int_equal(gauges(&f).n_blocks, 5);
+    sl_session_set_slots(s, 0, 1, 0);
+    assert_int_equal(gauges(&f).n_blocks, 4);
+    sl_session_destroy(&s);
+    assert_null(s);
+    sl_session_destroy(&s);
+    fixture_destroy(&f);
+}
+
+static void test_session_reserve_fails_without_a_trace(void **state) {
+    (void)state;
+    size_t page_bytes = 64 * 64 * 2 * 2;
+    struct fixture f = fixture_create(7 * page_bytes); // room for two pages of each of three heads, and one more
+    struct sl_session *s = simple_session(f.arena, 1000, SL_KV_F16);
+    assert_int_equal(sl_session_reserve(s, 0, 70), SL_OK);
+    sl_session_set_slots(s, 0, 0, 64); // head 0 keeps a page, the others two
+    sl_session_set_slots(s, 0, 1, 70);
+    sl_session_set_slots(s, 0, 2, 70);
+    struct sl_arena_stats before = gauges(&f);
+    assert_int_equal(sl_session_reserve(s, 0, 64), SL_ERR_EXHAUSTED);
+    assert_int_equal(gauges(&f).n_blocks, before.n_blocks);
+    assert_int_equal(gauges(&f).used_bytes, before.used_bytes);
+    assert_int_equal(s->layers[0].heads[0].n_pages, 1);
+    assert_int_equal(s->layers[0].heads[1].n_pages, 2);
+    assert_int_equal(s->layers[0].heads[0].n_slots, 64);
+    assert_int_equal(sl_session_reserve(s, 0, 1), SL_OK); // what fits still fits
+    sl_session_destroy(&s);
+    fixture_destroy(&f);
+}
+
+static void test_session_reserve_stops_at_max_slots(void **state) {
+    (void)state;
+    struct fixture f = fixture_create(ARENA_BYTES);
+    struct sl_session *s = simple_session(f.arena, 100, SL_KV_F16);
+    assert_int_equal(sl_session_reserve(s, 1, 101), SL_ERR_EXHAUSTED);
+    assert_int_equal(gauges(&f).n_blocks, 0);
+    assert_int_equal(sl_session_reserve(s, 1, 100), SL_OK);
+    sl_session_set_slots(s, 1, 2, 90);
+    assert_int_equal(sl_session_reserve(s, 1, 11), SL_ERR_EXHAUSTED);
+    sl_session_destroy(&s);
+    fixture_destroy(&f);
+}
+
+static void test_session_refuses_bad_configurations(void **state) {
+    (void)state;
+    struct fixture f = fixture_create(ARENA_BYTES);
+    struct sl_page_layout f16, f32, int4, other;
+    assert_int_equal(sl_page_layout_init(&f16, SL_KV_F16, 64, 1, true), SL_OK);
+    assert_int_equal(sl_page_layout_init(&f32, SL_KV_F32, 64, 1, true), SL_OK);
+    assert_int_equal(sl_page_layout_init(&int4, SL_KV_INT4, 64, 2, true), SL_OK);
+    assert_int_equal(sl_page_layout_init(&other, SL_KV_F16, 128, 1, true), SL_OK);
+    struct sl_page_layout forged = f16;
+    forged.v = 0;
+    const struct sl_session_config bad[] = {
+        {{0, 1, 64}, 0, 10, &f16, &f16},       {{1, 0, 64}, 0, 10, &f16, &f16},
+        {{257, 1, 64}, 0, 10, &f16, &f16},     {{1, 1025, 64}, 0, 10, &f16, &f16},
+        {{1, 1, 64}, 0, 0, &f16, &f16},        {{1, 1, 64}, 0, INT64_MAX, &f16, &f16},
+        {{1, 1, 64}, 0, 10, &f16, &f32},       {{1, 1, 64}, 0, 10, &int4, &int4},
+        {{1, 1, 64}, 0, 10, &f16, &int4},      {{1, 1, 64}, 0, 10, &other, &other},
+        {{1, 1, 64}, 0, 10, &forged, &forged},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct sl_session *session = NULL;
+        struct sl_error err;
+        assert_int_equal(sl_session_create(&bad[i], f.arena, &session, &err), SL_ERR_INVALID);
+        assert_null(session);
+        assert_true(strlen(err.text) > 10);
+    }
+    fixture_destroy(&f);
+}
+
+static void test_session_pack_page_swaps_one_page(void **state) {
+    (void)state;
+    struct fixture f = fixture_create(ARENA_BYTES);
+    struct sl_session *s = simple_session(f.arena, 200, SL_KV_INT2);
+    for (int l = 0; l < 2; l++) {
+        assert_int_equal(sl_session_reserve(s, l, 130), SL_OK);
+        for (int h = 0; h < 3; h++) {
+            sl_session_set_slots(s, l, h, 130);
+        }
+    }
+    s->n_tokens = 130;
+    size_t used = gauges(&f).used_bytes, n_blocks = gauges(&f).n_blocks;
+    void *page = sl_arena_alloc(f.arena, s->layers[0].packed.bytes);
+    sl_session_pack_page(s, 0, 1, page);
+    assert_ptr_equal(s->layers[0].heads[1].pages[0], page);
+    assert_int_equal(s->layers[0].heads[1].n_packed, 1);
+    assert_int_equal(gauges(&f).n_blocks, n_blocks);
+    assert_true(gauges(&f).used_bytes < used);
+
+    struct sl_session_stats stats;
+    sl_session_get_stats(s, &stats);
+    assert_int_equal(stats.n_tokens, 130);
+    assert_int_equal(stats.n_slots_min, 130);
+    assert_int_equal(stats.n_slots_max, 130);
+    assert_true(stats.n_slots_mean == 130.0);
+    assert_int_equal(stats.bytes_by_format[SL_KV_INT2], s->layers[0].packed.bytes);
+    assert_int_equal(stats.bytes_by_format[SL_KV_F16], 17 * s->layers[0].work.bytes);
+    assert_int_equal(stats.resident_bytes, s->layers[0].packed.bytes + 17 * s->layers[0].work.bytes);
+
+    // The packed page may go whole, but not in part; a refusal changes nothing.
+    struct sl_error err;
+    assert_int_equal(sl_session_truncate(s, 63, &err), SL_ERR_INVALID);
+    assert_int_equal(sl_session_truncate(s, 131, &err), SL_ERR_INVALID);
+    assert_int_equal(s->n_tokens, 130);
+    assert_int_equal(gauges(&f).n_blocks, n_blocks);
+    assert_int_equal(sl_session_truncate(s, 65, &err), SL_OK);
+    assert_int_equal(s->n_tokens, 65);
+    assert_int_equal(gauges(&f).n_blocks, 12);
+    assert_int_equal(s->layers[0].heads[1].n_packed, 1);
+    assert_int_equal(sl_session_truncate(s, 0, &err), SL_OK);
+    assert_int_equal(s->layers[0].heads[1].n_packed, 0);
+    assert_int_equal(gauges(&f).n_blocks, 0);
+    sl_session_destroy(&s);
+    fixture_destroy(&f);
+}
+
+static void test_session_that_evicted_cannot_be_truncated(void **state) {
+    (void)state;
+    struct fixture f = fixture_create(ARENA_BYTES);
+    struct sl_session *s = simple_session(f.arena, 200, SL_KV_F16);
+    for (int l = 0; l < 2; l++) {
+        assert_int_equal(sl_session_reserve(s, l, 100), SL_OK);
+        for (int h = 0; h < 3; h++) {
+            sl_session_set_slots(s, l, h, l == 1 && h == 2 ? 99 : 100);
+        }
+    }
+    s->n_tokens = 100;
+    assert_int_equal(sl_session_truncate(s, 50, NULL), SL_ERR_PRECONDITION);
+    assert_int_equal(s->n_tokens, 100);
+    assert_int_equal(s->layers[0].heads[0].n_slots, 100);
+    sl_session_destroy(&s);
+    fixture_destroy(&f);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_session_takes_pages_when_they_are_needed),
+        cmocka_unit_test(test_session_reserve_fails_without_a_trace),
+        cmocka_unit_test(test_session_reserve_stops_at_max_slots),
+        cmocka_unit_test(test_session_refuses_bad_configurations),
+        cmocka_unit_test(test_session_pack_page_swaps_one_page),
+        cmocka_unit_test(test_session_that_evicted_cannot_be_truncated),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
