@@ -27,7 +27,8 @@ static void print_json(json_t *object) {
 }
 
 static void list_presets(bool as_json) {
-    static const struct sl_column columns[] = {{"PRESET", false}, {"BUILT", false}, {"RECIPE", false}, {"", false}};
+    static const struct sl_column columns[] = {
+        {"PRESET", false}, {"BUILT", false}, {"RECIPE", false}, {"SUMMARY", false}};
     struct sl_table table;
     sl_table_init(&table, columns, sizeof columns / sizeof columns[0]);
     for (const struct sl_preset *preset = sl_recipe_presets(); preset->name; preset++) {

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: the executable as a script sees it: exit codes, and nothing on standard output that is not the answer.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+struct outcome {
+    int code;
+    char text[16384];
+};
+
+// Run a shell command line with $SLUICE as the executable.
+static struct outcome run(const char *line) {
+    struct outcome outcome = {.code = -1};
+    FILE *pipe = popen(line, "r");
+    assert_non_null(pipe);
+    size_t n = fread(outcome.text, 1, sizeof outcome.text - 1, pipe);
+    outcome.text[n] = '\0';
+    int status = pclose(pipe);
+    outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    return outcome;
+}
+
+static int set_paths(void **state) {
+    (void)state;
+    const char *bin = getenv("SLUICE_BIN");
+    if (!bin) {
+        fprintf(stderr, "SLUICE_BIN is not set: run this test by ctest\n");
+        return -1;
+    }
+    char path[4096];
+    snprintf(path, sizeof path, "%s/sluice", bin);
+    // No coordinator is ever there: port 1 is reserved.
+    return setenv("SLUICE", path, 1) || setenv("SLUICE_COORDINATOR", "127.0.0.1:1", 1);
+}
+
+static void test_command_usage_errors_exit_with_2(void **state) {
+    (void)state;
+    static const char *const lines[] = {
+        "$SLUICE 2>&1",
+        "$SLUICE dance 2>&1",
+        "$SLUICE run --colour 2>&1",
+        "$SLUICE run 2>&1",
+        "$SLUICE run --question hi --max-new 0 2>&1",
+        "$SLUICE run --question hi --local 2>&1",
+        "$SLUICE run --question hi extra 2>&1",
+        "$SLUICE watch 2>&1",
+        "$SLUICE up 2>&1",
+        "$SLUICE up --model /nonexistent 2>&1",
+        "$SLUICE recipes foo 2>&1",
+        "$SLUICE jobs --log loud 2>&1",
+    };
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        struct outcome o = run(lines[i]);
+        if (o.code != 2) {
+            fail_msg("%s: exit code %d: %s", lines[i], o.code, o.text);
+        }
+        assert_true(strlen(o.text) > 0); // it said why
+    }
+}
+
+static void test_command_complaints_go_to_standard_error(void **state) {
+    (void)state;
+    struct outcome o = run("$SLUICE run --colour 2>/dev/null");
+    assert_string_equal(o.text, "");
+    o = run("$SLUICE jobs 2>/dev/null");
+    assert_string_equal(o.text, "");
+}
+
+static void test_command_without_a_cluster_exits_with_3(void **state) {
+    (void)state;
+    static const char *const lines[] = {
+        "$SLUICE run --question hi 2>&1",
+        "$SLUICE submit --question hi 2>&1",
+        "$SLUICE jobs 2>&1",
+        "$SLUICE workers --json 2>&1",
+        "$SLUICE top --once 2>&1",
+        "$SLUICE drain prefill-0 2>&1",
+        "$SLUICE cancel job-1 2>&1",
+        "$SLUICE watch job-1 --timeout 300ms 2>&1",
+    };
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        struct outcome o = run(lines[i]);
+        if (o.code != 3) {
+            fail_msg("%s: exit code %d: %s", lines[i], o.code, o.text);
+        }
+        assert_non_null(strstr(o.text, "127.0.0.1:1")); // who did not answer
+    }
+}
+
+static void test_command_help_describes_every_command(void **state) {
+    (void)state;
+    struct outcome o = run("$SLUICE --help");
+    assert_int_equal(o.code, 0);
+    static const char *const names[] = {"run",  "up",  "submit",  "watch", "cancel",
+                                        "jobs", "top", "workers", "drain", "recipes"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        assert_non_null(strstr(o.text, names[i]));
+        char line[128];
+        snprintf(line, sizeof line, "$SLUICE %s --help", names[i]);
+        struct outcome help = run(line);
+        assert_int_equal(help.code, 0);
+        assert_non_null(strstr(help.text, "Usage: sluice "));
+        assert_non_null(strstr(help.text, "Exit codes:"));
+    }
+}
+
+static void test_command_recipes_list_and_explain(void **state) {
+    (void)state;
+    struct outcome o = run("$SLUICE recipes");
+    assert_int_equal(o.code, 0);
+    assert_non_null(strstr(o.text, "h2o"));
+    o = run("$SLUICE recipes --json | head -1");
+    assert_non_null(strstr(o.text, "\"name\":\"full\""));
+    // Two ways to write one recipe have one fingerprint.
+    struct outcome a = run("$SLUICE recipes full,format=int4 | cut -d' ' -f1");
+    struct outcome b = run("$SLUICE recipes format=int4 | cut -d' ' -f1");
+    assert_int_equal(strlen(a.text), 17);
+    assert_string_equal(a.text, b.text);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_command_usage_errors_exit_with_2),
+        cmocka_unit_test(test_command_complaints_go_to_standard_error),
+        cmocka_unit_test(test_command_without_a_cluster_exits_with_3),
+        cmocka_unit_test(test_command_help_describes_every_command),
+        cmocka_unit_test(test_command_recipes_list_and_explain),
+    };
+    return cmocka_run_group_tests(tests, set_paths, NULL);
+}
