@@ -160,7 +160,6 @@ static enum sl_status check_recipe(const struct sl_request_rules *rules, const c
         status = sl_demand_make(&recipe, &geometry, spec->n_tokens, spec->max_new_tokens, &spec->demand, err);
     }
     if (status != SL_OK) {
-        sl_error_prefix(err, "recipe");
         return status;
     }
     sl_recipe_format(&recipe, spec->recipe, sizeof(spec->recipe));
