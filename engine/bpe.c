@@ -5,8 +5,9 @@
  *
  * Design: symbols form a doubly linked list in an array; merges that are possible lie in a binary heap ordered by
  *         (rank, place). A candidate is not removed when a neighbour changes: it is checked when it comes up. A piece
- * of n bytes has at most n - 1 candidates at first and each of at most n - 1 merges adds two: O(n log n), whatever the
- * piece. Invariant: the heap never holds more than 3 n candidates, which is the room that grow() makes.
+ *         of n bytes has at most n - 1 candidates at first and each of at most n - 1 merges adds two: O(n log n).
+ *
+ * Invariant: the heap never holds more than 3 n candidates, which is the room that grow() makes.
  */
 #include <stdlib.h>
 #include <string.h>

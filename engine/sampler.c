@@ -10,7 +10,7 @@
  *      draw      the first candidate at which the running sum of weights exceeds u times their sum, u in [0, 1)
  *
  * Design: the vocabulary is never sorted. Top-k keeps the k best in a heap while it looks at each logit once. Top-p
- * first drops the tokens that even together can not matter, then takes the largest from a heap until p is reached.
+ *         drops the tokens that even together can not matter, then takes the largest from a heap until p is reached.
  *         Order is total (logit descending, then id ascending), so that no result depends on how a selection works.
  *         Sums run in double and in a fixed order.
  */

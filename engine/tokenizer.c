@@ -3,8 +3,7 @@
  * Purpose: the pipeline from text to ids (see the picture in tokenizer_internal.h).
  *
  * Design: added tokens are cut out twice: those that are not normalized from the text as it came, the others from what
- *         normalization made of the text in between. What is left goes through the pattern, piece by piece, into
- * merges.
+ *         normalization made of the text in between. What is left goes through the pattern into merges.
  */
 #include <stdlib.h>
 

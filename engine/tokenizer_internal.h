@@ -5,7 +5,7 @@
  *      text -> added (raw) -> normalize -> added (normalized) -> pattern -> bpe -> ids
  *
  * Design: tokenizer_load.c fills the parts from JSON with a function of each part's own file; tokenizer.c is the
- *         pipeline. Everything here is immutable after loading; what changes while encoding is in struct sl_encoding.
+ *         pipeline. Everything here is immutable after loading; what changes while encoding belongs to the call.
  * Words:  token bytes are what a token stands for, already translated from the byte-level alphabet of the file.
  *         A piece is what the pattern cuts text into; merges never cross its ends.
  */

@@ -6,11 +6,13 @@
  *         pre-tokenizers use, with three exceptions that translate() takes care of: white space (PCRE2's \s has U+180E
  *         in addition), names of scripts (PCRE2 means the script's extensions), and what we do not know to agree, which
  *         is refused by name.
+ *
  * Limits: the properties are those of the Unicode version of the PCRE2 at hand (10.42: Unicode 14). Over all code
- * points, ids differ from those of the `tokenizers` library only for the 9,392 that later versions assigned. Workers
- * that link different versions may cut such text differently; each still encodes and decodes it without loss. To add a
- * construct: make sure that both engines mean the same by it, accept it in translate(), and record golden strings with
- * tools/golden_tokenizer.py that would tell a difference.
+ *         points, ids differ from those of the `tokenizers` library only for the 9,392 that later versions assigned.
+ *         Workers that link different versions may cut such text differently; each still encodes it without loss.
+ *
+ * To add a construct: make sure that both engines mean the same by it, accept it in translate(), and record golden
+ *         strings with tools/golden_tokenizer.py that would tell a difference.
  */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>

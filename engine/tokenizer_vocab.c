@@ -4,8 +4,8 @@
  *
  * Design: a byte-level vocabulary spells bytes with 256 printable characters: those of Latin-1 that are printable stand
  *         for themselves, the other 68 bytes are U+0100, U+0101, ... in order. We translate once, at load time, and
- * know only bytes from then on. A token that is not spelled in that alphabet can not come out of merging, so it gets no
- * slot in the hash; its bytes are its text.
+ *         know only bytes from then on. A token that is not spelled in that alphabet can not come out of merging, so
+ *         it gets no slot in the hash; its bytes are its text.
  */
 #include <stdlib.h>
 #include <string.h>

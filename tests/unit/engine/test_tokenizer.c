@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: ids of difficult strings against those that the `tokenizers` library gave (tools/golden_tokenizer.py), on
- * the demo model's pipeline and on others with its vocabulary; and what else the header promises of encoding.
+ *          the demo model's pipeline and on others with its vocabulary; and what else the header promises.
  */
 #include <setjmp.h>
 #include <stdarg.h>

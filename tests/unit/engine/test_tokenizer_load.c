@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: loading a tokenizer: files that must be refused, where the begin token comes from, what the fingerprint
- * tells. Design: a broken file is the demo model's with one thing changed, so that the one thing is the reason.
+ *          tells.
+ *
+ * Design: a broken file is the demo model's with one thing changed, so that the one thing is the reason.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: tokenizers for tests: the demo model's tokenizer.json with something changed, loaded from a temporary
-// folder.
+// Purpose: tokenizers for tests: the demo model's tokenizer.json, changed, loaded from a temporary folder.
 #ifndef SL_TESTS_UNIT_ENGINE_TOKENIZER_JSON_H
 #define SL_TESTS_UNIT_ENGINE_TOKENIZER_JSON_H
 
