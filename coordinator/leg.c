@@ -101,7 +101,8 @@ static enum sl_status classify(struct sl_leg *leg, enum sl_status status, const 
     switch (status) {
     case SL_ERR_NOT_FOUND: // the orderly end of the stream, or a lease that the worker does not know
         return sl_fail(err, SL_ERR_PEER_LOST, "%s ended the call without a result %.200s", name, why->text);
-    case SL_ERR_CANCELLED: // not by us: we do not read on after that
+    case SL_ERR_CANCELLED: // not by us, who do not read on after that: it is shutting down
+        sl_worker_suspect(leg->worker);
         return sl_fail(err, SL_ERR_PEER_LOST, "%s gave the call up: %.200s", name, why->text);
     case SL_ERR_DEADLINE:
         if (sl_job_interrupted(leg->job, err) == SL_ERR_DEADLINE) {

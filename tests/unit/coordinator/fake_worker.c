@@ -1,0 +1,462 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see fake_worker.h.
+#include "fake_worker.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/config.h"
+#include "base/thread.h"
+#include "engine/model.h"
+
+#define MODEL            "models/demo"
+#define FIRST_ID         100 // output token i has the id FIRST_ID + i
+#define PREFILL_MS       10
+#define CAPSULE_BYTES    5000
+#define LEASE_MS         300
+#define HANG_PROGRESS_MS 50
+
+// ---- the workers' services --------------------------------------------------------------------------------------
+
+// Sleep, but wake when the caller is gone.
+static bool nap(struct fake_worker *worker, struct sl_rpc_call *call, int64_t ms) {
+    for (int64_t end_ns = sl_deadline_in_ms(ms); sl_now_ns() < end_ns;) {
+        if (sl_rpc_call_cancelled(call) || atomic_load(&worker->stop)) {
+            return false;
+        }
+        sl_sleep_ms(ms < 5 ? ms : 5);
+    }
+    return !sl_rpc_call_cancelled(call);
+}
+
+static enum sl_status gone(struct fake_worker *worker, struct sl_error *err) {
+    atomic_fetch_add(&worker->n_cancelled, 1);
+    return sl_fail(err, SL_ERR_CANCELLED, "cancelled");
+}
+
+static enum sl_status send_progress(struct sl_rpc_call *call, int64_t done, int64_t total) {
+    Sluice__V1__PrefillProgress progress = SLUICE__V1__PREFILL_PROGRESS__INIT;
+    progress.tokens_done = done;
+    progress.tokens_total = total;
+    progress.resident_bytes = 1000 + done;
+    Sluice__V1__PrefillEvent event = SLUICE__V1__PREFILL_EVENT__INIT;
+    event.what_case = SLUICE__V1__PREFILL_EVENT__WHAT_PREFILL;
+    event.prefill = &progress;
+    return sl_rpc_call_send(call, &event.base);
+}
+
+static enum sl_status send_ship(struct sl_rpc_call *call, int64_t sent, int64_t total) {
+    Sluice__V1__ShipProgress ship = SLUICE__V1__SHIP_PROGRESS__INIT;
+    ship.bytes_sent = sent;
+    ship.bytes_total = total;
+    Sluice__V1__PrefillEvent event = SLUICE__V1__PREFILL_EVENT__INIT;
+    event.what_case = SLUICE__V1__PREFILL_EVENT__WHAT_SHIP;
+    event.ship = &ship;
+    return sl_rpc_call_send(call, &event.base);
+}
+
+static enum sl_status send_prefill_done(struct sl_rpc_call *call) {
+    Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
+    statistics.prefill_ms = 8;
+    statistics.ship_ms = 2;
+    statistics.capsule_bytes = CAPSULE_BYTES;
+    statistics.prefill_peak_bytes = 7777;
+    statistics.slots_per_head = 12.5;
+    statistics.slots_evicted = 3;
+    statistics.transport = "put/fake";
+    Sluice__V1__PrefillDone done = SLUICE__V1__PREFILL_DONE__INIT;
+    done.statistics = &statistics;
+    Sluice__V1__PrefillEvent event = SLUICE__V1__PREFILL_EVENT__INIT;
+    event.what_case = SLUICE__V1__PREFILL_EVENT__WHAT_DONE;
+    event.done = &done;
+    return sl_rpc_call_send(call, &event.base);
+}
+
+static enum sl_status prefill_run(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
+                                  struct sl_error *err) {
+    struct fake_worker *worker = service;
+    const Sluice__V1__PrefillRequest *request = (const Sluice__V1__PrefillRequest *)message;
+    int64_t total = (int64_t)request->tokens->n_ids;
+    atomic_fetch_add(&worker->n_runs, 1);
+    atomic_store(&worker->last_prompt, (int)total);
+    if (request->destination == NULL || request->destination->ticket.len != 6) {
+        return sl_fail(err, SL_ERR_INVALID, "the grant did not arrive whole");
+    }
+    int mode = atomic_load(&worker->prefill_mode);
+    if (mode == FAKE_PREFILL_REFUSES) {
+        return sl_fail(err, SL_ERR_PRECONDITION, "this worker has scruples");
+    }
+    while (mode == FAKE_PREFILL_SILENT) {
+        if (!nap(worker, call, HANG_PROGRESS_MS)) {
+            return gone(worker, err);
+        }
+    }
+    send_progress(call, 0, total);
+    if (mode == FAKE_PREFILL_UNAVAILABLE) {
+        return sl_fail(err, SL_ERR_PEER_LOST, "struck by lightning");
+    }
+    while (mode == FAKE_PREFILL_READS_FOR_EVER) {
+        if (!nap(worker, call, HANG_PROGRESS_MS) || send_progress(call, 1, total) != SL_OK) {
+            return gone(worker, err);
+        }
+    }
+    while (mode == FAKE_PREFILL_SHIPS_FOR_EVER) {
+        if (send_ship(call, 1, CAPSULE_BYTES) != SL_OK || !nap(worker, call, HANG_PROGRESS_MS)) {
+            return gone(worker, err);
+        }
+    }
+    if (!nap(worker, call, PREFILL_MS)) {
+        return gone(worker, err);
+    }
+    send_progress(call, total, total);
+    send_ship(call, CAPSULE_BYTES, CAPSULE_BYTES);
+    return send_prefill_done(call);
+}
+
+static enum sl_status decode_reserve(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
+                                     struct sl_error *err) {
+    struct fake_worker *worker = service;
+    const Sluice__V1__ReserveRequest *request = (const Sluice__V1__ReserveRequest *)message;
+    if (request->capsule_bytes < 1 || request->session_bytes < 0) { // new tokens may fit the capsule's last pages
+        return sl_fail(err, SL_ERR_INVALID, "capsule_bytes or session_bytes make no sense");
+    }
+    int n = atomic_fetch_add(&worker->n_reserved, 1);
+    char lease[64];
+    snprintf(lease, sizeof(lease), "%s-%d", worker->name, n);
+    uint8_t ticket[6] = {1, 0, 2, 0, 3, 0}; // with zeros inside: not a string
+    Sluice__V1__Grant grant = SLUICE__V1__GRANT__INIT;
+    grant.lease_id = lease;
+    grant.lease_ms = LEASE_MS;
+    grant.capacity_bytes = request->capsule_bytes;
+    grant.ticket.data = ticket;
+    grant.ticket.len = sizeof(ticket);
+    atomic_fetch_add(&worker->open_leases, 1);
+    return sl_rpc_call_send(call, &grant.base);
+}
+
+static enum sl_status decode_renew(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
+                                   struct sl_error *err) {
+    (void)message;
+    (void)err;
+    atomic_fetch_add(&((struct fake_worker *)service)->n_renewed, 1);
+    Sluice__V1__RenewReply reply = SLUICE__V1__RENEW_REPLY__INIT;
+    reply.lease_ms = LEASE_MS;
+    return sl_rpc_call_send(call, &reply.base);
+}
+
+static enum sl_status decode_release(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
+                                     struct sl_error *err) {
+    (void)err;
+    (void)message;
+    struct fake_worker *worker = service;
+    atomic_fetch_add(&worker->n_released, 1);
+    atomic_fetch_sub(&worker->open_leases, 1);
+    Sluice__V1__ReleaseReply reply = SLUICE__V1__RELEASE_REPLY__INIT;
+    return sl_rpc_call_send(call, &reply.base);
+}
+
+static enum sl_status send_token(struct sl_rpc_call *call, int index) {
+    Sluice__V1__Token token = SLUICE__V1__TOKEN__INIT;
+    token.id = FIRST_ID + index;
+    token.index = index;
+    token.text = "a ";
+    Sluice__V1__DecodeEvent event = SLUICE__V1__DECODE_EVENT__INIT;
+    event.what_case = SLUICE__V1__DECODE_EVENT__WHAT_TOKEN;
+    event.token = &token;
+    return sl_rpc_call_send(call, &event.base);
+}
+
+static enum sl_status decode_run(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
+                                 struct sl_error *err) {
+    struct fake_worker *worker = service;
+    const Sluice__V1__DecodeRequest *request = (const Sluice__V1__DecodeRequest *)message;
+    int n_resumed = request->resumed != NULL ? (int)request->resumed->n_ids : 0;
+    atomic_fetch_add(&worker->n_runs, 1);
+    atomic_store(&worker->last_resumed, n_resumed);
+    atomic_store(&worker->last_prompt, (int)request->prompt->n_ids);
+    atomic_store(&worker->last_lease_empty, request->lease_id[0] == '\0');
+    for (int i = 0; i < n_resumed; i++) {
+        if (request->resumed->ids[i] != FIRST_ID + i) {
+            return sl_fail(err, SL_ERR_INVALID, "resumed token %d is wrong", i);
+        }
+    }
+    while (atomic_load(&worker->decode_hangs)) {
+        Sluice__V1__DecodeAlive alive = SLUICE__V1__DECODE_ALIVE__INIT;
+        Sluice__V1__DecodeEvent event = SLUICE__V1__DECODE_EVENT__INIT;
+        event.what_case = SLUICE__V1__DECODE_EVENT__WHAT_ALIVE;
+        event.alive = &alive;
+        if (sl_rpc_call_send(call, &event.base) != SL_OK || !nap(worker, call, HANG_PROGRESS_MS)) {
+            return gone(worker, err);
+        }
+    }
+    for (int i = n_resumed; i < request->max_new_tokens; i++) {
+        if (atomic_load(&worker->break_at_token) == i) {
+            atomic_store(&worker->break_at_token, -1);
+            return sl_fail(err, SL_ERR_PEER_LOST, "out of electricity");
+        }
+        if (!nap(worker, call, atomic_load(&worker->token_ms)) || send_token(call, i) != SL_OK) {
+            return gone(worker, err);
+        }
+        if (atomic_load(&worker->repeat_tokens)) {
+            send_token(call, i);
+        }
+    }
+    Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
+    statistics.decode_resident_bytes = 4321;
+    Sluice__V1__DecodeDone done = SLUICE__V1__DECODE_DONE__INIT;
+    done.reason = SLUICE__V1__FINISHED__REASON__LENGTH;
+    done.text = "the whole answer";
+    done.statistics = &statistics;
+    Sluice__V1__DecodeEvent event = SLUICE__V1__DECODE_EVENT__INIT;
+    event.what_case = SLUICE__V1__DECODE_EVENT__WHAT_DONE;
+    event.done = &done;
+    atomic_fetch_add(&worker->n_done, 1);
+    if (request->lease_id[0] != '\0') {
+        atomic_fetch_sub(&worker->open_leases, 1);
+    }
+    return sl_rpc_call_send(call, &event.base);
+}
+
+static const struct sl_rpc_method prefill_methods[] = {
+    {"/sluice.v1.Prefill/Run", SL_RPC_SERVER_STREAM, &sluice__v1__prefill_request__descriptor, prefill_run},
+};
+static const struct sl_rpc_method decode_methods[] = {
+    {"/sluice.v1.Decode/Reserve", SL_RPC_UNARY, &sluice__v1__reserve_request__descriptor, decode_reserve},
+    {"/sluice.v1.Decode/Renew", SL_RPC_UNARY, &sluice__v1__renew_request__descriptor, decode_renew},
+    {"/sluice.v1.Decode/Release", SL_RPC_UNARY, &sluice__v1__release_request__descriptor, decode_release},
+    {"/sluice.v1.Decode/Run", SL_RPC_SERVER_STREAM, &sluice__v1__decode_request__descriptor, decode_run},
+};
+
+// ---- joining ----------------------------------------------------------------------------------------------------
+
+static enum sl_status join(struct fake_worker *worker, struct sl_error *err) {
+    Sluice__V1__WorkerInfo info = SLUICE__V1__WORKER_INFO__INIT;
+    info.name = worker->name;
+    info.role = worker->role;
+    info.rpc_address = (char *)sl_rpc_server_address(worker->server);
+    info.version = SL_VERSION;
+    info.model_fingerprint = worker->model_fingerprint;
+    info.arena_bytes = worker->arena_bytes;
+    info.max_jobs = worker->max_jobs;
+    info.epoch = worker->epoch;
+    Sluice__V1__RegisterRequest request = SLUICE__V1__REGISTER_REQUEST__INIT;
+    request.worker = &info;
+    return sl_rpc_unary(worker->channel, "/sluice.v1.Cluster/RegisterWorker", &request.base,
+                        &sluice__v1__register_reply__descriptor, sl_deadline_in_ms(5000), NULL, NULL, err);
+}
+
+static void *beat(void *arg) {
+    struct fake_worker *worker = arg;
+    while (!atomic_load(&worker->stop)) {
+        Sluice__V1__HeartbeatRequest request = SLUICE__V1__HEARTBEAT_REQUEST__INIT;
+        request.name = worker->name;
+        request.epoch = worker->epoch;
+        struct sl_error err;
+        if (!atomic_load(&worker->mute) &&
+            sl_rpc_unary(worker->channel, "/sluice.v1.Cluster/Heartbeat", &request.base,
+                         &sluice__v1__heartbeat_reply__descriptor, sl_deadline_in_ms(1000), NULL, NULL,
+                         &err) == SL_ERR_NOT_FOUND) {
+            join(worker, &err);
+        }
+        sl_sleep_ms(FAKE_HEARTBEAT_MS / 4);
+    }
+    return NULL;
+}
+
+void fake_worker_init(struct fake_worker *worker, const char *name, Sluice__V1__WorkerRole role) {
+    memset(worker, 0, sizeof(*worker));
+    snprintf(worker->name, sizeof(worker->name), "%s", name);
+    worker->role = role;
+    worker->arena_bytes = 64 << 20;
+    worker->max_jobs = 8;
+    worker->epoch = (uint64_t)sl_now_ns();
+    atomic_init(&worker->break_at_token, -1);
+    atomic_init(&worker->token_ms, 1);
+    assert_int_equal(sl_model_fingerprint(MODEL, &worker->model_fingerprint, NULL), SL_OK);
+}
+
+enum sl_status fake_worker_start(struct fake_worker *worker, const char *address, struct sl_error *err) {
+    bool prefill = worker->role == SLUICE__V1__WORKER_ROLE__PREFILL;
+    worker->service = prefill ? (struct sl_rpc_service){"sluice.v1.Prefill", prefill_methods, 1, worker}
+                              : (struct sl_rpc_service){"sluice.v1.Decode", decode_methods, 4, worker};
+    struct sl_rpc_server_config config = {.listen = "127.0.0.1:0", .services = &worker->service, .n_services = 1};
+    assert_int_equal(sl_rpc_server_start(&config, &worker->server, err), SL_OK);
+    assert_int_equal(sl_rpc_channel_create(address, &worker->channel, err), SL_OK);
+    enum sl_status status = join(worker, err);
+    assert_int_equal(sl_thread_start("heart", beat, worker, &worker->heart, err), SL_OK);
+    return status;
+}
+
+void fake_worker_stop(struct fake_worker *worker) {
+    if (worker->server == NULL) {
+        return;
+    }
+    atomic_store(&worker->stop, true);
+    pthread_join(worker->heart, NULL);
+    sl_rpc_server_stop(&worker->server, 0);
+    sl_rpc_channel_destroy(&worker->channel);
+}
+
+// ---- the coordinator --------------------------------------------------------------------------------------------
+
+void fake_cluster_config(struct sl_coordinator_config *config) {
+    sl_coordinator_config_init(config);
+    config->listen = "127.0.0.1:0";
+    config->model_dir = MODEL;
+    config->heartbeat_ms = FAKE_HEARTBEAT_MS;
+    config->silence_ms = FAKE_SILENCE_MS;
+    config->worker_wait_ms = FAKE_WAIT_MS;
+    config->deadline_ms = 20000;
+}
+
+void fake_cluster_start(struct fake_cluster *cluster, const struct sl_coordinator_config *config) {
+    struct sl_coordinator_config defaults;
+    struct sl_error err = {0};
+    if (config == NULL) {
+        fake_cluster_config(&defaults);
+        config = &defaults;
+    }
+    if (sl_coordinator_create(config, &cluster->coordinator, &err) != SL_OK) {
+        fail_msg("%s", err.text);
+    }
+    assert_int_equal(sl_rpc_channel_create(sl_coordinator_address(cluster->coordinator), &cluster->channel, &err),
+                     SL_OK);
+    assert_int_equal(sl_model_fingerprint(MODEL, &cluster->model_fingerprint, &err), SL_OK);
+}
+
+void fake_cluster_assert_idle(struct fake_cluster *cluster) {
+    Sluice__V1__WorkersRequest request = SLUICE__V1__WORKERS_REQUEST__INIT;
+    ProtobufCMessage *message = NULL;
+    struct sl_error err = {0};
+    assert_int_equal(sl_rpc_unary(cluster->channel, "/sluice.v1.Cluster/Workers", &request.base,
+                                  &sluice__v1__workers_reply__descriptor, sl_deadline_in_ms(5000), NULL, &message,
+                                  &err),
+                     SL_OK);
+    Sluice__V1__WorkersReply *reply = (Sluice__V1__WorkersReply *)message;
+    assert_int_equal(reply->jobs_queued, 0);
+    assert_int_equal(reply->jobs_running, 0);
+    assert_int_equal(reply->coordinator_leases, 0);
+    protobuf_c_message_free_unpacked(message, NULL);
+}
+
+void fake_cluster_stop(struct fake_cluster *cluster) {
+    fake_cluster_assert_idle(cluster);
+    sl_coordinator_destroy(&cluster->coordinator);
+    sl_rpc_channel_destroy(&cluster->channel);
+}
+
+// ---- a client ---------------------------------------------------------------------------------------------------
+
+void fake_request(Sluice__V1__GenerateRequest *request, int max_new_tokens) {
+    static int32_t ids[20] = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24};
+    static Sluice__V1__TokenIds tokens = SLUICE__V1__TOKEN_IDS__INIT;
+    tokens.ids = ids;
+    tokens.n_ids = 20;
+    sluice__v1__generate_request__init(request);
+    request->prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS;
+    request->tokens = &tokens;
+    request->max_new_tokens_present_case = SLUICE__V1__GENERATE_REQUEST__MAX_NEW_TOKENS_PRESENT_MAX_NEW_TOKENS;
+    request->max_new_tokens = max_new_tokens;
+}
+
+void fake_submit(struct fake_cluster *cluster, const Sluice__V1__GenerateRequest *request, char id_out[64]) {
+    ProtobufCMessage *message = NULL;
+    struct sl_error err = {0};
+    enum sl_status status =
+        sl_rpc_unary(cluster->channel, "/sluice.v1.Inference/Submit", &request->base,
+                     &sluice__v1__submit_reply__descriptor, sl_deadline_in_ms(5000), NULL, &message, &err);
+    if (status != SL_OK) {
+        fail_msg("%s", err.text);
+    }
+    snprintf(id_out, 64, "%s", ((Sluice__V1__SubmitReply *)message)->job_id);
+    protobuf_c_message_free_unpacked(message, NULL);
+}
+
+static void collect(struct fake_cluster *cluster, const char *path, const ProtobufCMessage *request,
+                    struct fake_events *events) {
+    struct sl_rpc_stream *stream = NULL;
+    memset(events, 0, sizeof(*events));
+    assert_int_equal(sl_rpc_stream_open(cluster->channel, path, request, &sluice__v1__event__descriptor,
+                                        sl_deadline_in_ms(30000), NULL, &stream, &events->err),
+                     SL_OK);
+    ProtobufCMessage *message;
+    while ((events->status = sl_rpc_stream_next(stream, 30000, &message, &events->err)) == SL_OK) {
+        assert_true(events->n < 4096);
+        events->events[events->n++] = (Sluice__V1__Event *)message;
+    }
+    events->status = events->status == SL_ERR_NOT_FOUND && events->n > 0 ? SL_OK : events->status;
+    sl_rpc_stream_close(&stream);
+}
+
+void fake_watch(struct fake_cluster *cluster, const char *id, int64_t from_sequence, struct fake_events *events) {
+    Sluice__V1__WatchRequest request = SLUICE__V1__WATCH_REQUEST__INIT;
+    request.job_id = (char *)id;
+    request.from_sequence = from_sequence;
+    collect(cluster, "/sluice.v1.Inference/Watch", &request.base, events);
+}
+
+void fake_generate(struct fake_cluster *cluster, const Sluice__V1__GenerateRequest *request,
+                   struct fake_events *events) {
+    collect(cluster, "/sluice.v1.Inference/Generate", &request->base, events);
+}
+
+void fake_events_free(struct fake_events *events) {
+    for (int i = 0; i < events->n; i++) {
+        sluice__v1__event__free_unpacked(events->events[i], NULL);
+    }
+    events->n = 0;
+}
+
+const Sluice__V1__Finished *fake_events_check(const struct fake_events *events, int n_tokens) {
+    int next_token = 0;
+    assert_true(events->n > 0);
+    for (int i = 0; i < events->n; i++) {
+        const Sluice__V1__Event *event = events->events[i];
+        assert_int_equal(event->sequence, events->events[0]->sequence + i);
+        if (event->what_case == SLUICE__V1__EVENT__WHAT_TOKEN) {
+            assert_int_equal(event->token->index, next_token);
+            assert_int_equal(event->token->id, FIRST_ID + next_token);
+            next_token++;
+        }
+        assert_int_equal(event->what_case == SLUICE__V1__EVENT__WHAT_FINISHED, i == events->n - 1);
+    }
+    if (n_tokens >= 0) {
+        assert_int_equal(next_token, n_tokens);
+    }
+    return events->events[events->n - 1]->finished;
+}
+
+Sluice__V1__Job *fake_call_job(struct fake_cluster *cluster, const char *method, const char *id) {
+    char path[64];
+    snprintf(path, sizeof(path), "/sluice.v1.Inference/%s", method);
+    Sluice__V1__JobRequest request = SLUICE__V1__JOB_REQUEST__INIT;
+    request.job_id = (char *)id;
+    ProtobufCMessage *message = NULL;
+    struct sl_error err = {0};
+    enum sl_status status = sl_rpc_unary(cluster->channel, path, &request.base, &sluice__v1__job__descriptor,
+                                         sl_deadline_in_ms(10000), NULL, &message, &err);
+    if (status != SL_OK) {
+        fail_msg("%s: %s", method, err.text);
+    }
+    return (Sluice__V1__Job *)message;
+}
+
+void fake_await_state(struct fake_cluster *cluster, const char *id, Sluice__V1__JobState state) {
+    for (int64_t end_ns = sl_deadline_in_ms(10000); sl_now_ns() < end_ns; sl_sleep_ms(5)) {
+        Sluice__V1__Job *job = fake_call_job(cluster, "Get", id);
+        bool reached = job->state == state;
+        protobuf_c_message_free_unpacked(&job->base, NULL);
+        if (reached) {
+            return;
+        }
+    }
+    fail_msg("%s never came to state %d", id, (int)state);
+}

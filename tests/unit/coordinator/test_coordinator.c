@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: the coordinator in this process with fake workers: jobs that go well, that are followed, refused, cancelled.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/thread.h"
+#include "fake_worker.h"
+
+#define PREFILL SLUICE__V1__WORKER_ROLE__PREFILL
+#define DECODE  SLUICE__V1__WORKER_ROLE__DECODE
+
+static struct fake_cluster cluster;
+static struct fake_worker prefill, decode;
+static struct fake_events events;
+static char id[64];
+
+static void start_workers(void) {
+    struct sl_error err = {0};
+    fake_worker_init(&prefill, "prefill-0", PREFILL);
+    fake_worker_init(&decode, "decode-0", DECODE);
+    assert_int_equal(fake_worker_start(&prefill, sl_coordinator_address(cluster.coordinator), &err), SL_OK);
+    assert_int_equal(fake_worker_start(&decode, sl_coordinator_address(cluster.coordinator), &err), SL_OK);
+}
+
+static int start(void **state) {
+    (void)state;
+    fake_cluster_start(&cluster, NULL);
+    start_workers();
+    return 0;
+}
+
+static int stop(void **state) {
+    (void)state;
+    fake_cluster_assert_idle(&cluster);
+    assert_int_equal(atomic_load(&decode.open_leases), 0);
+    fake_cluster_stop(&cluster);
+    fake_worker_stop(&prefill);
+    fake_worker_stop(&decode);
+    assert_int_equal(sl_rpc_live_calls(), 0);
+    return 0;
+}
+
+// ---- jobs that go well ------------------------------------------------------------------------------------------
+
+static void test_generate_streams_every_event(void **state) {
+    (void)state;
+    Sluice__V1__GenerateRequest request;
+    fake_request(&request, 30);
+    request.label = "first";
+    fake_generate(&cluster, &request, &events);
+    assert_int_equal(events.status, SL_OK);
+    const Sluice__V1__Finished *finished = fake_events_check(&events, 30);
+    assert_int_equal(finished->reason, SLUICE__V1__FINISHED__REASON__LENGTH);
+    assert_int_equal(finished->status_code, 0);
+    assert_string_equal(finished->text, "the whole answer");
+
+    const int expected[] = {1, 2, 3, 4, 5}; // QUEUED to DONE, each once
+    int n_states = 0, n_prefill = 0, n_ship = 0;
+    for (int i = 0; i < events.n; i++) {
+        const Sluice__V1__Event *event = events.events[i];
+        if (event->what_case == SLUICE__V1__EVENT__WHAT_STATE) {
+            assert_int_equal((int)event->state->state, expected[n_states++]);
+            if (event->state->state == SLUICE__V1__JOB_STATE__PREFILLING) {
+                assert_string_equal(event->state->detail, "prefill-0 -> decode-0");
+            }
+        }
+        n_prefill += event->what_case == SLUICE__V1__EVENT__WHAT_PREFILL;
+        n_ship += event->what_case == SLUICE__V1__EVENT__WHAT_SHIP;
+    }
+    assert_int_equal(n_states, 5);
+    assert_int_equal(n_prefill, 2); // the first and the last
+    assert_int_equal(n_ship, 1);
+    assert_int_equal(events.events[0]->sequence, 1);
+    assert_int_equal(atomic_load(&prefill.last_prompt), 19); // the last prompt token is the decode worker's
+    assert_int_equal(atomic_load(&decode.last_prompt), 20);
+    assert_int_equal(atomic_load(&decode.n_released), 0); // it ended by itself
+    fake_events_free(&events);
+}
+
+static void test_statistics_come_from_both_legs_and_the_clock(void **state) {
+    (void)state;
+    Sluice__V1__GenerateRequest request;
+    fake_request(&request, 11);
+    atomic_store(&decode.token_ms, 20);
+    fake_generate(&cluster, &request, &events);
+    const Sluice__V1__Statistics *s = fake_events_check(&events, 11)->statistics;
+    assert_int_equal(s->n_prompt_tokens, 20);
+    assert_int_equal(s->n_output_tokens, 11);
+    assert_int_equal(s->full_bytes, 20 * 6 * 2 * 64 * 2 * 2);
+    assert_int_equal(s->capsule_bytes, 5000);
+    assert_int_equal(s->prefill_peak_bytes, 7777);
+    assert_int_equal(s->decode_resident_bytes, 4321);
+    assert_int_equal(s->slots_evicted, 3);
+    assert_int_equal(s->retries, 0);
+    assert_string_equal(s->transport, "put/fake");
+    assert_true(s->slots_per_head == 12.5 && s->prefill_ms == 8 && s->ship_ms == 2);
+    assert_true(s->queue_ms >= 0 && s->queue_ms < s->ttft_ms && s->ttft_ms < s->total_ms);
+    assert_true(s->tpot_ms >= 19 && s->tpot_ms < 60);
+    double gap_ms = s->total_ms - s->ttft_ms - s->tpot_ms * 10; // the definition: tpot = (end - first) / (out - 1)
+    assert_true(gap_ms > -0.01 && gap_ms < 0.01);
+    fake_events_free(&events);
+}
+
+static void test_watch_resumes_from_any_sequence(void **state) {
+    (void)state;
+    Sluice__V1__GenerateRequest request;
+    fake_request(&request, 40);
+    fake_submit(&cluster, &request, id);
+    fake_watch(&cluster, id, 0, &events); // live
+    fake_events_check(&events, 40);
+    int n_all = events.n;
+    fake_events_free(&events);
+    for (int from = 1; from <= n_all; from += 7) { // after the end
+        fake_watch(&cluster, id, from, &events);
+        assert_int_equal(events.status, SL_OK);
+        assert_int_equal(events.n, n_all - from + 1);
+        assert_int_equal(events.events[0]->sequence, from);
+        fake_events_free(&events);
+    }
+    Sluice__V1__Job *job = fake_call_job(&cluster, "Get", id);
+    assert_int_equal(job->state, SLUICE__V1__JOB_STATE__DONE);
+    assert_int_equal(job->last_sequence, n_all);
+    assert_string_equal(job->prefill_worker, "prefill-0");
+    assert_string_equal(job->decode_worker, "decode-0");
+    protobuf_c_message_free_unpacked(&job->base, NULL);
+    fake_watch(&cluster, "job-nobody", 0, &events);
+    assert_int_equal(events.n, 0);
+}
+
+static void test_prompt_of_one_token_has_no_capsule(void **state) {
+    (void)state;
+    Sluice__V1__GenerateRequest request;
+    fake_request(&request, 5);
+    Sluice__V1__TokenIds one = SLUICE__V1__TOKEN_IDS__INIT;
+    int32_t token = 9;
+    one.ids = &token;
+    one.n_ids = 1;
+    request.tokens = &one;
+    fake_generate(&cluster, &request, &events);
+    assert_int_equal(events.status, SL_OK);
+    fake_events_check(&events, 5);
+    assert_int_equal(atomic_load(&prefill.n_runs), 0);
+    assert_int_equal(atomic_load(&decode.n_reserved), 0);
+    assert_true(atomic_load(&decode.last_lease_empty));
+    fake_events_free(&events);
+}
+
+static void test_lease_is_renewed_while_the_job_runs(void **state) {
+    (void)state;
+    Sluice__V1__GenerateRequest request;
+    fake_request(&request, 10);
+    atomic_store(&prefill.prefill_mode, FAKE_PREFILL_READS_FOR_EVER);
+    fake_submit(&cluster, &request, id);
+    fake_await_state(&cluster, id, SLUICE__V1__JOB_STATE__PREFILLING);
+    sl_sleep_ms(700); // more than two leases
+    assert_in_range(atomic_load(&decode.n_renewed), 4, 12);
+    Sluice__V1__Job *job = fake_call_job(&cluster, "Cancel", id);
+    protobuf_c_message_free_unpacked(&job->base, NULL);
+}
+
+static void test_duplicate_tokens_of_a_worker_are_dropped(void **state) {
+    (void)state;
+    Sluice__V1__GenerateRequest request;
+    fake_request(&request, 10);
+    atomic_store(&decode.repeat_tokens, true);
+    fake_generate(&cluster, &request, &events);
+    assert_int_equal(events.status, SL_OK);
+    fake_events_check(&events, 10);
+    fake_events_free(&events);
+}
+
+struct client {
+    pthread_t thread;
+    struct fake_events events;
+};
+
+static void *generate(void *arg) {
+    struct client *client = arg;
+    Sluice__V1__GenerateRequest request;
+    sluice__v1__generate_request__init(&request);
+    request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT;
+    request.text = "Once upon a time there was a cluster";
+    request.max_new_tokens_present_case = SLUICE__V1__GENERATE_REQUEST__MAX_NEW_TOKENS_PRESENT_MAX_NEW_TOKENS;
+    request.max_new_tokens = 20;
+    fake_generate(&cluster, &request, &client->events);
+    return NULL;
+}
+
+static void test_many_jobs_at_once_all_end_and_leave_nothing(void **state) {
+    (void)state;
+    enum { N_CLIENTS = 24 }; // more than the workers take at once: some wait in line
+    static struct client clients[N_CLIENTS];
+    for (int i = 0; i < N_CLIENTS; i++) {
+        assert_int_equal(sl_thread_start("client", generate, &clients[i], &clients[i].thread, NULL), SL_OK);
+    }
+    for (int i = 0; i < N_CLIENTS; i++) {
+        pthread_join(clients[i].thread, NULL);
+        assert_int_equal(clients[i].events.status, SL_OK);
+        fake_events_check(&clients[i].events, 20);
+        fake_events_free(&clients[i].events);
+    }
+    assert_int_equal(atomic_load(&decode.n_done), N_CLIENTS);
+}
+
+// ---- jobs that are refused --------------------------------------------------------------------------------------
+
+static enum sl_status submit_status(const Sluice__V1__GenerateRequest *request, struct sl_error *err) {
+    return sl_rpc_unary(cluster.channel, "/sluice.v1.Inference/Submit", &request->base,
+                        &sluice__v1__submit_reply__descriptor, sl_deadline_in_ms(5000), NULL, NULL, err);
+}
+
+static void test_submit_refuses_at_once_with_the_reason(void **state) {
+    (void)state;
+    Sluice__V1__GenerateRequest request;
+    struct sl_error err = {0};
+    fake_request(&request, 0);
+    assert_int_equal(submit_status(&request, &err), SL_ERR_INVALID);
+    assert_non_null(strstr(err.text, "max_new_tokens"));
+
+    fake_worker_stop(&decode); // a cluster whose only decode worker is tiny
+    fake_worker_init(&decode, "decode-0", DECODE);
+    decode.arena_bytes = 4096;
+    assert_int_equal(fake_worker_start(&decode, sl_coordinator_address(cluster.coordinator), &err), SL_OK);
+    fake_request(&request, 100);
+    assert_int_equal(submit_status(&request, &err), SL_ERR_EXHAUSTED);
+    assert_non_null(strstr(err.text, "4096"));
+    assert_non_null(strstr(err.text, "never"));
+}
+
+static void test_full_queue_refuses_with_a_hint(void **state) {
+    (void)state;
+    fake_cluster_stop(&cluster);
+    fake_worker_stop(&prefill);
+    fake_worker_stop(&decode);
+    struct sl_coordinator_config config;
+    fake_cluster_config(&config);
+    config.max_jobs = 1;
+    config.max_queued = 2;
+    fake_cluster_start(&cluster, &config);
+    start_workers();
+    atomic_store(&decode.decode_hangs, true);
+
+    Sluice__V1__GenerateRequest request;
+    char ids[3][64];
+    fake_request(&request, 5);
+    fake_submit(&cluster, &request, ids[0]);
+    fake_await_state(&cluster, ids[0], SLUICE__V1__JOB_STATE__DECODING);
+    fake_submit(&cluster, &request, ids[1]);
+    fake_submit(&cluster, &request, ids[2]);
+    struct sl_error err = {0};
+    assert_int_equal(submit_status(&request, &err), SL_ERR_EXHAUSTED);
+    assert_non_null(strstr(err.text, "retry in "));
+    for (int i = 2; i >= 0; i--) { // two of them still QUEUED
+        Sluice__V1__Job *job = fake_call_job(&cluster, "Cancel", ids[i]);
+        assert_int_equal(job->state, SLUICE__V1__JOB_STATE__CANCELLED);
+        protobuf_c_message_free_unpacked(&job->base, NULL);
+    }
+}
+
+static void test_worker_with_another_model_is_refused(void **state) {
+    (void)state;
+    struct fake_worker stranger;
+    struct sl_error err = {0};
+    fake_worker_init(&stranger, "prefill-9", PREFILL);
+    stranger.model_fingerprint ^= 1;
+    atomic_store(&stranger.mute, true);
+    assert_int_equal(fake_worker_start(&stranger, sl_coordinator_address(cluster.coordinator), &err),
+                     SL_ERR_PRECONDITION);
+    char ours[32];
+    snprintf(ours, sizeof(ours), "%016llx", (unsigned long long)cluster.model_fingerprint);
+    assert_non_null(strstr(err.text, ours));
+    fake_worker_stop(&stranger);
+}
+
+// ---- jobs that are cancelled ------------------------------------------------------------------------------------
+
+static void cancel_in(Sluice__V1__JobState state_wanted) {
+    Sluice__V1__GenerateRequest request;
+    fake_request(&request, 10);
+    fake_submit(&cluster, &request, id);
+    fake_await_state(&cluster, id, state_wanted);
+    int64_t start_ns = sl_now_ns();
+    Sluice__V1__Job *job = fake_call_job(&cluster, "Cancel", id);
+    assert_true(sl_now_ns() - start_ns < 1000 * SL_NS_PER_MS);
+    assert_int_equal(job->state, SLUICE__V1__JOB_STATE__CANCELLED);
+    assert_int_equal(job->status_code, 1);
+    protobuf_c_message_free_unpacked(&job->base, NULL);
+    // When Cancel has returned, everything has been returned.
+    assert_int_equal(atomic_load(&decode.open_leases), 0);
+    fake_cluster_assert_idle(&cluster);
+    job = fake_call_job(&cluster, "Cancel", id); // idempotent
+    assert_int_equal(job->state, SLUICE__V1__JOB_STATE__CANCELLED);
+    protobuf_c_message_free_unpacked(&job->base, NULL);
+    fake_watch(&cluster, id, 0, &events);
+    assert_int_equal(fake_events_check(&events, -1)->reason, SLUICE__V1__FINISHED__REASON__CANCELLED_BY_CLIENT);
+    fake_events_free(&events);
+}
+
+static void test_cancel_while_prefilling(void **state) {
+    (void)state;
+    atomic_store(&prefill.prefill_mode, FAKE_PREFILL_READS_FOR_EVER);
+    cancel_in(SLUICE__V1__JOB_STATE__PREFILLING);
+    assert_int_equal(atomic_load(&decode.n_released), 1);
+}
+
+static void test_cancel_while_shipping(void **state) {
+    (void)state;
+    atomic_store(&prefill.prefill_mode, FAKE_PREFILL_SHIPS_FOR_EVER);
+    cancel_in(SLUICE__V1__JOB_STATE__SHIPPING);
+    assert_int_equal(atomic_load(&decode.n_released), 1);
+}
+
+static void test_cancel_while_decoding(void **state) {
+    (void)state;
+    atomic_store(&decode.decode_hangs, true);
+    cancel_in(SLUICE__V1__JOB_STATE__DECODING);
+    assert_int_equal(atomic_load(&decode.n_released), 1);
+}
+
+static void test_cancel_after_the_end_changes_nothing(void **state) {
+    (void)state;
+    Sluice__V1__GenerateRequest request;
+    fake_request(&request, 3);
+    fake_submit(&cluster, &request, id);
+    fake_await_state(&cluster, id, SLUICE__V1__JOB_STATE__DONE);
+    Sluice__V1__Job *job = fake_call_job(&cluster, "Cancel", id);
+    assert_int_equal(job->state, SLUICE__V1__JOB_STATE__DONE);
+    protobuf_c_message_free_unpacked(&job->base, NULL);
+}
+
+static void test_client_of_generate_gone_cancels_the_job(void **state) {
+    (void)state;
+    Sluice__V1__GenerateRequest request;
+    fake_request(&request, 10);
+    atomic_store(&decode.decode_hangs, true);
+    struct sl_rpc_stream *stream = NULL;
+    struct sl_error err = {0};
+    assert_int_equal(sl_rpc_stream_open(cluster.channel, "/sluice.v1.Inference/Generate", &request.base,
+                                        &sluice__v1__event__descriptor, sl_deadline_in_ms(30000), NULL, &stream, &err),
+                     SL_OK);
+    ProtobufCMessage *message = NULL;
+    assert_int_equal(sl_rpc_stream_next(stream, 5000, &message, &err), SL_OK);
+    snprintf(id, sizeof(id), "%s", ((Sluice__V1__Event *)message)->job_id);
+    protobuf_c_message_free_unpacked(message, NULL);
+    fake_await_state(&cluster, id, SLUICE__V1__JOB_STATE__DECODING);
+    sl_rpc_stream_close(&stream);
+    fake_await_state(&cluster, id, SLUICE__V1__JOB_STATE__CANCELLED);
+    assert_int_equal(atomic_load(&decode.n_released), 1);
+}
+
+static void test_stop_lets_jobs_finish_and_refuses_new_ones(void **state) {
+    (void)state;
+    Sluice__V1__GenerateRequest request;
+    fake_request(&request, 20);
+    atomic_store(&decode.token_ms, 20);
+    fake_submit(&cluster, &request, id);
+    fake_await_state(&cluster, id, SLUICE__V1__JOB_STATE__DECODING);
+    sl_coordinator_stop(cluster.coordinator, 10000);
+    struct sl_error err = {0};
+    assert_int_equal(submit_status(&request, &err), SL_ERR_PEER_LOST);
+    fake_watch(&cluster, id, 0, &events);
+    assert_int_equal(fake_events_check(&events, 20)->status_code, 0);
+    fake_events_free(&events);
+}
+
+int main(void) {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)
+    const struct CMUnitTest tests[] = {
+        TEST(test_generate_streams_every_event),
+        TEST(test_statistics_come_from_both_legs_and_the_clock),
+        TEST(test_watch_resumes_from_any_sequence),
+        TEST(test_prompt_of_one_token_has_no_capsule),
+        TEST(test_lease_is_renewed_while_the_job_runs),
+        TEST(test_duplicate_tokens_of_a_worker_are_dropped),
+        TEST(test_many_jobs_at_once_all_end_and_leave_nothing),
+        TEST(test_submit_refuses_at_once_with_the_reason),
+        TEST(test_full_queue_refuses_with_a_hint),
+        TEST(test_worker_with_another_model_is_refused),
+        TEST(test_cancel_while_prefilling),
+        TEST(test_cancel_while_shipping),
+        TEST(test_cancel_while_decoding),
+        TEST(test_cancel_after_the_end_changes_nothing),
+        TEST(test_client_of_generate_gone_cancels_the_job),
+        TEST(test_stop_lets_jobs_finish_and_refuses_new_ones),
+    };
+    sl_rpc_init();
+    int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
+    sl_rpc_shutdown();
+    return n_failed;
+}

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: workers are lost, break, fall silent and come back; clients see each token once and an honest end, in time.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "fake_worker.h"
+
+#define PREFILL SLUICE__V1__WORKER_ROLE__PREFILL
+#define DECODE  SLUICE__V1__WORKER_ROLE__DECODE
+
+static struct fake_cluster cluster;
+static struct fake_worker prefill[2], decode[2];
+static struct fake_events events;
+static char id[64];
+
+static void start_worker(struct fake_worker *worker, const char *name, Sluice__V1__WorkerRole role) {
+    struct sl_error err = {0};
+    fake_worker_init(worker, name, role);
+    assert_int_equal(fake_worker_start(worker, sl_coordinator_address(cluster.coordinator), &err), SL_OK);
+}
+
+// Two of each role; on an idle cluster the first job goes to number 0 of each.
+static int start(void **state) {
+    (void)state;
+    fake_cluster_start(&cluster, NULL);
+    start_worker(&prefill[0], "prefill-0", PREFILL);
+    start_worker(&prefill[1], "prefill-1", PREFILL);
+    start_worker(&decode[0], "decode-0", DECODE);
+    start_worker(&decode[1], "decode-1", DECODE);
+    return 0;
+}
+
+static int stop(void **state) {
+    (void)state;
+    fake_cluster_stop(&cluster);
+    for (int i = 0; i < 2; i++) {
+        fake_worker_stop(&prefill[i]);
+        fake_worker_stop(&decode[i]);
+    }
+    assert_int_equal(sl_rpc_live_calls(), 0);
+    return 0;
+}
+
+static const Sluice__V1__Finished *run_job(int n_tokens, int n_expected) {
+    Sluice__V1__GenerateRequest request;
+    fake_request(&request, n_tokens);
+    fake_generate(&cluster, &request, &events);
+    return fake_events_check(&events, n_expected);
+}
+
+static bool was_told(const char *text) {
+    for (int i = 0; i < events.n; i++) {
+        if (events.events[i]->what_case == SLUICE__V1__EVENT__WHAT_STATE &&
+            strstr(events.events[i]->state->detail, text) != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void test_broken_prefill_is_retried_elsewhere(void **state) {
+    (void)state;
+    atomic_store(&prefill[0].prefill_mode, FAKE_PREFILL_UNAVAILABLE);
+    const Sluice__V1__Finished *finished = run_job(10, 10);
+    assert_int_equal(finished->status_code, 0);
+    assert_int_equal(finished->statistics->retries, 1);
+    assert_true(was_told("retry 1: prefill-0"));
+    assert_true(was_told("prefill-1 -> "));
+    assert_int_equal(atomic_load(&decode[0].open_leases) + atomic_load(&decode[1].open_leases), 0);
+    assert_int_equal(atomic_load(&decode[0].n_released) + atomic_load(&decode[1].n_released), 1);
+    fake_events_free(&events);
+}
+
+static void test_silent_prefill_is_lost_and_retried(void **state) {
+    (void)state;
+    atomic_store(&prefill[0].prefill_mode, FAKE_PREFILL_SILENT);
+    int64_t start_ns = sl_now_ns();
+    const Sluice__V1__Finished *finished = run_job(10, 10);
+    assert_int_equal(finished->statistics->retries, 1);
+    assert_true(was_told("silent"));
+    assert_true(sl_now_ns() - start_ns < (FAKE_SILENCE_MS + 2000) * SL_NS_PER_MS);
+    sl_sleep_ms(100);
+    assert_int_equal(atomic_load(&prefill[0].n_cancelled), 1); // and was told to stop
+    fake_events_free(&events);
+}
+
+static void test_killed_prefill_is_retried(void **state) {
+    (void)state;
+    Sluice__V1__GenerateRequest request;
+    fake_request(&request, 10);
+    atomic_store(&prefill[0].prefill_mode, FAKE_PREFILL_SHIPS_FOR_EVER);
+    fake_submit(&cluster, &request, id);
+    fake_await_state(&cluster, id, SLUICE__V1__JOB_STATE__SHIPPING);
+    fake_worker_stop(&prefill[0]);
+    fake_watch(&cluster, id, 0, &events);
+    assert_int_equal(fake_events_check(&events, 10)->status_code, 0);
+    assert_int_equal(fake_events_check(&events, 10)->statistics->retries, 1);
+    fake_events_free(&events);
+}
+
+static void test_refusal_is_not_retried(void **state) {
+    (void)state;
+    atomic_store(&prefill[0].prefill_mode, FAKE_PREFILL_REFUSES);
+    const Sluice__V1__Finished *finished = run_job(10, 0);
+    assert_int_equal(finished->status_code, 9); // FAILED_PRECONDITION
+    assert_non_null(strstr(finished->status_text, "scruples"));
+    assert_int_equal(finished->statistics->retries, 0);
+    assert_int_equal(events.status, SL_ERR_PRECONDITION); // Generate does not call a failure a success
+    assert_int_equal(atomic_load(&decode[0].open_leases), 0);
+    fake_events_free(&events);
+}
+
+static void test_broken_decode_resumes_without_repeating_a_token(void **state) {
+    (void)state;
+    atomic_store(&decode[0].break_at_token, 7);
+    const Sluice__V1__Finished *finished = run_job(20, 20); // each index once: fake_events_check()
+    assert_int_equal(finished->status_code, 0);
+    assert_int_equal(finished->statistics->retries, 1);
+    assert_int_equal(finished->statistics->n_output_tokens, 20);
+    assert_int_equal(atomic_load(&decode[1].last_resumed), 7);
+    // The prefill leg ran again: it is it that finds the stored capsule and has it shipped.
+    assert_int_equal(atomic_load(&prefill[0].n_runs) + atomic_load(&prefill[1].n_runs), 2);
+    assert_true(was_told("retry 1: decode-0"));
+    fake_events_free(&events);
+}
+
+static void test_killed_decode_resumes(void **state) {
+    (void)state;
+    Sluice__V1__GenerateRequest request;
+    fake_request(&request, 100);
+    atomic_store(&decode[0].token_ms, 20);
+    fake_submit(&cluster, &request, id);
+    fake_await_state(&cluster, id, SLUICE__V1__JOB_STATE__DECODING);
+    sl_sleep_ms(200);
+    fake_worker_stop(&decode[0]);
+    fake_watch(&cluster, id, 0, &events);
+    assert_int_equal(fake_events_check(&events, 100)->status_code, 0);
+    assert_in_range(atomic_load(&decode[1].last_resumed), 1, 99);
+    fake_events_free(&events);
+}
+
+static void test_decode_that_dies_during_prefill_aborts_it(void **state) {
+    (void)state;
+    Sluice__V1__GenerateRequest request;
+    fake_request(&request, 10);
+    atomic_store(&prefill[0].prefill_mode, FAKE_PREFILL_READS_FOR_EVER);
+    fake_submit(&cluster, &request, id);
+    fake_await_state(&cluster, id, SLUICE__V1__JOB_STATE__PREFILLING);
+    sl_sleep_ms(50);
+    atomic_store(&prefill[0].prefill_mode, FAKE_PREFILL_WORKS); // for the next attempt
+    fake_worker_stop(&decode[0]);
+    fake_watch(&cluster, id, 0, &events);
+    const Sluice__V1__Finished *finished = fake_events_check(&events, 10);
+    assert_int_equal(finished->statistics->retries, 1);
+    assert_true(was_told("decode-0 was lost"));
+    assert_int_equal(atomic_load(&prefill[0].n_cancelled), 1);
+    fake_events_free(&events);
+}
+
+static void test_reregistration_fails_jobs_over(void **state) {
+    (void)state;
+    Sluice__V1__GenerateRequest request;
+    struct sl_error err = {0};
+    fake_request(&request, 10);
+    atomic_store(&decode[0].decode_hangs, true);
+    fake_submit(&cluster, &request, id);
+    fake_await_state(&cluster, id, SLUICE__V1__JOB_STATE__DECODING);
+    struct fake_worker reborn; // the same name while the old one still answers: a stale incarnation
+    fake_worker_init(&reborn, "decode-0", DECODE);
+    atomic_store(&decode[0].mute, true);
+    assert_int_equal(fake_worker_start(&reborn, sl_coordinator_address(cluster.coordinator), &err), SL_OK);
+    fake_watch(&cluster, id, 0, &events);
+    assert_int_equal(fake_events_check(&events, 10)->status_code, 0);
+    assert_int_equal(fake_events_check(&events, 10)->statistics->retries, 1);
+    fake_events_free(&events);
+    fake_worker_stop(&reborn);
+}
+
+static void test_nobody_left_fails_in_time_with_unavailable(void **state) {
+    (void)state;
+    Sluice__V1__GenerateRequest request;
+    fake_request(&request, 100);
+    atomic_store(&decode[0].token_ms, 20);
+    fake_worker_stop(&decode[1]);
+    sl_sleep_ms(3 * FAKE_HEARTBEAT_MS); // until it is known to be lost
+    fake_submit(&cluster, &request, id);
+    fake_await_state(&cluster, id, SLUICE__V1__JOB_STATE__DECODING);
+    sl_sleep_ms(100);
+    int64_t start_ns = sl_now_ns();
+    fake_worker_stop(&decode[0]);
+    fake_watch(&cluster, id, 0, &events);
+    int64_t took_ms = (sl_now_ns() - start_ns) / SL_NS_PER_MS;
+    const Sluice__V1__Finished *finished = fake_events_check(&events, -1);
+    assert_int_equal(finished->status_code, 14);
+    assert_non_null(strstr(finished->status_text, "no decode worker"));
+    assert_true(took_ms >= FAKE_WAIT_MS && took_ms < FAKE_WAIT_MS + 3000);
+    fake_events_free(&events);
+}
+
+static void test_worker_that_comes_back_is_waited_for(void **state) {
+    (void)state;
+    Sluice__V1__GenerateRequest request;
+    fake_request(&request, 50);
+    atomic_store(&decode[0].token_ms, 20);
+    fake_worker_stop(&decode[1]);
+    sl_sleep_ms(3 * FAKE_HEARTBEAT_MS);
+    fake_submit(&cluster, &request, id);
+    fake_await_state(&cluster, id, SLUICE__V1__JOB_STATE__DECODING);
+    sl_sleep_ms(100);
+    fake_worker_stop(&decode[0]);
+    sl_sleep_ms(FAKE_WAIT_MS / 3);
+    start_worker(&decode[1], "decode-0", DECODE);
+    fake_watch(&cluster, id, 0, &events);
+    assert_int_equal(fake_events_check(&events, 50)->status_code, 0);
+    assert_true(atomic_load(&decode[1].last_resumed) > 0);
+    fake_events_free(&events);
+}
+
+static void test_retries_are_bounded(void **state) {
+    (void)state;
+    atomic_store(&prefill[0].prefill_mode, FAKE_PREFILL_UNAVAILABLE);
+    atomic_store(&prefill[1].prefill_mode, FAKE_PREFILL_UNAVAILABLE);
+    const Sluice__V1__Finished *finished = run_job(10, 0);
+    assert_int_equal(finished->status_code, 14);
+    assert_int_equal(finished->statistics->retries, 2);
+    assert_int_equal(events.status, SL_ERR_PEER_LOST);
+    assert_int_equal(atomic_load(&prefill[0].n_runs) + atomic_load(&prefill[1].n_runs), 3);
+    assert_int_equal(atomic_load(&decode[0].open_leases) + atomic_load(&decode[1].open_leases), 0);
+    fake_events_free(&events);
+}
+
+static void test_deadline_ends_a_job_everywhere(void **state) {
+    (void)state;
+    Sluice__V1__GenerateRequest request;
+    fake_request(&request, 10);
+    request.deadline_ms = 400;
+    atomic_store(&decode[0].decode_hangs, true);
+    int64_t start_ns = sl_now_ns();
+    fake_submit(&cluster, &request, id);
+    fake_watch(&cluster, id, 0, &events);
+    int64_t took_ms = (sl_now_ns() - start_ns) / SL_NS_PER_MS;
+    assert_in_range(took_ms, 380, 1400);
+    assert_int_equal(fake_events_check(&events, 0)->status_code, 4); // DEADLINE_EXCEEDED
+    assert_int_equal(atomic_load(&decode[0].open_leases), 0);
+    assert_int_equal(atomic_load(&decode[0].n_released), 1);
+    fake_events_free(&events);
+}
+
+int main(void) {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)
+    const struct CMUnitTest tests[] = {
+        TEST(test_broken_prefill_is_retried_elsewhere),
+        TEST(test_silent_prefill_is_lost_and_retried),
+        TEST(test_killed_prefill_is_retried),
+        TEST(test_refusal_is_not_retried),
+        TEST(test_broken_decode_resumes_without_repeating_a_token),
+        TEST(test_killed_decode_resumes),
+        TEST(test_decode_that_dies_during_prefill_aborts_it),
+        TEST(test_reregistration_fails_jobs_over),
+        TEST(test_nobody_left_fails_in_time_with_unavailable),
+        TEST(test_worker_that_comes_back_is_waited_for),
+        TEST(test_retries_are_bounded),
+        TEST(test_deadline_ends_a_job_everywhere),
+    };
+    sl_rpc_init();
+    int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
+    sl_rpc_shutdown();
+    return n_failed;
+}

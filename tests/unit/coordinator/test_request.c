@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: every field that can be wrong is refused by name, and what is right arrives whole.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "coordinator/request.h"
+
+#define MODEL "models/demo"
+
+static struct sl_tokenizer *tokenizer;
+static struct sl_model_config model;
+static struct sl_request_rules rules;
+
+static int load(void **state) {
+    (void)state;
+    struct sl_error err;
+    assert_int_equal(sl_tokenizer_load(MODEL, &tokenizer, &err), SL_OK);
+    assert_int_equal(sl_model_config_load(MODEL, &model, &err), SL_OK);
+    rules = (struct sl_request_rules){.tokenizer = tokenizer,
+                                      .model = &model,
+                                      .default_recipe = "full",
+                                      .default_deadline_ms = 5000,
+                                      .max_deadline_ms = 100000};
+    return 0;
+}
+
+static int unload(void **state) {
+    (void)state;
+    sl_tokenizer_destroy(&tokenizer);
+    return 0;
+}
+
+static Sluice__V1__GenerateRequest good_request(void) {
+    Sluice__V1__GenerateRequest request = SLUICE__V1__GENERATE_REQUEST__INIT;
+    request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT;
+    request.text = "Once upon a time";
+    return request;
+}
+
+static void refused(const Sluice__V1__GenerateRequest *request, const char *field) {
+    struct sl_job_spec spec;
+    struct sl_error err = {0};
+    assert_int_equal(sl_request_check(&rules, request, SL_NO_DEADLINE, &spec, &err), SL_ERR_INVALID);
+    if (strncmp(err.text, field, strlen(field)) != 0) {
+        fail_msg("the text should begin with '%s': %s", field, err.text);
+    }
+}
+
+static void test_request_defaults(void **state) {
+    (void)state;
+    Sluice__V1__GenerateRequest request = good_request();
+    struct sl_job_spec spec;
+    struct sl_error err;
+    int64_t now_ns = sl_now_ns();
+    assert_int_equal(sl_request_check(&rules, &request, SL_NO_DEADLINE, &spec, &err), SL_OK);
+    assert_true(spec.n_tokens >= 3);
+    assert_int_equal(spec.max_new_tokens, 128);
+    assert_true(spec.sampling.top_p == 1 && spec.sampling.repetition_penalty == 1 && spec.sampling.temperature == 0);
+    assert_true(spec.deadline_ns >= now_ns + 5000 * SL_NS_PER_MS);
+    assert_int_equal(spec.full_bytes, spec.n_tokens * 6 * 2 * 64 * 4);
+    assert_int_equal(spec.demand.n_prefill_tokens, spec.n_tokens - 1);
+    sl_job_spec_cleanup(&spec);
+    // The call's own deadline counts when it is earlier.
+    assert_int_equal(sl_request_check(&rules, &request, now_ns + 7, &spec, &err), SL_OK);
+    assert_int_equal(spec.deadline_ns, now_ns + 7);
+    sl_job_spec_cleanup(&spec);
+}
+
+static void test_request_bad_prompts(void **state) {
+    (void)state;
+    Sluice__V1__GenerateRequest request = SLUICE__V1__GENERATE_REQUEST__INIT;
+    refused(&request, "prompt:");
+    request = good_request();
+    request.text = "";
+    refused(&request, "text:");
+    request.text = "abc\xff\xfe";
+    refused(&request, "text:");
+    Sluice__V1__TokenIds ids = SLUICE__V1__TOKEN_IDS__INIT;
+    int32_t values[3] = {1, 2, model.n_vocab};
+    request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS;
+    request.tokens = &ids;
+    refused(&request, "tokens:");
+    ids.ids = values;
+    ids.n_ids = 3;
+    refused(&request, "tokens: ids[2]");
+    values[2] = -1;
+    refused(&request, "tokens: ids[2]");
+    values[2] = 3;
+    struct sl_job_spec spec;
+    struct sl_error err;
+    assert_int_equal(sl_request_check(&rules, &request, SL_NO_DEADLINE, &spec, &err), SL_OK);
+    assert_int_equal(spec.n_tokens, 3); // as they are: no begin token
+    assert_memory_equal(spec.tokens, values, sizeof(values));
+    sl_job_spec_cleanup(&spec);
+}
+
+static void test_request_bad_lengths(void **state) {
+    (void)state;
+    Sluice__V1__GenerateRequest request = good_request();
+    request.max_new_tokens_present_case = SLUICE__V1__GENERATE_REQUEST__MAX_NEW_TOKENS_PRESENT_MAX_NEW_TOKENS;
+    request.max_new_tokens = 0; // given, and not the default
+    refused(&request, "max_new_tokens:");
+    request.max_new_tokens = -3;
+    refused(&request, "max_new_tokens:");
+    request.max_new_tokens = (int32_t)model.max_positions;
+    refused(&request, "max_new_tokens:");
+    request.max_new_tokens = INT32_MAX;
+    refused(&request, "max_new_tokens:");
+}
+
+static void test_request_bad_sampling(void **state) {
+    (void)state;
+    Sluice__V1__GenerateRequest request = good_request();
+    Sluice__V1__Sampling sampling = SLUICE__V1__SAMPLING__INIT;
+    request.sampling = &sampling;
+    sampling.temperature = -1;
+    refused(&request, "sampling:");
+    sampling.temperature = NAN;
+    refused(&request, "sampling:");
+    sampling.temperature = 0;
+    sampling.top_k = -1;
+    refused(&request, "sampling:");
+    sampling.top_k = 0;
+    sampling.top_p_present_case = SLUICE__V1__SAMPLING__TOP_P_PRESENT_TOP_P;
+    sampling.top_p = 0;
+    refused(&request, "sampling:");
+    sampling.top_p = 0.5F;
+    sampling.logprobs = 21;
+    refused(&request, "sampling:");
+}
+
+static void test_request_bad_stops_labels_deadlines_recipes(void **state) {
+    (void)state;
+    char long_text[400];
+    memset(long_text, 'x', sizeof(long_text) - 1);
+    long_text[sizeof(long_text) - 1] = '\0';
+    char *stops[17];
+    for (int i = 0; i < 17; i++) {
+        stops[i] = "end";
+    }
+    Sluice__V1__GenerateRequest request = good_request();
+    request.stop = stops;
+    request.n_stop = 17;
+    refused(&request, "stop:");
+    request.n_stop = 16;
+    stops[3] = "";
+    refused(&request, "stop: string 3");
+    stops[3] = long_text;
+    refused(&request, "stop: string 3");
+    stops[3] = "\xc0\x80";
+    refused(&request, "stop: string 3");
+
+    request = good_request();
+    request.label = long_text;
+    refused(&request, "label:");
+    request.label = "\xff";
+    refused(&request, "label:");
+
+    request = good_request();
+    request.deadline_ms = -1;
+    refused(&request, "deadline_ms:");
+    request.deadline_ms = 100001;
+    refused(&request, "deadline_ms:");
+    request.deadline_ms = INT64_MAX;
+    refused(&request, "deadline_ms:");
+
+    request = good_request();
+    request.recipe = "nonsense";
+    refused(&request, "recipe");
+    request.recipe = "full,format=int4/0-99:int2"; // a layer that the model does not have
+    refused(&request, "recipe");
+}
+
+static void test_request_keys_depend_on_the_recipe(void **state) {
+    (void)state;
+    int32_t values[300] = {0};
+    Sluice__V1__TokenIds ids = SLUICE__V1__TOKEN_IDS__INIT;
+    ids.ids = values;
+    ids.n_ids = 300;
+    Sluice__V1__GenerateRequest request = good_request();
+    request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS;
+    request.tokens = &ids;
+    struct sl_job_spec a, b;
+    struct sl_error err;
+    assert_int_equal(sl_request_check(&rules, &request, SL_NO_DEADLINE, &a, &err), SL_OK);
+    request.recipe = "full,format=int8";
+    assert_int_equal(sl_request_check(&rules, &request, SL_NO_DEADLINE, &b, &err), SL_OK);
+    assert_int_equal(a.n_keys, 4);
+    assert_int_equal(b.n_keys, 4);
+    for (int i = 0; i < 4; i++) {
+        assert_true(a.keys[i] != b.keys[i]);
+    }
+    sl_job_spec_cleanup(&a);
+    sl_job_spec_cleanup(&b);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_request_defaults),
+        cmocka_unit_test(test_request_bad_prompts),
+        cmocka_unit_test(test_request_bad_lengths),
+        cmocka_unit_test(test_request_bad_sampling),
+        cmocka_unit_test(test_request_bad_stops_labels_deadlines_recipes),
+        cmocka_unit_test(test_request_keys_depend_on_the_recipe),
+    };
+    return cmocka_run_group_tests(tests, load, unload);
+}

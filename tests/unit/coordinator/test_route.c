@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: routing is deterministic, respects room, follows prefixes, and cannot make one worker hot.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "coordinator/route.h"
+
+#define N 8
+
+static char names[N][16];
+
+static void idle_cluster(struct sl_route_view views[N]) {
+    for (int i = 0; i < N; i++) {
+        snprintf(names[i], sizeof(names[i]), "worker-%d", i);
+        views[i] = (struct sl_route_view){.name = names[i], .ready = true, .capacity_bytes = 1000, .max_jobs = 4};
+    }
+}
+
+static void test_prefill_idle_cluster_takes_turns(void **state) {
+    (void)state;
+    struct sl_route_view views[N];
+    idle_cluster(views);
+    for (int job = 0; job < 3 * N; job++) { // each ends before the next comes
+        int i = sl_route_prefill(views, N, 100, 10);
+        assert_int_equal(i, job % N);
+        views[i].jobs_ever++;
+    }
+}
+
+static void test_prefill_same_inputs_same_answer(void **state) {
+    (void)state;
+    struct sl_route_view views[N], reversed[N];
+    idle_cluster(views);
+    views[3].claimed_tokens = views[5].claimed_tokens = 0;
+    for (int i = 0; i < N; i++) {
+        views[i].claimed_tokens = i == 3 || i == 5 ? 0 : 50;
+        reversed[N - 1 - i] = views[i];
+    }
+    int a = sl_route_prefill(views, N, 100, 10);
+    int b = sl_route_prefill(reversed, N, 100, 10);
+    assert_int_equal(a, 3);
+    assert_string_equal(views[a].name, reversed[b].name); // the order of the snapshot does not matter
+}
+
+static void test_prefill_prefers_who_has_read_the_prefix(void **state) {
+    (void)state;
+    struct sl_route_view views[N];
+    idle_cluster(views);
+    views[6].matched_tokens = 64;
+    assert_int_equal(sl_route_prefill(views, N, 100, 10), 6);
+    views[6].claimed_tokens = 65; // its line is longer than what the prefix saves
+    assert_int_not_equal(sl_route_prefill(views, N, 100, 10), 6);
+}
+
+// Everybody asks for the same prefix, which one worker has: load spreads all the same, because jobs pile up.
+static void test_prefill_popular_prefix_makes_no_hot_worker(void **state) {
+    (void)state;
+    struct sl_route_view views[N];
+    idle_cluster(views);
+    int jobs[N] = {0};
+    for (int i = 0; i < N; i++) {
+        views[i].max_jobs = 1000;
+        views[i].capacity_bytes = 1000000;
+    }
+    views[0].matched_tokens = 900;
+    const int n_jobs = 80;
+    for (int job = 0; job < n_jobs; job++) { // none ends
+        int i = sl_route_prefill(views, N, 1000, 10);
+        assert_in_range(i, 0, N - 1);
+        jobs[i]++;
+        views[i].claimed_tokens += 1000;
+        views[i].claimed_bytes += 10;
+        views[i].jobs++;
+        views[i].jobs_ever++;
+    }
+    for (int i = 0; i < N; i++) {
+        assert_in_range(jobs[i], n_jobs / N - 1, n_jobs / N + 1);
+    }
+}
+
+static void test_decode_balances_projected_bytes(void **state) {
+    (void)state;
+    struct sl_route_view views[N];
+    idle_cluster(views);
+    for (int i = 0; i < N; i++) {
+        views[i].max_jobs = 1000;
+        views[i].capacity_bytes = 100000 * (1 + i % 2); // half of them twice as large
+    }
+    for (int job = 0; job < 900; job++) {
+        int i = sl_route_decode(views, N, 500 + job % 7 * 100);
+        assert_in_range(i, 0, N - 1);
+        views[i].claimed_bytes += 500 + job % 7 * 100;
+        views[i].jobs++;
+    }
+    double low = 1, high = 0;
+    for (int i = 0; i < N; i++) {
+        double full = (double)views[i].claimed_bytes / (double)views[i].capacity_bytes;
+        low = full < low ? full : low;
+        high = full > high ? full : high;
+    }
+    assert_true(high <= 1.0);
+    assert_true(high - low < 0.03);
+}
+
+static void test_route_never_exceeds_room(void **state) {
+    (void)state;
+    struct sl_route_view views[N];
+    idle_cluster(views);
+    for (int i = 0; i < N; i++) {
+        views[i].claimed_bytes = 995;
+    }
+    assert_int_equal(sl_route_decode(views, N, 6), -1);
+    assert_int_equal(sl_route_prefill(views, N, 1, 6), -1);
+    assert_int_equal(sl_route_decode(views, N, 5), 0);
+    for (int i = 0; i < N; i++) {
+        views[i].jobs = views[i].max_jobs;
+    }
+    assert_int_equal(sl_route_decode(views, N, 5), -1);
+    assert_int_equal(sl_route_largest(views, N), 1000);
+}
+
+static void test_route_skips_unready_and_avoids_if_it_can(void **state) {
+    (void)state;
+    struct sl_route_view views[N];
+    idle_cluster(views);
+    for (int i = 0; i < N; i++) {
+        views[i].ready = i == 2 || i == 4;
+    }
+    assert_int_equal(sl_route_count_ready(views, N), 2);
+    views[2].avoid = true;
+    assert_int_equal(sl_route_prefill(views, N, 10, 10), 4);
+    views[4].jobs = views[4].max_jobs; // busy: wait for it rather than go back to the one that failed
+    assert_int_equal(sl_route_prefill(views, N, 10, 10), -1);
+    views[4].ready = false; // gone: the avoided one is better than none
+    assert_int_equal(sl_route_prefill(views, N, 10, 10), 2);
+}
+
+static void test_store_moves_only_the_lost_share(void **state) {
+    (void)state;
+    struct sl_route_view views[N];
+    idle_cluster(views);
+    int before[1000], share[N] = {0};
+    for (int key = 0; key < 1000; key++) {
+        before[key] = sl_route_store(views, N, (uint64_t)key * 2654435761U);
+        share[before[key]]++;
+    }
+    views[5].ready = false;
+    for (int key = 0; key < 1000; key++) {
+        int after = sl_route_store(views, N, (uint64_t)key * 2654435761U);
+        assert_int_not_equal(after, 5);
+        if (before[key] != 5) {
+            assert_int_equal(after, before[key]);
+        }
+    }
+    for (int i = 0; i < N; i++) {
+        assert_in_range(share[i], 60, 200);
+        views[i].ready = false;
+    }
+    assert_int_equal(sl_route_store(views, N, 1), -1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_prefill_idle_cluster_takes_turns),
+        cmocka_unit_test(test_prefill_same_inputs_same_answer),
+        cmocka_unit_test(test_prefill_prefers_who_has_read_the_prefix),
+        cmocka_unit_test(test_prefill_popular_prefix_makes_no_hot_worker),
+        cmocka_unit_test(test_decode_balances_projected_bytes),
+        cmocka_unit_test(test_route_never_exceeds_room),
+        cmocka_unit_test(test_route_skips_unready_and_avoids_if_it_can),
+        cmocka_unit_test(test_store_moves_only_the_lost_share),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
