@@ -10,7 +10,7 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 add_compile_options(-Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wundef
                     -fno-math-errno -fno-common -fvisibility=hidden)
 # snprintf() is chosen because it cuts; under the sanitizers gcc's guesses about lengths are poor besides.
-add_compile_options(-Wno-format-truncation)
+add_compile_options($<$<C_COMPILER_ID:GNU>:-Wno-format-truncation>)
 add_compile_definitions(_GNU_SOURCE)
 # Results must not depend on how the compiler feels about a*b+c: fused where we say so, nowhere else.
 add_compile_options(-ffp-contract=off)
