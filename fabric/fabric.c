@@ -176,13 +176,14 @@ static void wind_down(struct sl_fabric *fabric) {
     sl_grants_end_all_priv(fabric);
     turn_until(fabric, ships_over, 500);
     for (struct sl_peer *peer = fabric->peers; peer; peer = peer->next) {
+        peer->goodbye = true;
         if (peer->state == PEER_UP) {
             sl_peer_tell_priv(peer, SL_WIRE_BYE, NULL, 0);
         }
     }
     turn_until(fabric, sends_over, 200);
+    turn_until(fabric, peers_over, 100); // whoever hears BYE closes, so that nobody takes the closing for a loss
     for (struct sl_peer *peer = fabric->peers; peer; peer = peer->next) {
-        peer->goodbye = true;
         sl_peer_close_priv(peer, SL_ERR_CANCELLED, "this fabric stops");
     }
     if (!turn_until(fabric, peers_over, 5000)) {

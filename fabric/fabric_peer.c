@@ -326,7 +326,7 @@ void sl_peers_settle_priv(struct sl_fabric *fabric) {
         if (peer->state != PEER_CLOSING) {
             if (peer->error != UCS_OK) {
                 sl_peer_close_priv(peer, SL_ERR_PEER_LOST, ucs_status_string(peer->error));
-            } else if (peer->goodbye) {
+            } else if (peer->goodbye && !atomic_load(&fabric->stopping)) {
                 sl_peer_close_priv(peer, SL_ERR_PEER_LOST, "the peer has stopped");
             } else if (peer->connector && peer->epoch != 0 && peer->epoch != peer->wanted) {
                 peer->goodbye = true; // nobody is lost: the one we wanted was not there

@@ -344,8 +344,25 @@ static bool pump_flowing(struct sl_ship *ship) {
     return moved;
 }
 
+/*
+ * A ship that was given up before it could claim: the owner waits for it all the same, and hears of it as soon as the
+ * connection is up. False: not yet.
+ */
+static bool claim_to_abort(struct sl_ship *ship) {
+    if (ship->claimed || !ship->peer || ship->status == SL_OK) {
+        return true;
+    }
+    if (ship->peer->state == PEER_CONNECTING) {
+        return sl_now_ns() - ship->ending_ns > SL_DRAIN_NS;
+    }
+    struct sl_wire_claim claim = {.key = key_of(ship)};
+    sl_peer_tell_priv(ship->peer, SL_WIRE_CLAIM, &claim, sizeof claim);
+    ship->claimed = true;
+    return true;
+}
+
 static bool pump_ending(struct sl_ship *ship) {
-    if (ship->n_outstanding > 0) {
+    if (ship->n_outstanding > 0 || !claim_to_abort(ship)) {
         return false;
     }
     if (ship->claimed && ship->status != SL_OK && ship->peer) {

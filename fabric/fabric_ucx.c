@@ -2,11 +2,12 @@
 /*
  * Purpose: everything that is peculiar to UCX 1.13: its configuration, its status codes, its process-wide habits.
  *
- * Design: settings that belong to UCP go through ucp_config_modify(). Two of those of the transports (error handling
- *         over posix shared memory, and SO_REUSEADDR) are read by UCX from the environment only, so they are set there
- *         under a prefix of our own (SLUICE_UCX_...) that no other user of UCX in the process looks at.
- *         Memory hooks are only needed by registration caches of RDMA devices; elsewhere they are turned off, because
- *         they rewrite munmap() under the feet of the sanitizers.
+ * Design: settings go through ucp_config_modify(), most of those of the transports too. Two of them UCX 1.13 takes
+ * neither that way (it says "invalid configuration") nor from an environment prefix of our own; they are put into the
+ * environment, where a value that is there already wins.
+ *
+ * Memory hooks are only needed by registration caches of RDMA devices; elsewhere they are turned off, because they
+ * rewrite munmap() under the feet of the sanitizers.
  */
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -164,13 +165,8 @@ static void tame(void) {
         ucs_debug_disable_signal(signals[i]); // crashes are reported by whoever the program chose
     }
     ucs_log_push_handler(log_of_ucx);
-    setenv("SLUICE_UCX_POSIX_ERROR_HANDLING", "y", 1);
-    setenv("SLUICE_UCX_TCP_CM_REUSEADDR", "y", 1);
-    setenv("SLUICE_UCX_TCP_TX_SEG_SIZE", "64K", 1); // 8 KiB by default: twice the system calls
-    setenv("SLUICE_UCX_TCP_RX_SEG_SIZE", "256K", 1);
-    setenv("SLUICE_UCX_TCP_KEEPIDLE", "1s", 1);
-    setenv("SLUICE_UCX_TCP_KEEPINTVL", "500ms", 1);
-    setenv("SLUICE_UCX_TCP_KEEPCNT", "3", 1);
+    setenv("UCX_POSIX_ERROR_HANDLING", "y", 0); // else an endpoint that reports failures never uses shared memory
+    setenv("UCX_TCP_CM_REUSEADDR", "y", 0);     // else a restart at the same port fails for a minute
 }
 
 struct setting {
@@ -180,7 +176,7 @@ struct setting {
 static enum sl_status configure(const struct sl_fabric *fabric, enum sl_transport transport, const char *tls,
                                 ucp_config_t **config_out, struct sl_error *err) {
     ucp_config_t *config = NULL;
-    ucs_status_t ucs = ucp_config_read("SLUICE", NULL, &config);
+    ucs_status_t ucs = ucp_config_read(NULL, NULL, &config);
     if (ucs != UCS_OK) {
         return sl_fail(err, sl_fabric_from_ucs_priv(ucs), "UCX configuration: %s", ucs_status_string(ucs));
     }
@@ -189,6 +185,11 @@ static enum sl_status configure(const struct sl_fabric *fabric, enum sl_transpor
         {"NET_DEVICES", transport != SL_TRANSPORT_RDMA && fabric->device[0] ? fabric->device : "all"},
         {"SOCKADDR_TLS_PRIORITY", transport == SL_TRANSPORT_RDMA ? "rdmacm,tcp" : "tcp"},
         {"KEEPALIVE_INTERVAL", "1s"},
+        {"TX_SEG_SIZE", "64K"}, // tcp: 8 KiB by default, which is twice the system calls
+        {"RX_SEG_SIZE", "256K"},
+        {"KEEPIDLE", "1s"},
+        {"KEEPINTVL", "500ms"},
+        {"KEEPCNT", "3"},
         {"MAX_EAGER_RAILS", "1"},
         {"MAX_RNDV_RAILS", "1"},
         // Over tcp the receiver's answer to a rendezvous lets the sender write the socket straight from the pieces.

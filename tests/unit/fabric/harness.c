@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "harness.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/thread.h"
+
+static void on_complete(void *arg, const void *header, size_t header_bytes, size_t body_bytes) {
+    struct landing *landing = arg;
+    pthread_mutex_lock(&landing->lock);
+    landing->event_after_release |= landing->n_released > 0;
+    landing->n_completed++;
+    landing->header_bytes = header_bytes;
+    memcpy(landing->header, header, header_bytes < sizeof landing->header ? header_bytes : sizeof landing->header);
+    landing->body_bytes = body_bytes;
+    pthread_cond_broadcast(&landing->changed);
+    pthread_mutex_unlock(&landing->lock);
+}
+
+static void on_failure(void *arg, enum sl_status status, const char *text) {
+    struct landing *landing = arg;
+    pthread_mutex_lock(&landing->lock);
+    landing->event_after_release |= landing->n_released > 0;
+    landing->n_failed++;
+    landing->status = status;
+    snprintf(landing->text, sizeof landing->text, "%s", text);
+    pthread_cond_broadcast(&landing->changed);
+    pthread_mutex_unlock(&landing->lock);
+}
+
+static void on_release(void *arg) {
+    struct landing *landing = arg;
+    pthread_mutex_lock(&landing->lock);
+    landing->n_released++;
+    pthread_cond_broadcast(&landing->changed);
+    pthread_mutex_unlock(&landing->lock);
+}
+
+struct sl_fabric *start_fabric(const char *transport, const char *listen, const char *inject, int64_t heartbeat_ms) {
+    struct sl_fabric_config config = {
+        .listen = listen, .transport = transport, .heartbeat_ms = heartbeat_ms, .inject = inject};
+    struct sl_fabric *fabric = NULL;
+    struct sl_error err = {0};
+    if (sl_fabric_create(&config, &fabric, &err) != SL_OK) {
+        fail_msg("cannot start: %s", err.text);
+    }
+    return fabric;
+}
+
+uint8_t *make_region(struct sl_fabric *fabric, size_t bytes) {
+    void *base = NULL;
+    struct sl_error err = {0};
+    if (sl_fabric_region_create(fabric, bytes, 0, &base, &err) != SL_OK) {
+        fail_msg("no region: %s", err.text);
+    }
+    assert_int_equal((uintptr_t)base % 4096, 0);
+    return base;
+}
+
+void open_landing(struct landing *landing, struct sl_fabric *fabric, void *block, size_t bytes, int64_t deadline_ms) {
+    static const struct sl_grant_events events = {on_complete, on_failure, on_release};
+    memset(landing, 0, sizeof *landing);
+    pthread_mutex_init(&landing->lock, NULL);
+    sl_cond_init(&landing->changed);
+    landing->block = block;
+    struct sl_error err = {0};
+    if (sl_grant_open(fabric, block, bytes, sl_deadline_in_ms(deadline_ms), &events, landing, &landing->grant,
+                      &landing->ticket, &landing->ticket_bytes, &err) != SL_OK) {
+        fail_msg("no grant: %s", err.text);
+    }
+    assert_true(landing->ticket_bytes <= SL_TICKET_MAX_BYTES);
+}
+
+bool wait_landing(struct landing *landing, int64_t ms) {
+    int64_t deadline = sl_deadline_in_ms(ms);
+    pthread_mutex_lock(&landing->lock);
+    while (landing->n_completed + landing->n_failed == 0 &&
+           sl_cond_wait_until(&landing->changed, &landing->lock, deadline) == SL_OK) {
+    }
+    bool over = landing->n_completed + landing->n_failed > 0;
+    pthread_mutex_unlock(&landing->lock);
+    return over;
+}
+
+bool wait_released(struct landing *landing, int64_t ms) {
+    int64_t deadline = sl_deadline_in_ms(ms);
+    pthread_mutex_lock(&landing->lock);
+    while (landing->n_released == 0 && sl_cond_wait_until(&landing->changed, &landing->lock, deadline) == SL_OK) {
+    }
+    bool released = landing->n_released > 0;
+    pthread_mutex_unlock(&landing->lock);
+    return released;
+}
+
+void close_landing(struct landing *landing) {
+    sl_grant_close(&landing->grant);
+    assert_null(landing->grant);
+    assert_true(wait_released(landing, 10000));
+    assert_true(landing->n_completed + landing->n_failed <= 1);
+    assert_int_equal(landing->n_released, 1);
+    assert_false(landing->event_after_release);
+    free(landing->ticket);
+    pthread_mutex_destroy(&landing->lock);
+    pthread_cond_destroy(&landing->changed);
+}
+
+void fill_pattern(uint8_t *data, size_t bytes, uint64_t seed) {
+    uint64_t x = seed * 2654435761u + 88172645463325252u;
+    for (size_t i = 0; i < bytes; i++) {
+        if (i % 8 == 0) {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+        }
+        data[i] = (uint8_t)(x >> (i % 8 * 8));
+    }
+}
+
+void assert_idle(struct sl_fabric *fabric) {
+    struct sl_fabric_stats stats;
+    int64_t deadline = sl_deadline_in_ms(2000);
+    do { // a gauge falls just before or after the callback that the test has seen
+        sl_fabric_get_stats(fabric, &stats);
+    } while (stats.grants_open + stats.grants_quarantined + stats.ships_open > 0 && sl_now_ns() < deadline);
+    assert_int_equal(stats.grants_open, 0);
+    assert_int_equal(stats.grants_quarantined, 0);
+    assert_int_equal(stats.ships_open, 0);
+}
+
+void stop_fabric(struct sl_fabric **fabric) {
+    assert_idle(*fabric);
+    sl_fabric_destroy(fabric);
+    assert_null(*fabric);
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: what the tests of the fabric share: a grant that notes down its events, a ship of a pattern into it.
+ * Threads: events come from the progress thread; everything in a landing is under its lock.
+ */
+#ifndef SL_TESTS_FABRIC_HARNESS_H
+#define SL_TESTS_FABRIC_HARNESS_H
+
+// clang-format off
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+// clang-format on
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "fabric/fabric.h"
+
+struct landing {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int n_completed, n_failed, n_released;
+    bool event_after_release;
+    enum sl_status status;
+    char text[256];
+    uint8_t header[256];
+    size_t header_bytes, body_bytes;
+    struct sl_grant *grant;
+    uint8_t *block, *ticket;
+    size_t ticket_bytes;
+};
+
+struct sl_fabric *start_fabric(const char *transport, const char *listen, const char *inject, int64_t heartbeat_ms);
+uint8_t *make_region(struct sl_fabric *fabric, size_t bytes);
+void open_landing(struct landing *landing, struct sl_fabric *fabric, void *block, size_t bytes, int64_t deadline_ms);
+// Waits until the grant has ended, closes it, waits for its release, checks that events came once and in order.
+void close_landing(struct landing *landing);
+// Waits at most ms; false: it has neither completed nor failed.
+bool wait_landing(struct landing *landing, int64_t ms);
+bool wait_released(struct landing *landing, int64_t ms);
+void fill_pattern(uint8_t *data, size_t bytes, uint64_t seed);
+void assert_idle(struct sl_fabric *fabric);  // no grant, no quarantine, no ship
+void stop_fabric(struct sl_fabric **fabric); // assert_idle, then destroy
+
+#endif

@@ -1,0 +1,445 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: two fabrics in one process, over every transport that needs no hardware: what is shipped arrives, what must
+ * not arrive is refused, every ending is told to both sides, and nothing is left behind.
+ */
+#include "harness.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/thread.h"
+
+#define MIB (1u << 20)
+
+static const char *transport; // of the group that runs
+
+struct pair {
+    struct sl_fabric *from, *to;
+    uint8_t *source, *target;
+};
+
+static void start_pair(struct pair *pair, size_t bytes, const char *inject_from) {
+    pair->to = start_fabric(transport, "127.0.0.1:0", NULL, 500);
+    pair->from = start_fabric(transport, "127.0.0.1:0", inject_from, 500);
+    pair->target = make_region(pair->to, bytes);
+    pair->source = make_region(pair->from, bytes);
+}
+
+static void stop_pair(struct pair *pair) {
+    assert_idle(pair->to);
+    stop_fabric(&pair->from);
+    stop_fabric(&pair->to);
+}
+
+static struct sl_ship *open_ship(struct pair *pair, const struct landing *landing, int64_t deadline_ms) {
+    struct sl_ship *ship = NULL;
+    struct sl_error err = {0};
+    if (sl_ship_open(pair->from, landing->ticket, landing->ticket_bytes, sl_deadline_in_ms(deadline_ms), &ship, &err) !=
+        SL_OK) {
+        fail_msg("no ship: %s", err.text);
+    }
+    return ship;
+}
+
+static void test_ship_arrives_at_every_size(void **state) {
+    (void)state;
+    static const size_t sizes[] = {1, 7, 4095, 8193, 65537, 262145, MIB, 3 * MIB + 5, 64 * MIB};
+    struct pair pair;
+    start_pair(&pair, 65 * MIB, NULL);
+    fill_pattern(pair.source, 65 * MIB, 1);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        size_t n = sizes[i], source_at = i * 13, target_at = i * 29;
+        memset(pair.target, 0xee, target_at + n + 64);
+        struct landing landing;
+        open_landing(&landing, pair.to, pair.target + target_at, n, 30000);
+        struct sl_ship *ship = open_ship(&pair, &landing, 30000);
+        assert_int_equal(sl_ship_piece(ship, 0, pair.source + source_at, n), SL_OK);
+        struct sl_error err = {0};
+        if (sl_ship_finish(ship, "header", 6, &err) != SL_OK) {
+            fail_msg("%zu bytes: %s", n, err.text);
+        }
+        assert_non_null(strstr(sl_ship_verb(ship), strcmp(transport, "tcp") == 0 ? "am tcp" : "put posix"));
+        assert_int_equal(sl_ship_progress(ship, NULL), n);
+        sl_ship_close(&ship);
+        assert_true(wait_landing(&landing, 1000));
+        assert_int_equal(landing.n_completed, 1);
+        assert_int_equal(landing.body_bytes, n);
+        assert_int_equal(landing.header_bytes, 6);
+        assert_memory_equal(landing.header, "header", 6);
+        assert_memory_equal(pair.target + target_at, pair.source + source_at, n);
+        for (size_t k = 0; k < 64; k++) { // not a byte beyond
+            assert_int_equal(pair.target[target_at + n + k], 0xee);
+        }
+        close_landing(&landing);
+    }
+    stop_pair(&pair);
+}
+
+static void test_ship_gathers_scattered_pieces(void **state) {
+    (void)state;
+    enum { PIECE = 4096 + 32, N = 1500 };
+    struct pair pair;
+    start_pair(&pair, (size_t)PIECE * N, NULL);
+    uint8_t *outside = malloc((size_t)PIECE * N); // not registered, and in reverse order
+    fill_pattern(outside, (size_t)PIECE * N, 2);
+    struct landing landing;
+    open_landing(&landing, pair.to, pair.target, (size_t)PIECE * N, 30000);
+    struct sl_ship *ship = open_ship(&pair, &landing, 30000);
+    for (size_t i = 0; i < N; i++) {
+        assert_int_equal(sl_ship_piece(ship, i * PIECE, outside + (N - 1 - i) * PIECE, PIECE), SL_OK);
+    }
+    struct sl_error err = {0};
+    if (sl_ship_finish(ship, NULL, 0, &err) != SL_OK) {
+        fail_msg("%s", err.text);
+    }
+    for (size_t i = 0; i < N; i++) {
+        assert_memory_equal(pair.target + i * PIECE, outside + (N - 1 - i) * PIECE, PIECE);
+    }
+    sl_ship_close(&ship);
+    close_landing(&landing);
+    free(outside);
+    stop_pair(&pair);
+}
+
+static void test_ship_carries_a_large_header(void **state) {
+    (void)state;
+    struct pair pair;
+    start_pair(&pair, MIB, NULL);
+    fill_pattern(pair.source, MIB, 3);
+    struct landing landing;
+    open_landing(&landing, pair.to, pair.target, 4096, 30000);
+    struct sl_ship *ship = open_ship(&pair, &landing, 30000);
+    assert_int_equal(sl_ship_piece(ship, 0, pair.source, 4096), SL_OK);
+    struct sl_error err = {0};
+    assert_int_equal(sl_ship_finish(ship, pair.source, 700001, &err), SL_OK);
+    assert_int_equal(landing.header_bytes, 700001);
+    assert_memory_equal(landing.header, pair.source, sizeof landing.header);
+    assert_int_equal(sl_ship_finish(ship, NULL, 0, &err), SL_ERR_PRECONDITION); // at most once
+    sl_ship_close(&ship);
+    close_landing(&landing);
+    stop_pair(&pair);
+}
+
+struct shipper {
+    struct pair *pair;
+    size_t at, bytes;
+    int n_rounds;
+    int n_wrong;
+};
+
+static void *ship_many(void *arg) {
+    struct shipper *it = arg;
+    for (int round = 0; round < it->n_rounds; round++) {
+        struct landing landing;
+        size_t n = it->bytes - (size_t)round * 1021;
+        fill_pattern(it->pair->source + it->at, n, it->at + (uint64_t)round);
+        open_landing(&landing, it->pair->to, it->pair->target + it->at, it->bytes, 60000);
+        struct sl_ship *ship = open_ship(it->pair, &landing, 60000);
+        for (size_t at = 0; at < n; at += 100000) {
+            sl_ship_piece(ship, at, it->pair->source + it->at + at, n - at < 100000 ? n - at : 100000);
+        }
+        struct sl_error err = {0};
+        if (sl_ship_finish(ship, &round, sizeof round, &err) != SL_OK) {
+            fprintf(stderr, "round %d: %s\n", round, err.text);
+            it->n_wrong++;
+        } else {
+            it->n_wrong += memcmp(it->pair->source + it->at, it->pair->target + it->at, n) != 0;
+        }
+        sl_ship_close(&ship);
+        close_landing(&landing);
+    }
+    return NULL;
+}
+
+static void test_ships_at_once_do_not_mix(void **state) {
+    (void)state;
+    enum { N = 8 };
+    struct pair pair;
+    start_pair(&pair, N * 2 * MIB, NULL);
+    struct shipper shippers[N];
+    pthread_t threads[N];
+    for (int i = 0; i < N; i++) {
+        shippers[i] = (struct shipper){&pair, (size_t)i * 2 * MIB, 2 * MIB - 777 * (size_t)i, 12, 0};
+        assert_int_equal(sl_thread_start("shipper", ship_many, &shippers[i], &threads[i], NULL), SL_OK);
+    }
+    for (int i = 0; i < N; i++) {
+        pthread_join(threads[i], NULL);
+        assert_int_equal(shippers[i].n_wrong, 0);
+    }
+    struct sl_fabric_stats stats;
+    sl_fabric_get_stats(pair.from, &stats);
+    assert_int_equal(stats.peers_connected, 1); // one connection carries all of them
+    stop_pair(&pair);
+}
+
+// A ship of 8 MiB whose end is expected to be `expected` at the sender.
+static void expect_end(struct pair *pair, struct landing *landing, enum sl_status expected, int64_t deadline_ms) {
+    struct sl_ship *ship = open_ship(pair, landing, deadline_ms);
+    sl_ship_piece(ship, 0, pair->source, 8 * MIB);
+    struct sl_error err = {0};
+    enum sl_status status = sl_ship_finish(ship, "h", 1, &err);
+    if (status != expected) {
+        fail_msg("status %d (%s), expected %d", status, err.text, expected);
+    }
+    sl_ship_close(&ship);
+}
+
+static void test_corrupt_piece_fails_both_sides(void **state) {
+    (void)state;
+    struct pair pair;
+    start_pair(&pair, 8 * MIB, "corrupt:3");
+    struct landing landing;
+    open_landing(&landing, pair.to, pair.target, 8 * MIB, 30000);
+    expect_end(&pair, &landing, SL_ERR_PEER_CORRUPT, 30000);
+    assert_true(wait_landing(&landing, 1000));
+    assert_int_equal(landing.status, SL_ERR_PEER_CORRUPT);
+    close_landing(&landing);
+    struct sl_fabric_stats stats;
+    sl_fabric_get_stats(pair.to, &stats);
+    assert_int_equal(stats.digests_wrong, 1);
+    open_landing(&landing, pair.to, pair.target, 8 * MIB, 30000);
+    expect_end(&pair, &landing, SL_OK, 30000); // the connection is as good as before
+    close_landing(&landing);
+    stop_pair(&pair);
+}
+
+static void test_lost_final_is_asked_for_again(void **state) {
+    (void)state;
+    struct pair pair;
+    start_pair(&pair, 8 * MIB, "drop_final:1");
+    struct landing landing;
+    open_landing(&landing, pair.to, pair.target, 8 * MIB, 30000);
+    expect_end(&pair, &landing, SL_OK, 30000);
+    close_landing(&landing);
+    stop_pair(&pair);
+}
+
+static void test_stale_ticket_is_refused(void **state) {
+    (void)state;
+    struct pair pair;
+    start_pair(&pair, 8 * MIB, NULL);
+    memset(pair.target, 0x11, 8 * MIB);
+    memset(pair.source, 0x22, 8 * MIB);
+    struct landing old, successor;
+    open_landing(&old, pair.to, pair.target, 8 * MIB, 30000);
+    uint8_t ticket[SL_TICKET_MAX_BYTES];
+    size_t ticket_bytes = old.ticket_bytes;
+    memcpy(ticket, old.ticket, ticket_bytes);
+    close_landing(&old);
+    open_landing(&successor, pair.to, pair.target, 8 * MIB, 30000); // the same block in the same slot
+    struct landing stale = {.ticket = ticket, .ticket_bytes = ticket_bytes};
+    expect_end(&pair, &stale, SL_ERR_PEER_STALE, 5000);
+    for (size_t i = 0; i < 8 * MIB; i += 511) {
+        assert_int_equal(pair.target[i], 0x11);
+    }
+    expect_end(&pair, &successor, SL_OK, 30000);
+    expect_end(&pair, &successor, SL_ERR_PEER_STALE, 5000); // one ship a grant
+    struct sl_fabric_stats stats;
+    sl_fabric_get_stats(pair.to, &stats);
+    assert_in_range(stats.stale_refused, 2, 100);
+    close_landing(&successor);
+    stop_pair(&pair);
+}
+
+static void test_bad_arguments_are_refused(void **state) {
+    (void)state;
+    struct pair pair;
+    start_pair(&pair, MIB, NULL);
+    struct landing landing;
+    open_landing(&landing, pair.to, pair.target, 1000, 30000);
+    struct sl_ship *ship = open_ship(&pair, &landing, 5000);
+    assert_int_equal(sl_ship_piece(ship, 1, pair.source, 1000), SL_ERR_RANGE);
+    assert_int_equal(sl_ship_piece(ship, SIZE_MAX, pair.source, 2), SL_ERR_RANGE);
+    assert_int_equal(sl_ship_piece(ship, 1000, pair.source, 0), SL_OK);
+    sl_ship_close(&ship);
+    assert_true(wait_landing(&landing, 5000)); // the sender said that it gave up
+    assert_int_equal(landing.status, SL_ERR_CANCELLED);
+    for (size_t i = 0; i < landing.ticket_bytes; i++) { // any damaged byte is noticed
+        landing.ticket[i] ^= 1;
+        assert_int_equal(sl_ship_open(pair.from, landing.ticket, landing.ticket_bytes, 0, &ship, NULL), SL_ERR_INVALID);
+        landing.ticket[i] ^= 1;
+    }
+    assert_int_equal(sl_ship_open(pair.from, landing.ticket, landing.ticket_bytes - 1, 0, &ship, NULL), SL_ERR_INVALID);
+    struct sl_grant *grant;
+    uint8_t *ticket;
+    size_t n;
+    assert_int_equal(sl_grant_open(pair.to, pair.target + MIB - 1, 2, 0, NULL, NULL, &grant, &ticket, &n, NULL),
+                     SL_ERR_INVALID);
+    close_landing(&landing);
+    stop_pair(&pair);
+}
+
+static void test_deadline_ends_both_sides(void **state) {
+    (void)state;
+    struct pair pair;
+    start_pair(&pair, 8 * MIB, "stall:3");
+    struct landing landing;
+    int64_t start = sl_now_ns();
+    open_landing(&landing, pair.to, pair.target, 8 * MIB, 300);
+    expect_end(&pair, &landing, SL_ERR_DEADLINE, 5000); // the receiver's comes first, and reaches the sender
+    assert_in_range((sl_now_ns() - start) / SL_NS_PER_MS, 250, 2500);
+    assert_int_equal(landing.status, SL_ERR_DEADLINE);
+    close_landing(&landing);
+    struct landing late;
+    open_landing(&late, pair.to, pair.target, 8 * MIB, 30000);
+    sl_grant_renew(late.grant, sl_deadline_in_ms(100));
+    assert_true(wait_landing(&late, 2000)); // nobody ever came
+    assert_int_equal(late.status, SL_ERR_DEADLINE);
+    close_landing(&late);
+    stop_pair(&pair);
+}
+
+static void test_sender_deadline_reaches_the_receiver(void **state) {
+    (void)state;
+    struct pair pair;
+    start_pair(&pair, 8 * MIB, "stall:2");
+    struct landing landing;
+    open_landing(&landing, pair.to, pair.target, 8 * MIB, 30000);
+    expect_end(&pair, &landing, SL_ERR_DEADLINE, 300);
+    assert_true(wait_landing(&landing, 1000));
+    assert_int_equal(landing.status, SL_ERR_DEADLINE);
+    close_landing(&landing);
+    stop_pair(&pair);
+}
+
+static void test_receiver_closes_in_flight(void **state) {
+    (void)state;
+    struct pair pair;
+    start_pair(&pair, 64 * MIB, NULL);
+    for (int round = 0; round < 10; round++) {
+        struct landing landing;
+        open_landing(&landing, pair.to, pair.target, 64 * MIB, 30000);
+        struct sl_ship *ship = open_ship(&pair, &landing, 30000);
+        sl_ship_piece(ship, 0, pair.source, 64 * MIB);
+        while (sl_ship_progress(ship, NULL) < (size_t)round * MIB) {
+            sched_yield();
+        }
+        sl_grant_close(&landing.grant);
+        assert_true(wait_released(&landing, 5000));
+        memset(pair.target, round, 64 * MIB); // ours again: nothing may write here any more
+        struct sl_error err = {0};
+        enum sl_status status = sl_ship_finish(ship, NULL, 0, &err);
+        assert_true(status == SL_ERR_CANCELLED || status == SL_ERR_PEER_STALE);
+        for (size_t i = 0; i < 64 * MIB; i += 4093) {
+            assert_int_equal(pair.target[i], round);
+        }
+        sl_ship_close(&ship);
+        close_landing(&landing);
+    }
+    stop_pair(&pair);
+}
+
+static void test_destroy_ends_everything(void **state) {
+    (void)state;
+    struct pair pair;
+    start_pair(&pair, 64 * MIB, "stall:5");
+    struct landing landing, unused;
+    open_landing(&landing, pair.to, pair.target, 32 * MIB, 30000);
+    open_landing(&unused, pair.to, pair.target + 32 * MIB, 32 * MIB, 30000);
+    struct sl_ship *ship = open_ship(&pair, &landing, 30000);
+    sl_ship_piece(ship, 0, pair.source, 32 * MIB);
+    while (sl_ship_progress(ship, NULL) < 3 * MIB) {
+        sched_yield();
+    }
+    sl_fabric_destroy(&pair.to);
+    assert_int_equal(landing.n_released, 1);
+    assert_int_equal(landing.n_failed, 1);
+    assert_int_equal(landing.status, SL_ERR_CANCELLED);
+    assert_int_equal(unused.n_released, 1);
+    struct sl_error err = {0};
+    enum sl_status status = sl_ship_finish(ship, NULL, 0, &err);
+    assert_true(status == SL_ERR_CANCELLED || status == SL_ERR_PEER_LOST);
+    sl_ship_close(&ship);
+    free(landing.ticket);
+    free(unused.ticket);
+    stop_fabric(&pair.from);
+}
+
+static void test_port_in_use_is_told(void **state) {
+    (void)state;
+    struct sl_fabric *first = start_fabric(transport, "127.0.0.1:0", NULL, 500);
+    struct sl_fabric_config config = {.listen = sl_fabric_address(first), .transport = transport};
+    struct sl_fabric *second = NULL;
+    struct sl_error err = {0};
+    assert_int_equal(sl_fabric_create(&config, &second, &err), SL_ERR_EXISTS);
+    assert_null(second);
+    char address[64];
+    snprintf(address, sizeof address, "%s", sl_fabric_address(first));
+    uint64_t epoch = sl_fabric_epoch(first);
+    stop_fabric(&first);
+    second = start_fabric(transport, address, NULL, 500); // at once, at the same port
+    assert_string_equal(sl_fabric_address(second), address);
+    assert_true(sl_fabric_epoch(second) != epoch);
+    stop_fabric(&second);
+}
+
+static void test_restarted_receiver_is_another_peer(void **state) {
+    (void)state;
+    struct pair pair;
+    start_pair(&pair, 8 * MIB, NULL);
+    struct landing landing;
+    open_landing(&landing, pair.to, pair.target, 8 * MIB, 30000);
+    uint8_t ticket[SL_TICKET_MAX_BYTES];
+    size_t ticket_bytes = landing.ticket_bytes;
+    memcpy(ticket, landing.ticket, ticket_bytes);
+    expect_end(&pair, &landing, SL_OK, 30000);
+    close_landing(&landing);
+    char address[64];
+    snprintf(address, sizeof address, "%s", sl_fabric_address(pair.to));
+    sl_fabric_destroy(&pair.to);
+    pair.to = start_fabric(transport, address, NULL, 500);
+    pair.target = make_region(pair.to, 8 * MIB);
+    struct landing stale = {.ticket = ticket, .ticket_bytes = ticket_bytes};
+    expect_end(&pair, &stale, SL_ERR_PEER_STALE, 10000);
+    open_landing(&landing, pair.to, pair.target, 8 * MIB, 30000);
+    expect_end(&pair, &landing, SL_OK, 30000);
+    close_landing(&landing);
+    stop_pair(&pair);
+}
+
+static void test_config_is_checked(void **state) {
+    (void)state;
+    struct sl_fabric *fabric = NULL;
+    struct sl_fabric_config config = {.listen = "127.0.0.1:0", .transport = "pigeon"};
+    assert_int_equal(sl_fabric_create(&config, &fabric, NULL), SL_ERR_INVALID);
+    config = (struct sl_fabric_config){.listen = "127.0.0.1", .transport = "tcp"};
+    assert_int_equal(sl_fabric_create(&config, &fabric, NULL), SL_ERR_INVALID);
+    config = (struct sl_fabric_config){.listen = "127.0.0.1:0", .transport = "tcp", .inject = "corrupt:x"};
+    assert_int_equal(sl_fabric_create(&config, &fabric, NULL), SL_ERR_INVALID);
+    fabric = start_fabric("tcp", NULL, NULL, 0);
+    assert_string_equal(sl_fabric_address(fabric), "");
+    uint8_t *base = make_region(fabric, 4096);
+    struct sl_grant *grant;
+    uint8_t *ticket;
+    size_t n;
+    assert_int_equal(sl_grant_open(fabric, base, 10, 0, NULL, NULL, &grant, &ticket, &n, NULL), SL_ERR_PRECONDITION);
+    stop_fabric(&fabric);
+}
+
+int main(int argc, char **argv) {
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ship_arrives_at_every_size),
+        cmocka_unit_test(test_ship_gathers_scattered_pieces),
+        cmocka_unit_test(test_ship_carries_a_large_header),
+        cmocka_unit_test(test_ships_at_once_do_not_mix),
+        cmocka_unit_test(test_corrupt_piece_fails_both_sides),
+        cmocka_unit_test(test_lost_final_is_asked_for_again),
+        cmocka_unit_test(test_stale_ticket_is_refused),
+        cmocka_unit_test(test_bad_arguments_are_refused),
+        cmocka_unit_test(test_deadline_ends_both_sides),
+        cmocka_unit_test(test_sender_deadline_reaches_the_receiver),
+        cmocka_unit_test(test_receiver_closes_in_flight),
+        cmocka_unit_test(test_destroy_ends_everything),
+        cmocka_unit_test(test_port_in_use_is_told),
+        cmocka_unit_test(test_restarted_receiver_is_another_peer),
+        cmocka_unit_test(test_config_is_checked),
+    };
+    transport = argc > 1 ? argv[1] : "tcp";
+    if (argc > 2) {
+        cmocka_set_test_filter(argv[2]);
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
