@@ -141,6 +141,9 @@ static enum sl_status check_segments(const struct sl_engine *e, const struct sl_
         assert(segment->session->geometry.n_layers == c->n_layers);
         assert(segment->session->geometry.n_kv_heads == c->n_kv_heads);
         assert(segment->session->geometry.head_dim == c->head_dim);
+        for (int other = 0; other < s; other++) {
+            assert(segments[other].session != segment->session);
+        }
         if (segment->n_tokens < 1) {
             return sl_fail(err, SL_ERR_RANGE, "segment %d has %d tokens", s, segment->n_tokens);
         }

@@ -68,7 +68,8 @@ enum sl_status sl_engine_create(const struct sl_model *model, struct sl_team *te
                                 struct sl_engine **engine_out, struct sl_error *err);
 void sl_engine_destroy(struct sl_engine **engine);
 
-// Consecutive tokens of one session in a call. Position of tokens[i]: session->n_tokens + i.
+// Consecutive tokens of one session in a call; the segments of a call are of different sessions. Position of tokens[i]:
+// session->n_tokens + i.
 struct sl_segment {
     struct sl_session *session;
     const int32_t *tokens;
