@@ -367,9 +367,9 @@ static void test_generate_reports_a_refusal(void **state) {
     coordinator.submit_status = SL_OK;
     assert_int_equal(sl_client_generate(client, &request, &watch, job_id, &err), SL_OK);
     assert_sequences(&seen, 1, N_EVENTS);
-    assert_int_equal(sl_rpc_live_calls(), 0);
     sl_client_close(&client);
     stop();
+    assert_int_equal(sl_rpc_live_calls(), 0);
 }
 
 static int start_rpc(void **state) {
