@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: random sessions on a small arena, for the tests of this folder.
-#ifndef SL_TESTS_KVCACHE_FIXTURE_H
-#define SL_TESTS_KVCACHE_FIXTURE_H
+#ifndef SL_TESTS_UNIT_KVCACHE_FIXTURE_H
+#define SL_TESTS_UNIT_KVCACHE_FIXTURE_H
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: head sets of random pages behind ordinary memory, for the checks of the operations on KV pages.
+#ifndef SL_TESTS_KERNELS_KV_FIXTURE_H
+#define SL_TESTS_KERNELS_KV_FIXTURE_H
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/thread.h"
+#include "engine/cpu/half.h"
+#include "engine/cpu/kv_page.h"
+#include "engine/cpu/tier.h"
+
+static inline uint64_t next_random(uint64_t *state) { // splitmix64
+    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+static inline float random_float(uint64_t *state) { // (-2, 2)
+    return ((float)(next_random(state) >> 40) * 0x1p-24f - 0.5f) * 4.0f;
+}
+
+static inline void *take(size_t bytes) {
+    void *block = aligned_alloc(64, (bytes + 63) / 64 * 64 + 64);
+    assert_non_null(block);
+    memset(block, 0xff, bytes); // NaN everywhere: nobody may depend on what was never written
+    return block;
+}
+
+static inline float *random_floats(size_t count, uint64_t seed) {
+    float *x = take(count * sizeof *x);
+    for (size_t i = 0; i < count; i++) {
+        x[i] = random_float(&seed);
+    }
+    return x;
+}
+
+static inline const struct sl_ops *tier(const char *name) {
+    const struct sl_ops *ops;
+    assert_int_equal(sl_ops_select(name, &ops, NULL), SL_OK);
+    return ops;
+}
+
+// --- fixture ---------------------------------------------------------------------------------------------------------
+
+#define MAX_KV_HEADS 4
+#define MAX_PAGES    256
+
+struct cache {
+    struct sl_page_layout work, packed;
+    struct sl_kv kv[MAX_KV_HEADS];
+    void *pages[MAX_KV_HEADS][MAX_PAGES];
+    int n_heads, d;
+};
+
+static inline int64_t position_of(uint32_t slot) {
+    return 3 * (int64_t)slot + 1;
+}
+
+// n_slots[h] appended rows per head, the first n_packed[h] pages quantized to `packed`.
+static inline void cache_fill(struct cache *c, const struct sl_ops *ops, enum sl_kv_format work,
+                              enum sl_kv_format packed, int n_heads, int d, int n_states, const uint32_t *n_slots,
+                              const uint32_t *n_packed) {
+    memset(c, 0, sizeof *c);
+    c->n_heads = n_heads;
+    c->d = d;
+    assert_int_equal(sl_page_layout_init(&c->work, work, d, n_states, true), SL_OK);
+    assert_int_equal(sl_page_layout_init(&c->packed, packed, d, packed == work ? n_states : 0, true), SL_OK);
+    for (int h = 0; h < n_heads; h++) {
+        uint32_t n_pages = sl_pages_for(n_slots[h]);
+        assert_true(n_pages <= MAX_PAGES);
+        for (uint32_t p = 0; p < n_pages; p++) {
+            c->pages[h][p] = take(c->work.bytes);
+        }
+        c->kv[h] = (struct sl_kv){c->pages[h], 0, 0, &c->work, &c->packed};
+        float *k = random_floats((size_t)n_slots[h] * (size_t)d, 100 + (uint64_t)h);
+        float *v = random_floats((size_t)n_slots[h] * (size_t)d, 200 + (uint64_t)h);
+        int64_t *positions = take(n_slots[h] * sizeof *positions);
+        for (uint32_t j = 0; j < n_slots[h]; j++) {
+            positions[j] = position_of(j);
+        }
+        ops->append(&c->kv[h], k, v, d, (int)n_slots[h], positions);
+        c->kv[h].n_slots = n_slots[h];
+        for (uint32_t p = 0; p < n_packed[h]; p++) {
+            void *page = take(c->packed.bytes);
+            ops->quantize(&c->work, c->pages[h][p], &c->packed, page);
+            free(c->pages[h][p]);
+            c->pages[h][p] = page;
+        }
+        c->kv[h].n_packed = n_packed[h];
+        free(k);
+        free(v);
+        free(positions);
+    }
+}
+
+static inline void cache_free(struct cache *c) {
+    for (int h = 0; h < c->n_heads; h++) {
+        for (int p = 0; p < MAX_PAGES; p++) {
+            free(c->pages[h][p]);
+        }
+    }
+}
+
+static inline const double *inverse_frequencies(int d) {
+    static double inv_freq[SL_MAX_HEAD_DIM / 2];
+    for (int i = 0; i < d / 2; i++) {
+        inv_freq[i] = pow(10000.0, -2.0 * i / d);
+    }
+    return inv_freq;
+}
+
+#endif
