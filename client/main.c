@@ -19,6 +19,7 @@ static const struct command commands[] = {
     {"watch", "follow a job to its end", sl_command_watch},
     {"cancel", "cancel a job", sl_command_cancel},
     {"jobs", "list jobs", sl_command_jobs},
+    {"compare", "finished jobs side by side", sl_command_compare},
     {"top", "watch workers and jobs", sl_command_top},
     {"workers", "list workers", sl_command_workers},
     {"drain", "take a worker out of the cluster", sl_command_drain},

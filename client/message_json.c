@@ -147,7 +147,7 @@ json_t *sl_message_json(const ProtobufCMessage *message) {
 
 bool sl_message_print_json(const ProtobufCMessage *message, FILE *file) {
     json_t *json = sl_message_json(message);
-    bool ok = json && json_dumpf(json, file, JSON_COMPACT) == 0 && fputc('\n', file) != EOF && fflush(file) == 0;
+    bool ok = json && json_dumpf(json, file, JSON_COMPACT | JSON_REAL_PRECISION(9)) == 0 && fputc('\n', file) != EOF && fflush(file) == 0;
     json_decref(json);
     return ok;
 }

@@ -112,6 +112,7 @@ int sl_command_submit(int argc, char **argv);
 int sl_command_watch(int argc, char **argv);
 int sl_command_cancel(int argc, char **argv);
 int sl_command_jobs(int argc, char **argv);
+int sl_command_compare(int argc, char **argv);
 int sl_command_top(int argc, char **argv);
 int sl_command_workers(int argc, char **argv);
 int sl_command_drain(int argc, char **argv);

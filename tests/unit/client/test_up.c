@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: `sluice up` with the real executables: all come up, all go, and whoever dies or hangs is dealt with.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+#define MAX_PROCESSES 8
+
+struct up {
+    pid_t pid;
+    char state_path[64], log_path[64];
+    size_t n_processes;
+    pid_t processes[MAX_PROCESSES]; // [0] is the coordinator
+};
+
+static const char *bin(void) {
+    const char *path = getenv("SLUICE_BIN");
+    if (!path) {
+        fail_msg("SLUICE_BIN is not set: run this test by ctest");
+    }
+    return path;
+}
+
+static void start(struct up *up, const char *grace, bool keep_going) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/sluice", bin());
+    snprintf(up->state_path, sizeof up->state_path, "/tmp/sluice-test-up-%d.json", (int)getpid());
+    snprintf(up->log_path, sizeof up->log_path, "/tmp/sluice-test-up-%d.log", (int)getpid());
+    unlink(up->state_path);
+    up->pid = fork();
+    if (up->pid == 0) {
+        int log = open(up->log_path, O_CREAT | O_TRUNC | O_WRONLY, 0600);
+        dup2(log, STDOUT_FILENO);
+        dup2(log, STDERR_FILENO);
+        execl(path, "sluice", "up", "--model", "models/demo", "--port", "0", "--arena", "32M", "--state",
+              up->state_path, "--grace", grace, keep_going ? "--keep-going" : "--log=warn", (char *)NULL);
+        _exit(127);
+    }
+}
+
+static void print_log(const struct up *up) {
+    char line[512];
+    FILE *file = fopen(up->log_path, "r");
+    while (file && fgets(line, sizeof line, file)) {
+        fputs(line, stderr);
+    }
+    if (file) {
+        fclose(file);
+    }
+}
+
+static void wait_until_ready(struct up *up) {
+    json_t *state = NULL;
+    for (int64_t until = sl_deadline_in_ms(60000); !state && sl_deadline_left_ms(until) > 0; sl_sleep_ms(20)) {
+        state = json_load_file(up->state_path, 0, NULL); // appears whole
+    }
+    if (!state) {
+        print_log(up);
+        kill(up->pid, SIGKILL);
+        fail_msg("the cluster did not come up");
+    }
+    const json_t *processes = json_object_get(state, "processes");
+    up->n_processes = json_array_size(processes);
+    assert_int_equal(up->n_processes, 4);
+    for (size_t i = 0; i < up->n_processes; i++) {
+        up->processes[i] = (pid_t)json_integer_value(json_object_get(json_array_get(processes, i), "pid"));
+        assert_int_equal(kill(up->processes[i], 0), 0);
+    }
+    json_decref(state);
+}
+
+// Exit code within the deadline; and then nothing is left: no process, no state file.
+static int wait_for_end(struct up *up, int64_t ms) {
+    int status = 0;
+    pid_t ended = 0;
+    for (int64_t until = sl_deadline_in_ms(ms); ended == 0 && sl_deadline_left_ms(until) > 0; sl_sleep_ms(10)) {
+        ended = waitpid(up->pid, &status, WNOHANG);
+    }
+    if (ended != up->pid) {
+        print_log(up);
+        kill(up->pid, SIGKILL);
+        waitpid(up->pid, &status, 0);
+        fail_msg("sluice up did not end within %lld ms", (long long)ms);
+    }
+    for (size_t i = 0; i < up->n_processes; i++) {
+        assert_int_equal(kill(up->processes[i], 0), -1);
+        assert_int_equal(errno, ESRCH);
+    }
+    assert_int_not_equal(access(up->state_path, F_OK), 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static bool log_contains(const struct up *up, const char *text) {
+    char line[4096];
+    bool found = false;
+    FILE *file = fopen(up->log_path, "r");
+    while (file && fgets(line, sizeof line, file)) {
+        found = found || strstr(line, text);
+    }
+    if (file) {
+        fclose(file);
+    }
+    return found;
+}
+
+static void test_up_stops_everything_on_a_signal(void **state) {
+    (void)state;
+    struct up up = {0};
+    start(&up, "20s", false);
+    wait_until_ready(&up);
+    kill(up.pid, SIGTERM);
+    assert_int_equal(wait_for_end(&up, 60000), 0);
+    assert_true(log_contains(&up, "ready rpc="));
+    assert_false(log_contains(&up, "killing it")); // nobody had to be forced
+    unlink(up.log_path);
+}
+
+static void test_up_ends_when_a_process_dies(void **state) {
+    (void)state;
+    struct up up = {0};
+    start(&up, "20s", false);
+    wait_until_ready(&up);
+    kill(up.processes[2], SIGKILL);
+    assert_int_equal(wait_for_end(&up, 60000), 1);
+    assert_true(log_contains(&up, "was killed by signal 9"));
+    unlink(up.log_path);
+}
+
+static void test_up_keeps_going_if_told_to(void **state) {
+    (void)state;
+    struct up up = {0};
+    start(&up, "20s", true);
+    wait_until_ready(&up);
+    kill(up.processes[3], SIGKILL);
+    for (int64_t until = sl_deadline_in_ms(20000); !log_contains(&up, "was killed by signal 9");) {
+        assert_true(sl_deadline_left_ms(until) > 0);
+        sl_sleep_ms(20);
+    }
+    assert_int_equal(kill(up.processes[0], 0), 0);
+    kill(up.pid, SIGINT);
+    assert_int_equal(wait_for_end(&up, 60000), 0);
+    unlink(up.log_path);
+}
+
+static void test_up_kills_what_does_not_stop(void **state) {
+    (void)state;
+    struct up up = {0};
+    start(&up, "300ms", false);
+    wait_until_ready(&up);
+    kill(up.processes[1], SIGSTOP);
+    kill(up.pid, SIGTERM);
+    assert_int_equal(wait_for_end(&up, 60000), 0);
+    assert_true(log_contains(&up, "did not stop, killing it"));
+    unlink(up.log_path);
+}
+
+static void test_up_that_is_killed_takes_its_processes_along(void **state) {
+    (void)state;
+    struct up up = {0};
+    start(&up, "20s", false);
+    wait_until_ready(&up);
+    kill(up.pid, SIGKILL);
+    assert_int_equal(waitpid(up.pid, NULL, 0), up.pid);
+    for (size_t i = 0; i < up.n_processes; i++) {
+        // Orphans are collected by init, where there is one; a zombie is as dead.
+        char path[64], what = 'R';
+        snprintf(path, sizeof path, "/proc/%d/stat", (int)up.processes[i]);
+        for (int64_t until = sl_deadline_in_ms(20000); what != 'Z' && what != 'X'; sl_sleep_ms(10)) {
+            FILE *file = fopen(path, "r");
+            what = 'X';
+            if (file && fscanf(file, "%*d (%*[^)]) %c", &what) != 1) {
+                what = 'X';
+            }
+            if (file) {
+                fclose(file);
+            }
+            assert_true(sl_deadline_left_ms(until) > 0);
+        }
+    }
+    unlink(up.state_path);
+    unlink(up.log_path);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_up_stops_everything_on_a_signal),
+        cmocka_unit_test(test_up_ends_when_a_process_dies),
+        cmocka_unit_test(test_up_keeps_going_if_told_to),
+        cmocka_unit_test(test_up_kills_what_does_not_stop),
+        cmocka_unit_test(test_up_that_is_killed_takes_its_processes_along),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
