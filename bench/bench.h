@@ -33,5 +33,6 @@ double sl_bench_median(double *values, size_t n);
 
 // Entry points behind `sluice bench` and sluice-bench: argv[0] is the bench's name. Return the exit status.
 int sl_bench_engine(int argc, char **argv);
+int sl_bench_ship(int argc, char **argv);
 
 #endif

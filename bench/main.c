@@ -11,6 +11,7 @@ static const struct {
     const char *summary;
 } benches[] = {
     {"engine", sl_bench_engine, "prefill and decode against this machine's arithmetic and memory"},
+    {"ship", sl_bench_ship, "capsules between two processes against ucx_perftest"},
 };
 
 int main(int argc, char **argv) {

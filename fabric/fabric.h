@@ -71,7 +71,8 @@ struct sl_grant_events {
     // The ship ended badly: peer lost, digest wrong, deadline, sender's abort. The memory is not free before
     // on_release.
     void (*on_failure)(void *arg, enum sl_status status, const char *text);
-    // Exactly once, last, for every grant: no write can land in the block any more. Free it here (or keep what landed).
+    // Exactly once, last, for every grant, after sl_grant_close() or in sl_fabric_destroy(): no write can land in the
+    // block any more. Free it here (or keep what landed).
     void (*on_release)(void *arg);
 };
 

@@ -160,11 +160,11 @@ static ucs_log_func_rc_t log_of_ucx(const char *file, unsigned line, const char 
 }
 
 static void tame(void) {
+    ucs_log_push_handler(log_of_ucx);
     static const int signals[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE};
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
         ucs_debug_disable_signal(signals[i]); // crashes are reported by whoever the program chose
     }
-    ucs_log_push_handler(log_of_ucx);
     setenv("UCX_POSIX_ERROR_HANDLING", "y", 0); // else an endpoint that reports failures never uses shared memory
     setenv("UCX_TCP_CM_REUSEADDR", "y", 0);     // else a restart at the same port fails for a minute
 }

@@ -115,6 +115,7 @@ static void test_ship_carries_a_large_header(void **state) {
     assert_int_equal(sl_ship_piece(ship, 0, pair.source, 4096), SL_OK);
     struct sl_error err = {0};
     assert_int_equal(sl_ship_finish(ship, pair.source, 700001, &err), SL_OK);
+    assert_true(wait_landing(&landing, 1000));
     assert_int_equal(landing.header_bytes, 700001);
     assert_memory_equal(landing.header, pair.source, sizeof landing.header);
     assert_int_equal(sl_ship_finish(ship, NULL, 0, &err), SL_ERR_PRECONDITION); // at most once
@@ -281,6 +282,7 @@ static void test_deadline_ends_both_sides(void **state) {
     open_landing(&landing, pair.to, pair.target, 8 * MIB, 300);
     expect_end(&pair, &landing, SL_ERR_DEADLINE, 5000); // the receiver's comes first, and reaches the sender
     assert_in_range((sl_now_ns() - start) / SL_NS_PER_MS, 250, 2500);
+    assert_true(wait_landing(&landing, 1000));
     assert_int_equal(landing.status, SL_ERR_DEADLINE);
     close_landing(&landing);
     struct landing late;
