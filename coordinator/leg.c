@@ -11,6 +11,7 @@
 
 #define POLL_MS       40  // between looks at everything but the stream
 #define LEASE_CALL_MS 500 // Renew and Release: far less than any lease
+#define LOST_CALL_MS  100 // Release at a worker that was given up: worth a try, not a wait
 
 bool sl_status_is_lost(enum sl_status status) {
     return status == SL_ERR_PEER_LOST || status == SL_ERR_PEER_STALE || status == SL_ERR_PEER_CORRUPT;
@@ -51,9 +52,10 @@ bool sl_lease_release(struct sl_lease *lease, const char *job_id) {
     Sluice__V1__ReleaseRequest request = SLUICE__V1__RELEASE_REQUEST__INIT;
     request.lease_id = lease->id;
     struct sl_error err = {0};
+    int64_t wait_ms = sl_worker_is_lost(lease->worker) ? LOST_CALL_MS : LEASE_CALL_MS;
     enum sl_status status =
         sl_rpc_unary(sl_worker_channel(lease->worker), "/sluice.v1.Decode/Release", &request.base,
-                     &sluice__v1__release_reply__descriptor, sl_deadline_in_ms(LEASE_CALL_MS), NULL, NULL, &err);
+                     &sluice__v1__release_reply__descriptor, sl_deadline_in_ms(wait_ms), NULL, NULL, &err);
     if (status != SL_OK && status != SL_ERR_NOT_FOUND) {
         sl_log_warn("job", "job=%s lease=%s could not be released at %s, which will do so by itself: %s", job_id,
                     lease->id, sl_worker_name(lease->worker), err.text);

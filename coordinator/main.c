@@ -35,7 +35,7 @@ static const struct sl_option options[] = {
      FIELD(heartbeat_ms), 10, 60000},
     {"prefill-timeout", 0, SL_OPTION_DURATION, "3s", "TIME", "a prefill or decode call that is silent so long is lost",
      FIELD(silence_ms), 10, 600000},
-    {"worker-wait", 0, SL_OPTION_DURATION, "2500ms", "TIME", "how long a job waits for a role without a ready worker",
+    {"worker-wait", 0, SL_OPTION_DURATION, "2300ms", "TIME", "how long a job waits for a role without a ready worker",
      FIELD(worker_wait_ms), 0, 600000},
     {"retries", 0, SL_OPTION_INT, "2", "N", "workers that a job may lose before it fails", FIELD(max_retries), 0, 100},
     {"deadline", 0, SL_OPTION_DURATION, "10m", "TIME", "of jobs that set none", FIELD(deadline_ms), 1, 604800000},

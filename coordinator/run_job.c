@@ -205,15 +205,35 @@ static enum sl_status prefill(struct run *run, struct sl_error *err) {
 
 // ---- step 4: decode ---------------------------------------------------------------------------------------------
 
+/*
+ * How many of the tokens that clients have the next worker reads. All but the last one if that may have been the job's
+ * end, of which a lost worker had no time to tell: whoever writes it again also decides again whether to stop.
+ */
+static int64_t count_resumed(const struct run *run) {
+    const struct sl_job *job = run->job;
+    if (job->n_output == 0) {
+        return 0;
+    }
+    bool may_end = job->n_output == job->spec.max_new_tokens || job->spec.n_stop > 0;
+    for (int i = 0; i < run->context->model->n_eos && !job->spec.ignore_eos; i++) {
+        may_end |= job->output[job->n_output - 1] == run->context->model->eos_ids[i];
+    }
+    return job->n_output - may_end;
+}
+
 // A token goes to clients exactly once and in order, whatever the workers do.
 static enum sl_status hear_token(struct run *run, const Sluice__V1__Token *token, struct sl_error *err) {
     int64_t expected = run->job->n_output; // only this thread writes it
     const char *name = sl_worker_name(run->claim.decode);
-    if (token->index < expected) {
-        sl_log_warn("job", "job=%s token %" PRId64 " from %s again: dropped", run->job->id, token->index, name);
-        return SL_OK;
+    if (token->index >= 0 && token->index < expected) {
+        int32_t before = run->job->output[token->index];
+        sl_log_debug("job", "job=%s token %" PRId64 " from %s again: dropped", run->job->id, token->index, name);
+        return token->id == before
+                   ? SL_OK
+                   : sl_fail(err, SL_ERR_PEER_CORRUPT, "%s wrote token %" PRId64 " as %d, clients have %d", name,
+                             token->index, token->id, before);
     }
-    if (token->index > expected || expected >= run->job->spec.max_new_tokens) {
+    if (token->index != expected || expected >= run->job->spec.max_new_tokens) {
         return sl_fail(err, SL_ERR_INTERNAL, "%s sent token %" PRId64 ", expected %" PRId64 " of at most %d", name,
                        token->index, expected, run->job->spec.max_new_tokens);
     }
@@ -254,7 +274,7 @@ static enum sl_status decode(struct run *run, struct sl_error *err) {
     sampling.repetition_penalty = spec->sampling.repetition_penalty;
 
     Sluice__V1__TokenIds prompt = token_ids(spec->tokens, spec->n_tokens);
-    Sluice__V1__TokenIds resumed = token_ids(job->output, job->n_output);
+    Sluice__V1__TokenIds resumed = token_ids(job->output, count_resumed(run));
     Sluice__V1__DecodeRequest request = SLUICE__V1__DECODE_REQUEST__INIT;
     request.job_id = job->id;
     request.lease_id = run->lease.id; // "" when there is no capsule

@@ -16,11 +16,13 @@
 #include "coordinator/admit.h"
 #include "coordinator/job.h"
 #include "coordinator/registry.h"
+#include "engine/model.h"
 
 struct sl_run_context {
     struct sl_registry *registry;
     struct sl_admission *admission;
     struct sl_affinity *affinity;
+    const struct sl_model_config *model;
     int64_t silence_ms, worker_wait_ms, max_retries; // see coordinator.h
 };
 

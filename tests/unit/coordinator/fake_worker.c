@@ -183,6 +183,9 @@ static enum sl_status decode_run(void *service, struct sl_rpc_call *call, const 
     atomic_store(&worker->last_resumed, n_resumed);
     atomic_store(&worker->last_prompt, (int)request->prompt->n_ids);
     atomic_store(&worker->last_lease_empty, request->lease_id[0] == '\0');
+    if (n_resumed >= request->max_new_tokens) {
+        return sl_fail(err, SL_ERR_INVALID, "nothing is left to write");
+    }
     for (int i = 0; i < n_resumed; i++) {
         if (request->resumed->ids[i] != FIRST_ID + i) {
             return sl_fail(err, SL_ERR_INVALID, "resumed token %d is wrong", i);
@@ -208,6 +211,10 @@ static enum sl_status decode_run(void *service, struct sl_rpc_call *call, const 
         if (atomic_load(&worker->repeat_tokens)) {
             send_token(call, i);
         }
+    }
+    if (atomic_load(&worker->break_at_token) == request->max_new_tokens) {
+        atomic_store(&worker->break_at_token, -1);
+        return sl_fail(err, SL_ERR_PEER_LOST, "out of electricity at the very end");
     }
     Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
     statistics.decode_resident_bytes = 4321;

@@ -131,6 +131,17 @@ static void test_broken_decode_resumes_without_repeating_a_token(void **state) {
     fake_events_free(&events);
 }
 
+static void test_decode_lost_after_the_last_token_still_finishes(void **state) {
+    (void)state;
+    atomic_store(&decode[0].break_at_token, 20); // all were sent, but not that it was the end
+    const Sluice__V1__Finished *finished = run_job(20, 20);
+    assert_int_equal(finished->status_code, 0);
+    assert_int_equal(finished->reason, SLUICE__V1__FINISHED__REASON__LENGTH);
+    assert_int_equal(finished->statistics->retries, 1);
+    assert_int_equal(atomic_load(&decode[1].last_resumed), 19); // the last one is written again, and told once
+    fake_events_free(&events);
+}
+
 static void test_killed_decode_resumes(void **state) {
     (void)state;
     Sluice__V1__GenerateRequest request;
@@ -261,6 +272,7 @@ int main(void) {
         TEST(test_killed_prefill_is_retried),
         TEST(test_refusal_is_not_retried),
         TEST(test_broken_decode_resumes_without_repeating_a_token),
+        TEST(test_decode_lost_after_the_last_token_still_finishes),
         TEST(test_killed_decode_resumes),
         TEST(test_decode_that_dies_during_prefill_aborts_it),
         TEST(test_reregistration_fails_jobs_over),
