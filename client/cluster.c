@@ -311,7 +311,7 @@ void sl_cluster_stop(struct sl_cluster **cluster_ptr, int64_t grace_ms, struct s
         atomic_store(&cluster->stopping, true);
         pthread_join(cluster->thread, NULL);
     }
-    if (cluster->n_children > 0) {
+    if (cluster->children && cluster->n_children > 0) {
         stop_range(cluster, 1, cluster->n_children, grace_ms, signals);
         stop_range(cluster, 0, 1, grace_ms, signals);
     }

@@ -118,7 +118,7 @@ static enum sl_status make_prompt(const struct sl_request_config *config, char *
 
 enum sl_status sl_request_init(struct sl_request *request, const struct sl_request_config *config,
                                struct sl_error *err) {
-    char *prompt;
+    char *prompt = NULL;
     enum sl_status status = make_prompt(config, &prompt, err);
     if (status != SL_OK) {
         return status;

@@ -7,8 +7,8 @@
  *          (sl_fabric_post_priv), the shared half of a ship under the ship's lock, and atomics.
  *          fabric->lock guards what is marked so below; it is never held while a callback of the user runs.
  */
-#ifndef SL_FABRIC_INTERNAL_H
-#define SL_FABRIC_INTERNAL_H
+#ifndef SL_FABRIC_FABRIC_INTERNAL_H
+#define SL_FABRIC_FABRIC_INTERNAL_H
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -15,8 +15,8 @@
  *      ABORT    sender -> owner: the ship is over and no put of it is under way any more
  *      ANSWER   owner -> sender: go on, done, or refused and why
  */
-#ifndef SL_FABRIC_WIRE_H
-#define SL_FABRIC_WIRE_H
+#ifndef SL_FABRIC_FABRIC_WIRE_H
+#define SL_FABRIC_FABRIC_WIRE_H
 
 #include <assert.h>
 #include <stdint.h>

@@ -5,8 +5,8 @@
  * Values are multiples of 1/32 in [-4, 4), a function of (stream, index) alone: exact in every float format, and
  * tools/golden_compress.py makes the same ones.
  */
-#ifndef SL_TESTS_COMPRESS_DRIVE_H
-#define SL_TESTS_COMPRESS_DRIVE_H
+#ifndef SL_TESTS_UNIT_COMPRESS_DRIVE_H
+#define SL_TESTS_UNIT_COMPRESS_DRIVE_H
 
 #include "compress/compress.h"
 

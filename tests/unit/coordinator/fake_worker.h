@@ -3,8 +3,8 @@
  * Purpose: workers that speak the protocol and hold no model, so that the coordinator can be shown every failure of
  *          theirs at will; and a coordinator in this process for them to join.
  */
-#ifndef SL_TESTS_COORDINATOR_FAKE_WORKER_H
-#define SL_TESTS_COORDINATOR_FAKE_WORKER_H
+#ifndef SL_TESTS_UNIT_COORDINATOR_FAKE_WORKER_H
+#define SL_TESTS_UNIT_COORDINATOR_FAKE_WORKER_H
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -3,8 +3,8 @@
  * Purpose: what the tests of the fabric share: a grant that notes down its events, a ship of a pattern into it.
  * Threads: events come from the progress thread; everything in a landing is under its lock.
  */
-#ifndef SL_TESTS_FABRIC_HARNESS_H
-#define SL_TESTS_FABRIC_HARNESS_H
+#ifndef SL_TESTS_UNIT_FABRIC_HARNESS_H
+#define SL_TESTS_UNIT_FABRIC_HARNESS_H
 
 // clang-format off
 #include <setjmp.h>
