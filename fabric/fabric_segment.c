@@ -16,6 +16,8 @@
 #include "base/hash.h"
 #include "fabric/fabric_internal.h"
 
+#define PACK_BELOW_BYTES 65536
+
 struct parts {
     size_t offset, bytes;
     uint32_t n;
@@ -125,8 +127,24 @@ static size_t scatter_list(const struct parts *parts, ucp_dt_iov_t **iov_out) {
     return n;
 }
 
-static void send_message(struct sl_ship *ship, struct sl_send *send, const struct parts *parts) {
+// Small parts are packed: a scatter list of them costs more than the copy of bytes that the digest has just read.
+static void pack(struct sl_send *send, struct parts *parts) {
+    uint8_t *packed = send->owned == NULL && parts->bytes / parts->n < PACK_BELOW_BYTES ? malloc(parts->bytes) : NULL;
+    for (uint32_t i = 0, at = 0; packed && i < parts->n; i++) {
+        memcpy(packed + at, parts->data[i], parts->part_bytes[i]);
+        parts->data[i] = packed + at;
+        at += parts->part_bytes[i];
+    }
+    if (packed) {
+        send->owned = packed;
+    }
+}
+
+static void send_message(struct sl_ship *ship, struct sl_send *send, struct parts *parts) {
     ucp_request_param_t with = {0};
+    if (parts->n > 1) {
+        pack(send, parts); // without memory for it the list will do
+    }
     size_t n = scatter_list(parts, &send->iov);
     const void *data = send->iov;
     size_t count = n;
