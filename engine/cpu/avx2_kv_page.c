@@ -25,15 +25,6 @@ static inline __m256 from_codes(const uint8_t *at, int bits) {
     return _mm256_cvtepi32_ps(_mm256_and_si256(codes, _mm256_set1_epi32((1 << bits) - 1)));
 }
 
-// Eight (scale, zero) pairs of f16 to two vectors.
-static inline void load_pairs(const uint16_t *pairs, __m256 *scale, __m256 *zero) {
-    __m256i both = _mm256_loadu_si256((const __m256i *)pairs); // 8 x 32 bits: zero above scale
-    __m256i low = _mm256_and_si256(both, _mm256_set1_epi32(0xffff)), high = _mm256_srli_epi32(both, 16);
-    __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xd8); // 8 scales, then 8 zeros
-    *scale = _mm256_cvtph_ps(_mm256_castsi256_si128(packed));
-    *zero = _mm256_cvtph_ps(_mm256_extracti128_si256(packed, 1));
-}
-
 static const float *load_floats(enum sl_kv_format format, const char *part, size_t count, float *tile) {
     const uint16_t *halves = (const uint16_t *)part;
     if (format == SL_KV_F32) {
@@ -53,13 +44,17 @@ const float *sl_avx2_load_k(const struct sl_page_layout *layout, const void *pag
         return load_floats(layout->format, at + layout->k, (size_t)n_rows * d, tile);
     }
     int bits = sl_kv_format_bits(layout->format);
-    const uint8_t *codes = (const uint8_t *)at + layout->k;
-    for (size_t i = 0; i < d; i += 8) {
-        __m256 scale, zero;
-        load_pairs((const uint16_t *)(at + layout->k_scale) + 2 * i, &scale, &zero);
-        for (size_t j = 0; j < (size_t)n_rows; j++) {
-            __m256 x = from_codes(codes + (j * d + i) / 8 * (size_t)bits, bits);
-            _mm256_store_ps(tile + j * d + i, _mm256_add_ps(_mm256_mul_ps(x, scale), zero));
+    for (size_t i = 0; i < d; i++) { // a row of codes and a pair per channel
+        const uint16_t *pair = (const uint16_t *)(at + layout->k_scale) + 2 * i;
+        __m256 scale = _mm256_set1_ps(_cvtsh_ss(pair[0])), zero = _mm256_set1_ps(_cvtsh_ss(pair[1]));
+        const uint8_t *codes = (const uint8_t *)at + layout->k + i * sl_row_bytes(SL_PAGE_SLOTS, bits);
+        for (size_t j = 0; j < (size_t)n_rows; j += 8) {
+            _Alignas(32) float column[8];
+            _mm256_store_ps(column,
+                            _mm256_add_ps(_mm256_mul_ps(from_codes(codes + j / 8 * (size_t)bits, bits), scale), zero));
+            for (size_t e = 0; e < 8 && j + e < (size_t)n_rows; e++) {
+                tile[(j + e) * d + i] = column[e];
+            }
         }
     }
     return tile;

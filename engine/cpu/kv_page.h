@@ -27,6 +27,11 @@ static inline int sl_v_group(int head_dim) {
     return head_dim < 64 ? head_dim : 64;
 }
 
+// Bytes of a row of n codes; n is a multiple of 8.
+static inline size_t sl_row_bytes(int n, int bits) {
+    return (size_t)n * (size_t)bits / 8;
+}
+
 // Round to f16; what is beyond its range becomes its largest value, not infinity. NaN stays NaN.
 static inline uint16_t sl_f32_to_f16_saturated(float x) {
     x = x > SL_F16_MAX ? SL_F16_MAX : x;

@@ -35,34 +35,47 @@ static float read_float(enum sl_kv_format format, const char *part, size_t e) {
     }
 }
 
-// x^ = code * scale + zero; the pair of element i of row j is pairs[j * row_pairs + i / channels], see page.h.
-static void read_part(const struct sl_page_layout *layout, const char *part, const uint16_t *pairs, size_t row_pairs,
-                      size_t channels, int n_rows, float *out) {
-    size_t d = (size_t)layout->head_dim;
-    int bits = sl_kv_format_bits(layout->format);
-    for (size_t j = 0; j < (size_t)n_rows; j++) {
-        for (size_t i = 0; i < d; i++) {
-            if (!sl_kv_format_is_quantized(layout->format)) {
-                out[j * d + i] = read_float(layout->format, part, j * d + i);
-                continue;
-            }
-            const uint16_t *pair = pairs + 2 * (j * row_pairs + i / channels);
-            unsigned code = get_code((const uint8_t *)part + j * d * (size_t)bits / 8, (int)i, bits);
-            out[j * d + i] = (float)code * sl_f16_to_f32(pair[0]) + sl_f16_to_f32(pair[1]);
-        }
+// x^ = code * scale + zero, see page.h
+static float decode(const uint8_t *row, int e, int bits, const uint16_t *pair) {
+    return (float)get_code(row, e, bits) * sl_f16_to_f32(pair[0]) + sl_f16_to_f32(pair[1]);
+}
+
+static void read_floats(enum sl_kv_format format, const char *part, size_t n, float *out) {
+    for (size_t e = 0; e < n; e++) {
+        out[e] = read_float(format, part, e);
     }
 }
 
 void sl_ref_read_k(const struct sl_page_layout *layout, const void *page, int n_rows, float *out) {
     const char *at = page;
-    read_part(layout, at + layout->k, (const uint16_t *)(at + layout->k_scale), 0, 1, n_rows, out);
+    int d = layout->head_dim, bits = sl_kv_format_bits(layout->format);
+    if (!sl_kv_format_is_quantized(layout->format)) {
+        read_floats(layout->format, at + layout->k, (size_t)n_rows * (size_t)d, out);
+        return;
+    }
+    for (int i = 0; i < d; i++) { // a row of codes and a pair per channel
+        const uint8_t *row = (const uint8_t *)at + layout->k + (size_t)i * sl_row_bytes(SL_PAGE_SLOTS, bits);
+        const uint16_t *pair = (const uint16_t *)(at + layout->k_scale) + 2 * (size_t)i;
+        for (int j = 0; j < n_rows; j++) {
+            out[j * d + i] = decode(row, j, bits, pair);
+        }
+    }
 }
 
 void sl_ref_read_v(const struct sl_page_layout *layout, const void *page, int n_rows, float *out) {
     const char *at = page;
-    size_t channels = (size_t)sl_v_group(layout->head_dim);
-    read_part(layout, at + layout->v, (const uint16_t *)(at + layout->v_scale), (size_t)layout->head_dim / channels,
-              channels, n_rows, out);
+    int d = layout->head_dim, bits = sl_kv_format_bits(layout->format), channels = sl_v_group(d);
+    if (!sl_kv_format_is_quantized(layout->format)) {
+        read_floats(layout->format, at + layout->v, (size_t)n_rows * (size_t)d, out);
+        return;
+    }
+    const uint16_t *pairs = (const uint16_t *)(at + layout->v_scale);
+    for (int j = 0; j < n_rows; j++) { // a row of codes per token, a pair per token and group of channels
+        const uint8_t *row = (const uint8_t *)at + layout->v + (size_t)j * sl_row_bytes(d, bits);
+        for (int i = 0; i < d; i++) {
+            out[j * d + i] = decode(row, i, bits, pairs + 2 * (j * (d / channels) + i / channels));
+        }
+    }
 }
 
 static void read_rows(const struct sl_kv *kv, uint32_t begin, uint32_t end, float *k_out, float *v_out) {
@@ -117,22 +130,21 @@ static void quantize(const struct sl_page_layout *work, const void *page, const 
                      void *packed_page) {
     float x[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];
     int d = work->head_dim, bits = sl_kv_format_bits(packed->format), channels = sl_v_group(d);
-    size_t row_bytes = (size_t)d * (size_t)bits / 8;
     char *out = packed_page;
     memset(out, 0, packed->bytes); // codes are OR-ed in; the padding between parts travels too
 
     sl_ref_read_k(work, page, SL_PAGE_SLOTS, x);
     for (int i = 0; i < d; i++) { // K: per channel over the page's slots
         struct group g = group_of(x + i, SL_PAGE_SLOTS, d, bits, (uint16_t *)(out + packed->k_scale) + 2 * (size_t)i);
+        uint8_t *row = (uint8_t *)out + packed->k + (size_t)i * sl_row_bytes(SL_PAGE_SLOTS, bits);
         for (int j = 0; j < SL_PAGE_SLOTS; j++) {
-            uint8_t *row = (uint8_t *)out + packed->k + (size_t)j * row_bytes;
-            put_code(row, i, bits, encode(x[j * d + i], g, bits));
+            put_code(row, j, bits, encode(x[j * d + i], g, bits));
         }
     }
     sl_ref_read_v(work, page, SL_PAGE_SLOTS, x);
     uint16_t *pair = (uint16_t *)(out + packed->v_scale);
     for (int j = 0; j < SL_PAGE_SLOTS; j++) { // V: per token over groups of channels
-        uint8_t *row = (uint8_t *)out + packed->v + (size_t)j * row_bytes;
+        uint8_t *row = (uint8_t *)out + packed->v + (size_t)j * sl_row_bytes(d, bits);
         for (int first = 0; first < d; first += channels, pair += 2) {
             struct group g = group_of(x + j * d + first, channels, 1, bits, pair);
             for (int i = first; i < first + channels; i++) {

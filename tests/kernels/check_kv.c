@@ -399,7 +399,10 @@ static void test_quantize_packs_codes_lsb_first(void **state) {
             v[2] = top > 2 ? 1.5f : 0.0f;
             ops->quantize(&work, page, &packed, out);
             const uint8_t *k_codes = (const uint8_t *)out + packed.k, *v_codes = (const uint8_t *)out + packed.v;
-            assert_int_equal(k_codes[0], 1); // codes 1, 0, 0, ... of slot 0
+            // channel 0 holds the codes 1, top, 0, top, ... of its 64 slots; channel 1 the same but for slot 0
+            static const uint8_t mixed[] = {[8] = 1, [4] = 0xf1, [2] = 0xcd, [1] = 0xab};
+            assert_int_equal(k_codes[0], mixed[bits]);
+            assert_int_equal(k_codes[8 * bits], mixed[bits] - 1);
             static const uint8_t tied[] = {[8] = 1, [4] = 0x01, [2] = 0x21, [1] = 0x81};
             assert_int_equal(v_codes[0], tied[bits]);
             assert_int_equal(v_codes[bits - 1] >> (8 - bits), top);
