@@ -2,24 +2,24 @@
 // Purpose: what all benches share: results as table rows or JSON lines, progress, medians.
 #include "bench/bench.h"
 
+#include <jansson.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-// Names here are our own words and folder names: only what JSON requires is escaped.
-static void print_json_string(const char *text) {
-    putchar('"');
-    for (const unsigned char *c = (const unsigned char *)text; *c != '\0'; c++) {
-        if (*c == '"' || *c == '\\') {
-            printf("\\%c", *c);
-        } else if (*c < 0x20) {
-            printf("\\u%04x", *c);
-        } else {
-            putchar(*c);
-        }
+static void print_json(const struct sl_bench_result *result, double ratio) {
+    json_t *line = json_pack("{s:s, s:s, s:f, s:s}", "bench", result->bench, "case", result->test, "value", result->value,
+                             "unit", result->unit);
+    if (result->reference != NULL) {
+        json_t *comparison = json_pack("{s:s, s:f, s:f}", "reference", result->reference, "reference_value",
+                                       result->reference_value, "ratio", ratio);
+        json_object_update_missing(line, comparison);
+        json_decref(comparison);
     }
-    putchar('"');
+    json_dumpf(line, stdout, JSON_REAL_PRECISION(6));
+    putchar('\n');
+    json_decref(line);
 }
 
 void sl_bench_print(const struct sl_bench_result *result, bool json) {
@@ -33,19 +33,7 @@ void sl_bench_print(const struct sl_bench_result *result, bool json) {
         }
         putchar('\n');
     } else {
-        printf("{\"bench\": ");
-        print_json_string(result->bench);
-        printf(", \"case\": ");
-        print_json_string(result->test);
-        printf(", \"value\": %.6g, \"unit\": ", result->value);
-        print_json_string(result->unit);
-        if (result->reference != NULL) {
-            printf(", \"reference\": ");
-            print_json_string(result->reference);
-            printf(", \"reference_value\": %.6g, \"ratio\": %.4g}\n", result->reference_value, ratio);
-        } else {
-            printf(", \"reference\": null, \"reference_value\": null, \"ratio\": null}\n");
-        }
+        print_json(result, ratio);
     }
     fflush(stdout);
 }

@@ -3,7 +3,7 @@
  * Purpose: measurements that say what they are measured against: every figure stands beside a bound of this machine or
  *          beside the alternative.
  *
- * To add one: an entry function here, its file in CMakeLists.txt, a row in the table of main.c.
+ * To add one: an entry function here, its file in CMakeLists.txt, a row in the table of bench_table.c.
  */
 #ifndef SL_BENCH_BENCH_H
 #define SL_BENCH_BENCH_H
@@ -22,7 +22,8 @@ struct sl_bench_result {
     double ratio_value;     // value, expressed in the unit of reference_value
 };
 
-// Print as a table row, or as one JSON object a line: bench, case, value, unit, reference, reference_value, ratio.
+// Print as a table row, or as one JSON object a line: bench, case, value, unit, and with a
+// reference its name, value and the ratio.
 void sl_bench_print(const struct sl_bench_result *result, bool json);
 
 // A progress line on standard error, only when that is a terminal; overwritten by the next one. NULL clears it.
@@ -31,8 +32,12 @@ void sl_bench_progress(const char *format, ...) __attribute__((format(printf, 1,
 // Middle value; sorts the array.
 double sl_bench_median(double *values, size_t n);
 
-// Entry points behind `sluice bench` and sluice-bench: argv[0] is the bench's name. Return the exit status.
+// `sluice bench`: find the bench in the table of bench_table.c and run it. argv[0] is "bench".
+int sl_bench_main(int argc, char **argv);
+
+// Entry points: argv[0] is the bench's name. Return the exit status.
 int sl_bench_engine(int argc, char **argv);
 int sl_bench_ship(int argc, char **argv);
+int sl_bench_ttft(int argc, char **argv);
 
 #endif

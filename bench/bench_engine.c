@@ -76,8 +76,7 @@ static double seconds_since(int64_t begin_ns) {
     return (double)(sl_now_ns() - begin_ns) / 1e9;
 }
 
-// --- bounds
-// ------------------------------------------------------------------------------------------------------------
+// --- bounds --------------------------------------------------------------------------------------------------------
 
 static enum sl_status measure_gemm(struct bench *b, struct sl_error *err) {
     size_t count = (size_t)SQUARE * SQUARE;
@@ -124,8 +123,7 @@ static enum sl_status measure_bounds(struct bench *b, struct sl_error *err) {
     return SL_OK;
 }
 
-// --- what a model costs
-// --------------------------------------------------------------------------------------------------
+// --- what a model costs --------------------------------------------------------------------------------------------
 
 // Multiply-adds of the layers' matrices for one token: each weight once.
 static double layer_weights(const struct sl_model_config *c) {
@@ -149,8 +147,7 @@ static double decode_gigabytes(const struct bench *b, double depth) {
     return (weights + cache) / 1e9;
 }
 
-// --- runs
-// --------------------------------------------------------------------------------------------------------------
+// --- runs ----------------------------------------------------------------------------------------------------------
 
 static enum sl_status restart_session(struct bench *b, struct sl_error *err) {
     struct sl_kv_geometry geometry = sl_model_geometry(sl_model_get_config(b->model));
@@ -241,8 +238,7 @@ static enum sl_status bench_decode(struct bench *b, int64_t depth, struct sl_err
     return SL_OK;
 }
 
-// --- models
-// ------------------------------------------------------------------------------------------------------------
+// --- models --------------------------------------------------------------------------------------------------------
 
 static enum sl_status open_model(struct bench *b, const char *dir, struct sl_error *err) {
     enum sl_status status = sl_model_load(dir, b->ops, b->team, &b->model, err);

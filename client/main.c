@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "bench/bench.h"
 #include "client/tool.h"
 
 struct command {
@@ -23,6 +24,7 @@ static const struct command commands[] = {
     {"top", "watch workers and jobs", sl_command_top},
     {"workers", "list workers", sl_command_workers},
     {"drain", "take a worker out of the cluster", sl_command_drain},
+    {"bench", "measure this machine, the engine, the fabric", sl_bench_main},
     {"recipes", "list the presets of KV compression", sl_command_recipes},
 };
 

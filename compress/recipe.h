@@ -71,7 +71,7 @@ struct sl_recipe {
 // "full,..." Defaults: score none, no budget, format f16, positions original, chunk 512.
 enum sl_status sl_recipe_parse(const char *text, struct sl_recipe *recipe_out, struct sl_error *err);
 
-// Canonical text: parses to an equal recipe. Returns buf.
+// Canonical text: parses to an equal recipe, and names the preset that evicts alike, if there is one. Returns buf.
 #define SL_RECIPE_TEXT_BYTES 512
 char *sl_recipe_format(const struct sl_recipe *recipe, char *buf, size_t buf_bytes);
 

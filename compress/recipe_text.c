@@ -461,27 +461,59 @@ static const char *value_name(const struct value *values, int number) {
     return values->name != NULL ? values->name : "?";
 }
 
-char *sl_recipe_write(const struct sl_recipe *recipe, bool every_axis, char *buf, size_t buf_bytes) {
-    struct writer w = {buf, buf_bytes, 0};
-    put(&w, "score=%s", value_name(scores, recipe->score));
+static bool same_amount(const struct sl_amount *a, const struct sl_amount *b) {
+    return a->slots == b->slots && a->ratio == b->ratio;
+}
+
+// The built preset that evicts as this recipe does, whatever its budget; NULL when there is none.
+static const char *preset_of(const struct sl_recipe *recipe, struct sl_recipe *preset_out) {
+    for (const struct sl_preset *p = sl_recipe_presets(); p->name != NULL; p++) {
+        if (p->built && sl_recipe_parse(p->text, preset_out, NULL) == SL_OK && preset_out->score == recipe->score &&
+            preset_out->sinks == recipe->sinks && same_amount(&preset_out->recent, &recipe->recent) &&
+            preset_out->when == recipe->when && preset_out->positions == recipe->positions &&
+            sl_recipe_evicts(preset_out) == sl_recipe_evicts(recipe)) {
+            return p->name;
+        }
+    }
+    return NULL;
+}
+
+// The axes of eviction, one by one.
+static void write_eviction(struct writer *w, const struct sl_recipe *recipe, bool every_axis) {
+    put(w, "score=%s", value_name(scores, recipe->score));
     if (recipe->sinks > 0 || recipe->recent.slots > 0 || recipe->recent.ratio > 0) {
-        put(&w, ",scope=");
+        put(w, ",scope=");
         if (recipe->sinks > 0) {
-            put(&w, "sinks:%" PRId64, recipe->sinks);
+            put(w, "sinks:%" PRId64, recipe->sinks);
         }
         if (recipe->recent.slots > 0 || recipe->recent.ratio > 0) {
-            put(&w, "%srecent:", recipe->sinks > 0 ? "+" : "");
-            put_amount(&w, &recipe->recent);
+            put(w, "%srecent:", recipe->sinks > 0 ? "+" : "");
+            put_amount(w, &recipe->recent);
         }
     }
     if (sl_recipe_evicts(recipe)) {
-        put(&w, ",budget=");
-        put_amount(&w, &recipe->budget);
+        put(w, ",budget=");
+        put_amount(w, &recipe->budget);
     } else if (every_axis) {
-        put(&w, ",budget=off");
+        put(w, ",budget=off");
     }
     if (recipe->when != 0) {
-        put(&w, ",when=%s", recipe->when & SL_WHEN_CHUNK ? "chunk" : "end");
+        put(w, ",when=%s", recipe->when & SL_WHEN_CHUNK ? "chunk" : "end");
+    }
+}
+
+char *sl_recipe_write(const struct sl_recipe *recipe, bool every_axis, char *buf, size_t buf_bytes) {
+    struct writer w = {buf, buf_bytes, 0};
+    struct sl_recipe preset;
+    const char *name = every_axis ? NULL : preset_of(recipe, &preset);
+    if (name != NULL) {
+        put(&w, "%s", name);
+        if (!same_amount(&preset.budget, &recipe->budget)) {
+            put(&w, ",budget=");
+            put_amount(&w, &recipe->budget);
+        }
+    } else {
+        write_eviction(&w, recipe, every_axis);
     }
     if (every_axis || recipe->format != sl_recipe_defaults().format || recipe->n_ranges > 0) {
         put(&w, ",format=%s", sl_kv_format_name(recipe->format));
@@ -493,7 +525,7 @@ char *sl_recipe_write(const struct sl_recipe *recipe, bool every_axis, char *buf
         }
         put(&w, ":%s", sl_kv_format_name(recipe->ranges[i].format));
     }
-    if (every_axis || recipe->positions != SL_POSITION_ORIGINAL) {
+    if (every_axis || (name == NULL && recipe->positions != SL_POSITION_ORIGINAL)) {
         put(&w, ",positions=%s", value_name(position_modes, recipe->positions));
     }
     if (every_axis || recipe->chunk_tokens != SL_RECIPE_DEFAULT_CHUNK) {

@@ -77,8 +77,7 @@ static enum sl_status create_writer(struct sl_decode *decode, const Sluice__V1__
     return sl_writer_create(&config, writer_out, err);
 }
 
-// ---- the capsule
-// -----------------------------------------------------------------------------------------------------
+// ---- the capsule --------------------------------------------------------------------------------------------------
 
 static enum sl_status send_alive(struct sl_rpc_call *call) {
     Sluice__V1__DecodeAlive alive = SLUICE__V1__DECODE_ALIVE__INIT;
@@ -158,8 +157,7 @@ static enum sl_status receive(struct sl_decode *decode, const Sluice__V1__Decode
     return status;
 }
 
-// ---- the answer
-// ------------------------------------------------------------------------------------------------------
+// ---- the answer ---------------------------------------------------------------------------------------------------
 
 static enum sl_status send_token(struct sl_rpc_call *call, const struct sl_decoded *decoded) {
     Sluice__V1__Alternative alternatives[SL_MAX_LOGPROBS], *pointers[SL_MAX_LOGPROBS];

@@ -43,8 +43,7 @@ struct sl_engine {
     struct sl_kv *kv;   // [Hk] of one segment
 };
 
-// --- scratch
-// -----------------------------------------------------------------------------------------------------------
+// --- scratch -------------------------------------------------------------------------------------------------------
 
 // Next 64-byte aligned piece of a block; with base NULL only *used grows, which measures the block.
 static void *carve(char *base, size_t *used, size_t count, size_t element_bytes) {
@@ -113,8 +112,7 @@ const struct sl_ops *sl_engine_ops(const struct sl_engine *engine) {
     return engine->model->ops;
 }
 
-// --- checks
-// ------------------------------------------------------------------------------------------------------------
+// --- checks --------------------------------------------------------------------------------------------------------
 
 // Positions that a segment will reach: the session's tokens, or the fullest head's slots when these are the positions.
 static int64_t positions_after(const struct sl_segment *segment) {
@@ -166,8 +164,7 @@ static enum sl_status check_segments(const struct sl_engine *e, const struct sl_
     return SL_OK;
 }
 
-// --- attention
-// ---------------------------------------------------------------------------------------------------------
+// --- attention -----------------------------------------------------------------------------------------------------
 
 // Rope of every segment's q and k, but where keys are stored unrotated: there attend rotates both.
 static void rotate_rows(struct sl_engine *e, const struct sl_segment *segments, int n_segments) {
@@ -251,8 +248,7 @@ static enum sl_status attention(struct sl_engine *e, const struct sl_segment *se
     return SL_OK;
 }
 
-// --- logits
-// ------------------------------------------------------------------------------------------------------------
+// --- logits --------------------------------------------------------------------------------------------------------
 
 // Where the logits of row i of a segment go, or NULL when nobody wants them. `also_out`: a second place, or NULL.
 static float *logits_wanted(const struct sl_segment *segment, int i, int64_t n_vocab, float **also_out) {
@@ -310,8 +306,7 @@ static void project_logits(struct sl_engine *e, const struct sl_segment *segment
     }
 }
 
-// --- the model
-// ---------------------------------------------------------------------------------------------------------
+// --- the model -----------------------------------------------------------------------------------------------------
 
 static void gather_rows(struct sl_engine *e, const struct sl_segment *segments, int n_segments) {
     int64_t row = 0;

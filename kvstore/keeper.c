@@ -13,8 +13,7 @@
 
 #define KEEP_MS 100
 
-// ---- expected capsules
-// ---------------------------------------------------------------------------------------------------
+// ---- expected capsules --------------------------------------------------------------------------------------------
 
 enum sl_status sl_kvstore_expect(struct sl_kvstore *kvstore, const char *lease_id, const struct sl_capsule_key *key,
                                  const uint64_t *hashes, size_t n_hashes, int64_t stride, struct sl_error *err) {
@@ -86,8 +85,7 @@ static void look_after_expected(struct sl_kvstore *kvstore) {
     }
 }
 
-// ---- pins
-// ------------------------------------------------------------------------------------------------------------------
+// ---- pins ---------------------------------------------------------------------------------------------------------
 
 enum sl_status sl_kvstore_pin(struct sl_kvstore *kvstore, struct sl_stored *stored, char *id_out,
                               struct sl_error *err) {

@@ -40,8 +40,7 @@ enum sl_status sl_shelf_create(struct sl_arena *arena, struct sl_shelf **shelf_o
     return SL_OK;
 }
 
-// ---- index (lock held)
-// -------------------------------------------------------------------------------------------------
+// ---- index (lock held) --------------------------------------------------------------------------------------------
 
 static struct node **find(struct sl_shelf *shelf, const struct sl_capsule_key *key) {
     struct node **at = &shelf->buckets[sl_hash(key, sizeof *key, 0) % N_BUCKETS];
@@ -76,8 +75,7 @@ static void index_remove(struct sl_shelf *shelf, const struct sl_capsule_key *ke
     }
 }
 
-// ---- order of use (lock held)
-// ------------------------------------------------------------------------------------------
+// ---- order of use (lock held) -------------------------------------------------------------------------------------
 
 static void unlink_use(struct sl_shelf *shelf, struct sl_stored *stored) {
     *(stored->newer ? &stored->newer->older : &shelf->newest) = stored->older;
@@ -91,8 +89,7 @@ static void link_newest(struct sl_shelf *shelf, struct sl_stored *stored) {
     shelf->newest = stored;
 }
 
-// ---- capsules
-// ----------------------------------------------------------------------------------------------------------
+// ---- capsules -----------------------------------------------------------------------------------------------------
 
 static void stored_free(struct sl_stored *stored) {
     free(stored->prefixes);

@@ -46,8 +46,7 @@ static void entry_free(struct sl_archive *archive, struct entry *entry) {
     free(entry);
 }
 
-// ---- copying (engine's or handler's thread)
-// ----------------------------------------------------------------------------
+// ---- copying (engine's or handler's thread) -----------------------------------------------------------------------
 
 static enum sl_status copy_piece(void *arg, const struct sl_capsule_piece *piece) {
     memcpy((char *)arg + piece->offset, piece->data, piece->bytes);
@@ -109,8 +108,7 @@ void sl_archive_put(struct sl_archive *archive, const struct sl_prefill_job *job
     }
 }
 
-// ---- shipping (own thread)
-// ---------------------------------------------------------------------------------------------
+// ---- shipping (own thread) ----------------------------------------------------------------------------------------
 
 static enum sl_status reserve(struct sl_rpc_channel *channel, const struct entry *entry, Sluice__V1__Grant **grant_out,
                               struct sl_error *err) {

@@ -68,8 +68,7 @@ static enum sl_status prepare(struct sl_prefill *prefill, const Sluice__V1__Pref
     return SL_OK;
 }
 
-// ---- what a stored prefix saves
-// --------------------------------------------------------------------------------------
+// ---- what a stored prefix saves -----------------------------------------------------------------------------------
 
 /*
  * Look for a stored prefix. The whole prompt: *shipped_out says that the store has shipped it straight to the
@@ -111,8 +110,7 @@ static enum sl_status reuse(struct sl_prefill_job *job, const Sluice__V1__Prefil
     return SL_OK;
 }
 
-// ---- progress
-// --------------------------------------------------------------------------------------------------------
+// ---- progress -----------------------------------------------------------------------------------------------------
 
 static enum sl_status send_prefill_progress(struct sl_rpc_call *call, const struct sl_prefill_job *job, int64_t n_done,
                                             size_t resident_bytes) {
@@ -182,8 +180,7 @@ static void follow(struct sl_prefill_job *job, struct sl_rpc_call *call) {
     pthread_mutex_unlock(&job->mutex);
 }
 
-// ---- the end
-// ---------------------------------------------------------------------------------------------------------
+// ---- the end ------------------------------------------------------------------------------------------------------
 
 // All pieces are queued: wait for them, then send the header and wait for the receiver's word.
 static enum sl_status finish_ship(struct sl_prefill_job *job, struct sl_rpc_call *call, int64_t *capsule_bytes_out,

@@ -176,8 +176,7 @@ ProtobufCMessage *sl_rpc_priv_unpack(grpc_byte_buffer *bytes, const ProtobufCMes
     return message;
 }
 
-// ---- deadlines: differences are exchanged, so that it does not matter which monotonic clock gRPC reads
-// ----------------
+// ---- deadlines: differences are exchanged, so that it does not matter which monotonic clock gRPC reads ------------
 
 gpr_timespec sl_rpc_priv_to_timespec(int64_t deadline_ns) {
     if (deadline_ns == SL_NO_DEADLINE) {

@@ -25,8 +25,7 @@
 #define ARENA_BYTES    (64u << 20)
 #define MAX_FILE_BYTES (1 << 20)
 
-// --- golden files
-// --------------------------------------------------------------------------------------------------------
+// --- golden files --------------------------------------------------------------------------------------------------
 
 // Words of a golden file: all are 32 bits wide.
 static int32_t *read_words(const char *path, size_t *n_out) {
@@ -41,8 +40,7 @@ static int32_t *read_words(const char *path, size_t *n_out) {
     return words;
 }
 
-// --- one model on one tier
-// -----------------------------------------------------------------------------------------------
+// --- one model on one tier -----------------------------------------------------------------------------------------
 
 struct fixture {
     struct sl_team *team;
@@ -110,8 +108,7 @@ static void forward(struct fixture *f, const int32_t *tokens, int n, int chunk, 
     assert_int_equal(f->session->n_tokens, n);
 }
 
-// --- logits
-// ------------------------------------------------------------------------------------------------------------
+// --- logits --------------------------------------------------------------------------------------------------------
 
 static void check_logits(const char *name, const char *tier, enum sl_position_mode positions) {
     char path[128];
@@ -210,8 +207,7 @@ static void test_batching_changes_no_bits(void **state) {
     }
 }
 
-// --- the demo model
-// ------------------------------------------------------------------------------------------------------
+// --- the demo model ------------------------------------------------------------------------------------------------
 
 static int32_t argmax(const float *logits, int32_t n) {
     int32_t best = 0;

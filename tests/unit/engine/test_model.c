@@ -20,8 +20,7 @@ static const struct sl_ops *ops_of(const char *tier) {
     return ops;
 }
 
-// --- loading
-// -----------------------------------------------------------------------------------------------------------
+// --- loading -------------------------------------------------------------------------------------------------------
 
 static void test_model_load_and_destroy(void **state) {
     struct sl_model *model = NULL;
@@ -114,8 +113,7 @@ static void test_model_load_names_the_tensor_that_is_wrong(void **state) {
     assert_null(model);
 }
 
-// --- RoPE
-// --------------------------------------------------------------------------------------------------------------
+// --- RoPE ----------------------------------------------------------------------------------------------------------
 
 static void test_rope_llama3_stretches_only_long_waves(void **state) {
     struct sl_model_config c = {.head_dim = 128, .rope_theta = 500000.0};
@@ -148,8 +146,7 @@ static void test_rope_llama3_stretches_only_long_waves(void **state) {
     assert_true(n_same > 0 && n_between > 0 && n_divided > 0);
 }
 
-// --- fingerprints
-// ------------------------------------------------------------------------------------------------------
+// --- fingerprints --------------------------------------------------------------------------------------------------
 
 static uint64_t fingerprint(const char *model_dir) {
     uint64_t value = 0;
@@ -221,8 +218,7 @@ static void test_fingerprint_ignores_sharding(void **state) {
     temp_folder_destroy(&cut);
 }
 
-// --- forward
-// -----------------------------------------------------------------------------------------------------------
+// --- forward -------------------------------------------------------------------------------------------------------
 
 struct fixture {
     struct sl_model *model;

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: the benches there are, and how to run one of them.
+#include <stdio.h>
+#include <string.h>
+
+#include "bench/bench.h"
+
+static const struct {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *summary;
+} benches[] = {
+    {"engine", sl_bench_engine, "prefill and decode against this machine's arithmetic and memory"},
+    {"ship", sl_bench_ship, "capsules between two processes against ucx_perftest"},
+    {"ttft", sl_bench_ttft, "time to first token: the cluster against one process doing both phases"},
+};
+
+static void print_usage(FILE *file) {
+    fprintf(file, "Usage: sluice bench BENCH [options]\n\nBenches:\n");
+    for (size_t i = 0; i < sizeof benches / sizeof benches[0]; i++) {
+        fprintf(file, "  %-10s %s\n", benches[i].name, benches[i].summary);
+    }
+    fprintf(file, "\n`sluice bench BENCH --help` describes the options; --json prints one JSON object a line.\n");
+}
+
+int sl_bench_main(int argc, char **argv) {
+    for (size_t i = 0; argc > 1 && i < sizeof benches / sizeof benches[0]; i++) {
+        if (strcmp(benches[i].name, argv[1]) == 0) {
+            return benches[i].run(argc - 1, argv + 1);
+        }
+    }
+    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+        print_usage(stdout);
+        return 0;
+    }
+    print_usage(stderr);
+    return 2;
+}
