@@ -47,8 +47,7 @@ static inline int64_t min_i64(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-// --- packing
-// -----------------------------------------------------------------------------------------------------------
+// --- packing -------------------------------------------------------------------------------------------------------
 
 /*
  * The 16 weights of one step, as they lie in a panel. f32 and f16: in order. bf16: output c and output c + 8 share a
@@ -104,8 +103,7 @@ static void unpack(struct sl_matrix *matrix) {
     matrix->packed_bytes = 0;
 }
 
-// --- tiles
-// -------------------------------------------------------------------------------------------------------------
+// --- tiles ---------------------------------------------------------------------------------------------------------
 
 // The 16 weights of one step, widened.
 static inline __attribute__((always_inline)) void load_step(const char *weights, enum sl_dtype dtype, __m256 *lo,
@@ -211,8 +209,7 @@ static void tile_ragged(tile_fn fn, int rows, int columns, const char *weights, 
     }
 }
 
-// --- matmul
-// ------------------------------------------------------------------------------------------------------------
+// --- matmul --------------------------------------------------------------------------------------------------------
 
 struct matmul_args {
     const struct sl_matrix *w;
@@ -340,8 +337,7 @@ static void matmul(struct sl_team *team, const struct sl_matrix *w, const float 
     sl_team_run(team, n_blocks * args.n_panel_groups, 1, matmul_block, &args);
 }
 
-// --- the others
-// --------------------------------------------------------------------------------------------------------
+// --- the others ----------------------------------------------------------------------------------------------------
 
 static void embed(struct sl_team *team, const struct sl_matrix *table, const int32_t *ids, int64_t m, float *out) {
     (void)team;

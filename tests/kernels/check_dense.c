@@ -31,8 +31,7 @@ static const struct {
 
 static const char *const dtype_names[] = {"f32", "f16", "bf16"};
 
-// --- inputs and guarded outputs
-// ------------------------------------------------------------------------------------------
+// --- inputs and guarded outputs ------------------------------------------------------------------------------------
 
 static uint64_t next_random(uint64_t *state) { // splitmix64
     uint64_t z = (*state += 0x9e3779b97f4a7c15u);
@@ -114,8 +113,7 @@ static const struct sl_ops *tier(const char *name) {
     return ops;
 }
 
-// --- checks
-// ------------------------------------------------------------------------------------------------------------
+// --- checks --------------------------------------------------------------------------------------------------------
 
 static void check_matmul_size(const struct sl_ops *ops, struct sl_team *team, int64_t n, int64_t k, enum sl_dtype dtype,
                               bool accumulate) {
@@ -312,8 +310,7 @@ static void test_select_refuses_unknown_tiers(void **state) {
     unsetenv("SLUICE_TIER");
 }
 
-// --- times
-// -------------------------------------------------------------------------------------------------------------
+// --- times ---------------------------------------------------------------------------------------------------------
 
 static double seconds_of_matmul(const struct sl_ops *ops, struct sl_team *team, const struct sl_matrix *w,
                                 const float *x, int64_t m, float *y) {
