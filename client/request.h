@@ -47,7 +47,7 @@ struct sl_request_config {
          offsetof(struct type, request.question),                                                                      \
          0,                                                                                                            \
          0},                                                                                                           \
-        {"max-new",                                                                                                    \
+        {"max-new-tokens",                                                                                             \
          'n',                                                                                                          \
          SL_OPTION_INT,                                                                                                \
          "128",                                                                                                        \
@@ -107,7 +107,7 @@ struct sl_request_config {
          SL_OPTION_FLAG,                                                                                               \
          NULL,                                                                                                         \
          NULL,                                                                                                         \
-         "go on to --max-new tokens",                                                                                  \
+         "go on to --max-new-tokens",                                                                                  \
          offsetof(struct type, request.ignore_eos),                                                                    \
          0,                                                                                                            \
          0},                                                                                                           \
