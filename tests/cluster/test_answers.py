@@ -14,7 +14,7 @@ RECIPES = ["full", "h2o,budget=0.5", "streamingllm,budget=512", "full,format=int
 def local_tokens(prompt, recipe, max_new_tokens=12):
     """Token ids of the same job in one process, without a cluster."""
     run = subprocess.run([os.path.join(BIN, "sluice"), "run", "--local", "--model", MODEL, "--recipe", recipe, "--json",
-                          "--max-new-tokens", str(max_new_tokens), "--stop", ".", "--threads", "1", "--prompt-file", "-"],
+                          "--max-new", str(max_new_tokens), "--stop", ".", "--threads", "1", "--prompt-file", "-"],
                          input=prompt.encode(), capture_output=True, timeout=120)
     assert run.returncode == 0, run.stderr.decode()
     lines = [json.loads(line) for line in run.stdout.decode().splitlines()]
