@@ -32,8 +32,10 @@ test-tsan: deps  ## the tests with ThreadSanitizer, in build-tsan
 demo: build      ## a cluster on this machine reads a long text and answers
 	@tools/demo.sh
 
-bench: build     ## kernels, fabric and whole jobs, timed
-	@build/bin/sluice bench
+bench: build     ## the engine, the fabric and whole jobs, each beside what it is measured against
+	@build/bin/sluice bench engine
+	@build/bin/sluice bench ship
+	@build/bin/sluice bench ttft
 
 lint: deps       ## who may include whom, and the other rules of docs/STYLE.md
 	@/usr/bin/python3 tools/lint_includes.py .
