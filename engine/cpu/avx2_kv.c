@@ -3,74 +3,153 @@
  * Purpose: attention over pages with AVX2. The formulas are those of ref_kv.c.
  *
  * Design: a query vector is one (row, query head) pair. A task takes up to BLOCK vectors of one KV head, scaled (and
- *         rotated) once into scratch, and goes through the pages with them: a page is turned into f32 tiles once and
- *         used for all of them; for one or two vectors, f16 rows are converted in registers instead.
- *         Bits: a score is 8 partial sums over d (lane i adds channels i, i+8, ...) and one fixed tree over the lanes;
- *         an output channel is one chain of fused multiply-adds over the slots in order. Neither depends on how many
- *         vectors or keys a kernel works on together, so blocking never shows in a result.
+ *         rotated) once into scratch, and goes through the pages with them: a page is turned into f32 tiles (avx2_kv.h)
+ *         once and used for all of them. Scores and weighted values are then the same kernel, chain(): A times strips.
+ *
+ *         Bits: a score is one chain of fused multiply-adds over the channels in order, an output channel one chain
+ *         over the slots in order, whatever the page's format. Neither depends on how many vectors or columns a kernel
+ *         works on together, so blocking never shows in a result.
  */
 #include "engine/cpu/avx2_kv.h"
 
 #include <string.h>
 
-#define BLOCK      64 // query vectors of one task: their scratch stays in the second-level cache
-#define DIRECT_MAX 2  // up to so many vectors, converting f16 in registers beats writing a tile
+#define BLOCK    96 // query vectors of one task: a multiple of ROWS; their scratch stays in the second-level cache
+#define ROWS     6  // of A in one kernel: 6 by 16 sums, 2 loads and a broadcast take 15 of 16 registers
+#define RUN      4  // pages of one task of column_sums
+#define MAX_WIDE ((SL_MAX_HEAD_DIM + SL_STRIP - 1) / SL_STRIP * SL_STRIP)
 
-enum rows { ROWS_F32, ROWS_F16 };
+// --- the kernel ------------------------------------------------------------------------------------------------------
 
-static inline __attribute__((always_inline)) __m256 load8(const void *base, size_t e, enum rows rows) {
-    return rows == ROWS_F16 ? _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)((const uint16_t *)base + e)))
-                            : _mm256_loadu_ps((const float *)base + e);
-}
+// C[v][x] = factor[v] C[v][x] + sum_e A[v][e] B[e][x], e ascending; without factor C is only written.
+struct product {
+    const float *a; // [n_rows][a_stride]
+    size_t a_stride;
+    const float *b; // strips of strip_rows rows, begin_e .. end_e of which are used
+    size_t strip_rows;
+    float *c; // [n_rows][c_stride]
+    size_t c_stride;
+    const float *factor; // [n_rows] or NULL
+};
 
-// Lanes of x0..x3 summed: 4 sums, always ((0+1)+(2+3)) + ((4+5)+(6+7)).
-static inline __attribute__((always_inline)) __m128 sum4(__m256 x0, __m256 x1, __m256 x2, __m256 x3) {
-    __m256 s = _mm256_hadd_ps(_mm256_hadd_ps(x0, x1), _mm256_hadd_ps(x2, x3));
-    return _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
-}
-
-// scores[q][j .. j+4) = q . K_j for n_q (1 or 2, a constant at every call) vectors
-static inline __attribute__((always_inline)) void dot4(const float *q, int n_q, const void *keys, size_t j, int d,
-                                                       enum rows rows, float (*scores)[SL_PAGE_SLOTS]) {
-    __m256 sum[2][4];
-    for (int a = 0; a < n_q; a++) {
-        sum[a][0] = sum[a][1] = sum[a][2] = sum[a][3] = _mm256_setzero_ps();
-    }
-    size_t row = (size_t)d;
-    for (size_t i = 0; i < row; i += 8) {
-        __m256 q0 = _mm256_loadu_ps(q + i), q1 = n_q > 1 ? _mm256_loadu_ps(q + row + i) : q0;
+// n_rows by n_strips strips, both constants at every call, of the strips from b and the columns from c on.
+static inline __attribute__((always_inline)) void chain(const struct product *p, const float *a, const float *b,
+                                                        float *c, const float *factor, size_t begin, size_t end,
+                                                        int n_rows, int n_strips) {
+    __m256 sum[ROWS][2 * SL_PAGE_STRIPS];
+    SL_UNROLL
+    for (int v = 0; v < n_rows; v++) {
         SL_UNROLL
-        for (size_t b = 0; b < 4; b++) {
-            __m256 k = load8(keys, (j + b) * row + i, rows);
-            sum[0][b] = _mm256_fmadd_ps(q0, k, sum[0][b]);
-            if (n_q > 1) {
-                sum[1][b] = _mm256_fmadd_ps(q1, k, sum[1][b]);
+        for (int x = 0; x < 2 * n_strips; x++) {
+            sum[v][x] = factor == NULL ? _mm256_setzero_ps()
+                                       : _mm256_mul_ps(_mm256_load_ps(c + (size_t)v * p->c_stride + 8 * x),
+                                                       _mm256_broadcast_ss(factor + v));
+        }
+    }
+    size_t strip = p->strip_rows * SL_STRIP, a_stride = p->a_stride;
+    b += begin * SL_STRIP;
+    for (size_t e = begin; e < end; e++, b += SL_STRIP) {
+        SL_UNROLL
+        for (int s = 0; s < n_strips; s++) {
+            __m256 b0 = _mm256_load_ps(b + (size_t)s * strip), b1 = _mm256_load_ps(b + (size_t)s * strip + 8);
+            SL_UNROLL
+            for (int v = 0; v < n_rows; v++) {
+                __m256 w = _mm256_broadcast_ss(a + (size_t)v * a_stride + e);
+                sum[v][2 * s] = _mm256_fmadd_ps(w, b0, sum[v][2 * s]);
+                sum[v][2 * s + 1] = _mm256_fmadd_ps(w, b1, sum[v][2 * s + 1]);
             }
         }
     }
-    for (int a = 0; a < n_q; a++) {
-        _mm_storeu_ps(scores[a] + j, sum4(sum[a][0], sum[a][1], sum[a][2], sum[a][3]));
-    }
-}
-
-// The scores of n_q vectors against the first n keys; up to the next multiple of 8 they are computed and masked.
-static void score_keys(const float *q, int n_q, const void *keys, int n, int d, enum rows rows,
-                       float (*scores)[SL_PAGE_SLOTS]) {
-    size_t padded = ((size_t)n + 7) / 8 * 8;
-    for (size_t j = 0; j < padded; j += 4) {
-        if (n_q > 1) {
-            rows == ROWS_F16 ? dot4(q, 2, keys, j, d, ROWS_F16, scores) : dot4(q, 2, keys, j, d, ROWS_F32, scores);
-        } else {
-            rows == ROWS_F16 ? dot4(q, 1, keys, j, d, ROWS_F16, scores) : dot4(q, 1, keys, j, d, ROWS_F32, scores);
+    SL_UNROLL
+    for (int v = 0; v < n_rows; v++) {
+        SL_UNROLL
+        for (int x = 0; x < 2 * n_strips; x++) {
+            _mm256_store_ps(c + (size_t)v * p->c_stride + 8 * x, sum[v][x]);
         }
     }
 }
 
-// The lanes of scores j .. j+8 that are below n; minus infinity above it.
-static inline __m256 masked(const float *scores, int j, int n) {
-    __m256i lane = _mm256_add_epi32(_mm256_set1_epi32(j), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-    __m256 below = _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(n), lane));
-    return _mm256_blendv_ps(_mm256_set1_ps(-INFINITY), _mm256_loadu_ps(scores + j), below);
+// Few rows take several strips at a time: a lone chain would wait for itself.
+static void multiply_rows(const struct product *p, int row, int n_rows, int n_strips, size_t begin, size_t end) {
+    const float *a = p->a + (size_t)row * p->a_stride, *b = p->b;
+    const float *factor = p->factor == NULL ? NULL : p->factor + row;
+    float *c = p->c + (size_t)row * p->c_stride;
+    int wide = n_rows == 1 ? 4 : n_rows == 2 ? 2 : 1;
+    for (int s = 0; s < n_strips;) {
+        int n = s + wide <= n_strips ? wide : 1;
+        switch (n_rows * 8 + n) { // every case is a kernel of its own
+        case 1 * 8 + 4:
+            chain(p, a, b, c, factor, begin, end, 1, 4);
+            break;
+        case 1 * 8 + 1:
+            chain(p, a, b, c, factor, begin, end, 1, 1);
+            break;
+        case 2 * 8 + 2:
+            chain(p, a, b, c, factor, begin, end, 2, 2);
+            break;
+        case 2 * 8 + 1:
+            chain(p, a, b, c, factor, begin, end, 2, 1);
+            break;
+        case 3 * 8 + 1:
+            chain(p, a, b, c, factor, begin, end, 3, 1);
+            break;
+        case 4 * 8 + 1:
+            chain(p, a, b, c, factor, begin, end, 4, 1);
+            break;
+        case 5 * 8 + 1:
+            chain(p, a, b, c, factor, begin, end, 5, 1);
+            break;
+        default:
+            chain(p, a, b, c, factor, begin, end, 6, 1);
+            break;
+        }
+        s += n;
+        b += (size_t)n * p->strip_rows * SL_STRIP;
+        c += n * SL_STRIP;
+    }
+}
+
+// All rows from row_begin on. Strip by strip, so that one stays in the first-level cache while the rows go by.
+static void multiply(const struct product *p, int row_begin, int row_end, int n_strips, size_t begin, size_t end) {
+    if (row_end - row_begin <= ROWS) {
+        multiply_rows(p, row_begin, row_end - row_begin, n_strips, begin, end);
+        return;
+    }
+    for (int s = 0; s < n_strips; s++) {
+        struct product one = *p;
+        one.b += (size_t)s * p->strip_rows * SL_STRIP;
+        one.c += s * SL_STRIP;
+        for (int v = row_begin; v < row_end; v += ROWS) {
+            multiply_rows(&one, v, v + ROWS < row_end ? ROWS : row_end - v, 1, begin, end);
+        }
+    }
+}
+
+// --- softmax ---------------------------------------------------------------------------------------------------------
+
+// exp of what is at most a little above 0, as sl_avx2_exp() does it but for the guards above; NaN stays.
+static inline __m256 exp_weight(__m256 x) {
+    const __m256 shift = _mm256_set1_ps(12582912.0f); // 1.5 * 2^23: to add it rounds to an integer, in the low bits
+    __m256 t = _mm256_fmadd_ps(x, _mm256_set1_ps(1.44269504f), shift), n = _mm256_sub_ps(t, shift);
+    __m256 f = _mm256_fnmadd_ps(n, _mm256_set1_ps(0.693359375f), x);
+    f = _mm256_fnmadd_ps(n, _mm256_set1_ps(-2.12194440e-4f), f);
+    __m256 p = _mm256_set1_ps(1.0f / 720.0f);
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0f / 120.0f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0f / 24.0f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0f / 6.0f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(0.5f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0f));
+    __m256i exponent = _mm256_slli_epi32(_mm256_castps_si256(t), 23);
+    __m256 power = _mm256_castsi256_ps(_mm256_add_epi32(exponent, _mm256_set1_epi32(127 << 23)));
+    return _mm256_andnot_ps(_mm256_cmp_ps(x, _mm256_set1_ps(-86.98f), _CMP_LT_OQ), _mm256_mul_ps(p, power));
+}
+
+// Minus infinity for the scores that are not below n.
+static void mask(float *scores, int n) {
+    for (int j = n; j < SL_PAGE_SLOTS; j++) {
+        scores[j] = -INFINITY;
+    }
 }
 
 struct softmax {
@@ -78,55 +157,24 @@ struct softmax {
 };
 
 // Scores become weights exp(s - max'); returns c, by which what was summed before must be scaled.
-static float softmax_add(struct softmax *s, float *scores, int n) {
+static float softmax_add(struct softmax *s, float *scores) {
     __m256 most = _mm256_set1_ps(s->max);
-    for (int j = 0; j < n; j += 8) {
-        most = _mm256_max_ps(most, masked(scores, j, n));
+    SL_UNROLL
+    for (int j = 0; j < SL_PAGE_SLOTS; j += 8) {
+        most = _mm256_max_ps(most, _mm256_load_ps(scores + j));
     }
     float max = sl_avx2_max(most);
     __m256 sum = _mm256_setzero_ps(), shift = _mm256_set1_ps(max);
-    for (int j = 0; j < n; j += 8) {
-        __m256 p = sl_avx2_exp(_mm256_sub_ps(masked(scores, j, n), shift));
-        _mm256_storeu_ps(scores + j, p);
+    SL_UNROLL
+    for (int j = 0; j < SL_PAGE_SLOTS; j += 8) {
+        __m256 p = exp_weight(_mm256_sub_ps(_mm256_load_ps(scores + j), shift));
+        _mm256_store_ps(scores + j, p);
         sum = _mm256_add_ps(sum, p);
     }
-    float c = _mm256_cvtss_f32(sl_avx2_exp(_mm256_set1_ps(s->max - max)));
+    float c = s->max == max ? 1.0f : _mm256_cvtss_f32(exp_weight(_mm256_set1_ps(s->max - max)));
     s->max = max;
     s->sum = s->sum * c + sl_avx2_sum(sum);
     return c;
-}
-
-// out[i .. i + 8 n_v) = out c + sum_j p_j V_j[i ..]
-static inline __attribute__((always_inline)) void add_values(float *out, float c, const float *p, const void *values,
-                                                             int n, size_t i, int d, int n_v, enum rows rows) {
-    __m256 sum[8];
-    SL_UNROLL
-    for (int b = 0; b < n_v; b++) {
-        sum[b] = _mm256_mul_ps(_mm256_loadu_ps(out + i + 8 * b), _mm256_set1_ps(c));
-    }
-    for (int j = 0; j < n; j++) {
-        __m256 w = _mm256_broadcast_ss(p + j);
-        SL_UNROLL
-        for (int b = 0; b < n_v; b++) {
-            sum[b] = _mm256_fmadd_ps(w, load8(values, (size_t)j * (size_t)d + i + 8 * (size_t)b, rows), sum[b]);
-        }
-    }
-    SL_UNROLL
-    for (int b = 0; b < n_v; b++) {
-        _mm256_storeu_ps(out + i + 8 * b, sum[b]);
-    }
-}
-
-static void weigh_values(float *out, float c, const float *p, const void *values, int n, int d, enum rows rows) {
-    size_t i = 0;
-    for (; i + 64 <= (size_t)d; i += 64) {
-        rows == ROWS_F16 ? add_values(out, c, p, values, n, i, d, 8, ROWS_F16)
-                         : add_values(out, c, p, values, n, i, d, 8, ROWS_F32);
-    }
-    for (; i < (size_t)d; i += 8) {
-        rows == ROWS_F16 ? add_values(out, c, p, values, n, i, d, 1, ROWS_F16)
-                         : add_values(out, c, p, values, n, i, d, 1, ROWS_F32);
-    }
 }
 
 // --- a call ----------------------------------------------------------------------------------------------------------
@@ -148,15 +196,31 @@ static float *lse_of(const struct call *call, int head, int64_t vector) {
     return call->args.lse + (size_t)(head * call->group + g) * (size_t)call->args.m + (size_t)row;
 }
 
-// Query vectors [begin, begin + n) of a KV head, scaled and rotated, to q[n][d].
-static void load_queries(const struct call *call, int head, int64_t begin, int n, struct sl_avx2_page_angles *of_page,
-                         float *q) {
+// How many slots of the page the vector sees.
+static int visible(const struct call *call, int head, int64_t vector, uint32_t page) {
+    return sl_attend_visible(&call->args, &call->args.kv[head], (int)(vector / call->group), page);
+}
+
+// What one task works in.
+struct scratch {
+    _Alignas(64) float q[BLOCK * SL_MAX_HEAD_DIM]; // [n_vectors][d]
+    float k[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];      // K^T tile
+    float v[SL_PAGE_SLOTS * MAX_WIDE];             // V tile
+    float scores[BLOCK * SL_PAGE_SLOTS];           // [n_vectors][SL_PAGE_SLOTS], then the weights
+    float out[BLOCK * MAX_WIDE];                   // [n_vectors][d in whole strips]
+    float factors[BLOCK];                          // c of softmax_add()
+    struct sl_avx2_page_angles of_page;
+};
+
+// Query vectors [begin, begin + n) of a KV head, scaled and rotated.
+static void load_queries(const struct call *call, int head, int64_t begin, int n, struct scratch *s) {
     int d = call->args.head_dim;
+    float *q = s->q;
     for (int v = 0; v < n; v++, q += d) {
         const float *from = call->args.q + query_offset(call, head, begin + v);
         if (call->angles != NULL) {
             int64_t slot = (int64_t)call->args.kv[head].n_slots - call->args.m + (begin + v) / call->group;
-            sl_avx2_rotate_slot(call->angles, of_page, slot, from, q);
+            sl_avx2_rotate_query(call->angles, &s->of_page, slot, from, q);
             from = q;
         }
         for (int i = 0; i < d; i += 8) {
@@ -165,95 +229,79 @@ static void load_queries(const struct call *call, int head, int64_t begin, int n
     }
 }
 
-static const float *load_keys(const struct call *call, int head, uint32_t page, int n,
-                              struct sl_avx2_page_angles *of_page, float *tile) {
+static void load_keys(const struct call *call, int head, uint32_t page, struct scratch *s) {
     const struct sl_kv *kv = &call->args.kv[head];
-    int d = call->args.head_dim;
-    const float *keys = sl_avx2_load_k(sl_kv_page_layout(kv, page), kv->pages[page], n, tile);
-    if (call->angles == NULL) {
-        return keys;
+    sl_avx2_fill_keys(sl_kv_page_layout(kv, page), kv->pages[page], s->k);
+    if (call->angles != NULL) {
+        sl_avx2_rotate_keys(call->angles, &s->of_page, page, s->k);
     }
-    for (int j = 0; j < n; j++) {
-        sl_avx2_rotate_slot(call->angles, of_page, (int64_t)page * SL_PAGE_SLOTS + j, keys + j * d, tile + j * d);
-    }
-    return tile;
 }
 
-struct scratch {
-    _Alignas(64) float q[BLOCK * SL_MAX_HEAD_DIM];
-    _Alignas(64) float k[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];
-    _Alignas(64) float v[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];
-    _Alignas(64) float scores[2][SL_PAGE_SLOTS];
-    struct sl_avx2_page_angles of_page;
-};
-
-// The pages' rows as the kernels read them.
-struct tiles {
-    const void *k, *v;
-    enum rows k_rows, v_rows;
-};
-
-static struct tiles load_page(const struct call *call, int head, uint32_t page, int n, bool direct, struct scratch *s) {
-    const struct sl_kv *kv = &call->args.kv[head];
-    const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
-    const char *at = kv->pages[page];
-    direct = direct && layout->format == SL_KV_F16;
-    int padded = (n + 7) / 8 * 8; // what score_keys() reads
-    struct tiles t = {at + layout->k, at + layout->v, ROWS_F16, ROWS_F16};
-    if (!direct || call->angles != NULL) {
-        t.k = load_keys(call, head, page, padded, &s->of_page, s->k);
-        t.k_rows = ROWS_F32;
-    }
-    if (!direct) {
-        t.v = sl_avx2_load_v(layout, at, n, s->v);
-        t.v_rows = ROWS_F32;
-    }
-    return t;
+// scores[v] = q[v] K^T for the vectors [v_begin, v_end) and the first n slots, in whole strips
+static void score(struct scratch *s, int d, int v_begin, int v_end, int n) {
+    const struct product qk = {s->q, (size_t)d, s->k, (size_t)d, s->scores, SL_PAGE_SLOTS, NULL};
+    multiply(&qk, v_begin, v_end, (n + SL_STRIP - 1) / SL_STRIP, 0, (size_t)d);
 }
 
 // --- attend ----------------------------------------------------------------------------------------------------------
 
-// Task: query vectors [begin, begin + n_vectors) of one KV head. `out` of the call is where the sums grow.
+// One page for the vectors of a task.
+static void attend_page(const struct call *call, int head, int64_t begin, int n_vectors, uint32_t page, int n_page,
+                        struct softmax *states, struct scratch *s) {
+    const struct sl_kv *kv = &call->args.kv[head];
+    int d = call->args.head_dim, n_strips = sl_avx2_n_strips(d), first = 0;
+    while (visible(call, head, begin + first, page) == 0) {
+        first++; // rows before this page
+    }
+    load_keys(call, head, page, s);
+    sl_avx2_fill_values(sl_kv_page_layout(kv, page), kv->pages[page], n_page, s->v);
+    score(s, d, first, n_vectors, n_page);
+    for (int v = first; v < n_vectors; v++) {
+        mask(s->scores + (size_t)v * SL_PAGE_SLOTS, visible(call, head, begin + v, page));
+        s->factors[v] = softmax_add(&states[v], s->scores + (size_t)v * SL_PAGE_SLOTS);
+    }
+    // The slots that all vectors see together, then each vector's own: beyond what it sees there may be no number.
+    const struct product pv = {s->scores, SL_PAGE_SLOTS, s->v, SL_PAGE_SLOTS, s->out, (size_t)n_strips * SL_STRIP,
+                               s->factors};
+    int n_all = visible(call, head, begin + first, page);
+    multiply(&pv, first, n_vectors, n_strips, 0, (size_t)n_all);
+    for (int v = first; v < n_vectors; v++) {
+        int n = visible(call, head, begin + v, page);
+        s->factors[v] = 1.0f;
+        if (n > n_all) {
+            multiply(&pv, v, v + 1, n_strips, (size_t)n_all, (size_t)n);
+        }
+    }
+}
+
+// Task: query vectors [begin, begin + n_vectors) of one KV head.
 static void attend_block(const struct call *call, int head, int64_t begin, int n_vectors) {
     const struct sl_attend *args = &call->args;
-    const struct sl_kv *kv = &args->kv[head];
     int d = args->head_dim;
+    size_t wide = (size_t)sl_avx2_n_strips(d) * SL_STRIP;
     struct scratch s;
-    struct softmax state[BLOCK];
+    struct softmax states[BLOCK];
     s.of_page.page = -1;
-    load_queries(call, head, begin, n_vectors, &s.of_page, s.q);
+    load_queries(call, head, begin, n_vectors, &s);
+    memset(s.out, 0, (size_t)n_vectors * wide * sizeof *s.out);
     for (int v = 0; v < n_vectors; v++) {
-        state[v] = (struct softmax){-INFINITY, 0.0f};
-        memset(args->out + query_offset(call, head, begin + v), 0, (size_t)d * sizeof *args->out);
+        states[v] = (struct softmax){-INFINITY, 0.0f};
     }
-    int last_row = (int)((begin + n_vectors - 1) / call->group);
-    for (uint32_t page = 0; page < sl_pages_for(kv->n_slots); page++) {
-        int n_page = sl_attend_visible(args, kv, last_row, page); // the last row sees the most
+    for (uint32_t page = 0; page < sl_pages_for(args->kv[head].n_slots); page++) {
+        int n_page = visible(call, head, begin + n_vectors - 1, page); // the last vector sees the most
         if (n_page == 0) {
             break;
         }
-        struct tiles t = load_page(call, head, page, n_page, n_vectors <= DIRECT_MAX, &s);
-        for (int v = 0; v < n_vectors; v += 2) {
-            int n_q = v + 1 < n_vectors ? 2 : 1;
-            int n_last = sl_attend_visible(args, kv, (int)((begin + v + n_q - 1) / call->group), page);
-            score_keys(s.q + (size_t)v * (size_t)d, n_q, t.k, n_last, d, t.k_rows, s.scores);
-            for (int a = 0; a < n_q; a++) {
-                int n = sl_attend_visible(args, kv, (int)((begin + v + a) / call->group), page);
-                if (n > 0) {
-                    float c = softmax_add(&state[v + a], s.scores[a], n);
-                    weigh_values(args->out + query_offset(call, head, begin + v + a), c, s.scores[a], t.v, n, d,
-                                 t.v_rows);
-                }
-            }
-        }
+        attend_page(call, head, begin, n_vectors, page, n_page, states, &s);
     }
     for (int v = 0; v < n_vectors; v++) {
         float *out = args->out + query_offset(call, head, begin + v);
         for (int i = 0; i < d; i += 8) {
-            _mm256_storeu_ps(out + i, _mm256_div_ps(_mm256_loadu_ps(out + i), _mm256_set1_ps(state[v].sum)));
+            __m256 sum = _mm256_load_ps(s.out + (size_t)v * wide + i);
+            _mm256_storeu_ps(out + i, _mm256_div_ps(sum, _mm256_set1_ps(states[v].sum)));
         }
         if (args->lse != NULL) {
-            *lse_of(call, head, begin + v) = state[v].max + logf(state[v].sum);
+            *lse_of(call, head, begin + v) = states[v].max + logf(states[v].sum);
         }
     }
 }
@@ -270,46 +318,69 @@ static void attend_tasks(void *arg, int64_t begin, int64_t end, int member) {
 
 // --- column sums -----------------------------------------------------------------------------------------------------
 
-// Task: one page of one KV head, all query vectors in order.
-static void column_sums_page(const struct call *call, int head, uint32_t page) {
+// sums[j] += exp(s[v][j] - lse[v]) over the vectors of a block, in order, that see slot j of the page
+static void add_columns(const struct call *call, int head, int64_t begin, int n_vectors, uint32_t page,
+                        struct scratch *s, float *sums) {
+    int n_page = visible(call, head, begin + n_vectors - 1, page), first = 0;
+    if (n_page == 0) {
+        return;
+    }
+    while (visible(call, head, begin + first, page) == 0) {
+        first++;
+    }
+    load_keys(call, head, page, s);
+    score(s, call->args.head_dim, first, n_vectors, n_page);
+    __m256 sum[SL_PAGE_SLOTS / 8];
+    SL_UNROLL
+    for (int j = 0; j < SL_PAGE_SLOTS / 8; j++) {
+        sum[j] = _mm256_load_ps(sums + 8 * j);
+    }
+    for (int v = first; v < n_vectors; v++) {
+        float *scores = s->scores + (size_t)v * SL_PAGE_SLOTS;
+        mask(scores, visible(call, head, begin + v, page));
+        __m256 lse = _mm256_set1_ps(*lse_of(call, head, begin + v));
+        SL_UNROLL
+        for (int j = 0; j < SL_PAGE_SLOTS / 8; j++) {
+            sum[j] = _mm256_add_ps(sum[j], exp_weight(_mm256_sub_ps(_mm256_load_ps(scores + 8 * j), lse)));
+        }
+    }
+    SL_UNROLL
+    for (int j = 0; j < SL_PAGE_SLOTS / 8; j++) {
+        _mm256_store_ps(sums + 8 * j, sum[j]);
+    }
+}
+
+// Task: a run of pages of one KV head, all query vectors in order; a block of them is loaded once for the run.
+static void column_sums_run(const struct call *call, int head, uint32_t page_begin) {
     const struct sl_attend *args = &call->args;
     const struct sl_kv *kv = &args->kv[head];
-    const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
-    if (page >= sl_pages_for(kv->n_slots) || layout->n_states == 0) {
-        return; // the heads differ in length; packed pages may have dropped their score
-    }
-    int d = args->head_dim, n_page = sl_attend_visible(args, kv, args->m - 1, page);
+    uint32_t n_pages = sl_pages_for(kv->n_slots);
+    uint32_t page_end = page_begin + RUN < n_pages ? page_begin + RUN : n_pages;
+    _Alignas(32) float sums[RUN][SL_PAGE_SLOTS] = {{0}};
     struct scratch s;
     s.of_page.page = -1;
-    struct tiles t = load_page(call, head, page, n_page, false, &s);
-    _Alignas(32) float sums[SL_PAGE_SLOTS] = {0};
     for (int64_t begin = 0; begin < call->n_vectors; begin += BLOCK) {
         int n_vectors = call->n_vectors - begin < BLOCK ? (int)(call->n_vectors - begin) : BLOCK;
-        if (sl_attend_visible(args, kv, (int)((begin + n_vectors - 1) / call->group), page) == 0) {
-            continue;
-        }
-        load_queries(call, head, begin, n_vectors, &s.of_page, s.q);
-        for (int v = 0; v < n_vectors; v++) {
-            int n = sl_attend_visible(args, kv, (int)((begin + v) / call->group), page);
-            score_keys(s.q + (size_t)v * (size_t)d, 1, t.k, n, d, t.k_rows, s.scores);
-            __m256 lse = _mm256_set1_ps(*lse_of(call, head, begin + v));
-            for (int j = 0; j < n; j += 8) {
-                __m256 p = sl_avx2_exp(_mm256_sub_ps(masked(s.scores[0], j, n), lse));
-                _mm256_store_ps(sums + j, _mm256_add_ps(_mm256_load_ps(sums + j), p));
+        load_queries(call, head, begin, n_vectors, &s);
+        for (uint32_t page = page_begin; page < page_end; page++) {
+            if (sl_kv_page_layout(kv, page)->n_states > 0) { // packed pages may have dropped their score
+                add_columns(call, head, begin, n_vectors, page, &s, sums[page - page_begin]);
             }
         }
     }
-    float *state = sl_page_state(layout, kv->pages[page], SL_STATE_ACC);
-    for (int j = 0; j < n_page; j++) {
-        state[j] += sums[j] / (float)call->group;
+    for (uint32_t page = page_begin; page < page_end; page++) {
+        const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
+        for (int j = 0; layout->n_states > 0 && j < sl_attend_visible(args, kv, args->m - 1, page); j++) {
+            sl_page_state(layout, kv->pages[page], SL_STATE_ACC)[j] += sums[page - page_begin][j] / (float)call->group;
+        }
     }
 }
 
 static void column_sums_tasks(void *arg, int64_t begin, int64_t end, int member) {
     (void)member;
     const struct call *call = arg;
-    for (int64_t task = begin; task < end; task++) {
-        column_sums_page(call, (int)(task % call->args.n_kv_heads), (uint32_t)(task / call->args.n_kv_heads));
+    for (int64_t task = begin; task < end; task++) { // the heads differ in length: a run may be beyond one's end
+        column_sums_run(call, (int)(task % call->args.n_kv_heads), (uint32_t)(task / call->args.n_kv_heads) * RUN);
     }
 }
 
@@ -339,7 +410,7 @@ static void column_sums(struct sl_team *team, const struct sl_attend *args) {
         uint32_t n = sl_pages_for(args->kv[h].n_slots);
         n_pages = n > n_pages ? n : n_pages;
     }
-    run(team, args, &angles, column_sums_tasks, (int64_t)n_pages * args->n_kv_heads);
+    run(team, args, &angles, column_sums_tasks, (int64_t)((n_pages + RUN - 1) / RUN) * args->n_kv_heads);
 }
 
 void sl_avx2_kv_fill(struct sl_ops *ops) {

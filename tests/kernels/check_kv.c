@@ -509,37 +509,60 @@ static void test_gather_equals_a_copy(void **state) {
 
 // --- time ------------------------------------------------------------------------------------------------------------
 
+static int by_time(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+// One line: median and best of several runs, of attend or of column_sums.
+static void time_case(struct sl_team *team, const char *name, const struct attend_case *a, bool columns) {
+    enum { RUNS = 7 };
+    struct cache c;
+    struct sl_rope rope;
+    struct sl_attend args;
+    case_open(a, tier(name), &c, &rope, &args);
+    tier(name)->attend(team, &args);
+    int n_calls = a->m == 1 && strcmp(name, "reference") != 0 ? 20 : 1;
+    int64_t times[RUNS];
+    for (int i = 0; i < RUNS; i++) {
+        int64_t begin = sl_now_ns();
+        for (int call = 0; call < n_calls; call++) {
+            (columns ? tier(name)->column_sums : tier(name)->attend)(team, &args);
+        }
+        times[i] = (sl_now_ns() - begin) / n_calls;
+    }
+    qsort(times, RUNS, sizeof *times, by_time);
+    double n = (double)a->n_slots[0], median = (double)times[RUNS / 2], best = (double)times[0];
+    double flops = (columns ? 2.0 : 4.0) * a->m * (n - a->m / 2.0) * a->n_heads * a->d;
+    double bytes = n / 64 * (double)(a->n_packed[0] > 0 ? c.packed.v : c.work.v) * (columns ? 1 : 2) * a->n_kv_heads;
+    printf("%-10s %-12s %-5s n=%-6.0f d=%-4d m=%-4d median %9.3f ms %7.1f GFLOP/s %6.2f GB/s   best %9.3f ms %7.1f "
+           "GFLOP/s %6.2f GB/s\n",
+           name, columns ? "column_sums" : "attend", sl_kv_format_name(a->n_packed[0] > 0 ? a->packed : a->work), n,
+           a->d, a->m, median * 1e-6, flops / median, bytes / median, best * 1e-6, flops / best, bytes / best);
+    case_close(&c, &args);
+}
+
 static void time_attention(void) {
-    enum { N = 8192, HEADS = 8, KV_HEADS = 2 };
+    enum { MANY = 16384, SOME = 8192, FEW = 512 }; // MANY: 32 MiB of f16 pages at d = 64, 64 MiB at d = 128
+    static const enum sl_kv_format formats[] = {SL_KV_F32, SL_KV_F16, SL_KV_INT8, SL_KV_INT4, SL_KV_INT2};
     struct sl_team *team;
     assert_int_equal(sl_team_create(0, &team, NULL), SL_OK);
-    printf("attend and column_sums, n=%d, %d heads, %d KV heads, f16, team of %d\n", N, HEADS, KV_HEADS,
-           sl_team_size(team));
+    printf("16 heads, 4 KV heads, team of %d\n", sl_team_size(team));
     for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+        bool slow = strcmp(*name, "reference") == 0;
         for (int d = 64; d <= 128; d *= 2) {
-            for (int m = 1; m <= 512; m *= 512) {
-                struct attend_case a = {SL_KV_F16, SL_KV_F16, HEADS, KV_HEADS, d, m, false, {N, N}, {0, 0}};
-                struct cache c;
-                struct sl_rope rope;
-                struct sl_attend args;
-                case_open(&a, tier(*name), &c, &rope, &args);
-                double flops = 4.0 * m * (N - m / 2.0) * HEADS * d, bytes = 4.0 * N * KV_HEADS * d;
-                for (int which = 0; which < 2; which++) {
-                    void (*op)(struct sl_team *, const struct sl_attend *) =
-                        which == 0 ? tier(*name)->attend : tier(*name)->column_sums;
-                    int n_runs = strcmp(*name, "reference") == 0 ? 1 : m == 1 ? 200 : 3;
-                    op(team, &args);
-                    int64_t begin = sl_now_ns();
-                    for (int i = 0; i < n_runs; i++) {
-                        op(team, &args);
-                    }
-                    double s = (double)(sl_now_ns() - begin) * 1e-9 / n_runs;
-                    printf("%-10s %-12s d=%-4d m=%-4d %9.3f ms %8.1f GFLOP/s %7.2f GB/s\n", *name,
-                           which == 0 ? "attend" : "column_sums", d, m, s * 1e3, flops / (1 + which) / s * 1e-9,
-                           bytes / (1 + which) / s * 1e-9);
-                }
-                case_close(&c, &args);
+            for (size_t f = 0; f < sizeof formats / sizeof formats[0]; f++) {
+                bool packed = sl_kv_format_is_quantized(formats[f]);
+                uint32_t n = slow ? FEW : MANY, n_packed = packed ? n / 64 : 0;
+                struct attend_case a = {
+                    packed ? SL_KV_F16 : formats[f],         formats[f], 16, 4, d, 1, false, {n, n, n, n},
+                    {n_packed, n_packed, n_packed, n_packed}};
+                time_case(team, *name, &a, false);
             }
+            uint32_t n = slow ? FEW : SOME;
+            struct attend_case a = {SL_KV_F16, SL_KV_F16, 16, 4, d, slow ? 32 : 512, false, {n, n, n, n}, {0}};
+            time_case(team, *name, &a, false);
+            time_case(team, *name, &a, true);
         }
     }
     sl_team_destroy(&team);
