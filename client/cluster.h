@@ -52,7 +52,7 @@ struct sl_cluster_config {
         {"arena",                                                                                                        \
          'a',                                                                                                            \
          SL_OPTION_STRING,                                                                                               \
-         "256M",                                                                                                           \
+         "256M",                                                                                                         \
          "SIZE",                                                                                                         \
          "memory for KV of each worker",                                                                                 \
          offsetof(struct type, cluster.arena),                                                                           \

@@ -59,6 +59,8 @@ static bool take_inbox(struct stepper *stepper) {
         if (sl_cond_wait_until(&decode->wake, &decode->mutex, sl_deadline_in_ms(1000)) != SL_OK) {
             atomic_store(&decode->rate_tokens_per_s, 0);
         }
+        stepper->window_start_ns = sl_now_ns(); // idle time is no part of a rate
+        stepper->window_tokens = 0;
     }
     bool go_on = !decode->stopping;
     while (decode->inbox && stepper->n_active < MAX_ACTIVE) {
@@ -80,7 +82,20 @@ static enum sl_status reserve(struct sl_session *session, int n) {
     return status;
 }
 
-// Fill stepper->segments; sequences without rows in this step (too many of them) get their turn in a later one.
+// What the session has taken from the arena is no longer a promise: count it once.
+static void settle_promise(struct sl_decode *decode, struct sl_sequence *sequence) {
+    struct sl_session_stats stats;
+    sl_session_get_stats(sequence->session, &stats);
+    if (stats.resident_bytes > sequence->held_bytes) {
+        size_t grown = stats.resident_bytes - sequence->held_bytes;
+        size_t settled = grown < sequence->promised_bytes ? grown : sequence->promised_bytes;
+        sl_landings_return_promise(decode->node.landings, settled);
+        sequence->promised_bytes -= settled;
+        sequence->held_bytes = stats.resident_bytes;
+    }
+}
+
+// Fill stepper->segments: at least one row for every sequence, and what is left to those that have more to read.
 static int share_rows(struct stepper *stepper) {
     int n_segments = 0, rows_left = SL_DECODE_MAX_ROWS;
     for (int i = 0; i < stepper->n_active;) {
@@ -96,6 +111,7 @@ static int share_rows(struct stepper *stepper) {
             drop(stepper, i, SL_ERR_EXHAUSTED, "the arena of this decode worker is full; retry in 1000 ms");
             continue;
         }
+        settle_promise(stepper->decode, sequence);
         sequence->n_taken = n;
         stepper->segments[n_segments++] =
             (struct sl_segment){.session = sequence->session,
@@ -175,12 +191,7 @@ static void end_all(struct stepper *stepper, enum sl_status status, const char *
 
 void *sl_decode_engine_main(void *arg) {
     struct sl_decode *decode = arg;
-    struct stepper *stepper = calloc(1, sizeof *stepper);
-    if (!stepper) {
-        sl_log_error("decode", "no memory for the engine's thread: this worker cannot write");
-        return NULL;
-    }
-    stepper->decode = decode;
+    struct stepper here = {.decode = decode}, *stepper = &here; // some 20 KiB
     while (take_inbox(stepper)) {
         int n_segments = share_rows(stepper);
         if (n_segments == 0) {
@@ -198,6 +209,5 @@ void *sl_decode_engine_main(void *arg) {
         update_rate(stepper);
     }
     end_all(stepper, SL_ERR_PEER_LOST, "the decode worker is stopping");
-    free(stepper);
     return NULL;
 }

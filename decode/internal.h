@@ -33,6 +33,8 @@ struct sl_sequence {
     int n_pending;
     int n_taken; // of pending, by the step that is running
     float *logits;
+    size_t promised_bytes; // still promised to the session beyond what it holds
+    size_t held_bytes;     // by its pages, when last looked at
 
     atomic_bool cancelled;
     pthread_mutex_t mutex; // over what follows

@@ -87,10 +87,9 @@ static enum sl_status send_alive(struct sl_rpc_call *call) {
     return sl_rpc_call_send(call, &event.base);
 }
 
-// Open what has landed as a session; the body is freed here if it does not become the session's.
+// Open what has landed as a session, if it is what this job waits for.
 static enum sl_status open_capsule(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
-                                   const struct sl_landed *landed, struct sl_session **session_out,
-                                   struct sl_error *err) {
+                                   struct sl_landed *landed, struct sl_session **session_out, struct sl_error *err) {
     int64_t n_prompt = (int64_t)request->prompt->n_ids;
     struct sl_recipe recipe;
     struct sl_capsule_info info;
@@ -98,32 +97,28 @@ static enum sl_status open_capsule(struct sl_decode *decode, const Sluice__V1__D
     if (status == SL_OK) {
         status = sl_capsule_read_header(landed->header, landed->header_bytes, &info, err);
     }
-    if (status == SL_OK && (info.n_tokens >= n_prompt || info.body_bytes != landed->body_bytes)) {
-        status =
-            sl_fail(err, SL_ERR_PEER_CORRUPT,
-                    "capsule of %lld tokens and %zu bytes does not fit a prompt of %lld tokens and %zu landed bytes",
-                    (long long)info.n_tokens, info.body_bytes, (long long)n_prompt, landed->body_bytes);
-    }
-    if (status == SL_OK) {
-        struct sl_kv_geometry geometry = sl_model_geometry(sl_model_get_config(decode->node.model));
-        struct sl_capsule_id id = {.model_fingerprint = decode->node.model_fingerprint,
-                                   .recipe_fingerprint = sl_recipe_fingerprint(&recipe),
-                                   .prefix_hash = sl_prefix_hash(request->prompt->ids, info.n_tokens)};
-        int64_t max_slots = n_prompt + request->max_new_tokens; // enough whatever was evicted
-        status = sl_capsule_open(landed->header, landed->header_bytes, landed->body, landed->body_bytes,
-                                 decode->node.arena, &geometry, &id, max_slots, session_out, err);
+    if (status == SL_OK && info.n_tokens >= n_prompt) {
+        status = sl_fail(err, SL_ERR_PEER_CORRUPT, "a capsule of %lld tokens does not fit a prompt of %lld",
+                         (long long)info.n_tokens, (long long)n_prompt);
     }
     if (status != SL_OK) {
         sl_arena_free(decode->node.arena, landed->body);
+        free(landed->header);
+        return status;
     }
-    return status;
+    struct sl_kv_geometry geometry = sl_model_geometry(sl_model_get_config(decode->node.model));
+    struct sl_capsule_id id = {.model_fingerprint = decode->node.model_fingerprint,
+                               .recipe_fingerprint = sl_recipe_fingerprint(&recipe),
+                               .prefix_hash = sl_prefix_hash(request->prompt->ids, info.n_tokens)};
+    int64_t max_slots = n_prompt + request->max_new_tokens; // enough whatever was evicted
+    return sl_landed_open(decode->node.landings, landed, &geometry, &id, max_slots, session_out, err);
 }
 
 static enum sl_status empty_session(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                     struct sl_session **session_out, struct sl_error *err) {
     struct sl_recipe recipe;
     struct sl_plan plan;
-    enum sl_status status = sl_recipe_parse("full", &recipe, err); // nothing was read, so nothing is compressed
+    enum sl_status status = sl_recipe_parse(request->recipe, &recipe, err);
     if (status == SL_OK) {
         struct sl_kv_geometry geometry = sl_model_geometry(sl_model_get_config(decode->node.model));
         status = sl_plan_make(&recipe, &geometry, (int64_t)request->prompt->n_ids, &plan, err);
@@ -152,7 +147,6 @@ static enum sl_status receive(struct sl_decode *decode, const Sluice__V1__Decode
     } while (status == SL_AGAIN);
     if (status == SL_OK) {
         status = open_capsule(decode, request, &landed, session_out, err);
-        free(landed.header);
     }
     return status;
 }
@@ -214,7 +208,14 @@ static void relay(struct sl_sequence *sequence, struct sl_rpc_call *call) {
     }
 }
 
-static enum sl_status send_done(struct sl_rpc_call *call, const struct sl_sequence *sequence) {
+// What a job holds here is returned before its caller hears that it is done.
+static void give_back(struct sl_decode *decode, struct sl_sequence *sequence) {
+    sl_session_destroy(&sequence->session);
+    sl_landings_return_promise(decode->node.landings, sequence->promised_bytes);
+    sequence->promised_bytes = 0;
+}
+
+static enum sl_status send_done(struct sl_decode *decode, struct sl_sequence *sequence, struct sl_rpc_call *call) {
     static const Sluice__V1__Finished__Reason reasons[] = {
         [SL_STOP_TOKEN] = SLUICE__V1__FINISHED__REASON__STOP_TOKEN,
         [SL_STOP_STRING] = SLUICE__V1__FINISHED__REASON__STOP_STRING,
@@ -222,6 +223,7 @@ static enum sl_status send_done(struct sl_rpc_call *call, const struct sl_sequen
     };
     struct sl_session_stats stats;
     sl_session_get_stats(sequence->session, &stats);
+    give_back(decode, sequence);
     Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
     statistics.n_output_tokens = sl_writer_n_tokens(sequence->writer);
     statistics.decode_resident_bytes = (int64_t)stats.resident_bytes;
@@ -250,6 +252,9 @@ static enum sl_status set_pending(struct sl_sequence *sequence, const Sluice__V1
         memcpy(sequence->pending + n_prompt, request->resumed->ids, sizeof(int32_t) * n_resumed);
     }
     sequence->n_pending = (int)(n_prompt + n_resumed);
+    struct sl_session_stats stats;
+    sl_session_get_stats(sequence->session, &stats);
+    sequence->held_bytes = stats.resident_bytes;
     return SL_OK;
 }
 
@@ -269,7 +274,7 @@ static enum sl_status write_answer(struct sl_decode *decode, const Sluice__V1__D
     sl_rpc_call_on_cancel(call, NULL, NULL);
     status = sequence->status;
     if (status == SL_OK) {
-        status = send_done(call, sequence);
+        status = send_done(decode, sequence, call);
     } else {
         sl_fail(err, status, "%s", sequence->err.text);
     }
@@ -287,22 +292,20 @@ enum sl_status sl_decode_handle_run(void *service, struct sl_rpc_call *call, con
         return sl_fail(err, SL_ERR_EXHAUSTED, "decode: out of memory");
     }
     sequence->job_id = request->job_id;
-    size_t promised_bytes = 0;
     atomic_fetch_add(&decode->n_jobs, 1);
     enum sl_status status = check_request(decode, request, err);
     if (status == SL_OK) {
         status = create_writer(decode, request, &sequence->writer, err);
     }
     if (status == SL_OK) {
-        status = receive(decode, request, call, &sequence->session, &promised_bytes, err);
+        status = receive(decode, request, call, &sequence->session, &sequence->promised_bytes, err);
     }
     if (status == SL_OK) {
         status = write_answer(decode, request, sequence, call, err);
     }
     sl_log_info("decode", "job=%s status=%s tokens=%lld", request->job_id, sl_status_text(status),
                 sequence->writer ? (long long)sl_writer_n_tokens(sequence->writer) : 0LL);
-    sl_session_destroy(&sequence->session);
-    sl_landings_return_promise(decode->node.landings, promised_bytes);
+    give_back(decode, sequence);
     sl_landing_release(decode->node.landings, request->lease_id); // if it never got as far as taking it
     sl_writer_destroy(&sequence->writer);
     free(sequence->pending);

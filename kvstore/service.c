@@ -8,6 +8,7 @@
 #include "kvstore/internal.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 #include "service/lease_rpc.h"
+#include "service/send.h"
 
 // Above HIGH of the arena, evict down to LOW before anything new comes in.
 #define HIGH_PERCENT    90
@@ -26,6 +27,12 @@ static void make_room(struct sl_kvstore *kvstore, size_t wanted_bytes) {
            sl_shelf_evict_one(kvstore->shelf)) {
         sl_arena_get_stats(kvstore->node.arena, &stats);
     }
+}
+
+static bool lacks_room(struct sl_kvstore *kvstore, size_t bytes) {
+    struct sl_arena_stats stats;
+    sl_arena_get_stats(kvstore->node.arena, &stats);
+    return stats.largest_free_bytes < bytes;
 }
 
 enum sl_status sl_store_handle_reserve(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
@@ -48,9 +55,10 @@ enum sl_status sl_store_handle_reserve(void *service, struct sl_rpc_call *call, 
     make_room(kvstore, (size_t)request->capsule_bytes);
     struct sl_landing_ticket ticket;
     enum sl_status status;
-    do { // a landing needs one contiguous block: evict on until there is one
-        status = sl_landing_open(kvstore->node.landings, "store", (size_t)request->capsule_bytes, 0, &ticket, err);
-    } while (status == SL_ERR_EXHAUSTED && sl_shelf_evict_one(kvstore->shelf));
+    // A landing needs one contiguous block: evict on until there is one.
+    while (lacks_room(kvstore, (size_t)request->capsule_bytes) && sl_shelf_evict_one(kvstore->shelf)) {
+    }
+    status = sl_landing_open(kvstore->node.landings, "store", (size_t)request->capsule_bytes, 0, &ticket, err);
     if (status != SL_OK) {
         return status;
     }
@@ -101,8 +109,8 @@ enum sl_status sl_store_handle_lookup(void *service, struct sl_rpc_call *call, c
                                       struct sl_error *err) {
     struct sl_kvstore *kvstore = service;
     const Sluice__V1__LookupRequest *request = (const Sluice__V1__LookupRequest *)message;
-    if (request->n_prefixes > MAX_LOOKUP_KEYS) {
-        return sl_fail(err, SL_ERR_INVALID, "%zu prefixes; at most %d", request->n_prefixes, MAX_LOOKUP_KEYS);
+    if (request->n_prefixes < 1 || request->n_prefixes > MAX_LOOKUP_KEYS) {
+        return sl_fail(err, SL_ERR_INVALID, "%zu prefixes; 1 to %d are allowed", request->n_prefixes, MAX_LOOKUP_KEYS);
     }
     qsort(request->prefixes, request->n_prefixes, sizeof *request->prefixes, longest_first);
     struct sl_stored *stored = NULL;
@@ -139,24 +147,8 @@ enum sl_status sl_store_handle_lookup(void *service, struct sl_rpc_call *call, c
     return status;
 }
 
-static enum sl_status ship(struct sl_kvstore *kvstore, const struct sl_stored *stored, const Sluice__V1__Grant *grant,
-                           int64_t deadline_ns, struct sl_error *err) {
-    struct sl_ship *ship = NULL;
-    enum sl_status status =
-        sl_ship_open(kvstore->node.fabric, grant->ticket.data, grant->ticket.len, deadline_ns, &ship, err);
-    for (size_t at = 0; status == SL_OK && at < stored->body_bytes; at += PIECE_BYTES) {
-        size_t left = stored->body_bytes - at;
-        status = sl_ship_piece(ship, at, (char *)stored->body + at, left < PIECE_BYTES ? left : PIECE_BYTES);
-        if (status != SL_OK) {
-            sl_fail(err, status, "the destination does not take a capsule of %zu bytes: %s", stored->body_bytes,
-                    sl_status_text(status));
-        }
-    }
-    if (status == SL_OK) {
-        status = sl_ship_finish(ship, stored->header, stored->header_bytes, err);
-    }
-    sl_ship_close(&ship);
-    return status;
+static bool still_wanted(void *call) {
+    return !sl_rpc_call_cancelled(call);
 }
 
 enum sl_status sl_store_handle_fetch(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
@@ -172,7 +164,15 @@ enum sl_status sl_store_handle_fetch(void *service, struct sl_rpc_call *call, co
     }
     atomic_fetch_add(&kvstore->n_jobs, 1);
     int64_t limit = sl_deadline_in_ms(SHIP_MS), deadline = sl_rpc_call_deadline_ns(call);
-    enum sl_status status = ship(kvstore, stored, request->destination, deadline < limit ? deadline : limit, err);
+    struct sl_send send = {.destination = request->destination,
+                           .body = stored->body,
+                           .body_bytes = stored->body_bytes,
+                           .header = stored->header,
+                           .header_bytes = stored->header_bytes,
+                           .deadline_ns = deadline < limit ? deadline : limit,
+                           .go_on = still_wanted,
+                           .arg = call};
+    enum sl_status status = sl_send_capsule(kvstore->node.fabric, &send, err);
     Sluice__V1__FetchReply reply = SLUICE__V1__FETCH_REPLY__INIT;
     reply.bytes = (int64_t)(stored->body_bytes + stored->header_bytes);
     sl_kvstore_return(kvstore, request->lease_id);

@@ -60,6 +60,8 @@ static bool index_add(struct sl_shelf *shelf, const struct sl_capsule_key *key, 
         }
         node->key = *key;
         *at = node;
+    } else if (memcmp(&(*at)->stored->key, key, sizeof *key) == 0) {
+        return true; // somebody's whole: better than a part of ours
     }
     (*at)->n_tokens = n_tokens;
     (*at)->stored = stored;

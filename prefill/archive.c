@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Copies of capsules on their way to the kvstore, in the background, so that neither the engine nor the client waits.
- * A copy is one block of the arena; there are at most MAX_QUEUED of them. A store that is slow or gone costs the copy,
- * not the job.
+ * Copies of capsules on their way to the kvstore, in the background, so that neither the engine nor the client waits for a
+ * store. The copies are outside the arena: jobs were admitted to all of that. They are bounded by number and by bytes, and a
+ * store that is slow or gone costs the copy, not the job.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,8 +12,10 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "prefill/internal.h"
+#include "service/send.h"
 
 #define MAX_QUEUED   32
+#define MAX_SHARE    4 // a quarter of the arena's size
 #define MAX_PREFIXES 1024
 #define PUT_MS       15000
 #define CALL_MS      2000
@@ -24,6 +26,7 @@ struct sl_archive {
     struct sl_queue *queue;
     pthread_t thread;
     atomic_bool stopping;
+    _Atomic int64_t n_bytes; // queued or being sent
 };
 
 struct entry {
@@ -40,7 +43,8 @@ struct entry {
 };
 
 static void entry_free(struct sl_archive *archive, struct entry *entry) {
-    sl_arena_free(archive->prefill->node.arena, entry->body);
+    atomic_fetch_sub(&archive->n_bytes, (int64_t)entry->body_bytes);
+    free(entry->body);
     free(entry->header);
     free(entry->prefixes);
     free(entry);
@@ -72,7 +76,26 @@ static enum sl_status list_prefixes(struct entry *entry, const int32_t *tokens) 
     return SL_OK;
 }
 
-void sl_archive_put(struct sl_archive *archive, const struct sl_prefill_job *job, const struct sl_session *session) {
+// The session's pages and header into the entry.
+static enum sl_status copy_session(struct sl_archive *archive, struct entry *entry, const struct sl_session *session) {
+    entry->body_bytes = sl_capsule_body_bytes(session);
+    int64_t n_bytes = atomic_fetch_add(&archive->n_bytes, (int64_t)entry->body_bytes) + (int64_t)entry->body_bytes;
+    if (n_bytes > archive->prefill->node.config.arena_bytes / MAX_SHARE) {
+        return SL_AGAIN;
+    }
+    entry->body = malloc(entry->body_bytes);
+    enum sl_status status = entry->body ? SL_OK : SL_ERR_EXHAUSTED;
+    size_t offset = 0;
+    for (int layer = 0; status == SL_OK && layer < session->geometry.n_layers; layer++) {
+        status = sl_capsule_layer_pieces(session, layer, offset, PIECE_BYTES, copy_piece, entry->body);
+        offset += sl_capsule_layer_bytes(session, layer);
+    }
+    return status == SL_OK ? sl_capsule_write_header(session, &entry->id, &entry->header, &entry->header_bytes, NULL)
+                           : status;
+}
+
+void sl_archive_put(struct sl_archive *archive, const struct sl_prefill_job *job, const struct sl_session *session,
+                    bool boundary) {
     if (!job->store_address[0] || session->n_tokens == 0) {
         return;
     }
@@ -83,18 +106,9 @@ void sl_archive_put(struct sl_archive *archive, const struct sl_prefill_job *job
     snprintf(entry->store_address, sizeof entry->store_address, "%s", job->store_address);
     entry->id = job->capsule;
     entry->n_tokens = session->n_tokens;
-    entry->id.prefix_hash = sl_prefix_hash(job->tokens, session->n_tokens);
-    entry->body_bytes = sl_capsule_body_bytes(session);
-    entry->body = sl_arena_alloc(archive->prefill->node.arena, entry->body_bytes);
-    enum sl_status status = entry->body ? SL_OK : SL_ERR_EXHAUSTED;
-    size_t offset = 0;
-    for (int layer = 0; status == SL_OK && layer < session->geometry.n_layers; layer++) {
-        status = sl_capsule_layer_pieces(session, layer, offset, PIECE_BYTES, copy_piece, entry->body);
-        offset += sl_capsule_layer_bytes(session, layer);
-    }
-    if (status == SL_OK) {
-        status = sl_capsule_write_header(session, &entry->id, &entry->header, &entry->header_bytes, NULL);
-    }
+    uint64_t hash = sl_prefix_hash(job->tokens, session->n_tokens);
+    entry->id.prefix_hash = boundary ? sl_store_boundary_hash(&job->plan, hash) : hash;
+    enum sl_status status = copy_session(archive, entry, session);
     if (status == SL_OK && !sl_recipe_evicts(&job->plan.recipe)) {
         status = list_prefixes(entry, job->tokens);
     }
@@ -127,6 +141,27 @@ static enum sl_status reserve(struct sl_rpc_channel *channel, const struct entry
                         sl_deadline_in_ms(CALL_MS), NULL, (ProtobufCMessage **)grant_out, err);
 }
 
+// What keeps a put going: the worker is not stopping, and the store's lease is renewed in time.
+struct put_watch {
+    struct sl_archive *archive;
+    struct sl_rpc_channel *channel;
+    const Sluice__V1__Grant *grant;
+    int64_t renew_ns;
+};
+
+static bool keep_putting(void *arg) {
+    struct put_watch *watch = arg;
+    if (sl_now_ns() >= watch->renew_ns) {
+        Sluice__V1__RenewRequest request = SLUICE__V1__RENEW_REQUEST__INIT;
+        request.lease_id = watch->grant->lease_id;
+        // A renewal that fails is seen as the end of the ship.
+        sl_rpc_unary(watch->channel, "/sluice.v1.Store/Renew", &request.base, &sluice__v1__renew_reply__descriptor,
+                     sl_deadline_in_ms(CALL_MS), NULL, NULL, NULL);
+        watch->renew_ns = sl_deadline_in_ms(watch->grant->lease_ms / 3);
+    }
+    return !atomic_load(&watch->archive->stopping);
+}
+
 static enum sl_status put(struct sl_archive *archive, const struct entry *entry, struct sl_error *err) {
     struct sl_rpc_channel *channel;
     Sluice__V1__Grant *grant = NULL;
@@ -140,17 +175,16 @@ static enum sl_status put(struct sl_archive *archive, const struct entry *entry,
     if (status != SL_OK) {
         return status;
     }
-    struct sl_ship *ship = NULL;
-    status = sl_ship_open(archive->prefill->node.fabric, grant->ticket.data, grant->ticket.len,
-                          sl_deadline_in_ms(PUT_MS), &ship, err);
-    for (size_t at = 0; status == SL_OK && at < entry->body_bytes; at += PIECE_BYTES) {
-        size_t left = entry->body_bytes - at;
-        status = sl_ship_piece(ship, at, (char *)entry->body + at, left < PIECE_BYTES ? left : PIECE_BYTES);
-    }
-    if (status == SL_OK) {
-        status = sl_ship_finish(ship, entry->header, entry->header_bytes, err);
-    }
-    sl_ship_close(&ship);
+    struct put_watch watch = {archive, channel, grant, sl_deadline_in_ms(grant->lease_ms / 3)};
+    struct sl_send send = {.destination = grant,
+                           .body = entry->body,
+                           .body_bytes = entry->body_bytes,
+                           .header = entry->header,
+                           .header_bytes = entry->header_bytes,
+                           .deadline_ns = sl_deadline_in_ms(PUT_MS),
+                           .go_on = keep_putting,
+                           .arg = &watch};
+    status = sl_send_capsule(archive->prefill->node.fabric, &send, err);
     if (status != SL_OK) {
         sl_store_release(archive->prefill->store, entry->store_address, grant->lease_id);
     }

@@ -28,13 +28,13 @@ static enum sl_status layer_final(void *arg, struct sl_session *session, int lay
     return status;
 }
 
-static void report(struct sl_prefill_job *job, const struct sl_session *session) {
+static void report(struct sl_prefill_job *job, const struct sl_reader *reader, const struct sl_session *session) {
     struct sl_session_stats stats;
     sl_session_get_stats(session, &stats);
     pthread_mutex_lock(&job->mutex);
     job->n_done = session->n_tokens;
     job->resident_bytes = stats.resident_bytes;
-    job->peak_bytes = stats.resident_bytes > job->peak_bytes ? stats.resident_bytes : job->peak_bytes;
+    job->peak_bytes = sl_reader_peak_bytes(reader);
     pthread_cond_signal(&job->changed);
     pthread_mutex_unlock(&job->mutex);
 }
@@ -44,7 +44,7 @@ static void archive_boundary(struct sl_prefill_job *job, const struct sl_session
     int64_t next = session->n_tokens + job->plan.recipe.chunk_tokens;
     if (sl_recipe_evicts(&job->plan.recipe) && session->n_tokens > job->n_reused && next >= job->plan.n_prompt &&
         session->n_tokens < job->plan.n_prompt) {
-        sl_archive_put(job->prefill->archive, job, session);
+        sl_archive_put(job->prefill->archive, job, session, true);
     }
 }
 
@@ -62,7 +62,7 @@ static enum sl_status read_prompt(struct sl_prefill_job *job, struct sl_reader *
         int64_t before = session->n_tokens;
         status = sl_reader_step(reader, prefill->engine, layer_final, job, &done, err);
         if (status == SL_OK) {
-            report(job, session);
+            report(job, reader, session);
             atomic_fetch_add(&prefill->n_tokens, session->n_tokens - before);
             atomic_fetch_add(&prefill->n_steps, 1);
             double seconds = (double)(sl_now_ns() - began_ns) / SL_NS_PER_S;

@@ -46,6 +46,8 @@ struct sl_prefill_job {
     struct sl_ship *ship;
     size_t shipped_bytes; // handed to the ship: where the next layer goes
     int64_t n_reused;
+    bool shipped_by_store;
+    int64_t capsule_bytes; // as shipped, header included
 
     atomic_int n_refs;
     atomic_bool cancelled;
@@ -73,10 +75,12 @@ enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, co
 
 /*
  * archive.c: copies of capsules on their way to the kvstore, in the background.
- * put copies the session's pages and returns; without room in the arena the copy is left out (logged at debug).
+ * put copies the session's pages and returns. `boundary`: the session is between two chunks, not finished. When too much is
+ * queued already, the copy is left out (logged at debug).
  */
 enum sl_status sl_archive_create(struct sl_prefill *prefill, struct sl_archive **archive_out, struct sl_error *err);
 void sl_archive_destroy(struct sl_archive **archive); // what is still queued is dropped
-void sl_archive_put(struct sl_archive *archive, const struct sl_prefill_job *job, const struct sl_session *session);
+void sl_archive_put(struct sl_archive *archive, const struct sl_prefill_job *job, const struct sl_session *session,
+                    bool boundary);
 
 #endif

@@ -68,48 +68,6 @@ static enum sl_status prepare(struct sl_prefill *prefill, const Sluice__V1__Pref
     return SL_OK;
 }
 
-// ---- what a stored prefix saves -----------------------------------------------------------------------------------
-
-/*
- * Look for a stored prefix. The whole prompt: *shipped_out says that the store has shipped it straight to the
- * destination. A part of it: job->session holds it. Nothing, or a store that fails us: the prompt is read from its
- * beginning.
- */
-static enum sl_status reuse(struct sl_prefill_job *job, const Sluice__V1__PrefillRequest *request,
-                            struct sl_rpc_call *call, int64_t *shipped_bytes_out, struct sl_error *err) {
-    struct sl_store_client *store = job->prefill->store;
-    *shipped_bytes_out = 0;
-    if (!job->store_address[0]) {
-        return SL_OK;
-    }
-    struct sl_error why = {0};
-    struct sl_store_match match;
-    enum sl_status status =
-        sl_store_lookup(store, job->store_address, &job->plan, &job->capsule, job->tokens, call, &match, &why);
-    if (status == SL_ERR_NOT_FOUND) {
-        return SL_OK;
-    }
-    if (status == SL_OK) {
-        if (match.n_tokens == job->plan.n_prompt && match.capsule_tokens == match.n_tokens) {
-            // The destination's grant is used up by the attempt, so its failure is the job's.
-            status =
-                sl_store_fetch(store, job->store_address, &match, request->destination, call, shipped_bytes_out, err);
-            sl_store_release(store, job->store_address, match.lease_id);
-            job->n_reused = status == SL_OK ? match.n_tokens : 0;
-            return status;
-        }
-        status =
-            sl_store_resume(store, job->store_address, &match, &job->plan, &job->capsule, call, &job->session, &why);
-        sl_store_release(store, job->store_address, match.lease_id);
-    }
-    if (status == SL_OK) {
-        job->n_reused = match.n_tokens;
-    } else {
-        sl_log_warn("prefill", "job=%s reads everything: kvstore %s: %s", job->id, job->store_address, why.text);
-    }
-    return SL_OK;
-}
-
 // ---- progress -----------------------------------------------------------------------------------------------------
 
 static enum sl_status send_prefill_progress(struct sl_rpc_call *call, const struct sl_prefill_job *job, int64_t n_done,
@@ -134,6 +92,78 @@ static enum sl_status send_ship_progress(struct sl_rpc_call *call, int64_t sent,
     event.ship = &progress;
     return sl_rpc_call_send(call, &event.base);
 }
+
+// ---- what a stored prefix saves ------------------------------------------------------------------------------------
+
+struct reuse_watch {
+    struct sl_prefill_job *job;
+    struct sl_rpc_call *call;
+};
+
+static bool tell_alive(void *arg) {
+    struct reuse_watch *watch = arg;
+    return send_prefill_progress(watch->call, watch->job, 0, 0) == SL_OK && !atomic_load(&watch->job->cancelled);
+}
+
+/*
+ * The finished capsule of the whole prompt goes straight to the destination. A store that no longer has it has not touched the
+ * grant: the prompt is read. Any other failure has used the grant up: the job is tried again with a new one.
+ */
+static enum sl_status reuse_whole(struct sl_prefill_job *job, const struct sl_store_job *store,
+                                  const struct sl_store_match *match, const Sluice__V1__Grant *destination,
+                                  struct sl_error *err) {
+    struct sl_error why = {0};
+    enum sl_status status = sl_store_fetch(store, match, destination, &job->capsule_bytes, &why);
+    if (status == SL_OK) {
+        job->n_reused = match->n_tokens;
+        job->shipped_by_store = true;
+    } else if (status != SL_ERR_NOT_FOUND) {
+        return sl_fail(err, status == SL_ERR_CANCELLED ? status : SL_ERR_PEER_STALE,
+                       "kvstore %.80s could not ship to the decode worker: %.240s", store->address, why.text);
+    }
+    return SL_OK;
+}
+
+/*
+ * Look for a stored prefix. The whole prompt: the store ships it (job->shipped_by_store). A part of it: job->session holds it.
+ * Nothing, or a store that fails us: the prompt is read from its beginning.
+ */
+static enum sl_status reuse(struct sl_prefill_job *job, const Sluice__V1__PrefillRequest *request,
+                            struct sl_rpc_call *call, struct sl_error *err) {
+    if (!job->store_address[0]) {
+        return SL_OK;
+    }
+    struct reuse_watch watch = {job, call};
+    struct sl_store_job store = {.client = job->prefill->store,
+                                 .address = job->store_address,
+                                 .plan = &job->plan,
+                                 .id = &job->capsule,
+                                 .tokens = job->tokens,
+                                 .parent = call,
+                                 .alive = tell_alive,
+                                 .arg = &watch};
+    struct sl_error why = {0};
+    struct sl_store_match match;
+    enum sl_status status = sl_store_lookup(&store, &match, &why);
+    if (status == SL_OK) {
+        if (sl_store_match_is_whole(&store, &match)) {
+            status = reuse_whole(job, &store, &match, request->destination, err);
+            sl_store_release(store.client, store.address, match.lease_id);
+            return status;
+        }
+        if (sl_store_match_pays(&store, &match)) {
+            status = sl_store_resume(&store, &match, &job->session, &why);
+            job->n_reused = status == SL_OK ? match.n_tokens : 0;
+        }
+        sl_store_release(store.client, store.address, match.lease_id);
+    }
+    if (status != SL_OK && status != SL_ERR_NOT_FOUND) {
+        sl_log_warn("prefill", "job=%s reads everything: kvstore %s: %s", job->id, job->store_address, why.text);
+    }
+    return SL_OK;
+}
+
+// ---- reading and shipping ------------------------------------------------------------------------------------------
 
 static void on_cancel(void *arg) {
     struct sl_prefill_job *job = arg;
@@ -183,8 +213,7 @@ static void follow(struct sl_prefill_job *job, struct sl_rpc_call *call) {
 // ---- the end ------------------------------------------------------------------------------------------------------
 
 // All pieces are queued: wait for them, then send the header and wait for the receiver's word.
-static enum sl_status finish_ship(struct sl_prefill_job *job, struct sl_rpc_call *call, int64_t *capsule_bytes_out,
-                                  struct sl_error *err) {
+static enum sl_status finish_ship(struct sl_prefill_job *job, struct sl_rpc_call *call, struct sl_error *err) {
     uint8_t *header;
     size_t header_bytes;
     enum sl_status status = sl_capsule_write_header(job->session, &job->capsule, &header, &header_bytes, err);
@@ -212,17 +241,16 @@ static enum sl_status finish_ship(struct sl_prefill_job *job, struct sl_rpc_call
     free(header);
     if (status == SL_OK) {
         status = send_ship_progress(call, total, total);
-        *capsule_bytes_out = total + (int64_t)header_bytes;
+        job->capsule_bytes = total + (int64_t)header_bytes;
     }
     return status;
 }
 
-static enum sl_status send_done(struct sl_rpc_call *call, const struct sl_prefill_job *job, int64_t capsule_bytes,
-                                int64_t shipped_ns) {
+static enum sl_status send_done(struct sl_rpc_call *call, const struct sl_prefill_job *job, int64_t shipped_ns) {
     Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
     statistics.n_prompt_tokens = job->plan.n_prompt;
     statistics.n_reused_tokens = job->n_reused;
-    statistics.capsule_bytes = capsule_bytes;
+    statistics.capsule_bytes = job->capsule_bytes;
     statistics.prefill_ms = (double)(job->ended_ns - job->started_ns) / SL_NS_PER_MS;
     statistics.ship_ms = (double)(shipped_ns - job->ended_ns) / SL_NS_PER_MS;
     statistics.prefill_peak_bytes = (int64_t)job->peak_bytes;
@@ -268,14 +296,13 @@ static enum sl_status read_and_ship(struct sl_prefill_job *job, const Sluice__V1
     if (job->status != SL_OK) {
         return sl_fail(err, job->status, "%s", job->err.text);
     }
-    int64_t capsule_bytes = 0;
-    status = finish_ship(job, call, &capsule_bytes, err);
+    status = finish_ship(job, call, err);
     if (status != SL_OK) {
         return status;
     }
-    int64_t shipped_ns = sl_now_ns();
-    sl_archive_put(job->prefill->archive, job, job->session);
-    return send_done(call, job, capsule_bytes, shipped_ns);
+    status = send_done(call, job, sl_now_ns());
+    sl_archive_put(job->prefill->archive, job, job->session, false); // nobody waits for the copy
+    return status;
 }
 
 void sl_prefill_job_unref(struct sl_prefill_job *job) {
@@ -302,11 +329,11 @@ enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, co
     atomic_fetch_add(&prefill->n_jobs, 1);
     sl_rpc_call_on_cancel(call, on_cancel, job);
 
-    int64_t shipped_by_store;
-    status = reuse(job, request, call, &shipped_by_store, err);
-    if (status == SL_OK && shipped_by_store > 0) {
-        job->started_ns = job->ended_ns = sl_now_ns();
-        status = send_done(call, job, shipped_by_store, job->ended_ns);
+    int64_t began_ns = sl_now_ns();
+    status = reuse(job, request, call, err);
+    if (status == SL_OK && job->shipped_by_store) {
+        job->started_ns = job->ended_ns = began_ns;
+        status = send_done(call, job, sl_now_ns());
     } else if (status == SL_OK) {
         status = read_and_ship(job, request, call, err);
     }

@@ -8,11 +8,18 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/hash.h"
+#include "base/log.h"
 
-#define CALL_MS      2000
-#define FETCH_MS     30000
-#define MAX_CHANNELS 16
-#define MAX_KEYS     4096
+#define CALL_MS            2000
+#define FETCH_MS           4000 // and what the bytes take on a slow network:
+#define FETCH_BYTES_PER_MS 50000
+#define AVOID_MS           10000 // a store that has failed a fetch is not asked for so long
+#define RELEASE_MS         500
+#define TAKE_MS            500
+#define ALIVE_MS           250
+#define MAX_CHANNELS       64
+#define MAX_KEYS           4096
 
 struct sl_store_client {
     struct sl_node *node;
@@ -20,6 +27,7 @@ struct sl_store_client {
     struct {
         char address[128];
         struct sl_rpc_channel *channel;
+        int64_t avoid_until_ns; // it has failed a fetch
     } channels[MAX_CHANNELS];
     int n_channels;
 };
@@ -74,124 +82,218 @@ enum sl_status sl_store_client_channel(struct sl_store_client *client, const cha
     return status;
 }
 
-static enum sl_status call(struct sl_store_client *client, const char *address, const char *path,
-                           const ProtobufCMessage *request, const ProtobufCMessageDescriptor *reply_type,
-                           int64_t deadline_ms, struct sl_rpc_call *parent, ProtobufCMessage **reply_out,
-                           struct sl_error *err) {
-    struct sl_rpc_channel *channel;
-    enum sl_status status = sl_store_client_channel(client, address, &channel, err);
-    return status != SL_OK ? status
-                           : sl_rpc_unary(channel, path, request, reply_type, sl_deadline_in_ms(deadline_ms), parent,
-                                          reply_out, err);
+// With `failed`, avoid this store for a while from now on; without, whether it is being avoided.
+static bool avoided(struct sl_store_client *client, const char *address, bool failed) {
+    bool result = false;
+    pthread_mutex_lock(&client->mutex);
+    for (int i = 0; i < client->n_channels; i++) {
+        if (strcmp(client->channels[i].address, address) == 0) {
+            if (failed) {
+                client->channels[i].avoid_until_ns = sl_deadline_in_ms(AVOID_MS);
+            }
+            result = sl_now_ns() < client->channels[i].avoid_until_ns;
+        }
+    }
+    pthread_mutex_unlock(&client->mutex);
+    return result;
+}
+
+uint64_t sl_store_boundary_hash(const struct sl_plan *plan, uint64_t prefix_hash) {
+    const int64_t slots[2] = {plan->budget_slots, plan->recent_slots};
+    return sl_hash(slots, sizeof slots, prefix_hash);
 }
 
 /*
- * The keys to ask for, longest prefix first: the whole, then boundaries of `step` tokens from the highest down.
- * Fills keys[MAX_KEYS] and returns how many.
+ * A unary call, waited for in steps, so that the job's own caller hears from us meanwhile. landing_id, if not NULL, is a
+ * landing of this worker that must live as long as the call.
  */
-static size_t make_keys(const int32_t *tokens, int64_t n_tokens, int64_t step, Sluice__V1__PrefixKey *keys) {
+static enum sl_status call(const struct sl_store_job *job, const char *path, const ProtobufCMessage *request,
+                           const ProtobufCMessageDescriptor *reply_type, int64_t limit_ms, const char *landing_id,
+                           ProtobufCMessage **reply_out, struct sl_error *err) {
+    struct sl_rpc_channel *channel;
+    struct sl_rpc_stream *stream;
+    int64_t limit_ns = sl_deadline_in_ms(limit_ms), lease_ms;
+    enum sl_status status = sl_store_client_channel(job->client, job->address, &channel, err);
+    if (status == SL_OK) {
+        status = sl_rpc_stream_open(channel, path, request, reply_type, limit_ns, job->parent, &stream, err);
+    }
+    if (status != SL_OK) {
+        return status;
+    }
+    while ((status = sl_rpc_stream_next(stream, ALIVE_MS, reply_out, err)) == SL_AGAIN) {
+        if (!job->alive(job->arg)) {
+            status = sl_fail(err, SL_ERR_CANCELLED, "given up while waiting for kvstore %s", job->address);
+            break;
+        }
+        if (landing_id) {
+            sl_landing_renew(job->client->node->landings, landing_id, &lease_ms,
+                             NULL); // if it has ended, the call will too
+        }
+    }
+    if (status == SL_ERR_NOT_FOUND && err->status == SL_OK) {
+        status = sl_fail(err, SL_ERR_PEER_LOST, "kvstore %s ended %s without a reply", job->address, path);
+    }
+    sl_rpc_stream_close(&stream);
+    return status;
+}
+
+/*
+ * The keys to ask for, longest prefix first: the whole, then boundaries from the highest down. At most MAX_KEYS.
+ */
+static size_t make_keys(const struct sl_store_job *job, Sluice__V1__PrefixKey *keys) {
+    int64_t n_tokens = job->plan->n_prompt;
+    bool evicts = sl_recipe_evicts(&job->plan->recipe);
+    int64_t step = evicts ? job->plan->recipe.chunk_tokens : SL_PREFIX_BLOCK;
     int64_t n_blocks = n_tokens / SL_PREFIX_BLOCK;
     uint64_t *hashes = malloc(sizeof *hashes * (size_t)(n_blocks + 1));
     if (!hashes) {
         return 0;
     }
-    n_blocks = sl_prefix_keys(tokens, n_tokens, hashes, n_blocks);
+    sl_prefix_keys(job->tokens, n_tokens, hashes, n_blocks);
     size_t n = 0;
     keys[n] = (Sluice__V1__PrefixKey)SLUICE__V1__PREFIX_KEY__INIT;
-    keys[n].hash = sl_prefix_hash(tokens, n_tokens);
+    keys[n].hash = sl_prefix_hash(job->tokens, n_tokens);
     keys[n++].n_tokens = n_tokens;
     for (int64_t at = (n_tokens - 1) / step * step; at > 0 && n < MAX_KEYS; at -= step) {
+        uint64_t hash = hashes[at / SL_PREFIX_BLOCK - 1];
         keys[n] = (Sluice__V1__PrefixKey)SLUICE__V1__PREFIX_KEY__INIT;
-        keys[n].hash = hashes[at / SL_PREFIX_BLOCK - 1];
+        keys[n].hash = evicts ? sl_store_boundary_hash(job->plan, hash) : hash;
         keys[n++].n_tokens = at;
     }
     free(hashes);
     return n;
 }
 
-enum sl_status sl_store_lookup(struct sl_store_client *client, const char *address, const struct sl_plan *plan,
-                               const struct sl_capsule_id *id, const int32_t *tokens, struct sl_rpc_call *parent,
-                               struct sl_store_match *match_out, struct sl_error *err) {
+static enum sl_status read_match(const struct sl_store_job *job, const Sluice__V1__LookupReply *reply,
+                                 struct sl_store_match *match_out, struct sl_error *err) {
+    if (reply->n_tokens < 1 || reply->n_tokens > job->plan->n_prompt || reply->capsule_tokens < reply->n_tokens ||
+        reply->capsule_bytes < 1 || strlen(reply->lease_id) >= sizeof match_out->lease_id) {
+        return sl_fail(err, SL_ERR_PEER_CORRUPT, "kvstore %s: a match that cannot be", job->address);
+    }
+    match_out->n_tokens = reply->n_tokens;
+    match_out->capsule_tokens = reply->capsule_tokens;
+    match_out->capsule_bytes = (size_t)reply->capsule_bytes;
+    snprintf(match_out->lease_id, sizeof match_out->lease_id, "%s", reply->lease_id);
+    return SL_OK;
+}
+
+enum sl_status sl_store_lookup(const struct sl_store_job *job, struct sl_store_match *match_out, struct sl_error *err) {
+    if (avoided(job->client, job->address, false)) {
+        return sl_fail(err, SL_ERR_NOT_FOUND, "kvstore %s has failed lately and is not asked", job->address);
+    }
     Sluice__V1__PrefixKey *keys = malloc(sizeof *keys * MAX_KEYS);
     Sluice__V1__PrefixKey **pointers = malloc(sizeof *pointers * MAX_KEYS);
-    enum sl_status status = SL_OK;
-    ProtobufCMessage *message = NULL;
-    if (!keys || !pointers) {
-        status = sl_fail(err, SL_ERR_EXHAUSTED, "store lookup: out of memory");
-    } else {
-        int64_t step = sl_recipe_evicts(&plan->recipe) ? plan->recipe.chunk_tokens : SL_PREFIX_BLOCK;
-        Sluice__V1__LookupRequest request = SLUICE__V1__LOOKUP_REQUEST__INIT;
-        request.model_fingerprint = id->model_fingerprint;
-        request.recipe_fingerprint = id->recipe_fingerprint;
-        request.n_prefixes = make_keys(tokens, plan->n_prompt, step, keys);
-        for (size_t i = 0; i < request.n_prefixes; i++) {
+    size_t n_keys = keys && pointers ? make_keys(job, keys) : 0;
+    enum sl_status status = n_keys > 0 ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "store lookup: out of memory");
+    ProtobufCMessage *reply = NULL;
+    if (status == SL_OK) {
+        for (size_t i = 0; i < n_keys; i++) {
             pointers[i] = &keys[i];
         }
+        Sluice__V1__LookupRequest request = SLUICE__V1__LOOKUP_REQUEST__INIT;
+        request.model_fingerprint = job->id->model_fingerprint;
+        request.recipe_fingerprint = job->id->recipe_fingerprint;
+        request.n_prefixes = n_keys;
         request.prefixes = pointers;
-        status = call(client, address, "/sluice.v1.Store/Lookup", &request.base, &sluice__v1__lookup_reply__descriptor,
-                      CALL_MS, parent, &message, err);
+        status = call(job, "/sluice.v1.Store/Lookup", &request.base, &sluice__v1__lookup_reply__descriptor, CALL_MS,
+                      NULL, &reply, err);
     }
     if (status == SL_OK) {
-        const Sluice__V1__LookupReply *reply = (Sluice__V1__LookupReply *)message;
-        if (reply->n_tokens < 1 || reply->n_tokens > plan->n_prompt || reply->capsule_tokens < reply->n_tokens ||
-            reply->capsule_bytes < 1 || strlen(reply->lease_id) >= sizeof match_out->lease_id) {
-            status = sl_fail(err, SL_ERR_PEER_CORRUPT, "kvstore %s: a match that cannot be", address);
-        } else {
-            match_out->n_tokens = reply->n_tokens;
-            match_out->capsule_tokens = reply->capsule_tokens;
-            match_out->capsule_bytes = (size_t)reply->capsule_bytes;
-            snprintf(match_out->lease_id, sizeof match_out->lease_id, "%s", reply->lease_id);
-        }
-        protobuf_c_message_free_unpacked(message, NULL);
+        status = read_match(job, (Sluice__V1__LookupReply *)reply, match_out, err);
+        protobuf_c_message_free_unpacked(reply, NULL);
     }
     free(pointers);
     free(keys);
     return status;
 }
 
-enum sl_status sl_store_fetch(struct sl_store_client *client, const char *address, const struct sl_store_match *match,
-                              const Sluice__V1__Grant *destination, struct sl_rpc_call *parent, int64_t *bytes_out,
-                              struct sl_error *err) {
+bool sl_store_match_pays(const struct sl_store_job *job, const struct sl_store_match *match) {
+    if (sl_store_match_is_whole(job, match)) {
+        return true;
+    }
+    // At least a chunk is saved, and at least a quarter of what would be fetched is of use.
+    return match->n_tokens >= job->plan->recipe.chunk_tokens && match->n_tokens >= match->capsule_tokens / 4;
+}
+
+static enum sl_status fetch(const struct sl_store_job *job, const struct sl_store_match *match,
+                            const Sluice__V1__Grant *destination, const char *landing_id, int64_t *bytes_out,
+                            struct sl_error *err) {
     Sluice__V1__FetchRequest request = SLUICE__V1__FETCH_REQUEST__INIT;
     request.lease_id = (char *)match->lease_id;
     request.destination = (Sluice__V1__Grant *)destination;
-    ProtobufCMessage *message;
-    enum sl_status status = call(client, address, "/sluice.v1.Store/Fetch", &request.base,
-                                 &sluice__v1__fetch_reply__descriptor, FETCH_MS, parent, &message, err);
+    ProtobufCMessage *reply;
+    int64_t limit_ms = FETCH_MS + (int64_t)(match->capsule_bytes / FETCH_BYTES_PER_MS);
+    enum sl_status status = call(job, "/sluice.v1.Store/Fetch", &request.base, &sluice__v1__fetch_reply__descriptor,
+                                 limit_ms, landing_id, &reply, err);
     if (status == SL_OK) {
-        *bytes_out = ((Sluice__V1__FetchReply *)message)->bytes;
-        protobuf_c_message_free_unpacked(message, NULL);
+        *bytes_out = ((Sluice__V1__FetchReply *)reply)->bytes;
+        protobuf_c_message_free_unpacked(reply, NULL);
+    } else if (status != SL_ERR_NOT_FOUND && status != SL_ERR_CANCELLED) {
+        avoided(job->client, job->address, true);
     }
     return status;
+}
+
+enum sl_status sl_store_fetch(const struct sl_store_job *job, const struct sl_store_match *match,
+                              const Sluice__V1__Grant *destination, int64_t *bytes_out, struct sl_error *err) {
+    return fetch(job, match, destination, NULL, bytes_out, err);
 }
 
 void sl_store_release(struct sl_store_client *client, const char *address, const char *lease_id) {
     Sluice__V1__ReleaseRequest request = SLUICE__V1__RELEASE_REQUEST__INIT;
     request.lease_id = (char *)lease_id;
-    // Best effort by design: a release that is lost is made up for by the lease's end.
-    call(client, address, "/sluice.v1.Store/Release", &request.base, &sluice__v1__release_reply__descriptor, CALL_MS,
-         NULL, NULL, NULL);
-}
-
-// Open what has landed; the body is freed here if it does not become the session's.
-static enum sl_status open_landed(struct sl_node *node, const struct sl_landed *landed,
-                                  const struct sl_store_match *match, const struct sl_plan *plan,
-                                  const struct sl_capsule_id *id, struct sl_session **session_out,
-                                  struct sl_error *err) {
-    struct sl_capsule_id any_prefix = *id; // the capsule may hold more than our prefix
-    any_prefix.prefix_hash = 0;
-    struct sl_session *session;
-    struct sl_capsule_info info;
-    enum sl_status status = sl_capsule_read_header(landed->header, landed->header_bytes, &info, err);
+    struct sl_rpc_channel *channel;
+    struct sl_error err = {0};
+    enum sl_status status = sl_store_client_channel(client, address, &channel, &err);
     if (status == SL_OK) {
-        status = sl_capsule_open(landed->header, landed->header_bytes, landed->body, info.body_bytes, node->arena,
-                                 &plan->geometry, &any_prefix, plan->max_slots, &session, err);
+        status = sl_rpc_unary(channel, "/sluice.v1.Store/Release", &request.base,
+                              &sluice__v1__release_reply__descriptor, sl_deadline_in_ms(RELEASE_MS), NULL, NULL, &err);
     }
     if (status != SL_OK) {
-        sl_arena_free(node->arena, landed->body);
+        sl_log_debug("store", "lease=%s ends by itself: kvstore %s: %s", lease_id, address, err.text);
+    }
+}
+
+static bool same_layout(const struct sl_page_layout *a, const struct sl_page_layout *b) {
+    return a->format == b->format && a->n_states == b->n_states && a->has_positions == b->has_positions;
+}
+
+// Pages of another layout than the plan's would be read and scored wrongly, whatever their fingerprint says.
+static enum sl_status check_layouts(const struct sl_session *session, const struct sl_plan *plan,
+                                    struct sl_error *err) {
+    for (int layer = 0; layer < plan->geometry.n_layers; layer++) {
+        if (!same_layout(&session->layers[layer].work, &plan->work[layer]) ||
+            !same_layout(&session->layers[layer].packed, &plan->packed[layer])) {
+            return sl_fail(err, SL_ERR_PEER_CORRUPT, "the stored capsule's layer %d is not laid out as its recipe says",
+                           layer);
+        }
+    }
+    return SL_OK;
+}
+
+// Open what has landed and cut it to what the prompt shares with it.
+static enum sl_status open_match(const struct sl_store_job *job, const struct sl_store_match *match,
+                                 struct sl_landed *landed, struct sl_session **session_out, struct sl_error *err) {
+    struct sl_capsule_id id = *job->id;
+    if (sl_recipe_evicts(&job->plan->recipe)) {
+        id.prefix_hash = sl_store_boundary_hash(job->plan, sl_prefix_hash(job->tokens, match->n_tokens));
+    } else if (match->capsule_tokens > match->n_tokens) {
+        id.prefix_hash = 0; // of tokens that we do not know; the shelf answers for its prefixes
+    } else {
+        id.prefix_hash = sl_prefix_hash(job->tokens, match->n_tokens);
+    }
+    struct sl_session *session;
+    enum sl_status status = sl_landed_open(job->client->node->landings, landed, &job->plan->geometry, &id,
+                                           job->plan->max_slots, &session, err);
+    if (status != SL_OK) {
         return status;
     }
-    if (session->n_tokens != match->n_tokens) {
+    status = check_layouts(session, job->plan, err);
+    if (status == SL_OK && session->n_tokens != match->capsule_tokens) {
+        status = sl_fail(err, SL_ERR_PEER_CORRUPT, "a capsule of %lld tokens came instead of one of %lld",
+                         (long long)session->n_tokens, (long long)match->capsule_tokens);
+    }
+    if (status == SL_OK && match->capsule_tokens > match->n_tokens) {
         status = sl_session_truncate(session, match->n_tokens, err);
     }
     if (status != SL_OK) {
@@ -202,12 +304,11 @@ static enum sl_status open_landed(struct sl_node *node, const struct sl_landed *
     return SL_OK;
 }
 
-enum sl_status sl_store_resume(struct sl_store_client *client, const char *address, const struct sl_store_match *match,
-                               const struct sl_plan *plan, const struct sl_capsule_id *id, struct sl_rpc_call *parent,
+enum sl_status sl_store_resume(const struct sl_store_job *job, const struct sl_store_match *match,
                                struct sl_session **session_out, struct sl_error *err) {
-    struct sl_node *node = client->node;
+    struct sl_landings *landings = job->client->node->landings;
     struct sl_landing_ticket ticket;
-    enum sl_status status = sl_landing_open(node->landings, "resume", match->capsule_bytes, 0, &ticket, err);
+    enum sl_status status = sl_landing_open(landings, "resume", match->capsule_bytes, 0, &ticket, err);
     if (status != SL_OK) {
         return status;
     }
@@ -218,22 +319,20 @@ enum sl_status sl_store_resume(struct sl_store_client *client, const char *addre
     grant.lease_id = ticket.id;
     grant.lease_ms = ticket.lease_ms;
     int64_t bytes;
-    status = sl_store_fetch(client, address, match, &grant, parent, &bytes, err);
+    status = fetch(job, match, &grant, ticket.id, &bytes, err);
     free(ticket.ticket);
     struct sl_landed landed;
     size_t promised;
     if (status == SL_OK) {
         // The store has our fabric's acknowledgement, so it has landed already or failed.
-        status = sl_landing_take(node->landings, ticket.id, sl_deadline_in_ms(CALL_MS), &landed, &promised, err);
+        status = sl_landing_take(landings, ticket.id, sl_deadline_in_ms(TAKE_MS), &landed, &promised, err);
         if (status == SL_AGAIN) {
-            status = sl_fail(err, SL_ERR_DEADLINE, "kvstore %s: the capsule did not arrive", address);
+            status = sl_fail(err, SL_ERR_DEADLINE, "kvstore %s: the capsule did not arrive", job->address);
         }
     }
     if (status != SL_OK) {
-        sl_landing_release(node->landings, ticket.id);
+        sl_landing_release(landings, ticket.id);
         return status;
     }
-    status = open_landed(node, &landed, match, plan, id, session_out, err);
-    free(landed.header);
-    return status;
+    return open_match(job, match, &landed, session_out, err);
 }

@@ -21,6 +21,25 @@ void sl_store_client_destroy(struct sl_store_client **client);
 enum sl_status sl_store_client_channel(struct sl_store_client *client, const char *address,
                                        struct sl_rpc_channel **channel_out, struct sl_error *err);
 
+/*
+ * The key under which the state between two chunks is stored. Only a prompt with the same budget in slots goes through the same
+ * state (a ratio's depends on the prompt's length), and a finished capsule of the same tokens is something else: it has
+ * been evicted to its end and quantized. So it is not the plain hash of the prefix.
+ */
+uint64_t sl_store_boundary_hash(const struct sl_plan *plan, uint64_t prefix_hash);
+
+// A job's view of its store. `alive` is called at least every 250 ms while a call is waited for; false gives it up.
+struct sl_store_job {
+    struct sl_store_client *client;
+    const char *address;
+    const struct sl_plan *plan;
+    const struct sl_capsule_id *id;
+    const int32_t *tokens;      // [plan->n_prompt]
+    struct sl_rpc_call *parent; // its cancellation and deadline are those of every call
+    bool (*alive)(void *arg);
+    void *arg;
+};
+
 struct sl_store_match {
     int64_t n_tokens;       // of the prompt that are covered
     int64_t capsule_tokens; // that the capsule holds
@@ -29,26 +48,28 @@ struct sl_store_match {
 };
 
 /*
- * The longest stored prefix of tokens under this model and recipe. A recipe that evicts can only go on from where it
- * would have had a chunk boundary, others from any multiple of SL_PREFIX_BLOCK. SL_ERR_NOT_FOUND: none.
+ * The longest stored prefix under this model and recipe. A recipe that evicts can only go on from a state between two
+ * chunks, others from any multiple of SL_PREFIX_BLOCK. SL_ERR_NOT_FOUND: none.
  */
-enum sl_status sl_store_lookup(struct sl_store_client *client, const char *address, const struct sl_plan *plan,
-                               const struct sl_capsule_id *id, const int32_t *tokens, struct sl_rpc_call *parent,
-                               struct sl_store_match *match_out, struct sl_error *err);
+enum sl_status sl_store_lookup(const struct sl_store_job *job, struct sl_store_match *match_out, struct sl_error *err);
+
+// True when the match is the finished capsule of the whole prompt.
+static inline bool sl_store_match_is_whole(const struct sl_store_job *job, const struct sl_store_match *match) {
+    return match->n_tokens == job->plan->n_prompt && match->capsule_tokens == match->n_tokens;
+}
+
+// Whether fetching costs less than reading: a capsule comes whole, however little of it is of use.
+bool sl_store_match_pays(const struct sl_store_job *job, const struct sl_store_match *match);
 
 // Have the matched capsule shipped to `destination`; *bytes_out is what was shipped.
-enum sl_status sl_store_fetch(struct sl_store_client *client, const char *address, const struct sl_store_match *match,
-                              const Sluice__V1__Grant *destination, struct sl_rpc_call *parent, int64_t *bytes_out,
-                              struct sl_error *err);
+enum sl_status sl_store_fetch(const struct sl_store_job *job, const struct sl_store_match *match,
+                              const Sluice__V1__Grant *destination, int64_t *bytes_out, struct sl_error *err);
 
-// Give the match back without fetching (or after).
-void sl_store_release(struct sl_store_client *client, const char *address, const char *lease_id);
-
-/*
- * Fetch the match into this worker's arena and open it as a session of match->n_tokens tokens.
- */
-enum sl_status sl_store_resume(struct sl_store_client *client, const char *address, const struct sl_store_match *match,
-                               const struct sl_plan *plan, const struct sl_capsule_id *id, struct sl_rpc_call *parent,
+// Fetch the match into this worker's arena and open it as a session of match->n_tokens tokens.
+enum sl_status sl_store_resume(const struct sl_store_job *job, const struct sl_store_match *match,
                                struct sl_session **session_out, struct sl_error *err);
+
+// End a lease at a store: a match, or a grant. Best effort: what is lost ends with the lease.
+void sl_store_release(struct sl_store_client *client, const char *address, const char *lease_id);
 
 #endif

@@ -196,21 +196,30 @@ enum sl_status sl_landings_create(struct sl_fabric *fabric, struct sl_arena *are
     return SL_OK;
 }
 
+void sl_landings_close(struct sl_landings *table) {
+    pthread_mutex_lock(&table->mutex);
+    bool first = !table->stopping;
+    table->stopping = true;
+    announce(table);
+    reap(table, INT64_MAX);
+    pthread_mutex_unlock(&table->mutex);
+    if (first) {
+        pthread_join(table->reaper, NULL);
+    }
+}
+
 void sl_landings_destroy(struct sl_landings **landings) {
     struct sl_landings *table = *landings;
     if (!table) {
         return;
     }
+    sl_landings_close(table);
     pthread_mutex_lock(&table->mutex);
-    table->stopping = true;
-    announce(table);
-    reap(table, INT64_MAX);
     int64_t deadline = sl_deadline_in_ms(STOP_MS);
     while (table->n_held > 0 && sl_cond_wait_until(&table->changed, &table->mutex, deadline) == SL_OK) {
     }
     int64_t n_held = table->n_held;
     pthread_mutex_unlock(&table->mutex);
-    pthread_join(table->reaper, NULL);
     *landings = NULL;
     if (n_held > 0) {
         // The fabric still holds them and will call back into this table: it must stay.
@@ -351,6 +360,19 @@ enum sl_status sl_landing_take(struct sl_landings *table, const char *id, int64_
     }
     pthread_mutex_unlock(&table->mutex);
     sl_grant_close(&grant);
+    return status;
+}
+
+enum sl_status sl_landed_open(struct sl_landings *table, struct sl_landed *landed,
+                              const struct sl_kv_geometry *geometry, const struct sl_capsule_id *id, int64_t max_slots,
+                              struct sl_session **session_out, struct sl_error *err) {
+    enum sl_status status = sl_capsule_open(landed->header, landed->header_bytes, landed->body, landed->body_bytes,
+                                            table->arena, geometry, id, max_slots, session_out, err);
+    if (status != SL_OK) {
+        sl_arena_free(table->arena, landed->body);
+    }
+    free(landed->header);
+    *landed = (struct sl_landed){0};
     return status;
 }
 

@@ -26,6 +26,7 @@
 
 #include "base/arena.h"
 #include "fabric/fabric.h"
+#include "kvcache/capsule.h"
 
 struct sl_landings; // the table
 struct sl_landing;
@@ -33,7 +34,9 @@ struct sl_landing;
 // arena must lie in a region of the fabric; both must outlive the table.
 enum sl_status sl_landings_create(struct sl_fabric *fabric, struct sl_arena *arena, int64_t lease_ms,
                                   struct sl_landings **landings_out, struct sl_error *err);
-// Ends every lease and waits (bounded) until the fabric has released the blocks.
+// End every lease and refuse new ones. For a worker that stops: the fabric is destroyed next, which releases every block.
+void sl_landings_close(struct sl_landings *landings);
+// Closes if that has not been done, and waits (bounded) until the fabric has released the blocks.
 void sl_landings_destroy(struct sl_landings **landings);
 
 /*
@@ -72,6 +75,14 @@ struct sl_landed {
  */
 enum sl_status sl_landing_take(struct sl_landings *landings, const char *id, int64_t deadline_ns,
                                struct sl_landed *landed_out, size_t *promised_out, struct sl_error *err);
+/*
+ * Open what was taken as a session; *landed is used up, whatever the result. `id` and `geometry` as for sl_capsule_open():
+ * the size that counts is the one that landed, not the one that the header claims.
+ */
+enum sl_status sl_landed_open(struct sl_landings *landings, struct sl_landed *landed,
+                              const struct sl_kv_geometry *geometry, const struct sl_capsule_id *id, int64_t max_slots,
+                              struct sl_session **session_out, struct sl_error *err);
+
 void sl_landings_return_promise(struct sl_landings *landings, size_t promised_bytes);
 
 /*

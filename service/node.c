@@ -6,12 +6,16 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "proto/descriptors.h"
 #include "service/agent.h"
+
+#define SPARE_CALLS 64 // for Reserve, Renew, Release beside one long call a job
+#define DRAIN_MS    500
 
 static enum sl_status open_model(struct sl_node *node, struct sl_error *err) {
     const char *dir = node->config.model;
@@ -34,7 +38,36 @@ static enum sl_status open_model(struct sl_node *node, struct sl_error *err) {
     return status;
 }
 
+// Bytes that this machine can still give, in memory and in the file system that shared memory is made of; -1: not known.
+static int64_t available_bytes(void) {
+    int64_t available = -1;
+    FILE *file = fopen("/proc/meminfo", "r");
+    if (file) {
+        char line[128];
+        long long kib;
+        while (fgets(line, sizeof line, file)) {
+            if (sscanf(line, "MemAvailable: %lld kB", &kib) == 1) {
+                available = (int64_t)kib * 1024;
+            }
+        }
+        fclose(file);
+    }
+    struct statvfs shm;
+    if (statvfs("/dev/shm", &shm) == 0) {
+        int64_t free_bytes = (int64_t)shm.f_bavail * (int64_t)shm.f_frsize;
+        available = available < 0 || free_bytes < available ? free_bytes : available;
+    }
+    return available;
+}
+
 static enum sl_status open_memory(struct sl_node *node, struct sl_error *err) {
+    // An arena is touched whole at start: refuse what would only drive the machine out of memory.
+    int64_t available = available_bytes();
+    if (available >= 0 && node->config.arena_bytes > available) {
+        return sl_fail(err, SL_ERR_EXHAUSTED,
+                       "--arena %lld bytes: this machine has %lld available (memory, or /dev/shm, whichever is less)",
+                       (long long)node->config.arena_bytes, (long long)available);
+    }
     struct sl_fabric_config fabric = {
         .listen = node->config.fabric_listen, .transport = node->config.transport, .inject = node->config.inject};
     enum sl_status status = sl_fabric_create(&fabric, &node->fabric, err);
@@ -77,8 +110,11 @@ enum sl_status sl_node_open(struct sl_node *node, const struct sl_node_config *c
 }
 
 void sl_node_close(struct sl_node *node) {
+    if (node->landings) {
+        sl_landings_close(node->landings);
+    }
+    sl_fabric_destroy(&node->fabric); // releases every block of the landings
     sl_landings_destroy(&node->landings);
-    sl_fabric_destroy(&node->fabric); // before the arena: it may still hold blocks
     sl_arena_destroy(&node->arena);
     sl_tokenizer_destroy(&node->tokenizer);
     sl_model_destroy(&node->model);
@@ -135,17 +171,39 @@ static int wait_for_signal(void) {
     return signal_number;
 }
 
+/*
+ * Tell the coordinator that this worker takes no new jobs; it stays registered, and beats, until the running ones are done.
+ * Best effort: a coordinator that does not answer is told by the calls that we refuse.
+ */
+static void announce_drain(struct sl_node *node) {
+    struct sl_rpc_channel *channel;
+    struct sl_error err = {0};
+    enum sl_status status = sl_rpc_channel_create(node->config.coordinator, &channel, &err);
+    if (status == SL_OK) {
+        Sluice__V1__DrainRequest request = SLUICE__V1__DRAIN_REQUEST__INIT;
+        request.name = node->info.name;
+        status = sl_rpc_unary(channel, "/sluice.v1.Cluster/Drain", &request.base, &sluice__v1__drain_reply__descriptor,
+                              sl_deadline_in_ms(DRAIN_MS), NULL, NULL, &err);
+        sl_rpc_channel_destroy(&channel);
+    }
+    if (status != SL_OK) {
+        sl_log_debug("node", "coordinator=%s was not told of the drain: %s", node->config.coordinator, err.text);
+    }
+}
+
 enum sl_status sl_node_serve(struct sl_node *node, const struct sl_node_service *service, struct sl_error *err) {
     struct sl_rpc_server_config config = {.listen = node->config.listen,
                                           .services = service->rpc,
                                           .n_services = 1,
+                                          .max_calls = 2 * (int)node->config.max_jobs + SPARE_CALLS,
                                           .file_descriptors = sl_proto_descriptors,
                                           .file_descriptors_bytes = sl_proto_descriptors_bytes};
     enum sl_status status = sl_rpc_server_start(&config, &node->server, err);
     if (status != SL_OK) {
         return status;
     }
-    node->info.rpc_address = (char *)sl_rpc_server_address(node->server);
+    snprintf(node->rpc_address, sizeof node->rpc_address, "%s", sl_rpc_server_address(node->server));
+    node->info.rpc_address = node->rpc_address;
     sl_rpc_server_set_health(node->server, "", true);
     sl_rpc_server_set_health(node->server, service->rpc->name, true);
 
@@ -165,11 +223,12 @@ enum sl_status sl_node_serve(struct sl_node *node, const struct sl_node_service 
                              node->config.coordinator, node->refusal);
         } else {
             sl_log_info("node", "stopping signal=%d", signal_number);
+            announce_drain(node);
         }
     }
     sl_rpc_server_set_health(node->server, "", false);
-    sl_agent_destroy(&node->agent);
     sl_rpc_server_stop(&node->server, status == SL_OK ? node->config.grace_ms : 0);
+    sl_agent_destroy(&node->agent); // last: a worker that no longer beats is lost, and its jobs with it
     return status;
 }
 

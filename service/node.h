@@ -172,6 +172,7 @@ struct sl_node {
     struct sl_team *team;
     struct sl_model *model;
     struct sl_tokenizer *tokenizer;
+    char rpc_address[128]; // info.rpc_address: outlives the server, as the agent does
     // Why the coordinator refused us, if it did.
     char refusal[384];
 };

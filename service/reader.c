@@ -10,6 +10,7 @@ struct sl_reader {
     struct sl_session *session;
     struct sl_compressor *compressor;
     bool finished; // every layer is final
+    size_t peak_bytes;
 
     // Of the step that is running:
     sl_layer_final_fn layer_final;
@@ -54,6 +55,9 @@ void sl_reader_destroy(struct sl_reader **reader) {
 static enum sl_status after_attention(void *arg, int segment, int layer, const struct sl_attend *attend) {
     (void)segment; // a reader forwards one segment at a time
     struct sl_reader *reader = arg;
+    struct sl_session_stats stats;
+    sl_session_get_stats(reader->session, &stats);
+    reader->peak_bytes = stats.resident_bytes > reader->peak_bytes ? stats.resident_bytes : reader->peak_bytes;
     enum sl_status status =
         sl_compressor_layer(reader->compressor, reader->session, layer, attend, reader->last_chunk, reader->err);
     if (status == SL_OK && reader->last_chunk && reader->layer_final) {
@@ -113,6 +117,10 @@ struct sl_session *sl_reader_take_session(struct sl_reader *reader) {
     struct sl_session *session = reader->session;
     reader->session = NULL;
     return session;
+}
+
+size_t sl_reader_peak_bytes(const struct sl_reader *reader) {
+    return reader->peak_bytes;
 }
 
 void sl_reader_get_stats(const struct sl_reader *reader, struct sl_compress_stats *stats_out) {

@@ -39,6 +39,8 @@ enum sl_status sl_reader_step(struct sl_reader *reader, struct sl_engine *engine
 
 struct sl_session *sl_reader_session(struct sl_reader *reader);
 struct sl_session *sl_reader_take_session(struct sl_reader *reader); // the caller's to destroy
+// The most that the session's pages have held: between the attention of a layer and its compression.
+size_t sl_reader_peak_bytes(const struct sl_reader *reader);
 void sl_reader_get_stats(const struct sl_reader *reader, struct sl_compress_stats *stats_out);
 
 #endif

@@ -106,6 +106,19 @@ def test_a_decode_worker_that_stands_still_is_lost_too():
         assert cluster.answer(request(3000))[0].text.strip() == "48213"
 
 
+def test_a_worker_that_is_asked_to_stop_finishes_what_it_has_begun():
+    with Cluster(decode=2, args=["--grace", "60s"]) as cluster:
+        job_id = cluster.submit(endless(3000, 1200))
+        wait_for_state(cluster, job_id, "DECODING")
+        watcher = Watcher(cluster, job_id)
+        name = cluster.get(job_id).decode_worker
+        cluster.kill(name, signal.SIGTERM)
+        finished = watcher.finished(90)
+        assert finished.status_code == 0 and finished.statistics.retries == 0, finished
+        assert len(tokens(watcher.events)) == 1200
+        assert cluster.processes.pop(name).popen.wait(20 * SLOW) == 0
+
+
 def test_a_corrupted_transfer_is_noticed_and_repeated():
     for transport in ("shm", "tcp"):
         with Cluster(kvstore=0, transport=transport, worker_args={"prefill": ["--inject", "corrupt:3"]}) as cluster:

@@ -27,7 +27,7 @@ def test_the_same_prompt_again_is_not_read():
 
 def test_another_question_about_the_same_document():
     # Exact for full precision and for recipes that resume from a state between two chunks.
-    for recipe in ("full", "h2o,budget=0.5,chunk=256", "streamingllm,budget=768,chunk=256"):
+    for recipe in ("full", "h2o,budget=768,chunk=256", "streamingllm,budget=768,chunk=256"):
         with Cluster() as cluster:
             text = document(6000)
             ask = lambda end: inference.GenerateRequest(text=text + end, recipe=recipe, max_new_tokens=12, stop=["."])
@@ -39,6 +39,48 @@ def test_another_question_about_the_same_document():
             reused, total = finished.statistics.n_reused_tokens, finished.statistics.n_prompt_tokens
             assert total * 0.7 < reused < total - 1, f"{recipe}: {reused} of {total}"
             assert tokens(events) == expected, recipe
+
+
+def ids(n, seed=0):
+    """n token ids of which the first 600 are the same for every seed."""
+    return [2045] + [(i * 37 + i * i * 11 + (seed * 7919 if i > 600 else 0)) % 2000 for i in range(n - 1)]
+
+
+def test_what_only_looks_like_a_prefix_is_not_used():
+    cases = [
+        # A finished capsule whose length is a multiple of the chunk is no state between two chunks.
+        ("h2o,budget=512,format=int4,chunk=512", 1025, 1400),
+        ("streamingllm,budget=256,when=end,chunk=256", 1025, 1400),
+        # A ratio of another prompt is another budget.
+        ("h2o,budget=0.25,chunk=256", 700, 2500),
+    ]
+    for recipe, first, second in cases:
+        job = lambda n: inference.GenerateRequest(tokens=inference.TokenIds(ids=ids(n)), recipe=recipe, max_new_tokens=16,
+                                                  ignore_eos=True)
+        with Cluster(kvstore=0) as fresh:
+            expected_finished, events = fresh.answer(job(second))
+            expected = tokens(events)
+        with Cluster() as cluster:
+            answer_after_storing(cluster, job(first), 2)
+            finished, events = cluster.answer(job(second))
+            assert tokens(events) == expected, recipe
+            assert finished.statistics.slots_per_head == expected_finished.statistics.slots_per_head
+
+
+def test_a_large_capsule_is_not_fetched_for_a_small_part_of_it():
+    with Cluster() as cluster:
+        job = lambda n, seed: inference.GenerateRequest(tokens=inference.TokenIds(ids=ids(n, seed)), max_new_tokens=2,
+                                                        ignore_eos=True)
+        answer_after_storing(cluster, job(5000, 1), 1)
+        assert cluster.answer(job(2000, 2))[0].statistics.n_reused_tokens == 0
+
+
+def test_a_store_that_stands_still_costs_a_delay_not_the_job():
+    with Cluster(worker_args={"kvstore": ["--inject", "stall:1"]}) as cluster:
+        first, events = answer_after_storing(cluster, request(4000), 1)
+        finished, again = cluster.answer(request(4000), timeout=40)
+        assert finished.status_code == 0 and tokens(again) == tokens(events)
+        assert finished.statistics.n_reused_tokens == 0 and finished.statistics.retries == 1
 
 
 def test_other_recipes_and_other_text_do_not_match():
