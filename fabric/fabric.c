@@ -176,13 +176,17 @@ static void wind_down(struct sl_fabric *fabric) {
     sl_grants_end_all_priv(fabric);
     turn_until(fabric, ships_over, 500);
     for (struct sl_peer *peer = fabric->peers; peer; peer = peer->next) {
-        peer->goodbye = true;
+        peer->parting = true;
         if (peer->state == PEER_UP) {
             sl_peer_tell_priv(peer, SL_WIRE_BYE, NULL, 0);
+        } else {
+            sl_peer_close_priv(peer, SL_ERR_CANCELLED, "this fabric stops"); // nobody there whom BYE could reach
         }
     }
     turn_until(fabric, sends_over, 200);
-    turn_until(fabric, peers_over, 100); // whoever hears BYE closes, so that nobody takes the closing for a loss
+    // Whoever hears BYE closes. Were we to close first, the news of it, which over shared memory takes another way than
+    // messages, could overtake BYE: a peer that was not scheduled for a while would take an orderly stop for a loss.
+    turn_until(fabric, peers_over, SL_PART_MS);
     for (struct sl_peer *peer = fabric->peers; peer; peer = peer->next) {
         sl_peer_close_priv(peer, SL_ERR_CANCELLED, "this fabric stops");
     }

@@ -27,6 +27,7 @@ enum sl_transport { SL_TRANSPORT_AUTO, SL_TRANSPORT_SHM, SL_TRANSPORT_TCP, SL_TR
 #define SL_MISSED_BEATS   3
 #define SL_CONNECT_NS     (5 * SL_NS_PER_S)
 #define SL_REQUERY_NS     (500 * SL_NS_PER_MS)
+#define SL_PART_MS        1000               // for the peers to hear BYE and close
 #define SL_DRAIN_NS       (2 * SL_NS_PER_S)  // for the sends of a failed ship; then its connection is closed
 #define SL_QUARANTINE_NS  (30 * SL_NS_PER_S) // for a silent writer that could put into our memory if it woke up
 #define SL_WINDOW_BYTES   (8u << 20)         // unacknowledged bytes of one ship
@@ -72,7 +73,8 @@ struct sl_peer {
     int64_t silence_ns; // after which it is lost
     int64_t born_ns, heard_ns, beat_ns;
     bool beating;       // a beat has not left yet
-    bool goodbye;       // it said BYE
+    bool goodbye;       // it said BYE: the end of this connection is no loss
+    bool parting;       // we said BYE, or never wanted it: no loss either
     bool silent;        // closed for its silence: it may wake up and go on putting
     ucs_status_t error; // from the error callback
     void *closing;      // request of ucp_ep_close_nbx

@@ -287,7 +287,7 @@ void sl_peer_close_priv(struct sl_peer *peer, enum sl_status status, const char 
     if (peer->state == PEER_UP) {
         atomic_fetch_sub(&fabric->stats.peers_connected, 1);
     }
-    if (!peer->goodbye) {
+    if (!peer->goodbye && !peer->parting) {
         atomic_fetch_add(&fabric->stats.peers_lost, 1);
         sl_log_warn("fabric", "lost peer=%s: %s", peer->name, why);
     }
@@ -326,10 +326,10 @@ void sl_peers_settle_priv(struct sl_fabric *fabric) {
         if (peer->state != PEER_CLOSING) {
             if (peer->error != UCS_OK) {
                 sl_peer_close_priv(peer, SL_ERR_PEER_LOST, ucs_status_string(peer->error));
-            } else if (peer->goodbye && !atomic_load(&fabric->stopping)) {
+            } else if (peer->goodbye) {
                 sl_peer_close_priv(peer, SL_ERR_PEER_LOST, "the peer has stopped");
             } else if (peer->connector && peer->epoch != 0 && peer->epoch != peer->wanted) {
-                peer->goodbye = true; // nobody is lost: the one we wanted was not there
+                peer->parting = true; // nobody is lost: the one we wanted was not there
                 sl_peer_close_priv(peer, SL_ERR_PEER_STALE, "another process answers at this address (restarted)");
             }
         }

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: messages that no fabric would send, of every kind, over a real connection: they are counted, nothing is
+ *          written outside of the grant, and whoever sent them can be shipped to and from afterwards.
+ *
+ * Design: the sender is a fabric too, whose progress thread is given a command that sends random bytes as messages.
+ *         Half of them begin with the key of a grant that is really open and claimed, so that the checks behind the
+ *         first one are reached. The seed is fixed: a failure comes again.
+ */
+#include "harness.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "fabric/fabric_internal.h"
+
+#define MIB         (1u << 20)
+#define BLOCK_BYTES (256u << 10)
+#define GUARD_BYTES 4096
+#define N_MESSAGES  400
+#define HEADER_MAX  1500
+#define PAYLOAD_MAX (96u << 10) // some by rendezvous
+#define LONG_ENOUGH 256         // no message's struct is longer
+
+static const char *transport;
+
+struct random {
+    uint64_t x;
+};
+
+static uint64_t draw(struct random *random) {
+    random->x ^= random->x << 13;
+    random->x ^= random->x >> 7;
+    random->x ^= random->x << 17;
+    return random->x;
+}
+
+// ---- on the progress threads -------------------------------------------------------------------------------------
+
+struct call {
+    struct sl_command command;
+    atomic_bool done;
+    enum sl_wire_id id;
+    size_t n, least;         // messages to send, with headers of at least so many bytes
+    struct sl_wire_key *key; // that some of them begin with; NULL: none do
+    struct random *random;
+    uint64_t n_dropped; // answer
+};
+
+static void call(struct sl_fabric *fabric, struct call *it, void (*run)(struct sl_fabric *, struct sl_command *)) {
+    it->command.run = run;
+    sl_fabric_post_priv(fabric, &it->command);
+    while (!atomic_load(&it->done)) {
+        sl_sleep_ms(1);
+    }
+}
+
+static struct sl_peer *connected(struct sl_fabric *fabric) {
+    struct sl_peer *peer = fabric->peers;
+    while (peer && !(peer->connector && peer->state == PEER_UP)) {
+        peer = peer->next;
+    }
+    return peer;
+}
+
+static void run_send(struct sl_fabric *fabric, struct sl_command *command) {
+    struct call *it = (struct call *)command;
+    struct sl_peer *peer = connected(fabric);
+    for (size_t i = 0; peer && i < it->n; i++) {
+        uint8_t header[HEADER_MAX];
+        size_t header_bytes = it->least + draw(it->random) % (HEADER_MAX - it->least);
+        if (it->least == 0 && draw(it->random) % 2) {
+            header_bytes %= 64; // around the lengths that matter
+        }
+        fill_pattern(header, header_bytes, draw(it->random));
+        if (it->key && header_bytes >= sizeof *it->key && draw(it->random) % 2) {
+            memcpy(header, it->key, sizeof *it->key);
+        }
+        struct sl_send *send = sl_peer_send_create_priv(peer, header, header_bytes);
+        size_t payload_bytes = draw(it->random) % 3 ? 0 : draw(it->random) % PAYLOAD_MAX;
+        send->owned = malloc(payload_bytes ? payload_bytes : 1);
+        fill_pattern(send->owned, payload_bytes, draw(it->random));
+        sl_peer_send_start_priv(send, it->id, header_bytes, send->owned, payload_bytes, NULL);
+    }
+    atomic_store(&it->done, true);
+}
+
+static void run_claim(struct sl_fabric *fabric, struct sl_command *command) {
+    struct call *it = (struct call *)command;
+    struct sl_wire_claim claim = {.key = *it->key};
+    struct sl_peer *peer = connected(fabric);
+    if (peer) {
+        sl_peer_tell_priv(peer, SL_WIRE_CLAIM, &claim, sizeof claim);
+    }
+    atomic_store(&it->done, true);
+}
+
+static void run_count(struct sl_fabric *fabric, struct sl_command *command) {
+    struct call *it = (struct call *)command;
+    it->n_dropped = fabric->n_unexpected + atomic_load(&fabric->stats.stale_refused);
+    atomic_store(&it->done, true);
+}
+
+static uint64_t dropped(struct sl_fabric *fabric) {
+    struct call it = {0};
+    call(fabric, &it, run_count);
+    return it.n_dropped;
+}
+
+// ---- the tests -----------------------------------------------------------------------------------------------------
+
+struct pair {
+    struct sl_fabric *from, *to;
+    uint8_t *source, *target; // the target's block lies between two guards
+};
+
+static void ship_well(struct pair *pair) {
+    struct landing landing;
+    open_landing(&landing, pair->to, pair->target + GUARD_BYTES, BLOCK_BYTES, 30000);
+    struct sl_ship *ship = NULL;
+    struct sl_error err = {0};
+    if (sl_ship_open(pair->from, landing.ticket, landing.ticket_bytes, sl_deadline_in_ms(30000), &ship, &err) !=
+            SL_OK ||
+        sl_ship_piece(ship, 0, pair->source, BLOCK_BYTES) != SL_OK || sl_ship_finish(ship, "h", 1, &err) != SL_OK) {
+        fail_msg("no ship: %s", err.text);
+    }
+    sl_ship_close(&ship);
+    assert_memory_equal(pair->target + GUARD_BYTES, pair->source, BLOCK_BYTES);
+    close_landing(&landing);
+}
+
+static void start_pair(struct pair *pair) {
+    pair->to = start_fabric(transport, "127.0.0.1:0", NULL, 1000);
+    pair->from = start_fabric(transport, "127.0.0.1:0", NULL, 1000);
+    pair->target = make_region(pair->to, BLOCK_BYTES + 2 * GUARD_BYTES);
+    pair->source = make_region(pair->from, BLOCK_BYTES);
+    fill_pattern(pair->source, BLOCK_BYTES, 7);
+    memset(pair->target, 0xee, BLOCK_BYTES + 2 * GUARD_BYTES);
+    ship_well(pair); // which connects them
+}
+
+static void stop_pair(struct pair *pair) {
+    for (size_t i = 0; i < GUARD_BYTES; i++) {
+        assert_int_equal(pair->target[i], 0xee);
+        assert_int_equal(pair->target[GUARD_BYTES + BLOCK_BYTES + i], 0xee);
+    }
+    assert_idle(pair->to);
+    stop_fabric(&pair->from);
+    stop_fabric(&pair->to);
+}
+
+static void expect_dropped(struct sl_fabric *fabric, uint64_t before, uint64_t n, enum sl_wire_id id) {
+    int64_t deadline = sl_deadline_in_ms(20000);
+    while (dropped(fabric) - before < n && sl_now_ns() < deadline) {
+        sl_sleep_ms(2);
+    }
+    if (dropped(fabric) - before != n) {
+        fail_msg("message %d: %llu of %llu were counted", (int)id, (unsigned long long)(dropped(fabric) - before),
+                 (unsigned long long)n);
+    }
+}
+
+// Random bytes name no grant: each one is dropped or refused, and counted.
+static void test_random_messages_are_counted(void **state) {
+    (void)state;
+    static const enum sl_wire_id ids[] = {SL_WIRE_HELLO, SL_WIRE_CLAIM, SL_WIRE_SEGMENT, SL_WIRE_FINAL, SL_WIRE_QUERY};
+    struct pair pair;
+    start_pair(&pair);
+    struct random random = {0x9e3779b97f4a7c15u};
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
+        uint64_t before = dropped(pair.to);
+        struct call it = {.id = ids[i], .n = N_MESSAGES, .random = &random};
+        call(pair.from, &it, run_send);
+        expect_dropped(pair.to, before, N_MESSAGES, ids[i]);
+    }
+    ship_well(&pair);
+    stop_pair(&pair);
+}
+
+// What comes about something that is already over is no fault, and nothing happens.
+static void test_late_messages_are_ignored(void **state) {
+    (void)state;
+    static const enum sl_wire_id ids[] = {SL_WIRE_BEAT, SL_WIRE_ABORT, SL_WIRE_ANSWER};
+    struct pair pair;
+    start_pair(&pair);
+    struct random random = {0xd1b54a32d192ed03u};
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
+        uint64_t before = dropped(pair.to);
+        struct call it = {.id = ids[i], .n = N_MESSAGES, .least = LONG_ENOUGH, .random = &random};
+        call(pair.from, &it, run_send);
+        ship_well(&pair); // behind all of them
+        assert_int_equal(dropped(pair.to), before);
+    }
+    struct call bye = {.id = SL_WIRE_BYE, .n = 1, .random = &random};
+    call(pair.from, &bye,
+         run_send); // it need not say anything: the connection is over, and the next ship makes another
+    struct sl_fabric_stats stats;
+    int64_t deadline = sl_deadline_in_ms(10000);
+    do {
+        sl_fabric_get_stats(pair.from, &stats);
+    } while (stats.peers_connected > 0 && sl_now_ns() < deadline);
+    assert_int_equal(stats.peers_connected, 0);
+    ship_well(&pair);
+    stop_pair(&pair);
+}
+
+// The key is right, the rest is not: the grant fails or stays open, and never is anything written beside it.
+static void test_messages_of_a_claimed_grant_are_checked(void **state) {
+    (void)state;
+    static const enum sl_wire_id ids[] = {SL_WIRE_SEGMENT, SL_WIRE_FINAL, SL_WIRE_QUERY, SL_WIRE_ABORT, SL_WIRE_CLAIM};
+    struct pair pair;
+    start_pair(&pair);
+    struct random random = {0x2545f4914f6cdd1du};
+    for (size_t round = 0; round < 60; round++) {
+        struct landing landing;
+        open_landing(&landing, pair.to, pair.target + GUARD_BYTES, BLOCK_BYTES, 30000);
+        struct sl_wire_ticket ticket;
+        memcpy(&ticket, landing.ticket, sizeof ticket);
+        struct sl_wire_key key = {ticket.generation, 1000000 + round, ticket.grant_id, 0};
+        struct call claim = {.key = &key};
+        call(pair.from, &claim, run_claim);
+        enum sl_wire_id id = ids[round % (sizeof ids / sizeof *ids)];
+        struct call it = {.id = id, .n = 20, .least = LONG_ENOUGH, .key = &key, .random = &random};
+        call(pair.from, &it, run_send);
+        // A random length of FINAL is wrong, and an ABORT is one whatever it says; the other ids leave the grant open.
+        if (id == SL_WIRE_FINAL || id == SL_WIRE_ABORT) {
+            assert_true(wait_landing(&landing, 10000));
+        }
+        assert_int_equal(landing.n_completed, 0);
+        close_landing(&landing);
+    }
+    ship_well(&pair);
+    stop_pair(&pair);
+}
+
+int main(int argc, char **argv) {
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random_messages_are_counted),
+        cmocka_unit_test(test_late_messages_are_ignored),
+        cmocka_unit_test(test_messages_of_a_claimed_grant_are_checked),
+    };
+    transport = argc > 1 ? argv[1] : "tcp";
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
