@@ -4,9 +4,13 @@
  * ucx-utils) reaches over the same transport in the same minute.
  *
  * Design: sender and receiver are two children, forked before UCX is started in either; this process only asks and
- * prints. A ship is timed from sl_ship_open() to the receiver's word that every digest was right, so that the claim,
- * both digests and the final exchange are inside. The capsule's pages lie in reverse order in the sender's memory:
- * nothing can be merged. Medians of RUNS after one warm-up.
+ *         prints. A ship is timed from sl_ship_open() to the receiver's word that every digest was right, so that the
+ *         claim, both digests and the final exchange are inside. The capsule's pages lie in reverse order in the
+ *         sender's memory: nothing can be merged. A machine has good and bad moments, so the references and the ships
+ *         take turns, ROUNDS times, and what is compared are medians. The references send the same buffer again and
+ *         again: one of 1 MiB never leaves the caches, which is why a capsule is also set beside one of its own size.
+ *         Both sides of ucx_perftest poll without a pause, so that a third busy thread on a machine of two cores
+ *         slows it over tcp several times, and the ships much less: such ratios say nothing. Run it on idle cores.
  */
 #include <getopt.h>
 #include <signal.h>
@@ -24,7 +28,8 @@
 
 #define MIB          (1u << 20)
 #define REGION_BYTES (256u * MIB)
-#define RUNS         7
+#define ROUNDS       5 // of references and ships by turns
+#define WARM_UPS     1 // rounds of ships before
 
 struct shape {
     const char *name;
@@ -128,56 +133,78 @@ static double ship_once(struct sl_fabric *fabric, const uint8_t *region, const s
     return (double)shape->bytes / seconds / 1e9;
 }
 
-static int send_all(const char *transport, int tickets, int asks, int results) {
+struct pipes {
+    int go[2];      // a byte: ship every shape once
+    int asks[2];    // sender to receiver: the bytes of a grant
+    int tickets[2]; // receiver to sender
+    int rates[2];   // GB/s of every shape
+};
+
+static int send_all(const char *transport, const struct pipes *pipes) {
     uint8_t *region = NULL;
     struct sl_fabric *fabric = start(transport, &region);
     bool good = fabric != NULL;
-    for (int s = 0; good && s < N_SHAPES; s++) {
-        double rates[RUNS];
-        for (int run = -1; good && run < RUNS; run++) { // run -1 warms up
+    char go;
+    while (good && read_all(pipes->go[0], &go, 1)) {
+        double rates[N_SHAPES];
+        for (int s = 0; good && s < N_SHAPES; s++) {
             struct ticket ticket;
-            good =
-                write_all(asks, &shapes[s].bytes, sizeof shapes[s].bytes) && read_all(tickets, &ticket, sizeof ticket);
-            double rate = good ? ship_once(fabric, region, &shapes[s], &ticket) : -1;
-            good = rate > 0;
-            rates[run < 0 ? 0 : run] = rate;
+            good = write_all(pipes->asks[1], &shapes[s].bytes, sizeof shapes[s].bytes) &&
+                   read_all(pipes->tickets[0], &ticket, sizeof ticket);
+            rates[s] = good ? ship_once(fabric, region, &shapes[s], &ticket) : -1;
+            good = rates[s] > 0;
         }
-        double median = good ? sl_bench_median(rates, RUNS) : -1;
-        good = good && write_all(results, &median, sizeof median);
+        good = good && write_all(pipes->rates[1], rates, sizeof rates);
     }
     sl_fabric_destroy(&fabric);
     return good ? 0 : 1;
 }
 
-// Median GB/s of every shape over a transport. False: a child failed, and has said why.
-static bool ship_over(const char *transport, double rates_out[N_SHAPES]) {
-    int asks[2], tickets[2], results[2];
-    if (pipe(asks) != 0 || pipe(tickets) != 0 || pipe(results) != 0) {
+struct children {
+    pid_t receiver, sender;
+    struct pipes pipes;
+};
+
+static bool start_children(struct children *children, const char *transport) {
+    struct pipes *pipes = &children->pipes;
+    if (pipe(pipes->go) != 0 || pipe(pipes->asks) != 0 || pipe(pipes->tickets) != 0 || pipe(pipes->rates) != 0) {
         perror("ship: pipe");
         return false;
     }
-    pid_t receiver = fork();
-    if (receiver == 0) {
-        close(asks[1]); // so that the end of the sender is the end of its asking
-        close(results[1]);
-        _exit(receive(transport, asks[0], tickets[1]));
+    children->receiver = fork();
+    if (children->receiver == 0) {
+        close(pipes->asks[1]); // so that the end of the sender is the end of its asking
+        close(pipes->go[1]);
+        close(pipes->rates[1]);
+        _exit(receive(transport, pipes->asks[0], pipes->tickets[1]));
     }
-    pid_t sender = fork();
-    if (sender == 0) {
-        close(tickets[1]);
-        close(asks[0]);
-        _exit(send_all(transport, tickets[0], asks[1], results[1]));
+    children->sender = fork();
+    if (children->sender == 0) {
+        close(pipes->go[1]);
+        close(pipes->tickets[1]);
+        close(pipes->asks[0]);
+        _exit(send_all(transport, pipes));
     }
-    close(asks[0]), close(asks[1]), close(tickets[0]), close(tickets[1]), close(results[1]);
-    bool good = receiver > 0 && sender > 0 && read_all(results[0], rates_out, N_SHAPES * sizeof *rates_out);
-    close(results[0]);
-    if (sender > 0) {
-        waitpid(sender, NULL, 0);
+    close(pipes->go[0]), close(pipes->rates[1]);
+    close(pipes->asks[0]), close(pipes->asks[1]), close(pipes->tickets[0]), close(pipes->tickets[1]);
+    if (children->receiver < 0 || children->sender < 0) {
+        perror("ship: fork");
+        return false;
     }
-    if (receiver > 0) {
-        waitpid(receiver, NULL, 0);
-    }
-    return good;
+    return true;
+}
+
+static void stop_children(struct children *children) {
+    close(children->pipes.go[1]);
+    close(children->pipes.rates[0]);
+    waitpid(children->sender, NULL, 0);
+    waitpid(children->receiver, NULL, 0);
+}
+
+// Every shape once, in GB/s. False: a child failed, and has said why.
+static bool ship_all(const struct children *children, double rates_out[N_SHAPES]) {
+    return write_all(children->pipes.go[1], "", 1) &&
+           read_all(children->pipes.rates[0], rates_out, N_SHAPES * sizeof *rates_out);
 }
 
 // ---- the reference -----------------------------------------------------------------------------------------------
@@ -223,50 +250,87 @@ static double perftest(const char *tls, const char *test, uint64_t bytes, int it
     return rate;
 }
 
-static void print_case(const char *transport, int s, double rate, const char *reference, double reference_rate,
-                       bool json) {
-    char name[96];
-    snprintf(name, sizeof name, "%s: %s", transport, shapes[s].name);
-    struct sl_bench_result result = {.bench = "ship",
-                                     .test = name,
-                                     .value = rate,
-                                     .unit = "GB/s",
-                                     .reference = reference_rate > 0 ? reference : NULL,
-                                     .reference_value = reference_rate,
-                                     .ratio_value = rate};
-    sl_bench_print(&result, json);
+struct reference {
+    const char *name, *tls, *test;
+    uint64_t bytes;
+    int iterations;
+};
+
+// Both stand beside every shape.
+static const struct transport {
+    const char *name;
+    struct reference references[2];
+} transports[] = {
+    {"tcp",
+     {{"ucx_perftest ucp_am_bw 1 MiB", "tcp,self", "ucp_am_bw", MIB, 2000},
+      {"ucx_perftest ucp_am_bw 64 MiB", "tcp,self", "ucp_am_bw", 64ull * MIB, 30}}},
+    {"shm",
+     {{"ucx_perftest ucp_put_bw 64 MiB", "posix,self,tcp", "ucp_put_bw", 64ull * MIB, 60},
+      {"ucx_perftest ucp_put_bw 1 MiB", "posix,self,tcp", "ucp_put_bw", MIB, 4000}}},
+};
+
+static bool compare(const struct transport *transport, bool json) {
+    struct children children = {0};
+    if (!start_children(&children, transport->name)) {
+        return false;
+    }
+    double rates[N_SHAPES][ROUNDS], reference_rates[2][ROUNDS], round_rates[N_SHAPES];
+    bool good = true;
+    for (int round = -WARM_UPS; good && round < ROUNDS; round++) {
+        sl_bench_progress("ship over %s: round %d of %d", transport->name, round + 1, ROUNDS);
+        for (int r = 0; r < 2 && round >= 0; r++) {
+            const struct reference *it = &transport->references[r];
+            reference_rates[r][round] = perftest(it->tls, it->test, it->bytes, it->iterations);
+        }
+        good = ship_all(&children, round_rates);
+        for (int s = 0; good && s < N_SHAPES && round >= 0; s++) {
+            rates[s][round] = round_rates[s];
+        }
+    }
+    sl_bench_progress(NULL);
+    stop_children(&children);
+    double reference[2] = {sl_bench_median(reference_rates[0], ROUNDS), sl_bench_median(reference_rates[1], ROUNDS)};
+    for (int s = 0; good && s < N_SHAPES; s++) {
+        double rate = sl_bench_median(rates[s], ROUNDS);
+        for (int r = 0; r < 2 && (r == 0 || reference[r] > 0); r++) {
+            char name[96];
+            snprintf(name, sizeof name, "%s: %s", transport->name, shapes[s].name);
+            struct sl_bench_result result = {.bench = "ship",
+                                             .test = name,
+                                             .value = rate,
+                                             .unit = "GB/s",
+                                             .reference = reference[r] > 0 ? transport->references[r].name : NULL,
+                                             .reference_value = reference[r],
+                                             .ratio_value = rate};
+            sl_bench_print(&result, json);
+        }
+    }
+    fflush(NULL); // before the next fork
+    return good;
 }
 
 int sl_bench_ship(int argc, char **argv) {
-    static const struct option options[] = {{"json", no_argument, NULL, 'j'}, {0}};
+    static const struct option options[] = {
+        {"json", no_argument, NULL, 'j'}, {"transport", required_argument, NULL, 't'}, {0}};
     bool json = false;
+    const char *only = NULL;
     optind = 1;
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
-        if (c != 'j') {
-            fprintf(stderr, "usage: %s [--json]\n", argv[0]);
+        if (c == 'j') {
+            json = true;
+        } else if (c == 't') {
+            only = optarg;
+        } else {
+            fprintf(stderr, "usage: %s [--transport tcp|shm] [--json]\n", argv[0]);
             return 2;
         }
-        json = true;
     }
-    fflush(NULL); // before fork
-    double rates[N_SHAPES];
-    double am = perftest("tcp,self", "ucp_am_bw", MIB, 2000);
-    if (!ship_over("tcp", rates)) {
-        return 1;
-    }
-    for (int s = 0; s < N_SHAPES; s++) {
-        print_case("tcp", s, rates[s], "ucx_perftest ucp_am_bw 1 MiB", am, json);
-    }
-    fflush(NULL);
-    double hot = perftest("posix,self,tcp", "ucp_put_bw", MIB, 4000);
-    double cold = perftest("posix,self,tcp", "ucp_put_bw", 64ull * MIB, 60);
-    if (!ship_over("shm", rates)) {
-        return 1;
-    }
-    for (int s = 0; s < N_SHAPES; s++) {
-        bool small = shapes[s].bytes <= MIB;
-        print_case("shm", s, rates[s], small ? "ucx_perftest ucp_put_bw 1 MiB" : "ucx_perftest ucp_put_bw 64 MiB",
-                   small ? hot : cold, json);
+    signal(SIGPIPE, SIG_IGN); // a child that has ended is told by write()
+    fflush(NULL);             // before fork
+    for (size_t i = 0; i < sizeof transports / sizeof *transports; i++) {
+        if ((!only || strcmp(only, transports[i].name) == 0) && !compare(&transports[i], json)) {
+            return 1;
+        }
     }
     return 0;
 }
