@@ -12,7 +12,7 @@
  *         Both sides of ucx_perftest poll without a pause, so that a third busy thread on a machine of two cores
  *         slows it over tcp several times, and the ships much less: such ratios say nothing. Run it on idle cores.
  */
-#include <getopt.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/config.h"
 #include "base/status.h"
 #include "bench/bench.h"
 #include "fabric/fabric.h"
@@ -309,28 +310,64 @@ static bool compare(const struct transport *transport, bool json) {
     return good;
 }
 
+struct options {
+    const char *transport, *model;
+    int64_t n_tokens;
+    bool json;
+};
+
+static const struct sl_option option_table[] = {
+    {"transport", 't', SL_OPTION_STRING, "all", "NAME", "tcp, shm or all", offsetof(struct options, transport), 0, 0},
+    {"model", 'm', SL_OPTION_STRING, "models/demo", "DIR",
+     "of the job whose time to first token is measured afterwards", offsetof(struct options, model), 0, 0},
+    {"tokens", 'n', SL_OPTION_INT, "8000", "N", "length of its prompt; 0 leaves the job out",
+     offsetof(struct options, n_tokens), 0, 1 << 24},
+    {"json", 'j', SL_OPTION_FLAG, NULL, NULL, "one JSON object a line", offsetof(struct options, json), 0, 0},
+};
+
+static const struct sl_program program = {
+    .name = "sluice bench ship",
+    .usage = "[options]",
+    .summary = "Measure capsules between two processes against ucx_perftest, and what shipping adds to a job.",
+    .options = option_table,
+    .n_options = sizeof option_table / sizeof option_table[0],
+};
+
 int sl_bench_ship(int argc, char **argv) {
-    static const struct option options[] = {
-        {"json", no_argument, NULL, 'j'}, {"transport", required_argument, NULL, 't'}, {0}};
-    bool json = false;
-    const char *only = NULL;
-    optind = 1;
-    for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
-        if (c == 'j') {
-            json = true;
-        } else if (c == 't') {
-            only = optarg;
-        } else {
-            fprintf(stderr, "usage: %s [--transport tcp|shm] [--json]\n", argv[0]);
-            return 2;
-        }
+    struct options options = {0};
+    struct sl_error err = {0};
+    int first;
+    enum sl_status status = sl_config_parse(&program, argc, argv, &options, &first, &err);
+    if (status == SL_ERR_CANCELLED) {
+        return 0;
+    }
+    bool all = status == SL_OK && strcmp(options.transport, "all") == 0;
+    bool known = all;
+    for (size_t i = 0; status == SL_OK && i < sizeof transports / sizeof *transports; i++) {
+        known = known || strcmp(options.transport, transports[i].name) == 0;
+    }
+    if (status != SL_OK || first < argc || !known) {
+        fprintf(stderr, "%s: %s\n", program.name,
+                status != SL_OK ? err.text
+                : known         ? "unexpected argument; see --help"
+                                : "--transport: tcp, shm or all");
+        return 2;
     }
     signal(SIGPIPE, SIG_IGN); // a child that has ended is told by write()
     fflush(NULL);             // before fork
     for (size_t i = 0; i < sizeof transports / sizeof *transports; i++) {
-        if ((!only || strcmp(only, transports[i].name) == 0) && !compare(&transports[i], json)) {
+        if ((all || strcmp(options.transport, transports[i].name) == 0) && !compare(&transports[i], options.json)) {
             return 1;
         }
     }
-    return 0;
+    if (options.n_tokens == 0) {
+        return 0;
+    }
+    // UCX and gRPC want a process in which neither has been before a fork: a job's cost is measured by a fresh one.
+    char n_tokens[32];
+    snprintf(n_tokens, sizeof n_tokens, "%lld", (long long)options.n_tokens);
+    execl("/proc/self/exe", "sluice", "bench", "ttft", "--model", options.model, "--tokens", n_tokens,
+          options.json ? "--json" : NULL, (char *)NULL);
+    fprintf(stderr, "%s: the tool could not be started again: %s\n", program.name, strerror(errno));
+    return 1;
 }
