@@ -2,7 +2,7 @@
 
 JOBS       ?= $(shell nproc)
 BUILD_TYPE ?= RelWithDebInfo
-CTEST      := ctest --output-on-failure --no-tests=error --timeout 600 -j $(JOBS)
+CTEST      := ctest --output-on-failure --no-tests=error -j $(JOBS)
 C_FILES    := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
 
 .PHONY: all deps build test test-asan test-tsan demo bench lint tidy format clean help

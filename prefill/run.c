@@ -11,6 +11,7 @@
 #define REPORT_MS 250   // between two progress events; callers take seconds of silence for death
 #define SHIP_MS   60000 // longest ship
 #define POLL_MS   5
+#define STALL_MS  15000 // without a byte moving: the ship is given up, and the job tried again
 
 // ---- the request ---------------------------------------------------------------------------------------------------
 
@@ -221,11 +222,20 @@ static enum sl_status finish_ship(struct sl_prefill_job *job, struct sl_rpc_call
         return status;
     }
     int64_t total = (int64_t)job->shipped_bytes, next_report_ns = 0;
+    int64_t moved = -1, moved_ns = sl_now_ns();
     for (;;) {
         enum sl_status ship_status;
         int64_t sent = (int64_t)sl_ship_progress(job->ship, &ship_status);
         if (ship_status < 0 || sent >= total) {
             break; // sl_ship_finish() knows why
+        }
+        if (sent != moved) {
+            moved = sent;
+            moved_ns = sl_now_ns();
+        } else if (sl_now_ns() - moved_ns > STALL_MS * SL_NS_PER_MS) {
+            free(header);
+            return sl_fail(err, SL_ERR_PEER_LOST, "job %s: no byte has moved to the decode worker for %d ms", job->id,
+                           STALL_MS);
         }
         if (atomic_load(&job->cancelled)) {
             free(header);

@@ -37,6 +37,8 @@ def kill_with_nobody_to_take_over(worker, job, state, args=None):
         job_id = cluster.submit(job)
         wait_for_state(cluster, job_id, state)
         watcher = Watcher(cluster, job_id)
+        if state == "SHIPPING":
+            time.sleep(0.3 * SLOW)  # until the injected stall holds it: it must not be left for the next job
         if state == "DECODING":
             eventually(lambda: tokens(watcher.events), 10, "a first token")
         began = time.monotonic()
@@ -55,7 +57,7 @@ def test_decode_worker_dies_while_decoding():
 
 
 def test_decode_worker_dies_while_shipping():
-    kill_with_nobody_to_take_over("decode-0", request(4000), "SHIPPING", {"prefill": ["--inject", "stall:2"]})
+    kill_with_nobody_to_take_over("decode-0", request(4000), "SHIPPING", {"prefill": ["--inject", "stall:1"]})
 
 
 def test_prefill_worker_dies_while_prefilling():
