@@ -43,10 +43,6 @@ function(sl_program)
   target_link_libraries(${A_NAME} PRIVATE ${A_DEPS})
 endfunction()
 
-# ASan gives every thread a signal stack of its own and takes it away in a frame that gcc 12 has itself poisoned: a false alarm
-# when threads end, which gRPC's do by the dozen.
-set(SLUICE_ASAN_OPTIONS "ASAN_OPTIONS=use_sigaltstack=0")
-
 # sl_test(NAME unit_base_arena SOURCES test_arena.c DEPS sl_base [TIMEOUT seconds] [LABELS ...])
 # A cmocka program in tests/bin/, run by ctest in the source folder.
 function(sl_test)
@@ -60,5 +56,5 @@ function(sl_test)
     set(A_TIMEOUT 120)
   endif()
   set_tests_properties(${A_NAME} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}"
-    ENVIRONMENT "UCX_MEM_EVENTS=n;UCX_HANDLE_ERRORS=none;SLUICE_BIN=${CMAKE_BINARY_DIR}/bin;${SLUICE_ASAN_OPTIONS};TSAN_OPTIONS=ignore_noninstrumented_modules=1 suppressions=${CMAKE_SOURCE_DIR}/tests/tsan.supp;LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/lsan.supp")
+    ENVIRONMENT "UCX_MEM_EVENTS=n;UCX_HANDLE_ERRORS=none;SLUICE_BIN=${CMAKE_BINARY_DIR}/bin;TSAN_OPTIONS=ignore_noninstrumented_modules=1 suppressions=${CMAKE_SOURCE_DIR}/tests/tsan.supp;LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/lsan.supp")
 endfunction()

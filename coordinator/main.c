@@ -2,6 +2,7 @@
 // Purpose: sluice-coordinator: options, signals, and coordinator.h between them.
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -65,6 +66,7 @@ struct stopper {
     sigset_t signals;
     struct sl_coordinator *coordinator;
     int64_t grace_ms;
+    atomic_bool over; // nothing is left to stop: the next signal is ours, to wake the thread
 };
 
 // The first signal begins the grace period, any further one ends it.
@@ -74,12 +76,14 @@ static void *wait_for_signals(void *arg) {
     for (;;) {
         int number;
         if (sigwait(&stopper->signals, &number) == 0) {
+            if (atomic_load(&stopper->over)) {
+                return NULL;
+            }
             sl_log_info("coordinator", "%s: stopping", strsignal(number));
             sl_coordinator_stop(stopper->coordinator, grace_ms);
             grace_ms = 0;
         }
     }
-    return NULL;
 }
 
 static enum sl_status serve(const struct options *chosen, struct sl_error *err) {
@@ -98,7 +102,8 @@ static enum sl_status serve(const struct options *chosen, struct sl_error *err) 
             printf("ready rpc=%s\n", sl_coordinator_address(stopper.coordinator));
             fflush(stdout);
             sl_coordinator_run(stopper.coordinator);
-            pthread_cancel(thread); // sigwait() is where it is
+            atomic_store(&stopper.over, true);
+            pthread_kill(thread, SIGTERM);
             pthread_join(thread, NULL);
         }
         sl_coordinator_destroy(&stopper.coordinator);
