@@ -238,7 +238,7 @@ static enum sl_status read_header(const void *bytes, size_t n_bytes, header_mess
 
 enum sl_status sl_capsule_read_header(const void *header, size_t header_bytes, struct sl_capsule_info *info_out,
                                       struct sl_error *err) {
-    header_message *message;
+    header_message *message = NULL;
     enum sl_status status = read_header(header, header_bytes, &message, info_out, err);
     if (status == SL_OK) {
         sluice__v1__capsule_header__free_unpacked(message, NULL);
@@ -336,8 +336,8 @@ enum sl_status sl_capsule_open(const void *header, size_t header_bytes, void *bo
                                struct sl_arena *arena, const struct sl_kv_geometry *geometry,
                                const struct sl_capsule_id *id, int64_t max_slots, struct sl_session **session_out,
                                struct sl_error *err) {
-    header_message *message;
-    struct sl_capsule_info info;
+    header_message *message = NULL;
+    struct sl_capsule_info info = {0};
     enum sl_status status = read_header(header, header_bytes, &message, &info, err);
     if (status != SL_OK) {
         return status;
