@@ -13,7 +13,10 @@ up=
 
 stop() {
     if [ -n "$up" ]; then
-        kill "$up" 2>"$work/kill" || cat "$work/kill" >&2
+        # It may have ended by itself: wait tells how.
+        if kill -0 "$up" 2>"$work/kill"; then
+            kill "$up"
+        fi
         wait "$up" || echo "demo: the cluster ended with exit code $?" >&2
     fi
     rm -rf "$work"
