@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 static void print_json(const struct sl_bench_result *result, double ratio) {
-    json_t *line = json_pack("{s:s, s:s, s:f, s:s}", "bench", result->bench, "case", result->test, "value", result->value,
-                             "unit", result->unit);
+    json_t *line = json_pack("{s:s, s:s, s:f, s:s}", "bench", result->bench, "case", result->test, "value",
+                             result->value, "unit", result->unit);
     if (result->reference != NULL) {
         json_t *comparison = json_pack("{s:s, s:f, s:f}", "reference", result->reference, "reference_value",
                                        result->reference_value, "ratio", ratio);
@@ -24,6 +24,9 @@ static void print_json(const struct sl_bench_result *result, double ratio) {
 
 void sl_bench_print(const struct sl_bench_result *result, bool json) {
     double ratio = result->reference == NULL ? 0.0 : result->ratio_value / result->reference_value;
+    if (result->paired_ratio > 0) {
+        ratio = result->paired_ratio;
+    }
     sl_bench_progress(NULL);
     if (!json) {
         printf("%-44s %12.1f %-10s", result->test, result->value, result->unit);

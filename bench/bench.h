@@ -20,6 +20,7 @@ struct sl_bench_result {
     const char *reference;  // "GEMM peak"
     double reference_value; // in the unit of ratio_value
     double ratio_value;     // value, expressed in the unit of reference_value
+    double paired_ratio;    // where value and reference were taken by turns; 0: ratio_value / reference_value
 };
 
 // Print as a table row, or as one JSON object a line: bench, case, value, unit, and with a

@@ -116,8 +116,9 @@ static enum sl_status measure_bounds(struct bench *b, struct sl_error *err) {
                                    "GFLOP/s",
                                    peak > 0.0 ? "multiply-adds from registers, GFLOP/s" : NULL,
                                    peak,
-                                   b->bounds.gemm_gflops};
-    struct sl_bench_result reading = {"engine", "reading memory", b->bounds.read_gbps, "GB/s", NULL, 0.0, 0.0};
+                                   b->bounds.gemm_gflops,
+                                   0.0};
+    struct sl_bench_result reading = {"engine", "reading memory", b->bounds.read_gbps, "GB/s", NULL, 0.0, 0.0, 0.0};
     sl_bench_print(&gemm, b->options->json);
     sl_bench_print(&reading, b->options->json);
     return SL_OK;
@@ -199,6 +200,7 @@ static enum sl_status bench_prefill(struct bench *b, int64_t n, struct sl_error 
         "GEMM peak, GFLOP/s",
         b->bounds.gemm_gflops,
         prefill_gflop(sl_model_get_config(b->model), (double)n) / median,
+        0.0,
     };
     sl_bench_print(&result, b->options->json);
     return SL_OK;
@@ -233,6 +235,7 @@ static enum sl_status bench_decode(struct bench *b, int64_t depth, struct sl_err
         "reading, GB/s",
         b->bounds.read_gbps,
         decode_gigabytes(b, (double)depth + DECODE_TOKENS * (double)runs / 2.0) / median,
+        0.0,
     };
     sl_bench_print(&result, b->options->json);
     return SL_OK;

@@ -57,6 +57,7 @@ struct sl_remote_region {
     struct sl_remote_region *next;
     ucp_rkey_h rkey;
     bool one_sided;
+    intptr_t mapping; // of shared memory: what turns an address of the owner's into one of ours. 0: not mapped
     uint64_t packed_hash;
     size_t packed_bytes;
 };

@@ -197,6 +197,7 @@ struct sl_remote_region *sl_peer_region_priv(struct sl_peer *peer, const struct 
                   ucp_rkey_ptr(region->rkey, ship->ticket.remote_address, &mapped) == UCS_OK;
     bool rdma = strncmp(transport, "rc_", 3) == 0 || strncmp(transport, "dc_", 3) == 0;
     region->one_sided = rdma || (shared && strcmp(transport, "posix") == 0);
+    region->mapping = shared ? (intptr_t)((uintptr_t)mapped - (uintptr_t)ship->ticket.remote_address) : 0;
     region->packed_hash = hash;
     region->packed_bytes = ship->ticket.rkey_bytes;
     region->next = peer->regions;

@@ -6,12 +6,16 @@
  *         SL_SEGMENT_MAX_PARTS ranges of the sender's memory (pages of a capsule lie anywhere, and arrive side by
  *         side). Its digest is chained over the parts:  d_0 = 0,  d_i = hash(part_i, seed d_{i-1}).
  *         Active message: the segment's bytes follow its header; several parts go as a scatter list.
- *         Put: part by part, digest first, so that the copy reads what the digest has just brought into the cache;
- *         then a flush, and only when that is over the segment is announced: it can be verified at once.
+ *         Put: then a flush, and only when that is over the segment is announced: it can be verified at once. Where
+ *         the owner's memory is mapped into this process a put is a copy of our own, part by part, each followed by
+ *         its digest, which finds the bytes in the cache.
  * Invariants: ship->n_outstanding counts segments whose memory may still be read; a ship is over only at 0.
  */
 #include <stdlib.h>
 #include <string.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 #include "base/hash.h"
 #include "fabric/fabric_internal.h"
@@ -128,24 +132,25 @@ static size_t scatter_list(const struct parts *parts, ucp_dt_iov_t **iov_out) {
 }
 
 // Small parts are packed: a scatter list of them costs more than the copy of bytes that the digest has just read.
-static void pack(struct sl_send *send, struct parts *parts) {
-    uint8_t *packed = send->owned == NULL && parts->bytes / parts->n < PACK_BELOW_BYTES ? malloc(parts->bytes) : NULL;
+static bool pack(struct sl_send *send, const struct parts *parts) {
+    uint8_t *packed = send->owned == NULL ? malloc(parts->bytes) : NULL;
     for (uint32_t i = 0, at = 0; packed && i < parts->n; i++) {
         memcpy(packed + at, parts->data[i], parts->part_bytes[i]);
-        parts->data[i] = packed + at;
         at += parts->part_bytes[i];
     }
     if (packed) {
         send->owned = packed;
     }
+    return packed != NULL;
 }
 
 static void send_message(struct sl_ship *ship, struct sl_send *send, struct parts *parts) {
     ucp_request_param_t with = {0};
-    if (parts->n > 1) {
-        pack(send, parts); // without memory for it the list will do
-    }
     size_t n = scatter_list(parts, &send->iov);
+    if (n > 1 && parts->bytes / n < PACK_BELOW_BYTES && pack(send, parts)) { // without memory for it the list will do
+        send->iov[0] = (ucp_dt_iov_t){send->owned, parts->bytes};
+        n = 1;
+    }
     const void *data = send->iov;
     size_t count = n;
     if (n == 1) {
@@ -243,6 +248,47 @@ static void put_range(struct put *put, size_t offset, const uint8_t *data, size_
     }
 }
 
+/*
+ * Past the caches where the processor can: the owner reads the bytes only after many more have been written, and an
+ * ordinary store would first fetch the line that it is about to overwrite.
+ */
+static void copy_past_caches(uint8_t *to, const uint8_t *from, size_t bytes) {
+    size_t at = 0;
+#if defined(__SSE2__)
+    for (; ((uintptr_t)to & 15) == 0 && at + 64 <= bytes; at += 64) {
+        const __m128i *in = (const __m128i *)(const void *)(from + at);
+        __m128i *out = (__m128i *)(void *)(to + at);
+        __m128i a = _mm_loadu_si128(in), b = _mm_loadu_si128(in + 1);
+        __m128i c = _mm_loadu_si128(in + 2), d = _mm_loadu_si128(in + 3);
+        _mm_stream_si128(out, a);
+        _mm_stream_si128(out + 1, b);
+        _mm_stream_si128(out + 2, c);
+        _mm_stream_si128(out + 3, d);
+    }
+    _mm_sfence(); // the announcement must not overtake them
+#endif
+    memcpy(to + at, from + at, bytes - at);
+}
+
+// Into the owner's memory, mapped here.
+static void send_copies(struct sl_ship *ship, struct sl_send *send, const struct parts *parts, bool digested) {
+    uint8_t *to =
+        (uint8_t *)((uintptr_t)ship->ticket.remote_address + (uintptr_t)ship->region->mapping) + parts->offset;
+    uint64_t digest = 0;
+    for (uint32_t i = 0; i < parts->n; i++) {
+        copy_past_caches(to, parts->data[i], parts->part_bytes[i]);
+        to += parts->part_bytes[i];
+        if (!digested) {
+            digest = sl_hash(parts->data[i], parts->part_bytes[i], digest);
+        }
+    }
+    if (!digested) {
+        set_digest(send, digest);
+    }
+    atomic_thread_fence(memory_order_release);
+    sl_peer_send_start_priv(send, SL_WIRE_SEGMENT, SL_SEGMENT_HEADER_BYTES(parts->n), NULL, 0, NULL);
+}
+
 static void send_puts(struct sl_ship *ship, struct sl_send *send, const struct parts *parts, bool digested) {
     struct put *put = calloc(1, sizeof *put);
     if (!put) {
@@ -298,7 +344,9 @@ bool sl_ship_send_segment_priv(struct sl_ship *ship) {
     if (corrupting && !corrupt(send, &parts)) {
         corrupting = false;
     }
-    if (ship->region->one_sided) {
+    if (ship->region->one_sided && ship->region->mapping != 0) {
+        send_copies(ship, send, &parts, corrupting);
+    } else if (ship->region->one_sided) {
         send_puts(ship, send, &parts, corrupting);
     } else {
         send_message(ship, send, &parts);
