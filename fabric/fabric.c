@@ -39,6 +39,18 @@ void sl_fabric_wake_priv(struct sl_fabric *fabric) {
     }
 }
 
+void *sl_fabric_take_buffer_priv(struct sl_fabric *fabric) {
+    return fabric->n_buffers > 0 ? fabric->buffers[--fabric->n_buffers] : malloc(SL_SEGMENT_MAX_BYTES);
+}
+
+void sl_fabric_give_buffer_priv(struct sl_fabric *fabric, void *buffer) {
+    if (buffer && fabric->n_buffers < SL_N_BUFFERS) {
+        fabric->buffers[fabric->n_buffers++] = buffer;
+    } else {
+        free(buffer);
+    }
+}
+
 void sl_fabric_post_priv(struct sl_fabric *fabric, struct sl_command *command) {
     command->next = NULL;
     pthread_mutex_lock(&fabric->lock);
@@ -200,6 +212,9 @@ static void wind_down(struct sl_fabric *fabric) {
 }
 
 static void free_fabric(struct sl_fabric *fabric) {
+    while (fabric->n_buffers > 0) {
+        free(fabric->buffers[--fabric->n_buffers]);
+    }
     close(fabric->wake_fd);
     pthread_mutex_destroy(&fabric->lock);
     pthread_cond_destroy(&fabric->changed);

@@ -30,9 +30,10 @@ enum sl_transport { SL_TRANSPORT_AUTO, SL_TRANSPORT_SHM, SL_TRANSPORT_TCP, SL_TR
 #define SL_PART_MS        1000               // for the peers to hear BYE and close
 #define SL_DRAIN_NS       (2 * SL_NS_PER_S)  // for the sends of a failed ship; then its connection is closed
 #define SL_QUARANTINE_NS  (30 * SL_NS_PER_S) // for a silent writer that could put into our memory if it woke up
-#define SL_WINDOW_BYTES   (8u << 20)         // unacknowledged bytes of one ship
+#define SL_WINDOW_BYTES   (4u << 20)         // unacknowledged bytes of one ship
 #define SL_MAX_CONNECTING 64
-#define SL_N_PAST         1024 // ended grants whose end is remembered
+#define SL_N_BUFFERS      (SL_WINDOW_BYTES / SL_SEGMENT_MAX_BYTES) // kept at most
+#define SL_N_PAST         1024                                     // ended grants whose end is remembered
 
 struct sl_region {
     struct sl_region *next;
@@ -216,6 +217,9 @@ struct sl_fabric {
     struct sl_peer *peers;
     bool peers_changed;
     struct sl_ship *ships;
+    void *buffers
+        [SL_N_BUFFERS]; // of SL_SEGMENT_MAX_BYTES, for segments that are packed: fresh memory costs a fault a page
+    size_t n_buffers;
     struct sl_past past[SL_N_PAST];
     size_t next_past;
     int64_t next_tick_ns, complained_ns;
@@ -233,6 +237,8 @@ void sl_fabric_post_priv(struct sl_fabric *fabric, struct sl_command *command);
 void sl_fabric_wake_priv(struct sl_fabric *fabric);
 void sl_fabric_unexpected_priv(struct sl_fabric *fabric, const char *what, size_t bytes); // counted, rarely logged
 struct sl_region *sl_fabric_region_priv(struct sl_fabric *fabric, const void *data, size_t bytes);
+void *sl_fabric_take_buffer_priv(struct sl_fabric *fabric); // SL_SEGMENT_MAX_BYTES, or NULL
+void sl_fabric_give_buffer_priv(struct sl_fabric *fabric, void *buffer);
 
 // fabric_ucx.c
 enum sl_status sl_fabric_from_ucs_priv(ucs_status_t status);
@@ -252,11 +258,12 @@ struct sl_send {
     void (*done)(struct sl_send *send, ucs_status_t status);
     void *arg;
     size_t bytes;      // for the window
-    void *owned;       // freed afterwards
+    void *buffer;      // of sl_fabric_take_buffer_priv(), goes back afterwards
     ucp_dt_iov_t *iov; // freed afterwards
     uint8_t header[];
 };
 struct sl_send *sl_peer_send_create_priv(struct sl_peer *peer, const void *header, size_t header_bytes);
+void sl_peer_send_free_priv(struct sl_send *send); // one that was not started
 void sl_peer_send_start_priv(struct sl_send *send, enum sl_wire_id id, size_t header_bytes, const void *data,
                              size_t data_bytes, const ucp_request_param_t *with);
 void sl_peer_tell_priv(struct sl_peer *peer, enum sl_wire_id id, const void *header, size_t header_bytes);

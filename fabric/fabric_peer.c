@@ -38,14 +38,18 @@ struct sl_send *sl_peer_send_create_priv(struct sl_peer *peer, const void *heade
     return send;
 }
 
+void sl_peer_send_free_priv(struct sl_send *send) {
+    sl_fabric_give_buffer_priv(send->peer->fabric, send->buffer);
+    free(send->iov);
+    free(send);
+}
+
 static void send_finish(struct sl_send *send, ucs_status_t status) {
     send->peer->n_requests--;
     if (send->done) {
         send->done(send, status);
     }
-    free(send->owned);
-    free(send->iov);
-    free(send);
+    sl_peer_send_free_priv(send);
 }
 
 static void on_sent(void *request, ucs_status_t status, void *user_data) {

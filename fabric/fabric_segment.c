@@ -96,10 +96,10 @@ static void on_segment_done(struct sl_send *send, ucs_status_t status) {
 
 /*
  * Fault injection: what leaves is a copy with one byte flipped, after the digest was taken. The copy replaces the
- * parts and belongs to the send.
+ * parts and goes back with the send.
  */
 static bool corrupt(struct sl_send *send, struct parts *parts) {
-    uint8_t *copy = malloc(parts->bytes);
+    uint8_t *copy = sl_fabric_take_buffer_priv(send->peer->fabric);
     if (!copy) {
         return false;
     }
@@ -110,7 +110,7 @@ static bool corrupt(struct sl_send *send, struct parts *parts) {
         at += parts->part_bytes[i];
     }
     copy[parts->bytes / 2] ^= 0x40;
-    send->owned = copy;
+    send->buffer = copy;
     return true;
 }
 
@@ -133,13 +133,13 @@ static size_t scatter_list(const struct parts *parts, ucp_dt_iov_t **iov_out) {
 
 // Small parts are packed: a scatter list of them costs more than the copy of bytes that the digest has just read.
 static bool pack(struct sl_send *send, const struct parts *parts) {
-    uint8_t *packed = send->owned == NULL ? malloc(parts->bytes) : NULL;
+    uint8_t *packed = send->buffer == NULL ? sl_fabric_take_buffer_priv(send->peer->fabric) : NULL;
     for (uint32_t i = 0, at = 0; packed && i < parts->n; i++) {
         memcpy(packed + at, parts->data[i], parts->part_bytes[i]);
         at += parts->part_bytes[i];
     }
     if (packed) {
-        send->owned = packed;
+        send->buffer = packed;
     }
     return packed != NULL;
 }
@@ -148,7 +148,7 @@ static void send_message(struct sl_ship *ship, struct sl_send *send, struct part
     ucp_request_param_t with = {0};
     size_t n = scatter_list(parts, &send->iov);
     if (n > 1 && parts->bytes / n < PACK_BELOW_BYTES && pack(send, parts)) { // without memory for it the list will do
-        send->iov[0] = (ucp_dt_iov_t){send->owned, parts->bytes};
+        send->iov[0] = (ucp_dt_iov_t){send->buffer, parts->bytes};
         n = 1;
     }
     const void *data = send->iov;
@@ -169,8 +169,7 @@ static void send_message(struct sl_ship *ship, struct sl_send *send, struct part
         sl_ship_fail_priv(ship, SL_ERR_EXHAUSTED, "the sender has no memory for a scatter list");
         ship->peer->n_requests--;
         on_segment_done(send, UCS_ERR_NO_MEMORY);
-        free(send->owned);
-        free(send);
+        sl_peer_send_free_priv(send);
         return;
     }
     sl_peer_send_start_priv(send, SL_WIRE_SEGMENT, SL_SEGMENT_HEADER_BYTES(parts->n), data, count, &with);
@@ -217,8 +216,7 @@ static void put_step(struct put *put, ucs_status_t status) {
         sl_peer_send_start_priv(send, SL_WIRE_SEGMENT, put->header_bytes, NULL, 0, NULL);
     } else {
         on_segment_done(send, put->status == UCS_OK ? UCS_ERR_CANCELED : put->status);
-        free(send->owned);
-        free(send);
+        sl_peer_send_free_priv(send);
     }
     free(put);
 }
@@ -293,8 +291,7 @@ static void send_puts(struct sl_ship *ship, struct sl_send *send, const struct p
     struct put *put = calloc(1, sizeof *put);
     if (!put) {
         on_segment_done(send, UCS_ERR_NO_MEMORY);
-        free(send->owned);
-        free(send);
+        sl_peer_send_free_priv(send);
         return;
     }
     *put = (struct put){.ship = ship, .announcement = send, .n_pending = 1, .status = UCS_OK};

@@ -39,9 +39,9 @@ enum sl_wire_id {
     SL_WIRE_END
 };
 
-#define SL_SEGMENT_MAX_BYTES (1u << 20)  // destination bytes under one digest, and of one active message
-#define SL_SEGMENT_MAX_PARTS 256         // source ranges gathered into one segment
-#define SL_PART_MAX_BYTES    (32u << 10) // digested, and then sent while it is still in the cache
+#define SL_SEGMENT_MAX_BYTES (512u << 10) // destination bytes under one digest, and of one active message
+#define SL_SEGMENT_MAX_PARTS 256          // source ranges gathered into one segment
+#define SL_PART_MAX_BYTES    (32u << 10)  // digested, and then sent while it is still in the cache
 #define SL_HEADER_MAX_BYTES  (16u << 20)
 #define SL_ANSWER_TEXT_BYTES 200
 

@@ -80,9 +80,9 @@ static void run_send(struct sl_fabric *fabric, struct sl_command *command) {
         }
         struct sl_send *send = sl_peer_send_create_priv(peer, header, header_bytes);
         size_t payload_bytes = draw(it->random) % 3 ? 0 : draw(it->random) % PAYLOAD_MAX;
-        send->owned = malloc(payload_bytes ? payload_bytes : 1);
-        fill_pattern(send->owned, payload_bytes, draw(it->random));
-        sl_peer_send_start_priv(send, it->id, header_bytes, send->owned, payload_bytes, NULL);
+        send->buffer = sl_fabric_take_buffer_priv(fabric);
+        fill_pattern(send->buffer, payload_bytes, draw(it->random));
+        sl_peer_send_start_priv(send, it->id, header_bytes, send->buffer, payload_bytes, NULL);
     }
     atomic_store(&it->done, true);
 }
