@@ -343,7 +343,7 @@ static void test_destroy_ends_everything(void **state) {
     open_landing(&unused, pair.to, pair.target + 32 * MIB, 32 * MIB, 30000);
     struct sl_ship *ship = open_ship(&pair, &landing, 30000);
     sl_ship_piece(ship, 0, pair.source, 32 * MIB);
-    while (sl_ship_progress(ship, NULL) < 3 * MIB) {
+    while (sl_ship_progress(ship, NULL) < MIB) {
         sched_yield();
     }
     sl_fabric_destroy(&pair.to);
