@@ -21,15 +21,27 @@ enum sl_status sl_compressor_create(const struct sl_plan *plan, const struct sl_
                                     struct sl_compressor **compressor_out, struct sl_error *err);
 void sl_compressor_destroy(struct sl_compressor **compressor);
 
-// True when the forward pass must provide lse (sl_layer_hook.want_lse).
-bool sl_compressor_wants_lse(const struct sl_compressor *compressor);
+// What the forward pass must provide (struct sl_layer_hook) while prefill reads, or while decode steps.
+struct sl_compressor_wants {
+    bool lse, importance, next_q, attend; // attend: sl_compressor_attend() takes the place of ops->attend
+};
+struct sl_compressor_wants sl_compressor_wants(const struct sl_compressor *compressor, bool stepping);
+
+// Where prefill must end a chunk beside multiples of chunk_tokens: behind token n of the prompt (the beginning of the
+// tail); n_prompt when there is none.
+int64_t sl_plan_body_tokens(const struct sl_plan *plan);
 
 /*
- * Layer `layer` of `session` has just attended over a chunk. `last` says that it was the prompt's last chunk:
- * afterwards the layer is final and may be shipped.
+ * Layer `layer` of `session` has just attended over a chunk, which begins at session->n_tokens. `last` says that it was
+ * the prompt's last chunk. Afterwards *final_out tells whether the layer is final and may be shipped; when the last
+ * layer of the last chunk leaves layers that are not, sl_compressor_end() makes them so.
  */
 enum sl_status sl_compressor_layer(struct sl_compressor *compressor, struct sl_session *session, int layer,
-                                   const struct sl_attend *attend, bool last, struct sl_error *err);
+                                   const struct sl_attend *attend, bool last, bool *final_out, struct sl_error *err);
+
+// Some recipes decide when they have seen every layer (layers=d2o): budgets, eviction and packing of all layers.
+// Nothing to do for the others. After the last chunk's forward pass.
+enum sl_status sl_compressor_end(struct sl_compressor *compressor, struct sl_session *session, struct sl_error *err);
 
 /*
  * Make `layer` final outside a forward pass: what is still to be quantized is quantized. For a session that was resumed
@@ -38,6 +50,19 @@ enum sl_status sl_compressor_layer(struct sl_compressor *compressor, struct sl_s
 enum sl_status sl_compressor_finish_layer(struct sl_compressor *compressor, struct sl_session *session, int layer,
                                           struct sl_error *err);
 
+/*
+ * Decode. Before the first step on a session that prefill has made (here or elsewhere; it may have landed in a capsule):
+ * n_prompt is what prefill read. Then after the attention of every layer of every step (m >= 1 rows), and for
+ * sl_compressor_wants(c, true).attend in place of the attention. True of a recipe that needs none of it: neither.
+ */
+bool sl_compressor_steps(const struct sl_compressor *compressor);
+enum sl_status sl_compressor_begin_steps(struct sl_compressor *compressor, struct sl_session *session, int64_t n_prompt,
+                                         struct sl_error *err);
+enum sl_status sl_compressor_step(struct sl_compressor *compressor, struct sl_session *session, int layer,
+                                  const struct sl_attend *attend, struct sl_error *err);
+enum sl_status sl_compressor_attend(struct sl_compressor *compressor, struct sl_session *session, int layer,
+                                    const struct sl_attend *attend, struct sl_error *err);
+
 // An empty session for this plan; room for extra_slots more per head than prefill needs (tokens decoded in the same
 // place).
 enum sl_status sl_plan_create_session(const struct sl_plan *plan, int64_t extra_slots, struct sl_arena *arena,
@@ -45,6 +70,8 @@ enum sl_status sl_plan_create_session(const struct sl_plan *plan, int64_t extra_
 
 struct sl_compress_stats {
     int64_t slots_evicted; // over all layers and heads
+    int64_t slots_merged;  // of those, how many went into another slot (evicted=merge)
+    int64_t slots_fetched; // of offloaded layers, while stepping
     int64_t pages_quantized;
     int64_t ns; // spent in the compressor
 };

@@ -79,8 +79,41 @@ void sl_compressor_destroy(struct sl_compressor **compressor) {
     *compressor = NULL;
 }
 
-bool sl_compressor_wants_lse(const struct sl_compressor *compressor) {
-    return compressor->score->wants_lse;
+struct sl_compressor_wants sl_compressor_wants(const struct sl_compressor *compressor, bool stepping) {
+    return (struct sl_compressor_wants){.lse = compressor->score->wants_lse && !stepping};
+}
+
+int64_t sl_plan_body_tokens(const struct sl_plan *plan) {
+    return plan->n_prompt;
+}
+
+bool sl_compressor_steps(const struct sl_compressor *compressor) {
+    (void)compressor;
+    return false;
+}
+
+enum sl_status sl_compressor_begin_steps(struct sl_compressor *compressor, struct sl_session *session, int64_t n_prompt,
+                                         struct sl_error *err) {
+    (void)compressor, (void)session, (void)n_prompt, (void)err;
+    return SL_OK;
+}
+
+enum sl_status sl_compressor_step(struct sl_compressor *compressor, struct sl_session *session, int layer,
+                                  const struct sl_attend *attend, struct sl_error *err) {
+    (void)compressor, (void)session, (void)layer, (void)attend, (void)err;
+    return SL_OK;
+}
+
+enum sl_status sl_compressor_attend(struct sl_compressor *compressor, struct sl_session *session, int layer,
+                                    const struct sl_attend *attend, struct sl_error *err) {
+    (void)session, (void)layer, (void)err;
+    compressor->ops->attend(compressor->team, attend);
+    return SL_OK;
+}
+
+enum sl_status sl_compressor_end(struct sl_compressor *compressor, struct sl_session *session, struct sl_error *err) {
+    (void)compressor, (void)session, (void)err;
+    return SL_OK;
 }
 
 void sl_compressor_get_stats(const struct sl_compressor *compressor, struct sl_compress_stats *stats_out) {
@@ -240,7 +273,8 @@ static enum sl_status compress_layer(struct sl_compressor *c, struct sl_session 
 }
 
 enum sl_status sl_compressor_layer(struct sl_compressor *compressor, struct sl_session *session, int layer,
-                                   const struct sl_attend *attend, bool last, struct sl_error *err) {
+                                   const struct sl_attend *attend, bool last, bool *final_out, struct sl_error *err) {
+    *final_out = last;
     assert(layer >= 0 && layer < compressor->plan.geometry.n_layers);
     assert(session->geometry.n_kv_heads == compressor->plan.geometry.n_kv_heads);
     assert(!compressor->score->wants_lse || attend->lse != NULL);

@@ -4,30 +4,40 @@
  *
  * Text form: comma-separated words, each a preset's name or axis=value; later words override earlier ones:
  *     full | h2o,budget=1024 | streamingllm,budget=0.25,format=int4 |
- * score=aas,scope=sinks:4+recent:0.5,budget=512,when=chunk
+ *     score=aas,scope=sinks:4+recent:0.5,budget=512,when=chunk
  *
- *   axis       values                                                              built
- *   score      none random recency aas aqas ltas mas snapkv cis                    none recency aas
- *   value      off caote fastcaote                                                 off
- *   scope      '+'-joined: sinks:N recent:N|RATIO std:RATIO stabilizers:N tail:N   sinks recent
- *   budget     off, slots (an integer >= 1) or a ratio of the prompt (0 < r < 1)   all
- *   layers     uniform d2o pyramid                                                 uniform
- *   heads      uniform adaptive                                                    uniform
- *   when       '+'-joined: chunk end step                                          chunk end
- *   evicted    drop merge                                                          drop
- *   format     f32 f16 bf16 int8 int4 int2 int1, or per layer: f16/0-1:int4/2-:int2   all
- *   place      resident, offload/LAYERS                                            resident
- *   retrieve   near pull                                                           -
- *   positions  original slot                                                       both
- *   chunk      prompt tokens per forward pass of prefill (a multiple of 64)        all
+ *   axis       values
+ *   score      none random recency aas aqas ltas mas snapkv cis
+ *   value      off caote fastcaote caote-heads fastcaote-heads ("-heads": every query head's own weights, root of the
+ *              summed squares; otherwise the group's mean weights)
+ *   scope      '+'-joined: sinks:N recent:N|RATIO std:RATIO stabilizers:N tail:N
+ *   window     N: rows that snapkv observes (default 32)
+ *   pool       none, max:K, avg:K: over neighbouring slots of snapkv's sums (default max:7)
+ *   seed       N: of score=random
+ *   budget     off, slots (an integer >= 1) or a ratio of the prompt (0 < r < 1)
+ *   layers     uniform d2o d2o-raw d2o-minmax pyramid
+ *   exempt     none, or '+'-joined layers N, ranges N-M and "last": these layers evict nothing
+ *   heads      uniform adaptive layer ("layer": all heads of a layer keep the same slots)
+ *   when       '+'-joined: chunk end step
+ *   evicted    drop, merge or merge:BETA (weight of the newest mean similarity in the threshold; default 0.5)
+ *   format     f32 f16 bf16 int8 int4 int2 int1, or per layer: f16/0-1:int4/2-:int2, f16/dense:int2
+ *   bits       1 2 4 8: short for format=f16/dense:intB
+ *   place      resident, offload/LAYERS, offload/sparse
+ *   retrieve   pull (near is not built)
+ *   topk       N: slots fetched per KV head and step of an offloaded layer
+ *   channels   N: critical channels per KV head of an offloaded layer
+ *   positions  original slot
+ *   chunk      prompt tokens per forward pass of prefill (a multiple of 64)
  *
- * A preset sets every axis of eviction (score to evicted, positions), named in its text or not; format and chunk stay.
+ * A preset sets every axis but format, bits, seed and chunk, named in its text or not; locret also sets chunk, and
+ * tailorkv format.
  *
  * "format=A/FROM-TO:B" gives layers FROM..TO (either may be left out) format B and all others format A; of ranges that
- * overlap the last one counts.
+ * overlap the last one counts. "dense" are the layers that the model's profile names (`sluice profile`; layer 0 without
+ * one) and "sparse" the others: sl_recipe_resolve() turns both into layers.
  *
  * A ratio in scope is a share of the budget. Where a ratio of a short prompt would not be above what scope protects,
- * the budget is one slot above it.
+ * the budget is one slot above it. The tail (the newest N prompt tokens) stays on top of the budget.
  *
  * What is not built is refused by name, with what exists; impossible combinations are refused with the axis and the
  * reason when the recipe is parsed (or fitted to a model), before any work.
@@ -41,8 +51,31 @@
 #include "base/status.h"
 #include "kvcache/session.h"
 
-enum sl_score { SL_SCORE_NONE, SL_SCORE_RECENCY, SL_SCORE_AAS };
-enum sl_when { SL_WHEN_CHUNK = 1, SL_WHEN_END = 2 };
+// The numbers are never stored; the text is.
+enum sl_score {
+    SL_SCORE_NONE,
+    SL_SCORE_RANDOM,
+    SL_SCORE_RECENCY,
+    SL_SCORE_AAS,
+    SL_SCORE_AQAS,
+    SL_SCORE_LTAS,
+    SL_SCORE_MAS,
+    SL_SCORE_SNAPKV,
+    SL_SCORE_CIS,
+    SL_N_SCORES
+};
+enum sl_value { SL_VALUE_OFF, SL_VALUE_CAOTE, SL_VALUE_FASTCAOTE, SL_VALUE_CAOTE_HEADS, SL_VALUE_FASTCAOTE_HEADS };
+enum sl_pool { SL_POOL_NONE, SL_POOL_MAX, SL_POOL_AVG };
+enum sl_split_layers {
+    SL_LAYERS_UNIFORM,
+    SL_LAYERS_D2O,        // softmax of minus the heads' min-max variances, as the authors' code has it
+    SL_LAYERS_D2O_RAW,    // softmax of minus the variance, as the paper has it
+    SL_LAYERS_D2O_MINMAX, // softmax of minus the layers' min-max variance
+    SL_LAYERS_PYRAMID
+};
+enum sl_split_heads { SL_HEADS_UNIFORM, SL_HEADS_ADAPTIVE, SL_HEADS_LAYER };
+enum sl_when { SL_WHEN_CHUNK = 1, SL_WHEN_END = 2, SL_WHEN_STEP = 4 };
+enum sl_evicted { SL_EVICTED_DROP, SL_EVICTED_MERGE };
 
 // A number of slots, or a share of something else.
 struct sl_amount {
@@ -50,26 +83,68 @@ struct sl_amount {
     double ratio; // used when slots is 0 and ratio is not
 };
 
+// A set of layers.
+struct sl_layers {
+    uint64_t bits[SL_MAX_LAYERS / 64];
+};
+static inline bool sl_layers_has(const struct sl_layers *layers, int layer) {
+    return layers->bits[layer / 64] >> (layer % 64) & 1;
+}
+static inline void sl_layers_add(struct sl_layers *layers, int layer) {
+    layers->bits[layer / 64] |= 1ull << (layer % 64);
+}
+
 #define SL_MAX_FORMAT_RANGES 16
 
 struct sl_recipe {
     enum sl_score score;
-    int64_t sinks;            // scope: the first slots
-    struct sl_amount recent;  // scope: the newest slots; a ratio is of the budget
-    struct sl_amount budget;  // slots per (layer, KV head); both 0: nothing is evicted
-    unsigned when;            // enum sl_when, or-ed
+    enum sl_value value;
+    int64_t sinks;           // scope: the first slots
+    struct sl_amount recent; // scope: the newest slots; a ratio is of the budget
+    double std;              // scope: share of the budget that the largest deviations of attention protect
+    int64_t stabilizers;     // scope: the newest slots at every eviction but the prompt's last
+    int64_t tail;            // scope: the newest prompt tokens, on top of the budget
+    int window, pool_kernel;
+    enum sl_pool pool;
+    uint64_t seed;
+    struct sl_amount budget; // slots per (layer, KV head); both 0: nothing is evicted
+    enum sl_split_layers layers;
+    struct sl_layers exempt;
+    bool exempt_last;
+    enum sl_split_heads heads;
+    unsigned when; // enum sl_when, or-ed
+    enum sl_evicted evicted;
+    double merge_beta;        // evicted=merge: threshold_t = (1 - beta) * threshold_{t-1} + beta * mean similarity
     enum sl_kv_format format; // of layers that no range names
     struct {
         int from, to; // inclusive; to < 0: the last layer
         enum sl_kv_format format;
     } ranges[SL_MAX_FORMAT_RANGES];
     int n_ranges;
+    bool dense_auto; // format names the dense layers: dense_format, until resolved
+    enum sl_kv_format dense_format;
+    struct sl_layers offload; // place=offload/...
+    int offload_from;         // place=offload/N-: this layer and all behind it; -1: none
+    bool offload_auto;        // place=offload/sparse, until resolved
+    int64_t topk;
+    int channels;
     enum sl_position_mode positions;
     int chunk_tokens;
 };
 
 // "full,..." Defaults: score none, no budget, format f16, positions original, chunk 512.
 enum sl_status sl_recipe_parse(const char *text, struct sl_recipe *recipe_out, struct sl_error *err);
+
+// Put layers in place of format=.../dense and place=offload/sparse. `dense`: the model's profile, NULL when it has none
+// (then layer 0 is the dense one). SL_ERR_INVALID: what results does not fit together. Idempotent.
+enum sl_status sl_recipe_resolve(struct sl_recipe *recipe, const struct sl_layers *dense, int n_layers,
+                                 struct sl_error *err);
+
+// True when the score comes from retaining heads: the model must have them (engine/model.h).
+static inline bool sl_recipe_needs_retaining_heads(const struct sl_recipe *recipe) {
+    return recipe->score == SL_SCORE_CIS;
+}
+bool sl_recipe_offloads(const struct sl_recipe *recipe); // any layer
 
 // Canonical text: parses to an equal recipe, and names the preset that evicts alike, if there is one. Returns buf.
 #define SL_RECIPE_TEXT_BYTES 512
@@ -96,19 +171,28 @@ const struct sl_preset *sl_recipe_presets(void);
  * protects, a layer range beyond the model, a head_dim that the format cannot group.
  */
 struct sl_plan {
-    struct sl_recipe recipe;
+    struct sl_recipe recipe; // resolved
     struct sl_kv_geometry geometry;
-    int64_t n_prompt;                          // tokens that prefill will read
-    int64_t budget_slots;                      // per (layer, KV head); n_prompt when nothing is evicted
-    int64_t recent_slots;                      // protected, newest; at most budget_slots
-    int64_t max_slots;                         // per head during prefill: budget + chunk, or n_prompt
+    int64_t n_prompt;     // tokens that prefill will read
+    int64_t budget_slots; // mean per (layer, KV head), the tail not counted; n_prompt when nothing is evicted
+    int64_t recent_slots; // protected, newest; at most budget_slots
+    int64_t tail_slots;   // on top of every layer's budget
+    // Per (layer, KV head), the tail not counted. Exact for uniform and pyramid; where attention decides (layers=d2o)
+    // the most that a layer can get; n_prompt for exempt layers. heads=adaptive moves slots between heads of a layer.
+    int64_t layer_budget[SL_MAX_LAYERS];
+    int64_t total_budget;                      // sum over layers that evict of what they keep per head
+    int64_t max_slots;                         // per head during prefill, in any layer
     size_t capsule_bytes;                      // upper bound of the body
     size_t prefill_peak_bytes;                 // upper bound of arena use during prefill
     struct sl_page_layout work[SL_MAX_LAYERS]; // layouts for sl_session_config
     struct sl_page_layout packed[SL_MAX_LAYERS];
 };
+// The recipe must be resolved (SL_ERR_PRECONDITION).
 enum sl_status sl_plan_make(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry, int64_t n_prompt,
                             struct sl_plan *plan_out, struct sl_error *err);
+
+// Slots per head that one layer holds at most after prefill, and after n_new tokens more (when=step holds the budget).
+int64_t sl_plan_layer_slots(const struct sl_plan *plan, int layer, int64_t n_new);
 
 // Bytes that a decode worker needs for the capsule and n_new tokens after it: what admission counts.
 size_t sl_plan_decode_bytes(const struct sl_plan *plan, int64_t n_new);

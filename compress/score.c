@@ -17,11 +17,11 @@ static void read_recency(const struct sl_ops *ops, const struct sl_kv *kv, float
 
 // Accumulated attention (H2O): score_j = sum over all rows i so far of mean_g A[g][i][j], over the cache as it was.
 static void accumulate_aas(const struct sl_ops *ops, struct sl_team *team, const struct sl_attend *attend) {
-    ops->column_sums(team, attend);
+    ops->fold(team, attend, 0, &(struct sl_fold){.sum = 0, .square = -1, .above = -1});
 }
 
 static void read_aas(const struct sl_ops *ops, const struct sl_kv *kv, float *scores) {
-    ops->read_state(kv, SL_STATE_ACC, scores);
+    ops->read_state(kv, 0, scores);
 }
 
 // To add one: a value of enum sl_score, its functions above, a row here, and `built` in compress/recipe_text.c's
@@ -29,7 +29,13 @@ static void read_aas(const struct sl_ops *ops, const struct sl_kv *kv, float *sc
 static const struct sl_score_method methods[] = {
     [SL_SCORE_NONE] = {"none", false, 0, NULL, NULL},
     [SL_SCORE_RECENCY] = {"recency", false, 0, NULL, read_recency},
+    [SL_SCORE_RANDOM] = {"random", false, 0, NULL, NULL},
     [SL_SCORE_AAS] = {"aas", true, 1, accumulate_aas, read_aas},
+    [SL_SCORE_AQAS] = {"aqas", false, 0, NULL, NULL},
+    [SL_SCORE_LTAS] = {"ltas", false, 0, NULL, NULL},
+    [SL_SCORE_MAS] = {"mas", false, 0, NULL, NULL},
+    [SL_SCORE_SNAPKV] = {"snapkv", false, 0, NULL, NULL},
+    [SL_SCORE_CIS] = {"cis", false, 0, NULL, NULL},
 };
 
 const struct sl_score_method *sl_score_method(enum sl_score score) {

@@ -35,6 +35,11 @@ struct sl_model_config {
         double factor, low_freq_factor, high_freq_factor;
         int64_t original_max_positions;
     } rope_llama3;
+    // retaining_heads.safetensors beside the model (Locret): rows of W1; 0: there is none
+    int retaining_hidden;
+    // sluice_profile.json beside the model (`sluice profile`): the layers whose attention is dense (TailorKV)
+    bool has_profile;
+    uint64_t dense_layers[SL_MAX_LAYERS / 64]; // bit l % 64 of word l / 64
 };
 
 // config.json and generation_config.json alone; what a coordinator needs. SL_ERR_UNSUPPORTED names what we do not run.
@@ -79,16 +84,25 @@ struct sl_segment {
 };
 
 /*
- * Called after the attention of `layer` for segment `segment`, with K and V appended: `attend` still holds q and lse
- * (lse only if want_lse). May evict and quantize the layer's slots. A status other than SL_OK ends the forward pass
- * with it.
+ * Called after the attention of `layer` for segment `segment`, with K and V appended: `attend` still holds q, and what
+ * the hook wants of lse, importance and next_q. May evict and quantize the layer's slots. A status other than SL_OK ends
+ * the forward pass with it.
  */
 typedef enum sl_status (*sl_layer_fn)(void *arg, int segment, int layer, const struct sl_attend *attend);
+
+/*
+ * Called in place of ops->attend: fill attend->out (and lse where it is not NULL), by ops->attend or otherwise.
+ * next_q is there already when wanted: it belongs to layer + 1.
+ */
+typedef enum sl_status (*sl_attend_fn)(void *arg, int segment, int layer, const struct sl_attend *attend);
 
 struct sl_layer_hook {
     sl_layer_fn fn; // may be NULL
     void *arg;
     bool want_lse;
+    bool want_importance;   // SL_ERR_PRECONDITION where the model has no retaining heads
+    bool want_next_q;       // costs one projection more for every layer but the last (there next_q is NULL)
+    sl_attend_fn attend_fn; // NULL: ops->attend
 };
 
 /*

@@ -65,12 +65,20 @@ struct sl_attend {
     const struct sl_kv *kv; // [n_kv_heads]
     const struct sl_rope
         *rope;  // slot positions: rotate key j by j and query r by its slot; NULL: keys are rotated already
-    float *out; // [m][H][d]; not used by column_sums
-    float *lse; // [H][m]; may be NULL in attend, required by column_sums
+    float *out; // [m][H][d]; of attend and attend_slots
+    float *lse; // [H][m]; may be NULL in attend and attend_slots, required by fold and window_sums
+    // What the forward pass has at hand for a hook that asked for it (engine/model.h); not used by any op.
+    const float *importance; // [Hk][m]: the retaining heads' score of every new token
+    const float *next_q;     // [m][H][d]: the next layer's query as predicted from this layer's input, after RoPE
 };
 
-// Score planes of a page (struct sl_page_layout.states), in the order in which column_sums fills them.
-enum sl_state_plane { SL_STATE_ACC = 0 };
+// What fold() adds up over rows, each into a score plane of its own (struct sl_page_layout.states); -1: not wanted.
+// With abar[r][j] = mean over the G query heads of softmax_j(scale * q[r][g] . K_j):
+struct sl_fold {
+    int sum;    // += sum_r abar[r][j]
+    int square; // += sum_r abar[r][j]^2
+    int above;  // += number of rows r with abar[r][j] > 1 / (slots that r sees)
+};
 
 struct sl_ops {
     const char *name;
@@ -94,6 +102,8 @@ struct sl_ops {
                    const int64_t *positions);
     // gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i]
     void (*silu_mul)(struct sl_team *team, float *gate, const float *up, int64_t count);
+    // x[i] = x[i] / (1 + exp(-x[i]))
+    void (*silu)(struct sl_team *team, float *x, int64_t count);
 
     // --- KV pages --------------------------------------------------------------------------------------------------
     // Write m rows (k and v `stride` floats apart, each d long) as slots kv->n_slots .. +m of one head, in kv->work's
@@ -101,12 +111,17 @@ struct sl_ops {
     void (*append)(const struct sl_kv *kv, const float *k, const float *v, int64_t stride, int m,
                    const int64_t *positions);
     void (*attend)(struct sl_team *team, const struct sl_attend *args);
-    // state[SL_STATE_ACC][j] += sum_r mean_g exp(scale * q[r][g] . K_j - lse[g][r]) over the G query heads of each KV
-    // head: the column sums of attention (H2O's AAS), from a second pass with the saved lse; no m-by-n matrix is
-    // stored.
-    void (*column_sums)(struct sl_team *team, const struct sl_attend *args);
+    // Column statistics of attention into the score state of every slot, rows [first_row, m), from a second pass over
+    // the keys with the saved lse; no m-by-n matrix is stored. See struct sl_fold. `out` is not used.
+    void (*fold)(struct sl_team *team, const struct sl_attend *args, int first_row, const struct sl_fold *what);
+    // sums_out[h][j] = sum over rows r >= first_row of softmax_j(scale * q[r][h] . K_j), for query head h < H and the
+    // n_slots of its KV head; rows of sums_out are `stride` floats apart. A row does not see later slots: adds 0 there.
+    void (*window_sums)(struct sl_team *team, const struct sl_attend *args, int first_row, float *sums_out,
+                        size_t stride);
     // scores[j] = state[plane][j] for all slots
     void (*read_state)(const struct sl_kv *kv, int plane, float *scores);
+    // state[plane][j] = values[j - begin] for slots [begin, end), which must lie in working pages
+    void (*write_state)(const struct sl_kv *kv, int plane, uint32_t begin, uint32_t end, const float *values);
     // positions_out[j] for all slots (j itself when the layout has no positions)
     void (*read_positions)(const struct sl_kv *kv, int64_t *positions_out);
     // Indices of the b largest of scores[n], ascending. Total order: score descending, then index ascending; NaN is
@@ -119,6 +134,28 @@ struct sl_ops {
     // first, code = round-half-even(clamp((x - z) / s, 0, 2^b - 1)), 0 where s = 0.
     void (*quantize)(const struct sl_page_layout *work, const void *page, const struct sl_page_layout *packed,
                      void *packed_page);
+    // CAOTE (eq. 21), with a = weights / sum(weights) over all slots:
+    //     change_out[j] = a_j / max(1 - a_j, 1e-6) * || c - V_j ||_2,  c = sum_k a_k V_k, or mean_k V_k if mean_center.
+    // Weights are >= 0; where they sum to 0 they count as equal.
+    void (*value_change)(const struct sl_kv *kv, const float *weights, bool mean_center, float *change_out);
+    // Of slot evicted[e]: the slot among kept[] whose K is the most similar by cosine (a zero key: cosine 0; ties: the
+    // first), and that cosine.
+    void (*nearest)(const struct sl_kv *kv, const uint32_t *evicted, uint32_t n_evicted, const uint32_t *kept,
+                    uint32_t n_kept, uint32_t *nearest_out, float *cosine_out);
+    // D2O's weighted merge, for each slot c in into[], over the i with into[i] == c (K and V alike, f32 sums):
+    //     x_c = (e * x_c + sum_i exp(cosine[i]) * x_from[i]) / (e + sum_i exp(cosine[i]))
+    // No slot is both in from[] and in into[]. Needs n_packed == 0.
+    void (*merge)(const struct sl_kv *kv, const uint32_t *from, const uint32_t *into, const float *cosine, uint32_t n);
+
+    // --- retrieval (TailorKV) --------------------------------------------------------------------------------------
+    // As attend with m = 1, but the query heads of KV head h see only slots[h][0 .. n_slots[h]), ascending.
+    void (*attend_slots)(struct sl_team *team, const struct sl_attend *args, const uint32_t *const *slots,
+                         const uint32_t *n_slots);
+    // absmax_out[c] = max over slots j in [begin, end) of |K_j[c]|, c < d; 0 for none
+    void (*channel_absmax)(const struct sl_kv *kv, uint32_t begin, uint32_t end, float *absmax_out);
+    // scores_out[j - begin] = sum_i q[channels[i]] * K_j[channels[i]] for slots [begin, end)
+    void (*channel_scores)(const struct sl_kv *kv, const float *q, const int *channels, int n_channels, uint32_t begin,
+                           uint32_t end, float *scores_out);
     // K and V rows of slots [begin, end) as f32 [end - begin][d]; either output may be NULL. For tests and inspection.
     void (*read_rows)(const struct sl_kv *kv, uint32_t begin, uint32_t end, float *k_out, float *v_out);
 };

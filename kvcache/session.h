@@ -45,6 +45,7 @@ struct sl_layer {
     struct sl_page_layout work;   // the layout that new tokens are appended in: a float format
     struct sl_page_layout packed; // the layout of final pages; equal to work when the layer is not quantized
     struct sl_head *heads;        // [n_kv_heads]
+    float merge_threshold;        // of evicted=merge: moving average of similarities; 0 before the first eviction
 };
 
 struct sl_session {

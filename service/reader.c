@@ -58,9 +58,10 @@ static enum sl_status after_attention(void *arg, int segment, int layer, const s
     struct sl_session_stats stats;
     sl_session_get_stats(reader->session, &stats);
     reader->peak_bytes = stats.resident_bytes > reader->peak_bytes ? stats.resident_bytes : reader->peak_bytes;
-    enum sl_status status =
-        sl_compressor_layer(reader->compressor, reader->session, layer, attend, reader->last_chunk, reader->err);
-    if (status == SL_OK && reader->last_chunk && reader->layer_final) {
+    bool final = false;
+    enum sl_status status = sl_compressor_layer(reader->compressor, reader->session, layer, attend, reader->last_chunk,
+                                                &final, reader->err);
+    if (status == SL_OK && final && reader->layer_final) {
         status = reader->layer_final(reader->layer_final_arg, reader->session, layer);
     }
     return status;
@@ -97,7 +98,8 @@ enum sl_status sl_reader_step(struct sl_reader *reader, struct sl_engine *engine
     if (done < total) {
         struct sl_segment segment = {
             .session = reader->session, .tokens = reader->tokens + done, .n_tokens = (int)(end - done)};
-        struct sl_layer_hook hook = {after_attention, reader, sl_compressor_wants_lse(reader->compressor)};
+        struct sl_layer_hook hook = {
+            .fn = after_attention, .arg = reader, .want_lse = sl_compressor_wants(reader->compressor, false).lse};
         status = sl_engine_forward(engine, &segment, 1, &hook, err);
     } else if (!reader->finished) {
         status = finish_layers(reader);

@@ -12,6 +12,7 @@
  */
 #include "engine/cpu/avx2_kv.h"
 
+#include <assert.h>
 #include <string.h>
 
 #define BLOCK    96 // query vectors of one task: a multiple of ROWS; their scratch stays in the second-level cache
@@ -371,7 +372,7 @@ static void column_sums_run(const struct call *call, int head, uint32_t page_beg
     for (uint32_t page = page_begin; page < page_end; page++) {
         const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
         for (int j = 0; layout->n_states > 0 && j < sl_attend_visible(args, kv, args->m - 1, page); j++) {
-            sl_page_state(layout, kv->pages[page], SL_STATE_ACC)[j] += sums[page - page_begin][j] / (float)call->group;
+            sl_page_state(layout, kv->pages[page], 0)[j] += sums[page - page_begin][j] / (float)call->group;
         }
     }
 }
@@ -403,7 +404,8 @@ static void attend(struct sl_team *team, const struct sl_attend *args) {
     run(team, args, &angles, attend_tasks, args->n_kv_heads * ((n_vectors + BLOCK - 1) / BLOCK));
 }
 
-static void column_sums(struct sl_team *team, const struct sl_attend *args) {
+static void fold(struct sl_team *team, const struct sl_attend *args, int first_row, const struct sl_fold *what) {
+    (void)first_row, (void)what;
     struct sl_avx2_slot_angles angles;
     uint32_t n_pages = 0; // of the longest head
     for (int h = 0; h < args->n_kv_heads; h++) {
@@ -416,5 +418,5 @@ static void column_sums(struct sl_team *team, const struct sl_attend *args) {
 void sl_avx2_kv_fill(struct sl_ops *ops) {
     ops->append = sl_avx2_append;
     ops->attend = attend;
-    ops->column_sums = column_sums;
+    ops->fold = fold;
 }

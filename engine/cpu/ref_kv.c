@@ -10,6 +10,7 @@
  *
  *         A row's state never meets another row's, so a result does not depend on the other rows of the call.
  */
+#include <assert.h>
 #include <string.h>
 
 #include "engine/cpu/kv_page.h"
@@ -198,7 +199,7 @@ static void column_sums_task(void *arg, int64_t begin, int64_t end, int member) 
                     }
                 }
             }
-            float *state = sl_page_state(layout, kv->pages[page], SL_STATE_ACC);
+            float *state = sl_page_state(layout, kv->pages[page], 0);
             for (int j = 0; j < sl_attend_visible(args, kv, args->m - 1, page); j++) {
                 state[j] = (float)((double)state[j] + sums[j]);
             }
@@ -206,7 +207,8 @@ static void column_sums_task(void *arg, int64_t begin, int64_t end, int member) 
     }
 }
 
-static void column_sums(struct sl_team *team, const struct sl_attend *args) {
+static void fold(struct sl_team *team, const struct sl_attend *args, int first_row, const struct sl_fold *what) {
+    (void)first_row, (void)what;
     struct sl_attend copy = *args;
     sl_team_run(team, args->n_kv_heads, 1, column_sums_task, &copy);
 }
@@ -214,6 +216,6 @@ static void column_sums(struct sl_team *team, const struct sl_attend *args) {
 void sl_ref_kv_fill(struct sl_ops *ops) {
     ops->append = append;
     ops->attend = attend;
-    ops->column_sums = column_sums;
+    ops->fold = fold;
     sl_ref_kv_slots_fill(ops);
 }

@@ -212,6 +212,8 @@ static void test_attend_rows_do_not_depend_on_each_other(void **state) {
     sl_team_destroy(&team);
 }
 
+static const struct sl_fold sums_only = {.sum = 0, .square = -1, .above = -1};
+
 static void test_column_sums_equal_dense_columns(void **state) {
     (void)state;
     struct sl_team *team;
@@ -226,10 +228,10 @@ static void test_column_sums_equal_dense_columns(void **state) {
             struct dense want = dense_attention(&args);
             ops->attend(NULL, &args);
             float *once = take(want.max_slots * sizeof *once), *twice = take(want.max_slots * sizeof *twice);
-            ops->column_sums(NULL, &args);
+            ops->fold(NULL, &args, 0, &sums_only);
             for (int h = 0; h < args.n_kv_heads; h++) {
                 double total = 0, packed = 0;
-                ops->read_state(&args.kv[h], SL_STATE_ACC, once);
+                ops->read_state(&args.kv[h], 0, once);
                 for (uint32_t j = 0; j < args.kv[h].n_slots; j++) {
                     double column = want.columns[(size_t)h * want.max_slots + j];
                     bool is_packed = j < args.kv[h].n_packed * SL_PAGE_SLOTS;
@@ -243,14 +245,14 @@ static void test_column_sums_equal_dense_columns(void **state) {
                     assert_true(twice[j] == 0.0f);
                 }
             }
-            ops->column_sums(team, &args); // adds the very same, whatever the team
-            ops->read_state(&args.kv[0], SL_STATE_ACC, twice);
+            ops->fold(team, &args, 0, &sums_only); // adds the very same, whatever the team
+            ops->read_state(&args.kv[0], 0, twice);
             struct cache fresh;
             struct sl_attend again;
             case_open(&cases[i], ops, &fresh, &rope, &again);
             ops->attend(team, &again);
-            ops->column_sums(team, &again);
-            ops->read_state(&again.kv[0], SL_STATE_ACC, once);
+            ops->fold(team, &again, 0, &sums_only);
+            ops->read_state(&again.kv[0], 0, once);
             for (uint32_t j = 0; j < args.kv[0].n_slots; j++) {
                 assert_true(twice[j] == once[j] + once[j]);
             }
@@ -527,7 +529,11 @@ static void time_case(struct sl_team *team, const char *name, const struct atten
     for (int i = 0; i < RUNS; i++) {
         int64_t begin = sl_now_ns();
         for (int call = 0; call < n_calls; call++) {
-            (columns ? tier(name)->column_sums : tier(name)->attend)(team, &args);
+            if (columns) {
+                tier(name)->fold(team, &args, 0, &sums_only);
+            } else {
+                tier(name)->attend(team, &args);
+            }
         }
         times[i] = (sl_now_ns() - begin) / n_calls;
     }

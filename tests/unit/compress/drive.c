@@ -111,12 +111,13 @@ enum sl_status drive_layer(struct drive *drive, int layer, int m, bool last, str
         .kv = kv,
         .rope = drive->session->positions == SL_POSITION_SLOT ? &drive->rope : NULL,
         .out = out,
-        .lse = sl_compressor_wants_lse(drive->compressor) ? lse : NULL,
+        .lse = sl_compressor_wants(drive->compressor, false).lse ? lse : NULL,
     };
     if (attend.lse != NULL) { // attention itself matters only to those who look at it
         drive->ops->attend(drive->team, &attend);
     }
-    enum sl_status status = sl_compressor_layer(drive->compressor, drive->session, layer, &attend, last, err);
+    bool final = false;
+    enum sl_status status = sl_compressor_layer(drive->compressor, drive->session, layer, &attend, last, &final, err);
     free(q), free(k), free(v), free(out), free(lse), free(kv), free(positions);
     return status;
 }

@@ -253,7 +253,7 @@ static void test_compressor_accumulates_on_every_chunk(void **state) {
         for (int h = 0; h < g.n_kv_heads; h++) {
             struct sl_kv kv = drive_kv(&drive, 0, h);
             double sum = 0;
-            drive.ops->read_state(&kv, SL_STATE_ACC, scores);
+            drive.ops->read_state(&kv, 0, scores);
             for (uint32_t j = 0; j < kv.n_slots; j++) {
                 sum += scores[j];
             }
@@ -273,7 +273,7 @@ static void test_compressor_wants_lse_only_for_attention_scores(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct drive drive;
         drive_start(&drive, cases[i].text, &g, 1, 100, 0, 1.0f, 1);
-        assert_int_equal(sl_compressor_wants_lse(drive.compressor), cases[i].wants);
+        assert_int_equal(sl_compressor_wants(drive.compressor, false).lse, cases[i].wants);
         drive_stop(&drive);
     }
     struct sl_compressor *none = NULL;

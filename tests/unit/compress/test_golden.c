@@ -69,7 +69,7 @@ static void check_line(struct trace *trace, const char *path, int n_line, char *
     assert_true(positions != NULL && scores != NULL);
     bool sums = strcmp(kind, "sums") == 0;
     if (sums) {
-        trace->drive.ops->read_state(&kv, SL_STATE_ACC, scores);
+        trace->drive.ops->read_state(&kv, 0, scores);
     } else {
         assert_string_equal(kind, "kept");
         trace->drive.ops->read_positions(&kv, positions);

@@ -355,14 +355,16 @@ static void test_forward_calls_the_hook_after_every_layer(void **state) {
     struct hook_log log = {.fail_at_layer = -1};
     (void)state;
     fixture_create(&f, 1 << 20, 1024, SL_POSITION_ORIGINAL);
-    assert_int_equal(step(&f, 9, &(struct sl_layer_hook){log_layer, &log, true}, &err), SL_OK);
+    assert_int_equal(step(&f, 9, &(struct sl_layer_hook){.fn = log_layer, .arg = &log, .want_lse = true}, &err), SL_OK);
     assert_int_equal(log.n_calls, 3);
     assert_true(log.saw_lse);
-    assert_int_equal(step(&f, 9, &(struct sl_layer_hook){log_layer, &log, false}, &err), SL_OK);
+    assert_int_equal(step(&f, 9, &(struct sl_layer_hook){.fn = log_layer, .arg = &log, .want_lse = false}, &err),
+                     SL_OK);
     assert_int_equal(log.n_calls, 6);
     assert_false(log.saw_lse);
     log.fail_at_layer = 1;
-    assert_int_equal(step(&f, 9, &(struct sl_layer_hook){log_layer, &log, false}, &err), SL_ERR_CANCELLED);
+    assert_int_equal(step(&f, 9, &(struct sl_layer_hook){.fn = log_layer, .arg = &log, .want_lse = false}, &err),
+                     SL_ERR_CANCELLED);
     assert_int_equal(log.n_calls, 8);
     assert_int_equal(f.session->n_tokens, 18);
     fixture_destroy(&f);
