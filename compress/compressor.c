@@ -83,10 +83,6 @@ struct sl_compressor_wants sl_compressor_wants(const struct sl_compressor *compr
     return (struct sl_compressor_wants){.lse = compressor->score->wants_lse && !stepping};
 }
 
-int64_t sl_plan_body_tokens(const struct sl_plan *plan) {
-    return plan->n_prompt;
-}
-
 bool sl_compressor_steps(const struct sl_compressor *compressor) {
     (void)compressor;
     return false;

@@ -154,6 +154,10 @@ enum sl_status sl_plan_make(const struct sl_recipe *recipe, const struct sl_kv_g
         return status;
     }
     set_budget(&plan);
+    for (int l = 0; l < geometry->n_layers; l++) {
+        plan.layer_budget[l] = plan.budget_slots;
+    }
+    plan.total_budget = sl_recipe_evicts(recipe) ? plan.budget_slots * geometry->n_layers : 0;
     plan.max_slots = n_prompt;
     if ((recipe->when & SL_WHEN_CHUNK) && plan.budget_slots + recipe->chunk_tokens < n_prompt) {
         plan.max_slots = plan.budget_slots + recipe->chunk_tokens;
@@ -161,6 +165,14 @@ enum sl_status sl_plan_make(const struct sl_recipe *recipe, const struct sl_kv_g
     set_sizes(&plan);
     *plan_out = plan;
     return SL_OK;
+}
+
+int64_t sl_plan_body_tokens(const struct sl_plan *plan) {
+    return plan->n_prompt - plan->tail_slots;
+}
+
+int64_t sl_plan_layer_slots(const struct sl_plan *plan, int layer, int64_t n_new) {
+    return plan->layer_budget[layer] + plan->tail_slots + n_new;
 }
 
 size_t sl_plan_decode_bytes(const struct sl_plan *plan, int64_t n_new) {
