@@ -85,6 +85,7 @@ static void describe_layer(const struct sl_layer *layer, size_t n_heads, struct 
     m->packed_states = (uint32_t)layer->packed.n_states;
     m->work_positions = layer->work.has_positions;
     m->packed_positions = layer->packed.has_positions;
+    m->merge_threshold = layer->merge_threshold;
     m->n_n_slots = m->n_n_packed = n_heads;
     m->n_slots = parts->counts;
     m->n_packed = parts->counts + n_heads;
@@ -161,6 +162,10 @@ static enum sl_status check_layer(const header_message *header, int layer, const
     if (m->n_n_slots != header->n_kv_heads || m->n_n_packed != header->n_kv_heads) {
         return sl_fail(err, SL_ERR_INVALID, "capsule layer %d: counts of %zu and %zu heads, expected %u", layer,
                        m->n_n_slots, m->n_n_packed, header->n_kv_heads);
+    }
+    if (!(m->merge_threshold >= -1 && m->merge_threshold <= 1)) { // an average of cosines; this also catches NaN
+        return sl_fail(err, SL_ERR_INVALID, "capsule layer %d: a merge threshold of %g is outside -1..1", layer,
+                       (double)m->merge_threshold);
     }
     bool quantized = sl_kv_format_is_quantized(layouts->packed.format);
     for (uint32_t h = 0; h < header->n_kv_heads; h++) {
@@ -316,6 +321,7 @@ static void adopt_body(struct sl_session *session, const header_message *header,
     char *page = body;
     for (int l = 0; l < session->geometry.n_layers; l++) {
         struct sl_layer *layer = &session->layers[l];
+        layer->merge_threshold = header->layers[l]->merge_threshold;
         for (int h = 0; h < session->geometry.n_kv_heads; h++) {
             struct sl_head *head = &layer->heads[h];
             head->n_slots = header->layers[l]->n_slots[h];

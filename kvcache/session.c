@@ -123,17 +123,18 @@ static bool in_span(const struct sl_session *session, const void *page) {
     return session->span != NULL && at >= begin && at - begin < session->span_bytes;
 }
 
-static void return_page(struct sl_session *session, void *page) {
+static void return_page(struct sl_session *session, void *page, size_t page_bytes) {
     if (!in_span(session, page)) {
         sl_arena_free(session->arena, page);
+        session->taken_bytes -= page_bytes;
     }
 }
 
 // Keep the first n_pages pages of a head.
-static void shrink(struct sl_session *session, struct sl_head *head, uint32_t n_pages) {
+static void shrink(struct sl_session *session, const struct sl_layer *layer, struct sl_head *head, uint32_t n_pages) {
     while (head->n_pages > n_pages) {
         head->n_pages--;
-        return_page(session, head->pages[head->n_pages]);
+        return_page(session, head->pages[head->n_pages], sl_kvc_page_layout(layer, head, head->n_pages)->bytes);
         head->pages[head->n_pages] = NULL;
     }
 }
@@ -145,7 +146,7 @@ void sl_session_destroy(struct sl_session **session) {
     }
     for (int l = 0; l < s->geometry.n_layers; l++) {
         for (int h = 0; h < s->geometry.n_kv_heads; h++) {
-            shrink(s, &s->layers[l].heads[h], 0);
+            shrink(s, &s->layers[l], &s->layers[l].heads[h], 0);
         }
     }
     sl_arena_free(s->arena, s->span);
@@ -162,6 +163,7 @@ static enum sl_status grow(struct sl_session *session, struct sl_head *head, uin
             return SL_ERR_EXHAUSTED;
         }
         head->pages[head->n_pages++] = page;
+        session->taken_bytes += page_bytes;
     }
     return SL_OK;
 }
@@ -180,7 +182,7 @@ enum sl_status sl_session_reserve(struct sl_session *session, int layer, int n_n
         struct sl_head *head = &l->heads[h];
         if (grow(session, head, sl_pages_for((int64_t)head->n_slots + n_new), l->work.bytes) != SL_OK) {
             for (int i = 0; i <= h; i++) {
-                shrink(session, &l->heads[i], n_before[i]);
+                shrink(session, l, &l->heads[i], n_before[i]);
             }
             return SL_ERR_EXHAUSTED;
         }
@@ -189,17 +191,20 @@ enum sl_status sl_session_reserve(struct sl_session *session, int layer, int n_n
 }
 
 void sl_session_set_slots(struct sl_session *session, int layer, int head, uint32_t n_slots) {
-    struct sl_head *h = &session->layers[layer].heads[head];
+    struct sl_layer *l = &session->layers[layer];
+    struct sl_head *h = &l->heads[head];
     assert(n_slots <= (uint64_t)h->n_pages * SL_PAGE_SLOTS && n_slots >= h->n_packed * SL_PAGE_SLOTS);
     h->n_slots = n_slots;
-    shrink(session, h, sl_pages_for(n_slots));
+    shrink(session, l, h, sl_pages_for(n_slots));
 }
 
 void sl_session_pack_page(struct sl_session *session, int layer, int head, void *page) {
-    struct sl_head *h = &session->layers[layer].heads[head];
+    struct sl_layer *l = &session->layers[layer];
+    struct sl_head *h = &l->heads[head];
     assert((h->n_packed + 1) * SL_PAGE_SLOTS <= h->n_slots && h->n_packed < h->n_pages);
-    return_page(session, h->pages[h->n_packed]);
+    return_page(session, h->pages[h->n_packed], l->work.bytes);
     h->pages[h->n_packed++] = page;
+    session->taken_bytes += l->packed.bytes;
 }
 
 enum sl_status sl_session_truncate(struct sl_session *session, int64_t n_tokens, struct sl_error *err) {
@@ -225,6 +230,7 @@ enum sl_status sl_session_truncate(struct sl_session *session, int64_t n_tokens,
         for (int h = 0; h < session->geometry.n_kv_heads; h++) {
             struct sl_head *head = &session->layers[l].heads[h];
             uint32_t n_full = (uint32_t)(n_tokens / SL_PAGE_SLOTS);
+            shrink(session, &session->layers[l], head, sl_pages_for(n_tokens)); // while it is known which are packed
             head->n_packed = head->n_packed < n_full ? head->n_packed : n_full;
             sl_session_set_slots(session, l, h, (uint32_t)n_tokens);
         }

@@ -57,7 +57,8 @@ struct sl_session {
     int64_t max_slots; // per head: the capacity of the page tables
     void *span;        // adopted block of the arena, or NULL
     size_t span_bytes;
-    void *tables; // one allocation behind layers, heads and pages
+    size_t taken_bytes; // of pages held that came from the arena one by one
+    void *tables;       // one allocation behind layers, heads and pages
 };
 
 struct sl_session_config {

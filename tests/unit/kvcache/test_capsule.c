@@ -3,6 +3,8 @@
  * Purpose: a session survives the way through a capsule bit by bit, and no header that was tampered with gets further
  *          than a status. Run it with AddressSanitizer: headers lie in blocks of exactly their size.
  */
+#include <math.h>
+
 #include "proto/sluice/v1/capsule.pb-c.h"
 #include "tests/unit/kvcache/fixture.h"
 
@@ -54,6 +56,7 @@ static void assert_same_session(const struct sl_session *a, const struct sl_sess
     for (int l = 0; l < a->geometry.n_layers; l++) {
         assert_memory_equal(&a->layers[l].work, &b->layers[l].work, sizeof a->layers[l].work);
         assert_memory_equal(&a->layers[l].packed, &b->layers[l].packed, sizeof a->layers[l].packed);
+        assert_true(a->layers[l].merge_threshold == b->layers[l].merge_threshold);
         for (int h = 0; h < a->geometry.n_kv_heads; h++) {
             const struct sl_head *x = &a->layers[l].heads[h], *y = &b->layers[l].heads[h];
             assert_int_equal(x->n_slots, y->n_slots);
@@ -78,6 +81,9 @@ static void test_capsule_carries_a_session_bit_by_bit(void **state) {
         uint64_t random = seed;
         bool evicted = seed % 2 == 0;
         struct sl_session *session = random_session(&random, here.arena, evicted), *opened = NULL;
+        for (int l = 0; l < session->geometry.n_layers; l++) {
+            session->layers[l].merge_threshold = (float)random_int(&random, -1000, 1000) / 1000;
+        }
         struct landed to = ship(session, there.arena, seed % 3 == 0 ? SIZE_MAX : 300000);
         struct sl_capsule_info info;
         assert_int_equal(sl_capsule_read_header(to.header, to.header_bytes, &info, NULL), SL_OK);
@@ -93,13 +99,16 @@ static void test_capsule_carries_a_session_bit_by_bit(void **state) {
         // The span stays whole while pages come and go; later pages are the arena's.
         assert_int_equal(gauges(&there).n_blocks, to.body_bytes > 0);
         int last = opened->geometry.n_layers - 1;
+        assert_int_equal(opened->taken_bytes, 0);
         assert_int_equal(sl_session_reserve(opened, last, 70), SL_OK);
+        assert_true(opened->taken_bytes >= opened->layers[last].work.bytes * (size_t)opened->geometry.n_kv_heads);
         for (int h = 0; h < opened->geometry.n_kv_heads; h++) {
             struct sl_head *head = &opened->layers[last].heads[h];
             sl_session_set_slots(opened, last, h, head->n_slots + 70);
             sl_session_set_slots(opened, last, h, head->n_packed * SL_PAGE_SLOTS);
         }
         assert_int_equal(gauges(&there).n_blocks, to.body_bytes > 0);
+        assert_int_equal(opened->taken_bytes, 0);
         sl_session_destroy(&opened);
         sl_session_destroy(&session);
         free(to.header);
@@ -201,7 +210,8 @@ static void test_capsule_with_a_lying_field_is_refused(void **state) {
         session = random_session(&seed, f.arena, false);
     } while (session->n_tokens < 64 && (sl_session_destroy(&session), true));
     struct landed to = ship(session, f.arena, SIZE_MAX);
-    for (int i = 0; i <= 15; i++) {
+    static const float thresholds[] = {1.001f, -1.001f, INFINITY, -INFINITY, NAN};
+    for (int i = 0; i <= 20; i++) {
         Sluice__V1__CapsuleHeader *m = sluice__v1__capsule_header__unpack(NULL, to.header_bytes, to.header);
         assert_non_null(m);
         Sluice__V1__CapsuleLayer *l = m->layers[0];
@@ -217,6 +227,7 @@ static void test_capsule_with_a_lying_field_is_refused(void **state) {
         l->work_states = i == 13 ? UINT32_MAX : l->work_states;
         l->n_packed[0] = i == 14 ? UINT32_MAX : l->n_packed[0];
         l->n_n_slots -= i == 15;
+        l->merge_threshold = i >= 16 ? thresholds[i - 16] : l->merge_threshold;
         size_t n_bytes = sluice__v1__capsule_header__get_packed_size(m);
         uint8_t *bytes = malloc(n_bytes);
         sluice__v1__capsule_header__pack(m, bytes);

@@ -129,6 +129,7 @@ static void test_session_pack_page_swaps_one_page(void **state) {
     assert_int_equal(stats.bytes_by_format[SL_KV_INT2], s->layers[0].packed.bytes);
     assert_int_equal(stats.bytes_by_format[SL_KV_F16], 17 * s->layers[0].work.bytes);
     assert_int_equal(stats.resident_bytes, s->layers[0].packed.bytes + 17 * s->layers[0].work.bytes);
+    assert_int_equal(s->taken_bytes, stats.resident_bytes);
 
     // The packed page may go whole, but not in part; a refusal changes nothing.
     struct sl_error err;
@@ -140,7 +141,9 @@ static void test_session_pack_page_swaps_one_page(void **state) {
     assert_int_equal(s->n_tokens, 65);
     assert_int_equal(gauges(&f).n_blocks, 12);
     assert_int_equal(s->layers[0].heads[1].n_packed, 1);
+    assert_int_equal(s->taken_bytes, s->layers[0].packed.bytes + 11 * s->layers[0].work.bytes);
     assert_int_equal(sl_session_truncate(s, 0, &err), SL_OK);
+    assert_int_equal(s->taken_bytes, 0);
     assert_int_equal(s->layers[0].heads[1].n_packed, 0);
     assert_int_equal(gauges(&f).n_blocks, 0);
     sl_session_destroy(&s);
