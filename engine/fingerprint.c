@@ -4,7 +4,9 @@
  *
  * Design: a chain of hashes over the parsed configuration, the bytes of tokenizer.json, and every tensor's name, type,
  *         shape and N_SAMPLES stretches of its bytes, in order of names. Formatting of config.json and the cut into
- *         shards do not matter. Integers are hashed as little-endian u64, so every machine finds the same number.
+ *         shards do not matter. Retaining heads and the profile follow where a folder has them: they decide what a
+ *         recipe keeps, and a folder without them has the number that it would have had before they were known.
+ *         Integers are hashed as little-endian u64, so every machine finds the same number.
  */
 #include <endian.h>
 #include <errno.h>
@@ -17,8 +19,7 @@
 
 #include "base/hash.h"
 #include "engine/json_file.h"
-#include "engine/model.h"
-#include "engine/safetensors.h"
+#include "engine/model_internal.h"
 
 #define N_SAMPLES    16
 #define SAMPLE_BYTES 64
@@ -112,6 +113,37 @@ static uint64_t hash_tensor(const struct sl_tensor *tensor, uint64_t chain) {
     return chain;
 }
 
+static uint64_t hash_tensors(const struct sl_safetensors *tensors, uint64_t chain) {
+    size_t n;
+    const struct sl_tensor *list = sl_safetensors_list(tensors, &n);
+    for (size_t i = 0; i < n; i++) {
+        chain = hash_tensor(&list[i], chain);
+    }
+    return chain;
+}
+
+// What may lie beside a model. A word first: tensors of the one must never read like a value of the other.
+static enum sl_status hash_companions(const char *model_dir, const struct sl_model_config *c, uint64_t *chain,
+                                      struct sl_error *err) {
+    struct sl_safetensors *tensors;
+    int hidden;
+    enum sl_status status = sl_retaining_open(model_dir, c, &tensors, &hidden, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    if (tensors != NULL) {
+        *chain = hash_tensors(tensors, hash_text("retaining", *chain));
+        sl_safetensors_close(&tensors);
+    }
+    if (c->has_profile) {
+        *chain = hash_text("profile", *chain);
+        for (size_t i = 0; i < sizeof c->dense_layers / sizeof c->dense_layers[0]; i++) {
+            *chain = hash_u64(c->dense_layers[i], *chain);
+        }
+    }
+    return SL_OK;
+}
+
 enum sl_status sl_model_fingerprint(const char *model_dir, uint64_t *fingerprint_out, struct sl_error *err) {
     struct sl_model_config config;
     struct sl_safetensors *tensors = NULL;
@@ -127,12 +159,11 @@ enum sl_status sl_model_fingerprint(const char *model_dir, uint64_t *fingerprint
     if (status != SL_OK) {
         return status;
     }
-    size_t n;
-    const struct sl_tensor *list = sl_safetensors_list(tensors, &n);
-    for (size_t i = 0; i < n; i++) {
-        chain = hash_tensor(&list[i], chain);
-    }
+    chain = hash_tensors(tensors, chain);
     sl_safetensors_close(&tensors);
-    *fingerprint_out = chain;
-    return SL_OK;
+    status = hash_companions(model_dir, &config, &chain, err);
+    if (status == SL_OK) {
+        *fingerprint_out = chain;
+    }
+    return status;
 }

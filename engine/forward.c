@@ -4,14 +4,17 @@
  *
  *   x = embedding[tokens]
  *   for each layer
- *       h = rmsnorm(x);  q, k, v = h Wq^T, h Wk^T, h Wv^T;  q, k = rope(q), rope(k);  cache += (k, v)
+ *       h = rmsnorm(x);  q, k, v = h Wq^T, h Wk^T, h Wv^T
+ *       importance = retaining heads(q, k, v), next_q = h Wq^T of the next layer      where the hook wants them
+ *       q, k = rope(q), rope(k), next_q = rope(next_q);  cache += (k, v)
  *       x = x + attention(q, cache) Wo^T
  *       h = rmsnorm(x);  x = x + (silu(h Wgate^T) * (h Wup^T)) Wdown^T
  *   logits = rmsnorm(x) Whead^T
  *
  * Design: the rows of all segments lie one after another: the dense operations see one matrix of m rows and only
  *         attention goes segment by segment. A row's result never depends on its neighbours (engine/ops.h), so neither
- *         chunking a prompt nor batching sessions changes a bit.
+ *         chunking a prompt nor batching sessions changes a bit. What a hook wants beside attention is computed in
+ *         scratch that is idle until the MLP, so that nobody pays memory for it.
  * Shapes: m rows of the call, E hidden, F intermediate, H query heads and Hk KV heads of d, V vocabulary.
  */
 #include <assert.h>
@@ -36,6 +39,10 @@ struct sl_engine {
     float *a;           // [m][H d] attention's output
     float *gate;        // [m][F]
     float *up;          // [m][F]
+    float *hidden;      // [m][R] of the retaining heads, until they have scored: the memory of gate
+    float *next_q;      // [m][H d], during attention: the memory of up
+    float *scores;      // [m][Hk] of the retaining heads
+    float *importance;  // [Hk][m] of one segment
     float *lse;         // [H][m] of one segment
     float *logits;      // [LOGIT_ROWS][V]
     int64_t *positions; // [m]
@@ -63,8 +70,12 @@ static size_t lay_out(struct sl_engine *e, char *base) {
     e->k = carve(base, &used, m * kv_dim, sizeof(float));
     e->v = carve(base, &used, m * kv_dim, sizeof(float));
     e->a = carve(base, &used, m * q_dim, sizeof(float));
-    e->gate = carve(base, &used, m * intermediate, sizeof(float));
-    e->up = carve(base, &used, m * intermediate, sizeof(float));
+    size_t retaining = (size_t)c->retaining_hidden;
+    e->gate = e->hidden = carve(base, &used, m * (intermediate > retaining ? intermediate : retaining), sizeof(float));
+    e->up = e->next_q = carve(base, &used, m * (intermediate > q_dim ? intermediate : q_dim), sizeof(float));
+    size_t scores = retaining > 0 ? m * (size_t)c->n_kv_heads : 0;
+    e->scores = carve(base, &used, scores, sizeof(float));
+    e->importance = carve(base, &used, scores, sizeof(float));
     e->lse = carve(base, &used, m * (size_t)c->n_heads, sizeof(float));
     e->logits = carve(base, &used, (m < LOGIT_ROWS ? m : LOGIT_ROWS) * (size_t)c->n_vocab, sizeof(float));
     e->positions = carve(base, &used, m, sizeof(int64_t));
@@ -166,8 +177,9 @@ static enum sl_status check_segments(const struct sl_engine *e, const struct sl_
 
 // --- attention -----------------------------------------------------------------------------------------------------
 
-// Rope of every segment's q and k, but where keys are stored unrotated: there attend rotates both.
-static void rotate_rows(struct sl_engine *e, const struct sl_segment *segments, int n_segments) {
+// Rope of every segment's q, k and (where there is one) next_q, but where keys are stored unrotated: there attend
+// rotates.
+static void rotate_rows(struct sl_engine *e, const struct sl_segment *segments, int n_segments, float *next_q) {
     const struct sl_model_config *c = &e->model->config;
     const struct sl_ops *ops = e->model->ops;
     int64_t q_dim = (int64_t)c->n_heads * c->head_dim, kv_dim = (int64_t)c->n_kv_heads * c->head_dim;
@@ -181,6 +193,10 @@ static void rotate_rows(struct sl_engine *e, const struct sl_segment *segments, 
                         e->positions + begin);
             ops->rotate(e->team, &e->model->rope, e->k + begin * kv_dim, row - begin, c->n_kv_heads, kv_dim,
                         e->positions + begin);
+            if (next_q != NULL) {
+                ops->rotate(e->team, &e->model->rope, next_q + begin * q_dim, row - begin, c->n_heads, q_dim,
+                            e->positions + begin);
+            }
         }
         while (s < n_segments && segments[s].session->positions == SL_POSITION_SLOT) {
             row += segments[s++].n_tokens;
@@ -212,9 +228,20 @@ static enum sl_status append_rows(struct sl_engine *e, const struct sl_segment *
     return SL_OK;
 }
 
-// Append, attend and hook, segment by segment: e->q, e->k, e->v to e->a.
+// Scores of the retaining heads for m rows from `row` on, head by head: e->scores [m][Hk] to e->importance [Hk][m].
+static const float *segment_importance(struct sl_engine *e, int64_t row, int m) {
+    int n_heads = e->model->config.n_kv_heads;
+    for (int h = 0; h < n_heads; h++) {
+        for (int r = 0; r < m; r++) {
+            e->importance[(int64_t)h * m + r] = e->scores[(row + r) * n_heads + h];
+        }
+    }
+    return e->importance;
+}
+
+// Append, attend and hook, segment by segment: e->q, e->k, e->v to e->a. next_q: of all rows, or NULL.
 static enum sl_status attention(struct sl_engine *e, const struct sl_segment *segments, int n_segments, int layer,
-                                const struct sl_layer_hook *hook, struct sl_error *err) {
+                                const float *next_q, const struct sl_layer_hook *hook, struct sl_error *err) {
     const struct sl_model_config *c = &e->model->config;
     int64_t q_dim = (int64_t)c->n_heads * c->head_dim;
     int64_t row = 0;
@@ -235,8 +262,19 @@ static enum sl_status attention(struct sl_engine *e, const struct sl_segment *se
             .rope = segment->session->positions == SL_POSITION_SLOT ? &e->model->rope : NULL,
             .out = e->a + row * q_dim,
             .lse = hook != NULL && hook->want_lse ? e->lse : NULL,
+            .next_q = next_q != NULL ? next_q + row * q_dim : NULL,
         };
-        e->model->ops->attend(e->team, &attend);
+        if (hook != NULL && hook->want_importance) {
+            attend.importance = segment_importance(e, row, segment->n_tokens);
+        }
+        if (hook != NULL && hook->attend_fn != NULL) {
+            status = hook->attend_fn(hook->arg, s, layer, &attend);
+            if (status != SL_OK) {
+                return status;
+            }
+        } else {
+            e->model->ops->attend(e->team, &attend);
+        }
         if (hook != NULL && hook->fn != NULL) {
             status = hook->fn(hook->arg, s, layer, &attend);
             if (status != SL_OK) {
@@ -329,6 +367,11 @@ enum sl_status sl_engine_forward(struct sl_engine *engine, struct sl_segment *se
     if (status != SL_OK) {
         return status;
     }
+    if (hook != NULL && hook->want_importance && c->retaining_hidden == 0) {
+        return sl_fail(err, SL_ERR_PRECONDITION,
+                       "the model has no retaining heads: retaining_heads.safetensors must lie beside it "
+                       "(tools/convert_retaining_heads.py makes it from a published checkpoint)");
+    }
     gather_rows(e, segments, n_segments);
 
     ops->embed(e->team, &model->embed, e->tokens, m, e->x);
@@ -339,8 +382,15 @@ enum sl_status sl_engine_forward(struct sl_engine *engine, struct sl_segment *se
         ops->matmul(e->team, &layer->q, e->h, m, e->q, false);
         ops->matmul(e->team, &layer->k, e->h, m, e->k, false);
         ops->matmul(e->team, &layer->v, e->h, m, e->v, false);
-        rotate_rows(e, segments, n_segments);
-        status = attention(e, segments, n_segments, l, hook, err);
+        if (hook != NULL && hook->want_importance) {
+            sl_retaining_score(model, l, e->team, e->q, e->k, e->v, m, e->hidden, e->scores);
+        }
+        float *next_q = hook != NULL && hook->want_next_q && l + 1 < c->n_layers ? e->next_q : NULL;
+        if (next_q != NULL) {
+            ops->matmul(e->team, &model->layers[l + 1].q, e->h, m, next_q, false);
+        }
+        rotate_rows(e, segments, n_segments, next_q);
+        status = attention(e, segments, n_segments, l, next_q, hook, err);
         if (status != SL_OK) {
             return status;
         }

@@ -160,6 +160,9 @@ enum sl_status sl_model_load(const char *model_dir, const struct sl_ops *ops, st
         struct loader loader = {model, team, err, model->norms};
         status = load_tensors(&loader);
     }
+    if (status == SL_OK) {
+        status = sl_retaining_load(model, model_dir, team, err);
+    }
     if (status != SL_OK) {
         sl_model_destroy(&model);
         return status;
@@ -180,9 +183,11 @@ void sl_model_destroy(struct sl_model **model) {
         for (size_t j = 0; j < sizeof matrices / sizeof matrices[0]; j++) {
             m->ops->unpack(matrices[j]);
         }
+        sl_retaining_unload(m, i);
     }
     m->ops->unpack(&m->head);
     sl_safetensors_close(&m->tensors);
+    sl_safetensors_close(&m->retaining_tensors);
     free(m->layers);
     free(m->norms);
     free(m->inv_freq);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: config.json and generation_config.json of a Llama, checked. What the file asks for and we do not compute is
- *          refused by name, so that a model either runs as its authors meant it or does not run.
+ * Purpose: config.json and generation_config.json of a Llama, checked, and what the files beside them tell of the model
+ *          (retaining heads, profile). What a file asks for and we do not compute is refused by name, so that a model
+ *          either runs as its authors meant it or does not run.
  *
  * Design: a reader carries the first failure; getters after it do nothing. That keeps one line a field below.
  */
@@ -12,7 +13,7 @@
 
 #include "engine/cpu/tier.h"
 #include "engine/json_file.h"
-#include "engine/model.h"
+#include "engine/model_internal.h"
 
 #define MAX_DIMENSION (1 << 20) // of hidden, intermediate: keeps every product of two of them inside int64_t
 #define MAX_VOCAB     (1 << 24)
@@ -215,6 +216,63 @@ static void read_special_ids(struct reader *r, struct sl_model_config *c) {
     c->n_eos = (int)n;
 }
 
+// {"version": 1, "dense_preference": [one number a layer], "threshold": number, "dense_layers": [layers]}
+static void read_profile(struct reader *r, struct sl_model_config *c) {
+    int64_t version = get_int(r, "version", INT64_MIN, 0, INT32_MAX);
+    if (r->status == SL_OK && version != 1) {
+        refuse(r, "version", "another", "1");
+    }
+    const json_t *threshold = json_object_get(r->object, "threshold");
+    if (r->status == SL_OK && (!json_is_number(threshold) || json_number_value(threshold) < 0.0)) {
+        r->status = sl_fail(r->err, SL_ERR_INVALID, "%s: threshold must be a number, 0 or above", r->file);
+    }
+    const json_t *preference = json_object_get(r->object, "dense_preference");
+    const json_t *dense = json_object_get(r->object, "dense_layers");
+    if (r->status != SL_OK) {
+        return;
+    }
+    // One entry a layer: how a profile that was made for another model is recognized.
+    bool is_whole = json_array_size(preference) == (size_t)c->n_layers;
+    for (int l = 0; l < c->n_layers && is_whole; l++) {
+        is_whole = json_is_number(json_array_get(preference, (size_t)l));
+    }
+    if (!is_whole) {
+        r->status = sl_fail(r->err, SL_ERR_INVALID, "%s: dense_preference must be %d numbers, one a layer", r->file,
+                            c->n_layers);
+        return;
+    }
+    bool is_valid = json_is_array(dense);
+    for (size_t i = 0; i < json_array_size(dense) && is_valid; i++) {
+        const json_t *layer = json_array_get(dense, i);
+        int64_t l = json_is_integer(layer) ? json_integer_value(layer) : -1;
+        is_valid = l >= 0 && l < c->n_layers;
+        if (is_valid) {
+            c->dense_layers[l / 64] |= 1ull << (l % 64);
+        }
+    }
+    if (!is_valid) {
+        r->status = sl_fail(r->err, SL_ERR_INVALID, "%s: dense_layers must be a list of layers between 0 and %d",
+                            r->file, c->n_layers - 1);
+        return;
+    }
+    c->has_profile = true;
+}
+
+// A file that a model may have or not: `read` fills *c from it.
+static enum sl_status read_optional(const char *model_dir, const char *file,
+                                    void (*read)(struct reader *, struct sl_model_config *), struct sl_model_config *c,
+                                    struct sl_error *err) {
+    json_t *root = NULL;
+    enum sl_status status = sl_json_file_load(model_dir, file, &root, err);
+    if (status != SL_OK) {
+        return status == SL_ERR_NOT_FOUND ? SL_OK : status;
+    }
+    struct reader r = {root, file, SL_OK, err};
+    read(&r, c);
+    json_decref(root);
+    return r.status;
+}
+
 enum sl_status sl_model_config_load(const char *model_dir, struct sl_model_config *config_out, struct sl_error *err) {
     json_t *root = NULL;
     enum sl_status status = sl_json_file_load(model_dir, "config.json", &root, err);
@@ -233,16 +291,17 @@ enum sl_status sl_model_config_load(const char *model_dir, struct sl_model_confi
         return r.status;
     }
     // What generation stops at is said here when this file exists: chat models have more than one end.
-    status = sl_json_file_load(model_dir, "generation_config.json", &root, err);
+    status = read_optional(model_dir, "generation_config.json", read_special_ids, &config, err);
     if (status == SL_OK) {
-        r = (struct reader){root, "generation_config.json", SL_OK, err};
-        read_special_ids(&r, &config);
-        json_decref(root);
-        status = r.status;
+        status = read_optional(model_dir, "sluice_profile.json", read_profile, &config, err);
     }
-    if (status != SL_OK && status != SL_ERR_NOT_FOUND) {
-        return status;
+    struct sl_safetensors *heads = NULL;
+    if (status == SL_OK) {
+        status = sl_retaining_open(model_dir, &config, &heads, &config.retaining_hidden, err);
     }
-    *config_out = config;
-    return SL_OK;
+    sl_safetensors_close(&heads);
+    if (status == SL_OK) {
+        *config_out = config;
+    }
+    return status;
 }

@@ -1,10 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what model.c builds and forward.c reads. Shapes as in a Llama: E hidden, F intermediate, d head_dim.
+// Purpose: what model.c and retaining.c build and forward.c reads. Shapes as in a Llama: E hidden, F intermediate, d head_dim.
 #ifndef SL_ENGINE_MODEL_INTERNAL_H
 #define SL_ENGINE_MODEL_INTERNAL_H
 
 #include "engine/model.h"
 #include "engine/safetensors.h"
+
+// Retaining heads of one layer; all zero in a model that has none. R rows: config.retaining_hidden.
+struct sl_retaining {
+    struct sl_matrix q;     // [R][H d]    the columns of W1 that see q,
+    struct sl_matrix k;     // [R][Hk d]   those that see k
+    struct sl_matrix v;     // [R][Hk d]   and v
+    struct sl_matrix w2;    // [Hk][R]
+    unsigned char *columns; // owned: what q, k and v are computed from by a tier that does not pack
+};
 
 struct sl_model_layer {
     float *attention_norm; // [E]
@@ -16,12 +25,14 @@ struct sl_model_layer {
     struct sl_matrix gate; // [F][E]
     struct sl_matrix up;   // [F][E]
     struct sl_matrix down; // [E][F]
+    struct sl_retaining retaining;
 };
 
 struct sl_model {
     struct sl_model_config config;
     const struct sl_ops *ops;
-    struct sl_safetensors *tensors; // the mapping behind every source
+    struct sl_safetensors *tensors;           // the mapping behind every source
+    struct sl_safetensors *retaining_tensors; // the same of the retaining heads; NULL: there are none
     struct sl_rope rope;
     double *inv_freq;       // [d/2], what rope points to
     float *norms;           // one allocation behind all norm vectors
@@ -39,5 +50,17 @@ static inline size_t sl_norm_stride(int n) {
 
 // inv_freq_out[i] for i < head_dim / 2: theta^(-2i/d), stretched as Llama 3.1 does where the configuration says so.
 void sl_rope_inv_freq(const struct sl_model_config *config, double *inv_freq_out);
+
+// The file of retaining heads, its tensors checked for presence and shape but not for values; *tensors_out NULL and
+// *hidden_out 0 where the folder has none. SL_ERR_INVALID, SL_ERR_UNSUPPORTED name the tensor and what was expected.
+enum sl_status sl_retaining_open(const char *model_dir, const struct sl_model_config *config,
+                                 struct sl_safetensors **tensors_out, int *hidden_out, struct sl_error *err);
+// Check values and pack, for every layer; nothing where there are none. After a failure the model is destroyed as ever.
+enum sl_status sl_retaining_load(struct sl_model *model, const char *model_dir, struct sl_team *team,
+                                 struct sl_error *err);
+void sl_retaining_unload(struct sl_model *model, int layer);
+// scores_out[m][Hk] from the layer's projections before RoPE: q[m][H d], k and v[m][Hk d]. hidden: scratch [m][R].
+void sl_retaining_score(const struct sl_model *model, int layer, struct sl_team *team, const float *q, const float *k,
+                        const float *v, int64_t m, float *hidden, float *scores_out);
 
 #endif

@@ -315,9 +315,14 @@ static enum sl_status check_index(const struct sl_safetensors *st, const json_t 
     return SL_OK;
 }
 
-static enum sl_status open_all(struct sl_safetensors *st, const char *model_dir, struct sl_error *err) {
+// `only` not NULL: that file alone.
+static enum sl_status open_all(struct sl_safetensors *st, const char *model_dir, const char *only,
+                               struct sl_error *err) {
     json_t *index = NULL;
-    enum sl_status status = open_file(st, model_dir, "model.safetensors", err);
+    enum sl_status status = open_file(st, model_dir, only != NULL ? only : "model.safetensors", err);
+    if (status == SL_ERR_NOT_FOUND && only != NULL) {
+        return status;
+    }
     if (status == SL_ERR_NOT_FOUND) {
         status = sl_json_file_load(model_dir, "model.safetensors.index.json", &index, err);
         if (status == SL_ERR_NOT_FOUND) {
@@ -343,11 +348,16 @@ static enum sl_status open_all(struct sl_safetensors *st, const char *model_dir,
 }
 
 enum sl_status sl_safetensors_open(const char *model_dir, struct sl_safetensors **tensors_out, struct sl_error *err) {
+    return sl_safetensors_open_file(model_dir, NULL, tensors_out, err);
+}
+
+enum sl_status sl_safetensors_open_file(const char *model_dir, const char *name, struct sl_safetensors **tensors_out,
+                                        struct sl_error *err) {
     struct sl_safetensors *st = calloc(1, sizeof *st);
     if (st == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
-    enum sl_status status = open_all(st, model_dir, err);
+    enum sl_status status = open_all(st, model_dir, name, err);
     if (status != SL_OK) {
         sl_safetensors_close(&st);
         return status;

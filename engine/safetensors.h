@@ -32,6 +32,9 @@ struct sl_safetensors;
 
 // SL_ERR_NOT_FOUND (a file or a listed tensor is missing), SL_ERR_INVALID (malformed, truncated), SL_ERR_IO.
 enum sl_status sl_safetensors_open(const char *model_dir, struct sl_safetensors **tensors_out, struct sl_error *err);
+// One file of the folder, by its name: SL_ERR_NOT_FOUND when there is none.
+enum sl_status sl_safetensors_open_file(const char *model_dir, const char *name, struct sl_safetensors **tensors_out,
+                                        struct sl_error *err);
 void sl_safetensors_close(struct sl_safetensors **tensors);
 
 // All tensors, sorted by name.
