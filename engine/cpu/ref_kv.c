@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: attention over pages in plain C: append, attend, column_sums.
+ * Purpose: attention over pages in plain C: append, attend; and how rows meet keys, for the other files (ref_kv.h).
  *
  * Design: attend is the running softmax: pages in slot order; with the page's scores s_j and the state (max, sum, out)
  *
@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "engine/cpu/kv_page.h"
+#include "engine/cpu/ref_kv.h"
 #include "engine/cpu/ref_kv_slots.h"
 #include "engine/cpu/tier.h"
 
@@ -64,15 +65,14 @@ static void rotate(const struct sl_rope *rope, int64_t position, float *row) {
     }
 }
 
-// The K rows of a page as they meet the queries.
-static void read_keys(const struct sl_attend *args, const struct sl_kv *kv, uint32_t page, int n_rows, float *keys) {
+void sl_ref_read_keys(const struct sl_attend *args, const struct sl_kv *kv, uint32_t page, int n_rows, float *keys) {
     sl_ref_read_k(sl_kv_page_layout(kv, page), kv->pages[page], n_rows, keys);
     for (int j = 0; args->rope != NULL && j < n_rows; j++) {
         rotate(args->rope, (int64_t)page * SL_PAGE_SLOTS + j, keys + (size_t)j * (size_t)args->head_dim);
     }
 }
 
-static void read_query(const struct sl_attend *args, const struct sl_kv *kv, int row, int head, float *query) {
+void sl_ref_read_query(const struct sl_attend *args, const struct sl_kv *kv, int row, int head, float *query) {
     size_t d = (size_t)args->head_dim;
     memcpy(query, args->q + ((size_t)row * (size_t)args->n_heads + (size_t)head) * d, d * sizeof *query);
     if (args->rope != NULL) {
@@ -80,8 +80,7 @@ static void read_query(const struct sl_attend *args, const struct sl_kv *kv, int
     }
 }
 
-// scores[j] = scale * q . K_j
-static void score_keys(const struct sl_attend *args, const float *query, const float *keys, int n, double *scores) {
+void sl_ref_score_keys(const struct sl_attend *args, const float *query, const float *keys, int n, double *scores) {
     for (int j = 0; j < n; j++) {
         double dot = 0.0;
         for (int i = 0; i < args->head_dim; i++) {
@@ -124,7 +123,7 @@ static void attend_task(const struct sl_attend *args, int head, int row_begin, i
     float queries[ROW_BLOCK][SL_MAX_HEAD_DIM];
     struct softmax states[ROW_BLOCK];
     for (int r = 0; r < n_rows; r++) {
-        read_query(args, kv, row_begin + r, head, queries[r]);
+        sl_ref_read_query(args, kv, row_begin + r, head, queries[r]);
         states[r].max = -INFINITY;
         states[r].sum = 0.0;
         memset(states[r].out, 0, (size_t)d * sizeof states[r].out[0]);
@@ -134,13 +133,13 @@ static void attend_task(const struct sl_attend *args, int head, int row_begin, i
         if (n_page == 0) {
             break;
         }
-        read_keys(args, kv, page, n_page, keys);
+        sl_ref_read_keys(args, kv, page, n_page, keys);
         sl_ref_read_v(sl_kv_page_layout(kv, page), kv->pages[page], n_page, values);
         for (int r = 0; r < n_rows; r++) {
             double scores[SL_PAGE_SLOTS];
             int n = sl_attend_visible(args, kv, row_begin + r, page);
             if (n > 0) {
-                score_keys(args, queries[r], keys, n, scores);
+                sl_ref_score_keys(args, queries[r], keys, n, scores);
                 softmax_add(&states[r], scores, values, n, d);
             }
         }
@@ -173,49 +172,10 @@ static void attend(struct sl_team *team, const struct sl_attend *args) {
     sl_team_run(team, args->n_heads * n_blocks, 1, attend_tasks, &copy);
 }
 
-// Task: all pages of one KV head.
-static void column_sums_task(void *arg, int64_t begin, int64_t end, int member) {
-    (void)member;
-    const struct sl_attend *args = arg;
-    int group = args->n_heads / args->n_kv_heads;
-    for (int64_t h = begin; h < end; h++) {
-        const struct sl_kv *kv = &args->kv[h];
-        for (uint32_t page = 0; page < sl_pages_for(kv->n_slots); page++) {
-            const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
-            if (layout->n_states == 0) {
-                continue;
-            }
-            float keys[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM], query[SL_MAX_HEAD_DIM];
-            double scores[SL_PAGE_SLOTS], sums[SL_PAGE_SLOTS] = {0};
-            read_keys(args, kv, page, sl_attend_visible(args, kv, args->m - 1, page), keys);
-            for (int r = 0; r < args->m; r++) {
-                int n = sl_attend_visible(args, kv, r, page);
-                for (int head = (int)h * group; n > 0 && head < ((int)h + 1) * group; head++) {
-                    double lse = (double)args->lse[(size_t)head * (size_t)args->m + (size_t)r];
-                    read_query(args, kv, r, head, query);
-                    score_keys(args, query, keys, n, scores);
-                    for (int j = 0; j < n; j++) {
-                        sums[j] += exp(scores[j] - lse) / group;
-                    }
-                }
-            }
-            float *state = sl_page_state(layout, kv->pages[page], 0);
-            for (int j = 0; j < sl_attend_visible(args, kv, args->m - 1, page); j++) {
-                state[j] = (float)((double)state[j] + sums[j]);
-            }
-        }
-    }
-}
-
-static void fold(struct sl_team *team, const struct sl_attend *args, int first_row, const struct sl_fold *what) {
-    (void)first_row, (void)what;
-    struct sl_attend copy = *args;
-    sl_team_run(team, args->n_kv_heads, 1, column_sums_task, &copy);
-}
-
 void sl_ref_kv_fill(struct sl_ops *ops) {
     ops->append = append;
     ops->attend = attend;
-    ops->fold = fold;
+    ops->fold = sl_ref_fold;
+    ops->window_sums = sl_ref_window_sums;
     sl_ref_kv_slots_fill(ops);
 }
