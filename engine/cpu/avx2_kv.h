@@ -45,8 +45,79 @@ void sl_avx2_rotate_query(const struct sl_avx2_slot_angles *angles, struct sl_av
 void sl_avx2_rotate_keys(const struct sl_avx2_slot_angles *angles, struct sl_avx2_page_angles *of_page, int64_t page,
                          float *tile);
 
+// --- products (avx2_kv.c) --------------------------------------------------------------------------------------------
+
+// C[v][x] = factor[v] C[v][x] + sum_e A[v][e] B[e][x], e ascending; without factor C is only written.
+struct sl_avx2_product {
+    const float *a; // [n_rows][a_stride]
+    size_t a_stride;
+    const float *b; // strips of strip_rows rows, begin_e .. end_e of which are used
+    size_t strip_rows;
+    float *c; // [n_rows][c_stride]
+    size_t c_stride;
+    const float *factor; // [n_rows] or NULL
+};
+
+// Rows [row_begin, row_end) of C, the first n_strips strips, over e in [begin, end).
+void sl_avx2_multiply(const struct sl_avx2_product *p, int row_begin, int row_end, int n_strips, size_t begin,
+                      size_t end);
+
+// --- a call of an operation on attention (avx2_kv.c) -----------------------------------------------------------------
+
+// The query vectors of a KV head: (row, query head) pairs, row by row.
+struct sl_avx2_call {
+    struct sl_attend args;
+    const struct sl_avx2_slot_angles *angles; // NULL: keys are rotated already
+    int group;                                // query heads a KV head
+    int64_t n_vectors;                        // a KV head: m * group
+};
+
+// `angles` is the caller's memory for call->angles, filled when args->rope is set.
+void sl_avx2_call_init(struct sl_avx2_call *call, const struct sl_attend *args, struct sl_avx2_slot_angles *angles);
+
+// q[n][d] = query vectors [begin, begin + n) of a KV head, scaled and rotated.
+void sl_avx2_load_queries(const struct sl_avx2_call *call, int head, int64_t begin, int n,
+                          struct sl_avx2_page_angles *of_page, float *q);
+
+// The K^T tile of a page of a KV head, rotated.
+void sl_avx2_load_keys(const struct sl_avx2_call *call, int head, uint32_t page, struct sl_avx2_page_angles *of_page,
+                       float *tile);
+
+// --- entries of the table in other files -----------------------------------------------------------------------------
+
 void sl_avx2_append(const struct sl_kv *kv, const float *k, const float *v, int64_t stride, int m,
                     const int64_t *positions);
+
+void sl_avx2_fold(struct sl_team *team, const struct sl_attend *args, int first_row, const struct sl_fold *what);
+void sl_avx2_window_sums(struct sl_team *team, const struct sl_attend *args, int first_row, float *sums_out,
+                         size_t stride);
+
+// --- small things ----------------------------------------------------------------------------------------------------
+
+// exp of what is at most a little above 0, as sl_avx2_exp() does it but for the guards above; NaN stays.
+static inline __m256 sl_avx2_exp_weight(__m256 x) {
+    const __m256 shift = _mm256_set1_ps(12582912.0f); // 1.5 * 2^23: to add it rounds to an integer, in the low bits
+    __m256 t = _mm256_fmadd_ps(x, _mm256_set1_ps(1.44269504f), shift), n = _mm256_sub_ps(t, shift);
+    __m256 f = _mm256_fnmadd_ps(n, _mm256_set1_ps(0.693359375f), x);
+    f = _mm256_fnmadd_ps(n, _mm256_set1_ps(-2.12194440e-4f), f);
+    __m256 p = _mm256_set1_ps(1.0f / 720.0f);
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0f / 120.0f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0f / 24.0f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0f / 6.0f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(0.5f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0f));
+    __m256i exponent = _mm256_slli_epi32(_mm256_castps_si256(t), 23);
+    __m256 power = _mm256_castsi256_ps(_mm256_add_epi32(exponent, _mm256_set1_epi32(127 << 23)));
+    return _mm256_andnot_ps(_mm256_cmp_ps(x, _mm256_set1_ps(-86.98f), _CMP_LT_OQ), _mm256_mul_ps(p, power));
+}
+
+// Minus infinity for the scores of a page that are not below n.
+static inline void sl_avx2_mask(float *scores, int n) {
+    for (int j = n; j < SL_PAGE_SLOTS; j++) {
+        scores[j] = -INFINITY;
+    }
+}
 
 // Largest of the 8 lanes.
 static inline float sl_avx2_max(__m256 x) {
