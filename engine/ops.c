@@ -38,10 +38,12 @@ static const struct {
     bool (*runs_here)(void);
     void (*fill_dense)(struct sl_ops *ops);
     void (*fill_kv)(struct sl_ops *ops);
+    void (*fill_evict)(struct sl_ops *ops);    // may be NULL
+    void (*fill_retrieve)(struct sl_ops *ops); // may be NULL
 } tiers[] = {
-    {"reference", always, sl_ref_dense_fill, sl_ref_kv_fill},
+    {"reference", always, sl_ref_dense_fill, sl_ref_kv_fill, sl_ref_evict_fill, sl_ref_retrieve_fill},
 #if defined(__x86_64__)
-    {"avx2", has_avx2, sl_avx2_dense_fill, sl_avx2_kv_fill},
+    {"avx2", has_avx2, sl_avx2_dense_fill, sl_avx2_kv_fill, NULL, NULL},
 #endif
 };
 enum { N_TIERS = sizeof tiers / sizeof tiers[0] };
@@ -63,6 +65,12 @@ static void fill_tables(void) {
         table->name = tiers[i].name;
         tiers[i].fill_dense(table);
         tiers[i].fill_kv(table);
+        if (tiers[i].fill_evict != NULL) {
+            tiers[i].fill_evict(table);
+        }
+        if (tiers[i].fill_retrieve != NULL) {
+            tiers[i].fill_retrieve(table);
+        }
         names[n_tables++] = tiers[i].name;
     }
 }

@@ -127,6 +127,14 @@ static void silu_mul(struct sl_team *team, float *gate, const float *up, int64_t
     }
 }
 
+// x[i] = x[i] / (1 + exp(-x[i]))
+static void silu(struct sl_team *team, float *x, int64_t count) {
+    (void)team;
+    for (int64_t i = 0; i < count; i++) {
+        x[i] = x[i] / (1.0f + expf(-x[i]));
+    }
+}
+
 void sl_ref_dense_fill(struct sl_ops *ops) {
     ops->pack = pack;
     ops->unpack = unpack;
@@ -135,4 +143,5 @@ void sl_ref_dense_fill(struct sl_ops *ops) {
     ops->rmsnorm = rmsnorm;
     ops->rotate = rotate;
     ops->silu_mul = silu_mul;
+    ops->silu = silu;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: slots in and out of pages in plain C: read_state, read_positions, select, gather, quantize, read_rows.
+ * Purpose: slots in and out of pages in plain C: rows, state, positions, select, gather, quantize.
  */
 #include "engine/cpu/ref_kv_slots.h"
 
@@ -74,6 +74,54 @@ void sl_ref_read_v(const struct sl_page_layout *layout, const void *page, int n_
         const uint8_t *row = (const uint8_t *)at + layout->v + (size_t)j * sl_row_bytes(d, bits);
         for (int i = 0; i < d; i++) {
             out[j * d + i] = decode(row, i, bits, pairs + 2 * (j * (d / channels) + i / channels));
+        }
+    }
+}
+
+void sl_ref_read_k_row(const struct sl_kv *kv, uint32_t slot, float *out) {
+    const struct sl_page_layout *layout = sl_kv_page_layout(kv, slot / SL_PAGE_SLOTS);
+    const char *at = kv->pages[slot / SL_PAGE_SLOTS];
+    size_t d = (size_t)layout->head_dim, j = slot % SL_PAGE_SLOTS;
+    int bits = sl_kv_format_bits(layout->format);
+    for (size_t i = 0; i < d; i++) {
+        if (sl_kv_format_is_quantized(layout->format)) {
+            const uint8_t *row = (const uint8_t *)at + layout->k + i * sl_row_bytes(SL_PAGE_SLOTS, bits);
+            out[i] = decode(row, (int)j, bits, (const uint16_t *)(at + layout->k_scale) + 2 * i);
+        } else {
+            out[i] = read_float(layout->format, at + layout->k, j * d + i);
+        }
+    }
+}
+
+void sl_ref_read_v_row(const struct sl_kv *kv, uint32_t slot, float *out) {
+    const struct sl_page_layout *layout = sl_kv_page_layout(kv, slot / SL_PAGE_SLOTS);
+    const char *at = kv->pages[slot / SL_PAGE_SLOTS];
+    size_t d = (size_t)layout->head_dim, j = slot % SL_PAGE_SLOTS, channels = (size_t)sl_v_group(layout->head_dim);
+    int bits = sl_kv_format_bits(layout->format);
+    for (size_t i = 0; i < d; i++) {
+        if (sl_kv_format_is_quantized(layout->format)) {
+            const uint8_t *row = (const uint8_t *)at + layout->v + j * sl_row_bytes(layout->head_dim, bits);
+            const uint16_t *pairs = (const uint16_t *)(at + layout->v_scale) + 2 * (j * (d / channels));
+            out[i] = decode(row, (int)i, bits, pairs + 2 * (i / channels));
+        } else {
+            out[i] = read_float(layout->format, at + layout->v, j * d + i);
+        }
+    }
+}
+
+void sl_ref_write_row(const struct sl_page_layout *layout, char *part, uint32_t slot, const float *row) {
+    size_t first = (size_t)slot * (size_t)layout->head_dim;
+    for (size_t i = 0; i < (size_t)layout->head_dim; i++) {
+        switch (layout->format) {
+        case SL_KV_F32:
+            ((float *)part)[first + i] = row[i];
+            break;
+        case SL_KV_BF16:
+            ((uint16_t *)part)[first + i] = sl_f32_to_bf16(row[i]);
+            break;
+        default: // the only other working format
+            ((uint16_t *)part)[first + i] = sl_f32_to_f16_saturated(row[i]);
+            break;
         }
     }
 }
@@ -171,6 +219,14 @@ static void read_state(const struct sl_kv *kv, int plane, float *scores) {
     }
 }
 
+static void write_state(const struct sl_kv *kv, int plane, uint32_t begin, uint32_t end, const float *values) {
+    assert(begin >= end || begin / SL_PAGE_SLOTS >= kv->n_packed);
+    assert(end <= kv->n_slots && plane < kv->work->n_states);
+    for (uint32_t j = begin; j < end; j++) {
+        sl_page_state(kv->work, kv->pages[j / SL_PAGE_SLOTS], plane)[j % SL_PAGE_SLOTS] = values[j - begin];
+    }
+}
+
 static void read_positions(const struct sl_kv *kv, int64_t *positions_out) {
     for (uint32_t j = 0; j < kv->n_slots; j++) {
         const struct sl_page_layout *layout = sl_kv_page_layout(kv, j / SL_PAGE_SLOTS);
@@ -218,29 +274,52 @@ static void select_largest(const float *scores, uint32_t n, uint32_t b, uint32_t
     }
 }
 
+// The first i with keep[i] != i, or n: keep[i] - i never falls, so it can be looked for by halves.
+static uint32_t first_moved(const uint32_t *keep, uint32_t n) {
+    uint32_t begin = 0, end = n;
+    while (begin < end) {
+        uint32_t middle = begin + (end - begin) / 2;
+        if (keep[middle] == middle) {
+            begin = middle + 1;
+        } else {
+            end = middle;
+        }
+    }
+    return begin;
+}
+
+// Slots [b, b + n) of page `from` become slots [a, a + n) of page `to`, which may be the same page.
+static void move_slots(const struct sl_page_layout *layout, char *to, uint32_t a, const char *from, uint32_t b,
+                       size_t n) {
+    size_t row_bytes = (size_t)layout->head_dim * (size_t)sl_kv_format_bits(layout->format) / 8;
+    memmove(to + layout->k + a * row_bytes, from + layout->k + b * row_bytes, n * row_bytes);
+    memmove(to + layout->v + a * row_bytes, from + layout->v + b * row_bytes, n * row_bytes);
+    if (layout->has_positions) {
+        memmove(to + layout->positions + a * sizeof(int32_t), from + layout->positions + b * sizeof(int32_t),
+                n * sizeof(int32_t));
+    }
+    for (int plane = 0; plane < layout->n_states; plane++) {
+        size_t at = layout->states + (size_t)plane * SL_PAGE_SLOTS * sizeof(float);
+        memmove(to + at + a * sizeof(float), from + at + b * sizeof(float), n * sizeof(float));
+    }
+}
+
+// Runs of neighbours move together, as far as both of their pages reach: a decode step that evicts one slot moves whole
+// pages by one row, and looks at nothing before that slot.
 static void gather(const struct sl_kv *kv, const uint32_t *keep, uint32_t n_keep) {
     assert(kv->n_packed == 0);
-    const struct sl_page_layout *layout = kv->work;
-    size_t row_bytes = (size_t)layout->head_dim * (size_t)sl_kv_format_bits(layout->format) / 8;
-    for (uint32_t i = 0; i < n_keep; i++) { // keep[i] >= i, so nothing is overwritten before it has moved
-        if (keep[i] == i) {
-            continue;
+    for (uint32_t i = first_moved(keep, n_keep), n; i < n_keep; i += n) {
+        uint32_t a = i % SL_PAGE_SLOTS, b = keep[i] % SL_PAGE_SLOTS, most = SL_PAGE_SLOTS - (a > b ? a : b);
+        for (n = 1; n < most && i + n < n_keep && keep[i + n] == keep[i] + n; n++) {
         }
-        char *to = kv->pages[i / SL_PAGE_SLOTS], *from = kv->pages[keep[i] / SL_PAGE_SLOTS];
-        uint32_t a = i % SL_PAGE_SLOTS, b = keep[i] % SL_PAGE_SLOTS;
-        memcpy(to + layout->k + a * row_bytes, from + layout->k + b * row_bytes, row_bytes);
-        memcpy(to + layout->v + a * row_bytes, from + layout->v + b * row_bytes, row_bytes);
-        if (layout->has_positions) {
-            sl_page_positions(layout, to)[a] = sl_page_positions(layout, from)[b];
-        }
-        for (int plane = 0; plane < layout->n_states; plane++) {
-            sl_page_state(layout, to, plane)[a] = sl_page_state(layout, from, plane)[b];
-        }
+        // keep[i] > i from here on, so nothing is overwritten before it has moved
+        move_slots(kv->work, kv->pages[i / SL_PAGE_SLOTS], a, kv->pages[keep[i] / SL_PAGE_SLOTS], b, n);
     }
 }
 
 void sl_ref_kv_slots_fill(struct sl_ops *ops) {
     ops->read_state = read_state;
+    ops->write_state = write_state;
     ops->read_positions = read_positions;
     ops->select = select_largest;
     ops->gather = gather;

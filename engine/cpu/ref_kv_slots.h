@@ -5,6 +5,14 @@
 
 #include "engine/ops.h"
 
-void sl_ref_kv_slots_fill(struct sl_ops *ops); // read_state read_positions select gather quantize read_rows
+// read_state write_state read_positions select gather quantize read_rows
+void sl_ref_kv_slots_fill(struct sl_ops *ops);
+
+// The K or V row of one slot as f32 [d], whatever its page's format.
+void sl_ref_read_k_row(const struct sl_kv *kv, uint32_t slot, float *out);
+void sl_ref_read_v_row(const struct sl_kv *kv, uint32_t slot, float *out);
+
+// A row into slot `slot` of the K or V part of a working page: rounded to the format, f16 saturated.
+void sl_ref_write_row(const struct sl_page_layout *layout, char *part, uint32_t slot, const float *row);
 
 #endif

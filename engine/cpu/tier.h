@@ -5,8 +5,8 @@
  * Design: the reference fills every entry; a faster tier starts from a copy of the table and overwrites what it is
  *         better at. One file per instruction set and group of operations; ops.c alone decides which may run.
  *
- * To add a tier: <isa>_dense.c and <isa>_kv.c with their compiler flags in CMakeLists.txt, a fill function each here,
- * and a row in the table of ops.c.
+ * To add a tier: files named as the other tiers' with their compiler flags in CMakeLists.txt, a fill function each
+ * here, and a row in the table of ops.c, where a group that the tier leaves as it is may be NULL.
  */
 #ifndef SL_ENGINE_CPU_TIER_H
 #define SL_ENGINE_CPU_TIER_H
@@ -17,8 +17,10 @@
 
 #define SL_MAX_HEAD_DIM 512 // the angles of one position, and one head's row, fit on the stack; models are checked
 
-void sl_ref_dense_fill(struct sl_ops *ops); // pack unpack matmul embed rmsnorm rotate silu_mul
-void sl_ref_kv_fill(struct sl_ops *ops);    // append and everything after it in the table
+void sl_ref_dense_fill(struct sl_ops *ops);    // pack unpack matmul embed rmsnorm rotate silu_mul silu
+void sl_ref_kv_fill(struct sl_ops *ops);       // append and what the table has after it, but for:
+void sl_ref_evict_fill(struct sl_ops *ops);    // value_change nearest merge
+void sl_ref_retrieve_fill(struct sl_ops *ops); // attend_slots channel_absmax channel_scores
 
 #if defined(__x86_64__)
 void sl_avx2_dense_fill(struct sl_ops *ops);
