@@ -158,6 +158,7 @@ enum sl_status sl_plan_make(const struct sl_recipe *recipe, const struct sl_kv_g
         plan.layer_budget[l] = plan.budget_slots;
     }
     plan.total_budget = sl_recipe_evicts(recipe) ? plan.budget_slots * geometry->n_layers : 0;
+    plan.least_slots = sl_recipe_evicts(recipe) ? least_budget(recipe, n_prompt) : 0;
     plan.max_slots = n_prompt;
     if ((recipe->when & SL_WHEN_CHUNK) && plan.budget_slots + recipe->chunk_tokens < n_prompt) {
         plan.max_slots = plan.budget_slots + recipe->chunk_tokens;

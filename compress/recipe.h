@@ -33,8 +33,11 @@
  * tailorkv format.
  *
  * "format=A/FROM-TO:B" gives layers FROM..TO (either may be left out) format B and all others format A; of ranges that
- * overlap the last one counts. "dense" are the layers that the model's profile names (`sluice profile`; layer 0 without
- * one) and "sparse" the others: sl_recipe_resolve() turns both into layers.
+ * overlap the last one counts. "dense" are layer 0 and the layers that the model's profile names (`sluice profile`) and
+ * "sparse" the others: sl_recipe_resolve() turns both into layers. "dense" comes after all ranges.
+ *
+ * LAYERS are joined by '+': N, N-M, and N- for the last one of place. topk and channels of a recipe that offloads without
+ * naming them are 128 and 8; place=resident drops them. when=chunk includes the end.
  *
  * A ratio in scope is a share of the budget. Where a ratio of a short prompt would not be above what scope protects,
  * the budget is one slot above it. The tail (the newest N prompt tokens) stays on top of the budget.
@@ -135,8 +138,9 @@ struct sl_recipe {
 // "full,..." Defaults: score none, no budget, format f16, positions original, chunk 512.
 enum sl_status sl_recipe_parse(const char *text, struct sl_recipe *recipe_out, struct sl_error *err);
 
-// Put layers in place of format=.../dense and place=offload/sparse. `dense`: the model's profile, NULL when it has none
-// (then layer 0 is the dense one). SL_ERR_INVALID: what results does not fit together. Idempotent.
+// Put layers in place of format=.../dense, place=offload/sparse, place=offload/N- and exempt=last. `dense`: the model's
+// profile, NULL when it has none; layer 0 always counts as dense. SL_ERR_INVALID: what results does not fit together, or
+// names layers that the model has not. Idempotent.
 enum sl_status sl_recipe_resolve(struct sl_recipe *recipe, const struct sl_layers *dense, int n_layers,
                                  struct sl_error *err);
 
@@ -147,7 +151,7 @@ static inline bool sl_recipe_needs_retaining_heads(const struct sl_recipe *recip
 bool sl_recipe_offloads(const struct sl_recipe *recipe); // any layer
 
 // Canonical text: parses to an equal recipe, and names the preset that evicts alike, if there is one. Returns buf.
-#define SL_RECIPE_TEXT_BYTES 512
+#define SL_RECIPE_TEXT_BYTES 2048
 char *sl_recipe_format(const struct sl_recipe *recipe, char *buf, size_t buf_bytes);
 
 // Equal recipes have equal fingerprints on every machine. chunk_tokens counts only where it changes the cache
@@ -173,14 +177,20 @@ const struct sl_preset *sl_recipe_presets(void);
 struct sl_plan {
     struct sl_recipe recipe; // resolved
     struct sl_kv_geometry geometry;
-    int64_t n_prompt;     // tokens that prefill will read
-    int64_t budget_slots; // mean per (layer, KV head), the tail not counted; n_prompt when nothing is evicted
-    int64_t recent_slots; // protected, newest; at most budget_slots
-    int64_t tail_slots;   // on top of every layer's budget
+    int64_t n_prompt; // tokens that prefill will read
+    // Mean per (layer, KV head) that evicts, the tail not counted; n_prompt when nothing is evicted. Recipes with
+    // when=step may have more than n_prompt: slots that decode will fill.
+    int64_t budget_slots;
+    int64_t recent_slots; // protected, newest, of budget_slots; sl_recipe_recent_slots() for another layer's budget
+    int64_t tail_slots;   // on top of every budget; 0 where the prompt is not longer than it: nothing is evicted then
+    int64_t least_slots;  // the smallest budget of a layer that leaves something to choose beside what scope protects
     // Per (layer, KV head), the tail not counted. Exact for uniform and pyramid; where attention decides (layers=d2o)
-    // the most that a layer can get; n_prompt for exempt layers. heads=adaptive moves slots between heads of a layer.
+    // the most that a layer can get, the same for all that evict; n_prompt for exempt layers. heads=adaptive moves
+    // slots between heads of a layer.
     int64_t layer_budget[SL_MAX_LAYERS];
-    int64_t total_budget;                      // sum over layers that evict of what they keep per head
+    // Sum over layers that evict of what they keep per head. sl_budget_divide(total_budget, weights, n, least_slots,
+    // layer_budget[l], ...) over the n layers that evict is always possible.
+    int64_t total_budget;
     int64_t max_slots;                         // per head during prefill, in any layer
     size_t capsule_bytes;                      // upper bound of the body
     size_t prefill_peak_bytes;                 // upper bound of arena use during prefill
@@ -191,7 +201,8 @@ struct sl_plan {
 enum sl_status sl_plan_make(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry, int64_t n_prompt,
                             struct sl_plan *plan_out, struct sl_error *err);
 
-// Slots per head that one layer holds at most after prefill, and after n_new tokens more (when=step holds the budget).
+// Slots per head that one layer holds at most after prefill, and at any time of n_new tokens more (when=step holds the
+// budget, and the token that is being read).
 int64_t sl_plan_layer_slots(const struct sl_plan *plan, int layer, int64_t n_new);
 
 // Bytes that a decode worker needs for the capsule and n_new tokens after it: what admission counts.
