@@ -116,33 +116,6 @@ void sl_avx2_multiply(const struct sl_avx2_product *p, int row_begin, int row_en
     }
 }
 
-// --- softmax ---------------------------------------------------------------------------------------------------------
-
-struct softmax {
-    float max, sum;
-};
-
-// Scores become weights exp(s - max'); returns c, by which what was summed before must be scaled.
-static float softmax_add(struct softmax *s, float *scores) {
-    __m256 most = _mm256_set1_ps(s->max);
-    SL_UNROLL
-    for (int j = 0; j < SL_PAGE_SLOTS; j += 8) {
-        most = _mm256_max_ps(most, _mm256_load_ps(scores + j));
-    }
-    float max = sl_avx2_max(most);
-    __m256 sum = _mm256_setzero_ps(), shift = _mm256_set1_ps(max);
-    SL_UNROLL
-    for (int j = 0; j < SL_PAGE_SLOTS; j += 8) {
-        __m256 p = sl_avx2_exp_weight(_mm256_sub_ps(_mm256_load_ps(scores + j), shift));
-        _mm256_store_ps(scores + j, p);
-        sum = _mm256_add_ps(sum, p);
-    }
-    float c = s->max == max ? 1.0f : _mm256_cvtss_f32(sl_avx2_exp_weight(_mm256_set1_ps(s->max - max)));
-    s->max = max;
-    s->sum = s->sum * c + sl_avx2_sum(sum);
-    return c;
-}
-
 // --- a call ----------------------------------------------------------------------------------------------------------
 
 static size_t query_offset(const struct sl_avx2_call *call, int head, int64_t vector) {
@@ -167,7 +140,7 @@ struct scratch {
     float v[SL_PAGE_SLOTS * MAX_WIDE];             // V tile
     float scores[BLOCK * SL_PAGE_SLOTS];           // [n_vectors][SL_PAGE_SLOTS], then the weights
     float out[BLOCK * MAX_WIDE];                   // [n_vectors][d in whole strips]
-    float factors[BLOCK];                          // c of softmax_add()
+    float factors[BLOCK];                          // c of sl_avx2_softmax_add()
     struct sl_avx2_page_angles of_page;
 };
 
@@ -206,7 +179,7 @@ static void score(struct scratch *s, int d, int v_begin, int v_end, int n) {
 
 // One page for the vectors of a task.
 static void attend_page(const struct sl_avx2_call *call, int head, int64_t begin, int n_vectors, uint32_t page,
-                        int n_page, struct softmax *states, struct scratch *s) {
+                        int n_page, struct sl_avx2_softmax *states, struct scratch *s) {
     const struct sl_kv *kv = &call->args.kv[head];
     int d = call->args.head_dim, n_strips = sl_avx2_n_strips(d), first = 0;
     while (visible(call, head, begin + first, page) == 0) {
@@ -217,7 +190,7 @@ static void attend_page(const struct sl_avx2_call *call, int head, int64_t begin
     score(s, d, first, n_vectors, n_page);
     for (int v = first; v < n_vectors; v++) {
         sl_avx2_mask(s->scores + (size_t)v * SL_PAGE_SLOTS, visible(call, head, begin + v, page));
-        s->factors[v] = softmax_add(&states[v], s->scores + (size_t)v * SL_PAGE_SLOTS);
+        s->factors[v] = sl_avx2_softmax_add(&states[v], s->scores + (size_t)v * SL_PAGE_SLOTS);
     }
     // The slots that all vectors see together, then each vector's own: beyond what it sees there may be no number.
     const struct sl_avx2_product pv = {
@@ -239,12 +212,12 @@ static void attend_block(const struct sl_avx2_call *call, int head, int64_t begi
     int d = args->head_dim;
     size_t wide = (size_t)sl_avx2_n_strips(d) * SL_STRIP;
     struct scratch s;
-    struct softmax states[BLOCK];
+    struct sl_avx2_softmax states[BLOCK];
     s.of_page.page = -1;
     sl_avx2_load_queries(call, head, begin, n_vectors, &s.of_page, s.q);
     memset(s.out, 0, (size_t)n_vectors * wide * sizeof *s.out);
     for (int v = 0; v < n_vectors; v++) {
-        states[v] = (struct softmax){-INFINITY, 0.0f};
+        states[v] = (struct sl_avx2_softmax){-INFINITY, 0.0f};
     }
     for (uint32_t page = 0; page < sl_pages_for(args->kv[head].n_slots); page++) {
         int n_page = visible(call, head, begin + n_vectors - 1, page); // the last vector sees the most

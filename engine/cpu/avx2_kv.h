@@ -126,4 +126,31 @@ static inline float sl_avx2_max(__m256 x) {
     return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
 }
 
+// The running softmax of one query vector over tiles, see ref_softmax.h; what it weighs is kept elsewhere.
+struct sl_avx2_softmax {
+    float max, sum;
+};
+
+// The scores of a tile (those not seen masked) become weights exp(s - max'); returns c, by which what was summed before
+// must be scaled.
+static inline float sl_avx2_softmax_add(struct sl_avx2_softmax *s, float *scores) {
+    __m256 most = _mm256_set1_ps(s->max);
+    SL_UNROLL
+    for (int j = 0; j < SL_PAGE_SLOTS; j += 8) {
+        most = _mm256_max_ps(most, _mm256_load_ps(scores + j));
+    }
+    float max = sl_avx2_max(most);
+    __m256 sum = _mm256_setzero_ps(), shift = _mm256_set1_ps(max);
+    SL_UNROLL
+    for (int j = 0; j < SL_PAGE_SLOTS; j += 8) {
+        __m256 p = sl_avx2_exp_weight(_mm256_sub_ps(_mm256_load_ps(scores + j), shift));
+        _mm256_store_ps(scores + j, p);
+        sum = _mm256_add_ps(sum, p);
+    }
+    float c = s->max == max ? 1.0f : _mm256_cvtss_f32(sl_avx2_exp_weight(_mm256_set1_ps(s->max - max)));
+    s->max = max;
+    s->sum = s->sum * c + sl_avx2_sum(sum);
+    return c;
+}
+
 #endif

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "engine/cpu/kv_page.h"
+#include "engine/cpu/ref_kv.h"
 #include "engine/cpu/ref_kv_slots.h"
 #include "engine/cpu/ref_softmax.h"
 #include "engine/cpu/tier.h"
@@ -33,10 +34,7 @@ static void attend_head(const struct call *call, int head) {
     float query[SL_MAX_HEAD_DIM], keys[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM], values[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];
     struct sl_ref_softmax s;
     sl_ref_softmax_init(&s, d);
-    memcpy(query, args->q + (size_t)head * (size_t)d, (size_t)d * sizeof *query);
-    if (args->rope != NULL) {
-        sl_ref_rotate_row(args->rope, (int64_t)kv->n_slots - 1, query);
-    }
+    sl_ref_read_query(args, kv, 0, head, query);
     for (uint32_t first = 0; first < n_slots; first += SL_PAGE_SLOTS) {
         int n = n_slots - first < SL_PAGE_SLOTS ? (int)(n_slots - first) : SL_PAGE_SLOTS;
         for (int j = 0; j < n; j++) {
@@ -49,7 +47,7 @@ static void attend_head(const struct call *call, int head) {
             }
         }
         double scores[SL_PAGE_SLOTS];
-        sl_ref_score_keys(query, keys, n, d, args->scale, scores);
+        sl_ref_score_keys(args, query, keys, n, scores);
         sl_ref_softmax_add(&s, scores, values, n, d);
     }
     for (int i = 0; i < d; i++) {

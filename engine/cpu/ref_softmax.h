@@ -28,17 +28,6 @@ static inline void sl_ref_softmax_init(struct sl_ref_softmax *s, int d) {
     memset(s->out, 0, (size_t)d * sizeof s->out[0]);
 }
 
-// scores[j] = scale * q . K_j for n keys [n][d]
-static inline void sl_ref_score_keys(const float *query, const float *keys, int n, int d, float scale, double *scores) {
-    for (int j = 0; j < n; j++) {
-        double dot = 0.0;
-        for (int i = 0; i < d; i++) {
-            dot += (double)query[i] * (double)keys[(size_t)j * (size_t)d + (size_t)i];
-        }
-        scores[j] = dot * (double)scale;
-    }
-}
-
 // A tile of n > 0 scores and values [n][d].
 static inline void sl_ref_softmax_add(struct sl_ref_softmax *s, const double *scores, const float *values, int n,
                                       int d) {
