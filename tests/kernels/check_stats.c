@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: holds fold and window_sums of every tier to their formulas (engine/ops.h), and times them (--time).
+ *
+ * Design: random geometries over random pages; what is expected is computed densely in f64 from read_rows(). A weight
+ *         that lies within rounding of 1/v_r may count as above or not, so counts are held between two bounds.
+ */
+#include "tests/kernels/stats_fixture.h"
+
+// --- fold ------------------------------------------------------------------------------------------------------------
+
+// Every slot holds `before` and what was wanted of the expected statistics, in the planes that its page has.
+static void assert_states(const struct setup *s, const struct sl_fold *what, float before, const struct expected *e) {
+    for (int h = 0; h < s->args.n_kv_heads; h++) {
+        for (uint32_t j = 0; j < s->args.kv[h].n_slots; j++) {
+            for (int plane = 0; plane < SL_MAX_STATES; plane++) {
+                const float *state = state_of(&s->args.kv[h], j, plane);
+                if (state == NULL) {
+                    continue;
+                }
+                if (plane == what->sum) {
+                    assert_close((double)*state, (double)before + e->sum[h][j], 3e-6);
+                } else if (plane == what->square) {
+                    assert_close((double)*state, (double)before + e->square[h][j], 3e-6);
+                } else if (plane == what->above) {
+                    double count = (double)*state - (double)before;
+                    assert_true(count == floor(count));
+                    assert_true(count >= e->above_least[h][j] && count <= e->above_most[h][j]);
+                } else {
+                    assert_true(*state == before); // nobody asked for it
+                }
+            }
+        }
+    }
+}
+
+static void test_fold_equals_dense_statistics_in_any_combination_of_planes(void **state) {
+    (void)state;
+    static const int orders[][3] = {{0, 1, 2}, {2, 0, 1}, {1, 2, 0}, {2, 1, 0}};
+    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+        uint64_t seed = 1;
+        for (int trial = 0; trial < 12; trial++) {
+            struct shape a = random_shape(&seed);
+            struct setup s;
+            setup_open(&s, tier(*name), &a);
+            int first_row = trial % 3 == 0 ? 0 : (int)(next_random(&seed) % (uint64_t)(a.m + 1));
+            const int *order = orders[next_random(&seed) % 4];
+            struct expected *e = expect(&s.args, first_row);
+            int step = strcmp(*name, "reference") == 0 ? 3 : 1; // 7, 4, 1: the reference takes its time
+            for (int wanted = 7; wanted >= 0; wanted -= step) {
+                struct sl_fold what = {wanted & 1 ? order[0] : -1, wanted & 2 ? order[1] : -1,
+                                       wanted & 4 ? order[2] : -1};
+                set_states(&s, 3.0f);
+                tier(*name)->fold(NULL, &s.args, first_row, &what);
+                assert_states(&s, &what, 3.0f, e);
+            }
+            expected_free(e);
+            setup_close(&s);
+        }
+    }
+}
+
+static const struct sl_fold everything = {.sum = 0, .square = 1, .above = 2};
+
+// A slot whose weight in three rows is .2, .4, .6: mean .4, standard deviation .163299.
+static void test_fold_rows_2_4_6_give_mean_4_and_deviation_163299(void **state) {
+    (void)state;
+    enum { D = 8, M = 3 };
+    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+        struct shape a = {SL_KV_F32, SL_KV_F32, 1, 1, D, M, 3, 3, false, {4}, {0}};
+        struct setup s;
+        setup_open(&s, tier(*name), &a);
+        float *k = (float *)((char *)s.cache.pages[0][0] + s.cache.work.k), *q = (float *)s.args.q;
+        memset(k, 0, 4 * D * sizeof *k); // a logit x at slot 0 and 0 elsewhere
+        memset(q, 0, M * D * sizeof *q);
+        k[0] = 1.0f;
+        for (int r = 0; r < M; r++) { // the row sees r + 1 other slots: e^x / (e^x + r + 1) = w
+            double w = 0.2 * (r + 1);
+            q[r * D] = (float)(log(w * (r + 1) / (1.0 - w)) / (double)s.args.scale);
+        }
+        tier(*name)->attend(NULL, &s.args);
+        tier(*name)->fold(NULL, &s.args, 0, &everything);
+        double mean = (double)*state_of(s.args.kv, 0, 0) / M, square = (double)*state_of(s.args.kv, 0, 1) / M;
+        assert_close(mean, 0.4, 1e-6);
+        assert_close(sqrt(square - mean * mean), 0.163299, 2e-6);
+        assert_true(*state_of(s.args.kv, 0, 2) == 2.0f); // .2 of 2 slots is not above, .4 of 3 and .6 of 4 are
+        setup_close(&s);
+    }
+}
+
+// With nothing evicted: sum_j sum_j = number of rows, per KV head.
+static void test_fold_sums_add_up_to_the_number_of_rows(void **state) {
+    (void)state;
+    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+        uint64_t seed = 2;
+        for (int trial = 0; trial < 10; trial++) {
+            struct shape a = random_shape(&seed);
+            memset(a.n_packed, 0, sizeof a.n_packed);
+            struct setup s;
+            setup_open(&s, tier(*name), &a);
+            int first_row = (int)(next_random(&seed) % (uint64_t)a.m);
+            tier(*name)->fold(NULL, &s.args, 0, &everything);
+            tier(*name)->fold(NULL, &s.args, first_row, &everything);
+            for (int h = 0; h < a.n_kv_heads; h++) {
+                double total = 0;
+                for (uint32_t j = 0; j < a.n_slots[h]; j++) {
+                    total += (double)*state_of(&s.args.kv[h], j, 0);
+                }
+                assert_close(total, 2 * a.m - first_row, 1e-6);
+            }
+            setup_close(&s);
+        }
+    }
+}
+
+// Rows [row, row + n) as a call of their own, when the later rows had not been appended yet.
+static void fold_part(const struct sl_ops *ops, const struct setup *s, int row, int n) {
+    struct sl_attend part = s->args;
+    struct sl_kv kv[MAX_KV_HEADS];
+    for (int h = 0; h < part.n_kv_heads; h++) {
+        kv[h] = s->args.kv[h];
+        kv[h].n_slots -= (uint32_t)(s->args.m - row - n);
+    }
+    float *lse = take((size_t)part.n_heads * (size_t)n * sizeof *lse);
+    for (int head = 0; head < part.n_heads; head++) {
+        memcpy(lse + head * n, s->args.lse + head * s->args.m + row, (size_t)n * sizeof *lse);
+    }
+    part.m = n;
+    part.kv = kv;
+    part.lse = lse;
+    part.q += (size_t)row * (size_t)part.n_heads * (size_t)part.head_dim;
+    ops->fold(NULL, &part, 0, &everything);
+    free(lse);
+}
+
+static void test_fold_of_a_block_equals_fold_of_its_rows(void **state) {
+    (void)state;
+    float *whole = take(MAX_STATES_COPIED * sizeof *whole), *parts = take(MAX_STATES_COPIED * sizeof *parts);
+    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+        uint64_t seed = 3;
+        for (int trial = 0; trial < 12; trial++) {
+            struct shape a = random_shape(&seed);
+            struct setup s;
+            setup_open(&s, tier(*name), &a);
+            set_states(&s, 0.0f);
+            tier(*name)->fold(NULL, &s.args, 0, &everything);
+            size_t n = copy_states(&s, whole);
+            set_states(&s, 0.0f);
+            int chunk = trial % 2 ? 1 : 17;
+            for (int row = 0; row < a.m; row += chunk) {
+                fold_part(tier(*name), &s, row, row + chunk < a.m ? chunk : a.m - row);
+            }
+            copy_states(&s, parts);
+            for (size_t i = 0; i < n; i++) {
+                if (!isnan(whole[i]) || !isnan(parts[i])) {
+                    assert_close((double)parts[i], (double)whole[i], 1e-6);
+                }
+            }
+            setup_close(&s);
+        }
+    }
+    free(whole);
+    free(parts);
+}
+
+// Equal rows give the slot a deviation of 0, whatever the rounding leaves of it.
+static void test_fold_of_equal_rows_has_no_deviation(void **state) {
+    (void)state;
+    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+        struct shape a = {SL_KV_F16, SL_KV_F16, 4, 1, 64, 1, 3, 3, false, {150}, {0}};
+        struct setup s;
+        setup_open(&s, tier(*name), &a);
+        for (int i = 0; i < 10; i++) {
+            tier(*name)->fold(NULL, &s.args, 0, &everything);
+        }
+        for (uint32_t j = 0; j < 150; j++) {
+            double mean = (double)*state_of(s.args.kv, j, 0) / 10, square = (double)*state_of(s.args.kv, j, 1) / 10;
+            assert_true(fabs(square - mean * mean) <= 1e-6 * square);
+        }
+        setup_close(&s);
+    }
+}
+
+// --- window sums -----------------------------------------------------------------------------------------------------
+
+static void test_window_sums_equal_dense_sums_of_every_query_head(void **state) {
+    (void)state;
+    const size_t stride = MAX_SLOTS + 3;
+    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+        uint64_t seed = 4;
+        for (int trial = 0; trial < 24; trial++) {
+            struct shape a = random_shape(&seed);
+            struct setup s;
+            setup_open(&s, tier(*name), &a);
+            int first_row = trial % 4 == 0   ? 0
+                            : trial % 4 == 1 ? a.m - 1 // the last row: its softmax
+                                             : (int)(next_random(&seed) % (uint64_t)(a.m + 1));
+            struct expected *e = expect(&s.args, first_row);
+            size_t n_heads = (size_t)s.args.n_heads;
+            float *sums = take(n_heads * stride * sizeof *sums), *untouched = take(stride * sizeof *sums);
+            tier(*name)->window_sums(NULL, &s.args, first_row, sums, stride);
+            for (size_t head = 0; head < n_heads; head++) {
+                uint32_t n = a.n_slots[head / (size_t)a.group];
+                double total = 0;
+                for (uint32_t j = 0; j < n; j++) {
+                    double want = e->heads[head * MAX_SLOTS + j];
+                    assert_close((double)sums[head * stride + j], want, 3e-6);
+                    assert_true(want != 0.0 || sums[head * stride + j] == 0.0f); // no row sees the slot
+                    total += (double)sums[head * stride + j];
+                }
+                assert_close(total, a.m - first_row, 2e-6);
+                assert_memory_equal(sums + head * stride + n, untouched, (stride - n) * sizeof *sums);
+            }
+            free(sums);
+            free(untouched);
+            expected_free(e);
+            setup_close(&s);
+        }
+    }
+}
+
+static void test_window_sums_of_the_last_row_are_its_softmax(void **state) {
+    (void)state;
+    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+        struct shape a = {SL_KV_F32, SL_KV_INT4, 2, 1, 64, 40, 1, 1, true, {201}, {1}};
+        struct setup s;
+        setup_open(&s, tier(*name), &a);
+        float sums[2 * MAX_SLOTS];
+        tier(*name)->window_sums(NULL, &s.args, a.m - 1, sums, MAX_SLOTS);
+        double *keys = keys_f64(&s.args, s.args.kv), weights[MAX_SLOTS], q[64];
+        for (int head = 0; head < 2; head++) {
+            for (int i = 0; i < 64; i++) {
+                q[i] = (double)s.args.q[((a.m - 1) * 2 + head) * 64 + i];
+            }
+            rotate_f64(&s.rope, 200, q);
+            softmax_f64(q, keys, 201, 64, (double)s.args.scale, weights);
+            for (int j = 0; j < 201; j++) {
+                assert_close((double)sums[head * MAX_SLOTS + j], weights[j], 1e-6);
+            }
+        }
+        free(keys);
+        setup_close(&s);
+    }
+}
+
+// --- tiers, teams ----------------------------------------------------------------------------------------------------
+
+static void test_tiers_agree_with_the_reference(void **state) {
+    (void)state;
+    float *want = take(MAX_STATES_COPIED * sizeof *want), *got = take(MAX_STATES_COPIED * sizeof *got);
+    const struct sl_fold no_counts = {.sum = 2, .square = 0, .above = -1};
+    uint64_t seed = 5;
+    for (int trial = 0; trial < 12; trial++) {
+        struct shape a = random_shape(&seed);
+        if (trial == 0) { // more query heads a KV head than a kernel may hold at a time
+            a = (struct shape){SL_KV_F32, SL_KV_F32, 97, 1, 8, 3, 3, 0, false, {70}, {0}};
+        }
+        struct setup s;
+        setup_open(&s, tier("reference"), &a);
+        size_t n_sums = (size_t)s.args.n_heads * MAX_SLOTS;
+        float *want_sums = calloc(n_sums, sizeof(float)), *got_sums = calloc(n_sums, sizeof(float));
+        set_states(&s, 0.0f);
+        tier("reference")->fold(NULL, &s.args, a.m / 3, &no_counts);
+        tier("reference")->window_sums(NULL, &s.args, a.m / 3, want_sums, MAX_SLOTS);
+        size_t n = copy_states(&s, want);
+        for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+            set_states(&s, 0.0f);
+            tier(*name)->fold(NULL, &s.args, a.m / 3, &no_counts);
+            tier(*name)->window_sums(NULL, &s.args, a.m / 3, got_sums, MAX_SLOTS);
+            copy_states(&s, got);
+            for (size_t i = 0; i < n; i++) {
+                if (!isnan(want[i]) || !isnan(got[i])) {
+                    assert_close((double)got[i], (double)want[i], 3e-6);
+                }
+            }
+            for (size_t i = 0; i < n_sums; i++) {
+                assert_close((double)got_sums[i], (double)want_sums[i], 3e-6);
+            }
+        }
+        free(want_sums);
+        free(got_sums);
+        setup_close(&s);
+    }
+    free(want);
+    free(got);
+}
+
+// The same bits again and again, whatever the team.
+static void test_statistics_do_not_depend_on_the_team(void **state) {
+    (void)state;
+    float *want = take(MAX_STATES_COPIED * sizeof *want), *got = take(MAX_STATES_COPIED * sizeof *got);
+    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+        uint64_t seed = 6;
+        for (int trial = 0; trial < 5; trial++) {
+            struct shape a = random_shape(&seed);
+            struct setup s;
+            setup_open(&s, tier(*name), &a);
+            size_t n_sums = (size_t)s.args.n_heads * MAX_SLOTS;
+            float *want_sums = calloc(n_sums, sizeof(float)), *got_sums = calloc(n_sums, sizeof(float));
+            set_states(&s, 0.0f);
+            tier(*name)->fold(NULL, &s.args, 0, &everything);
+            tier(*name)->window_sums(NULL, &s.args, 0, want_sums, MAX_SLOTS);
+            size_t n = copy_states(&s, want);
+            for (int size = 1; size <= 4; size++) {
+                struct sl_team *team;
+                assert_int_equal(sl_team_create(size, &team, NULL), SL_OK);
+                for (int repeat = 0; repeat < 2; repeat++) {
+                    set_states(&s, 0.0f);
+                    tier(*name)->fold(team, &s.args, 0, &everything);
+                    tier(*name)->window_sums(team, &s.args, 0, got_sums, MAX_SLOTS);
+                    copy_states(&s, got);
+                    assert_memory_equal(got, want, n * sizeof *want);
+                    assert_memory_equal(got_sums, want_sums, n_sums * sizeof *want_sums);
+                }
+                sl_team_destroy(&team);
+            }
+            free(want_sums);
+            free(got_sums);
+            setup_close(&s);
+        }
+    }
+    free(want);
+    free(got);
+}
+
+// --- time ------------------------------------------------------------------------------------------------------------
+
+enum op { ATTEND, FOLD_SUM, FOLD_ALL, WINDOW_LAST, WINDOW_64, N_OPS };
+
+static void call_op(enum op op, const struct sl_ops *ops, struct sl_team *team, const struct sl_attend *args,
+                    float *sums) {
+    static const struct sl_fold sums_only = {.sum = 0, .square = -1, .above = -1};
+    switch (op) {
+    case ATTEND:
+        ops->attend(team, args);
+        break;
+    case FOLD_SUM:
+        ops->fold(team, args, 0, &sums_only);
+        break;
+    case FOLD_ALL:
+        ops->fold(team, args, 0, &everything);
+        break;
+    default:
+        ops->window_sums(team, args, op == WINDOW_LAST || args->m < 64 ? args->m - 1 : args->m - 64, sums,
+                         args->kv[0].n_slots);
+        break;
+    }
+}
+
+static int by_time(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+// One line an operation: median and best of several runs, and the median beside attend's. The runs take turns.
+static void time_shape(struct sl_team *team, const char *name, const struct shape *a) {
+    enum { RUNS = 7 };
+    static const char *const names[N_OPS] = {"attend", "fold sum", "fold all", "window 1", "window 64"};
+    struct setup s;
+    setup_open(&s, tier(name), a);
+    float *sums = take((size_t)s.args.n_heads * a->n_slots[0] * sizeof *sums);
+    int64_t times[N_OPS][RUNS];
+    for (int i = 0; i < RUNS; i++) {
+        for (int op = 0; op < N_OPS; op++) {
+            int64_t begin = sl_now_ns();
+            call_op((enum op)op, tier(name), team, &s.args, sums);
+            times[op][i] = sl_now_ns() - begin;
+        }
+    }
+    for (int op = 0; op < N_OPS; op++) {
+        qsort(times[op], RUNS, sizeof *times[op], by_time);
+        double median = (double)times[op][RUNS / 2] * 1e-6, best = (double)times[op][0] * 1e-6;
+        printf("%-10s %-10s %-5s %-4s n=%-6u d=%-4d m=%-4d median %9.3f ms  best %9.3f ms  best / attend %5.2f\n", name,
+               names[op], sl_kv_format_name(a->n_packed[0] > 0 ? a->packed : a->work), a->slot_positions ? "rope" : "",
+               a->n_slots[0], a->d, a->m, median, best, best / ((double)times[ATTEND][0] * 1e-6));
+    }
+    free(sums);
+    setup_close(&s);
+}
+
+static void time_statistics(void) {
+    struct sl_team *team;
+    assert_int_equal(sl_team_create(0, &team, NULL), SL_OK);
+    printf("16 heads, 4 KV heads, team of %d\n", sl_team_size(team));
+    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+        bool slow = strcmp(*name, "reference") == 0;
+        uint32_t n = slow ? 512 : 8192;
+        for (int d = 64; d <= 128; d *= 2) {
+            for (int rows = 0; rows < 2; rows++) {
+                for (int rope = 0; rope < 2; rope++) {
+                    struct shape a = {SL_KV_F16, SL_KV_F16,    4,  4, d, rows == 0 ? 1 : slow ? 32 : 512, 3, 3,
+                                      rope == 1, {n, n, n, n}, {0}};
+                    time_shape(team, *name, &a);
+                }
+            }
+        }
+    }
+    sl_team_destroy(&team);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "--time") == 0) {
+        time_statistics();
+        return 0;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_fold_equals_dense_statistics_in_any_combination_of_planes),
+        cmocka_unit_test(test_fold_rows_2_4_6_give_mean_4_and_deviation_163299),
+        cmocka_unit_test(test_fold_sums_add_up_to_the_number_of_rows),
+        cmocka_unit_test(test_fold_of_a_block_equals_fold_of_its_rows),
+        cmocka_unit_test(test_fold_of_equal_rows_has_no_deviation),
+        cmocka_unit_test(test_window_sums_equal_dense_sums_of_every_query_head),
+        cmocka_unit_test(test_window_sums_of_the_last_row_are_its_softmax),
+        cmocka_unit_test(test_tiers_agree_with_the_reference),
+        cmocka_unit_test(test_statistics_do_not_depend_on_the_team),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
