@@ -16,6 +16,7 @@
 #include "coordinator/coordinator_internal.h"
 #include "coordinator/run_job.h"
 #include "proto/descriptors.h"
+#include "service/job_recipe.h"
 
 #define SWEEP_MS        100
 #define SERVER_GRACE_MS 1000 // for handlers that still send last events
@@ -74,8 +75,12 @@ static enum sl_status check_config(const struct sl_coordinator_config *config, s
         config->deadline_ms > MAX_DEADLINE_MS || config->max_kept_jobs < 1 || config->max_prefixes < 1) {
         return sl_fail(err, SL_ERR_INVALID, "coordinator: a limit is out of bounds; see sluice-coordinator --help");
     }
+    return SL_OK;
+}
+
+static enum sl_status check_default_recipe(const struct sl_coordinator *coordinator, struct sl_error *err) {
     struct sl_recipe recipe;
-    enum sl_status status = sl_recipe_parse(config->default_recipe, &recipe, err);
+    enum sl_status status = sl_job_recipe(coordinator->default_recipe, &coordinator->model, &recipe, err);
     if (status != SL_OK) {
         sl_error_prefix(err, "default recipe");
     }
@@ -85,6 +90,9 @@ static enum sl_status check_config(const struct sl_coordinator_config *config, s
 static enum sl_status load_model(struct sl_coordinator *coordinator, uint64_t *fingerprint_out, struct sl_error *err) {
     const char *dir = coordinator->config.model_dir;
     enum sl_status status = sl_model_config_load(dir, &coordinator->model, err);
+    if (status == SL_OK) {
+        status = check_default_recipe(coordinator, err);
+    }
     if (status == SL_OK) {
         status = sl_tokenizer_load(dir, &coordinator->tokenizer, err);
     }

@@ -224,6 +224,11 @@ void sl_job_set_transport(struct sl_job *job, const char *transport) {
     strncpy(job->transport, transport, sizeof(job->transport) - 1);
 }
 
+void sl_job_set_slots(struct sl_job *job, const Sluice__V1__Statistics *known) {
+    sl_slot_statistics_copy(known, &job->slots);
+    sl_slot_statistics_attach(&job->slots, &job->statistics);
+}
+
 // ---- what others see --------------------------------------------------------------------------------------------
 
 void sl_job_describe(struct sl_job *job, struct sl_job_report *report) {
@@ -238,12 +243,14 @@ void sl_job_describe(struct sl_job *job, struct sl_job_report *report) {
     report->message.n_output_tokens = job->n_output;
     report->message.status_code = job->status_code;
     report->statistics = job->statistics;
+    report->slots = job->slots;
     strcpy(report->prefill_worker, job->prefill_worker);
     strcpy(report->decode_worker, job->decode_worker);
     strcpy(report->transport, job->transport);
     strcpy(report->status_text, job->status_text);
     pthread_mutex_unlock(&job->mutex);
     report->statistics.transport = report->transport;
+    sl_slot_statistics_attach(&report->slots, &report->statistics);
     report->message.statistics = &report->statistics;
     report->message.job_id = report->id;
     report->message.label = report->label;

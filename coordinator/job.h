@@ -33,6 +33,7 @@
 #include "coordinator/event_log.h"
 #include "engine/sampler.h"
 #include "proto/sluice/v1/inference.pb-c.h"
+#include "service/slot_statistics.h"
 
 #define SL_MAX_STOPS      16
 #define SL_MAX_STOP_BYTES 256
@@ -78,8 +79,9 @@ struct sl_job {
     Sluice__V1__JobState state;
     int64_t n_output;
     char prefill_worker[64], decode_worker[64];
-    Sluice__V1__Statistics statistics; // transport points into transport[]
+    Sluice__V1__Statistics statistics; // points into the next two
     char transport[32];
+    struct sl_slot_statistics slots;
     int status_code; // gRPC's
     char status_text[sizeof(((struct sl_error *)0)->text)];
     int64_t ended_ns;
@@ -115,10 +117,11 @@ void sl_job_tell_ship(struct sl_job *job, const Sluice__V1__ShipProgress *progre
 // Runner: who works on it (NULL: nobody yet).
 void sl_job_set_workers(struct sl_job *job, const char *prefill, const char *decode);
 
-// The runner edits statistics between these two; sl_job_set_transport copies its text.
+// The runner edits statistics between these two; the setters copy what the statistics point to.
 Sluice__V1__Statistics *sl_job_statistics_lock(struct sl_job *job);
 void sl_job_statistics_unlock(struct sl_job *job);
-void sl_job_set_transport(struct sl_job *job, const char *transport); // while locked
+void sl_job_set_transport(struct sl_job *job, const char *transport);           // while locked
+void sl_job_set_slots(struct sl_job *job, const Sluice__V1__Statistics *known); // while locked
 
 // What Get and List answer; the strings and the statistics point into the struct.
 struct sl_job_report {
@@ -126,6 +129,7 @@ struct sl_job_report {
     Sluice__V1__Statistics statistics;
     char id[SL_JOB_ID_BYTES], label[SL_MAX_LABEL + 1], recipe[SL_RECIPE_TEXT_BYTES];
     char prefill_worker[64], decode_worker[64], transport[32];
+    struct sl_slot_statistics slots;
     char status_text[sizeof(((struct sl_error *)0)->text)];
 };
 void sl_job_describe(struct sl_job *job, struct sl_job_report *report);

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "kvcache/capsule.h"
+#include "service/job_recipe.h"
 
 #define DEFAULT_NEW_TOKENS 128
 // More keys would find longer prefixes of very long prompts, at a cost for every prompt.
@@ -154,7 +155,7 @@ static enum sl_status check_deadline(const struct sl_request_rules *rules, int64
 static enum sl_status check_recipe(const struct sl_request_rules *rules, const char *text, struct sl_job_spec *spec,
                                    struct sl_error *err) {
     struct sl_recipe recipe;
-    enum sl_status status = sl_recipe_parse(text[0] != '\0' ? text : rules->default_recipe, &recipe, err);
+    enum sl_status status = sl_job_recipe(text[0] != '\0' ? text : rules->default_recipe, rules->model, &recipe, err);
     struct sl_kv_geometry geometry = sl_model_geometry(rules->model);
     if (status == SL_OK) {
         status = sl_demand_make(&recipe, &geometry, spec->n_tokens, spec->max_new_tokens, &spec->demand, err);
@@ -162,7 +163,7 @@ static enum sl_status check_recipe(const struct sl_request_rules *rules, const c
     if (status != SL_OK) {
         return status;
     }
-    sl_recipe_format(&recipe, spec->recipe, sizeof(spec->recipe));
+    sl_recipe_format(&recipe, spec->recipe, sizeof(spec->recipe)); // with layers: what every worker is told
     // K and V, two bytes an element.
     spec->full_bytes = spec->n_tokens * geometry.n_layers * geometry.n_kv_heads * geometry.head_dim * 2 * 2;
 

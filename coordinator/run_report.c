@@ -71,6 +71,7 @@ void sl_run_report_prefill_done(struct sl_run_report *report, struct sl_job *job
         statistics->capsule_bytes = known->capsule_bytes;
         statistics->slots_per_head = known->slots_per_head;
         statistics->slots_evicted = known->slots_evicted;
+        statistics->slots_merged = known->slots_merged;
         if (known->prefill_peak_bytes > statistics->prefill_peak_bytes) {
             statistics->prefill_peak_bytes = known->prefill_peak_bytes;
         }
@@ -103,6 +104,10 @@ enum sl_status sl_run_report_decode_done(struct sl_run_report *report, struct sl
     Sluice__V1__Statistics *statistics = sl_job_statistics_lock(job);
     if (done->statistics != NULL) {
         statistics->decode_resident_bytes = done->statistics->decode_resident_bytes;
+        statistics->slots_evicted += done->statistics->slots_evicted; // to what prefill has evicted
+        statistics->slots_merged += done->statistics->slots_merged;
+        statistics->slots_fetched = done->statistics->slots_fetched;
+        sl_job_set_slots(job, done->statistics);
     }
     if (job->n_output > 1) {
         statistics->tpot_ms = ms_between(report->first_token_ns, report->decode_end_ns) / (double)(job->n_output - 1);

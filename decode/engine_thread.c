@@ -5,6 +5,7 @@
  * A step: let new sequences in and cancelled ones out; give every sequence its share of rows (what it still has to
  * read, or the token that it wrote last); one forward pass; choose a token for every sequence that has read everything.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -82,17 +83,19 @@ static enum sl_status reserve(struct sl_session *session, int n) {
     return status;
 }
 
-// What the session has taken from the arena is no longer a promise: count it once.
+/*
+ * What the session has taken from the arena is no longer a promise: count it once. After a step, not before it: pages
+ * that the step took and eviction has given back are promised all along, so nobody else is granted them in between.
+ */
 static void settle_promise(struct sl_decode *decode, struct sl_sequence *sequence) {
-    struct sl_session_stats stats;
-    sl_session_get_stats(sequence->session, &stats);
-    if (stats.resident_bytes > sequence->held_bytes) {
-        size_t grown = stats.resident_bytes - sequence->held_bytes;
-        size_t settled = grown < sequence->promised_bytes ? grown : sequence->promised_bytes;
-        sl_landings_return_promise(decode->node.landings, settled);
-        sequence->promised_bytes -= settled;
-        sequence->held_bytes = stats.resident_bytes;
+    size_t taken = sequence->session->taken_bytes;
+    size_t promised = sequence->session_bytes > taken ? sequence->session_bytes - taken : 0;
+    if (promised > sequence->promised_bytes) {
+        sl_landings_renew_promise(decode->node.landings, promised - sequence->promised_bytes);
+    } else {
+        sl_landings_return_promise(decode->node.landings, sequence->promised_bytes - promised);
     }
+    sequence->promised_bytes = promised;
 }
 
 // Fill stepper->segments: at least one row for every sequence, and what is left to those that have more to read.
@@ -104,15 +107,16 @@ static int share_rows(struct stepper *stepper) {
             drop(stepper, i, SL_ERR_CANCELLED, "cancelled");
             continue;
         }
-        // Leave a row for everybody behind.
-        int most = rows_left - (stepper->n_active - i - 1);
+        // Leave a row for everybody behind. Where every step evicts, tokens that are read again go one by one, as they
+        // did when they were written: so a resumed answer is the answer.
+        int most = sequence->compressor ? 1 : rows_left - (stepper->n_active - i - 1);
         int n = sequence->n_pending < most ? sequence->n_pending : most;
         if (reserve(sequence->session, n) != SL_OK) {
             drop(stepper, i, SL_ERR_EXHAUSTED, "the arena of this decode worker is full; retry in 1000 ms");
             continue;
         }
-        settle_promise(stepper->decode, sequence);
         sequence->n_taken = n;
+        sequence->step_status = SL_OK;
         stepper->segments[n_segments++] =
             (struct sl_segment){.session = sequence->session,
                                 .tokens = sequence->pending,
@@ -123,6 +127,59 @@ static int share_rows(struct stepper *stepper) {
     }
     return n_segments;
 }
+
+// ---- recipes at work while decoding ---------------------------------------------------------------------------------
+
+// A compressor that fails spoils its own sequence only: it is left out from here on and dropped behind the step.
+static void spoil(struct sl_sequence *sequence, enum sl_status status) {
+    if (status != SL_OK) {
+        sequence->step_status = status;
+    }
+}
+
+static struct sl_compressor *compressor_of(const struct sl_sequence *sequence) {
+    return sequence->step_status == SL_OK ? sequence->compressor : NULL;
+}
+
+static enum sl_status after_attention(void *arg, int segment, int layer, const struct sl_attend *attend) {
+    struct sl_sequence *sequence = ((struct stepper *)arg)->active[segment];
+    if (compressor_of(sequence)) {
+        spoil(sequence, sl_compressor_step(sequence->compressor, sequence->session, layer, attend, &sequence->err));
+    }
+    return SL_OK;
+}
+
+static enum sl_status attend_segment(void *arg, int segment, int layer, const struct sl_attend *attend) {
+    struct stepper *stepper = arg;
+    struct sl_sequence *sequence = stepper->active[segment];
+    bool attended = false;
+    if (compressor_of(sequence) && sequence->wants.attend) {
+        spoil(sequence, sl_compressor_attend(sequence->compressor, sequence->session, layer, attend, &sequence->err));
+        attended = sequence->step_status == SL_OK;
+    }
+    if (!attended) {
+        stepper->decode->node.ops->attend(stepper->decode->node.team, attend);
+    }
+    return SL_OK;
+}
+
+// One forward pass over segments[i] of active[i]. A batch in which no recipe is at work pays for none.
+static enum sl_status forward(struct stepper *stepper, int n_segments, struct sl_error *err) {
+    struct sl_layer_hook hook = {.arg = stepper};
+    for (int i = 0; i < n_segments; i++) {
+        const struct sl_sequence *sequence = stepper->active[i];
+        if (sequence->compressor) {
+            hook.fn = after_attention;
+            hook.want_lse |= sequence->wants.lse;
+            hook.want_importance |= sequence->wants.importance;
+            hook.want_next_q |= sequence->wants.next_q;
+            hook.attend_fn = sequence->wants.attend ? attend_segment : hook.attend_fn;
+        }
+    }
+    return sl_engine_forward(stepper->decode->engine, stepper->segments, n_segments, hook.fn ? &hook : NULL, err);
+}
+
+// ---- what is written ------------------------------------------------------------------------------------------------
 
 static enum sl_status emit(struct sl_sequence *sequence, const struct sl_written *written) {
     size_t n_text = strlen(written->text);
@@ -147,6 +204,13 @@ static enum sl_status emit(struct sl_sequence *sequence, const struct sl_written
 static void write_tokens(struct stepper *stepper) {
     for (int i = 0; i < stepper->n_active;) {
         struct sl_sequence *sequence = stepper->active[i];
+        settle_promise(stepper->decode, sequence);
+        if (sequence->step_status != SL_OK) {
+            char why[sizeof sequence->err.text];
+            snprintf(why, sizeof why, "%s", sequence->err.text); // end_sequence() writes where it stands
+            drop(stepper, i, sequence->step_status, why);
+            continue;
+        }
         int n_left = sequence->n_pending - sequence->n_taken;
         memmove(sequence->pending, sequence->pending + sequence->n_taken, sizeof(int32_t) * (size_t)n_left);
         sequence->n_pending = n_left;
@@ -198,7 +262,7 @@ void *sl_decode_engine_main(void *arg) {
             continue;
         }
         struct sl_error err = {0};
-        enum sl_status status = sl_engine_forward(decode->engine, stepper->segments, n_segments, NULL, &err);
+        enum sl_status status = forward(stepper, n_segments, &err);
         if (status != SL_OK) {
             sl_log_error("decode", "forward pass of %d sequences failed: %s", n_segments, err.text);
             end_all(stepper, status, err.text);

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "compress/compress.h"
 #include "decode/decode.h"
 #include "kvcache/kvcache.h"
 #include "service/writer.h"
@@ -28,13 +29,16 @@ struct sl_sequence {
     struct sl_sequence *next; // in the inbox or among the active ones
     const char *job_id;
     struct sl_session *session;
+    struct sl_compressor *compressor; // NULL: the recipe leaves the session alone while decoding
+    struct sl_compressor_wants wants; // of the compressor, while stepping
     struct sl_writer *writer;
     int32_t *pending; // tokens to read before the next one is written
     int n_pending;
     int n_taken; // of pending, by the step that is running
     float *logits;
-    size_t promised_bytes; // still promised to the session beyond what it holds
-    size_t held_bytes;     // by its pages, when last looked at
+    size_t session_bytes;       // what the session may take from the arena beside its capsule
+    size_t promised_bytes;      // of those, what it has not taken
+    enum sl_status step_status; // of the step that is running: how its compressor has failed
 
     atomic_bool cancelled;
     pthread_mutex_t mutex; // over what follows

@@ -9,6 +9,8 @@
 #include "compress/compress.h"
 #include "decode/internal.h"
 #include "proto/sluice/v1/worker.pb-c.h"
+#include "service/job_recipe.h"
+#include "service/slot_statistics.h"
 
 #define ALIVE_MS 300 // between two signs of life; callers take seconds of silence for death
 
@@ -89,14 +91,11 @@ static enum sl_status send_alive(struct sl_rpc_call *call) {
 
 // Open what has landed as a session, if it is what this job waits for.
 static enum sl_status open_capsule(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
-                                   struct sl_landed *landed, struct sl_session **session_out, struct sl_error *err) {
+                                   const struct sl_recipe *recipe, struct sl_landed *landed,
+                                   struct sl_session **session_out, struct sl_error *err) {
     int64_t n_prompt = (int64_t)request->prompt->n_ids;
-    struct sl_recipe recipe;
     struct sl_capsule_info info;
-    enum sl_status status = sl_recipe_parse(request->recipe, &recipe, err);
-    if (status == SL_OK) {
-        status = sl_capsule_read_header(landed->header, landed->header_bytes, &info, err);
-    }
+    enum sl_status status = sl_capsule_read_header(landed->header, landed->header_bytes, &info, err);
     if (status == SL_OK && info.n_tokens >= n_prompt) {
         status = sl_fail(err, SL_ERR_PEER_CORRUPT, "a capsule of %lld tokens does not fit a prompt of %lld",
                          (long long)info.n_tokens, (long long)n_prompt);
@@ -108,47 +107,64 @@ static enum sl_status open_capsule(struct sl_decode *decode, const Sluice__V1__D
     }
     struct sl_kv_geometry geometry = sl_model_geometry(sl_model_get_config(decode->node.model));
     struct sl_capsule_id id = {.model_fingerprint = decode->node.model_fingerprint,
-                               .recipe_fingerprint = sl_recipe_fingerprint(&recipe),
+                               .recipe_fingerprint = sl_recipe_fingerprint(recipe),
                                .prefix_hash = sl_prefix_hash(request->prompt->ids, info.n_tokens)};
     int64_t max_slots = n_prompt + request->max_new_tokens; // enough whatever was evicted
     return sl_landed_open(decode->node.landings, landed, &geometry, &id, max_slots, session_out, err);
 }
 
-static enum sl_status empty_session(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
-                                    struct sl_session **session_out, struct sl_error *err) {
-    struct sl_recipe recipe;
-    struct sl_plan plan;
-    enum sl_status status = sl_recipe_parse(request->recipe, &recipe, err);
-    if (status == SL_OK) {
-        struct sl_kv_geometry geometry = sl_model_geometry(sl_model_get_config(decode->node.model));
-        status = sl_plan_make(&recipe, &geometry, (int64_t)request->prompt->n_ids, &plan, err);
-    }
-    return status == SL_OK
-               ? sl_plan_create_session(&plan, request->max_new_tokens, decode->node.arena, session_out, err)
-               : status;
-}
-
 // Wait for the capsule, as long as its lease lives and the caller listens.
 static enum sl_status receive(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
-                              struct sl_rpc_call *call, struct sl_session **session_out, size_t *promised_out,
+                              const struct sl_recipe *recipe, struct sl_rpc_call *call, struct sl_sequence *sequence,
                               struct sl_error *err) {
-    if (!request->lease_id[0]) {
-        return empty_session(decode, request, session_out, err);
-    }
     struct sl_landed landed;
     enum sl_status status;
     do {
         status = sl_landing_take(decode->node.landings, request->lease_id, sl_deadline_in_ms(ALIVE_MS), &landed,
-                                 promised_out, err);
+                                 &sequence->promised_bytes, err);
         if (status == SL_AGAIN && (send_alive(call) != SL_OK || sl_rpc_call_cancelled(call))) {
             return sl_fail(err, SL_ERR_CANCELLED, "job %s was cancelled while its capsule was on its way",
                            request->job_id);
         }
     } while (status == SL_AGAIN);
     if (status == SL_OK) {
-        status = open_capsule(decode, request, &landed, session_out, err);
+        sequence->session_bytes = sequence->promised_bytes;
+        status = open_capsule(decode, request, recipe, &landed, &sequence->session, err);
     }
     return status;
+}
+
+// Without a lease the session begins empty. Then, or behind a capsule, what the recipe does while decoding.
+static enum sl_status open_session(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
+                                   struct sl_rpc_call *call, struct sl_sequence *sequence, struct sl_error *err) {
+    const struct sl_model_config *model = sl_model_get_config(decode->node.model);
+    struct sl_kv_geometry geometry = sl_model_geometry(model);
+    struct sl_recipe recipe;
+    struct sl_plan plan;
+    enum sl_status status = sl_job_recipe(request->recipe, model, &recipe, err);
+    if (status == SL_OK && request->lease_id[0]) {
+        status = receive(decode, request, &recipe, call, sequence, err);
+    }
+    int64_t n_read = sequence->session ? sequence->session->n_tokens : 0; // by prefill
+    if (status == SL_OK) {
+        status = sl_plan_make(&recipe, &geometry, n_read > 0 ? n_read : 1, &plan, err);
+    }
+    if (status == SL_OK && !sequence->session) {
+        int64_t extra_slots = (int64_t)request->prompt->n_ids + request->max_new_tokens;
+        status = sl_plan_create_session(&plan, extra_slots, decode->node.arena, &sequence->session, err);
+    }
+    if (status == SL_OK) {
+        status = sl_compressor_create(&plan, decode->node.ops, decode->node.team, &sequence->compressor, err);
+    }
+    if (status != SL_OK) {
+        return status;
+    }
+    if (!sl_compressor_steps(sequence->compressor)) {
+        sl_compressor_destroy(&sequence->compressor);
+        return SL_OK;
+    }
+    sequence->wants = sl_compressor_wants(sequence->compressor, true);
+    return sl_compressor_begin_steps(sequence->compressor, sequence->session, n_read, err);
 }
 
 // ---- the answer ---------------------------------------------------------------------------------------------------
@@ -210,6 +226,7 @@ static void relay(struct sl_sequence *sequence, struct sl_rpc_call *call) {
 
 // What a job holds here is returned before its caller hears that it is done.
 static void give_back(struct sl_decode *decode, struct sl_sequence *sequence) {
+    sl_compressor_destroy(&sequence->compressor); // before the session that it may know
     sl_session_destroy(&sequence->session);
     sl_landings_return_promise(decode->node.landings, sequence->promised_bytes);
     sequence->promised_bytes = 0;
@@ -222,11 +239,21 @@ static enum sl_status send_done(struct sl_decode *decode, struct sl_sequence *se
         [SL_STOP_LENGTH] = SLUICE__V1__FINISHED__REASON__LENGTH,
     };
     struct sl_session_stats stats;
+    struct sl_slot_statistics slots;
+    struct sl_compress_stats compressed = {0};
     sl_session_get_stats(sequence->session, &stats);
+    sl_slot_statistics_measure(sequence->session, &slots);
+    if (sequence->compressor) {
+        sl_compressor_get_stats(sequence->compressor, &compressed);
+    }
     give_back(decode, sequence);
     Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
     statistics.n_output_tokens = sl_writer_n_tokens(sequence->writer);
     statistics.decode_resident_bytes = (int64_t)stats.resident_bytes;
+    statistics.slots_evicted = compressed.slots_evicted;
+    statistics.slots_merged = compressed.slots_merged;
+    statistics.slots_fetched = compressed.slots_fetched;
+    sl_slot_statistics_attach(&slots, &statistics);
     Sluice__V1__DecodeDone done = SLUICE__V1__DECODE_DONE__INIT;
     done.reason = reasons[sequence->stop];
     done.text = (char *)sl_writer_text(sequence->writer);
@@ -252,9 +279,6 @@ static enum sl_status set_pending(struct sl_sequence *sequence, const Sluice__V1
         memcpy(sequence->pending + n_prompt, request->resumed->ids, sizeof(int32_t) * n_resumed);
     }
     sequence->n_pending = (int)(n_prompt + n_resumed);
-    struct sl_session_stats stats;
-    sl_session_get_stats(sequence->session, &stats);
-    sequence->held_bytes = stats.resident_bytes;
     return SL_OK;
 }
 
@@ -298,7 +322,7 @@ enum sl_status sl_decode_handle_run(void *service, struct sl_rpc_call *call, con
         status = create_writer(decode, request, &sequence->writer, err);
     }
     if (status == SL_OK) {
-        status = receive(decode, request, call, &sequence->session, &sequence->promised_bytes, err);
+        status = open_session(decode, request, call, sequence, err);
     }
     if (status == SL_OK) {
         status = write_answer(decode, request, sequence, call, err);

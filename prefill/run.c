@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "prefill/internal.h"
+#include "service/job_recipe.h"
 
 #define REPORT_MS 250   // between two progress events; callers take seconds of silence for death
 #define SHIP_MS   60000 // longest ship
@@ -48,10 +49,11 @@ static enum sl_status prepare(struct sl_prefill *prefill, const Sluice__V1__Pref
     job->id = request->job_id;
     job->tokens = request->tokens->ids;
     job->store_address = request->kvstore_address ? request->kvstore_address : "";
+    const struct sl_model_config *model = sl_model_get_config(prefill->node.model);
     struct sl_recipe recipe;
-    status = sl_recipe_parse(request->recipe, &recipe, err);
+    status = sl_job_recipe(request->recipe, model, &recipe, err);
     if (status == SL_OK) {
-        struct sl_kv_geometry geometry = sl_model_geometry(sl_model_get_config(prefill->node.model));
+        struct sl_kv_geometry geometry = sl_model_geometry(model);
         status = sl_plan_make(&recipe, &geometry, (int64_t)request->tokens->n_ids, &job->plan, err);
     }
     if (status == SL_OK && recipe.chunk_tokens > prefill->max_chunk_tokens) {
@@ -265,6 +267,7 @@ static enum sl_status send_done(struct sl_rpc_call *call, const struct sl_prefil
     statistics.ship_ms = (double)(shipped_ns - job->ended_ns) / SL_NS_PER_MS;
     statistics.prefill_peak_bytes = (int64_t)job->peak_bytes;
     statistics.slots_evicted = job->stats.slots_evicted;
+    statistics.slots_merged = job->stats.slots_merged;
     statistics.transport = job->session ? (char *)sl_ship_verb(job->ship) : "store";
     if (job->session) {
         struct sl_session_stats stats;

@@ -382,6 +382,12 @@ void sl_landings_return_promise(struct sl_landings *table, size_t promised_bytes
     pthread_mutex_unlock(&table->mutex);
 }
 
+void sl_landings_renew_promise(struct sl_landings *table, size_t promised_bytes) {
+    pthread_mutex_lock(&table->mutex);
+    table->promised_bytes += promised_bytes;
+    pthread_mutex_unlock(&table->mutex);
+}
+
 void sl_landings_wait_change(struct sl_landings *table, uint64_t *seen_inout, int64_t deadline_ns) {
     pthread_mutex_lock(&table->mutex);
     while (table->n_changes == *seen_inout &&

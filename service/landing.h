@@ -84,6 +84,8 @@ enum sl_status sl_landed_open(struct sl_landings *landings, struct sl_landed *la
                               struct sl_session **session_out, struct sl_error *err);
 
 void sl_landings_return_promise(struct sl_landings *landings, size_t promised_bytes);
+// For a session that has given pages back and may take them again.
+void sl_landings_renew_promise(struct sl_landings *landings, size_t promised_bytes);
 
 /*
  * Wait until something has happened to some landing since *seen_inout (begin with 0), or the deadline; *seen_inout is

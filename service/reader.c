@@ -10,6 +10,8 @@ struct sl_reader {
     struct sl_session *session;
     struct sl_compressor *compressor;
     bool finished; // every layer is final
+    bool final[SL_MAX_LAYERS];
+    int n_handed; // layers handed on: always the first ones, because a capsule has them in order
     size_t peak_bytes;
 
     // Of the step that is running:
@@ -51,6 +53,26 @@ void sl_reader_destroy(struct sl_reader **reader) {
     }
 }
 
+// Hand on every layer that is final and has no layer before it that is not.
+static enum sl_status hand_on(struct sl_reader *reader) {
+    enum sl_status status = SL_OK;
+    while (status == SL_OK && reader->n_handed < reader->session->geometry.n_layers &&
+           reader->final[reader->n_handed]) {
+        if (reader->layer_final) {
+            status = reader->layer_final(reader->layer_final_arg, reader->session, reader->n_handed);
+        }
+        reader->n_handed++;
+    }
+    return status;
+}
+
+static enum sl_status all_final(struct sl_reader *reader) {
+    for (int layer = 0; layer < reader->session->geometry.n_layers; layer++) {
+        reader->final[layer] = true;
+    }
+    return hand_on(reader);
+}
+
 // The engine's hook: compress the layer and, behind the last chunk, hand it on.
 static enum sl_status after_attention(void *arg, int segment, int layer, const struct sl_attend *attend) {
     (void)segment; // a reader forwards one segment at a time
@@ -58,49 +80,66 @@ static enum sl_status after_attention(void *arg, int segment, int layer, const s
     struct sl_session_stats stats;
     sl_session_get_stats(reader->session, &stats);
     reader->peak_bytes = stats.resident_bytes > reader->peak_bytes ? stats.resident_bytes : reader->peak_bytes;
-    bool final = false;
     enum sl_status status = sl_compressor_layer(reader->compressor, reader->session, layer, attend, reader->last_chunk,
-                                                &final, reader->err);
-    if (status == SL_OK && final && reader->layer_final) {
-        status = reader->layer_final(reader->layer_final_arg, reader->session, layer);
-    }
-    return status;
+                                                &reader->final[layer], reader->err);
+    return status == SL_OK ? hand_on(reader) : status;
 }
 
 // A session that was resumed complete needs no chunk, only the finishing touches.
 static enum sl_status finish_layers(struct sl_reader *reader) {
-    for (int layer = 0; layer < reader->session->geometry.n_layers; layer++) {
-        enum sl_status status = sl_compressor_finish_layer(reader->compressor, reader->session, layer, reader->err);
-        if (status == SL_OK && reader->layer_final) {
-            status = reader->layer_final(reader->layer_final_arg, reader->session, layer);
-        }
-        if (status != SL_OK) {
-            return status;
-        }
+    enum sl_status status = SL_OK;
+    for (int layer = 0; status == SL_OK && layer < reader->session->geometry.n_layers; layer++) {
+        status = sl_compressor_finish_layer(reader->compressor, reader->session, layer, reader->err);
     }
-    return SL_OK;
+    return status == SL_OK ? all_final(reader) : status;
+}
+
+static enum sl_status attend_instead(void *arg, int segment, int layer, const struct sl_attend *attend) {
+    (void)segment;
+    struct sl_reader *reader = arg;
+    return sl_compressor_attend(reader->compressor, reader->session, layer, attend, reader->err);
+}
+
+static enum sl_status read_chunk(struct sl_reader *reader, struct sl_engine *engine, int64_t end) {
+    int64_t begin = reader->session->n_tokens;
+    struct sl_compressor_wants wants = sl_compressor_wants(reader->compressor, false);
+    struct sl_segment segment = {
+        .session = reader->session, .tokens = reader->tokens + begin, .n_tokens = (int)(end - begin)};
+    struct sl_layer_hook hook = {.fn = after_attention,
+                                 .arg = reader,
+                                 .want_lse = wants.lse,
+                                 .want_importance = wants.importance,
+                                 .want_next_q = wants.next_q,
+                                 .attend_fn = wants.attend ? attend_instead : NULL};
+    enum sl_status status = sl_engine_forward(engine, &segment, 1, &hook, reader->err);
+    if (status == SL_OK && reader->last_chunk) {
+        status = sl_compressor_end(reader->compressor, reader->session, reader->err);
+        status = status == SL_OK ? all_final(reader) : status;
+    }
+    return status;
+}
+
+// Chunks begin at multiples of the chunk size whatever was resumed, so that a resumed job repeats the original's steps;
+// and where the prompt's tail begins, which is not compressed like its body.
+static int64_t next_end(const struct sl_reader *reader) {
+    int64_t done = reader->session->n_tokens, total = reader->plan.n_prompt;
+    int64_t chunk = reader->plan.recipe.chunk_tokens, body = sl_plan_body_tokens(&reader->plan);
+    int64_t end = (done / chunk + 1) * chunk;
+    end = done < body && body < end ? body : end;
+    return end < total ? end : total;
 }
 
 enum sl_status sl_reader_step(struct sl_reader *reader, struct sl_engine *engine, sl_layer_final_fn layer_final,
                               void *arg, bool *done_out, struct sl_error *err) {
-    int64_t done = reader->session->n_tokens, total = reader->plan.n_prompt;
-    // Chunks begin at multiples of the chunk size whatever was resumed, so that a resumed job repeats the original's
-    // steps.
-    int64_t chunk = reader->plan.recipe.chunk_tokens;
-    int64_t end = (done / chunk + 1) * chunk;
-    end = end < total ? end : total;
+    int64_t end = next_end(reader);
     reader->layer_final = layer_final;
     reader->layer_final_arg = arg;
-    reader->last_chunk = end == total;
+    reader->last_chunk = end == reader->plan.n_prompt;
     reader->err = err;
 
     enum sl_status status = SL_OK;
-    if (done < total) {
-        struct sl_segment segment = {
-            .session = reader->session, .tokens = reader->tokens + done, .n_tokens = (int)(end - done)};
-        struct sl_layer_hook hook = {
-            .fn = after_attention, .arg = reader, .want_lse = sl_compressor_wants(reader->compressor, false).lse};
-        status = sl_engine_forward(engine, &segment, 1, &hook, err);
+    if (reader->session->n_tokens < reader->plan.n_prompt) {
+        status = read_chunk(reader, engine, end);
     } else if (!reader->finished) {
         status = finish_layers(reader);
     }

@@ -28,8 +28,9 @@ enum sl_status sl_reader_create(const struct sl_reader_config *config, struct sl
 void sl_reader_destroy(struct sl_reader **reader); // the session with it, unless it was taken
 
 /*
- * Layer `layer` is final: its pages will not change any more and may be shipped. Called layer by layer, while the last
- * chunk is still being computed for the layers above. A status other than SL_OK ends the reading with it.
+ * Layer `layer` is final: its pages will not change any more and may be shipped. Called once for every layer, in order:
+ * while the last chunk is still being computed for the layers above, or behind it where a recipe decides when it has
+ * seen them all. A status other than SL_OK ends the reading with it.
  */
 typedef enum sl_status (*sl_layer_final_fn)(void *arg, struct sl_session *session, int layer);
 

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see job_recipe.h.
+#include "service/job_recipe.h"
+
+#include <string.h>
+
+enum sl_status sl_job_recipe(const char *text, const struct sl_model_config *model, struct sl_recipe *recipe_out,
+                             struct sl_error *err) {
+    struct sl_recipe recipe;
+    enum sl_status status = sl_recipe_parse(text, &recipe, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    if (sl_recipe_needs_retaining_heads(&recipe) && model->retaining_hidden == 0) {
+        return sl_fail(err, SL_ERR_PRECONDITION,
+                       "recipe: score=cis comes from retaining heads, and this model has none: put "
+                       "retaining_heads.safetensors beside it (tools/convert_retaining_heads.py makes it)");
+    }
+    *recipe_out = recipe;
+    return SL_OK;
+}

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: the recipe of a job, from its text to one that fits the model at hand. The only way by which a service gets
+ * a recipe, so that coordinator, prefill, decode and `sluice run --local` agree on every layer of it.
+ */
+#ifndef SL_SERVICE_JOB_RECIPE_H
+#define SL_SERVICE_JOB_RECIPE_H
+
+#include "compress/recipe.h"
+#include "engine/model.h"
+
+/*
+ * Parse, put the model's layers in place of those that it profiles (sl_recipe_resolve()), and check what the recipe
+ * asks of the model. SL_ERR_INVALID: the text, or what does not fit the model's layers. SL_ERR_PRECONDITION: the model
+ * has no retaining heads; err names the file and the tool that makes it.
+ */
+enum sl_status sl_job_recipe(const char *text, const struct sl_model_config *model, struct sl_recipe *recipe_out,
+                             struct sl_error *err);
+
+#endif
