@@ -94,21 +94,23 @@ void sl_avx2_window_sums(struct sl_team *team, const struct sl_attend *args, int
 
 // --- small things ----------------------------------------------------------------------------------------------------
 
-// exp of what is at most a little above 0, as sl_avx2_exp() does it but for the guards above; NaN stays.
+/*
+ * exp of what is at most a little above 0; 0 under -86.98, NaN stays. As sl_avx2_exp() does it, in fewer instructions:
+ * 1.5 * 2^23 + 127 is added to round x / ln 2 to an integer n, and leaves n + 127, an exponent, in the low bits; and
+ * 1 + f + c2 f^2 + .. + c5 f^5 is fitted (least largest relative error, 1.05e-7) where Taylor needs one power more.
+ */
 static inline __m256 sl_avx2_exp_weight(__m256 x) {
-    const __m256 shift = _mm256_set1_ps(12582912.0f); // 1.5 * 2^23: to add it rounds to an integer, in the low bits
+    const __m256 shift = _mm256_set1_ps(12583039.0f);
     __m256 t = _mm256_fmadd_ps(x, _mm256_set1_ps(1.44269504f), shift), n = _mm256_sub_ps(t, shift);
     __m256 f = _mm256_fnmadd_ps(n, _mm256_set1_ps(0.693359375f), x);
     f = _mm256_fnmadd_ps(n, _mm256_set1_ps(-2.12194440e-4f), f);
-    __m256 p = _mm256_set1_ps(1.0f / 720.0f);
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0f / 120.0f));
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0f / 24.0f));
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0f / 6.0f));
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(0.5f));
+    __m256 p = _mm256_set1_ps(0.00831252019f);
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(0.0418901569f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(0.166671146f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(0.499992315f));
     p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0f));
     p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0f));
-    __m256i exponent = _mm256_slli_epi32(_mm256_castps_si256(t), 23);
-    __m256 power = _mm256_castsi256_ps(_mm256_add_epi32(exponent, _mm256_set1_epi32(127 << 23)));
+    __m256 power = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(t), 23));
     return _mm256_andnot_ps(_mm256_cmp_ps(x, _mm256_set1_ps(-86.98f), _CMP_LT_OQ), _mm256_mul_ps(p, power));
 }
 
