@@ -157,6 +157,80 @@ static void test_config_refuses_malformed_files(void **state) {
     assert_refused("{" REQUIRED ", \"eos_token_id\": [1,2,3,4,5,6,7,8,9]}", SL_ERR_UNSUPPORTED, "eos_token_id");
 }
 
+// --- sluice_profile.json -------------------------------------------------------------------------------------------
+
+static enum sl_status load_profile(const char *profile, struct sl_model_config *config_out, struct sl_error *err) {
+    struct temp_folder folder = temp_folder_create();
+    temp_folder_write_text(&folder, "config.json", "{" REQUIRED "}"); // two layers
+    temp_folder_write_text(&folder, "sluice_profile.json", profile);
+    enum sl_status status = sl_model_config_load(folder.path, config_out, err);
+    temp_folder_destroy(&folder);
+    return status;
+}
+
+static void test_config_reads_the_profile(void **state) {
+    struct sl_model_config c;
+    struct sl_error err = {0};
+    (void)state;
+    assert_int_equal(load("{" REQUIRED "}", NULL, &c, &err), SL_OK);
+    assert_false(c.has_profile);
+    assert_int_equal(load_profile("{\"version\": 1, \"dense_preference\": [0.1, 0.7], \"threshold\": 0.2, "
+                                  "\"dense_layers\": [1], \"n_prompts\": 4}",
+                                  &c, &err),
+                     SL_OK);
+    assert_true(c.has_profile);
+    assert_int_equal(c.dense_layers[0], 2);
+    assert_int_equal(c.dense_layers[1], 0);
+    assert_int_equal(load_profile("{\"version\": 1, \"dense_preference\": [0, 0], \"threshold\": 0, "
+                                  "\"dense_layers\": []}",
+                                  &c, &err),
+                     SL_OK);
+    assert_true(c.has_profile);
+    assert_int_equal(c.dense_layers[0], 0);
+}
+
+static void test_config_refuses_malformed_profiles_by_field(void **state) {
+    static const struct {
+        const char *text, *field;
+        enum sl_status status;
+    } wrong[] = {
+        {"{", "sluice_profile.json", SL_ERR_INVALID},
+        {"[]", "sluice_profile.json", SL_ERR_INVALID},
+        {"{\"dense_preference\": [0, 1], \"threshold\": 0.2, \"dense_layers\": [0]}", "version", SL_ERR_INVALID},
+        {"{\"version\": 2, \"dense_layers\": [0]}", "version", SL_ERR_UNSUPPORTED},
+        {"{\"version\": \"1\"}", "version", SL_ERR_INVALID},
+        {"{\"version\": 1, \"dense_preference\": [0, 1], \"dense_layers\": [0]}", "threshold", SL_ERR_INVALID},
+        {"{\"version\": 1, \"dense_preference\": [0, 1], \"threshold\": -1, \"dense_layers\": [0]}", "threshold",
+         SL_ERR_INVALID},
+        {"{\"version\": 1, \"threshold\": 0.2, \"dense_layers\": [0]}", "dense_preference", SL_ERR_INVALID},
+        {"{\"version\": 1, \"dense_preference\": [0, 1, 0], \"threshold\": 0.2, \"dense_layers\": [0]}",
+         "dense_preference must be 2", SL_ERR_INVALID},
+        {"{\"version\": 1, \"dense_preference\": [0, null], \"threshold\": 0.2, \"dense_layers\": [0]}",
+         "dense_preference", SL_ERR_INVALID},
+        {"{\"version\": 1, \"dense_preference\": [0, 1], \"threshold\": 0.2}", "dense_layers", SL_ERR_INVALID},
+        {"{\"version\": 1, \"dense_preference\": [0, 1], \"threshold\": 0.2, \"dense_layers\": 0}", "dense_layers",
+         SL_ERR_INVALID},
+        {"{\"version\": 1, \"dense_preference\": [0, 1], \"threshold\": 0.2, \"dense_layers\": [2]}", "between 0 and 1",
+         SL_ERR_INVALID},
+        {"{\"version\": 1, \"dense_preference\": [0, 1], \"threshold\": 0.2, \"dense_layers\": [-1]}", "dense_layers",
+         SL_ERR_INVALID},
+        {"{\"version\": 1, \"dense_preference\": [0, 1], \"threshold\": 0.2, \"dense_layers\": [0.5]}", "dense_layers",
+         SL_ERR_INVALID},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        struct sl_model_config c = {.n_layers = -7};
+        struct sl_error err = {0};
+        enum sl_status status = load_profile(wrong[i].text, &c, &err);
+        if (status != wrong[i].status || strstr(err.text, wrong[i].field) == NULL ||
+            strstr(err.text, "sluice_profile.json") == NULL) {
+            fail_msg("%s: status %d (%s), expected %d naming %s", wrong[i].text, status, err.text, wrong[i].status,
+                     wrong[i].field);
+        }
+        assert_int_equal(c.n_layers, -7);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_config_of_the_demo_model),
@@ -165,6 +239,8 @@ int main(void) {
         cmocka_unit_test(test_config_reads_all_spellings_of_rope_scaling),
         cmocka_unit_test(test_config_refuses_by_name_what_is_not_computed),
         cmocka_unit_test(test_config_refuses_malformed_files),
+        cmocka_unit_test(test_config_reads_the_profile),
+        cmocka_unit_test(test_config_refuses_malformed_profiles_by_field),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
