@@ -146,15 +146,17 @@ struct scratch {
 
 void sl_avx2_load_queries(const struct sl_avx2_call *call, int head, int64_t begin, int n,
                           struct sl_avx2_page_angles *of_page, float *q) {
-    int d = call->args.head_dim;
-    for (int v = 0; v < n; v++, q += d) {
+    int d = call->args.head_dim, n_heads;
+    for (int v = 0; v < n; v += n_heads, q += (size_t)n_heads * (size_t)d) { // up to the last query head of the row
+        int64_t row = (begin + v) / call->group, left = call->group - (begin + v) % call->group;
+        n_heads = left < n - v ? (int)left : n - v;
         const float *from = call->args.q + query_offset(call, head, begin + v);
         if (call->angles != NULL) {
-            int64_t slot = (int64_t)call->args.kv[head].n_slots - call->args.m + (begin + v) / call->group;
-            sl_avx2_rotate_query(call->angles, of_page, slot, from, q);
+            int64_t slot = (int64_t)call->args.kv[head].n_slots - call->args.m + row;
+            sl_avx2_rotate_queries(call->angles, of_page, slot, from, n_heads, q);
             from = q;
         }
-        for (int i = 0; i < d; i += 8) {
+        for (int i = 0; i < n_heads * d; i += 8) {
             _mm256_storeu_ps(q + i, _mm256_mul_ps(_mm256_loadu_ps(from + i), _mm256_set1_ps(call->args.scale)));
         }
     }

@@ -40,8 +40,9 @@ struct sl_avx2_page_angles { // of the page that was asked for last: one a task
     double cosines[SL_MAX_HEAD_DIM / 2], sines[SL_MAX_HEAD_DIM / 2];
 };
 void sl_avx2_slot_angles_init(struct sl_avx2_slot_angles *angles, const struct sl_rope *rope);
-void sl_avx2_rotate_query(const struct sl_avx2_slot_angles *angles, struct sl_avx2_page_angles *of_page, int64_t slot,
-                          const float *row, float *row_out);
+// out[n_rows][d] = in[n_rows][d] rotated by one slot
+void sl_avx2_rotate_queries(const struct sl_avx2_slot_angles *angles, struct sl_avx2_page_angles *of_page, int64_t slot,
+                            const float *in, int n_rows, float *out);
 void sl_avx2_rotate_keys(const struct sl_avx2_slot_angles *angles, struct sl_avx2_page_angles *of_page, int64_t page,
                          float *tile);
 

@@ -75,17 +75,26 @@ static void turn_to_page(const struct sl_avx2_slot_angles *angles, struct sl_avx
     }
 }
 
-void sl_avx2_rotate_query(const struct sl_avx2_slot_angles *angles, struct sl_avx2_page_angles *of_page, int64_t slot,
-                          const float *row, float *row_out) {
+// All query heads of a row turn by the same angles: they are computed once for them.
+void sl_avx2_rotate_queries(const struct sl_avx2_slot_angles *angles, struct sl_avx2_page_angles *of_page, int64_t slot,
+                            const float *in, int n_rows, float *out) {
+    float cosines[SL_MAX_HEAD_DIM / 2], sines[SL_MAX_HEAD_DIM / 2];
     turn_to_page(angles, of_page, slot / SL_PAGE_SLOTS);
     int64_t j = slot % SL_PAGE_SLOTS;
-    for (int i = 0, half = angles->half; i < half; i++) {
+    int half = angles->half;
+    for (int i = 0; i < half; i++) {
         double pc = of_page->cosines[i], ps = of_page->sines[i];
         double jc = angles->cosines[i][j], js = angles->sines[i][j];
-        float c = (float)(pc * jc - ps * js), s = (float)(ps * jc + pc * js);
-        float a = row[i], b = row[i + half];
-        row_out[i] = a * c - b * s;
-        row_out[i + half] = b * c + a * s;
+        cosines[i] = (float)(pc * jc - ps * js);
+        sines[i] = (float)(ps * jc + pc * js);
+    }
+    for (int row = 0; row < n_rows; row++, in += 2 * half, out += 2 * half) {
+        for (int i = 0; i < half; i += 4) { // d is a multiple of 8
+            __m128 c = _mm_loadu_ps(cosines + i), s = _mm_loadu_ps(sines + i);
+            __m128 a = _mm_loadu_ps(in + i), b = _mm_loadu_ps(in + i + half);
+            _mm_storeu_ps(out + i, _mm_sub_ps(_mm_mul_ps(a, c), _mm_mul_ps(b, s)));
+            _mm_storeu_ps(out + i + half, _mm_add_ps(_mm_mul_ps(b, c), _mm_mul_ps(a, s)));
+        }
     }
 }
 
