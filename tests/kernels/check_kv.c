@@ -214,7 +214,7 @@ static void test_attend_rows_do_not_depend_on_each_other(void **state) {
 
 static const struct sl_fold sums_only = {.sum = 0, .square = -1, .above = -1};
 
-static void test_column_sums_equal_dense_columns(void **state) {
+static void test_fold_of_sums_equals_dense_columns(void **state) {
     (void)state;
     struct sl_team *team;
     assert_int_equal(sl_team_create(3, &team, NULL), SL_OK);
@@ -516,7 +516,7 @@ static int by_time(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// One line: median and best of several runs, of attend or of column_sums.
+// One line: median and best of several runs, of attend or of fold.
 static void time_case(struct sl_team *team, const char *name, const struct attend_case *a, bool columns) {
     enum { RUNS = 7 };
     struct cache c;
@@ -543,8 +543,8 @@ static void time_case(struct sl_team *team, const char *name, const struct atten
     double bytes = n / 64 * (double)(a->n_packed[0] > 0 ? c.packed.v : c.work.v) * (columns ? 1 : 2) * a->n_kv_heads;
     printf("%-10s %-12s %-5s n=%-6.0f d=%-4d m=%-4d median %9.3f ms %7.1f GFLOP/s %6.2f GB/s   best %9.3f ms %7.1f "
            "GFLOP/s %6.2f GB/s\n",
-           name, columns ? "column_sums" : "attend", sl_kv_format_name(a->n_packed[0] > 0 ? a->packed : a->work), n,
-           a->d, a->m, median * 1e-6, flops / median, bytes / median, best * 1e-6, flops / best, bytes / best);
+           name, columns ? "fold" : "attend", sl_kv_format_name(a->n_packed[0] > 0 ? a->packed : a->work), n, a->d,
+           a->m, median * 1e-6, flops / median, bytes / median, best * 1e-6, flops / best, bytes / best);
     case_close(&c, &args);
 }
 
@@ -583,7 +583,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_append_stores_rows_rounded_and_saturated),
         cmocka_unit_test(test_attend_equals_dense_attention),
         cmocka_unit_test(test_attend_rows_do_not_depend_on_each_other),
-        cmocka_unit_test(test_column_sums_equal_dense_columns),
+        cmocka_unit_test(test_fold_of_sums_equals_dense_columns),
         cmocka_unit_test(test_quantize_stays_within_half_a_step),
         cmocka_unit_test(test_quantize_packs_codes_lsb_first),
         cmocka_unit_test(test_select_equals_sorting),
