@@ -3,14 +3,21 @@
  * Purpose: recipe + model + prompt length -> layouts, budgets and bytes. All sizes that admission believes come from
  *          here.
  *
- * Design: a head's memory during prefill is whole pages of arena units:
+ * Design: a head's memory is whole pages of arena units. During prefill
  *
- *     when=chunk   every layer holds at most `budget` slots between chunks; the layer at work holds a chunk more
+ *     when=chunk   every layer holds at most its budget (and later the tail) between chunks; the layer at work holds a
+ *                  chunk more
  *     otherwise    every layer grows to n_prompt slots
  *
  *         and while a layer is being quantized there is one packed page per head beside the page that it replaces.
+ *
+ *         Where attention decides who gets which slots (layers=d2o, heads=adaptive) only sums are known. Their bound:
+ *         every head has a partly filled page, and what remains of the sum fills pages of the largest kind.
  */
+#include "compress/budget.h"
+
 #include <inttypes.h>
+#include <string.h>
 
 #include "base/arena.h"
 #include "compress/compress.h"
@@ -22,15 +29,15 @@ static size_t in_units(size_t bytes) {
     return (bytes + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT;
 }
 
-static enum sl_kv_format layer_format(const struct sl_recipe *recipe, int layer) {
-    enum sl_kv_format format = recipe->format;
-    for (int i = 0; i < recipe->n_ranges; i++) { // later ranges override earlier ones
-        if (layer >= recipe->ranges[i].from && (recipe->ranges[i].to < 0 || layer <= recipe->ranges[i].to)) {
-            format = recipe->ranges[i].format;
-        }
-    }
-    return format;
+static int64_t smaller(int64_t a, int64_t b) {
+    return a < b ? a : b;
 }
+
+static int64_t larger(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+// --- the model ---------------------------------------------------------------------------------------------------
 
 static enum sl_status check_model(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry,
                                   int64_t n_prompt, struct sl_error *err) {
@@ -44,26 +51,25 @@ static enum sl_status check_model(const struct sl_recipe *recipe, const struct s
         return sl_fail(err, SL_ERR_INVALID, "plan: a prompt of %" PRId64 " tokens; 1 to %lld are possible", n_prompt,
                        (long long)SL_RECIPE_MAX_SLOTS);
     }
-    for (int i = 0; i < recipe->n_ranges; i++) {
-        int last = recipe->ranges[i].to < 0 ? recipe->ranges[i].from : recipe->ranges[i].to;
-        if (last >= geometry->n_layers) {
-            return sl_fail(err, SL_ERR_INVALID, "recipe: format names layer %d, but the model has layers 0 to %d", last,
-                           geometry->n_layers - 1);
-        }
+    if (recipe->channels > geometry->head_dim) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "recipe: channels=%d, but keys of this model have %d; use channels=%d or fewer",
+                       recipe->channels, geometry->head_dim, geometry->head_dim);
     }
     return SL_OK;
 }
 
-// Where a layer is quantized, tokens are read in f16 and packed once the prompt has been read.
+// Where a layer is quantized, tokens are read in f16 and packed once the prompt has been read. Layers that evict nothing
+// need neither scores nor positions.
 static enum sl_status make_layouts(struct sl_plan *plan, struct sl_error *err) {
-    bool evicts = sl_recipe_evicts(&plan->recipe);
     int n_states = sl_score_method(plan->recipe.score)->n_states;
     int d = plan->geometry.head_dim;
     for (int l = 0; l < plan->geometry.n_layers; l++) {
-        enum sl_kv_format format = layer_format(&plan->recipe, l);
+        bool evicts = sl_recipe_layer_evicts(&plan->recipe, l);
+        enum sl_kv_format format = sl_recipe_layer_format(&plan->recipe, l);
         bool quantized = sl_kv_format_is_quantized(format);
         enum sl_status status =
-            sl_page_layout_init(&plan->work[l], quantized ? SL_KV_F16 : format, d, n_states, evicts);
+            sl_page_layout_init(&plan->work[l], quantized ? SL_KV_F16 : format, d, evicts ? n_states : 0, evicts);
         if (status == SL_OK) {
             // Packed slots are not evicted any more, so they carry no score.
             status = quantized ? sl_page_layout_init(&plan->packed[l], format, d, 0, evicts) : SL_OK;
@@ -79,111 +85,300 @@ static enum sl_status make_layouts(struct sl_plan *plan, struct sl_error *err) {
     return SL_OK;
 }
 
-// The smallest budget up to n_prompt that leaves one slot to choose beside what scope protects.
-static int64_t least_budget(const struct sl_recipe *recipe, int64_t n_prompt) {
-    if (recipe->recent.slots > 0) {
-        return recipe->sinks + recipe->recent.slots + 1;
+// --- budgets -----------------------------------------------------------------------------------------------------
+
+/*
+ * The smallest budget such that it and every larger one leave a slot to choose beside what scope protects; at most
+ * `most`. Above `enough` that is certain: all ratios together protect no more than their share of it.
+ */
+static int64_t least_budget(const struct sl_recipe *recipe, int64_t most) {
+    double ratio = (recipe->recent.slots > 0 ? 0 : recipe->recent.ratio) + recipe->std;
+    double enough = (double)(recipe->sinks + larger(recipe->recent.slots, recipe->stabilizers) + 1) / (1 - ratio);
+    if (enough >= (double)most) {
+        enough = (double)most;
     }
-    double share = (double)(recipe->sinks + 1) / (1 - recipe->recent.ratio); // budget - ratio * budget = sinks + 1
-    if (share >= (double)n_prompt) {
-        return n_prompt;
-    }
-    int64_t least = (int64_t)share;
-    while (least > 1 && least - 1 - sl_recipe_recent_slots(recipe, least - 1) > recipe->sinks) {
+    int64_t least = (int64_t)enough;
+    while (least > 1 && least - 1 > sl_recipe_protected_slots(recipe, least - 1)) {
         least--;
     }
-    while (least < n_prompt && least - sl_recipe_recent_slots(recipe, least) <= recipe->sinks) {
+    while (least < most && least <= sl_recipe_protected_slots(recipe, least)) {
         least++;
     }
     return least;
-}
-
-// budget_slots and recent_slots. The recipe has been checked: an absolute budget is above what scope protects.
-static void set_budget(struct sl_plan *plan) {
-    const struct sl_recipe *recipe = &plan->recipe;
-    if (!sl_recipe_evicts(recipe)) {
-        plan->budget_slots = plan->n_prompt;
-        return;
-    }
-    int64_t budget = recipe->budget.slots;
-    if (budget == 0) {
-        budget = (int64_t)(recipe->budget.ratio * (double)plan->n_prompt);
-        int64_t least = least_budget(recipe, plan->n_prompt);
-        budget = budget > least ? budget : least;
-    }
-    plan->budget_slots = budget < plan->n_prompt ? budget : plan->n_prompt;
-    int64_t recent = sl_recipe_recent_slots(recipe, plan->budget_slots);
-    plan->recent_slots = recent < plan->budget_slots ? recent : plan->budget_slots;
-}
-
-static void set_sizes(struct sl_plan *plan) {
-    size_t n_heads = (size_t)plan->geometry.n_kv_heads;
-    bool every_chunk = sl_recipe_evicts(&plan->recipe) && (plan->recipe.when & SL_WHEN_CHUNK);
-    int64_t between_chunks = every_chunk ? plan->budget_slots : plan->n_prompt;
-    size_t capsule = 0, between = 0, at_work = 0;
-    for (int l = 0; l < plan->geometry.n_layers; l++) {
-        const struct sl_page_layout *work = &plan->work[l], *packed = &plan->packed[l];
-        bool quantized = sl_kv_format_is_quantized(packed->format);
-        size_t full = (size_t)(plan->budget_slots / SL_PAGE_SLOTS);
-        size_t tail = plan->budget_slots % SL_PAGE_SLOTS != 0;
-        capsule += n_heads * (full * packed->bytes + tail * work->bytes);
-
-        size_t page = in_units(work->bytes);
-        between += n_heads * sl_pages_for(between_chunks) * page;
-        size_t chunk = n_heads * (sl_pages_for(plan->max_slots) - sl_pages_for(between_chunks)) * page;
-        size_t packing = quantized ? n_heads * in_units(packed->bytes) : 0;
-        size_t more = chunk > packing ? chunk : packing; // never both: packing begins when the chunk has been evicted
-        at_work = more > at_work ? more : at_work;
-    }
-    plan->capsule_bytes = capsule;
-    plan->prefill_peak_bytes = between + at_work;
-}
-
-enum sl_status sl_plan_make(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry, int64_t n_prompt,
-                            struct sl_plan *plan_out, struct sl_error *err) {
-    enum sl_status status = sl_recipe_check(recipe, err);
-    if (status == SL_OK) {
-        status = check_model(recipe, geometry, n_prompt, err);
-    }
-    if (status != SL_OK) {
-        return status;
-    }
-    struct sl_plan plan = {.recipe = *recipe, .geometry = *geometry, .n_prompt = n_prompt};
-    status = make_layouts(&plan, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    set_budget(&plan);
-    for (int l = 0; l < geometry->n_layers; l++) {
-        plan.layer_budget[l] = plan.budget_slots;
-    }
-    plan.total_budget = sl_recipe_evicts(recipe) ? plan.budget_slots * geometry->n_layers : 0;
-    plan.least_slots = sl_recipe_evicts(recipe) ? least_budget(recipe, n_prompt) : 0;
-    plan.max_slots = n_prompt;
-    if ((recipe->when & SL_WHEN_CHUNK) && plan.budget_slots + recipe->chunk_tokens < n_prompt) {
-        plan.max_slots = plan.budget_slots + recipe->chunk_tokens;
-    }
-    set_sizes(&plan);
-    *plan_out = plan;
-    return SL_OK;
 }
 
 int64_t sl_plan_body_tokens(const struct sl_plan *plan) {
     return plan->n_prompt - plan->tail_slots;
 }
 
+// How many layers evict.
+static int n_evicting(const struct sl_plan *plan) {
+    int n = 0;
+    for (int l = 0; l < plan->geometry.n_layers; l++) {
+        n += sl_recipe_layer_evicts(&plan->recipe, l);
+    }
+    return n;
+}
+
+/*
+ * The mean budget, and the sum over layers. Steps go on evicting, so that a budget in slots above the prompt still means
+ * something to them; without steps nobody can hold more than the prompt without its tail.
+ */
+static void set_budget(struct sl_plan *plan, int64_t *most_out) {
+    const struct sl_recipe *recipe = &plan->recipe;
+    int64_t body = sl_plan_body_tokens(plan), n_layers = n_evicting(plan);
+    bool open = (recipe->when & SL_WHEN_STEP) && recipe->budget.slots > 0;
+    int64_t most = open ? larger(body, recipe->budget.slots) : body;
+    if (recipe->budget.slots > 0) {
+        plan->budget_slots = smaller(recipe->budget.slots, most);
+        plan->least_slots = least_budget(recipe, plan->budget_slots);
+        plan->total_budget = plan->budget_slots * n_layers;
+    } else {
+        plan->least_slots = least_budget(recipe, body);
+        double all = recipe->budget.ratio * (double)plan->n_prompt;
+        plan->budget_slots = smaller(larger((int64_t)all, plan->least_slots), body);
+        bool shared = sl_recipe_splits_by_attention(recipe); // what rounding leaves of every layer goes to some
+        plan->total_budget = shared ? (int64_t)(all * (double)n_layers) : plan->budget_slots * n_layers;
+        plan->total_budget = larger(plan->total_budget, plan->least_slots * n_layers);
+        plan->total_budget = smaller(plan->total_budget, body * n_layers);
+    }
+    plan->recent_slots = smaller(sl_recipe_recent_slots(recipe, plan->budget_slots), plan->budget_slots);
+    *most_out = open ? plan->total_budget - plan->least_slots * (n_layers - 1) : body;
+}
+
+static void set_budgets(struct sl_plan *plan) {
+    const struct sl_recipe *recipe = &plan->recipe;
+    int n_layers = plan->geometry.n_layers, n = n_evicting(plan);
+    plan->budget_slots = plan->n_prompt;
+    for (int l = 0; l < n_layers; l++) {
+        plan->layer_budget[l] = plan->n_prompt;
+    }
+    if (!sl_recipe_evicts(recipe)) {
+        return;
+    }
+    int64_t most, shares[SL_MAX_LAYERS];
+    if (recipe->tail >= plan->n_prompt) { // no more than a tail: all of it stays
+        plan->budget_slots =
+            (recipe->when & SL_WHEN_STEP) ? larger(plan->n_prompt, recipe->budget.slots) : plan->n_prompt;
+        plan->least_slots = plan->budget_slots;
+        plan->total_budget = plan->budget_slots * n;
+        plan->recent_slots = smaller(sl_recipe_recent_slots(recipe, plan->budget_slots), plan->budget_slots);
+        for (int l = 0; l < n_layers; l++) {
+            plan->layer_budget[l] = sl_recipe_layer_evicts(recipe, l) ? plan->budget_slots : plan->n_prompt;
+        }
+        return;
+    }
+    plan->tail_slots = recipe->tail;
+    set_budget(plan, &most);
+    for (int l = 0; l < n; l++) {
+        shares[l] = plan->budget_slots;
+    }
+    if (recipe->layers == SL_LAYERS_PYRAMID) {
+        sl_budget_pyramid(plan->total_budget, n, plan->least_slots, most, shares);
+    } else if (sl_recipe_splits_by_attention(recipe)) {
+        for (int l = 0; l < n; l++) {
+            shares[l] = smaller(most, plan->total_budget - plan->least_slots * (n - 1));
+        }
+    }
+    for (int l = 0, i = 0; l < n_layers; l++) {
+        if (sl_recipe_layer_evicts(recipe, l)) {
+            plan->layer_budget[l] = shares[i++];
+        }
+    }
+}
+
+// --- slots -------------------------------------------------------------------------------------------------------
+
+// The most slots that one head of a layer keeps of the prompt without its tail. heads=adaptive: all that is not kept for
+// the layer's other heads.
+static int64_t kept_slots(const struct sl_plan *plan, int layer) {
+    int64_t body = sl_plan_body_tokens(plan), budget = plan->layer_budget[layer];
+    if (!sl_recipe_layer_evicts(&plan->recipe, layer)) {
+        return plan->n_prompt;
+    }
+    if (plan->recipe.heads == SL_HEADS_ADAPTIVE) {
+        int64_t others = plan->geometry.n_kv_heads - 1;
+        budget += others * (budget - budget / 5);
+    }
+    return smaller(budget, body);
+}
+
+static int64_t tail_of(const struct sl_plan *plan, int layer) {
+    return sl_recipe_layer_evicts(&plan->recipe, layer) ? plan->tail_slots : 0;
+}
+
 int64_t sl_plan_layer_slots(const struct sl_plan *plan, int layer, int64_t n_new) {
-    return plan->layer_budget[layer] + plan->tail_slots + n_new;
+    int64_t slots = kept_slots(plan, layer) + tail_of(plan, layer) + n_new;
+    if (sl_recipe_layer_evicts(&plan->recipe, layer) && (plan->recipe.when & SL_WHEN_STEP)) {
+        // The token that is being read is attended to before anything is evicted.
+        slots = smaller(slots, plan->layer_budget[layer] + plan->tail_slots + (n_new > 0));
+    }
+    return slots;
+}
+
+// The most slots per head of a layer between two chunks, and while it is at work on one.
+static int64_t between_slots(const struct sl_plan *plan, int layer) {
+    bool at_chunks = sl_recipe_layer_evicts(&plan->recipe, layer) && (plan->recipe.when & SL_WHEN_CHUNK);
+    return at_chunks ? sl_plan_layer_slots(plan, layer, 0) : plan->n_prompt;
+}
+
+static int64_t at_work_slots(const struct sl_plan *plan, int layer) {
+    int64_t between = between_slots(plan, layer);
+    if (between == plan->n_prompt) {
+        return plan->n_prompt;
+    }
+    int64_t body = smaller(sl_plan_body_tokens(plan), kept_slots(plan, layer) + plan->recipe.chunk_tokens);
+    return larger(body, between); // the tail stays whole: nothing of it is on top of a chunk
+}
+
+// --- bytes -------------------------------------------------------------------------------------------------------
+
+// Budgets of layers are known only when attention is. Where all get the most that they can, they are the same.
+static bool layers_are_uneven(const struct sl_plan *plan) {
+    for (int l = 0; sl_recipe_splits_by_attention(&plan->recipe) && l < plan->geometry.n_layers; l++) {
+        if (sl_recipe_layer_evicts(&plan->recipe, l)) {
+            return plan->total_budget != plan->layer_budget[l] * n_evicting(plan);
+        }
+    }
+    return false;
+}
+
+static bool is_uneven(const struct sl_plan *plan, int layer) {
+    bool heads = plan->recipe.heads == SL_HEADS_ADAPTIVE && plan->layer_budget[layer] < sl_plan_body_tokens(plan);
+    return sl_recipe_layer_evicts(&plan->recipe, layer) && (heads || layers_are_uneven(plan));
+}
+
+static size_t last_page_bytes(const struct sl_plan *plan, int layer) {
+    size_t work = plan->work[layer].bytes, packed = plan->packed[layer].bytes;
+    return work > packed ? work : packed;
+}
+
+/*
+ * Bytes of uneven layers with `sum` slots per head in all: a partly filled page per head, and as many full pages of the
+ * largest kind as the rest of the sum fills. A head with n >= 1 slots has floor((n - 1) / 64) pages before its last.
+ */
+static size_t uneven_bytes(const struct sl_plan *plan, const bool *uneven, int64_t sum) {
+    int64_t n_heads = plan->geometry.n_kv_heads;
+    // Equal heads fill pages together; heads=adaptive fills them one by one.
+    int64_t together = plan->recipe.heads == SL_HEADS_ADAPTIVE ? 1 : n_heads, apart = n_heads / together;
+    bool taken[SL_MAX_LAYERS] = {false};
+    size_t bytes = 0;
+    int64_t full = sum;
+    for (int l = 0; l < plan->geometry.n_layers; l++) {
+        taken[l] = !uneven[l];
+        if (uneven[l]) {
+            bytes += (size_t)n_heads * last_page_bytes(plan, l);
+            full -= 1;
+        }
+    }
+    for (full = larger(full, 0) * apart / SL_PAGE_SLOTS; full > 0;) {
+        int best = -1;
+        for (int l = 0; l < plan->geometry.n_layers; l++) {
+            if (!taken[l] && (best < 0 || plan->packed[l].bytes > plan->packed[best].bytes)) {
+                best = l;
+            }
+        }
+        if (best < 0) {
+            break;
+        }
+        taken[best] = true;
+        int64_t room = smaller(plan->layer_budget[best], sl_plan_body_tokens(plan)) + plan->tail_slots - 1;
+        int64_t pages = smaller(full, room * apart / SL_PAGE_SLOTS);
+        bytes += (size_t)(pages * together) * plan->packed[best].bytes;
+        full -= pages;
+    }
+    return bytes;
+}
+
+static size_t capsule_bytes(const struct sl_plan *plan) {
+    size_t n_heads = (size_t)plan->geometry.n_kv_heads, bytes = 0;
+    int64_t body = sl_plan_body_tokens(plan);
+    bool together[SL_MAX_LAYERS] = {false}, split = layers_are_uneven(plan);
+    int n_together = 0;
+    for (int l = 0; l < plan->geometry.n_layers; l++) {
+        if (is_uneven(plan, l)) {
+            bool alone[SL_MAX_LAYERS] = {false};
+            (split ? together : alone)[l] = true;
+            n_together += split;
+            if (!split) {
+                bytes += uneven_bytes(plan, alone, plan->layer_budget[l] + plan->tail_slots);
+            }
+            continue;
+        }
+        int64_t slots = sl_plan_layer_slots(plan, l, 0);
+        size_t full = (size_t)(slots / SL_PAGE_SLOTS), last = slots % SL_PAGE_SLOTS != 0;
+        bytes += n_heads * (full * plan->packed[l].bytes + last * plan->work[l].bytes);
+    }
+    if (n_together > 0) {
+        int64_t sum = smaller(plan->total_budget, body * n_together) + plan->tail_slots * n_together;
+        bytes += uneven_bytes(plan, together, sum);
+    }
+    return bytes;
+}
+
+static size_t prefill_peak_bytes(const struct sl_plan *plan) {
+    size_t n_heads = (size_t)plan->geometry.n_kv_heads, between = 0, at_work = 0;
+    for (int l = 0; l < plan->geometry.n_layers; l++) {
+        const struct sl_page_layout *work = &plan->work[l], *packed = &plan->packed[l];
+        size_t pages = sl_pages_for(between_slots(plan, l)), page = in_units(work->bytes);
+        between += n_heads * pages * page;
+        size_t chunk = n_heads * (sl_pages_for(at_work_slots(plan, l)) - pages) * page;
+        size_t packing = sl_kv_format_is_quantized(packed->format) ? n_heads * in_units(packed->bytes) : 0;
+        size_t more = chunk > packing ? chunk : packing; // never both: packing begins when the chunk has been evicted
+        at_work = more > at_work ? more : at_work;
+    }
+    return between + at_work;
+}
+
+// New pages per head of one layer for n_new slots more: they first fill the last page that there is.
+static size_t new_pages(const struct sl_plan *plan, int layer, int64_t n_new) {
+    bool steps = sl_recipe_layer_evicts(&plan->recipe, layer) && (plan->recipe.when & SL_WHEN_STEP);
+    if (!is_uneven(plan, layer)) {
+        return sl_pages_for(sl_plan_layer_slots(plan, layer, n_new)) -
+               sl_pages_for(sl_plan_layer_slots(plan, layer, 0));
+    }
+    if (steps) { // what a layer's budget has beyond the prompt, and the token that is being read
+        n_new = smaller(n_new, larger(plan->layer_budget[layer] - sl_plan_body_tokens(plan), 0) + 1);
+    }
+    return sl_pages_for(n_new); // the last page may be full
 }
 
 size_t sl_plan_decode_bytes(const struct sl_plan *plan, int64_t n_new) {
-    // The capsule lands in one block; new slots first fill each head's last page.
-    size_t new_pages = sl_pages_for(plan->budget_slots + n_new) - sl_pages_for(plan->budget_slots);
-    size_t bytes = in_units(plan->capsule_bytes);
+    size_t bytes = in_units(plan->capsule_bytes); // the capsule lands in one block
     for (int l = 0; l < plan->geometry.n_layers; l++) {
-        bytes += (size_t)plan->geometry.n_kv_heads * new_pages * in_units(plan->work[l].bytes);
+        bytes += (size_t)plan->geometry.n_kv_heads * new_pages(plan, l, n_new) * in_units(plan->work[l].bytes);
     }
     return bytes;
+}
+
+// --- the plan ----------------------------------------------------------------------------------------------------
+
+enum sl_status sl_plan_make(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry, int64_t n_prompt,
+                            struct sl_plan *plan_out, struct sl_error *err) {
+    enum sl_status status = check_model(recipe, geometry, n_prompt, err);
+    if (status == SL_OK && (recipe->dense_auto || recipe->offload_auto)) {
+        status = sl_fail(err, SL_ERR_PRECONDITION,
+                         "plan: the recipe names dense or sparse layers: sl_recipe_resolve() must say which they are");
+    }
+    struct sl_plan plan = {.recipe = *recipe, .geometry = *geometry, .n_prompt = n_prompt};
+    if (status == SL_OK) { // "last" and open ends
+        status = sl_recipe_resolve(&plan.recipe, NULL, geometry->n_layers, err);
+    }
+    if (status == SL_OK) {
+        status = make_layouts(&plan, err);
+    }
+    if (status != SL_OK) {
+        return status;
+    }
+    set_budgets(&plan);
+    plan.max_slots = 0;
+    for (int l = 0; l < geometry->n_layers; l++) {
+        plan.max_slots = larger(plan.max_slots, at_work_slots(&plan, l));
+    }
+    plan.capsule_bytes = capsule_bytes(&plan);
+    plan.prefill_peak_bytes = prefill_peak_bytes(&plan);
+    *plan_out = plan;
+    return SL_OK;
 }
 
 enum sl_status sl_plan_create_session(const struct sl_plan *plan, int64_t extra_slots, struct sl_arena *arena,

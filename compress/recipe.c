@@ -1,54 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-/*
- * Purpose: what recipes mean apart from their grammar: presets, defaults, which axes fit each other, fingerprints.
- */
+// Purpose: what recipes are apart from their grammar: defaults, bounds of every field, shares of a budget, fingerprints.
 #include "compress/recipe.h"
 
-#include <inttypes.h>
 #include <string.h>
 
 #include "base/hash.h"
 #include "compress/recipe_internal.h"
-#include "compress/score.h"
-
-// To add one: a row. `text` is the canonical text of the axes that the preset is about; compress/recipe_text.c reads it
-// like any other. A preset that is not built keeps its text: it says which values are missing.
-static const struct sl_preset presets[] = {
-    {"full", "score=none", "keep everything, in f16", true},
-    {"streamingllm", "score=recency,scope=sinks:4,budget=1024,when=chunk,positions=slot",
-     "attention sinks and the newest slots, positions within the cache", true},
-    {"h2o", "score=aas,scope=recent:0.5,budget=0.2,when=chunk",
-     "heavy hitters by accumulated attention, half the budget for the newest", true},
-    {"scissorhands", "score=aqas,scope=recent:0.5,budget=0.2,when=chunk", "how often attention was above the mean",
-     false},
-    {"tova", "score=ltas,budget=0.2,when=chunk", "attention of the last token", false},
-    {"snapkv", "score=snapkv,scope=recent:32,budget=1024,when=end", "attention of a window at the end of the prompt",
-     false},
-    {"roco", "score=mas,scope=sinks:4+recent:10+std:0.5,budget=0.2,when=chunk",
-     "mean attention, spared where attention varies most", false},
-    {"h2o+caote", "score=aas,value=caote,budget=1024,when=chunk", "h2o weighted by the change of the attention output",
-     false},
-    {"tova+caote", "score=ltas,value=caote,budget=1024,when=chunk",
-     "tova weighted by the change of the attention output", false},
-    {"snapkv+caote", "score=snapkv,value=caote,scope=recent:32,budget=1024,when=end",
-     "snapkv weighted by the change of the attention output", false},
-    {"d2o", "score=aas,scope=sinks:4+recent:0.25,budget=0.2,layers=d2o,when=end+step,evicted=merge",
-     "budgets by layer variance, evicted slots merged into their nearest", false},
-    {"locret", "score=cis,scope=stabilizers:2500+tail:100,budget=6000,when=chunk,positions=slot,chunk=3072",
-     "retaining heads trained to predict what will matter", false},
-    {"tailorkv", "place=offload/1-,retrieve=near,format=f16/0-0:int2",
-     "dense layers quantized, sparse layers offloaded and searched where they lie", false},
-    {NULL, NULL, NULL, false},
-};
-
-const struct sl_preset *sl_recipe_presets(void) {
-    return presets;
-}
 
 struct sl_recipe sl_recipe_defaults(void) {
     return (struct sl_recipe){
         .score = SL_SCORE_NONE,
+        .window = SL_RECIPE_DEFAULT_WINDOW,
+        .pool = SL_POOL_MAX,
+        .pool_kernel = SL_RECIPE_DEFAULT_POOL,
+        .merge_beta = SL_RECIPE_DEFAULT_BETA,
         .format = SL_KV_F16,
+        .offload_from = -1,
         .positions = SL_POSITION_ORIGINAL,
         .chunk_tokens = SL_RECIPE_DEFAULT_CHUNK,
     };
@@ -58,26 +25,93 @@ int64_t sl_recipe_recent_slots(const struct sl_recipe *recipe, int64_t budget_sl
     return recipe->recent.slots > 0 ? recipe->recent.slots : (int64_t)(recipe->recent.ratio * (double)budget_slots);
 }
 
-static bool amount_is_sane(const struct sl_amount *amount) {
+int64_t sl_recipe_std_slots(const struct sl_recipe *recipe, int64_t budget_slots) {
+    return (int64_t)(recipe->std * (double)budget_slots);
+}
+
+int64_t sl_recipe_protected_slots(const struct sl_recipe *recipe, int64_t budget_slots) {
+    int64_t newest = sl_recipe_recent_slots(recipe, budget_slots);
+    newest = newest > recipe->stabilizers ? newest : recipe->stabilizers; // both are the newest slots
+    return recipe->sinks + newest + sl_recipe_std_slots(recipe, budget_slots);
+}
+
+bool sl_recipe_offloads(const struct sl_recipe *recipe) {
+    return recipe->offload_auto || recipe->offload_from >= 0 || sl_layers_any(&recipe->offload);
+}
+
+// --- bounds ------------------------------------------------------------------------------------------------------
+
+static bool is_amount(const struct sl_amount *amount) {
     if (amount->slots != 0) {
         return amount->slots > 0 && amount->slots <= SL_RECIPE_MAX_SLOTS && amount->ratio == 0;
     }
     return amount->ratio >= 0 && amount->ratio < 1; // false for NaN
 }
 
-// Every field alone. The grammar can only make such recipes; this is for recipes that a program put together.
-static enum sl_status check_fields(const struct sl_recipe *recipe, struct sl_error *err) {
-    if (recipe->score < SL_SCORE_NONE || recipe->score > SL_SCORE_AAS || recipe->when > (SL_WHEN_CHUNK | SL_WHEN_END) ||
-        recipe->format < 0 || recipe->format >= SL_KV_N_FORMATS || recipe->n_ranges < 0 ||
-        recipe->n_ranges > SL_MAX_FORMAT_RANGES ||
-        (recipe->positions != SL_POSITION_ORIGINAL && recipe->positions != SL_POSITION_SLOT)) {
+static bool is_count(int64_t count, int64_t max) {
+    return count >= 0 && count <= max;
+}
+
+static bool is_format(enum sl_kv_format format) {
+    return (int)format >= 0 && (int)format < SL_KV_N_FORMATS;
+}
+
+static bool is_enum(int value, int last) {
+    return value >= 0 && value <= last;
+}
+
+static bool names_are_sane(const struct sl_recipe *recipe) {
+    const unsigned whens[] = {
+        0, SL_WHEN_CHUNK, SL_WHEN_END, SL_WHEN_STEP, SL_WHEN_CHUNK | SL_WHEN_STEP, SL_WHEN_END | SL_WHEN_STEP};
+    bool when = false;
+    for (size_t i = 0; i < sizeof whens / sizeof whens[0]; i++) {
+        when = when || recipe->when == whens[i];
+    }
+    return when && is_enum((int)recipe->score, SL_N_SCORES - 1) &&
+           is_enum((int)recipe->value, SL_VALUE_FASTCAOTE_HEADS) && is_enum((int)recipe->pool, SL_POOL_AVG) &&
+           is_enum((int)recipe->layers, SL_LAYERS_PYRAMID) && is_enum((int)recipe->heads, SL_HEADS_LAYER) &&
+           is_enum((int)recipe->evicted, SL_EVICTED_MERGE) && is_enum((int)recipe->positions, SL_POSITION_SLOT) &&
+           is_format(recipe->format) && (recipe->dense_auto ? is_format(recipe->dense_format) : true) &&
+           is_count(recipe->n_ranges, SL_MAX_FORMAT_RANGES);
+}
+
+static enum sl_status check_offload(const struct sl_recipe *recipe, struct sl_error *err) {
+    bool sane = recipe->offload_from >= -1 && recipe->offload_from < SL_MAX_LAYERS &&
+                !(recipe->offload_auto && (recipe->offload_from >= 0 || sl_layers_any(&recipe->offload)));
+    for (int l = recipe->offload_from; sane && l >= 0 && l < SL_MAX_LAYERS; l++) {
+        sane = !sl_layers_has(&recipe->offload, l);
+    }
+    if (!sane) {
+        return sl_fail(err, SL_ERR_INVALID, "recipe: place says twice which layers to offload");
+    }
+    if (!is_count(recipe->topk, SL_RECIPE_MAX_SLOTS) || !is_count(recipe->channels, SL_RECIPE_MAX_CHANNELS)) {
+        return sl_fail(err, SL_ERR_INVALID, "recipe: topk is up to %lld slots, channels up to %d",
+                       (long long)SL_RECIPE_MAX_SLOTS, SL_RECIPE_MAX_CHANNELS);
+    }
+    return SL_OK;
+}
+
+enum sl_status sl_recipe_check_fields(const struct sl_recipe *recipe, struct sl_error *err) {
+    if (!names_are_sane(recipe)) {
         return sl_fail(err, SL_ERR_INVALID, "recipe: a field holds a value that no recipe text can mean");
     }
-    if (!amount_is_sane(&recipe->budget) || !amount_is_sane(&recipe->recent) || recipe->sinks < 0 ||
-        recipe->sinks > SL_RECIPE_MAX_SLOTS) {
+    if (!is_amount(&recipe->budget) || !is_amount(&recipe->recent) || !is_count(recipe->sinks, SL_RECIPE_MAX_SLOTS) ||
+        !is_count(recipe->stabilizers, SL_RECIPE_MAX_SLOTS) || !is_count(recipe->tail, SL_RECIPE_MAX_SLOTS) ||
+        !(recipe->std >= 0 && recipe->std < 1)) {
         return sl_fail(err, SL_ERR_INVALID,
-                       "recipe: budget, sinks and recent are up to %lld slots, or ratios above 0 and below 1",
+                       "recipe: budget and what scope protects are up to %lld slots, or ratios above 0 and below 1",
                        (long long)SL_RECIPE_MAX_SLOTS);
+    }
+    if (recipe->window < 1 || recipe->window > SL_RECIPE_MAX_CHUNK ||
+        (recipe->pool == SL_POOL_NONE
+             ? recipe->pool_kernel != 1
+             : recipe->pool_kernel < 3 || recipe->pool_kernel > SL_RECIPE_MAX_POOL || recipe->pool_kernel % 2 == 0)) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "recipe: window is 1 to %d rows; pool is over an odd number of slots from 3 to %d, or none (1)",
+                       SL_RECIPE_MAX_CHUNK, SL_RECIPE_MAX_POOL);
+    }
+    if (!(recipe->merge_beta > 0 && recipe->merge_beta <= 1)) {
+        return sl_fail(err, SL_ERR_INVALID, "recipe: evicted=merge has a weight above 0 and up to 1");
     }
     if (recipe->chunk_tokens < SL_PAGE_SLOTS || recipe->chunk_tokens > SL_RECIPE_MAX_CHUNK ||
         recipe->chunk_tokens % SL_PAGE_SLOTS != 0) {
@@ -86,59 +120,28 @@ static enum sl_status check_fields(const struct sl_recipe *recipe, struct sl_err
     }
     for (int i = 0; i < recipe->n_ranges; i++) {
         int from = recipe->ranges[i].from, to = recipe->ranges[i].to;
-        if (from < 0 || from >= SL_MAX_LAYERS || to >= SL_MAX_LAYERS || (to >= 0 && to < from) ||
-            recipe->ranges[i].format < 0 || recipe->ranges[i].format >= SL_KV_N_FORMATS) {
+        if (from < 0 || from >= SL_MAX_LAYERS || to >= SL_MAX_LAYERS || to < -1 || (to >= 0 && to < from) ||
+            !is_format(recipe->ranges[i].format)) {
             return sl_fail(err, SL_ERR_INVALID, "recipe: format range %d (layers %d to %d) is malformed", i, from, to);
         }
     }
-    return SL_OK;
+    return check_offload(recipe, err);
 }
 
-enum sl_status sl_recipe_check(const struct sl_recipe *recipe, struct sl_error *err) {
-    enum sl_status status = check_fields(recipe, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    const char *score = sl_score_method(recipe->score)->name;
-    if (!sl_recipe_evicts(recipe)) {
-        if (recipe->when != 0) {
-            return sl_fail(err, SL_ERR_INVALID, "recipe: when=%s has nothing to evict without a budget; add budget=...",
-                           recipe->when & SL_WHEN_CHUNK ? "chunk" : "end");
-        }
-        if (recipe->score != SL_SCORE_NONE) {
-            return sl_fail(err, SL_ERR_INVALID, "recipe: score=%s evicts nothing without a budget; add budget=...",
-                           score);
-        }
-        if (recipe->sinks > 0 || recipe->recent.slots > 0 || recipe->recent.ratio > 0) {
-            return sl_fail(err, SL_ERR_INVALID,
-                           "recipe: scope protects from nothing without a budget; add budget=... or remove scope");
-        }
-        return SL_OK;
-    }
-    if (recipe->when == 0) {
-        return sl_fail(err, SL_ERR_INVALID, "recipe: budget does not say when to evict; add when=chunk or when=end");
-    }
-    if (sl_score_method(recipe->score)->read == NULL) {
-        return sl_fail(
-            err, SL_ERR_INVALID,
-            "recipe: budget needs a score to choose by, and score=%s is none; add score=aas or score=recency", score);
-    }
-    if (recipe->budget.slots > 0) {
-        int64_t recent = sl_recipe_recent_slots(recipe, recipe->budget.slots);
-        if (recipe->budget.slots <= recipe->sinks + recent) {
-            return sl_fail(err, SL_ERR_INVALID,
-                           "recipe: budget=%" PRId64 " is not above what scope protects (%" PRId64 " sinks + %" PRId64
-                           " recent = %" PRId64 " slots)",
-                           recipe->budget.slots, recipe->sinks, recent, recipe->sinks + recent);
-        }
-    }
-    return SL_OK;
-}
+// --- fingerprint -------------------------------------------------------------------------------------------------
 
 uint64_t sl_recipe_fingerprint(const struct sl_recipe *recipe) {
-    struct sl_recipe cached = *recipe;
+    struct sl_recipe cached = *recipe, defaults = sl_recipe_defaults();
     if (!sl_recipe_evicts(recipe)) {
-        cached.chunk_tokens = SL_RECIPE_DEFAULT_CHUNK; // without eviction the cache is the same for every chunk size
+        cached.chunk_tokens = defaults.chunk_tokens; // without eviction the cache is the same for every chunk size
+        // Retrieval chooses what decode looks at; what there is to look at is the same.
+        memset(&cached.offload, 0, sizeof cached.offload);
+        cached.offload_from = defaults.offload_from;
+        cached.offload_auto = false;
+        cached.topk = 0;
+        cached.channels = 0;
+        cached.sinks = 0;
+        cached.recent = (struct sl_amount){0};
     }
     // All axes are written out, so that a new default can never make an old fingerprint mean something else. The seed
     // is the version of what recipes mean: raise it when the same text starts to give another cache.

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: the presets: every method of the papers as a point of the recipe space, in its paper's configuration where
+ *          that has one.
+ */
+#include "compress/recipe.h"
+
+#define H2O       "score=aas"
+#define TOVA      "score=ltas"
+#define SNAPKV    "score=snapkv"
+#define SNAPKV_AT "scope=recent:32,budget=1024"
+#define ROCO      "score=mas"
+#define ROCO_AT   "scope=sinks:4+recent:10+std:0.1,budget=0.2,when=chunk"
+#define TAILORKV  "place=offload/sparse,retrieve=pull,scope=sinks:8+recent:56,topk=128,channels=8,format=f16/dense:"
+
+// To add one: a row. `text` names the axes that the preset is about; compress/recipe_text.c reads it like any other.
+static const struct sl_preset presets[] = {
+    {"full", "score=none", "keep everything, in f16", true},
+    {"streamingllm", "score=recency,scope=sinks:4,budget=1024,when=chunk,positions=slot",
+     "attention sinks and the newest slots, positions within the cache", true},
+    {"h2o", H2O ",scope=recent:0.5,budget=0.2,when=chunk",
+     "heavy hitters by accumulated attention, half the budget for the newest", true},
+    {"scissorhands", "score=aqas,scope=recent:0.5,budget=0.2,when=chunk", "how often attention was above the mean",
+     true},
+    {"tova", TOVA ",budget=0.2,heads=layer,when=chunk", "attention of the last token, one choice for a layer's heads",
+     true},
+    {"snapkv", SNAPKV "," SNAPKV_AT ",when=end", "attention of a window at the end of the prompt", true},
+    {"roco", ROCO "," ROCO_AT, "mean attention, spared where attention varies most", true},
+    {"random", "score=random,budget=0.2,when=chunk", "chance, to compare with", true},
+    {"h2o+caote", H2O ",value=caote,budget=1024,when=chunk", "h2o weighted by the change of the attention output",
+     true},
+    {"tova+caote", TOVA ",value=caote,budget=1024,when=chunk", "tova weighted by the change of the attention output",
+     true},
+    {"snapkv+caote", SNAPKV ",value=caote," SNAPKV_AT ",when=end",
+     "snapkv weighted by the change of the attention output", true},
+    {"roco+caote", ROCO ",value=caote," ROCO_AT, "roco weighted by the change of the attention output", true},
+    {"h2o+fastcaote", H2O ",value=fastcaote,budget=1024,when=chunk", "h2o weighted by the distance to the mean value",
+     true},
+    {"tova+fastcaote", TOVA ",value=fastcaote,budget=1024,when=chunk",
+     "tova weighted by the distance to the mean value", true},
+    {"snapkv+fastcaote", SNAPKV ",value=fastcaote," SNAPKV_AT ",when=end",
+     "snapkv weighted by the distance to the mean value", true},
+    {"roco+fastcaote", ROCO ",value=fastcaote," ROCO_AT, "roco weighted by the distance to the mean value", true},
+    {"pyramidkv", SNAPKV "," SNAPKV_AT ",layers=pyramid,when=end", "snapkv with more slots for lower layers", true},
+    {"adakv", SNAPKV "," SNAPKV_AT ",heads=adaptive,when=end", "snapkv whose heads compete for a layer's slots", true},
+    {"d2o", H2O ",scope=sinks:4+recent:0.25,budget=0.2,layers=d2o,when=end+step,evicted=merge",
+     "budgets by the layers' variance, evicted slots merged into their nearest", true},
+    {"locret", "score=cis,scope=stabilizers:2500+tail:100,budget=6000,when=chunk,positions=slot,chunk=3072",
+     "retaining heads trained to predict what will matter", true},
+    {"tailorkv", TAILORKV "int2", "dense layers quantized, of sparse layers a few slots fetched at every step", true},
+    {"tailorkv-1", TAILORKV "int1", "tailorkv with one bit for the dense layers", true},
+    {NULL, NULL, NULL, false},
+};
+
+const struct sl_preset *sl_recipe_presets(void) {
+    return presets;
+}
