@@ -43,7 +43,7 @@ static const struct {
 } tiers[] = {
     {"reference", always, sl_ref_dense_fill, sl_ref_kv_fill, sl_ref_evict_fill, sl_ref_retrieve_fill},
 #if defined(__x86_64__)
-    {"avx2", has_avx2, sl_avx2_dense_fill, sl_avx2_kv_fill, NULL, NULL},
+    {"avx2", has_avx2, sl_avx2_dense_fill, sl_avx2_kv_fill, sl_avx2_evict_fill, sl_avx2_retrieve_fill},
 #endif
 };
 enum { N_TIERS = sizeof tiers / sizeof tiers[0] };

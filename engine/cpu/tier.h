@@ -25,6 +25,8 @@ void sl_ref_retrieve_fill(struct sl_ops *ops); // attend_slots channel_absmax ch
 #if defined(__x86_64__)
 void sl_avx2_dense_fill(struct sl_ops *ops);
 void sl_avx2_kv_fill(struct sl_ops *ops);
+void sl_avx2_evict_fill(struct sl_ops *ops);
+void sl_avx2_retrieve_fill(struct sl_ops *ops);
 #endif
 
 // cos and sin of every angle of one position, as every tier uses them: computed in f64, rounded to f32 once.

@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: holds attention over listed slots and the channel operations of retrieval to the formulas of engine/ops.h, in
+ *          every tier, and times them (--time).
+ */
+#include "tests/kernels/kv_fixture.h"
+
+static void assert_close(double got, double want, double tolerance) {
+    if (!(fabs(got - want) <= tolerance * (1.0 + fabs(want)))) {
+        fail_msg("got %.9g, expected %.9g", got, want);
+    }
+}
+
+static const struct attend_case {
+    enum sl_kv_format work, packed;
+    int n_heads, n_kv_heads, d;
+    bool slot_positions;
+    uint32_t n_slots[MAX_KV_HEADS], n_packed[MAX_KV_HEADS];
+} cases[] = {
+    {SL_KV_F32, SL_KV_F32, 2, 1, 8, false, {1}, {0}},
+    {SL_KV_F32, SL_KV_F32, 4, 2, 16, true, {7, 100}, {0, 0}},
+    {SL_KV_F16, SL_KV_F16, 4, 2, 64, false, {64, 193}, {0, 0}},
+    {SL_KV_F16, SL_KV_F16, 3, 3, 128, true, {70, 128, 333}, {0, 0, 0}},
+    {SL_KV_BF16, SL_KV_BF16, 6, 2, 72, false, {65, 66}, {0, 0}},
+    {SL_KV_F16, SL_KV_INT8, 8, 2, 64, false, {200, 130}, {2, 1}},
+    {SL_KV_F16, SL_KV_INT4, 8, 2, 128, true, {200, 330}, {3, 5}},
+    {SL_KV_F32, SL_KV_INT2, 5, 1, 40, false, {66}, {1}},
+    {SL_KV_F16, SL_KV_INT1, 28, 4, 32, true, {64, 65, 127, 200}, {1, 1, 1, 3}},
+    {SL_KV_F16, SL_KV_F16, 1, 1, 512, true, {90}, {0}},
+};
+#define N_CASES (sizeof cases / sizeof cases[0])
+
+static void case_open(const struct attend_case *a, const struct sl_ops *ops, struct cache *c, struct sl_rope *rope,
+                      struct sl_attend *args) {
+    cache_fill(c, ops, a->work, a->packed, a->n_kv_heads, a->d, 0, a->n_slots, a->n_packed);
+    *rope = (struct sl_rope){a->d, inverse_frequencies(a->d), 1.0};
+    size_t n_out = (size_t)a->n_heads * (size_t)a->d;
+    *args = (struct sl_attend){.q = random_floats(n_out, 7),
+                               .m = 1,
+                               .n_heads = a->n_heads,
+                               .n_kv_heads = a->n_kv_heads,
+                               .head_dim = a->d,
+                               .scale = 1.0f / sqrtf((float)a->d),
+                               .kv = c->kv,
+                               .rope = a->slot_positions ? rope : NULL,
+                               .out = take(n_out * sizeof(float)),
+                               .lse = take((size_t)a->n_heads * sizeof(float))};
+}
+
+static void case_close(struct cache *c, struct sl_attend *args) {
+    free((void *)args->q);
+    free(args->out);
+    free(args->lse);
+    cache_free(c);
+}
+
+// The slots of each head for which j % every < some; lists are NULL-terminated by nothing: counts stand beside them.
+struct lists {
+    uint32_t memory[MAX_KV_HEADS][512];
+    const uint32_t *slots[MAX_KV_HEADS];
+    uint32_t n[MAX_KV_HEADS];
+};
+
+static void list_slots(struct lists *l, const struct sl_attend *args, uint32_t every, uint32_t some) {
+    for (int h = 0; h < args->n_kv_heads; h++) {
+        l->slots[h] = l->memory[h];
+        l->n[h] = 0;
+        for (uint32_t j = 0; j < args->kv[h].n_slots; j++) {
+            if ((j + (uint32_t)h) % every < some || j + 1 == args->kv[h].n_slots) {
+                l->memory[h][l->n[h]++] = j;
+            }
+        }
+    }
+}
+
+static void test_attend_slots_with_all_slots_gives_the_bits_of_attend(void **state) {
+    (void)state;
+    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+        for (size_t i = 0; i < N_CASES; i++) {
+            struct cache c;
+            struct sl_rope rope;
+            struct sl_attend args;
+            struct lists all;
+            case_open(&cases[i], tier(*name), &c, &rope, &args);
+            list_slots(&all, &args, 1, 1);
+            size_t n_out = (size_t)args.n_heads * (size_t)args.head_dim * sizeof(float);
+            float *out = take(n_out), *lse = take((size_t)args.n_heads * sizeof *lse);
+            tier(*name)->attend(NULL, &args);
+            memcpy(out, args.out, n_out);
+            memcpy(lse, args.lse, (size_t)args.n_heads * sizeof *lse);
+            memset(args.out, 0xff, n_out);
+            memset(args.lse, 0xff, (size_t)args.n_heads * sizeof *lse);
+            tier(*name)->attend_slots(NULL, &args, all.slots, all.n);
+            assert_memory_equal(args.out, out, n_out);
+            assert_memory_equal(args.lse, lse, (size_t)args.n_heads * sizeof *lse);
+            free(out);
+            free(lse);
+            case_close(&c, &args);
+        }
+    }
+}
+
+static void rotate_f64(const struct sl_rope *rope, int64_t position, double *x) {
+    int half = rope->head_dim / 2;
+    for (int i = 0; rope != NULL && i < half; i++) {
+        double angle = (double)position * rope->inv_freq[i];
+        double a = x[i], b = x[i + half];
+        x[i] = a * cos(angle) - b * sin(angle);
+        x[i + half] = b * cos(angle) + a * sin(angle);
+    }
+}
+
+// Softmax attention of one query head over the listed slots, in f64.
+static void check_head(const struct sl_attend *args, int head, const uint32_t *slots, uint32_t n) {
+    const struct sl_kv *kv = &args->kv[head / (args->n_heads / args->n_kv_heads)];
+    int d = args->head_dim;
+    double q[SL_MAX_HEAD_DIM], key[SL_MAX_HEAD_DIM], out[SL_MAX_HEAD_DIM] = {0}, scores[512], max = -INFINITY, sum = 0;
+    float k[SL_MAX_HEAD_DIM], v[SL_MAX_HEAD_DIM];
+    for (int i = 0; i < d; i++) {
+        q[i] = (double)args->q[(size_t)head * (size_t)d + (size_t)i];
+    }
+    if (args->rope != NULL) {
+        rotate_f64(args->rope, (int64_t)kv->n_slots - 1, q);
+    }
+    for (uint32_t j = 0; j < n; j++) {
+        tier("reference")->read_rows(kv, slots[j], slots[j] + 1, k, NULL);
+        scores[j] = 0;
+        for (int i = 0; i < d; i++) {
+            key[i] = (double)k[i];
+        }
+        if (args->rope != NULL) {
+            rotate_f64(args->rope, slots[j], key);
+        }
+        for (int i = 0; i < d; i++) {
+            scores[j] += q[i] * key[i] * (double)args->scale;
+        }
+        max = fmax(max, scores[j]);
+    }
+    for (uint32_t j = 0; j < n; j++) {
+        tier("reference")->read_rows(kv, slots[j], slots[j] + 1, NULL, v);
+        sum += exp(scores[j] - max);
+        for (int i = 0; i < d; i++) {
+            out[i] += exp(scores[j] - max) * (double)v[i];
+        }
+    }
+    for (int i = 0; i < d; i++) {
+        assert_close((double)args->out[(size_t)head * (size_t)d + (size_t)i], out[i] / sum, 3e-6);
+    }
+    assert_close((double)args->lse[head], max + log(sum), 2e-6);
+}
+
+static void test_attend_slots_of_a_subset_equals_dense_attention_over_it(void **state) {
+    (void)state;
+    static const uint32_t every[] = {2, 3, 10, 100}, some[] = {1, 2, 1, 70};
+    struct sl_team *team;
+    assert_int_equal(sl_team_create(2, &team, NULL), SL_OK);
+    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+        for (size_t i = 0; i < N_CASES; i++) {
+            for (size_t s = 0; s < 4; s++) {
+                struct cache c;
+                struct sl_rope rope;
+                struct sl_attend args;
+                struct lists some_slots;
+                case_open(&cases[i], tier(*name), &c, &rope, &args);
+                list_slots(&some_slots, &args, every[s], some[s]);
+                tier(*name)->attend_slots(s % 2 ? team : NULL, &args, some_slots.slots, some_slots.n);
+                int group = args.n_heads / args.n_kv_heads;
+                for (int head = 0; head < args.n_heads; head++) {
+                    check_head(&args, head, some_slots.slots[head / group], some_slots.n[head / group]);
+                }
+                float *lse = args.lse; // which may be NULL
+                args.lse = NULL;
+                tier(*name)->attend_slots(NULL, &args, some_slots.slots, some_slots.n);
+                args.lse = lse;
+                case_close(&c, &args);
+            }
+        }
+    }
+    sl_team_destroy(&team);
+}
+
+static void test_attend_slots_without_slots_gives_zeros(void **state) {
+    (void)state;
+    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+        struct cache c;
+        struct sl_rope rope;
+        struct sl_attend args;
+        struct lists lists;
+        case_open(&cases[2], tier(*name), &c, &rope, &args);
+        list_slots(&lists, &args, 2, 1);
+        lists.n[1] = 0;
+        tier(*name)->attend_slots(NULL, &args, lists.slots, lists.n);
+        check_head(&args, 0, lists.slots[0], lists.n[0]);
+        for (int e = 2 * args.head_dim; e < 4 * args.head_dim; e++) {
+            assert_true(args.out[e] == 0.0f);
+        }
+        assert_true(args.lse[2] == -INFINITY && args.lse[3] == -INFINITY);
+        case_close(&c, &args);
+    }
+}
+
+// --- channels --------------------------------------------------------------------------------------------------------
+
+static const uint32_t ranges[][2] = {{0, 1}, {0, 64}, {5, 9}, {63, 65}, {0, 200}, {60, 141}, {128, 200}, {17, 17}};
+#define N_RANGES (sizeof ranges / sizeof ranges[0])
+
+static void open_head(struct cache *c, const struct sl_ops *ops, enum sl_kv_format format, int d, uint32_t n,
+                      uint32_t n_packed) {
+    bool packed = sl_kv_format_is_quantized(format);
+    uint32_t counts[1] = {packed ? n_packed : 0};
+    cache_fill(c, ops, packed ? SL_KV_F16 : format, format, 1, d, 0, &n, counts);
+}
+
+static void test_channel_absmax_equals_brute_force(void **state) {
+    (void)state;
+    enum { N = 200 };
+    static const int dims[] = {8, 40, 72, 128};
+    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+        for (int f = SL_KV_F32; f <= SL_KV_INT1; f++) {
+            for (size_t s = 0; s < 4 * N_RANGES; s++) {
+                struct cache c;
+                int d = f >= SL_KV_INT8 && dims[s / N_RANGES] == 72 ? 24 : dims[s / N_RANGES];
+                uint32_t begin = ranges[s % N_RANGES][0], end = ranges[s % N_RANGES][1];
+                open_head(&c, tier(*name), (enum sl_kv_format)f, d, N, 2);
+                float *k = take(N * (size_t)d * sizeof *k), got[SL_MAX_HEAD_DIM];
+                tier("reference")->read_rows(c.kv, 0, N, k, NULL);
+                tier(*name)->channel_absmax(c.kv, begin, end, got);
+                for (int i = 0; i < d; i++) {
+                    float want = 0.0f;
+                    for (uint32_t j = begin; j < end; j++) {
+                        want = fmaxf(want, fabsf(k[j * (size_t)d + (size_t)i]));
+                    }
+                    // tiers may round code * scale + zero once or twice
+                    assert_close((double)got[i], (double)want, f >= SL_KV_INT8 ? 3e-7 : 0.0);
+                }
+                free(k);
+                cache_free(&c);
+            }
+        }
+    }
+}
+
+// The channels that are not listed do not count at all, whatever they hold; a channel may be listed in any order.
+static void test_channel_scores_equal_the_sum_over_the_channels(void **state) {
+    (void)state;
+    enum { N = 200 };
+    static const int dims[] = {8, 40, 72, 128}, counts[] = {0, 1, 5, 12};
+    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+        for (int f = SL_KV_F32; f <= SL_KV_INT1; f++) {
+            for (size_t s = 0; s < 16 * N_RANGES; s++) {
+                struct cache c;
+                int d = f >= SL_KV_INT8 && s / N_RANGES % 4 == 2 ? 24 : dims[s / N_RANGES % 4]; // 72 cannot be packed
+                int n_channels = counts[s / N_RANGES / 4], channels[12];
+                uint32_t begin = ranges[s % N_RANGES][0], end = ranges[s % N_RANGES][1];
+                n_channels = n_channels < d ? n_channels : d;
+                open_head(&c, tier(*name), (enum sl_kv_format)f, d, N, 2);
+                float *k = take(N * (size_t)d * sizeof *k), *q = random_floats((size_t)d, s), got[N + 1];
+                for (int i = 0; i < n_channels; i++) {
+                    channels[i] = (3 + 7 * i) % d; // all different: d is no multiple of 7
+                }
+                if (f == SL_KV_F32 && d > 12) {
+                    ((float *)((char *)c.pages[0][0] + c.work.k))[4] = NAN; // 4 is not listed: 7 i is not 1 mod d
+                    q[4] = INFINITY;
+                }
+                tier("reference")->read_rows(c.kv, 0, N, k, NULL);
+                got[end - begin] = 123.0f;
+                tier(*name)->channel_scores(c.kv, q, channels, n_channels, begin, end, got);
+                for (uint32_t j = begin; j < end; j++) {
+                    double want = 0;
+                    for (int i = 0; i < n_channels; i++) {
+                        want += (double)q[channels[i]] * (double)k[j * (size_t)d + (size_t)channels[i]];
+                    }
+                    assert_close((double)got[j - begin], want, 3e-6);
+                }
+                assert_true(got[end - begin] == 123.0f);
+                free(k);
+                free(q);
+                cache_free(&c);
+            }
+        }
+    }
+}
+
+static void test_channel_scores_of_all_channels_are_the_logits(void **state) {
+    (void)state;
+    enum { N = 333, D = 64 };
+    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+        struct cache c;
+        int channels[D];
+        open_head(&c, tier(*name), SL_KV_F16, D, N, 0);
+        float *k = take(N * D * sizeof *k), *q = random_floats(D, 3), got[N], want[N];
+        uint32_t best[20], best_exact[20];
+        tier("reference")->read_rows(c.kv, 0, N, k, NULL);
+        for (int i = 0; i < D; i++) {
+            channels[i] = i;
+        }
+        tier(*name)->channel_scores(c.kv, q, channels, D, 0, N, got);
+        for (int j = 0; j < N; j++) {
+            double sum = 0;
+            for (int i = 0; i < D; i++) {
+                sum += (double)q[i] * (double)k[j * D + i];
+            }
+            want[j] = (float)sum;
+            assert_close((double)got[j], sum, 1e-6);
+        }
+        tier(*name)->select(got, N, 20, best);
+        tier(*name)->select(want, N, 20, best_exact);
+        assert_memory_equal(best, best_exact, sizeof best);
+        free(k);
+        free(q);
+        cache_free(&c);
+    }
+}
+
+// --- time ------------------------------------------------------------------------------------------------------------
+
+static void print_time(const char *name, const char *op, enum sl_kv_format format, uint32_t n, int d,
+                       const int64_t *ns) {
+    int64_t best = ns[0];
+    for (int i = 1; i < 5; i++) {
+        best = ns[i] < best ? ns[i] : best;
+    }
+    printf("%-10s %-16s %-5s n=%-6u d=%-4d best %9.3f ms %7.2f ns/slot\n", name, op, sl_kv_format_name(format), n, d,
+           (double)best * 1e-6, (double)best / n);
+}
+
+static void time_tier(const char *name, enum sl_kv_format format, int d) {
+    enum { N = 16384, LISTED = 1024 };
+    static const int channels[8] = {1, 5, 9, 22, 33, 40, 51, 63};
+    const struct sl_ops *ops = tier(name);
+    uint32_t n = N, n_packed = sl_kv_format_is_quantized(format) ? N / 64 : 0, *slots = take(LISTED * sizeof *slots);
+    struct attend_case a = {n_packed > 0 ? SL_KV_F16 : format, format, 4, 1, d, false, {n}, {n_packed}};
+    struct cache c;
+    struct sl_rope rope;
+    struct sl_attend args;
+    float *out = take(N * sizeof *out);
+    int64_t ns[3][5];
+    case_open(&a, ops, &c, &rope, &args);
+    for (uint32_t j = 0; j < LISTED; j++) {
+        slots[j] = j * (N / LISTED);
+    }
+    for (int i = 0; i < 5; i++) {
+        int64_t at = sl_now_ns();
+        ops->attend_slots(NULL, &args, (const uint32_t *const[]){slots}, (const uint32_t[]){LISTED});
+        ns[0][i] = sl_now_ns() - at, at = sl_now_ns();
+        ops->channel_absmax(c.kv, 0, N, out);
+        ns[1][i] = sl_now_ns() - at, at = sl_now_ns();
+        ops->channel_scores(c.kv, args.q, channels, 8, 0, N, out);
+        ns[2][i] = sl_now_ns() - at;
+    }
+    print_time(name, "attend_slots G=4", format, LISTED, d, ns[0]);
+    print_time(name, "channel_absmax", format, N, d, ns[1]);
+    print_time(name, "channel_scores 8", format, N, d, ns[2]);
+    free(slots);
+    free(out);
+    case_close(&c, &args);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "--time") == 0) {
+        for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+            time_tier(*name, SL_KV_F16, 64);
+            time_tier(*name, SL_KV_F16, 128);
+            time_tier(*name, SL_KV_INT4, 128);
+        }
+        return 0;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_attend_slots_with_all_slots_gives_the_bits_of_attend),
+        cmocka_unit_test(test_attend_slots_of_a_subset_equals_dense_attention_over_it),
+        cmocka_unit_test(test_attend_slots_without_slots_gives_zeros),
+        cmocka_unit_test(test_channel_absmax_equals_brute_force),
+        cmocka_unit_test(test_channel_scores_equal_the_sum_over_the_channels),
+        cmocka_unit_test(test_channel_scores_of_all_channels_are_the_logits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
