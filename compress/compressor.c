@@ -2,59 +2,81 @@
 /*
  * Purpose: a recipe at work on one layer of a session.
  *
- *     accumulate   every chunk     the chunk's attention goes into the score state of the slots it saw
- *     evict        when=...        per KV head: scores, +inf for what scope protects, the best `budget` slots, compact
- *     pack         last chunk      full pages are quantized into new pages of the packed layout; the tail stays as it
- * is
+ *     accumulate   every chunk     the chunk's attention goes into the score
+ * state of the slots it saw evict        when=chunk      behind every chunk of
+ * the prompt's body when=end        behind the body's last chunk; layers=d2o:
+ * when all layers have read the prompt pack         last chunk      full pages
+ * are quantized; the last partial page stays as it is
  *
- * Design: only ops touch pages. Heads are independent: their scores and selections run in parallel, in scratch that was
- *         taken at creation. What changes page tables (and so the arena) is done by the calling thread alone.
- * Invariants: the attention of a chunk has been computed before anything of its layer is evicted; a layer is packed
- * only after its last eviction, because packed pages cannot be compacted.
+ * The body is the prompt without its tail (scope=tail). The chunks of the tail
+ * are appended and never evicted from.
+ *
+ * Invariants: the attention of a chunk has been computed before anything of its
+ * layer is evicted; a layer is packed only after its last eviction. Only ops
+ * touch pages.
  */
 #include "compress/compress.h"
 
 #include <assert.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
-#include "compress/score.h"
+#include "compress/budget.h"
+#include "compress/compressor_internal.h"
 
-struct sl_compressor {
-    struct sl_plan plan;
-    const struct sl_score_method *score;
-    const struct sl_ops *ops;
-    struct sl_team *team;
-    struct sl_compress_stats stats;
-    float *scores;        // [team members][plan.max_slots]
-    uint32_t *keep;       // [team members][plan.max_slots]
-    void **new_pages;     // [n_kv_heads]: packed pages of one round, NULL where a head has none to pack
-    size_t scratch_slots; // plan.max_slots, or 0 when nothing is ever evicted
-};
+// --- life cycle
+// ----------------------------------------------------------------------------------------------------
+
+// What no order of work could carry out, whoever made the plan.
+static enum sl_status check_recipe(const struct sl_compressor *c, struct sl_error *err) {
+    const struct sl_recipe *recipe = &c->plan.recipe;
+    if (!sl_recipe_evicts(recipe)) {
+        return SL_OK;
+    }
+    if (c->score->read == NULL) {
+        return sl_fail(err, SL_ERR_INVALID, "compressor: score=%s cannot choose what to evict", c->score->name);
+    }
+    if (recipe->std > 0 && recipe->score != SL_SCORE_MAS) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "compressor: scope=std needs score=mas, which keeps squares "
+                       "of attention");
+    }
+    if (sl_budgets_at_end(c) && !c->score->sums_attention) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "compressor: layers=d2o measures accumulated attention; it "
+                       "needs score=aas or score=mas");
+    }
+    if (sl_budgets_at_end(c) && sl_value_per_query_head(recipe)) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "compressor: layers=d2o evicts when no query is at hand; "
+                       "value=...-heads looks at queries");
+    }
+    return SL_OK;
+}
 
 enum sl_status sl_compressor_create(const struct sl_plan *plan, const struct sl_ops *ops, struct sl_team *team,
                                     struct sl_compressor **compressor_out, struct sl_error *err) {
     struct sl_compressor *c = calloc(1, sizeof *c);
     if (c == NULL) {
-        goto err_memory;
+        return sl_fail(err, SL_ERR_EXHAUSTED, "compressor: out of memory");
     }
     c->plan = *plan;
     c->score = sl_score_method(plan->recipe.score);
     c->ops = ops;
     c->team = team;
+    enum sl_status status = check_recipe(c, err);
+    if (status != SL_OK) {
+        goto err_destroy;
+    }
     c->new_pages = calloc((size_t)plan->geometry.n_kv_heads, sizeof *c->new_pages);
     if (c->new_pages == NULL) {
+        status = sl_fail(err, SL_ERR_EXHAUSTED, "compressor: out of memory");
         goto err_destroy;
     }
     if (sl_recipe_evicts(&plan->recipe)) {
-        size_t members = team != NULL ? (size_t)sl_team_size(team) : 1;
-        c->scratch_slots = (size_t)plan->max_slots;
-        c->scores = calloc(members * c->scratch_slots, sizeof *c->scores);
-        c->keep = calloc(members * c->scratch_slots, sizeof *c->keep);
-        if (c->scores == NULL || c->keep == NULL) {
+        status = sl_scratch_create(c, (size_t)plan->max_slots, err);
+        if (status != SL_OK) {
             goto err_destroy;
         }
     }
@@ -63,8 +85,7 @@ enum sl_status sl_compressor_create(const struct sl_plan *plan, const struct sl_
 
 err_destroy:
     sl_compressor_destroy(&c);
-err_memory:
-    return sl_fail(err, SL_ERR_EXHAUSTED, "compressor: no memory to rank %" PRId64 " slots", plan->max_slots);
+    return status;
 }
 
 void sl_compressor_destroy(struct sl_compressor **compressor) {
@@ -72,220 +93,178 @@ void sl_compressor_destroy(struct sl_compressor **compressor) {
     if (c == NULL) {
         return;
     }
-    free(c->scores);
-    free(c->keep);
+    sl_retriever_destroy(&c->retriever);
+    sl_scratch_destroy(&c->scratch);
+    free(c->step_budget);
     free(c->new_pages);
     free(c);
     *compressor = NULL;
 }
 
-struct sl_compressor_wants sl_compressor_wants(const struct sl_compressor *compressor, bool stepping) {
-    return (struct sl_compressor_wants){.lse = compressor->score->wants_lse && !stepping};
-}
-
-bool sl_compressor_steps(const struct sl_compressor *compressor) {
-    (void)compressor;
-    return false;
-}
-
-enum sl_status sl_compressor_begin_steps(struct sl_compressor *compressor, struct sl_session *session, int64_t n_prompt,
-                                         struct sl_error *err) {
-    (void)compressor, (void)session, (void)n_prompt, (void)err;
-    return SL_OK;
-}
-
-enum sl_status sl_compressor_step(struct sl_compressor *compressor, struct sl_session *session, int layer,
-                                  const struct sl_attend *attend, struct sl_error *err) {
-    (void)compressor, (void)session, (void)layer, (void)attend, (void)err;
-    return SL_OK;
-}
-
-enum sl_status sl_compressor_attend(struct sl_compressor *compressor, struct sl_session *session, int layer,
-                                    const struct sl_attend *attend, struct sl_error *err) {
-    (void)session, (void)layer, (void)err;
-    compressor->ops->attend(compressor->team, attend);
-    return SL_OK;
-}
-
-enum sl_status sl_compressor_end(struct sl_compressor *compressor, struct sl_session *session, struct sl_error *err) {
-    (void)compressor, (void)session, (void)err;
-    return SL_OK;
-}
-
 void sl_compressor_get_stats(const struct sl_compressor *compressor, struct sl_compress_stats *stats_out) {
     *stats_out = compressor->stats;
+    stats_out->slots_fetched = compressor->retriever != NULL ? sl_retriever_fetched(compressor->retriever) : 0;
 }
 
-static struct sl_kv head_kv(const struct sl_layer *layer, const struct sl_head *head) {
-    return (struct sl_kv){head->pages, head->n_packed, head->n_slots, &layer->work, &layer->packed};
-}
+// --- the layer
+// -----------------------------------------------------------------------------------------------------
 
-// What the heads of a layer need to be worked on in parallel.
-struct layer_task {
-    struct sl_compressor *compressor;
-    const struct sl_layer *layer;
-};
-
-// --- evict -------------------------------------------------------------------------------------------------------
-
-// Heads [begin, end): pages are compacted, slot counts are not yet changed.
-static void evict_heads(void *arg, int64_t begin, int64_t end, int member) {
-    const struct layer_task *task = arg;
-    struct sl_compressor *c = task->compressor;
-    float *scores = c->scores + (size_t)member * c->scratch_slots;
-    uint32_t *keep = c->keep + (size_t)member * c->scratch_slots;
-    uint32_t budget = (uint32_t)c->plan.budget_slots;
-    for (int64_t h = begin; h < end; h++) {
-        struct sl_kv kv = head_kv(task->layer, &task->layer->heads[h]);
-        uint32_t n = kv.n_slots;
-        if (n <= budget) {
-            continue;
-        }
-        c->score->read(c->ops, &kv, scores);
-        // Protected slots win after scoring, whatever their score was. Sinks are never evicted, so they stay in front.
-        for (uint32_t j = 0; j < (uint32_t)c->plan.recipe.sinks; j++) {
-            scores[j] = INFINITY;
-        }
-        for (uint32_t j = n - (uint32_t)c->plan.recent_slots; j < n; j++) {
-            scores[j] = INFINITY;
-        }
-        c->ops->select(scores, n, budget, keep);
-        c->ops->gather(&kv, keep, budget);
-    }
-}
-
-static enum sl_status evict_layer(struct sl_compressor *c, struct sl_session *session, int layer,
-                                  struct sl_error *err) {
-    const struct sl_layer *l = &session->layers[layer];
-    uint32_t budget = (uint32_t)c->plan.budget_slots;
+static enum sl_status check_unpacked(const struct sl_session *session, int layer, struct sl_error *err) {
     for (int h = 0; h < session->geometry.n_kv_heads; h++) {
-        if (l->heads[h].n_slots > c->scratch_slots) {
+        if (session->layers[layer].heads[h].n_packed > 0) {
             return sl_fail(err, SL_ERR_PRECONDITION,
-                           "compressor: layer %d head %d holds %" PRIu32 " slots, the plan foresees at most %zu", layer,
-                           h, l->heads[h].n_slots, c->scratch_slots);
-        }
-    }
-    struct layer_task task = {c, l};
-    sl_team_run(c->team, session->geometry.n_kv_heads, 1, evict_heads, &task);
-    for (int h = 0; h < session->geometry.n_kv_heads; h++) {
-        uint32_t n = l->heads[h].n_slots;
-        if (n > budget) {
-            sl_session_set_slots(session, layer, h, budget);
-            c->stats.slots_evicted += n - budget;
+                           "compressor: layer %d is quantized already; nothing can "
+                           "be evicted from it, so this session "
+                           "cannot read more under an evicting recipe",
+                           layer);
         }
     }
     return SL_OK;
 }
 
-// --- pack --------------------------------------------------------------------------------------------------------
-
-static void pack_heads(void *arg, int64_t begin, int64_t end, int member) {
-    (void)member;
-    const struct layer_task *task = arg;
-    const struct sl_layer *l = task->layer;
-    for (int64_t h = begin; h < end; h++) {
-        void *page = task->compressor->new_pages[h];
-        if (page != NULL) {
-            task->compressor->ops->quantize(&l->work, l->heads[h].pages[l->heads[h].n_packed], &l->packed, page);
-        }
+// Accumulate and evict behind one chunk.
+static enum sl_status evict_behind_chunk(struct sl_compressor *c, struct sl_session *session, int layer,
+                                         const struct sl_attend *attend, bool last, struct sl_error *err) {
+    const struct sl_recipe *recipe = &c->plan.recipe;
+    int64_t begin = session->n_tokens, end = begin + attend->m, body = sl_plan_body_tokens(&c->plan);
+    bool in_tail = begin >= body && body < c->plan.n_prompt;
+    if (begin < body && end > body && body < c->plan.n_prompt) {
+        return sl_fail(err, SL_ERR_PRECONDITION,
+                       "compressor: a chunk of tokens %" PRId64 " to %" PRId64
+                       " runs into the prompt's tail, which begins at token %" PRId64,
+                       begin, end - 1, body);
     }
-}
-
-static bool has_page_to_pack(const struct sl_head *head) {
-    return ((int64_t)head->n_packed + 1) * SL_PAGE_SLOTS <= head->n_slots;
-}
-
-// A packed page for every head that has a page to pack, or none at all.
-static enum sl_status take_new_pages(struct sl_compressor *c, struct sl_session *session, int layer, int *n_pages_out,
-                                     struct sl_error *err) {
-    const struct sl_layer *l = &session->layers[layer];
-    int n_heads = session->geometry.n_kv_heads, n_pages = 0;
-    memset(c->new_pages, 0, (size_t)n_heads * sizeof *c->new_pages);
-    for (int h = 0; h < n_heads; h++) {
-        if (!has_page_to_pack(&l->heads[h])) {
-            continue;
-        }
-        c->new_pages[h] = sl_arena_alloc(session->arena, l->packed.bytes);
-        if (c->new_pages[h] == NULL) {
-            while (h-- > 0) {
-                sl_arena_free(session->arena, c->new_pages[h]);
-            }
-            return sl_fail(err, SL_ERR_EXHAUSTED, "compressor: no arena memory for quantized pages of layer %d", layer);
-        }
-        n_pages++;
+    enum sl_status status = check_unpacked(session, layer, err);
+    if (status != SL_OK) {
+        return status;
     }
-    *n_pages_out = n_pages;
-    return SL_OK;
-}
-
-// Round by round, one page of every head: never more than one packed page per head beside the page that it replaces.
-// If memory ends between rounds, the layer is valid as it is and packing can go on later.
-static enum sl_status pack_layer(struct sl_compressor *c, struct sl_session *session, int layer, struct sl_error *err) {
-    const struct sl_layer *l = &session->layers[layer];
-    if (!sl_kv_format_is_quantized(l->packed.format)) {
+    bool at_end = sl_budgets_at_end(c);
+    // Behind the body's last eviction nobody reads the state any more, unless
+    // steps or sl_compressor_end() do.
+    if (c->score->accumulate != NULL && (!in_tail || at_end || (recipe->when & SL_WHEN_STEP))) {
+        c->score->accumulate(c->ops, c->team, attend);
+    }
+    bool final = !in_tail && (end == body || last); // of the body
+    if (in_tail || at_end || !((recipe->when & SL_WHEN_CHUNK) || (final && (recipe->when & SL_WHEN_END)))) {
         return SL_OK;
     }
-    for (;;) {
-        int n_pages = 0;
-        enum sl_status status = take_new_pages(c, session, layer, &n_pages, err);
-        if (status != SL_OK || n_pages == 0) {
-            return status;
-        }
-        struct layer_task task = {c, l};
-        sl_team_run(c->team, session->geometry.n_kv_heads, 1, pack_heads, &task);
-        for (int h = 0; h < session->geometry.n_kv_heads; h++) {
-            if (c->new_pages[h] != NULL) {
-                sl_session_pack_page(session, layer, h, c->new_pages[h]);
-            }
-        }
-        c->stats.pages_quantized += n_pages;
-    }
+    struct sl_eviction eviction = {
+        .session = session,
+        .layer = layer,
+        .attend = attend,
+        .n_tokens = end,
+        .budget = c->plan.layer_budget[layer],
+        .stabilizers = final ? 0 : recipe->stabilizers,
+    };
+    return sl_evict_layer(c, &eviction, err);
 }
 
-// --- the layer ---------------------------------------------------------------------------------------------------
-
-static enum sl_status compress_layer(struct sl_compressor *c, struct sl_session *session, int layer,
-                                     const struct sl_attend *attend, bool last, struct sl_error *err) {
-    if (sl_recipe_evicts(&c->plan.recipe)) {
-        for (int h = 0; h < session->geometry.n_kv_heads; h++) {
-            if (session->layers[layer].heads[h].n_packed > 0) {
-                return sl_fail(err, SL_ERR_PRECONDITION,
-                               "compressor: layer %d is quantized already; nothing can be evicted from it, so this "
-                               "session cannot read more under an evicting recipe",
-                               layer);
-            }
-        }
-        if (c->score->accumulate != NULL) {
-            c->score->accumulate(c->ops, c->team, attend);
-        }
-        if (last || (c->plan.recipe.when & SL_WHEN_CHUNK)) {
-            enum sl_status status = evict_layer(c, session, layer, err);
-            if (status != SL_OK) {
-                return status;
-            }
-        }
-    }
-    return last ? pack_layer(c, session, layer, err) : SL_OK;
-}
-
-enum sl_status sl_compressor_layer(struct sl_compressor *compressor, struct sl_session *session, int layer,
+enum sl_status sl_compressor_layer(struct sl_compressor *c, struct sl_session *session, int layer,
                                    const struct sl_attend *attend, bool last, bool *final_out, struct sl_error *err) {
-    *final_out = last;
-    assert(layer >= 0 && layer < compressor->plan.geometry.n_layers);
-    assert(session->geometry.n_kv_heads == compressor->plan.geometry.n_kv_heads);
-    assert(!compressor->score->wants_lse || attend->lse != NULL);
+    assert(layer >= 0 && layer < c->plan.geometry.n_layers);
+    assert(session->geometry.n_kv_heads == c->plan.geometry.n_kv_heads);
+    assert(!sl_compressor_wants(c, false).lse || attend->lse != NULL);
+    assert(!sl_compressor_wants(c, false).importance || attend->importance != NULL);
     int64_t begin_ns = sl_now_ns();
-    enum sl_status status = compress_layer(compressor, session, layer, attend, last, err);
-    compressor->stats.ns += sl_now_ns() - begin_ns;
+    bool evicts = sl_layer_evicts(c, layer);
+    *final_out = last && !(evicts && sl_budgets_at_end(c));
+    enum sl_status status = evicts ? evict_behind_chunk(c, session, layer, attend, last, err) : SL_OK;
+    if (status == SL_OK && *final_out) {
+        status = sl_pack_layer(c, session, layer, err);
+    }
+    c->stats.ns += sl_now_ns() - begin_ns;
     return status;
 }
 
-enum sl_status sl_compressor_finish_layer(struct sl_compressor *compressor, struct sl_session *session, int layer,
+enum sl_status sl_compressor_finish_layer(struct sl_compressor *c, struct sl_session *session, int layer,
                                           struct sl_error *err) {
-    assert(layer >= 0 && layer < compressor->plan.geometry.n_layers);
-    assert(session->geometry.n_kv_heads == compressor->plan.geometry.n_kv_heads);
+    assert(layer >= 0 && layer < c->plan.geometry.n_layers);
+    assert(session->geometry.n_kv_heads == c->plan.geometry.n_kv_heads);
     int64_t begin_ns = sl_now_ns();
-    enum sl_status status = pack_layer(compressor, session, layer, err);
-    compressor->stats.ns += sl_now_ns() - begin_ns;
+    enum sl_status status = sl_pack_layer(c, session, layer, err);
+    c->stats.ns += sl_now_ns() - begin_ns;
+    return status;
+}
+
+// --- the end of the prompt (layers=d2o)
+// ------------------------------------------------------------------------------
+
+// Budgets of the layers that evict, by the variance of what attention they have
+// accumulated; the others keep 0 here.
+static enum sl_status divide_budgets(struct sl_compressor *c, const struct sl_session *session, int64_t *budgets,
+                                     struct sl_error *err) {
+    int n_layers = session->geometry.n_layers, n_heads = session->geometry.n_kv_heads, n = 0;
+    double *variances = calloc((size_t)n_layers * (size_t)n_heads, sizeof *variances);
+    double *weights = calloc((size_t)n_layers, sizeof *weights);
+    int64_t *shares = calloc((size_t)n_layers, sizeof *shares);
+    enum sl_status status = SL_OK;
+    if (variances == NULL || weights == NULL || shares == NULL) {
+        status = sl_fail(err, SL_ERR_EXHAUSTED, "compressor: no memory for the budgets of %d layers", n_layers);
+        goto done;
+    }
+    for (int l = 0; l < n_layers; l++) {
+        for (int h = 0; sl_layer_evicts(c, l) && h < n_heads; h++) {
+            struct sl_kv kv = sl_head_kv(session, l, h);
+            if (kv.n_slots > c->scratch.stride) {
+                status = sl_fail(err, SL_ERR_PRECONDITION,
+                                 "compressor: layer %d head %d holds %" PRIu32 " slots, the plan foresees at most %zu",
+                                 l, h, kv.n_slots, c->scratch.stride);
+                goto done;
+            }
+            c->ops->read_state(&kv, 0, c->scratch.scores);
+            variances[n * n_heads + h] = sl_budget_variance(c->scratch.scores, kv.n_slots);
+        }
+        n += sl_layer_evicts(c, l);
+    }
+    if (n == 0) {
+        goto done;
+    }
+    sl_budget_d2o_weights(c->plan.recipe.layers, variances, n, n_heads, weights);
+    int first = 0;
+    while (!sl_layer_evicts(c, first)) {
+        first++;
+    }
+    // layer_budget is the most that a layer can get, the same for all that evict.
+    sl_budget_divide(c->plan.total_budget, weights, n, c->plan.least_slots, c->plan.layer_budget[first], shares);
+    for (int l = 0, i = 0; l < n_layers; l++) {
+        budgets[l] = sl_layer_evicts(c, l) ? shares[i++] : 0;
+    }
+
+done:
+    free(variances);
+    free(weights);
+    free(shares);
+    return status;
+}
+
+static enum sl_status end_prompt(struct sl_compressor *c, struct sl_session *session, struct sl_error *err) {
+    int64_t budgets[SL_MAX_LAYERS];
+    enum sl_status status = divide_budgets(c, session, budgets, err);
+    for (int l = 0; status == SL_OK && l < session->geometry.n_layers; l++) {
+        if (!sl_layer_evicts(c, l)) {
+            continue; // final since sl_compressor_layer()
+        }
+        struct sl_eviction eviction = {
+            .session = session,
+            .layer = l,
+            .n_tokens = session->n_tokens,
+            .budget = budgets[l],
+            .tail = c->plan.tail_slots,
+        };
+        status = sl_evict_layer(c, &eviction, err);
+        if (status == SL_OK) {
+            status = sl_pack_layer(c, session, l, err);
+        }
+    }
+    return status;
+}
+
+enum sl_status sl_compressor_end(struct sl_compressor *c, struct sl_session *session, struct sl_error *err) {
+    if (!sl_budgets_at_end(c)) {
+        return SL_OK;
+    }
+    int64_t begin_ns = sl_now_ns();
+    enum sl_status status = end_prompt(c, session, err);
+    c->stats.ns += sl_now_ns() - begin_ns;
     return status;
 }

@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define DRIVE_STEPS 512 // tokens that can follow the prompt
+
 // The finalizer of splitmix64, its upper 8 bits as a signed number.
 float drive_value(uint64_t seed, enum drive_stream stream, uint64_t index) {
     uint64_t z = (seed * 4 + (uint64_t)stream) * 0x9e3779b97f4a7c15u + index;
@@ -24,8 +26,9 @@ float drive_value(uint64_t seed, enum drive_stream stream, uint64_t index) {
 float drive_element(const struct drive *drive, enum drive_stream stream, int layer, int64_t token, int head, int c) {
     const struct sl_kv_geometry *g = &drive->plan.geometry;
     uint64_t n_heads = (uint64_t)g->n_kv_heads * (stream == DRIVE_Q ? (uint64_t)drive->group : 1);
+    int width = stream == DRIVE_IMPORTANCE ? 1 : g->head_dim;
     uint64_t row = ((uint64_t)layer * (uint64_t)drive->plan.n_prompt + (uint64_t)token) * n_heads + (uint64_t)head;
-    return drive_value(drive->seed, stream, row * (uint64_t)g->head_dim + (uint64_t)c);
+    return drive_value(drive->seed, stream, row * (uint64_t)width + (uint64_t)c);
 }
 
 void drive_start(struct drive *drive, const char *text, const struct sl_kv_geometry *geometry, int group,
@@ -37,6 +40,7 @@ void drive_start(struct drive *drive, const char *text, const struct sl_kv_geome
     drive->seed = seed;
     drive->scale = scale;
     if (sl_recipe_parse(text, &recipe, &err) != SL_OK ||
+        sl_recipe_resolve(&recipe, NULL, geometry->n_layers, &err) != SL_OK ||
         sl_plan_make(&recipe, geometry, n_prompt, &drive->plan, &err) != SL_OK) {
         fail_msg("%s: %s", text, err.text);
     }
@@ -48,7 +52,7 @@ void drive_start(struct drive *drive, const char *text, const struct sl_kv_geome
     if (n_threads > 1) {
         assert_int_equal(sl_team_create(n_threads, &drive->team, &err), SL_OK);
     }
-    assert_int_equal(sl_plan_create_session(&drive->plan, 0, drive->arena, &drive->session, &err), SL_OK);
+    assert_int_equal(sl_plan_create_session(&drive->plan, DRIVE_STEPS, drive->arena, &drive->session, &err), SL_OK);
     assert_int_equal(sl_compressor_create(&drive->plan, drive->ops, drive->team, &drive->compressor, &err), SL_OK);
     assert_true(geometry->head_dim / 2 <= 64);
     for (int i = 0; i < geometry->head_dim / 2; i++) {
@@ -87,11 +91,16 @@ enum sl_status drive_layer(struct drive *drive, int layer, int m, bool last, str
     float *q = rows(drive, DRIVE_Q, layer, m, n_heads), *k = rows(drive, DRIVE_K, layer, m, n_kv);
     float *v = rows(drive, DRIVE_V, layer, m, n_kv), *out = floats((int64_t)m * n_heads * d);
     float *lse = floats((int64_t)m * n_heads);
+    struct sl_compressor_wants wants = sl_compressor_wants(drive->compressor, drive->stepping);
     struct sl_kv *kv = calloc((size_t)n_kv, sizeof *kv);
     int64_t *positions = calloc((size_t)m, sizeof *positions);
+    float *importance = floats((int64_t)n_kv * m);
     assert_true(kv != NULL && positions != NULL);
     for (int r = 0; r < m; r++) {
         positions[r] = drive->n_read + r;
+        for (int h = 0; h < n_kv; h++) {
+            importance[h * m + r] = drive_element(drive, DRIVE_IMPORTANCE, layer, drive->n_read + r, h, 0);
+        }
     }
     assert_int_equal(sl_session_reserve(drive->session, layer, m), SL_OK);
     for (int h = 0; h < n_kv; h++) {
@@ -111,18 +120,22 @@ enum sl_status drive_layer(struct drive *drive, int layer, int m, bool last, str
         .kv = kv,
         .rope = drive->session->positions == SL_POSITION_SLOT ? &drive->rope : NULL,
         .out = out,
-        .lse = sl_compressor_wants(drive->compressor, false).lse ? lse : NULL,
+        .lse = wants.lse ? lse : NULL,
+        .importance = wants.importance ? importance : NULL,
     };
     if (attend.lse != NULL) { // attention itself matters only to those who look at it
         drive->ops->attend(drive->team, &attend);
     }
     bool final = false;
-    enum sl_status status = sl_compressor_layer(drive->compressor, drive->session, layer, &attend, last, &final, err);
-    free(q), free(k), free(v), free(out), free(lse), free(kv), free(positions);
+    enum sl_status status =
+        drive->stepping ? sl_compressor_step(drive->compressor, drive->session, layer, &attend, err)
+                        : sl_compressor_layer(drive->compressor, drive->session, layer, &attend, last, &final, err);
+    drive->n_final += final;
+    free(q), free(k), free(v), free(out), free(lse), free(kv), free(positions), free(importance);
     return status;
 }
 
-void drive_chunk(struct drive *drive, int m, bool last) {
+static void read_tokens(struct drive *drive, int m, bool last) {
     struct sl_error err;
     for (int l = 0; l < drive->plan.geometry.n_layers; l++) {
         if (drive_layer(drive, l, m, last, &err) != SL_OK) {
@@ -131,6 +144,36 @@ void drive_chunk(struct drive *drive, int m, bool last) {
     }
     drive->n_read += m;
     drive->session->n_tokens = drive->n_read;
+}
+
+void drive_chunk(struct drive *drive, int m, bool last) {
+    struct sl_error err;
+    read_tokens(drive, m, last);
+    if (last && sl_compressor_end(drive->compressor, drive->session, &err) != SL_OK) {
+        fail_msg("end: %s", err.text);
+    }
+}
+
+bool drive_next_chunk(struct drive *drive) {
+    int64_t n_prompt = drive->plan.n_prompt, chunk = drive->plan.recipe.chunk_tokens, begin = drive->n_read;
+    int64_t end = (begin / chunk + 1) * chunk, body = sl_plan_body_tokens(&drive->plan);
+    if (begin >= n_prompt) {
+        return false;
+    }
+    end = begin < body && end > body ? body : end;
+    end = end < n_prompt ? end : n_prompt;
+    drive_chunk(drive, (int)(end - begin), end == n_prompt);
+    return true;
+}
+
+void drive_step(struct drive *drive, int m) {
+    struct sl_error err;
+    if (!drive->stepping &&
+        sl_compressor_begin_steps(drive->compressor, drive->session, drive->n_read, &err) != SL_OK) {
+        fail_msg("begin_steps: %s", err.text);
+    }
+    drive->stepping = true;
+    read_tokens(drive, m, false);
 }
 
 void drive_stop(struct drive *drive) {

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: what the files of the compressor share and nobody else needs.
+ *
+ *     compressor.c   life cycle, the layer's flow during prefill, the end of the prompt
+ *     evict.c        one eviction of one layer: scores, protection, budgets of heads, selection, compaction
+ *     merge.c        what is evicted goes into what stays (evicted=merge)
+ *     pack.c         final pages are quantized
+ *     steps.c        decode
+ */
+#ifndef SL_COMPRESS_COMPRESSOR_INTERNAL_H
+#define SL_COMPRESS_COMPRESSOR_INTERNAL_H
+
+#include "compress/compress.h"
+#include "compress/retrieve.h"
+#include "compress/score.h"
+
+// Arrays [n_kv_heads][stride], so that heads can be worked on in parallel and compared with each other. What a recipe
+// does not need is NULL.
+struct sl_scratch {
+    size_t stride;       // slots per head; 0 when nothing is ever evicted
+    float *scores;       // the larger, the longer the slot stays
+    float *base;         // value=...: the scores behind the changes, which decide between equal ones
+    float *deviations;   // scope=std
+    float *weights;      // value=...-heads: the attention of one query head
+    float *work;         // of one head; together also of sl_budget_adaptive()
+    float *cosine;       // evicted=merge, with `evicted` and `nearest`
+    int64_t *positions;  // scores that look at them
+    uint32_t *keep;      // slots that stay, ascending
+    uint32_t *evicted;   // the others, ascending
+    uint32_t *nearest;   // of each of those, the slot among `keep` that is most like it
+    uint32_t *kept;      // [n_kv_heads] how many slots stay
+    uint32_t *merged;    // [n_kv_heads] evicted=merge: how many of `evicted` are merged
+    const float **heads; // [n_kv_heads] of sl_budget_adaptive()
+    uint32_t *n_slots;   // [n_kv_heads]
+    float *sums;         // [n_heads][stride] of ops->window_sums; taken when the number of query heads is known
+    int n_heads;         // of `sums`
+    size_t sums_stride;  // of `sums`
+};
+
+struct sl_compressor {
+    struct sl_plan plan;
+    const struct sl_score_method *score;
+    const struct sl_ops *ops;
+    struct sl_team *team;
+    struct sl_compress_stats stats;
+    struct sl_scratch scratch;
+    void **new_pages;               // [n_kv_heads]: packed pages of one round, NULL where a head has none to pack
+    int64_t *step_budget;           // [n_layers][n_kv_heads] while stepping, of layers that evict; else NULL
+    struct sl_retriever *retriever; // while stepping, of recipes that offload
+};
+
+// One eviction of one layer.
+struct sl_eviction {
+    struct sl_session *session;
+    int layer;
+    const struct sl_attend *attend; // the rows at hand; NULL at the end of the prompt (layers=d2o)
+    int64_t n_tokens;               // read so far
+    int64_t budget;                 // slots per head that stay, beside the tail
+    const int64_t *head_budgets;    // [n_kv_heads] instead of `budget`, or NULL
+    int64_t stabilizers;            // newest slots that stay this time
+    int64_t tail;                   // newest slots that stay, on top of the budget
+};
+
+// --- evict.c
+enum sl_status sl_scratch_create(struct sl_compressor *c, size_t n_slots, struct sl_error *err);
+void sl_scratch_destroy(struct sl_scratch *scratch);
+// SL_ERR_PRECONDITION: pages are packed already, or heads are longer than the scratch. SL_ERR_EXHAUSTED: `sums`.
+enum sl_status sl_evict_layer(struct sl_compressor *c, const struct sl_eviction *eviction, struct sl_error *err);
+
+// --- merge.c: behind the selection, before the compaction
+void sl_merge_evicted(struct sl_compressor *c, const struct sl_eviction *eviction);
+
+// --- pack.c
+enum sl_status sl_pack_layer(struct sl_compressor *c, struct sl_session *session, int layer, struct sl_error *err);
+
+// --- compressor.c
+static inline struct sl_kv sl_head_kv(const struct sl_session *session, int layer, int head) {
+    const struct sl_layer *l = &session->layers[layer];
+    const struct sl_head *h = &l->heads[head];
+    return (struct sl_kv){h->pages, h->n_packed, h->n_slots, &l->work, &l->packed};
+}
+static inline bool sl_layer_evicts(const struct sl_compressor *c, int layer) {
+    const struct sl_recipe *recipe = &c->plan.recipe;
+    return sl_recipe_evicts(recipe) && !sl_layers_has(&recipe->exempt, layer) &&
+           !(recipe->exempt_last && layer == c->plan.geometry.n_layers - 1);
+}
+// Budgets follow from the attention of all layers: nothing is evicted before sl_compressor_end().
+static inline bool sl_budgets_at_end(const struct sl_compressor *c) {
+    enum sl_split_layers layers = c->plan.recipe.layers;
+    return sl_recipe_evicts(&c->plan.recipe) &&
+           (layers == SL_LAYERS_D2O || layers == SL_LAYERS_D2O_RAW || layers == SL_LAYERS_D2O_MINMAX);
+}
+static inline bool sl_plan_offloads(const struct sl_plan *plan) {
+    for (int l = 0; l < plan->geometry.n_layers; l++) {
+        if (sl_layers_has(&plan->recipe.offload, l)) {
+            return true;
+        }
+    }
+    return false;
+}
+static inline bool sl_value_per_query_head(const struct sl_recipe *recipe) {
+    return recipe->value == SL_VALUE_CAOTE_HEADS || recipe->value == SL_VALUE_FASTCAOTE_HEADS;
+}
+
+#endif
