@@ -446,20 +446,24 @@ static void rotate(struct sl_team *team, const struct sl_rope *rope, float *x, i
 
 struct silu_args {
     float *gate;
-    const float *up;
+    const float *up; // NULL in silu
     int64_t count;
 };
 
 #define SILU_TASK 4096 // elements, a multiple of 8
 
-// gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i]
-static inline __m256 silu_mul_8(__m256 gate, __m256 up) {
-    __m256 one = _mm256_set1_ps(1.0f);
-    __m256 denominator = _mm256_add_ps(one, sl_avx2_exp(_mm256_sub_ps(_mm256_setzero_ps(), gate)));
-    return _mm256_mul_ps(_mm256_div_ps(gate, denominator), up);
+// x / (1 + exp(-x))
+static inline __m256 silu_8(__m256 x) {
+    __m256 denominator = _mm256_add_ps(_mm256_set1_ps(1.0f), sl_avx2_exp(_mm256_sub_ps(_mm256_setzero_ps(), x)));
+    return _mm256_div_ps(x, denominator);
 }
 
-static void silu_range(void *arg, int64_t begin, int64_t end, int member) {
+// gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i]
+static inline __m256 silu_mul_8(__m256 gate, __m256 up) {
+    return _mm256_mul_ps(silu_8(gate), up);
+}
+
+static void silu_mul_range(void *arg, int64_t begin, int64_t end, int member) {
     const struct silu_args *a = arg;
     int64_t i = begin * SILU_TASK, last = min_i64(end * SILU_TASK, a->count);
     (void)member;
@@ -477,6 +481,26 @@ static void silu_range(void *arg, int64_t begin, int64_t end, int member) {
 
 static void silu_mul(struct sl_team *team, float *gate, const float *up, int64_t count) {
     struct silu_args args = {gate, up, count};
+    sl_team_run(count < 4 * SILU_TASK ? NULL : team, div_up(count, SILU_TASK), 4, silu_mul_range, &args);
+}
+
+static void silu_range(void *arg, int64_t begin, int64_t end, int member) {
+    const struct silu_args *a = arg;
+    int64_t i = begin * SILU_TASK, last = min_i64(end * SILU_TASK, a->count);
+    (void)member;
+    for (; i + 8 <= last; i += 8) {
+        _mm256_storeu_ps(a->gate + i, silu_8(_mm256_loadu_ps(a->gate + i)));
+    }
+    if (i < last) { // as above
+        float rest[8] = {0};
+        memcpy(rest, a->gate + i, (size_t)(last - i) * sizeof(float));
+        _mm256_storeu_ps(rest, silu_8(_mm256_loadu_ps(rest)));
+        memcpy(a->gate + i, rest, (size_t)(last - i) * sizeof(float));
+    }
+}
+
+static void silu(struct sl_team *team, float *x, int64_t count) {
+    struct silu_args args = {x, NULL, count};
     sl_team_run(count < 4 * SILU_TASK ? NULL : team, div_up(count, SILU_TASK), 4, silu_range, &args);
 }
 
@@ -488,4 +512,5 @@ void sl_avx2_dense_fill(struct sl_ops *ops) {
     ops->rmsnorm = rmsnorm;
     ops->rotate = rotate;
     ops->silu_mul = silu_mul;
+    ops->silu = silu;
 }

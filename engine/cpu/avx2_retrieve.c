@@ -168,12 +168,19 @@ static inline __attribute__((always_inline)) void absmax_rows(const char *k, siz
     }
 }
 
+// Of a tile, where channels are rows: whole strips by registers, what is left of the range one by one.
 static void absmax_tile(const float *tile, size_t d, struct range r, float *absmax) {
+    const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
     for (size_t i = 0; i < d; i++) {
-        for (size_t j = r.first; j < r.last; j++) {
-            float x = fabsf(tile[(j / SL_STRIP * d + i) * SL_STRIP + j % SL_STRIP]);
-            absmax[i] = x > absmax[i] ? x : absmax[i];
+        __m256 most = _mm256_set1_ps(absmax[i]);
+        for (size_t j = r.first; j < r.last;) {
+            const float *at = tile + (j / SL_STRIP * d + i) * SL_STRIP + j % SL_STRIP;
+            bool whole = j % 8 == 0 && j + 8 <= r.last;
+            __m256 x = whole ? _mm256_load_ps(at) : _mm256_set1_ps(*at);
+            most = _mm256_max_ps(_mm256_and_ps(x, magnitude), most);
+            j += whole ? 8 : 1;
         }
+        absmax[i] = sl_avx2_max(most);
     }
 }
 

@@ -294,6 +294,36 @@ static void test_silu_mul_matches_f64(void **state) {
     }
 }
 
+static void test_silu_matches_f64(void **state) {
+    enum { COUNT = 20011 };
+    (void)state;
+    struct sl_team *team;
+    assert_int_equal(sl_team_create(2, &team, NULL), SL_OK);
+    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+        float *x = random_floats(COUNT, 7);
+        struct guarded y = guarded_create(COUNT);
+        const float extremes[] = {0.0f, -0.0f, 30.0f, -30.0f, 88.0f, -86.0f, 500.0f, -500.0f, 1e30f, -1e30f};
+        memcpy(x, extremes, sizeof extremes);
+        for (int64_t i = COUNT / 2; i < COUNT; i++) {
+            x[i] *= 20.0f;
+        }
+        memcpy(y.data, x, COUNT * sizeof(float));
+        tier(*name)->silu(team, y.data, COUNT);
+        for (int64_t i = 0; i < COUNT; i++) {
+            double expected = x[i] / (1.0 + exp(-(double)x[i]));
+            if (!(fabs(y.data[i] - expected) <= 1e-6 * fabs(expected) + 1e-30)) {
+                fail_msg("%s silu(%g) = %g, expected %g", *name, x[i], y.data[i], expected);
+            }
+        }
+        float moved[3] = {x[5000], x[5001], x[5002]}; // an element's bits do not depend on its place
+        tier(*name)->silu(NULL, moved, 3);
+        assert_memory_equal(moved, y.data + 5000, sizeof moved);
+        guarded_destroy(&y);
+        free(x);
+    }
+    sl_team_destroy(&team);
+}
+
 static void test_select_refuses_unknown_tiers(void **state) {
     const struct sl_ops *ops = NULL;
     struct sl_error err;
@@ -345,6 +375,10 @@ static void print_times(void) {
             tier(*name)->unpack(&w);
             free(owner);
         }
+        int64_t begin = sl_now_ns();
+        tier(*name)->silu(team, x, 512 * k);
+        printf("silu   %-9s f32  %ld elements: %.3f ns each\n", *name, (long)(512 * k),
+               (double)(sl_now_ns() - begin) / (double)(512 * k));
     }
     free(x);
     free(y);
@@ -362,6 +396,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_rmsnorm_matches_reference),
         cmocka_unit_test(test_rotate_matches_f64),
         cmocka_unit_test(test_silu_mul_matches_f64),
+        cmocka_unit_test(test_silu_matches_f64),
         cmocka_unit_test(test_select_refuses_unknown_tiers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
