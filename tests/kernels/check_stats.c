@@ -31,6 +31,10 @@ static void assert_states(const struct setup *s, const struct sl_fold *what, flo
                 }
             }
         }
+        for (uint32_t p = 0; p < s->args.kv[h].n_packed; p++) { // a plane that a page lacks would lie behind it
+            static const char zeros[GUARD_BYTES];
+            assert_memory_equal((const char *)s->cache.pages[h][p] + s->cache.packed.bytes, zeros, GUARD_BYTES);
+        }
     }
 }
 

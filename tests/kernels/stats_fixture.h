@@ -5,7 +5,8 @@
 
 #include "tests/kernels/kv_fixture.h"
 
-#define MAX_SLOTS 1024
+#define MAX_SLOTS   1024
+#define GUARD_BYTES (SL_MAX_STATES * SL_PAGE_SLOTS * sizeof(float)) // behind a packed page: 0, and nobody's to write
 
 // --- a random geometry -----------------------------------------------------------------------------------------------
 
@@ -49,7 +50,8 @@ static inline void setup_open(struct setup *s, const struct sl_ops *ops, const s
     assert_int_equal(sl_page_layout_init(&c->packed, a->packed, a->d, a->n_packed_states, true), SL_OK);
     for (int h = 0; h < a->n_kv_heads; h++) {
         for (uint32_t p = 0; p < a->n_packed[h]; p++) {
-            void *page = take(c->packed.bytes);
+            char *page = take(c->packed.bytes + GUARD_BYTES);
+            memset(page + c->packed.bytes, 0, GUARD_BYTES);
             ops->quantize(&c->work, c->pages[h][p], &c->packed, page);
             free(c->pages[h][p]);
             c->pages[h][p] = page;
