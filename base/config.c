@@ -130,9 +130,19 @@ static const char *expected(enum sl_option_type type) {
     case SL_OPTION_DURATION:
         return "a duration such as 500ms, 2s or 5m";
     case SL_OPTION_STRING:
+    case SL_OPTION_LIST:
         break;
     }
     return "text";
+}
+
+static enum sl_status add_item(struct sl_option_list *list, const char *source, const char *text,
+                               struct sl_error *err) {
+    if (list->n == SL_MAX_OPTION_LIST) {
+        return sl_fail(err, SL_ERR_INVALID, "%s: given more than %d times", source, SL_MAX_OPTION_LIST);
+    }
+    list->items[list->n++] = text;
+    return SL_OK;
 }
 
 static enum sl_status out_of_bounds(const struct sl_option *option, const char *source, const char *text,
@@ -153,6 +163,8 @@ static enum sl_status set_option(const struct sl_option *option, const char *sou
     case SL_OPTION_STRING:
         *(const char **)field = text;
         return SL_OK;
+    case SL_OPTION_LIST:
+        return add_item(field, source, text, err);
     case SL_OPTION_FLAG:
         status = parse_flag(text, &flag);
         break;
@@ -199,6 +211,10 @@ static void environment_name(const char *option, char *name, size_t name_bytes) 
 static enum sl_status set_defaults(const struct sl_program *program, void *config, struct sl_error *err) {
     for (size_t i = 0; i < program->n_options; i++) {
         const struct sl_option *option = &program->options[i];
+        if (option->type == SL_OPTION_LIST) { // an item of the environment could not be taken back
+            *(struct sl_option_list *)((char *)config + option->offset) = (struct sl_option_list){0};
+            continue;
+        }
         char name[MAX_NAME_BYTES];
         environment_name(option->name, name, sizeof name);
         const char *text = getenv(name);

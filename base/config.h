@@ -22,6 +22,13 @@ enum sl_option_type {
     SL_OPTION_FLOAT,    // double
     SL_OPTION_SIZE,     // int64_t, bytes
     SL_OPTION_DURATION, // int64_t, milliseconds
+    SL_OPTION_LIST,     // struct sl_option_list: may be given several times; not read from the environment
+};
+
+#define SL_MAX_OPTION_LIST 32
+struct sl_option_list {
+    const char *items[SL_MAX_OPTION_LIST];
+    int n;
 };
 
 struct sl_option {

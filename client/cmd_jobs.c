@@ -54,7 +54,8 @@ int sl_command_submit(int argc, char **argv) {
     if (sl_request_init(&request, &config.request, &err) != SL_OK) {
         return sl_tool_complain("submit", &err);
     }
-    code = submit(&config, &request);
+    code = sl_request_check_one_turn(&request, &err) == SL_OK ? submit(&config, &request)
+                                                              : sl_tool_complain("submit", &err);
     sl_request_cleanup(&request);
     return code;
 }

@@ -43,7 +43,8 @@ static const struct sl_program program = {
     .usage = "[options] --prompt-file FILE --question TEXT",
     .summary = "Read a document, compress its KV cache on the way, and answer a question about it.\n"
                "The job goes to the coordinator. Where none answers and --model is given, a cluster is started on\n"
-               "this machine for the duration.",
+               "this machine for the duration. With --local and several questions, the document is read once: every\n"
+               "question is a turn on the same compressed session.",
     .epilog = "The answer goes to standard output as it is written, progress and statistics to standard error.\n"
               "Ctrl-C cancels the job.\n" SL_EXIT_CODES_HELP,
     .options = options,
@@ -155,6 +156,10 @@ int sl_command_run(int argc, char **argv) {
     }
     struct sl_request request;
     if (sl_request_init(&request, &config.request, &err) != SL_OK) { // may wait for standard input: before the signals
+        return sl_tool_complain("run", &err);
+    }
+    if (!config.local && sl_request_check_one_turn(&request, &err) != SL_OK) {
+        sl_request_cleanup(&request);
         return sl_tool_complain("run", &err);
     }
     struct sl_signals signals;

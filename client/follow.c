@@ -67,7 +67,7 @@ static int exit_code_of(const Sluice__V1__Finished *finished) {
 
 static void show_end(struct sl_follow *follow, const Sluice__V1__Finished *finished) {
     hide_progress(follow);
-    follow->finished = true;
+    follow->finished = true; // of a local run with turns: of one of them; the next begins anew
     follow->exit_code = exit_code_of(finished);
     if (follow->json) {
         return;
@@ -83,6 +83,7 @@ static void show_end(struct sl_follow *follow, const Sluice__V1__Finished *finis
     if (finished->statistics && !follow->quiet) {
         sl_statistics_print(finished->statistics, follow->err);
     }
+    follow->answer_shown = false;
 }
 
 static void on_event(void *arg, const Sluice__V1__Event *event) {
@@ -140,10 +141,51 @@ int sl_follow_end(struct sl_follow *follow, enum sl_status status, const struct 
     return follow->exit_code;
 }
 
+// Slots of the layers as runs of equal ones: "0-3: 512; 4: 410 (380-512)".
+static void print_layers(const Sluice__V1__Statistics *s, FILE *file) {
+    size_t n = s->n_slots_min;
+    if (n == 0 || s->n_slots_max != n || s->n_slots_mean != n) {
+        return;
+    }
+    fprintf(file, "layers     ");
+    for (size_t begin = 0, end; begin < n; begin = end) {
+        for (end = begin + 1; end < n && s->slots_min[end] == s->slots_min[begin] &&
+                              s->slots_max[end] == s->slots_max[begin] && s->slots_mean[end] == s->slots_mean[begin];
+             end++) {
+        }
+        fprintf(file, "%s %zu", begin > 0 ? ";" : "", begin);
+        if (end > begin + 1) {
+            fprintf(file, "-%zu", end - 1);
+        }
+        fprintf(file, ": %.0f", (double)s->slots_mean[begin]);
+        if (s->slots_min[begin] != s->slots_max[begin]) {
+            fprintf(file, " (%d-%d)", s->slots_min[begin], s->slots_max[begin]);
+        }
+    }
+    fprintf(file, " slots in the end\n");
+}
+
+static void print_formats(const Sluice__V1__KvBytes *bytes, FILE *file) {
+    const struct {
+        const char *name;
+        int64_t bytes;
+    } formats[] = {{"f32", bytes->f32},   {"f16", bytes->f16},   {"bf16", bytes->bf16}, {"int8", bytes->int8},
+                   {"int4", bytes->int4}, {"int2", bytes->int2}, {"int1", bytes->int1}};
+    const char *separator = ": ";
+    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
+        if (formats[i].bytes > 0) {
+            char text[32];
+            sl_format_bytes((double)formats[i].bytes, text, sizeof text);
+            fprintf(file, "%s%s %s", separator, formats[i].name, text);
+            separator = ", ";
+        }
+    }
+}
+
 void sl_statistics_print(const Sluice__V1__Statistics *s, FILE *file) {
     char small[32], large[32];
-    fprintf(file, "prompt       %lld tokens, %lld of them reused\n", (long long)s->n_prompt_tokens,
-            (long long)s->n_reused_tokens);
+    fprintf(file, "prompt       %lld tokens, %lld of them reused, %lld read\n", (long long)s->n_prompt_tokens,
+            (long long)s->n_reused_tokens, (long long)(s->n_prompt_tokens - s->n_reused_tokens));
     sl_format_bytes((double)s->capsule_bytes, small, sizeof small);
     sl_format_bytes((double)s->full_bytes, large, sizeof large);
     fprintf(file, "capsule      %s instead of %s", small, large);
@@ -151,10 +193,22 @@ void sl_statistics_print(const Sluice__V1__Statistics *s, FILE *file) {
         fprintf(file, ": %.1f times smaller", (double)s->full_bytes / (double)s->capsule_bytes);
     }
     fprintf(file, "%s%s\n", s->transport[0] ? ", by " : "", s->transport);
-    fprintf(file, "slots        %.0f a head, %lld evicted\n", s->slots_per_head, (long long)s->slots_evicted);
+    fprintf(file, "slots        %.0f a head, %lld evicted", s->slots_per_head, (long long)s->slots_evicted);
+    if (s->slots_merged > 0) {
+        fprintf(file, ", %lld of them merged", (long long)s->slots_merged);
+    }
+    if (s->slots_fetched > 0) {
+        fprintf(file, ", %lld fetched", (long long)s->slots_fetched);
+    }
+    fputc('\n', file);
+    print_layers(s, file);
     sl_format_bytes((double)s->prefill_peak_bytes, small, sizeof small);
     sl_format_bytes((double)s->decode_resident_bytes, large, sizeof large);
-    fprintf(file, "resident KV  prefill %s at most, decode %s\n", small, large);
+    fprintf(file, "resident KV  prefill %s at most, decode %s", small, large);
+    if (s->kv_bytes) {
+        print_formats(s->kv_bytes, file);
+    }
+    fputc('\n', file);
     fprintf(file, "TTFT         %.0f ms: queue %.0f, prefill %.0f, ship %.1f\n", s->ttft_ms, s->queue_ms, s->prefill_ms,
             s->ship_ms);
     fprintf(file, "TPOT         %.1f ms, %lld tokens in %.0f ms altogether\n", s->tpot_ms,

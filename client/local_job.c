@@ -2,6 +2,7 @@
 // Purpose: a job without a cluster, told in the same events as one of a cluster.
 #include "client/local_job.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -81,9 +82,10 @@ static Sluice__V1__Finished__Reason reason_of(enum sl_stop_reason stop) {
     return SLUICE__V1__FINISHED__REASON__REASON_UNSPECIFIED;
 }
 
-static void tell_end(struct job *job, int64_t n_prompt, const struct sl_local_result *result) {
+static void tell_end(struct job *job, struct sl_local_result *result) {
     Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
-    statistics.n_prompt_tokens = n_prompt;
+    statistics.n_prompt_tokens = result->n_tokens;
+    statistics.n_reused_tokens = result->n_tokens - result->n_read; // of earlier turns
     statistics.n_output_tokens = result->n_output_tokens;
     statistics.prefill_ms = result->prefill_ms;
     statistics.ttft_ms = result->ttft_ms;
@@ -95,7 +97,10 @@ static void tell_end(struct job *job, int64_t n_prompt, const struct sl_local_re
     statistics.decode_resident_bytes = (int64_t)result->decode_resident_bytes;
     statistics.slots_per_head = result->slots_per_head;
     statistics.slots_evicted = result->slots_evicted;
+    statistics.slots_merged = result->slots_merged;
+    statistics.slots_fetched = result->slots_fetched;
     statistics.transport = (char *)"none (one process)";
+    sl_slot_statistics_attach(&result->slots, &statistics);
 
     Sluice__V1__Finished finished = SLUICE__V1__FINISHED__INIT;
     finished.reason = reason_of(result->stop);
@@ -107,18 +112,19 @@ static void tell_end(struct job *job, int64_t n_prompt, const struct sl_local_re
     tell(job, &event);
 }
 
-static enum sl_status generate(struct sl_local *local, const struct sl_request *request, struct job *job,
+// One prompt of a conversation, from its text to its last event.
+static enum sl_status run_turn(struct sl_local *local, struct sl_conversation *conversation,
+                               const struct sl_request *request, const char *text, bool first, struct job *job,
                                struct sl_error *err) {
     const Sluice__V1__GenerateRequest *message = &request->message;
     int32_t *ids = NULL;
     size_t n_ids;
-    enum sl_status status = sl_tokenizer_encode(sl_local_tokenizer(local), request->prompt, strlen(request->prompt),
-                                                true, &ids, &n_ids, err);
+    enum sl_status status =
+        sl_tokenizer_encode(sl_local_tokenizer(local), text, strlen(text), first, &ids, &n_ids, err);
     if (status != SL_OK) {
         return status;
     }
     struct sl_local_request local_request = {
-        .recipe = message->recipe[0] ? message->recipe : "full",
         .prompt = ids,
         .n_prompt = (int64_t)n_ids,
         .sampling = {.temperature = request->sampling.temperature,
@@ -137,14 +143,43 @@ static enum sl_status generate(struct sl_local *local, const struct sl_request *
     tell_state(job, SLUICE__V1__JOB_STATE__PREFILLING);
     struct sl_local_result result;
     struct sl_error why = {0};
-    status = sl_local_generate(local, &local_request, &result, &why);
+    status = sl_conversation_turn(conversation, &local_request, &result, &why);
     if (status == SL_OK) {
-        tell_end(job, (int64_t)n_ids, &result);
+        tell_end(job, &result);
         free(result.text);
     } else {
         sl_fail(err, status, "%s", why.text[0] ? why.text : sl_status_text(status));
     }
     free(ids);
+    return status;
+}
+
+// A later question stands on a line of its own, as the first one does.
+static enum sl_status run_question(struct sl_local *local, struct sl_conversation *conversation,
+                                   const struct sl_request *request, const char *question, struct job *job,
+                                   struct sl_error *err) {
+    char *text;
+    if (asprintf(&text, "\n%s", question) < 0) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "local: out of memory");
+    }
+    enum sl_status status = run_turn(local, conversation, request, text, false, job, err);
+    free(text);
+    return status;
+}
+
+static enum sl_status run_turns(struct sl_local *local, const struct sl_request *request, struct job *job,
+                                struct sl_error *err) {
+    const char *recipe = request->message.recipe[0] ? request->message.recipe : "full";
+    struct sl_conversation *conversation;
+    enum sl_status status = sl_conversation_open(local, recipe, 0, &conversation, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    status = run_turn(local, conversation, request, request->prompt, true, job, err);
+    for (int i = 0; status == SL_OK && i < request->n_turns; i++) {
+        status = run_question(local, conversation, request, request->turns[i], job, err);
+    }
+    sl_conversation_close(&conversation);
     return status;
 }
 
@@ -155,7 +190,7 @@ enum sl_status sl_local_job(const char *model_dir, int threads, const struct sl_
     enum sl_status status = sl_local_open(&config, &local, err);
     if (status == SL_OK) {
         struct job job = {.watch = watch, .deadline_ns = watch->deadline_ns};
-        status = generate(local, request, &job, err);
+        status = run_turns(local, request, &job, err);
         sl_local_close(&local);
     }
     return status;

@@ -7,7 +7,8 @@
 #include "client/sluice.h"
 
 /*
- * Run the job and deliver its events through the callbacks of `watch` (on_event, stopped). SL_OK when it has finished,
+ * Run the job, and every further turn of the request on the same session, and deliver their events (a "finished" for
+ * each) through the callbacks of `watch` (on_event, stopped). SL_OK when all have finished,
  * SL_ERR_CANCELLED when `stopped` said so.
  */
 enum sl_status sl_local_job(const char *model_dir, int threads, const struct sl_request *request,

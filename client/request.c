@@ -96,21 +96,26 @@ static enum sl_status make_prompt(const struct sl_request_config *config, char *
     if (config->prompt && config->prompt_file) {
         return sl_fail(err, SL_ERR_INVALID, "--prompt and --prompt-file exclude each other");
     }
-    if (!config->prompt && !config->prompt_file && !config->question) {
+    const struct sl_option_list *questions = &config->questions;
+    const char *question = questions->n > 0 ? questions->items[0] : NULL;
+    if (!config->prompt && !config->prompt_file && !question) {
         return sl_fail(err, SL_ERR_INVALID, "nothing to read: give --prompt-file, --prompt or --question");
     }
-    const char *names[] = {"--prompt", "--question"};
-    const char *texts[] = {config->prompt, config->question};
-    for (int i = 0; i < 2; i++) {
-        enum sl_status status = texts[i] ? check_text(names[i], texts[i], strlen(texts[i]), err) : SL_OK;
-        if (status != SL_OK) {
-            return status;
+    enum sl_status status =
+        config->prompt ? check_text("--prompt", config->prompt, strlen(config->prompt), err) : SL_OK;
+    for (int i = 0; status == SL_OK && i < questions->n; i++) {
+        status = check_text("--question", questions->items[i], strlen(questions->items[i]), err);
+        if (status == SL_OK && i > 0 && questions->items[i][0] == '\0') {
+            status = sl_fail(err, SL_ERR_INVALID, "--question: number %d is empty", i + 1);
         }
     }
+    if (status != SL_OK) {
+        return status;
+    }
     char *document = NULL;
-    enum sl_status status = config->prompt_file ? sl_request_read_text(config->prompt_file, &document, err) : SL_OK;
+    status = config->prompt_file ? sl_request_read_text(config->prompt_file, &document, err) : SL_OK;
     if (status == SL_OK) {
-        status = sl_request_compose(document ? document : config->prompt, config->question, prompt_out, err);
+        status = sl_request_compose(document ? document : config->prompt, question, prompt_out, err);
     }
     free(document);
     return status;
@@ -124,6 +129,8 @@ enum sl_status sl_request_init(struct sl_request *request, const struct sl_reque
         return status;
     }
     request->prompt = prompt;
+    request->turns = config->questions.items + 1;
+    request->n_turns = config->questions.n > 1 ? config->questions.n - 1 : 0;
 
     sluice__v1__sampling__init(&request->sampling);
     request->sampling.temperature = (float)config->temperature;
@@ -156,4 +163,11 @@ enum sl_status sl_request_init(struct sl_request *request, const struct sl_reque
 void sl_request_cleanup(struct sl_request *request) {
     free(request->prompt);
     request->prompt = NULL;
+}
+
+enum sl_status sl_request_check_one_turn(const struct sl_request *request, struct sl_error *err) {
+    return request->n_turns == 0
+               ? SL_OK
+               : sl_fail(err, SL_ERR_INVALID, "--question was given %d times: turns need `sluice run --local`",
+                         request->n_turns + 1);
 }

@@ -10,7 +10,8 @@
 #define SL_MAX_PROMPT_BYTES ((size_t)15 << 20)
 
 struct sl_request_config {
-    const char *recipe, *prompt, *prompt_file, *question, *stop, *label;
+    const char *recipe, *prompt, *prompt_file, *stop, *label;
+    struct sl_option_list questions; // the first is part of the prompt, the others are later turns
     int64_t max_new, top_k, seed, deadline_ms;
     double temperature, top_p, repetition_penalty;
     bool ignore_eos;
@@ -40,11 +41,11 @@ struct sl_request_config {
          0,        0},                                                                                                 \
         {"question",                                                                                                   \
          'q',                                                                                                          \
-         SL_OPTION_STRING,                                                                                             \
+         SL_OPTION_LIST,                                                                                               \
          NULL,                                                                                                         \
          "TEXT",                                                                                                       \
-         "put behind the document, on a line of its own",                                                              \
-         offsetof(struct type, request.question),                                                                      \
+         "put behind the document, on a line of its own; with run --local several times: turns",                       \
+         offsetof(struct type, request.questions),                                                                     \
          0,                                                                                                            \
          0},                                                                                                           \
         {"max-new-tokens",                                                                                             \
@@ -129,6 +130,8 @@ struct sl_request {
     Sluice__V1__Sampling sampling;
     char *prompt; // owned
     char *stops[1];
+    const char *const *turns; // [n_turns] questions behind the first, each a turn of its own
+    int n_turns;
 };
 
 /*
@@ -138,6 +141,9 @@ struct sl_request {
 enum sl_status sl_request_init(struct sl_request *request, const struct sl_request_config *config,
                                struct sl_error *err);
 void sl_request_cleanup(struct sl_request *request);
+
+// SL_ERR_INVALID: the request has turns, and a cluster's jobs have none.
+enum sl_status sl_request_check_one_turn(const struct sl_request *request, struct sl_error *err);
 
 // document + "\n" + question; either may be NULL, not both. A new string.
 enum sl_status sl_request_compose(const char *document, const char *question, char **prompt_out, struct sl_error *err);

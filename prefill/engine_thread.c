@@ -39,11 +39,10 @@ static void report(struct sl_prefill_job *job, const struct sl_reader *reader, c
     pthread_mutex_unlock(&job->mutex);
 }
 
-// A recipe that evicts can be resumed only from a state between two chunks: keep the one before the last chunk.
+// A recipe that evicts can be resumed only from a state between two chunks: keep the last one that others can use.
 static void archive_boundary(struct sl_prefill_job *job, const struct sl_session *session) {
-    int64_t next = session->n_tokens + job->plan.recipe.chunk_tokens;
-    if (sl_recipe_evicts(&job->plan.recipe) && session->n_tokens > job->n_reused && next >= job->plan.n_prompt &&
-        session->n_tokens < job->plan.n_prompt) {
+    int64_t chunk = job->plan.recipe.chunk_tokens, boundary = sl_reader_shared_tokens(&job->plan) / chunk * chunk;
+    if (sl_recipe_evicts(&job->plan.recipe) && session->n_tokens == boundary && boundary > job->n_reused) {
         sl_archive_put(job->prefill->archive, job, session, true);
     }
 }

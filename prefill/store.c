@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "service/reader.h"
 
 #define CALL_MS            2000
 #define FETCH_MS           4000 // and what the bytes take on a slow network:
@@ -100,7 +101,8 @@ static bool avoided(struct sl_store_client *client, const char *address, bool fa
 
 uint64_t sl_store_boundary_hash(const struct sl_plan *plan, uint64_t prefix_hash) {
     const int64_t slots[2] = {plan->budget_slots, plan->recent_slots};
-    return sl_hash(slots, sizeof slots, prefix_hash);
+    uint64_t hash = sl_hash(slots, sizeof slots, prefix_hash);
+    return sl_hash(plan->layer_budget, sizeof *plan->layer_budget * (size_t)plan->geometry.n_layers, hash);
 }
 
 /*
@@ -154,7 +156,8 @@ static size_t make_keys(const struct sl_store_job *job, Sluice__V1__PrefixKey *k
     keys[n] = (Sluice__V1__PrefixKey)SLUICE__V1__PREFIX_KEY__INIT;
     keys[n].hash = sl_prefix_hash(job->tokens, n_tokens);
     keys[n++].n_tokens = n_tokens;
-    for (int64_t at = (n_tokens - 1) / step * step; at > 0 && n < MAX_KEYS; at -= step) {
+    int64_t last = evicts ? sl_reader_shared_tokens(job->plan) : n_tokens - 1;
+    for (int64_t at = last / step * step; at > 0 && n < MAX_KEYS; at -= step) {
         uint64_t hash = hashes[at / SL_PREFIX_BLOCK - 1];
         keys[n] = (Sluice__V1__PrefixKey)SLUICE__V1__PREFIX_KEY__INIT;
         keys[n].hash = evicts ? sl_store_boundary_hash(job->plan, hash) : hash;

@@ -16,6 +16,12 @@ enum sl_status sl_job_recipe(const char *text, const struct sl_model_config *mod
                        "recipe: score=cis comes from retaining heads, and this model has none: put "
                        "retaining_heads.safetensors beside it (tools/convert_retaining_heads.py makes it)");
     }
-    *recipe_out = recipe;
-    return SL_OK;
+    struct sl_layers dense;
+    _Static_assert(sizeof dense.bits == sizeof model->dense_layers, "one bit a layer, both ways");
+    memcpy(dense.bits, model->dense_layers, sizeof dense.bits);
+    status = sl_recipe_resolve(&recipe, model->has_profile ? &dense : NULL, model->n_layers, err);
+    if (status == SL_OK) {
+        *recipe_out = recipe;
+    }
+    return status;
 }

@@ -10,6 +10,7 @@
 #define SL_SERVICE_LOCAL_H
 
 #include "compress/recipe.h"
+#include "service/slot_statistics.h"
 #include "service/writer.h"
 
 struct sl_local; // a loaded model with its engine and arena
@@ -29,8 +30,8 @@ const struct sl_tokenizer *sl_local_tokenizer(const struct sl_local *local);
 const struct sl_model_config *sl_local_model(const struct sl_local *local);
 
 struct sl_local_request {
-    const char *recipe;
-    const int32_t *prompt; // [n_prompt], at least 1
+    const char *recipe;    // of sl_local_generate(); a conversation has its own
+    const int32_t *prompt; // [n_prompt], at least 1; of a later turn: what is new
     int64_t n_prompt;
     struct sl_sampling sampling;
     int64_t max_new_tokens;
@@ -48,14 +49,46 @@ struct sl_local_result {
     char *text; // malloc'd, the caller's to free
     int64_t n_output_tokens;
     double prefill_ms, ttft_ms, total_ms, tpot_ms;
+    int64_t n_tokens;     // of the session when the answer began: everything that has ever been read
+    int64_t n_read;       // of those, by this turn, the last one included
     size_t capsule_bytes; // what would be shipped (body)
     size_t full_bytes;    // the same tokens in f16, uncompressed
     size_t prefill_peak_bytes, decode_resident_bytes;
-    int64_t slots_evicted;
-    double slots_per_head;
+    int64_t slots_evicted, slots_merged, slots_fetched; // by this turn
+    double slots_per_head;                              // when the turn's prompt had been read
+    struct sl_slot_statistics slots;                    // when the answer was complete
 };
 
+// One job: read, compress, write, forget.
 enum sl_status sl_local_generate(struct sl_local *local, const struct sl_local_request *request,
                                  struct sl_local_result *result_out, struct sl_error *err);
+
+/*
+ * A conversation keeps the compressed session between answers. A turn reads only what is new: the last token of the
+ * answer before it (written, but never read) and its own prompt; nothing that came before is read again. How:
+ *
+ *   recipes that step          through the steps of decode, by the same compressor
+ *   when=chunk, when=end       as chunks of a prompt; "end" is the end of every turn's prompt. The budget holds again
+ *                              when the prompt has been read; ratios are of all tokens read so far. Answers between
+ *                              turns are on top of it
+ *   quantized pages            stay as they are; what is new is appended in f16 behind them, and its full pages are
+ *                              quantized when the turn's prompt has been read. Nothing can be evicted from a quantized
+ *                              layer: under a recipe that evicts and quantizes, later turns are kept whole
+ *
+ * max_tokens: of all turns, prompts and answers together; 0: what the model was made for. Used by one thread at a time,
+ * between which local jobs may run. Must be closed before its `local`.
+ */
+struct sl_conversation;
+enum sl_status sl_conversation_open(struct sl_local *local, const char *recipe, int64_t max_tokens,
+                                    struct sl_conversation **conversation_out, struct sl_error *err);
+/*
+ * SL_ERR_INVALID (empty, too long): nothing has happened. Any other failure ends the conversation: further turns give
+ * SL_ERR_PRECONDITION.
+ */
+enum sl_status sl_conversation_turn(struct sl_conversation *conversation, const struct sl_local_request *request,
+                                    struct sl_local_result *result_out, struct sl_error *err);
+// For tests and inspection; NULL before the first turn.
+const struct sl_session *sl_conversation_session(const struct sl_conversation *conversation);
+void sl_conversation_close(struct sl_conversation **conversation);
 
 #endif

@@ -119,13 +119,29 @@ static enum sl_status read_chunk(struct sl_reader *reader, struct sl_engine *eng
     return status;
 }
 
-// Chunks begin at multiples of the chunk size whatever was resumed, so that a resumed job repeats the original's steps;
-// and where the prompt's tail begins, which is not compressed like its body.
+int64_t sl_reader_shared_tokens(const struct sl_plan *plan) {
+    const struct sl_recipe *recipe = &plan->recipe;
+    // The chunk that ends the body is evicted for good, and its last rows may be the window that decides.
+    int64_t last_rows = recipe->score == SL_SCORE_SNAPKV && recipe->window > 1 ? recipe->window : 1;
+    int64_t shared = sl_plan_body_tokens(plan) - last_rows;
+    return shared > 0 ? shared : 0;
+}
+
+/*
+ * Chunks begin at multiples of the chunk size whatever was resumed, so that a resumed job repeats the original's steps;
+ * where the prompt's tail begins, which is not compressed like its body; and never inside the window of rows that
+ * decides what stays, so that it is seen whole.
+ */
 static int64_t next_end(const struct sl_reader *reader) {
     int64_t done = reader->session->n_tokens, total = reader->plan.n_prompt;
     int64_t chunk = reader->plan.recipe.chunk_tokens, body = sl_plan_body_tokens(&reader->plan);
+    int64_t shared = sl_reader_shared_tokens(&reader->plan);
     int64_t end = (done / chunk + 1) * chunk;
-    end = done < body && body < end ? body : end;
+    if (done < shared && shared < end && end < body) {
+        end = shared;
+    } else if (done < body && body < end) {
+        end = body;
+    }
     return end < total ? end : total;
 }
 

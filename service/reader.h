@@ -40,6 +40,12 @@ enum sl_status sl_reader_step(struct sl_reader *reader, struct sl_engine *engine
 
 struct sl_session *sl_reader_session(struct sl_reader *reader);
 struct sl_session *sl_reader_take_session(struct sl_reader *reader); // the caller's to destroy
+/*
+ * How far the state between two chunks is the same whatever follows: only up to here can another prompt with the same
+ * beginning go on from it. Behind it, what is evicted depends on where the prompt ends.
+ */
+int64_t sl_reader_shared_tokens(const struct sl_plan *plan);
+
 // The most that the session's pages have held: between the attention of a layer and its compression.
 size_t sl_reader_peak_bytes(const struct sl_reader *reader);
 void sl_reader_get_stats(const struct sl_reader *reader, struct sl_compress_stats *stats_out);

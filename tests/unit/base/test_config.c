@@ -17,6 +17,7 @@ struct config {
     int64_t port, arena_bytes, timeout_ms;
     double ratio;
     bool json;
+    struct sl_option_list words;
 };
 
 #define FIELD(f) offsetof(struct config, f)
@@ -27,6 +28,7 @@ static const struct sl_option options[] = {
     {"timeout", 0, SL_OPTION_DURATION, "2s", "TIME", "timeout", FIELD(timeout_ms), 0, 0},
     {"ratio", 0, SL_OPTION_FLOAT, NULL, "R", "ratio", FIELD(ratio), 0, 1},
     {"json", 'j', SL_OPTION_FLAG, NULL, NULL, "print JSON", FIELD(json), 0, 0},
+    {"word", 'w', SL_OPTION_LIST, NULL, "TEXT", "a word, several times", FIELD(words), 0, 0},
 };
 static const struct sl_program program = {"test", "[options] FILE", "A test.",
                                           NULL,   options,          sizeof options / sizeof options[0]};
@@ -69,6 +71,25 @@ static void test_config_command_line(void **state) {
     assert_int_equal(first, 8);
     assert_string_equal(argv[8], "file");
     assert_string_equal(argv[9], "-x");
+}
+
+static void test_config_lists_keep_every_value_in_order(void **state) {
+    (void)state;
+    assert_int_equal(PARSE(), SL_OK);
+    assert_int_equal(config.words.n, 0);
+    assert_int_equal(PARSE("-w", "one", "--word", "two", "-j", "--word=three"), SL_OK);
+    assert_int_equal(config.words.n, 3);
+    assert_string_equal(config.words.items[0], "one");
+    assert_string_equal(config.words.items[1], "two");
+    assert_string_equal(config.words.items[2], "three");
+    char *argv[2 * SL_MAX_OPTION_LIST + 4] = {"test"};
+    for (int i = 0; i <= SL_MAX_OPTION_LIST; i++) {
+        argv[1 + 2 * i] = "-w";
+        argv[2 + 2 * i] = "x";
+    }
+    assert_int_equal(parse(1 + 2 * SL_MAX_OPTION_LIST, argv), SL_OK);
+    assert_int_equal(parse(3 + 2 * SL_MAX_OPTION_LIST, argv), SL_ERR_INVALID);
+    assert_non_null(strstr(err.text, "--word: given more than 32 times"));
 }
 
 static void test_config_environment_yields_to_the_command_line(void **state) {
@@ -185,6 +206,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_config_defaults),
         cmocka_unit_test(test_config_command_line),
+        cmocka_unit_test(test_config_lists_keep_every_value_in_order),
         cmocka_unit_test(test_config_environment_yields_to_the_command_line),
         cmocka_unit_test(test_config_refuses_bad_values),
         cmocka_unit_test(test_config_refuses_values_out_of_bounds),

@@ -44,7 +44,7 @@ static void test_request_joins_document_and_question(void **state) {
     write_file("the document", 12);
     struct sl_request_config config = plain();
     config.prompt_file = path;
-    config.question = "the question?";
+    config.questions = (struct sl_option_list){{"the question?"}, 1};
     config.recipe = "h2o,budget=64";
     config.stop = "END";
     config.max_new = 9;
@@ -74,15 +74,36 @@ static void test_request_joins_document_and_question(void **state) {
     sl_request_cleanup(&request);
 }
 
+static void test_request_keeps_further_questions_as_turns(void **state) {
+    (void)state;
+    struct sl_request_config config = plain();
+    struct sl_request request;
+    struct sl_error err;
+    config.prompt = "the document";
+    config.questions = (struct sl_option_list){{"one?", "two?", "three?"}, 3};
+    assert_int_equal(sl_request_init(&request, &config, &err), SL_OK);
+    assert_string_equal(request.prompt, "the document\none?");
+    assert_int_equal(request.n_turns, 2);
+    assert_string_equal(request.turns[0], "two?");
+    assert_string_equal(request.turns[1], "three?");
+    assert_int_equal(sl_request_check_one_turn(&request, &err), SL_ERR_INVALID);
+    sl_request_cleanup(&request);
+    config.questions.n = 1;
+    assert_int_equal(sl_request_init(&request, &config, &err), SL_OK);
+    assert_int_equal(request.n_turns, 0);
+    assert_int_equal(sl_request_check_one_turn(&request, &err), SL_OK);
+    sl_request_cleanup(&request);
+}
+
 static void test_request_takes_either_part_alone(void **state) {
     (void)state;
     struct sl_request_config config = plain();
     struct sl_request request;
-    config.question = "only this";
+    config.questions = (struct sl_option_list){{"only this"}, 1};
     assert_int_equal(sl_request_init(&request, &config, NULL), SL_OK);
     assert_string_equal(request.prompt, "only this");
     sl_request_cleanup(&request);
-    config.question = NULL;
+    config.questions = (struct sl_option_list){.n = 0};
     config.prompt = "only that";
     assert_int_equal(sl_request_init(&request, &config, NULL), SL_OK);
     assert_string_equal(request.prompt, "only that");
@@ -120,7 +141,7 @@ static void test_request_refuses_bytes_that_are_no_text(void **state) {
     write_file("abc\xff", 4);
     assert_refused(&config, "byte 3");
     config.prompt_file = NULL;
-    config.question = "\xc3";
+    config.questions = (struct sl_option_list){{"\xc3"}, 1};
     assert_refused(&config, "--question is not valid UTF-8 at byte 0");
 }
 
@@ -139,7 +160,7 @@ static void test_request_bounds_the_prompt(void **state) {
     assert_int_equal(sl_request_init(&request, &config, NULL), SL_OK);
     assert_int_equal(strlen(request.prompt), n);
     sl_request_cleanup(&request);
-    config.question = "one byte too many";
+    config.questions = (struct sl_option_list){{"one byte too many"}, 1};
     assert_refused(&config, "larger than 15 MiB");
     free(text);
 }
@@ -147,6 +168,7 @@ static void test_request_bounds_the_prompt(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_request_joins_document_and_question),
+        cmocka_unit_test(test_request_keeps_further_questions_as_turns),
         cmocka_unit_test(test_request_takes_either_part_alone),
         cmocka_unit_test(test_request_refuses_what_is_not_a_prompt),
         cmocka_unit_test(test_request_refuses_bytes_that_are_no_text),
