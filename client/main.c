@@ -25,6 +25,9 @@ static const struct command commands[] = {
     {"workers", "list workers", sl_command_workers},
     {"drain", "take a worker out of the cluster", sl_command_drain},
     {"bench", "measure this machine, the engine, the fabric", sl_bench_main},
+    {"eval", "how good answers from compressed caches are", sl_command_eval},
+    {"inspect", "tell what a capsule in a file holds", sl_command_inspect},
+    {"profile", "find the layers whose attention is dense", sl_command_profile},
     {"recipes", "list the presets of KV compression", sl_command_recipes},
 };
 

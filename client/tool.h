@@ -69,6 +69,22 @@ struct sl_tool_config {
             offsetof(struct sl_tool_config, log), 0, 0                                                                 \
     }
 
+// Of commands that work in this process and ask no coordinator.
+#define SL_LOCAL_TOOL_OPTIONS                                                                                          \
+    {"json",                                                                                                           \
+     'j',                                                                                                              \
+     SL_OPTION_FLAG,                                                                                                   \
+     NULL,                                                                                                             \
+     NULL,                                                                                                             \
+     "one JSON object a line on standard output",                                                                      \
+     offsetof(struct sl_tool_config, json),                                                                            \
+     0,                                                                                                                \
+     0},                                                                                                               \
+    {                                                                                                                  \
+        "log", 0, SL_OPTION_STRING, "warn", "FILTER", "e.g. info or warn,compress=debug",                              \
+            offsetof(struct sl_tool_config, log), 0, 0                                                                 \
+    }
+
 /*
  * Parse a command line into *config, which begins with struct sl_tool_config, and set the log filter. False: the
  * command is over (help was printed, or the complaint), with the exit code in *exit_out. n_min and n_max bound the
@@ -117,5 +133,8 @@ int sl_command_top(int argc, char **argv);
 int sl_command_workers(int argc, char **argv);
 int sl_command_drain(int argc, char **argv);
 int sl_command_recipes(int argc, char **argv);
+int sl_command_inspect(int argc, char **argv);
+int sl_command_profile(int argc, char **argv);
+int sl_command_eval(int argc, char **argv);
 
 #endif

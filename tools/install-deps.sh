@@ -9,6 +9,7 @@ libgrpc-dev protobuf-compiler protobuf-c-compiler libprotobuf-c-dev
 libucx-dev ucx-utils
 libcmocka-dev libjansson-dev libpcre2-dev libxxhash-dev libutf8proc-dev
 python3 python3-grpcio python3-protobuf python3-numpy
+gnuplot-nox
 manpages
 "
 

@@ -31,8 +31,10 @@ LAYERS = {
     "decode": LIBRARIES | {"service"},
     "kvstore": LIBRARIES | {"service"},
     "coordinator": LIBRARIES | {"service"},
-    # One header of service/: a job without a cluster, all in this process.
-    "client": {"base", "proto", "rpc", "engine", "compress", "kvcache", "bench", "service/local.h"},
+    # Of service/: a job without a cluster, all in this process; and for evaluations how workers get at a recipe and
+    # read prompts.
+    "client": {"base", "proto", "rpc", "engine", "compress", "kvcache", "bench", "service/local.h",
+               "service/job_recipe.h", "service/reader.h"},
     "bench": ALL - SERVICES - {"tests"},
     "tests": ALL,
 }

@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: the evaluations behind `sluice eval`. argv[0] is the evaluation's name. Return an exit code (client/tool.h).
+#ifndef SL_CLIENT_EVAL_H
+#define SL_CLIENT_EVAL_H
+
+int sl_eval_fidelity(int argc, char **argv);
+
+#endif

@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: `sluice eval fidelity`: recipes beside the full cache, as a table, as JSON lines, as a picture.
+#include "client/eval.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bench/bench.h"
+#include "client/fidelity.h"
+#include "client/plot.h"
+#include "client/progress.h"
+#include "client/table.h"
+#include "client/tool.h"
+#include "service/job_recipe.h"
+
+#define DEFAULT_TOKENS 2048 // where the text has as many
+
+struct eval_config {
+    struct sl_tool_config tool;
+    struct sl_option_list recipes;
+    const char *model, *budget, *text, *png;
+    int64_t tokens, continuation, threads;
+};
+
+static const struct sl_option options[] = {
+    {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "model folder", offsetof(struct eval_config, model), 0, 0},
+    {"recipe", 'r', SL_OPTION_LIST, NULL, "RECIPE",
+     "may be given several times, or as a list joined by ';'. Without: every preset, with --budget where it evicts",
+     offsetof(struct eval_config, recipes), 0, 0},
+    {"budget", 'b', SL_OPTION_STRING, "0.2", "B", "of the presets: slots, or a ratio of the prompt",
+     offsetof(struct eval_config, budget), 0, 0},
+    {"text", 't', SL_OPTION_STRING, NULL, "FILE", "what is read; - is standard input. Without: this tool's licence",
+     offsetof(struct eval_config, text), 0, 0},
+    {"tokens", 'n', SL_OPTION_INT, "0", "N", "of the prompt; 0: what the text has, up to 2048",
+     offsetof(struct eval_config, tokens), 0, 1 << 24},
+    {"continuation", 0, SL_OPTION_INT, "128", "N", "tokens behind the prompt, over which everything is measured",
+     offsetof(struct eval_config, continuation), 1, 1 << 16},
+    {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw the results (needs gnuplot)", offsetof(struct eval_config, png), 0,
+     0},
+    {"threads", 0, SL_OPTION_INT, "0", "N", "0 is one per processor", offsetof(struct eval_config, threads), 0, 1024},
+    SL_LOCAL_TOOL_OPTIONS,
+};
+
+static const struct sl_program program = {
+    .name = "sluice eval fidelity",
+    .usage = "--model DIR [options]",
+    .summary = "Read a text under each recipe and compare attention and predictions with the full cache's.",
+    .epilog =
+        "error    relative error of the attention output over the continuation, same queries (mean over layers)\n"
+        "overlap  Jaccard index of the slots kept with those that the continuation attends to most\n"
+        "nll      mean negative log likelihood of the continuation's tokens, and what it is above the full cache's\n"
+        "Recipes that this model cannot run are listed with the reason.\n" SL_EXIT_CODES_HELP,
+    .options = options,
+    .n_options = sizeof options / sizeof options[0],
+};
+
+// One recipe and what came of it.
+struct trial {
+    const char *text; // as asked for
+    char reason[384]; // why it could not be run; "" when it could
+    struct sl_recipe recipe;
+    struct sl_fidelity_result result;
+};
+
+struct eval {
+    struct eval_config config;
+    struct sl_eval_model model;
+    struct sl_list recipes;
+    bool named; // the recipes were, not the presets
+    struct trial *trials;
+    size_t n_trials;
+    int32_t *tokens;
+    int64_t n_read;
+    double full_nll;
+    int width; // of the terminal for progress; 0: there is none
+    char phase[64];
+};
+
+// --- what to run ---------------------------------------------------------------------------------------------------
+
+// "h2o,budget=0.2" for presets that evict, the name alone for the others (and for those that cannot be parsed).
+static enum sl_status add_presets(struct eval *e, struct sl_error *err) {
+    enum sl_status status = SL_OK;
+    for (const struct sl_preset *preset = sl_recipe_presets(); preset->name && status == SL_OK; preset++) {
+        struct sl_recipe recipe;
+        char text[SL_RECIPE_TEXT_BYTES];
+        bool evicts = sl_recipe_parse(preset->name, &recipe, NULL) == SL_OK && sl_recipe_evicts(&recipe);
+        snprintf(text, sizeof text, evicts ? "%s,budget=%s" : "%s", preset->name, e->config.budget);
+        status = sl_list_add(&e->recipes, text, '\0', err);
+    }
+    return status;
+}
+
+// A recipe that was named and cannot be read is a mistake of the command line; a preset of that kind is listed.
+static enum sl_status make_trials(struct eval *e, struct sl_error *err) {
+    enum sl_status status = SL_OK;
+    for (int i = 0; i < e->config.recipes.n && status == SL_OK; i++) {
+        status = sl_list_add(&e->recipes, e->config.recipes.items[i], ';', err);
+    }
+    e->named = e->recipes.n > 0;
+    if (status == SL_OK && !e->named) {
+        struct sl_recipe recipe;
+        char text[64];
+        snprintf(text, sizeof text, "h2o,budget=%.40s", e->config.budget); // is it a budget?
+        status = sl_recipe_parse(text, &recipe, err);
+        status = status == SL_OK ? add_presets(e, err) : status;
+    }
+    if (status == SL_OK) {
+        e->trials = calloc(e->recipes.n, sizeof *e->trials);
+        status = e->trials ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    for (size_t i = 0; status == SL_OK && i < e->recipes.n; i++) {
+        struct trial *trial = &e->trials[e->n_trials++];
+        struct sl_error why = {0};
+        trial->text = e->recipes.items[i];
+        if (sl_recipe_parse(trial->text, &trial->recipe, &why) != SL_OK) {
+            snprintf(trial->reason, sizeof trial->reason, "%s", why.text);
+            status = e->named ? sl_fail(err, SL_ERR_INVALID, "%.100s: %s", trial->text, why.text) : SL_OK;
+        }
+    }
+    return status;
+}
+
+static int largest_chunk(const struct eval *e) {
+    int rows = 512;
+    for (size_t i = 0; i < e->n_trials; i++) {
+        bool can_run = e->trials[i].reason[0] == '\0';
+        rows = can_run && e->trials[i].recipe.chunk_tokens > rows ? e->trials[i].recipe.chunk_tokens : rows;
+    }
+    return rows;
+}
+
+// The text, and where its prompt ends.
+static enum sl_status read_text(struct eval *e, struct sl_error *err) {
+    const struct eval_config *c = &e->config;
+    int64_t n_tokens;
+    enum sl_status status = sl_eval_model_read(&e->model, c->text, &e->tokens, &n_tokens, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    int64_t positions = e->model.config->max_positions;
+    int64_t most = (n_tokens < positions ? n_tokens : positions) - c->continuation - 1;
+    int64_t asked = c->tokens ? c->tokens : most < DEFAULT_TOKENS ? most : DEFAULT_TOKENS;
+    if (asked < 1 || asked > most) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "a prompt of %lld tokens and a continuation of %lld, with one token more to predict, do not fit "
+                       "a text of %lld tokens and a model of %lld positions",
+                       (long long)(asked < 1 ? 1 : asked), (long long)c->continuation, (long long)n_tokens,
+                       (long long)positions);
+    }
+    e->n_read = asked;
+    return SL_OK;
+}
+
+// --- running ---------------------------------------------------------------------------------------------------------
+
+static enum sl_status draw_progress(void *arg, int64_t done, int64_t total) {
+    struct eval *e = arg;
+    if (e->width > 0) {
+        struct sl_progress progress = {.phase = e->phase, .done = done, .total = total};
+        sl_progress_draw(&progress, e->width, stderr);
+    }
+    return SL_OK;
+}
+
+// What does not fit the model or the prompt is a reason; what goes wrong otherwise ends the evaluation.
+static enum sl_status run_trial(struct eval *e, struct sl_fidelity *fidelity, struct trial *trial,
+                                struct sl_error *err) {
+    struct sl_recipe recipe;
+    struct sl_error why = {0};
+    enum sl_status status = sl_job_recipe(trial->text, e->model.config, &recipe, &why);
+    if (status == SL_OK) {
+        status = sl_fidelity_measure(fidelity, &recipe, &trial->result, &why);
+    }
+    if (status == SL_ERR_INVALID || status == SL_ERR_PRECONDITION || status == SL_ERR_UNSUPPORTED) {
+        snprintf(trial->reason, sizeof trial->reason, "%s", why.text);
+        return SL_OK;
+    }
+    return status == SL_OK ? SL_OK : sl_fail(err, status, "%.100s: %s", trial->text, why.text);
+}
+
+static enum sl_status run_trials(struct eval *e, struct sl_error *err) {
+    struct sl_fidelity_config config = {.model = &e->model,
+                                        .tokens = e->tokens,
+                                        .n_read = e->n_read,
+                                        .n_new = e->config.continuation,
+                                        .progress_fn = draw_progress,
+                                        .arg = e};
+    struct sl_fidelity *fidelity;
+    snprintf(e->phase, sizeof e->phase, "full cache");
+    enum sl_status status = sl_fidelity_create(&config, &fidelity, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    e->full_nll = sl_fidelity_full_nll(fidelity);
+    for (size_t i = 0; i < e->n_trials && status == SL_OK; i++) {
+        snprintf(e->phase, sizeof e->phase, "%zu/%zu %.40s", i + 1, e->n_trials, e->trials[i].text);
+        status = e->trials[i].reason[0] ? SL_OK : run_trial(e, fidelity, &e->trials[i], err);
+    }
+    sl_fidelity_destroy(&fidelity);
+    if (e->width > 0) {
+        sl_progress_clear(stderr);
+    }
+    return status;
+}
+
+// --- results ---------------------------------------------------------------------------------------------------------
+
+static void print_skipped(const struct eval *e) {
+    for (size_t i = 0; i < e->n_trials; i++) {
+        if (e->trials[i].reason[0]) {
+            printf("skipped  %s: %s\n", e->trials[i].text, e->trials[i].reason);
+        }
+    }
+}
+
+static void print_summary(const struct eval *e) {
+    static const struct sl_column columns[] = {{"RECIPE", false}, {"SLOTS", true},     {"BYTES/TOKEN", true},
+                                               {"OF F16", true},  {"ERROR", true},     {"OVERLAP", true},
+                                               {"NLL", true},     {"ABOVE FULL", true}};
+    struct sl_table table;
+    sl_table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    for (size_t i = 0; i < e->n_trials; i++) {
+        const struct trial *trial = &e->trials[i];
+        const struct sl_fidelity_result *r = &trial->result;
+        if (trial->reason[0]) {
+            continue;
+        }
+        sl_table_add(&table, "%s", trial->text);
+        sl_table_add(&table, "%.1f", r->slots);
+        sl_table_add(&table, "%.1f", r->bytes_per_token);
+        sl_table_add(&table, "%.1f%%", 100 * r->share);
+        sl_table_add(&table, "%.4f", r->error_mean);
+        sl_table_add(&table, "%.3f", r->overlap_mean);
+        sl_table_add(&table, "%.4f", r->nll);
+        sl_table_add(&table, "%+.4f", r->nll - e->full_nll);
+    }
+    sl_table_print(&table, stdout);
+    sl_table_cleanup(&table);
+}
+
+static void print_layers(const struct eval *e) {
+    int n_layers = e->model.config->n_layers;
+    static char titles[SL_MAX_LAYERS][16];
+    static struct sl_column columns[SL_MAX_LAYERS + 1];
+    columns[0] = (struct sl_column){"ERROR BY LAYER", false};
+    for (int l = 0; l < n_layers; l++) {
+        snprintf(titles[l], sizeof titles[l], "%d", l);
+        columns[l + 1] = (struct sl_column){titles[l], true};
+    }
+    struct sl_table table;
+    sl_table_init(&table, columns, (size_t)n_layers + 1);
+    for (size_t i = 0; i < e->n_trials; i++) {
+        if (e->trials[i].reason[0] == '\0') {
+            sl_table_add(&table, "%s", e->trials[i].text);
+            for (int l = 0; l < n_layers; l++) {
+                sl_table_add(&table, "%.3f", e->trials[i].result.error[l]);
+            }
+        }
+    }
+    sl_table_print(&table, stdout);
+    sl_table_cleanup(&table);
+}
+
+static void print_value(const char *recipe, const char *what, double value, const char *unit, const char *reference,
+                        double reference_value) {
+    char name[SL_RECIPE_TEXT_BYTES + 64];
+    snprintf(name, sizeof name, "%s: %s", recipe, what);
+    sl_bench_print(&(struct sl_bench_result){.bench = "fidelity",
+                                             .test = name,
+                                             .value = value,
+                                             .unit = unit,
+                                             .reference = reference,
+                                             .reference_value = reference_value,
+                                             .ratio_value = value},
+                   true);
+}
+
+static void print_json(const struct eval *e) {
+    for (size_t i = 0; i < e->n_trials; i++) {
+        const struct trial *trial = &e->trials[i];
+        const struct sl_fidelity_result *r = &trial->result;
+        if (trial->reason[0]) {
+            json_t *line =
+                json_pack("{s:s, s:s, s:s}", "bench", "fidelity", "case", trial->text, "skipped", trial->reason);
+            json_dumpf(line, stdout, 0);
+            putchar('\n');
+            json_decref(line);
+            continue;
+        }
+        print_value(trial->text, "cache", r->bytes_per_token, "bytes/token", "f16", r->bytes_per_token / r->share);
+        print_value(trial->text, "slots", r->slots, "slots/head", "prompt", (double)e->n_read);
+        print_value(trial->text, "attention error", r->error_mean, "relative", NULL, 0);
+        print_value(trial->text, "overlap", r->overlap_mean, "jaccard", NULL, 0);
+        print_value(trial->text, "nll", r->nll, "nats/token", "full cache", e->full_nll);
+        print_value(trial->text, "nll above full", r->nll - e->full_nll, "nats/token", NULL, 0);
+        for (int l = 0; l < e->model.config->n_layers; l++) {
+            char what[64];
+            snprintf(what, sizeof what, "attention error, layer %d", l);
+            print_value(trial->text, what, r->error[l], "relative", NULL, 0);
+            snprintf(what, sizeof what, "overlap, layer %d", l);
+            print_value(trial->text, what, r->overlap[l], "jaccard", NULL, 0);
+        }
+    }
+}
+
+// Left: the error of every layer. Right: what a recipe costs in bytes and in predictions.
+static void write_script(const struct eval *e, FILE *script) {
+    char quoted[2 * SL_RECIPE_TEXT_BYTES];
+    size_t n = 0;
+    for (size_t i = 0; i < e->n_trials; i++) {
+        const struct trial *trial = &e->trials[i];
+        if (trial->reason[0]) {
+            continue;
+        }
+        fprintf(script, "$t%zu << EOD\n", n++);
+        for (int l = 0; l < e->model.config->n_layers; l++) {
+            fprintf(script, "%d %.6g %.6g %.6g\n", l, trial->result.error[l], 100 * trial->result.share,
+                    trial->result.nll - e->full_nll);
+        }
+        fputs("EOD\n", script);
+    }
+    static const struct {
+        const char *setup, *columns;
+    } panels[] = {
+        {"set title 'attention output beside the full cache'\nset xlabel 'layer'\nset ylabel 'relative error'\n"
+         "unset logscale\nset yrange [0:*]\nset key left top\n",
+         "using 1:2 with linespoints"},
+        {"set title 'predictions'\nset xlabel 'cache, percent of f16'\nset ylabel 'nll above the full cache'\n"
+         "set logscale x\nset yrange [*:*]\nset offsets 0, 0, graph 0.05, graph 0.05\nset key right top\n",
+         "every ::0::0 using 3:4 with points pointsize 2"},
+    };
+    fputs("set grid\nset key font ',8'\nset multiplot layout 1,2\n", script);
+    for (size_t p = 0; p < sizeof panels / sizeof panels[0]; p++) {
+        fprintf(script, "%splot ", panels[p].setup);
+        n = 0;
+        for (size_t i = 0; i < e->n_trials; i++) {
+            if (e->trials[i].reason[0] == '\0') {
+                fprintf(script, "%s$t%zu %s linetype %zu title %s", n ? ", " : "", n, panels[p].columns, n + 1,
+                        sl_plot_quote(e->trials[i].text, quoted, sizeof quoted));
+                n++;
+            }
+        }
+        fputc('\n', script);
+    }
+    fputs("unset multiplot\n", script);
+}
+
+static enum sl_status draw(const struct eval *e, struct sl_error *err) {
+    struct sl_plot plot;
+    enum sl_status status = sl_plot_open(&plot, e->config.png, 1500, 700, err);
+    if (status == SL_OK) {
+        write_script(e, plot.script);
+    }
+    enum sl_status drawn = sl_plot_finish(&plot, err);
+    return status == SL_OK ? drawn : status;
+}
+
+static enum sl_status report(const struct eval *e, struct sl_error *err) {
+    size_t n_run = 0;
+    for (size_t i = 0; i < e->n_trials; i++) {
+        n_run += e->trials[i].reason[0] == '\0';
+    }
+    if (e->config.tool.json) {
+        print_json(e);
+    } else {
+        printf("%s: a prompt of %lld tokens and the %lld behind it; full cache: nll %.4f\n\n",
+               e->config.text ? e->config.text : "LICENSE", (long long)e->n_read, (long long)e->config.continuation,
+               e->full_nll);
+        if (n_run > 0) {
+            print_summary(e);
+            putchar('\n');
+            print_layers(e);
+            putchar('\n');
+        }
+        print_skipped(e);
+    }
+    if (n_run == 0) {
+        return sl_fail(err, SL_ERR_PRECONDITION, "none of the recipes can be run");
+    }
+    return e->config.png ? draw(e, err) : SL_OK;
+}
+
+static enum sl_status evaluate(struct eval *e, struct sl_error *err) {
+    const struct eval_config *c = &e->config;
+    if (!c->model) {
+        return sl_fail(err, SL_ERR_INVALID, "--model DIR is needed");
+    }
+    enum sl_status status = make_trials(e, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    // Two full caches, a recipe's two copies, and one of them growing while it is read.
+    int64_t most = c->tokens ? c->tokens : DEFAULT_TOKENS;
+    struct sl_eval_model_config model = {.dir = c->model,
+                                         .threads = (int)c->threads,
+                                         .max_rows = largest_chunk(e),
+                                         .cache_tokens = 6 * (most + c->continuation + SL_PAGE_SLOTS),
+                                         .tokenizer = true};
+    status = sl_eval_model_open(&model, &e->model, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    status = read_text(e, err);
+    if (status == SL_OK) {
+        status = run_trials(e, err);
+    }
+    if (status == SL_OK) {
+        status = report(e, err);
+    }
+    free(e->tokens);
+    sl_eval_model_close(&e->model);
+    return status;
+}
+
+int sl_eval_fidelity(int argc, char **argv) {
+    struct eval e = {.width = sl_terminal_width(STDERR_FILENO)};
+    struct sl_error err = {0};
+    int first, code;
+    if (!sl_tool_parse(&program, argc, argv, &e.config, 0, 0, &first, &code)) {
+        return code;
+    }
+    code = evaluate(&e, &err) == SL_OK ? SL_EXIT_OK : sl_tool_complain("eval fidelity", &err);
+    free(e.trials);
+    sl_list_cleanup(&e.recipes);
+    return code;
+}

@@ -1,0 +1,467 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: how faithful a compressed cache is to the full one; see fidelity.h for what is measured.
+#include "client/fidelity.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "compress/compress.h"
+#include "kvcache/capsule.h"
+#include "service/reader.h"
+
+#define CHUNK 512 // prompt tokens a call, over the full cache
+#define ROWS  32  // continuation tokens a call, where the recipe has no steps
+
+struct sl_fidelity {
+    struct sl_fidelity_config config;
+    int64_t done, total; // tokens, for progress
+    // The prompt over the full cache, by position mode; the second is made when a recipe needs it.
+    struct sl_session *full[2];
+    double full_nll;
+    float *paid;          // [n_layers][n_kv_heads][n_read] attention that the continuation pays to each prompt slot
+    float *window;        // [n_heads][n_all]
+    float *out;           // [ROWS][n_heads][head_dim]
+    float *lse;           // [n_heads][ROWS]
+    float *k, *v;         // [ROWS][head_dim]
+    float *logits;        // [ROWS][n_vocab]
+    int64_t *positions;   // [n_all]
+    uint32_t *kept, *top; // [n_all]
+};
+
+// --- the recipe's side of a step ---------------------------------------------------------------------------------
+
+// A session that was compressed, and what its recipe does while decoding.
+struct follower {
+    struct sl_session *session;
+    struct sl_compressor *compressor;
+    struct sl_compressor_wants wants;
+    bool steps;
+    struct sl_error *err;
+};
+
+static enum sl_status follower_open(const struct sl_eval_model *m, const struct sl_plan *plan, int64_t n_read,
+                                    struct follower *f, struct sl_error *err) {
+    f->err = err;
+    enum sl_status status = sl_compressor_create(plan, m->ops, m->team, &f->compressor, err);
+    if (status == SL_OK && sl_compressor_steps(f->compressor)) {
+        f->steps = true;
+        f->wants = sl_compressor_wants(f->compressor, true);
+        status = sl_compressor_begin_steps(f->compressor, f->session, n_read, err);
+    }
+    return status;
+}
+
+static void follower_close(struct follower *f) {
+    sl_compressor_destroy(&f->compressor);
+    sl_session_destroy(&f->session);
+}
+
+static enum sl_status follower_attend(void *arg, int segment, int layer, const struct sl_attend *attend) {
+    (void)segment;
+    struct follower *f = arg;
+    return sl_compressor_attend(f->compressor, f->session, layer, attend, f->err);
+}
+
+static enum sl_status follower_step(void *arg, int segment, int layer, const struct sl_attend *attend) {
+    (void)segment;
+    struct follower *f = arg;
+    return sl_compressor_step(f->compressor, f->session, layer, attend, f->err);
+}
+
+// --- reading the continuation --------------------------------------------------------------------------------------
+
+static enum sl_status advance(struct sl_fidelity *f, int64_t n_tokens) {
+    f->done += n_tokens;
+    return f->config.progress_fn ? f->config.progress_fn(f->config.arg, f->done, f->total) : SL_OK;
+}
+
+// Read the continuation into `session`, n_rows a call. nll_out may be NULL: then no logits are computed.
+static enum sl_status read_continuation(struct sl_fidelity *f, struct sl_session *session, int n_rows,
+                                        const struct sl_layer_hook *hook, double *nll_out, struct sl_error *err) {
+    const struct sl_fidelity_config *c = &f->config;
+    int64_t n_vocab = c->model->config->n_vocab;
+    double nll = 0;
+    for (int64_t i = 0; i < c->n_new; i += n_rows) {
+        const int32_t *tokens = c->tokens + c->n_read + i;
+        int n = (int)(c->n_new - i < n_rows ? c->n_new - i : n_rows);
+        struct sl_segment segment = {
+            .session = session, .tokens = tokens, .n_tokens = n, .all_logits = nll_out ? f->logits : NULL};
+        enum sl_status status = sl_engine_forward(c->model->engine, &segment, 1, hook, err);
+        status = status == SL_OK ? advance(f, n) : status;
+        if (status != SL_OK) {
+            return status;
+        }
+        for (int r = 0; nll_out != NULL && r < n; r++) {
+            nll += sl_negative_log_likelihood(f->logits + r * n_vocab, n_vocab, tokens[r + 1]);
+        }
+    }
+    if (nll_out != NULL) {
+        *nll_out = nll / (double)c->n_new;
+    }
+    return SL_OK;
+}
+
+// --- the full cache ------------------------------------------------------------------------------------------------
+
+static enum sl_status read_prompt_full(struct sl_fidelity *f, enum sl_position_mode positions, struct sl_error *err) {
+    const struct sl_fidelity_config *c = &f->config;
+    struct sl_session **session = &f->full[positions];
+    enum sl_status status = sl_eval_model_session(c->model, positions, c->n_read + c->n_new, session, err);
+    for (int64_t i = 0; i < c->n_read && status == SL_OK; i += CHUNK) {
+        int n = (int)(c->n_read - i < CHUNK ? c->n_read - i : CHUNK);
+        struct sl_segment segment = {.session = *session, .tokens = c->tokens + i, .n_tokens = n};
+        status = sl_engine_forward(c->model->engine, &segment, 1, NULL, err);
+        status = status == SL_OK ? advance(f, n) : status;
+    }
+    return status;
+}
+
+// paid[layer][h][j] += attention of these rows to prompt slot j, mean over the group's query heads
+static enum sl_status add_paid(void *arg, int segment, int layer, const struct sl_attend *attend) {
+    (void)segment;
+    struct sl_fidelity *f = arg;
+    const struct sl_eval_model *m = f->config.model;
+    size_t n_all = (size_t)(f->config.n_read + f->config.n_new), n_read = (size_t)f->config.n_read;
+    int group = attend->n_heads / attend->n_kv_heads;
+    m->ops->window_sums(m->team, attend, 0, f->window, n_all);
+    for (int head = 0; head < attend->n_heads; head++) {
+        float *paid = f->paid + ((size_t)layer * (size_t)attend->n_kv_heads + (size_t)(head / group)) * n_read;
+        const float *row = f->window + (size_t)head * n_all;
+        for (size_t j = 0; j < n_read; j++) {
+            paid[j] += row[j] / (float)group;
+        }
+    }
+    return SL_OK;
+}
+
+static void *aligned(size_t count, size_t bytes) {
+    return aligned_alloc(64, (count * bytes + 63) / 64 * 64);
+}
+
+static enum sl_status allocate(struct sl_fidelity *f, struct sl_error *err) {
+    const struct sl_model_config *c = f->config.model->config;
+    size_t n_all = (size_t)(f->config.n_read + f->config.n_new), n_heads = (size_t)c->n_heads;
+    size_t d = (size_t)c->head_dim, n_columns = (size_t)c->n_layers * (size_t)c->n_kv_heads * (size_t)f->config.n_read;
+    f->paid = calloc(n_columns, sizeof *f->paid);
+    f->window = aligned(n_heads * n_all, sizeof *f->window);
+    f->out = aligned(ROWS * n_heads * d, sizeof *f->out);
+    f->lse = aligned(ROWS * n_heads, sizeof *f->lse);
+    f->k = aligned(ROWS * d, sizeof *f->k);
+    f->v = aligned(ROWS * d, sizeof *f->v);
+    f->logits = aligned(ROWS * (size_t)c->n_vocab, sizeof *f->logits);
+    f->positions = calloc(n_all, sizeof *f->positions);
+    f->kept = calloc(n_all, sizeof *f->kept);
+    f->top = calloc(n_all, sizeof *f->top);
+    bool good =
+        f->paid && f->window && f->out && f->lse && f->k && f->v && f->logits && f->positions && f->kept && f->top;
+    return good ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+}
+
+enum sl_status sl_fidelity_create(const struct sl_fidelity_config *config, struct sl_fidelity **fidelity_out,
+                                  struct sl_error *err) {
+    struct sl_fidelity *f = calloc(1, sizeof *f);
+    if (f == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    f->config = *config;
+    f->total = config->n_read + config->n_new;
+    enum sl_status status = allocate(f, err);
+    if (status == SL_OK) {
+        status = read_prompt_full(f, SL_POSITION_ORIGINAL, err);
+    }
+    if (status == SL_OK) {
+        struct sl_layer_hook hook = {.fn = add_paid, .arg = f, .want_lse = true};
+        status = read_continuation(f, f->full[SL_POSITION_ORIGINAL], ROWS, &hook, &f->full_nll, err);
+    }
+    if (status == SL_OK) {
+        status = sl_session_truncate(f->full[SL_POSITION_ORIGINAL], config->n_read, err);
+    }
+    if (status != SL_OK) {
+        sl_fidelity_destroy(&f);
+        return status;
+    }
+    *fidelity_out = f;
+    return SL_OK;
+}
+
+void sl_fidelity_destroy(struct sl_fidelity **fidelity) {
+    struct sl_fidelity *f = *fidelity;
+    if (f == NULL) {
+        return;
+    }
+    sl_session_destroy(&f->full[0]);
+    sl_session_destroy(&f->full[1]);
+    free(f->paid);
+    free(f->window);
+    free(f->out);
+    free(f->lse);
+    free(f->k);
+    free(f->v);
+    free(f->logits);
+    free(f->positions);
+    free(f->kept);
+    free(f->top);
+    free(f);
+    *fidelity = NULL;
+}
+
+double sl_fidelity_full_nll(const struct sl_fidelity *fidelity) {
+    return fidelity->full_nll;
+}
+
+// --- the recipe's cache --------------------------------------------------------------------------------------------
+
+static enum sl_status read_prompt(struct sl_fidelity *f, const struct sl_plan *plan, struct sl_session **session_out,
+                                  struct sl_error *err) {
+    const struct sl_fidelity_config *c = &f->config;
+    struct sl_reader_config config = {.plan = plan,
+                                      .arena = c->model->arena,
+                                      .ops = c->model->ops,
+                                      .team = c->model->team,
+                                      .tokens = c->tokens,
+                                      .extra_slots = c->n_new};
+    struct sl_reader *reader;
+    enum sl_status status = sl_reader_create(&config, &reader, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    for (bool done = false; status == SL_OK && !done;) {
+        int64_t before = sl_reader_session(reader)->n_tokens;
+        status = sl_reader_step(reader, c->model->engine, NULL, NULL, &done, err);
+        status = status == SL_OK ? advance(f, sl_reader_session(reader)->n_tokens - before) : status;
+    }
+    if (status == SL_OK) {
+        *session_out = sl_reader_take_session(reader);
+    }
+    sl_reader_destroy(&reader);
+    return status;
+}
+
+static enum sl_status copy_piece(void *arg, const struct sl_capsule_piece *piece) {
+    memcpy((char *)arg + piece->offset, piece->data, piece->bytes);
+    return SL_OK;
+}
+
+// The session as it would be after a ship.
+static enum sl_status copy_session(struct sl_fidelity *f, const struct sl_session *session, int64_t max_slots,
+                                   struct sl_session **copy_out, struct sl_error *err) {
+    static const struct sl_capsule_id id = {1, 1, 0};
+    struct sl_arena *arena = f->config.model->arena;
+    size_t bytes = sl_capsule_body_bytes(session), header_bytes, offset = 0;
+    uint8_t *header;
+    enum sl_status status = sl_capsule_write_header(session, &id, &header, &header_bytes, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    void *body = sl_arena_alloc(arena, bytes);
+    if (body == NULL) {
+        free(header);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a copy of %zu bytes", bytes);
+    }
+    for (int l = 0; l < session->geometry.n_layers; l++) {
+        sl_capsule_layer_pieces(session, l, offset, SIZE_MAX, copy_piece, body);
+        offset += sl_capsule_layer_bytes(session, l);
+    }
+    status =
+        sl_capsule_open(header, header_bytes, body, bytes, arena, &session->geometry, &id, max_slots, copy_out, err);
+    if (status != SL_OK) {
+        sl_arena_free(arena, body);
+    }
+    free(header);
+    return status;
+}
+
+static struct sl_kv kv_of(const struct sl_session *session, int layer, int head) {
+    const struct sl_layer *l = &session->layers[layer];
+    const struct sl_head *h = &l->heads[head];
+    return (struct sl_kv){h->pages, h->n_packed, h->n_slots, &l->work, &l->packed};
+}
+
+static void measure_overlap(struct sl_fidelity *f, const struct sl_session *session,
+                            struct sl_fidelity_result *result) {
+    const struct sl_eval_model *m = f->config.model;
+    int n_layers = session->geometry.n_layers, n_heads = session->geometry.n_kv_heads;
+    size_t n_read = (size_t)f->config.n_read;
+    for (int l = 0; l < n_layers; l++) {
+        double sum = 0;
+        for (int h = 0; h < n_heads; h++) {
+            struct sl_kv kv = kv_of(session, l, h);
+            m->ops->read_positions(&kv, f->positions);
+            for (uint32_t j = 0; j < kv.n_slots; j++) {
+                f->kept[j] = (uint32_t)f->positions[j];
+            }
+            const float *paid = f->paid + ((size_t)l * (size_t)n_heads + (size_t)h) * n_read;
+            m->ops->select(paid, (uint32_t)n_read, kv.n_slots, f->top);
+            sum += sl_jaccard(f->kept, kv.n_slots, f->top, kv.n_slots);
+        }
+        result->overlap[l] = sum / n_heads;
+        result->overlap_mean += result->overlap[l];
+    }
+    result->overlap_mean /= n_layers;
+}
+
+// --- attention, side by side -----------------------------------------------------------------------------------------
+
+struct shadow {
+    struct sl_fidelity *fidelity;
+    struct follower follower;
+    double difference[SL_MAX_LAYERS], reference[SL_MAX_LAYERS]; // sums of squares
+};
+
+// Append what the full cache has just got to the recipe's; kv_out[n_kv_heads] describes it afterwards.
+static enum sl_status append_same(struct shadow *s, int layer, const struct sl_attend *attend, struct sl_kv *kv_out) {
+    struct sl_fidelity *f = s->fidelity;
+    struct sl_session *session = s->follower.session;
+    const struct sl_ops *ops = f->config.model->ops;
+    enum sl_status status = sl_session_reserve(session, layer, attend->m);
+    if (status != SL_OK) {
+        return sl_fail(s->follower.err, status, "no room in the compressed cache for %d more tokens (layer %d)",
+                       attend->m, layer);
+    }
+    for (int r = 0; r < attend->m; r++) {
+        f->positions[r] = session->n_tokens + r;
+    }
+    for (int h = 0; h < attend->n_kv_heads; h++) {
+        uint32_t n_full = attend->kv[h].n_slots;
+        ops->read_rows(&attend->kv[h], n_full - (uint32_t)attend->m, n_full, f->k, f->v);
+        kv_out[h] = kv_of(session, layer, h);
+        ops->append(&kv_out[h], f->k, f->v, attend->head_dim, attend->m, f->positions);
+        kv_out[h].n_slots += (uint32_t)attend->m;
+        sl_session_set_slots(session, layer, h, kv_out[h].n_slots);
+    }
+    return SL_OK;
+}
+
+static enum sl_status attend_beside(void *arg, int segment, int layer, const struct sl_attend *attend) {
+    (void)segment;
+    struct shadow *s = arg;
+    struct sl_fidelity *f = s->fidelity;
+    const struct sl_eval_model *m = f->config.model;
+    struct sl_kv kv[SL_MAX_HEADS];
+    enum sl_status status = append_same(s, layer, attend, kv);
+    if (status != SL_OK) {
+        return status;
+    }
+    struct sl_attend beside = *attend;
+    beside.kv = kv;
+    beside.out = f->out;
+    beside.lse = s->follower.wants.lse ? f->lse : NULL;
+    if (s->follower.wants.attend) {
+        status = sl_compressor_attend(s->follower.compressor, s->follower.session, layer, &beside, s->follower.err);
+    } else {
+        m->ops->attend(m->team, &beside);
+    }
+    int64_t count = (int64_t)attend->m * attend->n_heads * attend->head_dim;
+    for (int64_t i = 0; i < count; i++) {
+        double difference = (double)f->out[i] - (double)attend->out[i];
+        s->difference[layer] += difference * difference;
+        s->reference[layer] += (double)attend->out[i] * (double)attend->out[i];
+    }
+    if (status == SL_OK && s->follower.steps) {
+        status = sl_compressor_step(s->follower.compressor, s->follower.session, layer, &beside, s->follower.err);
+    }
+    if (status == SL_OK && layer + 1 == s->follower.session->geometry.n_layers) {
+        s->follower.session->n_tokens += attend->m; // as the forward pass does for its own session
+    }
+    return status;
+}
+
+// Takes `session`.
+static enum sl_status measure_error(struct sl_fidelity *f, const struct sl_plan *plan, struct sl_session *session,
+                                    struct sl_fidelity_result *result, struct sl_error *err) {
+    struct shadow *s = calloc(1, sizeof *s);
+    if (s == NULL) {
+        sl_session_destroy(&session);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    s->fidelity = f;
+    s->follower.session = session;
+    enum sl_status status = follower_open(f->config.model, plan, f->config.n_read, &s->follower, err);
+    if (status == SL_OK && f->full[session->positions] == NULL) {
+        f->total += f->config.n_read;
+        status = read_prompt_full(f, session->positions, err);
+    }
+    if (status == SL_OK) {
+        struct sl_session *full = f->full[session->positions];
+        struct sl_layer_hook hook = {.fn = attend_beside,
+                                     .arg = s,
+                                     .want_importance = s->follower.wants.importance,
+                                     .want_next_q = s->follower.wants.next_q};
+        status = read_continuation(f, full, s->follower.steps ? 1 : ROWS, &hook, NULL, err);
+        if (status == SL_OK) {
+            status = sl_session_truncate(full, f->config.n_read, err);
+        }
+    }
+    int n_layers = plan->geometry.n_layers;
+    for (int l = 0; l < n_layers && status == SL_OK; l++) {
+        result->error[l] = sl_relative_error(s->difference[l], s->reference[l]);
+        result->error_mean += result->error[l];
+    }
+    result->error_mean /= n_layers;
+    follower_close(&s->follower);
+    free(s);
+    return status;
+}
+
+// Takes `session`.
+static enum sl_status measure_nll(struct sl_fidelity *f, const struct sl_plan *plan, struct sl_session *session,
+                                  struct sl_fidelity_result *result, struct sl_error *err) {
+    struct follower follower = {.session = session};
+    enum sl_status status = follower_open(f->config.model, plan, f->config.n_read, &follower, err);
+    if (status == SL_OK) {
+        struct sl_layer_hook hook = {.fn = follower.steps ? follower_step : NULL,
+                                     .arg = &follower,
+                                     .want_lse = follower.wants.lse,
+                                     .want_importance = follower.wants.importance,
+                                     .want_next_q = follower.wants.next_q,
+                                     .attend_fn = follower.wants.attend ? follower_attend : NULL};
+        status = read_continuation(f, session, follower.steps ? 1 : ROWS, &hook, &result->nll, err);
+    }
+    follower_close(&follower);
+    return status;
+}
+
+enum sl_status sl_fidelity_measure(struct sl_fidelity *fidelity, const struct sl_recipe *recipe,
+                                   struct sl_fidelity_result *result_out, struct sl_error *err) {
+    struct sl_fidelity *f = fidelity;
+    struct sl_kv_geometry geometry = sl_model_geometry(f->config.model->config);
+    struct sl_plan *plan = malloc(sizeof *plan);
+    if (plan == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    struct sl_fidelity_result result = {0};
+    struct sl_session *session = NULL, *copy = NULL;
+    f->done = 0;
+    f->total = f->config.n_read + 2 * f->config.n_new;
+    enum sl_status status = sl_plan_make(recipe, &geometry, f->config.n_read, plan, err);
+    if (status == SL_OK) {
+        sl_recipe_format(recipe, result.recipe, sizeof result.recipe);
+        status = read_prompt(f, plan, &session, err);
+    }
+    if (status == SL_OK) {
+        struct sl_session_stats stats;
+        sl_session_get_stats(session, &stats);
+        size_t full_bytes = (size_t)f->config.n_read * (size_t)geometry.n_layers * (size_t)geometry.n_kv_heads *
+                            (size_t)geometry.head_dim * 2 * sizeof(uint16_t);
+        result.slots = stats.n_slots_mean;
+        result.bytes_per_token = (double)sl_capsule_body_bytes(session) / (double)f->config.n_read;
+        result.share = (double)sl_capsule_body_bytes(session) / (double)full_bytes;
+        measure_overlap(f, session, &result);
+        status = copy_session(f, session, plan->max_slots + f->config.n_new, &copy, err);
+    }
+    if (status == SL_OK) {
+        status = measure_error(f, plan, session, &result, err);
+        session = NULL;
+    }
+    if (status == SL_OK) {
+        status = measure_nll(f, plan, copy, &result, err);
+        copy = NULL;
+    }
+    sl_session_destroy(&session);
+    sl_session_destroy(&copy);
+    free(plan);
+    if (status == SL_OK) {
+        *result_out = result;
+    }
+    return status;
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: pictures by gnuplot; see plot.h.
+#include "client/plot.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char **environ;
+
+char *sl_plot_quote(const char *text, char *buf, size_t buf_bytes) {
+    size_t n = 0;
+    buf[n++] = '\'';
+    for (; *text && n + 4 <= buf_bytes; text++) {
+        if (*text == '\'') {
+            buf[n++] = '\''; // doubled
+        }
+        buf[n++] = (unsigned char)*text < ' ' || *text == 0x7f ? '?' : *text;
+    }
+    buf[n++] = '\'';
+    buf[n] = '\0';
+    return buf;
+}
+
+static enum sl_status make_file(char *pattern, int *fd_out, const char *what, struct sl_error *err) {
+    *fd_out = mkostemp(pattern, O_CLOEXEC);
+    if (*fd_out < 0) {
+        pattern[0] = '\0'; // nothing to remove
+        return sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", what, strerror(errno));
+    }
+    return SL_OK;
+}
+
+enum sl_status sl_plot_open(struct sl_plot *plot, const char *path, int width, int height, struct sl_error *err) {
+    *plot = (struct sl_plot){.path = path};
+    const char *folder = getenv("TMPDIR");
+    snprintf(plot->script_path, sizeof plot->script_path, "%s/sluice-plot-XXXXXX",
+             folder && folder[0] ? folder : "/tmp");
+    int fd;
+    if ((size_t)snprintf(plot->image_path, sizeof plot->image_path, "%s.XXXXXX", path) >= sizeof plot->image_path) {
+        plot->script_path[0] = plot->image_path[0] = '\0';
+        return sl_fail(err, SL_ERR_INVALID, "%.200s...: the path is too long", path);
+    }
+    enum sl_status status = make_file(plot->image_path, &fd, path, err);
+    if (status != SL_OK) {
+        plot->script_path[0] = '\0';
+        return status;
+    }
+    fchmod(fd, 0644); // a picture is made to be shown; where it stays private, nothing is lost
+    close(fd);
+    status = make_file(plot->script_path, &fd, "a temporary file", err);
+    if (status != SL_OK) {
+        return status;
+    }
+    plot->script = fdopen(fd, "w");
+    if (plot->script == NULL) {
+        close(fd);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    char quoted[2 * PATH_MAX];
+    fprintf(plot->script, "set terminal png noenhanced size %d,%d\nset output %s\n", width, height,
+            sl_plot_quote(plot->image_path, quoted, sizeof quoted));
+    return SL_OK;
+}
+
+static enum sl_status run_gnuplot(char *script, struct sl_error *err) {
+    char *argv[] = {(char *)"gnuplot", script, NULL};
+    pid_t pid;
+    int status = posix_spawnp(&pid, argv[0], NULL, NULL, argv, environ);
+    if (status == ENOENT) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "no gnuplot in PATH: install the package gnuplot-nox, or leave out --png");
+    }
+    if (status != 0) {
+        return sl_fail(err, SL_ERR_IO, "gnuplot could not be started: %s", strerror(status));
+    }
+    pid_t ended;
+    do {
+        ended = waitpid(pid, &status, 0);
+    } while (ended < 0 && errno == EINTR);
+    if (ended != pid || !WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+        return sl_fail(err, SL_ERR_IO, "gnuplot failed; what it said is above");
+    }
+    return SL_OK;
+}
+
+enum sl_status sl_plot_finish(struct sl_plot *plot, struct sl_error *err) {
+    enum sl_status status = SL_OK;
+    bool complete = plot->script != NULL;
+    if (complete) {
+        complete = !ferror(plot->script);
+        complete = fclose(plot->script) == 0 && complete;
+        plot->script = NULL;
+        status = complete ? run_gnuplot(plot->script_path, err)
+                          : sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", plot->script_path, strerror(errno));
+    }
+    if (complete && status == SL_OK && rename(plot->image_path, plot->path) != 0) {
+        status = sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", plot->path, strerror(errno));
+    }
+    if (plot->image_path[0] && (status != SL_OK || !complete)) {
+        unlink(plot->image_path);
+    }
+    if (plot->script_path[0]) {
+        unlink(plot->script_path);
+    }
+    return status;
+}

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: pictures by gnuplot: a caller writes commands and data, gnuplot draws them into a PNG.
+ *
+ *     sl_plot_open(&plot, "map.png", 1200, 600, err);
+ *     fprintf(plot.script, "plot '-' with lines\n0 1\n1 2\ne\n");
+ *     sl_plot_finish(&plot, err);
+ */
+#ifndef SL_CLIENT_PLOT_H
+#define SL_CLIENT_PLOT_H
+
+#include <limits.h>
+#include <stdio.h>
+
+#include "base/status.h"
+
+struct sl_plot {
+    FILE *script; // for the caller to write to
+    const char *path;
+    char script_path[PATH_MAX], image_path[PATH_MAX]; // temporary
+};
+
+// path must outlive the plot. SL_ERR_IO: the folder of path cannot be written to. Always to be finished afterwards.
+enum sl_status sl_plot_open(struct sl_plot *plot, const char *path, int width, int height, struct sl_error *err);
+
+// Have it drawn. The picture appears under its name whole or not at all. SL_ERR_UNSUPPORTED: there is no gnuplot here.
+enum sl_status sl_plot_finish(struct sl_plot *plot, struct sl_error *err);
+
+// A text as gnuplot reads it, in single quotes: nothing in it is a command. Returns buf.
+char *sl_plot_quote(const char *text, char *buf, size_t buf_bytes);
+
+#endif
