@@ -162,6 +162,36 @@ static void test_next_q_is_the_same_bits_for_every_chunk_size(void **state) {
     free(cut);
 }
 
+// In a call of two segments each sees its own rows: those of the second do not begin where the first one's do.
+static enum sl_status log_second(void *arg, int segment, int layer, const struct sl_attend *attend) {
+    return segment == 1 ? log_queries(arg, segment, layer, attend) : SL_OK;
+}
+
+static void test_next_q_of_a_segment_is_of_its_own_rows(void **state) {
+    (void)state;
+    struct query_log *alone = read_queries(GQA, "auto", SL_POSITION_ORIGINAL, (int[]){N_ROWS}, 1);
+    struct query_log *second = calloc(1, sizeof *second);
+    struct sl_layer_hook hook = {.fn = log_second, .arg = second, .want_next_q = true};
+    struct sl_error err = {0};
+    int32_t tokens[N_ROWS + 7];
+    assert_non_null(second);
+    for (int i = 0; i < N_ROWS + 7; i++) {
+        tokens[i] = run_token(i);
+    }
+    for (enum sl_position_mode mode = SL_POSITION_ORIGINAL; mode <= SL_POSITION_SLOT; mode++) {
+        struct run_model run = run_start(GQA, "auto", SL_POSITION_ORIGINAL);
+        struct sl_session *first = run_session(&run, mode);
+        struct sl_segment segments[] = {{.session = first, .tokens = tokens + 7, .n_tokens = 11},
+                                        {.session = run.session, .tokens = tokens, .n_tokens = N_ROWS}};
+        assert_int_equal(sl_engine_forward(run.engine, segments, 2, &hook, &err), SL_OK);
+        assert_memory_equal(alone->next_q, second->next_q, sizeof alone->next_q);
+        sl_session_destroy(&first);
+        run_stop(&run);
+    }
+    free(alone);
+    free(second);
+}
+
 // --- another attention ---------------------------------------------------------------------------------------------
 
 struct attend_log {
@@ -241,6 +271,7 @@ int main(void) {
         cmocka_unit_test(test_next_q_is_the_next_layers_query_where_a_layer_changes_nothing),
         cmocka_unit_test(test_next_q_projects_this_layers_normalized_input),
         cmocka_unit_test(test_next_q_is_the_same_bits_for_every_chunk_size),
+        cmocka_unit_test(test_next_q_of_a_segment_is_of_its_own_rows),
         cmocka_unit_test(test_attend_fn_takes_the_place_of_attention),
         cmocka_unit_test(test_attend_fn_that_fails_ends_the_pass),
     };
