@@ -12,6 +12,7 @@
 #define SL_COMPRESS_COMPRESSOR_INTERNAL_H
 
 #include "compress/compress.h"
+#include "compress/recipe_internal.h"
 #include "compress/retrieve.h"
 #include "compress/score.h"
 
@@ -81,23 +82,11 @@ static inline struct sl_kv sl_head_kv(const struct sl_session *session, int laye
     return (struct sl_kv){h->pages, h->n_packed, h->n_slots, &l->work, &l->packed};
 }
 static inline bool sl_layer_evicts(const struct sl_compressor *c, int layer) {
-    const struct sl_recipe *recipe = &c->plan.recipe;
-    return sl_recipe_evicts(recipe) && !sl_layers_has(&recipe->exempt, layer) &&
-           !(recipe->exempt_last && layer == c->plan.geometry.n_layers - 1);
+    return sl_recipe_layer_evicts(&c->plan.recipe, layer); // plans are of resolved recipes
 }
 // Budgets follow from the attention of all layers: nothing is evicted before sl_compressor_end().
 static inline bool sl_budgets_at_end(const struct sl_compressor *c) {
-    enum sl_split_layers layers = c->plan.recipe.layers;
-    return sl_recipe_evicts(&c->plan.recipe) &&
-           (layers == SL_LAYERS_D2O || layers == SL_LAYERS_D2O_RAW || layers == SL_LAYERS_D2O_MINMAX);
-}
-static inline bool sl_plan_offloads(const struct sl_plan *plan) {
-    for (int l = 0; l < plan->geometry.n_layers; l++) {
-        if (sl_layers_has(&plan->recipe.offload, l)) {
-            return true;
-        }
-    }
-    return false;
+    return sl_recipe_evicts(&c->plan.recipe) && sl_recipe_splits_by_attention(&c->plan.recipe);
 }
 static inline bool sl_value_per_query_head(const struct sl_recipe *recipe) {
     return recipe->value == SL_VALUE_CAOTE_HEADS || recipe->value == SL_VALUE_FASTCAOTE_HEADS;

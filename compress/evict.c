@@ -20,7 +20,6 @@
 
 #include "compress/budget.h"
 #include "compress/compressor_internal.h"
-#include "compress/recipe_internal.h"
 
 struct task {
     struct sl_compressor *c;
@@ -217,7 +216,7 @@ static void spare_deviants(const struct task *task, int64_t head, int64_t n, int
     const struct sl_recipe *recipe = &task->c->plan.recipe;
     size_t at = (size_t)head * s->stride;
     float *deviations = s->deviations + at;
-    int64_t budget = head_budget(task->e, head), r = (int64_t)(recipe->std * (double)budget);
+    int64_t budget = head_budget(task->e, head), r = sl_recipe_std_slots(recipe, budget);
     int64_t n_spared = least(least(r + recipe->sinks, budget) + task->e->tail, n);
     set_infinite(deviations, n, recipe->sinks, recent + task->e->tail);
     task->c->ops->select(deviations, (uint32_t)n, (uint32_t)n_spared, s->keep + at);

@@ -13,7 +13,6 @@
 
 #include "base/clock.h"
 #include "compress/compressor_internal.h"
-#include "compress/recipe_internal.h"
 
 static bool evicts_at_steps(const struct sl_compressor *c) {
     return sl_recipe_evicts(&c->plan.recipe) && (c->plan.recipe.when & SL_WHEN_STEP) != 0;
@@ -21,7 +20,7 @@ static bool evicts_at_steps(const struct sl_compressor *c) {
 
 struct sl_compressor_wants sl_compressor_wants(const struct sl_compressor *c, bool stepping) {
     bool evicts = stepping ? evicts_at_steps(c) : sl_recipe_evicts(&c->plan.recipe);
-    bool offloads = stepping && sl_plan_offloads(&c->plan);
+    bool offloads = stepping && sl_recipe_offloads(&c->plan.recipe);
     return (struct sl_compressor_wants){
         .lse = evicts && (c->score->wants_lse || sl_value_per_query_head(&c->plan.recipe)),
         .importance = evicts && c->score->wants_importance,
@@ -31,7 +30,7 @@ struct sl_compressor_wants sl_compressor_wants(const struct sl_compressor *c, bo
 }
 
 bool sl_compressor_steps(const struct sl_compressor *c) {
-    return evicts_at_steps(c) || sl_plan_offloads(&c->plan);
+    return evicts_at_steps(c) || sl_recipe_offloads(&c->plan.recipe);
 }
 
 // What head h of a layer may hold between steps.
@@ -76,7 +75,7 @@ enum sl_status sl_compressor_begin_steps(struct sl_compressor *c, struct sl_sess
     assert(session->geometry.n_kv_heads == c->plan.geometry.n_kv_heads);
     assert(session->geometry.n_layers == c->plan.geometry.n_layers);
     enum sl_status status = evicts_at_steps(c) ? begin_evicting(c, session, n_prompt, err) : SL_OK;
-    if (status == SL_OK && sl_plan_offloads(&c->plan)) {
+    if (status == SL_OK && sl_recipe_offloads(&c->plan.recipe)) {
         sl_retriever_destroy(&c->retriever);
         status = sl_retriever_create(&c->plan, c->ops, c->team, session, n_prompt, &c->retriever, err);
     }
@@ -128,7 +127,7 @@ enum sl_status sl_compressor_attend(struct sl_compressor *c, struct sl_session *
                                     const struct sl_attend *attend, struct sl_error *err) {
     (void)session;
     if (c->retriever == NULL) {
-        if (sl_plan_offloads(&c->plan)) {
+        if (sl_recipe_offloads(&c->plan.recipe)) {
             return sl_fail(err, SL_ERR_PRECONDITION, "compressor: a step before sl_compressor_begin_steps()");
         }
         c->ops->attend(c->team, attend);

@@ -26,6 +26,7 @@ struct drive {
     struct sl_rope rope;
     double inv_freq[64];
     int64_t n_read;
+    bool flat;     // all values of V are those of token 0
     bool stepping; // begin_steps() has been called: tokens go through sl_compressor_step()
     int n_final;   // layers that became final behind the last chunk
 };
