@@ -28,12 +28,30 @@ static void assert_amount_equal(const struct sl_amount *a, const struct sl_amoun
     assert_true(a->ratio == b->ratio);
 }
 
+static void assert_layers_equal(const struct sl_layers *a, const struct sl_layers *b) {
+    assert_memory_equal(a->bits, b->bits, sizeof a->bits);
+}
+
 static void assert_recipe_equal(const struct sl_recipe *a, const struct sl_recipe *b) {
     assert_int_equal(a->score, b->score);
+    assert_int_equal(a->value, b->value);
     assert_int_equal(a->sinks, b->sinks);
     assert_amount_equal(&a->recent, &b->recent);
+    assert_true(a->std == b->std);
+    assert_int_equal(a->stabilizers, b->stabilizers);
+    assert_int_equal(a->tail, b->tail);
+    assert_int_equal(a->window, b->window);
+    assert_int_equal(a->pool, b->pool);
+    assert_int_equal(a->pool_kernel, b->pool_kernel);
+    assert_true(a->seed == b->seed);
     assert_amount_equal(&a->budget, &b->budget);
+    assert_int_equal(a->layers, b->layers);
+    assert_layers_equal(&a->exempt, &b->exempt);
+    assert_int_equal(a->exempt_last, b->exempt_last);
+    assert_int_equal(a->heads, b->heads);
     assert_int_equal(a->when, b->when);
+    assert_int_equal(a->evicted, b->evicted);
+    assert_true(a->merge_beta == b->merge_beta);
     assert_int_equal(a->format, b->format);
     assert_int_equal(a->n_ranges, b->n_ranges);
     for (int i = 0; i < a->n_ranges; i++) {
@@ -41,6 +59,13 @@ static void assert_recipe_equal(const struct sl_recipe *a, const struct sl_recip
         assert_int_equal(a->ranges[i].to, b->ranges[i].to);
         assert_int_equal(a->ranges[i].format, b->ranges[i].format);
     }
+    assert_int_equal(a->dense_auto, b->dense_auto);
+    assert_int_equal(a->dense_format, b->dense_format);
+    assert_layers_equal(&a->offload, &b->offload);
+    assert_int_equal(a->offload_from, b->offload_from);
+    assert_int_equal(a->offload_auto, b->offload_auto);
+    assert_int_equal(a->topk, b->topk);
+    assert_int_equal(a->channels, b->channels);
     assert_int_equal(a->positions, b->positions);
     assert_int_equal(a->chunk_tokens, b->chunk_tokens);
 }
@@ -57,24 +82,87 @@ static void assert_round_trip(const struct sl_recipe *recipe) {
     assert_recipe_equal(recipe, &parsed);
 }
 
-static void test_recipe_parses_every_axis(void **state) {
+static void test_recipe_parses_every_axis_of_eviction(void **state) {
     (void)state;
-    struct sl_recipe r = parse("score=aas,value=off,scope=sinks:4+recent:0.5,budget=512,layers=uniform,heads=uniform,"
-                               "when=end,evicted=drop,format=f16/0-1:int4/2-:int2/-3:bf16,place=resident,"
+    struct sl_recipe r = parse("score=mas,value=fastcaote,scope=sinks:4+recent:0.25+std:0.125+stabilizers:9+tail:7,"
+                               "budget=512,layers=pyramid,exempt=0-2+5+last,heads=layer,when=chunk+end+step,"
+                               "evicted=drop,format=f16/0-1:bf16/2-:f32/-3:bf16,place=resident,retrieve=pull,"
                                "positions=slot,chunk=1024");
-    struct sl_recipe expected = {
-        .score = SL_SCORE_AAS,
-        .sinks = 4,
-        .recent = {.ratio = 0.5},
-        .budget = {.slots = 512},
-        .when = SL_WHEN_END,
-        .format = SL_KV_F16,
-        .ranges = {{0, 1, SL_KV_INT4}, {2, -1, SL_KV_INT2}, {0, 3, SL_KV_BF16}},
-        .n_ranges = 3,
-        .positions = SL_POSITION_SLOT,
-        .chunk_tokens = 1024,
-    };
+    struct sl_recipe expected = sl_recipe_defaults();
+    expected.score = SL_SCORE_MAS;
+    expected.value = SL_VALUE_FASTCAOTE;
+    expected.sinks = 4;
+    expected.recent.ratio = 0.25;
+    expected.std = 0.125;
+    expected.stabilizers = 9;
+    expected.tail = 7;
+    expected.budget.slots = 512;
+    expected.layers = SL_LAYERS_PYRAMID;
+    expected.exempt.bits[0] = 0x27;
+    expected.exempt_last = true;
+    expected.heads = SL_HEADS_LAYER;
+    expected.when = SL_WHEN_CHUNK | SL_WHEN_STEP;
+    expected.n_ranges = 3;
+    expected.ranges[0].from = 0, expected.ranges[0].to = 1, expected.ranges[0].format = SL_KV_BF16;
+    expected.ranges[1].from = 2, expected.ranges[1].to = -1, expected.ranges[1].format = SL_KV_F32;
+    expected.ranges[2].from = 0, expected.ranges[2].to = 3, expected.ranges[2].format = SL_KV_BF16;
+    expected.positions = SL_POSITION_SLOT;
+    expected.chunk_tokens = 1024;
     assert_recipe_equal(&r, &expected);
+    assert_round_trip(&r);
+
+    r = parse("score=snapkv,value=caote-heads,scope=recent:64,window=48,pool=avg:5,budget=0.5,heads=adaptive,when=end");
+    expected = sl_recipe_defaults();
+    expected.score = SL_SCORE_SNAPKV;
+    expected.value = SL_VALUE_CAOTE_HEADS;
+    expected.recent.slots = 64;
+    expected.window = 48;
+    expected.pool = SL_POOL_AVG;
+    expected.pool_kernel = 5;
+    expected.budget.ratio = 0.5;
+    expected.heads = SL_HEADS_ADAPTIVE;
+    expected.when = SL_WHEN_END;
+    assert_recipe_equal(&r, &expected);
+    assert_round_trip(&r);
+
+    r = parse("score=aas,budget=0.2,layers=d2o-minmax,when=end+step,evicted=merge:0.7");
+    assert_true(r.layers == SL_LAYERS_D2O_MINMAX && r.when == (SL_WHEN_END | SL_WHEN_STEP));
+    assert_true(r.evicted == SL_EVICTED_MERGE && r.merge_beta == 0.7);
+    assert_round_trip(&r);
+    r = parse("score=random,budget=0.2,when=chunk,seed=18446744073709551615");
+    assert_true(r.seed == UINT64_MAX);
+    assert_round_trip(&r);
+    r = parse("score=snapkv,scope=recent:32,pool=none,budget=64,when=end,exempt=none");
+    assert_true(r.pool == SL_POOL_NONE && r.pool_kernel == 1);
+    assert_round_trip(&r);
+}
+
+static void test_recipe_parses_every_axis_of_retrieval(void **state) {
+    (void)state;
+    struct sl_recipe r = parse("place=offload/1+3-5+9-,scope=sinks:8+recent:56,topk=64,channels=4,bits=4");
+    struct sl_recipe expected = sl_recipe_defaults();
+    expected.offload.bits[0] = 0x3a;
+    expected.offload_from = 9;
+    expected.sinks = 8;
+    expected.recent.slots = 56;
+    expected.topk = 64;
+    expected.channels = 4;
+    expected.dense_auto = true;
+    expected.dense_format = SL_KV_INT4;
+    assert_recipe_equal(&r, &expected);
+    assert_round_trip(&r);
+    r = parse("place=offload/3-5+4-+5-");
+    assert_true(r.offload.bits[0] == 0x8 && r.offload_from == 4); // said once is enough
+    assert_true(r.topk == 128 && r.channels == 8);
+    assert_round_trip(&r);
+    r = parse("place=offload/sparse");
+    assert_true(r.offload_auto && sl_recipe_offloads(&r));
+    assert_round_trip(&r);
+    struct sl_recipe one = parse("tailorkv,bits=1"), named = parse("tailorkv-1");
+    assert_recipe_equal(&one, &named);
+    r = parse("tailorkv,place=resident,scope=sinks:4,h2o"); // a preset leaves nothing of another but its format
+    assert_false(sl_recipe_offloads(&r));
+    assert_true(r.topk == 0 && r.channels == 0 && r.dense_auto);
     assert_round_trip(&r);
 }
 
@@ -108,138 +196,70 @@ static void test_recipe_later_words_override_earlier(void **state) {
     assert_int_equal(r.when, SL_WHEN_CHUNK);
 }
 
-static void test_recipe_presets_round_trip_or_are_refused_by_name(void **state) {
+static void test_recipe_presets_round_trip(void **state) {
     (void)state;
-    int n_built = 0, n_presets = 0;
-    for (const struct sl_preset *p = sl_recipe_presets(); p->name != NULL; p++, n_presets++) {
-        struct sl_recipe recipe;
-        struct sl_error err;
-        if (p->built) {
-            char text[SL_RECIPE_TEXT_BYTES];
-            recipe = parse(p->name);
-            assert_string_equal(sl_recipe_format(&recipe, text, sizeof text), p->name);
-            struct sl_recipe spelled_out = parse(p->text);
-            assert_recipe_equal(&recipe, &spelled_out);
-            assert_round_trip(&recipe);
-            n_built++;
-            continue;
-        }
-        assert_int_equal(sl_recipe_parse(p->name, &recipe, &err), SL_ERR_UNSUPPORTED);
-        char expected[128];
-        snprintf(expected, sizeof expected, "recipe: preset %s is not built yet; built: full, streamingllm, h2o",
-                 p->name);
-        assert_string_equal(err.text, expected);
-        // Its text is good grammar: refused for what is not built, not for what nobody knows.
-        int status = sl_recipe_parse(p->text, &recipe, &err);
-        if (status != SL_ERR_UNSUPPORTED) {
-            fail_msg("%s: %s", p->name, err.text);
-        }
+    static const char *const every[] = {"full",
+                                        "streamingllm",
+                                        "h2o",
+                                        "scissorhands",
+                                        "tova",
+                                        "snapkv",
+                                        "roco",
+                                        "random",
+                                        "h2o+caote",
+                                        "tova+caote",
+                                        "snapkv+caote",
+                                        "roco+caote",
+                                        "h2o+fastcaote",
+                                        "tova+fastcaote",
+                                        "snapkv+fastcaote",
+                                        "roco+fastcaote",
+                                        "pyramidkv",
+                                        "adakv",
+                                        "d2o",
+                                        "locret",
+                                        "tailorkv",
+                                        "tailorkv-1"};
+    const struct sl_preset *p = sl_recipe_presets();
+    for (size_t i = 0; i < sizeof every / sizeof every[0]; i++, p++) {
+        assert_string_equal(p->name, every[i]);
+        assert_true(p->built);
+        char text[SL_RECIPE_TEXT_BYTES];
+        struct sl_recipe recipe = parse(p->name), spelled_out = parse(p->text);
+        assert_string_equal(sl_recipe_format(&recipe, text, sizeof text), p->name);
+        assert_recipe_equal(&recipe, &spelled_out);
+        assert_round_trip(&recipe);
     }
-    assert_int_equal(n_built, 3);
-    assert_int_equal(n_presets, 13);
+    assert_null(p->name);
 }
 
-static void test_recipe_refuses_with_reason(void **state) {
+static void test_recipe_presets_keep_what_goes_with_any_method(void **state) {
     (void)state;
-    static const struct {
-        const char *text;
-        enum sl_status status;
-        const char *says;
-    } cases[] = {
-        {"", SL_ERR_INVALID, "the text is empty"},
-        {"h2o, budget=4", SL_ERR_INVALID, "byte 0x20 at offset 4"},
-        {"h2o\n", SL_ERR_INVALID, "without spaces"},
-        {"\xc3\xa9", SL_ERR_INVALID, "byte 0xc3 at offset 0"},
-        {"h3o", SL_ERR_INVALID, "h3o is neither a preset nor axis=value; presets: full, streamingllm, h2o (not built"},
-        {",full", SL_ERR_INVALID, "an empty word"},
-        {"full,", SL_ERR_INVALID, "an empty word"},
-        {"colour=red", SL_ERR_INVALID, "there is no axis colour; axes: score, value, scope, budget"},
-        {"=red", SL_ERR_INVALID, "there is no axis ;"},
-        {"score=mas", SL_ERR_UNSUPPORTED, "recipe: score=mas is not built yet; built: none, recency, aas"},
-        {"score=max", SL_ERR_INVALID, "score=max is unknown; values: none, random, recency, aas, aqas"},
-        {"score=", SL_ERR_INVALID, "score= is unknown"},
-        {"score=aas:4", SL_ERR_INVALID, "nothing may follow aas"},
-        {"score=aas+recency", SL_ERR_INVALID, "score=aas+recency is unknown"},
-        {"value=caote", SL_ERR_UNSUPPORTED, "value=caote is not built yet; built: off"},
-        {"scope=std:0.5", SL_ERR_UNSUPPORTED, "scope=std is not built yet; built: sinks, recent"},
-        {"scope=sinks", SL_ERR_INVALID, "expected sinks:NUMBER"},
-        {"scope=sinks/4", SL_ERR_INVALID, "expected sinks:NUMBER"},
-        {"scope=sinks:", SL_ERR_INVALID, "scope=sinks:: expected a whole number"},
-        {"scope=sinks:0", SL_ERR_INVALID, "scope=sinks:0: expected a whole number from 1"},
-        {"scope=sinks:0.5", SL_ERR_INVALID, "expected a whole number"},
-        {"scope=sinks:-4", SL_ERR_INVALID, "expected a whole number"},
-        {"scope=sinks:4+", SL_ERR_INVALID, "scope= is unknown"},
-        {"scope=recent:1.0", SL_ERR_INVALID, "a ratio (above 0 and below 1)"},
-        {"scope=recent:0", SL_ERR_INVALID, "expected a whole number from 1"},
-        {"budget=0", SL_ERR_INVALID, "budget=0: expected a whole number from 1"},
-        {"budget=-1", SL_ERR_INVALID, "budget=-1: expected a number of slots (1 or more) or a ratio"},
-        {"budget=-0.5", SL_ERR_INVALID, "budget=-0.5"},
-        {"budget=0.0", SL_ERR_INVALID, "budget=0.0"},
-        {"budget=1.5", SL_ERR_INVALID, "budget=1.5"},
-        {"budget=nan", SL_ERR_INVALID, "budget=nan"},
-        {"budget=inf", SL_ERR_INVALID, "budget=inf"},
-        {"budget=1e400", SL_ERR_INVALID, "budget=1e400"},
-        {"budget=1e-400", SL_ERR_INVALID, "budget=1e-400"},
-        {"budget=0x1p-2", SL_ERR_INVALID, "budget=0x1p-2"},
-        {"budget=0.5.5", SL_ERR_INVALID, "budget=0.5.5"},
-        {"budget=e", SL_ERR_INVALID, "budget=e"},
-        {"budget=.", SL_ERR_INVALID, "budget=."},
-        {"budget=20%", SL_ERR_INVALID, "budget=20%"},
-        {"budget=99999999999999999999", SL_ERR_INVALID, "expected a whole number from 1 to 16777216"},
-        {"layers=d2o", SL_ERR_UNSUPPORTED, "layers=d2o is not built yet; built: uniform"},
-        {"heads=adaptive", SL_ERR_UNSUPPORTED, "heads=adaptive is not built yet; built: uniform"},
-        {"when=step", SL_ERR_UNSUPPORTED, "when=step is not built yet; built: chunk, end"},
-        {"when=", SL_ERR_INVALID, "when= is unknown"},
-        {"evicted=merge", SL_ERR_UNSUPPORTED, "evicted=merge is not built yet; built: drop"},
-        {"format=int3", SL_ERR_INVALID, "format=int3 is unknown; formats: f32, f16"},
-        {"format=f16/0-1", SL_ERR_INVALID, "expected FROM-TO:FORMAT"},
-        {"format=f16/1:int4", SL_ERR_INVALID, "expected FROM-TO:FORMAT"},
-        {"format=f16/3-1:int4", SL_ERR_INVALID, "last layer 1: expected a whole number from 3"},
-        {"format=f16/0-256:int4", SL_ERR_INVALID, "from 0 to 255"},
-        {"format=f16/0-1:int5", SL_ERR_INVALID, "format=int5 is unknown"},
-        {"place=offload/1-", SL_ERR_UNSUPPORTED, "place=offload is not built yet; built: resident"},
-        {"retrieve=near", SL_ERR_UNSUPPORTED, "retrieve=near is not built yet, nor is any other value of retrieve"},
-        {"retrieve=far", SL_ERR_INVALID, "values: near, pull (built: none of them)"},
-        {"positions=rope", SL_ERR_INVALID, "positions=rope is unknown; values: original, slot"},
-        {"chunk=100", SL_ERR_INVALID, "chunk=100 is not a multiple of 64; try chunk=64"},
-        {"chunk=0", SL_ERR_INVALID, "chunk=0: expected a whole number from 64 to 8192"},
-        {"chunk=16384", SL_ERR_INVALID, "from 64 to 8192"},
-        // combinations
-        {"score=aas,budget=64", SL_ERR_INVALID, "budget does not say when to evict"},
-        {"budget=64,when=chunk", SL_ERR_INVALID, "budget needs a score"},
-        {"when=chunk", SL_ERR_INVALID, "when=chunk has nothing to evict without a budget"},
-        {"h2o,budget=off", SL_ERR_INVALID, "without a budget"},
-        {"score=aas", SL_ERR_INVALID, "score=aas evicts nothing without a budget"},
-        {"scope=sinks:4", SL_ERR_INVALID, "scope protects from nothing"},
-        {"streamingllm,budget=4", SL_ERR_INVALID,
-         "budget=4 is not above what scope protects (4 sinks + 0 recent = 4 slots)"},
-        {"h2o,scope=sinks:4+recent:60,budget=64", SL_ERR_INVALID, "(4 sinks + 60 recent = 64 slots)"},
-        {"h2o,scope=sinks:4+recent:0.5,budget=8", SL_ERR_INVALID, "(4 sinks + 4 recent = 8 slots)"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct sl_recipe recipe, before;
-        struct sl_error err = {0};
-        memset(&recipe, 0x5a, sizeof recipe);
-        before = recipe;
-        enum sl_status status = sl_recipe_parse(cases[i].text, &recipe, &err);
-        if (status != cases[i].status || strstr(err.text, cases[i].says) == NULL) {
-            fail_msg("\"%s\": status %d, said \"%s\", expected \"%s\"", cases[i].text, status, err.text, cases[i].says);
-        }
-        assert_memory_equal(&recipe, &before, sizeof recipe);
-        assert_int_equal(sl_recipe_parse(cases[i].text, &recipe, NULL), cases[i].status);
-    }
+    char text[SL_RECIPE_TEXT_BYTES];
+    struct sl_recipe r = parse("random,seed=7,format=int4,chunk=128,random");
+    assert_true(r.seed == 7 && r.format == SL_KV_INT4 && r.chunk_tokens == 128);
+    assert_string_equal(sl_recipe_format(&r, text, sizeof text), "random,seed=7,format=int4,chunk=128");
+    r = parse("chunk=128,locret");
+    assert_int_equal(r.chunk_tokens, 3072);
+    r = parse("locret,chunk=512");
+    assert_string_equal(sl_recipe_format(&r, text, sizeof text), "locret,chunk=512");
+    r = parse("snapkv,window=16,pool=none,exempt=0,roco"); // all of it was of the other method
+    assert_string_equal(sl_recipe_format(&r, text, sizeof text), "roco");
+    r = parse("snapkv,window=16,exempt=0-1,when=end+step");
+    assert_string_equal(sl_recipe_format(&r, text, sizeof text),
+                        "score=snapkv,scope=recent:32,window=16,budget=1024,exempt=0-1,when=end+step");
 }
 
 static void test_recipe_refuses_long_text_and_many_ranges(void **state) {
     (void)state;
-    char text[2048];
+    char text[4096];
     struct sl_recipe recipe;
     struct sl_error err;
     memset(text, 'a', sizeof text - 1);
     text[sizeof text - 1] = '\0';
     assert_int_equal(sl_recipe_parse(text, &recipe, &err), SL_ERR_INVALID);
-    assert_non_null(strstr(err.text, "longer than 1023 bytes"));
-    text[1023] = '\0';
+    assert_non_null(strstr(err.text, "longer than 2047 bytes"));
+    text[2047] = '\0';
     assert_int_equal(sl_recipe_parse(text, &recipe, &err), SL_ERR_INVALID);
     assert_non_null(strstr(err.text, "neither a preset"));
     strcpy(text, "format=f16");
@@ -250,65 +270,143 @@ static void test_recipe_refuses_long_text_and_many_ranges(void **state) {
     assert_non_null(strstr(err.text, "more than 16 layer ranges"));
 }
 
+static double random_ratio(void) {
+    return rand() % 2 ? (double)(1 + rand() % 99) / 100 // or one that needs all its digits
+                      : ((double)rand() + 1) / ((double)RAND_MAX + 2);
+}
+
 static struct sl_amount random_amount(void) {
-    switch (rand() % 4) {
+    switch (rand() % 3) {
     case 0:
         return (struct sl_amount){.slots = 1 + rand() % 3000};
     case 1:
-        return (struct sl_amount){.ratio = (double)(1 + rand() % 99) / 100};
-    case 2:
-        return (struct sl_amount){.ratio = ((double)rand() + 1) / ((double)RAND_MAX + 2)}; // needs all its digits
+        return (struct sl_amount){.ratio = random_ratio()};
     default:
         return (struct sl_amount){0};
     }
 }
 
-static struct sl_recipe random_recipe(void) {
-    struct sl_recipe r = {
-        .score = (enum sl_score)(rand() % 3),
-        .sinks = rand() % 2 ? rand() % 100 : 0,
-        .recent = random_amount(),
-        .budget = random_amount(),
-        .when = (unsigned)(rand() % 3),
-        .format = (enum sl_kv_format)(rand() % SL_KV_N_FORMATS),
-        .n_ranges = rand() % 4 == 0 ? rand() % (SL_MAX_FORMAT_RANGES + 1) : 0,
-        .positions = (enum sl_position_mode)(rand() % 2),
-        .chunk_tokens = 64 * (1 + rand() % 128),
-    };
-    for (int i = 0; i < r.n_ranges; i++) {
-        r.ranges[i].from = rand() % SL_MAX_LAYERS;
-        r.ranges[i].to = rand() % 2 ? -1 : r.ranges[i].from + rand() % (SL_MAX_LAYERS - r.ranges[i].from);
-        r.ranges[i].format = (enum sl_kv_format)(rand() % SL_KV_N_FORMATS);
+static struct sl_layers random_layers(int most) {
+    struct sl_layers layers = {0};
+    for (int n = rand() % 6; n > 0; n--) {
+        int from = rand() % most;
+        for (int l = from; l < most && l <= from + rand() % 4; l++) {
+            sl_layers_add(&layers, l);
+        }
     }
+    return layers;
+}
+
+static bool one_in(int n) {
+    return rand() % n == 0;
+}
+
+static void random_formats(struct sl_recipe *r) {
+    r->format = (enum sl_kv_format)(rand() % SL_KV_N_FORMATS);
+    r->n_ranges = one_in(4) ? rand() % (SL_MAX_FORMAT_RANGES + 1) : 0;
+    for (int i = 0; i < r->n_ranges; i++) {
+        r->ranges[i].from = rand() % SL_MAX_LAYERS;
+        r->ranges[i].to = rand() % 2 ? -1 : r->ranges[i].from + rand() % (SL_MAX_LAYERS - r->ranges[i].from);
+        r->ranges[i].format = (enum sl_kv_format)(rand() % SL_KV_N_FORMATS);
+    }
+    r->dense_auto = one_in(5);
+    r->dense_format = r->dense_auto ? (enum sl_kv_format)(rand() % SL_KV_N_FORMATS) : (enum sl_kv_format)0;
+}
+
+// Any values; sl_recipe_check() chooses.
+static struct sl_recipe random_recipe(void) {
+    struct sl_recipe r = sl_recipe_defaults();
+    random_formats(&r);
+    r.positions = (enum sl_position_mode)(rand() % 2);
+    r.chunk_tokens = 64 * (1 + rand() % 128);
+    r.sinks = rand() % 2 ? rand() % 100 : 0;
+    if (one_in(4)) { // retrieval
+        r.offload_auto = one_in(3);
+        r.offload_from = !r.offload_auto && one_in(2) ? 1 + rand() % (SL_MAX_LAYERS - 1) : -1;
+        r.offload = r.offload_auto ? r.offload : random_layers(r.offload_from < 0 ? SL_MAX_LAYERS : r.offload_from);
+        r.topk = rand() % 1000;
+        r.channels = rand() % 100;
+        r.recent.slots = rand() % 100;
+        return r;
+    }
+    r.score = (enum sl_score)(rand() % SL_N_SCORES);
+    r.value = one_in(3) ? (enum sl_value)(rand() % (SL_VALUE_FASTCAOTE_HEADS + 1)) : SL_VALUE_OFF;
+    r.recent = random_amount();
+    r.std = one_in(4) ? random_ratio() : 0;
+    r.stabilizers = one_in(6) ? rand() % 100 : 0;
+    r.tail = one_in(4) ? rand() % 1000 : 0;
+    if (r.score == SL_SCORE_SNAPKV) {
+        r.window = 1 + rand() % 100;
+        r.pool = (enum sl_pool)(rand() % 3);
+        r.pool_kernel = r.pool == SL_POOL_NONE ? 1 : 1 + rand() % 64;
+    }
+    r.seed = r.score == SL_SCORE_RANDOM ? (uint64_t)rand() << 33 ^ (uint64_t)rand() : 0;
+    r.budget = random_amount();
+    r.layers = one_in(3) ? (enum sl_split_layers)(rand() % (SL_LAYERS_PYRAMID + 1)) : SL_LAYERS_UNIFORM;
+    r.exempt = one_in(3) ? random_layers(SL_MAX_LAYERS) : r.exempt;
+    r.exempt_last = one_in(4);
+    r.heads = one_in(3) ? (enum sl_split_heads)(rand() % 3) : SL_HEADS_UNIFORM;
+    r.when = (unsigned)(rand() % 8);
+    r.evicted = one_in(3) ? SL_EVICTED_MERGE : SL_EVICTED_DROP;
+    r.merge_beta = r.evicted == SL_EVICTED_MERGE && rand() % 2 ? random_ratio() : r.merge_beta;
     return r;
 }
 
 static void test_recipe_format_and_parse_are_inverse(void **state) {
     (void)state;
     srand(1);
-    int n_valid = 0;
-    for (int i = 0; i < 20000; i++) {
+    int n_evicting = 0, n_offloading = 0;
+    for (int i = 0; i < 100000; i++) {
         struct sl_recipe recipe = random_recipe();
         if (sl_recipe_check(&recipe, NULL) == SL_OK) {
             assert_round_trip(&recipe);
-            n_valid++;
+            n_evicting += sl_recipe_evicts(&recipe);
+            n_offloading += sl_recipe_offloads(&recipe);
         }
     }
-    assert_true(n_valid > 1000);
+    assert_true(n_evicting > 1000);
+    assert_true(n_offloading > 1000);
+}
+
+// Resolving is done once: by whoever knows the model, and by nobody who reads what was resolved.
+static void test_recipe_resolved_text_means_the_same(void **state) {
+    (void)state;
+    srand(3);
+    int n = 0;
+    for (int i = 0; i < 100000 || n < 1000; i++) {
+        struct sl_recipe recipe = random_recipe();
+        struct sl_layers dense = random_layers(40);
+        char text[SL_RECIPE_TEXT_BYTES];
+        if (sl_recipe_check(&recipe, NULL) != SL_OK ||
+            sl_recipe_resolve(&recipe, rand() % 2 ? &dense : NULL, 1 + rand() % SL_MAX_LAYERS, NULL) != SL_OK) {
+            continue;
+        }
+        assert_round_trip(&recipe);
+        sl_recipe_format(&recipe, text, sizeof text);
+        struct sl_recipe read = parse(text);
+        assert_int_equal(sl_recipe_resolve(&read, NULL, SL_MAX_LAYERS, NULL), SL_OK);
+        assert_recipe_equal(&recipe, &read);
+        n++;
+    }
 }
 
 static void test_recipe_fits_its_buffer_at_its_longest(void **state) {
     (void)state;
-    struct sl_recipe r = parse("score=recency,scope=sinks:16777000+recent:0.0000012345678901234567,budget=16777216,"
-                               "when=chunk,format=bf16,positions=original,chunk=8192");
+    struct sl_recipe r =
+        parse("score=snapkv,value=fastcaote-heads,scope=sinks:16777000+recent:16+stabilizers:16777015+tail:16777215,"
+              "window=16,pool=none,budget=0.0000012345678901234567,layers=pyramid,exempt=last,heads=layer,"
+              "when=chunk+step,evicted=drop,positions=slot,chunk=8192");
     r.n_ranges = SL_MAX_FORMAT_RANGES;
     for (int i = 0; i < SL_MAX_FORMAT_RANGES; i++) {
         r.ranges[i].from = r.ranges[i].to = 255;
         r.ranges[i].format = SL_KV_BF16;
     }
+    for (int l = 1; l < SL_MAX_LAYERS; l += 2) {
+        sl_layers_add(&r.exempt, l);
+    }
     assert_round_trip(&r);
     char small[10];
-    assert_string_equal(sl_recipe_format(&r, small, sizeof small), "score=rec");
+    assert_string_equal(sl_recipe_format(&r, small, sizeof small), "score=sna");
 }
 
 static void test_recipe_fingerprint_sees_what_changes_the_cache(void **state) {
@@ -329,6 +427,35 @@ static void test_recipe_fingerprint_sees_what_changes_the_cache(void **state) {
         "h2o,positions=slot",
         "streamingllm",
         "streamingllm,budget=512",
+        "h2o+caote",
+        "h2o+caote,value=fastcaote",
+        "tova+caote",
+        "tova+caote,value=caote-heads",
+        "tova",
+        "tova,heads=uniform",
+        "random",
+        "random,seed=1",
+        "snapkv",
+        "snapkv,window=16",
+        "snapkv,pool=avg:7",
+        "snapkv,pool=max:5",
+        "snapkv,pool=none",
+        "pyramidkv",
+        "adakv",
+        "snapkv,exempt=0",
+        "snapkv,exempt=0-1",
+        "snapkv,exempt=last",
+        "roco",
+        "roco,scope=sinks:4+recent:10",
+        "d2o",
+        "d2o,layers=d2o-raw",
+        "d2o,evicted=drop",
+        "d2o,evicted=merge:0.7",
+        "locret",
+        "locret,scope=tail:100",
+        "locret,scope=stabilizers:2500",
+        "tailorkv",
+        "tailorkv,bits=1",
     };
     enum { N = sizeof different / sizeof different[0] };
     for (int i = 0; i < N; i++) {
@@ -342,10 +469,16 @@ static void test_recipe_fingerprint_sees_what_changes_the_cache(void **state) {
     struct sl_recipe a = parse("full"), b = parse("full,chunk=64"), c = parse("chunk=128,budget=off");
     assert_true(sl_recipe_fingerprint(&a) == sl_recipe_fingerprint(&b));
     assert_true(sl_recipe_fingerprint(&a) == sl_recipe_fingerprint(&c));
+    // What decode looks at is not what there is to look at.
+    a = parse("full"), b = parse("place=offload/1-,topk=64,scope=sinks:8+recent:56");
+    assert_true(sl_recipe_fingerprint(&a) == sl_recipe_fingerprint(&b));
     a = parse("h2o"), b = parse("scope=recent:0.50,when=end+chunk,budget=0.2,score=aas");
     assert_true(sl_recipe_fingerprint(&a) == sl_recipe_fingerprint(&b));
     // The same on every machine: of this text, and nothing else of the machine's.
-    const char *text = "score=aas,scope=recent:0.5,budget=0.2,when=chunk,format=f16,positions=original,chunk=512";
+    const char *text =
+        "score=aas,value=off,scope=recent:0.5,window=32,pool=max:7,budget=0.2,layers=uniform,exempt=none,"
+        "heads=uniform,when=chunk,evicted=drop,place=resident,positions=original,seed=0,format=f16,"
+        "chunk=512";
     assert_true(sl_recipe_fingerprint(&a) == sl_hash(text, strlen(text), 1));
 }
 
@@ -400,6 +533,34 @@ static void test_recipe_survives_any_text(void **state) {
         ",format=f16/0-1:int4",
         ",budget=",
         ",scope=sinks:4+recent:",
+        "snapkv",
+        "d2o",
+        "tailorkv",
+        "locret,",
+        "exempt",
+        "last",
+        "offload/",
+        "sparse",
+        "1-",
+        "3+5-7",
+        "pool",
+        "max:7",
+        "window",
+        "merge:0.5",
+        "evicted",
+        "layers",
+        "pyramid",
+        "heads",
+        "adaptive",
+        "topk",
+        "channels",
+        "bits",
+        "dense:int2",
+        "+step",
+        "std:0.1",
+        "tail:10",
+        "stabilizers:",
+        "seed",
     };
     srand(2);
     int n_accepted = 0;
@@ -429,13 +590,15 @@ static void test_recipe_survives_any_text(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_recipe_parses_every_axis),
+        cmocka_unit_test(test_recipe_parses_every_axis_of_eviction),
+        cmocka_unit_test(test_recipe_parses_every_axis_of_retrieval),
         cmocka_unit_test(test_recipe_defaults_are_full),
         cmocka_unit_test(test_recipe_later_words_override_earlier),
-        cmocka_unit_test(test_recipe_presets_round_trip_or_are_refused_by_name),
-        cmocka_unit_test(test_recipe_refuses_with_reason),
+        cmocka_unit_test(test_recipe_presets_round_trip),
+        cmocka_unit_test(test_recipe_presets_keep_what_goes_with_any_method),
         cmocka_unit_test(test_recipe_refuses_long_text_and_many_ranges),
         cmocka_unit_test(test_recipe_format_and_parse_are_inverse),
+        cmocka_unit_test(test_recipe_resolved_text_means_the_same),
         cmocka_unit_test(test_recipe_fits_its_buffer_at_its_longest),
         cmocka_unit_test(test_recipe_fingerprint_sees_what_changes_the_cache),
         cmocka_unit_test(test_recipe_survives_any_text),
