@@ -54,7 +54,7 @@ static void case_close(struct cache *c, struct sl_attend *args) {
     cache_free(c);
 }
 
-// The slots of each head for which j % every < some; lists are NULL-terminated by nothing: counts stand beside them.
+// Per head, the slots with (j + h) % every < some, and the last slot.
 struct lists {
     uint32_t memory[MAX_KV_HEADS][512];
     const uint32_t *slots[MAX_KV_HEADS];
