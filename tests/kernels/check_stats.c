@@ -345,8 +345,11 @@ static void call_op(enum op op, const struct sl_ops *ops, struct sl_team *team, 
         ops->fold(team, args, 0, &everything);
         break;
     default:
-        ops->window_sums(team, args, op == WINDOW_LAST || args->m < 64 ? args->m - 1 : args->m - 64, sums,
-                         args->kv[0].n_slots);
+        ops->window_sums(team, args,
+                         op == WINDOW_LAST ? args->m - 1
+                         : args->m < 64    ? 0
+                                           : args->m - 64,
+                         sums, args->kv[0].n_slots);
         break;
     }
 }
