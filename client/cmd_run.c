@@ -24,6 +24,7 @@ struct run_config {
     struct sl_request_config request;
     struct sl_cluster_config cluster;
     int64_t threads;
+    const char *capsule_path;
     bool local, quiet;
 };
 
@@ -32,6 +33,9 @@ static const struct sl_option options[] = {
     SL_CLUSTER_OPTIONS(run_config),
     {"local", 0, SL_OPTION_FLAG, NULL, NULL, "no cluster: everything in this process (needs --model)",
      offsetof(struct run_config, local), 0, 0},
+    {"save-capsule", 0, SL_OPTION_STRING, NULL, "FILE",
+     "with --local: the compressed cache of the document as a file, for `sluice inspect`",
+     offsetof(struct run_config, capsule_path), 0, 0},
     {"threads", 0, SL_OPTION_INT, "0", "N", "of --local; 0 is one per processor", offsetof(struct run_config, threads),
      0, 1024},
     {"quiet", 0, SL_OPTION_FLAG, NULL, NULL, "print only the answer", offsetof(struct run_config, quiet), 0, 0},
@@ -122,7 +126,8 @@ static int run_local(const struct run_config *config, const struct sl_request *r
     struct sl_watch watch = {.deadline_ns = sl_deadline_in_ms(config->request.deadline_ms)};
     struct sl_error err = {0};
     sl_follow_attach(follow, &watch);
-    enum sl_status status = sl_local_job(config->cluster.model, (int)config->threads, request, &watch, &err);
+    enum sl_status status =
+        sl_local_job(config->cluster.model, (int)config->threads, request, config->capsule_path, &watch, &err);
     return sl_follow_end(follow, status, &err);
 }
 
@@ -152,6 +157,10 @@ int sl_command_run(int argc, char **argv) {
     struct sl_error err;
     if (config.local && !config.cluster.model) {
         sl_fail(&err, SL_ERR_INVALID, "--local needs --model DIR");
+        return sl_tool_complain("run", &err);
+    }
+    if (config.capsule_path && !config.local) {
+        sl_fail(&err, SL_ERR_INVALID, "--save-capsule needs --local");
         return sl_tool_complain("run", &err);
     }
     struct sl_request request;

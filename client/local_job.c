@@ -7,13 +7,16 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "engine/model.h"
 #include "engine/tokenizer.h"
+#include "kvcache/capsule_file.h"
 #include "service/local.h"
 
 #define JOB_ID "local"
 
 struct job {
     const struct sl_watch *watch;
+    const char *model_dir, *capsule_path; // the capsule's: NULL when none is wanted
     int64_t sequence;
     int64_t deadline_ns;
 };
@@ -66,6 +69,18 @@ static enum sl_status on_token(void *arg, const struct sl_written *written) {
     event.token = &token;
     tell(job, &event);
     return go_on(job);
+}
+
+static enum sl_status save_capsule(void *arg, const struct sl_session *session, const struct sl_recipe *recipe,
+                                   const int32_t *tokens, struct sl_error *err) {
+    const struct job *job = arg;
+    struct sl_capsule_id id = {.recipe_fingerprint = sl_recipe_fingerprint(recipe),
+                               .prefix_hash = sl_prefix_hash(tokens, session->n_tokens)};
+    char text[SL_RECIPE_TEXT_BYTES];
+    enum sl_status status = sl_model_fingerprint(job->model_dir, &id.model_fingerprint, err);
+    return status == SL_OK ? sl_capsule_file_write(job->capsule_path, session, &id,
+                                                   sl_recipe_format(recipe, text, sizeof text), err)
+                           : status;
 }
 
 static Sluice__V1__Finished__Reason reason_of(enum sl_stop_reason stop) {
@@ -138,6 +153,7 @@ static enum sl_status run_turn(struct sl_local *local, struct sl_conversation *c
         .n_stops = message->n_stop,
         .progress_fn = on_progress,
         .token_fn = on_token,
+        .prefilled_fn = first && job->capsule_path ? save_capsule : NULL,
         .arg = job,
     };
     tell_state(job, SLUICE__V1__JOB_STATE__PREFILLING);
@@ -184,12 +200,13 @@ static enum sl_status run_turns(struct sl_local *local, const struct sl_request 
 }
 
 enum sl_status sl_local_job(const char *model_dir, int threads, const struct sl_request *request,
-                            const struct sl_watch *watch, struct sl_error *err) {
+                            const char *capsule_path, const struct sl_watch *watch, struct sl_error *err) {
     struct sl_local_config config = {.model_dir = model_dir, .threads = threads};
     struct sl_local *local = NULL;
     enum sl_status status = sl_local_open(&config, &local, err);
     if (status == SL_OK) {
-        struct job job = {.watch = watch, .deadline_ns = watch->deadline_ns};
+        struct job job = {
+            .watch = watch, .model_dir = model_dir, .capsule_path = capsule_path, .deadline_ns = watch->deadline_ns};
         status = run_turns(local, request, &job, err);
         sl_local_close(&local);
     }

@@ -41,6 +41,9 @@ struct sl_local_request {
     // Both may be NULL; anything but SL_OK ends the job with that status.
     enum sl_status (*progress_fn)(void *arg, int64_t tokens_done, int64_t tokens_total);
     enum sl_status (*token_fn)(void *arg, const struct sl_written *written);
+    // The session as it would be shipped: the prompt has been read, nothing has been written. May be NULL, as above.
+    enum sl_status (*prefilled_fn)(void *arg, const struct sl_session *session, const struct sl_recipe *recipe,
+                                   const int32_t *tokens, struct sl_error *err);
     void *arg;
 };
 
