@@ -55,6 +55,9 @@ function(sl_test)
   if(NOT A_TIMEOUT)
     set(A_TIMEOUT 120)
   endif()
+  if(SLUICE_ASAN OR SLUICE_TSAN)
+    math(EXPR A_TIMEOUT "${A_TIMEOUT} * 8") # they are 10 to 20 times slower, and ours are far below their limit
+  endif()
   set_tests_properties(${A_NAME} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}"
     ENVIRONMENT "UCX_MEM_EVENTS=n;UCX_HANDLE_ERRORS=none;SLUICE_BIN=${CMAKE_BINARY_DIR}/bin;TSAN_OPTIONS=ignore_noninstrumented_modules=1 suppressions=${CMAKE_SOURCE_DIR}/tests/tsan.supp;LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/lsan.supp")
 endfunction()
