@@ -35,8 +35,7 @@ def test_requests():
     with Cluster(kvstore=0) as cluster:
         refused(cluster, bad, ["recipe", "h3o"], job(recipe="h3o"))
         # What the grammar knows and nobody has built is a different answer from what nobody knows.
-        refused(cluster, Code.UNIMPLEMENTED, ["mas", "aas"], job(recipe="score=mas,budget=100,when=chunk"))
-        refused(cluster, Code.UNIMPLEMENTED, ["tailorkv"], job(recipe="tailorkv"))
+        refused(cluster, Code.UNIMPLEMENTED, ["near", "pull"], job(recipe="tailorkv,retrieve=near"))
         refused(cluster, bad, ["budget"], job(recipe="h2o,budget=-3"))
         refused(cluster, bad, ["budget", "sinks"], job(recipe="streamingllm,budget=3"))
         refused(cluster, bad, ["recent"], job(recipe="h2o,scope=recent:200,budget=100"))

@@ -1,0 +1,174 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Every method, wherever it works: one process, shared memory and TCP write the same tokens; decode goes on where prefill ended."""
+import concurrent.futures
+import json
+import os
+import subprocess
+import threading
+
+import grpc
+
+from harness import BIN, MODEL, Cluster, document, eventually, inference, question, request, run_tests, tokens
+
+# Presets at a size at which they evict from a short prompt, and combinations that no preset names.
+SMALL = {"full": "", "tailorkv": "topk=16", "tailorkv-1": "topk=16"}
+MORE = ["h2o,budget=0.4,when=chunk+step,chunk=128", "d2o,budget=0.4,evicted=drop",
+        "tova,budget=200,when=end+step", "streamingllm,budget=128,when=chunk+step,chunk=64",
+        "adakv,budget=128,layers=pyramid,format=int4", "h2o,budget=0.4,evicted=merge,when=end,format=f16/3-:int2",
+        "full,format=f16/0-1:int2,place=offload/2-,topk=16"]
+PROMPT = document(1800) + question()
+
+
+def sluice(*args, stdin=""):
+    run = subprocess.run([os.path.join(BIN, "sluice"), *args], input=stdin.encode(), capture_output=True, timeout=120)
+    return run.returncode, run.stdout.decode(), run.stderr.decode()
+
+
+def presets():
+    """Those that need no retaining heads: the demo model has none."""
+    code, out, _ = sluice("recipes", "--json")
+    assert code == 0
+    every = [json.loads(line) for line in out.splitlines()]
+    return [p["name"] for p in every if p["built"] and "score=cis" not in p["text"]]
+
+
+def recipes():
+    chosen = presets()
+    assert len(chosen) >= 20, chosen
+    return [f"{name},{SMALL.get(name, 'budget=0.4,chunk=128')}".rstrip(",") for name in chosen] + MORE
+
+
+def job(recipe, n_tokens=10, text=PROMPT):
+    return inference.GenerateRequest(text=text, recipe=recipe, max_new_tokens=n_tokens, ignore_eos=True)
+
+
+def in_one_process(recipe):
+    """(token ids, statistics) of job(recipe) without a cluster."""
+    code, out, errors = sluice("run", "--local", "--model", MODEL, "--recipe", recipe, "--json", "--max-new-tokens", "10",
+                               "--ignore-eos", "--threads", "1", "--prompt-file", "-", stdin=PROMPT)
+    assert code == 0, f"{recipe}: {errors}"
+    lines = [json.loads(line) for line in out.splitlines()]
+    return [line["token"]["id"] for line in lines if "token" in line], lines[-1]["finished"]["statistics"]
+
+
+def test_every_method_writes_the_same_wherever_it_works():
+    chosen = recipes()
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        expected = dict(zip(chosen, pool.map(in_one_process, chosen)))
+    differing = []
+    for transport in ("shm", "tcp"):
+        with Cluster(transport=transport, kvstore=0) as cluster:
+            for recipe in chosen:
+                finished, events = cluster.answer(job(recipe))
+                s, (ids, local) = finished.statistics, expected[recipe]
+                if tokens(events) != ids:
+                    differing.append((transport, recipe, ids, tokens(events)))
+                for field in ("slots_evicted", "slots_merged", "slots_fetched"):
+                    assert getattr(s, field) == local[field], f"{recipe}: {field}"
+                assert list(s.slots_min) == local["slots_min"] and list(s.slots_max) == local["slots_max"], recipe
+                assert len(s.slots_mean) == 6 and sum(getattr(s.kv_bytes, f) for f in local["kv_bytes"]) == \
+                    s.decode_resident_bytes, recipe
+                if not recipe.startswith(("full", "tailorkv")):
+                    assert s.slots_evicted > 0, recipe
+                if "merge" in recipe or (recipe.startswith("d2o") and "drop" not in recipe):
+                    assert s.slots_merged > 0, recipe
+                if "tailorkv" in recipe or "offload" in recipe:
+                    assert s.slots_fetched > 0, recipe
+    assert not differing, "\n".join(map(str, differing))
+
+
+def test_sequences_of_different_recipes_step_together():
+    together = ["full", "h2o,budget=128,when=chunk+step,chunk=64", "tailorkv,topk=16", "d2o,budget=128", "tova,budget=64,when=end+step"]
+    with Cluster(kvstore=0) as cluster:
+        alone = {recipe: tokens(cluster.answer(job(recipe, 40))[1]) for recipe in together}
+        with concurrent.futures.ThreadPoolExecutor(len(together)) as pool:
+            results = dict(zip(together, pool.map(lambda recipe: tokens(cluster.answer(job(recipe, 40))[1]), together)))
+        for recipe in together:
+            assert len(alone[recipe]) == 40 and results[recipe] == alone[recipe], recipe
+
+
+def test_the_budget_holds_while_decoding():
+    one = inference.TokenIds(ids=[2045])  # nothing to prefill: everything is read by steps
+    with Cluster(kvstore=0) as cluster:
+        for prompt in ({"text": PROMPT}, {"tokens": one}):
+            finished, events = cluster.answer(inference.GenerateRequest(
+                recipe="h2o,budget=64,chunk=64,when=chunk+step", max_new_tokens=150, ignore_eos=True, **prompt))
+            assert len(tokens(events)) == 150
+            s = finished.statistics
+            assert max(s.slots_max) <= 64 and min(s.slots_min) >= 60, (list(s.slots_min), list(s.slots_max))
+            assert s.slots_evicted >= 6 * (150 - 64)
+
+
+def test_an_answer_goes_on_elsewhere_after_the_loss_of_its_decode_worker():
+    chosen = ["h2o,budget=128,chunk=64,when=chunk+step", "d2o,budget=128", "tailorkv,topk=16"]
+    with Cluster(decode=2) as cluster:
+        expected = {recipe: tokens(cluster.answer(job(recipe, 160))[1]) for recipe in chosen}
+        ids = {recipe: cluster.submit(job(recipe, 160)) for recipe in chosen}
+        events = {recipe: [] for recipe in chosen}
+
+        def watch(recipe):
+            for event in cluster.watch(ids[recipe], timeout=90):
+                events[recipe].append(event)
+
+        watchers = [threading.Thread(target=watch, args=(recipe,)) for recipe in chosen]
+        for watcher in watchers:
+            watcher.start()
+        eventually(lambda: all(len(tokens(events[recipe])) > 10 for recipe in chosen), 30, "some tokens of every job")
+        lost = cluster.get(ids[chosen[0]]).decode_worker
+        cluster.kill(lost)
+        for watcher in watchers:
+            watcher.join()
+        for recipe in chosen:
+            finished = events[recipe][-1].finished
+            assert finished.status_code == 0, f"{recipe}: {finished}"
+            assert tokens(events[recipe]) == expected[recipe], recipe
+        assert events[chosen[0]][-1].finished.statistics.retries >= 1
+
+
+def test_turns_read_only_what_is_new():
+    code, out, errors = sluice("run", "--local", "--model", MODEL, "--recipe", "h2o,budget=256,chunk=64", "--json",
+                               "--max-new-tokens", "8", "--threads", "2", "--prompt", document(1800), "--question", "One?",
+                               "--question", "And two?", "--question", "And three?")
+    assert code == 0, errors
+    ends = [line["finished"]["statistics"] for line in map(json.loads, out.splitlines()) if "finished" in line]
+    assert len(ends) == 3
+    assert ends[0]["n_reused_tokens"] == 0 and ends[0]["n_prompt_tokens"] > 500
+    for before, turn in zip(ends, ends[1:]):
+        assert turn["n_reused_tokens"] == before["n_prompt_tokens"] + before["n_output_tokens"] - 1
+        assert 2 <= turn["n_prompt_tokens"] - turn["n_reused_tokens"] <= 20
+        assert turn["slots_per_head"] <= 256
+    code, _, errors = sluice("submit", "--prompt", "a", "--question", "b", "--question", "c")
+    assert code == 2 and "--local" in errors, errors
+
+
+def test_recipes_that_cannot_be_are_refused_before_any_work():
+    code = grpc.StatusCode
+    cases = [
+        ("locret", code.FAILED_PRECONDITION, ["retaining_heads.safetensors", "tools/convert_retaining_heads.py"]),
+        ("score=cis,budget=100,when=chunk", code.FAILED_PRECONDITION, ["retaining_heads.safetensors"]),
+        ("retrieve=near", code.UNIMPLEMENTED, ["near", "pull"]),
+        ("place=offload/0", code.INVALID_ARGUMENT, ["layer 0"]),
+        ("place=offload/9", code.INVALID_ARGUMENT, ["layer 9", "0 to 5"]),
+        ("format=f16/9-:int4", code.INVALID_ARGUMENT, ["layer 9", "0 to 5"]),
+        ("h2o,exempt=0-5", code.INVALID_ARGUMENT, ["exempt"]),
+        ("full,when=step", code.INVALID_ARGUMENT, ["budget"]),
+        ("d2o,format=int4", code.INVALID_ARGUMENT, ["when=step", "int4"]),
+        ("tailorkv,budget=0.1,when=step", code.INVALID_ARGUMENT, ["offload", "budget"]),
+        ("wizardry", code.INVALID_ARGUMENT, ["wizardry", "tailorkv"]),
+    ]
+    with Cluster(kvstore=0) as cluster:
+        for recipe, expected, words in cases:
+            try:
+                cluster.submit(job(recipe))
+            except grpc.RpcError as error:
+                assert error.code() == expected, f"{recipe}: {error}"
+                assert all(word in error.details() for word in words), f"{recipe}: {error.details()}"
+            else:
+                raise AssertionError(f"{recipe} was accepted")
+        assert not cluster.list(), "nothing was begun"
+        assert cluster.answer(request(2000))[0].status_code == 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_tests(globals()))
