@@ -7,10 +7,14 @@
 #include <cmocka.h>
 // clang-format on
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/arena.h"
+#include "compress/budget.h"
 #include "compress/compress.h"
+#include "compress/recipe_internal.h"
 
 static const struct sl_kv_geometry geometry = {.n_layers = 4, .n_kv_heads = 2, .head_dim = 64};
 
@@ -23,6 +27,10 @@ static struct sl_plan plan_for(const char *text, int64_t n_prompt) {
         fail_msg("%s: %s", text, err.text);
     }
     return plan;
+}
+
+static int64_t larger(int64_t a, int64_t b) {
+    return a > b ? a : b;
 }
 
 static size_t units(size_t bytes) {
@@ -105,6 +113,171 @@ static void test_plan_ratio_is_of_the_prompt(void **state) {
     assert_int_equal(plan_for("streamingllm", 100).max_slots, 100);
 }
 
+// --- what attention decides --------------------------------------------------------------------------------------
+
+static void assert_budgets(const char *text, int64_t n_prompt, const int64_t *expected, int64_t total) {
+    struct sl_plan plan = plan_for(text, n_prompt);
+    for (int l = 0; l < 4; l++) {
+        if (plan.layer_budget[l] != expected[l]) {
+            fail_msg("%s: layer %d gets %lld, expected %lld", text, l, (long long)plan.layer_budget[l],
+                     (long long)expected[l]);
+        }
+    }
+    assert_int_equal(plan.total_budget, total);
+}
+
+static void test_plan_divides_over_layers(void **state) {
+    (void)state;
+    assert_budgets("full", 1000, (int64_t[]){1000, 1000, 1000, 1000}, 0);
+    assert_budgets("h2o,budget=100", 1000, (int64_t[]){100, 100, 100, 100}, 400);
+    assert_budgets("h2o,budget=100,exempt=0+last", 1000, (int64_t[]){1000, 100, 100, 1000}, 200);
+    // 2b - b/20 = 390 down to 10, but one above the window of 32: 367 down to 33
+    assert_budgets("pyramidkv,budget=200", 1000, (int64_t[]){367, 256, 144, 33}, 800);
+    assert_budgets("pyramidkv,budget=1000", 4000, (int64_t[]){1950, 1317, 683, 50}, 4000);
+    assert_budgets("pyramidkv,budget=1000", 1200, (int64_t[]){1200, 1067, 933, 800}, 4000); // no more than there is
+    assert_budgets("pyramidkv,budget=1000", 500, (int64_t[]){500, 500, 500, 500}, 2000);
+    // floor(.2 * 1004 * 4) = 803 in all
+    struct sl_plan plan = plan_for("d2o", 1004);
+    assert_int_equal(plan.total_budget, 803);
+    assert_int_equal(plan.budget_slots, 200);
+    assert_int_equal(plan.least_slots, 6); // 6 > 4 + floor(1.5)
+    assert_budgets("d2o", 1004, (int64_t[]){785, 785, 785, 785}, 803);
+    assert_budgets("d2o,exempt=0", 1004, (int64_t[]){1004, 590, 590, 590}, 602);
+    assert_budgets("d2o,budget=0.9", 1000, (int64_t[]){1000, 1000, 1000, 1000}, 3600);
+    assert_budgets("d2o,budget=0.001", 100, (int64_t[]){6, 6, 6, 6}, 24);
+    // Steps fill what the prompt has left of a budget in slots; of a ratio there is nothing left.
+    assert_budgets("h2o,budget=600,when=chunk+step", 100, (int64_t[]){600, 600, 600, 600}, 2400);
+    assert_budgets("h2o,budget=600", 100, (int64_t[]){100, 100, 100, 100}, 400);
+    assert_budgets("h2o,budget=0.5,when=chunk+step", 100, (int64_t[]){50, 50, 50, 50}, 200);
+}
+
+static void test_plan_tail_is_on_top(void **state) {
+    (void)state;
+    struct sl_plan plan = plan_for("h2o,scope=recent:0.5+tail:100,budget=200,chunk=64", 1000);
+    assert_int_equal(plan.tail_slots, 100);
+    assert_int_equal(plan.budget_slots, 200);
+    assert_int_equal(sl_plan_body_tokens(&plan), 900);
+    assert_int_equal(plan.max_slots, 300); // the tail, which is larger than a chunk
+    assert_int_equal(sl_plan_layer_slots(&plan, 0, 0), 300);
+    assert_int_equal(sl_plan_layer_slots(&plan, 0, 7), 307);
+    assert_int_equal(plan.capsule_bytes, 4 * 2 * 5 * plan.work[0].bytes);
+    plan = plan_for("h2o,scope=tail:100,budget=200,chunk=128", 1000);
+    assert_int_equal(plan.max_slots, 328);
+    plan = plan_for("h2o,scope=tail:100,budget=950", 1000); // the body is shorter than the budget
+    assert_int_equal(plan.budget_slots, 900);
+    assert_int_equal(sl_plan_layer_slots(&plan, 0, 0), 1000);
+    for (int64_t n = 99; n <= 100; n++) { // nothing but tail: nothing is evicted
+        plan = plan_for("h2o,scope=tail:100,budget=20", n);
+        assert_int_equal(sl_plan_body_tokens(&plan), n);
+        assert_int_equal(plan.budget_slots, n);
+        assert_int_equal(sl_plan_layer_slots(&plan, 3, 0), n);
+    }
+    plan = plan_for("h2o,scope=tail:100,budget=20", 101);
+    assert_int_equal(sl_plan_body_tokens(&plan), 1);
+    plan = plan_for("full", 50);
+    assert_int_equal(sl_plan_body_tokens(&plan), 50);
+}
+
+static void test_plan_steps_hold_the_budget(void **state) {
+    (void)state;
+    struct sl_plan plan = plan_for("h2o,budget=128,when=chunk+step,exempt=1", 1000);
+    assert_int_equal(sl_plan_layer_slots(&plan, 0, 0), 128);
+    assert_int_equal(sl_plan_layer_slots(&plan, 0, 500), 129); // and the token that is being read
+    assert_int_equal(sl_plan_layer_slots(&plan, 1, 500), 1500);
+    size_t capsule = units(plan.capsule_bytes), page = units(plan.work[0].bytes), exempt = units(plan.work[1].bytes);
+    assert_int_equal(sl_plan_decode_bytes(&plan, 0), capsule);
+    assert_int_equal(sl_plan_decode_bytes(&plan, 500), capsule + 3 * 2 * page + 2 * 8 * exempt);
+    plan = plan_for("h2o,budget=128,when=chunk+step", 100); // it fills the budget first
+    assert_int_equal(sl_plan_layer_slots(&plan, 0, 20), 120);
+    assert_int_equal(sl_plan_layer_slots(&plan, 0, 500), 129);
+    plan = plan_for("d2o,budget=0.5", 1000);
+    assert_int_equal(sl_plan_decode_bytes(&plan, 500), units(plan.capsule_bytes) + 4 * 2 * units(plan.work[0].bytes));
+}
+
+static void test_plan_layouts_follow_the_score(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        int n_states;
+    } cases[] = {{"random", 0}, {"streamingllm", 0}, {"h2o", 1},    {"scissorhands", 1}, {"tova", 0},
+                 {"roco", 2},   {"snapkv", 0},       {"locret", 1}, {"d2o", 1},          {"full", 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct sl_plan plan = plan_for(cases[i].text, 1000);
+        assert_int_equal(plan.work[0].n_states, cases[i].n_states);
+        assert_int_equal(plan.work[0].has_positions, sl_recipe_evicts(&plan.recipe));
+    }
+    struct sl_plan plan = plan_for("roco,exempt=1", 1000); // no slot of layer 1 can go missing
+    assert_false(plan.work[1].has_positions);
+    assert_int_equal(plan.work[1].n_states, 0);
+    struct sl_recipe recipe;
+    assert_int_equal(sl_recipe_parse("tailorkv", &recipe, NULL), SL_OK);
+    assert_int_equal(sl_recipe_resolve(&recipe, NULL, 4, NULL), SL_OK);
+    assert_int_equal(sl_plan_make(&recipe, &geometry, 1000, &plan, NULL), SL_OK);
+    assert_int_equal(plan.packed[0].format, SL_KV_INT2);
+    assert_int_equal(plan.packed[3].format, SL_KV_F16);
+    assert_false(plan.work[3].has_positions);
+}
+
+// Any division that the recipe allows fits what the plan says.
+static size_t bytes_of(const struct sl_plan *plan, int layer, int64_t slots) {
+    return (size_t)(slots / 64) * plan->packed[layer].bytes + (slots % 64 != 0) * (size_t)plan->work[layer].bytes;
+}
+
+static void test_plan_capsule_bytes_bound_every_division(void **state) {
+    (void)state;
+    static const char *const formats[] = {"f16", "f32/1-2:int2", "int4", "int8/0-1:f32", "int1/3-:bf16"};
+    srand(1);
+    for (int round = 0; round < 20000; round++) {
+        struct sl_kv_geometry g = {.n_layers = 4, .n_kv_heads = 1 + rand() % 4, .head_dim = 8 << rand() % 4};
+        bool adaptive = rand() % 2, d2o = !adaptive || rand() % 2;
+        char text[256];
+        int tail = rand() % 2 ? rand() % 200 : 0, n_prompt = 1 + rand() % 600;
+        snprintf(text, sizeof text, "score=aas,scope=recent:0.1%s%.0d,budget=%s%d,when=end%s%s%s,format=%s",
+                 tail ? "+tail:" : "", tail, rand() % 2 ? "" : "0.", 5 + rand() % 90, adaptive ? ",heads=adaptive" : "",
+                 d2o ? ",layers=d2o" : ",layers=pyramid", rand() % 3 ? "" : ",exempt=1", formats[rand() % 5]);
+        struct sl_recipe recipe;
+        struct sl_plan plan;
+        struct sl_error err;
+        if (sl_recipe_parse(text, &recipe, &err) != SL_OK ||
+            sl_plan_make(&recipe, &g, n_prompt, &plan, &err) != SL_OK) {
+            fail_msg("%s: %s", text, err.text);
+        }
+        double weights[4];
+        int64_t shares[4], body = sl_plan_body_tokens(&plan);
+        int n = 0, first = sl_recipe_layer_evicts(&plan.recipe, 1) ? 1 : 0;
+        for (int l = 0; l < 4; l++) {
+            weights[l] = rand() % 3 ? (double)rand() : 0;
+            n += sl_recipe_layer_evicts(&plan.recipe, l);
+        }
+        if (d2o) {
+            sl_budget_divide(plan.total_budget, weights, n, plan.least_slots, plan.layer_budget[first], shares);
+        }
+        size_t bytes = 0;
+        for (int l = 0, i = 0; l < 4; l++) {
+            bool evicts = sl_recipe_layer_evicts(&plan.recipe, l);
+            int64_t share = !evicts ? n_prompt : d2o ? shares[i++] : plan.layer_budget[l], left = share * g.n_kv_heads;
+            for (int h = 0; h < g.n_kv_heads; h++) {
+                int64_t slots = share, others = (g.n_kv_heads - 1 - h);
+                if (adaptive && evicts && share < body) { // anything from a fifth to all that the others leave
+                    int64_t least = larger(share / 5, left - others * body), most = left - others * (share / 5);
+                    most = most < body ? most : body;
+                    slots = others == 0 ? left : rand() % 2 ? most : least + rand() % (most - least + 1);
+                }
+                left -= slots;
+                slots += evicts ? plan.tail_slots : 0;
+                assert_true(slots <= sl_plan_layer_slots(&plan, l, 0));
+                bytes += bytes_of(&plan, l, slots);
+            }
+        }
+        if (bytes > plan.capsule_bytes) {
+            fail_msg("%s, %d tokens: %zu bytes, the plan says %zu", text, n_prompt, bytes, plan.capsule_bytes);
+        }
+        if (plan.recipe.format == SL_KV_F16) { // where pages are alike: by a page per head at most
+            assert_true(plan.capsule_bytes <= bytes + 4 * (size_t)g.n_kv_heads * plan.work[0].bytes);
+        }
+    }
+}
+
 static void test_plan_refuses_what_does_not_fit(void **state) {
     (void)state;
     struct sl_recipe recipe;
@@ -130,6 +303,27 @@ static void test_plan_refuses_what_does_not_fit(void **state) {
     assert_int_equal(sl_plan_make(&recipe, &geometry, (1 << 24) + 1, &plan, &err), SL_ERR_INVALID);
     assert_int_equal(sl_plan_make(&recipe, &geometry, 1 << 24, &plan, &err), SL_OK);
 
+    static const struct {
+        const char *text, *says;
+    } cases[] = {
+        {"h2o,exempt=4", "exempt names layer 4, but the model has layers 0 to 3"},
+        {"h2o,exempt=0-2+last", "exempt names all 4 layers of the model"},
+        {"place=offload/2-5", "place names layer 5, but the model has layers 0 to 3"},
+        {"place=offload/4-", "place names layer 4"},
+        {"place=offload/1-,channels=65", "channels=65, but keys of this model have 64; use channels=64 or fewer"},
+        {"h2o,when=chunk+step,exempt=last,format=f16/2-:int2", "layer 2 is int2"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        assert_int_equal(sl_recipe_parse(cases[i].text, &recipe, &err), SL_OK);
+        assert_int_equal(sl_plan_make(&recipe, &geometry, 100, &plan, &err), SL_ERR_INVALID);
+        if (strstr(err.text, cases[i].says) == NULL) {
+            fail_msg("%s: said \"%s\", expected \"%s\"", cases[i].text, err.text, cases[i].says);
+        }
+    }
+    assert_int_equal(sl_recipe_parse("tailorkv", &recipe, &err), SL_OK);
+    assert_int_equal(sl_plan_make(&recipe, &geometry, 100, &plan, &err), SL_ERR_PRECONDITION);
+    assert_int_equal(sl_recipe_parse("format=int4", &recipe, &err), SL_OK);
+
     // Recipes that were put together without the grammar are checked as well.
     recipe.budget.slots = 8;
     assert_int_equal(sl_plan_make(&recipe, &geometry, 100, &plan, &err), SL_ERR_INVALID);
@@ -148,6 +342,11 @@ int main(void) {
         cmocka_unit_test(test_plan_eviction_has_positions_and_states),
         cmocka_unit_test(test_plan_later_format_ranges_override),
         cmocka_unit_test(test_plan_ratio_is_of_the_prompt),
+        cmocka_unit_test(test_plan_divides_over_layers),
+        cmocka_unit_test(test_plan_tail_is_on_top),
+        cmocka_unit_test(test_plan_steps_hold_the_budget),
+        cmocka_unit_test(test_plan_layouts_follow_the_score),
+        cmocka_unit_test(test_plan_capsule_bytes_bound_every_division),
         cmocka_unit_test(test_plan_refuses_what_does_not_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
