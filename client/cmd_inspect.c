@@ -269,7 +269,11 @@ int sl_command_inspect(int argc, char **argv) {
     }
     struct capsule capsule = {.path = argv[first]};
     struct sl_error err = {0};
-    enum sl_status status = sl_capsule_file_open(capsule.path, &capsule.file, &err);
+    enum sl_status status = config.png ? sl_plot_check(&err) : SL_OK;
+    if (status != SL_OK) {
+        return sl_tool_complain("inspect", &err);
+    }
+    status = sl_capsule_file_open(capsule.path, &capsule.file, &err);
     if (status == SL_OK) {
         status = open_body(&capsule, &err);
     }

@@ -390,6 +390,9 @@ static enum sl_status evaluate(struct eval *e, struct sl_error *err) {
         return sl_fail(err, SL_ERR_INVALID, "--model DIR is needed");
     }
     enum sl_status status = make_trials(e, err);
+    if (status == SL_OK && c->png) {
+        status = sl_plot_check(err);
+    }
     if (status != SL_OK) {
         return status;
     }

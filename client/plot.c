@@ -69,10 +69,17 @@ enum sl_status sl_plot_open(struct sl_plot *plot, const char *path, int width, i
     return SL_OK;
 }
 
-static enum sl_status run_gnuplot(char *script, struct sl_error *err) {
-    char *argv[] = {(char *)"gnuplot", script, NULL};
+// quiet: what it writes to standard output is thrown away.
+static enum sl_status run_gnuplot(char *argument, bool quiet, struct sl_error *err) {
+    char *argv[] = {(char *)"gnuplot", argument, NULL};
+    posix_spawn_file_actions_t actions;
     pid_t pid;
-    int status = posix_spawnp(&pid, argv[0], NULL, NULL, argv, environ);
+    posix_spawn_file_actions_init(&actions);
+    if (quiet) {
+        posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+    }
+    int status = posix_spawnp(&pid, argv[0], &actions, NULL, argv, environ);
+    posix_spawn_file_actions_destroy(&actions);
     if (status == ENOENT) {
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "no gnuplot in PATH: install the package gnuplot-nox, or leave out --png");
@@ -90,6 +97,10 @@ static enum sl_status run_gnuplot(char *script, struct sl_error *err) {
     return SL_OK;
 }
 
+enum sl_status sl_plot_check(struct sl_error *err) {
+    return run_gnuplot((char *)"--version", true, err);
+}
+
 enum sl_status sl_plot_finish(struct sl_plot *plot, struct sl_error *err) {
     enum sl_status status = SL_OK;
     bool complete = plot->script != NULL;
@@ -97,7 +108,7 @@ enum sl_status sl_plot_finish(struct sl_plot *plot, struct sl_error *err) {
         complete = !ferror(plot->script);
         complete = fclose(plot->script) == 0 && complete;
         plot->script = NULL;
-        status = complete ? run_gnuplot(plot->script_path, err)
+        status = complete ? run_gnuplot(plot->script_path, false, err)
                           : sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", plot->script_path, strerror(errno));
     }
     if (complete && status == SL_OK && rename(plot->image_path, plot->path) != 0) {

@@ -20,6 +20,9 @@ struct sl_plot {
     char script_path[PATH_MAX], image_path[PATH_MAX]; // temporary
 };
 
+// Whether pictures can be drawn here, for commands that work long before they draw. SL_ERR_UNSUPPORTED: no gnuplot.
+enum sl_status sl_plot_check(struct sl_error *err);
+
 // path must outlive the plot. SL_ERR_IO: the folder of path cannot be written to. Always to be finished afterwards.
 enum sl_status sl_plot_open(struct sl_plot *plot, const char *path, int width, int height, struct sl_error *err);
 

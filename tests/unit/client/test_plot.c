@@ -97,9 +97,10 @@ static void test_plot_without_gnuplot_names_the_package(void **state) {
     char *before = strdup(getenv("PATH"));
     assert_int_equal(sl_plot_open(&plot, path, 300, 200, &err), SL_OK);
     setenv("PATH", "/nonexistent", 1);
-    enum sl_status status = sl_plot_finish(&plot, &err);
+    enum sl_status check = sl_plot_check(NULL), status = sl_plot_finish(&plot, &err);
     setenv("PATH", before, 1);
     free(before);
+    assert_int_equal(check, SL_ERR_UNSUPPORTED);
     assert_int_equal(status, SL_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "gnuplot-nox"));
     assert_int_equal(n_files(), 0);

@@ -1,0 +1,188 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""profile, inspect, eval and `bench compress` as a script sees them, on models/demo: exit codes, JSON, files, and that
+the same command gives the same numbers whatever the number of threads."""
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+SLUICE = os.path.join(os.environ["SLUICE_BIN"], "sluice")
+MODEL = "models/demo"
+PNG = b"\x89PNG\r\n\x1a\n"
+SMALL = ["--model", MODEL, "--tokens", "300", "--continuation", "8"]
+
+
+def run(*words, env=None):
+    return subprocess.run([SLUICE, *words], capture_output=True, text=True, timeout=280,
+                          env={**os.environ, **(env or {})})
+
+
+def lines_of(done):
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+class Usage(unittest.TestCase):
+    def test_wrong_usage_exits_with_2_and_says_why(self):
+        for words in [
+            ["eval"],
+            ["eval", "dance"],
+            ["eval", "fidelity"],
+            ["eval", "fidelity", *SMALL, "--recipe", "nonsense"],
+            ["eval", "fidelity", *SMALL, "--budget", "much"],
+            ["eval", "fidelity", "--model", "/nonexistent", "--tokens", "0x10"],
+            ["eval", "fidelity", "--model", MODEL, "--tokens", "100000"],
+            ["eval", "fidelity", "--model", MODEL, "extra"],
+            ["profile"],
+            ["profile", "--model", MODEL, "--threshold", "2"],
+            ["profile", "--model", MODEL, "--text", "/nonexistent"],
+            ["inspect"],
+            ["inspect", "LICENSE"],
+            ["run", "--prompt", "hi", "--save-capsule", "x"],
+            ["bench", "compress", "--recipe", "nonsense"],
+            ["bench", "compress", "--runs", "0"],
+        ]:
+            done = run(*words)
+            self.assertEqual(done.returncode, 2, (words, done.stderr))
+            self.assertTrue(done.stderr, words)
+
+    def test_every_command_has_help(self):
+        for words in [["eval"], ["eval", "fidelity"], ["profile"], ["inspect"], ["bench", "compress"]]:
+            done = run(*words, "--help")
+            self.assertEqual(done.returncode, 0, words)
+            self.assertIn("Usage: sluice " + " ".join(words), done.stdout)
+
+    def test_without_gnuplot_the_package_is_named_before_any_work(self):
+        done = run("eval", "fidelity", *SMALL, "--png", "/tmp/never.png", env={"PATH": "/nonexistent"})
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("gnuplot-nox", done.stderr)
+        self.assertEqual(done.stdout, "")
+
+
+class Fidelity(unittest.TestCase):
+    def test_every_preset_is_measured_or_skipped_with_the_reason(self):
+        presets = [line["name"] for line in lines_of(run("recipes", "--json"))]
+        found = lines_of(run("eval", "fidelity", *SMALL, "--budget", "0.3", "--json"))
+        for preset in presets:
+            own = [line for line in found if line["case"].split(":")[0].split(",")[0] == preset]
+            self.assertTrue(own, preset)
+            if "skipped" in own[0]:
+                self.assertTrue(own[0]["skipped"], preset)
+                continue
+            values = {line["case"].split(": ")[1]: line for line in own}
+            self.assertGreater(values["cache"]["value"], 0)
+            self.assertTrue(0 <= values["overlap"]["value"] <= 1, preset)
+            self.assertTrue(0 <= values["attention error"]["value"] < 10, preset)
+            self.assertAlmostEqual(values["nll"]["value"] - values["nll"]["reference_value"],
+                                   values["nll above full"]["value"], places=4)
+            self.assertIn("attention error, layer 5", values)
+        measured = {line["case"]: line for line in found if "skipped" not in line}
+        self.assertEqual(measured["full: attention error"]["value"], 0)
+        self.assertEqual(measured["full: nll above full"]["value"], 0)
+        # An equal budget: what evicts at 0.3 keeps 90 of 300 slots.
+        for preset in ["h2o", "streamingllm", "snapkv", "roco"]:
+            self.assertEqual(measured[f"{preset},budget=0.3: slots"]["value"], 90, preset)
+
+    def test_results_do_not_depend_on_threads(self):
+        words = ["eval", "fidelity", *SMALL, "--recipe", "h2o,budget=0.2,format=int4;d2o", "--recipe", "tailorkv", "--json"]
+        self.assertEqual(run(*words, "--threads", "1").stdout, run(*words, "--threads", "3").stdout)
+
+    def test_what_does_not_fit_the_model_is_skipped(self):
+        found = lines_of(run("eval", "fidelity", *SMALL, "--recipe", "full;full,format=f16/50-60:int4", "--json"))
+        self.assertIn("layer 60", [line for line in found if "skipped" in line][0]["skipped"])
+        done = run("eval", "fidelity", *SMALL, "--recipe", "full,format=f16/50-60:int4")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("skipped", done.stdout)
+
+    @unittest.skipUnless(shutil.which("gnuplot"), "needs gnuplot")
+    def test_a_picture_is_drawn(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "fidelity.png")
+            done = run("eval", "fidelity", *SMALL, "--recipe", "full;h2o", "--png", path)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            with open(path, "rb") as file:
+                self.assertEqual(file.read(8), PNG)
+            self.assertEqual(os.listdir(folder), ["fidelity.png"])
+
+
+class Profile(unittest.TestCase):
+    def test_the_profile_is_written_beside_the_model_and_used(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = os.path.join(folder, "model")
+            shutil.copytree(MODEL, model)
+            path = os.path.join(model, "sluice_profile.json")
+            if os.path.exists(path):
+                os.remove(path)
+            words = ["profile", "--model", model, "--tokens", "400", "--threshold", "0.1", "--json"]
+            dry = lines_of(run(*words, "--dry-run"))[0]
+            self.assertFalse(os.path.exists(path))
+            found = lines_of(run(*words, "--text", "LICENSE", "--text", "LICENSE"))[0]
+            with open(path, encoding="utf-8") as file:
+                profile = json.load(file)
+            self.assertEqual(profile["version"], 1)
+            self.assertEqual(profile["dense_layers"], found["dense_layers"])
+            self.assertEqual(len(profile["dense_preference"]), 6)
+            self.assertIn(0, profile["dense_layers"])
+            # Twice the same text is the same mean, and no text is this one.
+            for a, b in zip(dry["dense_preference"], profile["dense_preference"]):
+                self.assertAlmostEqual(a, b, places=5)
+            self.assertEqual([l for l, p in enumerate(profile["dense_preference"]) if p > 0.1 or l == 0],
+                             profile["dense_layers"])
+            # A model with it loads, and its dense layers are what the recipe's format applies to.
+            self.write_dense(path, profile, [0, 2])
+            done = run("run", "--local", "--model", model, "--prompt-file", "LICENSE", "-n", "1", "--quiet", "--recipe",
+                       "full,format=f16/dense:int4", "--save-capsule", os.path.join(folder, "c"))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            layers = lines_of(run("inspect", os.path.join(folder, "c"), "--json"))[0]["layers"]
+            self.assertEqual([l["layer"] for l in layers if l["packed_pages"] > 0], [0, 2])
+
+    def write_dense(self, path, profile, layers):
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({**profile, "dense_layers": layers}, file)
+
+
+class Inspect(unittest.TestCase):
+    def test_a_saved_capsule_tells_what_it_holds(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "capsule")
+            done = run("run", "--local", "--model", MODEL, "--prompt-file", "LICENSE", "-n", "2", "--json", "--recipe",
+                       "h2o,budget=256,format=int4", "--save-capsule", path)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            found = lines_of(run("inspect", path, "--json"))[0]
+            self.assertEqual(sum(layer["bytes"] for layer in found["layers"]), found["body_bytes"])
+            self.assertEqual(sum(found["bytes_by_format"].values()), found["body_bytes"])
+            self.assertEqual({layer["slots_mean"] for layer in found["layers"]}, {256})
+            self.assertTrue(found["evicted"])
+            self.assertEqual(found["recipe"], "h2o,budget=256,format=int4")
+            text = run("inspect", path).stdout
+            self.assertIn("h2o,budget=256,format=int4", text)
+            if shutil.which("gnuplot"):
+                png = os.path.join(folder, "map.png")
+                self.assertEqual(run("inspect", path, "--png", png).returncode, 0)
+                with open(png, "rb") as file:
+                    self.assertEqual(file.read(8), PNG)
+            with open(path, "r+b") as file: # damage the last page
+                file.seek(-10, os.SEEK_END)
+                file.write(b"\xff" * 5)
+            done = run("inspect", path)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn("digest", done.stderr)
+
+
+class Compress(unittest.TestCase):
+    def test_every_recipe_stands_beside_the_full_cache(self):
+        found = lines_of(run("bench", "compress", "--tokens", "256", "--runs", "1", "--recipe", "h2o,budget=0.5",
+                             "--recipe", "full,format=int4", "--json"))
+        self.assertEqual([line["case"].split(", ", 1)[1] for line in found],
+                         ["full", "h2o,budget=0.5", "full,format=int4"])
+        self.assertNotIn("reference", found[0])
+        for line in found[1:]:
+            self.assertEqual(line["reference"], "full")
+            self.assertGreater(line["ratio"], 0)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
