@@ -162,7 +162,6 @@ static void rank_heads(void *arg, int64_t begin, int64_t end, int member) {
         }
         if (task->rows) {
             in.group = task->e->attend->n_heads / task->e->attend->n_kv_heads;
-            in.n_rows = n_rows(c, task->e->attend);
             in.sums = s->sums + (size_t)h * (size_t)in.group * s->sums_stride;
             in.stride = s->sums_stride;
         }

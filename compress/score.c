@@ -98,8 +98,8 @@ void sl_score_query_head(const struct sl_score_input *in, int query_head, float 
     int64_t n = in->kv->n_slots;
     memcpy(weights, sums, (size_t)n * sizeof *weights);
     if (in->recipe->score == SL_SCORE_SNAPKV && in->recipe->pool != SL_POOL_NONE) {
-        // As in the authors' code the window itself is neither pooled nor pooled with: scope=recent holds it anyway.
-        int64_t n_before = n > in->n_rows ? n - in->n_rows : 0;
+        // As in the authors' code the window's own slots are neither pooled nor pooled with: scope=recent holds them.
+        int64_t n_before = n > in->recipe->window ? n - in->recipe->window : 0;
         pool_values(in->recipe->pool, in->recipe->pool_kernel, sums, n_before, weights);
     }
 }

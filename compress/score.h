@@ -27,7 +27,6 @@ struct sl_score_input {
     int64_t n_tokens;         // tokens read so far, the rows at hand included
     const int64_t *positions; // [n_slots] original positions; only where the method wants_positions
     int group;                // query heads of this KV head
-    int n_rows;               // how many rows at hand `sums` covers
     const float *sums;        // [group][stride] of ops->window_sums; NULL where neither score nor value wants rows
     size_t stride;
     float *work; // [n_slots], free to use

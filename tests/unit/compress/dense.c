@@ -57,7 +57,7 @@ void dense_read(const struct drive *drive, int layer, int head, int m, struct de
         dense->importance[j] = (double)drive_element(drive, DRIVE_IMPORTANCE, layer, drive->n_read + r, head, 0);
     }
     memset(dense->rows, 0, sizeof dense->rows);
-    dense->n_rows = rows_of(&drive->plan.recipe, m);
+    int n_rows = rows_of(&drive->plan.recipe, m);
     for (int r = 0; r < m; r++) {
         double mean[DENSE_SLOTS] = {0}, a[DENSE_SLOTS];
         int n = 0;
@@ -65,7 +65,7 @@ void dense_read(const struct drive *drive, int layer, int head, int m, struct de
             n = attend_row(drive, layer, head, g, drive->n_read + r, dense, a);
             for (int j = 0; j < n; j++) {
                 mean[j] += a[j] / drive->group;
-                dense->rows[g][j] += r >= m - dense->n_rows ? a[j] : 0;
+                dense->rows[g][j] += r >= m - n_rows ? a[j] : 0;
             }
         }
         for (int j = 0; j < n; j++) {
@@ -80,7 +80,7 @@ void dense_read(const struct drive *drive, int layer, int head, int m, struct de
 
 // SnapKV: neighbours among the slots before the window.
 static void pool(const struct sl_recipe *recipe, const struct dense_head *dense, const double *row, double *out) {
-    int n = dense->n - dense->n_rows, half = recipe->pool_kernel / 2;
+    int n = dense->n - recipe->window, half = recipe->pool_kernel / 2;
     memcpy(out, row, (size_t)dense->n * sizeof *out);
     for (int j = 0; j < n && recipe->score == SL_SCORE_SNAPKV && recipe->pool != SL_POOL_NONE; j++) {
         double sum = 0, max = -INFINITY;

@@ -21,7 +21,6 @@ struct dense_head {
     int64_t position[DENSE_SLOTS];
     double sum[DENSE_SLOTS], square[DENSE_SLOTS], above[DENSE_SLOTS], importance[DENSE_SLOTS];
     double rows[DENSE_GROUP][DENSE_SLOTS]; // attention of each query head, over the rows that the score looks at
-    int n_rows;
 };
 
 struct dense_ranking {

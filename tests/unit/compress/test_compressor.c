@@ -151,7 +151,7 @@ static void check_decode_bytes(const struct drive *drive, int n_new) {
 
 static void random_recipe_text(char *text, size_t bytes, const struct sl_kv_geometry *g, int64_t n_prompt) {
     static const char *const formats[] = {"f32", "f16", "bf16", "int8", "int4", "int2", "int1"};
-    char eviction[160] = "full", scope[64] = "", ranges[64] = "";
+    char eviction[200] = "full", scope[64] = "", ranges[64] = "";
     if (rand() % 4 != 0) {
         int sinks = rand() % 3 ? rand() % 6 : 0;
         char recent[32] = "", budget[32];
@@ -174,8 +174,12 @@ static void random_recipe_text(char *text, size_t bytes, const struct sl_kv_geom
         if (sinks > 0 || recent[0]) {
             snprintf(scope, sizeof scope, ",scope=%s%s", first, recent);
         }
-        snprintf(eviction, sizeof eviction, "score=%s%s,budget=%s,when=%s", rand() % 2 ? "aas" : "recency", scope,
-                 budget, rand() % 3 ? "chunk" : "end");
+        static const char *const scores[] = {"recency", "random", "cis", "aas", "aqas", "mas", "ltas"};
+        static const char *const values[] = {"", "", ",value=caote", ",value=fastcaote"};
+        int score = rand() % 7;
+        snprintf(eviction, sizeof eviction, "score=%s%s%s,budget=%s,heads=%s,when=%s", scores[score],
+                 score >= 3 ? values[rand() % 4] : "", scope, budget, rand() % 3 ? "uniform" : "layer",
+                 rand() % 3 ? "chunk" : "end");
     }
     if (rand() % 3 == 0) {
         snprintf(ranges, sizeof ranges, "/%d-:%s", rand() % g->n_layers, formats[rand() % 7]);

@@ -14,6 +14,7 @@
 
 #include "compress/budget.h"
 #include "dense.h"
+#include "kvcache/capsule.h"
 
 #define N_LAYERS 2
 
@@ -183,6 +184,9 @@ static void step(struct bench *bench, int m) {
             dense_read(&ahead, l, h, m, &bench->heads[l][h]);
         }
         follow_layer(bench, l, plan->layer_budget[l] + plan->tail_slots, 0, 0);
+        for (int h = 0; h < plan->geometry.n_kv_heads; h++) {
+            assert_true(drive_kv(drive, l, h).n_slots <= sl_plan_layer_slots(plan, l, drive->n_read - plan->n_prompt));
+        }
     }
 }
 
@@ -200,6 +204,7 @@ static void check_case(const char *text, const struct sl_kv_geometry *geometry, 
         read_chunk(&bench);
     }
     assert_int_equal(bench.n_evicted > 0, 1);
+    assert_true(sl_capsule_body_bytes(bench.drive.session) <= bench.drive.plan.capsule_bytes);
     for (int i = 0; i < n_steps; i++) {
         step(&bench, 1 + i % 3);
     }
