@@ -197,8 +197,9 @@ static int64_t kept_slots(const struct sl_plan *plan, int layer) {
         return plan->n_prompt;
     }
     if (plan->recipe.heads == SL_HEADS_ADAPTIVE) {
+        // A fifth is certain to each of them (sl_budget_adaptive()), in which the tail may be counted.
         int64_t others = plan->geometry.n_kv_heads - 1;
-        budget += others * (budget - budget / 5);
+        budget += others * (budget - larger((budget + plan->tail_slots) / 5 - plan->tail_slots, 0));
     }
     return smaller(budget, body);
 }
