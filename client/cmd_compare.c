@@ -8,7 +8,7 @@
 #include "client/table.h"
 #include "client/tool.h"
 
-#define MAX_JOBS 8
+#define MAX_JOBS   8
 #define MAX_ANSWER 48 // characters of an answer in the table
 
 static const struct sl_option options[] = {SL_TOOL_OPTIONS};
@@ -95,6 +95,31 @@ static void add_resident(struct sl_table *table, const struct subject *subject) 
 static void add_slots(struct sl_table *table, const struct subject *subject) {
     sl_table_add(table, "%.0f", subject->job->statistics->slots_per_head);
 }
+static void add_evicted(struct sl_table *table, const struct subject *subject) {
+    const Sluice__V1__Statistics *s = subject->job->statistics;
+    if (s->slots_merged > 0) {
+        sl_table_add(table, "%lld, %lld merged", (long long)s->slots_evicted, (long long)s->slots_merged);
+    } else {
+        sl_table_add(table, "%lld", (long long)s->slots_evicted);
+    }
+}
+static void add_fetched(struct sl_table *table, const struct subject *subject) {
+    sl_table_add(table, "%lld", (long long)subject->job->statistics->slots_fetched);
+}
+// From the shortest head of any layer to the longest.
+static void add_layers(struct sl_table *table, const struct subject *subject) {
+    const Sluice__V1__Statistics *s = subject->job->statistics;
+    if (s->n_slots_min == 0 || s->n_slots_max != s->n_slots_min) {
+        sl_table_add(table, "-");
+        return;
+    }
+    int32_t least = s->slots_min[0], most = s->slots_max[0];
+    for (size_t l = 1; l < s->n_slots_min; l++) {
+        least = s->slots_min[l] < least ? s->slots_min[l] : least;
+        most = s->slots_max[l] > most ? s->slots_max[l] : most;
+    }
+    sl_table_add(table, least == most ? "%d" : "%d to %d", least, most);
+}
 static void add_ttft(struct sl_table *table, const struct subject *subject) {
     sl_table_add(table, "%.0f ms", subject->job->statistics->ttft_ms);
 }
@@ -114,6 +139,9 @@ static const struct row rows[] = {
     {"bytes shipped", add_shipped},
     {"smaller than f16 by", add_ratio},
     {"slots per head", add_slots},
+    {"in the end, any head", add_layers},
+    {"slots evicted", add_evicted},
+    {"slots fetched", add_fetched},
     {"resident KV, prefill", add_prefill_peak},
     {"resident KV, decode", add_resident},
     {"time to first token", add_ttft},

@@ -139,7 +139,7 @@ static int64_t next_end(const struct sl_reader *reader) {
     int64_t end = (done / chunk + 1) * chunk;
     if (done < shared && shared < end && end < body) {
         end = shared;
-    } else if (done < body && body < end) {
+    } else if (done < body && (body < end || (shared <= done && body - done <= chunk))) {
         end = body;
     }
     return end < total ? end : total;
