@@ -13,81 +13,15 @@
 
 #include "base/hash.h"
 #include "compress/recipe_internal.h"
-
-static struct sl_recipe parse(const char *text) {
-    struct sl_recipe recipe;
-    struct sl_error err;
-    if (sl_recipe_parse(text, &recipe, &err) != SL_OK) {
-        fail_msg("%s: %s", text, err.text);
-    }
-    return recipe;
-}
-
-static void assert_amount_equal(const struct sl_amount *a, const struct sl_amount *b) {
-    assert_int_equal(a->slots, b->slots);
-    assert_true(a->ratio == b->ratio);
-}
-
-static void assert_layers_equal(const struct sl_layers *a, const struct sl_layers *b) {
-    assert_memory_equal(a->bits, b->bits, sizeof a->bits);
-}
-
-static void assert_recipe_equal(const struct sl_recipe *a, const struct sl_recipe *b) {
-    assert_int_equal(a->score, b->score);
-    assert_int_equal(a->value, b->value);
-    assert_int_equal(a->sinks, b->sinks);
-    assert_amount_equal(&a->recent, &b->recent);
-    assert_true(a->std == b->std);
-    assert_int_equal(a->stabilizers, b->stabilizers);
-    assert_int_equal(a->tail, b->tail);
-    assert_int_equal(a->window, b->window);
-    assert_int_equal(a->pool, b->pool);
-    assert_int_equal(a->pool_kernel, b->pool_kernel);
-    assert_true(a->seed == b->seed);
-    assert_amount_equal(&a->budget, &b->budget);
-    assert_int_equal(a->layers, b->layers);
-    assert_layers_equal(&a->exempt, &b->exempt);
-    assert_int_equal(a->exempt_last, b->exempt_last);
-    assert_int_equal(a->heads, b->heads);
-    assert_int_equal(a->when, b->when);
-    assert_int_equal(a->evicted, b->evicted);
-    assert_true(a->merge_beta == b->merge_beta);
-    assert_int_equal(a->format, b->format);
-    assert_int_equal(a->n_ranges, b->n_ranges);
-    for (int i = 0; i < a->n_ranges; i++) {
-        assert_int_equal(a->ranges[i].from, b->ranges[i].from);
-        assert_int_equal(a->ranges[i].to, b->ranges[i].to);
-        assert_int_equal(a->ranges[i].format, b->ranges[i].format);
-    }
-    assert_int_equal(a->dense_auto, b->dense_auto);
-    assert_int_equal(a->dense_format, b->dense_format);
-    assert_layers_equal(&a->offload, &b->offload);
-    assert_int_equal(a->offload_from, b->offload_from);
-    assert_int_equal(a->offload_auto, b->offload_auto);
-    assert_int_equal(a->topk, b->topk);
-    assert_int_equal(a->channels, b->channels);
-    assert_int_equal(a->positions, b->positions);
-    assert_int_equal(a->chunk_tokens, b->chunk_tokens);
-}
-
-static void assert_round_trip(const struct sl_recipe *recipe) {
-    char text[SL_RECIPE_TEXT_BYTES], again[SL_RECIPE_TEXT_BYTES];
-    sl_recipe_format(recipe, text, sizeof text);
-    struct sl_recipe parsed = parse(text);
-    assert_recipe_equal(recipe, &parsed);
-    assert_string_equal(sl_recipe_format(&parsed, again, sizeof again), text);
-    assert_true(sl_recipe_fingerprint(recipe) == sl_recipe_fingerprint(&parsed));
-    sl_recipe_write(recipe, true, text, sizeof text); // the long form means the same
-    parsed = parse(text);
-    assert_recipe_equal(recipe, &parsed);
-}
+#include "round_trip.h"
 
 static void test_recipe_parses_every_axis_of_eviction(void **state) {
     (void)state;
-    struct sl_recipe r = parse("score=mas,value=fastcaote,scope=sinks:4+recent:0.25+std:0.125+stabilizers:9+tail:7,"
-                               "budget=512,layers=pyramid,exempt=0-2+5+last,heads=layer,when=chunk+end+step,"
-                               "evicted=drop,format=f16/0-1:bf16/2-:f32/-3:bf16,place=resident,retrieve=pull,"
-                               "positions=slot,chunk=1024");
+    struct sl_recipe r =
+        parsed_recipe("score=mas,value=fastcaote,scope=sinks:4+recent:0.25+std:0.125+stabilizers:9+tail:7,"
+                      "budget=512,layers=pyramid,exempt=0-2+5+last,heads=layer,when=chunk+end+step,"
+                      "evicted=drop,format=f16/0-1:bf16/2-:f32/-3:bf16,place=resident,retrieve=pull,"
+                      "positions=slot,chunk=1024");
     struct sl_recipe expected = sl_recipe_defaults();
     expected.score = SL_SCORE_MAS;
     expected.value = SL_VALUE_FASTCAOTE;
@@ -111,7 +45,8 @@ static void test_recipe_parses_every_axis_of_eviction(void **state) {
     assert_recipe_equal(&r, &expected);
     assert_round_trip(&r);
 
-    r = parse("score=snapkv,value=caote-heads,scope=recent:64,window=48,pool=avg:5,budget=0.5,heads=adaptive,when=end");
+    r = parsed_recipe(
+        "score=snapkv,value=caote-heads,scope=recent:64,window=48,pool=avg:5,budget=0.5,heads=adaptive,when=end");
     expected = sl_recipe_defaults();
     expected.score = SL_SCORE_SNAPKV;
     expected.value = SL_VALUE_CAOTE_HEADS;
@@ -125,21 +60,21 @@ static void test_recipe_parses_every_axis_of_eviction(void **state) {
     assert_recipe_equal(&r, &expected);
     assert_round_trip(&r);
 
-    r = parse("score=aas,budget=0.2,layers=d2o-minmax,when=end+step,evicted=merge:0.7");
+    r = parsed_recipe("score=aas,budget=0.2,layers=d2o-minmax,when=end+step,evicted=merge:0.7");
     assert_true(r.layers == SL_LAYERS_D2O_MINMAX && r.when == (SL_WHEN_END | SL_WHEN_STEP));
     assert_true(r.evicted == SL_EVICTED_MERGE && r.merge_beta == 0.7);
     assert_round_trip(&r);
-    r = parse("score=random,budget=0.2,when=chunk,seed=18446744073709551615");
+    r = parsed_recipe("score=random,budget=0.2,when=chunk,seed=18446744073709551615");
     assert_true(r.seed == UINT64_MAX);
     assert_round_trip(&r);
-    r = parse("score=snapkv,scope=recent:32,pool=none,budget=64,when=end,exempt=none");
+    r = parsed_recipe("score=snapkv,scope=recent:32,pool=none,budget=64,when=end,exempt=none");
     assert_true(r.pool == SL_POOL_NONE && r.pool_kernel == 1);
     assert_round_trip(&r);
 }
 
 static void test_recipe_parses_every_axis_of_retrieval(void **state) {
     (void)state;
-    struct sl_recipe r = parse("place=offload/1+3-5+9-,scope=sinks:8+recent:56,topk=64,channels=4,bits=4");
+    struct sl_recipe r = parsed_recipe("place=offload/1+3-5+9-,scope=sinks:8+recent:56,topk=64,channels=4,bits=4");
     struct sl_recipe expected = sl_recipe_defaults();
     expected.offload.bits[0] = 0x3a;
     expected.offload_from = 9;
@@ -151,16 +86,16 @@ static void test_recipe_parses_every_axis_of_retrieval(void **state) {
     expected.dense_format = SL_KV_INT4;
     assert_recipe_equal(&r, &expected);
     assert_round_trip(&r);
-    r = parse("place=offload/3-5+4-+5-");
+    r = parsed_recipe("place=offload/3-5+4-+5-");
     assert_true(r.offload.bits[0] == 0x8 && r.offload_from == 4); // said once is enough
     assert_true(r.topk == 128 && r.channels == 8);
     assert_round_trip(&r);
-    r = parse("place=offload/sparse");
+    r = parsed_recipe("place=offload/sparse");
     assert_true(r.offload_auto && sl_recipe_offloads(&r));
     assert_round_trip(&r);
-    struct sl_recipe one = parse("tailorkv,bits=1"), named = parse("tailorkv-1");
+    struct sl_recipe one = parsed_recipe("tailorkv,bits=1"), named = parsed_recipe("tailorkv-1");
     assert_recipe_equal(&one, &named);
-    r = parse("tailorkv,place=resident,scope=sinks:4,h2o"); // a preset leaves nothing of another but its format
+    r = parsed_recipe("tailorkv,place=resident,scope=sinks:4,h2o"); // a preset leaves nothing of another but its format
     assert_false(sl_recipe_offloads(&r));
     assert_true(r.topk == 0 && r.channels == 0 && r.dense_auto);
     assert_round_trip(&r);
@@ -168,7 +103,7 @@ static void test_recipe_parses_every_axis_of_retrieval(void **state) {
 
 static void test_recipe_defaults_are_full(void **state) {
     (void)state;
-    struct sl_recipe full = parse("full"), defaults = sl_recipe_defaults();
+    struct sl_recipe full = parsed_recipe("full"), defaults = sl_recipe_defaults();
     assert_recipe_equal(&full, &defaults);
     assert_int_equal(full.score, SL_SCORE_NONE);
     assert_int_equal(full.format, SL_KV_F16);
@@ -178,21 +113,21 @@ static void test_recipe_defaults_are_full(void **state) {
 
 static void test_recipe_later_words_override_earlier(void **state) {
     (void)state;
-    struct sl_recipe r = parse("h2o,budget=1024,budget=0.25");
+    struct sl_recipe r = parsed_recipe("h2o,budget=1024,budget=0.25");
     assert_true(r.budget.slots == 0 && r.budget.ratio == 0.25);
-    r = parse("format=int4,chunk=64,h2o"); // a preset leaves format and chunk alone
+    r = parsed_recipe("format=int4,chunk=64,h2o"); // a preset leaves format and chunk alone
     assert_int_equal(r.format, SL_KV_INT4);
     assert_int_equal(r.chunk_tokens, 64);
-    r = parse("streamingllm,h2o"); // but takes over eviction as a whole
-    struct sl_recipe h2o = parse("h2o");
+    r = parsed_recipe("streamingllm,h2o"); // but takes over eviction as a whole
+    struct sl_recipe h2o = parsed_recipe("h2o");
     assert_recipe_equal(&r, &h2o);
-    r = parse("h2o,full");
+    r = parsed_recipe("h2o,full");
     assert_false(sl_recipe_evicts(&r));
-    r = parse("h2o,scope=sinks:4");
+    r = parsed_recipe("h2o,scope=sinks:4");
     assert_true(r.sinks == 4 && r.recent.ratio == 0 && r.recent.slots == 0);
-    r = parse("h2o,when=chunk+end");
+    r = parsed_recipe("h2o,when=chunk+end");
     assert_int_equal(r.when, SL_WHEN_CHUNK);
-    r = parse("h2o,when=end+chunk");
+    r = parsed_recipe("h2o,when=end+chunk");
     assert_int_equal(r.when, SL_WHEN_CHUNK);
 }
 
@@ -225,7 +160,7 @@ static void test_recipe_presets_round_trip(void **state) {
         assert_string_equal(p->name, every[i]);
         assert_true(p->built);
         char text[SL_RECIPE_TEXT_BYTES];
-        struct sl_recipe recipe = parse(p->name), spelled_out = parse(p->text);
+        struct sl_recipe recipe = parsed_recipe(p->name), spelled_out = parsed_recipe(p->text);
         assert_string_equal(sl_recipe_format(&recipe, text, sizeof text), p->name);
         assert_recipe_equal(&recipe, &spelled_out);
         assert_round_trip(&recipe);
@@ -233,19 +168,74 @@ static void test_recipe_presets_round_trip(void **state) {
     assert_null(p->name);
 }
 
+// A preset's name stands for every axis that it sets: what differs in one of them must not get its name.
+static void test_recipe_presets_with_one_axis_changed_round_trip(void **state) {
+    (void)state;
+    static const char *const changes[] = {"score=aas",
+                                          "score=mas",
+                                          "value=caote",
+                                          "value=fastcaote",
+                                          "scope=sinks:5+recent:40",
+                                          "scope=recent:40",
+                                          "scope=recent:40+tail:5",
+                                          "scope=recent:40+stabilizers:5",
+                                          "window=16",
+                                          "pool=max:5",
+                                          "pool=avg:7",
+                                          "pool=none",
+                                          "seed=3",
+                                          "budget=5000",
+                                          "budget=0.3",
+                                          "layers=pyramid",
+                                          "layers=d2o-raw",
+                                          "layers=uniform",
+                                          "exempt=0-1",
+                                          "exempt=last",
+                                          "heads=layer",
+                                          "heads=adaptive",
+                                          "heads=uniform",
+                                          "when=chunk",
+                                          "when=end",
+                                          "when=chunk+step",
+                                          "evicted=merge",
+                                          "evicted=merge:0.7",
+                                          "evicted=drop",
+                                          "format=int4",
+                                          "bits=4",
+                                          "place=offload/2-",
+                                          "topk=5",
+                                          "channels=5",
+                                          "positions=slot",
+                                          "positions=original",
+                                          "chunk=64"};
+    int n = 0;
+    for (const struct sl_preset *p = sl_recipe_presets(); p->name != NULL; p++) {
+        for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) {
+            char text[128];
+            struct sl_recipe recipe;
+            snprintf(text, sizeof text, "%s,%s", p->name, changes[i]);
+            if (sl_recipe_parse(text, &recipe, NULL) == SL_OK) {
+                assert_round_trip(&recipe);
+                n++;
+            }
+        }
+    }
+    assert_true(n > 300);
+}
+
 static void test_recipe_presets_keep_what_goes_with_any_method(void **state) {
     (void)state;
     char text[SL_RECIPE_TEXT_BYTES];
-    struct sl_recipe r = parse("random,seed=7,format=int4,chunk=128,random");
+    struct sl_recipe r = parsed_recipe("random,seed=7,format=int4,chunk=128,random");
     assert_true(r.seed == 7 && r.format == SL_KV_INT4 && r.chunk_tokens == 128);
     assert_string_equal(sl_recipe_format(&r, text, sizeof text), "random,seed=7,format=int4,chunk=128");
-    r = parse("chunk=128,locret");
+    r = parsed_recipe("chunk=128,locret");
     assert_int_equal(r.chunk_tokens, 3072);
-    r = parse("locret,chunk=512");
+    r = parsed_recipe("locret,chunk=512");
     assert_string_equal(sl_recipe_format(&r, text, sizeof text), "locret,chunk=512");
-    r = parse("snapkv,window=16,pool=none,exempt=0,roco"); // all of it was of the other method
+    r = parsed_recipe("snapkv,window=16,pool=none,exempt=0,roco"); // all of it was of the other method
     assert_string_equal(sl_recipe_format(&r, text, sizeof text), "roco");
-    r = parse("snapkv,window=16,exempt=0-1,when=end+step");
+    r = parsed_recipe("snapkv,window=16,exempt=0-1,when=end+step");
     assert_string_equal(sl_recipe_format(&r, text, sizeof text),
                         "score=snapkv,scope=recent:32,window=16,budget=1024,exempt=0-1,when=end+step");
 }
@@ -383,7 +373,7 @@ static void test_recipe_resolved_text_means_the_same(void **state) {
         }
         assert_round_trip(&recipe);
         sl_recipe_format(&recipe, text, sizeof text);
-        struct sl_recipe read = parse(text);
+        struct sl_recipe read = parsed_recipe(text);
         assert_int_equal(sl_recipe_resolve(&read, NULL, SL_MAX_LAYERS, NULL), SL_OK);
         assert_recipe_equal(&recipe, &read);
         n++;
@@ -392,10 +382,10 @@ static void test_recipe_resolved_text_means_the_same(void **state) {
 
 static void test_recipe_fits_its_buffer_at_its_longest(void **state) {
     (void)state;
-    struct sl_recipe r =
-        parse("score=snapkv,value=fastcaote-heads,scope=sinks:16777000+recent:16+stabilizers:16777015+tail:16777215,"
-              "window=16,pool=none,budget=0.0000012345678901234567,layers=pyramid,exempt=last,heads=layer,"
-              "when=chunk+step,evicted=drop,positions=slot,chunk=8192");
+    struct sl_recipe r = parsed_recipe(
+        "score=snapkv,value=fastcaote-heads,scope=sinks:16777000+recent:16+stabilizers:16777015+tail:16777215,"
+        "window=16,pool=none,budget=0.0000012345678901234567,layers=pyramid,exempt=last,heads=layer,"
+        "when=chunk+step,evicted=drop,positions=slot,chunk=8192");
     r.n_ranges = SL_MAX_FORMAT_RANGES;
     for (int i = 0; i < SL_MAX_FORMAT_RANGES; i++) {
         r.ranges[i].from = r.ranges[i].to = 255;
@@ -460,19 +450,20 @@ static void test_recipe_fingerprint_sees_what_changes_the_cache(void **state) {
     enum { N = sizeof different / sizeof different[0] };
     for (int i = 0; i < N; i++) {
         for (int j = 0; j < i; j++) {
-            struct sl_recipe a = parse(different[i]), b = parse(different[j]);
+            struct sl_recipe a = parsed_recipe(different[i]), b = parsed_recipe(different[j]);
             if (sl_recipe_fingerprint(&a) == sl_recipe_fingerprint(&b)) {
                 fail_msg("%s and %s have one fingerprint", different[i], different[j]);
             }
         }
     }
-    struct sl_recipe a = parse("full"), b = parse("full,chunk=64"), c = parse("chunk=128,budget=off");
+    struct sl_recipe a = parsed_recipe("full"), b = parsed_recipe("full,chunk=64"),
+                     c = parsed_recipe("chunk=128,budget=off");
     assert_true(sl_recipe_fingerprint(&a) == sl_recipe_fingerprint(&b));
     assert_true(sl_recipe_fingerprint(&a) == sl_recipe_fingerprint(&c));
     // What decode looks at is not what there is to look at.
-    a = parse("full"), b = parse("place=offload/1-,topk=64,scope=sinks:8+recent:56");
+    a = parsed_recipe("full"), b = parsed_recipe("place=offload/1-,topk=64,scope=sinks:8+recent:56");
     assert_true(sl_recipe_fingerprint(&a) == sl_recipe_fingerprint(&b));
-    a = parse("h2o"), b = parse("scope=recent:0.50,when=end+chunk,budget=0.2,score=aas");
+    a = parsed_recipe("h2o"), b = parsed_recipe("scope=recent:0.50,when=end+chunk,budget=0.2,score=aas");
     assert_true(sl_recipe_fingerprint(&a) == sl_recipe_fingerprint(&b));
     // The same on every machine: of this text, and nothing else of the machine's.
     const char *text =
@@ -595,6 +586,7 @@ int main(void) {
         cmocka_unit_test(test_recipe_defaults_are_full),
         cmocka_unit_test(test_recipe_later_words_override_earlier),
         cmocka_unit_test(test_recipe_presets_round_trip),
+        cmocka_unit_test(test_recipe_presets_with_one_axis_changed_round_trip),
         cmocka_unit_test(test_recipe_presets_keep_what_goes_with_any_method),
         cmocka_unit_test(test_recipe_refuses_long_text_and_many_ranges),
         cmocka_unit_test(test_recipe_format_and_parse_are_inverse),
