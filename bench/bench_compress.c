@@ -41,7 +41,7 @@ static const struct sl_option option_table[] = {
      "may be given several times. Without: every preset, those that evict at budgets 0.2, 0.5 and 1024",
      offsetof(struct options, recipes), 0, 0},
     {"tokens", 'n', SL_OPTION_INT, "8000", "N", "length of the prompt", offsetof(struct options, n_tokens), 1, 1 << 24},
-    {"runs", 0, SL_OPTION_INT, "5", "N", "rounds", offsetof(struct options, runs), 1, MAX_RUNS},
+    {"runs", 0, SL_OPTION_INT, "3", "N", "rounds", offsetof(struct options, runs), 1, MAX_RUNS},
     {"threads", 't', SL_OPTION_INT, "0", "N", "threads; 0: one per processor", offsetof(struct options, threads), 0,
      1024},
     {"json", 'j', SL_OPTION_FLAG, "no", NULL, "one JSON object a line", offsetof(struct options, json), 0, 0},

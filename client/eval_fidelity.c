@@ -307,51 +307,56 @@ static void print_json(const struct eval *e) {
     }
 }
 
-// Left: the error of every layer. Right: what a recipe costs in bytes and in predictions.
+// Left: the error of every layer. Right: what a recipe costs in predictions, with its bytes beside its name (tick labels
+// are formats to gnuplot: a percent sign is doubled).
 static void write_script(const struct eval *e, FILE *script) {
-    char quoted[2 * SL_RECIPE_TEXT_BYTES];
+    char quoted[2 * SL_RECIPE_TEXT_BYTES], label[SL_RECIPE_TEXT_BYTES + 32];
     size_t n = 0;
     for (size_t i = 0; i < e->n_trials; i++) {
-        const struct trial *trial = &e->trials[i];
-        if (trial->reason[0]) {
-            continue;
-        }
-        fprintf(script, "$t%zu << EOD\n", n++);
-        for (int l = 0; l < e->model.config->n_layers; l++) {
-            fprintf(script, "%d %.6g %.6g %.6g\n", l, trial->result.error[l], 100 * trial->result.share,
-                    trial->result.nll - e->full_nll);
-        }
-        fputs("EOD\n", script);
-    }
-    static const struct {
-        const char *setup, *columns;
-    } panels[] = {
-        {"set title 'attention output beside the full cache'\nset xlabel 'layer'\nset ylabel 'relative error'\n"
-         "unset logscale\nset yrange [0:*]\nset key left top\n",
-         "using 1:2 with linespoints"},
-        {"set title 'predictions'\nset xlabel 'cache, percent of f16'\nset ylabel 'nll above the full cache'\n"
-         "set logscale x\nset yrange [*:*]\nset offsets 0, 0, graph 0.05, graph 0.05\nset key right top\n",
-         "every ::0::0 using 3:4 with points pointsize 2"},
-    };
-    fputs("set grid\nset key font ',8'\nset multiplot layout 1,2\n", script);
-    for (size_t p = 0; p < sizeof panels / sizeof panels[0]; p++) {
-        fprintf(script, "%splot ", panels[p].setup);
-        n = 0;
-        for (size_t i = 0; i < e->n_trials; i++) {
-            if (e->trials[i].reason[0] == '\0') {
-                fprintf(script, "%s$t%zu %s linetype %zu title %s", n ? ", " : "", n, panels[p].columns, n + 1,
-                        sl_plot_quote(e->trials[i].text, quoted, sizeof quoted));
-                n++;
+        if (e->trials[i].reason[0] == '\0') {
+            fprintf(script, "$t%zu << EOD\n", n++);
+            for (int l = 0; l < e->model.config->n_layers; l++) {
+                fprintf(script, "%d %.6g\n", l, e->trials[i].result.error[l]);
             }
+            fputs("EOD\n", script);
         }
-        fputc('\n', script);
     }
-    fputs("unset multiplot\n", script);
+    fputs("set grid\nset multiplot layout 1,2\nset title 'attention output beside the full cache'\n"
+          "set xlabel 'layer'\nset ylabel 'relative error'\nset yrange [0:*]\nset key outside right top\nplot ",
+          script);
+    n = 0;
+    for (size_t i = 0; i < e->n_trials; i++) {
+        if (e->trials[i].reason[0] == '\0') {
+            fprintf(script, "%s$t%zu using 1:2 with linespoints title %s", n ? ", " : "", n,
+                    sl_plot_quote(e->trials[i].text, quoted, sizeof quoted));
+            n++;
+        }
+    }
+    fprintf(script,
+            "\nset title 'predictions'\nset xlabel 'nll above the full cache (nats a token)'\nunset ylabel\n"
+            "unset key\nset yrange [%zu:-1]\nset style fill solid 0.6\nset ytics (",
+            n);
+    n = 0;
+    for (size_t i = 0; i < e->n_trials; i++) {
+        if (e->trials[i].reason[0] == '\0') {
+            snprintf(label, sizeof label, "%s  %.0f%%%%", e->trials[i].text, 100 * e->trials[i].result.share);
+            fprintf(script, "%s%s %zu", n ? ", " : "", sl_plot_quote(label, quoted, sizeof quoted), n);
+            n++;
+        }
+    }
+    fputs(")\nplot '-' using ($2 / 2):1:(abs($2) / 2):(0.35) with boxxyerror\n", script);
+    n = 0;
+    for (size_t i = 0; i < e->n_trials; i++) {
+        if (e->trials[i].reason[0] == '\0') {
+            fprintf(script, "%zu %.6g\n", n++, e->trials[i].result.nll - e->full_nll);
+        }
+    }
+    fputs("e\nunset multiplot\n", script);
 }
 
 static enum sl_status draw(const struct eval *e, struct sl_error *err) {
     struct sl_plot plot;
-    enum sl_status status = sl_plot_open(&plot, e->config.png, 1500, 700, err);
+    enum sl_status status = sl_plot_open(&plot, e->config.png, 1900, 480 + 16 * (int)e->n_trials, err);
     if (status == SL_OK) {
         write_script(e, plot.script);
     }
