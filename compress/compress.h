@@ -16,7 +16,8 @@
 
 struct sl_compressor;
 
-// plan is copied; ops and team must outlive it.
+// plan is copied; ops and team must outlive it. SL_ERR_INVALID: a plan that did not come from sl_plan_make() and asks
+// for what no order of work could do. SL_ERR_EXHAUSTED: scratch.
 enum sl_status sl_compressor_create(const struct sl_plan *plan, const struct sl_ops *ops, struct sl_team *team,
                                     struct sl_compressor **compressor_out, struct sl_error *err);
 void sl_compressor_destroy(struct sl_compressor **compressor);
@@ -35,12 +36,16 @@ int64_t sl_plan_body_tokens(const struct sl_plan *plan);
  * Layer `layer` of `session` has just attended over a chunk, which begins at session->n_tokens. `last` says that it was
  * the prompt's last chunk. Afterwards *final_out tells whether the layer is final and may be shipped; when the last
  * layer of the last chunk leaves layers that are not, sl_compressor_end() makes them so.
+ *
+ * SL_ERR_PRECONDITION: the chunk runs into the tail, the layer is quantized already, or holds more slots than planned;
+ * nothing has been evicted. SL_ERR_EXHAUSTED: no room in the arena for quantized pages (sl_compressor_finish_layer() can
+ * go on later), or, at the first eviction, none for scratch by query heads.
  */
 enum sl_status sl_compressor_layer(struct sl_compressor *compressor, struct sl_session *session, int layer,
                                    const struct sl_attend *attend, bool last, bool *final_out, struct sl_error *err);
 
 // Some recipes decide when they have seen every layer (layers=d2o): budgets, eviction and packing of all layers.
-// Nothing to do for the others. After the last chunk's forward pass.
+// Nothing to do for the others. Once, after the last chunk's forward pass. Statuses as of sl_compressor_layer().
 enum sl_status sl_compressor_end(struct sl_compressor *compressor, struct sl_session *session, struct sl_error *err);
 
 /*
@@ -53,7 +58,9 @@ enum sl_status sl_compressor_finish_layer(struct sl_compressor *compressor, stru
 /*
  * Decode. Before the first step on a session that prefill has made (here or elsewhere; it may have landed in a capsule):
  * n_prompt is what prefill read. Then after the attention of every layer of every step (m >= 1 rows), and for
- * sl_compressor_wants(c, true).attend in place of the attention. True of a recipe that needs none of it: neither.
+ * sl_compressor_wants(c, true).attend in place of the attention. Where sl_compressor_steps() is false a recipe needs none of this.
+ * Between steps a head holds at most sl_plan_layer_slots(). SL_ERR_PRECONDITION: a step before begin_steps(), or a
+ * session whose layers are quantized.
  */
 bool sl_compressor_steps(const struct sl_compressor *compressor);
 enum sl_status sl_compressor_begin_steps(struct sl_compressor *compressor, struct sl_session *session, int64_t n_prompt,

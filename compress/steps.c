@@ -114,6 +114,8 @@ enum sl_status sl_compressor_step(struct sl_compressor *c, struct sl_session *se
     if (!evicts_at_steps(c) || !sl_layer_evicts(c, layer)) {
         return SL_OK;
     }
+    assert(!sl_compressor_wants(c, true).lse || attend->lse != NULL);
+    assert(!sl_compressor_wants(c, true).importance || attend->importance != NULL);
     if (c->step_budget == NULL) {
         return sl_fail(err, SL_ERR_PRECONDITION, "compressor: a step before sl_compressor_begin_steps()");
     }
