@@ -100,6 +100,15 @@ def test_the_budget_holds_while_decoding():
             assert s.slots_evicted >= 6 * (150 - 64)
 
 
+def test_memory_that_steps_give_back_is_still_theirs():
+    """More jobs than the decode worker's arena holds: those that were admitted never run out of it."""
+    chosen = ["h2o,budget=256,chunk=64,when=chunk+step", "d2o,budget=200", "tailorkv,topk=16", "h2o,budget=300,chunk=64"]
+    with Cluster(kvstore=0, worker_args={"decode": ["--arena", "4M"]}) as cluster:
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            ends = list(pool.map(lambda i: cluster.answer(job(chosen[i % len(chosen)], 70))[0], range(12)))
+        assert all(end.status_code == 0 and end.statistics.retries == 0 for end in ends), ends
+
+
 def test_an_answer_goes_on_elsewhere_after_the_loss_of_its_decode_worker():
     chosen = ["h2o,budget=128,chunk=64,when=chunk+step", "d2o,budget=128", "tailorkv,topk=16"]
     with Cluster(decode=2) as cluster:
