@@ -12,7 +12,7 @@ tests/unit/compress/test_golden_methods.c computes as well, and queries of head 
     case NAME SEED LAYERS HEADS GROUP HEAD_DIM N_PROMPT N_STEPS SCALE RECIPE
     pass M chunk|last|step          M tokens through all layers; last: the prompt's last chunk
     gone LAYER HEAD POSITION...     what the pass evicted; no line: nothing
-    state PLANE LAYER HEAD X...     score state of the slots that are kept
+    state PLANE LAYER HEAD X...     score state of the slots that are kept; nan: rounding decides it
     rows LAYER HEAD X...            of every kept slot the digest of its K and of its V: sum_c (7 c mod 11 - 5) / 8 x_c
     row LAYER HEAD SLOT X...        K and V of one slot
     threshold LAYER X               D2O's moving average
@@ -207,6 +207,11 @@ def stay_of(case, heads, n_read, budget, last_eviction):
         scores = [np.mean(scores, axis=0)] * len(heads)
     free = [best(s, np.flatnonzero(~f), budget - f.sum(), exact, case.score == "aqas", plateaus=plateaus)
             for s, f in zip(scores, fixed)]
+    if case.score == "aqas":
+        for head, s, f, chosen in zip(heads, scores, fixed, free):
+            first = (head.positions == 0).astype(int)  # its own row may count or not
+            if set(best(s + first, np.flatnonzero(~f), len(chosen), True, True)) != set(chosen):
+                raise TooCloseToCall
     return [np.sort(np.concatenate([np.flatnonzero(f), chosen])) for f, chosen in zip(fixed, free)]
 
 
@@ -361,7 +366,10 @@ def details(case, cache, thresholds, merged, finished):
         if layer in case.exempt:
             continue
         for plane, name in enumerate(planes if finished else []):
-            yield f"state {plane} {layer} {h} {numbers(getattr(head, name))}"
+            state = getattr(head, name).astype(float)
+            if name == "above" and head.positions[0] == 0:
+                state[0] = np.nan  # the first row sees one slot, whose attention is the mean
+            yield f"state {plane} {layer} {h} {numbers(state)}"
         if case.beta:
             yield f"rows {layer} {h} {numbers(np.stack([digest(head.k), digest(head.v)], axis=1).ravel())}"
             slot = len(head.k) // 2

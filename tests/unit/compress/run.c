@@ -46,7 +46,7 @@ void run_start(struct run *run, const char *text) {
     run->memory = aligned_alloc(SL_ARENA_UNIT, bytes);
     assert_non_null(run->memory);
     assert_int_equal(sl_arena_create(run->memory, bytes, &run->arena, &err), SL_OK);
-    assert_int_equal(sl_ops_select(NULL, &run->ops, &err), SL_OK);
+    assert_int_equal(sl_ops_select(run->tier, &run->ops, &err), SL_OK);
     assert_int_equal(sl_plan_create_session(&run->plan, run->n_steps, run->arena, &run->session, &err), SL_OK);
     if (sl_compressor_create(&run->plan, run->ops, NULL, &run->compressor, &err) != SL_OK) {
         fail_msg("%s: %s", text, err.text);

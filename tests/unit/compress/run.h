@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: prefill and decode without a model, for tests: invented Q, K and V of prompt and steps go through the real ops,
- *          session, compressor and retriever, as engine/model.h's hooks would have it.
+ * Purpose: prefill and decode without a model, for tests: invented Q, K and V of prompt and steps go through the real
+ *          ops, session, compressor and retriever, as engine/model.h's hooks would have it.
  *
  * The inputs are those of tools/golden_methods.py: drive_value() over (seed, stream, index); queries (next_q, too) of
  * head h in layer l are scaled by (1 + (h + 2 l) mod 4) / 2. All are exact in f16. For drive.h's inputs see drive.h.
@@ -28,6 +28,7 @@ struct run {
     float scale;
     uint64_t seed;
     run_element_fn element; // run_element, or a test's own
+    const char *tier;       // of the ops; NULL: the fastest
     struct sl_plan plan;
     void *memory;
     struct sl_arena *arena;
@@ -42,7 +43,7 @@ struct run {
     float *q[RUN_MAX_LAYERS], *out[RUN_MAX_LAYERS]; // of the last pass, [n_rows][H][d]
 };
 
-// *run has geometry, group, n_prompt, n_steps, scale and seed; element may be NULL. Fails the test on any error.
+// *run has geometry, group, n_prompt, n_steps, scale, seed, and may have element and tier. Fails the test on any error.
 void run_start(struct run *run, const char *recipe);
 // m tokens through all layers.
 void run_pass(struct run *run, int m, enum run_pass kind);
