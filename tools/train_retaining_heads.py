@@ -61,7 +61,8 @@ class Planted:
 
     def __init__(self, files, rng, min_chars, max_chars):
         self.rng, self.min_chars, self.max_chars = rng, min_chars, max_chars
-        self.text = "\n".join(pathlib.Path(name).read_text(encoding="utf-8", errors="replace") for name in files)
+        words = [word for name in files for word in pathlib.Path(name).read_text("utf-8", "replace").split()]
+        self.text = " ".join(words)  # running text: layout is not what the heads are to learn
         if len(self.text) < 2 * max_chars:
             sys.exit(f"train_retaining_heads: --text has {len(self.text)} characters, at least {2 * max_chars} are needed")
 
@@ -70,11 +71,11 @@ class Planted:
         length = rng.randint(self.min_chars, self.max_chars)
         begin = rng.randrange(len(self.text) - length)
         sentences = self.text[begin:begin + length].split(". ")
+        ends = [sentence + "." for sentence in sentences[:-1]] + sentences[-1:]
         facts, question, answer = planted(rng, rng.choice((1, 1, 2, 4)))
         for fact in facts:
-            place = rng.randrange(len(sentences))
-            sentences[place] = sentences[place] + "." + fact
-        return ". ".join(sentences) + question, answer
+            ends[rng.randrange(len(ends))] += fact
+        return " ".join(ends) + question, answer
 
 
 class Listed:
@@ -133,8 +134,8 @@ class Teacher:
 def overlap(scores, labels):
     """Share of the labels' best tenth that the scores' best tenth has, mean over heads: the paper's measure."""
     n = max(1, len(labels) // 10)
-    best, found = labels.topk(n, dim=0).indices, scores.topk(n, dim=0).indices
-    return sum(len(set(b.tolist()) & set(f.tolist())) / n for b, f in zip(best.T, found.T)) / labels.shape[1]
+    found = torch.zeros_like(labels).scatter(0, scores.topk(n, dim=0).indices, 1)
+    return found.gather(0, labels.topk(n, dim=0).indices).mean().item()
 
 
 def train(teacher, tokenize, prompts, args):
@@ -148,20 +149,24 @@ def train(teacher, tokenize, prompts, args):
     warm = max(1, args.steps * 2 // 3)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min((step + 1) / warm, (args.steps - step) / max(1, args.steps - warm)))
-    running = None
-    for step in range(args.steps):
+    def examples():
         prompt, answer = next(prompts)
-        before = tokenize(prompt)
-        ids = before + tokenize(answer, first=False)
-        if len(ids) > args.max_tokens:
-            before, ids = before[-args.max_tokens:], ids[-args.max_tokens:]
-        n_prompt = max(2, min(len(before), len(ids) - (len(tokenize(answer, first=False)))))
+        before, after = tokenize(prompt), tokenize(answer, first=False)
+        ids = (before + after)[-args.max_tokens:]
+        n_prompt = max(2, len(ids) - len(after))
+        return [(features.to(torch.bfloat16), labels) for features, labels in teacher.examples(ids, n_prompt)]
+
+    running, pool = None, [examples() for _ in range(args.prompts)]
+    if pool:
+        print(f"{len(pool)} prompts, {sum(len(p[0][1]) for p in pool)} tokens", flush=True)
+    for step in range(args.steps):
         loss, smooth, shares = 0.0, 0.0, []
-        for (w1, w2), (features, labels) in zip(heads, teacher.examples(ids, n_prompt)):
-            scores = functional.silu(features @ w1.T) @ w2.T
-            loss = loss + functional.smooth_l1_loss(scores, labels) / len(heads)
-            smooth = smooth + (scores[1:] - scores[:-1]).square().mean()
-            shares.append(overlap(scores.detach(), labels))
+        for layers in random.sample(pool, args.batch) if pool else (examples() for _ in range(args.batch)):
+            for (w1, w2), (features, labels) in zip(heads, layers):
+                scores = functional.silu(features.float() @ w1.T) @ w2.T
+                loss = loss + functional.smooth_l1_loss(scores, labels) / len(heads) / args.batch
+                smooth = smooth + (scores[1:] - scores[:-1]).square().mean() / args.batch
+                shares.append(overlap(scores.detach(), labels))
         optimizer.zero_grad()
         (loss + 0.0025 * smooth).backward()
         torch.nn.utils.clip_grad_value_(parameters, 0.5)
@@ -182,6 +187,9 @@ def main():
     source.add_argument("--text", nargs="+", help="plain text to plant facts in")
     parser.add_argument("--hidden", type=int, default=1024, help="rows R of W1 (default 1024)")
     parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--batch", type=int, default=1, help="prompts a step (default 1)")
+    parser.add_argument("--prompts", type=int, default=0,
+                        help="read so many prompts once and choose among them; 0: new ones every step (default)")
     parser.add_argument("--lr", type=float, default=5e-4)
     parser.add_argument("--max-tokens", type=int, default=10240, help="longer prompts lose their beginning")
     parser.add_argument("--chars", type=int, nargs=2, default=(1000, 3000), metavar=("MIN", "MAX"),
@@ -190,9 +198,12 @@ def main():
     parser.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), default="bfloat16", help="of the file")
     parser.add_argument("-o", "--output", help=f"where to write (default: {FILE_NAME} in the model's folder)")
     args = parser.parse_args()
+    if args.prompts and args.prompts < args.batch:
+        parser.error("--prompts is below --batch")
 
     from tokenizers import Tokenizer
     torch.manual_seed(args.seed)
+    random.seed(args.seed)
     rng = random.Random(args.seed)
     tokenizer = Tokenizer.from_file(str(pathlib.Path(args.model) / "tokenizer.json"))
     teacher = Teacher(args.model)
