@@ -12,7 +12,7 @@ tests/unit/compress/test_golden_methods.c computes as well, and queries of head 
     case NAME SEED LAYERS HEADS GROUP HEAD_DIM N_PROMPT N_STEPS SCALE RECIPE
     pass M chunk|last|step          M tokens through all layers; last: the prompt's last chunk
     gone LAYER HEAD POSITION...     what the pass evicted; no line: nothing
-    state PLANE LAYER HEAD X...     score state of the slots that are kept; nan: rounding decides it
+    state PLANE LAYER HEAD X...     score state of the slots that are kept
     rows LAYER HEAD X...            of every kept slot the digest of its K and of its V: sum_c (7 c mod 11 - 5) / 8 x_c
     row LAYER HEAD SLOT X...        K and V of one slot
     threshold LAYER X               D2O's moving average
@@ -367,8 +367,6 @@ def details(case, cache, thresholds, merged, finished):
             continue
         for plane, name in enumerate(planes if finished else []):
             state = getattr(head, name).astype(float)
-            if name == "above" and head.positions[0] == 0:
-                state[0] = np.nan  # the first row sees one slot, whose attention is the mean
             yield f"state {plane} {layer} {h} {numbers(state)}"
         if case.beta:
             yield f"rows {layer} {h} {numbers(np.stack([digest(head.k), digest(head.v)], axis=1).ravel())}"

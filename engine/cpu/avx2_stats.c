@@ -14,6 +14,7 @@
  *         statistics; the state is added to once.
  */
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 #include "engine/cpu/avx2_kv.h"
@@ -38,7 +39,7 @@ struct scratch {
     float k[RUN * SL_PAGE_SLOTS * SL_MAX_HEAD_DIM]; // the tiles of the pages, one behind the other
     float scores[BLOCK * SL_PAGE_SLOTS];            // [n_vectors][SL_PAGE_SLOTS]
     float lse[BLOCK];                               // of the vectors
-    float even[BLOCK];                              // of the rows: G / v_r
+    float even[BLOCK];                              // of the rows: G / v_r, infinite where v_r is 1
     float stats[RUN][N_STATS][SL_PAGE_SLOTS];       // of fold
     struct sl_avx2_page_angles of_keys, of_queries;
 };
@@ -63,7 +64,9 @@ static void load_block(const struct stats_call *stats, int head, struct block bl
     sl_avx2_load_queries(call, head, (int64_t)block.begin * group, block.n_rows * group, &s->of_queries, s->q);
     for (int r = 0; r < block.n_rows; r++) {
         size_t row = (size_t)block.begin + (size_t)r;
-        s->even[r] = (float)group / (float)((int64_t)args->kv[head].n_slots - args->m + (int64_t)row + 1);
+        int64_t visible = (int64_t)args->kv[head].n_slots - args->m + (int64_t)row + 1;
+        // one slot has the mean, whatever rounding says
+        s->even[r] = visible > 1 ? (float)group / (float)visible : INFINITY;
         for (int g = 0; g < group; g++) {
             s->lse[r * group + g] = args->lse[(size_t)(head * group + g) * (size_t)args->m + row];
         }

@@ -55,7 +55,8 @@ static void fold_page(const struct stats_call *call, int kv_head, uint32_t page)
     for (int r = call->first_row; r < args->m; r++) {
         int n = sl_attend_visible(args, kv, r, page);
         double mean[SL_PAGE_SLOTS] = {0}, weights[SL_PAGE_SLOTS];
-        double even = 1.0 / (double)((int64_t)kv->n_slots - args->m + r + 1);
+        int64_t visible = (int64_t)kv->n_slots - args->m + r + 1;
+        double even = visible > 1 ? 1.0 / (double)visible : INFINITY; // one slot has the mean, whatever rounding says
         for (int head = kv_head * group; n > 0 && head < (kv_head + 1) * group; head++) {
             page_weights(args, kv, r, head, keys, n, weights);
             for (int j = 0; j < n; j++) {

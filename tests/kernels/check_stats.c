@@ -92,6 +92,28 @@ static void test_fold_rows_2_4_6_give_mean_4_and_deviation_163299(void **state) 
     }
 }
 
+// A row that sees one slot gives it everything, which is the mean: 1 > 1 does not count, whichever way 1 is rounded.
+static void test_fold_counts_nothing_for_a_row_that_sees_one_slot(void **state) {
+    (void)state;
+    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+        for (int group = 1; group <= 16; group++) {
+            struct shape a = {SL_KV_F32, SL_KV_F32, group, MAX_KV_HEADS, 24, 1, 3, 3, group % 2 == 0, {0}, {0}};
+            for (int h = 0; h < MAX_KV_HEADS; h++) {
+                a.n_slots[h] = 1;
+            }
+            struct setup s;
+            setup_open(&s, tier(*name), &a);
+            set_states(&s, 0.0f);
+            tier(*name)->fold(NULL, &s.args, 0, &everything);
+            for (int h = 0; h < MAX_KV_HEADS; h++) {
+                assert_close((double)*state_of(&s.args.kv[h], 0, 0), 1, 1e-6);
+                assert_true(*state_of(&s.args.kv[h], 0, 2) == 0.0f);
+            }
+            setup_close(&s);
+        }
+    }
+}
+
 // With nothing evicted: sum_j sum_j = number of rows, per KV head.
 static void test_fold_sums_add_up_to_the_number_of_rows(void **state) {
     (void)state;
@@ -413,6 +435,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fold_equals_dense_statistics_in_any_combination_of_planes),
         cmocka_unit_test(test_fold_rows_2_4_6_give_mean_4_and_deviation_163299),
+        cmocka_unit_test(test_fold_counts_nothing_for_a_row_that_sees_one_slot),
         cmocka_unit_test(test_fold_sums_add_up_to_the_number_of_rows),
         cmocka_unit_test(test_fold_of_a_block_equals_fold_of_its_rows),
         cmocka_unit_test(test_fold_of_equal_rows_has_no_deviation),

@@ -165,8 +165,8 @@ static inline struct expected *expect(const struct sl_attend *args, int first_ro
             for (uint32_t j = 0; j < n; j++) {
                 e->sum[h][j] += mean[j];
                 e->square[h][j] += mean[j] * mean[j];
-                e->above_least[h][j] += mean[j] * n > 1.0 + 2e-5;
-                e->above_most[h][j] += mean[j] * n > 1.0 - 2e-5;
+                e->above_least[h][j] += n > 1 && mean[j] * n > 1.0 + 2e-5;
+                e->above_most[h][j] += n > 1 && mean[j] * n > 1.0 - 2e-5; // one slot: 1 is not above 1
             }
         }
         free(keys);

@@ -71,7 +71,7 @@ void dense_read(const struct drive *drive, int layer, int head, int m, struct de
         for (int j = 0; j < n; j++) {
             dense->sum[j] += mean[j];
             dense->square[j] += mean[j] * mean[j];
-            dense->above[j] += mean[j] > 1.0 / n;
+            dense->above[j] += n > 1 && mean[j] > 1.0 / n; // one slot has the mean
         }
     }
 }

@@ -157,7 +157,7 @@ static void start_pass(struct trace *trace, const char *line) {
 }
 
 static void check_near(const struct trace *trace, const char *what, int64_t i, double found, double expected) {
-    if (!isnan(expected) && !(fabs(found - expected) <= 1e-4 * fabs(expected) + 2e-6)) {
+    if (!(fabs(found - expected) <= 1e-4 * fabs(expected) + 2e-6)) {
         fail_msg("%s:%d: %s, %s, number %" PRId64 ": %.9g, expected %.9g", trace->path, trace->n_line, trace->name,
                  what, i, found, expected);
     }
