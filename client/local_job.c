@@ -116,6 +116,7 @@ static void tell_end(struct job *job, struct sl_local_result *result) {
     statistics.slots_fetched = result->slots_fetched;
     statistics.transport = (char *)"none (one process)";
     sl_slot_statistics_attach(&result->slots, &statistics);
+    sl_error_statistics_attach(&result->errors, &statistics);
 
     Sluice__V1__Finished finished = SLUICE__V1__FINISHED__INIT;
     finished.reason = reason_of(result->stop);
@@ -149,6 +150,7 @@ static enum sl_status run_turn(struct sl_local *local, struct sl_conversation *c
                      .seed = request->sampling.seed},
         .max_new_tokens = message->max_new_tokens,
         .ignore_eos = message->ignore_eos,
+        .estimate_errors = message->estimate_errors,
         .stops = (const char *const *)message->stop,
         .n_stops = message->n_stop,
         .progress_fn = on_progress,

@@ -156,6 +156,7 @@ enum sl_status sl_request_init(struct sl_request *request, const struct sl_reque
     }
     request->message.deadline_ms = config->deadline_ms;
     request->message.ignore_eos = config->ignore_eos;
+    request->message.estimate_errors = config->estimate_errors;
     request->message.label = (char *)config->label;
     return SL_OK;
 }

@@ -14,7 +14,7 @@ struct sl_request_config {
     struct sl_option_list questions; // the first is part of the prompt, the others are later turns
     int64_t max_new, top_k, seed, deadline_ms;
     double temperature, top_p, repetition_penalty;
-    bool ignore_eos;
+    bool ignore_eos, estimate_errors;
 };
 
 // Rows for the member `request` of the command's config struct `type`.
@@ -110,6 +110,15 @@ struct sl_request_config {
          NULL,                                                                                                         \
          "go on to --max-new-tokens",                                                                                  \
          offsetof(struct type, request.ignore_eos),                                                                    \
+         0,                                                                                                            \
+         0},                                                                                                           \
+        {"estimate-errors",                                                                                            \
+         0,                                                                                                            \
+         SL_OPTION_FLAG,                                                                                               \
+         NULL,                                                                                                         \
+         NULL,                                                                                                         \
+         "estimate what compression costs, layer by layer",                                                            \
+         offsetof(struct type, request.estimate_errors),                                                               \
          0,                                                                                                            \
          0},                                                                                                           \
         {"deadline",                                                                                                   \

@@ -22,6 +22,13 @@ enum sl_status sl_compressor_create(const struct sl_plan *plan, const struct sl_
                                     struct sl_compressor **compressor_out, struct sl_error *err);
 void sl_compressor_destroy(struct sl_compressor **compressor);
 
+/*
+ * Estimate from now on what eviction and quantization cost; counts begin at zero. Not wanted (the beginning): nothing is
+ * computed. It changes what the compressor wants of the forward pass, and no slot, page or budget. Costs a second pass
+ * over the keys at every eviction. SL_ERR_EXHAUSTED: not wanted from now on.
+ */
+enum sl_status sl_compressor_estimate(struct sl_compressor *compressor, bool wanted, struct sl_error *err);
+
 // What the forward pass must provide (struct sl_layer_hook) while prefill reads, or while decode steps.
 struct sl_compressor_wants {
     bool lse, importance, next_q, attend; // attend: sl_compressor_attend() takes the place of ops->attend
@@ -83,5 +90,18 @@ struct sl_compress_stats {
     int64_t ns; // spent in the compressor
 };
 void sl_compressor_get_stats(const struct sl_compressor *compressor, struct sl_compress_stats *stats_out);
+
+// Of one layer; all 0 where nothing was evicted and nothing quantized.
+struct sl_error_estimate {
+    // Share (0 to 1) of the attention of the rows behind which slots were evicted (a chunk's, a step's; layers=d2o: all
+    // read) that went to the evicted slots: mean over query heads and over the rows of all evictions. A slot that was
+    // merged into another counts as evicted.
+    double evicted_attention;
+    int64_t n_rows; // behind which slots were evicted
+    // || quantized - before || / || before || (Frobenius) over the pages that were quantized
+    double key_error, value_error;
+};
+// estimates_out: [n_layers]. Returns n_layers, or 0 and writes nothing where estimates are not wanted.
+int sl_compressor_get_estimates(const struct sl_compressor *compressor, struct sl_error_estimate *estimates_out);
 
 #endif

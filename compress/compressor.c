@@ -95,6 +95,7 @@ void sl_compressor_destroy(struct sl_compressor **compressor) {
     }
     sl_retriever_destroy(&c->retriever);
     sl_scratch_destroy(&c->scratch);
+    sl_estimator_destroy(&c->estimator);
     free(c->step_budget);
     free(c->new_pages);
     free(c);

@@ -6,6 +6,7 @@
  *     evict.c        one eviction of one layer: scores, protection, budgets of heads, selection, compaction
  *     merge.c        what is evicted goes into what stays (evicted=merge)
  *     pack.c         final pages are quantized
+ *     estimate.c     what eviction and quantization cost, when asked for
  *     steps.c        decode
  */
 #ifndef SL_COMPRESS_COMPRESSOR_INTERNAL_H
@@ -39,6 +40,14 @@ struct sl_scratch {
     size_t sums_stride;  // of `sums`
 };
 
+// Sums of error estimates; all NULL: not asked for.
+struct sl_estimator {
+    struct sl_estimate_sums *layers; // [n_layers]
+    double *lost;                    // [n_kv_heads] of one eviction
+    struct sl_page_error *pages;     // [n_kv_heads] of one round of packing
+    float *rows;                     // [team][4][SL_PAGE_SLOTS][head_dim]
+};
+
 struct sl_compressor {
     struct sl_plan plan;
     const struct sl_score_method *score;
@@ -46,6 +55,7 @@ struct sl_compressor {
     struct sl_team *team;
     struct sl_compress_stats stats;
     struct sl_scratch scratch;
+    struct sl_estimator estimator;
     void **new_pages;               // [n_kv_heads]: packed pages of one round, NULL where a head has none to pack
     int64_t *step_budget;           // [n_layers][n_kv_heads] while stepping, of layers that evict; else NULL
     struct sl_retriever *retriever; // while stepping, of recipes that offload
@@ -68,6 +78,21 @@ enum sl_status sl_scratch_create(struct sl_compressor *c, size_t n_slots, struct
 void sl_scratch_destroy(struct sl_scratch *scratch);
 // SL_ERR_PRECONDITION: pages are packed already, or heads are longer than the scratch. SL_ERR_EXHAUSTED: `sums`.
 enum sl_status sl_evict_layer(struct sl_compressor *c, const struct sl_eviction *eviction, struct sl_error *err);
+
+// Attention of every query head over the rows at hand from first_row on, into scratch.sums. Nothing is allocated after
+// the first time. SL_ERR_EXHAUSTED.
+enum sl_status sl_take_sums(struct sl_compressor *c, const struct sl_attend *attend, int first_row,
+                            struct sl_error *err);
+
+// --- estimate.c: nothing to do where estimates are not asked for
+void sl_estimator_destroy(struct sl_estimator *estimator);
+// Behind the selection, while all slots are as they were. Overwrites scratch.sums and scratch.work. SL_ERR_EXHAUSTED:
+// `sums`, which nothing has allocated yet.
+enum sl_status sl_estimate_eviction(struct sl_compressor *c, const struct sl_eviction *e, struct sl_error *err);
+// `page` of one head has just become packed_page; by any member of the team. Then, behind the round, by one thread:
+void sl_estimate_page(struct sl_compressor *c, const struct sl_layer *layer, int64_t head, void *page,
+                      void *packed_page, int member);
+void sl_estimate_pages(struct sl_compressor *c, int layer);
 
 // --- merge.c: behind the selection, before the compaction
 void sl_merge_evicted(struct sl_compressor *c, const struct sl_eviction *eviction);

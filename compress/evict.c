@@ -94,8 +94,8 @@ static int n_rows(const struct sl_compressor *c, const struct sl_attend *attend)
     }
 }
 
-// Attention of every query head over the rows at hand. Nothing is allocated after the first time.
-static enum sl_status take_sums(struct sl_compressor *c, const struct sl_attend *attend, struct sl_error *err) {
+enum sl_status sl_take_sums(struct sl_compressor *c, const struct sl_attend *attend, int first_row,
+                            struct sl_error *err) {
     struct sl_scratch *s = &c->scratch;
     if (s->n_heads < attend->n_heads) {
         size_t stride = (s->stride + 15) / 16 * 16; // rows begin at multiples of 64 bytes
@@ -109,7 +109,7 @@ static enum sl_status take_sums(struct sl_compressor *c, const struct sl_attend 
         s->sums_stride = stride;
         s->n_heads = attend->n_heads;
     }
-    c->ops->window_sums(c->team, attend, attend->m - n_rows(c, attend), s->sums, s->sums_stride);
+    c->ops->window_sums(c->team, attend, first_row, s->sums, s->sums_stride);
     return SL_OK;
 }
 
@@ -357,7 +357,7 @@ enum sl_status sl_evict_layer(struct sl_compressor *c, const struct sl_eviction 
     struct task task = {c, e, c->score->rows != SL_ROWS_NONE || sl_value_per_query_head(&c->plan.recipe)};
     if (task.rows) {
         assert(e->attend != NULL); // sl_compressor_create() refuses recipes that would come here without
-        status = take_sums(c, e->attend, err);
+        status = sl_take_sums(c, e->attend, e->attend->m - n_rows(c, e->attend), err);
         if (status != SL_OK) {
             return status;
         }
@@ -371,6 +371,10 @@ enum sl_status sl_evict_layer(struct sl_compressor *c, const struct sl_eviction 
     sl_team_run(c->team, n_heads, 1, protect_heads, &task);
     count_kept(&task, n_heads);
     sl_team_run(c->team, n_heads, 1, select_heads, &task);
+    status = sl_estimate_eviction(c, e, err);
+    if (status != SL_OK) {
+        return status;
+    }
     if (c->plan.recipe.evicted == SL_EVICTED_MERGE) {
         sl_merge_evicted(c, e);
     }

@@ -13,13 +13,14 @@ struct layer_task {
 };
 
 static void pack_heads(void *arg, int64_t begin, int64_t end, int member) {
-    (void)member;
     const struct layer_task *task = arg;
     const struct sl_layer *l = task->layer;
     for (int64_t h = begin; h < end; h++) {
         void *page = task->compressor->new_pages[h];
         if (page != NULL) {
-            task->compressor->ops->quantize(&l->work, l->heads[h].pages[l->heads[h].n_packed], &l->packed, page);
+            void *from = l->heads[h].pages[l->heads[h].n_packed];
+            task->compressor->ops->quantize(&l->work, from, &l->packed, page);
+            sl_estimate_page(task->compressor, l, h, from, page, member);
         }
     }
 }
@@ -66,6 +67,7 @@ enum sl_status sl_pack_layer(struct sl_compressor *c, struct sl_session *session
         }
         struct layer_task task = {c, l};
         sl_team_run(c->team, session->geometry.n_kv_heads, 1, pack_heads, &task);
+        sl_estimate_pages(c, layer);
         for (int h = 0; h < session->geometry.n_kv_heads; h++) {
             if (c->new_pages[h] != NULL) {
                 sl_session_pack_page(session, layer, h, c->new_pages[h]);

@@ -22,7 +22,8 @@ struct sl_compressor_wants sl_compressor_wants(const struct sl_compressor *c, bo
     bool evicts = stepping ? evicts_at_steps(c) : sl_recipe_evicts(&c->plan.recipe);
     bool offloads = stepping && sl_recipe_offloads(&c->plan.recipe);
     return (struct sl_compressor_wants){
-        .lse = evicts && (c->score->wants_lse || sl_value_per_query_head(&c->plan.recipe)),
+        .lse =
+            evicts && (c->score->wants_lse || sl_value_per_query_head(&c->plan.recipe) || c->estimator.layers != NULL),
         .importance = evicts && c->score->wants_importance,
         .next_q = offloads,
         .attend = offloads,

@@ -229,6 +229,22 @@ void sl_job_set_slots(struct sl_job *job, const Sluice__V1__Statistics *known) {
     sl_slot_statistics_attach(&job->slots, &job->statistics);
 }
 
+void sl_job_set_errors(struct sl_job *job, const Sluice__V1__Statistics *prefill) {
+    sl_error_statistics_copy(prefill, &job->errors);
+    sl_error_statistics_attach(&job->errors, &job->statistics);
+}
+
+void sl_job_add_errors(struct sl_job *job, const Sluice__V1__Statistics *decode) {
+    struct sl_error_statistics steps;
+    sl_error_statistics_copy(decode, &steps);
+    if (job->spec.demand.n_prefill_tokens == 0) { // decode has read everything
+        job->errors = steps;
+    } else {
+        sl_error_statistics_add_steps(&job->errors, &steps);
+    }
+    sl_error_statistics_attach(&job->errors, &job->statistics);
+}
+
 // ---- what others see --------------------------------------------------------------------------------------------
 
 void sl_job_describe(struct sl_job *job, struct sl_job_report *report) {
@@ -244,6 +260,7 @@ void sl_job_describe(struct sl_job *job, struct sl_job_report *report) {
     report->message.status_code = job->status_code;
     report->statistics = job->statistics;
     report->slots = job->slots;
+    report->errors = job->errors;
     strcpy(report->prefill_worker, job->prefill_worker);
     strcpy(report->decode_worker, job->decode_worker);
     strcpy(report->transport, job->transport);
@@ -251,6 +268,7 @@ void sl_job_describe(struct sl_job *job, struct sl_job_report *report) {
     pthread_mutex_unlock(&job->mutex);
     report->statistics.transport = report->transport;
     sl_slot_statistics_attach(&report->slots, &report->statistics);
+    sl_error_statistics_attach(&report->errors, &report->statistics);
     report->message.statistics = &report->statistics;
     report->message.job_id = report->id;
     report->message.label = report->label;

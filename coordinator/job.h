@@ -33,6 +33,7 @@
 #include "coordinator/event_log.h"
 #include "engine/sampler.h"
 #include "proto/sluice/v1/inference.pb-c.h"
+#include "service/error_statistics.h"
 #include "service/slot_statistics.h"
 
 #define SL_MAX_STOPS      16
@@ -53,7 +54,7 @@ struct sl_job_spec {
     int32_t max_new_tokens;
     char *stop[SL_MAX_STOPS]; // owned
     int n_stop;
-    bool ignore_eos;
+    bool ignore_eos, estimate_errors;
     char label[SL_MAX_LABEL + 1];
     int64_t submitted_ns; // when the request came in: all times of the statistics count from here
     int64_t deadline_ns;
@@ -79,9 +80,10 @@ struct sl_job {
     Sluice__V1__JobState state;
     int64_t n_output;
     char prefill_worker[64], decode_worker[64];
-    Sluice__V1__Statistics statistics; // points into the next two
+    Sluice__V1__Statistics statistics; // points into the next three
     char transport[32];
     struct sl_slot_statistics slots;
+    struct sl_error_statistics errors;
     int status_code; // gRPC's
     char status_text[sizeof(((struct sl_error *)0)->text)];
     int64_t ended_ns;
@@ -122,6 +124,9 @@ Sluice__V1__Statistics *sl_job_statistics_lock(struct sl_job *job);
 void sl_job_statistics_unlock(struct sl_job *job);
 void sl_job_set_transport(struct sl_job *job, const char *transport);           // while locked
 void sl_job_set_slots(struct sl_job *job, const Sluice__V1__Statistics *known); // while locked
+// Of prefill (forgets those of an earlier attempt), and what decode adds to them; while locked.
+void sl_job_set_errors(struct sl_job *job, const Sluice__V1__Statistics *prefill);
+void sl_job_add_errors(struct sl_job *job, const Sluice__V1__Statistics *decode);
 
 // What Get and List answer; the strings and the statistics point into the struct.
 struct sl_job_report {
@@ -130,6 +135,7 @@ struct sl_job_report {
     char id[SL_JOB_ID_BYTES], label[SL_MAX_LABEL + 1], recipe[SL_RECIPE_TEXT_BYTES];
     char prefill_worker[64], decode_worker[64], transport[32];
     struct sl_slot_statistics slots;
+    struct sl_error_statistics errors;
     char status_text[sizeof(((struct sl_error *)0)->text)];
 };
 void sl_job_describe(struct sl_job *job, struct sl_job_report *report);

@@ -183,7 +183,8 @@ static enum sl_status check_recipe(const struct sl_request_rules *rules, const c
 
 enum sl_status sl_request_check(const struct sl_request_rules *rules, const Sluice__V1__GenerateRequest *request,
                                 int64_t call_deadline_ns, struct sl_job_spec *spec_out, struct sl_error *err) {
-    struct sl_job_spec spec = {.submitted_ns = sl_now_ns()};
+    struct sl_job_spec spec = {
+        .submitted_ns = sl_now_ns(), .ignore_eos = request->ignore_eos, .estimate_errors = request->estimate_errors};
     enum sl_status status = check_label(request->label, &spec, err);
     if (status == SL_OK) {
         status = check_deadline(rules, request->deadline_ms, call_deadline_ns, &spec, err);

@@ -171,6 +171,7 @@ static enum sl_status prefill(struct run *run, struct sl_error *err) {
     request.recipe = (char *)spec->recipe;
     request.destination = run->grant;
     request.kvstore_address = store;
+    request.estimate_errors = spec->estimate_errors;
 
     struct sl_leg leg = {.job = run->job,
                          .worker = run->claim.prefill,
@@ -286,6 +287,7 @@ static enum sl_status decode(struct run *run, struct sl_error *err) {
     request.n_stop = (size_t)spec->n_stop;
     request.ignore_eos = spec->ignore_eos;
     request.recipe = (char *)spec->recipe;
+    request.estimate_errors = spec->estimate_errors;
 
     sl_job_move(job, SLUICE__V1__JOB_STATE__DECODING, sl_worker_name(run->claim.decode));
     // The session that is being decoded keeps itself; the lease is renewed so that a worker may treat both alike.

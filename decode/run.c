@@ -9,6 +9,7 @@
 #include "compress/compress.h"
 #include "decode/internal.h"
 #include "proto/sluice/v1/worker.pb-c.h"
+#include "service/error_statistics.h"
 #include "service/job_recipe.h"
 #include "service/slot_statistics.h"
 
@@ -149,7 +150,9 @@ static enum sl_status open_session(struct sl_decode *decode, const Sluice__V1__D
     if (status == SL_OK) {
         status = sl_plan_make(&recipe, &geometry, n_read > 0 ? n_read : 1, &plan, err);
     }
-    if (status == SL_OK && !sequence->session) {
+    if (status == SL_OK && sequence->session) {
+        status = sl_job_check_session(&plan, sequence->session, err);
+    } else if (status == SL_OK) {
         int64_t extra_slots = (int64_t)request->prompt->n_ids + request->max_new_tokens;
         status = sl_plan_create_session(&plan, extra_slots, decode->node.arena, &sequence->session, err);
     }
@@ -162,6 +165,10 @@ static enum sl_status open_session(struct sl_decode *decode, const Sluice__V1__D
     if (!sl_compressor_steps(sequence->compressor)) {
         sl_compressor_destroy(&sequence->compressor);
         return SL_OK;
+    }
+    status = sl_compressor_estimate(sequence->compressor, request->estimate_errors, err);
+    if (status != SL_OK) {
+        return status;
     }
     sequence->wants = sl_compressor_wants(sequence->compressor, true);
     return sl_compressor_begin_steps(sequence->compressor, sequence->session, n_read, err);
@@ -232,7 +239,8 @@ static void give_back(struct sl_decode *decode, struct sl_sequence *sequence) {
     sequence->promised_bytes = 0;
 }
 
-static enum sl_status send_done(struct sl_decode *decode, struct sl_sequence *sequence, struct sl_rpc_call *call) {
+static enum sl_status send_done(struct sl_decode *decode, struct sl_sequence *sequence, bool estimate_errors,
+                                struct sl_rpc_call *call) {
     static const Sluice__V1__Finished__Reason reasons[] = {
         [SL_STOP_TOKEN] = SLUICE__V1__FINISHED__REASON__STOP_TOKEN,
         [SL_STOP_STRING] = SLUICE__V1__FINISHED__REASON__STOP_STRING,
@@ -241,10 +249,13 @@ static enum sl_status send_done(struct sl_decode *decode, struct sl_sequence *se
     struct sl_session_stats stats;
     struct sl_slot_statistics slots;
     struct sl_compress_stats compressed = {0};
+    // Without anything to do while decoding there is nothing to estimate: zeros.
+    struct sl_error_statistics errors = {.n_layers = estimate_errors ? sequence->session->geometry.n_layers : 0};
     sl_session_get_stats(sequence->session, &stats);
     sl_slot_statistics_measure(sequence->session, &slots);
     if (sequence->compressor) {
         sl_compressor_get_stats(sequence->compressor, &compressed);
+        sl_error_statistics_read(sequence->compressor, &errors);
     }
     give_back(decode, sequence);
     Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
@@ -254,6 +265,7 @@ static enum sl_status send_done(struct sl_decode *decode, struct sl_sequence *se
     statistics.slots_merged = compressed.slots_merged;
     statistics.slots_fetched = compressed.slots_fetched;
     sl_slot_statistics_attach(&slots, &statistics);
+    sl_error_statistics_attach(&errors, &statistics);
     Sluice__V1__DecodeDone done = SLUICE__V1__DECODE_DONE__INIT;
     done.reason = reasons[sequence->stop];
     done.text = (char *)sl_writer_text(sequence->writer);
@@ -298,7 +310,7 @@ static enum sl_status write_answer(struct sl_decode *decode, const Sluice__V1__D
     sl_rpc_call_on_cancel(call, NULL, NULL);
     status = sequence->status;
     if (status == SL_OK) {
-        status = send_done(decode, sequence, call);
+        status = send_done(decode, sequence, request->estimate_errors, call);
     } else {
         sl_fail(err, status, "%s", sequence->err.text);
     }

@@ -96,12 +96,14 @@ static void run(struct sl_prefill_job *job) {
                                       .ops = prefill->node.ops,
                                       .team = prefill->node.team,
                                       .tokens = job->tokens,
+                                      .estimate_errors = job->estimate_errors,
                                       .resumed = job->session};
     enum sl_status status = sl_reader_create(&config, &reader, &err);
     struct sl_session *session = job->session;
     if (status == SL_OK) {
         status = read_prompt(job, reader, &err);
         sl_reader_get_stats(reader, &job->stats);
+        sl_reader_get_errors(reader, &job->errors);
         session = sl_reader_take_session(reader);
     }
     sl_reader_destroy(&reader);

@@ -11,6 +11,7 @@
 #include "kvcache/kvcache.h"
 #include "prefill/prefill.h"
 #include "prefill/store.h"
+#include "service/error_statistics.h"
 
 struct sl_archive;
 
@@ -43,6 +44,7 @@ struct sl_prefill_job {
     struct sl_plan plan;
     struct sl_capsule_id capsule;
     const char *store_address; // "" for none
+    bool estimate_errors;
     struct sl_ship *ship;
     size_t shipped_bytes; // handed to the ship: where the next layer goes
     int64_t n_reused;
@@ -61,6 +63,7 @@ struct sl_prefill_job {
     enum sl_status status;
     struct sl_error err;
     struct sl_compress_stats stats;
+    struct sl_error_statistics errors;
     int64_t started_ns, ended_ns; // of reading
 };
 

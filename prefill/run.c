@@ -48,6 +48,7 @@ static enum sl_status prepare(struct sl_prefill *prefill, const Sluice__V1__Pref
     job->prefill = prefill;
     job->id = request->job_id;
     job->tokens = request->tokens->ids;
+    job->estimate_errors = request->estimate_errors;
     job->store_address = request->kvstore_address ? request->kvstore_address : "";
     const struct sl_model_config *model = sl_model_get_config(prefill->node.model);
     struct sl_recipe recipe;
@@ -258,7 +259,7 @@ static enum sl_status finish_ship(struct sl_prefill_job *job, struct sl_rpc_call
     return status;
 }
 
-static enum sl_status send_done(struct sl_rpc_call *call, const struct sl_prefill_job *job, int64_t shipped_ns) {
+static enum sl_status send_done(struct sl_rpc_call *call, struct sl_prefill_job *job, int64_t shipped_ns) {
     Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
     statistics.n_prompt_tokens = job->plan.n_prompt;
     statistics.n_reused_tokens = job->n_reused;
@@ -274,6 +275,7 @@ static enum sl_status send_done(struct sl_rpc_call *call, const struct sl_prefil
         sl_session_get_stats(job->session, &stats);
         statistics.slots_per_head = stats.n_slots_mean;
     }
+    sl_error_statistics_attach(&job->errors, &statistics);
     Sluice__V1__PrefillDone done = SLUICE__V1__PREFILL_DONE__INIT;
     done.statistics = &statistics;
     Sluice__V1__PrefillEvent event = SLUICE__V1__PREFILL_EVENT__INIT;

@@ -156,7 +156,8 @@ static enum sl_status read_by_steps(struct sl_conversation *c, const struct sl_l
 }
 
 // After the first turn's prompt: whatever the recipe does while decoding.
-static enum sl_status begin_steps(struct sl_conversation *c, const struct sl_plan *plan, struct sl_error *err) {
+static enum sl_status begin_steps(struct sl_conversation *c, const struct sl_local_request *request,
+                                  const struct sl_plan *plan, struct sl_error *err) {
     enum sl_status status = sl_compressor_create(plan, c->local->ops, c->local->team, &c->compressor, err);
     if (status != SL_OK) {
         return status;
@@ -165,7 +166,8 @@ static enum sl_status begin_steps(struct sl_conversation *c, const struct sl_pla
         sl_compressor_destroy(&c->compressor);
         return SL_OK;
     }
-    return sl_compressor_begin_steps(c->compressor, c->session, c->session->n_tokens, err);
+    status = sl_compressor_estimate(c->compressor, request->estimate_errors, err);
+    return status == SL_OK ? sl_compressor_begin_steps(c->compressor, c->session, c->session->n_tokens, err) : status;
 }
 
 // ---- chunks --------------------------------------------------------------------------------------------------------
@@ -208,6 +210,7 @@ static enum sl_status read_by_chunks(struct sl_conversation *c, const struct sl_
                                       .team = c->local->team,
                                       .tokens = c->tokens,
                                       .extra_slots = c->max_tokens - end,
+                                      .estimate_errors = request->estimate_errors,
                                       .resumed = c->session};
     enum sl_status status = sl_reader_create(&config, &reader, err);
     if (status != SL_OK) {
@@ -224,6 +227,9 @@ static enum sl_status read_by_chunks(struct sl_conversation *c, const struct sl_
     sl_reader_get_stats(reader, &stats);
     result->slots_evicted += stats.slots_evicted;
     result->slots_merged += stats.slots_merged;
+    if (request->estimate_errors) {
+        sl_reader_get_errors(reader, &result->errors);
+    }
     c->session = sl_reader_take_session(reader); // also after a failure: it is ours to destroy
     sl_reader_destroy(&reader);
     return status;
@@ -246,7 +252,7 @@ static enum sl_status read_prompt(struct sl_conversation *c, const struct sl_loc
         status = read_by_chunks(c, request, end, &plan, result, err);
     }
     if (status == SL_OK && first) {
-        status = begin_steps(c, &plan, err);
+        status = begin_steps(c, request, &plan, err);
     }
     if (status != SL_OK) {
         return status;
@@ -303,6 +309,9 @@ static void measure(const struct sl_conversation *c, const struct sl_compress_st
         result->slots_evicted += after.slots_evicted - before->slots_evicted;
         result->slots_merged += after.slots_merged - before->slots_merged;
         result->slots_fetched += after.slots_fetched - before->slots_fetched;
+        struct sl_error_statistics errors;
+        sl_error_statistics_read(c->compressor, &errors);
+        sl_error_statistics_add_steps(&result->errors, &errors);
     }
     struct sl_session_stats stats;
     sl_session_get_stats(c->session, &stats);
@@ -314,11 +323,14 @@ static enum sl_status run_turn(struct sl_conversation *c, const struct sl_local_
                                struct sl_writer *writer, int64_t began_ns, struct sl_local_result *result,
                                struct sl_error *err) {
     struct sl_compress_stats before = {0};
+    enum sl_status status = SL_OK;
     if (c->compressor) {
         sl_compressor_get_stats(c->compressor, &before);
+        status = sl_compressor_estimate(c->compressor, request->estimate_errors, err);
     }
+    result->errors.n_layers = request->estimate_errors ? sl_local_model(c->local)->n_layers : 0; // zeros, to add to
     sl_arena_reset_high_water(c->local->arena);
-    enum sl_status status = read_prompt(c, request, result, err);
+    status = status == SL_OK ? read_prompt(c, request, result, err) : status;
     if (status != SL_OK) {
         return status;
     }

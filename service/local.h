@@ -10,6 +10,7 @@
 #define SL_SERVICE_LOCAL_H
 
 #include "compress/recipe.h"
+#include "service/error_statistics.h"
 #include "service/slot_statistics.h"
 #include "service/writer.h"
 
@@ -36,6 +37,7 @@ struct sl_local_request {
     struct sl_sampling sampling;
     int64_t max_new_tokens;
     bool ignore_eos;
+    bool estimate_errors; // see struct sl_local_result
     const char *const *stops;
     size_t n_stops;
     // Both may be NULL; anything but SL_OK ends the job with that status.
@@ -60,6 +62,7 @@ struct sl_local_result {
     int64_t slots_evicted, slots_merged, slots_fetched; // by this turn
     double slots_per_head;                              // when the turn's prompt had been read
     struct sl_slot_statistics slots;                    // when the answer was complete
+    struct sl_error_statistics errors;                  // of this turn; nothing known unless asked for
 };
 
 // One job: read, compress, write, forget.

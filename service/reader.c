@@ -30,6 +30,9 @@ enum sl_status sl_reader_create(const struct sl_reader_config *config, struct sl
     reader->plan = *config->plan;
     reader->tokens = config->tokens;
     enum sl_status status = sl_compressor_create(config->plan, config->ops, config->team, &reader->compressor, err);
+    if (status == SL_OK) {
+        status = sl_compressor_estimate(reader->compressor, config->estimate_errors, err);
+    }
     if (status == SL_OK && !config->resumed) {
         status = sl_plan_create_session(config->plan, config->extra_slots, config->arena, &reader->session, err);
     }
@@ -182,4 +185,8 @@ size_t sl_reader_peak_bytes(const struct sl_reader *reader) {
 
 void sl_reader_get_stats(const struct sl_reader *reader, struct sl_compress_stats *stats_out) {
     sl_compressor_get_stats(reader->compressor, stats_out);
+}
+
+void sl_reader_get_errors(const struct sl_reader *reader, struct sl_error_statistics *errors_out) {
+    sl_error_statistics_read(reader->compressor, errors_out);
 }

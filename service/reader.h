@@ -9,6 +9,7 @@
 
 #include "compress/compress.h"
 #include "engine/model.h"
+#include "service/error_statistics.h"
 
 struct sl_reader;
 
@@ -19,6 +20,7 @@ struct sl_reader_config {
     struct sl_team *team;
     const int32_t *tokens;      // [plan->n_prompt], must stay valid
     int64_t extra_slots;        // room for decoding in the same session
+    bool estimate_errors;       // see sl_compressor_estimate()
     struct sl_session *resumed; // a session that holds the first resumed->n_tokens tokens, or NULL; taken over
 };
 
@@ -49,5 +51,6 @@ int64_t sl_reader_shared_tokens(const struct sl_plan *plan);
 // The most that the session's pages have held: between the attention of a layer and its compression.
 size_t sl_reader_peak_bytes(const struct sl_reader *reader);
 void sl_reader_get_stats(const struct sl_reader *reader, struct sl_compress_stats *stats_out);
+void sl_reader_get_errors(const struct sl_reader *reader, struct sl_error_statistics *errors_out);
 
 #endif

@@ -9,11 +9,16 @@
 #include "kvcache/session.h"
 #include "proto/sluice/v1/inference.pb-c.h"
 
+// More are not told one by one: they would make the statistics of every job large. (80 layers of 64 heads are 5120.)
+#define SL_MAX_TOLD_HEADS 8192
+
 // All zero: nothing is known.
 struct sl_slot_statistics {
     int n_layers;
     int32_t min[SL_MAX_LAYERS], max[SL_MAX_LAYERS]; // slots of a layer, over its KV heads
     float mean[SL_MAX_LAYERS];
+    int n_told;                       // n_layers * n_kv_heads, or 0: too many to tell
+    uint32_t told[SL_MAX_TOLD_HEADS]; // slots of every KV head: [n_layers][n_kv_heads]
     Sluice__V1__KvBytes bytes;
 };
 
