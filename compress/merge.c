@@ -7,9 +7,16 @@
  *     tau_0 = m_0,  tau_t = (1 - beta) tau_{t-1} + beta m_t        one per layer, kept in the session
  *     i is merged into c(i) where u_i >= tau_t, with weight exp(u_i) against e for c(i) itself (ops->merge)
  *
+ * A cosine that rounding puts beyond 1 (keys that are alike: a token said again and again) counts as 1, so that the
+ * average stays one of cosines, which is what capsules are held to. A head that keeps nothing (heads=adaptive) has
+ * nothing to merge into: its slots are dropped and take no part in the mean.
+ *
  * The paper's equation prints weights that sum to more than 1 when two slots go into one, and the authors' code
  * weights that sum to less; this is what the text around the equation says. The scores of kept slots stay as they are.
  */
+#include <math.h>
+#include <string.h>
+
 #include "compress/compressor_internal.h"
 
 struct task {
@@ -17,8 +24,9 @@ struct task {
     const struct sl_eviction *e;
 };
 
+// Slots that may be merged.
 static uint32_t n_evicted(const struct sl_scratch *s, int64_t head) {
-    return s->n_slots[head] - s->kept[head];
+    return s->kept[head] > 0 ? s->n_slots[head] - s->kept[head] : 0;
 }
 
 // The slots that are not in keep[], which ascends.
@@ -43,11 +51,15 @@ static void nearest_heads(void *arg, int64_t begin, int64_t end, int member) {
             list_evicted(s->keep + at, s->kept[h], s->n_slots[h], s->evicted + at);
             task->c->ops->nearest(&kv, s->evicted + at, n_evicted(s, h), s->keep + at, s->kept[h], s->nearest + at,
                                   s->cosine + at);
+            for (uint32_t i = 0; i < n_evicted(s, h); i++) {
+                s->cosine[at + i] = fminf(fmaxf(s->cosine[at + i], -1), 1); // NaN becomes -1
+            }
         }
     }
 }
 
-static float mean_similarity(const struct sl_scratch *s, int n_heads) {
+// False where no slot may be merged.
+static bool mean_similarity(const struct sl_scratch *s, int n_heads, float *mean_out) {
     double sum = 0;
     int64_t count = 0;
     for (int h = 0; h < n_heads; h++) {
@@ -55,7 +67,8 @@ static float mean_similarity(const struct sl_scratch *s, int n_heads) {
             sum += (double)s->cosine[(size_t)h * s->stride + i];
         }
     }
-    return (float)(sum / (double)count);
+    *mean_out = count > 0 ? (float)(sum / (double)count) : 0;
+    return count > 0;
 }
 
 // Those above the threshold move to the front of their lists: they are what is merged.
@@ -93,7 +106,11 @@ void sl_merge_evicted(struct sl_compressor *c, const struct sl_eviction *evictio
     struct task task = {c, eviction};
     sl_team_run(c->team, n_heads, 1, nearest_heads, &task);
 
-    float mean = mean_similarity(s, n_heads), beta = (float)c->plan.recipe.merge_beta;
+    float mean, beta = (float)c->plan.recipe.merge_beta;
+    memset(s->merged, 0, (size_t)n_heads * sizeof *s->merged);
+    if (!mean_similarity(s, n_heads, &mean)) {
+        return;
+    }
     bool first = layer->merge_threshold == 0;
     layer->merge_threshold = first ? mean : (1 - beta) * layer->merge_threshold + beta * mean;
     for (int h = 0; h < n_heads; h++) {

@@ -26,7 +26,7 @@ float drive_value(uint64_t seed, enum drive_stream stream, uint64_t index) {
 float drive_element(const struct drive *drive, enum drive_stream stream, int layer, int64_t token, int head, int c) {
     const struct sl_kv_geometry *g = &drive->plan.geometry;
     uint64_t n_heads = (uint64_t)g->n_kv_heads * (stream == DRIVE_Q ? (uint64_t)drive->group : 1);
-    token = drive->flat && stream == DRIVE_V ? 0 : token;
+    token = (drive->flat && stream == DRIVE_V) || (drive->alike && stream == DRIVE_K) ? 0 : token;
     int width = stream == DRIVE_IMPORTANCE ? 1 : g->head_dim;
     uint64_t row = ((uint64_t)layer * (uint64_t)drive->plan.n_prompt + (uint64_t)token) * n_heads + (uint64_t)head;
     return drive_value(drive->seed, stream, row * (uint64_t)width + (uint64_t)c);

@@ -27,6 +27,7 @@ struct drive {
     double inv_freq[64];
     int64_t n_read;
     bool flat;     // all values of V are those of token 0
+    bool alike;    // all keys are those of token 0
     bool stepping; // begin_steps() has been called: tokens go through sl_compressor_step()
     int n_final;   // layers that became final behind the last chunk
 };

@@ -233,6 +233,52 @@ static void test_compressor_steps_go_on_with_the_landed_threshold(void **state) 
     drive_stop(&drive);
 }
 
+// Rounding may put the cosine of a key with its like beyond 1. The average must not follow: no capsule could carry it.
+static void test_compressor_threshold_of_equal_keys_is_at_most_1(void **state) {
+    (void)state;
+    static const struct sl_kv_geometry one_head = {1, 1, D};
+    for (uint64_t seed = 1; seed <= 40; seed++) {
+        struct drive drive;
+        struct sl_compress_stats stats;
+        drive_start(&drive, "d2o,budget=60,chunk=64", &one_head, 2, 100, seed, 0.2f, 1);
+        drive.alike = true;
+        while (drive_next_chunk(&drive)) {
+        }
+        for (int i = 0; i < 3; i++) {
+            float threshold = drive.session->layers[0].merge_threshold;
+            assert_true(threshold > 0.99999f && threshold <= 1);
+            drive_step(&drive, 1);
+        }
+        sl_compressor_get_stats(drive.compressor, &stats);
+        assert_int_equal(stats.slots_evicted, 43);
+        drive_stop(&drive);
+    }
+}
+
+// heads=adaptive may leave a head without slots: what it evicts has nothing to go into.
+static void test_compressor_merges_nothing_where_a_head_keeps_nothing(void **state) {
+    (void)state;
+    enum { HEADS = 8 };
+    static const struct sl_kv_geometry many_heads = {1, HEADS, D};
+    struct drive drive;
+    struct sl_compress_stats stats;
+    int64_t n_dropped = 0;
+    drive_start(&drive, "score=aas,budget=1,when=end,heads=adaptive,evicted=merge,chunk=64", &many_heads, 2, 100, 3,
+                0.2f, 1);
+    while (drive_next_chunk(&drive)) {
+    }
+    for (int h = 0; h < HEADS; h++) {
+        n_dropped += drive_kv(&drive, 0, h).n_slots == 0 ? 100 : 0;
+    }
+    assert_true(n_dropped > 0);
+    float threshold = drive.session->layers[0].merge_threshold;
+    assert_true(threshold > 0 && threshold < 1); // a mean over those that have something
+    sl_compressor_get_stats(drive.compressor, &stats);
+    assert_int_equal(stats.slots_evicted, HEADS * 100 - HEADS);
+    assert_true(stats.slots_merged > 0 && stats.slots_merged <= stats.slots_evicted - n_dropped);
+    drive_stop(&drive);
+}
+
 static void test_compressor_step_before_begin_is_refused(void **state) {
     (void)state;
     struct drive drive;
@@ -251,6 +297,8 @@ int main(void) {
         cmocka_unit_test(test_compressor_merges_by_the_intended_formula),
         cmocka_unit_test(test_compressor_merging_nothing_is_plain_eviction),
         cmocka_unit_test(test_compressor_steps_go_on_with_the_landed_threshold),
+        cmocka_unit_test(test_compressor_threshold_of_equal_keys_is_at_most_1),
+        cmocka_unit_test(test_compressor_merges_nothing_where_a_head_keeps_nothing),
         cmocka_unit_test(test_compressor_step_before_begin_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
