@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "service/job_recipe.h"
 #include "service/reader.h"
 
 #define CALL_MS            2000
@@ -257,23 +258,6 @@ void sl_store_release(struct sl_store_client *client, const char *address, const
     }
 }
 
-static bool same_layout(const struct sl_page_layout *a, const struct sl_page_layout *b) {
-    return a->format == b->format && a->n_states == b->n_states && a->has_positions == b->has_positions;
-}
-
-// Pages of another layout than the plan's would be read and scored wrongly, whatever their fingerprint says.
-static enum sl_status check_layouts(const struct sl_session *session, const struct sl_plan *plan,
-                                    struct sl_error *err) {
-    for (int layer = 0; layer < plan->geometry.n_layers; layer++) {
-        if (!same_layout(&session->layers[layer].work, &plan->work[layer]) ||
-            !same_layout(&session->layers[layer].packed, &plan->packed[layer])) {
-            return sl_fail(err, SL_ERR_PEER_CORRUPT, "the stored capsule's layer %d is not laid out as its recipe says",
-                           layer);
-        }
-    }
-    return SL_OK;
-}
-
 // Open what has landed and cut it to what the prompt shares with it.
 static enum sl_status open_match(const struct sl_store_job *job, const struct sl_store_match *match,
                                  struct sl_landed *landed, struct sl_session **session_out, struct sl_error *err) {
@@ -291,7 +275,7 @@ static enum sl_status open_match(const struct sl_store_job *job, const struct sl
     if (status != SL_OK) {
         return status;
     }
-    status = check_layouts(session, job->plan, err);
+    status = sl_job_check_session(job->plan, session, err);
     if (status == SL_OK && session->n_tokens != match->capsule_tokens) {
         status = sl_fail(err, SL_ERR_PEER_CORRUPT, "a capsule of %lld tokens came instead of one of %lld",
                          (long long)session->n_tokens, (long long)match->capsule_tokens);

@@ -25,3 +25,22 @@ enum sl_status sl_job_recipe(const char *text, const struct sl_model_config *mod
     }
     return status;
 }
+
+static bool same_layout(const struct sl_page_layout *a, const struct sl_page_layout *b) {
+    return a->format == b->format && a->n_states == b->n_states && a->has_positions == b->has_positions;
+}
+
+enum sl_status sl_job_check_session(const struct sl_plan *plan, const struct sl_session *session,
+                                    struct sl_error *err) {
+    if (session->positions != plan->recipe.positions) {
+        return sl_fail(err, SL_ERR_PEER_CORRUPT, "the capsule's keys are rotated otherwise than its recipe says");
+    }
+    for (int layer = 0; layer < plan->geometry.n_layers; layer++) {
+        if (!same_layout(&session->layers[layer].work, &plan->work[layer]) ||
+            !same_layout(&session->layers[layer].packed, &plan->packed[layer])) {
+            return sl_fail(err, SL_ERR_PEER_CORRUPT, "the capsule's layer %d is not laid out as its recipe says",
+                           layer);
+        }
+    }
+    return SL_OK;
+}

@@ -8,6 +8,7 @@
 
 #include "compress/recipe.h"
 #include "engine/model.h"
+#include "kvcache/session.h"
 
 /*
  * Parse, put the model's layers in place of those that it profiles (sl_recipe_resolve()), and check what the recipe
@@ -16,5 +17,12 @@
  */
 enum sl_status sl_job_recipe(const char *text, const struct sl_model_config *model, struct sl_recipe *recipe_out,
                              struct sl_error *err);
+
+/*
+ * Whether a session that came in a capsule is laid out as its recipe's plan says: its fingerprints tell where it comes
+ * from, not that its pages hold the states and positions that the recipe's work reads and writes in place.
+ * SL_ERR_PEER_CORRUPT: it is not.
+ */
+enum sl_status sl_job_check_session(const struct sl_plan *plan, const struct sl_session *session, struct sl_error *err);
 
 #endif
