@@ -266,16 +266,18 @@ static void print_option(char letter, const char *name, const char *metavar, con
 
 static void print_help(const struct sl_program *program) {
     printf("Usage: %s %s\n%s\n\nOptions:\n", program->name, program->usage, program->summary);
-    bool h_is_free = true;
+    bool h_is_free = true, has_lists = false;
     for (size_t i = 0; i < program->n_options; i++) {
         const struct sl_option *option = &program->options[i];
         h_is_free = h_is_free && option->letter != 'h';
+        has_lists = has_lists || option->type == SL_OPTION_LIST;
         print_option(option->letter, option->name, option->metavar, option->help,
                      option->type == SL_OPTION_FLAG ? NULL : option->default_value);
     }
     print_option(h_is_free ? 'h' : 0, "help", NULL, "print this and exit", NULL);
     print_option(0, "version", NULL, "print the version and exit", NULL);
-    printf("\nEvery option can be given in the environment too: --some-name as SLUICE_SOME_NAME.\n");
+    printf("\nEvery option%s can be given in the environment too: --some-name as SLUICE_SOME_NAME.\n",
+           has_lists ? " but those that may be given several times" : "");
     if (program->epilog) {
         printf("\n%s\n", program->epilog);
     }

@@ -2,13 +2,24 @@
 // Purpose: `sluice recipes`: the presets, and what a recipe means once it is parsed.
 #include <inttypes.h>
 #include <jansson.h>
+#include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "client/table.h"
 #include "client/tool.h"
 #include "compress/recipe.h"
 
-static const struct sl_option options[] = {SL_TOOL_OPTIONS};
+struct recipes_config {
+    struct sl_tool_config tool;
+    bool axes;
+};
+
+static const struct sl_option options[] = {
+    {"axes", 'a', SL_OPTION_FLAG, NULL, NULL, "below each preset, the axes that it stands for",
+     offsetof(struct recipes_config, axes), 0, 0},
+    SL_LOCAL_TOOL_OPTIONS,
+};
 
 static const struct sl_program program = {
     .name = "sluice recipes",
@@ -26,26 +37,38 @@ static void print_json(json_t *object) {
     json_decref(object);
 }
 
-static void list_presets(bool as_json) {
-    static const struct sl_column columns[] = {
-        {"PRESET", false}, {"BUILT", false}, {"RECIPE", false}, {"SUMMARY", false}};
+static void list_as_json(void) {
+    for (const struct sl_preset *preset = sl_recipe_presets(); preset->name; preset++) {
+        print_json(json_pack("{s:s, s:s, s:s, s:b}", "name", preset->name, "text", preset->text, "summary",
+                             preset->summary, "built", preset->built));
+    }
+}
+
+// Two columns: with the axes beside them, rows would be wider than most terminals.
+static void list_presets(bool with_axes) {
+    static const struct sl_column columns[] = {{"PRESET", false}, {"SUMMARY", false}};
     struct sl_table table;
     sl_table_init(&table, columns, sizeof columns / sizeof columns[0]);
     for (const struct sl_preset *preset = sl_recipe_presets(); preset->name; preset++) {
-        if (as_json) {
-            print_json(json_pack("{s:s, s:s, s:s, s:b}", "name", preset->name, "text", preset->text, "summary",
-                                 preset->summary, "built", preset->built));
-            continue;
-        }
         sl_table_add(&table, "%s", preset->name);
-        sl_table_add(&table, "%s", preset->built ? "yes" : "no");
-        sl_table_add(&table, "%s", preset->text);
-        sl_table_add(&table, "%s", preset->summary);
+        sl_table_add(&table, "%s%s", preset->summary, preset->built ? "" : " (not built)");
+        if (with_axes) {
+            sl_table_add(&table, "%s", "");
+            sl_table_add(&table, "%s", preset->text);
+        }
     }
-    if (!as_json) {
-        sl_table_print(&table, stdout);
-    }
+    sl_table_print(&table, stdout);
     sl_table_cleanup(&table);
+}
+
+// What a preset's name stands for; NULL for any other recipe, whose text says it.
+static const char *preset_text(const char *name) {
+    for (const struct sl_preset *preset = sl_recipe_presets(); preset->name; preset++) {
+        if (strcmp(preset->name, name) == 0) {
+            return preset->text;
+        }
+    }
+    return NULL;
 }
 
 static enum sl_status explain(const char *text, bool as_json, struct sl_error *err) {
@@ -60,24 +83,25 @@ static enum sl_status explain(const char *text, bool as_json, struct sl_error *e
     if (as_json) {
         print_json(json_pack("{s:s, s:s, s:s}", "recipe", text, "text", canonical, "fingerprint", fingerprint));
     } else {
-        printf("%s  %s\n", fingerprint, canonical);
+        const char *axes = preset_text(canonical);
+        printf("%s  %s%s%s\n", fingerprint, canonical, axes ? ": " : "", axes ? axes : "");
     }
     return SL_OK;
 }
 
 int sl_command_recipes(int argc, char **argv) {
-    struct sl_tool_config config = {0};
+    struct recipes_config config = {0};
     int first, code;
     if (!sl_tool_parse(&program, argc, argv, &config, 0, argc, &first, &code)) {
         return code;
     }
     if (first == argc) {
-        list_presets(config.json);
+        config.tool.json ? list_as_json() : list_presets(config.axes);
         return SL_EXIT_OK;
     }
     for (int i = first; i < argc; i++) {
         struct sl_error err;
-        if (explain(argv[i], config.json, &err) != SL_OK) {
+        if (explain(argv[i], config.tool.json, &err) != SL_OK) {
             return sl_tool_complain("recipes", &err);
         }
     }

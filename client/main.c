@@ -40,6 +40,16 @@ static void print_usage(FILE *file) {
     fprintf(file, "\n`sluice COMMAND --help` describes the options.\n" SL_EXIT_CODES_HELP "\n");
 }
 
+// What a command has printed may still be in a buffer: a full disk must not look like success.
+static int checked(const char *command, int code) {
+    bool written = fflush(stdout) == 0 && !ferror(stdout);
+    if (written || code != SL_EXIT_OK) { // whoever has failed has said why
+        return code;
+    }
+    fprintf(stderr, "sluice %s: standard output cannot be written\n", command);
+    return SL_EXIT_FAILED;
+}
+
 int main(int argc, char **argv) {
     if (argc < 2) {
         print_usage(stderr);
@@ -47,7 +57,7 @@ int main(int argc, char **argv) {
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
         print_usage(stdout);
-        return SL_EXIT_OK;
+        return checked("help", SL_EXIT_OK);
     }
     if (strcmp(argv[1], "--version") == 0) {
         printf("sluice %s\n", SL_VERSION);
@@ -55,7 +65,7 @@ int main(int argc, char **argv) {
     }
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
         if (strcmp(commands[i].name, argv[1]) == 0) {
-            return commands[i].run(argc - 1, argv + 1);
+            return checked(argv[1], commands[i].run(argc - 1, argv + 1));
         }
     }
     fprintf(stderr, "sluice: unknown command '%s'; see sluice --help\n", argv[1]);

@@ -128,6 +128,43 @@ static void test_command_recipes_list_and_explain(void **state) {
     assert_string_equal(a.text, b.text);
 }
 
+// The axes of some presets are a line of their own.
+static void test_command_recipes_fit_a_terminal(void **state) {
+    (void)state;
+    struct outcome o = run("$SLUICE recipes | awk 'length($0) > 120' | wc -l");
+    assert_string_equal(o.text, "0\n");
+    o = run("$SLUICE recipes --axes | awk 'length($0) > 120' | wc -l");
+    assert_string_equal(o.text, "0\n");
+    o = run("$SLUICE recipes --axes | grep -c score=aas,scope=recent:0.5,budget=0.2,when=chunk");
+    assert_string_equal(o.text, "1\n");
+    o = run("$SLUICE recipes h2o");
+    assert_non_null(strstr(o.text, "  h2o: score=aas,scope=recent:0.5,budget=0.2,when=chunk\n"));
+}
+
+static void test_command_on_a_full_disk_fails(void **state) {
+    (void)state;
+    static const char *const lines[] = {
+        "$SLUICE recipes 2>&1 >/dev/full",
+        "$SLUICE recipes --json 2>&1 >/dev/full",
+        "$SLUICE --help 2>&1 >/dev/full",
+        "$SLUICE bench --help 2>&1 >/dev/full",
+    };
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        struct outcome o = run(lines[i]);
+        if (o.code != 1 || strstr(o.text, "cannot be written") == NULL) {
+            fail_msg("%s: exit code %d: %s", lines[i], o.code, o.text);
+        }
+    }
+}
+
+static void test_command_help_says_what_the_environment_gives(void **state) {
+    (void)state;
+    struct outcome o = run("$SLUICE run --help | grep 'in the environment'");
+    assert_non_null(strstr(o.text, "Every option but those that may be given several times can be given"));
+    o = run("$SLUICE jobs --help | grep 'in the environment'");
+    assert_non_null(strstr(o.text, "Every option can be given"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_command_usage_errors_exit_with_2),
@@ -135,6 +172,9 @@ int main(void) {
         cmocka_unit_test(test_command_without_a_cluster_exits_with_3),
         cmocka_unit_test(test_command_help_describes_every_command),
         cmocka_unit_test(test_command_recipes_list_and_explain),
+        cmocka_unit_test(test_command_recipes_fit_a_terminal),
+        cmocka_unit_test(test_command_on_a_full_disk_fails),
+        cmocka_unit_test(test_command_help_says_what_the_environment_gives),
     };
     return cmocka_run_group_tests(tests, set_paths, NULL);
 }
