@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "client/message_json.h"
 #include "client/plot.h"
 #include "client/table.h"
 #include "client/tool.h"
@@ -176,8 +177,8 @@ static void print_json(const struct capsule *c) {
         }
     }
     json_t *object = json_pack(
-        "{s:s, s:i, s:s, s:o, s:o, s:o, s:i, s:i, s:i, s:I, s:s, s:b, s:I, s:o, s:o}", "capsule", c->path, "version",
-        SL_CAPSULE_VERSION, "recipe", c->file.label, "recipe_fingerprint",
+        "{s:o, s:i, s:s, s:o, s:o, s:o, s:i, s:i, s:i, s:I, s:s, s:b, s:I, s:o, s:o}", "capsule", sl_text_json(c->path),
+        "version", SL_CAPSULE_VERSION, "recipe", c->file.label, "recipe_fingerprint",
         json_fingerprint(info->id.recipe_fingerprint), "model_fingerprint",
         json_fingerprint(info->id.model_fingerprint), "prefix_hash", json_fingerprint(info->id.prefix_hash), "n_layers",
         info->geometry.n_layers, "n_kv_heads", info->geometry.n_kv_heads, "head_dim", info->geometry.head_dim,

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "client/density.h"
+#include "client/message_json.h"
 #include "client/progress.h"
 #include "client/table.h"
 #include "client/tool.h"
@@ -129,8 +130,8 @@ static void print_json(const double *scores, int n_layers, double threshold, con
             json_array_append_new(layers, json_integer(l));
         }
     }
-    json_t *object = json_pack("{s:o, s:f, s:o, s:s*}", "dense_preference", preference, "threshold", threshold,
-                               "dense_layers", layers, "path", path);
+    json_t *object = json_pack("{s:o, s:f, s:o, s:o*}", "dense_preference", preference, "threshold", threshold,
+                               "dense_layers", layers, "path", path ? sl_text_json(path) : NULL);
     json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
     putchar('\n');
     json_decref(object);

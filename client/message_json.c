@@ -7,8 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// JSON is UTF-8, and protobuf-c does not check that strings are: bytes that are not become '?'.
-static json_t *text_json(const char *text) {
+json_t *sl_text_json(const char *text) {
     json_t *json = json_string(text);
     if (json) {
         return json;
@@ -79,7 +78,7 @@ static json_t *value_json(const ProtobufCFieldDescriptor *field, const void *at)
     case PROTOBUF_C_TYPE_ENUM:
         return enum_json(field, *(const int *)at);
     case PROTOBUF_C_TYPE_STRING:
-        return text_json(*(char *const *)at ? *(char *const *)at : "");
+        return sl_text_json(*(char *const *)at ? *(char *const *)at : "");
     case PROTOBUF_C_TYPE_BYTES:
         return bytes_json(at);
     case PROTOBUF_C_TYPE_MESSAGE:
@@ -147,7 +146,8 @@ json_t *sl_message_json(const ProtobufCMessage *message) {
 
 bool sl_message_print_json(const ProtobufCMessage *message, FILE *file) {
     json_t *json = sl_message_json(message);
-    bool ok = json && json_dumpf(json, file, JSON_COMPACT | JSON_REAL_PRECISION(9)) == 0 && fputc('\n', file) != EOF && fflush(file) == 0;
+    bool ok = json && json_dumpf(json, file, JSON_COMPACT | JSON_REAL_PRECISION(9)) == 0 && fputc('\n', file) != EOF &&
+              fflush(file) == 0;
     json_decref(json);
     return ok;
 }

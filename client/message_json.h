@@ -13,6 +13,10 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+// A text from elsewhere (protobuf-c does not check its strings, and file names are any bytes): JSON is UTF-8, so where it is
+// not UTF-8, bytes above 0x7f become '?'. A new reference, or NULL when out of memory.
+json_t *sl_text_json(const char *text);
+
 // A new reference, or NULL when out of memory.
 json_t *sl_message_json(const ProtobufCMessage *message);
 

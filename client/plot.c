@@ -101,6 +101,21 @@ enum sl_status sl_plot_check(struct sl_error *err) {
     return run_gnuplot((char *)"--version", true, err);
 }
 
+// gnuplot does not say when the disk is full: a picture that is whole ends with its last chunk.
+static enum sl_status check_image(const struct sl_plot *plot, struct sl_error *err) {
+    static const unsigned char end[] = {0, 0, 0, 0, 'I', 'E', 'N', 'D', 0xae, 0x42, 0x60, 0x82};
+    unsigned char found[sizeof end];
+    FILE *file = fopen(plot->image_path, "rb");
+    bool whole = file != NULL && fseek(file, -(long)sizeof end, SEEK_END) == 0 &&
+                 fread(found, 1, sizeof found, file) == sizeof found && memcmp(found, end, sizeof end) == 0;
+    if (file != NULL) {
+        fclose(file);
+    }
+    return whole
+               ? SL_OK
+               : sl_fail(err, SL_ERR_IO, "%s: gnuplot has not written a whole picture; is the disk full?", plot->path);
+}
+
 enum sl_status sl_plot_finish(struct sl_plot *plot, struct sl_error *err) {
     enum sl_status status = SL_OK;
     bool complete = plot->script != NULL;
@@ -110,6 +125,9 @@ enum sl_status sl_plot_finish(struct sl_plot *plot, struct sl_error *err) {
         plot->script = NULL;
         status = complete ? run_gnuplot(plot->script_path, false, err)
                           : sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", plot->script_path, strerror(errno));
+    }
+    if (complete && status == SL_OK) {
+        status = check_image(plot, err);
     }
     if (complete && status == SL_OK && rename(plot->image_path, plot->path) != 0) {
         status = sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", plot->path, strerror(errno));

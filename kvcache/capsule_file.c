@@ -250,7 +250,8 @@ static enum sl_status read_head(struct sl_capsule_file *file, struct sl_error *e
 }
 
 enum sl_status sl_capsule_file_open(const char *path, struct sl_capsule_file *file, struct sl_error *err) {
-    *file = (struct sl_capsule_file){.fd = open(path, O_RDONLY | O_CLOEXEC)};
+    // Not blocking: a pipe without a writer is refused below, not waited for.
+    *file = (struct sl_capsule_file){.fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
     if (file->fd < 0) {
         return sl_fail(err, errno == ENOENT ? SL_ERR_NOT_FOUND : SL_ERR_IO, "%s: %s", path, strerror(errno));
     }

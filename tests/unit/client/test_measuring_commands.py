@@ -164,12 +164,23 @@ class Inspect(unittest.TestCase):
                 self.assertEqual(run("inspect", path, "--png", png).returncode, 0)
                 with open(png, "rb") as file:
                     self.assertEqual(file.read(8), PNG)
+            odd = os.path.join(os.fsencode(folder), b"c\xff") # a file name is any bytes, JSON is UTF-8
+            shutil.copy(path, odd)
+            self.assertEqual(lines_of(run("inspect", odd, "--json"))[0]["body_bytes"], found["body_bytes"])
             with open(path, "r+b") as file: # damage the last page
                 file.seek(-10, os.SEEK_END)
                 file.write(b"\xff" * 5)
             done = run("inspect", path)
             self.assertNotEqual(done.returncode, 0)
             self.assertIn("digest", done.stderr)
+
+    def test_a_pipe_is_refused_and_not_waited_for(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "pipe")
+            os.mkfifo(path)
+            done = run("inspect", path)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("not a file", done.stderr)
 
 
 class Compress(unittest.TestCase):

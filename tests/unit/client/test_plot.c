@@ -90,6 +90,21 @@ static void test_plot_that_fails_leaves_nothing(void **state) {
     assert_int_equal(n_files(), 0);
 }
 
+// gnuplot says nothing of a disk that is full.
+static void test_plot_that_is_not_whole_is_no_picture(void **state) {
+    (void)state;
+    if (!has_gnuplot()) {
+        skip();
+    }
+    struct sl_plot plot;
+    struct sl_error err = {0};
+    assert_int_equal(sl_plot_open(&plot, path, 300, 200, &err), SL_OK);
+    fputs("exit\n", plot.script);
+    assert_int_equal(sl_plot_finish(&plot, &err), SL_ERR_IO);
+    assert_non_null(strstr(err.text, path));
+    assert_int_equal(n_files(), 0);
+}
+
 static void test_plot_without_gnuplot_names_the_package(void **state) {
     (void)state;
     struct sl_plot plot;
@@ -121,6 +136,7 @@ int main(void) {
         cmocka_unit_test(test_plot_quotes_so_that_nothing_is_a_command),
         cmocka_unit_test(test_plot_draws_a_png),
         cmocka_unit_test(test_plot_that_fails_leaves_nothing),
+        cmocka_unit_test(test_plot_that_is_not_whole_is_no_picture),
         cmocka_unit_test(test_plot_without_gnuplot_names_the_package),
         cmocka_unit_test(test_plot_into_a_folder_that_is_not_there_says_so),
     };
