@@ -392,6 +392,9 @@ static enum sl_status measure_error(struct sl_fidelity *f, const struct sl_plan 
             status = sl_session_truncate(full, f->config.n_read, err);
         }
     }
+    if (status != SL_OK) { // it stands somewhere behind the prompt: the next recipe that needs it has it read again
+        sl_session_destroy(&f->full[session->positions]);
+    }
     int n_layers = plan->geometry.n_layers;
     for (int l = 0; l < n_layers && status == SL_OK; l++) {
         result->error[l] = sl_relative_error(s->difference[l], s->reference[l]);

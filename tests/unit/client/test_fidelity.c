@@ -96,6 +96,36 @@ static void test_fidelity_of_slot_positions_compares_the_same_queries(void **sta
     sl_fidelity_destroy(&fidelity);
 }
 
+// Fails while the continuation is read beside the full cache, if it is armed.
+static enum sl_status fail_behind_the_prompt(void *arg, int64_t done, int64_t total) {
+    (void)total;
+    return *(bool *)arg && done > N_READ ? SL_ERR_PRECONDITION : SL_OK;
+}
+
+static void test_fidelity_after_a_failure_is_that_of_a_fresh_start(void **state) {
+    struct fixture *f = *state;
+    bool armed = false;
+    struct sl_fidelity_config config = {.model = &f->m,
+                                        .tokens = f->tokens,
+                                        .n_read = N_READ,
+                                        .n_new = 40,
+                                        .progress_fn = fail_behind_the_prompt,
+                                        .arg = &armed};
+    struct sl_fidelity *fidelity;
+    struct sl_fidelity_result before, after;
+    struct sl_recipe recipe;
+    struct sl_error err;
+    assert_int_equal(sl_fidelity_create(&config, &fidelity, NULL), SL_OK);
+    measure(f, fidelity, "h2o,budget=100", &before);
+    assert_int_equal(sl_job_recipe("h2o,budget=100", f->m.config, &recipe, NULL), SL_OK);
+    armed = true;
+    assert_int_equal(sl_fidelity_measure(fidelity, &recipe, &after, &err), SL_ERR_PRECONDITION);
+    armed = false;
+    measure(f, fidelity, "h2o,budget=100", &after);
+    assert_true(before.error_mean == after.error_mean && before.nll == after.nll);
+    sl_fidelity_destroy(&fidelity);
+}
+
 // --- by hand -----------------------------------------------------------------------------------------------------
 
 struct by_hand {
@@ -243,6 +273,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_fidelity_finds_no_difference_in_the_full_cache, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_fidelity_of_slot_positions_compares_the_same_queries, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_fidelity_after_a_failure_is_that_of_a_fresh_start, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_fidelity_agrees_with_arithmetic_by_hand, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_fidelity_refuses_what_does_not_fit_the_prompt, set_up, tear_down),
         cmocka_unit_test(test_fidelity_jaccard_counts_what_both_have),
