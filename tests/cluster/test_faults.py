@@ -85,7 +85,7 @@ def test_another_decode_worker_resumes_without_reading_the_prompt_again():
         watcher = Watcher(cluster, job_id)
         eventually(lambda: len(tokens(watcher.events)) > 20, 30, "some tokens")
         cluster.kill(cluster.get(job_id).decode_worker)
-        finished = watcher.finished(90 * SLOW)
+        finished = watcher.finished(90)
         assert finished.status_code == 0, finished
         assert tokens(watcher.events) == expected, "every token once, and the ones it would have been"
         assert [e.token.index for e in watcher.events if e.HasField("token")] == list(range(len(expected)))
@@ -115,7 +115,7 @@ def test_a_worker_that_is_asked_to_stop_finishes_what_it_has_begun():
         watcher = Watcher(cluster, job_id)
         name = cluster.get(job_id).decode_worker
         cluster.kill(name, signal.SIGTERM)
-        finished = watcher.finished(90 * SLOW)
+        finished = watcher.finished(90)
         assert finished.status_code == 0 and finished.statistics.retries == 0, finished
         assert len(tokens(watcher.events)) == 1200
         assert cluster.processes.pop(name).popen.wait(20 * SLOW) == 0
