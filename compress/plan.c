@@ -121,28 +121,31 @@ static int n_evicting(const struct sl_plan *plan) {
 }
 
 /*
- * The mean budget, and the sum over layers. Steps go on evicting, so that a budget in slots above the prompt still means
- * something to them; without steps nobody can hold more than the prompt without its tail.
+ * The mean budget, and the sum over layers. Steps go on evicting, so that a budget above the prompt still means something
+ * to them: one in slots, and what a ratio needs to leave a choice. Without steps nobody can hold more than the prompt
+ * without its tail.
  */
 static void set_budget(struct sl_plan *plan, int64_t *most_out) {
     const struct sl_recipe *recipe = &plan->recipe;
-    int64_t body = sl_plan_body_tokens(plan), n_layers = n_evicting(plan);
-    bool open = (recipe->when & SL_WHEN_STEP) && recipe->budget.slots > 0;
-    int64_t most = open ? larger(body, recipe->budget.slots) : body;
+    int64_t body = sl_plan_body_tokens(plan), n_layers = n_evicting(plan), most = body;
+    bool steps = recipe->when & SL_WHEN_STEP;
     if (recipe->budget.slots > 0) {
+        most = steps ? larger(body, recipe->budget.slots) : body;
         plan->budget_slots = smaller(recipe->budget.slots, most);
         plan->least_slots = least_budget(recipe, plan->budget_slots);
         plan->total_budget = plan->budget_slots * n_layers;
     } else {
-        plan->least_slots = least_budget(recipe, body);
+        plan->least_slots = least_budget(recipe, steps ? SL_RECIPE_MAX_SLOTS : body);
+        most = larger(body, plan->least_slots);
         double all = recipe->budget.ratio * (double)plan->n_prompt;
-        plan->budget_slots = smaller(larger((int64_t)all, plan->least_slots), body);
+        plan->budget_slots = smaller(larger((int64_t)all, plan->least_slots), most);
         bool shared = sl_recipe_splits_by_attention(recipe); // what rounding leaves of every layer goes to some
         plan->total_budget = shared ? (int64_t)(all * (double)n_layers) : plan->budget_slots * n_layers;
         plan->total_budget = larger(plan->total_budget, plan->least_slots * n_layers);
-        plan->total_budget = smaller(plan->total_budget, body * n_layers);
+        plan->total_budget = smaller(plan->total_budget, most * n_layers);
     }
     plan->recent_slots = smaller(sl_recipe_recent_slots(recipe, plan->budget_slots), plan->budget_slots);
+    bool open = most > body || (steps && recipe->budget.slots > 0);
     *most_out = open ? plan->total_budget - plan->least_slots * (n_layers - 1) : body;
 }
 
@@ -158,8 +161,8 @@ static void set_budgets(struct sl_plan *plan) {
     }
     int64_t most, shares[SL_MAX_LAYERS];
     if (recipe->tail >= plan->n_prompt) { // no more than a tail: all of it stays
-        plan->budget_slots =
-            (recipe->when & SL_WHEN_STEP) ? larger(plan->n_prompt, recipe->budget.slots) : plan->n_prompt;
+        int64_t asked = recipe->budget.slots > 0 ? recipe->budget.slots : least_budget(recipe, SL_RECIPE_MAX_SLOTS);
+        plan->budget_slots = (recipe->when & SL_WHEN_STEP) ? larger(plan->n_prompt, asked) : plan->n_prompt;
         plan->least_slots = plan->budget_slots;
         plan->total_budget = plan->budget_slots * n;
         plan->recent_slots = smaller(sl_recipe_recent_slots(recipe, plan->budget_slots), plan->budget_slots);

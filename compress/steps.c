@@ -67,6 +67,7 @@ static enum sl_status begin_evicting(struct sl_compressor *c, struct sl_session 
             most = held > most ? held : most;
         }
     }
+    most = most < session->max_slots ? most : session->max_slots; // budgets may be above what will ever be held
     size_t n_slots = (size_t)most + SL_PAGE_SLOTS; // and the rows of a step; sl_compressor_step() makes room for more
     return n_slots > c->scratch.stride ? sl_scratch_create(c, n_slots, err) : SL_OK;
 }

@@ -109,6 +109,12 @@ static void test_plan_ratio_is_of_the_prompt(void **state) {
     assert_int_equal(plan_for("h2o,scope=sinks:4+recent:0.75,budget=0.01", 400).budget_slots, 17);
     assert_int_equal(plan_for("h2o,scope=sinks:4+recent:100,budget=0.01", 400).budget_slots, 105);
     assert_int_equal(plan_for("h2o,scope=sinks:4+recent:0.9999999999999999,budget=0.01", 400).budget_slots, 400);
+    // Steps go on evicting: they need a choice however short the prompt was.
+    assert_int_equal(plan_for("streamingllm,budget=0.01,when=chunk+step", 3).budget_slots, 5);
+    assert_int_equal(plan_for("roco,budget=0.2,when=chunk+step", 8).budget_slots,
+                     plan_for("roco,budget=0.2,when=chunk+step", 30).budget_slots);
+    assert_int_equal(plan_for("streamingllm,scope=sinks:4+tail:50,budget=0.01,when=chunk+step", 3).budget_slots, 5);
+    assert_int_equal(plan_for("streamingllm,scope=sinks:4+tail:50,budget=0.01", 3).budget_slots, 3);
     assert_int_equal(plan_for("streamingllm", 100).budget_slots, 100); // 1024 is more than there is
     assert_int_equal(plan_for("streamingllm", 100).max_slots, 100);
 }
@@ -145,10 +151,13 @@ static void test_plan_divides_over_layers(void **state) {
     assert_budgets("d2o,exempt=0", 1004, (int64_t[]){1004, 590, 590, 590}, 602);
     assert_budgets("d2o,budget=0.9", 1000, (int64_t[]){1000, 1000, 1000, 1000}, 3600);
     assert_budgets("d2o,budget=0.001", 100, (int64_t[]){6, 6, 6, 6}, 24);
-    // Steps fill what the prompt has left of a budget in slots; of a ratio there is nothing left.
+    // Steps fill what the prompt has left of a budget in slots; of a ratio there is nothing left,
+    // but for what leaves a choice: 6 > 4 + floor(1.5).
     assert_budgets("h2o,budget=600,when=chunk+step", 100, (int64_t[]){600, 600, 600, 600}, 2400);
     assert_budgets("h2o,budget=600", 100, (int64_t[]){100, 100, 100, 100}, 400);
     assert_budgets("h2o,budget=0.5,when=chunk+step", 100, (int64_t[]){50, 50, 50, 50}, 200);
+    assert_budgets("d2o,budget=0.5", 3, (int64_t[]){6, 6, 6, 6}, 24);
+    assert_budgets("d2o,budget=0.5,when=end", 3, (int64_t[]){3, 3, 3, 3}, 12);
 }
 
 static void test_plan_tail_is_on_top(void **state) {
