@@ -13,6 +13,7 @@
 #include "client/local_job.h"
 #include "client/request.h"
 #include "client/tool.h"
+#include "kvcache/capsule_file.h"
 
 #define PROBE_MS 1000
 // The cluster ends the job at its deadline and says so; wait a little longer to hear it.
@@ -161,6 +162,9 @@ int sl_command_run(int argc, char **argv) {
     }
     if (config.capsule_path && !config.local) {
         sl_fail(&err, SL_ERR_INVALID, "--save-capsule needs --local");
+        return sl_tool_complain("run", &err);
+    }
+    if (config.capsule_path && sl_capsule_file_check(config.capsule_path, &err) != SL_OK) { // before hours of work
         return sl_tool_complain("run", &err);
     }
     struct sl_request request;

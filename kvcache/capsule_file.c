@@ -154,22 +154,44 @@ static enum sl_status write_all(int fd, const struct sl_session *session, const 
     return status;
 }
 
+// An empty file beside `path`, under a name that is written to temporary_out[PATH_MAX].
+static enum sl_status make_temporary(const char *path, char *temporary_out, int *fd_out, struct sl_error *err) {
+    if (snprintf(temporary_out, PATH_MAX, "%s.XXXXXX", path) >= PATH_MAX) {
+        return sl_fail(err, SL_ERR_INVALID, "%.200s...: the path is too long", path);
+    }
+    struct stat stat_buf;
+    if (stat(path, &stat_buf) == 0 && S_ISDIR(stat_buf.st_mode)) {
+        return sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", path, strerror(EISDIR));
+    }
+    *fd_out = mkostemp(temporary_out, O_CLOEXEC);
+    return *fd_out < 0 ? sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", path, strerror(errno)) : SL_OK;
+}
+
+enum sl_status sl_capsule_file_check(const char *path, struct sl_error *err) {
+    char temporary[PATH_MAX];
+    int fd;
+    enum sl_status status = make_temporary(path, temporary, &fd, err);
+    if (status == SL_OK) {
+        close(fd);
+        unlink(temporary);
+    }
+    return status;
+}
+
 enum sl_status sl_capsule_file_write(const char *path, const struct sl_session *session, const struct sl_capsule_id *id,
                                      const char *label, struct sl_error *err) {
     char temporary[PATH_MAX];
-    if ((size_t)snprintf(temporary, sizeof temporary, "%s.XXXXXX", path) >= sizeof temporary) {
-        return sl_fail(err, SL_ERR_INVALID, "%.200s...: the path is too long", path);
-    }
+    int fd;
     if (strlen(label) >= SL_CAPSULE_LABEL_BYTES) {
         return sl_fail(err, SL_ERR_INVALID, "a capsule's label of %zu bytes; at most %d are possible", strlen(label),
                        SL_CAPSULE_LABEL_BYTES - 1);
     }
-    int fd = mkostemp(temporary, O_CLOEXEC);
-    if (fd < 0) {
-        return sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
+    enum sl_status status = make_temporary(path, temporary, &fd, err);
+    if (status != SL_OK) {
+        return status;
     }
     struct sl_error why = {0};
-    enum sl_status status = write_all(fd, session, id, label, &why);
+    status = write_all(fd, session, id, label, &why);
     if (status == SL_OK && (fchmod(fd, 0644) != 0 || fsync(fd) != 0)) {
         status = sl_fail(&why, SL_ERR_IO, "writing failed: %s", strerror(errno));
     }

@@ -22,6 +22,10 @@
 #define SL_CAPSULE_FILE_VERSION 1
 #define SL_CAPSULE_LABEL_BYTES  1024 // with the terminating zero
 
+// Whether a file can be made there: for those who have long work to do first. Leaves nothing behind. SL_ERR_IO,
+// SL_ERR_INVALID (path too long).
+enum sl_status sl_capsule_file_check(const char *path, struct sl_error *err);
+
 /*
  * Write header and body of `session` to `path`: to a file beside it first, which then takes the name, so that there is
  * never half a capsule under it. label: printable text. SL_ERR_IO, SL_ERR_INVALID (label too long), SL_ERR_EXHAUSTED.

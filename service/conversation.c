@@ -7,6 +7,7 @@
  * Invariants: between turns the session holds everything but the last token of tokens[]; once a turn has touched the
  *             session and failed, nothing more is written from it.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -77,9 +78,13 @@ static enum sl_status check(const struct sl_conversation *c, const struct sl_loc
         return sl_fail(err, SL_ERR_INVALID, "prompt: empty");
     }
     if (c->n_tokens + request->n_prompt + request->max_new_tokens > c->max_tokens) {
+        char behind[64] = "";
+        if (c->n_tokens > 0) {
+            snprintf(behind, sizeof behind, " behind %lld tokens of earlier turns", (long long)c->n_tokens);
+        }
         return sl_fail(err, SL_ERR_INVALID,
-                       "prompt of %lld tokens and max_new_tokens %lld behind %lld tokens exceed the %s %lld positions",
-                       (long long)request->n_prompt, (long long)request->max_new_tokens, (long long)c->n_tokens,
+                       "prompt of %lld tokens and max_new_tokens %lld%s exceed the %s %lld positions",
+                       (long long)request->n_prompt, (long long)request->max_new_tokens, behind,
                        c->max_tokens < sl_local_model(c->local)->max_positions ? "conversation's" : "model's",
                        (long long)c->max_tokens);
     }

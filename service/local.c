@@ -16,8 +16,9 @@ enum sl_status sl_local_open(const struct sl_local_config *config, struct sl_loc
         mmap(NULL, local->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (local->memory == MAP_FAILED) {
         local->memory = NULL;
+        sl_fail(err, SL_ERR_EXHAUSTED, "local: no address space for an arena of %zu bytes", local->memory_bytes);
         sl_local_close(&local);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "local: no address space for an arena of %zu bytes", config->arena_bytes);
+        return SL_ERR_EXHAUSTED;
     }
     enum sl_status status = sl_ops_select(config->tier, &local->ops, err);
     if (status == SL_OK) {

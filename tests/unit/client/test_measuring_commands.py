@@ -49,6 +49,20 @@ class Usage(unittest.TestCase):
             self.assertEqual(done.returncode, 2, (words, done.stderr))
             self.assertTrue(done.stderr, words)
 
+    def test_a_capsule_that_cannot_be_written_is_refused_before_any_work(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for path in ["/nonexistent/c", folder]:
+                done = run("run", "--local", "--model", MODEL, "--prompt", "hi", "--save-capsule", path, "--json")
+                self.assertEqual(done.returncode, 1, done.stderr)
+                self.assertIn(path + ": cannot be written", done.stderr)
+                self.assertEqual(done.stdout, "")  # not even the first event
+            self.assertEqual(os.listdir(folder), [])
+
+    def test_a_prompt_that_is_too_long_stands_behind_nothing(self):
+        done = run("run", "--local", "--model", MODEL, "--prompt", "hi", "-n", "9000")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("max_new_tokens 9000 exceed the model's 8192 positions", done.stderr)
+
     def test_every_command_has_help(self):
         for words in [["eval"], ["eval", "fidelity"], ["profile"], ["inspect"], ["bench", "compress"]]:
             done = run(*words, "--help")
