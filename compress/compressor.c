@@ -140,9 +140,8 @@ static enum sl_status evict_behind_chunk(struct sl_compressor *c, struct sl_sess
         return status;
     }
     bool at_end = sl_budgets_at_end(c);
-    // Behind the body's last eviction nobody reads the state any more, unless
-    // steps or sl_compressor_end() do.
-    if (c->score->accumulate != NULL && (!in_tail || at_end || (recipe->when & SL_WHEN_STEP) || !c->score->wants_lse)) {
+    // In the tail, too: steps, sl_compressor_end() or the next turn of a conversation evict from it.
+    if (c->score->accumulate != NULL) {
         c->score->accumulate(c->ops, c->team, attend);
     }
     bool final = !in_tail && (end == body || last); // of the body

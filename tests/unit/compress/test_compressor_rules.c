@@ -152,6 +152,8 @@ static void test_compressor_tail_is_appended_and_stays(void **state) {
                 held += rows.n;
                 for (int64_t p = 0; p < tail; p++) {
                     assert_int_equal(rows.positions[rows.n - tail + p], 300 - tail + p);
+                    // Whoever evicts later (the next turn of a conversation) finds what it has been attended to.
+                    assert_true(i == 0 || rows.state[0][rows.n - tail + p] > 0);
                 }
             }
         }
