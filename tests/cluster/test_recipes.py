@@ -43,10 +43,10 @@ def job(recipe, n_tokens=10, text=PROMPT):
     return inference.GenerateRequest(text=text, recipe=recipe, max_new_tokens=n_tokens, ignore_eos=True)
 
 
-def in_one_process(recipe):
+def in_one_process(recipe, *options):
     """(token ids, statistics) of job(recipe) without a cluster."""
     code, out, errors = sluice("run", "--local", "--model", MODEL, "--recipe", recipe, "--json", "--max-new-tokens", "10",
-                               "--ignore-eos", "--threads", "1", "--prompt-file", "-", stdin=PROMPT)
+                               "--ignore-eos", "--threads", "1", *options, "--prompt-file", "-", stdin=PROMPT)
     assert code == 0, f"{recipe}: {errors}"
     lines = [json.loads(line) for line in out.splitlines()]
     return [line["token"]["id"] for line in lines if "token" in line], lines[-1]["finished"]["statistics"]
@@ -86,6 +86,51 @@ def test_sequences_of_different_recipes_step_together():
             results = dict(zip(together, pool.map(lambda recipe: tokens(cluster.answer(job(recipe, 40))[1]), together)))
         for recipe in together:
             assert len(alone[recipe]) == 40 and results[recipe] == alone[recipe], recipe
+
+
+def test_errors_are_estimated_where_asked_and_only_there():
+    cases = ["h2o,budget=0.4,chunk=128,format=int4", "streamingllm,budget=128,when=chunk+step,chunk=64", "d2o,budget=0.4",
+             "full"]
+    one = inference.TokenIds(ids=[2045])  # nothing to prefill
+    with Cluster() as cluster:
+        for recipe in cases:
+            plain, _ = cluster.answer(job(recipe, text="Another beginning. " + PROMPT))
+            assert not plain.statistics.HasField("errors"), recipe
+            asked = job(recipe)
+            asked.estimate_errors = True
+            finished, events = cluster.answer(asked)
+            ids, local = in_one_process(recipe, "--estimate-errors")
+            assert tokens(events) == ids == in_one_process(recipe)[0], recipe
+            s = finished.statistics
+            assert s.n_reused_tokens == 0 and list(s.slots) == local["slots"] and len(s.slots) == 12, recipe
+            for field, values in local["errors"].items():
+                assert len(values) == 6, recipe
+                assert all(abs(a - b) < 1e-6 for a, b in zip(getattr(s.errors, field), values)), f"{recipe}: {field}"
+            assert all((0 < share < 1) == (recipe != "full") for share in s.errors.evicted_attention), recipe
+            assert all((error > 0) == ("int4" in recipe) for error in s.errors.key_error), recipe
+            assert cluster.get(finished_id(events)).statistics.errors == s.errors, recipe
+
+            # The same again: the whole capsule comes out of the store, which estimates nothing.
+            again, _ = eventually_reused(cluster, asked)
+            assert not again.statistics.HasField("errors"), recipe
+        finished, _ = cluster.answer(inference.GenerateRequest(tokens=one, recipe="h2o,budget=64,chunk=64,when=chunk+step",
+                                                               max_new_tokens=100, ignore_eos=True, estimate_errors=True))
+        assert all(rows == 100 - 64 for rows in finished.statistics.errors.evicting_rows), finished.statistics.errors
+
+
+def finished_id(events):
+    return events[-1].job_id
+
+
+def eventually_reused(cluster, asked):
+    results = []
+
+    def reused():
+        results.append(cluster.answer(asked))
+        return results[-1][0].statistics.n_reused_tokens == results[-1][0].statistics.n_prompt_tokens - 1
+
+    eventually(reused, 20, "the capsule out of the store")
+    return results[-1]
 
 
 def test_the_budget_holds_while_decoding():

@@ -96,6 +96,34 @@ static void test_follow_streams_the_answer_and_ends_with_statistics(void **state
     close_screen(&s);
 }
 
+static void test_follow_prints_error_estimates_where_there_are_some(void **state) {
+    (void)state;
+    float evicted[3] = {0.01f, 0.04f, 0.01f}, key[3] = {0}, value[3] = {0, 0, 0.5f};
+    int64_t rows[3] = {10, 10, 10};
+    Sluice__V1__ErrorEstimates errors = SLUICE__V1__ERROR_ESTIMATES__INIT;
+    errors.n_evicted_attention = errors.n_evicting_rows = errors.n_key_error = errors.n_value_error = 3;
+    errors.evicted_attention = evicted;
+    errors.evicting_rows = rows;
+    errors.key_error = key;
+    errors.value_error = value;
+    Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
+    for (int i = 0; i < 3; i++) {
+        char *text;
+        size_t n_bytes;
+        FILE *file = open_memstream(&text, &n_bytes);
+        statistics.errors = i > 0 ? &errors : NULL;
+        errors.n_key_error -= i == 2; // of a peer that is not ours
+        sl_statistics_print(&statistics, file);
+        fclose(file);
+        const char *line =
+            strstr(text, "errors       evicted attention 2.00% (4.00% in layer 1); quantization of K 0.00%, "
+                         "of V 16.67% (50.00% in layer 2)\n");
+        assert_int_equal(line != NULL, i == 1);
+        assert_int_equal(strstr(text, "errors") != NULL, i == 1);
+        free(text);
+    }
+}
+
 static void test_follow_draws_progress_on_a_terminal_until_the_answer(void **state) {
     (void)state;
     struct screen s;
@@ -195,6 +223,7 @@ static void test_follow_tells_of_an_outage_once(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_follow_streams_the_answer_and_ends_with_statistics),
+        cmocka_unit_test(test_follow_prints_error_estimates_where_there_are_some),
         cmocka_unit_test(test_follow_draws_progress_on_a_terminal_until_the_answer),
         cmocka_unit_test(test_follow_json_is_lines_of_events),
         cmocka_unit_test(test_follow_exit_codes_follow_the_end),

@@ -67,6 +67,15 @@ static void test_request_defaults(void **state) {
     assert_int_equal(spec.full_bytes, spec.n_tokens * 6 * 2 * 64 * 4);
     assert_int_equal(spec.demand.n_prefill_tokens, spec.n_tokens - 1);
     sl_job_spec_cleanup(&spec);
+    assert_false(spec.ignore_eos || spec.estimate_errors);
+    request.ignore_eos = true;
+    assert_int_equal(sl_request_check(&rules, &request, SL_NO_DEADLINE, &spec, &err), SL_OK);
+    assert_true(spec.ignore_eos && !spec.estimate_errors);
+    sl_job_spec_cleanup(&spec);
+    request.estimate_errors = true;
+    assert_int_equal(sl_request_check(&rules, &request, SL_NO_DEADLINE, &spec, &err), SL_OK);
+    assert_true(spec.estimate_errors);
+    sl_job_spec_cleanup(&spec);
     // The call's own deadline counts when it is earlier.
     assert_int_equal(sl_request_check(&rules, &request, now_ns + 7, &spec, &err), SL_OK);
     assert_int_equal(spec.deadline_ns, now_ns + 7);

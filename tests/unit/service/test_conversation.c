@@ -223,6 +223,53 @@ static void test_conversation_appends_behind_quantized_pages(void **state) {
     }
 }
 
+// ---- error estimates ------------------------------------------------------------------------------------------------
+
+static void test_conversation_estimates_errors_only_where_asked_and_writes_the_same(void **state) {
+    struct sl_local *local = *state;
+    static const struct {
+        const char *recipe;
+        bool evicts, quantizes;
+    } cases[] = {{"full", false, false},
+                 {"full,format=int4", false, true},
+                 {"streamingllm,budget=100,chunk=128", true, false},
+                 {"h2o,budget=128,chunk=64,format=int8", true, true},
+                 {"score=random,budget=100,when=chunk+step,chunk=64", true, false},
+                 {"d2o,budget=128", true, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const char *recipe = cases[i].recipe;
+        struct sl_conversation *asking = open_conversation(local, recipe), *other = open_conversation(local, recipe);
+        for (int t = 0; t < 3; t++) { // asked for, not, and again
+            int32_t ids[N_DOCUMENT];
+            int64_t n = t == 0 ? N_DOCUMENT : N_QUESTION;
+            fill(ids, n, t + 1);
+            struct answer with, without;
+            struct sl_local_request request = request_of(ids, n, &with);
+            request.estimate_errors = t != 1;
+            struct sl_local_result result;
+            struct sl_error err;
+            assert_int_equal(sl_conversation_turn(asking, &request, &result, &err), SL_OK);
+            free(result.text);
+            const struct sl_error_statistics *errors = &result.errors;
+            assert_int_equal(turn(other, recipe, ids, n, &without).errors.n_layers, 0);
+            assert_memory_equal(with.ids, without.ids, sizeof with.ids);
+            assert_int_equal(errors->n_layers, t == 1 ? 0 : sl_local_model(local)->n_layers);
+            for (int l = 0; t == 0 && l < errors->n_layers; l++) {
+                assert_int_equal(errors->evicted_attention[l] > 0, cases[i].evicts);
+                assert_int_equal(errors->evicting_rows[l] > 0, cases[i].evicts);
+                assert_true(errors->evicted_attention[l] < 1);
+                assert_int_equal(errors->key_error[l] > 0, cases[i].quantizes);
+                assert_int_equal(errors->value_error[l] > 0, cases[i].quantizes);
+            }
+            if (t == 2 && strstr(recipe, "step")) { // this turn's alone: one row for every token it has read
+                assert_int_equal(errors->evicting_rows[0], N_QUESTION + N_ANSWER);
+            }
+        }
+        sl_conversation_close(&asking);
+        sl_conversation_close(&other);
+    }
+}
+
 // ---- refusals -------------------------------------------------------------------------------------------------------
 
 static enum sl_status give_up(void *arg, int64_t done, int64_t total) {
@@ -263,6 +310,7 @@ int main(void) {
         cmocka_unit_test(test_conversation_writes_what_one_job_with_everything_writes),
         cmocka_unit_test(test_conversation_stays_within_the_budget_of_every_preset),
         cmocka_unit_test(test_conversation_appends_behind_quantized_pages),
+        cmocka_unit_test(test_conversation_estimates_errors_only_where_asked_and_writes_the_same),
         cmocka_unit_test(test_conversation_refuses_what_cannot_be),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -61,6 +61,11 @@ static void test_slot_statistics_tell_what_a_session_holds(void **state) {
     assert_int_equal(carried.min[1], 5);
     assert_int_equal(carried.max[1], 5);
     assert_true(carried.mean[1] == 5);
+    assert_int_equal(carried.n_told, 4);
+    assert_int_equal(carried.told[0], 100);
+    assert_int_equal(carried.told[1], 70);
+    assert_int_equal(carried.told[2], 5);
+    assert_int_equal(carried.told[3], 5);
     assert_int_equal(carried.bytes.int4, session->layers[0].packed.bytes);
     assert_int_equal(carried.bytes.f16, 5 * session->layers[0].work.bytes);
     assert_int_equal(carried.bytes.f32 + carried.bytes.bf16 + carried.bytes.int8 + carried.bytes.int2, 0);
@@ -71,14 +76,22 @@ static void test_slot_statistics_tell_what_a_session_holds(void **state) {
 
 static void test_slot_statistics_that_cannot_be_are_nothing_known(void **state) {
     (void)state;
-    struct sl_slot_statistics made = {.n_layers = 2, .min = {1, 2}, .max = {3, 4}, .mean = {2, 3}}, copied;
+    struct sl_slot_statistics made = {.n_layers = 2,
+                                      .min = {1, 2},
+                                      .max = {3, 4},
+                                      .mean = {2, 3},
+                                      .n_told = 4,
+                                      .told = {1, 3, 2, 4}},
+                              copied;
     sluice__v1__kv_bytes__init(&made.bytes);
-    for (int i = 0; i <= 7; i++) {
+    for (int i = 0; i <= 11; i++) {
         struct sl_slot_statistics lie = made;
         Sluice__V1__Statistics message = SLUICE__V1__STATISTICS__INIT;
         lie.min[1] = i == 1 ? -1 : lie.min[1];
         lie.max[1] = i == 2 ? 1 : lie.max[1];
         lie.mean[0] = i == 3 ? NAN : lie.mean[0];
+        lie.told[1] = i == 8 ? 4 : lie.told[1]; // more than the layer's most
+        lie.told[2] = i == 9 ? 1 : lie.told[2];
         sl_slot_statistics_attach(&lie, &message);
         message.n_slots_mean -= i == 4;
         message.n_slots_max -= i == 5;
@@ -86,6 +99,8 @@ static void test_slot_statistics_that_cannot_be_are_nothing_known(void **state) 
         if (i == 7) { // lengths that agree, beyond any model: nothing is read
             message.n_slots_min = message.n_slots_mean = message.n_slots_max = SL_MAX_LAYERS + 1;
         }
+        message.n_slots -= i == 10; // not as many in every layer
+        message.n_slots = i == 11 ? SL_MAX_TOLD_HEADS + 2 : message.n_slots;
         sl_slot_statistics_copy(&message, &copied);
         assert_int_equal(copied.n_layers, i == 0 ? 2 : 0);
     }
