@@ -10,7 +10,7 @@ enum sl_status sl_local_open(const struct sl_local_config *config, struct sl_loc
     if (!local) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "local: out of memory");
     }
-    local->max_chunk_tokens = config->max_chunk_tokens ? config->max_chunk_tokens : 2048;
+    local->max_chunk_tokens = config->max_chunk_tokens ? config->max_chunk_tokens : 3072;
     local->memory_bytes = config->arena_bytes ? config->arena_bytes : (size_t)1 << 30;
     local->memory =
         mmap(NULL, local->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

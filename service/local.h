@@ -21,7 +21,7 @@ struct sl_local_config {
     const char *tier;     // NULL: auto
     int threads;          // 0: one per processor
     size_t arena_bytes;   // 0: 1 GiB of address space; pages are touched as they are used
-    int max_chunk_tokens; // 0: 2048
+    int max_chunk_tokens; // 0: 3072, the most that a preset asks for
 };
 
 enum sl_status sl_local_open(const struct sl_local_config *config, struct sl_local **local_out, struct sl_error *err);

@@ -63,6 +63,12 @@ class Usage(unittest.TestCase):
         self.assertEqual(done.returncode, 2)
         self.assertIn("max_new_tokens 9000 exceed the model's 8192 positions", done.stderr)
 
+    def test_every_preset_runs_as_it_is_named(self):
+        for preset in [line["name"] for line in lines_of(run("recipes", "--json"))]:
+            done = run("run", "--local", "--model", MODEL, "--prompt", "hi", "-n", "1", "--recipe", preset)
+            if done.returncode != 0:  # what the model lacks, and nothing else
+                self.assertIn("retaining_heads.safetensors", done.stderr, preset)
+
     def test_every_command_has_help(self):
         for words in [["eval"], ["eval", "fidelity"], ["profile"], ["inspect"], ["bench", "compress"]]:
             done = run(*words, "--help")
