@@ -93,13 +93,14 @@ class Process:
 
 
 class Cluster:
-    def __init__(self, prefill=1, decode=1, kvstore=1, transport="auto", args=(), worker_args=None, coordinator_args=()):
-        self.transport, self.args = transport, list(args)
+    def __init__(self, prefill=1, decode=1, kvstore=1, transport="auto", args=(), worker_args=None, coordinator_args=(),
+                 model=MODEL):
+        self.transport, self.args, self.model = transport, list(args), model
         self.worker_args = worker_args or {}
         self.processes = {}
         self.counts = {"prefill": prefill, "decode": decode, "kvstore": kvstore}
         try:
-            self.coordinator = self._start("coordinator", ["sluice-coordinator", "--listen", "127.0.0.1:0", "--model", MODEL,
+            self.coordinator = self._start("coordinator", ["sluice-coordinator", "--listen", "127.0.0.1:0", "--model", model,
                                                            *coordinator_args])
             self.channel = grpc.insecure_channel(self.coordinator.address, options=[("grpc.enable_http_proxy", 0)])
             for role, count in self.counts.items():
@@ -121,7 +122,7 @@ class Cluster:
         args = [f"sluice-{role}", "--name", name, "--coordinator", self.coordinator.address, "--transport", self.transport,
                 "--arena", "256M", "--lease", "3s", *self.args, *self.worker_args.get(role, ()), *extra]
         if role != "kvstore":
-            args += ["--model", MODEL, "--threads", "1"]
+            args += ["--model", self.model, "--threads", "1"]
         return self._start(name, args)
 
     def kill(self, name, number=signal.SIGKILL):

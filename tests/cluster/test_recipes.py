@@ -4,7 +4,9 @@
 import concurrent.futures
 import json
 import os
+import shutil
 import subprocess
+import tempfile
 import threading
 
 import grpc
@@ -26,7 +28,7 @@ def sluice(*args, stdin=""):
 
 
 def presets():
-    """Those that need no retaining heads: the demo model has none."""
+    """Those that need no retaining heads."""
     code, out, _ = sluice("recipes", "--json")
     assert code == 0
     every = [json.loads(line) for line in out.splitlines()]
@@ -196,11 +198,22 @@ def test_turns_read_only_what_is_new():
     assert code == 2 and "--local" in errors, errors
 
 
+def refused(cluster, cases):
+    """Every case (recipe, status, words of its text) is refused, and nothing is begun."""
+    for recipe, expected, words in cases:
+        try:
+            cluster.submit(job(recipe))
+        except grpc.RpcError as error:
+            assert error.code() == expected, f"{recipe}: {error}"
+            assert all(word in error.details() for word in words), f"{recipe}: {error.details()}"
+        else:
+            raise AssertionError(f"{recipe} was accepted")
+    assert not cluster.list(), "nothing was begun"
+
+
 def test_recipes_that_cannot_be_are_refused_before_any_work():
     code = grpc.StatusCode
     cases = [
-        ("locret", code.FAILED_PRECONDITION, ["retaining_heads.safetensors", "tools/convert_retaining_heads.py"]),
-        ("score=cis,budget=100,when=chunk", code.FAILED_PRECONDITION, ["retaining_heads.safetensors"]),
         ("retrieve=near", code.UNIMPLEMENTED, ["near", "pull"]),
         ("place=offload/0", code.INVALID_ARGUMENT, ["layer 0"]),
         ("place=offload/9", code.INVALID_ARGUMENT, ["layer 9", "0 to 5"]),
@@ -212,16 +225,19 @@ def test_recipes_that_cannot_be_are_refused_before_any_work():
         ("wizardry", code.INVALID_ARGUMENT, ["wizardry", "tailorkv"]),
     ]
     with Cluster(kvstore=0) as cluster:
-        for recipe, expected, words in cases:
-            try:
-                cluster.submit(job(recipe))
-            except grpc.RpcError as error:
-                assert error.code() == expected, f"{recipe}: {error}"
-                assert all(word in error.details() for word in words), f"{recipe}: {error.details()}"
-            else:
-                raise AssertionError(f"{recipe} was accepted")
-        assert not cluster.list(), "nothing was begun"
+        refused(cluster, cases)
         assert cluster.answer(request(2000))[0].status_code == 0
+
+
+def test_a_model_without_retaining_heads_refuses_what_needs_them():
+    code = grpc.StatusCode
+    with tempfile.TemporaryDirectory(prefix="sluice-test-") as folder:
+        model = shutil.copytree(MODEL, os.path.join(folder, "demo"), ignore=shutil.ignore_patterns("retaining_heads.*"))
+        with Cluster(kvstore=0, model=model) as cluster:
+            refused(cluster, [
+                ("locret", code.FAILED_PRECONDITION, ["retaining_heads.safetensors", "tools/convert_retaining_heads.py"]),
+                ("score=cis,budget=100,when=chunk", code.FAILED_PRECONDITION, ["retaining_heads.safetensors"]),
+            ])
 
 
 if __name__ == "__main__":

@@ -195,7 +195,10 @@ static void test_job_recipe_puts_the_models_layers_in_place(void **state) {
         assert_int_equal(sl_job_recipe(text, &config, &again, &err), SL_OK);
         assert_int_equal(sl_recipe_fingerprint(&again), sl_recipe_fingerprint(&recipe));
     }
+    config.retaining_hidden = 0;
     assert_int_equal(sl_job_recipe("locret", &config, &recipe, &err), SL_ERR_PRECONDITION);
+    assert_non_null(strstr(err.text, "retaining_heads.safetensors"));
+    assert_non_null(strstr(err.text, "tools/convert_retaining_heads.py"));
     config.retaining_hidden = 64;
     assert_int_equal(sl_job_recipe("locret", &config, &recipe, &err), SL_OK);
 }
