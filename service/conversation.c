@@ -177,9 +177,10 @@ static enum sl_status begin_steps(struct sl_conversation *c, const struct sl_loc
 
 // ---- chunks --------------------------------------------------------------------------------------------------------
 
-static bool is_packed(const struct sl_session *session) {
+// A layer that should evict has been quantized. Those that are exempt may be.
+static bool is_packed(const struct sl_session *session, const struct sl_recipe *recipe) {
     for (int l = 0; l < session->geometry.n_layers; l++) {
-        for (int h = 0; h < session->geometry.n_kv_heads; h++) {
+        for (int h = 0; h < session->geometry.n_kv_heads && !sl_layers_has(&recipe->exempt, l); h++) {
             if (session->layers[l].heads[h].n_packed > 0) {
                 return true;
             }
@@ -199,7 +200,7 @@ static enum sl_status make_plan(const struct sl_conversation *c, int64_t end, st
         // Answers are on top of the budget until the next eviction.
         int64_t most = stats.n_slots_max + end - c->session->n_tokens;
         plan_out->max_slots = most > plan_out->max_slots ? most : plan_out->max_slots;
-        if (is_packed(c->session)) {
+        if (is_packed(c->session, &c->recipe)) {
             plan_out->recipe.budget = (struct sl_amount){0};
         }
     }

@@ -198,6 +198,7 @@ static void test_conversation_stays_within_the_budget_of_every_preset(void **sta
     assert_true(n_checked >= 10);
     check_budget_over_turns(local, "h2o,budget=128,chunk=64,when=chunk+step");
     check_budget_over_turns(local, "h2o,budget=0.3,chunk=64");
+    check_budget_over_turns(local, "h2o,budget=128,chunk=64,exempt=0,format=f16/0-0:int4"); // only what stays is packed
     check_budget_over_turns(local, "streamingllm,budget=100,chunk=128,when=end+step");
     check_budget_over_turns(local, "snapkv,budget=128,chunk=64,when=chunk+end");
 }
