@@ -73,6 +73,7 @@ static enum sl_status on_token(void *arg, const struct sl_written *written) {
 
 static enum sl_status save_capsule(void *arg, const struct sl_session *session, const struct sl_recipe *recipe,
                                    const int32_t *tokens, struct sl_error *err) {
+    _Static_assert(SL_RECIPE_TEXT_BYTES <= SL_CAPSULE_LABEL_BYTES, "every recipe can be a label");
     const struct job *job = arg;
     struct sl_capsule_id id = {.recipe_fingerprint = sl_recipe_fingerprint(recipe),
                                .prefix_hash = sl_prefix_hash(tokens, session->n_tokens)};

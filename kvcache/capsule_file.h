@@ -20,7 +20,7 @@
 #include "kvcache/capsule.h"
 
 #define SL_CAPSULE_FILE_VERSION 1
-#define SL_CAPSULE_LABEL_BYTES  1024 // with the terminating zero
+#define SL_CAPSULE_LABEL_BYTES  2048 // with the terminating zero: as long as a recipe may be
 
 // Whether a file can be made there: for those who have long work to do first. Leaves nothing behind. SL_ERR_IO,
 // SL_ERR_INVALID (path too long).
