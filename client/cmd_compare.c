@@ -10,6 +10,7 @@
 
 #define MAX_JOBS   8
 #define MAX_ANSWER 48 // characters of an answer in the table
+#define MAX_TITLE  28 // of a recipe
 
 static const struct sl_option options[] = {SL_TOOL_OPTIONS};
 
@@ -152,8 +153,15 @@ static const struct row rows[] = {
 
 static void print(const struct subject *subjects, size_t n_subjects) {
     struct sl_column columns[MAX_JOBS + 1] = {{"", false}};
+    char numbers[MAX_JOBS][8];
     for (size_t j = 0; j < n_subjects; j++) {
-        columns[j + 1] = (struct sl_column){subjects[j].job->recipe, true};
+        const char *recipe = subjects[j].job->recipe;
+        if (strlen(recipe) > MAX_TITLE) { // named above the table instead
+            snprintf(numbers[j], sizeof numbers[j], "(%zu)", j + 1);
+            printf("%s %s\n", numbers[j], recipe);
+            recipe = numbers[j];
+        }
+        columns[j + 1] = (struct sl_column){recipe, true};
     }
     struct sl_table table;
     sl_table_init(&table, columns, n_subjects + 1);

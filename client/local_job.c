@@ -115,7 +115,7 @@ static void tell_end(struct job *job, struct sl_local_result *result) {
     statistics.slots_evicted = result->slots_evicted;
     statistics.slots_merged = result->slots_merged;
     statistics.slots_fetched = result->slots_fetched;
-    statistics.transport = (char *)"none (one process)";
+    statistics.transport = (char *)"nothing: one process";
     sl_slot_statistics_attach(&result->slots, &statistics);
     sl_error_statistics_attach(&result->errors, &statistics);
 

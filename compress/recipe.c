@@ -147,5 +147,5 @@ uint64_t sl_recipe_fingerprint(const struct sl_recipe *recipe) {
     // is the version of what recipes mean: raise it when the same text starts to give another cache.
     char text[SL_RECIPE_TEXT_BYTES];
     sl_recipe_write(&cached, true, text, sizeof text);
-    return sl_hash(text, strlen(text), 1);
+    return sl_hash(text, strlen(text), 2);
 }

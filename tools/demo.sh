@@ -1,12 +1,14 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # The main job on this machine: a cluster of four processes reads a licence text with a fact planted in it and answers a
-# question about the fact, first with the full KV cache, then with a compressed one. SLUICE_DEMO_RECIPES picks others.
+# question about the fact: with the full KV cache, with a quantized one, and with two that keep 576 slots a head, chosen by
+# accumulated attention (which loses the fact) and by trained heads (which keep it). SLUICE_DEMO_RECIPES picks others.
 set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 sluice=${SLUICE_BIN:-$root/build/bin}/sluice
-recipes=${SLUICE_DEMO_RECIPES:-"full full,format=int2"}
+recipes=${SLUICE_DEMO_RECIPES:-"full full,format=int2 h2o,budget=576,chunk=256 \
+locret,budget=512,scope=stabilizers:128+tail:64,chunk=256,format=int4"}
 work=$(mktemp -d)
 coordinator=127.0.0.1:${SLUICE_DEMO_PORT:-7611}
 up=
