@@ -36,6 +36,23 @@ struct sl_tool_config {
     bool json;
 };
 
+// Of commands that work in this process and ask no coordinator.
+#define SL_LOCAL_TOOL_OPTIONS                                                                                          \
+    {"json",                                                                                                           \
+     'j',                                                                                                              \
+     SL_OPTION_FLAG,                                                                                                   \
+     NULL,                                                                                                             \
+     NULL,                                                                                                             \
+     "one JSON object a line on standard output",                                                                      \
+     offsetof(struct sl_tool_config, json),                                                                            \
+     0,                                                                                                                \
+     0},                                                                                                               \
+    {                                                                                                                  \
+        "log", 0, SL_OPTION_STRING, "warn", "FILTER", "e.g. info, or warn,client=debug,compress=debug",                \
+            offsetof(struct sl_tool_config, log), 0, 0                                                                 \
+    }
+
+// Of all others.
 #define SL_TOOL_OPTIONS                                                                                                \
     {"coordinator",                                                                                                    \
      'c',                                                                                                              \
@@ -55,35 +72,7 @@ struct sl_tool_config {
          offsetof(struct sl_tool_config, timeout_ms),                                                                  \
          1,                                                                                                            \
          86400000},                                                                                                    \
-        {"json",                                                                                                       \
-         'j',                                                                                                          \
-         SL_OPTION_FLAG,                                                                                               \
-         NULL,                                                                                                         \
-         NULL,                                                                                                         \
-         "one JSON object a line on standard output",                                                                  \
-         offsetof(struct sl_tool_config, json),                                                                        \
-         0,                                                                                                            \
-         0},                                                                                                           \
-    {                                                                                                                  \
-        "log", 0, SL_OPTION_STRING, "warn", "FILTER", "e.g. info or warn,client=debug",                                \
-            offsetof(struct sl_tool_config, log), 0, 0                                                                 \
-    }
-
-// Of commands that work in this process and ask no coordinator.
-#define SL_LOCAL_TOOL_OPTIONS                                                                                          \
-    {"json",                                                                                                           \
-     'j',                                                                                                              \
-     SL_OPTION_FLAG,                                                                                                   \
-     NULL,                                                                                                             \
-     NULL,                                                                                                             \
-     "one JSON object a line on standard output",                                                                      \
-     offsetof(struct sl_tool_config, json),                                                                            \
-     0,                                                                                                                \
-     0},                                                                                                               \
-    {                                                                                                                  \
-        "log", 0, SL_OPTION_STRING, "warn", "FILTER", "e.g. info or warn,compress=debug",                              \
-            offsetof(struct sl_tool_config, log), 0, 0                                                                 \
-    }
+        SL_LOCAL_TOOL_OPTIONS
 
 /*
  * Parse a command line into *config, which begins with struct sl_tool_config, and set the log filter. False: the

@@ -72,6 +72,17 @@ static enum sl_status find_hidden(const struct sl_safetensors *tensors, const st
                    (long long)(q_columns(c) + 2 * kv_columns(c)));
 }
 
+static bool is_expected(const char *name, int n_layers) {
+    for (int i = 0; i < 2 * n_layers; i++) {
+        char expected[MAX_NAME];
+        snprintf(expected, sizeof expected, "layers.%d.w%d", i / 2, i % 2 + 1);
+        if (strcmp(name, expected) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static enum sl_status check_shapes(const struct sl_safetensors *tensors, const struct sl_model_config *c,
                                    int *hidden_out, struct sl_error *err) {
     int hidden = 0;
@@ -91,11 +102,7 @@ static enum sl_status check_shapes(const struct sl_safetensors *tensors, const s
     size_t n;
     const struct sl_tensor *list = sl_safetensors_list(tensors, &n);
     for (size_t i = 0; i < n && n > 2 * (size_t)c->n_layers; i++) {
-        int layer = 0, w = 0;
-        char expected[MAX_NAME];
-        (void)sscanf(list[i].name, "layers.%4d.w%1d", &layer, &w); // spelled otherwise, it will not be equal below
-        snprintf(expected, sizeof expected, "layers.%d.w%d", layer, w == 1 ? 1 : 2);
-        if (layer < 0 || layer >= c->n_layers || strcmp(list[i].name, expected) != 0) {
+        if (!is_expected(list[i].name, c->n_layers)) {
             return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: tensor %.96s: expected are only layers.0 to .%d, .w1 and .w2",
                            FILE_NAME, list[i].name, c->n_layers - 1);
         }
