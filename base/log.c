@@ -4,7 +4,8 @@
  *
  * Design: the filter is immutable once published: a pointer swapped atomically, so that the level test takes no lock.
  *         Old filters are kept in a list and never freed: a thread may still be reading one, and they are few and
- * small. Threads: see log.h. A line is formatted in a buffer on the stack and written with one write().
+ *         small.
+ * Threads: see log.h. A line is formatted in a buffer on the stack and written with one write().
  */
 #include "base/log.h"
 

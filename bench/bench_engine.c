@@ -4,8 +4,8 @@
  *
  * Design: prefill is arithmetic: its GFLOP/s stand beside those of one large square matmul of our own kernel, and that
  *         beside multiply-adds from registers. Decoding one session is reading: weights and KV cache once a token,
- * beside a plain sum over a large buffer. A model whose weights fit into a cache may pass 100% of that. Medians of
- * several runs; the bounds are the best of several.
+ *         beside a plain sum over a large buffer. A model whose weights fit into a cache may pass 100% of that.
+ *         Medians of several runs; the bounds are the best of several.
  */
 #include "bench/bench.h"
 

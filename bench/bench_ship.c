@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: how fast the fabric ships a capsule between two processes of this host, beside what ucx_perftest (package
- * ucx-utils) reaches over the same transport in the same minute.
+ *          ucx-utils) reaches over the same transport in the same minute.
  *
  * Design: sender and receiver are two children, forked before UCX is started in either; this process only asks and
  *         prints. A ship is timed from sl_ship_open() to the receiver's word that every digest was right, so that the

@@ -2,8 +2,8 @@
 /*
  * Purpose: one process that this one has started: its name, its output line by line, its end.
  * Design: a child is in a process group of its own, so that Ctrl-C reaches only the parent, which then stops its
- * children in order; and the kernel kills it when the parent dies, however that happens. Threads: none; one thread at a
- * time uses a child, and only a single-threaded process before sl_rpc_init() starts one.
+ *         children in order; and the kernel kills it when the parent dies, however that happens.
+ * Threads: none; one thread at a time uses a child, and only a single-threaded process before sl_rpc_init() starts one.
  */
 #ifndef SL_CLIENT_CHILD_H
 #define SL_CLIENT_CHILD_H

@@ -5,8 +5,8 @@
  *
  * Design: start the coordinator, wait for its "ready" line (its port may have been 0), start the workers with its
  *         address, wait for theirs. Stopping goes the other way: SIGTERM to the workers, then to the coordinator, so
- * that nobody complains of a lost coordinator; SIGKILL to whoever is still there when the grace is over. Threads: one
- * thread at a time, or sl_cluster_run_thread(). Started before sl_rpc_init(): it forks.
+ *         that nobody complains of a lost coordinator; SIGKILL to whoever is still there when the grace is over.
+ * Threads: one thread at a time, or sl_cluster_run_thread(). Started before sl_rpc_init(): it forks.
  */
 #ifndef SL_CLIENT_CLUSTER_H
 #define SL_CLIENT_CLUSTER_H

@@ -39,7 +39,7 @@ void sl_density_choose(const double *scores, int n_layers, double threshold, str
 /*
  * Write sluice_profile.json into the model's folder, whole or not at all:
  *     {"version": 1, "dense_preference": [one number a layer], "threshold": number, "dense_layers": [layers]}
- * SL_ERR_IO. path_out: where it is.
+ * path_out: where it is. SL_ERR_IO.
  */
 enum sl_status sl_density_write(const char *model_dir, const double *scores, int n_layers, double threshold,
                                 const struct sl_layers *dense, char *path_out, size_t path_bytes, struct sl_error *err);

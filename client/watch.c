@@ -4,8 +4,8 @@
  *
  * Design: every event has a sequence number within its job, so a lost stream is opened again behind the last event
  *         that was delivered. Three clocks bound it: the caller's deadline, the caller's patience without a
- *         coordinator (counted from the last sign of life), and a pause between attempts that doubles from 50 ms to 2
- * s.
+ *         coordinator (counted from the last sign of life), and a pause between attempts that doubles from 50 ms
+ *         to 2 s.
  *
  *             open -> next -> next ... -> Finished                       done
  *                      |  AGAIN: nothing came; ask `stopped`, go on

@@ -2,18 +2,15 @@
 /*
  * Purpose: a recipe at work on one layer of a session.
  *
- *     accumulate   every chunk     the chunk's attention goes into the score
- * state of the slots it saw evict        when=chunk      behind every chunk of
- * the prompt's body when=end        behind the body's last chunk; layers=d2o:
- * when all layers have read the prompt pack         last chunk      full pages
- * are quantized; the last partial page stays as it is
+ *     accumulate   every chunk   the chunk's attention goes into the score state of the slots it saw
+ *     evict        when=chunk    behind every chunk of the prompt's body
+ *                  when=end      behind the body's last chunk; layers=d2o: when all layers have read the prompt
+ *     pack         last chunk    full pages are quantized; the last partial page stays as it is
  *
- * The body is the prompt without its tail (scope=tail). The chunks of the tail
- * are appended and never evicted from.
+ * The body is the prompt without its tail (scope=tail). The chunks of the tail are appended and never evicted from.
  *
- * Invariants: the attention of a chunk has been computed before anything of its
- * layer is evicted; a layer is packed only after its last eviction. Only ops
- * touch pages.
+ * Invariants: the attention of a chunk has been computed before anything of its layer is evicted; a layer is packed
+ *             only after its last eviction. Only ops touch pages.
  */
 #include "compress/compress.h"
 
@@ -25,8 +22,7 @@
 #include "compress/budget.h"
 #include "compress/compressor_internal.h"
 
-// --- life cycle
-// ----------------------------------------------------------------------------------------------------
+// --- life cycle -----------------------------------------------------------------------------------------------------
 
 // What no order of work could carry out, whoever made the plan.
 static enum sl_status check_recipe(const struct sl_compressor *c, struct sl_error *err) {
@@ -38,19 +34,15 @@ static enum sl_status check_recipe(const struct sl_compressor *c, struct sl_erro
         return sl_fail(err, SL_ERR_INVALID, "compressor: score=%s cannot choose what to evict", c->score->name);
     }
     if (recipe->std > 0 && recipe->score != SL_SCORE_MAS) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "compressor: scope=std needs score=mas, which keeps squares "
-                       "of attention");
+        return sl_fail(err, SL_ERR_INVALID, "compressor: scope=std needs score=mas, which keeps squares of attention");
     }
     if (sl_budgets_at_end(c) && !c->score->sums_attention) {
         return sl_fail(err, SL_ERR_INVALID,
-                       "compressor: layers=d2o measures accumulated attention; it "
-                       "needs score=aas or score=mas");
+                       "compressor: layers=d2o measures accumulated attention; it needs score=aas or score=mas");
     }
     if (sl_budgets_at_end(c) && sl_value_per_query_head(recipe)) {
         return sl_fail(err, SL_ERR_INVALID,
-                       "compressor: layers=d2o evicts when no query is at hand; "
-                       "value=...-heads looks at queries");
+                       "compressor: layers=d2o evicts when no query is at hand; value=...-heads looks at queries");
     }
     return SL_OK;
 }
@@ -107,15 +99,13 @@ void sl_compressor_get_stats(const struct sl_compressor *compressor, struct sl_c
     stats_out->slots_fetched = compressor->retriever != NULL ? sl_retriever_fetched(compressor->retriever) : 0;
 }
 
-// --- the layer
-// -----------------------------------------------------------------------------------------------------
+// --- the layer ------------------------------------------------------------------------------------------------------
 
 static enum sl_status check_unpacked(const struct sl_session *session, int layer, struct sl_error *err) {
     for (int h = 0; h < session->geometry.n_kv_heads; h++) {
         if (session->layers[layer].heads[h].n_packed > 0) {
             return sl_fail(err, SL_ERR_PRECONDITION,
-                           "compressor: layer %d is quantized already; nothing can "
-                           "be evicted from it, so this session "
+                           "compressor: layer %d is quantized already; nothing can be evicted from it, so this session "
                            "cannot read more under an evicting recipe",
                            layer);
         }
@@ -186,11 +176,9 @@ enum sl_status sl_compressor_finish_layer(struct sl_compressor *c, struct sl_ses
     return status;
 }
 
-// --- the end of the prompt (layers=d2o)
-// ------------------------------------------------------------------------------
+// --- the end of the prompt (layers=d2o) -----------------------------------------------------------------------------
 
-// Budgets of the layers that evict, by the variance of what attention they have
-// accumulated; the others keep 0 here.
+// Budgets of the layers that evict, by the variance of what attention they have accumulated; the others keep 0 here.
 static enum sl_status divide_budgets(struct sl_compressor *c, const struct sl_session *session, int64_t *budgets,
                                      struct sl_error *err) {
     int n_layers = session->geometry.n_layers, n_heads = session->geometry.n_kv_heads, n = 0;

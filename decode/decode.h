@@ -3,9 +3,9 @@
  * Purpose: the decode worker: receives capsules into leased memory and writes answers from them.
  *
  * Design: one thread owns the engine and steps all sequences together: each step is one forward pass over one token of
- * every sequence (and the few prompt tokens that a new one still has to read). Sequences join and leave between steps.
- * The handler of each Run call waits for its capsule, opens it as a session and passes on what the engine's thread
- * writes.
+ *         every sequence (and the few prompt tokens that a new one still has to read). Sequences join and leave between
+ *         steps. The handler of each Run call waits for its capsule, opens it as a session and passes on what the
+ *         engine's thread writes.
  */
 #ifndef SL_DECODE_DECODE_H
 #define SL_DECODE_DECODE_H

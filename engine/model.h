@@ -4,8 +4,9 @@
  *          sharded by index), memory-mapped, no conversion step; and the forward pass over it.
  *
  * Design: the forward pass takes segments of several sessions in one call: a long one of one session is a prefill
- * chunk, one token each of many sessions is a decode step, and the code is the same. After each layer's attention a
- * hook sees the layer: that is where compression and shipping happen, while the layers above are still to come.
+ *         chunk, one token each of many sessions is a decode step, and the code is the same. After each layer's
+ *         attention a hook sees the layer: that is where compression and shipping happen, while the layers above are
+ *         still to come.
  * Threads: a model is immutable after loading. An engine (scratch memory and team) is used by one thread at a time.
  */
 #ifndef SL_ENGINE_MODEL_H

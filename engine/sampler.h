@@ -3,8 +3,8 @@
  * Purpose: from logits to the next token.
  *
  * Design: the random number of step i is a function of (seed, i) alone, so a job that is resumed on another worker
- * draws what it would have drawn. Order: repetition penalty, temperature, top-k, top-p, draw. Temperature 0 is greedy
- *         (ties: lowest id).
+ *         draws what it would have drawn. Order: repetition penalty, temperature, top-k, top-p, draw. Temperature 0 is
+ *         greedy (ties: lowest id).
  */
 #ifndef SL_ENGINE_SAMPLER_H
 #define SL_ENGINE_SAMPLER_H

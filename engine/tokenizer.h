@@ -3,7 +3,8 @@
  * Purpose: text to token ids and back, from a Hugging Face tokenizer.json (byte-level BPE).
  *
  * Design: the model's own pre-tokenizer expression runs in PCRE2; merges are applied by rank with a heap per word;
- * added tokens are cut out first. What the file asks for and we do not implement is refused by name at load time.
+ *         added tokens are cut out first. What the file asks for and we do not implement is refused by name at load
+ *         time.
  * Threads: a tokenizer is immutable after loading; any number of threads may use it.
  */
 #ifndef SL_ENGINE_TOKENIZER_H

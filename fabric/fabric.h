@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: the data plane. Moves bytes from one process's registered memory into memory that another process has
- * granted, over whatever UCX finds between them (RDMA, shared memory, TCP). The only user of UCX.
+ *          granted, over whatever UCX finds between them (RDMA, shared memory, TCP). The only user of UCX.
  *
  * Vocabulary: region  memory registered once, at start-up
  *             grant   a block of a region that the owner has opened for one ship, with a generation and a deadline
@@ -9,15 +9,15 @@
  *             ship    the sender's side: pieces into the grant, then a final message with a header
  *
  * Design: one UCX worker and one progress thread per fabric; every other thread talks to it through a queue and waits
- * with deadlines. The verb is chosen per peer by what the transport does well: one-sided puts where hardware or shared
- * memory does them, active messages with rendezvous straight into the granted block on TCP, where UCX emulates puts and
- * is several times slower. Each piece carries its digest in the final message (one-sided) or beside it (active
- * message); the receiver verifies all of them before the grant completes, and acknowledges.
+ *         with deadlines. The verb is chosen per peer by what the transport does well: one-sided puts where hardware or
+ *         shared memory does them, active messages with rendezvous straight into the granted block on TCP, where UCX
+ *         emulates puts and is several times slower. Each piece carries its digest in the final message (one-sided) or
+ *         beside it (active message); the receiver verifies all of them before the grant completes, and acknowledges.
  *
  * Failure: a lost peer (error callback, or heartbeats missed) ends every ship to it and every grant that it was writing
- * to, on both sides. A piece for a closed grant, or of another generation, is refused. A grant that ends before its
- *          ship completed over one-sided puts is quarantined: its memory is reported back (on_release) only when no
- * late write can land in it any more.
+ *          to, on both sides. A piece for a closed grant, or of another generation, is refused. A grant that ends
+ *          before its ship completed over one-sided puts is quarantined: its memory is reported back (on_release) only
+ *          when no late write can land in it any more.
  */
 #ifndef SL_FABRIC_FABRIC_H
 #define SL_FABRIC_FABRIC_H

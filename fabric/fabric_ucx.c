@@ -3,8 +3,8 @@
  * Purpose: everything that is peculiar to UCX 1.13: its configuration, its status codes, its process-wide habits.
  *
  * Design: settings go through ucp_config_modify(), most of those of the transports too. Two of them UCX 1.13 takes
- * neither that way (it says "invalid configuration") nor from an environment prefix of our own; they are put into the
- * environment, where a value that is there already wins.
+ *         neither that way (it says "invalid configuration") nor from an environment prefix of our own; they are put
+ *         into the environment, where a value that is there already wins.
  *
  * Memory hooks are only needed by registration caches of RDMA devices; elsewhere they are turned off, because they
  * rewrite munmap() under the feet of the sanitizers.

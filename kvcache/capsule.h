@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: a capsule is the KV state of a session as bytes: a protobuf header (proto/sluice/v1/capsule.proto) and a
- * body.
+ *          body.
  *
  * Design: the body is the used pages of layer 0, head 0, then head 1, ... then layer 1, each page whole and in the
  *         layout it has in memory. Because it is only pages, it is sent from where the pages lie (as few contiguous

@@ -8,9 +8,10 @@
  * Layout (every part starts at a multiple of 64 bytes; a part that a layout does not have takes no bytes):
  *
  *   float formats      K [64][d]                 V [64][d]                       in slot order
- *   intB formats       K code [d][64*B/8]        K scale, zero f16 [d][2]        per channel, group = the page's 64
- * slots V code [64][d*B/8]        V scale, zero f16 [64][d/g][2]  per token, groups of g = min(d, 64) both position i32
- * [64]         if positions state f32 [n_states][64]  score state, plane by plane
+ *   intB formats       K code [d][64*B/8]        K scale, zero f16 [d][2]        per channel, group: the 64 slots
+ *                      V code [64][d*B/8]        V scale, zero f16 [64][d/g][2]  per token, groups of g = min(d, 64)
+ *   both               position i32 [64]         if positions
+ *                      state f32 [n_states][64]  score state, plane by plane
  *
  *   Codes are packed LSB first: element e of a row sits at bits e*B of the row. x^ = code * scale + zero.
  *

@@ -3,8 +3,9 @@
  * Purpose: stored capsules, found by prefix, evicted by age of last use.
  *
  * Design: an index from (model, recipe, prefix hash) to a capsule; a capsule that can be truncated is found under many
- * prefixes, any other only under the whole. Of two capsules with a common prefix the younger one is found, but a
- *         capsule that is just that prefix is preferred to both. Least recently used capsules go first; pinned ones stay. Bounded: at most SL_SHELF_MAX_PREFIXES index entries a capsule.
+ *         prefixes, any other only under the whole. Of two capsules with a common prefix the younger one is found, but
+ *         a capsule that is just that prefix is preferred to both. Least recently used capsules go first; pinned ones
+ *         stay. Bounded: at most SL_SHELF_MAX_PREFIXES index entries a capsule.
  * Threads: any number; one lock, held for short.
  */
 #ifndef SL_KVSTORE_SHELF_H

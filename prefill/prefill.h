@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: the prefill worker: reads prompts, compresses, ships capsules to decode workers and keeps copies in the
- * kvstore.
+ *          kvstore.
  *
  * Design: one thread owns the engine and takes jobs in the order of their arrival. The handler of each Run call waits
- * beside it: it looks for a stored prefix first, reports progress while the engine works, waits for the ship and
- * answers. Layers are shipped by the engine's thread the moment they are final; sending itself is the fabric's thread's
- * work.
+ *         beside it: it looks for a stored prefix first, reports progress while the engine works, waits for the ship
+ *         and answers. Layers are shipped by the engine's thread the moment they are final; sending itself is the
+ *         fabric's thread's work.
  */
 #ifndef SL_PREFILL_PREFILL_H
 #define SL_PREFILL_PREFILL_H

@@ -4,10 +4,11 @@
  *          The only user of gRPC core. Messages are protobuf-c's.
  *
  * Design: completion queues are polled by their own threads, which never run handlers; each accepted call runs its
- * handler on a thread of a bounded pool, so a handler may block as long as it watches sl_rpc_call_cancelled() or a
- * deadline. Over the bound a call is refused with RESOURCE_EXHAUSTED at once. Unknown methods get UNIMPLEMENTED. Every
- * server also answers grpc.health.v1.Health and server reflection (v1 and v1alpha). Threads: a server handles calls
- * concurrently. A channel may be used by many threads, a stream by one at a time (sl_rpc_stream_cancel() by any).
+ *         handler on a thread of a bounded pool, so a handler may block as long as it watches sl_rpc_call_cancelled()
+ *         or a deadline. Over the bound a call is refused with RESOURCE_EXHAUSTED at once. Unknown methods get
+ *         UNIMPLEMENTED. Every server also answers grpc.health.v1.Health and server reflection (v1 and v1alpha).
+ * Threads: a server handles calls concurrently. A channel may be used by many threads, a stream by one at a time
+ *          (sl_rpc_stream_cancel() by any).
  */
 #ifndef SL_RPC_RPC_H
 #define SL_RPC_RPC_H

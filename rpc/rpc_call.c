@@ -6,8 +6,8 @@
  *         \----accept_tag failed (the server stops)--> freed
  *
  * Design: references are held by whoever handles the call, by the close operation (which tells that the client has
- * gone) and by the final status. A unary call's reply is kept and travels in one batch with the status. Threads: a
- * handler may send on one thread and receive on another; each of the two on one thread at a time.
+ *         gone) and by the final status. A unary call's reply is kept and travels in one batch with the status.
+ * Threads: a handler may send on one thread and receive on another; each of the two on one thread at a time.
  */
 #include <assert.h>
 #include <grpc/byte_buffer.h>

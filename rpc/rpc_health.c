@@ -3,8 +3,9 @@
  * Purpose: grpc.health.v1.Health: whether the server and each of its services want work.
  *
  * Design: one row per service, "" being the server. A watcher is a handler that waits for its row to differ from what
- * it sent last; cancellation and closing wake it. Watching an unknown service is allowed, as the protocol demands: the
- * watcher hears SERVICE_UNKNOWN and nothing more. Threads: any.
+ *         it sent last; cancellation and closing wake it. Watching an unknown service is allowed, as the protocol
+ *         demands: the watcher hears SERVICE_UNKNOWN and nothing more.
+ * Threads: any.
  */
 #include <stdlib.h>
 #include <string.h>

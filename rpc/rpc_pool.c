@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: threads on which handlers run. A handler may block for minutes, so every running job has a thread of its
- * own; the number of jobs is bounded by the server's admission, not here.
+ *          own; the number of jobs is bounded by the server's admission, not here.
  *
  * Design: a job takes an idle thread or starts one; a thread without work for IDLE_MS leaves. A leaving thread joins
- * the one that left before it, so that at most one finished thread is ever unjoined. Invariant: n_queued <= n_idle +
- * threads that are starting: no job waits for another to end. Threads: submit from any; destroy when nobody submits any
- * more.
+ *         the one that left before it, so that at most one finished thread is ever unjoined.
+ * Invariant: n_queued <= n_idle + threads that are starting: no job waits for another to end.
+ * Threads: submit from any; destroy when nobody submits any more.
  */
 #include <stdlib.h>
 

@@ -3,9 +3,9 @@
  * Purpose: the one translation between our statuses and gRPC's codes.
  *
  * Design: the code implies the same recovery to a foreign client that the status implies here. A node that is broken
- * but not wrong (SL_ERR_IO) is UNAVAILABLE, because the remedy is another node; it comes back as a lost peer, which
- *         from outside it is. SL_ERR_RANGE is OUT_OF_RANGE, so that it survives the round trip. Codes that we never
- * send (PERMISSION_DENIED, UNAUTHENTICATED) come back as a precondition that the caller did not meet.
+ *         but not wrong (SL_ERR_IO) is UNAVAILABLE, because the remedy is another node; it comes back as a lost peer,
+ *         which from outside it is. SL_ERR_RANGE is OUT_OF_RANGE, so that it survives the round trip. Codes that we
+ *         never send (PERMISSION_DENIED, UNAUTHENTICATED) come back as a precondition that the caller did not meet.
  */
 #include <grpc/status.h>
 

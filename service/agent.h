@@ -3,8 +3,8 @@
  * Purpose: a worker's tie to its coordinator: registers, beats, registers again when the coordinator has forgotten it.
  *
  * Design: one thread. A coordinator that cannot be reached is retried for ever (workers may start first, coordinators
- * may restart); one that refuses the worker (other model, other version) ends it: refused_fn says why. Threads: create
- * and destroy from one thread; load_fn runs on the agent's thread.
+ *         may restart); one that refuses the worker (other model, other version) ends it: refused_fn says why.
+ * Threads: create and destroy from one thread; load_fn runs on the agent's thread.
  */
 #ifndef SL_SERVICE_AGENT_H
 #define SL_SERVICE_AGENT_H

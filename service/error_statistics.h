@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: error estimates of a compressor as the Statistics message tells them. Estimated where slots are evicted and
- * pages quantized, carried by the coordinator, printed by the client.
+ *          pages quantized, carried by the coordinator, printed by the client.
  */
 #ifndef SL_SERVICE_ERROR_STATISTICS_H
 #define SL_SERVICE_ERROR_STATISTICS_H

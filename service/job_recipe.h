@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: the recipe of a job, from its text to one that fits the model at hand. The only way by which a service gets
- * a recipe, so that coordinator, prefill, decode and `sluice run --local` agree on every layer of it.
+ *          a recipe, so that coordinator, prefill, decode and `sluice run --local` agree on every layer of it.
  */
 #ifndef SL_SERVICE_JOB_RECIPE_H
 #define SL_SERVICE_JOB_RECIPE_H

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: memory held for capsules that are on their way in. What a decode worker and a kvstore lease to senders, and
- * what a prefill worker opens to fetch from a store.
+ *          what a prefill worker opens to fetch from a store.
  *
  * A landing is a block of the arena, the fabric's grant over it and a lease with a deadline:
  *
@@ -15,7 +15,8 @@
  *
  * Invariants: the block returns to the arena only after the fabric has said that no late write can land in it
  *             (on_release), unless it was taken. A lease that nobody renews ends by itself: the reaper is a thread of
- * its own and does not wait for new work. Threads: all functions may be called from any thread.
+ *             its own and does not wait for new work.
+ * Threads: all functions may be called from any thread.
  */
 #ifndef SL_SERVICE_LANDING_H
 #define SL_SERVICE_LANDING_H

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: the main job in one process, without a cluster: read, compress, write. What the cluster is compared with,
- * and what `sluice run --local` does.
+ *          and what `sluice run --local` does.
  *
  * Design: the same reader and writer as the workers', around one session that is never shipped. The last prompt token
- * is read with the first step of writing, as it is by a decode worker, so both give the same bits.
+ *         is read with the first step of writing, as it is by a decode worker, so both give the same bits.
  */
 #ifndef SL_SERVICE_LOCAL_H
 #define SL_SERVICE_LOCAL_H

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: what every worker is made of, started in one order and stopped in the other: log, model, fabric, arena, gRPC
- * server, agent. A service adds its handlers and its load report; its main.c is then a page long.
+ *          server, agent. A service adds its handlers and its load report; its main.c is then a page long.
  *
  * Design: a service's configuration struct begins with struct sl_node_config, and its option table with
- * SL_NODE_OPTIONS.
+ *         SL_NODE_OPTIONS.
  */
 #ifndef SL_SERVICE_NODE_H
 #define SL_SERVICE_NODE_H

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: read a prompt: chunk by chunk through the engine, compressing each layer behind its attention. The same code
- * in a prefill worker and in `sluice run --local`. Threads: one at a time per reader; the engine is used during
- * sl_reader_step() only, so several readers can take turns.
+ *          in a prefill worker and in `sluice run --local`.
+ * Threads: one at a time per reader; the engine is used during sl_reader_step() only, so several readers can take
+ *          turns.
  */
 #ifndef SL_SERVICE_READER_H
 #define SL_SERVICE_READER_H

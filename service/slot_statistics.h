@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what a session holds, layer by layer and format by format, as the Statistics message tells it. Measured where
- * the answer is written, carried by the coordinator, printed by the client.
+ * Purpose: what a session holds, layer by layer and format by format, as the Statistics message tells it. Measured
+ *          where the answer is written, carried by the coordinator, printed by the client.
  */
 #ifndef SL_SERVICE_SLOT_STATISTICS_H
 #define SL_SERVICE_SLOT_STATISTICS_H

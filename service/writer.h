@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: write an answer: from each step's logits to the next token, its text, and the reason to stop. The same code
- * in a decode worker and in `sluice run --local`.
+ *          in a decode worker and in `sluice run --local`.
  *
  * Design: text that might be the beginning of a stop string is held back until it is clear that it is not, so a stop
- * string never shows, not even in part. Threads: one at a time per writer.
+ *         string never shows, not even in part.
+ * Threads: one at a time per writer.
  */
 #ifndef SL_SERVICE_WRITER_H
 #define SL_SERVICE_WRITER_H

@@ -4,7 +4,7 @@
  *          grouped queries, sharding, tied embeddings and Llama 3's RoPE; and what the demo model says, greedily.
  *
  * Design: every tier, the prompt whole and in chunks. Against PyTorch the error is bounded; between chunk sizes the
- * bits must be equal.
+ *         bits must be equal.
  */
 #include <inttypes.h>
 #include <math.h>

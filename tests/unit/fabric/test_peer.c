@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: two processes, one of which is killed or stopped in the middle of a ship: the other notices in time, ends
- * what was under way, and works on. The child is this program again, started before UCX is, so that nothing of UCX is
- * inherited; parent and child speak through two pipes.
+ *          what was under way, and works on. The child is this program again, started before UCX is, so that nothing of
+ *          UCX is inherited; parent and child speak through two pipes.
  */
 #include "harness.h"
 
