@@ -308,7 +308,7 @@ static enum sl_status open_model(struct bench *b, struct sl_error *err) {
         status = sl_team_create((int)options->threads, &b->team, err);
     }
     if (status == SL_OK) {
-        status = sl_model_load(options->model, b->ops, b->team, &b->model, err);
+        status = sl_model_load(options->model, b->ops, SL_WEIGHT_STORED, b->team, &b->model, err);
     }
     if (status == SL_OK) {
         status = sl_engine_create(b->model, b->team, (int)options->chunk, &b->engine, err);

@@ -87,11 +87,13 @@ static enum sl_status measure_gemm(struct bench *b, struct sl_error *err) {
     for (size_t i = 0; i < 3 * count; i++) {
         block[i] = (float)(i % 17) * 0.1f - 0.8f;
     }
-    struct sl_matrix w = {.n = SQUARE, .k = SQUARE, .dtype = SL_F32, .source = block};
+    struct sl_matrix w = {.n = SQUARE, .k = SQUARE, .dtype = SL_F32, .parts = {{block, SQUARE}}};
+    struct sl_matmul product = {
+        .x = block + count, .x_stride = SQUARE, .m = SQUARE, .y = block + 2 * count, .y_stride = SQUARE};
     enum sl_status status = b->ops->pack(b->team, &w, err);
     for (int64_t run = 0; run < b->options->runs && status == SL_OK; run++) {
         int64_t begin = sl_now_ns();
-        b->ops->matmul(b->team, &w, block + count, SQUARE, block + 2 * count, false);
+        b->ops->matmul(b->team, &w, &product);
         double gflops = 2e-9 * SQUARE * SQUARE * SQUARE / seconds_since(begin);
         b->bounds.gemm_gflops = gflops > b->bounds.gemm_gflops ? gflops : b->bounds.gemm_gflops;
     }
@@ -244,7 +246,7 @@ static enum sl_status bench_decode(struct bench *b, int64_t depth, struct sl_err
 // --- models --------------------------------------------------------------------------------------------------------
 
 static enum sl_status open_model(struct bench *b, const char *dir, struct sl_error *err) {
-    enum sl_status status = sl_model_load(dir, b->ops, b->team, &b->model, err);
+    enum sl_status status = sl_model_load(dir, b->ops, SL_WEIGHT_STORED, b->team, &b->model, err);
     if (status == SL_OK) {
         status = sl_engine_create(b->model, b->team, CHUNK, &b->engine, err);
     }

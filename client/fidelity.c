@@ -349,7 +349,7 @@ static enum sl_status attend_beside(void *arg, int segment, int layer, const str
     if (s->follower.wants.attend) {
         status = sl_compressor_attend(s->follower.compressor, s->follower.session, layer, &beside, s->follower.err);
     } else {
-        m->ops->attend(m->team, &beside);
+        m->ops->attend(m->team, &beside, 1);
     }
     int64_t count = (int64_t)attend->m * attend->n_heads * attend->head_dim;
     for (int64_t i = 0; i < count; i++) {

@@ -307,7 +307,7 @@ enum sl_status sl_retriever_attend(struct sl_retriever *retriever, int layer, co
     }
     int64_t n_choosing = 0;
     if (!sl_layers_has(&r->offloaded, layer) || attend->m != 1 || !has_choice(r, layer, &n_choosing)) {
-        r->ops->attend(r->team, attend);
+        r->ops->attend(r->team, attend, 1);
         return SL_OK;
     }
     for (int h = 0; h < r->n_heads; h++) {

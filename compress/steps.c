@@ -134,7 +134,7 @@ enum sl_status sl_compressor_attend(struct sl_compressor *c, struct sl_session *
         if (sl_recipe_offloads(&c->plan.recipe)) {
             return sl_fail(err, SL_ERR_PRECONDITION, "compressor: a step before sl_compressor_begin_steps()");
         }
-        c->ops->attend(c->team, attend);
+        c->ops->attend(c->team, attend, 1);
         return SL_OK;
     }
     int64_t begin_ns = sl_now_ns();

@@ -158,7 +158,7 @@ static enum sl_status attend_segment(void *arg, int segment, int layer, const st
         attended = sequence->step_status == SL_OK;
     }
     if (!attended) {
-        stepper->decode->node.ops->attend(stepper->decode->node.team, attend);
+        stepper->decode->node.ops->attend(stepper->decode->node.team, attend, 1);
     }
     return SL_OK;
 }

@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the forward pass of a Llama, top to bottom as in the paper.
+ * Purpose: the forward pass, top to bottom; one for all families. What differs between them is data of the model:
+ *          the kind of a norm, biases, activations, the width of rotations and windows (model_internal.h).
  *
  *   x = embedding[tokens]
  *   for each layer
- *       h = rmsnorm(x);  q, k, v = h Wq^T, h Wk^T, h Wv^T
+ *       h = norm(x);  q, k, v = h Wqkv^T
+ *       q, k = norm(q), norm(k) of every head                                         where the model has these norms
  *       importance = retaining heads(q, k, v), next_q = h Wq^T of the next layer      where the hook wants them
  *       q, k = rope(q), rope(k), next_q = rope(next_q);  cache += (k, v)
  *       x = x + attention(q, cache) Wo^T
- *       h = rmsnorm(x);  x = x + (silu(h Wgate^T) * (h Wup^T)) Wdown^T
- *   logits = rmsnorm(x) Whead^T
+ *       h = norm(x), but in a parallel block, where h is what attention read
+ *       x = x + (act(h Wgate^T) * (h Wup^T)) Wdown^T                                  or act(h Wup^T) Wdown^T
+ *   logits = norm(x) Whead^T
  *
- * Design: the rows of all segments lie one after another: the dense operations see one matrix of m rows and only
- *         attention goes segment by segment. A row's result never depends on its neighbours (engine/ops.h), so neither
- *         chunking a prompt nor batching sessions changes a bit. What a hook wants beside attention is computed in
- *         scratch that is idle until the MLP, so that nobody pays memory for it.
+ * Design: the rows of all segments lie one after another: the dense operations see one matrix of m rows, and attention
+ *         all segments at once. A row's result never depends on its neighbours (engine/ops.h), so neither chunking a
+ *         prompt nor batching sessions changes a bit. What a hook wants beside attention is computed in scratch that is
+ *         idle until the MLP, so that nobody pays memory for it.
  * Shapes: m rows of the call, E hidden, F intermediate, H query heads and Hk KV heads of d, V vocabulary.
  */
 #include <assert.h>
@@ -31,23 +34,25 @@ struct sl_engine {
     const struct sl_model *model;
     struct sl_team *team;
     int max_rows;
-    void *scratch;      // one allocation behind everything below
-    float *x;           // [m][E] the residual stream
-    float *h;           // [m][E] after a norm
-    float *q;           // [m][H d]
-    float *k, *v;       // [m][Hk d]
-    float *a;           // [m][H d] attention's output
-    float *gate;        // [m][F]
-    float *up;          // [m][F]
-    float *hidden;      // [m][R] of the retaining heads, until they have scored: the memory of gate
-    float *next_q;      // [m][H d], during attention: the memory of up
-    float *scores;      // [m][Hk] of the retaining heads
-    float *importance;  // [Hk][m] of one segment
-    float *lse;         // [H][m] of one segment
-    float *logits;      // [LOGIT_ROWS][V]
-    int64_t *positions; // [m]
-    int32_t *tokens;    // [m]
-    struct sl_kv *kv;   // [Hk] of one segment
+    void *scratch;           // one allocation behind everything below
+    float *x;                // [m][E] the residual stream
+    float *h;                // [m][E] after a norm
+    float *qkv;              // [m][(H + 2 Hk) d]
+    float *a;                // [m][H d] attention's output
+    float *up;               // [m][F] what the MLP has between its products
+    float *hidden;           // [m][R] of the retaining heads, until they have scored: the memory of up
+    float *next_q;           // [m][H d], during attention: the memory of up
+    float *scores;           // [m][Hk] of the retaining heads
+    float *importance;       // [Hk][m] of every segment
+    float *lse;              // [H][m] of every segment
+    float *cosines;          // [m][rotary_dim / 2] of every row's position
+    float *sines;            // the same
+    float *logits;           // [LOGIT_ROWS][V]
+    void *products;          // scratch of ops->matmul
+    int64_t *positions;      // [m]
+    int32_t *tokens;         // [m]
+    struct sl_attend *calls; // [segments], at most m
+    struct sl_kv *kv;        // [segments][Hk]
 };
 
 // --- scratch -------------------------------------------------------------------------------------------------------
@@ -59,28 +64,50 @@ static void *carve(char *base, size_t *used, size_t count, size_t element_bytes)
     return base == NULL ? NULL : base + offset;
 }
 
+static int64_t qkv_dim(const struct sl_model_config *c) {
+    return ((int64_t)c->n_heads + 2 * (int64_t)c->n_kv_heads) * c->head_dim;
+}
+
+static size_t larger(size_t a, size_t b) {
+    return a > b ? a : b;
+}
+
+// What matmul wants for any matrix of the model and up to m rows.
+static size_t product_bytes(const struct sl_model *model, int64_t m) {
+    size_t bytes = model->ops->matmul_scratch(&model->head, m < LOGIT_ROWS ? m : LOGIT_ROWS);
+    for (int l = 0; l < model->config.n_layers; l++) {
+        const struct sl_model_layer *layer = &model->layers[l];
+        const struct sl_matrix *matrices[] = {&layer->qkv,         &layer->o,           &layer->up,
+                                              &layer->down,        &layer->retaining.q, &layer->retaining.k,
+                                              &layer->retaining.v, &layer->retaining.w2};
+        for (size_t i = 0; i < sizeof matrices / sizeof matrices[0]; i++) {
+            bytes = matrices[i]->n > 0 ? larger(bytes, model->ops->matmul_scratch(matrices[i], m)) : bytes;
+        }
+    }
+    return bytes;
+}
+
 static size_t lay_out(struct sl_engine *e, char *base) {
     const struct sl_model_config *c = &e->model->config;
     size_t m = (size_t)e->max_rows, used = 0;
-    size_t q_dim = (size_t)c->n_heads * (size_t)c->head_dim, kv_dim = (size_t)c->n_kv_heads * (size_t)c->head_dim;
-    size_t hidden = (size_t)c->hidden, intermediate = (size_t)c->intermediate;
-    e->x = carve(base, &used, m * hidden, sizeof(float));
-    e->h = carve(base, &used, m * hidden, sizeof(float));
-    e->q = carve(base, &used, m * q_dim, sizeof(float));
-    e->k = carve(base, &used, m * kv_dim, sizeof(float));
-    e->v = carve(base, &used, m * kv_dim, sizeof(float));
+    size_t q_dim = (size_t)c->n_heads * (size_t)c->head_dim, angles = (size_t)e->model->rope.rotary_dim / 2;
+    e->x = carve(base, &used, m * (size_t)c->hidden, sizeof(float));
+    e->h = carve(base, &used, m * (size_t)c->hidden, sizeof(float));
+    e->qkv = carve(base, &used, m * (size_t)qkv_dim(c), sizeof(float));
     e->a = carve(base, &used, m * q_dim, sizeof(float));
-    size_t retaining = (size_t)c->retaining_hidden;
-    e->gate = e->hidden = carve(base, &used, m * (intermediate > retaining ? intermediate : retaining), sizeof(float));
-    e->up = e->next_q = carve(base, &used, m * (intermediate > q_dim ? intermediate : q_dim), sizeof(float));
-    size_t scores = retaining > 0 ? m * (size_t)c->n_kv_heads : 0;
-    e->scores = carve(base, &used, scores, sizeof(float));
-    e->importance = carve(base, &used, scores, sizeof(float));
+    size_t up = larger(larger((size_t)c->intermediate, (size_t)c->retaining_hidden), q_dim);
+    e->up = e->hidden = e->next_q = carve(base, &used, m * up, sizeof(float));
+    e->scores = carve(base, &used, m * (size_t)c->n_kv_heads, sizeof(float));
+    e->importance = carve(base, &used, m * (size_t)c->n_kv_heads, sizeof(float));
     e->lse = carve(base, &used, m * (size_t)c->n_heads, sizeof(float));
+    e->cosines = carve(base, &used, m * angles, sizeof(float));
+    e->sines = carve(base, &used, m * angles, sizeof(float));
     e->logits = carve(base, &used, (m < LOGIT_ROWS ? m : LOGIT_ROWS) * (size_t)c->n_vocab, sizeof(float));
+    e->products = carve(base, &used, product_bytes(e->model, e->max_rows), 1);
     e->positions = carve(base, &used, m, sizeof(int64_t));
     e->tokens = carve(base, &used, m, sizeof(int32_t));
-    e->kv = carve(base, &used, (size_t)c->n_kv_heads, sizeof(struct sl_kv));
+    e->calls = carve(base, &used, m, sizeof(struct sl_attend));
+    e->kv = carve(base, &used, m * (size_t)c->n_kv_heads, sizeof(struct sl_kv));
     return used;
 }
 
@@ -177,25 +204,67 @@ static enum sl_status check_segments(const struct sl_engine *e, const struct sl_
 
 // --- attention -----------------------------------------------------------------------------------------------------
 
+// y = x W^T, all of it or the first n_columns; packed rows on either side but for what the strides say.
+static void multiply(struct sl_engine *e, const struct sl_matrix *w, const float *x, int64_t m, float *y,
+                     bool accumulate) {
+    struct sl_matmul args = {.x = x,
+                             .x_stride = w->k,
+                             .m = m,
+                             .y = y,
+                             .y_stride = sl_matrix_outputs(w),
+                             .accumulate = accumulate,
+                             .scratch = e->products};
+    e->model->ops->matmul(e->team, w, &args);
+}
+
+// The next layer's queries as this layer's input gives them, before RoPE.
+static void predict_queries(struct sl_engine *e, const struct sl_model_layer *next, int64_t m) {
+    const struct sl_model_config *c = &e->model->config;
+    int64_t q_dim = (int64_t)c->n_heads * c->head_dim;
+    struct sl_matmul args = {.x = e->h,
+                             .x_stride = c->hidden,
+                             .m = m,
+                             .y = e->next_q,
+                             .y_stride = q_dim,
+                             .n_columns = q_dim,
+                             .scratch = e->products};
+    e->model->ops->matmul(e->team, &next->qkv, &args);
+    if (next->q_norm.weight != NULL) {
+        e->model->ops->norm(e->team, &next->q_norm, e->next_q, q_dim, m, c->n_heads, e->next_q, q_dim);
+    }
+}
+
+// Norms of q and k, where the layer has them.
+static void normalize_heads(struct sl_engine *e, const struct sl_model_layer *layer, int64_t m) {
+    const struct sl_model_config *c = &e->model->config;
+    float *k = e->qkv + (int64_t)c->n_heads * c->head_dim;
+    if (layer->q_norm.weight != NULL) {
+        e->model->ops->norm(e->team, &layer->q_norm, e->qkv, qkv_dim(c), m, c->n_heads, e->qkv, qkv_dim(c));
+    }
+    if (layer->k_norm.weight != NULL) {
+        e->model->ops->norm(e->team, &layer->k_norm, k, qkv_dim(c), m, c->n_kv_heads, k, qkv_dim(c));
+    }
+}
+
 // Rope of every segment's q, k and (where there is one) next_q, but where keys are stored unrotated: there attend
 // rotates.
 static void rotate_rows(struct sl_engine *e, const struct sl_segment *segments, int n_segments, float *next_q) {
     const struct sl_model_config *c = &e->model->config;
     const struct sl_ops *ops = e->model->ops;
-    int64_t q_dim = (int64_t)c->n_heads * c->head_dim, kv_dim = (int64_t)c->n_kv_heads * c->head_dim;
+    const struct sl_rope *rope = &e->model->rope;
+    int64_t q_dim = (int64_t)c->n_heads * c->head_dim, half = rope->rotary_dim / 2;
     for (int s = 0, row = 0; s < n_segments;) {
         int64_t begin = row; // a run of segments that rotate, as one call
         while (s < n_segments && segments[s].session->positions == SL_POSITION_ORIGINAL) {
             row += segments[s++].n_tokens;
         }
         if (row > begin) {
-            ops->rotate(e->team, &e->model->rope, e->q + begin * q_dim, row - begin, c->n_heads, q_dim,
-                        e->positions + begin);
-            ops->rotate(e->team, &e->model->rope, e->k + begin * kv_dim, row - begin, c->n_kv_heads, kv_dim,
-                        e->positions + begin);
+            const float *cosines = e->cosines + begin * half, *sines = e->sines + begin * half;
+            // k lies behind q: one call turns the heads of both
+            ops->rotate(e->team, rope, cosines, sines, e->qkv + begin * qkv_dim(c), qkv_dim(c), row - begin,
+                        c->n_heads + c->n_kv_heads);
             if (next_q != NULL) {
-                ops->rotate(e->team, &e->model->rope, next_q + begin * q_dim, row - begin, c->n_heads, q_dim,
-                            e->positions + begin);
+                ops->rotate(e->team, rope, cosines, sines, next_q + begin * q_dim, q_dim, row - begin, c->n_heads);
             }
         }
         while (s < n_segments && segments[s].session->positions == SL_POSITION_SLOT) {
@@ -204,86 +273,95 @@ static void rotate_rows(struct sl_engine *e, const struct sl_segment *segments, 
     }
 }
 
-// Make room in the cache, append the segment's K and V rows, and describe the heads as they then are in e->kv.
-static enum sl_status append_rows(struct sl_engine *e, const struct sl_segment *segment, int layer, int64_t row,
-                                  struct sl_error *err) {
-    const struct sl_model_config *c = &e->model->config;
-    struct sl_session *session = segment->session;
-    struct sl_layer *cache = &session->layers[layer];
-    int64_t kv_dim = (int64_t)c->n_kv_heads * c->head_dim;
-    enum sl_status status = sl_session_reserve(session, layer, segment->n_tokens);
-    if (status != SL_OK) {
-        return sl_fail(err, status, "no room in the KV cache for %d more tokens after %lld (layer %d)",
-                       segment->n_tokens, (long long)session->n_tokens, layer);
-    }
-    for (int h = 0; h < c->n_kv_heads; h++) {
-        struct sl_head *head = &cache->heads[h];
-        struct sl_kv *kv = &e->kv[h];
-        int64_t column = row * kv_dim + (int64_t)h * c->head_dim;
-        *kv = (struct sl_kv){head->pages, head->n_packed, head->n_slots, &cache->work, &cache->packed};
-        e->model->ops->append(kv, e->k + column, e->v + column, kv_dim, segment->n_tokens, e->positions + row);
-        kv->n_slots += (uint32_t)segment->n_tokens;
-        sl_session_set_slots(session, layer, h, kv->n_slots);
+// Make room in the cache for every segment before anything is written.
+static enum sl_status reserve_rows(const struct sl_segment *segments, int n_segments, int layer, struct sl_error *err) {
+    for (int s = 0; s < n_segments; s++) {
+        enum sl_status status = sl_session_reserve(segments[s].session, layer, segments[s].n_tokens);
+        if (status != SL_OK) {
+            return sl_fail(err, status, "no room in the KV cache for %d more tokens after %lld (layer %d)",
+                           segments[s].n_tokens, (long long)segments[s].session->n_tokens, layer);
+        }
     }
     return SL_OK;
 }
 
-// Scores of the retaining heads for m rows from `row` on, head by head: e->scores [m][Hk] to e->importance [Hk][m].
+// Append the segment's K and V rows, and describe the heads as they then are in kv[Hk].
+static void append_rows(struct sl_engine *e, const struct sl_segment *segment, int layer, int64_t row,
+                        struct sl_kv *kv) {
+    const struct sl_model_config *c = &e->model->config;
+    struct sl_layer *cache = &segment->session->layers[layer];
+    const float *k = e->qkv + row * qkv_dim(c) + (int64_t)c->n_heads * c->head_dim;
+    const float *v = k + (int64_t)c->n_kv_heads * c->head_dim;
+    for (int h = 0; h < c->n_kv_heads; h++, kv++, k += c->head_dim, v += c->head_dim) {
+        struct sl_head *head = &cache->heads[h];
+        *kv = (struct sl_kv){head->pages, head->n_packed, head->n_slots, &cache->work, &cache->packed};
+        e->model->ops->append(kv, k, v, qkv_dim(c), segment->n_tokens, e->positions + row);
+        kv->n_slots += (uint32_t)segment->n_tokens;
+        sl_session_set_slots(segment->session, layer, h, kv->n_slots);
+    }
+}
+
+// Scores of the retaining heads for m rows from `row` on, head by head: e->scores [m][Hk] to [Hk][m].
 static const float *segment_importance(struct sl_engine *e, int64_t row, int m) {
     int n_heads = e->model->config.n_kv_heads;
+    float *importance = e->importance + row * n_heads;
     for (int h = 0; h < n_heads; h++) {
         for (int r = 0; r < m; r++) {
-            e->importance[(int64_t)h * m + r] = e->scores[(row + r) * n_heads + h];
+            importance[(int64_t)h * m + r] = e->scores[(row + r) * n_heads + h];
         }
     }
-    return e->importance;
+    return importance;
 }
 
-// Append, attend and hook, segment by segment: e->q, e->k, e->v to e->a. next_q: of all rows, or NULL.
-static enum sl_status attention(struct sl_engine *e, const struct sl_segment *segments, int n_segments, int layer,
-                                const float *next_q, const struct sl_layer_hook *hook, struct sl_error *err) {
+// Attention of one segment whose rows have been appended.
+static struct sl_attend describe(struct sl_engine *e, const struct sl_segment *segment, int layer, int64_t row,
+                                 const struct sl_kv *kv, const float *next_q, const struct sl_layer_hook *hook) {
     const struct sl_model_config *c = &e->model->config;
     int64_t q_dim = (int64_t)c->n_heads * c->head_dim;
-    int64_t row = 0;
-    for (int s = 0; s < n_segments; s++) {
-        const struct sl_segment *segment = &segments[s];
-        enum sl_status status = append_rows(e, segment, layer, row, err);
-        if (status != SL_OK) {
-            return status;
-        }
-        struct sl_attend attend = {
-            .q = e->q + row * q_dim,
-            .m = segment->n_tokens,
-            .n_heads = c->n_heads,
-            .n_kv_heads = c->n_kv_heads,
-            .head_dim = c->head_dim,
-            .scale = 1.0f / sqrtf((float)c->head_dim),
-            .kv = e->kv,
-            .rope = segment->session->positions == SL_POSITION_SLOT ? &e->model->rope : NULL,
-            .out = e->a + row * q_dim,
-            .lse = hook != NULL && hook->want_lse ? e->lse : NULL,
-            .next_q = next_q != NULL ? next_q + row * q_dim : NULL,
-        };
-        if (hook != NULL && hook->want_importance) {
-            attend.importance = segment_importance(e, row, segment->n_tokens);
-        }
-        if (hook != NULL && hook->attend_fn != NULL) {
-            status = hook->attend_fn(hook->arg, s, layer, &attend);
-            if (status != SL_OK) {
-                return status;
-            }
-        } else {
-            e->model->ops->attend(e->team, &attend);
-        }
-        if (hook != NULL && hook->fn != NULL) {
-            status = hook->fn(hook->arg, s, layer, &attend);
-            if (status != SL_OK) {
-                return status;
-            }
-        }
-        row += segment->n_tokens;
+    struct sl_attend attend = {
+        .q = e->qkv + row * qkv_dim(c),
+        .q_stride = qkv_dim(c),
+        .m = segment->n_tokens,
+        .n_heads = c->n_heads,
+        .n_kv_heads = c->n_kv_heads,
+        .head_dim = c->head_dim,
+        .scale = 1.0f / sqrtf((float)c->head_dim),
+        .kv = kv,
+        .rope = segment->session->positions == SL_POSITION_SLOT ? &e->model->rope : NULL,
+        .window = e->model->layers[layer].window,
+        .positions = e->positions + row,
+        .out = e->a + row * q_dim,
+        .lse = hook != NULL && hook->want_lse ? e->lse + row * c->n_heads : NULL,
+        .next_q = next_q != NULL ? next_q + row * q_dim : NULL,
+    };
+    if (hook != NULL && hook->want_importance) {
+        attend.importance = segment_importance(e, row, segment->n_tokens);
     }
-    return SL_OK;
+    return attend;
+}
+
+// Append, attend and hook: e->qkv to e->a. next_q: of all rows, or NULL.
+static enum sl_status attention(struct sl_engine *e, const struct sl_segment *segments, int n_segments, int layer,
+                                const float *next_q, const struct sl_layer_hook *hook, struct sl_error *err) {
+    enum sl_status status = reserve_rows(segments, n_segments, layer, err);
+    int64_t row = 0;
+    for (int s = 0; s < n_segments && status == SL_OK; row += segments[s++].n_tokens) {
+        struct sl_kv *kv = e->kv + (int64_t)s * e->model->config.n_kv_heads;
+        append_rows(e, &segments[s], layer, row, kv);
+        e->calls[s] = describe(e, &segments[s], layer, row, kv, next_q, hook);
+    }
+    if (status == SL_OK && (hook == NULL || hook->attend_fn == NULL)) {
+        e->model->ops->attend(e->team, e->calls, n_segments);
+    }
+    for (int s = 0; s < n_segments && status == SL_OK && hook != NULL; s++) {
+        if (hook->attend_fn != NULL) {
+            status = hook->attend_fn(hook->arg, s, layer, &e->calls[s]);
+        }
+        if (status == SL_OK && hook->fn != NULL) {
+            status = hook->fn(hook->arg, s, layer, &e->calls[s]);
+        }
+    }
+    return status;
 }
 
 // --- logits --------------------------------------------------------------------------------------------------------
@@ -306,8 +384,8 @@ static void project_run(struct sl_engine *e, const struct sl_segment *segments, 
     const struct sl_model *model = e->model;
     const struct sl_ops *ops = model->ops;
     int64_t hidden = model->config.hidden, n_vocab = model->config.n_vocab;
-    ops->rmsnorm(e->team, e->x + row * hidden, model->final_norm, model->config.norm_eps, count, hidden, e->h);
-    ops->matmul(e->team, &model->head, e->h, count, e->logits, false);
+    ops->norm(e->team, &model->final_norm, e->x + row * hidden, hidden, count, 1, e->h, hidden);
+    multiply(e, &model->head, e->h, count, e->logits, false);
     for (int64_t r = 0; r < count; r++) {
         float *also, *wanted = logits_wanted(&segments[s], i, n_vocab, &also);
         memcpy(wanted, e->logits + r * n_vocab, (size_t)n_vocab * sizeof(float));
@@ -374,33 +452,33 @@ enum sl_status sl_engine_forward(struct sl_engine *engine, struct sl_segment *se
     }
     gather_rows(e, segments, n_segments);
 
+    ops->angles(e->team, &model->rope, e->positions, m, e->cosines, e->sines);
     ops->embed(e->team, &model->embed, e->tokens, m, e->x);
     for (int l = 0; l < c->n_layers; l++) {
         const struct sl_model_layer *layer = &model->layers[l];
 
-        ops->rmsnorm(e->team, e->x, layer->attention_norm, c->norm_eps, m, c->hidden, e->h);
-        ops->matmul(e->team, &layer->q, e->h, m, e->q, false);
-        ops->matmul(e->team, &layer->k, e->h, m, e->k, false);
-        ops->matmul(e->team, &layer->v, e->h, m, e->v, false);
+        ops->norm(e->team, &layer->attention_norm, e->x, c->hidden, m, 1, e->h, c->hidden);
+        multiply(e, &layer->qkv, e->h, m, e->qkv, false);
+        normalize_heads(e, layer, m);
         if (hook != NULL && hook->want_importance) {
-            sl_retaining_score(model, l, e->team, e->q, e->k, e->v, m, e->hidden, e->scores);
+            sl_retaining_score(model, l, e->team, e->qkv, m, e->hidden, e->products, e->scores);
         }
         float *next_q = hook != NULL && hook->want_next_q && l + 1 < c->n_layers ? e->next_q : NULL;
         if (next_q != NULL) {
-            ops->matmul(e->team, &model->layers[l + 1].q, e->h, m, next_q, false);
+            predict_queries(e, layer + 1, m);
         }
         rotate_rows(e, segments, n_segments, next_q);
         status = attention(e, segments, n_segments, l, next_q, hook, err);
         if (status != SL_OK) {
             return status;
         }
-        ops->matmul(e->team, &layer->o, e->a, m, e->x, true);
+        multiply(e, &layer->o, e->a, m, e->x, true);
 
-        ops->rmsnorm(e->team, e->x, layer->mlp_norm, c->norm_eps, m, c->hidden, e->h);
-        ops->matmul(e->team, &layer->gate, e->h, m, e->gate, false);
-        ops->matmul(e->team, &layer->up, e->h, m, e->up, false);
-        ops->silu_mul(e->team, e->gate, e->up, m * c->intermediate);
-        ops->matmul(e->team, &layer->down, e->gate, m, e->x, true);
+        if (layer->mlp_norm.weight != NULL) {
+            ops->norm(e->team, &layer->mlp_norm, e->x, c->hidden, m, 1, e->h, c->hidden);
+        }
+        multiply(e, &layer->up, e->h, m, e->up, false);
+        multiply(e, &layer->down, e->up, m, e->x, true);
     }
     project_logits(e, segments, n_segments);
 

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/cpu/half.h"
+#include "engine/cpu/weights.h"
 #include "engine/model_internal.h"
 
 #define MAX_NAME 96
@@ -21,34 +21,54 @@
 struct loader {
     struct sl_model *model;
     struct sl_team *team;
+    enum sl_weight_format weights; // of the layers' matrices and the head
     struct sl_error *err;
     float *next_norm; // in model->norms
 };
 
-static enum sl_status find_matrix(struct loader *l, const char *name, int64_t n, int64_t k, struct sl_matrix *matrix,
-                                  const struct sl_tensor **tensor_out) {
+// The tensor `name` as part `part` of *matrix: n more rows.
+static enum sl_status find_part(struct loader *l, const char *name, int64_t n, int64_t k, int part,
+                                struct sl_matrix *matrix, const struct sl_tensor **tensor_out) {
     enum sl_dtype dtype;
     enum sl_status status = sl_safetensors_find(l->model->tensors, name, 2, n, k, tensor_out, &dtype, l->err);
-    if (status == SL_OK) {
-        *matrix = (struct sl_matrix){.n = n, .k = k, .dtype = dtype, .source = (*tensor_out)->data};
-        l->model->weight_bytes += (*tensor_out)->bytes;
+    if (status != SL_OK) {
+        return status;
     }
-    return status;
+    if (part > 0 && dtype != matrix->dtype) {
+        return sl_fail(l->err, SL_ERR_UNSUPPORTED, "tensor %s has another type than its neighbours", name);
+    }
+    matrix->parts[part] = (struct sl_rows){(*tensor_out)->data, n};
+    matrix->dtype = dtype;
+    matrix->n += n;
+    matrix->k = k;
+    l->model->weight_bytes += (*tensor_out)->bytes;
+    return SL_OK;
 }
 
-static enum sl_status load_matrix(struct loader *l, const char *name, int64_t n, int64_t k, struct sl_matrix *matrix) {
-    const struct sl_tensor *tensor;
-    enum sl_status status = find_matrix(l, name, n, k, matrix, &tensor);
+// A tensor that is a part of a matrix.
+struct part {
+    const char *name; // NULL: no more parts
+    int64_t n;
+};
+
+static enum sl_status load_matrix(struct loader *l, const struct part *parts, int64_t k, struct sl_matrix *matrix) {
+    const struct sl_tensor *tensors[SL_MAX_PARTS];
+    enum sl_status status = SL_OK;
+    int n_parts = 0;
+    for (; n_parts < SL_MAX_PARTS && parts[n_parts].name != NULL && status == SL_OK; n_parts++) {
+        status = find_part(l, parts[n_parts].name, parts[n_parts].n, k, n_parts, matrix, &tensors[n_parts]);
+    }
     if (status == SL_OK) {
+        matrix->format = l->weights;
         status = l->model->ops->pack(l->team, matrix, l->err);
     }
-    if (status == SL_OK && matrix->packed != NULL) {
-        sl_tensor_drop_pages(tensor);
+    for (int i = 0; i < n_parts && status == SL_OK && matrix->packed != NULL; i++) {
+        sl_tensor_drop_pages(tensors[i]);
     }
     return status;
 }
 
-static enum sl_status load_norm(struct loader *l, const char *name, float **norm_out) {
+static enum sl_status load_norm(struct loader *l, const char *name, struct sl_norm *norm) {
     const struct sl_tensor *tensor;
     enum sl_dtype dtype;
     int n = l->model->config.hidden;
@@ -57,15 +77,9 @@ static enum sl_status load_norm(struct loader *l, const char *name, float **norm
         return status;
     }
     for (int i = 0; i < n; i++) {
-        uint16_t half;
-        if (dtype == SL_F32) {
-            memcpy(&l->next_norm[i], tensor->data + 4 * (size_t)i, sizeof(float));
-            continue;
-        }
-        memcpy(&half, tensor->data + 2 * (size_t)i, sizeof half);
-        l->next_norm[i] = dtype == SL_F16 ? sl_f16_to_f32(half) : sl_bf16_to_f32(half);
+        l->next_norm[i] = sl_weight_element(tensor->data, dtype, i);
     }
-    *norm_out = l->next_norm;
+    *norm = (struct sl_norm){.kind = SL_NORM_RMS, .n = n, .eps = l->model->config.norm_eps, .weight = l->next_norm};
     l->next_norm += sl_norm_stride(n);
     l->model->weight_bytes += tensor->bytes;
     return SL_OK;
@@ -78,23 +92,30 @@ static enum sl_status load_layer(struct loader *l, int index) {
     int64_t q_dim = (int64_t)c->n_heads * c->head_dim, kv_dim = (int64_t)c->n_kv_heads * c->head_dim;
 
     const struct {
-        const char *name;
         struct sl_matrix *matrix;
-        int64_t n, k;
+        int64_t k;
+        struct part parts[SL_MAX_PARTS + 1];
     } matrices[] = {
-        {"self_attn.q_proj", &layer->q, q_dim, e},  {"self_attn.k_proj", &layer->k, kv_dim, e},
-        {"self_attn.v_proj", &layer->v, kv_dim, e}, {"self_attn.o_proj", &layer->o, e, q_dim},
-        {"mlp.gate_proj", &layer->gate, f, e},      {"mlp.up_proj", &layer->up, f, e},
-        {"mlp.down_proj", &layer->down, e, f},
+        {&layer->qkv, e, {{"self_attn.q_proj", q_dim}, {"self_attn.k_proj", kv_dim}, {"self_attn.v_proj", kv_dim}}},
+        {&layer->o, q_dim, {{"self_attn.o_proj", e}}},
+        {&layer->up, e, {{"mlp.gate_proj", f}, {"mlp.up_proj", f}}},
+        {&layer->down, f, {{"mlp.down_proj", e}}},
     };
-    char name[MAX_NAME];
+    layer->up.activation = SL_ACT_SILU;
+    layer->up.gated = true;
     for (size_t i = 0; i < sizeof matrices / sizeof matrices[0]; i++) {
-        snprintf(name, sizeof name, "model.layers.%d.%s.weight", index, matrices[i].name);
-        enum sl_status status = load_matrix(l, name, matrices[i].n, matrices[i].k, matrices[i].matrix);
+        char names[SL_MAX_PARTS][MAX_NAME];
+        struct part parts[SL_MAX_PARTS + 1] = {{NULL, 0}};
+        for (int p = 0; p < SL_MAX_PARTS && matrices[i].parts[p].name != NULL; p++) {
+            snprintf(names[p], sizeof names[p], "model.layers.%d.%s.weight", index, matrices[i].parts[p].name);
+            parts[p] = (struct part){names[p], matrices[i].parts[p].n};
+        }
+        enum sl_status status = load_matrix(l, parts, matrices[i].k, matrices[i].matrix);
         if (status != SL_OK) {
             return status;
         }
     }
+    char name[MAX_NAME];
     snprintf(name, sizeof name, "model.layers.%d.input_layernorm.weight", index);
     enum sl_status status = load_norm(l, name, &layer->attention_norm);
     if (status != SL_OK) {
@@ -110,7 +131,7 @@ static enum sl_status load_tensors(struct loader *l) {
     const struct sl_model_config *c = &model->config;
     const struct sl_tensor *embedding;
     enum sl_status status =
-        find_matrix(l, "model.embed_tokens.weight", c->n_vocab, c->hidden, &model->embed, &embedding);
+        find_part(l, "model.embed_tokens.weight", c->n_vocab, c->hidden, 0, &model->embed, &embedding);
     for (int i = 0; i < c->n_layers && status == SL_OK; i++) {
         status = load_layer(l, i);
     }
@@ -121,9 +142,10 @@ static enum sl_status load_tensors(struct loader *l) {
         return status;
     }
     if (!c->tied_embeddings) {
-        return load_matrix(l, "lm_head.weight", c->n_vocab, c->hidden, &model->head);
+        return load_matrix(l, (struct part[]){{"lm_head.weight", c->n_vocab}, {NULL, 0}}, c->hidden, &model->head);
     }
     model->head = model->embed;
+    model->head.format = l->weights;
     return model->ops->pack(l->team, &model->head, l->err);
 }
 
@@ -139,8 +161,8 @@ static enum sl_status allocate(struct sl_model *model, struct sl_error *err) {
     return SL_OK;
 }
 
-enum sl_status sl_model_load(const char *model_dir, const struct sl_ops *ops, struct sl_team *team,
-                             struct sl_model **model_out, struct sl_error *err) {
+enum sl_status sl_model_load(const char *model_dir, const struct sl_ops *ops, enum sl_weight_format weights,
+                             struct sl_team *team, struct sl_model **model_out, struct sl_error *err) {
     struct sl_model *model = calloc(1, sizeof *model);
     if (model == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
@@ -155,9 +177,9 @@ enum sl_status sl_model_load(const char *model_dir, const struct sl_ops *ops, st
     }
     if (status == SL_OK) {
         sl_rope_inv_freq(&model->config, model->inv_freq);
-        model->rope = (struct sl_rope){model->config.head_dim, model->inv_freq, 1.0};
+        model->rope = (struct sl_rope){model->config.head_dim, model->config.head_dim, model->inv_freq, 1.0};
         sl_safetensors_will_read(model->tensors);
-        struct loader loader = {model, team, err, model->norms};
+        struct loader loader = {model, team, weights, err, model->norms};
         status = load_tensors(&loader);
     }
     if (status == SL_OK) {
@@ -178,8 +200,7 @@ void sl_model_destroy(struct sl_model **model) {
     }
     for (int i = 0; m->layers != NULL && i < m->config.n_layers; i++) {
         struct sl_model_layer *layer = &m->layers[i];
-        struct sl_matrix *matrices[] = {&layer->q,    &layer->k,  &layer->v,   &layer->o,
-                                        &layer->gate, &layer->up, &layer->down};
+        struct sl_matrix *matrices[] = {&layer->qkv, &layer->o, &layer->up, &layer->down};
         for (size_t j = 0; j < sizeof matrices / sizeof matrices[0]; j++) {
             m->ops->unpack(matrices[j]);
         }

@@ -57,11 +57,12 @@ static inline struct sl_kv_geometry sl_model_geometry(const struct sl_model_conf
 struct sl_model;
 
 /*
- * Map and check every tensor, then pack the matrices for `ops`. A missing or truncated file, a missing tensor or one of
- * a wrong shape or type is refused with its name and what was expected. `team` (may be NULL) is used for packing only.
+ * Map and check every tensor, then pack the matrices for `ops`; `weights` tells whether those of the layers and the
+ * head are quantized on the way (engine/ops.h). A missing or truncated file, a missing tensor or one of a wrong shape
+ * or type is refused with its name and what was expected. `team` (may be NULL) is used for packing only.
  */
-enum sl_status sl_model_load(const char *model_dir, const struct sl_ops *ops, struct sl_team *team,
-                             struct sl_model **model_out, struct sl_error *err);
+enum sl_status sl_model_load(const char *model_dir, const struct sl_ops *ops, enum sl_weight_format weights,
+                             struct sl_team *team, struct sl_model **model_out, struct sl_error *err);
 void sl_model_destroy(struct sl_model **model);
 
 const struct sl_model_config *sl_model_get_config(const struct sl_model *model);

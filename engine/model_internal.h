@@ -16,15 +16,14 @@ struct sl_retaining {
 };
 
 struct sl_model_layer {
-    float *attention_norm; // [E]
-    struct sl_matrix q;    // [H d][E]
-    struct sl_matrix k;    // [Hk d][E]
-    struct sl_matrix v;    // [Hk d][E]
-    struct sl_matrix o;    // [E][H d]
-    float *mlp_norm;       // [E]
-    struct sl_matrix gate; // [F][E]
-    struct sl_matrix up;   // [F][E]
-    struct sl_matrix down; // [E][F]
+    struct sl_norm attention_norm; // [E]
+    struct sl_matrix qkv;          // [(H + 2 Hk) d][E]: all heads of q, of k, of v
+    struct sl_norm q_norm, k_norm; // [d] of every head before RoPE; weight NULL: there are none
+    struct sl_matrix o;            // [E][H d]
+    struct sl_norm mlp_norm;       // [E]; weight NULL: the MLP reads what attention read (a parallel block)
+    struct sl_matrix up;           // [2 F][E] gated, gate first, or [F][E]
+    struct sl_matrix down;         // [E][F]
+    int64_t window;                // sliding-window attention; 0: none
     struct sl_retaining retaining;
 };
 
@@ -34,12 +33,12 @@ struct sl_model {
     struct sl_safetensors *tensors;           // the mapping behind every source
     struct sl_safetensors *retaining_tensors; // the same of the retaining heads; NULL: there are none
     struct sl_rope rope;
-    double *inv_freq;       // [d/2], what rope points to
+    double *inv_freq;       // [rotary_dim / 2], what rope points to
     float *norms;           // one allocation behind all norm vectors
     struct sl_matrix embed; // [V][E], not packed: rows are read from the mapping
     struct sl_model_layer *layers;
-    float *final_norm;     // [E]
-    struct sl_matrix head; // [V][E], packed; the embedding's rows when they are tied
+    struct sl_norm final_norm; // [E]
+    struct sl_matrix head;     // [V][E], packed; the embedding's rows when they are tied
     size_t weight_bytes;
 };
 
@@ -59,8 +58,11 @@ enum sl_status sl_retaining_open(const char *model_dir, const struct sl_model_co
 enum sl_status sl_retaining_load(struct sl_model *model, const char *model_dir, struct sl_team *team,
                                  struct sl_error *err);
 void sl_retaining_unload(struct sl_model *model, int layer);
-// scores_out[m][Hk] from the layer's projections before RoPE: q[m][H d], k and v[m][Hk d]. hidden: scratch [m][R].
-void sl_retaining_score(const struct sl_model *model, int layer, struct sl_team *team, const float *q, const float *k,
-                        const float *v, int64_t m, float *hidden, float *scores_out);
+/*
+ * scores_out[m][Hk] from the layer's projections before RoPE: qkv[m][(H + 2 Hk) d]. hidden: scratch [m][R]; scratch:
+ * what matmul wants for the largest of these matrices.
+ */
+void sl_retaining_score(const struct sl_model *model, int layer, struct sl_team *team, const float *qkv, int64_t m,
+                        float *hidden, void *scratch, float *scores_out);
 
 #endif

@@ -2,18 +2,26 @@
 /*
  * Purpose: the table of operations behind which tensor memory is opaque. Only engine/cpu (and, one day, engine/cuda)
  *          dereference activations, weights and pages; the forward pass and compress/ are orchestration over this
- * table.
+ *          table.
  *
  * Design: engine/cpu/ref*.c fills the whole table with plain C that reads like the formulas; a faster tier overwrites
- * the entries it is better at (sl_ops_select()). Callers never branch on the tier or the device. tests/kernels/ checks
- * and times every entry of every tier against the reference.
+ *         the entries it is better at (sl_ops_select()). Callers never branch on the tier or the device. tests/kernels/
+ *         checks and times every entry of every tier against the reference.
+ *
+ *         What differs between model families is data here: a matrix carries the bias and the activation that its
+ *         product goes through, a norm its kind, a rope its dimensions, so that the forward pass is one for all.
  *
  * Reproducibility: the result of a row never depends on how many other rows are in the call. matmul sums over k in one
  *         fixed order per element and attend visits pages in slot order, so a prompt gives the same bits whatever the
- *         chunk size, and one process the same bits as the cluster.
+ *         chunk size, and one process the same bits as the cluster (on processors of the same tier).
+ *
+ * Precision: sums are f32 everywhere. Weights and keys are used as they are stored; a tier may round the other side of
+ *         a product (activations, queries, attention weights) to bf16 where the weights are bf16 or quantized, or the
+ *         keys 16 bits or less: tier "amx" does. With f32 weights and f32 pages no tier rounds anything.
  *
  * Shapes: m rows (tokens of one call), d = head_dim, H query heads, Hk KV heads, G = H / Hk query heads a KV head.
- *         Activations are f32, row-major, densely packed unless a stride is given, and aligned to 64 bytes.
+ *         Activations are f32, row-major; rows are packed unless a stride is given (in floats, from row to row), and
+ *         the first one is aligned to 64 bytes.
  *
  * To add an op: an entry here with its formula, ref_<op> in engine/cpu/ref*.c, tests/kernels/check_<op>.c; then tiers.
  */
@@ -27,23 +35,98 @@
 #include "base/thread.h"
 #include "kvcache/page.h"
 
+// --- weights ---------------------------------------------------------------------------------------------------------
+
+// Of a tensor in a file.
 enum sl_dtype { SL_F32, SL_F16, SL_BF16 };
 
-// A weight matrix W[n][k] (y = x W^T) as the tier keeps it. Made by ops->pack(), freed by ops->unpack().
+/*
+ * What pack() makes of a matrix. The quantized ones: groups of SL_WEIGHT_GROUP weights of a row, adjacent in k (the
+ * last one of a row may be shorter), share a scale s, an f16; x^ = s * code.
+ *   INT8  s = max |x| / 127 rounded to f16                          code = round-half-even(x / s) in -127 .. 127
+ *   INT4  s = (the x of the largest |x|) / -8 rounded to f16        code = round-half-even(x / s) in -8 .. 7
+ * and where s is 0, code is 0.
+ */
+enum sl_weight_format { SL_WEIGHT_STORED, SL_WEIGHT_INT8, SL_WEIGHT_INT4 };
+#define SL_WEIGHT_GROUP 32
+
+enum sl_activation {
+    SL_ACT_NONE,
+    SL_ACT_SILU,      // x / (1 + exp(-x))
+    SL_ACT_GELU,      // x (1 + erf(x / sqrt 2)) / 2
+    SL_ACT_GELU_TANH, // x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2
+};
+
+// Adjacent rows of a tensor as they lie in its file: [n][k], of any alignment.
+struct sl_rows {
+    const void *data; // not owned
+    int64_t n;
+};
+
+#define SL_MAX_PARTS 3 // tensors of a file that are one matrix here: q, k, v; gate, up
+
+/*
+ * A weight matrix W[n][k] as the tier keeps it, and what its product goes through:
+ *
+ *     y = act(x W^T + bias)                                        [m][n]
+ *     y = act(x G^T + bias_G) * (x U^T + bias_U)    when gated:    [m][n/2], G the first n/2 rows of W and U the others
+ *
+ * Made by ops->pack(), freed by ops->unpack().
+ */
 struct sl_matrix {
     int64_t n, k;
-    enum sl_dtype dtype;
-    const void *source; // [n][k] as in the file, not owned; embed() reads rows from it
-    void *packed;       // the tier's own layout, or NULL when it computes from source
+    enum sl_dtype dtype;                // of all parts
+    enum sl_weight_format format;       // asked of pack()
+    struct sl_rows parts[SL_MAX_PARTS]; // W's rows, one part after the other; embed() reads rows of parts[0]
+    const float *bias;                  // [n] or NULL; not owned
+    enum sl_activation activation;
+    bool gated;
+    void *packed; // the tier's own layout, or NULL when it computes from the parts
     size_t packed_bytes;
 };
 
-// Angles of RoPE for one model: angle(pos, i) = pos * inv_freq[i], in f64; i < d/2, halves rotated (not interleaved).
+// Columns of y.
+static inline int64_t sl_matrix_outputs(const struct sl_matrix *w) {
+    return w->gated ? w->n / 2 : w->n;
+}
+
+// One product.
+struct sl_matmul {
+    const float *x; // [m][k]
+    int64_t x_stride;
+    int64_t m;
+    float *y; // [m][sl_matrix_outputs()]
+    int64_t y_stride;
+    int64_t n_columns; // compute only the first n_columns of y, not of a gated matrix; 0: all
+    bool accumulate;   // y = act(y + x W^T + bias); not with a gated matrix
+    void *scratch;     // ops->matmul_scratch() bytes, aligned to 64; not shared between calls at the same time
+};
+
+// --- norms and positions ---------------------------------------------------------------------------------------------
+
+enum sl_norm_kind {
+    SL_NORM_RMS,   // x / sqrt(mean x^2 + eps) * weight
+    SL_NORM_LAYER, // (x - mean x) / sqrt(mean (x - mean x)^2 + eps) * weight + bias
+};
+
+struct sl_norm {
+    enum sl_norm_kind kind;
+    int64_t n;
+    float eps;
+    const float *weight; // [n]
+    const float *bias;   // [n] or NULL
+};
+
+// Angles of RoPE: angle(pos, i) = pos * inv_freq[i], in f64; of a head of d channels the first rotary_dim are rotated,
+// channel i < rotary_dim / 2 with channel i + rotary_dim / 2 (halves, not interleaved).
 struct sl_rope {
     int head_dim;
-    const double *inv_freq; // [head_dim / 2]
-    double scale;           // multiplies cos and sin (1 but for YaRN-like scalings)
+    int rotary_dim;         // <= head_dim, a multiple of 8
+    const double *inv_freq; // [rotary_dim / 2]
+    double scale;           // multiplies cos and sin (1 but for long-context scalings)
 };
+
+// --- attention -------------------------------------------------------------------------------------------------------
 
 // One (layer, KV head) as the operations see it. See kvcache/page.h for what a page holds.
 struct sl_kv {
@@ -57,20 +140,30 @@ struct sl_kv {
  * Causal attention of m new rows against the slots of their session; the rows' own K and V are already appended, so row
  * r sees the slots of KV head h below kv[h].n_slots - m + r + 1. out[r][h] = sum_j softmax_j(scale * q[r][h] . K_j) V_j
  * lse[h][r] = log sum_j exp(scale * q . K_j)
+ *
+ * With a window (sliding-window attention), row r sees of those only the slots whose position is above
+ * positions[r] - window. Slots ascend by position, so that is a range of slots: see sl_attend_first() in kv_page.h.
  */
 struct sl_attend {
-    const float *q; // [m][H][d]; after RoPE, or before it when rope is set
+    const float *q;   // [m][H][d]; after RoPE, or before it when rope is set
+    int64_t q_stride; // 0: packed
     int m, n_heads, n_kv_heads, head_dim;
     float scale;
     const struct sl_kv *kv; // [n_kv_heads]
-    const struct sl_rope
-        *rope;  // slot positions: rotate key j by j and query r by its slot; NULL: keys are rotated already
-    float *out; // [m][H][d]; of attend and attend_slots
-    float *lse; // [H][m]; may be NULL in attend and attend_slots, required by fold and window_sums
+    // slot positions: rotate key j by j and query r by its slot; NULL: keys are rotated already
+    const struct sl_rope *rope;
+    int64_t window;           // 0: none. Not with rope
+    const int64_t *positions; // [m] of the rows; needed with a window only
+    float *out;               // [m][H][d]; of attend and attend_slots
+    float *lse;               // [H][m]; may be NULL in attend and attend_slots, required by fold and window_sums
     // What the forward pass has at hand for a hook that asked for it (engine/model.h); not used by any op.
     const float *importance; // [Hk][m]: the retaining heads' score of every new token
     const float *next_q;     // [m][H][d]: the next layer's query as predicted from this layer's input, after RoPE
 };
+
+static inline int64_t sl_attend_q_stride(const struct sl_attend *args) {
+    return args->q_stride != 0 ? args->q_stride : (int64_t)args->n_heads * args->head_dim;
+}
 
 // What fold() adds up over rows, each into a score plane of its own (struct sl_page_layout.states); -1: not wanted.
 // With abar[r][j] = mean over the G query heads of softmax_j(scale * q[r][g] . K_j):
@@ -84,33 +177,35 @@ struct sl_ops {
     const char *name;
 
     // --- weights ---------------------------------------------------------------------------------------------------
-    // Prepare matrix->packed from matrix->source. SL_ERR_EXHAUSTED. The inverse accepts a matrix that was never packed.
+    // Prepare matrix->packed from the parts. SL_ERR_EXHAUSTED. The inverse accepts a matrix that was never packed.
     enum sl_status (*pack)(struct sl_team *team, struct sl_matrix *matrix, struct sl_error *err);
     void (*unpack)(struct sl_matrix *matrix);
 
     // --- dense -----------------------------------------------------------------------------------------------------
-    // y[m][n] (+)= x[m][k] W^T. accumulate adds to y.
-    void (*matmul)(struct sl_team *team, const struct sl_matrix *w, const float *x, int64_t m, float *y,
-                   bool accumulate);
+    // Bytes of sl_matmul.scratch for up to m rows; 0: none is needed.
+    size_t (*matmul_scratch)(const struct sl_matrix *w, int64_t m);
+    // The product of struct sl_matrix.
+    void (*matmul)(struct sl_team *team, const struct sl_matrix *w, const struct sl_matmul *args);
     // out[r] = table[ids[r]], r < m
     void (*embed)(struct sl_team *team, const struct sl_matrix *table, const int32_t *ids, int64_t m, float *out);
-    // out[r][i] = x[r][i] / sqrt(mean_i x[r][i]^2 + eps) * weight[i]
-    void (*rmsnorm)(struct sl_team *team, const float *x, const float *weight, float eps, int64_t m, int64_t n,
-                    float *out);
-    // rotate n_heads vectors of rope->head_dim per row, rows `stride` floats apart, row r at positions[r]
-    void (*rotate)(struct sl_team *team, const struct sl_rope *rope, float *x, int64_t m, int n_heads, int64_t stride,
-                   const int64_t *positions);
-    // gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i]
-    void (*silu_mul)(struct sl_team *team, float *gate, const float *up, int64_t count);
-    // x[i] = x[i] / (1 + exp(-x[i]))
-    void (*silu)(struct sl_team *team, float *x, int64_t count);
+    // Each of n_groups adjacent vectors of norm->n, in m rows, on its own. out may be x.
+    void (*norm)(struct sl_team *team, const struct sl_norm *norm, const float *x, int64_t x_stride, int64_t m,
+                 int n_groups, float *out, int64_t out_stride);
+    // cosines[r][i], sines[r][i] = scale * cos, sin of angle(positions[r], i), i < rotary_dim / 2: computed in f64,
+    // rounded once. Made once for all layers.
+    void (*angles)(struct sl_team *team, const struct sl_rope *rope, const int64_t *positions, int64_t m,
+                   float *cosines, float *sines);
+    // Rotate n_heads adjacent vectors of rope->head_dim in each of m rows by the row's angles.
+    void (*rotate)(struct sl_team *team, const struct sl_rope *rope, const float *cosines, const float *sines, float *x,
+                   int64_t stride, int64_t m, int n_heads);
 
     // --- KV pages --------------------------------------------------------------------------------------------------
     // Write m rows (k and v `stride` floats apart, each d long) as slots kv->n_slots .. +m of one head, in kv->work's
     // format, with positions[r] if the layout has positions and zero score state. Room must have been reserved.
     void (*append)(const struct sl_kv *kv, const float *k, const float *v, int64_t stride, int m,
                    const int64_t *positions);
-    void (*attend)(struct sl_team *team, const struct sl_attend *args);
+    // n_calls of different sessions at once: a decode step of many.
+    void (*attend)(struct sl_team *team, const struct sl_attend *calls, int n_calls);
     // Column statistics of attention into the score state of every slot, rows [first_row, m), from a second pass over
     // the keys with the saved lse; no m-by-n matrix is stored. See struct sl_fold. `out` is not used.
     void (*fold)(struct sl_team *team, const struct sl_attend *args, int first_row, const struct sl_fold *what);

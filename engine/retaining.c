@@ -9,9 +9,9 @@
  * File: retaining_heads.safetensors beside the model, with tensors layers.<i>.w1 and layers.<i>.w2 for every layer and
  *       nothing else; tools/convert_retaining_heads.py makes it from the authors' checkpoints.
  *
- * Design: q, k and v are three arrays in the forward pass. W1 is therefore three matrices over its column blocks, and
- *         two of the products add to the first: nothing is concatenated at run time. A sl_matrix has no row stride, so a
- *         column block cannot be a view of the file: blocks are copied, and a tier that packs lets the copies go again.
+ * Design: W1 is three matrices over its column blocks, and two of the products add to the first. A sl_matrix has no
+ *         row stride, so a column block cannot be a view of the file: blocks are copied, and a tier that packs lets the
+ *         copies go again.
  */
 #include <math.h>
 #include <stdio.h>
@@ -193,7 +193,11 @@ static enum sl_status load_w1(struct sl_model *model, int layer, struct sl_team 
     bool all_packed = true;
     for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) {
         struct sl_matrix *block = blocks[i];
-        *block = (struct sl_matrix){.n = rows, .k = i == 0 ? q_columns(c) : kv, .dtype = dtype, .source = to};
+        *block = (struct sl_matrix){.n = rows,
+                                    .k = i == 0 ? q_columns(c) : kv,
+                                    .dtype = dtype,
+                                    .parts = {{to, rows}},
+                                    .activation = i == 2 ? SL_ACT_SILU : SL_ACT_NONE}; // of the sum of the three
         copy_columns(tensor, dtype, begin, block->k, to);
         begin += block->k;
         to += (size_t)(block->n * block->k) * dtype_bytes(dtype);
@@ -204,7 +208,7 @@ static enum sl_status load_w1(struct sl_model *model, int layer, struct sl_team 
         all_packed = all_packed && block->packed != NULL;
     }
     if (all_packed) {
-        heads->q.source = heads->k.source = heads->v.source = NULL;
+        heads->q.parts[0].data = heads->k.parts[0].data = heads->v.parts[0].data = NULL;
         free(heads->columns);
         heads->columns = NULL;
     }
@@ -224,7 +228,8 @@ static enum sl_status load_w2(struct sl_model *model, int layer, struct sl_team 
         status = check_finite(tensor, dtype, err);
     }
     if (status == SL_OK) {
-        *w2 = (struct sl_matrix){.n = c->n_kv_heads, .k = c->retaining_hidden, .dtype = dtype, .source = tensor->data};
+        *w2 = (struct sl_matrix){
+            .n = c->n_kv_heads, .k = c->retaining_hidden, .dtype = dtype, .parts = {{tensor->data, c->n_kv_heads}}};
         model->weight_bytes += tensor->bytes;
         status = model->ops->pack(team, w2, err);
     }
@@ -256,13 +261,28 @@ void sl_retaining_unload(struct sl_model *model, int layer) {
 
 // --- scores --------------------------------------------------------------------------------------------------------
 
-void sl_retaining_score(const struct sl_model *model, int layer, struct sl_team *team, const float *q, const float *k,
-                        const float *v, int64_t m, float *hidden, float *scores_out) {
+void sl_retaining_score(const struct sl_model *model, int layer, struct sl_team *team, const float *qkv, int64_t m,
+                        float *hidden, void *scratch, float *scores_out) {
+    const struct sl_model_config *c = &model->config;
     const struct sl_retaining *heads = &model->layers[layer].retaining;
-    const struct sl_ops *ops = model->ops;
-    ops->matmul(team, &heads->q, q, m, hidden, false);
-    ops->matmul(team, &heads->k, k, m, hidden, true);
-    ops->matmul(team, &heads->v, v, m, hidden, true);
-    ops->silu(team, hidden, m * model->config.retaining_hidden);
-    ops->matmul(team, &heads->w2, hidden, m, scores_out, false);
+    const struct sl_matrix *blocks[] = {&heads->q, &heads->k, &heads->v};
+    int64_t columns = q_columns(c) + 2 * kv_columns(c);
+    for (int i = 0; i < 3; i++) {
+        struct sl_matmul part = {.x = qkv,
+                                 .x_stride = columns,
+                                 .m = m,
+                                 .y = hidden,
+                                 .y_stride = c->retaining_hidden,
+                                 .accumulate = i > 0,
+                                 .scratch = scratch};
+        model->ops->matmul(team, blocks[i], &part);
+        qkv += blocks[i]->k;
+    }
+    struct sl_matmul last = {.x = hidden,
+                             .x_stride = c->retaining_hidden,
+                             .m = m,
+                             .y = scores_out,
+                             .y_stride = c->n_kv_heads,
+                             .scratch = scratch};
+    model->ops->matmul(team, &heads->w2, &last);
 }

@@ -27,7 +27,7 @@ static enum sl_status open_model(struct sl_node *node, struct sl_error *err) {
         status = sl_team_create((int)node->config.threads, &node->team, err);
     }
     if (status == SL_OK) {
-        status = sl_model_load(dir, node->ops, node->team, &node->model, err);
+        status = sl_model_load(dir, node->ops, SL_WEIGHT_STORED, node->team, &node->model, err);
     }
     if (status == SL_OK) {
         status = sl_tokenizer_load(dir, &node->tokenizer, err);

@@ -23,8 +23,8 @@
 #include <sys/mman.h>
 
 #include "engine/cpu/avx2_math.h"
-#include "engine/cpu/half.h"
 #include "engine/cpu/tier.h"
+#include "engine/cpu/weights.h"
 
 #define PANEL       16
 #define TILE_ROWS   6
@@ -34,10 +34,6 @@
 #define PANEL_GROUP 8         // panels of a task: K_BLOCK steps of them, widened, are 128 KiB on the stack and in L2
 #define ALONE_WORK  (1 << 16) // multiply-adds below which waking a team costs more than it brings
 #define HUGE_PAGE   (2u << 20)
-
-static inline size_t dtype_bytes(enum sl_dtype dtype) {
-    return dtype == SL_F32 ? 4 : 2;
-}
 
 static inline int64_t div_up(int64_t a, int64_t b) {
     return (a + b - 1) / b;
@@ -60,14 +56,16 @@ static void pack_panels(void *arg, int64_t begin, int64_t end, int member) {
         for (int c = 0; c < PANEL; c++) {
             int64_t j = p * PANEL + c;
             int slot = w->dtype == SL_BF16 ? (c < 8 ? 2 * c : 2 * (c - 8) + 1) : c;
-            size_t size = dtype_bytes(w->dtype);
-            const char *from = (const char *)w->source + (size_t)(j * w->k) * size;
+            size_t size = sl_dtype_bytes(w->dtype);
             char *to = (char *)w->packed + ((size_t)(p * w->k) * PANEL + (size_t)slot) * size;
             if (j >= w->n) {
                 for (int64_t i = 0; i < w->k; i++) {
                     memset(to + (size_t)i * PANEL * size, 0, size);
                 }
-            } else if (size == 2) {
+                continue;
+            }
+            const unsigned char *from = sl_weight_row(w, j);
+            if (size == 2) {
                 for (int64_t i = 0; i < w->k; i++) {
                     memcpy(to + (size_t)i * PANEL * 2, from + (size_t)i * 2, 2);
                 }
@@ -81,8 +79,11 @@ static void pack_panels(void *arg, int64_t begin, int64_t end, int member) {
 }
 
 static enum sl_status pack(struct sl_team *team, struct sl_matrix *matrix, struct sl_error *err) {
+    if (matrix->format != SL_WEIGHT_STORED) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "quantized weights: not with the kernels of tier avx2");
+    }
     int64_t n_panels = div_up(matrix->n, PANEL);
-    size_t bytes = (size_t)(n_panels * PANEL * matrix->k) * dtype_bytes(matrix->dtype);
+    size_t bytes = (size_t)(n_panels * PANEL * matrix->k) * sl_dtype_bytes(matrix->dtype);
     size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : 64;
     void *packed = aligned_alloc(align, (bytes + align - 1) / align * align);
     if (packed == NULL) {
@@ -130,7 +131,7 @@ static inline __attribute__((always_inline)) void tile(int rows, int panels, enu
                                                        size_t panel_bytes, const float *x, int64_t ldx, int64_t k,
                                                        float *y, int64_t ldy, bool fresh) {
     __m256 acc[TILE_ROWS][8];
-    size_t step_bytes = PANEL * dtype_bytes(dtype);
+    size_t step_bytes = PANEL * sl_dtype_bytes(dtype);
     SL_UNROLL
     for (int r = 0; r < rows; r++) {
         SL_UNROLL
@@ -214,8 +215,9 @@ static void tile_ragged(tile_fn fn, int rows, int columns, const char *weights, 
 struct matmul_args {
     const struct sl_matrix *w;
     const float *x;
-    int64_t m;
+    int64_t x_stride, m;
     float *y;
+    int64_t n, y_stride; // columns of y
     bool accumulate;
     int64_t panels_per_task, n_panel_groups; // the grid of tasks: panel groups within row blocks
     int64_t rows_per_task;
@@ -226,21 +228,22 @@ static void matmul_stream(void *arg, int64_t begin, int64_t end, int member) {
     const struct matmul_args *a = arg;
     const struct sl_matrix *w = a->w;
     const struct tile_choice *choice = &choices[w->dtype][a->m - 1];
-    size_t panel_bytes = (size_t)w->k * PANEL * dtype_bytes(w->dtype);
-    int64_t last = min_i64(end * a->panels_per_task, div_up(w->n, PANEL));
+    size_t panel_bytes = (size_t)w->k * PANEL * sl_dtype_bytes(w->dtype);
+    int64_t last = min_i64(end * a->panels_per_task, div_up(a->n, PANEL));
     (void)member;
     for (int64_t p = begin * a->panels_per_task; p < last;) {
         const char *weights = (const char *)w->packed + (size_t)p * panel_bytes;
         float *y = a->y + p * PANEL;
-        int64_t columns = w->n - p * PANEL;
+        int64_t columns = a->n - p * PANEL;
         if (p + choice->wide_panels <= last && columns >= choice->wide_panels * PANEL) {
-            choice->wide(weights, panel_bytes, a->x, w->k, w->k, y, w->n, !a->accumulate);
+            choice->wide(weights, panel_bytes, a->x, a->x_stride, w->k, y, a->y_stride, !a->accumulate);
             p += choice->wide_panels;
         } else if (columns >= PANEL) {
-            choice->one(weights, 0, a->x, w->k, w->k, y, w->n, !a->accumulate);
+            choice->one(weights, 0, a->x, a->x_stride, w->k, y, a->y_stride, !a->accumulate);
             p++;
         } else {
-            tile_ragged(choice->one, (int)a->m, (int)columns, weights, a->x, w->k, w->k, y, w->n, !a->accumulate);
+            tile_ragged(choice->one, (int)a->m, (int)columns, weights, a->x, a->x_stride, w->k, y, a->y_stride,
+                        !a->accumulate);
             p++;
         }
     }
@@ -253,7 +256,7 @@ struct block {
 };
 
 static void widen(const struct sl_matrix *w, int64_t panel, int64_t k_begin, int64_t k_count, float *out) {
-    size_t step_bytes = PANEL * dtype_bytes(w->dtype);
+    size_t step_bytes = PANEL * sl_dtype_bytes(w->dtype);
     const char *weights = (const char *)w->packed + (size_t)(panel * w->k + k_begin) * step_bytes;
     for (int64_t s = 0; s < k_count; s++) {
         __m256 lo, hi;
@@ -266,20 +269,19 @@ static void widen(const struct sl_matrix *w, int64_t panel, int64_t k_begin, int
 // One stretch of k for `rows` rows of a tile and all panels of a task.
 static void block_tiles(const struct matmul_args *a, struct block *block, int64_t first, int64_t last, int64_t row,
                         int rows, int64_t k_begin, int64_t k_count) {
-    int64_t n = a->w->n, k = a->w->k;
     bool fresh = k_begin == 0 && !a->accumulate;
     tile_fn fn = choices[SL_F32][rows - 1].one;
     for (int r = 0; r < rows; r++) {
-        memcpy(block->x + r * X_STRIDE, a->x + (row + r) * k + k_begin, (size_t)k_count * sizeof(float));
+        memcpy(block->x + r * X_STRIDE, a->x + (row + r) * a->x_stride + k_begin, (size_t)k_count * sizeof(float));
     }
     for (int64_t p = first; p < last; p++) {
         const char *weights = (const char *)block->weights[p - first];
-        float *y = a->y + row * n + p * PANEL;
-        int64_t columns = n - p * PANEL;
+        float *y = a->y + row * a->y_stride + p * PANEL;
+        int64_t columns = a->n - p * PANEL;
         if (columns >= PANEL) {
-            fn(weights, 0, block->x, X_STRIDE, k_count, y, n, fresh);
+            fn(weights, 0, block->x, X_STRIDE, k_count, y, a->y_stride, fresh);
         } else {
-            tile_ragged(fn, rows, (int)columns, weights, block->x, X_STRIDE, k_count, y, n, fresh);
+            tile_ragged(fn, rows, (int)columns, weights, block->x, X_STRIDE, k_count, y, a->y_stride, fresh);
         }
     }
 }
@@ -294,7 +296,7 @@ static void matmul_block(void *arg, int64_t begin, int64_t end, int member) {
         int64_t row_begin = task / a->n_panel_groups * a->rows_per_task;
         int64_t row_end = min_i64(row_begin + a->rows_per_task, a->m);
         int64_t first = task % a->n_panel_groups * a->panels_per_task;
-        int64_t last = min_i64(first + a->panels_per_task, div_up(w->n, PANEL));
+        int64_t last = min_i64(first + a->panels_per_task, div_up(a->n, PANEL));
         for (int64_t i = 0; i < w->k; i += K_BLOCK) {
             int64_t count = min_i64(K_BLOCK, w->k - i);
             for (int64_t p = first; p < last; p++) {
@@ -307,34 +309,96 @@ static void matmul_block(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-static void matmul(struct sl_team *team, const struct sl_matrix *w, const float *x, int64_t m, float *y,
-                   bool accumulate) {
-    struct matmul_args args = {.w = w, .x = x, .m = m, .y = y, .accumulate = accumulate};
-    int64_t n_panels = div_up(w->n, PANEL);
+// The sums of args: y = (y +) x W^T.
+static void multiply(struct sl_team *team, struct matmul_args *args) {
+    const struct sl_matrix *w = args->w;
+    int64_t n_panels = div_up(args->n, PANEL), m = args->m;
     int64_t members = sl_team_size(team); // 1 when there is none
-    if (m < 1) {
-        return;
-    }
-    if (m * w->n * w->k < ALONE_WORK) {
+    if (m * args->n * w->k < ALONE_WORK) {
         team = NULL;
     }
     if (m <= TILE_ROWS) {
         // A task streams some 64 KiB or more, in multiples of the widest tile, but there are tasks for every member.
-        int64_t panels = div_up(65536, w->k * PANEL * (int64_t)dtype_bytes(w->dtype));
+        int64_t panels = div_up(65536, w->k * PANEL * (int64_t)sl_dtype_bytes(w->dtype));
         panels = min_i64(panels, div_up(n_panels, members));
-        args.panels_per_task = div_up(panels, 4) * 4;
-        sl_team_run(team, div_up(n_panels, args.panels_per_task), 1, matmul_stream, &args);
+        args->panels_per_task = div_up(panels, 4) * 4;
+        sl_team_run(team, div_up(n_panels, args->panels_per_task), 1, matmul_stream, args);
         return;
     }
     int64_t n_blocks = div_up(m, ROW_BLOCK);
-    args.rows_per_task = div_up(div_up(m, n_blocks), TILE_ROWS) * TILE_ROWS;
-    n_blocks = div_up(m, args.rows_per_task);
-    args.panels_per_task = PANEL_GROUP;
-    while (args.panels_per_task > 1 && n_blocks * div_up(n_panels, args.panels_per_task) < 4 * members) {
-        args.panels_per_task /= 2;
+    args->rows_per_task = div_up(div_up(m, n_blocks), TILE_ROWS) * TILE_ROWS;
+    n_blocks = div_up(m, args->rows_per_task);
+    args->panels_per_task = PANEL_GROUP;
+    while (args->panels_per_task > 1 && n_blocks * div_up(n_panels, args->panels_per_task) < 4 * members) {
+        args->panels_per_task /= 2;
     }
-    args.n_panel_groups = div_up(n_panels, args.panels_per_task);
-    sl_team_run(team, n_blocks * args.n_panel_groups, 1, matmul_block, &args);
+    args->n_panel_groups = div_up(n_panels, args->panels_per_task);
+    sl_team_run(team, n_blocks * args->n_panel_groups, 1, matmul_block, args);
+}
+
+// What sums go through on their way to y: [m][n] of sums, or [m][2n] of them when the matrix is gated.
+struct finish_args {
+    const struct sl_matrix *w;
+    const float *sums;
+    int64_t sums_stride;
+    float *y;
+    int64_t n, y_stride;
+};
+
+static inline __m256 activate_8(enum sl_activation activation, __m256 x);
+
+static void finish_rows(void *arg, int64_t begin, int64_t end, int member) {
+    const struct finish_args *a = arg;
+    const float *bias = a->w->bias;
+    (void)member;
+    for (int64_t r = begin; r < end; r++) {
+        const float *sums = a->sums + r * a->sums_stride;
+        float *y = a->y + r * a->y_stride;
+        for (int64_t i = 0; i < a->n; i += 8) {
+            // the last ones through the same instructions: an element's bits do not depend on where it lies
+            int64_t left = min_i64(8, a->n - i);
+            __m256i lanes = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)left), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+            __m256 x = _mm256_maskload_ps(sums + i, lanes);
+            if (bias != NULL) {
+                x = _mm256_add_ps(x, _mm256_maskload_ps(bias + i, lanes));
+            }
+            x = activate_8(a->w->activation, x);
+            if (a->w->gated) {
+                __m256 up = _mm256_maskload_ps(sums + a->n + i, lanes);
+                if (bias != NULL) {
+                    up = _mm256_add_ps(up, _mm256_maskload_ps(bias + a->n + i, lanes));
+                }
+                x = _mm256_mul_ps(x, up);
+            }
+            _mm256_maskstore_ps(y + i, lanes, x);
+        }
+    }
+}
+
+static size_t matmul_scratch(const struct sl_matrix *w, int64_t m) {
+    return w->gated ? (size_t)(m * w->n) * sizeof(float) : 0;
+}
+
+static void matmul(struct sl_team *team, const struct sl_matrix *w, const struct sl_matmul *args) {
+    assert(!w->gated || (!args->accumulate && args->n_columns == 0));
+    if (args->m < 1) {
+        return;
+    }
+    int64_t outputs = args->n_columns > 0 ? args->n_columns : sl_matrix_outputs(w);
+    struct matmul_args product = {.w = w,
+                                  .x = args->x,
+                                  .x_stride = args->x_stride,
+                                  .m = args->m,
+                                  .y = w->gated ? args->scratch : args->y,
+                                  .n = w->gated ? w->n : outputs,
+                                  .y_stride = w->gated ? w->n : args->y_stride,
+                                  .accumulate = args->accumulate};
+    multiply(team, &product);
+    if (w->gated || w->bias != NULL || w->activation != SL_ACT_NONE) {
+        struct finish_args finish = {w, product.y, product.y_stride, args->y, outputs, args->y_stride};
+        sl_team_run(args->m * outputs < ALONE_WORK ? NULL : team, args->m, div_up(1 << 12, outputs), finish_rows,
+                    &finish);
+    }
 }
 
 // --- the others ----------------------------------------------------------------------------------------------------
@@ -343,7 +407,7 @@ static void embed(struct sl_team *team, const struct sl_matrix *table, const int
     (void)team;
     for (int64_t r = 0; r < m; r++) {
         assert(ids[r] >= 0 && ids[r] < table->n);
-        const char *from = (const char *)table->source + (size_t)(ids[r] * table->k) * dtype_bytes(table->dtype);
+        const unsigned char *from = sl_weight_row(table, ids[r]);
         float *to = out + r * table->k;
         int64_t i = 0;
         if (table->dtype == SL_F32) {
@@ -365,70 +429,105 @@ static void embed(struct sl_team *team, const struct sl_matrix *table, const int
     }
 }
 
-struct rmsnorm_args {
-    const float *x, *weight;
-    float eps;
-    int64_t n;
+struct norm_args {
+    const struct sl_norm *norm;
+    const float *x;
+    int64_t x_stride;
+    int n_groups;
     float *out;
+    int64_t out_stride;
 };
 
-// out[r][i] = x[r][i] / sqrt(mean_i x[r][i]^2 + eps) * weight[i]; 32 partial sums, added in a fixed order
-static void rmsnorm_rows(void *arg, int64_t begin, int64_t end, int member) {
-    const struct rmsnorm_args *a = arg;
+// sum_i (x[i] - mean)^power for power 1 or 2; 32 partial sums, added in a fixed order
+static inline __attribute__((always_inline)) float moment(const float *x, int64_t n, float mean, int power) {
+    __m256 sums[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
+    int64_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        SL_UNROLL
+        for (int c = 0; c < 4; c++) {
+            __m256 v = _mm256_sub_ps(_mm256_loadu_ps(x + i + 8 * c), _mm256_set1_ps(mean));
+            sums[c] = power == 2 ? _mm256_fmadd_ps(v, v, sums[c]) : _mm256_add_ps(v, sums[c]);
+        }
+    }
+    float sum = sl_avx2_sum(_mm256_add_ps(_mm256_add_ps(sums[0], sums[1]), _mm256_add_ps(sums[2], sums[3])));
+    for (; i < n; i++) {
+        float v = x[i] - mean;
+        sum += power == 2 ? v * v : v;
+    }
+    return sum;
+}
+
+static void norm_vector(const struct sl_norm *norm, const float *x, float *out) {
+    float n = (float)norm->n, mean = norm->kind == SL_NORM_LAYER ? moment(x, norm->n, 0.0f, 1) / n : 0.0f;
+    float scale = 1.0f / sqrtf(moment(x, norm->n, mean, 2) / n + norm->eps);
+    int64_t i = 0;
+    for (; i + 8 <= norm->n; i += 8) {
+        __m256 v = _mm256_mul_ps(_mm256_sub_ps(_mm256_loadu_ps(x + i), _mm256_set1_ps(mean)), _mm256_set1_ps(scale));
+        v = _mm256_mul_ps(v, _mm256_loadu_ps(norm->weight + i));
+        _mm256_storeu_ps(out + i, norm->bias != NULL ? _mm256_add_ps(v, _mm256_loadu_ps(norm->bias + i)) : v);
+    }
+    for (; i < norm->n; i++) {
+        float v = (x[i] - mean) * scale * norm->weight[i];
+        out[i] = norm->bias != NULL ? v + norm->bias[i] : v;
+    }
+}
+
+static void norm_rows(void *arg, int64_t begin, int64_t end, int member) {
+    const struct norm_args *a = arg;
     (void)member;
     for (int64_t r = begin; r < end; r++) {
-        const float *x = a->x + r * a->n;
-        float *out = a->out + r * a->n;
-        __m256 sums[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
-        int64_t i = 0;
-        for (; i + 32 <= a->n; i += 32) {
-            for (int c = 0; c < 4; c++) {
-                __m256 v = _mm256_loadu_ps(x + i + 8 * c);
-                sums[c] = _mm256_fmadd_ps(v, v, sums[c]);
-            }
-        }
-        float squares = sl_avx2_sum(_mm256_add_ps(_mm256_add_ps(sums[0], sums[1]), _mm256_add_ps(sums[2], sums[3])));
-        for (; i < a->n; i++) {
-            squares += x[i] * x[i];
-        }
-        float scale = 1.0f / sqrtf(squares / (float)a->n + a->eps);
-        __m256 wide_scale = _mm256_set1_ps(scale);
-        for (i = 0; i + 8 <= a->n; i += 8) {
-            __m256 v = _mm256_mul_ps(_mm256_loadu_ps(x + i), wide_scale);
-            _mm256_storeu_ps(out + i, _mm256_mul_ps(v, _mm256_loadu_ps(a->weight + i)));
-        }
-        for (; i < a->n; i++) {
-            out[i] = x[i] * scale * a->weight[i];
+        for (int64_t g = 0; g < a->n_groups; g++) {
+            norm_vector(a->norm, a->x + r * a->x_stride + g * a->norm->n, a->out + r * a->out_stride + g * a->norm->n);
         }
     }
 }
 
-static void rmsnorm(struct sl_team *team, const float *x, const float *weight, float eps, int64_t m, int64_t n,
-                    float *out) {
-    struct rmsnorm_args args = {x, weight, eps, n, out};
-    sl_team_run(m * n < ALONE_WORK ? NULL : team, m, div_up(1 << 14, n), rmsnorm_rows, &args);
+static void norm(struct sl_team *team, const struct sl_norm *norm, const float *x, int64_t x_stride, int64_t m,
+                 int n_groups, float *out, int64_t out_stride) {
+    struct norm_args args = {norm, x, x_stride, n_groups, out, out_stride};
+    int64_t row = norm->n * n_groups;
+    sl_team_run(m * row < ALONE_WORK ? NULL : team, m, div_up(1 << 14, row), norm_rows, &args);
+}
+
+struct angles_args {
+    const struct sl_rope *rope;
+    const int64_t *positions;
+    float *cosines, *sines;
+};
+
+static void angles_rows(void *arg, int64_t begin, int64_t end, int member) {
+    const struct angles_args *a = arg;
+    int half = a->rope->rotary_dim / 2;
+    (void)member;
+    for (int64_t r = begin; r < end; r++) {
+        sl_rope_angles(a->rope, a->positions[r], a->cosines + r * half, a->sines + r * half);
+    }
+}
+
+static void angles(struct sl_team *team, const struct sl_rope *rope, const int64_t *positions, int64_t m,
+                   float *cosines, float *sines) {
+    struct angles_args args = {rope, positions, cosines, sines};
+    sl_team_run(m < 8 ? NULL : team, m, 8, angles_rows, &args);
 }
 
 struct rotate_args {
     const struct sl_rope *rope;
+    const float *cosines, *sines;
     float *x;
-    int n_heads;
     int64_t stride;
-    const int64_t *positions;
+    int n_heads;
 };
 
-// (a, b) = (x[i], x[i + d/2]) becomes (a cos - b sin, b cos + a sin)
+// (a, b) = (x[i], x[i + half]) becomes (a cos - b sin, b cos + a sin)
 static void rotate_rows(void *arg, int64_t begin, int64_t end, int member) {
     const struct rotate_args *args = arg;
-    int d = args->rope->head_dim, half = d / 2;
-    float cosines[SL_MAX_HEAD_DIM / 2], sines[SL_MAX_HEAD_DIM / 2];
+    int half = args->rope->rotary_dim / 2;
     (void)member;
-    assert(d <= SL_MAX_HEAD_DIM && d % 8 == 0);
     for (int64_t r = begin; r < end; r++) {
-        sl_rope_angles(args->rope, args->positions[r], cosines, sines);
+        const float *cosines = args->cosines + r * half, *sines = args->sines + r * half;
         for (int h = 0; h < args->n_heads; h++) {
-            float *head = args->x + r * args->stride + (int64_t)h * d;
-            for (int i = 0; i < half; i += 4) { // d is a multiple of 8, so half is one of 4
+            float *head = args->x + r * args->stride + (int64_t)h * args->rope->head_dim;
+            for (int i = 0; i < half; i += 4) { // rotary_dim is a multiple of 8, so half is one of 4
                 __m128 a = _mm_loadu_ps(head + i), b = _mm_loadu_ps(head + i + half);
                 __m128 c = _mm_loadu_ps(cosines + i), s = _mm_loadu_ps(sines + i);
                 _mm_storeu_ps(head + i, _mm_sub_ps(_mm_mul_ps(a, c), _mm_mul_ps(b, s)));
@@ -438,79 +537,41 @@ static void rotate_rows(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-static void rotate(struct sl_team *team, const struct sl_rope *rope, float *x, int64_t m, int n_heads, int64_t stride,
-                   const int64_t *positions) {
-    struct rotate_args args = {rope, x, n_heads, stride, positions};
+static void rotate(struct sl_team *team, const struct sl_rope *rope, const float *cosines, const float *sines, float *x,
+                   int64_t stride, int64_t m, int n_heads) {
+    struct rotate_args args = {rope, cosines, sines, x, stride, n_heads};
+    assert(rope->rotary_dim % 8 == 0);
     sl_team_run(m < 16 ? NULL : team, m, 8, rotate_rows, &args);
 }
 
-struct silu_args {
-    float *gate;
-    const float *up; // NULL in silu
-    int64_t count;
-};
+// Lane by lane where there is no vector form: these activations are of families with small MLPs.
+static __m256 by_lane(enum sl_activation activation, __m256 x) {
+    float lanes[8];
+    _mm256_storeu_ps(lanes, x);
+    for (int i = 0; i < 8; i++) {
+        lanes[i] = sl_activate(activation, lanes[i]);
+    }
+    return _mm256_loadu_ps(lanes);
+}
 
-#define SILU_TASK 4096 // elements, a multiple of 8
-
-// x / (1 + exp(-x))
-static inline __m256 silu_8(__m256 x) {
+static inline __m256 activate_8(enum sl_activation activation, __m256 x) {
+    if (activation == SL_ACT_NONE) {
+        return x;
+    }
+    if (activation != SL_ACT_SILU) {
+        return by_lane(activation, x);
+    }
     __m256 denominator = _mm256_add_ps(_mm256_set1_ps(1.0f), sl_avx2_exp(_mm256_sub_ps(_mm256_setzero_ps(), x)));
     return _mm256_div_ps(x, denominator);
-}
-
-// gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i]
-static inline __m256 silu_mul_8(__m256 gate, __m256 up) {
-    return _mm256_mul_ps(silu_8(gate), up);
-}
-
-static void silu_mul_range(void *arg, int64_t begin, int64_t end, int member) {
-    const struct silu_args *a = arg;
-    int64_t i = begin * SILU_TASK, last = min_i64(end * SILU_TASK, a->count);
-    (void)member;
-    for (; i + 8 <= last; i += 8) {
-        _mm256_storeu_ps(a->gate + i, silu_mul_8(_mm256_loadu_ps(a->gate + i), _mm256_loadu_ps(a->up + i)));
-    }
-    if (i < last) { // the rest through the same instructions: an element's bits do not depend on where it lies
-        float gate[8] = {0}, up[8] = {0};
-        memcpy(gate, a->gate + i, (size_t)(last - i) * sizeof(float));
-        memcpy(up, a->up + i, (size_t)(last - i) * sizeof(float));
-        _mm256_storeu_ps(gate, silu_mul_8(_mm256_loadu_ps(gate), _mm256_loadu_ps(up)));
-        memcpy(a->gate + i, gate, (size_t)(last - i) * sizeof(float));
-    }
-}
-
-static void silu_mul(struct sl_team *team, float *gate, const float *up, int64_t count) {
-    struct silu_args args = {gate, up, count};
-    sl_team_run(count < 4 * SILU_TASK ? NULL : team, div_up(count, SILU_TASK), 4, silu_mul_range, &args);
-}
-
-static void silu_range(void *arg, int64_t begin, int64_t end, int member) {
-    const struct silu_args *a = arg;
-    int64_t i = begin * SILU_TASK, last = min_i64(end * SILU_TASK, a->count);
-    (void)member;
-    for (; i + 8 <= last; i += 8) {
-        _mm256_storeu_ps(a->gate + i, silu_8(_mm256_loadu_ps(a->gate + i)));
-    }
-    if (i < last) { // as above
-        float rest[8] = {0};
-        memcpy(rest, a->gate + i, (size_t)(last - i) * sizeof(float));
-        _mm256_storeu_ps(rest, silu_8(_mm256_loadu_ps(rest)));
-        memcpy(a->gate + i, rest, (size_t)(last - i) * sizeof(float));
-    }
-}
-
-static void silu(struct sl_team *team, float *x, int64_t count) {
-    struct silu_args args = {x, NULL, count};
-    sl_team_run(count < 4 * SILU_TASK ? NULL : team, div_up(count, SILU_TASK), 4, silu_range, &args);
 }
 
 void sl_avx2_dense_fill(struct sl_ops *ops) {
     ops->pack = pack;
     ops->unpack = unpack;
+    ops->matmul_scratch = matmul_scratch;
     ops->matmul = matmul;
     ops->embed = embed;
-    ops->rmsnorm = rmsnorm;
+    ops->norm = norm;
+    ops->angles = angles;
     ops->rotate = rotate;
-    ops->silu_mul = silu_mul;
-    ops->silu = silu;
 }

@@ -118,7 +118,7 @@ void sl_avx2_multiply(const struct sl_avx2_product *p, int row_begin, int row_en
 
 // --- a call ----------------------------------------------------------------------------------------------------------
 
-static size_t query_offset(const struct sl_avx2_call *call, int head, int64_t vector) {
+static size_t out_offset(const struct sl_avx2_call *call, int head, int64_t vector) {
     int64_t row = vector / call->group, g = vector % call->group;
     return ((size_t)row * (size_t)call->args.n_heads + (size_t)(head * call->group + g)) * (size_t)call->args.head_dim;
 }
@@ -150,7 +150,8 @@ void sl_avx2_load_queries(const struct sl_avx2_call *call, int head, int64_t beg
     for (int v = 0; v < n; v += n_heads, q += (size_t)n_heads * (size_t)d) { // up to the last query head of the row
         int64_t row = (begin + v) / call->group, left = call->group - (begin + v) % call->group;
         n_heads = left < n - v ? (int)left : n - v;
-        const float *from = call->args.q + query_offset(call, head, begin + v);
+        const float *from = call->args.q + row * sl_attend_q_stride(&call->args) +
+                            (size_t)(head * call->group + (begin + v) % call->group) * (size_t)d;
         if (call->angles != NULL) {
             int64_t slot = (int64_t)call->args.kv[head].n_slots - call->args.m + row;
             sl_avx2_rotate_queries(call->angles, of_page, slot, from, n_heads, q);
@@ -229,7 +230,7 @@ static void attend_block(const struct sl_avx2_call *call, int head, int64_t begi
         attend_page(call, head, begin, n_vectors, page, n_page, states, &s);
     }
     for (int v = 0; v < n_vectors; v++) {
-        float *out = args->out + query_offset(call, head, begin + v);
+        float *out = args->out + out_offset(call, head, begin + v);
         for (int i = 0; i < d; i += 8) {
             __m256 sum = _mm256_load_ps(s.out + (size_t)v * wide + i);
             _mm256_storeu_ps(out + i, _mm256_div_ps(sum, _mm256_set1_ps(states[v].sum)));
@@ -261,11 +262,13 @@ void sl_avx2_call_init(struct sl_avx2_call *call, const struct sl_attend *args, 
     }
 }
 
-static void attend(struct sl_team *team, const struct sl_attend *args) {
-    struct sl_avx2_slot_angles angles;
-    struct sl_avx2_call call;
-    sl_avx2_call_init(&call, args, &angles);
-    sl_team_run(team, args->n_kv_heads * ((call.n_vectors + BLOCK - 1) / BLOCK), 1, attend_tasks, &call);
+static void attend(struct sl_team *team, const struct sl_attend *calls, int n_calls) {
+    for (int i = 0; i < n_calls; i++) {
+        struct sl_avx2_slot_angles angles;
+        struct sl_avx2_call call;
+        sl_avx2_call_init(&call, &calls[i], &angles);
+        sl_team_run(team, calls[i].n_kv_heads * ((call.n_vectors + BLOCK - 1) / BLOCK), 1, attend_tasks, &call);
+    }
 }
 
 void sl_avx2_kv_fill(struct sl_ops *ops) {

@@ -49,7 +49,7 @@ void sl_avx2_append(const struct sl_kv *kv, const float *k, const float *v, int6
 // --- rotation --------------------------------------------------------------------------------------------------------
 
 void sl_avx2_slot_angles_init(struct sl_avx2_slot_angles *angles, const struct sl_rope *rope) {
-    angles->half = rope->head_dim / 2;
+    angles->half = rope->rotary_dim / 2;
     angles->rope = rope;
     for (int i = 0; i < angles->half; i++) { // by steps of one slot; 63 steps lose less than 2^-45
         double step_cos = cos(rope->inv_freq[i]), step_sin = sin(rope->inv_freq[i]);
@@ -88,8 +88,10 @@ void sl_avx2_rotate_queries(const struct sl_avx2_slot_angles *angles, struct sl_
         cosines[i] = (float)(pc * jc - ps * js);
         sines[i] = (float)(ps * jc + pc * js);
     }
-    for (int row = 0; row < n_rows; row++, in += 2 * half, out += 2 * half) {
-        for (int i = 0; i < half; i += 4) { // d is a multiple of 8
+    int d = angles->rope->head_dim;
+    for (int row = 0; row < n_rows; row++, in += d, out += d) {
+        memmove(out + 2 * half, in + 2 * half, (size_t)(d - 2 * half) * sizeof *out); // channels that do not turn
+        for (int i = 0; i < half; i += 4) {                                           // rotary_dim is a multiple of 8
             __m128 c = _mm_loadu_ps(cosines + i), s = _mm_loadu_ps(sines + i);
             __m128 a = _mm_loadu_ps(in + i), b = _mm_loadu_ps(in + i + half);
             _mm_storeu_ps(out + i, _mm_sub_ps(_mm_mul_ps(a, c), _mm_mul_ps(b, s)));
@@ -98,18 +100,18 @@ void sl_avx2_rotate_queries(const struct sl_avx2_slot_angles *angles, struct sl_
     }
 }
 
-// Channels i and i + d/2 of a strip are rows of its tile: four tokens turn at a time.
+// Channels i and i + rotary_dim/2 of a strip are rows of its tile: four tokens turn at a time.
 void sl_avx2_rotate_keys(const struct sl_avx2_slot_angles *angles, struct sl_avx2_page_angles *of_page, int64_t page,
                          float *tile) {
     turn_to_page(angles, of_page, page);
-    size_t half = (size_t)angles->half;
+    size_t half = (size_t)angles->half, d = (size_t)angles->rope->head_dim;
     for (size_t i = 0; i < half; i++) {
         __m256d pc = _mm256_set1_pd(of_page->cosines[i]), ps = _mm256_set1_pd(of_page->sines[i]);
         for (size_t j = 0; j < SL_PAGE_SLOTS; j += 4) {
             __m256d jc = _mm256_loadu_pd(angles->cosines[i] + j), js = _mm256_loadu_pd(angles->sines[i] + j);
             __m128 c = _mm256_cvtpd_ps(_mm256_sub_pd(_mm256_mul_pd(pc, jc), _mm256_mul_pd(ps, js)));
             __m128 s = _mm256_cvtpd_ps(_mm256_add_pd(_mm256_mul_pd(ps, jc), _mm256_mul_pd(pc, js)));
-            float *row = tile + (j / SL_STRIP * 2 * half + i) * SL_STRIP + j % SL_STRIP, *pair = row + half * SL_STRIP;
+            float *row = tile + (j / SL_STRIP * d + i) * SL_STRIP + j % SL_STRIP, *pair = row + half * SL_STRIP;
             __m128 a = _mm_load_ps(row), b = _mm_load_ps(pair);
             _mm_store_ps(row, _mm_sub_ps(_mm_mul_ps(a, c), _mm_mul_ps(b, s)));
             _mm_store_ps(pair, _mm_add_ps(_mm_mul_ps(b, c), _mm_mul_ps(a, s)));

@@ -45,6 +45,32 @@ static inline int sl_attend_visible(const struct sl_attend *args, const struct s
     return n < 0 ? 0 : n > SL_PAGE_SLOTS ? SL_PAGE_SLOTS : (int)n;
 }
 
+/*
+ * The first slot of `kv` that row `row` sees: 0 without a window, else the first whose position is above
+ * positions[row] - window. Positions ascend, so that slots before it are never seen and those behind it are.
+ */
+static inline uint32_t sl_attend_first(const struct sl_attend *args, const struct sl_kv *kv, int row) {
+    if (args->window <= 0) {
+        return 0;
+    }
+    int64_t above = args->positions[row] - args->window;
+    uint32_t low = 0, high = kv->n_slots;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        const struct sl_page_layout *layout = sl_kv_page_layout(kv, middle / SL_PAGE_SLOTS);
+        int64_t position = middle;
+        if (layout->has_positions) {
+            position = sl_page_positions(layout, kv->pages[middle / SL_PAGE_SLOTS])[middle % SL_PAGE_SLOTS];
+        }
+        if (position > above) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    return low;
+}
+
 // Rows [0, n_rows) of the K or V part of a page as f32 [n_rows][d].
 void sl_ref_read_k(const struct sl_page_layout *layout, const void *page, int n_rows, float *out);
 void sl_ref_read_v(const struct sl_page_layout *layout, const void *page, int n_rows, float *out);

@@ -1,113 +1,165 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: the dense operations as plain C that reads like the formulas of engine/ops.h. Every other tier is held to
- * it.
+ *          it.
  *
- * Design: nothing is packed: matrices are read where the model file is mapped, whatever the alignment there. Sums are
- *         f32, in ascending order of k, and start from y where matmul accumulates: the order that every tier keeps.
+ * Design: stored weights are not packed: rows are read where the model file is mapped, whatever the alignment there.
+ *         Quantized ones are [n][k] codes and then [n][groups] scales. Sums are f32, in ascending order of k, and start
+ *         from y where matmul accumulates: the order that every tier keeps.
  */
 #include <assert.h>
 #include <math.h>
 #include <stddef.h>
+#include <stdlib.h>
 
-#include "engine/cpu/half.h"
 #include "engine/cpu/tier.h"
+#include "engine/cpu/weights.h"
 
-// Element i of a tensor in a file: not necessarily aligned.
-static float element(const void *source, enum sl_dtype dtype, int64_t i) {
-    const unsigned char *bytes = source;
-    uint16_t half;
-    float value;
-    switch (dtype) {
-    case SL_F16:
-        memcpy(&half, bytes + 2 * i, sizeof half);
-        return sl_f16_to_f32(half);
-    case SL_BF16:
-        memcpy(&half, bytes + 2 * i, sizeof half);
-        return sl_bf16_to_f32(half);
-    case SL_F32:
-        break;
+// --- weights -------------------------------------------------------------------------------------------------------
+
+static int8_t *packed_codes(const struct sl_matrix *w, int64_t j) {
+    return (int8_t *)w->packed + j * w->k;
+}
+
+static uint16_t *packed_scales(const struct sl_matrix *w, int64_t j) {
+    size_t codes = ((size_t)(w->n * w->k) + 1) / 2 * 2;
+    return (uint16_t *)((char *)w->packed + codes) + j * sl_weight_groups(w->k);
+}
+
+static void quantize_rows(void *arg, int64_t begin, int64_t end, int member) {
+    const struct sl_matrix *w = arg;
+    (void)member;
+    for (int64_t j = begin; j < end; j++) {
+        sl_weight_quantize_row(w, j, packed_codes(w, j), packed_scales(w, j));
     }
-    memcpy(&value, bytes + 4 * i, sizeof value);
-    return value;
 }
 
 static enum sl_status pack(struct sl_team *team, struct sl_matrix *matrix, struct sl_error *err) {
-    (void)team;
-    (void)err;
     matrix->packed = NULL;
     matrix->packed_bytes = 0;
+    if (matrix->format == SL_WEIGHT_STORED) {
+        return SL_OK;
+    }
+    size_t bytes = (size_t)(matrix->n * matrix->k) + 1 + (size_t)(matrix->n * sl_weight_groups(matrix->k)) * 2;
+    matrix->packed = malloc(bytes);
+    if (matrix->packed == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %zu bytes of packed weights", bytes);
+    }
+    matrix->packed_bytes = bytes;
+    sl_team_run(team, matrix->n, 16, quantize_rows, matrix);
     return SL_OK;
 }
 
 static void unpack(struct sl_matrix *matrix) {
-    (void)matrix;
+    free(matrix->packed);
+    matrix->packed = NULL;
+    matrix->packed_bytes = 0;
 }
 
-// y[r][j] (+)= sum_i x[r][i] W[j][i]
-struct matmul_args {
+// --- matmul --------------------------------------------------------------------------------------------------------
+
+static size_t matmul_scratch(const struct sl_matrix *w, int64_t m) {
+    (void)w;
+    (void)m;
+    return 0;
+}
+
+// start + sum_i x[i] W[j][i] + bias[j]
+static float product(const struct sl_matrix *w, int64_t j, const float *x, float start) {
+    float sum = start;
+    if (w->format == SL_WEIGHT_STORED) {
+        const unsigned char *row = sl_weight_row(w, j);
+        for (int64_t i = 0; i < w->k; i++) {
+            sum += x[i] * sl_weight_element(row, w->dtype, i);
+        }
+    } else {
+        const int8_t *codes = packed_codes(w, j);
+        const uint16_t *scales = packed_scales(w, j);
+        for (int64_t i = 0; i < w->k; i++) {
+            sum += x[i] * (sl_f16_to_f32(scales[i / SL_WEIGHT_GROUP]) * (float)codes[i]);
+        }
+    }
+    return w->bias != NULL ? sum + w->bias[j] : sum;
+}
+
+struct matmul_task {
     const struct sl_matrix *w;
-    const float *x;
-    int64_t m;
-    float *y;
-    bool accumulate;
+    struct sl_matmul args;
 };
 
 static void matmul_columns(void *arg, int64_t begin, int64_t end, int member) {
-    const struct matmul_args *a = arg;
+    const struct matmul_task *task = arg;
+    const struct sl_matrix *w = task->w;
     (void)member;
     for (int64_t j = begin; j < end; j++) {
-        for (int64_t r = 0; r < a->m; r++) {
-            float sum = a->accumulate ? a->y[r * a->w->n + j] : 0.0f;
-            for (int64_t i = 0; i < a->w->k; i++) {
-                sum += a->x[r * a->w->k + i] * element(a->w->source, a->w->dtype, j * a->w->k + i);
-            }
-            a->y[r * a->w->n + j] = sum;
+        for (int64_t r = 0; r < task->args.m; r++) {
+            const float *x = task->args.x + r * task->args.x_stride;
+            float *y = task->args.y + r * task->args.y_stride + j;
+            float value = sl_activate(w->activation, product(w, j, x, task->args.accumulate ? *y : 0.0f));
+            *y = w->gated ? value * product(w, w->n / 2 + j, x, 0.0f) : value;
         }
     }
 }
 
-static void matmul(struct sl_team *team, const struct sl_matrix *w, const float *x, int64_t m, float *y,
-                   bool accumulate) {
-    struct matmul_args args = {w, x, m, y, accumulate};
-    sl_team_run(team, w->n, 16, matmul_columns, &args);
+static void matmul(struct sl_team *team, const struct sl_matrix *w, const struct sl_matmul *args) {
+    assert(!w->gated || (!args->accumulate && args->n_columns == 0));
+    struct matmul_task task = {w, *args};
+    sl_team_run(team, args->n_columns > 0 ? args->n_columns : sl_matrix_outputs(w), 16, matmul_columns, &task);
 }
+
+// --- the others ----------------------------------------------------------------------------------------------------
 
 static void embed(struct sl_team *team, const struct sl_matrix *table, const int32_t *ids, int64_t m, float *out) {
     (void)team;
     for (int64_t r = 0; r < m; r++) {
         assert(ids[r] >= 0 && ids[r] < table->n);
+        const unsigned char *row = sl_weight_row(table, ids[r]);
         for (int64_t i = 0; i < table->k; i++) {
-            out[r * table->k + i] = element(table->source, table->dtype, ids[r] * table->k + i);
+            out[r * table->k + i] = sl_weight_element(row, table->dtype, i);
         }
     }
 }
 
-// out[r][i] = x[r][i] / sqrt(mean_i x[r][i]^2 + eps) * weight[i]
-static void rmsnorm(struct sl_team *team, const float *x, const float *weight, float eps, int64_t m, int64_t n,
-                    float *out) {
+static void norm_vector(const struct sl_norm *norm, const float *x, float *out) {
+    double mean = 0.0, squares = 0.0;
+    for (int64_t i = 0; i < norm->n && norm->kind == SL_NORM_LAYER; i++) {
+        mean += (double)x[i] / (double)norm->n;
+    }
+    for (int64_t i = 0; i < norm->n; i++) {
+        squares += ((double)x[i] - mean) * ((double)x[i] - mean);
+    }
+    float scale = (float)(1.0 / sqrt(squares / (double)norm->n + (double)norm->eps));
+    for (int64_t i = 0; i < norm->n; i++) {
+        float y = (float)((double)x[i] - mean) * scale * norm->weight[i];
+        out[i] = norm->bias != NULL ? y + norm->bias[i] : y;
+    }
+}
+
+static void norm(struct sl_team *team, const struct sl_norm *norm, const float *x, int64_t x_stride, int64_t m,
+                 int n_groups, float *out, int64_t out_stride) {
     (void)team;
     for (int64_t r = 0; r < m; r++) {
-        double squares = 0.0;
-        for (int64_t i = 0; i < n; i++) {
-            squares += (double)x[r * n + i] * x[r * n + i];
-        }
-        float scale = (float)(1.0 / sqrt(squares / (double)n + eps));
-        for (int64_t i = 0; i < n; i++) {
-            out[r * n + i] = x[r * n + i] * scale * weight[i];
+        for (int64_t g = 0; g < n_groups; g++) {
+            norm_vector(norm, x + r * x_stride + g * norm->n, out + r * out_stride + g * norm->n);
         }
     }
 }
 
-// (a, b) = (x[i], x[i + d/2]) becomes (a cos - b sin, b cos + a sin) for the angle i of the row's position
-static void rotate(struct sl_team *team, const struct sl_rope *rope, float *x, int64_t m, int n_heads, int64_t stride,
-                   const int64_t *positions) {
+static void angles(struct sl_team *team, const struct sl_rope *rope, const int64_t *positions, int64_t m,
+                   float *cosines, float *sines) {
     (void)team;
-    int half = rope->head_dim / 2;
-    float cosines[SL_MAX_HEAD_DIM / 2], sines[SL_MAX_HEAD_DIM / 2];
-    assert(rope->head_dim <= SL_MAX_HEAD_DIM);
+    int half = rope->rotary_dim / 2;
     for (int64_t r = 0; r < m; r++) {
-        sl_rope_angles(rope, positions[r], cosines, sines);
+        sl_rope_angles(rope, positions[r], cosines + r * half, sines + r * half);
+    }
+}
+
+// (a, b) = (x[i], x[i + half]) becomes (a cos - b sin, b cos + a sin) for the angle i of the row's position
+static void rotate(struct sl_team *team, const struct sl_rope *rope, const float *cosines, const float *sines, float *x,
+                   int64_t stride, int64_t m, int n_heads) {
+    (void)team;
+    int half = rope->rotary_dim / 2;
+    for (int64_t r = 0; r < m; r++, cosines += half, sines += half) {
         for (int h = 0; h < n_heads; h++) {
             float *head = x + r * stride + (int64_t)h * rope->head_dim;
             for (int i = 0; i < half; i++) {
@@ -119,29 +171,13 @@ static void rotate(struct sl_team *team, const struct sl_rope *rope, float *x, i
     }
 }
 
-// gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i]
-static void silu_mul(struct sl_team *team, float *gate, const float *up, int64_t count) {
-    (void)team;
-    for (int64_t i = 0; i < count; i++) {
-        gate[i] = gate[i] / (1.0f + expf(-gate[i])) * up[i];
-    }
-}
-
-// x[i] = x[i] / (1 + exp(-x[i]))
-static void silu(struct sl_team *team, float *x, int64_t count) {
-    (void)team;
-    for (int64_t i = 0; i < count; i++) {
-        x[i] = x[i] / (1.0f + expf(-x[i]));
-    }
-}
-
 void sl_ref_dense_fill(struct sl_ops *ops) {
     ops->pack = pack;
     ops->unpack = unpack;
+    ops->matmul_scratch = matmul_scratch;
     ops->matmul = matmul;
     ops->embed = embed;
-    ops->rmsnorm = rmsnorm;
+    ops->norm = norm;
+    ops->angles = angles;
     ops->rotate = rotate;
-    ops->silu_mul = silu_mul;
-    ops->silu = silu;
 }

@@ -42,7 +42,7 @@ void sl_ref_read_keys(const struct sl_attend *args, const struct sl_kv *kv, uint
 
 void sl_ref_read_query(const struct sl_attend *args, const struct sl_kv *kv, int row, int head, float *query) {
     size_t d = (size_t)args->head_dim;
-    memcpy(query, args->q + ((size_t)row * (size_t)args->n_heads + (size_t)head) * d, d * sizeof *query);
+    memcpy(query, args->q + row * sl_attend_q_stride(args) + (int64_t)head * args->head_dim, d * sizeof *query);
     if (args->rope != NULL) {
         sl_ref_rotate_row(args->rope, (int64_t)kv->n_slots - args->m + row, query);
     }
@@ -107,10 +107,12 @@ static void attend_tasks(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-static void attend(struct sl_team *team, const struct sl_attend *args) {
-    int64_t n_blocks = (args->m + ROW_BLOCK - 1) / ROW_BLOCK;
-    struct sl_attend copy = *args;
-    sl_team_run(team, args->n_heads * n_blocks, 1, attend_tasks, &copy);
+static void attend(struct sl_team *team, const struct sl_attend *calls, int n_calls) {
+    for (int i = 0; i < n_calls; i++) {
+        struct sl_attend args = calls[i];
+        int64_t n_blocks = (args.m + ROW_BLOCK - 1) / ROW_BLOCK;
+        sl_team_run(team, args.n_heads * n_blocks, 1, attend_tasks, &args);
+    }
 }
 
 void sl_ref_kv_fill(struct sl_ops *ops) {

@@ -50,10 +50,10 @@ static inline void sl_ref_softmax_add(struct sl_ref_softmax *s, const double *sc
     }
 }
 
-// (a, b) = (x[i], x[i + d/2]) becomes (a cos - b sin, b cos + a sin) for angle i of the position.
+// (a, b) = (x[i], x[i + rotary_dim/2]) becomes (a cos - b sin, b cos + a sin) for angle i of the position.
 static inline void sl_ref_rotate_row(const struct sl_rope *rope, int64_t position, float *row) {
     float cosines[SL_MAX_HEAD_DIM / 2], sines[SL_MAX_HEAD_DIM / 2];
-    int half = rope->head_dim / 2;
+    int half = rope->rotary_dim / 2;
     sl_rope_angles(rope, position, cosines, sines);
     for (int i = 0; i < half; i++) {
         float a = row[i], b = row[i + half];

@@ -17,7 +17,7 @@
 
 #define SL_MAX_HEAD_DIM 512 // the angles of one position, and one head's row, fit on the stack; models are checked
 
-void sl_ref_dense_fill(struct sl_ops *ops);    // pack unpack matmul embed rmsnorm rotate silu_mul silu
+void sl_ref_dense_fill(struct sl_ops *ops);    // pack unpack matmul_scratch matmul embed norm angles rotate
 void sl_ref_kv_fill(struct sl_ops *ops);       // append and what the table has after it, but for:
 void sl_ref_evict_fill(struct sl_ops *ops);    // value_change nearest merge
 void sl_ref_retrieve_fill(struct sl_ops *ops); // attend_slots channel_absmax channel_scores
@@ -30,9 +30,9 @@ void sl_avx2_retrieve_fill(struct sl_ops *ops);
 #endif
 
 // cos and sin of every angle of one position, as every tier uses them: computed in f64, rounded to f32 once.
-// cos_out and sin_out are [head_dim / 2]. A pair (a, b) = (x[i], x[i + d/2]) becomes (a cos - b sin, b cos + a sin).
+// cos_out and sin_out are [rotary_dim / 2]. A pair (a, b) = (x[i], x[i + rotary_dim/2]) becomes (a cos - b sin, b cos + a sin).
 static inline void sl_rope_angles(const struct sl_rope *rope, int64_t position, float *cos_out, float *sin_out) {
-    for (int i = 0; i < rope->head_dim / 2; i++) {
+    for (int i = 0; i < rope->rotary_dim / 2; i++) {
         double angle = (double)position * rope->inv_freq[i];
         cos_out[i] = (float)(cos(angle) * rope->scale);
         sin_out[i] = (float)(sin(angle) * rope->scale);

@@ -57,7 +57,7 @@ static struct fixture fixture_create(const char *folder, const char *tier) {
     const struct sl_ops *ops;
     assert_int_equal(sl_team_create(2, &f.team, &err), SL_OK);
     assert_int_equal(sl_ops_select(tier, &ops, &err), SL_OK);
-    if (sl_model_load(folder, ops, f.team, &f.model, &err) != SL_OK) {
+    if (sl_model_load(folder, ops, SL_WEIGHT_STORED, f.team, &f.model, &err) != SL_OK) {
         fail_msg("%s", err.text);
     }
     assert_int_equal(sl_engine_create(f.model, f.team, MAX_ROWS, &f.engine, &err), SL_OK);

@@ -124,7 +124,7 @@ static const struct attend_case {
 static void case_open(const struct attend_case *a, const struct sl_ops *ops, struct cache *c, struct sl_rope *rope,
                       struct sl_attend *args) {
     cache_fill(c, ops, a->work, a->packed, a->n_kv_heads, a->d, 2, a->n_slots, a->n_packed);
-    *rope = (struct sl_rope){a->d, inverse_frequencies(a->d), 1.0};
+    *rope = (struct sl_rope){a->d, a->d, inverse_frequencies(a->d), 1.0};
     size_t n_out = (size_t)a->m * (size_t)a->n_heads * (size_t)a->d;
     *args = (struct sl_attend){.q = random_floats(n_out, 7),
                                .m = a->m,
@@ -154,7 +154,7 @@ static void test_attend_equals_dense_attention(void **state) {
             struct sl_attend args;
             case_open(&cases[i], tier(*name), &c, &rope, &args);
             struct dense want = dense_attention(&args);
-            tier(*name)->attend(NULL, &args);
+            tier(*name)->attend(NULL, &args, 1);
             for (int e = 0; e < args.m * args.n_heads * args.head_dim; e++) {
                 assert_close((double)args.out[e], want.out[e], 3e-6);
             }
@@ -179,7 +179,7 @@ static void test_attend_rows_do_not_depend_on_each_other(void **state) {
             struct sl_rope rope;
             struct sl_attend args;
             case_open(&cases[i], tier(*name), &c, &rope, &args);
-            tier(*name)->attend(team, &args);
+            tier(*name)->attend(team, &args, 1);
             size_t row_floats = (size_t)args.n_heads * (size_t)args.head_dim;
             float *out = take((size_t)args.m * row_floats * sizeof *out);
             float *lse = take((size_t)args.m * (size_t)args.n_heads * sizeof *lse);
@@ -196,7 +196,7 @@ static void test_attend_rows_do_not_depend_on_each_other(void **state) {
                     part.q = args.q + (size_t)row * row_floats;
                     part.out = out + (size_t)row * row_floats;
                     part.lse = lse;
-                    tier(*name)->attend(s % 2 ? team : NULL, &part);
+                    tier(*name)->attend(s % 2 ? team : NULL, &part, 1);
                     for (int head = 0; head < args.n_heads; head++) {
                         assert_memory_equal(lse + head * part.m, args.lse + head * args.m + row,
                                             (size_t)part.m * sizeof *lse);
@@ -226,7 +226,7 @@ static void test_fold_of_sums_equals_dense_columns(void **state) {
             struct sl_attend args;
             case_open(&cases[i], ops, &c, &rope, &args);
             struct dense want = dense_attention(&args);
-            ops->attend(NULL, &args);
+            ops->attend(NULL, &args, 1);
             float *once = take(want.max_slots * sizeof *once), *twice = take(want.max_slots * sizeof *twice);
             ops->fold(NULL, &args, 0, &sums_only);
             for (int h = 0; h < args.n_kv_heads; h++) {
@@ -250,7 +250,7 @@ static void test_fold_of_sums_equals_dense_columns(void **state) {
             struct cache fresh;
             struct sl_attend again;
             case_open(&cases[i], ops, &fresh, &rope, &again);
-            ops->attend(team, &again);
+            ops->attend(team, &again, 1);
             ops->fold(team, &again, 0, &sums_only);
             ops->read_state(&again.kv[0], 0, once);
             for (uint32_t j = 0; j < args.kv[0].n_slots; j++) {
@@ -523,7 +523,7 @@ static void time_case(struct sl_team *team, const char *name, const struct atten
     struct sl_rope rope;
     struct sl_attend args;
     case_open(a, tier(name), &c, &rope, &args);
-    tier(name)->attend(team, &args);
+    tier(name)->attend(team, &args, 1);
     int n_calls = a->m == 1 && strcmp(name, "reference") != 0 ? 20 : 1;
     int64_t times[RUNS];
     for (int i = 0; i < RUNS; i++) {
@@ -532,7 +532,7 @@ static void time_case(struct sl_team *team, const char *name, const struct atten
             if (columns) {
                 tier(name)->fold(team, &args, 0, &sums_only);
             } else {
-                tier(name)->attend(team, &args);
+                tier(name)->attend(team, &args, 1);
             }
         }
         times[i] = (sl_now_ns() - begin) / n_calls;

@@ -33,7 +33,7 @@ static const struct attend_case {
 static void case_open(const struct attend_case *a, const struct sl_ops *ops, struct cache *c, struct sl_rope *rope,
                       struct sl_attend *args) {
     cache_fill(c, ops, a->work, a->packed, a->n_kv_heads, a->d, 0, a->n_slots, a->n_packed);
-    *rope = (struct sl_rope){a->d, inverse_frequencies(a->d), 1.0};
+    *rope = (struct sl_rope){a->d, a->d, inverse_frequencies(a->d), 1.0};
     size_t n_out = (size_t)a->n_heads * (size_t)a->d;
     *args = (struct sl_attend){.q = random_floats(n_out, 7),
                                .m = 1,
@@ -85,7 +85,7 @@ static void test_attend_slots_with_all_slots_gives_the_bits_of_attend(void **sta
             list_slots(&all, &args, 1, 1);
             size_t n_out = (size_t)args.n_heads * (size_t)args.head_dim * sizeof(float);
             float *out = take(n_out), *lse = take((size_t)args.n_heads * sizeof *lse);
-            tier(*name)->attend(NULL, &args);
+            tier(*name)->attend(NULL, &args, 1);
             memcpy(out, args.out, n_out);
             memcpy(lse, args.lse, (size_t)args.n_heads * sizeof *lse);
             memset(args.out, 0xff, n_out);

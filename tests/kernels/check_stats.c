@@ -82,7 +82,7 @@ static void test_fold_rows_2_4_6_give_mean_4_and_deviation_163299(void **state) 
             double w = 0.2 * (r + 1);
             q[r * D] = (float)(log(w * (r + 1) / (1.0 - w)) / (double)s.args.scale);
         }
-        tier(*name)->attend(NULL, &s.args);
+        tier(*name)->attend(NULL, &s.args, 1);
         tier(*name)->fold(NULL, &s.args, 0, &everything);
         double mean = (double)*state_of(s.args.kv, 0, 0) / M, square = (double)*state_of(s.args.kv, 0, 1) / M;
         assert_close(mean, 0.4, 1e-6);
@@ -358,7 +358,7 @@ static void call_op(enum op op, const struct sl_ops *ops, struct sl_team *team, 
     static const struct sl_fold sums_only = {.sum = 0, .square = -1, .above = -1};
     switch (op) {
     case ATTEND:
-        ops->attend(team, args);
+        ops->attend(team, args, 1);
         break;
     case FOLD_SUM:
         ops->fold(team, args, 0, &sums_only);

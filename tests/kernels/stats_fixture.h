@@ -60,7 +60,7 @@ static inline void setup_open(struct setup *s, const struct sl_ops *ops, const s
     }
     int n_heads = a->group * a->n_kv_heads;
     size_t n_out = (size_t)a->m * (size_t)n_heads * (size_t)a->d;
-    s->rope = (struct sl_rope){a->d, inverse_frequencies(a->d), 1.0};
+    s->rope = (struct sl_rope){a->d, a->d, inverse_frequencies(a->d), 1.0};
     s->args = (struct sl_attend){.q = random_floats(n_out, 7),
                                  .m = a->m,
                                  .n_heads = n_heads,
@@ -71,7 +71,7 @@ static inline void setup_open(struct setup *s, const struct sl_ops *ops, const s
                                  .rope = a->slot_positions ? &s->rope : NULL,
                                  .out = take(n_out * sizeof(float)),
                                  .lse = take((size_t)a->m * (size_t)n_heads * sizeof(float))};
-    ops->attend(NULL, &s->args);
+    ops->attend(NULL, &s->args, 1);
 }
 
 static inline void setup_close(struct setup *s) {

@@ -65,7 +65,7 @@ static enum sl_status add_layer(void *arg, int segment, int layer, const struct 
     for (int head = 0; head < a->n_heads; head++) {
         b->m->ops->read_rows(&a->kv[head / group], 0, N_TOKENS, keys, NULL);
         for (int r = N_TOKENS - SL_DENSITY_QUERIES; r < N_TOKENS; r++) {
-            const float *q = a->q + (r * a->n_heads + head) * d;
+            const float *q = a->q + (int64_t)r * sl_attend_q_stride(a) + head * d;
             double p[N_TOKENS], sum = 0, top = 0;
             for (int j = 0; j <= r; j++) {
                 double dot = 0;

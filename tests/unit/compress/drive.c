@@ -59,7 +59,7 @@ void drive_start(struct drive *drive, const char *text, const struct sl_kv_geome
     for (int i = 0; i < geometry->head_dim / 2; i++) {
         drive->inv_freq[i] = pow(10000.0, -2.0 * i / geometry->head_dim);
     }
-    drive->rope = (struct sl_rope){geometry->head_dim, drive->inv_freq, 1.0};
+    drive->rope = (struct sl_rope){geometry->head_dim, geometry->head_dim, drive->inv_freq, 1.0};
 }
 
 struct sl_kv drive_kv(const struct drive *drive, int layer, int head) {
@@ -125,7 +125,7 @@ enum sl_status drive_layer(struct drive *drive, int layer, int m, bool last, str
         .importance = wants.importance ? importance : NULL,
     };
     if (attend.lse != NULL) { // attention itself matters only to those who look at it
-        drive->ops->attend(drive->team, &attend);
+        drive->ops->attend(drive->team, &attend, 1);
     }
     bool final = false;
     enum sl_status status =

@@ -54,7 +54,7 @@ void run_start(struct run *run, const char *text) {
     for (int i = 0; i < run->geometry.head_dim / 2; i++) {
         run->inv_freq[i] = pow(10000.0, -2.0 * i / run->geometry.head_dim);
     }
-    run->rope = (struct sl_rope){run->geometry.head_dim, run->inv_freq, 1.0};
+    run->rope = (struct sl_rope){run->geometry.head_dim, run->geometry.head_dim, run->inv_freq, 1.0};
 }
 
 struct sl_kv run_kv(const struct run *run, int layer, int head) {
@@ -149,7 +149,7 @@ static void layer_pass(struct run *run, int layer, int m, enum run_pass kind) {
     if (wants.attend) {
         must(sl_compressor_attend(run->compressor, run->session, layer, &attend, &err), &err, "attend", layer);
     } else {
-        run->ops->attend(NULL, &attend);
+        run->ops->attend(NULL, &attend, 1);
     }
     if (run->retriever != NULL) {
         check_retriever(run, layer, &attend);

@@ -279,7 +279,7 @@ static void test_retriever_with_nothing_to_choose_is_dense(void **state) {
         memcpy(out, s.out, sizeof out);
         memcpy(lse, s.lse, sizeof lse);
         struct sl_attend args = describe(&s, 1, 1, s.q, false);
-        real_ops->attend(NULL, &args);
+        real_ops->attend(NULL, &args, 1);
         assert_memory_equal(out, s.out, sizeof out);
         assert_memory_equal(lse, s.lse, sizeof lse);
         assert_int_equal(n_spied, 0);
@@ -386,7 +386,7 @@ static void test_retriever_attends_densely_to_several_rows_and_to_resident_layer
         struct sl_attend args = describe(&s, layer, m, rows, false);
         assert_int_equal(sl_retriever_attend(s.retriever, layer, &args, &err), SL_OK);
         memcpy(out, s.out, sizeof out);
-        real_ops->attend(NULL, &args);
+        real_ops->attend(NULL, &args, 1);
         assert_memory_equal(out, s.out, (size_t)m * 3 * N_KV * D * sizeof(float));
     }
     assert_int_equal(n_spied, 0);

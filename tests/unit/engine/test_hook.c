@@ -64,7 +64,9 @@ static enum sl_status log_queries(void *arg, int segment, int layer, const struc
     struct query_log *log = arg;
     (void)segment;
     size_t bytes = (size_t)attend->m * Q_DIM * sizeof(float);
-    memcpy(log->q[layer][log->first_row], attend->q, bytes);
+    for (int r = 0; r < attend->m; r++) {
+        memcpy(log->q[layer][log->first_row + r], attend->q + r * sl_attend_q_stride(attend), Q_DIM * sizeof(float));
+    }
     log->has_next[layer] = attend->next_q != NULL;
     if (attend->next_q != NULL) {
         memcpy(log->next_q[layer][log->first_row], attend->next_q, bytes);
@@ -208,7 +210,7 @@ static enum sl_status attend_instead(void *arg, int segment, int layer, const st
     if (layer == log->fail_at_layer) {
         return SL_ERR_CANCELLED;
     }
-    log->ops->attend(NULL, attend);
+    log->ops->attend(NULL, attend, 1);
     for (int64_t i = 0; i < (int64_t)attend->m * Q_DIM && log->double_out; i++) {
         attend->out[i] *= 2.0f;
     }

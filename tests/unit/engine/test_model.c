@@ -27,7 +27,7 @@ static void test_model_load_and_destroy(void **state) {
     struct sl_error err = {0};
     (void)state;
     for (const char *const *tier = sl_ops_tiers(); *tier != NULL; tier++) {
-        assert_int_equal(sl_model_load("models/demo", ops_of(*tier), NULL, &model, &err), SL_OK);
+        assert_int_equal(sl_model_load("models/demo", ops_of(*tier), SL_WEIGHT_STORED, NULL, &model, &err), SL_OK);
         assert_int_equal(sl_model_get_config(model)->n_layers, 6);
         assert_int_equal(sl_model_get_rope(model)->head_dim, 64);
         assert_true(sl_model_get_rope(model)->inv_freq[0] == 1.0);
@@ -83,7 +83,7 @@ static enum sl_status load_tiny(const char *leave_out, const char *misshape, boo
     temp_folder_write_text(&folder, "config.json", config);
     temp_folder_write_tensors(&folder, "model.safetensors", header, offset);
     struct sl_model *model = NULL;
-    enum sl_status status = sl_model_load(folder.path, ops_of("auto"), NULL, &model, err);
+    enum sl_status status = sl_model_load(folder.path, ops_of("auto"), SL_WEIGHT_STORED, NULL, &model, err);
     assert_true((status == SL_OK) == (model != NULL));
     sl_model_destroy(&model);
     temp_folder_destroy(&folder);
@@ -109,7 +109,7 @@ static void test_model_load_names_the_tensor_that_is_wrong(void **state) {
         assert_non_null(strstr(err.text, "expected ["));
     }
     struct sl_model *model = NULL;
-    assert_int_equal(sl_model_load("tests/golden", ops_of("auto"), NULL, &model, &err), SL_ERR_NOT_FOUND);
+    assert_int_equal(sl_model_load("tests/golden", ops_of("auto"), SL_WEIGHT_STORED, NULL, &model, &err), SL_ERR_NOT_FOUND);
     assert_null(model);
 }
 
@@ -230,7 +230,7 @@ struct fixture {
 
 static void fixture_create(struct fixture *f, size_t arena_bytes, int64_t max_slots, enum sl_position_mode mode) {
     struct sl_error err = {0};
-    assert_int_equal(sl_model_load(GQA, ops_of("auto"), NULL, &f->model, &err), SL_OK);
+    assert_int_equal(sl_model_load(GQA, ops_of("auto"), SL_WEIGHT_STORED, NULL, &f->model, &err), SL_OK);
     assert_int_equal(sl_engine_create(f->model, NULL, 16, &f->engine, &err), SL_OK);
     f->memory = aligned_alloc(SL_ARENA_UNIT, arena_bytes);
     assert_non_null(f->memory);

@@ -56,7 +56,7 @@ static enum sl_status log_layer(void *arg, int segment, int layer, const struct 
                 log->run->ops->read_rows(&attend->kv[g], slot, slot + 1, k[g], v[g]);
             }
             if (log->check) {
-                double expected = plain_score(layer, h, attend->q + (int64_t)r * GQA_HEADS * GQA_HEAD_DIM, k, v);
+                double expected = plain_score(layer, h, attend->q + r * sl_attend_q_stride(attend), k, v);
                 assert_true(fabs((double)score - expected) < 1e-4 * (1.0 + fabs(expected)));
             }
         }
@@ -223,7 +223,7 @@ static void assert_refused(struct heads_file file, enum sl_status expected, cons
     if (strstr(err.text, HEADS_FILE) == NULL || strstr(err.text, word) == NULL || strstr(err.text, second) == NULL) {
         fail_msg("\"%s\" does not name %s and %s", err.text, word, second);
     }
-    assert_int_equal(sl_model_load(folder.path, ops, NULL, &model, &err), expected);
+    assert_int_equal(sl_model_load(folder.path, ops, SL_WEIGHT_STORED, NULL, &model, &err), expected);
     assert_null(model);
     assert_int_equal(sl_model_fingerprint(folder.path, &fingerprint, &err), expected);
     assert_int_equal(fingerprint, 7);
@@ -258,7 +258,7 @@ static void test_heads_with_values_that_are_not_finite_are_refused(void **state)
             heads_write(&folder, (struct heads_file){.dtype = dtype, .not_finite = names[i]});
             assert_int_equal(sl_ops_select("auto", &ops, &err), SL_OK);
             assert_int_equal(sl_model_config_load(folder.path, &config, &err), SL_OK); // reads no values
-            assert_int_equal(sl_model_load(folder.path, ops, NULL, &model, &err), SL_ERR_INVALID);
+            assert_int_equal(sl_model_load(folder.path, ops, SL_WEIGHT_STORED, NULL, &model, &err), SL_ERR_INVALID);
             assert_non_null(strstr(err.text, names[i]));
             assert_non_null(strstr(err.text, "[1, 2]"));
             assert_null(model);

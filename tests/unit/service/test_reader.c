@@ -31,7 +31,7 @@ static int setup(void **state) {
     const struct sl_ops *ops;
     assert_int_equal(sl_ops_select(NULL, &ops, NULL), SL_OK);
     assert_int_equal(sl_team_create(2, &f->team, NULL), SL_OK);
-    assert_int_equal(sl_model_load("models/demo", ops, f->team, &f->model, NULL), SL_OK);
+    assert_int_equal(sl_model_load("models/demo", ops, SL_WEIGHT_STORED, f->team, &f->model, NULL), SL_OK);
     assert_int_equal(sl_engine_create(f->model, f->team, MAX_TOKENS, &f->engine, NULL), SL_OK);
     f->memory = aligned_alloc(SL_ARENA_UNIT, ARENA_BYTES);
     assert_int_equal(sl_arena_create(f->memory, ARENA_BYTES, &f->arena, NULL), SL_OK);
