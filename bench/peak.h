@@ -3,7 +3,7 @@
 #ifndef SL_BENCH_PEAK_H
 #define SL_BENCH_PEAK_H
 
-#include "base/thread.h"
+#include "base/team.h"
 
 // f32 multiply-adds from registers alone on every member of the team, GFLOP/s; best of a few. 0: not known here.
 double sl_peak_gflops(struct sl_team *team);

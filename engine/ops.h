@@ -32,7 +32,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/thread.h"
+#include "base/team.h"
 #include "kvcache/page.h"
 
 // --- weights ---------------------------------------------------------------------------------------------------------

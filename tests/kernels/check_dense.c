@@ -17,7 +17,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "base/thread.h"
+#include "base/team.h"
 #include "engine/cpu/half.h"
 #include "engine/cpu/tier.h"
 

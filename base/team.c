@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: the team of threads that runs parallel loops.
+ *
+ * Design: a loop is published by raising `round`. Every member takes the ranges of its own share, each with one atomic
+ *         addition on a line of memory that is its own; then, member after member, what others have not begun; then it
+ *         counts itself out. The caller is member 0 and returns when all other members have counted out, so that the
+ *         loop's description may live in the team and be reused.
+ *
+ * Invariants: fn, arg, n_tasks, grain and the shares are written only while no member is inside a round (n_inside == 0).
+ *             A member that saw round r has finished round r - 1.
+ *             Whoever sleeps has first said so (n_asleep) and then looked once more; whoever wakes has first changed
+ *             what is waited for and then looks at n_asleep. All four are sequentially consistent, so one of the two
+ *             sees the other, and a loop that finds nobody asleep takes no lock and makes no system call.
+ */
+#include "base/team.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/processors.h"
+#include "base/thread.h"
+
+#define MAX_TEAM_THREADS 1024
+#define CACHE_LINE       64
+
+/*
+ * A member that waits for a loop, or for the others to end theirs, looks for SPIN_NS without a pause, then offers its
+ * processor between any two looks, and sleeps after AWAKE_NS. Loops follow each other within microseconds inside a
+ * forward pass, and waking a sleeper takes 20 us and more in a virtual machine. The offers are what a busy machine
+ * needs: there the thread that is waited for may have been put on this very processor, and without them it could not
+ * begin before the wait is over.
+ */
+#define SPIN_NS  1000
+#define AWAKE_NS 50000
+
+struct member {
+    _Alignas(CACHE_LINE) _Atomic int64_t next_range; // of its share; may be raised beyond the end
+    int64_t end_range;
+
+    struct sl_team *team;
+    pthread_t thread; // not of member 0
+    int index;
+};
+
+// Something that threads wait for.
+struct event {
+    pthread_mutex_t lock;
+    pthread_cond_t happened;
+    _Atomic int n_asleep;
+};
+
+struct sl_team {
+    int n_members;        // the caller among them
+    pthread_mutex_t busy; // serialises callers of sl_team_run()
+    int caller_processor; // member 0's; -1: the team is not pinned
+    cpu_set_t released;   // what was allowed when the team was pinned
+
+    // The loop of this round.
+    sl_team_fn fn;
+    void *arg;
+    int64_t n_tasks;
+    int64_t grain;
+
+    struct event round_began, round_ended;
+    _Alignas(CACHE_LINE) _Atomic uint64_t round;
+    _Atomic bool stopping;
+    _Alignas(CACHE_LINE) _Atomic int n_inside; // members other than the caller that have not finished the round
+
+    struct member members[];
+};
+
+// --- waiting -------------------------------------------------------------------------------------------------------
+
+static void cpu_relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static void event_init(struct event *event) {
+    pthread_mutex_init(&event->lock, NULL);
+    sl_cond_init(&event->happened);
+}
+
+static void event_cleanup(struct event *event) {
+    pthread_cond_destroy(&event->happened);
+    pthread_mutex_destroy(&event->lock);
+}
+
+static void wake(struct event *event) {
+    if (atomic_load(&event->n_asleep) > 0) {
+        pthread_mutex_lock(&event->lock);
+        pthread_cond_broadcast(&event->happened);
+        pthread_mutex_unlock(&event->lock);
+    }
+}
+
+// True when the round is another than `seen`.
+static bool round_changed(struct sl_team *team, uint64_t seen) {
+    return atomic_load(&team->round) != seen;
+}
+
+static bool all_outside(struct sl_team *team, uint64_t seen) {
+    (void)seen;
+    return atomic_load(&team->n_inside) == 0;
+}
+
+static void wait_until(struct sl_team *team, bool (*happened)(struct sl_team *team, uint64_t seen), uint64_t seen,
+                       struct event *event) {
+    int64_t began_ns = sl_now_ns(), waited_ns = 0;
+    while (waited_ns < AWAKE_NS) {
+        for (int i = 0; i < 32; i++) {
+            if (happened(team, seen)) {
+                return;
+            }
+            cpu_relax();
+        }
+        waited_ns = sl_now_ns() - began_ns;
+        if (waited_ns > SPIN_NS) {
+            sched_yield();
+        }
+    }
+    pthread_mutex_lock(&event->lock);
+    atomic_fetch_add(&event->n_asleep, 1);
+    while (!happened(team, seen)) {
+        pthread_cond_wait(&event->happened, &event->lock);
+    }
+    atomic_fetch_sub(&event->n_asleep, 1);
+    pthread_mutex_unlock(&event->lock);
+}
+
+// --- the loop ------------------------------------------------------------------------------------------------------
+
+// Execute, as `member`, what is left of `owner`'s share.
+static void take_share(struct sl_team *team, struct member *owner, int member) {
+    while (atomic_load_explicit(&owner->next_range, memory_order_relaxed) < owner->end_range) {
+        int64_t range = atomic_fetch_add_explicit(&owner->next_range, 1, memory_order_relaxed);
+        if (range >= owner->end_range) {
+            return;
+        }
+        int64_t begin = range * team->grain, left = team->n_tasks - begin;
+        team->fn(team->arg, begin, begin + (left < team->grain ? left : team->grain), member);
+    }
+}
+
+static void take_shares(struct sl_team *team, int member) {
+    for (int i = member; i < team->n_members; i++) {
+        take_share(team, &team->members[i], member);
+    }
+    for (int i = 0; i < member; i++) {
+        take_share(team, &team->members[i], member);
+    }
+}
+
+// The same ranges as in a team, so that a task may size its scratch by `grain`.
+static void run_in_caller(int64_t n_tasks, int64_t grain, sl_team_fn fn, void *arg) {
+    for (int64_t begin = 0; begin < n_tasks;) {
+        int64_t end = n_tasks - begin < grain ? n_tasks : begin + grain;
+        fn(arg, begin, end, 0);
+        begin = end;
+    }
+}
+
+static void begin_round(struct sl_team *team) {
+    atomic_fetch_add(&team->round, 1);
+    wake(&team->round_began);
+}
+
+static void run_in_team(struct sl_team *team, int64_t n_tasks, int64_t grain, sl_team_fn fn, void *arg) {
+    int64_t n = team->n_members, n_ranges = (n_tasks - 1) / grain + 1;
+    team->fn = fn;
+    team->arg = arg;
+    team->n_tasks = n_tasks;
+    team->grain = grain;
+    for (int64_t i = 0, begin = 0; i < n; i++) {
+        int64_t end = n_ranges / n * (i + 1) + n_ranges % n * (i + 1) / n; // n_ranges * (i + 1) / n, without overflow
+        atomic_store_explicit(&team->members[i].next_range, begin, memory_order_relaxed);
+        team->members[i].end_range = end;
+        begin = end;
+    }
+    atomic_store_explicit(&team->n_inside, team->n_members - 1, memory_order_relaxed);
+    begin_round(team);
+    take_shares(team, 0);
+    wait_until(team, all_outside, 0, &team->round_ended);
+}
+
+void sl_team_run(struct sl_team *team, int64_t n_tasks, int64_t grain, sl_team_fn fn, void *arg) {
+    if (n_tasks <= 0) {
+        return;
+    }
+    if (grain < 1) {
+        grain = 1;
+    }
+    if (!team || team->n_members == 1) {
+        run_in_caller(n_tasks, grain, fn, arg);
+        return;
+    }
+    pthread_mutex_lock(&team->busy);
+    if (n_tasks <= grain) { // one range: not worth waking anybody, but member 0's scratch needs the lock
+        fn(arg, 0, n_tasks, 0);
+    } else {
+        run_in_team(team, n_tasks, grain, fn, arg);
+    }
+    pthread_mutex_unlock(&team->busy);
+}
+
+static void *run_member(void *arg) {
+    struct member *member = arg;
+    struct sl_team *team = member->team;
+    for (uint64_t seen = 0;; seen++) {
+        wait_until(team, round_changed, seen, &team->round_began);
+        if (atomic_load_explicit(&team->stopping, memory_order_relaxed)) {
+            return NULL;
+        }
+        take_shares(team, member->index);
+        if (atomic_fetch_sub(&team->n_inside, 1) == 1) {
+            wake(&team->round_ended);
+        }
+    }
+}
+
+// --- life cycle ----------------------------------------------------------------------------------------------------
+
+static void stop_members(struct sl_team *team, int n_started) {
+    atomic_store_explicit(&team->stopping, true, memory_order_relaxed);
+    begin_round(team);
+    for (int i = 1; i <= n_started; i++) {
+        pthread_join(team->members[i].thread, NULL);
+    }
+}
+
+static void free_team(struct sl_team *team) {
+    event_cleanup(&team->round_ended);
+    event_cleanup(&team->round_began);
+    pthread_mutex_destroy(&team->busy);
+    free(team);
+}
+
+enum sl_status sl_team_create(int n_threads, struct sl_team **team_out, struct sl_error *err) {
+    if (n_threads <= 0) {
+        n_threads = sl_processors_count();
+        n_threads = n_threads > MAX_TEAM_THREADS ? MAX_TEAM_THREADS : n_threads;
+    }
+    if (n_threads > MAX_TEAM_THREADS) {
+        return sl_fail(err, SL_ERR_RANGE, "team: %d threads, at most %d", n_threads, MAX_TEAM_THREADS);
+    }
+    size_t bytes = sizeof(struct sl_team) + (size_t)n_threads * sizeof(struct member);
+    struct sl_team *team = aligned_alloc(CACHE_LINE, bytes); // both sizes are multiples of CACHE_LINE
+    if (!team) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "team: out of memory");
+    }
+    memset(team, 0, bytes);
+    team->n_members = n_threads;
+    team->caller_processor = -1;
+    pthread_mutex_init(&team->busy, NULL);
+    event_init(&team->round_began);
+    event_init(&team->round_ended);
+    for (int i = 0; i < n_threads; i++) {
+        team->members[i] = (struct member){.team = team, .index = i};
+    }
+    for (int i = 1; i < n_threads; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "team-%d", i);
+        enum sl_status status = sl_thread_start(name, run_member, &team->members[i], &team->members[i].thread, err);
+        if (status != SL_OK) {
+            stop_members(team, i - 1);
+            free_team(team);
+            return status;
+        }
+    }
+    *team_out = team;
+    return SL_OK;
+}
+
+void sl_team_destroy(struct sl_team **team) {
+    if (*team) {
+        stop_members(*team, (*team)->n_members - 1);
+        free_team(*team);
+        *team = NULL;
+    }
+}
+
+int sl_team_size(const struct sl_team *team) {
+    return team ? team->n_members : 1;
+}
+
+// --- pinning -------------------------------------------------------------------------------------------------------
+
+static int pin(pthread_t thread, int processor) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET((size_t)processor, &set);
+    return pthread_setaffinity_np(thread, sizeof set, &set);
+}
+
+enum sl_status sl_team_pin(struct sl_team *team, struct sl_error *err) {
+    if (sched_getaffinity(0, sizeof team->released, &team->released) != 0) {
+        return sl_fail(err, SL_ERR_IO, "team: the processors of this process: %s", strerror(errno));
+    }
+    int processors[MAX_TEAM_THREADS];
+    enum sl_status status = sl_processors_place("", &team->released, team->n_members, processors, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    for (int i = 1; i < team->n_members; i++) {
+        int rc = pin(team->members[i].thread, processors[i]);
+        if (rc != 0) {
+            return sl_fail(err, SL_ERR_IO, "team: pinning thread %d to processor %d: %s", i, processors[i],
+                           strerror(rc));
+        }
+    }
+    team->caller_processor = processors[0];
+    return SL_OK;
+}
+
+void sl_team_pin_caller(struct sl_team *team) {
+    if (team != NULL && team->caller_processor >= 0) {
+        int rc = pin(pthread_self(), team->caller_processor);
+        if (rc != 0) { // slower, not wrong
+            sl_log_warn("team", "cannot pin to processor %d: %s", team->caller_processor, strerror(rc));
+        }
+    }
+}
+
+void sl_team_release_caller(struct sl_team *team) {
+    if (team != NULL && team->caller_processor >= 0) {
+        int rc = pthread_setaffinity_np(pthread_self(), sizeof team->released, &team->released);
+        if (rc != 0) {
+            sl_log_warn("team", "cannot release from processor %d: %s", team->caller_processor, strerror(rc));
+        }
+    }
+}
