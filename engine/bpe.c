@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: byte pair encoding of one piece: start from its single bytes and apply, again and again, the merge of lowest
- *          rank (leftmost first) that two neighbours allow.
+ * Purpose: byte pair encoding of one piece: start from its single bytes, or characters, and apply, again and again, the
+ *          merge of lowest rank (leftmost first) that two neighbours allow.
  *
  * Design: symbols form a doubly linked list in an array; merges that are possible lie in a binary heap ordered by
  *         (rank, place). A candidate is not removed when a neighbour changes: it is checked when it comes up. A piece
  *         of n bytes has at most n - 1 candidates at first and each of at most n - 1 merges adds two: O(n log n).
  *
+ *         Vocabularies of SentencePiece's kind come without a pre-tokenizer, so that a whole text is one piece. Where none
+ *         of their merges goes from another character on to a mark, which loading finds out, the piece is encoded word
+ *         by word: the ids are the same and the heap stays small.
+ *
  * Invariant: the heap never holds more than 3 n candidates, which is the room that grow() makes.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,6 +21,7 @@
 #include "engine/tokenizer_internal.h"
 
 #define EMPTY_SLOT UINT64_MAX
+#define MARK_BYTES (sizeof(SL_MARK) - 1)
 
 struct sl_bpe_symbol {
     int32_t id; // -1 once it is merged into its left neighbour
@@ -96,7 +102,7 @@ static enum sl_status half_id(const struct sl_bpe *bpe, const char *half, size_t
                               int32_t *id_out, struct sl_error *err) {
     size_t n_bytes = 0;
     int32_t id = -1;
-    if (sl_vocab_translate(half, joined + *n_joined, &n_bytes)) {
+    if (sl_vocab_spell(bpe->vocab, half, joined + *n_joined, &n_bytes)) {
         id = sl_vocab_find(bpe->vocab, joined + *n_joined, n_bytes);
     }
     if (id < 0) {
@@ -108,6 +114,14 @@ static enum sl_status half_id(const struct sl_bpe *bpe, const char *half, size_t
     return SL_OK;
 }
 
+static bool begins_with_mark(const char *text, size_t n_bytes) {
+    return n_bytes >= MARK_BYTES && memcmp(text, SL_MARK, MARK_BYTES) == 0;
+}
+
+static bool ends_with_mark(const char *text, size_t n_bytes) {
+    return n_bytes >= MARK_BYTES && begins_with_mark(text + n_bytes - MARK_BYTES, MARK_BYTES);
+}
+
 static enum sl_status add_merge(struct sl_bpe *bpe, const json_t *merge, size_t rank, struct sl_error *err) {
     char *left = NULL;
     const char *right = NULL;
@@ -116,18 +130,22 @@ static enum sl_status add_merge(struct sl_bpe *bpe, const json_t *merge, size_t 
         return status;
     }
     int32_t left_id = -1, right_id = -1;
-    size_t n_joined = 0;
+    size_t n_joined = 0, n_left = 0;
     char *joined = malloc(strlen(left) + strlen(right) + 1);
     if (!joined) {
         status = sl_fail(err, SL_ERR_EXHAUSTED, "no memory for merge %zu", rank);
         goto err_left;
     }
     status = half_id(bpe, left, rank, joined, &n_joined, &left_id, err);
+    n_left = n_joined;
     if (status == SL_OK) {
         status = half_id(bpe, right, rank, joined, &n_joined, &right_id, err);
     }
     if (status != SL_OK) {
         goto err_joined;
+    }
+    if (begins_with_mark(joined + n_left, n_joined - n_left) && !ends_with_mark(joined, n_left)) {
+        bpe->cuts_at_marks = false;
     }
     struct sl_merge *slot = find_slot(bpe, pair_of(left_id, right_id));
     if (slot->pair != EMPTY_SLOT) {
@@ -151,19 +169,48 @@ err_left:
     return status;
 }
 
-enum sl_status sl_bpe_load(struct sl_bpe *bpe, const struct sl_vocab *vocab, const json_t *merges, bool ignore_merges,
-                           struct sl_error *err) {
-    *bpe = (struct sl_bpe){.vocab = vocab, .ignore_merges = ignore_merges};
+// The tokens of single bytes, which a byte-level vocabulary must have, and byte_fallback too: no text is lost then.
+static enum sl_status find_byte_tokens(struct sl_bpe *bpe, struct sl_error *err) {
+    for (int byte = 0; byte < 256; byte++) {
+        char spelling[8] = {(char)byte};
+        size_t n_bytes = 1;
+        if (!bpe->vocab->byte_level) {
+            n_bytes = (size_t)snprintf(spelling, sizeof(spelling), "<0x%02X>", (unsigned)byte);
+        }
+        bpe->byte_ids[byte] = sl_vocab_find(bpe->vocab, spelling, n_bytes);
+        if (bpe->byte_ids[byte] < 0) {
+            return sl_fail(err, SL_ERR_UNSUPPORTED, "the vocabulary has no token for byte 0x%02x, which %s needs",
+                           (unsigned)byte, bpe->vocab->byte_level ? "a byte-level tokenizer" : "byte_fallback");
+        }
+    }
+    return SL_OK;
+}
+
+// How characters become tokens in a vocabulary that is not byte-level.
+static enum sl_status load_characters(struct sl_bpe *bpe, const json_t *model, struct sl_error *err) {
+    const char *unknown = json_string_value(json_object_get(model, "unk_token"));
+    bpe->cuts_at_marks = sl_vocab_find(bpe->vocab, SL_MARK, MARK_BYTES) >= 0;
+    for (int c = 0; c < 128; c++) {
+        char character = (char)c;
+        bpe->ascii_ids[c] = sl_vocab_find(bpe->vocab, &character, 1);
+    }
+    if (unknown) {
+        bpe->unknown_id = sl_vocab_find(bpe->vocab, unknown, strlen(unknown));
+        if (bpe->unknown_id < 0) {
+            return sl_fail(err, SL_ERR_INVALID, "model: unk_token \"%.64s\" is not in the vocabulary", unknown);
+        }
+    }
+    if (!unknown && !bpe->byte_fallback) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "model has neither unk_token nor byte_fallback nor a pre_tokenizer "
+                       "ByteLevel: text that it does not know would be lost");
+    }
+    return SL_OK;
+}
+
+static enum sl_status load_merges(struct sl_bpe *bpe, const json_t *merges, struct sl_error *err) {
     if (!json_is_array(merges)) {
         return sl_fail(err, SL_ERR_INVALID, "model.merges is missing or not an array");
-    }
-    for (int byte = 0; byte < 256; byte++) {
-        char text = (char)byte;
-        bpe->byte_ids[byte] = sl_vocab_find(vocab, &text, 1);
-        if (bpe->byte_ids[byte] < 0) {
-            return sl_fail(err, SL_ERR_UNSUPPORTED,
-                           "the vocabulary has no token for byte 0x%02x: not a byte-level tokenizer", (unsigned)byte);
-        }
     }
     size_t n_slots = 16;
     while (n_slots < json_array_size(merges) * 2) {
@@ -181,10 +228,37 @@ enum sl_status sl_bpe_load(struct sl_bpe *bpe, const struct sl_vocab *vocab, con
     for (size_t rank = 0; rank < json_array_size(merges) && status == SL_OK; rank++) {
         status = add_merge(bpe, json_array_get(merges, rank), rank, err);
     }
+    return status;
+}
+
+enum sl_status sl_bpe_load(struct sl_bpe *bpe, const struct sl_vocab *vocab, const json_t *model,
+                           struct sl_error *err) {
+    *bpe = (struct sl_bpe){.vocab = vocab, .unknown_id = -1};
+    enum sl_status status = sl_json_bool(model, "model", "ignore_merges", false, &bpe->ignore_merges, err);
+    if (status != SL_OK ||
+        (status = sl_json_bool(model, "model", "byte_fallback", false, &bpe->byte_fallback, err)) != SL_OK ||
+        (status = sl_json_bool(model, "model", "fuse_unk", false, &bpe->fuse_unknown, err)) != SL_OK) {
+        return status;
+    }
+    if (vocab->byte_level && bpe->byte_fallback) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "model sets byte_fallback, which is not supported with ByteLevel");
+    }
+    if (vocab->byte_level || bpe->byte_fallback) {
+        status = find_byte_tokens(bpe, err);
+    }
+    if (status == SL_OK && !vocab->byte_level) {
+        status = load_characters(bpe, model, err);
+    }
+    if (status == SL_OK) {
+        status = load_merges(bpe, json_object_get(model, "merges"), err);
+    }
     if (status != SL_OK) {
         sl_bpe_cleanup(bpe);
+        return status;
     }
-    return status;
+    int32_t record[4] = {bpe->unknown_id, bpe->byte_fallback, bpe->fuse_unknown, bpe->ignore_merges};
+    bpe->digest = sl_hash(record, sizeof(record), bpe->digest);
+    return SL_OK;
 }
 
 void sl_bpe_cleanup(struct sl_bpe *bpe) {
@@ -257,10 +331,10 @@ static void consider(const struct sl_bpe *bpe, struct sl_bpe_scratch *scratch, s
     }
 }
 
-static void apply_merges(const struct sl_bpe *bpe, struct sl_bpe_scratch *scratch, size_t n_bytes) {
+static void apply_merges(const struct sl_bpe *bpe, struct sl_bpe_scratch *scratch, size_t n_symbols) {
     struct sl_bpe_symbol *symbols = scratch->symbols;
     size_t n_heap = 0;
-    for (size_t i = 0; i + 1 < n_bytes; i++) {
+    for (size_t i = 0; i + 1 < n_symbols; i++) {
         consider(bpe, scratch, &n_heap, (int32_t)i);
     }
     while (n_heap > 0) {
@@ -289,12 +363,71 @@ static void apply_merges(const struct sl_bpe *bpe, struct sl_bpe_scratch *scratc
     }
 }
 
+// --- the symbols to begin with ---------------------------------------------------------------------------------------
+static void add_symbol(struct sl_bpe_scratch *scratch, size_t *n, int32_t id) {
+    scratch->symbols[*n] = (struct sl_bpe_symbol){id, (int32_t)*n - 1, (int32_t)*n + 1};
+    ++*n;
+}
+
+static void add_bytes(const struct sl_bpe *bpe, struct sl_bpe_scratch *scratch, size_t *n, const char *bytes,
+                      size_t n_bytes) {
+    for (size_t i = 0; i < n_bytes; i++) {
+        add_symbol(scratch, n, bpe->byte_ids[(unsigned char)bytes[i]]);
+    }
+}
+
+static void add_characters(const struct sl_bpe *bpe, struct sl_bpe_scratch *scratch, size_t *n, const char *text,
+                           size_t n_bytes) {
+    bool unknown = false, was_unknown = false;
+    size_t length = 0;
+    for (size_t i = 0; i < n_bytes; i += length, was_unknown = unknown) {
+        const unsigned char *character = (const unsigned char *)text + i;
+        length = (size_t)sl_utf8_length(character, n_bytes - i);
+        int32_t id = length == 1 ? bpe->ascii_ids[*character] : sl_vocab_find(bpe->vocab, text + i, length);
+        unknown = id < 0 && !bpe->byte_fallback;
+        if (id >= 0) {
+            add_symbol(scratch, n, id);
+        } else if (bpe->byte_fallback) {
+            add_bytes(bpe, scratch, n, text + i, length);
+        } else if (!was_unknown || !bpe->fuse_unknown) {
+            add_symbol(scratch, n, bpe->unknown_id);
+        }
+    }
+}
+
+// --- the whole -------------------------------------------------------------------------------------------------------
+static enum sl_status encode_word(const struct sl_bpe *bpe, struct sl_bpe_scratch *scratch, const char *word,
+                                  size_t n_bytes, struct sl_ids *ids) {
+    enum sl_status status = grow(scratch, n_bytes);
+    if (status != SL_OK) {
+        return status;
+    }
+    size_t n = 0;
+    if (bpe->vocab->byte_level) {
+        add_bytes(bpe, scratch, &n, word, n_bytes);
+    } else {
+        add_characters(bpe, scratch, &n, word, n_bytes);
+    }
+    scratch->symbols[n - 1].next = -1;
+    apply_merges(bpe, scratch, n);
+    for (int32_t i = 0; i >= 0 && status == SL_OK; i = scratch->symbols[i].next) {
+        status = sl_ids_push(ids, scratch->symbols[i].id);
+    }
+    return status;
+}
+
+// Where the word that begins at `begin` ends: in front of the first mark behind another character.
+static size_t word_end(const char *piece, size_t n_bytes, size_t begin) {
+    while (begins_with_mark(piece + begin, n_bytes - begin)) {
+        begin += MARK_BYTES;
+    }
+    const char *mark = memmem(piece + begin, n_bytes - begin, SL_MARK, MARK_BYTES);
+    return mark ? (size_t)(mark - piece) : n_bytes;
+}
+
 enum sl_status sl_bpe_encode(const struct sl_bpe *bpe, struct sl_bpe_scratch *scratch, const char *piece,
                              size_t n_bytes, struct sl_ids *ids) {
-    if (n_bytes == 0) {
-        return SL_OK;
-    }
-    if (n_bytes == 1) {
+    if (n_bytes == 1 && bpe->vocab->byte_level) {
         return sl_ids_push(ids, bpe->byte_ids[(unsigned char)piece[0]]);
     }
     if (bpe->ignore_merges) {
@@ -303,17 +436,10 @@ enum sl_status sl_bpe_encode(const struct sl_bpe *bpe, struct sl_bpe_scratch *sc
             return sl_ids_push(ids, id);
         }
     }
-    enum sl_status status = grow(scratch, n_bytes);
-    if (status != SL_OK) {
-        return status;
-    }
-    for (size_t i = 0; i < n_bytes; i++) {
-        int32_t next = i + 1 < n_bytes ? (int32_t)(i + 1) : -1;
-        scratch->symbols[i] = (struct sl_bpe_symbol){bpe->byte_ids[(unsigned char)piece[i]], (int32_t)i - 1, next};
-    }
-    apply_merges(bpe, scratch, n_bytes);
-    for (int32_t i = 0; i >= 0 && status == SL_OK; i = scratch->symbols[i].next) {
-        status = sl_ids_push(ids, scratch->symbols[i].id);
+    enum sl_status status = SL_OK;
+    for (size_t begin = 0, end; begin < n_bytes && status == SL_OK; begin = end) {
+        end = bpe->cuts_at_marks ? word_end(piece, n_bytes, begin) : n_bytes;
+        status = encode_word(bpe, scratch, piece + begin, end - begin, ids);
     }
     return status;
 }

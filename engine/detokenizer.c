@@ -4,7 +4,9 @@
  *
  * Design: bytes wait until they make a character. Bytes that can not are replaced by one U+FFFD for each maximal
  *         subpart, as Unicode recommends (chapter 3, "U+FFFD Substitution of Maximal Subparts"): the longest beginning
- *         of a character, or one byte. That is also what Python's and Rust's decoders do.
+ *         of a character, or one byte. That is also what Python's and Rust's decoders do. Bytes that come as tokens of
+ *         their own (byte_fallback) are replaced one by one instead, as the `tokenizers` library does it; but the library
+ *         also takes back whole characters that a broken run of such bytes began with, and those have long been sent.
  * Invariant: pending[0 .. n_pending) is a proper beginning of a well-formed character, so n_pending <= 3.
  */
 #include <assert.h>
@@ -14,6 +16,7 @@
 
 static const char replacement[] = "\xef\xbf\xbd"; // U+FFFD
 #define REPLACEMENT_BYTES (sizeof(replacement) - 1)
+#define MARK_BYTES        (sizeof(SL_MARK) - 1)
 
 // --- UTF-8 -----------------------------------------------------------------------------------------------------------
 // Length of a character by its first byte, and the range of its second byte, which excludes overlong forms, surrogates
@@ -84,39 +87,69 @@ static void emit(struct sink *sink, const void *character, size_t n_bytes) {
     }
 }
 
+static void emit_character(struct sl_detokenizer *detokenizer, const unsigned char *character, size_t n_bytes,
+                           struct sink *sink) {
+    const char *stripped = detokenizer->tokenizer->decoder.stripped;
+    if (detokenizer->n_stripped > 0) {
+        if (strlen(stripped) == n_bytes && memcmp(character, stripped, n_bytes) == 0) {
+            detokenizer->n_stripped--;
+            return;
+        }
+        detokenizer->n_stripped = 0;
+    }
+    emit(sink, character, n_bytes);
+}
+
+// Replacements for the bytes that waited.
+static void give_up(struct sl_detokenizer *detokenizer, int n_bytes, struct sink *sink) {
+    int n = detokenizer->tokenizer->decoder.byte_fallback ? n_bytes : 1;
+    for (int i = 0; i < n; i++) {
+        emit_character(detokenizer, (const unsigned char *)replacement, REPLACEMENT_BYTES, sink);
+    }
+    detokenizer->n_pending = 0;
+}
+
 static void feed(struct sl_detokenizer *detokenizer, unsigned char byte, struct sink *sink) {
     unsigned char *pending = detokenizer->pending;
     pending[detokenizer->n_pending++] = byte;
     int length = sl_utf8_length(pending, (size_t)detokenizer->n_pending);
     if (length < 0 && detokenizer->n_pending > 1) { // the byte does not go on with what waited; it may begin anew
-        emit(sink, replacement, REPLACEMENT_BYTES);
+        give_up(detokenizer, detokenizer->n_pending - 1, sink);
         pending[0] = byte;
         detokenizer->n_pending = 1;
         length = sl_utf8_length(pending, 1);
     }
     if (length < 0) {
-        emit(sink, replacement, REPLACEMENT_BYTES);
-        detokenizer->n_pending = 0;
+        give_up(detokenizer, 1, sink);
     } else if (length > 0) {
-        emit(sink, pending, (size_t)length);
+        emit_character(detokenizer, pending, (size_t)length, sink);
         detokenizer->n_pending = 0;
     }
     assert(detokenizer->n_pending < (int)sizeof(detokenizer->pending));
 }
 
 void sl_detokenizer_init(struct sl_detokenizer *detokenizer, const struct sl_tokenizer *tokenizer) {
-    *detokenizer = (struct sl_detokenizer){.tokenizer = tokenizer};
+    *detokenizer = (struct sl_detokenizer){.tokenizer = tokenizer, .n_stripped = tokenizer->decoder.n_stripped};
 }
 
 size_t sl_detokenizer_push(struct sl_detokenizer *detokenizer, int32_t id, char *buf, size_t buf_bytes) {
+    const struct sl_tokenizer *tokenizer = detokenizer->tokenizer;
     struct sink sink = {buf, 0, buf_bytes};
-    size_t n_bytes = 0;
-    const char *bytes = sl_tokenizer_token_bytes(detokenizer->tokenizer, id, &n_bytes);
-    if (!bytes || sl_tokenizer_is_special(detokenizer->tokenizer, id)) {
+    if (id < 0 || id >= tokenizer->vocab.n || tokenizer->vocab.entries[id].special) {
         return 0;
     }
-    for (size_t i = 0; i < n_bytes; i++) {
-        feed(detokenizer, (unsigned char)bytes[i], &sink);
+    const struct sl_vocab_entry *entry = &tokenizer->vocab.entries[id];
+    bool loses_marks = tokenizer->decoder.first_loses_marks && !detokenizer->started &&
+                       memmem(entry->spelling, entry->n_spelling, SL_MARK, MARK_BYTES);
+    const char *bytes = loses_marks ? entry->spelling : entry->text;
+    size_t n_bytes = loses_marks ? entry->n_spelling : entry->n_text;
+    detokenizer->started = true;
+    for (size_t i = 0; i < n_bytes;) {
+        if (loses_marks && n_bytes - i >= MARK_BYTES && memcmp(bytes + i, SL_MARK, MARK_BYTES) == 0) {
+            i += MARK_BYTES;
+        } else {
+            feed(detokenizer, (unsigned char)bytes[i++], &sink);
+        }
     }
     return sink.n;
 }
@@ -124,13 +157,12 @@ size_t sl_detokenizer_push(struct sl_detokenizer *detokenizer, int32_t id, char 
 size_t sl_detokenizer_finish(struct sl_detokenizer *detokenizer, char *buf, size_t buf_bytes) {
     struct sink sink = {buf, 0, buf_bytes};
     if (detokenizer->n_pending > 0) {
-        emit(&sink, replacement, REPLACEMENT_BYTES);
-        detokenizer->n_pending = 0;
+        give_up(detokenizer, detokenizer->n_pending, &sink);
     }
     return sink.n;
 }
 
 size_t sl_detokenizer_max_bytes(const struct sl_tokenizer *tokenizer) {
-    // One replacement for the bytes that waited, and at worst one for each byte of the token.
-    return (tokenizer->vocab.longest_bytes + 1) * REPLACEMENT_BYTES;
+    // At worst one replacement for each byte that waited and for each byte of the token.
+    return (tokenizer->vocab.max_text + sizeof(((struct sl_detokenizer *)NULL)->pending)) * REPLACEMENT_BYTES;
 }

@@ -3,7 +3,7 @@
  * Purpose: the pipeline from text to ids (see the picture in tokenizer_internal.h).
  *
  * Design: added tokens are cut out twice: those that are not normalized from the text as it came, the others from what
- *         normalization made of the text in between. What is left goes through the pattern into merges.
+ *         normalization made of the text in between. What is left goes through the pre-tokenizer into merges.
  */
 #include <stdlib.h>
 
@@ -15,8 +15,9 @@
 struct encoding {
     const struct sl_tokenizer *tokenizer;
     struct sl_bpe_scratch scratch;
-    struct pcre2_real_match_data_8 *match;
+    struct sl_regex_search search;
     struct sl_ids ids;
+    bool first; // nothing of the text came before what is being encoded
     struct sl_error *err;
 };
 
@@ -27,7 +28,8 @@ static enum sl_status encode_piece(void *arg, const char *piece, size_t n_bytes)
 }
 
 static enum sl_status encode_plain(struct encoding *e, const char *text, size_t n_bytes) {
-    return sl_pattern_cut(&e->tokenizer->pattern, e->match, text, n_bytes, encode_piece, e, e->err);
+    return sl_pretokenizer_cut(&e->tokenizer->pretokenizer, &e->search, text, n_bytes, e->first, encode_piece, e,
+                               e->err);
 }
 
 typedef enum sl_status (*encode_fn)(struct encoding *e, const char *text, size_t n_bytes);
@@ -38,8 +40,10 @@ static enum sl_status encode_added(struct encoding *e, const struct sl_added_set
     struct sl_added_cursor cursor = {.set = set, .text = text, .n_bytes = n_bytes, .pending_id = -1};
     size_t begin = 0, end = 0;
     int32_t id = -1;
+    bool first = e->first;
     while (sl_added_next(&cursor, &begin, &end, &id)) {
         enum sl_status status = SL_OK;
+        e->first = first && begin == 0;
         if (id < 0) {
             status = between(e, text + begin, end - begin);
         } else if (sl_ids_push(&e->ids, id) != SL_OK) {
@@ -53,18 +57,38 @@ static enum sl_status encode_added(struct encoding *e, const struct sl_added_set
 }
 
 static enum sl_status encode_raw(struct encoding *e, const char *text, size_t n_bytes) {
-    const struct sl_tokenizer *tokenizer = e->tokenizer;
-    if (!tokenizer->nfc || sl_nfc_is_trivial(text, n_bytes)) {
-        return encode_added(e, &tokenizer->added_normalized, encode_plain, text, n_bytes);
-    }
-    char *normalized = NULL;
-    size_t n_normalized = 0;
-    enum sl_status status = sl_nfc(text, n_bytes, &normalized, &n_normalized);
+    struct sl_text normalized = {.bytes = text, .n_bytes = n_bytes};
+    enum sl_status status = sl_normalizer_run(&e->tokenizer->normalizer, &normalized);
     if (status != SL_OK) {
-        return sl_fail(e->err, status, "cannot normalize a text of %zu bytes", n_bytes);
+        sl_fail(e->err, status, "cannot normalize a text of %zu bytes", n_bytes);
+    } else {
+        status = encode_added(e, &e->tokenizer->added_normalized, encode_plain, normalized.bytes, normalized.n_bytes);
     }
-    status = encode_added(e, &tokenizer->added_normalized, encode_plain, normalized, n_normalized);
-    free(normalized);
+    sl_text_cleanup(&normalized);
+    return status;
+}
+
+static enum sl_status push_all(struct encoding *e, const int32_t *ids, int n) {
+    enum sl_status status = SL_OK;
+    for (int i = 0; i < n && status == SL_OK; i++) {
+        status = sl_ids_push(&e->ids, ids[i]);
+    }
+    return status == SL_OK ? SL_OK : sl_fail(e->err, status, "no memory for %zu ids", e->ids.n);
+}
+
+static enum sl_status encode_whole(struct encoding *e, const char *text, size_t n_bytes, bool add_special) {
+    const struct sl_template *template = &e->tokenizer->template;
+    if (!sl_regex_search_init(&e->search)) {
+        return sl_fail(e->err, SL_ERR_EXHAUSTED, "no memory to encode a text of %zu bytes", n_bytes);
+    }
+    enum sl_status status = add_special ? push_all(e, template->before, template->n_before) : SL_OK;
+    if (status == SL_OK) {
+        status = encode_added(e, &e->tokenizer->added_raw, encode_raw, text, n_bytes);
+    }
+    if (status == SL_OK && add_special) {
+        status = push_all(e, template->after, template->n_after);
+    }
+    sl_regex_search_cleanup(&e->search);
     return status;
 }
 
@@ -78,18 +102,9 @@ enum sl_status sl_tokenizer_encode(const struct sl_tokenizer *tokenizer, const c
         return sl_fail(err, SL_ERR_INVALID, "the text is not UTF-8: the byte 0x%02x at offset %zu",
                        (unsigned)(unsigned char)text[bad_offset], bad_offset);
     }
-    struct encoding e = {.tokenizer = tokenizer, .match = sl_pattern_match_create(), .err = err};
-    enum sl_status status = e.match ? SL_OK : SL_ERR_EXHAUSTED;
-    if (status == SL_OK && add_special && tokenizer->begin_id >= 0) {
-        status = sl_ids_push(&e.ids, tokenizer->begin_id);
-    }
-    if (status != SL_OK) {
-        sl_fail(err, status, "no memory to encode a text of %zu bytes", n_bytes);
-    } else {
-        status = encode_added(&e, &tokenizer->added_raw, encode_raw, text, n_bytes);
-    }
+    struct encoding e = {.tokenizer = tokenizer, .first = true, .err = err};
+    enum sl_status status = encode_whole(&e, text, n_bytes, add_special);
     sl_bpe_scratch_cleanup(&e.scratch);
-    sl_pattern_match_destroy(e.match);
     if (status != SL_OK) {
         free(e.ids.ids);
         return status;
@@ -104,7 +119,7 @@ int32_t sl_tokenizer_vocab_size(const struct sl_tokenizer *tokenizer) {
 }
 
 int32_t sl_tokenizer_begin_id(const struct sl_tokenizer *tokenizer) {
-    return tokenizer->begin_id;
+    return tokenizer->template.n_before > 0 ? tokenizer->template.before[0] : -1;
 }
 
 uint64_t sl_tokenizer_fingerprint(const struct sl_tokenizer *tokenizer) {
@@ -115,8 +130,8 @@ const char *sl_tokenizer_token_bytes(const struct sl_tokenizer *tokenizer, int32
     if (id < 0 || id >= tokenizer->vocab.n) {
         return NULL;
     }
-    *n_bytes_out = tokenizer->vocab.entries[id].n_bytes;
-    return tokenizer->vocab.entries[id].bytes;
+    *n_bytes_out = tokenizer->vocab.entries[id].n_text;
+    return tokenizer->vocab.entries[id].text;
 }
 
 bool sl_tokenizer_is_special(const struct sl_tokenizer *tokenizer, int32_t id) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: text to token ids and back, from a Hugging Face tokenizer.json (byte-level BPE).
+ * Purpose: text to token ids and back, from a Hugging Face tokenizer.json: byte-level BPE (Llama-3, Qwen2, GPT-2, Falcon)
+ *          and SentencePiece's kind of BPE (Llama-2, Mistral, Yi, Phi-3).
  *
  * Design: the model's own pre-tokenizer expression runs in PCRE2; merges are applied by rank with a heap per word;
  *         added tokens are cut out first. What the file asks for and we do not implement is refused by name at load
@@ -23,7 +24,8 @@ enum sl_status sl_tokenizer_load(const char *model_dir, struct sl_tokenizer **to
 void sl_tokenizer_destroy(struct sl_tokenizer **tokenizer);
 
 /*
- * Encode n_bytes of UTF-8. add_special puts the begin token in front when the tokenizer's configuration says so.
+ * Encode n_bytes of UTF-8. add_special puts the special tokens in front and behind that the tokenizer's configuration
+ * asks for: for most models a begin token in front.
  * *ids_out is malloc'd, the caller's to free. SL_ERR_INVALID: not UTF-8; err gives the byte offset.
  */
 enum sl_status sl_tokenizer_encode(const struct sl_tokenizer *tokenizer, const char *text, size_t n_bytes,
@@ -33,18 +35,21 @@ int32_t sl_tokenizer_vocab_size(const struct sl_tokenizer *tokenizer); // ids ar
 int32_t sl_tokenizer_begin_id(const struct sl_tokenizer *tokenizer);   // -1 when there is none
 uint64_t sl_tokenizer_fingerprint(const struct sl_tokenizer *tokenizer);
 
-// Raw bytes of one token (special tokens: their text). NULL for an id out of range. Owned by the tokenizer.
+// Raw bytes of one token, as it stands in the middle of a text (special tokens: their text). NULL for an id out of range. Owned by the tokenizer.
 const char *sl_tokenizer_token_bytes(const struct sl_tokenizer *tokenizer, int32_t id, size_t *n_bytes_out);
 bool sl_tokenizer_is_special(const struct sl_tokenizer *tokenizer, int32_t id);
 
 /*
  * Streaming detokenizer: bytes go in token by token, whole UTF-8 characters come out. Bytes that can never become a
- * character come out as U+FFFD. Special tokens give no text.
+ * character come out as U+FFFD. Special tokens give no text. Where the model's decoder strips what encoding put in front
+ * of a text (SentencePiece's dummy space), the first token after init loses it.
  */
 struct sl_detokenizer {
     const struct sl_tokenizer *tokenizer;
     unsigned char pending[4];
     int n_pending;
+    int n_stripped; // characters that may still be stripped
+    bool started;   // some token gave text
 };
 void sl_detokenizer_init(struct sl_detokenizer *detokenizer, const struct sl_tokenizer *tokenizer);
 

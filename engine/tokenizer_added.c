@@ -11,25 +11,46 @@
 
 #include "engine/tokenizer_internal.h"
 
-// --- white space next to a token -------------------------------------------------------------------------------------
+// --- what is next to a token -----------------------------------------------------------------------------------------
 static bool is_white_space(int32_t c) { // the Unicode property White_Space
     return (c >= 0x09 && c <= 0x0d) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 ||
            (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
-static bool space_at(const char *text, size_t begin, size_t end) {
+static int32_t character_at(const char *text, size_t begin, size_t end) {
     utf8proc_int32_t c = -1;
     utf8proc_iterate((const utf8proc_uint8_t *)text + begin, (utf8proc_ssize_t)(end - begin), &c);
-    return is_white_space(c);
+    return c;
+}
+
+// What regular expressions call a word character: alphabetic, a mark, a digit, or one that joins. utf8proc knows the
+// general categories; the four ranges are what is alphabetic besides: circled and squared letters.
+static bool is_word_character(int32_t c) {
+    static const uint32_t categories =
+        1u << UTF8PROC_CATEGORY_LU | 1u << UTF8PROC_CATEGORY_LL | 1u << UTF8PROC_CATEGORY_LT |
+        1u << UTF8PROC_CATEGORY_LM | 1u << UTF8PROC_CATEGORY_LO | 1u << UTF8PROC_CATEGORY_MN |
+        1u << UTF8PROC_CATEGORY_MC | 1u << UTF8PROC_CATEGORY_ME | 1u << UTF8PROC_CATEGORY_ND |
+        1u << UTF8PROC_CATEGORY_NL | 1u << UTF8PROC_CATEGORY_PC;
+    return (categories >> utf8proc_category(c) & 1) || c == 0x200c || c == 0x200d || (c >= 0x24b6 && c <= 0x24e9) ||
+           (c >= 0x1f130 && c <= 0x1f149) || (c >= 0x1f150 && c <= 0x1f169) || (c >= 0x1f170 && c <= 0x1f189);
+}
+
+static size_t previous_character(const char *text, size_t at) {
+    do {
+        at--;
+    } while (at > 0 && ((unsigned char)text[at] & 0xc0) == 0x80);
+    return at;
+}
+
+static bool touches_word(const char *text, size_t begin, size_t end, size_t n_bytes) {
+    return (begin > 0 && is_word_character(character_at(text, previous_character(text, begin), begin))) ||
+           (end < n_bytes && is_word_character(character_at(text, end, n_bytes)));
 }
 
 static size_t skip_spaces_left(const char *text, size_t begin) {
     while (begin > 0) {
-        size_t previous = begin - 1;
-        while (previous > 0 && ((unsigned char)text[previous] & 0xc0) == 0x80) {
-            previous--;
-        }
-        if (!space_at(text, previous, begin)) {
+        size_t previous = previous_character(text, begin);
+        if (!is_white_space(character_at(text, previous, begin))) {
             break;
         }
         begin = previous;
@@ -38,7 +59,7 @@ static size_t skip_spaces_left(const char *text, size_t begin) {
 }
 
 static size_t skip_spaces_right(const char *text, size_t end, size_t n_bytes) {
-    while (end < n_bytes && space_at(text, end, n_bytes)) {
+    while (end < n_bytes && is_white_space(character_at(text, end, n_bytes))) {
         end += (size_t)sl_utf8_length((const unsigned char *)text + end, n_bytes - end);
     }
     return end;
@@ -88,6 +109,10 @@ bool sl_added_next(struct sl_added_cursor *cursor, size_t *begin_out, size_t *en
         }
         if (!token) {
             cursor->scanned++;
+        } else if (token->single_word &&
+                   touches_word(text, cursor->scanned, cursor->scanned + token->n_bytes, cursor->n_bytes)) {
+            cursor->scanned += token->n_bytes; // no other token may begin inside
+            token = NULL;
         }
     }
     *id_out = -1;
@@ -128,8 +153,8 @@ static int compare_tokens(const void *left, const void *right) {
     return order ? order : (a->n_bytes > b->n_bytes) - (a->n_bytes < b->n_bytes);
 }
 
-static enum sl_status read_token(const json_t *json, bool normalized, bool nfc, struct sl_added_token *token_out,
-                                 bool *wanted_out, struct sl_error *err) {
+static enum sl_status read_token(const json_t *json, bool normalized, const struct sl_normalizer *normalizer,
+                                 struct sl_added_token *token_out, bool *wanted_out, struct sl_error *err) {
     static const char *const keys[] = {"id",     "content",    "single_word", "lstrip",
                                        "rstrip", "normalized", "special",     NULL};
     const char *content = json_string_value(json_object_get(json, "content"));
@@ -137,38 +162,37 @@ static enum sl_status read_token(const json_t *json, bool normalized, bool nfc, 
         return sl_fail(err, SL_ERR_INVALID, "an added token has no content");
     }
     struct sl_added_token token = {.id = (int32_t)json_integer_value(json_object_get(json, "id"))};
-    bool special = false, single_word = false, is_normalized = false;
+    bool special = false, is_normalized = false;
     enum sl_status status = sl_json_only(json, content, keys, err);
     if (status != SL_OK || (status = sl_json_bool(json, content, "special", false, &special, err)) != SL_OK ||
-        (status = sl_json_bool(json, content, "single_word", false, &single_word, err)) != SL_OK ||
+        (status = sl_json_bool(json, content, "single_word", false, &token.single_word, err)) != SL_OK ||
         (status = sl_json_bool(json, content, "lstrip", false, &token.takes_left, err)) != SL_OK ||
         (status = sl_json_bool(json, content, "rstrip", false, &token.takes_right, err)) != SL_OK ||
         (status = sl_json_bool(json, content, "normalized", !special, &is_normalized, err)) != SL_OK) {
         return status;
     }
-    if (single_word) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "added token \"%.64s\" has single_word, which is not supported",
-                       content);
-    }
     *wanted_out = is_normalized == normalized;
     if (!*wanted_out) {
         return SL_OK;
     }
-    if (normalized && nfc) {
-        status = sl_nfc(content, strlen(content), &token.text, &token.n_bytes);
-    } else {
-        token.text = strdup(content);
-        token.n_bytes = strlen(content);
-    }
+    struct sl_text text = {.bytes = content, .n_bytes = strlen(content)};
+    status = normalized ? sl_normalizer_run(normalizer, &text) : SL_OK;
+    token.n_bytes = text.n_bytes;
+    token.text = status == SL_OK ? strndup(text.bytes, text.n_bytes) : NULL;
+    sl_text_cleanup(&text);
     if (!token.text) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for added token \"%.64s\"", content);
+    }
+    if (token.n_bytes == 0) {
+        free(token.text);
+        return sl_fail(err, SL_ERR_INVALID, "the normalizer leaves nothing of added token \"%.64s\"", content);
     }
     *token_out = token;
     return SL_OK;
 }
 
-enum sl_status sl_added_load(struct sl_added_set *set, const json_t *added_tokens, bool normalized, bool nfc,
-                             struct sl_error *err) {
+enum sl_status sl_added_load(struct sl_added_set *set, const json_t *added_tokens, bool normalized,
+                             const struct sl_normalizer *normalizer, struct sl_error *err) {
     *set = (struct sl_added_set){0};
     size_t n = json_array_size(added_tokens);
     if (n == 0) {
@@ -181,7 +205,7 @@ enum sl_status sl_added_load(struct sl_added_set *set, const json_t *added_token
     for (size_t i = 0; i < n; i++) {
         bool wanted = false;
         enum sl_status status =
-            read_token(json_array_get(added_tokens, i), normalized, nfc, &set->tokens[set->n], &wanted, err);
+            read_token(json_array_get(added_tokens, i), normalized, normalizer, &set->tokens[set->n], &wanted, err);
         if (status != SL_OK) {
             sl_added_cleanup(set);
             return status;
@@ -195,7 +219,7 @@ enum sl_status sl_added_load(struct sl_added_set *set, const json_t *added_token
     for (size_t i = 1; i < set->n; i++) {
         if (compare_tokens(&set->tokens[i - 1], &set->tokens[i]) == 0) {
             enum sl_status status = sl_fail(err, SL_ERR_INVALID, "added token \"%.64s\" is listed twice%s",
-                                            set->tokens[i].text, normalized && nfc ? " (after normalization)" : "");
+                                            set->tokens[i].text, normalized ? " (after normalization)" : "");
             sl_added_cleanup(set);
             return status;
         }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the tokens of a model: bytes by id, id by bytes.
+ * Purpose: the tokens of a model: spelling by id, id by spelling.
  *
  * Design: a byte-level vocabulary spells bytes with 256 printable characters: those of Latin-1 that are printable stand
  *         for themselves, the other 68 bytes are U+0100, U+0101, ... in order. We translate once, at load time, and
  *         know only bytes from then on. A token that is not spelled in that alphabet can not come out of merging, so
- *         it gets no slot in the hash; its bytes are its text.
+ *         it gets no slot in the hash; its spelling is its text. Other vocabularies are spelled as they are written.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -22,24 +22,41 @@ static bool stands_for_itself(int byte) {
 
 // The byte that a character of the alphabet spells, or -1.
 static int byte_of(int character) {
-    if (character < FIRST_SUBSTITUTE) {
+    int nth = character - FIRST_SUBSTITUTE;
+    if (nth < 0) {
         return stands_for_itself(character) ? character : -1;
     }
-    int nth = character - FIRST_SUBSTITUTE;
-    for (int byte = 0; byte < 256 && nth < N_SUBSTITUTES; byte++) {
-        if (!stands_for_itself(byte) && nth-- == 0) {
-            return byte;
-        }
-    }
-    return -1;
+    // The others, in order: below 0x21, from 0x7f to 0xa0, and 0xad.
+    return nth <= 0x20 ? nth : nth < N_SUBSTITUTES - 1 ? nth - 0x21 + 0x7f : nth == N_SUBSTITUTES - 1 ? 0xad : -1;
 }
 
-bool sl_vocab_translate(const char *text, char *bytes_out, size_t *n_bytes_out) {
-    const unsigned char *p = (const unsigned char *)text;
+// The character that spells a byte.
+static int character_of(int byte) {
+    if (stands_for_itself(byte)) {
+        return byte;
+    }
+    return FIRST_SUBSTITUTE + (byte <= 0x20 ? byte : byte <= 0xa0 ? byte - 0x7f + 0x21 : N_SUBSTITUTES - 1);
+}
+
+size_t sl_alphabet_from_bytes(const char *bytes, size_t n_bytes, char *out) {
     size_t n = 0;
-    while (*p) {
+    for (size_t i = 0; i < n_bytes; i++) {
+        int character = character_of((unsigned char)bytes[i]);
+        if (character >= 0x80) {
+            out[n++] = (char)(0xc0 | character >> 6);
+            character = 0x80 | (character & 0x3f);
+        }
+        out[n++] = (char)character;
+    }
+    return n;
+}
+
+bool sl_alphabet_to_bytes(const char *text, size_t n_bytes, char *out, size_t *n_bytes_out) {
+    const unsigned char *p = (const unsigned char *)text, *end = p + n_bytes;
+    size_t n = 0;
+    while (p < end) {
         int character = *p++;
-        if (character >= 0xc2 && character <= 0xdf) { // the whole alphabet has one or two bytes a character
+        if (character >= 0xc2 && character <= 0xdf && p < end) { // the whole alphabet has one or two bytes a character
             character = (character & 0x1f) << 6 | (*p++ & 0x3f);
         } else if (character >= 0x80) {
             return false;
@@ -48,19 +65,29 @@ bool sl_vocab_translate(const char *text, char *bytes_out, size_t *n_bytes_out) 
         if (byte < 0) {
             return false;
         }
-        bytes_out[n++] = (char)byte;
+        out[n++] = (char)byte;
     }
     *n_bytes_out = n;
     return true;
 }
 
-// --- id by bytes -----------------------------------------------------------------------------------------------------
-static size_t slot_of(const struct sl_vocab *vocab, const char *bytes, size_t n_bytes) {
+bool sl_vocab_spell(const struct sl_vocab *vocab, const char *token, char *spelling_out, size_t *n_bytes_out) {
+    size_t n_bytes = strlen(token);
+    if (vocab->byte_level) {
+        return sl_alphabet_to_bytes(token, n_bytes, spelling_out, n_bytes_out);
+    }
+    memcpy(spelling_out, token, n_bytes);
+    *n_bytes_out = n_bytes;
+    return true;
+}
+
+// --- id by spelling --------------------------------------------------------------------------------------------------
+static size_t slot_of(const struct sl_vocab *vocab, const char *spelling, size_t n_bytes) {
     size_t mask = vocab->n_slots - 1;
-    size_t i = (size_t)sl_hash(bytes, n_bytes, 0) & mask;
+    size_t i = (size_t)sl_hash(spelling, n_bytes, 0) & mask;
     while (vocab->slots[i] != 0) {
         const struct sl_vocab_entry *entry = &vocab->entries[vocab->slots[i] - 1];
-        if (entry->n_bytes == n_bytes && memcmp(entry->bytes, bytes, n_bytes) == 0) {
+        if (entry->n_spelling == n_bytes && memcmp(entry->spelling, spelling, n_bytes) == 0) {
             break;
         }
         i = (i + 1) & mask;
@@ -68,8 +95,8 @@ static size_t slot_of(const struct sl_vocab *vocab, const char *bytes, size_t n_
     return i;
 }
 
-int32_t sl_vocab_find(const struct sl_vocab *vocab, const char *bytes, size_t n_bytes) {
-    return vocab->slots[slot_of(vocab, bytes, n_bytes)] - 1;
+int32_t sl_vocab_find(const struct sl_vocab *vocab, const char *spelling, size_t n_bytes) {
+    return vocab->slots[slot_of(vocab, spelling, n_bytes)] - 1;
 }
 
 // --- loading ---------------------------------------------------------------------------------------------------------
@@ -88,6 +115,13 @@ static enum sl_status check_id(const struct sl_vocab *vocab, const json_t *value
     return SL_OK;
 }
 
+// The spelling that lies at *blob, which moves on.
+static void set_spelling(struct sl_vocab *vocab, struct sl_vocab_entry *entry, char **blob, size_t n_bytes) {
+    *entry = (struct sl_vocab_entry){*blob, *blob, (uint32_t)n_bytes, (uint32_t)n_bytes, entry->special};
+    *blob += n_bytes;
+    vocab->max_text = n_bytes > vocab->max_text ? n_bytes : vocab->max_text;
+}
+
 // Copy a token of model.vocab to the blob; returns where the next one goes.
 static enum sl_status add_model_token(struct sl_vocab *vocab, const char *token, const json_t *value, char **blob,
                                       struct sl_error *err) {
@@ -97,22 +131,21 @@ static enum sl_status add_model_token(struct sl_vocab *vocab, const char *token,
         return status;
     }
     struct sl_vocab_entry *entry = &vocab->entries[id];
-    if (entry->bytes) {
+    if (entry->spelling) {
         return sl_fail(err, SL_ERR_INVALID, "token \"%.64s\" has id %d, which another token has too", token, id);
     }
     size_t n_bytes = 0;
-    bool from_bytes = sl_vocab_translate(token, *blob, &n_bytes);
-    if (!from_bytes) {
+    bool spelled = sl_vocab_spell(vocab, token, *blob, &n_bytes);
+    if (!spelled) {
         n_bytes = strlen(token);
         memcpy(*blob, token, n_bytes);
     }
     if (n_bytes == 0) {
         return sl_fail(err, SL_ERR_INVALID, "the token with id %d is empty", id);
     }
-    *entry = (struct sl_vocab_entry){.bytes = *blob, .n_bytes = (uint32_t)n_bytes};
-    *blob += n_bytes;
-    if (from_bytes) {
-        vocab->slots[slot_of(vocab, entry->bytes, n_bytes)] = id + 1; // distinct spellings are distinct bytes
+    set_spelling(vocab, entry, blob, n_bytes);
+    if (spelled) {
+        vocab->slots[slot_of(vocab, entry->spelling, n_bytes)] = id + 1;
     }
     return SL_OK;
 }
@@ -136,17 +169,15 @@ static enum sl_status add_added_token(struct sl_vocab *vocab, const json_t *mode
     struct sl_vocab_entry *entry = &vocab->entries[id];
     const json_t *known = json_object_get(model_vocab, content);
     bool again = known && json_integer_value(known) == id;
-    if ((known && !again) || (!known && entry->bytes)) {
+    if ((known && !again) || (!known && entry->spelling)) {
         return sl_fail(err, SL_ERR_INVALID, "added token \"%.64s\" has id %d, but the vocabulary says otherwise",
                        content, id);
     }
     size_t n_bytes = strlen(content);
     entry->special = special;
-    if (!known) { // its bytes are its text, even if the text happens to be spelled in the alphabet
+    if (!known) { // its spelling is its text, even if the text happens to be spelled in the alphabet
         memcpy(*blob, content, n_bytes);
-        entry->bytes = *blob;
-        entry->n_bytes = (uint32_t)n_bytes;
-        *blob += n_bytes;
+        set_spelling(vocab, entry, blob, n_bytes);
     }
     return SL_OK;
 }
@@ -180,8 +211,8 @@ static enum sl_status measure(const json_t *model_vocab, const json_t *added_tok
 }
 
 enum sl_status sl_vocab_load(struct sl_vocab *vocab, const json_t *model_vocab, const json_t *added_tokens,
-                             struct sl_error *err) {
-    *vocab = (struct sl_vocab){0};
+                             bool byte_level, struct sl_error *err) {
+    *vocab = (struct sl_vocab){.byte_level = byte_level};
     size_t n = 0, n_blob_bytes = 0;
     enum sl_status status = measure(model_vocab, added_tokens, &n, &n_blob_bytes, err);
     if (status != SL_OK) {
@@ -216,12 +247,9 @@ enum sl_status sl_vocab_load(struct sl_vocab *vocab, const json_t *model_vocab, 
         }
     }
     for (size_t i = 0; i < n; i++) {
-        if (!vocab->entries[i].bytes) { // an added token that is listed twice was counted twice
+        if (!vocab->entries[i].spelling) { // an added token that is listed twice was counted twice
             status = sl_fail(err, SL_ERR_INVALID, "no token has id %zu, though %zu tokens are listed", i, n);
             goto err_cleanup;
-        }
-        if (vocab->entries[i].n_bytes > vocab->longest_bytes) {
-            vocab->longest_bytes = vocab->entries[i].n_bytes;
         }
     }
     return SL_OK;
