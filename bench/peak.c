@@ -25,7 +25,7 @@ WIDE static void fma_loop(void *arg, int64_t begin, int64_t end, int member) {
     (void)member;
     for (int64_t task = begin; task < end; task++) {
         __m256 a = _mm256_set1_ps(0.5f), b = a, c = a, d = a, e = a, f = a, g = a, h = a, i = a, j = a, k = a, l = a;
-        const __m256 x = _mm256_set1_ps(0.999f), y = _mm256_set1_ps((float)task);
+        const __m256 x = _mm256_set1_ps(0.999f), y = _mm256_set1_ps((float)(task + 1));
         for (int64_t n = 0; n < FMA_STEPS; n++) {
             a = _mm256_fmadd_ps(a, x, y), b = _mm256_fmadd_ps(b, x, y), c = _mm256_fmadd_ps(c, x, y);
             d = _mm256_fmadd_ps(d, x, y), e = _mm256_fmadd_ps(e, x, y), f = _mm256_fmadd_ps(f, x, y);
