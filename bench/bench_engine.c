@@ -29,7 +29,7 @@
 struct options {
     const char *model, *tier;
     int64_t threads, runs, max_tokens;
-    bool json, no_synthetic;
+    bool json, no_synthetic, pin;
 };
 
 static const struct sl_option option_table[] = {
@@ -39,6 +39,8 @@ static const struct sl_option option_table[] = {
     {"tier", 0, SL_OPTION_STRING, "auto", "NAME", "kernels to use", offsetof(struct options, tier), 0, 0},
     {"threads", 't', SL_OPTION_INT, "0", "N", "threads; 0: one per processor", offsetof(struct options, threads), 0,
      1024},
+    {"pin", 0, SL_OPTION_FLAG, "no", NULL, "give each thread a processor of its own", offsetof(struct options, pin), 0,
+     0},
     {"runs", 'r', SL_OPTION_INT, "5", "N", "runs of every measurement", offsetof(struct options, runs), 1, MAX_RUNS},
     {"max-tokens", 0, SL_OPTION_INT, "8192", "N", "leave out longer prompts", offsetof(struct options, max_tokens), 1,
      1 << 20},
@@ -345,6 +347,10 @@ int sl_bench_engine(int argc, char **argv) {
     status = sl_ops_select(options.tier, &b.ops, &err);
     if (status == SL_OK) {
         status = sl_team_create((int)options.threads, &b.team, &err);
+    }
+    if (status == SL_OK && options.pin) {
+        status = sl_team_pin(b.team, &err);
+        sl_team_pin_caller(b.team);
     }
     if (status == SL_OK) {
         status = measure_bounds(&b, &err);

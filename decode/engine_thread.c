@@ -256,6 +256,7 @@ static void end_all(struct stepper *stepper, enum sl_status status, const char *
 void *sl_decode_engine_main(void *arg) {
     struct sl_decode *decode = arg;
     struct stepper here = {.decode = decode}, *stepper = &here; // some 20 KiB
+    sl_team_pin_caller(decode->node.team);
     while (take_inbox(stepper)) {
         int n_segments = share_rows(stepper);
         if (n_segments == 0) {

@@ -121,6 +121,7 @@ static void run(struct sl_prefill_job *job) {
 void *sl_prefill_engine_main(void *arg) {
     struct sl_prefill *prefill = arg;
     void *job;
+    sl_team_pin_caller(prefill->node.team);
     // Waits without a deadline: the queue is closed when the worker stops.
     while (sl_queue_pop(prefill->jobs, SL_NO_DEADLINE, &job) == SL_OK) {
         if (take(job)) {

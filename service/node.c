@@ -26,8 +26,14 @@ static enum sl_status open_model(struct sl_node *node, struct sl_error *err) {
     if (status == SL_OK) {
         status = sl_team_create((int)node->config.threads, &node->team, err);
     }
+    if (status == SL_OK && node->config.pin) {
+        status = sl_team_pin(node->team, err);
+    }
     if (status == SL_OK) {
+        // Weights are packed by the team, each share where the member runs that will read it.
+        sl_team_pin_caller(node->team);
         status = sl_model_load(dir, node->ops, SL_WEIGHT_STORED, node->team, &node->model, err);
+        sl_team_release_caller(node->team);
     }
     if (status == SL_OK) {
         status = sl_tokenizer_load(dir, &node->tokenizer, err);

@@ -22,7 +22,7 @@
 struct sl_node_config {
     const char *listen, *coordinator, *model, *name, *fabric_listen, *transport, *tier, *log, *inject;
     int64_t arena_bytes, threads, lease_ms, max_jobs, grace_ms;
-    bool lock_memory;
+    bool lock_memory, pin;
 };
 
 // `type` begins with struct sl_node_config. default_name: "prefill-0"; default_jobs as text.
@@ -151,6 +151,15 @@ struct sl_node_config {
          offsetof(struct sl_node_config, threads),                                                                     \
          0,                                                                                                            \
          1024},                                                                                                        \
+        {"pin",                                                                                                        \
+         0,                                                                                                            \
+         SL_OPTION_FLAG,                                                                                               \
+         "no",                                                                                                         \
+         NULL,                                                                                                         \
+         "give each thread a processor of its own; for a worker that shares its processors with none",                 \
+         offsetof(struct sl_node_config, pin),                                                                         \
+         0,                                                                                                            \
+         0},                                                                                                           \
     {                                                                                                                  \
         "tier", 0, SL_OPTION_STRING, "auto", "NAME", "instruction set of the engine",                                  \
             offsetof(struct sl_node_config, tier), 0, 0                                                                \
