@@ -2,8 +2,8 @@
 /*
  * Purpose: who does it? Pure functions over a snapshot of the workers: the same snapshot gives the same answer.
  *
- * Design: prefill   the worker that will have read the prompt first: tokens already promised to it, plus the tokens of
- *                   this prompt that it has not seen. Both terms are in tokens, so neither needs a weight, and a worker
+ * Design: prefill   the worker with the least to read: tokens already promised to it, plus the tokens of this prompt
+ *                   that it has not seen (whose turn it is there is its own business: prefill/schedule.h). Both terms are in tokens, so neither needs a weight, and a worker
  *                   that everybody's prefix points to stops being attractive as soon as its line is longer than the
  *                   prefix is.
  *         decode    the worker whose arena will be the least full with this job in it.

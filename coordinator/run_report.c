@@ -66,6 +66,7 @@ void sl_run_report_prefill_done(struct sl_run_report *report, struct sl_job *job
     statistics->ship_ms = 0;
     if (known != NULL) {
         statistics->n_reused_tokens = known->n_reused_tokens;
+        statistics->queue_ms += known->queue_ms; // on the prefill worker
         statistics->prefill_ms = known->prefill_ms;
         statistics->ship_ms = known->ship_ms;
         statistics->capsule_bytes = known->capsule_bytes;

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/queue.h"
 #include "base/thread.h"
 #include "prefill/internal.h"
 #include "service/send.h"

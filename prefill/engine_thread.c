@@ -1,12 +1,59 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread that owns the engine: one job after the other, chunk by chunk.
+/*
+ * The thread that owns the engine: several prompts are open at once and are read by turns.
+ *
+ * A turn: take in new jobs; open those in line for which there is memory; let cancelled ones go; read a step of the one
+ * that prefill/schedule.h chooses.
+ */
+#include <assert.h>
+
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "prefill/internal.h"
-#include "service/reader.h"
+#include "prefill/schedule.h"
 
 // Pieces of a size that the fabric likes; a page is far smaller, a layer may be far larger.
 #define MAX_PIECE_BYTES (4u << 20)
+
+#define MAX_OPEN 64 // beyond it jobs stay in line
+/*
+ * A step that may end anywhere is as long as so many tokens at the beginning of a prompt take: what a short job waits
+ * for at most when it comes while a long one is read. Fewer rows than STEP_ROWS leave matrix products waiting for
+ * memory.
+ */
+#define STEP_WORK      256
+#define STEP_ROWS      32
+#define LINE_WAIT_MS   50 // between looks for memory that comes back without a word, as an ended lease does
+#define RATE_WINDOW_NS SL_NS_PER_S
+
+struct stepper {
+    struct sl_prefill *prefill;
+    double half; // see schedule.h
+    struct sl_schedule schedule;
+    struct sl_prefill_job *line; // waiting for memory, in order of arrival
+    int64_t n_arrived;
+    struct sl_prefill_job *open[MAX_OPEN];
+    int n_open;
+    int64_t window_start_ns, window_tokens;
+};
+
+void sl_prefill_join(struct sl_prefill *prefill, struct sl_prefill_job *job) {
+    pthread_mutex_lock(&prefill->mutex);
+    job->next = NULL;
+    *prefill->inbox_end = job;
+    prefill->inbox_end = &job->next;
+    pthread_cond_signal(&prefill->wake);
+    pthread_mutex_unlock(&prefill->mutex);
+}
+
+void sl_prefill_wake(struct sl_prefill *prefill) {
+    pthread_mutex_lock(&prefill->mutex);
+    pthread_cond_signal(&prefill->wake);
+    pthread_mutex_unlock(&prefill->mutex);
+}
+
+// ---- one step of one job -------------------------------------------------------------------------------------------
 
 static enum sl_status ship_piece(void *arg, const struct sl_capsule_piece *piece) {
     struct sl_prefill_job *job = arg;
@@ -28,13 +75,13 @@ static enum sl_status layer_final(void *arg, struct sl_session *session, int lay
     return status;
 }
 
-static void report(struct sl_prefill_job *job, const struct sl_reader *reader, const struct sl_session *session) {
+static void report(struct sl_prefill_job *job, const struct sl_session *session) {
     struct sl_session_stats stats;
     sl_session_get_stats(session, &stats);
     pthread_mutex_lock(&job->mutex);
     job->n_done = session->n_tokens;
     job->resident_bytes = stats.resident_bytes;
-    job->peak_bytes = sl_reader_peak_bytes(reader);
+    job->peak_bytes = sl_reader_peak_bytes(job->reader);
     pthread_cond_signal(&job->changed);
     pthread_mutex_unlock(&job->mutex);
 }
@@ -47,88 +94,288 @@ static void archive_boundary(struct sl_prefill_job *job, const struct sl_session
     }
 }
 
-static enum sl_status read_prompt(struct sl_prefill_job *job, struct sl_reader *reader, struct sl_error *err) {
-    struct sl_prefill *prefill = job->prefill;
-    struct sl_session *session = sl_reader_session(reader);
-    int64_t began_ns = sl_now_ns(), began_tokens = session->n_tokens;
-    enum sl_status status = SL_OK;
-    for (bool done = false; status == SL_OK && !done;) {
-        if (atomic_load(&job->cancelled)) {
-            return sl_fail(err, SL_ERR_CANCELLED, "job %s was cancelled after %lld of %lld tokens", job->id,
-                           (long long)session->n_tokens, (long long)job->plan.n_prompt);
-        }
-        archive_boundary(job, session);
-        int64_t before = session->n_tokens;
-        status = sl_reader_step(reader, prefill->engine, layer_final, job, &done, err);
-        if (status == SL_OK) {
-            report(job, reader, session);
-            atomic_fetch_add(&prefill->n_tokens, session->n_tokens - before);
-            atomic_fetch_add(&prefill->n_steps, 1);
-            double seconds = (double)(sl_now_ns() - began_ns) / SL_NS_PER_S;
-            atomic_store(&prefill->rate_tokens_per_s,
-                         (int64_t)((double)(session->n_tokens - began_tokens) / (seconds + 1e-9)));
-        }
+/*
+ * What the session has taken from the arena is no longer a promise: count it once. After a step, not before it: pages
+ * that the step took and eviction has given back are promised all along, so nobody else is granted them in between.
+ */
+static void settle_promise(struct sl_prefill_job *job, size_t taken_bytes) {
+    struct sl_landings *landings = job->prefill->node.landings;
+    size_t promised = job->memory_bytes > taken_bytes ? job->memory_bytes - taken_bytes : 0;
+    if (promised > job->promised_bytes) {
+        sl_landings_renew_promise(landings, promised - job->promised_bytes);
+    } else {
+        sl_landings_return_promise(landings, job->promised_bytes - promised);
     }
-    if (status != SL_OK && err->status == SL_OK) {
+    job->promised_bytes = promised;
+}
+
+static enum sl_status step(struct sl_prefill_job *job, bool *done_out, struct sl_error *err) {
+    struct sl_prefill *prefill = job->prefill;
+    struct sl_session *session = sl_reader_session(job->reader);
+    job->started_ns = job->started_ns == 0 ? sl_now_ns() : job->started_ns;
+    archive_boundary(job, session);
+    enum sl_status status = sl_reader_step(job->reader, prefill->engine, layer_final, job, done_out, err);
+    if (status == SL_OK) {
+        settle_promise(job, session->taken_bytes);
+        report(job, session);
+        atomic_fetch_add(&prefill->n_steps, 1);
+    } else if (err->status == SL_OK) {
         sl_fail(err, status, "job %s: %s", job->id, sl_status_text(status));
     }
     return status;
 }
 
-// False when the handler has left before the job's turn.
+// ---- opening and ending --------------------------------------------------------------------------------------------
+
+// Of a capsule that a session was resumed from: the pages that stay what they are. Reading takes nothing in their
+// place.
+static size_t kept_span_bytes(const struct sl_plan *plan, const struct sl_session *session) {
+    size_t bytes = 0;
+    for (int l = 0; session && !sl_recipe_evicts(&plan->recipe) && l < session->geometry.n_layers; l++) {
+        const struct sl_layer *layer = &session->layers[l];
+        bool packs = sl_kv_format_is_quantized(layer->packed.format);
+        for (int h = 0; h < session->geometry.n_kv_heads; h++) {
+            size_t n_pages = packs ? layer->heads[h].n_packed : layer->heads[h].n_pages;
+            bytes += n_pages * layer->packed.bytes;
+        }
+    }
+    return bytes;
+}
+
+// Hand the job back to its handler, who may be gone when this returns.
+static void end_job(struct sl_prefill_job *job, enum sl_status status, const struct sl_error *err) {
+    struct sl_session *session = job->session;
+    settle_promise(job, job->memory_bytes); // it takes no more
+    if (job->reader) {
+        sl_reader_get_stats(job->reader, &job->stats);
+        sl_reader_get_errors(job->reader, &job->errors);
+        session = sl_reader_take_session(job->reader);
+        sl_reader_destroy(&job->reader);
+    }
+    pthread_mutex_lock(&job->mutex);
+    job->session = session;
+    job->status = status;
+    job->err = *err;
+    job->ended_ns = sl_now_ns();
+    job->phase = SL_PREFILL_READ;
+    pthread_cond_signal(&job->changed);
+    pthread_mutex_unlock(&job->mutex);
+    sl_prefill_job_unref(job);
+}
+
+static void end_open(struct stepper *stepper, int i, enum sl_status status, const struct sl_error *err) {
+    struct sl_prefill_job *job = stepper->open[i];
+    stepper->open[i] = stepper->open[--stepper->n_open];
+    end_job(job, status, err);
+}
+
+// False when the handler has left before there was memory.
 static bool take(struct sl_prefill_job *job) {
     pthread_mutex_lock(&job->mutex);
     bool taken = job->phase == SL_PREFILL_WAITING;
     if (taken) {
         job->phase = SL_PREFILL_READING;
-        job->started_ns = sl_now_ns();
     }
     pthread_mutex_unlock(&job->mutex);
     return taken;
 }
 
-static void run(struct sl_prefill_job *job) {
-    struct sl_prefill *prefill = job->prefill;
+// SL_AGAIN: no memory now, the job stays in line. SL_OK: it has left the line.
+static enum sl_status open_job(struct stepper *stepper, struct sl_prefill_job *job) {
+    struct sl_node *node = &stepper->prefill->node;
+    if (!take(job)) {
+        sl_prefill_job_unref(job);
+        return SL_OK;
+    }
+    size_t kept_bytes = kept_span_bytes(&job->plan, job->session), peak_bytes = job->plan.prefill_peak_bytes;
+    job->memory_bytes = peak_bytes > kept_bytes ? peak_bytes - kept_bytes : 0;
+    if (sl_landings_try_promise(node->landings, job->memory_bytes) != SL_OK) {
+        pthread_mutex_lock(&job->mutex);
+        job->phase = SL_PREFILL_WAITING;
+        pthread_mutex_unlock(&job->mutex);
+        return SL_AGAIN;
+    }
+    job->promised_bytes = job->memory_bytes;
     struct sl_error err = {0};
-    struct sl_reader *reader = NULL;
     struct sl_reader_config config = {.plan = &job->plan,
-                                      .arena = prefill->node.arena,
-                                      .ops = prefill->node.ops,
-                                      .team = prefill->node.team,
+                                      .arena = node->arena,
+                                      .ops = node->ops,
+                                      .team = node->team,
                                       .tokens = job->tokens,
                                       .estimate_errors = job->estimate_errors,
                                       .resumed = job->session};
-    enum sl_status status = sl_reader_create(&config, &reader, &err);
-    struct sl_session *session = job->session;
+    enum sl_status status = sl_reader_create(&config, &job->reader, &err);
     if (status == SL_OK) {
-        status = read_prompt(job, reader, &err);
-        sl_reader_get_stats(reader, &job->stats);
-        sl_reader_get_errors(reader, &job->errors);
-        session = sl_reader_take_session(reader);
+        stepper->open[stepper->n_open++] = job;
+    } else {
+        end_job(job, status, &err);
     }
-    sl_reader_destroy(&reader);
+    return SL_OK;
+}
 
-    pthread_mutex_lock(&job->mutex);
-    job->session = session;
-    job->status = status;
-    job->err = err;
-    job->ended_ns = sl_now_ns();
-    job->phase = SL_PREFILL_READ;
-    pthread_cond_signal(&job->changed);
-    pthread_mutex_unlock(&job->mutex);
+// ---- the line ------------------------------------------------------------------------------------------------------
+
+// Leave out those whose handlers have gone; how many are left.
+static int64_t clear_line(struct stepper *stepper) {
+    int64_t n_waiting = 0;
+    for (struct sl_prefill_job **at = &stepper->line; *at;) {
+        struct sl_prefill_job *job = *at;
+        pthread_mutex_lock(&job->mutex);
+        bool abandoned = job->phase == SL_PREFILL_ABANDONED;
+        pthread_mutex_unlock(&job->mutex);
+        if (abandoned) {
+            *at = job->next;
+            sl_prefill_job_unref(job);
+        } else {
+            n_waiting++;
+            at = &job->next;
+        }
+    }
+    return n_waiting;
+}
+
+// Jobs in line may hold a stored prefix. It comes before their memory, so they could wait for each other: read anew
+// instead.
+static void give_up_resumed(struct stepper *stepper) {
+    for (struct sl_prefill_job *job = stepper->line; job; job = job->next) {
+        struct sl_session *session = NULL;
+        pthread_mutex_lock(&job->mutex);
+        if (job->phase == SL_PREFILL_WAITING && job->session) {
+            session = job->session;
+            job->session = NULL;
+            job->n_reused = 0;
+        }
+        pthread_mutex_unlock(&job->mutex);
+        if (session) {
+            sl_log_warn("prefill", "job=%s reads everything: no memory to go on from its stored prefix", job->id);
+            sl_session_destroy(&session);
+        }
+    }
+}
+
+/*
+ * Open jobs in order of arrival, as far as there is memory. A short one does not overtake here: it would take, over and
+ * over, what a long one in front of it waits for. (A coordinator sends no job that has no room; it is what others leave
+ * behind for a moment, and workers without one, that make a line.)
+ */
+static void open_line(struct stepper *stepper) {
+    int64_t n_jobs = atomic_load(&stepper->prefill->n_jobs); // before the line is cleared: never too few
+    int64_t n_waiting = clear_line(stepper);
+    while (stepper->line && stepper->n_open < MAX_OPEN) {
+        struct sl_prefill_job *job = stepper->line, *next = job->next;
+        if (open_job(stepper, job) == SL_AGAIN) {
+            break;
+        }
+        stepper->line = next;
+    }
+    if (stepper->line && stepper->n_open == 0 && n_jobs <= n_waiting) { // nobody is left who would give memory back
+        give_up_resumed(stepper);
+    }
+}
+
+// Wait for work; take in what has come. False when the worker stops.
+static bool take_inbox(struct stepper *stepper) {
+    struct sl_prefill *prefill = stepper->prefill;
+    pthread_mutex_lock(&prefill->mutex);
+    if (!prefill->inbox && !prefill->stopping && stepper->n_open == 0) {
+        atomic_store(&prefill->rate_tokens_per_s, 0);
+        sl_cond_wait_until(&prefill->wake, &prefill->mutex,
+                           stepper->line ? sl_deadline_in_ms(LINE_WAIT_MS) : SL_NO_DEADLINE);
+        stepper->window_start_ns = sl_now_ns(); // idle time is no part of a rate
+        stepper->window_tokens = 0;
+    }
+    struct sl_prefill_job **end = &stepper->line;
+    while (*end) {
+        end = &(*end)->next;
+    }
+    *end = prefill->inbox;
+    prefill->inbox = NULL;
+    prefill->inbox_end = &prefill->inbox;
+    bool go_on = !prefill->stopping;
+    pthread_mutex_unlock(&prefill->mutex);
+    for (struct sl_prefill_job *job = *end; job; job = job->next) {
+        job->ticket = ++stepper->n_arrived;
+    }
+    return go_on;
+}
+
+// ---- turns ---------------------------------------------------------------------------------------------------------
+
+static void drop_cancelled(struct stepper *stepper) {
+    for (int i = stepper->n_open - 1; i >= 0; i--) {
+        struct sl_prefill_job *job = stepper->open[i];
+        if (atomic_load(&job->cancelled)) {
+            struct sl_error err = {0};
+            sl_fail(&err, SL_ERR_CANCELLED, "job %s was cancelled after %lld of %lld tokens", job->id,
+                    (long long)sl_reader_session(job->reader)->n_tokens, (long long)job->plan.n_prompt);
+            end_open(stepper, i, SL_ERR_CANCELLED, &err);
+        }
+    }
+}
+
+static int choose(struct stepper *stepper) {
+    struct sl_schedule_job jobs[MAX_OPEN];
+    for (int i = 0; i < stepper->n_open; i++) {
+        const struct sl_prefill_job *job = stepper->open[i];
+        int64_t begin = sl_reader_session(job->reader)->n_tokens, slots = job->plan.max_slots;
+        int64_t rows = sl_schedule_tokens(STEP_WORK, begin, slots, stepper->half) / STEP_ROWS * STEP_ROWS;
+        sl_reader_limit_step(job->reader, rows > STEP_ROWS ? rows : STEP_ROWS);
+        int64_t end = begin + sl_reader_next_tokens(job->reader);
+        jobs[i] = (struct sl_schedule_job){.ticket = job->ticket,
+                                           .left = sl_schedule_work(begin, job->plan.n_prompt, slots, stepper->half),
+                                           .next = sl_schedule_work(begin, end, slots, stepper->half)};
+    }
+    return sl_schedule_next(&stepper->schedule, jobs, stepper->n_open);
+}
+
+static void count(struct stepper *stepper, int64_t n_tokens) {
+    struct sl_prefill *prefill = stepper->prefill;
+    atomic_fetch_add(&prefill->n_tokens, n_tokens);
+    stepper->window_tokens += n_tokens;
+    int64_t now_ns = sl_now_ns(), elapsed_ns = now_ns - stepper->window_start_ns;
+    if (elapsed_ns >= RATE_WINDOW_NS) {
+        atomic_store(&prefill->rate_tokens_per_s, stepper->window_tokens * SL_NS_PER_S / elapsed_ns);
+        stepper->window_start_ns = now_ns;
+        stepper->window_tokens = 0;
+    }
+}
+
+static void take_turn(struct stepper *stepper) {
+    int i = choose(stepper);
+    if (i < 0) {
+        return;
+    }
+    struct sl_prefill_job *job = stepper->open[i];
+    const struct sl_session *session = sl_reader_session(job->reader);
+    int64_t before = session->n_tokens;
+    struct sl_error err = {0};
+    bool done = false;
+    enum sl_status status = step(job, &done, &err);
+    count(stepper, session->n_tokens - before);
+    if (status != SL_OK || done) {
+        end_open(stepper, i, status, &err);
+    }
+}
+
+// The position where attending costs as much as the weights do: their multiply-adds of a token in a layer, over those
+// of attending to one slot.
+static double half_position(const struct sl_model_config *model) {
+    double q = (double)model->n_heads * model->head_dim, kv = (double)model->n_kv_heads * model->head_dim;
+    double weights = (double)model->hidden * (2 * q + 2 * kv + 3.0 * model->intermediate);
+    return weights / (2 * q);
 }
 
 void *sl_prefill_engine_main(void *arg) {
     struct sl_prefill *prefill = arg;
-    void *job;
+    struct stepper here = {.prefill = prefill, .half = half_position(sl_model_get_config(prefill->node.model))};
+    struct stepper *stepper = &here;
     sl_team_pin_caller(prefill->node.team);
-    // Waits without a deadline: the queue is closed when the worker stops.
-    while (sl_queue_pop(prefill->jobs, SL_NO_DEADLINE, &job) == SL_OK) {
-        if (take(job)) {
-            run(job);
-        }
-        sl_prefill_job_unref(job);
-        atomic_store(&prefill->rate_tokens_per_s, 0);
+    while (take_inbox(stepper)) {
+        open_line(stepper);
+        drop_cancelled(stepper);
+        take_turn(stepper);
     }
+    clear_line(stepper);
+    assert(!stepper->line && stepper->n_open == 0); // every handler has gone
     return NULL;
 }

@@ -6,20 +6,23 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "base/queue.h"
 #include "compress/compress.h"
 #include "kvcache/kvcache.h"
 #include "prefill/prefill.h"
 #include "prefill/store.h"
 #include "service/error_statistics.h"
+#include "service/reader.h"
 
 struct sl_archive;
 
 struct sl_prefill {
     struct sl_node node;
     struct sl_engine *engine;
-    struct sl_queue *jobs; // of struct sl_prefill_job, to the engine's thread
     pthread_t engine_thread;
+    pthread_mutex_t mutex; // over inbox and stopping
+    pthread_cond_t wake;
+    struct sl_prefill_job *inbox, **inbox_end; // to the engine's thread, in order of arrival
+    bool stopping;
     struct sl_store_client *store;
     struct sl_archive *archive;
     _Atomic int64_t n_jobs, n_tokens, n_steps; // running now; ever read; ever taken
@@ -28,9 +31,9 @@ struct sl_prefill {
 };
 
 /*
- *   WAITING --engine takes it--> READING --done, failed or cancelled--> READ
+ *   WAITING --there is memory for it: opened--> READING, by turns --done, failed or cancelled--> READ
  *      |
- *      +--cancelled before its turn--> ABANDONED: the handler goes, the engine's thread skips the job
+ *      +--cancelled before it was opened--> ABANDONED: the handler goes, the engine's thread forgets the job
  */
 enum sl_prefill_phase { SL_PREFILL_WAITING, SL_PREFILL_READING, SL_PREFILL_READ, SL_PREFILL_ABANDONED };
 
@@ -47,16 +50,22 @@ struct sl_prefill_job {
     bool estimate_errors;
     struct sl_ship *ship;
     size_t shipped_bytes; // handed to the ship: where the next layer goes
-    int64_t n_reused;
     bool shipped_by_store;
     int64_t capsule_bytes; // as shipped, header included
+
+    // The engine's thread alone, from the inbox to READ:
+    struct sl_prefill_job *next; // in the inbox or in line for memory
+    int64_t ticket;              // order of arrival, from 1 on
+    struct sl_reader *reader;
+    size_t memory_bytes;   // the most that reading may take from the arena beside a resumed capsule
+    size_t promised_bytes; // of those, what the session does not hold
 
     atomic_int n_refs;
     atomic_bool cancelled;
     pthread_mutex_t mutex; // over what follows
     pthread_cond_t changed;
     enum sl_prefill_phase phase;
-    int64_t n_done;
+    int64_t n_done, n_reused;
     size_t resident_bytes, peak_bytes;
     bool shipping;              // at least one layer is final
     struct sl_session *session; // resumed, before; complete, after
@@ -64,13 +73,15 @@ struct sl_prefill_job {
     struct sl_error err;
     struct sl_compress_stats stats;
     struct sl_error_statistics errors;
-    int64_t started_ns, ended_ns; // of reading
+    int64_t queued_ns, started_ns, ended_ns; // handed to the engine's thread; first chunk; last chunk
 };
 
 void sl_prefill_job_unref(struct sl_prefill_job *job); // the struct alone, by the last of handler and engine
 
-// engine_thread.c: takes jobs until the queue is closed.
-void *sl_prefill_engine_main(void *prefill);
+// engine_thread.c
+void *sl_prefill_engine_main(void *prefill); // until `stopping`, when no job is left
+void sl_prefill_join(struct sl_prefill *prefill, struct sl_prefill_job *job); // with a reference of its own
+void sl_prefill_wake(struct sl_prefill *prefill); // memory has come back
 
 // run.c: the handler of sluice.v1.Prefill/Run.
 enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
@@ -78,8 +89,8 @@ enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, co
 
 /*
  * archive.c: copies of capsules on their way to the kvstore, in the background.
- * put copies the session's pages and returns. `boundary`: the session is between two chunks, not finished. When too much is
- * queued already, the copy is left out (logged at debug).
+ * put copies the session's pages and returns. `boundary`: the session is between two chunks, not finished. When too
+ * much is queued already, the copy is left out (logged at debug).
  */
 enum sl_status sl_archive_create(struct sl_prefill *prefill, struct sl_archive **archive_out, struct sl_error *err);
 void sl_archive_destroy(struct sl_archive **archive); // what is still queued is dropped

@@ -3,7 +3,7 @@
 #include "prefill/prefill.h"
 
 static const struct sl_option options[] = {
-    SL_NODE_OPTIONS("prefill-0", "4"),
+    SL_NODE_OPTIONS("prefill-0", "16"),
     SL_NODE_MODEL_OPTIONS,
     {"max-chunk", 0, SL_OPTION_INT, "3072", "TOKENS", "largest chunk that a recipe may ask for",
      offsetof(struct sl_prefill_config, chunk_tokens), 64, 8192},

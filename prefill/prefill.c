@@ -5,8 +5,6 @@
 #include "base/thread.h"
 #include "prefill/internal.h"
 
-#define MAX_QUEUED 256
-
 static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     struct sl_prefill *prefill = arg;
     load->jobs = (int32_t)atomic_load(&prefill->n_jobs);
@@ -17,9 +15,6 @@ static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
 static enum sl_status serve(struct sl_prefill *prefill, const struct sl_prefill_config *config, struct sl_error *err) {
     struct sl_node *node = &prefill->node;
     enum sl_status status = sl_engine_create(node->model, node->team, (int)config->chunk_tokens, &prefill->engine, err);
-    if (status == SL_OK) {
-        status = sl_queue_create(MAX_QUEUED, &prefill->jobs, err);
-    }
     if (status == SL_OK) {
         status = sl_store_client_create(node, &prefill->store, err);
     }
@@ -38,8 +33,11 @@ static enum sl_status serve(struct sl_prefill *prefill, const struct sl_prefill_
     };
     struct sl_rpc_service rpc = {"sluice.v1.Prefill", methods, sizeof methods / sizeof *methods, prefill};
     struct sl_node_service service = {&rpc, report_load, prefill};
-    status = sl_node_serve(node, &service, err); // returns when no handler runs any more, so no job is queued
-    sl_queue_close(prefill->jobs);
+    status = sl_node_serve(node, &service, err); // returns when no handler runs any more, so no job is read
+    pthread_mutex_lock(&prefill->mutex);
+    prefill->stopping = true;
+    pthread_cond_signal(&prefill->wake);
+    pthread_mutex_unlock(&prefill->mutex);
     pthread_join(prefill->engine_thread, NULL);
     return status;
 }
@@ -50,10 +48,14 @@ enum sl_status sl_prefill_run(const struct sl_prefill_config *config, struct sl_
     if (status != SL_OK) {
         return status;
     }
+    pthread_mutex_init(&prefill.mutex, NULL);
+    sl_cond_init(&prefill.wake);
+    prefill.inbox_end = &prefill.inbox;
     status = serve(&prefill, config, err);
     sl_archive_destroy(&prefill.archive);
     sl_store_client_destroy(&prefill.store);
-    sl_queue_destroy(&prefill.jobs);
+    pthread_cond_destroy(&prefill.wake);
+    pthread_mutex_destroy(&prefill.mutex);
     sl_engine_destroy(&prefill.engine);
     sl_node_close(&prefill.node);
     return status;

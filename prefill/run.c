@@ -61,6 +61,11 @@ static enum sl_status prepare(struct sl_prefill *prefill, const Sluice__V1__Pref
         status = sl_fail(err, SL_ERR_INVALID, "recipe: chunk=%d is more than this worker's --max-chunk %lld",
                          recipe.chunk_tokens, (long long)prefill->max_chunk_tokens);
     }
+    if (status == SL_OK && (int64_t)job->plan.prefill_peak_bytes > prefill->node.config.arena_bytes) {
+        status = sl_fail(err, SL_ERR_EXHAUSTED,
+                         "reading this prompt takes up to %zu bytes of KV memory and this worker has --arena %lld",
+                         job->plan.prefill_peak_bytes, (long long)prefill->node.config.arena_bytes);
+    }
     if (status != SL_OK) {
         return status;
     }
@@ -75,11 +80,11 @@ static enum sl_status prepare(struct sl_prefill *prefill, const Sluice__V1__Pref
 // ---- progress -----------------------------------------------------------------------------------------------------
 
 static enum sl_status send_prefill_progress(struct sl_rpc_call *call, const struct sl_prefill_job *job, int64_t n_done,
-                                            size_t resident_bytes) {
+                                            int64_t n_reused, size_t resident_bytes) {
     Sluice__V1__PrefillProgress progress = SLUICE__V1__PREFILL_PROGRESS__INIT;
     progress.tokens_done = n_done;
     progress.tokens_total = job->plan.n_prompt;
-    progress.tokens_reused = job->n_reused;
+    progress.tokens_reused = n_reused;
     progress.resident_bytes = (int64_t)resident_bytes;
     Sluice__V1__PrefillEvent event = SLUICE__V1__PREFILL_EVENT__INIT;
     event.what_case = SLUICE__V1__PREFILL_EVENT__WHAT_PREFILL;
@@ -106,7 +111,7 @@ struct reuse_watch {
 
 static bool tell_alive(void *arg) {
     struct reuse_watch *watch = arg;
-    return send_prefill_progress(watch->call, watch->job, 0, 0) == SL_OK && !atomic_load(&watch->job->cancelled);
+    return send_prefill_progress(watch->call, watch->job, 0, 0, 0) == SL_OK && !atomic_load(&watch->job->cancelled);
 }
 
 /*
@@ -190,7 +195,7 @@ static void follow(struct sl_prefill_job *job, struct sl_rpc_call *call) {
             break;
         }
         sl_cond_wait_until(&job->changed, &job->mutex, sl_deadline_in_ms(REPORT_MS / 2));
-        int64_t n_done = job->n_done;
+        int64_t n_done = job->n_done, n_reused = job->n_reused;
         size_t resident = job->resident_bytes;
         bool shipping = job->shipping;
         pthread_mutex_unlock(&job->mutex);
@@ -199,7 +204,7 @@ static void follow(struct sl_prefill_job *job, struct sl_rpc_call *call) {
         int64_t sent = (int64_t)sl_ship_progress(job->ship, &ship_status);
         enum sl_status status = SL_OK;
         if (n_done != reported || sl_now_ns() >= next_report_ns) {
-            status = send_prefill_progress(call, job, n_done, resident);
+            status = send_prefill_progress(call, job, n_done, n_reused, resident);
             if (status == SL_OK && shipping) {
                 status = send_ship_progress(call, sent, 0);
             }
@@ -264,6 +269,7 @@ static enum sl_status send_done(struct sl_rpc_call *call, struct sl_prefill_job 
     statistics.n_prompt_tokens = job->plan.n_prompt;
     statistics.n_reused_tokens = job->n_reused;
     statistics.capsule_bytes = job->capsule_bytes;
+    statistics.queue_ms = (double)(job->started_ns - job->queued_ns) / SL_NS_PER_MS;
     statistics.prefill_ms = (double)(job->ended_ns - job->started_ns) / SL_NS_PER_MS;
     statistics.ship_ms = (double)(shipped_ns - job->ended_ns) / SL_NS_PER_MS;
     statistics.prefill_peak_bytes = (int64_t)job->peak_bytes;
@@ -295,10 +301,8 @@ static enum sl_status read_and_ship(struct sl_prefill_job *job, const Sluice__V1
         return status;
     }
     atomic_fetch_add(&job->n_refs, 1);
-    if (sl_queue_try_push(job->prefill->jobs, job) != SL_OK) {
-        atomic_fetch_sub(&job->n_refs, 1);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "this prefill worker has too many jobs; retry in 1000 ms");
-    }
+    job->queued_ns = sl_now_ns();
+    sl_prefill_join(job->prefill, job);
     follow(job, call);
     enum sl_status ship_status;
     sl_ship_progress(job->ship, &ship_status);
@@ -347,7 +351,7 @@ enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, co
     int64_t began_ns = sl_now_ns();
     status = reuse(job, request, call, err);
     if (status == SL_OK && job->shipped_by_store) {
-        job->started_ns = job->ended_ns = began_ns;
+        job->queued_ns = job->started_ns = job->ended_ns = began_ns;
         status = send_done(call, job, sl_now_ns());
     } else if (status == SL_OK) {
         status = read_and_ship(job, request, call, err);
@@ -359,6 +363,7 @@ enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, co
     sl_ship_close(&job->ship); // before the pages that it may still be reading
     sl_session_destroy(&job->session);
     atomic_fetch_sub(&prefill->n_jobs, 1);
+    sl_prefill_wake(prefill);
     sl_prefill_job_unref(job);
     return status;
 }

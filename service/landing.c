@@ -376,6 +376,15 @@ enum sl_status sl_landed_open(struct sl_landings *table, struct sl_landed *lande
     return status;
 }
 
+enum sl_status sl_landings_try_promise(struct sl_landings *table, size_t promised_bytes) {
+    pthread_mutex_lock(&table->mutex);
+    struct sl_arena_stats stats;
+    bool fit = fits(table, promised_bytes, &stats);
+    table->promised_bytes += fit ? promised_bytes : 0;
+    pthread_mutex_unlock(&table->mutex);
+    return fit ? SL_OK : SL_AGAIN;
+}
+
 void sl_landings_return_promise(struct sl_landings *table, size_t promised_bytes) {
     pthread_mutex_lock(&table->mutex);
     table->promised_bytes -= promised_bytes;

@@ -84,6 +84,8 @@ enum sl_status sl_landed_open(struct sl_landings *landings, struct sl_landed *la
                               const struct sl_kv_geometry *geometry, const struct sl_capsule_id *id, int64_t max_slots,
                               struct sl_session **session_out, struct sl_error *err);
 
+// Count promised_bytes more if they fit beside what is used and promised; SL_AGAIN if not. Never waits.
+enum sl_status sl_landings_try_promise(struct sl_landings *landings, size_t promised_bytes);
 void sl_landings_return_promise(struct sl_landings *landings, size_t promised_bytes);
 // For a session that has given pages back and may take them again.
 void sl_landings_renew_promise(struct sl_landings *landings, size_t promised_bytes);

@@ -13,6 +13,7 @@ struct sl_reader {
     bool final[SL_MAX_LAYERS];
     int n_handed; // layers handed on: always the first ones, because a capsule has them in order
     size_t peak_bytes;
+    int64_t most_tokens; // of a step that may end anywhere; 0: a chunk
 
     // Of the step that is running:
     sl_layer_final_fn layer_final;
@@ -145,7 +146,17 @@ static int64_t next_end(const struct sl_reader *reader) {
     } else if (done < body && (body < end || (shared <= done && body - done <= chunk))) {
         end = body;
     }
-    return end < total ? end : total;
+    end = end < total ? end : total;
+    bool anywhere = reader->most_tokens > 0 && !sl_recipe_evicts(&reader->plan.recipe);
+    return anywhere && end - done > reader->most_tokens ? done + reader->most_tokens : end;
+}
+
+void sl_reader_limit_step(struct sl_reader *reader, int64_t n_tokens) {
+    reader->most_tokens = n_tokens;
+}
+
+int64_t sl_reader_next_tokens(const struct sl_reader *reader) {
+    return next_end(reader) - reader->session->n_tokens;
 }
 
 enum sl_status sl_reader_step(struct sl_reader *reader, struct sl_engine *engine, sl_layer_final_fn layer_final,

@@ -41,6 +41,13 @@ typedef enum sl_status (*sl_layer_final_fn)(void *arg, struct sl_session *sessio
 enum sl_status sl_reader_step(struct sl_reader *reader, struct sl_engine *engine, sl_layer_final_fn layer_final,
                               void *arg, bool *done_out, struct sl_error *err);
 
+/*
+ * For readers that take turns: the next steps read at most n_tokens (0, the beginning: a chunk) where it makes no
+ * difference to the result. A recipe that evicts decides at the ends of its chunks: those stay whole.
+ */
+void sl_reader_limit_step(struct sl_reader *reader, int64_t n_tokens);
+int64_t sl_reader_next_tokens(const struct sl_reader *reader); // that the next step will read
+
 struct sl_session *sl_reader_session(struct sl_reader *reader);
 struct sl_session *sl_reader_take_session(struct sl_reader *reader); // the caller's to destroy
 /*

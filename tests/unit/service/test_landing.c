@@ -142,6 +142,22 @@ static void test_landing_counts_blocks_and_promises(void **state) {
     free(second.ticket);
 }
 
+static void test_landings_promise_only_what_fits(void **state) {
+    struct fixture *fixture = *state;
+    struct sl_landings *landings = fixture->landings;
+    struct sl_landing_ticket ticket;
+    assert_int_equal(sl_landings_try_promise(landings, ARENA_BYTES / 2), SL_OK);
+    assert_int_equal(sl_landings_try_promise(landings, ARENA_BYTES / 2 + 1), SL_AGAIN); // and nothing is counted
+    assert_int_equal(sl_landing_open(landings, "beside", ARENA_BYTES / 2 + SL_ARENA_UNIT, 0, &ticket, NULL),
+                     SL_ERR_EXHAUSTED);
+    void *used = sl_arena_alloc(fixture->arena, ARENA_BYTES / 4);
+    assert_int_equal(sl_landings_try_promise(landings, ARENA_BYTES / 4), SL_OK);
+    assert_int_equal(sl_landings_try_promise(landings, 1), SL_AGAIN);
+    sl_arena_free(fixture->arena, used);
+    assert_int_equal(sl_landings_try_promise(landings, ARENA_BYTES / 4), SL_OK);
+    sl_landings_return_promise(landings, ARENA_BYTES);
+}
+
 static void test_landing_of_an_aborted_ship_fails(void **state) {
     struct fixture *fixture = *state;
     struct sl_landing_ticket ticket;
@@ -167,6 +183,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_landing_what_was_shipped_can_be_taken, setup, teardown),
         cmocka_unit_test_setup_teardown(test_landing_ends_by_itself_unless_renewed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_landing_counts_blocks_and_promises, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_landings_promise_only_what_fits, setup, teardown),
         cmocka_unit_test_setup_teardown(test_landing_of_an_aborted_ship_fails, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -75,6 +75,11 @@ static enum sl_status note_layer(void *arg, struct sl_session *session, int laye
     return SL_OK;
 }
 
+static enum sl_status copy_piece(void *arg, const struct sl_capsule_piece *piece) {
+    memcpy((uint8_t *)arg + piece->offset, piece->data, piece->bytes);
+    return SL_OK;
+}
+
 static struct reading read_prompt(struct fixture *f, const char *text, int64_t n_prompt) {
     struct reading reading = {0};
     struct sl_recipe recipe;
@@ -144,6 +149,60 @@ static void test_reader_hands_on_layers_as_they_become_final(void **state) {
     assert_int_equal(reading.n_early, 2);
 }
 
+// Steps of at most `most` tokens: how many there were, and the pages that came of it.
+static uint8_t *read_in_steps(struct fixture *f, const char *text, int64_t n_prompt, int64_t most, int *n_steps_out,
+                              size_t *bytes_out) {
+    struct sl_recipe recipe;
+    struct sl_kv_geometry geometry = sl_model_geometry(sl_model_get_config(f->model));
+    struct sl_plan *plan = malloc(sizeof *plan);
+    assert_int_equal(sl_job_recipe(text, sl_model_get_config(f->model), &recipe, NULL), SL_OK);
+    assert_int_equal(sl_plan_make(&recipe, &geometry, n_prompt, plan, NULL), SL_OK);
+    struct sl_reader_config config = {
+        .plan = plan, .arena = f->arena, .ops = sl_engine_ops(f->engine), .team = f->team, .tokens = f->tokens};
+    struct sl_reader *reader;
+    assert_int_equal(sl_reader_create(&config, &reader, NULL), SL_OK);
+    sl_reader_limit_step(reader, most);
+    struct sl_session *session = sl_reader_session(reader);
+    struct sl_error err = {0};
+    *n_steps_out = 0;
+    for (bool done = false; !done; ++*n_steps_out) {
+        int64_t next = sl_reader_next_tokens(reader), before = session->n_tokens;
+        assert_int_equal(sl_reader_step(reader, f->engine, NULL, NULL, &done, &err), SL_OK);
+        assert_int_equal(session->n_tokens - before, next);
+    }
+    assert_int_equal(sl_reader_next_tokens(reader), 0);
+    *bytes_out = sl_capsule_body_bytes(session);
+    uint8_t *body = malloc(*bytes_out);
+    size_t offset = 0;
+    for (int l = 0; l < geometry.n_layers; l++) {
+        assert_int_equal(sl_capsule_layer_pieces(session, l, offset, *bytes_out, copy_piece, body), SL_OK);
+        offset += sl_capsule_layer_bytes(session, l);
+    }
+    sl_reader_destroy(&reader);
+    free(plan);
+    return body;
+}
+
+static void test_reader_limits_steps_where_it_makes_no_difference(void **state) {
+    struct fixture *f = *state;
+    static const struct {
+        const char *recipe;
+        int n_chunks, n_steps;
+    } cases[] = {{"full,chunk=256", 2, 10}, {"full,format=int4,chunk=256", 2, 10}, {"h2o,budget=96,chunk=256", 2, 2}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int n_chunks, n_steps;
+        size_t whole_bytes, bytes;
+        uint8_t *whole = read_in_steps(f, cases[i].recipe, 448, 0, &n_chunks, &whole_bytes);
+        uint8_t *body = read_in_steps(f, cases[i].recipe, 448, 48, &n_steps, &bytes);
+        assert_int_equal(n_chunks, cases[i].n_chunks);
+        assert_int_equal(n_steps, cases[i].n_steps); // 5 * 48 + 16, 4 * 48; chunks that evict stay whole
+        assert_int_equal(bytes, whole_bytes);
+        assert_memory_equal(body, whole, bytes);
+        free(whole);
+        free(body);
+    }
+}
+
 static enum sl_status refuse(void *arg, struct sl_session *session, int layer) {
     (void)session;
     *(int *)arg = layer;
@@ -208,6 +267,7 @@ int main(void) {
         cmocka_unit_test(test_reader_cuts_at_chunks_and_where_the_tail_begins),
         cmocka_unit_test(test_reader_never_cuts_the_window_that_decides),
         cmocka_unit_test(test_reader_hands_on_layers_as_they_become_final),
+        cmocka_unit_test(test_reader_limits_steps_where_it_makes_no_difference),
         cmocka_unit_test(test_reader_ends_with_the_status_of_whoever_takes_the_layers),
         cmocka_unit_test(test_job_recipe_puts_the_models_layers_in_place),
     };

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whose chunk is next. See schedule.h.
+#include "prefill/schedule.h"
+
+#include <stdbool.h>
+
+static bool shorter(const struct sl_schedule_job *a, const struct sl_schedule_job *b) {
+    return a->left < b->left || (a->left == b->left && a->ticket < b->ticket);
+}
+
+int sl_schedule_next(struct sl_schedule *schedule, const struct sl_schedule_job *jobs, int n_jobs) {
+    if (n_jobs == 0) {
+        return -1;
+    }
+    int oldest = 0, chosen = 0;
+    for (int i = 1; i < n_jobs; i++) {
+        oldest = jobs[i].ticket < jobs[oldest].ticket ? i : oldest;
+        chosen = shorter(&jobs[i], &jobs[chosen]) ? i : chosen;
+    }
+    if (jobs[oldest].ticket != schedule->oldest) {
+        *schedule = (struct sl_schedule){.oldest = jobs[oldest].ticket};
+    }
+    // A step of its own earns the oldest a share of it, too: this is when what it was owed covers the rest.
+    if (schedule->owed >= (1 - SL_SCHEDULE_SHARE) * jobs[oldest].next) {
+        chosen = oldest;
+    }
+    schedule->owed += SL_SCHEDULE_SHARE * jobs[chosen].next - (chosen == oldest ? jobs[oldest].next : 0);
+    schedule->owed = schedule->owed > 0 ? schedule->owed : 0;
+    return chosen;
+}
+
+// Over all positions p < end: 1 + p / half, summed as an integral.
+static double work_before(int64_t end, int64_t most_slots, double half) {
+    double n = (double)end, growing = (double)(end < most_slots ? end : most_slots);
+    return n + (growing * growing / 2 + (n - growing) * (double)most_slots) / half;
+}
+
+double sl_schedule_work(int64_t begin, int64_t end, int64_t most_slots, double half) {
+    return work_before(end, most_slots, half) - work_before(begin, most_slots, half);
+}
+
+int64_t sl_schedule_tokens(double work, int64_t begin, int64_t most_slots, double half) {
+    double slots = (double)(begin < most_slots ? begin : most_slots);
+    int64_t n_tokens = (int64_t)(work / (1 + slots / half));
+    return n_tokens > 1 ? n_tokens : 1;
+}
