@@ -7,8 +7,9 @@
  *
  * Design: sessions at a depth are not read but made: random rows go into their pages by ops->append(), because what
  *         attention costs does not depend on the values. After every run they are cut back to that depth. Loading,
- *         making sessions and a short run to warm up are not measured. With --paced each run waits for a line on
- *         standard input, so that of two programs only one is at work at a time.
+ *         making sessions and a short run to warm up are not measured. With --paced a cell says when
+ *         it is ready and every run waits for a line on standard input, so that of two programs only one works; the end
+ *         of standard input ends the bench.
  */
 #include <inttypes.h>
 #include <jansson.h>
@@ -29,7 +30,7 @@
 #define WARM_UP_STEP 2   // tokens of an answer
 
 struct options {
-    const char *model, *tier, *logits;
+    const char *model, *weights, *tier, *logits;
     struct sl_option_list cells;
     int64_t threads, runs, chunk, tokens;
     bool paced, json;
@@ -37,6 +38,8 @@ struct options {
 
 static const struct sl_option option_table[] = {
     {"model", 'm', SL_OPTION_STRING, "models/demo", "DIR", "model folder", offsetof(struct options, model), 0, 0},
+    {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT", "stored, int8 or int4", offsetof(struct options, weights), 0,
+     0},
     {"cell", 'c', SL_OPTION_LIST, NULL, "CELL", "prefill:TOKENS or decode:DEPTHxBATCH; may be given several times",
      offsetof(struct options, cells), 0, 0},
     {"runs", 'r', SL_OPTION_INT, "5", "N", "runs of every cell", offsetof(struct options, runs), 1, MAX_RUNS},
@@ -48,7 +51,8 @@ static const struct sl_option option_table[] = {
      1024},
     {"logits", 0, SL_OPTION_STRING, NULL, "FILE", "write the logits after each prompt there, as f32",
      offsetof(struct options, logits), 0, 0},
-    {"paced", 0, SL_OPTION_FLAG, "no", NULL, "wait for a line on standard input before every run, and print every run",
+    {"paced", 0, SL_OPTION_FLAG, "no", NULL,
+     "say when a cell is ready, wait for a line on standard input before every run, print every run",
      offsetof(struct options, paced), 0, 0},
     {"json", 0, SL_OPTION_FLAG, "no", NULL, "one JSON object a line", offsetof(struct options, json), 0, 0},
 };
@@ -70,6 +74,7 @@ struct cell {
 
 struct bench {
     const struct options *options;
+    enum sl_weight_format weights;
     const struct sl_ops *ops;
     struct sl_team *team;
     struct sl_model *model;
@@ -82,6 +87,18 @@ struct bench {
     struct sl_session *sessions[MAX_BATCH];
     int32_t *tokens; // [max(cell.n, 1)]
 };
+
+static enum sl_status parse_weights(const char *name, enum sl_weight_format *format_out, struct sl_error *err) {
+    static const char *const names[] = {
+        [SL_WEIGHT_STORED] = "stored", [SL_WEIGHT_INT8] = "int8", [SL_WEIGHT_INT4] = "int4"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (strcmp(name, names[i]) == 0) {
+            *format_out = (enum sl_weight_format)i;
+            return SL_OK;
+        }
+    }
+    return sl_fail(err, SL_ERR_INVALID, "--weights %s: expected stored, int8 or int4", name);
+}
 
 static enum sl_status parse_cell(const char *text, struct cell *cell_out, struct sl_error *err) {
     struct cell cell = {.name = text, .batch = 1};
@@ -240,14 +257,13 @@ static enum sl_status run_cell(struct bench *b, int64_t n, double *tokens_per_s_
     return status;
 }
 
-static enum sl_status wait_for_line(struct sl_error *err) {
+// False at the end of standard input: whoever sets the pace has seen enough.
+static bool wait_for_line(void) {
     int c;
-    while ((c = getchar()) != '\n') {
-        if (c == EOF) {
-            return sl_fail(err, SL_ERR_CANCELLED, "standard input ended before the last run");
-        }
-    }
-    return SL_OK;
+    do {
+        c = getchar();
+    } while (c != '\n' && c != EOF);
+    return c == '\n';
 }
 
 static void print_rate(const struct bench *b, double tokens_per_s) {
@@ -259,12 +275,16 @@ static enum sl_status measure_cell(struct bench *b, struct sl_error *err) {
     double rates[MAX_RUNS];
     int64_t warm_up = !b->cell.prefill ? WARM_UP_STEP : b->cell.n < WARM_UP_READ ? b->cell.n : WARM_UP_READ;
     enum sl_status status = run_cell(b, warm_up, &rates[0], err);
+    if (status == SL_OK && b->options->paced) {
+        printf("{\"bench\": \"cells\", \"case\": \"%s\", \"ready\": true}\n", b->cell.name);
+        fflush(stdout);
+    }
     for (int64_t run = 0; run < b->options->runs && status == SL_OK; run++) {
         sl_bench_progress("%s: run %" PRId64 " of %" PRId64, b->cell.name, run + 1, b->options->runs);
-        status = b->options->paced ? wait_for_line(err) : SL_OK;
-        if (status == SL_OK) {
-            status = run_cell(b, b->cell.prefill ? b->cell.n : b->options->tokens, &rates[run], err);
+        if (b->options->paced && !wait_for_line()) {
+            return SL_OK;
         }
+        status = run_cell(b, b->cell.prefill ? b->cell.n : b->options->tokens, &rates[run], err);
         if (status == SL_OK && b->options->paced) {
             print_rate(b, rates[run]);
         }
@@ -308,7 +328,7 @@ static enum sl_status open_model(struct bench *b, struct sl_error *err) {
         status = sl_team_create((int)options->threads, &b->team, err);
     }
     if (status == SL_OK) {
-        status = sl_model_load(options->model, b->ops, SL_WEIGHT_STORED, b->team, &b->model, err);
+        status = sl_model_load(options->model, b->ops, b->weights, b->team, &b->model, err);
     }
     if (status == SL_OK) {
         status = sl_engine_create(b->model, b->team, (int)options->chunk, &b->engine, err);
@@ -325,7 +345,7 @@ static enum sl_status measure(struct bench *b, const struct cell *cells, int n_c
     if (status == SL_OK) {
         print_header(b);
     }
-    for (int i = 0; i < n_cells && status == SL_OK; i++) {
+    for (int i = 0; i < n_cells && status == SL_OK && !feof(stdin); i++) {
         status = open_cell(b, &cells[i], err);
         if (status == SL_OK) {
             status = measure_cell(b, err);
@@ -344,6 +364,7 @@ static enum sl_status measure(struct bench *b, const struct cell *cells, int n_c
 
 int sl_bench_cells(int argc, char **argv) {
     struct options options = {0};
+    struct bench b = {.options = &options};
     struct cell cells[SL_MAX_OPTION_LIST];
     struct sl_error err = {0};
     int first;
@@ -357,6 +378,9 @@ int sl_bench_cells(int argc, char **argv) {
     if (status == SL_OK && options.cells.n == 0) {
         status = sl_fail(&err, SL_ERR_INVALID, "no --cell given");
     }
+    if (status == SL_OK) {
+        status = parse_weights(options.weights, &b.weights, &err);
+    }
     for (int i = 0; i < options.cells.n && status == SL_OK; i++) {
         status = parse_cell(options.cells.items[i], &cells[i], &err);
     }
@@ -364,7 +388,6 @@ int sl_bench_cells(int argc, char **argv) {
         fprintf(stderr, "%s: %s\n", program.name, err.text);
         return 2;
     }
-    struct bench b = {.options = &options};
     status = measure(&b, cells, options.cells.n, &err);
     sl_bench_progress(NULL);
     if (status != SL_OK) {
