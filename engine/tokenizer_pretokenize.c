@@ -96,7 +96,8 @@ static enum sl_status add_punctuation(void *part, const json_t *step, const char
         return sl_fail(err, SL_ERR_UNSUPPORTED, "%s has behavior %.32s; only Isolated and Contiguous are supported",
                        what, behavior ? behavior : "(none)");
     }
-    return add_cut(part, (struct sl_cut){0}, contiguous ? SIGN "+" : SIGN, err);
+    // Possessive, so that a run of a million signs needs no stack.
+    return add_cut(part, (struct sl_cut){0}, contiguous ? SIGN "++" : SIGN, err);
 }
 
 static enum sl_status add_byte_level(void *part, const json_t *step, const char *what, struct sl_error *err) {
