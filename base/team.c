@@ -7,7 +7,8 @@
  *         counts itself out. The caller is member 0 and returns when all other members have counted out, so that the
  *         loop's description may live in the team and be reused.
  *
- * Invariants: fn, arg, n_tasks, grain and the shares are written only while no member is inside a round (n_inside == 0).
+ * Invariants: fn, arg, n_tasks, grain and the shares are written only while no member is inside a round (n_inside ==
+ *             0).
  *             A member that saw round r has finished round r - 1.
  *             Whoever sleeps has first said so (n_asleep) and then looked once more; whoever wakes has first changed
  *             what is waited for and then looks at n_asleep. All four are sequentially consistent, so one of the two
@@ -33,14 +34,22 @@
 #define CACHE_LINE       64
 
 /*
- * A member that waits for a loop, or for the others to end theirs, looks for SPIN_NS without a pause, then offers its
- * processor between any two looks, and sleeps after AWAKE_NS. Loops follow each other within microseconds inside a
- * forward pass, and waking a sleeper takes 20 us and more in a virtual machine. The offers are what a busy machine
- * needs: there the thread that is waited for may have been put on this very processor, and without them it could not
- * begin before the wait is over.
+ * How long a thread that waits for a loop, or for the others to end theirs, looks before it sleeps. Loops of a forward
+ * pass follow each other within microseconds, and waking a sleeper takes 20 us and more in a virtual machine: so it
+ * looks for LONG_NS. On a busy machine looking is worse than sleeping: the thread that is waited for may have been put
+ * on this very processor, and cannot run before this one sleeps. It cannot be asked for, but it shows: long looks
+ * fail. After one failure the next wait ends after SHORT_NS, after two in a row the next two, then four, up to 1 <<
+ * MAX_FAILED. (Yielding between looks is no remedy: any process that computes, however nice, is given milliseconds
+ * each time.)
  */
-#define SPIN_NS  1000
-#define AWAKE_NS 50000
+#define LONG_NS    50000
+#define SHORT_NS   1000
+#define MAX_FAILED 6
+
+struct patience {
+    int n_failed; // long looks, in a row
+    int n_short;  // waits from now on that do not look for long
+};
 
 struct member {
     _Alignas(CACHE_LINE) _Atomic int64_t next_range; // of its share; may be raised beyond the end
@@ -49,6 +58,7 @@ struct member {
     struct sl_team *team;
     pthread_t thread; // not of member 0
     int index;
+    struct patience patience; // member 0's is for the ends of loops, the others' for their beginnings
 };
 
 // Something that threads wait for.
@@ -116,20 +126,31 @@ static bool all_outside(struct sl_team *team, uint64_t seen) {
     return atomic_load(&team->n_inside) == 0;
 }
 
-static void wait_until(struct sl_team *team, bool (*happened)(struct sl_team *team, uint64_t seen), uint64_t seen,
-                       struct event *event) {
-    int64_t began_ns = sl_now_ns(), waited_ns = 0;
-    while (waited_ns < AWAKE_NS) {
+// Look for the event without sleeping. False: it has not happened for long enough.
+static bool look(struct sl_team *team, bool (*happened)(struct sl_team *team, uint64_t seen), uint64_t seen,
+                 struct patience *patience) {
+    bool brief = patience->n_short > 0;
+    int64_t give_up_ns = sl_now_ns() + (brief ? SHORT_NS : LONG_NS);
+    patience->n_short -= brief;
+    do {
         for (int i = 0; i < 32; i++) {
             if (happened(team, seen)) {
-                return;
+                patience->n_failed = brief ? patience->n_failed : 0;
+                return true;
             }
             cpu_relax();
         }
-        waited_ns = sl_now_ns() - began_ns;
-        if (waited_ns > SPIN_NS) {
-            sched_yield();
-        }
+    } while (sl_now_ns() < give_up_ns);
+    if (!brief) {
+        patience->n_short = patience->n_failed < MAX_FAILED ? 1 << patience->n_failed++ : 1 << MAX_FAILED;
+    }
+    return false;
+}
+
+static void wait_until(struct sl_team *team, bool (*happened)(struct sl_team *team, uint64_t seen), uint64_t seen,
+                       struct patience *patience, struct event *event) {
+    if (look(team, happened, seen, patience)) {
+        return;
     }
     pthread_mutex_lock(&event->lock);
     atomic_fetch_add(&event->n_asleep, 1);
@@ -144,7 +165,10 @@ static void wait_until(struct sl_team *team, bool (*happened)(struct sl_team *te
 
 // Execute, as `member`, what is left of `owner`'s share.
 static void take_share(struct sl_team *team, struct member *owner, int member) {
-    while (atomic_load_explicit(&owner->next_range, memory_order_relaxed) < owner->end_range) {
+    if (atomic_load_explicit(&owner->next_range, memory_order_relaxed) >= owner->end_range) {
+        return; // as of most others: leaves their cache lines alone
+    }
+    for (;;) {
         int64_t range = atomic_fetch_add_explicit(&owner->next_range, 1, memory_order_relaxed);
         if (range >= owner->end_range) {
             return;
@@ -192,7 +216,7 @@ static void run_in_team(struct sl_team *team, int64_t n_tasks, int64_t grain, sl
     atomic_store_explicit(&team->n_inside, team->n_members - 1, memory_order_relaxed);
     begin_round(team);
     take_shares(team, 0);
-    wait_until(team, all_outside, 0, &team->round_ended);
+    wait_until(team, all_outside, 0, &team->members[0].patience, &team->round_ended);
 }
 
 void sl_team_run(struct sl_team *team, int64_t n_tasks, int64_t grain, sl_team_fn fn, void *arg) {
@@ -219,7 +243,7 @@ static void *run_member(void *arg) {
     struct member *member = arg;
     struct sl_team *team = member->team;
     for (uint64_t seen = 0;; seen++) {
-        wait_until(team, round_changed, seen, &team->round_began);
+        wait_until(team, round_changed, seen, &member->patience, &team->round_began);
         if (atomic_load_explicit(&team->stopping, memory_order_relaxed)) {
             return NULL;
         }

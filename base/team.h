@@ -5,9 +5,10 @@
  * Design: a team is a fixed set of threads, the caller among them, that executes the tasks of one loop at a time.
  *         Every member begins with a share of its own, share i of n in order, and takes ranges from the others' shares
  *         when its own is done. So the same loop over the same data touches the same memory from the same member every
- *         time: what lies in that member's caches, and on its NUMA node if it touched the memory first (as it does where
- *         weights are packed by a loop over the same tasks), is found there again; and nobody waits for a slow member.
- *         Between loops members spin for a moment and then sleep; a team of one runs in the caller without any lock.
+ *         time: what lies in that member's caches, and on its NUMA node if it touched the memory first (as it does
+ *         where weights are packed by a loop over the same tasks), is found there again; and nobody waits for a slow
+ *         member. Between loops members spin for a moment, less where that has not paid, and then sleep; a team of one
+ *         runs in the caller without any lock.
  *
  *         A worker has one team, and nothing else in it computes in threads of its own: no BLAS, no OpenMP. A team of
  *         one member a processor is all that it keeps busy.
