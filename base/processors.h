@@ -2,8 +2,8 @@
 /*
  * Purpose: how many processors this process may use, and which of them the members of a team should have.
  *
- * Design: the kernel's own description is read from /proc and /sys; nothing is linked for it. `root` is put before those
- *         paths: "" on a real machine, a folder with copies of such files in a test.
+ * Design: the kernel's own description is read from /proc and /sys; nothing is linked for it. `root` is put before
+ *         those paths: "" on a real machine, a folder with copies of such files in a test.
  */
 #ifndef SL_BASE_PROCESSORS_H
 #define SL_BASE_PROCESSORS_H

@@ -7,8 +7,7 @@
  *         counts itself out. The caller is member 0 and returns when all other members have counted out, so that the
  *         loop's description may live in the team and be reused.
  *
- * Invariants: fn, arg, n_tasks, grain and the shares are written only while no member is inside a round (n_inside ==
- *             0).
+ * Invariants: fn, arg, n_tasks, grain and the shares are written only while no member is inside a round: n_inside is 0.
  *             A member that saw round r has finished round r - 1.
  *             Whoever sleeps has first said so (n_asleep) and then looked once more; whoever wakes has first changed
  *             what is waited for and then looks at n_asleep. All four are sequentially consistent, so one of the two
@@ -38,9 +37,9 @@
  * pass follow each other within microseconds, and waking a sleeper takes 20 us and more in a virtual machine: so it
  * looks for LONG_NS. On a busy machine looking is worse than sleeping: the thread that is waited for may have been put
  * on this very processor, and cannot run before this one sleeps. It cannot be asked for, but it shows: long looks
- * fail. After one failure the next wait ends after SHORT_NS, after two in a row the next two, then four, up to 1 <<
- * MAX_FAILED. (Yielding between looks is no remedy: any process that computes, however nice, is given milliseconds
- * each time.)
+ * fail. After one failure the next wait ends after SHORT_NS, after two in a row the next two, then four and so on, at
+ * most 1 << MAX_FAILED of them. (Yielding between looks is no remedy: any process that computes, however nice, is given
+ * milliseconds each time.)
  */
 #define LONG_NS    50000
 #define SHORT_NS   1000

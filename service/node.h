@@ -147,7 +147,7 @@ struct sl_node_config {
          SL_OPTION_INT,                                                                                                \
          "0",                                                                                                          \
          "N",                                                                                                          \
-         "threads of the engine; 0 is one per processor",                                                              \
+         "threads of the engine; 0 is one for each processor that it may use",                                         \
          offsetof(struct sl_node_config, threads),                                                                     \
          0,                                                                                                            \
          1024},                                                                                                        \
