@@ -2,9 +2,9 @@
 /*
  * Purpose: attention over pages with AVX2. The formulas are those of ref_kv.c.
  *
- * Design: a query vector is one (row, query head) pair. A task takes up to BLOCK vectors of one KV head, scaled (and
- *         rotated) once into scratch, and goes through the pages with them: a page is turned into f32 tiles (avx2_kv.h)
- *         once and used for all of them. Scores and weighted values are then the same kernel, chain(): A times strips.
+ * Design: a block of query vectors (kv_blocks.h) is scaled (and rotated) once into scratch and goes through the pages of
+ *         a split: a page is turned into f32 tiles (avx2_kv.h) once and used for all of them. Scores and weighted
+ *         values are then the same kernel, chain(): A times strips.
  *
  *         Bits: a score is one chain of fused multiply-adds over the channels in order, an output channel one chain
  *         over the slots in order, whatever the page's format. Neither depends on how many vectors or columns a kernel
@@ -15,7 +15,7 @@
 #include <assert.h>
 #include <string.h>
 
-#define BLOCK    96 // query vectors of one task: a multiple of ROWS; their scratch stays in the second-level cache
+#define BLOCK    96 // query vectors: a multiple of ROWS; their scratch stays in the second-level cache
 #define ROWS     6  // of A in one kernel: 6 by 16 sums, 2 loads and a broadcast take 15 of 16 registers
 #define MAX_WIDE ((SL_MAX_HEAD_DIM + SL_STRIP - 1) / SL_STRIP * SL_STRIP)
 
@@ -118,34 +118,8 @@ void sl_avx2_multiply(const struct sl_avx2_product *p, int row_begin, int row_en
 
 // --- a call ----------------------------------------------------------------------------------------------------------
 
-static size_t out_offset(const struct sl_avx2_call *call, int head, int64_t vector) {
-    int64_t row = vector / call->group, g = vector % call->group;
-    return ((size_t)row * (size_t)call->args.n_heads + (size_t)(head * call->group + g)) * (size_t)call->args.head_dim;
-}
-
-static float *lse_of(const struct sl_avx2_call *call, int head, int64_t vector) {
-    int64_t row = vector / call->group, g = vector % call->group;
-    return call->args.lse + (size_t)(head * call->group + g) * (size_t)call->args.m + (size_t)row;
-}
-
-// How many slots of the page the vector sees.
-static int visible(const struct sl_avx2_call *call, int head, int64_t vector, uint32_t page) {
-    return sl_attend_visible(&call->args, &call->args.kv[head], (int)(vector / call->group), page);
-}
-
-// What one task works in.
-struct scratch {
-    _Alignas(64) float q[BLOCK * SL_MAX_HEAD_DIM]; // [n_vectors][d]
-    float k[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];      // K^T tile
-    float v[SL_PAGE_SLOTS * MAX_WIDE];             // V tile
-    float scores[BLOCK * SL_PAGE_SLOTS];           // [n_vectors][SL_PAGE_SLOTS], then the weights
-    float out[BLOCK * MAX_WIDE];                   // [n_vectors][d in whole strips]
-    float factors[BLOCK];                          // c of sl_avx2_softmax_add()
-    struct sl_avx2_page_angles of_page;
-};
-
 void sl_avx2_load_queries(const struct sl_avx2_call *call, int head, int64_t begin, int n,
-                          struct sl_avx2_page_angles *of_page, float *q) {
+                          struct sl_page_angles *of_page, float *q) {
     int d = call->args.head_dim, n_heads;
     for (int v = 0; v < n; v += n_heads, q += (size_t)n_heads * (size_t)d) { // up to the last query head of the row
         int64_t row = (begin + v) / call->group, left = call->group - (begin + v) % call->group;
@@ -163,7 +137,7 @@ void sl_avx2_load_queries(const struct sl_avx2_call *call, int head, int64_t beg
     }
 }
 
-void sl_avx2_load_keys(const struct sl_avx2_call *call, int head, uint32_t page, struct sl_avx2_page_angles *of_page,
+void sl_avx2_load_keys(const struct sl_avx2_call *call, int head, uint32_t page, struct sl_page_angles *of_page,
                        float *tile) {
     const struct sl_kv *kv = &call->args.kv[head];
     sl_avx2_fill_keys(sl_kv_page_layout(kv, page), kv->pages[page], tile);
@@ -172,103 +146,78 @@ void sl_avx2_load_keys(const struct sl_avx2_call *call, int head, uint32_t page,
     }
 }
 
-// scores[v] = q[v] K^T for the vectors [v_begin, v_end) and the first n slots, in whole strips
-static void score(struct scratch *s, int d, int v_begin, int v_end, int n) {
-    const struct sl_avx2_product qk = {s->q, (size_t)d, s->k, (size_t)d, s->scores, SL_PAGE_SLOTS, NULL};
-    sl_avx2_multiply(&qk, v_begin, v_end, (n + SL_STRIP - 1) / SL_STRIP, 0, (size_t)d);
-}
-
 // --- attend ----------------------------------------------------------------------------------------------------------
 
-// One page for the vectors of a task.
-static void attend_page(const struct sl_avx2_call *call, int head, int64_t begin, int n_vectors, uint32_t page,
-                        int n_page, struct sl_avx2_softmax *states, struct scratch *s) {
-    const struct sl_kv *kv = &call->args.kv[head];
-    int d = call->args.head_dim, n_strips = sl_avx2_n_strips(d), first = 0;
-    while (visible(call, head, begin + first, page) == 0) {
-        first++; // rows before this page
+// What one block works in.
+struct scratch {
+    _Alignas(64) float q[BLOCK * SL_MAX_HEAD_DIM]; // [n_vectors][d]
+    float k[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];      // K^T tile
+    float v[SL_PAGE_SLOTS * MAX_WIDE];             // V tile
+    float scores[BLOCK * SL_PAGE_SLOTS];           // [n_vectors][SL_PAGE_SLOTS], then the weights
+    float out[BLOCK * MAX_WIDE];                   // [n_vectors][d in whole strips]
+    float factors[BLOCK];                          // c of sl_avx2_softmax_add()
+    struct sl_page_angles of_page;
+    struct sl_avx2_softmax states[BLOCK];
+};
+
+// One page for the vectors of a block. Slots that a vector does not see have weight 0, which leaves its sums as they are.
+static void attend_page(const struct sl_avx2_call *call, const struct sl_kv_block *b, uint32_t page,
+                        struct scratch *s) {
+    const struct sl_kv *kv = &b->args->kv[b->head];
+    int d = b->args->head_dim, n_strips = sl_avx2_n_strips(d), begin, end;
+    int n_page = sl_kv_block_clip(b, page, &begin, &end);
+    if (n_page == 0) {
+        return;
     }
-    sl_avx2_load_keys(call, head, page, &s->of_page, s->k);
+    sl_avx2_load_keys(call, b->head, page, &s->of_page, s->k);
     sl_avx2_fill_values(sl_kv_page_layout(kv, page), kv->pages[page], n_page, s->v);
-    score(s, d, first, n_vectors, n_page);
-    for (int v = first; v < n_vectors; v++) {
-        sl_avx2_mask(s->scores + (size_t)v * SL_PAGE_SLOTS, visible(call, head, begin + v, page));
-        s->factors[v] = sl_avx2_softmax_add(&states[v], s->scores + (size_t)v * SL_PAGE_SLOTS);
+    const struct sl_avx2_product qk = {s->q, (size_t)d, s->k, (size_t)d, s->scores, SL_PAGE_SLOTS, NULL};
+    sl_avx2_multiply(&qk, begin, end, (n_page + SL_STRIP - 1) / SL_STRIP, 0, (size_t)d);
+    for (int v = begin; v < end; v++) {
+        float *scores = s->scores + (size_t)v * SL_PAGE_SLOTS;
+        sl_avx2_mask(scores, sl_slots_in_page(b->first[v], b->end[v], page));
+        s->factors[v] = sl_avx2_softmax_add(&s->states[v], scores);
     }
-    // The slots that all vectors see together, then each vector's own: beyond what it sees there may be no number.
     const struct sl_avx2_product pv = {
         s->scores, SL_PAGE_SLOTS, s->v, SL_PAGE_SLOTS, s->out, (size_t)n_strips * SL_STRIP, s->factors};
-    int n_all = visible(call, head, begin + first, page);
-    sl_avx2_multiply(&pv, first, n_vectors, n_strips, 0, (size_t)n_all);
-    for (int v = first; v < n_vectors; v++) {
-        int n = visible(call, head, begin + v, page);
-        s->factors[v] = 1.0f;
-        if (n > n_all) {
-            sl_avx2_multiply(&pv, v, v + 1, n_strips, (size_t)n_all, (size_t)n);
-        }
-    }
+    sl_avx2_multiply(&pv, begin, end, n_strips, 0, (size_t)n_page);
 }
 
-// Task: query vectors [begin, begin + n_vectors) of one KV head.
-static void attend_block(const struct sl_avx2_call *call, int head, int64_t begin, int n_vectors) {
-    const struct sl_attend *args = &call->args;
-    int d = args->head_dim;
-    size_t wide = (size_t)sl_avx2_n_strips(d) * SL_STRIP;
+static void attend_block(const struct sl_kv_block *b, uint32_t page_begin, uint32_t page_end,
+                         const struct sl_kv_partial *partial) {
+    size_t d = (size_t)b->args->head_dim, wide = (size_t)sl_avx2_n_strips((int)d) * SL_STRIP;
+    const struct sl_avx2_call call = {.args = *b->args, .angles = b->angles, .group = b->group};
     struct scratch s;
-    struct sl_avx2_softmax states[BLOCK];
     s.of_page.page = -1;
-    sl_avx2_load_queries(call, head, begin, n_vectors, &s.of_page, s.q);
-    memset(s.out, 0, (size_t)n_vectors * wide * sizeof *s.out);
-    for (int v = 0; v < n_vectors; v++) {
-        states[v] = (struct sl_avx2_softmax){-INFINITY, 0.0f};
+    sl_avx2_load_queries(&call, b->head, b->begin, b->n, &s.of_page, s.q);
+    memset(s.out, 0, (size_t)b->n * wide * sizeof *s.out);
+    for (int v = 0; v < b->n; v++) {
+        s.states[v] = (struct sl_avx2_softmax){-INFINITY, 0.0f};
     }
-    for (uint32_t page = 0; page < sl_pages_for(args->kv[head].n_slots); page++) {
-        int n_page = visible(call, head, begin + n_vectors - 1, page); // the last vector sees the most
-        if (n_page == 0) {
-            break;
-        }
-        attend_page(call, head, begin, n_vectors, page, n_page, states, &s);
+    for (uint32_t page = page_begin; page < page_end; page++) {
+        attend_page(&call, b, page, &s);
     }
-    for (int v = 0; v < n_vectors; v++) {
-        float *out = args->out + out_offset(call, head, begin + v);
-        for (int i = 0; i < d; i += 8) {
-            __m256 sum = _mm256_load_ps(s.out + (size_t)v * wide + i);
-            _mm256_storeu_ps(out + i, _mm256_div_ps(sum, _mm256_set1_ps(states[v].sum)));
-        }
-        if (args->lse != NULL) {
-            *lse_of(call, head, begin + v) = states[v].max + logf(states[v].sum);
-        }
-    }
-}
-
-static void attend_tasks(void *arg, int64_t begin, int64_t end, int member) {
-    (void)member;
-    const struct sl_avx2_call *call = arg;
-    int64_t n_blocks = (call->n_vectors + BLOCK - 1) / BLOCK;
-    for (int64_t task = begin; task < end; task++) {
-        int64_t first = task % n_blocks * BLOCK, left = call->n_vectors - first;
-        attend_block(call, (int)(task / n_blocks), first, left < BLOCK ? (int)left : BLOCK);
+    for (int v = 0; v < b->n; v++) {
+        memcpy(partial->out + (size_t)v * d, s.out + (size_t)v * wide, d * sizeof *s.out);
+        partial->max[v] = s.states[v].max;
+        partial->sum[v] = s.states[v].sum;
     }
 }
 
 // --- the entries -----------------------------------------------------------------------------------------------------
 
-void sl_avx2_call_init(struct sl_avx2_call *call, const struct sl_attend *args, struct sl_avx2_slot_angles *angles) {
+void sl_avx2_call_init(struct sl_avx2_call *call, const struct sl_attend *args, struct sl_slot_angles *angles) {
     int group = args->n_heads / args->n_kv_heads;
-    *call = (struct sl_avx2_call){.args = *args, .group = group, .n_vectors = (int64_t)args->m * group};
+    *call = (struct sl_avx2_call){.args = *args, .group = group};
     if (args->rope != NULL) {
-        sl_avx2_slot_angles_init(angles, args->rope);
+        sl_slot_angles_init(angles, args->rope);
         call->angles = angles;
     }
 }
 
 static void attend(struct sl_team *team, const struct sl_attend *calls, int n_calls) {
-    for (int i = 0; i < n_calls; i++) {
-        struct sl_avx2_slot_angles angles;
-        struct sl_avx2_call call;
-        sl_avx2_call_init(&call, &calls[i], &angles);
-        sl_team_run(team, calls[i].n_kv_heads * ((call.n_vectors + BLOCK - 1) / BLOCK), 1, attend_tasks, &call);
-    }
+    static const struct sl_kv_kernel kernel = {attend_block, BLOCK};
+    sl_kv_attend(team, calls, n_calls, &kernel);
 }
 
 void sl_avx2_kv_fill(struct sl_ops *ops) {

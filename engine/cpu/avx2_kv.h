@@ -10,8 +10,7 @@
 #define SL_ENGINE_CPU_AVX2_KV_H
 
 #include "engine/cpu/avx2_math.h"
-#include "engine/cpu/kv_page.h"
-#include "engine/cpu/tier.h"
+#include "engine/cpu/kv_blocks.h"
 
 #define SL_STRIP       16 // columns: two registers
 #define SL_PAGE_STRIPS (SL_PAGE_SLOTS / SL_STRIP)
@@ -26,24 +25,10 @@ void sl_avx2_fill_keys(const struct sl_page_layout *layout, const void *page, fl
 // tile[sl_avx2_n_strips(d)][SL_PAGE_SLOTS][SL_STRIP] = V of the page's first n slots; columns beyond d are 0.
 void sl_avx2_fill_values(const struct sl_page_layout *layout, const void *page, int n, float *tile);
 
-/*
- * Rotation of rows by their slot. With slot = 64 P + j:  cos(slot w) = cos(64 P w) cos(j w) - sin(64 P w) sin(j w) in
- * f64, so that a page costs d/2 calls of libm and not 64 d/2; the result is rounded to f32 once.
- */
-struct sl_avx2_slot_angles { // of all j < 64: made once a call, read by all tasks
-    int half;                // d / 2
-    const struct sl_rope *rope;
-    double cosines[SL_MAX_HEAD_DIM / 2][SL_PAGE_SLOTS], sines[SL_MAX_HEAD_DIM / 2][SL_PAGE_SLOTS];
-};
-struct sl_avx2_page_angles { // of the page that was asked for last: one a task
-    int64_t page;            // -1: none yet
-    double cosines[SL_MAX_HEAD_DIM / 2], sines[SL_MAX_HEAD_DIM / 2];
-};
-void sl_avx2_slot_angles_init(struct sl_avx2_slot_angles *angles, const struct sl_rope *rope);
 // out[n_rows][d] = in[n_rows][d] rotated by one slot
-void sl_avx2_rotate_queries(const struct sl_avx2_slot_angles *angles, struct sl_avx2_page_angles *of_page, int64_t slot,
+void sl_avx2_rotate_queries(const struct sl_slot_angles *angles, struct sl_page_angles *of_page, int64_t slot,
                             const float *in, int n_rows, float *out);
-void sl_avx2_rotate_keys(const struct sl_avx2_slot_angles *angles, struct sl_avx2_page_angles *of_page, int64_t page,
+void sl_avx2_rotate_keys(const struct sl_slot_angles *angles, struct sl_page_angles *of_page, int64_t page,
                          float *tile);
 
 // --- products (avx2_kv.c) --------------------------------------------------------------------------------------------
@@ -68,20 +53,19 @@ void sl_avx2_multiply(const struct sl_avx2_product *p, int row_begin, int row_en
 // The query vectors of a KV head: (row, query head) pairs, row by row.
 struct sl_avx2_call {
     struct sl_attend args;
-    const struct sl_avx2_slot_angles *angles; // NULL: keys are rotated already
-    int group;                                // query heads a KV head
-    int64_t n_vectors;                        // a KV head: m * group
+    const struct sl_slot_angles *angles; // NULL: keys are rotated already
+    int group;                           // query heads a KV head
 };
 
 // `angles` is the caller's memory for call->angles, filled when args->rope is set.
-void sl_avx2_call_init(struct sl_avx2_call *call, const struct sl_attend *args, struct sl_avx2_slot_angles *angles);
+void sl_avx2_call_init(struct sl_avx2_call *call, const struct sl_attend *args, struct sl_slot_angles *angles);
 
 // q[n][d] = query vectors [begin, begin + n) of a KV head, scaled and rotated.
 void sl_avx2_load_queries(const struct sl_avx2_call *call, int head, int64_t begin, int n,
-                          struct sl_avx2_page_angles *of_page, float *q);
+                          struct sl_page_angles *of_page, float *q);
 
 // The K^T tile of a page of a KV head, rotated.
-void sl_avx2_load_keys(const struct sl_avx2_call *call, int head, uint32_t page, struct sl_avx2_page_angles *of_page,
+void sl_avx2_load_keys(const struct sl_avx2_call *call, int head, uint32_t page, struct sl_page_angles *of_page,
                        float *tile);
 
 // --- entries of the table in other files -----------------------------------------------------------------------------
@@ -115,9 +99,12 @@ static inline __m256 sl_avx2_exp_weight(__m256 x) {
     return _mm256_andnot_ps(_mm256_cmp_ps(x, _mm256_set1_ps(-86.98f), _CMP_LT_OQ), _mm256_mul_ps(p, power));
 }
 
-// Minus infinity for the scores of a page that are not below n.
-static inline void sl_avx2_mask(float *scores, int n) {
-    for (int j = n; j < SL_PAGE_SLOTS; j++) {
+// Minus infinity for the scores of a page that are not in the range.
+static inline void sl_avx2_mask(float *scores, struct sl_range range) {
+    for (int j = 0; j < range.begin; j++) {
+        scores[j] = -INFINITY;
+    }
+    for (int j = range.end; j < SL_PAGE_SLOTS; j++) {
         scores[j] = -INFINITY;
     }
 }

@@ -48,38 +48,11 @@ void sl_avx2_append(const struct sl_kv *kv, const float *k, const float *v, int6
 
 // --- rotation --------------------------------------------------------------------------------------------------------
 
-void sl_avx2_slot_angles_init(struct sl_avx2_slot_angles *angles, const struct sl_rope *rope) {
-    angles->half = rope->rotary_dim / 2;
-    angles->rope = rope;
-    for (int i = 0; i < angles->half; i++) { // by steps of one slot; 63 steps lose less than 2^-45
-        double step_cos = cos(rope->inv_freq[i]), step_sin = sin(rope->inv_freq[i]);
-        angles->cosines[i][0] = 1.0;
-        angles->sines[i][0] = 0.0;
-        for (int j = 1; j < SL_PAGE_SLOTS; j++) {
-            double c = angles->cosines[i][j - 1], s = angles->sines[i][j - 1];
-            angles->cosines[i][j] = c * step_cos - s * step_sin;
-            angles->sines[i][j] = s * step_cos + c * step_sin;
-        }
-    }
-}
-
-static void turn_to_page(const struct sl_avx2_slot_angles *angles, struct sl_avx2_page_angles *of_page, int64_t page) {
-    if (of_page->page == page) {
-        return;
-    }
-    of_page->page = page;
-    for (int i = 0; i < angles->half; i++) {
-        double angle = (double)(page * SL_PAGE_SLOTS) * angles->rope->inv_freq[i];
-        of_page->cosines[i] = cos(angle) * angles->rope->scale;
-        of_page->sines[i] = sin(angle) * angles->rope->scale;
-    }
-}
-
 // All query heads of a row turn by the same angles: they are computed once for them.
-void sl_avx2_rotate_queries(const struct sl_avx2_slot_angles *angles, struct sl_avx2_page_angles *of_page, int64_t slot,
+void sl_avx2_rotate_queries(const struct sl_slot_angles *angles, struct sl_page_angles *of_page, int64_t slot,
                             const float *in, int n_rows, float *out) {
     float cosines[SL_MAX_HEAD_DIM / 2], sines[SL_MAX_HEAD_DIM / 2];
-    turn_to_page(angles, of_page, slot / SL_PAGE_SLOTS);
+    sl_page_angles_turn(angles, of_page, slot / SL_PAGE_SLOTS);
     int64_t j = slot % SL_PAGE_SLOTS;
     int half = angles->half;
     for (int i = 0; i < half; i++) {
@@ -101,9 +74,9 @@ void sl_avx2_rotate_queries(const struct sl_avx2_slot_angles *angles, struct sl_
 }
 
 // Channels i and i + rotary_dim/2 of a strip are rows of its tile: four tokens turn at a time.
-void sl_avx2_rotate_keys(const struct sl_avx2_slot_angles *angles, struct sl_avx2_page_angles *of_page, int64_t page,
+void sl_avx2_rotate_keys(const struct sl_slot_angles *angles, struct sl_page_angles *of_page, int64_t page,
                          float *tile) {
-    turn_to_page(angles, of_page, page);
+    sl_page_angles_turn(angles, of_page, page);
     size_t half = (size_t)angles->half, d = (size_t)angles->rope->head_dim;
     for (size_t i = 0; i < half; i++) {
         __m256d pc = _mm256_set1_pd(of_page->cosines[i]), ps = _mm256_set1_pd(of_page->sines[i]);

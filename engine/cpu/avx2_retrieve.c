@@ -4,7 +4,7 @@
  *
  * Design: attend_slots copies the rows of SL_PAGE_SLOTS listed slots side by side, as if they were a page, and from there
  *         on does what attend does with a page: the same tiles, products and softmax, so the list of all slots gives
- *         attend's bits. Rows of packed pages, and keys that are still to be rotated, are copied as f32.
+ *         attend's bits, if they are no more than a split has. Rows of packed pages, and keys that are still to be rotated, are copied as f32.
  */
 #include <assert.h>
 #include <math.h>
@@ -33,7 +33,7 @@ struct scratch {
     float scores[BLOCK * SL_PAGE_SLOTS];
     float out[BLOCK * MAX_WIDE];
     float factors[BLOCK];
-    struct sl_avx2_page_angles of_page;
+    struct sl_page_angles of_page;
     struct sl_page_layout layout; // rows[] as the only part of a page
 };
 
@@ -57,7 +57,7 @@ static bool copy_rows(const struct sl_kv *kv, uint32_t part, const uint32_t *slo
 static void load_keys(const struct call *call, const struct sl_kv *kv, const uint32_t *slots, int n,
                       struct scratch *s) {
     size_t d = (size_t)kv->work->head_dim;
-    const struct sl_avx2_slot_angles *angles = call->attend.angles;
+    const struct sl_slot_angles *angles = call->attend.angles;
     if (angles != NULL || !copy_rows(kv, kv->work->k, slots, n, s)) {
         s->layout.format = SL_KV_F32;
         for (int j = 0; j < n; j++) {
@@ -107,7 +107,7 @@ static void attend_block(const struct call *call, int head, int begin, int n_vec
         load_values(kv, call->slots[head] + at, n, &s);
         sl_avx2_multiply(&qk, 0, n_vectors, (n + SL_STRIP - 1) / SL_STRIP, 0, (size_t)d);
         for (int v = 0; v < n_vectors; v++) {
-            sl_avx2_mask(s.scores + v * SL_PAGE_SLOTS, n);
+            sl_avx2_mask(s.scores + v * SL_PAGE_SLOTS, (struct sl_range){0, n});
             s.factors[v] = sl_avx2_softmax_add(&states[v], s.scores + v * SL_PAGE_SLOTS);
         }
         sl_avx2_multiply(&pv, 0, n_vectors, n_strips, 0, (size_t)n);
@@ -137,7 +137,7 @@ static void attend_tasks(void *arg, int64_t begin, int64_t end, int member) {
 
 static void attend_slots(struct sl_team *team, const struct sl_attend *args, const uint32_t *const *slots,
                          const uint32_t *n_slots) {
-    struct sl_avx2_slot_angles angles;
+    struct sl_slot_angles angles;
     struct call call = {.slots = slots, .n_slots = n_slots};
     assert(args->m == 1);
     sl_avx2_call_init(&call.attend, args, &angles);

@@ -40,8 +40,9 @@ struct scratch {
     float scores[BLOCK * SL_PAGE_SLOTS];            // [n_vectors][SL_PAGE_SLOTS]
     float lse[BLOCK];                               // of the vectors
     float even[BLOCK];                              // of the rows: G / v_r, infinite where v_r is 1
+    uint32_t first[BLOCK], end[BLOCK];              // slots that the rows see
     float stats[RUN][N_STATS][SL_PAGE_SLOTS];       // of fold
-    struct sl_avx2_page_angles of_keys, of_queries;
+    struct sl_page_angles of_keys, of_queries;
 };
 
 // Rows [begin, begin + n_rows) of the call.
@@ -57,6 +58,12 @@ static int first_to_see(const struct sl_attend *args, const struct sl_kv *kv, ui
     return row > 0 ? (int)row : 0;
 }
 
+// No row sees anything before the page: the first row's window begins first.
+static bool is_before_windows(const struct stats_call *stats, const struct sl_kv *kv, uint32_t page) {
+    const struct sl_attend *args = &stats->call.args;
+    return stats->first_row >= args->m || page * SL_PAGE_SLOTS <= sl_attend_first(args, kv, stats->first_row);
+}
+
 static void load_block(const struct stats_call *stats, int head, struct block block, struct scratch *s) {
     const struct sl_avx2_call *call = &stats->call;
     const struct sl_attend *args = &call->args;
@@ -64,7 +71,9 @@ static void load_block(const struct stats_call *stats, int head, struct block bl
     sl_avx2_load_queries(call, head, (int64_t)block.begin * group, block.n_rows * group, &s->of_queries, s->q);
     for (int r = 0; r < block.n_rows; r++) {
         size_t row = (size_t)block.begin + (size_t)r;
-        int64_t visible = (int64_t)args->kv[head].n_slots - args->m + (int64_t)row + 1;
+        s->first[r] = sl_attend_first(args, &args->kv[head], (int)row);
+        s->end[r] = args->kv[head].n_slots - (uint32_t)args->m + (uint32_t)row + 1;
+        uint32_t visible = s->end[r] - s->first[r];
         // one slot has the mean, whatever rounding says
         s->even[r] = visible > 1 ? (float)group / (float)visible : INFINITY;
         for (int g = 0; g < group; g++) {
@@ -73,28 +82,32 @@ static void load_block(const struct stats_call *stats, int head, struct block bl
     }
 }
 
-// Scores of a block and the tile's page; minus infinity where a row does not see the slot. Returns the first row of the
-// block that sees one: the scores of those before it are left alone.
-static int score_block(const struct sl_avx2_call *call, int head, struct block block, uint32_t page, const float *tile,
-                       struct scratch *s) {
-    const struct sl_attend *args = &call->args;
-    const struct sl_kv *kv = &args->kv[head];
-    int group = call->group, first = first_to_see(args, kv, page) - block.begin;
-    first = first < 0 ? 0 : first;
-    if (first >= block.n_rows) {
-        return block.n_rows;
+// Scores of a block and the tile's page, minus infinity where a row does not see the slot, for the rows that are
+// returned: those that see any; the scores of the others are left alone.
+static struct sl_range score_block(const struct sl_avx2_call *call, struct block block, uint32_t page,
+                                   const float *tile, struct scratch *s) {
+    struct sl_range rows = {0, block.n_rows};
+    int group = call->group;
+    while (rows.begin < rows.end && s->end[rows.begin] <= page * SL_PAGE_SLOTS) {
+        rows.begin++;
     }
-    int n_page = sl_attend_visible(args, kv, block.begin + block.n_rows - 1, page); // the last row sees the most
-    size_t d = (size_t)args->head_dim;
+    while (rows.begin < rows.end && s->first[rows.end - 1] >= (page + 1) * SL_PAGE_SLOTS) {
+        rows.end--;
+    }
+    if (rows.begin == rows.end) {
+        return rows;
+    }
+    int n_page = sl_slots_in_page(0, s->end[rows.end - 1], page).end; // the last row sees the most
+    size_t d = (size_t)call->args.head_dim;
     const struct sl_avx2_product qk = {s->q, d, tile, d, s->scores, SL_PAGE_SLOTS, NULL};
-    sl_avx2_multiply(&qk, first * group, block.n_rows * group, (n_page + SL_STRIP - 1) / SL_STRIP, 0, d);
-    for (int r = first; r < block.n_rows; r++) {
-        int n = sl_attend_visible(args, kv, block.begin + r, page);
-        for (int g = 0; n < SL_PAGE_SLOTS && g < group; g++) {
-            sl_avx2_mask(s->scores + (size_t)(r * group + g) * SL_PAGE_SLOTS, n);
+    sl_avx2_multiply(&qk, rows.begin * group, rows.end * group, (n_page + SL_STRIP - 1) / SL_STRIP, 0, d);
+    for (int r = rows.begin; r < rows.end; r++) {
+        struct sl_range seen = sl_slots_in_page(s->first[r], s->end[r], page);
+        for (int g = 0; seen.end - seen.begin < SL_PAGE_SLOTS && g < group; g++) {
+            sl_avx2_mask(s->scores + (size_t)(r * group + g) * SL_PAGE_SLOTS, seen);
         }
     }
-    return first;
+    return rows;
 }
 
 static inline __m256 weight(const float *scores, const float *lse) {
@@ -103,8 +116,8 @@ static inline __m256 weight(const float *scores, const float *lse) {
 
 // --- fold ------------------------------------------------------------------------------------------------------------
 
-// Rows [first, n_rows) of a block into the statistics of the page's slots. square and above are constants at every call.
-static inline __attribute__((always_inline)) void add_rows(const struct scratch *s, int first, int n_rows, int group,
+// Rows of a block into the statistics of the page's slots. square and above are constants at every call.
+static inline __attribute__((always_inline)) void add_rows(const struct scratch *s, struct sl_range rows, int group,
                                                            bool square, bool above,
                                                            float stats[N_STATS][SL_PAGE_SLOTS]) {
     for (int x = 0; x < SL_PAGE_SLOTS; x += SL_STRIP) {
@@ -115,9 +128,9 @@ static inline __attribute__((always_inline)) void add_rows(const struct scratch 
             squares[i] = _mm256_load_ps(stats[SQUARE] + x + 8 * i);
             counts[i] = _mm256_load_ps(stats[ABOVE] + x + 8 * i);
         }
-        const float *lse = s->lse + (size_t)first * (size_t)group;
-        const float *scores = s->scores + (size_t)first * (size_t)group * SL_PAGE_SLOTS + x;
-        for (int r = first; r < n_rows; r++) {
+        const float *lse = s->lse + (size_t)rows.begin * (size_t)group;
+        const float *scores = s->scores + (size_t)rows.begin * (size_t)group * SL_PAGE_SLOTS + x;
+        for (int r = rows.begin; r < rows.end; r++) {
             __m256 a[2] = {weight(scores, lse), weight(scores + 8, lse)};
             lse++;
             scores += SL_PAGE_SLOTS;
@@ -146,20 +159,20 @@ static inline __attribute__((always_inline)) void add_rows(const struct scratch 
     }
 }
 
-static void fold_block(const struct scratch *s, int first, int n_rows, int group, const struct sl_fold *what,
+static void fold_block(const struct scratch *s, struct sl_range rows, int group, const struct sl_fold *what,
                        float stats[N_STATS][SL_PAGE_SLOTS]) {
     switch ((what->square >= 0) * 2 + (what->above >= 0)) {
     case 0:
-        add_rows(s, first, n_rows, group, false, false, stats);
+        add_rows(s, rows, group, false, false, stats);
         break;
     case 1:
-        add_rows(s, first, n_rows, group, false, true, stats);
+        add_rows(s, rows, group, false, true, stats);
         break;
     case 2:
-        add_rows(s, first, n_rows, group, true, false, stats);
+        add_rows(s, rows, group, true, false, stats);
         break;
     default:
-        add_rows(s, first, n_rows, group, true, true, stats);
+        add_rows(s, rows, group, true, true, stats);
         break;
     }
 }
@@ -187,6 +200,9 @@ static void fold_run(const struct stats_call *stats, int head, uint32_t page_beg
     struct scratch s;
     s.of_keys.page = s.of_queries.page = -1;
     memset(s.stats, 0, sizeof s.stats);
+    if (is_before_windows(stats, kv, page_end)) {
+        return;
+    }
     uint32_t n_folded = 0;
     for (uint32_t page = page_begin; page < page_end; page++) {
         if (is_folded(sl_kv_page_layout(kv, page), &stats->what)) {
@@ -201,11 +217,14 @@ static void fold_run(const struct stats_call *stats, int head, uint32_t page_beg
     for (row = row > stats->first_row ? row : stats->first_row; row < args->m; row += block_rows) {
         struct block block = {row, args->m - row < block_rows ? args->m - row : block_rows};
         load_block(stats, head, block, &s);
+        if (s.first[0] >= page_end * SL_PAGE_SLOTS) {
+            break; // the windows of this row and of those behind it begin after the run
+        }
         for (uint32_t page = page_begin; page < page_end; page++) {
             if (is_folded(sl_kv_page_layout(kv, page), &stats->what)) {
                 uint32_t i = page - page_begin;
-                int first = score_block(call, head, block, page, s.k + i * tile, &s);
-                fold_block(&s, first, block.n_rows, call->group, &stats->what, s.stats[i]);
+                struct sl_range rows = score_block(call, block, page, s.k + i * tile, &s);
+                fold_block(&s, rows, call->group, &stats->what, s.stats[i]);
             }
         }
     }
@@ -213,7 +232,7 @@ static void fold_run(const struct stats_call *stats, int head, uint32_t page_beg
     for (uint32_t page = page_begin; page < page_end; page++) {
         const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
         const float(*of_page)[SL_PAGE_SLOTS] = (const float(*)[SL_PAGE_SLOTS])s.stats[page - page_begin];
-        int n = sl_attend_visible(args, kv, args->m - 1, page);
+        int n = sl_attend_visible(args, kv, args->m - 1, page).end;
         add_to_plane(layout, kv->pages[page], stats->what.sum, of_page[SUM], mean, n);
         add_to_plane(layout, kv->pages[page], stats->what.square, of_page[SQUARE], mean * mean, n);
         add_to_plane(layout, kv->pages[page], stats->what.above, of_page[ABOVE], 1.0f, n);
@@ -222,13 +241,13 @@ static void fold_run(const struct stats_call *stats, int head, uint32_t page_beg
 
 // --- window sums -----------------------------------------------------------------------------------------------------
 
-// out[j] += sum over rows [first, n_rows) of query head g's weights, j < n
-static void add_head(const struct scratch *s, int first, int n_rows, int group, int g, int n, float *out) {
+// out[j] += sum over rows of query head g's weights, j < n
+static void add_head(const struct scratch *s, struct sl_range rows, int group, int g, int n, float *out) {
     _Alignas(32) float sums[SL_PAGE_SLOTS] = {0};
     memcpy(sums, out, (size_t)n * sizeof *out);
     for (int x = 0; x < SL_PAGE_SLOTS; x += SL_STRIP) {
         __m256 low = _mm256_load_ps(sums + x), high = _mm256_load_ps(sums + x + 8);
-        for (int r = first; r < n_rows; r++) {
+        for (int r = rows.begin; r < rows.end; r++) {
             const float *scores = s->scores + (size_t)(r * group + g) * SL_PAGE_SLOTS + x;
             const float *lse = s->lse + r * group + g;
             low = _mm256_add_ps(low, weight(scores, lse));
@@ -254,6 +273,9 @@ static void window_run(const struct stats_call *stats, int head, uint32_t page_b
         size_t n = (kv->n_slots < end ? kv->n_slots : end) - begin;
         memset(out + (size_t)g * stats->stride + begin, 0, n * sizeof *out);
     }
+    if (is_before_windows(stats, kv, page_end)) {
+        return;
+    }
     for (uint32_t page = page_begin; page < page_end; page++) {
         sl_avx2_load_keys(call, head, page, &s.of_keys, s.k + (page - page_begin) * tile);
     }
@@ -261,12 +283,14 @@ static void window_run(const struct stats_call *stats, int head, uint32_t page_b
     for (row = row > stats->first_row ? row : stats->first_row; row < args->m; row += block_rows) {
         struct block block = {row, args->m - row < block_rows ? args->m - row : block_rows};
         load_block(stats, head, block, &s);
+        if (s.first[0] >= page_end * SL_PAGE_SLOTS) {
+            break; // the windows of this row and of those behind it begin after the run
+        }
         for (uint32_t page = page_begin; page < page_end; page++) {
-            int first = score_block(call, head, block, page, s.k + (page - page_begin) * tile, &s);
-            int n = sl_attend_visible(args, kv, args->m - 1, page);
+            struct sl_range rows = score_block(call, block, page, s.k + (page - page_begin) * tile, &s);
+            int n = sl_attend_visible(args, kv, args->m - 1, page).end;
             for (int g = 0; g < group; g++) {
-                add_head(&s, first, block.n_rows, group, g, n,
-                         out + (size_t)g * stats->stride + (size_t)page * SL_PAGE_SLOTS);
+                add_head(&s, rows, group, g, n, out + (size_t)g * stats->stride + (size_t)page * SL_PAGE_SLOTS);
             }
         }
     }
@@ -291,7 +315,7 @@ static void run_tasks(void *arg, int64_t begin, int64_t end, int member) {
 
 static void run(struct sl_team *team, struct stats_call *stats, const struct sl_attend *args) {
     assert(args->lse != NULL && stats->first_row >= 0);
-    struct sl_avx2_slot_angles angles;
+    struct sl_slot_angles angles;
     sl_avx2_call_init(&stats->call, args, &angles);
     uint32_t n_pages = 0; // of the longest head
     for (int h = 0; h < args->n_kv_heads; h++) {

@@ -39,12 +39,6 @@ static inline uint16_t sl_f32_to_f16_saturated(float x) {
     return sl_f32_to_f16(x);
 }
 
-// Of the slots of page `page`, how many row `row` sees: 0 .. SL_PAGE_SLOTS, a prefix of the page.
-static inline int sl_attend_visible(const struct sl_attend *args, const struct sl_kv *kv, int row, uint32_t page) {
-    int64_t n = (int64_t)kv->n_slots - args->m + row + 1 - (int64_t)page * SL_PAGE_SLOTS;
-    return n < 0 ? 0 : n > SL_PAGE_SLOTS ? SL_PAGE_SLOTS : (int)n;
-}
-
 /*
  * The first slot of `kv` that row `row` sees: 0 without a window, else the first whose position is above
  * positions[row] - window. Positions ascend, so that slots before it are never seen and those behind it are.
@@ -69,6 +63,28 @@ static inline uint32_t sl_attend_first(const struct sl_attend *args, const struc
         }
     }
     return low;
+}
+
+// Slots of a page, or rows of a block: [begin, end), empty if begin >= end.
+struct sl_range {
+    int begin, end;
+};
+
+// Of the slots [first, end) those in page `page`, as slots of that page.
+static inline struct sl_range sl_slots_in_page(uint32_t first, uint32_t end, uint32_t page) {
+    int64_t at = (int64_t)page * SL_PAGE_SLOTS, b = (int64_t)first - at, e = (int64_t)end - at;
+    return (struct sl_range){b < 0               ? 0
+                             : b > SL_PAGE_SLOTS ? SL_PAGE_SLOTS
+                                                 : (int)b,
+                             e < 0               ? 0
+                             : e > SL_PAGE_SLOTS ? SL_PAGE_SLOTS
+                                                 : (int)e};
+}
+
+// Of the slots of page `page`, those that row `row` sees.
+static inline struct sl_range sl_attend_visible(const struct sl_attend *args, const struct sl_kv *kv, int row,
+                                                uint32_t page) {
+    return sl_slots_in_page(sl_attend_first(args, kv, row), kv->n_slots - (uint32_t)args->m + (uint32_t)row + 1, page);
 }
 
 // Rows [0, n_rows) of the K or V part of a page as f32 [n_rows][d].

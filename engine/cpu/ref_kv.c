@@ -58,8 +58,8 @@ void sl_ref_score_keys(const struct sl_attend *args, const float *query, const f
     }
 }
 
-// Task: one query head and a block of rows.
-static void attend_task(const struct sl_attend *args, int head, int row_begin, int row_end) {
+// One query head and a block of rows.
+static void attend_block(const struct sl_attend *args, int head, int row_begin, int row_end) {
     const struct sl_kv *kv = &args->kv[head / (args->n_heads / args->n_kv_heads)];
     int d = args->head_dim, n_rows = row_end - row_begin;
     float keys[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM], values[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];
@@ -69,8 +69,9 @@ static void attend_task(const struct sl_attend *args, int head, int row_begin, i
         sl_ref_read_query(args, kv, row_begin + r, head, queries[r]);
         sl_ref_softmax_init(&states[r], d);
     }
-    for (uint32_t page = 0; page < sl_pages_for(kv->n_slots); page++) {
-        int n_page = sl_attend_visible(args, kv, row_end - 1, page); // the last row sees the most
+    uint32_t first_page = sl_attend_first(args, kv, row_begin) / SL_PAGE_SLOTS; // the first row's window begins first
+    for (uint32_t page = first_page; page < sl_pages_for(kv->n_slots); page++) {
+        int n_page = sl_attend_visible(args, kv, row_end - 1, page).end; // the last row sees the most
         if (n_page == 0) {
             break;
         }
@@ -78,10 +79,11 @@ static void attend_task(const struct sl_attend *args, int head, int row_begin, i
         sl_ref_read_v(sl_kv_page_layout(kv, page), kv->pages[page], n_page, values);
         for (int r = 0; r < n_rows; r++) {
             double scores[SL_PAGE_SLOTS];
-            int n = sl_attend_visible(args, kv, row_begin + r, page);
-            if (n > 0) {
-                sl_ref_score_keys(args, queries[r], keys, n, scores);
-                sl_ref_softmax_add(&states[r], scores, values, n, d);
+            struct sl_range seen = sl_attend_visible(args, kv, row_begin + r, page);
+            if (seen.begin < seen.end) {
+                size_t at = (size_t)seen.begin * (size_t)d;
+                sl_ref_score_keys(args, queries[r], keys + at, seen.end - seen.begin, scores);
+                sl_ref_softmax_add(&states[r], scores, values + at, seen.end - seen.begin, d);
             }
         }
     }
@@ -97,22 +99,34 @@ static void attend_task(const struct sl_attend *args, int head, int row_begin, i
     }
 }
 
+struct attend_call {
+    const struct sl_attend *calls;
+    int n_calls, n_blocks; // of a query head of the longest call
+};
+
+// Task: a block of rows of a query head of a call; what a shorter call does not have is nothing to do.
 static void attend_tasks(void *arg, int64_t begin, int64_t end, int member) {
     (void)member;
-    const struct sl_attend *args = arg;
-    int64_t n_blocks = (args->m + ROW_BLOCK - 1) / ROW_BLOCK;
+    const struct attend_call *step = arg;
     for (int64_t t = begin; t < end; t++) {
-        int row = (int)(t % n_blocks) * ROW_BLOCK;
-        attend_task(args, (int)(t / n_blocks), row, row + ROW_BLOCK < args->m ? row + ROW_BLOCK : args->m);
+        const struct sl_attend *args = &step->calls[t % step->n_calls];
+        int row = (int)(t / step->n_calls % step->n_blocks) * ROW_BLOCK;
+        int64_t head = t / step->n_calls / step->n_blocks;
+        if (row < args->m && head < args->n_heads) {
+            attend_block(args, (int)head, row, row + ROW_BLOCK < args->m ? row + ROW_BLOCK : args->m);
+        }
     }
 }
 
 static void attend(struct sl_team *team, const struct sl_attend *calls, int n_calls) {
+    struct attend_call step = {calls, n_calls, 0};
+    int64_t n_heads = 0;
     for (int i = 0; i < n_calls; i++) {
-        struct sl_attend args = calls[i];
-        int64_t n_blocks = (args.m + ROW_BLOCK - 1) / ROW_BLOCK;
-        sl_team_run(team, args.n_heads * n_blocks, 1, attend_tasks, &args);
+        int n_blocks = (calls[i].m + ROW_BLOCK - 1) / ROW_BLOCK;
+        step.n_blocks = n_blocks > step.n_blocks ? n_blocks : step.n_blocks;
+        n_heads = calls[i].n_heads > n_heads ? calls[i].n_heads : n_heads;
     }
+    sl_team_run(team, n_heads * step.n_blocks * n_calls, 1, attend_tasks, &step);
 }
 
 void sl_ref_kv_fill(struct sl_ops *ops) {

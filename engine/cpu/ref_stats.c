@@ -23,14 +23,15 @@ struct stats_call {
     size_t stride;
 };
 
-// weights[j] = exp(scale q . K_j - lse) for the first n slots of a page
+// weights[j] = exp(scale q . K_j - lse) for the slots of a page that the row sees
 static void page_weights(const struct sl_attend *args, const struct sl_kv *kv, int row, int head, const float *keys,
-                         int n, double *weights) {
+                         struct sl_range seen, double *weights) {
     float query[SL_MAX_HEAD_DIM];
     double lse = (double)args->lse[(size_t)head * (size_t)args->m + (size_t)row];
     sl_ref_read_query(args, kv, row, head, query);
-    sl_ref_score_keys(args, query, keys, n, weights);
-    for (int j = 0; j < n; j++) {
+    sl_ref_score_keys(args, query, keys + (size_t)seen.begin * (size_t)args->head_dim, seen.end - seen.begin,
+                      weights + seen.begin);
+    for (int j = seen.begin; j < seen.end; j++) {
         weights[j] = exp(weights[j] - lse);
     }
 }
@@ -48,22 +49,22 @@ static void add_to_plane(const struct sl_page_layout *layout, void *page, int pl
 static void fold_page(const struct stats_call *call, int kv_head, uint32_t page) {
     const struct sl_attend *args = &call->args;
     const struct sl_kv *kv = &args->kv[kv_head];
-    int group = args->n_heads / args->n_kv_heads, n_page = sl_attend_visible(args, kv, args->m - 1, page);
+    int group = args->n_heads / args->n_kv_heads, n_page = sl_attend_visible(args, kv, args->m - 1, page).end;
     float keys[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];
     double sums[SL_PAGE_SLOTS] = {0}, squares[SL_PAGE_SLOTS] = {0}, above[SL_PAGE_SLOTS] = {0};
     sl_ref_read_keys(args, kv, page, n_page, keys);
     for (int r = call->first_row; r < args->m; r++) {
-        int n = sl_attend_visible(args, kv, r, page);
+        struct sl_range seen = sl_attend_visible(args, kv, r, page);
         double mean[SL_PAGE_SLOTS] = {0}, weights[SL_PAGE_SLOTS];
-        int64_t visible = (int64_t)kv->n_slots - args->m + r + 1;
+        int64_t visible = (int64_t)kv->n_slots - args->m + r + 1 - sl_attend_first(args, kv, r);
         double even = visible > 1 ? 1.0 / (double)visible : INFINITY; // one slot has the mean, whatever rounding says
-        for (int head = kv_head * group; n > 0 && head < (kv_head + 1) * group; head++) {
-            page_weights(args, kv, r, head, keys, n, weights);
-            for (int j = 0; j < n; j++) {
+        for (int head = kv_head * group; seen.begin < seen.end && head < (kv_head + 1) * group; head++) {
+            page_weights(args, kv, r, head, keys, seen, weights);
+            for (int j = seen.begin; j < seen.end; j++) {
                 mean[j] += weights[j] / group;
             }
         }
-        for (int j = 0; j < n; j++) {
+        for (int j = seen.begin; j < seen.end; j++) {
             sums[j] += mean[j];
             squares[j] += mean[j] * mean[j];
             above[j] += mean[j] > even ? 1.0 : 0.0;
@@ -106,14 +107,14 @@ static void window_tasks(void *arg, int64_t begin, int64_t end, int member) {
         for (uint32_t page = 0; page < sl_pages_for(kv->n_slots); page++) {
             float keys[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];
             double sums[SL_PAGE_SLOTS] = {0}, weights[SL_PAGE_SLOTS];
-            int n_page = sl_attend_visible(args, kv, args->m - 1, page);
+            int n_page = sl_attend_visible(args, kv, args->m - 1, page).end;
             sl_ref_read_keys(args, kv, page, n_page, keys);
             for (int r = call->first_row; r < args->m; r++) {
-                int n = sl_attend_visible(args, kv, r, page);
-                if (n > 0) {
-                    page_weights(args, kv, r, (int)head, keys, n, weights);
+                struct sl_range seen = sl_attend_visible(args, kv, r, page);
+                if (seen.begin < seen.end) {
+                    page_weights(args, kv, r, (int)head, keys, seen, weights);
                 }
-                for (int j = 0; j < n; j++) {
+                for (int j = seen.begin; j < seen.end; j++) {
                     sums[j] += weights[j];
                 }
             }

@@ -71,7 +71,7 @@ static void test_fold_rows_2_4_6_give_mean_4_and_deviation_163299(void **state) 
     (void)state;
     enum { D = 8, M = 3 };
     for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
-        struct shape a = {SL_KV_F32, SL_KV_F32, 1, 1, D, M, 3, 3, false, {4}, {0}};
+        struct shape a = {SL_KV_F32, SL_KV_F32, 1, 1, D, M, 3, 3, false, {4}, {0}, 0};
         struct setup s;
         setup_open(&s, tier(*name), &a);
         float *k = (float *)((char *)s.cache.pages[0][0] + s.cache.work.k), *q = (float *)s.args.q;
@@ -97,7 +97,7 @@ static void test_fold_counts_nothing_for_a_row_that_sees_one_slot(void **state) 
     (void)state;
     for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
         for (int group = 1; group <= 16; group++) {
-            struct shape a = {SL_KV_F32, SL_KV_F32, group, MAX_KV_HEADS, 24, 1, 3, 3, group % 2 == 0, {0}, {0}};
+            struct shape a = {SL_KV_F32, SL_KV_F32, group, MAX_KV_HEADS, 24, 1, 3, 3, group % 2 == 0, {0}, {0}, 0};
             for (int h = 0; h < MAX_KV_HEADS; h++) {
                 a.n_slots[h] = 1;
             }
@@ -155,6 +155,7 @@ static void fold_part(const struct sl_ops *ops, const struct setup *s, int row, 
     part.kv = kv;
     part.lse = lse;
     part.q += (size_t)row * (size_t)part.n_heads * (size_t)part.head_dim;
+    part.positions += row;
     ops->fold(NULL, &part, 0, &everything);
     free(lse);
 }
@@ -193,7 +194,7 @@ static void test_fold_of_a_block_equals_fold_of_its_rows(void **state) {
 static void test_fold_of_equal_rows_has_no_deviation(void **state) {
     (void)state;
     for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
-        struct shape a = {SL_KV_F16, SL_KV_F16, 4, 1, 64, 1, 3, 3, false, {150}, {0}};
+        struct shape a = {SL_KV_F16, SL_KV_F16, 4, 1, 64, 1, 3, 3, false, {150}, {0}, 0};
         struct setup s;
         setup_open(&s, tier(*name), &a);
         for (int i = 0; i < 10; i++) {
@@ -248,7 +249,7 @@ static void test_window_sums_equal_dense_sums_of_every_query_head(void **state) 
 static void test_window_sums_of_the_last_row_are_its_softmax(void **state) {
     (void)state;
     for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
-        struct shape a = {SL_KV_F32, SL_KV_INT4, 2, 1, 64, 40, 1, 1, true, {201}, {1}};
+        struct shape a = {SL_KV_F32, SL_KV_INT4, 2, 1, 64, 40, 1, 1, true, {201}, {1}, 0};
         struct setup s;
         setup_open(&s, tier(*name), &a);
         float sums[2 * MAX_SLOTS];
@@ -279,7 +280,7 @@ static void test_tiers_agree_with_the_reference(void **state) {
     for (int trial = 0; trial < 12; trial++) {
         struct shape a = random_shape(&seed);
         if (trial == 0) { // more query heads a KV head than a kernel may hold at a time
-            a = (struct shape){SL_KV_F32, SL_KV_F32, 97, 1, 8, 3, 3, 0, false, {70}, {0}};
+            a = (struct shape){SL_KV_F32, SL_KV_F32, 97, 1, 8, 3, 3, 0, false, {70}, {0}, 0};
         }
         struct setup s;
         setup_open(&s, tier("reference"), &a);
@@ -417,8 +418,8 @@ static void time_statistics(void) {
         for (int d = 64; d <= 128; d *= 2) {
             for (int rows = 0; rows < 2; rows++) {
                 for (int rope = 0; rope < 2; rope++) {
-                    struct shape a = {SL_KV_F16, SL_KV_F16,    4,  4, d, rows == 0 ? 1 : slow ? 32 : 512, 3, 3,
-                                      rope == 1, {n, n, n, n}, {0}};
+                    struct shape a = {SL_KV_F16, SL_KV_F16,    4,   4, d, rows == 0 ? 1 : slow ? 32 : 512, 3, 3,
+                                      rope == 1, {n, n, n, n}, {0}, 0};
                     time_shape(team, *name, &a);
                 }
             }

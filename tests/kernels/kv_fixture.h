@@ -111,6 +111,41 @@ static inline void cache_free(struct cache *c) {
     }
 }
 
+/*
+ * Positions as eviction leaves them: the last m slots of all heads hold the same, which become positions_out[m]; before
+ * them every head has gaps of its own.
+ */
+static inline void store_positions(struct cache *c, int m, int64_t *positions_out) {
+    const int64_t last = 100000;
+    uint64_t seed = 77;
+    for (int h = 0; h < c->n_heads; h++) {
+        struct sl_kv *kv = &c->kv[h];
+        int64_t position = last;
+        for (uint32_t j = kv->n_slots; j-- > 0;) {
+            void *page = kv->pages[j / SL_PAGE_SLOTS];
+            sl_page_positions(sl_kv_page_layout(kv, j / SL_PAGE_SLOTS), page)[j % SL_PAGE_SLOTS] = (int32_t)position;
+            position -= j + (uint32_t)m > kv->n_slots ? 1 : 1 + (int64_t)(next_random(&seed) % 5);
+        }
+    }
+    for (int r = 0; r < m; r++) {
+        positions_out[r] = last - m + 1 + r;
+    }
+}
+
+// The first slot whose position is in the row's window, the way engine/ops.h says it.
+static inline uint32_t first_in_window(const struct sl_attend *args, const struct sl_kv *kv, int row) {
+    uint32_t first = 0;
+    if (args->window > 0) {
+        int64_t *positions = take(kv->n_slots * sizeof *positions);
+        tier("reference")->read_positions(kv, positions);
+        while (positions[first] <= args->positions[row] - args->window) {
+            first++;
+        }
+        free(positions);
+    }
+    return first;
+}
+
 static inline const double *inverse_frequencies(int d) {
     static double inv_freq[SL_MAX_HEAD_DIM / 2];
     for (int i = 0; i < d / 2; i++) {

@@ -15,12 +15,14 @@ struct shape {
     int group, n_kv_heads, d, m, n_states, n_packed_states;
     bool slot_positions;
     uint32_t n_slots[MAX_KV_HEADS], n_packed[MAX_KV_HEADS];
+    int64_t window;
 };
 
 struct setup {
     struct cache cache;
     struct sl_rope rope;
     struct sl_attend args;
+    int64_t *positions;
 };
 
 static inline struct shape random_shape(uint64_t *seed) {
@@ -38,6 +40,9 @@ static inline struct shape random_shape(uint64_t *seed) {
         a.n_slots[h] = (uint32_t)a.m + (uint32_t)(next_random(seed) % 3 ? next_random(seed) % 400 : 0);
         uint32_t full = a.n_slots[h] / SL_PAGE_SLOTS;
         a.n_packed[h] = next_random(seed) % 2 ? 0 : (uint32_t)(next_random(seed) % (full + 1));
+    }
+    if (!a.slot_positions && next_random(seed) % 2) {
+        a.window = 1 + (int64_t)(next_random(seed) % (next_random(seed) % 2 ? 60 : 1000));
     }
     return a;
 }
@@ -61,6 +66,8 @@ static inline void setup_open(struct setup *s, const struct sl_ops *ops, const s
     int n_heads = a->group * a->n_kv_heads;
     size_t n_out = (size_t)a->m * (size_t)n_heads * (size_t)a->d;
     s->rope = (struct sl_rope){a->d, a->d, inverse_frequencies(a->d), 1.0};
+    s->positions = take((size_t)a->m * sizeof *s->positions);
+    store_positions(c, a->m, s->positions);
     s->args = (struct sl_attend){.q = random_floats(n_out, 7),
                                  .m = a->m,
                                  .n_heads = n_heads,
@@ -69,6 +76,8 @@ static inline void setup_open(struct setup *s, const struct sl_ops *ops, const s
                                  .scale = 1.0f / sqrtf((float)a->d),
                                  .kv = c->kv,
                                  .rope = a->slot_positions ? &s->rope : NULL,
+                                 .window = a->window,
+                                 .positions = s->positions,
                                  .out = take(n_out * sizeof(float)),
                                  .lse = take((size_t)a->m * (size_t)n_heads * sizeof(float))};
     ops->attend(NULL, &s->args, 1);
@@ -78,6 +87,7 @@ static inline void setup_close(struct setup *s) {
     free((void *)s->args.q);
     free(s->args.out);
     free(s->args.lse);
+    free(s->positions);
     cache_free(&s->cache);
 }
 
@@ -147,7 +157,8 @@ static inline struct expected *expect(const struct sl_attend *args, int first_ro
         assert_true(kv->n_slots <= MAX_SLOTS);
         double *keys = keys_f64(args, kv);
         for (int r = first_row; r < args->m; r++) {
-            uint32_t n = kv->n_slots - (uint32_t)args->m + (uint32_t)r + 1;
+            uint32_t n = kv->n_slots - (uint32_t)args->m + (uint32_t)r + 1, first = first_in_window(args, kv, r);
+            uint32_t n_seen = n - first;
             memset(mean, 0, sizeof mean);
             for (int head = h * group; head < (h + 1) * group; head++) {
                 for (int i = 0; i < d; i++) {
@@ -156,17 +167,17 @@ static inline struct expected *expect(const struct sl_attend *args, int first_ro
                 if (args->rope != NULL) {
                     rotate_f64(args->rope, n - 1, q);
                 }
-                softmax_f64(q, keys, n, d, (double)args->scale, weights);
-                for (uint32_t j = 0; j < n; j++) {
+                softmax_f64(q, keys + first * (size_t)d, n_seen, d, (double)args->scale, weights + first);
+                for (uint32_t j = first; j < n; j++) {
                     mean[j] += weights[j] / group;
                     e->heads[(size_t)head * MAX_SLOTS + j] += weights[j];
                 }
             }
-            for (uint32_t j = 0; j < n; j++) {
+            for (uint32_t j = first; j < n; j++) {
                 e->sum[h][j] += mean[j];
                 e->square[h][j] += mean[j] * mean[j];
-                e->above_least[h][j] += n > 1 && mean[j] * n > 1.0 + 2e-5;
-                e->above_most[h][j] += n > 1 && mean[j] * n > 1.0 - 2e-5; // one slot: 1 is not above 1
+                e->above_least[h][j] += n_seen > 1 && mean[j] * n_seen > 1.0 + 2e-5;
+                e->above_most[h][j] += n_seen > 1 && mean[j] * n_seen > 1.0 - 2e-5; // one slot: 1 is not above 1
             }
         }
         free(keys);

@@ -1,0 +1,535 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: holds attention of every tier to the formulas of engine/ops.h, and times it (--time [TIER]).
+ *
+ * Design: what is expected is dense attention in f64 over read_rows(), which check_kv.c compares with what was appended.
+ *
+ *         How far a tier may be from it: one that rounds nothing but sums of f32, by a few units of f32. One that
+ *         rounds to bf16 (relative error u = 2^-9 of a factor) has scores off by e <= (2u + u^2) scale sum |q_i K_i|,
+ *         hence weights by a factor of exp(2e) at the most, and then rounds weights and values: an output is off by at
+ *         most (exp(2e) (1 + u)^3 - 1) sum p |V|, when the weights' own sum divides them, and lse by e + u. These are
+ *         bounds for the worst of cases, which random numbers are far from: the root of the mean square of the errors
+ *         is held to an eighth of the bound's. What a bound like that would hide is told by
+ *         test_attend_rounds_nothing_but_weights: numbers that have no more digits than bf16.
+ */
+#include "tests/kernels/kv_fixture.h"
+
+// --- dense attention -------------------------------------------------------------------------------------------------
+
+static void rotate_f64(const struct sl_rope *rope, int64_t position, double *x) {
+    int half = rope->rotary_dim / 2;
+    for (int i = 0; i < half; i++) {
+        double angle = (double)position * rope->inv_freq[i];
+        double a = x[i], b = x[i + half];
+        x[i] = (a * cos(angle) - b * sin(angle)) * rope->scale;
+        x[i + half] = (b * cos(angle) + a * sin(angle)) * rope->scale;
+    }
+}
+
+struct dense {
+    double *out, *lse;             // [m][H][d], [H][m]
+    double *out_bound, *lse_bound; // how far a tier that rounds to bf16 may be off
+    double *columns;               // [Hk][max n_slots], mean over the group
+    uint32_t max_slots;
+};
+
+// Of one query vector: out[d], lse, bounds; its weights are added to the columns.
+static void attend_f64(const struct sl_attend *args, const double *q, const double *keys, const float *v,
+                       uint32_t first, uint32_t end, struct dense *r, size_t vector, size_t lse_at, double *columns) {
+    int d = args->head_dim, group = args->n_heads / args->n_kv_heads;
+    const double u = 0x1p-9;
+    double *weights = calloc(end, sizeof *weights), max = -INFINITY, sum = 0, magnitude = 0;
+    for (uint32_t j = first; j < end; j++) {
+        double absolute = 0;
+        for (int i = 0; i < d; i++) {
+            double product = q[i] * keys[j * (size_t)d + (size_t)i] * (double)args->scale;
+            weights[j] += product;
+            absolute += fabs(product);
+        }
+        max = fmax(max, weights[j]);
+        magnitude = fmax(magnitude, absolute);
+    }
+    for (uint32_t j = first; j < end; j++) {
+        sum += exp(weights[j] - max);
+    }
+    double e = (2 * u + u * u) * magnitude, *out = r->out + vector * (size_t)d,
+           *bound = r->out_bound + vector * (size_t)d;
+    for (uint32_t j = first; j < end; j++) {
+        double p = exp(weights[j] - max) / sum;
+        columns[j] += p / group;
+        for (int i = 0; i < d; i++) {
+            double value = (double)v[j * (size_t)d + (size_t)i];
+            out[i] += p * value;
+            bound[i] += p * fabs(value) * (exp(2 * e) * (1 + u) * (1 + u) * (1 + u) - 1);
+        }
+    }
+    r->lse[lse_at] = max + log(sum);
+    r->lse_bound[lse_at] = e + u;
+    free(weights);
+}
+
+static struct dense dense_attention(const struct sl_attend *args) {
+    int d = args->head_dim, group = args->n_heads / args->n_kv_heads;
+    size_t n_vectors = (size_t)args->m * (size_t)args->n_heads;
+    struct dense r = {0};
+    for (int h = 0; h < args->n_kv_heads; h++) {
+        r.max_slots = args->kv[h].n_slots > r.max_slots ? args->kv[h].n_slots : r.max_slots;
+    }
+    r.out = calloc(n_vectors * (size_t)d, sizeof(double));
+    r.out_bound = calloc(n_vectors * (size_t)d, sizeof(double));
+    r.lse = calloc(n_vectors, sizeof(double));
+    r.lse_bound = calloc(n_vectors, sizeof(double));
+    r.columns = calloc((size_t)args->n_kv_heads * r.max_slots, sizeof(double));
+    double *keys = calloc((size_t)r.max_slots * (size_t)d, sizeof(double)), q[SL_MAX_HEAD_DIM];
+    for (int h = 0; h < args->n_kv_heads; h++) {
+        const struct sl_kv *kv = &args->kv[h];
+        float *k = take((size_t)kv->n_slots * (size_t)d * sizeof *k),
+              *v = take((size_t)kv->n_slots * (size_t)d * sizeof *v);
+        tier("reference")->read_rows(kv, 0, kv->n_slots, k, v);
+        for (size_t e = 0; e < (size_t)kv->n_slots * (size_t)d; e++) {
+            keys[e] = (double)k[e];
+        }
+        for (uint32_t j = 0; args->rope != NULL && j < kv->n_slots; j++) {
+            rotate_f64(args->rope, j, keys + j * (size_t)d);
+        }
+        for (int row = 0; row < args->m; row++) {
+            uint32_t end = kv->n_slots - (uint32_t)args->m + (uint32_t)row + 1, first = first_in_window(args, kv, row);
+            for (int head = h * group; head < (h + 1) * group; head++) {
+                for (int i = 0; i < d; i++) {
+                    q[i] = (double)args->q[row * sl_attend_q_stride(args) + head * d + i];
+                }
+                if (args->rope != NULL) {
+                    rotate_f64(args->rope, end - 1, q);
+                }
+                attend_f64(args, q, keys, v, first, end, &r, (size_t)row * (size_t)args->n_heads + (size_t)head,
+                           (size_t)head * (size_t)args->m + (size_t)row, r.columns + (size_t)h * r.max_slots);
+            }
+        }
+        free(k);
+        free(v);
+    }
+    free(keys);
+    return r;
+}
+
+static void dense_free(struct dense *r) {
+    free(r->out);
+    free(r->out_bound);
+    free(r->lse);
+    free(r->lse_bound);
+    free(r->columns);
+}
+
+static void assert_close(double got, double want, double tolerance) {
+    if (!(fabs(got - want) <= tolerance * (1.0 + fabs(want)))) {
+        fail_msg("got %.9g, expected %.9g", got, want);
+    }
+}
+
+// --- cases -----------------------------------------------------------------------------------------------------------
+
+static const struct attend_case {
+    enum sl_kv_format work, packed;
+    int n_heads, n_kv_heads, d, m;
+    bool slot_positions;
+    uint32_t n_slots[MAX_KV_HEADS], n_packed[MAX_KV_HEADS];
+    int64_t window;
+    bool stored; // positions are in the pages, with gaps, as eviction leaves them; else they are the slots
+    int q_gap;   // floats between rows of q
+} cases[] = {
+    {SL_KV_F32, SL_KV_F32, 2, 1, 8, 1, false, {1}, {0}, 0, true, 0},
+    {SL_KV_F32, SL_KV_F32, 4, 2, 16, 7, false, {7, 100}, {0, 0}, 0, true, 0},
+    {SL_KV_F16, SL_KV_F16, 4, 2, 64, 33, false, {64, 193}, {0, 0}, 0, true, 48},
+    {SL_KV_F16, SL_KV_F16, 3, 3, 128, 70, true, {70, 128, 333}, {0, 0, 0}, 0, true, 16},
+    {SL_KV_BF16, SL_KV_BF16, 6, 2, 72, 5, true, {65, 66}, {0, 0}, 0, true, 0},
+    {SL_KV_BF16, SL_KV_BF16, 6, 2, 96, 35, true, {365, 66}, {0, 0}, 0, true, 0},
+    {SL_KV_F16, SL_KV_INT8, 8, 2, 64, 3, false, {200, 130}, {2, 1}, 0, true, 0},
+    {SL_KV_F16, SL_KV_INT4, 8, 2, 128, 9, true, {200, 330}, {3, 5}, 0, true, 0},
+    {SL_KV_F32, SL_KV_INT2, 5, 1, 40, 2, false, {66}, {1}, 0, true, 0},
+    {SL_KV_F16, SL_KV_INT1, 8, 4, 32, 1, true, {64, 65, 127, 200}, {1, 1, 1, 3}, 0, true, 0},
+    {SL_KV_F16, SL_KV_F16, 1, 1, 512, 2, true, {90}, {0}, 0, true, 0},
+    // windows: of one slot, within a page, over several, longer than the session; packed pages under them
+    {SL_KV_F32, SL_KV_F32, 2, 2, 24, 70, false, {70, 200}, {0, 0}, 1, true, 0},
+    {SL_KV_F16, SL_KV_F16, 4, 2, 64, 90, false, {300, 300}, {0, 0}, 37, false, 0},
+    {SL_KV_BF16, SL_KV_BF16, 4, 2, 64, 150, false, {150, 301}, {0, 0}, 201, true, 8},
+    {SL_KV_F32, SL_KV_F32, 5, 1, 80, 41, false, {333}, {0}, 129, false, 0},
+    {SL_KV_F16, SL_KV_INT8, 6, 2, 128, 13, false, {400, 257}, {5, 3}, 555, true, 24},
+    {SL_KV_F16, SL_KV_INT4, 8, 2, 32, 1, false, {290, 500}, {3, 6}, 333, true, 0},
+    {SL_KV_F16, SL_KV_F16, 2, 1, 32, 19, false, {100}, {0}, 100000, false, 0},
+    // more than a split, and windows that begin in the first and in the last
+    {SL_KV_F16, SL_KV_INT4, 4, 1, 32, 5, false, {8300}, {100}, 0, false, 0},
+    {SL_KV_F32, SL_KV_F32, 3, 1, 16, 67, true, {4130}, {0}, 0, true, 0},
+    {SL_KV_F16, SL_KV_F16, 4, 2, 64, 40, false, {4200, 8225}, {0, 0}, 333, true, 0},
+    {SL_KV_F16, SL_KV_F16, 2, 1, 32, 9, false, {4500}, {0}, 4001, false, 0},
+};
+#define N_CASES (sizeof cases / sizeof cases[0])
+
+struct setup {
+    struct cache cache;
+    double inv_freq[SL_MAX_HEAD_DIM / 2];
+    struct sl_rope rope;
+    struct sl_attend args;
+    int64_t *positions;
+};
+
+static void case_open(const struct attend_case *a, const struct sl_ops *ops, struct setup *s) {
+    cache_fill(&s->cache, ops, a->work, a->packed, a->n_kv_heads, a->d, 2, a->n_slots, a->n_packed);
+    memcpy(s->inv_freq, inverse_frequencies(a->d), sizeof s->inv_freq);
+    s->rope = (struct sl_rope){a->d, a->d, s->inv_freq, 1.0};
+    s->positions = take((size_t)a->m * sizeof *s->positions);
+    size_t row = (size_t)a->n_heads * (size_t)a->d, n_out = (size_t)a->m * row;
+    s->args = (struct sl_attend){.q = random_floats((size_t)a->m * (row + (size_t)a->q_gap), 7),
+                                 .q_stride = a->q_gap > 0 ? (int64_t)row + a->q_gap : 0,
+                                 .m = a->m,
+                                 .n_heads = a->n_heads,
+                                 .n_kv_heads = a->n_kv_heads,
+                                 .head_dim = a->d,
+                                 .scale = 1.0f / sqrtf((float)a->d),
+                                 .kv = s->cache.kv,
+                                 .rope = a->slot_positions ? &s->rope : NULL,
+                                 .window = a->window,
+                                 .positions = s->positions,
+                                 .out = take(n_out * sizeof(float)),
+                                 .lse = take((size_t)a->m * (size_t)a->n_heads * sizeof(float))};
+    if (a->stored) {
+        store_positions(&s->cache, a->m, s->positions);
+    } else {
+        s->cache.work.has_positions = s->cache.packed.has_positions = false;
+        for (int r = 0; r < a->m; r++) {
+            s->positions[r] = (int64_t)a->n_slots[0] - a->m + r; // the heads are of one length
+        }
+    }
+}
+
+static void case_close(struct setup *s) {
+    free((void *)s->args.q);
+    free(s->args.out);
+    free(s->args.lse);
+    free(s->positions);
+    cache_free(&s->cache);
+}
+
+// Whether the tier may round queries, keys, weights and values to bf16; f32 pages it may not.
+static bool rounds(const char *name, const struct attend_case *a) {
+    return strcmp(name, "amx") == 0 && a->work != SL_KV_F32;
+}
+
+// --- attend ----------------------------------------------------------------------------------------------------------
+
+static void assert_within(const float *got, const double *want, const double *bounds, size_t n) {
+    double errors = 0, most = 0;
+    for (size_t e = 0; e < n; e++) {
+        double error = fabs((double)got[e] - want[e]);
+        if (!(error <= bounds[e])) {
+            fail_msg("element %zu: got %.9g, expected %.9g, bound %.3g", e, (double)got[e], want[e], bounds[e]);
+        }
+        errors += error * error;
+        most += bounds[e] * bounds[e];
+    }
+    assert_true(sqrt(errors) <= sqrt(most) / 8);
+}
+
+static void test_attend_equals_dense_attention(void **state) {
+    (void)state;
+    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+        for (size_t i = 0; i < N_CASES; i++) {
+            struct setup s;
+            case_open(&cases[i], tier(*name), &s);
+            struct dense want = dense_attention(&s.args);
+            tier(*name)->attend(NULL, &s.args, 1);
+            size_t n_vectors = (size_t)s.args.m * (size_t)s.args.n_heads, n_out = n_vectors * (size_t)s.args.head_dim;
+            if (rounds(*name, &cases[i])) {
+                assert_within(s.args.out, want.out, want.out_bound, n_out);
+                assert_within(s.args.lse, want.lse, want.lse_bound, n_vectors);
+            } else {
+                for (size_t e = 0; e < n_out; e++) {
+                    assert_close((double)s.args.out[e], want.out[e], 3e-6);
+                }
+                for (size_t e = 0; e < n_vectors; e++) {
+                    assert_close((double)s.args.lse[e], want.lse[e], 2e-6);
+                }
+            }
+            dense_free(&want);
+            case_close(&s);
+        }
+    }
+}
+
+// The last m rows in one call, one by one, and in odd chunks, with and without a team: the same bits.
+static void test_attend_rows_do_not_depend_on_each_other(void **state) {
+    (void)state;
+    struct sl_team *teams[2];
+    assert_int_equal(sl_team_create(2, &teams[0], NULL), SL_OK);
+    assert_int_equal(sl_team_create(40, &teams[1], NULL), SL_OK); // more than there are blocks: splits are tasks
+    static const int chunks[] = {1, 2, 5, 31};
+    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+        for (size_t i = 0; i < N_CASES; i++) {
+            struct setup s;
+            case_open(&cases[i], tier(*name), &s);
+            const struct sl_attend *args = &s.args;
+            tier(*name)->attend(teams[0], args, 1);
+            size_t row_floats = (size_t)args->n_heads * (size_t)args->head_dim;
+            float *out = take((size_t)args->m * row_floats * sizeof *out);
+            float *lse = take((size_t)args->m * (size_t)args->n_heads * sizeof *lse);
+            for (size_t c = 0; c < sizeof chunks / sizeof chunks[0]; c++) {
+                for (int row = 0; row < args->m; row += chunks[c]) {
+                    struct sl_attend part = *args;
+                    struct sl_kv kv[MAX_KV_HEADS];
+                    part.m = args->m - row < chunks[c] ? args->m - row : chunks[c];
+                    for (int h = 0; h < args->n_kv_heads; h++) {
+                        kv[h] = args->kv[h];
+                        kv[h].n_slots -= (uint32_t)(args->m - row - part.m);
+                    }
+                    part.kv = kv;
+                    part.q = args->q + row * sl_attend_q_stride(args);
+                    part.positions = args->positions + row;
+                    part.out = out + (size_t)row * row_floats;
+                    part.lse = lse;
+                    tier(*name)->attend(c % 3 == 2 ? NULL : teams[c % 2], &part, 1);
+                    for (int head = 0; head < args->n_heads; head++) {
+                        assert_memory_equal(lse + head * part.m, args->lse + head * args->m + row,
+                                            (size_t)part.m * sizeof *lse);
+                    }
+                }
+                assert_memory_equal(out, args->out, (size_t)args->m * row_floats * sizeof *out);
+            }
+            free(out);
+            free(lse);
+            case_close(&s);
+        }
+    }
+    sl_team_destroy(&teams[0]);
+    sl_team_destroy(&teams[1]);
+}
+
+// All cases as the calls of one step, whatever the team: the bits of each on its own.
+static void test_attend_of_many_calls_equals_each_on_its_own(void **state) {
+    (void)state;
+    enum { N = 8 * N_CASES }; // more than one loop of the team takes
+    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+        static struct setup setups[N_CASES];
+        struct sl_attend calls[N];
+        float *outs[N], *lses[N];
+        for (size_t i = 0; i < N; i++) {
+            if (i < N_CASES) {
+                case_open(&cases[i], tier(*name), &setups[i]);
+                tier(*name)->attend(NULL, &setups[i].args, 1);
+            }
+            calls[i] = setups[i % N_CASES].args;
+            size_t n_vectors = (size_t)calls[i].m * (size_t)calls[i].n_heads;
+            outs[i] = calls[i].out = take(n_vectors * (size_t)calls[i].head_dim * sizeof(float));
+            lses[i] = calls[i].lse = take(n_vectors * sizeof(float));
+        }
+        for (int size = 1; size <= 17; size += 8) {
+            struct sl_team *team;
+            assert_int_equal(sl_team_create(size, &team, NULL), SL_OK);
+            int n_calls = strcmp(*name, "reference") == 0 ? N_CASES : N; // the reference takes its time
+            tier(*name)->attend(team, calls, n_calls);
+            for (int i = 0; i < n_calls; i++) {
+                const struct sl_attend *alone = &setups[(size_t)i % N_CASES].args;
+                size_t n_vectors = (size_t)alone->m * (size_t)alone->n_heads;
+                assert_memory_equal(outs[i], alone->out, n_vectors * (size_t)alone->head_dim * sizeof(float));
+                assert_memory_equal(lses[i], alone->lse, n_vectors * sizeof(float));
+            }
+            sl_team_destroy(&team);
+        }
+        for (size_t i = 0; i < N; i++) {
+            free(outs[i]);
+            free(lses[i]);
+        }
+        for (size_t i = 0; i < N_CASES; i++) {
+            case_close(&setups[i]);
+        }
+    }
+}
+
+/*
+ * Queries, keys and values of 8 bits, and a scale that is ln 2 by a power of two, so that even scores in powers of two
+ * are what bf16 holds: what is rounded is the weights, each by u = 2^-9 at the most (and 2^-13 of a cheap exponential).
+ * They are divided by their own sum: of equal values nothing is lost.
+ */
+static void test_attend_rounds_nothing_but_weights(void **state) {
+    (void)state;
+    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+        const struct attend_case a = {SL_KV_BF16, SL_KV_BF16, 4, 2, 64, 66, false, {200, 333}, {0, 0}, 0, true, 0};
+        struct setup s;
+        case_open(&a, tier(*name), &s);
+        float *q = (float *)s.args.q;
+        for (int e = 0; e < a.m * a.n_heads * a.d; e++) {
+            q[e] = sl_bf16_to_f32(sl_f32_to_bf16(q[e]));
+        }
+        s.args.scale = (float)M_LN2 / 8;
+        for (int h = 0; h < a.n_kv_heads; h++) {
+            for (uint32_t j = 0; j < a.n_slots[h]; j++) { // the first value of every slot is 1
+                ((uint16_t *)((char *)s.cache.pages[h][j / 64] + s.cache.work.v))[j % 64 * (size_t)a.d] = 0x3f80;
+            }
+        }
+        struct dense want = dense_attention(&s.args);
+        tier(*name)->attend(NULL, &s.args, 1);
+        const double u = 0x1p-9 + 0x1p-13;
+        for (int e = 0; e < a.m * a.n_heads * a.d; e++) {
+            assert_true(fabs((double)s.args.out[e] - want.out[e]) <= 2 * u * 2.0); // 2 u sum p |V|, |V| <= 2
+            if (e % a.d == 0) {
+                assert_close((double)s.args.out[e], 1.0, 1e-6);
+            }
+        }
+        for (int e = 0; e < a.m * a.n_heads; e++) {
+            assert_true(fabs((double)s.args.lse[e] - want.lse[e]) <= u + 4e-6);
+        }
+        dense_free(&want);
+        case_close(&s);
+    }
+}
+
+// --- fold ------------------------------------------------------------------------------------------------------------
+
+static const struct sl_fold sums_only = {.sum = 0, .square = -1, .above = -1};
+
+static void test_fold_of_sums_equals_dense_columns(void **state) {
+    (void)state;
+    struct sl_team *team;
+    assert_int_equal(sl_team_create(3, &team, NULL), SL_OK);
+    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+        const struct sl_ops *ops = tier(*name);
+        for (size_t i = 0; i < N_CASES; i++) {
+            struct setup s, fresh;
+            case_open(&cases[i], ops, &s);
+            struct sl_attend args = s.args;
+            struct dense want = dense_attention(&args);
+            ops->attend(NULL, &args, 1);
+            float *once = take(want.max_slots * sizeof *once), *twice = take(want.max_slots * sizeof *twice);
+            ops->fold(NULL, &args, 0, &sums_only);
+            for (int h = 0; h < args.n_kv_heads; h++) {
+                double total = 0, packed = 0;
+                ops->read_state(&args.kv[h], 0, once);
+                for (uint32_t j = 0; j < args.kv[h].n_slots; j++) {
+                    double column = want.columns[(size_t)h * want.max_slots + j];
+                    bool is_packed = j < args.kv[h].n_packed * SL_PAGE_SLOTS;
+                    assert_close((double)once[j], is_packed ? 0.0 : column, 3e-6);
+                    total += (double)once[j];
+                    packed += is_packed ? column : 0.0;
+                }
+                assert_close(total + packed, args.m, 1e-5);
+                ops->read_state(&args.kv[h], 1, twice); // the other plane is nobody's business
+                for (uint32_t j = 0; j < args.kv[h].n_slots; j++) {
+                    assert_true(twice[j] == 0.0f);
+                }
+            }
+            ops->fold(team, &args, 0, &sums_only); // adds the very same, whatever the team
+            ops->read_state(&args.kv[0], 0, twice);
+            case_open(&cases[i], ops, &fresh);
+            struct sl_attend again = fresh.args;
+            ops->attend(team, &again, 1);
+            ops->fold(team, &again, 0, &sums_only);
+            ops->read_state(&again.kv[0], 0, once);
+            for (uint32_t j = 0; j < args.kv[0].n_slots; j++) {
+                assert_true(twice[j] == once[j] + once[j]);
+            }
+            case_close(&fresh);
+            free(once);
+            free(twice);
+            dense_free(&want);
+            case_close(&s);
+        }
+    }
+    sl_team_destroy(&team);
+}
+
+// --- time ------------------------------------------------------------------------------------------------------------
+
+static int by_time(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+enum { TIME_KV_HEADS = 4 };
+
+// One line: median and best of several runs of attend for n_sessions calls of m rows each at the same depth.
+static void time_shape(struct sl_team *team, const char *name, enum sl_kv_format format, int group, int d, int m,
+                       uint32_t depth, int n_sessions) {
+    enum { RUNS = 5, MAX_SESSIONS = 16 };
+    static struct setup setups[MAX_SESSIONS];
+    struct sl_attend calls[MAX_SESSIONS];
+    bool packed = sl_kv_format_is_quantized(format);
+    struct attend_case a = {.work = packed ? SL_KV_F16 : format,
+                            .packed = format,
+                            .n_heads = TIME_KV_HEADS * group,
+                            .n_kv_heads = TIME_KV_HEADS,
+                            .d = d,
+                            .m = m,
+                            .stored = true};
+    for (int h = 0; h < TIME_KV_HEADS; h++) {
+        a.n_slots[h] = depth;
+        a.n_packed[h] = packed ? depth / SL_PAGE_SLOTS : 0;
+    }
+    for (int i = 0; i < n_sessions; i++) {
+        case_open(&a, tier(name), &setups[i]);
+        calls[i] = setups[i].args;
+    }
+    tier(name)->attend(team, calls, n_sessions);
+    int64_t times[RUNS];
+    for (int i = 0; i < RUNS; i++) {
+        int64_t begin = sl_now_ns();
+        tier(name)->attend(team, calls, n_sessions);
+        times[i] = sl_now_ns() - begin;
+    }
+    qsort(times, RUNS, sizeof *times, by_time);
+    double n = (double)depth, best = (double)times[0];
+    double flops = 4.0 * m * (n - m / 2.0) * a.n_heads * d * n_sessions;
+    const struct sl_page_layout *layout = packed ? &setups[0].cache.packed : &setups[0].cache.work;
+    double bytes = n / SL_PAGE_SLOTS * (double)layout->positions * TIME_KV_HEADS * n_sessions;
+    printf("%-10s %-5s G=%d d=%-4d m=%-4d depth=%-6u sessions=%-3d median %9.3f ms  best %9.3f ms %7.1f GFLOP/s", name,
+           sl_kv_format_name(format), group, d, m, depth, n_sessions, (double)times[RUNS / 2] * 1e-6, best * 1e-6,
+           flops / best);
+    if (m == 1) { // a prompt's rows share the reading
+        printf(" %6.2f GB/s of KV", bytes / best);
+    }
+    printf("\n");
+    for (int i = 0; i < n_sessions; i++) {
+        case_close(&setups[i]);
+    }
+}
+
+static void time_attention(const char *only) {
+    static const enum sl_kv_format formats[] = {SL_KV_F32, SL_KV_BF16, SL_KV_INT8, SL_KV_INT4, SL_KV_INT2};
+    struct sl_team *team;
+    assert_int_equal(sl_team_create(0, &team, NULL), SL_OK);
+    printf("%d KV heads of G query heads, team of %d\n", TIME_KV_HEADS, sl_team_size(team));
+    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+        if (only != NULL ? strcmp(*name, only) != 0 : strcmp(*name, "reference") == 0) {
+            continue; // the reference takes its time: only when asked for
+        }
+        for (int d = 64; d <= 128; d *= 2) {
+            for (int group = 1; group <= 4; group *= 4) {
+                for (uint32_t depth = 2048; depth <= 16384; depth *= depth == 2048 ? 4 : 2) {
+                    time_shape(team, *name, SL_KV_F16, group, d, 512, depth, 1);
+                }
+            }
+            for (int group = 1; group <= 8; group *= group == 1 ? 4 : 2) {
+                for (uint32_t depth = 4096; depth <= 16384; depth *= 4) {
+                    time_shape(team, *name, SL_KV_F16, group, d, 1, depth, 1);
+                    time_shape(team, *name, SL_KV_F16, group, d, 1, depth, 16);
+                }
+            }
+            for (size_t f = 0; f < sizeof formats / sizeof formats[0]; f++) {
+                time_shape(team, *name, formats[f], 4, d, 1, 16384, 1);
+            }
+        }
+    }
+    sl_team_destroy(&team);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "--time") == 0) {
+        time_attention(argc > 2 ? argv[2] : NULL);
+        return 0;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_attend_equals_dense_attention),
+        cmocka_unit_test(test_attend_rows_do_not_depend_on_each_other),
+        cmocka_unit_test(test_attend_of_many_calls_equals_each_on_its_own),
+        cmocka_unit_test(test_attend_rounds_nothing_but_weights),
+        cmocka_unit_test(test_fold_of_sums_equals_dense_columns),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
