@@ -36,6 +36,7 @@ bench: build     ## the engine, the fabric and whole jobs, each beside what it i
 	@build/bin/sluice bench engine
 	@build/bin/sluice bench ship
 	@build/bin/sluice bench ttft
+	@build/bin/sluice bench mixed
 
 lint: deps       ## who may include whom, and the other rules of docs/STYLE.md
 	@/usr/bin/python3 tools/lint_includes.py .

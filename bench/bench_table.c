@@ -15,6 +15,7 @@ static const struct {
     {"compress", sl_bench_compress, "prefill under each recipe against prefill with the full cache"},
     {"ship", sl_bench_ship, "capsules between two processes against ucx_perftest"},
     {"ttft", sl_bench_ttft, "time to first token: the cluster against one process doing both phases"},
+    {"mixed", sl_bench_mixed, "short prompts beside a long one, against the same short prompts alone"},
 };
 
 static void print_usage(FILE *file) {

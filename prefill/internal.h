@@ -79,9 +79,9 @@ struct sl_prefill_job {
 void sl_prefill_job_unref(struct sl_prefill_job *job); // the struct alone, by the last of handler and engine
 
 // engine_thread.c
-void *sl_prefill_engine_main(void *prefill); // until `stopping`, when no job is left
+void *sl_prefill_engine_main(void *prefill);                                  // until `stopping`, when no job is left
 void sl_prefill_join(struct sl_prefill *prefill, struct sl_prefill_job *job); // with a reference of its own
-void sl_prefill_wake(struct sl_prefill *prefill); // memory has come back
+void sl_prefill_wake(struct sl_prefill *prefill);                             // memory has come back
 
 // run.c: the handler of sluice.v1.Prefill/Run.
 enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,

@@ -44,6 +44,9 @@ class Usage(unittest.TestCase):
             ["run", "--prompt", "hi", "--save-capsule", "x"],
             ["bench", "compress", "--recipe", "nonsense"],
             ["bench", "compress", "--runs", "0"],
+            ["bench", "mixed", "--long-tokens", "9000"],
+            ["bench", "mixed", "--long-tokens", "100", "--short-tokens", "200"],
+            ["bench", "mixed", "--synthetic", "--coordinator", "127.0.0.1:1"],
         ]:
             done = run(*words)
             self.assertEqual(done.returncode, 2, (words, done.stderr))
@@ -213,6 +216,18 @@ class Compress(unittest.TestCase):
         for line in found[1:]:
             self.assertEqual(line["reference"], "full")
             self.assertGreater(line["ratio"], 0)
+
+
+class Mixed(unittest.TestCase):
+    def test_short_prompts_alone_stand_beside_those_with_company(self):
+        small = ["--long-tokens", "1200", "--short-tokens", "64", "--short-jobs", "3", "--rounds", "1", "--arena", "64M"]
+        for words in [[], ["--synthetic"]]:
+            found = lines_of(run("bench", "mixed", *small, *words, "--json"))
+            self.assertEqual([line["case"].split(",")[0] for line in found],
+                             ["p50 ttft", "p50 ttft", "p99 ttft", "p99 ttft", "ttft", "what the short jobs cost the long one"])
+            for line in found[1:5:2] + found[4:5]:
+                self.assertEqual(line["reference"], "alone")
+                self.assertGreater(line["ratio"], 0)
 
 
 if __name__ == "__main__":
