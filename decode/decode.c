@@ -60,6 +60,7 @@ enum sl_status sl_decode_run(const struct sl_decode_config *config, struct sl_er
     }
     pthread_mutex_init(&decode.mutex, NULL);
     sl_cond_init(&decode.wake);
+    decode.inbox_end = &decode.inbox;
     status = serve(&decode, err);
     sl_engine_destroy(&decode.engine);
     pthread_cond_destroy(&decode.wake);

@@ -27,8 +27,9 @@ struct stepper {
 
 void sl_decode_join(struct sl_decode *decode, struct sl_sequence *sequence) {
     pthread_mutex_lock(&decode->mutex);
-    sequence->next = decode->inbox;
-    decode->inbox = sequence;
+    sequence->next = NULL;
+    *decode->inbox_end = sequence;
+    decode->inbox_end = &sequence->next;
     pthread_cond_signal(&decode->wake);
     pthread_mutex_unlock(&decode->mutex);
 }
@@ -67,6 +68,7 @@ static bool take_inbox(struct stepper *stepper) {
     while (decode->inbox && stepper->n_active < MAX_ACTIVE) {
         struct sl_sequence *sequence = decode->inbox;
         decode->inbox = sequence->next;
+        decode->inbox_end = decode->inbox ? decode->inbox_end : &decode->inbox;
         stepper->active[stepper->n_active++] = sequence;
     }
     pthread_mutex_unlock(&decode->mutex);

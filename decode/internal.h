@@ -26,7 +26,7 @@ struct sl_decoded {
  * after.
  */
 struct sl_sequence {
-    struct sl_sequence *next; // in the inbox or among the active ones
+    struct sl_sequence *next; // in the inbox
     const char *job_id;
     struct sl_session *session;
     struct sl_compressor *compressor; // NULL: the recipe leaves the session alone while decoding
@@ -56,7 +56,7 @@ struct sl_decode {
     pthread_t engine_thread;
     pthread_mutex_t mutex; // over inbox and stopping
     pthread_cond_t wake;
-    struct sl_sequence *inbox;
+    struct sl_sequence *inbox, **inbox_end; // in order of arrival
     bool stopping;
     _Atomic int64_t n_jobs, n_steps, n_tokens, rate_tokens_per_s;
 };
