@@ -40,7 +40,6 @@ ALL_CELLS = ("prefill:512 prefill:4096 prefill:16384 "
 QUICK_CELLS = "prefill:512 prefill:4096 decode:0x1 decode:0x8 decode:4096x1 decode:4096x8".split()
 BATCH_TOKENS = 2048  # most tokens in a call of llama_decode(), llama.cpp's default; it cuts them into micro-batches
 WARM_UP_READ, WARM_UP_STEPS = 512, 2  # as bench/bench_cells.c
-TRIES = 4  # of every run, where others compute too
 FOREIGN = 0.04  # part of the machine that others may take of a run
 SAME_PROMPT = 32  # tokens after which both sides' logits are compared
 SAME_CORRELATION = 0.99  # required of bf16 weights, where only the rounding of activations differs
@@ -73,8 +72,8 @@ class Machine:
     """Runs what is to be measured while nobody else computes. Barriers that spin, as llama.cpp's do, are many times
     slower as soon as another process has one of the processors: such a run says nothing about either program."""
 
-    def __init__(self, patience_s):
-        self.patience_s = patience_s
+    def __init__(self, patience_s, tries):
+        self.patience_s, self.tries = patience_s, tries
         self.children = set()  # processes whose work is ours
 
     def _ticks(self):
@@ -107,7 +106,7 @@ class Machine:
         """fn() as soon as the machine is free; again when it was not for long enough. The least disturbed result, and
         what others took of it."""
         results = []
-        while len(results) < TRIES and (not results or results[-1][1] > FOREIGN):
+        while len(results) < self.tries and (not results or results[-1][1] > FOREIGN):
             self.wait_until_free()
             results.append(self.foreign(fn))
         return min(results, key=lambda result: result[1])
@@ -342,7 +341,7 @@ def measure(cell, peer, model, options):
     context, chosen = peer.best(cell, options.steps)
     n = cell.n if cell.prefill else options.steps
     runs = pairs_of(cell, options)
-    sluice = Sluice(options, model, cell.text, TRIES * runs)
+    sluice = Sluice(options, model, cell.text, options.tries * runs)
     theirs, ours, foreign = [], [], []
 
     def run(rates, fn):
@@ -420,6 +419,7 @@ def main():
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of either side [one per processor]")
     parser.add_argument("--patience", type=float, default=20, metavar="SECONDS",
                         help="to wait before a run while others compute [20]")
+    parser.add_argument("--tries", type=int, default=4, help="of a run, where others compute too [4]")
     parser.add_argument("--tier", default="auto", help="sluice's kernels [auto]")
     parser.add_argument("--sluice", default=str(ROOT / "build" / "bin" / "sluice"), metavar="FILE",
                         help="[build/bin/sluice]")
@@ -429,7 +429,7 @@ def main():
     options = parser.parse_args()
     options.cells = options.cells or [Cell(t) for t in (QUICK_CELLS if options.quick else ALL_CELLS)]
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # the models are removed then too
-    options.machine = Machine(options.patience)
+    options.machine = Machine(options.patience, options.tries)
     options.pairs = options.pairs or (3 if options.quick else 5)
     if not os.access(options.sluice, os.X_OK):
         parser.error(f"{options.sluice} is not there: build sluice, or say where it is with --sluice")
