@@ -31,19 +31,25 @@ static bool has_avx2(void) {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
            __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
 }
+
+static bool has_avx512(void) {
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+}
 #endif
 
 static const struct {
     const char *name;
     bool (*runs_here)(void);
     void (*fill_dense)(struct sl_ops *ops);
-    void (*fill_kv)(struct sl_ops *ops);
+    void (*fill_kv)(struct sl_ops *ops);       // may be NULL
     void (*fill_evict)(struct sl_ops *ops);    // may be NULL
     void (*fill_retrieve)(struct sl_ops *ops); // may be NULL
 } tiers[] = {
     {"reference", always, sl_ref_dense_fill, sl_ref_kv_fill, sl_ref_evict_fill, sl_ref_retrieve_fill},
 #if defined(__x86_64__)
     {"avx2", has_avx2, sl_avx2_dense_fill, sl_avx2_kv_fill, sl_avx2_evict_fill, sl_avx2_retrieve_fill},
+    {"avx512", has_avx512, sl_avx512_dense_fill, NULL, NULL, NULL},
 #endif
 };
 enum { N_TIERS = sizeof tiers / sizeof tiers[0] };
@@ -64,7 +70,9 @@ static void fill_tables(void) {
         }
         table->name = tiers[i].name;
         tiers[i].fill_dense(table);
-        tiers[i].fill_kv(table);
+        if (tiers[i].fill_kv != NULL) {
+            tiers[i].fill_kv(table);
+        }
         if (tiers[i].fill_evict != NULL) {
             tiers[i].fill_evict(table);
         }

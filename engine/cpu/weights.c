@@ -9,7 +9,7 @@
 #include <math.h>
 
 // One group of n weights.
-static uint16_t quantize_group(const float *x, int n, enum sl_weight_format format, int8_t *codes_out) {
+static uint16_t quantize(const float *x, int n, enum sl_weight_format format, int8_t *codes_out) {
     float most = 0.0f; // of the largest magnitude, with its sign; the first of equals
     for (int i = 0; i < n; i++) {
         most = fabsf(x[i]) > fabsf(most) ? x[i] : most;
@@ -25,15 +25,21 @@ static uint16_t quantize_group(const float *x, int n, enum sl_weight_format form
     return half;
 }
 
-void sl_weight_quantize_row(const struct sl_matrix *w, int64_t j, int8_t *codes_out, uint16_t *scales_out) {
+int sl_weight_quantize_group(const struct sl_matrix *w, int64_t j, int64_t g, int8_t *codes_out, uint16_t *scale_out) {
     const unsigned char *row = sl_weight_row(w, j);
+    int64_t begin = g * SL_WEIGHT_GROUP;
+    int n = w->k - begin < SL_WEIGHT_GROUP ? (int)(w->k - begin) : SL_WEIGHT_GROUP;
     float group[SL_WEIGHT_GROUP];
-    for (int64_t begin = 0; begin < w->k; begin += SL_WEIGHT_GROUP) {
-        int n = w->k - begin < SL_WEIGHT_GROUP ? (int)(w->k - begin) : SL_WEIGHT_GROUP;
-        for (int i = 0; i < n; i++) {
-            group[i] = sl_weight_element(row, w->dtype, begin + i);
-        }
-        scales_out[begin / SL_WEIGHT_GROUP] = quantize_group(group, n, w->format, codes_out + begin);
+    for (int i = 0; i < n; i++) {
+        group[i] = sl_weight_element(row, w->dtype, begin + i);
+    }
+    *scale_out = quantize(group, n, w->format, codes_out);
+    return n;
+}
+
+void sl_weight_quantize_row(const struct sl_matrix *w, int64_t j, int8_t *codes_out, uint16_t *scales_out) {
+    for (int64_t g = 0; g < sl_weight_groups(w->k); g++) {
+        sl_weight_quantize_group(w, j, g, codes_out + g * SL_WEIGHT_GROUP, &scales_out[g]);
     }
 }
 

@@ -48,8 +48,13 @@ static inline float sl_weight_element(const unsigned char *row, enum sl_dtype dt
 }
 
 /*
- * codes_out[k] and scales_out[sl_weight_groups(k)] (f16) of row j, as enum sl_weight_format defines them. INT4 codes
- * come one a byte here.
+ * The codes and the scale (f16) of group g of row j, as enum sl_weight_format defines them; returns how many codes the
+ * group has. INT4 codes come one a byte here.
+ */
+int sl_weight_quantize_group(const struct sl_matrix *w, int64_t j, int64_t g, int8_t *codes_out, uint16_t *scale_out);
+
+/*
+ * codes_out[k] and scales_out[sl_weight_groups(k)] of all groups of row j.
  */
 void sl_weight_quantize_row(const struct sl_matrix *w, int64_t j, int8_t *codes_out, uint16_t *scales_out);
 

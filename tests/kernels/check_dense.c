@@ -1,179 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: holds the dense operations of every tier to the formulas, and times them (--time).
+ * Purpose: holds the dense operations of every tier beside the products (check_matmul.c) to the formulas.
  *
- * Design: random inputs of odd sizes; results against sums in f64 (matmul) or the reference tier, with a tolerance that
- *         scales with the magnitude of what was added up; guard words around every output; and the promise of
- *         engine/ops.h that a row's bits do not depend on the other rows of the call, nor on the team.
+ * Design: random inputs of odd sizes; results against f64 or the reference tier, with a tolerance that scales with the
+ *         magnitude of what was added up; guard words around every output; and the promise of engine/ops.h that a row's
+ *         bits do not depend on the other rows of the call.
  */
-#include <float.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
-#include "base/clock.h"
 #include "base/team.h"
-#include "engine/cpu/half.h"
 #include "engine/cpu/tier.h"
-
-static const int64_t row_counts[] = {1, 2, 5, 6, 7, 64, 129};
-#define N_ROW_COUNTS (sizeof row_counts / sizeof row_counts[0])
-#define MAX_ROWS     129
-
-static const struct {
-    int64_t n, k;
-} sizes[] = {{1, 1}, {16, 8}, {17, 3}, {33, 257}, {64, 256}, {100, 513}, {131, 700}};
-
-static const char *const dtype_names[] = {"f32", "f16", "bf16"};
-
-// --- inputs and guarded outputs ------------------------------------------------------------------------------------
-
-static uint64_t next_random(uint64_t *state) { // splitmix64
-    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
-static float random_float(uint64_t *state) { // (-2, 2)
-    return ((float)(next_random(state) >> 40) * 0x1p-24f - 0.5f) * 4.0f;
-}
-
-static float *random_floats(int64_t count, uint64_t seed) {
-    float *values = aligned_alloc(64, ((size_t)count * sizeof(float) + 63) / 64 * 64);
-    assert_non_null(values);
-    for (int64_t i = 0; i < count; i++) {
-        values[i] = random_float(&seed);
-    }
-    return values;
-}
-
-#define GUARD      64 // floats on either side
-#define GUARD_BITS 0x7fc0dead
-
-struct guarded {
-    float *data; // [count], 64-byte aligned
-    float *block;
-    int64_t count;
-};
-
-static struct guarded guarded_create(int64_t count) {
-    struct guarded g = {.count = count};
-    g.block = aligned_alloc(64, ((size_t)(count + 2 * GUARD) * sizeof(float) + 63) / 64 * 64);
-    assert_non_null(g.block);
-    for (int64_t i = 0; i < count + 2 * GUARD; i++) {
-        g.block[i] = sl_bits_to_f32(GUARD_BITS);
-    }
-    g.data = g.block + GUARD;
-    return g;
-}
-
-static void guarded_destroy(struct guarded *g) {
-    for (int64_t i = 0; i < GUARD; i++) {
-        assert_int_equal(sl_f32_to_bits(g->block[i]), GUARD_BITS);
-        assert_int_equal(sl_f32_to_bits(g->data[g->count + i]), GUARD_BITS);
-    }
-    free(g->block);
-}
-
-// Random weights of a type, one byte off any alignment: files promise none.
-static struct sl_matrix random_matrix(int64_t n, int64_t k, enum sl_dtype dtype, uint64_t seed, void **owner_out) {
-    size_t size = dtype == SL_F32 ? 4 : 2;
-    unsigned char *block = malloc((size_t)(n * k) * size + 1);
-    assert_non_null(block);
-    for (int64_t i = 0; i < n * k; i++) {
-        float value = random_float(&seed);
-        uint16_t half = dtype == SL_F16 ? sl_f32_to_f16(value) : sl_f32_to_bf16(value);
-        memcpy(block + 1 + (size_t)i * size, size == 4 ? (void *)&value : (void *)&half, size);
-    }
-    *owner_out = block;
-    return (struct sl_matrix){.n = n, .k = k, .dtype = dtype, .parts = {{block + 1, n}}};
-}
-
-static float matrix_element(const struct sl_matrix *w, int64_t i) {
-    const unsigned char *bytes = w->parts[0].data;
-    uint16_t half;
-    float value;
-    if (w->dtype == SL_F32) {
-        memcpy(&value, bytes + 4 * i, 4);
-        return value;
-    }
-    memcpy(&half, bytes + 2 * i, 2);
-    return w->dtype == SL_F16 ? sl_f16_to_f32(half) : sl_bf16_to_f32(half);
-}
-
-static const struct sl_ops *tier(const char *name) {
-    const struct sl_ops *ops;
-    assert_int_equal(sl_ops_select(name, &ops, NULL), SL_OK);
-    return ops;
-}
+#include "engine/cpu/weights.h"
+#include "tests/kernels/dense_fixture.h"
 
 // --- checks --------------------------------------------------------------------------------------------------------
-
-static void check_matmul_size(const struct sl_ops *ops, struct sl_team *team, int64_t n, int64_t k, enum sl_dtype dtype,
-                              bool accumulate) {
-    void *owner;
-    struct sl_matrix w = random_matrix(n, k, dtype, (uint64_t)(n * 1000 + k), &owner);
-    float *x = random_floats(MAX_ROWS * k, 1), *start = random_floats(MAX_ROWS * n, 2);
-    struct guarded first = {0}; // the rows as the largest call computes them
-    assert_int_equal(ops->pack(team, &w, NULL), SL_OK);
-    for (size_t c = N_ROW_COUNTS; c-- > 0;) {
-        int64_t m = row_counts[c];
-        struct guarded y = guarded_create(m * n);
-        memcpy(y.data, start, (size_t)(m * n) * sizeof(float));
-        struct sl_matmul product = {
-            .x = x, .x_stride = k, .m = m, .y = y.data, .y_stride = n, .accumulate = accumulate};
-        product.scratch = aligned_alloc(64, (ops->matmul_scratch(&w, m) + 127) / 64 * 64);
-        ops->matmul(m % 2 == 0 ? NULL : team, &w, &product);
-        free(product.scratch);
-        if (first.data == NULL) {
-            first = y;
-            for (int64_t e = 0; e < m * n; e++) {
-                double sum = accumulate ? start[e] : 0.0, magnitude = fabs(sum);
-                for (int64_t i = 0; i < k; i++) {
-                    double term = (double)x[e / n * k + i] * matrix_element(&w, e % n * k + i);
-                    sum += term;
-                    magnitude += fabs(term);
-                }
-                double error = fabs(y.data[e] - sum), bound = (double)(k + 1) * FLT_EPSILON / 2 * magnitude;
-                if (!(error <= bound)) {
-                    fail_msg("%s %s n=%ld k=%ld m=%ld element %ld: %g, expected %g", ops->name, dtype_names[dtype],
-                             (long)n, (long)k, (long)m, (long)e, y.data[e], sum);
-                }
-            }
-            continue;
-        }
-        assert_memory_equal(y.data, first.data, (size_t)(m * n) * sizeof(float));
-        guarded_destroy(&y);
-    }
-    guarded_destroy(&first);
-    ops->unpack(&w);
-    assert_null(w.packed);
-    ops->unpack(&w); // also of a matrix that is not packed
-    free(x);
-    free(start);
-    free(owner);
-}
-
-static void test_matmul_matches_f64_and_is_independent_of_m(void **state) {
-    struct sl_team *team = NULL;
-    (void)state;
-    assert_int_equal(sl_team_create(3, &team, NULL), SL_OK);
-    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
-        for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
-            for (int dtype = SL_F32; dtype <= SL_BF16; dtype++) {
-                check_matmul_size(tier(*name), team, sizes[s].n, sizes[s].k, (enum sl_dtype)dtype, false);
-                check_matmul_size(tier(*name), team, sizes[s].n, sizes[s].k, (enum sl_dtype)dtype, true);
-            }
-        }
-    }
-    sl_team_destroy(&team);
-}
 
 static void test_embed_widens_exactly(void **state) {
     const int32_t ids[] = {12, 0, 7, 7, 3};
@@ -185,7 +27,7 @@ static void test_embed_widens_exactly(void **state) {
             struct guarded out = guarded_create(5 * table.k);
             tier(*name)->embed(NULL, &table, ids, 5, out.data);
             for (int64_t e = 0; e < 5 * table.k; e++) {
-                float expected = matrix_element(&table, ids[e / table.k] * table.k + e % table.k);
+                float expected = sl_weight_element(sl_weight_row(&table, ids[e / table.k]), table.dtype, e % table.k);
                 assert_int_equal(sl_f32_to_bits(out.data[e]), sl_f32_to_bits(expected));
             }
             guarded_destroy(&out);
@@ -373,61 +215,10 @@ static void test_select_refuses_unknown_tiers(void **state) {
     unsetenv("SLUICE_TIER");
 }
 
-// --- times ---------------------------------------------------------------------------------------------------------
-
-static double seconds_of_matmul(const struct sl_ops *ops, struct sl_team *team, const struct sl_matrix *w,
-                                const float *x, int64_t m, float *y) {
-    double best = HUGE_VAL;
-    void *scratch = aligned_alloc(64, (ops->matmul_scratch(w, m) + 127) / 64 * 64);
-    for (int run = 0; run < 5; run++) {
-        int64_t begin = sl_now_ns();
-        struct sl_matmul args = {.x = x, .x_stride = w->k, .m = m, .y = y, .y_stride = w->n, .scratch = scratch};
-        ops->matmul(team, w, &args);
-        double seconds = (double)(sl_now_ns() - begin) / 1e9;
-        best = seconds < best ? seconds : best;
-    }
-    free(scratch);
-    return best;
-}
-
-static void print_times(void) {
-    const int64_t n = 2048, k = 2048, rows[] = {1, 2, 4, 6, 16, 64, 512};
-    struct sl_team *team = NULL;
-    assert_int_equal(sl_team_create(0, &team, NULL), SL_OK);
-    float *x = random_floats(512 * k, 1), *y = random_floats(512 * n, 2);
-    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
-        bool is_reference = strcmp(*name, "reference") == 0;
-        for (int dtype = SL_F32; dtype <= SL_BF16; dtype++) {
-            void *owner;
-            struct sl_matrix w = random_matrix(n, k, (enum sl_dtype)dtype, 9, &owner);
-            assert_int_equal(tier(*name)->pack(team, &w, NULL), SL_OK);
-            for (size_t i = 0; i < sizeof rows / sizeof rows[0] && !(is_reference && rows[i] > 4); i++) {
-                double seconds = seconds_of_matmul(tier(*name), team, &w, x, rows[i], y);
-                double weight_bytes = (double)(n * k) * (dtype == SL_F32 ? 4 : 2);
-                printf("matmul %-9s %-4s m=%-3ld n=%ld k=%ld: %9.1f us %7.1f GFLOP/s %6.1f GB/s of weights\n", *name,
-                       dtype_names[dtype], (long)rows[i], (long)n, (long)k, seconds * 1e6,
-                       2e-9 * (double)(rows[i] * n * k) / seconds, weight_bytes / seconds / 1e9);
-            }
-            tier(*name)->unpack(&w);
-            free(owner);
-        }
-    }
-    free(x);
-    free(y);
-    sl_team_destroy(&team);
-}
-
-int main(int argc, char **argv) {
-    if (argc > 1 && strcmp(argv[1], "--time") == 0) {
-        print_times();
-        return 0;
-    }
+int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_matmul_matches_f64_and_is_independent_of_m),
-        cmocka_unit_test(test_embed_widens_exactly),
-        cmocka_unit_test(test_norm_matches_reference),
-        cmocka_unit_test(test_rotate_matches_f64),
-        cmocka_unit_test(test_activations_match_f64),
+        cmocka_unit_test(test_embed_widens_exactly),         cmocka_unit_test(test_norm_matches_reference),
+        cmocka_unit_test(test_rotate_matches_f64),           cmocka_unit_test(test_activations_match_f64),
         cmocka_unit_test(test_select_refuses_unknown_tiers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

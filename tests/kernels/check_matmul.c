@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: holds the matrix products of every tier, type and format to sums in f64, and times them (--time).
+ *
+ * Design: random inputs of odd sizes, through every combination of what a product goes through (`flavours`). The bound
+ *         scales with the magnitude of what was added up. Guard words around every output, and between its rows. And
+ *         the promise of engine/ops.h: a row's bits depend neither on the other rows of the call, nor on the team, nor
+ *         on how many columns were asked for.
+ */
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "base/clock.h"
+#include "base/team.h"
+#include "engine/cpu/weights.h"
+#include "tests/kernels/dense_fixture.h"
+
+static const int64_t row_counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 31, 33, 64, 65, 129, 600};
+
+static const struct {
+    int64_t n, k, max_rows;
+} sizes[] = {{1, 1, 33},    {16, 8, 33},     {17, 3, 65},     {33, 257, 65},
+             {64, 256, 65}, {100, 513, 129}, {131, 700, 129}, {70, 1100, 600}};
+
+static const struct {
+    enum sl_dtype dtype;
+    enum sl_weight_format format;
+    const char *name;
+} kinds[] = {
+    {SL_F32, SL_WEIGHT_STORED, "f32"}, {SL_F16, SL_WEIGHT_STORED, "f16"}, {SL_BF16, SL_WEIGHT_STORED, "bf16"},
+    {SL_F32, SL_WEIGHT_INT8, "int8"},  {SL_BF16, SL_WEIGHT_INT4, "int4"},
+};
+#define N_KINDS (sizeof kinds / sizeof kinds[0])
+
+static const struct flavour {
+    bool accumulate, bias, gated, part; // part: the first columns only
+    enum sl_activation activation;
+} flavours[] = {
+    {.activation = SL_ACT_NONE}, // the first: the others are held to its bits where they promise the same
+    {.part = true},
+    {.accumulate = true},
+    {.accumulate = true, .bias = true, .part = true, .activation = SL_ACT_SILU},
+    {.bias = true, .activation = SL_ACT_GELU},
+    {.activation = SL_ACT_GELU_TANH},
+    {.gated = true, .activation = SL_ACT_SILU},
+    {.gated = true, .bias = true, .activation = SL_ACT_GELU_TANH},
+};
+#define N_FLAVOURS (sizeof flavours / sizeof flavours[0])
+
+// Tier amx rounds x, and quantized weights, to bf16 where weights are bf16 or quantized (engine/ops.h, Precision).
+static bool rounds_to_bf16(const struct sl_ops *ops, size_t kind) {
+    return strncmp(ops->name, "amx", 3) == 0 &&
+           (kinds[kind].format != SL_WEIGHT_STORED || kinds[kind].dtype == SL_BF16);
+}
+
+static double rounded(double value, bool to_bf16) {
+    return to_bf16 ? (double)sl_bf16_to_f32(sl_f32_to_bf16((float)value)) : value;
+}
+
+// --- what is expected ----------------------------------------------------------------------------------------------
+
+// The products of one matrix of 2n rows (of which those that are not gated use the first n) with one x.
+struct expected {
+    int64_t n, k, m;
+    double *sums;       // [m][2n] of what the tier adds up
+    double *magnitudes; // [m][2n] of the absolute terms
+    double *exact;      // [m][2n] sums without the tier's rounding of the factors
+};
+
+static struct expected expect(const struct sl_matrix *w, int64_t n, int64_t m, const float *x, bool to_bf16) {
+    int64_t k = w->k, groups = sl_weight_groups(k);
+    double *row = malloc((size_t)k * sizeof *row);
+    int8_t *codes = malloc((size_t)k);
+    uint16_t *scales = malloc((size_t)groups * sizeof *scales);
+    size_t bytes = (size_t)(m * 2 * n) * sizeof(double);
+    struct expected e = {n, k, m, malloc(bytes), malloc(bytes), malloc(bytes)};
+    assert_true(row && codes && scales && e.sums && e.magnitudes && e.exact);
+    for (int64_t j = 0; j < 2 * n; j++) {
+        if (w->format != SL_WEIGHT_STORED) {
+            sl_weight_quantize_row(w, j, codes, scales);
+        }
+        for (int64_t i = 0; i < k; i++) {
+            row[i] = w->format == SL_WEIGHT_STORED
+                         ? (double)sl_weight_element(sl_weight_row(w, j), w->dtype, i)
+                         : (double)sl_f16_to_f32(scales[i / SL_WEIGHT_GROUP]) * (double)codes[i];
+        }
+        for (int64_t r = 0; r < m; r++) {
+            double sum = 0.0, magnitude = 0.0, exact = 0.0;
+            for (int64_t i = 0; i < k; i++) {
+                double term = rounded(x[r * k + i], to_bf16) * rounded(row[i], to_bf16);
+                sum += term;
+                magnitude += fabs(term);
+                exact += (double)x[r * k + i] * row[i];
+            }
+            e.sums[r * 2 * n + j] = sum;
+            e.magnitudes[r * 2 * n + j] = magnitude;
+            e.exact[r * 2 * n + j] = exact;
+        }
+    }
+    free(row);
+    free(codes);
+    free(scales);
+    return e;
+}
+
+static void expected_destroy(struct expected *e) {
+    free(e->sums);
+    free(e->magnitudes);
+    free(e->exact);
+}
+
+static double activate(enum sl_activation activation, double x) {
+    switch (activation) {
+    case SL_ACT_SILU:
+        return x / (1.0 + exp(-x));
+    case SL_ACT_GELU:
+        return 0.5 * x * (1.0 + erf(x / sqrt(2.0)));
+    case SL_ACT_GELU_TANH:
+        return 0.5 * x * (1.0 + tanh(sqrt(2.0 / acos(-1.0)) * (x + 0.044715 * x * x * x)));
+    case SL_ACT_NONE:
+        break;
+    }
+    return x;
+}
+
+struct estimate {
+    double value, error;
+};
+
+// What a sum goes through, and how much of its error comes out: no activation here is steeper than 1.13.
+static struct estimate activated(enum sl_activation activation, double sum, double error) {
+    double value = activate(activation, sum);
+    return activation == SL_ACT_NONE ? (struct estimate){value, error}
+                                     : (struct estimate){value, 1.13 * error + 2e-6 * fabs(value) + 1e-6 * fabs(sum)};
+}
+
+// Of y[r][j], with sums whose terms may be off by `relative` of their magnitude.
+static struct estimate estimate(const struct expected *e, const struct flavour *f, const double *sums, double relative,
+                                int64_t r, int64_t j, const float *bias, float start) {
+    int64_t at = r * 2 * e->n + j;
+    double from = f->accumulate ? (double)start : 0.0, add = f->bias ? (double)bias[j] : 0.0;
+    double error = relative * (e->magnitudes[at] + fabs(from) + fabs(add));
+    struct estimate y = activated(f->activation, sums[at] + from + add, error);
+    if (f->gated) {
+        double up_bias = f->bias ? (double)bias[e->n + j] : 0.0, up = sums[at + e->n] + up_bias;
+        double up_error = relative * (e->magnitudes[at + e->n] + fabs(up_bias));
+        y.error = y.error * fabs(up) + fabs(y.value) * up_error + y.error * up_error + 1e-7 * fabs(y.value * up);
+        y.value *= up;
+    }
+    return y;
+}
+
+// --- checks --------------------------------------------------------------------------------------------------------
+
+#define GAP 3 // columns between rows of y, which must stay as they are
+
+struct matmul_case {
+    const struct sl_ops *ops;
+    struct sl_team *team;
+    const struct flavour *flavour;
+    struct sl_matrix *w;
+    const float *x, *start; // start: [max_rows][n + GAP]
+    int64_t n, n_columns;
+};
+
+// y of m rows, as [m][n + GAP].
+static struct guarded multiply(const struct matmul_case *c, int64_t m) {
+    int64_t stride = c->n + GAP;
+    struct guarded y = guarded_create(m * stride);
+    memcpy(y.data, c->start, (size_t)(m * stride) * sizeof(float));
+    struct sl_matmul product = {.x = c->x,
+                                .x_stride = c->w->k,
+                                .m = m,
+                                .y = y.data,
+                                .y_stride = stride,
+                                .n_columns = c->flavour->part ? c->n_columns : 0,
+                                .accumulate = c->flavour->accumulate};
+    size_t scratch_bytes = c->ops->matmul_scratch(c->w, m);
+    struct guarded scratch = guarded_create((int64_t)(scratch_bytes + 3) / 4);
+    product.scratch = scratch.data;
+    c->ops->matmul(m % 2 == 0 ? NULL : c->team, c->w, &product);
+    guarded_destroy(&scratch);
+    for (int64_t e = 0; e < m * stride; e++) {
+        if (e % stride >= c->n_columns) {
+            assert_int_equal(sl_f32_to_bits(y.data[e]), sl_f32_to_bits(c->start[e]));
+        }
+    }
+    return y;
+}
+
+static void check_values(const struct matmul_case *c, size_t kind, const struct expected *expected, const float *y) {
+    int64_t stride = c->n + GAP;
+    bool to_bf16 = rounds_to_bf16(c->ops, kind);
+    double relative = (double)(expected->k + 2) * FLT_EPSILON / 2;
+    for (int64_t r = 0; r < expected->m; r++) {
+        for (int64_t j = 0; j < c->n_columns; j++) {
+            float start = c->start[r * stride + j];
+            struct estimate tight = estimate(expected, c->flavour, expected->sums, relative, r, j, c->w->bias, start);
+            struct estimate loose = // two factors, each rounded to 8 bits
+                estimate(expected, c->flavour, expected->exact, relative + (to_bf16 ? 0x1p-7 : 0.0), r, j, c->w->bias,
+                         start);
+            double is = (double)y[r * stride + j];
+            if (!(fabs(is - tight.value) <= tight.error && fabs(is - loose.value) <= loose.error)) {
+                fail_msg("%s %s flavour %d n=%ld k=%ld row %ld column %ld: %.9g, expected %.9g +- %.2g", c->ops->name,
+                         kinds[kind].name, (int)(c->flavour - flavours), (long)c->n, (long)expected->k, (long)r,
+                         (long)j, is, tight.value, tight.error);
+            }
+        }
+    }
+}
+
+// All row counts of a flavour. plain: y of the first flavour and the most rows, or NULL when this is the first.
+static struct guarded check_flavour(struct matmul_case *c, size_t kind, const struct expected *expected,
+                                    const struct guarded *plain) {
+    int64_t stride = c->n + GAP;
+    struct guarded all = multiply(c, expected->m);
+    check_values(c, kind, expected, all.data);
+    for (size_t i = 0; i < sizeof row_counts / sizeof row_counts[0] && row_counts[i] < expected->m; i++) {
+        struct guarded y = multiply(c, row_counts[i]);
+        assert_memory_equal(y.data, all.data, (size_t)(row_counts[i] * stride) * sizeof(float));
+        guarded_destroy(&y);
+    }
+    if (plain != NULL && memcmp(c->flavour, &(struct flavour){.part = true}, sizeof *c->flavour) == 0) {
+        for (int64_t r = 0; r < expected->m; r++) {
+            assert_memory_equal(all.data + r * stride, plain->data + r * stride, (size_t)c->n_columns * sizeof(float));
+        }
+    }
+    return all;
+}
+
+static void check_size(const struct sl_ops *ops, struct sl_team *team, size_t kind, int64_t n, int64_t k, int64_t m) {
+    void *owner;
+    struct sl_matrix all = random_matrix(2 * n, k, kinds[kind].dtype, (uint64_t)(n * 1000 + k), &owner);
+    all.format = kinds[kind].format;
+    float *x = random_floats(m * k, 1), *start = random_floats(m * (n + GAP), 2), *bias = random_floats(2 * n, 3);
+    struct expected expected = expect(&all, n, m, x, rounds_to_bf16(ops, kind));
+    const char *rows = all.parts[0].data;
+    size_t row_bytes = (size_t)k * sl_dtype_bytes(all.dtype);
+    struct guarded plain = {0};
+    for (size_t f = 0; f < N_FLAVOURS; f++) {
+        struct sl_matrix w = all;
+        const struct flavour *flavour = &flavours[f];
+        int64_t first = flavour->gated ? n : n / 3; // of two parts
+        w.n = flavour->gated ? 2 * n : n;
+        w.parts[0] = (struct sl_rows){rows, first};
+        w.parts[1] = (struct sl_rows){rows + (size_t)first * row_bytes, w.n - first};
+        w.bias = flavour->bias ? bias : NULL;
+        w.activation = flavour->activation;
+        w.gated = flavour->gated;
+        struct matmul_case c = {ops, team, flavour, &w, x, start, n, flavour->part ? (n + 1) / 2 : n};
+        assert_int_equal(ops->pack(team, &w, NULL), SL_OK);
+        struct guarded y = check_flavour(&c, kind, &expected, f > 0 ? &plain : NULL);
+        if (f == 0) {
+            plain = y;
+        } else {
+            guarded_destroy(&y);
+        }
+        ops->unpack(&w);
+        assert_null(w.packed);
+        ops->unpack(&w); // also of a matrix that is not packed
+    }
+    guarded_destroy(&plain);
+    expected_destroy(&expected);
+    free(x);
+    free(start);
+    free(bias);
+    free(owner);
+}
+
+// Tier avx2 multiplies stored weights only, and says so.
+static bool refuses(const struct sl_ops *ops, size_t kind) {
+    struct sl_error err;
+    void *owner;
+    if (strcmp(ops->name, "avx2") != 0 || kinds[kind].format == SL_WEIGHT_STORED) {
+        return false;
+    }
+    struct sl_matrix w = random_matrix(16, 32, kinds[kind].dtype, 1, &owner);
+    w.format = kinds[kind].format;
+    assert_int_equal(ops->pack(NULL, &w, &err), SL_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "avx2"));
+    free(owner);
+    return true;
+}
+
+static void test_matmul_matches_f64_and_is_independent_of_m(void **state) {
+    struct sl_team *team = NULL;
+    (void)state;
+    assert_int_equal(sl_team_create(3, &team, NULL), SL_OK);
+    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+        for (size_t kind = 0; kind < N_KINDS; kind++) {
+            for (size_t s = 0; s < sizeof sizes / sizeof sizes[0] && !refuses(tier(*name), kind); s++) {
+                int64_t m =
+                    strcmp(*name, "reference") == 0 && sizes[s].max_rows > 33 ? 33 : sizes[s].max_rows; // it is slow
+                check_size(tier(*name), team, kind, sizes[s].n, sizes[s].k, m);
+            }
+        }
+    }
+    sl_team_destroy(&team);
+}
+
+// Packed weights are the bytes that decoding reads: no more than the format's, but for padding.
+static void test_packed_bytes(void **state) {
+    const double bytes_per_weight[N_KINDS] = {4.0, 2.0, 2.0, 1.0 + 2.0 / 32, 0.5 + 2.0 / 32};
+    (void)state;
+    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+        for (size_t kind = 0; kind < N_KINDS && strcmp(*name, "reference") != 0; kind++) {
+            void *owner;
+            struct sl_matrix w = random_matrix(256, 512, kinds[kind].dtype, 9, &owner);
+            w.format = kinds[kind].format;
+            if (!refuses(tier(*name), kind)) {
+                assert_int_equal(tier(*name)->pack(NULL, &w, NULL), SL_OK);
+                assert_true((double)w.packed_bytes == bytes_per_weight[kind] * 256 * 512);
+                tier(*name)->unpack(&w);
+            }
+            free(owner);
+        }
+    }
+}
+
+// --- times ---------------------------------------------------------------------------------------------------------
+
+static double seconds_of_matmul(const struct sl_ops *ops, struct sl_team *team, const struct sl_matrix *w,
+                                const float *x, int64_t m, float *y) {
+    double best = HUGE_VAL;
+    void *scratch = aligned_alloc(64, (ops->matmul_scratch(w, m) + 127) / 64 * 64);
+    assert_non_null(scratch);
+    int64_t end = sl_now_ns() + 40000000;
+    for (int run = 0; run < 5 || (run < 200 && sl_now_ns() < end); run++) {
+        int64_t begin = sl_now_ns();
+        struct sl_matmul args = {.x = x, .x_stride = w->k, .m = m, .y = y, .y_stride = w->n, .scratch = scratch};
+        ops->matmul(team, w, &args);
+        double seconds = (double)(sl_now_ns() - begin) / 1e9;
+        best = seconds < best ? seconds : best;
+    }
+    free(scratch);
+    return best;
+}
+
+static void time_kind(const struct sl_ops *ops, struct sl_team *team, size_t kind, int64_t n, int64_t k) {
+    const int64_t rows[] = {1, 4, 8, 16, 32, 128, 512};
+    bool is_reference = strcmp(ops->name, "reference") == 0;
+    void *owner;
+    float *x = random_floats(512 * k, 1), *y = random_floats(512 * n, 2);
+    struct sl_matrix w = random_matrix(n, k, kinds[kind].dtype, 9, &owner);
+    w.format = kinds[kind].format;
+    assert_int_equal(ops->pack(team, &w, NULL), SL_OK);
+    double bytes = w.packed_bytes != 0 ? (double)w.packed_bytes : (double)(n * k) * (w.dtype == SL_F32 ? 4 : 2);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0] && !(is_reference && rows[i] > 1); i++) {
+        double seconds = seconds_of_matmul(ops, team, &w, x, rows[i], y);
+        printf("matmul %-9s %-4s m=%-3ld n=%ld k=%ld: %9.1f us %7.1f GFLOP/s %6.1f GB/s of weights\n", ops->name,
+               kinds[kind].name, (long)rows[i], (long)n, (long)k, seconds * 1e6,
+               2e-9 * (double)(rows[i] * n * k) / seconds, bytes / seconds / 1e9);
+    }
+    ops->unpack(&w);
+    free(owner);
+    free(x);
+    free(y);
+}
+
+// Arguments: a tier, or none for all, and the size of a team (0: of all processors).
+static void print_times(const char *only, int n_threads) {
+    const int64_t shapes[][2] = {{2048, 2048}, {2048, 8192}, {8192, 2048}}; // n, k
+    struct sl_team *team = NULL;
+    assert_int_equal(sl_team_create(n_threads, &team, NULL), SL_OK);
+    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+        for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
+            for (size_t kind = 0; kind < N_KINDS && (only == NULL || strcmp(only, *name) == 0); kind++) {
+                if (!refuses(tier(*name), kind)) {
+                    time_kind(tier(*name), team, kind, shapes[s][0], shapes[s][1]);
+                }
+            }
+        }
+    }
+    sl_team_destroy(&team);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "--time") == 0) {
+        print_times(argc > 2 ? argv[2] : NULL, argc > 3 ? atoi(argv[3]) : 0);
+        return 0;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_matmul_matches_f64_and_is_independent_of_m),
+        cmocka_unit_test(test_packed_bytes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

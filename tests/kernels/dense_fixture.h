@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: random inputs, guarded outputs and random matrices for the checks of dense operations.
+#ifndef SL_TESTS_KERNELS_DENSE_FIXTURE_H
+#define SL_TESTS_KERNELS_DENSE_FIXTURE_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/cpu/half.h"
+#include "engine/ops.h"
+
+static inline uint64_t next_random(uint64_t *state) { // splitmix64
+    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+static inline float random_float(uint64_t *state) { // (-2, 2)
+    return ((float)(next_random(state) >> 40) * 0x1p-24f - 0.5f) * 4.0f;
+}
+
+static inline float *random_floats(int64_t count, uint64_t seed) {
+    float *values = aligned_alloc(64, ((size_t)count * sizeof(float) + 63) / 64 * 64);
+    assert_non_null(values);
+    for (int64_t i = 0; i < count; i++) {
+        values[i] = random_float(&seed);
+    }
+    return values;
+}
+
+#define GUARD      64 // floats on either side
+#define GUARD_BITS 0x7fc0dead
+
+struct guarded {
+    float *data; // [count], 64-byte aligned
+    float *block;
+    int64_t count;
+};
+
+static inline struct guarded guarded_create(int64_t count) {
+    struct guarded g = {.count = count};
+    g.block = aligned_alloc(64, ((size_t)(count + 2 * GUARD) * sizeof(float) + 63) / 64 * 64);
+    assert_non_null(g.block);
+    for (int64_t i = 0; i < count + 2 * GUARD; i++) {
+        g.block[i] = sl_bits_to_f32(GUARD_BITS);
+    }
+    g.data = g.block + GUARD;
+    return g;
+}
+
+static inline void guarded_destroy(struct guarded *g) {
+    for (int64_t i = 0; i < GUARD; i++) {
+        assert_int_equal(sl_f32_to_bits(g->block[i]), GUARD_BITS);
+        assert_int_equal(sl_f32_to_bits(g->data[g->count + i]), GUARD_BITS);
+    }
+    free(g->block);
+}
+
+// Random weights of a type, one byte off any alignment: files promise none.
+static inline struct sl_matrix random_matrix(int64_t n, int64_t k, enum sl_dtype dtype, uint64_t seed,
+                                             void **owner_out) {
+    size_t size = dtype == SL_F32 ? 4 : 2;
+    unsigned char *block = malloc((size_t)(n * k) * size + 1);
+    assert_non_null(block);
+    for (int64_t i = 0; i < n * k; i++) {
+        float value = random_float(&seed);
+        uint16_t half = dtype == SL_F16 ? sl_f32_to_f16(value) : sl_f32_to_bf16(value);
+        memcpy(block + 1 + (size_t)i * size, size == 4 ? (void *)&value : (void *)&half, size);
+    }
+    *owner_out = block;
+    return (struct sl_matrix){.n = n, .k = k, .dtype = dtype, .parts = {{block + 1, n}}};
+}
+
+static inline const struct sl_ops *tier(const char *name) {
+    const struct sl_ops *ops;
+    assert_int_equal(sl_ops_select(name, &ops, NULL), SL_OK);
+    return ops;
+}
+
+#endif
