@@ -4,7 +4,9 @@
  *
  * Design: the first byte of the input says what the rest is:
  *      t   text: ids are in range, and decoding them gives back text that encodes to the same ids
+ *      s   the same with a pipeline of SentencePiece's kind, where decoding gives back the text itself, marks as spaces
  *      i   token ids, two bytes each: the detokenizer gives well-formed UTF-8 within its bound
+ *      d   the same with the pipeline of SentencePiece's kind
  *      m   a JSON object whose members replace those of the demo model's tokenizer.json; "model" is merged member by
  *          member, so that the fuzzer need not find a vocabulary
  *      c   a JSON object that is tokenizer_config.json
@@ -16,7 +18,8 @@
 
 #include "engine/tokenizer_internal.h"
 
-#define DEMO "models/demo"
+#define DEMO  "models/demo"
+#define MARKS "tests/golden/tokenizer/families/llama2.json"
 
 static const char sample[] = "It's  12 <|im_end|> caf\xc3\xa9\xcc\xa3\n\xe6\x97\xa5\xe6\x9c\xac x";
 
@@ -48,6 +51,15 @@ static char *decode(const struct sl_tokenizer *tokenizer, const int32_t *ids, si
     return text;
 }
 
+// Whether `back` is `text` with every mark a space.
+static bool is_text_with_spaces(const char *text, size_t n_text, const char *back, size_t n_back) {
+    struct sl_text expected = {.bytes = text, .n_bytes = n_text};
+    require(sl_text_replace(&expected, SL_MARK, " ") == SL_OK);
+    bool same = n_back == expected.n_bytes && (n_back == 0 || memcmp(back, expected.bytes, n_back) == 0);
+    sl_text_cleanup(&expected);
+    return same;
+}
+
 static void check_text(const struct sl_tokenizer *tokenizer, const char *text, size_t n_bytes, bool round_trip) {
     int32_t *ids = NULL, *again = NULL;
     size_t n = 0, n_again = 0, n_back = 0, n_special = 0;
@@ -62,7 +74,9 @@ static void check_text(const struct sl_tokenizer *tokenizer, const char *text, s
         n_special += sl_tokenizer_is_special(tokenizer, ids[i]);
     }
     char *back = decode(tokenizer, ids, n, &n_back);
-    if (round_trip && n_special == 0) { // a special token leaves no text, and its neighbours may then join
+    if (!tokenizer->vocab.byte_level && round_trip && n_special == 0) {
+        require(is_text_with_spaces(text, n_bytes, back, n_back));
+    } else if (round_trip && n_special == 0) { // a special token leaves no text, and its neighbours may then join
         require(sl_tokenizer_encode(tokenizer, back, n_back, false, &again, &n_again, &err) == SL_OK);
         require(n_again == n && (n == 0 || memcmp(ids, again, n * sizeof(*ids)) == 0));
     }
@@ -106,22 +120,31 @@ static void check_patch(const json_t *demo, json_t *patch) {
     json_decref(root);
 }
 
+static struct sl_tokenizer *load_marks(void) {
+    struct sl_tokenizer *tokenizer = NULL;
+    json_t *json = json_load_file(MARKS, 0, NULL);
+    require(sl_tokenizer_build(json, NULL, NULL, &tokenizer, NULL) == SL_OK);
+    json_decref(json);
+    return tokenizer;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static struct sl_tokenizer *tokenizer;
+    static struct sl_tokenizer *tokenizer, *marks;
     static json_t *demo;
     if (!tokenizer) {
         require(sl_tokenizer_load(DEMO, &tokenizer, NULL) == SL_OK);
         demo = json_load_file(DEMO "/tokenizer.json", 0, NULL);
         require(demo != NULL);
+        marks = load_marks();
     }
     if (size < 1) {
         return 0;
     }
     const char *text = (const char *)data + 1;
-    if (data[0] == 't') {
-        check_text(tokenizer, text, size - 1, true);
-    } else if (data[0] == 'i') {
-        check_ids(tokenizer, data + 1, size - 1);
+    if (data[0] == 't' || data[0] == 's') {
+        check_text(data[0] == 't' ? tokenizer : marks, text, size - 1, true);
+    } else if (data[0] == 'i' || data[0] == 'd') {
+        check_ids(data[0] == 'i' ? tokenizer : marks, data + 1, size - 1);
     } else if (data[0] == 'm' || data[0] == 'c' || data[0] == 'j') {
         json_t *json = json_loadb(text, size - 1, JSON_REJECT_DUPLICATES, NULL);
         if (json_is_object(json)) {
