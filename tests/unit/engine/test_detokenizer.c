@@ -8,7 +8,7 @@
 #include <cmocka.h>
 #include <string.h>
 
-#include "engine/tokenizer.h"
+#include "tests/unit/engine/tokenizer_json.h"
 
 static int load(void **state) {
     struct sl_tokenizer *tokenizer = NULL;
@@ -154,6 +154,47 @@ static void test_detokenizer_max_bytes_suffices(void **state) {
     }
 }
 
+// Ids of the llama2 family: 3 + byte for single bytes.
+static void test_detokenizer_joins_byte_tokens_and_strips_one_space(void **state) {
+    (void)state;
+    enum { BYTES = 3, MARK = -1 };
+    static const struct {
+        int32_t ids[8];
+        int n;
+        const char *steps[9]; // what each token gives, and finish at the end
+    } cases[] = {
+        {{MARK, MARK, BYTES + 'a'}, 3, {"", " ", "a", ""}},
+        {{BYTES + 'a', MARK, 1, MARK}, 4, {"a", " ", "", " ", ""}},
+        {{BYTES + 0xf0, BYTES + 0x9f, BYTES + 0x98, BYTES + 0x80}, 4, {"", "", "", "\xf0\x9f\x98\x80", ""}},
+        {{BYTES + 0x0a, BYTES + ' '}, 2, {"\n", " ", ""}},
+        {{BYTES + ' ', MARK}, 2, {"", " ", ""}},
+        {{1, BYTES + 0xe2, BYTES + 0x96, MARK}, 4, {"", "", "", R R " ", ""}},
+        {{BYTES + 0xe2, BYTES + 0x96}, 2, {"", "", R R}},
+        {{BYTES + 0xff, BYTES + 0xe2, BYTES + 'a'}, 3, {R, "", R "a", ""}},
+    };
+    struct sl_tokenizer *tokenizer = NULL;
+    json_error_t cause;
+    json_t *root = json_load_file("tests/golden/tokenizer/families/llama2.json", 0, &cause);
+    assert_non_null(root);
+    json_t *mark = json_object_get(json_object_get(json_object_get(root, "model"), "vocab"), "\xe2\x96\x81");
+    int32_t mark_id = (int32_t)json_integer_value(mark);
+    assert_int_equal(load_json(root, NULL, &tokenizer, NULL), SL_OK);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct sl_detokenizer detokenizer;
+        char buf[4096];
+        assert_true(sl_detokenizer_max_bytes(tokenizer) <= sizeof(buf));
+        sl_detokenizer_init(&detokenizer, tokenizer);
+        for (int k = 0; k <= cases[i].n; k++) {
+            int32_t id = k < cases[i].n && cases[i].ids[k] == MARK ? mark_id : cases[i].ids[k];
+            size_t n = k < cases[i].n ? sl_detokenizer_push(&detokenizer, id, buf, sizeof(buf))
+                                      : sl_detokenizer_finish(&detokenizer, buf, sizeof(buf));
+            assert_int_equal(n, strlen(cases[i].steps[k]));
+            assert_memory_equal(buf, cases[i].steps[k], n);
+        }
+    }
+    sl_tokenizer_destroy(&tokenizer);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_detokenizer_waits_for_whole_characters),
@@ -161,6 +202,7 @@ int main(void) {
         cmocka_unit_test(test_detokenizer_ignores_ids_out_of_range),
         cmocka_unit_test(test_detokenizer_never_writes_past_the_buffer),
         cmocka_unit_test(test_detokenizer_max_bytes_suffices),
+        cmocka_unit_test(test_detokenizer_joins_byte_tokens_and_strips_one_space),
     };
     return cmocka_run_group_tests(tests, load, unload);
 }

@@ -144,6 +144,91 @@ static void test_tokenizer_refuses_what_it_does_not_implement(void **state) {
     }
 }
 
+// A file of SentencePiece's kind, with tokens of all bytes and few others.
+static json_t *marks_json(void) {
+    json_t *root = json_loads("{\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": ["
+                              "{\"type\": \"Prepend\", \"prepend\": \"\\u2581\"}, "
+                              "{\"type\": \"Replace\", \"pattern\": {\"String\": \" \"}, \"content\": \"\\u2581\"}]}, "
+                              "\"pre_tokenizer\": null, \"decoder\": {\"type\": \"Sequence\", \"decoders\": ["
+                              "{\"type\": \"Replace\", \"pattern\": {\"String\": \"\\u2581\"}, \"content\": \" \"}, "
+                              "{\"type\": \"ByteFallback\"}, {\"type\": \"Fuse\"}, "
+                              "{\"type\": \"Strip\", \"content\": \" \", \"start\": 1, \"stop\": 0}]}, "
+                              "\"model\": {\"type\": \"BPE\", \"unk_token\": \"a\", \"byte_fallback\": true, "
+                              "\"vocab\": {\"\\u2581\": 256, \"a\": 257, \"\\u2581a\": 258}, "
+                              "\"merges\": [\"\\u2581 a\"]}}",
+                              0, NULL);
+    assert_non_null(root);
+    for (int byte = 0; byte < 256; byte++) {
+        char token[8];
+        snprintf(token, sizeof(token), "<0x%02X>", (unsigned)byte);
+        json_object_set_new(json_object_get(json_object_get(root, "model"), "vocab"), token, json_integer(byte));
+    }
+    return root;
+}
+
+#define METASPACE(members) "{\"type\": \"Metaspace\", \"replacement\": \"\\u2581\"" members "}"
+
+static void test_tokenizer_refuses_steps_that_it_does_not_implement(void **state) {
+    (void)state;
+    static const struct {
+        const char *path, *value;
+        enum sl_status status; // SL_OK: to be sure that the others fail for their own reason
+        const char *named;
+    } cases[] = {
+        {"version", "\"1.0\"", SL_OK, ""},
+        {"model/vocab", "{\"a\": 0}", SL_ERR_UNSUPPORTED, "byte 0x00"},
+        {"model/byte_fallback", "\"yes\"", SL_ERR_INVALID, "byte_fallback"},
+        {"model/byte_fallback", "false", SL_OK, ""},
+        {"model/fuse_unk", "2", SL_ERR_INVALID, "fuse_unk"},
+        {"model/unk_token", "\"nonesuch\"", SL_ERR_INVALID, "nonesuch"},
+        {"model", "{\"vocab\": {\"a\": 0}, \"merges\": []}", SL_ERR_UNSUPPORTED, "would be lost"},
+        {"normalizer", "{\"type\": \"NFKC\"}", SL_ERR_UNSUPPORTED, "NFKC"},
+        {"normalizer/normalizers/0/prepend", "\"\"", SL_ERR_INVALID, "prepend"},
+        {"normalizer/normalizers/0/prepend", "7", SL_ERR_INVALID, "prepend"},
+        {"normalizer/normalizers/1/pattern", "{\"Regex\": \" \"}", SL_ERR_UNSUPPORTED, "Regex"},
+        {"normalizer/normalizers/1/pattern/String", "\"\"", SL_ERR_INVALID, "String"},
+        {"normalizer/normalizers/1/content", NULL, SL_ERR_INVALID, "content"},
+        {"normalizer/normalizers/0", "{\"type\": \"Sequence\", \"normalizers\": []}", SL_ERR_UNSUPPORTED, "Sequence"},
+        {"normalizer/normalizers/0", "{}", SL_ERR_INVALID, "type"},
+        {"pre_tokenizer", METASPACE(""), SL_OK, ""},
+        {"pre_tokenizer", METASPACE(", \"add_prefix_space\": false"), SL_OK, ""},
+        {"pre_tokenizer", METASPACE(", \"add_prefix_space\": false, \"prepend_scheme\": \"first\""), SL_ERR_INVALID,
+         "prepend_scheme"},
+        {"pre_tokenizer", METASPACE(", \"prepend_scheme\": \"last\""), SL_ERR_UNSUPPORTED, "last"},
+        {"pre_tokenizer", METASPACE(", \"split\": 1"), SL_ERR_INVALID, "split"},
+        {"pre_tokenizer", "{\"type\": \"Metaspace\", \"replacement\": \"_\"}", SL_ERR_UNSUPPORTED, "replacement"},
+        {"pre_tokenizer", "{\"type\": \"Metaspace\"}", SL_ERR_INVALID, "replacement"},
+        {"pre_tokenizer", "{\"type\": \"Punctuation\", \"behavior\": \"Removed\"}", SL_ERR_UNSUPPORTED, "Removed"},
+        {"pre_tokenizer", "{\"type\": \"ByteLevel\"}", SL_ERR_UNSUPPORTED, "byte_fallback"},
+        {"decoder", "null", SL_ERR_UNSUPPORTED, "spaces between tokens"},
+        {"decoder", "{\"type\": \"ByteLevel\"}", SL_ERR_UNSUPPORTED, "ByteLevel"},
+        {"decoder", "{\"type\": \"WordPiece\"}", SL_ERR_UNSUPPORTED, "WordPiece"},
+        {"decoder", "{\"type\": \"Strip\", \"content\": \" \", \"start\": 1, \"stop\": 0}", SL_ERR_UNSUPPORTED,
+         "Strip"},
+        {"decoder/decoders/3/stop", "1", SL_ERR_UNSUPPORTED, "stop"},
+        {"decoder/decoders/3/start", "-1", SL_ERR_INVALID, "Strip"},
+        {"decoder/decoders/3/content", "\"ab\"", SL_ERR_INVALID, "Strip"},
+        {"decoder/decoders/0/content", "\"four\"", SL_ERR_UNSUPPORTED, "longer"},
+        {"decoder/decoders/0/pattern", "{\"Regex\": \"a\"}", SL_ERR_UNSUPPORTED, "Regex"},
+        {"decoder/decoders/0", METASPACE(""), SL_ERR_UNSUPPORTED, "Replace"},
+        {"decoder/decoders/0", "{\"type\": \"Fuse\"}", SL_ERR_UNSUPPORTED, "Replace"},
+        {"decoder/decoders/0", "{\"type\": \"ByteFallback\"}", SL_ERR_UNSUPPORTED, "Replace"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct sl_error err = {0};
+        struct sl_tokenizer *tokenizer = NULL;
+        json_t *root = marks_json();
+        change(root, cases[i].path, cases[i].value);
+        enum sl_status status = load_json(root, NULL, &tokenizer, &err);
+        if (status != cases[i].status || !strstr(err.text, cases[i].named)) {
+            fail_msg("%s = %s: status %d: %s", cases[i].path, cases[i].value ? cases[i].value : "(deleted)", status,
+                     err.text);
+        }
+        assert_true((tokenizer != NULL) == (status == SL_OK));
+        sl_tokenizer_destroy(&tokenizer);
+    }
+}
+
 // Bytes of tokenizer.json as they are; NULL for no such file.
 static void check_bytes_refused(const char *bytes, size_t n_bytes, enum sl_status expected, const char *named) {
     struct temp_folder folder = temp_folder_create();
@@ -230,6 +315,43 @@ static void test_tokenizer_takes_begin_token_from_template_or_configuration(void
             fail_msg("case %zu: %s", i, err.text);
         }
         assert_int_equal(sl_tokenizer_begin_id(tokenizer), cases[i].begin_id);
+        sl_tokenizer_destroy(&tokenizer);
+    }
+}
+
+static void test_tokenizer_puts_end_tokens_behind_unless_configured_otherwise(void **state) {
+    (void)state;
+    static const char template[] =
+        "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"b\"}}, {\"Sequence\": {\"id\": "
+        "\"A\"}}, {\"SpecialToken\": {\"id\": \"e\"}}], \"special_tokens\": {\"b\": {\"ids\": [2045]}, \"e\": "
+        "{\"ids\": "
+        "[2047, 2046]}}}";
+    static const struct {
+        const char *config;
+        size_t n;
+        int32_t ids[4];
+    } cases[] = {
+        {NULL, 4, {2045, 64, 2047, 2046}},
+        {"{\"add_eos_token\": true}", 4, {2045, 64, 2047, 2046}},
+        {"{\"add_eos_token\": false}", 2, {2045, 64}},
+        {"{\"add_bos_token\": false}", 3, {64, 2047, 2046}},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct sl_tokenizer *tokenizer = NULL;
+        struct sl_error err = {0};
+        int32_t *ids = NULL;
+        size_t n = 0;
+        json_t *root = demo_json();
+        change(root, "post_processor", template);
+        if (load_json(root, cases[i].config, &tokenizer, &err) != SL_OK) {
+            fail_msg("case %zu: %s", i, err.text);
+        }
+        assert_int_equal(sl_tokenizer_encode(tokenizer, "a", 1, true, &ids, &n, NULL), SL_OK);
+        assert_int_equal(n, cases[i].n);
+        for (size_t k = 0; k < n; k++) {
+            assert_int_equal(ids[k], cases[i].ids[k]);
+        }
+        free(ids);
         sl_tokenizer_destroy(&tokenizer);
     }
 }
@@ -329,9 +451,11 @@ static void test_tokenizer_reads_merges_as_pairs(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tokenizer_refuses_what_it_does_not_implement),
+        cmocka_unit_test(test_tokenizer_refuses_steps_that_it_does_not_implement),
         cmocka_unit_test(test_tokenizer_refuses_damaged_files),
         cmocka_unit_test(test_tokenizer_refuses_a_huge_file),
         cmocka_unit_test(test_tokenizer_takes_begin_token_from_template_or_configuration),
+        cmocka_unit_test(test_tokenizer_puts_end_tokens_behind_unless_configured_otherwise),
         cmocka_unit_test(test_tokenizer_refuses_a_begin_token_that_it_lacks),
         cmocka_unit_test(test_tokenizer_asks_generation_config_last),
         cmocka_unit_test(test_tokenizer_fingerprint_tells_what_matters),
