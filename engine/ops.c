@@ -41,15 +41,16 @@ static bool has_avx512(void) {
 static const struct {
     const char *name;
     bool (*runs_here)(void);
+    // What a group of operations becomes; NULL: what it was in the tier before.
     void (*fill_dense)(struct sl_ops *ops);
-    void (*fill_kv)(struct sl_ops *ops);       // may be NULL
-    void (*fill_evict)(struct sl_ops *ops);    // may be NULL
-    void (*fill_retrieve)(struct sl_ops *ops); // may be NULL
+    void (*fill_kv)(struct sl_ops *ops);
+    void (*fill_evict)(struct sl_ops *ops);
+    void (*fill_retrieve)(struct sl_ops *ops);
 } tiers[] = {
     {"reference", always, sl_ref_dense_fill, sl_ref_kv_fill, sl_ref_evict_fill, sl_ref_retrieve_fill},
 #if defined(__x86_64__)
     {"avx2", has_avx2, sl_avx2_dense_fill, sl_avx2_kv_fill, sl_avx2_evict_fill, sl_avx2_retrieve_fill},
-    {"avx512", has_avx512, sl_avx512_dense_fill, NULL, NULL, NULL},
+    {"avx512", has_avx512, sl_avx512_dense_fill, sl_avx512_kv_fill, NULL, NULL},
 #endif
 };
 enum { N_TIERS = sizeof tiers / sizeof tiers[0] };
@@ -69,15 +70,12 @@ static void fill_tables(void) {
             *table = tables[n_tables - 1];
         }
         table->name = tiers[i].name;
-        tiers[i].fill_dense(table);
-        if (tiers[i].fill_kv != NULL) {
-            tiers[i].fill_kv(table);
-        }
-        if (tiers[i].fill_evict != NULL) {
-            tiers[i].fill_evict(table);
-        }
-        if (tiers[i].fill_retrieve != NULL) {
-            tiers[i].fill_retrieve(table);
+        void (*const fills[])(struct sl_ops *) = {tiers[i].fill_dense, tiers[i].fill_kv, tiers[i].fill_evict,
+                                                  tiers[i].fill_retrieve};
+        for (size_t group = 0; group < sizeof fills / sizeof fills[0]; group++) {
+            if (fills[group] != NULL) {
+                fills[group](table);
+            }
         }
         names[n_tables++] = tiers[i].name;
     }
