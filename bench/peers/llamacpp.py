@@ -192,13 +192,15 @@ class Context:
 class Peer:
     """llama.cpp with one model. Its messages are kept back; what it was built with is in `system`."""
 
-    def __init__(self, gguf_path, threads, machine):
+    def __init__(self, gguf_path, threads, machine, repack=True):
         self.machine = machine
         self.silent = ll.llama_log_callback(lambda level, text, data: None)
         ll.llama_log_set(self.silent, ctypes.c_void_p(0))
         ll.llama_backend_init()
         self.threads = threads
-        self.model = ll.llama_model_load_from_file(str(gguf_path).encode(), ll.llama_model_default_params())
+        params = ll.llama_model_default_params()
+        params.use_extra_bufts = repack
+        self.model = ll.llama_model_load_from_file(str(gguf_path).encode(), params)
         if not self.model:
             raise SystemExit(f"llamacpp.py: llama.cpp cannot load {gguf_path}")
         self.n_vocab = ll.llama_vocab_n_tokens(ll.llama_model_get_vocab(self.model))
@@ -382,14 +384,15 @@ def print_row(row, as_json):
 def compare(options, folder):
     progress(f"writing {options.model} with random {options.weights} weights to {folder}")
     model, gguf_path = random_model.write(folder, options.model, options.weights)
-    peer = Peer(gguf_path, options.threads, options.machine)
+    peer = Peer(gguf_path, options.threads, options.machine, not options.no_repack)
     same, sluice_header = same_logits(options, peer, model, folder)
     minutes = estimate_minutes(peer, options.model, options.cells, options)
     progress(f"{len(options.cells)} cells; this takes something like {minutes:.0f} minutes")
     header = {"model": options.model, "weights": options.weights, "threads": options.threads,
               "processor": processor(), "processors": os.cpu_count(), "kernel": platform.release(),
               "llama_cpp_python": llama_cpp.__version__,
-              "system_info": peer.system, "tier": sluice_header["tier"], "steps": options.steps, "same": same}
+              "system_info": peer.system, "tier": sluice_header["tier"],
+              "repack": not options.no_repack, "steps": options.steps, "same": same}
     if options.json:
         print(json.dumps(header), flush=True)
     else:
@@ -417,6 +420,8 @@ def main():
                         help="pairs of runs of a cell, at most 3 of prompts over 4096 [5]")
     parser.add_argument("--steps", type=int, default=32, help="steps of a decode run [32]")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of either side [one per processor]")
+    parser.add_argument("--no-repack", action="store_true",
+                        help="llama.cpp computes on quantized weights as they are in the file, without AMX")
     parser.add_argument("--patience", type=float, default=20, metavar="SECONDS",
                         help="to wait before a run while others compute [20]")
     parser.add_argument("--tries", type=int, default=4, help="of a run, where others compute too [4]")
