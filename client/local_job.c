@@ -10,6 +10,7 @@
 #include "engine/model.h"
 #include "engine/tokenizer.h"
 #include "kvcache/capsule_file.h"
+#include "service/job_chat.h"
 #include "service/local.h"
 
 #define JOB_ID "local"
@@ -129,6 +130,23 @@ static void tell_end(struct job *job, struct sl_local_result *result) {
     tell(job, &event);
 }
 
+// The tokens of a turn's text; of the first, if the request is a chat, what the model's template makes of that.
+static enum sl_status encode_turn(struct sl_local *local, const struct sl_request *request, const char *text,
+                                  bool first, const char *model_dir, int32_t **ids_out, size_t *n_ids_out,
+                                  struct sl_error *err) {
+    const struct sl_tokenizer *tokenizer = sl_local_tokenizer(local);
+    if (request->message.prompt_case != SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT) {
+        return sl_tokenizer_encode(tokenizer, text, strlen(text), first, ids_out, n_ids_out, err);
+    }
+    struct sl_chat_template *chat_template = NULL;
+    enum sl_status status = sl_chat_template_load(model_dir, &chat_template, err);
+    if (status == SL_OK) {
+        status = sl_job_chat(chat_template, tokenizer, request->message.chat, ids_out, n_ids_out, err);
+        sl_chat_template_destroy(&chat_template);
+    }
+    return status;
+}
+
 // One prompt of a conversation, from its text to its last event.
 static enum sl_status run_turn(struct sl_local *local, struct sl_conversation *conversation,
                                const struct sl_request *request, const char *text, bool first, struct job *job,
@@ -136,8 +154,7 @@ static enum sl_status run_turn(struct sl_local *local, struct sl_conversation *c
     const Sluice__V1__GenerateRequest *message = &request->message;
     int32_t *ids = NULL;
     size_t n_ids;
-    enum sl_status status =
-        sl_tokenizer_encode(sl_local_tokenizer(local), text, strlen(text), first, &ids, &n_ids, err);
+    enum sl_status status = encode_turn(local, request, text, first, job->model_dir, &ids, &n_ids, err);
     if (status != SL_OK) {
         return status;
     }

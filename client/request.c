@@ -98,11 +98,20 @@ static enum sl_status make_prompt(const struct sl_request_config *config, char *
     }
     const struct sl_option_list *questions = &config->questions;
     const char *question = questions->n > 0 ? questions->items[0] : NULL;
+    if (config->chat && questions->n > 1) {
+        return sl_fail(err, SL_ERR_INVALID, "--question was given %d times: --chat takes one turn", questions->n);
+    }
+    if (config->system && !config->chat) {
+        return sl_fail(err, SL_ERR_INVALID, "--system needs --chat");
+    }
     if (!config->prompt && !config->prompt_file && !question) {
         return sl_fail(err, SL_ERR_INVALID, "nothing to read: give --prompt-file, --prompt or --question");
     }
     enum sl_status status =
         config->prompt ? check_text("--prompt", config->prompt, strlen(config->prompt), err) : SL_OK;
+    if (status == SL_OK && config->system) {
+        status = check_text("--system", config->system, strlen(config->system), err);
+    }
     for (int i = 0; status == SL_OK && i < questions->n; i++) {
         status = check_text("--question", questions->items[i], strlen(questions->items[i]), err);
         if (status == SL_OK && i > 0 && questions->items[i][0] == '\0') {
@@ -119,6 +128,31 @@ static enum sl_status make_prompt(const struct sl_request_config *config, char *
     }
     free(document);
     return status;
+}
+
+static void add_message(struct sl_request *request, const char *role, const char *content) {
+    Sluice__V1__ChatMessage *message = &request->chat_messages[request->chat.n_messages];
+    sluice__v1__chat_message__init(message);
+    message->role = (char *)role;
+    message->content = (char *)content;
+    request->chat_list[request->chat.n_messages++] = message;
+}
+
+// What the model is to read: the prompt as it is, or as a user's message.
+static void set_prompt(struct sl_request *request, const struct sl_request_config *config) {
+    if (!config->chat) {
+        request->message.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT;
+        request->message.text = request->prompt;
+        return;
+    }
+    sluice__v1__chat__init(&request->chat);
+    request->chat.messages = request->chat_list;
+    if (config->system) {
+        add_message(request, "system", config->system);
+    }
+    add_message(request, "user", request->prompt);
+    request->message.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
+    request->message.chat = &request->chat;
 }
 
 enum sl_status sl_request_init(struct sl_request *request, const struct sl_request_config *config,
@@ -143,8 +177,7 @@ enum sl_status sl_request_init(struct sl_request *request, const struct sl_reque
     request->sampling.seed = (uint64_t)config->seed;
 
     sluice__v1__generate_request__init(&request->message);
-    request->message.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT;
-    request->message.text = request->prompt;
+    set_prompt(request, config);
     request->message.recipe = (char *)config->recipe;
     request->message.sampling = &request->sampling;
     request->message.max_new_tokens_present_case = SLUICE__V1__GENERATE_REQUEST__MAX_NEW_TOKENS_PRESENT_MAX_NEW_TOKENS;

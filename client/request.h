@@ -10,11 +10,11 @@
 #define SL_MAX_PROMPT_BYTES ((size_t)15 << 20)
 
 struct sl_request_config {
-    const char *recipe, *prompt, *prompt_file, *stop, *label;
+    const char *recipe, *prompt, *prompt_file, *system, *stop, *label;
     struct sl_option_list questions; // the first is part of the prompt, the others are later turns
     int64_t max_new, top_k, seed, deadline_ms;
     double temperature, top_p, repetition_penalty;
-    bool ignore_eos, estimate_errors;
+    bool chat, ignore_eos, estimate_errors;
 };
 
 // Rows for the member `request` of the command's config struct `type`.
@@ -46,6 +46,24 @@ struct sl_request_config {
          "TEXT",                                                                                                       \
          "put behind the document, on a line of its own; with run --local several times: turns",                       \
          offsetof(struct type, request.questions),                                                                     \
+         0,                                                                                                            \
+         0},                                                                                                           \
+        {"chat",                                                                                                       \
+         0,                                                                                                            \
+         SL_OPTION_FLAG,                                                                                               \
+         NULL,                                                                                                         \
+         NULL,                                                                                                         \
+         "the prompt is a user's message: render it by the model's chat template",                                     \
+         offsetof(struct type, request.chat),                                                                          \
+         0,                                                                                                            \
+         0},                                                                                                           \
+        {"system",                                                                                                     \
+         0,                                                                                                            \
+         SL_OPTION_STRING,                                                                                             \
+         NULL,                                                                                                         \
+         "TEXT",                                                                                                       \
+         "with --chat: the system message before it",                                                                  \
+         offsetof(struct type, request.system),                                                                        \
          0,                                                                                                            \
          0},                                                                                                           \
         {"max-new-tokens",                                                                                             \
@@ -137,6 +155,8 @@ struct sl_request_config {
 struct sl_request {
     Sluice__V1__GenerateRequest message; // points into the rest
     Sluice__V1__Sampling sampling;
+    Sluice__V1__Chat chat; // of a prompt that is a chat
+    Sluice__V1__ChatMessage chat_messages[2], *chat_list[2];
     char *prompt; // owned
     char *stops[1];
     const char *const *turns; // [n_turns] questions behind the first, each a turn of its own

@@ -87,6 +87,19 @@ static enum sl_status check_default_recipe(const struct sl_coordinator *coordina
     return status;
 }
 
+// A model without a template still takes text and tokens, and so does one whose template is beyond us.
+static enum sl_status load_chat_template(struct sl_coordinator *coordinator, const char *dir, struct sl_error *err) {
+    enum sl_status status = sl_chat_template_load(dir, &coordinator->chat_template, &coordinator->no_chat);
+    if (status == SL_OK || status == SL_ERR_NOT_FOUND) {
+        return SL_OK;
+    }
+    if (status == SL_ERR_UNSUPPORTED) {
+        sl_log_warn("coordinator", "no chats with this model: %s", coordinator->no_chat.text);
+        return SL_OK;
+    }
+    return sl_fail(err, status, "%s", coordinator->no_chat.text);
+}
+
 static enum sl_status load_model(struct sl_coordinator *coordinator, uint64_t *fingerprint_out, struct sl_error *err) {
     const char *dir = coordinator->config.model_dir;
     enum sl_status status = sl_model_config_load(dir, &coordinator->model, err);
@@ -97,10 +110,15 @@ static enum sl_status load_model(struct sl_coordinator *coordinator, uint64_t *f
         status = sl_tokenizer_load(dir, &coordinator->tokenizer, err);
     }
     if (status == SL_OK) {
+        status = load_chat_template(coordinator, dir, err);
+    }
+    if (status == SL_OK) {
         status = sl_model_fingerprint(dir, fingerprint_out, err);
     }
     coordinator->rules = (struct sl_request_rules){
         .tokenizer = coordinator->tokenizer,
+        .chat_template = coordinator->chat_template,
+        .no_chat_because = coordinator->no_chat.text,
         .model = &coordinator->model,
         .default_recipe = coordinator->default_recipe,
         .default_deadline_ms = coordinator->config.deadline_ms,
@@ -361,6 +379,7 @@ void sl_coordinator_destroy(struct sl_coordinator **coordinator_in) {
     sl_admission_destroy(&coordinator->admission);
     sl_affinity_destroy(&coordinator->affinity);
     sl_registry_destroy(&coordinator->registry);
+    sl_chat_template_destroy(&coordinator->chat_template);
     sl_tokenizer_destroy(&coordinator->tokenizer);
     free(coordinator->default_recipe);
     pthread_cond_destroy(&coordinator->changed);

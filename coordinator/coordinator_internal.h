@@ -21,6 +21,8 @@ struct sl_coordinator {
     char *default_recipe; // owned copy
     struct sl_model_config model;
     struct sl_tokenizer *tokenizer;
+    struct sl_chat_template *chat_template; // NULL where the model has none that we understand,
+    struct sl_error no_chat;                // and why
     struct sl_request_rules rules;
     struct sl_registry *registry;
     struct sl_affinity *affinity;

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "kvcache/capsule.h"
+#include "service/job_chat.h"
 #include "service/job_recipe.h"
 
 #define DEFAULT_NEW_TOKENS 128
@@ -50,6 +51,20 @@ static enum sl_status check_text(const struct sl_request_rules *rules, const cha
     return n_tokens > 0 ? SL_OK : sl_fail(err, SL_ERR_INVALID, "text: the prompt has no tokens");
 }
 
+static enum sl_status check_chat(const struct sl_request_rules *rules, const Sluice__V1__Chat *chat,
+                                 struct sl_job_spec *spec, struct sl_error *err) {
+    size_t n_tokens = 0;
+    enum sl_status status = rules->chat_template == NULL ? sl_fail(err, SL_ERR_INVALID, "%s", rules->no_chat_because)
+                                                         : sl_job_chat(rules->chat_template, rules->tokenizer, chat,
+                                                                       &spec->tokens, &n_tokens, err);
+    if (status != SL_OK) {
+        sl_error_prefix(err, "chat");
+        return status;
+    }
+    spec->n_tokens = (int64_t)n_tokens;
+    return SL_OK;
+}
+
 static enum sl_status check_prompt(const struct sl_request_rules *rules, const Sluice__V1__GenerateRequest *request,
                                    struct sl_job_spec *spec, struct sl_error *err) {
     switch (request->prompt_case) {
@@ -57,8 +72,10 @@ static enum sl_status check_prompt(const struct sl_request_rules *rules, const S
         return check_text(rules, request->text, spec, err);
     case SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS:
         return check_tokens(rules, request->tokens, spec, err);
+    case SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT:
+        return check_chat(rules, request->chat, spec, err);
     default:
-        return sl_fail(err, SL_ERR_INVALID, "prompt: neither text nor tokens given");
+        return sl_fail(err, SL_ERR_INVALID, "prompt: neither text nor tokens nor chat given");
     }
 }
 

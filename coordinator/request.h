@@ -7,11 +7,14 @@
 #define SL_COORDINATOR_REQUEST_H
 
 #include "coordinator/job.h"
+#include "engine/chat_template.h"
 #include "engine/model.h"
 #include "engine/tokenizer.h"
 
 struct sl_request_rules {
     const struct sl_tokenizer *tokenizer;
+    const struct sl_chat_template *chat_template; // NULL: chats are refused,
+    const char *no_chat_because;                  // with this text
     const struct sl_model_config *model;
     const char *default_recipe;
     int64_t default_deadline_ms;

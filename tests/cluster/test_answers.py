@@ -4,6 +4,9 @@
 import json
 import os
 import subprocess
+import tempfile
+
+import grpc
 
 from harness import BIN, MODEL, Cluster, State, document, question, request, run_tests, states, tokens
 from harness import inference
@@ -11,10 +14,10 @@ from harness import inference
 RECIPES = ["full", "h2o,budget=0.5", "streamingllm,budget=512", "full,format=int4", "h2o,budget=0.5,format=f16/2-:int2"]
 
 
-def local_tokens(prompt, recipe, max_new_tokens=12):
+def local_tokens(prompt, recipe, max_new_tokens=12, model=MODEL, options=()):
     """Token ids of the same job in one process, without a cluster."""
-    run = subprocess.run([os.path.join(BIN, "sluice"), "run", "--local", "--model", MODEL, "--recipe", recipe, "--json",
-                          "--max-new", str(max_new_tokens), "--stop", ".", "--threads", "1", "--prompt-file", "-"],
+    run = subprocess.run([os.path.join(BIN, "sluice"), "run", "--local", "--model", model, "--recipe", recipe, "--json",
+                          "--max-new", str(max_new_tokens), "--stop", ".", "--threads", "1", "--prompt-file", "-", *options],
                          input=prompt.encode(), capture_output=True, timeout=120)
     assert run.returncode == 0, run.stderr.decode()
     lines = [json.loads(line) for line in run.stdout.decode().splitlines()]
@@ -95,6 +98,41 @@ def test_tokens_in_and_sampling():
             finished, events = cluster.answer(
                 inference.GenerateRequest(tokens=inference.TokenIds(ids=ids), max_new_tokens=4, ignore_eos=True))
             assert len(tokens(events)) == 4 and finished.statistics.n_prompt_tokens == len(ids)
+
+
+def refusal(cluster, chat):
+    try:
+        cluster.submit(inference.GenerateRequest(chat=chat))
+    except grpc.RpcError as error:
+        assert error.code() == grpc.StatusCode.INVALID_ARGUMENT, error
+        return error.details()
+    raise AssertionError("accepted")
+
+
+def test_a_chat_is_rendered_by_the_models_template():
+    template = ("{{ bos_token }}{% for m in messages %}{% if m.role == 'critic' %}{{ raise_exception('no critics here') }}"
+                "{% endif %}{{ m.content }}\n{% endfor %}")
+    message = inference.ChatMessage
+    with tempfile.TemporaryDirectory() as model:
+        for name in os.listdir(MODEL):
+            os.symlink(os.path.join(MODEL, name), os.path.join(model, name))
+        with open(os.path.join(model, "chat_template.jinja"), "w") as file:
+            file.write(template)
+        system, user = "Read this.", document(2000) + question()
+        chat = inference.Chat(messages=[message(role="system", content=system), message(role="user", content=user)])
+        with Cluster(kvstore=0, model=model) as cluster:
+            ask = lambda **prompt: cluster.answer(
+                inference.GenerateRequest(max_new_tokens=12, stop=["."], recipe="full", **prompt))
+            finished, events = ask(chat=chat)
+            # The begin token is the template's own, so that it stands there once, as it does before a text.
+            plain, plain_events = ask(text=f"{system}\n{user}\n")
+            assert finished.statistics.n_prompt_tokens == plain.statistics.n_prompt_tokens
+            assert tokens(events) == tokens(plain_events) != []
+            assert local_tokens(user, "full", model=model, options=["--chat", "--system", system]) == tokens(events)
+            critic = inference.Chat(messages=[message(role="critic", content="meh")])
+            assert "no critics here" in refusal(cluster, critic)
+    with Cluster(kvstore=0) as cluster:  # the demo itself has none
+        assert "chat: the model has no chat template" in refusal(cluster, chat)
 
 
 if __name__ == "__main__":

@@ -117,6 +117,37 @@ static void assert_refused(const struct sl_request_config *config, const char *w
     assert_non_null(strstr(err.text, word));
 }
 
+static void test_request_makes_messages_of_a_chat(void **state) {
+    (void)state;
+    struct sl_request_config config = plain();
+    struct sl_request request;
+    struct sl_error err;
+    config.prompt = "the document";
+    config.questions = (struct sl_option_list){{"the question?"}, 1};
+    config.system = "Be brief.";
+    assert_refused(&config, "--system needs --chat");
+    config.chat = true;
+    assert_int_equal(sl_request_init(&request, &config, &err), SL_OK);
+    assert_int_equal(request.message.prompt_case, SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT);
+    assert_int_equal(request.message.chat->n_messages, 2);
+    assert_string_equal(request.message.chat->messages[0]->role, "system");
+    assert_string_equal(request.message.chat->messages[0]->content, "Be brief.");
+    assert_string_equal(request.message.chat->messages[1]->role, "user");
+    assert_string_equal(request.message.chat->messages[1]->content, "the document\nthe question?");
+    sl_request_cleanup(&request);
+
+    config.system = NULL;
+    assert_int_equal(sl_request_init(&request, &config, &err), SL_OK);
+    assert_int_equal(request.message.chat->n_messages, 1);
+    assert_string_equal(request.message.chat->messages[0]->role, "user");
+    sl_request_cleanup(&request);
+    config.system = "\xff";
+    assert_refused(&config, "--system is not valid UTF-8");
+    config.system = NULL;
+    config.questions = (struct sl_option_list){{"a", "b"}, 2};
+    assert_refused(&config, "--chat takes one turn");
+}
+
 static void test_request_refuses_what_is_not_a_prompt(void **state) {
     (void)state;
     struct sl_request_config config = plain();
@@ -170,6 +201,7 @@ int main(void) {
         cmocka_unit_test(test_request_joins_document_and_question),
         cmocka_unit_test(test_request_keeps_further_questions_as_turns),
         cmocka_unit_test(test_request_takes_either_part_alone),
+        cmocka_unit_test(test_request_makes_messages_of_a_chat),
         cmocka_unit_test(test_request_refuses_what_is_not_a_prompt),
         cmocka_unit_test(test_request_refuses_bytes_that_are_no_text),
         cmocka_unit_test(test_request_bounds_the_prompt),

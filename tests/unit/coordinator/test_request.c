@@ -5,12 +5,15 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
 #include "base/clock.h"
 #include "coordinator/request.h"
+#include "engine/chat_internal.h"
+#include "service/job_chat.h"
 
 #define MODEL "models/demo"
 
@@ -108,6 +111,71 @@ static void test_request_bad_prompts(void **state) {
     assert_int_equal(spec.n_tokens, 3); // as they are: no begin token
     assert_memory_equal(spec.tokens, values, sizeof(values));
     sl_job_spec_cleanup(&spec);
+}
+
+// Messages in, tokens out: what the template writes, special tokens as such, and no begin token but its own.
+static void test_request_renders_a_chat(void **state) {
+    (void)state;
+    struct sl_chat_template *chat_template = NULL;
+    struct sl_error err = {0};
+    assert_int_equal(
+        sl_chat_template_parse("{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content }}{% endfor %}"
+                               "{% if messages[0].role == 'critic' %}{{ raise_exception('no critics') }}"
+                               "{% endif %}{% if add_generation_prompt %}<|im_end|>{% endif %}",
+                               &chat_template, &err),
+        SL_OK);
+    Sluice__V1__ChatMessage messages[2] = {SLUICE__V1__CHAT_MESSAGE__INIT, SLUICE__V1__CHAT_MESSAGE__INIT};
+    Sluice__V1__ChatMessage *list[2] = {&messages[0], &messages[1]};
+    Sluice__V1__Chat chat = SLUICE__V1__CHAT__INIT;
+    Sluice__V1__GenerateRequest request = SLUICE__V1__GENERATE_REQUEST__INIT;
+    request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
+    request.chat = &chat;
+    chat.messages = list;
+    chat.n_messages = 2;
+    messages[0].role = "system";
+    messages[0].content = "Be brief.";
+    messages[1].role = "user";
+    messages[1].content = "Hello";
+
+    rules.no_chat_because = "the model has no chat template";
+    refused(&request, "chat: the model has no chat template");
+    rules.chat_template = chat_template;
+    struct sl_job_spec spec;
+    int32_t *expected = NULL;
+    size_t n_expected = 0;
+    static const char text[] = "<|im_start|>system Be brief.<|im_start|>user Hello<|im_end|>";
+    assert_int_equal(sl_tokenizer_encode(tokenizer, text, strlen(text), false, &expected, &n_expected, &err), SL_OK);
+    if (sl_request_check(&rules, &request, SL_NO_DEADLINE, &spec, &err) != SL_OK) {
+        fail_msg("%s", err.text);
+    }
+    assert_int_equal(spec.n_tokens, n_expected);
+    assert_memory_equal(spec.tokens, expected, n_expected * sizeof(*expected));
+    sl_job_spec_cleanup(&spec);
+    free(expected);
+
+    messages[0].role = "critic";
+    refused(&request, "chat: chat template: no critics");
+    messages[0].role = "";
+    refused(&request, "chat: message 0: the role has 0 bytes");
+    messages[0].role = "a role whose name is longer than any that a template would be asked for";
+    refused(&request, "chat: message 0: the role has 71 bytes");
+    messages[0].role = "user";
+    messages[0].content = "\xff";
+    refused(&request, "chat: message 0: the content is not UTF-8");
+    chat.n_messages = 0;
+    refused(&request, "chat: 0 messages");
+    chat.n_messages = SL_MAX_CHAT_MESSAGES + 1; // refused before any is looked at
+    refused(&request, "chat: 4097 messages");
+    chat.n_messages = 1;
+    char *large = malloc(SL_MAX_CHAT_BYTES + 2);
+    assert_non_null(large);
+    memset(large, 'a', SL_MAX_CHAT_BYTES + 1);
+    large[SL_MAX_CHAT_BYTES + 1] = '\0';
+    messages[0].content = large;
+    refused(&request, "chat: messages of 15728641 bytes");
+    free(large);
+    sl_chat_template_destroy(&chat_template);
+    rules.chat_template = NULL;
 }
 
 static void test_request_bad_lengths(void **state) {
@@ -214,6 +282,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_request_defaults),
         cmocka_unit_test(test_request_bad_prompts),
+        cmocka_unit_test(test_request_renders_a_chat),
         cmocka_unit_test(test_request_bad_lengths),
         cmocka_unit_test(test_request_bad_sampling),
         cmocka_unit_test(test_request_bad_stops_labels_deadlines_recipes),
