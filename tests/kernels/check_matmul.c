@@ -268,28 +268,13 @@ static void check_size(const struct sl_ops *ops, struct sl_team *team, size_t ki
     free(owner);
 }
 
-// Tier avx2 multiplies stored weights only, and says so.
-static bool refuses(const struct sl_ops *ops, size_t kind) {
-    struct sl_error err;
-    void *owner;
-    if (strcmp(ops->name, "avx2") != 0 || kinds[kind].format == SL_WEIGHT_STORED) {
-        return false;
-    }
-    struct sl_matrix w = random_matrix(16, 32, kinds[kind].dtype, 1, &owner);
-    w.format = kinds[kind].format;
-    assert_int_equal(ops->pack(NULL, &w, &err), SL_ERR_UNSUPPORTED);
-    assert_non_null(strstr(err.text, "avx2"));
-    free(owner);
-    return true;
-}
-
 static void test_matmul_matches_f64_and_is_independent_of_m(void **state) {
     struct sl_team *team = NULL;
     (void)state;
     assert_int_equal(sl_team_create(3, &team, NULL), SL_OK);
     for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
         for (size_t kind = 0; kind < N_KINDS; kind++) {
-            for (size_t s = 0; s < sizeof sizes / sizeof sizes[0] && !refuses(tier(*name), kind); s++) {
+            for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
                 int64_t m =
                     strcmp(*name, "reference") == 0 && sizes[s].max_rows > 33 ? 33 : sizes[s].max_rows; // it is slow
                 check_size(tier(*name), team, kind, sizes[s].n, sizes[s].k, m);
@@ -308,11 +293,9 @@ static void test_packed_bytes(void **state) {
             void *owner;
             struct sl_matrix w = random_matrix(256, 512, kinds[kind].dtype, 9, &owner);
             w.format = kinds[kind].format;
-            if (!refuses(tier(*name), kind)) {
-                assert_int_equal(tier(*name)->pack(NULL, &w, NULL), SL_OK);
-                assert_true((double)w.packed_bytes == bytes_per_weight[kind] * 256 * 512);
-                tier(*name)->unpack(&w);
-            }
+            assert_int_equal(tier(*name)->pack(NULL, &w, NULL), SL_OK);
+            assert_true((double)w.packed_bytes == bytes_per_weight[kind] * 256 * 512);
+            tier(*name)->unpack(&w);
             free(owner);
         }
     }
@@ -366,9 +349,7 @@ static void print_times(const char *only, int n_threads) {
     for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
         for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
             for (size_t kind = 0; kind < N_KINDS && (only == NULL || strcmp(only, *name) == 0); kind++) {
-                if (!refuses(tier(*name), kind)) {
-                    time_kind(tier(*name), team, kind, shapes[s][0], shapes[s][1]);
-                }
+                time_kind(tier(*name), team, kind, shapes[s][0], shapes[s][1]);
             }
         }
     }
