@@ -39,7 +39,54 @@ static uint64_t hash_text(const char *text, uint64_t chain) {
     return sl_hash(text, strlen(text), chain);
 }
 
+static uint64_t hash_words(const uint64_t *words, size_t n, uint64_t chain) {
+    for (size_t i = 0; i < n; i++) {
+        chain = hash_u64(words[i], chain);
+    }
+    return chain;
+}
+
+static uint64_t hash_rope(const struct sl_model_config *c, uint64_t chain) {
+    const struct sl_rope_config *rope = &c->rope;
+    chain = hash_u64((uint64_t)rope->kind, hash_text("rope", chain));
+    const double numbers[] = {rope->factor, rope->low_turns, rope->high_turns, rope->scale};
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        chain = hash_f64(numbers[i], chain);
+    }
+    chain = hash_u64(rope->truncate, hash_u64((uint64_t)rope->original_max_positions, chain));
+    for (int set = 0; set < SL_MAX_ROPE_SETS; set++) {
+        for (int i = 0; i < c->rotary_dim / 2; i++) {
+            chain = hash_f64(rope->stretch[set][i], chain);
+        }
+    }
+    return chain;
+}
+
+// What the first Llamas do not have, each behind a word and only where a model has it: theirs are the numbers that they
+// had before these were known.
+static uint64_t hash_additions(const struct sl_model_config *c, uint64_t chain) {
+    if (c->rope.kind != SL_ROPE_DEFAULT && c->rope.kind != SL_ROPE_LLAMA3) {
+        chain = hash_rope(c, chain);
+    }
+    if (c->rotary_dim != c->head_dim) {
+        chain = hash_u64((uint64_t)c->rotary_dim, hash_text("rotary_dim", chain));
+    }
+    if (c->window > 0) {
+        chain = hash_u64((uint64_t)c->window, hash_text("window", chain));
+        chain = hash_words(c->window_layers, sizeof c->window_layers / sizeof c->window_layers[0], chain);
+    }
+    if (c->activation != SL_ACT_SILU) {
+        chain = hash_u64((uint64_t)c->activation, hash_text("activation", chain));
+    }
+    for (int i = 0; i < SL_N_LAYER_MATRICES; i++) {
+        chain = c->has_bias[i] ? hash_u64((uint64_t)i, hash_text("bias", chain)) : chain;
+    }
+    return chain;
+}
+
 static uint64_t hash_config(const struct sl_model_config *c, uint64_t chain) {
+    static const struct sl_rope_config none;
+    const struct sl_rope_config *llama3 = c->rope.kind == SL_ROPE_LLAMA3 ? &c->rope : &none;
     const int64_t integers[] = {
         c->n_layers,
         c->n_heads,
@@ -53,10 +100,10 @@ static uint64_t hash_config(const struct sl_model_config *c, uint64_t chain) {
         (int)c->dtype,
         c->bos_id,
         c->n_eos,
-        c->rope_llama3.enabled,
-        c->rope_llama3.original_max_positions,
+        c->rope.kind == SL_ROPE_LLAMA3,
+        llama3->original_max_positions,
     };
-    chain = hash_text(c->architecture, chain);
+    chain = hash_text(c->family->name, chain);
     for (size_t i = 0; i < sizeof integers / sizeof integers[0]; i++) {
         chain = hash_u64((uint64_t)integers[i], chain);
     }
@@ -65,9 +112,10 @@ static uint64_t hash_config(const struct sl_model_config *c, uint64_t chain) {
     }
     chain = hash_f64(c->rope_theta, chain);
     chain = hash_f64((double)c->norm_eps, chain);
-    chain = hash_f64(c->rope_llama3.factor, chain);
-    chain = hash_f64(c->rope_llama3.low_freq_factor, chain);
-    return hash_f64(c->rope_llama3.high_freq_factor, chain);
+    chain = hash_f64(llama3->factor, chain);
+    chain = hash_f64(llama3->low_turns, chain);
+    chain = hash_f64(llama3->high_turns, chain);
+    return hash_additions(c, chain);
 }
 
 // A folder without a tokenizer has a fingerprint too: token ids may come from elsewhere.
@@ -137,9 +185,7 @@ static enum sl_status hash_companions(const char *model_dir, const struct sl_mod
     }
     if (c->has_profile) {
         *chain = hash_text("profile", *chain);
-        for (size_t i = 0; i < sizeof c->dense_layers / sizeof c->dense_layers[0]; i++) {
-            *chain = hash_u64(c->dense_layers[i], *chain);
-        }
+        *chain = hash_words(c->dense_layers, sizeof c->dense_layers / sizeof c->dense_layers[0], *chain);
     }
     return SL_OK;
 }

@@ -90,7 +90,7 @@ static size_t product_bytes(const struct sl_model *model, int64_t m) {
 static size_t lay_out(struct sl_engine *e, char *base) {
     const struct sl_model_config *c = &e->model->config;
     size_t m = (size_t)e->max_rows, used = 0;
-    size_t q_dim = (size_t)c->n_heads * (size_t)c->head_dim, angles = (size_t)e->model->rope.rotary_dim / 2;
+    size_t q_dim = (size_t)c->n_heads * (size_t)c->head_dim, angles = (size_t)c->rotary_dim / 2;
     e->x = carve(base, &used, m * (size_t)c->hidden, sizeof(float));
     e->h = carve(base, &used, m * (size_t)c->hidden, sizeof(float));
     e->qkv = carve(base, &used, m * (size_t)qkv_dim(c), sizeof(float));
@@ -177,6 +177,7 @@ static enum sl_status check_segments(const struct sl_engine *e, const struct sl_
         assert(segment->session->geometry.n_layers == c->n_layers);
         assert(segment->session->geometry.n_kv_heads == c->n_kv_heads);
         assert(segment->session->geometry.head_dim == c->head_dim);
+        assert(segment->session->rope_set >= 0 && segment->session->rope_set < SL_MAX_ROPE_SETS);
         for (int other = 0; other < s; other++) {
             assert(segments[other].session != segment->session);
         }
@@ -246,12 +247,30 @@ static void normalize_heads(struct sl_engine *e, const struct sl_model_layer *la
     }
 }
 
+static const struct sl_rope *rope_of(const struct sl_engine *e, const struct sl_session *session) {
+    return &e->model->ropes[session->rope_set];
+}
+
+// Angles of every row's position, by its session's frequencies: runs of segments that share them, as one call each.
+static void compute_angles(struct sl_engine *e, const struct sl_segment *segments, int n_segments) {
+    int64_t half = e->model->config.rotary_dim / 2;
+    for (int s = 0, row = 0; s < n_segments;) {
+        const struct sl_rope *rope = rope_of(e, segments[s].session);
+        int64_t begin = row;
+        while (s < n_segments && rope_of(e, segments[s].session) == rope) {
+            row += segments[s++].n_tokens;
+        }
+        e->model->ops->angles(e->team, rope, e->positions + begin, row - begin, e->cosines + begin * half,
+                              e->sines + begin * half);
+    }
+}
+
 // Rope of every segment's q, k and (where there is one) next_q, but where keys are stored unrotated: there attend
 // rotates.
 static void rotate_rows(struct sl_engine *e, const struct sl_segment *segments, int n_segments, float *next_q) {
     const struct sl_model_config *c = &e->model->config;
     const struct sl_ops *ops = e->model->ops;
-    const struct sl_rope *rope = &e->model->rope;
+    const struct sl_rope *rope = &e->model->ropes[0]; // its dimensions are those of all
     int64_t q_dim = (int64_t)c->n_heads * c->head_dim, half = rope->rotary_dim / 2;
     for (int s = 0, row = 0; s < n_segments;) {
         int64_t begin = row; // a run of segments that rotate, as one call
@@ -327,7 +346,7 @@ static struct sl_attend describe(struct sl_engine *e, const struct sl_segment *s
         .head_dim = c->head_dim,
         .scale = 1.0f / sqrtf((float)c->head_dim),
         .kv = kv,
-        .rope = segment->session->positions == SL_POSITION_SLOT ? &e->model->rope : NULL,
+        .rope = segment->session->positions == SL_POSITION_SLOT ? rope_of(e, segment->session) : NULL,
         .window = e->model->layers[layer].window,
         .positions = e->positions + row,
         .out = e->a + row * q_dim,
@@ -452,7 +471,7 @@ enum sl_status sl_engine_forward(struct sl_engine *engine, struct sl_segment *se
     }
     gather_rows(e, segments, n_segments);
 
-    ops->angles(e->team, &model->rope, e->positions, m, e->cosines, e->sines);
+    compute_angles(e, segments, n_segments);
     ops->embed(e->team, &model->embed, e->tokens, m, e->x);
     for (int l = 0; l < c->n_layers; l++) {
         const struct sl_model_layer *layer = &model->layers[l];

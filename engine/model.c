@@ -2,9 +2,10 @@
 /*
  * Purpose: from a mapped folder to matrices that the kernels like.
  *
- * Design: a tensor is looked up by its Hugging Face name with the shape that the configuration implies. Matrices keep
+ * Design: the family's row (engine/families.h) says which tensors there are; each is looked up by its name with the shape
+ *         that the configuration implies. Matrices keep
  *         the file's type and are packed one after the other; the pages of the file behind a packed matrix are then
- *         given back, so that loading needs the model once in memory and not twice. Norm vectors become f32.
+ *         given back, so that loading needs the model once in memory and not twice. Norms and biases become f32.
  * Invariants: a model exists only when every tensor was found, checked and packed.
  */
 #include "engine/model.h"
@@ -16,26 +17,119 @@
 #include "engine/cpu/weights.h"
 #include "engine/model_internal.h"
 
-#define MAX_NAME 96
+#define MAX_NAME 128
 
 struct loader {
     struct sl_model *model;
+    const struct sl_family *family;
     struct sl_team *team;
     enum sl_weight_format weights; // of the layers' matrices and the head
     struct sl_error *err;
-    float *next_norm; // in model->norms
+    int layer;          // whose tensors are being loaded; -1: those beside the layers
+    float *next_vector; // in model->vectors
 };
 
-// The tensor `name` as part `part` of *matrix: n more rows.
+// The full name of a tensor of the layer at hand, or of one beside the layers.
+static const char *tensor_name(const struct loader *l, const char *name, const char *suffix, char out[MAX_NAME]) {
+    if (l->layer < 0) {
+        snprintf(out, MAX_NAME, "%s.%s", name, suffix);
+    } else {
+        snprintf(out, MAX_NAME, "%s.%d.%s.%s", l->family->layers, l->layer, name, suffix);
+    }
+    return out;
+}
+
+// --- vectors -------------------------------------------------------------------------------------------------------
+
+// Floats from one vector to the next: vectors are aligned to 64 bytes.
+static size_t vector_stride(int64_t n) {
+    return ((size_t)n + 15) / 16 * 16;
+}
+
+// Copy a vector of n into what is left of model->vectors, behind `offset` floats that are taken.
+static enum sl_status copy_vector(struct loader *l, const char *name, const char *suffix, int64_t n, int64_t offset) {
+    char full[MAX_NAME];
+    const struct sl_tensor *tensor;
+    enum sl_dtype dtype;
+    enum sl_status status =
+        sl_safetensors_find(l->model->tensors, tensor_name(l, name, suffix, full), 1, n, 0, &tensor, &dtype, l->err);
+    if (status != SL_OK) {
+        return status;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        l->next_vector[offset + i] = sl_weight_element(tensor->data, dtype, i);
+    }
+    l->model->weight_bytes += tensor->bytes;
+    return SL_OK;
+}
+
+static const float *take_vector(struct loader *l, int64_t n) {
+    const float *vector = l->next_vector;
+    l->next_vector += vector_stride(n);
+    return vector;
+}
+
+// No name: there is no such norm, and *norm stays empty.
+static enum sl_status load_norm(struct loader *l, const char *name, int64_t n, struct sl_norm *norm) {
+    if (name == NULL) {
+        return SL_OK;
+    }
+    norm->kind = l->family->norm;
+    norm->n = n;
+    norm->eps = l->model->config.norm_eps;
+    enum sl_status status = copy_vector(l, name, "weight", n, 0);
+    if (status == SL_OK) {
+        norm->weight = take_vector(l, n);
+    }
+    if (status == SL_OK && norm->kind == SL_NORM_LAYER) {
+        status = copy_vector(l, name, "bias", n, 0);
+        norm->bias = status == SL_OK ? take_vector(l, n) : NULL;
+    }
+    return status;
+}
+
+// --- matrices ------------------------------------------------------------------------------------------------------
+
+static int64_t rows_of(const struct sl_model_config *c, enum sl_extent extent) {
+    switch (extent) {
+    case SL_EXTENT_NONE:
+        break;
+    case SL_EXTENT_Q:
+        return (int64_t)c->n_heads * c->head_dim;
+    case SL_EXTENT_KV:
+        return (int64_t)c->n_kv_heads * c->head_dim;
+    case SL_EXTENT_QKV:
+        return ((int64_t)c->n_heads + 2 * (int64_t)c->n_kv_heads) * c->head_dim;
+    case SL_EXTENT_E:
+        return c->hidden;
+    case SL_EXTENT_F:
+        return c->intermediate;
+    case SL_EXTENT_GATE_UP:
+        return 2 * (int64_t)c->intermediate;
+    }
+    return 0;
+}
+
+static int64_t matrix_rows(const struct sl_model_config *c, const struct sl_family_matrix *source) {
+    int64_t rows = 0;
+    for (int p = 0; p < SL_MAX_PARTS && source->parts[p].name != NULL; p++) {
+        rows += rows_of(c, source->parts[p].rows);
+    }
+    return rows;
+}
+
+// A tensor as part `part` of *matrix: n more rows.
 static enum sl_status find_part(struct loader *l, const char *name, int64_t n, int64_t k, int part,
                                 struct sl_matrix *matrix, const struct sl_tensor **tensor_out) {
+    char full[MAX_NAME];
     enum sl_dtype dtype;
-    enum sl_status status = sl_safetensors_find(l->model->tensors, name, 2, n, k, tensor_out, &dtype, l->err);
+    enum sl_status status = sl_safetensors_find(l->model->tensors, tensor_name(l, name, "weight", full), 2, n, k,
+                                                tensor_out, &dtype, l->err);
     if (status != SL_OK) {
         return status;
     }
     if (part > 0 && dtype != matrix->dtype) {
-        return sl_fail(l->err, SL_ERR_UNSUPPORTED, "tensor %s has another type than its neighbours", name);
+        return sl_fail(l->err, SL_ERR_UNSUPPORTED, "tensor %s has another type than its neighbours", full);
     }
     matrix->parts[part] = (struct sl_rows){(*tensor_out)->data, n};
     matrix->dtype = dtype;
@@ -45,20 +139,22 @@ static enum sl_status find_part(struct loader *l, const char *name, int64_t n, i
     return SL_OK;
 }
 
-// A tensor that is a part of a matrix.
-struct part {
-    const char *name; // NULL: no more parts
-    int64_t n;
-};
-
-static enum sl_status load_matrix(struct loader *l, const struct part *parts, int64_t k, struct sl_matrix *matrix) {
+static enum sl_status load_matrix(struct loader *l, const struct sl_family_matrix *source, int64_t k, bool has_bias,
+                                  struct sl_matrix *matrix) {
+    const struct sl_model_config *c = &l->model->config;
     const struct sl_tensor *tensors[SL_MAX_PARTS];
     enum sl_status status = SL_OK;
     int n_parts = 0;
-    for (; n_parts < SL_MAX_PARTS && parts[n_parts].name != NULL && status == SL_OK; n_parts++) {
-        status = find_part(l, parts[n_parts].name, parts[n_parts].n, k, n_parts, matrix, &tensors[n_parts]);
+    for (; n_parts < SL_MAX_PARTS && source->parts[n_parts].name != NULL && status == SL_OK; n_parts++) {
+        const char *name = source->parts[n_parts].name;
+        int64_t n = rows_of(c, source->parts[n_parts].rows), above = matrix->n;
+        status = find_part(l, name, n, k, n_parts, matrix, &tensors[n_parts]);
+        if (status == SL_OK && has_bias) {
+            status = copy_vector(l, name, "bias", n, above);
+        }
     }
     if (status == SL_OK) {
+        matrix->bias = has_bias ? take_vector(l, matrix->n) : NULL;
         matrix->format = l->weights;
         status = l->model->ops->pack(l->team, matrix, l->err);
     }
@@ -68,61 +164,41 @@ static enum sl_status load_matrix(struct loader *l, const struct part *parts, in
     return status;
 }
 
-static enum sl_status load_norm(struct loader *l, const char *name, struct sl_norm *norm) {
-    const struct sl_tensor *tensor;
-    enum sl_dtype dtype;
-    int n = l->model->config.hidden;
-    enum sl_status status = sl_safetensors_find(l->model->tensors, name, 1, n, 0, &tensor, &dtype, l->err);
-    if (status != SL_OK) {
-        return status;
-    }
-    for (int i = 0; i < n; i++) {
-        l->next_norm[i] = sl_weight_element(tensor->data, dtype, i);
-    }
-    *norm = (struct sl_norm){.kind = SL_NORM_RMS, .n = n, .eps = l->model->config.norm_eps, .weight = l->next_norm};
-    l->next_norm += sl_norm_stride(n);
-    l->model->weight_bytes += tensor->bytes;
-    return SL_OK;
+// --- the model -----------------------------------------------------------------------------------------------------
+
+static bool has_window(const struct sl_model_config *c, int layer) {
+    return (c->window_layers[layer / 64] >> (layer % 64) & 1) != 0;
 }
 
 static enum sl_status load_layer(struct loader *l, int index) {
     const struct sl_model_config *c = &l->model->config;
+    const struct sl_family *family = l->family;
     struct sl_model_layer *layer = &l->model->layers[index];
-    int64_t e = c->hidden, f = c->intermediate;
-    int64_t q_dim = (int64_t)c->n_heads * c->head_dim, kv_dim = (int64_t)c->n_kv_heads * c->head_dim;
+    int64_t q_dim = (int64_t)c->n_heads * c->head_dim;
+    l->layer = index;
+    layer->window = has_window(c, index) ? c->window : 0;
+    layer->up.activation = c->activation;
+    layer->up.gated = family->gated;
 
+    struct sl_matrix *matrices[SL_N_LAYER_MATRICES] = {&layer->qkv, &layer->o, &layer->up, &layer->down};
+    const int64_t columns[SL_N_LAYER_MATRICES] = {c->hidden, q_dim, c->hidden, c->intermediate};
+    enum sl_status status = SL_OK;
+    for (int i = 0; i < SL_N_LAYER_MATRICES && status == SL_OK; i++) {
+        status = load_matrix(l, &family->matrices[i], columns[i], c->has_bias[i], matrices[i]);
+    }
     const struct {
-        struct sl_matrix *matrix;
-        int64_t k;
-        struct part parts[SL_MAX_PARTS + 1];
-    } matrices[] = {
-        {&layer->qkv, e, {{"self_attn.q_proj", q_dim}, {"self_attn.k_proj", kv_dim}, {"self_attn.v_proj", kv_dim}}},
-        {&layer->o, q_dim, {{"self_attn.o_proj", e}}},
-        {&layer->up, e, {{"mlp.gate_proj", f}, {"mlp.up_proj", f}}},
-        {&layer->down, f, {{"mlp.down_proj", e}}},
-    };
-    layer->up.activation = SL_ACT_SILU;
-    layer->up.gated = true;
-    for (size_t i = 0; i < sizeof matrices / sizeof matrices[0]; i++) {
-        char names[SL_MAX_PARTS][MAX_NAME];
-        struct part parts[SL_MAX_PARTS + 1] = {{NULL, 0}};
-        for (int p = 0; p < SL_MAX_PARTS && matrices[i].parts[p].name != NULL; p++) {
-            snprintf(names[p], sizeof names[p], "model.layers.%d.%s.weight", index, matrices[i].parts[p].name);
-            parts[p] = (struct part){names[p], matrices[i].parts[p].n};
-        }
-        enum sl_status status = load_matrix(l, parts, matrices[i].k, matrices[i].matrix);
-        if (status != SL_OK) {
-            return status;
-        }
+        const char *name;
+        int64_t n;
+        struct sl_norm *norm;
+    } norms[] = {{family->attention_norm, c->hidden, &layer->attention_norm},
+                 {family->mlp_norm, c->hidden, &layer->mlp_norm},
+                 {family->q_norm, c->head_dim, &layer->q_norm},
+                 {family->k_norm, c->head_dim, &layer->k_norm}};
+    for (size_t i = 0; i < sizeof norms / sizeof norms[0] && status == SL_OK; i++) {
+        status = load_norm(l, norms[i].name, norms[i].n, norms[i].norm);
     }
-    char name[MAX_NAME];
-    snprintf(name, sizeof name, "model.layers.%d.input_layernorm.weight", index);
-    enum sl_status status = load_norm(l, name, &layer->attention_norm);
-    if (status != SL_OK) {
-        return status;
-    }
-    snprintf(name, sizeof name, "model.layers.%d.post_attention_layernorm.weight", index);
-    return load_norm(l, name, &layer->mlp_norm);
+    l->layer = -1;
+    return status;
 }
 
 // Embedding, layers, final norm, head.
@@ -130,33 +206,57 @@ static enum sl_status load_tensors(struct loader *l) {
     struct sl_model *model = l->model;
     const struct sl_model_config *c = &model->config;
     const struct sl_tensor *embedding;
-    enum sl_status status =
-        find_part(l, "model.embed_tokens.weight", c->n_vocab, c->hidden, 0, &model->embed, &embedding);
+    enum sl_status status = find_part(l, l->family->embed, c->n_vocab, c->hidden, 0, &model->embed, &embedding);
     for (int i = 0; i < c->n_layers && status == SL_OK; i++) {
         status = load_layer(l, i);
     }
     if (status == SL_OK) {
-        status = load_norm(l, "model.norm.weight", &model->final_norm);
+        status = load_norm(l, l->family->final_norm, c->hidden, &model->final_norm);
     }
     if (status != SL_OK) {
         return status;
     }
-    if (!c->tied_embeddings) {
-        return load_matrix(l, (struct part[]){{"lm_head.weight", c->n_vocab}, {NULL, 0}}, c->hidden, &model->head);
+    const struct sl_tensor *head = NULL;
+    if (c->tied_embeddings) {
+        model->head = model->embed;
+    } else {
+        status = find_part(l, l->family->head, c->n_vocab, c->hidden, 0, &model->head, &head);
     }
-    model->head = model->embed;
     model->head.format = l->weights;
-    return model->ops->pack(l->team, &model->head, l->err);
+    status = status == SL_OK ? model->ops->pack(l->team, &model->head, l->err) : status;
+    if (status == SL_OK && head != NULL && model->head.packed != NULL) {
+        sl_tensor_drop_pages(head);
+    }
+    return status;
+}
+
+// Floats of all norms and biases.
+static size_t vector_floats(const struct sl_model_config *c) {
+    const struct sl_family *family = c->family;
+    size_t norm_vectors = family->norm == SL_NORM_LAYER ? 2 : 1, layer = 0;
+    for (int i = 0; i < SL_N_LAYER_MATRICES; i++) {
+        layer += c->has_bias[i] ? vector_stride(matrix_rows(c, &family->matrices[i])) : 0;
+    }
+    const char *const head_norms[] = {family->q_norm, family->k_norm};
+    for (size_t i = 0; i < 2; i++) {
+        layer += head_norms[i] != NULL ? norm_vectors * vector_stride(c->head_dim) : 0;
+    }
+    layer += (family->mlp_norm != NULL ? 2 : 1) * norm_vectors * vector_stride(c->hidden);
+    return (size_t)c->n_layers * layer + norm_vectors * vector_stride(c->hidden);
 }
 
 static enum sl_status allocate(struct sl_model *model, struct sl_error *err) {
     const struct sl_model_config *c = &model->config;
-    size_t n_norms = 2 * (size_t)c->n_layers + 1;
-    model->inv_freq = calloc((size_t)c->head_dim / 2, sizeof *model->inv_freq);
+    model->inv_freq = calloc(SL_MAX_ROPE_SETS * (size_t)c->rotary_dim / 2, sizeof *model->inv_freq);
     model->layers = calloc((size_t)c->n_layers, sizeof *model->layers);
-    model->norms = aligned_alloc(64, n_norms * sl_norm_stride(c->hidden) * sizeof(float));
-    if (model->inv_freq == NULL || model->layers == NULL || model->norms == NULL) {
+    model->vectors = aligned_alloc(64, vector_floats(c) * sizeof(float));
+    if (model->inv_freq == NULL || model->layers == NULL || model->vectors == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for a model of %d layers", c->n_layers);
+    }
+    for (int set = 0; set < SL_MAX_ROPE_SETS; set++) {
+        double *inv_freq = model->inv_freq + (size_t)set * (size_t)c->rotary_dim / 2;
+        sl_rope_inv_freq(c, set, inv_freq);
+        model->ropes[set] = (struct sl_rope){c->head_dim, c->rotary_dim, inv_freq, c->rope.scale};
     }
     return SL_OK;
 }
@@ -176,10 +276,8 @@ enum sl_status sl_model_load(const char *model_dir, const struct sl_ops *ops, en
         status = allocate(model, err);
     }
     if (status == SL_OK) {
-        sl_rope_inv_freq(&model->config, model->inv_freq);
-        model->rope = (struct sl_rope){model->config.head_dim, model->config.head_dim, model->inv_freq, 1.0};
         sl_safetensors_will_read(model->tensors);
-        struct loader loader = {model, team, weights, err, model->norms};
+        struct loader loader = {model, model->config.family, team, weights, err, -1, model->vectors};
         status = load_tensors(&loader);
     }
     if (status == SL_OK) {
@@ -210,7 +308,7 @@ void sl_model_destroy(struct sl_model **model) {
     sl_safetensors_close(&m->tensors);
     sl_safetensors_close(&m->retaining_tensors);
     free(m->layers);
-    free(m->norms);
+    free(m->vectors);
     free(m->inv_freq);
     free(m);
     *model = NULL;
@@ -220,8 +318,8 @@ const struct sl_model_config *sl_model_get_config(const struct sl_model *model) 
     return &model->config;
 }
 
-const struct sl_rope *sl_model_get_rope(const struct sl_model *model) {
-    return &model->rope;
+const struct sl_rope *sl_model_get_rope(const struct sl_model *model, int rope_set) {
+    return &model->ropes[rope_set];
 }
 
 size_t sl_model_weight_bytes(const struct sl_model *model) {

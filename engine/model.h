@@ -19,28 +19,47 @@
 
 #define SL_MAX_EOS 8
 
+// How the frequencies of RoPE are stretched for contexts longer than those of the first training (engine/rope.c).
+enum sl_rope_kind { SL_ROPE_DEFAULT, SL_ROPE_LINEAR, SL_ROPE_LLAMA3, SL_ROPE_YARN, SL_ROPE_LONGROPE };
+
+#define SL_MAX_ROPE_SETS 2   // sets of frequencies a model has: long contexts may have one of their own
+#define SL_MAX_STRETCHES 256 // rotary_dim / 2 of the largest head
+
+struct sl_rope_config {
+    enum sl_rope_kind kind;
+    double factor;                  // linear, llama3, yarn
+    double low_turns, high_turns;   // llama3: low_freq_factor, high_freq_factor; yarn: beta_slow, beta_fast
+    bool truncate;                  // yarn: the ramp begins and ends at whole channels
+    int64_t original_max_positions; // llama3, yarn, longrope
+    double scale;                   // of cos and sin, where it is not 1: yarn's and longrope's attention_factor
+    double stretch[SL_MAX_ROPE_SETS][SL_MAX_STRETCHES]; // longrope: short_factor, long_factor
+};
+
+struct sl_family;
+
 struct sl_model_config {
-    char architecture[32]; // "llama"
+    const struct sl_family *family; // of engine/families.c; what the architecture fixes
     int n_layers, n_heads, n_kv_heads, head_dim, hidden, intermediate;
+    int rotary_dim; // channels of a head that RoPE rotates
     int32_t n_vocab;
     int64_t max_positions;
     double rope_theta;
+    struct sl_rope_config rope;
     float norm_eps;
     bool tied_embeddings;
+    bool has_bias[4];                           // of every layer's matrices, by enum sl_layer_matrix
+    enum sl_activation activation;              // of the MLP
+    int64_t window;                             // sliding-window attention of window_layers; 0: none
+    uint64_t window_layers[SL_MAX_LAYERS / 64]; // bit l % 64 of word l / 64
     enum sl_dtype dtype;
     int32_t bos_id; // -1: none
     int32_t eos_ids[SL_MAX_EOS];
     int n_eos;
-    struct {
-        bool enabled; // rope_type "llama3"
-        double factor, low_freq_factor, high_freq_factor;
-        int64_t original_max_positions;
-    } rope_llama3;
     // retaining_heads.safetensors beside the model (Locret): rows of W1; 0: there is none
     int retaining_hidden;
     // sluice_profile.json beside the model (`sluice profile`): the layers whose attention is dense (TailorKV)
     bool has_profile;
-    uint64_t dense_layers[SL_MAX_LAYERS / 64]; // bit l % 64 of word l / 64
+    uint64_t dense_layers[SL_MAX_LAYERS / 64]; // as window_layers
 };
 
 // config.json and generation_config.json alone; what a coordinator needs. SL_ERR_UNSUPPORTED names what we do not run.
@@ -54,6 +73,17 @@ static inline struct sl_kv_geometry sl_model_geometry(const struct sl_model_conf
     return (struct sl_kv_geometry){config->n_layers, config->n_kv_heads, config->head_dim};
 }
 
+/*
+ * Which set of RoPE's frequencies a job uses that may reach `n_positions` tokens, prompt and answer together: 0, or 1
+ * where that is more than the original context of a model with a set of its own for long ones (longrope). What a job
+ * may reach is known before its first token, so that neither chunks nor retries nor where it runs change a bit.
+ */
+int sl_model_rope_set(const struct sl_model_config *config, int64_t n_positions);
+
+// The model's number in names of capsules: those whose keys were rotated by another set must not be taken for each
+// other. That of set 0 is the fingerprint itself.
+uint64_t sl_model_set_fingerprint(uint64_t fingerprint, int rope_set);
+
 struct sl_model;
 
 /*
@@ -66,7 +96,7 @@ enum sl_status sl_model_load(const char *model_dir, const struct sl_ops *ops, en
 void sl_model_destroy(struct sl_model **model);
 
 const struct sl_model_config *sl_model_get_config(const struct sl_model *model);
-const struct sl_rope *sl_model_get_rope(const struct sl_model *model);
+const struct sl_rope *sl_model_get_rope(const struct sl_model *model, int rope_set);
 size_t sl_model_weight_bytes(const struct sl_model *model);
 
 // Scratch for up to max_rows tokens a call. `model` and `team` must outlive it. The model's ops are used.

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: config.json and generation_config.json of a Llama, checked, and what the files beside them tell of the model
+ * Purpose: config.json and generation_config.json, checked, and what the files beside them tell of the model
  *          (retaining heads, profile). What a file asks for and we do not compute is refused by name, so that a model
  *          either runs as its authors meant it or does not run.
  *
- * Design: a reader carries the first failure; getters after it do nothing. That keeps one line a field below.
+ * Design: a row of engine/families.h says which keys a family has and what holds where its file is silent. A reader
+ *         carries the first failure; getters after it do nothing. That keeps one line a field below.
  */
 #include <limits.h>
 #include <math.h>
@@ -94,44 +95,60 @@ static void refuse(struct reader *r, const char *key, const char *found, const c
 static void read_architecture(struct reader *r, struct sl_model_config *c) {
     const json_t *first = json_array_get(json_object_get(r->object, "architectures"), 0);
     const char *name = json_is_string(first) ? json_string_value(first) : "(not given)";
-    if (strcmp(name, "LlamaForCausalLM") != 0) {
-        refuse(r, "architectures", name, "LlamaForCausalLM");
+    c->family = sl_family_find(name);
+    if (c->family == NULL) {
+        char list[256];
+        refuse(r, "architectures", name, sl_family_list(list, sizeof list));
+        return;
     }
-    snprintf(c->architecture, sizeof c->architecture, "llama");
-
-    const char *act = get_string(r, r->object, "hidden_act", "silu");
-    if (strcmp(act, "silu") != 0) {
-        refuse(r, "hidden_act", act, "silu");
-    }
-    if (get_bool(r, "attention_bias", false)) {
-        refuse(r, "attention_bias", "true", "false");
-    }
-    if (get_bool(r, "mlp_bias", false)) {
-        refuse(r, "mlp_bias", "true", "false");
+    for (size_t i = 0; c->family->required[i].key != NULL; i++) {
+        bool value = c->family->required[i].value;
+        if (get_bool(r, c->family->required[i].key, value) != value) {
+            refuse(r, c->family->required[i].key, value ? "false" : "true", value ? "true" : "false");
+        }
     }
     if (is_given(json_object_get(r->object, "quantization_config"))) {
         refuse(r, "quantization_config", "given", "an unquantized checkpoint");
     }
 }
 
-static void read_dimensions(struct reader *r, struct sl_model_config *c) {
-    c->n_layers = (int)get_int(r, "num_hidden_layers", INT64_MIN, 1, SL_MAX_LAYERS);
-    c->n_heads = (int)get_int(r, "num_attention_heads", INT64_MIN, 1, SL_MAX_HEADS);
-    c->n_kv_heads = (int)get_int(r, "num_key_value_heads", c->n_heads, 1, SL_MAX_HEADS);
-    c->hidden = (int)get_int(r, "hidden_size", INT64_MIN, 1, MAX_DIMENSION);
-    c->intermediate = (int)get_int(r, "intermediate_size", INT64_MIN, 1, MAX_DIMENSION);
-    c->n_vocab = (int32_t)get_int(r, "vocab_size", INT64_MIN, 1, MAX_VOCAB);
-    c->max_positions = get_int(r, "max_position_embeddings", 2048, 1, INT32_MAX);
-    c->norm_eps = (float)get_positive(r, r->object, "rms_norm_eps", 1e-6);
-    c->tied_embeddings = get_bool(r, "tie_word_embeddings", false);
+// The MLP's activation, and which matrices have biases.
+static void read_layer(struct reader *r, struct sl_model_config *c) {
+    static const struct {
+        const char *name; // as Transformers calls it
+        enum sl_activation activation;
+    } activations[] = {
+        {"silu", SL_ACT_SILU},          {"swish", SL_ACT_SILU},          {"gelu", SL_ACT_GELU},
+        {"gelu_new", SL_ACT_GELU_TANH}, {"gelu_fast", SL_ACT_GELU_TANH}, {"gelu_pytorch_tanh", SL_ACT_GELU_TANH},
+    };
     if (r->status != SL_OK) {
         return;
     }
-    c->head_dim = (int)get_int(r, "head_dim", c->hidden / c->n_heads, 1, MAX_DIMENSION);
-    if (!is_given(json_object_get(r->object, "head_dim")) && c->hidden % c->n_heads != 0) {
+    const char *name = get_string(r, r->object, c->family->activation_key, c->family->activation);
+    for (size_t i = 0; i < sizeof activations / sizeof activations[0]; i++) {
+        if (strcmp(name, activations[i].name) == 0) {
+            c->activation = activations[i].activation;
+        }
+    }
+    if (c->activation == SL_ACT_NONE) {
+        refuse(r, c->family->activation_key, name, "silu, gelu or gelu_pytorch_tanh");
+    }
+    _Static_assert(sizeof c->has_bias / sizeof c->has_bias[0] == SL_N_LAYER_MATRICES, "one a matrix");
+    for (int i = 0; i < SL_N_LAYER_MATRICES; i++) {
+        const struct sl_family_matrix *matrix = &c->family->matrices[i];
+        c->has_bias[i] =
+            matrix->bias_key != NULL ? get_bool(r, matrix->bias_key, matrix->bias_default) : matrix->bias_default;
+    }
+}
+
+static void check_heads(struct reader *r, const struct sl_model_config *c, bool divide) {
+    if (r->status != SL_OK) {
+        return;
+    }
+    if (divide && c->hidden % c->n_heads != 0) {
         r->status = sl_fail(r->err, SL_ERR_INVALID, "%s: hidden_size %d is not a multiple of num_attention_heads %d",
                             r->file, c->hidden, c->n_heads);
-    } else if (r->status == SL_OK && (c->head_dim % 8 != 0 || c->head_dim > SL_MAX_HEAD_DIM)) {
+    } else if (c->head_dim % 8 != 0 || c->head_dim > SL_MAX_HEAD_DIM) {
         r->status = sl_fail(r->err, SL_ERR_UNSUPPORTED, "%s: head_dim is %d; multiples of 8 up to %d are supported",
                             r->file, c->head_dim, SL_MAX_HEAD_DIM);
     } else if (c->n_heads % c->n_kv_heads != 0) {
@@ -139,6 +156,32 @@ static void read_dimensions(struct reader *r, struct sl_model_config *c) {
             sl_fail(r->err, SL_ERR_INVALID, "%s: num_attention_heads %d is not a multiple of num_key_value_heads %d",
                     r->file, c->n_heads, c->n_kv_heads);
     }
+}
+
+static void read_dimensions(struct reader *r, struct sl_model_config *c) {
+    if (r->status != SL_OK) {
+        return;
+    }
+    const struct sl_family *family = c->family;
+    c->n_layers = (int)get_int(r, "num_hidden_layers", INT64_MIN, 1, SL_MAX_LAYERS);
+    c->n_heads = (int)get_int(r, "num_attention_heads", INT64_MIN, 1, SL_MAX_HEADS);
+    c->n_kv_heads = family->n_kv_heads;
+    if (c->n_kv_heads == 0) {
+        c->n_kv_heads = (int)get_int(r, "num_key_value_heads", c->n_heads, 1, SL_MAX_HEADS);
+    }
+    c->hidden = (int)get_int(r, "hidden_size", INT64_MIN, 1, MAX_DIMENSION);
+    int64_t intermediate = family->intermediate_ratio > 0 ? (int64_t)family->intermediate_ratio * c->hidden : INT64_MIN;
+    c->intermediate = (int)get_int(r, family->intermediate_key, intermediate, 1, 4 * MAX_DIMENSION);
+    c->n_vocab = (int32_t)get_int(r, "vocab_size", INT64_MIN, 1, MAX_VOCAB);
+    c->max_positions = get_int(r, "max_position_embeddings", family->max_positions, 1, INT32_MAX);
+    c->norm_eps = (float)get_positive(r, r->object, family->eps_key, family->eps);
+    c->tied_embeddings = get_bool(r, "tie_word_embeddings", family->tied_embeddings);
+    if (r->status != SL_OK) {
+        return;
+    }
+    bool divide = family->head_dim == 0 && !is_given(json_object_get(r->object, "head_dim"));
+    c->head_dim = divide ? c->hidden / c->n_heads : (int)get_int(r, "head_dim", family->head_dim, 1, MAX_DIMENSION);
+    check_heads(r, c, divide);
 }
 
 static void read_dtype(struct reader *r, struct sl_model_config *c) {
@@ -154,13 +197,179 @@ static void read_dtype(struct reader *r, struct sl_model_config *c) {
     }
 }
 
+// --- windows -------------------------------------------------------------------------------------------------------
+
+static void set_window_layers(struct sl_model_config *c, int begin) {
+    for (int l = begin; l < c->n_layers; l++) {
+        c->window_layers[l / 64] |= 1ull << (l % 64);
+    }
+}
+
+// "layer_types": ["full_attention" or "sliding_attention", ...], one a layer.
+static void read_layer_types(struct reader *r, struct sl_model_config *c, const json_t *types) {
+    if (json_array_size(types) != (size_t)c->n_layers) {
+        r->status =
+            sl_fail(r->err, SL_ERR_INVALID, "%s: layer_types must be %d names, one a layer", r->file, c->n_layers);
+        return;
+    }
+    for (int l = 0; l < c->n_layers; l++) {
+        const json_t *type = json_array_get(types, (size_t)l);
+        const char *name = json_is_string(type) ? json_string_value(type) : "(no text)";
+        if (strcmp(name, "sliding_attention") == 0) {
+            c->window_layers[l / 64] |= 1ull << (l % 64);
+        } else if (strcmp(name, "full_attention") != 0) {
+            refuse(r, "layer_types", name, "full_attention or sliding_attention");
+            return;
+        }
+    }
+}
+
+// sliding_window and which layers have it. A key that is null says that there is none; absent it is the family's.
+static void read_window(struct reader *r, struct sl_model_config *c) {
+    if (r->status != SL_OK || c->family->windows == SL_WINDOW_NEVER) {
+        return;
+    }
+    bool by_layer = c->family->windows == SL_WINDOW_BY_LAYER;
+    if (by_layer && !get_bool(r, "use_sliding_window", false)) {
+        return;
+    }
+    bool is_null = json_is_null(json_object_get(r->object, "sliding_window"));
+    c->window =
+        is_null ? 0 : get_int(r, "sliding_window", c->family->window, c->family->window == 0 ? 0 : 1, INT32_MAX);
+    if (c->window == 0 || r->status != SL_OK) {
+        return;
+    }
+    const json_t *types = json_object_get(r->object, "layer_types");
+    if (by_layer && is_given(types)) {
+        read_layer_types(r, c, types);
+    } else {
+        set_window_layers(c, by_layer ? (int)get_int(r, "max_window_layers", INT64_MIN, 0, INT32_MAX) : 0);
+    }
+}
+
+// --- RoPE ----------------------------------------------------------------------------------------------------------
+
+static void read_linear(struct reader *r, const json_t *scaling, struct sl_model_config *c) {
+    c->rope.factor = get_positive(r, scaling, "factor", 0.0);
+}
+
+static void read_llama3(struct reader *r, const json_t *scaling, struct sl_model_config *c) {
+    c->rope.factor = get_positive(r, scaling, "factor", 0.0);
+    c->rope.low_turns = get_positive(r, scaling, "low_freq_factor", 0.0);
+    c->rope.high_turns = get_positive(r, scaling, "high_freq_factor", 0.0);
+    if (r->status == SL_OK && c->rope.high_turns <= c->rope.low_turns) {
+        r->status = sl_fail(r->err, SL_ERR_INVALID,
+                            "%s: rope_scaling needs high_freq_factor greater than low_freq_factor", r->file);
+    }
+}
+
+static double yarn_scale(double factor, double weight) {
+    return factor <= 1.0 ? 1.0 : 0.1 * weight * log(factor) + 1.0;
+}
+
+// The model is good for factor times its original context, whatever max_position_embeddings says: the published advice
+// is to add the scaling and nothing else.
+static void read_yarn(struct reader *r, const json_t *scaling, struct sl_model_config *c) {
+    double factor = c->rope.factor = get_positive(r, scaling, "factor", 0.0);
+    c->rope.low_turns = get_positive(r, scaling, "beta_slow", 1.0);
+    c->rope.high_turns = get_positive(r, scaling, "beta_fast", 32.0);
+    const json_t *truncate = json_object_get(scaling, "truncate");
+    c->rope.truncate = !is_given(truncate) || json_is_true(truncate);
+    double scale = yarn_scale(factor, 1.0);
+    if (is_given(json_object_get(scaling, "mscale")) && is_given(json_object_get(scaling, "mscale_all_dim"))) {
+        scale = yarn_scale(factor, get_positive(r, scaling, "mscale", 0.0)) /
+                yarn_scale(factor, get_positive(r, scaling, "mscale_all_dim", 0.0));
+    }
+    c->rope.scale = get_positive(r, scaling, "attention_factor", scale);
+    if (r->status == SL_OK && c->rope.high_turns <= c->rope.low_turns) {
+        r->status = sl_fail(r->err, SL_ERR_INVALID, "%s: rope_scaling needs beta_fast greater than beta_slow", r->file);
+    }
+    double reach = factor * (double)c->rope.original_max_positions;
+    if (r->status == SL_OK && reach > (double)c->max_positions) {
+        c->max_positions = reach < (double)INT32_MAX ? (int64_t)reach : INT32_MAX;
+    }
+}
+
+static void read_stretches(struct reader *r, const json_t *scaling, const char *key, int n, double *stretches_out) {
+    const json_t *list = json_object_get(scaling, key);
+    bool is_valid = json_array_size(list) == (size_t)n; // 0 of what is no array; n is not
+    for (int i = 0; i < n && is_valid; i++) {
+        const json_t *value = json_array_get(list, (size_t)i);
+        stretches_out[i] = json_number_value(value);
+        is_valid = json_is_number(value) && isfinite(stretches_out[i]) && stretches_out[i] > 0.0;
+    }
+    if (r->status == SL_OK && !is_valid) {
+        r->status = sl_fail(r->err, SL_ERR_INVALID,
+                            "%s: rope_scaling.%s must be %d positive numbers, one for every two channels that rotate",
+                            r->file, key, n);
+    }
+}
+
+static void read_longrope(struct reader *r, const json_t *scaling, struct sl_model_config *c) {
+    static const char *const unknown[] = {"short_mscale", "long_mscale"};
+    for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++) {
+        if (is_given(json_object_get(scaling, unknown[i]))) {
+            refuse(r, unknown[i], "given", "attention_factor");
+        }
+    }
+    read_stretches(r, scaling, "short_factor", c->rotary_dim / 2, c->rope.stretch[0]);
+    read_stretches(r, scaling, "long_factor", c->rotary_dim / 2, c->rope.stretch[1]);
+    double original = (double)c->rope.original_max_positions;
+    double factor = get_positive(r, scaling, "factor", (double)c->max_positions / original);
+    double scale = factor <= 1.0 ? 1.0 : sqrt(1.0 + log(factor) / log(original));
+    c->rope.scale = get_positive(r, scaling, "attention_factor", scale);
+}
+
+static const struct {
+    const char *name; // rope_type, in older files type
+    enum sl_rope_kind kind;
+    void (*read)(struct reader *, const json_t *, struct sl_model_config *);
+} rope_kinds[] = {
+    {"default", SL_ROPE_DEFAULT, NULL},
+    {"linear", SL_ROPE_LINEAR, read_linear},
+    {"llama3", SL_ROPE_LLAMA3, read_llama3},
+    {"yarn", SL_ROPE_YARN, read_yarn},
+    {"longrope", SL_ROPE_LONGROPE, read_longrope},
+    {"su", SL_ROPE_LONGROPE, read_longrope},
+};
+
+// The original context is said with the scaling, or beside it, or it is the context that the file speaks of.
+static int64_t original_positions(struct reader *r, const json_t *scaling, const struct sl_model_config *c) {
+    int64_t beside = get_int(r, "original_max_position_embeddings", c->max_positions, 2, INT32_MAX);
+    double original = get_positive(r, scaling, "original_max_position_embeddings", (double)beside);
+    if (r->status == SL_OK && (original < 2.0 || original > (double)INT32_MAX)) {
+        r->status =
+            sl_fail(r->err, SL_ERR_INVALID,
+                    "%s: rope_scaling.original_max_position_embeddings must be between 2 and %d", r->file, INT32_MAX);
+    }
+    return r->status == SL_OK ? (int64_t)original : 0;
+}
+
+static void read_rotary_dim(struct reader *r, const json_t *parameters, struct sl_model_config *c) {
+    double within = get_positive(r, parameters, "partial_rotary_factor", 1.0);
+    double share = get_positive(r, r->object, "partial_rotary_factor", within);
+    c->rotary_dim = (int)(c->head_dim * fmin(share, 1.0));
+    if (r->status == SL_OK && share != 1.0 && !c->family->partial_rotary) {
+        refuse(r, "partial_rotary_factor", "given", "1");
+    } else if (r->status == SL_OK && (share > 1.0 || c->rotary_dim < 8 || c->rotary_dim % 8 != 0)) {
+        r->status = sl_fail(r->err, SL_ERR_UNSUPPORTED,
+                            "%s: partial_rotary_factor %g of head_dim %d is %d channels; multiples of 8 are supported",
+                            r->file, share, c->head_dim, c->rotary_dim);
+    }
+}
+
 // The scaling is under "rope_scaling", or under "rope_parameters" together with the base in newer files.
 static void read_rope(struct reader *r, struct sl_model_config *c) {
     const json_t *parameters = json_object_get(r->object, "rope_parameters");
     const json_t *scaling = json_object_get(r->object, "rope_scaling");
     scaling = is_given(scaling) ? scaling : parameters;
+    c->rope.scale = 1.0;
     double theta = get_positive(r, parameters, "rope_theta", 10000.0);
     c->rope_theta = get_positive(r, r->object, "rope_theta", theta);
+    if (r->status != SL_OK) {
+        return;
+    }
+    read_rotary_dim(r, parameters, c);
     if (!is_given(scaling) || r->status != SL_OK) {
         return;
     }
@@ -169,27 +378,21 @@ static void read_rope(struct reader *r, struct sl_model_config *c) {
         return;
     }
     const char *type = get_string(r, scaling, "rope_type", get_string(r, scaling, "type", "default"));
-    if (strcmp(type, "default") == 0) {
+    for (size_t i = 0; i < sizeof rope_kinds / sizeof rope_kinds[0]; i++) {
+        if (strcmp(type, rope_kinds[i].name) != 0) {
+            continue;
+        }
+        c->rope.kind = rope_kinds[i].kind;
+        if (rope_kinds[i].read != NULL) {
+            c->rope.original_max_positions = original_positions(r, scaling, c);
+            rope_kinds[i].read(r, scaling, c);
+        }
         return;
     }
-    if (strcmp(type, "llama3") != 0) {
-        refuse(r, "rope_scaling.rope_type", type, "llama3");
-        return;
-    }
-    c->rope_llama3.enabled = true;
-    c->rope_llama3.factor = get_positive(r, scaling, "factor", 0.0);
-    c->rope_llama3.low_freq_factor = get_positive(r, scaling, "low_freq_factor", 0.0);
-    c->rope_llama3.high_freq_factor = get_positive(r, scaling, "high_freq_factor", 0.0);
-    double original = get_positive(r, scaling, "original_max_position_embeddings", 0.0);
-    c->rope_llama3.original_max_positions = original <= (double)INT32_MAX ? (int64_t)original : 0;
-    if (r->status == SL_OK && (c->rope_llama3.original_max_positions < 1 ||
-                               c->rope_llama3.high_freq_factor <= c->rope_llama3.low_freq_factor)) {
-        r->status = sl_fail(r->err, SL_ERR_INVALID,
-                            "%s: rope_scaling needs high_freq_factor > low_freq_factor and a whole "
-                            "original_max_position_embeddings",
-                            r->file);
-    }
+    refuse(r, "rope_scaling.rope_type", type, "default, linear, llama3, yarn or longrope");
 }
+
+// --- the rest ------------------------------------------------------------------------------------------------------
 
 // bos_token_id and eos_token_id; the latter an integer or a list. Keys that the file lacks leave *c as it was.
 static void read_special_ids(struct reader *r, struct sl_model_config *c) {
@@ -283,7 +486,9 @@ enum sl_status sl_model_config_load(const char *model_dir, struct sl_model_confi
     struct reader r = {root, "config.json", SL_OK, err};
     read_architecture(&r, &config);
     read_dimensions(&r, &config);
+    read_layer(&r, &config);
     read_dtype(&r, &config);
+    read_window(&r, &config);
     read_rope(&r, &config);
     read_special_ids(&r, &config);
     json_decref(root);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what model.c and retaining.c build and forward.c reads. Shapes as in a Llama: E hidden, F intermediate, d head_dim.
+// Purpose: what model.c and retaining.c build and forward.c reads. E hidden, F intermediate, H query and Hk KV heads of d.
 #ifndef SL_ENGINE_MODEL_INTERNAL_H
 #define SL_ENGINE_MODEL_INTERNAL_H
 
+#include "engine/families.h"
 #include "engine/model.h"
 #include "engine/safetensors.h"
 
@@ -32,9 +33,9 @@ struct sl_model {
     const struct sl_ops *ops;
     struct sl_safetensors *tensors;           // the mapping behind every source
     struct sl_safetensors *retaining_tensors; // the same of the retaining heads; NULL: there are none
-    struct sl_rope rope;
-    double *inv_freq;       // [rotary_dim / 2], what rope points to
-    float *norms;           // one allocation behind all norm vectors
+    struct sl_rope ropes[SL_MAX_ROPE_SETS];
+    double *inv_freq;       // [SL_MAX_ROPE_SETS][rotary_dim / 2], what ropes point to
+    float *vectors;         // one allocation behind all norms and biases
     struct sl_matrix embed; // [V][E], not packed: rows are read from the mapping
     struct sl_model_layer *layers;
     struct sl_norm final_norm; // [E]
@@ -42,13 +43,8 @@ struct sl_model {
     size_t weight_bytes;
 };
 
-// Floats from one norm vector to the next: vectors are aligned to 64 bytes.
-static inline size_t sl_norm_stride(int n) {
-    return ((size_t)n + 15) / 16 * 16;
-}
-
-// inv_freq_out[i] for i < head_dim / 2: theta^(-2i/d), stretched as Llama 3.1 does where the configuration says so.
-void sl_rope_inv_freq(const struct sl_model_config *config, double *inv_freq_out);
+// inv_freq_out[i] for i < rotary_dim / 2, of one set.
+void sl_rope_inv_freq(const struct sl_model_config *config, int rope_set, double *inv_freq_out);
 
 // The file of retaining heads, its tensors checked for presence and shape but not for values; *tensors_out NULL and
 // *hidden_out 0 where the folder has none. SL_ERR_INVALID, SL_ERR_UNSUPPORTED name the tensor and what was expected.

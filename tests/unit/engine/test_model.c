@@ -29,8 +29,8 @@ static void test_model_load_and_destroy(void **state) {
     for (const char *const *tier = sl_ops_tiers(); *tier != NULL; tier++) {
         assert_int_equal(sl_model_load("models/demo", ops_of(*tier), SL_WEIGHT_STORED, NULL, &model, &err), SL_OK);
         assert_int_equal(sl_model_get_config(model)->n_layers, 6);
-        assert_int_equal(sl_model_get_rope(model)->head_dim, 64);
-        assert_true(sl_model_get_rope(model)->inv_freq[0] == 1.0);
+        assert_int_equal(sl_model_get_rope(model, 0)->head_dim, 64);
+        assert_true(sl_model_get_rope(model, 0)->inv_freq[0] == 1.0);
         assert_true(sl_model_weight_bytes(model) > 9800000 && sl_model_weight_bytes(model) < 9908624 + 790456);
         sl_model_destroy(&model);
         assert_null(model);
@@ -40,31 +40,37 @@ static void test_model_load_and_destroy(void **state) {
 
 // A model of one layer, 8 wide, with one thing wrong in its tensors.
 #define TINY_CONFIG                                                                                                    \
-    "{\"architectures\": [\"LlamaForCausalLM\"], \"hidden_size\": 8, \"intermediate_size\": 4, "                       \
+    "{\"architectures\": [\"%s\"], \"hidden_size\": 8, \"intermediate_size\": 4, \"head_dim\": 8, "                    \
     "\"num_hidden_layers\": 1, \"num_attention_heads\": 1, \"vocab_size\": 4, \"tie_word_embeddings\": %s}"
 
-static enum sl_status load_tiny(const char *leave_out, const char *misshape, bool tied, struct sl_error *err) {
+static enum sl_status load_tiny(const char *architecture, const char *leave_out, const char *misshape, bool tied,
+                                struct sl_error *err) {
     static const struct {
         const char *name;
         int rows, columns;
     } tensors[] = {
-        {"model.embed_tokens", 4, 8},
-        {"model.layers.0.input_layernorm", 8, 0},
-        {"model.layers.0.self_attn.q_proj", 8, 8},
-        {"model.layers.0.self_attn.k_proj", 8, 8},
-        {"model.layers.0.self_attn.v_proj", 8, 8},
-        {"model.layers.0.self_attn.o_proj", 8, 8},
-        {"model.layers.0.post_attention_layernorm", 8, 0},
-        {"model.layers.0.mlp.gate_proj", 4, 8},
-        {"model.layers.0.mlp.up_proj", 4, 8},
-        {"model.layers.0.mlp.down_proj", 8, 4},
-        {"model.norm", 8, 0},
-        {"lm_head", 4, 8},
+        {"model.embed_tokens.weight", 4, 8},
+        {"model.layers.0.input_layernorm.weight", 8, 0},
+        {"model.layers.0.self_attn.q_proj.weight", 8, 8},
+        {"model.layers.0.self_attn.q_proj.bias", 8, 0}, // these and the norms of heads are not read by a Llama
+        {"model.layers.0.self_attn.k_proj.weight", 8, 8},
+        {"model.layers.0.self_attn.k_proj.bias", 8, 0},
+        {"model.layers.0.self_attn.v_proj.weight", 8, 8},
+        {"model.layers.0.self_attn.v_proj.bias", 8, 0},
+        {"model.layers.0.self_attn.q_norm.weight", 8, 0},
+        {"model.layers.0.self_attn.k_norm.weight", 8, 0},
+        {"model.layers.0.self_attn.o_proj.weight", 8, 8},
+        {"model.layers.0.post_attention_layernorm.weight", 8, 0},
+        {"model.layers.0.mlp.gate_proj.weight", 4, 8},
+        {"model.layers.0.mlp.up_proj.weight", 4, 8},
+        {"model.layers.0.mlp.down_proj.weight", 8, 4},
+        {"model.norm.weight", 8, 0},
+        {"lm_head.weight", 4, 8},
     };
     char header[4096] = "{", config[512];
     size_t used = 1, offset = 0;
     for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++) {
-        if (strcmp(tensors[i].name, leave_out) == 0 || (tied && strcmp(tensors[i].name, "lm_head") == 0)) {
+        if (strcmp(tensors[i].name, leave_out) == 0 || (tied && strcmp(tensors[i].name, "lm_head.weight") == 0)) {
             continue;
         }
         int rows = tensors[i].rows + (strcmp(tensors[i].name, misshape) == 0);
@@ -73,12 +79,12 @@ static enum sl_status load_tiny(const char *leave_out, const char *misshape, boo
         char shape[32];
         snprintf(shape, sizeof shape, columns > 0 ? "[%d, %d]" : "[%d]", rows, columns);
         used += (size_t)snprintf(header + used, sizeof header - used,
-                                 "%s\"%s.weight\": {\"dtype\": \"F32\", \"shape\": %s, \"data_offsets\": [%zu, %zu]}",
+                                 "%s\"%s\": {\"dtype\": \"F32\", \"shape\": %s, \"data_offsets\": [%zu, %zu]}",
                                  used > 1 ? ", " : "", tensors[i].name, shape, offset, offset + bytes);
         offset += bytes;
     }
     snprintf(header + used, sizeof header - used, "}");
-    snprintf(config, sizeof config, TINY_CONFIG, tied ? "true" : "false");
+    snprintf(config, sizeof config, TINY_CONFIG, architecture, tied ? "true" : "false");
     struct temp_folder folder = temp_folder_create();
     temp_folder_write_text(&folder, "config.json", config);
     temp_folder_write_tensors(&folder, "model.safetensors", header, offset);
@@ -91,43 +97,54 @@ static enum sl_status load_tiny(const char *leave_out, const char *misshape, boo
 }
 
 static void test_model_load_names_the_tensor_that_is_wrong(void **state) {
+    static const struct {
+        const char *architecture, *tensor;
+    } needed[] = {
+        {"LlamaForCausalLM", "model.embed_tokens.weight"},
+        {"LlamaForCausalLM", "model.layers.0.input_layernorm.weight"},
+        {"LlamaForCausalLM", "model.layers.0.mlp.down_proj.weight"},
+        {"LlamaForCausalLM", "model.layers.0.post_attention_layernorm.weight"},
+        {"LlamaForCausalLM", "model.norm.weight"},
+        {"LlamaForCausalLM", "lm_head.weight"},
+        {"Qwen2ForCausalLM", "model.layers.0.self_attn.q_proj.bias"},
+        {"Qwen2ForCausalLM", "model.layers.0.self_attn.v_proj.bias"},
+        {"Qwen3ForCausalLM", "model.layers.0.self_attn.q_norm.weight"},
+        {"Qwen3ForCausalLM", "model.layers.0.self_attn.k_norm.weight"},
+    };
     struct sl_error err = {0};
     (void)state;
-    assert_int_equal(load_tiny("", "", false, &err), SL_OK);
-    assert_int_equal(load_tiny("", "", true, &err), SL_OK);
-    const char *names[] = {"model.embed_tokens",
-                           "model.layers.0.input_layernorm",
-                           "model.layers.0.mlp.down_proj",
-                           "model.layers.0.post_attention_layernorm",
-                           "model.norm",
-                           "lm_head"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        assert_int_equal(load_tiny(names[i], "", false, &err), SL_ERR_NOT_FOUND);
-        assert_non_null(strstr(err.text, names[i]));
-        assert_int_equal(load_tiny("", names[i], false, &err), SL_ERR_INVALID);
-        assert_non_null(strstr(err.text, names[i]));
+    assert_int_equal(load_tiny("LlamaForCausalLM", "", "", true, &err), SL_OK);
+    for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++) {
+        const char *architecture = needed[i].architecture, *tensor = needed[i].tensor;
+        assert_int_equal(load_tiny(architecture, "", "", false, &err), SL_OK);
+        assert_int_equal(load_tiny(architecture, tensor, "", false, &err), SL_ERR_NOT_FOUND);
+        assert_non_null(strstr(err.text, tensor));
+        assert_int_equal(load_tiny(architecture, "", tensor, false, &err), SL_ERR_INVALID);
+        assert_non_null(strstr(err.text, tensor));
         assert_non_null(strstr(err.text, "expected ["));
     }
+    assert_int_equal(load_tiny("LlamaForCausalLM", "model.layers.0.self_attn.q_proj.bias", "", false, &err), SL_OK);
+    assert_int_equal(load_tiny("Phi3ForCausalLM", "", "", false, &err), SL_ERR_NOT_FOUND);
+    assert_non_null(strstr(err.text, "model.layers.0.self_attn.qkv_proj.weight"));
+    assert_int_equal(load_tiny("FalconForCausalLM", "", "", false, &err), SL_ERR_NOT_FOUND);
+    assert_non_null(strstr(err.text, "transformer.word_embeddings.weight"));
     struct sl_model *model = NULL;
-    assert_int_equal(sl_model_load("tests/golden", ops_of("auto"), SL_WEIGHT_STORED, NULL, &model, &err), SL_ERR_NOT_FOUND);
+    assert_int_equal(sl_model_load("tests/golden", ops_of("auto"), SL_WEIGHT_STORED, NULL, &model, &err),
+                     SL_ERR_NOT_FOUND);
     assert_null(model);
 }
 
 // --- RoPE ----------------------------------------------------------------------------------------------------------
 
 static void test_rope_llama3_stretches_only_long_waves(void **state) {
-    struct sl_model_config c = {.head_dim = 128, .rope_theta = 500000.0};
+    struct sl_model_config c = {.head_dim = 128, .rotary_dim = 128, .rope_theta = 500000.0};
     double plain[64], stretched[64];
     (void)state;
-    sl_rope_inv_freq(&c, plain);
+    sl_rope_inv_freq(&c, 0, plain);
     assert_true(plain[0] == 1.0);
     assert_true(fabs(plain[32] - 1.0 / sqrt(500000.0)) < 1e-15);
-    c.rope_llama3.enabled = true;
-    c.rope_llama3.factor = 8.0;
-    c.rope_llama3.low_freq_factor = 1.0;
-    c.rope_llama3.high_freq_factor = 4.0;
-    c.rope_llama3.original_max_positions = 8192;
-    sl_rope_inv_freq(&c, stretched);
+    c.rope = (struct sl_rope_config){SL_ROPE_LLAMA3, 8.0, 1.0, 4.0, false, 8192, 1.0, {{0}}};
+    sl_rope_inv_freq(&c, 0, stretched);
     int n_same = 0, n_between = 0, n_divided = 0;
     for (int i = 0; i < 64; i++) {
         double wavelength = 2.0 * M_PI / plain[i];
@@ -144,6 +161,37 @@ static void test_rope_llama3_stretches_only_long_waves(void **state) {
         }
     }
     assert_true(n_same > 0 && n_between > 0 && n_divided > 0);
+}
+
+static void test_rope_linear_divides_and_longrope_has_two_sets(void **state) {
+    struct sl_model_config c = {.head_dim = 64, .rotary_dim = 32, .rope_theta = 10000.0};
+    double plain[16], stretched[16];
+    (void)state;
+    sl_rope_inv_freq(&c, 0, plain);
+    assert_true(fabs(plain[8] - 0.01) < 1e-15); // theta^(-1/2): of the channels that rotate, not of the head
+    c.rope.kind = SL_ROPE_LINEAR;
+    c.rope.factor = 4.0;
+    sl_rope_inv_freq(&c, 0, stretched);
+    for (int i = 0; i < 16; i++) {
+        assert_true(stretched[i] == plain[i] / 4.0);
+    }
+    assert_int_equal(sl_model_rope_set(&c, INT32_MAX), 0);
+
+    c.rope = (struct sl_rope_config){.kind = SL_ROPE_LONGROPE, .original_max_positions = 4096, .scale = 1.2};
+    for (int i = 0; i < 16; i++) {
+        c.rope.stretch[0][i] = 1.0;
+        c.rope.stretch[1][i] = i + 2.0;
+    }
+    sl_rope_inv_freq(&c, 0, stretched);
+    assert_memory_equal(stretched, plain, sizeof plain);
+    sl_rope_inv_freq(&c, 1, stretched);
+    for (int i = 0; i < 16; i++) {
+        assert_true(stretched[i] == plain[i] / (i + 2.0));
+    }
+    assert_int_equal(sl_model_rope_set(&c, 4096), 0);
+    assert_int_equal(sl_model_rope_set(&c, 4097), 1);
+    assert_true(sl_model_set_fingerprint(77, 0) == 77);
+    assert_true(sl_model_set_fingerprint(77, 1) != 77);
 }
 
 // --- fingerprints --------------------------------------------------------------------------------------------------
@@ -375,6 +423,7 @@ int main(void) {
         cmocka_unit_test(test_model_load_and_destroy),
         cmocka_unit_test(test_model_load_names_the_tensor_that_is_wrong),
         cmocka_unit_test(test_rope_llama3_stretches_only_long_waves),
+        cmocka_unit_test(test_rope_linear_divides_and_longrope_has_two_sets),
         cmocka_unit_test(test_fingerprint_tells_models_apart),
         cmocka_unit_test(test_fingerprint_ignores_sharding),
         cmocka_unit_test(test_forward_checks_before_it_computes),

@@ -6,6 +6,9 @@
 
 #include <cmocka.h>
 
+#include <math.h>
+
+#include "engine/families.h"
 #include "engine/model.h"
 #include "temp_folder.h"
 
@@ -42,7 +45,7 @@ static void test_config_of_the_demo_model(void **state) {
     struct sl_error err = {0};
     (void)state;
     assert_int_equal(sl_model_config_load("models/demo", &c, &err), SL_OK);
-    assert_string_equal(c.architecture, "llama");
+    assert_string_equal(c.family->name, "llama");
     assert_int_equal(c.n_layers, 6);
     assert_int_equal(c.n_heads, 4);
     assert_int_equal(c.n_kv_heads, 2);
@@ -58,7 +61,7 @@ static void test_config_of_the_demo_model(void **state) {
     assert_int_equal(c.bos_id, 2045);
     assert_int_equal(c.n_eos, 1);
     assert_int_equal(c.eos_ids[0], 2045);
-    assert_false(c.rope_llama3.enabled);
+    assert_int_equal(c.rope.kind, SL_ROPE_DEFAULT);
 }
 
 static void test_config_implies_what_is_not_given(void **state) {
@@ -99,12 +102,12 @@ static void check_llama3(const char *config) {
     struct sl_model_config c;
     struct sl_error err = {0};
     assert_int_equal(load(config, NULL, &c, &err), SL_OK);
-    assert_true(c.rope_llama3.enabled);
+    assert_int_equal(c.rope.kind, SL_ROPE_LLAMA3);
     assert_true(c.rope_theta == 500000.0);
-    assert_true(c.rope_llama3.factor == 8.0);
-    assert_true(c.rope_llama3.low_freq_factor == 1.0);
-    assert_true(c.rope_llama3.high_freq_factor == 4.0);
-    assert_int_equal(c.rope_llama3.original_max_positions, 8192);
+    assert_true(c.rope.factor == 8.0);
+    assert_true(c.rope.low_turns == 1.0);
+    assert_true(c.rope.high_turns == 4.0);
+    assert_int_equal(c.rope.original_max_positions, 8192);
 }
 
 static void test_config_reads_all_spellings_of_rope_scaling(void **state) {
@@ -117,20 +120,172 @@ static void test_config_reads_all_spellings_of_rope_scaling(void **state) {
     struct sl_model_config c;
     struct sl_error err = {0};
     assert_int_equal(load("{" REQUIRED ", \"rope_scaling\": null}", NULL, &c, &err), SL_OK);
-    assert_false(c.rope_llama3.enabled);
-    assert_refused("{" REQUIRED ", \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4}}", SL_ERR_UNSUPPORTED,
-                   "yarn");
+    assert_int_equal(c.rope.kind, SL_ROPE_DEFAULT);
+    assert_refused("{" REQUIRED ", \"rope_scaling\": {\"rope_type\": \"dynamic\", \"factor\": 4}}", SL_ERR_UNSUPPORTED,
+                   "dynamic");
     assert_refused("{" REQUIRED ", \"rope_scaling\": {\"rope_type\": \"llama3\"}}", SL_ERR_INVALID, "factor");
     assert_refused("{" REQUIRED ", \"rope_scaling\": 8}", SL_ERR_INVALID, "rope_scaling");
+}
+
+static void test_config_of_yarn(void **state) {
+#define YARN(more) "{" REQUIRED ", \"max_position_embeddings\": 32768, \"rope_scaling\": {\"type\": \"yarn\"" more "}}"
+    struct sl_model_config c;
+    struct sl_error err = {0};
+    (void)state;
+    assert_int_equal(load(YARN(", \"factor\": 4.0, \"original_max_position_embeddings\": 32768"), NULL, &c, &err),
+                     SL_OK);
+    assert_int_equal(c.rope.kind, SL_ROPE_YARN);
+    assert_int_equal(c.max_positions, 131072);
+    assert_true(fabs(c.rope.scale - (0.1 * log(4.0) + 1.0)) < 1e-15);
+    assert_true(c.rope.low_turns == 1.0 && c.rope.high_turns == 32.0 && c.rope.truncate);
+    assert_int_equal(load(YARN(", \"factor\": 0.5, \"attention_factor\": 1.5, \"beta_fast\": 8, \"truncate\": false"),
+                          NULL, &c, &err),
+                     SL_OK);
+    assert_int_equal(c.max_positions, 32768); // never fewer than the file says
+    assert_int_equal(c.rope.original_max_positions, 32768);
+    assert_true(c.rope.scale == 1.5 && c.rope.high_turns == 8.0 && !c.rope.truncate);
+    assert_refused(YARN(""), SL_ERR_INVALID, "factor");
+    assert_refused(YARN(", \"factor\": 4, \"beta_slow\": 40"), SL_ERR_INVALID, "beta_fast");
+    assert_refused(YARN(", \"factor\": 4, \"original_max_position_embeddings\": 1"), SL_ERR_INVALID,
+                   "original_max_position_embeddings");
+}
+
+#define PHI(more)                                                                                                      \
+    "{\"architectures\": [\"Phi3ForCausalLM\"], \"hidden_size\": 128, \"intermediate_size\": 100, "                    \
+    "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"vocab_size\": 300, "                                      \
+    "\"max_position_embeddings\": 131072, \"original_max_position_embeddings\": 4096" more "}"
+#define EIGHT "[1, 1, 1, 1, 2, 2, 2, 2]"
+
+static void test_config_of_longrope(void **state) {
+#define LONGROPE(type, short_factor, long_factor)                                                                      \
+    ", \"partial_rotary_factor\": 0.5, \"rope_scaling\": {\"type\": \"" type "\", \"short_factor\": " short_factor     \
+    ", \"long_factor\": " long_factor "}"
+    struct sl_model_config c;
+    struct sl_error err = {0};
+    const char *const types[] = {PHI(LONGROPE("longrope", EIGHT, "[3, 3, 3, 3, 9, 9, 9, 9]")),
+                                 PHI(LONGROPE("su", EIGHT, "[3, 3, 3, 3, 9, 9, 9, 9]"))};
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(load(types[i], NULL, &c, &err), SL_OK);
+        assert_int_equal(c.rope.kind, SL_ROPE_LONGROPE);
+        assert_int_equal(c.rotary_dim, 16);
+        assert_int_equal(c.rope.original_max_positions, 4096);
+        assert_int_equal(c.max_positions, 131072);
+        assert_true(c.rope.stretch[0][7] == 2.0 && c.rope.stretch[1][7] == 9.0);
+        assert_true(fabs(c.rope.scale - sqrt(1.0 + log(32.0) / log(4096.0))) < 1e-15);
+    }
+    assert_refused(PHI(LONGROPE("longrope", EIGHT, "[1, 2]")), SL_ERR_INVALID, "long_factor must be 8");
+    assert_refused(PHI(LONGROPE("longrope", "[1, 1, 1, 1, 2, 2, 2, 0]", EIGHT)), SL_ERR_INVALID, "short_factor");
+    assert_refused(PHI(LONGROPE("longrope", "7", EIGHT)), SL_ERR_INVALID, "short_factor");
+    assert_refused(PHI(LONGROPE("longrope", EIGHT, EIGHT ", \"long_mscale\": 1.2")), SL_ERR_UNSUPPORTED, "long_mscale");
+    assert_refused(PHI(", \"partial_rotary_factor\": 0.4"), SL_ERR_UNSUPPORTED, "partial_rotary_factor");
+    assert_refused("{" REQUIRED ", \"partial_rotary_factor\": 0.5}", SL_ERR_UNSUPPORTED, "partial_rotary_factor");
+}
+
+#define DIMENSIONS                                                                                                     \
+    "\"hidden_size\": 64, \"intermediate_size\": 100, \"num_hidden_layers\": 3, \"num_attention_heads\": 4, "          \
+    "\"vocab_size\": 300"
+#define OF(family, more) "{\"architectures\": [\"" family "ForCausalLM\"], " DIMENSIONS more "}"
+
+static void test_config_tells_which_layers_have_windows(void **state) {
+    static const struct {
+        const char *config;
+        int64_t window;
+        uint64_t layers;
+    } cases[] = {
+        {OF("Mistral", ""), 4096, 7}, // what the family does where the file is silent
+        {OF("Mistral", ", \"sliding_window\": 16"), 16, 7},
+        {OF("Mistral", ", \"sliding_window\": null"), 0, 0},
+        {OF("Llama", ", \"sliding_window\": 16"), 0, 0}, // no Llama reads this key
+        {OF("Phi3", ""), 0, 0},
+        {OF("Phi3", ", \"sliding_window\": 2047"), 2047, 7},
+        {OF("Qwen2", ", \"sliding_window\": 16, \"max_window_layers\": 1"), 0, 0},
+        {OF("Qwen2", ", \"use_sliding_window\": true, \"sliding_window\": 16, \"max_window_layers\": 1"), 16, 6},
+        {OF("Qwen2", ", \"use_sliding_window\": true, \"sliding_window\": 16, \"max_window_layers\": 9"), 16, 0},
+        {OF("Qwen3", ", \"use_sliding_window\": true, \"sliding_window\": 16, \"layer_types\": "
+                     "[\"sliding_attention\", \"full_attention\", \"sliding_attention\"]"),
+         16, 5},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct sl_model_config c;
+        struct sl_error err = {0};
+        if (load(cases[i].config, NULL, &c, &err) != SL_OK) {
+            fail_msg("%s: %s", cases[i].config, err.text);
+        }
+        assert_int_equal(c.window, cases[i].window);
+        assert_int_equal(c.window_layers[0], cases[i].layers);
+    }
+#define SLIDING "\"use_sliding_window\": true, \"sliding_window\": 16"
+    assert_refused(OF("Qwen2", ", " SLIDING), SL_ERR_INVALID, "max_window_layers");
+    assert_refused(OF("Qwen2", ", " SLIDING ", \"layer_types\": [\"full_attention\"]"), SL_ERR_INVALID, "layer_types");
+    assert_refused(OF("Qwen3", ", " SLIDING ", \"layer_types\": [\"full_attention\", \"chunked_attention\", 3]"),
+                   SL_ERR_UNSUPPORTED, "chunked_attention");
+    assert_refused(OF("Mistral", ", \"sliding_window\": 0"), SL_ERR_INVALID, "sliding_window");
+}
+
+static void test_config_of_every_family(void **state) {
+    static const struct {
+        const char *config, *name;
+        int head_dim, n_kv_heads, intermediate;
+        enum sl_activation activation;
+        bool tied, biases[SL_N_LAYER_MATRICES];
+    } cases[] = {
+        {OF("Llama", ""), "llama", 16, 4, 100, SL_ACT_SILU, false, {false}},
+        {OF("Llama", ", \"attention_bias\": true"), "llama", 16, 4, 100, SL_ACT_SILU, false, {true, true}},
+        {OF("Llama", ", \"mlp_bias\": true, \"hidden_act\": \"gelu_pytorch_tanh\""),
+         "llama",
+         16,
+         4,
+         100,
+         SL_ACT_GELU_TANH,
+         false,
+         {false, false, true, true}},
+        {OF("Mistral", ", \"num_key_value_heads\": 2, \"head_dim\": 32"),
+         "mistral",
+         32,
+         2,
+         100,
+         SL_ACT_SILU,
+         false,
+         {false}},
+        {OF("Qwen2", ", \"tie_word_embeddings\": true"), "qwen2", 16, 4, 100, SL_ACT_SILU, true, {true}},
+        {OF("Qwen3", ""), "qwen3", 128, 4, 100, SL_ACT_SILU, false, {false}},
+        {OF("Phi3", ""), "phi3", 16, 4, 100, SL_ACT_SILU, false, {false}},
+        {OF("Falcon", ", \"num_kv_heads\": 4"), "falcon", 16, 1, 256, SL_ACT_GELU, true, {false}},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct sl_model_config c;
+        struct sl_error err = {0};
+        if (load(cases[i].config, NULL, &c, &err) != SL_OK) {
+            fail_msg("%s: %s", cases[i].config, err.text);
+        }
+        assert_string_equal(c.family->name, cases[i].name);
+        assert_int_equal(c.head_dim, cases[i].head_dim);
+        assert_int_equal(c.rotary_dim, cases[i].head_dim);
+        assert_int_equal(c.n_kv_heads, cases[i].n_kv_heads);
+        assert_int_equal(c.intermediate, cases[i].intermediate);
+        assert_int_equal(c.activation, cases[i].activation);
+        assert_int_equal(c.tied_embeddings, cases[i].tied);
+        assert_memory_equal(c.has_bias, cases[i].biases, sizeof c.has_bias);
+    }
 }
 
 static void test_config_refuses_by_name_what_is_not_computed(void **state) {
     (void)state;
     assert_refused("{\"architectures\": [\"MixtralForCausalLM\"]}", SL_ERR_UNSUPPORTED, "MixtralForCausalLM");
+    assert_refused("{\"architectures\": [\"Qwen3MoeForCausalLM\"]}", SL_ERR_UNSUPPORTED, "Qwen3MoeForCausalLM");
     assert_refused("{}", SL_ERR_UNSUPPORTED, "architectures");
-    assert_refused("{" REQUIRED ", \"hidden_act\": \"gelu\"}", SL_ERR_UNSUPPORTED, "gelu");
-    assert_refused("{" REQUIRED ", \"attention_bias\": true}", SL_ERR_UNSUPPORTED, "attention_bias");
-    assert_refused("{" REQUIRED ", \"mlp_bias\": true}", SL_ERR_UNSUPPORTED, "mlp_bias");
+    assert_refused("{}", SL_ERR_UNSUPPORTED, "FalconForCausalLM"); // what there is instead
+    assert_refused("{" REQUIRED ", \"hidden_act\": \"relu\"}", SL_ERR_UNSUPPORTED, "relu");
+    assert_refused(OF("Mistral", ", \"attention_bias\": true"), SL_ERR_UNSUPPORTED, "attention_bias");
+    assert_refused(OF("Qwen2", ", \"mlp_bias\": true"), SL_ERR_UNSUPPORTED, "mlp_bias");
+    assert_refused(OF("Falcon", ", \"alibi\": true"), SL_ERR_UNSUPPORTED, "alibi");
+    assert_refused(OF("Falcon", ", \"new_decoder_architecture\": true"), SL_ERR_UNSUPPORTED,
+                   "new_decoder_architecture");
+    assert_refused(OF("Falcon", ", \"multi_query\": false"), SL_ERR_UNSUPPORTED, "multi_query");
+    assert_refused(OF("Falcon", ", \"parallel_attn\": false"), SL_ERR_UNSUPPORTED, "parallel_attn");
     assert_refused("{" REQUIRED ", \"torch_dtype\": \"float8_e4m3fn\"}", SL_ERR_UNSUPPORTED, "float8_e4m3fn");
     assert_refused("{" REQUIRED ", \"quantization_config\": {}}", SL_ERR_UNSUPPORTED, "quantization_config");
     assert_refused("{" REQUIRED ", \"head_dim\": 12}", SL_ERR_UNSUPPORTED, "head_dim");
@@ -237,6 +392,10 @@ int main(void) {
         cmocka_unit_test(test_config_implies_what_is_not_given),
         cmocka_unit_test(test_config_generation_file_overrides_special_ids),
         cmocka_unit_test(test_config_reads_all_spellings_of_rope_scaling),
+        cmocka_unit_test(test_config_of_yarn),
+        cmocka_unit_test(test_config_of_longrope),
+        cmocka_unit_test(test_config_tells_which_layers_have_windows),
+        cmocka_unit_test(test_config_of_every_family),
         cmocka_unit_test(test_config_refuses_by_name_what_is_not_computed),
         cmocka_unit_test(test_config_refuses_malformed_files),
         cmocka_unit_test(test_config_reads_the_profile),
