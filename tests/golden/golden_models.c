@@ -29,8 +29,10 @@
 // --- golden files --------------------------------------------------------------------------------------------------
 
 static const char *const models[] = {
-    "llama/mha",      "llama/gqa",       "families/llama",         "families/qwen2",
-    "families/qwen3", "families/falcon", "families/phi3_longrope",
+    "llama/mha",        "llama/gqa",      "families/llama",
+    "families/mistral", "families/qwen2", "families/qwen2_window",
+    "families/qwen3",   "families/phi3",  "families/phi3_longrope",
+    "families/falcon",
 };
 #define N_MODELS (sizeof models / sizeof models[0])
 
