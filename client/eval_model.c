@@ -83,7 +83,11 @@ enum sl_status sl_eval_model_session(const struct sl_eval_model *m, enum sl_posi
             return sl_fail(err, status, "no page layout for head_dim %d", m->config->head_dim);
         }
     }
-    return sl_session_create(&config, m->arena, session_out, err);
+    enum sl_status status = sl_session_create(&config, m->arena, session_out, err);
+    if (status == SL_OK) {
+        (*session_out)->rope_set = sl_model_rope_set(m->config, n_tokens);
+    }
+    return status;
 }
 
 enum sl_status sl_eval_model_read(const struct sl_eval_model *m, const char *path, int32_t **ids_out, int64_t *n_out,

@@ -80,6 +80,7 @@ static enum sl_status save_capsule(void *arg, const struct sl_session *session, 
                                .prefix_hash = sl_prefix_hash(tokens, session->n_tokens)};
     char text[SL_RECIPE_TEXT_BYTES];
     enum sl_status status = sl_model_fingerprint(job->model_dir, &id.model_fingerprint, err);
+    id.model_fingerprint = sl_model_set_fingerprint(id.model_fingerprint, session->rope_set);
     return status == SL_OK ? sl_capsule_file_write(job->capsule_path, session, &id,
                                                    sl_recipe_format(recipe, text, sizeof text), err)
                            : status;

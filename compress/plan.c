@@ -394,5 +394,9 @@ enum sl_status sl_plan_create_session(const struct sl_plan *plan, int64_t extra_
         .work = plan->work,
         .packed = plan->packed,
     };
-    return sl_session_create(&config, arena, session_out, err);
+    enum sl_status status = sl_session_create(&config, arena, session_out, err);
+    if (status == SL_OK) {
+        (*session_out)->rope_set = plan->rope_set;
+    }
+    return status;
 }

@@ -178,6 +178,7 @@ struct sl_plan {
     struct sl_recipe recipe; // resolved
     struct sl_kv_geometry geometry;
     int64_t n_prompt; // tokens that prefill will read
+    int rope_set;     // of the session; 0 unless who makes the plan sets it (sl_model_rope_set())
     // Mean per (layer, KV head) that evicts, the tail not counted; n_prompt when nothing is evicted. Recipes with
     // when=step may have more than n_prompt: slots that decode will fill.
     int64_t budget_slots;

@@ -191,7 +191,9 @@ static enum sl_status check_recipe(const struct sl_request_rules *rules, const c
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for prefix keys");
     }
     spec->n_keys = sl_prefix_keys(spec->tokens, spec->n_tokens, spec->keys, max_keys);
-    uint64_t fingerprint = sl_recipe_fingerprint(&recipe); // a cache made by one recipe is of no use to another
+    // A cache made by one recipe, or for another length of context, is of no use to others.
+    int rope_set = sl_model_rope_set(rules->model, spec->n_tokens + spec->max_new_tokens);
+    uint64_t fingerprint = sl_model_set_fingerprint(sl_recipe_fingerprint(&recipe), rope_set);
     for (int64_t i = 0; i < spec->n_keys; i++) {
         spec->keys[i] ^= fingerprint;
     }

@@ -172,6 +172,7 @@ static enum sl_status prefill(struct run *run, struct sl_error *err) {
     request.destination = run->grant;
     request.kvstore_address = store;
     request.estimate_errors = spec->estimate_errors;
+    request.n_positions = spec->n_tokens + spec->max_new_tokens;
 
     struct sl_leg leg = {.job = run->job,
                          .worker = run->claim.prefill,

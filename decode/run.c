@@ -90,6 +90,12 @@ static enum sl_status send_alive(struct sl_rpc_call *call) {
     return sl_rpc_call_send(call, &event.base);
 }
 
+// By all tokens that the job may reach, as for prefill.
+static int rope_set(const struct sl_decode *decode, const Sluice__V1__DecodeRequest *request) {
+    return sl_model_rope_set(sl_model_get_config(decode->node.model),
+                             (int64_t)request->prompt->n_ids + request->max_new_tokens);
+}
+
 // Open what has landed as a session, if it is what this job waits for.
 static enum sl_status open_capsule(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                    const struct sl_recipe *recipe, struct sl_landed *landed,
@@ -107,7 +113,8 @@ static enum sl_status open_capsule(struct sl_decode *decode, const Sluice__V1__D
         return status;
     }
     struct sl_kv_geometry geometry = sl_model_geometry(sl_model_get_config(decode->node.model));
-    struct sl_capsule_id id = {.model_fingerprint = decode->node.model_fingerprint,
+    struct sl_capsule_id id = {.model_fingerprint =
+                                   sl_model_set_fingerprint(decode->node.model_fingerprint, rope_set(decode, request)),
                                .recipe_fingerprint = sl_recipe_fingerprint(recipe),
                                .prefix_hash = sl_prefix_hash(request->prompt->ids, info.n_tokens)};
     int64_t max_slots = n_prompt + request->max_new_tokens; // enough whatever was evicted
@@ -149,6 +156,7 @@ static enum sl_status open_session(struct sl_decode *decode, const Sluice__V1__D
     int64_t n_read = sequence->session ? sequence->session->n_tokens : 0; // by prefill
     if (status == SL_OK) {
         status = sl_plan_make(&recipe, &geometry, n_read > 0 ? n_read : 1, &plan, err);
+        plan.rope_set = rope_set(decode, request);
     }
     if (status == SL_OK && sequence->session) {
         status = sl_job_check_session(&plan, sequence->session, err);

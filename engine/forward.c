@@ -190,6 +190,10 @@ static enum sl_status check_segments(const struct sl_engine *e, const struct sl_
                                (long long)(segment->session->n_tokens + i), segment->tokens[i], c->n_vocab);
             }
         }
+        if (c->window > 0 && segment->session->positions == SL_POSITION_SLOT) {
+            return sl_fail(err, SL_ERR_UNSUPPORTED,
+                           "sliding windows of keys that are rotated by slot; use original positions");
+        }
         if (positions_after(segment) > c->max_positions) {
             return sl_fail(err, SL_ERR_RANGE, "position %lld is beyond the %lld that the model was made for",
                            (long long)positions_after(segment) - 1, (long long)c->max_positions);

@@ -22,7 +22,6 @@
 // How the frequencies of RoPE are stretched for contexts longer than those of the first training (engine/rope.c).
 enum sl_rope_kind { SL_ROPE_DEFAULT, SL_ROPE_LINEAR, SL_ROPE_LLAMA3, SL_ROPE_YARN, SL_ROPE_LONGROPE };
 
-#define SL_MAX_ROPE_SETS 2   // sets of frequencies a model has: long contexts may have one of their own
 #define SL_MAX_STRETCHES 256 // rotary_dim / 2 of the largest head
 
 struct sl_rope_config {

@@ -120,6 +120,7 @@ enum sl_status sl_capsule_write_header(const struct sl_session *session, const s
     header.body_bytes = sl_capsule_body_bytes(session);
     header.n_layers = n_layers;
     header.layers = layers;
+    header.rope_set = (uint32_t)session->rope_set;
 
     size_t n_bytes = sluice__v1__capsule_header__get_packed_size(&header);
     uint8_t *bytes = malloc(n_bytes);
@@ -189,11 +190,13 @@ static enum sl_status check_header(const header_message *header, bool *evicted, 
     }
     if (header->n_layers < 1 || header->n_layers > SL_MAX_LAYERS || header->n_kv_heads < 1 ||
         header->n_kv_heads > SL_MAX_HEADS || header->head_dim > INT32_MAX || header->n_tokens > INT32_MAX - 64 ||
-        header->position_mode > SL_POSITION_SLOT) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "capsule of %zu layers, %u KV heads of %u, position mode %u and %llu tokens is out of bounds",
-                       header->n_layers, header->n_kv_heads, header->head_dim, header->position_mode,
-                       (unsigned long long)header->n_tokens);
+        header->position_mode > SL_POSITION_SLOT || header->rope_set >= SL_MAX_ROPE_SETS) {
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "capsule of %zu layers, %u KV heads of %u, position mode %u, rope set %u and %llu tokens is out of "
+            "bounds",
+            header->n_layers, header->n_kv_heads, header->head_dim, header->position_mode, header->rope_set,
+            (unsigned long long)header->n_tokens);
     }
     uint64_t body_bytes = 0;
     for (int l = 0; l < (int)header->n_layers; l++) {
@@ -333,6 +336,7 @@ static void adopt_body(struct sl_session *session, const header_message *header,
             }
         }
     }
+    session->rope_set = (int)header->rope_set;
     session->n_tokens = (int64_t)header->n_tokens;
     session->span = body;
     session->span_bytes = body_bytes;

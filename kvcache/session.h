@@ -22,6 +22,8 @@
 #define SL_MAX_LAYERS 256
 #define SL_MAX_HEADS  1024 // per layer
 
+#define SL_MAX_ROPE_SETS 2 // sets of rotation frequencies a model has: long contexts may have one of their own
+
 struct sl_kv_geometry {
     int n_layers;
     int n_kv_heads;

@@ -38,6 +38,10 @@ static enum sl_status check_tokens(const struct sl_prefill *prefill, const Sluic
     return SL_OK;
 }
 
+static int64_t larger(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
 static enum sl_status prepare(struct sl_prefill *prefill, const Sluice__V1__PrefillRequest *request,
                               struct sl_prefill_job *job, struct sl_error *err) {
     enum sl_status status = check_tokens(prefill, request, err);
@@ -56,6 +60,7 @@ static enum sl_status prepare(struct sl_prefill *prefill, const Sluice__V1__Pref
     if (status == SL_OK) {
         struct sl_kv_geometry geometry = sl_model_geometry(model);
         status = sl_plan_make(&recipe, &geometry, (int64_t)request->tokens->n_ids, &job->plan, err);
+        job->plan.rope_set = sl_model_rope_set(model, larger(request->n_positions, job->plan.n_prompt));
     }
     if (status == SL_OK && recipe.chunk_tokens > prefill->max_chunk_tokens) {
         status = sl_fail(err, SL_ERR_INVALID, "recipe: chunk=%d is more than this worker's --max-chunk %lld",
@@ -69,7 +74,8 @@ static enum sl_status prepare(struct sl_prefill *prefill, const Sluice__V1__Pref
     if (status != SL_OK) {
         return status;
     }
-    job->capsule = (struct sl_capsule_id){.model_fingerprint = prefill->node.model_fingerprint,
+    uint64_t fingerprint = sl_model_set_fingerprint(prefill->node.model_fingerprint, job->plan.rope_set);
+    job->capsule = (struct sl_capsule_id){.model_fingerprint = fingerprint,
                                           .recipe_fingerprint = sl_recipe_fingerprint(&recipe),
                                           .prefix_hash = sl_prefix_hash(job->tokens, job->plan.n_prompt)};
     pthread_mutex_init(&job->mutex, NULL);

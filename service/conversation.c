@@ -20,8 +20,9 @@
 struct sl_conversation {
     struct sl_local *local;
     struct sl_recipe recipe;
-    int64_t max_tokens;
-    int32_t *tokens; // prompts and answers so far, [n_tokens] of cap_tokens
+    int64_t max_tokens, reach; // reach: max_tokens as it was asked for, 0 where it was not
+    int rope_set;              // by all tokens that may come: reach, or those of the first turn
+    int32_t *tokens;           // prompts and answers so far, [n_tokens] of cap_tokens
     int64_t n_tokens, cap_tokens;
     struct sl_session *session;
     struct sl_compressor *compressor; // while decoding; NULL: the recipe does not step
@@ -37,6 +38,7 @@ enum sl_status sl_conversation_open(struct sl_local *local, const char *recipe, 
         return sl_fail(err, SL_ERR_EXHAUSTED, "conversation: out of memory");
     }
     c->local = local;
+    c->reach = max_tokens;
     c->max_tokens = max_tokens > 0 && max_tokens < model->max_positions ? max_tokens : model->max_positions;
     enum sl_status status = sl_job_recipe(recipe, model, &c->recipe, err);
     if (status == SL_OK && c->recipe.chunk_tokens > local->max_chunk_tokens) {
@@ -77,7 +79,14 @@ static enum sl_status check(const struct sl_conversation *c, const struct sl_loc
     if (request->n_prompt < 1) {
         return sl_fail(err, SL_ERR_INVALID, "prompt: empty");
     }
-    if (c->n_tokens + request->n_prompt + request->max_new_tokens > c->max_tokens) {
+    int64_t end = c->n_tokens + request->n_prompt + request->max_new_tokens;
+    if (c->session && sl_model_rope_set(sl_local_model(c->local), end) > c->rope_set) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "%lld tokens with this turn: the model rotates keys of so long a context otherwise than it has "
+                       "rotated those of this conversation; begin a new one with all of the text",
+                       (long long)end);
+    }
+    if (end > c->max_tokens) {
         char behind[64] = "";
         if (c->n_tokens > 0) {
             snprintf(behind, sizeof behind, " behind %lld tokens of earlier turns", (long long)c->n_tokens);
@@ -194,6 +203,7 @@ static enum sl_status make_plan(const struct sl_conversation *c, int64_t end, st
                                 struct sl_error *err) {
     struct sl_kv_geometry geometry = sl_model_geometry(sl_local_model(c->local));
     enum sl_status status = sl_plan_make(&c->recipe, &geometry, end > 0 ? end : 1, plan_out, err);
+    plan_out->rope_set = c->rope_set;
     if (status == SL_OK && c->session) {
         struct sl_session_stats stats;
         sl_session_get_stats(c->session, &stats);
@@ -249,6 +259,10 @@ static enum sl_status read_prompt(struct sl_conversation *c, const struct sl_loc
     int64_t end = c->n_tokens - 1, begin = c->session ? c->session->n_tokens : 0;
     bool first = !c->session;
     struct sl_plan plan;
+    if (first) {
+        c->rope_set = sl_model_rope_set(sl_local_model(c->local),
+                                        c->reach > 0 ? c->reach : c->n_tokens + request->max_new_tokens);
+    }
     enum sl_status status = make_plan(c, end, &plan, err);
     if (status == SL_OK && first && end == 0) {
         status = sl_plan_create_session(&plan, c->max_tokens, c->local->arena, &c->session, err);

@@ -4,6 +4,26 @@
 
 #include <string.h>
 
+// Sliding windows are ranges of original positions, and all of a range is attended.
+static enum sl_status check_windows(const struct sl_recipe *recipe, const struct sl_model_config *model,
+                                    struct sl_error *err) {
+    if (model->window > 0 && recipe->positions == SL_POSITION_SLOT) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "recipe: positions=slot, but this model's sliding windows go by original positions; use "
+                       "positions=original");
+    }
+    for (int l = 0; model->window > 0 && l < model->n_layers; l++) {
+        if (sl_layers_has(&recipe->offload, l) && (model->window_layers[l / 64] >> (l % 64) & 1) != 0) {
+            return sl_fail(
+                err, SL_ERR_INVALID,
+                "recipe: place=offload fetches slots of layer %d from everywhere, but this model's layer has "
+                "a sliding window of %lld; leave it resident",
+                l, (long long)model->window);
+        }
+    }
+    return SL_OK;
+}
+
 enum sl_status sl_job_recipe(const char *text, const struct sl_model_config *model, struct sl_recipe *recipe_out,
                              struct sl_error *err) {
     struct sl_recipe recipe;
@@ -21,6 +41,9 @@ enum sl_status sl_job_recipe(const char *text, const struct sl_model_config *mod
     memcpy(dense.bits, model->dense_layers, sizeof dense.bits);
     status = sl_recipe_resolve(&recipe, model->has_profile ? &dense : NULL, model->n_layers, err);
     if (status == SL_OK) {
+        status = check_windows(&recipe, model, err);
+    }
+    if (status == SL_OK) {
         *recipe_out = recipe;
     }
     return status;
@@ -34,6 +57,9 @@ enum sl_status sl_job_check_session(const struct sl_plan *plan, const struct sl_
                                     struct sl_error *err) {
     if (session->positions != plan->recipe.positions) {
         return sl_fail(err, SL_ERR_PEER_CORRUPT, "the capsule's keys are rotated otherwise than its recipe says");
+    }
+    if (session->rope_set != plan->rope_set) {
+        return sl_fail(err, SL_ERR_PEER_CORRUPT, "the capsule's keys are rotated for another length of context");
     }
     for (int layer = 0; layer < plan->geometry.n_layers; layer++) {
         if (!same_layout(&session->layers[layer].work, &plan->work[layer]) ||

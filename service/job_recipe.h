@@ -12,7 +12,7 @@
 
 /*
  * Parse, put the model's layers in place of those that it profiles (sl_recipe_resolve()), and check what the recipe
- * asks of the model. SL_ERR_INVALID: the text, or what does not fit the model's layers. SL_ERR_PRECONDITION: the model
+ * asks of the model. SL_ERR_INVALID: the text, or what does not fit the model's layers and windows. SL_ERR_PRECONDITION: the model
  * has no retaining heads; err names the file and the tool that makes it.
  */
 enum sl_status sl_job_recipe(const char *text, const struct sl_model_config *model, struct sl_recipe *recipe_out,

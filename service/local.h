@@ -81,7 +81,9 @@ enum sl_status sl_local_generate(struct sl_local *local, const struct sl_local_r
  *                              quantized when the turn's prompt has been read. Nothing can be evicted from a quantized
  *                              layer: under a recipe that evicts and quantizes, later turns are kept whole
  *
- * max_tokens: of all turns, prompts and answers together; 0: what the model was made for. Used by one thread at a time,
+ * max_tokens: of all turns, prompts and answers together; 0: what the model was made for. A model with frequencies of its
+ * own for long contexts (sl_model_rope_set()) takes those that fit max_tokens, or where it is 0 the first turn: a later
+ * turn that needs the others is refused. Used by one thread at a time,
  * between which local jobs may run. Must be closed before its `local`.
  */
 struct sl_conversation;

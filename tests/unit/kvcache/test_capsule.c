@@ -84,6 +84,7 @@ static void test_capsule_carries_a_session_bit_by_bit(void **state) {
         for (int l = 0; l < session->geometry.n_layers; l++) {
             session->layers[l].merge_threshold = (float)random_int(&random, -1000, 1000) / 1000;
         }
+        session->rope_set = (int)(seed % SL_MAX_ROPE_SETS);
         struct landed to = ship(session, there.arena, seed % 3 == 0 ? SIZE_MAX : 300000);
         struct sl_capsule_info info;
         assert_int_equal(sl_capsule_read_header(to.header, to.header_bytes, &info, NULL), SL_OK);
@@ -92,6 +93,7 @@ static void test_capsule_carries_a_session_bit_by_bit(void **state) {
         assert_int_equal(info.n_tokens, session->n_tokens);
         assert_int_equal(open_landed(&to, there.arena, &session->geometry, &opened), SL_OK);
         assert_same_session(session, opened);
+        assert_int_equal(opened->rope_set, session->rope_set);
         if (!evicted) {
             assert_false(info.evicted);
         }
@@ -211,7 +213,7 @@ static void test_capsule_with_a_lying_field_is_refused(void **state) {
     } while (session->n_tokens < 64 && (sl_session_destroy(&session), true));
     struct landed to = ship(session, f.arena, SIZE_MAX);
     static const float thresholds[] = {1.001f, -1.001f, INFINITY, -INFINITY, NAN};
-    for (int i = 0; i <= 20; i++) {
+    for (int i = 0; i <= 21; i++) {
         Sluice__V1__CapsuleHeader *m = sluice__v1__capsule_header__unpack(NULL, to.header_bytes, to.header);
         assert_non_null(m);
         Sluice__V1__CapsuleLayer *l = m->layers[0];
@@ -227,7 +229,8 @@ static void test_capsule_with_a_lying_field_is_refused(void **state) {
         l->work_states = i == 13 ? UINT32_MAX : l->work_states;
         l->n_packed[0] = i == 14 ? UINT32_MAX : l->n_packed[0];
         l->n_n_slots -= i == 15;
-        l->merge_threshold = i >= 16 ? thresholds[i - 16] : l->merge_threshold;
+        l->merge_threshold = i >= 16 && i <= 20 ? thresholds[i - 16] : l->merge_threshold;
+        m->rope_set = i == 21 ? SL_MAX_ROPE_SETS : m->rope_set;
         size_t n_bytes = sluice__v1__capsule_header__get_packed_size(m);
         uint8_t *bytes = malloc(n_bytes);
         sluice__v1__capsule_header__pack(m, bytes);

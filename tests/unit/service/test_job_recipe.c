@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "compress/compress.h"
 #include "service/job_recipe.h"
@@ -67,12 +68,49 @@ static void test_job_session_of_other_positions_is_refused(void **state) {
     assert_int_equal(check("h2o,budget=100", "h2o,budget=100,positions=slot"), SL_ERR_PEER_CORRUPT);
 }
 
+static void test_job_session_of_another_length_of_context_is_refused(void **state) {
+    (void)state;
+    void *memory = aligned_alloc(SL_ARENA_UNIT, ARENA_BYTES);
+    struct sl_arena *arena;
+    struct sl_session *session;
+    struct sl_plan plan;
+    assert_int_equal(sl_arena_create(memory, ARENA_BYTES, &arena, NULL), SL_OK);
+    make_plan("full", &plan);
+    plan.rope_set = 1;
+    assert_int_equal(sl_plan_create_session(&plan, 0, arena, &session, NULL), SL_OK);
+    assert_int_equal(sl_job_check_session(&plan, session, NULL), SL_OK);
+    plan.rope_set = 0;
+    assert_int_equal(sl_job_check_session(&plan, session, NULL), SL_ERR_PEER_CORRUPT);
+    sl_session_destroy(&session);
+    sl_arena_destroy(&arena);
+    free(memory);
+}
+
+// Windows are ranges of original positions, and layers that have one cannot be searched.
+static void test_job_recipe_fits_the_windows_of_the_model(void **state) {
+#define OFFLOAD "place=offload/1,scope=sinks:4+recent:8,topk=16,channels=4"
+    (void)state;
+    struct sl_model_config model;
+    struct sl_recipe recipe;
+    struct sl_error err = {0};
+    assert_int_equal(sl_model_config_load("tests/golden/families/qwen2_window", &model, &err), SL_OK); // of layer 1
+    assert_int_equal(sl_job_recipe("h2o,budget=100", &model, &recipe, &err), SL_OK);
+    assert_int_equal(sl_job_recipe("h2o,budget=100,positions=slot", &model, &recipe, &err), SL_ERR_INVALID);
+    assert_non_null(strstr(err.text, "positions=original"));
+    assert_int_equal(sl_job_recipe(OFFLOAD, &model, &recipe, &err), SL_ERR_INVALID);
+    assert_non_null(strstr(err.text, "layer 1"));
+    model.window_layers[0] = 1; // of layer 0 instead
+    assert_int_equal(sl_job_recipe(OFFLOAD, &model, &recipe, &err), SL_OK);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_job_session_of_its_own_recipe_passes),
         cmocka_unit_test(test_job_session_without_the_scores_is_refused),
         cmocka_unit_test(test_job_session_of_another_format_is_refused),
         cmocka_unit_test(test_job_session_of_other_positions_is_refused),
+        cmocka_unit_test(test_job_session_of_another_length_of_context_is_refused),
+        cmocka_unit_test(test_job_recipe_fits_the_windows_of_the_model),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
