@@ -200,6 +200,9 @@ static struct sl_chat_value truncated(struct sl_chat_work *work, double value, s
 FN(filter_int) {
     char digits[64], *end;
     struct sl_chat_value otherwise = args[0].kind == SL_CHAT_ABSENT ? sl_chat_int(0) : args[0];
+    if (subject.kind == SL_CHAT_UNDEFINED) {
+        sl_chat_fail(work, SL_ERR_INVALID, "int of an undefined value");
+    }
     if (subject.kind != SL_CHAT_STRING) {
         return subject.kind == SL_CHAT_INT     ? subject
                : subject.kind == SL_CHAT_BOOL  ? sl_chat_int(subject.truth)
@@ -512,12 +515,16 @@ FN(method_join) {
 
 FN(method_get) {
     const struct sl_chat_value *found = NULL;
+    if (args[0].kind == SL_CHAT_LIST || args[0].kind == SL_CHAT_DICT) {
+        sl_chat_fail(work, SL_ERR_INVALID, "looks for %s among keys", sl_chat_kind_name(args[0].kind));
+    }
     if (args[0].kind == SL_CHAT_STRING && sl_chat_step(work, subject.dict->n * SL_CHAT_STEP_BYTES)) {
         found = sl_chat_dict_get(subject.dict, args[0].text);
     }
     return found ? *found : args[1].kind == SL_CHAT_ABSENT ? (struct sl_chat_value){.kind = SL_CHAT_NONE} : args[1];
 }
 
+// keys(), values() and items() give lists, so indexing them is no error, as it is in Python.
 FN(method_keys) {
     (void)args;
     return sl_chat_list_value(SL_CHAT_LIST, sl_chat_iterate(work, subject));

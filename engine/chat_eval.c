@@ -54,6 +54,32 @@ static struct sl_chat_value eval_namespace(struct sl_chat_work *work, const stru
 
 // ---- calls ----------------------------------------------------------------------------------------------------------
 
+// How many arguments there are, and by which names.
+bool sl_chat_check_arguments(struct sl_chat_work *work, const struct sl_chat_builtin *builtin,
+                             const struct sl_chat_node *list) {
+    bool given[SL_CHAT_MAX_ARGS] = {0};
+    int n = 0;
+    for (const struct sl_chat_node *arg = list; arg && work->status == SL_OK; arg = arg->next) {
+        int at = arg->op == SL_CHAT_OP_KEYWORD ? sl_chat_parameter(builtin, arg->text) : n++;
+        if (at < 0) {
+            sl_chat_fail(work, SL_ERR_UNSUPPORTED, "%s with the argument '%.*s'", builtin->name,
+                         sl_chat_excerpt(arg->text), arg->text.bytes);
+        } else if (at >= SL_CHAT_MAX_ARGS || !builtin->parameters[at]) {
+            sl_chat_fail(work, SL_ERR_UNSUPPORTED, "%s with %d arguments", builtin->name, n);
+        } else if (given[at]) {
+            sl_chat_fail(work, SL_ERR_INVALID, "%s is given '%s' twice", builtin->name, builtin->parameters[at]);
+        } else {
+            given[at] = true;
+        }
+    }
+    for (int i = 0; i < builtin->n_required; i++) {
+        if (!given[i]) {
+            sl_chat_fail(work, SL_ERR_INVALID, "%s needs the argument '%s'", builtin->name, builtin->parameters[i]);
+        }
+    }
+    return work->status == SL_OK;
+}
+
 // Arguments were checked when the template was loaded; a method's, which depend on the value, are checked by its caller.
 static struct sl_chat_value call(struct sl_chat_work *work, const struct sl_chat_scope *scope,
                                  const struct sl_chat_node *node, const struct sl_chat_builtin *builtin,

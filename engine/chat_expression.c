@@ -75,32 +75,6 @@ static struct sl_chat_node *parse_arguments(struct sl_chat_parser *parser) {
     return first;
 }
 
-// What would only be found out when the call happens: how many arguments, and by which names.
-bool sl_chat_check_arguments(struct sl_chat_work *work, const struct sl_chat_builtin *builtin,
-                             const struct sl_chat_node *list) {
-    bool given[SL_CHAT_MAX_ARGS] = {0};
-    int n = 0;
-    for (const struct sl_chat_node *arg = list; arg && work->status == SL_OK; arg = arg->next) {
-        int at = arg->op == SL_CHAT_OP_KEYWORD ? sl_chat_parameter(builtin, arg->text) : n++;
-        if (at < 0) {
-            sl_chat_fail(work, SL_ERR_UNSUPPORTED, "%s with the argument '%.*s'", builtin->name,
-                         sl_chat_excerpt(arg->text), arg->text.bytes);
-        } else if (at >= SL_CHAT_MAX_ARGS || !builtin->parameters[at]) {
-            sl_chat_fail(work, SL_ERR_UNSUPPORTED, "%s with %d arguments", builtin->name, n);
-        } else if (given[at]) {
-            sl_chat_fail(work, SL_ERR_INVALID, "%s is given '%s' twice", builtin->name, builtin->parameters[at]);
-        } else {
-            given[at] = true;
-        }
-    }
-    for (int i = 0; i < builtin->n_required; i++) {
-        if (!given[i]) {
-            sl_chat_fail(work, SL_ERR_INVALID, "%s needs the argument '%s'", builtin->name, builtin->parameters[i]);
-        }
-    }
-    return work->status == SL_OK;
-}
-
 // ---- primaries ------------------------------------------------------------------------------------------------------
 
 static struct sl_chat_node *constant(struct sl_chat_parser *parser, struct sl_chat_value value) {
