@@ -17,6 +17,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 static bool always(void) {
@@ -36,6 +38,17 @@ static bool has_avx512(void) {
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
+
+// Tile registers are 8 KiB more for the kernel to save: it hands them out to a process that asks (Linux 5.16), and to all
+// its threads. It refuses where a thread has an alternate signal stack too small for them, as under AddressSanitizer.
+static bool has_amx(void) {
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+    const unsigned amx_bf16 = 1u << 22, amx_tile = 1u << 24, avx512_bf16 = 1u << 5;
+    unsigned eax, ebx, ecx, edx, more;
+    return has_avx512() && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & amx_bf16) != 0 &&
+           (edx & amx_tile) != 0 && __get_cpuid_count(7, 1, &more, &ebx, &ecx, &edx) != 0 &&
+           (more & avx512_bf16) != 0 && syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+}
 #endif
 
 static const struct {
@@ -51,6 +64,7 @@ static const struct {
 #if defined(__x86_64__)
     {"avx2", has_avx2, sl_avx2_dense_fill, sl_avx2_kv_fill, sl_avx2_evict_fill, sl_avx2_retrieve_fill},
     {"avx512", has_avx512, sl_avx512_dense_fill, sl_avx512_kv_fill, NULL, NULL},
+    {"amx", has_amx, sl_amx_dense_fill, NULL, NULL, NULL},
 #endif
 };
 enum { N_TIERS = sizeof tiers / sizeof tiers[0] };

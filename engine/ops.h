@@ -260,7 +260,8 @@ struct sl_ops {
 };
 
 /*
- * The table for this processor. `tier` is NULL or "auto" for the fastest, or a name: "reference", "avx2", "avx512".
+ * The table for this processor. `tier` is NULL or "auto" for the fastest, or a name: "reference", "avx2", "avx512",
+ * "amx".
  * SL_ERR_UNSUPPORTED: no such tier, or this processor lacks it; err lists those that it has.
  */
 enum sl_status sl_ops_select(const char *tier, const struct sl_ops **ops_out, struct sl_error *err);

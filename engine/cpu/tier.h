@@ -29,6 +29,7 @@ void sl_avx2_evict_fill(struct sl_ops *ops);
 void sl_avx2_retrieve_fill(struct sl_ops *ops);
 void sl_avx512_dense_fill(struct sl_ops *ops);
 void sl_avx512_kv_fill(struct sl_ops *ops); // attend fold window_sums
+void sl_amx_dense_fill(struct sl_ops *ops);
 #endif
 
 // cos and sin of every angle of one position, as every tier uses them: computed in f64, rounded to f32 once.

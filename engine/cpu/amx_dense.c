@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: matmul with the tile unit, for bf16 and quantized weights.
+ *
+ * matmul   y[r][j] (+)= sum_i x[r][i] W[j][i]        x [m][k], W [n][k], y [m][n]
+ *
+ * Design: x is rounded to bf16 once a call, into tiles of 16 tokens [step][16 pairs of k][tokens][2]. A tile product
+ *         multiplies 16 rows of W by 16 tokens over a step of 32 of k (amx_pack.h): 16 cycles of the tile unit, for which
+ *         it may load one tile. So two tiles of W meet two of x, and the four sums stay in tile registers.
+ *
+ *         Many rows: a task is a block of rows by a few panels, stretch of k by stretch of k. A stretch of a panel lies in
+ *         L1 while the tokens stream past it from L2. What streams is loaded with the hint that it will not be needed
+ *         again (TILELOADDT1): it stays out of L1, and a stretch may fill nearly all of L1, which makes sums that pass
+ *         through memory between stretches rare.
+ *         Few rows: tasks are panels; W streams by, from memory, once, and sums stay in registers for all of k.
+ *
+ * Invariants: an element's sum is one chain of TDPBF16PS over the steps in ascending order, from 0 or y, for any m: between
+ *         stretches it passes through memory as the f32 that it is. What is in the other rows and columns of a tile does
+ *         not touch it. TDPBF16PS rounds to nearest even and takes subnormals as zeros.
+ * Threads: tile registers are configured and released within each call of a task.
+ */
+#include <assert.h>
+#include <immintrin.h>
+#include <string.h>
+
+#include "engine/cpu/amx_pack.h"
+#include "engine/cpu/avx512_dense.h"
+#include "engine/cpu/avx512_sums.h"
+#include "engine/cpu/avx512_transpose.h"
+#include "engine/cpu/tier.h"
+
+#define TOKENS        16  // of a tile
+#define STREAM_ROWS   32  // at most so many rows are computed as the weights stream by
+#define STREAM_STEPS  8   // that quantized weights are made into tiles at once, then
+#define STRETCH_STEPS 20  // 40 KiB of L1's 48
+#define ROW_BLOCK     512 // of a task: a stretch of their x is 640 KiB in L2 ...
+#define PANEL_GROUP   8   // ... and their sums for so many panels 512 KiB, on the stack
+#define PACK_STEPS    32  // of x in a task
+
+#define TILE_FLOATS (SL_AMX_TILE_BYTES / (int64_t)sizeof(float))
+
+// --- tile registers ------------------------------------------------------------------------------------------------
+
+// 0 to 3: sums [16 rows of W][tokens], f32. 4, 5: W. 6, 7: x.
+struct tile_config {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+};
+
+static void configure_tiles(int64_t tokens) {
+    struct tile_config config = {.palette = 1}; // 8 registers of 1 KiB
+    for (int t = 0; t < 8; t++) {
+        config.rows[t] = 16;
+        config.row_bytes[t] = t == 4 || t == 5 ? 64 : (uint16_t)(tokens * 4);
+    }
+    _tile_loadconfig(&config);
+}
+
+/*
+ * Where registers 0 to 3 lie between stretches: [2][2][TILE_FLOATS]; the second index is the half of the panel, the first
+ * is the tile of tokens, or the panel where two panels meet one tile of tokens. With one of each, the other half is idle.
+ */
+#define SUMS_FLOATS (4 * TILE_FLOATS)
+
+static inline void zero_sums(void) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+}
+
+static inline void load_sums(const float *sums) {
+    _tile_stream_loadd(0, sums, 64);
+    _tile_stream_loadd(1, sums + TILE_FLOATS, 64);
+    _tile_stream_loadd(2, sums + 2 * TILE_FLOATS, 64);
+    _tile_stream_loadd(3, sums + 3 * TILE_FLOATS, 64);
+}
+
+static inline void store_sums(float *sums) {
+    _tile_stored(0, sums, 64);
+    _tile_stored(1, sums + TILE_FLOATS, 64);
+    _tile_stored(2, sums + 2 * TILE_FLOATS, 64);
+    _tile_stored(3, sums + 3 * TILE_FLOATS, 64);
+}
+
+// A panel's steps by two tiles of tokens; `lines` cache lines a step of what comes next are fetched into L2.
+static inline void steps_2x2(const char *w, const char *x0, const char *x1, int64_t count, const char *next,
+                             int64_t lines) {
+    for (int64_t s = 0; s < count; s++) {
+        _tile_stream_loadd(6, x0 + s * SL_AMX_TILE_BYTES, 64);
+        _tile_loadd(4, w + s * SL_AMX_STEP_BYTES, 64);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(5, w + s * SL_AMX_STEP_BYTES + SL_AMX_TILE_BYTES, 64);
+        _tile_dpbf16ps(1, 5, 6);
+        _tile_stream_loadd(7, x1 + s * SL_AMX_TILE_BYTES, 64);
+        _tile_dpbf16ps(2, 4, 7);
+        _tile_dpbf16ps(3, 5, 7);
+        for (int64_t i = 0; i < lines; i++, next += 64) {
+            _mm_prefetch(next, _MM_HINT_T1);
+        }
+    }
+}
+
+// A panel's steps by one tile of `tokens` tokens.
+static inline void steps_2x1(const char *w, const char *x, int64_t tokens, int64_t count) {
+    for (int64_t s = 0; s < count; s++) {
+        _tile_loadd(6, x + s * 64 * tokens, 4 * tokens);
+        _tile_loadd(4, w + s * SL_AMX_STEP_BYTES, 64);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(5, w + s * SL_AMX_STEP_BYTES + SL_AMX_TILE_BYTES, 64);
+        _tile_dpbf16ps(1, 5, 6);
+    }
+}
+
+// Two panels' steps by one tile of tokens.
+static inline void steps_4x1(const char *w0, const char *w1, const char *x, int64_t tokens, int64_t count) {
+    for (int64_t s = 0; s < count; s++) {
+        _tile_loadd(6, x + s * 64 * tokens, 4 * tokens);
+        _tile_loadd(4, w0 + s * SL_AMX_STEP_BYTES, 64);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(5, w0 + s * SL_AMX_STEP_BYTES + SL_AMX_TILE_BYTES, 64);
+        _tile_dpbf16ps(1, 5, 6);
+        _tile_loadd(4, w1 + s * SL_AMX_STEP_BYTES, 64);
+        _tile_dpbf16ps(2, 4, 6);
+        _tile_loadd(5, w1 + s * SL_AMX_STEP_BYTES + SL_AMX_TILE_BYTES, 64);
+        _tile_dpbf16ps(3, 5, 6);
+    }
+}
+
+// --- sums and y ----------------------------------------------------------------------------------------------------
+
+// The sums [2][16 rows of W][16 tokens] of `count` tokens from row `row` on start from y.
+static void start_tile(const struct sl_product *a, int64_t p, int64_t row, int64_t count, float *sums) {
+    float rows[TOKENS * SL_PANEL] __attribute__((aligned(64))) = {0};
+    __m512 columns[16];
+    sl_sums_start(a, p, row, count, rows);
+    for (int h = 0; h < 2; h++) {
+        sl_avx512_transpose(rows + 16 * h, SL_PANEL, columns);
+        SL_UNROLL
+        for (int c = 0; c < 16; c++) {
+            _mm512_storeu_ps(sums + h * TILE_FLOATS + c * TOKENS, columns[c]);
+        }
+    }
+}
+
+static void finish_tile(const struct sl_product *a, int64_t p, int64_t row, int64_t count, const float *sums) {
+    float rows[TOKENS * SL_PANEL] __attribute__((aligned(64)));
+    __m512 columns[16];
+    for (int h = 0; h < 2; h++) {
+        sl_avx512_transpose(sums + h * TILE_FLOATS, TOKENS, columns);
+        SL_UNROLL
+        for (int c = 0; c < 16; c++) {
+            _mm512_store_ps(rows + c * SL_PANEL + 16 * h, columns[c]);
+        }
+    }
+    sl_sums_finish(a, p, row, count, rows);
+}
+
+// --- x into tiles --------------------------------------------------------------------------------------------------
+
+// Tokens of a tile: few rows make narrow tiles.
+static int64_t tile_tokens(int64_t m) {
+    return sl_min(m, TOKENS);
+}
+
+static size_t matmul_scratch(const struct sl_matrix *w, int64_t m) {
+    if (w->format == SL_WEIGHT_STORED && w->dtype != SL_BF16) {
+        return sl_avx512_matmul_scratch(w, m);
+    }
+    return (size_t)(sl_div_up(m, TOKENS) * sl_amx_steps(w) * 64 * tile_tokens(m));
+}
+
+// Tile t of tokens at its first step.
+static const char *x_tile(const struct sl_product *a, int64_t t) {
+    return (const char *)a->scratch + t * sl_amx_steps(a->w) * 64 * tile_tokens(a->m);
+}
+
+static void pack_x_steps(const struct sl_product *a, int64_t t, int64_t begin, int64_t end) {
+    int64_t tokens = tile_tokens(a->m), count = sl_min(TOKENS, a->m - t * TOKENS);
+    float rows[TOKENS * 16] __attribute__((aligned(64))) = {0}; // a pair of bf16 in every 32 bits
+    float *out = (float *)(void *)x_tile(a, t) + begin * 16 * tokens;
+    for (int64_t s = begin; s < end; s++, out += 16 * tokens) {
+        int64_t i = s * SL_AMX_STEP;
+        __mmask16 lo = sl_avx512_lanes(a->w->k - i), hi = sl_avx512_lanes(a->w->k - i - 16);
+        for (int64_t r = 0; r < count; r++) {
+            const float *x = a->x + (t * TOKENS + r) * a->x_stride + i;
+            __m512bh pairs = _mm512_cvtne2ps_pbh(_mm512_maskz_loadu_ps(hi, x + 16), _mm512_maskz_loadu_ps(lo, x));
+            _mm512_store_ps(rows + r * 16, (__m512)pairs);
+        }
+        if (tokens == 1) {
+            _mm512_storeu_ps(out, _mm512_load_ps(rows));
+            continue;
+        }
+        __m512 columns[16];
+        __mmask16 lanes = sl_avx512_lanes(tokens);
+        sl_avx512_transpose(rows, 16, columns);
+        SL_UNROLL
+        for (int c = 0; c < 16; c++) {
+            _mm512_mask_storeu_ps(out + c * tokens, lanes, columns[c]);
+        }
+    }
+}
+
+// Tasks: chunks of PACK_STEPS of every tile.
+static void pack_x(void *arg, int64_t begin, int64_t end, int member) {
+    const struct sl_product *a = arg;
+    int64_t steps = sl_amx_steps(a->w), chunks = sl_div_up(steps, PACK_STEPS);
+    (void)member;
+    for (int64_t task = begin; task < end; task++) {
+        int64_t first = task % chunks * PACK_STEPS;
+        pack_x_steps(a, task / chunks, first, sl_min(first + PACK_STEPS, steps));
+    }
+}
+
+// --- few rows ------------------------------------------------------------------------------------------------------
+
+struct stream {
+    float sums[SUMS_FLOATS];
+    char tiles[2][STREAM_STEPS * SL_AMX_STEP_BYTES];
+} __attribute__((aligned(64)));
+
+// All of k for one or two panels from p on.
+static void stream_steps(const struct sl_product *a, struct stream *stream, int64_t p, bool pair) {
+    const struct sl_matrix *w = a->w;
+    int64_t steps = sl_amx_steps(w), tokens = tile_tokens(a->m);
+    size_t step_bytes = sl_amx_packed_step_bytes(w);
+    const char *panel = (const char *)w->packed + (size_t)(p * steps) * step_bytes, *x = x_tile(a, 0);
+    for (int64_t s = 0; s < steps; s += STREAM_STEPS) {
+        int64_t count = sl_min(STREAM_STEPS, steps - s);
+        const char *packed = panel + (size_t)s * step_bytes;
+        const char *w0 = sl_amx_tiles(w, packed, count, stream->tiles[0]);
+        if (a->m > TOKENS) {
+            steps_2x2(w0, x + s * SL_AMX_TILE_BYTES, x_tile(a, 1) + s * SL_AMX_TILE_BYTES, count, NULL, 0);
+        } else if (pair) {
+            const char *w1 = sl_amx_tiles(w, packed + (size_t)steps * step_bytes, count, stream->tiles[1]);
+            steps_4x1(w0, w1, x + s * 64 * tokens, tokens, count);
+        } else {
+            steps_2x1(w0, x + s * 64 * tokens, tokens, count);
+        }
+    }
+}
+
+static void matmul_stream(void *arg, int64_t begin, int64_t end, int member) {
+    const struct sl_product *a = arg;
+    int64_t last = sl_min(end * a->panels_per_task, a->n_panels), n_tiles = sl_div_up(a->m, TOKENS);
+    struct stream stream;
+    memset(stream.sums, 0, sizeof stream.sums); // what is idle, and beyond the tokens of narrow tiles
+    (void)member;
+    configure_tiles(tile_tokens(a->m));
+    for (int64_t p = begin * a->panels_per_task; p < last;) {
+        int64_t panels = n_tiles == 1 && p + 2 <= last ? 2 : 1;
+        for (int64_t i = 0; i < n_tiles * panels && a->accumulate; i++) {
+            int64_t row = n_tiles == 1 ? 0 : i * TOKENS;
+            start_tile(a, n_tiles == 1 ? p + i : p, row, sl_min(TOKENS, a->m - row), stream.sums + 2 * i * TILE_FLOATS);
+        }
+        if (a->accumulate) {
+            load_sums(stream.sums);
+        } else {
+            zero_sums();
+        }
+        stream_steps(a, &stream, p, panels == 2);
+        store_sums(stream.sums);
+        for (int64_t i = 0; i < n_tiles * panels; i++) {
+            int64_t row = n_tiles == 1 ? 0 : i * TOKENS;
+            finish_tile(a, n_tiles == 1 ? p + i : p, row, sl_min(TOKENS, a->m - row),
+                        stream.sums + 2 * i * TILE_FLOATS);
+        }
+        p += panels;
+    }
+    _tile_release();
+}
+
+// --- many rows -----------------------------------------------------------------------------------------------------
+
+struct block {
+    float sums[PANEL_GROUP][ROW_BLOCK / TOKENS][2 * TILE_FLOATS];
+    char tiles[STRETCH_STEPS * SL_AMX_STEP_BYTES];
+} __attribute__((aligned(64)));
+
+// One task: rows [row, row + rows) of panels [first, last).
+struct block_task {
+    int64_t row, rows, first, last;
+};
+
+// A stretch of panel p, in w, by all rows of a task; `next` is what will be needed afterwards.
+static void multiply_stretch(const struct sl_product *a, const struct block_task *task, struct block *block, int64_t p,
+                             const char *w, int64_t begin, int64_t count, const char *next, size_t next_bytes) {
+    int64_t n_tiles = sl_div_up(task->rows, TOKENS), steps = sl_amx_steps(a->w);
+    int64_t lines = sl_div_up((int64_t)next_bytes, 64 * count * sl_div_up(n_tiles, 2)); // of every step
+    for (int64_t t = 0; t < n_tiles; t += 2) {
+        float *sums = block->sums[p - task->first][t];
+        const char *x = x_tile(a, task->row / TOKENS + t) + begin * SL_AMX_TILE_BYTES;
+        if (begin == 0 && !a->accumulate) {
+            zero_sums();
+        } else {
+            load_sums(sums);
+        }
+        if (t + 1 < n_tiles) {
+            steps_2x2(w, x, x + steps * SL_AMX_TILE_BYTES, count, next + t / 2 * lines * count * 64, lines);
+        } else {
+            steps_2x1(w, x, TOKENS, count);
+        }
+        store_sums(sums);
+        for (int64_t i = t; i < sl_min(t + 2, n_tiles) && begin + count == steps; i++) {
+            int64_t row = task->row + i * TOKENS;
+            finish_tile(a, p, row, sl_min(TOKENS, task->row + task->rows - row), block->sums[p - task->first][i]);
+        }
+    }
+}
+
+static void multiply_block(const struct sl_product *a, const struct block_task *task, struct block *block) {
+    const struct sl_matrix *w = a->w;
+    int64_t steps = sl_amx_steps(w), stretch = sl_div_up(steps, sl_div_up(steps, STRETCH_STEPS));
+    size_t step_bytes = sl_amx_packed_step_bytes(w);
+    for (int64_t p = task->first; p < task->last && a->accumulate; p++) {
+        for (int64_t r = 0; r < task->rows; r += TOKENS) {
+            start_tile(a, p, task->row + r, sl_min(TOKENS, task->rows - r), block->sums[p - task->first][r / TOKENS]);
+        }
+    }
+    for (int64_t s = 0; s < steps; s += stretch) {
+        int64_t count = sl_min(stretch, steps - s);
+        for (int64_t p = task->first; p < task->last; p++) {
+            const char *packed = (const char *)w->packed + (size_t)(p * steps + s) * step_bytes;
+            const char *tiles = sl_amx_tiles(w, packed, count, block->tiles);
+            bool turn = p + 1 == task->last; // to the next stretch of the first panel
+            const char *next = turn ? packed - (size_t)((p - task->first) * steps - stretch) * step_bytes
+                                    : packed + (size_t)steps * step_bytes;
+            multiply_stretch(a, task, block, p, tiles, s, count, next, (size_t)count * step_bytes);
+        }
+    }
+}
+
+static void matmul_block(void *arg, int64_t begin, int64_t end, int member) {
+    const struct sl_product *a = arg;
+    struct block block;
+    (void)member;
+    configure_tiles(TOKENS);
+    for (int64_t t = begin; t < end; t++) {
+        int64_t row = t / a->n_panel_groups * a->rows_per_task, first = t % a->n_panel_groups * a->panels_per_task;
+        struct block_task task = {row, sl_min(a->rows_per_task, a->m - row), first,
+                                  sl_min(first + a->panels_per_task, a->n_panels)};
+        multiply_block(a, &task, &block);
+    }
+    _tile_release();
+}
+
+// --- matmul --------------------------------------------------------------------------------------------------------
+
+static void matmul(struct sl_team *team, const struct sl_matrix *w, const struct sl_matmul *args) {
+    if (w->format == SL_WEIGHT_STORED && w->dtype != SL_BF16) {
+        sl_avx512_matmul(team, w, args);
+        return;
+    }
+    assert(!w->gated || (!args->accumulate && args->n_columns == 0));
+    struct sl_product a = sl_product_of(w, args);
+    int64_t members = sl_team_size(team), steps = sl_amx_steps(w); // 1 when there is none
+    if (a.m < 1) {
+        return;
+    }
+    int64_t n_chunks = sl_div_up(a.m, TOKENS) * sl_div_up(steps, PACK_STEPS);
+    sl_team_run(a.m * w->k < SL_ALONE_WORK ? NULL : team, n_chunks, 4, pack_x, &a);
+    if (a.n_panels * steps < 256) { // half a million weights a row
+        team = NULL;
+    }
+    if (a.m <= STREAM_ROWS) {
+        // A task streams some 64 KiB or more, two panels at once, but there are tasks for every member.
+        int64_t bytes = steps * (int64_t)sl_amx_packed_step_bytes(w);
+        int64_t panels = sl_min(sl_div_up(65536, bytes), sl_div_up(a.n_panels, members));
+        a.panels_per_task = sl_div_up(panels, 2) * 2;
+        sl_team_run(team, sl_div_up(a.n_panels, a.panels_per_task), 1, matmul_stream, &a);
+        return;
+    }
+    int64_t n_blocks = sl_div_up(a.m, ROW_BLOCK);
+    a.rows_per_task = sl_div_up(sl_div_up(a.m, n_blocks), 2 * TOKENS) * 2 * TOKENS;
+    n_blocks = sl_div_up(a.m, a.rows_per_task);
+    a.panels_per_task = PANEL_GROUP;
+    while (a.panels_per_task > 1 && n_blocks * sl_div_up(a.n_panels, a.panels_per_task) < 4 * members) {
+        a.panels_per_task /= 2;
+    }
+    a.n_panel_groups = sl_div_up(a.n_panels, a.panels_per_task);
+    sl_team_run(team, n_blocks * a.n_panel_groups, 1, matmul_block, &a);
+}
+
+static enum sl_status pack(struct sl_team *team, struct sl_matrix *matrix, struct sl_error *err) {
+    return matrix->format == SL_WEIGHT_STORED && matrix->dtype != SL_BF16 ? sl_avx512_pack(team, matrix, err)
+                                                                          : sl_amx_pack(team, matrix, err);
+}
+
+void sl_amx_dense_fill(struct sl_ops *ops) { // the rest is tier avx512's, which also frees what either packs
+    ops->pack = pack;
+    ops->matmul_scratch = matmul_scratch;
+    ops->matmul = matmul;
+}
