@@ -33,7 +33,7 @@
 #define STREAM_ROWS   32  // at most so many rows are computed as the weights stream by
 #define STREAM_STEPS  8   // that quantized weights are made into tiles at once, then
 #define STRETCH_STEPS 20  // 40 KiB of L1's 48
-#define ROW_BLOCK     512 // of a task: a stretch of their x is 640 KiB in L2 ...
+#define ROW_BLOCK     256 // of a task: a stretch of their x is 640 KiB in L2 ...
 #define PANEL_GROUP   8   // ... and their sums for so many panels 512 KiB, on the stack
 #define PACK_STEPS    32  // of x in a task
 
@@ -171,16 +171,25 @@ static size_t matmul_scratch(const struct sl_matrix *w, int64_t m) {
     return (size_t)(sl_div_up(m, TOKENS) * sl_amx_steps(w) * 64 * tile_tokens(m));
 }
 
-// Tile t of tokens at its first step.
-static const char *x_tile(const struct sl_product *a, int64_t t) {
-    return (const char *)a->scratch + t * sl_amx_steps(a->w) * 64 * tile_tokens(a->m);
+// Steps of a stretch: all are alike but for the last one, which may be shorter.
+static int64_t stretch_steps(const struct sl_matrix *w) {
+    int64_t steps = sl_amx_steps(w);
+    return sl_div_up(steps, sl_div_up(steps, STRETCH_STEPS));
+}
+
+// Tile t of tokens at a step: [stretch][tile][step]. What a stretch needs is contiguous, or it would compete with itself
+// for the same sets of L2.
+static char *x_tile(const struct sl_product *a, int64_t t, int64_t step) {
+    int64_t length = stretch_steps(a->w), first = step / length * length;
+    int64_t n_tiles = sl_div_up(a->m, TOKENS), count = sl_min(length, sl_amx_steps(a->w) - first);
+    return (char *)a->scratch + (first * n_tiles + t * count + step - first) * 64 * tile_tokens(a->m);
 }
 
 static void pack_x_steps(const struct sl_product *a, int64_t t, int64_t begin, int64_t end) {
     int64_t tokens = tile_tokens(a->m), count = sl_min(TOKENS, a->m - t * TOKENS);
     float rows[TOKENS * 16] __attribute__((aligned(64))) = {0}; // a pair of bf16 in every 32 bits
-    float *out = (float *)(void *)x_tile(a, t) + begin * 16 * tokens;
-    for (int64_t s = begin; s < end; s++, out += 16 * tokens) {
+    for (int64_t s = begin; s < end; s++) {
+        float *out = (float *)(void *)x_tile(a, t, s);
         int64_t i = s * SL_AMX_STEP;
         __mmask16 lo = sl_avx512_lanes(a->w->k - i), hi = sl_avx512_lanes(a->w->k - i - 16);
         for (int64_t r = 0; r < count; r++) {
@@ -225,18 +234,19 @@ static void stream_steps(const struct sl_product *a, struct stream *stream, int6
     const struct sl_matrix *w = a->w;
     int64_t steps = sl_amx_steps(w), tokens = tile_tokens(a->m);
     size_t step_bytes = sl_amx_packed_step_bytes(w);
-    const char *panel = (const char *)w->packed + (size_t)(p * steps) * step_bytes, *x = x_tile(a, 0);
-    for (int64_t s = 0; s < steps; s += STREAM_STEPS) {
-        int64_t count = sl_min(STREAM_STEPS, steps - s);
-        const char *packed = panel + (size_t)s * step_bytes;
+    const char *panel = (const char *)w->packed + (size_t)(p * steps) * step_bytes;
+    int64_t length = stretch_steps(w);
+    for (int64_t s = 0, count; s < steps; s += count) {
+        count = sl_min(STREAM_STEPS, sl_min((s / length + 1) * length, steps) - s);
+        const char *packed = panel + (size_t)s * step_bytes, *x = x_tile(a, 0, s);
         const char *w0 = sl_amx_tiles(w, packed, count, stream->tiles[0]);
         if (a->m > TOKENS) {
-            steps_2x2(w0, x + s * SL_AMX_TILE_BYTES, x_tile(a, 1) + s * SL_AMX_TILE_BYTES, count, NULL, 0);
+            steps_2x2(w0, x, x_tile(a, 1, s), count, NULL, 0);
         } else if (pair) {
             const char *w1 = sl_amx_tiles(w, packed + (size_t)steps * step_bytes, count, stream->tiles[1]);
-            steps_4x1(w0, w1, x + s * 64 * tokens, tokens, count);
+            steps_4x1(w0, w1, x, tokens, count);
         } else {
-            steps_2x1(w0, x + s * 64 * tokens, tokens, count);
+            steps_2x1(w0, x, tokens, count);
         }
     }
 }
@@ -290,14 +300,14 @@ static void multiply_stretch(const struct sl_product *a, const struct block_task
     int64_t lines = sl_div_up((int64_t)next_bytes, 64 * count * sl_div_up(n_tiles, 2)); // of every step
     for (int64_t t = 0; t < n_tiles; t += 2) {
         float *sums = block->sums[p - task->first][t];
-        const char *x = x_tile(a, task->row / TOKENS + t) + begin * SL_AMX_TILE_BYTES;
+        const char *x = x_tile(a, task->row / TOKENS + t, begin);
         if (begin == 0 && !a->accumulate) {
             zero_sums();
         } else {
             load_sums(sums);
         }
         if (t + 1 < n_tiles) {
-            steps_2x2(w, x, x + steps * SL_AMX_TILE_BYTES, count, next + t / 2 * lines * count * 64, lines);
+            steps_2x2(w, x, x + count * SL_AMX_TILE_BYTES, count, next + t / 2 * lines * count * 64, lines);
         } else {
             steps_2x1(w, x, TOKENS, count);
         }
@@ -311,7 +321,7 @@ static void multiply_stretch(const struct sl_product *a, const struct block_task
 
 static void multiply_block(const struct sl_product *a, const struct block_task *task, struct block *block) {
     const struct sl_matrix *w = a->w;
-    int64_t steps = sl_amx_steps(w), stretch = sl_div_up(steps, sl_div_up(steps, STRETCH_STEPS));
+    int64_t steps = sl_amx_steps(w), stretch = stretch_steps(w);
     size_t step_bytes = sl_amx_packed_step_bytes(w);
     for (int64_t p = task->first; p < task->last && a->accumulate; p++) {
         for (int64_t r = 0; r < task->rows; r += TOKENS) {

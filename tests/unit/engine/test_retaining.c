@@ -18,7 +18,8 @@ struct log {
     struct run_model *run;
     int64_t first_row;
     int n_layers_seen;
-    bool check; // against the formula: the session must hold keys before RoPE
+    bool check;       // against the formula: the session must hold keys before RoPE
+    double tolerance; // of a score, by its size
     float importance[GQA_LAYERS][GQA_KV_HEADS][N_ROWS];
 };
 
@@ -57,7 +58,10 @@ static enum sl_status log_layer(void *arg, int segment, int layer, const struct 
             }
             if (log->check) {
                 double expected = plain_score(layer, h, attend->q + r * sl_attend_q_stride(attend), k, v);
-                assert_true(fabs((double)score - expected) < 1e-4 * (1.0 + fabs(expected)));
+                if (!(fabs((double)score - expected) < log->tolerance * (1.0 + fabs(expected)))) {
+                    fail_msg("%s layer %d head %d row %d: %g, expected %g", log->run->ops->name, layer, h, r, score,
+                             expected);
+                }
             }
         }
     }
@@ -86,7 +90,8 @@ static void test_importance_is_the_formula_on_projections_before_rope(void **sta
         heads_write(&folder, (struct heads_file){.dtype = dtype});
         for (const char *const *tier = sl_ops_tiers(); *tier != NULL; tier++) {
             struct run_model run = run_start(folder.path, *tier, SL_POSITION_SLOT); // holds keys before RoPE
-            struct log log = {.check = true};
+            // with bf16 weights a tier may round what it multiplies them by to 8 bits: engine/ops.h, Precision
+            struct log log = {.check = true, .tolerance = dtype == SL_BF16 ? 3e-2 : 1e-4};
             read_logged(&run, &log, (int[]){N_ROWS - 3, 3}, 2);
             float least = INFINITY, most = -INFINITY;
             for (int r = 0; r < N_ROWS; r++) {
@@ -107,7 +112,7 @@ static void test_importance_is_scored_before_keys_are_rotated(void **state) {
     heads_write(&folder, (struct heads_file){.dtype = SL_F32});
     struct run_model rotated_run = run_start(folder.path, "auto", SL_POSITION_ORIGINAL);
     struct run_model plain_run = run_start(folder.path, "auto", SL_POSITION_SLOT);
-    struct log rotated = {0}, plain = {.check = true};
+    struct log rotated = {0}, plain = {.check = true, .tolerance = 1e-4};
     read_logged(&rotated_run, &rotated, (int[]){20, 20}, 2);
     read_logged(&plain_run, &plain, (int[]){20, 20}, 2);
     assert_memory_equal(rotated.importance[0], plain.importance[0], sizeof plain.importance[0]);
