@@ -140,7 +140,7 @@ struct sl_layer_hook {
  * One forward pass: reserve, append, attend and project for all segments; then n_tokens of each session has advanced.
  * SL_ERR_EXHAUSTED (arena) before anything is appended to the layer at hand; the sessions must then be destroyed.
  * SL_ERR_RANGE: a token id outside the vocabulary, a position beyond max_positions, or more rows than max_rows; checked
- * first.
+ * first. SL_ERR_UNSUPPORTED: a model with sliding windows and a session whose keys are rotated by slot.
  */
 enum sl_status sl_engine_forward(struct sl_engine *engine, struct sl_segment *segments, int n_segments,
                                  const struct sl_layer_hook *hook, struct sl_error *err);

@@ -9,6 +9,7 @@
 
 #include "engine/model.h"
 #include "engine/model_internal.h"
+#include "run_model.h"
 #include "temp_folder.h"
 
 #define GQA "tests/golden/llama/gqa" // 3 layers, 6 heads over 2, vocabulary 160, 512 positions
@@ -361,6 +362,19 @@ static void test_forward_counts_slots_where_slots_are_positions(void **state) {
     fixture_destroy(&f);
 }
 
+static void test_forward_refuses_windows_where_slots_are_positions(void **state) {
+    (void)state;
+    for (int mode = SL_POSITION_ORIGINAL; mode <= SL_POSITION_SLOT; mode++) {
+        struct run_model f = run_start("tests/golden/families/mistral", "auto", (enum sl_position_mode)mode);
+        struct sl_error err = {0};
+        struct sl_segment segment = {.session = f.session, .tokens = prompt, .n_tokens = 1};
+        enum sl_status status = sl_engine_forward(f.engine, &segment, 1, NULL, &err);
+        assert_int_equal(status, mode == SL_POSITION_SLOT ? SL_ERR_UNSUPPORTED : SL_OK);
+        assert_true(status == SL_OK || strstr(err.text, "sliding windows") != NULL);
+        run_stop(&f);
+    }
+}
+
 static void test_forward_without_room_says_so(void **state) {
     struct fixture f = {0};
     struct sl_error err = {0};
@@ -430,6 +444,7 @@ int main(void) {
         cmocka_unit_test(test_fingerprint_ignores_sharding),
         cmocka_unit_test(test_forward_checks_before_it_computes),
         cmocka_unit_test(test_forward_counts_slots_where_slots_are_positions),
+        cmocka_unit_test(test_forward_refuses_windows_where_slots_are_positions),
         cmocka_unit_test(test_forward_without_room_says_so),
         cmocka_unit_test(test_forward_calls_the_hook_after_every_layer),
     };

@@ -272,6 +272,79 @@ static void test_config_of_every_family(void **state) {
     }
 }
 
+// The files that models were published with, but for keys that say nothing about what is computed.
+static void test_config_of_published_models(void **state) {
+    static const struct {
+        const char *config;
+        int n_heads, n_kv_heads, head_dim, hidden, intermediate;
+        int64_t max_positions, window;
+        double rope_theta;
+        bool tied;
+    } cases[] = {
+        // Mistral-7B-v0.1, Mistral-Nemo
+        {"{\"architectures\": [\"MistralForCausalLM\"], \"bos_token_id\": 1, \"eos_token_id\": 2, \"hidden_act\": "
+         "\"silu\", \"hidden_size\": 4096, \"intermediate_size\": 14336, \"max_position_embeddings\": 32768, "
+         "\"model_type\": \"mistral\", \"num_attention_heads\": 32, \"num_hidden_layers\": 32, "
+         "\"num_key_value_heads\": 8, \"rms_norm_eps\": 1e-05, \"rope_theta\": 10000.0, \"sliding_window\": 4096, "
+         "\"tie_word_embeddings\": false, \"torch_dtype\": \"bfloat16\", \"vocab_size\": 32000}",
+         32, 8, 128, 4096, 14336, 32768, 4096, 1e4, false},
+        {"{\"architectures\": [\"MistralForCausalLM\"], \"head_dim\": 128, \"hidden_act\": \"silu\", "
+         "\"hidden_size\": 5120, \"intermediate_size\": 14336, \"max_position_embeddings\": 131072, "
+         "\"num_attention_heads\": 32, \"num_hidden_layers\": 40, \"num_key_value_heads\": 8, \"rms_norm_eps\": "
+         "1e-05, \"rope_theta\": 1000000.0, \"sliding_window\": null, \"tie_word_embeddings\": false, "
+         "\"torch_dtype\": \"bfloat16\", \"vocab_size\": 131072}",
+         32, 8, 128, 5120, 14336, 131072, 0, 1e6, false},
+        // Qwen2.5-7B-Instruct, Qwen3-0.6B
+        {"{\"architectures\": [\"Qwen2ForCausalLM\"], \"hidden_act\": \"silu\", \"hidden_size\": 3584, "
+         "\"intermediate_size\": 18944, \"max_position_embeddings\": 32768, \"max_window_layers\": 28, "
+         "\"num_attention_heads\": 28, \"num_hidden_layers\": 28, \"num_key_value_heads\": 4, \"rms_norm_eps\": "
+         "1e-06, \"rope_theta\": 1000000.0, \"sliding_window\": 131072, \"tie_word_embeddings\": false, "
+         "\"torch_dtype\": \"bfloat16\", \"use_sliding_window\": false, \"vocab_size\": 152064}",
+         28, 4, 128, 3584, 18944, 32768, 0, 1e6, false},
+        {"{\"architectures\": [\"Qwen3ForCausalLM\"], \"attention_bias\": false, \"head_dim\": 128, \"hidden_act\": "
+         "\"silu\", \"hidden_size\": 1024, \"intermediate_size\": 3072, \"max_position_embeddings\": 40960, "
+         "\"max_window_layers\": 28, \"num_attention_heads\": 16, \"num_hidden_layers\": 28, "
+         "\"num_key_value_heads\": 8, \"rms_norm_eps\": 1e-06, \"rope_scaling\": null, \"rope_theta\": 1000000, "
+         "\"sliding_window\": null, \"tie_word_embeddings\": true, \"torch_dtype\": \"bfloat16\", "
+         "\"use_sliding_window\": false, \"vocab_size\": 151936}",
+         16, 8, 128, 1024, 3072, 40960, 0, 1e6, true},
+        // Phi-3-mini-4k-instruct
+        {"{\"architectures\": [\"Phi3ForCausalLM\"], \"attention_bias\": false, \"hidden_act\": \"silu\", "
+         "\"hidden_size\": 3072, \"intermediate_size\": 8192, \"max_position_embeddings\": 4096, "
+         "\"num_attention_heads\": 32, \"num_hidden_layers\": 32, \"num_key_value_heads\": 32, "
+         "\"original_max_position_embeddings\": 4096, \"rms_norm_eps\": 1e-05, \"rope_scaling\": null, "
+         "\"rope_theta\": 10000.0, \"sliding_window\": 2047, \"tie_word_embeddings\": false, \"torch_dtype\": "
+         "\"bfloat16\", \"vocab_size\": 32064}",
+         32, 32, 96, 3072, 8192, 4096, 2047, 1e4, false},
+        // Falcon-7B
+        {"{\"alibi\": false, \"apply_residual_connection_post_layernorm\": false, \"architectures\": "
+         "[\"FalconForCausalLM\"], \"bias\": false, \"bos_token_id\": 11, \"eos_token_id\": 11, \"hidden_size\": "
+         "4544, \"layer_norm_epsilon\": 1e-05, \"multi_query\": true, \"new_decoder_architecture\": false, "
+         "\"num_attention_heads\": 71, \"num_hidden_layers\": 32, \"parallel_attn\": true, \"torch_dtype\": "
+         "\"bfloat16\", \"vocab_size\": 65024}",
+         71, 1, 64, 4544, 18176, 2048, 0, 1e4, true},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct sl_model_config c;
+        struct sl_error err = {0};
+        if (load(cases[i].config, NULL, &c, &err) != SL_OK) {
+            fail_msg("%s: %s", cases[i].config, err.text);
+        }
+        assert_int_equal(c.n_heads, cases[i].n_heads);
+        assert_int_equal(c.n_kv_heads, cases[i].n_kv_heads);
+        assert_int_equal(c.head_dim, cases[i].head_dim);
+        assert_int_equal(c.hidden, cases[i].hidden);
+        assert_int_equal(c.intermediate, cases[i].intermediate);
+        assert_int_equal(c.max_positions, cases[i].max_positions);
+        assert_int_equal(c.window, cases[i].window);
+        assert_true(c.rope_theta == cases[i].rope_theta);
+        assert_int_equal(c.tied_embeddings, cases[i].tied);
+        assert_int_equal(c.dtype, SL_BF16);
+        assert_int_equal(c.rope.kind, SL_ROPE_DEFAULT);
+    }
+}
+
 static void test_config_refuses_by_name_what_is_not_computed(void **state) {
     (void)state;
     assert_refused("{\"architectures\": [\"MixtralForCausalLM\"]}", SL_ERR_UNSUPPORTED, "MixtralForCausalLM");
@@ -396,6 +469,7 @@ int main(void) {
         cmocka_unit_test(test_config_of_longrope),
         cmocka_unit_test(test_config_tells_which_layers_have_windows),
         cmocka_unit_test(test_config_of_every_family),
+        cmocka_unit_test(test_config_of_published_models),
         cmocka_unit_test(test_config_refuses_by_name_what_is_not_computed),
         cmocka_unit_test(test_config_refuses_malformed_files),
         cmocka_unit_test(test_config_reads_the_profile),
