@@ -77,6 +77,27 @@ void sl_avx2_fold(struct sl_team *team, const struct sl_attend *args, int first_
 void sl_avx2_window_sums(struct sl_team *team, const struct sl_attend *args, int first_row, float *sums_out,
                          size_t stride);
 
+/*
+ * Statistics with scores that a tier of its own computes: what is made of queries and keys is opaque to the others, if it
+ * fits into as many floats as there are numbers.
+ */
+#define SL_STATS_BLOCK 96 // query vectors at a time: a multiple of the kernels' rows
+struct sl_avx2_scorer {
+    // of n <= SL_STATS_BLOCK vectors, as sl_avx2_load_queries()
+    void (*load_queries)(const struct sl_avx2_call *call, int head, int64_t begin, int n,
+                         struct sl_page_angles *of_page, float *q);
+    // of a page, as sl_avx2_load_keys()
+    void (*load_keys)(const struct sl_avx2_call *call, int head, uint32_t page, struct sl_page_angles *of_page,
+                      float *tile);
+    // scores[SL_STATS_BLOCK][SL_PAGE_SLOTS] of the vectors [v_begin, v_end) and the first n_slots slots; more of them may
+    // be written
+    void (*score)(const float *q, const float *tile, size_t d, int v_begin, int v_end, int n_slots, float *scores);
+};
+void sl_avx2_fold_by(const struct sl_avx2_scorer *by, struct sl_team *team, const struct sl_attend *args, int first_row,
+                     const struct sl_fold *what);
+void sl_avx2_window_sums_by(const struct sl_avx2_scorer *by, struct sl_team *team, const struct sl_attend *args,
+                            int first_row, float *sums_out, size_t stride);
+
 // --- small things ----------------------------------------------------------------------------------------------------
 
 /*

@@ -20,11 +20,12 @@
 #include "engine/cpu/avx2_kv.h"
 #include "engine/cpu/ref_kv.h"
 
-#define BLOCK 96 // query vectors at a time: a multiple of the kernel's rows
-#define RUN   4  // pages of one task; their tiles stay in the second-level cache
+#define BLOCK SL_STATS_BLOCK
+#define RUN   4 // pages of one task; their tiles stay in the second-level cache
 
 struct stats_call {
     struct sl_avx2_call call; // group <= BLOCK
+    const struct sl_avx2_scorer *scorer;
     int first_row;
     struct sl_fold what; // of fold
     float *sums_out;     // of window_sums
@@ -68,7 +69,7 @@ static void load_block(const struct stats_call *stats, int head, struct block bl
     const struct sl_avx2_call *call = &stats->call;
     const struct sl_attend *args = &call->args;
     int group = call->group;
-    sl_avx2_load_queries(call, head, (int64_t)block.begin * group, block.n_rows * group, &s->of_queries, s->q);
+    stats->scorer->load_queries(call, head, (int64_t)block.begin * group, block.n_rows * group, &s->of_queries, s->q);
     for (int r = 0; r < block.n_rows; r++) {
         size_t row = (size_t)block.begin + (size_t)r;
         s->first[r] = sl_attend_first(args, &args->kv[head], (int)row);
@@ -84,10 +85,10 @@ static void load_block(const struct stats_call *stats, int head, struct block bl
 
 // Scores of a block and the tile's page, minus infinity where a row does not see the slot, for the rows that are
 // returned: those that see any; the scores of the others are left alone.
-static struct sl_range score_block(const struct sl_avx2_call *call, struct block block, uint32_t page,
-                                   const float *tile, struct scratch *s) {
+static struct sl_range score_block(const struct stats_call *stats, struct block block, uint32_t page, const float *tile,
+                                   struct scratch *s) {
     struct sl_range rows = {0, block.n_rows};
-    int group = call->group;
+    int group = stats->call.group;
     while (rows.begin < rows.end && s->end[rows.begin] <= page * SL_PAGE_SLOTS) {
         rows.begin++;
     }
@@ -98,9 +99,8 @@ static struct sl_range score_block(const struct sl_avx2_call *call, struct block
         return rows;
     }
     int n_page = sl_slots_in_page(0, s->end[rows.end - 1], page).end; // the last row sees the most
-    size_t d = (size_t)call->args.head_dim;
-    const struct sl_avx2_product qk = {s->q, d, tile, d, s->scores, SL_PAGE_SLOTS, NULL};
-    sl_avx2_multiply(&qk, rows.begin * group, rows.end * group, (n_page + SL_STRIP - 1) / SL_STRIP, 0, d);
+    stats->scorer->score(s->q, tile, (size_t)stats->call.args.head_dim, rows.begin * group, rows.end * group, n_page,
+                         s->scores);
     for (int r = rows.begin; r < rows.end; r++) {
         struct sl_range seen = sl_slots_in_page(s->first[r], s->end[r], page);
         for (int g = 0; seen.end - seen.begin < SL_PAGE_SLOTS && g < group; g++) {
@@ -206,7 +206,7 @@ static void fold_run(const struct stats_call *stats, int head, uint32_t page_beg
     uint32_t n_folded = 0;
     for (uint32_t page = page_begin; page < page_end; page++) {
         if (is_folded(sl_kv_page_layout(kv, page), &stats->what)) {
-            sl_avx2_load_keys(call, head, page, &s.of_keys, s.k + (page - page_begin) * tile);
+            stats->scorer->load_keys(call, head, page, &s.of_keys, s.k + (page - page_begin) * tile);
             n_folded++;
         }
     }
@@ -223,7 +223,7 @@ static void fold_run(const struct stats_call *stats, int head, uint32_t page_beg
         for (uint32_t page = page_begin; page < page_end; page++) {
             if (is_folded(sl_kv_page_layout(kv, page), &stats->what)) {
                 uint32_t i = page - page_begin;
-                struct sl_range rows = score_block(call, block, page, s.k + i * tile, &s);
+                struct sl_range rows = score_block(stats, block, page, s.k + i * tile, &s);
                 fold_block(&s, rows, call->group, &stats->what, s.stats[i]);
             }
         }
@@ -277,7 +277,7 @@ static void window_run(const struct stats_call *stats, int head, uint32_t page_b
         return;
     }
     for (uint32_t page = page_begin; page < page_end; page++) {
-        sl_avx2_load_keys(call, head, page, &s.of_keys, s.k + (page - page_begin) * tile);
+        stats->scorer->load_keys(call, head, page, &s.of_keys, s.k + (page - page_begin) * tile);
     }
     int row = first_to_see(args, kv, page_begin);
     for (row = row > stats->first_row ? row : stats->first_row; row < args->m; row += block_rows) {
@@ -287,7 +287,7 @@ static void window_run(const struct stats_call *stats, int head, uint32_t page_b
             break; // the windows of this row and of those behind it begin after the run
         }
         for (uint32_t page = page_begin; page < page_end; page++) {
-            struct sl_range rows = score_block(call, block, page, s.k + (page - page_begin) * tile, &s);
+            struct sl_range rows = score_block(stats, block, page, s.k + (page - page_begin) * tile, &s);
             int n = sl_attend_visible(args, kv, args->m - 1, page).end;
             for (int g = 0; g < group; g++) {
                 add_head(&s, rows, group, g, n, out + (size_t)g * stats->stride + (size_t)page * SL_PAGE_SLOTS);
@@ -325,21 +325,38 @@ static void run(struct sl_team *team, struct stats_call *stats, const struct sl_
     sl_team_run(team, (int64_t)((n_pages + RUN - 1) / RUN) * args->n_kv_heads, 1, run_tasks, stats);
 }
 
-void sl_avx2_fold(struct sl_team *team, const struct sl_attend *args, int first_row, const struct sl_fold *what) {
+void sl_avx2_fold_by(const struct sl_avx2_scorer *by, struct sl_team *team, const struct sl_attend *args, int first_row,
+                     const struct sl_fold *what) {
     if (args->n_heads / args->n_kv_heads > BLOCK) { // a row does not fit a block
         sl_ref_fold(team, args, first_row, what);
         return;
     }
-    struct stats_call stats = {.first_row = first_row, .what = *what};
+    struct stats_call stats = {.scorer = by, .first_row = first_row, .what = *what};
     run(team, &stats, args);
 }
 
-void sl_avx2_window_sums(struct sl_team *team, const struct sl_attend *args, int first_row, float *sums_out,
-                         size_t stride) {
+void sl_avx2_window_sums_by(const struct sl_avx2_scorer *by, struct sl_team *team, const struct sl_attend *args,
+                            int first_row, float *sums_out, size_t stride) {
     if (args->n_heads / args->n_kv_heads > BLOCK) {
         sl_ref_window_sums(team, args, first_row, sums_out, stride);
         return;
     }
-    struct stats_call stats = {.first_row = first_row, .sums_out = sums_out, .stride = stride};
+    struct stats_call stats = {.scorer = by, .first_row = first_row, .sums_out = sums_out, .stride = stride};
     run(team, &stats, args);
+}
+
+static void score(const float *q, const float *tile, size_t d, int v_begin, int v_end, int n_slots, float *scores) {
+    const struct sl_avx2_product qk = {q, d, tile, d, scores, SL_PAGE_SLOTS, NULL};
+    sl_avx2_multiply(&qk, v_begin, v_end, (n_slots + SL_STRIP - 1) / SL_STRIP, 0, d);
+}
+
+static const struct sl_avx2_scorer scorer = {sl_avx2_load_queries, sl_avx2_load_keys, score};
+
+void sl_avx2_fold(struct sl_team *team, const struct sl_attend *args, int first_row, const struct sl_fold *what) {
+    sl_avx2_fold_by(&scorer, team, args, first_row, what);
+}
+
+void sl_avx2_window_sums(struct sl_team *team, const struct sl_attend *args, int first_row, float *sums_out,
+                         size_t stride) {
+    sl_avx2_window_sums_by(&scorer, team, args, first_row, sums_out, stride);
 }

@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-#define BLOCK    96 // query vectors: a multiple of ROWS
+#define BLOCK    96 // query vectors: a multiple of ROWS; tier amx may hand over more
 #define ROWS     6
 #define WIDE     4 // strips of one kernel
 #define MAX_WIDE ((SL_MAX_HEAD_DIM + SL_STRIP - 1) / SL_STRIP * SL_STRIP)
@@ -94,14 +94,14 @@ void sl_avx512_multiply(const struct sl_avx2_product *p, int row_begin, int row_
 
 // What one block works in.
 struct scratch {
-    _Alignas(64) float q[BLOCK * SL_MAX_HEAD_DIM]; // [n_vectors][d]
-    float k[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];      // K^T tile
-    float v[SL_PAGE_SLOTS * MAX_WIDE];             // V tile
-    float scores[BLOCK * SL_PAGE_SLOTS];           // [n_vectors][SL_PAGE_SLOTS], then the weights
-    float out[BLOCK * MAX_WIDE];                   // [n_vectors][d in whole strips]
-    float factors[BLOCK];
+    _Alignas(64) float q[SL_BLOCK_VECTORS * SL_MAX_HEAD_DIM]; // [n_vectors][d]
+    float k[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];                 // K^T tile
+    float v[SL_PAGE_SLOTS * MAX_WIDE];                        // V tile
+    float scores[SL_BLOCK_VECTORS * SL_PAGE_SLOTS];           // [n_vectors][SL_PAGE_SLOTS], then the weights
+    float out[SL_BLOCK_VECTORS * MAX_WIDE];                   // [n_vectors][d in whole strips]
+    float factors[SL_BLOCK_VECTORS];
     struct sl_page_angles of_page;
-    struct sl_avx2_softmax states[BLOCK];
+    struct sl_avx2_softmax states[SL_BLOCK_VECTORS];
 };
 
 static __mmask64 slots_mask(struct sl_range seen) {
@@ -181,6 +181,35 @@ static void attend(struct sl_team *team, const struct sl_attend *calls, int n_ca
     sl_kv_attend(team, calls, n_calls, &kernel);
 }
 
+// --- statistics: those of avx2_stats.c, by scores of this tier -------------------------------------------------------
+
+static void load_keys(const struct sl_avx2_call *call, int head, uint32_t page, struct sl_page_angles *of_page,
+                      float *tile) {
+    const struct sl_kv *kv = &call->args.kv[head];
+    sl_avx512_fill_keys(sl_kv_page_layout(kv, page), kv->pages[page], tile);
+    if (call->angles != NULL) {
+        sl_avx2_rotate_keys(call->angles, of_page, page, tile);
+    }
+}
+
+static void score(const float *q, const float *tile, size_t d, int v_begin, int v_end, int n_slots, float *scores) {
+    const struct sl_avx2_product qk = {q, d, tile, d, scores, SL_PAGE_SLOTS, NULL};
+    sl_avx512_multiply(&qk, v_begin, v_end, (n_slots + SL_STRIP - 1) / SL_STRIP, 0, d);
+}
+
+static const struct sl_avx2_scorer scorer = {sl_avx2_load_queries, load_keys, score};
+
+void sl_avx512_fold(struct sl_team *team, const struct sl_attend *args, int first_row, const struct sl_fold *what) {
+    sl_avx2_fold_by(&scorer, team, args, first_row, what);
+}
+
+void sl_avx512_window_sums(struct sl_team *team, const struct sl_attend *args, int first_row, float *sums_out,
+                           size_t stride) {
+    sl_avx2_window_sums_by(&scorer, team, args, first_row, sums_out, stride);
+}
+
 void sl_avx512_kv_fill(struct sl_ops *ops) {
     ops->attend = attend;
+    ops->fold = sl_avx512_fold;
+    ops->window_sums = sl_avx512_window_sums;
 }

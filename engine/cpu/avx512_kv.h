@@ -22,6 +22,11 @@ void sl_avx512_multiply(const struct sl_avx2_product *p, int row_begin, int row_
 void sl_avx512_attend_block(const struct sl_kv_block *b, uint32_t page_begin, uint32_t page_end,
                             const struct sl_kv_partial *partial);
 
+// Entries of the table, for calls that a faster tier does not cover.
+void sl_avx512_fold(struct sl_team *team, const struct sl_attend *args, int first_row, const struct sl_fold *what);
+void sl_avx512_window_sums(struct sl_team *team, const struct sl_attend *args, int first_row, float *sums_out,
+                           size_t stride);
+
 // As sl_avx2_exp_weight().
 static inline __m512 sl_avx512_exp_weight(__m512 x) {
     __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)),

@@ -30,6 +30,7 @@ void sl_avx2_retrieve_fill(struct sl_ops *ops);
 void sl_avx512_dense_fill(struct sl_ops *ops);
 void sl_avx512_kv_fill(struct sl_ops *ops); // attend fold window_sums
 void sl_amx_dense_fill(struct sl_ops *ops);
+void sl_amx_kv_fill(struct sl_ops *ops);    // attend fold window_sums
 #endif
 
 // cos and sin of every angle of one position, as every tier uses them: computed in f64, rounded to f32 once.

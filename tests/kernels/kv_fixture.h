@@ -50,6 +50,33 @@ static inline const struct sl_ops *tier(const char *name) {
     return ops;
 }
 
+/*
+ * Whether the tier may round queries, keys, weights and values to bf16, each by u = 2^-9 of itself: not where pages are
+ * f32, or heads no whole steps of its tiles. A score is then off by e <= (2u + u^2) scale sum |q_i K_i|.
+ */
+static inline bool rounds_to_bf16(const char *name, enum sl_kv_format work, int head_dim) {
+    return strcmp(name, "amx") == 0 && work != SL_KV_F32 && head_dim % 32 == 0;
+}
+#define ROUNDING 0x1p-9
+
+// The e of a query and n keys.
+static inline double score_error(const double *q, const double *keys, uint32_t n, int d, double scale) {
+    double most = 0;
+    for (uint32_t j = 0; j < n; j++) {
+        double sum = 0;
+        for (int i = 0; i < d; i++) {
+            sum += fabs(q[i] * keys[(size_t)j * (size_t)d + (size_t)i]);
+        }
+        most = fmax(most, sum * scale);
+    }
+    return (2 * ROUNDING + ROUNDING * ROUNDING) * most;
+}
+
+// By what part of itself a weight exp(s - lse) may then be off: s and lse by e, and lse by the rounding of weights.
+static inline double weight_error(double e) {
+    return exp(2 * e) * (1 + ROUNDING) - 1;
+}
+
 // --- fixture ---------------------------------------------------------------------------------------------------------
 
 #define MAX_KV_HEADS 4
