@@ -76,7 +76,7 @@ static enum sl_status make_layouts(struct sl_plan *plan, struct sl_error *err) {
         }
         if (status != SL_OK) {
             return sl_fail(err, status, "recipe: format=%s cannot hold head_dim %d (a multiple of 8%s is needed)",
-                           sl_kv_format_name(format), d, quantized ? ", and of 64 when above it," : "");
+                           sl_kv_format_name(format), d, quantized ? ", and of 32 when above 64," : "");
         }
         if (!quantized) {
             plan->packed[l] = plan->work[l];

@@ -51,7 +51,7 @@ enum sl_status sl_page_layout_init(struct sl_page_layout *layout, enum sl_kv_for
         return SL_ERR_INVALID;
     }
     bool quantized = sl_kv_format_is_quantized(format);
-    int group = head_dim < 64 ? head_dim : 64; // channels that share a scale in a V row
+    int group = sl_v_group(head_dim);
     if (quantized && head_dim % group != 0) {
         return SL_ERR_INVALID;
     }

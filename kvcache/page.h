@@ -9,7 +9,7 @@
  *
  *   float formats      K [64][d]                 V [64][d]                       in slot order
  *   intB formats       K code [d][64*B/8]        K scale, zero f16 [d][2]        per channel, group: the 64 slots
- *                      V code [64][d*B/8]        V scale, zero f16 [64][d/g][2]  per token, groups of g = min(d, 64)
+ *                      V code [64][d*B/8]        V scale, zero f16 [64][d/g][2]  per token, groups of g: sl_v_group()
  *   both               position i32 [64]         if positions
  *                      state f32 [n_states][64]  score state, plane by plane
  *
@@ -50,7 +50,7 @@ static inline bool sl_kv_format_is_quantized(enum sl_kv_format format) {
 // Where the parts of a page are. Byte offsets from the start of the page.
 struct sl_page_layout {
     enum sl_kv_format format;
-    int head_dim;       // d: a multiple of 8; for quantized formats also of min(d, 64)
+    int head_dim;       // d: a multiple of 8; for quantized formats also of sl_v_group()
     int n_states;       // score planes, 0 .. SL_MAX_STATES
     bool has_positions; // false: the position of slot j is j
     uint32_t k, k_scale, v, v_scale, positions, states;
@@ -60,6 +60,11 @@ struct sl_page_layout {
 // SL_ERR_INVALID: head_dim or n_states out of bounds.
 enum sl_status sl_page_layout_init(struct sl_page_layout *layout, enum sl_kv_format format, int head_dim, int n_states,
                                    bool has_positions);
+
+// Channels of a V row that share a scale: a row of up to 64 whole, else 64 of them, or 32 where 64 do not divide it.
+static inline int sl_v_group(int head_dim) {
+    return head_dim <= 64 ? head_dim : head_dim % 64 == 0 ? 64 : 32;
+}
 
 static inline uint32_t sl_pages_for(int64_t n_slots) {
     return (uint32_t)((n_slots + SL_PAGE_SLOTS - 1) / SL_PAGE_SLOTS);

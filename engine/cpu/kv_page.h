@@ -22,11 +22,6 @@ static inline float *sl_page_state(const struct sl_page_layout *layout, void *pa
     return (float *)((char *)page + layout->states) + (size_t)plane * SL_PAGE_SLOTS;
 }
 
-// Channels of a V row that share a scale.
-static inline int sl_v_group(int head_dim) {
-    return head_dim < 64 ? head_dim : 64;
-}
-
 // Bytes of a row of n codes; n is a multiple of 8.
 static inline size_t sl_row_bytes(int n, int bits) {
     return (size_t)n * (size_t)bits / 8;

@@ -143,6 +143,7 @@ static const struct attend_case {
     {SL_KV_F16, SL_KV_INT8, 8, 2, 64, 3, false, {200, 130}, {2, 1}, 0, true, 0},
     {SL_KV_F16, SL_KV_INT4, 8, 2, 128, 9, true, {200, 330}, {3, 5}, 0, true, 0},
     {SL_KV_F32, SL_KV_INT2, 5, 1, 40, 2, false, {66}, {1}, 0, true, 0},
+    {SL_KV_F16, SL_KV_INT4, 4, 4, 96, 3, false, {150, 70, 64, 130}, {2, 1, 1, 2}, 0, true, 0},
     {SL_KV_F16, SL_KV_INT1, 8, 4, 32, 1, true, {64, 65, 127, 200}, {1, 1, 1, 3}, 0, true, 0},
     {SL_KV_F16, SL_KV_F16, 1, 1, 512, 2, true, {90}, {0}, 0, true, 0},
     // windows: of one slot, within a page, over several, longer than the session; packed pages under them

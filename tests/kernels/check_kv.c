@@ -67,10 +67,10 @@ static void test_quantize_stays_within_half_a_step(void **state) {
     (void)state;
     for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
         const struct sl_ops *ops = tier(*name);
-        static const int dims[] = {8, 40, 64, 128};
-        for (size_t s = 0; s < 4; s++) {
+        static const int dims[] = {8, 40, 64, 96, 128};
+        for (size_t s = 0; s < sizeof dims / sizeof dims[0]; s++) {
             for (int f = SL_KV_INT8; f <= SL_KV_INT1; f++) {
-                int d = dims[s], bits = sl_kv_format_bits((enum sl_kv_format)f), group = d < 64 ? d : 64;
+                int d = dims[s], bits = sl_kv_format_bits((enum sl_kv_format)f), group = d == 96 ? 32 : d < 64 ? d : 64;
                 struct cache plain, packed;
                 uint32_t n[1] = {64}, none[1] = {0}, one[1] = {1};
                 cache_fill(&plain, ops, SL_KV_F16, (enum sl_kv_format)f, 1, d, 1, n, none);
