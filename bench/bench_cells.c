@@ -88,18 +88,6 @@ struct bench {
     int32_t *tokens; // [max(cell.n, 1)]
 };
 
-static enum sl_status parse_weights(const char *name, enum sl_weight_format *format_out, struct sl_error *err) {
-    static const char *const names[] = {
-        [SL_WEIGHT_STORED] = "stored", [SL_WEIGHT_INT8] = "int8", [SL_WEIGHT_INT4] = "int4"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        if (strcmp(name, names[i]) == 0) {
-            *format_out = (enum sl_weight_format)i;
-            return SL_OK;
-        }
-    }
-    return sl_fail(err, SL_ERR_INVALID, "--weights %s: expected stored, int8 or int4", name);
-}
-
 static enum sl_status parse_cell(const char *text, struct cell *cell_out, struct sl_error *err) {
     struct cell cell = {.name = text, .batch = 1};
     int used = -1;
@@ -307,13 +295,14 @@ static enum sl_status save_logits(const struct bench *b, struct sl_error *err) {
 
 static void print_header(const struct bench *b) {
     double weight_mb = (double)sl_model_weight_bytes(b->model) / 1e6;
+    double memory_mb = (double)sl_model_memory_bytes(b->model) / 1e6;
     if (!b->options->json) {
-        printf("%s: %.1f MB of weights, tier %s, %d threads\n", b->options->model, weight_mb, b->ops->name,
-               sl_team_size(b->team));
+        printf("%s: %.1f MB of weights, %.1f MB in memory, tier %s, %d threads\n", b->options->model, weight_mb,
+               memory_mb, b->ops->name, sl_team_size(b->team));
     } else {
-        json_t *line =
-            json_pack("{s:s, s:s, s:f, s:s, s:i, s:I}", "bench", "cells", "model", b->options->model, "weight_mb",
-                      weight_mb, "tier", b->ops->name, "threads", sl_team_size(b->team), "chunk", b->options->chunk);
+        json_t *line = json_pack("{s:s, s:s, s:f, s:f, s:s, s:i, s:I}", "bench", "cells", "model", b->options->model,
+                                 "weight_mb", weight_mb, "memory_mb", memory_mb, "tier", b->ops->name, "threads",
+                                 sl_team_size(b->team), "chunk", b->options->chunk);
         json_dumpf(line, stdout, JSON_REAL_PRECISION(6));
         putchar('\n');
         json_decref(line);
@@ -379,7 +368,7 @@ int sl_bench_cells(int argc, char **argv) {
         status = sl_fail(&err, SL_ERR_INVALID, "no --cell given");
     }
     if (status == SL_OK) {
-        status = parse_weights(options.weights, &b.weights, &err);
+        status = sl_weight_format_parse(options.weights, &b.weights, &err);
     }
     for (int i = 0; i < options.cells.n && status == SL_OK; i++) {
         status = parse_cell(options.cells.items[i], &cells[i], &err);

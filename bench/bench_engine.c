@@ -27,13 +27,15 @@
 #define SQUARE        1536 // of the matmul that gives the GEMM peak
 
 struct options {
-    const char *model, *tier;
+    const char *model, *weights, *tier;
     int64_t threads, runs, max_tokens;
     bool json, no_synthetic, pin;
 };
 
 static const struct sl_option option_table[] = {
     {"model", 'm', SL_OPTION_STRING, "models/demo", "DIR", "model folder", offsetof(struct options, model), 0, 0},
+    {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT", "of both in memory: stored, int8 or int4",
+     offsetof(struct options, weights), 0, 0},
     {"no-synthetic", 0, SL_OPTION_FLAG, "no", NULL, "leave out the random model of 135 M parameters",
      offsetof(struct options, no_synthetic), 0, 0},
     {"tier", 0, SL_OPTION_STRING, "auto", "NAME", "kernels to use", offsetof(struct options, tier), 0, 0},
@@ -61,6 +63,7 @@ struct bounds {
 
 struct bench {
     const struct options *options;
+    enum sl_weight_format weights;
     const struct sl_ops *ops;
     struct sl_team *team;
     struct bounds bounds;
@@ -146,8 +149,7 @@ static double prefill_gflop(const struct sl_model_config *c, double n) {
 // Weights (the head's among them) and the KV cache of `depth` tokens, once.
 static double decode_gigabytes(const struct bench *b, double depth) {
     const struct sl_model_config *c = sl_model_get_config(b->model);
-    double weight_bytes = c->dtype == SL_F32 ? 4.0 : 2.0;
-    double weights = weight_bytes * (layer_weights(c) + (double)c->hidden * c->n_vocab);
+    double weights = (double)sl_model_memory_bytes(b->model);
     double cache = 2.0 * 2.0 * c->n_layers * c->n_kv_heads * c->head_dim * depth; // K and V in f16
     return (weights + cache) / 1e9;
 }
@@ -248,7 +250,7 @@ static enum sl_status bench_decode(struct bench *b, int64_t depth, struct sl_err
 // --- models --------------------------------------------------------------------------------------------------------
 
 static enum sl_status open_model(struct bench *b, const char *dir, struct sl_error *err) {
-    enum sl_status status = sl_model_load(dir, b->ops, SL_WEIGHT_STORED, b->team, &b->model, err);
+    enum sl_status status = sl_model_load(dir, b->ops, b->weights, b->team, &b->model, err);
     if (status == SL_OK) {
         status = sl_engine_create(b->model, b->team, CHUNK, &b->engine, err);
     }
@@ -330,6 +332,7 @@ static enum sl_status bench_synthetic(struct bench *b, struct sl_error *err) {
 
 int sl_bench_engine(int argc, char **argv) {
     struct options options = {0};
+    struct bench b = {.options = &options};
     struct sl_error err = {0};
     int first;
     enum sl_status status = sl_config_parse(&program, argc, argv, &options, &first, &err);
@@ -339,11 +342,13 @@ int sl_bench_engine(int argc, char **argv) {
     if (status == SL_OK && first < argc) {
         status = sl_fail(&err, SL_ERR_INVALID, "unexpected argument: %s", argv[first]);
     }
+    if (status == SL_OK) {
+        status = sl_weight_format_parse(options.weights, &b.weights, &err);
+    }
     if (status != SL_OK) {
         fprintf(stderr, "%s: %s\n", program.name, err.text);
         return 2;
     }
-    struct bench b = {.options = &options};
     status = sl_ops_select(options.tier, &b.ops, &err);
     if (status == SL_OK) {
         status = sl_team_create((int)options.threads, &b.team, &err);

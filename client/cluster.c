@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/thread.h"
+#include "engine/ops.h"
 
 #define MAX_ARGUMENTS 64
 #define STEP_MS       50
@@ -80,6 +81,7 @@ static enum sl_status start_coordinator(struct sl_cluster *cluster, struct sl_er
     struct arguments arguments = {.n = 1};
     add_option(&arguments, "--listen", listen);
     add_option(&arguments, "--model", cluster->config.model);
+    add_option(&arguments, "--weights", cluster->config.weights);
     add_option(&arguments, "--log", cluster->config.workers_log);
     return start_child(cluster, "coordinator", "coordinator", &arguments, err);
 }
@@ -99,6 +101,7 @@ static enum sl_status start_workers(struct sl_cluster *cluster, const char *role
         add_option(&arguments, "--transport", cluster->config.transport);
         add_option(&arguments, "--arena", cluster->config.arena);
         add_option(&arguments, "--model", has_model ? cluster->config.model : NULL);
+        add_option(&arguments, "--weights", has_model ? cluster->config.weights : NULL);
         add_option(&arguments, "--log", cluster->config.workers_log);
         for (size_t a = 0; a < cluster->config.n_worker_arguments; a++) {
             add_argument(&arguments, cluster->config.worker_arguments[a]);
@@ -183,6 +186,11 @@ enum sl_status sl_cluster_start(const struct sl_cluster_config *config, struct s
     struct stat st;
     if (stat(config->model, &st) != 0 || !S_ISDIR(st.st_mode)) {
         return sl_fail(err, SL_ERR_INVALID, "--model %s is not a folder", config->model);
+    }
+    enum sl_weight_format weights; // the children would refuse it too, each for itself
+    enum sl_status parsed = sl_weight_format_parse(config->weights, &weights, err);
+    if (parsed != SL_OK) {
+        return parsed;
     }
     struct sl_cluster *cluster = calloc(1, sizeof *cluster);
     if (!cluster) {

@@ -17,7 +17,7 @@
 #include "client/tool.h"
 
 struct sl_cluster_config {
-    const char *model, *host, *transport, *arena, *workers_log;
+    const char *model, *weights, *host, *transport, *arena, *workers_log;
     int64_t n_prefill, n_decode, n_kvstore, ready_ms;
     int64_t port;                  // of the coordinator; 0 picks a free one
     char *const *worker_arguments; // given to every worker in addition
@@ -37,6 +37,15 @@ struct sl_cluster_config {
          offsetof(struct type, cluster.n_prefill),                                                                       \
          1,                                                                                                              \
          32},                                                                                                            \
+        {"weights",                                                                                                      \
+         0,                                                                                                              \
+         SL_OPTION_STRING,                                                                                               \
+         "stored",                                                                                                       \
+         "FORMAT",                                                                                                       \
+         "of the model's weights in memory: stored, int8 or int4",                                                       \
+         offsetof(struct type, cluster.weights),                                                                         \
+         0,                                                                                                              \
+         0},                                                                                                             \
         {"decode", 0, SL_OPTION_INT, "1", "N", "decode workers, likewise", offsetof(struct type, cluster.n_decode),      \
          1,        32},                                                                                                  \
         {"kvstore", 0, SL_OPTION_INT, "1", "N", "KV stores, likewise", offsetof(struct type, cluster.n_kvstore), 0, 32}, \

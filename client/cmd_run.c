@@ -126,9 +126,13 @@ static int run_own_cluster(struct run_config *config, const struct sl_request *r
 static int run_local(const struct run_config *config, const struct sl_request *request, struct sl_follow *follow) {
     struct sl_watch watch = {.deadline_ns = sl_deadline_in_ms(config->request.deadline_ms)};
     struct sl_error err = {0};
+    enum sl_weight_format weights;
     sl_follow_attach(follow, &watch);
-    enum sl_status status =
-        sl_local_job(config->cluster.model, (int)config->threads, request, config->capsule_path, &watch, &err);
+    enum sl_status status = sl_weight_format_parse(config->cluster.weights, &weights, &err);
+    if (status == SL_OK) {
+        status = sl_local_job(config->cluster.model, weights, (int)config->threads, request, config->capsule_path,
+                              &watch, &err);
+    }
     return sl_follow_end(follow, status, &err);
 }
 

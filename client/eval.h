@@ -4,5 +4,6 @@
 #define SL_CLIENT_EVAL_H
 
 int sl_eval_fidelity(int argc, char **argv);
+int sl_eval_weights(int argc, char **argv);
 
 #endif

@@ -21,12 +21,14 @@
 struct eval_config {
     struct sl_tool_config tool;
     struct sl_option_list recipes;
-    const char *model, *budget, *text, *png;
+    const char *model, *weights, *budget, *text, *png;
     int64_t tokens, continuation, threads;
 };
 
 static const struct sl_option options[] = {
     {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "model folder", offsetof(struct eval_config, model), 0, 0},
+    {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT", "of the model's weights in memory: stored, int8 or int4",
+     offsetof(struct eval_config, weights), 0, 0},
     {"recipe", 'r', SL_OPTION_LIST, NULL, "RECIPE",
      "may be given several times, or as a list joined by ';'. Without: every preset, with --budget where it evicts",
      offsetof(struct eval_config, recipes), 0, 0},
@@ -394,7 +396,11 @@ static enum sl_status evaluate(struct eval *e, struct sl_error *err) {
     if (!c->model) {
         return sl_fail(err, SL_ERR_INVALID, "--model DIR is needed");
     }
-    enum sl_status status = make_trials(e, err);
+    enum sl_weight_format weights;
+    enum sl_status status = sl_weight_format_parse(c->weights, &weights, err);
+    if (status == SL_OK) {
+        status = make_trials(e, err);
+    }
     if (status == SL_OK && c->png) {
         status = sl_plot_check(err);
     }
@@ -404,6 +410,7 @@ static enum sl_status evaluate(struct eval *e, struct sl_error *err) {
     // Two full caches, a recipe's two copies, and one of them growing while it is read.
     int64_t most = c->tokens ? c->tokens : DEFAULT_TOKENS;
     struct sl_eval_model_config model = {.dir = c->model,
+                                         .weights = weights,
                                          .threads = (int)c->threads,
                                          .max_rows = largest_chunk(e),
                                          .cache_tokens = 6 * (most + c->continuation + SL_PAGE_SLOTS),

@@ -39,7 +39,7 @@ enum sl_status sl_eval_model_open(const struct sl_eval_model_config *config, str
         status = sl_team_create(config->threads, &m->team, err);
     }
     if (status == SL_OK) {
-        status = sl_model_load(config->dir, m->ops, SL_WEIGHT_STORED, m->team, &m->model, err);
+        status = sl_model_load(config->dir, m->ops, config->weights, m->team, &m->model, err);
     }
     if (status == SL_OK) {
         m->config = sl_model_get_config(m->model);

@@ -25,6 +25,7 @@ struct sl_eval_model {
 
 struct sl_eval_model_config {
     const char *dir;
+    enum sl_weight_format weights;
     int threads;          // 0: one per processor
     int max_rows;         // of the engine
     int64_t cache_tokens; // the arena has room for so many, uncompressed, all sessions together; touched as it is used

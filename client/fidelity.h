@@ -62,5 +62,9 @@ double sl_relative_error(double difference_squared, double reference_squared);
 double sl_jaccard(const uint32_t *a, size_t n_a, const uint32_t *b, size_t n_b);
 // -log softmax(logits)[token]
 double sl_negative_log_likelihood(const float *logits, int64_t n, int32_t token);
+// sum_i p_i log(p_i / q_i), p and q the softmax of two rows of logits [n]; in nats.
+double sl_kl_divergence(const float *p_logits, const float *q_logits, int64_t n);
+// The first of the largest.
+int64_t sl_arg_max(const float *logits, int64_t n);
 
 #endif

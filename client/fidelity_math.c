@@ -23,7 +23,8 @@ double sl_jaccard(const uint32_t *a, size_t n_a, const uint32_t *b, size_t n_b) 
     return either == 0 ? 1 : (double)both / (double)either;
 }
 
-double sl_negative_log_likelihood(const float *logits, int64_t n, int32_t token) {
+// log sum_i exp(logits[i])
+static double log_sum(const float *logits, int64_t n) {
     double max = -INFINITY, sum = 0;
     for (int64_t i = 0; i < n; i++) {
         max = logits[i] > max ? logits[i] : max;
@@ -31,5 +32,26 @@ double sl_negative_log_likelihood(const float *logits, int64_t n, int32_t token)
     for (int64_t i = 0; i < n; i++) {
         sum += exp(logits[i] - max);
     }
-    return max + log(sum) - logits[token];
+    return max + log(sum);
+}
+
+double sl_negative_log_likelihood(const float *logits, int64_t n, int32_t token) {
+    return log_sum(logits, n) - logits[token];
+}
+
+double sl_kl_divergence(const float *p_logits, const float *q_logits, int64_t n) {
+    double p_sum = log_sum(p_logits, n), q_sum = log_sum(q_logits, n), divergence = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double p = p_logits[i] - p_sum, q = q_logits[i] - q_sum;
+        divergence += exp(p) * (p - q);
+    }
+    return divergence;
+}
+
+int64_t sl_arg_max(const float *logits, int64_t n) {
+    int64_t best = 0;
+    for (int64_t i = 1; i < n; i++) {
+        best = logits[i] > logits[best] ? i : best;
+    }
+    return best;
 }

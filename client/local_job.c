@@ -18,6 +18,7 @@
 struct job {
     const struct sl_watch *watch;
     const char *model_dir, *capsule_path; // the capsule's: NULL when none is wanted
+    enum sl_weight_format weights;
     int64_t sequence;
     int64_t deadline_ns;
 };
@@ -79,7 +80,7 @@ static enum sl_status save_capsule(void *arg, const struct sl_session *session, 
     struct sl_capsule_id id = {.recipe_fingerprint = sl_recipe_fingerprint(recipe),
                                .prefix_hash = sl_prefix_hash(tokens, session->n_tokens)};
     char text[SL_RECIPE_TEXT_BYTES];
-    enum sl_status status = sl_model_fingerprint(job->model_dir, &id.model_fingerprint, err);
+    enum sl_status status = sl_model_fingerprint(job->model_dir, job->weights, &id.model_fingerprint, err);
     id.model_fingerprint = sl_model_set_fingerprint(id.model_fingerprint, session->rope_set);
     return status == SL_OK ? sl_capsule_file_write(job->capsule_path, session, &id,
                                                    sl_recipe_format(recipe, text, sizeof text), err)
@@ -220,14 +221,18 @@ static enum sl_status run_turns(struct sl_local *local, const struct sl_request 
     return status;
 }
 
-enum sl_status sl_local_job(const char *model_dir, int threads, const struct sl_request *request,
-                            const char *capsule_path, const struct sl_watch *watch, struct sl_error *err) {
-    struct sl_local_config config = {.model_dir = model_dir, .threads = threads};
+enum sl_status sl_local_job(const char *model_dir, enum sl_weight_format weights, int threads,
+                            const struct sl_request *request, const char *capsule_path, const struct sl_watch *watch,
+                            struct sl_error *err) {
+    struct sl_local_config config = {.model_dir = model_dir, .weights = weights, .threads = threads};
     struct sl_local *local = NULL;
     enum sl_status status = sl_local_open(&config, &local, err);
     if (status == SL_OK) {
-        struct job job = {
-            .watch = watch, .model_dir = model_dir, .capsule_path = capsule_path, .deadline_ns = watch->deadline_ns};
+        struct job job = {.watch = watch,
+                          .model_dir = model_dir,
+                          .weights = weights,
+                          .capsule_path = capsule_path,
+                          .deadline_ns = watch->deadline_ns};
         status = run_turns(local, request, &job, err);
         sl_local_close(&local);
     }

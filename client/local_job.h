@@ -5,6 +5,7 @@
 
 #include "client/request.h"
 #include "client/sluice.h"
+#include "engine/ops.h"
 
 /*
  * Run the job, and every further turn of the request on the same session, and deliver their events (a "finished" for
@@ -12,7 +13,8 @@
  * SL_ERR_CANCELLED when `stopped` said so. capsule_path: the file that takes the session as a capsule
  * (kvcache/capsule_file.h) once the first prompt has been read; may be NULL.
  */
-enum sl_status sl_local_job(const char *model_dir, int threads, const struct sl_request *request,
-                            const char *capsule_path, const struct sl_watch *watch, struct sl_error *err);
+enum sl_status sl_local_job(const char *model_dir, enum sl_weight_format weights, int threads,
+                            const struct sl_request *request, const char *capsule_path, const struct sl_watch *watch,
+                            struct sl_error *err);
 
 #endif

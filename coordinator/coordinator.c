@@ -26,6 +26,7 @@
 void sl_coordinator_config_init(struct sl_coordinator_config *config) {
     *config = (struct sl_coordinator_config){
         .listen = "127.0.0.1:7600",
+        .weights = "stored",
         .default_recipe = "full",
         .max_jobs = 64,
         .max_queued = 256,
@@ -102,7 +103,11 @@ static enum sl_status load_chat_template(struct sl_coordinator *coordinator, con
 
 static enum sl_status load_model(struct sl_coordinator *coordinator, uint64_t *fingerprint_out, struct sl_error *err) {
     const char *dir = coordinator->config.model_dir;
-    enum sl_status status = sl_model_config_load(dir, &coordinator->model, err);
+    enum sl_weight_format weights;
+    enum sl_status status = sl_weight_format_parse(coordinator->config.weights, &weights, err);
+    if (status == SL_OK) {
+        status = sl_model_config_load(dir, &coordinator->model, err);
+    }
     if (status == SL_OK) {
         status = check_default_recipe(coordinator, err);
     }
@@ -113,7 +118,7 @@ static enum sl_status load_model(struct sl_coordinator *coordinator, uint64_t *f
         status = load_chat_template(coordinator, dir, err);
     }
     if (status == SL_OK) {
-        status = sl_model_fingerprint(dir, fingerprint_out, err);
+        status = sl_model_fingerprint(dir, weights, fingerprint_out, err);
     }
     coordinator->rules = (struct sl_request_rules){
         .tokenizer = coordinator->tokenizer,
@@ -200,6 +205,7 @@ enum sl_status sl_coordinator_create(const struct sl_coordinator_config *config,
     }
     // Whoever was given strings by pointer: they need not outlive this call.
     coordinator->config.listen = coordinator->config.model_dir = coordinator->config.default_recipe = NULL;
+    coordinator->config.weights = NULL;
     sl_log_info("coordinator", "serving at %s, model %016" PRIx64, sl_coordinator_address(coordinator), fingerprint);
     *coordinator_out = coordinator;
     return SL_OK;

@@ -26,6 +26,8 @@ static const struct sl_option options[] = {
      0, 0},
     {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "the cluster's model folder (the weights are not loaded)",
      FIELD(model_dir), 0, 0},
+    {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT", "of the workers' weights: stored, int8 or int4",
+     FIELD(weights), 0, 0},
     {"recipe", 'r', SL_OPTION_STRING, "full", "RECIPE", "of requests that name none", FIELD(default_recipe), 0, 0},
     {"max-jobs", 0, SL_OPTION_INT, "64", "N", "jobs admitted at once", FIELD(max_jobs), 1, 4096},
     {"queue", 0, SL_OPTION_INT, "256", "N", "jobs that may wait; more are refused with a hint when to retry",

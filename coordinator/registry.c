@@ -186,7 +186,7 @@ static enum sl_status check_info(const struct sl_registry *registry, const Sluic
     if (computes && info->model_fingerprint != registry->config.model_fingerprint) {
         return sl_fail(err, SL_ERR_PRECONDITION,
                        "worker %.60s has the model %016" PRIx64 ", the cluster has %016" PRIx64
-                       ": start it with the coordinator's model",
+                       ": start it with the coordinator's --model and --weights",
                        info->name, info->model_fingerprint, registry->config.model_fingerprint);
     }
     if (computes && (info->arena_bytes < 1 || info->max_jobs < 1)) {

@@ -5,7 +5,8 @@
  * Design: a chain of hashes over the parsed configuration, the bytes of tokenizer.json, and every tensor's name, type,
  *         shape and N_SAMPLES stretches of its bytes, in order of names. Formatting of config.json and the cut into
  *         shards do not matter. Retaining heads and the profile follow where a folder has them: they decide what a
- *         recipe keeps, and a folder without them has the number that it would have had before they were known.
+ *         recipe keeps, and a folder without them has the number that it would have had before they were known. Last
+ *         comes the format that weights are quantized to, if they are: the same tokens give other keys and values.
  *         Integers are hashed as little-endian u64, so every machine finds the same number.
  */
 #include <endian.h>
@@ -190,7 +191,8 @@ static enum sl_status hash_companions(const char *model_dir, const struct sl_mod
     return SL_OK;
 }
 
-enum sl_status sl_model_fingerprint(const char *model_dir, uint64_t *fingerprint_out, struct sl_error *err) {
+enum sl_status sl_model_fingerprint(const char *model_dir, enum sl_weight_format weights, uint64_t *fingerprint_out,
+                                    struct sl_error *err) {
     struct sl_model_config config;
     struct sl_safetensors *tensors = NULL;
     enum sl_status status = sl_model_config_load(model_dir, &config, err);
@@ -209,6 +211,7 @@ enum sl_status sl_model_fingerprint(const char *model_dir, uint64_t *fingerprint
     sl_safetensors_close(&tensors);
     status = hash_companions(model_dir, &config, &chain, err);
     if (status == SL_OK) {
+        chain = weights != SL_WEIGHT_STORED ? hash_text(sl_weight_format_name(weights), chain) : chain;
         *fingerprint_out = chain;
     }
     return status;

@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
+#include "base/log.h"
 #include "engine/cpu/weights.h"
 #include "engine/model_internal.h"
 
@@ -60,6 +62,7 @@ static enum sl_status copy_vector(struct loader *l, const char *name, const char
         l->next_vector[offset + i] = sl_weight_element(tensor->data, dtype, i);
     }
     l->model->weight_bytes += tensor->bytes;
+    l->model->memory_bytes += (size_t)n * sizeof(float);
     return SL_OK;
 }
 
@@ -139,6 +142,11 @@ static enum sl_status find_part(struct loader *l, const char *name, int64_t n, i
     return SL_OK;
 }
 
+static void count_memory(struct sl_model *model, const struct sl_matrix *matrix) {
+    size_t stored = (size_t)(matrix->n * matrix->k) * sl_dtype_bytes(matrix->dtype);
+    model->memory_bytes += matrix->packed != NULL ? matrix->packed_bytes : stored;
+}
+
 static enum sl_status load_matrix(struct loader *l, const struct sl_family_matrix *source, int64_t k, bool has_bias,
                                   struct sl_matrix *matrix) {
     const struct sl_model_config *c = &l->model->config;
@@ -160,6 +168,9 @@ static enum sl_status load_matrix(struct loader *l, const struct sl_family_matri
     }
     for (int i = 0; i < n_parts && status == SL_OK && matrix->packed != NULL; i++) {
         sl_tensor_drop_pages(tensors[i]);
+    }
+    if (status == SL_OK) {
+        count_memory(l->model, matrix);
     }
     return status;
 }
@@ -224,8 +235,11 @@ static enum sl_status load_tensors(struct loader *l) {
     }
     model->head.format = l->weights;
     status = status == SL_OK ? model->ops->pack(l->team, &model->head, l->err) : status;
-    if (status == SL_OK && head != NULL && model->head.packed != NULL) {
-        sl_tensor_drop_pages(head);
+    if (status == SL_OK && model->head.packed != NULL) {
+        sl_tensor_drop_pages(head != NULL ? head : embedding); // rows of the embedding come back as they are looked up
+    }
+    if (status == SL_OK) {
+        count_memory(model, &model->head);
     }
     return status;
 }
@@ -263,6 +277,7 @@ static enum sl_status allocate(struct sl_model *model, struct sl_error *err) {
 
 enum sl_status sl_model_load(const char *model_dir, const struct sl_ops *ops, enum sl_weight_format weights,
                              struct sl_team *team, struct sl_model **model_out, struct sl_error *err) {
+    int64_t begin_ns = sl_now_ns();
     struct sl_model *model = calloc(1, sizeof *model);
     if (model == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
@@ -287,6 +302,10 @@ enum sl_status sl_model_load(const char *model_dir, const struct sl_ops *ops, en
         sl_model_destroy(&model);
         return status;
     }
+    double seconds = (double)(sl_now_ns() - begin_ns) / 1e9;
+    sl_log_info("engine", "%s: %.1f MB of weights, %.1f MB in memory as %s for tier %s, loaded in %.2f s", model_dir,
+                (double)model->weight_bytes / 1e6, (double)model->memory_bytes / 1e6, sl_weight_format_name(weights),
+                ops->name, seconds);
     *model_out = model;
     return SL_OK;
 }
@@ -324,4 +343,8 @@ const struct sl_rope *sl_model_get_rope(const struct sl_model *model, int rope_s
 
 size_t sl_model_weight_bytes(const struct sl_model *model) {
     return model->weight_bytes;
+}
+
+size_t sl_model_memory_bytes(const struct sl_model *model) {
+    return model->memory_bytes;
 }

@@ -64,9 +64,10 @@ struct sl_model_config {
 // config.json and generation_config.json alone; what a coordinator needs. SL_ERR_UNSUPPORTED names what we do not run.
 enum sl_status sl_model_config_load(const char *model_dir, struct sl_model_config *config_out, struct sl_error *err);
 
-// Stable over machines: configuration, tokenizer and tensor directory (names, shapes, types, sizes, sampled bytes).
-// Workers of one cluster must agree on it, and every cache key contains it.
-enum sl_status sl_model_fingerprint(const char *model_dir, uint64_t *fingerprint_out, struct sl_error *err);
+// Stable over machines: configuration, tokenizer, tensor directory (names, shapes, types, sizes, sampled bytes) and the
+// format of the weights. Workers of one cluster must agree on it, and every cache key contains it.
+enum sl_status sl_model_fingerprint(const char *model_dir, enum sl_weight_format weights, uint64_t *fingerprint_out,
+                                    struct sl_error *err);
 
 static inline struct sl_kv_geometry sl_model_geometry(const struct sl_model_config *config) {
     return (struct sl_kv_geometry){config->n_layers, config->n_kv_heads, config->head_dim};
@@ -96,7 +97,14 @@ void sl_model_destroy(struct sl_model **model);
 
 const struct sl_model_config *sl_model_get_config(const struct sl_model *model);
 const struct sl_rope *sl_model_get_rope(const struct sl_model *model, int rope_set);
-size_t sl_model_weight_bytes(const struct sl_model *model);
+size_t sl_model_weight_bytes(const struct sl_model *model); // as stored in the folder
+// What a forward pass reads: packed matrices (or, of a tier that does not pack, what is stored), norms and biases. The embedding
+// comes from the mapped file, row by row.
+size_t sl_model_memory_bytes(const struct sl_model *model);
+// sum (x - x^)^2 / sum x^2 over the weights that `format` would quantize, from the folder as it is mapped, whatever format
+// the model was loaded in. SL_ERR_EXHAUSTED.
+enum sl_status sl_model_weight_error(const struct sl_model *model, enum sl_weight_format format, struct sl_team *team,
+                                     double *relative_out, struct sl_error *err);
 
 // Scratch for up to max_rows tokens a call. `model` and `team` must outlive it. The model's ops are used.
 struct sl_engine;

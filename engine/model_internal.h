@@ -40,7 +40,7 @@ struct sl_model {
     struct sl_model_layer *layers;
     struct sl_norm final_norm; // [E]
     struct sl_matrix head;     // [V][E], packed; the embedding's rows when they are tied
-    size_t weight_bytes;
+    size_t weight_bytes, memory_bytes;
 };
 
 // inv_freq_out[i] for i < rotary_dim / 2, of one set.

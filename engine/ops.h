@@ -54,6 +54,10 @@ enum sl_dtype { SL_F32, SL_F16, SL_BF16 };
 enum sl_weight_format { SL_WEIGHT_STORED, SL_WEIGHT_INT8, SL_WEIGHT_INT4 };
 #define SL_WEIGHT_GROUP 32
 
+// "stored", "int8", "int4": what every --weights takes. SL_ERR_INVALID.
+enum sl_status sl_weight_format_parse(const char *name, enum sl_weight_format *format_out, struct sl_error *err);
+const char *sl_weight_format_name(enum sl_weight_format format);
+
 enum sl_activation {
     SL_ACT_NONE,
     SL_ACT_SILU,      // x / (1 + exp(-x))

@@ -25,7 +25,7 @@ enum sl_status sl_local_open(const struct sl_local_config *config, struct sl_loc
         status = sl_team_create(config->threads, &local->team, err);
     }
     if (status == SL_OK) {
-        status = sl_model_load(config->model_dir, local->ops, SL_WEIGHT_STORED, local->team, &local->model, err);
+        status = sl_model_load(config->model_dir, local->ops, config->weights, local->team, &local->model, err);
     }
     if (status == SL_OK) {
         status = sl_tokenizer_load(config->model_dir, &local->tokenizer, err);

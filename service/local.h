@@ -18,7 +18,8 @@ struct sl_local; // a loaded model with its engine and arena
 
 struct sl_local_config {
     const char *model_dir;
-    const char *tier;     // NULL: auto
+    const char *tier; // NULL: auto
+    enum sl_weight_format weights;
     int threads;          // 0: one per processor
     size_t arena_bytes;   // 0: 1 GiB of address space; pages are touched as they are used
     int max_chunk_tokens; // 0: 3072, the most that a preset asks for

@@ -22,7 +22,11 @@ static enum sl_status open_model(struct sl_node *node, struct sl_error *err) {
     if (!dir) {
         return sl_fail(err, SL_ERR_INVALID, "no model: give --model DIR (a Hugging Face model folder)");
     }
-    enum sl_status status = sl_ops_select(node->config.tier, &node->ops, err);
+    enum sl_weight_format weights;
+    enum sl_status status = sl_weight_format_parse(node->config.weights, &weights, err);
+    if (status == SL_OK) {
+        status = sl_ops_select(node->config.tier, &node->ops, err);
+    }
     if (status == SL_OK) {
         status = sl_team_create((int)node->config.threads, &node->team, err);
     }
@@ -32,14 +36,14 @@ static enum sl_status open_model(struct sl_node *node, struct sl_error *err) {
     if (status == SL_OK) {
         // Weights are packed by the team, each share where the member runs that will read it.
         sl_team_pin_caller(node->team);
-        status = sl_model_load(dir, node->ops, SL_WEIGHT_STORED, node->team, &node->model, err);
+        status = sl_model_load(dir, node->ops, weights, node->team, &node->model, err);
         sl_team_release_caller(node->team);
     }
     if (status == SL_OK) {
         status = sl_tokenizer_load(dir, &node->tokenizer, err);
     }
     if (status == SL_OK) {
-        status = sl_model_fingerprint(dir, &node->model_fingerprint, err);
+        status = sl_model_fingerprint(dir, weights, &node->model_fingerprint, err);
     }
     return status;
 }

@@ -20,7 +20,7 @@
 #include "service/landing.h"
 
 struct sl_node_config {
-    const char *listen, *coordinator, *model, *name, *fabric_listen, *transport, *tier, *log, *inject;
+    const char *listen, *coordinator, *model, *name, *fabric_listen, *transport, *tier, *weights, *log, *inject;
     int64_t arena_bytes, threads, lease_ms, max_jobs, grace_ms;
     bool lock_memory, pin;
 };
@@ -158,6 +158,15 @@ struct sl_node_config {
          NULL,                                                                                                         \
          "give each thread a processor of its own; for a worker that shares its processors with none",                 \
          offsetof(struct sl_node_config, pin),                                                                         \
+         0,                                                                                                            \
+         0},                                                                                                           \
+        {"weights",                                                                                                    \
+         0,                                                                                                            \
+         SL_OPTION_STRING,                                                                                             \
+         "stored",                                                                                                     \
+         "FORMAT",                                                                                                     \
+         "of the weights in memory: stored, int8 or int4; the same for the whole cluster",                             \
+         offsetof(struct sl_node_config, weights),                                                                     \
          0,                                                                                                            \
          0},                                                                                                           \
     {                                                                                                                  \

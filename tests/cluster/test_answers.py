@@ -40,6 +40,21 @@ def test_one_process_shm_and_tcp_agree():
             assert finished.text.strip() == "48213", finished.text
 
 
+def test_quantized_weights():
+    """One process and a cluster agree on int8 weights, and a worker with others is not let in."""
+    prompt, recipe = document(3000) + question(), "h2o,budget=0.5"
+    int8 = ["--weights", "int8"]
+    expected = local_tokens(prompt, recipe, options=int8)
+    with Cluster(kvstore=1, worker_args={"prefill": int8, "decode": int8}, coordinator_args=int8) as cluster:
+        finished, events = cluster.answer(
+            inference.GenerateRequest(text=prompt, recipe=recipe, max_new_tokens=12, stop=["."]))
+        assert tokens(events) == expected, (tokens(events), expected)
+        stranger = subprocess.run([os.path.join(BIN, "sluice-decode"), "--name", "stored", "--coordinator",
+                                   cluster.coordinator.address, "--arena", "16M", "--model", MODEL, "--threads", "1"],
+                                  capture_output=True, timeout=60)
+        assert stranger.returncode == 1 and b"model" in stranger.stderr, stranger.stderr.decode()
+
+
 def test_full_does_not_depend_on_the_chunk_size():
     with Cluster(kvstore=0) as cluster:
         answers = set()

@@ -260,6 +260,12 @@ static void test_fidelity_nll_is_minus_the_log_of_softmax(void **state) {
     assert_true(fabs(sl_negative_log_likelihood(logits, 4, 2) - log(4)) < 1e-12);
     assert_true(fabs(sl_negative_log_likelihood(skewed, 2, 1) - log(4.0 / 3)) < 1e-6);
     assert_true(fabs(sl_negative_log_likelihood(skewed, 2, 0) - log(4)) < 1e-6);
+    const float even[] = {5, 5}; // p = (1/4, 3/4) against q = (1/2, 1/2), and the other way round
+    assert_true(fabs(sl_kl_divergence(skewed, even, 2) - (log(0.5) / 4 + 0.75 * log(1.5))) < 1e-6);
+    assert_true(fabs(sl_kl_divergence(even, skewed, 2) - (log(2.0) + log(2.0 / 3)) / 2) < 1e-6);
+    assert_true(fabs(sl_kl_divergence(skewed, skewed, 2)) < 1e-12);
+    assert_int_equal(sl_arg_max(skewed, 2), 1);
+    assert_int_equal(sl_arg_max(even, 2), 0);
 }
 
 static void test_fidelity_relative_error_of_nothing_is_zero(void **state) {

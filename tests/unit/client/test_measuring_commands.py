@@ -25,6 +25,25 @@ def lines_of(done):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+class Weights(unittest.TestCase):
+    def test_quantized_weights_are_smaller_and_predict_nearly_the_same(self):
+        command = ["eval", "weights", "--model", MODEL, "--tokens", "300", "--json", "--threads"]
+        done = run(*command, "1")
+        values = {line["case"]: line["value"] for line in lines_of(done)}
+        self.assertEqual(len(values), 18)
+        for name, share, error, perplexity, kl, same in [("int8", 0.54, 1e-4, 0.01, 1e-3, 0.97),
+                                                         ("int4", 0.29, 1e-2, 0.06, 5e-2, 0.80)]:
+            self.assertLess(values[f"{name}: memory"], share * values["stored: memory"])
+            self.assertTrue(0 < values[f"{name}: error"] < error)
+            self.assertLess(abs(values[f"{name}: perplexity"] / values["stored: perplexity"] - 1), perplexity)
+            self.assertTrue(0 < values[f"{name}: kl"] < kl)
+            self.assertTrue(same < values[f"{name}: same top"] <= 1)
+        self.assertEqual(values["stored: kl"], 0)
+        again = {line["case"]: line["value"] for line in lines_of(run(*command, "2"))}
+        self.assertEqual({c: v for c, v in again.items() if "load" not in c},
+                         {c: v for c, v in values.items() if "load" not in c})
+
+
 class Usage(unittest.TestCase):
     def test_wrong_usage_exits_with_2_and_says_why(self):
         for words in [
@@ -36,6 +55,10 @@ class Usage(unittest.TestCase):
             ["eval", "fidelity", "--model", "/nonexistent", "--tokens", "0x10"],
             ["eval", "fidelity", "--model", MODEL, "--tokens", "100000"],
             ["eval", "fidelity", "--model", MODEL, "extra"],
+            ["eval", "fidelity", *SMALL, "--weights", "int3"],
+            ["eval", "weights"],
+            ["eval", "weights", "--model", MODEL, "--tokens", "0"],
+            ["bench", "engine", "--weights", "f8"],
             ["profile"],
             ["profile", "--model", MODEL, "--threshold", "2"],
             ["profile", "--model", MODEL, "--text", "/nonexistent"],

@@ -287,7 +287,7 @@ void fake_worker_init(struct fake_worker *worker, const char *name, Sluice__V1__
     worker->epoch = (uint64_t)sl_now_ns();
     atomic_init(&worker->break_at_token, -1);
     atomic_init(&worker->token_ms, 1);
-    assert_int_equal(sl_model_fingerprint(MODEL, &worker->model_fingerprint, NULL), SL_OK);
+    assert_int_equal(sl_model_fingerprint(MODEL, SL_WEIGHT_STORED, &worker->model_fingerprint, NULL), SL_OK);
 }
 
 enum sl_status fake_worker_start(struct fake_worker *worker, const char *address, struct sl_error *err) {
@@ -336,7 +336,7 @@ void fake_cluster_start(struct fake_cluster *cluster, const struct sl_coordinato
     }
     assert_int_equal(sl_rpc_channel_create(sl_coordinator_address(cluster->coordinator), &cluster->channel, &err),
                      SL_OK);
-    assert_int_equal(sl_model_fingerprint(MODEL, &cluster->model_fingerprint, &err), SL_OK);
+    assert_int_equal(sl_model_fingerprint(MODEL, SL_WEIGHT_STORED, &cluster->model_fingerprint, &err), SL_OK);
 }
 
 void fake_cluster_assert_idle(struct fake_cluster *cluster) {

@@ -200,7 +200,7 @@ static void test_rope_linear_divides_and_longrope_has_two_sets(void **state) {
 static uint64_t fingerprint(const char *model_dir) {
     uint64_t value = 0;
     struct sl_error err = {0};
-    if (sl_model_fingerprint(model_dir, &value, &err) != SL_OK) {
+    if (sl_model_fingerprint(model_dir, SL_WEIGHT_STORED, &value, &err) != SL_OK) {
         fail_msg("%s", err.text);
     }
     return value;
@@ -240,8 +240,51 @@ static void test_fingerprint_tells_models_apart(void **state) {
 
     struct sl_error err = {0};
     uint64_t value = 7;
-    assert_int_equal(sl_model_fingerprint("tests/golden", &value, &err), SL_ERR_NOT_FOUND);
+    assert_int_equal(sl_model_fingerprint("tests/golden", SL_WEIGHT_STORED, &value, &err), SL_ERR_NOT_FOUND);
     assert_int_equal(value, 7);
+}
+
+static void test_fingerprint_tells_weight_formats_apart(void **state) {
+    static const char *const names[] = {"stored", "int8", "int4"};
+    uint64_t values[3];
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        enum sl_weight_format format;
+        assert_int_equal(sl_weight_format_parse(names[i], &format, NULL), SL_OK);
+        assert_string_equal(sl_weight_format_name(format), names[i]);
+        assert_int_equal(sl_model_fingerprint(GQA, format, &values[i], NULL), SL_OK);
+    }
+    assert_true(values[0] != values[1] && values[1] != values[2] && values[0] != values[2]);
+    enum sl_weight_format format = SL_WEIGHT_INT8;
+    struct sl_error err = {0};
+    assert_int_equal(sl_weight_format_parse("int2", &format, &err), SL_ERR_INVALID);
+    assert_non_null(strstr(err.text, "int2"));
+    assert_int_equal(format, SL_WEIGHT_INT8);
+}
+
+static void test_memory_is_of_the_format(void **state) {
+    const double bytes_per_weight[] = {2.0, 1.0 + 2.0 / 32, 0.5 + 2.0 / 32}; // of a bf16 model
+    (void)state;
+    for (const char *const *tier = sl_ops_tiers(); *tier != NULL; tier++) {
+        double stored = 0.0;
+        for (int format = SL_WEIGHT_STORED; format <= SL_WEIGHT_INT4; format++) {
+            struct sl_model *model;
+            enum sl_status status =
+                sl_model_load("models/demo", ops_of(*tier), (enum sl_weight_format)format, NULL, &model, NULL);
+            assert_int_equal(status, SL_OK);
+            double memory = (double)sl_model_memory_bytes(model);
+            if (format == SL_WEIGHT_STORED) {
+                stored = memory;
+                assert_true(memory <= (double)sl_model_weight_bytes(model) * 1.01);
+            }
+            double expected = stored * bytes_per_weight[format] / 2.0;
+            bool byte_a_code = strcmp(*tier, "reference") == 0 && format == SL_WEIGHT_INT4;
+            if (!byte_a_code && !(memory >= expected * 0.99 && memory <= expected * 1.03)) { // norms are f32
+                fail_msg("%s, format %d: %.0f bytes, expected %.0f", *tier, format, memory, expected);
+            }
+            sl_model_destroy(&model);
+        }
+    }
 }
 
 static void test_fingerprint_ignores_sharding(void **state) {
@@ -441,6 +484,8 @@ int main(void) {
         cmocka_unit_test(test_rope_llama3_stretches_only_long_waves),
         cmocka_unit_test(test_rope_linear_divides_and_longrope_has_two_sets),
         cmocka_unit_test(test_fingerprint_tells_models_apart),
+        cmocka_unit_test(test_fingerprint_tells_weight_formats_apart),
+        cmocka_unit_test(test_memory_is_of_the_format),
         cmocka_unit_test(test_fingerprint_ignores_sharding),
         cmocka_unit_test(test_forward_checks_before_it_computes),
         cmocka_unit_test(test_forward_counts_slots_where_slots_are_positions),

@@ -230,7 +230,7 @@ static void assert_refused(struct heads_file file, enum sl_status expected, cons
     }
     assert_int_equal(sl_model_load(folder.path, ops, SL_WEIGHT_STORED, NULL, &model, &err), expected);
     assert_null(model);
-    assert_int_equal(sl_model_fingerprint(folder.path, &fingerprint, &err), expected);
+    assert_int_equal(sl_model_fingerprint(folder.path, SL_WEIGHT_STORED, &fingerprint, &err), expected);
     assert_int_equal(fingerprint, 7);
     temp_folder_destroy(&folder);
 }
@@ -290,7 +290,7 @@ static void test_config_tells_whether_there_are_heads(void **state) {
 static uint64_t fingerprint(const struct temp_folder *folder) {
     uint64_t value = 0;
     struct sl_error err = {0};
-    if (sl_model_fingerprint(folder->path, &value, &err) != SL_OK) {
+    if (sl_model_fingerprint(folder->path, SL_WEIGHT_STORED, &value, &err) != SL_OK) {
         fail_msg("%s", err.text);
     }
     return value;
