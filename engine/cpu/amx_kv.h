@@ -37,13 +37,14 @@ struct sl_amx_page_scratch {
 };
 
 // K of a page as bf16 [SL_PAGE_SLOTS][d], rotated: the page's own memory, or made in `out`. Rows that were never written
-// hold what they hold.
+// hold what they hold. K of page `next` is fetched meanwhile: see sl_kv_next_page().
 const uint16_t *sl_amx_load_keys(const struct sl_attend *args, const struct sl_slot_angles *angles, int head,
-                                 uint32_t page, struct sl_amx_page_scratch *s, uint16_t *out);
+                                 uint32_t page, const char *next, struct sl_amx_page_scratch *s, uint16_t *out);
 
 // out[d / 16][2][16][32] = V^T of a page as tiles of A: tile (i, k) holds channels 16 i .. of slots 32 k ..; slots that
-// are not below n are 0.
-void sl_amx_load_values(const struct sl_kv *kv, uint32_t page, int n, struct sl_amx_page_scratch *s, uint16_t *out);
+// are not below n are 0. V of page `next` is fetched meanwhile.
+void sl_amx_load_values(const struct sl_kv *kv, uint32_t page, const char *next, int n, struct sl_amx_page_scratch *s,
+                        uint16_t *out);
 
 // Entries of the table (amx_stats.c).
 void sl_amx_fold(struct sl_team *team, const struct sl_attend *args, int first_row, const struct sl_fold *what);

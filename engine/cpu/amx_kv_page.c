@@ -92,21 +92,25 @@ static void rows_of_keys(const float *tile, size_t d, uint16_t *out) {
 }
 
 const uint16_t *sl_amx_load_keys(const struct sl_attend *args, const struct sl_slot_angles *angles, int head,
-                                 uint32_t page, struct sl_amx_page_scratch *s, uint16_t *out) {
+                                 uint32_t page, const char *next, struct sl_amx_page_scratch *s, uint16_t *out) {
     const struct sl_kv *kv = &args->kv[head];
     const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
     const uint16_t *k = (const uint16_t *)((const char *)kv->pages[page] + layout->k);
     size_t d = (size_t)args->head_dim;
     if (angles == NULL && layout->format == SL_KV_BF16) {
+        for (size_t e = 0; e < SL_PAGE_SLOTS * d; e += 32) {
+            sl_avx512_fetch(next + layout->k + 2 * e, 1);
+        }
         return k;
     }
     if (angles == NULL && layout->format == SL_KV_F16) {
         for (size_t e = 0; e < SL_PAGE_SLOTS * d; e += 32) {
+            sl_avx512_fetch(next + layout->k + 2 * e, 1);
             _mm512_store_si512(out + e, f16_to_bf16(_mm512_load_si512(k + e)));
         }
         return out;
     }
-    sl_avx512_fill_keys(layout, kv->pages[page], s->tile);
+    sl_avx512_fill_keys(layout, kv->pages[page], next, s->tile);
     if (angles != NULL) {
         sl_avx2_rotate_keys(angles, &s->of_page, page, s->tile);
     }
@@ -120,10 +124,11 @@ static inline __m128i row_or_zero(const uint16_t *v, size_t d, size_t slot, size
     return slot < n ? _mm_load_si128((const __m128i *)(v + slot * d)) : _mm_setzero_si128();
 }
 
-static inline __attribute__((always_inline)) void values_from_16_bits(const uint16_t *v, size_t d, size_t n,
-                                                                      enum sl_kv_format format, uint16_t *out) {
+static inline __attribute__((always_inline)) void
+values_from_16_bits(const uint16_t *v, const char *next, size_t d, size_t n, enum sl_kv_format format, uint16_t *out) {
     for (size_t k = 0; k < 2; k++) {
-        for (size_t i = 0; i < d; i += 8) {
+        for (size_t i = 0; i < d; i += 8, next += 512) {
+            sl_avx512_fetch(next, 8);
             __m512i x[8];
             SL_UNROLL
             for (size_t t = 0; t < 8; t++) { // slots t, t + 8, t + 16, t + 24
@@ -143,17 +148,19 @@ static inline __attribute__((always_inline)) void values_from_16_bits(const uint
     }
 }
 
-void sl_amx_load_values(const struct sl_kv *kv, uint32_t page, int n, struct sl_amx_page_scratch *s, uint16_t *out) {
+void sl_amx_load_values(const struct sl_kv *kv, uint32_t page, const char *next, int n, struct sl_amx_page_scratch *s,
+                        uint16_t *out) {
     const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
     const uint16_t *v = (const uint16_t *)((const char *)kv->pages[page] + layout->v);
     size_t d = (size_t)layout->head_dim, n_slots = (size_t)n;
     if (layout->format == SL_KV_F16) {
-        n == SL_PAGE_SLOTS ? values_from_16_bits(v, d, SL_PAGE_SLOTS, SL_KV_F16, out)
-                           : values_from_16_bits(v, d, n_slots, SL_KV_F16, out);
+        next += layout->v;
+        n == SL_PAGE_SLOTS ? values_from_16_bits(v, next, d, SL_PAGE_SLOTS, SL_KV_F16, out)
+                           : values_from_16_bits(v, next, d, n_slots, SL_KV_F16, out);
         return;
     }
     if (layout->format != SL_KV_BF16) {
-        sl_avx512_fill_values(layout, kv->pages[page], n, s->tile);
+        sl_avx512_fill_values(layout, kv->pages[page], next, n, s->tile);
         for (size_t j = 0; j < n_slots; j++) {
             for (size_t i = 0; i < d; i += 32) {
                 const float *from = s->tile + i * SL_PAGE_SLOTS + j * SL_STRIP;
@@ -162,9 +169,12 @@ void sl_amx_load_values(const struct sl_kv *kv, uint32_t page, int n, struct sl_
             }
         }
         v = s->rows;
+        next = (const char *)v; // nothing to fetch
+    } else {
+        next += layout->v;
     }
-    n == SL_PAGE_SLOTS ? values_from_16_bits(v, d, SL_PAGE_SLOTS, SL_KV_BF16, out)
-                       : values_from_16_bits(v, d, n_slots, SL_KV_BF16, out);
+    n == SL_PAGE_SLOTS ? values_from_16_bits(v, next, d, SL_PAGE_SLOTS, SL_KV_BF16, out)
+                       : values_from_16_bits(v, next, d, n_slots, SL_KV_BF16, out);
 }
 
 // --- queries and sums ------------------------------------------------------------------------------------------------

@@ -28,7 +28,8 @@ static void load_keys(const struct sl_avx2_call *call, int head, uint32_t page, 
     _Alignas(64) uint16_t rows[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];
     size_t d = (size_t)call->args.head_dim;
     s.of_page = *of_page;
-    const uint16_t *k = sl_amx_load_keys(&call->args, call->angles, head, page, &s, rows);
+    const uint16_t *k =
+        sl_amx_load_keys(&call->args, call->angles, head, page, call->args.kv[head].pages[page], &s, rows);
     *of_page = s.of_page;
     for (size_t i = 0; i < d; i += SL_TILE_STEP) {
         for (size_t j = 0; j < SL_PAGE_SLOTS; j += SL_TILE, tile += SL_TILE * SL_TILE) {

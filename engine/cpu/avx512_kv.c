@@ -131,7 +131,7 @@ static inline float softmax_add(struct sl_avx2_softmax *s, struct sl_range seen,
 }
 
 // One page for the vectors of a block. Slots that a vector does not see have weight 0, which leaves its sums as they are.
-static void attend_page(const struct sl_kv_block *b, uint32_t page, struct scratch *s) {
+static void attend_page(const struct sl_kv_block *b, uint32_t page, uint32_t page_end, struct scratch *s) {
     const struct sl_kv *kv = &b->args->kv[b->head];
     const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
     int d = b->args->head_dim, n_strips = sl_avx2_n_strips(d), begin, end;
@@ -139,7 +139,8 @@ static void attend_page(const struct sl_kv_block *b, uint32_t page, struct scrat
     if (n_page == 0) {
         return;
     }
-    sl_avx512_fill_keys(layout, kv->pages[page], s->k);
+    const char *next = sl_kv_next_page(kv, page, page_end);
+    sl_avx512_fill_keys(layout, kv->pages[page], next, s->k);
     if (b->angles != NULL) {
         sl_avx2_rotate_keys(b->angles, &s->of_page, page, s->k);
     }
@@ -149,7 +150,7 @@ static void attend_page(const struct sl_kv_block *b, uint32_t page, struct scrat
         s->factors[v] = softmax_add(&s->states[v], sl_slots_in_page(b->first[v], b->end[v], page),
                                     s->scores + (size_t)v * SL_PAGE_SLOTS);
     }
-    sl_avx512_fill_values(layout, kv->pages[page], n_page, s->v);
+    sl_avx512_fill_values(layout, kv->pages[page], next, n_page, s->v);
     const struct sl_avx2_product pv = {
         s->scores, SL_PAGE_SLOTS, s->v, SL_PAGE_SLOTS, s->out, (size_t)n_strips * SL_STRIP, s->factors};
     sl_avx512_multiply(&pv, begin, end, n_strips, 0, (size_t)n_page);
@@ -167,7 +168,7 @@ void sl_avx512_attend_block(const struct sl_kv_block *b, uint32_t page_begin, ui
         s.states[v] = (struct sl_avx2_softmax){-INFINITY, 0.0f};
     }
     for (uint32_t page = page_begin; page < page_end; page++) {
-        attend_page(b, page, &s);
+        attend_page(b, page, page_end, &s);
     }
     for (int v = 0; v < b->n; v++) {
         memcpy(partial->out + (size_t)v * d, s.out + (size_t)v * wide, d * sizeof *s.out);
@@ -186,7 +187,7 @@ static void attend(struct sl_team *team, const struct sl_attend *calls, int n_ca
 static void load_keys(const struct sl_avx2_call *call, int head, uint32_t page, struct sl_page_angles *of_page,
                       float *tile) {
     const struct sl_kv *kv = &call->args.kv[head];
-    sl_avx512_fill_keys(sl_kv_page_layout(kv, page), kv->pages[page], tile);
+    sl_avx512_fill_keys(sl_kv_page_layout(kv, page), kv->pages[page], kv->pages[page], tile);
     if (call->angles != NULL) {
         sl_avx2_rotate_keys(call->angles, of_page, page, tile);
     }

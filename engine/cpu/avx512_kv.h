@@ -10,9 +10,18 @@
 
 #include "engine/cpu/avx2_kv.h"
 
-// As sl_avx2_fill_keys() and sl_avx2_fill_values().
-void sl_avx512_fill_keys(const struct sl_page_layout *layout, const void *page, float *tile);
-void sl_avx512_fill_values(const struct sl_page_layout *layout, const void *page, int n, float *tile);
+// As sl_avx2_fill_keys() and sl_avx2_fill_values(). The same part of page `next` is fetched meanwhile: see
+// sl_kv_next_page(); it may be the page itself.
+void sl_avx512_fill_keys(const struct sl_page_layout *layout, const void *page, const char *next, float *tile);
+void sl_avx512_fill_values(const struct sl_page_layout *layout, const void *page, const char *next, int n, float *tile);
+
+// `lines` lines of the cache from `at` on, on their way into the second level.
+static inline __attribute__((always_inline)) void sl_avx512_fetch(const char *at, int lines) {
+    SL_UNROLL
+    for (int line = 0; line < lines; line++) {
+        _mm_prefetch(at + 64 * line, _MM_HINT_T1);
+    }
+}
 
 // As sl_avx2_multiply(), with the same chains of sums.
 void sl_avx512_multiply(const struct sl_avx2_product *p, int row_begin, int row_end, int n_strips, size_t begin,

@@ -14,10 +14,11 @@ static inline __attribute__((always_inline)) __m512 widen(__m256i x, enum sl_kv_
                                : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
 }
 
-static inline __attribute__((always_inline)) void keys_from_16_bits(const uint16_t *k, size_t d,
+static inline __attribute__((always_inline)) void keys_from_16_bits(const uint16_t *k, const char *next, size_t d,
                                                                     enum sl_kv_format format, float *tile) {
     for (size_t half = 0; half < 2; half++, k += 32 * d, tile += 2 * d * SL_STRIP) {
-        for (size_t i = 0; i < d; i += 8) {
+        for (size_t i = 0; i < d; i += 8, next += 512) {
+            sl_avx512_fetch(next, 8);
             __m512i x[8];
             SL_UNROLL
             for (size_t t = 0; t < 8; t++) { // tokens t, t + 8, t + 16, t + 24
@@ -50,9 +51,12 @@ static inline __attribute__((always_inline)) void keys_from_16_bits(const uint16
     }
 }
 
-static inline __attribute__((always_inline)) void values_from_16_bits(const uint16_t *v, size_t d, size_t n,
-                                                                      enum sl_kv_format format, float *tile) {
-    for (size_t j = 0; j < n; j++, v += d) {
+static inline __attribute__((always_inline)) void values_from_16_bits(const uint16_t *v, const char *next, size_t d,
+                                                                      size_t n, enum sl_kv_format format, float *tile) {
+    for (size_t j = 0; j < n; j++, v += d, next += 2 * d) {
+        for (size_t line = 0; line < 2 * d; line += 64) {
+            sl_avx512_fetch(next + line, 1);
+        }
         for (size_t i = 0; i < d; i += SL_STRIP) {
             __mmask16 mask = d - i < SL_STRIP ? 0xff : 0xffff; // half a strip may be left over
             _mm512_store_ps(tile + (i * SL_PAGE_SLOTS + j * SL_STRIP),
@@ -105,16 +109,16 @@ static inline __attribute__((always_inline)) void packed_values(const struct sl_
     }
 }
 
-void sl_avx512_fill_keys(const struct sl_page_layout *layout, const void *page, float *tile) {
+void sl_avx512_fill_keys(const struct sl_page_layout *layout, const void *page, const char *next, float *tile) {
     const char *at = page;
     const uint16_t *k = (const uint16_t *)(at + layout->k);
     size_t d = (size_t)layout->head_dim;
     switch (layout->format) {
     case SL_KV_F16:
-        keys_from_16_bits(k, d, SL_KV_F16, tile);
+        keys_from_16_bits(k, next + layout->k, d, SL_KV_F16, tile);
         break;
     case SL_KV_BF16:
-        keys_from_16_bits(k, d, SL_KV_BF16, tile);
+        keys_from_16_bits(k, next + layout->k, d, SL_KV_BF16, tile);
         break;
     case SL_KV_INT8:
         packed_keys(layout, at, 8, tile);
@@ -128,15 +132,16 @@ void sl_avx512_fill_keys(const struct sl_page_layout *layout, const void *page, 
     }
 }
 
-void sl_avx512_fill_values(const struct sl_page_layout *layout, const void *page, int n, float *tile) {
+void sl_avx512_fill_values(const struct sl_page_layout *layout, const void *page, const char *next, int n,
+                           float *tile) {
     const char *at = page;
     const uint16_t *v = (const uint16_t *)(at + layout->v);
     size_t d = (size_t)layout->head_dim;
     bool whole_strips = d % SL_STRIP == 0;
     if (layout->format == SL_KV_F16) {
-        values_from_16_bits(v, d, (size_t)n, SL_KV_F16, tile);
+        values_from_16_bits(v, next + layout->v, d, (size_t)n, SL_KV_F16, tile);
     } else if (layout->format == SL_KV_BF16) {
-        values_from_16_bits(v, d, (size_t)n, SL_KV_BF16, tile);
+        values_from_16_bits(v, next + layout->v, d, (size_t)n, SL_KV_BF16, tile);
     } else if (layout->format == SL_KV_INT8 && whole_strips) {
         packed_values(layout, at, n, 8, tile);
     } else if (layout->format == SL_KV_INT4 && whole_strips) {

@@ -124,8 +124,8 @@ static bool attend_split(const struct step *step, const struct sl_kv_block *b, u
 // a += b, where b is of later slots. What is empty has no numbers in it.
 static void merge(const struct sl_kv_partial *a, const struct sl_kv_partial *b, int n_vectors, size_t d) {
     for (int v = 0; v < n_vectors; v++) {
-        float *to = a->out + (size_t)v * d;
-        const float *from = b->out + (size_t)v * d;
+        float *restrict to = a->out + (size_t)v * d;
+        const float *restrict from = b->out + (size_t)v * d;
         if (b->max[v] == -INFINITY) {
             continue;
         }
@@ -137,10 +137,8 @@ static void merge(const struct sl_kv_partial *a, const struct sl_kv_partial *b, 
         }
         float max = fmaxf(a->max[v], b->max[v]);
         float c_a = expf(a->max[v] - max), c_b = expf(b->max[v] - max);
-        for (size_t i = 0; i < d; i += 8) {
-            for (size_t t = i; t < i + 8; t++) {
-                to[t] = to[t] * c_a + from[t] * c_b;
-            }
+        for (size_t i = 0; i < d; i++) {
+            to[i] = to[i] * c_a + from[i] * c_b;
         }
         a->sum[v] = a->sum[v] * c_a + b->sum[v] * c_b;
         a->max[v] = max;
@@ -153,12 +151,11 @@ static void write_block(const struct sl_kv_block *b, const struct sl_kv_partial 
     for (int v = 0; v < b->n; v++) {
         size_t row = (size_t)((b->begin + v) / b->group);
         size_t head = (size_t)(b->head * b->group) + (size_t)((b->begin + v) % b->group);
-        float *out = args->out + (row * (size_t)args->n_heads + head) * d;
-        const float *sums = partial->out + (size_t)v * d;
-        for (size_t i = 0; i < d; i += 8) {
-            for (size_t t = i; t < i + 8; t++) {
-                out[t] = sums[t] / partial->sum[v];
-            }
+        float *restrict out = args->out + (row * (size_t)args->n_heads + head) * d;
+        const float *restrict sums = partial->out + (size_t)v * d;
+        float share = 1.0f / partial->sum[v];
+        for (size_t i = 0; i < d; i++) {
+            out[i] = sums[i] * share;
         }
         if (args->lse != NULL) {
             args->lse[head * (size_t)args->m + row] = partial->max[v] + logf(partial->sum[v]);

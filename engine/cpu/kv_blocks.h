@@ -21,7 +21,7 @@
 #include "engine/cpu/kv_page.h"
 #include "engine/cpu/tier.h"
 
-#define SL_BLOCK_VECTORS 128
+#define SL_BLOCK_VECTORS 256
 #define SL_SPLIT_PAGES   64
 
 /*
@@ -50,6 +50,12 @@ struct sl_kv_block {
     // Slots [first, end) are those that a vector sees; both ascend. A vector's own slot is end - 1.
     _Alignas(64) uint32_t first[SL_BLOCK_VECTORS], end[SL_BLOCK_VECTORS];
 };
+
+// The page whose bytes are fetched while `page` is worked on: what processors foresee ends with a page of memory. The last
+// one names itself, which costs nothing.
+static inline const char *sl_kv_next_page(const struct sl_kv *kv, uint32_t page, uint32_t page_end) {
+    return kv->pages[page + 1 < page_end ? page + 1 : page];
+}
 
 // A block's running softmax.
 struct sl_kv_partial {
