@@ -31,11 +31,11 @@
 
 #define TOKENS        16  // of a tile
 #define STREAM_ROWS   32  // at most so many rows are computed as the weights stream by
-#define STREAM_STEPS  8   // that quantized weights are made into tiles at once, then
+#define STREAM_STEPS  4   // that quantized weights are made into tiles at once, then
 #define STRETCH_STEPS 20  // 40 KiB of L1's 48
-#define ROW_BLOCK     256 // of a task: a stretch of their x is 640 KiB in L2 ...
-#define PANEL_GROUP   8   // ... and their sums for so many panels 512 KiB, on the stack
-#define PACK_STEPS    32  // of x in a task
+#define ROW_BLOCK     256 // of a task: a stretch of their x is 320 KiB in L2 ...
+#define PANEL_GROUP   8   // ... and their sums for so many panels 256 KiB, on the stack
+#define PACK_STEPS    8   // of x at once
 
 #define TILE_FLOATS (SL_AMX_TILE_BYTES / (int64_t)sizeof(float))
 
@@ -85,8 +85,8 @@ static inline void store_sums(float *sums) {
 }
 
 // A panel's steps by two tiles of tokens; `lines` cache lines a step of what comes next are fetched into L2.
-static inline void steps_2x2(const char *w, const char *x0, const char *x1, int64_t count, const char *next,
-                             int64_t lines) {
+static __attribute__((noinline)) void steps_2x2(const char *w, const char *x0, const char *x1, int64_t count,
+                                                const char *next, int64_t lines) {
     for (int64_t s = 0; s < count; s++) {
         _tile_stream_loadd(6, x0 + s * SL_AMX_TILE_BYTES, 64);
         _tile_loadd(4, w + s * SL_AMX_STEP_BYTES, 64);
@@ -179,31 +179,34 @@ static int64_t stretch_steps(const struct sl_matrix *w) {
 
 // Tile t of tokens at a step: [stretch][tile][step]. What a stretch needs is contiguous, or it would compete with itself
 // for the same sets of L2.
-static char *x_tile(const struct sl_product *a, int64_t t, int64_t step) {
+static inline char *x_tile(const struct sl_product *a, int64_t t, int64_t step) {
     int64_t length = stretch_steps(a->w), first = step / length * length;
     int64_t n_tiles = sl_div_up(a->m, TOKENS), count = sl_min(length, sl_amx_steps(a->w) - first);
     return (char *)a->scratch + (first * n_tiles + t * count + step - first) * 64 * tile_tokens(a->m);
 }
 
+// At most PACK_STEPS steps of a tile. Rows are read along k first: their stride may put them all in the same sets of L1.
 static void pack_x_steps(const struct sl_product *a, int64_t t, int64_t begin, int64_t end) {
     int64_t tokens = tile_tokens(a->m), count = sl_min(TOKENS, a->m - t * TOKENS);
-    float rows[TOKENS * 16] __attribute__((aligned(64))) = {0}; // a pair of bf16 in every 32 bits
+    float pairs[PACK_STEPS][TOKENS][16] __attribute__((aligned(64))); // of bf16, in every 32 bits
+    for (int64_t r = 0; r < TOKENS; r++) {
+        const float *x = a->x + (t * TOKENS + r) * a->x_stride;
+        for (int64_t s = begin; s < end; s++) {
+            int64_t i = s * SL_AMX_STEP, left = r < count ? a->w->k - i : 0;
+            __m512 lo = _mm512_maskz_loadu_ps(sl_avx512_lanes(left), x + i);
+            __m512 hi = _mm512_maskz_loadu_ps(sl_avx512_lanes(left - 16), x + i + 16);
+            _mm512_store_ps(pairs[s - begin][r], (__m512)_mm512_cvtne2ps_pbh(hi, lo));
+        }
+    }
+    __mmask16 lanes = sl_avx512_lanes(tokens);
     for (int64_t s = begin; s < end; s++) {
         float *out = (float *)(void *)x_tile(a, t, s);
-        int64_t i = s * SL_AMX_STEP;
-        __mmask16 lo = sl_avx512_lanes(a->w->k - i), hi = sl_avx512_lanes(a->w->k - i - 16);
-        for (int64_t r = 0; r < count; r++) {
-            const float *x = a->x + (t * TOKENS + r) * a->x_stride + i;
-            __m512bh pairs = _mm512_cvtne2ps_pbh(_mm512_maskz_loadu_ps(hi, x + 16), _mm512_maskz_loadu_ps(lo, x));
-            _mm512_store_ps(rows + r * 16, (__m512)pairs);
-        }
         if (tokens == 1) {
-            _mm512_storeu_ps(out, _mm512_load_ps(rows));
+            _mm512_storeu_ps(out, _mm512_load_ps(pairs[s - begin][0]));
             continue;
         }
         __m512 columns[16];
-        __mmask16 lanes = sl_avx512_lanes(tokens);
-        sl_avx512_transpose(rows, 16, columns);
+        sl_avx512_transpose(pairs[s - begin][0], 16, columns);
         SL_UNROLL
         for (int c = 0; c < 16; c++) {
             _mm512_mask_storeu_ps(out + c * tokens, lanes, columns[c]);
@@ -369,7 +372,7 @@ static void matmul(struct sl_team *team, const struct sl_matrix *w, const struct
         return;
     }
     int64_t n_chunks = sl_div_up(a.m, TOKENS) * sl_div_up(steps, PACK_STEPS);
-    sl_team_run(a.m * w->k < SL_ALONE_WORK ? NULL : team, n_chunks, 4, pack_x, &a);
+    sl_team_run(a.m * w->k < SL_ALONE_WORK ? NULL : team, n_chunks, 16, pack_x, &a);
     if (a.n_panels * steps < 256) { // half a million weights a row
         team = NULL;
     }

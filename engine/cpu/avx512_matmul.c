@@ -236,12 +236,27 @@ TILES(f16, FORM_F16)
 TILES(bf16, FORM_BF16)
 TILES(int8, FORM_INT8)
 TILES(int4, FORM_INT4)
-TILE(tile_9x1_f32, 9, 1, FORM_F32)
-TILE(tile_10x1_f32, 10, 1, FORM_F32)
-TILE(tile_11x1_f32, 11, 1, FORM_F32)
-TILE(tile_12x1_f32, 12, 1, FORM_F32)
-TILE(tile_13x1_f32, 13, 1, FORM_F32)
-TILE(tile_14x1_f32, 14, 1, FORM_F32)
+
+// Of widened weights, with the x's of struct block: their stride is a constant, or addresses would need more registers
+// than there are.
+#define BLOCK_TILE(rows)                                                                                               \
+    static void block_tile_##rows(const float *weights, const float *x, int64_t k, float *sums) {                      \
+        tile(rows, 1, FORM_F32, (const char *)weights, 0, x, X_STRIDE, k, sums, 0);                                    \
+    }
+BLOCK_TILE(1)
+BLOCK_TILE(2)
+BLOCK_TILE(3)
+BLOCK_TILE(4)
+BLOCK_TILE(5)
+BLOCK_TILE(6)
+BLOCK_TILE(7)
+BLOCK_TILE(8)
+BLOCK_TILE(9)
+BLOCK_TILE(10)
+BLOCK_TILE(11)
+BLOCK_TILE(12)
+BLOCK_TILE(13)
+BLOCK_TILE(14)
 
 // As the weights stream by, by form and rows - 1: one panel, and the widest that the registers hold.
 static const struct {
@@ -259,10 +274,11 @@ static const struct {
     [FORM_INT8] = STREAMS(int8), [FORM_INT4] = STREAMS(int4),
 };
 
-// Of widened weights, by rows - 1.
-static const tile_fn blocks[TILE_ROWS] = {tile_1x1_f32,  tile_2x1_f32,  tile_3x1_f32,  tile_4x1_f32, tile_5x1_f32,
-                                          tile_6x1_f32,  tile_7x1_f32,  tile_8x1_f32,  tile_9x1_f32, tile_10x1_f32,
-                                          tile_11x1_f32, tile_12x1_f32, tile_13x1_f32, tile_14x1_f32};
+typedef void (*block_tile_fn)(const float *weights, const float *x, int64_t k, float *sums);
+
+static const block_tile_fn block_tiles[TILE_ROWS] = { // by rows - 1
+    block_tile_1, block_tile_2, block_tile_3,  block_tile_4,  block_tile_5,  block_tile_6,  block_tile_7,
+    block_tile_8, block_tile_9, block_tile_10, block_tile_11, block_tile_12, block_tile_13, block_tile_14};
 
 // --- matmul --------------------------------------------------------------------------------------------------------
 
@@ -342,6 +358,7 @@ static void multiply_block(const struct sl_product *a, struct block *block, int6
                            int64_t last) {
     enum form form = form_of(a->w);
     size_t stride = panel_bytes(a->w);
+    int64_t even_rows = sl_div_up(rows, sl_div_up(rows, TILE_ROWS)); // of a tile, so that none is left with a few
     const float *weights[PANEL_GROUP];
     for (int64_t p = first; p < last; p++) {
         sl_sums_start(a, p, row, rows, block->sums[p - first]);
@@ -353,14 +370,13 @@ static void multiply_block(const struct sl_product *a, struct block *block, int6
             weights[p - first] = widen(form, panel + (size_t)(i / SL_WEIGHT_GROUP) * forms[form].group_bytes, count,
                                        block->weights[p - first]);
         }
-        for (int64_t r = 0; r < rows; r += TILE_ROWS) {
-            int64_t tile_rows = sl_min(TILE_ROWS, rows - r);
+        for (int64_t r = 0, tile_rows; r < rows; r += tile_rows) {
+            tile_rows = sl_min(even_rows, rows - r);
             for (int64_t t = 0; t < tile_rows; t++) {
                 memcpy(block->x + t * X_STRIDE, a->x + (row + r + t) * a->x_stride + i, (size_t)count * sizeof(float));
             }
             for (int64_t p = first; p < last; p++) {
-                blocks[tile_rows - 1]((const char *)weights[p - first], 0, block->x, X_STRIDE, count,
-                                      block->sums[p - first] + r * SL_PANEL, 0);
+                block_tiles[tile_rows - 1](weights[p - first], block->x, count, block->sums[p - first] + r * SL_PANEL);
             }
         }
     }
