@@ -21,6 +21,7 @@
 
 #define MAX_HEADER_BYTES (100u << 20) // the bound of the format's own library
 #define MAX_SHARDS       4096
+#define FIRST_TENSORS    64
 
 struct mapping {
     char *name; // file name inside the model folder
@@ -183,7 +184,7 @@ static enum sl_status check_cover(const struct mapping *map, struct sl_tensor *t
 static enum sl_status add_tensor(struct sl_safetensors *st, struct sl_tensor tensor, const char *name,
                                  struct sl_error *err) {
     if (st->n_tensors == st->cap_tensors) {
-        size_t cap = st->cap_tensors == 0 ? 256 : 2 * st->cap_tensors;
+        size_t cap = 2 * st->cap_tensors;
         struct sl_tensor *grown = realloc(st->tensors, cap * sizeof *grown);
         if (grown == NULL) {
             return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %zu tensors", cap);
@@ -354,9 +355,14 @@ enum sl_status sl_safetensors_open(const char *model_dir, struct sl_safetensors 
 enum sl_status sl_safetensors_open_file(const char *model_dir, const char *name, struct sl_safetensors **tensors_out,
                                         struct sl_error *err) {
     struct sl_safetensors *st = calloc(1, sizeof *st);
-    if (st == NULL) {
+    struct sl_tensor *first = malloc(FIRST_TENSORS * sizeof *first); // never NULL, so that an empty list can be sorted
+    if (st == NULL || first == NULL) {
+        free(st);
+        free(first);
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
+    st->tensors = first;
+    st->cap_tensors = FIRST_TENSORS;
     enum sl_status status = open_all(st, model_dir, name, err);
     if (status != SL_OK) {
         sl_safetensors_close(&st);
@@ -394,10 +400,7 @@ enum sl_status sl_safetensors_find(const struct sl_safetensors *tensors, const c
                                    struct sl_error *err) {
     struct sl_tensor key = {.name = name};
     int64_t expected[2] = {rows, columns};
-    const struct sl_tensor *found = NULL;
-    if (tensors->n_tensors > 0) {
-        found = bsearch(&key, tensors->tensors, tensors->n_tensors, sizeof key, compare_name);
-    }
+    const struct sl_tensor *found = bsearch(&key, tensors->tensors, tensors->n_tensors, sizeof key, compare_name);
     if (found == NULL) {
         return sl_fail(err, SL_ERR_NOT_FOUND, "tensor %s is missing", name);
     }

@@ -182,6 +182,28 @@ static void test_safetensors_shards(void **state) {
     assert_int_equal(open_sharded("{\"weight_map\": {\"a\": 3}}", &err), SL_ERR_INVALID);
 }
 
+// No tensors at all: nothing to sort or to search, in one file and behind an index.
+static void test_safetensors_without_tensors(void **state) {
+    struct sl_safetensors *tensors = NULL;
+    struct sl_error err = {0};
+    const struct sl_tensor *tensor;
+    enum sl_dtype dtype;
+    size_t n;
+    (void)state;
+    assert_int_equal(open_one("{}", 0, &tensors, &err), SL_OK);
+    assert_non_null(sl_safetensors_list(tensors, &n));
+    assert_int_equal(n, 0);
+    assert_int_equal(sl_safetensors_find(tensors, "a", 1, 1, 0, &tensor, &dtype, &err), SL_ERR_NOT_FOUND);
+    sl_safetensors_close(&tensors);
+    assert_refused("{}", 3, SL_ERR_INVALID, "3 bytes after the last tensor");
+
+    struct temp_folder folder = temp_folder_create();
+    temp_folder_write_tensors(&folder, "s1.safetensors", "{}", 0);
+    temp_folder_write_text(&folder, "model.safetensors.index.json", "{\"weight_map\": {\"a\": \"s1.safetensors\"}}");
+    assert_int_equal(sl_safetensors_open(folder.path, &tensors, &err), SL_ERR_NOT_FOUND);
+    temp_folder_destroy(&folder);
+}
+
 static void test_safetensors_missing_folder(void **state) {
     struct sl_safetensors *tensors = NULL;
     struct sl_error err = {0};
@@ -198,6 +220,7 @@ int main(void) {
         cmocka_unit_test(test_safetensors_refuses_impossible_header_lengths),
         cmocka_unit_test(test_safetensors_survives_every_truncation),
         cmocka_unit_test(test_safetensors_shards),
+        cmocka_unit_test(test_safetensors_without_tensors),
         cmocka_unit_test(test_safetensors_missing_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
