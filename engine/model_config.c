@@ -18,6 +18,10 @@
 
 #define MAX_DIMENSION (1 << 20) // of hidden, intermediate: keeps every product of two of them inside int64_t
 #define MAX_VOCAB     (1 << 24)
+// Of every number that is not an integer. What a model means lies far within; outside, norm_eps would be 0 or infinite as
+// f32, and frequencies of RoPE infinite.
+#define MIN_NUMBER 1e-30
+#define MAX_NUMBER 1e30
 
 struct reader {
     const json_t *object;
@@ -50,14 +54,19 @@ static int64_t get_int(struct reader *r, const char *key, int64_t fallback, int6
     return json_integer_value(value);
 }
 
+static bool is_positive(double number) {
+    return number >= MIN_NUMBER && number <= MAX_NUMBER;
+}
+
 static double get_positive(struct reader *r, const json_t *object, const char *key, double fallback) {
     if (r->status != SL_OK) {
         return 0.0;
     }
     const json_t *value = json_object_get(object, key);
     double number = is_given(value) ? json_number_value(value) : fallback;
-    if ((is_given(value) && !json_is_number(value)) || !isfinite(number) || number <= 0.0) {
-        r->status = sl_fail(r->err, SL_ERR_INVALID, "%s: %s must be a positive number", r->file, key);
+    if ((is_given(value) && !json_is_number(value)) || !is_positive(number)) {
+        r->status = sl_fail(r->err, SL_ERR_INVALID, "%s: %s must be a positive number, %g to %g", r->file, key,
+                            MIN_NUMBER, MAX_NUMBER);
     }
     return number;
 }
@@ -296,7 +305,7 @@ static void read_stretches(struct reader *r, const json_t *scaling, const char *
     for (int i = 0; i < n && is_valid; i++) {
         const json_t *value = json_array_get(list, (size_t)i);
         stretches_out[i] = json_number_value(value);
-        is_valid = json_is_number(value) && isfinite(stretches_out[i]) && stretches_out[i] > 0.0;
+        is_valid = json_is_number(value) && is_positive(stretches_out[i]);
     }
     if (r->status == SL_OK && !is_valid) {
         r->status = sl_fail(r->err, SL_ERR_INVALID,

@@ -378,6 +378,9 @@ static void test_config_refuses_malformed_files(void **state) {
     assert_refused("{" REQUIRED ", \"max_position_embeddings\": 99999999999}", SL_ERR_INVALID,
                    "max_position_embeddings");
     assert_refused("{" REQUIRED ", \"rms_norm_eps\": -1}", SL_ERR_INVALID, "rms_norm_eps");
+    assert_refused("{" REQUIRED ", \"rms_norm_eps\": 1e-46}", SL_ERR_INVALID, "rms_norm_eps"); // 0 as f32
+    assert_refused("{" REQUIRED ", \"rms_norm_eps\": 1e39}", SL_ERR_INVALID, "rms_norm_eps");  // infinite as f32
+    assert_refused("{" REQUIRED ", \"rope_theta\": 1e-300}", SL_ERR_INVALID, "rope_theta");
     assert_refused("{" REQUIRED ", \"rope_theta\": \"big\"}", SL_ERR_INVALID, "rope_theta");
     assert_refused("{" REQUIRED ", \"tie_word_embeddings\": 1}", SL_ERR_INVALID, "tie_word_embeddings");
     assert_refused("{" REQUIRED ", \"hidden_act\": 3}", SL_ERR_INVALID, "hidden_act");
