@@ -3,9 +3,11 @@
 JOBS       ?= $(shell nproc)
 BUILD_TYPE ?= RelWithDebInfo
 CTEST      := ctest --output-on-failure --no-tests=error -j $(JOBS)
+TIME       ?= 600
+FUZZER     ?= $(notdir $(wildcard tests/fuzz/corpus/*))
 C_FILES    := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
 
-.PHONY: all deps build test test-asan test-tsan demo bench lint tidy format clean help
+.PHONY: all deps build test test-asan test-tsan fuzz demo bench lint tidy format clean help
 
 all: build
 
@@ -29,6 +31,10 @@ test-tsan: deps  ## the tests with ThreadSanitizer, in build-tsan
 	@cmake --build build-tsan -j $(JOBS)
 	@$(CTEST) --test-dir build-tsan
 
+fuzz: deps       ## every fuzzer for TIME seconds with a new seed, one after the other; only FUZZER=name
+	@tests/fuzz/run.sh build build-fuzz
+	@for name in $(FUZZER); do tests/fuzz/run.sh hunt build-fuzz $$name $(TIME) || exit 1; done
+
 demo: build      ## a cluster on this machine reads a long text and answers
 	@tools/demo.sh
 
@@ -48,7 +54,7 @@ format:          ## clang-format in place
 	@clang-format-14 -i $(C_FILES)
 
 clean:           ## remove the build folders
-	@rm -rf build build-asan build-tsan
+	@rm -rf build build-asan build-tsan build-fuzz
 
 help:            ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile

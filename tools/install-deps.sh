@@ -8,6 +8,7 @@ build-essential cmake ninja-build pkg-config
 libgrpc-dev protobuf-compiler protobuf-c-compiler libprotobuf-c-dev
 libucx-dev ucx-utils
 libcmocka-dev libjansson-dev libpcre2-dev libxxhash-dev libutf8proc-dev
+clang-14 libclang-rt-14-dev
 python3 python3-grpcio python3-protobuf python3-numpy
 gnuplot-nox
 manpages
