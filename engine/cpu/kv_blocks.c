@@ -153,9 +153,8 @@ static void write_block(const struct sl_kv_block *b, const struct sl_kv_partial 
         size_t head = (size_t)(b->head * b->group) + (size_t)((b->begin + v) % b->group);
         float *restrict out = args->out + (row * (size_t)args->n_heads + head) * d;
         const float *restrict sums = partial->out + (size_t)v * d;
-        float share = 1.0f / partial->sum[v];
         for (size_t i = 0; i < d; i++) {
-            out[i] = sums[i] * share;
+            out[i] = sums[i] / partial->sum[v];
         }
         if (args->lse != NULL) {
             args->lse[head * (size_t)args->m + row] = partial->max[v] + logf(partial->sum[v]);
