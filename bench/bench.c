@@ -17,9 +17,27 @@ static void print_json(const struct sl_bench_result *result, double ratio) {
         json_object_update_missing(line, comparison);
         json_decref(comparison);
     }
+    if (result->aim > 0.0) {
+        json_object_set_new(line, "aim", json_real(result->aim));
+        json_object_set_new(line, "reached", json_boolean(ratio >= result->aim));
+    }
     json_dumpf(line, stdout, JSON_REAL_PRECISION(6));
     putchar('\n');
     json_decref(line);
+}
+
+static void print_row(const struct sl_bench_result *result, double ratio) {
+    double scale = result->as_factor ? 1.0 : 100.0;
+    const char *sign = result->as_factor ? " times" : "%";
+    printf("%-44s %12.1f %-10s", result->test, result->value, result->unit);
+    if (result->reference != NULL) {
+        printf(" %5.1f%s%s %s (%.1f of %.1f)", scale * ratio, sign, result->as_factor ? "" : " of", result->reference,
+               result->ratio_value, result->reference_value);
+    }
+    if (result->aim > 0.0) {
+        printf("; aim %.0f%s: %s", scale * result->aim, sign, ratio >= result->aim ? "reached" : "missed");
+    }
+    putchar('\n');
 }
 
 void sl_bench_print(const struct sl_bench_result *result, bool json) {
@@ -29,12 +47,7 @@ void sl_bench_print(const struct sl_bench_result *result, bool json) {
     }
     sl_bench_progress(NULL);
     if (!json) {
-        printf("%-44s %12.1f %-10s", result->test, result->value, result->unit);
-        if (result->reference != NULL) {
-            printf(" %5.1f%% of %s (%.1f of %.1f)", 100.0 * ratio, result->reference, result->ratio_value,
-                   result->reference_value);
-        }
-        putchar('\n');
+        print_row(result, ratio);
     } else {
         print_json(result, ratio);
     }

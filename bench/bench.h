@@ -21,10 +21,12 @@ struct sl_bench_result {
     double reference_value; // in the unit of ratio_value
     double ratio_value;     // value, expressed in the unit of reference_value
     double paired_ratio;    // where value and reference were taken by turns; 0: ratio_value / reference_value
+    double aim;             // what the ratio should at least be; 0: nobody said
+    bool as_factor;         // print ratio and aim as factors, not as percentages
 };
 
 // Print as a table row, or as one JSON object a line: bench, case, value, unit, and with a
-// reference its name, value and the ratio.
+// reference its name, value and the ratio, with an aim that too and whether it was reached.
 void sl_bench_print(const struct sl_bench_result *result, bool json);
 
 // A progress line on standard error, only when that is a terminal; overwritten by the next one. NULL clears it.

@@ -266,7 +266,7 @@ static enum sl_status run_synthetic(struct bench *b, struct sl_error *err) {
                                            .dtype = SL_BF16};
     char dir[PATH_BYTES];
     sl_bench_progress("writing a random model");
-    enum sl_status status = sl_synthetic_create(&config, dir, sizeof dir, err);
+    enum sl_status status = sl_synthetic_create(&config, NULL, dir, sizeof dir, err);
     if (status == SL_OK) {
         status = run(b, dir, err);
         sl_synthetic_remove(dir);

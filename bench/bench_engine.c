@@ -1,51 +1,72 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: how fast the engine reads a prompt and writes an answer, beside what this machine can do at all.
+ * Purpose: how fast the engine reads prompts and writes answers, beside what this machine can do at all.
  *
- * Design: prefill is arithmetic: its GFLOP/s stand beside those of one large square matmul of our own kernel, and that
- *         beside multiply-adds from registers. Decoding one session is reading: weights and KV cache once a token,
- *         beside a plain sum over a large buffer. A model whose weights fit into a cache may pass 100% of that.
- *         Medians of several runs; the bounds are the best of several.
+ * Design: prefill is arithmetic: its GFLOP/s stand beside the best of our own matmul on large matrices of the model's
+ *         type, and that beside the instructions it is made of. Decoding is reading: weights once a step, the KV cache of
+ *         every session, beside a plain sum over a large buffer. A model that fits into a cache may pass 100% of that.
+ *         The cells are those of bench/cell.h. A figure is the median of its runs: as many as --runs, but no more once
+ *         they have taken --seconds; the bounds are the best of several.
+ *
+ *         What a model may be asked for is data: geometries[], plan[] and its aims. The random ones are written to disk,
+ *         mapped, and unlinked at once, so that nothing is left behind whatever ends the process from there on.
  */
-#include "bench/bench.h"
-
+#include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/config.h"
+#include "bench/bench.h"
+#include "bench/breakdown.h"
+#include "bench/cell.h"
 #include "bench/peak.h"
 #include "bench/synthetic.h"
-#include "engine/model.h"
 
 #define CHUNK         512
-#define DECODE_TOKENS 16 // a run
+#define DECODE_STEPS  16 // a run
 #define MAX_RUNS      101
-#define PATH_BYTES    512
-#define SQUARE        1536 // of the matmul that gives the GEMM peak
+#define QUICK_TOKENS  2048
+#define QUICK_SECONDS 2.0
+#define SIDE          4096 // n and k of the matmul that gives the GEMM peak
+#define GEMM_SECONDS  2.0  // for each number of rows
 
 struct options {
-    const char *model, *weights, *tier;
+    const char *model, *models, *weights, *tier, *keep;
     int64_t threads, runs, max_tokens;
-    bool json, no_synthetic, pin;
+    double seconds;
+    bool pin, quick, breakdown, json;
 };
 
 static const struct sl_option option_table[] = {
-    {"model", 'm', SL_OPTION_STRING, "models/demo", "DIR", "model folder", offsetof(struct options, model), 0, 0},
-    {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT", "of both in memory: stored, int8 or int4",
-     offsetof(struct options, weights), 0, 0},
-    {"no-synthetic", 0, SL_OPTION_FLAG, "no", NULL, "leave out the random model of 135 M parameters",
-     offsetof(struct options, no_synthetic), 0, 0},
+    {"models", 0, SL_OPTION_STRING, "135m,1b,8b", "LIST",
+     "random models: 135m, 1b, 8b (4 of its layers), separated by commas; or none", offsetof(struct options, models), 0,
+     0},
+    {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "measure this model folder, too", offsetof(struct options, model), 0,
+     0},
+    {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT", "stored, int8 or int4", offsetof(struct options, weights), 0,
+     0},
+    {"keep", 0, SL_OPTION_STRING, NULL, "DIR", "keep the random models there, and use those that are there",
+     offsetof(struct options, keep), 0, 0},
     {"tier", 0, SL_OPTION_STRING, "auto", "NAME", "kernels to use", offsetof(struct options, tier), 0, 0},
     {"threads", 't', SL_OPTION_INT, "0", "N", "threads; 0: one per processor", offsetof(struct options, threads), 0,
      1024},
     {"pin", 0, SL_OPTION_FLAG, "no", NULL, "give each thread a processor of its own", offsetof(struct options, pin), 0,
      0},
-    {"runs", 'r', SL_OPTION_INT, "5", "N", "runs of every measurement", offsetof(struct options, runs), 1, MAX_RUNS},
-    {"max-tokens", 0, SL_OPTION_INT, "8192", "N", "leave out longer prompts", offsetof(struct options, max_tokens), 1,
-     1 << 20},
+    {"runs", 'r', SL_OPTION_INT, "5", "N", "runs of every cell, at most", offsetof(struct options, runs), 1, MAX_RUNS},
+    {"seconds", 0, SL_OPTION_FLOAT, "30", "S", "no further run of a cell once its runs have taken that long",
+     offsetof(struct options, seconds), 0, 1e6},
+    {"max-tokens", 0, SL_OPTION_INT, "16384", "N", "leave out longer prompts and greater depths",
+     offsetof(struct options, max_tokens), 1, 1 << 20},
+    {"quick", 0, SL_OPTION_FLAG, "no", NULL, "as --max-tokens 2048 --seconds 2, where these are larger",
+     offsetof(struct options, quick), 0, 0},
+    {"breakdown", 0, SL_OPTION_FLAG, "no", NULL, "below every cell: the share of every operation",
+     offsetof(struct options, breakdown), 0, 0},
     {"json", 0, SL_OPTION_FLAG, "no", NULL, "one JSON object a line", offsetof(struct options, json), 0, 0},
 };
 
@@ -57,320 +78,481 @@ static const struct sl_program program = {
     .n_options = sizeof option_table / sizeof option_table[0],
 };
 
-struct bounds {
-    double gemm_gflops, read_gbps;
+#define GEOMETRY(layers, heads, kv_heads, d, e, f, vocab, theta, tied)                                                 \
+    {                                                                                                                  \
+        .n_layers = (layers), .n_heads = (heads), .n_kv_heads = (kv_heads), .head_dim = (d), .hidden = (e),            \
+        .intermediate = (f), .n_vocab = (vocab), .max_positions = 131072, .rope_theta = (theta), .norm_eps = 1e-5f,    \
+        .tied_embeddings = (tied), .dtype = SL_BF16,                                                                   \
+    }
+
+// To add one: a row, and its name in the help of --models. They are those of bench/peers.
+static const struct {
+    const char *name;
+    struct sl_model_config config;
+} geometries[] = {
+    {"135m", GEOMETRY(30, 9, 3, 64, 576, 1536, 49152, 1e5, true)},    // SmolLM2-135M
+    {"1b", GEOMETRY(16, 32, 8, 64, 2048, 8192, 128256, 5e5, true)},   // Llama-3.2-1B, without its scaling of rope
+    {"8b", GEOMETRY(4, 32, 8, 128, 4096, 14336, 128256, 5e5, false)}, // Llama-3-8B, 4 of its 32 layers
 };
+enum { N_GEOMETRIES = sizeof geometries / sizeof geometries[0] };
+
+// The cells of every model, prompts first and ascending, and what a random one should reach of the bound.
+static const struct {
+    const char *cell;
+    double aim;
+} plan[] = {
+    {"prefill:512", 0},    {"prefill:2048", 0.70}, {"prefill:8192", 0},  {"prefill:16384", 0.60}, {"decode:512", 0.85},
+    {"decode:4096", 0.85}, {"decode:16384", 0.85}, {"decode:512x16", 0}, {"decode:4096x16", 0},
+};
+enum { N_PLAN = sizeof plan / sizeof plan[0] };
+
+#define BATCH_AIM 10.0 // times the throughput of batch 1, for 16 sessions of the 1b model with weights as stored
 
 struct bench {
-    const struct options *options;
+    struct options options;
     enum sl_weight_format weights;
-    const struct sl_ops *ops;
+    const struct sl_ops *ops; // of the bounds; models may get them timed
     struct sl_team *team;
-    struct bounds bounds;
-    const char *label; // of the model at hand
-    struct sl_model *model;
-    struct sl_engine *engine;
-    void *memory;
-    struct sl_arena *arena;
-    struct sl_session *session;
-    int32_t *tokens; // [max_tokens]
-    float *logits;
+    struct sl_signals signals;
+    double gemm_gflops[SL_BF16 + 1][SL_WEIGHT_INT4 + 1]; // 0: not measured yet
+    double read_gbps;
+    // the model at hand
+    const char *label;
+    bool random;
+    struct sl_rig rig;
+    struct {
+        int64_t depth;
+        double tokens_per_s;
+    } alone[N_PLAN]; // decode cells of one session
+    int n_alone;
 };
 
-static double seconds_since(int64_t begin_ns) {
-    return (double)(sl_now_ns() - begin_ns) / 1e9;
+static double larger(double a, double b) {
+    return a > b ? a : b;
 }
 
 // --- bounds --------------------------------------------------------------------------------------------------------
 
-static enum sl_status measure_gemm(struct bench *b, struct sl_error *err) {
-    size_t count = (size_t)SQUARE * SQUARE;
-    float *block = aligned_alloc(64, 3 * count * sizeof(float));
-    if (block == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
-    for (size_t i = 0; i < 3 * count; i++) {
-        block[i] = (float)(i % 17) * 0.1f - 0.8f;
-    }
-    struct sl_matrix w = {.n = SQUARE, .k = SQUARE, .dtype = SL_F32, .parts = {{block, SQUARE}}};
-    struct sl_matmul product = {
-        .x = block + count, .x_stride = SQUARE, .m = SQUARE, .y = block + 2 * count, .y_stride = SQUARE};
-    enum sl_status status = b->ops->pack(b->team, &w, err);
-    for (int64_t run = 0; run < b->options->runs && status == SL_OK; run++) {
+// m rows by a packed matrix, for a while: the best GFLOP/s.
+static double time_matmul(struct bench *b, const struct sl_matrix *w, const struct sl_matmul *product) {
+    double best = 0.0, spent = 0.0;
+    for (int64_t run = 0; run < b->options.runs + 1 && spent < GEMM_SECONDS; run++) {
         int64_t begin = sl_now_ns();
-        b->ops->matmul(b->team, &w, &product);
-        double gflops = 2e-9 * SQUARE * SQUARE * SQUARE / seconds_since(begin);
-        b->bounds.gemm_gflops = gflops > b->bounds.gemm_gflops ? gflops : b->bounds.gemm_gflops;
+        b->ops->matmul(b->team, w, product);
+        double seconds = (double)(sl_now_ns() - begin) / 1e9;
+        best = larger(best, 2e-9 * (double)product->m * SIDE * SIDE / seconds);
+        spent += seconds;
+    }
+    return best;
+}
+
+static enum sl_status measure_gemm(struct bench *b, enum sl_dtype dtype, double *gflops_out, struct sl_error *err) {
+    static const int64_t rows[] = {CHUNK, 4 * CHUNK};
+    size_t weights = (size_t)SIDE * SIDE, activations = 4 * CHUNK * (size_t)SIDE;
+    struct sl_matrix w = {.n = SIDE, .k = SIDE, .dtype = dtype, .format = b->weights};
+    size_t scratch_bytes = b->ops->matmul_scratch(&w, 4 * CHUNK);
+    void *stored = malloc(weights * (dtype == SL_F32 ? 4 : 2));
+    float *x = aligned_alloc(64, activations * sizeof *x), *y = aligned_alloc(64, activations * sizeof *y);
+    void *scratch = aligned_alloc(64, (scratch_bytes + 64) / 64 * 64);
+    enum sl_status status = SL_OK;
+    if (stored == NULL || x == NULL || y == NULL || scratch == NULL) {
+        status = sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    if (status == SL_OK) {
+        memset(stored, 0x3f, weights * (dtype == SL_F32 ? 4 : 2)); // 0.7 or so as f32 and bf16, 1.8 as f16
+        for (size_t i = 0; i < activations; i++) {
+            x[i] = (float)(i % 17) * 0.1f - 0.8f;
+        }
+        w.parts[0] = (struct sl_rows){stored, SIDE};
+        status = b->ops->pack(b->team, &w, err);
+    }
+    double best = 0.0;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0] && status == SL_OK; i++) {
+        struct sl_matmul product = {
+            .x = x, .x_stride = SIDE, .m = rows[i], .y = y, .y_stride = SIDE, .scratch = scratch};
+        best = larger(best, time_matmul(b, &w, &product));
     }
     b->ops->unpack(&w);
-    free(block);
+    free(stored);
+    free(x);
+    free(y);
+    free(scratch);
+    *gflops_out = best;
     return status;
 }
 
-static enum sl_status measure_bounds(struct bench *b, struct sl_error *err) {
-    sl_bench_progress("bounds of this machine");
-    double peak = sl_peak_gflops(b->team);
-    enum sl_status status = measure_gemm(b, err);
+// The GEMM peak for weights stored as `dtype`, measured and printed the first time that it is asked for.
+static enum sl_status find_gemm_peak(struct bench *b, enum sl_dtype dtype, struct sl_error *err) {
+    static const char *const names[] = {[SL_F32] = "f32", [SL_F16] = "f16", [SL_BF16] = "bf16"};
+    double *peak = &b->gemm_gflops[dtype][b->weights];
+    if (*peak > 0.0) {
+        return SL_OK;
+    }
+    const char *what;
+    bool stored = b->weights == SL_WEIGHT_STORED;
+    sl_bench_progress("GEMM peak");
+    enum sl_status status = measure_gemm(b, dtype, peak, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    double instructions = sl_peak_gflops(b->team, b->ops->name, !stored || dtype == SL_BF16, &what);
+    char test[96], reference[96];
+    snprintf(test, sizeof test, "GEMM peak: matmul of %s, %d x %d", stored ? names[dtype] : b->options.weights, SIDE,
+             SIDE);
+    snprintf(reference, sizeof reference, "%s, GFLOP/s", what != NULL ? what : "");
+    struct sl_bench_result result = {.bench = "engine",
+                                     .test = test,
+                                     .value = *peak,
+                                     .unit = "GFLOP/s",
+                                     .reference = what != NULL ? reference : NULL,
+                                     .reference_value = instructions,
+                                     .ratio_value = *peak};
+    sl_bench_print(&result, b->options.json);
+    return SL_OK;
+}
+
+static enum sl_status find_read_bound(struct bench *b, struct sl_error *err) {
+    size_t bytes = 0;
+    sl_bench_progress("read bandwidth");
+    enum sl_status status = sl_peak_read_gbps(b->team, &bytes, &b->read_gbps, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    char test[96];
+    snprintf(test, sizeof test, "read bound: a sum over %.2f GB", (double)bytes / 1e9);
+    struct sl_bench_result result = {.bench = "engine", .test = test, .value = b->read_gbps, .unit = "GB/s"};
+    sl_bench_print(&result, b->options.json);
+    return SL_OK;
+}
+
+// --- what a cell costs ---------------------------------------------------------------------------------------------
+
+// Slots that n adjacent tokens from position `depth` on see, summed over tokens and layers.
+static double visible_slots(const struct sl_model_config *c, double depth, double n) {
+    double sum = 0.0;
+    for (int l = 0; l < c->n_layers; l++) {
+        bool is_window = (c->window_layers[l / 64] >> (l % 64) & 1) != 0;
+        double window = is_window && c->window > 0 ? (double)c->window : depth + n;
+        double growing =
+            depth >= window ? 0.0 : (window - depth < n ? window - depth : n); // tokens that see all before
+        sum += growing * depth + growing * (growing + 1.0) / 2.0 + (n - growing) * window;
+    }
+    return sum;
+}
+
+// Reading n tokens causally and one row of logits: two operations a multiply-add, q.K and p.V of every slot seen.
+static double prefill_gflop(const struct sl_model *model, double n) {
+    const struct sl_model_config *c = sl_model_get_config(model);
+    double attention = 2.0 * c->n_heads * c->head_dim * visible_slots(c, 0.0, n);
+    double head = (double)c->hidden * c->n_vocab;
+    return 2e-9 * ((double)sl_model_layer_weights(model) * n + attention + head);
+}
+
+// A run of steps: the weights once a step, and the K and V that every session sees, in f16.
+static double decode_gigabytes(const struct sl_rig *rig) {
+    const struct sl_model_config *c = sl_model_get_config(rig->model);
+    double steps = (double)rig->config.n_steps;
+    double cache = 2.0 * 2.0 * c->n_kv_heads * c->head_dim * visible_slots(c, (double)rig->cell.n, steps);
+    return ((double)sl_model_memory_bytes(rig->model) * steps + rig->cell.batch * cache) / 1e9;
+}
+
+// --- memory --------------------------------------------------------------------------------------------------------
+
+// A line such as "RssAnon:  123 kB" of /proc/self/status, in MB.
+static enum sl_status read_resident(const char *name, double *mb_out, struct sl_error *err) {
+    char line[256];
+    int64_t kib = -1;
+    FILE *file = fopen("/proc/self/status", "r");
+    while (file != NULL && kib < 0 && fgets(line, sizeof line, file) != NULL) {
+        size_t length = strlen(name);
+        if (strncmp(line, name, length) != 0 || sscanf(line + length, ": %" SCNd64 " kB", &kib) != 1) {
+            kib = -1;
+        }
+    }
+    if (file != NULL) {
+        fclose(file);
+    }
+    *mb_out = (double)kib * 1024.0 / 1e6;
+    return kib >= 0 ? SL_OK : sl_fail(err, SL_ERR_UNSUPPORTED, "/proc/self/status has no line %s", name);
+}
+
+static void print_memory(const struct bench *b, const char *what, double mb, const char *reference, double of_mb) {
+    char test[128];
+    snprintf(test, sizeof test, "%s: %s", b->label, what);
+    struct sl_bench_result result = {.bench = "engine",
+                                     .test = test,
+                                     .value = mb,
+                                     .unit = "MB",
+                                     .reference = reference,
+                                     .reference_value = of_mb,
+                                     .ratio_value = mb};
+    sl_bench_print(&result, b->options.json);
+}
+
+// What is resident and our own, over the packed weights; of that the cell's cache, and what else is mapped from files.
+static enum sl_status bench_memory(struct bench *b, struct sl_error *err) {
+    struct sl_arena_stats cache;
+    double own, mapped;
+    enum sl_status status = read_resident("RssAnon", &own, err);
+    status = status == SL_OK ? read_resident("RssFile", &mapped, err) : status;
+    if (status != SL_OK) {
+        return status;
+    }
+    sl_arena_get_stats(b->rig.arena, &cache);
+    double weights = (double)sl_model_memory_bytes(b->rig.model) / 1e6, over = own - weights;
+    double cache_mb = (double)cache.high_water_bytes / 1e6;
+    if (over < 0.0) { // a tier that reads them where they are mapped
+        over = own;
+    }
+    print_memory(b, "memory over the weights", over, "weights in memory, MB", weights);
+    print_memory(b, "  of it the KV cache", cache_mb, "memory over the weights, MB", over);
+    print_memory(b, "  of it activations and all else", over - cache_mb, "memory over the weights, MB", over);
+    print_memory(b, "beside it pages of files (embedding, code)", mapped, NULL, 0.0);
+    return SL_OK;
+}
+
+// --- cells ---------------------------------------------------------------------------------------------------------
+
+// spent_out: of all runs together.
+static enum sl_status time_cell(struct bench *b, double *median_out, double *spent_out, struct sl_error *err) {
+    double seconds[MAX_RUNS], spent = 0.0;
+    size_t runs = 0;
+    enum sl_status status = sl_rig_warm_up(&b->rig, err);
+    sl_breakdown_reset();
+    while (status == SL_OK && runs < (size_t)b->options.runs && (runs == 0 || spent < b->options.seconds)) {
+        sl_bench_progress("%s: %s, run %zu of %" PRId64 " at most", b->label, b->rig.cell.name, runs + 1,
+                          b->options.runs);
+        status = sl_rig_run(&b->rig, &seconds[runs], err);
+        spent += seconds[runs++];
+    }
     if (status == SL_OK) {
-        status = sl_peak_read_gbps(b->team, &b->bounds.read_gbps, err);
-    }
-    if (status != SL_OK) {
-        return status;
-    }
-    struct sl_bench_result gemm = {"engine",
-                                   "matmul f32 1536 x 1536 x 1536",
-                                   b->bounds.gemm_gflops,
-                                   "GFLOP/s",
-                                   peak > 0.0 ? "multiply-adds from registers, GFLOP/s" : NULL,
-                                   peak,
-                                   b->bounds.gemm_gflops,
-                                   0.0};
-    struct sl_bench_result reading = {"engine", "reading memory", b->bounds.read_gbps, "GB/s", NULL, 0.0, 0.0, 0.0};
-    sl_bench_print(&gemm, b->options->json);
-    sl_bench_print(&reading, b->options->json);
-    return SL_OK;
-}
-
-// --- what a model costs --------------------------------------------------------------------------------------------
-
-// Multiply-adds of the layers' matrices for one token: each weight once.
-static double layer_weights(const struct sl_model_config *c) {
-    double q_dim = (double)c->n_heads * c->head_dim, kv_dim = (double)c->n_kv_heads * c->head_dim;
-    double layer = c->hidden * (2.0 * q_dim + 2.0 * kv_dim) + 3.0 * c->hidden * (double)c->intermediate;
-    return c->n_layers * layer;
-}
-
-// Reading n tokens causally and one row of logits: two operations a multiply-add, q.K and p.V over n(n+1)/2 pairs.
-static double prefill_gflop(const struct sl_model_config *c, double n) {
-    double attention = 2.0 * c->n_layers * c->n_heads * c->head_dim * n * (n + 1.0) / 2.0;
-    return 2e-9 * (layer_weights(c) * n + attention + (double)c->hidden * c->n_vocab);
-}
-
-// Weights (the head's among them) and the KV cache of `depth` tokens, once.
-static double decode_gigabytes(const struct bench *b, double depth) {
-    const struct sl_model_config *c = sl_model_get_config(b->model);
-    double weights = (double)sl_model_memory_bytes(b->model);
-    double cache = 2.0 * 2.0 * c->n_layers * c->n_kv_heads * c->head_dim * depth; // K and V in f16
-    return (weights + cache) / 1e9;
-}
-
-// --- runs ----------------------------------------------------------------------------------------------------------
-
-static enum sl_status restart_session(struct bench *b, struct sl_error *err) {
-    struct sl_kv_geometry geometry = sl_model_geometry(sl_model_get_config(b->model));
-    struct sl_page_layout layouts[SL_MAX_LAYERS];
-    sl_session_destroy(&b->session);
-    for (int l = 0; l < geometry.n_layers; l++) {
-        enum sl_status status = sl_page_layout_init(&layouts[l], SL_KV_F16, geometry.head_dim, 0, false);
-        if (status != SL_OK) {
-            return sl_fail(err, status, "no page layout for head_dim %d", geometry.head_dim);
-        }
-    }
-    struct sl_session_config config = {geometry, SL_POSITION_ORIGINAL,
-                                       b->options->max_tokens + DECODE_TOKENS * MAX_RUNS, layouts, layouts};
-    return sl_session_create(&config, b->arena, &b->session, err);
-}
-
-// Read the next n tokens chunk by chunk.
-static enum sl_status prefill(struct bench *b, int64_t n, struct sl_error *err) {
-    enum sl_status status = SL_OK;
-    for (int64_t i = 0; i < n && status == SL_OK; i += CHUNK) {
-        int count = (int)(n - i < CHUNK ? n - i : CHUNK);
-        struct sl_segment segment = {b->session, b->tokens + i, count, i + count == n ? b->logits : NULL, NULL};
-        status = sl_engine_forward(b->engine, &segment, 1, NULL, err);
+        *spent_out = spent;
+        *median_out = sl_bench_median(seconds, runs);
     }
     return status;
 }
 
-static enum sl_status bench_prefill(struct bench *b, int64_t n, struct sl_error *err) {
-    double seconds[MAX_RUNS];
-    size_t runs = (size_t)(n > 4096 && b->options->runs > 3 ? 3 : b->options->runs);
-    for (size_t run = 0; run < runs; run++) {
-        sl_bench_progress("%s: prefill of %" PRId64 " tokens, run %zu of %zu", b->label, n, run + 1, runs);
-        enum sl_status status = restart_session(b, err);
-        int64_t begin = sl_now_ns();
-        status = status == SL_OK ? prefill(b, n, err) : status;
-        if (status != SL_OK) {
-            return status;
-        }
-        seconds[run] = seconds_since(begin);
-    }
-    double median = sl_bench_median(seconds, runs);
-    char test[128];
-    snprintf(test, sizeof test, "%s: prefill, %" PRId64 " tokens", b->label, n);
-    struct sl_bench_result result = {
-        "engine",
-        test,
-        (double)n / median,
-        "tokens/s",
-        "GEMM peak, GFLOP/s",
-        b->bounds.gemm_gflops,
-        prefill_gflop(sl_model_get_config(b->model), (double)n) / median,
-        0.0,
-    };
-    sl_bench_print(&result, b->options->json);
-    return SL_OK;
+static void print_prefill(const struct bench *b, const char *test, double seconds, double aim) {
+    const struct sl_model_config *c = sl_model_get_config(b->rig.model);
+    struct sl_bench_result result = {.bench = "engine",
+                                     .test = test,
+                                     .value = (double)sl_rig_tokens(&b->rig) / seconds,
+                                     .unit = "tokens/s",
+                                     .reference = "GEMM peak, GFLOP/s",
+                                     .reference_value = b->gemm_gflops[c->dtype][b->weights],
+                                     .ratio_value = prefill_gflop(b->rig.model, (double)b->rig.cell.n) / seconds,
+                                     .aim = aim};
+    sl_bench_print(&result, b->options.json);
 }
 
-static enum sl_status bench_decode(struct bench *b, int64_t depth, struct sl_error *err) {
-    double seconds[MAX_RUNS];
-    size_t runs = (size_t)b->options->runs;
-    sl_bench_progress("%s: filling a cache of %" PRId64 " tokens", b->label, depth);
-    enum sl_status status = restart_session(b, err);
-    status = status == SL_OK ? prefill(b, depth, err) : status;
-    for (size_t run = 0; run < runs && status == SL_OK; run++) {
-        sl_bench_progress("%s: decode at %" PRId64 ", run %zu of %zu", b->label, depth, run + 1, runs);
-        int64_t begin = sl_now_ns();
-        for (int i = 0; i < DECODE_TOKENS && status == SL_OK; i++) {
-            struct sl_segment segment = {b->session, b->tokens + i, 1, b->logits, NULL};
-            status = sl_engine_forward(b->engine, &segment, 1, NULL, err);
+static void print_decode(struct bench *b, const char *test, double seconds, double aim) {
+    const struct sl_cell *cell = &b->rig.cell;
+    double tokens_per_s = (double)sl_rig_tokens(&b->rig) / seconds;
+    struct sl_bench_result result = {.bench = "engine",
+                                     .test = test,
+                                     .value = tokens_per_s,
+                                     .unit = "tokens/s",
+                                     .reference = "read bound, GB/s",
+                                     .reference_value = b->read_gbps,
+                                     .ratio_value = decode_gigabytes(&b->rig) / seconds,
+                                     .aim = aim};
+    sl_bench_print(&result, b->options.json);
+    if (cell->batch == 1) {
+        b->alone[b->n_alone].depth = cell->n;
+        b->alone[b->n_alone++].tokens_per_s = tokens_per_s;
+    }
+    for (int i = 0; i < b->n_alone && cell->batch > 1; i++) {
+        if (b->alone[i].depth == cell->n) {
+            bool has_aim = b->random && strcmp(b->label, "1b") == 0 && b->weights == SL_WEIGHT_STORED;
+            result.reference = "batch 1, tokens/s";
+            result.reference_value = b->alone[i].tokens_per_s;
+            result.ratio_value = tokens_per_s;
+            result.as_factor = true;
+            result.aim = has_aim ? BATCH_AIM : 0.0;
+            sl_bench_print(&result, b->options.json);
         }
-        seconds[run] = seconds_since(begin) / DECODE_TOKENS;
     }
-    if (status != SL_OK) {
-        return status;
-    }
-    double median = sl_bench_median(seconds, runs);
+}
+
+static enum sl_status bench_cell(struct bench *b, const struct sl_cell *cell, double aim, bool shows_memory,
+                                 struct sl_error *err) {
     char test[128];
-    snprintf(test, sizeof test, "%s: decode at %" PRId64 " tokens", b->label, depth);
-    struct sl_bench_result result = {
-        "engine",
-        test,
-        1.0 / median,
-        "tokens/s",
-        "reading, GB/s",
-        b->bounds.read_gbps,
-        decode_gigabytes(b, (double)depth + DECODE_TOKENS * (double)runs / 2.0) / median,
-        0.0,
-    };
-    sl_bench_print(&result, b->options->json);
-    return SL_OK;
+    double seconds = 0.0, spent = 0.0;
+    snprintf(test, sizeof test, "%s: %s", b->label, cell->name);
+    sl_bench_progress("%s", test);
+    enum sl_status status = sl_rig_open_cell(&b->rig, cell, err);
+    status = status == SL_OK ? time_cell(b, &seconds, &spent, err) : status;
+    if (status == SL_OK && cell->prefill) {
+        print_prefill(b, test, seconds, aim);
+    } else if (status == SL_OK) {
+        print_decode(b, test, seconds, aim);
+    }
+    if (status == SL_OK && b->options.breakdown) {
+        sl_breakdown_print(test, spent, b->options.json);
+    }
+    if (status == SL_OK && shows_memory) {
+        status = bench_memory(b, err);
+    }
+    sl_rig_close_cell(&b->rig);
+    return status;
 }
 
 // --- models --------------------------------------------------------------------------------------------------------
 
 static enum sl_status open_model(struct bench *b, const char *dir, struct sl_error *err) {
-    enum sl_status status = sl_model_load(dir, b->ops, b->weights, b->team, &b->model, err);
-    if (status == SL_OK) {
-        status = sl_engine_create(b->model, b->team, CHUNK, &b->engine, err);
+    struct sl_rig_config config = {
+        .model_dir = dir,
+        .weights = b->weights,
+        .ops = b->options.breakdown ? sl_breakdown_of(b->ops) : b->ops,
+        .team = b->team,
+        .chunk = CHUNK,
+        .n_steps = DECODE_STEPS,
+        .signals = &b->signals,
+    };
+    sl_bench_progress("%s: loading", b->label);
+    enum sl_status status = sl_rig_open(&config, &b->rig, err);
+    if (status == SL_OK && sl_signals_received(&b->signals) > 0) {
+        status = sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal");
     }
-    if (status != SL_OK) {
-        return status;
-    }
-    const struct sl_model_config *c = sl_model_get_config(b->model);
-    size_t slots = (size_t)b->options->max_tokens + DECODE_TOKENS * MAX_RUNS + SL_PAGE_SLOTS;
-    size_t bytes = slots * (size_t)c->n_layers * (size_t)c->n_kv_heads * (size_t)c->head_dim * 4;
-    bytes += bytes / 8; // arena units
-    bytes = (bytes + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT;
-    b->memory = aligned_alloc(SL_ARENA_UNIT, bytes);
-    b->tokens = calloc((size_t)b->options->max_tokens + DECODE_TOKENS, sizeof *b->tokens);
-    b->logits = calloc((size_t)c->n_vocab, sizeof *b->logits);
-    if (b->memory == NULL || b->tokens == NULL || b->logits == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for a cache of %zu bytes", bytes);
-    }
-    for (int64_t i = 0; i < b->options->max_tokens + DECODE_TOKENS; i++) {
-        b->tokens[i] = (int32_t)((uint64_t)i * 2654435761u % (uint64_t)c->n_vocab);
-    }
-    return sl_arena_create(b->memory, bytes, &b->arena, err);
-}
-
-static void close_model(struct bench *b) {
-    sl_session_destroy(&b->session);
-    sl_arena_destroy(&b->arena);
-    free(b->memory);
-    free(b->tokens);
-    free(b->logits);
-    b->memory = NULL;
-    b->tokens = NULL;
-    b->logits = NULL;
-    sl_engine_destroy(&b->engine);
-    sl_model_destroy(&b->model);
-}
-
-static enum sl_status bench_model(struct bench *b, const char *dir, const char *label, struct sl_error *err) {
-    static const int64_t prompts[] = {512, 2048, 8192}, depths[] = {512, 4096};
-    b->label = label;
-    enum sl_status status = open_model(b, dir, err);
-    int64_t limit = status == SL_OK ? sl_model_get_config(b->model)->max_positions : 0;
-    limit = limit < b->options->max_tokens ? limit : b->options->max_tokens;
-    for (size_t i = 0; i < sizeof prompts / sizeof prompts[0] && status == SL_OK; i++) {
-        status = prompts[i] <= limit ? bench_prefill(b, prompts[i], err) : SL_OK;
-    }
-    for (size_t i = 0; i < sizeof depths / sizeof depths[0] && status == SL_OK; i++) {
-        bool fits = depths[i] + DECODE_TOKENS * b->options->runs <= limit;
-        status = fits ? bench_decode(b, depths[i], err) : SL_OK;
-    }
-    close_model(b);
     return status;
 }
 
-static enum sl_status bench_synthetic(struct bench *b, struct sl_error *err) {
-    const struct sl_model_config config = {
-        .n_layers = 30,
-        .n_heads = 9,
-        .n_kv_heads = 3,
-        .head_dim = 64,
-        .hidden = 576,
-        .intermediate = 1536,
-        .n_vocab = 49152,
-        .max_positions = 16384,
-        .rope_theta = 10000.0,
-        .norm_eps = 1e-5f,
-        .tied_embeddings = true,
-        .dtype = SL_BF16,
-    };
-    char dir[PATH_BYTES];
-    sl_bench_progress("writing a random model");
-    enum sl_status status = sl_synthetic_create(&config, dir, sizeof dir, err);
+// Cell i of the plan, if there is one that the model at hand may be asked for.
+static bool find_cell(const struct bench *b, int i, struct sl_cell *cell_out) {
+    const struct sl_model_config *c = sl_model_get_config(b->rig.model);
+    struct sl_error err;
+    return i < N_PLAN && sl_cell_parse(plan[i].cell, cell_out, &err) == SL_OK && cell_out->n <= b->options.max_tokens &&
+           cell_out->n + (cell_out->prefill ? 0 : DECODE_STEPS) <= c->max_positions;
+}
+
+// The cells of the model that open_model() has loaded.
+static enum sl_status bench_model(struct bench *b, struct sl_error *err) {
+    enum sl_status status = find_gemm_peak(b, sl_model_get_config(b->rig.model)->dtype, err);
+    b->n_alone = 0;
+    for (int i = 0; i < N_PLAN && status == SL_OK; i++) {
+        struct sl_cell cell, next;
+        if (find_cell(b, i, &cell)) {
+            bool longest_prompt = cell.prefill && !(find_cell(b, i + 1, &next) && next.prefill);
+            status = bench_cell(b, &cell, b->random ? plan[i].aim : 0.0, longest_prompt, err);
+        }
+    }
+    return status;
+}
+
+// The folder of a random model that is kept: --keep's NAME, written if it is not there yet.
+static enum sl_status keep_model(struct bench *b, int geometry, char *dir_out, size_t dir_bytes, struct sl_error *err) {
+    char path[PATH_MAX];
+    int length = snprintf(dir_out, dir_bytes, "%s/%s", b->options.keep, geometries[geometry].name);
+    if (length < 0 || (size_t)length >= dir_bytes) {
+        return sl_fail(err, SL_ERR_INVALID, "--keep %s: the path is too long", b->options.keep);
+    }
+    if ((mkdir(b->options.keep, 0777) != 0 && errno != EEXIST) || (mkdir(dir_out, 0777) != 0 && errno != EEXIST)) {
+        return sl_fail(err, SL_ERR_IO, "--keep: cannot make %s: %s", dir_out, strerror(errno));
+    }
+    snprintf(path, sizeof path, "%s/config.json", dir_out);
+    return access(path, F_OK) == 0 ? SL_OK
+                                   : sl_synthetic_write(&geometries[geometry].config, &b->signals, dir_out, err);
+}
+
+static enum sl_status bench_random(struct bench *b, int geometry, struct sl_error *err) {
+    char dir[SL_SYNTHETIC_PATH_BYTES];
+    bool kept = b->options.keep != NULL;
+    b->label = geometries[geometry].name;
+    b->random = true;
+    enum sl_status status = kept ? keep_model(b, geometry, dir, sizeof dir, err)
+                                 : sl_synthetic_create(&geometries[geometry].config, &b->signals, dir, sizeof dir, err);
     if (status != SL_OK) {
         return status;
     }
-    status = bench_model(b, dir, "135M random", err);
-    sl_synthetic_remove(dir);
+    status = open_model(b, dir, err);
+    if (!kept) {
+        sl_synthetic_remove(dir);
+    }
+    status = status == SL_OK ? bench_model(b, err) : status;
+    sl_rig_close(&b->rig);
+    return status;
+}
+
+// Bits of geometries[] from a list such as "135m,1b".
+static enum sl_status parse_models(const char *list, unsigned *geometries_out, struct sl_error *err) {
+    unsigned chosen = 0;
+    for (const char *name = list; strcmp(list, "none") != 0;) {
+        size_t length = strcspn(name, ",");
+        int i = 0;
+        while (i < N_GEOMETRIES &&
+               (strlen(geometries[i].name) != length || strncmp(geometries[i].name, name, length) != 0)) {
+            i++;
+        }
+        if (i == N_GEOMETRIES) {
+            return sl_fail(err, SL_ERR_INVALID, "--models %s: expected a list of 135m, 1b and 8b, or none", list);
+        }
+        chosen |= 1u << i;
+        if (name[length] == '\0') {
+            break;
+        }
+        name += length + 1;
+    }
+    *geometries_out = chosen;
+    return SL_OK;
+}
+
+static enum sl_status bench_all(struct bench *b, unsigned chosen, struct sl_error *err) {
+    enum sl_status status = sl_ops_select(b->options.tier, &b->ops, err);
+    if (status == SL_OK) {
+        status = sl_team_create((int)b->options.threads, &b->team, err);
+    }
+    if (status == SL_OK && b->options.pin) {
+        status = sl_team_pin(b->team, err);
+        sl_team_pin_caller(b->team);
+    }
+    if (status == SL_OK && !b->options.json) {
+        printf("tier %s, %d threads, weights %s, KV f16\n", b->ops->name, sl_team_size(b->team), b->options.weights);
+    }
+    status = status == SL_OK ? find_read_bound(b, err) : status;
+    if (status == SL_OK && b->options.model != NULL) {
+        b->label = b->options.model;
+        status = open_model(b, b->options.model, err);
+        status = status == SL_OK ? bench_model(b, err) : status;
+        sl_rig_close(&b->rig);
+    }
+    for (int i = 0; i < N_GEOMETRIES && status == SL_OK; i++) {
+        status = chosen & 1u << i ? bench_random(b, i, err) : SL_OK;
+    }
+    sl_team_destroy(&b->team);
     return status;
 }
 
 int sl_bench_engine(int argc, char **argv) {
-    struct options options = {0};
-    struct bench b = {.options = &options};
+    struct bench b = {0};
     struct sl_error err = {0};
+    unsigned chosen = 0;
     int first;
-    enum sl_status status = sl_config_parse(&program, argc, argv, &options, &first, &err);
+    enum sl_status status = sl_config_parse(&program, argc, argv, &b.options, &first, &err);
     if (status == SL_ERR_CANCELLED) {
-        return 0;
+        return SL_EXIT_OK;
     }
     if (status == SL_OK && first < argc) {
         status = sl_fail(&err, SL_ERR_INVALID, "unexpected argument: %s", argv[first]);
     }
-    if (status == SL_OK) {
-        status = sl_weight_format_parse(options.weights, &b.weights, &err);
-    }
+    status = status == SL_OK ? sl_weight_format_parse(b.options.weights, &b.weights, &err) : status;
+    status = status == SL_OK ? parse_models(b.options.models, &chosen, &err) : status;
     if (status != SL_OK) {
         fprintf(stderr, "%s: %s\n", program.name, err.text);
-        return 2;
+        return SL_EXIT_USAGE;
     }
-    status = sl_ops_select(options.tier, &b.ops, &err);
+    if (b.options.quick) {
+        b.options.max_tokens = b.options.max_tokens < QUICK_TOKENS ? b.options.max_tokens : QUICK_TOKENS;
+        b.options.seconds = b.options.seconds < QUICK_SECONDS ? b.options.seconds : QUICK_SECONDS;
+    }
+    status = sl_signals_init(&b.signals, &err); // before there are threads
     if (status == SL_OK) {
-        status = sl_team_create((int)options.threads, &b.team, &err);
+        status = bench_all(&b, chosen, &err);
+        sl_signals_cleanup(&b.signals);
     }
-    if (status == SL_OK && options.pin) {
-        status = sl_team_pin(b.team, &err);
-        sl_team_pin_caller(b.team);
-    }
-    if (status == SL_OK) {
-        status = measure_bounds(&b, &err);
-    }
-    if (status == SL_OK) {
-        status = bench_model(&b, options.model, options.model, &err);
-    }
-    if (status == SL_OK && !options.no_synthetic) {
-        status = bench_synthetic(&b, &err);
-    }
-    sl_team_destroy(&b.team);
     sl_bench_progress(NULL);
     if (status != SL_OK) {
         fprintf(stderr, "%s: %s\n", program.name, err.text);
-        return 1;
+        return status == SL_ERR_CANCELLED ? SL_EXIT_CANCELLED : SL_EXIT_FAILED;
     }
-    return 0;
+    return SL_EXIT_OK;
 }

@@ -347,7 +347,8 @@ static void print_long(struct bench *b) {
 static enum sl_status make_synthetic(struct bench *b, struct sl_error *err) {
     struct sl_model_config config = b->model;
     config.max_positions = b->options.long_tokens + N_OUTPUT;
-    enum sl_status status = sl_synthetic_create(&config, b->synthetic_dir, sizeof b->synthetic_dir - 32, err);
+    enum sl_status status =
+        sl_synthetic_create(&config, &b->signals, b->synthetic_dir, sizeof b->synthetic_dir - 32, err);
     if (status != SL_OK) {
         return status;
     }

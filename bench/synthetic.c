@@ -3,7 +3,9 @@
  * Purpose: writing a random model. See synthetic.h.
  *
  * Design: the tensors are listed twice by the same walk: once for the header, once for the data. Weights are uniform
- *         with standard deviation about 0.02, so that activations stay finite; norms are 1.
+ *         with standard deviation about 0.02, so that activations stay finite; norms are 1. The numbers come from
+ *         LANES generators side by side (xorshift, Marsaglia 2003), written so that the compiler makes vectors of them:
+ *         gigabytes are to be written at the speed of the disk.
  */
 #include "bench/synthetic.h"
 
@@ -14,14 +16,59 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
+
+#include "bench/bench.h"
+
+#define LANES        16
+#define BUFFER_COUNT ((size_t)1 << 19) // weights: 1 MiB
+#define SPARE_BYTES  ((uint64_t)64 << 20)
 
 struct writer {
     FILE *file;
     bool data;       // the second walk
-    uint64_t offset; // in the data
-    uint64_t random;
+    uint64_t offset; // in the data, bytes
+    uint64_t total_bytes;
+    uint32_t random[LANES];
+    uint16_t *buffer; // [BUFFER_COUNT]
+    struct sl_signals *signals;
+    bool cancelled;
 };
+
+// count: a multiple of LANES.
+static void random_weights(uint32_t *random, uint16_t *out, size_t count) {
+    for (size_t i = 0; i < count; i += LANES) {
+        for (int lane = 0; lane < LANES; lane++) {
+            uint32_t x = random[lane], bits;
+            x ^= x << 13;
+            x ^= x >> 17;
+            x ^= x << 5;
+            random[lane] = x;
+            float value = (float)(int32_t)x * (0.07f * 0x1p-32f);
+            memcpy(&bits, &value, sizeof bits);
+            out[i + (size_t)lane] = htole16((uint16_t)(bits >> 16));
+        }
+    }
+}
+
+static void put_data(struct writer *w, uint64_t count, bool is_norm) {
+    for (size_t i = 0; is_norm && i < BUFFER_COUNT; i++) {
+        w->buffer[i] = htole16(0x3f80); // 1
+    }
+    while (count > 0 && !w->cancelled) {
+        size_t n = count < BUFFER_COUNT ? (size_t)count : BUFFER_COUNT;
+        if (!is_norm) {
+            random_weights(w->random, w->buffer, (n + LANES - 1) / LANES * LANES);
+        }
+        fwrite(w->buffer, sizeof w->buffer[0], n, w->file);
+        count -= n;
+        w->offset += 2 * n;
+        w->cancelled = w->signals != NULL && sl_signals_received(w->signals) > 0;
+        sl_bench_progress("writing a random model: %" PRIu64 " of %" PRIu64 " MB", w->offset / 1000000,
+                          w->total_bytes / 1000000);
+    }
+}
 
 // One tensor [rows][columns], or [rows] when columns is 0.
 static void put_tensor(struct writer *w, const char *name, int64_t rows, int64_t columns) {
@@ -36,19 +83,7 @@ static void put_tensor(struct writer *w, const char *name, int64_t rows, int64_t
         w->offset += 2 * count;
         return;
     }
-    uint16_t buffer[4096];
-    while (count > 0) {
-        size_t n = count < 4096 ? (size_t)count : 4096;
-        for (size_t i = 0; i < n; i++) {
-            w->random = w->random * 6364136223846793005u + 1442695040888963407u;
-            float value = ((float)(w->random >> 40) * 0x1p-24f - 0.5f) * 0.07f;
-            uint32_t bits;
-            memcpy(&bits, &value, sizeof bits);
-            buffer[i] = htole16(columns > 0 ? (uint16_t)(bits >> 16) : 0x3f80);
-        }
-        fwrite(buffer, sizeof buffer[0], n, w->file);
-        count -= n;
-    }
+    put_data(w, count, columns == 0);
 }
 
 static void put_tensors(struct writer *w, const struct sl_model_config *c) {
@@ -99,10 +134,25 @@ static enum sl_status write_config(const struct sl_model_config *c, const char *
     return SL_OK;
 }
 
-static enum sl_status write_tensors(const struct sl_model_config *c, const char *dir, struct sl_error *err) {
-    char path[PATH_MAX], *header = NULL;
-    size_t header_bytes = 0;
-    struct writer w = {.file = open_memstream(&header, &header_bytes)};
+static enum sl_status check_room(const char *dir, uint64_t bytes, struct sl_error *err) {
+    struct statvfs fs;
+    if (statvfs(dir, &fs) != 0) {
+        return sl_fail(err, SL_ERR_IO, "%s: %s", dir, strerror(errno));
+    }
+    uint64_t room = (uint64_t)fs.f_bavail * fs.f_frsize;
+    if (room < bytes + SPARE_BYTES) {
+        return sl_fail(err, SL_ERR_EXHAUSTED,
+                       "%s: %.1f GB for a random model, and %.1f GB are left there; set TMPDIR to where there is more",
+                       dir, (double)(bytes + SPARE_BYTES) / 1e9, (double)room / 1e9);
+    }
+    return SL_OK;
+}
+
+// The header's text, to be freed, and the bytes of all data.
+static enum sl_status make_header(const struct sl_model_config *c, char **text_out, size_t *bytes_out,
+                                  uint64_t *data_bytes_out, struct sl_error *err) {
+    char *text = NULL;
+    struct writer w = {.file = open_memstream(&text, bytes_out)};
     if (w.file == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
@@ -111,41 +161,84 @@ static enum sl_status write_tensors(const struct sl_model_config *c, const char 
     fputc('}', w.file);
     bool failed = ferror(w.file) != 0;
     if (fclose(w.file) != 0 || failed) {
-        free(header);
+        free(text);
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for a header");
     }
-    snprintf(path, sizeof path, "%s/model.safetensors", dir);
-    w = (struct writer){.file = fopen(path, "wb"), .data = true, .random = 1};
-    if (w.file == NULL) {
-        free(header);
-        return sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
-    }
-    uint64_t length = htole64(header_bytes);
-    fwrite(&length, sizeof length, 1, w.file);
-    fwrite(header, 1, header_bytes, w.file);
-    free(header);
-    put_tensors(&w, c);
-    failed = ferror(w.file) != 0;
-    if (fclose(w.file) != 0 || failed) {
-        return sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
-    }
+    *text_out = text;
+    *data_bytes_out = w.offset;
     return SL_OK;
 }
 
-enum sl_status sl_synthetic_create(const struct sl_model_config *config, char *dir_out, size_t dir_bytes,
-                                   struct sl_error *err) {
+static enum sl_status write_tensors(const struct sl_model_config *c, struct sl_signals *signals, const char *dir,
+                                    struct sl_error *err) {
+    char path[PATH_MAX], *header = NULL;
+    size_t header_bytes = 0;
+    struct writer w = {.data = true, .signals = signals};
+    enum sl_status status = make_header(c, &header, &header_bytes, &w.total_bytes, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    status = check_room(dir, w.total_bytes, err);
+    w.buffer = malloc(BUFFER_COUNT * sizeof *w.buffer);
+    if (status == SL_OK && w.buffer == NULL) {
+        status = sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    w.file = status == SL_OK ? fopen(path, "wb") : NULL;
+    if (w.file != NULL) {
+        for (uint32_t lane = 0; lane < LANES; lane++) {
+            w.random[lane] = (lane + 1) * 2654435761u;
+        }
+        uint64_t length = htole64(header_bytes);
+        fwrite(&length, sizeof length, 1, w.file);
+        fwrite(header, 1, header_bytes, w.file);
+        put_tensors(&w, c);
+    }
+    bool failed = w.file == NULL || ferror(w.file) != 0;
+    failed |= w.file != NULL && fclose(w.file) != 0;
+    if (status == SL_OK && failed) {
+        status = sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
+    }
+    if (status == SL_OK && w.cancelled) {
+        status = sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal");
+    }
+    free(w.buffer);
+    free(header);
+    return status;
+}
+
+static void remove_files(const char *dir) {
+    static const char *const names[] = {"config.json", "model.safetensors"};
+    char path[PATH_MAX];
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        snprintf(path, sizeof path, "%s/%s", dir, names[i]);
+        unlink(path);
+    }
+}
+
+enum sl_status sl_synthetic_write(const struct sl_model_config *config, struct sl_signals *signals, const char *dir,
+                                  struct sl_error *err) {
+    enum sl_status status = write_tensors(config, signals, dir, err);
+    if (status == SL_OK) {
+        status = write_config(config, dir, err); // last: where it is, the folder is complete
+    }
+    if (status != SL_OK) {
+        remove_files(dir);
+    }
+    return status;
+}
+
+enum sl_status sl_synthetic_create(const struct sl_model_config *config, struct sl_signals *signals, char *dir_out,
+                                   size_t dir_bytes, struct sl_error *err) {
     const char *parent = getenv("TMPDIR");
-    char dir[512];
+    char dir[SL_SYNTHETIC_PATH_BYTES];
     snprintf(dir, sizeof dir, "%.400s/sluice-model-XXXXXX", parent != NULL && parent[0] != '\0' ? parent : "/tmp");
     if (strlen(dir) >= dir_bytes || mkdtemp(dir) == NULL) {
         return sl_fail(err, SL_ERR_IO, "%s: %s", dir, strerror(errno));
     }
-    enum sl_status status = write_config(config, dir, err);
-    if (status == SL_OK) {
-        status = write_tensors(config, dir, err);
-    }
+    enum sl_status status = sl_synthetic_write(config, signals, dir, err);
     if (status != SL_OK) {
-        sl_synthetic_remove(dir);
+        rmdir(dir);
         return status;
     }
     snprintf(dir_out, dir_bytes, "%s", dir);
@@ -153,11 +246,6 @@ enum sl_status sl_synthetic_create(const struct sl_model_config *config, char *d
 }
 
 void sl_synthetic_remove(const char *dir) {
-    static const char *const names[] = {"config.json", "model.safetensors"};
-    char path[PATH_MAX];
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        snprintf(path, sizeof path, "%s/%s", dir, names[i]);
-        unlink(path);
-    }
+    remove_files(dir);
     rmdir(dir);
 }

@@ -3,14 +3,25 @@
 #ifndef SL_BENCH_SYNTHETIC_H
 #define SL_BENCH_SYNTHETIC_H
 
+#include "client/tool.h"
 #include "engine/model.h"
 
+// Room for the paths that sl_synthetic_create() makes.
+#define SL_SYNTHETIC_PATH_BYTES 512
+
 /*
- * Make a folder below TMPDIR (or /tmp) with config.json and model.safetensors. Its path goes to dir_out; the caller
- * removes it with sl_synthetic_remove(). SL_ERR_IO.
+ * Write config.json and model.safetensors into a folder that is there. Progress goes to standard error.
+ * SL_ERR_EXHAUSTED: not enough room on its disk, checked first. SL_ERR_CANCELLED: `signals` (may be NULL) has received
+ * one meanwhile. SL_ERR_IO. After a failure no file of these two is left.
  */
-enum sl_status sl_synthetic_create(const struct sl_model_config *config, char *dir_out, size_t dir_bytes,
-                                   struct sl_error *err);
+enum sl_status sl_synthetic_write(const struct sl_model_config *config, struct sl_signals *signals, const char *dir,
+                                  struct sl_error *err);
+
+// The same into a new folder below TMPDIR (or /tmp). Its path goes to dir_out; the caller removes it.
+enum sl_status sl_synthetic_create(const struct sl_model_config *config, struct sl_signals *signals, char *dir_out,
+                                   size_t dir_bytes, struct sl_error *err);
+
+// Remove the two files and the folder. A model that is loaded stays usable: its mapping keeps what it needs.
 void sl_synthetic_remove(const char *dir);
 
 #endif

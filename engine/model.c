@@ -348,3 +348,15 @@ size_t sl_model_weight_bytes(const struct sl_model *model) {
 size_t sl_model_memory_bytes(const struct sl_model *model) {
     return model->memory_bytes;
 }
+
+int64_t sl_model_layer_weights(const struct sl_model *model) {
+    int64_t weights = 0;
+    for (int l = 0; l < model->config.n_layers; l++) {
+        const struct sl_model_layer *layer = &model->layers[l];
+        const struct sl_matrix *matrices[] = {&layer->qkv, &layer->o, &layer->up, &layer->down};
+        for (size_t i = 0; i < sizeof matrices / sizeof matrices[0]; i++) {
+            weights += matrices[i]->n * matrices[i]->k;
+        }
+    }
+    return weights;
+}

@@ -101,6 +101,8 @@ size_t sl_model_weight_bytes(const struct sl_model *model); // as stored in the 
 // What a forward pass reads: packed matrices (or, of a tier that does not pack, what is stored), norms and biases. The embedding
 // comes from the mapped file, row by row.
 size_t sl_model_memory_bytes(const struct sl_model *model);
+// Multiply-adds of one token in the layers' matrices.
+int64_t sl_model_layer_weights(const struct sl_model *model);
 // sum (x - x^)^2 / sum x^2 over the weights that `format` would quantize, from the folder as it is mapped, whatever format
 // the model was loaded in. SL_ERR_EXHAUSTED.
 enum sl_status sl_model_weight_error(const struct sl_model *model, enum sl_weight_format format, struct sl_team *team,
