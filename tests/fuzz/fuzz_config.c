@@ -75,9 +75,9 @@ static void check_sizes(const struct sl_model_config *c) {
 static void check_fingerprint(void) {
     uint64_t fingerprints[2] = {0, 0};
     struct sl_error err = {0};
-    enum sl_status status = sl_model_fingerprint(fuzz_folder(), &fingerprints[0], &err);
+    enum sl_status status = sl_model_fingerprint(fuzz_folder(), SL_WEIGHT_STORED, &fingerprints[0], &err);
     require(status == SL_OK || err.text[0] != '\0');
-    require(sl_model_fingerprint(fuzz_folder(), &fingerprints[1], NULL) == status);
+    require(sl_model_fingerprint(fuzz_folder(), SL_WEIGHT_STORED, &fingerprints[1], NULL) == status);
     require(fingerprints[0] == fingerprints[1]);
 }
 

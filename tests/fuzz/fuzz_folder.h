@@ -77,6 +77,26 @@ static inline void fuzz_folder_remove(const char *name) {
     unlink(path);
 }
 
+static inline size_t fuzz_to_page_end(size_t bytes) {
+    return (FUZZ_PAGE - bytes % FUZZ_PAGE) % FUZZ_PAGE;
+}
+
+static inline const char *fuzz_spaces(void) {
+    static char spaces[FUZZ_PAGE];
+    if (spaces[0] == '\0') {
+        memset(spaces, ' ', sizeof spaces);
+    }
+    return spaces;
+}
+
+// `fill`: until the end of a page with spaces. Returns how many.
+static inline size_t fuzz_folder_write_filled(const char *name, const void *data, size_t bytes, bool fill) {
+    size_t n_spaces = fill ? fuzz_to_page_end(bytes) : 0;
+    struct iovec parts[] = {{(void *)data, bytes}, {(void *)fuzz_spaces(), n_spaces}};
+    fuzz_folder_writev(name, parts, 2);
+    return n_spaces;
+}
+
 // Byte i of the data of fuzz_folder_write_tensors(): never 0, which is what follows the end of a mapped file.
 static inline unsigned char fuzz_data_byte(size_t i) {
     return (unsigned char)(1 + i % 251);
@@ -89,22 +109,20 @@ static inline unsigned char fuzz_data_byte(size_t i) {
  */
 static inline size_t fuzz_folder_write_tensors(const char *name, const char *text, size_t text_bytes) {
     static unsigned char data[FUZZ_MAX_DATA_BYTES];
-    static char spaces[FUZZ_PAGE];
     size_t n_digits = 0, data_bytes = 0;
     for (; n_digits < text_bytes && text[n_digits] >= '0' && text[n_digits] <= '9'; n_digits++) {
         data_bytes = (10 * data_bytes + (size_t)(text[n_digits] - '0')) % (FUZZ_MAX_DATA_BYTES + 1);
     }
     if (data[0] == 0) {
-        memset(spaces, ' ', sizeof spaces);
         for (size_t i = 0; i < sizeof data; i++) {
             data[i] = fuzz_data_byte(i);
         }
     }
     size_t header_bytes = text_bytes - n_digits;
-    size_t padding = (FUZZ_PAGE - (8 + header_bytes + data_bytes) % FUZZ_PAGE) % FUZZ_PAGE;
+    size_t padding = fuzz_to_page_end(8 + header_bytes + data_bytes);
     uint64_t length = htole64(header_bytes + padding);
     struct iovec parts[] = {
-        {&length, 8}, {(void *)(text + n_digits), header_bytes}, {spaces, padding}, {data, data_bytes}};
+        {&length, 8}, {(void *)(text + n_digits), header_bytes}, {(void *)fuzz_spaces(), padding}, {data, data_bytes}};
     fuzz_folder_writev(name, parts, 4);
     return data_bytes;
 }

@@ -5,6 +5,7 @@
  *
  * Design: the first byte of the input says what the rest is:
  *      f   the bytes of model.safetensors
+ *      p   its first bytes; spaces, which may belong to the header, fill its last page, behind which is no memory
  *      t   model.safetensors as text: the size of the data and the header (fuzz_folder.h), so that the fuzzer need not
  *          keep a length field right
  *      x   model.safetensors.index.json, a zero byte, and shards "0" to "3" as for t, separated by zero bytes
@@ -26,6 +27,15 @@ static int compare_data(const void *a, const void *b) {
         return x->data < y->data ? -1 : 1;
     }
     return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
+}
+
+static void check_shape(const struct sl_tensor *tensor) {
+    require(tensor->n_dims >= 0 && tensor->n_dims <= SL_TENSOR_MAX_DIMS);
+    size_t n = 1;
+    for (int i = 0; i < tensor->n_dims; i++) {
+        require(tensor->shape[i] >= 0 && !__builtin_mul_overflow(n, (size_t)tensor->shape[i], &n));
+    }
+    require(n == 0 ? tensor->bytes == 0 : tensor->bytes % n == 0 && tensor->bytes / n >= 1 && tensor->bytes / n <= 8);
 }
 
 // Every byte is read; where the data are ours they count up from whatever the first one is.
@@ -66,6 +76,7 @@ static void check_open(size_t data_bytes, bool is_one_file, bool is_ours) {
     sl_safetensors_will_read(tensors);
     for (size_t i = 0; i < n; i++) {
         require(i == 0 || strcmp(list[i - 1].name, list[i].name) < 0);
+        check_shape(&list[i]);
         check_data(&list[i], is_ours);
         check_find(tensors, &list[i]);
         sl_tensor_drop_pages(&list[i]);
@@ -82,10 +93,10 @@ static void check_open(size_t data_bytes, bool is_one_file, bool is_ours) {
     sl_safetensors_close(&tensors);
 }
 
-static void check_file(const uint8_t *data, size_t size) {
+static void check_file(const uint8_t *data, size_t size, bool fill) {
     uint64_t header_bytes = 0;
     memcpy(&header_bytes, data, size < 8 ? size : 8);
-    fuzz_folder_write(FILE_NAME, data, size);
+    size += fuzz_folder_write_filled(FILE_NAME, data, size, fill);
     check_open(size - 8 - (size_t)le64toh(header_bytes), true, false);
 }
 
@@ -110,8 +121,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size < 1) {
         return 0;
     }
-    if (data[0] == 'f') {
-        check_file(data + 1, size - 1);
+    if (data[0] == 'f' || data[0] == 'p') {
+        check_file(data + 1, size - 1, data[0] == 'p');
     } else if (data[0] == 't') {
         check_open(fuzz_folder_write_tensors(FILE_NAME, (const char *)data + 1, size - 1), true, true);
     } else if (data[0] == 'x') {
