@@ -4,7 +4,8 @@
  *          of another one on the way.
  *
  * Design: the forward pass waits for every operation, so the times of the calls add up, and what is missing to the whole
- *         is the forward pass itself: tokens and logits moved, scores sorted by head, appends prepared.
+ *         is the forward pass itself: tokens and logits moved, scores sorted by head, and append(), which it calls from
+ *         within its own loops.
  * Threads: operations are given no argument of their own, so there is one breakdown a process, for one engine at a time.
  */
 #ifndef SL_BENCH_BREAKDOWN_H

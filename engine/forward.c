@@ -29,6 +29,8 @@
 #include "engine/model_internal.h"
 
 #define LOGIT_ROWS 64 // rows whose logits are computed at once: bounds the scratch, which is V floats a row
+#define APPEND_GRAIN                                                                                                   \
+    8 // rows of KV heads that a task appends: what a step of one session has is not worth waking a team
 
 struct sl_engine {
     const struct sl_model *model;
@@ -308,19 +310,55 @@ static enum sl_status reserve_rows(const struct sl_segment *segments, int n_segm
     return SL_OK;
 }
 
-// Append the segment's K and V rows, and describe the heads as they then are in kv[Hk].
-static void append_rows(struct sl_engine *e, const struct sl_segment *segment, int layer, int64_t row,
-                        struct sl_kv *kv) {
+struct append_args {
+    struct sl_engine *e;
+    const struct sl_segment *segments;
+};
+
+// Tasks: a row of a KV head, by segment, then head, then row. What is adjacent of one head is appended in one call.
+static void append_tasks(void *arg, int64_t begin, int64_t end, int member) {
+    const struct append_args *a = arg;
+    const struct sl_engine *e = a->e;
     const struct sl_model_config *c = &e->model->config;
-    struct sl_layer *cache = &segment->session->layers[layer];
-    const float *k = e->qkv + row * qkv_dim(c) + (int64_t)c->n_heads * c->head_dim;
-    const float *v = k + (int64_t)c->n_kv_heads * c->head_dim;
-    for (int h = 0; h < c->n_kv_heads; h++, kv++, k += c->head_dim, v += c->head_dim) {
-        struct sl_head *head = &cache->heads[h];
-        *kv = (struct sl_kv){head->pages, head->n_packed, head->n_slots, &cache->work, &cache->packed};
-        e->model->ops->append(kv, k, v, qkv_dim(c), segment->n_tokens, e->positions + row);
-        kv->n_slots += (uint32_t)segment->n_tokens;
-        sl_session_set_slots(segment->session, layer, h, kv->n_slots);
+    int64_t n_heads = c->n_kv_heads, row = 0, first = 0; // of segment s
+    (void)member;
+    for (int s = 0; first < end; s++) {
+        int64_t m = a->segments[s].n_tokens;
+        for (int64_t task = begin > first ? begin : first; task < end && task < first + m * n_heads;) {
+            int64_t h = (task - first) / m, r = (task - first) % m, left = end - task;
+            int64_t count = left < m - r ? left : m - r;
+            const float *k = e->qkv + (row + r) * qkv_dim(c) + (c->n_heads + h) * c->head_dim;
+            struct sl_kv kv = e->kv[s * n_heads + h];
+            kv.n_slots += (uint32_t)r;
+            e->model->ops->append(&kv, k, k + n_heads * c->head_dim, qkv_dim(c), (int)count, e->positions + row + r);
+            task += count;
+        }
+        row += m;
+        first += m * n_heads;
+    }
+}
+
+// Append every segment's K and V rows, and describe its heads as they then are in e->kv[segment][Hk].
+static void append_rows(struct sl_engine *e, const struct sl_segment *segments, int n_segments, int layer) {
+    struct append_args args = {e, segments};
+    int n_heads = e->model->config.n_kv_heads;
+    int64_t n_tasks = 0;
+    for (int s = 0; s < n_segments; s++) {
+        const struct sl_layer *cache = &segments[s].session->layers[layer];
+        for (int h = 0; h < n_heads; h++) {
+            const struct sl_head *head = &cache->heads[h];
+            e->kv[(int64_t)s * n_heads + h] =
+                (struct sl_kv){head->pages, head->n_packed, head->n_slots, &cache->work, &cache->packed};
+        }
+        n_tasks += (int64_t)segments[s].n_tokens * n_heads;
+    }
+    sl_team_run(e->team, n_tasks, APPEND_GRAIN, append_tasks, &args);
+    for (int s = 0; s < n_segments; s++) {
+        for (int h = 0; h < n_heads; h++) {
+            struct sl_kv *kv = &e->kv[(int64_t)s * n_heads + h];
+            kv->n_slots += (uint32_t)segments[s].n_tokens;
+            sl_session_set_slots(segments[s].session, layer, h, kv->n_slots);
+        }
     }
 }
 
@@ -368,9 +406,11 @@ static enum sl_status attention(struct sl_engine *e, const struct sl_segment *se
                                 const float *next_q, const struct sl_layer_hook *hook, struct sl_error *err) {
     enum sl_status status = reserve_rows(segments, n_segments, layer, err);
     int64_t row = 0;
+    if (status == SL_OK) {
+        append_rows(e, segments, n_segments, layer);
+    }
     for (int s = 0; s < n_segments && status == SL_OK; row += segments[s++].n_tokens) {
-        struct sl_kv *kv = e->kv + (int64_t)s * e->model->config.n_kv_heads;
-        append_rows(e, &segments[s], layer, row, kv);
+        const struct sl_kv *kv = e->kv + (int64_t)s * e->model->config.n_kv_heads;
         e->calls[s] = describe(e, &segments[s], layer, row, kv, next_q, hook);
     }
     if (status == SL_OK && (hook == NULL || hook->attend_fn == NULL)) {
@@ -401,6 +441,24 @@ static float *logits_wanted(const struct sl_segment *segment, int i, int64_t n_v
     return only;
 }
 
+struct hand_out_args {
+    const float *logits; // [count][n_vocab]
+    int64_t n_vocab;
+    float *wanted[LOGIT_ROWS], *also[LOGIT_ROWS];
+};
+
+static void hand_out_tasks(void *arg, int64_t begin, int64_t end, int member) {
+    const struct hand_out_args *a = arg;
+    size_t bytes = (size_t)a->n_vocab * sizeof(float);
+    (void)member;
+    for (int64_t r = begin; r < end; r++) {
+        memcpy(a->wanted[r], a->logits + r * a->n_vocab, bytes);
+        if (a->also[r] != NULL) {
+            memcpy(a->also[r], a->logits + r * a->n_vocab, bytes);
+        }
+    }
+}
+
 // Norm and head for `count` adjacent rows, then every row to those who want it. (s, i) is the first row's place.
 static void project_run(struct sl_engine *e, const struct sl_segment *segments, int s, int i, int64_t row,
                         int64_t count) {
@@ -409,17 +467,15 @@ static void project_run(struct sl_engine *e, const struct sl_segment *segments, 
     int64_t hidden = model->config.hidden, n_vocab = model->config.n_vocab;
     ops->norm(e->team, &model->final_norm, e->x + row * hidden, hidden, count, 1, e->h, hidden);
     multiply(e, &model->head, e->h, count, e->logits, false);
+    struct hand_out_args args = {.logits = e->logits, .n_vocab = n_vocab};
     for (int64_t r = 0; r < count; r++) {
-        float *also, *wanted = logits_wanted(&segments[s], i, n_vocab, &also);
-        memcpy(wanted, e->logits + r * n_vocab, (size_t)n_vocab * sizeof(float));
-        if (also != NULL) {
-            memcpy(also, wanted, (size_t)n_vocab * sizeof(float));
-        }
+        args.wanted[r] = logits_wanted(&segments[s], i, n_vocab, &args.also[r]);
         if (++i == segments[s].n_tokens) {
             s++;
             i = 0;
         }
     }
+    sl_team_run(e->team, count, 1, hand_out_tasks, &args);
 }
 
 // The rows that are wanted, in runs of adjacent ones: a decode step of many sessions is one run.
