@@ -1,12 +1,14 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""profile, inspect, eval and `bench compress` as a script sees them, on models/demo: exit codes, JSON, files, and that
+"""profile, inspect, eval and the benches as a script sees them, on models/demo: exit codes, JSON, files, and that
 the same command gives the same numbers whatever the number of threads."""
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
+import time
 import unittest
 
 SLUICE = os.path.join(os.environ["SLUICE_BIN"], "sluice")
@@ -59,6 +61,10 @@ class Usage(unittest.TestCase):
             ["eval", "weights"],
             ["eval", "weights", "--model", MODEL, "--tokens", "0"],
             ["bench", "engine", "--weights", "f8"],
+            ["bench", "engine", "--models", "135m,2b"],
+            ["bench", "cells"],
+            ["bench", "cells", "--cell", "decode:5y2"],
+            ["bench", "cells", "--cell", "decode:5x65"],
             ["profile"],
             ["profile", "--model", MODEL, "--threshold", "2"],
             ["profile", "--model", MODEL, "--text", "/nonexistent"],
@@ -239,6 +245,39 @@ class Compress(unittest.TestCase):
         for line in found[1:]:
             self.assertEqual(line["reference"], "full")
             self.assertGreater(line["ratio"], 0)
+
+
+class Engine(unittest.TestCase):
+    def test_every_cell_stands_beside_its_bound(self):
+        found = lines_of(run("bench", "engine", "--model", MODEL, "--models", "none", "--max-tokens", "600", "--runs", "1",
+                             "--breakdown", "--json"))
+        cells = {line["case"]: line for line in found}
+        self.assertTrue(found[0]["case"].startswith("read bound: a sum over "))
+        for case, reference in [("prefill:512", "GEMM peak, GFLOP/s"), ("decode:512", "read bound, GB/s"),
+                                ("decode:512x16", "batch 1, tokens/s")]:
+            line = cells[f"{MODEL}: {case}"]
+            self.assertEqual((line["unit"], line["reference"]), ("tokens/s", reference))
+            self.assertGreater(line["ratio"], 0)
+        memory = cells[f"{MODEL}: memory over the weights"]["value"]
+        self.assertTrue(0 < cells[f"{MODEL}:   of it the KV cache"]["value"] < memory)
+        # The operations of a cell and the rest are all of its time.
+        shares = [line["ratio"] for line in found if line["case"].startswith(f"{MODEL}: prefill:512  ")]
+        self.assertGreater(len(shares), 8)
+        self.assertAlmostEqual(sum(shares), 1, places=2)
+
+    def test_an_interrupt_leaves_no_random_model_behind(self):
+        with tempfile.TemporaryDirectory() as folder:
+            if shutil.disk_usage(folder).free < 3 << 30:
+                self.skipTest("a random model of 1b takes 2.5 GB")
+            bench = subprocess.Popen([SLUICE, "bench", "engine", "--models", "1b"], stderr=subprocess.PIPE, text=True,
+                                     stdout=subprocess.DEVNULL, env={**os.environ, "TMPDIR": folder})
+            while not os.listdir(folder) and bench.poll() is None:
+                time.sleep(0.01)
+            bench.send_signal(signal.SIGINT)
+            stderr = bench.communicate(timeout=120)[1]
+            self.assertEqual(bench.returncode, 4, stderr)
+            self.assertIn("stopped by a signal", stderr)
+            self.assertEqual(os.listdir(folder), [])
 
 
 class Mixed(unittest.TestCase):
