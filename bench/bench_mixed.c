@@ -402,6 +402,7 @@ static enum sl_status start(struct bench *b, struct sl_error *err) {
     if (address == NULL) {
         sl_bench_progress("starting a cluster");
         struct sl_cluster_config config = {.model = b->synthetic_dir[0] != '\0' ? b->synthetic_dir : b->options.model,
+                                           .weights = "stored",
                                            .host = "127.0.0.1",
                                            .transport = b->options.transport,
                                            .arena = b->options.arena,

@@ -19,7 +19,7 @@
 
 #define MAX_RUNS 32
 #define N_OUTPUT 8
-#define JOB_MS 120000
+#define JOB_MS   120000
 
 struct options {
     const char *model, *recipe;
@@ -135,6 +135,7 @@ static enum sl_status start_clusters(struct bench *b, struct sl_error *err) {
     for (int i = 0; i < N_TRANSPORTS; i++) {
         sl_bench_progress("starting a cluster over %s", transports[i]);
         struct sl_cluster_config config = {.model = b->options.model,
+                                           .weights = "stored",
                                            .host = "127.0.0.1",
                                            .transport = transports[i],
                                            .workers_log = "warn",
@@ -167,8 +168,8 @@ static enum sl_status start_clusters(struct bench *b, struct sl_error *err) {
 static enum sl_status make_prompt(struct bench *b, struct sl_error *err) {
     const struct sl_model_config *model = sl_local_model(b->local);
     if (b->options.n_tokens + N_OUTPUT > model->max_positions) {
-        return sl_fail(err, SL_ERR_INVALID, "--tokens %lld: the model has %lld positions", (long long)b->options.n_tokens,
-                       (long long)model->max_positions);
+        return sl_fail(err, SL_ERR_INVALID, "--tokens %lld: the model has %lld positions",
+                       (long long)b->options.n_tokens, (long long)model->max_positions);
     }
     b->tokens = malloc(sizeof *b->tokens * (size_t)b->options.n_tokens);
     if (!b->tokens) {
@@ -220,8 +221,8 @@ static void print(struct bench *b) {
                    b->options.json);
     for (int i = 0; i < N_TRANSPORTS; i++) {
         double ttft_ms = sl_bench_median(b->sides[i].ttft_ms, runs);
-        snprintf(name, sizeof name, "ttft %lld tokens, %s cluster over %s", (long long)b->options.n_tokens, b->options.recipe,
-                 transports[i]);
+        snprintf(name, sizeof name, "ttft %lld tokens, %s cluster over %s", (long long)b->options.n_tokens,
+                 b->options.recipe, transports[i]);
         sl_bench_print(&(struct sl_bench_result){.bench = "ttft",
                                                  .test = name,
                                                  .value = ttft_ms,
@@ -230,7 +231,8 @@ static void print(struct bench *b) {
                                                  .reference_value = local_ms,
                                                  .ratio_value = ttft_ms},
                        b->options.json);
-        snprintf(name, sizeof name, "ship after the last chunk (%.1f MiB), %s", b->capsule_bytes / (1 << 20), transports[i]);
+        snprintf(name, sizeof name, "ship after the last chunk (%.1f MiB), %s", b->capsule_bytes / (1 << 20),
+                 transports[i]);
         sl_bench_print(&(struct sl_bench_result){.bench = "ttft",
                                                  .test = name,
                                                  .value = sl_bench_median(b->sides[i].ship_ms, runs),
