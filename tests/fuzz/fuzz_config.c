@@ -72,13 +72,14 @@ static void check_sizes(const struct sl_model_config *c) {
     free(memory);
 }
 
-static void check_model(void) {
+static void check_model(bool has_heads) {
     struct sl_model_config config;
     struct sl_error err = {0};
     if (sl_model_config_load(fuzz_folder(), &config, &err) != SL_OK) {
         require(err.text[0] != '\0');
         return;
     }
+    require((config.retaining_hidden > 0) == has_heads);
     check_dimensions(&config);
     check_rope(&config);
     check_sizes(&config);
@@ -96,7 +97,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             fuzz_folder_write_tensors(file_names[i], part, part_bytes);
         }
     }
-    check_model();
+    check_model(is_there[N_FILES - 1]);
     for (int i = 0; i < N_FILES; i++) {
         if (is_there[i]) {
             fuzz_folder_remove(file_names[i]);

@@ -20,8 +20,7 @@
 #include <unistd.h>
 
 #define FUZZ_PATH_BYTES     256
-#define FUZZ_PAGE           4096u
-#define FUZZ_MAX_DATA_BYTES (1u << 16)
+#define FUZZ_MAX_DATA_BYTES (1u << 13)
 
 static inline void require(bool holds) {
     if (!holds) {
@@ -77,36 +76,13 @@ static inline void fuzz_folder_remove(const char *name) {
     unlink(path);
 }
 
-static inline size_t fuzz_to_page_end(size_t bytes) {
-    return (FUZZ_PAGE - bytes % FUZZ_PAGE) % FUZZ_PAGE;
-}
-
-static inline const char *fuzz_spaces(void) {
-    static char spaces[FUZZ_PAGE];
-    if (spaces[0] == '\0') {
-        memset(spaces, ' ', sizeof spaces);
-    }
-    return spaces;
-}
-
-// `fill`: until the end of a page with spaces. Returns how many.
-static inline size_t fuzz_folder_write_filled(const char *name, const void *data, size_t bytes, bool fill) {
-    size_t n_spaces = fill ? fuzz_to_page_end(bytes) : 0;
-    struct iovec parts[] = {{(void *)data, bytes}, {(void *)fuzz_spaces(), n_spaces}};
-    fuzz_folder_writev(name, parts, 2);
-    return n_spaces;
-}
-
-// Byte i of the data of fuzz_folder_write_tensors(): never 0, which is what follows the end of a mapped file.
+// Byte i of the data of fuzz_folder_write_tensors().
 static inline unsigned char fuzz_data_byte(size_t i) {
     return (unsigned char)(1 + i % 251);
 }
 
-/*
- * A safetensors file from text: the size of its data in decimal digits, then its header; returns that size. The length
- * field is written here, so that a mutation of the header is still a file; and the header is padded with spaces, as
- * the format allows, until the data end with a page: behind them is no memory, and reading there faults.
- */
+// A safetensors file from text: the size of its data in decimal digits, then its header; returns that size. The length
+// field is written here, so that a mutation of the header is still a file.
 static inline size_t fuzz_folder_write_tensors(const char *name, const char *text, size_t text_bytes) {
     static unsigned char data[FUZZ_MAX_DATA_BYTES];
     size_t n_digits = 0, data_bytes = 0;
@@ -119,11 +95,9 @@ static inline size_t fuzz_folder_write_tensors(const char *name, const char *tex
         }
     }
     size_t header_bytes = text_bytes - n_digits;
-    size_t padding = fuzz_to_page_end(8 + header_bytes + data_bytes);
-    uint64_t length = htole64(header_bytes + padding);
-    struct iovec parts[] = {
-        {&length, 8}, {(void *)(text + n_digits), header_bytes}, {(void *)fuzz_spaces(), padding}, {data, data_bytes}};
-    fuzz_folder_writev(name, parts, 4);
+    uint64_t length = htole64(header_bytes);
+    struct iovec parts[] = {{&length, 8}, {(void *)(text + n_digits), header_bytes}, {data, data_bytes}};
+    fuzz_folder_writev(name, parts, 3);
     return data_bytes;
 }
 
