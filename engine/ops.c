@@ -66,6 +66,8 @@ static const struct {
     {"avx2", has_avx2, sl_avx2_dense_fill, sl_avx2_kv_fill, sl_avx2_evict_fill, sl_avx2_retrieve_fill},
     {"avx512", has_avx512, sl_avx512_dense_fill, sl_avx512_kv_fill, NULL, NULL},
     {"amx", has_amx, sl_amx_dense_fill, sl_amx_kv_fill, NULL, NULL},
+#elif defined(__aarch64__)
+    {"neon", always, sl_neon_dense_fill, NULL, NULL, NULL},
 #endif
 };
 enum { N_TIERS = sizeof tiers / sizeof tiers[0] };

@@ -13,7 +13,23 @@
 #include "engine/cpu/narrow.h"
 #include "engine/cpu/panels.h"
 
-#define INLINE static inline __attribute__((always_inline))
+#define INLINE    static inline __attribute__((always_inline))
+#define VECTOR    __m256
+#define LANES     8
+#define REGISTERS (SL_NARROW / LANES)
+
+INLINE __m256 load(const float *from) {
+    return _mm256_loadu_ps(from);
+}
+INLINE void store(float *to, __m256 v) {
+    _mm256_storeu_ps(to, v);
+}
+INLINE __m256 broadcast(float x) {
+    return _mm256_set1_ps(x);
+}
+INLINE __m256 multiply_add(__m256 a, __m256 b, __m256 c) {
+    return _mm256_fmadd_ps(a, b, c);
+}
 
 // The scales of a group of steps; of INT4 also what its codes are biased by.
 struct scales {
@@ -66,114 +82,6 @@ INLINE void load_step(enum sl_narrow_form form, const char *group, int64_t q, in
     }
 }
 
-// An sl_narrow_tile_fn. Called with constants only, so that acc stays in registers.
-INLINE void tile(int rows, int panels, enum sl_narrow_form form, const char *weights, size_t stride, const float *x,
-                 int64_t ldx, int64_t k, float *y, int64_t ldy, bool fresh) {
-    __m256 acc[SL_NARROW_ROWS][8];
-    struct scales scales[4];
-    SL_UNROLL
-    for (int r = 0; r < rows; r++) {
-        SL_UNROLL
-        for (int c = 0; c < 2 * panels; c++) {
-            acc[r][c] = fresh ? _mm256_setzero_ps() : _mm256_loadu_ps(y + r * ldy + 8 * c);
-        }
-    }
-    for (int64_t g = 0; g < k; g += SL_WEIGHT_GROUP, weights += sl_narrow_group_bytes(form), x += SL_WEIGHT_GROUP) {
-        int64_t steps = sl_min(SL_WEIGHT_GROUP, k - g);
-        SL_UNROLL
-        for (int p = 0; p < panels; p++) {
-            scales[p] = load_scales(form, weights + (size_t)p * stride);
-        }
-        for (int64_t q = 0; 4 * q < steps; q++) {
-            SL_UNROLL
-            for (int s = 0; s < 4; s++) {
-                if (4 * q + s >= steps) {
-                    break;
-                }
-                SL_UNROLL
-                for (int p = 0; p < panels; p++) {
-                    __m256 step[2];
-                    load_step(form, weights + (size_t)p * stride, q, s, &scales[p], step);
-                    SL_UNROLL
-                    for (int r = 0; r < rows; r++) {
-                        __m256 xi = _mm256_broadcast_ss(x + r * ldx + 4 * q + s);
-                        acc[r][2 * p] = _mm256_fmadd_ps(xi, step[0], acc[r][2 * p]);
-                        acc[r][2 * p + 1] = _mm256_fmadd_ps(xi, step[1], acc[r][2 * p + 1]);
-                    }
-                }
-            }
-        }
-    }
-    SL_UNROLL
-    for (int r = 0; r < rows; r++) {
-        SL_UNROLL
-        for (int c = 0; c < 2 * panels; c++) {
-            _mm256_storeu_ps(y + r * ldy + 8 * c, acc[r][c]);
-        }
-    }
-}
-
-#define TILE(name, rows, panels, form)                                                                                 \
-    static void name(const char *weights, size_t stride, const float *x, int64_t ldx, int64_t k, float *y,             \
-                     int64_t ldy, bool fresh) {                                                                        \
-        tile(rows, panels, form, weights, stride, x, ldx, k, y, ldy, fresh);                                           \
-    }
-// One row takes `wide` panels at once: quantized weights need registers for their scales, and have work enough in two.
-#define TILES(suffix, form, wide)                                                                                      \
-    TILE(tile_1_wide_##suffix, 1, wide, form)                                                                          \
-    TILE(tile_1_##suffix, 1, 1, form)                                                                                  \
-    TILE(tile_2_wide_##suffix, 2, 2, form)                                                                             \
-    TILE(tile_2_##suffix, 2, 1, form)                                                                                  \
-    TILE(tile_3_##suffix, 3, 1, form)                                                                                  \
-    TILE(tile_4_##suffix, 4, 1, form)                                                                                  \
-    TILE(tile_5_##suffix, 5, 1, form)                                                                                  \
-    TILE(tile_6_##suffix, 6, 1, form)
-TILES(f32, SL_NARROW_F32, 4)
-TILES(f16, SL_NARROW_F16, 4)
-TILES(bf16, SL_NARROW_BF16, 4)
-TILES(int8, SL_NARROW_INT8, 2)
-TILES(int4, SL_NARROW_INT4, 2)
-
-INLINE void widen_as(enum sl_narrow_form form, const char *group, int64_t k, float *out) {
-    for (int64_t g = 0; g < k; g += SL_WEIGHT_GROUP, group += sl_narrow_group_bytes(form)) {
-        struct scales scales = load_scales(form, group);
-        for (int64_t q = 0; 4 * q < sl_min(SL_WEIGHT_GROUP, k - g); q++) {
-            SL_UNROLL
-            for (int s = 0; s < 4; s++, out += SL_NARROW) {
-                if (g + 4 * q + s >= k) {
-                    break;
-                }
-                __m256 step[2];
-                load_step(form, group, q, s, &scales, step);
-                _mm256_store_ps(out, step[0]);
-                _mm256_store_ps(out + 8, step[1]);
-            }
-        }
-    }
-}
-
-static void widen(enum sl_narrow_form form, const char *group, int64_t k, float *out) {
-    switch (form) {
-    case SL_NARROW_F32:
-        widen_as(SL_NARROW_F32, group, k, out);
-        break;
-    case SL_NARROW_F16:
-        widen_as(SL_NARROW_F16, group, k, out);
-        break;
-    case SL_NARROW_BF16:
-        widen_as(SL_NARROW_BF16, group, k, out);
-        break;
-    case SL_NARROW_INT8:
-        widen_as(SL_NARROW_INT8, group, k, out);
-        break;
-    case SL_NARROW_INT4:
-        widen_as(SL_NARROW_INT4, group, k, out);
-        break;
-    case SL_NARROW_FORMS:
-        break;
-    }
-}
-
 // --- activations ---------------------------------------------------------------------------------------------------
 
 // Lane by lane where there is no vector form: these activations are of families with small MLPs.
@@ -218,22 +126,8 @@ static void finish(const struct sl_matrix *w, const float *sums, int64_t n, floa
     }
 }
 
-#define CHOICES(suffix, wide)                                                                                          \
-    {                                                                                                                  \
-        {tile_1_##suffix, tile_1_wide_##suffix, wide}, {tile_2_##suffix, tile_2_wide_##suffix, 2},                     \
-            {tile_3_##suffix, tile_3_##suffix, 1}, {tile_4_##suffix, tile_4_##suffix, 1},                              \
-            {tile_5_##suffix, tile_5_##suffix, 1}, {tile_6_##suffix, tile_6_##suffix, 1},                              \
-    }
+#include "engine/cpu/narrow_tiles.h"
 
 void sl_avx2_matmul(struct sl_team *team, const struct sl_matrix *w, const struct sl_matmul *args) {
-    static const struct sl_narrow_kernels kernels = {
-        .tiles = {[SL_NARROW_F32] = CHOICES(f32, 4),
-                  [SL_NARROW_F16] = CHOICES(f16, 4),
-                  [SL_NARROW_BF16] = CHOICES(bf16, 4),
-                  [SL_NARROW_INT8] = CHOICES(int8, 2),
-                  [SL_NARROW_INT4] = CHOICES(int4, 2)},
-        .widen = widen,
-        .finish = finish,
-    };
     sl_narrow_matmul(&kernels, team, w, args);
 }

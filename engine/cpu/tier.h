@@ -30,7 +30,9 @@ void sl_avx2_retrieve_fill(struct sl_ops *ops);
 void sl_avx512_dense_fill(struct sl_ops *ops);
 void sl_avx512_kv_fill(struct sl_ops *ops); // attend fold window_sums
 void sl_amx_dense_fill(struct sl_ops *ops);
-void sl_amx_kv_fill(struct sl_ops *ops);    // attend fold window_sums
+void sl_amx_kv_fill(struct sl_ops *ops); // attend fold window_sums
+#elif defined(__aarch64__)
+void sl_neon_dense_fill(struct sl_ops *ops); // but for embed and angles
 #endif
 
 // cos and sin of every angle of one position, as every tier uses them: computed in f64, rounded to f32 once.

@@ -24,6 +24,9 @@ static const struct {
 } sizes[] = {{1, 1, 33},    {16, 8, 33},     {17, 3, 65},     {33, 257, 65},
              {64, 256, 65}, {100, 513, 129}, {131, 700, 129}, {70, 1100, 600}};
 
+static bool quick; // leave out the large sizes: under emulation they take minutes
+#define QUICK_K 513
+
 static const struct {
     enum sl_dtype dtype;
     enum sl_weight_format format;
@@ -275,7 +278,7 @@ static void test_matmul_matches_f64_and_is_independent_of_m(void **state) {
     assert_int_equal(sl_team_create(3, &team, NULL), SL_OK);
     for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
         for (size_t kind = 0; kind < N_KINDS; kind++) {
-            for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+            for (size_t s = 0; s < sizeof sizes / sizeof sizes[0] && !(quick && sizes[s].k > QUICK_K); s++) {
                 int64_t m =
                     strcmp(*name, "reference") == 0 && sizes[s].max_rows > 33 ? 33 : sizes[s].max_rows; // it is slow
                 check_size(tier(*name), team, kind, sizes[s].n, sizes[s].k, m);
@@ -372,6 +375,7 @@ int main(int argc, char **argv) {
         print_times(argc > 2 ? argv[2] : NULL, argc > 3 ? atoi(argv[3]) : 0);
         return 0;
     }
+    quick = argc > 1 && strcmp(argv[1], "--quick") == 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_matmul_matches_f64_and_is_independent_of_m),
         cmocka_unit_test(test_packed_bytes),

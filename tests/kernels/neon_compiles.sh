@@ -1,0 +1,27 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The NEON tier on a machine that has none: cross-compile the kernels and their checks for AArch64, and run them under
+# emulation. Exits with 77, skipped, where the cross compiler or the emulator is missing
+# (Debian: gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static).
+#
+# usage: neon_compiles.sh SOURCE_FOLDER
+set -eu
+cd "$1"
+
+cc=${AARCH64_CC:-aarch64-linux-gnu-gcc}
+emulator=$(command -v qemu-aarch64-static || command -v qemu-aarch64 || true)
+command -v "$cc" >/dev/null || { echo "skipped: no $cc"; exit 77; }
+[ -n "$emulator" ] || { echo "skipped: no qemu-aarch64"; exit 77; }
+
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+
+sources="engine/ops.c engine/cpu/kv_blocks.c engine/cpu/weights.c engine/cpu/panels.c engine/cpu/narrow.c
+    engine/cpu/ref_*.c engine/cpu/neon_*.c kvcache/page.c
+    base/team.c base/thread.c base/status.c base/clock.c base/log.c base/processors.c"
+for check in dense matmul; do
+    # shellcheck disable=SC2086 # a list of words
+    "$cc" -std=gnu17 -O2 -static -pthread -Wall -Wextra -Werror -Wshadow -Wundef -ffp-contract=off -fno-math-errno \
+        -D_GNU_SOURCE -I. -Itests/kernels/plain "tests/kernels/check_$check.c" $sources -lm -o "$out/$check"
+    "$emulator" "$out/$check" --quick
+done
