@@ -171,6 +171,9 @@ static enum sl_status measure_gemm(struct bench *b, enum sl_dtype dtype, double 
     }
     double best = 0.0;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0] && status == SL_OK; i++) {
+        if (i > 0 && 2e-9 * (double)rows[i] * SIDE * SIDE > GEMM_SECONDS * best) {
+            break; // so slow that more rows would not make it faster
+        }
         struct sl_matmul product = {
             .x = x, .x_stride = SIDE, .m = rows[i], .y = y, .y_stride = SIDE, .scratch = scratch};
         best = larger(best, time_matmul(b, &w, &product));
