@@ -28,6 +28,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/log.h"
 
@@ -234,6 +235,13 @@ enum sl_status sl_arena_create(void *base, size_t bytes, struct sl_arena **arena
     if (arena->map == MAP_FAILED) {
         sl_fail(err, SL_ERR_EXHAUSTED, "arena: no address space for the map of %zu units", n_units);
         goto err_free_blocks;
+    }
+    // Attention strides through pages that lie anywhere in the range: few large mappings spare it page walks. Advice, for
+    // the memory pages that lie in the range whole; where the kernel has none to give it is only slower.
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char *begin = (char *)(((uintptr_t)base + page - 1) / page * page), *end = (char *)base + bytes;
+    if (begin < end) {
+        (void)madvise(begin, (size_t)(end - begin), MADV_HUGEPAGE);
     }
     pthread_mutex_init(&arena->lock, NULL);
     arena->blocks[1] = (struct block){.first = 0, .n_units = (uint32_t)n_units};
