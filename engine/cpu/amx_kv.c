@@ -25,20 +25,25 @@
 #include <float.h>
 #include <string.h>
 
-#define COLUMNS    (SL_BLOCK_VECTORS / SL_TILE)
-#define SPAN       4 // pages
-#define SPAN_SLOTS (SPAN * SL_PAGE_SLOTS)
+#define MAX_SPAN   4 // pages
+#define SPAN_SLOTS (MAX_SPAN * SL_PAGE_SLOTS)
+
+// Pages of a span, by nothing but d: of short heads so many that what a pair of columns goes through, 56 KiB at d = 64,
+// stays near the first level; longer ones do not stay there, and each span costs a reading and a writing of O^T.
+static uint32_t span_pages(size_t d) {
+    return d <= 64 ? 2 : MAX_SPAN;
+}
 
 // What one block works in.
 struct scratch {
-    _Alignas(64) uint16_t q[COLUMNS * SL_MAX_STEPS * SL_TILE_HALVES]; // [columns][steps] tiles of B: Q^T
-    uint16_t k[SPAN * SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];               // [pages][64][d]
-    uint16_t v[SPAN * SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];               // [pages] of sl_amx_load_values()
-    float scores[2][SPAN_SLOTS * SL_TILE];                            // [columns of a pair][slots][16]: S^T
-    uint16_t weights[2][SPAN_SLOTS * SL_TILE];                        // [columns of a pair][steps] tiles of B: P^T
-    float out[COLUMNS * SL_MAX_HEAD_DIM * SL_TILE];                   // [columns][d][16]: O^T
-    float max[COLUMNS * SL_TILE], sum[COLUMNS * SL_TILE];             // of the vectors, -FLT_MAX: none yet
-    uint32_t first[COLUMNS * SL_TILE], end[COLUMNS * SL_TILE];        // as the block's, the last one repeated
+    _Alignas(64) uint16_t q[SL_BLOCK_FLOATS];                // [columns][steps] tiles of B: Q^T
+    uint16_t k[MAX_SPAN * SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];  // [pages][64][d]
+    uint16_t v[MAX_SPAN * SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];  // [pages] of sl_amx_load_values()
+    float scores[2][SPAN_SLOTS * SL_TILE];                   // [columns of a pair][slots][16]: S^T
+    uint16_t weights[2][SPAN_SLOTS * SL_TILE];               // [columns of a pair][steps] tiles of B: P^T
+    float out[SL_BLOCK_FLOATS];                              // [columns][d][16]: O^T
+    float max[SL_BLOCK_VECTORS], sum[SL_BLOCK_VECTORS];      // of the vectors, -FLT_MAX: none yet
+    uint32_t first[SL_BLOCK_VECTORS], end[SL_BLOCK_VECTORS]; // as the block's, the last one repeated
     struct sl_amx_page_scratch page;
 };
 
@@ -46,7 +51,7 @@ struct scratch {
 struct span {
     uint32_t page;
     int n;
-    const uint16_t *k[SPAN];
+    const uint16_t *k[MAX_SPAN];
 };
 
 // --- products --------------------------------------------------------------------------------------------------------
@@ -263,7 +268,7 @@ static void begin_block(const struct sl_kv_block *b, struct scratch *s) {
 static struct span load_span(const struct sl_kv_block *b, uint32_t page, uint32_t page_end, struct scratch *s) {
     struct span span = {.page = page};
     size_t floats = SL_PAGE_SLOTS * (size_t)b->args->head_dim;
-    uint32_t stop = (page / SPAN + 1) * SPAN;
+    uint32_t pages = span_pages((size_t)b->args->head_dim), stop = (page / pages + 1) * pages;
     for (stop = stop < page_end ? stop : page_end; page < stop; page++, span.n++) {
         int n = sl_slots_in_page(0, b->end[b->n - 1], page).end; // the last vector sees the most
         size_t at = (size_t)span.n * floats;
@@ -359,8 +364,12 @@ static void attend_block(const struct sl_kv_block *b, uint32_t page_begin, uint3
 }
 
 static void attend(struct sl_team *team, const struct sl_attend *calls, int n_calls) {
-    static const struct sl_kv_kernel kernel = {attend_block, SL_BLOCK_VECTORS};
-    sl_kv_attend(team, calls, n_calls, &kernel);
+    static const struct sl_kv_kernel tiles = {attend_block, SL_BLOCK_VECTORS}, mixed = {attend_block, SL_AVX512_BLOCK};
+    bool covered = true;
+    for (int i = 0; i < n_calls; i++) {
+        covered = covered && sl_amx_covers(&calls[i]);
+    }
+    sl_kv_attend(team, calls, n_calls, covered ? &tiles : &mixed);
 }
 
 void sl_amx_kv_fill(struct sl_ops *ops) {

@@ -15,7 +15,6 @@
 #define SL_TILE        16        // rows, and columns of C
 #define SL_TILE_STEP   32        // bf16 of a row
 #define SL_TILE_HALVES (16 * 32) // bf16 of a tile
-#define SL_MAX_STEPS   (SL_MAX_HEAD_DIM / SL_TILE_STEP)
 
 // Whether the tier's own kernels cover the call: no f32 page, whole steps of channels. Else it is avx512's.
 bool sl_amx_covers(const struct sl_attend *args);

@@ -44,6 +44,10 @@ static inline __m512i round32(__m512 low, __m512 high) {
     return (__m512i)_mm512_cvtne2ps_pbh(high, low);
 }
 
+static inline __m512 load_f16(const uint16_t *x) {
+    return _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)x));
+}
+
 static inline __m512i f16_to_bf16(__m512i x) {
     return round32(_mm512_cvtph_ps(_mm512_castsi512_si256(x)), _mm512_cvtph_ps(_mm512_extracti64x4_epi64(x, 1)));
 }
@@ -106,7 +110,7 @@ const uint16_t *sl_amx_load_keys(const struct sl_attend *args, const struct sl_s
     if (angles == NULL && layout->format == SL_KV_F16) {
         for (size_t e = 0; e < SL_PAGE_SLOTS * d; e += 32) {
             sl_avx512_fetch(next + layout->k + 2 * e, 1);
-            _mm512_store_si512(out + e, f16_to_bf16(_mm512_load_si512(k + e)));
+            _mm512_store_si512(out + e, round32(load_f16(k + e), load_f16(k + e + 16)));
         }
         return out;
     }

@@ -10,7 +10,6 @@
 
 #include <string.h>
 
-#define BLOCK    96 // query vectors: a multiple of ROWS; tier amx may hand over more
 #define ROWS     6
 #define WIDE     4 // strips of one kernel
 #define MAX_WIDE ((SL_MAX_HEAD_DIM + SL_STRIP - 1) / SL_STRIP * SL_STRIP)
@@ -94,14 +93,14 @@ void sl_avx512_multiply(const struct sl_avx2_product *p, int row_begin, int row_
 
 // What one block works in.
 struct scratch {
-    _Alignas(64) float q[SL_BLOCK_VECTORS * SL_MAX_HEAD_DIM]; // [n_vectors][d]
-    float k[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];                 // K^T tile
-    float v[SL_PAGE_SLOTS * MAX_WIDE];                        // V tile
-    float scores[SL_BLOCK_VECTORS * SL_PAGE_SLOTS];           // [n_vectors][SL_PAGE_SLOTS], then the weights
-    float out[SL_BLOCK_VECTORS * MAX_WIDE];                   // [n_vectors][d in whole strips]
-    float factors[SL_BLOCK_VECTORS];
+    _Alignas(64) float q[SL_AVX512_BLOCK * SL_MAX_HEAD_DIM]; // [n_vectors][d]
+    float k[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];                // K^T tile
+    float v[SL_PAGE_SLOTS * MAX_WIDE];                       // V tile
+    float scores[SL_AVX512_BLOCK * SL_PAGE_SLOTS];           // [n_vectors][SL_PAGE_SLOTS], then the weights
+    float out[SL_AVX512_BLOCK * MAX_WIDE];                   // [n_vectors][d in whole strips]
+    float factors[SL_AVX512_BLOCK];
     struct sl_page_angles of_page;
-    struct sl_avx2_softmax states[SL_BLOCK_VECTORS];
+    struct sl_avx2_softmax states[SL_AVX512_BLOCK];
 };
 
 static __mmask64 slots_mask(struct sl_range seen) {
@@ -178,7 +177,7 @@ void sl_avx512_attend_block(const struct sl_kv_block *b, uint32_t page_begin, ui
 }
 
 static void attend(struct sl_team *team, const struct sl_attend *calls, int n_calls) {
-    static const struct sl_kv_kernel kernel = {sl_avx512_attend_block, BLOCK};
+    static const struct sl_kv_kernel kernel = {sl_avx512_attend_block, SL_AVX512_BLOCK};
     sl_kv_attend(team, calls, n_calls, &kernel);
 }
 

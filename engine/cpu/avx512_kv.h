@@ -27,7 +27,9 @@ static inline __attribute__((always_inline)) void sl_avx512_fetch(const char *at
 void sl_avx512_multiply(const struct sl_avx2_product *p, int row_begin, int row_end, int n_strips, size_t begin,
                         size_t end);
 
-// The attention kernel of the tier (see kv_blocks.h), for calls that a faster one does not cover.
+// The attention kernel of the tier (see kv_blocks.h), for calls that a faster one does not cover, and the most vectors it
+// takes.
+#define SL_AVX512_BLOCK 96
 void sl_avx512_attend_block(const struct sl_kv_block *b, uint32_t page_begin, uint32_t page_end,
                             const struct sl_kv_partial *partial);
 

@@ -168,7 +168,7 @@ static void write_block(const struct sl_kv_block *b, const struct sl_kv_partial 
 static void block_tasks(void *arg, int64_t task_begin, int64_t task_end, int member) {
     (void)member;
     const struct step *step = arg;
-    _Alignas(64) float out[2][SL_BLOCK_VECTORS * SL_MAX_HEAD_DIM], max[2][SL_BLOCK_VECTORS], sum[2][SL_BLOCK_VECTORS];
+    _Alignas(64) float out[2][SL_BLOCK_FLOATS], max[2][SL_BLOCK_VECTORS], sum[2][SL_BLOCK_VECTORS];
     const struct sl_kv_partial all = {out[0], max[0], sum[0]}, one = {out[1], max[1], sum[1]};
     struct sl_kv_block b;
     for (int64_t task = task_begin; task < task_end; task++) {
@@ -275,6 +275,9 @@ static void run_step(struct sl_team *team, struct step *step) {
     qsort(step->items, (size_t)step->n_items, sizeof step->items[0], by_cost);
     int64_t enough = sl_team_size(team) > 1 ? (int64_t)sl_team_size(team) * TASKS_A_MEMBER : 1;
     int block_vectors = step->kernel->block_vectors;
+    while ((size_t)block_vectors * step->d > SL_BLOCK_FLOATS) {
+        block_vectors /= 2;
+    }
     list_blocks(step, block_vectors);
     while (step->n_blocks < enough && step->n_most > LEAST_OF_A_BLOCK) {
         block_vectors /= 2;

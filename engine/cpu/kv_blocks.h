@@ -3,7 +3,8 @@
  * Purpose: the attention of a whole step as blocks of query vectors over splits of pages: what the fast tiers share.
  *
  * Vocabulary: vector  a (row, query head) pair; those of a KV head are numbered row by row
- *             block   up to SL_BLOCK_VECTORS vectors of one KV head of one call: they share the reading of its pages
+ *             block   vectors of one KV head of one call, up to SL_BLOCK_VECTORS and, times head_dim, up to
+ *                     SL_BLOCK_FLOATS: they share the reading of its pages
  *             split   SL_SPLIT_PAGES pages, from a multiple of it on
  *
  * Design: a tier's kernel computes the softmax of a block over the pages of one split, not yet divided by its sum. The
@@ -21,7 +22,8 @@
 #include "engine/cpu/kv_page.h"
 #include "engine/cpu/tier.h"
 
-#define SL_BLOCK_VECTORS 256
+#define SL_BLOCK_VECTORS 1024
+#define SL_BLOCK_FLOATS  (256 * SL_MAX_HEAD_DIM)
 #define SL_SPLIT_PAGES   64
 
 /*
@@ -70,7 +72,7 @@ typedef void (*sl_kv_block_fn)(const struct sl_kv_block *block, uint32_t page_be
 
 struct sl_kv_kernel {
     sl_kv_block_fn attend;
-    int block_vectors; // of a block where there are many; at most SL_BLOCK_VECTORS
+    int block_vectors; // of a block where there are many and none is too long; at most SL_BLOCK_VECTORS
 };
 
 // ops->attend by a kernel.

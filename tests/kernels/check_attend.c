@@ -159,6 +159,9 @@ static const struct attend_case {
     {SL_KV_F32, SL_KV_F32, 3, 1, 16, 67, true, {4130}, {0}, 0, true, 0},
     {SL_KV_F16, SL_KV_F16, 4, 2, 64, 40, false, {4200, 8225}, {0, 0}, 333, true, 0},
     {SL_KV_F16, SL_KV_F16, 2, 1, 32, 9, false, {4500}, {0}, 4001, false, 0},
+    // more vectors than a block takes: by their number, and by the length of a head
+    {SL_KV_F16, SL_KV_F16, 8, 1, 64, 150, false, {211}, {0}, 0, true, 0},
+    {SL_KV_BF16, SL_KV_BF16, 8, 1, 256, 70, false, {300}, {0}, 0, true, 0},
 };
 #define N_CASES (sizeof cases / sizeof cases[0])
 
