@@ -35,12 +35,16 @@ enum sl_status sl_thread_start(const char *name, void *(*fn)(void *), void *arg,
     start->arg = arg;
     snprintf(start->name, sizeof start->name, "%s", name);
 
+    pthread_attr_t attr;
+    pthread_attr_init(&attr);
+    int rc = pthread_attr_setstacksize(&attr, SL_THREAD_STACK_BYTES);
     // A thread inherits the mask of its creator: block all around the creation, so that signals go to main alone.
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    int rc = pthread_create(thread_out, NULL, run_start, start);
+    rc = rc == 0 ? pthread_create(thread_out, &attr, run_start, start) : rc;
     pthread_sigmask(SIG_SETMASK, &old, NULL);
+    pthread_attr_destroy(&attr);
     if (rc != 0) {
         free(start);
         return sl_fail(err, SL_ERR_EXHAUSTED, "thread %s: %s", name, strerror(rc));

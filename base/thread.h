@@ -4,9 +4,16 @@
 #define SL_BASE_THREAD_H
 
 #include <pthread.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/status.h"
+
+/*
+ * Stack of every thread that is started here, whatever `ulimit -s` says: kernels keep their scratch on it, up to 4 MiB,
+ * and where the limit is "unlimited", as on many clusters, a thread would get 2.
+ */
+#define SL_THREAD_STACK_BYTES ((size_t)8 << 20)
 
 // Start a joinable thread with a name of at most 15 characters and all signals blocked.
 enum sl_status sl_thread_start(const char *name, void *(*fn)(void *), void *arg, pthread_t *thread_out,
