@@ -244,12 +244,11 @@ static void give_up_resumed(struct stepper *stepper) {
             session = job->session;
             job->session = NULL;
             job->n_reused = 0;
+            // With the lock held: without it the handler may go, and with it the request that has the id.
+            sl_log_warn("prefill", "job=%s reads everything: no memory to go on from its stored prefix", job->id);
         }
         pthread_mutex_unlock(&job->mutex);
-        if (session) {
-            sl_log_warn("prefill", "job=%s reads everything: no memory to go on from its stored prefix", job->id);
-            sl_session_destroy(&session);
-        }
+        sl_session_destroy(&session);
     }
 }
 
