@@ -24,6 +24,7 @@
 #include <string.h>
 
 #include "engine/cpu/amx_pack.h"
+#include "engine/cpu/amx_tile.h"
 #include "engine/cpu/avx512_dense.h"
 #include "engine/cpu/avx512_sums.h"
 #include "engine/cpu/avx512_transpose.h"
@@ -41,21 +42,18 @@
 
 // --- tile registers ------------------------------------------------------------------------------------------------
 
-// 0 to 3: sums [16 rows of W][tokens], f32. 4, 5: W. 6, 7: x.
-struct tile_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-};
-
-static void configure_tiles(int64_t tokens) {
-    struct tile_config config = {.palette = 1}; // 8 registers of 1 KiB
-    for (int t = 0; t < 8; t++) {
-        config.rows[t] = 16;
-        config.row_bytes[t] = t == 4 || t == 5 ? 64 : (uint16_t)(tokens * 4);
+// By the tokens of a tile. 0 to 3: sums [16 rows of W][tokens], f32. 4, 5: W. 6, 7: x.
+#define CONFIG(tokens)                                                                                                 \
+    [tokens] = {                                                                                                       \
+        .palette = 1,                                                                                                  \
+        .row_bytes = {4 * (tokens), 4 * (tokens), 4 * (tokens), 4 * (tokens), 64, 64, 4 * (tokens), 4 * (tokens)},     \
+        .rows = {16, 16, 16, 16, 16, 16, 16, 16},                                                                      \
     }
-    _tile_loadconfig(&config);
-}
+
+static const struct sl_tile_config configs[TOKENS + 1] = {
+    CONFIG(1), CONFIG(2),  CONFIG(3),  CONFIG(4),  CONFIG(5),  CONFIG(6),  CONFIG(7),  CONFIG(8),
+    CONFIG(9), CONFIG(10), CONFIG(11), CONFIG(12), CONFIG(13), CONFIG(14), CONFIG(15), CONFIG(16),
+};
 
 /*
  * Where registers 0 to 3 lie between stretches: [2][2][TILE_FLOATS]; the second index is the half of the panel, the first
@@ -71,6 +69,7 @@ static inline void zero_sums(void) {
 }
 
 static inline void load_sums(const float *sums) {
+    sl_amx_written();
     _tile_stream_loadd(0, sums, 64);
     _tile_stream_loadd(1, sums + TILE_FLOATS, 64);
     _tile_stream_loadd(2, sums + 2 * TILE_FLOATS, 64);
@@ -87,6 +86,7 @@ static inline void store_sums(float *sums) {
 // A panel's steps by two tiles of tokens; `lines` cache lines a step of what comes next are fetched into L2.
 static __attribute__((noinline)) void steps_2x2(const char *w, const char *x0, const char *x1, int64_t count,
                                                 const char *next, int64_t lines) {
+    sl_amx_written();
     for (int64_t s = 0; s < count; s++) {
         _tile_stream_loadd(6, x0 + s * SL_AMX_TILE_BYTES, 64);
         _tile_loadd(4, w + s * SL_AMX_STEP_BYTES, 64);
@@ -104,6 +104,7 @@ static __attribute__((noinline)) void steps_2x2(const char *w, const char *x0, c
 
 // A panel's steps by one tile of `tokens` tokens.
 static inline void steps_2x1(const char *w, const char *x, int64_t tokens, int64_t count) {
+    sl_amx_written();
     for (int64_t s = 0; s < count; s++) {
         _tile_loadd(6, x + s * 64 * tokens, 4 * tokens);
         _tile_loadd(4, w + s * SL_AMX_STEP_BYTES, 64);
@@ -115,6 +116,7 @@ static inline void steps_2x1(const char *w, const char *x, int64_t tokens, int64
 
 // Two panels' steps by one tile of tokens.
 static inline void steps_4x1(const char *w0, const char *w1, const char *x, int64_t tokens, int64_t count) {
+    sl_amx_written();
     for (int64_t s = 0; s < count; s++) {
         _tile_loadd(6, x + s * 64 * tokens, 4 * tokens);
         _tile_loadd(4, w0 + s * SL_AMX_STEP_BYTES, 64);
@@ -260,7 +262,7 @@ static void matmul_stream(void *arg, int64_t begin, int64_t end, int member) {
     struct stream stream;
     memset(stream.sums, 0, sizeof stream.sums); // what is idle, and beyond the tokens of narrow tiles
     (void)member;
-    configure_tiles(tile_tokens(a->m));
+    _tile_loadconfig(&configs[tile_tokens(a->m)]);
     for (int64_t p = begin * a->panels_per_task; p < last;) {
         int64_t panels = n_tiles == 1 && p + 2 <= last ? 2 : 1;
         for (int64_t i = 0; i < n_tiles * panels && a->accumulate; i++) {
@@ -348,7 +350,7 @@ static void matmul_block(void *arg, int64_t begin, int64_t end, int member) {
     const struct sl_product *a = arg;
     struct block block;
     (void)member;
-    configure_tiles(TOKENS);
+    _tile_loadconfig(&configs[TOKENS]);
     for (int64_t t = begin; t < end; t++) {
         int64_t row = t / a->n_panel_groups * a->rows_per_task, first = t % a->n_panel_groups * a->panels_per_task;
         struct block_task task = {row, sl_min(a->rows_per_task, a->m - row), first,

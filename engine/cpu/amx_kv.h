@@ -10,6 +10,7 @@
 #ifndef SL_ENGINE_CPU_AMX_KV_H
 #define SL_ENGINE_CPU_AMX_KV_H
 
+#include "engine/cpu/amx_tile.h"
 #include "engine/cpu/avx512_kv.h"
 
 #define SL_TILE        16        // rows, and columns of C
@@ -22,11 +23,6 @@ bool sl_amx_covers(const struct sl_attend *args);
 // All eight tiles whole. After it tiles may be used in this thread, until sl_amx_end().
 void sl_amx_begin(void);
 void sl_amx_end(void);
-
-// Before tiles are loaded from what was just written: compilers are not told that the instruction reads memory.
-static inline void sl_amx_written(void) {
-    __asm__ volatile("" ::: "memory");
-}
 
 // What makes bf16 of pages works in this.
 struct sl_amx_page_scratch {

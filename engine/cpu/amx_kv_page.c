@@ -10,12 +10,7 @@
 
 #include <string.h>
 
-// In memory that is written before the program runs: compilers are not told that the instruction reads all of it.
-static const struct {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-} whole_tiles = {
+static const struct sl_tile_config whole_tiles = {
     .palette = 1,
     .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
     .rows = {SL_TILE, SL_TILE, SL_TILE, SL_TILE, SL_TILE, SL_TILE, SL_TILE, SL_TILE},
