@@ -62,7 +62,9 @@ static inline __m512 sl_avx512_activate(enum sl_activation activation, __m512 x)
         __m512 cube = _mm512_mul_ps(_mm512_mul_ps(x, x), x);
         z = _mm512_mul_ps(_mm512_fmadd_ps(cube, _mm512_set1_ps(0.044715f), x), _mm512_set1_ps(2.0f * 0.79788456f));
     }
-    return _mm512_div_ps(x, _mm512_add_ps(one, sl_avx512_exp(_mm512_sub_ps(_mm512_setzero_ps(), z))));
+    // Next to the 1, exp(-80) is nothing already; a subnormal exp would cost the processor a hundred cycles.
+    z = _mm512_max_ps(_mm512_set1_ps(-80.0f), _mm512_sub_ps(_mm512_setzero_ps(), z)); // NaN stays
+    return _mm512_div_ps(x, _mm512_add_ps(one, sl_avx512_exp(z)));
 }
 
 #endif
