@@ -7,7 +7,7 @@
  *         rows of W by 32 of k, bf16: W is the left operand of a tile product, so a tile is W's rows as they are, and a
  *         row of a tile is one group of quantized weights with one scale.
  *           bf16   the two tiles
- *           INT8   32 scales, then the codes [32][32]
+ *           INT8   32 scales, then the codes [32][32], plus 128
  *           INT4   32 scales, then 8 times the codes of four rows: row i of the four in nibble i of 16-bit word k
  */
 #ifndef SL_ENGINE_CPU_AMX_PACK_H
