@@ -11,7 +11,7 @@
  *         Many rows: a task is a block of rows by a few panels, stretch of k by stretch of k. A stretch of a panel lies in
  *         L1 while the tokens stream past it from L2. What streams is loaded with the hint that it will not be needed
  *         again (TILELOADDT1): it stays out of L1, and a stretch may fill nearly all of L1, which makes sums that pass
- *         through memory between stretches rare.
+ *         through memory between stretches rare. Blocks are as high as L2 allows: W comes from memory once for each.
  *         Few rows: tasks are panels; W streams by, from memory, once, and sums stay in registers for all of k.
  *
  * Invariants: an element's sum is one chain of TDPBF16PS over the steps in ascending order, from 0 or y, for any m: between
@@ -34,8 +34,8 @@
 #define STREAM_ROWS   32  // at most so many rows are computed as the weights stream by
 #define STREAM_STEPS  4   // that quantized weights are made into tiles at once, then
 #define STRETCH_STEPS 20  // 40 KiB of L1's 48
-#define ROW_BLOCK     256 // of a task: a stretch of their x is 320 KiB in L2 ...
-#define PANEL_GROUP   8   // ... and their sums for so many panels 256 KiB, on the stack
+#define ROW_BLOCK     512 // of a task: a stretch of their x is 640 KiB in L2 ...
+#define PANEL_GROUP   8   // ... and their sums for so many panels 512 KiB, on the stack
 #define PACK_STEPS    8   // of x at once
 
 #define TILE_FLOATS (SL_AMX_TILE_BYTES / (int64_t)sizeof(float))
@@ -195,8 +195,14 @@ static void pack_x_steps(const struct sl_product *a, int64_t t, int64_t begin, i
         const float *x = a->x + (t * TOKENS + r) * a->x_stride;
         for (int64_t s = begin; s < end; s++) {
             int64_t i = s * SL_AMX_STEP, left = r < count ? a->w->k - i : 0;
-            __m512 lo = _mm512_maskz_loadu_ps(sl_avx512_lanes(left), x + i);
-            __m512 hi = _mm512_maskz_loadu_ps(sl_avx512_lanes(left - 16), x + i + 16);
+            __m512 lo, hi;
+            if (left >= SL_AMX_STEP) { // nearly always
+                lo = _mm512_loadu_ps(x + i);
+                hi = _mm512_loadu_ps(x + i + 16);
+            } else {
+                lo = _mm512_maskz_loadu_ps(sl_avx512_lanes(left), x + i);
+                hi = _mm512_maskz_loadu_ps(sl_avx512_lanes(left - 16), x + i + 16);
+            }
             _mm512_store_ps(pairs[s - begin][r], (__m512)_mm512_cvtne2ps_pbh(hi, lo));
         }
     }
@@ -301,7 +307,7 @@ struct block_task {
 // A stretch of panel p, in w, by all rows of a task; `next` is what will be needed afterwards.
 static void multiply_stretch(const struct sl_product *a, const struct block_task *task, struct block *block, int64_t p,
                              const char *w, int64_t begin, int64_t count, const char *next, size_t next_bytes) {
-    int64_t n_tiles = sl_div_up(task->rows, TOKENS), steps = sl_amx_steps(a->w);
+    int64_t n_tiles = sl_div_up(task->rows, TOKENS);
     int64_t lines = sl_div_up((int64_t)next_bytes, 64 * count * sl_div_up(n_tiles, 2)); // of every step
     for (int64_t t = 0; t < n_tiles; t += 2) {
         float *sums = block->sums[p - task->first][t];
@@ -317,10 +323,6 @@ static void multiply_stretch(const struct sl_product *a, const struct block_task
             steps_2x1(w, x, TOKENS, count);
         }
         store_sums(sums);
-        for (int64_t i = t; i < sl_min(t + 2, n_tiles) && begin + count == steps; i++) {
-            int64_t row = task->row + i * TOKENS;
-            finish_tile(a, p, row, sl_min(TOKENS, task->row + task->rows - row), block->sums[p - task->first][i]);
-        }
     }
 }
 
@@ -342,6 +344,12 @@ static void multiply_block(const struct sl_product *a, const struct block_task *
             const char *next = turn ? packed - (size_t)((p - task->first) * steps - stretch) * step_bytes
                                     : packed + (size_t)steps * step_bytes;
             multiply_stretch(a, task, block, p, tiles, s, count, next, (size_t)count * step_bytes);
+        }
+    }
+    // All panels of a tile of tokens at once: what they give of a row of y is adjacent.
+    for (int64_t r = 0; r < task->rows; r += TOKENS) {
+        for (int64_t p = task->first; p < task->last; p++) {
+            finish_tile(a, p, task->row + r, sl_min(TOKENS, task->rows - r), block->sums[p - task->first][r / TOKENS]);
         }
     }
 }
