@@ -4,7 +4,9 @@
  *
  * Design: K is wanted by slot, as float pages keep it: bf16 is taken as it lies, f16 is converted. V is wanted by
  *         channel: 8 channels of 32 slots are transposed while they are 16 bits wide (see avx512_kv_tile.c), and
- *         converted after it. What is packed, or still to be rotated, becomes f32 first and then rows of bf16.
+ *         converted after it. Codes of up to 4
+ *         bits stand for at most 16 numbers: those are rounded to bf16 once for all codes of a group, which then look
+ *         them up. INT8, and keys that are still to be rotated, become f32 first and then rows of bf16.
  */
 #include "engine/cpu/amx_kv.h"
 
@@ -64,7 +66,53 @@ static inline __attribute__((always_inline)) void transpose_8x8_quarters(__m512i
     }
 }
 
+// --- codes -----------------------------------------------------------------------------------------------------------
+
+// What codes of up to 4 bits stand for, again and again: look_up() leaves alone what is above the bits of a code.
+static inline __m512i values_of_codes(const uint16_t *pair, int bits) {
+    __m512i codes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    __m512 x = _mm512_cvtepi32_ps(_mm512_and_si512(codes, _mm512_set1_epi32((1 << bits) - 1)));
+    x = _mm512_fmadd_ps(x, _mm512_set1_ps(_cvtsh_ss(pair[0])), _mm512_set1_ps(_cvtsh_ss(pair[1])));
+    return round32(x, x);
+}
+
+// Whether a page's codes are few enough to be looked up, 32 of a group at a time.
+static bool looked_up(const struct sl_page_layout *layout) {
+    bool few = layout->format == SL_KV_INT4 || layout->format == SL_KV_INT2 || layout->format == SL_KV_INT1;
+    return few && sl_v_group(layout->head_dim) % 32 == 0;
+}
+
+// 32 codes to bf16. A word looks up its lowest 5 bits: to each of its codes a byte is brought by a shift of its own.
+static inline __attribute__((always_inline)) __m512i look_up(const uint8_t *at, int bits, __m512i values) {
+    __m512i x;
+    if (bits == 4) {
+        x = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)at));
+        x = _mm512_or_si512(x, _mm512_slli_epi32(x, 16 - 4));
+    } else if (bits == 2) {
+        x = _mm512_cvtepu8_epi64(_mm_loadl_epi64((const __m128i *)at));
+        x = _mm512_or_si512(x, _mm512_slli_epi64(x, 16 - 2));
+        x = _mm512_or_si512(x, _mm512_slli_epi64(x, 32 - 4));
+    } else {
+        uint32_t ones;
+        memcpy(&ones, at, sizeof ones);
+        x = _mm512_maskz_set1_epi16(ones, 1);
+    }
+    return _mm512_permutexvar_epi16(x, values);
+}
+
 // --- keys ------------------------------------------------------------------------------------------------------------
+
+// Registers of 8 channels of 32 slots to rows.
+static inline __attribute__((always_inline)) void store_rows(__m512i *x, size_t d, uint16_t *out) {
+    transpose_8x8_quarters(x);
+    SL_UNROLL
+    for (size_t t = 0; t < 8; t++, out += d) { // slots t, t + 8, t + 16, t + 24
+        _mm_store_si128((__m128i *)out, _mm512_castsi512_si128(x[t]));
+        _mm_store_si128((__m128i *)(out + 8 * d), _mm512_extracti32x4_epi32(x[t], 1));
+        _mm_store_si128((__m128i *)(out + 16 * d), _mm512_extracti32x4_epi32(x[t], 2));
+        _mm_store_si128((__m128i *)(out + 24 * d), _mm512_extracti32x4_epi32(x[t], 3));
+    }
+}
 
 // A K^T tile of f32 (avx2_kv.h) to rows.
 static void rows_of_keys(const float *tile, size_t d, uint16_t *out) {
@@ -77,16 +125,27 @@ static void rows_of_keys(const float *tile, size_t d, uint16_t *out) {
                 const float *from = strips + (i + c) * SL_STRIP;
                 x[c] = round32(_mm512_load_ps(from), _mm512_load_ps(from + d * SL_STRIP));
             }
-            transpose_8x8_quarters(x);
-            SL_UNROLL
-            for (size_t t = 0; t < 8; t++) { // slots t, t + 8, t + 16, t + 24
-                uint16_t *to = out + (half * 32 + t) * d + i;
-                _mm_store_si128((__m128i *)to, _mm512_castsi512_si128(x[t]));
-                _mm_store_si128((__m128i *)(to + 8 * d), _mm512_extracti32x4_epi32(x[t], 1));
-                _mm_store_si128((__m128i *)(to + 16 * d), _mm512_extracti32x4_epi32(x[t], 2));
-                _mm_store_si128((__m128i *)(to + 24 * d), _mm512_extracti32x4_epi32(x[t], 3));
-            }
+            store_rows(x, d, out + half * 32 * d + i);
         }
+    }
+}
+
+// Codes, 64 of a channel after another, to rows; `bits` is a constant at every call.
+static inline __attribute__((always_inline)) void rows_of_packed_keys(const struct sl_page_layout *layout,
+                                                                      const char *page, int bits, uint16_t *out) {
+    size_t d = (size_t)layout->head_dim, half = 4 * (size_t)bits; // bytes of 32 slots
+    const uint8_t *codes = (const uint8_t *)page + layout->k;
+    const uint16_t *pairs = (const uint16_t *)(page + layout->k_scale);
+    for (size_t i = 0; i < d; i += 8, codes += 8 * 2 * half, pairs += 8 * 2) {
+        __m512i x[8], y[8];
+        SL_UNROLL
+        for (size_t c = 0; c < 8; c++) {
+            __m512i values = values_of_codes(pairs + 2 * c, bits);
+            x[c] = look_up(codes + 2 * c * half, bits, values);
+            y[c] = look_up(codes + (2 * c + 1) * half, bits, values);
+        }
+        store_rows(x, d, out + i);
+        store_rows(y, d, out + 32 * d + i);
     }
 }
 
@@ -107,6 +166,13 @@ const uint16_t *sl_amx_load_keys(const struct sl_attend *args, const struct sl_s
             sl_avx512_fetch(next + layout->k + 2 * e, 1);
             _mm512_store_si512(out + e, round32(load_f16(k + e), load_f16(k + e + 16)));
         }
+        return out;
+    }
+    if (angles == NULL && looked_up(layout)) {
+        const char *at = kv->pages[page];
+        layout->format == SL_KV_INT4   ? rows_of_packed_keys(layout, at, 4, out)
+        : layout->format == SL_KV_INT2 ? rows_of_packed_keys(layout, at, 2, out)
+                                       : rows_of_packed_keys(layout, at, 1, out);
         return out;
     }
     sl_avx512_fill_keys(layout, kv->pages[page], next, s->tile);
@@ -147,6 +213,20 @@ values_from_16_bits(const uint16_t *v, const char *next, size_t d, size_t n, enu
     }
 }
 
+// Codes of n slots, groups of channels after one another, to rows; `bits` is a constant at every call.
+static inline __attribute__((always_inline)) void
+rows_of_packed_values(const struct sl_page_layout *layout, const char *page, size_t n, int bits, uint16_t *out) {
+    size_t d = (size_t)layout->head_dim, group = (size_t)sl_v_group(layout->head_dim);
+    const uint8_t *codes = (const uint8_t *)page + layout->v;
+    const uint16_t *pair = (const uint16_t *)(page + layout->v_scale);
+    for (size_t at = 0; at < n * d; at += group, pair += 2) {
+        __m512i values = values_of_codes(pair, bits);
+        for (size_t e = at; e < at + group; e += 32, codes += 4 * bits) {
+            _mm512_store_si512(out + e, look_up(codes, bits, values));
+        }
+    }
+}
+
 void sl_amx_load_values(const struct sl_kv *kv, uint32_t page, const char *next, int n, struct sl_amx_page_scratch *s,
                         uint16_t *out) {
     const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
@@ -158,7 +238,14 @@ void sl_amx_load_values(const struct sl_kv *kv, uint32_t page, const char *next,
                            : values_from_16_bits(v, next, d, n_slots, SL_KV_F16, out);
         return;
     }
-    if (layout->format != SL_KV_BF16) {
+    if (looked_up(layout)) {
+        const char *at = kv->pages[page];
+        layout->format == SL_KV_INT4   ? rows_of_packed_values(layout, at, n_slots, 4, s->rows)
+        : layout->format == SL_KV_INT2 ? rows_of_packed_values(layout, at, n_slots, 2, s->rows)
+                                       : rows_of_packed_values(layout, at, n_slots, 1, s->rows);
+        v = s->rows;
+        next = (const char *)v; // nothing to fetch
+    } else if (layout->format != SL_KV_BF16) {
         sl_avx512_fill_values(layout, kv->pages[page], next, n, s->tile);
         for (size_t j = 0; j < n_slots; j++) {
             for (size_t i = 0; i < d; i += 32) {

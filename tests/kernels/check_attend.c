@@ -146,6 +146,9 @@ static const struct attend_case {
     {SL_KV_F16, SL_KV_INT4, 4, 4, 96, 3, false, {150, 70, 64, 130}, {2, 1, 1, 2}, 0, true, 0},
     {SL_KV_F16, SL_KV_INT1, 8, 4, 32, 1, true, {64, 65, 127, 200}, {1, 1, 1, 3}, 0, true, 0},
     {SL_KV_F16, SL_KV_F16, 1, 1, 512, 2, true, {90}, {0}, 0, true, 0},
+    {SL_KV_F16, SL_KV_INT2, 8, 2, 64, 3, false, {200, 330}, {3, 5}, 0, true, 0},
+    {SL_KV_BF16, SL_KV_INT2, 2, 1, 256, 20, false, {140}, {1}, 0, true, 0},
+    {SL_KV_F16, SL_KV_INT1, 4, 2, 96, 9, false, {200, 70}, {2, 1}, 0, true, 0},
     // windows: of one slot, within a page, over several, longer than the session; packed pages under them
     {SL_KV_F32, SL_KV_F32, 2, 2, 24, 70, false, {70, 200}, {0, 0}, 1, true, 0},
     {SL_KV_F16, SL_KV_F16, 4, 2, 64, 90, false, {300, 300}, {0, 0}, 37, false, 0},
