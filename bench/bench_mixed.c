@@ -92,8 +92,7 @@ static double next_random(struct bench *b) {                             // [0, 
     return (double)(b->random >> 33) * 0x1p-31;
 }
 
-// ---- jobs
-// --------------------------------------------------------------------------------------------------------------
+// ---- jobs -----------------------------------------------------------------------------------------------------------
 
 struct job {
     struct bench *bench;
@@ -179,8 +178,7 @@ static enum sl_status end_job(struct job *job, enum sl_status status, struct sl_
     return status;
 }
 
-// ---- measuring
-// ---------------------------------------------------------------------------------------------------------
+// ---- measuring ------------------------------------------------------------------------------------------------------
 
 static enum sl_status run_long(struct bench *b, double *ttft_ms_out, struct sl_error *err) {
     struct job job;
@@ -262,8 +260,7 @@ static enum sl_status measure(struct bench *b, struct sl_error *err) {
     return status;
 }
 
-// ---- printing
-// ----------------------------------------------------------------------------------------------------------
+// ---- printing -------------------------------------------------------------------------------------------------------
 
 static int compare(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -340,8 +337,7 @@ static void print_long(struct bench *b) {
                    b->options.json);
 }
 
-// ---- starting and stopping
-// ---------------------------------------------------------------------------------------------
+// ---- starting and stopping ------------------------------------------------------------------------------------------
 
 // Random weights in the model's shape, beside its own tokenizer.
 static enum sl_status make_synthetic(struct bench *b, struct sl_error *err) {

@@ -36,8 +36,8 @@ struct sl_chat_value sl_chat_strip_by(struct sl_chat_work *work, struct sl_chat_
         return sl_chat_nothing();
     }
     struct sl_chat_text left = sl_chat_strip(text, given ? &chars.text : NULL, sides);
-    (void)sl_chat_step(work, (text.n_bytes - left.n_bytes) * (given ? 1 + chars.text.n_bytes / 4 : 4));
-    return sl_chat_string(left);
+    size_t n_bytes = (text.n_bytes - left.n_bytes) * (given ? 1 + chars.text.n_bytes / 4 : 4);
+    return sl_chat_step(work, n_bytes) ? sl_chat_string(left) : sl_chat_nothing();
 }
 
 // ---- split ----------------------------------------------------------------------------------------------------------

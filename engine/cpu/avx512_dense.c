@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "engine/cpu/avx512_sums.h"
+#include "engine/cpu/norm_rows.h"
 #include "engine/cpu/panels.h"
 #include "engine/cpu/tier.h"
 #include "engine/cpu/weights.h"
@@ -55,15 +56,6 @@ static void embed(struct sl_team *team, const struct sl_matrix *table, const int
 
 // --- norm ----------------------------------------------------------------------------------------------------------
 
-struct norm_args {
-    const struct sl_norm *norm;
-    const float *x;
-    int64_t x_stride;
-    int n_groups;
-    float *out;
-    int64_t out_stride;
-};
-
 // sum_i (x[i] - mean)^power for power 1 or 2; 64 partial sums, added in a fixed order
 static inline __attribute__((always_inline)) float moment(const float *x, int64_t n, float mean, int power) {
     __m512 sums[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
@@ -92,21 +84,10 @@ static void norm_vector(const struct sl_norm *norm, const float *x, float *out) 
     }
 }
 
-static void norm_rows(void *arg, int64_t begin, int64_t end, int member) {
-    const struct norm_args *a = arg;
-    (void)member;
-    for (int64_t r = begin; r < end; r++) {
-        for (int64_t g = 0; g < a->n_groups; g++) {
-            norm_vector(a->norm, a->x + r * a->x_stride + g * a->norm->n, a->out + r * a->out_stride + g * a->norm->n);
-        }
-    }
-}
-
 static void norm(struct sl_team *team, const struct sl_norm *norm, const float *x, int64_t x_stride, int64_t m,
                  int n_groups, float *out, int64_t out_stride) {
-    struct norm_args args = {norm, x, x_stride, n_groups, out, out_stride};
-    int64_t row = norm->n * n_groups;
-    sl_team_run(m * row < SL_ALONE_WORK ? NULL : team, m, sl_div_up(1 << 14, row), norm_rows, &args);
+    struct sl_norm_rows rows = {norm, norm_vector, x, x_stride, n_groups, out, out_stride};
+    sl_norm_run(team, &rows, m);
 }
 
 // --- rotate --------------------------------------------------------------------------------------------------------

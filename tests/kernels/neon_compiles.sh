@@ -16,7 +16,7 @@ command -v "$cc" >/dev/null || { echo "skipped: no $cc"; exit 77; }
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 
-sources="engine/ops.c engine/cpu/kv_blocks.c engine/cpu/weights.c engine/cpu/panels.c engine/cpu/narrow.c
+sources="engine/ops.c engine/cpu/kv_blocks.c engine/cpu/weights.c engine/cpu/norm_rows.c engine/cpu/panels.c engine/cpu/narrow.c
     engine/cpu/ref_*.c engine/cpu/neon_*.c kvcache/page.c
     base/team.c base/thread.c base/status.c base/clock.c base/log.c base/processors.c"
 for check in dense matmul; do
