@@ -79,6 +79,8 @@ enum sl_split_layers {
 enum sl_split_heads { SL_HEADS_UNIFORM, SL_HEADS_ADAPTIVE, SL_HEADS_LAYER };
 enum sl_when { SL_WHEN_CHUNK = 1, SL_WHEN_END = 2, SL_WHEN_STEP = 4 };
 enum sl_evicted { SL_EVICTED_DROP, SL_EVICTED_MERGE };
+enum sl_retrieve { SL_RETRIEVE_PULL, SL_RETRIEVE_NEAR };
+enum sl_scan { SL_SCAN_STORED, SL_SCAN_INT8, SL_SCAN_INT1 };
 
 // A number of slots, or a share of something else.
 struct sl_amount {
@@ -131,6 +133,11 @@ struct sl_recipe {
     bool offload_auto;        // place=offload/sparse, until resolved
     int64_t topk;
     int channels;
+    enum sl_retrieve retrieve;
+    int ahead;              // retrieve=near: 0 asks with the query, 1 with the one that the layer before predicts
+    int64_t keep;           // rows that decode keeps per KV head of an offloaded layer beside those of the step
+    enum sl_scan scan;      // of what the store scans
+    int replicas;           // stores that hold each share: 1 or 2
     enum sl_position_mode positions;
     int chunk_tokens;
 };

@@ -14,7 +14,7 @@ import sys
 import tempfile
 
 SERVICES = {"prefill", "decode", "kvstore", "coordinator"}
-LIBRARIES = {"base", "kvcache", "engine", "compress", "fabric", "rpc", "proto"}
+LIBRARIES = {"base", "kvcache", "engine", "compress", "retrieve", "fabric", "rpc", "proto"}
 ALL = LIBRARIES | SERVICES | {"service", "client", "bench", "tests"}
 
 # folder -> folders it may include; "folder/file.h" allows one header of a folder.
@@ -24,6 +24,7 @@ LAYERS = {
     "kvcache": {"base", "proto"},
     "engine": {"base", "kvcache"},
     "compress": {"base", "kvcache", "engine/ops.h"},
+    "retrieve": {"base", "kvcache", "engine/ops.h", "compress"},
     "fabric": {"base"},
     "rpc": {"base", "proto"},
     "service": LIBRARIES,

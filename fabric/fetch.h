@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: one-sided reads: ranges of a peer's memory into ours, without a thread of the peer where the transport can do
+ *          that (shared memory, RDMA); on TCP, where UCX only emulates gets, the peer's progress thread sends them.
+ *
+ * Vocabulary: window  memory of a region that its owner has opened for reading, with a generation; a window's ticket is
+ *                     the window as bytes
+ *             fetch   ranges on their way
+ *
+ * The owner must not change what is being read; who may read is said by leases above this layer. A range outside the
+ * window is refused. Windows that are closed refuse fetches that come by message; one-sided reads under way may still
+ * see the bytes, so their memory must not be unmapped (regions live as long as their fabric).
+ */
+#ifndef SL_FABRIC_FETCH_H
+#define SL_FABRIC_FETCH_H
+
+#include "fabric/ask.h"
+
+struct sl_window;
+
+// *ticket_out is malloc'd, at most SL_TICKET_MAX_BYTES, the caller's to free.
+enum sl_status sl_window_open(struct sl_fabric *fabric, void *base, size_t bytes, struct sl_window **window_out,
+                              uint8_t **ticket_out, size_t *ticket_bytes_out, struct sl_error *err);
+void sl_window_close(struct sl_window **window);
+
+struct sl_fetch_range {
+    uint64_t offset; // in the window
+    void *to;
+    size_t bytes;
+};
+
+struct sl_fetch;
+
+// Ranges are copied; `to` must stay until the fetch is closed. Returns at once. SL_ERR_INVALID: not a window's ticket;
+// SL_ERR_RANGE.
+enum sl_status sl_fetch_open(struct sl_line *line, const uint8_t *ticket, size_t ticket_bytes,
+                             const struct sl_fetch_range *ranges, size_t n_ranges, int64_t deadline_ns,
+                             struct sl_fetch **fetch_out, struct sl_error *err);
+// As sl_ask_wait().
+enum sl_status sl_fetch_wait(struct sl_fetch *fetch, int64_t until_ns, struct sl_error *err);
+void sl_fetch_close(struct sl_fetch **fetch); // when it returns nothing writes to the ranges' `to` any more
+
+#endif

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: every byte that a decode worker (or a prefill worker that reads back) and an annex say to each other: one
+ *          request, one answer, each a contiguous message (fabric/ask.h). In one process the same bytes go through a
+ *          function call, so that both ways compute the same.
+ *
+ *   TOPK      request  the query of every lane asked for (f32 [n_lanes][d])
+ *             answer   per lane: the places of the topk rows in the asker's row cache, and the rows that it lacks
+ *   ROWS      request  tokens (u32 [n_tokens], the same for all lanes asked for)
+ *             answer   their rows [n_lanes][n_tokens][2][d]
+ *   CHANNELS  request  channels (u16 [n_lanes][n_channels])
+ *             answer   those channels of all tokens: [n_lanes][n_channels][n_tokens of the annex], in the scan format,
+ *                      with the scales of every stretch before them where the format has some
+ *   ABSMAX    answer   f32 [n_lanes][d]
+ *   MAP       answer   where every stretch lies, for one-sided reads: struct sl_near_stretch [n]
+ *
+ * Delta: the asker has a row cache of `places` rows a lane. The annex side remembers which token lies in which place and
+ *        when it was last wanted, sends only rows that are not there, and says into which place each goes (the one wanted
+ *        longest ago, of equals the lowest). `sequence` counts the asker's TOPK requests of a layer's lanes; an answer
+ *        that the asker did not use makes it send reset, and the memory of the lane begins anew. places == topk with
+ *        reset in every request is retrieval without delta.
+ * Trust: both sides check everything before they believe it; sl_near_read_*() bound every count by what the caller knows.
+ */
+#ifndef SL_RETRIEVE_NEAR_H
+#define SL_RETRIEVE_NEAR_H
+
+#include "retrieve/annex.h"
+
+#define SL_NEAR_MAGIC   0x534c4e52u // "RNLS"
+#define SL_NEAR_VERSION 1
+
+enum sl_near_kind { SL_NEAR_TOPK = 1, SL_NEAR_ROWS, SL_NEAR_CHANNELS, SL_NEAR_ABSMAX, SL_NEAR_MAP };
+
+#define SL_NEAR_RESET 1u // forget what lies in the asker's places
+#define SL_NEAR_PROBE 2u // answer with the tokens chosen alone (u32), no rows, and remember nothing: to measure recall
+
+// The head of every request; little endian, copied in and out with memcpy. What a kind does not use is 0.
+struct sl_near_request {
+    uint32_t magic, version;
+    uint64_t annex_id;
+    uint32_t kind, flags;
+    uint32_t first_lane, n_lanes; // lanes of the session, all in one share
+    uint32_t n_channels, topk;
+    uint32_t places;     // rows that the asker keeps a lane, at least topk; at most SL_NEAR_MAX_PLACES
+    uint32_t n_tokens;   // ROWS
+    int64_t first, last; // TOPK: tokens that may be chosen
+    uint64_t sequence;
+};
+#define SL_NEAR_MAX_PLACES (1u << 20)
+
+// The head of every answer.
+struct sl_near_answer {
+    uint32_t magic;
+    int32_t status; // enum sl_status; not SL_OK: a text of n_bytes follows
+    uint32_t kind;
+    uint32_t n_lanes;
+    uint64_t n_bytes;    // behind this head
+    uint64_t scan_ns;    // that the search took
+    uint64_t scan_bytes; // that it read
+};
+
+// TOPK, per lane, each lane's parts one behind the other and padded to 8 bytes.
+struct sl_near_lane {
+    uint32_t n_rows; // chosen: places u32 [n_rows], by ascending token
+    uint32_t n_new;  // of those, sent: u32 [n_new] indices into places, ascending; then the rows [n_new][2][d]
+};
+
+struct sl_near_stretch {
+    int64_t begin;
+    uint32_t n_slots, n_lanes;
+    uint64_t offset;      // of its block in the store's window (fabric/fetch.h)
+    uint64_t scan_offset; // of its first lane's scan copy; the others follow at scan_stride
+    uint64_t scan_stride;
+};
+
+/*
+ * The annex's side of one asker: what lies in its places. One per (annex, asker); an asker's requests are answered one
+ * at a time per layer.
+ */
+struct sl_near_memory;
+enum sl_status sl_near_memory_create(const struct sl_annex *annex, struct sl_near_memory **memory_out,
+                                     struct sl_error *err);
+void sl_near_memory_destroy(struct sl_near_memory **memory);
+size_t sl_near_memory_bytes(const struct sl_near_memory *memory);
+
+// The most that the answer to a request can take; 0: the request is malformed. Checks magic, version, sizes, bounds.
+size_t sl_near_answer_bytes(const struct sl_annex *annex, const void *request, size_t request_bytes);
+/*
+ * Answer one request (any kind but MAP, which the store answers). answer: sl_near_answer_bytes() bytes; *n_out is how many
+ * were written. Never fails but in the answer's status.
+ */
+void sl_near_serve(const struct sl_annex *annex, struct sl_near_memory *memory, struct sl_annex_scratch *scratch,
+                   const void *request, size_t request_bytes, void *answer, size_t *n_out);
+
+/*
+ * The asker's side: check an answer to `request`. SL_ERR_PEER_CORRUPT: it is not one. The status that the answer carries
+ * comes back as this function's, with its text in err. *body_out points behind the head.
+ */
+enum sl_status sl_near_check(const struct sl_near_request *request, const void *answer, size_t answer_bytes,
+                             struct sl_near_answer *head_out, const uint8_t **body_out, struct sl_error *err);
+// Walk the lanes of a TOPK answer that sl_near_check() has passed: *at is advanced. SL_ERR_PEER_CORRUPT.
+struct sl_near_lane_view {
+    uint32_t n_rows, n_new;
+    const uint32_t *places; // [n_rows], each < request->places, no two equal
+    const uint32_t *fresh;  // [n_new] ascending indices into places
+    const uint8_t *rows;    // [n_new][row_bytes]
+};
+enum sl_status sl_near_next_lane(const struct sl_near_request *request, size_t row_bytes, const uint8_t **at,
+                                 const uint8_t *end, struct sl_near_lane_view *view_out, struct sl_error *err);
+
+#endif
