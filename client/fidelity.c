@@ -56,8 +56,8 @@ static void follower_close(struct follower *f) {
     sl_session_destroy(&f->session);
 }
 
-static enum sl_status follower_attend(void *arg, int segment, int layer, const struct sl_attend *attend) {
-    (void)segment;
+static enum sl_status follower_attend(void *arg, int layer, const struct sl_attend *attend, int n_segments) {
+    (void)n_segments; // one
     struct follower *f = arg;
     return sl_compressor_attend(f->compressor, f->session, layer, attend, f->err);
 }

@@ -151,16 +151,19 @@ static enum sl_status after_attention(void *arg, int segment, int layer, const s
     return SL_OK;
 }
 
-static enum sl_status attend_segment(void *arg, int segment, int layer, const struct sl_attend *attend) {
+static enum sl_status attend_all(void *arg, int layer, const struct sl_attend *attends, int n_segments) {
     struct stepper *stepper = arg;
-    struct sl_sequence *sequence = stepper->active[segment];
-    bool attended = false;
-    if (compressor_of(sequence) && sequence->wants.attend) {
-        spoil(sequence, sl_compressor_attend(sequence->compressor, sequence->session, layer, attend, &sequence->err));
-        attended = sequence->step_status == SL_OK;
-    }
-    if (!attended) {
-        stepper->decode->node.ops->attend(stepper->decode->node.team, attend, 1);
+    for (int s = 0; s < n_segments; s++) {
+        struct sl_sequence *sequence = stepper->active[s];
+        bool attended = false;
+        if (compressor_of(sequence) && sequence->wants.attend) {
+            spoil(sequence,
+                  sl_compressor_attend(sequence->compressor, sequence->session, layer, &attends[s], &sequence->err));
+            attended = sequence->step_status == SL_OK;
+        }
+        if (!attended) {
+            stepper->decode->node.ops->attend(stepper->decode->node.team, &attends[s], 1);
+        }
     }
     return SL_OK;
 }
@@ -175,7 +178,7 @@ static enum sl_status forward(struct stepper *stepper, int n_segments, struct sl
             hook.want_lse |= sequence->wants.lse;
             hook.want_importance |= sequence->wants.importance;
             hook.want_next_q |= sequence->wants.next_q;
-            hook.attend_fn = sequence->wants.attend ? attend_segment : hook.attend_fn;
+            hook.attend_fn = sequence->wants.attend ? attend_all : hook.attend_fn;
         }
     }
     return sl_engine_forward(stepper->decode->engine, stepper->segments, n_segments, hook.fn ? &hook : NULL, err);

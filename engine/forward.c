@@ -413,16 +413,13 @@ static enum sl_status attention(struct sl_engine *e, const struct sl_segment *se
         const struct sl_kv *kv = e->kv + (int64_t)s * e->model->config.n_kv_heads;
         e->calls[s] = describe(e, &segments[s], layer, row, kv, next_q, hook);
     }
-    if (status == SL_OK && (hook == NULL || hook->attend_fn == NULL)) {
+    if (status == SL_OK && hook != NULL && hook->attend_fn != NULL) {
+        status = hook->attend_fn(hook->arg, layer, e->calls, n_segments);
+    } else if (status == SL_OK) {
         e->model->ops->attend(e->team, e->calls, n_segments);
     }
-    for (int s = 0; s < n_segments && status == SL_OK && hook != NULL; s++) {
-        if (hook->attend_fn != NULL) {
-            status = hook->attend_fn(hook->arg, s, layer, &e->calls[s]);
-        }
-        if (status == SL_OK && hook->fn != NULL) {
-            status = hook->fn(hook->arg, s, layer, &e->calls[s]);
-        }
+    for (int s = 0; s < n_segments && status == SL_OK && hook != NULL && hook->fn != NULL; s++) {
+        status = hook->fn(hook->arg, s, layer, &e->calls[s]);
     }
     return status;
 }

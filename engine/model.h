@@ -132,10 +132,10 @@ struct sl_segment {
 typedef enum sl_status (*sl_layer_fn)(void *arg, int segment, int layer, const struct sl_attend *attend);
 
 /*
- * Called in place of ops->attend: fill attend->out (and lse where it is not NULL), by ops->attend or otherwise.
- * next_q is there already when wanted: it belongs to layer + 1.
+ * Called in place of ops->attend, once a layer for all segments, attends[n_segments]: fill every out (and lse where it is
+ * not NULL), by ops->attend or otherwise. next_q is there already when wanted: it belongs to layer + 1.
  */
-typedef enum sl_status (*sl_attend_fn)(void *arg, int segment, int layer, const struct sl_attend *attend);
+typedef enum sl_status (*sl_attend_fn)(void *arg, int layer, const struct sl_attend *attends, int n_segments);
 
 struct sl_layer_hook {
     sl_layer_fn fn; // may be NULL

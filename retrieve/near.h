@@ -9,8 +9,9 @@
  *   ROWS      request  tokens (u32 [n_tokens], the same for all lanes asked for)
  *             answer   their rows [n_lanes][n_tokens][2][d]
  *   CHANNELS  request  channels (u16 [n_lanes][n_channels])
- *             answer   those channels of all tokens: [n_lanes][n_channels][n_tokens of the annex], in the scan format,
- *                      with the scales of every stretch before them where the format has some
+ *             answer   how the annex is cut: u32 n_stretches, u32 n_slots [n_stretches], padded to 64 bytes; then lane
+ *                      after lane, stretch after stretch: scale f32 [n_channels] padded to 64 bytes (where the format
+ *                      has scales), codes [n_channels][channel_bytes] as the stretch's scan copy has them
  *   ABSMAX    answer   f32 [n_lanes][d]
  *   MAP       answer   where every stretch lies, for one-sided reads: struct sl_near_stretch [n]
  *
@@ -48,7 +49,7 @@ struct sl_near_request {
 };
 #define SL_NEAR_MAX_PLACES (1u << 20)
 
-// The head of every answer.
+// The head of every answer: 64 bytes, so that what follows is aligned as it is.
 struct sl_near_answer {
     uint32_t magic;
     int32_t status; // enum sl_status; not SL_OK: a text of n_bytes follows
@@ -57,7 +58,9 @@ struct sl_near_answer {
     uint64_t n_bytes;    // behind this head
     uint64_t scan_ns;    // that the search took
     uint64_t scan_bytes; // that it read
+    uint64_t reserved[3];
 };
+_Static_assert(sizeof(struct sl_near_answer) == 64, "the body begins at a multiple of 64 bytes");
 
 // TOPK, per lane, each lane's parts one behind the other and padded to 8 bytes.
 struct sl_near_lane {

@@ -16,14 +16,18 @@ struct sl_asked;
 
 struct sl_source_ops {
     /*
-     * Send `request` (bytes: head and what follows it), of lanes that lie in one share. annex_id is filled in by the
-     * source. Returns at once; a share that cannot be reached shows in wait().
+     * Send `request` (bytes: head and what follows it), of lanes that lie in one share; the answer takes at most
+     * answer_capacity bytes, head included. annex_id is filled in by the source, which adds SL_NEAR_RESET to a TOPK
+     * request where whom it asks is not who answered the last one for these lanes. Returns at once; a share that cannot
+     * be reached shows in wait().
      */
     enum sl_status (*ask)(struct sl_source *source, struct sl_near_request *request, size_t request_bytes,
-                          int64_t deadline_ns, struct sl_asked **asked_out, struct sl_error *err);
+                          size_t answer_capacity, int64_t deadline_ns, struct sl_asked **asked_out,
+                          struct sl_error *err);
     /*
-     * The answer; valid until forget(). Waits until the deadline of ask() and, where there is a replica, asks it as well
-     * when half of that time has gone. SL_ERR_DEADLINE, SL_ERR_PEER_LOST (all replicas of the share).
+     * The answer, aligned to 64 bytes; valid until forget(). Waits until the deadline of ask() and, where there is a
+     * replica, asks it as well when half of that time has gone. SL_ERR_DEADLINE, SL_ERR_PEER_LOST (all replicas of the
+     * share); the text names the store.
      */
     enum sl_status (*wait)(struct sl_source *source, struct sl_asked *asked, const void **answer_out, size_t *bytes_out,
                            struct sl_error *err);

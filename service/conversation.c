@@ -125,8 +125,8 @@ static enum sl_status after_attention(void *arg, int segment, int layer, const s
     return sl_compressor_step(c->compressor, c->session, layer, attend, c->err);
 }
 
-static enum sl_status attend_instead(void *arg, int segment, int layer, const struct sl_attend *attend) {
-    (void)segment;
+static enum sl_status attend_instead(void *arg, int layer, const struct sl_attend *attend, int n_segments) {
+    (void)n_segments; // one
     struct sl_conversation *c = arg;
     return sl_compressor_attend(c->compressor, c->session, layer, attend, c->err);
 }

@@ -98,12 +98,6 @@ static enum sl_status finish_layers(struct sl_reader *reader) {
     return status == SL_OK ? all_final(reader) : status;
 }
 
-static enum sl_status attend_instead(void *arg, int segment, int layer, const struct sl_attend *attend) {
-    (void)segment;
-    struct sl_reader *reader = arg;
-    return sl_compressor_attend(reader->compressor, reader->session, layer, attend, reader->err);
-}
-
 static enum sl_status read_chunk(struct sl_reader *reader, struct sl_engine *engine, int64_t end) {
     int64_t begin = reader->session->n_tokens;
     struct sl_compressor_wants wants = sl_compressor_wants(reader->compressor, false);
@@ -112,9 +106,7 @@ static enum sl_status read_chunk(struct sl_reader *reader, struct sl_engine *eng
     struct sl_layer_hook hook = {.fn = after_attention,
                                  .arg = reader,
                                  .want_lse = wants.lse,
-                                 .want_importance = wants.importance,
-                                 .want_next_q = wants.next_q,
-                                 .attend_fn = wants.attend ? attend_instead : NULL};
+                                 .want_importance = wants.importance};
     enum sl_status status = sl_engine_forward(engine, &segment, 1, &hook, reader->err);
     if (status == SL_OK && reader->last_chunk) {
         status = sl_compressor_end(reader->compressor, reader->session, reader->err);

@@ -198,19 +198,20 @@ static void test_next_q_of_a_segment_is_of_its_own_rows(void **state) {
 
 struct attend_log {
     const struct sl_ops *ops;
-    int n_attended, n_seen, fail_at_layer;
+    int n_segments, n_attended, n_seen, fail_at_layer;
     bool double_out;
 };
 
-static enum sl_status attend_instead(void *arg, int segment, int layer, const struct sl_attend *attend) {
+static enum sl_status attend_instead(void *arg, int layer, const struct sl_attend *attends, int n_segments) {
     struct attend_log *log = arg;
-    assert_int_equal(segment, 0);
-    assert_int_equal(log->n_attended, log->n_seen); // before fn
+    const struct sl_attend *attend = &attends[n_segments - 1];
+    assert_int_equal(n_segments, log->n_segments);
+    assert_int_equal(log->n_attended * n_segments, log->n_seen); // before fn
     log->n_attended++;
     if (layer == log->fail_at_layer) {
         return SL_ERR_CANCELLED;
     }
-    log->ops->attend(NULL, attend, 1);
+    log->ops->attend(NULL, attends, n_segments);
     for (int64_t i = 0; i < (int64_t)attend->m * Q_DIM && log->double_out; i++) {
         attend->out[i] *= 2.0f;
     }
@@ -221,7 +222,7 @@ static enum sl_status see_layer(void *arg, int segment, int layer, const struct 
     struct attend_log *log = arg;
     (void)segment, (void)layer, (void)attend;
     log->n_seen++;
-    assert_int_equal(log->n_attended, log->n_seen);
+    assert_int_equal(log->n_attended, (log->n_seen + log->n_segments - 1) / log->n_segments);
     return SL_OK;
 }
 
@@ -232,6 +233,7 @@ static void read_logits(struct attend_log *log, bool instead, float *logits) {
     int32_t tokens[N_ROWS];
     log->ops = run.ops;
     log->fail_at_layer = -1;
+    log->n_segments = 1;
     for (int i = 0; i < N_ROWS; i++) {
         tokens[i] = run_token(i);
     }
@@ -255,10 +257,37 @@ static void test_attend_fn_takes_the_place_of_attention(void **state) {
     assert_memory_not_equal(plain, doubled, sizeof plain);
 }
 
+// Both segments come in one call, before either is handed to fn.
+static void test_attend_fn_is_called_once_a_layer_for_all_segments(void **state) {
+    (void)state;
+    float plain[2][160], hooked[2][160];
+    int32_t tokens[N_ROWS];
+    for (int i = 0; i < N_ROWS; i++) {
+        tokens[i] = run_token(i);
+    }
+    for (int with_hook = 0; with_hook <= 1; with_hook++) {
+        struct run_model run = run_start(GQA, "auto", SL_POSITION_ORIGINAL);
+        struct attend_log log = {.ops = run.ops, .n_segments = 2, .fail_at_layer = -1};
+        struct sl_layer_hook hook = {.fn = see_layer, .arg = &log, .attend_fn = attend_instead};
+        struct sl_session *first = run_session(&run, SL_POSITION_ORIGINAL);
+        float(*logits)[160] = with_hook ? hooked : plain;
+        struct sl_segment segments[] = {
+            {.session = first, .tokens = tokens + 7, .n_tokens = 11, .logits = logits[0]},
+            {.session = run.session, .tokens = tokens, .n_tokens = N_ROWS, .logits = logits[1]}};
+        struct sl_error err = {0};
+        assert_int_equal(sl_engine_forward(run.engine, segments, 2, with_hook ? &hook : NULL, &err), SL_OK);
+        assert_int_equal(log.n_attended, with_hook * GQA_LAYERS);
+        assert_int_equal(log.n_seen, with_hook * 2 * GQA_LAYERS);
+        sl_session_destroy(&first);
+        run_stop(&run);
+    }
+    assert_memory_equal(plain, hooked, sizeof plain);
+}
+
 static void test_attend_fn_that_fails_ends_the_pass(void **state) {
     (void)state;
     struct run_model run = run_start(GQA, "auto", SL_POSITION_ORIGINAL);
-    struct attend_log log = {.ops = run.ops, .fail_at_layer = 1};
+    struct attend_log log = {.ops = run.ops, .n_segments = 1, .fail_at_layer = 1};
     struct sl_layer_hook hook = {.fn = see_layer, .arg = &log, .attend_fn = attend_instead};
     struct sl_error err = {0};
     assert_int_equal(run_read(&run, 5, &hook, &err), SL_ERR_CANCELLED);
@@ -275,6 +304,7 @@ int main(void) {
         cmocka_unit_test(test_next_q_is_the_same_bits_for_every_chunk_size),
         cmocka_unit_test(test_next_q_of_a_segment_is_of_its_own_rows),
         cmocka_unit_test(test_attend_fn_takes_the_place_of_attention),
+        cmocka_unit_test(test_attend_fn_is_called_once_a_layer_for_all_segments),
         cmocka_unit_test(test_attend_fn_that_fails_ends_the_pass),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
