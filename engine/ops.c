@@ -60,14 +60,15 @@ static const struct {
     void (*fill_kv)(struct sl_ops *ops);
     void (*fill_evict)(struct sl_ops *ops);
     void (*fill_retrieve)(struct sl_ops *ops);
+    void (*fill_scan)(struct sl_ops *ops);
 } tiers[] = {
-    {"reference", always, sl_ref_dense_fill, sl_ref_kv_fill, sl_ref_evict_fill, sl_ref_retrieve_fill},
+    {"reference", always, sl_ref_dense_fill, sl_ref_kv_fill, sl_ref_evict_fill, sl_ref_retrieve_fill, sl_ref_scan_fill},
 #if defined(__x86_64__)
-    {"avx2", has_avx2, sl_avx2_dense_fill, sl_avx2_kv_fill, sl_avx2_evict_fill, sl_avx2_retrieve_fill},
-    {"avx512", has_avx512, sl_avx512_dense_fill, sl_avx512_kv_fill, NULL, NULL},
-    {"amx", has_amx, sl_amx_dense_fill, sl_amx_kv_fill, NULL, NULL},
+    {"avx2", has_avx2, sl_avx2_dense_fill, sl_avx2_kv_fill, sl_avx2_evict_fill, sl_avx2_retrieve_fill, NULL},
+    {"avx512", has_avx512, sl_avx512_dense_fill, sl_avx512_kv_fill, NULL, NULL, NULL},
+    {"amx", has_amx, sl_amx_dense_fill, sl_amx_kv_fill, NULL, NULL, NULL},
 #elif defined(__aarch64__)
-    {"neon", always, sl_neon_dense_fill, NULL, NULL, NULL},
+    {"neon", always, sl_neon_dense_fill, NULL, NULL, NULL, NULL},
 #endif
 };
 enum { N_TIERS = sizeof tiers / sizeof tiers[0] };
@@ -88,7 +89,7 @@ static void fill_tables(void) {
         }
         table->name = tiers[i].name;
         void (*const fills[])(struct sl_ops *) = {tiers[i].fill_dense, tiers[i].fill_kv, tiers[i].fill_evict,
-                                                  tiers[i].fill_retrieve};
+                                                  tiers[i].fill_retrieve, tiers[i].fill_scan};
         for (size_t group = 0; group < sizeof fills / sizeof fills[0]; group++) {
             if (fills[group] != NULL) {
                 fills[group](table);

@@ -5,6 +5,7 @@
 
 #include "kvcache/capsule.h" // a session as bytes
 #include "kvcache/page.h"    // the bytes of 64 slots
+#include "kvcache/scan.h"    // their keys once more, channel by channel
 #include "kvcache/session.h" // page tables over an arena
 
 #endif

@@ -24,7 +24,7 @@ static void put_code(uint8_t *row, int e, int bits, unsigned code) {
     row[at / 8] = (uint8_t)(row[at / 8] | code << (at % 8)); // the row was zeroed
 }
 
-static float read_float(enum sl_kv_format format, const char *part, size_t e) {
+float sl_ref_read_float(enum sl_kv_format format, const char *part, size_t e) {
     switch (format) {
     case SL_KV_F32:
         return ((const float *)part)[e];
@@ -42,7 +42,7 @@ static float decode(const uint8_t *row, int e, int bits, const uint16_t *pair) {
 
 static void read_floats(enum sl_kv_format format, const char *part, size_t n, float *out) {
     for (size_t e = 0; e < n; e++) {
-        out[e] = read_float(format, part, e);
+        out[e] = sl_ref_read_float(format, part, e);
     }
 }
 
@@ -88,7 +88,7 @@ void sl_ref_read_k_row(const struct sl_kv *kv, uint32_t slot, float *out) {
             const uint8_t *row = (const uint8_t *)at + layout->k + i * sl_row_bytes(SL_PAGE_SLOTS, bits);
             out[i] = decode(row, (int)j, bits, (const uint16_t *)(at + layout->k_scale) + 2 * i);
         } else {
-            out[i] = read_float(layout->format, at + layout->k, j * d + i);
+            out[i] = sl_ref_read_float(layout->format, at + layout->k, j * d + i);
         }
     }
 }
@@ -104,25 +104,29 @@ void sl_ref_read_v_row(const struct sl_kv *kv, uint32_t slot, float *out) {
             const uint16_t *pairs = (const uint16_t *)(at + layout->v_scale) + 2 * (j * (d / channels));
             out[i] = decode(row, (int)i, bits, pairs + 2 * (i / channels));
         } else {
-            out[i] = read_float(layout->format, at + layout->v, j * d + i);
+            out[i] = sl_ref_read_float(layout->format, at + layout->v, j * d + i);
         }
+    }
+}
+
+void sl_ref_write_float(enum sl_kv_format format, char *part, size_t e, float x) {
+    switch (format) {
+    case SL_KV_F32:
+        ((float *)part)[e] = x;
+        break;
+    case SL_KV_BF16:
+        ((uint16_t *)part)[e] = sl_f32_to_bf16(x);
+        break;
+    default: // the only other float format
+        ((uint16_t *)part)[e] = sl_f32_to_f16_saturated(x);
+        break;
     }
 }
 
 void sl_ref_write_row(const struct sl_page_layout *layout, char *part, uint32_t slot, const float *row) {
     size_t first = (size_t)slot * (size_t)layout->head_dim;
     for (size_t i = 0; i < (size_t)layout->head_dim; i++) {
-        switch (layout->format) {
-        case SL_KV_F32:
-            ((float *)part)[first + i] = row[i];
-            break;
-        case SL_KV_BF16:
-            ((uint16_t *)part)[first + i] = sl_f32_to_bf16(row[i]);
-            break;
-        default: // the only other working format
-            ((uint16_t *)part)[first + i] = sl_f32_to_f16_saturated(row[i]);
-            break;
-        }
+        sl_ref_write_float(layout->format, part, first + i, row[i]);
     }
 }
 
