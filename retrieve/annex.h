@@ -38,14 +38,16 @@ struct sl_stretch_config {
     int first_lane, n_lanes;    // the share's
     struct sl_page_layout work; // as it was shipped: a float format without positions and states
     enum sl_kv_format rows;     // how pages are kept: work.format, or int8 (full pages; a partial one stays as it came)
-    enum sl_kv_format scan;     // of the scan copies: work.format, int8 or int1
+    enum sl_kv_format scan;     // of the scan copies: work.format, int8 or int1; of what the pages as kept stand for
 };
 
-// What prefill ships: lane after lane of the share, each its pages one behind the other.
+// What prefill ships: lane after lane of the share, each its pages one behind the other. 0: what sl_stretch_create()
+// refuses.
 size_t sl_stretch_block_bytes(const struct sl_stretch_config *config);
 // Byte offset in that block of a lane's first page; lane counts from 0 within the share.
 size_t sl_stretch_lane_offset(const struct sl_stretch_config *config, int lane);
-// All that a stretch takes from the arena, scan copies included: what admission counts.
+// All that a stretch takes from the arena once it is built, scan copies included: what admission counts. While int8 rows
+// are made, the block that was shipped is there as well.
 size_t sl_stretch_bytes(const struct sl_stretch_config *config);
 
 struct sl_stretch;
@@ -68,6 +70,11 @@ struct sl_stretch *sl_stretch_ref(struct sl_stretch *stretch);
 void sl_stretch_unref(struct sl_stretch **stretch); // the last one gives its memory back to the arena
 const struct sl_stretch_config *sl_stretch_get_config(const struct sl_stretch *stretch);
 int sl_stretch_n_refs(const struct sl_stretch *stretch); // 1: nobody but the caller
+
+// Where the bytes are, for one-sided reads: the pages as they are kept (lane after lane: int8 pages first, a partial one
+// behind them; NULL when they are borrowed), and the scan copies, `stride` bytes from lane to lane.
+const void *sl_stretch_pages(const struct sl_stretch *stretch, size_t *stride_out);
+const void *sl_stretch_scan_copies(const struct sl_stretch *stretch, size_t *stride_out);
 
 // --- annexes -------------------------------------------------------------------------------------------------------
 
@@ -92,15 +99,17 @@ struct sl_annex_query {
     uint32_t topk;
 };
 
-// Scratch of one searching thread; grows to what it is used for. NULL when there is no memory.
+// Scratch of one searching thread, and the team (NULL: nobody) that helps it; grows to what it is used for. NULL when
+// there is no memory.
 struct sl_annex_scratch;
-struct sl_annex_scratch *sl_annex_scratch_create(void);
+struct sl_annex_scratch *sl_annex_scratch_create(struct sl_team *team);
 void sl_annex_scratch_destroy(struct sl_annex_scratch **scratch);
 
 /*
  * Several queries (of any annexes that share stretches, or of one) in one pass over memory: a stretch is scanned for all
  * of them while it is in the cache. tokens_out[i]: [queries[i].topk] ascending; *n_out[i]: how many there were to choose,
  * at most topk. SL_ERR_INVALID: a lane of another share, a range beyond the annex, channels out of bounds.
+ * SL_ERR_EXHAUSTED: scratch.
  */
 struct sl_annex_search {
     const struct sl_annex *annex;

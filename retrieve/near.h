@@ -8,19 +8,23 @@
  *             answer   per lane: the places of the topk rows in the asker's row cache, and the rows that it lacks
  *   ROWS      request  tokens (u32 [n_tokens], the same for all lanes asked for)
  *             answer   their rows [n_lanes][n_tokens][2][d]
- *   CHANNELS  request  channels (u16 [n_lanes][n_channels])
- *             answer   how the annex is cut: u32 n_stretches, u32 n_slots [n_stretches], padded to 64 bytes; then lane
- *                      after lane, stretch after stretch: scale f32 [n_channels] padded to 64 bytes (where the format
- *                      has scales), codes [n_channels][channel_bytes] as the stretch's scan copy has them
+ *   CHANNELS  request  channels (u16 [n_lanes][n_channels], of a lane ascending)
+ *             answer   those channels of tokens [0, last): u32 n_stretches, u32 n_slots [n_stretches], padded to 64
+ *                      bytes; then lane by lane, stretch by stretch, a scan copy of the n_channels channels alone
+ *                      (sl_near_channels_layout()), which ops->scan reads as channels 0 .. n_channels - 1
  *   ABSMAX    answer   f32 [n_lanes][d]
  *   MAP       answer   where every stretch lies, for one-sided reads: struct sl_near_stretch [n]
  *
  * Delta: the asker has a row cache of `places` rows a lane. The annex side remembers which token lies in which place and
- *        when it was last wanted, sends only rows that are not there, and says into which place each goes (the one wanted
- *        longest ago, of equals the lowest). `sequence` counts the asker's TOPK requests of a layer's lanes; an answer
- *        that the asker did not use makes it send reset, and the memory of the lane begins anew. places == topk with
- *        reset in every request is retrieval without delta.
+ *        in which order they were wanted, sends only rows that are not there, and says into which place each goes: one
+ *        that was never used (the lowest first), else the one wanted longest ago (of those wanted at once the lowest
+ *        token's), never one that is wanted now. `sequence` counts the asker's TOPK requests of a lane. Where it does not
+ *        follow on the last one that was answered, `places` is another, or the asker says SL_NEAR_RESET, the memory of the
+ *        lane begins anew: such an answer has every row in it and fits whatever lies in the asker's places. An asker that
+ *        did not use an answer, or not this side's, must reset. places == topk with reset in every request is retrieval
+ *        without delta.
  * Trust: both sides check everything before they believe it; sl_near_read_*() bound every count by what the caller knows.
+ *        Requests may lie anywhere; answers lie at multiples of 64 bytes.
  */
 #ifndef SL_RETRIEVE_NEAR_H
 #define SL_RETRIEVE_NEAR_H
@@ -33,7 +37,7 @@
 enum sl_near_kind { SL_NEAR_TOPK = 1, SL_NEAR_ROWS, SL_NEAR_CHANNELS, SL_NEAR_ABSMAX, SL_NEAR_MAP };
 
 #define SL_NEAR_RESET 1u // forget what lies in the asker's places
-#define SL_NEAR_PROBE 2u // answer with the tokens chosen alone (u32), no rows, and remember nothing: to measure recall
+#define SL_NEAR_PROBE 2u // tokens in place of places, no rows, and nothing is remembered: to measure recall
 
 // The head of every request; little endian, copied in and out with memcpy. What a kind does not use is 0.
 struct sl_near_request {
@@ -44,10 +48,11 @@ struct sl_near_request {
     uint32_t n_channels, topk;
     uint32_t places;     // rows that the asker keeps a lane, at least topk; at most SL_NEAR_MAX_PLACES
     uint32_t n_tokens;   // ROWS
-    int64_t first, last; // TOPK: tokens that may be chosen
-    uint64_t sequence;
+    int64_t first, last; // TOPK: tokens that may be chosen; CHANNELS: [0, last)
+    uint64_t sequence;   // TOPK
 };
-#define SL_NEAR_MAX_PLACES (1u << 20)
+#define SL_NEAR_MAX_PLACES       (1u << 20)
+#define SL_NEAR_MAX_ANSWER_BYTES ((size_t)1 << 30)
 
 // The head of every answer: 64 bytes, so that what follows is aligned as it is.
 struct sl_near_answer {
@@ -62,10 +67,13 @@ struct sl_near_answer {
 };
 _Static_assert(sizeof(struct sl_near_answer) == 64, "the body begins at a multiple of 64 bytes");
 
-// TOPK, per lane, each lane's parts one behind the other and padded to 8 bytes.
+#define SL_NEAR_REFUSAL_BYTES (sizeof(struct sl_near_answer) + sizeof(struct sl_error)) // the longest without SL_OK
+
+// TOPK, per lane, one lane behind the other. Behind this head: places u32 [n_rows], by ascending token (PROBE: the tokens
+// themselves); fresh u32 [n_new], ascending indices into places; padding to a multiple of 8 bytes; the rows [n_new][2][d].
 struct sl_near_lane {
-    uint32_t n_rows; // chosen: places u32 [n_rows], by ascending token
-    uint32_t n_new;  // of those, sent: u32 [n_new] indices into places, ascending; then the rows [n_new][2][d]
+    uint32_t n_rows; // chosen: min(topk, last - first)
+    uint32_t n_new;  // of those, sent
 };
 
 struct sl_near_stretch {
@@ -86,11 +94,24 @@ enum sl_status sl_near_memory_create(const struct sl_annex *annex, struct sl_nea
 void sl_near_memory_destroy(struct sl_near_memory **memory);
 size_t sl_near_memory_bytes(const struct sl_near_memory *memory);
 
-// The most that the answer to a request can take; 0: the request is malformed. Checks magic, version, sizes, bounds.
+// What both sides know of an annex, and what sizes follow from.
+struct sl_near_shape {
+    int head_dim;
+    enum sl_kv_format rows, scan; // sl_annex_row_format(); of the scan copies
+    int64_t max_tokens;
+};
+size_t sl_near_row_bytes(const struct sl_near_shape *shape); // K and V
+
+// The most that the answer to a request with this head can take: what an asker has room for. 0: more than
+// SL_NEAR_MAX_ANSWER_BYTES, or no such kind.
+size_t sl_near_answer_limit(const struct sl_near_shape *shape, const struct sl_near_request *request);
+
+// The same on the annex's side, which checks magic, version, sizes and bounds first; 0: the request is malformed.
 size_t sl_near_answer_bytes(const struct sl_annex *annex, const void *request, size_t request_bytes);
 /*
- * Answer one request (any kind but MAP, which the store answers). answer: sl_near_answer_bytes() bytes; *n_out is how many
- * were written. Never fails but in the answer's status.
+ * Answer one request (any kind but MAP, which the store answers). answer: sl_near_answer_bytes() bytes, at least
+ * SL_NEAR_REFUSAL_BYTES (a malformed request is told what is wrong with it); *n_out is how many were written. Never fails
+ * but in the answer's status. memory: of TOPK alone; may be NULL for other kinds and for SL_NEAR_PROBE.
  */
 void sl_near_serve(const struct sl_annex *annex, struct sl_near_memory *memory, struct sl_annex_scratch *scratch,
                    const void *request, size_t request_bytes, void *answer, size_t *n_out);
@@ -104,11 +125,34 @@ enum sl_status sl_near_check(const struct sl_near_request *request, const void *
 // Walk the lanes of a TOPK answer that sl_near_check() has passed: *at is advanced. SL_ERR_PEER_CORRUPT.
 struct sl_near_lane_view {
     uint32_t n_rows, n_new;
-    const uint32_t *places; // [n_rows], each < request->places, no two equal
+    const uint32_t *places; // [n_rows], each < request->places, no two equal; PROBE: tokens, ascending
     const uint32_t *fresh;  // [n_new] ascending indices into places
     const uint8_t *rows;    // [n_new][row_bytes]
 };
 enum sl_status sl_near_next_lane(const struct sl_near_request *request, size_t row_bytes, const uint8_t **at,
                                  const uint8_t *end, struct sl_near_lane_view *view_out, struct sl_error *err);
+
+// The bodies of the other kinds, behind sl_near_check(): [body, end) is what was asked for, or SL_ERR_PEER_CORRUPT.
+enum sl_status sl_near_read_rows(const struct sl_near_request *request, size_t row_bytes, const uint8_t *body,
+                                 const uint8_t *end, struct sl_error *err);
+enum sl_status sl_near_read_absmax(const struct sl_near_request *request, int head_dim, const uint8_t *body,
+                                   const uint8_t *end, const float **absmax_out, struct sl_error *err);
+
+struct sl_near_channels_view {
+    uint32_t n_stretches;
+    const uint32_t *n_slots; // [n_stretches]: they add up to request->last
+    const uint8_t *copies;   // [n_lanes][n_stretches] scan copies, one behind the other
+    size_t lane_bytes;       // of one lane's copies
+};
+enum sl_status sl_near_read_channels(const struct sl_near_request *request, const struct sl_near_shape *shape,
+                                     const uint8_t *body, const uint8_t *end, struct sl_near_channels_view *view_out,
+                                     struct sl_error *err);
+// A scan copy of n_slots slots with n_channels channels and without absmax: what a CHANNELS answer consists of.
+// SL_ERR_INVALID: as sl_scan_layout_init().
+enum sl_status sl_near_channels_layout(const struct sl_near_shape *shape, int n_channels, uint32_t n_slots,
+                                       struct sl_scan_layout *layout_out);
+// Stretches from token 0 on without gaps. Offsets are checked by who reads there (fabric/fetch.h).
+enum sl_status sl_near_read_map(const uint8_t *body, const uint8_t *end, const struct sl_near_stretch **stretches_out,
+                                size_t *n_out, struct sl_error *err);
 
 #endif

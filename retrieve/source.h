@@ -45,8 +45,8 @@ struct sl_source {
     uint64_t bytes_sent, bytes_received, n_asks, n_replica_asks; // for statistics
 };
 
-// Annexes of this process; borrows `annex`, which has all lanes.
-enum sl_status sl_local_source_create(const struct sl_annex *annex, struct sl_source **source_out,
+// Annexes of this process; borrows `annex`, which has all lanes, and `team` (NULL: the caller alone), which searches.
+enum sl_status sl_local_source_create(const struct sl_annex *annex, struct sl_team *team, struct sl_source **source_out,
                                       struct sl_error *err);
 
 #endif
