@@ -146,14 +146,6 @@ struct sl_kv {
 };
 
 /*
- * Causal attention of m new rows against the slots of their session; the rows' own K and V are already appended, so row
- * r sees the slots of KV head h below kv[h].n_slots - m + r + 1. out[r][h] = sum_j softmax_j(scale * q[r][h] . K_j) V_j
- * lse[h][r] = log sum_j exp(scale * q . K_j)
- *
- * With a window (sliding-window attention), row r sees of those only the slots whose position is above
- * positions[r] - window. Slots ascend by position, so that is a range of slots: see sl_attend_first() in kv_page.h.
- */
-/*
  * The softmax of rows over slots that came before those of a call, not yet divided by its sum. A row that has seen no
  * slot has max minus infinity, and nothing else of it is read.
  */
@@ -164,6 +156,14 @@ struct sl_softmax {
 };
 #define SL_ATTEND_SPLIT (64 * SL_PAGE_SLOTS) // slots; see attend_before
 
+/*
+ * Causal attention of m new rows against the slots of their session; the rows' own K and V are already appended, so row
+ * r sees the slots of KV head h below kv[h].n_slots - m + r + 1. out[r][h] = sum_j softmax_j(scale * q[r][h] . K_j) V_j
+ * lse[h][r] = log sum_j exp(scale * q . K_j)
+ *
+ * With a window (sliding-window attention), row r sees of those only the slots whose position is above
+ * positions[r] - window. Slots ascend by position, so that is a range of slots: see sl_attend_first() in kv_page.h.
+ */
 struct sl_attend {
     const float *q;   // [m][H][d]; after RoPE, or before it when rope is set
     int64_t q_stride; // 0: packed

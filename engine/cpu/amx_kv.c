@@ -363,17 +363,27 @@ static void attend_block(const struct sl_kv_block *b, uint32_t page_begin, uint3
     sl_amx_end();
 }
 
-static void attend(struct sl_team *team, const struct sl_attend *calls, int n_calls) {
+// Blocks are as large as the tiles like where all calls are theirs.
+static const struct sl_kv_kernel *kernel_for(const struct sl_attend *calls, int n_calls) {
     static const struct sl_kv_kernel tiles = {attend_block, SL_BLOCK_VECTORS}, mixed = {attend_block, SL_AVX512_BLOCK};
     bool covered = true;
     for (int i = 0; i < n_calls; i++) {
         covered = covered && sl_amx_covers(&calls[i]);
     }
-    sl_kv_attend(team, calls, n_calls, covered ? &tiles : &mixed);
+    return covered ? &tiles : &mixed;
+}
+
+static void attend(struct sl_team *team, const struct sl_attend *calls, int n_calls) {
+    sl_kv_attend(team, calls, n_calls, kernel_for(calls, n_calls));
+}
+
+static void attend_before(struct sl_team *team, const struct sl_attend *args, const struct sl_softmax *before_inout) {
+    sl_kv_attend_before(team, args, before_inout, kernel_for(args, 1));
 }
 
 void sl_amx_kv_fill(struct sl_ops *ops) {
     ops->attend = attend;
+    ops->attend_before = attend_before;
     ops->fold = sl_amx_fold;
     ops->window_sums = sl_amx_window_sums;
 }

@@ -215,14 +215,20 @@ void sl_avx2_call_init(struct sl_avx2_call *call, const struct sl_attend *args, 
     }
 }
 
+static const struct sl_kv_kernel attention = {attend_block, BLOCK};
+
 static void attend(struct sl_team *team, const struct sl_attend *calls, int n_calls) {
-    static const struct sl_kv_kernel kernel = {attend_block, BLOCK};
-    sl_kv_attend(team, calls, n_calls, &kernel);
+    sl_kv_attend(team, calls, n_calls, &attention);
+}
+
+static void attend_before(struct sl_team *team, const struct sl_attend *args, const struct sl_softmax *before_inout) {
+    sl_kv_attend_before(team, args, before_inout, &attention);
 }
 
 void sl_avx2_kv_fill(struct sl_ops *ops) {
     ops->append = sl_avx2_append;
     ops->attend = attend;
+    ops->attend_before = attend_before;
     ops->fold = sl_avx2_fold;
     ops->window_sums = sl_avx2_window_sums;
 }

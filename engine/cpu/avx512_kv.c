@@ -176,9 +176,14 @@ void sl_avx512_attend_block(const struct sl_kv_block *b, uint32_t page_begin, ui
     }
 }
 
+static const struct sl_kv_kernel attention = {sl_avx512_attend_block, SL_AVX512_BLOCK};
+
 static void attend(struct sl_team *team, const struct sl_attend *calls, int n_calls) {
-    static const struct sl_kv_kernel kernel = {sl_avx512_attend_block, SL_AVX512_BLOCK};
-    sl_kv_attend(team, calls, n_calls, &kernel);
+    sl_kv_attend(team, calls, n_calls, &attention);
+}
+
+static void attend_before(struct sl_team *team, const struct sl_attend *args, const struct sl_softmax *before_inout) {
+    sl_kv_attend_before(team, args, before_inout, &attention);
 }
 
 // --- statistics: those of avx2_stats.c, by scores of this tier -------------------------------------------------------
@@ -210,6 +215,7 @@ void sl_avx512_window_sums(struct sl_team *team, const struct sl_attend *args, i
 
 void sl_avx512_kv_fill(struct sl_ops *ops) {
     ops->attend = attend;
+    ops->attend_before = attend_before;
     ops->fold = sl_avx512_fold;
     ops->window_sums = sl_avx512_window_sums;
 }

@@ -31,6 +31,7 @@ struct item {
 struct step {
     const struct sl_kv_kernel *kernel;
     const struct sl_slot_angles *angles;
+    const struct sl_softmax *unfinished; // where blocks go that are not divided by their sums; NULL: they are
     int block_vectors;
     int n_items;
     struct item items[MAX_ITEMS];
@@ -99,7 +100,8 @@ static void find_block(const struct step *step, int64_t index, struct sl_kv_bloc
         int row = (int)((b->begin + v) / item->group);
         bool same = v > 0 && (b->begin + v) % item->group != 0;
         b->first[v] = same ? b->first[v - 1] : sl_attend_first(args, kv, row);
-        b->end[v] = kv->n_slots - (uint32_t)args->m + (uint32_t)row + 1;
+        bool all = step->unfinished != NULL; // slots that come before the rows' own
+        b->end[v] = all ? kv->n_slots : kv->n_slots - (uint32_t)args->m + (uint32_t)row + 1;
     }
 }
 
@@ -145,19 +147,60 @@ static void merge(const struct sl_kv_partial *a, const struct sl_kv_partial *b, 
     }
 }
 
-static void write_block(const struct sl_kv_block *b, const struct sl_kv_partial *partial) {
+// Vector v of a block as the calls number it.
+struct place {
+    size_t of_out; // in [m][H][d]
+    size_t of_row; // in [H][m]
+};
+
+static struct place place_of(const struct sl_kv_block *b, int v) {
+    size_t row = (size_t)((b->begin + v) / b->group);
+    size_t head = (size_t)(b->head * b->group) + (size_t)((b->begin + v) % b->group);
+    return (struct place){(row * (size_t)b->args->n_heads + head) * (size_t)b->args->head_dim,
+                          head * (size_t)b->args->m + row};
+}
+
+// What earlier calls found for the block's vectors, and the inverse.
+static void load_softmax(const struct sl_kv_block *b, const struct sl_softmax *from, const struct sl_kv_partial *to) {
+    size_t d = (size_t)b->args->head_dim;
+    for (int v = 0; v < b->n; v++) {
+        struct place at = place_of(b, v);
+        to->max[v] = from->max[at.of_row];
+        if (to->max[v] != -INFINITY) { // else nothing else of it is to be read
+            to->sum[v] = from->sum[at.of_row];
+            memcpy(to->out + (size_t)v * d, from->out + at.of_out, d * sizeof *to->out);
+        }
+    }
+}
+
+static void store_softmax(const struct sl_kv_block *b, const struct sl_kv_partial *from, const struct sl_softmax *to) {
+    size_t d = (size_t)b->args->head_dim;
+    for (int v = 0; v < b->n; v++) {
+        struct place at = place_of(b, v);
+        to->max[at.of_row] = from->max[v];
+        if (from->max[v] != -INFINITY) {
+            to->sum[at.of_row] = from->sum[v];
+            memcpy(to->out + at.of_out, from->out + (size_t)v * d, d * sizeof *to->out);
+        }
+    }
+}
+
+static void write_block(const struct step *step, const struct sl_kv_block *b, const struct sl_kv_partial *partial) {
     const struct sl_attend *args = b->args;
     size_t d = (size_t)args->head_dim;
+    if (step->unfinished != NULL) {
+        store_softmax(b, partial, step->unfinished);
+        return;
+    }
     for (int v = 0; v < b->n; v++) {
-        size_t row = (size_t)((b->begin + v) / b->group);
-        size_t head = (size_t)(b->head * b->group) + (size_t)((b->begin + v) % b->group);
-        float *restrict out = args->out + (row * (size_t)args->n_heads + head) * d;
+        struct place at = place_of(b, v);
+        float *restrict out = args->out + at.of_out;
         const float *restrict sums = partial->out + (size_t)v * d;
         for (size_t i = 0; i < d; i++) {
             out[i] = sums[i] / partial->sum[v];
         }
         if (args->lse != NULL) {
-            args->lse[head * (size_t)args->m + row] = partial->max[v] + logf(partial->sum[v]);
+            args->lse[at.of_row] = partial->max[v] + logf(partial->sum[v]);
         }
     }
 }
@@ -174,11 +217,15 @@ static void block_tasks(void *arg, int64_t task_begin, int64_t task_end, int mem
     for (int64_t task = task_begin; task < task_end; task++) {
         find_block(step, task, &b);
         uint32_t split = b.first[0] / SL_PAGE_SLOTS / SL_SPLIT_PAGES;
-        attend_split(step, &b, split, &all);
-        while (attend_split(step, &b, ++split, &one)) {
+        if (b.args->before != NULL) {
+            load_softmax(&b, b.args->before, &all);
+        } else {
+            attend_split(step, &b, split++, &all); // which merging into nothing would come to
+        }
+        while (attend_split(step, &b, split++, &one)) {
             merge(&all, &one, b.n, (size_t)b.args->head_dim);
         }
-        write_block(&b, &all);
+        write_block(step, &b, &all);
     }
 }
 
@@ -221,7 +268,9 @@ static void run_splits(struct sl_team *team, struct step *step) {
         for (int64_t block = 0; block < step->n_blocks; block++) {
             find_block(step, block, &b);
             const struct sl_kv_partial all = waiting(step, block, 0);
-            if (step->split_begin == 0) {
+            if (step->split_begin == 0 && b.args->before != NULL) {
+                load_softmax(&b, b.args->before, &all);
+            } else if (step->split_begin == 0) {
                 set_empty(&all, b.n);
             }
             for (int i = 1; i < step->n_places; i++) {
@@ -229,7 +278,7 @@ static void run_splits(struct sl_team *team, struct step *step) {
                 merge(&all, &one, b.n, (size_t)b.args->head_dim);
             }
             if (step->split_begin + (uint32_t)step->n_places - 1 >= step->n_splits) {
-                write_block(&b, &all);
+                write_block(step, &b, &all);
             }
         }
     }
@@ -257,6 +306,7 @@ static void list_blocks(struct step *step, int block_vectors) {
 }
 
 static void add_call(struct step *step, const struct sl_attend *args, int block_vectors) {
+    assert(args->before == NULL || (args->rope == NULL && args->window <= 0));
     struct item *item = &step->items[step->n_items++];
     uint32_t n_slots = 0;
     for (int h = 0; h < args->n_kv_heads; h++) {
@@ -312,4 +362,14 @@ void sl_kv_attend(struct sl_team *team, const struct sl_attend *calls, int n_cal
         }
         run_step(team, &step);
     }
+}
+
+void sl_kv_attend_before(struct sl_team *team, const struct sl_attend *args, const struct sl_softmax *before_inout,
+                         const struct sl_kv_kernel *kernel) {
+    assert(kernel->block_vectors <= SL_BLOCK_VECTORS);
+    struct sl_attend call = *args;
+    call.before = before_inout;
+    struct step step = {.kernel = kernel, .unfinished = before_inout};
+    add_call(&step, &call, kernel->block_vectors);
+    run_step(team, &step);
 }

@@ -24,7 +24,7 @@
 
 #define SL_BLOCK_VECTORS 1024
 #define SL_BLOCK_FLOATS  (256 * SL_MAX_HEAD_DIM)
-#define SL_SPLIT_PAGES   64
+#define SL_SPLIT_PAGES   (SL_ATTEND_SPLIT / SL_PAGE_SLOTS)
 
 /*
  * Rotation of rows by their slot. With slot = 64 P + j:  cos(slot w) = cos(64 P w) cos(j w) - sin(64 P w) sin(j w) in
@@ -77,6 +77,10 @@ struct sl_kv_kernel {
 
 // ops->attend by a kernel.
 void sl_kv_attend(struct sl_team *team, const struct sl_attend *calls, int n_calls, const struct sl_kv_kernel *kernel);
+
+// ops->attend_before by a kernel: what the splits of other calls came to is what the merge of this one's begins with.
+void sl_kv_attend_before(struct sl_team *team, const struct sl_attend *args, const struct sl_softmax *before_inout,
+                         const struct sl_kv_kernel *kernel);
 
 // Of the block, the vectors [*v_begin, *v_end) that see a slot of the page, and how many of its slots are to be read.
 static inline int sl_kv_block_clip(const struct sl_kv_block *b, uint32_t page, int *v_begin, int *v_end) {

@@ -28,6 +28,22 @@ static inline void sl_ref_softmax_init(struct sl_ref_softmax *s, int d) {
     memset(s->out, 0, (size_t)d * sizeof s->out[0]);
 }
 
+// As f32 has it. volatile: gcc 12 rounds nothing where it makes a vector of two neighbours (at -O2).
+static inline double sl_ref_round(double x) {
+    volatile float rounded = (float)x;
+    return (double)rounded;
+}
+
+// Between splits of SL_ATTEND_SPLIT slots the state is what struct sl_softmax can hold of it, so that it makes no
+// difference whether one call goes on or another one.
+static inline void sl_ref_softmax_round(struct sl_ref_softmax *s, int d) {
+    s->max = sl_ref_round(s->max);
+    s->sum = sl_ref_round(s->sum);
+    for (int i = 0; i < d; i++) {
+        s->out[i] = sl_ref_round(s->out[i]);
+    }
+}
+
 // A tile of n > 0 scores and values [n][d].
 static inline void sl_ref_softmax_add(struct sl_ref_softmax *s, const double *scores, const float *values, int n,
                                       int d) {

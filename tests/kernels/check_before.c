@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: attention in parts: attend_before over whole splits and then attend over the rest give the bits of one attend
+ *          over all slots, in every tier, however the splits are shared among calls and whoever computes them.
+ */
+#include "tests/kernels/kv_fixture.h"
+
+#define SPLIT_PAGES (SL_ATTEND_SPLIT / SL_PAGE_SLOTS)
+
+static const struct part_case {
+    enum sl_kv_format work, packed;
+    int n_heads, n_kv_heads, d, m;
+    uint32_t n_slots[MAX_KV_HEADS], n_packed[MAX_KV_HEADS];
+    int q_gap; // floats between rows of q
+} cases[] = {
+    {SL_KV_F16, SL_KV_F16, 4, 1, 64, 1, {12300}, {0}, 0}, // three splits and a tail
+    {SL_KV_F16, SL_KV_F16, 4, 1, 64, 7, {16384}, {0}, 16},
+    {SL_KV_F16, SL_KV_F16, 2, 2, 128, 1, {8193, 12289}, {0, 0}, 0}, // tails of the row alone; heads of several lengths
+    {SL_KV_BF16, SL_KV_BF16, 4, 1, 64, 64, {8300}, {0}, 0},
+    {SL_KV_F16, SL_KV_F16, 4, 1, 32, 300, {8400}, {0}, 0}, // most rows begin in the second split
+    {SL_KV_F32, SL_KV_F32, 2, 2, 32, 300, {8500, 4200}, {0, 0}, 0},
+    {SL_KV_F32, SL_KV_F32, 4, 1, 16, 64, {9000}, {0}, 8},
+    {SL_KV_F16, SL_KV_INT4, 8, 2, 32, 7, {8300, 12400}, {100, 193}, 0},
+    {SL_KV_F16, SL_KV_INT8, 4, 1, 64, 64, {8400}, {131}, 0},
+    {SL_KV_BF16, SL_KV_BF16, 1, 1, 40, 7, {8200}, {0}, 0}, // no whole steps of tiles
+    {SL_KV_F16, SL_KV_F16, 4, 4, 64, 1, {64, 4096, 4097, 16001}, {0, 0, 0, 0}, 0},
+    {SL_KV_F16, SL_KV_F16, 4, 2, 64, 64, {63 + 64, 4200}, {0, 0}, 0}, // nothing comes before: one attend
+};
+#define N_CASES (sizeof cases / sizeof cases[0])
+
+struct setup {
+    struct cache cache;
+    struct sl_attend args;
+    size_t n_out, n_rows; // of out, of lse
+};
+
+static void case_open(const struct part_case *a, const struct sl_ops *ops, struct setup *s) {
+    cache_fill(&s->cache, ops, a->work, a->packed, a->n_kv_heads, a->d, 0, a->n_slots, a->n_packed);
+    size_t row = (size_t)a->n_heads * (size_t)a->d;
+    s->n_out = (size_t)a->m * row;
+    s->n_rows = (size_t)a->m * (size_t)a->n_heads;
+    s->args = (struct sl_attend){.q = random_floats((size_t)a->m * (row + (size_t)a->q_gap), 7),
+                                 .q_stride = a->q_gap > 0 ? (int64_t)row + a->q_gap : 0,
+                                 .m = a->m,
+                                 .n_heads = a->n_heads,
+                                 .n_kv_heads = a->n_kv_heads,
+                                 .head_dim = a->d,
+                                 .scale = 1.0f / sqrtf((float)a->d),
+                                 .kv = s->cache.kv,
+                                 .out = take(s->n_out * sizeof(float)),
+                                 .lse = take(s->n_rows * sizeof(float))};
+}
+
+static void case_close(struct setup *s) {
+    free((void *)s->args.q);
+    free(s->args.out);
+    free(s->args.lse);
+    cache_free(&s->cache);
+}
+
+// Slots [begin, end) of a head; begin is a multiple of a page.
+static struct sl_kv part_of(const struct sl_kv *kv, uint32_t begin, uint32_t end) {
+    uint32_t first = begin / SL_PAGE_SLOTS, n_pages = sl_pages_for(end) - first;
+    uint32_t n_packed = kv->n_packed > first ? kv->n_packed - first : 0;
+    struct sl_kv part = *kv;
+    part.pages += first;
+    part.n_slots = end - begin;
+    part.n_packed = n_packed < n_pages ? n_packed : n_pages;
+    return part;
+}
+
+// Whole splits that come before all rows of a head.
+static uint32_t splits_before(const struct sl_attend *args, int h) {
+    return (args->kv[h].n_slots - (uint32_t)args->m) / SL_ATTEND_SPLIT;
+}
+
+static struct sl_softmax no_softmax(const struct setup *s) {
+    struct sl_softmax none = {take(s->n_out * sizeof(float)), take(s->n_rows * sizeof(float)),
+                              take(s->n_rows * sizeof(float))}; // NaN: nobody may read of what is empty
+    for (size_t i = 0; i < s->n_rows; i++) {
+        none.max[i] = -INFINITY;
+    }
+    return none;
+}
+
+static void softmax_free(struct sl_softmax *x) {
+    free(x->out);
+    free(x->max);
+    free(x->sum);
+}
+
+// attend() in parts: `a_call` splits in each attend_before(), then the rest, of which kv_out is what it sees.
+static void attend_before_rest(const struct sl_ops *ops, struct sl_team *team, const struct setup *s, uint32_t a_call,
+                               struct sl_softmax *before, struct sl_kv *kv_out) {
+    struct sl_attend args = s->args;
+    args.out = args.lse = NULL;
+    args.kv = kv_out;
+    bool more = true;
+    for (uint32_t split = 0; more; split += a_call) {
+        more = false;
+        for (int h = 0; h < args.n_kv_heads; h++) { // heads that are through have no slots in a call
+            uint32_t all = splits_before(&s->args, h), begin = split < all ? split : all;
+            uint32_t end = begin + a_call < all ? begin + a_call : all;
+            kv_out[h] = part_of(&s->args.kv[h], begin * SL_ATTEND_SPLIT, end * SL_ATTEND_SPLIT);
+            more = more || end > begin;
+        }
+        ops->attend_before(team, &args, before);
+    }
+    for (int h = 0; h < args.n_kv_heads; h++) {
+        kv_out[h] = part_of(&s->args.kv[h], splits_before(&s->args, h) * SL_ATTEND_SPLIT, s->args.kv[h].n_slots);
+    }
+}
+
+static void test_attend_in_parts_gives_the_bits_of_one_attend(void **state) {
+    (void)state;
+    static const int team_sizes[] = {0, 2, 5};
+    static const uint32_t splits_a_call[] = {1, 2, 4};
+    for (size_t t = 0; t < sizeof team_sizes / sizeof team_sizes[0]; t++) {
+        struct sl_team *team = NULL;
+        assert_true(team_sizes[t] == 0 || sl_team_create(team_sizes[t], &team, NULL) == SL_OK);
+        for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+            for (size_t i = 0; i < N_CASES; i++) {
+                if (strcmp(*name, "reference") == 0 && cases[i].m > 7 && (t + i) % 3 != 0) {
+                    continue; // seconds each: every such case with one team
+                }
+                struct setup s;
+                struct sl_kv kv[MAX_KV_HEADS];
+                case_open(&cases[i], tier(*name), &s);
+                float *out = take(s.n_out * sizeof *out), *lse = take(s.n_rows * sizeof *lse);
+                tier(*name)->attend(team, &s.args, 1);
+                struct sl_softmax before = no_softmax(&s);
+                attend_before_rest(tier(*name), team, &s, splits_a_call[(i + t) % 3], &before, kv);
+                struct sl_attend rest = s.args;
+                rest.kv = kv;
+                rest.before = &before;
+                rest.out = out;
+                rest.lse = lse;
+                tier(*name)->attend(team, &rest, 1);
+                assert_memory_equal(out, s.args.out, s.n_out * sizeof *out);
+                assert_memory_equal(lse, s.args.lse, s.n_rows * sizeof *lse);
+                softmax_free(&before);
+                free(out);
+                free(lse);
+                case_close(&s);
+            }
+        }
+        sl_team_destroy(&team);
+    }
+}
+
+// The softmax itself does not tell who computed it, and calls with and without one share a step.
+static void test_attend_before_does_not_depend_on_the_team_or_the_step(void **state) {
+    (void)state;
+    struct sl_team *team;
+    assert_int_equal(sl_team_create(3, &team, NULL), SL_OK);
+    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+        struct setup s[2];
+        struct sl_kv kv[2][MAX_KV_HEADS];
+        case_open(&cases[0], tier(*name), &s[0]);
+        case_open(&cases[7], tier(*name), &s[1]);
+        struct sl_softmax alone = no_softmax(&s[0]), shared = no_softmax(&s[0]);
+        attend_before_rest(tier(*name), NULL, &s[0], 1, &alone, kv[0]);
+        attend_before_rest(tier(*name), team, &s[0], 3, &shared, kv[0]);
+        assert_memory_equal(alone.out, shared.out, s[0].n_out * sizeof *alone.out);
+        assert_memory_equal(alone.max, shared.max, s[0].n_rows * sizeof *alone.max);
+        assert_memory_equal(alone.sum, shared.sum, s[0].n_rows * sizeof *alone.sum);
+        for (size_t v = 0; v < s[0].n_rows; v++) {
+            assert_true(shared.max[v] > -INFINITY && shared.sum[v] >= 1.0f && shared.sum[v] <= 12300.0f);
+        }
+        float *want[2], *lse = s[0].args.lse;
+        for (int i = 0; i < 2; i++) {
+            tier(*name)->attend(NULL, &s[i].args, 1);
+            want[i] = take(s[i].n_out * sizeof *want[i]);
+            memcpy(want[i], s[i].args.out, s[i].n_out * sizeof *want[i]);
+            memset(s[i].args.out, 0xff, s[i].n_out * sizeof *want[i]);
+        }
+        struct sl_attend calls[2] = {s[0].args, s[1].args};
+        calls[0].kv = kv[0];
+        calls[0].before = &alone;
+        calls[0].lse = NULL;
+        tier(*name)->attend(team, calls, 2);
+        for (int i = 0; i < 2; i++) {
+            assert_memory_equal(s[i].args.out, want[i], s[i].n_out * sizeof *want[i]);
+            free(want[i]);
+        }
+        s[0].args.lse = lse;
+        softmax_free(&alone);
+        softmax_free(&shared);
+        case_close(&s[0]);
+        case_close(&s[1]);
+    }
+    sl_team_destroy(&team);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_attend_in_parts_gives_the_bits_of_one_attend),
+        cmocka_unit_test(test_attend_before_does_not_depend_on_the_team_or_the_step),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
