@@ -113,7 +113,7 @@ static enum sl_status plan_cases(struct bench *b, struct sl_error *err) {
         }
         enum sl_status status = sl_job_recipe(one->text, b->model.config, &recipe, &why);
         if (status == SL_OK) {
-            status = sl_plan_make(&recipe, &geometry, b->options.n_tokens, one->plan, &why);
+            status = sl_plan_make_local(&recipe, &geometry, b->options.n_tokens, one->plan, &why);
         }
         if (status != SL_OK && b->options.recipes.n > 0) {
             return sl_fail(err, status, "%.100s: %s", one->text, why.text);

@@ -97,9 +97,11 @@ static struct layer_summary summarize(const struct sl_session *session, int laye
     return s;
 }
 
-// "f16", or "int4 + f16" where quantized pages come first.
+// "f16", "int4 + f16" where quantized pages come first, or "f16, offloaded" where kvstores have them.
 static void format_of(const struct sl_layer *layer, int64_t n_packed, char *buf, size_t buf_bytes) {
-    if (n_packed > 0) {
+    if (layer->offloaded) {
+        snprintf(buf, buf_bytes, "%s, offloaded", sl_kv_format_name(layer->work.format));
+    } else if (n_packed > 0) {
         snprintf(buf, buf_bytes, "%s + %s", sl_kv_format_name(layer->packed.format),
                  sl_kv_format_name(layer->work.format));
     } else {
@@ -164,11 +166,12 @@ static void print_json(const struct capsule *c) {
     for (int l = 0; l < info->geometry.n_layers; l++) {
         struct layer_summary s = summarize(c->session, l);
         const struct sl_layer *layer = &c->session->layers[l];
-        json_array_append_new(layers, json_pack("{s:i, s:s, s:s, s:I, s:I, s:f, s:I, s:I}", "layer", l, "work_format",
-                                                sl_kv_format_name(layer->work.format), "packed_format",
-                                                sl_kv_format_name(layer->packed.format), "packed_pages",
-                                                (json_int_t)s.n_packed, "slots_min", (json_int_t)s.min, "slots_mean",
-                                                s.mean, "slots_max", (json_int_t)s.max, "bytes", (json_int_t)s.bytes));
+        json_array_append_new(layers,
+                              json_pack("{s:i, s:b, s:s, s:s, s:I, s:I, s:f, s:I, s:I}", "layer", l, "offloaded",
+                                        layer->offloaded, "work_format", sl_kv_format_name(layer->work.format),
+                                        "packed_format", sl_kv_format_name(layer->packed.format), "packed_pages",
+                                        (json_int_t)s.n_packed, "slots_min", (json_int_t)s.min, "slots_mean", s.mean,
+                                        "slots_max", (json_int_t)s.max, "bytes", (json_int_t)s.bytes));
     }
     for (int format = 0; format < SL_KV_N_FORMATS; format++) {
         if (stats.bytes_by_format[format] > 0) {

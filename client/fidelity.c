@@ -436,7 +436,7 @@ enum sl_status sl_fidelity_measure(struct sl_fidelity *fidelity, const struct sl
     struct sl_session *session = NULL, *copy = NULL;
     f->done = 0;
     f->total = f->config.n_read + 2 * f->config.n_new;
-    enum sl_status status = sl_plan_make(recipe, &geometry, f->config.n_read, plan, err);
+    enum sl_status status = sl_plan_make_local(recipe, &geometry, f->config.n_read, plan, err);
     if (status == SL_OK) {
         plan->rope_set = sl_model_rope_set(f->config.model->config, f->config.n_read + f->config.n_new);
         sl_recipe_format(recipe, result.recipe, sizeof result.recipe);

@@ -10,12 +10,15 @@
  *     otherwise    every layer grows to n_prompt slots
  *
  *         and while a layer is being quantized there is one packed page per head beside the page that it replaces.
+ *         Of an offloaded layer prefill holds no more than the newest slots (service/offload.h), and two tiles of one
+ *         layer that come back for its attention.
  *
  *         Where attention decides who gets which slots (layers=d2o, heads=adaptive) only sums are known. Their bound:
  *         every head has a partly filled page, and what remains of the sum fills pages of the largest kind.
  */
 #include "compress/budget.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -23,6 +26,7 @@
 #include "compress/compress.h"
 #include "compress/recipe_internal.h"
 #include "compress/score.h"
+#include "engine/ops.h"
 
 // What one block of this size takes in an arena.
 static size_t in_units(size_t bytes) {
@@ -59,8 +63,8 @@ static enum sl_status check_model(const struct sl_recipe *recipe, const struct s
     return SL_OK;
 }
 
-// Where a layer is quantized, tokens are read in f16 and packed once the prompt has been read. Layers that evict nothing
-// need neither scores nor positions.
+// Where a layer is quantized, tokens are read in f16 and packed once the prompt has been read; by kvstores where it is
+// offloaded. Layers that evict nothing need neither scores nor positions.
 static enum sl_status make_layouts(struct sl_plan *plan, struct sl_error *err) {
     int n_states = sl_score_method(plan->recipe.score)->n_states;
     int d = plan->geometry.head_dim;
@@ -78,7 +82,7 @@ static enum sl_status make_layouts(struct sl_plan *plan, struct sl_error *err) {
             return sl_fail(err, status, "recipe: format=%s cannot hold head_dim %d (a multiple of 8%s is needed)",
                            sl_kv_format_name(format), d, quantized ? ", and of 32 when above 64," : "");
         }
-        if (!quantized) {
+        if (!quantized || sl_plan_is_offloaded(plan, l)) {
             plan->packed[l] = plan->work[l];
         }
     }
@@ -211,7 +215,26 @@ static int64_t tail_of(const struct sl_plan *plan, int layer) {
     return sl_recipe_layer_evicts(&plan->recipe, layer) ? plan->tail_slots : 0;
 }
 
+int64_t sl_plan_held_slots(const struct sl_plan *plan) {
+    return sl_recipe_offloads(&plan->recipe)
+               ? smaller(plan->n_prompt, SL_ATTEND_SPLIT + 3 * (int64_t)plan->recipe.chunk_tokens)
+               : 0;
+}
+
+int64_t sl_plan_resident_slots(const struct sl_plan *plan) {
+    const struct sl_recipe *recipe = &plan->recipe;
+    return sl_recipe_offloads(recipe) ? smaller(plan->n_prompt, recipe->sinks + recipe->recent.slots) : 0;
+}
+
+int64_t sl_plan_row_places(const struct sl_plan *plan) {
+    const struct sl_recipe *recipe = &plan->recipe;
+    return sl_recipe_offloads(recipe) ? smaller(plan->n_prompt, recipe->topk + recipe->keep) : 0;
+}
+
 int64_t sl_plan_layer_slots(const struct sl_plan *plan, int layer, int64_t n_new) {
+    if (sl_plan_is_offloaded(plan, layer)) {
+        return sl_plan_resident_slots(plan) + n_new;
+    }
     int64_t slots = kept_slots(plan, layer) + tail_of(plan, layer) + n_new;
     if (sl_recipe_layer_evicts(&plan->recipe, layer) && (plan->recipe.when & SL_WHEN_STEP)) {
         // The token that is being read is attended to before anything is evicted.
@@ -222,14 +245,17 @@ int64_t sl_plan_layer_slots(const struct sl_plan *plan, int layer, int64_t n_new
 
 // The most slots per head of a layer between two chunks, and while it is at work on one.
 static int64_t between_slots(const struct sl_plan *plan, int layer) {
+    if (sl_plan_is_offloaded(plan, layer)) {
+        return sl_plan_held_slots(plan);
+    }
     bool at_chunks = sl_recipe_layer_evicts(&plan->recipe, layer) && (plan->recipe.when & SL_WHEN_CHUNK);
     return at_chunks ? sl_plan_layer_slots(plan, layer, 0) : plan->n_prompt;
 }
 
 static int64_t at_work_slots(const struct sl_plan *plan, int layer) {
     int64_t between = between_slots(plan, layer);
-    if (between == plan->n_prompt) {
-        return plan->n_prompt;
+    if (between == plan->n_prompt || sl_plan_is_offloaded(plan, layer)) {
+        return between;
     }
     int64_t body = smaller(sl_plan_body_tokens(plan), kept_slots(plan, layer) + plan->recipe.chunk_tokens);
     return larger(body, between); // the tail stays whole: nothing of it is on top of a chunk
@@ -309,7 +335,7 @@ static size_t capsule_bytes(const struct sl_plan *plan) {
             }
             continue;
         }
-        int64_t slots = sl_plan_layer_slots(plan, l, 0);
+        int64_t slots = sl_plan_is_offloaded(plan, l) ? 0 : sl_plan_layer_slots(plan, l, 0);
         size_t full = (size_t)(slots / SL_PAGE_SLOTS), last = slots % SL_PAGE_SLOTS != 0;
         bytes += n_heads * (full * plan->packed[l].bytes + last * plan->work[l].bytes);
     }
@@ -318,6 +344,17 @@ static size_t capsule_bytes(const struct sl_plan *plan) {
         bytes += uneven_bytes(plan, together, sum);
     }
     return bytes;
+}
+
+// Two tiles of the largest offloaded layer: one is read back while the other is computed on.
+static size_t read_back_bytes(const struct sl_plan *plan) {
+    size_t page = 0, tile_pages = (size_t)plan->geometry.n_kv_heads * (SL_ATTEND_SPLIT / SL_PAGE_SLOTS);
+    for (int l = 0; l < plan->geometry.n_layers && plan->n_prompt > SL_ATTEND_SPLIT; l++) {
+        if (sl_plan_is_offloaded(plan, l) && in_units(plan->work[l].bytes) > page) {
+            page = in_units(plan->work[l].bytes);
+        }
+    }
+    return 2 * tile_pages * page;
 }
 
 static size_t prefill_peak_bytes(const struct sl_plan *plan) {
@@ -331,12 +368,15 @@ static size_t prefill_peak_bytes(const struct sl_plan *plan) {
         size_t more = chunk > packing ? chunk : packing; // never both: packing begins when the chunk has been evicted
         at_work = more > at_work ? more : at_work;
     }
-    return between + at_work;
+    return between + at_work + read_back_bytes(plan);
 }
 
 // New pages per head of one layer for n_new slots more: they first fill the last page that there is.
 static size_t new_pages(const struct sl_plan *plan, int layer, int64_t n_new) {
     bool steps = sl_recipe_layer_evicts(&plan->recipe, layer) && (plan->recipe.when & SL_WHEN_STEP);
+    if (sl_plan_is_offloaded(plan, layer)) { // the capsule has none of it
+        return sl_pages_for(sl_plan_layer_slots(plan, layer, n_new));
+    }
     if (!is_uneven(plan, layer)) {
         return sl_pages_for(sl_plan_layer_slots(plan, layer, n_new)) -
                sl_pages_for(sl_plan_layer_slots(plan, layer, 0));
@@ -347,24 +387,61 @@ static size_t new_pages(const struct sl_plan *plan, int layer, int64_t n_new) {
     return sl_pages_for(n_new); // the last page may be full
 }
 
+size_t sl_plan_row_cache_bytes(const struct sl_plan *plan) {
+    size_t pages = (size_t)plan->geometry.n_kv_heads * sl_pages_for(sl_plan_row_places(plan)), bytes = 0;
+    for (int l = 0; l < plan->geometry.n_layers; l++) {
+        bytes += sl_layers_has(&plan->recipe.offload, l) ? pages * in_units(plan->work[l].bytes) : 0;
+    }
+    return bytes;
+}
+
 size_t sl_plan_decode_bytes(const struct sl_plan *plan, int64_t n_new) {
-    size_t bytes = in_units(plan->capsule_bytes); // the capsule lands in one block
+    // The capsule lands in one block.
+    size_t bytes = in_units(plan->capsule_bytes) + sl_plan_row_cache_bytes(plan);
     for (int l = 0; l < plan->geometry.n_layers; l++) {
         bytes += (size_t)plan->geometry.n_kv_heads * new_pages(plan, l, n_new) * in_units(plan->work[l].bytes);
     }
     return bytes;
 }
 
+// --- in kvstores -------------------------------------------------------------------------------------------------
+
+// All offloaded layers have the formats of the first.
+static int first_offloaded(const struct sl_plan *plan) {
+    int l = 0;
+    while (l < plan->geometry.n_layers && !sl_layers_has(&plan->recipe.offload, l)) {
+        l++;
+    }
+    assert(l < plan->geometry.n_layers);
+    return l;
+}
+
+enum sl_kv_format sl_plan_row_format(const struct sl_plan *plan) {
+    return sl_recipe_layer_format(&plan->recipe, first_offloaded(plan));
+}
+
+enum sl_kv_format sl_plan_scan_format(const struct sl_plan *plan) {
+    switch (plan->recipe.scan) {
+    case SL_SCAN_INT8:
+        return SL_KV_INT8;
+    case SL_SCAN_INT1:
+        return SL_KV_INT1;
+    default:
+        return plan->work[first_offloaded(plan)].format;
+    }
+}
+
 // --- the plan ----------------------------------------------------------------------------------------------------
 
-enum sl_status sl_plan_make(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry, int64_t n_prompt,
-                            struct sl_plan *plan_out, struct sl_error *err) {
+static enum sl_status make(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry, int64_t n_prompt,
+                           bool keeps_offloaded, struct sl_plan *plan_out, struct sl_error *err) {
     enum sl_status status = check_model(recipe, geometry, n_prompt, err);
     if (status == SL_OK && (recipe->dense_auto || recipe->offload_auto)) {
         status = sl_fail(err, SL_ERR_PRECONDITION,
                          "plan: the recipe names dense or sparse layers: sl_recipe_resolve() must say which they are");
     }
-    struct sl_plan plan = {.recipe = *recipe, .geometry = *geometry, .n_prompt = n_prompt};
+    struct sl_plan plan = {
+        .recipe = *recipe, .geometry = *geometry, .keeps_offloaded = keeps_offloaded, .n_prompt = n_prompt};
     if (status == SL_OK) { // "last" and open ends
         status = sl_recipe_resolve(&plan.recipe, NULL, geometry->n_layers, err);
     }
@@ -385,6 +462,16 @@ enum sl_status sl_plan_make(const struct sl_recipe *recipe, const struct sl_kv_g
     return SL_OK;
 }
 
+enum sl_status sl_plan_make(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry, int64_t n_prompt,
+                            struct sl_plan *plan_out, struct sl_error *err) {
+    return make(recipe, geometry, n_prompt, false, plan_out, err);
+}
+
+enum sl_status sl_plan_make_local(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry,
+                                  int64_t n_prompt, struct sl_plan *plan_out, struct sl_error *err) {
+    return make(recipe, geometry, n_prompt, true, plan_out, err);
+}
+
 enum sl_status sl_plan_create_session(const struct sl_plan *plan, int64_t extra_slots, struct sl_arena *arena,
                                       struct sl_session **session_out, struct sl_error *err) {
     struct sl_session_config config = {
@@ -397,6 +484,9 @@ enum sl_status sl_plan_create_session(const struct sl_plan *plan, int64_t extra_
     enum sl_status status = sl_session_create(&config, arena, session_out, err);
     if (status == SL_OK) {
         (*session_out)->rope_set = plan->rope_set;
+        for (int l = 0; l < plan->geometry.n_layers; l++) {
+            (*session_out)->layers[l].offloaded = sl_plan_is_offloaded(plan, l);
+        }
     }
     return status;
 }

@@ -11,7 +11,8 @@
 #define SNAPKV_AT "scope=recent:32,budget=1024"
 #define ROCO      "score=mas"
 #define ROCO_AT   "scope=sinks:4+recent:10+std:0.1,budget=0.2,when=chunk"
-#define TAILORKV  "place=offload/sparse,retrieve=pull,scope=sinks:8+recent:56,topk=128,channels=8,format=f16/dense:"
+#define SPARSE    "place=offload/sparse,scope=sinks:8+recent:56,topk=128,channels=8"
+#define TAILORKV  SPARSE ",retrieve=pull,format=f16/dense:"
 
 // To add one: a row. `text` names the axes that the preset is about; compress/recipe_text.c reads it like any other.
 static const struct sl_preset presets[] = {
@@ -49,6 +50,8 @@ static const struct sl_preset presets[] = {
      "retaining heads trained to predict what will matter", true},
     {"tailorkv", TAILORKV "int2", "dense layers quantized, of sparse layers a few slots fetched at every step", true},
     {"tailorkv-1", TAILORKV "int1", "tailorkv with one bit for the dense layers", true},
+    {"tailorkv-near", SPARSE ",retrieve=near,ahead=1,format=f16/dense:int2",
+     "tailorkv whose sparse layers are searched where they are stored", true},
     {NULL, NULL, NULL, false},
 };
 

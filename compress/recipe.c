@@ -16,6 +16,10 @@ struct sl_recipe sl_recipe_defaults(void) {
         .merge_beta = SL_RECIPE_DEFAULT_BETA,
         .format = SL_KV_F16,
         .offload_from = -1,
+        .retrieve = SL_RETRIEVE_NEAR,
+        .keep = SL_RECIPE_KEEP_TOPK,
+        .scan = SL_SCAN_STORED,
+        .replicas = 1,
         .positions = SL_POSITION_ORIGINAL,
         .chunk_tokens = SL_RECIPE_DEFAULT_CHUNK,
     };
@@ -33,6 +37,17 @@ int64_t sl_recipe_protected_slots(const struct sl_recipe *recipe, int64_t budget
     int64_t newest = sl_recipe_recent_slots(recipe, budget_slots);
     newest = newest > recipe->stabilizers ? newest : recipe->stabilizers; // both are the newest slots
     return recipe->sinks + newest + sl_recipe_std_slots(recipe, budget_slots);
+}
+
+void sl_recipe_forget_retrieval(struct sl_recipe *recipe) {
+    struct sl_recipe usual = sl_recipe_defaults();
+    recipe->topk = usual.topk;
+    recipe->channels = usual.channels;
+    recipe->retrieve = usual.retrieve;
+    recipe->ahead = usual.ahead;
+    recipe->keep = usual.keep;
+    recipe->scan = usual.scan;
+    recipe->replicas = usual.replicas;
 }
 
 bool sl_recipe_offloads(const struct sl_recipe *recipe) {
@@ -71,6 +86,7 @@ static bool names_are_sane(const struct sl_recipe *recipe) {
            is_enum((int)recipe->value, SL_VALUE_FASTCAOTE_HEADS) && is_enum((int)recipe->pool, SL_POOL_AVG) &&
            is_enum((int)recipe->layers, SL_LAYERS_PYRAMID) && is_enum((int)recipe->heads, SL_HEADS_LAYER) &&
            is_enum((int)recipe->evicted, SL_EVICTED_MERGE) && is_enum((int)recipe->positions, SL_POSITION_SLOT) &&
+           is_enum((int)recipe->retrieve, SL_RETRIEVE_NEAR) && is_enum((int)recipe->scan, SL_SCAN_INT1) &&
            is_format(recipe->format) && (recipe->dense_auto ? is_format(recipe->dense_format) : true) &&
            is_count(recipe->n_ranges, SL_MAX_FORMAT_RANGES);
 }
@@ -87,6 +103,12 @@ static enum sl_status check_offload(const struct sl_recipe *recipe, struct sl_er
     if (!is_count(recipe->topk, SL_RECIPE_MAX_SLOTS) || !is_count(recipe->channels, SL_RECIPE_MAX_CHANNELS)) {
         return sl_fail(err, SL_ERR_INVALID, "recipe: topk is up to %lld slots, channels up to %d",
                        (long long)SL_RECIPE_MAX_SLOTS, SL_RECIPE_MAX_CHANNELS);
+    }
+    bool kept = sl_recipe_offloads(recipe) ? is_count(recipe->keep, SL_RECIPE_MAX_SLOTS)
+                                           : recipe->keep >= SL_RECIPE_KEEP_TOPK && recipe->keep <= SL_RECIPE_MAX_SLOTS;
+    if (!kept || !is_count(recipe->ahead, 1) || recipe->replicas < 1 || recipe->replicas > SL_RECIPE_MAX_REPLICAS) {
+        return sl_fail(err, SL_ERR_INVALID, "recipe: keep is up to %lld rows, ahead 0 or 1, replicas 1 to %d",
+                       (long long)SL_RECIPE_MAX_SLOTS, SL_RECIPE_MAX_REPLICAS);
     }
     return SL_OK;
 }
@@ -135,11 +157,7 @@ uint64_t sl_recipe_fingerprint(const struct sl_recipe *recipe) {
     if (!sl_recipe_evicts(recipe)) {
         cached.chunk_tokens = defaults.chunk_tokens; // without eviction the cache is the same for every chunk size
         // Retrieval chooses what decode looks at; what there is to look at is the same.
-        memset(&cached.offload, 0, sizeof cached.offload);
-        cached.offload_from = defaults.offload_from;
-        cached.offload_auto = false;
-        cached.topk = 0;
-        cached.channels = 0;
+        sl_recipe_forget_retrieval(&cached);
         cached.sinks = 0;
         cached.recent = (struct sl_amount){0};
     }

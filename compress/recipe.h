@@ -23,9 +23,13 @@
  *   format     f32 f16 bf16 int8 int4 int2 int1, or per layer: f16/0-1:int4/2-:int2, f16/dense:int2
  *   bits       1 2 4 8: short for format=f16/dense:intB
  *   place      resident, offload/LAYERS, offload/sparse
- *   retrieve   pull (near is not built)
- *   topk       N: slots fetched per KV head and step of an offloaded layer
+ *   retrieve   near: the stores search with the query; pull: decode fetches channels of all slots and searches
+ *   ahead      0 1: of retrieve=near; 1 asks a layer earlier, with the query that is predicted there
+ *   topk       N: slots that a step finds per KV head of an offloaded layer
+ *   keep       N, 0 too: rows that decode keeps per KV head beside those of the step, so as not to fetch them again
  *   channels   N: critical channels per KV head of an offloaded layer
+ *   scan       stored int8 int1: format of the keys that are searched; stored: the format of the layer
+ *   replicas   1 2: stores that hold each part of the offloaded layers
  *   positions  original slot
  *   chunk      prompt tokens per forward pass of prefill (a multiple of 64)
  *
@@ -36,8 +40,9 @@
  * overlap the last one counts. "dense" are layer 0 and the layers that the model's profile names (`sluice profile`) and
  * "sparse" the others: sl_recipe_resolve() turns both into layers. "dense" comes after all ranges.
  *
- * LAYERS are joined by '+': N, N-M, and N- for the last one of place. topk and channels of a recipe that offloads without
- * naming them are 128 and 8; place=resident drops them. when=chunk includes the end.
+ * LAYERS are joined by '+': N, N-M, and N- for the last one of place. A recipe that offloads without naming them has
+ * retrieve=near, ahead=0, topk=128, as much to keep, channels=8, scan=stored and replicas=1; place=resident drops them.
+ * Offloaded layers have one format, f32, f16, bf16 or int8. when=chunk includes the end.
  *
  * A ratio in scope is a share of the budget. Where a ratio of a short prompt would not be above what scope protects,
  * the budget is one slot above it. The tail (the newest N prompt tokens) stays on top of the budget.
@@ -131,13 +136,13 @@ struct sl_recipe {
     struct sl_layers offload; // place=offload/...
     int offload_from;         // place=offload/N-: this layer and all behind it; -1: none
     bool offload_auto;        // place=offload/sparse, until resolved
-    int64_t topk;
+    int64_t topk;             // 0: nothing is offloaded, and all below is at its default
     int channels;
     enum sl_retrieve retrieve;
-    int ahead;              // retrieve=near: 0 asks with the query, 1 with the one that the layer before predicts
-    int64_t keep;           // rows that decode keeps per KV head of an offloaded layer beside those of the step
-    enum sl_scan scan;      // of what the store scans
-    int replicas;           // stores that hold each share: 1 or 2
+    int ahead;         // retrieve=near: 0 asks with the query, 1 with the one that the layer before predicts
+    int64_t keep;      // rows that decode keeps per KV head of an offloaded layer beside those of the step; default -1
+    enum sl_scan scan; // of what the store scans
+    int replicas;      // stores that hold each share: 1 or 2
     enum sl_position_mode positions;
     int chunk_tokens;
 };
@@ -161,8 +166,8 @@ bool sl_recipe_offloads(const struct sl_recipe *recipe); // any layer
 #define SL_RECIPE_TEXT_BYTES 2048
 char *sl_recipe_format(const struct sl_recipe *recipe, char *buf, size_t buf_bytes);
 
-// Equal recipes have equal fingerprints on every machine. chunk_tokens counts only where it changes the cache
-// (evicting).
+// Equal recipes have equal fingerprints on every machine. What changes no capsule does not count: chunk_tokens where
+// nothing is evicted, and how decode finds what is offloaded (which layers are does count: capsules are without them).
 uint64_t sl_recipe_fingerprint(const struct sl_recipe *recipe);
 
 static inline bool sl_recipe_evicts(const struct sl_recipe *recipe) {
@@ -180,12 +185,17 @@ const struct sl_preset *sl_recipe_presets(void);
  * A recipe together with a model and a prompt: what follows from the three, in numbers. Admission, session creation and
  * the size of a grant all come from here, so they cannot disagree. SL_ERR_INVALID: budget not above what the scope
  * protects, a layer range beyond the model, a head_dim that the format cannot group.
+ *
+ * In a cluster the slots of offloaded layers are in kvstores: a capsule has none of them, prefill holds the newest
+ * (sl_plan_held_slots()), decode sinks, recent slots, what is generated, and rows that it has fetched. A job in one
+ * process (sl_plan_make_local()) keeps all of them in its session, like those of any layer.
  */
 struct sl_plan {
     struct sl_recipe recipe; // resolved
     struct sl_kv_geometry geometry;
-    int64_t n_prompt; // tokens that prefill will read
-    int rope_set;     // of the session; 0 unless who makes the plan sets it (sl_model_rope_set())
+    bool keeps_offloaded; // made for a job in one process
+    int64_t n_prompt;     // tokens that prefill will read
+    int rope_set;         // of the session; 0 unless who makes the plan sets it (sl_model_rope_set())
     // Mean per (layer, KV head) that evicts, the tail not counted; n_prompt when nothing is evicted. Recipes with
     // when=step may have more than n_prompt: slots that decode will fill.
     int64_t budget_slots;
@@ -201,7 +211,7 @@ struct sl_plan {
     int64_t total_budget;
     int64_t max_slots;                         // per head during prefill, in any layer
     size_t capsule_bytes;                      // upper bound of the body
-    size_t prefill_peak_bytes;                 // upper bound of arena use during prefill
+    size_t prefill_peak_bytes;                 // upper bound of arena use during prefill, tiles read back included
     struct sl_page_layout work[SL_MAX_LAYERS]; // layouts for sl_session_config
     struct sl_page_layout packed[SL_MAX_LAYERS];
 };
@@ -209,11 +219,37 @@ struct sl_plan {
 enum sl_status sl_plan_make(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry, int64_t n_prompt,
                             struct sl_plan *plan_out, struct sl_error *err);
 
+// For jobs in one process, which have no kvstores. Differs where the recipe offloads.
+enum sl_status sl_plan_make_local(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry,
+                                  int64_t n_prompt, struct sl_plan *plan_out, struct sl_error *err);
+
+// Whether kvstores hold the layer's slots.
+static inline bool sl_plan_is_offloaded(const struct sl_plan *plan, int layer) {
+    return !plan->keeps_offloaded && sl_layers_has(&plan->recipe.offload, layer);
+}
+
 // Slots per head that one layer holds at most after prefill, and at any time of n_new tokens more (when=step holds the
-// budget, and the token that is being read).
+// budget, and the token that is being read). Of an offloaded layer: what decode holds.
 int64_t sl_plan_layer_slots(const struct sl_plan *plan, int layer, int64_t n_new);
 
-// Bytes that a decode worker needs for the capsule and n_new tokens after it: what admission counts.
+// Bytes that a decode worker needs for the capsule, row caches and n_new tokens more: what admission counts.
 size_t sl_plan_decode_bytes(const struct sl_plan *plan, int64_t n_new);
+
+// --- of recipes that offload: 0 for others -------------------------------------------------------------------------
+
+// Slots per head of an offloaded layer that prefill holds at most: the split at hand (SL_ATTEND_SPLIT), two chunks on
+// their way to kvstores, and the chunk that is being read.
+int64_t sl_plan_held_slots(const struct sl_plan *plan);
+// Slots of the prompt that decode holds per head of an offloaded layer: sinks and recent ones.
+int64_t sl_plan_resident_slots(const struct sl_plan *plan);
+// Rows that decode caches per head of an offloaded layer, topk + keep but no more than the prompt has, and the bytes of
+// all of them, in whole pages of their layer's working layout.
+int64_t sl_plan_row_places(const struct sl_plan *plan);
+size_t sl_plan_row_cache_bytes(const struct sl_plan *plan);
+
+// The formats in which kvstores keep rows and what they search, the same for all offloaded layers: the working format,
+// int8, or int1 (of what is searched). The recipe must offload.
+enum sl_kv_format sl_plan_row_format(const struct sl_plan *plan);
+enum sl_kv_format sl_plan_scan_format(const struct sl_plan *plan);
 
 #endif

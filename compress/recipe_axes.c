@@ -163,6 +163,8 @@ APPLY_ENUM(score, score, enum sl_score)
 APPLY_ENUM(value, value, enum sl_value)
 APPLY_ENUM(layers, layers, enum sl_split_layers)
 APPLY_ENUM(heads, heads, enum sl_split_heads)
+APPLY_ENUM(retrieve, retrieve, enum sl_retrieve)
+APPLY_ENUM(scan, scan, enum sl_scan)
 APPLY_ENUM(positions, positions, enum sl_position_mode)
 
 static void clear_scope(struct sl_recipe *recipe) {
@@ -362,8 +364,7 @@ static enum sl_status apply_place(struct sl_recipe *recipe, const struct sl_axis
                                   struct sl_error *err) {
     clear_place(recipe);
     if (value->number == 0) { // resident: nothing is fetched any more
-        recipe->topk = 0;
-        recipe->channels = 0;
+        sl_recipe_forget_retrieval(recipe);
         return SL_OK;
     }
     if (strcmp(argument, "sparse") == 0) {
@@ -375,6 +376,18 @@ static enum sl_status apply_place(struct sl_recipe *recipe, const struct sl_axis
 
 static enum sl_status parse_topk(struct sl_recipe *recipe, const char *text, struct sl_error *err) {
     return parse_count("topk=", text, 1, SL_RECIPE_MAX_SLOTS, &recipe->topk, err);
+}
+
+static enum sl_status parse_ahead(struct sl_recipe *recipe, const char *text, struct sl_error *err) {
+    return parse_int("ahead=", text, 0, 1, &recipe->ahead, err);
+}
+
+static enum sl_status parse_keep(struct sl_recipe *recipe, const char *text, struct sl_error *err) {
+    return parse_count("keep=", text, 0, SL_RECIPE_MAX_SLOTS, &recipe->keep, err);
+}
+
+static enum sl_status parse_replicas(struct sl_recipe *recipe, const char *text, struct sl_error *err) {
+    return parse_int("replicas=", text, 1, SL_RECIPE_MAX_REPLICAS, &recipe->replicas, err);
 }
 
 static enum sl_status parse_channels(struct sl_recipe *recipe, const char *text, struct sl_error *err) {
@@ -413,9 +426,13 @@ const struct sl_axis sl_recipe_axes[] = {
     {"format", NULL, false, NULL, NULL, parse_format},
     {"bits", NULL, false, NULL, NULL, parse_bits},
     {"place", sl_names_place, false, NULL, apply_place, NULL},
-    {"retrieve", sl_names_retrieve, false, NULL, NULL, NULL},
+    {"retrieve", sl_names_retrieve, false, NULL, apply_retrieve, NULL},
+    {"ahead", NULL, false, NULL, NULL, parse_ahead},
     {"topk", NULL, false, NULL, NULL, parse_topk},
+    {"keep", NULL, false, NULL, NULL, parse_keep},
     {"channels", NULL, false, NULL, NULL, parse_channels},
+    {"scan", sl_names_scan, false, NULL, apply_scan, NULL},
+    {"replicas", NULL, false, NULL, NULL, parse_replicas},
     {"positions", sl_names_positions, false, NULL, apply_positions, NULL},
     {"chunk", NULL, false, NULL, NULL, parse_chunk},
     {NULL, NULL, false, NULL, NULL, NULL},

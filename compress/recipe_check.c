@@ -230,16 +230,52 @@ static enum sl_status check_when(const struct sl_recipe *recipe, struct sl_error
 
 // --- what is offloaded -------------------------------------------------------------------------------------------
 
+// What says how offloaded layers are searched, where none is offloaded.
+static enum sl_status check_resident(const struct sl_recipe *recipe, struct sl_error *err) {
+    struct sl_recipe usual = sl_recipe_defaults();
+    const struct {
+        const char *axis;
+        bool named;
+    } axes[] = {{"topk", recipe->topk != usual.topk},
+                {"channels", recipe->channels != usual.channels},
+                {"retrieve", recipe->retrieve != usual.retrieve},
+                {"ahead", recipe->ahead != usual.ahead},
+                {"keep", recipe->keep != usual.keep},
+                {"scan", recipe->scan != usual.scan},
+                {"replicas", recipe->replicas != usual.replicas}};
+    for (size_t i = 0; i < sizeof axes / sizeof axes[0]; i++) {
+        if (axes[i].named) {
+            return sl_fail(err, SL_ERR_INVALID,
+                           "recipe: %s is about slots of offloaded layers, and no layer is offloaded; add "
+                           "place=offload/... or remove %s",
+                           axes[i].axis, axes[i].axis);
+        }
+    }
+    return SL_OK;
+}
+
+static enum sl_status check_retrieval(const struct sl_recipe *recipe, struct sl_error *err) {
+    if (recipe->topk == 0 || recipe->channels == 0) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "recipe: place=offload fetches nothing: topk and channels must be 1 or more");
+    }
+    if (recipe->ahead > 0 && recipe->retrieve != SL_RETRIEVE_NEAR) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "recipe: ahead=1 sends a predicted query to the stores, and retrieve=pull searches here; use "
+                       "retrieve=near, or remove ahead");
+    }
+    if (recipe->topk + recipe->keep > SL_RECIPE_MAX_ROWS) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "recipe: topk=%" PRId64 " and keep=%" PRId64
+                       " are more than %lld rows per KV head; lower topk or keep",
+                       recipe->topk, recipe->keep, SL_RECIPE_MAX_ROWS);
+    }
+    return SL_OK;
+}
+
 static enum sl_status check_offload(const struct sl_recipe *recipe, struct sl_error *err) {
     if (!sl_recipe_offloads(recipe)) {
-        if (recipe->topk > 0 || recipe->channels > 0) {
-            const char *name = recipe->topk > 0 ? "topk" : "channels";
-            return sl_fail(err, SL_ERR_INVALID,
-                           "recipe: %s chooses slots of offloaded layers, and no layer is offloaded; add "
-                           "place=offload/... or remove %s",
-                           name, name);
-        }
-        return SL_OK;
+        return check_resident(recipe, err);
     }
     if (sl_recipe_evicts(recipe)) {
         return sl_fail(err, SL_ERR_INVALID,
@@ -248,12 +284,8 @@ static enum sl_status check_offload(const struct sl_recipe *recipe, struct sl_er
     }
     if (sl_layers_has(&recipe->offload, 0) || recipe->offload_from == 0) {
         return sl_fail(err, SL_ERR_INVALID,
-                       "recipe: place=offload cannot hold layer 0: no layer before it predicts its query; offload from "
-                       "layer 1 on, e.g. place=offload/1-");
-    }
-    if (recipe->topk == 0 || recipe->channels == 0) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "recipe: place=offload fetches nothing: topk and channels must be 1 or more");
+                       "recipe: place=offload cannot hold layer 0: it attends densely, and no layer before it predicts "
+                       "its query; offload from layer 1 on, e.g. place=offload/1-");
     }
     if (recipe->recent.ratio > 0) {
         return sl_fail(err, SL_ERR_INVALID,
@@ -266,7 +298,7 @@ static enum sl_status check_offload(const struct sl_recipe *recipe, struct sl_er
                        "recipe: positions=slot keeps keys unrotated, and place=offload compares channels of rotated "
                        "ones; use positions=original");
     }
-    return SL_OK;
+    return check_retrieval(recipe, err);
 }
 
 enum sl_status sl_recipe_check(const struct sl_recipe *recipe, struct sl_error *err) {

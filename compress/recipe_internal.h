@@ -24,7 +24,10 @@
 #define SL_RECIPE_DEFAULT_BETA     0.5
 #define SL_RECIPE_DEFAULT_TOPK     128
 #define SL_RECIPE_DEFAULT_CHANNELS 8
-#define SL_RECIPE_MAX_CHANNELS     512 // the largest head_dim that a page can have
+#define SL_RECIPE_MAX_CHANNELS     512         // the largest head_dim that a page can have
+#define SL_RECIPE_KEEP_TOPK        (-1)        // keep has not been named
+#define SL_RECIPE_MAX_ROWS         (1LL << 20) // topk + keep: SL_NEAR_MAX_PLACES
+#define SL_RECIPE_MAX_REPLICAS     2
 
 // A named value of an axis; a list of them ends with a NULL name.
 struct sl_axis_value {
@@ -38,7 +41,7 @@ enum sl_scope { SL_SCOPE_SINKS, SL_SCOPE_RECENT, SL_SCOPE_STD, SL_SCOPE_STABILIZ
 
 extern const struct sl_axis_value sl_names_score[], sl_names_value[], sl_names_scope[], sl_names_pool[],
     sl_names_layers[], sl_names_heads[], sl_names_when[], sl_names_evicted[], sl_names_place[], sl_names_retrieve[],
-    sl_names_positions[];
+    sl_names_scan[], sl_names_positions[];
 struct sl_axis {
     const char *name;
     const struct sl_axis_value *values; // NULL: parse() reads the whole text
@@ -55,6 +58,8 @@ extern const struct sl_axis sl_recipe_axes[]; // ends with a NULL name
 const char *sl_axis_value_name(const struct sl_axis_value *values, int number);
 
 struct sl_recipe sl_recipe_defaults(void);
+// Everything about offloaded layers but which they are, back to its default.
+void sl_recipe_forget_retrieval(struct sl_recipe *recipe);
 
 // Do the axes fit each other? Whatever can be said without a model and a prompt; plan.c does the rest.
 enum sl_status sl_recipe_check(const struct sl_recipe *recipe, struct sl_error *err);

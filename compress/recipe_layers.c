@@ -62,6 +62,33 @@ static bool layer_is_offloaded(const struct sl_recipe *recipe, int layer) {
     return sl_layers_has(&recipe->offload, layer) || (recipe->offload_from >= 0 && layer >= recipe->offload_from);
 }
 
+// Stores keep rows of all offloaded layers alike. Unresolved, the dense layers are not known: nothing can be said yet.
+static enum sl_status check_offloaded_formats(const struct sl_recipe *recipe, int n_layers, struct sl_error *err) {
+    int first = -1;
+    for (int l = 0; l < n_layers && !recipe->dense_auto; l++) {
+        if (!layer_is_offloaded(recipe, l)) {
+            continue;
+        }
+        enum sl_kv_format format = sl_recipe_layer_format(recipe, l);
+        if (sl_kv_format_is_quantized(format) && format != SL_KV_INT8) {
+            return sl_fail(
+                err, SL_ERR_INVALID,
+                "recipe: place=offload keeps no rows in %s, the format of layer %d; keep offloaded layers in "
+                "f16, bf16, f32 or int8",
+                sl_kv_format_name(format), l);
+        }
+        first = first < 0 ? l : first;
+        if (format != sl_recipe_layer_format(recipe, first)) {
+            return sl_fail(
+                err, SL_ERR_INVALID,
+                "recipe: place=offload keeps all layers in one format, and layer %d is %s, layer %d %s; give "
+                "offloaded layers the same",
+                first, sl_kv_format_name(sl_recipe_layer_format(recipe, first)), l, sl_kv_format_name(format));
+        }
+    }
+    return SL_OK;
+}
+
 enum sl_status sl_recipe_check_layers(const struct sl_recipe *recipe, int n_layers, struct sl_error *err) {
     const struct {
         const char *axis;
@@ -79,12 +106,6 @@ enum sl_status sl_recipe_check_layers(const struct sl_recipe *recipe, int n_laye
         // Unresolved, the dense layers are not known: what they are can only be said of the others.
         enum sl_kv_format format = sl_recipe_layer_format(recipe, l);
         bool quantized = sl_kv_format_is_quantized(format) && !recipe->dense_auto;
-        if (quantized && layer_is_offloaded(recipe, l)) {
-            return sl_fail(err, SL_ERR_INVALID,
-                           "recipe: place=offload is retrieval on a quantized layer: layer %d is %s, and slots are "
-                           "fetched as they are; keep offloaded layers in f16, bf16 or f32",
-                           l, sl_kv_format_name(format));
-        }
         bool exempt = sl_layers_has(&recipe->exempt, l) || (recipe->exempt_last && l == n_layers - 1);
         if (quantized && (recipe->when & SL_WHEN_STEP) && !exempt) {
             return sl_fail(err, SL_ERR_INVALID,
@@ -93,7 +114,7 @@ enum sl_status sl_recipe_check_layers(const struct sl_recipe *recipe, int n_laye
                            l, sl_kv_format_name(format));
         }
     }
-    return SL_OK;
+    return check_offloaded_formats(recipe, n_layers, err);
 }
 
 // --- resolve -----------------------------------------------------------------------------------------------------

@@ -67,8 +67,15 @@ const struct sl_axis_value sl_names_place[] = {
 };
 
 const struct sl_axis_value sl_names_retrieve[] = {
-    {"pull", true, SL_NO_ARGUMENT, 0},
-    {"near", false, SL_NO_ARGUMENT, 1},
+    {"near", true, SL_NO_ARGUMENT, SL_RETRIEVE_NEAR},
+    {"pull", true, SL_NO_ARGUMENT, SL_RETRIEVE_PULL},
+    {NULL, false, SL_NO_ARGUMENT, 0},
+};
+
+const struct sl_axis_value sl_names_scan[] = {
+    {"stored", true, SL_NO_ARGUMENT, SL_SCAN_STORED},
+    {"int8", true, SL_NO_ARGUMENT, SL_SCAN_INT8},
+    {"int1", true, SL_NO_ARGUMENT, SL_SCAN_INT1},
     {NULL, false, SL_NO_ARGUMENT, 0},
 };
 

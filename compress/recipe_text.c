@@ -171,6 +171,7 @@ enum sl_status sl_recipe_parse(const char *text, struct sl_recipe *recipe_out, s
     enum sl_status status = apply_text(&recipe, text, err);
     if (sl_recipe_offloads(&recipe)) {
         recipe.topk = recipe.topk > 0 ? recipe.topk : SL_RECIPE_DEFAULT_TOPK;
+        recipe.keep = recipe.keep != SL_RECIPE_KEEP_TOPK ? recipe.keep : recipe.topk;
         recipe.channels = recipe.channels > 0 ? recipe.channels : SL_RECIPE_DEFAULT_CHANNELS;
     }
     if (status == SL_OK) {

@@ -92,7 +92,8 @@ static bool same_method(const struct sl_recipe *a, const struct sl_recipe *b) {
            a->when == b->when && a->evicted == b->evicted && a->merge_beta == b->merge_beta &&
            same_layers(&a->offload, &b->offload) && a->offload_from == b->offload_from &&
            a->offload_auto == b->offload_auto && a->topk == b->topk && a->channels == b->channels &&
-           a->positions == b->positions;
+           a->retrieve == b->retrieve && a->ahead == b->ahead && a->keep == b->keep && a->scan == b->scan &&
+           a->replicas == b->replicas && a->positions == b->positions;
 }
 
 static bool same_format(const struct sl_recipe *a, const struct sl_recipe *b) {
@@ -188,6 +189,14 @@ static void put_format(struct writer *w, const struct sl_recipe *recipe) {
     }
 }
 
+// A named value, when it is not the default.
+static void put_named(struct writer *w, bool every_axis, const char *axis, const struct sl_axis_value *values,
+                      int number, int usual) {
+    if (every_axis || number != usual) {
+        put(w, ",%s=%s", axis, sl_axis_value_name(values, number));
+    }
+}
+
 static void put_place(struct writer *w, const struct sl_recipe *recipe, bool every_axis) {
     if (!sl_recipe_offloads(recipe)) {
         put(w, "%s", every_axis ? ",place=resident" : "");
@@ -201,14 +210,24 @@ static void put_place(struct writer *w, const struct sl_recipe *recipe, bool eve
     if (recipe->offload_from >= 0) {
         put(w, "%s%d-", any ? "+" : "", recipe->offload_from);
     }
-    put(w, ",topk=%" PRId64 ",channels=%d", recipe->topk, recipe->channels);
 }
 
-// A named value, when it is not the default.
-static void put_named(struct writer *w, bool every_axis, const char *axis, const struct sl_axis_value *values,
-                      int number, int usual) {
-    if (every_axis || number != usual) {
-        put(w, ",%s=%s", axis, sl_axis_value_name(values, number));
+static void put_retrieval(struct writer *w, const struct sl_recipe *recipe, const struct sl_recipe *usual, bool all) {
+    if (recipe->topk == 0) {
+        return;
+    }
+    put_named(w, all, "retrieve", sl_names_retrieve, (int)recipe->retrieve, (int)usual->retrieve);
+    if (all || recipe->ahead != usual->ahead) {
+        put(w, ",ahead=%d", recipe->ahead);
+    }
+    put(w, ",topk=%" PRId64, recipe->topk);
+    if (all || recipe->keep != recipe->topk) {
+        put(w, ",keep=%" PRId64, recipe->keep);
+    }
+    put(w, ",channels=%d", recipe->channels);
+    put_named(w, all, "scan", sl_names_scan, (int)recipe->scan, (int)usual->scan);
+    if (all || recipe->replicas != usual->replicas) {
+        put(w, ",replicas=%d", recipe->replicas);
     }
 }
 
@@ -239,6 +258,7 @@ static void put_method(struct writer *w, const struct sl_recipe *recipe, const s
         put_number(w, recipe->merge_beta);
     }
     put_place(w, recipe, all);
+    put_retrieval(w, recipe, usual, all);
     put_named(w, all, "positions", sl_names_positions, (int)recipe->positions, (int)usual->positions);
 }
 

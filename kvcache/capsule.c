@@ -20,8 +20,13 @@ typedef Sluice__V1__CapsuleLayer layer_message;
 // SL_MAX_LAYERS layers of SL_MAX_HEADS heads with two numbers each fit; more is not a header but an attack on memory.
 #define MAX_HEADER_BYTES ((size_t)4 << 20)
 
+// Slots of a head that are in the capsule.
+static uint32_t shipped_slots(const struct sl_layer *layer, const struct sl_head *head) {
+    return layer->offloaded ? 0 : head->n_slots;
+}
+
 static size_t head_bytes(const struct sl_layer *layer, const struct sl_head *head) {
-    uint32_t n_pages = sl_pages_for(head->n_slots);
+    uint32_t n_pages = sl_pages_for(shipped_slots(layer, head));
     return (size_t)head->n_packed * layer->packed.bytes + (size_t)(n_pages - head->n_packed) * layer->work.bytes;
 }
 
@@ -48,7 +53,7 @@ enum sl_status sl_capsule_layer_pieces(const struct sl_session *session, int lay
     struct sl_capsule_piece piece = {.offset = body_offset};
     for (int h = 0; h < session->geometry.n_kv_heads; h++) {
         const struct sl_head *head = &l->heads[h];
-        for (uint32_t p = 0; p < sl_pages_for(head->n_slots); p++) {
+        for (uint32_t p = 0; p < sl_pages_for(shipped_slots(l, head)); p++) {
             const char *page = head->pages[p];
             size_t bytes = sl_kvc_page_layout(l, head, p)->bytes;
             bool joins = piece.bytes > 0 && (const char *)piece.data + piece.bytes == page &&
@@ -86,11 +91,12 @@ static void describe_layer(const struct sl_layer *layer, size_t n_heads, struct 
     m->work_positions = layer->work.has_positions;
     m->packed_positions = layer->packed.has_positions;
     m->merge_threshold = layer->merge_threshold;
+    m->offloaded = layer->offloaded;
     m->n_n_slots = m->n_n_packed = n_heads;
     m->n_slots = parts->counts;
     m->n_packed = parts->counts + n_heads;
     for (size_t h = 0; h < n_heads; h++) {
-        m->n_slots[h] = layer->heads[h].n_slots;
+        m->n_slots[h] = shipped_slots(layer, &layer->heads[h]);
         m->n_packed[h] = layer->heads[h].n_packed;
     }
 }
@@ -177,7 +183,11 @@ static enum sl_status check_layer(const header_message *header, int layer, const
                            h, (unsigned long long)n_slots, (unsigned long long)n_packed,
                            (unsigned long long)header->n_tokens);
         }
-        *evicted |= n_slots < header->n_tokens;
+        if (m->offloaded && n_slots > 0) {
+            return sl_fail(err, SL_ERR_INVALID, "capsule layer %d head %u: %llu slots of an offloaded layer", layer, h,
+                           (unsigned long long)n_slots);
+        }
+        *evicted |= !m->offloaded && n_slots < header->n_tokens;
         uint64_t n_pages = sl_pages_for((int64_t)n_slots); // < 2^26, a page < 2^19: 2^18 heads stay below 2^63
         *body_bytes += n_packed * layouts->packed.bytes + (n_pages - n_packed) * layouts->work.bytes;
     }
@@ -325,6 +335,7 @@ static void adopt_body(struct sl_session *session, const header_message *header,
     for (int l = 0; l < session->geometry.n_layers; l++) {
         struct sl_layer *layer = &session->layers[l];
         layer->merge_threshold = header->layers[l]->merge_threshold;
+        layer->offloaded = header->layers[l]->offloaded != 0;
         for (int h = 0; h < session->geometry.n_kv_heads; h++) {
             struct sl_head *head = &layer->heads[h];
             head->n_slots = header->layers[l]->n_slots[h];

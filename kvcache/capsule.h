@@ -6,7 +6,8 @@
  * Design: the body is the used pages of layer 0, head 0, then head 1, ... then layer 1, each page whole and in the
  *         layout it has in memory. Because it is only pages, it is sent from where the pages lie (as few contiguous
  *         pieces as the arena allows) and, once landed in one block of another arena, it is adopted without a copy.
- *         A layer can be sent as soon as it is final; only the header waits for the last one.
+ *         A layer can be sent as soon as it is final; only the header waits for the last one. Offloaded layers are in
+ *         the header alone: kvstores have their pages, whatever the session still holds of them.
  *
  * Trust: a header comes from the network. sl_capsule_open() believes nothing: versions, geometry against the model's,
  *        layouts, counts and the exact body size are checked before a page table is built.
@@ -58,7 +59,7 @@ struct sl_capsule_info {
     struct sl_kv_geometry geometry;
     int64_t n_tokens;
     size_t body_bytes;
-    bool evicted; // some head holds fewer slots than tokens were read: the capsule cannot be truncated
+    bool evicted; // some head of a resident layer holds fewer slots than tokens were read: it cannot be truncated
 };
 enum sl_status sl_capsule_read_header(const void *header, size_t header_bytes, struct sl_capsule_info *info_out,
                                       struct sl_error *err);

@@ -207,6 +207,24 @@ void sl_session_pack_page(struct sl_session *session, int layer, int head, void 
     session->taken_bytes += l->packed.bytes;
 }
 
+void sl_session_drop_pages(struct sl_session *session, int layer, int head, uint32_t n_pages) {
+    struct sl_layer *l = &session->layers[layer];
+    struct sl_head *h = &l->heads[head];
+    assert(l->offloaded && h->n_packed == 0 && (uint64_t)n_pages * SL_PAGE_SLOTS <= h->n_slots);
+    for (uint32_t p = 0; p < n_pages; p++) {
+        return_page(session, h->pages[p], l->work.bytes);
+    }
+    h->n_pages -= n_pages;
+    h->n_slots -= n_pages * SL_PAGE_SLOTS;
+    memmove(h->pages, h->pages + n_pages, h->n_pages * sizeof *h->pages);
+    memset(h->pages + h->n_pages, 0, n_pages * sizeof *h->pages);
+}
+
+// Slots of a head that are left when the session's newest n_forgotten tokens are forgotten.
+static int64_t slots_without(const struct sl_head *head, int64_t n_forgotten) {
+    return (int64_t)head->n_slots > n_forgotten ? (int64_t)head->n_slots - n_forgotten : 0;
+}
+
 enum sl_status sl_session_truncate(struct sl_session *session, int64_t n_tokens, struct sl_error *err) {
     if (n_tokens < 0 || n_tokens > session->n_tokens) {
         return sl_fail(err, SL_ERR_INVALID, "cannot truncate a session of %lld tokens to %lld",
@@ -215,6 +233,9 @@ enum sl_status sl_session_truncate(struct sl_session *session, int64_t n_tokens,
     for (int l = 0; l < session->geometry.n_layers; l++) {
         for (int h = 0; h < session->geometry.n_kv_heads; h++) {
             const struct sl_head *head = &session->layers[l].heads[h];
+            if (session->layers[l].offloaded) {
+                continue;
+            }
             if ((int64_t)head->n_slots != session->n_tokens) {
                 return sl_fail(err, SL_ERR_PRECONDITION,
                                "layer %d head %d holds %u slots of %lld tokens: an evicted session cannot be truncated",
@@ -229,10 +250,11 @@ enum sl_status sl_session_truncate(struct sl_session *session, int64_t n_tokens,
     for (int l = 0; l < session->geometry.n_layers; l++) {
         for (int h = 0; h < session->geometry.n_kv_heads; h++) {
             struct sl_head *head = &session->layers[l].heads[h];
-            uint32_t n_full = (uint32_t)(n_tokens / SL_PAGE_SLOTS);
-            shrink(session, &session->layers[l], head, sl_pages_for(n_tokens)); // while it is known which are packed
+            int64_t n_slots = slots_without(head, session->n_tokens - n_tokens);
+            uint32_t n_full = (uint32_t)(n_slots / SL_PAGE_SLOTS);
+            shrink(session, &session->layers[l], head, sl_pages_for(n_slots)); // while it is known which are packed
             head->n_packed = head->n_packed < n_full ? head->n_packed : n_full;
-            sl_session_set_slots(session, l, h, (uint32_t)n_tokens);
+            sl_session_set_slots(session, l, h, (uint32_t)n_slots);
         }
     }
     session->n_tokens = n_tokens;

@@ -6,6 +6,7 @@
  *         working layout (float), of which only the last may be partly filled. Heads of a layer may differ in length
  *         (eviction is per head) and layers may differ in layout and length. Pages come from the arena one by one, or
  *         from one adopted span: the block into which a capsule has landed. Pages of a span go back with the span.
+ *         Of an offloaded layer kvstores hold the prompt (retrieve/): what is missing here is elsewhere, not evicted.
  *
  * Invariants: n_pages >= sl_pages_for(n_slots); n_packed * 64 <= n_slots; slots keep the order of their positions;
  *             n_tokens counts all tokens ever read, whatever was evicted: it is the position of the next one.
@@ -48,6 +49,7 @@ struct sl_layer {
     struct sl_page_layout packed; // the layout of final pages; equal to work when the layer is not quantized
     struct sl_head *heads;        // [n_kv_heads]
     float merge_threshold;        // of evicted=merge: moving average of similarities; 0 before the first eviction
+    bool offloaded;               // slots may be elsewhere; false unless the session's maker says. Never packed
 };
 
 struct sl_session {
@@ -98,8 +100,15 @@ void sl_session_set_slots(struct sl_session *session, int layer, int head, uint3
 void sl_session_pack_page(struct sl_session *session, int layer, int head, void *page);
 
 /*
+ * The first n_pages pages of one head of an offloaded layer, all of them full, are elsewhere now: they go back, and its
+ * slots are counted from behind them. n_tokens stays.
+ */
+void sl_session_drop_pages(struct sl_session *session, int layer, int head, uint32_t n_pages);
+
+/*
  * Forget every token at or after position n_tokens. Only for sessions that have evicted nothing (SL_ERR_PRECONDITION);
- * n_tokens must not cut through a packed page (SL_ERR_INVALID).
+ * n_tokens must not cut through a packed page (SL_ERR_INVALID). Offloaded layers hold the newest tokens here: of those
+ * that are elsewhere whoever has them must forget as many.
  */
 enum sl_status sl_session_truncate(struct sl_session *session, int64_t n_tokens, struct sl_error *err);
 

@@ -67,6 +67,10 @@ enum sl_status sl_job_check_session(const struct sl_plan *plan, const struct sl_
             return sl_fail(err, SL_ERR_PEER_CORRUPT, "the capsule's layer %d is not laid out as its recipe says",
                            layer);
         }
+        if (session->layers[layer].offloaded != sl_plan_is_offloaded(plan, layer)) {
+            return sl_fail(err, SL_ERR_PEER_CORRUPT, "the capsule's layer %d is %s, and its recipe says otherwise",
+                           layer, session->layers[layer].offloaded ? "offloaded" : "resident");
+        }
     }
     return SL_OK;
 }

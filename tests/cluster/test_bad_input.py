@@ -34,8 +34,7 @@ def test_requests():
     sampling = lambda **fields: job(sampling=inference.Sampling(**fields))
     with Cluster(kvstore=0) as cluster:
         refused(cluster, bad, ["recipe", "h3o"], job(recipe="h3o"))
-        # What the grammar knows and nobody has built is a different answer from what nobody knows.
-        refused(cluster, Code.UNIMPLEMENTED, ["near", "pull"], job(recipe="tailorkv,retrieve=near"))
+        refused(cluster, bad, ["ahead", "near"], job(recipe="tailorkv,ahead=1"))
         refused(cluster, bad, ["budget"], job(recipe="h2o,budget=-3"))
         refused(cluster, bad, ["budget", "sinks"], job(recipe="streamingllm,budget=3"))
         refused(cluster, bad, ["recent"], job(recipe="h2o,scope=recent:200,budget=100"))

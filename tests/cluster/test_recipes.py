@@ -14,7 +14,7 @@ import grpc
 from harness import BIN, MODEL, Cluster, document, eventually, inference, question, request, run_tests, tokens
 
 # Presets at a size at which they evict from a short prompt, and combinations that no preset names.
-SMALL = {"full": "", "tailorkv": "topk=16", "tailorkv-1": "topk=16"}
+SMALL = {"full": "", "tailorkv": "topk=16", "tailorkv-1": "topk=16", "tailorkv-near": "topk=16"}
 MORE = ["h2o,budget=0.4,when=chunk+step,chunk=128", "d2o,budget=0.4,evicted=drop",
         "tova,budget=200,when=end+step", "streamingllm,budget=128,when=chunk+step,chunk=64",
         "adakv,budget=128,layers=pyramid,format=int4", "h2o,budget=0.4,evicted=merge,when=end,format=f16/3-:int2",
@@ -214,7 +214,7 @@ def refused(cluster, cases):
 def test_recipes_that_cannot_be_are_refused_before_any_work():
     code = grpc.StatusCode
     cases = [
-        ("retrieve=near", code.UNIMPLEMENTED, ["near", "pull"]),
+        ("tailorkv,ahead=1", code.INVALID_ARGUMENT, ["ahead", "near"]),
         ("place=offload/0", code.INVALID_ARGUMENT, ["layer 0"]),
         ("place=offload/9", code.INVALID_ARGUMENT, ["layer 9", "0 to 5"]),
         ("format=f16/9-:int4", code.INVALID_ARGUMENT, ["layer 9", "0 to 5"]),

@@ -36,19 +36,24 @@ static void check_written(const struct sl_recipe *recipe) {
     check_text(recipe, sl_recipe_write(recipe, true, text, sizeof text));
 }
 
-static void check_plan(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry, int64_t n_prompt) {
+static void check_plan(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry, int64_t n_prompt,
+                       bool local) {
     struct sl_plan plan;
     struct sl_error err = {0};
-    enum sl_status status = sl_plan_make(recipe, geometry, n_prompt, &plan, &err);
+    enum sl_status status = (local ? sl_plan_make_local : sl_plan_make)(recipe, geometry, n_prompt, &plan, &err);
     if (status != SL_OK) {
         require(err.text[0] != '\0');
         return;
     }
     require(plan.n_prompt == n_prompt && plan.max_slots >= 1 && plan.capsule_bytes > 0);
     require(plan.prefill_peak_bytes >= plan.capsule_bytes / 2);
+    require(sl_plan_held_slots(&plan) <= n_prompt && sl_plan_resident_slots(&plan) <= n_prompt);
+    require(sl_recipe_offloads(recipe) == (sl_plan_row_places(&plan) > 0));
+    require(sl_recipe_offloads(recipe) == (sl_plan_row_cache_bytes(&plan) > 0));
     for (int l = 0; l < geometry->n_layers; l++) {
         int64_t slots = sl_plan_layer_slots(&plan, l, 0), more = sl_plan_layer_slots(&plan, l, 100);
-        require(slots >= 1 && slots <= n_prompt && slots <= plan.max_slots && more >= slots && more <= slots + 100);
+        require(slots >= !sl_plan_is_offloaded(&plan, l) && slots <= n_prompt && slots <= plan.max_slots &&
+                more >= slots && more <= slots + 100);
     }
     require(sl_plan_decode_bytes(&plan, 0) >= plan.capsule_bytes);
     require(sl_plan_decode_bytes(&plan, 100) >= sl_plan_decode_bytes(&plan, 0));
@@ -74,7 +79,8 @@ static void check_model(struct sl_recipe recipe, const uint8_t *data, size_t siz
     require(sl_recipe_resolve(&recipe, size > 4 ? &dense : NULL, geometry.n_layers, &err) == SL_OK);
     require(sl_recipe_fingerprint(&recipe) == fingerprint);
     check_written(&recipe);
-    check_plan(&recipe, &geometry, n_prompt);
+    check_plan(&recipe, &geometry, n_prompt, true);
+    check_plan(&recipe, &geometry, n_prompt, false);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

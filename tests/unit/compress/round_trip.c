@@ -63,6 +63,11 @@ void assert_recipe_equal(const struct sl_recipe *a, const struct sl_recipe *b) {
     assert_int_equal(a->offload_auto, b->offload_auto);
     assert_int_equal(a->topk, b->topk);
     assert_int_equal(a->channels, b->channels);
+    assert_int_equal(a->retrieve, b->retrieve);
+    assert_int_equal(a->ahead, b->ahead);
+    assert_int_equal(a->keep, b->keep);
+    assert_int_equal(a->scan, b->scan);
+    assert_int_equal(a->replicas, b->replicas);
     assert_int_equal(a->positions, b->positions);
     assert_int_equal(a->chunk_tokens, b->chunk_tokens);
 }

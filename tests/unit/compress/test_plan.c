@@ -15,18 +15,23 @@
 #include "compress/budget.h"
 #include "compress/compress.h"
 #include "compress/recipe_internal.h"
+#include "kvcache/capsule.h"
 
 static const struct sl_kv_geometry geometry = {.n_layers = 4, .n_kv_heads = 2, .head_dim = 64};
 
-static struct sl_plan plan_for(const char *text, int64_t n_prompt) {
+static struct sl_plan make_plan(const char *text, int64_t n_prompt, bool local) {
     struct sl_recipe recipe;
     struct sl_plan plan;
     struct sl_error err;
     if (sl_recipe_parse(text, &recipe, &err) != SL_OK ||
-        sl_plan_make(&recipe, &geometry, n_prompt, &plan, &err) != SL_OK) {
+        (local ? sl_plan_make_local : sl_plan_make)(&recipe, &geometry, n_prompt, &plan, &err) != SL_OK) {
         fail_msg("%s: %s", text, err.text);
     }
     return plan;
+}
+
+static struct sl_plan plan_for(const char *text, int64_t n_prompt) {
+    return make_plan(text, n_prompt, false);
 }
 
 static int64_t larger(int64_t a, int64_t b) {
@@ -227,6 +232,164 @@ static void test_plan_layouts_follow_the_score(void **state) {
     assert_false(plan.work[3].has_positions);
 }
 
+// --- what is offloaded -------------------------------------------------------------------------------------------
+
+#define OFFLOAD "place=offload/1+3,scope=sinks:8+recent:60,topk=100,keep=30"
+
+static void test_plan_offloaded_layers_are_in_kvstores(void **state) {
+    (void)state;
+    struct sl_plan plan = plan_for(OFFLOAD ",chunk=128", 10000);
+    size_t page = 2 * 64 * 64 * 2, pages = 157; // of 10000 slots
+    assert_false(plan.keeps_offloaded);
+    assert_true(sl_plan_is_offloaded(&plan, 1) && sl_plan_is_offloaded(&plan, 3));
+    assert_false(sl_plan_is_offloaded(&plan, 0) || sl_plan_is_offloaded(&plan, 2));
+    assert_int_equal(plan.capsule_bytes, 2 * 2 * pages * page);
+    assert_int_equal(plan.max_slots, 10000);
+    assert_int_equal(sl_plan_held_slots(&plan), 4096 + 3 * 128);
+    // Two resident layers, 70 pages a head of the others, and two tiles of 64 pages a head of one layer.
+    assert_int_equal(plan.prefill_peak_bytes, (2 * 2 * pages + 2 * 2 * 70 + 2 * 2 * 64) * page);
+    // 68 resident slots, and 130 rows a head: two and three pages.
+    assert_int_equal(sl_plan_resident_slots(&plan), 68);
+    assert_int_equal(sl_plan_layer_slots(&plan, 1, 0), 68);
+    assert_int_equal(sl_plan_layer_slots(&plan, 1, 61), 129);
+    assert_int_equal(sl_plan_row_places(&plan), 130);
+    assert_int_equal(sl_plan_row_cache_bytes(&plan), 2 * 2 * 3 * page);
+    assert_int_equal(sl_plan_decode_bytes(&plan, 0), plan.capsule_bytes + 2 * 2 * (2 + 3) * page);
+    // 10061 and 129 slots: a page more of each layer's heads
+    assert_int_equal(sl_plan_decode_bytes(&plan, 61), plan.capsule_bytes + (2 * 2 * 1 + 2 * 2 * (3 + 3)) * page);
+}
+
+static void test_plan_of_a_short_prompt_holds_no_more_than_it(void **state) {
+    (void)state;
+    struct sl_plan plan = plan_for(OFFLOAD, 50);
+    size_t page = 2 * 64 * 64 * 2;
+    assert_int_equal(sl_plan_held_slots(&plan), 50);
+    assert_int_equal(sl_plan_resident_slots(&plan), 50);
+    assert_int_equal(sl_plan_row_places(&plan), 50);
+    assert_int_equal(plan.capsule_bytes, 2 * 2 * page);
+    assert_int_equal(plan.prefill_peak_bytes, 4 * 2 * page); // nothing is read back
+    assert_int_equal(sl_plan_decode_bytes(&plan, 0), plan.capsule_bytes + 2 * 2 * (1 + 1) * page);
+    plan = plan_for(OFFLOAD, SL_ATTEND_SPLIT); // one split: nothing is read back either
+    assert_int_equal(plan.prefill_peak_bytes, 4 * 2 * 64 * page);
+    plan = plan_for(OFFLOAD, SL_ATTEND_SPLIT + 1);
+    assert_int_equal(plan.prefill_peak_bytes, (4 * 2 * 65 + 2 * 2 * 64) * page);
+    plan = plan_for("full", 50);
+    assert_true(sl_plan_held_slots(&plan) == 0 && sl_plan_resident_slots(&plan) == 0);
+    assert_true(sl_plan_row_places(&plan) == 0 && sl_plan_row_cache_bytes(&plan) == 0);
+}
+
+static void test_plan_of_one_process_keeps_offloaded_layers(void **state) {
+    (void)state;
+    struct sl_plan plan = make_plan(OFFLOAD, 10000, true), full = plan_for("full", 10000);
+    assert_true(plan.keeps_offloaded);
+    assert_false(sl_plan_is_offloaded(&plan, 1));
+    assert_int_equal(plan.capsule_bytes, full.capsule_bytes);
+    assert_int_equal(plan.prefill_peak_bytes, full.prefill_peak_bytes);
+    assert_int_equal(sl_plan_layer_slots(&plan, 1, 5), 10005);
+    assert_int_equal(sl_plan_row_cache_bytes(&plan), 2 * 2 * 3 * 2 * 64 * 64 * 2);
+    assert_int_equal(sl_plan_decode_bytes(&plan, 100),
+                     sl_plan_decode_bytes(&full, 100) + sl_plan_row_cache_bytes(&plan));
+    plan = make_plan("h2o", 1000, true), full = plan_for("h2o", 1000); // nothing else differs
+    assert_int_equal(plan.prefill_peak_bytes, full.prefill_peak_bytes);
+    assert_int_equal(sl_plan_decode_bytes(&plan, 9), sl_plan_decode_bytes(&full, 9));
+}
+
+// Rows are packed where they are kept: in the session of one process, by the stores of a cluster.
+static void test_plan_packs_offloaded_rows_where_they_stay(void **state) {
+    (void)state;
+    struct sl_plan plan = plan_for("place=offload/2-,format=f16/1-:int8,scan=int1", 1000);
+    assert_int_equal(plan.packed[1].format, SL_KV_INT8);
+    assert_int_equal(plan.packed[2].format, SL_KV_F16);
+    assert_int_equal(sl_plan_row_format(&plan), SL_KV_INT8);
+    assert_int_equal(sl_plan_scan_format(&plan), SL_KV_INT1);
+    plan = make_plan("place=offload/2-,format=f16/1-:int8,scan=int8", 1000, true);
+    assert_int_equal(plan.work[2].format, SL_KV_F16);
+    assert_int_equal(plan.packed[2].format, SL_KV_INT8);
+    assert_int_equal(sl_plan_scan_format(&plan), SL_KV_INT8);
+    plan = plan_for("place=offload/2-,format=f32/2-:bf16", 1000);
+    assert_int_equal(sl_plan_row_format(&plan), SL_KV_BF16);
+    assert_int_equal(sl_plan_scan_format(&plan), SL_KV_BF16);
+    struct sl_kv_geometry odd = {.n_layers = 4, .n_kv_heads = 1, .head_dim = 80}; // which no store could pack either
+    struct sl_error err;
+    assert_int_equal(sl_plan_make(&plan.recipe, &odd, 100, &plan, &err), SL_OK);
+    plan.recipe.format = SL_KV_F16, plan.recipe.ranges[0].format = SL_KV_INT8;
+    assert_int_equal(sl_plan_make(&plan.recipe, &odd, 100, &plan, &err), SL_ERR_INVALID);
+    assert_non_null(strstr(err.text, "format=int8 cannot hold head_dim 80"));
+}
+
+/*
+ * What prefill may do at the worst: steps of any whole pages up to a chunk, two of them unacknowledged when the next is
+ * read, splits let go of once they are acknowledged. And what decode does: sinks, recent and new slots, and row caches.
+ */
+static void test_plan_bounds_what_sessions_hold(void **state) {
+    (void)state;
+    srand(4);
+    for (int round = 0; round < 40; round++) {
+        char text[160];
+        int chunk = 64 * (1 + rand() % (round % 4 == 0 ? 128 : 16));
+        int64_t n_prompt = 1 + rand() % 30000, n_read = 0, unacknowledged[2] = {0, 0}, held = 0;
+        snprintf(text, sizeof text, "place=offload/1-,scope=sinks:%d+recent:%d,topk=%d,keep=%d,chunk=%d",
+                 1 + rand() % 90, 1 + rand() % 90, 1 + rand() % 300, rand() % 300, chunk);
+        struct sl_plan plan = plan_for(text, n_prompt);
+        size_t bytes = plan.prefill_peak_bytes, n_heads = 2;
+        void *memory = aligned_alloc(SL_ARENA_UNIT, bytes);
+        struct sl_arena *arena;
+        struct sl_session *session;
+        assert_non_null(memory);
+        assert_int_equal(sl_arena_create(memory, bytes, &arena, NULL), SL_OK);
+        assert_int_equal(sl_plan_create_session(&plan, 0, arena, &session, NULL), SL_OK);
+        size_t tile_bytes = n_heads * (SL_ATTEND_SPLIT / SL_PAGE_SLOTS) * plan.work[1].bytes;
+        void *tiles[2] = {NULL, NULL};
+        while (n_read < n_prompt) {
+            int64_t step = 64 * (1 + rand() % (chunk / 64));
+            step = step < n_prompt - n_read ? step : n_prompt - n_read;
+            int64_t acknowledged = n_read - unacknowledged[0] - unacknowledged[1];
+            int64_t target = acknowledged / SL_ATTEND_SPLIT * SL_ATTEND_SPLIT;
+            for (int l = 0; l < geometry.n_layers; l++) {
+                for (int h = 0; h < geometry.n_kv_heads && sl_plan_is_offloaded(&plan, l); h++) {
+                    sl_session_drop_pages(session, l, h, (uint32_t)((target - held) / SL_PAGE_SLOTS));
+                }
+                assert_int_equal(sl_session_reserve(session, l, (int)step), SL_OK);
+                for (int h = 0; h < geometry.n_kv_heads; h++) {
+                    uint32_t n_slots = session->layers[l].heads[h].n_slots + (uint32_t)step;
+                    sl_session_set_slots(session, l, h, n_slots);
+                    assert_true(!sl_plan_is_offloaded(&plan, l) || n_slots <= sl_plan_held_slots(&plan));
+                }
+            }
+            held = target;
+            for (int i = 0; i < 2 && held > 0 && tiles[i] == NULL; i++) {
+                tiles[i] = sl_arena_alloc(arena, tile_bytes);
+                assert_non_null(tiles[i]);
+            }
+            n_read += step;
+            session->n_tokens = n_read;
+            unacknowledged[0] = unacknowledged[1], unacknowledged[1] = step;
+        }
+        assert_true(sl_capsule_body_bytes(session) <= plan.capsule_bytes);
+        sl_arena_free(arena, tiles[0]), sl_arena_free(arena, tiles[1]);
+        sl_session_destroy(&session);
+        sl_arena_destroy(&arena);
+        free(memory);
+
+        int64_t n_new = 1 + rand() % 200;
+        bytes = sl_plan_decode_bytes(&plan, n_new);
+        memory = aligned_alloc(SL_ARENA_UNIT, bytes);
+        assert_non_null(memory);
+        assert_int_equal(sl_arena_create(memory, bytes, &arena, NULL), SL_OK);
+        assert_int_equal(sl_plan_create_session(&plan, n_new, arena, &session, NULL), SL_OK);
+        for (int l = 0; l < geometry.n_layers; l++) {
+            int64_t slots = sl_plan_is_offloaded(&plan, l) ? sl_plan_resident_slots(&plan) : n_prompt;
+            assert_int_equal(sl_session_reserve(session, l, (int)(slots + n_new)), SL_OK);
+        }
+        void *rows = sl_arena_alloc(arena, sl_plan_row_cache_bytes(&plan));
+        assert_non_null(rows);
+        sl_arena_free(arena, rows);
+        sl_session_destroy(&session);
+        sl_arena_destroy(&arena);
+        free(memory);
+    }
+}
+
 // Any division that the recipe allows fits what the plan says.
 static size_t bytes_of(const struct sl_plan *plan, int layer, int64_t slots) {
     return (size_t)(slots / 64) * plan->packed[layer].bytes + (slots % 64 != 0) * (size_t)plan->work[layer].bytes;
@@ -355,6 +518,11 @@ int main(void) {
         cmocka_unit_test(test_plan_tail_is_on_top),
         cmocka_unit_test(test_plan_steps_hold_the_budget),
         cmocka_unit_test(test_plan_layouts_follow_the_score),
+        cmocka_unit_test(test_plan_offloaded_layers_are_in_kvstores),
+        cmocka_unit_test(test_plan_of_a_short_prompt_holds_no_more_than_it),
+        cmocka_unit_test(test_plan_of_one_process_keeps_offloaded_layers),
+        cmocka_unit_test(test_plan_packs_offloaded_rows_where_they_stay),
+        cmocka_unit_test(test_plan_bounds_what_sessions_hold),
         cmocka_unit_test(test_plan_capsule_bytes_bound_every_division),
         cmocka_unit_test(test_plan_refuses_what_does_not_fit),
     };

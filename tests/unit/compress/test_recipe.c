@@ -20,7 +20,7 @@ static void test_recipe_parses_every_axis_of_eviction(void **state) {
     struct sl_recipe r =
         parsed_recipe("score=mas,value=fastcaote,scope=sinks:4+recent:0.25+std:0.125+stabilizers:9+tail:7,"
                       "budget=512,layers=pyramid,exempt=0-2+5+last,heads=layer,when=chunk+end+step,"
-                      "evicted=drop,format=f16/0-1:bf16/2-:f32/-3:bf16,place=resident,retrieve=pull,"
+                      "evicted=drop,format=f16/0-1:bf16/2-:f32/-3:bf16,place=resident,"
                       "positions=slot,chunk=1024");
     struct sl_recipe expected = sl_recipe_defaults();
     expected.score = SL_SCORE_MAS;
@@ -80,7 +80,7 @@ static void test_recipe_parses_every_axis_of_retrieval(void **state) {
     expected.offload_from = 9;
     expected.sinks = 8;
     expected.recent.slots = 56;
-    expected.topk = 64;
+    expected.topk = expected.keep = 64;
     expected.channels = 4;
     expected.dense_auto = true;
     expected.dense_format = SL_KV_INT4;
@@ -88,7 +88,17 @@ static void test_recipe_parses_every_axis_of_retrieval(void **state) {
     assert_round_trip(&r);
     r = parsed_recipe("place=offload/3-5+4-+5-");
     assert_true(r.offload.bits[0] == 0x8 && r.offload_from == 4); // said once is enough
-    assert_true(r.topk == 128 && r.channels == 8);
+    assert_true(r.topk == 128 && r.channels == 8 && r.retrieve == SL_RETRIEVE_NEAR && r.ahead == 0);
+    assert_true(r.keep == 128 && r.scan == SL_SCAN_STORED && r.replicas == 1);
+    assert_round_trip(&r);
+    r = parsed_recipe("keep=7,place=offload/1-,retrieve=near,ahead=1,scan=int1,replicas=2");
+    assert_true(r.ahead == 1 && r.keep == 7 && r.scan == SL_SCAN_INT1 && r.replicas == 2);
+    assert_round_trip(&r);
+    r = parsed_recipe("place=offload/1-,retrieve=pull,keep=0,scan=int8,format=int8");
+    assert_true(r.retrieve == SL_RETRIEVE_PULL && r.keep == 0 && r.scan == SL_SCAN_INT8 && r.format == SL_KV_INT8);
+    assert_round_trip(&r);
+    r = parsed_recipe("tailorkv,topk=64"); // keep has not been named: it goes with topk
+    assert_int_equal(r.keep, 64);
     assert_round_trip(&r);
     r = parsed_recipe("place=offload/sparse");
     assert_true(r.offload_auto && sl_recipe_offloads(&r));
@@ -97,8 +107,11 @@ static void test_recipe_parses_every_axis_of_retrieval(void **state) {
     assert_recipe_equal(&one, &named);
     r = parsed_recipe("tailorkv,place=resident,scope=sinks:4,h2o"); // a preset leaves nothing of another but its format
     assert_false(sl_recipe_offloads(&r));
-    assert_true(r.topk == 0 && r.channels == 0 && r.dense_auto);
+    assert_true(r.topk == 0 && r.channels == 0 && r.retrieve == SL_RETRIEVE_NEAR && r.dense_auto);
     assert_round_trip(&r);
+    r = parsed_recipe("tailorkv-near,keep=5,scan=int8,replicas=2,place=resident,scope=sinks:4,h2o,format=f16");
+    struct sl_recipe h2o = parsed_recipe("h2o");
+    assert_recipe_equal(&r, &h2o);
 }
 
 static void test_recipe_defaults_are_full(void **state) {
@@ -154,7 +167,8 @@ static void test_recipe_presets_round_trip(void **state) {
                                         "d2o",
                                         "locret",
                                         "tailorkv",
-                                        "tailorkv-1"};
+                                        "tailorkv-1",
+                                        "tailorkv-near"};
     const struct sl_preset *p = sl_recipe_presets();
     for (size_t i = 0; i < sizeof every / sizeof every[0]; i++, p++) {
         assert_string_equal(p->name, every[i]);
@@ -205,6 +219,13 @@ static void test_recipe_presets_with_one_axis_changed_round_trip(void **state) {
                                           "place=offload/2-",
                                           "topk=5",
                                           "channels=5",
+                                          "retrieve=pull",
+                                          "retrieve=near",
+                                          "ahead=1",
+                                          "keep=0",
+                                          "keep=129",
+                                          "scan=int8",
+                                          "replicas=2",
                                           "positions=slot",
                                           "positions=original",
                                           "chunk=64"};
@@ -316,6 +337,11 @@ static struct sl_recipe random_recipe(void) {
         r.offload = r.offload_auto ? r.offload : random_layers(r.offload_from < 0 ? SL_MAX_LAYERS : r.offload_from);
         r.topk = rand() % 1000;
         r.channels = rand() % 100;
+        r.retrieve = (enum sl_retrieve)(rand() % 2);
+        r.ahead = rand() % 2;
+        r.keep = one_in(3) ? r.topk : rand() % 1000;
+        r.scan = (enum sl_scan)(rand() % 3);
+        r.replicas = 1 + rand() % 2;
         r.recent.slots = rand() % 100;
         return r;
     }
@@ -446,6 +472,10 @@ static void test_recipe_fingerprint_sees_what_changes_the_cache(void **state) {
         "locret,scope=stabilizers:2500",
         "tailorkv",
         "tailorkv,bits=1",
+        "place=offload/1-",
+        "place=offload/1",
+        "place=offload/1+3",
+        "place=offload/1,format=int8",
     };
     enum { N = sizeof different / sizeof different[0] };
     for (int i = 0; i < N; i++) {
@@ -461,7 +491,12 @@ static void test_recipe_fingerprint_sees_what_changes_the_cache(void **state) {
     assert_true(sl_recipe_fingerprint(&a) == sl_recipe_fingerprint(&b));
     assert_true(sl_recipe_fingerprint(&a) == sl_recipe_fingerprint(&c));
     // What decode looks at is not what there is to look at.
-    a = parsed_recipe("full"), b = parsed_recipe("place=offload/1-,topk=64,scope=sinks:8+recent:56");
+    a = parsed_recipe("place=offload/1-,retrieve=pull"),
+    b = parsed_recipe(
+        "place=offload/1-,topk=64,channels=3,ahead=1,keep=9,scan=int8,replicas=2,scope=sinks:8+recent:56");
+    assert_true(sl_recipe_fingerprint(&a) == sl_recipe_fingerprint(&b));
+    assert_int_equal(sl_recipe_resolve(&a, NULL, 6, NULL), SL_OK);
+    assert_int_equal(sl_recipe_resolve(&b, NULL, 6, NULL), SL_OK);
     assert_true(sl_recipe_fingerprint(&a) == sl_recipe_fingerprint(&b));
     a = parsed_recipe("h2o"), b = parsed_recipe("scope=recent:0.50,when=end+chunk,budget=0.2,score=aas");
     assert_true(sl_recipe_fingerprint(&a) == sl_recipe_fingerprint(&b));
@@ -486,6 +521,12 @@ static void test_recipe_survives_any_text(void **state) {
         "chunk",
         "place",
         "retrieve",
+        "near",
+        "pull",
+        "ahead=1",
+        "keep",
+        "scan",
+        "replicas=2",
         "value",
         "=",
         "=",

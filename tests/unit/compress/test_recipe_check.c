@@ -121,8 +121,13 @@ static void test_recipe_refuses_bad_grammar(void **state) {
         {"place=offload/1-2+last", SL_ERR_INVALID, "expected layers"},
         {"place=resident/1", SL_ERR_INVALID, "/ may not follow resident"},
         {"place=disk", SL_ERR_INVALID, "values: resident, offload"},
-        {"retrieve=near", SL_ERR_UNSUPPORTED, "recipe: retrieve=near is not built yet; built: pull"},
-        {"retrieve=far", SL_ERR_INVALID, "retrieve=far is unknown; values: pull, near (built: pull)"},
+        {"retrieve=far", SL_ERR_INVALID, "retrieve=far is unknown; values: near, pull"},
+        {"ahead=2", SL_ERR_INVALID, "ahead=2: expected a whole number from 0 to 1"},
+        {"keep=-1", SL_ERR_INVALID, "keep=-1: expected a whole number from 0 to 16777216"},
+        {"keep=topk", SL_ERR_INVALID, "keep=topk: expected a whole number from 0"},
+        {"scan=f16", SL_ERR_INVALID, "scan=f16 is unknown; values: stored, int8, int1"},
+        {"replicas=0", SL_ERR_INVALID, "replicas=0: expected a whole number from 1 to 2"},
+        {"replicas=3", SL_ERR_INVALID, "replicas=3: expected a whole number from 1 to 2"},
         {"topk=0", SL_ERR_INVALID, "topk=0: expected a whole number from 1"},
         {"channels=513", SL_ERR_INVALID, "channels=513: expected a whole number from 1 to 512"},
     };
@@ -215,16 +220,26 @@ static void test_recipe_refuses_offloading_that_does_not_fit(void **state) {
     (void)state;
     static const struct refusal cases[] = {
         {"place=offload/0-", SL_ERR_INVALID,
-         "place=offload cannot hold layer 0: no layer before it predicts its query"},
+         "place=offload cannot hold layer 0: it attends densely, and no layer before it predicts its query"},
         {"place=offload/0+3", SL_ERR_INVALID, "offload from layer 1 on"},
         {"place=offload/-3", SL_ERR_INVALID, "cannot hold layer 0"},
-        {"place=offload/1-,format=int4", SL_ERR_INVALID, "place=offload is retrieval on a quantized layer: layer 1"},
-        {"place=offload/1-,format=f16/3-4:int2", SL_ERR_INVALID, "retrieval on a quantized layer: layer 3 is int2"},
-        {"place=offload/7,format=f16/5-:int8", SL_ERR_INVALID, "layer 7 is int8"},
+        {"place=offload/1-,format=int4", SL_ERR_INVALID, "place=offload keeps no rows in int4, the format of layer 1"},
+        {"place=offload/1+3-,format=f16/3-4:int2", SL_ERR_INVALID, "keeps no rows in int2, the format of layer 3"},
+        {"place=offload/7,format=f16/5-:int1", SL_ERR_INVALID, "keep offloaded layers in f16, bf16, f32 or int8"},
+        {"place=offload/3-7,format=f16/5-5:int8", SL_ERR_INVALID,
+         "place=offload keeps all layers in one format, and layer 3 is f16, layer 5 int8"},
         {"h2o,place=offload/1-", SL_ERR_INVALID, "place=offload keeps every slot and budget evicts"},
         {"tailorkv,budget=0.2,score=aas,when=end", SL_ERR_INVALID, "retrieval after eviction is not possible"},
-        {"topk=128", SL_ERR_INVALID, "topk chooses slots of offloaded layers, and no layer is offloaded"},
-        {"channels=8", SL_ERR_INVALID, "channels chooses slots of offloaded layers"},
+        {"topk=128", SL_ERR_INVALID, "topk is about slots of offloaded layers, and no layer is offloaded"},
+        {"channels=8", SL_ERR_INVALID, "channels is about slots of offloaded layers"},
+        {"full,retrieve=pull", SL_ERR_INVALID, "retrieve is about slots of offloaded layers"},
+        {"ahead=1", SL_ERR_INVALID, "ahead is about slots of offloaded layers"},
+        {"keep=0", SL_ERR_INVALID, "keep is about slots of offloaded layers"},
+        {"scan=int8", SL_ERR_INVALID, "scan is about slots of offloaded layers"},
+        {"h2o,replicas=2", SL_ERR_INVALID, "add place=offload/... or remove replicas"},
+        {"tailorkv,ahead=1", SL_ERR_INVALID, "use retrieve=near, or remove ahead"},
+        {"tailorkv,topk=1048576", SL_ERR_INVALID, "topk=1048576 and keep=1048576 are more than 1048576 rows"},
+        {"tailorkv,keep=1048449", SL_ERR_INVALID, "lower topk or keep"},
         {"h2o,topk=8", SL_ERR_INVALID, "add place=offload/... or remove topk"},
         {"place=offload/1-,scope=recent:0.5", SL_ERR_INVALID, "give recent in slots"},
         {"place=offload/1-,scope=tail:4", SL_ERR_INVALID, "scope=tail means nothing without a budget"},
@@ -253,7 +268,11 @@ static void test_recipe_accepts_what_fits(void **state) {
         "random,evicted=merge,when=end,heads=adaptive,seed=3",
         "place=offload/2-4,format=f16/5-:int2",
         "tailorkv,scope=sinks:4",
-        "full,retrieve=pull",
+        "tailorkv,keep=1048448",
+        "tailorkv,retrieve=near",
+        "tailorkv-near,ahead=0,scan=int1,replicas=2",
+        "place=offload/5-,format=f16/5-:int8",
+        "full,retrieve=near",
     };
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         struct sl_recipe recipe;
@@ -297,9 +316,16 @@ static void test_recipe_check_bounds_every_field(void **state) {
     ASSERT_REFUSED(bad.offload_from = SL_MAX_LAYERS);
     ASSERT_REFUSED(bad.topk = -1);
     ASSERT_REFUSED(bad.channels = 513);
+    ASSERT_REFUSED(bad.retrieve = (enum sl_retrieve)2);
+    ASSERT_REFUSED(bad.scan = (enum sl_scan)3);
+    ASSERT_REFUSED(bad.keep = -2);
+    ASSERT_REFUSED(bad.keep = 1);
     assert_int_equal(sl_recipe_parse("tailorkv", &good, NULL), SL_OK);
     ASSERT_REFUSED(bad.offload_from = 3);
     ASSERT_REFUSED(bad.topk = 0);
+    ASSERT_REFUSED(bad.keep = SL_RECIPE_KEEP_TOPK);
+    ASSERT_REFUSED(bad.ahead = 1); // of retrieve=pull
+    ASSERT_REFUSED(bad.replicas = 0);
     ASSERT_REFUSED(bad.dense_auto = false);
     bad = good, bad.offload_auto = false, bad.offload_from = 3;
     assert_int_equal(sl_recipe_check(&bad, NULL), SL_OK);
@@ -331,11 +357,16 @@ static void test_recipe_resolve_puts_layers_in_place(void **state) {
     assert_resolves_to("h2o,exempt=0", &dense, 8, "score=aas,scope=recent:0.5,budget=0.2,exempt=0,when=chunk");
     assert_resolves_to("h2o,exempt=0-1+last", NULL, 8, "score=aas,scope=recent:0.5,budget=0.2,exempt=0-1+7,when=chunk");
     assert_resolves_to("tailorkv", NULL, 8,
-                       "score=none,scope=sinks:8+recent:56,place=offload/1-7,topk=128,channels=8,format=f16/0-0:int2");
+                       "score=none,scope=sinks:8+recent:56,place=offload/1-7,retrieve=pull,topk=128,"
+                       "channels=8,format=f16/0-0:int2");
     assert_resolves_to("tailorkv,bits=1", &dense, 8,
-                       "score=none,scope=sinks:8+recent:56,place=offload/3-4+6-7,topk=128,channels=8,"
+                       "score=none,scope=sinks:8+recent:56,place=offload/3-4+6-7,retrieve=pull,topk=128,channels=8,"
                        "format=f16/0-2:int1/5-5:int1");
     assert_resolves_to("format=f32/-5:bf16/dense:int4", &dense, 6, "full,format=f32/0-5:bf16/0-2:int4/5-5:int4");
+    assert_resolves_to(
+        "tailorkv-near,keep=64,scan=int8,replicas=2", NULL, 8,
+        "score=none,scope=sinks:8+recent:56,place=offload/1-7,ahead=1,topk=128,keep=64,channels=8,scan=int8,"
+        "replicas=2,format=f16/0-0:int2");
     assert_resolves_to("place=offload/2+5-", &dense, 8, "score=none,place=offload/2+5-7,topk=128,channels=8");
 }
 
@@ -355,7 +386,7 @@ static void test_recipe_resolve_refuses_what_does_not_fit_the_model(void **state
         {"tailorkv", &dense, 32, "all 32 layers of the model are dense, none is left to offload"},
         {"tailorkv", NULL, 1, "none is left to offload"},
         {"tailorkv", &every_other, 80, "dense layers make more than 16 ranges"},
-        {"bits=2,place=offload/1-", &dense, 32, "retrieval on a quantized layer: layer 1 is int2"},
+        {"bits=2,place=offload/1-", &dense, 32, "keeps no rows in int2, the format of layer 1"},
         {"bits=2,h2o,when=chunk+step", NULL, 32, "layer 0 is int2: packed pages cannot be compacted"},
         {"h2o,when=chunk+step,exempt=last,format=f16/30-:int2", NULL, 32, "layer 30 is int2"},
         {"h2o,exempt=32", NULL, 32, "exempt names layer 32, but the model has layers 0 to 31"},

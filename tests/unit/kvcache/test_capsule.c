@@ -121,6 +121,47 @@ static void test_capsule_carries_a_session_bit_by_bit(void **state) {
     fixture_destroy(&there);
 }
 
+static void test_capsule_is_without_offloaded_layers(void **state) {
+    (void)state;
+    struct fixture here = fixture_create(ARENA_BYTES), there = fixture_create(ARENA_BYTES);
+    struct sl_page_layout layout;
+    assert_int_equal(sl_page_layout_init(&layout, SL_KV_F16, 64, 0, false), SL_OK);
+    struct sl_page_layout layouts[3] = {layout, layout, layout};
+    struct sl_session_config config = {{3, 2, 64}, SL_POSITION_ORIGINAL, 4096, layouts, layouts};
+    struct sl_session *session, *opened;
+    assert_int_equal(sl_session_create(&config, here.arena, &session, NULL), SL_OK);
+    session->layers[1].offloaded = true;
+    for (int l = 0; l < 3; l++) {
+        assert_int_equal(sl_session_reserve(session, l, 200), SL_OK);
+        for (int h = 0; h < 2; h++) {
+            sl_session_set_slots(session, l, h, 200);
+        }
+    }
+    session->n_tokens = 200;
+    sl_session_drop_pages(session, 1, 0, 2); // whatever it still holds
+    struct landed to = ship(session, there.arena, SIZE_MAX);
+    assert_int_equal(to.body_bytes, 2 * 2 * 4 * layout.bytes);
+    assert_int_equal(sl_capsule_layer_bytes(session, 1), 0);
+    struct sl_capsule_info info;
+    assert_int_equal(sl_capsule_read_header(to.header, to.header_bytes, &info, NULL), SL_OK);
+    assert_false(info.evicted);
+    assert_int_equal(open_landed(&to, there.arena, &session->geometry, &opened), SL_OK);
+    assert_true(opened->layers[1].offloaded && !opened->layers[0].offloaded && !opened->layers[2].offloaded);
+    assert_int_equal(opened->layers[1].heads[0].n_slots, 0);
+    assert_int_equal(opened->layers[2].heads[1].n_slots, 200);
+    assert_int_equal(sl_session_truncate(opened, 128, NULL), SL_OK);
+    assert_int_equal(opened->layers[2].heads[1].n_slots, 128);
+    assert_int_equal(sl_session_reserve(opened, 1, 70), SL_OK); // what decode fetches of it
+    for (int h = 0; h < 2; h++) {
+        sl_session_set_slots(opened, 1, h, 70);
+    }
+    sl_session_destroy(&opened);
+    sl_session_destroy(&session);
+    free(to.header);
+    fixture_destroy(&here);
+    fixture_destroy(&there);
+}
+
 static void test_capsule_pieces_join_neighbours(void **state) {
     (void)state;
     struct fixture f = fixture_create(ARENA_BYTES);
@@ -213,7 +254,7 @@ static void test_capsule_with_a_lying_field_is_refused(void **state) {
     } while (session->n_tokens < 64 && (sl_session_destroy(&session), true));
     struct landed to = ship(session, f.arena, SIZE_MAX);
     static const float thresholds[] = {1.001f, -1.001f, INFINITY, -INFINITY, NAN};
-    for (int i = 0; i <= 21; i++) {
+    for (int i = 0; i <= 22; i++) {
         Sluice__V1__CapsuleHeader *m = sluice__v1__capsule_header__unpack(NULL, to.header_bytes, to.header);
         assert_non_null(m);
         Sluice__V1__CapsuleLayer *l = m->layers[0];
@@ -230,6 +271,7 @@ static void test_capsule_with_a_lying_field_is_refused(void **state) {
         l->n_packed[0] = i == 14 ? UINT32_MAX : l->n_packed[0];
         l->n_n_slots -= i == 15;
         l->merge_threshold = i >= 16 && i <= 20 ? thresholds[i - 16] : l->merge_threshold;
+        l->offloaded = i == 22; // and slots all the same
         m->rope_set = i == 21 ? SL_MAX_ROPE_SETS : m->rope_set;
         size_t n_bytes = sluice__v1__capsule_header__get_packed_size(m);
         uint8_t *bytes = malloc(n_bytes);
@@ -306,6 +348,7 @@ static void test_capsule_header_survives_bit_flips_and_truncation(void **state) 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_capsule_carries_a_session_bit_by_bit),
+        cmocka_unit_test(test_capsule_is_without_offloaded_layers),
         cmocka_unit_test(test_capsule_pieces_join_neighbours),
         cmocka_unit_test(test_capsule_pieces_stop_at_the_first_failure),
         cmocka_unit_test(test_capsule_of_another_model_is_refused),

@@ -168,6 +168,80 @@ static void test_session_that_evicted_cannot_be_truncated(void **state) {
     fixture_destroy(&f);
 }
 
+// Layer 1 is offloaded: of `n` tokens it holds those from `held` on, layer 0 all.
+static struct sl_session *offloading_session(struct sl_arena *arena, int64_t n, uint32_t held) {
+    struct sl_session *s = simple_session(arena, 400, SL_KV_F16);
+    s->layers[1].offloaded = true;
+    for (int l = 0; l < 2; l++) {
+        assert_int_equal(sl_session_reserve(s, l, (int)n), SL_OK);
+        for (int h = 0; h < 3; h++) {
+            sl_session_set_slots(s, l, h, (uint32_t)n);
+        }
+    }
+    s->n_tokens = n;
+    for (int h = 0; h < 3; h++) {
+        sl_session_drop_pages(s, 1, h, held / SL_PAGE_SLOTS);
+    }
+    return s;
+}
+
+static void test_session_drops_first_pages_of_an_offloaded_layer(void **state) {
+    (void)state;
+    struct fixture f = fixture_create(ARENA_BYTES);
+    struct sl_session *s = offloading_session(f.arena, 300, 0);
+    struct sl_head *head = &s->layers[1].heads[1];
+    void *third = head->pages[2], *last = head->pages[4];
+    assert_int_equal(gauges(&f).n_blocks, 2 * 3 * 5);
+    sl_session_drop_pages(s, 1, 1, 0);
+    assert_int_equal(head->n_slots, 300);
+    sl_session_drop_pages(s, 1, 1, 2);
+    assert_int_equal(head->n_slots, 300 - 128);
+    assert_int_equal(head->n_pages, 3);
+    assert_ptr_equal(head->pages[0], third);
+    assert_ptr_equal(head->pages[2], last);
+    assert_null(head->pages[3]);
+    assert_int_equal(s->n_tokens, 300);
+    assert_int_equal(gauges(&f).n_blocks, 2 * 3 * 5 - 2);
+    assert_int_equal(s->taken_bytes, (2 * 3 * 5 - 2) * s->layers[1].work.bytes);
+    assert_int_equal(s->layers[1].heads[0].n_slots, 300); // the others are as they were
+    sl_session_drop_pages(s, 1, 1, 2);                    // all that is full
+    assert_int_equal(head->n_slots, 44);
+    assert_ptr_equal(head->pages[0], last);
+    assert_int_equal(sl_session_reserve(s, 1, 100), SL_OK); // and goes on behind it
+    assert_int_equal(head->n_pages, 3);
+    assert_ptr_equal(head->pages[0], last);
+    sl_session_destroy(&s);
+    fixture_destroy(&f);
+}
+
+static void test_session_with_offloaded_layers_is_truncated(void **state) {
+    (void)state;
+    static const struct {
+        int64_t n_tokens;
+        uint32_t held_before, held_after;
+    } cases[] = {{300, 172, 172}, {299, 172, 171}, {129, 172, 1}, {128, 172, 0}, {64, 172, 0}, {0, 172, 0}};
+    struct fixture f = fixture_create(ARENA_BYTES);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct sl_session *s = offloading_session(f.arena, 300, 128);
+        assert_int_equal(s->layers[1].heads[2].n_slots, cases[i].held_before);
+        assert_int_equal(sl_session_truncate(s, cases[i].n_tokens, NULL), SL_OK);
+        assert_int_equal(s->n_tokens, cases[i].n_tokens);
+        for (int h = 0; h < 3; h++) {
+            assert_int_equal(s->layers[0].heads[h].n_slots, cases[i].n_tokens);
+            assert_int_equal(s->layers[1].heads[h].n_slots, cases[i].held_after);
+            assert_int_equal(s->layers[1].heads[h].n_pages, sl_pages_for(cases[i].held_after));
+        }
+        sl_session_destroy(&s);
+        assert_int_equal(gauges(&f).n_blocks, 0);
+    }
+    struct sl_session *s = offloading_session(f.arena, 300, 128);
+    sl_session_set_slots(s, 0, 1, 299); // a resident layer has evicted
+    assert_int_equal(sl_session_truncate(s, 128, NULL), SL_ERR_PRECONDITION);
+    assert_int_equal(s->layers[1].heads[1].n_slots, 172);
+    sl_session_destroy(&s);
+    fixture_destroy(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_session_takes_pages_when_they_are_needed),
@@ -176,6 +250,8 @@ int main(void) {
         cmocka_unit_test(test_session_refuses_bad_configurations),
         cmocka_unit_test(test_session_pack_page_swaps_one_page),
         cmocka_unit_test(test_session_that_evicted_cannot_be_truncated),
+        cmocka_unit_test(test_session_drops_first_pages_of_an_offloaded_layer),
+        cmocka_unit_test(test_session_with_offloaded_layers_is_truncated),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

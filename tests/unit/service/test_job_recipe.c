@@ -63,6 +63,14 @@ static void test_job_session_of_another_format_is_refused(void **state) {
     assert_int_equal(check("full", "full,format=bf16"), SL_ERR_PEER_CORRUPT);
 }
 
+// Nobody would fetch what is not there, or look at what is.
+static void test_job_session_of_other_offloaded_layers_is_refused(void **state) {
+    (void)state;
+    assert_int_equal(check("place=offload/1", "place=offload/1,topk=7"), SL_OK);
+    assert_int_equal(check("full", "place=offload/1"), SL_ERR_PEER_CORRUPT);
+    assert_int_equal(check("place=offload/1", "full"), SL_ERR_PEER_CORRUPT);
+}
+
 static void test_job_session_of_other_positions_is_refused(void **state) {
     (void)state;
     assert_int_equal(check("h2o,budget=100", "h2o,budget=100,positions=slot"), SL_ERR_PEER_CORRUPT);
@@ -108,6 +116,7 @@ int main(void) {
         cmocka_unit_test(test_job_session_of_its_own_recipe_passes),
         cmocka_unit_test(test_job_session_without_the_scores_is_refused),
         cmocka_unit_test(test_job_session_of_another_format_is_refused),
+        cmocka_unit_test(test_job_session_of_other_offloaded_layers_is_refused),
         cmocka_unit_test(test_job_session_of_other_positions_is_refused),
         cmocka_unit_test(test_job_session_of_another_length_of_context_is_refused),
         cmocka_unit_test(test_job_recipe_fits_the_windows_of_the_model),

@@ -88,7 +88,7 @@ static struct reading read_prompt(struct fixture *f, const char *text, int64_t n
     struct sl_kv_geometry geometry = sl_model_geometry(config);
     struct sl_plan *plan = malloc(sizeof *plan);
     if (sl_job_recipe(text, config, &recipe, &err) != SL_OK ||
-        sl_plan_make(&recipe, &geometry, n_prompt, plan, &err) != SL_OK) {
+        sl_plan_make_local(&recipe, &geometry, n_prompt, plan, &err) != SL_OK) {
         fail_msg("%s: %s", text, err.text);
     }
     struct sl_reader_config reader_config = {
@@ -156,7 +156,7 @@ static uint8_t *read_in_steps(struct fixture *f, const char *text, int64_t n_pro
     struct sl_kv_geometry geometry = sl_model_geometry(sl_model_get_config(f->model));
     struct sl_plan *plan = malloc(sizeof *plan);
     assert_int_equal(sl_job_recipe(text, sl_model_get_config(f->model), &recipe, NULL), SL_OK);
-    assert_int_equal(sl_plan_make(&recipe, &geometry, n_prompt, plan, NULL), SL_OK);
+    assert_int_equal(sl_plan_make_local(&recipe, &geometry, n_prompt, plan, NULL), SL_OK);
     struct sl_reader_config config = {
         .plan = plan, .arena = f->arena, .ops = sl_engine_ops(f->engine), .team = f->team, .tokens = f->tokens};
     struct sl_reader *reader;
@@ -218,7 +218,7 @@ static void test_reader_ends_with_the_status_of_whoever_takes_the_layers(void **
         struct sl_plan *plan = malloc(sizeof *plan);
         struct sl_error err = {0};
         assert_int_equal(sl_job_recipe(recipes[r], sl_model_get_config(f->model), &recipe, &err), SL_OK);
-        assert_int_equal(sl_plan_make(&recipe, &geometry, 200, plan, &err), SL_OK);
+        assert_int_equal(sl_plan_make_local(&recipe, &geometry, 200, plan, &err), SL_OK);
         struct sl_reader_config config = {
             .plan = plan, .arena = f->arena, .ops = sl_engine_ops(f->engine), .team = f->team, .tokens = f->tokens};
         struct sl_reader *reader;
