@@ -17,7 +17,8 @@
  *         scores    sum over those c, in ascending order of c, of q_c * K^_j[c], in f32; K^ as the scan copy has it
  *         result    the topk tokens j in [first, last) with the largest score, in ascending order of j; total order as
  *                   ops->select: score descending, then j ascending, NaN lowest
- *         No result depends on how stretches are cut, on other searches at the same time, or on the number of threads.
+ *         No result depends on other searches at the same time or on the number of threads; nor on how stretches are
+ *         cut, but for scan copies in int8 and int1, whose scales are those of a stretch.
  *
  * Threads: an annex is appended to by one thread at a time; searches and gathers by any number at the same time, also
  *          while it is appended to (they see the tokens that were there when they began).

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: the topk tokens of every query, in one pass over the scan copies. See annex.h for what is computed.
+ *
+ * Design: blocks of slots outside, queries inside, so that what queries share is read from memory once. Of a query no
+ *         scores are kept but those of candidates: tokens that nothing seen so far has ruled out, by ascending token. When
+ *         they have become more than twice topk, ops->select leaves the topk best, and the worst of those is the threshold
+ *         for what follows: a later token must be above it, because topk tokens before it are at least as good and win
+ *         ties. So what is chosen is what ops->select would choose from all scores at once, and a query takes room for
+ *         its topk and not for the annex.
+ *         A team's members take queries, each with its own blocks: no result depends on who computed it.
+ */
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "retrieve/annex_internal.h"
+
+#define BLOCK_SLOTS    4096 // scores of a block stay in the fastest cache, its codes in the second
+#define GROUP          64   // scores that are looked at together
+#define LEAST_CAPACITY 1024 // candidates
+
+// --- scratch -------------------------------------------------------------------------------------------------------
+
+void *sl_buffer_reserve(struct sl_buffer *buffer, size_t bytes) {
+    if (bytes > buffer->bytes) {
+        free(buffer->memory);
+        buffer->bytes = bytes + bytes / 4;
+        buffer->memory = aligned_alloc(64, (buffer->bytes + 63) / 64 * 64);
+        if (buffer->memory == NULL) {
+            buffer->bytes = 0;
+        }
+    }
+    return buffer->memory;
+}
+
+struct sl_annex_scratch *sl_annex_scratch_create(struct sl_team *team) {
+    struct sl_annex_scratch *scratch = calloc(1, sizeof *scratch);
+    if (scratch != NULL) {
+        scratch->team = team;
+    }
+    return scratch;
+}
+
+void sl_annex_scratch_destroy(struct sl_annex_scratch **scratch) {
+    if (*scratch != NULL) {
+        free((*scratch)->searches.memory);
+        free((*scratch)->answer.memory);
+        free(*scratch);
+        *scratch = NULL;
+    }
+}
+
+// --- candidates ----------------------------------------------------------------------------------------------------
+
+struct candidates {
+    float *scores;    // [capacity]
+    uint32_t *tokens; // [capacity] ascending
+    uint32_t n, capacity, k;
+    bool is_open;    // no threshold yet: everything is a candidate
+    float threshold; // NaN: k of them are there, and some are NaN
+};
+
+// Whether a score is above the threshold in the order of ops->select, in which NaN is lowest.
+static inline unsigned is_above(float score, float threshold) {
+    return !(score <= threshold) & (score == score);
+}
+
+// Keep the k best. keep: [k].
+static void shrink(struct candidates *c, const struct sl_ops *ops, uint32_t *keep) {
+    if (c->n <= c->k) {
+        return;
+    }
+    ops->select(c->scores, c->n, c->k, keep);
+    float least = INFINITY;
+    bool has_nan = false;
+    for (uint32_t i = 0; i < c->k; i++) {
+        float score = c->scores[keep[i]];
+        c->scores[i] = score;
+        c->tokens[i] = c->tokens[keep[i]];
+        has_nan |= isnan(score);
+        least = score < least ? score : least;
+    }
+    c->n = c->k;
+    c->threshold = has_nan ? NAN : least;
+    c->is_open = false;
+}
+
+static void add_candidates(struct candidates *c, const float *scores, uint32_t token, uint32_t n,
+                           const struct sl_ops *ops, uint32_t *keep) {
+    for (uint32_t begin = 0; begin < n; begin += GROUP) {
+        uint32_t end = n - begin < GROUP ? n : begin + GROUP;
+        if (c->capacity - c->n < GROUP) {
+            shrink(c, ops, keep);
+        }
+        unsigned any = c->is_open;
+        for (uint32_t j = begin; j < end; j++) {
+            any |= is_above(scores[j], c->threshold);
+        }
+        for (uint32_t j = begin; any && j < end; j++) {
+            c->scores[c->n] = scores[j];
+            c->tokens[c->n] = token + j;
+            c->n += c->is_open | is_above(scores[j], c->threshold);
+        }
+    }
+}
+
+// --- one search ----------------------------------------------------------------------------------------------------
+
+struct state {
+    struct sl_annex_search *search;
+    uint32_t n_stretches; // when the search began
+    int lane;             // within the share
+    int *channels;        // [n_channels]
+    struct candidates candidates;
+};
+
+static uint32_t n_choosable(const struct sl_annex_query *q) {
+    return (uint32_t)(q->last - q->first);
+}
+
+static uint32_t n_wanted(const struct sl_annex_query *q) {
+    return q->topk < n_choosable(q) ? q->topk : n_choosable(q);
+}
+
+// What there is to choose is chosen without looking.
+static bool is_trivial(const struct sl_annex_query *q) {
+    return q->topk == 0 || q->topk >= n_choosable(q);
+}
+
+static uint32_t candidate_capacity(const struct sl_annex_query *q) {
+    uint32_t most = 2 * q->topk > LEAST_CAPACITY ? 2 * q->topk : LEAST_CAPACITY;
+    return (most < n_choosable(q) ? most : n_choosable(q)) + GROUP;
+}
+
+static enum sl_status check(const struct sl_annex_search *search, struct sl_error *err) {
+    const struct sl_annex *a = search->annex;
+    const struct sl_annex_query *q = &search->query;
+    if (q->lane < a->first_lane || q->lane - a->first_lane >= a->n_lanes) {
+        return sl_fail(err, SL_ERR_INVALID, "search in lane %d: the annex has lanes %d to %d", q->lane, a->first_lane,
+                       a->first_lane + a->n_lanes - 1);
+    }
+    if (q->first < 0 || q->last < q->first || q->last > sl_annex_n_tokens(a)) {
+        return sl_fail(err, SL_ERR_INVALID, "search in tokens [%lld, %lld): the annex has %lld", (long long)q->first,
+                       (long long)q->last, (long long)sl_annex_n_tokens(a));
+    }
+    if (q->n_channels < 1 || q->n_channels > a->head_dim) {
+        return sl_fail(err, SL_ERR_INVALID, "search by %d channels of %d", q->n_channels, a->head_dim);
+    }
+    for (int i = 0; q->given != NULL && i < q->n_channels; i++) {
+        if (q->given[i] < (i > 0 ? q->given[i - 1] + 1 : 0) || q->given[i] >= a->head_dim) {
+            return sl_fail(err, SL_ERR_INVALID, "search by channel %d of %d: expected them ascending", q->given[i],
+                           a->head_dim);
+        }
+    }
+    return SL_OK;
+}
+
+// Scratch of one member: scores of a block or of channels, and what select keeps.
+struct member {
+    float *scores;  // [BLOCK_SLOTS]
+    uint32_t *keep; // [of the largest topk or head_dim]
+};
+
+static void choose_channels(struct state *s, struct member *m) {
+    const struct sl_annex *a = s->search->annex;
+    const struct sl_annex_query *q = &s->search->query;
+    if (q->given != NULL) {
+        memcpy(s->channels, q->given, (size_t)q->n_channels * sizeof *s->channels);
+        return;
+    }
+    sl_annex_absmax_of(a, s->n_stretches, s->lane, m->scores);
+    for (int c = 0; c < a->head_dim; c++) {
+        m->scores[c] *= fabsf(q->q[c]);
+    }
+    a->ops->select(m->scores, (uint32_t)a->head_dim, (uint32_t)q->n_channels, m->keep);
+    for (int i = 0; i < q->n_channels; i++) {
+        s->channels[i] = (int)m->keep[i];
+    }
+}
+
+// Slots [begin, end) of stretch `index`, begin a multiple of SL_PAGE_SLOTS; what may not be chosen is left out.
+static void scan_block(struct state *s, uint32_t index, uint32_t begin, uint32_t end, struct member *m) {
+    const struct sl_annex *a = s->search->annex;
+    const struct sl_annex_query *q = &s->search->query;
+    const struct sl_stretch *stretch = a->stretches[index];
+    int64_t origin = stretch->config.begin, first = q->first - origin, last = q->last - origin;
+    end = end < stretch->config.n_slots ? end : stretch->config.n_slots;
+    end = last < end ? (uint32_t)(last > 0 ? last : 0) : end;
+    if (first > begin) {
+        begin = first < end ? (uint32_t)first / SL_PAGE_SLOTS * SL_PAGE_SLOTS : end;
+    }
+    if (begin >= end) {
+        return;
+    }
+    uint32_t skip = first > begin ? (uint32_t)first - begin : 0; // ops->scan likes whole bytes of codes
+    const char *copy = stretch->copies + (size_t)s->lane * stretch->scan.bytes;
+    a->ops->scan(&stretch->scan, copy, q->q, s->channels, q->n_channels, begin, end, m->scores);
+    add_candidates(&s->candidates, m->scores + skip, (uint32_t)(origin + begin + skip), end - begin - skip, a->ops,
+                   m->keep);
+    size_t codes = (size_t)(end - begin) * (size_t)sl_kv_format_bits(stretch->scan.format);
+    s->search->scanned_bytes += (size_t)q->n_channels * ((codes + 7) / 8);
+}
+
+static void finish(struct state *s, struct member *m) {
+    struct sl_annex_search *search = s->search;
+    const struct sl_annex_query *q = &search->query;
+    search->n_out = n_wanted(q);
+    if (is_trivial(q)) {
+        for (uint32_t i = 0; i < search->n_out; i++) {
+            search->tokens_out[i] = (uint32_t)q->first + i;
+        }
+        return;
+    }
+    shrink(&s->candidates, search->annex->ops, m->keep);
+    assert(s->candidates.n == search->n_out);
+    memcpy(search->tokens_out, s->candidates.tokens, search->n_out * sizeof *search->tokens_out);
+}
+
+// --- all searches --------------------------------------------------------------------------------------------------
+
+struct pass {
+    struct state *states;
+    struct member *members;
+};
+
+// Slots of the longest stretch number `index` of the searches [begin, end); 0: there is none.
+static uint32_t longest(const struct pass *pass, int64_t begin, int64_t end, uint32_t index) {
+    uint32_t n_slots = 0;
+    for (int64_t i = begin; i < end; i++) {
+        const struct state *s = &pass->states[i];
+        if (index < s->n_stretches && s->search->annex->stretches[index]->config.n_slots > n_slots) {
+            n_slots = s->search->annex->stretches[index]->config.n_slots;
+        }
+    }
+    return n_slots;
+}
+
+static void search_range(void *arg, int64_t begin, int64_t end, int member) {
+    const struct pass *pass = arg;
+    struct member *m = &pass->members[member];
+    for (int64_t i = begin; i < end; i++) {
+        if (!is_trivial(&pass->states[i].search->query)) {
+            choose_channels(&pass->states[i], m);
+        }
+    }
+    uint32_t n_slots;
+    for (uint32_t index = 0; (n_slots = longest(pass, begin, end, index)) > 0; index++) {
+        for (uint32_t block = 0; block < n_slots; block += BLOCK_SLOTS) {
+            for (int64_t i = begin; i < end; i++) {
+                struct state *s = &pass->states[i];
+                if (index < s->n_stretches && !is_trivial(&s->search->query)) {
+                    scan_block(s, index, block, block + BLOCK_SLOTS, m);
+                }
+            }
+        }
+    }
+    for (int64_t i = begin; i < end; i++) {
+        finish(&pass->states[i], m);
+    }
+}
+
+// Hands out parts of one block of memory, each aligned to 64 bytes; with no memory it only counts.
+struct cutter {
+    char *memory;
+    size_t used;
+};
+
+static void *cut(struct cutter *cutter, size_t n, size_t bytes) {
+    void *part = cutter->memory != NULL ? cutter->memory + cutter->used : NULL;
+    cutter->used += (n * bytes + 63) / 64 * 64;
+    return part;
+}
+
+static void lay_out(struct cutter *cutter, struct sl_annex_search *searches, int n_searches, int n_members,
+                    struct pass *pass) {
+    struct state *states = cut(cutter, (size_t)n_searches, sizeof *states);
+    struct member *members = cut(cutter, (size_t)n_members, sizeof *members);
+    uint32_t most = 0;
+    for (int i = 0; i < n_searches; i++) {
+        struct sl_annex_search *search = &searches[i];
+        const struct sl_annex_query *q = &search->query;
+        uint32_t capacity = is_trivial(q) ? 0 : candidate_capacity(q);
+        struct state s = {.search = search,
+                          .n_stretches = sl_annex_n_stretches(search->annex),
+                          .lane = q->lane - search->annex->first_lane,
+                          .channels = cut(cutter, (size_t)q->n_channels, sizeof *s.channels),
+                          .candidates = {.scores = cut(cutter, capacity, sizeof *s.candidates.scores),
+                                         .tokens = cut(cutter, capacity, sizeof *s.candidates.tokens),
+                                         .capacity = capacity,
+                                         .k = n_wanted(q),
+                                         .is_open = true}};
+        if (states != NULL) {
+            states[i] = s;
+        }
+        uint32_t kept = capacity > 0 ? s.candidates.k : 0;
+        kept = kept > (uint32_t)q->n_channels ? kept : (uint32_t)q->n_channels;
+        most = kept > most ? kept : most;
+    }
+    for (int i = 0; i < n_members; i++) {
+        struct member m = {cut(cutter, BLOCK_SLOTS, sizeof *m.scores), cut(cutter, most, sizeof *m.keep)};
+        if (members != NULL) {
+            members[i] = m;
+        }
+    }
+    *pass = (struct pass){states, members};
+}
+
+enum sl_status sl_annex_search(struct sl_annex_search *searches, int n_searches, struct sl_annex_scratch *scratch,
+                               struct sl_error *err) {
+    for (int i = 0; i < n_searches; i++) {
+        enum sl_status status = check(&searches[i], err);
+        if (status != SL_OK) {
+            return status;
+        }
+        searches[i].scanned_bytes = 0;
+    }
+    if (n_searches < 1) {
+        return SL_OK;
+    }
+    int n_members = scratch->team != NULL ? sl_team_size(scratch->team) : 1;
+    struct pass pass;
+    struct cutter cutter = {NULL, 0};
+    lay_out(&cutter, searches, n_searches, n_members, &pass);
+    cutter = (struct cutter){sl_buffer_reserve(&scratch->searches, cutter.used), 0};
+    if (cutter.memory == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "search: out of memory for the candidates of %d queries", n_searches);
+    }
+    lay_out(&cutter, searches, n_searches, n_members, &pass);
+    sl_team_run(scratch->team, n_searches, (n_searches + n_members - 1) / n_members, search_range, &pass);
+    return SL_OK;
+}
