@@ -27,6 +27,7 @@
 #include "compress/recipe_internal.h"
 #include "compress/score.h"
 #include "engine/ops.h"
+#include "kvcache/scan.h"
 
 // What one block of this size takes in an arena.
 static size_t in_units(size_t bytes) {
@@ -371,6 +372,71 @@ static size_t prefill_peak_bytes(const struct sl_plan *plan) {
     return between + at_work + read_back_bytes(plan);
 }
 
+// --- in kvstores -------------------------------------------------------------------------------------------------
+
+// All offloaded layers have the formats of the first.
+static int first_offloaded(const struct sl_plan *plan) {
+    int l = 0;
+    while (l < plan->geometry.n_layers && !sl_layers_has(&plan->recipe.offload, l)) {
+        l++;
+    }
+    assert(l < plan->geometry.n_layers);
+    return l;
+}
+
+enum sl_kv_format sl_plan_row_format(const struct sl_plan *plan) {
+    return sl_recipe_layer_format(&plan->recipe, first_offloaded(plan));
+}
+
+enum sl_kv_format sl_plan_scan_format(const struct sl_plan *plan) {
+    switch (plan->recipe.scan) {
+    case SL_SCAN_INT8:
+        return SL_KV_INT8;
+    case SL_SCAN_INT1:
+        return SL_KV_INT1;
+    default:
+        return plan->work[first_offloaded(plan)].format;
+    }
+}
+
+static size_t scan_copy_bytes(const struct sl_plan *plan, int64_t n_slots) {
+    struct sl_scan_layout layout;
+    enum sl_status status =
+        sl_scan_layout_init(&layout, sl_plan_scan_format(plan), plan->geometry.head_dim, (uint32_t)n_slots);
+    assert(status == SL_OK); // make_layouts() has accepted head_dim
+    return status == SL_OK ? in_units(layout.bytes) : 0;
+}
+
+// Scan copies of one lane, in stretches of one chunk.
+static size_t scan_bytes(const struct sl_plan *plan) {
+    int64_t chunk = plan->recipe.chunk_tokens, rest = plan->n_prompt % chunk;
+    size_t bytes = rest > 0 ? scan_copy_bytes(plan, rest) : 0;
+    return plan->n_prompt >= chunk ? bytes + (size_t)(plan->n_prompt / chunk) * scan_copy_bytes(plan, chunk) : bytes;
+}
+
+size_t sl_plan_annex_bytes(const struct sl_plan *plan) {
+    if (!sl_recipe_offloads(&plan->recipe)) {
+        return 0;
+    }
+    const struct sl_page_layout *work = &plan->work[first_offloaded(plan)];
+    struct sl_page_layout rows = *work;
+    size_t n_layers = 0, in_transit = 0, chunk_pages = (size_t)plan->recipe.chunk_tokens / SL_PAGE_SLOTS;
+    if (sl_kv_format_is_quantized(sl_plan_row_format(plan))) {
+        enum sl_status status = sl_page_layout_init(&rows, sl_plan_row_format(plan), plan->geometry.head_dim, 0, false);
+        assert(status == SL_OK); // make_layouts() has made one
+        (void)status;
+        in_transit = 2 * chunk_pages * in_units(work->bytes);
+    }
+    for (int l = 0; l < plan->geometry.n_layers; l++) {
+        n_layers += sl_layers_has(&plan->recipe.offload, l);
+    }
+    size_t full = (size_t)(plan->n_prompt / SL_PAGE_SLOTS), last = plan->n_prompt % SL_PAGE_SLOTS != 0;
+    size_t lane = full * in_units(rows.bytes) + last * in_units(work->bytes) + scan_bytes(plan) + in_transit;
+    return n_layers * (size_t)plan->geometry.n_kv_heads * lane;
+}
+
+// --- decode ------------------------------------------------------------------------------------------------------
+
 // New pages per head of one layer for n_new slots more: they first fill the last page that there is.
 static size_t new_pages(const struct sl_plan *plan, int layer, int64_t n_new) {
     bool steps = sl_recipe_layer_evicts(&plan->recipe, layer) && (plan->recipe.when & SL_WHEN_STEP);
@@ -398,37 +464,14 @@ size_t sl_plan_row_cache_bytes(const struct sl_plan *plan) {
 size_t sl_plan_decode_bytes(const struct sl_plan *plan, int64_t n_new) {
     // The capsule lands in one block.
     size_t bytes = in_units(plan->capsule_bytes) + sl_plan_row_cache_bytes(plan);
+    size_t n_heads = (size_t)plan->geometry.n_kv_heads;
     for (int l = 0; l < plan->geometry.n_layers; l++) {
-        bytes += (size_t)plan->geometry.n_kv_heads * new_pages(plan, l, n_new) * in_units(plan->work[l].bytes);
+        bytes += n_heads * new_pages(plan, l, n_new) * in_units(plan->work[l].bytes);
+        if (plan->keeps_offloaded && sl_layers_has(&plan->recipe.offload, l)) { // what is searched is here as well
+            bytes += n_heads * scan_bytes(plan);
+        }
     }
     return bytes;
-}
-
-// --- in kvstores -------------------------------------------------------------------------------------------------
-
-// All offloaded layers have the formats of the first.
-static int first_offloaded(const struct sl_plan *plan) {
-    int l = 0;
-    while (l < plan->geometry.n_layers && !sl_layers_has(&plan->recipe.offload, l)) {
-        l++;
-    }
-    assert(l < plan->geometry.n_layers);
-    return l;
-}
-
-enum sl_kv_format sl_plan_row_format(const struct sl_plan *plan) {
-    return sl_recipe_layer_format(&plan->recipe, first_offloaded(plan));
-}
-
-enum sl_kv_format sl_plan_scan_format(const struct sl_plan *plan) {
-    switch (plan->recipe.scan) {
-    case SL_SCAN_INT8:
-        return SL_KV_INT8;
-    case SL_SCAN_INT1:
-        return SL_KV_INT1;
-    default:
-        return plan->work[first_offloaded(plan)].format;
-    }
 }
 
 // --- the plan ----------------------------------------------------------------------------------------------------

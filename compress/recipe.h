@@ -232,7 +232,8 @@ static inline bool sl_plan_is_offloaded(const struct sl_plan *plan, int layer) {
 // budget, and the token that is being read). Of an offloaded layer: what decode holds.
 int64_t sl_plan_layer_slots(const struct sl_plan *plan, int layer, int64_t n_new);
 
-// Bytes that a decode worker needs for the capsule, row caches and n_new tokens more: what admission counts.
+// Bytes that a decode worker needs for the capsule, row caches and n_new tokens more: what admission counts. In one
+// process also for the scan copies of what is offloaded.
 size_t sl_plan_decode_bytes(const struct sl_plan *plan, int64_t n_new);
 
 // --- of recipes that offload: 0 for others -------------------------------------------------------------------------
@@ -246,6 +247,10 @@ int64_t sl_plan_resident_slots(const struct sl_plan *plan);
 // all of them, in whole pages of their layer's working layout.
 int64_t sl_plan_row_places(const struct sl_plan *plan);
 size_t sl_plan_row_cache_bytes(const struct sl_plan *plan);
+
+// Bytes that kvstores hold of all offloaded layers, one replica, in stretches of one chunk: pages, scan copies, and where
+// rows are packed two stretches as they were shipped.
+size_t sl_plan_annex_bytes(const struct sl_plan *plan);
 
 // The formats in which kvstores keep rows and what they search, the same for all offloaded layers: the working format,
 // int8, or int1 (of what is searched). The recipe must offload.
