@@ -181,6 +181,62 @@ static void test_attend_slots_of_a_subset_equals_dense_attention_over_it(void **
     sl_team_destroy(&team);
 }
 
+// The same rows, listed in an order of their own, in pages where each lies elsewhere, as in a row cache.
+static void test_attend_slots_does_not_depend_on_where_slots_lie(void **state) {
+    (void)state;
+    static const struct attend_case places[] = {
+        {SL_KV_F32, SL_KV_F32, 4, 2, 16, false, {7, 100}, {0, 0}},
+        {SL_KV_F16, SL_KV_F16, 4, 1, 64, false, {501}, {0}},
+        {SL_KV_F16, SL_KV_F16, 8, 2, 128, false, {512, 193}, {0, 0}},
+        {SL_KV_BF16, SL_KV_BF16, 6, 2, 72, false, {65, 333}, {0, 0}},
+    };
+    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+        for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+            const struct attend_case *a = &places[i];
+            struct cache c, other;
+            struct sl_rope rope;
+            struct sl_attend args;
+            struct lists here, there;
+            uint64_t seed = i;
+            case_open(a, tier(*name), &c, &rope, &args);
+            cache_fill(&other, tier(*name), a->work, a->packed, a->n_kv_heads, a->d, 0, a->n_slots, a->n_packed);
+            list_slots(&here, &args, 1, 1);
+            list_slots(&there, &args, 1, 1);
+            for (int h = 0; h < a->n_kv_heads; h++) {
+                size_t row_bytes = (size_t)a->d * (size_t)sl_kv_format_bits(a->work) / 8;
+                for (uint32_t j = here.n[h]; j-- > 1;) { // two shuffles
+                    uint32_t x = (uint32_t)(next_random(&seed) % (j + 1)), y = (uint32_t)(next_random(&seed) % (j + 1));
+                    uint32_t *p = here.memory[h], *q = there.memory[h], was = p[j];
+                    p[j] = p[x], p[x] = was, was = q[j];
+                    q[j] = q[y], q[y] = was;
+                }
+                char *rows = take(2 * here.n[h] * row_bytes);
+                tier(*name)->copy_rows(&c.kv[h], here.slots[h], here.n[h], rows);
+                tier(*name)->put_rows(&other.kv[h], there.slots[h], there.n[h], rows);
+                here.n[h] = there.n[h] = here.n[h] - here.n[h] / 4; // and not all of them
+                free(rows);
+            }
+            size_t n_out = (size_t)args.n_heads * (size_t)args.head_dim * sizeof(float);
+            float *out = take(n_out), *lse = take((size_t)args.n_heads * sizeof *lse);
+            tier(*name)->attend_slots(NULL, &args, here.slots, here.n);
+            for (int head = 0; head < args.n_heads; head++) {
+                int h = head / (args.n_heads / args.n_kv_heads);
+                check_head(&args, head, here.slots[h], here.n[h]);
+            }
+            memcpy(out, args.out, n_out);
+            memcpy(lse, args.lse, (size_t)args.n_heads * sizeof *lse);
+            args.kv = other.kv;
+            tier(*name)->attend_slots(NULL, &args, there.slots, there.n);
+            assert_memory_equal(args.out, out, n_out);
+            assert_memory_equal(args.lse, lse, (size_t)args.n_heads * sizeof *lse);
+            free(out);
+            free(lse);
+            cache_free(&other);
+            case_close(&c, &args);
+        }
+    }
+}
+
 static void test_attend_slots_without_slots_gives_zeros(void **state) {
     (void)state;
     for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
@@ -370,6 +426,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_attend_slots_with_all_slots_gives_the_bits_of_attend),
         cmocka_unit_test(test_attend_slots_of_a_subset_equals_dense_attention_over_it),
+        cmocka_unit_test(test_attend_slots_does_not_depend_on_where_slots_lie),
         cmocka_unit_test(test_attend_slots_without_slots_gives_zeros),
         cmocka_unit_test(test_channel_absmax_equals_brute_force),
         cmocka_unit_test(test_channel_scores_equal_the_sum_over_the_channels),
