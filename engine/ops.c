@@ -64,8 +64,9 @@ static const struct {
 } tiers[] = {
     {"reference", always, sl_ref_dense_fill, sl_ref_kv_fill, sl_ref_evict_fill, sl_ref_retrieve_fill, sl_ref_scan_fill},
 #if defined(__x86_64__)
-    {"avx2", has_avx2, sl_avx2_dense_fill, sl_avx2_kv_fill, sl_avx2_evict_fill, sl_avx2_retrieve_fill, NULL},
-    {"avx512", has_avx512, sl_avx512_dense_fill, sl_avx512_kv_fill, NULL, NULL, NULL},
+    {"avx2", has_avx2, sl_avx2_dense_fill, sl_avx2_kv_fill, sl_avx2_evict_fill, sl_avx2_retrieve_fill,
+     sl_avx2_scan_fill},
+    {"avx512", has_avx512, sl_avx512_dense_fill, sl_avx512_kv_fill, NULL, NULL, sl_avx512_scan_fill},
     {"amx", has_amx, sl_amx_dense_fill, sl_amx_kv_fill, NULL, NULL, NULL},
 #elif defined(__aarch64__)
     {"neon", always, sl_neon_dense_fill, NULL, NULL, NULL, NULL},

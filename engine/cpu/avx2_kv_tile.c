@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "engine/cpu/avx2_kv.h"
+#include "engine/cpu/avx2_transpose.h"
 
 // --- codes -----------------------------------------------------------------------------------------------------------
 
@@ -91,27 +92,6 @@ static inline __attribute__((always_inline)) __m256 load8(const char *part, size
     return format == SL_KV_F16 ? _mm256_cvtph_ps(x) : widen_bf16(x);
 }
 
-/*
- * Rows t and t + 8 of 8 elements of 16 bits, the halves of x[t], become columns: x[c] = column c of all 16 rows. To
- * interleave the first four registers with the last four rotates the six bits of an element's number (row, column) by
- * one; after three times row and column have changed places.
- */
-static inline __attribute__((always_inline)) void transpose_16x8(__m256i *x) {
-    SL_UNROLL
-    for (int step = 0; step < 3; step++) {
-        __m256i y[8];
-        SL_UNROLL
-        for (int t = 0; t < 4; t++) {
-            y[2 * t] = _mm256_unpacklo_epi16(x[t], x[t + 4]);
-            y[2 * t + 1] = _mm256_unpackhi_epi16(x[t], x[t + 4]);
-        }
-        SL_UNROLL
-        for (int t = 0; t < 8; t++) {
-            x[t] = y[t];
-        }
-    }
-}
-
 static inline __attribute__((always_inline)) void keys_from_16_bits(const uint16_t *k, size_t d,
                                                                     enum sl_kv_format format, float *tile) {
     for (size_t strip = 0; strip < SL_PAGE_STRIPS; strip++, k += SL_STRIP * d) {
@@ -127,7 +107,7 @@ static inline __attribute__((always_inline)) void keys_from_16_bits(const uint16
             for (size_t line = 0; line < 4; line++) { // the rows of the next strip arrive meanwhile, as many as go by
                 _mm_prefetch((const char *)(k + SL_STRIP * (d + i) + 32 * line), _MM_HINT_T0);
             }
-            transpose_16x8(x);
+            sl_avx2_transpose_16x8(x);
             SL_UNROLL
             for (size_t c = 0; c < 8; c++, tile += SL_STRIP) {
                 __m128i low = _mm256_castsi256_si128(x[c]), high = _mm256_extracti128_si256(x[c], 1);

@@ -184,7 +184,7 @@ static void absmax_tile(const float *tile, size_t d, struct range r, float *absm
     }
 }
 
-static void channel_absmax(const struct sl_kv *kv, uint32_t begin, uint32_t end, float *absmax_out) {
+void sl_avx2_channel_absmax(const struct sl_kv *kv, uint32_t begin, uint32_t end, float *absmax_out) {
     size_t d = (size_t)kv->work->head_dim;
     _Alignas(64) float tile[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];
     memset(absmax_out, 0, d * sizeof *absmax_out);
@@ -295,6 +295,6 @@ static void channel_scores(const struct sl_kv *kv, const float *q, const int *ch
 
 void sl_avx2_retrieve_fill(struct sl_ops *ops) {
     ops->attend_slots = attend_slots;
-    ops->channel_absmax = channel_absmax;
+    ops->channel_absmax = sl_avx2_channel_absmax;
     ops->channel_scores = channel_scores;
 }

@@ -28,10 +28,12 @@ void sl_avx2_dense_fill(struct sl_ops *ops);
 void sl_avx2_kv_fill(struct sl_ops *ops);
 void sl_avx2_evict_fill(struct sl_ops *ops);
 void sl_avx2_retrieve_fill(struct sl_ops *ops);
+void sl_avx2_scan_fill(struct sl_ops *ops); // scan_copy scan
 void sl_avx512_dense_fill(struct sl_ops *ops);
-void sl_avx512_kv_fill(struct sl_ops *ops); // attend fold window_sums
+void sl_avx512_kv_fill(struct sl_ops *ops);   // attend attend_before fold window_sums
+void sl_avx512_scan_fill(struct sl_ops *ops); // scan
 void sl_amx_dense_fill(struct sl_ops *ops);
-void sl_amx_kv_fill(struct sl_ops *ops); // attend fold window_sums
+void sl_amx_kv_fill(struct sl_ops *ops); // attend attend_before fold window_sums
 #elif defined(__aarch64__)
 void sl_neon_dense_fill(struct sl_ops *ops); // but for embed and angles
 #endif

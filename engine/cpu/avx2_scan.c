@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: scan copies and the scan with AVX2; the formulas are those of ref_scan.c.
+ *
+ * Design: scan works on the 64 slots of a page at a time and keeps their sums in registers while the channels go by: every
+ *         byte is read once, in as many streams as there are channels. A sum is one chain of fused multiply-adds, of
+ *         INT1 of additions (to which they come down), and part of a page is computed as a whole one.
+ *
+ *         scan_copy goes over the pages twice: for what it needs of all slots, then for the codes. Keys of 16 bits that
+ *         stay as they are are transposed as bits, all others by way of the K^T tile of a page (avx2_kv.h).
+ */
+#include <assert.h>
+#include <string.h>
+
+#include "engine/cpu/avx2_kv.h"
+#include "engine/cpu/avx2_row.h"
+#include "engine/cpu/avx2_transpose.h"
+#include "engine/cpu/scan_pages.h"
+#include "engine/cpu/tier.h"
+
+// --- scan_copy -------------------------------------------------------------------------------------------------------
+
+// scale[c] = mean |K_j[c]|: added up in f64 in the order of slots, as in ref_scan.c
+static void find_means(const struct sl_kv *kv, uint32_t n_slots, float *scale) {
+    const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+    int d = kv->work->head_dim;
+    _Alignas(32) double sum[SL_MAX_HEAD_DIM];
+    _Alignas(32) float row[SL_MAX_HEAD_DIM];
+    memset(sum, 0, (size_t)d * sizeof *sum);
+    for (uint32_t j = 0; j < n_slots; j++) {
+        sl_avx2_read_k_row(kv, j, row);
+        for (int c = 0; c < d; c += 8) {
+            __m256 x = _mm256_load_ps(row + c);
+            x = _mm256_and_ps(_mm256_and_ps(x, magnitude), _mm256_cmp_ps(x, x, _CMP_ORD_Q)); // NaN counts as 0
+            __m256d low = _mm256_cvtps_pd(_mm256_castps256_ps128(x)),
+                    high = _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1));
+            _mm256_store_pd(sum + c, _mm256_add_pd(_mm256_load_pd(sum + c), low));
+            _mm256_store_pd(sum + c + 4, _mm256_add_pd(_mm256_load_pd(sum + c + 4), high));
+        }
+    }
+    for (int c = 0; c < d; c++) {
+        scale[c] = n_slots > 0 ? (float)(sum[c] / n_slots) : 0.0f;
+    }
+}
+
+// Keys of 16 bits [SL_PAGE_SLOTS][d] to the channels of a copy, each from `to` on.
+static void transpose_page(const uint16_t *k, size_t d, char *to, size_t channel_bytes) {
+    for (size_t i = 0; i < d; i += 8, to += 8 * channel_bytes) {
+        for (size_t strip = 0; strip < SL_PAGE_STRIPS; strip++) {
+            const uint16_t *from = k + strip * SL_STRIP * d + i;
+            __m256i x[8];
+            SL_UNROLL
+            for (size_t t = 0; t < 8; t++) {
+                __m128i low = _mm_load_si128((const __m128i *)(from + t * d));
+                __m128i high = _mm_load_si128((const __m128i *)(from + (t + 8) * d));
+                x[t] = _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
+            }
+            sl_avx2_transpose_16x8(x);
+            SL_UNROLL
+            for (size_t c = 0; c < 8; c++) {
+                _mm256_store_si256((__m256i *)(to + c * channel_bytes + strip * sizeof(__m256i)), x[c]);
+            }
+        }
+    }
+}
+
+// round-half-even(x / scale) of 32 slots, within +-127, 0 where scale is 0 or x is NaN
+static __m256i encode_int8(const float *x, size_t strip, __m256 scale) {
+    const __m256 most = _mm256_set1_ps(127.0f), least = _mm256_set1_ps(-127.0f);
+    const __m256 any = _mm256_cmp_ps(scale, _mm256_setzero_ps(), _CMP_GT_OQ);
+    __m256i code[4];
+    SL_UNROLL
+    for (size_t t = 0; t < 4; t++) {
+        __m256 y = _mm256_div_ps(_mm256_load_ps(x + t / 2 * strip + t % 2 * 8), scale);
+        y = _mm256_and_ps(y, _mm256_and_ps(any, _mm256_cmp_ps(y, y, _CMP_ORD_Q)));
+        code[t] = _mm256_cvtps_epi32(_mm256_max_ps(_mm256_min_ps(y, most), least));
+    }
+    __m256i packed = _mm256_packs_epi16(_mm256_packs_epi32(code[0], code[1]), _mm256_packs_epi32(code[2], code[3]));
+    return _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)); // fours back in order
+}
+
+static __m128i encode_f16(__m256 x) { // NaN as second operand passes through min and max
+    const __m256 most = _mm256_set1_ps(SL_F16_MAX), least = _mm256_set1_ps(-SL_F16_MAX);
+    return _mm256_cvtps_ph(_mm256_max_ps(least, _mm256_min_ps(most, x)), _MM_FROUND_TO_NEAREST_INT);
+}
+
+// The 64 slots of a channel, four strips `strip` floats apart, as codes.
+static inline __attribute__((always_inline)) void encode_channel(const float *x, size_t strip, enum sl_kv_format format,
+                                                                 float scale, char *to) {
+    uint64_t signs = 0;
+    for (size_t t = 0; t < SL_PAGE_SLOTS / 8; t++) {
+        const float *eight = x + t / 2 * strip + t % 2 * 8;
+        if (format == SL_KV_F32) {
+            _mm256_store_ps((float *)to + 8 * t, _mm256_load_ps(eight));
+        } else if (format == SL_KV_F16) {
+            _mm_store_si128((__m128i *)to + t, encode_f16(_mm256_load_ps(eight)));
+        } else if (format == SL_KV_BF16) {
+            for (size_t e = 0; e < 8; e++) {
+                ((uint16_t *)to)[8 * t + e] = sl_f32_to_bf16(eight[e]);
+            }
+        } else if (format == SL_KV_INT8 && t % 4 == 0) {
+            _mm256_store_si256((__m256i *)to + t / 4, encode_int8(eight, strip, _mm256_set1_ps(scale)));
+        } else if (format == SL_KV_INT1) {
+            __m256 at_least_0 = _mm256_cmp_ps(_mm256_load_ps(eight), _mm256_setzero_ps(), _CMP_GE_OQ);
+            signs |= (uint64_t)(unsigned)_mm256_movemask_ps(at_least_0) << 8 * t;
+        }
+    }
+    if (format == SL_KV_INT1) {
+        memcpy(to, &signs, sizeof signs);
+    }
+}
+
+static inline __attribute__((always_inline)) void encode_tile(const float *tile, size_t d, enum sl_kv_format format,
+                                                              const float *scale, char *to, size_t channel_bytes) {
+    bool scaled = format == SL_KV_INT8 || format == SL_KV_INT1;
+    for (size_t c = 0; c < d; c++, to += channel_bytes) {
+        encode_channel(tile + c * SL_STRIP, d * SL_STRIP, format, scaled ? scale[c] : 0.0f, to);
+    }
+}
+
+static void copy_page(const struct sl_page_layout *page, const char *at, const struct sl_scan_layout *layout,
+                      const float *scale, char *to) {
+    size_t d = (size_t)page->head_dim, stride = layout->channel_bytes;
+    if (page->format == layout->format && (page->format == SL_KV_F16 || page->format == SL_KV_BF16)) {
+        transpose_page((const uint16_t *)(at + page->k), d, to, stride);
+        return;
+    }
+    _Alignas(64) float tile[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];
+    sl_avx2_fill_keys(page, at, tile);
+    if (layout->format == SL_KV_F32) {
+        encode_tile(tile, d, SL_KV_F32, scale, to, stride);
+    } else if (layout->format == SL_KV_F16) {
+        encode_tile(tile, d, SL_KV_F16, scale, to, stride);
+    } else if (layout->format == SL_KV_BF16) {
+        encode_tile(tile, d, SL_KV_BF16, scale, to, stride);
+    } else if (layout->format == SL_KV_INT8) {
+        encode_tile(tile, d, SL_KV_INT8, scale, to, stride);
+    } else {
+        encode_tile(tile, d, SL_KV_INT1, scale, to, stride);
+    }
+}
+
+// Zeros from slot n_slots on.
+static void clear_rest(const struct sl_scan_layout *layout, uint32_t n_slots, char *codes) {
+    size_t bits = (size_t)n_slots * (size_t)sl_kv_format_bits(layout->format), whole = bits / 8;
+    for (int c = 0; c < layout->head_dim; c++, codes += layout->channel_bytes) {
+        if (bits % 8 != 0) {
+            codes[whole] = (char)(codes[whole] & ((1 << bits % 8) - 1));
+        }
+        size_t from = (bits + 7) / 8;
+        memset(codes + from, 0, layout->channel_bytes - from);
+    }
+}
+
+static void scan_copy(const struct sl_kv *kv, uint32_t n_slots, const struct sl_scan_layout *layout, void *copy_out) {
+    char *copy = copy_out;
+    float *absmax = (float *)(copy + layout->absmax), *scale = (float *)(copy + layout->scale);
+    assert(n_slots <= kv->n_slots && n_slots <= layout->capacity);
+    memset(copy, 0, layout->codes);
+    sl_avx2_channel_absmax(kv, 0, n_slots, absmax);
+    if (layout->format == SL_KV_INT1) {
+        find_means(kv, n_slots, scale);
+    }
+    for (int c = 0; layout->format == SL_KV_INT8 && c < layout->head_dim; c++) {
+        scale[c] = absmax[c] / 127.0f;
+    }
+    char *to = copy + layout->codes;
+    size_t page_bytes = sl_row_bytes(SL_PAGE_SLOTS, sl_kv_format_bits(layout->format));
+    for (uint32_t page = 0; page < sl_pages_for(n_slots); page++, to += page_bytes) {
+        copy_page(sl_kv_page_layout(kv, page), kv->pages[page], layout, scale, to);
+    }
+    clear_rest(layout, n_slots, copy + layout->codes);
+}
+
+// --- scan ------------------------------------------------------------------------------------------------------------
+
+// Slots 8 t .. 8 t + 8 of those at `at`.
+static inline __attribute__((always_inline)) __m256 load_codes(const char *at, size_t t, enum sl_kv_format format) {
+    if (format == SL_KV_INT8) {
+        return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(at + 8 * t))));
+    }
+    return sl_avx2_load8(at, 8 * t, format);
+}
+
+// +w or -w by the bits of a byte.
+static inline __attribute__((always_inline)) __m256 signed_weight(uint8_t bits, __m256 weight) {
+    const __m256i places = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    __m256i is_0 = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(bits), places), _mm256_setzero_si256());
+    return _mm256_xor_ps(weight, _mm256_and_ps(_mm256_castsi256_ps(is_0), _mm256_set1_ps(-0.0f)));
+}
+
+// The sums of the 64 slots from slot j on, a multiple of as many.
+static inline __attribute__((always_inline)) void scan_page(const struct sl_scan_channels *s, size_t j,
+                                                            enum sl_kv_format format, float *scores) {
+    __m256 sum[SL_PAGE_SLOTS / 8];
+    SL_UNROLL
+    for (size_t t = 0; t < SL_PAGE_SLOTS / 8; t++) {
+        sum[t] = _mm256_setzero_ps();
+    }
+    for (int i = 0; i < s->n; i++) {
+        const char *at = s->codes[i] + sl_scan_offset(format, j);
+        __m256 weight = _mm256_set1_ps(s->weights[i]);
+        SL_UNROLL
+        for (size_t t = 0; t < SL_PAGE_SLOTS / 8; t++) {
+            sum[t] = format == SL_KV_INT1 ? _mm256_add_ps(sum[t], signed_weight((uint8_t)at[t], weight))
+                                          : _mm256_fmadd_ps(weight, load_codes(at, t, format), sum[t]);
+        }
+    }
+    SL_UNROLL
+    for (size_t t = 0; t < SL_PAGE_SLOTS / 8; t++) {
+        _mm256_storeu_ps(scores + 8 * t, sum[t]);
+    }
+}
+
+static void scan_f32(const struct sl_scan_channels *s, size_t j, float *scores) {
+    scan_page(s, j, SL_KV_F32, scores);
+}
+
+static void scan_f16(const struct sl_scan_channels *s, size_t j, float *scores) {
+    scan_page(s, j, SL_KV_F16, scores);
+}
+
+static void scan_bf16(const struct sl_scan_channels *s, size_t j, float *scores) {
+    scan_page(s, j, SL_KV_BF16, scores);
+}
+
+static void scan_int8(const struct sl_scan_channels *s, size_t j, float *scores) {
+    scan_page(s, j, SL_KV_INT8, scores);
+}
+
+static void scan_int1(const struct sl_scan_channels *s, size_t j, float *scores) {
+    scan_page(s, j, SL_KV_INT1, scores);
+}
+
+static const struct sl_scan_kernel kernel = {{[SL_KV_F32] = scan_f32,
+                                              [SL_KV_F16] = scan_f16,
+                                              [SL_KV_BF16] = scan_bf16,
+                                              [SL_KV_INT8] = scan_int8,
+                                              [SL_KV_INT1] = scan_int1}};
+
+static void scan(const struct sl_scan_layout *layout, const void *copy, const float *q, const int *channels,
+                 int n_channels, uint32_t begin, uint32_t end, float *scores_out) {
+    sl_scan_pages(&kernel, layout, copy, q, channels, n_channels, begin, end, scores_out);
+}
+
+void sl_avx2_scan_fill(struct sl_ops *ops) {
+    ops->scan_copy = scan_copy;
+    ops->scan = scan;
+}
