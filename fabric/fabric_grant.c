@@ -60,33 +60,6 @@ static enum sl_status take_slot(struct sl_fabric *fabric, struct sl_grant *grant
     return status;
 }
 
-static uint8_t *pack_ticket(const struct sl_fabric *fabric, const struct sl_grant *grant,
-                            const struct sl_region *region, size_t *bytes_out) {
-    size_t address_bytes = strlen(fabric->address);
-    size_t bytes = sizeof(struct sl_wire_ticket) + address_bytes + region->rkey_bytes;
-    uint8_t *ticket = bytes <= SL_TICKET_MAX_BYTES ? malloc(bytes) : NULL;
-    if (!ticket) {
-        return NULL;
-    }
-    struct sl_wire_ticket head = {.magic = SL_WIRE_MAGIC,
-                                  .version = SL_WIRE_VERSION,
-                                  .epoch = fabric->epoch,
-                                  .generation = grant->generation,
-                                  .remote_address = (uint64_t)(uintptr_t)grant->block,
-                                  .bytes = grant->bytes,
-                                  .host_id = fabric->host_id,
-                                  .grant_id = grant->id,
-                                  .address_bytes = (uint16_t)address_bytes,
-                                  .rkey_bytes = (uint16_t)region->rkey_bytes};
-    memcpy(ticket + sizeof head, fabric->address, address_bytes);
-    memcpy(ticket + sizeof head + address_bytes, region->rkey, region->rkey_bytes);
-    memcpy(ticket, &head, sizeof head);
-    head.digest = sl_hash(ticket + sizeof head.digest, bytes - sizeof head.digest, 0);
-    memcpy(ticket, &head.digest, sizeof head.digest);
-    *bytes_out = bytes;
-    return ticket;
-}
-
 enum sl_status sl_grant_open(struct sl_fabric *fabric, void *block, size_t bytes, int64_t deadline_ns,
                              const struct sl_grant_events *events, void *arg, struct sl_grant **grant_out,
                              uint8_t **ticket_out, size_t *ticket_bytes_out, struct sl_error *err) {
@@ -114,7 +87,12 @@ enum sl_status sl_grant_open(struct sl_fabric *fabric, void *block, size_t bytes
         free(grant);
         return status;
     }
-    uint8_t *ticket = pack_ticket(fabric, grant, region, ticket_bytes_out);
+    struct sl_wire_ticket what = {.magic = SL_WIRE_MAGIC,
+                                  .generation = grant->generation,
+                                  .remote_address = (uint64_t)(uintptr_t)grant->block,
+                                  .bytes = grant->bytes,
+                                  .id = grant->id};
+    uint8_t *ticket = sl_ticket_pack_priv(fabric, region, &what, ticket_bytes_out);
     if (!ticket) {
         pthread_mutex_lock(&fabric->lock);
         fabric->grants[grant->id] = NULL;

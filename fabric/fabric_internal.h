@@ -124,6 +124,13 @@ struct sl_past {
     char text[SL_ANSWER_TEXT_BYTES];
 };
 
+// A ticket, unpacked.
+struct sl_ticket {
+    struct sl_wire_ticket head;
+    char address[256];
+    uint8_t rkey[SL_TICKET_MAX_BYTES];
+};
+
 enum sl_ship_state { SHIP_WAITING, SHIP_CLAIMING, SHIP_FLOWING, SHIP_FINISHING, SHIP_ENDING, SHIP_ENDED };
 
 struct sl_piece {
@@ -141,9 +148,7 @@ struct sl_ship {
     struct sl_ship *next;
     struct sl_fabric *fabric;
     struct sl_command open_command;
-    struct sl_wire_ticket ticket;
-    char address[256];
-    uint8_t rkey[SL_TICKET_MAX_BYTES];
+    struct sl_ticket ticket;
     struct sockaddr_storage sockaddr;
     socklen_t sockaddr_bytes;
     uint64_t id;
@@ -269,18 +274,27 @@ void sl_peer_send_start_priv(struct sl_send *send, enum sl_wire_id id, size_t he
 void sl_peer_tell_priv(struct sl_peer *peer, enum sl_wire_id id, const void *header, size_t header_bytes);
 void sl_peer_on_connection_priv(ucp_conn_request_h request, void *arg);
 void sl_peers_accept_priv(struct sl_fabric *fabric);
-struct sl_peer *sl_peer_connect_priv(struct sl_fabric *fabric, const struct sl_ship *ship, struct sl_error *err);
+struct sl_peer *sl_peer_connect_priv(struct sl_fabric *fabric, const char *address,
+                                     const struct sockaddr_storage *sockaddr, socklen_t sockaddr_bytes, uint64_t epoch,
+                                     struct sl_error *err);
 struct sl_peer *sl_peer_heard_priv(struct sl_fabric *fabric, const ucp_am_recv_param_t *param);
 void sl_peer_close_priv(struct sl_peer *peer, enum sl_status status, const char *why);
 void sl_peers_tick_priv(struct sl_fabric *fabric, int64_t now_ns);
 void sl_peers_settle_priv(struct sl_fabric *fabric);
-struct sl_remote_region *sl_peer_region_priv(struct sl_peer *peer, const struct sl_ship *ship, struct sl_error *err);
+struct sl_remote_region *sl_peer_region_priv(struct sl_peer *peer, const struct sl_ticket *ticket,
+                                             struct sl_error *err);
 ucs_status_t sl_peer_on_hello_priv(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
                                    const ucp_am_recv_param_t *param);
 ucs_status_t sl_peer_on_beat_priv(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
                                   const ucp_am_recv_param_t *param);
 ucs_status_t sl_peer_on_bye_priv(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
                                  const ucp_am_recv_param_t *param);
+
+// fabric_ticket.c: pack takes magic, id, generation and range of *what; malloc'd, NULL when there is no memory for it.
+uint8_t *sl_ticket_pack_priv(const struct sl_fabric *fabric, const struct sl_region *region,
+                             const struct sl_wire_ticket *what, size_t *bytes_out);
+enum sl_status sl_ticket_unpack_priv(struct sl_ticket *ticket, uint32_t magic, const uint8_t *data, size_t bytes,
+                                     struct sl_error *err);
 
 // fabric_grant.c: the life of a grant
 struct sl_grant *sl_grant_find_priv(struct sl_fabric *fabric, const struct sl_wire_key *key);

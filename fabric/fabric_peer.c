@@ -151,31 +151,35 @@ void sl_peers_accept_priv(struct sl_fabric *fabric) {
     }
 }
 
-struct sl_peer *sl_peer_connect_priv(struct sl_fabric *fabric, const struct sl_ship *ship, struct sl_error *err) {
+struct sl_peer *sl_peer_connect_priv(struct sl_fabric *fabric, const char *address,
+                                     const struct sockaddr_storage *sockaddr, socklen_t sockaddr_bytes, uint64_t epoch,
+                                     struct sl_error *err) {
     for (struct sl_peer *peer = fabric->peers; peer; peer = peer->next) {
-        if (peer->connector && peer->state != PEER_CLOSING && peer->error == UCS_OK &&
-            peer->wanted == ship->ticket.epoch && strcmp(peer->name, ship->address) == 0) {
+        if (peer->connector && peer->state != PEER_CLOSING && peer->error == UCS_OK && peer->wanted == epoch &&
+            strcmp(peer->name, address) == 0) {
             return peer;
         }
     }
     ucp_ep_params_t params = {.field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR,
                               .flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER,
-                              .sockaddr = {(const struct sockaddr *)&ship->sockaddr, ship->sockaddr_bytes}};
+                              .sockaddr = {(const struct sockaddr *)sockaddr, sockaddr_bytes}};
     struct sl_peer *peer = create_peer(fabric, &params, err);
     if (peer) {
-        snprintf(peer->name, sizeof peer->name, "%.*s", (int)sizeof peer->name - 1, ship->address);
+        snprintf(peer->name, sizeof peer->name, "%.*s", (int)sizeof peer->name - 1, address);
         peer->connector = true;
-        peer->wanted = ship->ticket.epoch;
+        peer->wanted = epoch;
         say_hello(peer, peer->wanted);
     }
     return peer;
 }
 
 // Attach the owner's region, and find out whether a put to it is more than an emulation.
-struct sl_remote_region *sl_peer_region_priv(struct sl_peer *peer, const struct sl_ship *ship, struct sl_error *err) {
-    uint64_t hash = sl_hash(ship->rkey, ship->ticket.rkey_bytes, 0);
+struct sl_remote_region *sl_peer_region_priv(struct sl_peer *peer, const struct sl_ticket *ticket,
+                                             struct sl_error *err) {
+    const struct sl_wire_ticket *head = &ticket->head;
+    uint64_t hash = sl_hash(ticket->rkey, head->rkey_bytes, 0);
     for (struct sl_remote_region *at = peer->regions; at; at = at->next) {
-        if (at->packed_hash == hash && at->packed_bytes == ship->ticket.rkey_bytes) {
+        if (at->packed_hash == hash && at->packed_bytes == head->rkey_bytes) {
             return at;
         }
     }
@@ -184,7 +188,7 @@ struct sl_remote_region *sl_peer_region_priv(struct sl_peer *peer, const struct 
         sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a remote region");
         return NULL;
     }
-    ucs_status_t ucs = ucp_ep_rkey_unpack(peer->ep, ship->rkey, &region->rkey);
+    ucs_status_t ucs = ucp_ep_rkey_unpack(peer->ep, ticket->rkey, &region->rkey);
     if (ucs != UCS_OK) {
         sl_fail(err, SL_ERR_PEER_LOST, "remote region of %s: %s", peer->name, ucs_status_string(ucs));
         free(region);
@@ -197,13 +201,13 @@ struct sl_remote_region *sl_peer_region_priv(struct sl_peer *peer, const struct 
     void *mapped = NULL;
     char transport[32];
     sl_fabric_transport_priv(peer->ep, transport, sizeof transport);
-    bool shared = ship->ticket.host_id == peer->fabric->host_id &&
-                  ucp_rkey_ptr(region->rkey, ship->ticket.remote_address, &mapped) == UCS_OK;
+    bool shared =
+        head->host_id == peer->fabric->host_id && ucp_rkey_ptr(region->rkey, head->remote_address, &mapped) == UCS_OK;
     bool rdma = strncmp(transport, "rc_", 3) == 0 || strncmp(transport, "dc_", 3) == 0;
     region->one_sided = rdma || (shared && strcmp(transport, "posix") == 0);
-    region->mapping = shared ? (intptr_t)((uintptr_t)mapped - (uintptr_t)ship->ticket.remote_address) : 0;
+    region->mapping = shared ? (intptr_t)((uintptr_t)mapped - (uintptr_t)head->remote_address) : 0;
     region->packed_hash = hash;
-    region->packed_bytes = ship->ticket.rkey_bytes;
+    region->packed_bytes = head->rkey_bytes;
     region->next = peer->regions;
     peer->regions = region;
     return region;

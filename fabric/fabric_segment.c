@@ -54,7 +54,7 @@ static bool gather(struct sl_ship *ship, struct parts *parts) {
 }
 
 static struct sl_send *create_send(struct sl_ship *ship, const struct parts *parts) {
-    struct sl_wire_segment segment = {.key = {ship->ticket.generation, ship->id, ship->ticket.grant_id, 0},
+    struct sl_wire_segment segment = {.key = {ship->ticket.head.generation, ship->id, ship->ticket.head.id, 0},
                                       .offset = parts->offset,
                                       .bytes = (uint32_t)parts->bytes,
                                       .n_parts = parts->n};
@@ -238,7 +238,7 @@ static void put_range(struct put *put, size_t offset, const uint8_t *data, size_
                                 .memh = region ? region->handle : NULL};
     put->n_pending++;
     void *request =
-        ucp_put_nbx(ship->peer->ep, data, bytes, ship->ticket.remote_address + offset, ship->region->rkey, &with);
+        ucp_put_nbx(ship->peer->ep, data, bytes, ship->ticket.head.remote_address + offset, ship->region->rkey, &with);
     if (UCS_PTR_IS_PTR(request)) {
         put->announcement->peer->n_requests++;
     } else {
@@ -271,7 +271,7 @@ static void copy_past_caches(uint8_t *to, const uint8_t *from, size_t bytes) {
 // Into the owner's memory, mapped here.
 static void send_copies(struct sl_ship *ship, struct sl_send *send, const struct parts *parts, bool digested) {
     uint8_t *to =
-        (uint8_t *)((uintptr_t)ship->ticket.remote_address + (uintptr_t)ship->region->mapping) + parts->offset;
+        (uint8_t *)((uintptr_t)ship->ticket.head.remote_address + (uintptr_t)ship->region->mapping) + parts->offset;
     uint64_t digest = 0;
     for (uint32_t i = 0; i < parts->n; i++) {
         copy_past_caches(to, parts->data[i], parts->part_bytes[i]);

@@ -29,28 +29,10 @@
 #include "fabric/fabric_internal.h"
 
 static struct sl_wire_key key_of(const struct sl_ship *ship) {
-    return (struct sl_wire_key){ship->ticket.generation, ship->id, ship->ticket.grant_id, 0};
+    return (struct sl_wire_key){ship->ticket.head.generation, ship->id, ship->ticket.head.id, 0};
 }
 
 // ---- the caller's side -----------------------------------------------------------------------------------------
-
-static enum sl_status unpack_ticket(struct sl_ship *ship, const uint8_t *ticket, size_t bytes, struct sl_error *err) {
-    struct sl_wire_ticket *head = &ship->ticket;
-    if (bytes < sizeof *head || bytes > SL_TICKET_MAX_BYTES) {
-        return sl_fail(err, SL_ERR_INVALID, "not a ticket: %zu bytes", bytes);
-    }
-    memcpy(head, ticket, sizeof *head);
-    if (head->magic != SL_WIRE_MAGIC || head->version != SL_WIRE_VERSION) {
-        return sl_fail(err, SL_ERR_INVALID, "not a ticket of version %d", SL_WIRE_VERSION);
-    }
-    if (sizeof *head + head->address_bytes + head->rkey_bytes != bytes || head->address_bytes >= sizeof ship->address ||
-        head->epoch == 0 || head->digest != sl_hash(ticket + sizeof head->digest, bytes - sizeof head->digest, 0)) {
-        return sl_fail(err, SL_ERR_INVALID, "the ticket is damaged");
-    }
-    memcpy(ship->address, ticket + sizeof *head, head->address_bytes);
-    memcpy(ship->rkey, ticket + sizeof *head + head->address_bytes, head->rkey_bytes);
-    return sl_fabric_resolve_priv(ship->address, &ship->sockaddr, &ship->sockaddr_bytes, err);
-}
 
 static void run_open(struct sl_fabric *fabric, struct sl_command *command) {
     struct sl_ship *ship = (struct sl_ship *)((char *)command - offsetof(struct sl_ship, open_command));
@@ -61,7 +43,8 @@ static void run_open(struct sl_fabric *fabric, struct sl_command *command) {
         sl_ship_fail_priv(ship, SL_ERR_CANCELLED, "this fabric stops");
         return;
     }
-    ship->peer = sl_peer_connect_priv(fabric, ship, &err);
+    ship->peer = sl_peer_connect_priv(fabric, ship->ticket.address, &ship->sockaddr, ship->sockaddr_bytes,
+                                      ship->ticket.head.epoch, &err);
     if (!ship->peer) {
         sl_ship_fail_priv(ship, err.status, err.text);
     }
@@ -73,7 +56,10 @@ enum sl_status sl_ship_open(struct sl_fabric *fabric, const uint8_t *ticket, siz
     if (!ship) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a ship");
     }
-    enum sl_status status = unpack_ticket(ship, ticket, ticket_bytes, err);
+    enum sl_status status = sl_ticket_unpack_priv(&ship->ticket, SL_WIRE_MAGIC, ticket, ticket_bytes, err);
+    if (status == SL_OK) {
+        status = sl_fabric_resolve_priv(ship->ticket.address, &ship->sockaddr, &ship->sockaddr_bytes, err);
+    }
     if (status != SL_OK) {
         free(ship);
         return status;
@@ -113,7 +99,7 @@ static enum sl_status push_piece(struct sl_pieces *pieces, size_t offset, const 
 }
 
 enum sl_status sl_ship_piece(struct sl_ship *ship, size_t offset, const void *data, size_t bytes) {
-    if (offset > ship->ticket.bytes || bytes > ship->ticket.bytes - offset) {
+    if (offset > ship->ticket.head.bytes || bytes > ship->ticket.head.bytes - offset) {
         return SL_ERR_RANGE;
     }
     pthread_mutex_lock(&ship->lock);
@@ -160,7 +146,7 @@ enum sl_status sl_ship_finish(struct sl_ship *ship, const void *header, size_t h
     want(ship, &ship->finish_wanted, &ship->ended);
     enum sl_status status = ship->status;
     if (status != SL_OK) {
-        sl_fail(err, status, "ship to %s: %s", ship->address, ship->text);
+        sl_fail(err, status, "ship to %s: %s", ship->ticket.address, ship->text);
     }
     pthread_mutex_unlock(&ship->lock);
     return status;
@@ -260,7 +246,7 @@ ucs_status_t sl_ship_on_answer_priv(void *arg, const void *header, size_t header
     answer.text[sizeof answer.text - 1] = '\0';
     struct sl_ship *ship = fabric->ships;
     while (ship && !(ship->id == answer.key.ship_id && ship->peer == peer &&
-                     ship->ticket.generation == answer.key.generation)) {
+                     ship->ticket.head.generation == answer.key.generation)) {
         ship = ship->next;
     }
     if (!ship) { // it was closed meanwhile
@@ -287,7 +273,7 @@ static bool pump_waiting(struct sl_ship *ship) {
     }
     struct sl_fabric *fabric = ship->fabric;
     struct sl_error err = {0};
-    ship->region = sl_peer_region_priv(ship->peer, ship, &err);
+    ship->region = sl_peer_region_priv(ship->peer, &ship->ticket, &err);
     if (!ship->region) {
         sl_ship_fail_priv(ship, err.status, err.text);
         return true;

@@ -23,8 +23,9 @@
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the wire format is the memory format of little endian");
 
-#define SL_WIRE_MAGIC   0x53464231u // "SFB1"
-#define SL_WIRE_VERSION 1
+#define SL_WIRE_MAGIC        0x53464231u // "SFB1", and of a grant's ticket
+#define SL_WIRE_WINDOW_MAGIC 0x53465731u // "SFW1": of a window's ticket
+#define SL_WIRE_VERSION      1
 
 enum sl_wire_id {
     SL_WIRE_HELLO = 1,
@@ -122,7 +123,7 @@ struct sl_wire_ticket {
     uint64_t remote_address;
     uint64_t bytes;
     uint64_t host_id; // hash of the kernel's boot id: equal on one host
-    uint32_t grant_id;
+    uint32_t id;      // of the grant or the window
     uint16_t address_bytes;
     uint16_t rkey_bytes;
 };

@@ -218,7 +218,7 @@ static void test_messages_of_a_claimed_grant_are_checked(void **state) {
         open_landing(&landing, pair.to, pair.target + GUARD_BYTES, BLOCK_BYTES, 30000);
         struct sl_wire_ticket ticket;
         memcpy(&ticket, landing.ticket, sizeof ticket);
-        struct sl_wire_key key = {ticket.generation, 1000000 + round, ticket.grant_id, 0};
+        struct sl_wire_key key = {ticket.generation, 1000000 + round, ticket.id, 0};
         struct call claim = {.key = &key};
         call(pair.from, &claim, run_claim);
         enum sl_wire_id id = ids[round % (sizeof ids / sizeof *ids)];
