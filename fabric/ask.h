@@ -14,6 +14,8 @@
 #ifndef SL_FABRIC_ASK_H
 #define SL_FABRIC_ASK_H
 
+#include <stdbool.h>
+
 #include "fabric/fabric.h"
 
 #define SL_ASK_REQUEST_MAX_BYTES (1u << 20)
@@ -34,7 +36,8 @@ const void *sl_question_request(const struct sl_question *question, size_t *byte
 bool sl_question_is_void(const struct sl_question *question); // the asker has gone or given up: no need to work for it
 /*
  * From any thread, exactly once a question; the question is gone then. `answer` stays untouched until release(arg) is
- * called (on the progress thread, also where the asker is gone).
+ * called: on the progress thread, also where the asker is gone; before this returns where the fabric has been destroyed
+ * meanwhile. release may be NULL. An answer in a region of this fabric spares the transport a copy.
  */
 void sl_question_answer(struct sl_question **question, const void *answer, size_t bytes, void (*release)(void *arg),
                         void *arg);
@@ -43,7 +46,10 @@ void sl_question_answer(struct sl_question **question, const void *answer, size_
 
 struct sl_line;
 
-// Returns at once; a failure to connect shows in the asks. address: "HOST:PORT"; epoch: sl_fabric_epoch() of the peer.
+/*
+ * Returns at once; a failure to connect shows in the asks. address: "HOST:PORT"; epoch: sl_fabric_epoch() of the peer.
+ * Lines to one fabric share a connection. A line whose peer was lost stays lost: open another.
+ */
 enum sl_status sl_line_open(struct sl_fabric *fabric, const char *address, uint64_t epoch, struct sl_line **line_out,
                             struct sl_error *err);
 void sl_line_close(struct sl_line **line);                 // ends its asks; accepts NULL, nulls
@@ -56,10 +62,12 @@ enum sl_status sl_ask_open(struct sl_line *line, const void *request, size_t req
                            size_t answer_capacity, int64_t deadline_ns, struct sl_ask **ask_out, struct sl_error *err);
 /*
  * Wait for the answer until until_ns. SL_AGAIN: not yet. SL_ERR_DEADLINE: the ask's own deadline. SL_ERR_PEER_LOST.
- * SL_ERR_RANGE: the answer is longer than the capacity. May spin for some microseconds first.
+ * SL_ERR_PEER_STALE: another epoch answers at the address. SL_ERR_RANGE: the answer is longer than the capacity.
+ * SL_ERR_EXHAUSTED: too many unanswered questions there. SL_ERR_UNSUPPORTED: nobody answers there. SL_ERR_CANCELLED: the
+ * line was closed or the fabric destroyed. May spin for some microseconds first.
  */
 enum sl_status sl_ask_wait(struct sl_ask *ask, int64_t until_ns, size_t *bytes_out, struct sl_error *err);
 bool sl_ask_is_done(const struct sl_ask *ask);
-void sl_ask_close(struct sl_ask **ask); // accepts NULL, nulls; gives up what is not done
+void sl_ask_close(struct sl_ask **ask); // accepts NULL, nulls; gives up what is not done; never waits
 
 #endif

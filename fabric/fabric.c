@@ -27,7 +27,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "fabric/fabric_internal.h"
+#include "fabric/fabric_line.h"
 
 // ---- talking to the progress thread --------------------------------------------------------------------------------
 
@@ -128,7 +128,10 @@ static bool turn(struct sl_fabric *fabric, int64_t now_ns) {
         sl_peers_tick_priv(fabric, now_ns);
         sl_ships_tick_priv(fabric, now_ns);
         sl_grants_tick_priv(fabric, now_ns);
+        sl_asks_tick_priv(fabric, now_ns);
+        sl_questions_tick_priv(fabric, now_ns);
     }
+    moved |= sl_lines_pump_priv(fabric);
     return sl_ships_pump_priv(fabric, now_ns) || moved;
 }
 
@@ -183,7 +186,10 @@ static bool peers_over(const struct sl_fabric *fabric) {
 
 // Everybody is told, everything is closed; then no callback of UCX can come any more.
 static void wind_down(struct sl_fabric *fabric) {
+    sl_gate_shut_priv(fabric->gate);
     run_commands(fabric);
+    sl_lines_end_all_priv(fabric, "this fabric stops");
+    sl_questions_tick_priv(fabric, sl_now_ns());
     sl_ships_end_all_priv(fabric, "this fabric stops");
     sl_grants_end_all_priv(fabric);
     turn_until(fabric, ships_over, 500);
@@ -219,6 +225,9 @@ static void free_fabric(struct sl_fabric *fabric) {
     pthread_mutex_destroy(&fabric->lock);
     pthread_cond_destroy(&fabric->changed);
     free(fabric->grants);
+    free(fabric->asks.at);
+    free(fabric->asks.n_uses);
+    sl_gate_unref_priv(fabric->gate);
     free((char *)fabric->config.listen);
     free(fabric);
 }
@@ -264,8 +273,16 @@ static enum sl_status parse_transport(const char *name, enum sl_transport *trans
     return sl_fail(err, SL_ERR_INVALID, "transport \"%s\": expected auto, shm, tcp or rdma", name);
 }
 
-// "corrupt:3,drop_final:1,stall:2"
+// "corrupt:3,drop_final:1,stall:2". To add one: a member of struct sl_inject and a line here.
 static enum sl_status parse_inject(const char *text, struct sl_inject *inject, struct sl_error *err) {
+    const struct {
+        const char *name;
+        uint64_t *n;
+    } faults[] = {{"corrupt", &inject->corrupt},
+                  {"drop_final", &inject->drop_final},
+                  {"stall", &inject->stall},
+                  {"drop_reply", &inject->drop_reply},
+                  {"slow_reply", &inject->slow_reply}};
     while (text && *text) {
         int used = 0;
         char name[16];
@@ -273,15 +290,14 @@ static enum sl_status parse_inject(const char *text, struct sl_inject *inject, s
         if (sscanf(text, "%15[a-z_]:%llu%n", name, &n, &used) != 2 || (text[used] != ',' && text[used] != '\0')) {
             return sl_fail(err, SL_ERR_INVALID, "fault injection \"%s\": expected NAME:N[,NAME:N...]", text);
         }
-        if (strcmp(name, "corrupt") == 0) {
-            inject->corrupt = n;
-        } else if (strcmp(name, "drop_final") == 0) {
-            inject->drop_final = n;
-        } else if (strcmp(name, "stall") == 0) {
-            inject->stall = n;
-        } else {
-            return sl_fail(err, SL_ERR_INVALID, "fault injection \"%s\": expected corrupt, drop_final or stall", name);
+        size_t i = 0;
+        while (i < sizeof faults / sizeof *faults && strcmp(name, faults[i].name) != 0) {
+            i++;
         }
+        if (i == sizeof faults / sizeof *faults) {
+            return sl_fail(err, SL_ERR_INVALID, "fault injection \"%s\": no such fault", name);
+        }
+        *faults[i].n = n;
         text += used + (text[used] == ',');
     }
     return SL_OK;
@@ -304,6 +320,10 @@ static enum sl_status fill(struct sl_fabric *fabric, const struct sl_fabric_conf
     fabric->config.heartbeat_ms = config->heartbeat_ms > 0 ? config->heartbeat_ms : 1000;
     fabric->last = &fabric->first;
     fabric->host_id = host_id();
+    fabric->gate = sl_gate_create_priv(fabric);
+    if (!fabric->gate) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a fabric");
+    }
     uint64_t seeds[2];
     if (getrandom(seeds, sizeof seeds, 0) != (ssize_t)sizeof seeds) {
         return sl_fail(err, SL_ERR_IO, "no random numbers: %s", strerror(errno));
@@ -501,5 +521,10 @@ void sl_fabric_get_stats(struct sl_fabric *fabric, struct sl_fabric_stats *stats
         .grants_quarantined = atomic_load(&fabric->stats.grants_quarantined),
         .ships_open = atomic_load(&fabric->stats.ships_open),
         .peers_connected = atomic_load(&fabric->stats.peers_connected),
+        .lines_open = atomic_load(&fabric->stats.lines_open),
+        .asks_open = atomic_load(&fabric->stats.asks_open),
+        .questions_open = atomic_load(&fabric->stats.questions_open),
+        .windows_open = atomic_load(&fabric->stats.windows_open),
+        .fetches_open = atomic_load(&fabric->stats.fetches_open),
     };
 }

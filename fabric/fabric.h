@@ -43,7 +43,10 @@ struct sl_fabric_config {
 enum sl_status sl_fabric_create(const struct sl_fabric_config *config, struct sl_fabric **fabric_out,
                                 struct sl_error *err);
 
-// Ends every ship and grant (their callbacks run), then stops. Memory of regions is released here. Accepts NULL.
+/*
+ * Ends every ship, grant (their callbacks run), line, ask and fetch, then stops. Ships, lines, asks, fetches and questions
+ * are still closed or answered by their owners. Memory of regions is released here. Accepts NULL.
+ */
 void sl_fabric_destroy(struct sl_fabric **fabric);
 
 // "HOST:PORT" that peers connect to; "" when not listening. Owned by the fabric.
@@ -129,6 +132,7 @@ struct sl_fabric_stats {
     uint64_t bytes_sent, bytes_received, pieces_sent, pieces_received;
     uint64_t peers_lost, digests_wrong, stale_refused;
     uint32_t grants_open, grants_quarantined, ships_open, peers_connected; // the leak gauges
+    uint32_t lines_open, asks_open, questions_open, windows_open, fetches_open;
 };
 void sl_fabric_get_stats(struct sl_fabric *fabric, struct sl_fabric_stats *stats_out);
 

@@ -16,24 +16,26 @@
 #include <sys/socket.h>
 #include <ucp/api/ucp.h>
 
+#include "fabric/ask.h"
 #include "fabric/fabric.h"
 #include "fabric/fabric_wire.h"
 
 enum sl_transport { SL_TRANSPORT_AUTO, SL_TRANSPORT_SHM, SL_TRANSPORT_TCP, SL_TRANSPORT_RDMA };
 
-#define SL_START_NS       (20 * SL_NS_PER_S) // UCX that has not started by then never will
-#define SL_SPIN_NS        50000              // of idleness before the progress thread sleeps
-#define SL_TICK_MAX_NS    (50 * SL_NS_PER_MS)
-#define SL_MISSED_BEATS   3
-#define SL_CONNECT_NS     (5 * SL_NS_PER_S)
-#define SL_REQUERY_NS     (500 * SL_NS_PER_MS)
-#define SL_PART_MS        1000               // for the peers to hear BYE and close
-#define SL_DRAIN_NS       (2 * SL_NS_PER_S)  // for the sends of a failed ship; then its connection is closed
-#define SL_QUARANTINE_NS  (30 * SL_NS_PER_S) // for a silent writer that could put into our memory if it woke up
-#define SL_WINDOW_BYTES   (4u << 20)         // unacknowledged bytes of one ship
-#define SL_MAX_CONNECTING 64
-#define SL_N_BUFFERS      (SL_WINDOW_BYTES / SL_SEGMENT_MAX_BYTES) // kept at most
-#define SL_N_PAST         1024                                     // ended grants whose end is remembered
+#define SL_START_NS        (20 * SL_NS_PER_S) // UCX that has not started by then never will
+#define SL_SPIN_NS         50000              // of idleness before the progress thread sleeps
+#define SL_TICK_MAX_NS     (50 * SL_NS_PER_MS)
+#define SL_MISSED_BEATS    3
+#define SL_CONNECT_NS      (5 * SL_NS_PER_S)
+#define SL_REQUERY_NS      (500 * SL_NS_PER_MS)
+#define SL_PART_MS         1000               // for the peers to hear BYE and close
+#define SL_DRAIN_NS        (2 * SL_NS_PER_S)  // for the sends of a failed ship; then its connection is closed
+#define SL_QUARANTINE_NS   (30 * SL_NS_PER_S) // for a silent writer that could put into our memory if it woke up
+#define SL_WINDOW_BYTES    (4u << 20)         // unacknowledged bytes of one ship
+#define SL_MAX_CONNECTING  64
+#define SL_N_BUFFERS       (SL_WINDOW_BYTES / SL_SEGMENT_MAX_BYTES) // kept at most
+#define SL_EAGER_MAX_BYTES ((size_t)256 << 10) // requests, answers: sent without asking, for a rendezvous costs a round
+#define SL_N_PAST          1024                // ended grants whose end is remembered
 
 struct sl_region {
     struct sl_region *next;
@@ -83,6 +85,7 @@ struct sl_peer {
     bool closed;
     size_t n_requests; // UCX requests not yet completed
     struct sl_remote_region *regions;
+    size_t n_questions; // of it, that are here and not yet answered
 };
 
 enum sl_grant_state { GRANT_OPEN, GRANT_CLAIMED, GRANT_COMPLETE, GRANT_FAILED };
@@ -182,8 +185,16 @@ struct sl_ship {
     int64_t asked_ns, ending_ns;
 };
 
+// Asks under way by id: the low half is the place, the high half tells successive users of the place apart.
+struct sl_asks {
+    struct sl_ask **at;
+    uint32_t *n_uses;
+    uint32_t n, first_free; // no place before first_free is free
+};
+
 struct sl_inject {
-    uint64_t corrupt, drop_final, stall; // the Nth, counted down; 0: never
+    uint64_t corrupt, drop_final, stall, drop_reply; // the Nth, counted down; 0: never
+    uint64_t slow_reply;                             // ms
 };
 
 struct sl_fabric {
@@ -212,6 +223,10 @@ struct sl_fabric {
     uint64_t next_generation;
     uint64_t next_ship;
 
+    struct sl_gate *gate; // for what may outlive the fabric; see fabric_line.h
+    _Atomic(sl_question_fn) question_fn;
+    void *question_arg;
+
     // the progress thread's
     ucp_context_h context;
     ucp_worker_h worker;
@@ -222,6 +237,11 @@ struct sl_fabric {
     struct sl_peer *peers;
     bool peers_changed;
     struct sl_ship *ships;
+    struct sl_line *lines;
+    bool lines_waiting; // one of them, for its peer to be up
+    struct sl_asks asks;
+    struct sl_question *questions;
+    size_t question_bytes; // of their requests
     void *buffers
         [SL_N_BUFFERS]; // of SL_SEGMENT_MAX_BYTES, for segments that are packed: fresh memory costs a fault a page
     size_t n_buffers;
@@ -234,6 +254,7 @@ struct sl_fabric {
         _Atomic uint64_t bytes_sent, bytes_received, pieces_sent, pieces_received;
         _Atomic uint64_t peers_lost, digests_wrong, stale_refused;
         _Atomic uint32_t grants_open, grants_quarantined, ships_open, peers_connected;
+        _Atomic uint32_t lines_open, asks_open, questions_open, windows_open, fetches_open;
     } stats;
 };
 
@@ -278,6 +299,9 @@ struct sl_peer *sl_peer_connect_priv(struct sl_fabric *fabric, const char *addre
                                      const struct sockaddr_storage *sockaddr, socklen_t sockaddr_bytes, uint64_t epoch,
                                      struct sl_error *err);
 struct sl_peer *sl_peer_heard_priv(struct sl_fabric *fabric, const ucp_am_recv_param_t *param);
+// The peer that sent a message of at least `least` bytes of header and may do so, or NULL: dropped.
+struct sl_peer *sl_peer_sender_priv(struct sl_fabric *fabric, const char *what, size_t header_bytes, size_t least,
+                                    const ucp_am_recv_param_t *param);
 void sl_peer_close_priv(struct sl_peer *peer, enum sl_status status, const char *why);
 void sl_peers_tick_priv(struct sl_fabric *fabric, int64_t now_ns);
 void sl_peers_settle_priv(struct sl_fabric *fabric);

@@ -23,7 +23,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "fabric/fabric_internal.h"
+#include "fabric/fabric_line.h"
 
 // ---- sending messages ----------------------------------------------------------------------------------------------
 
@@ -230,6 +230,16 @@ struct sl_peer *sl_peer_heard_priv(struct sl_fabric *fabric, const ucp_am_recv_p
     return peer;
 }
 
+struct sl_peer *sl_peer_sender_priv(struct sl_fabric *fabric, const char *what, size_t header_bytes, size_t least,
+                                    const ucp_am_recv_param_t *param) {
+    struct sl_peer *peer = sl_peer_heard_priv(fabric, param);
+    if (!peer || peer->state != PEER_UP || header_bytes < least) {
+        sl_fabric_unexpected_priv(fabric, what, header_bytes);
+        return NULL;
+    }
+    return peer;
+}
+
 ucs_status_t sl_peer_on_hello_priv(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
                                    const ucp_am_recv_param_t *param) {
     struct sl_fabric *fabric = arg;
@@ -306,6 +316,8 @@ void sl_peer_close_priv(struct sl_peer *peer, enum sl_status status, const char 
     snprintf(text, sizeof text, "%s: %s", peer->name, why);
     sl_ships_peer_closing_priv(fabric, peer, status, text);
     sl_grants_peer_closing_priv(fabric, peer, status, text);
+    sl_lines_peer_closing_priv(fabric, peer, status, text);
+    sl_questions_peer_closing_priv(fabric, peer);
     ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS, .flags = UCP_EP_CLOSE_FLAG_FORCE};
     void *request = ucp_ep_close_nbx(peer->ep, &param);
     if (UCS_PTR_IS_PTR(request)) {

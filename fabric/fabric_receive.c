@@ -26,17 +26,6 @@ struct receive {
 
 // ---- what all of them begin with -----------------------------------------------------------------------------------
 
-// The peer that sent a message of at least `least` bytes of header, or NULL: dropped.
-static struct sl_peer *sender_of(struct sl_fabric *fabric, const char *what, size_t header_bytes, size_t least,
-                                 const ucp_am_recv_param_t *param) {
-    struct sl_peer *peer = sl_peer_heard_priv(fabric, param);
-    if (!peer || peer->state != PEER_UP || header_bytes < least) {
-        sl_fabric_unexpected_priv(fabric, what, header_bytes);
-        return NULL;
-    }
-    return peer;
-}
-
 // Tell a sender whose grant is over what became of it.
 static void answer_past(struct sl_fabric *fabric, struct sl_peer *peer, const struct sl_wire_key *key) {
     for (size_t i = 0; i < SL_N_PAST; i++) {
@@ -77,7 +66,7 @@ ucs_status_t sl_grant_on_claim_priv(void *arg, const void *header, size_t header
     struct sl_fabric *fabric = arg;
     struct sl_wire_claim claim;
     (void)data, (void)bytes;
-    struct sl_peer *peer = sender_of(fabric, "CLAIM", header_bytes, sizeof claim, param);
+    struct sl_peer *peer = sl_peer_sender_priv(fabric, "CLAIM", header_bytes, sizeof claim, param);
     if (!peer) {
         return UCS_OK;
     }
@@ -203,7 +192,7 @@ ucs_status_t sl_grant_on_segment_priv(void *arg, const void *header, size_t head
                                       const ucp_am_recv_param_t *param) {
     struct sl_fabric *fabric = arg;
     struct sl_wire_segment segment;
-    struct sl_peer *peer = sender_of(fabric, "SEGMENT", header_bytes, sizeof segment, param);
+    struct sl_peer *peer = sl_peer_sender_priv(fabric, "SEGMENT", header_bytes, sizeof segment, param);
     if (!peer) {
         return UCS_OK;
     }
@@ -300,7 +289,7 @@ ucs_status_t sl_grant_on_final_priv(void *arg, const void *header, size_t header
                                     const ucp_am_recv_param_t *param) {
     struct sl_fabric *fabric = arg;
     struct sl_wire_final final;
-    struct sl_peer *peer = sender_of(fabric, "FINAL", header_bytes, sizeof final, param);
+    struct sl_peer *peer = sl_peer_sender_priv(fabric, "FINAL", header_bytes, sizeof final, param);
     if (!peer) {
         return UCS_OK;
     }
@@ -330,7 +319,7 @@ ucs_status_t sl_grant_on_query_priv(void *arg, const void *header, size_t header
     struct sl_fabric *fabric = arg;
     struct sl_wire_query query;
     (void)data, (void)bytes;
-    struct sl_peer *peer = sender_of(fabric, "QUERY", header_bytes, sizeof query, param);
+    struct sl_peer *peer = sl_peer_sender_priv(fabric, "QUERY", header_bytes, sizeof query, param);
     if (!peer) {
         return UCS_OK;
     }
@@ -348,7 +337,7 @@ ucs_status_t sl_grant_on_abort_priv(void *arg, const void *header, size_t header
     struct sl_fabric *fabric = arg;
     struct sl_wire_abort abortion;
     (void)data, (void)bytes;
-    struct sl_peer *peer = sender_of(fabric, "ABORT", header_bytes, sizeof abortion, param);
+    struct sl_peer *peer = sl_peer_sender_priv(fabric, "ABORT", header_bytes, sizeof abortion, param);
     if (!peer) {
         return UCS_OK;
     }

@@ -21,7 +21,7 @@
 #include <ucs/debug/log_def.h>
 
 #include "base/log.h"
-#include "fabric/fabric_internal.h"
+#include "fabric/fabric_line.h"
 
 enum sl_status sl_fabric_from_ucs_priv(ucs_status_t status) {
     switch (status) {
@@ -279,7 +279,8 @@ static enum sl_status set_handlers(struct sl_fabric *fabric, struct sl_error *er
         [SL_WIRE_BYE] = sl_peer_on_bye_priv,          [SL_WIRE_CLAIM] = sl_grant_on_claim_priv,
         [SL_WIRE_SEGMENT] = sl_grant_on_segment_priv, [SL_WIRE_FINAL] = sl_grant_on_final_priv,
         [SL_WIRE_QUERY] = sl_grant_on_query_priv,     [SL_WIRE_ABORT] = sl_grant_on_abort_priv,
-        [SL_WIRE_ANSWER] = sl_ship_on_answer_priv,
+        [SL_WIRE_ANSWER] = sl_ship_on_answer_priv,    [SL_WIRE_ASK] = sl_question_on_ask_priv,
+        [SL_WIRE_REPLY] = sl_ask_on_reply_priv,       [SL_WIRE_ASK_GIVE_UP] = sl_question_on_give_up_priv,
     };
     for (unsigned id = SL_WIRE_HELLO; id < SL_WIRE_END; id++) {
         ucp_am_handler_param_t param = {.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |

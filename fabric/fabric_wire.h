@@ -14,6 +14,10 @@
  *      QUERY    sender -> owner: what became of my ship? (an answer may have been lost)
  *      ABORT    sender -> owner: the ship is over and no put of it is under way any more
  *      ANSWER   owner -> sender: go on, done, or refused and why
+ *
+ *      ASK          asker -> answerer: a request
+ *      REPLY        answerer -> asker: the answer, or why there is none
+ *      ASK_GIVE_UP  asker -> answerer: nobody waits for the answer any more
  */
 #ifndef SL_FABRIC_FABRIC_WIRE_H
 #define SL_FABRIC_FABRIC_WIRE_H
@@ -37,6 +41,9 @@ enum sl_wire_id {
     SL_WIRE_QUERY,
     SL_WIRE_ABORT,
     SL_WIRE_ANSWER,
+    SL_WIRE_ASK,
+    SL_WIRE_REPLY,
+    SL_WIRE_ASK_GIVE_UP,
     SL_WIRE_END
 };
 
@@ -112,6 +119,27 @@ struct sl_wire_answer {
     char text[SL_ANSWER_TEXT_BYTES];
 };
 static_assert(sizeof(struct sl_wire_answer) == 232, "wire");
+
+// Its payload is the request.
+struct sl_wire_ask {
+    uint64_t id;
+    uint64_t answer_capacity;
+    uint32_t request_bytes;
+    uint32_t zero;
+};
+static_assert(sizeof(struct sl_wire_ask) == 24, "wire");
+
+// Its payload is the answer.
+struct sl_wire_reply {
+    uint64_t id;
+    int32_t status; // SL_OK, or why there is none
+    uint32_t zero;
+};
+static_assert(sizeof(struct sl_wire_reply) == 16, "wire");
+
+struct sl_wire_give_up {
+    uint64_t id;
+};
 
 // Followed by address[address_bytes] (no terminator) and rkey[rkey_bytes].
 struct sl_wire_ticket {

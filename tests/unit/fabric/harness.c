@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "harness.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/thread.h"
@@ -124,14 +127,58 @@ void assert_idle(struct sl_fabric *fabric) {
     int64_t deadline = sl_deadline_in_ms(2000);
     do { // a gauge falls just before or after the callback that the test has seen
         sl_fabric_get_stats(fabric, &stats);
-    } while (stats.grants_open + stats.grants_quarantined + stats.ships_open > 0 && sl_now_ns() < deadline);
+    } while (stats.grants_open + stats.grants_quarantined + stats.ships_open + stats.lines_open + stats.asks_open +
+                     stats.questions_open + stats.windows_open + stats.fetches_open >
+                 0 &&
+             sl_now_ns() < deadline);
     assert_int_equal(stats.grants_open, 0);
     assert_int_equal(stats.grants_quarantined, 0);
     assert_int_equal(stats.ships_open, 0);
+    assert_int_equal(stats.lines_open, 0);
+    assert_int_equal(stats.asks_open, 0);
+    assert_int_equal(stats.questions_open, 0);
+    assert_int_equal(stats.windows_open, 0);
+    assert_int_equal(stats.fetches_open, 0);
 }
 
 void stop_fabric(struct sl_fabric **fabric) {
     assert_idle(*fabric);
     sl_fabric_destroy(fabric);
     assert_null(*fabric);
+}
+
+struct child start_child(const char *transport, const char *role) {
+    int down[2], up[2];
+    assert_int_equal(pipe(down), 0);
+    assert_int_equal(pipe(up), 0);
+    struct child child = {fork(), down[1], up[0]};
+    if (child.pid == 0) {
+        dup2(down[0], 3);
+        dup2(up[1], 4);
+        close(5); // whatever else is open dies with this program
+        execl("/proc/self/exe", "child", transport, role, (char *)NULL);
+        _exit(127);
+    }
+    close(down[0]);
+    close(up[1]);
+    return child;
+}
+
+void end_child(struct child *child) {
+    kill(child->pid, SIGKILL);
+    waitpid(child->pid, NULL, 0);
+    close(child->to);
+    close(child->from);
+}
+
+void read_all(int fd, void *data, size_t bytes) {
+    for (size_t n = 0; n < bytes;) {
+        ssize_t got = read(fd, (char *)data + n, bytes - n);
+        assert_true(got > 0);
+        n += (size_t)got;
+    }
+}
+
+void write_all(int fd, const void *data, size_t bytes) {
+    assert_int_equal(write(fd, data, bytes), (ssize_t)bytes);
 }

@@ -15,6 +15,7 @@
 // clang-format on
 #include <pthread.h>
 #include <stdbool.h>
+#include <sys/types.h>
 
 #include "fabric/fabric.h"
 
@@ -41,7 +42,20 @@ void close_landing(struct landing *landing);
 bool wait_landing(struct landing *landing, int64_t ms);
 bool wait_released(struct landing *landing, int64_t ms);
 void fill_pattern(uint8_t *data, size_t bytes, uint64_t seed);
-void assert_idle(struct sl_fabric *fabric);  // no grant, no quarantine, no ship
+void assert_idle(struct sl_fabric *fabric);  // every gauge of something that is open is 0
 void stop_fabric(struct sl_fabric **fabric); // assert_idle, then destroy
+
+/*
+ * Another process of this program, with the arguments "TRANSPORT ROLE", started so that nothing of UCX is inherited. It
+ * reads what the parent writes to `to` at descriptor 3, and writes to descriptor 4 what the parent reads from `from`.
+ */
+struct child {
+    pid_t pid;
+    int to, from;
+};
+struct child start_child(const char *transport, const char *role);
+void end_child(struct child *child); // kills it
+void read_all(int fd, void *data, size_t bytes);
+void write_all(int fd, const void *data, size_t bytes);
 
 #endif

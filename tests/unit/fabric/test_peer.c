@@ -10,61 +10,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 
 #define BLOCK_BYTES (64u << 20)
 
 static const char *transport;
-static const char *self;
-
-struct child {
-    pid_t pid;
-    int to, from; // pipes
-};
-
-static struct child start_child(const char *role) {
-    int down[2], up[2];
-    assert_int_equal(pipe(down), 0);
-    assert_int_equal(pipe(up), 0);
-    struct child child = {fork(), down[1], up[0]};
-    if (child.pid == 0) {
-        dup2(down[0], 3);
-        dup2(up[1], 4);
-        close(5); // whatever else is open dies with this program
-        execl(self, self, transport, role, (char *)NULL);
-        _exit(127);
-    }
-    close(down[0]);
-    close(up[1]);
-    return child;
-}
-
-static void end_child(struct child *child) {
-    kill(child->pid, SIGKILL);
-    waitpid(child->pid, NULL, 0);
-    close(child->to);
-    close(child->from);
-}
 
 struct ticket {
     size_t bytes;
     uint8_t at[SL_TICKET_MAX_BYTES];
 };
-
-static void read_all(int fd, void *data, size_t bytes) {
-    for (size_t n = 0; n < bytes;) {
-        ssize_t got = read(fd, (char *)data + n, bytes - n);
-        assert_true(got > 0);
-        n += (size_t)got;
-    }
-}
-
-static void write_all(int fd, const void *data, size_t bytes) {
-    assert_int_equal(write(fd, data, bytes), (ssize_t)bytes);
-}
 
 // Child: open grants for ever, one after the other, and hand out their tickets.
 static void receive_for_ever(void) {
@@ -106,7 +62,7 @@ static struct sl_ship *open_ship(struct sl_fabric *fabric, const struct child *c
 }
 
 static void lose_receiver(int signal_number, int64_t within_ms) {
-    struct child child = start_child("receive");
+    struct child child = start_child(transport, "receive");
     struct sl_fabric *fabric = start_fabric(transport, "127.0.0.1:0", NULL, 100);
     uint8_t *block = make_region(fabric, BLOCK_BYTES);
     struct sl_ship *ship = open_ship(fabric, &child);
@@ -133,7 +89,7 @@ static void lose_receiver(int signal_number, int64_t within_ms) {
     assert_int_equal(stats.peers_lost, 1);
     end_child(&child);
     // And with the next process everything works.
-    child = start_child("receive");
+    child = start_child(transport, "receive");
     ship = open_ship(fabric, &child);
     sl_ship_piece(ship, 0, block, BLOCK_BYTES);
     if (sl_ship_finish(ship, NULL, 0, &err) != SL_OK) {
@@ -145,7 +101,7 @@ static void lose_receiver(int signal_number, int64_t within_ms) {
 }
 
 static void lose_sender(int signal_number, int64_t within_ms, bool quarantine) {
-    struct child child = start_child("ship");
+    struct child child = start_child(transport, "ship");
     struct sl_fabric *fabric = start_fabric(transport, "127.0.0.1:0", NULL, 100);
     uint8_t *block = make_region(fabric, BLOCK_BYTES);
     struct landing landing;
@@ -203,7 +159,6 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_killed_sender_is_noticed),
         cmocka_unit_test(test_stopped_sender_is_noticed),
     };
-    self = argv[0];
     transport = argc > 1 ? argv[1] : "tcp";
     signal(SIGPIPE, SIG_IGN);
     if (argc > 2 && strcmp(argv[2], "receive") == 0) {
