@@ -6,8 +6,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "kvstore/annexes.h"
 #include "kvstore/kvstore.h"
-#include "kvstore/shelf.h"
+#include "kvstore/room.h"
 
 // A capsule that has been announced and not yet shelved.
 struct sl_expected {
@@ -31,6 +32,10 @@ struct sl_pin {
 struct sl_kvstore {
     struct sl_node node;
     struct sl_shelf *shelf;
+    struct sl_stretches *stretches;
+    struct sl_room room;
+    struct sl_annexes *annexes;
+    struct sl_team *team;  // makes scan copies
     pthread_mutex_t mutex; // over what follows
     struct sl_expected *expected;
     struct sl_pin *pins;
@@ -67,5 +72,13 @@ enum sl_status sl_store_handle_fetch(void *service, struct sl_rpc_call *call, co
                                      struct sl_error *err);
 enum sl_status sl_store_handle_stats(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                      struct sl_error *err);
+
+// annex_service.c: those about offloaded layers
+enum sl_status sl_store_handle_open_annex(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
+                                          struct sl_error *err);
+enum sl_status sl_store_handle_grant_stretch(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
+                                             struct sl_error *err);
+enum sl_status sl_store_handle_await_annex(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
+                                           struct sl_error *err);
 
 #endif

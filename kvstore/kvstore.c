@@ -19,11 +19,37 @@ static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     pthread_mutex_lock(&kvstore->mutex);
     load->leases += kvstore->n_pins;
     pthread_mutex_unlock(&kvstore->mutex);
+    struct sl_stretches_stats stretches;
+    sl_stretches_get_stats(kvstore->stretches, &stretches);
+    load->annexes = sl_annexes_count(kvstore->annexes);
+    load->leases += load->annexes;
+    load->offloaded_bytes = (int64_t)stretches.bytes;
+}
+
+// What offloaded layers need beside the room that they share with capsules.
+static enum sl_status open_annexes(struct sl_kvstore *kvstore, const struct sl_kvstore_config *config,
+                                   struct sl_error *err) {
+    struct sl_node *node = &kvstore->node;
+    enum sl_status status = sl_ops_select(node->config.tier, &node->ops, err);
+    if (status == SL_OK) {
+        status = sl_team_create((int)config->scan_threads, &kvstore->team, err);
+    }
+    if (status == SL_OK) {
+        struct sl_annexes_config annexes = {&kvstore->room, node->ops, kvstore->team, node->config.lease_ms};
+        status = sl_annexes_create(&annexes, &kvstore->annexes, err);
+    }
+    return status;
+}
+
+// Copes with halves.
+static void close_annexes(struct sl_kvstore *kvstore) {
+    sl_annexes_destroy(&kvstore->annexes);
+    sl_team_destroy(&kvstore->team);
 }
 
 static enum sl_status serve(struct sl_kvstore *kvstore, struct sl_error *err) {
-    enum sl_status status = sl_shelf_create(kvstore->node.arena, &kvstore->shelf, err);
-    if (status == SL_OK && getrandom(&kvstore->secret, sizeof kvstore->secret, 0) != sizeof kvstore->secret) {
+    enum sl_status status = SL_OK;
+    if (getrandom(&kvstore->secret, sizeof kvstore->secret, 0) != sizeof kvstore->secret) {
         status = sl_fail(err, SL_ERR_IO, "kvstore: no random numbers from the kernel");
     }
     if (status == SL_OK) {
@@ -40,6 +66,12 @@ static enum sl_status serve(struct sl_kvstore *kvstore, struct sl_error *err) {
         {"/sluice.v1.Store/Lookup", SL_RPC_UNARY, &sluice__v1__lookup_request__descriptor, sl_store_handle_lookup},
         {"/sluice.v1.Store/Fetch", SL_RPC_UNARY, &sluice__v1__fetch_request__descriptor, sl_store_handle_fetch},
         {"/sluice.v1.Store/Stats", SL_RPC_UNARY, &sluice__v1__store_stats_request__descriptor, sl_store_handle_stats},
+        {"/sluice.v1.Store/OpenAnnex", SL_RPC_UNARY, &sluice__v1__open_annex_request__descriptor,
+         sl_store_handle_open_annex},
+        {"/sluice.v1.Store/GrantStretch", SL_RPC_UNARY, &sluice__v1__grant_stretch_request__descriptor,
+         sl_store_handle_grant_stretch},
+        {"/sluice.v1.Store/AwaitAnnex", SL_RPC_UNARY, &sluice__v1__await_annex_request__descriptor,
+         sl_store_handle_await_annex},
     };
     struct sl_rpc_service rpc = {"sluice.v1.Store", methods, sizeof methods / sizeof *methods, kvstore};
     struct sl_node_service service = {&rpc, report_load, kvstore};
@@ -58,7 +90,20 @@ enum sl_status sl_kvstore_run(const struct sl_kvstore_config *config, struct sl_
         return status;
     }
     pthread_mutex_init(&kvstore.mutex, NULL);
-    status = serve(&kvstore, err);
+    status = sl_shelf_create(kvstore.node.arena, config->keep_ms, &kvstore.shelf, err);
+    if (status == SL_OK) {
+        status = sl_stretches_create(config->keep_ms, &kvstore.stretches, err);
+    }
+    sl_room_init(&kvstore.room, kvstore.node.arena, kvstore.node.landings, kvstore.shelf, kvstore.stretches);
+    if (status == SL_OK) {
+        status = open_annexes(&kvstore, config, err);
+    }
+    if (status == SL_OK) {
+        status = serve(&kvstore, err);
+    }
+    close_annexes(&kvstore);
+    sl_room_cleanup(&kvstore.room);
+    sl_stretches_destroy(&kvstore.stretches);
     sl_shelf_destroy(&kvstore.shelf);
     pthread_mutex_destroy(&kvstore.mutex);
     sl_node_close(&kvstore.node);

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: the KV store: keeps finished capsules in memory under a byte budget, finds the longest stored prefix of a
- *          prompt and ships it to whoever holds a grant for it.
+ *          prompt and ships it to whoever holds a grant for it; and keeps the offloaded layers of sessions and searches
+ *          them where they lie.
  *
- * Design: capsules arrive like at a decode worker, in leased landings (service/landing.h). A keeper thread shelves what
- *         has landed and ends pins that nobody renews. Handlers of Fetch send from the shelf; a pinned capsule is not
- *         evicted.
+ * Design: everything arrives like at a decode worker, in leased landings (service/landing.h), and shares one memory
+ *         (kvstore/room.h).
+ *         Capsules: a keeper thread shelves what has landed and ends pins that nobody renews. Handlers of Fetch send from
+ *         the shelf; a pinned capsule is not evicted.
+ *         Offloaded layers: a builder thread makes stretches of what has landed and appends them to annexes
+ *         (kvstore/annexes.h).
  */
 #ifndef SL_KVSTORE_KVSTORE_H
 #define SL_KVSTORE_KVSTORE_H
@@ -14,6 +18,8 @@
 
 struct sl_kvstore_config {
     struct sl_node_config node; // first: the option table counts on it
+    int64_t scan_threads;       // 0: one for each processor
+    int64_t keep_ms;            // what a job has let go of stays so long unless there is no other room
 };
 
 // The whole life of a worker: open, serve until SIGTERM, close.

@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// sluice-kvstore: keeps capsules.
+// sluice-kvstore: keeps capsules and offloaded layers.
 #include "kvstore/kvstore.h"
 
 static const struct sl_option options[] = {
     SL_NODE_OPTIONS("kvstore-0", "64"),
+    {"scan-threads", 0, SL_OPTION_INT, "0", "N", "threads that search offloaded layers; 0 is one for each processor",
+     offsetof(struct sl_kvstore_config, scan_threads), 0, 1024},
+    {"keep", 0, SL_OPTION_DURATION, "60s", "TIME",
+     "what a job has let go of stays so long unless there is no other room",
+     offsetof(struct sl_kvstore_config, keep_ms), 0, 86400000},
+    {"tier", 0, SL_OPTION_STRING, "auto", "NAME", "instruction set of the search",
+     offsetof(struct sl_kvstore_config, node.tier), 0, 0},
 };
 
 static enum sl_status run(const struct sl_node_config *config, struct sl_error *err) {
@@ -15,7 +22,7 @@ int main(int argc, char **argv) {
         .name = "sluice-kvstore",
         .usage = "[options]",
         .summary = "KV store of a Sluice cluster: keeps finished capsules in memory and ships them to workers that can "
-                   "use them.",
+                   "use them; keeps the offloaded layers of sessions and searches them for decode workers.",
         .options = options,
         .n_options = sizeof options / sizeof *options,
     };

@@ -10,30 +10,8 @@
 #include "service/lease_rpc.h"
 #include "service/send.h"
 
-// Above HIGH of the arena, evict down to LOW before anything new comes in.
-#define HIGH_PERCENT    90
-#define LOW_PERCENT     85
 #define MAX_LOOKUP_KEYS 8192
 #define SHIP_MS         30000
-#define PIECE_BYTES     ((size_t)4 << 20)
-
-static void make_room(struct sl_kvstore *kvstore, size_t wanted_bytes) {
-    struct sl_arena_stats stats;
-    sl_arena_get_stats(kvstore->node.arena, &stats);
-    if (stats.used_bytes + wanted_bytes <= stats.capacity_bytes / 100 * HIGH_PERCENT) {
-        return;
-    }
-    while (stats.used_bytes + wanted_bytes > stats.capacity_bytes / 100 * LOW_PERCENT &&
-           sl_shelf_evict_one(kvstore->shelf)) {
-        sl_arena_get_stats(kvstore->node.arena, &stats);
-    }
-}
-
-static bool lacks_room(struct sl_kvstore *kvstore, size_t bytes) {
-    struct sl_arena_stats stats;
-    sl_arena_get_stats(kvstore->node.arena, &stats);
-    return stats.largest_free_bytes < bytes;
-}
 
 enum sl_status sl_store_handle_reserve(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
                                        struct sl_error *err) {
@@ -52,13 +30,9 @@ enum sl_status sl_store_handle_reserve(void *service, struct sl_rpc_call *call, 
     if (sl_shelf_has(kvstore->shelf, &key) || sl_kvstore_expects(kvstore, &key)) {
         return sl_fail(err, SL_ERR_EXISTS, "this capsule is stored, or on its way");
     }
-    make_room(kvstore, (size_t)request->capsule_bytes);
     struct sl_landing_ticket ticket;
-    enum sl_status status;
-    // A landing needs one contiguous block: evict on until there is one.
-    while (lacks_room(kvstore, (size_t)request->capsule_bytes) && sl_shelf_evict_one(kvstore->shelf)) {
-    }
-    status = sl_landing_open(kvstore->node.landings, "store", (size_t)request->capsule_bytes, 0, &ticket, err);
+    enum sl_status status =
+        sl_room_open_landing(&kvstore->room, "store", (size_t)request->capsule_bytes, 0, 0, &ticket, err);
     if (status != SL_OK) {
         return status;
     }
@@ -84,7 +58,7 @@ enum sl_status sl_store_handle_renew(void *service, struct sl_rpc_call *call, co
                                      struct sl_error *err) {
     struct sl_kvstore *kvstore = service;
     const Sluice__V1__RenewRequest *request = (const Sluice__V1__RenewRequest *)message;
-    if (sl_kvstore_renew_pin(kvstore, request->lease_id)) {
+    if (sl_kvstore_renew_pin(kvstore, request->lease_id) || sl_annexes_renew(kvstore->annexes, request->lease_id)) {
         Sluice__V1__RenewReply reply = SLUICE__V1__RENEW_REPLY__INIT;
         reply.lease_ms = kvstore->node.config.lease_ms;
         return sl_rpc_call_send(call, &reply.base);
@@ -96,7 +70,9 @@ enum sl_status sl_store_handle_release(void *service, struct sl_rpc_call *call, 
                                        struct sl_error *err) {
     (void)err;
     struct sl_kvstore *kvstore = service;
-    sl_kvstore_unpin(kvstore, ((const Sluice__V1__ReleaseRequest *)message)->lease_id);
+    const char *lease_id = ((const Sluice__V1__ReleaseRequest *)message)->lease_id;
+    sl_kvstore_unpin(kvstore, lease_id);
+    sl_annexes_release(kvstore->annexes, lease_id);
     return sl_lease_handle_release(kvstore->node.landings, call, message);
 }
 
@@ -201,5 +177,12 @@ enum sl_status sl_store_handle_stats(void *service, struct sl_rpc_call *call, co
     pthread_mutex_lock(&kvstore->mutex);
     reply.leases += kvstore->n_pins;
     pthread_mutex_unlock(&kvstore->mutex);
+    struct sl_stretches_stats stretches;
+    sl_stretches_get_stats(kvstore->stretches, &stretches);
+    reply.annexes = sl_annexes_count(kvstore->annexes);
+    reply.leases += reply.annexes;
+    reply.stretches = stretches.n_stretches;
+    reply.stretch_bytes = (int64_t)stretches.bytes;
+    reply.evicted += stretches.n_evicted;
     return sl_rpc_call_send(call, &reply.base);
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/hash.h"
 
 #define N_BUCKETS (1u << 16)
@@ -19,13 +20,15 @@ struct node { // of the index
 
 struct sl_shelf {
     struct sl_arena *arena;
+    int64_t keep_ms;
     pthread_mutex_t mutex;
     struct node **buckets; // [N_BUCKETS]
     struct sl_stored *newest, *oldest;
-    struct sl_shelf_stats stats;
+    struct sl_shelf_stats stats; // without evictable_bytes
 };
 
-enum sl_status sl_shelf_create(struct sl_arena *arena, struct sl_shelf **shelf_out, struct sl_error *err) {
+enum sl_status sl_shelf_create(struct sl_arena *arena, int64_t keep_ms, struct sl_shelf **shelf_out,
+                               struct sl_error *err) {
     struct sl_shelf *shelf = calloc(1, sizeof *shelf);
     struct node **buckets = calloc(N_BUCKETS, sizeof *buckets);
     if (!shelf || !buckets) {
@@ -34,6 +37,7 @@ enum sl_status sl_shelf_create(struct sl_arena *arena, struct sl_shelf **shelf_o
         return sl_fail(err, SL_ERR_EXHAUSTED, "shelf: out of memory");
     }
     shelf->arena = arena;
+    shelf->keep_ms = keep_ms;
     shelf->buckets = buckets;
     pthread_mutex_init(&shelf->mutex, NULL);
     *shelf_out = shelf;
@@ -85,6 +89,7 @@ static void unlink_use(struct sl_shelf *shelf, struct sl_stored *stored) {
 }
 
 static void link_newest(struct sl_shelf *shelf, struct sl_stored *stored) {
+    stored->used_ns = sl_now_ns();
     stored->newer = NULL;
     stored->older = shelf->newest;
     *(shelf->newest ? &shelf->newest->newer : &shelf->oldest) = stored;
@@ -230,15 +235,24 @@ struct sl_stored *sl_shelf_pin(struct sl_shelf *shelf, const struct sl_capsule_k
 void sl_shelf_unpin(struct sl_shelf *shelf, struct sl_stored *stored) {
     pthread_mutex_lock(&shelf->mutex);
     shelf->stats.n_pinned -= --stored->n_pins == 0;
+    unlink_use(shelf, stored);
+    link_newest(shelf, stored);
+    stored->kept_until_ns = stored->used_ns + shelf->keep_ms * SL_NS_PER_MS;
     pthread_mutex_unlock(&shelf->mutex);
 }
 
-bool sl_shelf_evict_one(struct sl_shelf *shelf) {
-    pthread_mutex_lock(&shelf->mutex);
+// Lock held.
+static struct sl_stored *find_oldest(struct sl_shelf *shelf, int64_t now_ns) {
     struct sl_stored *stored = shelf->oldest;
-    while (stored && stored->n_pins > 0) {
+    while (stored && (stored->n_pins > 0 || stored->kept_until_ns > now_ns)) {
         stored = stored->newer;
     }
+    return stored;
+}
+
+bool sl_shelf_evict_one(struct sl_shelf *shelf, int64_t now_ns) {
+    pthread_mutex_lock(&shelf->mutex);
+    struct sl_stored *stored = find_oldest(shelf, now_ns);
     if (stored) {
         discard(shelf, stored);
         shelf->stats.n_evicted++;
@@ -247,9 +261,20 @@ bool sl_shelf_evict_one(struct sl_shelf *shelf) {
     return stored != NULL;
 }
 
+int64_t sl_shelf_oldest_ns(struct sl_shelf *shelf, int64_t now_ns) {
+    pthread_mutex_lock(&shelf->mutex);
+    const struct sl_stored *stored = find_oldest(shelf, now_ns);
+    int64_t used_ns = stored ? stored->used_ns : INT64_MAX;
+    pthread_mutex_unlock(&shelf->mutex);
+    return used_ns;
+}
+
 void sl_shelf_get_stats(struct sl_shelf *shelf, struct sl_shelf_stats *stats_out) {
     pthread_mutex_lock(&shelf->mutex);
     *stats_out = shelf->stats;
+    for (const struct sl_stored *stored = shelf->newest; stored; stored = stored->older) {
+        stats_out->evictable_bytes += stored->n_pins > 0 ? 0 : stored->body_bytes;
+    }
     pthread_mutex_unlock(&shelf->mutex);
 }
 

@@ -5,7 +5,8 @@
  * Design: an index from (model, recipe, prefix hash) to a capsule; a capsule that can be truncated is found under many
  *         prefixes, any other only under the whole. Of two capsules with a common prefix the younger one is found, but
  *         a capsule that is just that prefix is preferred to both. Least recently used capsules go first; pinned ones
- *         stay. Bounded: at most SL_SHELF_MAX_PREFIXES index entries a capsule.
+ *         stay, and those unpinned within the last keep_ms stay unless asked for without mercy. Bounded: at most
+ *         SL_SHELF_MAX_PREFIXES index entries a capsule.
  * Threads: any number; one lock, held for short.
  */
 #ifndef SL_KVSTORE_SHELF_H
@@ -32,13 +33,15 @@ struct sl_stored {
     size_t header_bytes;
     // The shelf's own:
     int n_pins;
+    int64_t used_ns, kept_until_ns;
     struct sl_stored *newer, *older; // by last use
     struct sl_capsule_key *prefixes; // [n_prefixes]
     int64_t *prefix_tokens;
     size_t n_prefixes;
 };
 
-enum sl_status sl_shelf_create(struct sl_arena *arena, struct sl_shelf **shelf_out, struct sl_error *err);
+enum sl_status sl_shelf_create(struct sl_arena *arena, int64_t keep_ms, struct sl_shelf **shelf_out,
+                               struct sl_error *err);
 void sl_shelf_destroy(struct sl_shelf **shelf); // nothing may be pinned
 
 bool sl_shelf_has(struct sl_shelf *shelf, const struct sl_capsule_key *key);
@@ -59,12 +62,17 @@ enum sl_status sl_shelf_put(struct sl_shelf *shelf, const struct sl_capsule_key 
 struct sl_stored *sl_shelf_pin(struct sl_shelf *shelf, const struct sl_capsule_key *prefix, int64_t *covered_out);
 void sl_shelf_unpin(struct sl_shelf *shelf, struct sl_stored *stored);
 
-// Evict the least recently used capsule that is not pinned. False: there is none.
-bool sl_shelf_evict_one(struct sl_shelf *shelf);
+/*
+ * Evict the least recently used capsule that is not pinned, passing over those that are kept beyond now_ns; INT64_MAX
+ * passes over none. False: there is none.
+ */
+bool sl_shelf_evict_one(struct sl_shelf *shelf, int64_t now_ns);
+// When the capsule that would be evicted was last used; INT64_MAX: there is none.
+int64_t sl_shelf_oldest_ns(struct sl_shelf *shelf, int64_t now_ns);
 
 struct sl_shelf_stats {
     int64_t n_capsules, n_pinned, n_evicted, n_hits, n_misses;
-    size_t bytes;
+    size_t bytes, evictable_bytes; // of all; of those that are not pinned
 };
 void sl_shelf_get_stats(struct sl_shelf *shelf, struct sl_shelf_stats *stats_out);
 void sl_shelf_count_miss(struct sl_shelf *shelf);

@@ -27,7 +27,7 @@ static int setup(void **state) {
     fixture->memory = aligned_alloc(4096, ARENA_BYTES);
     assert_non_null(fixture->memory);
     assert_int_equal(sl_arena_create(fixture->memory, ARENA_BYTES, &fixture->arena, NULL), SL_OK);
-    assert_int_equal(sl_shelf_create(fixture->arena, &fixture->shelf, NULL), SL_OK);
+    assert_int_equal(sl_shelf_create(fixture->arena, 0, &fixture->shelf, NULL), SL_OK);
     *state = fixture;
     return 0;
 }
@@ -138,11 +138,11 @@ static void test_shelf_evicts_the_least_recently_used_and_never_a_pinned_one(voi
     }
     struct sl_stored *pinned = pin_prefix(fixture, tokens[1], 64, &covered);
     sl_shelf_unpin(fixture->shelf, pin_prefix(fixture, tokens[0], 64, &covered)); // used after 2
-    assert_true(sl_shelf_evict_one(fixture->shelf));
+    assert_true(sl_shelf_evict_one(fixture->shelf, INT64_MAX));
     assert_false(sl_shelf_has(fixture->shelf, &keys[2]));
-    assert_true(sl_shelf_evict_one(fixture->shelf));
+    assert_true(sl_shelf_evict_one(fixture->shelf, INT64_MAX));
     assert_false(sl_shelf_has(fixture->shelf, &keys[0]));
-    assert_false(sl_shelf_evict_one(fixture->shelf));
+    assert_false(sl_shelf_evict_one(fixture->shelf, INT64_MAX));
     assert_true(sl_shelf_has(fixture->shelf, &keys[1]));
     struct sl_shelf_stats stats;
     sl_shelf_get_stats(fixture->shelf, &stats);
@@ -150,7 +150,7 @@ static void test_shelf_evicts_the_least_recently_used_and_never_a_pinned_one(voi
     assert_int_equal(stats.n_pinned, 1);
     assert_int_equal(stats.n_evicted, 2);
     sl_shelf_unpin(fixture->shelf, pinned);
-    assert_true(sl_shelf_evict_one(fixture->shelf));
+    assert_true(sl_shelf_evict_one(fixture->shelf, INT64_MAX));
 }
 
 static void test_shelf_of_a_common_prefix_the_younger_is_found(void **state) {
@@ -169,9 +169,9 @@ static void test_shelf_of_a_common_prefix_the_younger_is_found(void **state) {
     // What is the older one's own still finds it, and goes with it.
     stored = pin_prefix(fixture, tokens[0], 192, &covered);
     assert_int_equal(stored->key.prefix_hash, keys[0].prefix_hash);
-    sl_shelf_unpin(fixture->shelf, pin_prefix(fixture, tokens[1], 192, &covered));
     sl_shelf_unpin(fixture->shelf, stored);
-    assert_true(sl_shelf_evict_one(fixture->shelf));
+    sl_shelf_unpin(fixture->shelf, pin_prefix(fixture, tokens[1], 192, &covered));
+    assert_true(sl_shelf_evict_one(fixture->shelf, INT64_MAX));
     assert_null(pin_prefix(fixture, tokens[0], 192, &covered));
     stored = pin_prefix(fixture, tokens[0], 128, &covered);
     assert_non_null(stored);

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Handlers of sluice.v1.Store about offloaded layers.
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "kvcache/capsule.h"
+#include "kvstore/internal.h"
+#include "proto/sluice/v1/worker.pb-c.h"
+
+#define AWAIT_MS 60000 // where the caller has no deadline
+
+_Static_assert(SL_PREFIX_BLOCK == SL_PAGE_SLOTS, "stretches end where prefixes have keys");
+
+static enum sl_status read_prompt(const Sluice__V1__OpenAnnexRequest *request, struct sl_prompt_hashes *prompt_out,
+                                  struct sl_error *err) {
+    if (request->n_tokens < 1 || request->n_prefixes != (size_t)(request->n_tokens / SL_PREFIX_BLOCK)) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "n_tokens %lld, %zu prefixes: one is needed for each whole block of %d tokens",
+                       (long long)request->n_tokens, request->n_prefixes, SL_PREFIX_BLOCK);
+    }
+    if (request->n_tokens % SL_PREFIX_BLOCK == 0 &&
+        request->prefixes[request->n_prefixes - 1] != request->prefix_hash) {
+        return sl_fail(err, SL_ERR_INVALID, "prefix_hash: the last prefix has all tokens, and another hash");
+    }
+    *prompt_out = (struct sl_prompt_hashes){request->n_tokens, request->prefixes, request->prefix_hash};
+    return SL_OK;
+}
+
+enum sl_status sl_store_handle_open_annex(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
+                                          struct sl_error *err) {
+    struct sl_kvstore *kvstore = service;
+    const Sluice__V1__OpenAnnexRequest *request = (const Sluice__V1__OpenAnnexRequest *)message;
+    if (!request->share) {
+        return sl_fail(err, SL_ERR_INVALID, "share: missing");
+    }
+    struct sl_stretch_family family = {.model_fingerprint = request->model_fingerprint,
+                                       .first_lane = request->share->first_lane,
+                                       .n_lanes = request->share->n_lanes,
+                                       .head_dim = request->head_dim,
+                                       .work = request->work_format,
+                                       .rows = request->rows_format,
+                                       .scan = request->scan_format};
+    struct sl_prompt_hashes prompt;
+    enum sl_status status = read_prompt(request, &prompt, err);
+    struct sl_annex_lease lease;
+    if (status == SL_OK) {
+        status = sl_annexes_open(kvstore->annexes, request->job_id, &family, &prompt, &lease, err);
+    }
+    if (status != SL_OK) {
+        return status;
+    }
+    Sluice__V1__Annex reply = SLUICE__V1__ANNEX__INIT;
+    reply.annex_id = lease.annex_id;
+    reply.lease_id = lease.lease_id;
+    reply.lease_ms = kvstore->node.config.lease_ms;
+    reply.n_tokens = lease.n_tokens;
+    reply.fabric_address = (char *)sl_fabric_address(kvstore->node.fabric);
+    reply.fabric_epoch = sl_fabric_epoch(kvstore->node.fabric);
+    atomic_fetch_add(&kvstore->n_calls, 1);
+    status = sl_rpc_call_send(call, &reply.base);
+    if (status != SL_OK) {
+        sl_annexes_release(kvstore->annexes, lease.lease_id);
+    }
+    return status;
+}
+
+enum sl_status sl_store_handle_grant_stretch(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
+                                             struct sl_error *err) {
+    struct sl_kvstore *kvstore = service;
+    const Sluice__V1__GrantStretchRequest *request = (const Sluice__V1__GrantStretchRequest *)message;
+    struct sl_landing_ticket ticket;
+    size_t capacity;
+    enum sl_status status = sl_annexes_grant(kvstore->annexes, request->lease_id, request->begin, request->n_tokens,
+                                             &ticket, &capacity, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    Sluice__V1__Grant grant = SLUICE__V1__GRANT__INIT;
+    grant.ticket.data = ticket.ticket;
+    grant.ticket.len = ticket.ticket_bytes;
+    grant.capacity_bytes = (int64_t)capacity;
+    grant.lease_id = ticket.id;
+    grant.lease_ms = ticket.lease_ms;
+    atomic_fetch_add(&kvstore->n_calls, 1);
+    status = sl_rpc_call_send(call, &grant.base); // where it does not arrive, the next grant for this place replaces it
+    free(ticket.ticket);
+    return status;
+}
+
+static bool still_wanted(void *call) {
+    return !sl_rpc_call_cancelled(call);
+}
+
+enum sl_status sl_store_handle_await_annex(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
+                                           struct sl_error *err) {
+    struct sl_kvstore *kvstore = service;
+    const Sluice__V1__AwaitAnnexRequest *request = (const Sluice__V1__AwaitAnnexRequest *)message;
+    int64_t limit = sl_deadline_in_ms(AWAIT_MS), deadline = sl_rpc_call_deadline_ns(call);
+    Sluice__V1__AwaitAnnexReply reply = SLUICE__V1__AWAIT_ANNEX_REPLY__INIT;
+    enum sl_status status =
+        sl_annexes_await(kvstore->annexes, request->lease_id, request->n_tokens, deadline < limit ? deadline : limit,
+                         still_wanted, call, &reply.n_tokens, err);
+    atomic_fetch_add(&kvstore->n_calls, 1);
+    return status == SL_OK ? sl_rpc_call_send(call, &reply.base) : status;
+}

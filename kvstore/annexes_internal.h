@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: what the table of annexes (annexes.c) and their growth (annex_growth.c) share.
+#ifndef SL_KVSTORE_ANNEXES_INTERNAL_H
+#define SL_KVSTORE_ANNEXES_INTERNAL_H
+
+#include "kvstore/annexes.h"
+
+// A stretch that has been granted to an annex and is not part of it yet.
+struct sl_growth {
+    struct sl_growth *next; // the one behind it, without a gap
+    struct sl_stretch_config config;
+    uint64_t serial;            // tells it from one that was granted anew in its place
+    char landing_id[40];        // "": nothing is shipped
+    bool building;              // the builder has taken what landed
+    struct sl_stretch *stretch; // built or found: waits for those before it
+};
+
+struct sl_held_annex {
+    struct sl_held_annex *next;
+    uint64_t id;
+    char lease_id[48];
+    int64_t deadline_ns;
+    bool listed; // under a lease
+    int n_users; // threads at work with it; freed when there are none and the lease has ended
+    struct sl_stretch_family family;
+    struct sl_prompt_hashes prompt;
+    struct sl_annex *annex;
+    size_t promised_bytes; // of what has not been granted yet
+    struct sl_growth *growing;
+    struct sl_error failure; // why a stretch was forgotten since the last grant
+};
+
+struct sl_annexes {
+    struct sl_annexes_config config;
+    pthread_mutex_t mutex;  // over what follows, and all held annexes but what is inside `annex`
+    pthread_cond_t changed; // an annex has grown, failed or ended
+    struct sl_held_annex *first;
+    int64_t n_leases;
+    uint64_t next_lease, next_serial, secret;
+    bool stopping;
+    pthread_t builder;
+};
+
+// annexes.c; lock held. The annex under this lease, renewed, or NULL.
+struct sl_held_annex *sl_annexes_find(struct sl_annexes *annexes, const char *lease_id);
+// annexes.c; lock held. One user less.
+void sl_held_annex_unuse(struct sl_annexes *annexes, struct sl_held_annex *held);
+
+// annex_growth.c
+void *sl_annexes_builder_main(void *annexes);
+// Lock held. Forget *at and all behind it; landings end.
+void sl_annexes_forget_from(struct sl_annexes *annexes, struct sl_growth **at);
+// What is promised for the stretches from token `begin` on.
+enum sl_status sl_annexes_bytes_to_come(const struct sl_stretch_family *family, int64_t begin, int64_t n_tokens,
+                                        size_t *bytes_out, struct sl_error *err);
+
+#endif

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "harness.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+
+const struct sl_stretch_family test_family = {.model_fingerprint = 11,
+                                              .first_lane = 2,
+                                              .n_lanes = 2,
+                                              .head_dim = 64,
+                                              .work = SL_KV_F16,
+                                              .rows = SL_KV_F16,
+                                              .scan = SL_KV_F16};
+
+void make_prompt(struct prompt *prompt, int seed, int shared, int64_t n_tokens) {
+    for (int i = 0; i < n_tokens; i++) {
+        prompt->tokens[i] = i < shared ? i : i * 7 + seed * 1000;
+    }
+    sl_prefix_keys(prompt->tokens, n_tokens, prompt->prefixes, MAX_PROMPT / SL_PREFIX_BLOCK);
+    prompt->hashes = (struct sl_prompt_hashes){n_tokens, prompt->prefixes, sl_prefix_hash(prompt->tokens, n_tokens)};
+}
+
+void fill_block(void *block, const struct sl_stretch_config *config, int seed) {
+    uint16_t *numbers = block;
+    uint64_t x = 0x9e3779b97f4a7c15u * (uint64_t)(seed + 1) + (uint64_t)config->begin;
+    for (size_t i = 0; i < sl_stretch_block_bytes(config) / sizeof *numbers; i++) {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        // f16 of both signs between 1/64 and 2: exponents 9 to 15.
+        numbers[i] = (uint16_t)((x >> 63 << 15) | (9 + (x >> 20) % 7) << 10 | (x >> 40 & 1023));
+    }
+}
+
+struct sl_stretch *make_stretch(struct sl_arena *arena, const struct sl_stretch_family *family, int64_t begin,
+                                int64_t end, int seed) {
+    const struct sl_ops *ops;
+    struct sl_stretch_config config;
+    struct sl_stretch *stretch = NULL;
+    struct sl_error err = {0};
+    assert_int_equal(sl_ops_select("auto", &ops, &err), SL_OK);
+    assert_int_equal(sl_stretch_family_config(family, begin, end, &config, &err), SL_OK);
+    void *block = sl_arena_alloc(arena, sl_stretch_block_bytes(&config));
+    assert_non_null(block);
+    fill_block(block, &config, seed);
+    if (sl_stretch_create(&config, ops, NULL, arena, block, &stretch, &err) != SL_OK) {
+        fail_msg("no stretch: %s", err.text);
+    }
+    return stretch;
+}
+
+void open_parts(struct parts *parts, size_t arena_bytes, int64_t lease_ms, int64_t keep_ms) {
+    struct sl_error err = {0};
+    struct sl_fabric_config config = {.listen = "127.0.0.1:0", .transport = "tcp"};
+    void *base, *source;
+    memset(parts, 0, sizeof *parts);
+    parts->source_bytes = 1 << 20;
+    assert_int_equal(sl_fabric_create(&config, &parts->receiver, &err), SL_OK);
+    assert_int_equal(sl_fabric_create(&config, &parts->sender, &err), SL_OK);
+    assert_int_equal(sl_fabric_region_create(parts->receiver, arena_bytes, 0, &base, &err), SL_OK);
+    assert_int_equal(sl_fabric_region_create(parts->sender, parts->source_bytes, 0, &source, &err), SL_OK);
+    parts->source = source;
+    assert_int_equal(sl_arena_create(base, arena_bytes, &parts->arena, &err), SL_OK);
+    assert_int_equal(sl_landings_create(parts->receiver, parts->arena, lease_ms, &parts->landings, &err), SL_OK);
+    assert_int_equal(sl_shelf_create(parts->arena, keep_ms, &parts->shelf, &err), SL_OK);
+    assert_int_equal(sl_stretches_create(keep_ms, &parts->stretches, &err), SL_OK);
+    sl_room_init(&parts->room, parts->arena, parts->landings, parts->shelf, parts->stretches);
+}
+
+void close_parts(struct parts *parts) {
+    sl_shelf_destroy(&parts->shelf);
+    sl_stretches_destroy(&parts->stretches);
+    int64_t n_leases, deadline = sl_deadline_in_ms(5000);
+    size_t promised;
+    struct sl_arena_stats stats;
+    do {
+        sl_landings_gauges(parts->landings, &n_leases, &promised);
+        sl_arena_get_stats(parts->arena, &stats);
+        sl_sleep_ms(5);
+    } while ((n_leases || stats.n_blocks) && sl_now_ns() < deadline);
+    assert_int_equal(n_leases, 0);
+    assert_int_equal(promised, 0);
+    assert_int_equal(stats.n_blocks, 0);
+    sl_room_cleanup(&parts->room);
+    sl_landings_destroy(&parts->landings);
+    sl_fabric_destroy(&parts->sender);
+    sl_fabric_destroy(&parts->receiver);
+    sl_arena_destroy(&parts->arena);
+}
+
+size_t promised_bytes(struct parts *parts) {
+    int64_t n_leases;
+    size_t promised;
+    sl_landings_gauges(parts->landings, &n_leases, &promised);
+    return promised;
+}
+
+void ship_block(struct parts *parts, const struct sl_landing_ticket *ticket, int64_t begin, int64_t end, int seed,
+                bool whole) {
+    struct sl_stretch_config config;
+    struct sl_ship *ship;
+    struct sl_error err = {0};
+    assert_int_equal(sl_stretch_family_config(&test_family, begin, end, &config, &err), SL_OK);
+    size_t bytes = sl_stretch_block_bytes(&config);
+    assert_true(bytes <= parts->source_bytes);
+    fill_block(parts->source, &config, seed);
+    assert_int_equal(
+        sl_ship_open(parts->sender, ticket->ticket, ticket->ticket_bytes, sl_deadline_in_ms(5000), &ship, &err), SL_OK);
+    assert_int_equal(sl_ship_piece(ship, 0, parts->source, whole ? bytes : bytes / 2), SL_OK);
+    if (whole && sl_ship_finish(ship, "stretch", 7, &err) != SL_OK) {
+        fail_msg("not shipped: %s", err.text);
+    }
+    sl_ship_close(&ship);
+}

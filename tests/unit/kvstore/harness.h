@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: what the tests of offloaded layers in a kvstore share: prompts and their hashes, blocks as prefill ships them,
+ *          and a store's parts without its processes: fabric, arena, landings, shelf, stretches, room.
+ */
+#ifndef SL_TESTS_UNIT_KVSTORE_HARNESS_H
+#define SL_TESTS_UNIT_KVSTORE_HARNESS_H
+
+// clang-format off
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+// clang-format on
+
+#include "kvcache/capsule.h"
+#include "kvstore/annexes.h"
+
+#define MAX_PROMPT 1024
+
+// A prompt whose first `shared` tokens are common to all and whose others are `seed`'s own.
+struct prompt {
+    int32_t tokens[MAX_PROMPT];
+    uint64_t prefixes[MAX_PROMPT / SL_PREFIX_BLOCK];
+    struct sl_prompt_hashes hashes; // points into prefixes
+};
+void make_prompt(struct prompt *prompt, int seed, int shared, int64_t n_tokens);
+
+extern const struct sl_stretch_family test_family; // two lanes from lane 2 on, f16
+
+// What prefill would ship as [begin, end) of test_family: numbers that depend on seed, begin and place alone.
+void fill_block(void *block, const struct sl_stretch_config *config, int seed);
+// A stretch built in `arena`; one reference.
+struct sl_stretch *make_stretch(struct sl_arena *arena, const struct sl_stretch_family *family, int64_t begin,
+                                int64_t end, int seed);
+
+struct parts {
+    struct sl_fabric *receiver, *sender;
+    struct sl_arena *arena;
+    struct sl_landings *landings;
+    struct sl_shelf *shelf;
+    struct sl_stretches *stretches;
+    struct sl_room room;
+    uint8_t *source; // of the sender: a block to ship
+    size_t source_bytes;
+};
+void open_parts(struct parts *parts, size_t arena_bytes, int64_t lease_ms, int64_t keep_ms);
+// Evicts everything, then demands that no lease, promise or block is left.
+void close_parts(struct parts *parts);
+size_t promised_bytes(struct parts *parts);
+
+// Ship [begin, end) of a prompt made by `seed` into a grant; the whole block, or the first half and then give up.
+void ship_block(struct parts *parts, const struct sl_landing_ticket *ticket, int64_t begin, int64_t end, int seed,
+                bool whole);
+
+#endif
