@@ -246,4 +246,5 @@ static void scan(const struct sl_scan_layout *layout, const void *copy, const fl
 void sl_avx2_scan_fill(struct sl_ops *ops) {
     ops->scan_copy = scan_copy;
     ops->scan = scan;
+    ops->select = sl_avx2_select;
 }

@@ -252,7 +252,7 @@ static uint32_t order_key(float score) {
 
 // Radix select: byte by byte from the top, the key of the b-th largest score; then one pass picks what is above it and
 // the first of what equals it.
-static void select_largest(const float *scores, uint32_t n, uint32_t b, uint32_t *keep_out) {
+void sl_ref_select(const float *scores, uint32_t n, uint32_t b, uint32_t *keep_out) {
     uint32_t key = 0, mask = 0;
     uint32_t n_equal = b; // how many of the b are still to be found among the scores that match key under mask
     for (int shift = 24; shift >= 0 && b < n; shift -= 8) {
@@ -325,7 +325,7 @@ void sl_ref_kv_slots_fill(struct sl_ops *ops) {
     ops->read_state = read_state;
     ops->write_state = write_state;
     ops->read_positions = read_positions;
-    ops->select = select_largest;
+    ops->select = sl_ref_select;
     ops->gather = gather;
     ops->quantize = quantize;
     ops->read_rows = read_rows;

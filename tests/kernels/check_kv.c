@@ -163,49 +163,7 @@ static void test_quantize_packs_codes_lsb_first(void **state) {
     }
 }
 
-// --- select, gather --------------------------------------------------------------------------------------------------
-
-static const float *sort_scores; // qsort has no argument for it
-
-static int by_score(const void *a, const void *b) {
-    uint32_t i = *(const uint32_t *)a, j = *(const uint32_t *)b;
-    float x = sort_scores[i], y = sort_scores[j];
-    if (isnan(x) || isnan(y)) {
-        return isnan(x) && isnan(y) ? (i > j) - (i < j) : isnan(x) ? 1 : -1;
-    }
-    return x != y ? (x < y ? 1 : -1) : (i > j) - (i < j);
-}
-
-static int by_index(const void *a, const void *b) {
-    return (*(const uint32_t *)a > *(const uint32_t *)b) - (*(const uint32_t *)a < *(const uint32_t *)b);
-}
-
-static void test_select_equals_sorting(void **state) {
-    (void)state;
-    static const float special[] = {NAN, -NAN, INFINITY, -INFINITY, 0.0f, -0.0f, 1e-42f, -1e-42f, 1.0f, -1.0f};
-    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
-        uint64_t seed = 5;
-        for (int trial = 0; trial < 3000; trial++) {
-            uint32_t n = (uint32_t)(next_random(&seed) % 300), b = (uint32_t)(next_random(&seed) % (n + 3));
-            float scores[300];
-            uint32_t order[300], keep[300 + 1];
-            for (uint32_t j = 0; j < n; j++) {
-                scores[j] = trial % 3 == 0   ? special[next_random(&seed) % 10]
-                            : trial % 3 == 1 ? (float)(next_random(&seed) % 4)
-                                             : random_float(&seed);
-                order[j] = j;
-            }
-            sort_scores = scores;
-            qsort(order, n, sizeof *order, by_score);
-            uint32_t n_keep = b < n ? b : n;
-            qsort(order, n_keep, sizeof *order, by_index);
-            keep[n_keep] = 0xdeadbeef;
-            tier(*name)->select(scores, n, b, keep);
-            assert_memory_equal(keep, order, n_keep * sizeof *keep);
-            assert_int_equal(keep[n_keep], 0xdeadbeef);
-        }
-    }
-}
+// --- gather ----------------------------------------------------------------------------------------------------------
 
 static void test_gather_equals_a_copy(void **state) {
     (void)state;
@@ -256,7 +214,6 @@ int main(void) {
         cmocka_unit_test(test_append_stores_rows_rounded_and_saturated),
         cmocka_unit_test(test_quantize_stays_within_half_a_step),
         cmocka_unit_test(test_quantize_packs_codes_lsb_first),
-        cmocka_unit_test(test_select_equals_sorting),
         cmocka_unit_test(test_gather_equals_a_copy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
