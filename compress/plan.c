@@ -420,12 +420,13 @@ size_t sl_plan_annex_bytes(const struct sl_plan *plan) {
     }
     const struct sl_page_layout *work = &plan->work[first_offloaded(plan)];
     struct sl_page_layout rows = *work;
-    size_t n_layers = 0, in_transit = 0, chunk_pages = (size_t)plan->recipe.chunk_tokens / SL_PAGE_SLOTS;
+    size_t n_layers = 0, in_transit = 0;
     if (sl_kv_format_is_quantized(sl_plan_row_format(plan))) {
         enum sl_status status = sl_page_layout_init(&rows, sl_plan_row_format(plan), plan->geometry.head_dim, 0, false);
         assert(status == SL_OK); // make_layouts() has made one
         (void)status;
-        in_transit = 2 * chunk_pages * in_units(work->bytes);
+        int64_t n_slots = smaller(plan->n_prompt, 2 * (int64_t)plan->recipe.chunk_tokens);
+        in_transit = sl_pages_for(n_slots) * in_units(work->bytes);
     }
     for (int l = 0; l < plan->geometry.n_layers; l++) {
         n_layers += sl_layers_has(&plan->recipe.offload, l);

@@ -47,7 +47,7 @@
  * A ratio in scope is a share of the budget. Where a ratio of a short prompt would not be above what scope protects,
  * the budget is one slot above it. The tail (the newest N prompt tokens) stays on top of the budget.
  *
- * What is not built is refused by name, with what exists; impossible combinations are refused with the axis and the
+ * What there is not is refused by name, with what there is; impossible combinations are refused with the axis and the
  * reason when the recipe is parsed (or fitted to a model), before any work.
  */
 #ifndef SL_COMPRESS_RECIPE_H
@@ -177,7 +177,6 @@ static inline bool sl_recipe_evicts(const struct sl_recipe *recipe) {
 // One line for --help and docs: name and canonical text of each preset; the last has a NULL name.
 struct sl_preset {
     const char *name, *text, *summary;
-    bool built;
 };
 const struct sl_preset *sl_recipe_presets(void);
 

@@ -32,7 +32,6 @@
 // A named value of an axis; a list of them ends with a NULL name.
 struct sl_axis_value {
     const char *name;
-    bool built;                                                       // false: good grammar, refused as not built yet
     enum { SL_NO_ARGUMENT, SL_ARGUMENT, SL_MAYBE_ARGUMENT } argument; // of "name:argument" or "name/argument"
     int number; // the axis' enum, or whatever its reader understands
 };
@@ -47,7 +46,7 @@ struct sl_axis {
     const struct sl_axis_value *values; // NULL: parse() reads the whole text
     bool joined;                        // several values joined by '+'
     void (*clear)(struct sl_recipe *recipe);
-    // `argument` is what follows "name:" or "name/", or NULL. NULL function: the only built value is what happens anyway.
+    // `argument` is what follows "name:" or "name/", or NULL. NULL function: the only value is what happens anyway.
     enum sl_status (*apply)(struct sl_recipe *recipe, const struct sl_axis_value *value, const char *argument,
                             struct sl_error *err);
     enum sl_status (*parse)(struct sl_recipe *recipe, const char *text, struct sl_error *err);

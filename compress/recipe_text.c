@@ -2,8 +2,7 @@
 /*
  * Purpose: recipes are read from text: words, presets, axes.
  *
- * Design: named values have a column that says whether they are built. So "not built yet" and "no such thing" are
- *         different answers, and both list what there is.
+ * Design: what there is not is answered with what there is.
  * Trust: text comes from clients. It is bounded and printable before anything else looks at it.
  */
 #include <stdio.h>
@@ -14,7 +13,7 @@
 // --- lists for messages ------------------------------------------------------------------------------------------
 
 struct list {
-    char text[256];
+    char text[320];
     size_t length;
 };
 
@@ -26,12 +25,10 @@ static void list_add(struct list *list, const char *name) {
     }
 }
 
-static struct list list_values(const struct sl_axis_value *values, bool only_built) {
+static struct list list_values(const struct sl_axis_value *values) {
     struct list list = {0};
     for (const struct sl_axis_value *v = values; v->name != NULL; v++) {
-        if (v->built || !only_built) {
-            list_add(&list, v->name);
-        }
+        list_add(&list, v->name);
     }
     return list;
 }
@@ -39,9 +36,7 @@ static struct list list_values(const struct sl_axis_value *values, bool only_bui
 static struct list list_presets(void) {
     struct list list = {0};
     for (const struct sl_preset *p = sl_recipe_presets(); p->name != NULL; p++) {
-        if (p->built) {
-            list_add(&list, p->name);
-        }
+        list_add(&list, p->name);
     }
     return list;
 }
@@ -58,16 +53,8 @@ static enum sl_status apply_named(struct sl_recipe *recipe, const struct sl_axis
         value++;
     }
     if (value->name == NULL) {
-        struct list all = list_values(axis->values, false), built = list_values(axis->values, true);
-        return built.length == all.length
-                   ? sl_fail(err, SL_ERR_INVALID, "recipe: %s=%.40s is unknown; values: %s", axis->name, text, all.text)
-                   : sl_fail(err, SL_ERR_INVALID, "recipe: %s=%.40s is unknown; values: %s (built: %s)", axis->name,
-                             text, all.text, built.text);
-    }
-    if (!value->built) {
-        struct list built = list_values(axis->values, true);
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "recipe: %s=%s is not built yet; built: %s", axis->name, value->name,
-                       built.text);
+        struct list all = list_values(axis->values);
+        return sl_fail(err, SL_ERR_INVALID, "recipe: %s=%.40s is unknown; values: %s", axis->name, text, all.text);
     }
     const char *argument = text[name_length] == '\0' ? NULL : text + name_length + 1;
     char separator = axis->values == sl_names_place ? '/' : ':';
@@ -117,13 +104,10 @@ static enum sl_status apply_preset(struct sl_recipe *recipe, const char *name, s
     while (preset->name != NULL && strcmp(preset->name, name) != 0) {
         preset++;
     }
-    if (preset->name == NULL || !preset->built) {
-        struct list built = list_presets();
-        return preset->name == NULL
-                   ? sl_fail(err, SL_ERR_INVALID, "recipe: %.40s is neither a preset nor axis=value; presets: %s",
-                             *name ? name : "an empty word", built.text)
-                   : sl_fail(err, SL_ERR_UNSUPPORTED, "recipe: preset %s is not built yet; built: %s", name,
-                             built.text);
+    if (preset->name == NULL) {
+        struct list all = list_presets();
+        return sl_fail(err, SL_ERR_INVALID, "recipe: %.40s is neither a preset nor axis=value; presets: %s",
+                       *name ? name : "an empty word", all.text);
     }
     struct sl_recipe fresh = sl_recipe_defaults();
     fresh.seed = recipe->seed;

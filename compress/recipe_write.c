@@ -106,12 +106,12 @@ static bool same_format(const struct sl_recipe *a, const struct sl_recipe *b) {
     return same;
 }
 
-// The built preset of this method; of several that of this format. NULL when there is none.
+// The preset of this method; of several that of this format. NULL when there is none.
 static const char *preset_of(const struct sl_recipe *recipe, struct sl_recipe *preset_out) {
     const char *name = NULL;
     for (const struct sl_preset *p = sl_recipe_presets(); p->name != NULL; p++) {
         struct sl_recipe preset;
-        if (p->built && sl_recipe_parse(p->text, &preset, NULL) == SL_OK && same_method(&preset, recipe) &&
+        if (sl_recipe_parse(p->text, &preset, NULL) == SL_OK && same_method(&preset, recipe) &&
             (name == NULL || same_format(&preset, recipe))) {
             name = p->name;
             *preset_out = preset;

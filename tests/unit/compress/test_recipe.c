@@ -172,7 +172,6 @@ static void test_recipe_presets_round_trip(void **state) {
     const struct sl_preset *p = sl_recipe_presets();
     for (size_t i = 0; i < sizeof every / sizeof every[0]; i++, p++) {
         assert_string_equal(p->name, every[i]);
-        assert_true(p->built);
         char text[SL_RECIPE_TEXT_BYTES];
         struct sl_recipe recipe = parsed_recipe(p->name), spelled_out = parsed_recipe(p->text);
         assert_string_equal(sl_recipe_format(&recipe, text, sizeof text), p->name);
@@ -613,7 +612,7 @@ static void test_recipe_survives_any_text(void **state) {
             assert_round_trip(&recipe);
             n_accepted++;
         } else {
-            assert_true(status == SL_ERR_INVALID || status == SL_ERR_UNSUPPORTED);
+            assert_int_equal(status, SL_ERR_INVALID);
             assert_int_equal(strncmp(err.text, "recipe: ", 8), 0);
         }
     }

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a plan says that kvstores hold bounds what stretches take, however lanes are shared out.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "retrieve/annex.h"
+
+// All stretches of adjacent lanes [first, first + n), of one chunk each; and the two largest blocks that were shipped.
+static size_t share_bytes(const struct sl_plan *plan, int first, int n, size_t *blocks_out) {
+    size_t bytes = 0, shipped = 0;
+    for (int64_t begin = 0; begin < plan->n_prompt; begin += plan->recipe.chunk_tokens) {
+        int64_t left = plan->n_prompt - begin, chunk = plan->recipe.chunk_tokens;
+        struct sl_stretch_config config = {.begin = begin,
+                                           .n_slots = (uint32_t)(left < chunk ? left : chunk),
+                                           .first_lane = first,
+                                           .n_lanes = n,
+                                           .work = plan->work[1],
+                                           .rows = sl_plan_row_format(plan),
+                                           .scan = sl_plan_scan_format(plan)};
+        size_t stretch = sl_stretch_bytes(&config), block = sl_stretch_block_bytes(&config);
+        assert_true(stretch > 0 && block > 0);
+        bytes += stretch;
+        shipped += begin < 2 * chunk ? block : 0;
+    }
+    *blocks_out = shipped;
+    return bytes;
+}
+
+static void test_plan_annex_bytes_bound_stretches(void **state) {
+    (void)state;
+    static const char *const rows[] = {"f32", "f16", "bf16", "int8"}, *const scans[] = {"stored", "int8", "int1"};
+    srand(1);
+    for (int round = 0; round < 500; round++) {
+        struct sl_kv_geometry geometry = {1 + 1 + rand() % 6, 1 + rand() % 4, 8 << rand() % 5};
+        int64_t n_prompt = 1 + rand() % 9000;
+        char text[128];
+        struct sl_recipe recipe;
+        struct sl_plan plan;
+        struct sl_error err;
+        const char *format = rows[rand() % 4];
+        snprintf(text, sizeof text, "place=offload/1-,format=%s,scan=%s,chunk=%d,channels=4", format, scans[rand() % 3],
+                 64 * (1 + rand() % 16));
+        if (sl_recipe_parse(text, &recipe, &err) != SL_OK ||
+            sl_plan_make(&recipe, &geometry, n_prompt, &plan, &err) != SL_OK) {
+            fail_msg("%s: %s", text, err.text);
+        }
+        int n_lanes = (geometry.n_layers - 1) * geometry.n_kv_heads;
+        size_t bytes = 0, blocks = 0;
+        for (int first = 0; first < n_lanes;) {
+            int n = 1 + rand() % (n_lanes - first);
+            size_t shipped;
+            bytes += share_bytes(&plan, first, n, &shipped);
+            blocks += sl_plan_row_format(&plan) == SL_KV_INT8 ? shipped : 0; // there while rows are packed
+            first += n;
+        }
+        size_t said = sl_plan_annex_bytes(&plan);
+        if (bytes + blocks > said || said > 2 * (bytes + blocks) + (1 << 20)) {
+            fail_msg("%s, %lld tokens: %zu bytes and %zu, the plan says %zu", text, (long long)n_prompt, bytes, blocks,
+                     said);
+        }
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_plan_annex_bytes_bound_stretches),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
