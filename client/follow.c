@@ -86,6 +86,14 @@ static void show_end(struct sl_follow *follow, const Sluice__V1__Finished *finis
     follow->answer_shown = false;
 }
 
+static void show_notice(struct sl_follow *follow, const Sluice__V1__Notice *notice) {
+    if (!follow->quiet) {
+        hide_progress(follow);
+        fprintf(follow->err, "%ssluice %s: notice: %s\n", follow->answer_shown ? "\n" : "", follow->command,
+                notice->text);
+    }
+}
+
 static void on_event(void *arg, const Sluice__V1__Event *event) {
     struct sl_follow *follow = arg;
     follow->reconnecting = false;
@@ -95,6 +103,8 @@ static void on_event(void *arg, const Sluice__V1__Event *event) {
         }
     } else if (event->what_case == SLUICE__V1__EVENT__WHAT_TOKEN) {
         show_token(follow, event->token);
+    } else if (event->what_case == SLUICE__V1__EVENT__WHAT_NOTICE) {
+        show_notice(follow, event->notice);
     } else {
         show_progress(follow, event);
     }
@@ -207,6 +217,31 @@ static void print_formats(const Sluice__V1__KvBytes *bytes, FILE *file) {
     }
 }
 
+// How the layers that stores hold were served.
+static void print_retrieval(const Sluice__V1__Retrieval *r, FILE *file) {
+    char offloaded[32], received[32];
+    sl_format_bytes((double)r->offloaded_bytes, offloaded, sizeof offloaded);
+    sl_format_bytes((double)r->bytes_received, received, sizeof received);
+    fprintf(file, "offloaded    %s sent", offloaded);
+    if (r->reused_tokens > 0) {
+        fprintf(file, ", %lld tokens were stored already", (long long)r->reused_tokens);
+    }
+    fprintf(file, "\nretrieval    %lld asks, %s received, %lld rows fetched and %lld kept", (long long)r->asks,
+            received, (long long)r->rows_fetched, (long long)r->rows_kept);
+    if (r->round_ms > 0) {
+        fprintf(file, "; waited %.1f of %.1f ms", r->wait_ms, r->round_ms);
+    }
+    if (r->probes > 0) {
+        fprintf(file, "; recall of predictions %.3f, %lld asked exactly", r->recall, (long long)r->exact);
+    }
+    fputc('\n', file);
+    if (r->fallbacks > 0 || r->replica_asks > 0) {
+        fprintf(file,
+                "             %lld layers of steps WITHOUT what the store should have sent, %lld asked of a replica\n",
+                (long long)r->fallbacks, (long long)r->replica_asks);
+    }
+}
+
 void sl_statistics_print(const Sluice__V1__Statistics *s, FILE *file) {
     char small[32], large[32];
     fprintf(file, "prompt       %lld tokens, %lld of them reused, %lld read\n", (long long)s->n_prompt_tokens,
@@ -237,6 +272,9 @@ void sl_statistics_print(const Sluice__V1__Statistics *s, FILE *file) {
         print_formats(s->kv_bytes, file);
     }
     fputc('\n', file);
+    if (s->retrieval) {
+        print_retrieval(s->retrieval, file);
+    }
     fprintf(file, "TTFT         %.0f ms: queue %.0f, prefill %.0f, ship %.1f\n", s->ttft_ms, s->queue_ms, s->prefill_ms,
             s->ship_ms);
     fprintf(file, "TPOT         %.1f ms, %lld tokens in %.0f ms altogether\n", s->tpot_ms,

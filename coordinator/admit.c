@@ -42,6 +42,13 @@ enum sl_status sl_demand_make(const struct sl_recipe *recipe, const struct sl_kv
             .decode_bytes = (int64_t)sl_plan_decode_bytes(plan, max_new_tokens + 1),
             .prefill_bytes = n_prefill > 0 ? (int64_t)plan->prefill_peak_bytes : 0,
         };
+        if (n_prefill > 0 && sl_recipe_offloads(&plan->recipe)) {
+            struct sl_lanes lanes;
+            sl_lanes_init(&lanes, &plan->recipe.offload, geometry);
+            demand_out->n_lanes = sl_lanes_count(&lanes);
+            demand_out->replicas = plan->recipe.replicas;
+            demand_out->lane_bytes = (int64_t)sl_plan_annex_bytes(plan) / demand_out->n_lanes;
+        }
     }
     free(plan);
     return status;
@@ -223,6 +230,49 @@ static enum sl_status choose_prefill(struct sl_admission *admission, const struc
     return status;
 }
 
+// Stores for what is offloaded. References go into the claim at once, claims of memory later.
+static enum sl_status choose_stores(struct sl_admission *admission, const struct sl_demand *demand, uint64_t key,
+                                    const struct sl_avoid *avoid, struct sl_claim *claim, struct sl_error *err) {
+    struct sl_worker_set set;
+    struct sl_route_share shares[SL_MAX_SHARES];
+    sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, &set);
+    mark_avoided(&set, avoid);
+    int n = sl_route_shares(set.views, set.n, key, demand->n_lanes, demand->lane_bytes, demand->replicas, shares,
+                            SL_MAX_SHARES);
+    enum sl_status status = n < 0 ? SL_AGAIN : SL_OK;
+    int64_t needed = demand->lane_bytes * demand->n_lanes * demand->replicas;
+    int64_t room = sl_route_store_room(set.views, set.n);
+    int n_ready = sl_route_count_ready(set.views, set.n);
+    if (n < 0 && n_ready < demand->replicas) {
+        status = sl_fail(err, SL_ERR_PEER_LOST,
+                         "the recipe offloads layers %d times over and %d kvstores are ready: start more "
+                         "(sluice-kvstore), or use place=resident",
+                         demand->replicas, n_ready);
+    } else if (n < 0 && needed > room) {
+        status = sl_fail(err, SL_ERR_EXHAUSTED,
+                         "the job's offloaded layers take %" PRId64 " bytes and the kvstores together hold %" PRId64
+                         ": it fits never; start more kvstores, or use a shorter prompt or a smaller format",
+                         needed, room);
+    }
+    for (int i = 0; i < n; i++) {
+        claim->shares[i].store = sl_worker_ref(set.workers[shares[i].view]);
+        claim->shares[i].first_lane = shares[i].first_lane;
+        claim->shares[i].n_lanes = shares[i].n_lanes;
+        claim->shares[i].replica = shares[i].replica;
+        claim->n_shares++;
+    }
+    sl_worker_set_release(&set);
+    return status;
+}
+
+static void unref_claimed(struct sl_claim *claim) {
+    sl_worker_unref(&claim->prefill);
+    sl_worker_unref(&claim->decode);
+    while (claim->n_shares > 0) {
+        sl_worker_unref(&claim->shares[--claim->n_shares].store);
+    }
+}
+
 // Called under the lock, which makes choosing and claiming one step: only claims add to what a worker holds.
 static enum sl_status try_claim(struct sl_admission *admission, const struct sl_place *place,
                                 const struct sl_demand *demand, const uint64_t *keys, int64_t n_keys,
@@ -232,14 +282,21 @@ static enum sl_status try_claim(struct sl_admission *admission, const struct sl_
     if (status == SL_OK && demand->n_prefill_tokens > 0) {
         status = choose_prefill(admission, demand, keys, n_keys, avoid, &claim.prefill, err);
     }
+    if (status == SL_OK && demand->n_lanes > 0) {
+        status = choose_stores(admission, demand, n_keys > 0 ? keys[0] : 0, avoid, &claim, err);
+    }
     // The others' turn matters only now: that a role is missing, everybody in line must hear.
     if (status == SL_OK && (place != admission->line.next || admission->stats.n_running >= admission->max_running)) {
         status = SL_AGAIN;
     }
     if (status != SL_OK) {
-        sl_worker_unref(&claim.prefill);
-        sl_worker_unref(&claim.decode);
+        unref_claimed(&claim);
         return status;
+    }
+    for (int i = 0; i < claim.n_shares; i++) {
+        int64_t bytes = claim.shares[i].n_lanes * demand->lane_bytes;
+        sl_worker_claim(claim.shares[i].store, bytes, 0);
+        admission->stats.claimed_bytes += bytes;
     }
     sl_worker_claim(claim.decode, demand->decode_bytes, 0);
     admission->stats.claimed_bytes += demand->decode_bytes;
@@ -304,8 +361,13 @@ void sl_admission_release(struct sl_admission *admission, struct sl_claim *claim
         sl_worker_unclaim(claim->decode, claim->demand.decode_bytes, 0);
         admission->stats.claimed_bytes -= claim->demand.decode_bytes;
         admission->stats.n_running--;
-        sl_worker_unref(&claim->decode);
     }
+    for (int i = 0; i < claim->n_shares; i++) {
+        int64_t bytes = claim->shares[i].n_lanes * claim->demand.lane_bytes;
+        sl_worker_unclaim(claim->shares[i].store, bytes, 0);
+        admission->stats.claimed_bytes -= bytes;
+    }
+    unref_claimed(claim);
     pthread_cond_broadcast(&admission->changed);
     pthread_mutex_unlock(&admission->mutex);
 }

@@ -21,6 +21,7 @@
 #include "compress/recipe.h"
 #include "coordinator/affinity.h"
 #include "coordinator/registry.h"
+#include "retrieve/lanes.h"
 
 // What a job asks of the cluster's memory.
 struct sl_demand {
@@ -28,6 +29,9 @@ struct sl_demand {
     int64_t capsule_bytes;    // upper bound of the capsule's body
     int64_t decode_bytes;     // of the decode worker: capsule, last prompt token, output
     int64_t prefill_bytes;    // of the prefill worker, at its worst
+    // Of recipes that offload: what kvstores hold, in lanes of equal size; n_lanes is 0 where nothing is offloaded.
+    int n_lanes, replicas;
+    int64_t lane_bytes;
 };
 
 /*
@@ -55,6 +59,11 @@ struct sl_place {
 struct sl_claim {
     struct sl_worker *prefill; // NULL when there is nothing to prefill, or no more
     struct sl_worker *decode;
+    struct {
+        struct sl_worker *store;
+        int first_lane, n_lanes, replica;
+    } shares[SL_MAX_SHARES];
+    int n_shares;
     struct sl_demand demand;
 };
 
@@ -64,6 +73,12 @@ struct sl_avoid {
     const struct sl_worker *workers[SL_MAX_AVOIDED]; // compared, never followed
     int n;
 };
+
+static inline void sl_avoid_add(struct sl_avoid *avoid, const struct sl_worker *worker) {
+    if (avoid->n < SL_MAX_AVOIDED) {
+        avoid->workers[avoid->n++] = worker;
+    }
+}
 
 /*
  * Take a place in the line. SL_ERR_EXHAUSTED: fits never, or the line is full; err has the numbers.

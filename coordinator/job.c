@@ -204,6 +204,13 @@ void sl_job_tell_ship(struct sl_job *job, const Sluice__V1__ShipProgress *progre
     tell(job, SL_EVENT_PROGRESS, &event);
 }
 
+void sl_job_tell_notice(struct sl_job *job, const Sluice__V1__Notice *notice) {
+    Sluice__V1__Event event = SLUICE__V1__EVENT__INIT;
+    event.what_case = SLUICE__V1__EVENT__WHAT_NOTICE;
+    event.notice = (Sluice__V1__Notice *)notice;
+    tell(job, SL_EVENT_PROGRESS, &event);
+}
+
 void sl_job_set_workers(struct sl_job *job, const char *prefill, const char *decode) {
     pthread_mutex_lock(&job->mutex);
     strncpy(job->prefill_worker, prefill != NULL ? prefill : "", sizeof(job->prefill_worker) - 1);
@@ -227,6 +234,33 @@ void sl_job_set_transport(struct sl_job *job, const char *transport) {
 void sl_job_set_slots(struct sl_job *job, const Sluice__V1__Statistics *known) {
     sl_slot_statistics_copy(known, &job->slots);
     sl_slot_statistics_attach(&job->slots, &job->statistics);
+}
+
+// Plain numbers, but for what protobuf-c keeps of a message.
+static void copy_retrieval(const Sluice__V1__Retrieval *from, Sluice__V1__Retrieval *to) {
+    *to = *from;
+    to->base.n_unknown_fields = 0;
+    to->base.unknown_fields = NULL;
+}
+
+void sl_job_set_offloaded(struct sl_job *job, const Sluice__V1__Statistics *prefill) {
+    job->statistics.retrieval = NULL;
+    if (prefill->retrieval != NULL) {
+        copy_retrieval(prefill->retrieval, &job->retrieval);
+        job->statistics.retrieval = &job->retrieval;
+    }
+}
+
+void sl_job_set_served(struct sl_job *job, const Sluice__V1__Statistics *decode) {
+    if (decode->retrieval == NULL) {
+        return;
+    }
+    bool known = job->statistics.retrieval != NULL;
+    int64_t offloaded = known ? job->retrieval.offloaded_bytes : 0, reused = known ? job->retrieval.reused_tokens : 0;
+    copy_retrieval(decode->retrieval, &job->retrieval);
+    job->retrieval.offloaded_bytes = offloaded;
+    job->retrieval.reused_tokens = reused;
+    job->statistics.retrieval = &job->retrieval;
 }
 
 void sl_job_set_errors(struct sl_job *job, const Sluice__V1__Statistics *prefill) {
@@ -261,6 +295,7 @@ void sl_job_describe(struct sl_job *job, struct sl_job_report *report) {
     report->statistics = job->statistics;
     report->slots = job->slots;
     report->errors = job->errors;
+    report->retrieval = job->retrieval;
     strcpy(report->prefill_worker, job->prefill_worker);
     strcpy(report->decode_worker, job->decode_worker);
     strcpy(report->transport, job->transport);
@@ -269,6 +304,7 @@ void sl_job_describe(struct sl_job *job, struct sl_job_report *report) {
     report->statistics.transport = report->transport;
     sl_slot_statistics_attach(&report->slots, &report->statistics);
     sl_error_statistics_attach(&report->errors, &report->statistics);
+    report->statistics.retrieval = report->statistics.retrieval != NULL ? &report->retrieval : NULL;
     report->message.statistics = &report->statistics;
     report->message.job_id = report->id;
     report->message.label = report->label;

@@ -80,10 +80,11 @@ struct sl_job {
     Sluice__V1__JobState state;
     int64_t n_output;
     char prefill_worker[64], decode_worker[64];
-    Sluice__V1__Statistics statistics; // points into the next three
+    Sluice__V1__Statistics statistics; // points into the next four
     char transport[32];
     struct sl_slot_statistics slots;
     struct sl_error_statistics errors;
+    Sluice__V1__Retrieval retrieval;
     int status_code; // gRPC's
     char status_text[sizeof(((struct sl_error *)0)->text)];
     int64_t ended_ns;
@@ -115,6 +116,7 @@ void sl_job_finish(struct sl_job *job, Sluice__V1__JobState state, const Sluice_
 enum sl_status sl_job_tell_token(struct sl_job *job, const Sluice__V1__Token *token);
 void sl_job_tell_prefill(struct sl_job *job, const Sluice__V1__PrefillProgress *progress);
 void sl_job_tell_ship(struct sl_job *job, const Sluice__V1__ShipProgress *progress);
+void sl_job_tell_notice(struct sl_job *job, const Sluice__V1__Notice *notice); // as progress: bounded
 
 // Runner: who works on it (NULL: nobody yet).
 void sl_job_set_workers(struct sl_job *job, const char *prefill, const char *decode);
@@ -127,6 +129,9 @@ void sl_job_set_slots(struct sl_job *job, const Sluice__V1__Statistics *known); 
 // Of prefill (forgets those of an earlier attempt), and what decode adds to them; while locked.
 void sl_job_set_errors(struct sl_job *job, const Sluice__V1__Statistics *prefill);
 void sl_job_add_errors(struct sl_job *job, const Sluice__V1__Statistics *decode);
+// What prefill has offloaded (forgets an earlier attempt), and how decode was served; while locked.
+void sl_job_set_offloaded(struct sl_job *job, const Sluice__V1__Statistics *prefill);
+void sl_job_set_served(struct sl_job *job, const Sluice__V1__Statistics *decode);
 
 // What Get and List answer; the strings and the statistics point into the struct.
 struct sl_job_report {
@@ -136,6 +141,7 @@ struct sl_job_report {
     char prefill_worker[64], decode_worker[64], transport[32];
     struct sl_slot_statistics slots;
     struct sl_error_statistics errors;
+    Sluice__V1__Retrieval retrieval;
     char status_text[sizeof(((struct sl_error *)0)->text)];
 };
 void sl_job_describe(struct sl_job *job, struct sl_job_report *report);

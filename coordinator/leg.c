@@ -3,6 +3,7 @@
 #include "coordinator/leg.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -29,9 +30,11 @@ static enum sl_status renew_if_due(struct sl_lease *lease, struct sl_error *err)
     request.lease_id = lease->id;
     ProtobufCMessage *message = NULL;
     struct sl_error why = {0};
+    char path[64];
+    snprintf(path, sizeof path, "/sluice.v1.%s/Renew", lease->service);
     enum sl_status status =
-        sl_rpc_unary(sl_worker_channel(lease->worker), "/sluice.v1.Decode/Renew", &request.base,
-                     &sluice__v1__renew_reply__descriptor, sl_deadline_in_ms(LEASE_CALL_MS), NULL, &message, &why);
+        sl_rpc_unary(sl_worker_channel(lease->worker), path, &request.base, &sluice__v1__renew_reply__descriptor,
+                     sl_deadline_in_ms(LEASE_CALL_MS), NULL, &message, &why);
     if (status == SL_OK) {
         int64_t granted_ms = ((Sluice__V1__RenewReply *)message)->lease_ms;
         lease->lease_ms = granted_ms > 0 ? granted_ms : lease->lease_ms;
@@ -53,9 +56,11 @@ bool sl_lease_release(struct sl_lease *lease, const char *job_id) {
     request.lease_id = lease->id;
     struct sl_error err = {0};
     int64_t wait_ms = sl_worker_is_lost(lease->worker) ? LOST_CALL_MS : LEASE_CALL_MS;
+    char path[64];
+    snprintf(path, sizeof path, "/sluice.v1.%s/Release", lease->service);
     enum sl_status status =
-        sl_rpc_unary(sl_worker_channel(lease->worker), "/sluice.v1.Decode/Release", &request.base,
-                     &sluice__v1__release_reply__descriptor, sl_deadline_in_ms(wait_ms), NULL, NULL, &err);
+        sl_rpc_unary(sl_worker_channel(lease->worker), path, &request.base, &sluice__v1__release_reply__descriptor,
+                     sl_deadline_in_ms(wait_ms), NULL, NULL, &err);
     if (status != SL_OK && status != SL_ERR_NOT_FOUND) {
         sl_log_warn("job", "job=%s lease=%s could not be released at %s, which will do so by itself: %s", job_id,
                     lease->id, sl_worker_name(lease->worker), err.text);

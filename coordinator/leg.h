@@ -19,9 +19,10 @@
 #include "coordinator/registry.h"
 #include "rpc/rpc.h"
 
-// A decode worker's promise to hold memory for the job.
+// A worker's promise to hold memory for the job.
 struct sl_lease {
     struct sl_worker *worker; // not owned; NULL: there is no lease
+    const char *service;      // whose Renew and Release: "Decode", "Store"
     char id[128];
     int64_t lease_ms;
     int64_t renew_ns; // when it is to be renewed next

@@ -28,7 +28,7 @@
 #include "proto/sluice/v1/cluster.pb-c.h"
 #include "rpc/rpc.h"
 
-#define SL_MAX_WORKERS 256
+#define SL_MAX_WORKERS SL_ROUTE_MAX_VIEWS
 
 struct sl_registry;
 struct sl_worker; // one incarnation

@@ -91,6 +91,65 @@ int sl_route_store(const struct sl_route_view *views, int n_views, uint64_t key)
     return best;
 }
 
+// Bytes of annexes that a store may still be promised.
+static int64_t store_room(const struct sl_route_view *view, int64_t claimed_bytes) {
+    int64_t room = (int64_t)(SL_STORE_FILL * (double)view->capacity_bytes) - claimed_bytes;
+    return view->ready && room > 0 ? room : 0;
+}
+
+// The ready store of the largest weight that is not taken yet; -1: none. Avoided ones come last.
+static int next_store(const struct sl_route_view *views, int n_views, uint64_t key, const bool *taken) {
+    int best = -1;
+    uint64_t best_weight = 0;
+    for (int i = 0; i < n_views; i++) {
+        if (!views[i].ready || taken[i]) {
+            continue;
+        }
+        uint64_t weight = sl_hash(views[i].name, strlen(views[i].name), key);
+        bool better = best < 0 || (views[i].avoid == views[best].avoid ? weight > best_weight : views[best].avoid);
+        if (better) {
+            best = i;
+            best_weight = weight;
+        }
+    }
+    return best;
+}
+
+int sl_route_shares(const struct sl_route_view *views, int n_views, uint64_t key, int n_lanes, int64_t lane_bytes,
+                    int replicas, struct sl_route_share *shares_out, int max_shares) {
+    bool taken[SL_ROUTE_MAX_VIEWS] = {false};
+    int n_shares = 0;
+    for (int replica = 0; replica < replicas; replica++) {
+        int lane = 0;
+        while (lane < n_lanes) {
+            int i = next_store(views, n_views, key, taken);
+            if (i < 0) {
+                return -1;
+            }
+            taken[i] = true;
+            int64_t fit = store_room(&views[i], views[i].claimed_bytes) / lane_bytes;
+            if (fit == 0) {
+                continue;
+            }
+            if (n_shares == max_shares) {
+                return -1;
+            }
+            int n = fit < n_lanes - lane ? (int)fit : n_lanes - lane;
+            shares_out[n_shares++] = (struct sl_route_share){i, lane, n, replica};
+            lane += n;
+        }
+    }
+    return n_shares;
+}
+
+int64_t sl_route_store_room(const struct sl_route_view *views, int n_views) {
+    int64_t room = 0;
+    for (int i = 0; i < n_views; i++) {
+        room += store_room(&views[i], 0);
+    }
+    return room;
+}
+
 int sl_route_count_ready(const struct sl_route_view *views, int n_views) {
     int n_ready = 0;
     for (int i = 0; i < n_views; i++) {

@@ -9,6 +9,8 @@
  *         decode    the worker whose arena will be the least full with this job in it.
  *         store     rendezvous hashing: prompts with the same beginning meet in the same store, and when a store comes
  *                   or goes only its own share moves.
+ *         shares    the stores in the order of the same hashing, so that prompts with the same beginning meet here too:
+ *                   as many lanes to each as it has room for; a second replica only in stores that the first left alone.
  *         Ties go to the worker that was given the fewest jobs so far, so that an idle cluster takes turns.
  */
 #ifndef SL_COORDINATOR_ROUTE_H
@@ -16,6 +18,8 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
+#define SL_ROUTE_MAX_VIEWS 256
 
 struct sl_route_view {
     const char *name;
@@ -33,6 +37,18 @@ struct sl_route_view {
 int sl_route_prefill(const struct sl_route_view *views, int n_views, int64_t n_tokens, int64_t need_bytes);
 int sl_route_decode(const struct sl_route_view *views, int n_views, int64_t need_bytes);
 int sl_route_store(const struct sl_route_view *views, int n_views, uint64_t key);
+
+// Lanes [first_lane, first_lane + n_lanes) of a session's offloaded layers go to views[view].
+struct sl_route_share {
+    int view, first_lane, n_lanes, replica;
+};
+// Who holds n_lanes lanes of lane_bytes each, `replicas` times. Returns the number of shares, or -1 when there is no room
+// now or the shares would be more than max_shares. What a store has claimed stays below SL_STORE_FILL of its capacity.
+#define SL_STORE_FILL 0.9
+int sl_route_shares(const struct sl_route_view *views, int n_views, uint64_t key, int n_lanes, int64_t lane_bytes,
+                    int replicas, struct sl_route_share *shares_out, int max_shares);
+// The most bytes that all stores that take jobs could hold when idle.
+int64_t sl_route_store_room(const struct sl_route_view *views, int n_views);
 
 int sl_route_count_ready(const struct sl_route_view *views, int n_views);
 

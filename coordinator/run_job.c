@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "coordinator/leg.h"
+#include "coordinator/run_annex.h"
 #include "coordinator/run_report.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
@@ -31,6 +32,7 @@ struct run {
     struct sl_claim claim;
     struct sl_lease lease;
     Sluice__V1__Grant *grant;
+    Sluice__V1__PrefillEvent *prefilled; // its last event: where the offloaded layers are
     bool decode_done;
 };
 
@@ -39,12 +41,6 @@ static Sluice__V1__TokenIds token_ids(const int32_t *ids, int64_t n) {
     message.ids = (int32_t *)ids;
     message.n_ids = (size_t)n;
     return message;
-}
-
-static void avoid_worker(struct run *run, const struct sl_worker *worker) {
-    if (run->avoid.n < SL_MAX_AVOIDED) {
-        run->avoid.workers[run->avoid.n++] = worker;
-    }
 }
 
 // ---- step 1: workers --------------------------------------------------------------------------------------------
@@ -112,6 +108,7 @@ static enum sl_status reserve(struct run *run, struct sl_error *err) {
     }
     strcpy(run->lease.id, grant->lease_id);
     run->lease.worker = run->claim.decode;
+    run->lease.service = "Decode";
     run->lease.lease_ms = grant->lease_ms;
     run->lease.renew_ns = sl_now_ns() + grant->lease_ms * SL_NS_PER_MS / 3;
     run->grant = grant;
@@ -137,8 +134,7 @@ static enum sl_status acquire(struct run *run, struct sl_error *err) {
 
 // ---- step 3: prefill --------------------------------------------------------------------------------------------
 
-static enum sl_status hear_prefill(struct run *run, const Sluice__V1__PrefillEvent *event, bool *done_out,
-                                   struct sl_error *err) {
+static enum sl_status hear_prefill(struct run *run, const Sluice__V1__PrefillEvent *event, struct sl_error *err) {
     struct sl_job *job = run->job;
     switch (event->what_case) {
     case SLUICE__V1__PREFILL_EVENT__WHAT_PREFILL:
@@ -152,8 +148,7 @@ static enum sl_status hear_prefill(struct run *run, const Sluice__V1__PrefillEve
         return SL_OK;
     case SLUICE__V1__PREFILL_EVENT__WHAT_DONE:
         sl_run_report_prefill_done(&run->report, job, event->done->statistics);
-        *done_out = true;
-        return SL_OK;
+        return sl_annex_check(&run->claim, event->done, err);
     default:
         return sl_fail(err, SL_ERR_INTERNAL, "%s sent an event of an unknown kind", sl_worker_name(run->claim.prefill));
     }
@@ -173,6 +168,10 @@ static enum sl_status prefill(struct run *run, struct sl_error *err) {
     request.kvstore_address = store;
     request.estimate_errors = spec->estimate_errors;
     request.n_positions = spec->n_tokens + spec->max_new_tokens;
+    struct sl_store_shares shares;
+    sl_store_shares_fill(&run->claim, &shares);
+    request.stores = shares.pointers;
+    request.n_stores = shares.n;
 
     struct sl_leg leg = {.job = run->job,
                          .worker = run->claim.prefill,
@@ -183,13 +182,17 @@ static enum sl_status prefill(struct run *run, struct sl_error *err) {
     sl_run_report_start(&run->report, run->job);
     enum sl_status status = sl_leg_open(&leg, "/sluice.v1.Prefill/Run", &request.base,
                                         &sluice__v1__prefill_event__descriptor, spec->deadline_ns, err);
-    bool done = false;
-    while (status == SL_OK && !done) {
+    while (status == SL_OK && run->prefilled == NULL) {
         ProtobufCMessage *message = NULL;
         status = sl_leg_next(&leg, &message, err);
         if (status == SL_OK) {
-            status = hear_prefill(run, (Sluice__V1__PrefillEvent *)message, &done, err);
-            protobuf_c_message_free_unpacked(message, NULL);
+            Sluice__V1__PrefillEvent *event = (Sluice__V1__PrefillEvent *)message;
+            status = hear_prefill(run, event, err);
+            if (event->what_case == SLUICE__V1__PREFILL_EVENT__WHAT_DONE) {
+                run->prefilled = event;
+            } else {
+                protobuf_c_message_free_unpacked(message, NULL);
+            }
         }
     }
     sl_leg_close(&leg);
@@ -257,6 +260,10 @@ static enum sl_status hear_decode(struct run *run, const Sluice__V1__DecodeEvent
         return sl_run_report_decode_done(&run->report, run->job, event->done, err);
     case SLUICE__V1__DECODE_EVENT__WHAT_ALIVE:
         return SL_OK;
+    case SLUICE__V1__DECODE_EVENT__WHAT_NOTICE:
+        sl_log_warn("job", "job=%s %s: %.300s", run->job->id, sl_worker_name(run->claim.decode), event->notice->text);
+        sl_job_tell_notice(run->job, event->notice);
+        return SL_OK;
     default:
         return sl_fail(err, SL_ERR_INTERNAL, "%s sent an event of an unknown kind", sl_worker_name(run->claim.decode));
     }
@@ -289,6 +296,10 @@ static enum sl_status decode(struct run *run, struct sl_error *err) {
     request.ignore_eos = spec->ignore_eos;
     request.recipe = (char *)spec->recipe;
     request.estimate_errors = spec->estimate_errors;
+    if (run->prefilled != NULL) {
+        request.annex = run->prefilled->done->annex;
+        request.n_annex = run->prefilled->done->n_annex;
+    }
 
     sl_job_move(job, SLUICE__V1__JOB_STATE__DECODING, sl_worker_name(run->claim.decode));
     // The session that is being decoded keeps itself; the lease is renewed so that a worker may treat both alike.
@@ -331,10 +342,15 @@ static void announce_workers(struct run *run) {
 static void give_back(struct run *run, enum sl_status status) {
     bool released = run->decode_done || sl_lease_release(&run->lease, run->job->id);
     run->lease = (struct sl_lease){0};
-    if (sl_status_is_lost(status) && run->claim.decode != NULL) {
+    sl_annex_release(&run->claim, run->prefilled != NULL ? run->prefilled->done : NULL, run->job->id);
+    if (sl_status_is_lost(status) && run->claim.decode != NULL && sl_annex_find_lost(&run->claim, &run->avoid) == 0) {
         bool prefilling = run->claim.prefill != NULL && run->grant != NULL;
         bool decode_lives = released && !sl_worker_is_lost(run->claim.decode);
-        avoid_worker(run, prefilling && decode_lives ? run->claim.prefill : run->claim.decode);
+        sl_avoid_add(&run->avoid, prefilling && decode_lives ? run->claim.prefill : run->claim.decode);
+    }
+    if (run->prefilled != NULL) {
+        protobuf_c_message_free_unpacked(&run->prefilled->base, NULL);
+        run->prefilled = NULL;
     }
     if (run->grant != NULL) {
         protobuf_c_message_free_unpacked(&run->grant->base, NULL);

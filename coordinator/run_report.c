@@ -78,6 +78,7 @@ void sl_run_report_prefill_done(struct sl_run_report *report, struct sl_job *job
         }
         sl_job_set_transport(job, known->transport);
         sl_job_set_errors(job, known);
+        sl_job_set_offloaded(job, known);
     }
     sl_job_statistics_unlock(job);
 }
@@ -111,6 +112,7 @@ enum sl_status sl_run_report_decode_done(struct sl_run_report *report, struct sl
         statistics->slots_fetched = done->statistics->slots_fetched;
         sl_job_set_slots(job, done->statistics);
         sl_job_add_errors(job, done->statistics);
+        sl_job_set_served(job, done->statistics);
     }
     if (job->n_output > 1) {
         statistics->tpot_ms = ms_between(report->first_token_ns, report->decode_end_ns) / (double)(job->n_output - 1);

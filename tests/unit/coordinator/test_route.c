@@ -164,6 +164,87 @@ static void test_store_moves_only_the_lost_share(void **state) {
     assert_int_equal(sl_route_store(views, N, 1), -1);
 }
 
+// --- shares of what is offloaded -------------------------------------------------------------------------------------
+
+#define LANE 1000
+
+// Every lane is held once by each replica, in order, by stores that hold nothing else of the job; room is kept to.
+static void assert_covered(const struct sl_route_view *views, const struct sl_route_share *shares, int n_shares,
+                           int n_lanes, int replicas) {
+    int next[4] = {0};
+    for (int i = 0; i < n_shares; i++) {
+        const struct sl_route_share *share = &shares[i];
+        assert_in_range(share->replica, 0, replicas - 1);
+        assert_int_equal(share->first_lane, next[share->replica]);
+        assert_true(share->n_lanes > 0);
+        next[share->replica] += share->n_lanes;
+        const struct sl_route_view *view = &views[share->view];
+        assert_true(view->ready);
+        assert_true((double)(view->claimed_bytes + share->n_lanes * LANE) <=
+                    SL_STORE_FILL * (double)view->capacity_bytes);
+        for (int j = 0; j < i; j++) {
+            assert_int_not_equal(shares[j].view, share->view);
+        }
+    }
+    for (int r = 0; r < replicas; r++) {
+        assert_int_equal(next[r], n_lanes);
+    }
+}
+
+static void test_a_session_goes_to_one_store_where_it_fits(void **state) {
+    (void)state;
+    struct sl_route_view views[3] = {{.name = "a", .ready = true, .capacity_bytes = 100 * LANE},
+                                     {.name = "b", .ready = true, .capacity_bytes = 100 * LANE},
+                                     {.name = "c", .ready = true, .capacity_bytes = 100 * LANE}};
+    struct sl_route_share shares[8];
+    bool used[3] = {false};
+    for (uint64_t key = 0; key < 64; key++) {
+        uint64_t k = key * 0x9E3779B97F4A7C15u;
+        assert_int_equal(sl_route_shares(views, 3, k, 90, LANE, 1, shares, 8), 1);
+        assert_covered(views, shares, 1, 90, 1);
+        assert_int_equal(shares[0].view, sl_route_store(views, 3, k)); // where the capsule of the prompt goes, too
+        used[shares[0].view] = true;
+    }
+    assert_true(used[0] && used[1] && used[2]);
+}
+
+static void test_a_large_session_is_spread_by_lanes(void **state) {
+    (void)state;
+    struct sl_route_view views[4] = {
+        {.name = "a", .ready = true, .capacity_bytes = 100 * LANE, .claimed_bytes = 50 * LANE},
+        {.name = "b", .ready = true, .capacity_bytes = 100 * LANE},
+        {.name = "c", .capacity_bytes = 1000 * LANE}, // not ready
+        {.name = "d", .ready = true, .capacity_bytes = 20 * LANE}};
+    struct sl_route_share shares[8];
+    for (uint64_t key = 1; key < 50; key++) {
+        int n = sl_route_shares(views, 4, key * 77777, 40 + 90 + 18, LANE, 1, shares, 8);
+        assert_int_equal(n, 3);
+        assert_covered(views, shares, n, 148, 1);
+        assert_int_equal(sl_route_shares(views, 4, key * 77777, 149, LANE, 1, shares, 8), -1);
+        assert_int_equal(sl_route_shares(views, 4, key * 77777, 148, LANE, 1, shares, 2), -1); // more than two shares
+    }
+    assert_int_equal(sl_route_store_room(views, 4), 198 * LANE);
+}
+
+static void test_replicas_are_in_different_stores(void **state) {
+    (void)state;
+    struct sl_route_view views[4] = {{.name = "a", .ready = true, .capacity_bytes = 100 * LANE},
+                                     {.name = "b", .ready = true, .capacity_bytes = 100 * LANE},
+                                     {.name = "c", .ready = true, .capacity_bytes = 100 * LANE},
+                                     {.name = "d", .ready = true, .avoid = true, .capacity_bytes = 100 * LANE}};
+    struct sl_route_share shares[8];
+    for (uint64_t key = 1; key < 50; key++) {
+        int n = sl_route_shares(views, 4, key * 99991, 60, LANE, 2, shares, 8);
+        assert_int_equal(n, 2);
+        assert_covered(views, shares, n, 60, 2);
+        assert_true(shares[0].view != 3 && shares[1].view != 3); // failed this job before: only if nobody else
+        n = sl_route_shares(views, 4, key * 99991, 170, LANE, 2, shares, 8);
+        assert_int_equal(n, 4);
+        assert_covered(views, shares, n, 170, 2);
+        assert_int_equal(sl_route_shares(views, 1, key, 10, LANE, 2, shares, 8), -1);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_prefill_idle_cluster_takes_turns),
@@ -174,6 +255,9 @@ int main(void) {
         cmocka_unit_test(test_route_never_exceeds_room),
         cmocka_unit_test(test_route_skips_unready_and_avoids_if_it_can),
         cmocka_unit_test(test_store_moves_only_the_lost_share),
+        cmocka_unit_test(test_a_session_goes_to_one_store_where_it_fits),
+        cmocka_unit_test(test_a_large_session_is_spread_by_lanes),
+        cmocka_unit_test(test_replicas_are_in_different_stores),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

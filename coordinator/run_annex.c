@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see run_annex.h.
+#include "coordinator/run_annex.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "coordinator/leg.h"
+
+#define PROBE_MS 300 // a store that does not say its statistics within this is lost, or as good as that
+
+void sl_store_shares_fill(const struct sl_claim *claim, struct sl_store_shares *shares) {
+    shares->n = (size_t)claim->n_shares;
+    for (int i = 0; i < claim->n_shares; i++) {
+        Sluice__V1__StoreShare *message = &shares->messages[i];
+        sluice__v1__store_share__init(message);
+        message->address = (char *)sl_worker_address(claim->shares[i].store);
+        message->first_lane = claim->shares[i].first_lane;
+        message->n_lanes = claim->shares[i].n_lanes;
+        message->replica = claim->shares[i].replica;
+        shares->pointers[i] = message;
+    }
+}
+
+// The claim's share that a message speaks of, or -1.
+static int find_share(const struct sl_claim *claim, const Sluice__V1__StoreShare *share) {
+    for (int i = 0; share != NULL && i < claim->n_shares; i++) {
+        if (strcmp(sl_worker_address(claim->shares[i].store), share->address) == 0 &&
+            claim->shares[i].first_lane == share->first_lane && claim->shares[i].n_lanes == share->n_lanes &&
+            claim->shares[i].replica == share->replica) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+enum sl_status sl_annex_check(const struct sl_claim *claim, const Sluice__V1__PrefillDone *done, struct sl_error *err) {
+    bool held[SL_MAX_SHARES] = {false};
+    size_t n_held = 0;
+    for (size_t i = 0; i < done->n_annex; i++) {
+        int share = find_share(claim, done->annex[i]->share);
+        n_held += share >= 0 && !held[share];
+        if (share >= 0) {
+            held[share] = true;
+        }
+    }
+    if (n_held != (size_t)claim->n_shares || done->n_annex != n_held) {
+        return sl_fail(err, SL_ERR_INTERNAL, "%s says that stores hold %zu shares of the job, and it has %d",
+                       sl_worker_name(claim->prefill), done->n_annex, claim->n_shares);
+    }
+    return SL_OK;
+}
+
+void sl_annex_release(const struct sl_claim *claim, const Sluice__V1__PrefillDone *done, const char *job_id) {
+    for (size_t i = 0; done != NULL && i < done->n_annex; i++) {
+        int share = find_share(claim, done->annex[i]->share);
+        struct sl_lease lease = {.service = "Store"};
+        if (share >= 0 && strlen(done->annex[i]->lease_id) < sizeof lease.id) {
+            lease.worker = claim->shares[share].store;
+            strcpy(lease.id, done->annex[i]->lease_id);
+            sl_lease_release(&lease, job_id);
+        }
+    }
+}
+
+int sl_annex_find_lost(const struct sl_claim *claim, struct sl_avoid *avoid) {
+    int n_lost = 0;
+    for (int i = 0; i < claim->n_shares; i++) {
+        struct sl_worker *store = claim->shares[i].store;
+        Sluice__V1__StoreStatsRequest request = SLUICE__V1__STORE_STATS_REQUEST__INIT;
+        struct sl_error err = {0};
+        bool lost = sl_worker_is_lost(store) || sl_rpc_unary(sl_worker_channel(store), "/sluice.v1.Store/Stats",
+                                                             &request.base, &sluice__v1__store_stats_reply__descriptor,
+                                                             sl_deadline_in_ms(PROBE_MS), NULL, NULL, &err) != SL_OK;
+        if (lost) {
+            n_lost++;
+            sl_worker_suspect(store);
+            sl_avoid_add(avoid, store);
+        }
+    }
+    return n_lost;
+}

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: a job's offloaded layers, as its runner sees them: which store is asked to hold what, what prefill says is
+ *          held, and how it goes back.
+ * Threads: the job's thread only.
+ */
+#ifndef SL_COORDINATOR_RUN_ANNEX_H
+#define SL_COORDINATOR_RUN_ANNEX_H
+
+#include "coordinator/admit.h"
+#include "proto/sluice/v1/worker.pb-c.h"
+
+// The shares of a claim as PrefillRequest.stores; points into the claim.
+struct sl_store_shares {
+    Sluice__V1__StoreShare messages[SL_MAX_SHARES], *pointers[SL_MAX_SHARES];
+    size_t n;
+};
+void sl_store_shares_fill(const struct sl_claim *claim, struct sl_store_shares *shares);
+
+// SL_ERR_INTERNAL: what prefill says is held is not what it was asked to have held.
+enum sl_status sl_annex_check(const struct sl_claim *claim, const Sluice__V1__PrefillDone *done, struct sl_error *err);
+
+// Give the leases back, waiting briefly; stores that do not answer are suspected. done may be NULL.
+void sl_annex_release(const struct sl_claim *claim, const Sluice__V1__PrefillDone *done, const char *job_id);
+
+/*
+ * After an attempt was lost: which of its stores do not answer? They are suspected, put into avoid, and counted. A job
+ * whose store is gone must not blame the workers that said so.
+ */
+int sl_annex_find_lost(const struct sl_claim *claim, struct sl_avoid *avoid);
+
+#endif
