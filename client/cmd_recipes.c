@@ -39,8 +39,8 @@ static void print_json(json_t *object) {
 
 static void list_as_json(void) {
     for (const struct sl_preset *preset = sl_recipe_presets(); preset->name; preset++) {
-        print_json(json_pack("{s:s, s:s, s:s, s:b}", "name", preset->name, "text", preset->text, "summary",
-                             preset->summary, "built", preset->built));
+        print_json(
+            json_pack("{s:s, s:s, s:s}", "name", preset->name, "text", preset->text, "summary", preset->summary));
     }
 }
 
@@ -51,7 +51,7 @@ static void list_presets(bool with_axes) {
     sl_table_init(&table, columns, sizeof columns / sizeof columns[0]);
     for (const struct sl_preset *preset = sl_recipe_presets(); preset->name; preset++) {
         sl_table_add(&table, "%s", preset->name);
-        sl_table_add(&table, "%s%s", preset->summary, preset->built ? "" : " (not built)");
+        sl_table_add(&table, "%s", preset->summary);
         if (with_axes) {
             sl_table_add(&table, "%s", "");
             sl_table_add(&table, "%s", preset->text);
