@@ -7,7 +7,8 @@
  *         INT1 of additions (to which they come down), and part of a page is computed as a whole one.
  *
  *         scan_copy goes over the pages twice: for what it needs of all slots, then for the codes. Keys of 16 bits that
- *         stay as they are are transposed as bits, all others by way of the K^T tile of a page (avx2_kv.h).
+ *         stay as they are are transposed as bits, all others by way of the K^T tile of a page (avx2_kv.h). What fills
+ *         whole lines is stored past the caches: nobody reads it before others have taken its place there.
  */
 #include <assert.h>
 #include <string.h>
@@ -43,22 +44,30 @@ static void find_means(const struct sl_kv *kv, uint32_t n_slots, float *scale) {
     }
 }
 
+// Eight channels of the 16 slots of a strip, from keys of 16 bits.
+static inline __attribute__((always_inline)) void transpose_strip(const uint16_t *k, size_t d, __m256i *channels) {
+    SL_UNROLL
+    for (size_t t = 0; t < 8; t++) {
+        __m128i low = _mm_load_si128((const __m128i *)(k + t * d));
+        __m128i high = _mm_load_si128((const __m128i *)(k + (t + 8) * d));
+        channels[t] = _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
+    }
+    sl_avx2_transpose_16x8(channels);
+}
+
 // Keys of 16 bits [SL_PAGE_SLOTS][d] to the channels of a copy, each from `to` on.
 static void transpose_page(const uint16_t *k, size_t d, char *to, size_t channel_bytes) {
     for (size_t i = 0; i < d; i += 8, to += 8 * channel_bytes) {
-        for (size_t strip = 0; strip < SL_PAGE_STRIPS; strip++) {
-            const uint16_t *from = k + strip * SL_STRIP * d + i;
-            __m256i x[8];
-            SL_UNROLL
-            for (size_t t = 0; t < 8; t++) {
-                __m128i low = _mm_load_si128((const __m128i *)(from + t * d));
-                __m128i high = _mm_load_si128((const __m128i *)(from + (t + 8) * d));
-                x[t] = _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
-            }
-            sl_avx2_transpose_16x8(x);
+        for (size_t line = 0; line < SL_PAGE_STRIPS / 2; line++) {
+            const uint16_t *from = k + line * 2 * SL_STRIP * d + i;
+            __m256i low[8], high[8];
+            transpose_strip(from, d, low);
+            transpose_strip(from + SL_STRIP * d, d, high);
             SL_UNROLL
             for (size_t c = 0; c < 8; c++) {
-                _mm256_store_si256((__m256i *)(to + c * channel_bytes + strip * sizeof(__m256i)), x[c]);
+                __m256i *out = (__m256i *)(to + c * channel_bytes) + 2 * line;
+                _mm256_stream_si256(out, low[c]);
+                _mm256_stream_si256(out + 1, high[c]);
             }
         }
     }
@@ -91,7 +100,7 @@ static inline __attribute__((always_inline)) void encode_channel(const float *x,
     for (size_t t = 0; t < SL_PAGE_SLOTS / 8; t++) {
         const float *eight = x + t / 2 * strip + t % 2 * 8;
         if (format == SL_KV_F32) {
-            _mm256_store_ps((float *)to + 8 * t, _mm256_load_ps(eight));
+            _mm256_stream_ps((float *)to + 8 * t, _mm256_load_ps(eight));
         } else if (format == SL_KV_F16) {
             _mm_store_si128((__m128i *)to + t, encode_f16(_mm256_load_ps(eight)));
         } else if (format == SL_KV_BF16) {
@@ -99,7 +108,7 @@ static inline __attribute__((always_inline)) void encode_channel(const float *x,
                 ((uint16_t *)to)[8 * t + e] = sl_f32_to_bf16(eight[e]);
             }
         } else if (format == SL_KV_INT8 && t % 4 == 0) {
-            _mm256_store_si256((__m256i *)to + t / 4, encode_int8(eight, strip, _mm256_set1_ps(scale)));
+            _mm256_stream_si256((__m256i *)to + t / 4, encode_int8(eight, strip, _mm256_set1_ps(scale)));
         } else if (format == SL_KV_INT1) {
             __m256 at_least_0 = _mm256_cmp_ps(_mm256_load_ps(eight), _mm256_setzero_ps(), _CMP_GE_OQ);
             signs |= (uint64_t)(unsigned)_mm256_movemask_ps(at_least_0) << 8 * t;
@@ -170,6 +179,7 @@ static void scan_copy(const struct sl_kv *kv, uint32_t n_slots, const struct sl_
         copy_page(sl_kv_page_layout(kv, page), kv->pages[page], layout, scale, to);
     }
     clear_rest(layout, n_slots, copy + layout->codes);
+    _mm_sfence();
 }
 
 // --- scan ------------------------------------------------------------------------------------------------------------
@@ -182,11 +192,14 @@ static inline __attribute__((always_inline)) __m256 load_codes(const char *at, s
     return sl_avx2_load8(at, 8 * t, format);
 }
 
-// +w or -w by the bits of a byte.
-static inline __attribute__((always_inline)) __m256 signed_weight(uint8_t bits, __m256 weight) {
-    const __m256i places = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
-    __m256i is_0 = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(bits), places), _mm256_setzero_si256());
-    return _mm256_xor_ps(weight, _mm256_and_ps(_mm256_castsi256_ps(is_0), _mm256_set1_ps(-0.0f)));
+// -negative where a slot's bit is set, else negative, of slots 8 t .. 8 t + 8 of those at `at`. The bit becomes the sign.
+static inline __attribute__((always_inline)) __m256 signed_weight(const char *at, size_t t, __m256 negative) {
+    const __m256i up =
+        _mm256_sub_epi32(_mm256_set1_epi32(31 - 8 * (int)(t % 4)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    int word;
+    memcpy(&word, at + t / 4 * sizeof word, sizeof word);
+    __m256 bits = _mm256_castsi256_ps(_mm256_sllv_epi32(_mm256_set1_epi32(word), up));
+    return _mm256_xor_ps(negative, _mm256_and_ps(bits, _mm256_set1_ps(-0.0f)));
 }
 
 // The sums of the 64 slots from slot j on, a multiple of as many.
@@ -199,10 +212,10 @@ static inline __attribute__((always_inline)) void scan_page(const struct sl_scan
     }
     for (int i = 0; i < s->n; i++) {
         const char *at = s->codes[i] + sl_scan_offset(format, j);
-        __m256 weight = _mm256_set1_ps(s->weights[i]);
+        __m256 weight = _mm256_set1_ps(s->weights[i]), negative = _mm256_set1_ps(-s->weights[i]);
         SL_UNROLL
         for (size_t t = 0; t < SL_PAGE_SLOTS / 8; t++) {
-            sum[t] = format == SL_KV_INT1 ? _mm256_add_ps(sum[t], signed_weight((uint8_t)at[t], weight))
+            sum[t] = format == SL_KV_INT1 ? _mm256_add_ps(sum[t], signed_weight(at, t, negative))
                                           : _mm256_fmadd_ps(weight, load_codes(at, t, format), sum[t]);
         }
     }
