@@ -59,6 +59,12 @@ __attribute__((target("avx512f"))) static void fma_512(void *arg, int64_t begin,
     FMA_LOOP(float16, _mm512_fmadd_ps, "+v");
 }
 
+__attribute__((target("avx512f,avx512bf16"))) static void pairs_bf16(void *arg, int64_t begin, int64_t end,
+                                                                     int member) {
+#define DOT_PAIRS(s, x, y) _mm512_dpbf16_ps((__m512)(s), (__m512bh)(x), (__m512bh)(y))
+    FMA_LOOP(float16, DOT_PAIRS, "+v");
+}
+
 // All eight whole. Written before the program runs: compilers are not told that the instruction reads all of it.
 static const struct {
     uint8_t palette, start_row, reserved[14];
@@ -100,6 +106,8 @@ static const struct {
 } loops[] = {
     {"amx", "tile products from registers", true, TILE_STEPS * 4.0 * 2 * 16 * 16 * 32, tiles_bf16},
     {"amx", "AVX-512 multiply-adds from registers", false, LOOP_STEPS * 12.0 * 2 * 16, fma_512},
+    {"avx512bf16", "AVX-512 dot products of bf16 pairs from registers", true, LOOP_STEPS * 12.0 * 4 * 16, pairs_bf16},
+    {"avx512bf16", "AVX-512 multiply-adds from registers", false, LOOP_STEPS * 12.0 * 2 * 16, fma_512},
     {"avx512", "AVX-512 multiply-adds from registers", false, LOOP_STEPS * 12.0 * 2 * 16, fma_512},
     {"avx2", "AVX2 multiply-adds from registers", false, LOOP_STEPS * 12.0 * 2 * 8, fma_256},
 };

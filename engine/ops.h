@@ -17,7 +17,7 @@
  *
  * Precision: sums are f32 everywhere. Weights and keys are used as they are stored; a tier may round the other side of
  *         a product (activations, queries, attention weights) to bf16 where the weights are bf16 or quantized, or the
- *         keys 16 bits or less: tier "amx" does. With f32 weights and f32 pages no tier rounds anything.
+ *         keys 16 bits or less: tier "amx" does, and "avx512bf16" for weights. With f32 weights and f32 pages no tier rounds anything.
  *
  * Shapes: m rows (tokens of one call), d = head_dim, H query heads, Hk KV heads, G = H / Hk query heads a KV head.
  *         Activations are f32, row-major; rows are packed unless a stride is given (in floats, from row to row), and
@@ -294,7 +294,7 @@ struct sl_ops {
 
 /*
  * The table for this processor. `tier` is NULL or "auto" for the fastest, or a name: "reference", "avx2", "avx512",
- * "amx".
+ * "avx512bf16", "amx", "neon".
  * SL_ERR_UNSUPPORTED: no such tier, or this processor lacks it; err lists those that it has.
  */
 enum sl_status sl_ops_select(const char *tier, const struct sl_ops **ops_out, struct sl_error *err);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: matmul of tier avx512 (engine/ops.h), for that tier's table and for what tier amx leaves to it.
+// Purpose: matmul of tier avx512 (engine/ops.h), for that tier's table and for what tiers avx512bf16 and amx leave to it.
 #ifndef SL_ENGINE_CPU_AVX512_DENSE_H
 #define SL_ENGINE_CPU_AVX512_DENSE_H
 

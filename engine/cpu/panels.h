@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: panels, the unit in which the AVX-512 and AMX tiers keep and multiply a matrix: 32 rows of W, of which a tile
+ * Purpose: panels, the unit in which the AVX-512 tiers and tier amx keep and multiply a matrix: 32 rows of W, of which a tile
  *          of y takes two registers' worth.
  *
  * Design: panel p of a plain matrix has rows 32 p .. 32 p + 31 of W, and gives the same columns of y. A panel of a gated

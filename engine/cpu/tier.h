@@ -30,8 +30,9 @@ void sl_avx2_evict_fill(struct sl_ops *ops);
 void sl_avx2_retrieve_fill(struct sl_ops *ops);
 void sl_avx2_scan_fill(struct sl_ops *ops); // scan_copy scan select
 void sl_avx512_dense_fill(struct sl_ops *ops);
-void sl_avx512_kv_fill(struct sl_ops *ops);   // attend attend_before fold window_sums
-void sl_avx512_scan_fill(struct sl_ops *ops); // scan
+void sl_avx512_kv_fill(struct sl_ops *ops);        // attend attend_before fold window_sums
+void sl_avx512_scan_fill(struct sl_ops *ops);      // scan
+void sl_avx512bf16_dense_fill(struct sl_ops *ops); // pack matmul_scratch matmul
 void sl_amx_dense_fill(struct sl_ops *ops);
 void sl_amx_kv_fill(struct sl_ops *ops); // attend attend_before fold window_sums
 #elif defined(__aarch64__)

@@ -199,6 +199,22 @@ static void test_activations_match_f64(void **state) {
     }
 }
 
+static void test_auto_is_one_of_the_tiers(void **state) {
+    const struct sl_ops *ops = NULL;
+    bool found = false;
+    (void)state;
+    unsetenv("SLUICE_TIER");
+    assert_int_equal(sl_ops_select("auto", &ops, NULL), SL_OK);
+    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+        assert_string_equal(tier(*name)->name, *name);
+        found = found || tier(*name) == ops;
+        if (strcmp(*name, "amx") == 0) { // where there are tiles, nothing else pays
+            assert_string_equal(ops->name, "amx");
+        }
+    }
+    assert_true(found);
+}
+
 static void test_select_refuses_unknown_tiers(void **state) {
     const struct sl_ops *ops = NULL;
     struct sl_error err;
@@ -217,9 +233,9 @@ static void test_select_refuses_unknown_tiers(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_embed_widens_exactly),         cmocka_unit_test(test_norm_matches_reference),
-        cmocka_unit_test(test_rotate_matches_f64),           cmocka_unit_test(test_activations_match_f64),
-        cmocka_unit_test(test_select_refuses_unknown_tiers),
+        cmocka_unit_test(test_embed_widens_exactly),     cmocka_unit_test(test_norm_matches_reference),
+        cmocka_unit_test(test_rotate_matches_f64),       cmocka_unit_test(test_activations_match_f64),
+        cmocka_unit_test(test_auto_is_one_of_the_tiers), cmocka_unit_test(test_select_refuses_unknown_tiers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -52,10 +52,15 @@ static const struct flavour {
 };
 #define N_FLAVOURS (sizeof flavours / sizeof flavours[0])
 
-// Tier amx rounds x, and quantized weights, to bf16 where weights are bf16 or quantized (engine/ops.h, Precision).
-static bool rounds_to_bf16(const struct sl_ops *ops, size_t kind) {
-    return strncmp(ops->name, "amx", 3) == 0 &&
+// What a tier rounds to bf16 where weights are bf16 or quantized (engine/ops.h, Precision): avx512bf16 and amx x, and amx
+// quantized weights too.
+static bool rounds_x(const struct sl_ops *ops, size_t kind) {
+    return (strcmp(ops->name, "avx512bf16") == 0 || strcmp(ops->name, "amx") == 0) &&
            (kinds[kind].format != SL_WEIGHT_STORED || kinds[kind].dtype == SL_BF16);
+}
+
+static bool rounds_weights(const struct sl_ops *ops, size_t kind) {
+    return strcmp(ops->name, "amx") == 0 && rounds_x(ops, kind);
 }
 
 static double rounded(double value, bool to_bf16) {
@@ -72,7 +77,8 @@ struct expected {
     double *exact;      // [m][2n] sums without the tier's rounding of the factors
 };
 
-static struct expected expect(const struct sl_matrix *w, int64_t n, int64_t m, const float *x, bool to_bf16) {
+static struct expected expect(const struct sl_matrix *w, int64_t n, int64_t m, const float *x, bool round_x,
+                              bool round_weights) {
     int64_t k = w->k, groups = sl_weight_groups(k);
     double *row = malloc((size_t)k * sizeof *row);
     int8_t *codes = malloc((size_t)k);
@@ -92,7 +98,7 @@ static struct expected expect(const struct sl_matrix *w, int64_t n, int64_t m, c
         for (int64_t r = 0; r < m; r++) {
             double sum = 0.0, magnitude = 0.0, exact = 0.0;
             for (int64_t i = 0; i < k; i++) {
-                double term = rounded(x[r * k + i], to_bf16) * rounded(row[i], to_bf16);
+                double term = rounded(x[r * k + i], round_x) * rounded(row[i], round_weights);
                 sum += term;
                 magnitude += fabs(term);
                 exact += (double)x[r * k + i] * row[i];
@@ -195,15 +201,15 @@ static struct guarded multiply(const struct matmul_case *c, int64_t m) {
 
 static void check_values(const struct matmul_case *c, size_t kind, const struct expected *expected, const float *y) {
     int64_t stride = c->n + GAP;
-    bool to_bf16 = rounds_to_bf16(c->ops, kind);
+    double each = 0x1p-8; // a factor rounded to 8 bits
+    double factors = (rounds_x(c->ops, kind) ? each : 0.0) + (rounds_weights(c->ops, kind) ? each : 0.0);
     double relative = (double)(expected->k + 2) * FLT_EPSILON / 2;
     for (int64_t r = 0; r < expected->m; r++) {
         for (int64_t j = 0; j < c->n_columns; j++) {
             float start = c->start[r * stride + j];
             struct estimate tight = estimate(expected, c->flavour, expected->sums, relative, r, j, c->w->bias, start);
-            struct estimate loose = // two factors, each rounded to 8 bits
-                estimate(expected, c->flavour, expected->exact, relative + (to_bf16 ? 0x1p-7 : 0.0), r, j, c->w->bias,
-                         start);
+            struct estimate loose =
+                estimate(expected, c->flavour, expected->exact, relative + factors, r, j, c->w->bias, start);
             double is = (double)y[r * stride + j];
             if (!(fabs(is - tight.value) <= tight.error && fabs(is - loose.value) <= loose.error)) {
                 fail_msg("%s %s flavour %d n=%ld k=%ld row %ld column %ld: %.9g, expected %.9g +- %.2g", c->ops->name,
@@ -238,7 +244,7 @@ static void check_size(const struct sl_ops *ops, struct sl_team *team, size_t ki
     struct sl_matrix all = random_matrix(2 * n, k, kinds[kind].dtype, (uint64_t)(n * 1000 + k), &owner);
     all.format = kinds[kind].format;
     float *x = random_floats(m * k, 1), *start = random_floats(m * (n + GAP), 2), *bias = random_floats(2 * n, 3);
-    struct expected expected = expect(&all, n, m, x, rounds_to_bf16(ops, kind));
+    struct expected expected = expect(&all, n, m, x, rounds_x(ops, kind), rounds_weights(ops, kind));
     const char *rows = all.parts[0].data;
     size_t row_bytes = (size_t)k * sl_dtype_bytes(all.dtype);
     struct guarded plain = {0};
