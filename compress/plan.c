@@ -218,7 +218,8 @@ static int64_t tail_of(const struct sl_plan *plan, int layer) {
 
 int64_t sl_plan_held_slots(const struct sl_plan *plan) {
     return sl_recipe_offloads(&plan->recipe)
-               ? smaller(plan->n_prompt, SL_ATTEND_SPLIT + 3 * (int64_t)plan->recipe.chunk_tokens)
+               ? smaller(plan->n_prompt,
+                         SL_ATTEND_SPLIT + SL_STRETCHES_QUEUED * SL_STRETCH_TOKENS + (int64_t)plan->recipe.chunk_tokens)
                : 0;
 }
 

@@ -237,8 +237,12 @@ size_t sl_plan_decode_bytes(const struct sl_plan *plan, int64_t n_new);
 
 // --- of recipes that offload: 0 for others -------------------------------------------------------------------------
 
-// Slots per head of an offloaded layer that prefill holds at most: the split at hand (SL_ATTEND_SPLIT), two chunks on
-// their way to kvstores, and the chunk that is being read.
+// Prefill ships offloaded layers in stretches that end at multiples of SL_STRETCH_TOKENS (service/offload.h), a divisor of
+// SL_ATTEND_SPLIT, and reads on while so many of them are on their way.
+#define SL_STRETCH_TOKENS   512
+#define SL_STRETCHES_QUEUED 2
+// Slots per head of an offloaded layer that prefill holds at most: the split at hand (SL_ATTEND_SPLIT), the stretches that
+// are on their way to kvstores, and the chunk that is being read.
 int64_t sl_plan_held_slots(const struct sl_plan *plan);
 // Slots of the prompt that decode holds per head of an offloaded layer: sinks and recent ones.
 int64_t sl_plan_resident_slots(const struct sl_plan *plan);

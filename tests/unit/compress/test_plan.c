@@ -245,9 +245,9 @@ static void test_plan_offloaded_layers_are_in_kvstores(void **state) {
     assert_false(sl_plan_is_offloaded(&plan, 0) || sl_plan_is_offloaded(&plan, 2));
     assert_int_equal(plan.capsule_bytes, 2 * 2 * pages * page);
     assert_int_equal(plan.max_slots, 10000);
-    assert_int_equal(sl_plan_held_slots(&plan), 4096 + 3 * 128);
-    // Two resident layers, 70 pages a head of the others, and two tiles of 64 pages a head of one layer.
-    assert_int_equal(plan.prefill_peak_bytes, (2 * 2 * pages + 2 * 2 * 70 + 2 * 2 * 64) * page);
+    assert_int_equal(sl_plan_held_slots(&plan), 4096 + 2 * 512 + 128);
+    // Two resident layers, 82 pages a head of the others, and two tiles of 64 pages a head of one layer.
+    assert_int_equal(plan.prefill_peak_bytes, (2 * 2 * pages + 2 * 2 * 82 + 2 * 2 * 64) * page);
     // 68 resident slots, and 130 rows a head: two and three pages.
     assert_int_equal(sl_plan_resident_slots(&plan), 68);
     assert_int_equal(sl_plan_layer_slots(&plan, 1, 0), 68);
@@ -338,8 +338,8 @@ static void test_plan_packs_offloaded_rows_where_they_stay(void **state) {
 }
 
 /*
- * What prefill may do at the worst: steps of any whole pages up to a chunk, two of them unacknowledged when the next is
- * read, splits let go of once they are acknowledged. And what decode does: sinks, recent and new slots, and row caches.
+ * What prefill may do at the worst: steps of any size up to a chunk, two stretches unacknowledged when the next is read,
+ * splits let go of once they are acknowledged. And what decode does: sinks, recent and new slots, and row caches.
  */
 static void test_plan_bounds_what_sessions_hold(void **state) {
     (void)state;
@@ -347,7 +347,7 @@ static void test_plan_bounds_what_sessions_hold(void **state) {
     for (int round = 0; round < 40; round++) {
         char text[160];
         int chunk = 64 * (1 + rand() % (round % 4 == 0 ? 128 : 16));
-        int64_t n_prompt = 1 + rand() % 30000, n_read = 0, unacknowledged[2] = {0, 0}, held = 0;
+        int64_t n_prompt = 1 + rand() % 30000, n_read = 0, held = 0;
         snprintf(text, sizeof text, "place=offload/1-,scope=sinks:%d+recent:%d,topk=%d,keep=%d,chunk=%d",
                  1 + rand() % 90, 1 + rand() % 90, 1 + rand() % 300, rand() % 300, chunk);
         struct sl_plan plan = plan_for(text, n_prompt);
@@ -361,10 +361,10 @@ static void test_plan_bounds_what_sessions_hold(void **state) {
         size_t tile_bytes = n_heads * (SL_ATTEND_SPLIT / SL_PAGE_SLOTS) * plan.work[1].bytes;
         void *tiles[2] = {NULL, NULL};
         while (n_read < n_prompt) {
-            int64_t step = 64 * (1 + rand() % (chunk / 64));
+            int64_t step = 1 + rand() % chunk;
             step = step < n_prompt - n_read ? step : n_prompt - n_read;
-            int64_t acknowledged = n_read - unacknowledged[0] - unacknowledged[1];
-            int64_t target = acknowledged / SL_ATTEND_SPLIT * SL_ATTEND_SPLIT;
+            int64_t acknowledged = (n_read / SL_STRETCH_TOKENS - SL_STRETCHES_QUEUED) * SL_STRETCH_TOKENS;
+            int64_t target = acknowledged > 0 ? acknowledged / SL_ATTEND_SPLIT * SL_ATTEND_SPLIT : 0;
             for (int l = 0; l < geometry.n_layers; l++) {
                 for (int h = 0; h < geometry.n_kv_heads && sl_plan_is_offloaded(&plan, l); h++) {
                     sl_session_drop_pages(session, l, h, (uint32_t)((target - held) / SL_PAGE_SLOTS));
@@ -383,7 +383,6 @@ static void test_plan_bounds_what_sessions_hold(void **state) {
             }
             n_read += step;
             session->n_tokens = n_read;
-            unacknowledged[0] = unacknowledged[1], unacknowledged[1] = step;
         }
         assert_true(sl_capsule_body_bytes(session) <= plan.capsule_bytes);
         sl_arena_free(arena, tiles[0]), sl_arena_free(arena, tiles[1]);
