@@ -130,8 +130,10 @@ static bool turn(struct sl_fabric *fabric, int64_t now_ns) {
         sl_grants_tick_priv(fabric, now_ns);
         sl_asks_tick_priv(fabric, now_ns);
         sl_questions_tick_priv(fabric, now_ns);
+        sl_fetches_tick_priv(fabric, now_ns);
     }
     moved |= sl_lines_pump_priv(fabric);
+    moved |= sl_fetches_pump_priv(fabric, now_ns);
     return sl_ships_pump_priv(fabric, now_ns) || moved;
 }
 
@@ -215,6 +217,7 @@ static void wind_down(struct sl_fabric *fabric) {
     run_commands(fabric);
     sl_ships_end_all_priv(fabric, NULL);
     sl_grants_release_all_priv(fabric);
+    sl_fetches_release_all_priv(fabric);
 }
 
 static void free_fabric(struct sl_fabric *fabric) {
@@ -225,6 +228,7 @@ static void free_fabric(struct sl_fabric *fabric) {
     pthread_mutex_destroy(&fabric->lock);
     pthread_cond_destroy(&fabric->changed);
     free(fabric->grants);
+    free(fabric->windows);
     free(fabric->asks.at);
     free(fabric->asks.n_uses);
     sl_gate_unref_priv(fabric->gate);
@@ -278,11 +282,8 @@ static enum sl_status parse_inject(const char *text, struct sl_inject *inject, s
     const struct {
         const char *name;
         uint64_t *n;
-    } faults[] = {{"corrupt", &inject->corrupt},
-                  {"drop_final", &inject->drop_final},
-                  {"stall", &inject->stall},
-                  {"drop_reply", &inject->drop_reply},
-                  {"slow_reply", &inject->slow_reply}};
+    } faults[] = {{"corrupt", &inject->corrupt},       {"drop_final", &inject->drop_final}, {"stall", &inject->stall},
+                  {"drop_reply", &inject->drop_reply}, {"slow_reply", &inject->slow_reply}, {"get", &inject->get}};
     while (text && *text) {
         int used = 0;
         char name[16];

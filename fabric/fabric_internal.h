@@ -35,7 +35,8 @@ enum sl_transport { SL_TRANSPORT_AUTO, SL_TRANSPORT_SHM, SL_TRANSPORT_TCP, SL_TR
 #define SL_MAX_CONNECTING  64
 #define SL_N_BUFFERS       (SL_WINDOW_BYTES / SL_SEGMENT_MAX_BYTES) // kept at most
 #define SL_EAGER_MAX_BYTES ((size_t)256 << 10) // requests, answers: sent without asking, for a rendezvous costs a round
-#define SL_N_PAST          1024                // ended grants whose end is remembered
+#define SL_READS_PER_PEER  8
+#define SL_N_PAST          1024 // ended grants whose end is remembered
 
 struct sl_region {
     struct sl_region *next;
@@ -65,6 +66,16 @@ struct sl_remote_region {
     size_t packed_bytes;
 };
 
+// A READ on its way.
+struct sl_read {
+    bool used, receiving;
+    bool direct; // by rendezvous into the caller's memory: it ends before the fetch does
+    uint32_t serial, n_ranges;
+    struct sl_fetch *fetch; // NULL: over, the answer will be dropped
+    size_t cursor, at;      // where it begins in the fetch's ranges
+    size_t bytes;
+};
+
 struct sl_peer {
     struct sl_peer *next;
     struct sl_fabric *fabric;
@@ -85,7 +96,9 @@ struct sl_peer {
     bool closed;
     size_t n_requests; // UCX requests not yet completed
     struct sl_remote_region *regions;
-    size_t n_questions; // of it, that are here and not yet answered
+    size_t n_questions;                      // of it, that are here and not yet answered
+    struct sl_read reads[SL_READS_PER_PEER]; // of ours
+    size_t n_reads_served;                   // of its, being answered
 };
 
 enum sl_grant_state { GRANT_OPEN, GRANT_CLAIMED, GRANT_COMPLETE, GRANT_FAILED };
@@ -195,6 +208,7 @@ struct sl_asks {
 struct sl_inject {
     uint64_t corrupt, drop_final, stall, drop_reply; // the Nth, counted down; 0: never
     uint64_t slow_reply;                             // ms
+    uint64_t get;                                    // not a fault: fetch by gets, whatever the transport
 };
 
 struct sl_fabric {
@@ -220,6 +234,8 @@ struct sl_fabric {
     struct sl_region *regions;
     struct sl_grant **grants; // by id; NULL: free
     size_t n_grants;
+    struct sl_window **windows; // by id; NULL: free
+    uint32_t n_windows;
     uint64_t next_generation;
     uint64_t next_ship;
 
@@ -240,6 +256,7 @@ struct sl_fabric {
     struct sl_line *lines;
     bool lines_waiting; // one of them, for its peer to be up
     struct sl_asks asks;
+    struct sl_fetch *fetches;
     struct sl_question *questions;
     size_t question_bytes; // of their requests
     void *buffers

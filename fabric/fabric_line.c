@@ -192,6 +192,7 @@ static void end_line(struct sl_fabric *fabric, struct sl_line *line, enum sl_sta
     line->status = status;
     snprintf(line->text, sizeof line->text, "%s", text);
     sl_asks_end_priv(fabric, line, status, text);
+    sl_fetches_end_priv(fabric, line, status, text);
 }
 
 static void run_open(struct sl_fabric *fabric, struct sl_command *command) {

@@ -125,4 +125,16 @@ ucs_status_t sl_question_on_ask_priv(void *arg, const void *header, size_t heade
 ucs_status_t sl_question_on_give_up_priv(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
                                          const ucp_am_recv_param_t *param);
 
+// ---- fetches (fabric_fetch.c) and windows (fabric_window.c) ----------------------------------------------------------
+
+bool sl_fetches_pump_priv(struct sl_fabric *fabric, int64_t now_ns); // whether anything was done
+void sl_fetches_tick_priv(struct sl_fabric *fabric, int64_t now_ns);
+void sl_fetches_end_priv(struct sl_fabric *fabric, const struct sl_line *line, enum sl_status status, const char *text);
+void sl_fetches_peer_closing_priv(struct sl_fabric *fabric, const struct sl_peer *peer);
+void sl_fetches_release_all_priv(struct sl_fabric *fabric); // everything is closed: whatever they wait for
+ucs_status_t sl_fetch_on_read_reply_priv(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
+                                         const ucp_am_recv_param_t *param);
+ucs_status_t sl_window_on_read_priv(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
+                                    const ucp_am_recv_param_t *param);
+
 #endif

@@ -318,6 +318,7 @@ void sl_peer_close_priv(struct sl_peer *peer, enum sl_status status, const char 
     sl_grants_peer_closing_priv(fabric, peer, status, text);
     sl_lines_peer_closing_priv(fabric, peer, status, text);
     sl_questions_peer_closing_priv(fabric, peer);
+    sl_fetches_peer_closing_priv(fabric, peer);
     ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS, .flags = UCP_EP_CLOSE_FLAG_FORCE};
     void *request = ucp_ep_close_nbx(peer->ep, &param);
     if (UCS_PTR_IS_PTR(request)) {

@@ -281,6 +281,7 @@ static enum sl_status set_handlers(struct sl_fabric *fabric, struct sl_error *er
         [SL_WIRE_QUERY] = sl_grant_on_query_priv,     [SL_WIRE_ABORT] = sl_grant_on_abort_priv,
         [SL_WIRE_ANSWER] = sl_ship_on_answer_priv,    [SL_WIRE_ASK] = sl_question_on_ask_priv,
         [SL_WIRE_REPLY] = sl_ask_on_reply_priv,       [SL_WIRE_ASK_GIVE_UP] = sl_question_on_give_up_priv,
+        [SL_WIRE_READ] = sl_window_on_read_priv,      [SL_WIRE_READ_REPLY] = sl_fetch_on_read_reply_priv,
     };
     for (unsigned id = SL_WIRE_HELLO; id < SL_WIRE_END; id++) {
         ucp_am_handler_param_t param = {.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |

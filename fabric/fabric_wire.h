@@ -18,6 +18,8 @@
  *      ASK          asker -> answerer: a request
  *      REPLY        answerer -> asker: the answer, or why there is none
  *      ASK_GIVE_UP  asker -> answerer: nobody waits for the answer any more
+ *      READ         reader -> owner: ranges of a window
+ *      READ_REPLY   owner -> reader: their bytes, one behind the other, or why not
  */
 #ifndef SL_FABRIC_FABRIC_WIRE_H
 #define SL_FABRIC_FABRIC_WIRE_H
@@ -44,6 +46,8 @@ enum sl_wire_id {
     SL_WIRE_ASK,
     SL_WIRE_REPLY,
     SL_WIRE_ASK_GIVE_UP,
+    SL_WIRE_READ,
+    SL_WIRE_READ_REPLY,
     SL_WIRE_END
 };
 
@@ -140,6 +144,31 @@ static_assert(sizeof(struct sl_wire_reply) == 16, "wire");
 struct sl_wire_give_up {
     uint64_t id;
 };
+
+#define SL_READ_MAX_RANGES 512
+// Its payload is struct sl_wire_range[n_ranges], together at most SL_SEGMENT_MAX_BYTES.
+struct sl_wire_read {
+    uint64_t generation;
+    uint32_t window_id;
+    uint32_t slot; // of the reader, who tells successive users of it apart by the serial number
+    uint32_t serial;
+    uint32_t n_ranges;
+};
+static_assert(sizeof(struct sl_wire_read) == 24, "wire");
+
+struct sl_wire_range {
+    uint64_t offset; // in the window
+    uint64_t bytes;
+};
+static_assert(sizeof(struct sl_wire_range) == 16, "wire");
+
+struct sl_wire_read_reply {
+    uint32_t slot;
+    uint32_t serial;
+    int32_t status; // SL_OK, or why not
+    uint32_t zero;
+};
+static_assert(sizeof(struct sl_wire_read_reply) == 16, "wire");
 
 // Followed by address[address_bytes] (no terminator) and rkey[rkey_bytes].
 struct sl_wire_ticket {

@@ -18,10 +18,13 @@
 
 struct sl_window;
 
-// *ticket_out is malloc'd, at most SL_TICKET_MAX_BYTES, the caller's to free.
+/*
+ * [base, base + bytes) must lie in a region (SL_ERR_INVALID), and the fabric must listen (SL_ERR_PRECONDITION).
+ * *ticket_out is malloc'd, at most SL_TICKET_MAX_BYTES, the caller's to free.
+ */
 enum sl_status sl_window_open(struct sl_fabric *fabric, void *base, size_t bytes, struct sl_window **window_out,
                               uint8_t **ticket_out, size_t *ticket_bytes_out, struct sl_error *err);
-void sl_window_close(struct sl_window **window);
+void sl_window_close(struct sl_window **window); // accepts NULL, nulls; also after the fabric was destroyed
 
 struct sl_fetch_range {
     uint64_t offset; // in the window
@@ -31,13 +34,17 @@ struct sl_fetch_range {
 
 struct sl_fetch;
 
-// Ranges are copied; `to` must stay until the fetch is closed. Returns at once. SL_ERR_INVALID: not a window's ticket;
-// SL_ERR_RANGE.
+/*
+ * The list of ranges is copied; `to` must stay until the fetch is closed, and is best in a region of this fabric. Returns
+ * at once. Neighbours (in the window and in memory) travel as one range. SL_ERR_INVALID: not a window's ticket, or of
+ * another fabric than the line's. SL_ERR_RANGE: outside of the window.
+ */
 enum sl_status sl_fetch_open(struct sl_line *line, const uint8_t *ticket, size_t ticket_bytes,
                              const struct sl_fetch_range *ranges, size_t n_ranges, int64_t deadline_ns,
                              struct sl_fetch **fetch_out, struct sl_error *err);
-// As sl_ask_wait().
+// As sl_ask_wait(). SL_ERR_PEER_STALE: the window is closed (by message).
 enum sl_status sl_fetch_wait(struct sl_fetch *fetch, int64_t until_ns, struct sl_error *err);
-void sl_fetch_close(struct sl_fetch **fetch); // when it returns nothing writes to the ranges' `to` any more
+void sl_fetch_close(
+    struct sl_fetch **fetch); // accepts NULL, nulls; when it returns nothing writes to the ranges' `to` any more
 
 #endif

@@ -165,8 +165,8 @@ static void expect_dropped(struct sl_fabric *fabric, uint64_t before, uint64_t n
 // Random bytes name no grant: each one is dropped or refused, and counted.
 static void test_random_messages_are_counted(void **state) {
     (void)state;
-    static const enum sl_wire_id ids[] = {SL_WIRE_HELLO, SL_WIRE_CLAIM, SL_WIRE_SEGMENT,
-                                          SL_WIRE_FINAL, SL_WIRE_QUERY, SL_WIRE_ASK};
+    static const enum sl_wire_id ids[] = {SL_WIRE_HELLO, SL_WIRE_CLAIM, SL_WIRE_SEGMENT, SL_WIRE_FINAL,
+                                          SL_WIRE_QUERY, SL_WIRE_ASK,   SL_WIRE_READ,    SL_WIRE_READ_REPLY};
     struct pair pair;
     start_pair(&pair);
     struct random random = {0x9e3779b97f4a7c15u};
