@@ -408,11 +408,12 @@ static size_t scan_copy_bytes(const struct sl_plan *plan, int64_t n_slots) {
     return status == SL_OK ? in_units(layout.bytes) : 0;
 }
 
-// Scan copies of one lane, in stretches of one chunk.
+// Scan copies of one lane: of whole stretches, of what full pages there are behind them, and of a partial page.
 static size_t scan_bytes(const struct sl_plan *plan) {
-    int64_t chunk = plan->recipe.chunk_tokens, rest = plan->n_prompt % chunk;
-    size_t bytes = rest > 0 ? scan_copy_bytes(plan, rest) : 0;
-    return plan->n_prompt >= chunk ? bytes + (size_t)(plan->n_prompt / chunk) * scan_copy_bytes(plan, chunk) : bytes;
+    int64_t full = plan->n_prompt % SL_STRETCH_TOKENS / SL_PAGE_SLOTS * SL_PAGE_SLOTS;
+    int64_t last = plan->n_prompt % SL_PAGE_SLOTS;
+    size_t bytes = (size_t)(plan->n_prompt / SL_STRETCH_TOKENS) * scan_copy_bytes(plan, SL_STRETCH_TOKENS);
+    return bytes + (full > 0 ? scan_copy_bytes(plan, full) : 0) + (last > 0 ? scan_copy_bytes(plan, last) : 0);
 }
 
 size_t sl_plan_annex_bytes(const struct sl_plan *plan) {
@@ -426,7 +427,7 @@ size_t sl_plan_annex_bytes(const struct sl_plan *plan) {
         enum sl_status status = sl_page_layout_init(&rows, sl_plan_row_format(plan), plan->geometry.head_dim, 0, false);
         assert(status == SL_OK); // make_layouts() has made one
         (void)status;
-        int64_t n_slots = smaller(plan->n_prompt, 2 * (int64_t)plan->recipe.chunk_tokens);
+        int64_t n_slots = smaller(plan->n_prompt, SL_STRETCHES_QUEUED * SL_STRETCH_TOKENS);
         in_transit = sl_pages_for(n_slots) * in_units(work->bytes);
     }
     for (int l = 0; l < plan->geometry.n_layers; l++) {
@@ -456,7 +457,9 @@ static size_t new_pages(const struct sl_plan *plan, int layer, int64_t n_new) {
 }
 
 size_t sl_plan_row_cache_bytes(const struct sl_plan *plan) {
-    size_t pages = (size_t)plan->geometry.n_kv_heads * sl_pages_for(sl_plan_row_places(plan)), bytes = 0;
+    size_t pages = sl_pages_for(sl_plan_row_places(plan)), bytes = 0;
+    pages += plan->keeps_offloaded ? sl_pages_for(sl_plan_resident_slots(plan)) : 0;
+    pages *= (size_t)plan->geometry.n_kv_heads;
     for (int l = 0; l < plan->geometry.n_layers; l++) {
         bytes += sl_layers_has(&plan->recipe.offload, l) ? pages * in_units(plan->work[l].bytes) : 0;
     }

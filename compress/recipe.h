@@ -247,12 +247,12 @@ int64_t sl_plan_held_slots(const struct sl_plan *plan);
 // Slots of the prompt that decode holds per head of an offloaded layer: sinks and recent ones.
 int64_t sl_plan_resident_slots(const struct sl_plan *plan);
 // Rows that decode caches per head of an offloaded layer, topk + keep but no more than the prompt has, and the bytes of
-// all of them, in whole pages of their layer's working layout.
+// all of them, in whole pages of their layer's working layout; in one process beside sinks and recent slots once more.
 int64_t sl_plan_row_places(const struct sl_plan *plan);
 size_t sl_plan_row_cache_bytes(const struct sl_plan *plan);
 
-// Bytes that kvstores hold of all offloaded layers, one replica, in stretches of one chunk: pages, scan copies, and where
-// rows are packed two stretches as they were shipped.
+// Bytes that kvstores hold of all offloaded layers, one replica: pages, scan copies, and where rows are packed the
+// stretches on their way as they were shipped.
 size_t sl_plan_annex_bytes(const struct sl_plan *plan);
 
 // The formats in which kvstores keep rows and what they search, the same for all offloaded layers: the working format,

@@ -286,11 +286,12 @@ static void test_plan_of_one_process_keeps_offloaded_layers(void **state) {
     assert_int_equal(plan.capsule_bytes, full.capsule_bytes);
     assert_int_equal(plan.prefill_peak_bytes, full.prefill_peak_bytes);
     assert_int_equal(sl_plan_layer_slots(&plan, 1, 5), 10005);
-    assert_int_equal(sl_plan_row_cache_bytes(&plan), 2 * 2 * 3 * 2 * 64 * 64 * 2);
-    // Scan copies: 19 of 512 slots, one of 272 that has room for 320.
-    size_t scan = 2 * 2 * (19 * units(64 * 4 + 64 * 512 * 2) + units(64 * 4 + 64 * 320 * 2));
+    assert_int_equal(sl_plan_row_cache_bytes(&plan), 2 * 2 * (3 + 2) * 2 * 64 * 64 * 2);
+    // Scan copies: 19 of 512 slots, one of 256, one of 16 that has room for 64.
+    size_t part = 64 * 4,
+           scan = 19 * units(part + 64 * 512 * 2) + units(part + 64 * 256 * 2) + units(part + 64 * 64 * 2);
     assert_int_equal(sl_plan_decode_bytes(&plan, 100),
-                     sl_plan_decode_bytes(&full, 100) + sl_plan_row_cache_bytes(&plan) + scan);
+                     sl_plan_decode_bytes(&full, 100) + sl_plan_row_cache_bytes(&plan) + 2 * 2 * scan);
     plan = make_plan("h2o", 1000, true), full = plan_for("h2o", 1000); // nothing else differs
     assert_int_equal(plan.prefill_peak_bytes, full.prefill_peak_bytes);
     assert_int_equal(sl_plan_decode_bytes(&plan, 9), sl_plan_decode_bytes(&full, 9));
@@ -298,18 +299,22 @@ static void test_plan_of_one_process_keeps_offloaded_layers(void **state) {
 
 static void test_plan_annex_has_pages_and_scan_copies(void **state) {
     (void)state;
-    size_t f16 = 2 * 64 * 64 * 2, int8 = 64 * 64 + 64 * 4 + 64 * 64 + 64 * 4;
-    struct sl_plan plan = plan_for(OFFLOAD ",chunk=128", 330); // two stretches of 128 tokens and one of 74
-    assert_int_equal(sl_plan_annex_bytes(&plan), 2 * 2 * (6 * f16 + 3 * units(64 * 4 + 64 * 128 * 2)));
-    plan = plan_for(OFFLOAD ",chunk=128,scan=int8", 330); // with a scale per channel
-    assert_int_equal(sl_plan_annex_bytes(&plan), 2 * 2 * (6 * f16 + 3 * units(2 * 64 * 4 + 64 * 128)));
-    plan = plan_for(OFFLOAD ",chunk=128,scan=int1", 330); // channels of 128 bits begin at multiples of 64 bytes
-    assert_int_equal(sl_plan_annex_bytes(&plan), 2 * 2 * (6 * f16 + 3 * units(2 * 64 * 4 + 64 * 64)));
-    plan = plan_for(OFFLOAD ",chunk=128,format=int8,scan=int8", 330); // the last page is not full
+    size_t f16 = 2 * 64 * 64 * 2, int8 = 64 * 64 + 64 * 4 + 64 * 64 + 64 * 4, part = 64 * 4;
+    // 1100 tokens: two stretches of 512, one of 64, one of 12. A copy of a stretch has a part with absmax, in int8 and int1
+    // another with scales, and channels that begin at multiples of 64 bytes.
+    struct sl_plan plan = plan_for(OFFLOAD, 1100);
     assert_int_equal(sl_plan_annex_bytes(&plan),
-                     2 * 2 * (5 * units(int8) + f16 + 3 * units(2 * 64 * 4 + 64 * 128) + 2 * 2 * f16));
-    plan = plan_for(OFFLOAD ",replicas=2", 100);
-    assert_int_equal(sl_plan_annex_bytes(&plan), 2 * 2 * (2 * f16 + units(64 * 4 + 64 * 128 * 2)));
+                     2 * 2 * (18 * f16 + 2 * units(part + 64 * 512 * 2) + 2 * units(part + 64 * 64 * 2)));
+    plan = plan_for(OFFLOAD ",scan=int8", 1100);
+    assert_int_equal(sl_plan_annex_bytes(&plan),
+                     2 * 2 * (18 * f16 + 2 * units(2 * part + 64 * 512) + 2 * units(2 * part + 64 * 64)));
+    plan = plan_for(OFFLOAD ",scan=int1", 1100);
+    assert_int_equal(sl_plan_annex_bytes(&plan), 2 * 2 * (18 * f16 + 4 * units(2 * part + 64 * 64)));
+    plan = plan_for(OFFLOAD ",format=int8,scan=int1", 1100); // the last page is not full; 1024 slots are under way
+    assert_int_equal(sl_plan_annex_bytes(&plan),
+                     2 * 2 * (17 * units(int8) + f16 + 4 * units(2 * part + 64 * 64) + 16 * f16));
+    plan = plan_for(OFFLOAD ",replicas=2,chunk=64", 100);
+    assert_int_equal(sl_plan_annex_bytes(&plan), 2 * 2 * (2 * f16 + 2 * units(part + 64 * 64 * 2)));
     plan = plan_for("full", 1000);
     assert_int_equal(sl_plan_annex_bytes(&plan), 0);
 }

@@ -9,13 +9,18 @@
 
 #include "retrieve/annex.h"
 
-// All stretches of adjacent lanes [first, first + n), of one chunk each; and the two largest blocks that were shipped.
+// The stretches of adjacent lanes [first, first + n) as prefill ships them (service/offload.h), and the blocks of those that
+// are on their way together.
 static size_t share_bytes(const struct sl_plan *plan, int first, int n, size_t *blocks_out) {
-    size_t bytes = 0, shipped = 0;
-    for (int64_t begin = 0; begin < plan->n_prompt; begin += plan->recipe.chunk_tokens) {
-        int64_t left = plan->n_prompt - begin, chunk = plan->recipe.chunk_tokens;
+    int64_t end = 0, full = plan->n_prompt / SL_PAGE_SLOTS * SL_PAGE_SLOTS;
+    size_t bytes = 0;
+    *blocks_out = 0;
+    for (int64_t begin = 0; begin < plan->n_prompt; begin = end) {
+        end = begin + SL_STRETCH_TOKENS <= plan->n_prompt ? begin + SL_STRETCH_TOKENS
+              : begin < full                              ? full
+                                                          : plan->n_prompt;
         struct sl_stretch_config config = {.begin = begin,
-                                           .n_slots = (uint32_t)(left < chunk ? left : chunk),
+                                           .n_slots = (uint32_t)(end - begin),
                                            .first_lane = first,
                                            .n_lanes = n,
                                            .work = plan->work[1],
@@ -24,9 +29,8 @@ static size_t share_bytes(const struct sl_plan *plan, int first, int n, size_t *
         size_t stretch = sl_stretch_bytes(&config), block = sl_stretch_block_bytes(&config);
         assert_true(stretch > 0 && block > 0);
         bytes += stretch;
-        shipped += begin < 2 * chunk ? block : 0;
+        *blocks_out += begin < SL_STRETCHES_QUEUED * SL_STRETCH_TOKENS ? block : 0;
     }
-    *blocks_out = shipped;
     return bytes;
 }
 
