@@ -17,8 +17,8 @@ static const struct part_case {
     {SL_KV_F16, SL_KV_F16, 4, 1, 64, 7, {16384}, {0}, 16},
     {SL_KV_F16, SL_KV_F16, 2, 2, 128, 1, {8193, 12289}, {0, 0}, 0}, // tails of the row alone; heads of several lengths
     {SL_KV_BF16, SL_KV_BF16, 4, 1, 64, 64, {8300}, {0}, 0},
-    {SL_KV_F16, SL_KV_F16, 4, 1, 32, 300, {8400}, {0}, 0}, // most rows begin in the second split
-    {SL_KV_F32, SL_KV_F32, 2, 2, 32, 300, {8500, 4200}, {0, 0}, 0},
+    {SL_KV_F16, SL_KV_F16, 4, 1, 32, 300, {4500}, {0}, 0},          // more vectors than a block has
+    {SL_KV_F32, SL_KV_F32, 2, 2, 16, 300, {8400, 4200}, {0, 0}, 0}, // a head of which nothing comes before
     {SL_KV_F32, SL_KV_F32, 4, 1, 16, 64, {9000}, {0}, 8},
     {SL_KV_F16, SL_KV_INT4, 8, 2, 32, 7, {8300, 12400}, {100, 193}, 0},
     {SL_KV_F16, SL_KV_INT8, 4, 1, 64, 64, {8400}, {131}, 0},
@@ -69,9 +69,10 @@ static struct sl_kv part_of(const struct sl_kv *kv, uint32_t begin, uint32_t end
     return part;
 }
 
-// Whole splits that come before all rows of a head.
-static uint32_t splits_before(const struct sl_attend *args, int h) {
-    return (args->kv[h].n_slots - (uint32_t)args->m) / SL_ATTEND_SPLIT;
+// Whole splits of a head that come before all rows, less the last `left` of them.
+static uint32_t splits_before(const struct sl_attend *args, int h, uint32_t left) {
+    uint32_t all = (args->kv[h].n_slots - (uint32_t)args->m) / SL_ATTEND_SPLIT;
+    return all > left ? all - left : 0;
 }
 
 static struct sl_softmax no_softmax(const struct setup *s) {
@@ -89,9 +90,9 @@ static void softmax_free(struct sl_softmax *x) {
     free(x->sum);
 }
 
-// attend() in parts: `a_call` splits in each attend_before(), then the rest, of which kv_out is what it sees.
+// attend() in parts: `a_call` splits in each attend_before(), but for the last `left`; kv_out is what the rest will see.
 static void attend_before_rest(const struct sl_ops *ops, struct sl_team *team, const struct setup *s, uint32_t a_call,
-                               struct sl_softmax *before, struct sl_kv *kv_out) {
+                               uint32_t left, struct sl_softmax *before, struct sl_kv *kv_out) {
     struct sl_attend args = s->args;
     args.out = args.lse = NULL;
     args.kv = kv_out;
@@ -99,7 +100,7 @@ static void attend_before_rest(const struct sl_ops *ops, struct sl_team *team, c
     for (uint32_t split = 0; more; split += a_call) {
         more = false;
         for (int h = 0; h < args.n_kv_heads; h++) { // heads that are through have no slots in a call
-            uint32_t all = splits_before(&s->args, h), begin = split < all ? split : all;
+            uint32_t all = splits_before(&s->args, h, left), begin = split < all ? split : all;
             uint32_t end = begin + a_call < all ? begin + a_call : all;
             kv_out[h] = part_of(&s->args.kv[h], begin * SL_ATTEND_SPLIT, end * SL_ATTEND_SPLIT);
             more = more || end > begin;
@@ -107,7 +108,7 @@ static void attend_before_rest(const struct sl_ops *ops, struct sl_team *team, c
         ops->attend_before(team, &args, before);
     }
     for (int h = 0; h < args.n_kv_heads; h++) {
-        kv_out[h] = part_of(&s->args.kv[h], splits_before(&s->args, h) * SL_ATTEND_SPLIT, s->args.kv[h].n_slots);
+        kv_out[h] = part_of(&s->args.kv[h], splits_before(&s->args, h, left) * SL_ATTEND_SPLIT, s->args.kv[h].n_slots);
     }
 }
 
@@ -129,7 +130,7 @@ static void test_attend_in_parts_gives_the_bits_of_one_attend(void **state) {
                 float *out = take(s.n_out * sizeof *out), *lse = take(s.n_rows * sizeof *lse);
                 tier(*name)->attend(team, &s.args, 1);
                 struct sl_softmax before = no_softmax(&s);
-                attend_before_rest(tier(*name), team, &s, splits_a_call[(i + t) % 3], &before, kv);
+                attend_before_rest(tier(*name), team, &s, splits_a_call[(i + t) % 3], (uint32_t)t, &before, kv);
                 struct sl_attend rest = s.args;
                 rest.kv = kv;
                 rest.before = &before;
@@ -159,8 +160,8 @@ static void test_attend_before_does_not_depend_on_the_team_or_the_step(void **st
         case_open(&cases[0], tier(*name), &s[0]);
         case_open(&cases[7], tier(*name), &s[1]);
         struct sl_softmax alone = no_softmax(&s[0]), shared = no_softmax(&s[0]);
-        attend_before_rest(tier(*name), NULL, &s[0], 1, &alone, kv[0]);
-        attend_before_rest(tier(*name), team, &s[0], 3, &shared, kv[0]);
+        attend_before_rest(tier(*name), NULL, &s[0], 1, 0, &alone, kv[0]);
+        attend_before_rest(tier(*name), team, &s[0], 3, 0, &shared, kv[0]);
         assert_memory_equal(alone.out, shared.out, s[0].n_out * sizeof *alone.out);
         assert_memory_equal(alone.max, shared.max, s[0].n_rows * sizeof *alone.max);
         assert_memory_equal(alone.sum, shared.sum, s[0].n_rows * sizeof *alone.sum);
