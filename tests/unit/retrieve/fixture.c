@@ -17,39 +17,38 @@ int random_int(uint64_t *seed, int low, int high) {
     return low + (int)(next_random(seed) % (uint64_t)(high - low + 1));
 }
 
-struct lanes lanes_create(enum sl_kv_format work, int n_lanes, int d, uint32_t n_tokens, uint64_t seed) {
-    struct lanes l = {.n_lanes = n_lanes, .d = d, .n_tokens = n_tokens, .seed = seed};
+void lanes_create(struct lanes *l, enum sl_kv_format work, int n_lanes, int d, uint32_t n_tokens, uint64_t seed) {
+    *l = (struct lanes){.n_lanes = n_lanes, .d = d, .n_tokens = n_tokens, .seed = seed};
     struct sl_error err;
-    assert_int_equal(sl_ops_select("auto", &l.ops, &err), SL_OK);
-    l.memory = aligned_alloc(SL_ARENA_UNIT, ARENA_BYTES);
-    assert_non_null(l.memory);
-    assert_int_equal(sl_arena_create(l.memory, ARENA_BYTES, &l.arena, &err), SL_OK);
-    assert_int_equal(sl_page_layout_init(&l.work, work, d, 0, false), SL_OK);
+    assert_int_equal(sl_ops_select("auto", &l->ops, &err), SL_OK);
+    l->memory = aligned_alloc(SL_ARENA_UNIT, ARENA_BYTES);
+    assert_non_null(l->memory);
+    assert_int_equal(sl_arena_create(l->memory, ARENA_BYTES, &l->arena, &err), SL_OK);
+    assert_int_equal(sl_page_layout_init(&l->work, work, d, 0, false), SL_OK);
     uint32_t n_pages = sl_pages_for(n_tokens);
-    l.pages = aligned_alloc(64, (size_t)n_lanes * n_pages * l.work.bytes);
-    l.page_list = calloc((size_t)n_lanes * n_pages, sizeof *l.page_list);
-    l.kv = calloc((size_t)n_lanes, sizeof *l.kv);
+    l->pages = aligned_alloc(64, (size_t)n_lanes * n_pages * l->work.bytes);
+    l->page_list = calloc((size_t)n_lanes * n_pages, sizeof *l->page_list);
+    l->kv = calloc((size_t)n_lanes, sizeof *l->kv);
     float *k = malloc((size_t)d * sizeof *k), *v = malloc((size_t)d * sizeof *v);
-    assert_true(l.pages != NULL && l.page_list != NULL && l.kv != NULL && k != NULL && v != NULL);
+    assert_true(l->pages != NULL && l->page_list != NULL && l->kv != NULL && k != NULL && v != NULL);
     for (int lane = 0; lane < n_lanes; lane++) {
-        void **pages = l.page_list + (size_t)lane * n_pages;
+        void **pages = l->page_list + (size_t)lane * n_pages;
         for (uint32_t p = 0; p < n_pages; p++) {
-            pages[p] = l.pages + ((size_t)lane * n_pages + p) * l.work.bytes;
+            pages[p] = l->pages + ((size_t)lane * n_pages + p) * l->work.bytes;
         }
-        l.kv[lane] = (struct sl_kv){pages, 0, 0, &l.work, &l.work};
+        l->kv[lane] = (struct sl_kv){pages, 0, 0, &l->work, &l->work};
         for (uint32_t j = 0; j < n_tokens; j++) {
             for (int c = 0; c < d; c++) {
                 int low = (c + (int)(j / SL_PAGE_SLOTS)) % 2 == 0 ? -254 : -1, slot = (int)(j % SL_PAGE_SLOTS);
-                k[c] = (float)(slot < 2 ? low + 255 * ((c + slot) % 2) : random_int(&l.seed, low, low + 255));
-                v[c] = (float)random_int(&l.seed, -127, 127);
+                k[c] = (float)(slot < 2 ? low + 255 * ((c + slot) % 2) : random_int(&l->seed, low, low + 255));
+                v[c] = (float)random_int(&l->seed, -127, 127);
             }
-            l.ops->append(&l.kv[lane], k, v, d, 1, NULL);
-            l.kv[lane].n_slots++;
+            l->ops->append(&l->kv[lane], k, v, d, 1, NULL);
+            l->kv[lane].n_slots++;
         }
     }
     free(k);
     free(v);
-    return l;
 }
 
 void lanes_destroy(struct lanes *lanes) {

@@ -37,7 +37,8 @@ struct lanes {
 uint64_t next_random(uint64_t *seed);
 int random_int(uint64_t *seed, int low, int high); // low .. high
 
-struct lanes lanes_create(enum sl_kv_format work, int n_lanes, int d, uint32_t n_tokens, uint64_t seed);
+// Its pages point into it: it stays where it is.
+void lanes_create(struct lanes *lanes, enum sl_kv_format work, int n_lanes, int d, uint32_t n_tokens, uint64_t seed);
 void lanes_destroy(struct lanes *lanes); // everything must have come back to the arena
 
 // How an annex is made of the lanes [first_lane, first_lane + n_lanes), numbered from 0 within the fixture.

@@ -48,7 +48,8 @@ static void test_annex_keeps_rows_and_maxima(void **state) {
     static const enum sl_kv_format formats[] = {SL_KV_F16, SL_KV_BF16, SL_KV_F32};
     static const uint32_t n_tokens[] = {1, 63, 64, 65, 4000};
     for (size_t i = 0; i < 3 * 5 * 2; i++) {
-        struct lanes lanes = lanes_create(formats[i % 3], 3, 24, n_tokens[i / 3 % 5], i);
+        struct lanes lanes;
+        lanes_create(&lanes, formats[i % 3], 3, 24, n_tokens[i / 3 % 5], i);
         struct make make = {1, 2, i < 15 ? lanes.work.format : SL_KV_INT8, SL_KV_INT1, i % 2};
         struct sl_annex *annex = make_annex(&lanes, &make);
         for (int lane = FIRST_LANE + 1; lane < FIRST_LANE + 3; lane++) {
@@ -64,7 +65,8 @@ static void test_annex_keeps_rows_and_maxima(void **state) {
 // A stretch of pages as they came holds them bit by bit; int8 rows are what ops->quantize makes of full pages.
 static void test_stretch_keeps_pages(void **state) {
     (void)state;
-    struct lanes lanes = lanes_create(SL_KV_F16, 2, 64, 2 * SL_PAGE_SLOTS + 9, 4);
+    struct lanes lanes;
+    lanes_create(&lanes, SL_KV_F16, 2, 64, 2 * SL_PAGE_SLOTS + 9, 4);
     struct sl_page_layout packed;
     assert_int_equal(sl_page_layout_init(&packed, SL_KV_INT8, 64, 0, false), SL_OK);
     char *page = aligned_alloc(64, packed.bytes);
@@ -98,7 +100,8 @@ static void test_stretch_keeps_pages(void **state) {
 // Borrowed pages, quantized ones among them, give what a stretch with pages of its own gives.
 static void test_stretch_of_borrowed_pages(void **state) {
     (void)state;
-    struct lanes lanes = lanes_create(SL_KV_BF16, 2, 32, 500, 8);
+    struct lanes lanes;
+    lanes_create(&lanes, SL_KV_BF16, 2, 32, 500, 8);
     for (int is_int8 = 0; is_int8 < 2; is_int8++) {
         struct make make = {0, 2, is_int8 ? SL_KV_INT8 : SL_KV_BF16, SL_KV_BF16, 8};
         struct sl_annex *own = make_annex(&lanes, &make), *lent;
@@ -123,7 +126,8 @@ static void test_stretch_of_borrowed_pages(void **state) {
 
 static void test_stretches_are_shared(void **state) {
     (void)state;
-    struct lanes lanes = lanes_create(SL_KV_F16, 1, 16, 128, 2);
+    struct lanes lanes;
+    lanes_create(&lanes, SL_KV_F16, 1, 16, 128, 2);
     struct make make = {0, 1, SL_KV_F16, SL_KV_F16, 1};
     struct sl_annex *first = make_annex(&lanes, &make), *second;
     struct sl_error err;
@@ -143,7 +147,8 @@ static void test_stretches_are_shared(void **state) {
 
 static void test_annex_refuses_stretches_that_do_not_follow(void **state) {
     (void)state;
-    struct lanes lanes = lanes_create(SL_KV_F16, 3, 16, 400, 2);
+    struct lanes lanes;
+    lanes_create(&lanes, SL_KV_F16, 3, 16, 400, 2);
     struct make make = {0, 2, SL_KV_F16, SL_KV_F16, 0};
     struct make others[] = {{1, 2, SL_KV_F16, SL_KV_F16, 0},
                             {0, 1, SL_KV_F16, SL_KV_F16, 0},
@@ -182,7 +187,8 @@ static void test_annex_refuses_stretches_that_do_not_follow(void **state) {
 
 static void test_stretch_refuses_what_is_not_built(void **state) {
     (void)state;
-    struct lanes lanes = lanes_create(SL_KV_F16, 1, 16, 64, 2);
+    struct lanes lanes;
+    lanes_create(&lanes, SL_KV_F16, 1, 16, 64, 2);
     struct sl_page_layout positions, states, packed;
     assert_int_equal(sl_page_layout_init(&positions, SL_KV_F16, 16, 0, true), SL_OK);
     assert_int_equal(sl_page_layout_init(&states, SL_KV_F16, 16, 1, false), SL_OK);
@@ -238,7 +244,8 @@ static int take_all_but(struct sl_arena *arena, size_t spare, void **taken, int 
 // Without room for scan copies or int8 pages the block stays the caller's, and nothing else is taken.
 static void test_stretch_without_memory(void **state) {
     (void)state;
-    struct lanes lanes = lanes_create(SL_KV_F16, 1, 16, 256, 2);
+    struct lanes lanes;
+    lanes_create(&lanes, SL_KV_F16, 1, 16, 256, 2);
     for (int i = 0; i < 2; i++) {
         struct sl_stretch_config config = {0, 256, 0, 1, lanes.work, i == 0 ? SL_KV_F16 : SL_KV_INT8, SL_KV_F16};
         void *block = sl_arena_alloc(lanes.arena, sl_stretch_block_bytes(&config)), *taken[64];

@@ -60,7 +60,8 @@ static void test_search_finds_what_sorting_finds(void **state) {
     } sizes[] = {{16, 3000}, {64, 700}, {8, 64}, {24, 1}, {40, 6145}};
     for (size_t i = 0; i < 3 * 5; i++) {
         enum sl_kv_format work = formats[i % 3], scans[] = {work, SL_KV_INT8, SL_KV_INT1};
-        struct lanes lanes = lanes_create(work, 2, sizes[i / 3].d, sizes[i / 3].n_tokens, i);
+        struct lanes lanes;
+        lanes_create(&lanes, work, 2, sizes[i / 3].d, sizes[i / 3].n_tokens, i);
         for (int j = 0; j < 6; j++) {
             struct make make = {0, 2, j % 2 == 0 ? work : SL_KV_INT8, scans[j / 2], j == 3 ? 200 : 0};
             check_queries(&lanes, &make);
@@ -74,7 +75,8 @@ static void test_search_of_extremes(void **state) {
     (void)state;
     enum { N = 20000, D = 8 };
     for (int i = 0; i < 5; i++) {
-        struct lanes lanes = lanes_create(SL_KV_F32, 1, D, N, 77);
+        struct lanes lanes;
+        lanes_create(&lanes, SL_KV_F32, 1, D, N, 77);
         for (uint32_t j = 0; j < N; j++) {
             float k[D] = {0}, v[D] = {0};
             struct sl_kv until = lanes.kv[0];
@@ -112,7 +114,8 @@ static void test_search_of_extremes(void **state) {
 static void test_search_in_company(void **state) {
     (void)state;
     enum { N = 5000, D = 32, LANES = 4, K = 50, SEARCHES = 11 };
-    struct lanes lanes = lanes_create(SL_KV_F16, LANES, D, N, 5);
+    struct lanes lanes;
+    lanes_create(&lanes, SL_KV_F16, LANES, D, N, 5);
     struct make whole = {0, LANES, SL_KV_F16, SL_KV_F16, 0}, low = {0, 1, SL_KV_F16, SL_KV_F16, 0},
                 high = {1, LANES - 1, SL_KV_F16, SL_KV_F16, 9};
     struct sl_annex *one = make_annex(&lanes, &whole),
@@ -189,7 +192,8 @@ static void *search_on(void *arg) {
 
 static void test_search_while_annex_grows(void **state) {
     (void)state;
-    struct lanes lanes = lanes_create(SL_KV_F16, 1, GROW_D, GROW_TOKENS, 9);
+    struct lanes lanes;
+    lanes_create(&lanes, SL_KV_F16, 1, GROW_D, GROW_TOKENS, 9);
     struct make make = {0, 1, SL_KV_F16, SL_KV_F16, 1};
     struct sl_annex *annex, *finished = make_annex(&lanes, &make);
     struct sl_error err;
@@ -225,7 +229,8 @@ static void test_search_while_annex_grows(void **state) {
 
 static void test_search_refuses_what_is_not_there(void **state) {
     (void)state;
-    struct lanes lanes = lanes_create(SL_KV_F16, 2, 16, 200, 1);
+    struct lanes lanes;
+    lanes_create(&lanes, SL_KV_F16, 2, 16, 200, 1);
     struct make make = {0, 2, SL_KV_F16, SL_KV_F16, 0};
     struct sl_annex *annex = make_annex(&lanes, &make);
     struct sl_annex_scratch *scratch = sl_annex_scratch_create(NULL);

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: the annex's side of a question: from a request's bytes to an answer's.
+ *
+ * Design: one function a kind, each of which writes the body into memory whose size the request alone decides
+ *         (sl_near_answer_limit()), so that an annex that grows meanwhile cannot make it overflow. What cannot be answered
+ *         becomes a status and a text behind the same head.
+ */
+#include <string.h>
+
+#include "base/clock.h"
+#include "retrieve/near_internal.h"
+
+struct question {
+    const struct sl_annex *annex;
+    struct sl_near_memory *memory;
+    struct sl_annex_scratch *scratch;
+    struct sl_near_request head;
+    const uint8_t *body;           // of the request, of any alignment
+    struct sl_near_answer *answer; // its head; the body follows
+};
+
+// Of rows that are there: an empty annex does not know.
+static size_t row_bytes(const struct question *q) {
+    struct sl_near_shape shape = sl_near_shape_of(q->annex);
+    return sl_near_row_bytes(&shape);
+}
+
+// --- TOPK ----------------------------------------------------------------------------------------------------------
+
+// What one request needs beside the searches' own scratch, in one block of it.
+struct topk_scratch {
+    struct sl_annex_search *searches; // [n_lanes]
+    float *queries;                   // [n_lanes][d]
+    uint32_t *tokens;                 // [n_lanes][topk]
+    uint32_t *sent;                   // [topk]
+};
+
+static enum sl_status cut_scratch(struct question *q, uint32_t n_rows, struct topk_scratch *out, struct sl_error *err) {
+    size_t n_lanes = q->head.n_lanes, d = (size_t)q->annex->head_dim;
+    size_t searches = sl_near_padded(n_lanes * sizeof *out->searches, 64);
+    size_t queries = sl_near_padded(n_lanes * d * sizeof(float), 64), row = n_rows * sizeof(uint32_t);
+    char *memory = sl_buffer_reserve(&q->scratch->answer, searches + queries + (n_lanes + 1) * row);
+    if (memory == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory to search %zu lanes", n_lanes);
+    }
+    out->searches = (struct sl_annex_search *)memory;
+    out->queries = (float *)(memory + searches);
+    out->tokens = (uint32_t *)(memory + searches + queries);
+    out->sent = out->tokens + n_lanes * n_rows;
+    memcpy(out->queries, q->body, n_lanes * d * sizeof(float));
+    for (size_t i = 0; i < n_lanes; i++) {
+        out->searches[i] = (struct sl_annex_search){.annex = q->annex,
+                                                    .query = {.lane = (int)(q->head.first_lane + i),
+                                                              .q = out->queries + i * d,
+                                                              .n_channels = (int)q->head.n_channels,
+                                                              .first = q->head.first,
+                                                              .last = q->head.last,
+                                                              .topk = q->head.topk},
+                                                    .tokens_out = out->tokens + i * n_rows};
+    }
+    return SL_OK;
+}
+
+// One lane's part of the answer; *at is advanced.
+static enum sl_status put_lane(struct question *q, const struct sl_annex_search *search, uint32_t *sent, uint8_t **at,
+                               struct sl_error *err) {
+    struct sl_near_lane lane = {search->n_out, 0};
+    uint32_t *places = (uint32_t *)(*at + sizeof lane), *fresh = places + lane.n_rows;
+    if ((q->head.flags & SL_NEAR_PROBE) != 0) {
+        memcpy(places, search->tokens_out, lane.n_rows * sizeof *places);
+    } else {
+        enum sl_status status = sl_near_memory_want(q->memory, search->query.lane, &q->head, search->tokens_out,
+                                                    lane.n_rows, places, fresh, &lane.n_new, err);
+        if (status != SL_OK) {
+            return status;
+        }
+    }
+    memcpy(*at, &lane, sizeof lane);
+    *at = (uint8_t *)(fresh + lane.n_new);
+    if ((lane.n_rows + lane.n_new) % 2 != 0) { // rows begin at a multiple of 8 bytes
+        memset(*at, 0, sizeof(uint32_t));
+        *at += sizeof(uint32_t);
+    }
+    for (uint32_t i = 0; i < lane.n_new; i++) {
+        sent[i] = search->tokens_out[fresh[i]];
+    }
+    sl_annex_rows(q->annex, search->query.lane, sent, lane.n_new, *at);
+    *at += lane.n_new * row_bytes(q);
+    return SL_OK;
+}
+
+static enum sl_status answer_topk(struct question *q, uint8_t **at, struct sl_error *err) {
+    struct topk_scratch s = {0};
+    enum sl_status status = cut_scratch(q, sl_near_n_rows(&q->head), &s, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    int64_t begin_ns = sl_now_ns();
+    status = sl_annex_search(s.searches, (int)q->head.n_lanes, q->scratch, err);
+    q->answer->scan_ns = (uint64_t)(sl_now_ns() - begin_ns);
+    for (uint32_t i = 0; i < q->head.n_lanes && status == SL_OK; i++) {
+        q->answer->scan_bytes += s.searches[i].scanned_bytes;
+        status = put_lane(q, &s.searches[i], s.sent, at, err);
+    }
+    return status;
+}
+
+// --- the other kinds -----------------------------------------------------------------------------------------------
+
+static enum sl_status answer_rows(struct question *q, uint8_t **at, struct sl_error *err) {
+    int64_t n_tokens = sl_annex_n_tokens(q->annex);
+    uint32_t *tokens = sl_buffer_reserve(&q->scratch->answer, q->head.n_tokens * sizeof *tokens);
+    if (tokens == NULL && q->head.n_tokens > 0) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for a list of %u tokens", q->head.n_tokens);
+    }
+    for (uint32_t i = 0; i < q->head.n_tokens; i++) {
+        memcpy(&tokens[i], q->body + i * sizeof *tokens, sizeof *tokens);
+        if (tokens[i] >= n_tokens) {
+            return sl_fail(err, SL_ERR_RANGE, "the row of token %u: the annex has %lld tokens", tokens[i],
+                           (long long)n_tokens);
+        }
+    }
+    for (uint32_t lane = 0; lane < q->head.n_lanes; lane++) {
+        sl_annex_rows(q->annex, (int)(q->head.first_lane + lane), tokens, q->head.n_tokens, *at);
+        *at += q->head.n_tokens * row_bytes(q);
+    }
+    return SL_OK;
+}
+
+// The listed channels of the first n_slots slots of one lane's scan copy.
+static void put_channels(const struct sl_stretch *stretch, int lane, const uint8_t *channels, int n_channels,
+                         const struct sl_scan_layout *layout, uint8_t *to) {
+    const char *copy = stretch->copies + (size_t)lane * stretch->scan.bytes;
+    memset(to, 0, layout->codes);
+    for (int i = 0; i < n_channels; i++) {
+        uint16_t c;
+        memcpy(&c, channels + (size_t)i * sizeof c, sizeof c);
+        if (layout->codes > 0) {
+            memcpy(to + (size_t)i * sizeof(float), copy + stretch->scan.scale + c * sizeof(float), sizeof(float));
+        }
+        memcpy(to + layout->codes + (size_t)i * layout->channel_bytes,
+               copy + stretch->scan.codes + c * stretch->scan.channel_bytes, layout->channel_bytes);
+    }
+}
+
+static enum sl_status check_channels(const struct question *q, struct sl_error *err) {
+    int64_t n_tokens = sl_annex_n_tokens(q->annex);
+    if (q->head.last > n_tokens) {
+        return sl_fail(err, SL_ERR_RANGE, "channels of %lld tokens: the annex has %lld", (long long)q->head.last,
+                       (long long)n_tokens);
+    }
+    for (uint32_t i = 0, before = 0; i < q->head.n_lanes * q->head.n_channels; i++) {
+        uint16_t c;
+        memcpy(&c, q->body + i * sizeof c, sizeof c);
+        if (c >= q->annex->head_dim || (i % q->head.n_channels > 0 && c <= before)) {
+            return sl_fail(err, SL_ERR_INVALID, "channel %u of %d: expected those of a lane ascending", c,
+                           q->annex->head_dim);
+        }
+        before = c;
+    }
+    return SL_OK;
+}
+
+// Slots of a stretch below `last`.
+static uint32_t slots_below(const struct sl_stretch *stretch, int64_t last) {
+    int64_t n = last - stretch->config.begin;
+    return n < stretch->config.n_slots ? (uint32_t)n : stretch->config.n_slots;
+}
+
+static enum sl_status answer_channels(struct question *q, uint8_t **at, struct sl_error *err) {
+    enum sl_status status = check_channels(q, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    struct sl_near_shape shape = sl_near_shape_of(q->annex);
+    uint32_t n_stretches = 0, *index = (uint32_t *)*at;
+    const struct sl_stretch *s;
+    for (int i = 0; (s = sl_annex_stretch(q->annex, i)) != NULL && s->config.begin < q->head.last; i++) {
+        index[++n_stretches] = slots_below(s, q->head.last);
+    }
+    index[0] = n_stretches;
+    size_t index_bytes = (n_stretches + 1) * sizeof *index, padded = sl_near_padded(index_bytes, 64);
+    memset(*at + index_bytes, 0, padded - index_bytes);
+    *at += padded;
+    for (uint32_t lane = 0; lane < q->head.n_lanes; lane++) {
+        const uint8_t *channels = q->body + (size_t)lane * q->head.n_channels * sizeof(uint16_t);
+        for (uint32_t i = 0; i < n_stretches; i++) {
+            struct sl_scan_layout layout;
+            s = sl_annex_stretch(q->annex, (int)i);
+            status = sl_near_channels_layout(&shape, (int)q->head.n_channels, index[i + 1], &layout);
+            if (status != SL_OK) {
+                return sl_fail(err, SL_ERR_INTERNAL, "no layout for channels of %u slots", index[i + 1]);
+            }
+            put_channels(s, (int)q->head.first_lane + (int)lane - q->annex->first_lane, channels,
+                         (int)q->head.n_channels, &layout, *at);
+            *at += layout.bytes;
+        }
+    }
+    return SL_OK;
+}
+
+static enum sl_status answer_absmax(struct question *q, uint8_t **at, struct sl_error *err) {
+    (void)err;
+    for (uint32_t lane = 0; lane < q->head.n_lanes; lane++) {
+        sl_annex_absmax(q->annex, (int)(q->head.first_lane + lane), (float *)*at);
+        *at += (size_t)q->annex->head_dim * sizeof(float);
+    }
+    return SL_OK;
+}
+
+static enum sl_status answer_map(struct question *q, uint8_t **at, struct sl_error *err) {
+    (void)q;
+    (void)at;
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "a map of this annex: its stretches lie in no window");
+}
+
+// --- any -----------------------------------------------------------------------------------------------------------
+
+static enum sl_status (*const answers[])(struct question *q, uint8_t **at, struct sl_error *err) = {
+    [SL_NEAR_TOPK] = answer_topk,     [SL_NEAR_ROWS] = answer_rows, [SL_NEAR_CHANNELS] = answer_channels,
+    [SL_NEAR_ABSMAX] = answer_absmax, [SL_NEAR_MAP] = answer_map,
+};
+
+void sl_near_serve(const struct sl_annex *annex, struct sl_near_memory *memory, struct sl_annex_scratch *scratch,
+                   const void *request, size_t request_bytes, void *answer, size_t *n_out) {
+    struct sl_near_answer *head = answer;
+    struct question q = {.annex = annex,
+                         .memory = memory,
+                         .scratch = scratch,
+                         .body = (const uint8_t *)request + sizeof q.head,
+                         .answer = head};
+    struct sl_error err = {0};
+    uint8_t *body = (uint8_t *)(head + 1), *at = body;
+    memset(head, 0, sizeof *head);
+    enum sl_status status = sl_near_read_request(annex, request, request_bytes, &q.head, &err);
+    if (status == SL_OK) {
+        status = answers[q.head.kind](&q, &at, &err);
+    }
+    if (status != SL_OK) {
+        at = body + strlen(err.text);
+        memcpy(body, err.text, (size_t)(at - body));
+    }
+    head->magic = SL_NEAR_MAGIC;
+    head->status = (int32_t)status;
+    head->kind = q.head.kind;
+    head->n_lanes = q.head.n_lanes;
+    head->n_bytes = (uint64_t)(at - body);
+    *n_out = sizeof *head + (size_t)(at - body);
+}
