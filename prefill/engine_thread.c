@@ -20,10 +20,13 @@
 /*
  * A step that may end anywhere is as long as so many tokens at the beginning of a prompt take: what a short job waits
  * for at most when it comes while a long one is read. Fewer rows than STEP_ROWS leave matrix products waiting for
- * memory.
+ * memory; fewer than READ_BACK_ROWS leave attention waiting for what is read back of offloaded layers, all of it in every
+ * step: a token of them is 2 H / Hk operations a byte and row, and an engine does some hundred operations in the time in
+ * which a byte comes.
  */
 #define STEP_WORK      256
 #define STEP_ROWS      32
+#define READ_BACK_ROWS 256
 #define LINE_WAIT_MS   50 // between looks for memory that comes back without a word, as an ended lease does
 #define RATE_WINDOW_NS SL_NS_PER_S
 
@@ -115,8 +118,11 @@ static enum sl_status step(struct sl_prefill_job *job, bool *done_out, struct sl
     job->started_ns = job->started_ns == 0 ? sl_now_ns() : job->started_ns;
     archive_boundary(job, session);
     enum sl_status status = sl_reader_step(job->reader, prefill->engine, layer_final, job, done_out, err);
+    if (status == SL_OK && job->offload) {
+        status = sl_offload_step(job->offload, session, err);
+    }
     if (status == SL_OK) {
-        settle_promise(job, session->taken_bytes);
+        settle_promise(job, session->taken_bytes + (job->offload ? sl_offload_arena_bytes(job->offload) : 0));
         report(job, session);
         atomic_fetch_add(&prefill->n_steps, 1);
     } else if (err->status == SL_OK) {
@@ -203,8 +209,12 @@ static enum sl_status open_job(struct stepper *stepper, struct sl_prefill_job *j
                                       .team = node->team,
                                       .tokens = job->tokens,
                                       .estimate_errors = job->estimate_errors,
-                                      .resumed = job->session};
+                                      .resumed = job->session,
+                                      .offload = job->offload};
     enum sl_status status = sl_reader_create(&config, &job->reader, &err);
+    if (status == SL_OK && job->offload) {
+        status = sl_offload_begin(job->offload, sl_reader_session(job->reader), &err);
+    }
     if (status == SL_OK) {
         stepper->open[stepper->n_open++] = job;
     } else {
@@ -318,7 +328,8 @@ static int choose(struct stepper *stepper) {
         const struct sl_prefill_job *job = stepper->open[i];
         int64_t begin = sl_reader_session(job->reader)->n_tokens, slots = job->plan.max_slots;
         int64_t rows = sl_schedule_tokens(STEP_WORK, begin, slots, stepper->half) / STEP_ROWS * STEP_ROWS;
-        sl_reader_limit_step(job->reader, rows > STEP_ROWS ? rows : STEP_ROWS);
+        int64_t least = job->offload && begin >= SL_ATTEND_SPLIT ? READ_BACK_ROWS : STEP_ROWS;
+        sl_reader_limit_step(job->reader, rows > least ? rows : least);
         int64_t end = begin + sl_reader_next_tokens(job->reader);
         jobs[i] = (struct sl_schedule_job){.ticket = job->ticket,
                                            .left = sl_schedule_work(begin, job->plan.n_prompt, slots, stepper->half),

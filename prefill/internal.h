@@ -11,6 +11,7 @@
 #include "prefill/prefill.h"
 #include "prefill/store.h"
 #include "service/error_statistics.h"
+#include "service/offload.h"
 #include "service/reader.h"
 
 struct sl_archive;
@@ -51,6 +52,9 @@ struct sl_prefill_job {
     struct sl_ship *ship;
     size_t shipped_bytes; // handed to the ship: where the next layer goes
     bool shipped_by_store;
+    struct sl_offload *offload;      // of recipes that offload; NULL: all layers are in the capsule
+    Sluice__V1__AnnexShare **shares; // [n_shares] for whoever decodes
+    size_t n_shares;
     int64_t capsule_bytes; // as shipped, header included
 
     // The engine's thread alone, from the inbox to READ:
@@ -86,6 +90,16 @@ void sl_prefill_wake(struct sl_prefill *prefill);                             //
 // run.c: the handler of sluice.v1.Prefill/Run.
 enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                      struct sl_error *err);
+
+enum sl_status sl_prefill_send_progress(struct sl_rpc_call *call, const struct sl_prefill_job *job, int64_t n_done,
+                                        int64_t n_reused, size_t resident_bytes);
+
+/*
+ * reuse.c: look for a stored prefix. The whole prompt: the store ships it (job->shipped_by_store). A part of it:
+ * job->session holds it. Nothing, or a store that fails us: the prompt is read from its beginning.
+ */
+enum sl_status sl_prefill_reuse(struct sl_prefill_job *job, const Sluice__V1__PrefillRequest *request,
+                                struct sl_rpc_call *call, struct sl_error *err);
 
 /*
  * archive.c: copies of capsules on their way to the kvstore, in the background.

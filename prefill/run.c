@@ -62,6 +62,11 @@ static enum sl_status prepare(struct sl_prefill *prefill, const Sluice__V1__Pref
         status = sl_plan_make(&recipe, &geometry, (int64_t)request->tokens->n_ids, &job->plan, err);
         job->plan.rope_set = sl_model_rope_set(model, larger(request->n_positions, job->plan.n_prompt));
     }
+    if (status == SL_OK && sl_recipe_offloads(&job->plan.recipe) && request->n_stores == 0) {
+        status = sl_fail(err, SL_ERR_PRECONDITION,
+                         "recipe: place=offload keeps layers in kvstores, and there is none for this job: start "
+                         "sluice-kvstore, or use place=resident");
+    }
     if (status == SL_OK && recipe.chunk_tokens > prefill->max_chunk_tokens) {
         status = sl_fail(err, SL_ERR_INVALID, "recipe: chunk=%d is more than this worker's --max-chunk %lld",
                          recipe.chunk_tokens, (long long)prefill->max_chunk_tokens);
@@ -83,10 +88,26 @@ static enum sl_status prepare(struct sl_prefill *prefill, const Sluice__V1__Pref
     return SL_OK;
 }
 
+static enum sl_status open_offload(struct sl_prefill_job *job, const Sluice__V1__PrefillRequest *request,
+                                   struct sl_rpc_call *call, struct sl_error *err) {
+    if (!sl_recipe_offloads(&job->plan.recipe)) {
+        return SL_OK;
+    }
+    struct sl_offload_config config = {.node = &job->prefill->node,
+                                       .plan = &job->plan,
+                                       .job_id = job->id,
+                                       .model_fingerprint = job->capsule.model_fingerprint,
+                                       .tokens = job->tokens,
+                                       .stores = request->stores,
+                                       .n_stores = request->n_stores,
+                                       .parent = call};
+    return sl_offload_open(&config, &job->offload, err);
+}
+
 // ---- progress -----------------------------------------------------------------------------------------------------
 
-static enum sl_status send_prefill_progress(struct sl_rpc_call *call, const struct sl_prefill_job *job, int64_t n_done,
-                                            int64_t n_reused, size_t resident_bytes) {
+enum sl_status sl_prefill_send_progress(struct sl_rpc_call *call, const struct sl_prefill_job *job, int64_t n_done,
+                                        int64_t n_reused, size_t resident_bytes) {
     Sluice__V1__PrefillProgress progress = SLUICE__V1__PREFILL_PROGRESS__INIT;
     progress.tokens_done = n_done;
     progress.tokens_total = job->plan.n_prompt;
@@ -106,76 +127,6 @@ static enum sl_status send_ship_progress(struct sl_rpc_call *call, int64_t sent,
     event.what_case = SLUICE__V1__PREFILL_EVENT__WHAT_SHIP;
     event.ship = &progress;
     return sl_rpc_call_send(call, &event.base);
-}
-
-// ---- what a stored prefix saves ------------------------------------------------------------------------------------
-
-struct reuse_watch {
-    struct sl_prefill_job *job;
-    struct sl_rpc_call *call;
-};
-
-static bool tell_alive(void *arg) {
-    struct reuse_watch *watch = arg;
-    return send_prefill_progress(watch->call, watch->job, 0, 0, 0) == SL_OK && !atomic_load(&watch->job->cancelled);
-}
-
-/*
- * The finished capsule of the whole prompt goes straight to the destination. A store that no longer has it has not touched the
- * grant: the prompt is read. Any other failure has used the grant up: the job is tried again with a new one.
- */
-static enum sl_status reuse_whole(struct sl_prefill_job *job, const struct sl_store_job *store,
-                                  const struct sl_store_match *match, const Sluice__V1__Grant *destination,
-                                  struct sl_error *err) {
-    struct sl_error why = {0};
-    enum sl_status status = sl_store_fetch(store, match, destination, &job->capsule_bytes, &why);
-    if (status == SL_OK) {
-        job->n_reused = match->n_tokens;
-        job->shipped_by_store = true;
-    } else if (status != SL_ERR_NOT_FOUND) {
-        return sl_fail(err, status == SL_ERR_CANCELLED ? status : SL_ERR_PEER_STALE,
-                       "kvstore %.80s could not ship to the decode worker: %.240s", store->address, why.text);
-    }
-    return SL_OK;
-}
-
-/*
- * Look for a stored prefix. The whole prompt: the store ships it (job->shipped_by_store). A part of it: job->session holds it.
- * Nothing, or a store that fails us: the prompt is read from its beginning.
- */
-static enum sl_status reuse(struct sl_prefill_job *job, const Sluice__V1__PrefillRequest *request,
-                            struct sl_rpc_call *call, struct sl_error *err) {
-    if (!job->store_address[0]) {
-        return SL_OK;
-    }
-    struct reuse_watch watch = {job, call};
-    struct sl_store_job store = {.client = job->prefill->store,
-                                 .address = job->store_address,
-                                 .plan = &job->plan,
-                                 .id = &job->capsule,
-                                 .tokens = job->tokens,
-                                 .parent = call,
-                                 .alive = tell_alive,
-                                 .arg = &watch};
-    struct sl_error why = {0};
-    struct sl_store_match match;
-    enum sl_status status = sl_store_lookup(&store, &match, &why);
-    if (status == SL_OK) {
-        if (sl_store_match_is_whole(&store, &match)) {
-            status = reuse_whole(job, &store, &match, request->destination, err);
-            sl_store_release(store.client, store.address, match.lease_id);
-            return status;
-        }
-        if (sl_store_match_pays(&store, &match)) {
-            status = sl_store_resume(&store, &match, &job->session, &why);
-            job->n_reused = status == SL_OK ? match.n_tokens : 0;
-        }
-        sl_store_release(store.client, store.address, match.lease_id);
-    }
-    if (status != SL_OK && status != SL_ERR_NOT_FOUND) {
-        sl_log_warn("prefill", "job=%s reads everything: kvstore %s: %s", job->id, job->store_address, why.text);
-    }
-    return SL_OK;
 }
 
 // ---- reading and shipping ------------------------------------------------------------------------------------------
@@ -210,7 +161,7 @@ static void follow(struct sl_prefill_job *job, struct sl_rpc_call *call) {
         int64_t sent = (int64_t)sl_ship_progress(job->ship, &ship_status);
         enum sl_status status = SL_OK;
         if (n_done != reported || sl_now_ns() >= next_report_ns) {
-            status = send_prefill_progress(call, job, n_done, n_reused, resident);
+            status = sl_prefill_send_progress(call, job, n_done, n_reused, resident);
             if (status == SL_OK && shipping) {
                 status = send_ship_progress(call, sent, 0);
             }
@@ -270,6 +221,34 @@ static enum sl_status finish_ship(struct sl_prefill_job *job, struct sl_rpc_call
     return status;
 }
 
+/*
+ * See the last stretches through: until every store can be asked about the whole prompt. The shares for whoever decodes are
+ * in job->shares afterwards.
+ */
+static enum sl_status finish_offload(struct sl_prefill_job *job, struct sl_rpc_call *call, struct sl_error *err) {
+    enum sl_status status = SL_AGAIN;
+    while (job->offload && status == SL_AGAIN) {
+        status = sl_offload_finish(job->offload, job->session, sl_deadline_in_ms(REPORT_MS), &job->shares,
+                                   &job->n_shares, err);
+        if (status == SL_AGAIN) {
+            status = sl_prefill_send_progress(call, job, job->plan.n_prompt, job->n_reused, 0);
+            status = status == SL_OK && !atomic_load(&job->cancelled)
+                         ? SL_AGAIN
+                         : sl_fail(err, SL_ERR_CANCELLED, "job %s was cancelled while shipping to its stores", job->id);
+        }
+    }
+    return job->offload ? status : SL_OK;
+}
+
+static void describe_offload(const struct sl_prefill_job *job, Sluice__V1__Retrieval *retrieval,
+                             Sluice__V1__Statistics *statistics) {
+    struct sl_offload_stats stats;
+    sl_offload_get_stats(job->offload, &stats);
+    retrieval->offloaded_bytes = stats.shipped_bytes;
+    retrieval->reused_tokens = stats.stored_tokens;
+    statistics->retrieval = retrieval;
+}
+
 static enum sl_status send_done(struct sl_rpc_call *call, struct sl_prefill_job *job, int64_t shipped_ns) {
     Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
     statistics.n_prompt_tokens = job->plan.n_prompt;
@@ -288,12 +267,22 @@ static enum sl_status send_done(struct sl_rpc_call *call, struct sl_prefill_job 
         statistics.slots_per_head = stats.n_slots_mean;
     }
     sl_error_statistics_attach(&job->errors, &statistics);
+    Sluice__V1__Retrieval retrieval = SLUICE__V1__RETRIEVAL__INIT;
+    if (job->offload) {
+        describe_offload(job, &retrieval, &statistics);
+    }
     Sluice__V1__PrefillDone done = SLUICE__V1__PREFILL_DONE__INIT;
     done.statistics = &statistics;
+    done.annex = job->shares;
+    done.n_annex = job->n_shares;
     Sluice__V1__PrefillEvent event = SLUICE__V1__PREFILL_EVENT__INIT;
     event.what_case = SLUICE__V1__PREFILL_EVENT__WHAT_DONE;
     event.done = &done;
-    return sl_rpc_call_send(call, &event.base);
+    enum sl_status status = sl_rpc_call_send(call, &event.base);
+    if (status == SL_OK && job->offload) {
+        sl_offload_hand_on(job->offload);
+    }
+    return status;
 }
 
 // Have the engine read the prompt while we report, then see the ship through.
@@ -321,7 +310,10 @@ static enum sl_status read_and_ship(struct sl_prefill_job *job, const Sluice__V1
     if (job->status != SL_OK) {
         return sl_fail(err, job->status, "%s", job->err.text);
     }
-    status = finish_ship(job, call, err);
+    status = finish_offload(job, call, err);
+    if (status == SL_OK) {
+        status = finish_ship(job, call, err);
+    }
     if (status != SL_OK) {
         return status;
     }
@@ -355,10 +347,14 @@ enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, co
     sl_rpc_call_on_cancel(call, on_cancel, job);
 
     int64_t began_ns = sl_now_ns();
-    status = reuse(job, request, call, err);
+    status = open_offload(job, request, call, err);
+    if (status == SL_OK) {
+        status = sl_prefill_reuse(job, request, call, err);
+    }
     if (status == SL_OK && job->shipped_by_store) {
         job->queued_ns = job->started_ns = job->ended_ns = began_ns;
-        status = send_done(call, job, sl_now_ns());
+        status = finish_offload(job, call, err);
+        status = status == SL_OK ? send_done(call, job, sl_now_ns()) : status;
     } else if (status == SL_OK) {
         status = read_and_ship(job, request, call, err);
     }
@@ -366,7 +362,9 @@ enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, co
                 (long long)job->plan.n_prompt, (long long)job->n_reused, job->shipped_bytes);
 
     sl_rpc_call_on_cancel(call, NULL, NULL);
-    sl_ship_close(&job->ship); // before the pages that it may still be reading
+    sl_ship_close(&job->ship); // before the pages that they may still be reading
+    sl_annex_shares_free(&job->shares, job->n_shares);
+    sl_offload_close(&job->offload);
     sl_session_destroy(&job->session);
     atomic_fetch_sub(&prefill->n_jobs, 1);
     sl_prefill_wake(prefill);

@@ -1,23 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: prefill's side of offloaded layers: their pages go to kvstores while the prompt is being read, and come back
- *          tile by tile when attention needs them, so that this worker holds a constant number of tokens of them.
+ *          tile by tile when attention needs them, so that this worker holds a bounded number of tokens of them.
  *
  * Design: what is held here is [held, n_tokens), held a multiple of SL_ATTEND_SPLIT: the tokens of the split at hand, and
- *         of splits whose stretches have not been acknowledged. After every step the full pages are shipped as a stretch
- *         (prefill's step sizes are multiples of SL_PAGE_SLOTS for recipes that offload) by a thread of its own, while the
- *         engine reads the next chunk. In an offloaded layer attention goes over [0, held) in tiles of SL_ATTEND_SPLIT
- *         slots, fetched by one-sided reads into two buffers, one being read while the other is computed on, the next
- *         layer's first tile among them; then over what is held (ops->attend_before, ops->attend): the bits are those of
- *         one attention over everything.
+ *         of splits that the stores do not answer for yet. Stretches are shipped by a thread of the job's own while the
+ *         engine reads on, each as soon as all of its tokens have been read. They are cut at multiples of
+ *         SL_STRETCH_TOKENS tokens whatever the steps were, so that prompts with the same beginning have the same
+ *         stretches and stores keep one of each; the last one is cut once more, behind its last full page, so that a
+ *         longer prompt finds what it can use. In an offloaded layer attention goes over [0, held) in tiles of
+ *         SL_ATTEND_SPLIT slots, fetched by one-sided reads into two buffers: while one is computed on, the next tile is
+ *         read into the other, the next offloaded layer's first one while this layer's MLP runs. Then comes what is held
+ *         (ops->attend_before, ops->attend): the bits are those of one attention over everything.
  *
  * Failure: a store that is lost or full ends the job with its name (SL_ERR_PEER_LOST, SL_ERR_EXHAUSTED): the coordinator
- *          tries again with other stores. With replicas every stretch goes to both, reads come from the first that lives.
+ *          tries again with other stores. With replicas every stretch goes to both; reads come from the first that lives.
  * Threads: the functions below are the engine's thread's and the handler's, one after the other; the ships have a thread.
  */
 #ifndef SL_SERVICE_OFFLOAD_H
 #define SL_SERVICE_OFFLOAD_H
 
+#include "engine/ops.h"
 #include "kvcache/kvcache.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 #include "retrieve/lanes.h"
@@ -27,7 +30,7 @@ struct sl_offload;
 
 struct sl_offload_config {
     struct sl_node *node;
-    const struct sl_plan *plan;
+    const struct sl_plan *plan; // all of these must stay valid
     const char *job_id;
     uint64_t model_fingerprint; // of the rope set
     const int32_t *tokens;      // [plan->n_prompt]
@@ -36,17 +39,30 @@ struct sl_offload_config {
     struct sl_rpc_call *parent; // of the calls made here; may be NULL
 };
 
-// Opens the annexes at all stores. SL_ERR_INVALID: the shares do not cover every lane `replicas` times.
+// Opens the annexes at all stores. SL_ERR_INVALID: the shares do not cover every lane once a replica.
 enum sl_status sl_offload_open(const struct sl_offload_config *config, struct sl_offload **offload_out,
                                struct sl_error *err);
-void sl_offload_close(struct sl_offload **offload); // ends ships and reads; releases annexes that were not handed on
+/*
+ * Ends ships and reads and releases annexes that were not handed on. Before the session goes, whose pages may still be
+ * on their way. Accepts NULL, nulls.
+ */
+void sl_offload_close(struct sl_offload **offload);
 
-// Tokens of the prompt's beginning that every share has already: reading may begin there (a multiple of
-// SL_PAGE_SLOTS), or n_prompt.
+// Tokens of the prompt's beginning that every share has already: a multiple of SL_PAGE_SLOTS, or n_prompt.
 int64_t sl_offload_n_stored(const struct sl_offload *offload);
+// The last token at or before n_tokens where reading can begin with what the stores have: whole pages, and whole splits
+// where rows are kept in another format than they are read in.
+int64_t sl_offload_begins_at(const struct sl_offload *offload, int64_t n_tokens);
 
-// Behind a step: ship what is new, and let go of pages in `session` that are not needed here any more. Waits only for
-// memory: when two stretches are on their way already.
+/*
+ * Make `session`, which is empty or holds sl_offload_begins_at() tokens, ready for reading on: of its offloaded layers the
+ * slots that this worker must hold are fetched. Blocks for them.
+ * SL_ERR_EXHAUSTED: no room in the arena.
+ */
+enum sl_status sl_offload_begin(struct sl_offload *offload, struct sl_session *session, struct sl_error *err);
+
+// Behind a step: ship what is new, and let go of pages in `session` that are not needed here any more. Waits only when
+// SL_STRETCHES_QUEUED stretches are on their way already. Comes back with the failure of ships that went before.
 enum sl_status sl_offload_step(struct sl_offload *offload, struct sl_session *session, struct sl_error *err);
 
 // In place of ops->attend for an offloaded layer while prefill reads.
@@ -54,16 +70,21 @@ enum sl_status sl_offload_attend(struct sl_offload *offload, int layer, const st
                                  struct sl_error *err);
 
 /*
- * The prompt has been read: the last stretch, then wait until every annex can be asked about all of it. The shares as
- * decode needs them: *shares_out is malloc'd with everything in it and freed by sl_annex_shares_free(). From then on the
- * leases are the receiver's.
+ * The prompt has been read (or, session == NULL, every share had all of it): the last stretches, then wait until every
+ * annex can be asked about all of it. SL_AGAIN: not yet at until_ns; call it again. On success the shares as decode needs
+ * them: *shares_out is malloc'd with everything in it and freed by sl_annex_shares_free().
  */
-enum sl_status sl_offload_finish(struct sl_offload *offload, struct sl_session *session, int64_t deadline_ns,
+enum sl_status sl_offload_finish(struct sl_offload *offload, struct sl_session *session, int64_t until_ns,
                                  Sluice__V1__AnnexShare ***shares_out, size_t *n_shares_out, struct sl_error *err);
 void sl_annex_shares_free(Sluice__V1__AnnexShare ***shares, size_t n_shares);
+// Somebody else has the shares: the leases are theirs, and sl_offload_close() does not end them.
+void sl_offload_hand_on(struct sl_offload *offload);
+
+// What the buffers for reading back take from the arena now, and will take at most.
+size_t sl_offload_arena_bytes(const struct sl_offload *offload);
 
 struct sl_offload_stats {
-    int64_t shipped_bytes, shipped_tokens, stored_tokens;
+    int64_t shipped_bytes, shipped_tokens, stored_tokens; // replicas count as often as there are
     int64_t read_back_bytes, read_back_wait_ns;
 };
 void sl_offload_get_stats(const struct sl_offload *offload, struct sl_offload_stats *stats_out);

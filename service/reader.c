@@ -4,8 +4,13 @@
 
 #include <stdlib.h>
 
+#include "service/offload.h"
+
 struct sl_reader {
     struct sl_plan plan;
+    const struct sl_ops *ops;
+    struct sl_team *team;
+    struct sl_offload *offload;
     const int32_t *tokens;
     struct sl_session *session;
     struct sl_compressor *compressor;
@@ -22,6 +27,14 @@ struct sl_reader {
     struct sl_error *err;
 };
 
+static bool has_offloaded(const struct sl_plan *plan) {
+    bool any = false;
+    for (int layer = 0; layer < plan->geometry.n_layers; layer++) {
+        any |= sl_plan_is_offloaded(plan, layer);
+    }
+    return any;
+}
+
 enum sl_status sl_reader_create(const struct sl_reader_config *config, struct sl_reader **reader_out,
                                 struct sl_error *err) {
     struct sl_reader *reader = calloc(1, sizeof *reader);
@@ -29,8 +42,15 @@ enum sl_status sl_reader_create(const struct sl_reader_config *config, struct sl
         return sl_fail(err, SL_ERR_EXHAUSTED, "reader: out of memory");
     }
     reader->plan = *config->plan;
+    reader->ops = config->ops;
+    reader->team = config->team;
+    reader->offload = config->offload;
     reader->tokens = config->tokens;
     enum sl_status status = sl_compressor_create(config->plan, config->ops, config->team, &reader->compressor, err);
+    if (status == SL_OK && !config->offload && has_offloaded(config->plan)) {
+        status =
+            sl_fail(err, SL_ERR_INVALID, "reader: the plan has offloaded layers, and there is nowhere to put them");
+    }
     if (status == SL_OK) {
         status = sl_compressor_estimate(reader->compressor, config->estimate_errors, err);
     }
@@ -83,7 +103,8 @@ static enum sl_status after_attention(void *arg, int segment, int layer, const s
     struct sl_reader *reader = arg;
     struct sl_session_stats stats;
     sl_session_get_stats(reader->session, &stats);
-    reader->peak_bytes = stats.resident_bytes > reader->peak_bytes ? stats.resident_bytes : reader->peak_bytes;
+    size_t bytes = stats.resident_bytes + (reader->offload ? sl_offload_arena_bytes(reader->offload) : 0);
+    reader->peak_bytes = bytes > reader->peak_bytes ? bytes : reader->peak_bytes;
     enum sl_status status = sl_compressor_layer(reader->compressor, reader->session, layer, attend, reader->last_chunk,
                                                 &reader->final[layer], reader->err);
     return status == SL_OK ? hand_on(reader) : status;
@@ -98,6 +119,16 @@ static enum sl_status finish_layers(struct sl_reader *reader) {
     return status == SL_OK ? all_final(reader) : status;
 }
 
+// Of offloaded layers the session holds the newest slots alone.
+static enum sl_status attend(void *arg, int layer, const struct sl_attend *attends, int n_segments) {
+    struct sl_reader *reader = arg;
+    if (sl_plan_is_offloaded(&reader->plan, layer)) {
+        return sl_offload_attend(reader->offload, layer, attends, reader->err);
+    }
+    reader->ops->attend(reader->team, attends, n_segments);
+    return SL_OK;
+}
+
 static enum sl_status read_chunk(struct sl_reader *reader, struct sl_engine *engine, int64_t end) {
     int64_t begin = reader->session->n_tokens;
     struct sl_compressor_wants wants = sl_compressor_wants(reader->compressor, false);
@@ -106,7 +137,8 @@ static enum sl_status read_chunk(struct sl_reader *reader, struct sl_engine *eng
     struct sl_layer_hook hook = {.fn = after_attention,
                                  .arg = reader,
                                  .want_lse = wants.lse,
-                                 .want_importance = wants.importance};
+                                 .want_importance = wants.importance,
+                                 .attend_fn = reader->offload ? attend : NULL};
     enum sl_status status = sl_engine_forward(engine, &segment, 1, &hook, reader->err);
     if (status == SL_OK && reader->last_chunk) {
         status = sl_compressor_end(reader->compressor, reader->session, reader->err);
@@ -126,7 +158,8 @@ int64_t sl_reader_shared_tokens(const struct sl_plan *plan) {
 /*
  * Chunks begin at multiples of the chunk size whatever was resumed, so that a resumed job repeats the original's steps;
  * where the prompt's tail begins, which is not compressed like its body; and never inside the window of rows that
- * decides what stays, so that it is seen whole.
+ * decides what stays, so that it is seen whole. Where layers are offloaded no step goes over the end of a split: which
+ * tokens its rows find in the stores is a matter of where they are, not of how the prompt is cut.
  */
 static int64_t next_end(const struct sl_reader *reader) {
     int64_t done = reader->session->n_tokens, total = reader->plan.n_prompt;
@@ -137,6 +170,9 @@ static int64_t next_end(const struct sl_reader *reader) {
         end = shared;
     } else if (done < body && (body < end || (shared <= done && body - done <= chunk))) {
         end = body;
+    }
+    if (reader->offload && done / SL_ATTEND_SPLIT != end / SL_ATTEND_SPLIT) {
+        end = (done / SL_ATTEND_SPLIT + 1) * SL_ATTEND_SPLIT;
     }
     end = end < total ? end : total;
     bool anywhere = reader->most_tokens > 0 && !sl_recipe_evicts(&reader->plan.recipe);

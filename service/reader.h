@@ -13,6 +13,7 @@
 #include "service/error_statistics.h"
 
 struct sl_reader;
+struct sl_offload;
 
 struct sl_reader_config {
     const struct sl_plan *plan; // copied
@@ -23,9 +24,12 @@ struct sl_reader_config {
     int64_t extra_slots;        // room for decoding in the same session
     bool estimate_errors;       // see sl_compressor_estimate()
     struct sl_session *resumed; // a session that holds the first resumed->n_tokens tokens, or NULL; taken over
+    // Where the slots of the plan's offloaded layers go; NULL where it has none. Not owned: behind every step the caller
+    // calls sl_offload_step().
+    struct sl_offload *offload;
 };
 
-// On failure `resumed` stays the caller's.
+// On failure `resumed` stays the caller's. SL_ERR_INVALID: the plan has offloaded layers and `offload` is NULL.
 enum sl_status sl_reader_create(const struct sl_reader_config *config, struct sl_reader **reader_out,
                                 struct sl_error *err);
 void sl_reader_destroy(struct sl_reader **reader); // the session with it, unless it was taken
@@ -56,7 +60,8 @@ struct sl_session *sl_reader_take_session(struct sl_reader *reader); // the call
  */
 int64_t sl_reader_shared_tokens(const struct sl_plan *plan);
 
-// The most that the session's pages have held: between the attention of a layer and its compression.
+// The most that the session's pages (and what is read back of offloaded layers) have held: between the attention of a
+// layer and its compression.
 size_t sl_reader_peak_bytes(const struct sl_reader *reader);
 void sl_reader_get_stats(const struct sl_reader *reader, struct sl_compress_stats *stats_out);
 void sl_reader_get_errors(const struct sl_reader *reader, struct sl_error_statistics *errors_out);

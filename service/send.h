@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: ship one contiguous capsule body to whoever granted memory for it: what a kvstore does for a Fetch and a prefill
- *          worker for its copy to the kvstore.
+ *          worker for its copy to the kvstore and for its stretches.
  */
 #ifndef SL_SERVICE_SEND_H
 #define SL_SERVICE_SEND_H
@@ -25,5 +25,9 @@ struct sl_send {
 
 // Blocks until the receiver has verified everything. body and header may go when it has returned.
 enum sl_status sl_send_capsule(struct sl_fabric *fabric, const struct sl_send *send, struct sl_error *err);
+
+// The second half alone, for pieces that lie here and there: all send->body_bytes have been queued in *ship, which is
+// closed in any case. destination, body and deadline_ns are not used.
+enum sl_status sl_send_finish(struct sl_ship **ship, const struct sl_send *send, struct sl_error *err);
 
 #endif

@@ -262,6 +262,22 @@ static void test_job_recipe_puts_the_models_layers_in_place(void **state) {
     assert_int_equal(sl_job_recipe("locret", &config, &recipe, &err), SL_OK);
 }
 
+static void test_reader_refuses_offloaded_layers_without_a_place_for_them(void **state) {
+    struct fixture *f = *state;
+    struct sl_recipe recipe;
+    struct sl_kv_geometry geometry = sl_model_geometry(sl_model_get_config(f->model));
+    struct sl_plan *plan = malloc(sizeof *plan);
+    struct sl_error err = {0};
+    struct sl_reader *reader;
+    assert_int_equal(sl_job_recipe("place=offload/2-", sl_model_get_config(f->model), &recipe, &err), SL_OK);
+    assert_int_equal(sl_plan_make(&recipe, &geometry, 200, plan, &err), SL_OK);
+    struct sl_reader_config config = {
+        .plan = plan, .arena = f->arena, .ops = sl_engine_ops(f->engine), .team = f->team, .tokens = f->tokens};
+    assert_int_equal(sl_reader_create(&config, &reader, &err), SL_ERR_INVALID);
+    assert_non_null(strstr(err.text, "nowhere to put them"));
+    free(plan);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reader_cuts_at_chunks_and_where_the_tail_begins),
@@ -269,6 +285,7 @@ int main(void) {
         cmocka_unit_test(test_reader_hands_on_layers_as_they_become_final),
         cmocka_unit_test(test_reader_limits_steps_where_it_makes_no_difference),
         cmocka_unit_test(test_reader_ends_with_the_status_of_whoever_takes_the_layers),
+        cmocka_unit_test(test_reader_refuses_offloaded_layers_without_a_place_for_them),
         cmocka_unit_test(test_job_recipe_puts_the_models_layers_in_place),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * What a stored prefix saves: its capsule, and of recipes that offload what the stores have of the other layers.
+ *
+ *   capsule   annexes         what is read
+ *   whole     whole           nothing: the store ships the capsule, the shares are the annexes'
+ *   n tokens  m tokens        from min(n, m) on, at a page (sl_offload_begins_at())
+ *   none      any             everything; what the annexes have is not shipped again
+ */
+#include "base/log.h"
+#include "prefill/internal.h"
+
+struct reuse_watch {
+    struct sl_prefill_job *job;
+    struct sl_rpc_call *call;
+};
+
+static bool tell_alive(void *arg) {
+    struct reuse_watch *watch = arg;
+    return sl_prefill_send_progress(watch->call, watch->job, 0, 0, 0) == SL_OK && !atomic_load(&watch->job->cancelled);
+}
+
+/*
+ * The finished capsule of the whole prompt goes straight to the destination. A store that no longer has it has not touched the
+ * grant: the prompt is read. Any other failure has used the grant up: the job is tried again with a new one.
+ */
+static enum sl_status reuse_whole(struct sl_prefill_job *job, const struct sl_store_job *store,
+                                  const struct sl_store_match *match, const Sluice__V1__Grant *destination,
+                                  struct sl_error *err) {
+    struct sl_error why = {0};
+    enum sl_status status = sl_store_fetch(store, match, destination, &job->capsule_bytes, &why);
+    if (status == SL_OK) {
+        job->n_reused = match->n_tokens;
+        job->shipped_by_store = true;
+    } else if (status != SL_ERR_NOT_FOUND) {
+        return sl_fail(err, status == SL_ERR_CANCELLED ? status : SL_ERR_PEER_STALE,
+                       "kvstore %.80s could not ship to the decode worker: %.240s", store->address, why.text);
+    }
+    return SL_OK;
+}
+
+/*
+ * Of a recipe that offloads a capsule has the resident layers alone. It is of use as far as the stores have the others as
+ * well: where they have fewer tokens, it is cut to what both have.
+ */
+static void cut_to_annexes(const struct sl_prefill_job *job, struct sl_store_match *match) {
+    if (job->offload &&
+        !(match->n_tokens == job->plan.n_prompt && sl_offload_n_stored(job->offload) == job->plan.n_prompt)) {
+        match->n_tokens = sl_offload_begins_at(job->offload, match->n_tokens);
+    }
+}
+
+enum sl_status sl_prefill_reuse(struct sl_prefill_job *job, const Sluice__V1__PrefillRequest *request,
+                                struct sl_rpc_call *call, struct sl_error *err) {
+    if (!job->store_address[0]) {
+        return SL_OK;
+    }
+    struct reuse_watch watch = {job, call};
+    struct sl_store_job store = {.client = job->prefill->store,
+                                 .address = job->store_address,
+                                 .plan = &job->plan,
+                                 .id = &job->capsule,
+                                 .tokens = job->tokens,
+                                 .parent = call,
+                                 .alive = tell_alive,
+                                 .arg = &watch};
+    struct sl_error why = {0};
+    struct sl_store_match match;
+    enum sl_status status = sl_store_lookup(&store, &match, &why);
+    if (status == SL_OK) {
+        cut_to_annexes(job, &match);
+        if (sl_store_match_is_whole(&store, &match)) {
+            status = reuse_whole(job, &store, &match, request->destination, err);
+            sl_store_release(store.client, store.address, match.lease_id);
+            return status;
+        }
+        if (sl_store_match_pays(&store, &match)) {
+            status = sl_store_resume(&store, &match, &job->session, &why);
+            job->n_reused = status == SL_OK ? match.n_tokens : 0;
+        }
+        sl_store_release(store.client, store.address, match.lease_id);
+    }
+    if (status != SL_OK && status != SL_ERR_NOT_FOUND) {
+        sl_log_warn("prefill", "job=%s reads everything: kvstore %s: %s", job->id, job->store_address, why.text);
+    }
+    return SL_OK;
+}

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// What prefill says to the stores that hold its offloaded layers. See offload_internal.h.
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "service/offload_internal.h"
+
+#define CALL_MS    2000
+#define AWAIT_MS   10000 // a store makes the scan copies of a stretch behind the questions of others
+#define RELEASE_MS 500
+#define LOOK_MS    50 // between looks whether the job has ended
+
+/*
+ * A unary call that ends when the job does. A store that does not answer in time, or does not know us any more, has lost
+ * what it held for us: whoever tries again must do so with another.
+ */
+static enum sl_status call(struct sl_offload *offload, const struct sl_link *link, const char *path,
+                           const ProtobufCMessage *request, const ProtobufCMessageDescriptor *reply_type,
+                           int64_t limit_ms, ProtobufCMessage **reply_out, struct sl_error *err) {
+    struct sl_error why = {0};
+    struct sl_rpc_stream *stream;
+    enum sl_status status = sl_rpc_stream_open(link->channel, path, request, reply_type, sl_deadline_in_ms(limit_ms),
+                                               offload->parent, &stream, &why);
+    if (status == SL_OK) {
+        bool stopping = false;
+        while (!stopping && (status = sl_rpc_stream_next(stream, LOOK_MS, reply_out, &why)) == SL_AGAIN) {
+            stopping = atomic_load(&offload->stopping);
+        }
+        sl_rpc_stream_close(&stream);
+    }
+    if (status == SL_OK || status == SL_ERR_EXISTS) {
+        return status;
+    }
+    bool given_up = atomic_load(&offload->stopping) || (offload->parent && sl_rpc_call_cancelled(offload->parent));
+    if (status == SL_AGAIN || (given_up && status == SL_ERR_DEADLINE)) {
+        status = sl_fail(&why, SL_ERR_CANCELLED, "given up while waiting for %s", path);
+    } else if (!given_up && (status == SL_ERR_DEADLINE || status == SL_ERR_NOT_FOUND || status == SL_ERR_CANCELLED)) {
+        status = SL_ERR_PEER_LOST;
+    }
+    return sl_fail(err, status, "kvstore %.80s: %.280s", link->share->address,
+                   why.text[0] ? why.text : "its reply is missing");
+}
+
+// What a store says about an annex is believed as far as it is possible.
+static enum sl_status check_annex(const struct sl_offload *offload, const struct sl_link *link, struct sl_error *err) {
+    const Sluice__V1__Annex *annex = link->annex;
+    int64_t n = annex->n_tokens, n_prompt = offload->plan->n_prompt;
+    if (n < 0 || n > n_prompt || (n < n_prompt && n % SL_PAGE_SLOTS != 0) || annex->lease_ms < 1 ||
+        annex->window.len == 0 || annex->window.len > SL_TICKET_MAX_BYTES) {
+        return sl_fail(err, SL_ERR_PEER_CORRUPT, "kvstore %.80s: an annex that cannot be", link->share->address);
+    }
+    return SL_OK;
+}
+
+enum sl_status sl_link_open(struct sl_offload *offload, struct sl_link *link, Sluice__V1__OpenAnnexRequest *request,
+                            struct sl_error *err) {
+    request->share = (Sluice__V1__StoreShare *)link->share;
+    enum sl_status status = sl_rpc_channel_create(link->share->address, &link->channel, err);
+    if (status == SL_OK) {
+        status = call(offload, link, "/sluice.v1.Store/OpenAnnex", &request->base, &sluice__v1__annex__descriptor,
+                      CALL_MS, (ProtobufCMessage **)&link->annex, err);
+    }
+    if (status == SL_OK) {
+        status = check_annex(offload, link, err);
+    }
+    if (status == SL_OK) {
+        status = sl_line_open(offload->node->fabric, link->annex->fabric_address, link->annex->fabric_epoch,
+                              &link->line, err);
+        link->n_tokens = link->annex->n_tokens;
+    }
+    return status;
+}
+
+void sl_link_close(struct sl_offload *offload, struct sl_link *link) {
+    if (link->annex && !offload->handed_on) {
+        Sluice__V1__ReleaseRequest request = SLUICE__V1__RELEASE_REQUEST__INIT;
+        request.lease_id = link->annex->lease_id;
+        struct sl_error why = {0};
+        // Without the job's call, which may be cancelled. What is lost ends with its lease.
+        if (sl_rpc_unary(link->channel, "/sluice.v1.Store/Release", &request.base,
+                         &sluice__v1__release_reply__descriptor, sl_deadline_in_ms(RELEASE_MS), NULL, NULL,
+                         &why) != SL_OK) {
+            sl_log_debug("offload", "job=%s lease=%s ends by itself: kvstore %s: %s", offload->job_id, request.lease_id,
+                         link->share->address, why.text);
+        }
+    }
+    sl_line_close(&link->line);
+    if (link->annex) {
+        protobuf_c_message_free_unpacked(&link->annex->base, NULL);
+    }
+    sl_rpc_channel_destroy(&link->channel);
+    free(link->map);
+    *link = (struct sl_link){0};
+}
+
+enum sl_status sl_link_grant(struct sl_offload *offload, struct sl_link *link, int64_t begin, uint32_t n_slots,
+                             Sluice__V1__Grant **grant_out, struct sl_error *err) {
+    Sluice__V1__GrantStretchRequest request = SLUICE__V1__GRANT_STRETCH_REQUEST__INIT;
+    request.lease_id = link->annex->lease_id;
+    request.begin = begin;
+    request.n_tokens = (int32_t)n_slots;
+    return call(offload, link, "/sluice.v1.Store/GrantStretch", &request.base, &sluice__v1__grant__descriptor, CALL_MS,
+                (ProtobufCMessage **)grant_out, err);
+}
+
+enum sl_status sl_link_await(struct sl_offload *offload, struct sl_link *link, int64_t n_tokens, struct sl_error *err) {
+    Sluice__V1__AwaitAnnexRequest request = SLUICE__V1__AWAIT_ANNEX_REQUEST__INIT;
+    request.lease_id = link->annex->lease_id;
+    request.n_tokens = n_tokens;
+    Sluice__V1__AwaitAnnexReply *reply = NULL;
+    enum sl_status status =
+        call(offload, link, "/sluice.v1.Store/AwaitAnnex", &request.base, &sluice__v1__await_annex_reply__descriptor,
+             AWAIT_MS, (ProtobufCMessage **)&reply, err);
+    if (status == SL_OK && reply->n_tokens < n_tokens) {
+        status = sl_fail(err, SL_ERR_PEER_CORRUPT, "kvstore %.80s: its annex has %lld tokens instead of %lld",
+                         link->share->address, (long long)reply->n_tokens, (long long)n_tokens);
+    }
+    if (reply) {
+        protobuf_c_message_free_unpacked(&reply->base, NULL);
+    }
+    return status;
+}
+
+enum sl_status sl_link_renew(struct sl_offload *offload, struct sl_link *link, struct sl_error *err) {
+    Sluice__V1__RenewRequest request = SLUICE__V1__RENEW_REQUEST__INIT;
+    request.lease_id = link->annex->lease_id;
+    ProtobufCMessage *reply;
+    enum sl_status status = call(offload, link, "/sluice.v1.Store/Renew", &request.base,
+                                 &sluice__v1__renew_reply__descriptor, CALL_MS, &reply, err);
+    if (status == SL_OK) {
+        protobuf_c_message_free_unpacked(reply, NULL);
+    }
+    return status;
+}
+
+// ---- where stretches lie --------------------------------------------------------------------------------------------
+
+// Stretches one behind the other from token 0 on, of whole pages up to n_tokens.
+static enum sl_status check_map(const struct sl_link *link, const struct sl_near_stretch *map, size_t n_map,
+                                int64_t n_tokens, struct sl_error *err) {
+    int64_t end = 0;
+    for (size_t i = 0; i < n_map && end < n_tokens; i++) {
+        if (map[i].begin != end || map[i].n_slots == 0 || map[i].n_lanes != (uint32_t)link->share->n_lanes ||
+            end % SL_PAGE_SLOTS != 0) {
+            return sl_fail(err, SL_ERR_PEER_CORRUPT, "kvstore %.80s: stretches that cannot be behind token %lld",
+                           link->share->address, (long long)end);
+        }
+        end += map[i].n_slots;
+    }
+    if (end < n_tokens) {
+        return sl_fail(err, SL_ERR_PEER_CORRUPT, "kvstore %.80s: it shows where %lld tokens lie instead of %lld",
+                       link->share->address, (long long)end, (long long)n_tokens);
+    }
+    return SL_OK;
+}
+
+// *answer_out is malloc'd and `bytes` long.
+static enum sl_status ask_map(struct sl_link *link, const struct sl_near_request *request, void *answer,
+                              size_t capacity, size_t *bytes_out, struct sl_error *err) {
+    struct sl_ask *ask;
+    int64_t deadline_ns = sl_deadline_in_ms(CALL_MS);
+    enum sl_status status = sl_ask_open(link->line, request, sizeof *request, answer, capacity, deadline_ns, &ask, err);
+    if (status == SL_OK) {
+        while ((status = sl_ask_wait(ask, deadline_ns, bytes_out, err)) == SL_AGAIN) {
+        }
+        sl_ask_close(&ask);
+    }
+    return status;
+}
+
+enum sl_status sl_link_map(struct sl_offload *offload, struct sl_link *link, int64_t n_tokens, struct sl_error *err) {
+    struct sl_near_request request = {.magic = SL_NEAR_MAGIC,
+                                      .version = SL_NEAR_VERSION,
+                                      .annex_id = link->annex->annex_id,
+                                      .kind = SL_NEAR_MAP,
+                                      .first_lane = (uint32_t)link->share->first_lane,
+                                      .n_lanes = (uint32_t)link->share->n_lanes};
+    size_t most = (size_t)sl_pages_for(offload->plan->n_prompt) * sizeof *link->map;
+    size_t capacity = sizeof(struct sl_near_answer) + most, bytes = 0;
+    void *answer = malloc(capacity);
+    struct sl_near_stretch *map = malloc(most);
+    struct sl_near_answer head;
+    const uint8_t *body;
+    struct sl_error why = {0};
+    enum sl_status status = answer && map ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "offload: out of memory");
+    if (status == SL_OK) {
+        status = ask_map(link, &request, answer, capacity, &bytes, &why);
+        status = status == SL_OK ? sl_near_check(&request, answer, bytes, &head, &body, &why) : status;
+        if (status != SL_OK) {
+            status = status == SL_ERR_DEADLINE || status == SL_ERR_NOT_FOUND ? SL_ERR_PEER_LOST : status;
+            sl_fail(err, status, "kvstore %.80s: %.280s", link->share->address, why.text);
+        }
+    }
+    if (status == SL_OK) {
+        size_t n_map = head.n_bytes / sizeof *map;
+        memcpy(map, body, n_map * sizeof *map);
+        status = check_map(link, map, n_map, n_tokens, err);
+        if (status == SL_OK) {
+            pthread_mutex_lock(&offload->mutex);
+            struct sl_near_stretch *before = link->map;
+            link->map = map;
+            link->n_map = n_map;
+            pthread_mutex_unlock(&offload->mutex);
+            map = before;
+        }
+    }
+    free(map);
+    free(answer);
+    return status;
+}

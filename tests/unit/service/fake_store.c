@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see fake_store.h.
+#include "fake_store.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/thread.h"
+
+#define GRANT_MS 20000
+#define AWAIT_MS 5000
+
+// ---- annexes -------------------------------------------------------------------------------------------------------
+
+struct fake_annex *fake_store_annex(struct fake_store *store, int32_t first_lane) {
+    for (int i = 0; i < store->n_annexes; i++) {
+        if (store->annexes[i].first_lane == first_lane) {
+            return &store->annexes[i];
+        }
+    }
+    return NULL;
+}
+
+// A lease's id is the annex's number.
+static struct fake_annex *annex_of(struct fake_store *store, const char *lease_id) {
+    return &store->annexes[atoi(lease_id)];
+}
+
+const void *fake_annex_page(const struct fake_annex *annex, int32_t lane, int64_t token) {
+    for (int i = 0; i < annex->n_stretches; i++) {
+        const struct fake_stretch *s = &annex->stretches[i];
+        if (token >= s->where.begin && token < s->where.begin + s->where.n_slots) {
+            size_t page = (size_t)(lane - annex->first_lane) * sl_pages_for(s->where.n_slots) +
+                          (size_t)((token - s->where.begin) / SL_PAGE_SLOTS);
+            return (const char *)s->block + page * annex->store->work.bytes;
+        }
+    }
+    return NULL;
+}
+
+int fake_store_n_leased(struct fake_store *store) {
+    int n = 0;
+    pthread_mutex_lock(&store->mutex);
+    for (int i = 0; i < store->n_annexes; i++) {
+        n += store->annexes[i].leased;
+    }
+    pthread_mutex_unlock(&store->mutex);
+    return n;
+}
+
+// ---- what lands ----------------------------------------------------------------------------------------------------
+
+static void on_complete(void *arg, const void *header, size_t header_bytes, size_t body_bytes) {
+    struct fake_stretch *stretch = arg;
+    struct fake_annex *annex = stretch->annex;
+    (void)header, (void)header_bytes, (void)body_bytes;
+    pthread_mutex_lock(&annex->store->mutex);
+    stretch->landed = true;
+    annex->n_tokens = stretch->where.begin + stretch->where.n_slots;
+    pthread_cond_broadcast(&annex->store->changed);
+    pthread_mutex_unlock(&annex->store->mutex);
+}
+
+static void on_failure(void *arg, enum sl_status status, const char *text) {
+    (void)arg, (void)status, (void)text;
+}
+
+static void on_release(void *arg) {
+    (void)arg; // the region goes as a whole
+}
+
+// ---- calls ---------------------------------------------------------------------------------------------------------
+
+static enum sl_status open_annex(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
+                                 struct sl_error *err) {
+    struct fake_store *store = service;
+    const Sluice__V1__OpenAnnexRequest *request = (const Sluice__V1__OpenAnnexRequest *)message;
+    if (store->full) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for %lld tokens", (long long)request->n_tokens);
+    }
+    pthread_mutex_lock(&store->mutex);
+    struct fake_annex *annex = fake_store_annex(store, request->share->first_lane);
+    if (annex == NULL) {
+        assert_true(store->n_annexes < FAKE_MAX_ANNEXES);
+        annex = &store->annexes[store->n_annexes++];
+        *annex = (struct fake_annex){
+            .store = store, .first_lane = request->share->first_lane, .n_lanes = request->share->n_lanes};
+    }
+    annex->leased = true;
+    // What it has, it has of any prompt: tests use one. A partial page is of no use to a longer one.
+    int64_t n_tokens = annex->n_tokens <= request->n_tokens ? annex->n_tokens : request->n_tokens;
+    n_tokens = n_tokens < request->n_tokens ? n_tokens / SL_PAGE_SLOTS * SL_PAGE_SLOTS : n_tokens;
+    while (annex->n_stretches > 0 && annex->stretches[annex->n_stretches - 1].where.begin >= n_tokens) {
+        struct fake_stretch *last = &annex->stretches[--annex->n_stretches];
+        sl_grant_close(&last->grant);
+        sl_arena_free(store->arena, last->block);
+        last->block = NULL;
+    }
+    annex->n_tokens = n_tokens;
+    char lease_id[16];
+    snprintf(lease_id, sizeof lease_id, "%td", annex - store->annexes);
+    pthread_mutex_unlock(&store->mutex);
+    Sluice__V1__Annex reply = SLUICE__V1__ANNEX__INIT;
+    reply.annex_id = (uint64_t)(annex - store->annexes);
+    reply.lease_id = lease_id;
+    reply.lease_ms = FAKE_LEASE_MS;
+    reply.n_tokens = n_tokens;
+    reply.fabric_address = (char *)sl_fabric_address(store->fabric);
+    reply.fabric_epoch = sl_fabric_epoch(store->fabric);
+    reply.window.data = store->ticket;
+    reply.window.len = store->ticket_bytes;
+    return sl_rpc_call_send(call, &reply.base);
+}
+
+static enum sl_status grant_stretch(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
+                                    struct sl_error *err) {
+    static const struct sl_grant_events events = {on_complete, on_failure, on_release};
+    struct fake_store *store = service;
+    const Sluice__V1__GrantStretchRequest *request = (const Sluice__V1__GrantStretchRequest *)message;
+    struct fake_annex *annex = annex_of(store, request->lease_id);
+    if (!annex->leased || request->begin != annex->n_tokens || request->begin % SL_PAGE_SLOTS != 0) {
+        return sl_fail(err, SL_ERR_INVALID, "a stretch from token %lld on behind %lld tokens",
+                       (long long)request->begin, (long long)annex->n_tokens);
+    }
+    struct sl_stretch_config config = {.begin = request->begin,
+                                       .n_slots = (uint32_t)request->n_tokens,
+                                       .first_lane = annex->first_lane,
+                                       .n_lanes = annex->n_lanes,
+                                       .work = store->work,
+                                       .rows = store->work.format,
+                                       .scan = store->work.format};
+    size_t bytes = sl_stretch_block_bytes(&config), ticket_bytes;
+    uint8_t *ticket;
+    pthread_mutex_lock(&store->mutex);
+    assert_true(annex->n_stretches < FAKE_MAX_STRETCHES);
+    struct fake_stretch *stretch = &annex->stretches[annex->n_stretches++];
+    *stretch = (struct fake_stretch){.annex = annex, .block = sl_arena_alloc(store->arena, bytes)};
+    assert_non_null(stretch->block);
+    stretch->where = (struct sl_near_stretch){.begin = request->begin,
+                                              .n_slots = (uint32_t)request->n_tokens,
+                                              .n_lanes = (uint32_t)annex->n_lanes,
+                                              .offset = (uint64_t)((uint8_t *)stretch->block - store->region)};
+    store->n_granted++;
+    pthread_mutex_unlock(&store->mutex);
+    enum sl_status status = sl_grant_open(store->fabric, stretch->block, bytes, sl_deadline_in_ms(GRANT_MS), &events,
+                                          stretch, &stretch->grant, &ticket, &ticket_bytes, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    Sluice__V1__Grant reply = SLUICE__V1__GRANT__INIT;
+    reply.ticket.data = ticket;
+    reply.ticket.len = ticket_bytes;
+    reply.capacity_bytes = (int64_t)bytes;
+    status = sl_rpc_call_send(call, &reply.base);
+    free(ticket);
+    return status;
+}
+
+static enum sl_status await_annex(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
+                                  struct sl_error *err) {
+    struct fake_store *store = service;
+    const Sluice__V1__AwaitAnnexRequest *request = (const Sluice__V1__AwaitAnnexRequest *)message;
+    struct fake_annex *annex = annex_of(store, request->lease_id);
+    int64_t deadline_ns = sl_deadline_in_ms(AWAIT_MS);
+    pthread_mutex_lock(&store->mutex);
+    while (annex->n_tokens < request->n_tokens && sl_now_ns() < deadline_ns) {
+        sl_cond_wait_until(&store->changed, &store->mutex, deadline_ns);
+    }
+    Sluice__V1__AwaitAnnexReply reply = SLUICE__V1__AWAIT_ANNEX_REPLY__INIT;
+    reply.n_tokens = annex->n_tokens;
+    pthread_mutex_unlock(&store->mutex);
+    return reply.n_tokens >= request->n_tokens
+               ? sl_rpc_call_send(call, &reply.base)
+               : sl_fail(err, SL_ERR_DEADLINE, "only %lld tokens", (long long)reply.n_tokens);
+}
+
+static enum sl_status renew(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
+                            struct sl_error *err) {
+    struct fake_store *store = service;
+    (void)message, (void)err;
+    pthread_mutex_lock(&store->mutex);
+    store->n_renewed++;
+    pthread_mutex_unlock(&store->mutex);
+    Sluice__V1__RenewReply reply = SLUICE__V1__RENEW_REPLY__INIT;
+    reply.lease_ms = FAKE_LEASE_MS;
+    return sl_rpc_call_send(call, &reply.base);
+}
+
+static enum sl_status release(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
+                              struct sl_error *err) {
+    struct fake_store *store = service;
+    (void)err;
+    pthread_mutex_lock(&store->mutex);
+    annex_of(store, ((const Sluice__V1__ReleaseRequest *)message)->lease_id)->leased = false;
+    pthread_mutex_unlock(&store->mutex);
+    Sluice__V1__ReleaseReply reply = SLUICE__V1__RELEASE_REPLY__INIT;
+    return sl_rpc_call_send(call, &reply.base);
+}
+
+// On the progress thread: MAP takes no time.
+static void on_question(void *arg, struct sl_question *question) {
+    struct fake_store *store = arg;
+    size_t bytes;
+    struct sl_near_request request;
+    const void *data = sl_question_request(question, &bytes);
+    assert_int_equal(bytes, sizeof request);
+    memcpy(&request, data, sizeof request);
+    assert_int_equal(request.kind, SL_NEAR_MAP);
+    pthread_mutex_lock(&store->mutex);
+    store->n_maps++;
+    const struct fake_annex *annex = &store->annexes[request.annex_id];
+    struct sl_near_answer head = {.magic = SL_NEAR_MAGIC, .kind = SL_NEAR_MAP, .n_lanes = request.n_lanes};
+    uint8_t *answer = malloc(sizeof head + FAKE_MAX_STRETCHES * sizeof annex->stretches[0].where);
+    assert_non_null(answer);
+    for (int i = 0; i < annex->n_stretches && annex->stretches[i].landed; i++) {
+        memcpy(answer + sizeof head + head.n_bytes, &annex->stretches[i].where, sizeof annex->stretches[i].where);
+        head.n_bytes += sizeof annex->stretches[i].where;
+    }
+    pthread_mutex_unlock(&store->mutex);
+    memcpy(answer, &head, sizeof head);
+    sl_question_answer(&question, answer, sizeof head + head.n_bytes, free, answer);
+}
+
+// ---- life ----------------------------------------------------------------------------------------------------------
+
+static const struct sl_rpc_method methods[] = {
+    {"/sluice.v1.Store/OpenAnnex", SL_RPC_UNARY, &sluice__v1__open_annex_request__descriptor, open_annex},
+    {"/sluice.v1.Store/GrantStretch", SL_RPC_UNARY, &sluice__v1__grant_stretch_request__descriptor, grant_stretch},
+    {"/sluice.v1.Store/AwaitAnnex", SL_RPC_UNARY, &sluice__v1__await_annex_request__descriptor, await_annex},
+    {"/sluice.v1.Store/Renew", SL_RPC_UNARY, &sluice__v1__renew_request__descriptor, renew},
+    {"/sluice.v1.Store/Release", SL_RPC_UNARY, &sluice__v1__release_request__descriptor, release},
+};
+
+void fake_store_start(struct fake_store *store, const char *transport, const struct sl_page_layout *work,
+                      size_t bytes) {
+    *store = (struct fake_store){.work = *work};
+    pthread_mutex_init(&store->mutex, NULL);
+    sl_cond_init(&store->changed);
+    struct sl_error err = {0};
+    void *region;
+    struct sl_fabric_config fabric_config = {.listen = "127.0.0.1:0", .transport = transport};
+    store->service = (struct sl_rpc_service){"sluice.v1.Store", methods, sizeof methods / sizeof *methods, store};
+    struct sl_rpc_server_config config = {.listen = "127.0.0.1:0", .services = &store->service, .n_services = 1};
+    if (sl_fabric_create(&fabric_config, &store->fabric, &err) != SL_OK ||
+        sl_fabric_region_create(store->fabric, bytes, 0, &region, &err) != SL_OK ||
+        sl_arena_create(region, bytes, &store->arena, &err) != SL_OK ||
+        sl_window_open(store->fabric, region, bytes, &store->window, &store->ticket, &store->ticket_bytes, &err) !=
+            SL_OK ||
+        sl_rpc_server_start(&config, &store->server, &err) != SL_OK) {
+        fail_msg("fake store: %s", err.text);
+    }
+    store->region = region;
+    sl_fabric_on_question(store->fabric, on_question, store);
+}
+
+const char *fake_store_address(const struct fake_store *store) {
+    return sl_rpc_server_address(store->server);
+}
+
+void fake_store_close_window(struct fake_store *store) {
+    sl_window_close(&store->window);
+}
+
+void fake_store_stop(struct fake_store *store) {
+    if (store->server == NULL) {
+        return;
+    }
+    sl_rpc_server_stop(&store->server, 0);
+    sl_window_close(&store->window);
+    for (int a = 0; a < store->n_annexes; a++) {
+        for (int s = 0; s < FAKE_MAX_STRETCHES; s++) {
+            sl_grant_close(&store->annexes[a].stretches[s].grant);
+        }
+    }
+    sl_fabric_destroy(&store->fabric);
+    for (int a = 0; a < store->n_annexes; a++) {
+        for (int s = 0; s < FAKE_MAX_STRETCHES; s++) {
+            sl_arena_free(store->arena, store->annexes[a].stretches[s].block);
+        }
+    }
+    sl_arena_destroy(&store->arena);
+    free(store->ticket);
+    pthread_cond_destroy(&store->changed);
+    pthread_mutex_destroy(&store->mutex);
+}
