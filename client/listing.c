@@ -61,7 +61,7 @@ static void add_worker(struct sl_table *table, const Sluice__V1__WorkerStatus *w
     static const Sluice__V1__WorkerLoad no_load = SLUICE__V1__WORKER_LOAD__INIT;
     const Sluice__V1__WorkerInfo *info = worker->info ? worker->info : &no_info;
     const Sluice__V1__WorkerLoad *load = worker->load ? worker->load : &no_load;
-    char used[32], arena[32], stored[32];
+    char used[32], arena[32], stored[32], offloaded[32];
     sl_table_add(table, "%s", info->name);
     sl_table_add(table, "%s", enum_name(&sluice__v1__worker_role__descriptor, (int)info->role));
     sl_table_add(table, "%s", enum_name(&sluice__v1__worker_state__descriptor, (int)worker->state));
@@ -73,7 +73,11 @@ static void add_worker(struct sl_table *table, const Sluice__V1__WorkerStatus *w
     if (info->role == SLUICE__V1__WORKER_ROLE__KVSTORE) {
         sl_table_add(table, "%lld, %s", (long long)load->stored_capsules,
                      sl_format_bytes((double)load->stored_bytes, stored, sizeof stored));
+        sl_table_add(table, "%lld, %s, %.0f%% busy", (long long)load->annexes,
+                     sl_format_bytes((double)load->offloaded_bytes, offloaded, sizeof offloaded),
+                     100 * load->scan_load);
     } else {
+        sl_table_add(table, "-");
         sl_table_add(table, "-");
     }
     sl_table_add(table, "%lld ms", (long long)worker->heartbeat_age_ms);
@@ -83,8 +87,9 @@ static void add_worker(struct sl_table *table, const Sluice__V1__WorkerStatus *w
 
 void sl_workers_print(const Sluice__V1__WorkersReply *reply, FILE *file) {
     static const struct sl_column columns[] = {
-        {"WORKER", false}, {"ROLE", false},  {"STATE", false},    {"JOBS", true}, {"ARENA", true},   {"LEASES", true},
-        {"TOK/S", true},   {"STORED", true}, {"HEARTBEAT", true}, {"RPC", false}, {"FABRIC", false},
+        {"WORKER", false},   {"ROLE", false},     {"STATE", false}, {"JOBS", true},
+        {"ARENA", true},     {"LEASES", true},    {"TOK/S", true},  {"STORED", true},
+        {"OFFLOADED", true}, {"HEARTBEAT", true}, {"RPC", false},   {"FABRIC", false},
     };
     struct sl_table table;
     sl_table_init(&table, columns, sizeof columns / sizeof columns[0]);

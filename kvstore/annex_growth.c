@@ -8,8 +8,7 @@
 #include "base/log.h"
 #include "kvstore/annexes_internal.h"
 
-#define LOOK_MS       100
-#define GUESSED_SLOTS 1024 // of a stretch that nobody has granted yet
+#define LOOK_MS 100
 
 // Of what a stretch takes, the part that is made beside the block that lands.
 static size_t built_bytes(const struct sl_stretch_config *config) {
@@ -24,7 +23,7 @@ enum sl_status sl_annexes_bytes_to_come(const struct sl_stretch_family *family, 
                                         size_t *bytes_out, struct sl_error *err) {
     struct sl_stretch_config config;
     size_t bytes = 0;
-    for (int64_t n_slots = GUESSED_SLOTS; begin < n_tokens; n_slots = n_tokens - begin) {
+    for (int64_t n_slots = SL_STRETCH_TOKENS; begin < n_tokens; n_slots = n_tokens - begin) {
         int64_t n_stretches = (n_tokens - begin) / n_slots;
         if (n_stretches > 0) {
             enum sl_status status = sl_stretch_family_config(family, begin, begin + n_slots, &config, err);

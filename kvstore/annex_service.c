@@ -11,6 +11,19 @@
 
 _Static_assert(SL_PREFIX_BLOCK == SL_PAGE_SLOTS, "stretches end where prefixes have keys");
 
+// Reads whether the threads that answer have time for one more session.
+static enum sl_status check_scan_load(struct sl_kvstore *kvstore, struct sl_error *err) {
+    struct sl_questions_stats stats;
+    sl_questions_get_stats(kvstore->questions, &stats);
+    if (stats.scan_load <= kvstore->max_scan_load) {
+        return SL_OK;
+    }
+    return sl_fail(err, SL_ERR_EXHAUSTED,
+                   "this store scans as much as it can: its %d scanning threads were busy %.0f%% of the last seconds, "
+                   "--max-scan-load is %.0f%%; retry in 1000 ms, or add a store",
+                   stats.n_threads, 100 * stats.scan_load, 100 * kvstore->max_scan_load);
+}
+
 static enum sl_status read_prompt(const Sluice__V1__OpenAnnexRequest *request, struct sl_prompt_hashes *prompt_out,
                                   struct sl_error *err) {
     if (request->n_tokens < 1 || request->n_prefixes != (size_t)(request->n_tokens / SL_PREFIX_BLOCK)) {
@@ -42,6 +55,9 @@ enum sl_status sl_store_handle_open_annex(void *service, struct sl_rpc_call *cal
                                        .scan = request->scan_format};
     struct sl_prompt_hashes prompt;
     enum sl_status status = read_prompt(request, &prompt, err);
+    if (status == SL_OK) {
+        status = check_scan_load(kvstore, err);
+    }
     struct sl_annex_lease lease;
     if (status == SL_OK) {
         status = sl_annexes_open(kvstore->annexes, request->job_id, &family, &prompt, &lease, err);
@@ -56,6 +72,8 @@ enum sl_status sl_store_handle_open_annex(void *service, struct sl_rpc_call *cal
     reply.n_tokens = lease.n_tokens;
     reply.fabric_address = (char *)sl_fabric_address(kvstore->node.fabric);
     reply.fabric_epoch = sl_fabric_epoch(kvstore->node.fabric);
+    reply.window.data = kvstore->window_ticket;
+    reply.window.len = kvstore->window_ticket_bytes;
     atomic_fetch_add(&kvstore->n_calls, 1);
     status = sl_rpc_call_send(call, &reply.base);
     if (status != SL_OK) {

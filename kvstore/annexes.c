@@ -40,6 +40,7 @@ enum sl_status sl_annexes_create(const struct sl_annexes_config *config, struct 
 
 static void held_free(struct sl_held_annex *held) {
     if (held) {
+        sl_near_memory_destroy(&held->memory);
         sl_annex_destroy(&held->annex);
         free(held->prompt.prefixes);
         free(held);
@@ -64,6 +65,9 @@ static enum sl_status held_create(struct sl_annexes *annexes, const struct sl_st
     held->prompt = (struct sl_prompt_hashes){prompt->n_tokens, prefixes, prompt->whole};
     enum sl_status status = sl_annex_create(annexes->config.ops, family->first_lane, family->n_lanes, family->head_dim,
                                             prompt->n_tokens, &held->annex, err);
+    if (status == SL_OK) {
+        status = sl_near_memory_create(held->annex, &held->memory, err);
+    }
     if (status == SL_OK && getrandom(&held->id, sizeof held->id, 0) != sizeof held->id) {
         status = sl_fail(err, SL_ERR_IO, "annexes: no random numbers from the kernel");
     }
@@ -301,4 +305,8 @@ void sl_annexes_return(struct sl_annexes *annexes, struct sl_held_annex **held) 
 
 const struct sl_annex *sl_held_annex_get(const struct sl_held_annex *held) {
     return held->annex;
+}
+
+struct sl_near_memory *sl_held_annex_memory(struct sl_held_annex *held) {
+    return held->memory;
 }

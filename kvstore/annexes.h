@@ -21,6 +21,7 @@
 #define SL_KVSTORE_ANNEXES_H
 
 #include "kvstore/room.h"
+#include "retrieve/near.h"
 
 struct sl_annexes;
 
@@ -78,6 +79,8 @@ struct sl_held_annex;
 struct sl_held_annex *sl_annexes_borrow(struct sl_annexes *annexes, uint64_t annex_id);
 void sl_annexes_return(struct sl_annexes *annexes, struct sl_held_annex **held);
 const struct sl_annex *sl_held_annex_get(const struct sl_held_annex *held);
+// What its asker has. Requests for the same lanes must be answered one after the other (retrieve/near.h).
+struct sl_near_memory *sl_held_annex_memory(struct sl_held_annex *held);
 
 int64_t sl_annexes_count(struct sl_annexes *annexes); // leases: a leak gauge
 

@@ -25,6 +25,8 @@ struct sl_held_annex {
     struct sl_stretch_family family;
     struct sl_prompt_hashes prompt;
     struct sl_annex *annex;
+    // Of whoever asks. A lease has one asker at a time; another one, after a failure, begins with a reset.
+    struct sl_near_memory *memory;
     size_t promised_bytes; // of what has not been granted yet
     struct sl_growth *growing;
     struct sl_error failure; // why a stretch was forgotten since the last grant

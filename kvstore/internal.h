@@ -6,8 +6,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "fabric/fetch.h"
 #include "kvstore/annexes.h"
 #include "kvstore/kvstore.h"
+#include "kvstore/questions.h"
 #include "kvstore/room.h"
 
 // A capsule that has been announced and not yet shelved.
@@ -35,7 +37,12 @@ struct sl_kvstore {
     struct sl_stretches *stretches;
     struct sl_room room;
     struct sl_annexes *annexes;
-    struct sl_team *team;  // makes scan copies
+    struct sl_questions *questions;
+    struct sl_team *team;     // makes scan copies
+    struct sl_window *window; // over the arena, for one-sided reads
+    uint8_t *window_ticket;   // malloc'd
+    size_t window_ticket_bytes;
+    double max_scan_load;
     pthread_mutex_t mutex; // over what follows
     struct sl_expected *expected;
     struct sl_pin *pins;

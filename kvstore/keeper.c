@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * The keeper: shelves what has landed, forgets what never will, ends pins and annexes that nobody renews. A thread of its own, so that nothing of this waits for new work.
+ * The keeper: shelves what has landed, forgets what never will, ends pins and annexes that nobody renews, measures how busy
+ * the scanning threads are. A thread of its own, so that nothing of this waits for new work.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -184,6 +185,7 @@ void *sl_kvstore_keeper_main(void *arg) {
         go_on = !kvstore->stopping;
         pthread_mutex_unlock(&kvstore->mutex);
         sl_annexes_reap(kvstore->annexes, sl_now_ns());
+        sl_questions_sample(kvstore->questions);
     }
     return NULL;
 }

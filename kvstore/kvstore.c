@@ -2,6 +2,7 @@
 // The kvstore's life. See kvstore.h.
 #include "kvstore/kvstore.h"
 
+#include <stdlib.h>
 #include <sys/random.h>
 
 #include "base/thread.h"
@@ -21,12 +22,15 @@ static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     pthread_mutex_unlock(&kvstore->mutex);
     struct sl_stretches_stats stretches;
     sl_stretches_get_stats(kvstore->stretches, &stretches);
+    struct sl_questions_stats questions;
+    sl_questions_get_stats(kvstore->questions, &questions);
     load->annexes = sl_annexes_count(kvstore->annexes);
     load->leases += load->annexes;
     load->offloaded_bytes = (int64_t)stretches.bytes;
+    load->scan_load = questions.scan_load;
 }
 
-// What offloaded layers need beside the room that they share with capsules.
+// What offloaded layers need: room shared with capsules, the table of annexes, and those who answer.
 static enum sl_status open_annexes(struct sl_kvstore *kvstore, const struct sl_kvstore_config *config,
                                    struct sl_error *err) {
     struct sl_node *node = &kvstore->node;
@@ -38,11 +42,29 @@ static enum sl_status open_annexes(struct sl_kvstore *kvstore, const struct sl_k
         struct sl_annexes_config annexes = {&kvstore->room, node->ops, kvstore->team, node->config.lease_ms};
         status = sl_annexes_create(&annexes, &kvstore->annexes, err);
     }
+    if (status == SL_OK) {
+        status = sl_window_open(node->fabric, sl_arena_base(node->arena), (size_t)node->config.arena_bytes,
+                                &kvstore->window, &kvstore->window_ticket, &kvstore->window_ticket_bytes, err);
+    }
+    if (status == SL_OK) {
+        struct sl_questions_config questions = {.fabric = node->fabric,
+                                                .arena = node->arena,
+                                                .annexes = kvstore->annexes,
+                                                .n_threads = (int)config->scan_threads,
+                                                .pin = node->config.pin};
+        status = sl_questions_create(&questions, &kvstore->questions, err);
+    }
+    kvstore->max_scan_load = config->max_scan_load;
     return status;
 }
 
-// Copes with halves.
+// Copes with halves. What answers are on their way stay until the fabric is gone.
 static void close_annexes(struct sl_kvstore *kvstore) {
+    if (kvstore->questions) {
+        sl_questions_stop(kvstore->questions);
+    }
+    sl_window_close(&kvstore->window);
+    free(kvstore->window_ticket);
     sl_annexes_destroy(&kvstore->annexes);
     sl_team_destroy(&kvstore->team);
 }
@@ -107,5 +129,6 @@ enum sl_status sl_kvstore_run(const struct sl_kvstore_config *config, struct sl_
     sl_shelf_destroy(&kvstore.shelf);
     pthread_mutex_destroy(&kvstore.mutex);
     sl_node_close(&kvstore.node);
+    sl_questions_destroy(&kvstore.questions);
     return status;
 }

@@ -9,7 +9,7 @@
  *         Capsules: a keeper thread shelves what has landed and ends pins that nobody renews. Handlers of Fetch send from
  *         the shelf; a pinned capsule is not evicted.
  *         Offloaded layers: a builder thread makes stretches of what has landed and appends them to annexes
- *         (kvstore/annexes.h).
+ *         (kvstore/annexes.h); scanning threads answer what decode workers ask about them (kvstore/questions.h).
  */
 #ifndef SL_KVSTORE_KVSTORE_H
 #define SL_KVSTORE_KVSTORE_H
@@ -20,6 +20,7 @@ struct sl_kvstore_config {
     struct sl_node_config node; // first: the option table counts on it
     int64_t scan_threads;       // 0: one for each processor
     int64_t keep_ms;            // what a job has let go of stays so long unless there is no other room
+    double max_scan_load;       // above it no annex is opened
 };
 
 // The whole life of a worker: open, serve until SIGTERM, close.

@@ -179,10 +179,15 @@ enum sl_status sl_store_handle_stats(void *service, struct sl_rpc_call *call, co
     pthread_mutex_unlock(&kvstore->mutex);
     struct sl_stretches_stats stretches;
     sl_stretches_get_stats(kvstore->stretches, &stretches);
+    struct sl_questions_stats questions;
+    sl_questions_get_stats(kvstore->questions, &questions);
     reply.annexes = sl_annexes_count(kvstore->annexes);
     reply.leases += reply.annexes;
     reply.stretches = stretches.n_stretches;
     reply.stretch_bytes = (int64_t)stretches.bytes;
     reply.evicted += stretches.n_evicted;
+    reply.questions = questions.n_answered;
+    reply.scanned_bytes = questions.scanned_bytes;
+    reply.scan_load = questions.scan_load;
     return sl_rpc_call_send(call, &reply.base);
 }

@@ -8,7 +8,7 @@
 #include "base/clock.h"
 
 #define ARENA_BYTES ((size_t)8 << 20)
-#define LEASE_MS    2000
+#define LEASE_MS    30000
 #define KEEP_MS     60000
 
 struct fixture {

@@ -1,0 +1,507 @@
+// SPDX-License-Identifier: Apache-2.0
+// A real sluice-kvstore, asked as workers ask it: offloaded layers are shipped, searched and read back, and what it answers is
+// what an annex of this process answers. Then it is asked too much, stopped and killed.
+#include "harness.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "fabric/fetch.h"
+#include "proto/sluice/v1/worker.pb-c.h"
+#include "retrieve/near.h"
+#include "rpc/rpc.h"
+
+#define N_TOKENS    300 // 128 in a first stretch, the rest, with a partial page, in a second
+#define N_FIRST     128
+#define ARENA_BYTES ((size_t)8 << 20)
+#define HEAD_DIM    64
+#define N_ASKERS    4
+#define WAIT_MS     20000 // sanitizers are slow
+
+struct store {
+    pid_t pid;
+    FILE *output;
+    char rpc[128];
+    struct sl_rpc_channel *channel;
+};
+
+// What the tests share: two stores (the second one takes nothing once it is a little busy), and the same annex here.
+static struct store stores[2];
+static struct sl_fabric *fabric;
+static uint8_t *source;
+static void *memory;
+static struct sl_arena *arena;
+static struct sl_stretch *stretches[2];
+static const struct sl_ops *ops;
+static struct prompt prompt;
+
+// Before any thread is started.
+static void start_store(struct store *store, const char *name, const char *max_scan_load) {
+    const char *bin = getenv("SLUICE_BIN");
+    char path[4096];
+    int ends[2];
+    snprintf(path, sizeof path, "%s/sluice-kvstore", bin ? bin : "build/bin");
+    assert_int_equal(pipe(ends), 0);
+    store->pid = fork();
+    if (store->pid == 0) {
+        dup2(ends[1], STDOUT_FILENO);
+        close(ends[0]);
+        execl(path, path, "--name", name, "--coordinator", "127.0.0.1:1", "--arena", "64M", "--lease", "30s",
+              "--scan-threads", "2", "--max-scan-load", max_scan_load, "--transport", "tcp", "--log", "error",
+              (char *)NULL);
+        _exit(127);
+    }
+    assert_true(store->pid > 0);
+    close(ends[1]);
+    store->output = fdopen(ends[0], "r");
+    char line[512] = "";
+    if (!fgets(line, sizeof line, store->output) || sscanf(line, "ready rpc=%127s", store->rpc) != 1) {
+        fail_msg("%s did not start: %s", path, line);
+    }
+}
+
+static int end_store(struct store *store, int signal_number) {
+    int status;
+    kill(store->pid, signal_number);
+    assert_int_equal(waitpid(store->pid, &status, 0), store->pid);
+    fclose(store->output);
+    sl_rpc_channel_destroy(&store->channel);
+    return status;
+}
+
+static int open_all(void **state) {
+    (void)state;
+    start_store(&stores[0], "kvstore-0", "1");
+    start_store(&stores[1], "kvstore-1", "0.01");
+    sl_rpc_init();
+    struct sl_fabric_config config = {.listen = "127.0.0.1:0", .transport = "tcp"};
+    void *region;
+    assert_int_equal(sl_fabric_create(&config, &fabric, NULL), SL_OK);
+    assert_int_equal(sl_fabric_region_create(fabric, 1 << 20, 0, &region, NULL), SL_OK);
+    source = region;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(sl_rpc_channel_create(stores[i].rpc, &stores[i].channel, NULL), SL_OK);
+    }
+    memory = aligned_alloc(4096, ARENA_BYTES);
+    assert_int_equal(sl_arena_create(memory, ARENA_BYTES, &arena, NULL), SL_OK);
+    assert_int_equal(sl_ops_select("auto", &ops, NULL), SL_OK);
+    stretches[0] = make_stretch(arena, &test_family, 0, N_FIRST, 1);
+    stretches[1] = make_stretch(arena, &test_family, N_FIRST, N_TOKENS, 1);
+    make_prompt(&prompt, 1, 0, N_TOKENS);
+    return 0;
+}
+
+static int close_all(void **state) {
+    (void)state;
+    sl_stretch_unref(&stretches[0]);
+    sl_stretch_unref(&stretches[1]);
+    sl_arena_destroy(&arena);
+    free(memory);
+    sl_fabric_destroy(&fabric);
+    sl_rpc_shutdown();
+    return 0;
+}
+
+// ---- calls ----------------------------------------------------------------------------------------------------------
+
+static enum sl_status call(const struct store *store, const char *method, const ProtobufCMessage *request,
+                           const ProtobufCMessageDescriptor *type, void *reply_out, struct sl_error *err) {
+    char path[64];
+    snprintf(path, sizeof path, "/sluice.v1.Store/%s", method);
+    return sl_rpc_unary(store->channel, path, request, type, sl_deadline_in_ms(WAIT_MS), NULL, reply_out, err);
+}
+
+static enum sl_status open_annex(const struct store *store, Sluice__V1__Annex **annex_out, struct sl_error *err) {
+    Sluice__V1__StoreShare share = SLUICE__V1__STORE_SHARE__INIT;
+    share.first_lane = test_family.first_lane;
+    share.n_lanes = test_family.n_lanes;
+    Sluice__V1__OpenAnnexRequest request = SLUICE__V1__OPEN_ANNEX_REQUEST__INIT;
+    request.job_id = "job";
+    request.model_fingerprint = test_family.model_fingerprint;
+    request.share = &share;
+    request.head_dim = test_family.head_dim;
+    request.work_format = test_family.work;
+    request.rows_format = test_family.rows;
+    request.scan_format = test_family.scan;
+    request.n_tokens = N_TOKENS;
+    request.n_prefixes = N_TOKENS / SL_PREFIX_BLOCK;
+    request.prefixes = prompt.prefixes;
+    request.prefix_hash = prompt.hashes.whole;
+    return call(store, "OpenAnnex", &request.base, &sluice__v1__annex__descriptor, annex_out, err);
+}
+
+static enum sl_status grant(const struct store *store, const char *lease_id, int64_t begin, int64_t end,
+                            Sluice__V1__Grant **grant_out) {
+    Sluice__V1__GrantStretchRequest request = SLUICE__V1__GRANT_STRETCH_REQUEST__INIT;
+    request.lease_id = (char *)lease_id;
+    request.begin = begin;
+    request.n_tokens = (int32_t)(end - begin);
+    return call(store, "GrantStretch", &request.base, &sluice__v1__grant__descriptor, grant_out, NULL);
+}
+
+static void ship_stretch(const struct store *store, const char *lease_id, int64_t begin, int64_t end) {
+    Sluice__V1__Grant *granted;
+    struct sl_stretch_config config;
+    struct sl_ship *ship;
+    struct sl_error err = {0};
+    assert_int_equal(grant(store, lease_id, begin, end, &granted), SL_OK);
+    assert_int_equal(sl_stretch_family_config(&test_family, begin, end, &config, NULL), SL_OK);
+    assert_int_equal(granted->capacity_bytes, sl_stretch_block_bytes(&config));
+    fill_block(source, &config, 1);
+    assert_int_equal(
+        sl_ship_open(fabric, granted->ticket.data, granted->ticket.len, sl_deadline_in_ms(WAIT_MS), &ship, &err),
+        SL_OK);
+    assert_int_equal(sl_ship_piece(ship, 0, source, sl_stretch_block_bytes(&config)), SL_OK);
+    if (sl_ship_finish(ship, "stretch", 7, &err) != SL_OK) {
+        fail_msg("not shipped: %s", err.text);
+    }
+    sl_ship_close(&ship);
+    sluice__v1__grant__free_unpacked(granted, NULL);
+}
+
+static void await_annex(const struct store *store, const char *lease_id) {
+    Sluice__V1__AwaitAnnexRequest request = SLUICE__V1__AWAIT_ANNEX_REQUEST__INIT;
+    request.lease_id = (char *)lease_id;
+    request.n_tokens = N_TOKENS;
+    Sluice__V1__AwaitAnnexReply *reply;
+    assert_int_equal(call(store, "AwaitAnnex", &request.base, &sluice__v1__await_annex_reply__descriptor, &reply, NULL),
+                     SL_OK);
+    assert_int_equal(reply->n_tokens, N_TOKENS);
+    sluice__v1__await_annex_reply__free_unpacked(reply, NULL);
+}
+
+static void release(const struct store *store, const char *lease_id) {
+    Sluice__V1__ReleaseRequest request = SLUICE__V1__RELEASE_REQUEST__INIT;
+    request.lease_id = (char *)lease_id;
+    assert_int_equal(call(store, "Release", &request.base, &sluice__v1__release_reply__descriptor, NULL, NULL), SL_OK);
+}
+
+static Sluice__V1__StoreStatsReply *get_stats(const struct store *store) {
+    Sluice__V1__StoreStatsRequest request = SLUICE__V1__STORE_STATS_REQUEST__INIT;
+    Sluice__V1__StoreStatsReply *reply;
+    assert_int_equal(call(store, "Stats", &request.base, &sluice__v1__store_stats_reply__descriptor, &reply, NULL),
+                     SL_OK);
+    return reply;
+}
+
+// An annex of the store with all tokens: shipped where they are not stored.
+static Sluice__V1__Annex *open_whole(const struct store *store) {
+    Sluice__V1__Annex *annex;
+    struct sl_error err = {0};
+    if (open_annex(store, &annex, &err) != SL_OK) {
+        fail_msg("not opened: %s", err.text);
+    }
+    if (annex->n_tokens == 0) {
+        ship_stretch(store, annex->lease_id, 0, N_FIRST);
+        ship_stretch(store, annex->lease_id, N_FIRST, N_TOKENS);
+    }
+    await_annex(store, annex->lease_id);
+    return annex;
+}
+
+// ---- questions ------------------------------------------------------------------------------------------------------
+
+// One asker: an annex there, the same here, and a line between.
+struct asker {
+    const struct store *store;
+    Sluice__V1__Annex *remote;
+    struct sl_line *line;
+    struct sl_annex *local;
+    struct sl_near_memory *local_memory;
+    struct sl_annex_scratch *scratch;
+    int n_wrong; // threads of cmocka's tests may not fail by themselves
+    char text[512];
+};
+
+static void open_asker(struct asker *asker, const struct store *store) {
+    *asker = (struct asker){.store = store, .remote = open_whole(store)};
+    assert_int_equal(
+        sl_line_open(fabric, asker->remote->fabric_address, asker->remote->fabric_epoch, &asker->line, NULL), SL_OK);
+    assert_int_equal(
+        sl_annex_create(ops, test_family.first_lane, test_family.n_lanes, HEAD_DIM, N_TOKENS, &asker->local, NULL),
+        SL_OK);
+    assert_int_equal(sl_annex_append(asker->local, stretches[0], NULL), SL_OK);
+    assert_int_equal(sl_annex_append(asker->local, stretches[1], NULL), SL_OK);
+    assert_int_equal(sl_near_memory_create(asker->local, &asker->local_memory, NULL), SL_OK);
+    asker->scratch = sl_annex_scratch_create(NULL);
+    assert_non_null(asker->scratch);
+}
+
+static void close_asker(struct asker *asker) {
+    release(asker->store, asker->remote->lease_id);
+    sl_line_close(&asker->line);
+    sl_near_memory_destroy(&asker->local_memory);
+    sl_annex_destroy(&asker->local);
+    sl_annex_scratch_destroy(&asker->scratch);
+    sluice__v1__annex__free_unpacked(asker->remote, NULL);
+}
+
+static enum sl_status ask(struct asker *asker, const void *request, size_t request_bytes, void *answer, size_t capacity,
+                          size_t *n_out, struct sl_error *err) {
+    struct sl_ask *it;
+    int64_t deadline = sl_deadline_in_ms(WAIT_MS);
+    enum sl_status status = sl_ask_open(asker->line, request, request_bytes, answer, capacity, deadline, &it, err);
+    if (status == SL_OK) {
+        status = sl_ask_wait(it, deadline, n_out, err);
+        sl_ask_close(&it);
+    }
+    return status;
+}
+
+static void complain(struct asker *asker, const char *what, const char *why) {
+    asker->n_wrong++;
+    snprintf(asker->text, sizeof asker->text, "%s: %s", what, why);
+}
+
+// Ask there and here: the bodies must be the same bytes. body: what follows the request's head.
+static void compare(struct asker *asker, struct sl_near_request request, const void *body, size_t body_bytes) {
+    uint8_t asked[sizeof request + 1024];
+    request.magic = SL_NEAR_MAGIC;
+    request.version = SL_NEAR_VERSION;
+    request.annex_id = asker->remote->annex_id;
+    request.first_lane = (uint32_t)test_family.first_lane;
+    request.n_lanes = (uint32_t)test_family.n_lanes;
+    memcpy(asked, &request, sizeof request);
+    memcpy(asked + sizeof request, body, body_bytes);
+    struct sl_near_shape shape = {HEAD_DIM, SL_KV_F16, SL_KV_F16, N_TOKENS};
+    size_t capacity = sl_near_answer_limit(&shape, &request);
+    capacity = (capacity + SL_NEAR_REFUSAL_BYTES + 63) / 64 * 64;
+    uint8_t *there = aligned_alloc(64, capacity), *here = aligned_alloc(64, capacity);
+    size_t n_there = 0, n_here = 0;
+    struct sl_near_answer head;
+    const uint8_t *answered;
+    struct sl_error err = {0};
+    if (ask(asker, asked, sizeof request + body_bytes, there, capacity, &n_there, &err) != SL_OK ||
+        sl_near_check(&request, there, n_there, &head, &answered, &err) != SL_OK) {
+        complain(asker, "ask", err.text);
+    } else {
+        sl_near_serve(asker->local, asker->local_memory, asker->scratch, asked, sizeof request + body_bytes, here,
+                      &n_here);
+        memcpy(&head, here, sizeof head);
+        if (head.status != SL_OK) {
+            complain(asker, "here", (const char *)here + sizeof head);
+        } else if (n_there != n_here || memcmp(answered, here + sizeof head, n_here - sizeof head) != 0) {
+            complain(asker, "compare", "the answers differ");
+        }
+    }
+    free(there);
+    free(here);
+}
+
+static void make_query(int seed, float *q) {
+    uint64_t x = (uint64_t)seed * 0x9e3779b97f4a7c15u + 1;
+    for (int i = 0; i < test_family.n_lanes * HEAD_DIM; i++) {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        q[i] = (float)(int64_t)(x >> 40) / (1 << 23) - 1;
+    }
+}
+
+static void ask_topk(struct asker *asker, int seed, uint64_t sequence) {
+    float q[2 * HEAD_DIM];
+    make_query(seed, q);
+    struct sl_near_request request = {.kind = SL_NEAR_TOPK,
+                                      .n_channels = 8,
+                                      .topk = 32,
+                                      .places = 64,
+                                      .first = 4,
+                                      .last = N_TOKENS - 8,
+                                      .sequence = sequence};
+    compare(asker, request, q, sizeof q);
+}
+
+static void test_store_answers_as_an_annex_of_this_process(void **state) {
+    (void)state;
+    struct asker asker;
+    open_asker(&asker, &stores[0]);
+    for (int i = 0; i < 20; i++) {
+        ask_topk(&asker, i, (uint64_t)i + 1); // what follows brings only what is new
+    }
+    uint32_t tokens[] = {0, 127, 128, 299};
+    compare(&asker, (struct sl_near_request){.kind = SL_NEAR_ROWS, .n_tokens = 4}, tokens, sizeof tokens);
+    uint16_t channels[] = {1, 5, 63, 0, 2, 40};
+    compare(&asker, (struct sl_near_request){.kind = SL_NEAR_CHANNELS, .n_channels = 3, .last = N_TOKENS}, channels,
+            sizeof channels);
+    compare(&asker, (struct sl_near_request){.kind = SL_NEAR_ABSMAX}, NULL, 0);
+    if (asker.n_wrong) {
+        fail_msg("%d wrong answers: %s", asker.n_wrong, asker.text);
+    }
+    Sluice__V1__StoreStatsReply *stats = get_stats(&stores[0]);
+    assert_int_equal(stats->annexes, 1);
+    assert_int_equal(stats->leases, 1);
+    assert_int_equal(stats->stretches, 2);
+    assert_true(stats->stretch_bytes > 0);
+    assert_int_equal(stats->questions, 23);
+    assert_true(stats->scanned_bytes > 0);
+    sluice__v1__store_stats_reply__free_unpacked(stats, NULL);
+    close_asker(&asker);
+}
+
+static void test_store_is_read_one_sided_where_its_map_says(void **state) {
+    (void)state;
+    struct asker asker;
+    open_asker(&asker, &stores[0]);
+    struct sl_near_request request = {.magic = SL_NEAR_MAGIC,
+                                      .version = SL_NEAR_VERSION,
+                                      .annex_id = asker.remote->annex_id,
+                                      .kind = SL_NEAR_MAP,
+                                      .first_lane = (uint32_t)test_family.first_lane,
+                                      .n_lanes = (uint32_t)test_family.n_lanes};
+    _Alignas(64) uint8_t answer[4096];
+    size_t n_bytes, n_map;
+    struct sl_near_answer head;
+    const uint8_t *body;
+    const struct sl_near_stretch *map;
+    struct sl_error err = {0};
+    assert_int_equal(ask(&asker, &request, sizeof request, answer, sizeof answer, &n_bytes, &err), SL_OK);
+    assert_int_equal(sl_near_check(&request, answer, n_bytes, &head, &body, &err), SL_OK);
+    assert_int_equal(sl_near_read_map(body, answer + n_bytes, &map, &n_map, &err), SL_OK);
+    assert_int_equal(n_map, 2);
+    for (int i = 0; i < 2; i++) {
+        const struct sl_stretch_config *config = sl_stretch_get_config(stretches[i]);
+        assert_int_equal(map[i].begin, config->begin);
+        assert_int_equal(map[i].n_slots, config->n_slots);
+        size_t bytes = sl_stretch_block_bytes(config), stride;
+        struct sl_fetch_range range = {map[i].offset, source, bytes};
+        struct sl_fetch *fetch;
+        assert_int_equal(sl_fetch_open(asker.line, asker.remote->window.data, asker.remote->window.len, &range, 1,
+                                       sl_deadline_in_ms(WAIT_MS), &fetch, &err),
+                         SL_OK);
+        if (sl_fetch_wait(fetch, sl_deadline_in_ms(WAIT_MS), &err) != SL_OK) {
+            fail_msg("not fetched: %s", err.text);
+        }
+        sl_fetch_close(&fetch);
+        assert_memory_equal(source, sl_stretch_pages(stretches[i], &stride), bytes);
+    }
+    close_asker(&asker);
+}
+
+static void *ask_often(void *arg) {
+    struct asker *asker = arg;
+    for (int i = 0; i < 50 && asker->n_wrong == 0; i++) {
+        ask_topk(asker, i * 31 + 7, (uint64_t)i + 1);
+    }
+    return NULL;
+}
+
+static void test_store_answers_several_askers_at_once(void **state) {
+    (void)state;
+    struct asker askers[N_ASKERS];
+    pthread_t threads[N_ASKERS];
+    for (int i = 0; i < N_ASKERS; i++) {
+        open_asker(&askers[i], &stores[0]);
+    }
+    Sluice__V1__StoreStatsReply *stats = get_stats(&stores[0]);
+    assert_int_equal(stats->annexes, N_ASKERS);
+    assert_int_equal(stats->stretches, 2); // all of them share what the first test has shipped
+    sluice__v1__store_stats_reply__free_unpacked(stats, NULL);
+    for (int i = 0; i < N_ASKERS; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, ask_often, &askers[i]), 0);
+    }
+    for (int i = 0; i < N_ASKERS; i++) {
+        pthread_join(threads[i], NULL);
+        if (askers[i].n_wrong) {
+            fail_msg("asker %d: %s", i, askers[i].text);
+        }
+        close_asker(&askers[i]);
+    }
+    stats = get_stats(&stores[0]);
+    assert_int_equal(stats->annexes, 0);
+    assert_int_equal(stats->leases, 0);
+    sluice__v1__store_stats_reply__free_unpacked(stats, NULL);
+}
+
+static void test_store_tells_what_it_does_not_have(void **state) {
+    (void)state;
+    struct asker asker;
+    open_asker(&asker, &stores[0]);
+    struct sl_near_request request = {.magic = SL_NEAR_MAGIC,
+                                      .version = SL_NEAR_VERSION,
+                                      .annex_id = asker.remote->annex_id + 1,
+                                      .kind = SL_NEAR_ABSMAX,
+                                      .first_lane = (uint32_t)test_family.first_lane,
+                                      .n_lanes = 1};
+    _Alignas(64) uint8_t answer[4096];
+    size_t n_bytes;
+    struct sl_near_answer head;
+    const uint8_t *body;
+    struct sl_error err = {0};
+    assert_int_equal(ask(&asker, &request, sizeof request, answer, sizeof answer, &n_bytes, &err), SL_OK);
+    assert_int_equal(sl_near_check(&request, answer, n_bytes, &head, &body, &err), SL_ERR_NOT_FOUND);
+    request.annex_id--;
+    request.first_lane = 100;
+    assert_int_equal(ask(&asker, &request, sizeof request, answer, sizeof answer, &n_bytes, &err), SL_OK);
+    assert_int_equal(sl_near_check(&request, answer, n_bytes, &head, &body, &err), SL_ERR_INVALID);
+    assert_int_equal(ask(&asker, "?", 1, answer, sizeof answer, &n_bytes, &err), SL_OK);
+    memcpy(&head, answer, sizeof head);
+    assert_int_equal(head.status, SL_ERR_INVALID);
+    Sluice__V1__Grant *granted;
+    assert_int_equal(grant(&stores[0], asker.remote->lease_id, 0, N_FIRST, &granted), SL_ERR_EXISTS);
+    assert_int_equal(grant(&stores[0], "annex-0-0", 0, N_FIRST, &granted), SL_ERR_NOT_FOUND);
+    close_asker(&asker);
+}
+
+static void test_store_that_scans_all_the_time_takes_nobody_in(void **state) {
+    (void)state;
+    struct asker asker;
+    open_asker(&asker, &stores[1]);
+    struct sl_error err = {0};
+    enum sl_status status = SL_OK;
+    int64_t deadline = sl_deadline_in_ms(WAIT_MS);
+    for (uint64_t i = 1; status == SL_OK && sl_now_ns() < deadline; i++) {
+        ask_topk(&asker, (int)i, i);
+        if (i % 50 == 0) {
+            Sluice__V1__Annex *annex;
+            status = open_annex(&stores[1], &annex, &err);
+            if (status == SL_OK) {
+                release(&stores[1], annex->lease_id);
+                sluice__v1__annex__free_unpacked(annex, NULL);
+            }
+        }
+    }
+    assert_int_equal(asker.n_wrong, 0);
+    assert_int_equal(status, SL_ERR_EXHAUSTED);
+    assert_non_null(strstr(err.text, "--max-scan-load"));
+    close_asker(&asker);
+}
+
+static void test_store_stops_with_annexes_open_and_is_missed_when_killed(void **state) {
+    (void)state;
+    struct asker asker;
+    open_asker(&asker, &stores[0]);
+    ask_topk(&asker, 1, 1);
+    assert_int_equal(asker.n_wrong, 0);
+    int status = end_store(&stores[0], SIGTERM);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    struct sl_near_request request = {.magic = SL_NEAR_MAGIC, .version = SL_NEAR_VERSION, .kind = SL_NEAR_ABSMAX};
+    _Alignas(64) uint8_t answer[4096];
+    size_t n_bytes;
+    struct sl_error err = {0};
+    assert_int_equal(ask(&asker, &request, sizeof request, answer, sizeof answer, &n_bytes, &err), SL_ERR_PEER_LOST);
+    end_store(&stores[1], SIGKILL);
+    sl_line_close(&asker.line);
+    sl_near_memory_destroy(&asker.local_memory);
+    sl_annex_destroy(&asker.local);
+    sl_annex_scratch_destroy(&asker.scratch);
+    sluice__v1__annex__free_unpacked(asker.remote, NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_store_answers_as_an_annex_of_this_process),
+        cmocka_unit_test(test_store_is_read_one_sided_where_its_map_says),
+        cmocka_unit_test(test_store_answers_several_askers_at_once),
+        cmocka_unit_test(test_store_tells_what_it_does_not_have),
+        cmocka_unit_test(test_store_that_scans_all_the_time_takes_nobody_in),
+        cmocka_unit_test(test_store_stops_with_annexes_open_and_is_missed_when_killed),
+    };
+    return cmocka_run_group_tests(tests, open_all, close_all);
+}
