@@ -176,7 +176,8 @@ struct sl_attend {
     const int64_t *positions; // [m] of the rows; needed with a window only
     float *out;               // [m][H][d]; of attend and attend_slots
     float *lse;               // [H][m]; may be NULL in attend and attend_slots, required by fold and window_sums
-    const struct sl_softmax *before; // of attend: slots that are not in kv and come before it; NULL: none. Without rope
+    // of attend: slots that are not in kv and come before it; NULL: none. Without rope and window
+    const struct sl_softmax *before;
     // What the forward pass has at hand for a hook that asked for it (engine/model.h); not used by any op.
     const float *importance; // [Hk][m]: the retaining heads' score of every new token
     const float *next_q;     // [m][H][d]: the next layer's query as predicted from this layer's input, after RoPE
@@ -227,9 +228,9 @@ struct sl_ops {
                    const int64_t *positions);
     // n_calls of different sessions at once: a decode step of many.
     void (*attend)(struct sl_team *team, const struct sl_attend *calls, int n_calls);
-    // Add the slots of args->kv, all of which come before every row's own, to *before_inout; out and lse are not used.
-    // Calls over consecutive multiples of SL_ATTEND_SPLIT slots and then attend() with args->before give the bits of one
-    // attend() over all slots. Without window and rope.
+    // Add the slots of args->kv (a head may have none), all of which come before every row's own, to *before_inout;
+    // out, lse and before are not used. Calls over consecutive multiples of SL_ATTEND_SPLIT slots and then attend() with
+    // args->before give the bits of one attend() over all slots. Without window and rope.
     void (*attend_before)(struct sl_team *team, const struct sl_attend *args, const struct sl_softmax *before_inout);
     // Column statistics of attention into the score state of every slot, rows [first_row, m), from a second pass over
     // the keys with the saved lse; no m-by-n matrix is stored. See struct sl_fold. `out` is not used.
@@ -277,16 +278,18 @@ struct sl_ops {
     // scores_out[j - begin] = sum_i q[channels[i]] * K_j[channels[i]] for slots [begin, end)
     void (*channel_scores)(const struct sl_kv *kv, const float *q, const int *channels, int n_channels, uint32_t begin,
                            uint32_t end, float *scores_out);
-    // Make a scan copy (kvcache/scan.h) of the keys of the first n_slots slots of kv, at most layout->capacity. Of quantized
-    // pages: of what their codes stand for.
+    // Make a scan copy (kvcache/scan.h) of the keys of the first n_slots slots of kv, at most layout->capacity. Of
+    // quantized pages: of what their codes stand for. Every tier makes the same bytes.
     void (*scan_copy)(const struct sl_kv *kv, uint32_t n_slots, const struct sl_scan_layout *layout, void *copy_out);
-    // scores_out[j - begin] = sum_i q[channels[i]] * K^_j[channels[i]] for slots [begin, end), in f32, in ascending i: the
-    // same bits however the slots are divided into calls.
+    // scores_out[j - begin] = sum_i q[channels[i]] * K^_j[channels[i]] for slots [begin, end), in f32, in ascending i:
+    // the same bits however the slots are divided into calls.
     void (*scan)(const struct sl_scan_layout *layout, const void *copy, const float *q, const int *channels,
                  int n_channels, uint32_t begin, uint32_t end, float *scores_out);
-    // K and V rows of the listed slots, [n][2][d] in the format of kv->work (what quantized pages stand for, rounded to it).
+    // K and V rows of the listed slots, [n][2][d] in the format of kv->work (of quantized pages: what they stand for,
+    // rounded to it).
     void (*copy_rows)(const struct sl_kv *kv, const uint32_t *slots, uint32_t n, void *rows_out);
-    // The inverse: rows [n][2][d] in the format of kv->work become the listed slots, which lie in working pages.
+    // The inverse: rows [n][2][d] in the format of kv->work become K and V of the listed slots, which lie in working
+    // pages. Positions and state stay as they are.
     void (*put_rows)(const struct sl_kv *kv, const uint32_t *slots, uint32_t n, const void *rows);
     // K and V rows of slots [begin, end) as f32 [end - begin][d]; either output may be NULL. For tests and inspection.
     void (*read_rows)(const struct sl_kv *kv, uint32_t begin, uint32_t end, float *k_out, float *v_out);

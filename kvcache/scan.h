@@ -7,10 +7,11 @@
  *         scale  f32 [d]            int8: absmax / 127; int1: mean |K_j[c]|; not of the float formats
  *         codes  [d][channel_bytes] channel_bytes = of `capacity` slots, a multiple of 64
  *
- *   f32, f16, bf16   K_j[c] as the page has it
- *   int8             round-half-even(K_j[c] / scale), 0 where scale is 0;   K^ = scale * code
- *   int1             bit j of the channel, LSB first: 1 where K_j[c] >= 0;  K^ = +scale or -scale
+ *   f32, f16, bf16   K_j[c] as the page has it; of a page in another format rounded, f16 saturated
+ *   int8             round-half-even(K_j[c] / scale), 0 where scale is 0;  K^ = scale * code
+ *   int1             bit j of the channel, LSB first: 1 where K_j[c] >= 0; K^ = +scale or -scale
  *
+ * A NaN counts as 0 in absmax and scale, and its int8 code is 0.
  * Every part starts at a multiple of 64 bytes. Slots from n_slots to capacity hold zeros.
  */
 #ifndef SL_KVCACHE_SCAN_H

@@ -2,9 +2,9 @@
 /*
  * Purpose: scan copies and the scan with AVX2; the formulas are those of ref_scan.c.
  *
- * Design: scan works on the 64 slots of a page at a time and keeps their sums in registers while the channels go by: every
- *         byte is read once, in as many streams as there are channels. A sum is one chain of fused multiply-adds, of
- *         INT1 of additions (to which they come down), and part of a page is computed as a whole one.
+ * Design: scan works on the 64 slots of a page at a time and keeps their sums in registers while the channels go by:
+ *         every byte is read once, in as many streams as there are channels. A sum is one chain of fused multiply-adds,
+ *         of INT1 of additions (to which they come down), and part of a page is computed as a whole one.
  *
  *         scan_copy goes over the pages twice: for what it needs of all slots, then for the codes. Keys of 16 bits that
  *         stay as they are are transposed as bits, all others by way of the K^T tile of a page (avx2_kv.h). What fills
@@ -192,7 +192,7 @@ static inline __attribute__((always_inline)) __m256 load_codes(const char *at, s
     return sl_avx2_load8(at, 8 * t, format);
 }
 
-// -negative where a slot's bit is set, else negative, of slots 8 t .. 8 t + 8 of those at `at`. The bit becomes the sign.
+// -negative where a slot's bit is set, else negative, of slots 8 t .. 8 t + 8 of those at `at`: bits become signs.
 static inline __attribute__((always_inline)) __m256 signed_weight(const char *at, size_t t, __m256 negative) {
     const __m256i up =
         _mm256_sub_epi32(_mm256_set1_epi32(31 - 8 * (int)(t % 4)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));

@@ -2,12 +2,12 @@
 /*
  * Purpose: the b largest of many scores with AVX2: a few of 128k, at the price of reading them once.
  *
- * Design: what cannot be among the b is passed over 32 scores at a time, by comparison with a floor: first the score that
- *         about twice as many should exceed, judging by a sample. Candidates, in ascending order of their index, wait in
- *         a buffer. When it is full, the best b of them stay, and the least of these is the new floor: what comes later
- *         has a higher index, so of equals it loses. The end is the reference's selection among the candidates, whose
- *         order is that of all scores. If the sample promised too much, there are fewer than b, and the reference sees
- *         all scores: so does it when they are few, or when most are wanted.
+ * Design: what cannot be among the b is passed over 32 scores at a time, by comparison with a floor: first the score
+ *         that about twice as many should exceed, judging by a sample. Candidates, in ascending order of their index,
+ *         wait in a buffer. When it is full, the best b of them stay, and the least of these is the new floor: what
+ *         comes later has a higher index, so of equals it loses. The end is the reference's selection among the
+ *         candidates, whose order is that of all scores. If the sample promised too much, there are fewer than b, and
+ *         the reference sees all scores: so does it when they are few, or when many of them are wanted.
  */
 #include <math.h>
 

@@ -2,10 +2,10 @@
 /*
  * Purpose: a scan as pages of 64 slots: what the fast tiers share.
  *
- * Design: what differs between channels (where their codes are, and their weight: the query, times the scale where there is
- *         one) is worked out once. A tier has one kernel a format, which computes a page; part of a page is computed as a
- *         whole one, which is there to be read because a copy's capacity is whole pages, so that a score is the same
- *         chain of sums whatever range it is asked for in.
+ * Design: what differs between channels (where their codes are, and their weight: the query, times the scale if there is
+ *         one) is worked out once. A tier has one kernel a format, which computes a page; part of a page is computed
+ *         as a whole one, which is there to be read because a copy's capacity is whole pages, so that a score is the
+ *         same chain of sums whatever range it is asked for in.
  */
 #ifndef SL_ENGINE_CPU_SCAN_PAGES_H
 #define SL_ENGINE_CPU_SCAN_PAGES_H

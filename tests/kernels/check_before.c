@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: attention in parts: attend_before over whole splits and then attend over the rest give the bits of one attend
- *          over all slots, in every tier, however the splits are shared among calls and whoever computes them.
+ * Purpose: attention in parts: attend_before over whole splits and then attend over the rest give the bits of one
+ *          attend over all slots, in every tier, however the splits are shared among calls and whoever computes them.
  */
 #include "tests/kernels/kv_fixture.h"
 
@@ -90,7 +90,7 @@ static void softmax_free(struct sl_softmax *x) {
     free(x->sum);
 }
 
-// attend() in parts: `a_call` splits in each attend_before(), but for the last `left`; kv_out is what the rest will see.
+// `a_call` splits in each attend_before(), but for the last `left`. kv_out: what attend() is then to see.
 static void attend_before_rest(const struct sl_ops *ops, struct sl_team *team, const struct setup *s, uint32_t a_call,
                                uint32_t left, struct sl_softmax *before, struct sl_kv *kv_out) {
     struct sl_attend args = s->args;
