@@ -7,6 +7,7 @@
 
 #include "compress/compress.h"
 #include "kvcache/capsule.h"
+#include "retrieve/local_retriever.h"
 #include "service/reader.h"
 
 #define CHUNK 512 // prompt tokens a call, over the full cache
@@ -35,23 +36,34 @@ struct follower {
     struct sl_session *session;
     struct sl_compressor *compressor;
     struct sl_compressor_wants wants;
-    bool steps;
+    struct sl_local_retriever offloaded;
+    bool evicts, wants_next_q;
     struct sl_error *err;
 };
 
 static enum sl_status follower_open(const struct sl_eval_model *m, const struct sl_plan *plan, int64_t n_read,
                                     struct follower *f, struct sl_error *err) {
     f->err = err;
+    if (sl_recipe_offloads(&plan->recipe)) {
+        f->wants_next_q = sl_retriever_wants_next_q(&plan->recipe);
+        return sl_local_retriever_open(plan, m->ops, m->team, f->session, n_read, &f->offloaded, err);
+    }
     enum sl_status status = sl_compressor_create(plan, m->ops, m->team, &f->compressor, err);
     if (status == SL_OK && sl_compressor_steps(f->compressor)) {
-        f->steps = true;
+        f->evicts = true;
         f->wants = sl_compressor_wants(f->compressor, true);
         status = sl_compressor_begin_steps(f->compressor, f->session, n_read, err);
     }
     return status;
 }
 
+// The continuation is read token by token.
+static bool steps(const struct follower *f) {
+    return f->evicts || f->offloaded.retriever != NULL;
+}
+
 static void follower_close(struct follower *f) {
+    sl_local_retriever_close(&f->offloaded);
     sl_compressor_destroy(&f->compressor);
     sl_session_destroy(&f->session);
 }
@@ -59,7 +71,7 @@ static void follower_close(struct follower *f) {
 static enum sl_status follower_attend(void *arg, int layer, const struct sl_attend *attend, int n_segments) {
     (void)n_segments; // one
     struct follower *f = arg;
-    return sl_compressor_attend(f->compressor, f->session, layer, attend, f->err);
+    return sl_retriever_attend(f->offloaded.retriever, layer, attend, f->err);
 }
 
 static enum sl_status follower_step(void *arg, int segment, int layer, const struct sl_attend *attend) {
@@ -346,8 +358,8 @@ static enum sl_status attend_beside(void *arg, int segment, int layer, const str
     beside.kv = kv;
     beside.out = f->out;
     beside.lse = s->follower.wants.lse ? f->lse : NULL;
-    if (s->follower.wants.attend) {
-        status = sl_compressor_attend(s->follower.compressor, s->follower.session, layer, &beside, s->follower.err);
+    if (s->follower.offloaded.retriever != NULL) {
+        status = sl_retriever_attend(s->follower.offloaded.retriever, layer, &beside, s->follower.err);
     } else {
         m->ops->attend(m->team, &beside, 1);
     }
@@ -357,7 +369,7 @@ static enum sl_status attend_beside(void *arg, int segment, int layer, const str
         s->difference[layer] += difference * difference;
         s->reference[layer] += (double)attend->out[i] * (double)attend->out[i];
     }
-    if (status == SL_OK && s->follower.steps) {
+    if (status == SL_OK && s->follower.evicts) {
         status = sl_compressor_step(s->follower.compressor, s->follower.session, layer, &beside, s->follower.err);
     }
     if (status == SL_OK && layer + 1 == s->follower.session->geometry.n_layers) {
@@ -386,8 +398,8 @@ static enum sl_status measure_error(struct sl_fidelity *f, const struct sl_plan 
         struct sl_layer_hook hook = {.fn = attend_beside,
                                      .arg = s,
                                      .want_importance = s->follower.wants.importance,
-                                     .want_next_q = s->follower.wants.next_q};
-        status = read_continuation(f, full, s->follower.steps ? 1 : ROWS, &hook, NULL, err);
+                                     .want_next_q = s->follower.wants_next_q};
+        status = read_continuation(f, full, steps(&s->follower) ? 1 : ROWS, &hook, NULL, err);
         if (status == SL_OK) {
             status = sl_session_truncate(full, f->config.n_read, err);
         }
@@ -412,13 +424,13 @@ static enum sl_status measure_nll(struct sl_fidelity *f, const struct sl_plan *p
     struct follower follower = {.session = session};
     enum sl_status status = follower_open(f->config.model, plan, f->config.n_read, &follower, err);
     if (status == SL_OK) {
-        struct sl_layer_hook hook = {.fn = follower.steps ? follower_step : NULL,
+        struct sl_layer_hook hook = {.fn = follower.evicts ? follower_step : NULL,
                                      .arg = &follower,
                                      .want_lse = follower.wants.lse,
                                      .want_importance = follower.wants.importance,
-                                     .want_next_q = follower.wants.next_q,
-                                     .attend_fn = follower.wants.attend ? follower_attend : NULL};
-        status = read_continuation(f, session, follower.steps ? 1 : ROWS, &hook, &result->nll, err);
+                                     .want_next_q = follower.wants_next_q,
+                                     .attend_fn = follower.offloaded.retriever ? follower_attend : NULL};
+        status = read_continuation(f, session, steps(&follower) ? 1 : ROWS, &hook, &result->nll, err);
     }
     follower_close(&follower);
     return status;

@@ -117,10 +117,13 @@ static void tell_end(struct job *job, struct sl_local_result *result) {
     statistics.slots_per_head = result->slots_per_head;
     statistics.slots_evicted = result->slots_evicted;
     statistics.slots_merged = result->slots_merged;
-    statistics.slots_fetched = result->slots_fetched;
     statistics.transport = (char *)"nothing: one process";
     sl_slot_statistics_attach(&result->slots, &statistics);
     sl_error_statistics_attach(&result->errors, &statistics);
+    Sluice__V1__Retrieval retrieval;
+    if (result->offloads) {
+        sl_retrieval_statistics_attach(&result->retrieval, &retrieval, &statistics);
+    }
 
     Sluice__V1__Finished finished = SLUICE__V1__FINISHED__INIT;
     finished.reason = reason_of(result->stop);

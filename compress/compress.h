@@ -31,7 +31,7 @@ enum sl_status sl_compressor_estimate(struct sl_compressor *compressor, bool wan
 
 // What the forward pass must provide (struct sl_layer_hook) while prefill reads, or while decode steps.
 struct sl_compressor_wants {
-    bool lse, importance, next_q, attend; // attend: sl_compressor_attend() takes the place of ops->attend
+    bool lse, importance;
 };
 struct sl_compressor_wants sl_compressor_wants(const struct sl_compressor *compressor, bool stepping);
 
@@ -64,9 +64,8 @@ enum sl_status sl_compressor_finish_layer(struct sl_compressor *compressor, stru
 
 /*
  * Decode. Before the first step on a session that prefill has made (here or elsewhere; it may have landed in a capsule):
- * n_prompt is what prefill read. Then after the attention of every layer of every step (m >= 1 rows), and for
- * sl_compressor_wants(c, true).attend in place of the attention. Where sl_compressor_steps() is false a recipe needs none of this.
- * Between steps a head holds at most sl_plan_layer_slots(). SL_ERR_PRECONDITION: a step before begin_steps(), or a
+ * n_prompt is what prefill read. Then after the attention of every layer of every step (m >= 1 rows). Where
+ * sl_compressor_steps() is false a recipe needs none of this. Between steps a head holds at most sl_plan_layer_slots(). SL_ERR_PRECONDITION: a step before begin_steps(), or a
  * session whose layers are quantized.
  */
 bool sl_compressor_steps(const struct sl_compressor *compressor);
@@ -74,8 +73,6 @@ enum sl_status sl_compressor_begin_steps(struct sl_compressor *compressor, struc
                                          struct sl_error *err);
 enum sl_status sl_compressor_step(struct sl_compressor *compressor, struct sl_session *session, int layer,
                                   const struct sl_attend *attend, struct sl_error *err);
-enum sl_status sl_compressor_attend(struct sl_compressor *compressor, struct sl_session *session, int layer,
-                                    const struct sl_attend *attend, struct sl_error *err);
 
 // An empty session for this plan; room for extra_slots more per head than prefill needs (tokens decoded in the same
 // place).
@@ -85,7 +82,6 @@ enum sl_status sl_plan_create_session(const struct sl_plan *plan, int64_t extra_
 struct sl_compress_stats {
     int64_t slots_evicted; // over all layers and heads
     int64_t slots_merged;  // of those, how many went into another slot (evicted=merge)
-    int64_t slots_fetched; // of offloaded layers, while stepping
     int64_t pages_quantized;
     int64_t ns; // spent in the compressor
 };

@@ -85,7 +85,6 @@ void sl_compressor_destroy(struct sl_compressor **compressor) {
     if (c == NULL) {
         return;
     }
-    sl_retriever_destroy(&c->retriever);
     sl_scratch_destroy(&c->scratch);
     sl_estimator_destroy(&c->estimator);
     free(c->step_budget);
@@ -96,7 +95,6 @@ void sl_compressor_destroy(struct sl_compressor **compressor) {
 
 void sl_compressor_get_stats(const struct sl_compressor *compressor, struct sl_compress_stats *stats_out) {
     *stats_out = compressor->stats;
-    stats_out->slots_fetched = compressor->retriever != NULL ? sl_retriever_fetched(compressor->retriever) : 0;
 }
 
 // --- the layer ------------------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@
 
 #include "compress/compress.h"
 #include "compress/recipe_internal.h"
-#include "compress/retrieve.h"
 #include "compress/score.h"
 
 // Arrays [n_kv_heads][stride], so that heads can be worked on in parallel and compared with each other. What a recipe
@@ -56,9 +55,8 @@ struct sl_compressor {
     struct sl_compress_stats stats;
     struct sl_scratch scratch;
     struct sl_estimator estimator;
-    void **new_pages;               // [n_kv_heads]: packed pages of one round, NULL where a head has none to pack
-    int64_t *step_budget;           // [n_layers][n_kv_heads] while stepping, of layers that evict; else NULL
-    struct sl_retriever *retriever; // while stepping, of recipes that offload
+    void **new_pages;     // [n_kv_heads]: packed pages of one round, NULL where a head has none to pack
+    int64_t *step_budget; // [n_layers][n_kv_heads] while stepping, of layers that evict; else NULL
 };
 
 // One eviction of one layer.

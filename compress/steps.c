@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: decode under a recipe that goes on then: eviction behind every step (when=step), retrieval in place of
- *          attention (place=offload).
+ * Purpose: decode under a recipe that goes on then: eviction behind every step (when=step).
  *
  * Design: while stepping a head holds its step budget: what the plan gives its layer and the tail, or, where attention
  *         has decided (layers=d2o, heads=adaptive), what it held when the first step began. The newest slots are those
@@ -20,18 +19,15 @@ static bool evicts_at_steps(const struct sl_compressor *c) {
 
 struct sl_compressor_wants sl_compressor_wants(const struct sl_compressor *c, bool stepping) {
     bool evicts = stepping ? evicts_at_steps(c) : sl_recipe_evicts(&c->plan.recipe);
-    bool offloads = stepping && sl_recipe_offloads(&c->plan.recipe);
     return (struct sl_compressor_wants){
         .lse =
             evicts && (c->score->wants_lse || sl_value_per_query_head(&c->plan.recipe) || c->estimator.layers != NULL),
         .importance = evicts && c->score->wants_importance,
-        .next_q = offloads,
-        .attend = offloads,
     };
 }
 
 bool sl_compressor_steps(const struct sl_compressor *c) {
-    return evicts_at_steps(c) || sl_recipe_offloads(&c->plan.recipe);
+    return evicts_at_steps(c);
 }
 
 // What head h of a layer may hold between steps.
@@ -76,12 +72,7 @@ enum sl_status sl_compressor_begin_steps(struct sl_compressor *c, struct sl_sess
                                          struct sl_error *err) {
     assert(session->geometry.n_kv_heads == c->plan.geometry.n_kv_heads);
     assert(session->geometry.n_layers == c->plan.geometry.n_layers);
-    enum sl_status status = evicts_at_steps(c) ? begin_evicting(c, session, n_prompt, err) : SL_OK;
-    if (status == SL_OK && sl_recipe_offloads(&c->plan.recipe)) {
-        sl_retriever_destroy(&c->retriever);
-        status = sl_retriever_create(&c->plan, c->ops, c->team, session, n_prompt, &c->retriever, err);
-    }
-    return status;
+    return evicts_at_steps(c) ? begin_evicting(c, session, n_prompt, err) : SL_OK;
 }
 
 static enum sl_status step_layer(struct sl_compressor *c, struct sl_session *session, int layer,
@@ -123,22 +114,6 @@ enum sl_status sl_compressor_step(struct sl_compressor *c, struct sl_session *se
     }
     int64_t begin_ns = sl_now_ns();
     enum sl_status status = step_layer(c, session, layer, attend, err);
-    c->stats.ns += sl_now_ns() - begin_ns;
-    return status;
-}
-
-enum sl_status sl_compressor_attend(struct sl_compressor *c, struct sl_session *session, int layer,
-                                    const struct sl_attend *attend, struct sl_error *err) {
-    (void)session;
-    if (c->retriever == NULL) {
-        if (sl_recipe_offloads(&c->plan.recipe)) {
-            return sl_fail(err, SL_ERR_PRECONDITION, "compressor: a step before sl_compressor_begin_steps()");
-        }
-        c->ops->attend(c->team, attend, 1);
-        return SL_OK;
-    }
-    int64_t begin_ns = sl_now_ns();
-    enum sl_status status = sl_retriever_attend(c->retriever, layer, attend, err);
     c->stats.ns += sl_now_ns() - begin_ns;
     return status;
 }

@@ -61,8 +61,12 @@ enum sl_status sl_decode_run(const struct sl_decode_config *config, struct sl_er
     pthread_mutex_init(&decode.mutex, NULL);
     sl_cond_init(&decode.wake);
     decode.inbox_end = &decode.inbox;
-    status = serve(&decode, err);
+    decode.retrieve_deadline_ms = config->retrieve_deadline_ms;
+    decode.retrieve_lost_ms = config->retrieve_lost_ms;
+    status = sl_lines_create(decode.node.fabric, &decode.lines, err);
+    status = status == SL_OK ? serve(&decode, err) : status;
     sl_engine_destroy(&decode.engine);
+    sl_lines_destroy(&decode.lines);
     pthread_cond_destroy(&decode.wake);
     pthread_mutex_destroy(&decode.mutex);
     sl_node_close(&decode.node);

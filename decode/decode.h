@@ -13,7 +13,9 @@
 #include "service/node.h"
 
 struct sl_decode_config {
-    struct sl_node_config node; // first: the option table counts on it
+    struct sl_node_config node;   // first: the option table counts on it
+    int64_t retrieve_deadline_ms; // of one answer about offloaded layers; then a layer does without
+    int64_t retrieve_lost_ms;     // without any answer: the job fails
 };
 
 // The whole life of a worker: open, serve until SIGTERM, close.

@@ -22,6 +22,7 @@ struct stepper {
     struct sl_sequence *active[MAX_ACTIVE];
     int n_active;
     struct sl_segment segments[MAX_ACTIVE];
+    struct sl_attend plain[MAX_ACTIVE]; // of a layer: those whose attention is ops->attend
     int64_t window_start_ns, window_tokens;
 };
 
@@ -109,9 +110,9 @@ static int share_rows(struct stepper *stepper) {
             drop(stepper, i, SL_ERR_CANCELLED, "cancelled");
             continue;
         }
-        // Leave a row for everybody behind. Where every step evicts, tokens that are read again go one by one, as they
-        // did when they were written: so a resumed answer is the answer.
-        int most = sequence->compressor ? 1 : rows_left - (stepper->n_active - i - 1);
+        // Leave a row for everybody behind. Where every step evicts or retrieves, tokens that are read again go one by
+        // one, as they did when they were written: so a resumed answer is the answer.
+        int most = sequence->compressor || sequence->retriever ? 1 : rows_left - (stepper->n_active - i - 1);
         int n = sequence->n_pending < most ? sequence->n_pending : most;
         if (reserve(sequence->session, n) != SL_OK) {
             drop(stepper, i, SL_ERR_EXHAUSTED, "the arena of this decode worker is full; retry in 1000 ms");
@@ -132,7 +133,7 @@ static int share_rows(struct stepper *stepper) {
 
 // ---- recipes at work while decoding ---------------------------------------------------------------------------------
 
-// A compressor that fails spoils its own sequence only: it is left out from here on and dropped behind the step.
+// Work that fails spoils its own sequence only: it is left out from here on and dropped behind the step.
 static void spoil(struct sl_sequence *sequence, enum sl_status status) {
     if (status != SL_OK) {
         sequence->step_status = status;
@@ -151,18 +152,37 @@ static enum sl_status after_attention(void *arg, int segment, int layer, const s
     return SL_OK;
 }
 
+static struct sl_retriever *retriever_of(const struct sl_sequence *sequence) {
+    return sequence->step_status == SL_OK ? sequence->retriever : NULL;
+}
+
+/*
+ * One layer of all sequences. Questions about offloaded layers go out first, those of every sequence before any answer is
+ * waited for; while they are under way the others are computed.
+ */
 static enum sl_status attend_all(void *arg, int layer, const struct sl_attend *attends, int n_segments) {
     struct stepper *stepper = arg;
+    struct sl_node *node = &stepper->decode->node;
+    int n_plain = 0;
     for (int s = 0; s < n_segments; s++) {
         struct sl_sequence *sequence = stepper->active[s];
-        bool attended = false;
-        if (compressor_of(sequence) && sequence->wants.attend) {
-            spoil(sequence,
-                  sl_compressor_attend(sequence->compressor, sequence->session, layer, &attends[s], &sequence->err));
-            attended = sequence->step_status == SL_OK;
+        if (retriever_of(sequence)) {
+            spoil(sequence, sl_retriever_ask(sequence->retriever, layer, &attends[s], &sequence->err));
         }
-        if (!attended) {
-            stepper->decode->node.ops->attend(stepper->decode->node.team, &attends[s], 1);
+        if (!retriever_of(sequence) || !sl_retriever_serves(sequence->retriever, layer)) {
+            stepper->plain[n_plain++] = attends[s];
+        }
+    }
+    if (n_plain > 0) {
+        node->ops->attend(node->team, stepper->plain, n_plain);
+    }
+    for (int s = 0; s < n_segments; s++) {
+        struct sl_sequence *sequence = stepper->active[s];
+        if (retriever_of(sequence) && sl_retriever_serves(sequence->retriever, layer)) {
+            spoil(sequence, sl_retriever_attend(sequence->retriever, layer, &attends[s], &sequence->err));
+            if (!retriever_of(sequence)) {
+                node->ops->attend(node->team, &attends[s], 1); // nobody will read it, but numbers must be there
+            }
         }
     }
     return SL_OK;
@@ -177,11 +197,14 @@ static enum sl_status forward(struct stepper *stepper, int n_segments, struct sl
             hook.fn = after_attention;
             hook.want_lse |= sequence->wants.lse;
             hook.want_importance |= sequence->wants.importance;
-            hook.want_next_q |= sequence->wants.next_q;
-            hook.attend_fn = sequence->wants.attend ? attend_all : hook.attend_fn;
+        }
+        if (sequence->retriever) {
+            hook.attend_fn = attend_all;
+            hook.want_next_q |= sequence->wants_next_q;
         }
     }
-    return sl_engine_forward(stepper->decode->engine, stepper->segments, n_segments, hook.fn ? &hook : NULL, err);
+    return sl_engine_forward(stepper->decode->engine, stepper->segments, n_segments,
+                             hook.fn || hook.attend_fn ? &hook : NULL, err);
 }
 
 // ---- what is written ------------------------------------------------------------------------------------------------
@@ -260,7 +283,7 @@ static void end_all(struct stepper *stepper, enum sl_status status, const char *
 
 void *sl_decode_engine_main(void *arg) {
     struct sl_decode *decode = arg;
-    struct stepper here = {.decode = decode}, *stepper = &here; // some 20 KiB
+    struct stepper here = {.decode = decode}, *stepper = &here; // some 80 KiB
     sl_team_pin_caller(decode->node.team);
     while (take_inbox(stepper)) {
         int n_segments = share_rows(stepper);

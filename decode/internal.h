@@ -9,6 +9,8 @@
 #include "compress/compress.h"
 #include "decode/decode.h"
 #include "kvcache/kvcache.h"
+#include "retrieve/retriever.h"
+#include "service/remote_source.h"
 #include "service/writer.h"
 
 #define SL_DECODE_MAX_ROWS 512 // of one step, over all sequences
@@ -31,6 +33,9 @@ struct sl_sequence {
     struct sl_session *session;
     struct sl_compressor *compressor; // NULL: the recipe leaves the session alone while decoding
     struct sl_compressor_wants wants; // of the compressor, while stepping
+    struct sl_source *source;         // of a recipe that offloads: the stores that hold the session's annexes
+    struct sl_retriever *retriever;
+    bool wants_next_q; // of the retriever
     struct sl_writer *writer;
     int32_t *pending; // tokens to read before the next one is written
     int n_pending;
@@ -38,12 +43,14 @@ struct sl_sequence {
     float *logits;
     size_t session_bytes;       // what the session may take from the arena beside its capsule
     size_t promised_bytes;      // of those, what it has not taken
-    enum sl_status step_status; // of the step that is running: how its compressor has failed
+    enum sl_status step_status; // of the step that is running: how its recipe's work has failed
 
     atomic_bool cancelled;
     pthread_mutex_t mutex; // over what follows
     pthread_cond_t changed;
     struct sl_decoded *first, **last; // not yet sent
+    int64_t n_fallbacks;              // layers of steps without offloaded slots that no notice has told of
+    char fallback[384];               // the last of them
     bool ended;                       // the engine's thread has let go
     enum sl_status status;
     struct sl_error err;
@@ -52,6 +59,8 @@ struct sl_sequence {
 
 struct sl_decode {
     struct sl_node node;
+    struct sl_lines *lines; // to stores
+    int64_t retrieve_deadline_ms, retrieve_lost_ms;
     struct sl_engine *engine;
     pthread_t engine_thread;
     pthread_mutex_t mutex; // over inbox and stopping

@@ -5,6 +5,11 @@
 static const struct sl_option options[] = {
     SL_NODE_OPTIONS("decode-0", "16"),
     SL_NODE_MODEL_OPTIONS,
+    {"retrieve-deadline-ms", 0, SL_OPTION_INT, "500", "N",
+     "wait so long for a store's answer about offloaded layers; then a layer does without for a step",
+     offsetof(struct sl_decode_config, retrieve_deadline_ms), 1, 60000},
+    {"retrieve-lost-ms", 0, SL_OPTION_INT, "3000", "N", "a job fails when a store has not answered for so long",
+     offsetof(struct sl_decode_config, retrieve_lost_ms), 1, 3600000},
 };
 
 static enum sl_status run(const struct sl_node_config *config, struct sl_error *err) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The handler of Decode.Run: one answer from its landed capsule to its last token.
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,9 +12,11 @@
 #include "proto/sluice/v1/worker.pb-c.h"
 #include "service/error_statistics.h"
 #include "service/job_recipe.h"
+#include "service/retrieval_statistics.h"
 #include "service/slot_statistics.h"
 
-#define ALIVE_MS 300 // between two signs of life; callers take seconds of silence for death
+#define ALIVE_MS  300  // between two signs of life; callers take seconds of silence for death
+#define NOTICE_MS 1000 // at least, between two notices of a job
 
 // ---- the request ---------------------------------------------------------------------------------------------------
 
@@ -142,6 +145,57 @@ static enum sl_status receive(struct sl_decode *decode, const Sluice__V1__Decode
     return status;
 }
 
+static void on_fallback(void *arg, int layer, const char *why) {
+    struct sl_sequence *sequence = arg;
+    pthread_mutex_lock(&sequence->mutex);
+    sequence->n_fallbacks++;
+    snprintf(sequence->fallback, sizeof sequence->fallback, "layer %d: %s", layer, why);
+    pthread_mutex_unlock(&sequence->mutex);
+}
+
+/*
+ * Offloaded layers: the slots that are always attended to come here now. The promise counts row caches, which are in the
+ * arena from here on.
+ */
+static enum sl_status open_annexes(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
+                                   const struct sl_plan *plan, int64_t n_read, struct sl_sequence *sequence,
+                                   struct sl_error *err) {
+    struct sl_lanes lanes;
+    sl_lanes_init(&lanes, &plan->recipe.offload, &plan->geometry);
+    enum sl_status status = SL_OK;
+    if (n_read > 0) {
+        status = sl_remote_source_create(decode->lines, request->annex, request->n_annex, sl_lanes_count(&lanes),
+                                         &sequence->source, err);
+    }
+    struct sl_retriever_config config = {
+        .plan = plan,
+        .ops = decode->node.ops,
+        .team = decode->node.team,
+        .arena = decode->node.arena,
+        .session = sequence->session,
+        .source = sequence->source,
+        .n_prompt = n_read,
+        .resident_only = true,
+        .deadline_ms = decode->retrieve_deadline_ms,
+        .lost_ms = decode->retrieve_lost_ms,
+        .on_fallback = on_fallback,
+        .arg = sequence,
+    };
+    status = status == SL_OK ? sl_retriever_create(&config, &sequence->retriever, err) : status;
+    if (status != SL_OK) {
+        return status;
+    }
+    sequence->wants_next_q = sl_retriever_wants_next_q(&plan->recipe);
+    struct sl_retriever_stats stats;
+    sl_retriever_get_stats(sequence->retriever, &stats);
+    size_t taken = stats.row_cache_bytes < sequence->session_bytes ? stats.row_cache_bytes : sequence->session_bytes;
+    sequence->session_bytes -= taken;
+    sl_landings_return_promise(decode->node.landings,
+                               taken < sequence->promised_bytes ? taken : sequence->promised_bytes);
+    sequence->promised_bytes -= taken < sequence->promised_bytes ? taken : sequence->promised_bytes;
+    return SL_OK;
+}
+
 // Without a lease the session begins empty. Then, or behind a capsule, what the recipe does while decoding.
 static enum sl_status open_session(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                    struct sl_rpc_call *call, struct sl_sequence *sequence, struct sl_error *err) {
@@ -163,6 +217,9 @@ static enum sl_status open_session(struct sl_decode *decode, const Sluice__V1__D
     } else if (status == SL_OK) {
         int64_t extra_slots = (int64_t)request->prompt->n_ids + request->max_new_tokens;
         status = sl_plan_create_session(&plan, extra_slots, decode->node.arena, &sequence->session, err);
+    }
+    if (status == SL_OK && sl_recipe_offloads(&recipe)) {
+        return open_annexes(decode, request, &plan, n_read, sequence, err);
     }
     if (status == SL_OK) {
         status = sl_compressor_create(&plan, decode->node.ops, decode->node.team, &sequence->compressor, err);
@@ -205,6 +262,34 @@ static enum sl_status send_token(struct sl_rpc_call *call, const struct sl_decod
     return sl_rpc_call_send(call, &event.base);
 }
 
+// What fallbacks have not been told, at most once in NOTICE_MS and behind the last token.
+static enum sl_status send_notice(struct sl_sequence *sequence, struct sl_rpc_call *call, int64_t *next_ns_inout,
+                                  bool last) {
+    char fallback[sizeof sequence->fallback], text[sizeof fallback + 128];
+    int64_t now = sl_now_ns();
+    if (now < *next_ns_inout && !last) {
+        return SL_OK;
+    }
+    pthread_mutex_lock(&sequence->mutex);
+    int64_t n = sequence->n_fallbacks;
+    sequence->n_fallbacks = 0;
+    memcpy(fallback, sequence->fallback, sizeof fallback);
+    pthread_mutex_unlock(&sequence->mutex);
+    if (n == 0) {
+        return SL_OK;
+    }
+    *next_ns_inout = now + NOTICE_MS * SL_NS_PER_MS;
+    snprintf(text, sizeof text, "%lld layers of steps had to do without offloaded tokens, the last one %s",
+             (long long)n, fallback);
+    sl_log_warn("decode", "job=%s %s", sequence->job_id, text);
+    Sluice__V1__Notice notice = SLUICE__V1__NOTICE__INIT;
+    notice.text = text;
+    Sluice__V1__DecodeEvent event = SLUICE__V1__DECODE_EVENT__INIT;
+    event.what_case = SLUICE__V1__DECODE_EVENT__WHAT_NOTICE;
+    event.notice = &notice;
+    return sl_rpc_call_send(call, &event.base);
+}
+
 static void on_cancel(void *arg) {
     struct sl_sequence *sequence = arg;
     atomic_store(&sequence->cancelled, true);
@@ -212,6 +297,7 @@ static void on_cancel(void *arg) {
 
 // Send what the engine's thread writes until it has let go of the sequence.
 static void relay(struct sl_sequence *sequence, struct sl_rpc_call *call) {
+    int64_t next_notice_ns = 0;
     for (bool ended = false; !ended;) {
         pthread_mutex_lock(&sequence->mutex);
         int64_t deadline = sl_deadline_in_ms(ALIVE_MS);
@@ -225,6 +311,9 @@ static void relay(struct sl_sequence *sequence, struct sl_rpc_call *call) {
         pthread_mutex_unlock(&sequence->mutex);
 
         enum sl_status status = decoded || ended ? SL_OK : send_alive(call);
+        if (status == SL_OK) {
+            status = send_notice(sequence, call, &next_notice_ns, ended);
+        }
         while (decoded) {
             struct sl_decoded *next = decoded->next;
             if (status == SL_OK) {
@@ -241,7 +330,11 @@ static void relay(struct sl_sequence *sequence, struct sl_rpc_call *call) {
 
 // What a job holds here is returned before its caller hears that it is done.
 static void give_back(struct sl_decode *decode, struct sl_sequence *sequence) {
-    sl_compressor_destroy(&sequence->compressor); // before the session that it may know
+    sl_retriever_destroy(&sequence->retriever); // before the session that it knows; ends what is being asked
+    if (sequence->source) {
+        sequence->source->ops->destroy(&sequence->source);
+    }
+    sl_compressor_destroy(&sequence->compressor);
     sl_session_destroy(&sequence->session);
     sl_landings_return_promise(decode->node.landings, sequence->promised_bytes);
     sequence->promised_bytes = 0;
@@ -257,6 +350,8 @@ static enum sl_status send_done(struct sl_decode *decode, struct sl_sequence *se
     struct sl_session_stats stats;
     struct sl_slot_statistics slots;
     struct sl_compress_stats compressed = {0};
+    struct sl_retriever_stats retrieved;
+    bool retrieves = sequence->retriever != NULL;
     // Without anything to do while decoding there is nothing to estimate: zeros.
     struct sl_error_statistics errors = {.n_layers = estimate_errors ? sequence->session->geometry.n_layers : 0};
     sl_session_get_stats(sequence->session, &stats);
@@ -265,13 +360,19 @@ static enum sl_status send_done(struct sl_decode *decode, struct sl_sequence *se
         sl_compressor_get_stats(sequence->compressor, &compressed);
         sl_error_statistics_read(sequence->compressor, &errors);
     }
+    if (retrieves) {
+        sl_retriever_get_stats(sequence->retriever, &retrieved);
+    }
     give_back(decode, sequence);
     Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
     statistics.n_output_tokens = sl_writer_n_tokens(sequence->writer);
     statistics.decode_resident_bytes = (int64_t)stats.resident_bytes;
     statistics.slots_evicted = compressed.slots_evicted;
     statistics.slots_merged = compressed.slots_merged;
-    statistics.slots_fetched = compressed.slots_fetched;
+    Sluice__V1__Retrieval retrieval;
+    if (retrieves) {
+        sl_retrieval_statistics_attach(&retrieved, &retrieval, &statistics);
+    }
     sl_slot_statistics_attach(&slots, &statistics);
     sl_error_statistics_attach(&errors, &statistics);
     Sluice__V1__DecodeDone done = SLUICE__V1__DECODE_DONE__INIT;

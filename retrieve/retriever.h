@@ -14,10 +14,12 @@
  * What is attended to, in this order whatever came from where: sinks, the topk by ascending token, the recent slots, all
  * that was generated. So one process and a cluster compute the same bits.
  *
- * When no answer comes within the deadline, the step attends to the resident slots and to nothing else of the layer; that
- * is counted, and `on_fallback` is told: it is never silent. After `lost_ms` without any answer of a share the step fails.
+ * When no answer comes within the deadline, the KV heads that were asked for attend to their resident slots alone in this
+ * layer and step; that is counted, and `on_fallback` is told: it is never silent. After `lost_ms` without any answer of a
+ * share the step fails. Where a prompt has no more tokens than sinks, recent and topk together, there is nothing to choose:
+ * every token is resident, and attention is ops->attend.
  *
- * Threads: the engine's.
+ * Threads: one at a time; the engine's, once it steps.
  */
 #ifndef SL_RETRIEVE_RETRIEVER_H
 #define SL_RETRIEVE_RETRIEVER_H
@@ -28,16 +30,18 @@
 struct sl_retriever;
 
 struct sl_retriever_config {
-    const struct sl_plan *plan; // recipe: topk, channels, sinks, recent, retrieve, ahead, keep
+    const struct sl_plan
+        *plan; // recipe: topk, channels, sinks, recent, retrieve, ahead, keep; needed at creation alone
     const struct sl_ops *ops;
     struct sl_team *team;
-    struct sl_arena *arena;     // the row caches are taken from it
+    struct sl_arena *arena; // the row caches are taken from it: sl_plan_row_cache_bytes(), in one process a little more
     struct sl_session *session; // see resident_only
     struct sl_source *source;   // not owned; must outlive the retriever
     int64_t n_prompt;           // tokens that are offloaded
     /*
      * true: the session's offloaded layers hold nothing yet: creation fetches sinks and recent slots into them.
-     * false: the session holds every slot (one process); only topk come from the source.
+     * false: the session holds every slot (one process); only topk come from the source, which may be NULL where there is
+     * nothing to choose.
      */
     bool resident_only;
     double least_recall;                                        // 0: 0.8
@@ -47,17 +51,26 @@ struct sl_retriever_config {
     void *arg;
 };
 
+/*
+ * SL_ERR_INVALID: what cannot be ranked, or shares that do not cover every lane. SL_ERR_PRECONDITION: the session does not
+ * hold what resident_only says. SL_ERR_EXHAUSTED. SL_ERR_PEER_LOST: a share did not answer.
+ */
 enum sl_status sl_retriever_create(const struct sl_retriever_config *config, struct sl_retriever **retriever_out,
                                    struct sl_error *err);
 void sl_retriever_destroy(struct sl_retriever **retriever);
 
-// Bytes of the row caches (per session, in the arena): part of what decode needs beside its pages.
-size_t sl_retriever_arena_bytes(const struct sl_plan *plan);
+// Whether attend->next_q must be there in every layer (want_next_q of engine/model.h): something is asked ahead by it.
+bool sl_retriever_wants_next_q(const struct sl_recipe *recipe);
+bool sl_retriever_serves(const struct sl_retriever *retriever, int layer); // by retrieval, not by ops->attend
 
 /*
- * The attention of one layer for one row: the hook of engine/model.h. For offloaded layers by retrieval, for others by
- * ops->attend. attend->next_q is there in every layer (want_next_q).
+ * One layer of one step, one row, in two parts, so that the questions of many sequences are under way before anybody waits
+ * for an answer: ask sends what this layer's attention still needs and what the next one's is predicted to need; attend
+ * waits and fills attend->out: offloaded layers by retrieval, others by ops->attend. attend asks by itself where nobody
+ * did. Both are told of every layer of every step, in order. SL_ERR_PEER_LOST: a share has been silent for lost_ms.
  */
+enum sl_status sl_retriever_ask(struct sl_retriever *retriever, int layer, const struct sl_attend *attend,
+                                struct sl_error *err);
 enum sl_status sl_retriever_attend(struct sl_retriever *retriever, int layer, const struct sl_attend *attend,
                                    struct sl_error *err);
 
@@ -67,10 +80,10 @@ struct sl_retriever_stats {
     int64_t n_asks, n_fallbacks;     // layers of steps; those without an answer
     int64_t n_replica_asks;
     uint64_t bytes_sent, bytes_received;
-    int64_t wait_ns;           // the engine stood still for an answer
-    int64_t round_ns;          // from request to answer, summed: 1 - wait_ns / round_ns is what was hidden
-    int64_t store_ns;          // of that, the search
-    double recall;             // of predictions, mean over probed layers; 1 where nothing is predicted
+    int64_t wait_ns;  // the engine stood still for an answer
+    int64_t round_ns; // from request to the use of its answer, summed: 1 - wait_ns / round_ns is what was hidden
+    int64_t store_ns; // of that, the search
+    double recall;    // of predictions, mean over probed layers; 1 where nothing is predicted
     int64_t n_probes, n_exact; // layers of steps asked with the true query although ahead=1
     size_t row_cache_bytes;
 };

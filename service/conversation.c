@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "kvcache/kvcache.h"
+#include "retrieve/local_retriever.h"
 #include "service/job_recipe.h"
 #include "service/local_internal.h"
 #include "service/reader.h"
@@ -25,7 +26,8 @@ struct sl_conversation {
     int32_t *tokens;           // prompts and answers so far, [n_tokens] of cap_tokens
     int64_t n_tokens, cap_tokens;
     struct sl_session *session;
-    struct sl_compressor *compressor; // while decoding; NULL: the recipe does not step
+    struct sl_compressor *compressor;    // while decoding; NULL: the recipe does not step
+    struct sl_local_retriever offloaded; // while decoding; zeros: nothing is offloaded
     bool broken;
     struct sl_error *err; // of the forward pass that is running
 };
@@ -58,6 +60,7 @@ void sl_conversation_close(struct sl_conversation **conversation) {
     if (!c) {
         return;
     }
+    sl_local_retriever_close(&c->offloaded);
     sl_compressor_destroy(&c->compressor);
     sl_session_destroy(&c->session);
     free(c->tokens);
@@ -128,25 +131,26 @@ static enum sl_status after_attention(void *arg, int segment, int layer, const s
 static enum sl_status attend_instead(void *arg, int layer, const struct sl_attend *attend, int n_segments) {
     (void)n_segments; // one
     struct sl_conversation *c = arg;
-    return sl_compressor_attend(c->compressor, c->session, layer, attend, c->err);
+    return sl_retriever_attend(c->offloaded.retriever, layer, attend, c->err);
 }
 
 // Rows of decode: n tokens behind the session's. logits: of the last one, or NULL.
 static enum sl_status step(struct sl_conversation *c, const int32_t *tokens, int n, float *logits,
                            struct sl_error *err) {
     struct sl_segment segment = {.session = c->session, .tokens = tokens, .n_tokens = n, .logits = logits};
-    if (!c->compressor) {
-        return sl_engine_forward(c->local->engine, &segment, 1, NULL, err);
+    struct sl_layer_hook hook = {.arg = c};
+    if (c->compressor) {
+        struct sl_compressor_wants wants = sl_compressor_wants(c->compressor, true);
+        hook.fn = after_attention;
+        hook.want_lse = wants.lse;
+        hook.want_importance = wants.importance;
     }
-    struct sl_compressor_wants wants = sl_compressor_wants(c->compressor, true);
-    struct sl_layer_hook hook = {.fn = after_attention,
-                                 .arg = c,
-                                 .want_lse = wants.lse,
-                                 .want_importance = wants.importance,
-                                 .want_next_q = wants.next_q,
-                                 .attend_fn = wants.attend ? attend_instead : NULL};
+    if (c->offloaded.retriever) {
+        hook.attend_fn = attend_instead;
+        hook.want_next_q = sl_retriever_wants_next_q(&c->recipe);
+    }
     c->err = err;
-    return sl_engine_forward(c->local->engine, &segment, 1, &hook, err);
+    return sl_engine_forward(c->local->engine, &segment, 1, hook.fn || hook.attend_fn ? &hook : NULL, err);
 }
 
 static enum sl_status tell_progress(const struct sl_conversation *c, const struct sl_local_request *request,
@@ -157,7 +161,7 @@ static enum sl_status tell_progress(const struct sl_conversation *c, const struc
 // A later turn's tokens up to `end` through the steps of decode. Retrieval looks at one query at a time.
 static enum sl_status read_by_steps(struct sl_conversation *c, const struct sl_local_request *request, int64_t end,
                                     struct sl_error *err) {
-    int64_t most = sl_compressor_wants(c->compressor, true).attend ? 1 : c->recipe.chunk_tokens;
+    int64_t most = c->offloaded.retriever ? 1 : c->recipe.chunk_tokens;
     enum sl_status status = SL_OK;
     while (status == SL_OK && c->session->n_tokens < end) {
         int64_t n = end - c->session->n_tokens;
@@ -169,10 +173,19 @@ static enum sl_status read_by_steps(struct sl_conversation *c, const struct sl_l
     return status;
 }
 
+static bool steps(const struct sl_conversation *c) {
+    return c->compressor || c->offloaded.retriever;
+}
+
 // After the first turn's prompt: whatever the recipe does while decoding.
 static enum sl_status begin_steps(struct sl_conversation *c, const struct sl_local_request *request,
                                   const struct sl_plan *plan, struct sl_error *err) {
-    enum sl_status status = sl_compressor_create(plan, c->local->ops, c->local->team, &c->compressor, err);
+    const struct sl_local *local = c->local;
+    if (sl_recipe_offloads(&c->recipe)) {
+        return sl_local_retriever_open(plan, local->ops, local->team, c->session, c->session->n_tokens, &c->offloaded,
+                                       err);
+    }
+    enum sl_status status = sl_compressor_create(plan, local->ops, local->team, &c->compressor, err);
     if (status != SL_OK) {
         return status;
     }
@@ -266,7 +279,7 @@ static enum sl_status read_prompt(struct sl_conversation *c, const struct sl_loc
     enum sl_status status = make_plan(c, end, &plan, err);
     if (status == SL_OK && first && end == 0) {
         status = sl_plan_create_session(&plan, c->max_tokens, c->local->arena, &c->session, err);
-    } else if (status == SL_OK && c->compressor) {
+    } else if (status == SL_OK && steps(c)) {
         status = read_by_steps(c, request, end, err);
     } else if (status == SL_OK && begin < end) {
         status = read_by_chunks(c, request, end, &plan, result, err);
@@ -322,13 +335,18 @@ static enum sl_status write_answer(struct sl_conversation *c, const struct sl_lo
 
 // What the steps of this turn have done, and what is held in the end.
 static void measure(const struct sl_conversation *c, const struct sl_compress_stats *before,
-                    struct sl_local_result *result) {
+                    const struct sl_retriever_stats *retrieved_before, struct sl_local_result *result) {
+    if (c->offloaded.retriever) {
+        struct sl_retriever_stats now;
+        sl_retriever_get_stats(c->offloaded.retriever, &now);
+        result->offloads = true;
+        result->retrieval = sl_retriever_stats_since(&now, retrieved_before);
+    }
     if (c->compressor) {
         struct sl_compress_stats after;
         sl_compressor_get_stats(c->compressor, &after);
         result->slots_evicted += after.slots_evicted - before->slots_evicted;
         result->slots_merged += after.slots_merged - before->slots_merged;
-        result->slots_fetched += after.slots_fetched - before->slots_fetched;
         struct sl_error_statistics errors;
         sl_error_statistics_read(c->compressor, &errors);
         sl_error_statistics_add_steps(&result->errors, &errors);
@@ -343,7 +361,11 @@ static enum sl_status run_turn(struct sl_conversation *c, const struct sl_local_
                                struct sl_writer *writer, int64_t began_ns, struct sl_local_result *result,
                                struct sl_error *err) {
     struct sl_compress_stats before = {0};
+    struct sl_retriever_stats retrieved_before = {0};
     enum sl_status status = SL_OK;
+    if (c->offloaded.retriever) {
+        sl_retriever_get_stats(c->offloaded.retriever, &retrieved_before);
+    }
     if (c->compressor) {
         sl_compressor_get_stats(c->compressor, &before);
         status = sl_compressor_estimate(c->compressor, request->estimate_errors, err);
@@ -360,7 +382,7 @@ static enum sl_status run_turn(struct sl_conversation *c, const struct sl_local_
     result->prefill_ms = (double)(sl_now_ns() - began_ns) / SL_NS_PER_MS;
     status = write_answer(c, request, writer, began_ns, result, err);
     if (status == SL_OK) {
-        measure(c, &before, result);
+        measure(c, &before, &retrieved_before, result);
     }
     return status;
 }

@@ -11,6 +11,7 @@
 
 #include "compress/recipe.h"
 #include "service/error_statistics.h"
+#include "service/retrieval_statistics.h"
 #include "service/slot_statistics.h"
 #include "service/writer.h"
 
@@ -60,10 +61,12 @@ struct sl_local_result {
     size_t capsule_bytes; // what would be shipped (body)
     size_t full_bytes;    // the same tokens in f16, uncompressed
     size_t prefill_peak_bytes, decode_resident_bytes;
-    int64_t slots_evicted, slots_merged, slots_fetched; // by this turn
-    double slots_per_head;                              // when the turn's prompt had been read
-    struct sl_slot_statistics slots;                    // when the answer was complete
-    struct sl_error_statistics errors;                  // of this turn; nothing known unless asked for
+    int64_t slots_evicted, slots_merged; // by this turn
+    bool offloads;                       // the recipe; retrieval is of this turn
+    struct sl_retriever_stats retrieval;
+    double slots_per_head;             // when the turn's prompt had been read
+    struct sl_slot_statistics slots;   // when the answer was complete
+    struct sl_error_statistics errors; // of this turn; nothing known unless asked for
 };
 
 // One job: read, compress, write, forget.

@@ -116,17 +116,6 @@ static void must(enum sl_status status, const struct sl_error *err, const char *
     }
 }
 
-// The retriever by itself gives the same bits as the compressor that holds one.
-static void check_retriever(struct run *run, int layer, const struct sl_attend *attend) {
-    size_t count = (size_t)attend->m * (size_t)attend->n_heads * (size_t)attend->head_dim;
-    struct sl_attend other = *attend;
-    struct sl_error err;
-    other.out = floats((int64_t)count);
-    must(sl_retriever_attend(run->retriever, layer, &other, &err), &err, "retriever", layer);
-    assert_memory_equal(other.out, attend->out, count * sizeof *other.out);
-    free(other.out);
-}
-
 static void layer_pass(struct run *run, int layer, int m, enum run_pass kind) {
     struct sl_error err;
     int n_kv = run->geometry.n_kv_heads, n_heads = query_heads(run), d = run->geometry.head_dim;
@@ -143,16 +132,14 @@ static void layer_pass(struct run *run, int layer, int m, enum run_pass kind) {
     bool above = layer + 1 < run->geometry.n_layers;
     float *lse = wants.lse ? floats((int64_t)m * n_heads) : NULL;
     float *scores = wants.importance ? importance(run, layer, m) : NULL;
-    float *next_q = wants.next_q && above ? rows(run, RUN_NEXT_Q, layer + 1, m, n_heads) : NULL;
+    bool retrieves = run->offloaded.retriever != NULL;
+    float *next_q = retrieves && above ? rows(run, RUN_NEXT_Q, layer + 1, m, n_heads) : NULL;
     struct sl_attend attend = run_attend(run, layer, 0, kv, run->out[layer]);
     attend.m = m, attend.lse = lse, attend.importance = scores, attend.next_q = next_q;
-    if (wants.attend) {
-        must(sl_compressor_attend(run->compressor, run->session, layer, &attend, &err), &err, "attend", layer);
+    if (retrieves) {
+        must(sl_retriever_attend(run->offloaded.retriever, layer, &attend, &err), &err, "attend", layer);
     } else {
         run->ops->attend(NULL, &attend, 1);
-    }
-    if (run->retriever != NULL) {
-        check_retriever(run, layer, &attend);
     }
     bool final = false;
     if (kind != RUN_STEP) {
@@ -186,8 +173,9 @@ void run_pass(struct run *run, int m, enum run_pass kind) {
             must(sl_compressor_begin_steps(run->compressor, run->session, run->n_prompt, &err), &err, "begin", 0);
         }
         if (sl_recipe_offloads(&run->plan.recipe)) {
-            must(sl_retriever_create(&run->plan, run->ops, NULL, run->session, run->n_prompt, &run->retriever, &err),
-                 &err, "retriever", 0);
+            must(
+                sl_local_retriever_open(&run->plan, run->ops, NULL, run->session, run->n_prompt, &run->offloaded, &err),
+                &err, "retriever", 0);
         }
     }
     for (int l = 0; l < run->geometry.n_layers; l++) {
@@ -221,7 +209,7 @@ int64_t *run_positions(const struct run *run, int layer, int head, uint32_t *n_o
 
 void run_stop(struct run *run) {
     struct sl_arena_stats stats;
-    sl_retriever_destroy(&run->retriever);
+    sl_local_retriever_close(&run->offloaded);
     sl_compressor_destroy(&run->compressor);
     sl_session_destroy(&run->session);
     sl_arena_get_stats(run->arena, &stats);

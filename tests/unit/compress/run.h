@@ -10,7 +10,7 @@
 #define SL_TESTS_UNIT_COMPRESS_RUN_H
 
 #include "compress/compress.h"
-#include "compress/retrieve.h"
+#include "retrieve/local_retriever.h"
 
 enum run_stream { RUN_Q = 1, RUN_K = 2, RUN_V = 3, RUN_NEXT_Q = 4, RUN_CIS_HIGH = 5, RUN_CIS_LOW = 6 };
 enum run_pass { RUN_CHUNK, RUN_LAST, RUN_STEP };
@@ -35,7 +35,7 @@ struct run {
     const struct sl_ops *ops;
     struct sl_session *session;
     struct sl_compressor *compressor;
-    struct sl_retriever *retriever; // of recipes that offload, while stepping: must agree with the compressor's
+    struct sl_local_retriever offloaded; // of recipes that offload, while stepping
     struct sl_rope rope;
     double inv_freq[64];
     int64_t n_read;

@@ -110,11 +110,15 @@ static void finish_case(struct trace *trace) {
     if (!trace->open) {
         return;
     }
-    struct sl_compress_stats stats;
     finish_pass(trace);
     assert_int_equal(trace->run.n_read, n_tokens(trace));
-    sl_compressor_get_stats(trace->run.compressor, &stats);
-    assert_int_equal(stats.slots_fetched, trace->n_fetched);
+    if (trace->run.offloaded.retriever != NULL) {
+        struct sl_retriever_stats stats;
+        sl_retriever_get_stats(trace->run.offloaded.retriever, &stats);
+        assert_int_equal(stats.rows_fetched + stats.rows_kept, trace->n_fetched);
+    } else {
+        assert_int_equal(trace->n_fetched, 0);
+    }
     run_stop(&trace->run);
     free(trace->alive), free(trace->fetched);
     trace->open = false;
