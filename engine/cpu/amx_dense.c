@@ -14,9 +14,10 @@
  *         through memory between stretches rare. Blocks are as high as L2 allows: W comes from memory once for each.
  *         Few rows: tasks are panels; W streams by, from memory, once, and sums stay in registers for all of k.
  *
- * Invariants: an element's sum is one chain of TDPBF16PS over the steps in ascending order, from 0 or y, for any m: between
- *         stretches it passes through memory as the f32 that it is. What is in the other rows and columns of a tile does
- *         not touch it. TDPBF16PS rounds to nearest even and takes subnormals as zeros.
+ * Invariants: an element's sum is one chain of TDPBF16PS over the steps in ascending order, from 0, for any m: between
+ *         stretches it passes through memory as the f32 that it is. A y that it is added to comes last: starting from it
+ *         would be another transposition. What is in the other rows and columns of a tile does not touch it. TDPBF16PS
+ *         rounds to nearest even and takes subnormals as zeros.
  * Threads: tile registers are configured and released within each call of a task.
  */
 #include <assert.h>
@@ -149,20 +150,17 @@ static inline void steps_4x1(const char *w0, const char *w1, const char *x, int6
 
 // --- sums and y ----------------------------------------------------------------------------------------------------
 
-// The sums [2][16 rows of W][16 tokens] of `count` tokens from row `row` on start from y.
-static void start_tile(const struct sl_product *a, int64_t p, int64_t row, int64_t count, float *sums) {
-    float rows[TOKENS * SL_PANEL] __attribute__((aligned(64))) = {0};
-    __m512 columns[16];
-    sl_sums_start(a, p, row, count, rows);
-    for (int h = 0; h < 2; h++) {
-        sl_avx512_transpose(rows + 16 * h, SL_PANEL, columns);
-        SL_UNROLL
-        for (int c = 0; c < 16; c++) {
-            _mm512_storeu_ps(sums + h * TILE_FLOATS + c * TOKENS, columns[c]);
-        }
+// rows[count][SL_PANEL] += y, where the product adds to it.
+static void add_y(const struct sl_product *a, int64_t p, int64_t row, int64_t count, float *rows) {
+    const float *y = a->y + row * a->y_stride + p * SL_PANEL;
+    __mmask16 lo = sl_avx512_lanes(a->outputs - p * SL_PANEL), hi = sl_avx512_lanes(a->outputs - p * SL_PANEL - 16);
+    for (int64_t r = 0; r < count; r++, y += a->y_stride, rows += SL_PANEL) {
+        _mm512_store_ps(rows, _mm512_add_ps(_mm512_load_ps(rows), _mm512_maskz_loadu_ps(lo, y)));
+        _mm512_store_ps(rows + 16, _mm512_add_ps(_mm512_load_ps(rows + 16), _mm512_maskz_loadu_ps(hi, y + 16)));
     }
 }
 
+// y from the sums [2][16 rows of W][16 tokens] of `count` tokens from row `row` on.
 static void finish_tile(const struct sl_product *a, int64_t p, int64_t row, int64_t count, const float *sums) {
     float rows[TOKENS * SL_PANEL] __attribute__((aligned(64)));
     __m512 columns[16];
@@ -172,6 +170,9 @@ static void finish_tile(const struct sl_product *a, int64_t p, int64_t row, int6
         for (int c = 0; c < 16; c++) {
             _mm512_store_ps(rows + c * SL_PANEL + 16 * h, columns[c]);
         }
+    }
+    if (a->accumulate) {
+        add_y(a, p, row, count, rows);
     }
     sl_sums_finish(a, p, row, count, rows);
 }
@@ -288,15 +289,7 @@ static void matmul_stream(void *arg, int64_t begin, int64_t end, int member) {
     _tile_loadconfig(&configs[tile_tokens(a->m)]);
     for (int64_t p = begin * a->panels_per_task; p < last;) {
         int64_t panels = n_tiles == 1 && p + 2 <= last ? 2 : 1;
-        for (int64_t i = 0; i < n_tiles * panels && a->accumulate; i++) {
-            int64_t row = n_tiles == 1 ? 0 : i * TOKENS;
-            start_tile(a, n_tiles == 1 ? p + i : p, row, sl_min(TOKENS, a->m - row), stream.sums + 2 * i * TILE_FLOATS);
-        }
-        if (a->accumulate) {
-            load_sums(stream.sums);
-        } else {
-            zero_sums();
-        }
+        zero_sums();
         stream_steps(a, &stream, p, panels == 2);
         store_sums(stream.sums);
         for (int64_t i = 0; i < n_tiles * panels; i++) {
@@ -329,7 +322,7 @@ static void multiply_stretch(const struct sl_product *a, const struct block_task
     for (int64_t t = 0; t < n_tiles; t += 2) {
         float *sums = block->sums[p - task->first][t];
         const char *x = x_tile(a, task->row / TOKENS + t, begin);
-        if (begin == 0 && !a->accumulate) {
+        if (begin == 0) {
             zero_sums();
         } else {
             load_sums(sums);
@@ -347,11 +340,6 @@ static void multiply_block(const struct sl_product *a, const struct block_task *
     const struct sl_matrix *w = a->w;
     int64_t steps = sl_amx_steps(w), stretch = stretch_steps(w);
     size_t step_bytes = sl_amx_packed_step_bytes(w);
-    for (int64_t p = task->first; p < task->last && a->accumulate; p++) {
-        for (int64_t r = 0; r < task->rows; r += TOKENS) {
-            start_tile(a, p, task->row + r, sl_min(TOKENS, task->rows - r), block->sums[p - task->first][r / TOKENS]);
-        }
-    }
     for (int64_t s = 0; s < steps; s += stretch) {
         int64_t count = sl_min(stretch, steps - s);
         for (int64_t p = task->first; p < task->last; p++) {
