@@ -39,6 +39,7 @@ double sl_bench_median(double *values, size_t n);
 int sl_bench_main(int argc, char **argv);
 
 // Entry points: argv[0] is the bench's name. Return the exit status.
+int sl_bench_ask(int argc, char **argv);
 int sl_bench_cells(int argc, char **argv);
 int sl_bench_compress(int argc, char **argv);
 int sl_bench_engine(int argc, char **argv);

@@ -13,6 +13,7 @@ static const struct {
     {"engine", sl_bench_engine, "prefill and decode against this machine's arithmetic and memory"},
     {"cells", sl_bench_cells, "single cells of prefill and decode; what bench/peers compares with others"},
     {"compress", sl_bench_compress, "prefill under each recipe against prefill with the full cache"},
+    {"ask", sl_bench_ask, "questions and one-sided reads between two processes"},
     {"ship", sl_bench_ship, "capsules between two processes against ucx_perftest"},
     {"ttft", sl_bench_ttft, "time to first token: the cluster against one process doing both phases"},
     {"mixed", sl_bench_mixed, "short prompts beside a long one, against the same short prompts alone"},

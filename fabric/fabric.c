@@ -3,7 +3,7 @@
  * Purpose: start, stop, regions, gauges, and the progress thread.
  *
  * Design: the progress thread turns one loop: commands of other threads, UCX, new connections, the clock (heartbeats,
- *         deadlines, quarantines), ships. When nothing has moved for SL_SPIN_NS it sleeps in poll() on UCX's
+ *         deadlines, quarantines), lines, fetches, ships. When nothing has moved for SL_SPIN_NS it sleeps in poll() on UCX's
  *         descriptor and on an eventfd, never past the next tick: the clock does not depend on new work.
  *         Sleeping is announced (sleeping = true) before the last look for work; a poster first publishes its work
  *         and then looks at `sleeping`; all of that is sequentially consistent, so that one of the two sees the other.
@@ -14,6 +14,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -145,6 +146,8 @@ static void run(struct sl_fabric *fabric) {
             moved_ns = now;
         } else if (now - moved_ns > SL_SPIN_NS) {
             sleep_until_work(fabric, now);
+        } else {
+            sched_yield(); // who prepares the next message may be waiting for this very processor
         }
     }
 }

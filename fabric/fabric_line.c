@@ -7,6 +7,7 @@
  *
  * A line that is over stays over: its owner knows what was lost with it, and opens another.
  */
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
