@@ -6,11 +6,13 @@
 #include <sys/random.h>
 
 #include "base/clock.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "kvstore/annexes_internal.h"
 
-#define ASK_MS 100 // between two looks at whether somebody still waits
+#define ASK_MS         100                      // between two looks at whether somebody still waits
+#define BEGINNING_BITS (UINT64_C(0xffff) << 48) // of an annex's id
 
 enum sl_status sl_annexes_create(const struct sl_annexes_config *config, struct sl_annexes **annexes_out,
                                  struct sl_error *err) {
@@ -47,6 +49,16 @@ static void held_free(struct sl_held_annex *held) {
     }
 }
 
+// What annexes that begin alike have in common.
+static uint64_t beginning_of(const struct sl_stretch_family *family, const struct sl_prompt_hashes *prompt) {
+    int64_t first_page = prompt->n_tokens < SL_PAGE_SLOTS ? prompt->n_tokens : SL_PAGE_SLOTS;
+    return sl_hash(family, sizeof *family, sl_prompt_hash_at(prompt, first_page));
+}
+
+bool sl_annexes_begin_alike(uint64_t annex_id, uint64_t other_id) {
+    return ((annex_id ^ other_id) & BEGINNING_BITS) == 0;
+}
+
 static enum sl_status held_create(struct sl_annexes *annexes, const struct sl_stretch_family *family,
                                   const struct sl_prompt_hashes *prompt, struct sl_held_annex **held_out,
                                   struct sl_error *err) {
@@ -71,6 +83,7 @@ static enum sl_status held_create(struct sl_annexes *annexes, const struct sl_st
     if (status == SL_OK && getrandom(&held->id, sizeof held->id, 0) != sizeof held->id) {
         status = sl_fail(err, SL_ERR_IO, "annexes: no random numbers from the kernel");
     }
+    held->id = (held->id & ~BEGINNING_BITS) | (beginning_of(family, prompt) & BEGINNING_BITS);
     if (status != SL_OK) {
         held_free(held);
         return status;

@@ -40,7 +40,7 @@ void sl_annexes_destroy(struct sl_annexes **annexes);
 // ---- leases ---------------------------------------------------------------------------------------------------------
 
 struct sl_annex_lease {
-    uint64_t annex_id;
+    uint64_t annex_id; // see sl_annexes_begin_alike(); the rest is random
     char lease_id[48];
     int64_t n_tokens; // held already
 };
@@ -81,6 +81,9 @@ void sl_annexes_return(struct sl_annexes *annexes, struct sl_held_annex **held);
 const struct sl_annex *sl_held_annex_get(const struct sl_held_annex *held);
 // What its asker has. Requests for the same lanes must be answered one after the other (retrieve/near.h).
 struct sl_near_memory *sl_held_annex_memory(struct sl_held_annex *held);
+
+// By their ids: are two annexes of one family, and of prompts that have their first page in common? Rarely true of others.
+bool sl_annexes_begin_alike(uint64_t annex_id, uint64_t other_id);
 
 int64_t sl_annexes_count(struct sl_annexes *annexes); // leases: a leak gauge
 

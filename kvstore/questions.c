@@ -22,6 +22,7 @@
 #define SAMPLE_NS (250 * SL_NS_PER_MS)
 #define N_SAMPLES 12
 
+// A question in the queue, or being answered.
 struct waiting {
     struct waiting *next;
     struct sl_question *question;
@@ -33,9 +34,8 @@ struct scanner {
     pthread_t thread;
     struct sl_annex_scratch *scratch;
     // Under the lock:
-    bool busy;
-    struct sl_near_request head; // of the question being answered
-    int64_t busy_ns, since_ns;   // until the last question; of the present one
+    struct waiting *taken;     // being answered, in one pass; NULL: idle
+    int64_t busy_ns, since_ns; // until the last pass; when the present one began
 };
 
 struct sl_questions {
@@ -89,16 +89,17 @@ static size_t map_bytes(const struct sl_annex *annex, int *n_out) {
     return sizeof(struct sl_near_answer) + (size_t)n * sizeof(struct sl_near_stretch);
 }
 
-static void write_map(const struct sl_questions *questions, const struct sl_annex *annex, int n,
-                      const struct sl_near_request *head, uint8_t *memory) {
+static void write_map(const struct sl_questions *questions, int n, const struct sl_near_request *head,
+                      struct sl_near_served *served) {
     const uint8_t *base = sl_arena_base(questions->config.arena);
+    uint8_t *memory = served->answer;
     struct sl_near_answer answer = {.magic = SL_NEAR_MAGIC,
                                     .kind = SL_NEAR_MAP,
                                     .n_lanes = head->n_lanes,
                                     .n_bytes = (size_t)n * sizeof(struct sl_near_stretch)};
     memcpy(memory, &answer, sizeof answer);
     for (int i = 0; i < n; i++) {
-        const struct sl_stretch *stretch = sl_annex_stretch(annex, i);
+        const struct sl_stretch *stretch = sl_annex_stretch(served->annex, i);
         const struct sl_stretch_config *config = sl_stretch_get_config(stretch);
         size_t page_stride, scan_stride;
         const uint8_t *pages = sl_stretch_pages(stretch, &page_stride);
@@ -111,6 +112,7 @@ static void write_map(const struct sl_questions *questions, const struct sl_anne
                                         .scan_stride = scan_stride};
         memcpy(memory + sizeof answer + (size_t)i * sizeof place, &place, sizeof place);
     }
+    served->n_out = sizeof answer + answer.n_bytes;
 }
 
 // What an answer needs; at least a refusal, since the annex says what is wrong with a request.
@@ -121,45 +123,76 @@ static size_t answer_bytes(const struct sl_annex *annex, const struct sl_near_re
     return bytes > SL_NEAR_REFUSAL_BYTES ? bytes : SL_NEAR_REFUSAL_BYTES;
 }
 
-// Consumes the question. Returns how many bytes have been scanned.
-static uint64_t answer(struct sl_questions *questions, struct scanner *scanner, struct sl_question *question) {
-    const struct sl_near_request *head = &scanner->head;
-    if (sl_question_is_void(question)) {
-        answer_without_memory(question, &questions->full.head); // nobody will read it
-        return 0;
+// One question of a pass: the annex that it is about and memory for its answer, or it has been answered already.
+struct asked {
+    struct sl_question *question; // NULL: answered
+    struct sl_held_annex *held;
+    int n_stretches; // of a map
+};
+
+/*
+ * Find out what a question is about. It is answered here where it cannot be served: nobody waits for it, no such annex, no
+ * memory.
+ */
+static struct asked prepare(struct sl_questions *questions, const struct waiting *taken,
+                            struct sl_near_served *served_out) {
+    const struct sl_near_request *head = &taken->head;
+    struct asked asked = {.question = NULL};
+    if (sl_question_is_void(taken->question)) {
+        answer_without_memory(taken->question, &questions->full.head); // nobody will read it
+        return asked;
     }
     if (head->magic != SL_NEAR_MAGIC || head->version != SL_NEAR_VERSION) {
-        refuse(questions, question, head, SL_ERR_INVALID, "not a question about an annex, or of another version");
-        return 0;
+        refuse(questions, taken->question, head, SL_ERR_INVALID,
+               "not a question about an annex, or of another version");
+        return asked;
     }
-    struct sl_held_annex *held = sl_annexes_borrow(questions->config.annexes, head->annex_id);
-    if (!held) {
-        refuse(questions, question, head, SL_ERR_NOT_FOUND,
+    asked.held = sl_annexes_borrow(questions->config.annexes, head->annex_id);
+    if (!asked.held) {
+        refuse(questions, taken->question, head, SL_ERR_NOT_FOUND,
                "this annex is not held here, or its lease has ended: open it again");
-        return 0;
+        return asked;
     }
-    size_t request_bytes, n_bytes;
-    const void *request = sl_question_request(question, &request_bytes);
-    const struct sl_annex *annex = sl_held_annex_get(held);
-    int n_stretches = 0;
-    n_bytes = answer_bytes(annex, head, request, request_bytes, &n_stretches);
-    uint8_t *memory = sl_answers_take(questions->answers, n_bytes);
-    struct sl_near_answer said = {0};
-    if (memory && head->kind == SL_NEAR_MAP) {
-        write_map(questions, annex, n_stretches, head, memory);
-        n_bytes = sizeof said + (size_t)n_stretches * sizeof(struct sl_near_stretch);
-    } else if (memory) {
-        sl_near_serve(annex, sl_held_annex_memory(held), scanner->scratch, request, request_bytes, memory, &n_bytes);
-    }
-    sl_annexes_return(questions->config.annexes, &held);
-    if (!memory) {
-        refuse(questions, question, head, SL_ERR_EXHAUSTED,
+    *served_out =
+        (struct sl_near_served){.annex = sl_held_annex_get(asked.held), .memory = sl_held_annex_memory(asked.held)};
+    served_out->request = sl_question_request(taken->question, &served_out->request_bytes);
+    size_t bytes =
+        answer_bytes(served_out->annex, head, served_out->request, served_out->request_bytes, &asked.n_stretches);
+    served_out->answer = sl_answers_take(questions->answers, bytes);
+    if (!served_out->answer) {
+        sl_annexes_return(questions->config.annexes, &asked.held);
+        refuse(questions, taken->question, head, SL_ERR_EXHAUSTED,
                "no memory for the answer: too many have not been taken yet; ask again");
-        return 0;
+        return asked;
     }
-    memcpy(&said, memory, sizeof said);
-    sl_question_answer(&question, memory, n_bytes, sl_answers_give, memory);
-    return said.scan_bytes;
+    asked.question = taken->question;
+    return asked;
+}
+
+// Answer all that a thread has taken. Returns how many bytes have been scanned.
+static uint64_t answer_all(struct sl_questions *questions, struct scanner *scanner) {
+    struct asked asked[SL_NEAR_MAX_TOGETHER];
+    struct sl_near_served served[SL_NEAR_MAX_TOGETHER];
+    int n = 0;
+    bool is_map = scanner->taken->head.kind == SL_NEAR_MAP; // taken alone
+    for (const struct waiting *taken = scanner->taken; taken; taken = taken->next) {
+        asked[n] = prepare(questions, taken, &served[n]);
+        n += asked[n].question != NULL;
+    }
+    if (n > 0 && is_map) {
+        write_map(questions, asked[0].n_stretches, &scanner->taken->head, &served[0]);
+    } else if (n > 0) {
+        sl_near_serve_together(served, n, scanner->scratch);
+    }
+    uint64_t scanned = 0;
+    for (int i = 0; i < n; i++) {
+        struct sl_near_answer said;
+        memcpy(&said, served[i].answer, sizeof said);
+        scanned += said.scan_bytes;
+        sl_annexes_return(questions->config.annexes, &asked[i].held);
+        sl_question_answer(&asked[i].question, served[i].answer, served[i].n_out, sl_answers_give, served[i].answer);
+    }
+    return scanned;
 }
 
 // ---- the queue ------------------------------------------------------------------------------------------------------
@@ -194,37 +227,83 @@ static bool changes_memory(const struct sl_near_request *head) {
     return head->kind == SL_NEAR_TOPK && !(head->flags & SL_NEAR_PROBE);
 }
 
+static bool same_lanes(const struct sl_near_request *a, const struct sl_near_request *b) {
+    return (uint64_t)a->first_lane < (uint64_t)b->first_lane + b->n_lanes &&
+           (uint64_t)b->first_lane < (uint64_t)a->first_lane + a->n_lanes;
+}
+
+// Must one of two questions wait for the other's answer?
+static bool collide(const struct sl_near_request *a, const struct sl_near_request *b) {
+    return a->annex_id == b->annex_id && changes_memory(a) && changes_memory(b) && same_lanes(a, b);
+}
+
 // Lock held.
 static bool may_be_answered_now(const struct sl_questions *questions, const struct sl_near_request *head) {
-    for (int i = 0; changes_memory(head) && i < questions->n_scanners; i++) {
-        const struct scanner *scanner = &questions->scanners[i];
-        if (scanner->busy && changes_memory(&scanner->head) && scanner->head.annex_id == head->annex_id &&
-            (uint64_t)scanner->head.first_lane < (uint64_t)head->first_lane + head->n_lanes &&
-            (uint64_t)head->first_lane < (uint64_t)scanner->head.first_lane + scanner->head.n_lanes) {
-            return false;
+    for (int i = 0; i < questions->n_scanners; i++) {
+        for (const struct waiting *taken = questions->scanners[i].taken; taken; taken = taken->next) {
+            if (collide(&taken->head, head)) {
+                return false;
+            }
         }
     }
     return true;
 }
 
-// Lock held: take the oldest question that may be answered now, or NULL.
-static struct sl_question *take(struct sl_questions *questions, struct sl_near_request *head_out) {
-    struct waiting **at = &questions->oldest;
-    while (*at && !may_be_answered_now(questions, &(*at)->head)) {
-        at = &(*at)->next;
-    }
+// Do two questions read the same bytes? (The annexes begin alike, and it is the same lanes.)
+static bool share_a_pass(const struct sl_near_request *a, const struct sl_near_request *b) {
+    return a->kind == SL_NEAR_TOPK && b->kind == SL_NEAR_TOPK && same_lanes(a, b) &&
+           sl_annexes_begin_alike(a->annex_id, b->annex_id);
+}
+
+// Lock held: take *at out of the queue.
+static struct waiting *dequeue(struct sl_questions *questions, struct waiting **at) {
     struct waiting *waiting = *at;
-    if (!waiting) {
-        return NULL;
-    }
     *at = waiting->next;
     if (questions->end == &waiting->next) {
         questions->end = at;
     }
-    waiting->next = questions->unused;
-    questions->unused = waiting;
-    *head_out = waiting->head;
-    return waiting->question;
+    waiting->next = NULL;
+    return waiting;
+}
+
+/*
+ * Lock held: take the oldest question that may be answered now, and, when no thread is idle that could answer them at the
+ * same time, others that share its pass. False: there is none.
+ */
+static bool take(struct sl_questions *questions, struct scanner *scanner) {
+    struct waiting **at = &questions->oldest;
+    while (*at && !may_be_answered_now(questions, &(*at)->head)) {
+        at = &(*at)->next;
+    }
+    if (!*at) {
+        return false;
+    }
+    struct waiting *last = scanner->taken = dequeue(questions, at);
+    bool all_busy = true;
+    for (int i = 0; i < questions->n_scanners; i++) {
+        all_busy &= questions->scanners[i].taken != NULL;
+    }
+    for (int n = 1; all_busy && *at && n < SL_NEAR_MAX_TOGETHER;) {
+        if (share_a_pass(&scanner->taken->head, &(*at)->head) && may_be_answered_now(questions, &(*at)->head)) {
+            last->next = dequeue(questions, at);
+            last = last->next;
+            n++;
+        } else {
+            at = &(*at)->next;
+        }
+    }
+    return true;
+}
+
+// Lock held: what a thread has answered.
+static void give_back(struct sl_questions *questions, struct scanner *scanner) {
+    while (scanner->taken) {
+        struct waiting *taken = scanner->taken;
+        scanner->taken = taken->next;
+        taken->next = questions->unused;
+        questions->unused = taken;
+        questions->stats.n_answered++;
+    }
 }
 
 static void *scanner_main(void *arg) {
@@ -232,19 +311,17 @@ static void *scanner_main(void *arg) {
     struct sl_questions *questions = scanner->questions;
     pthread_mutex_lock(&questions->mutex);
     while (!questions->stopping) {
-        struct sl_question *question = take(questions, &scanner->head);
-        if (!question) {
+        if (!take(questions, scanner)) {
             sl_cond_wait_until(&questions->arrived, &questions->mutex, sl_deadline_in_ms(LOOK_MS));
             continue;
         }
-        scanner->busy = true;
         scanner->since_ns = sl_now_ns();
         pthread_mutex_unlock(&questions->mutex);
-        uint64_t scanned = answer(questions, scanner, question);
+        uint64_t scanned = answer_all(questions, scanner);
         pthread_mutex_lock(&questions->mutex);
-        scanner->busy = false;
+        give_back(questions, scanner);
         scanner->busy_ns += sl_now_ns() - scanner->since_ns;
-        questions->stats.n_answered++;
+        questions->stats.n_passes++;
         questions->stats.scanned_bytes += (int64_t)scanned;
         if (questions->oldest) {
             pthread_cond_signal(&questions->arrived); // it may have waited for this one
@@ -261,7 +338,7 @@ static int64_t busy_ns(const struct sl_questions *questions, int64_t now_ns) {
     int64_t sum = 0;
     for (int i = 0; i < questions->n_scanners; i++) {
         const struct scanner *scanner = &questions->scanners[i];
-        sum += scanner->busy_ns + (scanner->busy ? now_ns - scanner->since_ns : 0);
+        sum += scanner->busy_ns + (scanner->taken ? now_ns - scanner->since_ns : 0);
     }
     return sum;
 }
@@ -395,6 +472,9 @@ void sl_questions_stop(struct sl_questions *questions) {
         answer_without_memory(waiting->question, &questions->stopped.head); // nothing arrives any more
     }
     questions->oldest = NULL;
+    sl_log_info("questions", "stopped answered=%lld passes=%lld scanned_bytes=%lld",
+                (long long)questions->stats.n_answered, (long long)questions->stats.n_passes,
+                (long long)questions->stats.scanned_bytes);
     pthread_mutex_unlock(&questions->mutex);
 }
 

@@ -5,8 +5,10 @@
  * Design: the fabric's progress thread puts a question into a bounded queue; a scanning thread takes the oldest one that
  *         may be answered now, searches, and answers from memory that is used again and again (kvstore/answers.h). A
  *         thread answers a question alone: memory bandwidth is what a store runs out of, and there are as many questions
- *         as sessions and layers ahead. Of one annex no two questions about the same lanes are answered at the same time,
- *         since the second builds on what the first has sent.
+ *         as sessions and layers ahead. When all threads are busy it takes along others that read the same bytes, those
+ *         about the same lanes of annexes that begin alike, and searches for all of them in one pass over memory. Of one
+ *         annex no two questions about the same lanes are answered at the same time, since the second builds on what the
+ *         first has sent.
  *         A question whose asker has gone is dropped. With a full queue, or when stopping, questions are refused at once.
  *         The share of the threads' time that they are busy is measured over the last seconds: what admission goes by.
  * Threads: any number.
@@ -40,8 +42,9 @@ void sl_questions_destroy(struct sl_questions **questions);
 void sl_questions_sample(struct sl_questions *questions);
 
 struct sl_questions_stats {
-    int64_t n_answered, scanned_bytes; // since the start
-    double scan_load;                  // 0 .. 1: busy share of the threads' time over the last seconds
+    int64_t n_answered, n_passes; // since the start
+    int64_t scanned_bytes;
+    double scan_load; // 0 .. 1: busy share of the threads' time over the last seconds
     int n_threads;
 };
 void sl_questions_get_stats(struct sl_questions *questions, struct sl_questions_stats *stats_out);

@@ -117,6 +117,21 @@ void sl_near_serve(const struct sl_annex *annex, struct sl_near_memory *memory, 
                    const void *request, size_t request_bytes, void *answer, size_t *n_out);
 
 /*
+ * Several TOPK requests, at most SL_NEAR_MAX_TOGETHER, in one pass over memory: what their annexes share is read once. The
+ * answers are those of sl_near_serve(), one after the other.
+ */
+struct sl_near_served {
+    const struct sl_annex *annex;
+    struct sl_near_memory *memory;
+    const void *request;
+    size_t request_bytes;
+    void *answer;
+    size_t n_out; // out: bytes of the answer
+};
+#define SL_NEAR_MAX_TOGETHER 8
+void sl_near_serve_together(struct sl_near_served *served, int n, struct sl_annex_scratch *scratch);
+
+/*
  * The asker's side: check an answer to `request`. SL_ERR_PEER_CORRUPT: it is not one. The status that the answer carries
  * comes back as this function's, with its text in err. *body_out points behind the head.
  */

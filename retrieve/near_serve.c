@@ -6,6 +6,7 @@
  *         (sl_near_answer_limit()), so that an annex that grows meanwhile cannot make it overflow. What cannot be answered
  *         becomes a status and a text behind the same head.
  */
+#include <assert.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -18,6 +19,11 @@ struct question {
     struct sl_near_request head;
     const uint8_t *body;           // of the request, of any alignment
     struct sl_near_answer *answer; // its head; the body follows
+    enum sl_status status;
+    struct sl_error err;
+    // TOPK, in the scratch:
+    struct sl_annex_search *searches; // [n_lanes]
+    uint32_t *sent;                   // [topk]
 };
 
 // Of rows that are there: an empty annex does not know.
@@ -28,38 +34,81 @@ static size_t row_bytes(const struct question *q) {
 
 // --- TOPK ----------------------------------------------------------------------------------------------------------
 
-// What one request needs beside the searches' own scratch, in one block of it.
-struct topk_scratch {
-    struct sl_annex_search *searches; // [n_lanes]
-    float *queries;                   // [n_lanes][d]
-    uint32_t *tokens;                 // [n_lanes][topk]
-    uint32_t *sent;                   // [topk]
-};
+// What a question needs of the scratch beside its searches: its queries, its tokens, and the rows to be sent of one lane.
+static size_t query_bytes(const struct question *q) {
+    return sl_near_padded((size_t)q->head.n_lanes * (size_t)q->annex->head_dim * sizeof(float), 64);
+}
 
-static enum sl_status cut_scratch(struct question *q, uint32_t n_rows, struct topk_scratch *out, struct sl_error *err) {
-    size_t n_lanes = q->head.n_lanes, d = (size_t)q->annex->head_dim;
-    size_t searches = sl_near_padded(n_lanes * sizeof *out->searches, 64);
-    size_t queries = sl_near_padded(n_lanes * d * sizeof(float), 64), row = n_rows * sizeof(uint32_t);
-    char *memory = sl_buffer_reserve(&q->scratch->answer, searches + queries + (n_lanes + 1) * row);
-    if (memory == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory to search %zu lanes", n_lanes);
-    }
-    out->searches = (struct sl_annex_search *)memory;
-    out->queries = (float *)(memory + searches);
-    out->tokens = (uint32_t *)(memory + searches + queries);
-    out->sent = out->tokens + n_lanes * n_rows;
-    memcpy(out->queries, q->body, n_lanes * d * sizeof(float));
+static size_t token_bytes(const struct question *q) {
+    return sl_near_padded(((size_t)q->head.n_lanes + 1) * sl_near_n_rows(&q->head) * sizeof(uint32_t), 64);
+}
+
+static void prepare_searches(struct question *q, struct sl_annex_search *searches, char *memory) {
+    size_t n_lanes = q->head.n_lanes, n_rows = sl_near_n_rows(&q->head), d = (size_t)q->annex->head_dim;
+    float *queries = (float *)memory;
+    uint32_t *tokens = (uint32_t *)(memory + query_bytes(q));
+    memcpy(queries, q->body, n_lanes * d * sizeof(float));
+    q->searches = searches;
+    q->sent = tokens + n_lanes * n_rows;
     for (size_t i = 0; i < n_lanes; i++) {
-        out->searches[i] = (struct sl_annex_search){.annex = q->annex,
-                                                    .query = {.lane = (int)(q->head.first_lane + i),
-                                                              .q = out->queries + i * d,
-                                                              .n_channels = (int)q->head.n_channels,
-                                                              .first = q->head.first,
-                                                              .last = q->head.last,
-                                                              .topk = q->head.topk},
-                                                    .tokens_out = out->tokens + i * n_rows};
+        searches[i] = (struct sl_annex_search){.annex = q->annex,
+                                               .query = {.lane = (int)(q->head.first_lane + i),
+                                                         .q = queries + i * d,
+                                                         .n_channels = (int)q->head.n_channels,
+                                                         .first = q->head.first,
+                                                         .last = q->head.last,
+                                                         .topk = q->head.topk},
+                                               .tokens_out = tokens + i * n_rows};
     }
-    return SL_OK;
+}
+
+static bool is_search(const struct question *q) {
+    return q->status == SL_OK && q->head.kind == SL_NEAR_TOPK;
+}
+
+// The searches of all questions in one pass.
+static void search_together(struct question *questions, int n, struct sl_annex_scratch *scratch) {
+    size_t n_searches = 0, bytes = 0;
+    for (int i = 0; i < n; i++) {
+        n_searches += is_search(&questions[i]) ? questions[i].head.n_lanes : 0;
+        bytes += is_search(&questions[i]) ? query_bytes(&questions[i]) + token_bytes(&questions[i]) : 0;
+    }
+    if (n_searches == 0) {
+        return;
+    }
+    size_t at = sl_near_padded(n_searches * sizeof(struct sl_annex_search), 64);
+    char *memory = sl_buffer_reserve(&scratch->answer, at + bytes);
+    struct sl_annex_search *searches = (struct sl_annex_search *)memory;
+    struct sl_error err = {0};
+    enum sl_status status = SL_OK;
+    if (memory == NULL) {
+        status = sl_fail(&err, SL_ERR_EXHAUSTED, "out of memory to search %zu lanes", n_searches);
+    }
+    for (int i = 0; i < n && status == SL_OK; i++) {
+        if (is_search(&questions[i])) {
+            prepare_searches(&questions[i], searches, memory + at);
+            searches += questions[i].head.n_lanes;
+            at += query_bytes(&questions[i]) + token_bytes(&questions[i]);
+        }
+    }
+    int64_t begin_ns = sl_now_ns();
+    if (status == SL_OK) {
+        status = sl_annex_search((struct sl_annex_search *)memory, (int)n_searches, scratch, &err);
+    }
+    int64_t end_ns = sl_now_ns();
+    for (int i = 0; i < n; i++) {
+        struct question *q = &questions[i];
+        if (!is_search(q)) {
+            continue;
+        }
+        q->answer->scan_ns = (uint64_t)(end_ns - begin_ns);
+        q->status = status;
+        q->err = err;
+        if (status != SL_OK && memory != NULL && n > 1) { // what is wrong with one of them is not the others' fault
+            q->err = (struct sl_error){0};
+            q->status = sl_annex_search(q->searches, (int)q->head.n_lanes, scratch, &q->err);
+        }
+    }
 }
 
 // One lane's part of the answer; *at is advanced.
@@ -91,17 +140,10 @@ static enum sl_status put_lane(struct question *q, const struct sl_annex_search 
 }
 
 static enum sl_status answer_topk(struct question *q, uint8_t **at, struct sl_error *err) {
-    struct topk_scratch s = {0};
-    enum sl_status status = cut_scratch(q, sl_near_n_rows(&q->head), &s, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    int64_t begin_ns = sl_now_ns();
-    status = sl_annex_search(s.searches, (int)q->head.n_lanes, q->scratch, err);
-    q->answer->scan_ns = (uint64_t)(sl_now_ns() - begin_ns);
+    enum sl_status status = SL_OK;
     for (uint32_t i = 0; i < q->head.n_lanes && status == SL_OK; i++) {
-        q->answer->scan_bytes += s.searches[i].scanned_bytes;
-        status = put_lane(q, &s.searches[i], s.sent, at, err);
+        q->answer->scan_bytes += q->searches[i].scanned_bytes;
+        status = put_lane(q, &q->searches[i], q->sent, at, err);
     }
     return status;
 }
@@ -222,29 +264,49 @@ static enum sl_status (*const answers[])(struct question *q, uint8_t **at, struc
     [SL_NEAR_ABSMAX] = answer_absmax, [SL_NEAR_MAP] = answer_map,
 };
 
+static void begin(const struct sl_near_served *served, struct sl_annex_scratch *scratch, struct question *q) {
+    *q = (struct question){.annex = served->annex,
+                           .memory = served->memory,
+                           .scratch = scratch,
+                           .body = (const uint8_t *)served->request + sizeof q->head,
+                           .answer = served->answer};
+    memset(q->answer, 0, sizeof *q->answer);
+    q->status = sl_near_read_request(served->annex, served->request, served->request_bytes, &q->head, &q->err);
+}
+
+static void finish(struct question *q, struct sl_near_served *served) {
+    uint8_t *body = (uint8_t *)(q->answer + 1), *at = body;
+    if (q->status == SL_OK) {
+        q->status = answers[q->head.kind](q, &at, &q->err);
+    }
+    if (q->status != SL_OK) {
+        at = body + strlen(q->err.text);
+        memcpy(body, q->err.text, (size_t)(at - body));
+    }
+    q->answer->magic = SL_NEAR_MAGIC;
+    q->answer->status = (int32_t)q->status;
+    q->answer->kind = q->head.kind;
+    q->answer->n_lanes = q->head.n_lanes;
+    q->answer->n_bytes = (uint64_t)(at - body);
+    served->n_out = sizeof *q->answer + (size_t)(at - body);
+}
+
+void sl_near_serve_together(struct sl_near_served *served, int n, struct sl_annex_scratch *scratch) {
+    struct question questions[SL_NEAR_MAX_TOGETHER];
+    assert(n >= 1 && n <= SL_NEAR_MAX_TOGETHER);
+    for (int i = 0; i < n; i++) {
+        begin(&served[i], scratch, &questions[i]);
+        assert(n == 1 || questions[i].status != SL_OK || questions[i].head.kind == SL_NEAR_TOPK);
+    }
+    search_together(questions, n, scratch);
+    for (int i = 0; i < n; i++) {
+        finish(&questions[i], &served[i]);
+    }
+}
+
 void sl_near_serve(const struct sl_annex *annex, struct sl_near_memory *memory, struct sl_annex_scratch *scratch,
                    const void *request, size_t request_bytes, void *answer, size_t *n_out) {
-    struct sl_near_answer *head = answer;
-    struct question q = {.annex = annex,
-                         .memory = memory,
-                         .scratch = scratch,
-                         .body = (const uint8_t *)request + sizeof q.head,
-                         .answer = head};
-    struct sl_error err = {0};
-    uint8_t *body = (uint8_t *)(head + 1), *at = body;
-    memset(head, 0, sizeof *head);
-    enum sl_status status = sl_near_read_request(annex, request, request_bytes, &q.head, &err);
-    if (status == SL_OK) {
-        status = answers[q.head.kind](&q, &at, &err);
-    }
-    if (status != SL_OK) {
-        at = body + strlen(err.text);
-        memcpy(body, err.text, (size_t)(at - body));
-    }
-    head->magic = SL_NEAR_MAGIC;
-    head->status = (int32_t)status;
-    head->kind = q.head.kind;
-    head->n_lanes = q.head.n_lanes;
-    head->n_bytes = (uint64_t)(at - body);
-    *n_out = sizeof *head + (size_t)(at - body);
+    struct sl_near_served served = {annex, memory, request, request_bytes, answer, 0};
+    sl_near_serve_together(&served, 1, scratch);
+    *n_out = served.n_out;
 }

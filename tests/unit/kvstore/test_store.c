@@ -418,6 +418,63 @@ static void test_store_answers_several_askers_at_once(void **state) {
     sluice__v1__store_stats_reply__free_unpacked(stats, NULL);
 }
 
+// More questions at once than there are threads, about the same lanes of annexes that begin alike: they share passes.
+static void test_store_answers_what_has_piled_up(void **state) {
+    (void)state;
+    enum { N_EACH = 32, MAX_ANSWER = 4096 };
+    struct asker askers[N_ASKERS];
+    struct sl_ask *asks[N_ASKERS][N_EACH];
+    uint8_t *there = aligned_alloc(64, (size_t)N_ASKERS * N_EACH * MAX_ANSWER);
+    _Alignas(64) uint8_t here[MAX_ANSWER];
+    struct {
+        struct sl_near_request head;
+        float q[2 * HEAD_DIM];
+    } requests[N_ASKERS][N_EACH];
+    int64_t deadline = sl_deadline_in_ms(WAIT_MS);
+    struct sl_error err = {0};
+    for (int i = 0; i < N_ASKERS; i++) {
+        open_asker(&askers[i], &stores[0]);
+        for (int j = 0; j < N_EACH; j++) {
+            requests[i][j].head = (struct sl_near_request){.magic = SL_NEAR_MAGIC,
+                                                           .version = SL_NEAR_VERSION,
+                                                           .annex_id = askers[i].remote->annex_id,
+                                                           .kind = SL_NEAR_TOPK,
+                                                           .flags = SL_NEAR_PROBE,
+                                                           .first_lane = (uint32_t)test_family.first_lane,
+                                                           .n_lanes = (uint32_t)test_family.n_lanes,
+                                                           .n_channels = 8,
+                                                           .topk = 32,
+                                                           .places = 32,
+                                                           .last = N_TOKENS};
+            make_query(i * N_EACH + j, requests[i][j].q);
+        }
+    }
+    for (int k = 0; k < N_ASKERS * N_EACH; k++) { // all of them before any is waited for
+        int i = k % N_ASKERS, j = k / N_ASKERS;
+        assert_int_equal(sl_ask_open(askers[i].line, &requests[i][j], sizeof requests[i][j],
+                                     there + (size_t)k * MAX_ANSWER, MAX_ANSWER, deadline, &asks[i][j], &err),
+                         SL_OK);
+    }
+    for (int k = 0; k < N_ASKERS * N_EACH; k++) {
+        int i = k % N_ASKERS, j = k / N_ASKERS;
+        const uint8_t *answer = there + (size_t)k * MAX_ANSWER, *body;
+        size_t n_there, n_here;
+        struct sl_near_answer head;
+        if (sl_ask_wait(asks[i][j], deadline, &n_there, &err) != SL_OK ||
+            sl_near_check(&requests[i][j].head, answer, n_there, &head, &body, &err) != SL_OK) {
+            fail_msg("question %d of asker %d: %s", j, i, err.text);
+        }
+        sl_ask_close(&asks[i][j]);
+        sl_near_serve(askers[i].local, NULL, askers[i].scratch, &requests[i][j], sizeof requests[i][j], here, &n_here);
+        assert_int_equal(n_there, n_here);
+        assert_memory_equal(body, here + sizeof head, n_here - sizeof head);
+    }
+    for (int i = 0; i < N_ASKERS; i++) {
+        close_asker(&askers[i]);
+    }
+    free(there);
+}
+
 static void test_store_tells_what_it_does_not_have(void **state) {
     (void)state;
     struct asker asker;
@@ -499,6 +556,7 @@ int main(void) {
         cmocka_unit_test(test_store_answers_as_an_annex_of_this_process),
         cmocka_unit_test(test_store_is_read_one_sided_where_its_map_says),
         cmocka_unit_test(test_store_answers_several_askers_at_once),
+        cmocka_unit_test(test_store_answers_what_has_piled_up),
         cmocka_unit_test(test_store_tells_what_it_does_not_have),
         cmocka_unit_test(test_store_that_scans_all_the_time_takes_nobody_in),
         cmocka_unit_test(test_store_stops_with_annexes_open_and_is_missed_when_killed),

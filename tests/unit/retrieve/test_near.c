@@ -466,8 +466,62 @@ static void test_local_source_answers_like_the_wire(void **state) {
     asker_destroy(&a);
 }
 
+// Three questions in one pass, one of which cannot be answered: the bytes are those of three passes.
+static void test_near_serves_together_what_it_serves_alone(void **state) {
+    (void)state;
+    enum { D = 32, N = 700, LANES = 2, K = 20, QUESTIONS = 3, STEPS = 3 };
+    struct make make = {0, LANES, SL_KV_F16, SL_KV_INT8, 0};
+    struct asker askers[QUESTIONS];
+    struct sl_near_memory *memories[QUESTIONS];
+    for (int i = 0; i < QUESTIONS; i++) {
+        asker_create(&askers[i], &make, D, N - 64 * (uint32_t)i);
+        assert_int_equal(sl_near_memory_create(askers[i].annex, &memories[i], NULL), SL_OK);
+    }
+    for (int step = 0; step < STEPS; step++) {
+        struct packet *packets[QUESTIONS];
+        struct sl_near_served served[QUESTIONS];
+        for (int i = 0; i < QUESTIONS; i++) {
+            float q[LANES * D];
+            for (int lane = 0; lane < LANES; lane++) {
+                random_query(&askers[i].lanes, q + lane * D);
+            }
+            packets[i] = topk_packet(&askers[i], FIRST_LANE, LANES, K, q);
+            packets[i]->head.places = 2 * K;
+            packets[i]->head.sequence = (uint64_t)step + 1;
+            packets[i]->head.n_channels = i == 1 && step == 1 ? 0 : 4;
+            size_t bytes = sl_near_answer_limit(&askers[i].shape, &packets[i]->head) + SL_NEAR_REFUSAL_BYTES;
+            served[i] = (struct sl_near_served){askers[i].annex,
+                                                memories[i],
+                                                &packets[i]->head,
+                                                packets[i]->bytes,
+                                                aligned_alloc(64, (bytes + 63) / 64 * 64),
+                                                0};
+            assert_non_null(served[i].answer);
+        }
+        sl_near_serve_together(served, QUESTIONS, askers[0].scratch);
+        for (int i = 0; i < QUESTIONS; i++) {
+            struct sl_error err = {0};
+            enum sl_status status = serve(&askers[i], &packets[i]->head, packets[i]->bytes, &packets[i]->head, &err);
+            assert_int_equal(status, i == 1 && step == 1 ? SL_ERR_INVALID : SL_OK);
+            struct sl_near_answer head;
+            memcpy(&head, served[i].answer, sizeof head);
+            assert_int_equal(head.status, status);
+            assert_int_equal(served[i].n_out, askers[i].bytes);
+            assert_memory_equal((char *)served[i].answer + sizeof head, askers[i].answer + sizeof head,
+                                askers[i].bytes - sizeof head);
+            free(served[i].answer);
+            free(packets[i]);
+        }
+    }
+    for (int i = 0; i < QUESTIONS; i++) {
+        sl_near_memory_destroy(&memories[i]);
+        asker_destroy(&askers[i]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_near_serves_together_what_it_serves_alone),
         cmocka_unit_test(test_near_answers_topk),
         cmocka_unit_test(test_near_with_all_channels_is_exact),
         cmocka_unit_test(test_near_answers_rows_and_absmax),
