@@ -4,19 +4,19 @@
  *
  * matmul   y[r][j] (+)= sum_i x[r][i] W[j][i]        x [m][k], W [n][k], y [m][n]
  *
- * Design: x is rounded to bf16 once a call. W is packed into panels of pairs (avx512bf16_pack.h): a register holds two of k
- *         for 16 rows of W and meets one pair of x, broadcast. A tile is some rows of x by a panel, two registers of sums
- *         a row; one or two rows take several panels at once so that enough sums are in flight.
+ * Design: x is rounded to bf16 once a call. W is packed into panels of pairs (avx512bf16_pack.h): a register holds two
+ *         of k for 16 rows of W and meets one pair of x, broadcast. A tile is some rows of x by a panel, two registers
+ *         of sums a row; one or two rows take several panels at once so that enough sums are in flight.
  *
- *         A task is a block of rows by a few panels, stretch of k by stretch of k. A stretch of x for a tile lies in L1 and
- *         meets every panel; the panels' stretches lie in L2 and serve all tiles. With few rows there is one tile, and W
- *         streams by, from memory, once. Quantized weights are made into pairs a stretch at a time, a shorter one where
- *         only one tile uses them, which then still finds them in L1.
+ *         A task is a block of rows by a few panels, stretch of k by stretch of k. A stretch of x for a tile lies in L1
+ *         and meets every panel; the panels' stretches lie in L2 and serve all tiles. With few rows there is one tile,
+ *         and W streams by, from memory, once. Quantized weights are made into pairs a stretch at a time, a shorter one
+ *         where only one tile uses them, which then still finds them in L1.
  *
- * Invariants: an element's sum is one chain of VDPBF16PS over the pairs in ascending order, from 0 or y, for any m: between
- *             stretches it passes through memory as the f32 that it is. Of quantized weights the chain is that of a group,
- *             from 0, and groups are added in ascending order with one fused multiply-add each: weights are not rounded.
- *             VDPBF16PS rounds to nearest even and takes subnormals as zeros.
+ * Invariants: an element's sum is one chain of VDPBF16PS over the pairs in ascending order, from 0 or y, for any m:
+ *             between stretches it passes through memory as the f32 that it is. Of quantized weights the chain is that
+ *             of a group, from 0, and groups are added in ascending order with one fused multiply-add each: weights are
+ *             not rounded. VDPBF16PS rounds to nearest even and takes subnormals as zeros.
  */
 #include <assert.h>
 #include <immintrin.h>
@@ -41,9 +41,9 @@
 // --- tiles ---------------------------------------------------------------------------------------------------------
 
 /*
- * sums[panels][rows][32] += x[rows] W over `groups` groups. weights: pairs of the first panel; the next panel is `stride`
- * bytes further, its sums ROW_BLOCK rows. scaled: they are codes, with scales. Called with constants only, so that acc
- * stays in registers.
+ * sums[panels][rows][32] += x[rows] W over `groups` groups. weights: pairs of the first panel; the next panel is
+ * `stride` bytes further, its sums ROW_BLOCK rows. scaled: they are codes, with scales. Called with constants only, so
+ * that acc stays in registers.
  */
 INLINE void tile(int rows, int panels, bool scaled, const char *weights, size_t stride, const int32_t *x,
                  int64_t groups, float *sums) {

@@ -2,8 +2,8 @@
 /*
  * Purpose: weights of tier avx512bf16 into panels, and quantized ones into pairs. See avx512bf16_pack.h.
  *
- * Design: a code of 4 bits picks its bf16 from a table. A code of 8 bits goes through f32, of which bf16 is the upper half
- *         and holds all that there is.
+ * Design: a code of 4 bits picks its bf16 from a table. A code of 8 bits goes through f32, of which bf16 is the upper
+ *         half and holds all that there is.
  */
 #include "engine/cpu/avx512bf16_pack.h"
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: how tier avx512bf16 keeps weights: panels (panels.h) as pairs for VDPBF16PS, or quantized and made into pairs
- *          as they are needed.
+ * Purpose: how tier avx512bf16 keeps weights: panels (panels.h) as pairs for VDPBF16PS, or quantized and made into
+ *          pairs as they are needed.
  *
- * Design: a step is two of k for the 32 weights of a panel: [32][2] bf16, of which a register holds 16 pairs. A group is
- *         the 16 steps of SL_WEIGHT_GROUP of k; the last one is padded with zeros. Codes are integers that bf16 has
+ * Design: a step is two of k for the 32 weights of a panel: [32][2] bf16, of which a register holds 16 pairs. A group
+ *         is the 16 steps of SL_WEIGHT_GROUP of k; the last one is padded with zeros. Codes are integers that bf16 has
  *         exactly; the scales wait until a group has been added up. A group is kept as
  *           bf16   its steps
  *           INT8   32 scales in f16; of every 16 weights of a step first the codes of one k, then those of the other
