@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: libFuzzer target for near retrieval's questions and answers: whatever the bytes of a request, the answer fits
+ *          into what was said that it takes and its asker believes it; whatever the bytes of an answer, it is refused, or
+ *          what it says lies inside it.
+ *
+ * Design: the first byte says which side the rest is for. To an annex of two lanes: one request. To an asker: eight bytes
+ *         of what it asked for (kind, flags, lanes, topk, places, tokens, channels, last), then the answer.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/cpu/ref_kv_slots.h"
+#include "engine/cpu/tier.h"
+#include "retrieve/near_internal.h"
+
+#define ARENA_BYTES ((size_t)1 << 20)
+#define HEAD_DIM    8
+#define N_LANES     2
+#define FIRST_LANE  1
+
+static const uint32_t stretches[] = {64, 128, 13};
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void must(bool condition) {
+    if (!condition) {
+        abort();
+    }
+}
+
+// Memory that ends where the bytes end, at a multiple of 64.
+static uint8_t *tight(size_t bytes) {
+    void *memory = NULL;
+    must(posix_memalign(&memory, 64, bytes > 0 ? bytes : 1) == 0);
+    return memory;
+}
+
+static const struct sl_annex *make_annex(void) {
+    static struct sl_ops ops;
+    struct sl_arena *arena;
+    struct sl_annex *annex;
+    struct sl_stretch_config config = {.first_lane = FIRST_LANE, .n_lanes = N_LANES};
+    sl_ref_kv_slots_fill(&ops);
+    sl_ref_scan_fill(&ops);
+    must(sl_page_layout_init(&config.work, SL_KV_F16, HEAD_DIM, 0, false) == SL_OK);
+    config.rows = config.scan = SL_KV_INT8;
+    must(sl_arena_create(aligned_alloc(SL_ARENA_UNIT, ARENA_BYTES), ARENA_BYTES, &arena, NULL) == SL_OK);
+    must(sl_annex_create(&ops, FIRST_LANE, N_LANES, HEAD_DIM, 256, &annex, NULL) == SL_OK);
+    for (size_t i = 0; i < sizeof stretches / sizeof stretches[0]; i++, config.begin += config.n_slots) {
+        config.n_slots = stretches[i];
+        size_t bytes = sl_stretch_block_bytes(&config);
+        uint16_t *block = sl_arena_alloc(arena, bytes);
+        for (size_t j = 0; j < bytes / sizeof *block; j++) {
+            block[j] = (uint16_t)(0x3000 + j * 37 % 0x1000); // f16 from 1/8 to 2
+        }
+        struct sl_stretch *stretch;
+        must(sl_stretch_create(&config, &ops, NULL, arena, block, &stretch, NULL) == SL_OK);
+        must(sl_annex_append(annex, stretch, NULL) == SL_OK);
+        sl_stretch_unref(&stretch);
+    }
+    return annex;
+}
+
+// --- the asker -----------------------------------------------------------------------------------------------------
+
+static unsigned touch(const uint8_t *bytes, size_t n) {
+    volatile unsigned sum = 0;
+    for (size_t i = 0; i < n; i++) {
+        sum += bytes[i];
+    }
+    return sum;
+}
+
+static enum sl_status read_lanes(const struct sl_near_request *asked, size_t row_bytes, const uint8_t *at,
+                                 const uint8_t *end) {
+    struct sl_error err;
+    for (uint32_t lane = 0; lane < asked->n_lanes; lane++) {
+        struct sl_near_lane_view view;
+        enum sl_status status = sl_near_next_lane(asked, row_bytes, &at, end, &view, &err);
+        if (status != SL_OK) {
+            return status;
+        }
+        must(at <= end && view.n_rows <= asked->topk && view.n_new <= view.n_rows);
+        for (uint32_t i = 0; i < view.n_rows; i++) {
+            must(view.places[i] < ((asked->flags & SL_NEAR_PROBE) != 0 ? asked->last : asked->places));
+        }
+        for (uint32_t i = 0; i < view.n_new; i++) {
+            must(view.fresh[i] < view.n_rows);
+        }
+        touch(view.rows, view.n_new * row_bytes);
+    }
+    return SL_OK;
+}
+
+static enum sl_status read_answer(const struct sl_near_request *asked, const struct sl_near_shape *shape,
+                                  const uint8_t *answer, size_t bytes) {
+    struct sl_near_answer head;
+    const uint8_t *body, *end = answer + bytes;
+    struct sl_error err = {0};
+    size_t row_bytes = sl_near_row_bytes(shape), n;
+    enum sl_status status = sl_near_check(asked, answer, bytes, &head, &body, &err);
+    if (status != SL_OK) {
+        return status;
+    }
+    switch (asked->kind) {
+    case SL_NEAR_TOPK:
+        return read_lanes(asked, row_bytes, body, end);
+    case SL_NEAR_ROWS:
+        return sl_near_read_rows(asked, row_bytes, body, end, &err);
+    case SL_NEAR_CHANNELS: {
+        struct sl_near_channels_view view;
+        status = sl_near_read_channels(asked, shape, body, end, &view, &err);
+        if (status == SL_OK) {
+            must(view.copies + asked->n_lanes * view.lane_bytes == end);
+        }
+        return status;
+    }
+    case SL_NEAR_ABSMAX: {
+        const float *absmax;
+        return sl_near_read_absmax(asked, shape->head_dim, body, end, &absmax, &err);
+    }
+    default: {
+        const struct sl_near_stretch *map;
+        status = sl_near_read_map(body, end, &map, &n, &err);
+        if (status == SL_OK) {
+            touch((const uint8_t *)map, n * sizeof *map);
+        }
+        return status;
+    }
+    }
+}
+
+static void ask(const uint8_t *data, size_t size) {
+    if (size < 8) {
+        return;
+    }
+    struct sl_near_request asked = {.magic = SL_NEAR_MAGIC,
+                                    .version = SL_NEAR_VERSION,
+                                    .kind = SL_NEAR_TOPK + data[0] % 5u,
+                                    .flags = data[1] & 3u,
+                                    .n_lanes = 1 + data[2] % 4u,
+                                    .topk = 1u + data[3],
+                                    .places = 1u + data[3] + data[4],
+                                    .n_tokens = data[5],
+                                    .n_channels = 1 + data[6] % HEAD_DIM,
+                                    .last = 1 + data[7]};
+    static const enum sl_kv_format scans[] = {SL_KV_F16, SL_KV_INT8, SL_KV_INT1};
+    struct sl_near_shape shape = {HEAD_DIM, SL_KV_F16, scans[data[1] / 4 % 3], 256};
+    uint8_t *answer = tight(size - 8);
+    memcpy(answer, data + 8, size - 8);
+    (void)read_answer(&asked, &shape, answer, size - 8);
+    free(answer);
+}
+
+// --- the annex -----------------------------------------------------------------------------------------------------
+
+static void serve(const struct sl_annex *annex, const uint8_t *data, size_t size) {
+    struct sl_near_request asked = {0};
+    struct sl_near_memory *memory;
+    struct sl_annex_scratch *scratch = sl_annex_scratch_create(NULL);
+    must(scratch != NULL && sl_near_memory_create(annex, &memory, NULL) == SL_OK);
+    uint8_t *request = malloc(size + 1); // of no alignment
+    must(request != NULL);
+    memcpy(request + 1, data, size);
+    size_t limit = sl_near_answer_bytes(annex, request + 1, size), n_out = 0;
+    memcpy(&asked, data, size < sizeof asked ? size : sizeof asked);
+    struct sl_near_shape shape = sl_near_shape_of(annex);
+    must(limit == 0 || limit == sl_near_answer_limit(&shape, &asked));
+    if (limit <= (size_t)16 << 20) {
+        for (int i = 0; i < 2; i++) { // the second time some rows may be there
+            uint8_t *answer = tight(limit > 0 ? limit : SL_NEAR_REFUSAL_BYTES);
+            sl_near_serve(annex, memory, scratch, request + 1, size, answer, &n_out);
+            must(n_out <= (limit > 0 ? limit : SL_NEAR_REFUSAL_BYTES));
+            enum sl_status status = read_answer(&asked, &shape, answer, n_out);
+            must(status != SL_ERR_PEER_CORRUPT && (status != SL_OK || limit > 0));
+            free(answer);
+            asked.sequence++;
+            memcpy(request + 1, &asked, size < sizeof asked ? size : sizeof asked);
+        }
+    }
+    free(request);
+    sl_near_memory_destroy(&memory);
+    sl_annex_scratch_destroy(&scratch);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static const struct sl_annex *annex;
+    annex = annex != NULL ? annex : make_annex();
+    if (size > 0 && data[0] % 2 == 0) {
+        serve(annex, data + 1, size - 1);
+    } else if (size > 0) {
+        ask(data + 1, size - 1);
+    }
+    return 0;
+}
