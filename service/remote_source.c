@@ -138,7 +138,7 @@ void sl_lines_give_cut(struct sl_lines *lines, struct sl_line **line) {
 // --- shares ----------------------------------------------------------------------------------------------------------
 
 #define MAX_REPLICAS 2
-#define RETRY_NS     (20 * SL_NS_PER_MS) // between two attempts to open a line that is cut
+#define RETRY_NS     (100 * SL_NS_PER_MS) // between two attempts to open a line that is cut
 #define TURN_NS      (SL_NS_PER_MS)      // that one of two stores is waited for before the other is looked at
 
 struct replica {
