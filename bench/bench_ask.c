@@ -291,8 +291,8 @@ static int ask(const char *transport, int socket, bool json) {
     good = good && measure_asks(&it) && measure_fetches(&it, 128 << 10) && measure_fetches(&it, 1 << 10);
     fflush(NULL);
     sl_line_close(&it.line);
-    close(socket); // which ends the answerer; then there is nobody to part from
     sl_fabric_destroy(&it.fabric);
+    close(socket); // which ends the answerer
     return good ? 0 : 1;
 }
 
