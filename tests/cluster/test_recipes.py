@@ -60,7 +60,7 @@ def test_every_method_writes_the_same_wherever_it_works():
         expected = dict(zip(chosen, pool.map(in_one_process, chosen)))
     differing = []
     for transport in ("shm", "tcp"):
-        with Cluster(transport=transport, kvstore=0) as cluster:
+        with Cluster(transport=transport) as cluster:
             for recipe in chosen:
                 finished, events = cluster.answer(job(recipe))
                 s, (ids, local) = finished.statistics, expected[recipe]
@@ -68,21 +68,23 @@ def test_every_method_writes_the_same_wherever_it_works():
                     differing.append((transport, recipe, ids, tokens(events)))
                 for field in ("slots_evicted", "slots_merged", "slots_fetched"):
                     assert getattr(s, field) == local[field], f"{recipe}: {field}"
-                assert list(s.slots_min) == local["slots_min"] and list(s.slots_max) == local["slots_max"], recipe
+                offloads = "tailorkv" in recipe or "offload" in recipe
+                if not offloads:  # one process keeps what a cluster has in its stores
+                    assert list(s.slots_min) == local["slots_min"] and list(s.slots_max) == local["slots_max"], recipe
                 assert len(s.slots_mean) == 6 and sum(getattr(s.kv_bytes, f) for f in local["kv_bytes"]) == \
                     s.decode_resident_bytes, recipe
                 if not recipe.startswith(("full", "tailorkv")):
                     assert s.slots_evicted > 0, recipe
                 if "merge" in recipe or (recipe.startswith("d2o") and "drop" not in recipe):
                     assert s.slots_merged > 0, recipe
-                if "tailorkv" in recipe or "offload" in recipe:
+                if offloads:
                     assert s.slots_fetched > 0, recipe
     assert not differing, "\n".join(map(str, differing))
 
 
 def test_sequences_of_different_recipes_step_together():
     together = ["full", "h2o,budget=128,when=chunk+step,chunk=64", "tailorkv,topk=16", "d2o,budget=128", "tova,budget=64,when=end+step"]
-    with Cluster(kvstore=0) as cluster:
+    with Cluster() as cluster:
         alone = {recipe: tokens(cluster.answer(job(recipe, 40))[1]) for recipe in together}
         with concurrent.futures.ThreadPoolExecutor(len(together)) as pool:
             results = dict(zip(together, pool.map(lambda recipe: tokens(cluster.answer(job(recipe, 40))[1]), together)))
@@ -150,7 +152,7 @@ def test_the_budget_holds_while_decoding():
 def test_memory_that_steps_give_back_is_still_theirs():
     """More jobs than the decode worker's arena holds: those that were admitted never run out of it."""
     chosen = ["h2o,budget=256,chunk=64,when=chunk+step", "d2o,budget=200", "tailorkv,topk=16", "h2o,budget=300,chunk=64"]
-    with Cluster(kvstore=0, worker_args={"decode": ["--arena", "4M"]}) as cluster:
+    with Cluster(worker_args={"decode": ["--arena", "4M"]}) as cluster:
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             ends = list(pool.map(lambda i: cluster.answer(job(chosen[i % len(chosen)], 70))[0], range(12)))
         assert all(end.status_code == 0 and end.statistics.retries == 0 for end in ends), ends
