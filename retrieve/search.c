@@ -2,12 +2,11 @@
 /*
  * Purpose: the topk tokens of every query, in one pass over the scan copies. See annex.h for what is computed.
  *
- * Design: blocks of slots outside, queries inside, so that what queries share is read from memory once. Of a query no
- *         scores are kept but those of candidates: tokens that nothing seen so far has ruled out, by ascending token. When
- *         they have become more than twice topk, ops->select leaves the topk best, and the worst of those is the threshold
- *         for what follows: a later token must be above it, because topk tokens before it are at least as good and win
- *         ties. So what is chosen is what ops->select would choose from all scores at once, and a query takes room for
- *         its topk and not for the annex.
+ * Design: blocks of slots outside, queries inside, so that what queries share is read from memory once. A query keeps the
+ *         best topk tokens so far, in ascending order, and behind them the scores of the tokens that follow; when these
+ *         have filled their room, ops->select leaves the best topk of both. Of equals the lower index wins there, which is
+ *         the lower token: so what is chosen in parts is what ops->select would choose from all scores at once, and scores
+ *         are read again while they are in the cache.
  *         A team's members take queries, each with its own blocks: no result depends on who computed it.
  */
 #include <assert.h>
@@ -17,9 +16,8 @@
 
 #include "retrieve/annex_internal.h"
 
-#define BLOCK_SLOTS    4096 // scores of a block stay in the fastest cache, its codes in the second
-#define GROUP          64   // scores that are looked at together
-#define LEAST_CAPACITY 1024 // candidates
+#define BLOCK_SLOTS 4096       // scanned at a time: their codes stay in the cache for the next query
+#define LEAST_ROOM  (1u << 15) // for scores that follow; in any case 8 times topk, so that selecting does not cost more
 
 // --- scratch -------------------------------------------------------------------------------------------------------
 
@@ -52,58 +50,26 @@ void sl_annex_scratch_destroy(struct sl_annex_scratch **scratch) {
     }
 }
 
-// --- candidates ----------------------------------------------------------------------------------------------------
+// --- the best so far -----------------------------------------------------------------------------------------------
 
-struct candidates {
-    float *scores;    // [capacity]
-    uint32_t *tokens; // [capacity] ascending
-    uint32_t n, capacity, k;
-    bool is_open;    // no threshold yet: everything is a candidate
-    float threshold; // NaN: k of them are there, and some are NaN
+struct ranking {
+    float *scores;    // [capacity] of the best so far, then of tokens next .. next + n_new - 1
+    uint32_t *tokens; // [k] of the best so far, ascending
+    uint32_t k, capacity, n_best, n_new;
+    uint32_t next;
 };
 
-// Whether a score is above the threshold in the order of ops->select, in which NaN is lowest.
-static inline unsigned is_above(float score, float threshold) {
-    return !(score <= threshold) & (score == score);
-}
-
-// Keep the k best. keep: [k].
-static void shrink(struct candidates *c, const struct sl_ops *ops, uint32_t *keep) {
-    if (c->n <= c->k) {
-        return;
+// The k best of all stay. keep: [k].
+static void settle(struct ranking *r, const struct sl_ops *ops, uint32_t *keep) {
+    ops->select(r->scores, r->n_best + r->n_new, r->k, keep);
+    for (uint32_t i = 0; i < r->k; i++) { // keep[i] >= i
+        uint32_t j = keep[i];
+        r->scores[i] = r->scores[j];
+        r->tokens[i] = j < r->n_best ? r->tokens[j] : r->next + (j - r->n_best);
     }
-    ops->select(c->scores, c->n, c->k, keep);
-    float least = INFINITY;
-    bool has_nan = false;
-    for (uint32_t i = 0; i < c->k; i++) {
-        float score = c->scores[keep[i]];
-        c->scores[i] = score;
-        c->tokens[i] = c->tokens[keep[i]];
-        has_nan |= isnan(score);
-        least = score < least ? score : least;
-    }
-    c->n = c->k;
-    c->threshold = has_nan ? NAN : least;
-    c->is_open = false;
-}
-
-static void add_candidates(struct candidates *c, const float *scores, uint32_t token, uint32_t n,
-                           const struct sl_ops *ops, uint32_t *keep) {
-    for (uint32_t begin = 0; begin < n; begin += GROUP) {
-        uint32_t end = n - begin < GROUP ? n : begin + GROUP;
-        if (c->capacity - c->n < GROUP) {
-            shrink(c, ops, keep);
-        }
-        unsigned any = c->is_open;
-        for (uint32_t j = begin; j < end; j++) {
-            any |= is_above(scores[j], c->threshold);
-        }
-        for (uint32_t j = begin; any && j < end; j++) {
-            c->scores[c->n] = scores[j];
-            c->tokens[c->n] = token + j;
-            c->n += c->is_open | is_above(scores[j], c->threshold);
-        }
-    }
+    r->next += r->n_new;
+    r->n_best = r->k;
+    r->n_new = 0;
 }
 
 // --- one search ----------------------------------------------------------------------------------------------------
@@ -113,7 +79,7 @@ struct state {
     uint32_t n_stretches; // when the search began
     int lane;             // within the share
     int *channels;        // [n_channels]
-    struct candidates candidates;
+    struct ranking ranking;
 };
 
 static uint32_t n_choosable(const struct sl_annex_query *q) {
@@ -129,9 +95,9 @@ static bool is_trivial(const struct sl_annex_query *q) {
     return q->topk == 0 || q->topk >= n_choosable(q);
 }
 
-static uint32_t candidate_capacity(const struct sl_annex_query *q) {
-    uint32_t most = 2 * q->topk > LEAST_CAPACITY ? 2 * q->topk : LEAST_CAPACITY;
-    return (most < n_choosable(q) ? most : n_choosable(q)) + GROUP;
+static uint32_t ranking_capacity(const struct sl_annex_query *q) {
+    uint64_t room = 8 * (uint64_t)q->topk > LEAST_ROOM ? 8 * (uint64_t)q->topk : LEAST_ROOM;
+    return q->topk + room < n_choosable(q) ? (uint32_t)(q->topk + room) : n_choosable(q);
 }
 
 static enum sl_status check(const struct sl_annex_search *search, struct sl_error *err) {
@@ -157,10 +123,10 @@ static enum sl_status check(const struct sl_annex_search *search, struct sl_erro
     return SL_OK;
 }
 
-// Scratch of one member: scores of a block or of channels, and what select keeps.
+// Scratch of one member: scores of channels, and what select keeps.
 struct member {
-    float *scores;  // [BLOCK_SLOTS]
-    uint32_t *keep; // [of the largest topk or head_dim]
+    float *scores;  // [of the largest head_dim]
+    uint32_t *keep; // [of the largest topk or n_channels]
 };
 
 static void choose_channels(struct state *s, struct member *m) {
@@ -194,11 +160,18 @@ static void scan_block(struct state *s, uint32_t index, uint32_t begin, uint32_t
     if (begin >= end) {
         return;
     }
-    uint32_t skip = first > begin ? (uint32_t)first - begin : 0; // ops->scan likes whole bytes of codes
+    // ops->scan likes whole bytes of codes: what it finds before `first` goes where nobody looks, and only in the first
+    // block of a query is there any.
+    uint32_t skip = first > begin ? (uint32_t)first - begin : 0, n = end - begin - skip;
+    struct ranking *r = &s->ranking;
+    if (r->n_best + r->n_new + n > r->capacity) {
+        settle(r, a->ops, m->keep);
+    }
+    assert(r->next + r->n_new == origin + begin + skip);
     const char *copy = stretch->copies + (size_t)s->lane * stretch->scan.bytes;
-    a->ops->scan(&stretch->scan, copy, q->q, s->channels, q->n_channels, begin, end, m->scores);
-    add_candidates(&s->candidates, m->scores + skip, (uint32_t)(origin + begin + skip), end - begin - skip, a->ops,
-                   m->keep);
+    a->ops->scan(&stretch->scan, copy, q->q, s->channels, q->n_channels, begin, end,
+                 r->scores + r->n_best + r->n_new - skip);
+    r->n_new += n;
     size_t codes = (size_t)(end - begin) * (size_t)sl_kv_format_bits(stretch->scan.format);
     s->search->scanned_bytes += (size_t)q->n_channels * ((codes + 7) / 8);
 }
@@ -213,9 +186,8 @@ static void finish(struct state *s, struct member *m) {
         }
         return;
     }
-    shrink(&s->candidates, search->annex->ops, m->keep);
-    assert(s->candidates.n == search->n_out);
-    memcpy(search->tokens_out, s->candidates.tokens, search->n_out * sizeof *search->tokens_out);
+    settle(&s->ranking, search->annex->ops, m->keep);
+    memcpy(search->tokens_out, s->ranking.tokens, search->n_out * sizeof *search->tokens_out);
 }
 
 // --- all searches --------------------------------------------------------------------------------------------------
@@ -278,28 +250,30 @@ static void lay_out(struct cutter *cutter, struct sl_annex_search *searches, int
     struct state *states = cut(cutter, (size_t)n_searches, sizeof *states);
     struct member *members = cut(cutter, (size_t)n_members, sizeof *members);
     uint32_t most = 0;
+    int most_channels = 0;
     for (int i = 0; i < n_searches; i++) {
         struct sl_annex_search *search = &searches[i];
         const struct sl_annex_query *q = &search->query;
-        uint32_t capacity = is_trivial(q) ? 0 : candidate_capacity(q);
+        uint32_t capacity = is_trivial(q) ? 0 : ranking_capacity(q), k = is_trivial(q) ? 0 : q->topk;
+        float *scores = cut(cutter, SL_PAGE_SLOTS + (size_t)capacity, sizeof *scores); // see scan_block()
         struct state s = {.search = search,
                           .n_stretches = sl_annex_n_stretches(search->annex),
                           .lane = q->lane - search->annex->first_lane,
                           .channels = cut(cutter, (size_t)q->n_channels, sizeof *s.channels),
-                          .candidates = {.scores = cut(cutter, capacity, sizeof *s.candidates.scores),
-                                         .tokens = cut(cutter, capacity, sizeof *s.candidates.tokens),
-                                         .capacity = capacity,
-                                         .k = n_wanted(q),
-                                         .is_open = true}};
+                          .ranking = {.scores = scores != NULL ? scores + SL_PAGE_SLOTS : NULL,
+                                      .tokens = cut(cutter, k, sizeof *s.ranking.tokens),
+                                      .capacity = capacity,
+                                      .k = k,
+                                      .next = (uint32_t)q->first}};
         if (states != NULL) {
             states[i] = s;
         }
-        uint32_t kept = capacity > 0 ? s.candidates.k : 0;
-        kept = kept > (uint32_t)q->n_channels ? kept : (uint32_t)q->n_channels;
+        uint32_t kept = k > (uint32_t)q->n_channels ? k : (uint32_t)q->n_channels;
         most = kept > most ? kept : most;
+        most_channels = search->annex->head_dim > most_channels ? search->annex->head_dim : most_channels;
     }
     for (int i = 0; i < n_members; i++) {
-        struct member m = {cut(cutter, BLOCK_SLOTS, sizeof *m.scores), cut(cutter, most, sizeof *m.keep)};
+        struct member m = {cut(cutter, (size_t)most_channels, sizeof *m.scores), cut(cutter, most, sizeof *m.keep)};
         if (members != NULL) {
             members[i] = m;
         }
@@ -325,7 +299,7 @@ enum sl_status sl_annex_search(struct sl_annex_search *searches, int n_searches,
     lay_out(&cutter, searches, n_searches, n_members, &pass);
     cutter = (struct cutter){sl_buffer_reserve(&scratch->searches, cutter.used), 0};
     if (cutter.memory == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "search: out of memory for the candidates of %d queries", n_searches);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "search: out of memory for the scores of %d queries", n_searches);
     }
     lay_out(&cutter, searches, n_searches, n_members, &pass);
     sl_team_run(scratch->team, n_searches, (n_searches + n_members - 1) / n_members, search_range, &pass);
