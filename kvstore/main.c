@@ -11,7 +11,7 @@ static const struct sl_option options[] = {
      offsetof(struct sl_kvstore_config, node.pin), 0, 0},
     {"max-scan-load", 0, SL_OPTION_FLOAT, "0.9", "SHARE",
      "busy share of their time above which no further session is taken in",
-     offsetof(struct sl_kvstore_config, max_scan_load), 0.01, 1},
+     offsetof(struct sl_kvstore_config, max_scan_load), 0, 1},
     {"keep", 0, SL_OPTION_DURATION, "60s", "TIME",
      "what a job has let go of stays so long unless there is no other room",
      offsetof(struct sl_kvstore_config, keep_ms), 0, 86400000},
