@@ -6,28 +6,45 @@
 
 #include "retrieve/row_cache.h"
 
-static enum sl_status borrow(const struct sl_plan *plan, const struct sl_ops *ops, struct sl_team *team,
-                             struct sl_session *session, int64_t n_prompt, const struct sl_lanes *lanes,
-                             struct sl_stretch **stretch_out, struct sl_error *err) {
-    int n_lanes = sl_lanes_count(lanes);
-    struct sl_stretch_config config = {
-        .n_slots = (uint32_t)n_prompt,
-        .n_lanes = n_lanes,
-        .work = plan->work[lanes->layers[0]], // of all
-        .rows = sl_plan_row_format(plan),
-        .scan = sl_plan_scan_format(plan),
-    };
-    struct sl_kv *kv = calloc((size_t)n_lanes, sizeof *kv);
-    if (kv == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory");
+// A session's pages as the lanes of an annex.
+struct borrowed {
+    const struct sl_ops *ops;
+    struct sl_team *team;
+    struct sl_arena *arena;
+    struct sl_stretch_config config;
+    struct sl_kv *kv;   // [n_lanes] from token 0 on
+    struct sl_kv *part; // the same, from the stretch's first token on
+};
+
+static enum sl_status append(struct borrowed *b, struct sl_annex *annex, int64_t begin, int64_t end,
+                             struct sl_error *err) {
+    struct sl_stretch *stretch;
+    uint32_t first = (uint32_t)(begin / SL_PAGE_SLOTS);
+    for (int lane = 0; lane < b->config.n_lanes; lane++) {
+        const struct sl_kv *kv = &b->kv[lane];
+        b->part[lane] = *kv;
+        b->part[lane].pages += first;
+        b->part[lane].n_slots = (uint32_t)(end - begin);
+        b->part[lane].n_packed = kv->n_packed > first ? kv->n_packed - first : 0;
     }
-    for (int lane = 0; lane < n_lanes; lane++) {
-        const struct sl_layer *layer = &session->layers[lanes->layers[lane / lanes->n_heads]];
-        const struct sl_head *head = &layer->heads[lane % lanes->n_heads];
-        kv[lane] = (struct sl_kv){head->pages, head->n_packed, head->n_slots, &layer->work, &layer->packed};
+    b->config.begin = begin;
+    b->config.n_slots = (uint32_t)(end - begin);
+    enum sl_status status = sl_stretch_borrow(&b->config, b->ops, b->team, b->arena, b->part, &stretch, err);
+    if (status == SL_OK) {
+        status = sl_annex_append(annex, stretch, err);
+        sl_stretch_unref(&stretch); // the annex has its own reference
     }
-    enum sl_status status = sl_stretch_borrow(&config, ops, team, session->arena, kv, stretch_out, err);
-    free(kv);
+    return status;
+}
+
+// Cut as prefill cuts what it ships (service/offload.h): the scales of int8 and int1 copies are of stretches.
+static enum sl_status append_all(struct borrowed *b, struct sl_annex *annex, int64_t n_prompt, struct sl_error *err) {
+    int64_t full = n_prompt / SL_PAGE_SLOTS * SL_PAGE_SLOTS;
+    enum sl_status status = SL_OK;
+    for (int64_t begin = 0, end; status == SL_OK && begin < n_prompt; begin = end) {
+        end = begin + SL_STRETCH_TOKENS <= n_prompt ? begin + SL_STRETCH_TOKENS : begin < full ? full : n_prompt;
+        status = append(b, annex, begin, end, err);
+    }
     return status;
 }
 
@@ -35,17 +52,28 @@ static enum sl_status make_annex(const struct sl_plan *plan, const struct sl_ops
                                  struct sl_session *session, int64_t n_prompt, struct sl_annex **annex_out,
                                  struct sl_error *err) {
     struct sl_lanes lanes;
-    struct sl_stretch *stretch;
     sl_lanes_init(&lanes, &plan->recipe.offload, &plan->geometry);
-    enum sl_status status = borrow(plan, ops, team, session, n_prompt, &lanes, &stretch, err);
-    if (status != SL_OK) {
-        return status;
+    int n_lanes = sl_lanes_count(&lanes);
+    struct borrowed b = {.ops = ops,
+                         .team = team,
+                         .arena = session->arena,
+                         .config = {.n_lanes = n_lanes,
+                                    .work = plan->work[lanes.layers[0]], // of all
+                                    .rows = sl_plan_row_format(plan),
+                                    .scan = sl_plan_scan_format(plan)},
+                         .kv = calloc(2 * (size_t)n_lanes, sizeof *b.kv)};
+    if (b.kv == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory");
     }
-    status = sl_annex_create(ops, 0, sl_lanes_count(&lanes), plan->geometry.head_dim, n_prompt, annex_out, err);
-    if (status == SL_OK) {
-        status = sl_annex_append(*annex_out, stretch, err);
+    b.part = b.kv + n_lanes;
+    for (int lane = 0; lane < n_lanes; lane++) {
+        const struct sl_layer *layer = &session->layers[lanes.layers[lane / lanes.n_heads]];
+        const struct sl_head *head = &layer->heads[lane % lanes.n_heads];
+        b.kv[lane] = (struct sl_kv){head->pages, head->n_packed, head->n_slots, &layer->work, &layer->packed};
     }
-    sl_stretch_unref(&stretch); // the annex has its own reference
+    enum sl_status status = sl_annex_create(ops, 0, n_lanes, plan->geometry.head_dim, n_prompt, annex_out, err);
+    status = status == SL_OK ? append_all(&b, *annex_out, n_prompt, err) : status;
+    free(b.kv);
     return status;
 }
 

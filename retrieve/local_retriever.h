@@ -9,8 +9,7 @@
 #include "retrieve/retriever.h"
 
 struct sl_local_retriever {
-    struct sl_annex
-        *annex; // with one stretch, which borrows the session's pages; NULL where there is nothing to choose
+    struct sl_annex *annex; // its stretches borrow the session's pages; NULL where there is nothing to choose
     struct sl_source *source;
     struct sl_retriever *retriever;
 };
