@@ -42,8 +42,10 @@ int sl_bench_main(int argc, char **argv);
 int sl_bench_ask(int argc, char **argv);
 int sl_bench_cells(int argc, char **argv);
 int sl_bench_compress(int argc, char **argv);
+int sl_bench_decode(int argc, char **argv);
 int sl_bench_engine(int argc, char **argv);
 int sl_bench_mixed(int argc, char **argv);
+int sl_bench_retrieve(int argc, char **argv);
 int sl_bench_ship(int argc, char **argv);
 int sl_bench_ttft(int argc, char **argv);
 

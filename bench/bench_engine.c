@@ -8,7 +8,7 @@
  *         The cells are those of bench/cell.h. A figure is the median of its runs: as many as --runs, but no more once
  *         they have taken --seconds; the bounds are the best of several.
  *
- *         What a model may be asked for is data: geometries[], plan[] and its aims. The random ones are written to disk,
+ *         What a model may be asked for is data: sl_synthetic_geometries[], plan[] and its aims. The random ones are written to disk,
  *         mapped, and unlinked at once, so that nothing is left behind whatever ends the process from there on.
  */
 #include <errno.h>
@@ -77,24 +77,6 @@ static const struct sl_program program = {
     .options = option_table,
     .n_options = sizeof option_table / sizeof option_table[0],
 };
-
-#define GEOMETRY(layers, heads, kv_heads, d, e, f, vocab, theta, tied)                                                 \
-    {                                                                                                                  \
-        .n_layers = (layers), .n_heads = (heads), .n_kv_heads = (kv_heads), .head_dim = (d), .hidden = (e),            \
-        .intermediate = (f), .n_vocab = (vocab), .max_positions = 131072, .rope_theta = (theta), .norm_eps = 1e-5f,    \
-        .tied_embeddings = (tied), .dtype = SL_BF16,                                                                   \
-    }
-
-// To add one: a row, and its name in the help of --models. They are those of bench/peers.
-static const struct {
-    const char *name;
-    struct sl_model_config config;
-} geometries[] = {
-    {"135m", GEOMETRY(30, 9, 3, 64, 576, 1536, 49152, 1e5, true)},    // SmolLM2-135M
-    {"1b", GEOMETRY(16, 32, 8, 64, 2048, 8192, 128256, 5e5, true)},   // Llama-3.2-1B, without its scaling of rope
-    {"8b", GEOMETRY(4, 32, 8, 128, 4096, 14336, 128256, 5e5, false)}, // Llama-3-8B, 4 of its 32 layers
-};
-enum { N_GEOMETRIES = sizeof geometries / sizeof geometries[0] };
 
 // The cells of every model, prompts first and ascending, and what a random one should reach of the bound.
 static const struct {
@@ -449,7 +431,7 @@ static enum sl_status bench_model(struct bench *b, struct sl_error *err) {
 // The folder of a random model that is kept: --keep's NAME, written if it is not there yet.
 static enum sl_status keep_model(struct bench *b, int geometry, char *dir_out, size_t dir_bytes, struct sl_error *err) {
     char path[PATH_MAX];
-    int length = snprintf(dir_out, dir_bytes, "%s/%s", b->options.keep, geometries[geometry].name);
+    int length = snprintf(dir_out, dir_bytes, "%s/%s", b->options.keep, sl_synthetic_geometries[geometry].name);
     if (length < 0 || (size_t)length >= dir_bytes) {
         return sl_fail(err, SL_ERR_INVALID, "--keep %s: the path is too long", b->options.keep);
     }
@@ -457,17 +439,19 @@ static enum sl_status keep_model(struct bench *b, int geometry, char *dir_out, s
         return sl_fail(err, SL_ERR_IO, "--keep: cannot make %s: %s", dir_out, strerror(errno));
     }
     snprintf(path, sizeof path, "%s/config.json", dir_out);
-    return access(path, F_OK) == 0 ? SL_OK
-                                   : sl_synthetic_write(&geometries[geometry].config, &b->signals, dir_out, err);
+    return access(path, F_OK) == 0
+               ? SL_OK
+               : sl_synthetic_write(&sl_synthetic_geometries[geometry].config, &b->signals, dir_out, err);
 }
 
 static enum sl_status bench_random(struct bench *b, int geometry, struct sl_error *err) {
     char dir[SL_SYNTHETIC_PATH_BYTES];
     bool kept = b->options.keep != NULL;
-    b->label = geometries[geometry].name;
+    b->label = sl_synthetic_geometries[geometry].name;
     b->random = true;
-    enum sl_status status = kept ? keep_model(b, geometry, dir, sizeof dir, err)
-                                 : sl_synthetic_create(&geometries[geometry].config, &b->signals, dir, sizeof dir, err);
+    enum sl_status status =
+        kept ? keep_model(b, geometry, dir, sizeof dir, err)
+             : sl_synthetic_create(&sl_synthetic_geometries[geometry].config, &b->signals, dir, sizeof dir, err);
     if (status != SL_OK) {
         return status;
     }
@@ -486,11 +470,11 @@ static enum sl_status parse_models(const char *list, unsigned *geometries_out, s
     for (const char *name = list; strcmp(list, "none") != 0;) {
         size_t length = strcspn(name, ",");
         int i = 0;
-        while (i < N_GEOMETRIES &&
-               (strlen(geometries[i].name) != length || strncmp(geometries[i].name, name, length) != 0)) {
+        while (i < SL_N_GEOMETRIES && (strlen(sl_synthetic_geometries[i].name) != length ||
+                                       strncmp(sl_synthetic_geometries[i].name, name, length) != 0)) {
             i++;
         }
-        if (i == N_GEOMETRIES) {
+        if (i == SL_N_GEOMETRIES) {
             return sl_fail(err, SL_ERR_INVALID, "--models %s: expected a list of 135m, 1b and 8b, or none", list);
         }
         chosen |= 1u << i;
@@ -522,7 +506,7 @@ static enum sl_status bench_all(struct bench *b, unsigned chosen, struct sl_erro
         status = status == SL_OK ? bench_model(b, err) : status;
         sl_rig_close(&b->rig);
     }
-    for (int i = 0; i < N_GEOMETRIES && status == SL_OK; i++) {
+    for (int i = 0; i < SL_N_GEOMETRIES && status == SL_OK; i++) {
         status = chosen & 1u << i ? bench_random(b, i, err) : SL_OK;
     }
     sl_team_destroy(&b->team);

@@ -15,6 +15,8 @@ static const struct {
     {"compress", sl_bench_compress, "prefill under each recipe against prefill with the full cache"},
     {"ask", sl_bench_ask, "questions and one-sided reads between two processes"},
     {"ship", sl_bench_ship, "capsules between two processes against ucx_perftest"},
+    {"retrieve", sl_bench_retrieve, "offloaded layers: the scan, latency over each transport, bytes a step"},
+    {"decode", sl_bench_decode, "steps of decode with layers in a kvstore against steps with the full cache"},
     {"ttft", sl_bench_ttft, "time to first token: the cluster against one process doing both phases"},
     {"mixed", sl_bench_mixed, "short prompts beside a long one, against the same short prompts alone"},
 };

@@ -21,6 +21,29 @@
 
 #include "bench/bench.h"
 
+#define GEOMETRY(layers, heads, kv_heads, d, e, f, vocab, theta, tied)                                                 \
+    {                                                                                                                  \
+        .n_layers = (layers), .n_heads = (heads), .n_kv_heads = (kv_heads), .head_dim = (d), .hidden = (e),            \
+        .intermediate = (f), .n_vocab = (vocab), .max_positions = 262144, .rope_theta = (theta), .norm_eps = 1e-5f,    \
+        .tied_embeddings = (tied), .dtype = SL_BF16,                                                                   \
+    }
+
+// To add one: a row, and its name in the help of `bench engine --models`.
+const struct sl_synthetic_geometry sl_synthetic_geometries[SL_N_GEOMETRIES] = {
+    {"135m", GEOMETRY(30, 9, 3, 64, 576, 1536, 49152, 1e5, true)},    // SmolLM2-135M
+    {"1b", GEOMETRY(16, 32, 8, 64, 2048, 8192, 128256, 5e5, true)},   // Llama-3.2-1B, without its scaling of rope
+    {"8b", GEOMETRY(4, 32, 8, 128, 4096, 14336, 128256, 5e5, false)}, // Llama-3-8B, 4 of its 32 layers
+};
+
+const struct sl_model_config *sl_synthetic_find(const char *name) {
+    for (int i = 0; i < SL_N_GEOMETRIES; i++) {
+        if (strcmp(sl_synthetic_geometries[i].name, name) == 0) {
+            return &sl_synthetic_geometries[i].config;
+        }
+    }
+    return NULL;
+}
+
 #define LANES        16
 #define BUFFER_COUNT ((size_t)1 << 19) // weights: 1 MiB
 #define SPARE_BYTES  ((uint64_t)64 << 20)

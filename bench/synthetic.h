@@ -9,6 +9,15 @@
 // Room for the paths that sl_synthetic_create() makes.
 #define SL_SYNTHETIC_PATH_BYTES 512
 
+// Those of bench/peers.
+#define SL_N_GEOMETRIES 3
+struct sl_synthetic_geometry {
+    const char *name; // "135m", "1b", "8b" (4 of its layers)
+    struct sl_model_config config;
+};
+extern const struct sl_synthetic_geometry sl_synthetic_geometries[SL_N_GEOMETRIES];
+const struct sl_model_config *sl_synthetic_find(const char *name); // NULL: another name
+
 /*
  * Write config.json and model.safetensors into a folder that is there. Progress goes to standard error.
  * SL_ERR_EXHAUSTED: not enough room on its disk, checked first. SL_ERR_CANCELLED: `signals` (may be NULL) has received
