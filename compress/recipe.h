@@ -26,7 +26,8 @@
  *   retrieve   near: the stores search with the query; pull: decode fetches channels of all slots and searches
  *   ahead      0 1: of retrieve=near; 1 asks a layer earlier, with the query that is predicted there
  *   topk       N: slots that a step finds per KV head of an offloaded layer
- *   keep       N, 0 too: rows that decode keeps per KV head beside those of the step, so as not to fetch them again
+ *   keep       N, 0 too: rows that decode keeps per KV head beside those of the step, so as not to fetch them again; 0: a
+ *              step keeps none of the step before, either
  *   channels   N: critical channels per KV head of an offloaded layer
  *   scan       stored int8 int1: format of the keys that are searched; stored: the format of the layer
  *   replicas   1 2: stores that hold each part of the offloaded layers

@@ -153,6 +153,7 @@ static void set_up(struct sl_retriever *r, const struct sl_retriever_config *con
     r->recent = (uint32_t)recipe->recent.slots;
     r->topk = (uint32_t)recipe->topk;
     r->n_places = sl_row_cache_places(plan, config->n_prompt);
+    r->keeps_none = plan->recipe.keep == 0;
     r->n_block_pages = sl_pages_for(r->n_places);
     if (r->n_places > 0 && !config->resident_only) {
         r->n_block_pages += sl_pages_for(r->sinks + r->recent);

@@ -57,6 +57,7 @@ struct sl_retriever {
     const struct sl_retrieval *method;
     int n_layers, n_heads, head_dim, n_channels; // n_heads: KV heads
     uint32_t sinks, recent, topk;
+    bool keeps_none;        // keep=0: every step is sent all of its rows
     uint32_t n_places;      // of a lane; 0: there is nothing to choose, every layer is plain attention
     uint32_t n_block_pages; // of a lane: its row cache, and where the session holds all slots, sinks and recent ones
     uint32_t first_page;    // of the session: those before it are not needed

@@ -40,7 +40,8 @@ static enum sl_status send_all(struct sl_retriever *r, struct sl_retrieved_layer
     enum sl_status status = SL_OK;
     for (int p = 0; status == SL_OK && p < l->n_parts; p++) {
         struct sl_part *part = &l->parts[p];
-        status = send_query(r, part, attend, q, part->reset ? SL_NEAR_RESET : 0, &part->main, err);
+        bool forgets = part->reset || r->keeps_none;
+        status = send_query(r, part, attend, q, forgets ? SL_NEAR_RESET : 0, &part->main, err);
         part->reset = false;
         part->sequence++;
     }

@@ -224,6 +224,9 @@ static void rank_heads(void *arg, int64_t begin, int64_t end, int member) {
         for (uint32_t i = 0; i < r->topk; i++) {
             head->tokens[i] += first;
         }
+        if (r->keeps_none) {
+            sl_row_cache_forget(&r->pull->lanes[lane]);
+        }
         sl_row_cache_want(&r->pull->lanes[lane], head->tokens, r->topk, head->places, head->fresh, &head->n_fresh);
         for (uint32_t i = 0; i < head->n_fresh; i++) {
             head->lacks[i] = head->tokens[head->fresh[i]];

@@ -248,6 +248,24 @@ static void test_retriever_fetches_only_rows_that_it_lacks(void **state) {
     }
 }
 
+// keep=0: every step is sent all of its rows.
+static void test_retriever_that_keeps_nothing_fetches_everything(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct scene s = {.resident_only = true, .recipe = i ? pull : near(0)};
+        scene_open(&s);
+        scene_append(&s, 1, 1.0f);
+        scene_invent(&s, 81);
+        for (int t = 0; t < 3; t++) {
+            scene_attend(&s, 1, false);
+            assert_retrieved(&s, 1, s.q, s.q);
+        }
+        assert_int_equal(stats_of(&s).rows_fetched, 3 * N_KV * TOPK);
+        assert_int_equal(stats_of(&s).rows_kept, 0);
+        scene_close(&s);
+    }
+}
+
 // --- predictions ---------------------------------------------------------------------------------------------------
 
 static void test_retriever_measures_recall_and_asks_exactly_where_it_is_low(void **state) {
@@ -289,6 +307,7 @@ static void test_retriever_measures_recall_and_asks_exactly_where_it_is_low(void
 static void test_retriever_trusts_predictions_that_come_true(void **state) {
     (void)state;
     struct scene s = {.recipe = near(1)};
+    s.recipe.keep = 4;
     scene_open(&s);
     for (int t = 0; t < 40; t++) {
         scene_append(&s, 1, 1.0f);
@@ -452,6 +471,7 @@ int main(void) {
         cmocka_unit_test(test_retriever_gives_the_same_bits_however_it_is_cut),
         cmocka_unit_test(test_retriever_ranks_by_scan_copies_of_fewer_bits_in_both_ways_alike),
         cmocka_unit_test(test_retriever_fetches_only_rows_that_it_lacks),
+        cmocka_unit_test(test_retriever_that_keeps_nothing_fetches_everything),
         cmocka_unit_test(test_retriever_measures_recall_and_asks_exactly_where_it_is_low),
         cmocka_unit_test(test_retriever_trusts_predictions_that_come_true),
         cmocka_unit_test(test_retriever_attends_to_resident_slots_when_no_answer_comes),
