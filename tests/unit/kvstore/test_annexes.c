@@ -303,6 +303,36 @@ static void test_annex_takes_the_room_of_what_nobody_uses(void **state) {
     sl_stretch_unref(&stretch);
 }
 
+// Pages that are kept in int8 are made beside what has landed: promised as well, and given back.
+static void test_annex_keeps_rows_in_eight_bits_and_searches_by_signs(void **state) {
+    struct fixture *fixture = *state;
+    struct prompt prompt;
+    make_prompt(&prompt, 1, 0, 300);
+    struct sl_stretch_family family = test_family;
+    family.rows = SL_KV_INT8;
+    family.scan = SL_KV_INT1;
+    struct sl_annex_lease small, same;
+    assert_int_equal(sl_annexes_open(fixture->annexes, "test", &family, &prompt.hashes, &small, NULL), SL_OK);
+    struct sl_stretch_config config;
+    assert_int_equal(sl_stretch_family_config(&family, 0, 300, &config, NULL), SL_OK);
+    assert_int_equal(promised_bytes(&fixture->parts), sl_stretch_bytes(&config));
+    assert_true(sl_stretch_bytes(&config) < sl_stretch_block_bytes(&config));
+    grow(fixture, &small, 0, 256, 1);
+    grow(fixture, &small, 256, 300, 1);
+    struct sl_stretches_stats stats;
+    struct sl_arena_stats arena;
+    sl_stretches_get_stats(fixture->parts.stretches, &stats);
+    int64_t deadline = sl_deadline_in_ms(5000);
+    do { // the grant lets go of its block a moment later
+        sl_arena_get_stats(fixture->parts.arena, &arena);
+    } while (arena.used_bytes != stats.bytes && sl_now_ns() < deadline);
+    assert_int_equal(arena.used_bytes, stats.bytes);
+    assert_int_equal(promised_bytes(&fixture->parts), 0);
+    assert_int_equal(sl_annexes_open(fixture->annexes, "test", &family, &prompt.hashes, &same, NULL), SL_OK);
+    assert_int_equal(same.n_tokens, 300);
+    assert_int_equal(open_annex(fixture, &prompt).n_tokens, 0); // as shipped: another family
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_annex_grows_and_the_next_job_reuses_it, setup, teardown),
@@ -311,6 +341,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_annex_takes_what_another_job_has_stored_meanwhile, setup, teardown),
         cmocka_unit_test_setup_teardown(test_annex_a_failed_ship_is_told_and_can_be_repeated, setup, teardown),
         cmocka_unit_test_setup_teardown(test_annex_ends_unless_renewed_or_asked, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_annex_keeps_rows_in_eight_bits_and_searches_by_signs, setup, teardown),
         cmocka_unit_test_setup_teardown(test_annex_promises_what_is_to_come, setup, teardown),
         cmocka_unit_test_setup_teardown(test_annex_takes_the_room_of_what_nobody_uses, setup, teardown),
     };
