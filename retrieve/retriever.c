@@ -57,11 +57,11 @@ static enum sl_status check(const struct sl_retriever_config *config, struct sl_
     return SL_OK;
 }
 
-static const struct sl_retrieval *method_of(const struct sl_recipe *recipe) {
+static const struct sl_retriever_way *method_of(const struct sl_recipe *recipe) {
     if (recipe->retrieve == SL_RETRIEVE_PULL) {
-        return &sl_retrieval_pull;
+        return &sl_retriever_pull_way;
     }
-    return recipe->ahead > 0 ? &sl_retrieval_near_ahead : &sl_retrieval_near;
+    return recipe->ahead > 0 ? &sl_retriever_near_ahead_way : &sl_retriever_near_way;
 }
 
 bool sl_retriever_wants_next_q(const struct sl_recipe *recipe) {
@@ -71,9 +71,9 @@ bool sl_retriever_wants_next_q(const struct sl_recipe *recipe) {
 static enum sl_status lay_out_parts(struct sl_retriever *r, struct sl_error *err) {
     int n_parts = 0;
     for (int i = 0; i < r->lanes.n_layers; i++) {
-        int covered = 0, n = sl_find_parts(r, i, NULL);
-        struct sl_part parts[SL_MAX_SHARES];
-        sl_find_parts(r, i, parts);
+        int covered = 0, n = sl_retriever_find_parts(r, i, NULL);
+        struct sl_retriever_part parts[SL_MAX_SHARES];
+        sl_retriever_find_parts(r, i, parts);
         for (int p = 0; p < n; p++) {
             covered += parts[p].n_lanes;
         }
@@ -87,11 +87,11 @@ static enum sl_status lay_out_parts(struct sl_retriever *r, struct sl_error *err
     if (r->parts == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory");
     }
-    struct sl_part *next = r->parts;
+    struct sl_retriever_part *next = r->parts;
     for (int i = 0; i < r->lanes.n_layers; i++) {
         r->layers[i].layer = r->lanes.layers[i];
         r->layers[i].parts = next;
-        r->layers[i].n_parts = sl_find_parts(r, i, next);
+        r->layers[i].n_parts = sl_retriever_find_parts(r, i, next);
         next += r->layers[i].n_parts;
     }
     return SL_OK;
@@ -111,7 +111,7 @@ static enum sl_status allocate(struct sl_retriever *r, struct sl_error *err) {
     size_t n_heads = (size_t)r->n_heads, session_slots = (size_t)r->config.session->max_slots;
     r->slots_cap = (size_t)r->sinks + r->topk + session_slots;
     r->tables_cap = r->n_block_pages + (size_t)sl_pages_for((int64_t)session_slots);
-    r->request = malloc(sizeof(struct sl_near_request) + sl_request_cap(r));
+    r->request = malloc(sizeof(struct sl_near_request) + sl_retriever_request_cap(r));
     r->means = calloc(n_heads * (size_t)r->head_dim, sizeof *r->means);
     r->brought = calloc(n_heads, sizeof *r->brought);
     r->slots = calloc(n_heads, sizeof *r->slots);
@@ -184,15 +184,16 @@ enum sl_status sl_retriever_create(const struct sl_retriever_config *config, str
     if (status == SL_OK && (r->n_places > 0 || (config->resident_only && config->n_prompt > 0))) {
         status = lay_out_parts(r, err);
         status = status == SL_OK ? allocate(r, err) : status;
-        status = status == SL_OK ? sl_fetch_resident(r, err) : status;
-        if (status == SL_OK && r->n_places > 0 && r->method == &sl_retrieval_pull) {
-            status = sl_pull_create(r, err);
+        status = status == SL_OK ? sl_retriever_fetch_resident(r, err) : status;
+        if (status == SL_OK && r->n_places > 0 && r->method == &sl_retriever_pull_way) {
+            status = sl_retriever_pull_create(r, err);
         }
     }
     if (status != SL_OK) {
         sl_retriever_destroy(&r);
         return status;
     }
+    r->config.plan = NULL; // the caller's no longer
     *retriever_out = r;
     return SL_OK;
 }
@@ -202,12 +203,12 @@ void sl_retriever_destroy(struct sl_retriever **retriever) {
     if (r == NULL) {
         return;
     }
-    sl_pull_destroy(r);
+    sl_retriever_pull_destroy(r);
     for (int i = 0; r->layers != NULL && i < r->lanes.n_layers; i++) {
         for (int p = 0; p < r->layers[i].n_parts; p++) {
-            sl_give_up(r, &r->layers[i].parts[p].main);
-            sl_give_up(r, &r->layers[i].parts[p].guessed);
-            sl_give_up(r, &r->layers[i].parts[p].exact);
+            sl_retriever_give_up(r, &r->layers[i].parts[p].main);
+            sl_retriever_give_up(r, &r->layers[i].parts[p].guessed);
+            sl_retriever_give_up(r, &r->layers[i].parts[p].exact);
         }
         sl_arena_free(r->config.arena, r->layers[i].block);
     }
@@ -229,7 +230,7 @@ void sl_retriever_destroy(struct sl_retriever **retriever) {
 
 // --- attention -----------------------------------------------------------------------------------------------------
 
-void sl_group_mean(const struct sl_attend *attend, const float *q, int h, float *mean_out) {
+void sl_retriever_group_mean(const struct sl_attend *attend, const float *q, int h, float *mean_out) {
     int group = attend->n_heads / attend->n_kv_heads, d = attend->head_dim;
     const float *first = q + (int64_t)h * group * d;
     for (int c = 0; c < d; c++) {
@@ -241,7 +242,7 @@ void sl_group_mean(const struct sl_attend *attend, const float *q, int h, float 
     }
 }
 
-static struct sl_retrieved_layer *find_layer(const struct sl_retriever *r, int layer) {
+static struct sl_retriever_layer *find_layer(const struct sl_retriever *r, int layer) {
     bool is_served = r->n_places > 0 && layer < r->n_layers && r->lanes.index_of[layer] >= 0;
     return is_served ? &r->layers[r->lanes.index_of[layer]] : NULL;
 }
@@ -253,14 +254,14 @@ bool sl_retriever_serves(const struct sl_retriever *retriever, int layer) {
 enum sl_status sl_retriever_ask(struct sl_retriever *retriever, int layer, const struct sl_attend *attend,
                                 struct sl_error *err) {
     struct sl_retriever *r = retriever;
-    struct sl_retrieved_layer *here = find_layer(r, layer), *next = find_layer(r, layer + 1);
+    struct sl_retriever_layer *here = find_layer(r, layer), *next = find_layer(r, layer + 1);
     assert(layer >= 0 && layer < r->n_layers && attend->n_kv_heads == r->n_heads && attend->head_dim == r->head_dim);
     assert((here == NULL && next == NULL) || attend->m == 1); // a query a step: who steps reads row by row
     r->asked_layer = layer;
     enum sl_status status = here != NULL ? r->method->ask(r, here, attend, err) : SL_OK;
     for (int p = 0; next != NULL && p < next->n_parts; p++) { // of a step that never came to that layer
         if (next->parts[p].main.asked != NULL) {
-            sl_give_up(r, &next->parts[p].main);
+            sl_retriever_give_up(r, &next->parts[p].main);
             next->parts[p].reset = true;
         }
     }
@@ -270,7 +271,8 @@ enum sl_status sl_retriever_ask(struct sl_retriever *retriever, int layer, const
     return status;
 }
 
-void sl_block_pages(const struct sl_retriever *r, const struct sl_retrieved_layer *l, int h, void **pages_out) {
+void sl_retriever_block_pages(const struct sl_retriever *r, const struct sl_retriever_layer *l, int h,
+                              void **pages_out) {
     size_t page_bytes = r->config.session->layers[l->layer].work.bytes;
     for (uint32_t i = 0; i < r->n_block_pages; i++) {
         pages_out[i] = l->block + ((size_t)h * r->n_block_pages + i) * page_bytes;
@@ -279,7 +281,7 @@ void sl_block_pages(const struct sl_retriever *r, const struct sl_retrieved_laye
 
 struct list_task {
     struct sl_retriever *r;
-    const struct sl_retrieved_layer *l;
+    const struct sl_retriever_layer *l;
     const struct sl_attend *attend;
 };
 
@@ -292,7 +294,7 @@ static uint32_t add_range(uint32_t *list, uint32_t n, uint32_t begin, uint32_t e
 
 // The list of what head h attends to, by its table.
 static uint32_t list_slots(const struct sl_retriever *r, int64_t h, uint32_t n_session) {
-    const struct sl_brought *brought = &r->brought[h];
+    const struct sl_retriever_brought *brought = &r->brought[h];
     uint32_t *list = r->slots[h], block = r->n_block_pages * SL_PAGE_SLOTS;
     uint32_t sinks = r->config.resident_only ? block : sl_pages_for(r->n_places) * SL_PAGE_SLOTS;
     uint32_t n = add_range(list, 0, sinks, sinks + r->sinks);
@@ -316,7 +318,7 @@ static void list_heads(void *arg, int64_t begin, int64_t end, int member) {
         const struct sl_near_lane_view *view = &r->brought[h].view;
         uint32_t n_pages = sl_pages_for(in_session->n_slots) - r->first_page, *fresh = r->fresh_slots + h * r->topk;
         struct sl_kv *kv = &r->kv[h];
-        sl_block_pages(r, task->l, (int)h, r->tables[h]);
+        sl_retriever_block_pages(r, task->l, (int)h, r->tables[h]);
         memcpy(r->tables[h] + r->n_block_pages, in_session->pages + r->first_page, n_pages * sizeof *r->tables[h]);
         *kv = (struct sl_kv){.pages = r->tables[h],
                              .n_slots = (r->n_block_pages + n_pages) * SL_PAGE_SLOTS,
@@ -332,10 +334,10 @@ static void list_heads(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-static void count(struct sl_retriever *r, const struct sl_retrieved_layer *l) {
+static void count(struct sl_retriever *r, const struct sl_retriever_layer *l) {
     bool is_missing = false;
     for (int h = 0; h < r->n_heads; h++) {
-        const struct sl_brought *brought = &r->brought[h];
+        const struct sl_retriever_brought *brought = &r->brought[h];
         is_missing |= brought->is_missing;
         r->stats.rows_fetched += brought->is_missing ? 0 : brought->view.n_new;
         r->stats.rows_kept += brought->is_missing ? 0 : brought->view.n_rows - brought->view.n_new;
@@ -351,7 +353,7 @@ enum sl_status sl_retriever_attend(struct sl_retriever *retriever, int layer, co
                                    struct sl_error *err) {
     struct sl_retriever *r = retriever;
     enum sl_status status = r->asked_layer == layer ? SL_OK : sl_retriever_ask(r, layer, attend, err);
-    struct sl_retrieved_layer *l = find_layer(r, layer);
+    struct sl_retriever_layer *l = find_layer(r, layer);
     r->asked_layer = -1;
     if (status != SL_OK) {
         return status;
@@ -389,7 +391,7 @@ void sl_retriever_get_stats(const struct sl_retriever *retriever, struct sl_retr
     double recall = 0;
     int n = 0;
     for (int i = 0; i < retriever->lanes.n_layers; i++) {
-        const struct sl_retrieved_layer *l = &retriever->layers[i];
+        const struct sl_retriever_layer *l = &retriever->layers[i];
         recall += l->n_probes > 0 ? l->recall : 0;
         n += l->n_probes > 0;
     }

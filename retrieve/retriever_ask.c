@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "retrieve/retriever_internal.h"
 
-int sl_find_parts(const struct sl_retriever *r, int index, struct sl_part *parts) {
+int sl_retriever_find_parts(const struct sl_retriever *r, int index, struct sl_retriever_part *parts) {
     const struct sl_source *source = r->config.source;
     int begin = index * r->n_heads, end = begin + r->n_heads, n = 0;
     for (int s = 0; s < source->n_shares; s++) {
@@ -14,19 +14,19 @@ int sl_find_parts(const struct sl_retriever *r, int index, struct sl_part *parts
         first = first > begin ? first : begin;
         last = last < end ? last : end;
         if (first < last && parts != NULL) {
-            parts[n] =
-                (struct sl_part){.share = s, .first_lane = first, .n_lanes = last - first, .first_head = first - begin};
+            parts[n] = (struct sl_retriever_part){
+                .share = s, .first_lane = first, .n_lanes = last - first, .first_head = first - begin};
         }
         n += first < last;
     }
     return n;
 }
 
-void *sl_request_body(struct sl_retriever *r) {
+void *sl_retriever_request_body(struct sl_retriever *r) {
     return r->request + sizeof(struct sl_near_request);
 }
 
-size_t sl_request_cap(const struct sl_retriever *r) {
+size_t sl_retriever_request_cap(const struct sl_retriever *r) {
     size_t queries = (size_t)r->n_heads * (size_t)r->head_dim * sizeof(float);
     size_t channels = (size_t)r->n_heads * (size_t)r->n_channels * sizeof(uint16_t);
     size_t tokens = ((size_t)r->sinks + r->recent + r->topk) * sizeof(uint32_t);
@@ -34,10 +34,10 @@ size_t sl_request_cap(const struct sl_retriever *r) {
     return most > tokens ? most : tokens;
 }
 
-enum sl_status sl_send(struct sl_retriever *r, const struct sl_near_request *head, size_t body_bytes,
-                       struct sl_pending *pending, struct sl_error *err) {
+enum sl_status sl_retriever_send(struct sl_retriever *r, const struct sl_near_request *head, size_t body_bytes,
+                                 struct sl_retriever_pending *pending, struct sl_error *err) {
     struct sl_source *source = r->config.source;
-    assert(pending->asked == NULL && body_bytes <= sl_request_cap(r));
+    assert(pending->asked == NULL && body_bytes <= sl_retriever_request_cap(r));
     size_t capacity = sl_near_answer_limit(&r->shape, head);
     if (capacity == 0) {
         return sl_fail(err, SL_ERR_UNSUPPORTED, "retrieval: an answer about %u lanes would be longer than %zu bytes",
@@ -52,7 +52,7 @@ enum sl_status sl_send(struct sl_retriever *r, const struct sl_near_request *hea
     return status;
 }
 
-void sl_give_up(struct sl_retriever *r, struct sl_pending *pending) {
+void sl_retriever_give_up(struct sl_retriever *r, struct sl_retriever_pending *pending) {
     if (pending->asked != NULL) {
         r->config.source->ops->forget(r->config.source, &pending->asked);
     }
@@ -63,8 +63,8 @@ static bool is_passing(enum sl_status status) {
     return status == SL_ERR_DEADLINE || status == SL_ERR_PEER_LOST || status == SL_ERR_EXHAUSTED || status > SL_OK;
 }
 
-enum sl_status sl_receive(struct sl_retriever *r, int share, struct sl_pending *pending, const uint8_t **body_out,
-                          const uint8_t **end_out, struct sl_error *err) {
+enum sl_status sl_retriever_receive(struct sl_retriever *r, int share, struct sl_retriever_pending *pending,
+                                    const uint8_t **body_out, const uint8_t **end_out, struct sl_error *err) {
     struct sl_source *source = r->config.source;
     const void *answer;
     size_t bytes;
@@ -84,7 +84,7 @@ enum sl_status sl_receive(struct sl_retriever *r, int share, struct sl_pending *
         r->silent_ns[share] = 0;
         return SL_OK;
     }
-    sl_give_up(r, pending);
+    sl_retriever_give_up(r, pending);
     if (!is_passing(status)) { // the annex is gone, or talks nonsense: another attempt elsewhere may do better
         return sl_fail(err, SL_ERR_PEER_LOST, "offloaded layers: %s", why.text);
     }

@@ -16,30 +16,31 @@
 
 // --- questions -------------------------------------------------------------------------------------------------------
 
-static enum sl_status send_query(struct sl_retriever *r, const struct sl_part *part, const struct sl_attend *attend,
-                                 const float *q, uint32_t flags, struct sl_pending *pending, struct sl_error *err) {
+static enum sl_status send_query(struct sl_retriever *r, const struct sl_retriever_part *part,
+                                 const struct sl_attend *attend, const float *q, uint32_t flags,
+                                 struct sl_retriever_pending *pending, struct sl_error *err) {
     size_t d = (size_t)r->head_dim;
-    struct sl_near_request head = sl_part_request(part, SL_NEAR_TOPK);
+    struct sl_near_request head = sl_retriever_part_request(part, SL_NEAR_TOPK);
     head.flags = flags;
     head.n_channels = (uint32_t)r->n_channels;
     head.topk = r->topk;
     head.places = r->n_places;
     head.first = r->sinks;
-    head.last = sl_last_choice(r);
+    head.last = sl_retriever_last_choice(r);
     head.sequence = part->sequence;
     for (int i = 0; i < part->n_lanes; i++) {
-        sl_group_mean(attend, q, part->first_head + i, r->means + (size_t)i * d);
+        sl_retriever_group_mean(attend, q, part->first_head + i, r->means + (size_t)i * d);
     }
-    memcpy(sl_request_body(r), r->means, (size_t)part->n_lanes * d * sizeof *r->means);
-    return sl_send(r, &head, (size_t)part->n_lanes * d * sizeof *r->means, pending, err);
+    memcpy(sl_retriever_request_body(r), r->means, (size_t)part->n_lanes * d * sizeof *r->means);
+    return sl_retriever_send(r, &head, (size_t)part->n_lanes * d * sizeof *r->means, pending, err);
 }
 
 // For the layer's next attention, by the query at hand or a prediction of it.
-static enum sl_status send_all(struct sl_retriever *r, struct sl_retrieved_layer *l, const struct sl_attend *attend,
+static enum sl_status send_all(struct sl_retriever *r, struct sl_retriever_layer *l, const struct sl_attend *attend,
                                const float *q, struct sl_error *err) {
     enum sl_status status = SL_OK;
     for (int p = 0; status == SL_OK && p < l->n_parts; p++) {
-        struct sl_part *part = &l->parts[p];
+        struct sl_retriever_part *part = &l->parts[p];
         bool forgets = part->reset || r->keeps_none;
         status = send_query(r, part, attend, q, forgets ? SL_NEAR_RESET : 0, &part->main, err);
         part->reset = false;
@@ -48,7 +49,7 @@ static enum sl_status send_all(struct sl_retriever *r, struct sl_retrieved_layer
     return status;
 }
 
-static enum sl_status ask(struct sl_retriever *r, struct sl_retrieved_layer *l, const struct sl_attend *attend,
+static enum sl_status ask(struct sl_retriever *r, struct sl_retriever_layer *l, const struct sl_attend *attend,
                           struct sl_error *err) {
     return l->parts[0].main.asked == NULL ? send_all(r, l, attend, attend->q, err) : SL_OK;
 }
@@ -68,14 +69,14 @@ static uint32_t n_common(const struct sl_near_lane_view *a, const struct sl_near
 }
 
 // Tokens that both answers of a part have, of *n_out; false: one of them did not come.
-static bool compare(struct sl_retriever *r, struct sl_part *part, uint32_t *common_out, uint32_t *n_out) {
+static bool compare(struct sl_retriever *r, struct sl_retriever_part *part, uint32_t *common_out, uint32_t *n_out) {
     const uint8_t *guessed, *guessed_end, *exact, *exact_end;
     struct sl_error err;
     size_t row_bytes = sl_near_row_bytes(&r->shape);
     *common_out = *n_out = 0;
     if (part->guessed.asked == NULL || part->exact.asked == NULL ||
-        sl_receive(r, part->share, &part->guessed, &guessed, &guessed_end, &err) != SL_OK ||
-        sl_receive(r, part->share, &part->exact, &exact, &exact_end, &err) != SL_OK) {
+        sl_retriever_receive(r, part->share, &part->guessed, &guessed, &guessed_end, &err) != SL_OK ||
+        sl_retriever_receive(r, part->share, &part->exact, &exact, &exact_end, &err) != SL_OK) {
         return false;
     }
     for (int i = 0; i < part->n_lanes; i++) {
@@ -91,14 +92,14 @@ static bool compare(struct sl_retriever *r, struct sl_part *part, uint32_t *comm
 }
 
 // What the last step's probes of this layer say, if there were any.
-static void harvest(struct sl_retriever *r, struct sl_retrieved_layer *l) {
+static void harvest(struct sl_retriever *r, struct sl_retriever_layer *l) {
     uint32_t common = 0, n = 0;
     bool is_whole = true;
     for (int p = 0; p < l->n_parts; p++) {
         uint32_t part_common, part_n;
         is_whole &= compare(r, &l->parts[p], &part_common, &part_n);
-        sl_give_up(r, &l->parts[p].guessed);
-        sl_give_up(r, &l->parts[p].exact);
+        sl_retriever_give_up(r, &l->parts[p].guessed);
+        sl_retriever_give_up(r, &l->parts[p].exact);
         common += part_common;
         n += part_n;
     }
@@ -110,11 +111,11 @@ static void harvest(struct sl_retriever *r, struct sl_retrieved_layer *l) {
     }
 }
 
-static bool is_probed(const struct sl_retriever *r, const struct sl_retrieved_layer *l) {
+static bool is_probed(const struct sl_retriever *r, const struct sl_retriever_layer *l) {
     return l->n_steps % PROBE_EVERY == (l - r->layers) % PROBE_EVERY;
 }
 
-static enum sl_status ahead(struct sl_retriever *r, struct sl_retrieved_layer *l, const struct sl_attend *attend,
+static enum sl_status ahead(struct sl_retriever *r, struct sl_retriever_layer *l, const struct sl_attend *attend,
                             struct sl_error *err) {
     enum sl_status status = SL_OK;
     harvest(r, l);
@@ -127,12 +128,12 @@ static enum sl_status ahead(struct sl_retriever *r, struct sl_retrieved_layer *l
     return status;
 }
 
-static enum sl_status ask_unless_ahead(struct sl_retriever *r, struct sl_retrieved_layer *l,
+static enum sl_status ask_unless_ahead(struct sl_retriever *r, struct sl_retriever_layer *l,
                                        const struct sl_attend *attend, struct sl_error *err) {
     r->stats.n_exact += l->parts[0].main.asked == NULL;
     enum sl_status status = ask(r, l, attend, err);
     for (int p = 0; status == SL_OK && p < l->n_parts; p++) {
-        struct sl_part *part = &l->parts[p];
+        struct sl_retriever_part *part = &l->parts[p];
         if (part->guessed.asked != NULL && part->exact.asked == NULL) {
             status = send_query(r, part, attend, attend->q, SL_NEAR_PROBE, &part->exact, err);
         }
@@ -142,10 +143,10 @@ static enum sl_status ask_unless_ahead(struct sl_retriever *r, struct sl_retriev
 
 // --- answers ---------------------------------------------------------------------------------------------------------
 
-static enum sl_status take_part(struct sl_retriever *r, struct sl_part *part, struct sl_error *err) {
+static enum sl_status take_part(struct sl_retriever *r, struct sl_retriever_part *part, struct sl_error *err) {
     const uint8_t *at, *end;
     size_t row_bytes = sl_near_row_bytes(&r->shape);
-    enum sl_status status = sl_receive(r, part->share, &part->main, &at, &end, err);
+    enum sl_status status = sl_retriever_receive(r, part->share, &part->main, &at, &end, err);
     part->reset |= status != SL_OK;
     for (int i = 0; i < part->n_lanes; i++) {
         r->brought[part->first_head + i].is_missing = status != SL_OK;
@@ -161,7 +162,7 @@ static enum sl_status take_part(struct sl_retriever *r, struct sl_part *part, st
     return status == SL_AGAIN ? SL_OK : status;
 }
 
-static enum sl_status take(struct sl_retriever *r, struct sl_retrieved_layer *l, const struct sl_attend *attend,
+static enum sl_status take(struct sl_retriever *r, struct sl_retriever_layer *l, const struct sl_attend *attend,
                            struct sl_error *err) {
     enum sl_status status = SL_OK;
     (void)attend;
@@ -171,12 +172,12 @@ static enum sl_status take(struct sl_retriever *r, struct sl_retrieved_layer *l,
     return status;
 }
 
-static void release(struct sl_retriever *r, struct sl_retrieved_layer *l) {
+static void release(struct sl_retriever *r, struct sl_retriever_layer *l) {
     for (int p = 0; p < l->n_parts; p++) {
-        sl_give_up(r, &l->parts[p].main);
+        sl_retriever_give_up(r, &l->parts[p].main);
     }
 }
 
-const struct sl_retrieval sl_retrieval_near = {.ask = ask, .take = take, .release = release};
-const struct sl_retrieval sl_retrieval_near_ahead = {
+const struct sl_retriever_way sl_retriever_near_way = {.ask = ask, .take = take, .release = release};
+const struct sl_retriever_way sl_retriever_near_ahead_way = {
     .ahead = ahead, .ask = ask_unless_ahead, .take = take, .release = release};

@@ -26,10 +26,10 @@ struct pulled {
     uint32_t n_fresh;
     float *mean, *chosen_q; // [d], [n_channels]
     float *scores;          // [last - first]
-    struct sl_pending rows;
+    struct sl_retriever_pending rows;
 };
 
-struct sl_pull {
+struct sl_retriever_pull {
     float *absmax;              // [lanes][d]
     uint16_t *channels;         // [lanes][n_channels] of the question under way, ascending
     struct sl_row_cache *lanes; // [lanes]
@@ -45,9 +45,9 @@ static size_t larger(size_t a, size_t b) {
     return a > b ? a : b;
 }
 
-static bool allocate(struct sl_retriever *r, struct sl_pull *pull) {
+static bool allocate(struct sl_retriever *r, struct sl_retriever_pull *pull) {
     size_t n_lanes = (size_t)sl_lanes_count(&r->lanes), n_heads = (size_t)r->n_heads, d = (size_t)r->head_dim;
-    size_t n_channels = (size_t)r->n_channels, n_scores = larger((size_t)(sl_last_choice(r) - r->sinks), d);
+    size_t n_channels = (size_t)r->n_channels, n_scores = larger((size_t)(sl_retriever_last_choice(r) - r->sinks), d);
     size_t n_numbers = larger(r->topk, n_channels); // channels are ranked in the same scratch
     pull->floats = calloc(n_lanes * d + n_heads * (d + n_channels + n_scores), sizeof *pull->floats);
     pull->numbers = calloc(n_heads * 4 * n_numbers, sizeof *pull->numbers);
@@ -76,7 +76,7 @@ static bool allocate(struct sl_retriever *r, struct sl_pull *pull) {
     return true;
 }
 
-enum sl_status sl_pull_create(struct sl_retriever *r, struct sl_error *err) {
+enum sl_status sl_retriever_pull_create(struct sl_retriever *r, struct sl_error *err) {
     r->pull = calloc(1, sizeof *r->pull);
     if (r->pull == NULL || !allocate(r, r->pull)) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory to rank %lld tokens",
@@ -86,16 +86,16 @@ enum sl_status sl_pull_create(struct sl_retriever *r, struct sl_error *err) {
     for (int i = 0; status == SL_OK && i < sl_lanes_count(&r->lanes); i++) {
         status = sl_row_cache_init(&r->pull->lanes[i], r->n_places, err);
     }
-    return status == SL_OK ? sl_fetch_absmax(r, r->pull->absmax, err) : status;
+    return status == SL_OK ? sl_retriever_fetch_absmax(r, r->pull->absmax, err) : status;
 }
 
-void sl_pull_destroy(struct sl_retriever *r) {
-    struct sl_pull *pull = r->pull;
+void sl_retriever_pull_destroy(struct sl_retriever *r) {
+    struct sl_retriever_pull *pull = r->pull;
     if (pull == NULL) {
         return;
     }
     for (int h = 0; pull->heads != NULL && h < r->n_heads; h++) {
-        sl_give_up(r, &pull->heads[h].rows);
+        sl_retriever_give_up(r, &pull->heads[h].rows);
     }
     for (int i = 0; pull->lanes != NULL && i < sl_lanes_count(&r->lanes); i++) {
         sl_row_cache_cleanup(&pull->lanes[i]);
@@ -125,40 +125,40 @@ static void choose_channels(struct sl_retriever *r, int lane, const float *mean,
     }
 }
 
-static enum sl_status send_channels(struct sl_retriever *r, struct sl_retrieved_layer *l,
+static enum sl_status send_channels(struct sl_retriever *r, struct sl_retriever_layer *l,
                                     const struct sl_attend *attend, const float *q, struct sl_error *err) {
     size_t n = (size_t)r->n_channels;
     enum sl_status status = SL_OK;
     for (int p = 0; status == SL_OK && p < l->n_parts; p++) {
-        struct sl_part *part = &l->parts[p];
-        struct sl_near_request head = sl_part_request(part, SL_NEAR_CHANNELS);
+        struct sl_retriever_part *part = &l->parts[p];
+        struct sl_near_request head = sl_retriever_part_request(part, SL_NEAR_CHANNELS);
         size_t bytes = (size_t)part->n_lanes * n * sizeof *r->pull->channels;
         head.n_channels = (uint32_t)n;
         head.last = r->config.n_prompt;
         for (int i = 0; i < part->n_lanes; i++) {
-            sl_group_mean(attend, q, part->first_head + i, r->means);
+            sl_retriever_group_mean(attend, q, part->first_head + i, r->means);
             choose_channels(r, part->first_lane + i, r->means, &r->pull->heads[0]);
         }
-        memcpy(sl_request_body(r), r->pull->channels + (size_t)part->first_lane * n, bytes);
-        status = sl_send(r, &head, bytes, &part->main, err);
+        memcpy(sl_retriever_request_body(r), r->pull->channels + (size_t)part->first_lane * n, bytes);
+        status = sl_retriever_send(r, &head, bytes, &part->main, err);
     }
     return status;
 }
 
-static enum sl_status ahead(struct sl_retriever *r, struct sl_retrieved_layer *l, const struct sl_attend *attend,
+static enum sl_status ahead(struct sl_retriever *r, struct sl_retriever_layer *l, const struct sl_attend *attend,
                             struct sl_error *err) {
     return send_channels(r, l, attend, attend->next_q, err);
 }
 
-static enum sl_status ask(struct sl_retriever *r, struct sl_retrieved_layer *l, const struct sl_attend *attend,
+static enum sl_status ask(struct sl_retriever *r, struct sl_retriever_layer *l, const struct sl_attend *attend,
                           struct sl_error *err) {
     return l->parts[0].main.asked == NULL ? send_channels(r, l, attend, attend->q, err) : SL_OK;
 }
 
-static enum sl_status take_channels(struct sl_retriever *r, struct sl_part *part, struct sl_error *err) {
+static enum sl_status take_channels(struct sl_retriever *r, struct sl_retriever_part *part, struct sl_error *err) {
     const uint8_t *body, *end;
     struct sl_near_channels_view view;
-    enum sl_status status = sl_receive(r, part->share, &part->main, &body, &end, err);
+    enum sl_status status = sl_retriever_receive(r, part->share, &part->main, &body, &end, err);
     if (status == SL_OK) {
         status = sl_near_read_channels(&part->main.request, &r->shape, body, end, &view, err);
     }
@@ -206,7 +206,7 @@ static void score(const struct sl_retriever *r, struct pulled *head, uint32_t fi
 static void rank_heads(void *arg, int64_t begin, int64_t end, int member) {
     const struct rank_task *task = arg;
     struct sl_retriever *r = task->r;
-    uint32_t first = r->sinks, last = (uint32_t)sl_last_choice(r);
+    uint32_t first = r->sinks, last = (uint32_t)sl_retriever_last_choice(r);
     (void)member;
     for (int64_t h = begin; h < end; h++) {
         struct pulled *head = &r->pull->heads[h];
@@ -215,7 +215,7 @@ static void rank_heads(void *arg, int64_t begin, int64_t end, int member) {
         if (head->copies == NULL) {
             continue;
         }
-        sl_group_mean(task->attend, task->attend->q, (int)h, head->mean);
+        sl_retriever_group_mean(task->attend, task->attend->q, (int)h, head->mean);
         for (int i = 0; i < r->n_channels; i++) {
             head->chosen_q[i] = head->mean[r->pull->channels[lane * (size_t)r->n_channels + (size_t)i]];
         }
@@ -236,31 +236,32 @@ static void rank_heads(void *arg, int64_t begin, int64_t end, int member) {
 
 // --- rows ------------------------------------------------------------------------------------------------------------
 
-static enum sl_status send_rows(struct sl_retriever *r, const struct sl_part *part, struct sl_error *err) {
+static enum sl_status send_rows(struct sl_retriever *r, const struct sl_retriever_part *part, struct sl_error *err) {
     enum sl_status status = SL_OK;
     for (int i = 0; status == SL_OK && i < part->n_lanes; i++) {
         struct pulled *head = &r->pull->heads[part->first_head + i];
         if (head->n_fresh == 0) {
             continue;
         }
-        struct sl_near_request request = sl_part_request(part, SL_NEAR_ROWS);
+        struct sl_near_request request = sl_retriever_part_request(part, SL_NEAR_ROWS);
         request.first_lane += (uint32_t)i;
         request.n_lanes = 1;
         request.n_tokens = head->n_fresh;
-        memcpy(sl_request_body(r), head->lacks, head->n_fresh * sizeof *head->lacks);
-        status = sl_send(r, &request, head->n_fresh * sizeof *head->lacks, &head->rows, err);
+        memcpy(sl_retriever_request_body(r), head->lacks, head->n_fresh * sizeof *head->lacks);
+        status = sl_retriever_send(r, &request, head->n_fresh * sizeof *head->lacks, &head->rows, err);
     }
     return status;
 }
 
 // A head's rows, if any are on their way: what the row cache was told is true then, or it forgets everything.
-static enum sl_status take_rows(struct sl_retriever *r, const struct sl_part *part, int i, struct sl_error *err) {
+static enum sl_status take_rows(struct sl_retriever *r, const struct sl_retriever_part *part, int i,
+                                struct sl_error *err) {
     struct pulled *head = &r->pull->heads[part->first_head + i];
-    struct sl_brought *brought = &r->brought[part->first_head + i];
+    struct sl_retriever_brought *brought = &r->brought[part->first_head + i];
     const uint8_t *body = NULL, *end;
     enum sl_status status = SL_OK;
     if (head->rows.asked != NULL) {
-        status = sl_receive(r, part->share, &head->rows, &body, &end, err);
+        status = sl_retriever_receive(r, part->share, &head->rows, &body, &end, err);
         if (status == SL_OK) {
             status = sl_near_read_rows(&head->rows.request, sl_near_row_bytes(&r->shape), body, end, err);
         }
@@ -275,7 +276,7 @@ static enum sl_status take_rows(struct sl_retriever *r, const struct sl_part *pa
     return SL_OK;
 }
 
-static enum sl_status take(struct sl_retriever *r, struct sl_retrieved_layer *l, const struct sl_attend *attend,
+static enum sl_status take(struct sl_retriever *r, struct sl_retriever_layer *l, const struct sl_attend *attend,
                            struct sl_error *err) {
     enum sl_status status = SL_OK;
     for (int p = 0; status == SL_OK && p < l->n_parts; p++) {
@@ -297,13 +298,13 @@ static enum sl_status take(struct sl_retriever *r, struct sl_retrieved_layer *l,
     return status;
 }
 
-static void release(struct sl_retriever *r, struct sl_retrieved_layer *l) {
+static void release(struct sl_retriever *r, struct sl_retriever_layer *l) {
     for (int p = 0; p < l->n_parts; p++) {
-        sl_give_up(r, &l->parts[p].main);
+        sl_retriever_give_up(r, &l->parts[p].main);
     }
     for (int h = 0; h < r->n_heads; h++) {
-        sl_give_up(r, &r->pull->heads[h].rows);
+        sl_retriever_give_up(r, &r->pull->heads[h].rows);
     }
 }
 
-const struct sl_retrieval sl_retrieval_pull = {.ahead = ahead, .ask = ask, .take = take, .release = release};
+const struct sl_retriever_way sl_retriever_pull_way = {.ahead = ahead, .ask = ask, .take = take, .release = release};
