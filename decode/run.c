@@ -449,7 +449,7 @@ enum sl_status sl_decode_handle_run(void *service, struct sl_rpc_call *call, con
         status = write_answer(decode, request, sequence, call, err);
     }
     if (status == SL_ERR_PEER_LOST && request->n_annex > 0) {
-        status = SL_ERR_PEER_STALE; // a store was lost: as our answer, PEER_LOST would say that we are
+        status = err->status = SL_ERR_PEER_STALE; // a store was lost: as our answer, PEER_LOST would say that we are
     }
     sl_log_info("decode", "job=%s status=%s tokens=%lld", request->job_id, sl_status_text(status),
                 sequence->writer ? (long long)sl_writer_n_tokens(sequence->writer) : 0LL);
