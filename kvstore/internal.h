@@ -8,6 +8,7 @@
 
 #include "fabric/fetch.h"
 #include "kvstore/annexes.h"
+#include "kvstore/disk.h"
 #include "kvstore/kvstore.h"
 #include "kvstore/questions.h"
 #include "kvstore/room.h"
@@ -36,6 +37,7 @@ struct sl_kvstore {
     struct sl_shelf *shelf;
     struct sl_stretches *stretches;
     struct sl_room room;
+    struct sl_disk *disk; // NULL: none
     struct sl_annexes *annexes;
     struct sl_questions *questions;
     struct sl_team *team;     // makes scan copies

@@ -58,6 +58,8 @@ static void shelve(struct sl_kvstore *kvstore, const struct sl_expected *expecte
         sl_log_warn("kvstore", "lease=%s not shelved: %s", expected->lease_id, err.text);
         sl_arena_free(kvstore->node.arena, landed->body);
         free(landed->header);
+    } else {
+        sl_disk_offer(kvstore->disk, &expected->key);
     }
 }
 

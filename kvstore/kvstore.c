@@ -5,9 +5,12 @@
 #include <stdlib.h>
 #include <sys/random.h>
 
+#include "base/clock.h"
 #include "base/thread.h"
 #include "kvstore/internal.h"
 #include "proto/sluice/v1/worker.pb-c.h"
+
+#define MAX_OFFERS 1024 // capsules that wait to be written to disk
 
 static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     struct sl_kvstore *kvstore = arg;
@@ -105,6 +108,20 @@ static enum sl_status serve(struct sl_kvstore *kvstore, struct sl_error *err) {
     return status;
 }
 
+// Only if asked for.
+static enum sl_status open_disk(struct sl_kvstore *kvstore, const struct sl_kvstore_config *config,
+                                struct sl_error *err) {
+    if (!config->disk[0]) {
+        return config->disk_bytes > 0 ? sl_fail(err, SL_ERR_INVALID, "--disk-bytes without --disk DIR") : SL_OK;
+    }
+    struct sl_disk_config disk = {.folder = config->disk,
+                                  .bytes = config->disk_bytes,
+                                  .max_offers = MAX_OFFERS,
+                                  .shelf = kvstore->shelf,
+                                  .room = &kvstore->room};
+    return sl_disk_open(&disk, &kvstore->disk, err);
+}
+
 enum sl_status sl_kvstore_run(const struct sl_kvstore_config *config, struct sl_error *err) {
     struct sl_kvstore kvstore = {0};
     enum sl_status status = sl_node_open(&kvstore.node, &config->node, SLUICE__V1__WORKER_ROLE__KVSTORE, err);
@@ -118,11 +135,15 @@ enum sl_status sl_kvstore_run(const struct sl_kvstore_config *config, struct sl_
     }
     sl_room_init(&kvstore.room, kvstore.node.arena, kvstore.node.landings, kvstore.shelf, kvstore.stretches);
     if (status == SL_OK) {
+        status = open_disk(&kvstore, config, err);
+    }
+    if (status == SL_OK) {
         status = open_annexes(&kvstore, config, err);
     }
     if (status == SL_OK) {
         status = serve(&kvstore, err);
     }
+    sl_disk_close(&kvstore.disk, sl_deadline_in_ms(kvstore.node.config.grace_ms));
     close_annexes(&kvstore);
     sl_room_cleanup(&kvstore.room);
     sl_stretches_destroy(&kvstore.stretches);

@@ -8,6 +8,7 @@
  *         (kvstore/room.h).
  *         Capsules: a keeper thread shelves what has landed and ends pins that nobody renews. Handlers of Fetch send from
  *         the shelf; a pinned capsule is not evicted.
+ *         What memory cannot keep is found on disk, if the store has one (kvstore/disk.h).
  *         Offloaded layers: a builder thread makes stretches of what has landed and appends them to annexes
  *         (kvstore/annexes.h); scanning threads answer what decode workers ask about them (kvstore/questions.h).
  */
@@ -19,6 +20,8 @@
 struct sl_kvstore_config {
     struct sl_node_config node; // first: the option table counts on it
     int64_t scan_threads;       // 0: one for each processor
+    const char *disk;           // folder; "": none
+    int64_t disk_bytes;
     int64_t keep_ms;            // what a job has let go of stays so long unless there is no other room
     double max_scan_load;       // above it no annex is opened
 };

@@ -15,6 +15,10 @@ static const struct sl_option options[] = {
     {"keep", 0, SL_OPTION_DURATION, "60s", "TIME",
      "what a job has let go of stays so long unless there is no other room",
      offsetof(struct sl_kvstore_config, keep_ms), 0, 86400000},
+    {"disk", 0, SL_OPTION_STRING, "", "DIR", "folder that keeps capsules when memory does not, and over restarts",
+     offsetof(struct sl_kvstore_config, disk), 0, 0},
+    {"disk-bytes", 0, SL_OPTION_SIZE, "0", "SIZE", "all that the folder may take",
+     offsetof(struct sl_kvstore_config, disk_bytes), 0, 0},
     {"tier", 0, SL_OPTION_STRING, "auto", "NAME", "instruction set of the search",
      offsetof(struct sl_kvstore_config, node.tier), 0, 0},
 };

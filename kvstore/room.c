@@ -103,3 +103,21 @@ enum sl_status sl_room_open_landing(struct sl_room *room, const char *label, siz
     pthread_mutex_unlock(&room->mutex);
     return status;
 }
+
+enum sl_status sl_room_take_block(struct sl_room *room, const char *label, size_t bytes, void **block_out,
+                                  struct sl_error *err) {
+    pthread_mutex_lock(&room->mutex);
+    enum sl_status status = make_room(room, label, bytes, 0, err);
+    if (status == SL_OK) {
+        while (!has_block(room, bytes) && sl_room_evict_one(room)) {
+        }
+        void *block = sl_arena_alloc(room->arena, bytes);
+        if (block) {
+            *block_out = block;
+        } else {
+            status = sl_fail(err, SL_ERR_EXHAUSTED, "%s: no block of %zu bytes is free; retry in 500 ms", label, bytes);
+        }
+    }
+    pthread_mutex_unlock(&room->mutex);
+    return status;
+}

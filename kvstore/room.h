@@ -41,6 +41,10 @@ enum sl_status sl_room_promise(struct sl_room *room, const char *label, size_t b
 enum sl_status sl_room_open_landing(struct sl_room *room, const char *label, size_t body_bytes, size_t promised_bytes,
                                     size_t covered_bytes, struct sl_landing_ticket *ticket_out, struct sl_error *err);
 
+// Make room for a block and take it from the arena: now the caller's. SL_ERR_EXHAUSTED.
+enum sl_status sl_room_take_block(struct sl_room *room, const char *label, size_t bytes, void **block_out,
+                                  struct sl_error *err);
+
 // Evict whatever was used longest ago, kept or not; false: all is in use. For who has a promise and finds no block.
 bool sl_room_evict_one(struct sl_room *room);
 

@@ -81,6 +81,27 @@ static int longest_first(const void *a, const void *b) {
     return (x->n_tokens < y->n_tokens) - (x->n_tokens > y->n_tokens);
 }
 
+// What memory has for the longest of the prefixes, or the disk, if it has more. NULL: none.
+static struct sl_stored *pin_longest(struct sl_kvstore *kvstore, const struct sl_prefix *prefixes, size_t n_prefixes,
+                                     int64_t deadline_ns, int64_t *covered_out) {
+    size_t at = n_prefixes, disk_at;
+    struct sl_stored *stored = sl_shelf_pin_longest(kvstore->shelf, prefixes, n_prefixes, &at);
+    struct sl_stored *longer = sl_disk_recall(kvstore->disk, prefixes, at, deadline_ns, &disk_at);
+    if (longer) {
+        if (stored) {
+            sl_shelf_unpin(kvstore->shelf, stored);
+        }
+        stored = longer;
+        at = disk_at;
+    } else if (stored) {
+        sl_disk_offer(kvstore->disk, &stored->key);
+    }
+    if (stored) {
+        *covered_out = prefixes[at].n_tokens;
+    }
+    return stored;
+}
+
 enum sl_status sl_store_handle_lookup(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
                                       struct sl_error *err) {
     struct sl_kvstore *kvstore = service;
@@ -88,18 +109,20 @@ enum sl_status sl_store_handle_lookup(void *service, struct sl_rpc_call *call, c
     if (request->n_prefixes < 1 || request->n_prefixes > MAX_LOOKUP_KEYS) {
         return sl_fail(err, SL_ERR_INVALID, "%zu prefixes; 1 to %d are allowed", request->n_prefixes, MAX_LOOKUP_KEYS);
     }
-    qsort(request->prefixes, request->n_prefixes, sizeof *request->prefixes, longest_first);
-    struct sl_stored *stored = NULL;
     int64_t covered = 0;
-    for (size_t i = 0; i < request->n_prefixes && !stored; i++) {
-        struct sl_capsule_key key = {request->model_fingerprint, request->recipe_fingerprint,
-                                     request->prefixes[i]->hash};
-        stored = sl_shelf_pin(kvstore->shelf, &key, &covered);
-        if (stored && covered != request->prefixes[i]->n_tokens) { // hashes agree, lengths do not: not the same tokens
-            sl_shelf_unpin(kvstore->shelf, stored);
-            stored = NULL;
-        }
+    struct sl_prefix *prefixes = malloc(sizeof *prefixes * request->n_prefixes);
+    if (!prefixes) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "kvstore: out of memory");
     }
+    qsort(request->prefixes, request->n_prefixes, sizeof *request->prefixes, longest_first);
+    for (size_t i = 0; i < request->n_prefixes; i++) {
+        const Sluice__V1__PrefixKey *prefix = request->prefixes[i];
+        prefixes[i] = (struct sl_prefix){{request->model_fingerprint, request->recipe_fingerprint, prefix->hash},
+                                         prefix->n_tokens};
+    }
+    struct sl_stored *stored =
+        pin_longest(kvstore, prefixes, request->n_prefixes, sl_rpc_call_deadline_ns(call), &covered);
+    free(prefixes);
     if (!stored) {
         sl_shelf_count_miss(kvstore->shelf);
         return sl_fail(err, SL_ERR_NOT_FOUND, "no prefix of this prompt is stored under this model and recipe");
@@ -189,5 +212,12 @@ enum sl_status sl_store_handle_stats(void *service, struct sl_rpc_call *call, co
     reply.questions = questions.n_answered;
     reply.scanned_bytes = questions.scanned_bytes;
     reply.scan_load = questions.scan_load;
+    struct sl_disk_stats disk;
+    sl_disk_get_stats(kvstore->disk, &disk);
+    reply.disk_capsules = disk.n_capsules;
+    reply.disk_bytes = disk.bytes;
+    reply.disk_hits = disk.n_hits;
+    reply.disk_dropped = disk.n_dropped;
+    reply.disk_failure = disk.failure;
     return sl_rpc_call_send(call, &reply.base);
 }

@@ -241,6 +241,49 @@ void sl_shelf_unpin(struct sl_shelf *shelf, struct sl_stored *stored) {
     pthread_mutex_unlock(&shelf->mutex);
 }
 
+struct sl_stored *sl_shelf_pin_longest(struct sl_shelf *shelf, const struct sl_prefix *prefixes, size_t n_prefixes,
+                                       size_t *at_out) {
+    for (size_t i = 0; i < n_prefixes; i++) {
+        int64_t covered;
+        struct sl_stored *stored = sl_shelf_pin(shelf, &prefixes[i].key, &covered);
+        if (stored && covered == prefixes[i].n_tokens) {
+            *at_out = i;
+            return stored;
+        }
+        if (stored) { // hashes agree, lengths do not: not the same tokens
+            sl_shelf_unpin(shelf, stored);
+        }
+    }
+    return NULL;
+}
+
+struct sl_stored *sl_shelf_hold(struct sl_shelf *shelf, const struct sl_capsule_key *key) {
+    pthread_mutex_lock(&shelf->mutex);
+    struct node *node = *find(shelf, key);
+    struct sl_stored *stored = node && memcmp(&node->stored->key, key, sizeof *key) == 0 ? node->stored : NULL;
+    if (stored) {
+        shelf->stats.n_pinned += stored->n_pins++ == 0;
+    }
+    pthread_mutex_unlock(&shelf->mutex);
+    return stored;
+}
+
+void sl_shelf_let_go(struct sl_shelf *shelf, struct sl_stored *stored) {
+    pthread_mutex_lock(&shelf->mutex);
+    shelf->stats.n_pinned -= --stored->n_pins == 0;
+    pthread_mutex_unlock(&shelf->mutex);
+}
+
+size_t sl_shelf_list(struct sl_shelf *shelf, struct sl_capsule_key *keys_out, size_t max_keys) {
+    size_t n = 0;
+    pthread_mutex_lock(&shelf->mutex);
+    for (const struct sl_stored *stored = shelf->newest; stored && n < max_keys; stored = stored->older) {
+        keys_out[n++] = stored->key;
+    }
+    pthread_mutex_unlock(&shelf->mutex);
+    return n;
+}
+
 // Lock held.
 static struct sl_stored *find_oldest(struct sl_shelf *shelf, int64_t now_ns) {
     struct sl_stored *stored = shelf->oldest;

@@ -23,6 +23,12 @@ struct sl_capsule_key {
     uint64_t model_fingerprint, recipe_fingerprint, prefix_hash;
 };
 
+// One of the prefixes of a prompt.
+struct sl_prefix {
+    struct sl_capsule_key key;
+    int64_t n_tokens;
+};
+
 // A capsule on the shelf. Readable while pinned.
 struct sl_stored {
     struct sl_capsule_key key;
@@ -61,6 +67,20 @@ enum sl_status sl_shelf_put(struct sl_shelf *shelf, const struct sl_capsule_key 
  */
 struct sl_stored *sl_shelf_pin(struct sl_shelf *shelf, const struct sl_capsule_key *prefix, int64_t *covered_out);
 void sl_shelf_unpin(struct sl_shelf *shelf, struct sl_stored *stored);
+/*
+ * Find and pin the capsule for the longest of these prefixes (longest first); *at_out is which one it is. NULL: there is
+ * none whose length is the one that whoever stored it gave.
+ */
+struct sl_stored *sl_shelf_pin_longest(struct sl_shelf *shelf, const struct sl_prefix *prefixes, size_t n_prefixes,
+                                       size_t *at_out);
+
+/*
+ * Hold a capsule, whole, while it is copied elsewhere: not evicted, and not counted as used. NULL: it is not here.
+ */
+struct sl_stored *sl_shelf_hold(struct sl_shelf *shelf, const struct sl_capsule_key *key);
+void sl_shelf_let_go(struct sl_shelf *shelf, struct sl_stored *stored);
+// The keys of at most max_keys capsules, last used first; how many there are.
+size_t sl_shelf_list(struct sl_shelf *shelf, struct sl_capsule_key *keys_out, size_t max_keys);
 
 /*
  * Evict the least recently used capsule that is not pinned, passing over those that are kept beyond now_ns; INT64_MAX

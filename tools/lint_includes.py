@@ -45,6 +45,7 @@ LAYERS = {
 WRAPPED = [
     (re.compile(r"uc[pst]/"), {"fabric"}),
     (re.compile(r"grpc/"), {"rpc"}),
+    (re.compile(r"lmdb"), {"kvstore"}),
     (re.compile(r"(cuda|cublas|nccl)"), {"engine/cuda"}),
 ]
 

@@ -1,0 +1,135 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""A kvstore with a disk: what memory has evicted, and what a store had before it died, is not read again."""
+import os
+import shutil
+import subprocess
+import tempfile
+
+import grpc
+
+from harness import BIN, SLOW, Cluster, cluster_pb, document, eventually, inference, question, request, run_tests, tokens, worker_pb
+
+
+class Folder:
+    """A folder for one test, and what a store says about it."""
+
+    def __enter__(self):
+        self.path = tempfile.mkdtemp(prefix="sluice-disk-")
+        return self
+
+    def __exit__(self, *_):
+        shutil.rmtree(self.path)
+
+    def cluster(self, arena="12M", size="256M", **fields):
+        fields["worker_args"] = {"kvstore": ["--arena", arena, "--disk", self.path, "--disk-bytes", size]}
+        return Cluster(**fields)
+
+
+def stats(cluster, name="kvstore-0"):
+    with grpc.insecure_channel(cluster.processes[name].address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        call = channel.unary_unary("/sluice.v1.Store/Stats", request_serializer=worker_pb.StoreStatsRequest.SerializeToString,
+                                   response_deserializer=worker_pb.StoreStatsReply.FromString)
+        return call(worker_pb.StoreStatsRequest(), timeout=5 * SLOW)
+
+
+def settled(cluster, at_least):
+    """Everything that was shelved is on disk."""
+    eventually(lambda: stats(cluster).disk_capsules >= at_least, 10, f"{at_least} capsules on disk")
+
+
+def kill_store(cluster):
+    cluster.kill("kvstore-0")
+    cluster.processes["kvstore-0"].popen.wait()
+
+
+def start_store(cluster):
+    """Another incarnation, known to the coordinator."""
+    store = cluster.start_worker("kvstore-0")
+    eventually(lambda: any(w.info.rpc_address == store.address and w.state == cluster_pb.READY
+                           for w in cluster.workers().workers), 10, "the new incarnation is ready")
+
+
+def assert_reused(cluster, job, expected):
+    finished, events = cluster.answer(job)
+    assert finished.statistics.n_reused_tokens == finished.statistics.n_prompt_tokens - 1, finished.statistics
+    assert tokens(events) == expected
+
+
+def test_what_memory_evicted_comes_back_from_disk():
+    with Folder() as folder, folder.cluster() as cluster:
+        answers = {}
+        for seed in range(6):  # some megabytes each, where two have room
+            answers[seed] = tokens(cluster.answer(request(5000, seed=seed))[1])
+            settled(cluster, seed + 1)
+        before = stats(cluster)
+        assert before.evicted >= 2 and before.capsules <= 4 and before.disk_hits == 0 and before.disk_dropped == 0
+        assert before.disk_bytes > 6 * 3 << 20
+        for seed in (0, 1, 2, 0):
+            assert_reused(cluster, request(5000, seed=seed), answers[seed])
+        after = stats(cluster)
+        assert 3 <= after.disk_hits <= 4 and after.hits >= 4, after
+        # Another question about a document that memory has lost.
+        cluster.answer(request(5000, seed=5))
+        other = inference.GenerateRequest(text=document(5000, seed=3) + question() + " a number, namely", max_new_tokens=12,
+                                          stop=["."])
+        finished, events = cluster.answer(other)
+        assert finished.statistics.n_reused_tokens > 0.7 * finished.statistics.n_prompt_tokens
+        with Cluster(kvstore=0) as fresh:
+            assert tokens(events) == tokens(fresh.answer(other)[1])
+
+
+def test_a_store_that_was_killed_has_what_it_had():
+    with Folder() as folder, folder.cluster(arena="64M") as cluster:
+        jobs = [request(5000, recipe=recipe) for recipe in ("full", "h2o,budget=0.5", "full,format=int4")]
+        answers = [tokens(cluster.answer(job)[1]) for job in jobs]
+        settled(cluster, 4)  # h2o's state between two chunks is one, too
+        n = stats(cluster).disk_capsules
+        kill_store(cluster)
+        start_store(cluster)
+        assert stats(cluster).disk_capsules == n and stats(cluster).capsules == 0
+        for job, answer in zip(jobs, answers):
+            assert_reused(cluster, job, answer)
+        assert stats(cluster).disk_hits == 3
+
+
+def test_a_store_that_was_stopped_has_what_it_had():
+    with Folder() as folder:
+        with folder.cluster(arena="64M") as cluster:
+            answer = tokens(cluster.answer(request(5000))[1])
+            eventually(lambda: stats(cluster).capsules >= 1, 10, "stored")
+        with folder.cluster(arena="64M") as cluster:
+            assert_reused(cluster, request(5000), answer)
+
+
+def test_a_damaged_capsule_is_read_anew():
+    with Folder() as folder, folder.cluster(arena="64M") as cluster:
+        answer = tokens(cluster.answer(request(5000))[1])
+        settled(cluster, 1)
+        kill_store(cluster)
+        for name in os.listdir(folder.path):
+            if name.startswith("capsule-"):
+                with open(os.path.join(folder.path, name), "r+b") as file:
+                    file.seek(1 << 20)
+                    file.write(b"not what it was")
+        start_store(cluster)
+        finished, events = cluster.answer(request(5000))
+        assert finished.statistics.n_reused_tokens == 0 and tokens(events) == answer
+        assert "fails its digest" in cluster.processes["kvstore-0"].errors()
+        settled(cluster, 1)  # written anew
+
+
+def test_a_folder_that_cannot_be_used_is_refused():
+    with Folder() as folder:
+        file = os.path.join(folder.path, "file")
+        open(file, "w").close()
+        for args, word in ((["--disk", file, "--disk-bytes", "64M"], file), (["--disk", folder.path], "--disk-bytes"),
+                           (["--disk", "/proc/nothing", "--disk-bytes", "64M"], "/proc/nothing"),
+                           (["--disk-bytes", "64M"], "--disk DIR")):
+            done = subprocess.run([os.path.join(BIN, "sluice-kvstore"), "--arena", "16M", *args], capture_output=True,
+                                  timeout=30 * SLOW)
+            assert done.returncode == 1 and word in done.stderr.decode(), (args, done)
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_tests(globals()))
