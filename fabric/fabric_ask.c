@@ -188,13 +188,10 @@ static void on_asked(struct sl_send *send, ucs_status_t status) {
     unref(ask);
 }
 
+// It is in the table.
 static void start(struct sl_fabric *fabric, struct sl_ask *ask) {
-    struct sl_peer *peer = ask->line->peer;
-    struct sl_send *send = NULL;
-    if (enter(fabric, ask)) {
-        struct sl_wire_ask header = {ask->id, ask->answer_capacity, (uint32_t)ask->request_bytes, 0};
-        send = sl_peer_send_create_priv(peer, &header, sizeof header);
-    }
+    struct sl_wire_ask header = {ask->id, ask->answer_capacity, (uint32_t)ask->request_bytes, 0};
+    struct sl_send *send = sl_peer_send_create_priv(ask->line->peer, &header, sizeof header);
     if (!send) {
         end(fabric, ask, SL_ERR_EXHAUSTED, "the asker has no memory for it");
         return;
@@ -229,13 +226,18 @@ static void run_open(struct sl_fabric *fabric, struct sl_command *command) {
 }
 
 void sl_asks_start_priv(struct sl_line *line) {
+    struct sl_fabric *fabric = line->peer->fabric;
     while (line->waiting) {
-        struct sl_ask *ask = line->waiting;
-        line->waiting = ask->next;
-        if (!line->waiting) {
+        struct sl_ask *ask = line->waiting, *next = ask->next;
+        if (!enter(fabric, ask)) { // still waiting, which is where let_go() looks for it
+            end(fabric, ask, SL_ERR_EXHAUSTED, "the asker has no memory for it");
+            continue;
+        }
+        line->waiting = next;
+        if (!next) {
             line->last_waiting = &line->waiting;
         }
-        start(line->peer->fabric, ask);
+        start(fabric, ask);
     }
 }
 
