@@ -180,7 +180,10 @@ enum sl_status sl_annexes_grant(struct sl_annexes *annexes, const char *lease_id
     if (!growth) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "annexes: out of memory");
     }
-    int64_t end = n_tokens > INT32_MAX ? INT64_MAX : begin + n_tokens;
+    int64_t end; // out of bounds, and refused, where it is no number
+    if (__builtin_add_overflow(begin, n_tokens, &end)) {
+        end = begin < 0 ? INT64_MIN : INT64_MAX;
+    }
     pthread_mutex_lock(&annexes->mutex);
     struct sl_held_annex *held = sl_annexes_find(annexes, lease_id);
     enum sl_status status = held ? check_place(annexes, held, begin, end, err)
@@ -280,12 +283,12 @@ static enum sl_status build(struct sl_annexes *annexes, const struct built *buil
     return status;
 }
 
-// Build one stretch that has landed; false: there is none.
+// Build one stretch that has landed; false: there is none, or nobody wants it any more.
 static bool build_one(struct sl_annexes *annexes) {
     struct built built = {0};
     pthread_mutex_lock(&annexes->mutex);
-    for (struct sl_held_annex *held = annexes->first; held && !find_landed_of(annexes, held, &built);
-         held = held->next) {
+    struct sl_held_annex *first = annexes->stopping ? NULL : annexes->first;
+    for (struct sl_held_annex *held = first; held && !find_landed_of(annexes, held, &built); held = held->next) {
     }
     pthread_mutex_unlock(&annexes->mutex);
     if (!built.held) {

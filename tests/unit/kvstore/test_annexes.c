@@ -154,6 +154,11 @@ static void test_annex_refuses_what_does_not_fit_on(void **state) {
     assert_int_equal(grant_refused(fixture, lease.lease_id, 0, 320), SL_ERR_INVALID);  // beyond the prompt
     assert_int_equal(grant_refused(fixture, lease.lease_id, 0, 0), SL_ERR_INVALID);    // nothing
     assert_int_equal(grant_refused(fixture, lease.lease_id, -64, 64), SL_ERR_INVALID);
+    int64_t huge = INT64_MAX / SL_PAGE_SLOTS * SL_PAGE_SLOTS;
+    struct sl_landing_ticket none;
+    size_t capacity;
+    assert_int_equal(sl_annexes_grant(fixture->annexes, lease.lease_id, huge, 128, &none, &capacity, NULL),
+                     SL_ERR_INVALID);
     grow(fixture, &lease, 0, 128, 1);
     assert_int_equal(grant_refused(fixture, lease.lease_id, 0, 128), SL_ERR_EXISTS);
     grow(fixture, &lease, 128, 300, 1);
