@@ -139,14 +139,14 @@ void sl_lines_give_cut(struct sl_lines *lines, struct sl_line **line) {
 
 #define MAX_REPLICAS 2
 #define RETRY_NS     (100 * SL_NS_PER_MS) // between two attempts to open a line that is cut
-#define TURN_NS      (SL_NS_PER_MS)      // that one of two stores is waited for before the other is looked at
+#define TURN_NS      (SL_NS_PER_MS)       // that one of two stores is waited for before the other is looked at
 
 struct replica {
     char *store, *address; // of its gRPC, for people; of its fabric
     uint64_t epoch, annex_id;
     struct sl_line *line; // NULL while it is cut
     int n_lines;          // that have been opened
-    bool is_gone;         // another process is there now, or one that does not answer such questions
+    bool is_gone; // another process is there now, one that does not answer such questions, or holds no such annex
 };
 
 struct share {
@@ -341,6 +341,24 @@ static enum sl_status ask(struct sl_source *source, struct sl_near_request *requ
 
 // --- waiting ---------------------------------------------------------------------------------------------------------
 
+/*
+ * What a store says that cannot answer, though another might: it does not hold the annex any more, has too much to do, or is
+ * about to stop. Any other refusal is about the question, and is the answer.
+ */
+static enum sl_status check_refusal(const struct sl_asked *asked, int i, size_t bytes, struct sl_error *err) {
+    struct sl_near_request request;
+    struct sl_near_answer head;
+    struct sl_error said = {0};
+    const uint8_t *body;
+    memcpy(&request, asked->request, sizeof request);
+    enum sl_status status = sl_near_check(&request, asked->replicas[i].answer, bytes, &head, &body, &said);
+    if (status != SL_ERR_NOT_FOUND && status != SL_ERR_EXHAUSTED && status != SL_ERR_PEER_LOST) {
+        return SL_OK;
+    }
+    *err = said;
+    return status;
+}
+
 // Look at one store's answer until until_ns. SL_AGAIN: none yet.
 static enum sl_status look(struct remote *r, struct sl_asked *asked, int i, int64_t until_ns, size_t *bytes_out,
                            struct sl_error *err) {
@@ -354,6 +372,9 @@ static enum sl_status look(struct remote *r, struct sl_asked *asked, int i, int6
     }
     if (status == SL_OK) {
         status = sl_ask_wait(asked->replicas[i].ask, until_ns, bytes_out, err);
+    }
+    if (status == SL_OK) {
+        status = check_refusal(asked, i, *bytes_out, err);
     }
     if (status < SL_OK) {
         sl_ask_close(&asked->replicas[i].ask);

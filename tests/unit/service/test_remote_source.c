@@ -30,6 +30,7 @@ struct store {
     struct sl_annex_scratch *scratch;
     uint64_t annex_id;
     atomic_bool holds;
+    atomic_int refuses_with; // enum sl_status; 0: it answers
     atomic_int n_questions, n_resets, n_held, n_wrong_ids;
     struct sl_question *held[MAX_HELD];
     char name[16];
@@ -55,6 +56,14 @@ static void on_question(void *arg, struct sl_question *question) {
     }
     size_t bytes = sl_near_answer_bytes(store->annex, request, request_bytes);
     void *answer = malloc(bytes + SL_NEAR_REFUSAL_BYTES);
+    if (atomic_load(&store->refuses_with) != SL_OK) {
+        struct sl_near_answer refusal = {
+            .magic = SL_NEAR_MAGIC, .status = atomic_load(&store->refuses_with), .kind = head.kind, .n_bytes = 3};
+        memcpy(answer, &refusal, sizeof refusal);
+        memcpy((char *)answer + sizeof refusal, "why", 3);
+        sl_question_answer(&question, answer, sizeof refusal + 3, release, answer);
+        return;
+    }
     sl_near_serve(store->annex, store->memory, store->scratch, request, request_bytes, answer, &bytes);
     sl_question_answer(&question, answer, bytes, release, answer);
 }
@@ -277,6 +286,46 @@ static void test_remote_source_goes_on_with_the_other_store_where_one_is_lost(vo
     stop(&s);
 }
 
+static void test_remote_source_goes_on_with_the_other_store_where_one_refuses(void **state) {
+    (void)state;
+    static const enum sl_status refusals[] = {SL_ERR_NOT_FOUND, SL_ERR_EXHAUSTED, SL_ERR_PEER_LOST};
+    for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
+        struct scene s;
+        start(&s, 1, 2);
+        atomic_store(&s.stores[0][0].refuses_with, (int)refusals[i]);
+        int64_t begin_ns = sl_now_ns();
+        struct topk request = make_topk(&s, 0, 0);
+        struct sl_asked *asked = ask(&s, &request, 20000);
+        request.head.flags = SL_NEAR_RESET;
+        assert_answered(&s, &asked, &request, 0, s.shares->memories[0]);
+        assert_true(sl_now_ns() - begin_ns < 8000 * SL_NS_PER_MS); // not half of the time
+        stop(&s);
+    }
+}
+
+// With one store the refusal is what is said in the end; one that may pass is waited for.
+static void test_remote_source_says_why_a_store_refuses(void **state) {
+    (void)state;
+    static const struct {
+        enum sl_status said, expected;
+    } cases[] = {{SL_ERR_NOT_FOUND, SL_ERR_PEER_STALE}, {SL_ERR_EXHAUSTED, SL_ERR_EXHAUSTED}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct scene s;
+        struct sl_error err = {0};
+        const void *answer;
+        size_t bytes;
+        start(&s, 1, 1);
+        atomic_store(&s.stores[0][0].refuses_with, (int)cases[i].said);
+        struct topk request = make_topk(&s, 0, 0);
+        struct sl_asked *asked = ask(&s, &request, 1000);
+        assert_int_equal(s.source->ops->wait(s.source, asked, &answer, &bytes, &err), cases[i].expected);
+        assert_non_null(strstr(err.text, "store-0-0"));
+        assert_non_null(strstr(err.text, "why"));
+        s.source->ops->forget(s.source, &asked);
+        stop(&s);
+    }
+}
+
 static void test_remote_source_names_the_stores_that_do_not_answer(void **state) {
     (void)state;
     struct scene s;
@@ -394,6 +443,8 @@ int main(void) {
         cmocka_unit_test(test_remote_source_gives_what_an_annex_answers),
         cmocka_unit_test(test_remote_source_asks_the_other_store_where_one_is_slow),
         cmocka_unit_test(test_remote_source_goes_on_with_the_other_store_where_one_is_lost),
+        cmocka_unit_test(test_remote_source_goes_on_with_the_other_store_where_one_refuses),
+        cmocka_unit_test(test_remote_source_says_why_a_store_refuses),
         cmocka_unit_test(test_remote_source_names_the_stores_that_do_not_answer),
         cmocka_unit_test(test_remote_source_does_not_wait_for_a_store_that_began_anew),
         cmocka_unit_test(test_remote_source_shares_lines_and_leaves_nothing_open),
