@@ -240,19 +240,19 @@ static enum sl_status choose_stores(struct sl_admission *admission, const struct
     int n = sl_route_shares(set.views, set.n, key, demand->n_lanes, demand->lane_bytes, demand->replicas, shares,
                             SL_MAX_SHARES);
     enum sl_status status = n < 0 ? SL_AGAIN : SL_OK;
-    int64_t needed = demand->lane_bytes * demand->n_lanes * demand->replicas;
-    int64_t room = sl_route_store_room(set.views, set.n);
     int n_ready = sl_route_count_ready(set.views, set.n);
     if (n < 0 && n_ready < demand->replicas) {
         status = sl_fail(err, SL_ERR_PEER_LOST,
                          "the recipe offloads layers %d times over and %d kvstores are ready: start more "
                          "(sluice-kvstore), or use place=resident",
                          demand->replicas, n_ready);
-    } else if (n < 0 && needed > room) {
+    } else if (n < 0 && !sl_route_shares_fit(set.views, set.n, key, demand->n_lanes, demand->lane_bytes,
+                                             demand->replicas, SL_MAX_SHARES)) {
         status = sl_fail(err, SL_ERR_EXHAUSTED,
-                         "the job's offloaded layers take %" PRId64 " bytes and the kvstores together hold %" PRId64
+                         "the job's offloaded layers take %" PRId64
+                         " bytes, %d times in different kvstores, which together hold %" PRId64
                          ": it fits never; start more kvstores, or use a shorter prompt or a smaller format",
-                         needed, room);
+                         demand->lane_bytes * demand->n_lanes, demand->replicas, sl_route_store_room(set.views, set.n));
     }
     for (int i = 0; i < n; i++) {
         claim->shares[i].store = sl_worker_ref(set.workers[shares[i].view]);

@@ -142,6 +142,17 @@ int sl_route_shares(const struct sl_route_view *views, int n_views, uint64_t key
     return n_shares;
 }
 
+bool sl_route_shares_fit(const struct sl_route_view *views, int n_views, uint64_t key, int n_lanes, int64_t lane_bytes,
+                         int replicas, int max_shares) {
+    struct sl_route_view idle[SL_ROUTE_MAX_VIEWS];
+    struct sl_route_share shares[SL_ROUTE_MAX_VIEWS]; // a store has one share at most
+    for (int i = 0; i < n_views; i++) {
+        idle[i] = views[i];
+        idle[i].claimed_bytes = 0;
+    }
+    return sl_route_shares(idle, n_views, key, n_lanes, lane_bytes, replicas, shares, max_shares) >= 0;
+}
+
 int64_t sl_route_store_room(const struct sl_route_view *views, int n_views) {
     int64_t room = 0;
     for (int i = 0; i < n_views; i++) {

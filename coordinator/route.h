@@ -47,6 +47,9 @@ struct sl_route_share {
 #define SL_STORE_FILL 0.9
 int sl_route_shares(const struct sl_route_view *views, int n_views, uint64_t key, int n_lanes, int64_t lane_bytes,
                     int replicas, struct sl_route_share *shares_out, int max_shares);
+// Would there be shares if all stores were idle? Otherwise there never will be.
+bool sl_route_shares_fit(const struct sl_route_view *views, int n_views, uint64_t key, int n_lanes, int64_t lane_bytes,
+                         int replicas, int max_shares);
 // The most bytes that all stores that take jobs could hold when idle.
 int64_t sl_route_store_room(const struct sl_route_view *views, int n_views);
 

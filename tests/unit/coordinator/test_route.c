@@ -242,6 +242,8 @@ static void test_replicas_are_in_different_stores(void **state) {
         assert_int_equal(n, 4);
         assert_covered(views, shares, n, 170, 2);
         assert_int_equal(sl_route_shares(views, 1, key, 10, LANE, 2, shares, 8), -1);
+        assert_false(sl_route_shares_fit(views, 1, key, 10, LANE, 2, 8)); // nor ever
+        assert_true(sl_route_shares_fit(views, 4, key * 99991, 170, LANE, 2, 8));
     }
 }
 
