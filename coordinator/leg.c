@@ -83,6 +83,22 @@ void sl_leg_close(struct sl_leg *leg) {
     sl_rpc_stream_close(&leg->stream);
 }
 
+// One of those that are due: a worker that does not answer must not hold up the job for long.
+static void renew_other(struct sl_leg *leg) {
+    for (int i = 0; i < leg->n_others; i++) {
+        struct sl_lease *lease = &leg->others[i];
+        if (lease->worker != NULL && sl_now_ns() >= lease->renew_ns) {
+            struct sl_error err = {0};
+            if (sl_worker_is_lost(lease->worker) || renew_if_due(lease, &err) != SL_OK) {
+                sl_log_warn("job", "job=%s goes on without lease=%s at %s: %s", leg->job->id, lease->id,
+                            sl_worker_name(lease->worker), err.text[0] ? err.text : "it was lost");
+                lease->worker = NULL;
+            }
+            return;
+        }
+    }
+}
+
 static enum sl_status check_surroundings(struct sl_leg *leg, struct sl_error *err) {
     enum sl_status status = sl_job_interrupted(leg->job, err);
     if (status != SL_OK) {
@@ -94,6 +110,7 @@ static enum sl_status check_surroundings(struct sl_leg *leg, struct sl_error *er
     if (leg->peer != NULL && sl_worker_is_lost(leg->peer)) {
         return sl_fail(err, SL_ERR_PEER_LOST, "%s was lost", sl_worker_name(leg->peer));
     }
+    renew_other(leg);
     if (leg->lease != NULL) {
         status = renew_if_due(leg->lease, err);
         return leg->lease_is_vital ? status : SL_OK;

@@ -34,6 +34,8 @@ struct sl_leg {
     struct sl_worker *peer;   // without whom it is pointless; may be NULL
     struct sl_lease *lease;   // to keep alive; may be NULL
     bool lease_is_vital;      // the leg is pointless without it
+    struct sl_lease *others;  // [n_others] to keep alive as well; the leg goes on without them
+    int n_others;
     int64_t silence_ms;
     int64_t heard_ns;
     struct sl_rpc_stream *stream;

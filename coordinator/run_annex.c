@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "coordinator/leg.h"
 
-#define PROBE_MS 300 // a store that does not say its statistics within this is lost, or as good as that
+#define PROBE_MS       300  // a store that does not say its statistics within this is lost, or as good as that
+#define FIRST_LEASE_MS 3000 // taken for a lease's length until the store has said it
 
 void sl_store_shares_fill(const struct sl_claim *claim, struct sl_store_shares *shares) {
     shares->n = (size_t)claim->n_shares;
@@ -51,15 +51,25 @@ enum sl_status sl_annex_check(const struct sl_claim *claim, const Sluice__V1__Pr
     return SL_OK;
 }
 
-void sl_annex_release(const struct sl_claim *claim, const Sluice__V1__PrefillDone *done, const char *job_id) {
-    for (size_t i = 0; done != NULL && i < done->n_annex; i++) {
+int sl_annex_leases(const struct sl_claim *claim, const Sluice__V1__PrefillDone *done, struct sl_lease *leases_out) {
+    int n = 0;
+    for (size_t i = 0; done != NULL && i < done->n_annex && n < SL_MAX_SHARES; i++) {
         int share = find_share(claim, done->annex[i]->share);
-        struct sl_lease lease = {.service = "Store"};
-        if (share >= 0 && strlen(done->annex[i]->lease_id) < sizeof lease.id) {
-            lease.worker = claim->shares[share].store;
-            strcpy(lease.id, done->annex[i]->lease_id);
-            sl_lease_release(&lease, job_id);
+        if (share >= 0 && strlen(done->annex[i]->lease_id) < sizeof leases_out->id) {
+            struct sl_lease *lease = &leases_out[n++];
+            *lease =
+                (struct sl_lease){.worker = claim->shares[share].store, .service = "Store", .lease_ms = FIRST_LEASE_MS};
+            strcpy(lease->id, done->annex[i]->lease_id);
         }
+    }
+    return n;
+}
+
+void sl_annex_release(const struct sl_claim *claim, const Sluice__V1__PrefillDone *done, const char *job_id) {
+    struct sl_lease leases[SL_MAX_SHARES];
+    int n = sl_annex_leases(claim, done, leases);
+    for (int i = 0; i < n; i++) {
+        sl_lease_release(&leases[i], job_id);
     }
 }
 

@@ -8,6 +8,7 @@
 #define SL_COORDINATOR_RUN_ANNEX_H
 
 #include "coordinator/admit.h"
+#include "coordinator/leg.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
 // The shares of a claim as PrefillRequest.stores; points into the claim.
@@ -19,6 +20,10 @@ void sl_store_shares_fill(const struct sl_claim *claim, struct sl_store_shares *
 
 // SL_ERR_INTERNAL: what prefill says is held is not what it was asked to have held.
 enum sl_status sl_annex_check(const struct sl_claim *claim, const Sluice__V1__PrefillDone *done, struct sl_error *err);
+
+// The leases that prefill has handed on, of the claim's stores: leases_out[SL_MAX_SHARES]. Returns their number. Questions
+// renew them as well, but a second replica is asked nothing as long as the first one answers. done may be NULL.
+int sl_annex_leases(const struct sl_claim *claim, const Sluice__V1__PrefillDone *done, struct sl_lease *leases_out);
 
 // Give the leases back, waiting briefly; stores that do not answer are suspected. done may be NULL.
 void sl_annex_release(const struct sl_claim *claim, const Sluice__V1__PrefillDone *done, const char *job_id);

@@ -303,8 +303,14 @@ static enum sl_status decode(struct run *run, struct sl_error *err) {
 
     sl_job_move(job, SLUICE__V1__JOB_STATE__DECODING, sl_worker_name(run->claim.decode));
     // The session that is being decoded keeps itself; the lease is renewed so that a worker may treat both alike.
+    struct sl_lease annexes[SL_MAX_SHARES];
     struct sl_leg leg = {
-        .job = job, .worker = run->claim.decode, .lease = &run->lease, .silence_ms = run->context->silence_ms};
+        .job = job,
+        .worker = run->claim.decode,
+        .lease = &run->lease,
+        .others = annexes,
+        .n_others = sl_annex_leases(&run->claim, run->prefilled != NULL ? run->prefilled->done : NULL, annexes),
+        .silence_ms = run->context->silence_ms};
     enum sl_status status = sl_leg_open(&leg, "/sluice.v1.Decode/Run", &request.base,
                                         &sluice__v1__decode_event__descriptor, spec->deadline_ns, err);
     while (status == SL_OK && !run->decode_done) {

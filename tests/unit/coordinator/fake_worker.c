@@ -22,6 +22,7 @@
 #define PREFILL_MS       10
 #define CAPSULE_BYTES    5000
 #define LEASE_MS         300
+#define MAX_SHARES       4
 #define HANG_PROGRESS_MS 50
 
 // ---- the workers' services --------------------------------------------------------------------------------------
@@ -63,7 +64,16 @@ static enum sl_status send_ship(struct sl_rpc_call *call, int64_t sent, int64_t 
     return sl_rpc_call_send(call, &event.base);
 }
 
-static enum sl_status send_prefill_done(struct sl_rpc_call *call) {
+// The last event: what was asked to be held by stores is held.
+static enum sl_status send_prefill_done(struct sl_rpc_call *call, const Sluice__V1__PrefillRequest *request) {
+    Sluice__V1__AnnexShare annexes[MAX_SHARES], *pointers[MAX_SHARES];
+    assert_true(request->n_stores <= MAX_SHARES);
+    for (size_t i = 0; i < request->n_stores; i++) {
+        annexes[i] = (Sluice__V1__AnnexShare)SLUICE__V1__ANNEX_SHARE__INIT;
+        annexes[i].share = request->stores[i];
+        annexes[i].lease_id = "annex";
+        pointers[i] = &annexes[i];
+    }
     Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
     statistics.prefill_ms = 8;
     statistics.ship_ms = 2;
@@ -74,6 +84,8 @@ static enum sl_status send_prefill_done(struct sl_rpc_call *call) {
     statistics.transport = "put/fake";
     Sluice__V1__PrefillDone done = SLUICE__V1__PREFILL_DONE__INIT;
     done.statistics = &statistics;
+    done.annex = pointers;
+    done.n_annex = request->n_stores;
     Sluice__V1__PrefillEvent event = SLUICE__V1__PREFILL_EVENT__INIT;
     event.what_case = SLUICE__V1__PREFILL_EVENT__WHAT_DONE;
     event.done = &done;
@@ -118,7 +130,7 @@ static enum sl_status prefill_run(void *service, struct sl_rpc_call *call, const
     }
     send_progress(call, total, total);
     send_ship(call, CAPSULE_BYTES, CAPSULE_BYTES);
-    return send_prefill_done(call);
+    return send_prefill_done(call, request);
 }
 
 static enum sl_status decode_reserve(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
@@ -142,8 +154,8 @@ static enum sl_status decode_reserve(void *service, struct sl_rpc_call *call, co
     return sl_rpc_call_send(call, &grant.base);
 }
 
-static enum sl_status decode_renew(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
-                                   struct sl_error *err) {
+static enum sl_status renew(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
+                            struct sl_error *err) {
     (void)message;
     (void)err;
     atomic_fetch_add(&((struct fake_worker *)service)->n_renewed, 1);
@@ -152,8 +164,8 @@ static enum sl_status decode_renew(void *service, struct sl_rpc_call *call, cons
     return sl_rpc_call_send(call, &reply.base);
 }
 
-static enum sl_status decode_release(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
-                                     struct sl_error *err) {
+static enum sl_status release(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
+                              struct sl_error *err) {
     (void)err;
     (void)message;
     struct fake_worker *worker = service;
@@ -237,9 +249,14 @@ static const struct sl_rpc_method prefill_methods[] = {
 };
 static const struct sl_rpc_method decode_methods[] = {
     {"/sluice.v1.Decode/Reserve", SL_RPC_UNARY, &sluice__v1__reserve_request__descriptor, decode_reserve},
-    {"/sluice.v1.Decode/Renew", SL_RPC_UNARY, &sluice__v1__renew_request__descriptor, decode_renew},
-    {"/sluice.v1.Decode/Release", SL_RPC_UNARY, &sluice__v1__release_request__descriptor, decode_release},
+    {"/sluice.v1.Decode/Renew", SL_RPC_UNARY, &sluice__v1__renew_request__descriptor, renew},
+    {"/sluice.v1.Decode/Release", SL_RPC_UNARY, &sluice__v1__release_request__descriptor, release},
     {"/sluice.v1.Decode/Run", SL_RPC_SERVER_STREAM, &sluice__v1__decode_request__descriptor, decode_run},
+};
+// Annexes are opened by prefill, which here only says so.
+static const struct sl_rpc_method store_methods[] = {
+    {"/sluice.v1.Store/Renew", SL_RPC_UNARY, &sluice__v1__renew_request__descriptor, renew},
+    {"/sluice.v1.Store/Release", SL_RPC_UNARY, &sluice__v1__release_request__descriptor, release},
 };
 
 // ---- joining ----------------------------------------------------------------------------------------------------
@@ -291,9 +308,12 @@ void fake_worker_init(struct fake_worker *worker, const char *name, Sluice__V1__
 }
 
 enum sl_status fake_worker_start(struct fake_worker *worker, const char *address, struct sl_error *err) {
-    bool prefill = worker->role == SLUICE__V1__WORKER_ROLE__PREFILL;
-    worker->service = prefill ? (struct sl_rpc_service){"sluice.v1.Prefill", prefill_methods, 1, worker}
-                              : (struct sl_rpc_service){"sluice.v1.Decode", decode_methods, 4, worker};
+    worker->service = (struct sl_rpc_service){"sluice.v1.Decode", decode_methods, 4, worker};
+    if (worker->role == SLUICE__V1__WORKER_ROLE__PREFILL) {
+        worker->service = (struct sl_rpc_service){"sluice.v1.Prefill", prefill_methods, 1, worker};
+    } else if (worker->role == SLUICE__V1__WORKER_ROLE__KVSTORE) {
+        worker->service = (struct sl_rpc_service){"sluice.v1.Store", store_methods, 2, worker};
+    }
     struct sl_rpc_server_config config = {.listen = "127.0.0.1:0", .services = &worker->service, .n_services = 1};
     assert_int_equal(sl_rpc_server_start(&config, &worker->server, err), SL_OK);
     assert_int_equal(sl_rpc_channel_create(address, &worker->channel, err), SL_OK);

@@ -165,6 +165,29 @@ static void test_lease_is_renewed_while_the_job_runs(void **state) {
     protobuf_c_message_free_unpacked(&job->base, NULL);
 }
 
+// Also of the second replica, which nobody asks anything while the first one answers.
+static void test_annexes_are_renewed_while_decode_runs_and_given_back(void **state) {
+    (void)state;
+    struct fake_worker stores[2];
+    struct sl_error err = {0};
+    for (int i = 0; i < 2; i++) {
+        fake_worker_init(&stores[i], i == 0 ? "kvstore-0" : "kvstore-1", SLUICE__V1__WORKER_ROLE__KVSTORE);
+        assert_int_equal(fake_worker_start(&stores[i], sl_coordinator_address(cluster.coordinator), &err), SL_OK);
+    }
+    Sluice__V1__GenerateRequest request;
+    fake_request(&request, 10);
+    request.recipe = "place=offload/1-,retrieve=near,topk=64,replicas=2";
+    atomic_store(&decode.token_ms, 120);
+    fake_generate(&cluster, &request, &events);
+    assert_int_equal(fake_events_check(&events, 10)->status_code, 0);
+    fake_events_free(&events);
+    for (int i = 0; i < 2; i++) {
+        assert_in_range(atomic_load(&stores[i].n_renewed), 4, 30); // every third of a lease
+        assert_int_equal(atomic_load(&stores[i].n_released), 1);
+        fake_worker_stop(&stores[i]);
+    }
+}
+
 static void test_duplicate_tokens_of_a_worker_are_dropped(void **state) {
     (void)state;
     Sluice__V1__GenerateRequest request;
@@ -378,6 +401,7 @@ int main(void) {
         TEST(test_watch_resumes_from_any_sequence),
         TEST(test_prompt_of_one_token_has_no_capsule),
         TEST(test_lease_is_renewed_while_the_job_runs),
+        TEST(test_annexes_are_renewed_while_decode_runs_and_given_back),
         TEST(test_duplicate_tokens_of_a_worker_are_dropped),
         TEST(test_many_jobs_at_once_all_end_and_leave_nothing),
         TEST(test_submit_refuses_at_once_with_the_reason),
