@@ -34,7 +34,8 @@ enum sl_status sl_disk_folder_open(const char *path, int64_t max_bytes, struct s
 void sl_disk_folder_close(struct sl_disk_folder **folder);
 
 /*
- * Write a capsule; others go for it. Asks go_on (may be NULL) between pieces. SL_ERR_EXISTS: it is there. SL_ERR_EXHAUSTED: it is larger than the folder may become. SL_ERR_CANCELLED: go_on said no. SL_ERR_IO: the disk is full
+ * Write a capsule; others go for it. Asks go_on (may be NULL) between pieces. SL_ERR_EXISTS: it is there.
+ * SL_ERR_EXHAUSTED: it is larger than the folder may become. SL_ERR_CANCELLED: go_on said no. SL_ERR_IO: the disk is full
  * or fails. In none of these cases a part of it stays.
  */
 enum sl_status sl_disk_folder_write(struct sl_disk_folder *folder, const struct sl_stored *stored,

@@ -16,8 +16,10 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/thread.h"
 #include "kvstore/disk_folder.h"
 
@@ -321,6 +323,51 @@ static void test_disk_folder_what_a_killed_process_left_is_swept(void **state) {
     assert_int_equal(read_back(fixture->folder, &found, 1), SL_OK);
 }
 
+// Writes and removes until it is killed.
+static void write_for_ever(struct fixture *fixture) {
+    struct sl_disk_folder *folder;
+    if (sl_disk_folder_open(fixture->path, MAX_BYTES, &folder, NULL) != SL_OK) {
+        _exit(1);
+    }
+    for (int i = 0;; i++) {
+        struct sl_stored *stored = make_stored(i % 50, 3, 500000 + (size_t)(i % 7) * 100000);
+        enum sl_status status = sl_disk_folder_write(folder, stored, NULL, NULL, NULL);
+        if (status != SL_OK && status != SL_ERR_EXISTS) {
+            _exit(1);
+        }
+        free_stored(stored);
+    }
+}
+
+static void test_disk_folder_may_be_killed_at_any_moment(void **state) {
+    struct fixture *fixture = *state;
+    int64_t n_read = 0;
+    for (int round = 0; round < 12; round++) {
+        sl_disk_folder_close(&fixture->folder);
+        pid_t child = fork();
+        if (child == 0) {
+            write_for_ever(fixture);
+        }
+        sl_sleep_ms(60 + round * 13);
+        assert_int_equal(kill(child, SIGKILL), 0);
+        int how;
+        assert_int_equal(waitpid(child, &how, 0), child);
+        assert_true(WIFSIGNALED(how)); // and did not end by itself
+        assert_int_equal(sl_disk_folder_open(fixture->path, MAX_BYTES, &fixture->folder, NULL), SL_OK);
+        int64_t n = 0;
+        for (int seed = 0; seed < 50; seed++) {
+            struct sl_disk_found found;
+            if (finds(fixture, hash_of(seed, 2), 3 * STRIDE, &found)) {
+                assert_int_equal(read_back(fixture->folder, &found, seed), SL_OK);
+                n++;
+            }
+        }
+        assert_int_equal(n, count(fixture, NULL)); // what is counted is found and whole
+        n_read += n;
+    }
+    assert_true(n_read > 0);
+}
+
 static bool never(void *arg) {
     (void)arg;
     return false;
@@ -443,6 +490,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_disk_folder_a_damaged_capsule_is_a_miss_and_goes, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_folder_an_entry_that_is_damaged_goes, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_folder_what_a_killed_process_left_is_swept, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_disk_folder_may_be_killed_at_any_moment, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_folder_what_fails_leaves_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_folder_refuses_what_it_cannot_use, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_folder_many_read_while_one_writes, setup, teardown),
