@@ -53,6 +53,7 @@ static const struct sl_program program = {
     .epilog =
         "error    relative error of the attention output over the continuation, same queries (mean over layers)\n"
         "overlap  Jaccard index of the slots kept with those that the continuation attends to most\n"
+        "recall   of the topk slots that an offloaded layer's search should find, the share that it finds\n"
         "nll      mean negative log likelihood of the continuation's tokens, and what it is above the full cache's\n"
         "Recipes that this model cannot run are listed with the reason.\n" SL_EXIT_CODES_HELP,
     .options = options,
@@ -220,9 +221,9 @@ static void print_skipped(const struct eval *e) {
 }
 
 static void print_summary(const struct eval *e) {
-    static const struct sl_column columns[] = {{"RECIPE", false}, {"SLOTS", true},     {"BYTES/TOKEN", true},
-                                               {"OF F16", true},  {"ERROR", true},     {"OVERLAP", true},
-                                               {"NLL", true},     {"ABOVE FULL", true}};
+    static const struct sl_column columns[] = {{"RECIPE", false}, {"SLOTS", true}, {"BYTES/TOKEN", true},
+                                               {"OF F16", true},  {"ERROR", true}, {"OVERLAP", true},
+                                               {"RECALL", true},  {"NLL", true},   {"ABOVE FULL", true}};
     struct sl_table table;
     sl_table_init(&table, columns, sizeof columns / sizeof columns[0]);
     for (size_t i = 0; i < e->n_trials; i++) {
@@ -237,6 +238,11 @@ static void print_summary(const struct eval *e) {
         sl_table_add(&table, "%.1f%%", 100 * r->share);
         sl_table_add(&table, "%.4f", r->error_mean);
         sl_table_add(&table, "%.3f", r->overlap_mean);
+        if (r->recall_mean < 0) {
+            sl_table_add(&table, "-");
+        } else {
+            sl_table_add(&table, "%.3f", r->recall_mean);
+        }
         sl_table_add(&table, "%.4f", r->nll);
         sl_table_add(&table, "%+.4f", r->nll - e->full_nll);
     }
@@ -297,6 +303,9 @@ static void print_json(const struct eval *e) {
         print_value(trial->text, "slots", r->slots, "slots/head", "prompt", (double)e->n_read);
         print_value(trial->text, "attention error", r->error_mean, "relative", NULL, 0);
         print_value(trial->text, "overlap", r->overlap_mean, "jaccard", NULL, 0);
+        if (r->recall_mean >= 0) {
+            print_value(trial->text, "recall", r->recall_mean, "share", NULL, 0);
+        }
         print_value(trial->text, "nll", r->nll, "nats/token", "full cache", e->full_nll);
         print_value(trial->text, "nll above full", r->nll - e->full_nll, "nats/token", NULL, 0);
         for (int l = 0; l < e->model.config->n_layers; l++) {
@@ -305,6 +314,10 @@ static void print_json(const struct eval *e) {
             print_value(trial->text, what, r->error[l], "relative", NULL, 0);
             snprintf(what, sizeof what, "overlap, layer %d", l);
             print_value(trial->text, what, r->overlap[l], "jaccard", NULL, 0);
+            if (r->recall[l] >= 0) {
+                snprintf(what, sizeof what, "recall, layer %d", l);
+                print_value(trial->text, what, r->recall[l], "share", NULL, 0);
+            }
         }
     }
 }

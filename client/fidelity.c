@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: how faithful a compressed cache is to the full one; see fidelity.h for what is measured.
 #include "client/fidelity.h"
+#include "client/fidelity_recall.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -317,6 +318,7 @@ static void measure_overlap(struct sl_fidelity *f, const struct sl_session *sess
 struct shadow {
     struct sl_fidelity *fidelity;
     struct follower follower;
+    struct sl_recall recall;
     double difference[SL_MAX_LAYERS], reference[SL_MAX_LAYERS]; // sums of squares
 };
 
@@ -363,6 +365,11 @@ static enum sl_status attend_beside(void *arg, int segment, int layer, const str
     } else {
         m->ops->attend(m->team, &beside, 1);
     }
+    if (status == SL_OK && s->recall.annex != NULL) { // rows come one by one then
+        size_t n_all = (size_t)(f->config.n_read + f->config.n_new);
+        m->ops->window_sums(m->team, attend, 0, f->window, n_all);
+        status = sl_recall_add(&s->recall, layer, attend, f->window, n_all, s->follower.err);
+    }
     int64_t count = (int64_t)attend->m * attend->n_heads * attend->head_dim;
     for (int64_t i = 0; i < count; i++) {
         double difference = (double)f->out[i] - (double)attend->out[i];
@@ -389,6 +396,10 @@ static enum sl_status measure_error(struct sl_fidelity *f, const struct sl_plan 
     s->fidelity = f;
     s->follower.session = session;
     enum sl_status status = follower_open(f->config.model, plan, f->config.n_read, &s->follower, err);
+    if (status == SL_OK) {
+        status =
+            sl_recall_open(plan, f->config.model->ops, s->follower.offloaded.annex, f->config.n_read, &s->recall, err);
+    }
     if (status == SL_OK && f->full[session->positions] == NULL) {
         f->total += f->config.n_read;
         status = read_prompt_full(f, session->positions, err);
@@ -397,6 +408,7 @@ static enum sl_status measure_error(struct sl_fidelity *f, const struct sl_plan 
         struct sl_session *full = f->full[session->positions];
         struct sl_layer_hook hook = {.fn = attend_beside,
                                      .arg = s,
+                                     .want_lse = s->recall.annex != NULL,
                                      .want_importance = s->follower.wants.importance,
                                      .want_next_q = s->follower.wants_next_q};
         status = read_continuation(f, full, steps(&s->follower) ? 1 : ROWS, &hook, NULL, err);
@@ -413,6 +425,14 @@ static enum sl_status measure_error(struct sl_fidelity *f, const struct sl_plan 
         result->error_mean += result->error[l];
     }
     result->error_mean /= n_layers;
+    int n_searched = 0;
+    for (int l = 0; l < n_layers; l++) {
+        result->recall[l] = sl_recall_mean(&s->recall, l);
+        result->recall_mean += result->recall[l] < 0 ? 0 : result->recall[l];
+        n_searched += result->recall[l] >= 0;
+    }
+    result->recall_mean = n_searched > 0 ? result->recall_mean / n_searched : -1;
+    sl_recall_close(&s->recall);
     follower_close(&s->follower);
     free(s);
     return status;

@@ -12,6 +12,7 @@
  *     overlap           Jaccard index of the prompt slots that a head kept with the equally many that the continuation's
  *                       queries attend to most over the full cache (sums over rows, mean over the group); mean over
  *                       heads.
+ *     recall            of the slots that an offloaded layer's search should find, the share that it finds
  *     nll               mean negative log likelihood of the continuation's tokens, each predicted from those before it
  *                       (teacher forcing), reading over the recipe's cache; a recipe's steps of decode take place.
  *
@@ -49,6 +50,8 @@ struct sl_fidelity_result {
     double slots;                      // mean over layers and heads
     double error[SL_MAX_LAYERS], error_mean;
     double overlap[SL_MAX_LAYERS], overlap_mean;
+    double recall[SL_MAX_LAYERS],
+        recall_mean; // of offloaded layers (client/fidelity_recall.h); -1: nothing is searched
     double nll;
 };
 

@@ -35,7 +35,7 @@ LAYERS = {
     # Of service/: a job without a cluster, all in this process; and for evaluations how workers get at a recipe and
     # read prompts.
     "client": {"base", "proto", "rpc", "engine", "compress", "kvcache", "bench",
-               "retrieve/local_retriever.h", "service/local.h",
+               "retrieve/annex.h", "retrieve/local_retriever.h", "service/local.h",
                "service/job_chat.h", "service/job_recipe.h", "service/reader.h"},
     "bench": ALL - SERVICES - {"tests"},
     "tests": ALL,

@@ -100,6 +100,29 @@ static void test_fidelity_of_slot_positions_compares_the_same_queries(void **sta
     sl_fidelity_destroy(&fidelity);
 }
 
+// More channels find more of what attention looks for; coarser copies of the keys find less.
+static void test_fidelity_tells_what_a_search_misses(void **state) {
+    struct fixture *f = *state;
+    struct sl_fidelity *fidelity = create(f, 40);
+    static const char *const searches[] = {"channels=64", "channels=8", "channels=8,scan=int1"};
+    struct sl_fidelity_result r;
+    double before = 1;
+    measure(f, fidelity, "full", &r);
+    assert_true(r.recall_mean == -1 && r.recall[1] == -1);
+    for (int i = 0; i < 3; i++) {
+        char text[160];
+        snprintf(text, sizeof text, "full,place=offload/1-,ahead=0,scope=sinks:4+recent:16,topk=16,%s", searches[i]);
+        measure(f, fidelity, text, &r);
+        assert_true(r.recall[0] == -1); // resident
+        for (int l = 1; l < f->m.config->n_layers; l++) {
+            assert_true(r.recall[l] > 16.0 / N_READ && r.recall[l] <= 1); // better than chance
+        }
+        assert_true(r.recall_mean < before);
+        before = r.recall_mean;
+    }
+    sl_fidelity_destroy(&fidelity);
+}
+
 // Fails while the continuation is read beside the full cache, if it is armed.
 static enum sl_status fail_behind_the_prompt(void *arg, int64_t done, int64_t total) {
     (void)total;
@@ -281,6 +304,7 @@ static void test_fidelity_relative_error_of_nothing_is_zero(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_fidelity_tells_what_a_search_misses),
         cmocka_unit_test_setup_teardown(test_fidelity_finds_no_difference_in_the_full_cache, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_fidelity_of_slot_positions_compares_the_same_queries, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_fidelity_after_a_failure_is_that_of_a_fresh_start, set_up, tear_down),
