@@ -322,6 +322,14 @@ static enum sl_status read_and_ship(struct sl_prefill_job *job, const Sluice__V1
     return status;
 }
 
+static void log_offload(const struct sl_prefill_job *job) {
+    struct sl_offload_stats stats;
+    sl_offload_get_stats(job->offload, &stats);
+    sl_log_info("prefill", "job=%s offloaded=%lld stored_before=%lld read_back=%lld waited=%.1fms", job->id,
+                (long long)stats.shipped_bytes, (long long)stats.stored_tokens, (long long)stats.read_back_bytes,
+                (double)stats.read_back_wait_ns / SL_NS_PER_MS);
+}
+
 void sl_prefill_job_unref(struct sl_prefill_job *job) {
     if (atomic_fetch_sub(&job->n_refs, 1) == 1) {
         pthread_cond_destroy(&job->changed);
@@ -363,6 +371,9 @@ enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, co
     }
     sl_log_info("prefill", "job=%s status=%s tokens=%lld reused=%lld bytes=%zu", job->id, sl_status_text(status),
                 (long long)job->plan.n_prompt, (long long)job->n_reused, job->shipped_bytes);
+    if (job->offload) {
+        log_offload(job);
+    }
 
     sl_rpc_call_on_cancel(call, NULL, NULL);
     sl_ship_close(&job->ship); // before the pages that they may still be reading

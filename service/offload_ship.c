@@ -2,8 +2,9 @@
 /*
  * The thread of a job that ships stretches to all stores and renews the leases of its annexes.
  *
- *   a stretch   grants from all stores, pieces from where the session's pages lie, then every store's word that it has
- *               them; behind a multiple of SL_ATTEND_SPLIT tokens also where they lie, so that they can be read back
+ *   stretches   all that are queued at a time: grants from all stores, pieces from where the session's pages lie, then
+ *               every store's word that it has them; behind a multiple of SL_ATTEND_SPLIT tokens also where they lie, so
+ *               that they can be read back
  *   no more     every store's word that it can be asked about the whole prompt
  */
 #include <string.h>
@@ -33,14 +34,14 @@ static int64_t next_renewal_ns(const struct sl_offload *offload) {
     return sl_deadline_in_ms(lease_ms / 3);
 }
 
-static enum sl_status renew_if_due(struct watch *watch) {
+static enum sl_status renew_if_due(struct watch *watch, struct sl_error *err) {
     struct sl_offload *offload = watch->offload;
     if (sl_now_ns() < watch->renew_ns) {
         return SL_OK;
     }
     enum sl_status status = SL_OK;
     for (int i = 0; status == SL_OK && i < offload->n_links; i++) {
-        status = sl_link_renew(offload, &offload->links[i], &watch->err);
+        status = sl_link_renew(offload, &offload->links[i], err);
     }
     watch->renew_ns = next_renewal_ns(offload);
     return status;
@@ -49,7 +50,7 @@ static enum sl_status renew_if_due(struct watch *watch) {
 // Asked while bytes are on their way.
 static bool keep_shipping(void *arg) {
     struct watch *watch = arg;
-    watch->status = renew_if_due(watch);
+    watch->status = renew_if_due(watch, &watch->err);
     return watch->status == SL_OK && !atomic_load(&watch->offload->stopping);
 }
 
@@ -153,23 +154,45 @@ enum sl_status sl_offload_map(struct sl_offload *offload, int64_t n_tokens, stru
     return status;
 }
 
-static enum sl_status ship(struct sl_offload *offload, const struct sl_shipment *shipment, struct watch *watch,
-                           struct sl_error *err) {
-    struct sending sendings[SL_MAX_LINKS] = {0};
-    enum sl_status status = SL_OK;
-    for (int i = 0; status == SL_OK && i < offload->n_links; i++) {
-        status = begin_sending(offload, &offload->links[i], shipment, &sendings[i], err);
-    }
-    for (int i = 0; status == SL_OK && i < offload->n_links; i++) {
-        status = finish_sending(offload, &offload->links[i], &sendings[i], watch, err);
-    }
-    for (int i = 0; i < offload->n_links; i++) {
-        sl_ship_close(&sendings[i].ship);
-    }
+// All stores have the shipment: where it lies is asked behind every split, and its place is free.
+static enum sl_status settle(struct sl_offload *offload, const struct sl_shipment *shipment, struct sl_error *err) {
     int64_t end = shipment->begin + shipment->n_slots, split = end / SL_ATTEND_SPLIT * SL_ATTEND_SPLIT;
+    enum sl_status status = SL_OK;
     // Nobody but this thread maps while it runs.
-    if (status == SL_OK && split > offload->n_mapped && split < offload->plan->n_prompt) {
+    if (split > offload->n_mapped && split < offload->plan->n_prompt) {
         status = sl_offload_map(offload, split, err);
+    }
+    if (status == SL_OK) {
+        pthread_mutex_lock(&offload->mutex);
+        offload->first = (offload->first + 1) % SL_RING;
+        offload->n_queued--;
+        pthread_cond_broadcast(&offload->changed);
+        pthread_mutex_unlock(&offload->mutex);
+    }
+    return status;
+}
+
+// What is queued, all of it on its way at the same time.
+static enum sl_status ship(struct sl_offload *offload, int first, int n_queued, struct watch *watch,
+                           struct sl_error *err) {
+    struct sending sendings[SL_RING][SL_MAX_LINKS] = {0};
+    enum sl_status status = SL_OK;
+    for (int s = 0; s < n_queued; s++) {
+        const struct sl_shipment *shipment = &offload->ring[(first + s) % SL_RING];
+        for (int i = 0; status == SL_OK && i < offload->n_links; i++) {
+            status = begin_sending(offload, &offload->links[i], shipment, &sendings[s][i], err);
+        }
+    }
+    for (int s = 0; s < n_queued; s++) {
+        for (int i = 0; status == SL_OK && i < offload->n_links; i++) {
+            status = finish_sending(offload, &offload->links[i], &sendings[s][i], watch, err);
+        }
+        status = status == SL_OK ? settle(offload, &offload->ring[(first + s) % SL_RING], err) : status;
+    }
+    for (int s = 0; s < n_queued; s++) {
+        for (int i = 0; i < offload->n_links; i++) {
+            sl_ship_close(&sendings[s][i].ship);
+        }
     }
     return status;
 }
@@ -184,41 +207,29 @@ static enum sl_status complete(struct sl_offload *offload, struct sl_error *err)
     return status;
 }
 
-// What there is to do next, without the mutex. *done_out: there is nothing.
-static enum sl_status work(struct sl_offload *offload, const struct sl_shipment *shipment, bool finish,
-                           struct watch *watch, struct sl_error *err) {
-    enum sl_status status = renew_if_due(watch);
-    if (status != SL_OK) {
-        *err = watch->err;
-    } else if (shipment) {
-        status = ship(offload, shipment, watch, err);
-    } else if (finish) {
-        status = complete(offload, err);
-    }
-    return status;
-}
-
 void *sl_offload_ship_main(void *arg) {
     struct sl_offload *offload = arg;
     struct watch watch = {.offload = offload, .renew_ns = next_renewal_ns(offload)};
     pthread_mutex_lock(&offload->mutex);
     while (!atomic_load(&offload->stopping) && offload->status == SL_OK) {
-        const struct sl_shipment *shipment = offload->n_queued > 0 ? &offload->ring[offload->first] : NULL;
-        bool finish = !shipment && offload->no_more && !offload->complete;
-        if (!shipment && !finish && sl_now_ns() < watch.renew_ns) {
+        int first = offload->first, n_queued = offload->n_queued;
+        bool finish = n_queued == 0 && offload->no_more && !offload->complete;
+        if (n_queued == 0 && !finish && sl_now_ns() < watch.renew_ns) {
             sl_cond_wait_until(&offload->changed, &offload->mutex, watch.renew_ns);
             continue;
         }
         pthread_mutex_unlock(&offload->mutex);
         struct sl_error err = {0};
-        enum sl_status status = work(offload, shipment, finish, &watch, &err);
+        enum sl_status status = renew_if_due(&watch, &err);
+        if (status == SL_OK && n_queued > 0) {
+            status = ship(offload, first, n_queued, &watch, &err);
+        } else if (status == SL_OK && finish) {
+            status = complete(offload, &err);
+        }
         pthread_mutex_lock(&offload->mutex);
         if (status != SL_OK) {
             offload->status = status;
             offload->err = err;
-        } else if (shipment) {
-            offload->first = (offload->first + 1) % SL_RING;
-            offload->n_queued--;
         } else if (finish) {
             offload->complete = true;
         }

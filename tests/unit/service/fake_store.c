@@ -64,7 +64,9 @@ static void on_complete(void *arg, const void *header, size_t header_bytes, size
     (void)header, (void)header_bytes, (void)body_bytes;
     pthread_mutex_lock(&annex->store->mutex);
     stretch->landed = true;
-    annex->n_tokens = stretch->where.begin + stretch->where.n_slots;
+    for (int i = 0; i < annex->n_stretches && annex->stretches[i].landed; i++) {
+        annex->n_tokens = annex->stretches[i].where.begin + annex->stretches[i].where.n_slots;
+    }
     pthread_cond_broadcast(&annex->store->changed);
     pthread_mutex_unlock(&annex->store->mutex);
 }
@@ -120,15 +122,23 @@ static enum sl_status open_annex(void *service, struct sl_rpc_call *call, const 
     return sl_rpc_call_send(call, &reply.base);
 }
 
+// Where what has been granted ends.
+static int64_t granted_end(const struct fake_annex *annex) {
+    const struct sl_near_stretch *last =
+        annex->n_stretches > 0 ? &annex->stretches[annex->n_stretches - 1].where : NULL;
+    return last != NULL ? last->begin + last->n_slots : 0;
+}
+
 static enum sl_status grant_stretch(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
                                     struct sl_error *err) {
     static const struct sl_grant_events events = {on_complete, on_failure, on_release};
     struct fake_store *store = service;
     const Sluice__V1__GrantStretchRequest *request = (const Sluice__V1__GrantStretchRequest *)message;
     struct fake_annex *annex = annex_of(store, request->lease_id);
-    if (!annex->leased || request->begin != annex->n_tokens || request->begin % SL_PAGE_SLOTS != 0) {
+    int64_t end = granted_end(annex);
+    if (!annex->leased || request->begin != end || request->begin % SL_PAGE_SLOTS != 0) {
         return sl_fail(err, SL_ERR_INVALID, "a stretch from token %lld on behind %lld tokens",
-                       (long long)request->begin, (long long)annex->n_tokens);
+                       (long long)request->begin, (long long)end);
     }
     struct sl_stretch_config config = {.begin = request->begin,
                                        .n_slots = (uint32_t)request->n_tokens,
