@@ -304,7 +304,7 @@ static void test_fidelity_relative_error_of_nothing_is_zero(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fidelity_tells_what_a_search_misses),
+        cmocka_unit_test_setup_teardown(test_fidelity_tells_what_a_search_misses, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_fidelity_finds_no_difference_in_the_full_cache, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_fidelity_of_slot_positions_compares_the_same_queries, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_fidelity_after_a_failure_is_that_of_a_fresh_start, set_up, tear_down),
