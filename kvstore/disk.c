@@ -144,6 +144,24 @@ static enum sl_status bring_back(struct sl_disk *disk, const struct sl_disk_foun
     return status == SL_ERR_EXISTS ? SL_OK : status; // it was shipped to us meanwhile
 }
 
+// Pin the capsule that was found, if it is on the shelf, by its own key: there a younger one may have taken the prefix over
+// and gone with it. The shelf's list of its prefixes was verified, the index's entry of this prefix was not.
+static struct sl_stored *pin_found(struct sl_disk *disk, const struct sl_disk_found *found,
+                                   const struct sl_prefix *prefix) {
+    int64_t covered;
+    struct sl_stored *stored = sl_shelf_pin(disk->config.shelf, &found->entry.key, &covered);
+    for (size_t i = 0; stored && i < stored->n_prefixes; i++) {
+        if (stored->prefix_tokens[i] == prefix->n_tokens &&
+            memcmp(&stored->prefixes[i], &prefix->key, sizeof prefix->key) == 0) {
+            return stored;
+        }
+    }
+    if (stored) {
+        sl_shelf_unpin(disk->config.shelf, stored);
+    }
+    return NULL;
+}
+
 static struct sl_stored *recall(struct sl_disk *disk, const struct sl_prefix *prefixes, size_t n_prefixes,
                                 size_t *at_out) {
     struct sl_disk_found found;
@@ -156,12 +174,17 @@ static struct sl_stored *recall(struct sl_disk *disk, const struct sl_prefix *pr
     enum sl_status status;
     do { // of what was damaged nothing is left: look again
         status = sl_disk_folder_find(disk->folder, prefixes, n_prefixes, &found, &err);
-    } while (status == SL_OK && (status = bring_back(disk, &found, &err)) == SL_ERR_NOT_FOUND);
+        stored = status == SL_OK ? pin_found(disk, &found, &prefixes[found.at]) : NULL;
+    } while (status == SL_OK && !stored && (status = bring_back(disk, &found, &err)) == SL_ERR_NOT_FOUND);
     if (status == SL_OK) {
-        stored = sl_shelf_pin_longest(disk->config.shelf, prefixes, n_prefixes, at_out);
-        atomic_fetch_add(&disk->n_hits, 1);
-        sl_log_debug("disk", "capsule tokens=%lld bytes=%llu is back after %.1f ms", (long long)found.entry.n_tokens,
-                     (unsigned long long)found.entry.body_bytes, (double)(sl_now_ns() - begin_ns) / SL_NS_PER_MS);
+        if (!stored) {
+            stored = pin_found(disk, &found, &prefixes[found.at]);
+            atomic_fetch_add(&disk->n_hits, 1);
+            sl_log_debug("disk", "capsule tokens=%lld bytes=%llu is back after %.1f ms",
+                         (long long)found.entry.n_tokens, (unsigned long long)found.entry.body_bytes,
+                         (double)(sl_now_ns() - begin_ns) / SL_NS_PER_MS);
+        }
+        *at_out = found.at;
         sl_disk_offer(disk, &found.entry.key); // counts the use
     } else if (status == SL_ERR_IO) {
         give_up(disk, &err);

@@ -23,6 +23,7 @@ struct fixture {
     char path[64];
     struct parts parts;
     struct sl_disk *disk;
+    int shared; // tokens that all prompts begin with
 };
 
 static void open_disk(struct fixture *fixture, size_t max_offers) {
@@ -67,7 +68,7 @@ static void put(struct fixture *fixture, int seed, bool offer) {
     struct sl_page_layout layout;
     struct sl_session *session;
     struct sl_arena *arena = fixture->parts.arena;
-    make_prompt(&prompt, seed, 0, N_TOKENS);
+    make_prompt(&prompt, seed, fixture->shared, N_TOKENS);
     assert_int_equal(sl_page_layout_init(&layout, SL_KV_F16, 64, 0, false), SL_OK);
     struct sl_session_config config = {
         .geometry = {1, 1, 64}, .max_slots = N_TOKENS, .work = &layout, .packed = &layout};
@@ -123,10 +124,10 @@ static void evict_all(struct fixture *fixture) {
 }
 
 // All prefixes of a prompt, longest first; how many.
-static size_t prefixes_of(int seed, int64_t n_tokens, struct sl_prefix *prefixes) {
+static size_t prefixes_of(int seed, int shared, int64_t n_tokens, struct sl_prefix *prefixes) {
     struct prompt prompt;
     size_t n = 0;
-    make_prompt(&prompt, seed, 0, N_TOKENS);
+    make_prompt(&prompt, seed, shared, N_TOKENS);
     for (int64_t i = n_tokens / SL_PREFIX_BLOCK; i > 0; i--) {
         prefixes[n++] = (struct sl_prefix){{11, 22, prompt.prefixes[i - 1]}, i * SL_PREFIX_BLOCK};
     }
@@ -136,7 +137,7 @@ static size_t prefixes_of(int seed, int64_t n_tokens, struct sl_prefix *prefixes
 // Ask for the first n_tokens of a prompt; what comes must be its capsule. False: nothing came.
 static bool recalls(struct fixture *fixture, int seed, int64_t n_tokens) {
     struct sl_prefix prefixes[N_TOKENS / SL_PREFIX_BLOCK];
-    size_t n = prefixes_of(seed, n_tokens, prefixes), at = SIZE_MAX;
+    size_t n = prefixes_of(seed, fixture->shared, n_tokens, prefixes), at = SIZE_MAX;
     struct sl_stored *stored = sl_disk_recall(fixture->disk, prefixes, n, sl_deadline_in_ms(DEADLINE_MS), &at);
     if (!stored) {
         return false;
@@ -207,7 +208,7 @@ static void test_disk_does_not_disturb_what_is_in_use(void **state) {
         struct sl_prefix prefixes[N_TOKENS / SL_PREFIX_BLOCK];
         size_t at;
         put(fixture, n, false);
-        pinned[n] = sl_shelf_pin_longest(fixture->parts.shelf, prefixes, prefixes_of(n, N_TOKENS, prefixes), &at);
+        pinned[n] = sl_shelf_pin_longest(fixture->parts.shelf, prefixes, prefixes_of(n, 0, N_TOKENS, prefixes), &at);
         assert_non_null(pinned[n++]);
     }
     assert_false(recalls(fixture, 40, N_TOKENS)); // there is no room
@@ -216,6 +217,23 @@ static void test_disk_does_not_disturb_what_is_in_use(void **state) {
     while (n > 0) {
         sl_shelf_unpin(fixture->parts.shelf, pinned[--n]);
     }
+}
+
+static void test_disk_finds_what_the_shelf_has_under_another_prefix(void **state) {
+    struct fixture *fixture = *state;
+    struct prompt prompt;
+    fixture->shared = 128;
+    put(fixture, 1, false);
+    put(fixture, 2, true); // on the shelf it takes the common prefix over from 1,
+    wait_for_capsules(fixture, 1);
+    make_prompt(&prompt, 1, fixture->shared, N_TOKENS);
+    struct sl_capsule_key key = {11, 22, prompt.hashes.whole};
+    sl_disk_offer(fixture->disk, &key); // on the disk 1 from it;
+    wait_for_capsules(fixture, 2);
+    assert_true(recalls(fixture, 1, N_TOKENS));
+    assert_true(sl_shelf_evict_one(fixture->parts.shelf, INT64_MAX)); // 2 goes from the shelf, and the prefix with it
+    assert_true(recalls(fixture, 1, 128));
+    assert_int_equal(stats_of(fixture).n_hits, 0); // without reading what is in memory
 }
 
 static void test_disk_what_cannot_be_written_is_counted(void **state) {
@@ -315,6 +333,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_disk_what_was_evicted_comes_back, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_outlives_its_process, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_does_not_disturb_what_is_in_use, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_disk_finds_what_the_shelf_has_under_another_prefix, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_what_cannot_be_written_is_counted, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_that_fails_is_done_without, setup, teardown),
         cmocka_unit_test(test_disk_none_is_fine),
