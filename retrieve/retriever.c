@@ -19,6 +19,7 @@
 
 #include "retrieve/retriever_internal.h"
 
+#define SEARCH_BYTES ((int64_t)4 << 20)
 #define LEAST_RECALL 0.8
 #define DEADLINE_MS  500
 #define LOST_MS      3000
@@ -71,9 +72,8 @@ bool sl_retriever_wants_next_q(const struct sl_recipe *recipe) {
 static enum sl_status lay_out_parts(struct sl_retriever *r, struct sl_error *err) {
     int n_parts = 0;
     for (int i = 0; i < r->lanes.n_layers; i++) {
-        int covered = 0, n = sl_retriever_find_parts(r, i, NULL);
-        struct sl_retriever_part parts[SL_MAX_SHARES];
-        sl_retriever_find_parts(r, i, parts);
+        struct sl_retriever_part parts[SL_RETRIEVER_MAX_PARTS];
+        int covered = 0, n = sl_retriever_find_parts(r, i, parts);
         for (int p = 0; p < n; p++) {
             covered += parts[p].n_lanes;
         }
@@ -141,6 +141,7 @@ static void set_up(struct sl_retriever *r, const struct sl_retriever_config *con
     const struct sl_recipe *recipe = &plan->recipe;
     r->config = *config;
     r->config.least_recall = config->least_recall > 0 ? config->least_recall : LEAST_RECALL;
+    r->config.search_bytes = config->search_bytes > 0 ? config->search_bytes : SEARCH_BYTES;
     r->config.deadline_ms = config->deadline_ms > 0 ? config->deadline_ms : DEADLINE_MS;
     r->config.lost_ms = config->lost_ms > 0 ? config->lost_ms : LOST_MS;
     sl_lanes_init(&r->lanes, &recipe->offload, &plan->geometry);

@@ -44,9 +44,10 @@ struct sl_retriever_config {
      * nothing to choose.
      */
     bool resident_only;
-    double least_recall;                                        // 0: 0.8
-    int64_t deadline_ms;                                        // of one answer; 0: 500
-    int64_t lost_ms;                                            // 0: 3000
+    int64_t search_bytes; // near: a layer's lanes are asked about in questions that search so much at least; 0: 4 MiB
+    double least_recall;  // 0: 0.8
+    int64_t deadline_ms;  // of one answer; 0: 500
+    int64_t lost_ms;      // 0: 3000
     void (*on_fallback)(void *arg, int layer, const char *why); // may be NULL
     void *arg;
 };

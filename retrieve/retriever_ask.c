@@ -6,18 +6,38 @@
 #include "base/clock.h"
 #include "retrieve/retriever_internal.h"
 
+#define MAX_PIECES 16 // of a layer's lanes
+
+/*
+ * A store answers each question by one thread. Where a layer's search is long its lanes are asked about by several
+ * questions, so that the threads share it.
+ */
+static int lanes_of_a_question(const struct sl_retriever *r) {
+    if (r->method == &sl_retriever_pull_way) {
+        return r->n_heads;
+    }
+    int64_t bits = r->shape.max_tokens * r->n_channels * sl_kv_format_bits(r->shape.scan);
+    int64_t lanes = (r->config.search_bytes * 8 + bits - 1) / (bits > 0 ? bits : 1);
+    int64_t least = (r->n_heads + MAX_PIECES - 1) / MAX_PIECES;
+    lanes = lanes > least ? lanes : least;
+    return lanes < r->n_heads ? (int)lanes : r->n_heads;
+}
+
 int sl_retriever_find_parts(const struct sl_retriever *r, int index, struct sl_retriever_part *parts) {
     const struct sl_source *source = r->config.source;
-    int begin = index * r->n_heads, end = begin + r->n_heads, n = 0;
+    int begin = index * r->n_heads, end = begin + r->n_heads, n = 0, most = lanes_of_a_question(r);
     for (int s = 0; s < source->n_shares; s++) {
         int first = source->shares[s].first_lane, last = first + source->shares[s].n_lanes;
         first = first > begin ? first : begin;
         last = last < end ? last : end;
-        if (first < last && parts != NULL) {
-            parts[n] = (struct sl_retriever_part){
-                .share = s, .first_lane = first, .n_lanes = last - first, .first_head = first - begin};
+        for (; first < last; first += most, n++) {
+            if (parts != NULL) {
+                parts[n] = (struct sl_retriever_part){.share = s,
+                                                      .first_lane = first,
+                                                      .n_lanes = last - first < most ? last - first : most,
+                                                      .first_head = first - begin};
+            }
         }
-        n += first < last;
     }
     return n;
 }

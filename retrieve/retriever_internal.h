@@ -22,7 +22,10 @@ struct sl_retriever_pending {
     int64_t sent_ns;
 };
 
-// The lanes of one layer that one share holds.
+// Of a layer: pieces of SL_MAX_SHARES shares.
+#define SL_RETRIEVER_MAX_PARTS (SL_MAX_SHARES + 16)
+
+// Adjacent lanes of one layer that one share holds, asked about in one question: all of them, or a piece.
 struct sl_retriever_part {
     int share;
     int first_lane, n_lanes;

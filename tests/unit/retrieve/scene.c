@@ -95,6 +95,7 @@ enum sl_status scene_create(struct scene *s, struct sl_error *err) {
         .source = &s->shares->base,
         .n_prompt = s->n_prompt,
         .resident_only = s->resident_only,
+        .search_bytes = s->search_bytes,
         .least_recall = s->least_recall,
         .lost_ms = s->lost_ms,
         .on_fallback = tell,

@@ -27,6 +27,7 @@ struct scene {
     int n_threads;       // 0: none
     bool resident_only;
     struct sl_recipe recipe; // retrieve, ahead, keep, scan; channels 0: 4
+    int64_t search_bytes;
     double least_recall;
     int64_t lost_ms;
 

@@ -192,6 +192,28 @@ static void test_retriever_gives_the_same_bits_however_it_is_cut(void **state) {
     assert_memory_equal(expected[0], expected[1], sizeof expected[0]); // pull by the true query is near
 }
 
+// A search that is long for one thread is several questions.
+static void test_retriever_asks_about_a_layer_in_pieces(void **state) {
+    (void)state;
+    float expected[MAX_GROUP * N_KV * D];
+    for (int i = 0; i < 2; i++) {
+        struct scene s = {.resident_only = true, .recipe = near(0), .search_bytes = i ? 1 : 0};
+        scene_open(&s);
+        for (int t = 0; t < 3; t++) {
+            scene_append(&s, 1, 1.0f);
+            scene_invent(&s, 90 + (uint64_t)t);
+            scene_attend(&s, 1, false);
+        }
+        if (i == 0) {
+            memcpy(expected, s.out, sizeof expected);
+        }
+        assert_memory_equal(s.out, expected, sizeof expected);
+        assert_int_equal(s.shares->n_asked[SL_NEAR_TOPK], 3 * (i ? N_KV : 1));
+        assert_int_equal(stats_of(&s).n_asks, 3); // layers of steps
+        scene_close(&s);
+    }
+}
+
 static void test_retriever_ranks_by_scan_copies_of_fewer_bits_in_both_ways_alike(void **state) {
     (void)state;
     float expected[MAX_GROUP * N_KV * D];
@@ -469,6 +491,7 @@ int main(void) {
         cmocka_unit_test(test_retriever_pull_takes_channels_from_the_predicted_query),
         cmocka_unit_test(test_retriever_uses_a_prediction_once_and_in_its_step_alone),
         cmocka_unit_test(test_retriever_gives_the_same_bits_however_it_is_cut),
+        cmocka_unit_test(test_retriever_asks_about_a_layer_in_pieces),
         cmocka_unit_test(test_retriever_ranks_by_scan_copies_of_fewer_bits_in_both_ways_alike),
         cmocka_unit_test(test_retriever_fetches_only_rows_that_it_lacks),
         cmocka_unit_test(test_retriever_that_keeps_nothing_fetches_everything),
