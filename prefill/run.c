@@ -366,7 +366,7 @@ enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, co
     } else if (status == SL_OK) {
         status = read_and_ship(job, request, call, err);
     }
-    if (status == SL_ERR_PEER_LOST && job->offload) {
+    if (status == SL_ERR_PEER_LOST && request->n_stores > 0) {
         status = err->status = SL_ERR_PEER_STALE; // a store was lost: as our answer, PEER_LOST would say that we are
     }
     sl_log_info("prefill", "job=%s status=%s tokens=%lld reused=%lld bytes=%zu", job->id, sl_status_text(status),
