@@ -137,26 +137,26 @@ enum sl_status sl_link_renew(struct sl_offload *offload, struct sl_link *link, s
 
 // ---- where stretches lie --------------------------------------------------------------------------------------------
 
-// Stretches one behind the other from token 0 on, of whole pages up to n_tokens.
-static enum sl_status check_map(const struct sl_link *link, const struct sl_near_stretch *map, size_t n_map,
-                                int64_t n_tokens, struct sl_error *err) {
-    int64_t end = 0;
-    for (size_t i = 0; i < n_map && end < n_tokens; i++) {
-        if (map[i].begin != end || map[i].n_slots == 0 || map[i].n_lanes != (uint32_t)link->share->n_lanes ||
-            end % SL_PAGE_SLOTS != 0) {
-            return sl_fail(err, SL_ERR_PEER_CORRUPT, "kvstore %.80s: stretches that cannot be behind token %lld",
-                           link->share->address, (long long)end);
+// The stretches that an answer lists are of the share's lanes and have the first n_tokens at least.
+static enum sl_status read_map(const struct sl_link *link, const uint8_t *body, const uint8_t *end, int64_t n_tokens,
+                               const struct sl_near_stretch **map_out, size_t *n_map_out, struct sl_error *err) {
+    enum sl_status status = sl_near_read_map(body, end, map_out, n_map_out, err);
+    int64_t n_shown = 0;
+    for (size_t i = 0; status == SL_OK && i < *n_map_out; i++) {
+        const struct sl_near_stretch *stretch = &(*map_out)[i];
+        if (stretch->n_lanes != (uint32_t)link->share->n_lanes) {
+            status = sl_fail(err, SL_ERR_PEER_CORRUPT, "a stretch of %u lanes in a share of %d", stretch->n_lanes,
+                             link->share->n_lanes);
         }
-        end += map[i].n_slots;
+        n_shown += stretch->n_slots;
     }
-    if (end < n_tokens) {
-        return sl_fail(err, SL_ERR_PEER_CORRUPT, "kvstore %.80s: it shows where %lld tokens lie instead of %lld",
-                       link->share->address, (long long)end, (long long)n_tokens);
+    if (status == SL_OK && n_shown < n_tokens) {
+        status = sl_fail(err, SL_ERR_PEER_CORRUPT, "it shows where %lld tokens lie instead of %lld", (long long)n_shown,
+                         (long long)n_tokens);
     }
-    return SL_OK;
+    return status;
 }
 
-// *answer_out is malloc'd and `bytes` long.
 static enum sl_status ask_map(struct sl_link *link, const struct sl_near_request *request, void *answer,
                               size_t capacity, size_t *bytes_out, struct sl_error *err) {
     struct sl_ask *ask;
@@ -177,36 +177,35 @@ enum sl_status sl_link_map(struct sl_offload *offload, struct sl_link *link, int
                                       .kind = SL_NEAR_MAP,
                                       .first_lane = (uint32_t)link->share->first_lane,
                                       .n_lanes = (uint32_t)link->share->n_lanes};
-    size_t most = (size_t)sl_pages_for(offload->plan->n_prompt) * sizeof *link->map;
-    size_t capacity = sizeof(struct sl_near_answer) + most, bytes = 0;
+    size_t most = sizeof(struct sl_near_answer) + sl_pages_for(offload->plan->n_prompt) * sizeof *link->map;
+    size_t capacity = most > SL_NEAR_REFUSAL_BYTES ? most : SL_NEAR_REFUSAL_BYTES, bytes = 0, n_map = 0;
     void *answer = malloc(capacity);
-    struct sl_near_stretch *map = malloc(most);
+    struct sl_near_stretch *map = NULL;
+    const struct sl_near_stretch *shown = NULL;
     struct sl_near_answer head;
     const uint8_t *body;
     struct sl_error why = {0};
-    enum sl_status status = answer && map ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "offload: out of memory");
+    enum sl_status status = answer ? SL_OK : sl_fail(&why, SL_ERR_EXHAUSTED, "no memory here for where stretches lie");
+    status = status == SL_OK ? ask_map(link, &request, answer, capacity, &bytes, &why) : status;
+    status = status == SL_OK ? sl_near_check(&request, answer, bytes, &head, &body, &why) : status;
     if (status == SL_OK) {
-        status = ask_map(link, &request, answer, capacity, &bytes, &why);
-        status = status == SL_OK ? sl_near_check(&request, answer, bytes, &head, &body, &why) : status;
-        if (status != SL_OK) {
-            status = status == SL_ERR_DEADLINE || status == SL_ERR_NOT_FOUND ? SL_ERR_PEER_LOST : status;
-            sl_fail(err, status, "kvstore %.80s: %.280s", link->share->address, why.text);
-        }
+        status = read_map(link, body, body + head.n_bytes, n_tokens, &shown, &n_map, &why);
+    }
+    if (status == SL_OK && !(map = malloc(n_map * sizeof *map))) {
+        status = sl_fail(&why, SL_ERR_EXHAUSTED, "no memory here for where stretches lie");
     }
     if (status == SL_OK) {
-        size_t n_map = head.n_bytes / sizeof *map;
-        memcpy(map, body, n_map * sizeof *map);
-        status = check_map(link, map, n_map, n_tokens, err);
-        if (status == SL_OK) {
-            pthread_mutex_lock(&offload->mutex);
-            struct sl_near_stretch *before = link->map;
-            link->map = map;
-            link->n_map = n_map;
-            pthread_mutex_unlock(&offload->mutex);
-            map = before;
-        }
+        memcpy(map, shown, n_map * sizeof *map);
+        pthread_mutex_lock(&offload->mutex);
+        struct sl_near_stretch *before = link->map;
+        link->map = map;
+        link->n_map = n_map;
+        pthread_mutex_unlock(&offload->mutex);
+        free(before);
+    } else {
+        status = status == SL_ERR_DEADLINE || status == SL_ERR_NOT_FOUND ? SL_ERR_PEER_LOST : status;
+        sl_fail(err, status, "kvstore %.80s: %.280s", link->share->address, why.text);
     }
-    free(map);
     free(answer);
     return status;
 }
