@@ -97,12 +97,13 @@ static int64_t store_room(const struct sl_route_view *view, int64_t claimed_byte
     return view->ready && room > 0 ? room : 0;
 }
 
-// The ready store of the largest weight that is not taken yet; -1: none. Avoided ones come last.
-static int next_store(const struct sl_route_view *views, int n_views, uint64_t key, const bool *taken) {
+// The store of the largest weight that has room for a lane and is not taken; -1: none. Avoided ones come last.
+static int next_store(const struct sl_route_view *views, int n_views, uint64_t key, const int64_t *fits,
+                      const bool *taken) {
     int best = -1;
     uint64_t best_weight = 0;
     for (int i = 0; i < n_views; i++) {
-        if (!views[i].ready || taken[i]) {
+        if (fits[i] == 0 || taken[i]) {
             continue;
         }
         uint64_t weight = sl_hash(views[i].name, strlen(views[i].name), key);
@@ -115,29 +116,36 @@ static int next_store(const struct sl_route_view *views, int n_views, uint64_t k
     return best;
 }
 
+// Share by share, so that lanes are cut at the same places in every replica: what is asked about them has one answer.
 int sl_route_shares(const struct sl_route_view *views, int n_views, uint64_t key, int n_lanes, int64_t lane_bytes,
                     int replicas, struct sl_route_share *shares_out, int max_shares) {
-    bool taken[SL_ROUTE_MAX_VIEWS] = {false};
+    int64_t fits[SL_ROUTE_MAX_VIEWS]; // lanes
+    for (int i = 0; i < n_views; i++) {
+        fits[i] = store_room(&views[i], views[i].claimed_bytes) / lane_bytes;
+    }
     int n_shares = 0;
-    for (int replica = 0; replica < replicas; replica++) {
-        int lane = 0;
-        while (lane < n_lanes) {
-            int i = next_store(views, n_views, key, taken);
+    for (int lane = 0; lane < n_lanes;) {
+        bool taken[SL_ROUTE_MAX_VIEWS] = {false};
+        int64_t n = n_lanes - lane;
+        if (n_shares + replicas > max_shares) {
+            return -1;
+        }
+        struct sl_route_share *first = &shares_out[n_shares];
+        for (int replica = 0; replica < replicas; replica++) {
+            int i = next_store(views, n_views, key, fits, taken);
             if (i < 0) {
                 return -1;
             }
             taken[i] = true;
-            int64_t fit = store_room(&views[i], views[i].claimed_bytes) / lane_bytes;
-            if (fit == 0) {
-                continue;
-            }
-            if (n_shares == max_shares) {
-                return -1;
-            }
-            int n = fit < n_lanes - lane ? (int)fit : n_lanes - lane;
-            shares_out[n_shares++] = (struct sl_route_share){i, lane, n, replica};
-            lane += n;
+            n = fits[i] < n ? fits[i] : n;
+            first[replica] = (struct sl_route_share){.view = i, .first_lane = lane, .replica = replica};
         }
+        for (int replica = 0; replica < replicas; replica++) {
+            first[replica].n_lanes = (int)n;
+            fits[first[replica].view] -= n;
+        }
+        n_shares += replicas;
+        lane += (int)n;
     }
     return n_shares;
 }
@@ -145,12 +153,13 @@ int sl_route_shares(const struct sl_route_view *views, int n_views, uint64_t key
 bool sl_route_shares_fit(const struct sl_route_view *views, int n_views, uint64_t key, int n_lanes, int64_t lane_bytes,
                          int replicas, int max_shares) {
     struct sl_route_view idle[SL_ROUTE_MAX_VIEWS];
-    struct sl_route_share shares[SL_ROUTE_MAX_VIEWS]; // a store has one share at most
+    struct sl_route_share shares[SL_ROUTE_MAX_VIEWS];
+    int most = max_shares < SL_ROUTE_MAX_VIEWS ? max_shares : SL_ROUTE_MAX_VIEWS;
     for (int i = 0; i < n_views; i++) {
         idle[i] = views[i];
         idle[i].claimed_bytes = 0;
     }
-    return sl_route_shares(idle, n_views, key, n_lanes, lane_bytes, replicas, shares, max_shares) >= 0;
+    return sl_route_shares(idle, n_views, key, n_lanes, lane_bytes, replicas, shares, most) >= 0;
 }
 
 int64_t sl_route_store_room(const struct sl_route_view *views, int n_views) {

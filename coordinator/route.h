@@ -42,8 +42,11 @@ int sl_route_store(const struct sl_route_view *views, int n_views, uint64_t key)
 struct sl_route_share {
     int view, first_lane, n_lanes, replica;
 };
-// Who holds n_lanes lanes of lane_bytes each, `replicas` times. Returns the number of shares, or -1 when there is no room
-// now or the shares would be more than max_shares. What a store has claimed stays below SL_STORE_FILL of its capacity.
+/*
+ * Who holds n_lanes lanes of lane_bytes each, `replicas` times in different stores, cut at the same lanes each time. Returns
+ * the number of shares, or -1 when there is no room now or the shares would be more than max_shares. What a store has
+ * claimed stays below SL_STORE_FILL of its capacity.
+ */
 #define SL_STORE_FILL 0.9
 int sl_route_shares(const struct sl_route_view *views, int n_views, uint64_t key, int n_lanes, int64_t lane_bytes,
                     int replicas, struct sl_route_share *shares_out, int max_shares);

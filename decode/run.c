@@ -209,7 +209,9 @@ static enum sl_status open_session(struct sl_decode *decode, const Sluice__V1__D
     }
     int64_t n_read = sequence->session ? sequence->session->n_tokens : 0; // by prefill
     if (status == SL_OK) {
-        status = sl_plan_make(&recipe, &geometry, n_read > 0 ? n_read : 1, &plan, err);
+        // Behind nothing that prefill has read there is no annex: every slot stays here.
+        status = n_read > 0 ? sl_plan_make(&recipe, &geometry, n_read, &plan, err)
+                            : sl_plan_make_local(&recipe, &geometry, 1, &plan, err);
         plan.rope_set = rope_set(decode, request);
     }
     if (status == SL_OK && sequence->session) {

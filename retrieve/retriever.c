@@ -23,6 +23,7 @@
 #define LEAST_RECALL 0.8
 #define DEADLINE_MS  500
 #define LOST_MS      3000
+#define OPEN_MS      2000 // at least, of the answers that creation cannot do without
 
 // --- creation ------------------------------------------------------------------------------------------------------
 
@@ -144,6 +145,7 @@ static void set_up(struct sl_retriever *r, const struct sl_retriever_config *con
     r->config.search_bytes = config->search_bytes > 0 ? config->search_bytes : SEARCH_BYTES;
     r->config.deadline_ms = config->deadline_ms > 0 ? config->deadline_ms : DEADLINE_MS;
     r->config.lost_ms = config->lost_ms > 0 ? config->lost_ms : LOST_MS;
+    r->answer_ms = r->config.deadline_ms > OPEN_MS ? r->config.deadline_ms : OPEN_MS;
     sl_lanes_init(&r->lanes, &recipe->offload, &plan->geometry);
     r->method = method_of(recipe);
     r->n_layers = plan->geometry.n_layers;
@@ -195,6 +197,7 @@ enum sl_status sl_retriever_create(const struct sl_retriever_config *config, str
         return status;
     }
     r->config.plan = NULL; // the caller's no longer
+    r->answer_ms = r->config.deadline_ms;
     *retriever_out = r;
     return SL_OK;
 }

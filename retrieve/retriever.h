@@ -16,7 +16,8 @@
  *
  * When no answer comes within the deadline, the KV heads that were asked for attend to their resident slots alone in this
  * layer and step; that is counted, and `on_fallback` is told: it is never silent. After `lost_ms` without any answer of a
- * share the step fails. Where a prompt has no more tokens than sinks, recent and topk together, there is nothing to choose:
+ * share the step fails, and at once when its stores were lost meanwhile: whoever does it again writes the better tokens.
+ * Where a prompt has no more tokens than sinks, recent and topk together, there is nothing to choose:
  * every token is resident, and attention is ops->attend.
  *
  * Threads: one at a time; the engine's, once it steps.
@@ -68,7 +69,7 @@ bool sl_retriever_serves(const struct sl_retriever *retriever, int layer); // by
  * One layer of one step, one row, in two parts, so that the questions of many sequences are under way before anybody waits
  * for an answer: ask sends what this layer's attention still needs and what the next one's is predicted to need; attend
  * waits and fills attend->out: offloaded layers by retrieval, others by ops->attend. attend asks by itself where nobody
- * did. Both are told of every layer of every step, in order. SL_ERR_PEER_LOST: a share has been silent for lost_ms.
+ * did. Both are told of every layer of every step, in order. SL_ERR_PEER_LOST: a share is lost, or has been silent for lost_ms.
  */
 enum sl_status sl_retriever_ask(struct sl_retriever *retriever, int layer, const struct sl_attend *attend,
                                 struct sl_error *err);

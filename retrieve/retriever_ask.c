@@ -67,7 +67,7 @@ enum sl_status sl_retriever_send(struct sl_retriever *r, const struct sl_near_re
     pending->sent_ns = sl_now_ns();
     enum sl_status status =
         source->ops->ask(source, (struct sl_near_request *)r->request, sizeof *head + body_bytes, capacity,
-                         pending->sent_ns + r->config.deadline_ms * SL_NS_PER_MS, &pending->asked, err);
+                         pending->sent_ns + r->answer_ms * SL_NS_PER_MS, &pending->asked, err);
     memcpy(&pending->request, r->request, sizeof *head); // as the source has completed it
     return status;
 }
@@ -78,9 +78,10 @@ void sl_retriever_give_up(struct sl_retriever *r, struct sl_retriever_pending *p
     }
 }
 
-// The share may answer the next question: the store was too slow, too busy, or its line was cut.
+// The share may answer the next question: the store was too slow or too busy. Not where every line to it was cut and none
+// could be opened in all that time: it is lost, and there is no reason to write worse tokens until that is certain.
 static bool is_passing(enum sl_status status) {
-    return status == SL_ERR_DEADLINE || status == SL_ERR_PEER_LOST || status == SL_ERR_EXHAUSTED || status > SL_OK;
+    return status == SL_ERR_DEADLINE || status == SL_ERR_EXHAUSTED || status > SL_OK;
 }
 
 enum sl_status sl_retriever_receive(struct sl_retriever *r, int share, struct sl_retriever_pending *pending,

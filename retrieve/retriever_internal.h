@@ -66,6 +66,7 @@ struct sl_retriever {
     uint32_t first_page;    // of the session: those before it are not needed
     struct sl_retriever_layer *layers; // [lanes.n_layers]
     struct sl_retriever_part *parts;   // behind every layer's
+    int64_t answer_ms;                 // that an answer is waited for
     int64_t silent_ns[SL_MAX_SHARES];  // when the first question was sent that has had no answer since; 0: it answers
     int asked_layer;                   // sl_retriever_ask() has been called for it; -1
     char *request;                     // scratch: a head and what follows it
@@ -120,7 +121,8 @@ enum sl_status sl_retriever_send(struct sl_retriever *r, const struct sl_near_re
                                  struct sl_retriever_pending *pending, struct sl_error *err);
 /*
  * Wait for an answer and check it. SL_AGAIN: none came in time, or the store could not just now; it has been counted
- * against the share. SL_ERR_PEER_LOST: nor has any for lost_ms, or what came was none.
+ * against the share. SL_ERR_PEER_LOST: nor has any for lost_ms, the share's stores are lost, or what came was
+ * none.
  */
 enum sl_status sl_retriever_receive(struct sl_retriever *r, int share, struct sl_retriever_pending *pending,
                                     const uint8_t **body_out, const uint8_t **end_out, struct sl_error *err);

@@ -168,10 +168,11 @@ static void test_store_moves_only_the_lost_share(void **state) {
 
 #define LANE 1000
 
-// Every lane is held once by each replica, in order, by stores that hold nothing else of the job; room is kept to.
+// Every lane is held once by each replica, in order, cut alike and in different stores; room is kept to.
 static void assert_covered(const struct sl_route_view *views, const struct sl_route_share *shares, int n_shares,
                            int n_lanes, int replicas) {
     int next[4] = {0};
+    int64_t held[8] = {0}; // by views
     for (int i = 0; i < n_shares; i++) {
         const struct sl_route_share *share = &shares[i];
         assert_in_range(share->replica, 0, replicas - 1);
@@ -180,10 +181,16 @@ static void assert_covered(const struct sl_route_view *views, const struct sl_ro
         next[share->replica] += share->n_lanes;
         const struct sl_route_view *view = &views[share->view];
         assert_true(view->ready);
-        assert_true((double)(view->claimed_bytes + share->n_lanes * LANE) <=
-                    SL_STORE_FILL * (double)view->capacity_bytes);
-        for (int j = 0; j < i; j++) {
-            assert_int_not_equal(shares[j].view, share->view);
+        held[share->view] += share->n_lanes * LANE;
+        assert_true((double)(view->claimed_bytes + held[share->view]) <= SL_STORE_FILL * (double)view->capacity_bytes);
+        for (int j = 0; j < n_shares; j++) {
+            bool overlap = shares[j].first_lane < share->first_lane + share->n_lanes &&
+                           share->first_lane < shares[j].first_lane + shares[j].n_lanes;
+            if (j != i && overlap) { // a replica of it
+                assert_int_equal(shares[j].first_lane, share->first_lane);
+                assert_int_equal(shares[j].n_lanes, share->n_lanes);
+                assert_int_not_equal(shares[j].view, share->view);
+            }
         }
     }
     for (int r = 0; r < replicas; r++) {
@@ -247,6 +254,24 @@ static void test_replicas_are_in_different_stores(void **state) {
     }
 }
 
+static void test_replicas_are_cut_alike_however_large_stores_are(void **state) {
+    (void)state;
+    struct sl_route_view views[5] = {{.name = "a", .ready = true, .capacity_bytes = 20 * LANE},
+                                     {.name = "b", .ready = true, .capacity_bytes = 30 * LANE},
+                                     {.name = "c", .ready = true, .capacity_bytes = 50 * LANE},
+                                     {.name = "d", .ready = true, .capacity_bytes = 100 * LANE},
+                                     {.name = "e", .ready = true, .capacity_bytes = 200 * LANE}};
+    struct sl_route_share shares[16];
+    int n_cut = 0;
+    for (uint64_t key = 1; key < 50; key++) {
+        int n = sl_route_shares(views, 5, key * 99991, 60, LANE, 2, shares, 16);
+        assert_in_range(n, 2, 16);
+        assert_covered(views, shares, n, 60, 2);
+        n_cut += n > 2;
+    }
+    assert_true(n_cut > 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_prefill_idle_cluster_takes_turns),
@@ -260,6 +285,7 @@ int main(void) {
         cmocka_unit_test(test_a_session_goes_to_one_store_where_it_fits),
         cmocka_unit_test(test_a_large_session_is_spread_by_lanes),
         cmocka_unit_test(test_replicas_are_in_different_stores),
+        cmocka_unit_test(test_replicas_are_cut_alike_however_large_stores_are),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,319 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""
+Decoding over layers that kvstores hold: the answers are those of one process, alone and beside others, however lanes are divided
+over stores; what is stored already serves again; and whoever is lost, slow or gone, the answer is the same one, or the job's log
+says what it had to do without.
+"""
+import concurrent.futures
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+
+import grpc
+
+from harness import BIN, MODEL, SLOW, Cluster, cluster_pb, document, eventually, inference, question, run_tests, tokens, worker_pb
+from test_cancel import cancel_and_check, wait_for_state
+from test_faults import Watcher
+
+NEAR, PULL = "tailorkv-near,topk=64", "tailorkv,topk=64"
+# The machine may be busy: where answers are compared, no layer does without a store that is merely slow.
+PATIENT = {"decode": ["--retrieve-deadline-ms", "20000", "--retrieve-lost-ms", "20000"]}
+# What a store has is asked of its replica after half of that. A store that is lost is not waited for any longer.
+USUAL = {"decode": ["--retrieve-deadline-ms", "2000", "--retrieve-lost-ms", "20000"]}
+
+
+def prompt(n_bytes, seed=0):
+    return document(n_bytes, seed=seed) + question()
+
+
+def job(recipe, text, n_tokens=12):
+    return inference.GenerateRequest(text=text, recipe=recipe, max_new_tokens=n_tokens, ignore_eos=True)
+
+
+def in_one_process(recipe, text, n_tokens=12):
+    run = subprocess.run([os.path.join(BIN, "sluice"), "run", "--local", "--model", MODEL, "--recipe", recipe, "--json",
+                          "--max-new-tokens", str(n_tokens), "--ignore-eos", "--threads", "1", "--prompt-file", "-"],
+                         input=text.encode(), capture_output=True, timeout=120 * SLOW)
+    assert run.returncode == 0, f"{recipe}: {run.stderr.decode()}"
+    return [line["token"]["id"] for line in map(json.loads, run.stdout.decode().splitlines()) if "token" in line]
+
+
+def stores(cluster):
+    return [w for w in cluster.workers().workers if w.info.role == cluster_pb.KVSTORE and w.state == cluster_pb.READY]
+
+
+def store_stats(cluster):
+    """{name: what the store itself says}"""
+    result = {}
+    for store in stores(cluster):
+        with grpc.insecure_channel(store.info.rpc_address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+            stats = channel.unary_unary("/sluice.v1.Store/Stats",
+                                        request_serializer=worker_pb.StoreStatsRequest.SerializeToString,
+                                        response_deserializer=worker_pb.StoreStatsReply.FromString)
+            result[store.info.name] = stats(worker_pb.StoreStatsRequest(), timeout=5 * SLOW)
+    return result
+
+
+def holders(cluster):
+    """Names of the stores that hold a part of a living session."""
+    return sorted(name for name, stats in store_stats(cluster).items() if stats.annexes > 0)
+
+
+def assert_no_annex_is_left(cluster):
+    eventually(lambda: not holders(cluster), 10, "no annex is left in a store")
+
+
+@contextlib.contextmanager
+def cluster_of(**options):
+    """A cluster in which no store holds an annex for anybody at the end."""
+    options.setdefault("worker_args", PATIENT)
+    with Cluster(**options) as cluster:
+        yield cluster
+        assert_no_annex_is_left(cluster)
+
+
+def begin_decoding(cluster, asked, n_tokens=10):
+    """(job id, watcher) of a job that has written some tokens."""
+    job_id = cluster.submit(asked)
+    watcher = Watcher(cluster, job_id)
+    eventually(lambda: len(tokens(watcher.events)) > n_tokens, 60, f"{n_tokens} tokens of {asked.recipe}")
+    return job_id, watcher
+
+
+def assert_same_answer(watcher, expected, what):
+    finished = watcher.finished(90)
+    assert finished.status_code == 0, f"{what}: {finished}"
+    assert tokens(watcher.events) == expected, f"{what}: {expected} {tokens(watcher.events)}"
+    assert [e.token.index for e in watcher.events if e.HasField("token")] == list(range(len(expected))), what
+    return finished.statistics
+
+
+def end_of(cluster, asked):
+    """The last event of a job that fails."""
+    finished = Watcher(cluster, cluster.submit(asked)).finished()
+    assert finished.status_code != 0, finished
+    return finished
+
+
+def notices(events):
+    return [e.notice.text for e in events if e.HasField("notice")]
+
+
+# ---- the answer ---------------------------------------------------------------------------------------------------------
+
+def test_a_cluster_writes_what_one_process_writes():
+    cases = [(recipe, size) for recipe in (PULL, NEAR) for size in (200, 6000, 18000)]
+    cases += [(f"{recipe},{axis}", 6000) for recipe in (PULL, NEAR) for axis in ("scan=int8", "scan=int1", "keep=256")]
+    cases += [(NEAR + ",ahead=0", 6000), ("full,format=f16/2-:int8,place=offload/2-,topk=64", 6000)]
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        expected = list(pool.map(lambda case: in_one_process(case[0], prompt(case[1])), cases))
+    for transport in ("shm", "tcp"):
+        with cluster_of(transport=transport) as cluster:
+            for (recipe, size), ids in list(zip(cases, expected))[:None if transport == "shm" else 4]:
+                finished, events = cluster.answer(job(recipe, prompt(size)))
+                r = finished.statistics.retrieval
+                assert tokens(events) == ids, f"{transport} {recipe} {size}: {ids} {tokens(events)}"
+                assert r.fallbacks == 0 and r.replica_asks == 0 and not notices(events), f"{recipe} {size}: {r}"
+                assert r.asks > 0, f"{recipe} {size}: {r}"  # even 200 bytes are more tokens than are always attended to
+
+
+def test_with_every_slot_chosen_it_is_the_answer_of_resident_layers():
+    with cluster_of() as cluster:
+        for size in (200, 6000):
+            expected = tokens(cluster.answer(job("full", prompt(size)))[1])
+            for way in ("near", "near,ahead=1", "pull"):
+                recipe = f"place=offload/1-,retrieve={way},topk=8000"
+                assert tokens(cluster.answer(job(recipe, prompt(size)))[1]) == expected, (recipe, size)
+
+
+def test_sessions_of_different_recipes_are_decoded_together():
+    chosen = ["full", "h2o,budget=256,chunk=64,when=chunk+step", NEAR, PULL, NEAR + ",ahead=0,scan=int1"]
+    asked = [job(recipe, prompt(3000 + 400 * i, seed=i), 60) for i, recipe in enumerate(chosen)]
+    with cluster_of(kvstore=2) as cluster:
+        alone = [tokens(cluster.answer(each)[1]) for each in asked]
+    with cluster_of(kvstore=2) as cluster:
+        with concurrent.futures.ThreadPoolExecutor(len(asked)) as pool:
+            together = list(pool.map(lambda each: tokens(cluster.answer(each)[1]), asked))
+    for recipe, one, other in zip(chosen, alone, together):
+        assert len(one) == 60 and one == other, f"{recipe}: {one} {other}"
+
+
+def test_a_prompt_of_one_token():
+    one = inference.TokenIds(ids=[2045])
+    ask = lambda recipe: inference.GenerateRequest(tokens=one, recipe=recipe, max_new_tokens=80, ignore_eos=True)
+    with cluster_of(kvstore=1) as cluster:
+        expected = tokens(cluster.answer(ask("full"))[1])  # nothing is offloaded, and what is generated stays as it is
+        for recipe in (NEAR, PULL, "place=offload/1-,retrieve=near,topk=16"):
+            finished, events = cluster.answer(ask(recipe))
+            assert tokens(events) == expected, f"{recipe}: {expected} {tokens(events)}"
+            assert finished.statistics.retrieval.asks == 0
+
+
+# ---- where lanes lie ----------------------------------------------------------------------------------------------------
+
+def test_a_session_that_no_store_holds_alone():
+    text = prompt(18000)
+    with cluster_of() as cluster:
+        expected = {recipe: tokens(cluster.answer(job(recipe, text, 60))[1]) for recipe in (NEAR, PULL)}
+    with cluster_of(kvstore=3, worker_args={**PATIENT, "kvstore": ["--arena", "12M"]}) as cluster:
+        for recipe, ids in expected.items():
+            job_id, watcher = begin_decoding(cluster, job(recipe, text, 60), 5)
+            used = holders(cluster)
+            assert_same_answer(watcher, ids, recipe)
+            assert len(used) > 1, used
+            assert_no_annex_is_left(cluster)
+    with cluster_of(kvstore=1, worker_args={**PATIENT, "kvstore": ["--arena", "4M"]}) as cluster:
+        finished = end_of(cluster, job(NEAR, text))
+        assert finished.status_code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0], finished
+        assert "kvstore" in finished.status_text, finished
+
+
+def test_two_copies_where_no_store_holds_one_alone():
+    text = prompt(18000)
+    with cluster_of(kvstore=0, worker_args=PATIENT) as cluster:
+        # Stores of different sizes cut the lanes of the two copies at different places.
+        for i, size in enumerate(("6M", "9M", "12M", "16M", "20M")):
+            cluster.start_worker(f"kvstore-{i}", ["--arena", size])
+        cluster.wait_ready()
+        expected = in_one_process(NEAR, text)
+        finished, events = cluster.answer(job(NEAR + ",replicas=2", text))
+        assert finished.status_code == 0 and tokens(events) == expected, finished
+
+
+# ---- what is stored already ---------------------------------------------------------------------------------------------
+
+def test_what_is_stored_serves_again():
+    text = prompt(6000)
+    with cluster_of() as cluster:
+        stored = lambda: sum(s.load.stored_capsules for s in stores(cluster))
+        first, events = cluster.answer(job(NEAR, text))
+        eventually(lambda: stored() >= 1, 10, "the capsule is stored")
+        assert first.statistics.retrieval.offloaded_bytes > 0 == first.statistics.retrieval.reused_tokens
+        n_read = first.statistics.n_prompt_tokens - 1  # the last one is decode's
+
+        again, again_events = cluster.answer(job(NEAR, text))
+        r = again.statistics.retrieval
+        assert tokens(again_events) == tokens(events)
+        assert again.statistics.n_reused_tokens == n_read == r.reused_tokens and r.offloaded_bytes == 0, again.statistics
+
+        # Another recipe for the other layers: what is offloaded is the same.
+        other, other_events = cluster.answer(job(PULL, text))
+        assert tokens(other_events) == in_one_process(PULL, text)
+        assert other.statistics.retrieval.reused_tokens == n_read and other.statistics.retrieval.offloaded_bytes == 0, \
+            other.statistics
+
+        # The next turn of the conversation.
+        turn = text + first.text + ". " + document(2500, key="harbour", value="77015", seed=9) + question("harbour")
+        finished, turn_events = cluster.answer(job(NEAR, turn))
+        r = finished.statistics.retrieval
+        assert 0 < r.reused_tokens and 0 < r.offloaded_bytes < first.statistics.retrieval.offloaded_bytes, finished.statistics
+        assert tokens(turn_events) == in_one_process(NEAR, turn)
+
+
+# ---- who is lost, slow or gone ------------------------------------------------------------------------------------------
+
+LONG = 1000  # tokens: decoding goes on while somebody is killed
+
+
+def expected_answers(recipes, text):
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        return dict(zip(recipes, pool.map(lambda recipe: in_one_process(recipe, text, LONG), recipes)))
+
+
+def test_a_store_that_dies_while_it_is_asked():
+    text = prompt(5000)
+    expected = expected_answers((NEAR, PULL), text)
+    for recipe in (NEAR, PULL):
+        with cluster_of(kvstore=2, worker_args=USUAL) as cluster:
+            job_id, watcher = begin_decoding(cluster, job(recipe, text, LONG))
+            lost = holders(cluster)
+            assert len(lost) == 1, lost
+            cluster.kill(lost[0])
+            s = assert_same_answer(watcher, expected[recipe], recipe)
+            assert s.retries >= 1 and s.retrieval.fallbacks == 0, s
+
+
+def test_a_second_copy_goes_on_without_the_first():
+    text = prompt(5000)
+    expected = expected_answers((NEAR, PULL), text)
+    for recipe, number in ((NEAR, signal.SIGKILL), (PULL, signal.SIGSTOP)):
+        with cluster_of(kvstore=2, worker_args=USUAL) as cluster:
+            job_id, watcher = begin_decoding(cluster, job(recipe + ",replicas=2", text, LONG))
+            assert len(holders(cluster)) == 2, holders(cluster)
+            asked = {name: stats.questions for name, stats in store_stats(cluster).items()}
+            lost = max(asked, key=asked.get)
+            cluster.kill(lost, number)
+            s = assert_same_answer(watcher, expected[recipe], f"{recipe} {number}")
+            assert s.retries == 0 and s.retrieval.replica_asks > 0 and s.retrieval.fallbacks == 0, s
+            if number == signal.SIGSTOP:
+                cluster.kill(lost, signal.SIGCONT)
+                cluster.wait_ready()
+
+
+def test_a_slow_store_is_done_without_and_the_log_says_so():
+    for recipe in (NEAR, PULL):
+        with cluster_of(worker_args={"kvstore": ["--inject", "slow_reply:200"],
+                                     "decode": ["--retrieve-deadline-ms", "100", "--retrieve-lost-ms", "60000"]}) as cluster:
+            finished, events = cluster.answer(job(recipe, prompt(3000), 4))
+            r = finished.statistics.retrieval
+            assert finished.status_code == 0 and len(tokens(events)) == 4, finished
+            assert r.fallbacks > 0, r
+            assert any("without" in text and "no answer" in text for text in notices(events)), notices(events)
+
+
+def test_another_decode_worker_asks_the_same_stores():
+    text = prompt(5000)
+    expected = expected_answers((NEAR,), text)
+    with cluster_of(decode=2) as cluster:
+        job_id, watcher = begin_decoding(cluster, job(NEAR, text, LONG))
+        eventually(lambda: any(s.load.stored_capsules for s in stores(cluster)), 10, "the capsule is stored")
+        cluster.kill(cluster.get(job_id).decode_worker)
+        s = assert_same_answer(watcher, expected[NEAR], "decode worker killed")
+        assert s.retries >= 1 and s.n_reused_tokens == s.n_prompt_tokens - 1 == s.retrieval.reused_tokens, s
+        assert s.retrieval.offloaded_bytes == 0, s
+
+
+def test_a_client_that_leaves_while_stores_are_asked():
+    with cluster_of(kvstore=2) as cluster:
+        for recipe in (NEAR, PULL + ",replicas=2"):
+            job_id, watcher = begin_decoding(cluster, job(recipe, prompt(4000), 2000))
+            assert holders(cluster)
+            cancel_and_check(cluster, job_id)
+            assert_no_annex_is_left(cluster)
+        call = cluster.generate(job(NEAR, prompt(4000), 2000))
+        for event in call:
+            if event.HasField("token") and event.token.index == 5:
+                break
+        call.cancel()
+        eventually(lambda: cluster.workers().jobs_running == 0, 10, "the job has ended")
+        assert cluster.answer(job(NEAR, prompt(4000), 5))[0].status_code == 0, "the next job works"
+
+
+def test_a_prefill_worker_that_dies_while_it_offloads():
+    text = prompt(18000)
+    expected = in_one_process(NEAR, text)
+    with cluster_of(prefill=2) as cluster:
+        job_id = cluster.submit(job(NEAR, text))
+        watcher = Watcher(cluster, job_id)
+        eventually(lambda: holders(cluster), 20, "a store holds an annex")
+        cluster.kill(cluster.get(job_id).prefill_worker)
+        assert assert_same_answer(watcher, expected, "prefill worker killed").retries >= 1
+
+
+def test_without_a_store_nothing_is_offloaded():
+    with cluster_of(kvstore=0) as cluster:
+        for recipe, words in ((NEAR, ["kvstore", "place=resident"]), (NEAR + ",replicas=2", ["kvstore", "2"])):
+            began = time.monotonic()
+            finished = end_of(cluster, job(recipe, prompt(1000)))
+            assert finished.status_code in (grpc.StatusCode.UNAVAILABLE.value[0], grpc.StatusCode.FAILED_PRECONDITION.value[0])
+            assert all(word in finished.status_text for word in words), finished
+            assert time.monotonic() - began < 5 * SLOW
+        assert cluster.answer(job("full", prompt(1000)))[0].status_code == 0, "others go on"
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_tests(globals()))
