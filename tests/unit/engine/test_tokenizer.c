@@ -12,8 +12,8 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
-#include "base/clock.h"
 #include "tests/unit/engine/tokenizer_json.h"
 
 #define GOLDEN "tests/golden/tokenizer/demo.json"
@@ -194,9 +194,9 @@ static void test_tokenizer_is_not_slowed_by_hostile_text(void **state) {
         for (; n_text + n_unit <= n_bytes; n_text += n_unit) {
             memcpy(text + n_text, units[i], n_unit);
         }
-        int64_t begin_ns = sl_now_ns();
+        clock_t begin = clock(); // our own time: the machine may have others to serve
         assert_int_equal(sl_tokenizer_encode(tokenizer, text, n_text, false, &ids, &n_ids, NULL), SL_OK);
-        assert_true(sl_now_ns() - begin_ns < 20 * (int64_t)1000000000); // a quadratic run takes minutes
+        assert_true(clock() - begin < (clock_t)20 * CLOCKS_PER_SEC); // a quadratic run takes minutes
         free(ids);
     }
     free(text);
