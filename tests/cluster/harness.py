@@ -21,6 +21,8 @@ BIN = os.environ.get("SLUICE_BIN", os.path.join(ROOT, "build", "bin"))
 MODEL = os.path.join(ROOT, "models", "demo")
 # Sanitized builds are many times slower; they may be told to wait longer, never to check less.
 SLOW = float(os.environ.get("SLUICE_TEST_SLOWNESS", "1"))
+# For every process that a test starts: UCX's hooks of the memory calls and those of a sanitizer do not bear each other.
+os.environ["UCX_MEM_EVENTS"] = "n"
 
 
 def _messages():
@@ -57,7 +59,7 @@ class Process:
         self.log = open(self.log_path, "wb")
         self.killed = False
         self.popen = subprocess.Popen([os.path.join(BIN, args[0]), *args[1:]], stdout=subprocess.PIPE, stderr=self.log,
-                                      env={**os.environ, "UCX_MEM_EVENTS": "n", **(env or {})})
+                                      env={**os.environ, **(env or {})})
         line = self._first_line(30 * SLOW)
         match = re.search(r"ready rpc=(\S+)", line)
         if not match:

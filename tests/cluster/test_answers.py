@@ -8,7 +8,7 @@ import tempfile
 
 import grpc
 
-from harness import BIN, MODEL, Cluster, State, document, question, request, run_tests, states, tokens
+from harness import BIN, MODEL, SLOW, Cluster, State, document, question, request, run_tests, states, tokens
 from harness import inference
 
 RECIPES = ["full", "h2o,budget=0.5", "streamingllm,budget=512", "full,format=int4", "h2o,budget=0.5,format=f16/2-:int2"]
@@ -18,7 +18,7 @@ def local_tokens(prompt, recipe, max_new_tokens=12, model=MODEL, options=()):
     """Token ids of the same job in one process, without a cluster."""
     run = subprocess.run([os.path.join(BIN, "sluice"), "run", "--local", "--model", model, "--recipe", recipe, "--json",
                           "--max-new", str(max_new_tokens), "--stop", ".", "--threads", "1", "--prompt-file", "-", *options],
-                         input=prompt.encode(), capture_output=True, timeout=120)
+                         input=prompt.encode(), capture_output=True, timeout=120 * SLOW)
     assert run.returncode == 0, run.stderr.decode()
     lines = [json.loads(line) for line in run.stdout.decode().splitlines()]
     return [line["token"]["id"] for line in lines if "token" in line]
@@ -51,7 +51,7 @@ def test_quantized_weights():
         assert tokens(events) == expected, (tokens(events), expected)
         stranger = subprocess.run([os.path.join(BIN, "sluice-decode"), "--name", "stored", "--coordinator",
                                    cluster.coordinator.address, "--arena", "16M", "--model", MODEL, "--threads", "1"],
-                                  capture_output=True, timeout=60)
+                                  capture_output=True, timeout=60 * SLOW)
         assert stranger.returncode == 1 and b"model" in stranger.stderr, stranger.stderr.decode()
 
 

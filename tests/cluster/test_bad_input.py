@@ -81,8 +81,7 @@ def test_a_prompt_that_no_arena_can_hold():
 
 
 def run(program, *args, timeout=30):
-    return subprocess.run([os.path.join(BIN, program), *args], capture_output=True, text=True, timeout=timeout * SLOW,
-                          env={**os.environ, "UCX_MEM_EVENTS": "n"})
+    return subprocess.run([os.path.join(BIN, program), *args], capture_output=True, text=True, timeout=timeout * SLOW)
 
 
 def fails(words, program, *args, code=1):

@@ -6,7 +6,7 @@ import os
 import subprocess
 import tempfile
 
-from harness import BIN, MODEL, Cluster, document, inference, question, run_tests, tokens
+from harness import BIN, MODEL, SLOW, Cluster, document, inference, question, run_tests, tokens
 from test_reuse import answer_after_storing
 
 ORIGINAL = 512  # tokens of the context that the short frequencies are for
@@ -25,7 +25,7 @@ def make_model(folder):
 def local_tokens(model, prompt, max_new_tokens):
     run = subprocess.run([os.path.join(BIN, "sluice"), "run", "--local", "--model", model, "--recipe", "full", "--json",
                           "--max-new", str(max_new_tokens), "--ignore-eos", "--threads", "1", "--prompt-file", "-"],
-                         input=prompt.encode(), capture_output=True, timeout=120)
+                         input=prompt.encode(), capture_output=True, timeout=120 * SLOW)
     assert run.returncode == 0, run.stderr.decode()
     lines = [json.loads(line) for line in run.stdout.decode().splitlines()]
     return [line["token"]["id"] for line in lines if "token" in line]

@@ -11,7 +11,7 @@ import threading
 
 import grpc
 
-from harness import BIN, MODEL, Cluster, document, eventually, inference, question, request, run_tests, tokens
+from harness import BIN, MODEL, SLOW, Cluster, document, eventually, inference, question, request, run_tests, tokens
 
 # Presets at a size at which they evict from a short prompt, and combinations that no preset names.
 SMALL = {"full": "", "tailorkv": "topk=16", "tailorkv-1": "topk=16", "tailorkv-near": "topk=16"}
@@ -23,7 +23,7 @@ PROMPT = document(1200) + question()
 
 
 def sluice(*args, stdin=""):
-    run = subprocess.run([os.path.join(BIN, "sluice"), *args], input=stdin.encode(), capture_output=True, timeout=120)
+    run = subprocess.run([os.path.join(BIN, "sluice"), *args], input=stdin.encode(), capture_output=True, timeout=120 * SLOW)
     return run.returncode, run.stdout.decode(), run.stderr.decode()
 
 
