@@ -10,7 +10,7 @@
 
 #define LOOK_MS 100
 
-// Of what a stretch takes, the part that is made beside the block that lands.
+// Of what a stretch takes until it is built, the part that is made beside the block that lands.
 static size_t built_bytes(const struct sl_stretch_config *config) {
     size_t block = sl_stretch_block_bytes(config), all = sl_stretch_bytes(config);
     if (config->rows != config->work.format) {
@@ -19,29 +19,43 @@ static size_t built_bytes(const struct sl_stretch_config *config) {
     return all > block ? all - block : 0;
 }
 
+// What a stretch takes at most, from its grant until it is built.
+static size_t granted_bytes(const struct sl_stretch_config *config) {
+    return sl_stretch_block_bytes(config) + built_bytes(config);
+}
+
 enum sl_status sl_annexes_bytes_to_come(const struct sl_stretch_family *family, int64_t begin, int64_t n_tokens,
                                         size_t *bytes_out, struct sl_error *err) {
     struct sl_stretch_config config;
-    size_t bytes = 0;
-    for (int64_t n_slots = SL_STRETCH_TOKENS; begin < n_tokens; n_slots = n_tokens - begin) {
-        int64_t n_stretches = (n_tokens - begin) / n_slots;
+    size_t bytes = 0, beside = 0; // built; of one stretch that is being built
+    // As prefill cuts them (service/offload.h): whole stretches, the full pages behind them, a partial page.
+    const int64_t cuts[] = {SL_STRETCH_TOKENS, SL_PAGE_SLOTS, 1};
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        int64_t n_slots = i == 0 ? SL_STRETCH_TOKENS : (n_tokens - begin) / cuts[i] * cuts[i];
+        int64_t n_stretches = n_slots > 0 ? (n_tokens - begin) / n_slots : 0;
         if (n_stretches > 0) {
             enum sl_status status = sl_stretch_family_config(family, begin, begin + n_slots, &config, err);
             if (status != SL_OK) {
                 return status;
             }
-            bytes += (size_t)n_stretches * sl_stretch_bytes(&config);
+            size_t built = sl_stretch_bytes(&config), more = granted_bytes(&config) - built;
+            bytes += (size_t)n_stretches * built;
+            more *= n_stretches < SL_STRETCHES_QUEUED ? (size_t)n_stretches : SL_STRETCHES_QUEUED;
+            beside = more > beside ? more : beside;
             begin += n_stretches * n_slots;
         }
     }
-    *bytes_out = bytes;
+    *bytes_out = bytes + beside;
     return SL_OK;
 }
 
-void sl_annexes_forget_from(struct sl_annexes *annexes, struct sl_growth **at) {
+void sl_annexes_forget_from(struct sl_annexes *annexes, struct sl_held_annex *held, struct sl_growth **at) {
     while (*at) {
         struct sl_growth *growth = *at;
         *at = growth->next;
+        // Still to come. While the landing or the builder have not let go of it, it is counted twice: soon over.
+        held->promised_bytes += growth->covered_bytes;
+        sl_landings_renew_promise(annexes->config.room->landings, growth->covered_bytes);
         if (growth->landing_id[0]) {
             sl_landing_release(annexes->config.room->landings, growth->landing_id);
         }
@@ -56,7 +70,7 @@ static void fail_from(struct sl_annexes *annexes, struct sl_held_annex *held, st
     sl_log_warn("annexes", "lease=%s stretch at token %lld: %s", held->lease_id, (long long)(*at)->config.begin,
                 failure->text);
     held->failure = *failure;
-    sl_annexes_forget_from(annexes, at);
+    sl_annexes_forget_from(annexes, held, at);
     pthread_cond_broadcast(&annexes->changed);
 }
 
@@ -119,7 +133,7 @@ static enum sl_status check_place(struct sl_annexes *annexes, struct sl_held_ann
     if (*at && end_of(&(*at)->config) == end && ((*at)->building || (*at)->stretch)) {
         return sl_fail(err, SL_ERR_EXISTS, "tokens [%lld, %lld) have landed", (long long)begin, (long long)end);
     }
-    sl_annexes_forget_from(annexes, at);
+    sl_annexes_forget_from(annexes, held, at);
     int64_t planned = planned_end(held, &at);
     if (begin != planned) {
         return sl_fail(err, SL_ERR_INVALID, "stretch [%lld, %lld): the next one begins at token %lld", (long long)begin,
@@ -128,9 +142,8 @@ static enum sl_status check_place(struct sl_annexes *annexes, struct sl_held_ann
     return SL_OK;
 }
 
-// Lock held. Takes the stretch's part out of the annex's promise.
-static size_t take_promise(struct sl_held_annex *held, const struct sl_stretch_config *config) {
-    size_t bytes = sl_stretch_bytes(config);
+// Lock held. Takes a stretch's part out of the annex's promise.
+static size_t take_promise(struct sl_held_annex *held, size_t bytes) {
     bytes = bytes < held->promised_bytes ? bytes : held->promised_bytes;
     held->promised_bytes -= bytes;
     return bytes;
@@ -151,7 +164,7 @@ static bool add_growth(struct sl_annexes *annexes, struct sl_held_annex *held, s
 // Lock held, and let go of meanwhile: making room may take its time. `held` is in use.
 static enum sl_status open_landing(struct sl_annexes *annexes, struct sl_held_annex *held, struct sl_growth *growth,
                                    struct sl_landing_ticket *ticket_out, struct sl_error *err) {
-    size_t covered = take_promise(held, &growth->config);
+    size_t covered = take_promise(held, granted_bytes(&growth->config));
     pthread_mutex_unlock(&annexes->mutex);
     enum sl_status status =
         sl_room_open_landing(annexes->config.room, held->lease_id, sl_stretch_block_bytes(&growth->config),
@@ -166,9 +179,14 @@ static enum sl_status open_landing(struct sl_annexes *annexes, struct sl_held_an
         return status;
     }
     memcpy(growth->landing_id, ticket_out->id, sizeof growth->landing_id);
+    growth->covered_bytes = covered;
     if (!add_growth(annexes, held, growth)) {
         sl_landing_release(annexes->config.room->landings, ticket_out->id);
         free(ticket_out->ticket);
+        if (held->listed) { // still to come
+            held->promised_bytes += covered;
+            sl_landings_renew_promise(annexes->config.room->landings, covered);
+        }
         return sl_fail(err, SL_ERR_PRECONDITION, "the annex ended, or was granted another stretch at the same time");
     }
     return SL_OK;
@@ -194,8 +212,9 @@ enum sl_status sl_annexes_grant(struct sl_annexes *annexes, const char *lease_id
     if (status == SL_OK) {
         growth->stretch = sl_stretches_find(annexes->config.room->stretches, &held->family, &held->prompt, begin, end);
         if (growth->stretch) {
-            size_t covered = take_promise(held, &growth->config);
+            size_t covered = take_promise(held, sl_stretch_bytes(&growth->config));
             sl_landings_return_promise(annexes->config.room->landings, covered);
+            growth->covered_bytes = covered;
             add_growth(annexes, held, growth); // check_place() has seen that it belongs here
             growth = NULL;
             append_built(annexes, held);
@@ -311,6 +330,12 @@ static bool build_one(struct sl_annexes *annexes) {
         at = &(*at)->next;
     }
     if (*at && status == SL_OK) {
+        // What was there only beside what is built now is for the stretches behind.
+        size_t kept = sl_stretch_bytes(&built.config), covered = (*at)->covered_bytes;
+        size_t beside = covered > kept ? covered - kept : 0;
+        held->promised_bytes += beside;
+        (*at)->covered_bytes -= beside;
+        sl_landings_renew_promise(annexes->config.room->landings, beside);
         (*at)->building = false;
         (*at)->stretch = stretch;
         stretch = NULL;

@@ -172,7 +172,7 @@ static void end_lease(struct sl_annexes *annexes, struct sl_held_annex **at) {
     *at = held->next;
     held->listed = false;
     annexes->n_leases--;
-    sl_annexes_forget_from(annexes, &held->growing);
+    sl_annexes_forget_from(annexes, held, &held->growing);
     sl_landings_return_promise(annexes->config.room->landings, held->promised_bytes);
     held->promised_bytes = 0;
     pthread_cond_broadcast(&annexes->changed);

@@ -12,8 +12,9 @@
  *   granted  sl_annexes_grant()           building, built  the builder, a thread of its own: it makes the scan copies
  *   forgotten  forget_from()              appended         append_built()
  *
- * Memory: opening promises what is still to come; every grant takes its part out of the promise. An annex that ends gives
- *         the rest of its promise back; its stretches stay, as cache (kvstore/stretches.h).
+ * Memory: opening promises what is still to come; every grant takes its part out of the promise, and what is forgotten puts
+ *         it back. Where rows are packed, the blocks that were shipped are promised as well, as many as are on their way at
+ *         a time. An annex that ends gives the rest of its promise back; its stretches stay, as cache (kvstore/stretches.h).
  * Leases: ended by sl_annexes_release(), or by the reaper when nobody renews; questions renew too. Ids cannot be guessed.
  * Threads: any number. Locks in this order: annexes, then room, stretches, landings, arena.
  */

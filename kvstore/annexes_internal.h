@@ -11,6 +11,7 @@ struct sl_growth {
     struct sl_stretch_config config;
     uint64_t serial;            // tells it from one that was granted anew in its place
     char landing_id[40];        // "": nothing is shipped
+    size_t covered_bytes;       // its part of the annex's promise
     bool building;              // the builder has taken what landed
     struct sl_stretch *stretch; // built or found: waits for those before it
 };
@@ -50,9 +51,10 @@ void sl_held_annex_unuse(struct sl_annexes *annexes, struct sl_held_annex *held)
 
 // annex_growth.c
 void *sl_annexes_builder_main(void *annexes);
-// Lock held. Forget *at and all behind it; landings end.
-void sl_annexes_forget_from(struct sl_annexes *annexes, struct sl_growth **at);
-// What is promised for the stretches from token `begin` on.
+// Lock held. Forget *at and all behind it; landings end, and what they were granted is promised again.
+void sl_annexes_forget_from(struct sl_annexes *annexes, struct sl_held_annex *held, struct sl_growth **at);
+// What is promised for the stretches from token `begin` on: as they are kept, and where that is another format than they
+// are shipped in, as many blocks beside them as prefill has on their way at a time (SL_STRETCHES_QUEUED).
 enum sl_status sl_annexes_bytes_to_come(const struct sl_stretch_family *family, int64_t begin, int64_t n_tokens,
                                         size_t *bytes_out, struct sl_error *err);
 
