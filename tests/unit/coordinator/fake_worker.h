@@ -16,6 +16,7 @@
 #include "proto/sluice/v1/inference.pb-c.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 #include "rpc/rpc.h"
+#include "tests/unit/slowness.h"
 
 enum fake_prefill_mode {
     FAKE_PREFILL_WORKS,
@@ -69,9 +70,9 @@ struct fake_cluster {
     struct sl_rpc_channel *channel;
     uint64_t model_fingerprint;
 };
-#define FAKE_HEARTBEAT_MS 200
-#define FAKE_SILENCE_MS   400
-#define FAKE_WAIT_MS      600
+#define FAKE_HEARTBEAT_MS (200 * SLOWNESS)
+#define FAKE_SILENCE_MS   (400 * SLOWNESS)
+#define FAKE_WAIT_MS      (600 * SLOWNESS)
 void fake_cluster_start(struct fake_cluster *cluster, const struct sl_coordinator_config *config); // NULL: defaults
 void fake_cluster_config(struct sl_coordinator_config *config);
 // Asserts that nothing is held on anybody's behalf, then stops.

@@ -17,7 +17,7 @@
 #define DECODE  SLUICE__V1__WORKER_ROLE__DECODE
 
 static struct fake_cluster cluster;
-static struct fake_worker prefill, decode;
+static struct fake_worker prefill, decode, stores[2]; // stores: of one test only
 static struct fake_events events;
 static char id[64];
 
@@ -43,6 +43,8 @@ static int stop(void **state) {
     fake_cluster_stop(&cluster);
     fake_worker_stop(&prefill);
     fake_worker_stop(&decode);
+    fake_worker_stop(&stores[0]);
+    fake_worker_stop(&stores[1]);
     assert_int_equal(sl_rpc_live_calls(), 0);
     return 0;
 }
@@ -168,7 +170,6 @@ static void test_lease_is_renewed_while_the_job_runs(void **state) {
 // Also of the second replica, which nobody asks anything while the first one answers.
 static void test_annexes_are_renewed_while_decode_runs_and_given_back(void **state) {
     (void)state;
-    struct fake_worker stores[2];
     struct sl_error err = {0};
     for (int i = 0; i < 2; i++) {
         fake_worker_init(&stores[i], i == 0 ? "kvstore-0" : "kvstore-1", SLUICE__V1__WORKER_ROLE__KVSTORE);
@@ -184,7 +185,6 @@ static void test_annexes_are_renewed_while_decode_runs_and_given_back(void **sta
     for (int i = 0; i < 2; i++) {
         assert_in_range(atomic_load(&stores[i].n_renewed), 4, 30); // every third of a lease
         assert_int_equal(atomic_load(&stores[i].n_released), 1);
-        fake_worker_stop(&stores[i]);
     }
 }
 

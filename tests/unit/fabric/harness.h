@@ -18,6 +18,9 @@
 #include <sys/types.h>
 
 #include "fabric/fabric.h"
+#include "tests/unit/slowness.h"
+
+#define QUICK_HEARTBEAT_MS (100 * SLOWNESS) // of fabrics whose peers get lost: noticed after three
 
 struct landing {
     pthread_mutex_t lock;

@@ -151,24 +151,27 @@ static void test_deadline_ends_an_ask(void **state) {
     (void)state;
     struct pair pair;
     start_pair(&pair, 1, NULL);
+    ask_many(&(struct asker){pair.line, 4, 8, 0}); // now the line is up, and what is asked arrives long before its end
     hold_desk(&pair.desk, true);
     uint8_t answer[1000];
     memset(answer, 0xee, sizeof answer);
     size_t bytes = 77;
     int64_t start = sl_now_ns();
-    struct sl_ask *ask = open_ask(pair.line, 64, 1, sizeof answer, 0, answer, sizeof answer, 200);
-    struct sl_ask *unwatched = open_ask(pair.line, 64, 2, sizeof answer, 0, answer, sizeof answer, 100);
+    struct sl_ask *ask = open_ask(pair.line, 64, 1, sizeof answer, 0, answer, sizeof answer, 200 * SLOWNESS);
+    struct sl_ask *unwatched = open_ask(pair.line, 64, 2, sizeof answer, 0, answer, sizeof answer, 100 * SLOWNESS);
     assert_int_equal(sl_ask_wait(ask, sl_deadline_in_ms(20), &bytes, NULL), SL_AGAIN);
     assert_int_equal(sl_ask_wait(ask, 0, &bytes, NULL), SL_AGAIN);
     assert_false(sl_ask_is_done(ask));
     assert_int_equal(wait_ask(ask, &bytes), SL_ERR_DEADLINE);
-    assert_in_range((sl_now_ns() - start) / SL_NS_PER_MS, 199, 2000);
+    assert_in_range((sl_now_ns() - start) / SL_NS_PER_MS, 200 * SLOWNESS - 1, 2000 * SLOWNESS);
     assert_true(sl_ask_is_done(unwatched)); // though nobody waited for it
     assert_int_equal(wait_ask(unwatched, &bytes), SL_ERR_DEADLINE);
     assert_int_equal(bytes, 77);
-    while (desk_queued(&pair.desk) < 2) {
+    int64_t deadline = sl_deadline_in_ms(20000);
+    while (desk_queued(&pair.desk) < 2 && sl_now_ns() < deadline) {
         sl_sleep_ms(1);
     }
+    assert_int_equal(desk_queued(&pair.desk), 2);
     sl_sleep_ms(50); // the answerer has heard of it
     hold_desk(&pair.desk, false);
     ask_many(&(struct asker){pair.line, 5, 8, 0}); // behind them
@@ -409,7 +412,7 @@ static void tell_place(const struct sl_fabric *fabric, int fd) {
 // Child: answer for ever.
 static void answer_for_ever(void) {
     static struct desk desk;
-    struct sl_fabric *fabric = start_fabric(transport, "127.0.0.1:0", NULL, 100);
+    struct sl_fabric *fabric = start_fabric(transport, "127.0.0.1:0", NULL, QUICK_HEARTBEAT_MS);
     open_desk(&desk, fabric, 2);
     tell_place(fabric, 4);
     sl_sleep_ms(60000);
@@ -417,7 +420,7 @@ static void answer_for_ever(void) {
 
 // Child: ask whoever is told to us, and wait.
 static void ask_and_wait(void) {
-    struct sl_fabric *fabric = start_fabric(transport, "127.0.0.1:0", NULL, 100);
+    struct sl_fabric *fabric = start_fabric(transport, "127.0.0.1:0", NULL, QUICK_HEARTBEAT_MS);
     struct place place;
     read_all(3, &place, sizeof place);
     struct sl_line *line = open_line(fabric, place.address, place.epoch);
@@ -430,7 +433,7 @@ static void ask_and_wait(void) {
 
 static void lose_answerer(int signal_number, int64_t within_ms) {
     struct child child = start_child(transport, "answer");
-    struct sl_fabric *fabric = start_fabric(transport, "127.0.0.1:0", NULL, 100);
+    struct sl_fabric *fabric = start_fabric(transport, "127.0.0.1:0", NULL, QUICK_HEARTBEAT_MS);
     struct place place;
     read_all(child.from, &place, sizeof place);
     struct sl_line *line = open_line(fabric, place.address, place.epoch);
@@ -458,19 +461,19 @@ static void lose_answerer(int signal_number, int64_t within_ms) {
 
 static void test_killed_answerer_is_noticed(void **state) {
     (void)state;
-    lose_answerer(SIGKILL, 1000);
+    lose_answerer(SIGKILL, 10 * QUICK_HEARTBEAT_MS);
 }
 
 static void test_stopped_answerer_is_noticed(void **state) {
     (void)state;
-    lose_answerer(SIGSTOP, 1500);
+    lose_answerer(SIGSTOP, 15 * QUICK_HEARTBEAT_MS);
 }
 
 static void test_killed_asker_voids_its_questions(void **state) {
     (void)state;
     struct child child = start_child(transport, "ask");
     static struct desk desk;
-    struct sl_fabric *fabric = start_fabric(transport, "127.0.0.1:0", NULL, 100);
+    struct sl_fabric *fabric = start_fabric(transport, "127.0.0.1:0", NULL, QUICK_HEARTBEAT_MS);
     open_desk(&desk, fabric, 1);
     hold_desk(&desk, true);
     tell_place(fabric, child.to);
@@ -482,7 +485,7 @@ static void test_killed_asker_voids_its_questions(void **state) {
     struct sl_question *first = desk.queue[0];
     assert_false(sl_question_is_void(first));
     end_child(&child);
-    deadline = sl_deadline_in_ms(1000);
+    deadline = sl_deadline_in_ms(10 * QUICK_HEARTBEAT_MS);
     while (!sl_question_is_void(first) && sl_now_ns() < deadline) {
         sl_sleep_ms(1);
     }

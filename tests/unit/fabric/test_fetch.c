@@ -345,7 +345,7 @@ struct place {
 
 // Child: a window for ever.
 static void open_for_ever(void) {
-    struct sl_fabric *fabric = start_fabric(transport, "127.0.0.1:0", NULL, 100);
+    struct sl_fabric *fabric = start_fabric(transport, "127.0.0.1:0", NULL, QUICK_HEARTBEAT_MS);
     uint8_t *memory = make_region(fabric, WINDOW_BYTES);
     fill_pattern(memory, WINDOW_BYTES, 1);
     struct place place = {.epoch = sl_fabric_epoch(fabric)};
@@ -361,7 +361,7 @@ static void open_for_ever(void) {
 static void test_killed_owner_is_noticed(void **state) {
     (void)state;
     struct child child = start_child(transport, "open");
-    struct sl_fabric *fabric = start_fabric(transport, "127.0.0.1:0", inject, 100);
+    struct sl_fabric *fabric = start_fabric(transport, "127.0.0.1:0", inject, QUICK_HEARTBEAT_MS);
     struct place place;
     read_all(child.from, &place, sizeof place);
     struct pair pair = {.reader = fabric, .ticket = place.ticket, .ticket_bytes = place.ticket_bytes};
@@ -377,13 +377,13 @@ static void test_killed_owner_is_noticed(void **state) {
     kill(child.pid, SIGKILL);
     int64_t start = sl_now_ns();
     enum sl_status status = SL_OK;
-    while (status == SL_OK && sl_now_ns() - start < 10 * SL_NS_PER_S) { // what is mapped can be read for a while
+    while (status == SL_OK && sl_now_ns() - start < 20 * SL_NS_PER_S) { // what is mapped can be read for a while
         fetch = open_fetch(&pair, &all, 1, 30000);
         status = wait_fetch(fetch);
         sl_fetch_close(&fetch);
     }
     assert_int_equal(status, SL_ERR_PEER_LOST);
-    assert_in_range((sl_now_ns() - start) / SL_NS_PER_MS, 0, 1000);
+    assert_in_range((sl_now_ns() - start) / SL_NS_PER_MS, 0, 10 * QUICK_HEARTBEAT_MS);
     sl_line_close(&pair.line);
     end_child(&child);
     stop_fabric(&fabric);

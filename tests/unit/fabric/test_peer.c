@@ -24,7 +24,7 @@ struct ticket {
 
 // Child: open grants for ever, one after the other, and hand out their tickets.
 static void receive_for_ever(void) {
-    struct sl_fabric *fabric = start_fabric(transport, "127.0.0.1:0", NULL, 100);
+    struct sl_fabric *fabric = start_fabric(transport, "127.0.0.1:0", NULL, QUICK_HEARTBEAT_MS);
     uint8_t *block = make_region(fabric, BLOCK_BYTES);
     for (;;) {
         struct landing landing;
@@ -39,7 +39,7 @@ static void receive_for_ever(void) {
 
 // Child: ship into the first ticket, half of it, and wait for the end.
 static void ship_half(void) {
-    struct sl_fabric *fabric = start_fabric(transport, "127.0.0.1:0", NULL, 100);
+    struct sl_fabric *fabric = start_fabric(transport, "127.0.0.1:0", NULL, QUICK_HEARTBEAT_MS);
     uint8_t *block = make_region(fabric, BLOCK_BYTES);
     struct ticket ticket;
     read_all(3, &ticket, sizeof ticket);
@@ -63,7 +63,7 @@ static struct sl_ship *open_ship(struct sl_fabric *fabric, const struct child *c
 
 static void lose_receiver(int signal_number, int64_t within_ms) {
     struct child child = start_child(transport, "receive");
-    struct sl_fabric *fabric = start_fabric(transport, "127.0.0.1:0", NULL, 100);
+    struct sl_fabric *fabric = start_fabric(transport, "127.0.0.1:0", NULL, QUICK_HEARTBEAT_MS);
     uint8_t *block = make_region(fabric, BLOCK_BYTES);
     struct sl_ship *ship = open_ship(fabric, &child);
     sl_ship_piece(ship, 0, block, BLOCK_BYTES / 2);
@@ -73,7 +73,7 @@ static void lose_receiver(int signal_number, int64_t within_ms) {
     int64_t start = sl_now_ns();
     kill(child.pid, signal_number);
     enum sl_status status = SL_OK;
-    while (status == SL_OK && sl_now_ns() - start < 10 * SL_NS_PER_S) {
+    while (status == SL_OK && sl_now_ns() - start < 20 * SL_NS_PER_S) {
         sl_ship_piece(ship, BLOCK_BYTES / 2, block, 1 << 20); // it is in the middle of something
         sl_ship_progress(ship, &status);
         sl_sleep_ms(5);
@@ -102,7 +102,7 @@ static void lose_receiver(int signal_number, int64_t within_ms) {
 
 static void lose_sender(int signal_number, int64_t within_ms, bool quarantine) {
     struct child child = start_child(transport, "ship");
-    struct sl_fabric *fabric = start_fabric(transport, "127.0.0.1:0", NULL, 100);
+    struct sl_fabric *fabric = start_fabric(transport, "127.0.0.1:0", NULL, QUICK_HEARTBEAT_MS);
     uint8_t *block = make_region(fabric, BLOCK_BYTES);
     struct landing landing;
     open_landing(&landing, fabric, block, BLOCK_BYTES, 30000);
@@ -113,7 +113,7 @@ static void lose_sender(int signal_number, int64_t within_ms, bool quarantine) {
     read_all(child.from, &ready, 1);
     int64_t start = sl_now_ns();
     kill(child.pid, signal_number);
-    assert_true(wait_landing(&landing, 10000));
+    assert_true(wait_landing(&landing, 20000));
     assert_in_range((sl_now_ns() - start) / SL_NS_PER_MS, 0, within_ms);
     assert_int_equal(landing.status, SL_ERR_PEER_LOST);
     sl_grant_close(&landing.grant);
@@ -134,22 +134,22 @@ static void lose_sender(int signal_number, int64_t within_ms, bool quarantine) {
 
 static void test_killed_receiver_is_noticed(void **state) {
     (void)state;
-    lose_receiver(SIGKILL, 1000);
+    lose_receiver(SIGKILL, 10 * QUICK_HEARTBEAT_MS);
 }
 
 static void test_stopped_receiver_is_noticed(void **state) {
     (void)state;
-    lose_receiver(SIGSTOP, 1500);
+    lose_receiver(SIGSTOP, 15 * QUICK_HEARTBEAT_MS);
 }
 
 static void test_killed_sender_is_noticed(void **state) {
     (void)state;
-    lose_sender(SIGKILL, 1000, false);
+    lose_sender(SIGKILL, 10 * QUICK_HEARTBEAT_MS, false);
 }
 
 static void test_stopped_sender_is_noticed(void **state) {
     (void)state;
-    lose_sender(SIGSTOP, 1500, strcmp(transport, "shm") == 0);
+    lose_sender(SIGSTOP, 15 * QUICK_HEARTBEAT_MS, strcmp(transport, "shm") == 0);
 }
 
 int main(int argc, char **argv) {
