@@ -181,9 +181,7 @@ static enum sl_status open_remote(struct bench *b, struct remote *r, struct sl_e
         status = fill_resident(r, err);
     }
     if (status == SL_OK) {
-        struct sl_lanes lanes;
-        sl_lanes_init(&lanes, &plan->recipe.offload, &plan->geometry);
-        status = sl_store_rig_source(&b->store, sl_lanes_count(&lanes), &r->source, err);
+        status = sl_store_rig_source(&b->store, plan, &r->source, err);
     }
     struct sl_retriever_config config = {.plan = plan,
                                          .ops = r->ops,

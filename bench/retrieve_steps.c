@@ -87,7 +87,7 @@ static enum sl_status open(struct steps *s, struct sl_error *err) {
     }
     if (status == SL_OK) {
         s->session->n_tokens = c->n_tokens;
-        status = sl_store_rig_source(c->store, c->n_heads, &s->source, err);
+        status = sl_store_rig_source(c->store, &s->plan, &s->source, err);
     }
     struct sl_retriever_config config = {.plan = &s->plan,
                                          .ops = c->ops,

@@ -155,6 +155,7 @@ static enum sl_status open_annex(struct sl_store_rig *rig, const struct sl_store
         rig->share.fabric_address = rig->annex->fabric_address;
         rig->share.fabric_epoch = rig->annex->fabric_epoch;
         rig->share.window = rig->annex->window;
+        rig->share.lease_ms = rig->annex->lease_ms;
     }
     return status;
 }
@@ -229,8 +230,8 @@ enum sl_status sl_store_rig_fill(struct sl_store_rig *rig, const struct sl_store
     return status;
 }
 
-enum sl_status sl_store_rig_source(struct sl_store_rig *rig, int n_lanes, struct sl_source **source_out,
+enum sl_status sl_store_rig_source(struct sl_store_rig *rig, const struct sl_plan *plan, struct sl_source **source_out,
                                    struct sl_error *err) {
     Sluice__V1__AnnexShare *shares[] = {&rig->share};
-    return sl_remote_source_create(rig->lines, shares, 1, n_lanes, source_out, err);
+    return sl_remote_source_create(rig->lines, shares, 1, plan, source_out, err);
 }

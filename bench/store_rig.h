@@ -43,7 +43,7 @@ struct sl_store_filling {
  */
 enum sl_status sl_store_rig_fill(struct sl_store_rig *rig, const struct sl_store_filling *filling,
                                  struct sl_signals *signals, double *seconds_out, struct sl_error *err);
-enum sl_status sl_store_rig_source(struct sl_store_rig *rig, int n_lanes, struct sl_source **source_out,
+enum sl_status sl_store_rig_source(struct sl_store_rig *rig, const struct sl_plan *plan, struct sl_source **source_out,
                                    struct sl_error *err);
 void sl_store_rig_close(struct sl_store_rig *rig);
 

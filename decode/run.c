@@ -160,12 +160,9 @@ static void on_fallback(void *arg, int layer, const char *why) {
 static enum sl_status open_annexes(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                    const struct sl_plan *plan, int64_t n_read, struct sl_sequence *sequence,
                                    struct sl_error *err) {
-    struct sl_lanes lanes;
-    sl_lanes_init(&lanes, &plan->recipe.offload, &plan->geometry);
     enum sl_status status = SL_OK;
     if (n_read > 0) {
-        status = sl_remote_source_create(decode->lines, request->annex, request->n_annex, sl_lanes_count(&lanes),
-                                         &sequence->source, err);
+        status = sl_remote_source_create(decode->lines, request->annex, request->n_annex, plan, &sequence->source, err);
     }
     struct sl_retriever_config config = {
         .plan = plan,

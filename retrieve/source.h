@@ -19,7 +19,8 @@ struct sl_source_ops {
      * Send `request` (bytes: head and what follows it), of lanes that lie in one share; the answer takes at most
      * answer_capacity bytes, head included. annex_id is filled in by the source, which adds SL_NEAR_RESET to a TOPK
      * request where whom it asks is not who answered the last one for these lanes. Returns at once; a share that cannot
-     * be reached shows in wait().
+     * be reached shows in wait(). A source may read what ROWS and CHANNELS ask for in place of asking (n_reads): the
+     * answer's bytes are the same, but for the time in its head.
      */
     enum sl_status (*ask)(struct sl_source *source, struct sl_near_request *request, size_t request_bytes,
                           size_t answer_capacity, int64_t deadline_ns, struct sl_asked **asked_out,
@@ -42,7 +43,7 @@ struct sl_source {
     struct {
         int first_lane, n_lanes;
     } shares[SL_MAX_SHARES];
-    uint64_t bytes_sent, bytes_received, n_asks, n_replica_asks; // for statistics
+    uint64_t bytes_sent, bytes_received, n_asks, n_replica_asks, n_reads; // for statistics
 };
 
 // Annexes of this process; borrows `annex`, which has all lanes, and `team` (NULL: the caller alone), which searches.

@@ -304,6 +304,7 @@ static Sluice__V1__AnnexShare *describe(const struct sl_link *link) {
     share.fabric_address = link->annex->fabric_address;
     share.fabric_epoch = link->annex->fabric_epoch;
     share.window = link->annex->window;
+    share.lease_ms = link->annex->lease_ms;
     size_t bytes = sluice__v1__annex_share__get_packed_size(&share);
     uint8_t *packed = malloc(bytes);
     if (!packed) {

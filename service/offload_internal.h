@@ -15,6 +15,7 @@
 
 #include "fabric/fetch.h"
 #include "retrieve/near.h"
+#include "service/annex_map.h"
 #include "service/offload.h"
 
 #define SL_STRETCH_PAGES (SL_STRETCH_TOKENS / SL_PAGE_SLOTS)
@@ -28,9 +29,8 @@ struct sl_link {
     struct sl_rpc_channel *channel;
     Sluice__V1__Annex *annex; // the store's reply; NULL: not open
     struct sl_line *line;
-    int64_t n_tokens;            // of the annex, with what has been granted; the ships' thread's
-    struct sl_near_stretch *map; // [n_map] where stretches lie; under the mutex
-    size_t n_map;
+    int64_t n_tokens;        // of the annex, with what has been granted; the ships' thread's
+    struct sl_annex_map map; // under the mutex
 };
 
 // Pages that wait for their ship: of every lane the pages of tokens [begin, begin + n_slots).

@@ -29,21 +29,6 @@ static struct span lanes_of(const struct sl_offload *offload, const struct sl_li
     return (struct span){first - layer_first, end > first ? end - first : 0};
 }
 
-// Where the page of a lane (counted within the share) that begins with `token` lies in its store's window. *at: the
-// stretch to look in first, brought up to date. The mutex is held.
-static uint64_t page_offset(const struct sl_offload *offload, const struct sl_link *link, int lane, int64_t token,
-                            size_t *at) {
-    while (link->map[*at].begin + link->map[*at].n_slots <= token) {
-        ++*at;
-    }
-    // Lane after lane, of each its full pages and then the partial one as it was shipped (retrieve/annex.h).
-    const struct sl_near_stretch *stretch = &link->map[*at];
-    uint64_t full = stretch->n_slots / SL_PAGE_SLOTS, partial = stretch->n_slots % SL_PAGE_SLOTS != 0;
-    uint64_t lane_bytes = full * offload->kept.bytes + partial * offload->work.bytes;
-    return stretch->offset + (uint64_t)lane * lane_bytes +
-           (uint64_t)((token - stretch->begin) / SL_PAGE_SLOTS) * offload->kept.bytes;
-}
-
 // Pages that are neighbours at both ends are one range.
 static size_t list_ranges(struct sl_offload *offload, const struct sl_link *link, const struct sl_read_back *read,
                           struct span lanes) {
@@ -54,7 +39,8 @@ static size_t list_ranges(struct sl_offload *offload, const struct sl_link *link
         size_t at = 0;
         for (uint32_t p = 0; p < read->n_pages; p++) {
             char *to = read->heads[lanes.first + i][p];
-            uint64_t from = page_offset(offload, link, share_lane + i, read->begin + (int64_t)p * SL_PAGE_SLOTS, &at);
+            uint64_t from =
+                sl_annex_map_page(&link->map, share_lane + i, read->begin + (int64_t)p * SL_PAGE_SLOTS, &at);
             struct sl_fetch_range *last = n > 0 ? &offload->ranges[n - 1] : NULL;
             if (last && last->offset + last->bytes == from && (char *)last->to + last->bytes == to) {
                 last->bytes += page_bytes;

@@ -91,7 +91,7 @@ void sl_link_close(struct sl_offload *offload, struct sl_link *link) {
         protobuf_c_message_free_unpacked(&link->annex->base, NULL);
     }
     sl_rpc_channel_destroy(&link->channel);
-    free(link->map);
+    free(link->map.stretches);
     *link = (struct sl_link){0};
 }
 
@@ -137,26 +137,6 @@ enum sl_status sl_link_renew(struct sl_offload *offload, struct sl_link *link, s
 
 // ---- where stretches lie --------------------------------------------------------------------------------------------
 
-// The stretches that an answer lists are of the share's lanes and have the first n_tokens at least.
-static enum sl_status read_map(const struct sl_link *link, const uint8_t *body, const uint8_t *end, int64_t n_tokens,
-                               const struct sl_near_stretch **map_out, size_t *n_map_out, struct sl_error *err) {
-    enum sl_status status = sl_near_read_map(body, end, map_out, n_map_out, err);
-    int64_t n_shown = 0;
-    for (size_t i = 0; status == SL_OK && i < *n_map_out; i++) {
-        const struct sl_near_stretch *stretch = &(*map_out)[i];
-        if (stretch->n_lanes != (uint32_t)link->share->n_lanes) {
-            status = sl_fail(err, SL_ERR_PEER_CORRUPT, "a stretch of %u lanes in a share of %d", stretch->n_lanes,
-                             link->share->n_lanes);
-        }
-        n_shown += stretch->n_slots;
-    }
-    if (status == SL_OK && n_shown < n_tokens) {
-        status = sl_fail(err, SL_ERR_PEER_CORRUPT, "it shows where %lld tokens lie instead of %lld", (long long)n_shown,
-                         (long long)n_tokens);
-    }
-    return status;
-}
-
 static enum sl_status ask_map(struct sl_link *link, const struct sl_near_request *request, void *answer,
                               size_t capacity, size_t *bytes_out, struct sl_error *err) {
     struct sl_ask *ask;
@@ -171,41 +151,29 @@ static enum sl_status ask_map(struct sl_link *link, const struct sl_near_request
 }
 
 enum sl_status sl_link_map(struct sl_offload *offload, struct sl_link *link, int64_t n_tokens, struct sl_error *err) {
-    struct sl_near_request request = {.magic = SL_NEAR_MAGIC,
-                                      .version = SL_NEAR_VERSION,
-                                      .annex_id = link->annex->annex_id,
-                                      .kind = SL_NEAR_MAP,
-                                      .first_lane = (uint32_t)link->share->first_lane,
-                                      .n_lanes = (uint32_t)link->share->n_lanes};
-    size_t most = sizeof(struct sl_near_answer) + sl_pages_for(offload->plan->n_prompt) * sizeof *link->map;
-    size_t capacity = most > SL_NEAR_REFUSAL_BYTES ? most : SL_NEAR_REFUSAL_BYTES, bytes = 0, n_map = 0;
+    struct sl_annex_map map = {.first_lane = link->share->first_lane,
+                               .n_lanes = link->share->n_lanes,
+                               .work = offload->work,
+                               .kept = offload->kept,
+                               .scan = sl_plan_scan_format(offload->plan)};
+    struct sl_near_request request = sl_annex_map_request(&map, link->annex->annex_id);
+    size_t capacity = sl_annex_map_answer_limit(offload->plan->n_prompt), bytes = 0;
     void *answer = malloc(capacity);
-    struct sl_near_stretch *map = NULL;
-    const struct sl_near_stretch *shown = NULL;
-    struct sl_near_answer head;
-    const uint8_t *body;
+    if (!answer) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "offload: out of memory");
+    }
     struct sl_error why = {0};
-    enum sl_status status = answer ? SL_OK : sl_fail(&why, SL_ERR_EXHAUSTED, "no memory here for where stretches lie");
-    status = status == SL_OK ? ask_map(link, &request, answer, capacity, &bytes, &why) : status;
-    status = status == SL_OK ? sl_near_check(&request, answer, bytes, &head, &body, &why) : status;
-    if (status == SL_OK) {
-        status = read_map(link, body, body + head.n_bytes, n_tokens, &shown, &n_map, &why);
-    }
-    if (status == SL_OK && !(map = malloc(n_map * sizeof *map))) {
-        status = sl_fail(&why, SL_ERR_EXHAUSTED, "no memory here for where stretches lie");
-    }
-    if (status == SL_OK) {
-        memcpy(map, shown, n_map * sizeof *map);
-        pthread_mutex_lock(&offload->mutex);
-        struct sl_near_stretch *before = link->map;
-        link->map = map;
-        link->n_map = n_map;
-        pthread_mutex_unlock(&offload->mutex);
-        free(before);
-    } else {
-        status = status == SL_ERR_DEADLINE || status == SL_ERR_NOT_FOUND ? SL_ERR_PEER_LOST : status;
-        sl_fail(err, status, "kvstore %.80s: %.280s", link->share->address, why.text);
-    }
+    enum sl_status status = ask_map(link, &request, answer, capacity, &bytes, &why);
+    status = status == SL_OK ? sl_annex_map_read(&map, &request, answer, bytes, n_tokens, &why) : status;
     free(answer);
-    return status;
+    if (status != SL_OK) {
+        status = status == SL_ERR_DEADLINE || status == SL_ERR_NOT_FOUND ? SL_ERR_PEER_LOST : status;
+        return sl_fail(err, status, "kvstore %.80s: %.280s", link->share->address, why.text);
+    }
+    pthread_mutex_lock(&offload->mutex);
+    struct sl_near_stretch *before = link->map.stretches;
+    link->map = map;
+    pthread_mutex_unlock(&offload->mutex);
+    free(before);
+    return SL_OK;
 }

@@ -8,138 +8,28 @@
  *         Answers land in buffers that are used again: a step allocates nothing once the first few have run.
  * Delta:  a store remembers what it has sent, and knows nothing of what another one sent: `holder` says whose answer was
  *         the last to be used for some lanes, and whoever else is asked about them begins anew (SL_NEAR_RESET).
+ * Reads:  of retrieve=pull, from whom would be asked first, into the buffer of its answer. They get half of the time, too;
+ *         where one fails the question is asked as if it never had been. A store's map is asked for when something could
+ *         have been read, and is not waited for. Reads renew no lease, and what is read from an annex without one may be
+ *         another's: a question goes out whenever a third of the lease has gone without, and what comes behind its end is
+ *         not used.
  */
 #include "service/remote_source.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "retrieve/lanes.h"
-
-// --- lines -----------------------------------------------------------------------------------------------------------
-
-struct line_entry {
-    struct line_entry *next;
-    char *address;
-    uint64_t epoch;
-    struct sl_line *line;
-    int n_users;
-    bool is_cut; // nobody takes it any more
-};
-
-struct sl_lines {
-    struct sl_fabric *fabric;
-    pthread_mutex_t mutex;
-    struct line_entry *first;
-};
-
-enum sl_status sl_lines_create(struct sl_fabric *fabric, struct sl_lines **lines_out, struct sl_error *err) {
-    struct sl_lines *lines = calloc(1, sizeof *lines);
-    if (!lines) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "lines: out of memory");
-    }
-    lines->fabric = fabric;
-    pthread_mutex_init(&lines->mutex, NULL);
-    *lines_out = lines;
-    return SL_OK;
-}
-
-static void free_entry(struct line_entry *entry) {
-    sl_line_close(&entry->line);
-    free(entry->address);
-    free(entry);
-}
-
-void sl_lines_destroy(struct sl_lines **lines_inout) {
-    struct sl_lines *lines = *lines_inout;
-    if (!lines) {
-        return;
-    }
-    for (struct line_entry *entry = lines->first, *next; entry; entry = next) {
-        next = entry->next;
-        free_entry(entry);
-    }
-    pthread_mutex_destroy(&lines->mutex);
-    free(lines);
-    *lines_inout = NULL;
-}
-
-// Under the mutex.
-static enum sl_status open_entry(struct sl_lines *lines, const char *address, uint64_t epoch,
-                                 struct line_entry **entry_out, struct sl_error *err) {
-    struct line_entry *entry = calloc(1, sizeof *entry);
-    if (!entry || !(entry->address = strdup(address))) {
-        free(entry);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "lines: out of memory");
-    }
-    entry->epoch = epoch;
-    enum sl_status status = sl_line_open(lines->fabric, address, epoch, &entry->line, err);
-    if (status != SL_OK) {
-        free_entry(entry);
-        return status;
-    }
-    entry->next = lines->first;
-    lines->first = entry;
-    *entry_out = entry;
-    return SL_OK;
-}
-
-enum sl_status sl_lines_take(struct sl_lines *lines, const char *address, uint64_t epoch, struct sl_line **line_out,
-                             struct sl_error *err) {
-    pthread_mutex_lock(&lines->mutex);
-    enum sl_status status = SL_OK;
-    struct line_entry *entry = lines->first;
-    while (entry && (entry->is_cut || entry->epoch != epoch || strcmp(entry->address, address) != 0)) {
-        entry = entry->next;
-    }
-    if (!entry) {
-        status = open_entry(lines, address, epoch, &entry, err);
-    }
-    if (status == SL_OK) {
-        entry->n_users++;
-        *line_out = entry->line;
-    }
-    pthread_mutex_unlock(&lines->mutex);
-    return status;
-}
-
-static void give(struct sl_lines *lines, struct sl_line **line, bool is_cut) {
-    if (!*line) {
-        return;
-    }
-    pthread_mutex_lock(&lines->mutex);
-    struct line_entry **at = &lines->first;
-    while ((*at)->line != *line) {
-        at = &(*at)->next;
-    }
-    struct line_entry *entry = *at, *unused = NULL;
-    entry->is_cut |= is_cut;
-    if (--entry->n_users == 0) {
-        *at = entry->next;
-        unused = entry;
-    }
-    pthread_mutex_unlock(&lines->mutex);
-    if (unused) {
-        free_entry(unused);
-    }
-    *line = NULL;
-}
-
-void sl_lines_give(struct sl_lines *lines, struct sl_line **line) {
-    give(lines, line, false);
-}
-
-void sl_lines_give_cut(struct sl_lines *lines, struct sl_line **line) {
-    give(lines, line, true);
-}
+#include "service/annex_map.h"
 
 // --- shares ----------------------------------------------------------------------------------------------------------
 
 #define MAX_REPLICAS 2
 #define RETRY_NS     (100 * SL_NS_PER_MS) // between two attempts to open a line that is cut
 #define TURN_NS      (SL_NS_PER_MS)       // that one of two stores is waited for before the other is looked at
+#define MAP_MS       2000
 
 struct replica {
     char *store, *address; // of its gRPC, for people; of its fabric
@@ -147,6 +37,14 @@ struct replica {
     struct sl_line *line; // NULL while it is cut
     int n_lines;          // that have been opened
     bool is_gone; // another process is there now, one that does not answer such questions, or holds no such annex
+    // Reads:
+    bool is_read;    // retrieve=pull, and nothing speaks against it
+    uint8_t *window; // its ticket
+    size_t window_bytes;
+    int64_t lease_ms, renewed_ns; // the annex lives so long from then on, at least
+    struct sl_annex_map map;
+    struct sl_ask *map_ask; // under way
+    void *map_answer;
 };
 
 struct share {
@@ -160,6 +58,9 @@ struct remote {
     struct share shares[SL_MAX_SHARES];
     int8_t *holder; // [n_lanes] by first lane of a TOPK request: whose answer was used last; -1: nobody's
     int n_lanes;
+    int64_t n_prompt;
+    struct sl_fetch_range *ranges; // [ranges_cap] scratch
+    size_t ranges_cap;
     struct sl_asked *unused;
 };
 
@@ -169,11 +70,15 @@ struct sl_asked {
     char *request;
     size_t request_bytes, request_cap;
     int64_t asked_ns, deadline_ns;
-    size_t capacity; // of an answer
+    size_t capacity;        // of an answer
+    struct sl_fetch *fetch; // into the answer of replica `reads`: asked for only if that fails
+    int reads;
+    size_t read_bytes; // of the answer
     struct {
         struct sl_ask *ask;
         void *answer;
         size_t cap;
+        int64_t sent_ns;
         int n_lines;      // of the replica: by which line it was asked
         int64_t retry_ns; // not asked again before
     } replicas[MAX_REPLICAS];
@@ -195,11 +100,16 @@ static void destroy(struct sl_source **source) {
     for (int s = 0; s < SL_MAX_SHARES; s++) {
         for (int i = 0; i < r->shares[s].n_replicas; i++) {
             struct replica *replica = &r->shares[s].replicas[i];
+            sl_ask_close(&replica->map_ask);
             sl_lines_give(r->lines, &replica->line);
+            free(replica->map_answer);
+            free(replica->map.stretches);
+            free(replica->window);
             free(replica->store);
             free(replica->address);
         }
     }
+    free(r->ranges);
     free(r->holder);
     free(r);
     *source = NULL;
@@ -241,6 +151,11 @@ static bool is_delta(const struct sl_near_request *head) {
     return head->kind == SL_NEAR_TOPK && !(head->flags & SL_NEAR_PROBE);
 }
 
+// Until then who is asked first is waited for alone.
+static int64_t half_of(const struct sl_asked *asked) {
+    return asked->asked_ns + (asked->deadline_ns - asked->asked_ns) / 2;
+}
+
 // Nothing was wrong with the question: the same store may answer it a little later.
 static bool may_pass(enum sl_status status) {
     return status == SL_ERR_DEADLINE || status == SL_ERR_PEER_LOST || status == SL_ERR_EXHAUSTED;
@@ -265,6 +180,7 @@ static enum sl_status ask_replica(struct remote *r, struct sl_asked *asked, int 
         replica->n_lines++;
     }
     asked->replicas[i].n_lines = replica->n_lines;
+    asked->replicas[i].sent_ns = now;
     struct sl_near_request head;
     memcpy(&head, asked->request, sizeof head);
     head.annex_id = replica->annex_id;
@@ -277,6 +193,110 @@ static enum sl_status ask_replica(struct remote *r, struct sl_asked *asked, int 
     r->base.bytes_sent += asked->request_bytes;
     return sl_ask_open(replica->line, asked->request, asked->request_bytes, asked->replicas[i].answer, asked->capacity,
                        asked->deadline_ns, &asked->replicas[i].ask, err);
+}
+
+// --- reading ---------------------------------------------------------------------------------------------------------
+
+// By such lines windows are mapped or read by hardware; by others the peer's progress thread would send as it does answers.
+static bool reads_well(const struct sl_line *line) {
+    const char *transport = sl_line_transport(line);
+    return strcmp(transport, "shm") == 0 || strcmp(transport, "rdma") == 0;
+}
+
+static void read_no_more(struct replica *replica, const struct sl_error *why) {
+    sl_log_warn("retrieve", "store %s is asked for what could be read there: %s", replica->store, why->text);
+    replica->is_read = false;
+}
+
+// Whether it is known where the store's stretches lie; otherwise it is asked for that, and the answer looked at next time.
+static bool has_map(struct remote *r, struct replica *replica) {
+    if (replica->map.stretches) {
+        return true;
+    }
+    struct sl_near_request request = sl_annex_map_request(&replica->map, replica->annex_id);
+    size_t capacity = sl_annex_map_answer_limit(r->n_prompt), bytes;
+    struct sl_error why = {0};
+    enum sl_status status = SL_OK;
+    if (!replica->map_ask) {
+        if (!replica->map_answer && !(replica->map_answer = aligned_alloc(64, (capacity + 63) / 64 * 64))) {
+            status = sl_fail(&why, SL_ERR_EXHAUSTED, "no memory for a map of %zu bytes", capacity);
+        } else {
+            status = sl_ask_open(replica->line, &request, sizeof request, replica->map_answer, capacity,
+                                 sl_deadline_in_ms(MAP_MS), &replica->map_ask, &why);
+        }
+        if (status != SL_OK) {
+            read_no_more(replica, &why);
+        }
+        return false;
+    }
+    status = sl_ask_wait(replica->map_ask, 0, &bytes, &why);
+    if (status == SL_AGAIN) {
+        return false;
+    }
+    sl_ask_close(&replica->map_ask);
+    status = status == SL_OK ? sl_annex_map_read(&replica->map, &request, replica->map_answer, bytes, r->n_prompt, &why)
+                             : status;
+    if (status != SL_OK && !may_pass(status)) {
+        read_no_more(replica, &why);
+    }
+    return status == SL_OK;
+}
+
+// The ranges of a request's answer, in r->ranges. 0: it must be asked for.
+static size_t list_ranges(struct remote *r, const struct sl_annex_map *map, const struct sl_near_request *head,
+                          struct sl_asked *asked, int i) {
+    const char *body = asked->request + sizeof *head;
+    size_t n = sl_annex_map_n_ranges(map, head, body);
+    if (n > r->ranges_cap) {
+        free(r->ranges);
+        r->ranges = malloc(n * sizeof *r->ranges);
+        r->ranges_cap = r->ranges ? n : 0;
+    }
+    if (n == 0 || n > r->ranges_cap || !make_room(asked, i)) {
+        return 0;
+    }
+    asked->read_bytes = sl_annex_map_answer(map, head, body, asked->replicas[i].answer, r->ranges);
+    return n;
+}
+
+static bool begin_read(struct remote *r, struct sl_asked *asked) {
+    int i = asked->share->first;
+    struct replica *replica = &asked->share->replicas[i];
+    struct sl_near_request head;
+    memcpy(&head, asked->request, sizeof head);
+    if (!replica->is_read || !replica->line || !reads_well(replica->line) ||
+        (head.kind != SL_NEAR_ROWS && head.kind != SL_NEAR_CHANNELS) || !has_map(r, replica) ||
+        asked->asked_ns - replica->renewed_ns > replica->lease_ms * SL_NS_PER_MS / 3) {
+        return false;
+    }
+    size_t n = list_ranges(r, &replica->map, &head, asked, i);
+    if (n == 0) {
+        return false;
+    }
+    struct sl_error why = {0};
+    asked->reads = i;
+    enum sl_status status = sl_fetch_open(replica->line, replica->window, replica->window_bytes, r->ranges, n,
+                                          half_of(asked), &asked->fetch, &why);
+    if (status != SL_OK && !may_pass(status)) {
+        read_no_more(replica, &why);
+    }
+    return status == SL_OK;
+}
+
+// SL_OK: everything has been read while the annex had its lease. Else it is as if it had never begun.
+static enum sl_status end_read(struct remote *r, struct sl_asked *asked) {
+    struct replica *replica = &asked->share->replicas[asked->reads];
+    struct sl_error why = {0};
+    enum sl_status status = sl_fetch_wait(asked->fetch, half_of(asked), &why);
+    sl_fetch_close(&asked->fetch);
+    if (status == SL_OK && sl_now_ns() - replica->renewed_ns >= replica->lease_ms * SL_NS_PER_MS) {
+        status = SL_ERR_DEADLINE;
+    }
+    if (status < SL_OK && !may_pass(status)) {
+        read_no_more(replica, &why);
+    }
+    r->base.n_reads += status == SL_OK;
+    return status;
 }
 
 static struct share *share_of(struct remote *r, const struct sl_near_request *head) {
@@ -295,6 +315,7 @@ static void forget(struct sl_source *source, struct sl_asked **asked_inout) {
     if (!asked) {
         return;
     }
+    sl_fetch_close(&asked->fetch);
     for (int i = 0; i < MAX_REPLICAS; i++) {
         sl_ask_close(&asked->replicas[i].ask);
     }
@@ -332,7 +353,7 @@ static enum sl_status ask(struct sl_source *source, struct sl_near_request *requ
         asked->replicas[i].retry_ns = 0;
     }
     struct sl_error why;
-    if (ask_replica(r, asked, share->first, &why) == SL_OK) { // otherwise wait() tries again
+    if (!begin_read(r, asked) && ask_replica(r, asked, share->first, &why) == SL_OK) { // otherwise wait() tries again
         memcpy(request, asked->request, sizeof *request);
     }
     *asked_out = asked;
@@ -393,6 +414,10 @@ static enum sl_status take(struct remote *r, struct sl_asked *asked, int i, size
     if (is_delta(&head)) {
         r->holder[head.first_lane] = (int8_t)i;
     }
+    struct replica *replica = &asked->share->replicas[i];
+    if (asked->replicas[i].ask && asked->replicas[i].sent_ns > replica->renewed_ns) {
+        replica->renewed_ns = asked->replicas[i].sent_ns;
+    }
     asked->share->first = i;
     r->base.bytes_received += bytes;
     *answer_out = asked->replicas[i].answer;
@@ -419,9 +444,12 @@ static enum sl_status wait(struct sl_source *source, struct sl_asked *asked, con
                            struct sl_error *err) {
     struct remote *r = (struct remote *)source;
     const struct share *share = asked->share;
-    int64_t half_ns = asked->asked_ns + (asked->deadline_ns - asked->asked_ns) / 2;
+    int64_t half_ns = half_of(asked);
     struct sl_error why = {0};
     enum sl_status last = SL_ERR_DEADLINE;
+    if (asked->fetch && end_read(r, asked) == SL_OK) {
+        return take(r, asked, asked->reads, asked->read_bytes, answer_out, bytes_out);
+    }
     for (bool both = false;;) { // the second store is asked as well
         int n_waiting = 0, n_gone = 0, n_looked = both ? share->n_replicas : 1;
         for (int turn = 0; turn < n_looked; turn++) {
@@ -450,7 +478,11 @@ static enum sl_status wait(struct sl_source *source, struct sl_asked *asked, con
 }
 
 static bool is_there(struct sl_source *source, struct sl_asked *asked) {
+    struct sl_error why;
     (void)source;
+    if (asked->fetch) {
+        return sl_fetch_wait(asked->fetch, 0, &why) == SL_OK;
+    }
     for (int i = 0; i < MAX_REPLICAS; i++) {
         if (asked->replicas[i].ask && sl_ask_is_done(asked->replicas[i].ask)) {
             return true;
@@ -463,7 +495,30 @@ static const struct sl_source_ops remote_ops = {ask, wait, is_there, forget, des
 
 // --- creation --------------------------------------------------------------------------------------------------------
 
-static enum sl_status add_replica(struct remote *r, const Sluice__V1__AnnexShare *annex, struct sl_error *err) {
+// What reads of a replica need to know. It is asked for everything where they would not be true or not be of use.
+static bool set_up_reads(struct replica *replica, const Sluice__V1__AnnexShare *annex, const struct sl_plan *plan) {
+    int layer = 0;
+    while (!sl_layers_has(&plan->recipe.offload, layer)) {
+        layer++;
+    }
+    replica->map = (struct sl_annex_map){.first_lane = annex->share->first_lane,
+                                         .n_lanes = annex->share->n_lanes,
+                                         .work = plan->work[layer], // of all: compress/recipe.h
+                                         .scan = sl_plan_scan_format(plan)};
+    replica->lease_ms = annex->lease_ms;
+    replica->window_bytes = annex->window.len;
+    replica->is_read =
+        plan->recipe.retrieve == SL_RETRIEVE_PULL && annex->lease_ms > 0 && annex->window.len > 0 &&
+        sl_page_layout_init(&replica->map.kept, sl_plan_row_format(plan), plan->geometry.head_dim, 0, false) == SL_OK;
+    replica->window = malloc(annex->window.len + 1);
+    if (replica->window && annex->window.len > 0) {
+        memcpy(replica->window, annex->window.data, annex->window.len);
+    }
+    return replica->window != NULL;
+}
+
+static enum sl_status add_replica(struct remote *r, const Sluice__V1__AnnexShare *annex, const struct sl_plan *plan,
+                                  struct sl_error *err) {
     const Sluice__V1__StoreShare *share = annex->share;
     if (!share || share->first_lane < 0 || share->n_lanes < 1 || share->first_lane > r->n_lanes - share->n_lanes) {
         return sl_fail(err, SL_ERR_INVALID, "annex: lanes %d and %d more: the session has %d",
@@ -495,7 +550,7 @@ static enum sl_status add_replica(struct remote *r, const Sluice__V1__AnnexShare
     replica->epoch = annex->fabric_epoch;
     replica->annex_id = annex->annex_id;
     mine->n_replicas++;
-    if (!replica->store || !replica->address) {
+    if (!set_up_reads(replica, annex, plan) || !replica->store || !replica->address) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "annex: out of memory");
     }
     if (mine->n_replicas == MAX_REPLICAS && share->replica == 0) { // 0 is asked first, whichever comes first
@@ -515,7 +570,11 @@ static enum sl_status check_cover(const struct remote *r, struct sl_error *err) 
 }
 
 enum sl_status sl_remote_source_create(struct sl_lines *lines, Sluice__V1__AnnexShare *const *shares, size_t n_shares,
-                                       int n_lanes, struct sl_source **source_out, struct sl_error *err) {
+                                       const struct sl_plan *plan, struct sl_source **source_out,
+                                       struct sl_error *err) {
+    struct sl_lanes lanes;
+    sl_lanes_init(&lanes, &plan->recipe.offload, &plan->geometry);
+    int n_lanes = sl_lanes_count(&lanes);
     struct remote *r = calloc(1, sizeof *r);
     if (!r || !(r->holder = malloc((size_t)n_lanes))) {
         free(r);
@@ -524,10 +583,11 @@ enum sl_status sl_remote_source_create(struct sl_lines *lines, Sluice__V1__Annex
     r->base.ops = &remote_ops;
     r->lines = lines;
     r->n_lanes = n_lanes;
+    r->n_prompt = plan->n_prompt;
     memset(r->holder, -1, (size_t)n_lanes);
     enum sl_status status = SL_OK;
     for (size_t i = 0; status == SL_OK && i < n_shares; i++) {
-        status = add_replica(r, shares[i], err);
+        status = add_replica(r, shares[i], plan, err);
     }
     if (status == SL_OK) {
         status = check_cover(r, err);

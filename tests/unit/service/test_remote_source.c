@@ -103,6 +103,16 @@ static void stop_store(struct store *store) {
     sl_annex_scratch_destroy(&store->scratch);
 }
 
+// Lanes of one layer that is offloaded.
+static const struct sl_plan *plan_of_lanes(void) {
+    static struct sl_plan plan;
+    plan = (struct sl_plan){.geometry = {.n_layers = 1, .n_kv_heads = N_LANES, .head_dim = D}, .n_prompt = N_TOKENS};
+    plan.recipe.retrieve = SL_RETRIEVE_NEAR;
+    sl_layers_add(&plan.recipe.offload, 0);
+    assert_int_equal(sl_page_layout_init(&plan.work[0], SL_KV_F16, D, 0, false), SL_OK);
+    return &plan;
+}
+
 static enum sl_status create_source(struct scene *s, struct sl_source **source_out, struct sl_error *err) {
     Sluice__V1__AnnexShare annexes[4], *pointers[4];
     Sluice__V1__StoreShare shares[4];
@@ -123,7 +133,7 @@ static enum sl_status create_source(struct scene *s, struct sl_source **source_o
             pointers[n] = &annexes[n];
         }
     }
-    return sl_remote_source_create(s->lines, pointers, n, N_LANES, source_out, err);
+    return sl_remote_source_create(s->lines, pointers, n, plan_of_lanes(), source_out, err);
 }
 
 static void start(struct scene *s, int n_shares, int n_replicas) {
@@ -363,7 +373,7 @@ static void test_remote_source_does_not_wait_for_a_store_that_began_anew(void **
     annex.fabric_address = (char *)sl_fabric_address(s.stores[0][0].fabric);
     annex.fabric_epoch = sl_fabric_epoch(s.stores[0][0].fabric) + 1;
     struct sl_source *source;
-    assert_int_equal(sl_remote_source_create(s.lines, &pointer, 1, N_LANES, &source, &err), SL_OK);
+    assert_int_equal(sl_remote_source_create(s.lines, &pointer, 1, plan_of_lanes(), &source, &err), SL_OK);
     struct topk request = make_topk(&s, 0, 0);
     struct sl_asked *asked;
     int64_t begin_ns = sl_now_ns();
@@ -430,7 +440,7 @@ static void test_remote_source_refuses_shares_that_do_not_fit(void **state) {
             annexes[i].share = &shares[i];
             pointers[i] = &annexes[i];
         }
-        assert_int_equal(sl_remote_source_create(s.lines, pointers, (size_t)cases[c].n, N_LANES, &source, &err),
+        assert_int_equal(sl_remote_source_create(s.lines, pointers, (size_t)cases[c].n, plan_of_lanes(), &source, &err),
                          SL_ERR_INVALID);
         assert_null(source);
         assert_non_null(strstr(err.text, "annex:"));
