@@ -81,6 +81,7 @@ struct sl_asked {
         int64_t sent_ns;
         int n_lines;      // of the replica: by which line it was asked
         int64_t retry_ns; // not asked again before
+        bool was_cut;     // its line, while it was asked
     } replicas[MAX_REPLICAS];
 };
 
@@ -351,6 +352,7 @@ static enum sl_status ask(struct sl_source *source, struct sl_near_request *requ
     asked->deadline_ns = deadline_ns;
     for (int i = 0; i < MAX_REPLICAS; i++) {
         asked->replicas[i].retry_ns = 0;
+        asked->replicas[i].was_cut = false;
     }
     struct sl_error why;
     if (!begin_read(r, asked) && ask_replica(r, asked, share->first, &why) == SL_OK) { // otherwise wait() tries again
@@ -400,6 +402,7 @@ static enum sl_status look(struct remote *r, struct sl_asked *asked, int i, int6
     if (status < SL_OK) {
         sl_ask_close(&asked->replicas[i].ask);
         replica->is_gone = !may_pass(status);
+        asked->replicas[i].was_cut |= status == SL_ERR_PEER_LOST;
         if (status == SL_ERR_PEER_LOST && asked->replicas[i].n_lines == replica->n_lines) {
             sl_lines_give_cut(r->lines, &replica->line);
         }
@@ -451,23 +454,31 @@ static enum sl_status wait(struct sl_source *source, struct sl_asked *asked, con
         return take(r, asked, asked->reads, asked->read_bytes, answer_out, bytes_out);
     }
     for (bool both = false;;) { // the second store is asked as well
-        int n_waiting = 0, n_gone = 0, n_looked = both ? share->n_replicas : 1;
+        int n_waiting = 0, n_gone = 0, n_lost = 0, n_looked = both ? share->n_replicas : 1;
         for (int turn = 0; turn < n_looked; turn++) {
             int i = turn == 0 ? share->first : 1 - share->first;
             int64_t until = both ? sl_now_ns() + TURN_NS : share->n_replicas > 1 ? half_ns : asked->deadline_ns;
             size_t bytes;
+            struct sl_error said = {0};
             enum sl_status status =
-                look(r, asked, i, until < asked->deadline_ns ? until : asked->deadline_ns, &bytes, &why);
+                look(r, asked, i, until < asked->deadline_ns ? until : asked->deadline_ns, &bytes, &said);
             if (status == SL_OK) {
                 return take(r, asked, i, bytes, answer_out, bytes_out);
             }
             n_waiting += asked->replicas[i].ask != NULL;
             n_gone += share->replicas[i].is_gone;
-            last = status < SL_OK ? status : last;
+            n_lost += share->replicas[i].is_gone || asked->replicas[i].was_cut;
+            if (said.text[0] && (status != SL_ERR_DEADLINE || !why.text[0])) { // a reason says more than the time
+                why = said;
+            }
+            last = status == SL_ERR_EXHAUSTED ? status : last;
         }
         int64_t now = sl_now_ns();
         if (n_gone == share->n_replicas || now >= asked->deadline_ns) {
-            return nobody(asked, n_gone == share->n_replicas ? SL_ERR_PEER_STALE : last, &why, err);
+            enum sl_status status = n_gone == share->n_replicas   ? SL_ERR_PEER_STALE
+                                    : n_lost == share->n_replicas ? SL_ERR_PEER_LOST
+                                                                  : last;
+            return nobody(asked, status, &why, err);
         }
         bool was_both = both;
         both |= share->n_replicas > 1 && (n_waiting == 0 || now >= half_ns);
