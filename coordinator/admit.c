@@ -267,6 +267,21 @@ static enum sl_status choose_stores(struct sl_admission *admission, const struct
     return status;
 }
 
+bool sl_admission_has_other_stores(struct sl_admission *admission, const struct sl_demand *demand,
+                                   const struct sl_avoid *avoid) {
+    struct sl_worker_set set;
+    struct sl_route_share shares[SL_MAX_SHARES];
+    sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, &set);
+    mark_avoided(&set, avoid);
+    for (int i = 0; i < set.n; i++) {
+        set.views[i].ready &= !set.views[i].avoid;
+    }
+    int n = sl_route_shares(set.views, set.n, 0, demand->n_lanes, demand->lane_bytes, demand->replicas, shares,
+                            SL_MAX_SHARES);
+    sl_worker_set_release(&set);
+    return n > 0;
+}
+
 static void unref_claimed(struct sl_claim *claim) {
     sl_worker_unref(&claim->prefill);
     sl_worker_unref(&claim->decode);

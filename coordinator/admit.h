@@ -75,6 +75,11 @@ struct sl_avoid {
 };
 
 static inline void sl_avoid_add(struct sl_avoid *avoid, const struct sl_worker *worker) {
+    for (int i = 0; i < avoid->n; i++) {
+        if (avoid->workers[i] == worker) {
+            return;
+        }
+    }
     if (avoid->n < SL_MAX_AVOIDED) {
         avoid->workers[avoid->n++] = worker;
     }
@@ -96,6 +101,10 @@ enum sl_status sl_admission_claim(struct sl_admission *admission, struct sl_plac
                                   const struct sl_demand *demand, const uint64_t *keys, int64_t n_keys,
                                   const struct sl_avoid *avoid, int64_t wait_ms, struct sl_claim *claim_out,
                                   struct sl_error *err);
+
+// Would the job's offloaded layers have room in kvstores that it does not avoid, now?
+bool sl_admission_has_other_stores(struct sl_admission *admission, const struct sl_demand *demand,
+                                   const struct sl_avoid *avoid);
 
 // The prompt has been read: the prefill worker is free for others.
 void sl_admission_release_prefill(struct sl_admission *admission, struct sl_claim *claim);

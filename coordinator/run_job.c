@@ -26,7 +26,8 @@ struct run {
     struct sl_job *job;
     struct sl_run_report report;
     int64_t retries;
-    bool hopeless; // another attempt would not help
+    bool hopeless;  // another attempt would not help
+    bool elsewhere; // a store refused the attempt, and others have room: another attempt may succeed with them
     struct sl_avoid avoid;
     // Of the current attempt.
     struct sl_claim claim;
@@ -342,18 +343,32 @@ static void announce_workers(struct run *run) {
 }
 
 /*
- * Everything that the attempt holds. A decode worker that has sent its last event has already freed the session; one
- * that has not is told to, and if it does not answer, it is the one to avoid, whichever leg has failed.
+ * After a failed attempt: who is avoided by the next one? A store that the failure names or that does not answer, however
+ * the worker fares that told of it. Or else the worker whose leg has failed; a decode worker that could not be told to
+ * free its session (released is false) is the one to avoid, whichever leg has failed.
  */
-static void give_back(struct run *run, enum sl_status status) {
-    bool released = run->decode_done || sl_lease_release(&run->lease, run->job->id);
-    run->lease = (struct sl_lease){0};
-    sl_annex_release(&run->claim, run->prefilled != NULL ? run->prefilled->done : NULL, run->job->id);
-    if (sl_status_is_lost(status) && run->claim.decode != NULL && sl_annex_find_lost(&run->claim, &run->avoid) == 0) {
+static void find_guilty(struct run *run, enum sl_status status, const char *text, bool released) {
+    bool lost = sl_status_is_lost(status);
+    int n_avoided = run->avoid.n;
+    int n_stores = status != SL_OK ? sl_annex_find_named(&run->claim, text, &run->avoid) : 0;
+    run->elsewhere = status == SL_ERR_EXHAUSTED && run->avoid.n > n_avoided; // once a store
+    n_stores += lost ? sl_annex_find_lost(&run->claim, &run->avoid) : 0;
+    if (lost && n_stores == 0 && run->claim.decode != NULL) {
         bool prefilling = run->claim.prefill != NULL && run->grant != NULL;
         bool decode_lives = released && !sl_worker_is_lost(run->claim.decode);
         sl_avoid_add(&run->avoid, prefilling && decode_lives ? run->claim.prefill : run->claim.decode);
     }
+}
+
+/*
+ * Everything that the attempt holds. A decode worker that has sent its last event has already freed the session; one
+ * that has not is told to.
+ */
+static void give_back(struct run *run, enum sl_status status, const struct sl_error *err) {
+    bool released = run->decode_done || sl_lease_release(&run->lease, run->job->id);
+    run->lease = (struct sl_lease){0};
+    sl_annex_release(&run->claim, run->prefilled != NULL ? run->prefilled->done : NULL, run->job->id);
+    find_guilty(run, status, err->text, released);
     if (run->prefilled != NULL) {
         protobuf_c_message_free_unpacked(&run->prefilled->base, NULL);
         run->prefilled = NULL;
@@ -363,6 +378,8 @@ static void give_back(struct run *run, enum sl_status status) {
         run->grant = NULL;
     }
     sl_admission_release(run->context->admission, &run->claim);
+    run->elsewhere =
+        run->elsewhere && sl_admission_has_other_stores(run->context->admission, &run->job->spec.demand, &run->avoid);
 }
 
 static enum sl_status attempt(struct run *run, struct sl_error *err) {
@@ -376,7 +393,7 @@ static enum sl_status attempt(struct run *run, struct sl_error *err) {
     if (status == SL_OK) {
         status = decode(run, err);
     }
-    give_back(run, status);
+    give_back(run, status, err);
     return status;
 }
 
@@ -395,7 +412,8 @@ void sl_run_job(const struct sl_run_context *context, struct sl_job *job) {
     for (;;) {
         err = (struct sl_error){0};
         status = attempt(&run, &err);
-        if (!sl_status_is_lost(status) || run.hopeless || run.retries >= context->max_retries) {
+        bool again = sl_status_is_lost(status) || run.elsewhere;
+        if (!again || run.hopeless || run.retries >= context->max_retries) {
             break;
         }
         run.retries++;

@@ -102,6 +102,15 @@ static enum sl_status prefill_run(void *service, struct sl_rpc_call *call, const
     if (request->destination == NULL || request->destination->ticket.len != 6) {
         return sl_fail(err, SL_ERR_INVALID, "the grant did not arrive whole");
     }
+    int n_before = atomic_load(&worker->n_runs) - 1;
+    if (request->n_stores > 0 && n_before < 4) {
+        snprintf(worker->first_stores[n_before], sizeof worker->first_stores[0], "%s", request->stores[0]->address);
+    }
+    if (request->n_stores > 0 && atomic_load(&worker->n_store_refusals) > 0) {
+        atomic_fetch_sub(&worker->n_store_refusals, 1);
+        return sl_fail(err, (enum sl_status)atomic_load(&worker->store_refusal), "kvstore %s: it has no room for this",
+                       request->stores[0]->address);
+    }
     int mode = atomic_load(&worker->prefill_mode);
     if (mode == FAKE_PREFILL_REFUSES) {
         return sl_fail(err, SL_ERR_PRECONDITION, "this worker has scruples");

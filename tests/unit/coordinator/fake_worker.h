@@ -44,7 +44,11 @@ struct fake_worker {
     atomic_bool decode_hangs;  // alive, but no token
     atomic_bool mute;          // heartbeats are not sent
 
+    // This many runs of prefill end with this status, and the words that the first store has no room.
+    atomic_int n_store_refusals, store_refusal;
+
     // What happened.
+    char first_stores[4][64]; // of the first runs of prefill: the address of their first store
     atomic_int n_runs, n_cancelled, n_reserved, n_released, n_renewed, n_done;
     atomic_int open_leases;
     atomic_int last_resumed;     // output tokens that the last decode call was given

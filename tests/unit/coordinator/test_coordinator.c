@@ -188,6 +188,43 @@ static void test_annexes_are_renewed_while_decode_runs_and_given_back(void **sta
     }
 }
 
+// A store that answers every call and refuses what is offloaded: it is avoided, and not the worker that tells of it.
+static void test_a_store_that_refuses_is_avoided_where_there_is_another(void **state) {
+    (void)state;
+    static const enum sl_status refusals[] = {SL_ERR_EXHAUSTED, SL_ERR_PEER_STALE};
+    for (int n_stores = 1; n_stores <= 2; n_stores++) {
+        struct fake_worker stores[2];
+        struct sl_error err = {0};
+        for (int i = 0; i < n_stores; i++) {
+            fake_worker_init(&stores[i], i == 0 ? "kvstore-0" : "kvstore-1", SLUICE__V1__WORKER_ROLE__KVSTORE);
+            assert_int_equal(fake_worker_start(&stores[i], sl_coordinator_address(cluster.coordinator), &err), SL_OK);
+        }
+        Sluice__V1__GenerateRequest request;
+        fake_request(&request, 10);
+        request.recipe = "place=offload/1-,retrieve=near,topk=64";
+        for (int i = 0; i < n_stores; i++) {
+            atomic_store(&prefill.n_runs, 0);
+            atomic_store(&prefill.store_refusal, refusals[i]);
+            atomic_store(&prefill.n_store_refusals, 1);
+            fake_generate(&cluster, &request, &events);
+            const Sluice__V1__Finished *finished = fake_events_check(&events, n_stores == 2 ? 10 : 0);
+            assert_int_equal(finished->statistics->retries, n_stores == 2);
+            if (n_stores == 2) {
+                assert_int_equal(finished->status_code, 0);
+                assert_int_equal(atomic_load(&prefill.n_runs), 2);
+                assert_string_not_equal(prefill.first_stores[0], prefill.first_stores[1]);
+            } else { // nowhere else to go: its words
+                assert_int_equal(finished->status_code, 8);
+                assert_non_null(strstr(finished->status_text, "it has no room for this"));
+            }
+            fake_events_free(&events);
+        }
+        for (int i = 0; i < n_stores; i++) {
+            fake_worker_stop(&stores[i]);
+        }
+    }
+}
+
 static void test_duplicate_tokens_of_a_worker_are_dropped(void **state) {
     (void)state;
     Sluice__V1__GenerateRequest request;
@@ -402,6 +439,7 @@ int main(void) {
         TEST(test_prompt_of_one_token_has_no_capsule),
         TEST(test_lease_is_renewed_while_the_job_runs),
         TEST(test_annexes_are_renewed_while_decode_runs_and_given_back),
+        TEST(test_a_store_that_refuses_is_avoided_where_there_is_another),
         TEST(test_duplicate_tokens_of_a_worker_are_dropped),
         TEST(test_many_jobs_at_once_all_end_and_leave_nothing),
         TEST(test_submit_refuses_at_once_with_the_reason),
