@@ -8,7 +8,7 @@ import tempfile
 
 import grpc
 
-from harness import MODEL, Cluster, cluster_pb, eventually, inference, run_tests, tokens, worker_pb
+from harness import MODEL, SLOW, Cluster, cluster_pb, eventually, inference, run_tests, tokens, worker_pb
 from test_cancel import wait_for_state
 from test_faults import Watcher
 
@@ -47,7 +47,7 @@ def store_stats(cluster):
             yield channel.unary_unary("/sluice.v1.Store/Stats",
                                       request_serializer=worker_pb.StoreStatsRequest.SerializeToString,
                                       response_deserializer=worker_pb.StoreStatsReply.FromString)(
-                                          worker_pb.StoreStatsRequest(), timeout=5)
+                                          worker_pb.StoreStatsRequest(), timeout=5 * SLOW)
 
 
 def test_the_answer_is_that_of_resident_layers():
