@@ -6,7 +6,9 @@
  *           in use    pinned by a lookup, or part of an annex under a lease: never evicted
  *           kept      a job let go of it within the last --keep: evicted only if the new thing does not fit otherwise
  *           the rest  evicted when the arena would be more than 90% full, down to 85%, so that not every arrival evicts
- *         What does not fit even so is refused with the numbers, and nothing has been evicted for it.
+ *         What does not fit even so, by the number of bytes, is refused with the numbers, and nothing has been evicted for
+ *         it. A landing is one block: where what is free lies in pieces, more is evicted in the same order until there is
+ *         one, and where what is in use lies between, everything may have gone before it is refused.
  * Threads: any number. Whoever takes memory does it under one lock, so that what was made room for cannot be taken by
  *          another in between.
  */
