@@ -153,13 +153,72 @@ static void on_fallback(void *arg, int layer, const char *why) {
     pthread_mutex_unlock(&sequence->mutex);
 }
 
+// sl_retriever_create() by a thread of its own: it fetches, and may have to wait for stores.
+struct opening {
+    const struct sl_retriever_config *config;
+    pthread_mutex_t mutex; // over what follows
+    pthread_cond_t changed;
+    bool ended;
+    struct sl_retriever *retriever;
+    enum sl_status status;
+    struct sl_error err;
+};
+
+static void *opening_main(void *arg) {
+    struct opening *opening = arg;
+    struct sl_retriever *retriever = NULL;
+    struct sl_error err = {0};
+    enum sl_status status = sl_retriever_create(opening->config, &retriever, &err);
+    pthread_mutex_lock(&opening->mutex);
+    opening->retriever = retriever;
+    opening->status = status;
+    opening->err = err;
+    opening->ended = true;
+    pthread_cond_signal(&opening->changed);
+    pthread_mutex_unlock(&opening->mutex);
+    return NULL;
+}
+
+// As long as the stores take, which config.lost_ms bounds, the caller hears that we live.
+static enum sl_status create_retriever(const struct sl_retriever_config *config, struct sl_rpc_call *call,
+                                       struct sl_retriever **retriever_out, struct sl_error *err) {
+    struct opening opening = {.config = config};
+    pthread_t thread;
+    pthread_mutex_init(&opening.mutex, NULL);
+    sl_cond_init(&opening.changed);
+    enum sl_status status = sl_thread_start("opening", opening_main, &opening, &thread, err);
+    if (status == SL_OK) {
+        bool heard = true;
+        pthread_mutex_lock(&opening.mutex);
+        while (!opening.ended) {
+            int64_t deadline_ns = sl_deadline_in_ms(ALIVE_MS);
+            if (sl_cond_wait_until(&opening.changed, &opening.mutex, deadline_ns) == SL_ERR_DEADLINE && heard) {
+                pthread_mutex_unlock(&opening.mutex);
+                heard = send_alive(call) == SL_OK;
+                pthread_mutex_lock(&opening.mutex);
+            }
+        }
+        pthread_mutex_unlock(&opening.mutex);
+        pthread_join(thread, NULL);
+        status = opening.status;
+        if (status == SL_OK) {
+            *retriever_out = opening.retriever;
+        } else {
+            *err = opening.err;
+        }
+    }
+    pthread_cond_destroy(&opening.changed);
+    pthread_mutex_destroy(&opening.mutex);
+    return status;
+}
+
 /*
  * Offloaded layers: the slots that are always attended to come here now. The promise counts row caches, which are in the
  * arena from here on.
  */
 static enum sl_status open_annexes(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
-                                   const struct sl_plan *plan, int64_t n_read, struct sl_sequence *sequence,
-                                   struct sl_error *err) {
+                                   struct sl_rpc_call *call, const struct sl_plan *plan, int64_t n_read,
+                                   struct sl_sequence *sequence, struct sl_error *err) {
     enum sl_status status = SL_OK;
     if (n_read > 0) {
         status = sl_remote_source_create(decode->lines, request->annex, request->n_annex, plan, &sequence->source, err);
@@ -178,7 +237,7 @@ static enum sl_status open_annexes(struct sl_decode *decode, const Sluice__V1__D
         .on_fallback = on_fallback,
         .arg = sequence,
     };
-    status = status == SL_OK ? sl_retriever_create(&config, &sequence->retriever, err) : status;
+    status = status == SL_OK ? create_retriever(&config, call, &sequence->retriever, err) : status;
     if (status != SL_OK) {
         return status;
     }
@@ -218,7 +277,7 @@ static enum sl_status open_session(struct sl_decode *decode, const Sluice__V1__D
         status = sl_plan_create_session(&plan, extra_slots, decode->node.arena, &sequence->session, err);
     }
     if (status == SL_OK && sl_recipe_offloads(&recipe)) {
-        return open_annexes(decode, request, &plan, n_read, sequence, err);
+        return open_annexes(decode, request, call, &plan, n_read, sequence, err);
     }
     if (status == SL_OK) {
         status = sl_compressor_create(&plan, decode->node.ops, decode->node.team, &sequence->compressor, err);
