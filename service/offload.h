@@ -15,6 +15,10 @@
  *
  * Failure: a store that is lost or full ends the job with its name (SL_ERR_PEER_LOST, SL_ERR_EXHAUSTED): the coordinator
  *          tries again with other stores. With replicas every stretch goes to both; reads come from the first that lives.
+ *          Reads are one-sided and see no lease: what a worker that was stopped for longer than a lease has read may be
+ *          another's. sl_offload_finish() succeeds only when every lease has lived beyond the last read; until then
+ *          nothing that depends on one may leave this job (place=offload with a budget, whose states between chunks are
+ *          archived on the way, is refused).
  * Threads: the functions below are the engine's thread's and the handler's, one after the other; the ships have a thread.
  */
 #ifndef SL_SERVICE_OFFLOAD_H

@@ -103,14 +103,16 @@ void sl_link_close(struct sl_offload *offload, struct sl_link *link);
 // SL_ERR_EXISTS: no need to ship. *grant_out is freed with protobuf_c_message_free_unpacked().
 enum sl_status sl_link_grant(struct sl_offload *offload, struct sl_link *link, int64_t begin, uint32_t n_slots,
                              Sluice__V1__Grant **grant_out, struct sl_error *err);
-enum sl_status sl_link_await(struct sl_offload *offload, struct sl_link *link, int64_t n_tokens, struct sl_error *err);
+// Wait about a second until the store can be asked about the first n_tokens. SL_AGAIN: not yet, but about *n_built_out.
+enum sl_status sl_link_await(struct sl_offload *offload, struct sl_link *link, int64_t n_tokens, int64_t *n_built_out,
+                             struct sl_error *err);
 // Ask where the first n_tokens lie.
 enum sl_status sl_link_map(struct sl_offload *offload, struct sl_link *link, int64_t n_tokens, struct sl_error *err);
 enum sl_status sl_link_renew(struct sl_offload *offload, struct sl_link *link, struct sl_error *err);
 
 // offload_ship.c
 void *sl_offload_ship_main(void *offload);
-// Await and map the first n_tokens at every link.
+// Await and map the first n_tokens at every link; leases are renewed by the ships' thread alone.
 enum sl_status sl_offload_map(struct sl_offload *offload, int64_t n_tokens, struct sl_error *err);
 
 // offload_read.c

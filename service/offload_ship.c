@@ -16,6 +16,8 @@
 #include "service/send.h"
 
 #define SHIP_MS 15000
+#define BUILD_MS                                                                                                       \
+    10000 // without a step forward: a store makes the scan copies of a stretch behind the questions of others
 
 struct watch {
     struct sl_offload *offload;
@@ -44,6 +46,28 @@ static enum sl_status renew_if_due(struct watch *watch, struct sl_error *err) {
         status = sl_link_renew(offload, &offload->links[i], err);
     }
     watch->renew_ns = next_renewal_ns(offload);
+    return status;
+}
+
+// Wait until a store can be asked about the first n_tokens. The leases of all stores are renewed meanwhile, unless watch is
+// NULL: then that is somebody else's matter.
+static enum sl_status await_tokens(struct sl_offload *offload, struct sl_link *link, int64_t n_tokens,
+                                   struct watch *watch, struct sl_error *err) {
+    int64_t n_built = 0, n_before = -1, deadline_ns = 0;
+    enum sl_status status;
+    while ((status = sl_link_await(offload, link, n_tokens, &n_built, err)) == SL_AGAIN) {
+        status = watch ? renew_if_due(watch, err) : SL_OK;
+        if (status != SL_OK) {
+            return status;
+        }
+        if (n_built > n_before) {
+            deadline_ns = sl_deadline_in_ms(BUILD_MS);
+        } else if (sl_now_ns() >= deadline_ns) {
+            return sl_fail(err, SL_ERR_PEER_LOST, "kvstore %.80s: its annex has had %lld tokens of %lld for %d ms",
+                           link->share->address, (long long)n_built, (long long)n_tokens, BUILD_MS);
+        }
+        n_before = n_built > n_before ? n_built : n_before;
+    }
     return status;
 }
 
@@ -84,9 +108,11 @@ static enum sl_status queue_pages(struct sl_offload *offload, const struct sl_li
     return status == SL_OK && piece > 0 ? sl_ship_piece(sending->ship, sending->bytes - piece, begin, piece) : status;
 }
 
-// What of the shipment a store does not have yet goes on its way there.
+// What of the shipment a store does not have yet goes on its way there. watch: where the store has no room for it before
+// what was shipped is built, that is awaited; NULL: it is what is on its way that is in the way, SL_ERR_EXHAUSTED.
 static enum sl_status begin_sending(struct sl_offload *offload, struct sl_link *link,
-                                    const struct sl_shipment *shipment, struct sending *sending, struct sl_error *err) {
+                                    const struct sl_shipment *shipment, struct watch *watch, struct sending *sending,
+                                    struct sl_error *err) {
     int64_t end = shipment->begin + shipment->n_slots;
     int64_t begin = link->n_tokens > shipment->begin ? link->n_tokens : shipment->begin;
     if (begin >= end) {
@@ -94,6 +120,10 @@ static enum sl_status begin_sending(struct sl_offload *offload, struct sl_link *
     }
     Sluice__V1__Grant *grant = NULL;
     enum sl_status status = sl_link_grant(offload, link, begin, (uint32_t)(end - begin), &grant, err);
+    if (status == SL_ERR_EXHAUSTED && watch && link->n_tokens > link->annex->n_tokens) {
+        status = await_tokens(offload, link, link->n_tokens, watch, err);
+        status = status == SL_OK ? sl_link_grant(offload, link, begin, (uint32_t)(end - begin), &grant, err) : status;
+    }
     if (status == SL_ERR_EXISTS) {
         link->n_tokens = end;
         return SL_OK;
@@ -140,10 +170,10 @@ static enum sl_status finish_sending(struct sl_offload *offload, const struct sl
     return SL_OK;
 }
 
-enum sl_status sl_offload_map(struct sl_offload *offload, int64_t n_tokens, struct sl_error *err) {
+static enum sl_status map(struct sl_offload *offload, int64_t n_tokens, struct watch *watch, struct sl_error *err) {
     enum sl_status status = SL_OK;
     for (int i = 0; status == SL_OK && i < offload->n_links; i++) {
-        status = sl_link_await(offload, &offload->links[i], n_tokens, err);
+        status = await_tokens(offload, &offload->links[i], n_tokens, watch, err);
         status = status == SL_OK ? sl_link_map(offload, &offload->links[i], n_tokens, err) : status;
     }
     if (status == SL_OK) {
@@ -154,13 +184,18 @@ enum sl_status sl_offload_map(struct sl_offload *offload, int64_t n_tokens, stru
     return status;
 }
 
+enum sl_status sl_offload_map(struct sl_offload *offload, int64_t n_tokens, struct sl_error *err) {
+    return map(offload, n_tokens, NULL, err);
+}
+
 // All stores have the shipment: where it lies is asked behind every split, and its place is free.
-static enum sl_status settle(struct sl_offload *offload, const struct sl_shipment *shipment, struct sl_error *err) {
+static enum sl_status settle(struct sl_offload *offload, const struct sl_shipment *shipment, struct watch *watch,
+                             struct sl_error *err) {
     int64_t end = shipment->begin + shipment->n_slots, split = end / SL_ATTEND_SPLIT * SL_ATTEND_SPLIT;
     enum sl_status status = SL_OK;
     // Nobody but this thread maps while it runs.
     if (split > offload->n_mapped && split < offload->plan->n_prompt) {
-        status = sl_offload_map(offload, split, err);
+        status = map(offload, split, watch, err);
     }
     if (status == SL_OK) {
         pthread_mutex_lock(&offload->mutex);
@@ -172,22 +207,29 @@ static enum sl_status settle(struct sl_offload *offload, const struct sl_shipmen
     return status;
 }
 
-// What is queued, all of it on its way at the same time.
+// What is queued, all of it on its way at the same time, as far as the stores have room for it at the same time.
 static enum sl_status ship(struct sl_offload *offload, int first, int n_queued, struct watch *watch,
                            struct sl_error *err) {
     struct sending sendings[SL_RING][SL_MAX_LINKS] = {0};
     enum sl_status status = SL_OK;
-    for (int s = 0; s < n_queued; s++) {
+    int n_begun = n_queued;
+    for (int s = 0; s < n_begun; s++) {
         const struct sl_shipment *shipment = &offload->ring[(first + s) % SL_RING];
         for (int i = 0; status == SL_OK && i < offload->n_links; i++) {
-            status = begin_sending(offload, &offload->links[i], shipment, &sendings[s][i], err);
+            status = begin_sending(offload, &offload->links[i], shipment, s == 0 ? watch : NULL, &sendings[s][i], err);
+        }
+        if (status == SL_ERR_EXHAUSTED && s > 0) { // the rest of it when those before it have been built
+            n_begun = s;
+            status = SL_OK;
         }
     }
     for (int s = 0; s < n_queued; s++) {
         for (int i = 0; status == SL_OK && i < offload->n_links; i++) {
             status = finish_sending(offload, &offload->links[i], &sendings[s][i], watch, err);
         }
-        status = status == SL_OK ? settle(offload, &offload->ring[(first + s) % SL_RING], err) : status;
+        if (status == SL_OK && s < n_begun) {
+            status = settle(offload, &offload->ring[(first + s) % SL_RING], watch, err);
+        }
     }
     for (int s = 0; s < n_queued; s++) {
         for (int i = 0; i < offload->n_links; i++) {
@@ -199,10 +241,11 @@ static enum sl_status ship(struct sl_offload *offload, int first, int n_queued, 
 
 // ---- the thread ----------------------------------------------------------------------------------------------------
 
-static enum sl_status complete(struct sl_offload *offload, struct sl_error *err) {
+// Every store answers for the whole prompt under its lease: what was read back before this was still what was shipped.
+static enum sl_status complete(struct sl_offload *offload, struct watch *watch, struct sl_error *err) {
     enum sl_status status = SL_OK;
     for (int i = 0; status == SL_OK && i < offload->n_links; i++) {
-        status = sl_link_await(offload, &offload->links[i], offload->plan->n_prompt, err);
+        status = await_tokens(offload, &offload->links[i], offload->plan->n_prompt, watch, err);
     }
     return status;
 }
@@ -224,7 +267,7 @@ void *sl_offload_ship_main(void *arg) {
         if (status == SL_OK && n_queued > 0) {
             status = ship(offload, first, n_queued, &watch, &err);
         } else if (status == SL_OK && finish) {
-            status = complete(offload, &err);
+            status = complete(offload, &watch, &err);
         }
         pthread_mutex_lock(&offload->mutex);
         if (status != SL_OK) {

@@ -8,7 +8,7 @@
 #include "service/offload_internal.h"
 
 #define CALL_MS    2000
-#define AWAIT_MS   10000 // a store makes the scan copies of a stretch behind the questions of others
+#define AWAIT_MS   5000 // for AwaitAnnex, which a store answers within a second whatever there is to say
 #define RELEASE_MS 500
 #define LOOK_MS    50 // between looks whether the job has ended
 
@@ -105,7 +105,8 @@ enum sl_status sl_link_grant(struct sl_offload *offload, struct sl_link *link, i
                 (ProtobufCMessage **)grant_out, err);
 }
 
-enum sl_status sl_link_await(struct sl_offload *offload, struct sl_link *link, int64_t n_tokens, struct sl_error *err) {
+enum sl_status sl_link_await(struct sl_offload *offload, struct sl_link *link, int64_t n_tokens, int64_t *n_built_out,
+                             struct sl_error *err) {
     Sluice__V1__AwaitAnnexRequest request = SLUICE__V1__AWAIT_ANNEX_REQUEST__INIT;
     request.lease_id = link->annex->lease_id;
     request.n_tokens = n_tokens;
@@ -113,9 +114,9 @@ enum sl_status sl_link_await(struct sl_offload *offload, struct sl_link *link, i
     enum sl_status status =
         call(offload, link, "/sluice.v1.Store/AwaitAnnex", &request.base, &sluice__v1__await_annex_reply__descriptor,
              AWAIT_MS, (ProtobufCMessage **)&reply, err);
-    if (status == SL_OK && reply->n_tokens < n_tokens) {
-        status = sl_fail(err, SL_ERR_PEER_CORRUPT, "kvstore %.80s: its annex has %lld tokens instead of %lld",
-                         link->share->address, (long long)reply->n_tokens, (long long)n_tokens);
+    if (status == SL_OK) {
+        *n_built_out = reply->n_tokens;
+        status = reply->n_tokens < n_tokens ? SL_AGAIN : SL_OK;
     }
     if (reply) {
         protobuf_c_message_free_unpacked(&reply->base, NULL);

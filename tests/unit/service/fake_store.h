@@ -52,6 +52,9 @@ struct fake_store {
     int n_annexes;
     int n_granted, n_renewed, n_maps; // calls
     bool full;                        // OpenAnnex is refused
+    bool one_at_a_time;               // a grant is refused while something granted has not landed
+    int n_refused;                    // such grants
+    int n_unready;                    // calls of AwaitAnnex that come back with nothing, after a while
 };
 
 void fake_store_start(struct fake_store *store, const char *transport, const struct sl_page_layout *work, size_t bytes);

@@ -445,6 +445,30 @@ static void test_offload_does_not_ship_what_is_stored(void **state) {
     }
 }
 
+// One store is slow to build, the other one has room for one stretch at a time: leases live, and everything arrives.
+static void test_offload_waits_for_what_stores_build(void **state) {
+    struct fixture *f = *state;
+    static const struct share shares[] = {{0, 0, 2, 0}, {1, 2, 2, 0}};
+    struct job *job = &f->job;
+    struct sl_error err = {0};
+    f->stores[1].one_at_a_time = true;
+    assert_int_equal(open_job(f, job, &f->plan, shares, 2, NULL, &err), SL_OK);
+    assert_int_equal(read_until(f, job->reader, job->offload, MAX_TOKENS, &err), SL_OK);
+    pthread_mutex_lock(&f->stores[0].mutex);
+    f->stores[0].n_unready = 6; // for three leases together
+    pthread_mutex_unlock(&f->stores[0].mutex);
+    int n_renewed = f->stores[1].n_renewed;
+    Sluice__V1__AnnexShare **annex;
+    size_t n_annex;
+    assert_int_equal(finish(job, sl_reader_session(job->reader), &annex, &n_annex, &err), SL_OK);
+    sl_annex_shares_free(&annex, n_annex);
+    assert_true(f->stores[1].n_renewed >= n_renewed + 3);
+    assert_true(f->stores[1].n_refused > 0);
+    assert_int_equal(f->stores[0].n_unready, 0);
+    assert_same_bits(f, job, shares, 2);
+    close_job(job);
+}
+
 static void test_offload_names_the_store_that_is_lost(void **state) {
     struct fixture *f = *state;
     static const struct share shares[] = {{0, 0, 2, 0}, {1, 2, 2, 0}};
@@ -488,6 +512,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_offload_reads_from_the_replica_that_lives, start_tcp, stop),
         cmocka_unit_test_setup_teardown(test_offload_goes_on_from_what_is_stored, start_shm, stop),
         cmocka_unit_test_setup_teardown(test_offload_does_not_ship_what_is_stored, start_shm, stop),
+        cmocka_unit_test_setup_teardown(test_offload_waits_for_what_stores_build, start_shm, stop),
         cmocka_unit_test_setup_teardown(test_offload_names_the_store_that_is_lost, start_shm, stop),
         cmocka_unit_test_setup_teardown(test_offload_refuses_stores_that_do_not_fit, start_shm, stop),
     };
