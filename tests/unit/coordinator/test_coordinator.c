@@ -17,7 +17,7 @@
 #define DECODE  SLUICE__V1__WORKER_ROLE__DECODE
 
 static struct fake_cluster cluster;
-static struct fake_worker prefill, decode, stores[2]; // stores: of one test only
+static struct fake_worker prefill, decode, stores[2]; // stores: of the tests that need them
 static struct fake_events events;
 static char id[64];
 
@@ -193,7 +193,6 @@ static void test_a_store_that_refuses_is_avoided_where_there_is_another(void **s
     (void)state;
     static const enum sl_status refusals[] = {SL_ERR_EXHAUSTED, SL_ERR_PEER_STALE};
     for (int n_stores = 1; n_stores <= 2; n_stores++) {
-        struct fake_worker stores[2];
         struct sl_error err = {0};
         for (int i = 0; i < n_stores; i++) {
             fake_worker_init(&stores[i], i == 0 ? "kvstore-0" : "kvstore-1", SLUICE__V1__WORKER_ROLE__KVSTORE);
