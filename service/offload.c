@@ -7,11 +7,21 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "service/offload_internal.h"
 
 #define LOOK_MS 50 // between looks at the job's call while there is no room for a stretch
+
+uint64_t sl_offload_fingerprint(const struct sl_plan *plan, uint64_t model_fingerprint) {
+    bool quantizes = false;
+    for (int l = 0; l < plan->geometry.n_layers; l++) {
+        quantizes |= !sl_plan_is_offloaded(plan, l) && sl_kv_format_is_quantized(plan->packed[l].format);
+    }
+    uint64_t recipe = sl_recipe_fingerprint(&plan->recipe);
+    return quantizes ? sl_hash(&recipe, sizeof recipe, model_fingerprint) : model_fingerprint;
+}
 
 static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
@@ -57,7 +67,7 @@ static enum sl_status open_links(struct sl_offload *offload, const struct sl_off
     }
     Sluice__V1__OpenAnnexRequest request = SLUICE__V1__OPEN_ANNEX_REQUEST__INIT;
     request.job_id = (char *)config->job_id;
-    request.model_fingerprint = config->model_fingerprint;
+    request.model_fingerprint = sl_offload_fingerprint(config->plan, config->model_fingerprint);
     request.head_dim = plan->geometry.head_dim;
     request.work_format = (int32_t)offload->work.format;
     request.rows_format = (int32_t)offload->kept.format;

@@ -43,6 +43,13 @@ struct sl_offload_config {
     struct sl_rpc_call *parent; // of the calls made here; may be NULL
 };
 
+/*
+ * Whose stretches of a prompt are alike: those of one model, but where resident layers are quantized those of one recipe. A
+ * prompt may be read on from such pages (a stored prefix, a conversation's next turn), which gives other bits than reading
+ * all of it: nobody whose recipe does not quantize them shall meet these.
+ */
+uint64_t sl_offload_fingerprint(const struct sl_plan *plan, uint64_t model_fingerprint);
+
 // Opens the annexes at all stores. SL_ERR_INVALID: the shares do not cover every lane once a replica.
 enum sl_status sl_offload_open(const struct sl_offload_config *config, struct sl_offload **offload_out,
                                struct sl_error *err);
