@@ -14,10 +14,10 @@
 #include "engine/cpu/avx2_kv.h"
 #include "engine/cpu/ref_kv_slots.h"
 
-#define SAMPLE     1024
+#define SAMPLE     1024 // at most; of few scores every 16th
 #define CANDIDATES 8192
 #define GROUP      32 // scores compared at a time
-#define LEAST      (8 * SAMPLE)
+#define LEAST      2048
 
 struct candidates {
     uint32_t n;
@@ -25,13 +25,14 @@ struct candidates {
     uint32_t index[CANDIDATES], keep[CANDIDATES];
 };
 
-// A score below which there is none of the b, or so it seems from SAMPLE of the n, one of each stretch.
+// A score below which there is none of the b, or so it seems from a sample of the n, one of each stretch.
 static float guess_floor(const float *scores, uint32_t n, uint32_t b, struct candidates *c) {
-    uint32_t stretch = n / SAMPLE, wanted = 2 * (uint32_t)((uint64_t)b * SAMPLE / n) + 10;
-    for (uint32_t i = 0; i < SAMPLE; i++) { // never the same place of a stretch, so that no period of the text shows
+    uint32_t sample = n / 16 < SAMPLE ? n / 16 : SAMPLE;
+    uint32_t stretch = n / sample, wanted = 2 * (uint32_t)((uint64_t)b * sample / n) + 10;
+    for (uint32_t i = 0; i < sample; i++) { // never the same place of a stretch, so that no period of the text shows
         c->scores[i] = scores[i * stretch + i * 0x9e3779b1u % stretch];
     }
-    sl_ref_select(c->scores, SAMPLE, wanted, c->keep);
+    sl_ref_select(c->scores, sample, wanted, c->keep);
     float least = INFINITY;
     for (uint32_t i = 0; i < wanted; i++) {
         float score = c->scores[c->keep[i]];
