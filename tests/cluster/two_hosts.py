@@ -31,8 +31,8 @@ import random_folder
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.environ.get("SLUICE_BIN", os.path.join(ROOT, "build", "bin"))
 HOSTS = {"a": "10.77.0.1", "b": "10.77.0.2"}
-RECIPES = ["full", "full,format=int4", "locret,budget=0.1", "tailorkv", "tailorkv,retrieve=near",
-           "tailorkv,retrieve=near,ahead=1"]
+RECIPES = ["full", "full,format=int4", "locret,budget=0.1,scope=stabilizers:128+tail:64,chunk=512", "tailorkv", "tailorkv-near,ahead=0",
+           "tailorkv-near"]
 
 
 def run(*command, check=True):
@@ -191,14 +191,14 @@ def main():
         cluster = Cluster(os.path.abspath(model), options.arena)
         try:
             if not options.json:
-                print(f"{'Gbit/s':>6}  {'recipe':34} {'TTFT ms':>9} {'of it ship':>10} {'ms/token':>9} {'capsule MiB':>11} "
+                print(f"{'Gbit/s':>6}  {'recipe':58} {'TTFT ms':>9} {'of it ship':>10} {'ms/token':>9} {'capsule MiB':>11} "
                       f"{'resident MiB':>12} {'KiB/step':>9}")
             for rate in [float(r) for r in options.rates.split(",")]:
                 network.shape(rate)
                 for recipe in options.recipe or RECIPES:
                     row = measure(cluster, options, rate, recipe, folder)
                     print(json.dumps(row) if options.json else
-                          f"{rate:6g}  {recipe:34} {row['ttft_ms']:9.0f} {row['ship_ms']:10.0f} {row['tpot_ms']:9.1f} "
+                          f"{rate:6g}  {recipe:58} {row['ttft_ms']:9.0f} {row['ship_ms']:10.0f} {row['tpot_ms']:9.1f} "
                           f"{row['capsule_mib']:11.2f} {row['resident_mib']:12.2f} {row['kib_a_step']:9.1f}"
                           + (f"   {row['fallbacks']:.0f} fallbacks" if row["fallbacks"] else ""), flush=True)
         finally:
