@@ -238,11 +238,17 @@ def test_a_store_that_dies_while_it_is_asked():
             assert s.retries >= 1 and s.retrieval.fallbacks == 0, s
 
 
+# Over shared memory pull reads without the store's doing, so that one that stands still is not even noticed. Asking it takes
+# TCP.
+def transport_that_asks(recipe):
+    return "tcp" if recipe == PULL else "auto"
+
+
 def test_a_second_copy_goes_on_without_the_first():
     text = prompt(5000)
     expected = expected_answers((NEAR, PULL), text)
     for recipe, number in ((NEAR, signal.SIGKILL), (PULL, signal.SIGSTOP)):
-        with cluster_of(kvstore=2, worker_args=USUAL) as cluster:
+        with cluster_of(kvstore=2, worker_args=USUAL, transport=transport_that_asks(recipe)) as cluster:
             job_id, watcher = begin_decoding(cluster, job(recipe + ",replicas=2", text, LONG))
             assert len(holders(cluster)) == 2, holders(cluster)
             asked = {name: stats.questions for name, stats in store_stats(cluster).items()}
@@ -257,7 +263,8 @@ def test_a_second_copy_goes_on_without_the_first():
 
 def test_a_slow_store_is_done_without_and_the_log_says_so():
     for recipe in (NEAR, PULL):
-        with cluster_of(worker_args={"kvstore": ["--inject", "slow_reply:200"],
+        with cluster_of(transport=transport_that_asks(recipe),
+                        worker_args={"kvstore": ["--inject", "slow_reply:200"],
                                      "decode": ["--retrieve-deadline-ms", "100", "--retrieve-lost-ms", "60000"]}) as cluster:
             finished, events = cluster.answer(job(recipe, prompt(3000), 4))
             r = finished.statistics.retrieval
