@@ -106,9 +106,6 @@ static enum sl_status make_plan(const struct bench *b, const char *text, int64_t
     if (status == SL_OK) {
         status = sl_recipe_resolve(&recipe, NULL, geometry.n_layers, err);
     }
-    if (status == SL_OK && !sl_recipe_offloads(&recipe)) {
-        status = sl_fail(err, SL_ERR_INVALID, "--recipe %s: offloads no layer; full is measured in any case", text);
-    }
     return status == SL_OK ? sl_plan_make(&recipe, &geometry, n_tokens, plan, err) : status;
 }
 
@@ -364,6 +361,17 @@ static enum sl_status read_options(struct bench *b, struct sl_error *err) {
     }
     for (size_t i = 0; b->options.recipes.n == 0 && i < sizeof defaults / sizeof defaults[0]; i++) {
         b->recipes[b->n_recipes++] = defaults[i];
+    }
+    for (int i = 0; i < b->n_recipes; i++) { // before a model is made
+        struct sl_recipe recipe;
+        enum sl_status status = sl_recipe_parse(b->recipes[i], &recipe, err);
+        if (status == SL_OK && !sl_recipe_offloads(&recipe)) {
+            status = sl_fail(err, SL_ERR_INVALID, "--recipe %s: offloads no layer; full is measured in any case",
+                             b->recipes[i]);
+        }
+        if (status != SL_OK) {
+            return status;
+        }
     }
     return b->n_lengths > 0 ? SL_OK : sl_fail(err, SL_ERR_INVALID, "--tokens: none given");
 }
