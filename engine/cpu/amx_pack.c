@@ -56,31 +56,9 @@ static void pack_quantized_row(const struct sl_matrix *w, int64_t p, int c, char
     }
 }
 
-static void pack_panels(void *arg, int64_t begin, int64_t end, int member) {
-    const struct sl_matrix *w = arg;
-    size_t bytes = (size_t)sl_amx_steps(w) * sl_amx_packed_step_bytes(w);
-    (void)member;
-    for (int64_t p = begin; p < end; p++) {
-        char *panel = (char *)w->packed + (size_t)p * bytes;
-        memset(panel, 0, bytes);
-        for (int c = 0; c < SL_PANEL; c++) {
-            if (w->format == SL_WEIGHT_STORED) {
-                pack_stored_row(w, p, c, panel);
-            } else {
-                pack_quantized_row(w, p, c, panel);
-            }
-        }
-    }
-}
-
 enum sl_status sl_amx_pack(struct sl_team *team, struct sl_matrix *matrix, struct sl_error *err) {
-    int64_t n_panels = sl_panel_count(matrix, sl_matrix_outputs(matrix));
-    size_t bytes = (size_t)(n_panels * sl_amx_steps(matrix)) * sl_amx_packed_step_bytes(matrix);
-    enum sl_status status = sl_panels_allocate(matrix, bytes, err);
-    if (status == SL_OK) {
-        sl_team_run(team, n_panels, 2, pack_panels, matrix);
-    }
-    return status;
+    return sl_panels_pack(team, matrix, (size_t)sl_amx_steps(matrix) * sl_amx_packed_step_bytes(matrix),
+                          matrix->format == SL_WEIGHT_STORED ? pack_stored_row : pack_quantized_row, err);
 }
 
 // --- tiles of quantized weights ------------------------------------------------------------------------------------

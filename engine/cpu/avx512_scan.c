@@ -52,36 +52,7 @@ static inline __attribute__((always_inline)) void scan_page(const struct sl_scan
     }
 }
 
-static void scan_f32(const struct sl_scan_channels *s, size_t j, float *scores) {
-    scan_page(s, j, SL_KV_F32, scores);
-}
-
-static void scan_f16(const struct sl_scan_channels *s, size_t j, float *scores) {
-    scan_page(s, j, SL_KV_F16, scores);
-}
-
-static void scan_bf16(const struct sl_scan_channels *s, size_t j, float *scores) {
-    scan_page(s, j, SL_KV_BF16, scores);
-}
-
-static void scan_int8(const struct sl_scan_channels *s, size_t j, float *scores) {
-    scan_page(s, j, SL_KV_INT8, scores);
-}
-
-static void scan_int1(const struct sl_scan_channels *s, size_t j, float *scores) {
-    scan_page(s, j, SL_KV_INT1, scores);
-}
-
-static const struct sl_scan_kernel kernel = {{[SL_KV_F32] = scan_f32,
-                                              [SL_KV_F16] = scan_f16,
-                                              [SL_KV_BF16] = scan_bf16,
-                                              [SL_KV_INT8] = scan_int8,
-                                              [SL_KV_INT1] = scan_int1}};
-
-static void scan(const struct sl_scan_layout *layout, const void *copy, const float *q, const int *channels,
-                 int n_channels, uint32_t begin, uint32_t end, float *scores_out) {
-    sl_scan_pages(&kernel, layout, copy, q, channels, n_channels, begin, end, scores_out);
-}
+SL_SCAN_OF_PAGES(scan_page)
 
 void sl_avx512_scan_fill(struct sl_ops *ops) {
     ops->scan = scan;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the memory of packed panels, and their quantized rows. See panels.h.
+// Purpose: packed panels, row by row, and their memory; quantized rows. See panels.h.
 #include "engine/cpu/panels.h"
 
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 
 #define HUGE_PAGE (2u << 20)
 
-enum sl_status sl_panels_allocate(struct sl_matrix *w, size_t bytes, struct sl_error *err) {
+static enum sl_status allocate(struct sl_matrix *w, size_t bytes, struct sl_error *err) {
     size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : 64;
     void *packed = aligned_alloc(align, (bytes + align - 1) / align * align);
     if (packed == NULL) {
@@ -22,6 +22,35 @@ enum sl_status sl_panels_allocate(struct sl_matrix *w, size_t bytes, struct sl_e
     w->packed = packed;
     w->packed_bytes = bytes;
     return SL_OK;
+}
+
+struct packing {
+    const struct sl_matrix *w;
+    size_t panel_bytes;
+    sl_pack_row_fn pack_row;
+};
+
+static void pack_panels(void *arg, int64_t begin, int64_t end, int member) {
+    const struct packing *packing = arg;
+    (void)member;
+    for (int64_t p = begin; p < end; p++) {
+        char *panel = (char *)packing->w->packed + (size_t)p * packing->panel_bytes;
+        memset(panel, 0, packing->panel_bytes);
+        for (int c = 0; c < SL_PANEL; c++) {
+            packing->pack_row(packing->w, p, c, panel);
+        }
+    }
+}
+
+enum sl_status sl_panels_pack(struct sl_team *team, struct sl_matrix *w, size_t panel_bytes, sl_pack_row_fn pack_row,
+                              struct sl_error *err) {
+    int64_t n_panels = sl_panel_count(w, sl_matrix_outputs(w));
+    enum sl_status status = allocate(w, (size_t)n_panels * panel_bytes, err);
+    if (status == SL_OK) {
+        struct packing packing = {w, panel_bytes, pack_row};
+        sl_team_run(team, n_panels, 2, pack_panels, &packing);
+    }
+    return status;
 }
 
 void sl_panels_free(struct sl_matrix *w) {

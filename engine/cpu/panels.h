@@ -44,8 +44,12 @@ static inline int64_t sl_panel_row(const struct sl_matrix *w, int64_t p, int c) 
     return output >= w->n / 2 ? -1 : c < SL_PANEL_HALF ? output : w->n / 2 + output;
 }
 
-// w->packed of that many bytes, aligned to 64 and in huge pages where that is worth it. SL_ERR_EXHAUSTED.
-enum sl_status sl_panels_allocate(struct sl_matrix *w, size_t bytes, struct sl_error *err);
+// Write row c of panel p (zeros where it is padded) into the panel's memory, which is zero.
+typedef void (*sl_pack_row_fn)(const struct sl_matrix *w, int64_t p, int c, char *panel);
+
+// Make w->packed, panels of panel_bytes, aligned to 64 and in huge pages where that is worth it. SL_ERR_EXHAUSTED.
+enum sl_status sl_panels_pack(struct sl_team *team, struct sl_matrix *w, size_t panel_bytes, sl_pack_row_fn pack_row,
+                              struct sl_error *err);
 void sl_panels_free(struct sl_matrix *w);
 
 /*

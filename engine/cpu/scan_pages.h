@@ -28,6 +28,36 @@ struct sl_scan_kernel {
     sl_scan_page_fn page[SL_KV_N_FORMATS]; // of the formats that a scan copy can have
 };
 
+/*
+ * A tier's kernels and its ops->scan from its scan_page(channels, slot, format, scores), which is inlined into each: the
+ * format is known there.
+ */
+#define SL_SCAN_OF_PAGES(scan_page)                                                                                    \
+    static void scan_f32(const struct sl_scan_channels *s, size_t j, float *scores) {                                  \
+        scan_page(s, j, SL_KV_F32, scores);                                                                            \
+    }                                                                                                                  \
+    static void scan_f16(const struct sl_scan_channels *s, size_t j, float *scores) {                                  \
+        scan_page(s, j, SL_KV_F16, scores);                                                                            \
+    }                                                                                                                  \
+    static void scan_bf16(const struct sl_scan_channels *s, size_t j, float *scores) {                                 \
+        scan_page(s, j, SL_KV_BF16, scores);                                                                           \
+    }                                                                                                                  \
+    static void scan_int8(const struct sl_scan_channels *s, size_t j, float *scores) {                                 \
+        scan_page(s, j, SL_KV_INT8, scores);                                                                           \
+    }                                                                                                                  \
+    static void scan_int1(const struct sl_scan_channels *s, size_t j, float *scores) {                                 \
+        scan_page(s, j, SL_KV_INT1, scores);                                                                           \
+    }                                                                                                                  \
+    static const struct sl_scan_kernel kernel = {{[SL_KV_F32] = scan_f32,                                              \
+                                                  [SL_KV_F16] = scan_f16,                                              \
+                                                  [SL_KV_BF16] = scan_bf16,                                            \
+                                                  [SL_KV_INT8] = scan_int8,                                            \
+                                                  [SL_KV_INT1] = scan_int1}};                                          \
+    static void scan(const struct sl_scan_layout *layout, const void *copy, const float *q, const int *channels,       \
+                     int n_channels, uint32_t begin, uint32_t end, float *scores_out) {                                \
+        sl_scan_pages(&kernel, layout, copy, q, channels, n_channels, begin, end, scores_out);                         \
+    }
+
 // Bytes of a channel before slot j, a multiple of 8.
 static inline size_t sl_scan_offset(enum sl_kv_format format, size_t j) {
     return format == SL_KV_F32 ? 4 * j : format == SL_KV_INT8 ? j : format == SL_KV_INT1 ? j / 8 : 2 * j;
