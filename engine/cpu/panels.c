@@ -10,7 +10,7 @@
 
 #define HUGE_PAGE (2u << 20)
 
-static enum sl_status allocate(struct sl_matrix *w, size_t bytes, struct sl_error *err) {
+enum sl_status sl_panels_allocate(struct sl_matrix *w, size_t bytes, struct sl_error *err) {
     size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : 64;
     void *packed = aligned_alloc(align, (bytes + align - 1) / align * align);
     if (packed == NULL) {
@@ -45,7 +45,7 @@ static void pack_panels(void *arg, int64_t begin, int64_t end, int member) {
 enum sl_status sl_panels_pack(struct sl_team *team, struct sl_matrix *w, size_t panel_bytes, sl_pack_row_fn pack_row,
                               struct sl_error *err) {
     int64_t n_panels = sl_panel_count(w, sl_matrix_outputs(w));
-    enum sl_status status = allocate(w, (size_t)n_panels * panel_bytes, err);
+    enum sl_status status = sl_panels_allocate(w, (size_t)n_panels * panel_bytes, err);
     if (status == SL_OK) {
         struct packing packing = {w, panel_bytes, pack_row};
         sl_team_run(team, n_panels, 2, pack_panels, &packing);

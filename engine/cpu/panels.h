@@ -50,6 +50,8 @@ typedef void (*sl_pack_row_fn)(const struct sl_matrix *w, int64_t p, int c, char
 // Make w->packed, panels of panel_bytes, aligned to 64 and in huge pages where that is worth it. SL_ERR_EXHAUSTED.
 enum sl_status sl_panels_pack(struct sl_team *team, struct sl_matrix *w, size_t panel_bytes, sl_pack_row_fn pack_row,
                               struct sl_error *err);
+// The same without anything in it, for panels of another width (narrow.h).
+enum sl_status sl_panels_allocate(struct sl_matrix *w, size_t bytes, struct sl_error *err);
 void sl_panels_free(struct sl_matrix *w);
 
 /*
