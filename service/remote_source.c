@@ -8,82 +8,19 @@
  *         Answers land in buffers that are used again: a step allocates nothing once the first few have run.
  * Delta:  a store remembers what it has sent, and knows nothing of what another one sent: `holder` says whose answer was
  *         the last to be used for some lanes, and whoever else is asked about them begins anew (SL_NEAR_RESET).
- * Reads:  of retrieve=pull, from whom would be asked first, into the buffer of its answer. They get half of the time, too;
- *         where one fails the question is asked as if it never had been. A store's map is asked for when something could
- *         have been read, and is not waited for. Reads renew no lease, and what is read from an annex without one may be
- *         another's: a question goes out whenever a third of the lease has gone without, and what comes behind its end is
- *         not used.
+ * Reads:  of retrieve=pull: service/remote_reads.c.
  */
-#include "service/remote_source.h"
-
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "retrieve/lanes.h"
-#include "service/annex_map.h"
+#include "service/remote_internal.h"
 
 // --- shares ----------------------------------------------------------------------------------------------------------
 
-#define MAX_REPLICAS 2
-#define RETRY_NS     (100 * SL_NS_PER_MS) // between two attempts to open a line that is cut
-#define TURN_NS      (SL_NS_PER_MS)       // that one of two stores is waited for before the other is looked at
-#define MAP_MS       2000
-
-struct replica {
-    char *store, *address; // of its gRPC, for people; of its fabric
-    uint64_t epoch, annex_id;
-    struct sl_line *line; // NULL while it is cut
-    int n_lines;          // that have been opened
-    bool is_gone; // another process is there now, one that does not answer such questions, or holds no such annex
-    // Reads:
-    bool is_read;    // retrieve=pull, and nothing speaks against it
-    uint8_t *window; // its ticket
-    size_t window_bytes;
-    int64_t lease_ms, renewed_ns; // the annex lives so long from then on, at least
-    struct sl_annex_map map;
-    struct sl_ask *map_ask; // under way
-    void *map_answer;
-};
-
-struct share {
-    int n_replicas, first; // first: who is asked first
-    struct replica replicas[MAX_REPLICAS];
-};
-
-struct remote {
-    struct sl_source base;
-    struct sl_lines *lines;
-    struct share shares[SL_MAX_SHARES];
-    int8_t *holder; // [n_lanes] by first lane of a TOPK request: whose answer was used last; -1: nobody's
-    int n_lanes;
-    int64_t n_prompt;
-    struct sl_fetch_range *ranges; // [ranges_cap] scratch
-    size_t ranges_cap;
-    struct sl_asked *unused;
-};
-
-struct sl_asked {
-    struct sl_asked *next; // in remote.unused
-    struct share *share;
-    char *request;
-    size_t request_bytes, request_cap;
-    int64_t asked_ns, deadline_ns;
-    size_t capacity;        // of an answer
-    struct sl_fetch *fetch; // into the answer of replica `reads`: asked for only if that fails
-    int reads;
-    size_t read_bytes; // of the answer
-    struct {
-        struct sl_ask *ask;
-        void *answer;
-        size_t cap;
-        int64_t sent_ns;
-        int n_lines;      // of the replica: by which line it was asked
-        int64_t retry_ns; // not asked again before
-        bool was_cut;     // its line, while it was asked
-    } replicas[MAX_REPLICAS];
-};
+#define RETRY_NS (100 * SL_NS_PER_MS) // between two attempts to open a line that is cut
+#define TURN_NS  (SL_NS_PER_MS)       // that one of two stores is waited for before the other is looked at
 
 static void destroy(struct sl_source **source) {
     struct remote *r = (struct remote *)*source;
@@ -92,7 +29,7 @@ static void destroy(struct sl_source **source) {
     }
     for (struct sl_asked *asked = r->unused, *next; asked; asked = next) {
         next = asked->next;
-        for (int i = 0; i < MAX_REPLICAS; i++) {
+        for (int i = 0; i < SL_MAX_REPLICAS; i++) {
             free(asked->replicas[i].answer);
         }
         free(asked->request);
@@ -136,7 +73,11 @@ static struct sl_asked *take_unused(struct remote *r, size_t capacity) {
     return asked;
 }
 
-static bool make_room(struct sl_asked *asked, int replica) {
+static bool is_delta(const struct sl_near_request *head) {
+    return head->kind == SL_NEAR_TOPK && !(head->flags & SL_NEAR_PROBE);
+}
+
+bool sl_asked_make_room(struct sl_asked *asked, int replica) {
     if (asked->replicas[replica].cap < asked->capacity) {
         free(asked->replicas[replica].answer);
         asked->replicas[replica].cap = (asked->capacity + 63) / 64 * 64;
@@ -148,20 +89,6 @@ static bool make_room(struct sl_asked *asked, int replica) {
     return asked->replicas[replica].cap > 0;
 }
 
-static bool is_delta(const struct sl_near_request *head) {
-    return head->kind == SL_NEAR_TOPK && !(head->flags & SL_NEAR_PROBE);
-}
-
-// Until then who is asked first is waited for alone.
-static int64_t half_of(const struct sl_asked *asked) {
-    return asked->asked_ns + (asked->deadline_ns - asked->asked_ns) / 2;
-}
-
-// Nothing was wrong with the question: the same store may answer it a little later.
-static bool may_pass(enum sl_status status) {
-    return status == SL_ERR_DEADLINE || status == SL_ERR_PEER_LOST || status == SL_ERR_EXHAUSTED;
-}
-
 // Ask one of the stores that hold the share; a line that is cut is opened first. SL_AGAIN: not so soon again.
 static enum sl_status ask_replica(struct remote *r, struct sl_asked *asked, int i, struct sl_error *err) {
     struct replica *replica = &asked->share->replicas[i];
@@ -170,7 +97,7 @@ static enum sl_status ask_replica(struct remote *r, struct sl_asked *asked, int 
         return SL_AGAIN;
     }
     asked->replicas[i].retry_ns = now + RETRY_NS;
-    if (!make_room(asked, i)) {
+    if (!sl_asked_make_room(asked, i)) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for an answer of %zu bytes", asked->capacity);
     }
     if (!replica->line) {
@@ -196,110 +123,6 @@ static enum sl_status ask_replica(struct remote *r, struct sl_asked *asked, int 
                        asked->deadline_ns, &asked->replicas[i].ask, err);
 }
 
-// --- reading ---------------------------------------------------------------------------------------------------------
-
-// By such lines windows are mapped or read by hardware; by others the peer's progress thread would send as it does answers.
-static bool reads_well(const struct sl_line *line) {
-    const char *transport = sl_line_transport(line);
-    return strcmp(transport, "shm") == 0 || strcmp(transport, "rdma") == 0;
-}
-
-static void read_no_more(struct replica *replica, const struct sl_error *why) {
-    sl_log_warn("retrieve", "store %s is asked for what could be read there: %s", replica->store, why->text);
-    replica->is_read = false;
-}
-
-// Whether it is known where the store's stretches lie; otherwise it is asked for that, and the answer looked at next time.
-static bool has_map(struct remote *r, struct replica *replica) {
-    if (replica->map.stretches) {
-        return true;
-    }
-    struct sl_near_request request = sl_annex_map_request(&replica->map, replica->annex_id);
-    size_t capacity = sl_annex_map_answer_limit(r->n_prompt), bytes;
-    struct sl_error why = {0};
-    enum sl_status status = SL_OK;
-    if (!replica->map_ask) {
-        if (!replica->map_answer && !(replica->map_answer = aligned_alloc(64, (capacity + 63) / 64 * 64))) {
-            status = sl_fail(&why, SL_ERR_EXHAUSTED, "no memory for a map of %zu bytes", capacity);
-        } else {
-            status = sl_ask_open(replica->line, &request, sizeof request, replica->map_answer, capacity,
-                                 sl_deadline_in_ms(MAP_MS), &replica->map_ask, &why);
-        }
-        if (status != SL_OK) {
-            read_no_more(replica, &why);
-        }
-        return false;
-    }
-    status = sl_ask_wait(replica->map_ask, 0, &bytes, &why);
-    if (status == SL_AGAIN) {
-        return false;
-    }
-    sl_ask_close(&replica->map_ask);
-    status = status == SL_OK ? sl_annex_map_read(&replica->map, &request, replica->map_answer, bytes, r->n_prompt, &why)
-                             : status;
-    if (status != SL_OK && !may_pass(status)) {
-        read_no_more(replica, &why);
-    }
-    return status == SL_OK;
-}
-
-// The ranges of a request's answer, in r->ranges. 0: it must be asked for.
-static size_t list_ranges(struct remote *r, const struct sl_annex_map *map, const struct sl_near_request *head,
-                          struct sl_asked *asked, int i) {
-    const char *body = asked->request + sizeof *head;
-    size_t n = sl_annex_map_n_ranges(map, head, body);
-    if (n > r->ranges_cap) {
-        free(r->ranges);
-        r->ranges = malloc(n * sizeof *r->ranges);
-        r->ranges_cap = r->ranges ? n : 0;
-    }
-    if (n == 0 || n > r->ranges_cap || !make_room(asked, i)) {
-        return 0;
-    }
-    asked->read_bytes = sl_annex_map_answer(map, head, body, asked->replicas[i].answer, r->ranges);
-    return n;
-}
-
-static bool begin_read(struct remote *r, struct sl_asked *asked) {
-    int i = asked->share->first;
-    struct replica *replica = &asked->share->replicas[i];
-    struct sl_near_request head;
-    memcpy(&head, asked->request, sizeof head);
-    if (!replica->is_read || !replica->line || !reads_well(replica->line) ||
-        (head.kind != SL_NEAR_ROWS && head.kind != SL_NEAR_CHANNELS) || !has_map(r, replica) ||
-        asked->asked_ns - replica->renewed_ns > replica->lease_ms * SL_NS_PER_MS / 3) {
-        return false;
-    }
-    size_t n = list_ranges(r, &replica->map, &head, asked, i);
-    if (n == 0) {
-        return false;
-    }
-    struct sl_error why = {0};
-    asked->reads = i;
-    enum sl_status status = sl_fetch_open(replica->line, replica->window, replica->window_bytes, r->ranges, n,
-                                          half_of(asked), &asked->fetch, &why);
-    if (status != SL_OK && !may_pass(status)) {
-        read_no_more(replica, &why);
-    }
-    return status == SL_OK;
-}
-
-// SL_OK: everything has been read while the annex had its lease. Else it is as if it had never begun.
-static enum sl_status end_read(struct remote *r, struct sl_asked *asked) {
-    struct replica *replica = &asked->share->replicas[asked->reads];
-    struct sl_error why = {0};
-    enum sl_status status = sl_fetch_wait(asked->fetch, half_of(asked), &why);
-    sl_fetch_close(&asked->fetch);
-    if (status == SL_OK && sl_now_ns() - replica->renewed_ns >= replica->lease_ms * SL_NS_PER_MS) {
-        status = SL_ERR_DEADLINE;
-    }
-    if (status < SL_OK && !may_pass(status)) {
-        read_no_more(replica, &why);
-    }
-    r->base.n_reads += status == SL_OK;
-    return status;
-}
-
 static struct share *share_of(struct remote *r, const struct sl_near_request *head) {
     for (int s = 0; s < r->base.n_shares; s++) {
         int64_t first = r->base.shares[s].first_lane, last = first + r->base.shares[s].n_lanes;
@@ -317,7 +140,7 @@ static void forget(struct sl_source *source, struct sl_asked **asked_inout) {
         return;
     }
     sl_fetch_close(&asked->fetch);
-    for (int i = 0; i < MAX_REPLICAS; i++) {
+    for (int i = 0; i < SL_MAX_REPLICAS; i++) {
         sl_ask_close(&asked->replicas[i].ask);
     }
     asked->next = r->unused;
@@ -350,12 +173,13 @@ static enum sl_status ask(struct sl_source *source, struct sl_near_request *requ
     asked->capacity = answer_capacity;
     asked->asked_ns = sl_now_ns();
     asked->deadline_ns = deadline_ns;
-    for (int i = 0; i < MAX_REPLICAS; i++) {
+    for (int i = 0; i < SL_MAX_REPLICAS; i++) {
         asked->replicas[i].retry_ns = 0;
         asked->replicas[i].was_cut = false;
     }
     struct sl_error why;
-    if (!begin_read(r, asked) && ask_replica(r, asked, share->first, &why) == SL_OK) { // otherwise wait() tries again
+    if (!sl_remote_begin_read(r, asked) &&
+        ask_replica(r, asked, share->first, &why) == SL_OK) { // otherwise wait() tries again
         memcpy(request, asked->request, sizeof *request);
     }
     *asked_out = asked;
@@ -401,7 +225,7 @@ static enum sl_status look(struct remote *r, struct sl_asked *asked, int i, int6
     }
     if (status < SL_OK) {
         sl_ask_close(&asked->replicas[i].ask);
-        replica->is_gone = !may_pass(status);
+        replica->is_gone = !sl_ask_may_pass(status);
         asked->replicas[i].was_cut |= status == SL_ERR_PEER_LOST;
         if (status == SL_ERR_PEER_LOST && asked->replicas[i].n_lines == replica->n_lines) {
             sl_lines_give_cut(r->lines, &replica->line);
@@ -447,10 +271,10 @@ static enum sl_status wait(struct sl_source *source, struct sl_asked *asked, con
                            struct sl_error *err) {
     struct remote *r = (struct remote *)source;
     const struct share *share = asked->share;
-    int64_t half_ns = half_of(asked);
+    int64_t half_ns = sl_asked_half(asked);
     struct sl_error why = {0};
     enum sl_status last = SL_ERR_DEADLINE;
-    if (asked->fetch && end_read(r, asked) == SL_OK) {
+    if (asked->fetch && sl_remote_end_read(r, asked) == SL_OK) {
         return take(r, asked, asked->reads, asked->read_bytes, answer_out, bytes_out);
     }
     for (bool both = false;;) { // the second store is asked as well
@@ -494,7 +318,7 @@ static bool is_there(struct sl_source *source, struct sl_asked *asked) {
     if (asked->fetch) {
         return sl_fetch_wait(asked->fetch, 0, &why) == SL_OK;
     }
-    for (int i = 0; i < MAX_REPLICAS; i++) {
+    for (int i = 0; i < SL_MAX_REPLICAS; i++) {
         if (asked->replicas[i].ask && sl_ask_is_done(asked->replicas[i].ask)) {
             return true;
         }
@@ -505,28 +329,6 @@ static bool is_there(struct sl_source *source, struct sl_asked *asked) {
 static const struct sl_source_ops remote_ops = {ask, wait, is_there, forget, destroy};
 
 // --- creation --------------------------------------------------------------------------------------------------------
-
-// What reads of a replica need to know. It is asked for everything where they would not be true or not be of use.
-static bool set_up_reads(struct replica *replica, const Sluice__V1__AnnexShare *annex, const struct sl_plan *plan) {
-    int layer = 0;
-    while (!sl_layers_has(&plan->recipe.offload, layer)) {
-        layer++;
-    }
-    replica->map = (struct sl_annex_map){.first_lane = annex->share->first_lane,
-                                         .n_lanes = annex->share->n_lanes,
-                                         .work = plan->work[layer], // of all: compress/recipe.h
-                                         .scan = sl_plan_scan_format(plan)};
-    replica->lease_ms = annex->lease_ms;
-    replica->window_bytes = annex->window.len;
-    replica->is_read =
-        plan->recipe.retrieve == SL_RETRIEVE_PULL && annex->lease_ms > 0 && annex->window.len > 0 &&
-        sl_page_layout_init(&replica->map.kept, sl_plan_row_format(plan), plan->geometry.head_dim, 0, false) == SL_OK;
-    replica->window = malloc(annex->window.len + 1);
-    if (replica->window && annex->window.len > 0) {
-        memcpy(replica->window, annex->window.data, annex->window.len);
-    }
-    return replica->window != NULL;
-}
 
 static enum sl_status add_replica(struct remote *r, const Sluice__V1__AnnexShare *annex, const struct sl_plan *plan,
                                   struct sl_error *err) {
@@ -551,9 +353,9 @@ static enum sl_status add_replica(struct remote *r, const Sluice__V1__AnnexShare
         r->base.shares[s].n_lanes = share->n_lanes;
     }
     struct share *mine = &r->shares[s];
-    if (r->base.shares[s].n_lanes != share->n_lanes || mine->n_replicas == MAX_REPLICAS) {
+    if (r->base.shares[s].n_lanes != share->n_lanes || mine->n_replicas == SL_MAX_REPLICAS) {
         return sl_fail(err, SL_ERR_INVALID, "annex: shares of lanes from %d on that are not %d replicas of each other",
-                       share->first_lane, MAX_REPLICAS);
+                       share->first_lane, SL_MAX_REPLICAS);
     }
     struct replica *replica = &mine->replicas[mine->n_replicas];
     replica->store = strdup(share->address);
@@ -561,11 +363,11 @@ static enum sl_status add_replica(struct remote *r, const Sluice__V1__AnnexShare
     replica->epoch = annex->fabric_epoch;
     replica->annex_id = annex->annex_id;
     mine->n_replicas++;
-    if (!set_up_reads(replica, annex, plan) || !replica->store || !replica->address) {
+    if (!sl_replica_set_up_reads(replica, annex, plan) || !replica->store || !replica->address) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "annex: out of memory");
     }
-    if (mine->n_replicas == MAX_REPLICAS && share->replica == 0) { // 0 is asked first, whichever comes first
-        mine->first = MAX_REPLICAS - 1;
+    if (mine->n_replicas == SL_MAX_REPLICAS && share->replica == 0) { // 0 is asked first, whichever comes first
+        mine->first = SL_MAX_REPLICAS - 1;
     }
     return SL_OK;
 }
