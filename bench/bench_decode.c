@@ -346,34 +346,22 @@ static enum sl_status measure_length(struct bench *b, int64_t n_tokens, struct s
 
 static enum sl_status read_options(struct bench *b, struct sl_error *err) {
     static const char *const defaults[] = {"tailorkv", "tailorkv-near,ahead=0", "tailorkv-near"};
-    char *end = (char *)b->options.tokens;
-    for (; b->n_lengths < MAX_LENGTHS && *end != '\0'; end += *end == ',') {
-        int64_t n = strtoll(end, &end, 10);
-        if (n < 1024 || n > 1 << 20 || n % SL_PAGE_SLOTS != 0 || (*end != ',' && *end != '\0') ||
-            (b->n_lengths > 0 && n <= b->lengths[b->n_lengths - 1])) {
-            return sl_fail(err, SL_ERR_INVALID, "--tokens %s: expected ascending multiples of %d from 1024 on",
-                           b->options.tokens, SL_PAGE_SLOTS);
-        }
-        b->lengths[b->n_lengths++] = n;
-    }
+    enum sl_status status = sl_store_rig_lengths(b->options.tokens, b->lengths, MAX_LENGTHS, &b->n_lengths, err);
     for (int i = 0; i < b->options.recipes.n; i++) {
         b->recipes[b->n_recipes++] = b->options.recipes.items[i];
     }
     for (size_t i = 0; b->options.recipes.n == 0 && i < sizeof defaults / sizeof defaults[0]; i++) {
         b->recipes[b->n_recipes++] = defaults[i];
     }
-    for (int i = 0; i < b->n_recipes; i++) { // before a model is made
+    for (int i = 0; i < b->n_recipes && status == SL_OK; i++) { // before a model is made
         struct sl_recipe recipe;
-        enum sl_status status = sl_recipe_parse(b->recipes[i], &recipe, err);
+        status = sl_recipe_parse(b->recipes[i], &recipe, err);
         if (status == SL_OK && !sl_recipe_offloads(&recipe)) {
             status = sl_fail(err, SL_ERR_INVALID, "--recipe %s: offloads no layer; full is measured in any case",
                              b->recipes[i]);
         }
-        if (status != SL_OK) {
-            return status;
-        }
     }
-    return b->n_lengths > 0 ? SL_OK : sl_fail(err, SL_ERR_INVALID, "--tokens: none given");
+    return status;
 }
 
 static enum sl_status open_rig(struct bench *b, char *folder, size_t folder_bytes, struct sl_error *err) {

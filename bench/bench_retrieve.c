@@ -81,16 +81,7 @@ static void print(const struct bench *b, const char *name, double value, const c
 
 static enum sl_status read_lists(struct bench *b, struct sl_error *err) {
     const struct options *o = &b->options;
-    char *end = (char *)o->tokens;
-    for (; b->n_lengths < MAX_LENGTHS && *end != '\0'; end += *end == ',') {
-        int64_t n = strtoll(end, &end, 10);
-        if (n < 1024 || n > 1 << 24 || n % SL_PAGE_SLOTS != 0 || (*end != ',' && *end != '\0') ||
-            (b->n_lengths > 0 && n <= b->lengths[b->n_lengths - 1])) {
-            return sl_fail(err, SL_ERR_INVALID, "--tokens %s: expected ascending multiples of %d from 1024 on",
-                           o->tokens, SL_PAGE_SLOTS);
-        }
-        b->lengths[b->n_lengths++] = n;
-    }
+    enum sl_status status = sl_store_rig_lengths(o->tokens, b->lengths, MAX_LENGTHS, &b->n_lengths, err);
     snprintf(b->names, sizeof b->names, "%s", o->transports);
     for (char *rest = b->names; rest != NULL && b->n_transports < MAX_TRANSPORTS;) {
         b->transports[b->n_transports++] = strsep(&rest, ",");
@@ -98,7 +89,7 @@ static enum sl_status read_lists(struct bench *b, struct sl_error *err) {
     if (o->channels > o->head_dim) {
         return sl_fail(err, SL_ERR_INVALID, "--channels %" PRId64 ": keys have %" PRId64, o->channels, o->head_dim);
     }
-    return b->n_lengths > 0 ? SL_OK : sl_fail(err, SL_ERR_INVALID, "--tokens: none given");
+    return status;
 }
 
 // --- the scan --------------------------------------------------------------------------------------------------------

@@ -47,6 +47,10 @@ enum sl_status sl_store_rig_source(struct sl_store_rig *rig, const struct sl_pla
                                    struct sl_error *err);
 void sl_store_rig_close(struct sl_store_rig *rig);
 
+// Lengths of prompts from "8192,32768": ascending multiples of SL_PAGE_SLOTS, as an option --tokens. SL_ERR_INVALID.
+enum sl_status sl_store_rig_lengths(const char *text, int64_t *lengths_out, int max_lengths, int *n_out,
+                                    struct sl_error *err);
+
 // f16 bits of `count` numbers of variance 1 (uniform), the same for the same seed.
 void sl_random_halves(uint16_t *out, size_t count, uint64_t seed);
 
