@@ -15,7 +15,8 @@ import tempfile
 
 SERVICES = {"prefill", "decode", "kvstore", "coordinator"}
 LIBRARIES = {"base", "kvcache", "engine", "compress", "retrieve", "fabric", "rpc", "proto"}
-ALL = LIBRARIES | SERVICES | {"service", "client", "bench", "tests"}
+MEASURES = {"eval", "train"}
+ALL = LIBRARIES | SERVICES | MEASURES | {"service", "client", "bench", "tests"}
 
 # folder -> folders it may include; "folder/file.h" allows one header of a folder.
 LAYERS = {
@@ -32,9 +33,11 @@ LAYERS = {
     "decode": LIBRARIES | {"service"},
     "kvstore": LIBRARIES | {"service"},
     "coordinator": LIBRARIES | {"service"},
+    "eval": {"base", "engine/tokenizer.h"},
+    "train": {"base", "kvcache", "engine"},
     # Of service/: a job without a cluster, all in this process; and for evaluations how workers get at a recipe and
     # read prompts.
-    "client": {"base", "proto", "rpc", "engine", "compress", "kvcache", "bench",
+    "client": {"base", "proto", "rpc", "engine", "compress", "kvcache", "eval", "train", "bench",
                "retrieve/annex.h", "retrieve/local_retriever.h", "service/local.h",
                "service/job_chat.h", "service/job_recipe.h", "service/reader.h"},
     "bench": ALL - SERVICES - {"tests"},

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: an evaluation as data: which recipes, asked what. A JSON file (bench/papers/), or the options of a command.
+ *
+ *   {
+ *     "title": "Locret, table 2",
+ *     "budgets": ["5%", "20%", 512],                          what {budget} stands for; "5%" is written as 0.05
+ *     "recipes": [{"name": "h2o", "recipe": "h2o,budget={budget}"}, "full"],   a text is its own name
+ *     "tasks": ["niah-essay", ...], "lengths": [4096, 8192], "samples": 20, "seed": 1,
+ *     "datasets": [{"name", "format", "file", "prompt", "metric", "max_new_tokens", "samples", "first_line"}],
+ *     "max_prompt_tokens": 31500,                             longer prompts lose their middle (LongBench's rule)
+ *     "claims": [{"paper": "CAOTE", "text": "...", "better": "h2o+caote", "worse": "h2o", "by": 0.0,
+ *                 "tasks": [...], "needs": {"recipe": "full", "least": 0.5}}]
+ *   }
+ *
+ * "full" is always asked, first: it is what the others are compared with.
+ */
+#ifndef SL_EVAL_PLAN_H
+#define SL_EVAL_PLAN_H
+
+#include "eval/dataset.h"
+#include "eval/task.h"
+
+#define SL_PLAN_MAX_RECIPES  512
+#define SL_PLAN_RECIPE_BYTES 512
+
+struct sl_plan_recipe {
+    char *name;   // as in tables: "h2o"
+    char *budget; // as written: "5%"; "" for recipes without {budget}
+    char *recipe; // to be parsed by compress/recipe.h
+};
+
+// What one column of a table is about.
+struct sl_plan_cell {
+    char *name;                 // "niah-essay", "hotpotqa"
+    const struct sl_task *task; // NULL: a data set
+    int64_t n_tokens;           // of a task
+    double depth;               // of a task; negative: anywhere
+    struct sl_dataset_config dataset;
+    int64_t n_samples; // of a data set: 0 is all
+};
+
+struct sl_plan_claim {
+    char *paper, *text;
+    char *better, *worse; // names of recipes; a claim holds per budget
+    double by;            // better - worse >= by
+    char **tasks;         // names of cells, none: all
+    size_t n_tasks;
+    double needs_least; // of `needs`: the mean score of "full" over these cells; below it the precondition is absent
+};
+
+struct sl_eval_plan {
+    char *title;
+    struct sl_plan_recipe *recipes;
+    size_t n_recipes;
+    struct sl_plan_cell *cells;
+    size_t n_cells;
+    struct sl_plan_claim *claims;
+    size_t n_claims;
+    uint64_t seed;
+    int64_t max_prompt_tokens; // 0: what the model was made for
+};
+
+// data_dir: where the files of data sets are; NULL: the plan's own folder. SL_ERR_INVALID names the member.
+enum sl_status sl_eval_plan_read(const char *path, const char *data_dir, struct sl_eval_plan *plan_out,
+                                 struct sl_error *err);
+void sl_eval_plan_cleanup(struct sl_eval_plan *plan);
+
+enum sl_status sl_eval_plan_add_recipe(struct sl_eval_plan *plan, const char *name, const char *budget,
+                                       const char *recipe, struct sl_error *err);
+enum sl_status sl_eval_plan_add_task(struct sl_eval_plan *plan, const struct sl_task *task, int64_t n_tokens,
+                                     double depth, int64_t n_samples, struct sl_error *err);
+
+#endif
