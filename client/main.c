@@ -27,7 +27,7 @@ static const struct command commands[] = {
     {"bench", "measure this machine, the engine, the fabric", sl_bench_main},
     {"eval", "how good answers from compressed caches are", sl_command_eval},
     {"inspect", "tell what a capsule in a file holds", sl_command_inspect},
-    {"profile", "find the layers whose attention is dense", sl_command_profile},
+    {"profile", "measure how a model attends, and which layers are dense", sl_command_profile},
     {"recipes", "list the presets of KV compression", sl_command_recipes},
 };
 

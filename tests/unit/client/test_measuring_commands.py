@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import statistics
 import subprocess
 import tempfile
 import time
@@ -13,6 +14,8 @@ import unittest
 
 SLUICE = os.path.join(os.environ["SLUICE_BIN"], "sluice")
 MODEL = "models/demo"
+with open(os.path.join(MODEL, "config.json"), encoding="utf-8") as config:
+    CONFIG = json.load(config)
 PNG = b"\x89PNG\r\n\x1a\n"
 SMALL = ["--model", MODEL, "--tokens", "300", "--continuation", "8"]
 
@@ -176,8 +179,11 @@ class Profile(unittest.TestCase):
                 profile = json.load(file)
             self.assertEqual(profile["version"], 1)
             self.assertEqual(profile["dense_layers"], found["dense_layers"])
-            self.assertEqual(len(profile["dense_preference"]), 6)
+            self.assertEqual(len(profile["dense_preference"]), CONFIG["num_hidden_layers"])
             self.assertIn(0, profile["dense_layers"])
+            self.assertEqual(found.pop("path"), path)
+            self.assertEqual(found, profile)
+            self.check_statistics(profile)
             # Twice the same text is the same mean, and no text is this one.
             for a, b in zip(dry["dense_preference"], profile["dense_preference"]):
                 self.assertAlmostEqual(a, b, places=5)
@@ -190,6 +196,29 @@ class Profile(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stderr)
             layers = lines_of(run("inspect", os.path.join(folder, "c"), "--json"))[0]["layers"]
             self.assertEqual([l["layer"] for l in layers if l["packed_pages"] > 0], [0, 2])
+
+    def check_statistics(self, profile):
+        a = profile["attention"]
+        self.assertEqual(a["texts"], 2)
+        for layer, mean in enumerate(profile["dense_preference"]):
+            self.assertAlmostEqual(mean, statistics.mean(a["dense_preference"][layer]), places=5)
+            for head in range(CONFIG["num_key_value_heads"]):
+                of = {name: rows[layer][head] for name, rows in a.items() if isinstance(rows, list)}
+                self.assertEqual(len(of), 9)
+                self.assertTrue(0 <= of["first_1"] <= of["first_4"] <= of["first_64"] <= 1 + 1e-6, of)
+                self.assertTrue(0 <= of["last_64"] <= 1 + 1e-6, of)
+                self.assertTrue(0 < of["slots_90"] <= of["slots_95"] <= of["slots_99"] <= 1, of)
+                self.assertTrue(1 <= of["effective_slots"] <= 400, of)
+
+    @unittest.skipUnless(shutil.which("gnuplot"), "needs gnuplot")
+    def test_a_picture_is_drawn(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "profile.png")
+            done = run("profile", "--model", MODEL, "--tokens", "300", "--dry-run", "--png", path)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            with open(path, "rb") as file:
+                self.assertEqual(file.read(8), PNG)
+            self.assertEqual(os.listdir(folder), ["profile.png"])
 
     def write_dense(self, path, profile, layers):
         with open(path, "w", encoding="utf-8") as file:
