@@ -37,17 +37,20 @@ struct sl_task {
 const struct sl_task *sl_tasks(void); // all, up to one whose name is NULL
 const struct sl_task *sl_task_find(const char *name);
 
+#define SL_TASK_MAX_TOKENS (1 << 26) // of a prompt
+
 struct sl_task_config {
     const struct sl_tokenizer *tokenizer;
-    const struct sl_haystack *haystack;
-    int64_t n_tokens; // of the prompt at most, begin token included; as many as fit
+    const struct sl_haystack *haystack; // may be NULL for tasks that hide nothing in running text
+    int64_t n_tokens;                   // of the prompt at most, begin token included; as many as fit
     uint64_t seed;
-    double depth; // where the asked fact stands, 0 beginning to 1 end; negative: anywhere
+    double depth; // where the asked fact stands, 0 before all text to 1 right before the question; negative: anywhere
 };
 
 /*
- * The index'th sample. SL_ERR_RANGE: n_tokens has no room for the facts and the question (says how many are needed).
- * The caller cleans sample_out up.
+ * The index'th sample. SL_ERR_RANGE: n_tokens has no room for the facts and the question (says how many are needed), is
+ * above SL_TASK_MAX_TOKENS, or more than the task has different words for. SL_ERR_UNSUPPORTED: a depth for a task that asks about several places. SL_ERR_INVALID: no
+ * such depth; no haystack. The caller cleans sample_out up.
  */
 enum sl_status sl_task_make(const struct sl_task *task, const struct sl_task_config *config, uint64_t index,
                             struct sl_sample *sample_out, struct sl_error *err);
