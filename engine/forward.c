@@ -224,6 +224,14 @@ static void multiply(struct sl_engine *e, const struct sl_matrix *w, const float
     e->model->ops->matmul(e->team, w, &args);
 }
 
+// What is done with q, k and v before RoPE: the retaining heads score them, or whoever trains such heads takes them.
+static enum sl_status see_projections(struct sl_engine *e, int layer, int64_t m, const struct sl_layer_hook *hook) {
+    if (hook != NULL && hook->want_importance) {
+        sl_retaining_score(e->model, layer, e->team, e->qkv, m, e->hidden, e->products, e->scores);
+    }
+    return hook != NULL && hook->features_fn != NULL ? hook->features_fn(hook->arg, layer, e->qkv, m) : SL_OK;
+}
+
 // The next layer's queries as this layer's input gives them, before RoPE.
 static void predict_queries(struct sl_engine *e, const struct sl_model_layer *next, int64_t m) {
     const struct sl_model_config *c = &e->model->config;
@@ -524,7 +532,7 @@ enum sl_status sl_engine_forward(struct sl_engine *engine, struct sl_segment *se
     if (hook != NULL && hook->want_importance && c->retaining_hidden == 0) {
         return sl_fail(err, SL_ERR_PRECONDITION,
                        "the model has no retaining heads: retaining_heads.safetensors must lie beside it "
-                       "(tools/convert_retaining_heads.py makes it from a published checkpoint)");
+                       "(`sluice train-heads` trains one, tools/convert_retaining_heads.py converts a published one)");
     }
     gather_rows(e, segments, n_segments);
 
@@ -536,8 +544,9 @@ enum sl_status sl_engine_forward(struct sl_engine *engine, struct sl_segment *se
         ops->norm(e->team, &layer->attention_norm, e->x, c->hidden, m, 1, e->h, c->hidden);
         multiply(e, &layer->qkv, e->h, m, e->qkv, false);
         normalize_heads(e, layer, m);
-        if (hook != NULL && hook->want_importance) {
-            sl_retaining_score(model, l, e->team, e->qkv, m, e->hidden, e->products, e->scores);
+        status = see_projections(e, l, m, hook);
+        if (status != SL_OK) {
+            return status;
         }
         float *next_q = hook != NULL && hook->want_next_q && l + 1 < c->n_layers ? e->next_q : NULL;
         if (next_q != NULL) {

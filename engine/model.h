@@ -137,13 +137,20 @@ typedef enum sl_status (*sl_layer_fn)(void *arg, int segment, int layer, const s
  */
 typedef enum sl_status (*sl_attend_fn)(void *arg, int layer, const struct sl_attend *attends, int n_segments);
 
+/*
+ * Called with what the retaining heads see, whether or not there are any: the projections of all rows of the call before
+ * RoPE, features[n_rows][(H + 2 Hk) d]: all heads of q, then of k, then of v. Valid during the call.
+ */
+typedef enum sl_status (*sl_features_fn)(void *arg, int layer, const float *features, int64_t n_rows);
+
 struct sl_layer_hook {
     sl_layer_fn fn; // may be NULL
     void *arg;
     bool want_lse;
-    bool want_importance;   // SL_ERR_PRECONDITION where the model has no retaining heads
-    bool want_next_q;       // costs one projection more for every layer but the last (there next_q is NULL)
-    sl_attend_fn attend_fn; // NULL: ops->attend
+    bool want_importance;       // SL_ERR_PRECONDITION where the model has no retaining heads
+    bool want_next_q;           // costs one projection more for every layer but the last (there next_q is NULL)
+    sl_attend_fn attend_fn;     // NULL: ops->attend
+    sl_features_fn features_fn; // NULL: nobody wants them. Before fn and attend_fn of the same layer
 };
 
 /*
