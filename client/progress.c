@@ -48,11 +48,11 @@ static void render_amount(const struct sl_progress *progress, double share, char
         snprintf(done, sizeof done, "%lld", (long long)progress->done);
         snprintf(total, sizeof total, "%lld", (long long)progress->total);
     }
-    const char *unit = progress->bytes ? "" : " tokens";
+    const char *unit = progress->bytes ? "" : progress->unit ? progress->unit : "tokens", *space = unit[0] ? " " : "";
     if (progress->total > 0) {
-        snprintf(buf, buf_bytes, "%3d%%  %s/%s%s", (int)(share * 100), done, total, unit);
+        snprintf(buf, buf_bytes, "%3d%%  %s/%s%s%s", (int)(share * 100), done, total, space, unit);
     } else {
-        snprintf(buf, buf_bytes, "%s%s", done, unit);
+        snprintf(buf, buf_bytes, "%s%s%s", done, space, unit);
     }
 }
 

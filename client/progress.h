@@ -19,6 +19,7 @@ struct sl_progress {
     const char *phase;   // "queued", "prefill", "ship"; "" before the first event
     int64_t done, total; // total 0: not known yet
     bool bytes;          // done and total are bytes, not tokens
+    const char *unit;    // of what they are else; NULL: tokens
     char note[96];       // "resident 6.0 MiB"
 };
 

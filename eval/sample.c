@@ -14,6 +14,7 @@ static void free_texts(char **texts, size_t n) {
 
 void sl_sample_cleanup(struct sl_sample *sample) {
     free(sample->prompt);
+    free(sample->completion);
     free_texts(sample->answers, sample->n_answers);
     free_texts(sample->classes, sample->n_classes);
     *sample = (struct sl_sample){0};

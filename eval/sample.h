@@ -13,8 +13,9 @@
 struct sl_metric;
 
 struct sl_sample {
-    char *prompt;   // all that stands before the answer; without the begin token
-    char **answers; // [n_answers] what the metric compares with: alternatives, or all of them (eval/metric.h)
+    char *prompt;     // all that stands before the answer; without the begin token
+    char *completion; // what a model that knows the answer writes behind the prompt: " 71, 83."; NULL: nobody has said
+    char **answers;   // [n_answers] what the metric compares with: alternatives, or all of them (eval/metric.h)
     size_t n_answers;
     char **classes; // [n_classes] of metrics that classify; else none
     size_t n_classes;

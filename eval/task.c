@@ -93,6 +93,9 @@ static enum sl_status make_trial(struct sl_draft draft, int64_t size, struct tri
         return sl_fail(draft.err, SL_ERR_EXHAUSTED, "no memory for a prompt");
     }
     enum sl_status status = draft.task->kind->write(&draft, size);
+    if (status == SL_OK && !trial.sample.completion) { // most answer alike
+        status = sl_complete(&draft, " ", NULL, ".");
+    }
     bool failed = ferror(draft.prompt) != 0;
     failed = fclose(draft.prompt) != 0 || failed;
     if (status == SL_OK && failed) {

@@ -15,6 +15,7 @@
 #include "eval/haystack.h"
 #include "eval/random.h"
 #include "eval/task.h"
+#include "eval/words.h"
 
 // A prompt that is being written.
 struct sl_draft {
@@ -75,5 +76,12 @@ void sl_print_needle_question(FILE *out, const char *noun, const char *key);
 int64_t sl_draw_place(struct sl_draft *draft, int64_t n_places);
 
 enum sl_status sl_add_answer(struct sl_draft *draft, const char *text);
+
+/*
+ * What is written behind the prompt: all answers, sl_complete(draft, " ", NULL, "."); NULL or [n_answers] names: each is put
+ * before its answer, with a colon.
+ */
+enum sl_status sl_complete(struct sl_draft *draft, const char *before, char (*names)[SL_WORD_PAIR_BYTES],
+                           const char *after);
 
 #endif

@@ -113,7 +113,7 @@ enum sl_status sl_write_needles(struct sl_draft *draft, int64_t size) {
             status = facts[i].key == k ? sl_add_answer(draft, facts[i].value) : SL_OK;
         }
     }
-    return status;
+    return status == SL_OK && kind->n_asked > 1 ? sl_complete(draft, " ", keys, ".") : status;
 }
 
 // --- variables -------------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "eval/task_internal.h"
-#include "eval/words.h"
 
 #define N_NUMBERS 9000000 // of 7 digits, the first not 0
 #define N_LETTERS 26
@@ -71,4 +70,22 @@ int64_t sl_draw_place(struct sl_draft *draft, int64_t n_places) {
 
 enum sl_status sl_add_answer(struct sl_draft *draft, const char *text) {
     return sl_sample_add_answer(draft->sample, text, strlen(text), draft->err);
+}
+
+enum sl_status sl_complete(struct sl_draft *draft, const char *before, char (*names)[SL_WORD_PAIR_BYTES],
+                           const char *after) {
+    struct sl_sample *sample = draft->sample;
+    size_t n_bytes = 0;
+    FILE *out = open_memstream(&sample->completion, &n_bytes);
+    if (!out) {
+        return sl_fail(draft->err, SL_ERR_EXHAUSTED, "no memory for an answer");
+    }
+    fputs(before, out);
+    for (size_t i = 0; i < sample->n_answers; i++) {
+        fprintf(out, "%s%s%s%s", i ? ", " : "", names ? names[i] : "", names ? ": " : "", sample->answers[i]);
+    }
+    fputs(after, out);
+    bool failed = ferror(out) != 0;
+    failed = fclose(out) != 0 || failed;
+    return failed ? sl_fail(draft->err, SL_ERR_EXHAUSTED, "no memory for an answer") : SL_OK;
 }

@@ -43,5 +43,5 @@ enum sl_status sl_write_kv(struct sl_draft *draft, int64_t size) {
         }
     }
     fprintf(draft->prompt, "}\nThe value of the key \"%s\" in the object above is \"", asked_key);
-    return status;
+    return status == SL_OK ? sl_complete(draft, "", NULL, "\".") : status;
 }
