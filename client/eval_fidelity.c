@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "bench/bench.h"
+#include "client/eval_recipes.h"
 #include "client/fidelity.h"
 #include "client/plot.h"
 #include "client/progress.h"
@@ -72,7 +73,6 @@ struct eval {
     struct eval_config config;
     struct sl_eval_model model;
     struct sl_list recipes;
-    bool named; // the recipes were, not the presets
     struct trial *trials;
     size_t n_trials;
     int32_t *tokens;
@@ -84,47 +84,24 @@ struct eval {
 
 // --- what to run ---------------------------------------------------------------------------------------------------
 
-// "h2o,budget=0.2" for presets that evict, the name alone for the others (and for those that cannot be parsed).
-static enum sl_status add_presets(struct eval *e, struct sl_error *err) {
-    enum sl_status status = SL_OK;
-    for (const struct sl_preset *preset = sl_recipe_presets(); preset->name && status == SL_OK; preset++) {
-        struct sl_recipe recipe;
-        char text[SL_RECIPE_TEXT_BYTES];
-        bool evicts = sl_recipe_parse(preset->name, &recipe, NULL) == SL_OK && sl_recipe_evicts(&recipe);
-        snprintf(text, sizeof text, evicts ? "%s,budget=%s" : "%s", preset->name, e->config.budget);
-        status = sl_list_add(&e->recipes, text, '\0', err);
-    }
-    return status;
-}
-
-// A recipe that was named and cannot be read is a mistake of the command line; a preset of that kind is listed.
 static enum sl_status make_trials(struct eval *e, struct sl_error *err) {
-    enum sl_status status = SL_OK;
-    for (int i = 0; i < e->config.recipes.n && status == SL_OK; i++) {
-        status = sl_list_add(&e->recipes, e->config.recipes.items[i], ';', err);
+    enum sl_status status = sl_eval_recipes(&e->config.recipes, e->config.budget, &e->recipes, err);
+    if (status != SL_OK) {
+        return status;
     }
-    e->named = e->recipes.n > 0;
-    if (status == SL_OK && !e->named) {
-        struct sl_recipe recipe;
-        char text[64];
-        snprintf(text, sizeof text, "h2o,budget=%.40s", e->config.budget); // is it a budget?
-        status = sl_recipe_parse(text, &recipe, err);
-        status = status == SL_OK ? add_presets(e, err) : status;
+    e->trials = calloc(e->recipes.n, sizeof *e->trials);
+    if (e->trials == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
-    if (status == SL_OK) {
-        e->trials = calloc(e->recipes.n, sizeof *e->trials);
-        status = e->trials ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
-    for (size_t i = 0; status == SL_OK && i < e->recipes.n; i++) {
+    for (size_t i = 0; i < e->recipes.n; i++) {
         struct trial *trial = &e->trials[e->n_trials++];
         struct sl_error why = {0};
         trial->text = e->recipes.items[i];
-        if (sl_recipe_parse(trial->text, &trial->recipe, &why) != SL_OK) {
+        if (sl_recipe_parse(trial->text, &trial->recipe, &why) != SL_OK) { // a preset that cannot have this budget
             snprintf(trial->reason, sizeof trial->reason, "%s", why.text);
-            status = e->named ? sl_fail(err, SL_ERR_INVALID, "%.100s: %s", trial->text, why.text) : SL_OK;
         }
     }
-    return status;
+    return SL_OK;
 }
 
 static int largest_chunk(const struct eval *e) {

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: log likelihoods of a text that streams through a compressed cache; see perplexity.h.
+#include "client/perplexity.h"
+
+#include <stdlib.h>
+
+#include "client/fidelity.h"
+#include "compress/compress.h"
+
+// --- which recipes stream --------------------------------------------------------------------------------------------
+
+static enum sl_status check_formats(const struct sl_recipe *recipe, struct sl_error *err) {
+    enum sl_kv_format quantized = recipe->format;
+    for (int i = 0; i < recipe->n_ranges && !sl_kv_format_is_quantized(quantized); i++) {
+        quantized = recipe->ranges[i].format;
+    }
+    if (!sl_kv_format_is_quantized(quantized)) {
+        return SL_OK;
+    }
+    return sl_fail(err, SL_ERR_INVALID,
+                   "format=%s is what a prompt becomes when all of it has been read, and a stream has no end; use "
+                   "format=f32, f16 or bf16",
+                   sl_kv_format_name(quantized));
+}
+
+enum sl_status sl_perplexity_check(const struct sl_recipe *recipe, int chunk, struct sl_error *err) {
+    if (sl_recipe_offloads(recipe)) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "place=offload searches a prompt that has been read, and a stream has none; use place=resident");
+    }
+    enum sl_status status = check_formats(recipe, err);
+    if (status != SL_OK || !sl_recipe_evicts(recipe)) {
+        return status;
+    }
+    if (!(recipe->when & (SL_WHEN_CHUNK | SL_WHEN_STEP))) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "when=end evicts at the end of a prompt alone, and a stream has no end; use when=chunk, or "
+                       "when=end+step");
+    }
+    if (recipe->layers != SL_LAYERS_UNIFORM && recipe->layers != SL_LAYERS_PYRAMID) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "layers=d2o divides the budget at the end of a prompt, and a stream has no end; use "
+                       "layers=uniform or pyramid");
+    }
+    if (recipe->score == SL_SCORE_SNAPKV && recipe->window > chunk) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "window=%d is longer than the stream's chunks of %d tokens; lower window, or raise --chunk",
+                       recipe->window, chunk);
+    }
+    return SL_OK;
+}
+
+// --- the stream ------------------------------------------------------------------------------------------------------
+
+struct stream {
+    const struct sl_perplexity_config *config;
+    struct sl_session *session;
+    struct sl_compressor *compressor;
+    bool steps;    // as decode does; otherwise as prefill
+    float *logits; // [chunk][n_vocab]
+    struct sl_error *err;
+};
+
+static enum sl_status compress_layer(void *arg, int segment, int layer, const struct sl_attend *attend) {
+    (void)segment; // one
+    struct stream *s = arg;
+    bool final; // never: there is no last chunk
+    return s->steps ? sl_compressor_step(s->compressor, s->session, layer, attend, s->err)
+                    : sl_compressor_layer(s->compressor, s->session, layer, attend, false, &final, s->err);
+}
+
+static enum sl_status stream_open(struct stream *s, const struct sl_recipe *recipe, struct sl_error *err) {
+    const struct sl_perplexity_config *c = s->config;
+    const struct sl_eval_model *m = c->model;
+    struct sl_kv_geometry geometry = sl_model_geometry(m->config);
+    struct sl_recipe streaming = *recipe;
+    streaming.tail = 0;
+    streaming.chunk_tokens = (c->chunk + SL_PAGE_SLOTS - 1) / SL_PAGE_SLOTS * SL_PAGE_SLOTS; // room for one
+    s->err = err;
+    s->steps = sl_recipe_evicts(recipe) && !(recipe->when & SL_WHEN_CHUNK);
+    struct sl_plan *plan = malloc(sizeof *plan);
+    s->logits = malloc((size_t)c->chunk * (size_t)m->config->n_vocab * sizeof *s->logits);
+    enum sl_status status =
+        plan && s->logits ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %d rows of logits", c->chunk);
+    if (status == SL_OK) {
+        status = sl_plan_make_local(&streaming, &geometry, c->n_tokens, plan, err);
+    }
+    if (status == SL_OK) {
+        plan->rope_set = sl_model_rope_set(m->config, c->n_tokens);
+        status = sl_plan_create_session(plan, 0, m->arena, &s->session, err);
+    }
+    if (status == SL_OK) {
+        status = sl_compressor_create(plan, m->ops, m->team, &s->compressor, err);
+    }
+    if (status == SL_OK && s->steps) {
+        status = sl_compressor_begin_steps(s->compressor, s->session, 0, err);
+    }
+    free(plan);
+    return status;
+}
+
+static void stream_close(struct stream *s) {
+    sl_compressor_destroy(&s->compressor);
+    sl_session_destroy(&s->session);
+    free(s->logits);
+}
+
+static enum sl_status read_chunk(struct stream *s, int n, double *nll_out) {
+    const struct sl_perplexity_config *c = s->config;
+    int64_t n_vocab = c->model->config->n_vocab;
+    const int32_t *tokens = c->tokens + s->session->n_tokens;
+    struct sl_compressor_wants wants = sl_compressor_wants(s->compressor, s->steps);
+    struct sl_segment segment = {.session = s->session, .tokens = tokens, .n_tokens = n, .all_logits = s->logits};
+    struct sl_layer_hook hook = {
+        .fn = compress_layer, .arg = s, .want_lse = wants.lse, .want_importance = wants.importance};
+    enum sl_status status = sl_engine_forward(c->model->engine, &segment, 1, &hook, s->err);
+    for (int r = 0; r < n && status == SL_OK; r++) {
+        nll_out[r] = sl_negative_log_likelihood(s->logits + r * n_vocab, n_vocab, tokens[r + 1]);
+    }
+    return status;
+}
+
+enum sl_status sl_perplexity_measure(const struct sl_perplexity_config *config, const struct sl_recipe *recipe,
+                                     double *nll_out, struct sl_perplexity_result *result_out, struct sl_error *err) {
+    struct stream s = {.config = config};
+    struct sl_session_stats stats = {0};
+    int64_t most = 0;
+    enum sl_status status = sl_perplexity_check(recipe, config->chunk, err);
+    status = status == SL_OK ? stream_open(&s, recipe, err) : status;
+    for (int64_t i = 0; i < config->n_tokens && status == SL_OK; i += config->chunk) {
+        int n = (int)(config->n_tokens - i < config->chunk ? config->n_tokens - i : config->chunk);
+        most = stats.n_slots_max + n > most ? stats.n_slots_max + n : most;
+        status = read_chunk(&s, n, nll_out + i);
+        if (status == SL_OK) {
+            sl_session_get_stats(s.session, &stats);
+            status = config->progress_fn ? config->progress_fn(config->arg, i + n, config->n_tokens) : SL_OK;
+        }
+    }
+    stream_close(&s);
+    if (status == SL_OK) {
+        *result_out = (struct sl_perplexity_result){stats.n_slots_mean, most};
+    }
+    return status;
+}
