@@ -13,6 +13,7 @@ struct sl_interval {
 /*
  * differences: [n] of paired scores. strata: [n] cell of each, 0..n_strata-1 (resampled within, and every cell weighs the
  * same); NULL: one. Deterministic for a seed. n = 0: all NaN; no interval where every cell has one sample: low = high = NaN.
+ * Without memory for the resamples all are NaN, as if nothing had been measured.
  */
 struct sl_interval sl_bootstrap_mean(const double *differences, const uint32_t *strata, size_t n, uint32_t n_strata,
                                      uint64_t seed);
