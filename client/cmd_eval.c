@@ -13,6 +13,7 @@ static const struct {
     const char *summary;
 } evals[] = {
     {"fidelity", sl_eval_fidelity, "what recipes do to attention and predictions, beside the full cache"},
+    {"perplexity", sl_eval_perplexity, "how texts are predicted that stream through a cache of a budget"},
     {"weights", sl_eval_weights, "what quantized weights do to predictions, beside the stored ones"},
 };
 

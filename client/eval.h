@@ -4,6 +4,7 @@
 #define SL_CLIENT_EVAL_H
 
 int sl_eval_fidelity(int argc, char **argv);
+int sl_eval_perplexity(int argc, char **argv);
 int sl_eval_weights(int argc, char **argv);
 
 #endif

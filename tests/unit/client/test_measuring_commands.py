@@ -3,6 +3,7 @@
 """profile, inspect, eval and the benches as a script sees them, on models/demo: exit codes, JSON, files, and that
 the same command gives the same numbers whatever the number of threads."""
 import json
+import math
 import os
 import shutil
 import signal
@@ -61,6 +62,10 @@ class Usage(unittest.TestCase):
             ["eval", "fidelity", "--model", MODEL, "--tokens", "100000"],
             ["eval", "fidelity", "--model", MODEL, "extra"],
             ["eval", "fidelity", *SMALL, "--weights", "int3"],
+            ["eval", "perplexity"],
+            ["eval", "perplexity", "--model", MODEL, "--text", "/dev/null"],
+            ["eval", "perplexity", "--model", MODEL, "--recipe", "nonsense"],
+            ["eval", "perplexity", "--model", MODEL, "--tokens", "255"],
             ["eval", "weights"],
             ["eval", "weights", "--model", MODEL, "--tokens", "0"],
             ["bench", "engine", "--weights", "f8"],
@@ -105,7 +110,7 @@ class Usage(unittest.TestCase):
                 self.assertIn("retaining_heads.safetensors", done.stderr, preset)
 
     def test_every_command_has_help(self):
-        for words in [["eval"], ["eval", "fidelity"], ["profile"], ["inspect"], ["bench", "compress"]]:
+        for words in [["eval"], ["eval", "fidelity"], ["eval", "perplexity"], ["profile"], ["inspect"], ["bench", "compress"]]:
             done = run(*words, "--help")
             self.assertEqual(done.returncode, 0, words)
             self.assertIn("Usage: sluice " + " ".join(words), done.stdout)
@@ -161,6 +166,54 @@ class Fidelity(unittest.TestCase):
             with open(path, "rb") as file:
                 self.assertEqual(file.read(8), PNG)
             self.assertEqual(os.listdir(folder), ["fidelity.png"])
+
+
+class Perplexity(unittest.TestCase):
+    WORDS = ["eval", "perplexity", "--model", MODEL, "--tokens", "512"]
+
+    def test_full_is_what_the_other_evaluation_finds(self):
+        full = lines_of(run(*self.WORDS, "--recipe", "full", "--json"))
+        weights = lines_of(run("eval", "weights", "--model", MODEL, "--tokens", "512", "--json"))
+        stored = [line["value"] for line in weights if line["case"] == "stored: perplexity"][0]
+        self.assertEqual([line["case"] for line in full], ["full"])
+        self.assertAlmostEqual(full[0]["perplexity"] / stored, 1, places=4)
+        self.assertEqual([full[0][name] for name in ["above_full", "low", "high"]], [0, 0, 0])
+
+    def test_presets_are_measured_at_equal_budget_or_skipped_with_the_reason(self):
+        presets = [line["name"] for line in lines_of(run("recipes", "--json"))]
+        words = [*self.WORDS, "--budget", "64", "--text", "LICENSE", "--text", "README.md", "--json", "--threads"]
+        done = run(*words, "1")
+        found = {line["case"].split(",")[0]: line for line in lines_of(done)}
+        self.assertEqual(set(found), set(presets))
+        full = found["full"]
+        for name in ["streamingllm", "h2o", "tova", "roco+caote", "random"]:
+            line = found[name]
+            self.assertEqual((line["slots"], line["most_slots"], line["tokens"]), (64, 96, 1024), name)
+            self.assertEqual(len(line["curve"]), 2)
+            self.assertAlmostEqual(line["nll"] - full["nll"], line["above_full"], places=6)
+            self.assertLessEqual(line["low"], line["above_full"])
+            self.assertLessEqual(line["above_full"], line["high"])
+            logs = [math.log(perplexity) for perplexity in line["curve"]]
+            self.assertAlmostEqual(statistics.mean(logs), line["nll"], places=5)  # texts of equal length
+        for name in ["snapkv", "d2o", "tailorkv"]:
+            self.assertIn("a prompt", found[name]["skipped"])
+        self.assertEqual(run(*words, "3").stdout, done.stdout)
+
+    def test_nothing_that_streams_is_a_failure_with_its_reasons(self):
+        done = run(*self.WORDS, "--recipe", "snapkv;full,format=int4")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("when=end", done.stdout)
+        self.assertIn("format=int4", done.stdout)
+
+    @unittest.skipUnless(shutil.which("gnuplot"), "needs gnuplot")
+    def test_a_picture_is_drawn(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "perplexity.png")
+            done = run(*self.WORDS, "--recipe", "h2o,budget=64", "--png", path)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            with open(path, "rb") as file:
+                self.assertEqual(file.read(8), PNG)
+            self.assertEqual(os.listdir(folder), ["perplexity.png"])
 
 
 class Profile(unittest.TestCase):
