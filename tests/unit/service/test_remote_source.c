@@ -14,13 +14,14 @@
 #include "tests/unit/fabric/harness.h"
 #include "tests/unit/retrieve/fixture.h"
 #include "tests/unit/retrieve/shares.h"
+#include "tests/unit/slowness.h"
 
 #define N_LANES     4
 #define D           16
 #define N_TOKENS    200
 #define TOPK        12
 #define MAX_HELD    8
-#define DEADLINE_MS 4000 // of a question that is to be answered
+#define DEADLINE_MS (4000 * SLOWNESS) // of a question that is to be answered
 
 // A kvstore's side: what its fabric is asked, it answers at once from one annex, or holds back.
 struct store {
@@ -228,198 +229,190 @@ static void assert_answered(struct scene *s, struct sl_asked **asked, const stru
 // --- tests ---------------------------------------------------------------------------------------------------------
 
 static void test_remote_source_gives_what_an_annex_answers(void **state) {
-    (void)state;
-    struct scene s;
-    start(&s, 2, 1);
+    struct scene *s = *state;
+    start(s, 2, 1);
     for (uint64_t sequence = 0; sequence < 6; sequence++) { // what lies in the places is remembered on both sides
-        struct topk a = make_topk(&s, 0, sequence), b = make_topk(&s, 2, sequence);
-        struct sl_asked *first = ask(&s, &a, DEADLINE_MS), *second = ask(&s, &b, DEADLINE_MS);
-        assert_answered(&s, &second, &b, 1, s.shares->memories[1]);
-        assert_answered(&s, &first, &a, 0, s.shares->memories[0]);
+        struct topk a = make_topk(s, 0, sequence), b = make_topk(s, 2, sequence);
+        struct sl_asked *first = ask(s, &a, DEADLINE_MS), *second = ask(s, &b, DEADLINE_MS);
+        assert_answered(s, &second, &b, 1, s->shares->memories[1]);
+        assert_answered(s, &first, &a, 0, s->shares->memories[0]);
     }
-    assert_int_equal(s.source->n_asks, 12);
-    assert_int_equal(s.source->n_replica_asks, 0);
-    assert_int_equal(s.source->bytes_sent, 12 * sizeof(struct topk));
-    assert_true(s.source->bytes_received > 0);
-    assert_int_equal(atomic_load(&s.stores[0][0].n_resets), 1); // the first: nobody had answered before
-    stop(&s);
+    assert_int_equal(s->source->n_asks, 12);
+    assert_int_equal(s->source->n_replica_asks, 0);
+    assert_int_equal(s->source->bytes_sent, 12 * sizeof(struct topk));
+    assert_true(s->source->bytes_received > 0);
+    assert_int_equal(atomic_load(&s->stores[0][0].n_resets), 1); // the first: nobody had answered before
+    stop(s);
 }
 
 static void test_remote_source_asks_the_other_store_where_one_is_slow(void **state) {
-    (void)state;
-    struct scene s;
-    start(&s, 1, 2);
-    struct store *first = &s.stores[0][0], *second = &s.stores[0][1];
-    struct topk request = make_topk(&s, 0, 0);
-    struct sl_asked *asked = ask(&s, &request, DEADLINE_MS);
-    assert_answered(&s, &asked, &request, 0, s.shares->memories[0]);
+    struct scene *s = *state;
+    start(s, 1, 2);
+    struct store *first = &s->stores[0][0], *second = &s->stores[0][1];
+    struct topk request = make_topk(s, 0, 0);
+    struct sl_asked *asked = ask(s, &request, DEADLINE_MS);
+    assert_answered(s, &asked, &request, 0, s->shares->memories[0]);
     assert_int_equal(atomic_load(&first->n_questions), 1);
 
     atomic_store(&first->holds, true);
     int64_t begin_ns = sl_now_ns();
-    request = make_topk(&s, 0, 1);
-    asked = ask(&s, &request, 400);
+    request = make_topk(s, 0, 1);
+    asked = ask(s, &request, 400 * SLOWNESS);
     request.head.flags = SL_NEAR_RESET; // so the second was asked: it has never seen these lanes
-    assert_answered(&s, &asked, &request, 0, s.shares->memories[0]);
-    assert_true(sl_now_ns() - begin_ns >= 200 * SL_NS_PER_MS);
+    assert_answered(s, &asked, &request, 0, s->shares->memories[0]);
+    assert_true(sl_now_ns() - begin_ns >= 200 * SLOWNESS * SL_NS_PER_MS);
     assert_int_equal(atomic_load(&second->n_questions), 1);
     assert_int_equal(atomic_load(&second->n_resets), 1);
-    assert_int_equal(s.source->n_replica_asks, 1);
+    assert_int_equal(s->source->n_replica_asks, 1);
 
     for (uint64_t sequence = 2; sequence < 5; sequence++) { // who answered is asked from then on, and remembers
-        request = make_topk(&s, 0, sequence);
-        asked = ask(&s, &request, DEADLINE_MS);
+        request = make_topk(s, 0, sequence);
+        asked = ask(s, &request, DEADLINE_MS);
         assert_int_equal(request.head.flags, 0);
-        assert_answered(&s, &asked, &request, 0, s.shares->memories[0]);
+        assert_answered(s, &asked, &request, 0, s->shares->memories[0]);
     }
     assert_int_equal(atomic_load(&first->n_questions), 2);
     assert_int_equal(atomic_load(&second->n_questions), 4);
-    stop(&s);
+    stop(s);
 }
 
 static void test_remote_source_goes_on_with_the_other_store_where_one_is_lost(void **state) {
-    (void)state;
-    struct scene s;
-    start(&s, 1, 2);
-    struct topk request = make_topk(&s, 0, 0);
-    struct sl_asked *asked = ask(&s, &request, DEADLINE_MS);
-    assert_answered(&s, &asked, &request, 0, s.shares->memories[0]);
-    stop_store(&s.stores[0][0]);
+    struct scene *s = *state;
+    start(s, 1, 2);
+    struct topk request = make_topk(s, 0, 0);
+    struct sl_asked *asked = ask(s, &request, DEADLINE_MS);
+    assert_answered(s, &asked, &request, 0, s->shares->memories[0]);
+    stop_store(&s->stores[0][0]);
     int64_t begin_ns = sl_now_ns();
     for (uint64_t sequence = 1; sequence < 4; sequence++) {
-        request = make_topk(&s, 0, sequence);
-        asked = ask(&s, &request, 20000);
+        request = make_topk(s, 0, sequence);
+        asked = ask(s, &request, 20000 * SLOWNESS);
         request.head.flags = sequence == 1 ? SL_NEAR_RESET : 0;
-        assert_answered(&s, &asked, &request, 0, s.shares->memories[0]);
+        assert_answered(s, &asked, &request, 0, s->shares->memories[0]);
     }
-    assert_true(sl_now_ns() - begin_ns < 8000 * SL_NS_PER_MS); // not half of the time
-    stop(&s);
+    assert_true(sl_now_ns() - begin_ns < 8000 * SLOWNESS * SL_NS_PER_MS); // not half of the time
+    stop(s);
 }
 
 static void test_remote_source_goes_on_with_the_other_store_where_one_refuses(void **state) {
-    (void)state;
+    struct scene *s = *state;
     static const enum sl_status refusals[] = {SL_ERR_NOT_FOUND, SL_ERR_EXHAUSTED, SL_ERR_PEER_LOST};
     for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
-        struct scene s;
-        start(&s, 1, 2);
-        atomic_store(&s.stores[0][0].refuses_with, (int)refusals[i]);
+        start(s, 1, 2);
+        atomic_store(&s->stores[0][0].refuses_with, (int)refusals[i]);
         int64_t begin_ns = sl_now_ns();
-        struct topk request = make_topk(&s, 0, 0);
-        struct sl_asked *asked = ask(&s, &request, 20000);
+        struct topk request = make_topk(s, 0, 0);
+        struct sl_asked *asked = ask(s, &request, 20000 * SLOWNESS);
         request.head.flags = SL_NEAR_RESET;
-        assert_answered(&s, &asked, &request, 0, s.shares->memories[0]);
-        assert_true(sl_now_ns() - begin_ns < 8000 * SL_NS_PER_MS); // not half of the time
-        stop(&s);
+        assert_answered(s, &asked, &request, 0, s->shares->memories[0]);
+        assert_true(sl_now_ns() - begin_ns < 8000 * SLOWNESS * SL_NS_PER_MS); // not half of the time
+        stop(s);
     }
 }
 
 // With one store the refusal is what is said in the end; one that may pass is waited for.
 static void test_remote_source_says_why_a_store_refuses(void **state) {
-    (void)state;
+    struct scene *s = *state;
     static const struct {
         enum sl_status said, expected;
     } cases[] = {{SL_ERR_NOT_FOUND, SL_ERR_PEER_STALE}, {SL_ERR_EXHAUSTED, SL_ERR_EXHAUSTED}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct scene s;
         struct sl_error err = {0};
         const void *answer;
         size_t bytes;
-        start(&s, 1, 1);
-        atomic_store(&s.stores[0][0].refuses_with, (int)cases[i].said);
-        struct topk request = make_topk(&s, 0, 0);
-        struct sl_asked *asked = ask(&s, &request, 1000);
-        assert_int_equal(s.source->ops->wait(s.source, asked, &answer, &bytes, &err), cases[i].expected);
+        start(s, 1, 1);
+        atomic_store(&s->stores[0][0].refuses_with, (int)cases[i].said);
+        struct topk request = make_topk(s, 0, 0);
+        struct sl_asked *asked = ask(s, &request, 1000 * SLOWNESS);
+        assert_int_equal(s->source->ops->wait(s->source, asked, &answer, &bytes, &err), cases[i].expected);
         assert_non_null(strstr(err.text, "store-0-0"));
         assert_non_null(strstr(err.text, "why"));
-        s.source->ops->forget(s.source, &asked);
-        stop(&s);
+        s->source->ops->forget(s->source, &asked);
+        stop(s);
     }
 }
 
 // A share is lost when all its stores are; one that is merely slow may answer the next question.
 static void test_remote_source_names_the_stores_that_do_not_answer(void **state) {
-    (void)state;
+    struct scene *s = *state;
     for (int n_lost = 1; n_lost <= 2; n_lost++) {
-        struct scene s;
         struct sl_error err = {0};
         const void *answer;
         size_t bytes;
-        start(&s, 1, 2);
-        stop_store(&s.stores[0][0]);
-        atomic_store(&s.stores[0][1].holds, true);
+        start(s, 1, 2);
+        stop_store(&s->stores[0][0]);
+        atomic_store(&s->stores[0][1].holds, true);
         if (n_lost == 2) {
-            stop_store(&s.stores[0][1]);
+            stop_store(&s->stores[0][1]);
         }
-        struct topk request = make_topk(&s, 0, 0);
-        struct sl_asked *asked = ask(&s, &request, 600);
+        struct topk request = make_topk(s, 0, 0);
+        struct sl_asked *asked = ask(s, &request, 600 * SLOWNESS);
         int64_t begin_ns = sl_now_ns();
-        enum sl_status status = s.source->ops->wait(s.source, asked, &answer, &bytes, &err);
+        enum sl_status status = s->source->ops->wait(s->source, asked, &answer, &bytes, &err);
         assert_int_equal(status, n_lost == 1 ? SL_ERR_DEADLINE : SL_ERR_PEER_LOST);
-        assert_true(sl_now_ns() - begin_ns < 4000 * SL_NS_PER_MS);
+        assert_true(sl_now_ns() - begin_ns < 4000 * SLOWNESS * SL_NS_PER_MS);
         assert_non_null(strstr(err.text, "store-0-0"));
         assert_non_null(strstr(err.text, "store-0-1"));
-        s.source->ops->forget(s.source, &asked);
-        stop(&s);
+        s->source->ops->forget(s->source, &asked);
+        stop(s);
     }
 }
 
 // Another process at the address has no annex of ours: no need to wait for it.
 static void test_remote_source_does_not_wait_for_a_store_that_began_anew(void **state) {
-    (void)state;
-    struct scene s;
+    struct scene *s = *state;
     struct sl_error err = {0};
     const void *answer;
     size_t bytes;
-    start(&s, 1, 1);
+    start(s, 1, 1);
     Sluice__V1__StoreShare share = SLUICE__V1__STORE_SHARE__INIT;
     Sluice__V1__AnnexShare annex = SLUICE__V1__ANNEX_SHARE__INIT, *pointer = &annex;
-    share.address = s.stores[0][0].name;
+    share.address = s->stores[0][0].name;
     share.n_lanes = N_LANES;
     annex.share = &share;
-    annex.fabric_address = (char *)sl_fabric_address(s.stores[0][0].fabric);
-    annex.fabric_epoch = sl_fabric_epoch(s.stores[0][0].fabric) + 1;
+    annex.fabric_address = (char *)sl_fabric_address(s->stores[0][0].fabric);
+    annex.fabric_epoch = sl_fabric_epoch(s->stores[0][0].fabric) + 1;
     struct sl_source *source;
-    assert_int_equal(sl_remote_source_create(s.lines, &pointer, 1, plan_of_lanes(), &source, &err), SL_OK);
-    struct topk request = make_topk(&s, 0, 0);
+    assert_int_equal(sl_remote_source_create(s->lines, &pointer, 1, plan_of_lanes(), &source, &err), SL_OK);
+    struct topk request = make_topk(s, 0, 0);
     struct sl_asked *asked;
     int64_t begin_ns = sl_now_ns();
     assert_int_equal(source->ops->ask(source, &request.head, sizeof request,
-                                      sl_near_answer_limit(&s.shape, &request.head), sl_deadline_in_ms(20000), &asked,
-                                      &err),
+                                      sl_near_answer_limit(&s->shape, &request.head),
+                                      sl_deadline_in_ms(20000 * SLOWNESS), &asked, &err),
                      SL_OK);
     assert_int_equal(source->ops->wait(source, asked, &answer, &bytes, &err), SL_ERR_PEER_STALE);
-    assert_true(sl_now_ns() - begin_ns < 10000 * SL_NS_PER_MS);
+    assert_true(sl_now_ns() - begin_ns < 10000 * SLOWNESS * SL_NS_PER_MS);
     source->ops->forget(source, &asked);
     source->ops->destroy(&source);
-    stop(&s);
+    stop(s);
 }
 
 static void test_remote_source_shares_lines_and_leaves_nothing_open(void **state) {
-    (void)state;
-    struct scene s;
+    struct scene *s = *state;
     struct sl_error err = {0};
     struct sl_source *other;
     struct sl_fabric_stats stats;
-    start(&s, 1, 1);
-    assert_int_equal(create_source(&s, &other, &err), SL_OK);
-    struct topk request = make_topk(&s, 0, 0);
-    struct sl_asked *asked = ask(&s, &request, DEADLINE_MS);
-    assert_answered(&s, &asked, &request, 0, s.shares->memories[0]);
-    struct topk again = make_topk(&s, 0, 0);
+    start(s, 1, 1);
+    assert_int_equal(create_source(s, &other, &err), SL_OK);
+    struct topk request = make_topk(s, 0, 0);
+    struct sl_asked *asked = ask(s, &request, DEADLINE_MS);
+    assert_answered(s, &asked, &request, 0, s->shares->memories[0]);
+    struct topk again = make_topk(s, 0, 0);
     asked = NULL;
-    size_t capacity = sl_near_answer_limit(&s.shape, &again.head);
+    size_t capacity = sl_near_answer_limit(&s->shape, &again.head);
     assert_int_equal(
         other->ops->ask(other, &again.head, sizeof again, capacity, sl_deadline_in_ms(DEADLINE_MS), &asked, &err),
         SL_OK);
-    sl_fabric_get_stats(s.fabric, &stats);
+    sl_fabric_get_stats(s->fabric, &stats);
     assert_int_equal(stats.lines_open, 1);
     other->ops->forget(other, &asked); // perhaps not answered yet
     other->ops->destroy(&other);
-    stop(&s);
+    stop(s);
 }
 
 static void test_remote_source_refuses_shares_that_do_not_fit(void **state) {
-    (void)state;
+    struct scene *s = *state;
     static const struct {
         int n, first[3], n_lanes[3];
     } cases[] = {
@@ -431,8 +424,7 @@ static void test_remote_source_refuses_shares_that_do_not_fit(void **state) {
         {1, {-1}, {5}},            // not lanes
         {3, {0, 0, 0}, {4, 4, 4}}, // more replicas than two
     };
-    struct scene s;
-    start(&s, 1, 1);
+    start(s, 1, 1);
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         struct sl_error err = {0};
         struct sl_source *source = NULL;
@@ -446,25 +438,45 @@ static void test_remote_source_refuses_shares_that_do_not_fit(void **state) {
             annexes[i].share = &shares[i];
             pointers[i] = &annexes[i];
         }
-        assert_int_equal(sl_remote_source_create(s.lines, pointers, (size_t)cases[c].n, plan_of_lanes(), &source, &err),
-                         SL_ERR_INVALID);
+        assert_int_equal(
+            sl_remote_source_create(s->lines, pointers, (size_t)cases[c].n, plan_of_lanes(), &source, &err),
+            SL_ERR_INVALID);
         assert_null(source);
         assert_non_null(strstr(err.text, "annex:"));
     }
-    stop(&s);
+    stop(s);
 }
+
+// A test that fails leaves stop() out: its stores, which work in threads of their own, must not outlive the scene.
+static int set_up(void **state) {
+    *state = calloc(1, sizeof(struct scene));
+    return *state == NULL;
+}
+
+static int tear_down(void **state) {
+    struct scene *s = *state;
+    for (int i = 0; i < 4; i++) {
+        stop_store(&s->stores[i / 2][i % 2]);
+    }
+    if (s->source == NULL) { // otherwise what asked is waiting still
+        free(s);
+    }
+    return 0;
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_remote_source_gives_what_an_annex_answers),
-        cmocka_unit_test(test_remote_source_asks_the_other_store_where_one_is_slow),
-        cmocka_unit_test(test_remote_source_goes_on_with_the_other_store_where_one_is_lost),
-        cmocka_unit_test(test_remote_source_goes_on_with_the_other_store_where_one_refuses),
-        cmocka_unit_test(test_remote_source_says_why_a_store_refuses),
-        cmocka_unit_test(test_remote_source_names_the_stores_that_do_not_answer),
-        cmocka_unit_test(test_remote_source_does_not_wait_for_a_store_that_began_anew),
-        cmocka_unit_test(test_remote_source_shares_lines_and_leaves_nothing_open),
-        cmocka_unit_test(test_remote_source_refuses_shares_that_do_not_fit),
+        TEST(test_remote_source_gives_what_an_annex_answers),
+        TEST(test_remote_source_asks_the_other_store_where_one_is_slow),
+        TEST(test_remote_source_goes_on_with_the_other_store_where_one_is_lost),
+        TEST(test_remote_source_goes_on_with_the_other_store_where_one_refuses),
+        TEST(test_remote_source_says_why_a_store_refuses),
+        TEST(test_remote_source_names_the_stores_that_do_not_answer),
+        TEST(test_remote_source_does_not_wait_for_a_store_that_began_anew),
+        TEST(test_remote_source_shares_lines_and_leaves_nothing_open),
+        TEST(test_remote_source_refuses_shares_that_do_not_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
