@@ -13,6 +13,7 @@
 
 #include "eval/metric.h"
 #include "eval/task_internal.h"
+#include "eval/words.h"
 
 // --- the table -------------------------------------------------------------------------------------------------------
 // How writers are used. `one_place`: one fact is asked about, which config.depth may place.
@@ -27,10 +28,10 @@ static const struct sl_task_kind multikey_16 = NEEDLES(ESSAY, ONE_OF(16));
 static const struct sl_task_kind multivalue = NEEDLES(ESSAY, .n_keys = 1, .n_values = 4, .n_asked = 1);
 static const struct sl_task_kind multiquery = NEEDLES(ESSAY, .n_keys = 4, .n_values = 1, .n_asked = 4);
 static const struct sl_task_kind only_needles = {
-    .write = sl_write_only_needles, .min_size = 4, .max_size = sl_max_only_needles, .one_place = true};
+    .write = sl_write_only_needles, .min_size = 4, .max_size = SL_N_WORD_PAIRS, .one_place = true};
 static const struct sl_task_kind variables = {.write = sl_write_variables, .haystack = SL_HAYSTACK_NOISE};
 static const struct sl_task_kind common_words = {
-    .write = sl_write_common_words, .min_size = 10, .max_size = sl_max_common_words};
+    .write = sl_write_common_words, .min_size = 10, .max_size = SL_MAX_OTHER_WORDS};
 // Of fewer words ranks 4 and 5 might stand there equally often.
 static const struct sl_task_kind frequent_words = {.write = sl_write_frequent_words, .min_size = 80};
 static const struct sl_task_kind passkey = {
@@ -134,7 +135,7 @@ static int64_t guess_size(const struct cost *last, const struct cost *before, in
 static enum sl_status fill(const struct sl_draft *draft, struct trial *best_inout) {
     const struct sl_task_kind *kind = draft->task->kind;
     int64_t n_tokens = draft->config->n_tokens;
-    int64_t too_large = kind->max_size ? kind->max_size(draft->config) + 1 : INT64_MAX;
+    int64_t too_large = kind->max_size > 0 ? kind->max_size + 1 : INT64_MAX;
     int64_t size = best_inout->cost.size + FIRST_STEP;
     struct cost before = best_inout->cost;
     for (int step = 1; best_inout->cost.size + 1 < too_large; step++) {
@@ -164,7 +165,7 @@ static enum sl_status fill(const struct sl_draft *draft, struct trial *best_inou
 // A task that has no more words when there is room for one more cannot fill the prompt.
 static enum sl_status check_filled(const struct sl_task *task, const struct sl_task_config *config,
                                    const struct cost *cost, struct sl_error *err) {
-    if (!task->kind->max_size || cost->size < task->kind->max_size(config)) {
+    if (task->kind->max_size == 0 || cost->size < task->kind->max_size) {
         return SL_OK;
     }
     return sl_fail(err, SL_ERR_RANGE, "%s has different words for %lld tokens, not for %lld", task->name,

@@ -32,8 +32,8 @@ enum sl_haystack_use { SL_HAYSTACK_NONE, SL_HAYSTACK_NOISE, SL_HAYSTACK_ESSAY };
 
 struct sl_task_kind {
     enum sl_status (*write)(struct sl_draft *draft, int64_t size);
-    int64_t min_size;                                         // that makes sense
-    int64_t (*max_size)(const struct sl_task_config *config); // for which there are different words; NULL: any
+    int64_t min_size; // that makes sense
+    int64_t max_size; // for which there are different words; 0: any
     enum sl_haystack_use haystack;
     bool one_place; // one fact is asked about: it can be put at a depth
     // Of sl_write_needles():
@@ -50,8 +50,7 @@ enum sl_status sl_write_kv(struct sl_draft *draft, int64_t size);             //
 enum sl_status sl_write_common_words(struct sl_draft *draft, int64_t size);   // task_words.c: words that are not common
 enum sl_status sl_write_frequent_words(struct sl_draft *draft, int64_t size); //             words, about
 
-int64_t sl_max_only_needles(const struct sl_task_config *config);
-int64_t sl_max_common_words(const struct sl_task_config *config);
+#define SL_MAX_OTHER_WORDS 190096 // that sl_write_common_words() has
 
 // --- parts that several of them write (task_parts.c) -----------------------------------------------------------------
 #define SL_VALUE_BYTES 40 // of the longest value, a uuid, and a zero

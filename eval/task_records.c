@@ -3,11 +3,6 @@
 #include "eval/task_internal.h"
 #include "eval/words.h"
 
-int64_t sl_max_only_needles(const struct sl_task_config *config) {
-    (void)config;
-    return SL_N_WORD_PAIRS;
-}
-
 enum sl_status sl_write_only_needles(struct sl_draft *draft, int64_t size) {
     const char *noun = "number";
     char key[SL_WORD_PAIR_BYTES], asked_key[SL_WORD_PAIR_BYTES] = "";

@@ -4,6 +4,7 @@
  *
  * Design: places and words are matched by one random permutation, so that a list of any length is shuffled as it is written.
  */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,41 +16,38 @@
 #define COMMON_TIMES 30 // how often each stands in the list
 #define OTHER_TIMES  3
 
-// A list that could run out of words is of pairs of them altogether. " 1. word" has three tokens at least.
-static uint64_t n_words(const struct sl_task_config *config) {
-    return config->n_tokens / (3 * OTHER_TIMES) + N_COMMON <= SL_N_WORDS ? SL_N_WORDS : SL_N_WORD_PAIRS;
-}
+static_assert(SL_MAX_OTHER_WORDS == (SL_N_WORDS - N_COMMON) * (SL_N_WORDS - N_COMMON),
+              "single words and pairs of them");
 
-int64_t sl_max_common_words(const struct sl_task_config *config) {
-    return (int64_t)n_words(config) - N_COMMON;
-}
-
-// The word'th in the sample's own order of all that a list is made of.
-static void list_word(uint64_t word, uint64_t n, uint64_t key, char *text_out) {
-    uint64_t i = sl_random_permute(word, n, key);
-    if (n == SL_N_WORDS) {
-        snprintf(text_out, SL_WORD_PAIR_BYTES, "%s", sl_word(i));
-    } else {
-        sl_word_pair(i, text_out);
+// The word'th in the sample's own order, the common ones first. When single words have run out pairs of them follow, but
+// of common words none: an answer that names a pair has not named a common word.
+static void list_word(uint64_t word, uint64_t key, char *text_out) {
+    if (word < SL_N_WORDS) {
+        snprintf(text_out, SL_WORD_PAIR_BYTES, "%s", sl_word(sl_random_permute(word, SL_N_WORDS, key)));
+        return;
     }
+    const uint64_t n = SL_N_WORDS - N_COMMON;
+    uint64_t first, second;
+    sl_split_pair(sl_random_permute(word - SL_N_WORDS, n * (n - 1), key), n, &first, &second);
+    snprintf(text_out, SL_WORD_PAIR_BYTES, "%s-%s", sl_word(sl_random_permute(N_COMMON + first, SL_N_WORDS, key)),
+             sl_word(sl_random_permute(N_COMMON + second, SL_N_WORDS, key)));
 }
 
 enum sl_status sl_write_common_words(struct sl_draft *draft, int64_t size) {
     uint64_t word_key = sl_random_next(&draft->random), place_key = sl_random_next(&draft->random);
-    uint64_t n_of_list = n_words(draft->config);
     uint64_t n_common_entries = N_COMMON * COMMON_TIMES, n = n_common_entries + OTHER_TIMES * (uint64_t)size;
     char text[SL_WORD_PAIR_BYTES];
     for (uint64_t i = 0; i < n; i++) {
         uint64_t entry = sl_random_permute(i, n, place_key);
         uint64_t word =
             entry < n_common_entries ? entry / COMMON_TIMES : N_COMMON + (entry - n_common_entries) / OTHER_TIMES;
-        list_word(word, n_of_list, word_key, text);
+        list_word(word, word_key, text);
         fprintf(draft->prompt, " %llu. %s", (unsigned long long)(i + 1), text);
     }
     fputs("\nWhat are the 10 most common words in the list above? The 10 most common words are", draft->prompt);
     enum sl_status status = SL_OK;
     for (uint64_t word = 0; word < N_COMMON && status == SL_OK; word++) {
-        list_word(word, n_of_list, word_key, text);
+        list_word(word, word_key, text);
         status = sl_add_answer(draft, text);
     }
     return status;

@@ -65,9 +65,15 @@ const char *sl_word(uint64_t i) {
     return words[i];
 }
 
+void sl_split_pair(uint64_t i, uint64_t n, uint64_t *first_out, uint64_t *second_out) {
+    assert(i < n * (n - 1));
+    *first_out = i / (n - 1);
+    *second_out = i % (n - 1);
+    *second_out += *second_out >= *first_out; // all but the first
+}
+
 void sl_word_pair(uint64_t i, char key_out[SL_WORD_PAIR_BYTES]) {
-    assert(i < SL_N_WORD_PAIRS);
-    uint64_t first = i / (SL_N_WORDS - 1), second = i % (SL_N_WORDS - 1);
-    second += second >= first; // never the same word twice
+    uint64_t first, second;
+    sl_split_pair(i, SL_N_WORDS, &first, &second);
     snprintf(key_out, SL_WORD_PAIR_BYTES, "%s-%s", words[first], words[second]);
 }

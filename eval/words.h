@@ -11,6 +11,9 @@
 
 const char *sl_word(uint64_t i); // i < SL_N_WORDS
 
+// The i-th of the n * (n - 1) pairs of different numbers below n.
+void sl_split_pair(uint64_t i, uint64_t n, uint64_t *first_out, uint64_t *second_out);
+
 // "stone-window" for i < SL_N_WORD_PAIRS: two different words, every pair in both orders.
 void sl_word_pair(uint64_t i, char key_out[SL_WORD_PAIR_BYTES]);
 
