@@ -2,7 +2,8 @@
 """
 A real cluster for tests: the real executables as processes, driven by a client that is not ours (grpcio), with message classes
 that protoc makes from proto/ when the tests run. Every Cluster, when it is left, proves that it is clean: no lease, grant, ship,
-admitted byte or live job is left, and every process that was not killed on purpose ends with exit code 0.
+admitted byte or live job is left, and every process that was not killed on purpose ends with exit code 0. What the processes
+said is then removed; behind a failure it stays, and is named.
 """
 import contextlib
 import os
@@ -25,9 +26,8 @@ SLOW = float(os.environ.get("SLUICE_TEST_SLOWNESS", "1"))
 os.environ["UCX_MEM_EVENTS"] = "n"
 
 
-def _messages():
-    """The Python classes of our .proto files, compiled into a temporary folder."""
-    out = tempfile.mkdtemp(prefix="sluice-proto-")
+def _messages(out):
+    """The Python classes of our .proto files, compiled into the folder `out`, which is not needed any more afterwards."""
     protos = ["sluice/v1/inference.proto", "sluice/v1/cluster.proto", "sluice/v1/worker.proto", "grpc/health/v1/health.proto",
               "grpc/reflection/v1alpha/reflection.proto"]
     # The generated modules of grpc/... would hide the grpc package: compile those under another root.
@@ -38,15 +38,19 @@ def _messages():
             folder = os.path.dirname(os.path.join(ROOT, "proto", path))
             subprocess.run(["protoc", f"--proto_path={folder}", f"--python_out={out}",
                             os.path.join(folder, os.path.basename(path))], check=True)
-    sys.path.insert(0, out)
     os.environ.setdefault("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION", "python")
-    import health_pb2
-    import reflection_pb2
-    from sluice.v1 import cluster_pb2, inference_pb2, worker_pb2
+    sys.path.insert(0, out)
+    try:
+        import health_pb2
+        import reflection_pb2
+        from sluice.v1 import cluster_pb2, inference_pb2, worker_pb2
+    finally:
+        sys.path.remove(out)
     return inference_pb2, cluster_pb2, worker_pb2, health_pb2, reflection_pb2
 
 
-inference, cluster_pb, worker_pb, health, reflection = _messages()
+with tempfile.TemporaryDirectory(prefix="sluice-proto-") as generated:
+    inference, cluster_pb, worker_pb, health, reflection = _messages(generated)
 State = inference.JobState
 
 
@@ -55,11 +59,13 @@ class Process:
 
     def __init__(self, name, args, env=None):
         self.name, self.args = name, args
-        self.log_path = tempfile.mktemp(prefix=f"sluice-{name}-", suffix=".log")
-        self.log = open(self.log_path, "wb")
+        log, self.log_path = tempfile.mkstemp(prefix=f"sluice-{name}-", suffix=".log")
         self.killed = False
-        self.popen = subprocess.Popen([os.path.join(BIN, args[0]), *args[1:]], stdout=subprocess.PIPE, stderr=self.log,
-                                      env={**os.environ, **(env or {})})
+        try:
+            self.popen = subprocess.Popen([os.path.join(BIN, args[0]), *args[1:]], stdout=subprocess.PIPE, stderr=log,
+                                          env={**os.environ, **(env or {})})
+        finally:
+            os.close(log)
         line = self._first_line(30 * SLOW)
         match = re.search(r"ready rpc=(\S+)", line)
         if not match:
@@ -100,6 +106,7 @@ class Cluster:
         self.transport, self.args, self.model = transport, list(args), model
         self.worker_args = worker_args or {}
         self.processes = {}
+        self.log_paths = []  # of all that were ever started
         self.counts = {"prefill": prefill, "decode": decode, "kvstore": kvstore}
         try:
             self.coordinator = self._start("coordinator", ["sluice-coordinator", "--listen", "127.0.0.1:0", "--model", model,
@@ -117,6 +124,7 @@ class Cluster:
 
     def _start(self, name, args, env=None):
         self.processes[name] = Process(name, args, env)
+        self.log_paths.append(self.processes[name].log_path)
         return self.processes[name]
 
     def start_worker(self, name, extra=()):
@@ -141,7 +149,8 @@ class Cluster:
                 process.popen.kill()
 
     def logs(self, lines=40):
-        return "\n".join(f"--- {p.name}\n" + "\n".join(p.errors().splitlines()[-lines:]) for p in self.processes.values())
+        return "\n".join(f"--- {p.name} ({p.log_path})\n" + "\n".join(p.errors().splitlines()[-lines:])
+                         for p in self.processes.values())
 
     def __enter__(self):
         return self
@@ -160,6 +169,8 @@ class Cluster:
             self.kill_all()
             raise
         self.channel.close()
+        for path in self.log_paths:
+            os.remove(path)
 
     # -- calls ------------------------------------------------------------------------------------------------------------
 

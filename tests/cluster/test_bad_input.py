@@ -148,6 +148,7 @@ def test_a_worker_of_another_model_is_refused():
         fails(["model", "refuses"], "sluice-decode", "--model", folder, "--arena", "4M", "--name", "decode-9",
               "--coordinator", cluster.coordinator.address)
         assert cluster.answer(request(2000))[0].text.strip() == "48213"
+        shutil.rmtree(os.path.dirname(folder))
 
 
 def test_ports_in_use_and_memory_that_cannot_be_locked():
