@@ -3,6 +3,7 @@
 #include "client/cluster.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -86,13 +87,19 @@ static enum sl_status start_coordinator(struct sl_cluster *cluster, struct sl_er
     return start_child(cluster, "coordinator", "coordinator", &arguments, err);
 }
 
+// Without a model: a KV store.
 static enum sl_status start_workers(struct sl_cluster *cluster, const char *role, int64_t n, bool has_model,
                                     struct sl_error *err) {
-    char listen[128];
+    char listen[128], disk_bytes[32];
+    const char *disk = has_model ? NULL : cluster->config.disk;
     snprintf(listen, sizeof listen, "%s:0", cluster->config.host);
+    snprintf(disk_bytes, sizeof disk_bytes, "%lld", (long long)cluster->config.disk_bytes);
     for (int64_t i = 0; i < n; i++) {
-        char name[32];
+        char name[32], folder[PATH_MAX];
         snprintf(name, sizeof name, "%s-%lld", role, (long long)i);
+        if ((size_t)snprintf(folder, sizeof folder, "%s/%s", disk ? disk : "", name) >= sizeof folder) {
+            return sl_fail(err, SL_ERR_INVALID, "--disk %.200s...: the path is too long", disk);
+        }
         struct arguments arguments = {.n = 1};
         add_option(&arguments, "--name", name);
         add_option(&arguments, "--listen", listen);
@@ -102,6 +109,8 @@ static enum sl_status start_workers(struct sl_cluster *cluster, const char *role
         add_option(&arguments, "--arena", cluster->config.arena);
         add_option(&arguments, "--model", has_model ? cluster->config.model : NULL);
         add_option(&arguments, "--weights", has_model ? cluster->config.weights : NULL);
+        add_option(&arguments, "--disk", disk ? folder : NULL);
+        add_option(&arguments, "--disk-bytes", disk ? disk_bytes : NULL);
         add_option(&arguments, "--log", cluster->config.workers_log);
         for (size_t a = 0; a < cluster->config.n_worker_arguments; a++) {
             add_argument(&arguments, cluster->config.worker_arguments[a]);
@@ -186,6 +195,9 @@ enum sl_status sl_cluster_start(const struct sl_cluster_config *config, struct s
     struct stat st;
     if (stat(config->model, &st) != 0 || !S_ISDIR(st.st_mode)) {
         return sl_fail(err, SL_ERR_INVALID, "--model %s is not a folder", config->model);
+    }
+    if (config->disk && mkdir(config->disk, 0700) != 0 && errno != EEXIST) {
+        return sl_fail(err, SL_ERR_IO, "--disk %s: cannot be made: %s", config->disk, strerror(errno));
     }
     enum sl_weight_format weights; // the children would refuse it too, each for itself
     enum sl_status parsed = sl_weight_format_parse(config->weights, &weights, err);

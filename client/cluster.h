@@ -20,6 +20,8 @@ struct sl_cluster_config {
     const char *model, *weights, *host, *transport, *arena, *workers_log;
     int64_t n_prefill, n_decode, n_kvstore, ready_ms;
     int64_t port;                  // of the coordinator; 0 picks a free one
+    const char *disk;              // NULL or a folder in which every KV store has one of its own name; made if need be
+    int64_t disk_bytes;            // of each
     char *const *worker_arguments; // given to every worker in addition
     size_t n_worker_arguments;
 };

@@ -27,6 +27,11 @@ static const struct sl_option options[] = {
      offsetof(struct up_config, cluster.host), 0, 0},
     {"port", 'p', SL_OPTION_INT, "7600", "PORT", "of the coordinator; 0 picks a free one",
      offsetof(struct up_config, cluster.port), 0, 65535},
+    {"disk", 0, SL_OPTION_STRING, NULL, "DIR",
+     "KV stores keep capsules in DIR/kvstore-0 and so on, beyond memory and over restarts",
+     offsetof(struct up_config, cluster.disk), 0, 0},
+    {"disk-bytes", 0, SL_OPTION_SIZE, "0", "SIZE", "all that the folder of each may take",
+     offsetof(struct up_config, cluster.disk_bytes), 0, 0},
     {"state", 0, SL_OPTION_STRING, NULL, "FILE", "write addresses and process ids there once all are ready",
      offsetof(struct up_config, state), 0, 0},
     {"grace", 0, SL_OPTION_DURATION, "10s", "TIME", "for the processes to stop by themselves",
@@ -141,6 +146,16 @@ int sl_command_up(int argc, char **argv) {
     struct sl_error err;
     if (!config.cluster.model) {
         sl_fail(&err, SL_ERR_INVALID, "--model DIR is needed");
+        return sl_tool_complain("up", &err);
+    }
+    bool has_disk = config.cluster.disk != NULL;
+    if (has_disk != (config.cluster.disk_bytes > 0)) {
+        sl_fail(&err, SL_ERR_INVALID, "--disk DIR and --disk-bytes SIZE belong together; %s is missing",
+                has_disk ? "--disk-bytes" : "--disk");
+        return sl_tool_complain("up", &err);
+    }
+    if (has_disk && config.cluster.n_kvstore == 0) {
+        sl_fail(&err, SL_ERR_INVALID, "--disk is for KV stores, and with --kvstore 0 there is none");
         return sl_tool_complain("up", &err);
     }
     config.cluster.worker_arguments = argv + first;

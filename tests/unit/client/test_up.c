@@ -23,6 +23,7 @@
 #include "base/clock.h"
 
 #define MAX_PROCESSES 8
+#define MAX_WORDS     32
 
 struct up {
     pid_t pid;
@@ -39,7 +40,8 @@ static const char *bin(void) {
     return path;
 }
 
-static void start(struct up *up, const char *grace, bool keep_going) {
+// more: further options, ended by NULL; or NULL.
+static void start_with(struct up *up, const char *grace, const char *const *more) {
     char path[4096];
     snprintf(path, sizeof path, "%s/sluice", bin());
     snprintf(up->state_path, sizeof up->state_path, "/tmp/sluice-test-up-%d.json", (int)getpid());
@@ -50,10 +52,19 @@ static void start(struct up *up, const char *grace, bool keep_going) {
         int log = open(up->log_path, O_CREAT | O_TRUNC | O_WRONLY, 0600);
         dup2(log, STDOUT_FILENO);
         dup2(log, STDERR_FILENO);
-        execl(path, "sluice", "up", "--model", "models/demo", "--port", "0", "--arena", "32M", "--state",
-              up->state_path, "--grace", grace, keep_going ? "--keep-going" : "--log=warn", (char *)NULL);
+        const char *words[MAX_WORDS] = {"sluice",  "up",  "--model", "models/demo",  "--port",  "0",
+                                        "--arena", "32M", "--state", up->state_path, "--grace", grace};
+        for (size_t n = 12; more && *more && n + 1 < MAX_WORDS;) {
+            words[n++] = *more++;
+        }
+        execv(path, (char *const *)words);
         _exit(127);
     }
+}
+
+static void start(struct up *up, const char *grace, bool keep_going) {
+    static const char *const options[] = {"--keep-going", NULL};
+    start_with(up, grace, keep_going ? options : NULL);
 }
 
 static void print_log(const struct up *up) {
@@ -79,7 +90,7 @@ static void wait_until_ready(struct up *up) {
     }
     const json_t *processes = json_object_get(state, "processes");
     up->n_processes = json_array_size(processes);
-    assert_int_equal(up->n_processes, 4);
+    assert_true(up->n_processes >= 4 && up->n_processes <= MAX_PROCESSES);
     for (size_t i = 0; i < up->n_processes; i++) {
         up->processes[i] = (pid_t)json_integer_value(json_object_get(json_array_get(processes, i), "pid"));
         assert_int_equal(kill(up->processes[i], 0), 0);
@@ -199,6 +210,54 @@ static void test_up_that_is_killed_takes_its_processes_along(void **state) {
     unlink(up.log_path);
 }
 
+// A store that has opened its folder holds a lock in it.
+static bool is_used(const char *disk, int store) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/kvstore-%d/owner", disk, store);
+    return access(path, F_OK) == 0;
+}
+
+static void test_up_gives_every_store_a_folder_of_its_own(void **state) {
+    (void)state;
+    char disk[64], command[80];
+    snprintf(disk, sizeof disk, "/tmp/sluice-test-up-%d.disk", (int)getpid());
+    const char *const options[] = {"--kvstore", "2", "--disk", disk, "--disk-bytes", "16M", NULL};
+    for (int again = 0; again < 2; again++) { // a folder that is there is used
+        struct up up = {0};
+        start_with(&up, "20s", options);
+        wait_until_ready(&up);
+        assert_int_equal(up.n_processes, 5);
+        assert_true(is_used(disk, 0) && is_used(disk, 1));
+        assert_false(is_used(disk, 2));
+        kill(up.pid, SIGTERM);
+        assert_int_equal(wait_for_end(&up, 60000), 0);
+        unlink(up.log_path);
+    }
+    snprintf(command, sizeof command, "rm -r %s", disk);
+    assert_int_equal(system(command), 0);
+}
+
+static void test_up_refuses_half_a_disk(void **state) {
+    (void)state;
+    static const struct {
+        const char *options[7], *says;
+        int code;
+    } cases[] = {
+        {{"--disk", "/tmp/sluice-test-never", NULL}, "--disk-bytes is missing", 2},
+        {{"--disk-bytes", "16M", NULL}, "--disk is missing", 2},
+        {{"--disk", "/tmp/sluice-test-never", "--disk-bytes", "16M", "--kvstore", "0", NULL}, "--kvstore 0", 2},
+        {{"--disk", "/nonexistent/disk", "--disk-bytes", "16M", NULL}, "/nonexistent/disk: cannot be made", 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct up up = {0};
+        start_with(&up, "20s", cases[i].options);
+        assert_int_equal(wait_for_end(&up, 60000), cases[i].code);
+        assert_true(log_contains(&up, cases[i].says));
+        assert_int_not_equal(access("/tmp/sluice-test-never", F_OK), 0);
+        unlink(up.log_path);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_up_stops_everything_on_a_signal),
@@ -206,6 +265,8 @@ int main(void) {
         cmocka_unit_test(test_up_keeps_going_if_told_to),
         cmocka_unit_test(test_up_kills_what_does_not_stop),
         cmocka_unit_test(test_up_that_is_killed_takes_its_processes_along),
+        cmocka_unit_test(test_up_gives_every_store_a_folder_of_its_own),
+        cmocka_unit_test(test_up_refuses_half_a_disk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
