@@ -16,10 +16,10 @@
 #include "eval/words.h"
 
 // --- the table -------------------------------------------------------------------------------------------------------
-// How writers are used. `one_place`: one fact is asked about, which config.depth may place.
+// How writers are used.
 #define NEEDLES(text, ...)                                                                                             \
     { .write = sl_write_needles, .haystack = SL_HAYSTACK_##text, __VA_ARGS__ }
-#define ONE_OF(n) .one_place = true, .n_keys = n, .n_values = 1, .n_asked = 1
+#define ONE_OF(n) .n_keys = n, .n_values = 1, .n_asked = 1
 static const struct sl_task_kind niah_noise = NEEDLES(NOISE, ONE_OF(1));
 static const struct sl_task_kind niah_essay = NEEDLES(ESSAY, ONE_OF(1));
 static const struct sl_task_kind niah_uuid = NEEDLES(ESSAY, ONE_OF(1), .uuids = true);
@@ -28,35 +28,34 @@ static const struct sl_task_kind multikey_16 = NEEDLES(ESSAY, ONE_OF(16));
 static const struct sl_task_kind multivalue = NEEDLES(ESSAY, .n_keys = 1, .n_values = 4, .n_asked = 1);
 static const struct sl_task_kind multiquery = NEEDLES(ESSAY, .n_keys = 4, .n_values = 1, .n_asked = 4);
 static const struct sl_task_kind only_needles = {
-    .write = sl_write_only_needles, .min_size = 4, .max_size = SL_N_WORD_PAIRS, .one_place = true};
+    .write = sl_write_only_needles, .min_size = 4, .max_size = SL_N_WORD_PAIRS};
 static const struct sl_task_kind variables = {.write = sl_write_variables, .haystack = SL_HAYSTACK_NOISE};
 static const struct sl_task_kind common_words = {
     .write = sl_write_common_words, .min_size = 10, .max_size = SL_MAX_OTHER_WORDS};
 // Of fewer words ranks 4 and 5 might stand there equally often.
 static const struct sl_task_kind frequent_words = {.write = sl_write_frequent_words, .min_size = 80};
-static const struct sl_task_kind passkey = {
-    .write = sl_write_passkey, .haystack = SL_HAYSTACK_NOISE, .one_place = true};
-static const struct sl_task_kind number = {.write = sl_write_number, .haystack = SL_HAYSTACK_NOISE, .one_place = true};
-static const struct sl_task_kind kv = {.write = sl_write_kv, .min_size = 4, .one_place = true};
+static const struct sl_task_kind passkey = {.write = sl_write_passkey, .haystack = SL_HAYSTACK_NOISE};
+static const struct sl_task_kind number = {.write = sl_write_number, .haystack = SL_HAYSTACK_NOISE};
+static const struct sl_task_kind kv = {.write = sl_write_kv, .min_size = 4};
 
 // To add one: a row here, a kind above, where that is not enough a writer, and its form in docs/EVALUATION.md. The tests
 // go through the table. Metrics are those of the benchmark that has the task, RULER or InfiniteBench.
 static const struct sl_task tasks[] = {
-    {"niah-noise", "the number of one key, in four sentences over and over", "contains-all", 24, 1, 40, &niah_noise},
-    {"niah-essay", "the number of one key, in running text", "contains-all", 24, 1, 40, &niah_essay},
-    {"niah-uuid", "the uuid of one key, in running text", "contains-all", 64, 1, 50, &niah_uuid},
-    {"multikey-4", "the number of one of 4 keys", "contains-all", 24, 4, 70, &multikey_4},
-    {"multikey-16", "the number of one of 16 keys", "contains-all", 24, 16, 200, &multikey_16},
-    {"multikey-needles", "the number of one key among as many as fit", "contains-all", 24, 1, 70, &only_needles},
-    {"multivalue", "all 4 numbers of one key", "contains-all", 96, 4, 70, &multivalue},
-    {"multiquery", "the numbers of all of 4 keys", "contains-all", 160, 4, 80, &multiquery},
-    {"variables", "the 5 variables that one number was handed on to", "contains-all", 64, 5, 45, &variables},
-    {"common-words", "the 10 words that a list has 30 times", "contains-all", 160, 0, 950, &common_words},
-    {"frequent-words", "the 3 most frequent words of a made-up text", "contains-all", 40, 0, 75, &frequent_words},
+    {"niah-noise", "the number of one key, in four sentences repeated", "contains-all", 24, 1, true, 40, &niah_noise},
+    {"niah-essay", "the number of one key, in running text", "contains-all", 24, 1, true, 40, &niah_essay},
+    {"niah-uuid", "the uuid of one key, in running text", "contains-all", 64, 1, true, 50, &niah_uuid},
+    {"multikey-4", "the number of one of 4 keys", "contains-all", 24, 4, true, 70, &multikey_4},
+    {"multikey-16", "the number of one of 16 keys", "contains-all", 24, 16, true, 200, &multikey_16},
+    {"multikey-needles", "the number of one key among as many as fit", "contains-all", 24, 1, true, 70, &only_needles},
+    {"multivalue", "all 4 numbers of one key", "contains-all", 96, 4, false, 70, &multivalue},
+    {"multiquery", "the numbers of all of 4 keys", "contains-all", 160, 4, false, 80, &multiquery},
+    {"variables", "the 5 variables that one number was handed on to", "contains-all", 64, 5, false, 45, &variables},
+    {"common-words", "the 10 words that a list has 30 times", "contains-all", 160, 0, false, 950, &common_words},
+    {"frequent-words", "the 3 most frequent of made-up words", "contains-all", 40, 0, false, 75, &frequent_words},
     // InfiniteBench's:
-    {"passkey", "5 digits that are said twice", "first-number", 16, 1, 25, &passkey},
-    {"number", "10 digits in runs that are said twice", "first-number", 24, 1, 30, &number},
-    {"kv", "the value of a key in a JSON object of uuids", "kv", 64, 1, 85, &kv},
+    {"passkey", "5 digits that are said twice", "first-number", 16, 1, true, 25, &passkey},
+    {"number", "10 digits in runs that are said twice", "first-number", 24, 1, true, 30, &number},
+    {"kv", "the value of a key in a JSON object of uuids", "kv", 64, 1, true, 85, &kv},
     {0},
 };
 
@@ -178,7 +177,7 @@ static enum sl_status check_config(const struct sl_task *task, const struct sl_t
         return sl_fail(err, SL_ERR_INVALID, "%s: a depth of %g; it is from 0 to 1, or negative for anywhere",
                        task->name, config->depth);
     }
-    if (config->depth >= 0 && !task->kind->one_place) {
+    if (config->depth >= 0 && !task->has_depth) {
         return sl_fail(err, SL_ERR_UNSUPPORTED, "%s does not ask about one place; leave the depth out", task->name);
     }
     if (task->kind->haystack == SL_HAYSTACK_ESSAY && !config->haystack) {

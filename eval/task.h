@@ -9,6 +9,7 @@
 #ifndef SL_EVAL_TASK_H
 #define SL_EVAL_TASK_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "engine/tokenizer.h"
@@ -30,6 +31,7 @@ struct sl_task {
     const char *metric;
     int max_new_tokens;
     int n_facts;                     // that are hidden; 0: the text itself is what is asked about
+    bool has_depth;                  // one fact is asked about, which can be put at a depth
     int min_tokens;                  // a prompt of fewer has no room for it, whatever the tokenizer
     const struct sl_task_kind *kind; // eval/task_internal.h
 };
@@ -49,7 +51,7 @@ struct sl_task_config {
 
 /*
  * The index'th sample. SL_ERR_RANGE: n_tokens has no room for the facts and the question (says how many are needed), is
- * above SL_TASK_MAX_TOKENS, or more than the task has different words for. SL_ERR_UNSUPPORTED: a depth for a task that asks about several places. SL_ERR_INVALID: no
+ * above SL_TASK_MAX_TOKENS, or more than the task has different words for. SL_ERR_UNSUPPORTED: a depth for a task without has_depth. SL_ERR_INVALID: no
  * such depth; no haystack. The caller cleans sample_out up.
  */
 enum sl_status sl_task_make(const struct sl_task *task, const struct sl_task_config *config, uint64_t index,

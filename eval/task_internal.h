@@ -35,7 +35,6 @@ struct sl_task_kind {
     int64_t min_size; // that makes sense
     int64_t max_size; // for which there are different words; 0: any
     enum sl_haystack_use haystack;
-    bool one_place; // one fact is asked about: it can be put at a depth
     // Of sl_write_needles():
     bool uuids;                    // values are uuids, else numbers of 7 digits
     int n_keys, n_values, n_asked; // keys, values of each, keys that are asked about

@@ -12,6 +12,7 @@
 #include <math.h>
 
 #include "base/hash.h"
+#include "eval/task_internal.h"
 #include "tests/unit/eval/task_fixture.h"
 
 // --- length ----------------------------------------------------------------------------------------------------------
@@ -195,6 +196,40 @@ static void test_samples_follow_from_seed_and_index(void **state) {
     }
 }
 
+// --- long prompts ----------------------------------------------------------------------------------------------------
+static void test_long_prompts_are_filled_too(void **state) {
+    const struct fixture *fixture = *state;
+    enum { N_TOKENS = 131072 };
+    for (const struct sl_task *task = sl_tasks(); task->name; task++) {
+        struct sl_task_config config = config_of(fixture, DEMO, N_TOKENS);
+        struct sl_sample sample = make(task, &config, 0);
+        assert_in_range(count_tokens(config.tokenizer, sample.prompt), N_TOKENS - 300, N_TOKENS);
+        assert_true(strstr(sample.prompt, sample.answers[0]) != NULL);
+        sl_sample_cleanup(&sample);
+    }
+}
+
+// A task with fewer different words than would fill the prompt says so, and fills what it has words for.
+static void test_task_without_more_words_says_so(void **state) {
+    const struct fixture *fixture = *state;
+    const struct sl_task *task = sl_task_find("multikey-needles");
+    struct sl_task_kind kind = *task->kind;
+    struct sl_task small = *task;
+    struct sl_task_config config = config_of(fixture, DEMO, 4096);
+    struct sl_sample sample = {0};
+    struct sl_error err = {0};
+    kind.max_size = 20;
+    small.kind = &kind;
+    assert_int_equal(sl_task_make(&small, &config, 0, &sample, &err), SL_ERR_RANGE);
+    assert_null(sample.prompt);
+    const char *words_for = strstr(err.text, "different words for ");
+    assert_non_null(words_for);
+    config.n_tokens = atoll(words_for + strlen("different words for ")) - 1; // a fact fewer
+    sample = make(&small, &config, 0);
+    assert_int_equal(count_text(sample.prompt, " One of the special magic numbers "), kind.max_size - 1);
+    sl_sample_cleanup(&sample);
+}
+
 // --- depth -----------------------------------------------------------------------------------------------------------
 static void test_depth_is_where_the_fact_stands(void **state) {
     const struct fixture *fixture = *state;
@@ -205,11 +240,11 @@ static void test_depth_is_where_the_fact_stands(void **state) {
         struct sl_sample sample = {0};
         struct sl_error err = {0};
         config.depth = 0.5;
-        if (sl_task_make(task, &config, 0, &sample, &err) == SL_ERR_UNSUPPORTED) {
+        if (!task->has_depth) {
+            assert_int_equal(sl_task_make(task, &config, 0, &sample, &err), SL_ERR_UNSUPPORTED);
             assert_non_null(strstr(err.text, task->name));
             continue;
         }
-        sl_sample_cleanup(&sample);
         n_tasks++;
         for (size_t i = 0; i < sizeof depths / sizeof *depths; i++) {
             config.depth = depths[i];
@@ -340,6 +375,8 @@ int main(void) {
         cmocka_unit_test(test_metric_tells_right_from_wrong),
         cmocka_unit_test(test_samples_stay_what_they_are),
         cmocka_unit_test(test_samples_follow_from_seed_and_index),
+        cmocka_unit_test(test_long_prompts_are_filled_too),
+        cmocka_unit_test(test_task_without_more_words_says_so),
         cmocka_unit_test(test_depth_is_where_the_fact_stands),
         cmocka_unit_test(test_samples_begin_the_essay_anywhere),
         cmocka_unit_test(test_short_essays_are_repeated),
