@@ -262,6 +262,23 @@ static void test_depth_is_where_the_fact_stands(void **state) {
     assert_int_equal(n_tasks, 9);
 }
 
+// In a prompt of hardly more than facts several stand in the first gap and in the last: the asked one is the outermost.
+static void test_depth_comes_before_other_facts(void **state) {
+    const struct fixture *fixture = *state;
+    const struct sl_task *task = sl_task_find("multikey-16");
+    for (uint64_t index = 0; index < 5; index++) {
+        struct sl_task_config config = config_of(fixture, DEMO, 0);
+        config.n_tokens = needed_tokens(task, config, index) + 150;
+        for (int at_end = 0; at_end < 2; at_end++) {
+            config.depth = at_end;
+            struct sl_sample sample = make(task, &config, index);
+            const char *value = strstr(sample.prompt, sample.answers[0]);
+            assert_ptr_equal(at_end ? strstr(value, ".\n") - 7 : strpbrk(sample.prompt, "0123456789"), value);
+            sl_sample_cleanup(&sample);
+        }
+    }
+}
+
 // --- running text ----------------------------------------------------------------------------------------------------
 static void test_samples_begin_the_essay_anywhere(void **state) {
     const struct fixture *fixture = *state;
@@ -378,6 +395,7 @@ int main(void) {
         cmocka_unit_test(test_long_prompts_are_filled_too),
         cmocka_unit_test(test_task_without_more_words_says_so),
         cmocka_unit_test(test_depth_is_where_the_fact_stands),
+        cmocka_unit_test(test_depth_comes_before_other_facts),
         cmocka_unit_test(test_samples_begin_the_essay_anywhere),
         cmocka_unit_test(test_short_essays_are_repeated),
         cmocka_unit_test(test_keys_and_values_do_not_occur_in_the_essay),
