@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "eval/task_internal.h"
-
 static enum sl_status no_memory(struct sl_error *err) {
     return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a plan");
 }
@@ -166,7 +164,7 @@ enum sl_status sl_eval_plan_add_task(struct sl_eval_plan *plan, const struct sl_
     if (depth > 1 || depth != depth) {
         return sl_fail(err, SL_ERR_INVALID, "a depth is from 0, the beginning, to 1, the end, not %g", depth);
     }
-    if (depth >= 0 && !task->kind->one_place) {
+    if (depth >= 0 && !task->has_depth) {
         return sl_fail(err, SL_ERR_INVALID, "%s does not ask about one place: it cannot be put at a depth", task->name);
     }
     if (n_samples < 1) {
