@@ -170,7 +170,8 @@ static void plot_heads(const struct sl_attention_profile *p, enum sl_attention_s
     }
     fprintf(script,
             "EOD\nset title '%s'\nset xlabel 'layer'\nset ylabel 'KV head'\nset xrange [-0.5:%d.5]\n"
-            "set yrange [-0.5:%d.5]\n%s\nplot $heads matrix with image notitle\n",
+            "set yrange [-0.5:%d.5]\n%s\nplot $heads matrix using 1:2:(0.5):(0.5):3 with boxxyerror linecolor palette "
+            "fillstyle solid notitle\n",
             title, p->n_layers - 1, p->n_kv_heads - 1, range);
 }
 
@@ -185,7 +186,7 @@ static void write_script(const struct sl_attention_profile *p, double threshold,
                                             {SL_ATTENTION_SLOTS_95, "95%"},
                                             {SL_ATTENTION_SLOTS_90, "90%"}};
     char line[96];
-    fputs("set multiplot layout 2,3\nset grid\nset key below\nset tics out nomirror\n"
+    fputs("set multiplot layout 2,3\nset grid\nset key tmargin horizontal\nset tics out nomirror\n"
           "set title 'dense preference'\nset ylabel 'share of the attention'\nset yrange [0:1]\n",
           script);
     snprintf(line, sizeof line, "%.9g with lines dashtype 2 linecolor 'black' title 'threshold: dense above', ",

@@ -17,6 +17,7 @@ SLUICE = os.path.join(os.environ["SLUICE_BIN"], "sluice")
 MODEL = "models/demo"
 with open(os.path.join(MODEL, "config.json"), encoding="utf-8") as config:
     CONFIG = json.load(config)
+POSITIONS = CONFIG["max_position_embeddings"]
 PNG = b"\x89PNG\r\n\x1a\n"
 SMALL = ["--model", MODEL, "--tokens", "300", "--continuation", "8"]
 
@@ -59,7 +60,7 @@ class Usage(unittest.TestCase):
             ["eval", "fidelity", *SMALL, "--recipe", "nonsense"],
             ["eval", "fidelity", *SMALL, "--budget", "much"],
             ["eval", "fidelity", "--model", "/nonexistent", "--tokens", "0x10"],
-            ["eval", "fidelity", "--model", MODEL, "--tokens", "100000"],
+            ["eval", "fidelity", "--model", MODEL, "--tokens", str(POSITIONS + 1)],
             ["eval", "fidelity", "--model", MODEL, "extra"],
             ["eval", "fidelity", *SMALL, "--weights", "int3"],
             ["eval", "perplexity"],
@@ -81,7 +82,7 @@ class Usage(unittest.TestCase):
             ["run", "--prompt", "hi", "--save-capsule", "x"],
             ["bench", "compress", "--recipe", "nonsense"],
             ["bench", "compress", "--runs", "0"],
-            ["bench", "mixed", "--long-tokens", "9000"],
+            ["bench", "mixed", "--long-tokens", str(POSITIONS + 1)],
             ["bench", "mixed", "--long-tokens", "100", "--short-tokens", "200"],
             ["bench", "mixed", "--synthetic", "--coordinator", "127.0.0.1:1"],
         ]:
@@ -99,9 +100,9 @@ class Usage(unittest.TestCase):
             self.assertEqual(os.listdir(folder), [])
 
     def test_a_prompt_that_is_too_long_stands_behind_nothing(self):
-        done = run("run", "--local", "--model", MODEL, "--prompt", "hi", "-n", "9000")
+        done = run("run", "--local", "--model", MODEL, "--prompt", "hi", "-n", str(POSITIONS + 1))
         self.assertEqual(done.returncode, 2)
-        self.assertIn("max_new_tokens 9000 exceed the model's 8192 positions", done.stderr)
+        self.assertIn(f"max_new_tokens {POSITIONS + 1} exceed the model's {POSITIONS} positions", done.stderr)
 
     def test_every_preset_runs_as_it_is_named(self):
         for preset in [line["name"] for line in lines_of(run("recipes", "--json"))]:
@@ -138,7 +139,7 @@ class Fidelity(unittest.TestCase):
             self.assertTrue(0 <= values["attention error"]["value"] < 10, preset)
             self.assertAlmostEqual(values["nll"]["value"] - values["nll"]["reference_value"],
                                    values["nll above full"]["value"], places=4)
-            self.assertIn("attention error, layer 5", values)
+            self.assertIn(f"attention error, layer {CONFIG['num_hidden_layers'] - 1}", values)
         measured = {line["case"]: line for line in found if "skipped" not in line}
         self.assertEqual(measured["full: attention error"]["value"], 0)
         self.assertEqual(measured["full: nll above full"]["value"], 0)
