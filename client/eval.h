@@ -4,7 +4,11 @@
 #define SL_CLIENT_EVAL_H
 
 int sl_eval_fidelity(int argc, char **argv);
+int sl_eval_grid(int argc, char **argv);
+int sl_eval_make(int argc, char **argv);
 int sl_eval_perplexity(int argc, char **argv);
+int sl_eval_rps(int argc, char **argv);
+int sl_eval_suites(int argc, char **argv);
 int sl_eval_weights(int argc, char **argv);
 
 #endif

@@ -24,6 +24,7 @@ void sl_table_init(struct sl_table *table, const struct sl_column *columns, size
 // The next cell, left to right and row by row. Control characters become '?': names come from other machines.
 void sl_table_add(struct sl_table *table, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void sl_table_print(const struct sl_table *table, FILE *file);
+void sl_table_print_markdown(const struct sl_table *table, FILE *file); // for pages such as docs/quality.md
 void sl_table_cleanup(struct sl_table *table);
 
 #endif

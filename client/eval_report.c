@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: from answers to numbers. See eval_report.h.
+#include "client/eval_report.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/eval_run.h"
+#include "compress/recipe.h"
+
+#define BOOTSTRAP_SEED 1
+
+// Sums of one (recipe, cell) that become means.
+struct sums {
+    double score, shipped, full, resident, slots, ttft_ms;
+};
+
+static void add_answer(struct sl_eval_cell_score *cell, size_t index, const struct sl_eval_answer *answer,
+                       struct sums *sums) {
+    if (answer->refused) {
+        cell->refused = answer->refused;
+        return;
+    }
+    cell->scores[index] = answer->score;
+    cell->n++;
+    sums->score += answer->score;
+    sums->shipped += (double)answer->shipped_bytes;
+    sums->full += (double)answer->full_bytes;
+    sums->resident += (double)answer->resident_bytes;
+    sums->slots += answer->slots_per_head;
+    sums->ttft_ms += answer->ttft_ms;
+}
+
+static enum sl_status read_cell(const struct sl_eval_report *r, const char *const *canonical,
+                                const struct sl_eval_results *results, size_t row, size_t cell, struct sums *sums,
+                                struct sl_error *err) {
+    size_t n = r->n_samples[cell];
+    struct sl_eval_cell_score *score = &r->rows[row].cells[cell];
+    score->scores = malloc((n > 0 ? n : 1) * sizeof *score->scores);
+    if (!score->scores) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the scores of %zu samples", n);
+    }
+    for (size_t i = 0; i < n; i++) {
+        struct sl_eval_key key = sl_eval_key_of(r->plan, canonical, row, cell, i);
+        struct sl_eval_answer answer;
+        score->scores[i] = NAN;
+        if (sl_eval_results_find(results, &key, &answer)) {
+            add_answer(score, i, &answer, sums);
+        }
+    }
+    score->mean = score->n > 0 ? sums->score / (double)score->n : NAN;
+    return SL_OK;
+}
+
+static bool offloads(const char *text) {
+    struct sl_recipe recipe;
+    return sl_recipe_parse(text, &recipe, NULL) == SL_OK &&
+           (sl_recipe_offloads(&recipe) || recipe.offload_auto || recipe.offload_from >= 0);
+}
+
+// Every cell weighs the same, whatever the number of its samples.
+static enum sl_status read_row(const struct sl_eval_report *r, const char *const *canonical,
+                               const struct sl_eval_results *results, size_t index, struct sl_error *err) {
+    struct sl_eval_row *row = &r->rows[index];
+    size_t n_cells = r->plan->n_cells, n = 0;
+    struct sums means = {0};
+    row->recipe = &r->plan->recipes[index];
+    row->offloads = offloads(row->recipe->recipe);
+    row->cells = calloc(n_cells, sizeof *row->cells);
+    row->tasks = calloc(r->n_tasks, sizeof *row->tasks);
+    if (!row->cells || !row->tasks) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a row of %zu cells", n_cells);
+    }
+    for (size_t i = 0; i < n_cells; i++) {
+        struct sums sums = {0};
+        enum sl_status status = read_cell(r, canonical, results, index, i, &sums, err);
+        if (status != SL_OK) {
+            return status;
+        }
+        double answers = (double)row->cells[i].n;
+        if (answers > 0) {
+            n++;
+            row->n_answers += row->cells[i].n;
+            means.score += row->cells[i].mean;
+            means.shipped += sums.full > 0 ? sums.shipped / sums.full : 0;
+            means.resident += sums.full > 0 ? sums.resident / sums.full : 0;
+            means.slots += sums.slots / answers;
+            means.ttft_ms += sums.ttft_ms / answers;
+        }
+    }
+    row->complete = n == n_cells;
+    row->mean = n > 0 ? means.score / (double)n : NAN;
+    row->shipped = n > 0 ? means.shipped / (double)n : NAN;
+    row->resident = n > 0 ? means.resident / (double)n : NAN;
+    row->slots_per_head = n > 0 ? means.slots / (double)n : NAN;
+    row->ttft_ms = n > 0 ? means.ttft_ms / (double)n : NAN;
+    return SL_OK;
+}
+
+// The cells of one name, such as one task at several lengths.
+static void average_tasks(const struct sl_eval_report *r, struct sl_eval_row *row) {
+    for (size_t t = 0; t < r->n_tasks; t++) {
+        double sum = 0, n = 0;
+        for (size_t i = 0; i < r->plan->n_cells; i++) {
+            if (strcmp(r->plan->cells[i].name, r->tasks[t]) == 0 && row->cells[i].n > 0) {
+                sum += row->cells[i].mean;
+                n++;
+            }
+        }
+        row->tasks[t] = n > 0 ? sum / n : NAN;
+    }
+}
+
+static enum sl_status name_tasks(struct sl_eval_report *r, struct sl_error *err) {
+    r->tasks = calloc(r->plan->n_cells, sizeof *r->tasks);
+    if (!r->tasks) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a report");
+    }
+    for (size_t i = 0; i < r->plan->n_cells; i++) {
+        size_t t = 0;
+        while (t < r->n_tasks && strcmp(r->tasks[t], r->plan->cells[i].name) != 0) {
+            t++;
+        }
+        if (t == r->n_tasks) {
+            r->tasks[r->n_tasks++] = r->plan->cells[i].name;
+        }
+    }
+    return SL_OK;
+}
+
+enum sl_status sl_eval_compare(const struct sl_eval_report *report, size_t a, size_t b, const bool *wanted,
+                               struct sl_interval *interval_out, size_t *n_pairs_out, struct sl_error *err) {
+    size_t most = 0, n = 0;
+    uint32_t n_strata = 0;
+    for (size_t i = 0; i < report->plan->n_cells; i++) {
+        most += report->n_samples[i];
+    }
+    double *differences = malloc((most + 1) * sizeof *differences);
+    uint32_t *strata = malloc((most + 1) * sizeof *strata);
+    if (!differences || !strata) {
+        free(differences);
+        free(strata);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory to compare %zu answers", most);
+    }
+    for (size_t i = 0; i < report->plan->n_cells; i++) {
+        size_t before = n;
+        for (size_t s = 0; (!wanted || wanted[i]) && s < report->n_samples[i]; s++) {
+            double difference = report->rows[a].cells[i].scores[s] - report->rows[b].cells[i].scores[s];
+            if (!isnan(difference)) {
+                differences[n] = difference;
+                strata[n++] = n_strata;
+            }
+        }
+        n_strata += n > before;
+    }
+    *interval_out = sl_bootstrap_mean(differences, strata, n, n_strata, BOOTSTRAP_SEED);
+    *n_pairs_out = n;
+    free(differences);
+    free(strata);
+    return SL_OK;
+}
+
+enum sl_status sl_eval_report_make(const struct sl_eval_plan *plan, const char *const *canonical,
+                                   const size_t *n_samples, const struct sl_eval_results *results,
+                                   struct sl_eval_report *report_out, struct sl_error *err) {
+    struct sl_eval_report r = {.plan = plan, .n_samples = n_samples};
+    enum sl_status status = name_tasks(&r, err);
+    if (status == SL_OK) {
+        r.rows = calloc(plan->n_recipes, sizeof *r.rows);
+        status = r.rows ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for %zu recipes", plan->n_recipes);
+    }
+    while (status == SL_OK && r.n_rows < plan->n_recipes) {
+        status = read_row(&r, canonical, results, r.n_rows++, err);
+        if (status == SL_OK) {
+            average_tasks(&r, &r.rows[r.n_rows - 1]);
+        }
+    }
+    for (size_t i = 0; status == SL_OK && i < r.n_rows; i++) {
+        status = sl_eval_compare(&r, i, 0, NULL, &r.rows[i].to_full, &r.rows[i].n_pairs, err);
+    }
+    status = status == SL_OK ? sl_eval_judge_claims(&r, err) : status;
+    status = status == SL_OK ? sl_eval_choose(&r, err) : status;
+    if (status != SL_OK) {
+        sl_eval_report_cleanup(&r);
+        return status;
+    }
+    *report_out = r;
+    return SL_OK;
+}
+
+void sl_eval_report_cleanup(struct sl_eval_report *report) {
+    for (size_t i = 0; i < report->n_rows; i++) {
+        for (size_t c = 0; report->rows[i].cells && c < report->plan->n_cells; c++) {
+            free(report->rows[i].cells[c].scores);
+        }
+        free(report->rows[i].cells);
+        free(report->rows[i].tasks);
+    }
+    free(report->rows);
+    free(report->tasks);
+    free(report->verdicts);
+    free(report->choices);
+    *report = (struct sl_eval_report){0};
+}
