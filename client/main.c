@@ -29,13 +29,14 @@ static const struct command commands[] = {
     {"inspect", "tell what a capsule in a file holds", sl_command_inspect},
     {"profile", "measure how a model attends, and which layers are dense", sl_command_profile},
     {"recipes", "list the presets of KV compression", sl_command_recipes},
+    {"train-heads", "train the retaining heads of a model (Locret)", sl_command_train_heads},
 };
 
 static void print_usage(FILE *file) {
     fprintf(file, "Usage: sluice COMMAND [options]\n\n"
                   "Sluice serves long prompts with compressed KV caches, on one machine or on many.\n\nCommands:\n");
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
-        fprintf(file, "  %-10s %s\n", commands[i].name, commands[i].summary);
+        fprintf(file, "  %-11s %s\n", commands[i].name, commands[i].summary);
     }
     fprintf(file, "\n`sluice COMMAND --help` describes the options.\n" SL_EXIT_CODES_HELP "\n");
 }

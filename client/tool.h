@@ -125,5 +125,6 @@ int sl_command_recipes(int argc, char **argv);
 int sl_command_inspect(int argc, char **argv);
 int sl_command_profile(int argc, char **argv);
 int sl_command_eval(int argc, char **argv);
+int sl_command_train_heads(int argc, char **argv);
 
 #endif

@@ -15,8 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "train/random.h"
-
 #define TOKEN_BLOCK 256   // tokens of a task: a block of every row of H and its sigmoid passes through L2
 #define PARAMETERS  65536 // of a task of AdamW's
 #define LANES       16    // sums that a dot product keeps: its order is fixed, and a compiler can make vectors of it
@@ -75,6 +73,23 @@ static void free_scratch(struct sl_heads *h) {
     h->max_tokens = 0;
 }
 
+static uint64_t mix(uint64_t x) { // the finalizer of splitmix64
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+// In (0, 1].
+static double uniform(uint64_t seed, uint64_t index) {
+    const uint64_t step = 0x9e3779b97f4a7c15u;
+    return (double)((mix(mix(seed + step) + index * step) >> 11) + 1) * 0x1p-53;
+}
+
+// Box and Muller.
+static double normal(uint64_t seed, uint64_t index) {
+    return sqrt(-2.0 * log(uniform(seed, 2 * index))) * cos(6.283185307179586 * uniform(seed, 2 * index + 1));
+}
+
 enum sl_status sl_heads_create(const struct sl_heads_shape *shape, const struct sl_ops *ops, struct sl_team *team,
                                double initializer_range, uint64_t seed, struct sl_heads **heads_out,
                                struct sl_error *err) {
@@ -103,7 +118,7 @@ enum sl_status sl_heads_create(const struct sl_heads_shape *shape, const struct 
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
     for (size_t i = 0; i < n; i++) {
-        s->parameters[i] = (float)(initializer_range * sl_random_normal(seed, SL_RANDOM_PARAMETERS, i));
+        s->parameters[i] = (float)(initializer_range * normal(seed, i));
     }
     *heads_out = h;
     return SL_OK;

@@ -1,12 +1,10 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""tools/convert_retaining_heads.py: what it makes of a checkpoint, and what it says of files that are not right; and, where
-torch and transformers are installed, what tools/train_retaining_heads.py learns from."""
+"""tools/convert_retaining_heads.py: what it makes of a checkpoint, and what it says of files that are not right."""
 import importlib.util
 import json
 import os
 import pathlib
-import random
 import struct
 import subprocess
 import sys
@@ -196,52 +194,6 @@ class Convert(unittest.TestCase):
         self.assert_made(tensors)
         self.assertEqual((self.model / "retaining_heads.safetensors").read_bytes(), from_state)
         self.assertNotEqual(self.convert(b"PK broken", name="heads.bin").returncode, 0)
-
-
-@unittest.skipUnless(have("torch", "transformers", "tokenizers"), "needs torch and transformers")
-class Train(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        sys.path.insert(0, str(TOOLS))
-        sys.dont_write_bytecode = True
-        import train_retaining_heads
-        cls.tool = train_retaining_heads
-
-    def test_every_planted_fact_is_in_the_prompt_and_one_is_asked(self):
-        with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
-            file.write("A sentence of some words. " * 400)
-            file.flush()
-            prompts = self.tool.Planted([file.name], random.Random(3), 1000, 2000)
-            for _ in range(50):
-                prompt, answer = next(prompts)
-                self.assertEqual(prompt.count(answer), 1)
-                self.assertNotIn("..", prompt)
-
-    def test_labels_are_the_largest_logit_of_any_answer_row_and_head_of_the_group(self):
-        import torch
-        teacher = self.tool.Teacher(os.environ.get("SLUICE_MODEL", "models/demo"))
-        config, ids, n_prompt = teacher.config, [config_id % 2000 for config_id in range(5, 900, 23)], 30
-        for index, (features, labels) in enumerate(teacher.examples(ids, n_prompt)):
-            group = config.num_attention_heads // config.num_key_value_heads
-            q, k, _ = features.split([config.num_attention_heads * config.head_dim] +
-                                     2 * [config.num_key_value_heads * config.head_dim], 1)
-            self.assertEqual(tuple(labels.shape), (n_prompt, config.num_key_value_heads))
-            # The row of the prompt's last token sees itself unrotated: its label is at least that logit.
-            for h in range(config.num_attention_heads):
-                at = slice(h * config.head_dim, (h + 1) * config.head_dim)
-                kv = h // group
-                own = q[-1, at] @ k[-1, kv * config.head_dim:(kv + 1) * config.head_dim] / config.head_dim ** 0.5
-                self.assertGreaterEqual(labels[-1, kv].item(), own.item() - 1e-3, f"layer {index}, head {h}")
-            self.assertTrue(torch.isfinite(labels).all())
-
-    def test_overlap_counts_the_best_tenth(self):
-        import torch
-        labels = torch.arange(40.0)[:, None].repeat(1, 2)
-        self.assertEqual(self.tool.overlap(labels, labels), 1.0)
-        self.assertEqual(self.tool.overlap(-labels, labels), 0.0)
-        scores = labels.clone()
-        scores[36:38, 0] = -1  # two of the four best of one head of two
-        self.assertEqual(self.tool.overlap(scores, labels), 0.75)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@
 
 #include "base/clock.h"
 #include "tests/unit/train/teacher.h"
-#include "train/random.h"
 #include "train/trainer.h"
 
 #define DEMO       "models/demo"
@@ -27,29 +26,26 @@
 struct pool {
     struct test_teacher teacher;
     struct sl_example examples[N_EXAMPLES];
-    struct sl_walk walk;
 };
 
 static enum sl_status get_example(void *arg, uint64_t index, const struct sl_example **example_out,
                                   struct sl_error *err) {
     struct pool *pool = arg;
-    uint32_t at;
-    enum sl_status status = sl_walk_at(&pool->walk, index, &at, err);
-    *example_out = &pool->examples[status == SL_OK ? at : 0];
-    return status;
+    (void)err;
+    *example_out = &pool->examples[(index * 5 + index / N_EXAMPLES) % N_EXAMPLES];
+    return SL_OK;
 }
 
 static int set_up(void **state) {
     struct pool *pool = calloc(1, sizeof *pool);
     assert_non_null(pool);
     pool->teacher = test_teacher_start(DEMO, "auto");
-    pool->walk = (struct sl_walk){.seed = 3, .n = N_EXAMPLES};
     for (int i = 0; i < N_EXAMPLES; i++) {
         int32_t tokens[300];
         struct sl_error err = {0};
         int n_prompt = 120 + 20 * i;
         for (int t = 0; t < n_prompt + 5; t++) {
-            tokens[t] = (int32_t)(sl_random_bits(9, SL_RANDOM_PROMPTS, (uint64_t)(1000 * i + t)) % 2000);
+            tokens[t] = (int32_t)(((uint64_t)(1000 * i + t) * 0x9e3779b97f4a7c15u >> 32) % 2000);
         }
         assert_int_equal(
             sl_example_read(&pool->teacher.teacher, tokens, n_prompt + 5, n_prompt, &pool->examples[i], &err), SL_OK);
@@ -63,7 +59,6 @@ static int tear_down(void **state) {
     for (int i = 0; i < N_EXAMPLES; i++) {
         sl_example_cleanup(&pool->examples[i]);
     }
-    sl_walk_cleanup(&pool->walk);
     test_teacher_stop(&pool->teacher);
     free(pool);
     return 0;
@@ -127,35 +122,6 @@ static void test_loss_falls_and_overlap_grows_on_the_demo_model(void **state) {
     assert_true(last.smooth_l1 < 0.7 * first.smooth_l1); // it is two fifths
     assert_true(last.overlap > first.overlap + 0.1);
     stop(&run);
-}
-
-static void test_a_walk_comes_by_everything_once_a_round(void **state) {
-    (void)state;
-    struct sl_walk walk = {.seed = 5, .n = 13}, other = {.seed = 5, .n = 13};
-    struct sl_error err = {0};
-    int n_moved = 0;
-    for (uint64_t round = 0; round < 4; round++) {
-        int seen[13] = {0};
-        for (uint64_t i = 0; i < 13; i++) {
-            uint32_t at, again;
-            assert_int_equal(sl_walk_at(&walk, round * 13 + i, &at, &err), SL_OK);
-            assert_int_equal(sl_walk_at(&other, (3 - round) * 13 + i, &again, &err), SL_OK); // rounds in any order
-            seen[at]++;
-            n_moved += at != i;
-        }
-        for (int i = 0; i < 13; i++) {
-            assert_int_equal(seen[i], 1);
-        }
-    }
-    assert_true(n_moved > 26);
-    for (uint64_t i = 0; i < 13; i++) { // both have come to their last round, the first of the other
-        uint32_t a, b;
-        assert_int_equal(sl_walk_at(&walk, i, &a, &err), SL_OK);
-        assert_int_equal(sl_walk_at(&other, i, &b, &err), SL_OK);
-        assert_int_equal(a, b);
-    }
-    sl_walk_cleanup(&walk);
-    sl_walk_cleanup(&other);
 }
 
 // --- checkpoints -----------------------------------------------------------------------------------------------------
@@ -311,7 +277,6 @@ static void test_heads_that_are_not_finite_are_not_written(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_loss_falls_and_overlap_grows_on_the_demo_model),
-        cmocka_unit_test(test_a_walk_comes_by_everything_once_a_round),
         cmocka_unit_test(test_a_run_that_was_stopped_goes_on_to_the_same_bits),
         cmocka_unit_test(test_a_checkpoint_of_another_run_is_refused_by_name),
         cmocka_unit_test(test_a_broken_checkpoint_is_refused),
