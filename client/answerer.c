@@ -14,6 +14,7 @@
 
 #define REQUEST_MS  10000 // of one request to the coordinator that is no job
 #define SPARE_BYTES ((size_t)64 << 20)
+#define TRUNK_BYTES ((size_t)1 << 30) // of prompts that are asked under many recipes
 
 struct sl_answerer {
     struct sl_answerer_config config;
@@ -41,7 +42,8 @@ static enum sl_status open_local(struct sl_answerer *a, struct sl_error *err) {
     struct sl_local_config config = {.model_dir = a->config.model_dir,
                                      .weights = a->config.weights,
                                      .threads = a->config.threads,
-                                     .arena_bytes = arena_bytes(&a->model, a->config.max_tokens)};
+                                     .arena_bytes = arena_bytes(&a->model, a->config.max_tokens),
+                                     .trunk_bytes = TRUNK_BYTES};
     return sl_local_open(&config, &a->local, err);
 }
 
@@ -105,6 +107,7 @@ static enum sl_status ask_local(struct sl_answerer *a, const struct sl_question 
         *reply = (struct sl_reply){
             .text = result.text,
             .n_output_tokens = result.n_output_tokens,
+            .n_reused = result.n_tokens - result.n_read,
             .shipped_bytes = offloads ? asking.shipped_bytes : (int64_t)result.capsule_bytes,
             .full_bytes = (int64_t)result.full_bytes,
             .resident_bytes = offloads ? asking.resident_bytes : (int64_t)result.decode_resident_bytes,
@@ -184,6 +187,7 @@ static void on_event(void *arg, const Sluice__V1__Event *event) {
         return;
     }
     hearing->reply.n_output_tokens = s->n_output_tokens;
+    hearing->reply.n_reused = s->n_reused_tokens;
     hearing->reply.shipped_bytes = s->capsule_bytes;
     hearing->reply.full_bytes = s->full_bytes;
     hearing->reply.resident_bytes = s->decode_resident_bytes;

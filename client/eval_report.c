@@ -13,7 +13,7 @@
 
 // Sums of one (recipe, cell) that become means.
 struct sums {
-    double score, shipped, full, resident, slots, ttft_ms;
+    double score, shipped, full, resident, slots;
 };
 
 static void add_answer(struct sl_eval_cell_score *cell, size_t index, const struct sl_eval_answer *answer,
@@ -29,7 +29,6 @@ static void add_answer(struct sl_eval_cell_score *cell, size_t index, const stru
     sums->full += (double)answer->full_bytes;
     sums->resident += (double)answer->resident_bytes;
     sums->slots += answer->slots_per_head;
-    sums->ttft_ms += answer->ttft_ms;
 }
 
 static enum sl_status read_cell(const struct sl_eval_report *r, const char *const *canonical,
@@ -86,7 +85,6 @@ static enum sl_status read_row(const struct sl_eval_report *r, const char *const
             means.shipped += sums.full > 0 ? sums.shipped / sums.full : 0;
             means.resident += sums.full > 0 ? sums.resident / sums.full : 0;
             means.slots += sums.slots / answers;
-            means.ttft_ms += sums.ttft_ms / answers;
         }
     }
     row->complete = n == n_cells;
@@ -94,7 +92,6 @@ static enum sl_status read_row(const struct sl_eval_report *r, const char *const
     row->shipped = n > 0 ? means.shipped / (double)n : NAN;
     row->resident = n > 0 ? means.resident / (double)n : NAN;
     row->slots_per_head = n > 0 ? means.slots / (double)n : NAN;
-    row->ttft_ms = n > 0 ? means.ttft_ms / (double)n : NAN;
     return SL_OK;
 }
 

@@ -31,11 +31,11 @@ struct sl_eval_row {
     double *tasks;                    // [n_tasks] mean over the cells of that name; NaN
     double mean;                      // over the cells that have answers, each weighing the same; NaN
     size_t n_answers;
-    bool complete;                  // every cell has answers: means can be compared
-    bool offloads;                  // layers to stores: what goes there is not among the shipped
-    double shipped, resident;       // of the full cache in f16; mean over cells
-    double slots_per_head, ttft_ms; // mean over cells
-    struct sl_interval to_full;     // difference; of row 0 (full itself) 0
+    bool complete;              // every cell has answers: means can be compared
+    bool offloads;              // layers to stores: what goes there is not among the shipped
+    double shipped, resident;   // of the full cache in f16; mean over cells
+    double slots_per_head;      // mean over cells
+    struct sl_interval to_full; // difference; of row 0 (full itself) 0
     size_t n_pairs;
 };
 

@@ -37,13 +37,12 @@ static json_t *row_json(const struct sl_eval_report *r, const struct sl_eval_row
     for (size_t t = 0; t < r->n_tasks; t++) {
         json_object_set_new(tasks, r->tasks[t], number(row->tasks[t]));
     }
-    return json_pack("{s:{s:o, s:o, s:o, s:o, s:b, s:b, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}}", "row", "name",
+    return json_pack("{s:{s:o, s:o, s:o, s:o, s:b, s:b, s:I, s:o, s:o, s:o, s:o, s:o, s:o}}", "row", "name",
                      sl_text_json(row->recipe->name), "budget", sl_text_json(row->recipe->budget), "recipe",
                      sl_text_json(row->recipe->recipe), "mean", number(row->mean), "complete", row->complete,
                      "offloads", row->offloads, "answers", (json_int_t)row->n_answers, "shipped", number(row->shipped),
-                     "resident", number(row->resident), "slots_per_head", number(row->slots_per_head), "ttft_ms",
-                     number(row->ttft_ms), "to_full", interval(&row->to_full), "tasks", tasks, "cells",
-                     cells_of(r, row));
+                     "resident", number(row->resident), "slots_per_head", number(row->slots_per_head), "to_full",
+                     interval(&row->to_full), "tasks", tasks, "cells", cells_of(r, row));
 }
 
 static json_t *verdict_json(const struct sl_eval_verdict *v) {

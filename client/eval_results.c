@@ -42,11 +42,12 @@ static json_t *hex(uint64_t value) {
 }
 
 static json_t *line_of(const struct sl_eval_key *key, const struct sl_eval_answer *answer) {
-    json_t *line = json_pack("{s:o, s:o, s:I, s:f, s:I, s:o, s:o, s:o, s:I}", "recipe", sl_text_json(key->recipe),
-                             "cell", sl_text_json(key->cell), "tokens", (json_int_t)key->n_tokens, "depth",
-                             key->depth < 0 ? -1.0 : key->depth, "index", (json_int_t)key->index, "name",
-                             sl_text_json(answer->name), "budget", sl_text_json(answer->budget), "prompt",
-                             hex(answer->prompt), "n_prompt", (json_int_t)answer->n_prompt);
+    json_t *line =
+        json_pack("{s:o, s:o, s:I, s:f, s:I, s:o, s:o, s:o, s:I, s:I}", "recipe", sl_text_json(key->recipe), "cell",
+                  sl_text_json(key->cell), "tokens", (json_int_t)key->n_tokens, "depth",
+                  key->depth < 0 ? -1.0 : key->depth, "index", (json_int_t)key->index, "name",
+                  sl_text_json(answer->name), "budget", sl_text_json(answer->budget), "prompt", hex(answer->prompt),
+                  "n_prompt", (json_int_t)answer->n_prompt, "n_reused", (json_int_t)answer->n_reused);
     json_t *rest = answer->refused
                        ? json_pack("{s:o}", "refused", sl_text_json(answer->refused))
                        : json_pack("{s:f, s:o, s:I, s:I, s:I, s:f, s:f, s:f}", "score", answer->score, "answer",
@@ -66,10 +67,10 @@ static bool read_line(json_t *line, struct sl_eval_key *key_out, struct sl_eval_
     struct sl_eval_key key = {0};
     struct sl_eval_answer a = {0};
     const char *prompt;
-    json_int_t tokens, index, n_prompt, shipped = 0, full = 0, resident = 0;
-    if (json_unpack(line, "{s:s, s:s, s:I, s:F, s:I, s:s, s:s, s:s, s:I}", "recipe", &key.recipe, "cell", &key.cell,
-                    "tokens", &tokens, "depth", &key.depth, "index", &index, "name", &a.name, "budget", &a.budget,
-                    "prompt", &prompt, "n_prompt", &n_prompt) != 0) {
+    json_int_t tokens, index, n_prompt, n_reused, shipped = 0, full = 0, resident = 0;
+    if (json_unpack(line, "{s:s, s:s, s:I, s:F, s:I, s:s, s:s, s:s, s:I, s:I}", "recipe", &key.recipe, "cell",
+                    &key.cell, "tokens", &tokens, "depth", &key.depth, "index", &index, "name", &a.name, "budget",
+                    &a.budget, "prompt", &prompt, "n_prompt", &n_prompt, "n_reused", &n_reused) != 0) {
         return false;
     }
     char *end;
@@ -87,6 +88,7 @@ static bool read_line(json_t *line, struct sl_eval_key *key_out, struct sl_eval_
     key.n_tokens = tokens;
     key.index = index;
     a.n_prompt = n_prompt;
+    a.n_reused = n_reused;
     a.shipped_bytes = shipped;
     a.full_bytes = full;
     a.resident_bytes = resident;

@@ -10,7 +10,7 @@
  * and every other one is an answer:
  *
  *     {"recipe": "h2o,budget=0.2", "cell": "niah-essay", "tokens": 4096, "depth": -1.0, "index": 0,    which question
- *      "name": "h2o", "budget": "20%", "prompt": "8f31...", "n_prompt": 4093,
+ *      "name": "h2o", "budget": "20%", "prompt": "8f31...", "n_prompt": 4093, "n_reused": 0,
  *      "score": 1.0, "answer": " 4817263.",                     or instead of these:  "refused": "why"
  *      "shipped_bytes": 1048576, "full_bytes": 5242880, "resident_bytes": 1114112, "slots_per_head": 818.6,
  *      "ttft_ms": 212.5, "tpot_ms": 1.3}
@@ -51,7 +51,7 @@ struct sl_eval_answer {
     const char *text;
     double score; // 0 to 1
     uint64_t prompt;
-    int64_t n_prompt;
+    int64_t n_prompt, n_reused; // reused: of the prompt, read before (client/answerer.h); ttft_ms is without them
     int64_t shipped_bytes, full_bytes, resident_bytes;
     double slots_per_head, ttft_ms, tpot_ms;
 };

@@ -144,6 +144,7 @@ static enum sl_status ask(struct run *run, size_t recipe, const struct sl_eval_p
         answer.full_bytes = reply.full_bytes;
         answer.resident_bytes = reply.resident_bytes;
         answer.slots_per_head = reply.slots_per_head;
+        answer.n_reused = reply.n_reused;
         answer.ttft_ms = reply.ttft_ms;
         answer.tpot_ms = reply.tpot_ms;
         status = keep(run, recipe, &answer, err);

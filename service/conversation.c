@@ -230,6 +230,24 @@ static enum sl_status make_plan(const struct sl_conversation *c, int64_t end, st
     return status;
 }
 
+// What another recipe has read of the same prompt already, if there is any. Estimates are of what is read.
+static enum sl_status begin_at_trunk(struct sl_conversation *c, const struct sl_local_request *request, int64_t end,
+                                     const struct sl_plan *plan, struct sl_error *err) {
+    const struct sl_local *local = c->local;
+    return local->trunks && !c->session && !request->estimate_errors
+               ? sl_trunks_resume(local->trunks, plan, c->tokens, c->max_tokens - end, local->arena, &c->session, err)
+               : SL_OK;
+}
+
+// Before a step: what has been read is kept for others when the step goes beyond what they have in common.
+static void keep_trunk(const struct sl_conversation *c, const struct sl_plan *plan, const struct sl_reader *reader) {
+    int64_t done = c->session->n_tokens, shared = sl_reader_shared_tokens(plan);
+    if (c->local->trunks && sl_plan_reads_whole(plan) && done <= shared &&
+        done + sl_reader_next_tokens(reader) > shared) {
+        sl_trunks_keep(c->local->trunks, plan, c->tokens, c->session);
+    }
+}
+
 static enum sl_status read_by_chunks(struct sl_conversation *c, const struct sl_local_request *request, int64_t end,
                                      const struct sl_plan *plan, struct sl_local_result *result, struct sl_error *err) {
     struct sl_reader *reader;
@@ -247,6 +265,7 @@ static enum sl_status read_by_chunks(struct sl_conversation *c, const struct sl_
     }
     c->session = sl_reader_session(reader);
     for (bool done = false; status == SL_OK && !done;) {
+        keep_trunk(c, plan, reader);
         status = sl_reader_step(reader, c->local->engine, NULL, NULL, &done, err);
         if (status == SL_OK) {
             status = tell_progress(c, request, end);
@@ -282,7 +301,9 @@ static enum sl_status read_prompt(struct sl_conversation *c, const struct sl_loc
     } else if (status == SL_OK && steps(c)) {
         status = read_by_steps(c, request, end, err);
     } else if (status == SL_OK && begin < end) {
-        status = read_by_chunks(c, request, end, &plan, result, err);
+        status = begin_at_trunk(c, request, end, &plan, err);
+        begin = c->session ? c->session->n_tokens : 0;
+        status = status == SL_OK ? read_by_chunks(c, request, end, &plan, result, err) : status;
     }
     if (status == SL_OK && first) {
         status = begin_steps(c, request, &plan, err);

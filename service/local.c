@@ -41,6 +41,9 @@ enum sl_status sl_local_open(const struct sl_local_config *config, struct sl_loc
         local->logits = aligned_alloc(64, (n_vocab * sizeof(float) + 63) / 64 * 64);
         status = local->logits ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "local: out of memory");
     }
+    if (status == SL_OK && config->trunk_bytes > 0) {
+        status = sl_trunks_create(config->trunk_bytes, &local->trunks, err);
+    }
     if (status != SL_OK) {
         sl_local_close(&local);
         return status;
@@ -54,6 +57,7 @@ void sl_local_close(struct sl_local **local_inout) {
     if (!local) {
         return;
     }
+    sl_trunks_destroy(&local->trunks);
     free(local->logits);
     sl_arena_destroy(&local->arena);
     sl_engine_destroy(&local->engine);

@@ -24,6 +24,9 @@ struct sl_local_config {
     int threads;          // 0: one per processor
     size_t arena_bytes;   // 0: 1 GiB of address space; pages are touched as they are used
     int max_chunk_tokens; // 0: 3072, the most that a preset asks for
+    // For the same prompt under many recipes: so much memory for what those have in common that evict at its end, or
+    // nothing. Jobs give the same bits as without, sooner. 0: none.
+    size_t trunk_bytes;
 };
 
 enum sl_status sl_local_open(const struct sl_local_config *config, struct sl_local **local_out, struct sl_error *err);
@@ -57,7 +60,7 @@ struct sl_local_result {
     int64_t n_output_tokens;
     double prefill_ms, ttft_ms, total_ms, tpot_ms;
     int64_t n_tokens;     // of the session when the answer began: everything that has ever been read
-    int64_t n_read;       // of those, by this turn, the last one included
+    int64_t n_read;       // of those, by this turn, the last one included; what came from a trunk is not
     size_t capsule_bytes; // what would be shipped (body)
     size_t full_bytes;    // the same tokens in f16, uncompressed
     size_t prefill_peak_bytes, decode_resident_bytes;

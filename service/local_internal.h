@@ -4,6 +4,7 @@
 #define SL_SERVICE_LOCAL_INTERNAL_H
 
 #include "service/local.h"
+#include "service/trunk.h"
 
 struct sl_local {
     const struct sl_ops *ops;
@@ -14,7 +15,8 @@ struct sl_local {
     void *memory;
     size_t memory_bytes;
     struct sl_arena *arena;
-    float *logits; // [n_vocab]
+    float *logits;            // [n_vocab]
+    struct sl_trunks *trunks; // NULL: none are kept
     int max_chunk_tokens;
 };
 
