@@ -42,16 +42,17 @@ static int64_t row_stride(int64_t n_tokens) {
     return (n_tokens + ROW_FLOATS - 1) / ROW_FLOATS * ROW_FLOATS;
 }
 
-static size_t layer_parameters(const struct sl_heads_shape *s) {
-    return (size_t)s->n_hidden * ((size_t)s->n_columns + (size_t)s->n_kv_heads);
+// Of a matrix among the parameters: what follows is aligned as products want it.
+static size_t matrix_floats(int rows, int columns) {
+    return (size_t)row_stride((int64_t)rows * columns);
 }
 
-size_t sl_heads_w1_offset(const struct sl_heads_shape *shape, int layer) {
-    return (size_t)layer * layer_parameters(shape);
+size_t sl_heads_w1_offset(const struct sl_heads_shape *s, int layer) {
+    return (size_t)layer * (matrix_floats(s->n_hidden, s->n_columns) + matrix_floats(s->n_kv_heads, s->n_hidden));
 }
 
-size_t sl_heads_w2_offset(const struct sl_heads_shape *shape, int layer) {
-    return sl_heads_w1_offset(shape, layer) + (size_t)shape->n_hidden * (size_t)shape->n_columns;
+size_t sl_heads_w2_offset(const struct sl_heads_shape *s, int layer) {
+    return sl_heads_w1_offset(s, layer) + matrix_floats(s->n_hidden, s->n_columns);
 }
 
 // --- life ------------------------------------------------------------------------------------------------------------
@@ -80,20 +81,23 @@ static uint64_t mix(uint64_t x) { // the finalizer of splitmix64
 }
 
 // In (0, 1].
-static double uniform(uint64_t seed, uint64_t index) {
-    const uint64_t step = 0x9e3779b97f4a7c15u;
-    return (double)((mix(mix(seed + step) + index * step) >> 11) + 1) * 0x1p-53;
+static double uniform(uint64_t stream, uint64_t index) {
+    return (double)((mix(stream + index * 0x9e3779b97f4a7c15u) >> 11) + 1) * 0x1p-53;
 }
 
-// Box and Muller.
-static double normal(uint64_t seed, uint64_t index) {
-    return sqrt(-2.0 * log(uniform(seed, 2 * index))) * cos(6.283185307179586 * uniform(seed, 2 * index + 1));
+// Normal numbers (Box and Muller) that follow from (seed, matrix).
+static void fill_normal(float *w, int64_t n, double deviation, uint64_t seed, uint64_t matrix) {
+    uint64_t stream = mix(mix(seed + 0x9e3779b97f4a7c15u) + matrix * 0x9e3779b97f4a7c15u);
+    for (int64_t i = 0; i < n; i++) {
+        double radius = sqrt(-2.0 * log(uniform(stream, 2 * (uint64_t)i)));
+        w[i] = (float)(deviation * radius * cos(6.283185307179586 * uniform(stream, 2 * (uint64_t)i + 1)));
+    }
 }
 
 enum sl_status sl_heads_create(const struct sl_heads_shape *shape, const struct sl_ops *ops, struct sl_team *team,
                                double initializer_range, uint64_t seed, struct sl_heads **heads_out,
                                struct sl_error *err) {
-    size_t n = (size_t)shape->n_layers * layer_parameters(shape), bytes = n * sizeof(float);
+    size_t n = sl_heads_w1_offset(shape, shape->n_layers), bytes = n * sizeof(float);
     struct sl_heads *h = calloc(1, sizeof *h);
     if (h == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
@@ -117,8 +121,11 @@ enum sl_status sl_heads_create(const struct sl_heads_shape *shape, const struct 
         sl_heads_destroy(&h);
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
-    for (size_t i = 0; i < n; i++) {
-        s->parameters[i] = (float)(initializer_range * normal(seed, i));
+    for (int l = 0; l < shape->n_layers; l++) {
+        fill_normal(s->parameters + sl_heads_w1_offset(shape, l), (int64_t)shape->n_hidden * shape->n_columns,
+                    initializer_range, seed, (uint64_t)l * 2);
+        fill_normal(s->parameters + sl_heads_w2_offset(shape, l), (int64_t)shape->n_kv_heads * shape->n_hidden,
+                    initializer_range, seed, (uint64_t)l * 2 + 1);
     }
     *heads_out = h;
     return SL_OK;

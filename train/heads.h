@@ -44,7 +44,8 @@ void sl_heads_destroy(struct sl_heads **heads);
 
 const struct sl_heads_shape *sl_heads_get_shape(const struct sl_heads *heads);
 
-// What training changes, each [n]: layer after layer W1, then W2. For files and tests.
+// What training changes, each [n]: layer after layer W1, then W2, with zeros behind either up to a multiple of 64 bytes. For
+// files and tests.
 struct sl_heads_state {
     float *parameters, *gradients, *means, *squares; // AdamW's two moments
     size_t n;

@@ -37,12 +37,14 @@ static size_t write_header(const struct sl_heads_shape *s, enum sl_dtype dtype, 
     return used;
 }
 
-static void write_value(float value, enum sl_dtype dtype, FILE *file) {
-    uint16_t half = dtype == SL_F16 ? sl_f32_to_f16(value) : sl_f32_to_bf16(value);
-    if (dtype == SL_F32) {
-        fwrite(&value, sizeof value, 1, file);
-    } else {
-        fwrite(&half, sizeof half, 1, file);
+static void write_matrix(const float *w, int64_t n, enum sl_dtype dtype, FILE *file) {
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t half = dtype == SL_F16 ? sl_f32_to_f16(w[i]) : sl_f32_to_bf16(w[i]);
+        if (dtype == SL_F32) {
+            fwrite(&w[i], sizeof w[i], 1, file);
+        } else {
+            fwrite(&half, sizeof half, 1, file);
+        }
     }
 }
 
@@ -66,8 +68,11 @@ enum sl_status sl_heads_write(struct sl_heads *heads, const char *path, enum sl_
         uint64_t used = write_header(s, dtype, header, header_bytes), length = htole64(used);
         fwrite(&length, sizeof length, 1, whole.file);
         fwrite(header, 1, used, whole.file);
-        for (size_t i = 0; i < state->n; i++) { // they lie in the order of the file
-            write_value(state->parameters[i], dtype, whole.file);
+        for (int l = 0; l < s->n_layers; l++) {
+            write_matrix(state->parameters + sl_heads_w1_offset(s, l), (int64_t)s->n_hidden * s->n_columns, dtype,
+                         whole.file);
+            write_matrix(state->parameters + sl_heads_w2_offset(s, l), (int64_t)s->n_kv_heads * s->n_hidden, dtype,
+                         whole.file);
         }
         status = sl_whole_file_finish(&whole, err);
     }
