@@ -2,8 +2,9 @@
 /*
  * Purpose: `sluice train-heads`: train the retaining heads of a model (Locret) and write them beside it.
  *
- * Design: prompts are made and read, steps are taken, heads are written. Whoever is stopped, by Ctrl-C or by a kill, leaves a
- *         checkpoint of the last minute; the same command finds it and goes on to the bits that it would have come to.
+ * Design: prompts are made and read, steps are taken, heads are written. Whoever is stopped, by Ctrl-C or by a kill,
+ *         leaves a checkpoint of the last minute; the same command finds it and goes on to the bits that it would have
+ *         come to.
  */
 #include <inttypes.h>
 #include <jansson.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what retaining heads learn from, prompt by prompt: read once and kept, to be walked through over and over; or read
- *          anew for every step, where there are more prompts than memory.
+ * Purpose: what retaining heads learn from, prompt by prompt: read once and kept, to be walked through over and over;
+ *          or read anew for every step, where there are more prompts than memory.
  */
 #ifndef SL_CLIENT_EXAMPLE_POOL_H
 #define SL_CLIENT_EXAMPLE_POOL_H
@@ -25,8 +25,8 @@ struct sl_example_pool_config {
 struct sl_example_pool;
 
 /*
- * Make the prompts and read those that are to be kept. SL_ERR_EXHAUSTED, before any is read: memory_bytes is too little (says
- * for how many it is enough). What progress_fn returns besides SL_OK ends the work.
+ * Make the prompts and read those that are to be kept. SL_ERR_INVALID, before any is read: memory_bytes is too little
+ * (says for how many it is enough). What progress_fn returns besides SL_OK ends the work.
  */
 enum sl_status sl_example_pool_open(const struct sl_example_pool_config *config, struct sl_example_pool **pool_out,
                                     struct sl_error *err);

@@ -55,7 +55,7 @@ static enum sl_status add_source(struct sl_training_prompts *p, struct source so
     return SL_OK;
 }
 
-// Add the task where its shortest prompts are well below the shortest ones asked for: how many tokens a fact has varies.
+// Add the task where its shortest prompts are well below those asked for: how many tokens a fact has varies.
 static enum sl_status add_if_it_fits(struct sl_training_prompts *p, struct source source, struct sl_error *err) {
     struct sl_task_config config = {.tokenizer = p->config.tokenizer,
                                     .haystack = p->haystack,

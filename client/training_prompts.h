@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: prompts with their answers, as tokens, for retaining heads to learn from: rows of a JSONL file, synthetic tasks
- *          (eval/task.h) of any length, or both by turns.
+ * Purpose: prompts with their answers, as tokens, for retaining heads to learn from: rows of a JSONL file, synthetic
+ *          tasks (eval/task.h) of any length, or both by turns.
  *
- * Design: prompt i is a function of the configuration and i, without end: tasks draw another sample for every index, rows
- *         come again in another order. So a run that was stopped finds its prompts again.
+ * Design: prompt i is a function of the configuration and i, without end: tasks draw another sample for every index,
+ *         rows come again in another order. So a run that was stopped finds its prompts again.
  */
 #ifndef SL_CLIENT_TRAINING_PROMPTS_H
 #define SL_CLIENT_TRAINING_PROMPTS_H

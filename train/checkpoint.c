@@ -2,9 +2,9 @@
 /*
  * Purpose: a run of training as a file.
  *
- * File: lines of text, "name value" each: a magic, the facts of the run, "step" last; an empty line; then f32 arrays in the
- *       machine's order: parameters, means, squares, each [n]; smooth_l1, smoothness, overlap, each [step]; and the hash
- *       of all before it. It is for the machine that wrote it, and need not outlive a version.
+ * File: lines of text, "name value" each: a magic, the facts of the run, "step" last; an empty line; then f32 arrays in
+ *       the machine's order: parameters, means, squares, each [n]; smooth_l1, smoothness, overlap, each [step]; and the
+ *       hash of all before it. It is for the machine that wrote it, and need not outlive a version.
  */
 #include <errno.h>
 #include <inttypes.h>

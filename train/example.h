@@ -3,19 +3,20 @@
  * Purpose: what retaining heads learn from: a prompt with its answer, read once by the frozen model (the teacher).
  *
  *     features[layer][t] = [q | k | v] of prompt token t before RoPE          what engine/retaining.c will see
- *     labels[layer][h][t] = max over rows r and over the group's query heads g of q[r][g] . k[t][h] / sqrt(d), after RoPE
+ *     labels[layer][h][t] = max over rows r and over the group's query heads g of q[r][g] . k[t][h] / sqrt(d), after
+ *     RoPE
  *
- *         over the rows from which the answer is written: the prompt's last token and the answer's tokens. The paper has
- *         the answer's tokens alone; where answers are short, the row that begins them matters.
+ *         over the rows from which the answer is written: the prompt's last token and the answer's tokens. The paper
+ *         has the answer's tokens alone; where answers are short, the row that begins them matters.
  *
  * Design: features come from the forward pass (sl_features_fn), at the place where the heads themselves would score, so
- *         biases and norms of heads are in them as they should be. Keys of the labels are read from the session's pages,
- *         which are f32 here: the features are before RoPE, and the cache has the rotated ones anyway. Labels grow row by
- *         row, so that no matrix of logits is ever made.
+ *         biases and norms of heads are in them as they should be. Keys of the labels are read from the session's
+ *         pages, which are f32 here: the features are before RoPE, and the cache has the rotated ones anyway. Labels
+ *         grow row by row, so that no matrix of logits is ever made.
  *         Features are kept in bf16, what published heads compute in, labels in f32.
  *
- * Windows: tokens of a sliding-window layer that lie outside of the window of every answer row have no label: nothing is
- *          to be learned from them. What a layer has begins at first[layer].
+ * Windows: tokens of a sliding-window layer that lie outside of the window of every answer row have no label: nothing
+ *          is to be learned from them. What a layer has begins at first[layer].
  */
 #ifndef SL_TRAIN_EXAMPLE_H
 #define SL_TRAIN_EXAMPLE_H

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: training of retaining heads (Locret, sections 3.2 and 3.3): per layer a two-layer perceptron that sees a token's
- *          own query, key and value before RoPE, and predicts how much answers will attend to it.
+ * Purpose: training of retaining heads (Locret, sections 3.2 and 3.3): per layer a two-layer perceptron that sees a
+ *          token's own query, key and value before RoPE, and predicts how much answers will attend to it.
  *
  *     score = W2 silu(W1 [q | k | v])       W1 [R][C], W2 [Hk][R], C = (H + 2 Hk) d, no biases (equation 4)
  *     label = max over answer rows and over the group's query heads of q . k / sqrt(d), after RoPE (equation 5)
  *     loss  = mean over tokens, heads, layers of smooth-L1(score, label)
- *             + smooth * sum over layers of the mean over heads and tokens of (score[t] - score[t + 1])^2   (equation 6)
+ *             + smooth * sum over layers of mean over heads and tokens of (score[t] - score[t + 1])^2   (equation 6)
  *
  * Design: the model is frozen, so a prompt is read once (train/example.h) and layers are independent of each other.
  *         Hidden units are rows here, tokens columns: H^T = W1 X^T takes the features as they are as the matrix of ops'
- *         matmul and W1 as its rows, so that parameters are plain arrays which AdamW changes in place, and whatever is done
- *         to a hidden unit is done along a row. Gradients are written by hand and checked against differences.
+ *         matmul and W1 as its rows, so that parameters are plain arrays which AdamW changes in place, and whatever is
+ *         done to a hidden unit is done along a row. Gradients are written by hand and checked against differences.
  *
- * Precision: parameters, moments and sums are f32. Products round as the engine's do (engine/ops.h): nothing with features in
- *            f32; with features in bf16, a tier that multiplies in bf16 rounds W1 and the gradients of H on their way in,
- *            just as it will round what the heads see when they are used.
+ * Precision: parameters, moments and sums are f32. Products round as the engine's do (engine/ops.h): nothing with
+ *            features in f32; with features in bf16, a tier that multiplies in bf16 rounds W1 and the gradients of H on
+ *            their way in, just as it will round what the heads see when they are used.
  *
  * Reproducibility: the number of threads changes no bit.
  */
@@ -44,8 +44,8 @@ void sl_heads_destroy(struct sl_heads **heads);
 
 const struct sl_heads_shape *sl_heads_get_shape(const struct sl_heads *heads);
 
-// What training changes, each [n]: layer after layer W1, then W2, with zeros behind either up to a multiple of 64 bytes. For
-// files and tests.
+// What training changes, each [n]: layer after layer W1, then W2, with zeros behind either up to a multiple of 64
+// bytes. For files and tests.
 struct sl_heads_state {
     float *parameters, *gradients, *means, *squares; // AdamW's two moments
     size_t n;
@@ -82,7 +82,7 @@ struct sl_adamw {
     double lr, beta1, beta2, eps, weight_decay;
     double clip; // every element of the gradient to [-clip, clip]; 0: not
 };
-// One step over all parameters, whose gradients are zero afterwards (Loshchilov and Hutter, algorithm 2, as in PyTorch).
+// One step over all parameters, whose gradients are zero afterwards (Loshchilov and Hutter, as in PyTorch).
 void sl_heads_step(struct sl_heads *heads, const struct sl_adamw *adamw);
 
 // Of step 0, 1, ...: linear up to lr within warm_up of n_steps, then linear to 0 behind the last one.

@@ -2,7 +2,8 @@
 /*
  * Purpose: a run of training: so many steps of so many prompts each, and how to stop and go on.
  *
- * Design: nothing but the first parameters is random here, and example i is the same whenever it is asked for. So a run that is loaded from a checkpoint goes on to the same bits as one that was never stopped.
+ * Design: nothing but the first parameters is random here, and example i is the same whenever it is asked for. So a run
+ *         that is loaded from a checkpoint goes on to the same bits as one that was never stopped.
  */
 #ifndef SL_TRAIN_TRAINER_H
 #define SL_TRAIN_TRAINER_H

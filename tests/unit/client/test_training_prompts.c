@@ -125,30 +125,6 @@ static void test_forms_fit_what_their_tasks_write(void **state) {
     }
 }
 
-static void test_every_task_completes_its_prompt_with_its_answers(void **state) {
-    for (const struct sl_task *task = sl_tasks(); task->name; task++) {
-        struct sl_haystack *haystack;
-        struct sl_sample sample = {0};
-        struct sl_error err = {0};
-        assert_int_equal(sl_haystack_open(NULL, 0, &haystack, &err), SL_OK);
-        struct sl_task_config config = {
-            .tokenizer = *state, .haystack = haystack, .n_tokens = 4000, .seed = 1, .depth = -1};
-        if (sl_task_make(task, &config, 0, &sample, &err) != SL_OK) {
-            fail_msg("%s", err.text);
-        }
-        const char *at = sample.completion;
-        for (size_t i = 0; i < sample.n_answers; i++) {
-            at = strstr(at, sample.answers[i]);
-            assert_non_null(at); // in this order
-        }
-        assert_int_equal(sample.completion[strlen(sample.completion) - 1], '.');
-        assert_int_equal(sample.completion[0] == ' ', strcmp(task->name, "kv") != 0);
-        assert_int_equal(strchr(sample.completion, ':') != NULL, strcmp(task->name, "multiquery") == 0);
-        sl_sample_cleanup(&sample);
-        sl_haystack_close(&haystack);
-    }
-}
-
 static void test_rows_and_tasks_come_by_turns_and_again_in_another_order(void **state) {
     struct temp_folder folder = temp_folder_create();
     char path[128];
@@ -222,7 +198,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_forms_say_all_facts_and_the_question_in_other_words),
         cmocka_unit_test(test_forms_fit_what_their_tasks_write),
-        cmocka_unit_test(test_every_task_completes_its_prompt_with_its_answers),
         cmocka_unit_test(test_rows_and_tasks_come_by_turns_and_again_in_another_order),
         cmocka_unit_test(test_long_prompts_lose_their_beginning),
     };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what retaining heads learn from: features are what the heads will be given, labels are what a person computes
+// Purpose: what retaining heads learn from: features are what the heads will be given, labels are what one computes
 //          from the queries and keys of a pass.
 #include <math.h>
 #include <setjmp.h>

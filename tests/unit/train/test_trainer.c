@@ -207,7 +207,7 @@ static void test_a_broken_checkpoint_is_refused(void **state) {
 
 // --- files -----------------------------------------------------------------------------------------------------------
 
-// A process that does nothing but write is killed at moments of its own choosing: what is under the name is always whole.
+// A process that does nothing but write is killed now and then: what is under the name is always whole.
 static void test_a_kill_while_writing_leaves_a_whole_file(void **state) {
     struct pool *pool = *state;
     struct temp_folder folder = temp_folder_create();
