@@ -159,13 +159,15 @@ WORDS = (
     "cat Cat CAT sat on mat dog a an the The A. an' the, theatre na\u00efve nai\u0308ve Stra\u00dfe STRASSE \u0130stanbul 42 "
     "\u0663\u0664 x\u00b2 \u2167 snake_case it's"
 ).split()
-MARKS = [" ", " ", " ", " ", "  ", ". ", ".", "..", ", ", "\n", "\t", "\u00a0", "\u3000", "\x85", "-", "\u2014", "\u2019", "_", "\u2026"]
+MARKS = [" "] * 4 + ["  ", ". ", ".", "..", ", ", "\n", "\t", "\u00a0", "\u3000", "\x85"]
+MARKS += ["-", "\u2014", "\u2019", "_", "\u2026"]
 HAN = list("北京是中国的首都人口很多。，、！？「」《〈") + ["a", "THE", " ", "42", "."]
 CODE = ["x = 1", "x = 2", "return x", "  return y  # y", "// no", "```python", "def f(a, b):", "def g(a):", "", "π = 3"]
 UUIDS = ["5ba8-11", "5BA8-11", "99ff-22"]
 KEYED = ["the value is ", "\"", ": ", "{", "}", "'", ".", ", ", "!", "\n", " "]
-PHRASES = ["the answer is: ", "answer: ", "answer is ", "option is ", "The correct option is: ", "is: ", "I pick ", "Option ",
-           "A", "B", "C", "D", "AB", "fast_sort", "Paris", " ", ".", "\n", "\"", "- ", "**", "`", "A.", "B:", "(C)", "answer is:"]
+PHRASES = ["the answer is: ", "answer: ", "answer is ", "option is ", "The correct option is: ", "is: ", "I pick "]
+PHRASES += ["Option ", "A", "B", "C", "D", "AB", "fast_sort", "Paris", " ", ".", "\n", '"', "- ", "**", "`", "A.", "B:"]
+PHRASES += ["(C)", "answer is:"]
 
 
 def glued(rng, words, marks, most):
@@ -234,20 +236,51 @@ def trimmed(rng):
     return rng.choice(["", " ", "\n", "\u3000\x1f"]) + rng.choice([answer, answer + ".", "other"]) + " \n", [answer, "x"], []
 
 
-SOURCES = {"f1-zh": chinese, "rouge-l-zh": chinese, "rouge-l": summaries, "rouge-lsum": summaries, "edit-similarity": code,
-           "classification": classes, "count": numbers("{}"), "paragraph": numbers("see Paragraph {}, there"),
-           "paragraph-zh": numbers("段落{}"), "first-number": numbers("{}"), "first-decimal": decimals,
-           "last-integer": integers, "kv": keys, "speaker": keys, "choice": options, "code-choice": options, "exact": trimmed}
+SOURCES = {
+    "f1-zh": chinese,
+    "rouge-l-zh": chinese,
+    "rouge-l": summaries,
+    "rouge-lsum": summaries,
+    "edit-similarity": code,
+    "classification": classes,
+    "count": numbers("{}"),
+    "paragraph": numbers("see Paragraph {}, there"),
+    "paragraph-zh": numbers("段落{}"),
+    "first-number": numbers("{}"),
+    "first-decimal": decimals,
+    "last-integer": integers,
+    "kv": keys,
+    "speaker": keys,
+    "choice": options,
+    "code-choice": options,
+    "exact": trimmed,
+}
 BY_HAND = [
-    ("f1", "", ["", "x"], []), ("f1", "the", ["a"], []), ("f1", "ΟΔΟΣ the", ["οδος"], []), ("f1", "a\u0301 b", ["b"], []),
-    ("rouge-l", "", ["x"], []), ("rouge-l", " ", [" "], []), ("rouge-l", "...", ["x"], []), ("rouge-l", ". .", ["x. ."], []),
-    ("rouge-l", "a b a b c. d", ["b a c d. a"], []), ("rouge-lsum", "\n\n", ["x"], []), ("rouge-lsum", "\u212a 1", ["k 1"], []),
-    ("edit-similarity", "", [""], []), ("edit-similarity", "# a", [""], []), ("edit-similarity", "# a", ["x"], []),
-    ("edit-similarity", "a" * 40, ["a" + "b" * 39], []), ("edit-similarity", "ab" * 100, ["b" * 100], []),
-    ("edit-similarity", "aébc", ["aebc"], []), ("choice", "", ["x", "A"], []), ("choice", "Axel", ["x", "A"], []),
-    ("contains-all", "x", ["", "X", "y"], []), ("contains-any", "İSTANBUL", ["i\u0307stanbul"], []),
-    ("speaker", "it was straße.", ["IT"], []), ("count", "", ["1"], []), ("first-number", "a-b", ["1"], []),
-]  # fmt: skip
+    ("f1", "", ["", "x"], []),
+    ("f1", "the", ["a"], []),
+    ("f1", "ΟΔΟΣ the", ["οδος"], []),
+    ("f1", "a\u0301 b", ["b"], []),
+    ("rouge-l", "", ["x"], []),
+    ("rouge-l", " ", [" "], []),
+    ("rouge-l", "...", ["x"], []),
+    ("rouge-l", ". .", ["x. ."], []),
+    ("rouge-l", "a b a b c. d", ["b a c d. a"], []),
+    ("rouge-lsum", "\n\n", ["x"], []),
+    ("rouge-lsum", "\u212a 1", ["k 1"], []),
+    ("edit-similarity", "", [""], []),
+    ("edit-similarity", "# a", [""], []),
+    ("edit-similarity", "# a", ["x"], []),
+    ("edit-similarity", "a" * 40, ["a" + "b" * 39], []),
+    ("edit-similarity", "ab" * 100, ["b" * 100], []),
+    ("edit-similarity", "aébc", ["aebc"], []),
+    ("choice", "", ["x", "A"], []),
+    ("choice", "Axel", ["x", "A"], []),
+    ("contains-all", "x", ["", "X", "y"], []),
+    ("contains-any", "İSTANBUL", ["i\u0307stanbul"], []),
+    ("speaker", "it was straße.", ["IT"], []),
+    ("count", "", ["1"], []),
+    ("first-number", "a-b", ["1"], []),
+]
 
 
 def cases():
