@@ -9,6 +9,7 @@
 
 #include "client/eval_model.h"
 #include "compress/recipe.h"
+#include "eval/nearest.h"
 
 #define DEFAULT_SAMPLES 10
 #define BUDGET_MARK     "{budget}"
@@ -45,39 +46,17 @@ enum sl_status sl_eval_parse_numbers(const char *option, const char *text, int64
     return SL_OK;
 }
 
-// Insertions, removals and replacements from one to the other; names longer than the row count as far away.
-static size_t distance(const char *a, const char *b) {
-    size_t row[64], n = strlen(b);
-    if (n >= sizeof row / sizeof row[0]) {
-        return SIZE_MAX;
-    }
-    for (size_t j = 0; j <= n; j++) {
-        row[j] = j;
-    }
-    for (size_t i = 0; a[i]; i++) {
-        size_t diagonal = row[0];
-        row[0] = i + 1;
-        for (size_t j = 0; j < n; j++) {
-            size_t replaced = diagonal + (a[i] != b[j]);
-            diagonal = row[j + 1];
-            size_t shorter = row[j] < row[j + 1] ? row[j] + 1 : row[j + 1] + 1;
-            row[j + 1] = replaced < shorter ? replaced : shorter;
-        }
-    }
-    return row[n];
-}
-
 enum sl_status sl_eval_find_task(const char *name, const struct sl_task **task_out, struct sl_error *err) {
-    const struct sl_task *task = sl_task_find(name), *nearest = sl_tasks();
+    const struct sl_task *task = sl_task_find(name);
+    struct sl_nearest nearest = {.wanted = name};
     if (task) {
         *task_out = task;
         return SL_OK;
     }
     for (task = sl_tasks(); task->name; task++) {
-        nearest = distance(name, task->name) < distance(name, nearest->name) ? task : nearest;
+        sl_nearest_consider(&nearest, task->name);
     }
-    return sl_fail(err, SL_ERR_INVALID, "no task '%.60s'; did you mean %s? `sluice eval suites --list` lists them",
-                   name, nearest->name);
+    return sl_nearest_fail(&nearest, "task", err);
 }
 
 // --- recipes ----------------------------------------------------------------------------------------------------

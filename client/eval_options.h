@@ -142,7 +142,7 @@ enum sl_status sl_eval_options_plan(const struct sl_eval_options *options, struc
 enum sl_status sl_eval_options_recipes(const struct sl_eval_options *options, struct sl_eval_plan *plan,
                                        struct sl_error *err);
 
-// SL_ERR_NOT_FOUND: there is no such task; says which one may have been meant, and where they are listed.
+// SL_ERR_INVALID: there is no such task; says which one may have been meant.
 enum sl_status sl_eval_find_task(const char *name, const struct sl_task **task_out, struct sl_error *err);
 
 // "4096,8192", each from least to most. *numbers_out is malloc'd, the caller's. `option`: for complaints.

@@ -47,7 +47,7 @@ struct run {
     size_t n_rounds;             // samples of the cell that has most
 };
 
-// A refusal is asked for again: it costs nothing, and the model folder may have what was missing by now.
+// A refusal is asked for again: that costs nothing, and another build may be able to do more.
 static bool is_done(const struct run *run, size_t recipe, size_t cell, size_t index, struct sl_eval_answer *answer) {
     const struct sl_eval_runner *c = run->config;
     struct sl_eval_key key = sl_eval_key_of(c->plan, c->canonical, recipe, cell, index);

@@ -14,58 +14,25 @@
 #include <jansson.h>
 
 #include "eval/benchmark.h"
+#include "eval/nearest.h"
 #include "eval/plan.h"
 
 #define MAX_PLAN_BYTES (16 << 20)
 
 // --- values ------------------------------------------------------------------------------------------------------
 
-#define MAX_NAME 64
-
-// Of all names that were considered the one that is most alike; NULL: none is.
-struct nearest {
-    const char *wanted, *best;
-    size_t alike; // letters in common, in their order, of both, in thousandths
-};
-
-static void consider(struct nearest *nearest, const char *name) {
-    size_t row[MAX_NAME + 1] = {0}, n = strlen(name), n_wanted = strlen(nearest->wanted);
-    if (n > MAX_NAME || n_wanted > MAX_NAME || n_wanted == 0) {
-        return;
-    }
-    for (size_t i = 0; i < n_wanted; i++) {
-        size_t diagonal = 0;
-        for (size_t j = 0; j < n; j++) {
-            size_t above = row[j + 1];
-            row[j + 1] = nearest->wanted[i] == name[j] ? diagonal + 1 : above > row[j] ? above : row[j];
-            diagonal = above;
-        }
-    }
-    size_t alike = 2000 * row[n] / (n + n_wanted);
-    if (alike >= 600 && alike > nearest->alike) {
-        nearest->best = name;
-        nearest->alike = alike;
-    }
-}
-
-static enum sl_status unknown(const char *what, const struct nearest *nearest, struct sl_error *err) {
-    return sl_fail(err, SL_ERR_INVALID, "there is no %s \"%.64s\"%s%s%s", what, nearest->wanted,
-                   nearest->best ? "; did you mean \"" : "", nearest->best ? nearest->best : "",
-                   nearest->best ? "\"?" : "");
-}
-
 // members: NULL-terminated.
 static enum sl_status check_members(json_t *object, const char *const *members, struct sl_error *err) {
     const char *key;
     json_t *value;
     json_object_foreach(object, key, value) {
-        struct nearest nearest = {.wanted = key};
+        struct sl_nearest nearest = {.wanted = key};
         const char *const *member = members;
         while (*member && strcmp(*member, key) != 0) {
-            consider(&nearest, *member++);
+            sl_nearest_consider(&nearest, *member++);
         }
         if (!*member) {
-            return unknown("member", &nearest, err);
+            return sl_nearest_fail(&nearest, "member", err);
         }
     }
     return SL_OK;
@@ -236,11 +203,11 @@ static enum sl_status read_task(const struct reading *reading, json_t *element) 
     }
     const struct sl_task *task = sl_task_find(json_string_value(element));
     if (!task) {
-        struct nearest nearest = {.wanted = json_string_value(element)};
+        struct sl_nearest nearest = {.wanted = json_string_value(element)};
         for (task = sl_tasks(); task->name; task++) {
-            consider(&nearest, task->name);
+            sl_nearest_consider(&nearest, task->name);
         }
-        return unknown("task", &nearest, reading->err);
+        return sl_nearest_fail(&nearest, "task", reading->err);
     }
     enum sl_status status = get_integer(reading->root, "samples", 1, 1000000, &n_samples, reading->err);
     if (status == SL_OK) {
@@ -372,14 +339,14 @@ static enum sl_status get_recipe_name(const struct reading *reading, json_t *ele
     if (status != SL_OK) {
         return status;
     }
-    struct nearest nearest = {.wanted = name};
+    struct sl_nearest nearest = {.wanted = name};
     for (size_t i = 0; i < reading->plan->n_recipes; i++) {
         if (strcmp(reading->plan->recipes[i].name, name) == 0) {
             return copy(name, name_out, reading->err);
         }
-        consider(&nearest, reading->plan->recipes[i].name);
+        sl_nearest_consider(&nearest, reading->plan->recipes[i].name);
     }
-    return unknown("recipe", &nearest, reading->err);
+    return sl_nearest_fail(&nearest, "recipe", reading->err);
 }
 
 static enum sl_status read_claim_tasks(const struct reading *reading, json_t *element, struct sl_plan_claim *claim) {
@@ -394,13 +361,13 @@ static enum sl_status read_claim_tasks(const struct reading *reading, json_t *el
     }
     size_t i;
     json_array_foreach(tasks, i, task) {
-        struct nearest nearest = {.wanted = json_is_string(task) ? json_string_value(task) : ""};
+        struct sl_nearest nearest = {.wanted = json_is_string(task) ? json_string_value(task) : ""};
         size_t c = 0;
         while (c < reading->plan->n_cells && strcmp(reading->plan->cells[c].name, nearest.wanted) != 0) {
-            consider(&nearest, reading->plan->cells[c++].name);
+            sl_nearest_consider(&nearest, reading->plan->cells[c++].name);
         }
         if (c == reading->plan->n_cells) {
-            return unknown("task or data set", &nearest, reading->err);
+            return sl_nearest_fail(&nearest, "task or data set", reading->err);
         }
         status = copy(nearest.wanted, &claim->tasks[claim->n_tasks], reading->err);
         if (status != SL_OK) {

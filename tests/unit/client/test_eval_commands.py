@@ -164,7 +164,7 @@ class Usage(unittest.TestCase):
         for words, said in [
             (["suites", *model], "--tasks"),
             (["suites", "--tasks", "niah-noise"], "--model"),
-            (["suites", *model, "--tasks", "niah-esay"], "did you mean niah-essay"),
+            (["suites", *model, "--tasks", "niah-esay"], 'did you mean "niah-essay"'),
             (["suites", *model, "--tasks", "niah-noise", "--lengths", "4k"], "4k"),
             (["suites", *model, "--tasks", "niah-noise", "--recipe", "nonsense"], "nonsense"),
             (["suites", *model, "--tasks", "niah-noise", "--recipe", "h2o", "--budgets", "much"], "much"),
