@@ -6,10 +6,14 @@
 
 #include "client/eval_report.h"
 
+#define FLOOR 0.05 // of full's score: two recipes below it cannot be told apart, whatever the claim
+
 const char *sl_verdict_text(enum sl_verdict verdict) {
     switch (verdict) {
     case SL_VERDICT_PRECONDITION_ABSENT:
         return "precondition absent";
+    case SL_VERDICT_BOTH_FAIL:
+        return "precondition absent: both fail";
     case SL_VERDICT_REPRODUCED:
         return "reproduced";
     case SL_VERDICT_NOT_REPRODUCED:
@@ -51,6 +55,9 @@ static enum sl_verdict verdict_of(const struct sl_eval_verdict *v) {
     }
     if (v->claim->needs_least > 0 && !(v->full >= v->claim->needs_least)) {
         return SL_VERDICT_PRECONDITION_ABSENT;
+    }
+    if (!(v->better > FLOOR * v->full || v->worse > FLOOR * v->full)) {
+        return SL_VERDICT_BOTH_FAIL;
     }
     if (v->difference.low > v->claim->by) {
         return SL_VERDICT_REPRODUCED;

@@ -40,11 +40,12 @@ struct sl_eval_row {
 };
 
 enum sl_verdict {
-    SL_VERDICT_NOT_MEASURED, // no question has both answers
-    SL_VERDICT_PRECONDITION_ABSENT,
-    SL_VERDICT_REPRODUCED,     // the whole interval of better - worse lies above `by`
-    SL_VERDICT_NOT_REPRODUCED, // below
-    SL_VERDICT_UNDECIDED,      // it spans `by`
+    SL_VERDICT_NOT_MEASURED,        // no question has both answers
+    SL_VERDICT_PRECONDITION_ABSENT, // full scores less than the claim needs
+    SL_VERDICT_BOTH_FAIL,           // neither has a twentieth of full's score: they are equal because nothing is left
+    SL_VERDICT_REPRODUCED,          // the whole interval of better - worse lies above `by`
+    SL_VERDICT_NOT_REPRODUCED,      // below
+    SL_VERDICT_UNDECIDED,           // it spans `by`
 };
 const char *sl_verdict_text(enum sl_verdict verdict);
 
