@@ -68,7 +68,8 @@ static enum sl_status read_row(const struct sl_eval_report *r, const char *const
     row->offloads = offloads(row->recipe->recipe);
     row->cells = calloc(n_cells, sizeof *row->cells);
     row->tasks = calloc(r->n_tasks, sizeof *row->tasks);
-    if (!row->cells || !row->tasks) {
+    row->lengths = calloc(r->n_lengths + 1, sizeof *row->lengths);
+    if (!row->cells || !row->tasks || !row->lengths) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a row of %zu cells", n_cells);
     }
     for (size_t i = 0; i < n_cells; i++) {
@@ -95,32 +96,59 @@ static enum sl_status read_row(const struct sl_eval_report *r, const char *const
     return SL_OK;
 }
 
-// The cells of one name, such as one task at several lengths.
-static void average_tasks(const struct sl_eval_report *r, struct sl_eval_row *row) {
-    for (size_t t = 0; t < r->n_tasks; t++) {
-        double sum = 0, n = 0;
-        for (size_t i = 0; i < r->plan->n_cells; i++) {
-            if (strcmp(r->plan->cells[i].name, r->tasks[t]) == 0 && row->cells[i].n > 0) {
-                sum += row->cells[i].mean;
-                n++;
-            }
+// Mean of a row over the cells that `name` (NULL: any) and n_tokens (0: any) are true of; NaN where it has no answers.
+static double mean_of(const struct sl_eval_report *r, const struct sl_eval_row *row, const char *name,
+                      int64_t n_tokens) {
+    double sum = 0, n = 0;
+    for (size_t i = 0; i < r->plan->n_cells; i++) {
+        const struct sl_plan_cell *cell = &r->plan->cells[i];
+        if ((!name || strcmp(cell->name, name) == 0) && (!n_tokens || cell->n_tokens == n_tokens) &&
+            row->cells[i].n > 0) {
+            sum += row->cells[i].mean;
+            n++;
         }
-        row->tasks[t] = n > 0 ? sum / n : NAN;
+    }
+    return n > 0 ? sum / n : NAN;
+}
+
+static void average(const struct sl_eval_report *r, struct sl_eval_row *row) {
+    for (size_t t = 0; t < r->n_tasks; t++) {
+        row->tasks[t] = mean_of(r, row, r->tasks[t], 0);
+    }
+    for (size_t l = 0; l < r->n_lengths; l++) {
+        row->lengths[l] = mean_of(r, row, NULL, r->lengths[l]);
     }
 }
 
-static enum sl_status name_tasks(struct sl_eval_report *r, struct sl_error *err) {
+static void add_task(struct sl_eval_report *r, const char *name) {
+    for (size_t t = 0; t < r->n_tasks; t++) {
+        if (strcmp(r->tasks[t], name) == 0) {
+            return;
+        }
+    }
+    r->tasks[r->n_tasks++] = name;
+}
+
+static void add_length(struct sl_eval_report *r, int64_t n_tokens) {
+    for (size_t l = 0; l < r->n_lengths; l++) {
+        if (r->lengths[l] == n_tokens) {
+            return;
+        }
+    }
+    r->lengths[r->n_lengths++] = n_tokens;
+}
+
+static enum sl_status name_columns(struct sl_eval_report *r, struct sl_error *err) {
     r->tasks = calloc(r->plan->n_cells, sizeof *r->tasks);
-    if (!r->tasks) {
+    r->lengths = calloc(r->plan->n_cells, sizeof *r->lengths);
+    if (!r->tasks || !r->lengths) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a report");
     }
     for (size_t i = 0; i < r->plan->n_cells; i++) {
-        size_t t = 0;
-        while (t < r->n_tasks && strcmp(r->tasks[t], r->plan->cells[i].name) != 0) {
-            t++;
-        }
-        if (t == r->n_tasks) {
-            r->tasks[r->n_tasks++] = r->plan->cells[i].name;
+        const struct sl_plan_cell *cell = &r->plan->cells[i];
+        add_task(r, cell->name);
+        if (cell->task) {
+            add_length(r, cell->n_tokens);
         }
     }
     return SL_OK;
@@ -162,7 +190,7 @@ enum sl_status sl_eval_report_make(const struct sl_eval_plan *plan, const char *
                                    const size_t *n_samples, const struct sl_eval_results *results,
                                    struct sl_eval_report *report_out, struct sl_error *err) {
     struct sl_eval_report r = {.plan = plan, .n_samples = n_samples};
-    enum sl_status status = name_tasks(&r, err);
+    enum sl_status status = name_columns(&r, err);
     if (status == SL_OK) {
         r.rows = calloc(plan->n_recipes, sizeof *r.rows);
         status = r.rows ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for %zu recipes", plan->n_recipes);
@@ -170,7 +198,7 @@ enum sl_status sl_eval_report_make(const struct sl_eval_plan *plan, const char *
     while (status == SL_OK && r.n_rows < plan->n_recipes) {
         status = read_row(&r, canonical, results, r.n_rows++, err);
         if (status == SL_OK) {
-            average_tasks(&r, &r.rows[r.n_rows - 1]);
+            average(&r, &r.rows[r.n_rows - 1]);
         }
     }
     for (size_t i = 0; status == SL_OK && i < r.n_rows; i++) {
@@ -193,9 +221,11 @@ void sl_eval_report_cleanup(struct sl_eval_report *report) {
         }
         free(report->rows[i].cells);
         free(report->rows[i].tasks);
+        free(report->rows[i].lengths);
     }
     free(report->rows);
     free(report->tasks);
+    free(report->lengths);
     free(report->verdicts);
     free(report->choices);
     *report = (struct sl_eval_report){0};

@@ -29,6 +29,7 @@ struct sl_eval_row {
     const struct sl_plan_recipe *recipe;
     struct sl_eval_cell_score *cells; // [n_cells]
     double *tasks;                    // [n_tasks] mean over the cells of that name; NaN
+    double *lengths;                  // [n_lengths] mean over the cells of that length; NaN
     double mean;                      // over the cells that have answers, each weighing the same; NaN
     size_t n_answers;
     bool complete;              // every cell has answers: means can be compared
@@ -73,6 +74,8 @@ struct sl_eval_report {
     const size_t *n_samples; // [n_cells]
     const char **tasks;      // [n_tasks] names of cells, each once
     size_t n_tasks;
+    int64_t *lengths; // [n_lengths] of the plan's tasks, each once
+    size_t n_lengths;
     struct sl_eval_row *rows; // [n_rows], as the plan's recipes; row 0 is full
     size_t n_rows;
     struct sl_eval_verdict *verdicts;

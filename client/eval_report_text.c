@@ -54,6 +54,11 @@ static bool has_budgets(const struct sl_eval_report *r) {
     return false;
 }
 
+// Whether there is more than one to be averaged over.
+static bool has_lengths(const struct sl_eval_report *r) {
+    return r->n_lengths > 1;
+}
+
 // --- scores -----------------------------------------------------------------------------------------------------
 
 static const char *refusal_of(const struct sl_eval_report *r, const struct sl_eval_row *row, const char *task) {
@@ -78,6 +83,9 @@ static void add_row(struct sl_table *table, const struct sl_eval_report *r, cons
             add_points(table, row->tasks[t]);
         }
     }
+    for (size_t l = 0; has_lengths(r) && l < r->n_lengths; l++) {
+        add_points(table, row->lengths[l]);
+    }
     if (isnan(row->mean)) {
         sl_table_add(table, "-");
         sl_table_add(table, "-");
@@ -94,8 +102,11 @@ static void add_row(struct sl_table *table, const struct sl_eval_report *r, cons
 
 static void print_scores(const struct writer *w, const struct sl_eval_report *r) {
     bool budgets = has_budgets(r);
-    struct sl_column *columns = calloc(r->n_tasks + 5, sizeof *columns);
-    if (!columns) {
+    struct sl_column *columns = calloc(r->n_tasks + r->n_lengths + 5, sizeof *columns);
+    char(*titles)[24] = calloc(r->n_lengths + 1, sizeof *titles);
+    if (!columns || !titles) {
+        free(columns);
+        free(titles);
         fprintf(w->file, "(out of memory: no table)\n");
         return;
     }
@@ -106,6 +117,10 @@ static void print_scores(const struct writer *w, const struct sl_eval_report *r)
     }
     for (size_t t = 0; t < r->n_tasks; t++) {
         columns[n++] = (struct sl_column){r->tasks[t], true};
+    }
+    for (size_t l = 0; has_lengths(r) && l < r->n_lengths; l++) {
+        snprintf(titles[l], sizeof titles[l], "AT %lld", (long long)r->lengths[l]);
+        columns[n++] = (struct sl_column){titles[l], true};
     }
     columns[n++] = (struct sl_column){"MEAN", true};
     columns[n++] = (struct sl_column){"SHIPPED", true};
@@ -118,6 +133,7 @@ static void print_scores(const struct writer *w, const struct sl_eval_report *r)
     print_table(w, &table);
     sl_table_cleanup(&table);
     free(columns);
+    free(titles);
 }
 
 static void print_name(FILE *file, const struct sl_plan_recipe *recipe) {

@@ -118,6 +118,9 @@ static void test_report_averages_cells_not_answers(void **state) {
     assert_string_equal(r->tasks[1], "hotpotqa");
     assert_near(r->rows[0].tasks[0], 1); // of two lengths
     assert_near(r->rows[0].tasks[1], 0.1);
+    assert_int_equal(r->n_lengths, 2);
+    assert_true(r->lengths[0] == 4096 && r->lengths[1] == 8192);
+    assert_near(r->rows[3].lengths[1], 0.5);
     assert_near(r->rows[0].mean, 0.7);
     assert_near(r->rows[3].mean, 0.35);
     assert_near(r->rows[1].shipped, 0.2);
@@ -321,12 +324,12 @@ static void test_report_as_text(void **state) {
         "A trial\n"
         "a model, 5 recipes\n"
         "\n"
-        "RECIPE  BUDGET  niah-essay  hotpotqa    MEAN  SHIPPED  TO FULL, 95%\n"
-        "full                 100.0      10.0    70.0   100.0%   \n"
-        "good       20%       100.0      10.0    70.0    20.0%  +0.0 [+0.0, +0.0]\n"
-        "bad        20%         0.0       0.0     0.0    20.0%  -70.0 [-70.0, -70.0] *\n"
-        "half                   n/a         -       -        -  -\n"
-        "store                100.0         -  100.0?   3.0% +  +0.0 [+0.0, +0.0]\n"
+        "RECIPE  BUDGET  niah-essay  hotpotqa  AT 4096  AT 8192    MEAN  SHIPPED  TO FULL, 95%\n"
+        "full                 100.0      10.0    100.0    100.0    70.0   100.0%   \n"
+        "good       20%       100.0      10.0    100.0    100.0    70.0    20.0%  +0.0 [+0.0, +0.0]\n"
+        "bad        20%         0.0       0.0      0.0      0.0     0.0    20.0%  -70.0 [-70.0, -70.0] *\n"
+        "half                   n/a         -        -        -       -        -  -\n"
+        "store                100.0         -    100.0        -  100.0?   3.0% +  +0.0 [+0.0, +0.0]\n"
         "\n"
         "Scores in points of 100. SHIPPED: bytes of the full cache in f16. TO FULL: difference on the same questions, "
         "with "
@@ -354,10 +357,11 @@ static void test_report_as_markdown(void **state) {
     struct fixture *f = *state;
     fill_for_tables(f);
     char *text = print(f, sl_eval_report_print_markdown);
-    assert_non_null(strstr(text, "# A trial\n\na model, 5 recipes\n\n"
-                                 "| RECIPE | BUDGET | niah-essay | hotpotqa | MEAN | SHIPPED | TO FULL, 95% |\n"
-                                 "|-|-:|-:|-:|-:|-:|-|\n"
-                                 "| full |  | 100.0 | 10.0 | 70.0 | 100.0% |   |\n"));
+    assert_non_null(
+        strstr(text, "# A trial\n\na model, 5 recipes\n\n"
+                     "| RECIPE | BUDGET | niah-essay | hotpotqa | AT 4096 | AT 8192 | MEAN | SHIPPED | TO FULL, 95% |\n"
+                     "|-|-:|-:|-:|-:|-:|-:|-:|-|\n"
+                     "| full |  | 100.0 | 10.0 | 100.0 | 100.0 | 70.0 | 100.0% |   |\n"));
     assert_non_null(strstr(text, "\n- n/a: half, niah-essay of 4096 tokens: this model has no int4\n"));
     assert_non_null(strstr(text, "\n## Claims\n\n| PAPER | CLAIM |"));
     assert_non_null(strstr(text, "| reproduced |\n"));
