@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "client/sluice.h"
 #include "compress/recipe.h"
@@ -14,7 +15,6 @@
 
 #define REQUEST_MS  10000 // of one request to the coordinator that is no job
 #define SPARE_BYTES ((size_t)64 << 20)
-#define TRUNK_BYTES ((size_t)1 << 30) // of prompts that are asked under many recipes
 
 struct sl_answerer {
     struct sl_answerer_config config;
@@ -38,12 +38,18 @@ static size_t arena_bytes(const struct sl_model_config *model, int64_t max_token
     return 2 * tokens * token_bytes + SPARE_BYTES;
 }
 
+// A prompt is asked under many recipes: up to a quarter of the machine's memory for what they share of it.
+static size_t trunk_bytes(void) {
+    long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+    return pages > 0 && page_bytes > 0 ? (size_t)pages / 4 * (size_t)page_bytes : 0;
+}
+
 static enum sl_status open_local(struct sl_answerer *a, struct sl_error *err) {
     struct sl_local_config config = {.model_dir = a->config.model_dir,
                                      .weights = a->config.weights,
                                      .threads = a->config.threads,
                                      .arena_bytes = arena_bytes(&a->model, a->config.max_tokens),
-                                     .trunk_bytes = TRUNK_BYTES};
+                                     .trunk_bytes = trunk_bytes()};
     return sl_local_open(&config, &a->local, err);
 }
 
