@@ -70,41 +70,76 @@ def answers_right(index, tags, right):
     return tally
 
 
-def main():
+class Report:
+    """What happened since the last printed line: losses, and the answers that were right."""
+
+    def __init__(self):
+        self.begin, self.tokens, self.tally, self.answers, self.text = time.time(), 0, {}, [], []
+
+    def add(self, batch, loss, guess):
+        """loss, guess: of the counted positions of the batch, in their order."""
+        tokens, _, index, target, _, tags = batch
+        used = len(loss)
+        self.tokens += tokens.size
+        for task, (right, asked) in answers_right(index[:used], tags[:used], guess == target[:used]).items():
+            entry = self.tally.setdefault(task, [0, 0])
+            entry[0], entry[1] = entry[0] + right, entry[1] + asked
+        self.answers += loss[tags[:used] >= 0].tolist()
+        self.text += loss[tags[:used] == -1].tolist()
+
+    def line(self):
+        mean = lambda values: f"{np.mean(values):.3f}" if values else "-"
+        rates = " ".join(f"{t}:{self.tally[t][0] / self.tally[t][1]:.2f}" for t in TASKS if t in self.tally)
+        return (
+            f"{self.tokens / (time.time() - self.begin):.0f} tok/s, loss of answers {mean(self.answers)}, "
+            f"of text {mean(self.text)} | {rates}"
+        )
+
+
+def backward(forward, model, batch, device):
+    """Gradients of one batch into the model; (loss, likeliest token) of the positions that count."""
+    tokens, positions, index, target, weight, _ = batch
+    # A fixed number of counted positions (index 0 at weight 0 fills up): each length compiles once.
+    room = -(-tokens.size * 3 // 8 // 64) * 64
+    used = min(len(index), room)
+    padded = np.zeros((3, room))
+    padded[:, :used] = index[:used], target[:used], weight[:used]
+    put = lambda array, kind: torch.from_numpy(array).to(device, kind)
+    cos, sin = model.angles(put(positions, torch.float32))
+    logits = forward(put(tokens, torch.long), cos, sin, put(padded[0], torch.long))
+    loss = F.cross_entropy(logits, put(padded[1], torch.long), reduction="none")
+    w = put(padded[2], torch.float32)
+    ((loss * w).sum() / w.sum()).backward()
+    return loss.detach()[:used].cpu().numpy(), logits.argmax(-1)[:used].cpu().numpy()
+
+
+def arguments():
     parser = argparse.ArgumentParser(
         description=__doc__.split("\n\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("--out", required=True, help="folder of the model to write; holds the checkpoint too")
-    parser.add_argument("--bank", required=True, help="sentence bank made by text.py")
-    parser.add_argument("--tokenizer", required=True, help="tokenizer.json")
-    parser.add_argument("--start", help="model folder to begin from (default: random weights)")
-    parser.add_argument(
-        "--plan", help='layers of the new model in terms of --start, e.g. "0,1,+1,2": +n is a silent copy of n'
-    )
-    parser.add_argument("--minutes", type=float, default=20, help="length of this stage")
-    parser.add_argument("--lengths", default="512", help='tokens of a sequence, with shares: "512:0.7,2048:0.3"')
-    parser.add_argument("--batch", type=int, default=8192, help="tokens a step")
-    parser.add_argument(
-        "--rate",
-        type=float,
-        nargs=2,
-        default=(1e-3, 1e-3),
-        metavar=("FIRST", "LAST"),
-        help="learning rate, linear in time",
-    )
-    parser.add_argument("--warmup", type=int, default=30, help="steps from rate 0 at the beginning of a stage")
-    parser.add_argument("--span", type=int, default=33000, help="largest position shown by skipping; 0: none")
-    parser.add_argument(
-        "--mix", help='JSON file {"items": {...}, "contexts": {...}} of shares that replace those of data.py'
-    )
-    parser.add_argument("--text-share", type=float, default=0.25, help="share of the natural text's tokens in the loss")
-    parser.add_argument("--seed", type=int, default=int(time.time()) % 100000)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument(
-        "--no-compile", action="store_true", help="without torch.compile (for machines without a C++ compiler)"
-    )
-    args = parser.parse_args()
+    add = parser.add_argument
+    add("--out", required=True, help="folder of the model to write; holds the checkpoint too")
+    add("--bank", required=True, help="sentence bank made by text.py")
+    add("--tokenizer", required=True, help="tokenizer.json")
+    add("--start", help="model folder to begin from (default: random weights)")
+    add("--plan", help='layers of the new model in terms of --start, e.g. "0,1,+1,2": +n is a silent copy of n')
+    add("--minutes", type=float, default=20, help="length of this stage")
+    add("--lengths", default="512", help='tokens of a sequence, with shares: "512:0.7,2048:0.3"')
+    add("--batch", type=int, default=6144, help="tokens a step")
+    rate = "learning rate, linear in time"
+    add("--rate", type=float, nargs=2, default=(1e-3, 1e-3), metavar=("FIRST", "LAST"), help=rate)
+    add("--warmup", type=int, default=30, help="steps from rate 0 at the beginning of a stage")
+    add("--span", type=int, default=33000, help="largest position shown by skipping; 0: none")
+    add("--mix", help='JSON file {"items": {...}, "contexts": {...}} of shares that replace those of forms.py, data.py')
+    add("--text-share", type=float, default=0.25, help="share of the natural text's tokens in the loss")
+    add("--seed", type=int, default=int(time.time()) % 100000, help="of the samples and the first weights")
+    add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu or cuda")
+    add("--no-compile", action="store_true", help="without torch.compile (for machines without a C++ compiler)")
+    return parser.parse_args()
 
+
+def main():
+    args = arguments()
     torch.manual_seed(args.seed)
     checkpoint = os.path.join(args.out, "checkpoint.pt")
     os.makedirs(args.out, exist_ok=True)
@@ -123,8 +158,8 @@ def main():
         with open(args.mix) as file:
             shares = json.load(file)
     lengths, weights = parse_lengths(args.lengths)
-    forms = Samples(Bank(args.bank), Tokenizer.from_file(args.tokenizer), args.seed, **shares)
-    source = ahead(batches(forms, random.Random(args.seed), lengths, weights, args.batch, args.span, args.text_share))
+    samples = Samples(Bank(args.bank), Tokenizer.from_file(args.tokenizer), args.seed, **shares)
+    source = ahead(batches(samples, random.Random(args.seed), lengths, weights, args.batch, args.span, args.text_share))
 
     def store():
         torch.save({**trainer.state(), "seen": seen}, checkpoint + ".part")
@@ -134,49 +169,30 @@ def main():
     stopped = []
     for number in (signal.SIGINT, signal.SIGTERM):  # the checkpoint is written, then the program ends
         signal.signal(number, lambda *_: stopped.append(True))
-    begin = last_log = last_store = time.time()
-    tally, losses, tokens_logged, step = {}, [[], []], 0, 0
-    while (now := time.time()) - begin < args.minutes * 60 and not stopped:
-        tokens, positions, index, target, weight, tags = next(source)
-        # A fixed number of counted positions (index 0 at weight 0 fills up): each length compiles once.
-        room = -(-tokens.size * 3 // 8 // 64) * 64
-        used = min(len(index), room)
-        padded = np.zeros((3, room))
-        padded[:, :used] = index[:used], target[:used], weight[:used]
-        to = lambda a, kind: torch.from_numpy(a).to(args.device, kind)
-        cos, sin = trainer.work.angles(to(positions, torch.float32))
-        logits = forward(to(tokens, torch.long), cos, sin, to(padded[0], torch.long))
-        loss = F.cross_entropy(logits, to(padded[1], torch.long), reduction="none")
-        w = to(padded[2], torch.float32)
-        ((loss * w).sum() / w.sum()).backward()
-        done = (now - begin) / (args.minutes * 60)
+    begin = last = last_store = time.time()
+    report, step = Report(), 0
+    while last - begin < args.minutes * 60 and not stopped:
+        batch = next(source)
+        loss, guess = backward(forward, trainer.work, batch, args.device)
+        done = (last - begin) / (args.minutes * 60)
         rate = (args.rate[0] + (args.rate[1] - args.rate[0]) * done) * min(1.0, (step + 1) / args.warmup)
         size = trainer.step(rate)
-
+        report.add(batch, loss, guess)
         step += 1
-        seen["tokens"] += tokens.size
-        tokens_logged += tokens.size
-        good = (logits.argmax(-1).cpu().numpy() == padded[1])[:used]
-        each, tags = loss.detach().cpu().numpy()[:used], tags[:used]
-        for task, (right, asked) in answers_right(index[:used], tags, good).items():
-            entry = tally.setdefault(task, [0, 0])
-            entry[0], entry[1] = entry[0] + right, entry[1] + asked
-        losses[0] += each[tags >= 0].tolist()
-        losses[1] += each[tags == -1].tolist()
-        if time.time() - last_log > 60:
-            rates = " ".join(f"{t}:{tally[t][0] / tally[t][1]:.2f}" for t in TASKS if t in tally)
+        now = time.time()
+        seen["tokens"] += batch[0].size
+        seen["seconds"] += now - last
+        last = now
+        if now - report.begin > 60:
             print(
-                f"{(time.time() - begin) / 60:5.1f} min step {trainer.step_count} {seen['tokens'] / 1e6:.2f}M tok "
-                f"{tokens_logged / (time.time() - last_log):.0f}/s rate {rate:.1e} grad {size:.2f} "
-                f"answers {np.mean(losses[0]):.3f} "
-                f"text {np.mean(losses[1]) if losses[1] else 0:.3f} | {rates}",
+                f"{(now - begin) / 60:5.1f} min, step {trainer.step_count}, {seen['tokens'] / 1e6:.2f} M tokens, "
+                f"rate {rate:.1e}, gradient {size:.2f}, {report.line()}",
                 flush=True,
             )
-            tally, losses, tokens_logged, last_log = {}, [[], []], 0, time.time()
-        if time.time() - last_store > 240:
+            report = Report()
+        if now - last_store > 240:
             store()
-            last_store = time.time()
-    seen["seconds"] += time.time() - begin
+            last_store = now
     store()
     print(f"{args.out}: {seen['tokens'] / 1e6:.1f} M tokens in {seen['seconds'] / 60:.0f} min, all stages", flush=True)
 
