@@ -44,7 +44,7 @@ def test_requests():
         refused(cluster, bad, ["prompt"], inference.GenerateRequest(max_new_tokens=4))
         refused(cluster, bad, ["2048"], job(tokens=inference.TokenIds(ids=[1, 2, 2048])))
         refused(cluster, bad, ["-1"], job(tokens=inference.TokenIds(ids=[1, -1])))
-        refused(cluster, bad, ["8192"], job(tokens=inference.TokenIds(ids=[5] * 9000)))
+        refused(cluster, bad, ["32768"], job(tokens=inference.TokenIds(ids=[5] * 33000)))
         refused(cluster, bad, ["max_new_tokens"], job(max_new_tokens=0))
         refused(cluster, bad, ["max_new_tokens"], job(max_new_tokens=-5))
         refused(cluster, bad, ["temperature"], sampling(temperature=-1))

@@ -5,7 +5,7 @@ import threading
 
 from harness import Cluster, State, document, eventually, question, request, run_tests, states, tokens
 
-LONG = 24000  # bytes: nearly all of the demo model's positions
+LONG = 24000  # bytes, about 8,000 tokens
 
 
 def reading(cluster, job_id):

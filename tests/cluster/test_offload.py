@@ -1,31 +1,15 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """Offloaded layers go to kvstores while the prompt is being read, and come back where attention needs them."""
-import contextlib
-import json
-import os
-import tempfile
 
 import grpc
 
-from harness import MODEL, SLOW, Cluster, cluster_pb, eventually, inference, run_tests, tokens, worker_pb
+from harness import SLOW, Cluster, cluster_pb, eventually, inference, run_tests, tokens, worker_pb
 from test_cancel import wait_for_state
 from test_faults import Watcher
 
 # Everything is chosen, so that the answer is that of attention over all slots.
 ALL = "place=offload/1-,retrieve=near,topk=32768"
-
-
-@contextlib.contextmanager
-def long_model():
-    """The demo model for more positions than it was trained for: what it writes there makes no sense, but always the same."""
-    with tempfile.TemporaryDirectory() as folder:
-        config = json.load(open(os.path.join(MODEL, "config.json")))
-        config["max_position_embeddings"] = 32768
-        json.dump(config, open(os.path.join(folder, "config.json"), "w"))
-        for name in ("model.safetensors", "tokenizer.json", "tokenizer_config.json"):
-            os.symlink(os.path.join(MODEL, name), os.path.join(folder, name))
-        yield folder
 
 
 def ids(n, seed=1):
@@ -52,7 +36,7 @@ def store_stats(cluster):
 
 def test_the_answer_is_that_of_resident_layers():
     for transport in ("shm", "tcp"):
-        with long_model() as model, Cluster(model=model, transport=transport) as cluster:
+        with Cluster(transport=transport) as cluster:
             for seed, n in enumerate((200, 3000, 9000)):  # of which none begins like another
                 full, full_events = cluster.answer(job(n, "full", seed=seed))
                 finished, events = cluster.answer(job(n, ALL, seed=seed))
@@ -65,7 +49,7 @@ def test_the_answer_is_that_of_resident_layers():
 
 
 def test_prefill_holds_a_bounded_part_of_it():
-    with long_model() as model, Cluster(model=model) as cluster:
+    with Cluster() as cluster:
         full = cluster.answer(job(16000, "full", n_new=2))[0].statistics
         peaks = [cluster.answer(job(n, ALL, n_new=2))[0].statistics.prefill_peak_bytes for n in (12000, 16000)]
         # One layer whole; of the other five a split, what is on its way and a chunk, and two tiles of one of them.
@@ -76,7 +60,7 @@ def test_prefill_holds_a_bounded_part_of_it():
 
 
 def test_what_is_stored_is_neither_read_nor_shipped_again():
-    with long_model() as model, Cluster(model=model) as cluster:
+    with Cluster() as cluster:
         prompt = ids(6000)
         first, events = cluster.answer(job(0, ALL, prompt=prompt))
         eventually(lambda: stores(cluster)[0].load.stored_capsules >= 1, 10, "the capsule is stored")
@@ -96,14 +80,14 @@ def test_what_is_stored_is_neither_read_nor_shipped_again():
 
 
 def test_rows_may_be_kept_in_fewer_bits():
-    with long_model() as model, Cluster(model=model) as cluster:
+    with Cluster() as cluster:
         for n in (3000, 9000):
             finished, events = cluster.answer(job(n, "place=offload/2-,format=f16/2-:int8,topk=64", n_new=4))
             assert finished.status_code == 0 and len(tokens(events)) == 4
 
 
 def test_a_store_that_is_lost_while_prefill_reads():
-    with long_model() as model, Cluster(model=model, kvstore=2) as cluster:
+    with Cluster(kvstore=2) as cluster:
         expected = tokens(cluster.answer(job(20000, "full"))[1])
         job_id = cluster.submit(job(20000, ALL))
         wait_for_state(cluster, job_id, "PREFILLING")
@@ -119,7 +103,7 @@ def test_a_store_that_is_lost_while_prefill_reads():
 
 
 def test_a_job_that_is_cancelled_leaves_nothing_in_the_stores():
-    with long_model() as model, Cluster(model=model) as cluster:
+    with Cluster() as cluster:
         job_id = cluster.submit(job(20000, ALL))
         wait_for_state(cluster, job_id, "PREFILLING")
         eventually(lambda: any(w.load.leases > 0 for w in stores(cluster)), 10, "a store holds an annex")
@@ -129,9 +113,9 @@ def test_a_job_that_is_cancelled_leaves_nothing_in_the_stores():
 
 def test_several_prompts_are_read_by_turns():
     recipes = [ALL, ALL + ",format=bf16", "full", ALL]
-    with long_model() as model, Cluster(model=model, kvstore=2) as cluster:
+    with Cluster(kvstore=2) as cluster:
         expected = [tokens(cluster.answer(job(6000, recipe, seed=i))[1]) for i, recipe in enumerate(recipes)]
-    with long_model() as model, Cluster(model=model, kvstore=2) as cluster:
+    with Cluster(kvstore=2) as cluster:
         watchers = [Watcher(cluster, cluster.submit(job(6000, recipe, seed=i))) for i, recipe in enumerate(recipes)]
         for watcher, answer in zip(watchers, expected):
             assert watcher.finished().status_code == 0

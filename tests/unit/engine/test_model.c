@@ -29,10 +29,10 @@ static void test_model_load_and_destroy(void **state) {
     (void)state;
     for (const char *const *tier = sl_ops_tiers(); *tier != NULL; tier++) {
         assert_int_equal(sl_model_load("models/demo", ops_of(*tier), SL_WEIGHT_STORED, NULL, &model, &err), SL_OK);
-        assert_int_equal(sl_model_get_config(model)->n_layers, 6);
+        assert_int_equal(sl_model_get_config(model)->n_layers, 8);
         assert_int_equal(sl_model_get_rope(model, 0)->head_dim, 64);
         assert_true(sl_model_get_rope(model, 0)->inv_freq[0] == 1.0);
-        assert_true(sl_model_weight_bytes(model) > 9800000 && sl_model_weight_bytes(model) < 9908624 + 790456);
+        assert_true(sl_model_weight_bytes(model) > 12800000 && sl_model_weight_bytes(model) < 12861768 + 2106632);
         sl_model_destroy(&model);
         assert_null(model);
     }

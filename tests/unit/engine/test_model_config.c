@@ -46,14 +46,14 @@ static void test_config_of_the_demo_model(void **state) {
     (void)state;
     assert_int_equal(sl_model_config_load("models/demo", &c, &err), SL_OK);
     assert_string_equal(c.family->name, "llama");
-    assert_int_equal(c.n_layers, 6);
+    assert_int_equal(c.n_layers, 8);
     assert_int_equal(c.n_heads, 4);
     assert_int_equal(c.n_kv_heads, 2);
     assert_int_equal(c.head_dim, 64);
     assert_int_equal(c.hidden, 256);
     assert_int_equal(c.intermediate, 704);
     assert_int_equal(c.n_vocab, 2048);
-    assert_int_equal(c.max_positions, 8192);
+    assert_int_equal(c.max_positions, 32768);
     assert_true(c.rope_theta == 1e6);
     assert_true(c.norm_eps == 1e-5f);
     assert_true(c.tied_embeddings);

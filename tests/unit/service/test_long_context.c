@@ -19,7 +19,7 @@
 
 #define CONFIG                                                                                                         \
     "{\"architectures\": [\"LlamaForCausalLM\"], \"hidden_size\": 256, \"intermediate_size\": 704, "                   \
-    "\"num_hidden_layers\": 6, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 64, "             \
+    "\"num_hidden_layers\": 8, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 64, "             \
     "\"rms_norm_eps\": 1e-05, \"rope_theta\": 1000000.0, \"vocab_size\": 2048, \"tie_word_embeddings\": true, "        \
     "\"max_position_embeddings\": 1024, \"torch_dtype\": \"bfloat16\", \"original_max_position_embeddings\": 128, "    \
     "\"rope_scaling\": {\"rope_type\": \"longrope\", \"attention_factor\": 1.0, \"short_factor\": [" ONES              \

@@ -141,7 +141,7 @@ static void test_reader_never_cuts_the_window_that_decides(void **state) {
 
 static void test_reader_hands_on_layers_as_they_become_final(void **state) {
     struct reading reading = read_prompt(*state, "full,format=int4,chunk=128", 300);
-    assert_int_equal(reading.n_early, 6); // each while the layers above it are still to come
+    assert_int_equal(reading.n_early, 8); // each while the layers above it are still to come
     // Budgets that need every layer: nothing is final before the end, not even a layer that is left alone behind them.
     reading = read_prompt(*state, "d2o,budget=128,chunk=128", 300);
     assert_int_equal(reading.n_early, 0);
