@@ -10,17 +10,14 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/hash.h"
+
 // Random: score_j = a number in [0, 1) that depends on seed, layer, KV head and original position, and on nothing else:
 // so no state, and the same slots go whatever the chunks.
 static void read_random(const struct sl_score_input *in, float *scores) {
     for (uint32_t j = 0; j < in->kv->n_slots; j++) {
         uint64_t place = ((uint64_t)in->layer << 54) ^ ((uint64_t)in->head << 40) ^ (uint64_t)in->positions[j];
-        uint64_t z = in->recipe->seed * 0x9e3779b97f4a7c15u + place * 0xd1342543de82ef95u + 1;
-        for (int round = 0; round < 2; round++) { // the finalizer of splitmix64
-            z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-            z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-            z ^= z >> 31;
-        }
+        uint64_t z = sl_mix(sl_mix(in->recipe->seed * SL_GOLDEN + place * 0xd1342543de82ef95u + 1));
         scores[j] = (float)(z >> 40) * 0x1p-24f;
     }
 }

@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "engine/sampler.h"
 
 struct candidate {
@@ -87,16 +88,9 @@ void sl_sampler_destroy(struct sl_sampler **sampler) {
 }
 
 // --- random numbers --------------------------------------------------------------------------------------------------
-static uint64_t mix(uint64_t x) { // the finalizer of splitmix64
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
 // In [0, 1), a function of (seed, step) alone. The seed is mixed first, so that seeds in a row are unrelated streams.
 static double uniform(uint64_t seed, int64_t step) {
-    const uint64_t golden = 0x9e3779b97f4a7c15u;
-    uint64_t bits = mix(mix(seed + golden) + ((uint64_t)step + 1) * golden);
+    uint64_t bits = sl_mix(sl_mix(seed + SL_GOLDEN) + ((uint64_t)step + 1) * SL_GOLDEN);
     return (double)(bits >> 11) * 0x1p-53;
 }
 

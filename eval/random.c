@@ -7,22 +7,14 @@
 
 #include "base/hash.h"
 
-#define GOLDEN 0x9e3779b97f4a7c15u // 2^64 divided by the golden ratio
-
-static uint64_t mix(uint64_t x) { // the finalizer of splitmix64
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
 struct sl_random sl_random_start(const char *name, uint64_t seed, uint64_t index) {
-    // Mixed once more, because the stream of a state plus GOLDEN is the same stream a step later.
-    return (struct sl_random){mix(sl_hash(name, strlen(name), seed) + mix(index + GOLDEN))};
+    // Mixed once more, because the stream of a state plus SL_GOLDEN is the same stream a step later.
+    return (struct sl_random){sl_mix(sl_hash(name, strlen(name), seed) + sl_mix(index + SL_GOLDEN))};
 }
 
 uint64_t sl_random_next(struct sl_random *random) {
-    random->state += GOLDEN;
-    return mix(random->state);
+    random->state += SL_GOLDEN;
+    return sl_mix(random->state);
 }
 
 uint64_t sl_random_below(struct sl_random *random, uint64_t n) {
@@ -40,7 +32,7 @@ uint64_t sl_random_permute(uint64_t i, uint64_t n, uint64_t key) {
     do {
         uint64_t left = i >> half, right = i & mask;
         for (uint64_t round = 1; round <= 4; round++) {
-            uint64_t next = left ^ (mix(key + round * GOLDEN + mix(right)) & mask);
+            uint64_t next = left ^ (sl_mix(key + round * SL_GOLDEN + sl_mix(right)) & mask);
             left = right;
             right = next;
         }

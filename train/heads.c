@@ -15,6 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
+
 #define TOKEN_BLOCK 256   // tokens of a task: a block of every row of H and its sigmoid passes through L2
 #define PARAMETERS  65536 // of a task of AdamW's
 #define LANES       16    // sums that a dot product keeps: its order is fixed, and a compiler can make vectors of it
@@ -74,20 +76,14 @@ static void free_scratch(struct sl_heads *h) {
     h->max_tokens = 0;
 }
 
-static uint64_t mix(uint64_t x) { // the finalizer of splitmix64
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-}
-
 // In (0, 1].
 static double uniform(uint64_t stream, uint64_t index) {
-    return (double)((mix(stream + index * 0x9e3779b97f4a7c15u) >> 11) + 1) * 0x1p-53;
+    return (double)((sl_mix(stream + index * SL_GOLDEN) >> 11) + 1) * 0x1p-53;
 }
 
 // Normal numbers (Box and Muller) that follow from (seed, matrix).
 static void fill_normal(float *w, int64_t n, double deviation, uint64_t seed, uint64_t matrix) {
-    uint64_t stream = mix(mix(seed + 0x9e3779b97f4a7c15u) + matrix * 0x9e3779b97f4a7c15u);
+    uint64_t stream = sl_mix(sl_mix(seed + SL_GOLDEN) + matrix * SL_GOLDEN);
     for (int64_t i = 0; i < n; i++) {
         double radius = sqrt(-2.0 * log(uniform(stream, 2 * (uint64_t)i)));
         w[i] = (float)(deviation * radius * cos(6.283185307179586 * uniform(stream, 2 * (uint64_t)i + 1)));
