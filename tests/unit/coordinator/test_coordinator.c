@@ -95,7 +95,7 @@ static void test_statistics_come_from_both_legs_and_the_clock(void **state) {
     const Sluice__V1__Statistics *s = fake_events_check(&events, 11)->statistics;
     assert_int_equal(s->n_prompt_tokens, 20);
     assert_int_equal(s->n_output_tokens, 11);
-    assert_int_equal(s->full_bytes, 20 * 6 * 2 * 64 * 2 * 2);
+    assert_int_equal(s->full_bytes, 20 * 8 * 2 * 64 * 2 * 2);
     assert_int_equal(s->capsule_bytes, 5000);
     assert_int_equal(s->prefill_peak_bytes, 7777);
     assert_int_equal(s->decode_resident_bytes, 4321);
