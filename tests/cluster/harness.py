@@ -6,6 +6,7 @@ admitted byte or live job is left, and every process that was not killed on purp
 said is then removed; behind a failure it stays, and is named.
 """
 import contextlib
+import json
 import os
 import re
 import signal
@@ -20,6 +21,8 @@ import grpc
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.environ.get("SLUICE_BIN", os.path.join(ROOT, "build", "bin"))
 MODEL = os.path.join(ROOT, "models", "demo")
+with open(os.path.join(MODEL, "config.json")) as file:
+    LAYERS = json.load(file)["num_hidden_layers"]
 # Sanitized builds are many times slower; they may be told to wait longer, never to check less.
 SLOW = float(os.environ.get("SLUICE_TEST_SLOWNESS", "1"))
 # For every process that a test starts: UCX's hooks of the memory calls and those of a sanitizer do not bear each other.

@@ -4,7 +4,7 @@
 
 import grpc
 
-from harness import SLOW, Cluster, cluster_pb, eventually, inference, run_tests, tokens, worker_pb
+from harness import LAYERS, SLOW, Cluster, cluster_pb, eventually, inference, run_tests, tokens, worker_pb
 from test_cancel import wait_for_state
 from test_faults import Watcher
 
@@ -41,8 +41,8 @@ def test_the_answer_is_that_of_resident_layers():
                 full, full_events = cluster.answer(job(n, "full", seed=seed))
                 finished, events = cluster.answer(job(n, ALL, seed=seed))
                 assert tokens(events) == tokens(full_events), f"{transport} {n}: {tokens(events)} {tokens(full_events)}"
-                total, rest = full.statistics.capsule_bytes, finished.statistics.capsule_bytes  # of 6 layers, and of 1
-                assert total / 6 <= rest < total / 5, (transport, n, total, rest)
+                total, rest = full.statistics.capsule_bytes, finished.statistics.capsule_bytes  # of all layers, and of 1
+                assert total / LAYERS <= rest < total / (LAYERS - 1), (transport, n, total, rest)
                 offloaded = finished.statistics.retrieval.offloaded_bytes
                 assert abs(offloaded - (total - rest)) < 4096, (transport, n, total, rest, offloaded)
             eventually(lambda: all(s.annexes == 0 for s in store_stats(cluster)), 10, "no annex is left")
@@ -52,9 +52,9 @@ def test_prefill_holds_a_bounded_part_of_it():
     with Cluster() as cluster:
         full = cluster.answer(job(16000, "full", n_new=2))[0].statistics
         peaks = [cluster.answer(job(n, ALL, n_new=2))[0].statistics.prefill_peak_bytes for n in (12000, 16000)]
-        # One layer whole; of the other five a split, what is on its way and a chunk, and two tiles of one of them.
-        page = full.capsule_bytes / (6 * 16000)
-        bound = lambda n: page * (n + 5 * (4096 + 3 * 512 + 64) + 2 * 4096)
+        # One layer whole; of each other one a split, what is on its way and a chunk, and two tiles of one of them.
+        page = full.capsule_bytes / (LAYERS * 16000)
+        bound = lambda n: page * (n + (LAYERS - 1) * (4096 + 3 * 512 + 64) + 2 * 4096)
         assert peaks[0] <= bound(12000) and peaks[1] <= bound(16000), (peaks, bound(12000), bound(16000))
         assert peaks[1] < full.prefill_peak_bytes * 0.6, (peaks[1], full.prefill_peak_bytes)
 
@@ -71,7 +71,7 @@ def test_what_is_stored_is_neither_read_nor_shipped_again():
         assert again.statistics.retrieval.offloaded_bytes == 0
         # The next turn of a conversation: the answer and what comes after it.
         longer = prompt + tokens(events) + ids(3000, seed=5)
-        with Cluster(model=model) as fresh:
+        with Cluster() as fresh:
             expected, expected_events = fresh.answer(job(0, ALL, prompt=longer))
         finished, turn_events = cluster.answer(job(0, ALL, prompt=longer))
         assert tokens(turn_events) == tokens(expected_events)

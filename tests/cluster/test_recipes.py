@@ -11,7 +11,7 @@ import threading
 
 import grpc
 
-from harness import BIN, MODEL, SLOW, Cluster, document, eventually, inference, question, request, run_tests, tokens
+from harness import BIN, LAYERS, MODEL, SLOW, Cluster, document, eventually, inference, question, request, run_tests, tokens
 
 # Presets at a size at which they evict from a short prompt, and combinations that no preset names.
 SMALL = {"full": "", "tailorkv": "topk=16", "tailorkv-1": "topk=16", "tailorkv-near": "topk=16"}
@@ -71,7 +71,7 @@ def test_every_method_writes_the_same_wherever_it_works():
                 offloads = "tailorkv" in recipe or "offload" in recipe
                 if not offloads:  # one process keeps what a cluster has in its stores
                     assert list(s.slots_min) == local["slots_min"] and list(s.slots_max) == local["slots_max"], recipe
-                assert len(s.slots_mean) == 6 and sum(getattr(s.kv_bytes, f) for f in local["kv_bytes"]) == \
+                assert len(s.slots_mean) == LAYERS and sum(getattr(s.kv_bytes, f) for f in local["kv_bytes"]) == \
                     s.decode_resident_bytes, recipe
                 if not recipe.startswith(("full", "tailorkv")):
                     assert s.slots_evicted > 0, recipe
@@ -106,9 +106,9 @@ def test_errors_are_estimated_where_asked_and_only_there():
             ids, local = in_one_process(recipe, "--estimate-errors")
             assert tokens(events) == ids == in_one_process(recipe)[0], recipe
             s = finished.statistics
-            assert s.n_reused_tokens == 0 and list(s.slots) == local["slots"] and len(s.slots) == 12, recipe
+            assert s.n_reused_tokens == 0 and list(s.slots) == local["slots"] and len(s.slots) == LAYERS * 2, recipe
             for field, values in local["errors"].items():
-                assert len(values) == 6, recipe
+                assert len(values) == LAYERS, recipe
                 assert all(abs(a - b) < 1e-6 for a, b in zip(getattr(s.errors, field), values)), f"{recipe}: {field}"
             assert all((0 < share < 1) == (recipe != "full") for share in s.errors.evicted_attention), recipe
             assert all((error > 0) == ("int4" in recipe) for error in s.errors.key_error), recipe
@@ -146,7 +146,7 @@ def test_the_budget_holds_while_decoding():
             assert len(tokens(events)) == 150
             s = finished.statistics
             assert max(s.slots_max) <= 64 and min(s.slots_min) >= 60, (list(s.slots_min), list(s.slots_max))
-            assert s.slots_evicted >= 6 * (150 - 64)
+            assert s.slots_evicted >= LAYERS * (150 - 64)
 
 
 def test_memory_that_steps_give_back_is_still_theirs():
@@ -218,9 +218,9 @@ def test_recipes_that_cannot_be_are_refused_before_any_work():
     cases = [
         ("tailorkv,ahead=1", code.INVALID_ARGUMENT, ["ahead", "near"]),
         ("place=offload/0", code.INVALID_ARGUMENT, ["layer 0"]),
-        ("place=offload/9", code.INVALID_ARGUMENT, ["layer 9", "0 to 5"]),
-        ("format=f16/9-:int4", code.INVALID_ARGUMENT, ["layer 9", "0 to 5"]),
-        ("h2o,exempt=0-5", code.INVALID_ARGUMENT, ["exempt"]),
+        ("place=offload/9", code.INVALID_ARGUMENT, ["layer 9", f"0 to {LAYERS - 1}"]),
+        ("format=f16/9-:int4", code.INVALID_ARGUMENT, ["layer 9", f"0 to {LAYERS - 1}"]),
+        (f"h2o,exempt=0-{LAYERS - 1}", code.INVALID_ARGUMENT, ["exempt"]),
         ("full,when=step", code.INVALID_ARGUMENT, ["budget"]),
         ("d2o,format=int4", code.INVALID_ARGUMENT, ["when=step", "int4"]),
         ("tailorkv,budget=0.1,when=step", code.INVALID_ARGUMENT, ["offload", "budget"]),
