@@ -105,7 +105,7 @@ def test_a_lost_receiver_ends_its_own_job_only():
 
 def test_prompts_wait_for_memory():
     # Room for one long prompt and little beside it; more jobs than fit come at once, and all are answered.
-    with Cluster(kvstore=0, worker_args={"prefill": ["--arena", "26M"]}) as cluster:
+    with Cluster(kvstore=0, worker_args={"prefill": ["--arena", "35M"]}) as cluster:
         requests = [request(LONG if i % 3 == 0 else 3000, seed=i) for i in range(9)]
         results, _ = answers(cluster, requests)
         for events in results:

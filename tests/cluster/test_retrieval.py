@@ -161,7 +161,7 @@ def test_a_session_that_no_store_holds_alone():
     text = prompt(18000)
     with cluster_of() as cluster:
         expected = {recipe: tokens(cluster.answer(job(recipe, text, 60))[1]) for recipe in (NEAR, PULL)}
-    with cluster_of(kvstore=3, worker_args={**PATIENT, "kvstore": ["--arena", "12M"]}) as cluster:
+    with cluster_of(kvstore=3, worker_args={**PATIENT, "kvstore": ["--arena", "17M"]}) as cluster:
         for recipe, ids in expected.items():
             watcher = Watcher(cluster, cluster.submit(job(recipe, text, 60)))
             eventually(lambda: len(holders(cluster)) > 1, 30, "the lanes are divided over stores")
@@ -177,7 +177,7 @@ def test_two_copies_where_no_store_holds_one_alone():
     text = prompt(18000)
     with cluster_of(kvstore=0, worker_args=PATIENT) as cluster:
         # Stores of different sizes cut the lanes of the two copies at different places.
-        for i, size in enumerate(("6M", "9M", "12M", "16M", "20M")):
+        for i, size in enumerate(("9M", "13M", "17M", "22M", "28M")):
             cluster.start_worker(f"kvstore-{i}", ["--arena", size])
         cluster.wait_ready()
         expected = in_one_process(NEAR, text)
