@@ -59,7 +59,7 @@ enum sl_status sl_profile_write(const char *model_dir, const json_t *profile, ch
     if (fd < 0) {
         return sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", path_out, strerror(errno));
     }
-    bool good = json_dumpfd(profile, fd, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) == 0 && write(fd, "\n", 1) == 1 &&
+    bool good = json_dumpfd(profile, fd, JSON_REAL_PRECISION(6)) == 0 && write(fd, "\n", 1) == 1 &&
                 fchmod(fd, 0644) == 0 && fsync(fd) == 0;
     good = close(fd) == 0 && good;
     good = good && rename(temporary, path_out) == 0;
