@@ -3,12 +3,12 @@
  * Purpose: `sluice up`: a whole cluster on this machine until Ctrl-C.
  * Design: single-threaded but for gRPC: between two looks at the signals it passes on what its processes say.
  */
-#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/whole_file.h"
 #include "client/cluster.h"
 #include "client/listing.h"
 #include "client/tool.h"
@@ -69,18 +69,19 @@ static json_t *state_json(const struct sl_cluster *cluster) {
                      processes);
 }
 
-// Whole or not at all: whoever waits for the file must not read half of it.
+// Whoever waits for the file must not read half of it.
 static enum sl_status write_state(const char *path, json_t *state, struct sl_error *err) {
-    char temporary[4096];
-    if ((size_t)snprintf(temporary, sizeof temporary, "%s.%d", path, (int)getpid()) >= sizeof temporary) {
-        return sl_fail(err, SL_ERR_INVALID, "--state: the path is too long");
+    struct sl_whole_file whole;
+    enum sl_status status = sl_whole_file_open(&whole, path, err);
+    if (status == SL_OK && json_dumpf(state, whole.file, JSON_INDENT(2)) != 0 && !ferror(whole.file)) {
+        sl_whole_file_abandon(&whole);
+        status = sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
-    if (json_dump_file(state, temporary, JSON_INDENT(2)) != 0 || rename(temporary, path) != 0) {
-        enum sl_status status = sl_fail(err, SL_ERR_IO, "--state %s: %s", path, strerror(errno));
-        unlink(temporary);
-        return status;
+    status = status == SL_OK ? sl_whole_file_finish(&whole, err) : status;
+    if (status != SL_OK) {
+        sl_error_prefix(err, "--state");
     }
-    return SL_OK;
+    return status;
 }
 
 static enum sl_status announce(const struct up_config *config, const struct sl_cluster *cluster,

@@ -8,7 +8,6 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -28,35 +27,19 @@ char *sl_plot_quote(const char *text, char *buf, size_t buf_bytes) {
     return buf;
 }
 
-static enum sl_status make_file(char *pattern, int *fd_out, const char *what, struct sl_error *err) {
-    *fd_out = mkostemp(pattern, O_CLOEXEC);
-    if (*fd_out < 0) {
-        pattern[0] = '\0'; // nothing to remove
-        return sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", what, strerror(errno));
-    }
-    return SL_OK;
-}
-
 enum sl_status sl_plot_open(struct sl_plot *plot, const char *path, int width, int height, struct sl_error *err) {
-    *plot = (struct sl_plot){.path = path};
+    *plot = (struct sl_plot){0};
+    enum sl_status status = sl_whole_file_open(&plot->image, path, err);
+    if (status != SL_OK) {
+        return status;
+    }
     const char *folder = getenv("TMPDIR");
     snprintf(plot->script_path, sizeof plot->script_path, "%s/sluice-plot-XXXXXX",
              folder && folder[0] ? folder : "/tmp");
-    int fd;
-    if ((size_t)snprintf(plot->image_path, sizeof plot->image_path, "%s.XXXXXX", path) >= sizeof plot->image_path) {
-        plot->script_path[0] = plot->image_path[0] = '\0';
-        return sl_fail(err, SL_ERR_INVALID, "%.200s...: the path is too long", path);
-    }
-    enum sl_status status = make_file(plot->image_path, &fd, path, err);
-    if (status != SL_OK) {
-        plot->script_path[0] = '\0';
-        return status;
-    }
-    fchmod(fd, 0644); // a picture is made to be shown; where it stays private, nothing is lost
-    close(fd);
-    status = make_file(plot->script_path, &fd, "a temporary file", err);
-    if (status != SL_OK) {
-        return status;
+    int fd = mkostemp(plot->script_path, O_CLOEXEC);
+    if (fd < 0) {
+        plot->script_path[0] = '\0'; // nothing to remove
+        return sl_fail(err, SL_ERR_IO, "a temporary file: cannot be written: %s", strerror(errno));
     }
     plot->script = fdopen(fd, "w");
     if (plot->script == NULL) {
@@ -65,7 +48,7 @@ enum sl_status sl_plot_open(struct sl_plot *plot, const char *path, int width, i
     }
     char quoted[2 * PATH_MAX];
     fprintf(plot->script, "set terminal png noenhanced size %d,%d\nset output %s\n", width, height,
-            sl_plot_quote(plot->image_path, quoted, sizeof quoted));
+            sl_plot_quote(plot->image.temporary, quoted, sizeof quoted));
     return SL_OK;
 }
 
@@ -105,36 +88,32 @@ enum sl_status sl_plot_check(struct sl_error *err) {
 static enum sl_status check_image(const struct sl_plot *plot, struct sl_error *err) {
     static const unsigned char end[] = {0, 0, 0, 0, 'I', 'E', 'N', 'D', 0xae, 0x42, 0x60, 0x82};
     unsigned char found[sizeof end];
-    FILE *file = fopen(plot->image_path, "rb");
+    FILE *file = fopen(plot->image.temporary, "rb");
     bool whole = file != NULL && fseek(file, -(long)sizeof end, SEEK_END) == 0 &&
                  fread(found, 1, sizeof found, file) == sizeof found && memcmp(found, end, sizeof end) == 0;
     if (file != NULL) {
         fclose(file);
     }
-    return whole
-               ? SL_OK
-               : sl_fail(err, SL_ERR_IO, "%s: gnuplot has not written a whole picture; is the disk full?", plot->path);
+    return whole ? SL_OK
+                 : sl_fail(err, SL_ERR_IO, "%s: gnuplot has not written a whole picture; is the disk full?",
+                           plot->image.path);
 }
 
 enum sl_status sl_plot_finish(struct sl_plot *plot, struct sl_error *err) {
     enum sl_status status = SL_OK;
-    bool complete = plot->script != NULL;
+    bool complete = plot->script != NULL; // if not, whoever opened it has been told why
     if (complete) {
-        complete = !ferror(plot->script);
-        complete = fclose(plot->script) == 0 && complete;
+        bool written = !ferror(plot->script);
+        written = fclose(plot->script) == 0 && written;
         plot->script = NULL;
-        status = complete ? run_gnuplot(plot->script_path, false, err)
-                          : sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", plot->script_path, strerror(errno));
+        status = written ? run_gnuplot(plot->script_path, false, err)
+                         : sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", plot->script_path, strerror(errno));
+        status = status == SL_OK ? check_image(plot, err) : status;
     }
     if (complete && status == SL_OK) {
-        status = check_image(plot, err);
+        status = sl_whole_file_finish(&plot->image, err);
     }
-    if (complete && status == SL_OK && rename(plot->image_path, plot->path) != 0) {
-        status = sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", plot->path, strerror(errno));
-    }
-    if (plot->image_path[0] && (status != SL_OK || !complete)) {
-        unlink(plot->image_path);
-    }
+    sl_whole_file_abandon(&plot->image);
     if (plot->script_path[0]) {
         unlink(plot->script_path);
     }

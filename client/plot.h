@@ -9,15 +9,12 @@
 #ifndef SL_CLIENT_PLOT_H
 #define SL_CLIENT_PLOT_H
 
-#include <limits.h>
-#include <stdio.h>
-
-#include "base/status.h"
+#include "base/whole_file.h"
 
 struct sl_plot {
     FILE *script; // for the caller to write to
-    const char *path;
-    char script_path[PATH_MAX], image_path[PATH_MAX]; // temporary
+    char script_path[PATH_MAX];
+    struct sl_whole_file image; // which gnuplot writes
 };
 
 // Whether pictures can be drawn here, for commands that work long before they draw. SL_ERR_UNSUPPORTED: no gnuplot.

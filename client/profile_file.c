@@ -2,13 +2,7 @@
 // Purpose: sluice_profile.json; see profile_file.h.
 #include "client/profile_file.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include "base/whole_file.h"
 
 void sl_profile_choose(const struct sl_attention_profile *profile, double threshold, struct sl_layers *dense_out) {
     *dense_out = (struct sl_layers){0};
@@ -50,23 +44,18 @@ json_t *sl_profile_json(const struct sl_attention_profile *profile, double thres
 
 enum sl_status sl_profile_write(const char *model_dir, const json_t *profile, char *path_out, size_t path_bytes,
                                 struct sl_error *err) {
-    char temporary[PATH_MAX];
-    if ((size_t)snprintf(path_out, path_bytes, "%s/sluice_profile.json", model_dir) >= path_bytes ||
-        (size_t)snprintf(temporary, sizeof temporary, "%s.XXXXXX", path_out) >= sizeof temporary) {
+    if ((size_t)snprintf(path_out, path_bytes, "%s/sluice_profile.json", model_dir) >= path_bytes) {
         return sl_fail(err, SL_ERR_INVALID, "%.200s...: the path is too long", model_dir);
     }
-    int fd = mkostemp(temporary, O_CLOEXEC);
-    if (fd < 0) {
-        return sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", path_out, strerror(errno));
+    struct sl_whole_file whole;
+    enum sl_status status = sl_whole_file_open(&whole, path_out, err);
+    if (status != SL_OK) {
+        return status;
     }
-    bool good = json_dumpfd(profile, fd, JSON_REAL_PRECISION(6)) == 0 && write(fd, "\n", 1) == 1 &&
-                fchmod(fd, 0644) == 0 && fsync(fd) == 0;
-    good = close(fd) == 0 && good;
-    good = good && rename(temporary, path_out) == 0;
-    if (!good) {
-        int cause = errno;
-        unlink(temporary);
-        return sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", path_out, strerror(cause));
+    if (json_dumpf(profile, whole.file, JSON_REAL_PRECISION(6)) != 0 && !ferror(whole.file)) {
+        sl_whole_file_abandon(&whole);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
-    return SL_OK;
+    fputc('\n', whole.file);
+    return sl_whole_file_finish(&whole, err);
 }

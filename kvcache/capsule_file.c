@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/hash.h"
+#include "base/whole_file.h"
 
 #define MAGIC            "SLUICECP"
 #define PREFIX_BYTES     48
@@ -154,58 +154,33 @@ static enum sl_status write_all(int fd, const struct sl_session *session, const 
     return status;
 }
 
-// An empty file beside `path`, under a name that is written to temporary_out[PATH_MAX].
-static enum sl_status make_temporary(const char *path, char *temporary_out, int *fd_out, struct sl_error *err) {
-    if (snprintf(temporary_out, PATH_MAX, "%s.XXXXXX", path) >= PATH_MAX) {
-        return sl_fail(err, SL_ERR_INVALID, "%.200s...: the path is too long", path);
-    }
-    struct stat stat_buf;
-    if (stat(path, &stat_buf) == 0 && S_ISDIR(stat_buf.st_mode)) {
-        return sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", path, strerror(EISDIR));
-    }
-    *fd_out = mkostemp(temporary_out, O_CLOEXEC);
-    return *fd_out < 0 ? sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", path, strerror(errno)) : SL_OK;
-}
-
 enum sl_status sl_capsule_file_check(const char *path, struct sl_error *err) {
-    char temporary[PATH_MAX];
-    int fd;
-    enum sl_status status = make_temporary(path, temporary, &fd, err);
+    struct sl_whole_file whole;
+    enum sl_status status = sl_whole_file_open(&whole, path, err);
     if (status == SL_OK) {
-        close(fd);
-        unlink(temporary);
+        sl_whole_file_abandon(&whole);
     }
     return status;
 }
 
 enum sl_status sl_capsule_file_write(const char *path, const struct sl_session *session, const struct sl_capsule_id *id,
                                      const char *label, struct sl_error *err) {
-    char temporary[PATH_MAX];
-    int fd;
+    struct sl_whole_file whole;
     if (strlen(label) >= SL_CAPSULE_LABEL_BYTES) {
         return sl_fail(err, SL_ERR_INVALID, "a capsule's label of %zu bytes; at most %d are possible", strlen(label),
                        SL_CAPSULE_LABEL_BYTES - 1);
     }
-    enum sl_status status = make_temporary(path, temporary, &fd, err);
+    enum sl_status status = sl_whole_file_open(&whole, path, err);
     if (status != SL_OK) {
         return status;
     }
-    struct sl_error why = {0};
-    status = write_all(fd, session, id, label, &why);
-    if (status == SL_OK && (fchmod(fd, 0644) != 0 || fsync(fd) != 0)) {
-        status = sl_fail(&why, SL_ERR_IO, "writing failed: %s", strerror(errno));
-    }
-    if (close(fd) != 0 && status == SL_OK) {
-        status = sl_fail(&why, SL_ERR_IO, "writing failed: %s", strerror(errno));
-    }
-    if (status == SL_OK && rename(temporary, path) != 0) {
-        status = sl_fail(&why, SL_ERR_IO, "cannot be written: %s", strerror(errno));
-    }
+    status = write_all(fileno(whole.file), session, id, label, err);
     if (status != SL_OK) {
-        unlink(temporary);
-        return sl_fail(err, status, "%s: %s", path, why.text);
+        sl_error_prefix(err, path);
+        sl_whole_file_abandon(&whole);
+        return status;
     }
-    return SL_OK;
+    return sl_whole_file_finish(&whole, err);
 }
 
 // --- reading ---------------------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "base/whole_file.h"
 #include "train/trainer.h"
-#include "train/whole_file.h"
 
 #define MAGIC      "sluice-heads-in-training 1"
 #define LINE_BYTES 256

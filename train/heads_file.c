@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/whole_file.h"
 #include "engine/cpu/half.h"
-#include "train/whole_file.h"
 
 #define ENTRY_BYTES 160 // of the header, at most
 

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: files that appear whole; see whole_file.h.
+#include "base/whole_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static enum sl_status fail(const char *path, const char *why, struct sl_error *err) {
+    return sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", path, why);
+}
+
+enum sl_status sl_whole_file_open(struct sl_whole_file *whole, const char *path, struct sl_error *err) {
+    struct stat found;
+    *whole = (struct sl_whole_file){.path = path};
+    if ((size_t)snprintf(whole->temporary, sizeof whole->temporary, "%s.XXXXXX", path) >= sizeof whole->temporary) {
+        return sl_fail(err, SL_ERR_INVALID, "%.200s...: the path is too long", path);
+    }
+    if (stat(path, &found) == 0 && S_ISDIR(found.st_mode)) {
+        return fail(path, strerror(EISDIR), err); // now, and not when hours of work are to be written
+    }
+    int fd = mkostemp(whole->temporary, O_CLOEXEC);
+    if (fd < 0) {
+        return fail(path, strerror(errno), err);
+    }
+    whole->file = fdopen(fd, "wb");
+    if (whole->file == NULL) {
+        close(fd);
+        unlink(whole->temporary);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    return SL_OK;
+}
+
+enum sl_status sl_whole_file_finish(struct sl_whole_file *whole, struct sl_error *err) {
+    int fd = fileno(whole->file);
+    // Of an error in the middle only the fact is left.
+    const char *why = ferror(whole->file) ? "writing failed; is the disk full?" : NULL;
+    if (why == NULL && (fflush(whole->file) != 0 || fchmod(fd, 0644) != 0 || fsync(fd) != 0)) {
+        why = strerror(errno);
+    }
+    if (fclose(whole->file) != 0 && why == NULL) {
+        why = strerror(errno);
+    }
+    whole->file = NULL;
+    if (why == NULL && rename(whole->temporary, whole->path) != 0) {
+        why = strerror(errno);
+    }
+    if (why != NULL) {
+        enum sl_status status = fail(whole->path, why, err);
+        unlink(whole->temporary);
+        return status;
+    }
+    return SL_OK;
+}
+
+void sl_whole_file_abandon(struct sl_whole_file *whole) {
+    if (whole->file != NULL) {
+        fclose(whole->file);
+        unlink(whole->temporary);
+        whole->file = NULL;
+    }
+}
