@@ -18,13 +18,15 @@
 
 #define MAX_OPEN 64 // beyond it jobs stay in line
 /*
- * A step that may end anywhere is as long as so many tokens at the beginning of a prompt take: what a short job waits
- * for at most when it comes while a long one is read. Fewer rows than STEP_ROWS leave matrix products waiting for
- * memory; fewer than READ_BACK_ROWS leave attention waiting for what is read back of offloaded layers, all of it in every
- * step: a token of them is 2 H / Hk operations a byte and row, and an engine does some hundred operations in the time in
- * which a byte comes.
+ * A step that may end anywhere is what a job that comes in the meantime waits for. Beside others it is as long as
+ * STEP_WORK tokens at the beginning of a prompt take. Alone it may take ALONE_NS where that is longer, as with a small
+ * model: every step loads all keys and values before it, and in short steps that is most of attention. Fewer rows than
+ * STEP_ROWS leave matrix products waiting for memory; fewer than READ_BACK_ROWS leave attention waiting for what is
+ * read back of offloaded layers, all of it in every step: a token of them is 2 H / Hk operations a byte and row, and an
+ * engine does some hundred operations in the time in which a byte comes.
  */
 #define STEP_WORK      256
+#define ALONE_NS       (40 * SL_NS_PER_MS)
 #define STEP_ROWS      32
 #define READ_BACK_ROWS 256
 #define LINE_WAIT_MS   50 // between looks for memory that comes back without a word, as an ended lease does
@@ -38,6 +40,7 @@ struct stepper {
     int64_t n_arrived;
     struct sl_prefill_job *open[MAX_OPEN];
     int n_open;
+    double rate; // work a nanosecond, as the last steps went
     int64_t window_start_ns, window_tokens;
 };
 
@@ -322,12 +325,19 @@ static void drop_cancelled(struct stepper *stepper) {
     }
 }
 
-static int choose(struct stepper *stepper) {
+static double step_work(const struct stepper *stepper) {
+    double alone = stepper->rate * ALONE_NS;
+    return stepper->n_open == 1 && alone > STEP_WORK ? alone : STEP_WORK;
+}
+
+// The job whose step is next, or -1; *work_out: of that step.
+static int choose(struct stepper *stepper, double *work_out) {
     struct sl_schedule_job jobs[MAX_OPEN];
+    double work = step_work(stepper);
     for (int i = 0; i < stepper->n_open; i++) {
         const struct sl_prefill_job *job = stepper->open[i];
         int64_t begin = sl_reader_session(job->reader)->n_tokens, slots = job->plan.max_slots;
-        int64_t rows = sl_schedule_tokens(STEP_WORK, begin, slots, stepper->half) / STEP_ROWS * STEP_ROWS;
+        int64_t rows = sl_schedule_tokens(work, begin, slots, stepper->half) / STEP_ROWS * STEP_ROWS;
         int64_t least = job->offload && begin >= SL_ATTEND_SPLIT ? READ_BACK_ROWS : STEP_ROWS;
         sl_reader_limit_step(job->reader, rows > least ? rows : least);
         int64_t end = begin + sl_reader_next_tokens(job->reader);
@@ -335,11 +345,17 @@ static int choose(struct stepper *stepper) {
                                            .left = sl_schedule_work(begin, job->plan.n_prompt, slots, stepper->half),
                                            .next = sl_schedule_work(begin, end, slots, stepper->half)};
     }
-    return sl_schedule_next(&stepper->schedule, jobs, stepper->n_open);
+    int chosen = sl_schedule_next(&stepper->schedule, jobs, stepper->n_open);
+    *work_out = chosen >= 0 ? jobs[chosen].next : 0;
+    return chosen;
 }
 
-static void count(struct stepper *stepper, int64_t n_tokens) {
+static void count(struct stepper *stepper, int64_t n_tokens, double work, int64_t step_ns) {
     struct sl_prefill *prefill = stepper->prefill;
+    if (work > 0 && step_ns > 0) {
+        double rate = work / (double)step_ns;
+        stepper->rate = stepper->rate > 0 ? (3 * stepper->rate + rate) / 4 : rate;
+    }
     atomic_fetch_add(&prefill->n_tokens, n_tokens);
     stepper->window_tokens += n_tokens;
     int64_t now_ns = sl_now_ns(), elapsed_ns = now_ns - stepper->window_start_ns;
@@ -351,17 +367,18 @@ static void count(struct stepper *stepper, int64_t n_tokens) {
 }
 
 static void take_turn(struct stepper *stepper) {
-    int i = choose(stepper);
+    double work;
+    int i = choose(stepper, &work);
     if (i < 0) {
         return;
     }
     struct sl_prefill_job *job = stepper->open[i];
     const struct sl_session *session = sl_reader_session(job->reader);
-    int64_t before = session->n_tokens;
+    int64_t before = session->n_tokens, begin_ns = sl_now_ns();
     struct sl_error err = {0};
     bool done = false;
     enum sl_status status = step(job, &done, &err);
-    count(stepper, session->n_tokens - before);
+    count(stepper, session->n_tokens - before, work, sl_now_ns() - begin_ns);
     if (status != SL_OK || done) {
         end_open(stepper, i, status, &err);
     }
