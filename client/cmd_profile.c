@@ -278,7 +278,5 @@ int sl_command_profile(int argc, char **argv) {
     if (!sl_tool_parse(&program, argc, argv, &config, 0, 0, &first, &code)) {
         return code;
     }
-    enum sl_status status =
-        config.model ? profile(&config, &err) : sl_fail(&err, SL_ERR_INVALID, "--model DIR is needed");
-    return status == SL_OK ? SL_EXIT_OK : sl_tool_complain("profile", &err);
+    return profile(&config, &err) == SL_OK ? SL_EXIT_OK : sl_tool_complain("profile", &err);
 }

@@ -146,7 +146,6 @@ static enum sl_status check_config(struct training *t, struct sl_error *err) {
         return sl_fail(err, SL_ERR_INVALID, "--prompts %" PRId64 " is below --batch %" PRId64, c->prompts, c->batch);
     }
     enum sl_status status = parse_dtype(c->dtype, &t->dtype, err);
-    status = status == SL_OK ? name_files(t, err) : status;
     return status == SL_OK && c->png ? sl_plot_check(err) : status;
 }
 
@@ -271,6 +270,7 @@ static enum sl_status set_up(struct training *t, struct sl_error *err) {
                                          .cache_tokens = c->max_tokens,
                                          .tokenizer = true};
     enum sl_status status = sl_eval_model_open(&model, &t->model, err);
+    status = status == SL_OK ? name_files(t, err) : status;
     if (status != SL_OK) {
         return status;
     }
@@ -421,7 +421,5 @@ int sl_command_train_heads(int argc, char **argv) {
     if (!sl_tool_parse(&program, argc, argv, &config, 0, 0, &first, &code)) {
         return code;
     }
-    enum sl_status status =
-        config.model ? train(&config, &err) : sl_fail(&err, SL_ERR_INVALID, "--model DIR is needed");
-    return status == SL_OK ? SL_EXIT_OK : sl_tool_complain("train-heads", &err);
+    return train(&config, &err) == SL_OK ? SL_EXIT_OK : sl_tool_complain("train-heads", &err);
 }

@@ -383,14 +383,7 @@ static enum sl_status report(const struct eval *e, struct sl_error *err) {
 
 static enum sl_status evaluate(struct eval *e, struct sl_error *err) {
     const struct eval_config *c = &e->config;
-    if (!c->model) {
-        return sl_fail(err, SL_ERR_INVALID, "--model DIR is needed");
-    }
-    enum sl_weight_format weights;
-    enum sl_status status = sl_weight_format_parse(c->weights, &weights, err);
-    if (status == SL_OK) {
-        status = make_trials(e, err);
-    }
+    enum sl_status status = make_trials(e, err);
     if (status == SL_OK && c->png) {
         status = sl_plot_check(err);
     }
@@ -400,7 +393,7 @@ static enum sl_status evaluate(struct eval *e, struct sl_error *err) {
     // Two full caches, a recipe's two copies, and one of them growing while it is read.
     int64_t most = c->tokens ? c->tokens : DEFAULT_TOKENS;
     struct sl_eval_model_config model = {.dir = c->model,
-                                         .weights = weights,
+                                         .weights = c->weights,
                                          .threads = (int)c->threads,
                                          .max_rows = largest_chunk(e),
                                          .cache_tokens = 6 * (most + c->continuation + SL_PAGE_SLOTS),

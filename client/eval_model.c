@@ -34,12 +34,19 @@ static enum sl_status reserve(struct sl_eval_model *m, int64_t cache_tokens, str
 enum sl_status sl_eval_model_open(const struct sl_eval_model_config *config, struct sl_eval_model *m,
                                   struct sl_error *err) {
     *m = (struct sl_eval_model){0};
-    enum sl_status status = sl_ops_select(NULL, &m->ops, err);
+    if (config->dir == NULL) {
+        return sl_fail(err, SL_ERR_INVALID, "--model DIR is needed");
+    }
+    enum sl_weight_format weights = SL_WEIGHT_STORED;
+    enum sl_status status = config->weights ? sl_weight_format_parse(config->weights, &weights, err) : SL_OK;
+    if (status == SL_OK) {
+        status = sl_ops_select(NULL, &m->ops, err);
+    }
     if (status == SL_OK) {
         status = sl_team_create(config->threads, &m->team, err);
     }
     if (status == SL_OK) {
-        status = sl_model_load(config->dir, m->ops, config->weights, m->team, &m->model, err);
+        status = sl_model_load(config->dir, m->ops, weights, m->team, &m->model, err);
     }
     if (status == SL_OK) {
         m->config = sl_model_get_config(m->model);

@@ -24,15 +24,15 @@ struct sl_eval_model {
 };
 
 struct sl_eval_model_config {
-    const char *dir;
-    enum sl_weight_format weights;
+    const char *dir;      // what --model says; NULL, when it says nothing, is refused
+    const char *weights;  // what --weights says; NULL: as stored
     int threads;          // 0: one per processor
     int max_rows;         // of the engine
     int64_t cache_tokens; // the arena has room for so many, uncompressed, all sessions together; touched as it is used
     bool tokenizer;       // load it too
 };
 
-// On failure nothing is left behind.
+// On failure nothing is left behind. SL_ERR_INVALID: no dir, or no format of weights.
 enum sl_status sl_eval_model_open(const struct sl_eval_model_config *config, struct sl_eval_model *m,
                                   struct sl_error *err);
 void sl_eval_model_close(struct sl_eval_model *m);

@@ -399,14 +399,7 @@ static enum sl_status report(const struct eval *e, struct sl_error *err) {
 
 static enum sl_status evaluate(struct eval *e, struct sl_error *err) {
     const struct perplexity_config *c = &e->config;
-    if (!c->model) {
-        return sl_fail(err, SL_ERR_INVALID, "--model DIR is needed");
-    }
-    enum sl_weight_format weights;
-    enum sl_status status = sl_weight_format_parse(c->weights, &weights, err);
-    if (status == SL_OK) {
-        status = make_trials(e, err);
-    }
+    enum sl_status status = make_trials(e, err);
     if (status == SL_OK && c->png) {
         status = sl_plot_check(err);
     }
@@ -414,7 +407,7 @@ static enum sl_status evaluate(struct eval *e, struct sl_error *err) {
         return status;
     }
     struct sl_eval_model_config model = {.dir = c->model,
-                                         .weights = weights,
+                                         .weights = c->weights,
                                          .threads = (int)c->threads,
                                          .max_rows = (int)c->chunk,
                                          .cache_tokens = c->tokens + MAX_CHUNK,

@@ -151,7 +151,7 @@ static enum sl_status prepare(struct eval *e, const struct sl_eval_model *m, str
 
 static enum sl_status measure(struct eval *e, enum sl_weight_format format, struct sl_error *err) {
     struct sl_eval_model_config config = {.dir = e->config.model,
-                                          .weights = format,
+                                          .weights = sl_weight_format_name(format),
                                           .threads = (int)e->config.threads,
                                           .max_rows = ROWS,
                                           .cache_tokens = e->config.tokens + SL_PAGE_SLOTS,
@@ -240,9 +240,6 @@ static void print_json(const struct eval *e) {
 }
 
 static enum sl_status evaluate(struct eval *e, struct sl_error *err) {
-    if (!e->config.model) {
-        return sl_fail(err, SL_ERR_INVALID, "--model DIR is needed");
-    }
     enum sl_status status = SL_OK;
     for (int f = 0; f <= SL_WEIGHT_INT4 && status == SL_OK; f++) {
         status = measure(e, (enum sl_weight_format)f, err);

@@ -67,6 +67,7 @@ class Usage(unittest.TestCase):
             ["eval", "perplexity", "--model", MODEL, "--text", "/dev/null"],
             ["eval", "perplexity", "--model", MODEL, "--recipe", "nonsense"],
             ["eval", "perplexity", "--model", MODEL, "--tokens", "255"],
+            ["eval", "perplexity", "--model", MODEL, "--weights", "int3"],
             ["eval", "weights"],
             ["eval", "weights", "--model", MODEL, "--tokens", "0"],
             ["bench", "engine", "--weights", "f8"],
@@ -89,6 +90,12 @@ class Usage(unittest.TestCase):
             done = run(*words)
             self.assertEqual(done.returncode, 2, (words, done.stderr))
             self.assertTrue(done.stderr, words)
+
+    def test_who_measures_a_model_asks_for_one(self):
+        for words in [["eval", "fidelity"], ["eval", "perplexity"], ["eval", "weights"], ["profile"], ["train-heads"]]:
+            done = run(*words)
+            self.assertEqual(done.returncode, 2, (words, done.stderr))
+            self.assertEqual(done.stderr, f"sluice {' '.join(words)}: --model DIR is needed\n")
 
     def test_a_capsule_that_cannot_be_written_is_refused_before_any_work(self):
         with tempfile.TemporaryDirectory() as folder:
