@@ -7,7 +7,7 @@ TIME       ?= 600
 FUZZER     ?= $(notdir $(wildcard tests/fuzz/corpus/*))
 C_FILES    := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
 
-.PHONY: all deps build test test-asan test-tsan fuzz demo bench lint tidy format clean help
+.PHONY: all deps build test test-asan test-tsan fuzz demo bench quality lint tidy format clean help
 
 all: build
 
@@ -43,6 +43,9 @@ bench: build     ## the engine, the fabric and whole jobs, each beside what it i
 	@build/bin/sluice bench ship
 	@build/bin/sluice bench ttft
 	@build/bin/sluice bench mixed
+
+quality: build   ## what recipes cost in answers: docs/quality.md, in an hour and a half; goes on where it was stopped
+	@/usr/bin/python3 tools/quality.py
 
 lint: deps       ## who may include whom, and the other rules of docs/STYLE.md
 	@/usr/bin/python3 tools/lint_includes.py .

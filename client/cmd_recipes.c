@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: `sluice recipes`: the presets, and what a recipe means once it is parsed.
+// Purpose: `sluice recipes`: the presets, what to take for how many bytes, and what a recipe means once it is parsed.
 #include <inttypes.h>
 #include <jansson.h>
 #include <stddef.h>
@@ -24,7 +24,8 @@ static const struct sl_option options[] = {
 static const struct sl_program program = {
     .name = "sluice recipes",
     .usage = "[options] [RECIPE...]",
-    .summary = "List the presets, or show what recipes mean: their canonical text and fingerprint.",
+    .summary = "List the presets and what is recommended for how many bytes, or show what recipes mean: their "
+               "canonical text and fingerprint.",
     .epilog = "A recipe is a preset, axis=value words, or both, separated by commas: "
               "h2o,budget=1024,format=int4\n" SL_EXIT_CODES_HELP,
     .options = options,
@@ -42,6 +43,23 @@ static void list_as_json(void) {
         print_json(
             json_pack("{s:s, s:s, s:s}", "name", preset->name, "text", preset->text, "summary", preset->summary));
     }
+    for (const struct sl_recommendation *r = sl_recipe_recommendations(); r->recipe; r++) {
+        print_json(json_pack("{s:f, s:s, s:b}", "ships_at_most", r->share, "recommended", r->recipe,
+                             "needs_retaining_heads", r->needs_heads));
+    }
+}
+
+static void list_recommendations(void) {
+    static const struct sl_column columns[] = {{"SHIPS AT MOST", true}, {"RECOMMENDED", false}, {"NEEDS", false}};
+    struct sl_table table;
+    sl_table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    for (const struct sl_recommendation *r = sl_recipe_recommendations(); r->recipe; r++) {
+        sl_table_add(&table, "%.0f%%", 100 * r->share);
+        sl_table_add(&table, "%s", r->recipe);
+        sl_table_add(&table, "%s", r->needs_heads ? "retaining heads" : "");
+    }
+    sl_table_print(&table, stdout);
+    sl_table_cleanup(&table);
 }
 
 // Two columns: with the axes beside them, rows would be wider than most terminals.
@@ -96,7 +114,13 @@ int sl_command_recipes(int argc, char **argv) {
         return code;
     }
     if (first == argc) {
-        config.tool.json ? list_as_json() : list_presets(config.axes);
+        if (config.tool.json) {
+            list_as_json();
+            return SL_EXIT_OK;
+        }
+        list_presets(config.axes);
+        putchar('\n');
+        list_recommendations();
         return SL_EXIT_OK;
     }
     for (int i = first; i < argc; i++) {

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compress/recipe.h"
 #include "engine/tokenizer.h"
 
 static enum sl_status check_text(const char *name, const char *text, size_t bytes, struct sl_error *err) {
@@ -155,9 +156,22 @@ static void set_prompt(struct sl_request *request, const struct sl_request_confi
     request->message.chat = &request->chat;
 }
 
+// NULL: nobody has named one, and none is recommended for so few bytes.
+static const char *recipe_of(const struct sl_request_config *config) {
+    const struct sl_recommendation *recommended = sl_recipe_recommend(config->ship_at_most / 100);
+    return config->recipe ? config->recipe : recommended ? recommended->recipe : NULL;
+}
+
 enum sl_status sl_request_init(struct sl_request *request, const struct sl_request_config *config,
                                struct sl_error *err) {
     char *prompt = NULL;
+    const char *recipe = recipe_of(config);
+    if (!recipe) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "--ship-at-most %g: no recommended recipe ships so little; see `sluice recipes`, or name a "
+                       "--recipe",
+                       config->ship_at_most);
+    }
     enum sl_status status = make_prompt(config, &prompt, err);
     if (status != SL_OK) {
         return status;
@@ -178,7 +192,7 @@ enum sl_status sl_request_init(struct sl_request *request, const struct sl_reque
 
     sluice__v1__generate_request__init(&request->message);
     set_prompt(request, config);
-    request->message.recipe = (char *)config->recipe;
+    request->message.recipe = (char *)recipe;
     request->message.sampling = &request->sampling;
     request->message.max_new_tokens_present_case = SLUICE__V1__GENERATE_REQUEST__MAX_NEW_TOKENS_PRESENT_MAX_NEW_TOKENS;
     request->message.max_new_tokens = (int32_t)config->max_new;

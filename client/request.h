@@ -13,7 +13,7 @@ struct sl_request_config {
     const char *recipe, *prompt, *prompt_file, *system, *stop, *label;
     struct sl_option_list questions; // the first is part of the prompt, the others are later turns
     int64_t max_new, top_k, seed, deadline_ms;
-    double temperature, top_p, repetition_penalty;
+    double ship_at_most, temperature, top_p, repetition_penalty;
     bool chat, ignore_eos, estimate_errors;
 };
 
@@ -22,12 +22,21 @@ struct sl_request_config {
     {"recipe",                                                                                                         \
      'r',                                                                                                              \
      SL_OPTION_STRING,                                                                                                 \
-     "",                                                                                                               \
+     NULL,                                                                                                             \
      "RECIPE",                                                                                                         \
      "how the KV cache is compressed; see `sluice recipes`",                                                           \
      offsetof(struct type, request.recipe),                                                                            \
      0,                                                                                                                \
      0},                                                                                                               \
+        {"ship-at-most",                                                                                               \
+         0,                                                                                                            \
+         SL_OPTION_FLOAT,                                                                                              \
+         "30",                                                                                                         \
+         "PERCENT",                                                                                                    \
+         "of the full cache: without --recipe, the recommended one of that size",                                      \
+         offsetof(struct type, request.ship_at_most),                                                                  \
+         0,                                                                                                            \
+         1000},                                                                                                        \
         {"prompt-file",                                                                                                \
          'f',                                                                                                          \
          SL_OPTION_STRING,                                                                                             \

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: the presets: every method of the papers as a point of the recipe space, in its paper's configuration where
- *          that has one.
+ *          that has one; and the recipes to take where nobody asked for another.
  */
 #include "compress/recipe.h"
 
@@ -52,4 +52,24 @@ static const struct sl_preset presets[] = {
 
 const struct sl_preset *sl_recipe_presets(void) {
     return presets;
+}
+
+static const struct sl_recommendation recommendations[] = {
+    {1, "full", false},
+    {0.30, "full,format=int4", false},
+    {0.05, "locret,budget=0.1,scope=stabilizers:128+tail:32,chunk=256,format=int4", true},
+    {0, NULL, false},
+};
+
+const struct sl_recommendation *sl_recipe_recommendations(void) {
+    return recommendations;
+}
+
+const struct sl_recommendation *sl_recipe_recommend(double share) {
+    for (const struct sl_recommendation *r = recommendations; r->recipe; r++) {
+        if (r->share <= share) {
+            return r;
+        }
+    }
+    return NULL;
 }

@@ -182,6 +182,21 @@ struct sl_preset {
 const struct sl_preset *sl_recipe_presets(void);
 
 /*
+ * What to take where only so much may be shipped: by falling share of the full cache in f16, each the recipe that lost
+ * the fewest answers of models/demo among those that ship at most that (docs/quality.md) and leave nothing at stores.
+ * The last has a NULL recipe.
+ */
+struct sl_recommendation {
+    double share;
+    const char *recipe;
+    bool needs_heads; // retaining heads, beside the model
+};
+const struct sl_recommendation *sl_recipe_recommendations(void);
+
+// The recommendation for at most `share`; NULL: none ships so little.
+const struct sl_recommendation *sl_recipe_recommend(double share);
+
+/*
  * A recipe together with a model and a prompt: what follows from the three, in numbers. Admission, session creation and
  * the size of a grant all come from here, so they cannot disagree. SL_ERR_INVALID: budget not above what the scope
  * protects, a layer range beyond the model, a head_dim that the format cannot group.

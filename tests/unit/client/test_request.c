@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "client/request.h"
+#include "compress/recipe.h"
 
 static char path[] = "/tmp/sluice-test-request-XXXXXX";
 
@@ -196,9 +197,40 @@ static void test_request_bounds_the_prompt(void **state) {
     free(text);
 }
 
+static void test_request_without_a_recipe_takes_the_recommended_one(void **state) {
+    (void)state;
+    struct sl_request_config config = plain();
+    config.recipe = NULL;
+    config.prompt = "p";
+    for (const struct sl_recommendation *r = sl_recipe_recommendations(); r->recipe; r++) {
+        assert_true(r[1].recipe == NULL || r[1].share < r->share);
+        struct sl_recipe recipe;
+        assert_int_equal(sl_recipe_parse(r->recipe, &recipe, NULL), SL_OK);
+        assert_int_equal(sl_recipe_needs_retaining_heads(&recipe), r->needs_heads);
+        assert_false(sl_recipe_offloads(&recipe));
+        for (double above = 0; above < 0.5; above += 0.4) { // that share, or a little more
+            config.ship_at_most = 100 * r->share + above;
+            struct sl_request request;
+            struct sl_error err;
+            assert_int_equal(sl_request_init(&request, &config, &err), SL_OK);
+            assert_string_equal(request.message.recipe, r->recipe);
+            sl_request_cleanup(&request);
+        }
+    }
+    config.ship_at_most = 0.1;
+    assert_refused(&config, "--ship-at-most 0.1");
+    config.recipe = "h2o";
+    struct sl_request request;
+    struct sl_error err;
+    assert_int_equal(sl_request_init(&request, &config, &err), SL_OK);
+    assert_string_equal(request.message.recipe, "h2o");
+    sl_request_cleanup(&request);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_request_joins_document_and_question),
+        cmocka_unit_test(test_request_without_a_recipe_takes_the_recommended_one),
         cmocka_unit_test(test_request_keeps_further_questions_as_turns),
         cmocka_unit_test(test_request_takes_either_part_alone),
         cmocka_unit_test(test_request_makes_messages_of_a_chat),
