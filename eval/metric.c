@@ -67,11 +67,12 @@ enum sl_status sl_metric_compare(const struct sl_sample *sample, const char *tex
         }
         sl_points_cleanup(&answer);
         all.best = score > all.best ? score : all.best;
-        all.mean += score / (double)sample->n_answers;
+        all.mean += score;
         all.first = i == 0 ? score : all.first;
     }
     sl_points_cleanup(&points);
     if (status == SL_OK) {
+        all.mean /= (double)sample->n_answers; // once, so that all of them are 1
         *comparisons_out = all;
     }
     return status;

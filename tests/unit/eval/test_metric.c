@@ -41,6 +41,17 @@ static void test_metrics_have_names_of_their_own(void **state) {
     assert_null(sl_metric_find(""));
 }
 
+// Ten tenths, of which none is a number of base two.
+static void test_all_answers_are_the_whole_score(void **state) {
+    (void)state;
+    const char *answers[] = {"1", "2", "3", "4", "5", "6", "7", "8", "9", "0", NULL};
+    double score = -1;
+    assert_int_equal(judge("contains-all", "9876543210", answers, &score, NULL), SL_OK);
+    assert_true(score == 1.0);
+    assert_int_equal(judge("contains-all", "987", answers, &score, NULL), SL_OK);
+    assert_true(score == 0.3);
+}
+
 // Generation may end in the middle of a character.
 static void test_metrics_take_broken_utf8(void **state) {
     (void)state;
@@ -141,6 +152,7 @@ static void test_first_line_is_what_benchmarks_cut(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_metrics_have_names_of_their_own),
+        cmocka_unit_test(test_all_answers_are_the_whole_score),
         cmocka_unit_test(test_metrics_take_broken_utf8),
         cmocka_unit_test(test_metric_refuses_a_sample_without_answers),
         cmocka_unit_test(test_metric_refuses_answers_of_another_form),
