@@ -25,7 +25,7 @@ void sl_compressor_destroy(struct sl_compressor **compressor);
 /*
  * Estimate from now on what eviction and quantization cost; counts begin at zero. Not wanted (the beginning): nothing is
  * computed. It changes what the compressor wants of the forward pass, and no slot, page or budget. Costs a second pass
- * over the keys at every eviction. SL_ERR_EXHAUSTED: not wanted from now on.
+ * over the keys at every eviction. SL_ERR_EXHAUSTED: not wanted from now on. SL_ERR_INVALID: a recipe that thins.
  */
 enum sl_status sl_compressor_estimate(struct sl_compressor *compressor, bool wanted, struct sl_error *err);
 

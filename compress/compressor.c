@@ -5,6 +5,7 @@
  *     accumulate   every chunk   the chunk's attention goes into the score state of the slots it saw
  *     evict        when=chunk    behind every chunk of the prompt's body
  *                  when=end      behind the body's last chunk; layers=d2o: when all layers have read the prompt
+ *     thin         every chunk   of offloaded layers with a budget (thin.c)
  *     pack         last chunk    full pages are quantized; the last partial page stays as it is
  *
  * The body is the prompt without its tail (scope=tail). The chunks of the tail are appended and never evicted from.
@@ -67,7 +68,8 @@ enum sl_status sl_compressor_create(const struct sl_plan *plan, const struct sl_
         goto err_destroy;
     }
     if (sl_recipe_evicts(&plan->recipe)) {
-        status = sl_scratch_create(c, (size_t)plan->max_slots, err);
+        status = sl_recipe_thins(&plan->recipe) ? sl_thin_create(c, err)
+                                                : sl_scratch_create(c, (size_t)plan->max_slots, err);
         if (status != SL_OK) {
             goto err_destroy;
         }
@@ -86,6 +88,7 @@ void sl_compressor_destroy(struct sl_compressor **compressor) {
         return;
     }
     sl_scratch_destroy(&c->scratch);
+    sl_thin_destroy(&c->thin);
     sl_estimator_destroy(&c->estimator);
     free(c->step_budget);
     free(c->new_pages);
@@ -157,6 +160,9 @@ enum sl_status sl_compressor_layer(struct sl_compressor *c, struct sl_session *s
     bool evicts = sl_layer_evicts(c, layer);
     *final_out = last && !(evicts && sl_budgets_at_end(c));
     enum sl_status status = evicts ? evict_behind_chunk(c, session, layer, attend, last, err) : SL_OK;
+    if (sl_recipe_layer_thins(&c->plan.recipe, layer)) {
+        status = sl_thin_layer(c, session, layer, attend, err);
+    }
     if (status == SL_OK && *final_out) {
         status = sl_pack_layer(c, session, layer, err);
     }

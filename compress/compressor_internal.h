@@ -7,6 +7,7 @@
  *     merge.c        what is evicted goes into what stays (evicted=merge)
  *     pack.c         final pages are quantized
  *     estimate.c     what eviction and quantization cost, when asked for
+ *     thin.c         what is evicted of an offloaded layer before its slots are shipped
  *     steps.c        decode
  */
 #ifndef SL_COMPRESS_COMPRESSOR_INTERNAL_H
@@ -47,6 +48,15 @@ struct sl_estimator {
     float *rows;                     // [team][4][SL_PAGE_SLOTS][head_dim]
 };
 
+// Offloaded layers under a budget. Arrays [n_layers][n_kv_heads][...] and [n_kv_heads][...]; all NULL for other recipes.
+struct sl_thin {
+    int64_t *n_read;  // [n_layers] tokens that have been through the layer
+    float *undecided; // [n_layers][n_kv_heads][recent] scores of slots that have not been chosen from yet
+    float *scores;    // [n_kv_heads][recent + chunk] of those, and of the chunk's
+    uint32_t *keep;   // [n_kv_heads][SL_PAGE_SLOTS + recent + chunk]
+    int64_t n_recent, n_batch;
+};
+
 struct sl_compressor {
     struct sl_plan plan;
     const struct sl_score_method *score;
@@ -54,6 +64,7 @@ struct sl_compressor {
     struct sl_team *team;
     struct sl_compress_stats stats;
     struct sl_scratch scratch;
+    struct sl_thin thin;
     struct sl_estimator estimator;
     void **new_pages;     // [n_kv_heads]: packed pages of one round, NULL where a head has none to pack
     int64_t *step_budget; // [n_layers][n_kv_heads] while stepping, of layers that evict; else NULL
@@ -70,6 +81,17 @@ struct sl_eviction {
     int64_t stabilizers;            // newest slots that stay this time
     int64_t tail;                   // newest slots that stay, on top of the budget
 };
+
+// --- thin.c
+enum sl_status sl_thin_create(struct sl_compressor *c, struct sl_error *err);
+void sl_thin_destroy(struct sl_thin *thin);
+/*
+ * Behind a chunk that the layer has attended over: choose once among the slots that are newer than those chosen before and
+ * older than the newest `recent`. SL_ERR_PRECONDITION: the session does not hold those, or was not read from token 0 on by
+ * this compressor; nothing has been evicted.
+ */
+enum sl_status sl_thin_layer(struct sl_compressor *c, struct sl_session *session, int layer,
+                             const struct sl_attend *attend, struct sl_error *err);
 
 // --- evict.c
 enum sl_status sl_scratch_create(struct sl_compressor *c, size_t n_slots, struct sl_error *err);

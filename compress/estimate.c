@@ -47,6 +47,12 @@ enum sl_status sl_compressor_estimate(struct sl_compressor *c, bool wanted, stru
     if (!wanted) {
         return SL_OK;
     }
+    if (sl_recipe_thins(&c->plan.recipe)) {
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "compressor: errors of place=offload with a budget are not estimated: the attention that evicted "
+            "slots had is spread over kvstores; ask for none, or leave out budget");
+    }
     size_t n_heads = (size_t)c->plan.geometry.n_kv_heads, n_members = (size_t)sl_team_size(c->team);
     struct sl_estimator s = {0};
     s.layers = calloc((size_t)c->plan.geometry.n_layers, sizeof *s.layers);

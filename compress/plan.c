@@ -20,6 +20,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #include "base/arena.h"
@@ -154,12 +155,29 @@ static void set_budget(struct sl_plan *plan, int64_t *most_out) {
     *most_out = open ? plan->total_budget - plan->least_slots * (n_layers - 1) : body;
 }
 
+// Offloaded layers have the budget, and all of them the same; the others keep everything.
+static void set_thinned(struct sl_plan *plan) {
+    plan->least_slots = plan->recipe.sinks + plan->recipe.recent.slots + 1;
+    plan->budget_slots = sl_plan_offloaded_slots(plan, plan->n_prompt);
+    plan->recent_slots = sl_plan_undecided_slots(plan, plan->n_prompt);
+    for (int l = 0; l < plan->geometry.n_layers; l++) {
+        if (sl_recipe_layer_thins(&plan->recipe, l)) {
+            plan->layer_budget[l] = plan->budget_slots;
+            plan->total_budget += plan->budget_slots;
+        }
+    }
+}
+
 static void set_budgets(struct sl_plan *plan) {
     const struct sl_recipe *recipe = &plan->recipe;
     int n_layers = plan->geometry.n_layers, n = n_evicting(plan);
     plan->budget_slots = plan->n_prompt;
     for (int l = 0; l < n_layers; l++) {
         plan->layer_budget[l] = plan->n_prompt;
+    }
+    if (sl_recipe_thins(recipe)) {
+        set_thinned(plan);
+        return;
     }
     if (!sl_recipe_evicts(recipe)) {
         return;
@@ -202,7 +220,7 @@ static void set_budgets(struct sl_plan *plan) {
 static int64_t kept_slots(const struct sl_plan *plan, int layer) {
     int64_t body = sl_plan_body_tokens(plan), budget = plan->layer_budget[layer];
     if (!sl_recipe_layer_evicts(&plan->recipe, layer)) {
-        return plan->n_prompt;
+        return budget; // of a thinned layer; all of the prompt of others
     }
     if (plan->recipe.heads == SL_HEADS_ADAPTIVE) {
         // A fifth is certain to each of them (sl_budget_adaptive()), in which the tail may be counted.
@@ -216,10 +234,24 @@ static int64_t tail_of(const struct sl_plan *plan, int layer) {
     return sl_recipe_layer_evicts(&plan->recipe, layer) ? plan->tail_slots : 0;
 }
 
+int64_t sl_plan_offloaded_slots(const struct sl_plan *plan, int64_t n_tokens) {
+    const struct sl_recipe *recipe = &plan->recipe;
+    if (!sl_recipe_thins(recipe)) {
+        return n_tokens;
+    }
+    // As everywhere a budget has what scope protects in it, and is a slot above that where a ratio is not.
+    int64_t share = (int64_t)ceil(recipe->budget.ratio * (double)n_tokens);
+    return smaller(n_tokens, larger(share, recipe->sinks + recipe->recent.slots + 1));
+}
+
+int64_t sl_plan_undecided_slots(const struct sl_plan *plan, int64_t n_tokens) {
+    return sl_recipe_thins(&plan->recipe) ? smaller(n_tokens, plan->recipe.recent.slots) : 0;
+}
+
 int64_t sl_plan_held_slots(const struct sl_plan *plan) {
+    int64_t undecided = sl_plan_undecided_slots(plan, plan->n_prompt), chunk = plan->recipe.chunk_tokens;
     return sl_recipe_offloads(&plan->recipe)
-               ? smaller(plan->n_prompt,
-                         SL_ATTEND_SPLIT + SL_STRETCHES_QUEUED * SL_STRETCH_TOKENS + (int64_t)plan->recipe.chunk_tokens)
+               ? smaller(plan->n_prompt, SL_ATTEND_SPLIT + SL_STRETCHES_QUEUED * SL_STRETCH_TOKENS + chunk + undecided)
                : 0;
 }
 
@@ -230,7 +262,9 @@ int64_t sl_plan_resident_slots(const struct sl_plan *plan) {
 
 int64_t sl_plan_row_places(const struct sl_plan *plan) {
     const struct sl_recipe *recipe = &plan->recipe;
-    return sl_recipe_offloads(recipe) ? smaller(plan->n_prompt, recipe->topk + recipe->keep) : 0;
+    return sl_recipe_offloads(recipe)
+               ? smaller(sl_plan_offloaded_slots(plan, plan->n_prompt), recipe->topk + recipe->keep)
+               : 0;
 }
 
 int64_t sl_plan_layer_slots(const struct sl_plan *plan, int layer, int64_t n_new) {
@@ -250,7 +284,8 @@ static int64_t between_slots(const struct sl_plan *plan, int layer) {
     if (sl_plan_is_offloaded(plan, layer)) {
         return sl_plan_held_slots(plan);
     }
-    bool at_chunks = sl_recipe_layer_evicts(&plan->recipe, layer) && (plan->recipe.when & SL_WHEN_CHUNK);
+    bool evicts = sl_recipe_layer_evicts(&plan->recipe, layer) || sl_recipe_layer_thins(&plan->recipe, layer);
+    bool at_chunks = evicts && (plan->recipe.when & SL_WHEN_CHUNK);
     return at_chunks ? sl_plan_layer_slots(plan, layer, 0) : plan->n_prompt;
 }
 
@@ -410,9 +445,9 @@ static size_t scan_copy_bytes(const struct sl_plan *plan, int64_t n_slots) {
 
 // Scan copies of one lane: of whole stretches, of what full pages there are behind them, and of a partial page.
 static size_t scan_bytes(const struct sl_plan *plan) {
-    int64_t full = plan->n_prompt % SL_STRETCH_TOKENS / SL_PAGE_SLOTS * SL_PAGE_SLOTS;
-    int64_t last = plan->n_prompt % SL_PAGE_SLOTS;
-    size_t bytes = (size_t)(plan->n_prompt / SL_STRETCH_TOKENS) * scan_copy_bytes(plan, SL_STRETCH_TOKENS);
+    int64_t n_slots = sl_plan_offloaded_slots(plan, plan->n_prompt);
+    int64_t full = n_slots % SL_STRETCH_TOKENS / SL_PAGE_SLOTS * SL_PAGE_SLOTS, last = n_slots % SL_PAGE_SLOTS;
+    size_t bytes = (size_t)(n_slots / SL_STRETCH_TOKENS) * scan_copy_bytes(plan, SL_STRETCH_TOKENS);
     return bytes + (full > 0 ? scan_copy_bytes(plan, full) : 0) + (last > 0 ? scan_copy_bytes(plan, last) : 0);
 }
 
@@ -420,6 +455,7 @@ size_t sl_plan_annex_bytes(const struct sl_plan *plan) {
     if (!sl_recipe_offloads(&plan->recipe)) {
         return 0;
     }
+    int64_t n_slots = sl_plan_offloaded_slots(plan, plan->n_prompt);
     const struct sl_page_layout *work = &plan->work[first_offloaded(plan)];
     struct sl_page_layout rows = *work;
     size_t n_layers = 0, in_transit = 0;
@@ -427,13 +463,13 @@ size_t sl_plan_annex_bytes(const struct sl_plan *plan) {
         enum sl_status status = sl_page_layout_init(&rows, sl_plan_row_format(plan), plan->geometry.head_dim, 0, false);
         assert(status == SL_OK); // make_layouts() has made one
         (void)status;
-        int64_t n_slots = smaller(plan->n_prompt, SL_STRETCHES_QUEUED * SL_STRETCH_TOKENS);
-        in_transit = sl_pages_for(n_slots) * in_units(work->bytes);
+        int64_t n_queued = smaller(n_slots, SL_STRETCHES_QUEUED * SL_STRETCH_TOKENS);
+        in_transit = sl_pages_for(n_queued) * in_units(work->bytes);
     }
     for (int l = 0; l < plan->geometry.n_layers; l++) {
         n_layers += sl_layers_has(&plan->recipe.offload, l);
     }
-    size_t full = (size_t)(plan->n_prompt / SL_PAGE_SLOTS), last = plan->n_prompt % SL_PAGE_SLOTS != 0;
+    size_t full = (size_t)(n_slots / SL_PAGE_SLOTS), last = n_slots % SL_PAGE_SLOTS != 0;
     size_t lane = full * in_units(rows.bytes) + last * in_units(work->bytes) + scan_bytes(plan) + in_transit;
     return n_layers * (size_t)plan->geometry.n_kv_heads * lane;
 }

@@ -43,7 +43,8 @@
  *
  * LAYERS are joined by '+': N, N-M, and N- for the last one of place. A recipe that offloads without naming them has
  * retrieve=near, ahead=0, topk=128, as much to keep, channels=8, scan=stored and replicas=1; place=resident drops them.
- * Offloaded layers have one format, f32, f16, bf16 or int8. when=chunk includes the end.
+ * Offloaded layers have one format, f32, f16, bf16 or int8. when=chunk includes the end. A budget beside place=offload is
+ * a ratio, of the offloaded layers alone: what they do not keep is never shipped (score=cis or random, when=chunk).
  *
  * A ratio in scope is a share of the budget. Where a ratio of a short prompt would not be above what scope protects,
  * the budget is one slot above it. The tail (the newest N prompt tokens) stays on top of the budget.
@@ -175,6 +176,12 @@ static inline bool sl_recipe_evicts(const struct sl_recipe *recipe) {
     return recipe->budget.slots > 0 || recipe->budget.ratio > 0;
 }
 
+// A budget and place=offload together: the budget is of the offloaded layers, which are thinned before their slots are
+// shipped (compress/thin.c), and resident layers keep everything.
+static inline bool sl_recipe_thins(const struct sl_recipe *recipe) {
+    return sl_recipe_evicts(recipe) && sl_recipe_offloads(recipe);
+}
+
 // One line for --help and docs: name and canonical text of each preset; the last has a NULL name.
 struct sl_preset {
     const char *name, *text, *summary;
@@ -253,8 +260,15 @@ size_t sl_plan_decode_bytes(const struct sl_plan *plan, int64_t n_new);
 
 // --- of recipes that offload: 0 for others -------------------------------------------------------------------------
 
-// Prefill ships offloaded layers in stretches that end at multiples of SL_STRETCH_TOKENS (service/offload.h), a divisor of
-// SL_ATTEND_SPLIT, and reads on while so many of them are on their way.
+// Slots per head of an offloaded layer, wherever they are, when the prompt's first n_tokens have been read: all of them, or
+// what its budget leaves of them. No function of how the prompt is cut into chunks, and for n_tokens more it never grows by
+// more than that.
+int64_t sl_plan_offloaded_slots(const struct sl_plan *plan, int64_t n_tokens);
+// Of those, the newest that have not been chosen from yet: they may be evicted when more tokens are read.
+int64_t sl_plan_undecided_slots(const struct sl_plan *plan, int64_t n_tokens);
+
+// Prefill ships offloaded layers in stretches that end at multiples of SL_STRETCH_TOKENS slots (service/offload.h), a divisor
+// of SL_ATTEND_SPLIT, and reads on while so many of them are on their way.
 #define SL_STRETCH_TOKENS   512
 #define SL_STRETCHES_QUEUED 2
 // Slots per head of an offloaded layer that prefill holds at most: the split at hand (SL_ATTEND_SPLIT), the stretches that

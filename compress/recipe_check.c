@@ -273,14 +273,58 @@ static enum sl_status check_retrieval(const struct sl_recipe *recipe, struct sl_
     return SL_OK;
 }
 
+/*
+ * A budget of offloaded layers. Every slot is chosen or not once, before it is shipped, with what is known of it then: its
+ * own score, and how many slots there are so far.
+ */
+static enum sl_status check_thinning(const struct sl_recipe *recipe, struct sl_error *err) {
+    if (recipe->budget.slots > 0) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "recipe: budget=%" PRId64
+                       " of offloaded layers: slots leave while the prompt is read, and how many "
+                       "may stay of those is known of a share alone; use a ratio, e.g. budget=0.5",
+                       recipe->budget.slots);
+    }
+    if (recipe->score != SL_SCORE_CIS && recipe->score != SL_SCORE_RANDOM && recipe->score != SL_SCORE_NONE) {
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "recipe: score=%s with place=offload and a budget: a slot is chosen before later tokens have looked "
+            "at it, and earlier ones are elsewhere; use score=cis (or random), or no budget",
+            score_name(recipe));
+    }
+    if (recipe->when != 0 && recipe->when != SL_WHEN_CHUNK) {
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "recipe: place=offload evicts from what has not been shipped, so with when=chunk alone and not with "
+            "when=%s; use when=chunk",
+            recipe->when & SL_WHEN_STEP ? "step" : "end");
+    }
+    const struct {
+        const char *what;
+        bool named;
+    } refused[] = {{"value", recipe->value != SL_VALUE_OFF},
+                   {"layers", recipe->layers != SL_LAYERS_UNIFORM},
+                   {"exempt", sl_layers_any(&recipe->exempt) || recipe->exempt_last},
+                   {"heads", recipe->heads != SL_HEADS_UNIFORM},
+                   {"evicted=merge", recipe->evicted != SL_EVICTED_DROP},
+                   {"scope=tail", recipe->tail > 0},
+                   {"scope=stabilizers", recipe->stabilizers > 0},
+                   {"scope=std", recipe->std > 0}};
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        if (refused[i].named) {
+            return sl_fail(
+                err, SL_ERR_INVALID,
+                "recipe: %s with place=offload and a budget: all heads of all offloaded layers keep equally many "
+                "slots, chosen once, and nothing but sinks and recent is protected; remove %s",
+                refused[i].what, refused[i].what);
+        }
+    }
+    return SL_OK;
+}
+
 static enum sl_status check_offload(const struct sl_recipe *recipe, struct sl_error *err) {
     if (!sl_recipe_offloads(recipe)) {
         return check_resident(recipe, err);
-    }
-    if (sl_recipe_evicts(recipe)) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "recipe: place=offload keeps every slot and budget evicts: retrieval after eviction is not "
-                       "possible; use one of them");
     }
     if (sl_layers_has(&recipe->offload, 0) || recipe->offload_from == 0) {
         return sl_fail(err, SL_ERR_INVALID,
@@ -288,17 +332,19 @@ static enum sl_status check_offload(const struct sl_recipe *recipe, struct sl_er
                        "its query; offload from layer 1 on, e.g. place=offload/1-");
     }
     if (recipe->recent.ratio > 0) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "recipe: scope=recent:%g is a share of a budget, and place=offload has none; give recent in "
-                       "slots",
-                       recipe->recent.ratio);
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "recipe: scope=recent:%g is a share of a budget, and place=offload holds recent slots apart from it; "
+            "give recent in slots",
+            recipe->recent.ratio);
     }
     if (recipe->positions == SL_POSITION_SLOT) {
         return sl_fail(err, SL_ERR_INVALID,
                        "recipe: positions=slot keeps keys unrotated, and place=offload compares channels of rotated "
                        "ones; use positions=original");
     }
-    return check_retrieval(recipe, err);
+    enum sl_status status = sl_recipe_evicts(recipe) ? check_thinning(recipe, err) : SL_OK;
+    return status == SL_OK ? check_retrieval(recipe, err) : status;
 }
 
 enum sl_status sl_recipe_check(const struct sl_recipe *recipe, struct sl_error *err) {

@@ -74,9 +74,10 @@ int64_t sl_recipe_std_slots(const struct sl_recipe *recipe, int64_t budget_slots
 int64_t sl_recipe_protected_slots(const struct sl_recipe *recipe, int64_t budget_slots);
 
 bool sl_layers_any(const struct sl_layers *layers);
-// Of a resolved recipe.
+// Of a resolved recipe. A layer evicts as its session's budget says, or it is offloaded and thinned (compress/thin.c).
 enum sl_kv_format sl_recipe_layer_format(const struct sl_recipe *recipe, int layer);
 bool sl_recipe_layer_evicts(const struct sl_recipe *recipe, int layer);
+bool sl_recipe_layer_thins(const struct sl_recipe *recipe, int layer);
 
 // The last layer that the recipe names, -1 when it names none: the model has at least that one.
 int sl_recipe_last_named_layer(const struct sl_recipe *recipe);

@@ -55,7 +55,11 @@ enum sl_kv_format sl_recipe_layer_format(const struct sl_recipe *recipe, int lay
 }
 
 bool sl_recipe_layer_evicts(const struct sl_recipe *recipe, int layer) {
-    return sl_recipe_evicts(recipe) && !sl_layers_has(&recipe->exempt, layer);
+    return sl_recipe_evicts(recipe) && !sl_recipe_offloads(recipe) && !sl_layers_has(&recipe->exempt, layer);
+}
+
+bool sl_recipe_layer_thins(const struct sl_recipe *recipe, int layer) {
+    return sl_recipe_thins(recipe) && sl_layers_has(&recipe->offload, layer);
 }
 
 static bool layer_is_offloaded(const struct sl_recipe *recipe, int layer) {
@@ -75,6 +79,13 @@ static enum sl_status check_offloaded_formats(const struct sl_recipe *recipe, in
                 err, SL_ERR_INVALID,
                 "recipe: place=offload keeps no rows in %s, the format of layer %d; keep offloaded layers in "
                 "f16, bf16, f32 or int8",
+                sl_kv_format_name(format), l);
+        }
+        if (sl_kv_format_is_quantized(format) && sl_recipe_evicts(recipe)) {
+            return sl_fail(
+                err, SL_ERR_INVALID,
+                "recipe: format=%s of layer %d, which place=offload thins to its budget: what comes back while "
+                "the prompt is read would not be what was shipped; use f16, bf16 or f32 there",
                 sl_kv_format_name(format), l);
         }
         first = first < 0 ? l : first;
@@ -198,7 +209,7 @@ enum sl_status sl_recipe_resolve(struct sl_recipe *recipe, const struct sl_layer
     if (status == SL_OK) {
         status = sl_recipe_check_layers(&resolved, n_layers, err);
     }
-    bool evicts = !sl_recipe_evicts(&resolved);
+    bool evicts = !sl_recipe_evicts(&resolved) || sl_recipe_thins(&resolved); // some layer is offloaded
     for (int l = 0; status == SL_OK && l < n_layers; l++) {
         evicts = evicts || sl_recipe_layer_evicts(&resolved, l);
     }

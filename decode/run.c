@@ -230,7 +230,7 @@ static enum sl_status open_annexes(struct sl_decode *decode, const Sluice__V1__D
         .arena = decode->node.arena,
         .session = sequence->session,
         .source = sequence->source,
-        .n_prompt = n_read,
+        .n_prompt = sl_plan_offloaded_slots(plan, n_read),
         .resident_only = true,
         .deadline_ms = decode->retrieve_deadline_ms,
         .lost_ms = decode->retrieve_lost_ms,

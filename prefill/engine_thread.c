@@ -95,7 +95,9 @@ static void report(struct sl_prefill_job *job, const struct sl_session *session)
 // A recipe that evicts can be resumed only from a state between two chunks: keep the last one that others can use.
 static void archive_boundary(struct sl_prefill_job *job, const struct sl_session *session) {
     int64_t chunk = job->plan.recipe.chunk_tokens, boundary = sl_reader_shared_tokens(&job->plan) / chunk * chunk;
-    if (sl_recipe_evicts(&job->plan.recipe) && session->n_tokens == boundary && boundary > job->n_reused) {
+    // Of a recipe that thins the state between two chunks is not in the session alone, and depends on what was read back.
+    bool resumable = sl_recipe_evicts(&job->plan.recipe) && !sl_recipe_thins(&job->plan.recipe);
+    if (resumable && session->n_tokens == boundary && boundary > job->n_reused) {
         sl_archive_put(job->prefill->archive, job, session, true);
     }
 }

@@ -6,6 +6,8 @@
  *   whole     whole           nothing: the store ships the capsule, the shares are the annexes'
  *   n tokens  m tokens        from min(n, m) on, at a page (sl_offload_begins_at())
  *   none      any             everything; what the annexes have is not shipped again
+ *
+ * A recipe that thins its offloaded layers finds the whole or nothing.
  */
 #include "base/log.h"
 #include "prefill/internal.h"
@@ -44,8 +46,7 @@ static enum sl_status reuse_whole(struct sl_prefill_job *job, const struct sl_st
  * well: where they have fewer tokens, it is cut to what both have.
  */
 static void cut_to_annexes(const struct sl_prefill_job *job, struct sl_store_match *match) {
-    if (job->offload &&
-        !(match->n_tokens == job->plan.n_prompt && sl_offload_n_stored(job->offload) == job->plan.n_prompt)) {
+    if (job->offload && !(match->n_tokens == job->plan.n_prompt && sl_offload_is_stored(job->offload))) {
         match->n_tokens = sl_offload_begins_at(job->offload, match->n_tokens);
     }
 }

@@ -38,18 +38,18 @@ static enum sl_status append(struct borrowed *b, struct sl_annex *annex, int64_t
 }
 
 // Cut as prefill cuts what it ships (service/offload.h): the scales of int8 and int1 copies are of stretches.
-static enum sl_status append_all(struct borrowed *b, struct sl_annex *annex, int64_t n_prompt, struct sl_error *err) {
-    int64_t full = n_prompt / SL_PAGE_SLOTS * SL_PAGE_SLOTS;
+static enum sl_status append_all(struct borrowed *b, struct sl_annex *annex, int64_t n_slots, struct sl_error *err) {
+    int64_t full = n_slots / SL_PAGE_SLOTS * SL_PAGE_SLOTS;
     enum sl_status status = SL_OK;
-    for (int64_t begin = 0, end; status == SL_OK && begin < n_prompt; begin = end) {
-        end = begin + SL_STRETCH_TOKENS <= n_prompt ? begin + SL_STRETCH_TOKENS : begin < full ? full : n_prompt;
+    for (int64_t begin = 0, end; status == SL_OK && begin < n_slots; begin = end) {
+        end = begin + SL_STRETCH_TOKENS <= n_slots ? begin + SL_STRETCH_TOKENS : begin < full ? full : n_slots;
         status = append(b, annex, begin, end, err);
     }
     return status;
 }
 
 static enum sl_status make_annex(const struct sl_plan *plan, const struct sl_ops *ops, struct sl_team *team,
-                                 struct sl_session *session, int64_t n_prompt, struct sl_annex **annex_out,
+                                 struct sl_session *session, int64_t n_slots, struct sl_annex **annex_out,
                                  struct sl_error *err) {
     struct sl_lanes lanes;
     sl_lanes_init(&lanes, &plan->recipe.offload, &plan->geometry);
@@ -71,8 +71,8 @@ static enum sl_status make_annex(const struct sl_plan *plan, const struct sl_ops
         const struct sl_head *head = &layer->heads[lane % lanes.n_heads];
         b.kv[lane] = (struct sl_kv){head->pages, head->n_packed, head->n_slots, &layer->work, &layer->packed};
     }
-    enum sl_status status = sl_annex_create(ops, 0, n_lanes, plan->geometry.head_dim, n_prompt, annex_out, err);
-    status = status == SL_OK ? append_all(&b, *annex_out, n_prompt, err) : status;
+    enum sl_status status = sl_annex_create(ops, 0, n_lanes, plan->geometry.head_dim, n_slots, annex_out, err);
+    status = status == SL_OK ? append_all(&b, *annex_out, n_slots, err) : status;
     free(b.kv);
     return status;
 }
@@ -82,8 +82,9 @@ enum sl_status sl_local_retriever_open(const struct sl_plan *plan, const struct 
                                        struct sl_local_retriever *local_out, struct sl_error *err) {
     struct sl_local_retriever local = {0};
     enum sl_status status = SL_OK;
-    if (sl_row_cache_places(plan, n_prompt) > 0) {
-        status = make_annex(plan, ops, team, session, n_prompt, &local.annex, err);
+    int64_t n_slots = sl_plan_offloaded_slots(plan, n_prompt);
+    if (sl_row_cache_places(plan, n_slots) > 0) {
+        status = make_annex(plan, ops, team, session, n_slots, &local.annex, err);
         status = status == SL_OK ? sl_local_source_create(local.annex, team, &local.source, err) : status;
     }
     struct sl_retriever_config config = {.plan = plan,
@@ -92,7 +93,7 @@ enum sl_status sl_local_retriever_open(const struct sl_plan *plan, const struct 
                                          .arena = session->arena,
                                          .session = session,
                                          .source = local.source,
-                                         .n_prompt = n_prompt};
+                                         .n_prompt = n_slots};
     status = status == SL_OK ? sl_retriever_create(&config, &local.retriever, err) : status;
     if (status != SL_OK) {
         sl_local_retriever_close(&local);

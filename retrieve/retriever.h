@@ -38,7 +38,7 @@ struct sl_retriever_config {
     struct sl_arena *arena; // the row caches are taken from it: sl_plan_row_cache_bytes(), in one process a little more
     struct sl_session *session; // see resident_only
     struct sl_source *source;   // not owned; must outlive the retriever
-    int64_t n_prompt;           // tokens that are offloaded
+    int64_t n_prompt;           // slots of a lane that are offloaded: the prompt's tokens, unless the recipe thins
     /*
      * true: the session's offloaded layers hold nothing yet: creation fetches sinks and recent slots into them.
      * false: the session holds every slot (one process); only topk come from the source, which may be NULL where there is

@@ -19,12 +19,23 @@ uint64_t sl_offload_fingerprint(const struct sl_plan *plan, uint64_t model_finge
     for (int l = 0; l < plan->geometry.n_layers; l++) {
         quantizes |= !sl_plan_is_offloaded(plan, l) && sl_kv_format_is_quantized(plan->packed[l].format);
     }
+    quantizes |= sl_recipe_thins(&plan->recipe); // and those of thinned layers
     uint64_t recipe = sl_recipe_fingerprint(&plan->recipe);
     return quantizes ? sl_hash(&recipe, sizeof recipe, model_fingerprint) : model_fingerprint;
 }
 
 static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
+}
+
+// Behind the prompt's first n_tokens: slots of a lane, and those of them that stay what they are.
+static int64_t slots_at(const struct sl_offload *offload, int64_t n_tokens) {
+    return sl_plan_offloaded_slots(offload->plan, n_tokens);
+}
+
+static int64_t decided_at(const struct sl_offload *offload, int64_t n_tokens) {
+    bool all = n_tokens == offload->plan->n_prompt;
+    return slots_at(offload, n_tokens) - (all ? 0 : sl_plan_undecided_slots(offload->plan, n_tokens));
 }
 
 // ---- opening -------------------------------------------------------------------------------------------------------
@@ -60,7 +71,7 @@ static enum sl_status check_shares(const struct sl_offload_config *config, int n
 static enum sl_status open_links(struct sl_offload *offload, const struct sl_offload_config *config,
                                  struct sl_error *err) {
     const struct sl_plan *plan = config->plan;
-    int64_t n_keys = plan->n_prompt / SL_PREFIX_BLOCK;
+    int64_t n_slots = offload->n_slots, n_keys = n_slots / SL_PREFIX_BLOCK;
     uint64_t *keys = malloc(sizeof *keys * (size_t)(n_keys + 1));
     if (!keys) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "offload: out of memory");
@@ -72,12 +83,17 @@ static enum sl_status open_links(struct sl_offload *offload, const struct sl_off
     request.work_format = (int32_t)offload->work.format;
     request.rows_format = (int32_t)offload->kept.format;
     request.scan_format = (int32_t)sl_plan_scan_format(plan);
-    request.n_tokens = plan->n_prompt;
-    request.n_prefixes = (size_t)sl_prefix_keys(config->tokens, plan->n_prompt, keys, n_keys);
+    // Where slots are not tokens these are names: the family is this prompt's alone.
+    request.n_tokens = n_slots;
+    request.n_prefixes = (size_t)sl_prefix_keys(config->tokens, n_slots, keys, n_keys);
     request.prefixes = keys;
-    request.prefix_hash = sl_prefix_hash(config->tokens, plan->n_prompt);
+    request.prefix_hash = sl_prefix_hash(config->tokens, n_slots);
+    if (sl_recipe_thins(&plan->recipe)) {
+        uint64_t prompt = sl_prefix_hash(config->tokens, plan->n_prompt);
+        request.model_fingerprint = sl_hash(&prompt, sizeof prompt, request.model_fingerprint);
+    }
     enum sl_status status = SL_OK;
-    offload->n_stored = plan->n_prompt;
+    offload->n_stored = n_slots;
     for (size_t i = 0; status == SL_OK && i < config->n_stores; i++) {
         struct sl_link *link = &offload->links[offload->n_links++];
         link->share = config->stores[i];
@@ -114,6 +130,7 @@ enum sl_status sl_offload_open(const struct sl_offload_config *config, struct sl
     offload->plan = config->plan;
     offload->job_id = config->job_id;
     offload->parent = config->parent;
+    offload->n_slots = slots_at(offload, config->plan->n_prompt);
     pthread_mutex_init(&offload->mutex, NULL);
     sl_cond_init(&offload->changed);
     sl_lanes_init(&offload->lanes, &config->plan->recipe.offload, &config->plan->geometry);
@@ -127,7 +144,7 @@ enum sl_status sl_offload_open(const struct sl_offload_config *config, struct sl
     status = status == SL_OK ? sl_read_back_create(offload, err) : status;
     status = status == SL_OK ? open_links(offload, config, err) : status;
     offload->n_handed = offload->n_stored;
-    if (status == SL_OK && offload->n_stored > 0 && offload->n_stored < config->plan->n_prompt) {
+    if (status == SL_OK && offload->n_stored > 0 && offload->n_stored < offload->n_slots) {
         status = sl_offload_map(offload, offload->n_stored, err);
     }
     if (status == SL_OK) {
@@ -171,7 +188,14 @@ int64_t sl_offload_n_stored(const struct sl_offload *offload) {
     return offload->n_stored;
 }
 
+bool sl_offload_is_stored(const struct sl_offload *offload) {
+    return offload->n_stored == offload->n_slots;
+}
+
 int64_t sl_offload_begins_at(const struct sl_offload *offload, int64_t n_tokens) {
+    if (sl_recipe_thins(&offload->plan->recipe)) {
+        return 0;
+    }
     int64_t unit = sl_kv_format_is_quantized(offload->kept.format) ? SL_ATTEND_SPLIT : SL_PAGE_SLOTS;
     return smaller(n_tokens, offload->n_stored) / unit * unit;
 }
@@ -202,6 +226,7 @@ static enum sl_status fetch_held(struct sl_offload *offload, struct sl_session *
 enum sl_status sl_offload_begin(struct sl_offload *offload, struct sl_session *session, struct sl_error *err) {
     enum sl_status status = SL_OK;
     offload->n_tokens = session->n_tokens;
+    assert(session->n_tokens == 0 || !sl_recipe_thins(&offload->plan->recipe)); // below, slots are tokens
     offload->held = session->n_tokens / SL_ATTEND_SPLIT * SL_ATTEND_SPLIT;
     if (offload->n_mapped < offload->n_stored) {
         status = sl_offload_map(offload, offload->n_stored, err);
@@ -250,12 +275,12 @@ static bool has_room(const struct sl_offload *offload) {
 }
 
 static bool is_mapped(const struct sl_offload *offload) {
-    return offload->n_mapped >= offload->n_tokens / SL_ATTEND_SPLIT * SL_ATTEND_SPLIT;
+    return offload->n_mapped >= decided_at(offload, offload->n_tokens) / SL_ATTEND_SPLIT * SL_ATTEND_SPLIT;
 }
 
 // Pages of splits that all stores answer for are not needed here.
 static void let_go(struct sl_offload *offload, struct sl_session *session, int64_t n_mapped) {
-    int64_t held = smaller(n_mapped, session->n_tokens) / SL_ATTEND_SPLIT * SL_ATTEND_SPLIT;
+    int64_t held = smaller(n_mapped, decided_at(offload, session->n_tokens)) / SL_ATTEND_SPLIT * SL_ATTEND_SPLIT;
     if (held <= offload->held) {
         return;
     }
@@ -273,7 +298,8 @@ enum sl_status sl_offload_step(struct sl_offload *offload, struct sl_session *se
     pthread_mutex_lock(&offload->mutex);
     enum sl_status status = offload->status;
     int64_t end = (offload->n_handed / SL_STRETCH_TOKENS + 1) * SL_STRETCH_TOKENS;
-    for (; status == SL_OK && end <= session->n_tokens; end += SL_STRETCH_TOKENS) {
+    int64_t decided = decided_at(offload, session->n_tokens);
+    for (; status == SL_OK && end <= decided; end += SL_STRETCH_TOKENS) {
         status = wait_for(offload, has_room, err);
         if (status == SL_OK) {
             hand_over(offload, session, end);
@@ -350,13 +376,13 @@ void sl_offload_hand_on(struct sl_offload *offload) {
 
 // Full pages and the partial one apart: see offload.h. What is read behind a step is less than two stretches.
 static void hand_over_rest(struct sl_offload *offload, const struct sl_session *session) {
-    int64_t n_tokens = session->n_tokens, full = n_tokens / SL_PAGE_SLOTS * SL_PAGE_SLOTS;
-    offload->n_tokens = n_tokens;
+    int64_t n_slots = slots_at(offload, session->n_tokens), full = n_slots / SL_PAGE_SLOTS * SL_PAGE_SLOTS;
+    offload->n_tokens = session->n_tokens;
     if (offload->n_handed < full) {
         hand_over(offload, session, full);
     }
-    if (offload->n_handed < n_tokens) {
-        hand_over(offload, session, n_tokens);
+    if (offload->n_handed < n_slots) {
+        hand_over(offload, session, n_slots);
     }
 }
 
@@ -387,7 +413,7 @@ void sl_offload_get_stats(const struct sl_offload *offload, struct sl_offload_st
     pthread_mutex_lock(&o->mutex);
     *stats_out = (struct sl_offload_stats){.shipped_bytes = o->shipped_bytes,
                                            .shipped_tokens = o->shipped_tokens,
-                                           .stored_tokens = o->n_stored,
+                                           .stored_tokens = sl_offload_is_stored(o) ? o->plan->n_prompt : o->n_stored,
                                            .read_back_bytes = o->read_back_bytes,
                                            .read_back_wait_ns = o->read_back_wait_ns};
     pthread_mutex_unlock(&o->mutex);

@@ -3,7 +3,7 @@
  * Purpose: prefill's side of offloaded layers: their pages go to kvstores while the prompt is being read, and come back
  *          tile by tile when attention needs them, so that this worker holds a bounded number of tokens of them.
  *
- * Design: what is held here is [held, n_tokens), held a multiple of SL_ATTEND_SPLIT: the tokens of the split at hand, and
+ * Design: what is held here is [held, n_slots), held a multiple of SL_ATTEND_SPLIT: the tokens of the split at hand, and
  *         of splits that the stores do not answer for yet. Stretches are shipped by a thread of the job's own while the
  *         engine reads on, each as soon as all of its tokens have been read. They are cut at multiples of
  *         SL_STRETCH_TOKENS tokens whatever the steps were, so that prompts with the same beginning have the same
@@ -17,8 +17,8 @@
  *          tries again with other stores. With replicas every stretch goes to both; reads come from the first that lives.
  *          Reads are one-sided and see no lease: what a worker that was stopped for longer than a lease has read may be
  *          another's. sl_offload_finish() succeeds only when every lease has lived beyond the last read; until then
- *          nothing that depends on one may leave this job (place=offload with a budget, whose states between chunks are
- *          archived on the way, is refused).
+ *          nothing that depends on one may leave this job (of place=offload with a budget no state between chunks is
+ *          archived).
  * Threads: the functions below are the engine's thread's and the handler's, one after the other; the ships have a thread.
  */
 #ifndef SL_SERVICE_OFFLOAD_H
@@ -50,6 +50,14 @@ struct sl_offload_config {
  */
 uint64_t sl_offload_fingerprint(const struct sl_plan *plan, uint64_t model_fingerprint);
 
+/*
+ * Slots and tokens: a stretch, an annex and what is held here are counted in slots of a lane. Where the recipe does not thin
+ * (sl_recipe_thins()) slot j is token j. Where it does, the prompt's first n tokens are the first
+ * sl_plan_offloaded_slots(plan, n) slots of every lane; the newest sl_plan_undecided_slots() of them may still be evicted,
+ * and are not shipped before the prompt has been read. Slots of prompts that begin alike are alike as far as their chunks
+ * are, which the names of stretches do not tell: such annexes are found again by the same prompt under the same recipe alone.
+ */
+
 // Opens the annexes at all stores. SL_ERR_INVALID: the shares do not cover every lane once a replica.
 enum sl_status sl_offload_open(const struct sl_offload_config *config, struct sl_offload **offload_out,
                                struct sl_error *err);
@@ -59,10 +67,11 @@ enum sl_status sl_offload_open(const struct sl_offload_config *config, struct sl
  */
 void sl_offload_close(struct sl_offload **offload);
 
-// Tokens of the prompt's beginning that every share has already: a multiple of SL_PAGE_SLOTS, or n_prompt.
+// Slots from the first on that every share has already: a multiple of SL_PAGE_SLOTS, or all.
 int64_t sl_offload_n_stored(const struct sl_offload *offload);
+bool sl_offload_is_stored(const struct sl_offload *offload); // all
 // The last token at or before n_tokens where reading can begin with what the stores have: whole pages, and whole splits
-// where rows are kept in another format than they are read in.
+// where rows are kept in another format than they are read in; 0 where the recipe thins.
 int64_t sl_offload_begins_at(const struct sl_offload *offload, int64_t n_tokens);
 
 /*
@@ -95,7 +104,8 @@ void sl_offload_hand_on(struct sl_offload *offload);
 size_t sl_offload_arena_bytes(const struct sl_offload *offload);
 
 struct sl_offload_stats {
-    int64_t shipped_bytes, shipped_tokens, stored_tokens; // replicas count as often as there are
+    // Replicas count as often as there are; tokens that have slots.
+    int64_t shipped_bytes, shipped_tokens, stored_tokens;
     int64_t read_back_bytes, read_back_wait_ns;
 };
 void sl_offload_get_stats(const struct sl_offload *offload, struct sl_offload_stats *stats_out);

@@ -29,11 +29,11 @@ struct sl_link {
     struct sl_rpc_channel *channel;
     Sluice__V1__Annex *annex; // the store's reply; NULL: not open
     struct sl_line *line;
-    int64_t n_tokens;        // of the annex, with what has been granted; the ships' thread's
+    int64_t n_tokens;        // slots of the annex, with what has been granted; the ships' thread's
     struct sl_annex_map map; // under the mutex
 };
 
-// Pages that wait for their ship: of every lane the pages of tokens [begin, begin + n_slots).
+// Pages that wait for their ship: of every lane the pages of slots [begin, begin + n_slots).
 struct sl_shipment {
     int64_t begin;
     uint32_t n_slots;
@@ -68,10 +68,11 @@ struct sl_offload {
     struct sl_page_layout work, kept; // of pages as they are read and shipped, and as the stores keep full ones
     struct sl_link links[SL_MAX_LINKS];
     int n_links, n_replicas;
-    int64_t n_stored;
+    int64_t n_slots, n_stored; // of a lane when the prompt has been read; of those, stored when the annexes were opened
 
     // The engine's (or the handler's) thread:
-    int64_t n_tokens, held, n_handed; // read so far; held here from; handed to the ships
+    int64_t n_tokens;       // read so far
+    int64_t held, n_handed; // slots held here from; handed to the ships
     struct sl_tile tiles[2];
     struct sl_kv *kv;              // [n_kv_heads] of a tile
     struct sl_fetch_range *ranges; // [n_kv_heads * SL_TILE_PAGES] scratch
@@ -90,7 +91,7 @@ struct sl_offload {
     int first, n_queued;
     bool no_more;     // after what is queued, every annex is to be complete
     bool complete;    // every annex can be asked about the whole prompt
-    int64_t n_mapped; // tokens whose stretches are in the maps of all links
+    int64_t n_mapped; // slots whose stretches are in the maps of all links
     int64_t shipped_bytes, shipped_tokens;
     enum sl_status status; // of the ships
     struct sl_error err;
@@ -118,7 +119,7 @@ enum sl_status sl_offload_map(struct sl_offload *offload, int64_t n_tokens, stru
 // offload_read.c
 enum sl_status sl_read_back_create(struct sl_offload *offload, struct sl_error *err);
 void sl_read_back_destroy(struct sl_offload *offload);
-// Begin reading the pages of tokens [begin, begin + 64 * n_pages) of a layer; read->heads says where they go.
+// Begin reading the pages of slots [begin, begin + 64 * n_pages) of a layer; read->heads says where they go.
 void sl_read_back_begin(struct sl_offload *offload, struct sl_read_back *read, int layer, int64_t begin,
                         uint32_t n_pages);
 enum sl_status sl_read_back_wait(struct sl_offload *offload, struct sl_read_back *read, struct sl_error *err);

@@ -194,7 +194,7 @@ static enum sl_status settle(struct sl_offload *offload, const struct sl_shipmen
     int64_t end = shipment->begin + shipment->n_slots, split = end / SL_ATTEND_SPLIT * SL_ATTEND_SPLIT;
     enum sl_status status = SL_OK;
     // Nobody but this thread maps while it runs.
-    if (split > offload->n_mapped && split < offload->plan->n_prompt) {
+    if (split > offload->n_mapped && split < offload->n_slots) {
         status = map(offload, split, watch, err);
     }
     if (status == SL_OK) {
@@ -245,7 +245,7 @@ static enum sl_status ship(struct sl_offload *offload, int first, int n_queued, 
 static enum sl_status complete(struct sl_offload *offload, struct watch *watch, struct sl_error *err) {
     enum sl_status status = SL_OK;
     for (int i = 0; status == SL_OK && i < offload->n_links; i++) {
-        status = await_tokens(offload, &offload->links[i], offload->plan->n_prompt, watch, err);
+        status = await_tokens(offload, &offload->links[i], offload->n_slots, watch, err);
     }
     return status;
 }

@@ -46,8 +46,8 @@ static enum sl_status call(struct sl_offload *offload, const struct sl_link *lin
 // What a store says about an annex is believed as far as it is possible.
 static enum sl_status check_annex(const struct sl_offload *offload, const struct sl_link *link, struct sl_error *err) {
     const Sluice__V1__Annex *annex = link->annex;
-    int64_t n = annex->n_tokens, n_prompt = offload->plan->n_prompt;
-    if (n < 0 || n > n_prompt || (n < n_prompt && n % SL_PAGE_SLOTS != 0) || annex->lease_ms < 1 ||
+    int64_t n = annex->n_tokens;
+    if (n < 0 || n > offload->n_slots || (n < offload->n_slots && n % SL_PAGE_SLOTS != 0) || annex->lease_ms < 1 ||
         annex->window.len == 0 || annex->window.len > SL_TICKET_MAX_BYTES) {
         return sl_fail(err, SL_ERR_PEER_CORRUPT, "kvstore %.80s: an annex that cannot be", link->share->address);
     }
@@ -158,7 +158,7 @@ enum sl_status sl_link_map(struct sl_offload *offload, struct sl_link *link, int
                                .kept = offload->kept,
                                .scan = sl_plan_scan_format(offload->plan)};
     struct sl_near_request request = sl_annex_map_request(&map, link->annex->annex_id);
-    size_t capacity = sl_annex_map_answer_limit(offload->plan->n_prompt), bytes = 0;
+    size_t capacity = sl_annex_map_answer_limit(offload->n_slots), bytes = 0;
     void *answer = malloc(capacity);
     if (!answer) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "offload: out of memory");

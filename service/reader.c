@@ -159,7 +159,8 @@ int64_t sl_reader_shared_tokens(const struct sl_plan *plan) {
  * Chunks begin at multiples of the chunk size whatever was resumed, so that a resumed job repeats the original's steps;
  * where the prompt's tail begins, which is not compressed like its body; and never inside the window of rows that
  * decides what stays, so that it is seen whole. Where layers are offloaded no step goes over the end of a split: which
- * tokens its rows find in the stores is a matter of where they are, not of how the prompt is cut.
+ * tokens its rows find in the stores is a matter of where they are, not of how the prompt is cut. (Where they are thinned it
+ * is one of the chunks, splits are of slots, and stores keep them as they are read.)
  */
 static int64_t next_end(const struct sl_reader *reader) {
     int64_t done = reader->session->n_tokens, total = reader->plan.n_prompt;
@@ -171,7 +172,7 @@ static int64_t next_end(const struct sl_reader *reader) {
     } else if (done < body && (body < end || (shared <= done && body - done <= chunk))) {
         end = body;
     }
-    if (reader->offload && done / SL_ATTEND_SPLIT != end / SL_ATTEND_SPLIT) {
+    if (reader->offload && !sl_recipe_thins(&reader->plan.recipe) && done / SL_ATTEND_SPLIT != end / SL_ATTEND_SPLIT) {
         end = (done / SL_ATTEND_SPLIT + 1) * SL_ATTEND_SPLIT;
     }
     end = end < total ? end : total;

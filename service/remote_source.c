@@ -396,7 +396,7 @@ enum sl_status sl_remote_source_create(struct sl_lines *lines, Sluice__V1__Annex
     r->base.ops = &remote_ops;
     r->lines = lines;
     r->n_lanes = n_lanes;
-    r->n_prompt = plan->n_prompt;
+    r->n_prompt = sl_plan_offloaded_slots(plan, plan->n_prompt);
     memset(r->holder, -1, (size_t)n_lanes);
     enum sl_status status = SL_OK;
     for (size_t i = 0; status == SL_OK && i < n_shares; i++) {

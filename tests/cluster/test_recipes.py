@@ -223,7 +223,7 @@ def test_recipes_that_cannot_be_are_refused_before_any_work():
         (f"h2o,exempt=0-{LAYERS - 1}", code.INVALID_ARGUMENT, ["exempt"]),
         ("full,when=step", code.INVALID_ARGUMENT, ["budget"]),
         ("d2o,format=int4", code.INVALID_ARGUMENT, ["when=step", "int4"]),
-        ("tailorkv,budget=0.1,when=step", code.INVALID_ARGUMENT, ["offload", "budget"]),
+        ("tailorkv,budget=0.1,when=step", code.INVALID_ARGUMENT, ["offload", "when=chunk"]),
         ("wizardry", code.INVALID_ARGUMENT, ["wizardry", "tailorkv"]),
     ]
     with Cluster(kvstore=0) as cluster:

@@ -342,6 +342,11 @@ static struct sl_recipe random_recipe(void) {
         r.scan = (enum sl_scan)(rand() % 3);
         r.replicas = 1 + rand() % 2;
         r.recent.slots = rand() % 100;
+        if (one_in(3)) { // of a budget
+            r.score = one_in(2) ? SL_SCORE_CIS : SL_SCORE_RANDOM;
+            r.budget.ratio = random_ratio();
+            r.when = SL_WHEN_CHUNK;
+        }
         return r;
     }
     r.score = (enum sl_score)(rand() % SL_N_SCORES);
@@ -391,15 +396,16 @@ static void test_recipe_resolved_text_means_the_same(void **state) {
     for (int i = 0; i < 100000 || n < 1000; i++) {
         struct sl_recipe recipe = random_recipe();
         struct sl_layers dense = random_layers(40);
+        int n_layers = 1 + rand() % SL_MAX_LAYERS;
         char text[SL_RECIPE_TEXT_BYTES];
         if (sl_recipe_check(&recipe, NULL) != SL_OK ||
-            sl_recipe_resolve(&recipe, rand() % 2 ? &dense : NULL, 1 + rand() % SL_MAX_LAYERS, NULL) != SL_OK) {
+            sl_recipe_resolve(&recipe, rand() % 2 ? &dense : NULL, n_layers, NULL) != SL_OK) {
             continue;
         }
         assert_round_trip(&recipe);
         sl_recipe_format(&recipe, text, sizeof text);
         struct sl_recipe read = parsed_recipe(text);
-        assert_int_equal(sl_recipe_resolve(&read, NULL, SL_MAX_LAYERS, NULL), SL_OK);
+        assert_int_equal(sl_recipe_resolve(&read, NULL, n_layers, NULL), SL_OK);
         assert_recipe_equal(&recipe, &read);
         n++;
     }

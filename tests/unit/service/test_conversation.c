@@ -224,6 +224,32 @@ static void test_conversation_appends_behind_quantized_pages(void **state) {
     }
 }
 
+// The first prompt is thinned before it would be shipped; what comes later is decode's, and stays.
+static void test_conversation_thins_what_prefill_reads(void **state) {
+    struct sl_local *local = *state;
+    const char *recipe = "tailorkv,score=random,budget=0.4,when=chunk,scope=sinks:4+recent:32,topk=16";
+    struct sl_recipe resolved; // which layers are dense is the model's profile's to say
+    assert_int_equal(sl_job_recipe(recipe, sl_local_model(local), &resolved, NULL), SL_OK);
+    struct sl_conversation *conversation = open_conversation(local, recipe);
+    for (int t = 0; t < N_TURNS; t++) {
+        int32_t ids[N_DOCUMENT];
+        struct answer answer;
+        int64_t n_new = t == 0 ? N_DOCUMENT : 100, n_read = N_DOCUMENT - 1, n_kept = (n_read * 4 + 9) / 10;
+        fill(ids, n_new, t + 1);
+        struct sl_local_result result = turn(conversation, recipe, ids, n_new, &answer);
+        const struct sl_session *session = sl_conversation_session(conversation);
+        int n_thinned = 0;
+        for (int l = 0; l < session->geometry.n_layers; l++) {
+            bool thinned = sl_layers_has(&resolved.offload, l);
+            assert_int_equal(session->layers[l].heads[1].n_slots, session->n_tokens - (thinned ? n_read - n_kept : 0));
+            n_thinned += thinned;
+        }
+        assert_true(n_thinned > 0 && !sl_layers_has(&resolved.offload, 0));
+        assert_int_equal(result.slots_evicted, t > 0 ? 0 : (n_read - n_kept) * n_thinned * 2);
+    }
+    sl_conversation_close(&conversation);
+}
+
 // ---- error estimates ------------------------------------------------------------------------------------------------
 
 static void test_conversation_estimates_errors_only_where_asked_and_writes_the_same(void **state) {
@@ -308,6 +334,7 @@ int main(void) {
         cmocka_unit_test(test_conversation_writes_what_one_job_with_everything_writes),
         cmocka_unit_test(test_conversation_stays_within_the_budget_of_every_preset),
         cmocka_unit_test(test_conversation_appends_behind_quantized_pages),
+        cmocka_unit_test(test_conversation_thins_what_prefill_reads),
         cmocka_unit_test(test_conversation_estimates_errors_only_where_asked_and_writes_the_same),
         cmocka_unit_test(test_conversation_refuses_what_cannot_be),
     };

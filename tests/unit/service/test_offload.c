@@ -20,10 +20,12 @@
 #include "service/reader.h"
 
 #define MAX_TOKENS  8500 // two splits and some: two tiles to read back at the end
-#define ARENA_BYTES ((size_t)64 << 20)
+#define ARENA_BYTES ((size_t)96 << 20)
 #define STORE_BYTES ((size_t)64 << 20)
 #define RECIPE      "place=offload/2+3,topk=64,chunk=512" // the layers after 3 tell whether attention was right
-#define N_LANES     4                                     // two KV heads a layer
+// A split of slots and some; chunks end anywhere in it, and what is recent is longer than the last chunk.
+#define THINNED RECIPE ",scope=sinks:8+recent:400,score=random,budget=0.6,when=chunk"
+#define N_LANES 4 // two KV heads a layer
 
 static const int offloaded[] = {2, 3};
 
@@ -54,17 +56,21 @@ struct fixture {
     struct job job; // of the test at hand
 };
 
-static struct sl_plan make_plan(struct fixture *f, bool local, int64_t n_prompt) {
+static struct sl_plan make_plan_of(struct fixture *f, const char *text, bool local, int64_t n_prompt) {
     struct sl_recipe recipe;
     struct sl_plan plan;
     struct sl_error err = {0};
     const struct sl_model_config *config = sl_model_get_config(f->model);
     struct sl_kv_geometry geometry = sl_model_geometry(config);
-    if (sl_job_recipe(RECIPE, config, &recipe, &err) != SL_OK ||
+    if (sl_job_recipe(text, config, &recipe, &err) != SL_OK ||
         (local ? sl_plan_make_local : sl_plan_make)(&recipe, &geometry, n_prompt, &plan, &err) != SL_OK) {
         fail_msg("%s", err.text);
     }
     return plan;
+}
+
+static struct sl_plan make_plan(struct fixture *f, bool local, int64_t n_prompt) {
+    return make_plan_of(f, RECIPE, local, n_prompt);
 }
 
 // Step by step until at least `end` tokens have been read.
@@ -81,6 +87,19 @@ static enum sl_status read_until(struct fixture *f, struct sl_reader *reader, st
     return status;
 }
 
+// The prompt, read with all layers held here.
+static struct sl_session *read_here(struct fixture *f, const struct sl_plan *plan) {
+    struct sl_reader_config config = {
+        .plan = plan, .arena = f->arena, .ops = f->ops, .team = f->team, .tokens = f->tokens};
+    struct sl_reader *reader;
+    struct sl_error err = {0};
+    assert_int_equal(sl_reader_create(&config, &reader, &err), SL_OK);
+    assert_int_equal(read_until(f, reader, NULL, plan->n_prompt, &err), SL_OK);
+    struct sl_session *session = sl_reader_take_session(reader);
+    sl_reader_destroy(&reader);
+    return session;
+}
+
 static int group_setup(void **state) {
     struct fixture *f = calloc(1, sizeof *f);
     assert_int_equal(sl_ops_select(NULL, &f->ops, NULL), SL_OK);
@@ -94,14 +113,7 @@ static int group_setup(void **state) {
     assert_int_equal(sl_arena_create(f->memory, ARENA_BYTES, &f->arena, NULL), SL_OK);
     f->plan = make_plan(f, false, MAX_TOKENS);
     f->local_plan = make_plan(f, true, MAX_TOKENS);
-    struct sl_reader_config config = {
-        .plan = &f->local_plan, .arena = f->arena, .ops = f->ops, .team = f->team, .tokens = f->tokens};
-    struct sl_reader *reader;
-    struct sl_error err = {0};
-    assert_int_equal(sl_reader_create(&config, &reader, &err), SL_OK);
-    assert_int_equal(read_until(f, reader, NULL, MAX_TOKENS, &err), SL_OK);
-    f->whole = sl_reader_take_session(reader);
-    sl_reader_destroy(&reader);
+    f->whole = read_here(f, &f->local_plan);
     sl_rpc_init();
     *state = f;
     return 0;
@@ -247,15 +259,16 @@ static void assert_same_page(const struct sl_page_layout *layout, const void *a,
 }
 
 // Every page of the session, and of the annexes, has the bits of the session that has it all.
-static void assert_same_bits(struct fixture *f, const struct job *job, const struct share *shares, size_t n_shares) {
+static void assert_same_bits_as(struct fixture *f, const struct sl_session *whole, const struct job *job,
+                                const struct share *shares, size_t n_shares) {
     const struct sl_session *session = sl_reader_session(job->reader);
-    int64_t n = job->plan->n_prompt;
+    int64_t n = job->plan->n_prompt, n_slots = sl_plan_offloaded_slots(job->plan, n);
     for (int l = 0; l < session->geometry.n_layers; l++) {
         const struct sl_page_layout *work = &session->layers[l].work;
         for (int h = 0; !sl_plan_is_offloaded(job->plan, l) && h < session->geometry.n_kv_heads; h++) {
             assert_int_equal(session->layers[l].heads[h].n_slots, n);
             for (int64_t t = 0; t < n; t += SL_PAGE_SLOTS) {
-                assert_same_page(work, f->whole->layers[l].heads[h].pages[t / SL_PAGE_SLOTS],
+                assert_same_page(work, whole->layers[l].heads[h].pages[t / SL_PAGE_SLOTS],
                                  session->layers[l].heads[h].pages[t / SL_PAGE_SLOTS],
                                  n - t < SL_PAGE_SLOTS ? n - t : SL_PAGE_SLOTS);
             }
@@ -263,15 +276,20 @@ static void assert_same_bits(struct fixture *f, const struct job *job, const str
     }
     for (size_t i = 0; i < n_shares; i++) {
         const struct fake_annex *annex = fake_store_annex(&f->stores[shares[i].store], shares[i].first_lane);
-        assert_int_equal(annex->n_tokens, n);
+        assert_int_equal(annex->n_tokens, n_slots);
         for (int lane = shares[i].first_lane; lane < shares[i].first_lane + shares[i].n_lanes; lane++) {
             int layer = offloaded[lane / 2], h = lane % 2;
-            for (int64_t t = 0; t < n; t += SL_PAGE_SLOTS) {
-                assert_same_page(&f->plan.work[layer], f->whole->layers[layer].heads[h].pages[t / SL_PAGE_SLOTS],
-                                 fake_annex_page(annex, lane, t), n - t < SL_PAGE_SLOTS ? n - t : SL_PAGE_SLOTS);
+            for (int64_t t = 0; t < n_slots; t += SL_PAGE_SLOTS) {
+                assert_same_page(&f->plan.work[layer], whole->layers[layer].heads[h].pages[t / SL_PAGE_SLOTS],
+                                 fake_annex_page(annex, lane, t),
+                                 n_slots - t < SL_PAGE_SLOTS ? n_slots - t : SL_PAGE_SLOTS);
             }
         }
     }
+}
+
+static void assert_same_bits(struct fixture *f, const struct job *job, const struct share *shares, size_t n_shares) {
+    assert_same_bits_as(f, f->whole, job, shares, n_shares);
 }
 
 // ---- tests ---------------------------------------------------------------------------------------------------------
@@ -454,6 +472,65 @@ static void test_offload_waits_for_what_stores_build(void **state) {
     close_job(job);
 }
 
+/*
+ * With a budget the stores get what one process keeps of the layers, to the bit, whatever came back meanwhile; what is here and
+ * what is there stays below the plan. The same prompt again finds all of it.
+ */
+static void test_offload_ships_what_a_budget_leaves(void **state) {
+    struct fixture *f = *state;
+    static const struct share shares[] = {{1, 3, 1, 0}, {0, 0, 3, 0}};
+    struct sl_plan local = make_plan_of(f, THINNED, true, MAX_TOKENS),
+                   plan = make_plan_of(f, THINNED, false, MAX_TOKENS);
+    enum { N_SLOTS = MAX_TOKENS * 6 / 10 };
+    struct sl_session *whole = read_here(f, &local);
+    struct job *job = &f->job;
+    struct sl_error err = {0};
+    Sluice__V1__AnnexShare **annex;
+    size_t n_annex;
+    for (int l = 0; l < whole->geometry.n_layers; l++) {
+        bool thinned = l == offloaded[0] || l == offloaded[1];
+        assert_int_equal(whole->layers[l].heads[1].n_slots, thinned ? N_SLOTS : MAX_TOKENS);
+    }
+    assert_int_equal(open_job(f, job, &plan, shares, 2, NULL, &err), SL_OK);
+    sl_reader_limit_step(job->reader, 96); // chunks stay whole all the same
+    int64_t most_held = 0;
+    for (int64_t end = 512; end < MAX_TOKENS + 512; end += 512) {
+        assert_int_equal(read_until(f, job->reader, job->offload, end, &err), SL_OK);
+        int64_t held = sl_reader_session(job->reader)->layers[offloaded[1]].heads[0].n_slots;
+        most_held = held > most_held ? held : most_held;
+    }
+    assert_true(most_held < N_SLOTS && most_held <= sl_plan_held_slots(&plan));
+    assert_true(sl_reader_peak_bytes(job->reader) <= plan.prefill_peak_bytes);
+    assert_int_equal(finish(job, sl_reader_session(job->reader), &annex, &n_annex, &err), SL_OK);
+    sl_annex_shares_free(&annex, n_annex);
+    assert_same_bits_as(f, whole, job, shares, 2);
+    struct sl_offload_stats stats;
+    sl_offload_get_stats(job->offload, &stats);
+    assert_int_equal(stats.shipped_tokens, N_SLOTS);
+    assert_int_equal(stats.shipped_bytes, sl_pages_for(N_SLOTS) * N_LANES * plan.work[2].bytes);
+    assert_true(stats.read_back_bytes > 0);
+    close_job(job);
+
+    assert_int_equal(open_job(f, job, &plan, shares, 2, NULL, &err), SL_OK);
+    assert_true(sl_offload_is_stored(job->offload));
+    assert_int_equal(sl_offload_begins_at(job->offload, 4096), 0);
+    assert_int_equal(finish(job, NULL, &annex, &n_annex, &err), SL_OK);
+    sl_annex_shares_free(&annex, n_annex);
+    sl_offload_get_stats(job->offload, &stats);
+    assert_int_equal(stats.stored_tokens, MAX_TOKENS);
+    assert_int_equal(stats.shipped_tokens, 0);
+    close_job(job);
+
+    // The capsule is gone: read again, which finds the same slots.
+    assert_int_equal(open_job(f, job, &plan, shares, 2, NULL, &err), SL_OK);
+    assert_int_equal(read_until(f, job->reader, job->offload, MAX_TOKENS, &err), SL_OK);
+    assert_int_equal(finish(job, sl_reader_session(job->reader), &annex, &n_annex, &err), SL_OK);
+    sl_annex_shares_free(&annex, n_annex);
+    assert_same_bits_as(f, whole, job, shares, 2);
+    close_job(job);
+    sl_session_destroy(&whole);
+}
+
 static void test_offload_names_the_store_that_is_lost(void **state) {
     struct fixture *f = *state;
     static const struct share shares[] = {{0, 0, 2, 0}, {1, 2, 2, 0}};
@@ -483,7 +560,9 @@ static void test_offload_shares_with_those_who_read_alike(void **state) {
                  {"full,place=offload/1-,retrieve=pull,topk=7", 0},
                  {"full,place=offload/1-,format=f16/0-0:int2", 2},
                  {"full,place=offload/1-,format=f16/0-0:int2,retrieve=pull,replicas=2", 2},
-                 {"full,place=offload/1-,format=f16/0-0:int4", 4}};
+                 {"full,place=offload/1-,format=f16/0-0:int4", 4},
+                 {"random,place=offload/1-,budget=0.5", 5},
+                 {"random,place=offload/1-,budget=0.5,chunk=256", 6}};
     enum { N_CASES = sizeof cases / sizeof cases[0] };
     uint64_t fingerprints[N_CASES];
     struct sl_plan *plan = malloc(sizeof *plan);
@@ -529,6 +608,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_offload_goes_on_from_what_is_stored, start_shm, stop),
         cmocka_unit_test_setup_teardown(test_offload_does_not_ship_what_is_stored, start_shm, stop),
         cmocka_unit_test_setup_teardown(test_offload_waits_for_what_stores_build, start_shm, stop),
+        cmocka_unit_test_setup_teardown(test_offload_ships_what_a_budget_leaves, start_tcp, stop),
         cmocka_unit_test_setup_teardown(test_offload_names_the_store_that_is_lost, start_shm, stop),
         cmocka_unit_test_setup_teardown(test_offload_refuses_stores_that_do_not_fit, start_shm, stop),
     };
