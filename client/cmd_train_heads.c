@@ -55,7 +55,9 @@ static const struct sl_option options[] = {
     {"text", 't', SL_OPTION_LIST, NULL, "FILE",
      "what tasks hide facts in; may be given several times. Without: the licences of this system", OPTION(texts), 0, 0},
     {"hidden", 0, SL_OPTION_INT, "1024", "R", "width of a head", OPTION(hidden), 1, 1 << 16},
-    {"steps", 'n', SL_OPTION_INT, "3000", "N", "steps", OPTION(steps), 1, 1 << 28},
+    {"steps", 'n', SL_OPTION_INT, "3000", "N",
+     "0: write the heads as they are before training, to compare trained ones with; no prompt is read, --out is needed",
+     OPTION(steps), 0, 1 << 28},
     {"warm-up", 0, SL_OPTION_INT, "-1", "N", "the rate rises for so many steps, then falls; -1: two thirds of them",
      OPTION(warm_up), -1, 1 << 28},
     {"batch", 'b', SL_OPTION_INT, "1", "N", "prompts a step", OPTION(batch), 1, 1 << 20},
@@ -145,6 +147,12 @@ static enum sl_status check_config(struct training *t, struct sl_error *err) {
     if (c->prompts > 0 && c->prompts < c->batch) {
         return sl_fail(err, SL_ERR_INVALID, "--prompts %" PRId64 " is below --batch %" PRId64, c->prompts, c->batch);
     }
+    if (c->steps == 0 && c->out == NULL) { // they would take the place of trained ones
+        return sl_fail(err, SL_ERR_INVALID, "--steps 0 writes untrained heads: --out FILE says where");
+    }
+    if (c->steps == 0 && c->png) {
+        return sl_fail(err, SL_ERR_INVALID, "--png: there is no curve of --steps 0");
+    }
     enum sl_status status = parse_dtype(c->dtype, &t->dtype, err);
     return status == SL_OK && c->png ? sl_plot_check(err) : status;
 }
@@ -233,9 +241,14 @@ static enum sl_status list_facts(struct training *t, struct sl_error *err) {
     return SL_OK;
 }
 
+static enum sl_status create_heads(struct training *t, struct sl_error *err) {
+    struct sl_heads_shape shape = sl_heads_shape_of(t->model.config, (int)t->config->hidden);
+    return sl_heads_create(&shape, t->model.ops, t->model.team, INITIALIZER_RANGE, (uint64_t)t->config->seed, &t->heads,
+                           err);
+}
+
 static enum sl_status open_trainer(struct training *t, struct sl_error *err) {
     const struct train_config *c = t->config;
-    struct sl_heads_shape shape = sl_heads_shape_of(t->model.config, (int)c->hidden);
     struct sl_trainer_config config = {.n_steps = c->steps,
                                        .warm_up = c->warm_up >= 0 ? c->warm_up : (c->steps * 2 + 2) / 3,
                                        .batch = (int)c->batch,
@@ -246,9 +259,7 @@ static enum sl_status open_trainer(struct training *t, struct sl_error *err) {
                                                  .eps = EPSILON,
                                                  .weight_decay = WEIGHT_DECAY,
                                                  .clip = c->clip}};
-    enum sl_status status =
-        sl_heads_create(&shape, t->model.ops, t->model.team, INITIALIZER_RANGE, (uint64_t)c->seed, &t->heads, err);
-    status = status == SL_OK ? sl_trainer_init(&t->trainer, &config, t->heads, err) : status;
+    enum sl_status status = sl_trainer_init(&t->trainer, &config, t->heads, err);
     return status == SL_OK ? list_facts(t, err) : status;
 }
 
@@ -262,7 +273,7 @@ static enum sl_status find_checkpoint(struct training *t, struct sl_error *err) 
     return status == SL_ERR_NOT_FOUND ? SL_OK : status;
 }
 
-static enum sl_status set_up(struct training *t, struct sl_error *err) {
+static enum sl_status open_model(struct training *t, struct sl_error *err) {
     const struct train_config *c = t->config;
     struct sl_eval_model_config model = {.dir = c->model,
                                          .threads = (int)c->threads,
@@ -271,12 +282,13 @@ static enum sl_status set_up(struct training *t, struct sl_error *err) {
                                          .tokenizer = true};
     enum sl_status status = sl_eval_model_open(&model, &t->model, err);
     status = status == SL_OK ? name_files(t, err) : status;
-    if (status != SL_OK) {
-        return status;
-    }
-    int64_t most = t->model.config->max_positions;
-    t->max_tokens = c->max_tokens < most ? c->max_tokens : most;
-    status = open_pool(t, err);
+    return status == SL_OK ? create_heads(t, err) : status;
+}
+
+static enum sl_status open_run(struct training *t, struct sl_error *err) {
+    int64_t most = t->model.config->max_positions, asked = t->config->max_tokens;
+    t->max_tokens = asked < most ? asked : most;
+    enum sl_status status = open_pool(t, err);
     status = status == SL_OK ? open_trainer(t, err) : status;
     return status == SL_OK ? find_checkpoint(t, err) : status;
 }
@@ -396,6 +408,26 @@ static enum sl_status finish(struct training *t, struct sl_error *err) {
     return status;
 }
 
+// From a model and new heads to trained ones in their file.
+static enum sl_status run(struct training *t, struct sl_error *err) {
+    enum sl_status status = open_run(t, err);
+    status = status == SL_OK ? take_steps(t, err) : status;
+    return status == SL_OK ? finish(t, err) : status;
+}
+
+static enum sl_status write_untrained(struct training *t, struct sl_error *err) {
+    enum sl_status status = sl_heads_write(t->heads, t->out, t->dtype, err);
+    if (status == SL_OK && t->config->tool.json) {
+        json_t *line = json_pack("{s:o}", "path", sl_text_json(t->out));
+        json_dumpf(line, stdout, JSON_COMPACT);
+        putchar('\n');
+        json_decref(line);
+    } else if (status == SL_OK) {
+        printf("written to %s: untrained heads of seed %" PRId64 "\n", t->out, t->config->seed);
+    }
+    return status;
+}
+
 static enum sl_status train(const struct train_config *config, struct sl_error *err) {
     struct training t = {.config = config, .width = sl_terminal_width(STDERR_FILENO)};
     enum sl_status status = check_config(&t, err);
@@ -406,9 +438,10 @@ static enum sl_status train(const struct train_config *config, struct sl_error *
     if (status != SL_OK) {
         return status;
     }
-    status = set_up(&t, err);
-    status = status == SL_OK ? take_steps(&t, err) : status;
-    status = status == SL_OK ? finish(&t, err) : status;
+    status = open_model(&t, err);
+    if (status == SL_OK) {
+        status = config->steps > 0 ? run(&t, err) : write_untrained(&t, err);
+    }
     tear_down(&t);
     sl_signals_cleanup(&t.signals);
     return status;

@@ -45,6 +45,17 @@ class TrainHeads(unittest.TestCase):
             self.assertIn(text, done.stderr)
         self.assertFalse(self.out.exists())
 
+    def assert_runs(self):
+        """The engine takes the heads in self.out for the model's."""
+        for name in os.listdir(MODEL):
+            if name != HEADS:
+                (self.folder / name).symlink_to(pathlib.Path(MODEL).resolve() / name)
+        text = self.write("text", "A sentence of some words. " * 40)
+        answer = subprocess.run([SLUICE, "run", "--local", "--model", self.folder, "--recipe",
+                                 "locret,budget=64,scope=stabilizers:16+tail:16,chunk=64", "--prompt-file", text, "--question",
+                                 "What?", "--max-new-tokens", "2"], capture_output=True, text=True, timeout=280)
+        self.assertEqual(answer.returncode, 0, answer.stderr)
+
     def test_what_cannot_be_is_refused_by_name(self):
         row = json.dumps({"prompt": "The code of apple is", "answer": " 1234."})
         good, bad, short = (self.write("good", row), self.write("bad", row, "", '{"prompt": "x"}'),
@@ -60,6 +71,7 @@ class TrainHeads(unittest.TestCase):
         self.assert_refused(2, ["--data", short, "--prompts", 3], f"{short}:3", "empty")
         self.assert_refused(1, ["--data", self.folder / "none"], str(self.folder / "none"))
         self.assert_refused(1, ["--task", "niah-essay", "--text", self.folder / "none"], str(self.folder / "none"))
+        self.assert_refused(2, ["--steps", 0, "--png", self.folder / "curve.png"], "no curve of --steps 0")
         self.assert_refused(2, [*SMALL, "--memory", "1M"], "12 prompts take", "1.0 MiB", "--prompts 0")
         self.assertNotEqual(run("--data", good, "--steps", 1, "--out", "/nonexistent/heads").returncode, 0)
 
@@ -74,14 +86,23 @@ class TrainHeads(unittest.TestCase):
         self.assertEqual(end["path"], str(self.out))
         self.assertEqual((self.folder / "curve.png").read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
         self.assertFalse(self.checkpoint.exists())
-        for name in os.listdir(MODEL):
-            if name != HEADS:
-                (self.folder / name).symlink_to(pathlib.Path(MODEL).resolve() / name)
-        text = self.write("text", "A sentence of some words. " * 40)
-        answer = subprocess.run([SLUICE, "run", "--local", "--model", self.folder, "--recipe",
-                                 "locret,budget=64,scope=stabilizers:16+tail:16,chunk=64", "--prompt-file", text, "--question",
-                                 "What?", "--max-new-tokens", "2"], capture_output=True, text=True, timeout=280)
-        self.assertEqual(answer.returncode, 0, answer.stderr)
+        self.assert_runs()
+
+    def test_untrained_heads_follow_from_their_seed_alone(self):
+        files = {}
+        for name, seed, more in [("a", 7, ["--json"]), ("b", 7, ["--data", "/nonexistent"]), ("c", 8, [])]:
+            out = self.folder / name
+            done = run("--steps", 0, "--hidden", 24, "--seed", seed, "--out", out, *more)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn(str(out), done.stdout)
+            files[name] = out.read_bytes()
+        self.assertEqual(files["a"], files["b"])
+        self.assertNotEqual(files["a"], files["c"])
+        os.rename(self.folder / "a", self.out)
+        self.assert_runs()
+        done = run("--steps", 0)  # the model's own heads stay what they are
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--out FILE", done.stderr)
 
     def test_rows_come_by_turns_with_tasks_and_are_read_anew_without_a_pool(self):
         data = self.write("data", *(json.dumps({"prompt": f"The code of apple is {i}. It is", "answer": f" {i}."})
