@@ -318,8 +318,8 @@ static enum sl_status read_prompt(struct sl_conversation *c, const struct sl_loc
     result->n_read = end + 1 - begin;
     result->slots_per_head = stats.n_slots_mean;
     result->capsule_bytes = sl_capsule_body_bytes(c->session);
-    result->full_bytes =
-        (size_t)end * (size_t)g.n_layers * (size_t)g.n_kv_heads * (size_t)g.head_dim * 2 * sizeof(uint16_t);
+    result->full_bytes = (size_t)result->n_tokens * (size_t)g.n_layers * (size_t)g.n_kv_heads * (size_t)g.head_dim * 2 *
+                         sizeof(uint16_t);
     return request->prefilled_fn ? request->prefilled_fn(request->arg, c->session, &c->recipe, c->tokens, err) : SL_OK;
 }
 

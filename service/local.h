@@ -62,7 +62,7 @@ struct sl_local_result {
     int64_t n_tokens;     // of the session when the answer began: everything that has ever been read
     int64_t n_read;       // of those, by this turn, the last one included; what came from a trunk is not
     size_t capsule_bytes; // what would be shipped (body)
-    size_t full_bytes;    // the same tokens in f16, uncompressed
+    size_t full_bytes;    // what n_tokens take in f16, uncompressed
     size_t prefill_peak_bytes, decode_resident_bytes;
     int64_t slots_evicted, slots_merged; // by this turn
     bool offloads;                       // the recipe; retrieval is of this turn

@@ -196,6 +196,9 @@ static void test_run_adds_recipes_to_what_is_there(void **state) {
     struct sl_eval_answer full, packed;
     assert_true(find(&t, 0, 0, 0, &full) && find(&t, 2, 0, 0, &packed));
     assert_true(packed.shipped_bytes < full.shipped_bytes && full.full_bytes == packed.full_bytes);
+    const struct sl_model_config *model = sl_answerer_model(f->answerer);
+    int64_t token_bytes = (int64_t)model->n_layers * model->n_kv_heads * model->head_dim * 4; // keys and values, f16
+    assert_true(full.full_bytes == full.n_prompt * token_bytes);
     assert_true(full.prompt == packed.prompt && full.n_prompt <= N_TOKENS && full.n_prompt > N_TOKENS / 2);
     end_trial(&t);
     sl_eval_plan_cleanup(&plan);
