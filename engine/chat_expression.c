@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: expressions of a template. See chat_internal.h.
+ * Purpose: expressions of a template: operators, over the operands of chat_operand.c. See chat_internal.h.
  *
  * Design: one function a level of precedence, from the weakest, as in Jinja's parser:
  *
@@ -10,423 +10,11 @@
 
 static struct sl_chat_node *parse_unary(struct sl_chat_parser *parser, bool with_filters);
 
-// Parse something that is only a part of what {{ }} puts out. Give the result to put_back().
-static bool take_output(struct sl_chat_parser *parser) {
-    bool at_output = parser->at_output;
-    parser->at_output = false;
-    return at_output;
-}
-
-static struct sl_chat_node *put_back(struct sl_chat_parser *parser, bool at_output, struct sl_chat_node *node) {
-    parser->at_output = at_output;
-    return node;
-}
-
-static struct sl_chat_node *binary(struct sl_chat_parser *parser, enum sl_chat_op op, struct sl_chat_node *a,
-                                   struct sl_chat_node *b) {
-    struct sl_chat_node *node = sl_chat_node(parser, op);
-    if (node) {
-        node->a = a;
-        node->b = b;
-        node->line = a ? a->line : node->line;
-    }
-    return sl_chat_finish(parser, node);
-}
-
-static void unsupported(struct sl_chat_parser *parser, const char *what, struct sl_chat_text name) {
-    sl_chat_fail(parser->work, SL_ERR_UNSUPPORTED, "%s '%.*s'", what, sl_chat_excerpt(name), name.bytes);
-}
-
-// ---- arguments ------------------------------------------------------------------------------------------------------
-
-static struct sl_chat_node *parse_argument(struct sl_chat_parser *parser) {
-    if (sl_chat_peek_operator(parser, "*") || sl_chat_peek_operator(parser, "**")) {
-        unsupported(parser, "arguments by", parser->token->text);
-    }
-    if (parser->token->type == SL_CHAT_TOKEN_NAME && parser->token[1].type == SL_CHAT_TOKEN_OPERATOR &&
-        sl_chat_text_is(parser->token[1].text, "=")) {
-        struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_KEYWORD);
-        if (node) {
-            node->text = parser->token->text;
-            sl_chat_next_token(parser);
-            sl_chat_next_token(parser);
-            node->a = sl_chat_parse_expression(parser, true);
-        }
-        return sl_chat_finish(parser, node);
-    }
-    return sl_chat_parse_expression(parser, true);
-}
-
-// (a, b, name=c)
-static struct sl_chat_node *parse_arguments(struct sl_chat_parser *parser) {
-    struct sl_chat_node *first = NULL, **link = &first;
-    sl_chat_expect_operator(parser, "(");
-    while (parser->work->status == SL_OK && !sl_chat_peek_operator(parser, ")")) {
-        *link = parse_argument(parser);
-        if (!*link) {
-            return NULL;
-        }
-        link = &(*link)->next;
-        if (!sl_chat_skip_operator(parser, ",")) {
-            break;
-        }
-    }
-    sl_chat_expect_operator(parser, ")");
-    return first;
-}
-
-// ---- primaries ------------------------------------------------------------------------------------------------------
-
-static struct sl_chat_node *constant(struct sl_chat_parser *parser, struct sl_chat_value value) {
-    struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_CONST);
-    if (node) {
-        node->value = value;
-    }
-    return node;
-}
-
-static struct sl_chat_node *parse_name(struct sl_chat_parser *parser) {
-    static const char *const reserved[] = {"and", "or", "not", "in", "is", "if", "else", "elif", "for"};
-    struct sl_chat_text name = parser->token->text;
-    struct sl_chat_node *node;
-    for (size_t i = 0; i < sizeof(reserved) / sizeof(*reserved); i++) {
-        if (sl_chat_text_is(name, reserved[i])) {
-            sl_chat_unexpected(parser, "a value");
-            return NULL;
-        }
-    }
-    if (sl_chat_text_is(name, "true") || sl_chat_text_is(name, "True")) {
-        node = constant(parser, sl_chat_bool(true));
-    } else if (sl_chat_text_is(name, "false") || sl_chat_text_is(name, "False")) {
-        node = constant(parser, sl_chat_bool(false));
-    } else if (sl_chat_text_is(name, "none") || sl_chat_text_is(name, "None")) {
-        node = constant(parser, (struct sl_chat_value){.kind = SL_CHAT_NONE});
-    } else {
-        node = sl_chat_node(parser, SL_CHAT_OP_NAME);
-        if (node) {
-            node->text = name;
-        }
-    }
-    sl_chat_next_token(parser);
-    return node;
-}
-
-static struct sl_chat_node *parse_string(struct sl_chat_parser *parser) { // 'a' 'b' is 'ab'
-    struct sl_chat_text text = SL_CHAT_TEXT("");
-    struct sl_chat_node *node = constant(parser, sl_chat_string(text));
-    while (parser->token->type == SL_CHAT_TOKEN_STRING && sl_chat_step(parser->work, 0)) {
-        text = sl_chat_concat(parser->work, text, parser->token->text);
-        sl_chat_next_token(parser);
-    }
-    if (node) {
-        node->value = sl_chat_string(text);
-    }
-    return node;
-}
-
-// [a, b]
-static struct sl_chat_node *parse_list(struct sl_chat_parser *parser) {
-    struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_LIST);
-    struct sl_chat_node **link = node ? &node->list : NULL;
-    sl_chat_expect_operator(parser, "[");
-    while (parser->work->status == SL_OK && !sl_chat_peek_operator(parser, "]")) {
-        *link = sl_chat_parse_expression(parser, true);
-        if (!*link) {
-            return NULL;
-        }
-        link = &(*link)->next;
-        if (!sl_chat_skip_operator(parser, ",")) {
-            break;
-        }
-    }
-    sl_chat_expect_operator(parser, "]");
-    return sl_chat_finish(parser, node);
-}
-
-// {a: b, c: d}
-static struct sl_chat_node *parse_dict(struct sl_chat_parser *parser) {
-    struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_DICT);
-    struct sl_chat_node **link = node ? &node->list : NULL;
-    sl_chat_expect_operator(parser, "{");
-    while (parser->work->status == SL_OK && !sl_chat_peek_operator(parser, "}")) {
-        for (int i = 0; i < 2; i++) {
-            *link = sl_chat_parse_expression(parser, true);
-            if (!*link) {
-                return NULL;
-            }
-            link = &(*link)->next;
-            if (i == 0) {
-                sl_chat_expect_operator(parser, ":");
-            }
-        }
-        if (!sl_chat_skip_operator(parser, ",")) {
-            break;
-        }
-    }
-    sl_chat_expect_operator(parser, "}");
-    return sl_chat_finish(parser, node);
-}
-
-static struct sl_chat_node *parse_brackets(struct sl_chat_parser *parser) {
-    sl_chat_expect_operator(parser, "(");
-    if (sl_chat_skip_operator(parser, ")")) {
-        return sl_chat_node(parser, SL_CHAT_OP_TUPLE);
-    }
-    struct sl_chat_node *node = sl_chat_parse_tuple(parser, true);
-    sl_chat_expect_operator(parser, ")");
-    return node;
-}
-
-static struct sl_chat_node *parse_primary(struct sl_chat_parser *parser) {
-    const struct sl_chat_token *token = parser->token;
-    if (token->type == SL_CHAT_TOKEN_NAME) {
-        return parse_name(parser);
-    }
-    if (token->type == SL_CHAT_TOKEN_STRING) {
-        return parse_string(parser);
-    }
-    if (token->type == SL_CHAT_TOKEN_NUMBER) {
-        struct sl_chat_node *node = constant(parser, token->value);
-        sl_chat_next_token(parser);
-        return node;
-    }
-    struct sl_chat_node *node = NULL;
-    bool at_output = take_output(parser);
-    if (sl_chat_peek_operator(parser, "(")) {
-        node = parse_brackets(parser);
-    } else if (sl_chat_peek_operator(parser, "[")) {
-        node = parse_list(parser);
-    } else if (sl_chat_peek_operator(parser, "{")) {
-        node = parse_dict(parser);
-    } else {
-        sl_chat_unexpected(parser, "a value");
-    }
-    return put_back(parser, at_output, node);
-}
-
-// ---- what stands behind a value -------------------------------------------------------------------------------------
-
-static struct sl_chat_node *parse_attribute(struct sl_chat_parser *parser, struct sl_chat_node *object) {
-    struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_ATTRIBUTE);
-    const struct sl_chat_token *token = parser->token;
-    if (!node) {
-        return NULL;
-    }
-    node->a = object;
-    sl_chat_next_token(parser);
-    if (token->type == SL_CHAT_TOKEN_NUMBER && token->value.kind == SL_CHAT_INT) { // items.0 is items[0]
-        node->op = SL_CHAT_OP_ITEM;
-        node->b = constant(parser, token->value);
-    } else if (token->type != SL_CHAT_TOKEN_NAME) {
-        sl_chat_fail(parser->work, SL_ERR_INVALID, "expected a name behind '.'");
-    } else if (token->text.bytes[0] == '_') {
-        unsupported(parser, "the attribute", token->text);
-    }
-    node->text = token->text;
-    return sl_chat_finish(parser, node);
-}
-
-// [a] or [a:b:c]; missing bounds are none.
-static struct sl_chat_node *parse_item(struct sl_chat_parser *parser, struct sl_chat_node *object) {
-    struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_SLICE);
-    if (!node) {
-        return NULL;
-    }
-    struct sl_chat_node **link = &node->list;
-    node->a = object;
-    int n_colons = 0, n_bounds = 0;
-    while (parser->work->status == SL_OK && n_colons <= 2) {
-        bool given = !sl_chat_peek_operator(parser, ":") && !sl_chat_peek_operator(parser, "]");
-        n_bounds += given;
-        *link = given ? sl_chat_parse_expression(parser, true)
-                      : constant(parser, (struct sl_chat_value){.kind = SL_CHAT_NONE});
-        if (!*link) {
-            return NULL;
-        }
-        link = &(*link)->next;
-        if (!sl_chat_skip_operator(parser, ":")) {
-            break;
-        }
-        n_colons++;
-    }
-    if (n_colons == 0) {
-        if (n_bounds == 0) {
-            sl_chat_unexpected(parser, "an index");
-        }
-        node->op = SL_CHAT_OP_ITEM;
-        node->b = node->list;
-        node->list = NULL;
-    }
-    if (sl_chat_peek_operator(parser, ",")) {
-        sl_chat_fail(parser->work, SL_ERR_UNSUPPORTED, "an index of several values");
-    }
-    sl_chat_expect_operator(parser, "]");
-    return sl_chat_finish(parser, node);
-}
-
-// namespace(a=1): the one function that takes any argument, by name only.
-static void check_namespace(struct sl_chat_parser *parser, const struct sl_chat_node *node) {
-    for (const struct sl_chat_node *arg = node->list; arg; arg = arg->next) {
-        if (arg->op != SL_CHAT_OP_KEYWORD || arg->text.bytes[0] == '_') {
-            sl_chat_fail(parser->work, SL_ERR_UNSUPPORTED, "namespace() with an argument that is not name=value");
-        }
-    }
-}
-
-static struct sl_chat_node *parse_call(struct sl_chat_parser *parser, struct sl_chat_node *callee) {
-    struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_CALL);
-    if (!node || !callee) {
-        return NULL;
-    }
-    node->line = callee->line;
-    node->list = parse_arguments(parser);
-    node->text = callee->text;
-    if (parser->work->status != SL_OK) {
-        return NULL;
-    }
-    if (callee->op == SL_CHAT_OP_ATTRIBUTE) { // which method it is depends on the value
-        node->op = SL_CHAT_OP_METHOD;
-        node->a = callee->a;
-        node->builtin = sl_chat_find_builtin(SL_CHAT_METHODS, callee->text);
-        if (!node->builtin) {
-            unsupported(parser, "the method", callee->text);
-        }
-        return sl_chat_finish(parser, node);
-    }
-    if (callee->op == SL_CHAT_OP_NAME && (sl_chat_text_is(callee->text, "namespace"))) {
-        node->op = SL_CHAT_OP_NAMESPACE;
-        check_namespace(parser, node);
-        return sl_chat_finish(parser, node);
-    }
-    node->builtin = callee->op == SL_CHAT_OP_NAME ? sl_chat_find_builtin(SL_CHAT_FUNCTIONS, callee->text) : NULL;
-    if (!node->builtin) {
-        unsupported(parser, "the function", callee->op == SL_CHAT_OP_NAME ? callee->text : SL_CHAT_TEXT("()"));
-        return NULL;
-    }
-    sl_chat_check_arguments(parser->work, node->builtin, node->list);
-    return sl_chat_finish(parser, node);
-}
-
-static struct sl_chat_node *parse_postfix(struct sl_chat_parser *parser, struct sl_chat_node *node) {
-    while (parser->work->status == SL_OK) {
-        if (sl_chat_skip_operator(parser, ".")) {
-            node = parse_attribute(parser, node);
-        } else if (sl_chat_skip_operator(parser, "[")) {
-            bool at_output = take_output(parser);
-            node = put_back(parser, at_output, parse_item(parser, node));
-        } else if (sl_chat_peek_operator(parser, "(")) {
-            bool at_output = take_output(parser);
-            node = put_back(parser, at_output, parse_call(parser, node));
-        } else {
-            break;
-        }
-    }
-    return node;
-}
-
-// A filter that is given the name of a test looks for it now, if it is spelled out.
-static void check_test_name(struct sl_chat_parser *parser, const struct sl_chat_node *filter) {
-    const struct sl_chat_node *arg = filter->builtin->test_name > 0 ? filter->list : NULL;
-    for (int i = 1; arg && i < filter->builtin->test_name; i++) {
-        arg = arg->next;
-    }
-    if (arg && arg->op == SL_CHAT_OP_CONST && arg->value.kind == SL_CHAT_STRING &&
-        !sl_chat_find_builtin(SL_CHAT_TESTS, arg->value.text)) {
-        unsupported(parser, "the test", arg->value.text);
-    }
-}
-
-static struct sl_chat_node *parse_filter(struct sl_chat_parser *parser, struct sl_chat_node *subject) {
-    struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_FILTER);
-    if (parser->token->type != SL_CHAT_TOKEN_NAME || !node) {
-        sl_chat_unexpected(parser, "the name of a filter");
-        return NULL;
-    }
-    struct sl_chat_text name = parser->token->text;
-    node->a = subject;
-    sl_chat_next_token(parser);
-    if (sl_chat_peek_operator(parser, "(")) {
-        bool at_output = take_output(parser);
-        node->list = put_back(parser, at_output, parse_arguments(parser));
-    }
-    if (sl_chat_text_is(name, "safe") && !node->list) { // it would escape what it is put together with
-        if (!parser->at_output || parser->token->type != SL_CHAT_TOKEN_OUTPUT_END) {
-            sl_chat_fail(parser->work, SL_ERR_UNSUPPORTED, "the filter 'safe' anywhere but at the end of {{ }}");
-        }
-        return subject;
-    }
-    node->builtin = sl_chat_find_builtin(SL_CHAT_FILTERS, name);
-    if (!node->builtin) {
-        unsupported(parser, "the filter", name);
-        return NULL;
-    }
-    sl_chat_check_arguments(parser->work, node->builtin, node->list);
-    check_test_name(parser, node);
-    return sl_chat_finish(parser, node);
-}
-
-static bool begins_value(const struct sl_chat_parser *parser) {
-    switch (parser->token->type) {
-    case SL_CHAT_TOKEN_NAME:
-        return !sl_chat_peek_name(parser, "else") && !sl_chat_peek_name(parser, "or") &&
-               !sl_chat_peek_name(parser, "and");
-    case SL_CHAT_TOKEN_STRING:
-    case SL_CHAT_TOKEN_NUMBER:
-        return true;
-    default:
-        return sl_chat_peek_operator(parser, "(") || sl_chat_peek_operator(parser, "[") ||
-               sl_chat_peek_operator(parser, "{");
-    }
-}
-
-// a is test, a is not test, a is test argument, a is test(arguments)
-static struct sl_chat_node *parse_test(struct sl_chat_parser *parser, struct sl_chat_node *subject) {
-    bool negated = sl_chat_skip_name(parser, "not");
-    struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_TEST);
-    if ((parser->token->type != SL_CHAT_TOKEN_NAME) || !node) {
-        sl_chat_unexpected(parser, "the name of a test");
-        return NULL;
-    }
-    struct sl_chat_text name = parser->token->text;
-    node->a = subject;
-    sl_chat_next_token(parser);
-    node->builtin = sl_chat_find_builtin(SL_CHAT_TESTS, name);
-    if (!node->builtin) {
-        unsupported(parser, "the test", name);
-        return NULL;
-    }
-    if (sl_chat_peek_operator(parser, "(")) {
-        node->list = parse_arguments(parser);
-    } else if (begins_value(parser)) {
-        node->list = parse_postfix(parser, parse_primary(parser));
-    }
-    sl_chat_check_arguments(parser->work, node->builtin, node->list);
-    node = sl_chat_finish(parser, node);
-    return negated ? binary(parser, SL_CHAT_OP_NOT, node, NULL) : node;
-}
-
-struct sl_chat_node *sl_chat_parse_filters(struct sl_chat_parser *parser, struct sl_chat_node *node) {
-    while (parser->work->status == SL_OK) {
-        if (sl_chat_skip_operator(parser, "|")) {
-            node = parse_filter(parser, node);
-        } else if (sl_chat_skip_name(parser, "is")) {
-            node = parse_test(parser, node);
-        } else if (sl_chat_peek_operator(parser, "(")) {
-            node = parse_call(parser, node);
-        } else {
-            break;
-        }
-    }
-    return node;
-}
-
-// ---- operators ------------------------------------------------------------------------------------------------------
-
 static struct sl_chat_node *parse_sign(struct sl_chat_parser *parser, enum sl_chat_op op) {
     sl_chat_next_token(parser);
     struct sl_chat_node *operand = sl_chat_enter(parser) ? parse_unary(parser, false) : NULL;
     sl_chat_leave(parser);
-    return binary(parser, op, operand, NULL);
+    return sl_chat_binary(parser, op, operand, NULL);
 }
 
 static struct sl_chat_node *parse_unary(struct sl_chat_parser *parser, bool with_filters) {
@@ -436,14 +24,14 @@ static struct sl_chat_node *parse_unary(struct sl_chat_parser *parser, bool with
     } else if (sl_chat_peek_operator(parser, "+")) {
         node = parse_sign(parser, SL_CHAT_OP_POSITIVE);
     } else {
-        node = parse_primary(parser);
+        node = sl_chat_parse_primary(parser);
     }
-    node = parse_postfix(parser, node);
+    node = sl_chat_parse_postfix(parser, node);
     if (with_filters) {
         node = sl_chat_parse_filters(parser, node);
     }
     if (sl_chat_peek_operator(parser, "**")) {
-        unsupported(parser, "the operator", parser->token->text);
+        sl_chat_unsupported(parser, "the operator", parser->token->text);
     }
     return node;
 }
@@ -458,7 +46,7 @@ static const char *skip_one_of(struct sl_chat_parser *parser, const char *const 
 
 static struct sl_chat_node *math(struct sl_chat_parser *parser, const char *op, struct sl_chat_node *a,
                                  struct sl_chat_node *b) {
-    struct sl_chat_node *node = binary(parser, SL_CHAT_OP_MATH, a, b);
+    struct sl_chat_node *node = sl_chat_binary(parser, SL_CHAT_OP_MATH, a, b);
     if (node) {
         node->text = sl_chat_text_of(op);
     }
@@ -470,8 +58,8 @@ static struct sl_chat_node *parse_products(struct sl_chat_parser *parser) {
     struct sl_chat_node *node = parse_unary(parser, true);
     const char *op;
     while (parser->work->status == SL_OK && (op = skip_one_of(parser, ops))) {
-        bool at_output = take_output(parser);
-        node = put_back(parser, at_output, math(parser, op, node, parse_unary(parser, true)));
+        bool at_output = sl_chat_take_output(parser);
+        node = sl_chat_put_back(parser, at_output, math(parser, op, node, parse_unary(parser, true)));
     }
     return node;
 }
@@ -479,8 +67,9 @@ static struct sl_chat_node *parse_products(struct sl_chat_parser *parser) {
 static struct sl_chat_node *parse_concats(struct sl_chat_parser *parser) {
     struct sl_chat_node *node = parse_products(parser);
     while (parser->work->status == SL_OK && sl_chat_skip_operator(parser, "~")) {
-        bool at_output = take_output(parser);
-        node = put_back(parser, at_output, binary(parser, SL_CHAT_OP_CONCAT, node, parse_products(parser)));
+        bool at_output = sl_chat_take_output(parser);
+        node = sl_chat_put_back(parser, at_output,
+                                sl_chat_binary(parser, SL_CHAT_OP_CONCAT, node, parse_products(parser)));
     }
     return node;
 }
@@ -490,8 +79,8 @@ static struct sl_chat_node *parse_sums(struct sl_chat_parser *parser) {
     struct sl_chat_node *node = parse_concats(parser);
     const char *op;
     while (parser->work->status == SL_OK && (op = skip_one_of(parser, ops))) {
-        bool at_output = take_output(parser);
-        node = put_back(parser, at_output, math(parser, op, node, parse_concats(parser)));
+        bool at_output = sl_chat_take_output(parser);
+        node = sl_chat_put_back(parser, at_output, math(parser, op, node, parse_concats(parser)));
     }
     return node;
 }
@@ -514,7 +103,7 @@ static struct sl_chat_node *parse_comparisons(struct sl_chat_parser *parser) {
     struct sl_chat_node *first = parse_sums(parser), *comparands = NULL, **link = &comparands;
     const char *op;
     while (parser->work->status == SL_OK && (op = skip_comparison(parser))) {
-        struct sl_chat_node *node = binary(parser, SL_CHAT_OP_COMPARAND, parse_sums(parser), NULL);
+        struct sl_chat_node *node = sl_chat_binary(parser, SL_CHAT_OP_COMPARAND, parse_sums(parser), NULL);
         if (!node) {
             return NULL;
         }
@@ -537,13 +126,13 @@ static struct sl_chat_node *parse_not(struct sl_chat_parser *parser) {
     }
     struct sl_chat_node *operand = sl_chat_enter(parser) ? parse_not(parser) : NULL;
     sl_chat_leave(parser);
-    return binary(parser, SL_CHAT_OP_NOT, operand, NULL);
+    return sl_chat_binary(parser, SL_CHAT_OP_NOT, operand, NULL);
 }
 
 static struct sl_chat_node *parse_and(struct sl_chat_parser *parser) {
     struct sl_chat_node *node = parse_not(parser);
     while (parser->work->status == SL_OK && sl_chat_skip_name(parser, "and")) {
-        node = binary(parser, SL_CHAT_OP_AND, node, parse_not(parser));
+        node = sl_chat_binary(parser, SL_CHAT_OP_AND, node, parse_not(parser));
     }
     return node;
 }
@@ -551,7 +140,7 @@ static struct sl_chat_node *parse_and(struct sl_chat_parser *parser) {
 static struct sl_chat_node *parse_or(struct sl_chat_parser *parser) {
     struct sl_chat_node *node = parse_and(parser);
     while (parser->work->status == SL_OK && sl_chat_skip_name(parser, "or")) {
-        node = binary(parser, SL_CHAT_OP_OR, node, parse_and(parser));
+        node = sl_chat_binary(parser, SL_CHAT_OP_OR, node, parse_and(parser));
     }
     return node;
 }
@@ -559,7 +148,7 @@ static struct sl_chat_node *parse_or(struct sl_chat_parser *parser) {
 static struct sl_chat_node *parse_choice(struct sl_chat_parser *parser) {
     struct sl_chat_node *node = parse_or(parser);
     while (parser->work->status == SL_OK && sl_chat_skip_name(parser, "if")) {
-        struct sl_chat_node *choice = binary(parser, SL_CHAT_OP_CHOICE, parse_or(parser), node);
+        struct sl_chat_node *choice = sl_chat_binary(parser, SL_CHAT_OP_CHOICE, parse_or(parser), node);
         if (!choice) {
             return NULL;
         }
@@ -588,7 +177,8 @@ struct sl_chat_node *sl_chat_parse_tuple(struct sl_chat_parser *parser, bool wit
     }
     struct sl_chat_node *node = sl_chat_node(parser, SL_CHAT_OP_TUPLE);
     while (last && sl_chat_skip_operator(parser, ",")) {
-        if (!begins_value(parser) && !sl_chat_peek_operator(parser, "-") && !sl_chat_peek_operator(parser, "+")) {
+        if (!sl_chat_begins_value(parser) && !sl_chat_peek_operator(parser, "-") &&
+            !sl_chat_peek_operator(parser, "+")) {
             break;
         }
         last->next = sl_chat_parse_expression(parser, with_choice);

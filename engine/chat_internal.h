@@ -2,15 +2,16 @@
 /*
  * Purpose: what the parts of chat templates share.
  *
- *      source --chat_lexer.c--> tokens --chat_parser.c, chat_expression.c--> tree --chat_render.c, chat_eval.c--> text
- *                                                                                   |
- *                       chat_builtins.c: functions, filters, tests and methods, over chat_value.c, chat_text.c, chat_json.c
+ *      source --chat_lexer.c--> tokens --chat_parser.c, chat_expression.c, chat_operand.c--> tree
+ *      tree --chat_render.c, chat_eval.c--> text
+ *                            |
+ *              chat_builtins.c, chat_filters.c, chat_tests.c over chat_methods.c, chat_value.c, chat_text.c, chat_json.c
  *
  * The language, of Jinja 3.1 with trim_blocks and lstrip_blocks:
  *
  *      {{ }} {% %} {# #} with - and +; if, for (unpacking, `if`, else, loop.*), set (also namespace attributes and
  *      blocks), break, continue, generation; literals; every operator but **; x if y else z; attributes, items, slices;
- *      the functions, filters, tests and methods in the tables of chat_builtins.c
+ *      the functions, filters, tests and methods in the tables of chat_builtins.c, chat_filters.c, chat_tests.c
  *
  * Meanings are Python's and Jinja's own: truth, int and float, undefined values that render as nothing and whose
  * attributes are errors, set in a loop's body that ends with the turn, iterators that can be read once.
@@ -273,11 +274,17 @@ struct sl_chat_parser {
 
 struct sl_chat_node *sl_chat_parse(struct sl_chat_work *work, struct sl_chat_text source); // a list of statements
 
-// Shared by chat_parser.c (statements) and chat_expression.c. Nodes are never NULL unless the work has failed.
+// Shared by chat_parser.c (statements), chat_expression.c (operators) and chat_operand.c (what stands between them).
+// Nodes are never NULL unless the work has failed.
 struct sl_chat_node *sl_chat_parse_expression(struct sl_chat_parser *parser, bool with_choice);
 struct sl_chat_node *sl_chat_parse_tuple(struct sl_chat_parser *parser, bool with_choice);
 struct sl_chat_node *sl_chat_parse_filters(struct sl_chat_parser *parser, struct sl_chat_node *node);
+struct sl_chat_node *sl_chat_parse_primary(struct sl_chat_parser *parser);
+struct sl_chat_node *sl_chat_parse_postfix(struct sl_chat_parser *parser, struct sl_chat_node *node); // . [] ()
+bool sl_chat_begins_value(const struct sl_chat_parser *parser);
 struct sl_chat_node *sl_chat_node(struct sl_chat_parser *parser, enum sl_chat_op op);
+struct sl_chat_node *sl_chat_binary(struct sl_chat_parser *parser, enum sl_chat_op op, struct sl_chat_node *a,
+                                    struct sl_chat_node *b);
 struct sl_chat_node *sl_chat_finish(struct sl_chat_parser *parser, struct sl_chat_node *node); // sets and checks depth
 bool sl_chat_peek_operator(const struct sl_chat_parser *parser, const char *op);
 bool sl_chat_peek_name(const struct sl_chat_parser *parser, const char *name);
@@ -288,6 +295,10 @@ void sl_chat_next_token(struct sl_chat_parser *parser);
 bool sl_chat_enter(struct sl_chat_parser *parser); // one level deeper; pairs with sl_chat_leave() even when false
 void sl_chat_leave(struct sl_chat_parser *parser);
 void sl_chat_unexpected(struct sl_chat_parser *parser, const char *expected);
+void sl_chat_unsupported(struct sl_chat_parser *parser, const char *what, struct sl_chat_text name);
+// Parse something that is only a part of what {{ }} puts out between these two; the second hands the node through.
+bool sl_chat_take_output(struct sl_chat_parser *parser);
+struct sl_chat_node *sl_chat_put_back(struct sl_chat_parser *parser, bool at_output, struct sl_chat_node *node);
 
 // ---- builtins -------------------------------------------------------------------------------------------------------
 

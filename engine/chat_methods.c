@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what Python's strings do, for the filters and methods of chat_builtins.c. See chat_methods.h.
+// Purpose: what Python's strings and dicts do, for filters and methods. See chat_methods.h.
 #include "engine/chat_methods.h"
 
 #define MAX_STRIPPED_BYTES 256 // of the characters that strip() takes off: it is quadratic
@@ -201,4 +201,40 @@ struct sl_chat_value sl_chat_change_case(struct sl_chat_work *work, struct sl_ch
         bytes[i] = !is_letter(c) ? c : upper ? (char)(c & ~0x20) : (char)(c | 0x20);
     }
     return bytes ? sl_chat_string((struct sl_chat_text){bytes, text.n_bytes}) : sl_chat_nothing();
+}
+
+struct sl_chat_value sl_chat_upper(struct sl_chat_work *work, struct sl_chat_value subject,
+                                   const struct sl_chat_value *args) {
+    (void)args;
+    return sl_chat_change_case(work, sl_chat_str(work, subject), SL_CHAT_UPPER);
+}
+
+struct sl_chat_value sl_chat_lower(struct sl_chat_work *work, struct sl_chat_value subject,
+                                   const struct sl_chat_value *args) {
+    (void)args;
+    return sl_chat_change_case(work, sl_chat_str(work, subject), SL_CHAT_LOWER);
+}
+
+struct sl_chat_value sl_chat_capitalize(struct sl_chat_work *work, struct sl_chat_value subject,
+                                        const struct sl_chat_value *args) {
+    (void)args;
+    return sl_chat_change_case(work, sl_chat_str(work, subject), SL_CHAT_CAPITALIZE);
+}
+
+// ---- dicts ----------------------------------------------------------------------------------------------------------
+
+struct sl_chat_value sl_chat_pairs(struct sl_chat_work *work, struct sl_chat_value subject,
+                                   const struct sl_chat_value *args) {
+    (void)args;
+    struct sl_chat_list *list = sl_chat_list_create(work, 0);
+    if (subject.kind != SL_CHAT_DICT && subject.kind != SL_CHAT_UNDEFINED) {
+        sl_chat_fail(work, SL_ERR_INVALID, "items of %s", sl_chat_kind_name(subject.kind));
+    }
+    for (size_t i = 0; work->status == SL_OK && subject.kind == SL_CHAT_DICT && i < subject.dict->n; i++) {
+        struct sl_chat_list *pair = sl_chat_list_create(work, 2);
+        sl_chat_list_push(work, pair, sl_chat_string(subject.dict->pairs[i].key));
+        sl_chat_list_push(work, pair, subject.dict->pairs[i].value);
+        sl_chat_list_push(work, list, sl_chat_list_value(SL_CHAT_TUPLE, pair));
+    }
+    return sl_chat_list_value(SL_CHAT_ITERATOR, list);
 }

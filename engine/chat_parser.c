@@ -97,6 +97,32 @@ struct sl_chat_node *sl_chat_finish(struct sl_chat_parser *parser, struct sl_cha
     return node;
 }
 
+bool sl_chat_take_output(struct sl_chat_parser *parser) {
+    bool at_output = parser->at_output;
+    parser->at_output = false;
+    return at_output;
+}
+
+struct sl_chat_node *sl_chat_put_back(struct sl_chat_parser *parser, bool at_output, struct sl_chat_node *node) {
+    parser->at_output = at_output;
+    return node;
+}
+
+struct sl_chat_node *sl_chat_binary(struct sl_chat_parser *parser, enum sl_chat_op op, struct sl_chat_node *a,
+                                    struct sl_chat_node *b) {
+    struct sl_chat_node *node = sl_chat_node(parser, op);
+    if (node) {
+        node->a = a;
+        node->b = b;
+        node->line = a ? a->line : node->line;
+    }
+    return sl_chat_finish(parser, node);
+}
+
+void sl_chat_unsupported(struct sl_chat_parser *parser, const char *what, struct sl_chat_text name) {
+    sl_chat_fail(parser->work, SL_ERR_UNSUPPORTED, "%s '%.*s'", what, sl_chat_excerpt(name), name.bytes);
+}
+
 // ---- statements -----------------------------------------------------------------------------------------------------
 
 static struct sl_chat_node *parse_statements(struct sl_chat_parser *parser, const char *const *ends);
