@@ -11,6 +11,7 @@
 #include "compress/recipe.h"
 #include "kvcache/capsule.h"
 #include "rpc/rpc.h"
+#include "service/job_recipe.h"
 #include "service/local.h"
 
 #define REQUEST_MS  10000 // of one request to the coordinator that is no job
@@ -59,7 +60,7 @@ static enum sl_status go_on(const struct sl_answerer *a) {
 
 struct asking {
     const struct sl_answerer *answerer;
-    int64_t shipped_bytes, resident_bytes; // of recipes that offload; else 0
+    int64_t shipped_bytes, offloaded_bytes, resident_bytes; // of recipes that offload; else 0
 };
 
 static enum sl_status on_progress(void *arg, int64_t tokens_done, int64_t tokens_total) {
@@ -89,6 +90,7 @@ static enum sl_status on_prefilled(void *arg, const struct sl_session *session, 
     struct sl_plan plan;
     enum sl_status status = sl_plan_make(recipe, &session->geometry, session->n_tokens, &plan, err);
     if (status == SL_OK) {
+        asking->offloaded_bytes = (int64_t)sl_plan_offloaded_bytes(&plan);
         asking->resident_bytes = (int64_t)sl_plan_decode_bytes(&plan, 1);
     }
     return status;
@@ -115,6 +117,7 @@ static enum sl_status ask_local(struct sl_answerer *a, const struct sl_question 
             .n_output_tokens = result.n_output_tokens,
             .n_reused = result.n_tokens - result.n_read,
             .shipped_bytes = offloads ? asking.shipped_bytes : (int64_t)result.capsule_bytes,
+            .offloaded_bytes = asking.offloaded_bytes,
             .full_bytes = (int64_t)result.full_bytes,
             .resident_bytes = offloads ? asking.resident_bytes : (int64_t)result.decode_resident_bytes,
             .slots_per_head = result.slots_per_head,
@@ -171,6 +174,7 @@ static enum sl_status open_cluster(struct sl_answerer *a, struct sl_error *err) 
 struct hearing {
     const struct sl_answerer *answerer;
     struct sl_reply reply;
+    bool found_stored;     // stores had some of the prompt already: the statistics have the rest alone
     enum sl_status status; // of the job
     struct sl_error *err;
 };
@@ -195,6 +199,8 @@ static void on_event(void *arg, const Sluice__V1__Event *event) {
     hearing->reply.n_output_tokens = s->n_output_tokens;
     hearing->reply.n_reused = s->n_reused_tokens;
     hearing->reply.shipped_bytes = s->capsule_bytes;
+    hearing->reply.offloaded_bytes = s->retrieval ? s->retrieval->offloaded_bytes : 0;
+    hearing->found_stored = s->retrieval && s->retrieval->reused_tokens > 0;
     hearing->reply.full_bytes = s->full_bytes;
     hearing->reply.resident_bytes = s->decode_resident_bytes;
     hearing->reply.slots_per_head = s->slots_per_head;
@@ -205,6 +211,20 @@ static void on_event(void *arg, const Sluice__V1__Event *event) {
 
 static bool is_stopped(void *arg) {
     return go_on(((const struct hearing *)arg)->answerer) != SL_OK;
+}
+
+// What stores would get of a prompt if they had nothing of it: all but its last token, which decode reads.
+static enum sl_status plan_offloaded(const struct sl_answerer *a, const struct sl_question *question,
+                                     int64_t *bytes_out, struct sl_error *err) {
+    struct sl_kv_geometry geometry = sl_model_geometry(&a->model);
+    struct sl_recipe recipe;
+    struct sl_plan plan;
+    enum sl_status status = sl_job_recipe(question->recipe, &a->model, &recipe, err);
+    status = status == SL_OK ? sl_plan_make(&recipe, &geometry, question->n_ids - 1, &plan, err) : status;
+    if (status == SL_OK) {
+        *bytes_out = (int64_t)sl_plan_offloaded_bytes(&plan);
+    }
+    return status;
 }
 
 static enum sl_status ask_cluster(struct sl_answerer *a, const struct sl_question *question, struct sl_reply *reply,
@@ -230,6 +250,9 @@ static enum sl_status ask_cluster(struct sl_answerer *a, const struct sl_questio
     char job_id[SL_JOB_ID_BYTES] = "";
     enum sl_status status = sl_client_generate(a->client, &request, &watch, job_id, err);
     status = status == SL_OK ? hearing.status : status;
+    if (status == SL_OK && hearing.found_stored) {
+        status = plan_offloaded(a, question, &hearing.reply.offloaded_bytes, err);
+    }
     if (status == SL_OK) {
         *reply = hearing.reply;
     } else {

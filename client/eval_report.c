@@ -14,6 +14,7 @@
 // Sums of one (recipe, cell) that become means.
 struct sums {
     double score, shipped, full, resident, slots;
+    double offloaded, offloaded_full; // of answers that say it
 };
 
 static void add_answer(struct sl_eval_cell_score *cell, size_t index, const struct sl_eval_answer *answer,
@@ -28,6 +29,10 @@ static void add_answer(struct sl_eval_cell_score *cell, size_t index, const stru
     sums->shipped += (double)answer->shipped_bytes;
     sums->full += (double)answer->full_bytes;
     sums->resident += (double)answer->resident_bytes;
+    if (answer->offloaded_bytes > 0) {
+        sums->offloaded += (double)answer->offloaded_bytes;
+        sums->offloaded_full += (double)answer->full_bytes;
+    }
     sums->slots += answer->slots_per_head;
 }
 
@@ -62,7 +67,7 @@ static bool offloads(const char *text) {
 static enum sl_status read_row(const struct sl_eval_report *r, const char *const *canonical,
                                const struct sl_eval_results *results, size_t index, struct sl_error *err) {
     struct sl_eval_row *row = &r->rows[index];
-    size_t n_cells = r->plan->n_cells, n = 0;
+    size_t n_cells = r->plan->n_cells, n = 0, n_offloaded = 0;
     struct sums means = {0};
     row->recipe = &r->plan->recipes[index];
     row->offloads = offloads(row->recipe->recipe);
@@ -86,12 +91,15 @@ static enum sl_status read_row(const struct sl_eval_report *r, const char *const
             means.shipped += sums.full > 0 ? sums.shipped / sums.full : 0;
             means.resident += sums.full > 0 ? sums.resident / sums.full : 0;
             means.slots += sums.slots / answers;
+            means.offloaded += sums.offloaded_full > 0 ? sums.offloaded / sums.offloaded_full : 0;
+            n_offloaded += sums.offloaded_full > 0;
         }
     }
     row->complete = n == n_cells;
     row->mean = n > 0 ? means.score / (double)n : NAN;
     row->shipped = n > 0 ? means.shipped / (double)n : NAN;
     row->resident = n > 0 ? means.resident / (double)n : NAN;
+    row->offloaded = n_offloaded > 0 ? means.offloaded / (double)n_offloaded : 0;
     row->slots_per_head = n > 0 ? means.slots / (double)n : NAN;
     return SL_OK;
 }

@@ -35,6 +35,7 @@ struct sl_eval_row {
     bool complete;              // every cell has answers: means can be compared
     bool offloads;              // layers to stores: what goes there is not among the shipped
     double shipped, resident;   // of the full cache in f16; mean over cells
+    double offloaded;           // to stores, of the same; 0 as well where no answer says it (eval_results.h)
     double slots_per_head;      // mean over cells
     struct sl_interval to_full; // difference; of row 0 (full itself) 0
     size_t n_pairs;

@@ -37,12 +37,13 @@ static json_t *row_json(const struct sl_eval_report *r, const struct sl_eval_row
     for (size_t t = 0; t < r->n_tasks; t++) {
         json_object_set_new(tasks, r->tasks[t], number(row->tasks[t]));
     }
-    return json_pack("{s:{s:o, s:o, s:o, s:o, s:b, s:b, s:I, s:o, s:o, s:o, s:o, s:o, s:o}}", "row", "name",
+    return json_pack("{s:{s:o, s:o, s:o, s:o, s:b, s:b, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}}", "row", "name",
                      sl_text_json(row->recipe->name), "budget", sl_text_json(row->recipe->budget), "recipe",
                      sl_text_json(row->recipe->recipe), "mean", number(row->mean), "complete", row->complete,
                      "offloads", row->offloads, "answers", (json_int_t)row->n_answers, "shipped", number(row->shipped),
-                     "resident", number(row->resident), "slots_per_head", number(row->slots_per_head), "to_full",
-                     interval(&row->to_full), "tasks", tasks, "cells", cells_of(r, row));
+                     "offloaded", number(row->offloaded), "resident", number(row->resident), "slots_per_head",
+                     number(row->slots_per_head), "to_full", interval(&row->to_full), "tasks", tasks, "cells",
+                     cells_of(r, row));
 }
 
 static json_t *verdict_json(const struct sl_eval_verdict *v) {
@@ -56,10 +57,10 @@ static json_t *verdict_json(const struct sl_eval_verdict *v) {
 
 static json_t *choice_json(const struct sl_eval_report *r, const struct sl_eval_choice *choice) {
     const struct sl_eval_row *row = &r->rows[choice->row];
-    return json_pack("{s:{s:f, s:o, s:o, s:o, s:o, s:o, s:b, s:b}}", "choice", "most", choice->most, "name",
+    return json_pack("{s:{s:f, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:b}}", "choice", "most", choice->most, "name",
                      sl_text_json(row->recipe->name), "budget", sl_text_json(row->recipe->budget), "recipe",
                      sl_text_json(row->recipe->recipe), "mean", number(row->mean), "shipped", number(row->shipped),
-                     "offloads", choice->offloads, "not_worse", choice->not_worse);
+                     "offloaded", number(row->offloaded), "offloads", choice->offloads, "not_worse", choice->not_worse);
 }
 
 // Takes the line over.

@@ -45,6 +45,15 @@ static void add_difference(struct sl_table *table, const struct sl_interval *d) 
     }
 }
 
+// "4.2% +47.9%": to decode, and beside it to stores; "4.2% +" where no answer says how much.
+static void add_shipped(struct sl_table *table, const struct sl_eval_row *row) {
+    if (row->offloaded > 0) {
+        sl_table_add(table, "%.1f%% +%.1f%%", 100 * row->shipped, 100 * row->offloaded);
+    } else {
+        sl_table_add(table, "%.1f%%%s", 100 * row->shipped, row->offloads ? " +" : "");
+    }
+}
+
 static bool has_budgets(const struct sl_eval_report *r) {
     for (size_t i = 0; i < r->n_rows; i++) {
         if (r->rows[i].recipe->budget[0]) {
@@ -91,7 +100,7 @@ static void add_row(struct sl_table *table, const struct sl_eval_report *r, cons
         sl_table_add(table, "-");
     } else {
         sl_table_add(table, "%.1f%s", 100 * row->mean, row->complete ? "" : "?");
-        sl_table_add(table, "%.1f%%%s", 100 * row->shipped, row->offloads ? " +" : "");
+        add_shipped(table, row);
     }
     if (row == r->rows) {
         sl_table_add(table, " ");
@@ -173,7 +182,7 @@ static void print_legend(const struct writer *w, const struct sl_eval_report *r)
             "\nScores in points of 100. SHIPPED: bytes of the full cache in f16. TO FULL: difference on the same "
             "questions, "
             "with the\ninterval of a paired bootstrap; * where that does not reach 0.%s%s\n",
-            some_offload ? " +: and the offloaded layers to stores." : "",
+            some_offload ? " +: what stores get beside it." : "",
             all_complete ? "" : "\n?: not of all cells, not to be compared.");
 }
 
@@ -227,7 +236,7 @@ static void print_choices(const struct writer *w, const struct sl_eval_report *r
         sl_table_add(&table, "%s", choice->offloads ? "yes" : "no");
         sl_table_add(&table, "%s%s%s", row->recipe->name, row->recipe->budget[0] ? " at " : "", row->recipe->budget);
         sl_table_add(&table, "%.1f", 100 * row->mean);
-        sl_table_add(&table, "%.1f%%", 100 * row->shipped);
+        add_shipped(&table, row);
         add_difference(&table, &row->to_full);
         sl_table_add(&table, "%s", row->recipe->recipe);
     }

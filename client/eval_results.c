@@ -50,11 +50,12 @@ static json_t *line_of(const struct sl_eval_key *key, const struct sl_eval_answe
                   "n_prompt", (json_int_t)answer->n_prompt, "n_reused", (json_int_t)answer->n_reused);
     json_t *rest = answer->refused
                        ? json_pack("{s:o}", "refused", sl_text_json(answer->refused))
-                       : json_pack("{s:f, s:o, s:I, s:I, s:I, s:f, s:f, s:f}", "score", answer->score, "answer",
+                       : json_pack("{s:f, s:o, s:I, s:I, s:I, s:I, s:f, s:f, s:f}", "score", answer->score, "answer",
                                    sl_text_json(answer->text), "shipped_bytes", (json_int_t)answer->shipped_bytes,
-                                   "full_bytes", (json_int_t)answer->full_bytes, "resident_bytes",
-                                   (json_int_t)answer->resident_bytes, "slots_per_head", answer->slots_per_head,
-                                   "ttft_ms", answer->ttft_ms, "tpot_ms", answer->tpot_ms);
+                                   "offloaded_bytes", (json_int_t)answer->offloaded_bytes, "full_bytes",
+                                   (json_int_t)answer->full_bytes, "resident_bytes", (json_int_t)answer->resident_bytes,
+                                   "slots_per_head", answer->slots_per_head, "ttft_ms", answer->ttft_ms, "tpot_ms",
+                                   answer->tpot_ms);
     if (!line || !rest || json_object_update(line, rest) != 0) {
         json_decref(line);
         line = NULL;
@@ -67,7 +68,7 @@ static bool read_line(json_t *line, struct sl_eval_key *key_out, struct sl_eval_
     struct sl_eval_key key = {0};
     struct sl_eval_answer a = {0};
     const char *prompt;
-    json_int_t tokens, index, n_prompt, n_reused, shipped = 0, full = 0, resident = 0;
+    json_int_t tokens, index, n_prompt, n_reused, shipped = 0, offloaded = 0, full = 0, resident = 0;
     if (json_unpack(line, "{s:s, s:s, s:I, s:F, s:I, s:s, s:s, s:s, s:I, s:I}", "recipe", &key.recipe, "cell",
                     &key.cell, "tokens", &tokens, "depth", &key.depth, "index", &index, "name", &a.name, "budget",
                     &a.budget, "prompt", &prompt, "n_prompt", &n_prompt, "n_reused", &n_reused) != 0) {
@@ -80,9 +81,10 @@ static bool read_line(json_t *line, struct sl_eval_key *key_out, struct sl_eval_
         return false;
     }
     if (json_unpack(line, "{s:s}", "refused", &a.refused) != 0 &&
-        json_unpack(line, "{s:F, s:s, s:I, s:I, s:I, s:F, s:F, s:F}", "score", &a.score, "answer", &a.text,
-                    "shipped_bytes", &shipped, "full_bytes", &full, "resident_bytes", &resident, "slots_per_head",
-                    &a.slots_per_head, "ttft_ms", &a.ttft_ms, "tpot_ms", &a.tpot_ms) != 0) {
+        json_unpack(line, "{s:F, s:s, s:I, s?I, s:I, s:I, s:F, s:F, s:F}", "score", &a.score, "answer", &a.text,
+                    "shipped_bytes", &shipped, "offloaded_bytes", &offloaded, "full_bytes", &full, "resident_bytes",
+                    &resident, "slots_per_head", &a.slots_per_head, "ttft_ms", &a.ttft_ms, "tpot_ms",
+                    &a.tpot_ms) != 0) {
         return false;
     }
     key.n_tokens = tokens;
@@ -90,6 +92,7 @@ static bool read_line(json_t *line, struct sl_eval_key *key_out, struct sl_eval_
     a.n_prompt = n_prompt;
     a.n_reused = n_reused;
     a.shipped_bytes = shipped;
+    a.offloaded_bytes = offloaded;
     a.full_bytes = full;
     a.resident_bytes = resident;
     *key_out = key;

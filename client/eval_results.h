@@ -12,8 +12,8 @@
  *     {"recipe": "h2o,budget=0.2", "cell": "niah-essay", "tokens": 4096, "depth": -1.0, "index": 0,    which question
  *      "name": "h2o", "budget": "20%", "prompt": "8f31...", "n_prompt": 4093, "n_reused": 0,
  *      "score": 1.0, "answer": " 4817263.",                     or instead of these:  "refused": "why"
- *      "shipped_bytes": 1048576, "full_bytes": 5242880, "resident_bytes": 1114112, "slots_per_head": 818.6,
- *      "ttft_ms": 212.5, "tpot_ms": 1.3}
+ *      "shipped_bytes": 1048576, "offloaded_bytes": 0, "full_bytes": 5242880, "resident_bytes": 1114112,
+ *      "slots_per_head": 818.6, "ttft_ms": 212.5, "tpot_ms": 1.3}
  *
  * Whichever run writes to it, an answer is known by its recipe, in canonical form, and its question; of several the
  * last one counts. A line that was cut off when its writer was killed is dropped. "prompt" is a hash of the tokens: the
@@ -52,7 +52,8 @@ struct sl_eval_answer {
     double score; // 0 to 1
     uint64_t prompt;
     int64_t n_prompt, n_reused; // reused: of the prompt, read before (client/answerer.h); ttft_ms is without them
-    int64_t shipped_bytes, full_bytes, resident_bytes;
+    // offloaded: 0 in lines of files that were written before there was such a number, whatever the recipe.
+    int64_t shipped_bytes, offloaded_bytes, full_bytes, resident_bytes;
     double slots_per_head, ttft_ms, tpot_ms;
 };
 

@@ -141,6 +141,7 @@ static enum sl_status ask(struct run *run, size_t recipe, const struct sl_eval_p
     if (status == SL_OK) {
         answer.text = reply.text;
         answer.shipped_bytes = reply.shipped_bytes;
+        answer.offloaded_bytes = reply.offloaded_bytes;
         answer.full_bytes = reply.full_bytes;
         answer.resident_bytes = reply.resident_bytes;
         answer.slots_per_head = reply.slots_per_head;

@@ -474,6 +474,16 @@ size_t sl_plan_annex_bytes(const struct sl_plan *plan) {
     return n_layers * (size_t)plan->geometry.n_kv_heads * lane;
 }
 
+size_t sl_plan_offloaded_bytes(const struct sl_plan *plan) {
+    size_t lane_pages = sl_pages_for(sl_plan_offloaded_slots(plan, plan->n_prompt)), bytes = 0;
+    for (int l = 0; l < plan->geometry.n_layers; l++) {
+        if (sl_layers_has(&plan->recipe.offload, l)) {
+            bytes += lane_pages * (size_t)plan->geometry.n_kv_heads * plan->work[l].bytes;
+        }
+    }
+    return bytes * (size_t)plan->recipe.replicas;
+}
+
 // --- decode ------------------------------------------------------------------------------------------------------
 
 // New pages per head of one layer for n_new slots more: they first fill the last page that there is.

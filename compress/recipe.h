@@ -284,6 +284,8 @@ size_t sl_plan_row_cache_bytes(const struct sl_plan *plan);
 // Bytes that kvstores hold of all offloaded layers, one replica: pages, scan copies, and where rows are packed the
 // stretches on their way as they were shipped.
 size_t sl_plan_annex_bytes(const struct sl_plan *plan);
+// Bytes of the pages that prefill ships to kvstores, once for every replica, where these have nothing of the prompt yet.
+size_t sl_plan_offloaded_bytes(const struct sl_plan *plan);
 
 // The formats in which kvstores keep rows and what they search, the same for all offloaded layers: the working format,
 // int8, or int1 (of what is searched). The recipe must offload.

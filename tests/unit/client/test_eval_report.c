@@ -30,7 +30,7 @@ static struct sl_plan_recipe recipes[N_RECIPES] = {
     {(char *)"half", (char *)"", (char *)"full,format=int4"},
     {(char *)"store", (char *)"", (char *)"tailorkv"},
 };
-static const double shipped[N_RECIPES] = {1, 0.2, 0.2, 0.3, 0.03};
+static const double shipped[N_RECIPES] = {1, 0.2, 0.2, 0.3, 0.03}, offloaded[N_RECIPES] = {0, 0, 0, 0, 0.8};
 static const struct sl_task needle = {.name = "niah-essay"};
 static struct sl_plan_cell cells[N_CELLS] = {
     {.name = (char *)"niah-essay", .task = &needle, .n_tokens = 4096, .depth = -1, .n_samples = N_SAMPLES},
@@ -51,7 +51,8 @@ static double score_of(size_t recipe, size_t cell, size_t sample) {
     return recipe == 2 ? 0 : recipe == 3 ? (sample % 2 ? 0 : full) : full;
 }
 
-static void add(struct fixture *f, size_t recipe, size_t cell, size_t sample, const char *refused) {
+static void add_answer(struct fixture *f, size_t recipe, size_t cell, size_t sample, const char *refused,
+                       int64_t offloaded_bytes) {
     struct sl_eval_key key = sl_eval_key_of(&f->plan, f->canonical, recipe, cell, sample);
     struct sl_eval_answer answer = {.name = recipes[recipe].name,
                                     .budget = recipes[recipe].budget,
@@ -59,11 +60,20 @@ static void add(struct fixture *f, size_t recipe, size_t cell, size_t sample, co
                                     .refused = refused,
                                     .score = score_of(recipe, cell, sample),
                                     .shipped_bytes = (int64_t)(1e6 * shipped[recipe]),
+                                    .offloaded_bytes = offloaded_bytes,
                                     .full_bytes = 1000000,
                                     .resident_bytes = 500000,
                                     .slots_per_head = 100,
                                     .ttft_ms = 10};
     assert_int_equal(sl_eval_results_add(f->results, &key, &answer, NULL), SL_OK);
+}
+
+static void add(struct fixture *f, size_t recipe, size_t cell, size_t sample, const char *refused) {
+    add_answer(f, recipe, cell, sample, refused, (int64_t)(1e6 * offloaded[recipe]));
+}
+
+static void add_older(struct fixture *f, size_t recipe, size_t cell, size_t sample) {
+    add_answer(f, recipe, cell, sample, NULL, 0);
 }
 
 static void add_all(struct fixture *f, size_t recipe) {
@@ -102,6 +112,16 @@ static int tear_down(void **state) {
 
 static void assert_near(double a, double b) {
     assert_true(fabs(a - b) < 1e-9);
+}
+
+static char *print(const struct fixture *f,
+                   void (*fn)(const struct sl_eval_report *report, const char *subject, FILE *file)) {
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *file = open_memstream(&text, &bytes);
+    fn(&f->report, "a model, 5 recipes", file);
+    fclose(file);
+    return text;
 }
 
 // --- numbers ----------------------------------------------------------------------------------------------------
@@ -260,6 +280,11 @@ static void test_report_chooses_by_bytes(void **state) {
     assert_near(r->choices[1].most, 0.05);
     assert_int_equal(r->choices[1].row, 4);
     assert_true(r->choices[1].offloads);
+    assert_near(r->rows[4].offloaded, 0.8);
+    assert_near(r->rows[1].offloaded, 0);
+    char *text = print(f, sl_eval_report_print_markdown);
+    assert_non_null(strstr(text, "| 5% | yes | store | 70.0 | 3.0% +80.0% |"));
+    free(text);
 
     size_t frontier[N_RECIPES];
     assert_int_equal(sl_eval_frontier(r, frontier), 1); // full is as good as good
@@ -305,16 +330,6 @@ static void fill_for_tables(struct fixture *f) {
     report(f);
 }
 
-static char *print(const struct fixture *f,
-                   void (*fn)(const struct sl_eval_report *report, const char *subject, FILE *file)) {
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *file = open_memstream(&text, &bytes);
-    fn(&f->report, "a model, 5 recipes", file);
-    fclose(file);
-    return text;
-}
-
 static void test_report_as_text(void **state) {
     struct fixture *f = *state;
     fill_for_tables(f);
@@ -324,17 +339,17 @@ static void test_report_as_text(void **state) {
         "A trial\n"
         "a model, 5 recipes\n"
         "\n"
-        "RECIPE  BUDGET  niah-essay  hotpotqa  AT 4096  AT 8192    MEAN  SHIPPED  TO FULL, 95%\n"
-        "full                 100.0      10.0    100.0    100.0    70.0   100.0%   \n"
-        "good       20%       100.0      10.0    100.0    100.0    70.0    20.0%  +0.0 [+0.0, +0.0]\n"
-        "bad        20%         0.0       0.0      0.0      0.0     0.0    20.0%  -70.0 [-70.0, -70.0] *\n"
-        "half                   n/a         -        -        -       -        -  -\n"
-        "store                100.0         -    100.0        -  100.0?   3.0% +  +0.0 [+0.0, +0.0]\n"
+        "RECIPE  BUDGET  niah-essay  hotpotqa  AT 4096  AT 8192    MEAN      SHIPPED  TO FULL, 95%\n"
+        "full                 100.0      10.0    100.0    100.0    70.0       100.0%   \n"
+        "good       20%       100.0      10.0    100.0    100.0    70.0        20.0%  +0.0 [+0.0, +0.0]\n"
+        "bad        20%         0.0       0.0      0.0      0.0     0.0        20.0%  -70.0 [-70.0, -70.0] *\n"
+        "half                   n/a         -        -        -       -            -  -\n"
+        "store                100.0         -    100.0        -  100.0?  3.0% +80.0%  +0.0 [+0.0, +0.0]\n"
         "\n"
         "Scores in points of 100. SHIPPED: bytes of the full cache in f16. TO FULL: difference on the same questions, "
         "with "
         "the\n"
-        "interval of a paired bootstrap; * where that does not reach 0. +: and the offloaded layers to stores.\n"
+        "interval of a paired bootstrap; * where that does not reach 0. +: what stores get beside it.\n"
         "?: not of all cells, not to be compared.\n"
         "\n"
         "n/a: half, niah-essay of 4096 tokens: this model has no int4\n"
@@ -351,6 +366,28 @@ static void test_report_as_text(void **state) {
         "SHIPPED AT MOST  OFFLOADS  RECIPE       MEAN  SHIPPED  TO FULL, 95%       TEXT\n"
         "            20%  no        good at 20%  70.0    20.0%  +0.0 [+0.0, +0.0]  h2o,budget=0.2\n");
     free(text);
+}
+
+// The same answers from a file that does not say what stores get, and from one that was gone on with.
+static void test_report_of_older_answers(void **state) {
+    struct fixture *f = *state;
+    add_all(f, 0);
+    for (size_t cell = 0; cell < N_CELLS; cell++) {
+        for (size_t sample = 0; sample < N_SAMPLES; sample++) {
+            add_older(f, 4, cell, sample);
+        }
+    }
+    report(f);
+    assert_near(f->report.rows[4].offloaded, 0);
+    char *text = print(f, sl_eval_report_print);
+    assert_non_null(strstr(text, "   3.0% +  +0.0 [+0.0, +0.0]\n"));
+    free(text);
+    sl_eval_report_cleanup(&f->report);
+    add(f, 4, 0, 1, NULL);
+    add(f, 4, 0, 2, NULL);
+    add(f, 4, 2, 0, NULL);
+    report(f);
+    assert_near(f->report.rows[4].offloaded, 0.8);
 }
 
 static void test_report_as_markdown(void **state) {
@@ -385,6 +422,10 @@ static void test_report_as_json(void **state) {
             json_t *cell = json_array_get(json_object_get(row, "cells"), 0);
             assert_string_equal(json_string_value(json_object_get(cell, "refused")), "this model has no int4");
         }
+        if (row && n_rows == 4) {
+            assert_near(json_number_value(json_object_get(row, "shipped")), 0.03);
+            assert_near(json_number_value(json_object_get(row, "offloaded")), 0.8);
+        }
         if (claim) {
             assert_string_equal(json_string_value(json_object_get(claim, "verdict")),
                                 n_claims == 0 ? "reproduced" : "precondition absent");
@@ -408,6 +449,7 @@ int main(void) {
         TEST(test_report_chooses_by_bytes),
         TEST(test_report_does_not_choose_what_is_not_complete),
         TEST(test_report_as_text),
+        TEST(test_report_of_older_answers),
         TEST(test_report_as_markdown),
         TEST(test_report_as_json),
     };

@@ -53,6 +53,7 @@ static struct sl_eval_answer answer_of(double score, const char *text) {
                                    .prompt = 0xfedcba9876543210,
                                    .n_prompt = 4093,
                                    .shipped_bytes = 100,
+                                   .offloaded_bytes = 300,
                                    .full_bytes = 500,
                                    .resident_bytes = 120,
                                    .slots_per_head = 818.5,
@@ -128,7 +129,7 @@ static void test_results_are_there_again(void **state) {
     struct sl_eval_results *results = open_results(f->path);
     assert_true(has(results, 0, &a));
     assert_true(a.score == 1 && a.prompt == 0xfedcba9876543210 && a.n_prompt == 4093);
-    assert_true(a.shipped_bytes == 100 && a.full_bytes == 500 && a.resident_bytes == 120);
+    assert_true(a.shipped_bytes == 100 && a.offloaded_bytes == 300 && a.full_bytes == 500 && a.resident_bytes == 120);
     assert_true(a.slots_per_head == 818.5 && a.ttft_ms == 12.25 && a.tpot_ms == 1.5);
     assert_string_equal(a.name, "h2o");
     assert_string_equal(a.budget, "20%");
@@ -143,6 +144,24 @@ static void test_results_are_there_again(void **state) {
     other = key_of(0);
     other.depth = 0.5;
     assert_false(sl_eval_results_find(results, &other, &a));
+    sl_eval_results_close(&results);
+}
+
+// Files from before there were bytes in stores are gone on with.
+static void test_results_of_older_versions_are_read(void **state) {
+    struct fixture *f = *state;
+    struct sl_eval_answer a;
+    size_t n;
+    write_two(f->path);
+    char *text = read_all(f->path, &n), *field = strstr(text, "\"offloaded_bytes\":300,");
+    assert_non_null(field);
+    memmove(field, strchr(field, ',') + 1, strlen(strchr(field, ',')));
+    unlink(f->path);
+    append(f->path, text);
+    free(text);
+    struct sl_eval_results *results = open_results(f->path);
+    assert_true(has(results, 0, &a) && a.offloaded_bytes == 0 && a.shipped_bytes == 100 && a.full_bytes == 500);
+    assert_true(has(results, 1, &a) && a.offloaded_bytes == 300);
     sl_eval_results_close(&results);
 }
 
@@ -280,6 +299,7 @@ static void test_results_in_memory_need_no_file(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_results_are_there_again, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_results_of_older_versions_are_read, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_results_refusals_are_kept_and_give_way, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_results_drop_a_line_that_was_cut_off, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_results_of_another_run_are_refused_by_name, set_up, tear_down),

@@ -204,6 +204,34 @@ static void test_run_adds_recipes_to_what_is_there(void **state) {
     sl_eval_plan_cleanup(&plan);
 }
 
+// What a cluster would put into stores is what the budget leaves of the offloaded layers, beside the capsule of the others.
+static void test_run_counts_what_stores_would_get(void **state) {
+    struct fixture *f = *state;
+    const struct sl_model_config *model = sl_answerer_model(f->answerer);
+    struct sl_eval_plan plan = {.seed = 5};
+    add_recipe(&plan, "full");
+    add_recipe(&plan, "place=offload/2-,topk=16");
+    add_recipe(&plan, "place=offload/2-,topk=16,replicas=2");
+    add_recipe(&plan, "place=offload/2-,topk=16,score=random,budget=0.5,when=chunk");
+    add_task(&plan, "niah-noise", 900);
+    struct trial t = {0};
+    assert_int_equal(run_trial(&t, f, &plan, NULL, NULL, 0, 1), SL_OK);
+    int64_t page = (int64_t)model->n_kv_heads * model->head_dim * 2 * (int64_t)sizeof(uint16_t) * SL_PAGE_SLOTS;
+    struct sl_eval_answer full, whole, twice, half;
+    for (size_t i = 0; i < N_SAMPLES; i++) {
+        assert_true(find(&t, 0, 0, i, &full) && find(&t, 1, 0, i, &whole));
+        assert_true(find(&t, 2, 0, i, &twice) && find(&t, 3, 0, i, &half));
+        int64_t n_read = full.n_prompt - 1, n_layers = model->n_layers - 2;
+        assert_int_equal(full.offloaded_bytes, 0);
+        assert_int_equal(whole.offloaded_bytes, n_layers * (int64_t)sl_pages_for(n_read) * page);
+        assert_int_equal(twice.offloaded_bytes, 2 * whole.offloaded_bytes);
+        assert_int_equal(half.offloaded_bytes, n_layers * (int64_t)sl_pages_for((n_read + 1) / 2) * page);
+        assert_true(whole.shipped_bytes == half.shipped_bytes && whole.shipped_bytes < full.shipped_bytes);
+    }
+    end_trial(&t);
+    sl_eval_plan_cleanup(&plan);
+}
+
 static void test_run_of_parts_is_the_whole(void **state) {
     struct fixture *f = *state;
     struct sl_eval_plan plan = two_by_two();
@@ -293,11 +321,9 @@ static void test_run_cuts_the_middle_of_long_prompts(void **state) {
 int main(void) {
 #define TEST(name) cmocka_unit_test_teardown(name, end_test)
     const struct CMUnitTest tests[] = {
-        TEST(test_run_goes_on_where_it_was_stopped),
-        TEST(test_run_adds_recipes_to_what_is_there),
-        TEST(test_run_of_parts_is_the_whole),
-        TEST(test_run_says_what_cannot_be_asked),
-        TEST(test_run_does_not_mix_answers_to_other_prompts),
+        TEST(test_run_goes_on_where_it_was_stopped),    TEST(test_run_adds_recipes_to_what_is_there),
+        TEST(test_run_counts_what_stores_would_get),    TEST(test_run_of_parts_is_the_whole),
+        TEST(test_run_says_what_cannot_be_asked),       TEST(test_run_does_not_mix_answers_to_other_prompts),
         TEST(test_run_cuts_the_middle_of_long_prompts),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

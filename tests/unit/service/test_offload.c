@@ -508,6 +508,7 @@ static void test_offload_ships_what_a_budget_leaves(void **state) {
     sl_offload_get_stats(job->offload, &stats);
     assert_int_equal(stats.shipped_tokens, N_SLOTS);
     assert_int_equal(stats.shipped_bytes, sl_pages_for(N_SLOTS) * N_LANES * plan.work[2].bytes);
+    assert_int_equal(stats.shipped_bytes, sl_plan_offloaded_bytes(&plan));
     assert_true(stats.read_back_bytes > 0);
     close_job(job);
 
