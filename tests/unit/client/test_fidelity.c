@@ -14,54 +14,23 @@
 
 #include "client/fidelity.h"
 #include "service/job_recipe.h"
+#include "tests/unit/client/model_fixture.h"
 
-#define MODEL  "models/demo"
 #define N_READ 300
 #define KEPT   100 // slots that the recipe under test keeps: the newest
 
-struct fixture {
-    struct sl_eval_model m;
-    int32_t *tokens;
-    int64_t n_tokens;
-};
-
 static int set_up(void **state) {
-    struct fixture *f = calloc(1, sizeof *f);
-    struct sl_eval_model_config config = {
-        .dir = MODEL, .threads = 2, .max_rows = 512, .cache_tokens = 4096, .tokenizer = true};
-    struct sl_error err = {0};
-    // What is computed by hand is held to 1e-4: on the first tier after the reference, which is exact and not slow; the
-    // fastest may round to bf16.
-    const char *const *tiers = sl_ops_tiers();
-    setenv("SLUICE_TIER", tiers[1] != NULL ? tiers[1] : tiers[0], 1);
-    if (sl_eval_model_open(&config, &f->m, &err) != SL_OK ||
-        sl_eval_model_read(&f->m, NULL, &f->tokens, &f->n_tokens, &err) != SL_OK) {
-        fprintf(stderr, "%s\n", err.text);
-        return -1;
-    }
-    *state = f;
-    return f->n_tokens < N_READ + 100;
+    return model_fixture_open(state, N_READ + 100);
 }
 
-// Every session has gone back.
-static int tear_down(void **state) {
-    struct fixture *f = *state;
-    struct sl_arena_stats stats;
-    sl_arena_get_stats(f->m.arena, &stats);
-    sl_eval_model_close(&f->m);
-    free(f->tokens);
-    free(f);
-    return stats.n_blocks != 0;
-}
-
-static struct sl_fidelity *create(struct fixture *f, int64_t n_new) {
+static struct sl_fidelity *create(struct model_fixture *f, int64_t n_new) {
     struct sl_fidelity_config config = {.model = &f->m, .tokens = f->tokens, .n_read = N_READ, .n_new = n_new};
     struct sl_fidelity *fidelity;
     assert_int_equal(sl_fidelity_create(&config, &fidelity, NULL), SL_OK);
     return fidelity;
 }
 
-static void measure(struct fixture *f, struct sl_fidelity *fidelity, const char *text,
+static void measure(struct model_fixture *f, struct sl_fidelity *fidelity, const char *text,
                     struct sl_fidelity_result *result) {
     struct sl_recipe recipe;
     struct sl_error err = {0};
@@ -72,7 +41,7 @@ static void measure(struct fixture *f, struct sl_fidelity *fidelity, const char 
 }
 
 static void test_fidelity_finds_no_difference_in_the_full_cache(void **state) {
-    struct fixture *f = *state;
+    struct model_fixture *f = *state;
     struct sl_fidelity *fidelity = create(f, 70);
     struct sl_fidelity_result r;
     measure(f, fidelity, "full", &r);
@@ -89,7 +58,7 @@ static void test_fidelity_finds_no_difference_in_the_full_cache(void **state) {
 }
 
 static void test_fidelity_of_slot_positions_compares_the_same_queries(void **state) {
-    struct fixture *f = *state;
+    struct model_fixture *f = *state;
     struct sl_fidelity *fidelity = create(f, 40);
     struct sl_fidelity_result r;
     measure(f, fidelity, "streamingllm,budget=1000", &r);
@@ -102,7 +71,7 @@ static void test_fidelity_of_slot_positions_compares_the_same_queries(void **sta
 
 // More channels find more of what attention looks for; coarser copies of the keys find less.
 static void test_fidelity_tells_what_a_search_misses(void **state) {
-    struct fixture *f = *state;
+    struct model_fixture *f = *state;
     struct sl_fidelity *fidelity = create(f, 40);
     static const char *const searches[] = {"channels=64", "channels=8", "channels=8,scan=int1"};
     struct sl_fidelity_result r;
@@ -130,7 +99,7 @@ static enum sl_status fail_behind_the_prompt(void *arg, int64_t done, int64_t to
 }
 
 static void test_fidelity_after_a_failure_is_that_of_a_fresh_start(void **state) {
-    struct fixture *f = *state;
+    struct model_fixture *f = *state;
     bool armed = false;
     struct sl_fidelity_config config = {.model = &f->m,
                                         .tokens = f->tokens,
@@ -228,7 +197,7 @@ static enum sl_status compare_layer(void *arg, int segment, int layer, const str
 }
 
 static void test_fidelity_agrees_with_arithmetic_by_hand(void **state) {
-    struct fixture *f = *state;
+    struct model_fixture *f = *state;
     struct sl_fidelity *fidelity = create(f, 1);
     struct sl_fidelity_result r;
     measure(f, fidelity, "score=recency,budget=100,when=end", &r);
@@ -259,7 +228,7 @@ static void test_fidelity_agrees_with_arithmetic_by_hand(void **state) {
 }
 
 static void test_fidelity_refuses_what_does_not_fit_the_prompt(void **state) {
-    struct fixture *f = *state;
+    struct model_fixture *f = *state;
     struct sl_fidelity *fidelity = create(f, 8);
     struct sl_recipe recipe;
     struct sl_fidelity_result r;
@@ -304,12 +273,16 @@ static void test_fidelity_relative_error_of_nothing_is_zero(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_fidelity_tells_what_a_search_misses, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_fidelity_finds_no_difference_in_the_full_cache, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_fidelity_of_slot_positions_compares_the_same_queries, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_fidelity_after_a_failure_is_that_of_a_fresh_start, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_fidelity_agrees_with_arithmetic_by_hand, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_fidelity_refuses_what_does_not_fit_the_prompt, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_fidelity_tells_what_a_search_misses, set_up, model_fixture_close),
+        cmocka_unit_test_setup_teardown(test_fidelity_finds_no_difference_in_the_full_cache, set_up,
+                                        model_fixture_close),
+        cmocka_unit_test_setup_teardown(test_fidelity_of_slot_positions_compares_the_same_queries, set_up,
+                                        model_fixture_close),
+        cmocka_unit_test_setup_teardown(test_fidelity_after_a_failure_is_that_of_a_fresh_start, set_up,
+                                        model_fixture_close),
+        cmocka_unit_test_setup_teardown(test_fidelity_agrees_with_arithmetic_by_hand, set_up, model_fixture_close),
+        cmocka_unit_test_setup_teardown(test_fidelity_refuses_what_does_not_fit_the_prompt, set_up,
+                                        model_fixture_close),
         cmocka_unit_test(test_fidelity_jaccard_counts_what_both_have),
         cmocka_unit_test(test_fidelity_nll_is_minus_the_log_of_softmax),
         cmocka_unit_test(test_fidelity_relative_error_of_nothing_is_zero),

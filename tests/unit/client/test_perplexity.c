@@ -17,46 +17,16 @@
 #include "client/fidelity.h"
 #include "client/perplexity.h"
 #include "service/job_recipe.h"
+#include "tests/unit/client/model_fixture.h"
 
-#define MODEL    "models/demo"
 #define N_TOKENS 512
 
-struct fixture {
-    struct sl_eval_model m;
-    int32_t *tokens;
-    int64_t n_tokens;
-};
-
 static int set_up(void **state) {
-    struct fixture *f = calloc(1, sizeof *f);
-    struct sl_eval_model_config config = {
-        .dir = MODEL, .threads = 2, .max_rows = N_TOKENS, .cache_tokens = 4096, .tokenizer = true};
-    struct sl_error err = {0};
-    // Bits that are compared must not depend on how a tier rounds: on the first one after the reference.
-    const char *const *tiers = sl_ops_tiers();
-    setenv("SLUICE_TIER", tiers[1] != NULL ? tiers[1] : tiers[0], 1);
-    if (sl_eval_model_open(&config, &f->m, &err) != SL_OK ||
-        sl_eval_model_read(&f->m, NULL, &f->tokens, &f->n_tokens, &err) != SL_OK) {
-        fprintf(stderr, "%s\n", err.text);
-        return -1;
-    }
-    *state = f;
-    return f->n_tokens <= N_TOKENS;
-}
-
-// Every session has gone back.
-static int tear_down(void **state) {
-    struct fixture *f = *state;
-    struct sl_arena_stats stats;
-    sl_arena_get_stats(f->m.arena, &stats);
-    sl_eval_model_close(&f->m);
-    free(f->tokens);
-    free(f);
-    return stats.n_blocks != 0;
+    return model_fixture_open(state, N_TOKENS + 1);
 }
 
 // Of the first n tokens; their mean.
-static double measure_first(struct fixture *f, int64_t n, const char *text, int chunk, double *nll,
+static double measure_first(struct model_fixture *f, int64_t n, const char *text, int chunk, double *nll,
                             struct sl_perplexity_result *result) {
     double sum = 0;
     struct sl_perplexity_config config = {.model = &f->m, .tokens = f->tokens, .n_tokens = n, .chunk = chunk};
@@ -74,14 +44,14 @@ static double measure_first(struct fixture *f, int64_t n, const char *text, int 
 }
 
 // nll_out[N_TOKENS] may be NULL.
-static double measure(struct fixture *f, const char *text, int chunk, double *nll_out,
+static double measure(struct model_fixture *f, const char *text, int chunk, double *nll_out,
                       struct sl_perplexity_result *result) {
     static double own[N_TOKENS];
     return measure_first(f, N_TOKENS, text, chunk, nll_out ? nll_out : own, result);
 }
 
 // The text in one forward pass, without any of the code under test.
-static void read_at_once(struct fixture *f, double *nll) {
+static void read_at_once(struct model_fixture *f, double *nll) {
     int64_t n_vocab = f->m.config->n_vocab;
     float *logits = malloc((size_t)(N_TOKENS * n_vocab) * sizeof *logits);
     struct sl_session *session;
@@ -110,7 +80,7 @@ static void expect_same(const double *a, const double *b, int n, double toleranc
 }
 
 static void test_perplexity_of_a_cache_that_never_fills_is_the_plain_one(void **state) {
-    struct fixture *f = *state;
+    struct model_fixture *f = *state;
     static double plain[N_TOKENS], streamed[N_TOKENS];
     struct sl_perplexity_result r;
     read_at_once(f, plain);
@@ -132,7 +102,7 @@ static void test_perplexity_of_a_cache_that_never_fills_is_the_plain_one(void **
 }
 
 static void test_perplexity_keeps_to_the_budget(void **state) {
-    struct fixture *f = *state;
+    struct model_fixture *f = *state;
     static double plain[N_TOKENS], streamed[N_TOKENS];
     struct sl_perplexity_result r;
     measure(f, "full", 32, plain, &r);
@@ -157,7 +127,7 @@ static void test_perplexity_keeps_to_the_budget(void **state) {
 }
 
 // Of the tokens behind n_read: as fidelity's, which read them behind a prompt that prefill compressed and shipped.
-static void compare_with_fidelity(struct fixture *f, const char *text, int64_t n_read, int64_t n_new, int chunk) {
+static void compare_with_fidelity(struct model_fixture *f, const char *text, int64_t n_read, int64_t n_new, int chunk) {
     struct sl_fidelity_config config = {.model = &f->m, .tokens = f->tokens, .n_read = n_read, .n_new = n_new};
     struct sl_fidelity *fidelity;
     struct sl_fidelity_result expected;
@@ -182,7 +152,7 @@ static void compare_with_fidelity(struct fixture *f, const char *text, int64_t n
 }
 
 static void test_perplexity_evicts_as_prefill_and_decode_do(void **state) {
-    struct fixture *f = *state;
+    struct model_fixture *f = *state;
     compare_with_fidelity(f, "h2o,budget=50,chunk=64", 320, 64, 64);
     compare_with_fidelity(f, "tova+caote,budget=50,chunk=64", 320, 64, 64);
     compare_with_fidelity(f, "streamingllm,budget=20,chunk=64", 320, 64, 64);
@@ -191,7 +161,7 @@ static void test_perplexity_evicts_as_prefill_and_decode_do(void **state) {
 }
 
 static void test_perplexity_pays_for_what_is_forgotten(void **state) {
-    struct fixture *f = *state;
+    struct model_fixture *f = *state;
     struct sl_perplexity_result r;
     double full = measure(f, "full", 32, NULL, &r), sinks = measure(f, "streamingllm,budget=16", 32, NULL, &r);
     double window = measure(f, "score=recency,budget=16,when=chunk,positions=slot", 32, NULL, &r);
@@ -214,7 +184,7 @@ static void test_perplexity_pays_for_what_is_forgotten(void **state) {
 }
 
 static void test_perplexity_refuses_by_name_what_does_not_stream(void **state) {
-    struct fixture *f = *state;
+    struct model_fixture *f = *state;
     static const struct {
         const char *recipe, *says;
     } wrong[] = {
@@ -249,5 +219,5 @@ int main(void) {
         cmocka_unit_test(test_perplexity_pays_for_what_is_forgotten),
         cmocka_unit_test(test_perplexity_refuses_by_name_what_does_not_stream),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, model_fixture_close);
 }
