@@ -31,7 +31,7 @@ struct sl_request_config {
         {"ship-at-most",                                                                                               \
          0,                                                                                                            \
          SL_OPTION_FLOAT,                                                                                              \
-         "30",                                                                                                         \
+         "55",                                                                                                         \
          "PERCENT",                                                                                                    \
          "of the full cache: without --recipe, the recommended one of that size",                                      \
          offsetof(struct type, request.ship_at_most),                                                                  \

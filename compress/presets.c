@@ -54,10 +54,18 @@ const struct sl_preset *sl_recipe_presets(void) {
     return presets;
 }
 
+// Shares and order are those of docs/quality.md. SnapKV pools over the length of a fact and chooses once for a layer; it
+// looks at the prompt's last rows, so what is asked has to stand there.
+#define WIDE "snapkv,pool=max:31,heads=layer,format=int4,budget="
+
 static const struct sl_recommendation recommendations[] = {
     {1, "full", false},
+    {0.55, "full,format=int8", false},
     {0.30, "full,format=int4", false},
-    {0.05, "locret,budget=0.1,scope=stabilizers:128+tail:32,chunk=256,format=int4", true},
+    {0.16, WIDE "0.5", false},
+    {0.07, WIDE "0.2", false},
+    {0.05, WIDE "0.1", false},
+    {0.03, "locret,budget=0.05,scope=stabilizers:64+tail:32,chunk=128,format=int4", true},
     {0, NULL, false},
 };
 

@@ -102,7 +102,7 @@ def heads(arguments):
     untrained = WORK / "untrained"
     shutil.rmtree(ROOT / untrained, ignore_errors=True)
     shutil.copytree(ROOT / MODEL, ROOT / untrained, ignore=shutil.ignore_patterns("retaining_heads.safetensors"))
-    train = ("train-heads", "--model", untrained, "--task", "number:1000", "--prompts", 1, "--hidden", 256, "--steps", 0)
+    train = ("train-heads", "--model", MODEL, "--hidden", 256, "--steps", 0, "--out", untrained / "retaining_heads.safetensors")
     run(*train)
     rows, commands = [], []
     for model in (MODEL, untrained):
