@@ -244,12 +244,15 @@ static void print_retrieval(const Sluice__V1__Retrieval *r, FILE *file) {
 
 void sl_statistics_print(const Sluice__V1__Statistics *s, FILE *file) {
     char small[32], large[32];
+    if (s->recipe[0]) { // an older coordinator does not say it
+        fprintf(file, "recipe       %s\n", s->recipe);
+    }
     fprintf(file, "prompt       %lld tokens, %lld of them reused, %lld read\n", (long long)s->n_prompt_tokens,
             (long long)s->n_reused_tokens, (long long)(s->n_prompt_tokens - s->n_reused_tokens));
     sl_format_bytes((double)s->capsule_bytes, small, sizeof small);
     sl_format_bytes((double)s->full_bytes, large, sizeof large);
     fprintf(file, "capsule      %s instead of %s", small, large);
-    if (s->capsule_bytes > 0 && s->full_bytes > 0) {
+    if (s->capsule_bytes > 0 && s->full_bytes > s->capsule_bytes) {
         fprintf(file, ": %.1f times smaller", (double)s->full_bytes / (double)s->capsule_bytes);
     }
     fprintf(file, "%s%s\n", s->transport[0] ? ", by " : "", s->transport);

@@ -11,6 +11,7 @@
 #include "engine/tokenizer.h"
 #include "kvcache/capsule_file.h"
 #include "service/job_chat.h"
+#include "service/job_recipe.h"
 #include "service/local.h"
 
 #define JOB_ID "local"
@@ -21,6 +22,7 @@ struct job {
     enum sl_weight_format weights;
     int64_t sequence;
     int64_t deadline_ns;
+    char recipe[SL_RECIPE_TEXT_BYTES]; // canonical
 };
 
 // Events point to what they tell, so a caller fills `what` and `case` and the rest happens here.
@@ -118,6 +120,7 @@ static void tell_end(struct job *job, struct sl_local_result *result) {
     statistics.slots_evicted = result->slots_evicted;
     statistics.slots_merged = result->slots_merged;
     statistics.transport = (char *)"nothing: one process";
+    statistics.recipe = job->recipe;
     sl_slot_statistics_attach(&result->slots, &statistics);
     sl_error_statistics_attach(&result->errors, &statistics);
     Sluice__V1__Retrieval retrieval;
@@ -210,12 +213,16 @@ static enum sl_status run_question(struct sl_local *local, struct sl_conversatio
 
 static enum sl_status run_turns(struct sl_local *local, const struct sl_request *request, struct job *job,
                                 struct sl_error *err) {
-    const char *recipe = request->message.recipe[0] ? request->message.recipe : "full";
+    const char *named = request->message.recipe;
+    const char *text = named[0] ? named : sl_job_usual_recipe(sl_local_model(local));
+    struct sl_recipe recipe;
     struct sl_conversation *conversation;
-    enum sl_status status = sl_conversation_open(local, recipe, 0, &conversation, err);
+    enum sl_status status = sl_recipe_parse(text, &recipe, err);
+    status = status == SL_OK ? sl_conversation_open(local, text, 0, &conversation, err) : status;
     if (status != SL_OK) {
         return status;
     }
+    sl_recipe_format(&recipe, job->recipe, sizeof job->recipe);
     status = run_turn(local, conversation, request, request->prompt, true, job, err);
     for (int i = 0; status == SL_OK && i < request->n_turns; i++) {
         status = run_question(local, conversation, request, request->turns[i], job, err);

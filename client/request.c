@@ -156,10 +156,13 @@ static void set_prompt(struct sl_request *request, const struct sl_request_confi
     request->message.chat = &request->chat;
 }
 
-// NULL: nobody has named one, and none is recommended for so few bytes.
+// "" is what the cluster usually takes. NULL: none is recommended for so few bytes.
 static const char *recipe_of(const struct sl_request_config *config) {
+    if (config->recipe || config->ship_at_most == 0) {
+        return config->recipe ? config->recipe : "";
+    }
     const struct sl_recommendation *recommended = sl_recipe_recommend(config->ship_at_most / 100);
-    return config->recipe ? config->recipe : recommended ? recommended->recipe : NULL;
+    return recommended ? recommended->recipe : NULL;
 }
 
 enum sl_status sl_request_init(struct sl_request *request, const struct sl_request_config *config,

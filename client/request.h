@@ -31,9 +31,9 @@ struct sl_request_config {
         {"ship-at-most",                                                                                               \
          0,                                                                                                            \
          SL_OPTION_FLOAT,                                                                                              \
-         "55",                                                                                                         \
+         "0",                                                                                                          \
          "PERCENT",                                                                                                    \
-         "of the full cache: without --recipe, the recommended one of that size",                                      \
+         "of the full cache: the recipe recommended for that size, without --recipe; 0: the usual one",                \
          offsetof(struct type, request.ship_at_most),                                                                  \
          0,                                                                                                            \
          1000},                                                                                                        \

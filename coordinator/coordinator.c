@@ -27,7 +27,6 @@ void sl_coordinator_config_init(struct sl_coordinator_config *config) {
     *config = (struct sl_coordinator_config){
         .listen = "127.0.0.1:7600",
         .weights = "stored",
-        .default_recipe = "full",
         .max_jobs = 64,
         .max_queued = 256,
         .max_watchers = 1024,
@@ -79,7 +78,12 @@ static enum sl_status check_config(const struct sl_coordinator_config *config, s
     return SL_OK;
 }
 
-static enum sl_status check_default_recipe(const struct sl_coordinator *coordinator, struct sl_error *err) {
+static enum sl_status set_default_recipe(struct sl_coordinator *coordinator, struct sl_error *err) {
+    const char *text = coordinator->config.default_recipe;
+    coordinator->default_recipe = strdup(text ? text : sl_job_usual_recipe(&coordinator->model));
+    if (!coordinator->default_recipe) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a coordinator");
+    }
     struct sl_recipe recipe;
     enum sl_status status = sl_job_recipe(coordinator->default_recipe, &coordinator->model, &recipe, err);
     if (status != SL_OK) {
@@ -109,7 +113,7 @@ static enum sl_status load_model(struct sl_coordinator *coordinator, uint64_t *f
         status = sl_model_config_load(dir, &coordinator->model, err);
     }
     if (status == SL_OK) {
-        status = check_default_recipe(coordinator, err);
+        status = set_default_recipe(coordinator, err);
     }
     if (status == SL_OK) {
         status = sl_tokenizer_load(dir, &coordinator->tokenizer, err);
@@ -173,14 +177,10 @@ enum sl_status sl_coordinator_create(const struct sl_coordinator_config *config,
         return status;
     }
     struct sl_coordinator *coordinator = calloc(1, sizeof(*coordinator));
-    char *default_recipe = strdup(config->default_recipe);
-    if (coordinator == NULL || default_recipe == NULL) {
-        free(coordinator);
-        free(default_recipe);
+    if (coordinator == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a coordinator");
     }
     coordinator->config = *config;
-    coordinator->default_recipe = default_recipe;
     coordinator->grace_end_ns = SL_NO_DEADLINE;
     atomic_init(&coordinator->n_watchers, 0);
     pthread_mutex_init(&coordinator->mutex, NULL);

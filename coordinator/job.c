@@ -75,6 +75,7 @@ enum sl_status sl_job_create(const char *id, struct sl_job_spec *spec, struct sl
     pthread_mutex_init(&job->mutex, NULL);
     sluice__v1__statistics__init(&job->statistics);
     job->statistics.transport = job->transport;
+    job->statistics.recipe = job->spec.recipe;
     job->statistics.n_prompt_tokens = job->spec.n_tokens;
     job->statistics.full_bytes = job->spec.full_bytes;
     size_t max_events = (size_t)job->spec.max_new_tokens + MAX_STATE_EVENTS + MAX_PROGRESS_EVENTS;
@@ -302,6 +303,7 @@ void sl_job_describe(struct sl_job *job, struct sl_job_report *report) {
     strcpy(report->status_text, job->status_text);
     pthread_mutex_unlock(&job->mutex);
     report->statistics.transport = report->transport;
+    report->statistics.recipe = report->recipe;
     sl_slot_statistics_attach(&report->slots, &report->statistics);
     sl_error_statistics_attach(&report->errors, &report->statistics);
     report->statistics.retrieval = report->statistics.retrieval != NULL ? &report->retrieval : NULL;

@@ -14,6 +14,15 @@ def test_generate():
         assert finished.text.strip() == "48213" and finished.reason == inference.Finished.STOP_STRING
 
 
+def test_requests_that_name_no_recipe():
+    for arguments, recipe in (((), "full,format=int8"), (("--recipe", "tova,budget=0.4"), "tova,budget=0.4")):
+        with Cluster(kvstore=0, coordinator_args=arguments) as cluster:
+            for named in ("", "full"):
+                finished, _ = cluster.answer(request(2000, recipe=named))
+                assert finished.status_code == 0, finished
+                assert finished.statistics.recipe == (named or recipe), finished.statistics.recipe
+
+
 def test_watch_after_a_reconnect_misses_nothing():
     with Cluster() as cluster:
         job_id = cluster.submit(endless(3000, 300))

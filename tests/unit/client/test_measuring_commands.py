@@ -97,6 +97,12 @@ class Usage(unittest.TestCase):
             self.assertEqual(done.returncode, 2, (words, done.stderr))
             self.assertEqual(done.stderr, f"sluice {' '.join(words)}: --model DIR is needed\n")
 
+    def test_a_run_says_which_recipe_it_took(self):
+        for words, recipe in ([], "full,format=int8"), (["--ship-at-most", "30"], "full,format=int4"), (["--recipe", "full"], "full"):
+            done = run("run", "--local", "--model", MODEL, "--prompt", "hi", "-n", "1", *words)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn(f"recipe       {recipe}\n", done.stderr)
+
     def test_a_capsule_that_cannot_be_written_is_refused_before_any_work(self):
         with tempfile.TemporaryDirectory() as folder:
             for path in ["/nonexistent/c", folder]:

@@ -202,6 +202,10 @@ static void test_request_without_a_recipe_takes_the_recommended_one(void **state
     struct sl_request_config config = plain();
     config.recipe = NULL;
     config.prompt = "p";
+    struct sl_request usual;
+    assert_int_equal(sl_request_init(&usual, &config, NULL), SL_OK);
+    assert_string_equal(usual.message.recipe, ""); // the cluster's own
+    sl_request_cleanup(&usual);
     for (const struct sl_recommendation *r = sl_recipe_recommendations(); r->recipe; r++) {
         assert_true(r[1].recipe == NULL || r[1].share < r->share);
         struct sl_recipe recipe;
