@@ -12,19 +12,21 @@
 
 struct recipes_config {
     struct sl_tool_config tool;
-    bool axes;
+    bool axes, recommended;
 };
 
 static const struct sl_option options[] = {
     {"axes", 'a', SL_OPTION_FLAG, NULL, NULL, "below each preset, the axes that it stands for",
      offsetof(struct recipes_config, axes), 0, 0},
+    {"recommended", 0, SL_OPTION_FLAG, NULL, NULL, "what `sluice run --ship-at-most` takes, instead of the presets",
+     offsetof(struct recipes_config, recommended), 0, 0},
     SL_LOCAL_TOOL_OPTIONS,
 };
 
 static const struct sl_program program = {
     .name = "sluice recipes",
     .usage = "[options] [RECIPE...]",
-    .summary = "List the presets and what is recommended for how many bytes, or show what recipes mean: their "
+    .summary = "List the presets, or what is recommended for how many bytes, or show what recipes mean: their "
                "canonical text and fingerprint.",
     .epilog = "A recipe is a preset, axis=value words, or both, separated by commas: "
               "h2o,budget=1024,format=int4\n" SL_EXIT_CODES_HELP,
@@ -43,9 +45,12 @@ static void list_as_json(void) {
         print_json(
             json_pack("{s:s, s:s, s:s}", "name", preset->name, "text", preset->text, "summary", preset->summary));
     }
+}
+
+static void list_recommendations_as_json(void) {
     for (const struct sl_recommendation *r = sl_recipe_recommendations(); r->recipe; r++) {
-        print_json(json_pack("{s:f, s:s, s:b}", "ships_at_most", r->share, "recommended", r->recipe,
-                             "needs_retaining_heads", r->needs_heads));
+        print_json(json_pack("{s:f, s:s, s:b}", "ships_at_most", r->share, "recipe", r->recipe, "needs_retaining_heads",
+                             r->needs_heads));
     }
 }
 
@@ -114,13 +119,11 @@ int sl_command_recipes(int argc, char **argv) {
         return code;
     }
     if (first == argc) {
-        if (config.tool.json) {
-            list_as_json();
-            return SL_EXIT_OK;
+        if (config.recommended) {
+            config.tool.json ? list_recommendations_as_json() : list_recommendations();
+        } else {
+            config.tool.json ? list_as_json() : list_presets(config.axes);
         }
-        list_presets(config.axes);
-        putchar('\n');
-        list_recommendations();
         return SL_EXIT_OK;
     }
     for (int i = first; i < argc; i++) {

@@ -224,9 +224,9 @@ static void print_verdicts(const struct writer *w, const struct sl_eval_report *
 // --- choices ----------------------------------------------------------------------------------------------------
 
 static void print_choices(const struct writer *w, const struct sl_eval_report *r) {
-    static const struct sl_column columns[] = {
-        {"SHIPPED AT MOST", true}, {"OFFLOADS", false},     {"RECIPE", false}, {"MEAN", true},
-        {"SHIPPED", true},         {"TO FULL, 95%", false}, {"TEXT", false}};
+    static const struct sl_column columns[] = {{"SHIPS ABOUT", true}, {"OFFLOADS", false}, {"RECIPE", false},
+                                               {"MEAN", true},        {"SHIPPED", true},   {"TO FULL, 95%", false},
+                                               {"TEXT", false}};
     struct sl_table table;
     sl_table_init(&table, columns, sizeof columns / sizeof columns[0]);
     for (size_t i = 0; i < r->n_choices; i++) {

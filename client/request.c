@@ -171,7 +171,7 @@ enum sl_status sl_request_init(struct sl_request *request, const struct sl_reque
     const char *recipe = recipe_of(config);
     if (!recipe) {
         return sl_fail(err, SL_ERR_INVALID,
-                       "--ship-at-most %g: no recommended recipe ships so little; see `sluice recipes`, or name a "
+                       "--ship-at-most %g: no recommended recipe ships so little; see `sluice recipes --recommended`, or name a "
                        "--recipe",
                        config->ship_at_most);
     }

@@ -189,8 +189,9 @@ struct sl_preset {
 const struct sl_preset *sl_recipe_presets(void);
 
 /*
- * What to take where only so much may be shipped: by falling share of the full cache in f16, each the recipe that lost
- * the fewest answers of models/demo among those that ship at most that (docs/quality.md) and leave nothing at stores.
+ * What to take where only so much may be shipped: by falling share of the full cache in f16, each a recipe that lost
+ * as few answers of models/demo as any that ships at most that and leaves nothing at stores (docs/quality.md), to within the noise;
+ * of two such, the one that needs no retaining heads.
  * The last has a NULL recipe.
  */
 struct sl_recommendation {

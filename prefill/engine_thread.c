@@ -380,7 +380,7 @@ static void take_turn(struct stepper *stepper) {
     struct sl_error err = {0};
     bool done = false;
     enum sl_status status = step(job, &done, &err);
-    count(stepper, session->n_tokens - before, work, sl_now_ns() - begin_ns);
+    count(stepper, session->n_tokens - before, status == SL_OK ? work : 0, sl_now_ns() - begin_ns);
     if (status != SL_OK || done) {
         end_open(stepper, i, status, &err);
     }

@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """docs/quality.md: what every recipe costs models/demo in answers, with its pictures in docs/quality/.
 
-    make quality                     an hour and a half on two cores; it goes on where it was stopped
-    tools/quality.py --samples 1     a tenth of it: a look, not a result
+    make quality                     an hour and a half on two cores; answers that were given are not asked again
+    tools/quality.py --samples 1     a tenth of the questions: a look, written to build/quality/look.md
 
 Everything is measured by `sluice`; this only runs it, on all processors, and makes one page of what it says. Answers are
-kept in build/quality. What stands between the marks WRITTEN and END in docs/quality.md is somebody's reading of the
+kept in build/quality, for as many processes as there were; the sections about errors and running text take minutes and
+are measured anew. What stands between the marks WRITTEN and END in docs/quality.md is somebody's reading of the
 tables and is taken over as it is.
 """
 import argparse
@@ -17,6 +18,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SLUICE = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build/bin")) / "sluice"
@@ -44,12 +46,19 @@ def ask(name, parts, *arguments):
     files = [WORK / f"{name}-{i + 1}-of-{parts}.jsonl" for i in range(parts)]
     commands = [[str(SLUICE), "eval", "suites", *map(str, arguments), "--threads", "1", "--part", f"{i + 1}/{parts}",
                  "--out", str(files[i])] for i in range(parts)]
-    running = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=None if i == 0 else subprocess.DEVNULL)
-               for i, command in enumerate(commands)]
-    codes = [process.wait() for process in running]
-    if any(codes):
-        sys.exit(f"quality: `{' '.join(commands[codes.index(max(codes))])}` failed with exit code {max(codes)}; "
-                 "the answers so far are kept")
+    logs = [ROOT / file.with_suffix(".log") for file in files]
+    running = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=open(log, "w") if i > 0 else None)
+               for i, (command, log) in enumerate(zip(commands, logs))]  # the first one's progress is for the terminal
+    while any(process.poll() is None for process in running) and not any(process.poll() for process in running):
+        time.sleep(0.2)
+    failed = next((i for i, process in enumerate(running) if process.poll()), None)
+    if failed is not None:
+        for process in running:
+            process.terminate()
+            process.wait()
+        why = f"; {logs[failed]} says why" if failed > 0 else ""
+        sys.exit(f"quality: `{' '.join(commands[failed])}` failed with exit code {running[failed].returncode}{why}. "
+                 "The answers so far are kept.")
     whole = WORK / f"{name}.jsonl"
     with open(ROOT / whole, "wb") as out:
         for file in files:
@@ -79,8 +88,9 @@ def running_text(name):
 def suites(arguments):
     answers = ask("suites", arguments.parts, "--model", MODEL, "--plan", PLAN, "--samples", arguments.samples)
     page = WORK / "suites.md"
+    pictures = PICTURES if not arguments.samples else WORK
     run("eval", "suites", "--model", MODEL, "--plan", PLAN, "--samples", arguments.samples, "--out", answers, "--markdown", page,
-        "--png", PICTURES / "suites")
+        "--png", pictures / "suites")
     return "\n\n".join([
         "## Every preset, the papers' own settings, and combinations",
         shown("eval", "suites", "--model", MODEL, "--plan", PLAN),
@@ -189,7 +199,7 @@ def perplexity(arguments):
             rows.setdefault(name, [""] * len(budgets))[i] = above_full(name, m)
     return "\n\n".join([
         "## Running text that streams through the cache",
-        f"{len(TEXTS)} texts, 4,096 tokens of each, each predicted from so many slots and its own chunk of 32: nats a token above "
+        f"{len(TEXTS)} texts, up to 4,096 tokens of each, each predicted from so many slots and its own chunk of 32: nats a token above "
         "the full cache's, with the 95% interval of a paired bootstrap (full: perplexity): `sluice eval perplexity`. Presets that "
         "do not stream are left out.",
         table(["recipe", *(f"{b} slots" for b in budgets)], [[name, *cells] for name, cells in rows.items()])])
@@ -217,8 +227,9 @@ def main():
         "models/demo answers questions whose answers are known, under every recipe. Made by `make quality`; "
         "docs/EVALUATION.md says what is asked and how it is counted, docs/RECIPES.md what the recipes are.",
         written(), sections[-1], *sections[:-1]])
-    (ROOT / PAGE).write_text(page + "\n")
-    print(f"written: {PAGE}")
+    where = PAGE if not arguments.samples else WORK / "look.md"
+    (ROOT / where).write_text(page + "\n")
+    print(f"written: {where}")
 
 
 if __name__ == "__main__":

@@ -363,8 +363,8 @@ static void test_report_as_text(void **state) {
         "\n"
         "The best recipe for so many bytes\n"
         "\n"
-        "SHIPPED AT MOST  OFFLOADS  RECIPE       MEAN  SHIPPED  TO FULL, 95%       TEXT\n"
-        "            20%  no        good at 20%  70.0    20.0%  +0.0 [+0.0, +0.0]  h2o,budget=0.2\n");
+        "SHIPS ABOUT  OFFLOADS  RECIPE       MEAN  SHIPPED  TO FULL, 95%       TEXT\n"
+        "        20%  no        good at 20%  70.0    20.0%  +0.0 [+0.0, +0.0]  h2o,budget=0.2\n");
     free(text);
 }
 

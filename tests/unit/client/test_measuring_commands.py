@@ -118,7 +118,7 @@ class Usage(unittest.TestCase):
         self.assertIn(f"max_new_tokens {POSITIONS + 1} exceed the model's {POSITIONS} positions", done.stderr)
 
     def test_every_preset_runs_as_it_is_named(self):
-        for preset in [line["name"] for line in lines_of(run("recipes", "--json")) if "name" in line]:
+        for preset in [line["name"] for line in lines_of(run("recipes", "--json"))]:
             done = run("run", "--local", "--model", MODEL, "--prompt", "hi", "-n", "1", "--recipe", preset)
             if done.returncode != 0:  # what the model lacks, and nothing else
                 self.assertIn("retaining_heads.safetensors", done.stderr, preset)
@@ -138,7 +138,7 @@ class Usage(unittest.TestCase):
 
 class Fidelity(unittest.TestCase):
     def test_every_preset_is_measured_or_skipped_with_the_reason(self):
-        presets = [line["name"] for line in lines_of(run("recipes", "--json")) if "name" in line]
+        presets = [line["name"] for line in lines_of(run("recipes", "--json"))]
         found = lines_of(run("eval", "fidelity", *SMALL, "--budget", "0.3", "--json"))
         for preset in presets:
             own = [line for line in found if line["case"].split(":")[0].split(",")[0] == preset]
@@ -194,7 +194,7 @@ class Perplexity(unittest.TestCase):
         self.assertEqual([full[0][name] for name in ["above_full", "low", "high"]], [0, 0, 0])
 
     def test_presets_are_measured_at_equal_budget_or_skipped_with_the_reason(self):
-        presets = [line["name"] for line in lines_of(run("recipes", "--json")) if "name" in line]
+        presets = [line["name"] for line in lines_of(run("recipes", "--json"))]
         words = [*self.WORDS, "--budget", "64", "--text", "LICENSE", "--text", "README.md", "--json", "--threads"]
         done = run(*words, "1")
         found = {line["case"].split(",")[0]: line for line in lines_of(done)}
