@@ -6,7 +6,8 @@
  *         channel: 8 channels of 32 slots are transposed while they are 16 bits wide (see avx512_kv_tile.c), and
  *         converted after it. Codes of up to 4
  *         bits stand for at most 16 numbers: those are rounded to bf16 once for all codes of a group, which then look
- *         them up. INT8, and keys that are still to be rotated, become f32 first and then rows of bf16.
+ *         them up; codes of 8 bits are reckoned one by one, in registers. Keys that are still to be rotated become f32
+ *         first and then rows of bf16.
  */
 #include "engine/cpu/amx_kv.h"
 
@@ -68,21 +69,31 @@ static inline __attribute__((always_inline)) void transpose_8x8_quarters(__m512i
 
 // --- codes -----------------------------------------------------------------------------------------------------------
 
-// What codes of up to 4 bits stand for, again and again: look_up() leaves alone what is above the bits of a code.
-static inline __m512i values_of_codes(const uint16_t *pair, int bits) {
-    __m512i codes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    __m512 x = _mm512_cvtepi32_ps(_mm512_and_si512(codes, _mm512_set1_epi32((1 << bits) - 1)));
-    x = _mm512_fmadd_ps(x, _mm512_set1_ps(_cvtsh_ss(pair[0])), _mm512_set1_ps(_cvtsh_ss(pair[1])));
-    return round32(x, x);
+// What the codes of a group stand for.
+struct group {
+    __m512i values; // of up to 4 bits: bf16, again and again; look_up() leaves alone what is above the bits of a code
+    __m512 scale, zero; // of 8 bits
+};
+
+// `bits` is a constant at every call of the next three.
+static inline __attribute__((always_inline)) struct group read_group(const uint16_t *pair, int bits) {
+    struct group group = {.scale = _mm512_set1_ps(_cvtsh_ss(pair[0])), .zero = _mm512_set1_ps(_cvtsh_ss(pair[1]))};
+    if (bits < 8) {
+        __m512i codes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+        __m512 x = _mm512_cvtepi32_ps(_mm512_and_si512(codes, _mm512_set1_epi32((1 << bits) - 1)));
+        x = _mm512_fmadd_ps(x, group.scale, group.zero);
+        group.values = round32(x, x);
+    }
+    return group;
 }
 
-// Whether a page's codes are few enough to be looked up, 32 of a group at a time.
-static bool looked_up(const struct sl_page_layout *layout) {
-    bool few = layout->format == SL_KV_INT4 || layout->format == SL_KV_INT2 || layout->format == SL_KV_INT1;
-    return few && sl_v_group(layout->head_dim) % 32 == 0;
+// Whether a page's codes come 32 of a group at a time.
+static bool of_codes(const struct sl_page_layout *layout) {
+    return sl_kv_format_is_quantized(layout->format) && sl_v_group(layout->head_dim) % 32 == 0;
 }
 
-// 32 codes to bf16. A word looks up its lowest 5 bits: to each of its codes a byte is brought by a shift of its own.
+// 32 codes of up to 4 bits to bf16. A word looks up its lowest 5 bits: to each of its codes a byte is brought by a shift
+// of its own.
 static inline __attribute__((always_inline)) __m512i look_up(const uint8_t *at, int bits, __m512i values) {
     __m512i x;
     if (bits == 4) {
@@ -98,6 +109,16 @@ static inline __attribute__((always_inline)) __m512i look_up(const uint8_t *at, 
         x = _mm512_maskz_set1_epi16(ones, 1);
     }
     return _mm512_permutexvar_epi16(x, values);
+}
+
+static inline __attribute__((always_inline)) __m512 reckon16(const uint8_t *at, const struct group *group) {
+    __m512i codes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)at));
+    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(codes), group->scale, group->zero);
+}
+
+// 32 codes to bf16.
+static inline __attribute__((always_inline)) __m512i decode32(const uint8_t *at, int bits, const struct group *group) {
+    return bits == 8 ? round32(reckon16(at, group), reckon16(at + 16, group)) : look_up(at, bits, group->values);
 }
 
 // --- keys ------------------------------------------------------------------------------------------------------------
@@ -140,9 +161,9 @@ static inline __attribute__((always_inline)) void rows_of_packed_keys(const stru
         __m512i x[8], y[8];
         SL_UNROLL
         for (size_t c = 0; c < 8; c++) {
-            __m512i values = values_of_codes(pairs + 2 * c, bits);
-            x[c] = look_up(codes + 2 * c * half, bits, values);
-            y[c] = look_up(codes + (2 * c + 1) * half, bits, values);
+            struct group group = read_group(pairs + 2 * c, bits);
+            x[c] = decode32(codes + 2 * c * half, bits, &group);
+            y[c] = decode32(codes + (2 * c + 1) * half, bits, &group);
         }
         store_rows(x, d, out + i);
         store_rows(y, d, out + 32 * d + i);
@@ -168,9 +189,10 @@ const uint16_t *sl_amx_load_keys(const struct sl_attend *args, const struct sl_s
         }
         return out;
     }
-    if (angles == NULL && looked_up(layout)) {
+    if (angles == NULL && of_codes(layout)) {
         const char *at = kv->pages[page];
-        layout->format == SL_KV_INT4   ? rows_of_packed_keys(layout, at, 4, out)
+        layout->format == SL_KV_INT8   ? rows_of_packed_keys(layout, at, 8, out)
+        : layout->format == SL_KV_INT4 ? rows_of_packed_keys(layout, at, 4, out)
         : layout->format == SL_KV_INT2 ? rows_of_packed_keys(layout, at, 2, out)
                                        : rows_of_packed_keys(layout, at, 1, out);
         return out;
@@ -220,9 +242,9 @@ rows_of_packed_values(const struct sl_page_layout *layout, const char *page, siz
     const uint8_t *codes = (const uint8_t *)page + layout->v;
     const uint16_t *pair = (const uint16_t *)(page + layout->v_scale);
     for (size_t at = 0; at < n * d; at += group, pair += 2) {
-        __m512i values = values_of_codes(pair, bits);
+        struct group of = read_group(pair, bits);
         for (size_t e = at; e < at + group; e += 32, codes += 4 * bits) {
-            _mm512_store_si512(out + e, look_up(codes, bits, values));
+            _mm512_store_si512(out + e, decode32(codes, bits, &of));
         }
     }
 }
@@ -238,9 +260,10 @@ void sl_amx_load_values(const struct sl_kv *kv, uint32_t page, const char *next,
                            : values_from_16_bits(v, next, d, n_slots, SL_KV_F16, out);
         return;
     }
-    if (looked_up(layout)) {
+    if (of_codes(layout)) {
         const char *at = kv->pages[page];
-        layout->format == SL_KV_INT4   ? rows_of_packed_values(layout, at, n_slots, 4, s->rows)
+        layout->format == SL_KV_INT8   ? rows_of_packed_values(layout, at, n_slots, 8, s->rows)
+        : layout->format == SL_KV_INT4 ? rows_of_packed_values(layout, at, n_slots, 4, s->rows)
         : layout->format == SL_KV_INT2 ? rows_of_packed_values(layout, at, n_slots, 2, s->rows)
                                        : rows_of_packed_values(layout, at, n_slots, 1, s->rows);
         v = s->rows;
