@@ -71,7 +71,7 @@ def test_what_memory_evicted_comes_back_from_disk():
         assert 3 <= after.disk_hits <= 4 and after.hits >= 4, after
         # Another question about a document that memory has lost.
         cluster.answer(request(5000, seed=5))
-        other = inference.GenerateRequest(text=document(5000, seed=3) + question() + " a number, namely", max_new_tokens=12,
+        other = inference.GenerateRequest(text=document(5000, seed=3) + question() + " a number, namely", recipe="full", max_new_tokens=12,
                                           stop=["."])
         finished, events = cluster.answer(other)
         assert finished.statistics.n_reused_tokens > 0.7 * finished.statistics.n_prompt_tokens
