@@ -34,7 +34,8 @@ enum sl_status sl_job_recipe(const char *text, const struct sl_model_config *mod
     if (sl_recipe_needs_retaining_heads(&recipe) && model->retaining_hidden == 0) {
         return sl_fail(err, SL_ERR_PRECONDITION,
                        "recipe: score=cis comes from retaining heads, and this model has none: put "
-                       "retaining_heads.safetensors beside it (tools/convert_retaining_heads.py makes it)");
+                       "retaining_heads.safetensors beside it (`sluice train-heads` makes it, "
+                       "tools/convert_retaining_heads.py converts a published one)");
     }
     struct sl_layers dense;
     _Static_assert(sizeof dense.bits == sizeof model->dense_layers, "one bit a layer, both ways");

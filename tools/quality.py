@@ -219,6 +219,8 @@ def main():
     parser.add_argument("--samples", type=int, default=0, help="questions of a task and length; 0: as the plan says")
     parser.add_argument("--parts", type=int, default=os.cpu_count(), help="processes")
     arguments = parser.parse_args()
+    if not os.access(SLUICE, os.X_OK):
+        sys.exit(f"quality: {SLUICE} is not there; `make build` makes it, or SLUICE_BIN says where it is")
     for folder in (WORK, PICTURES):
         (ROOT / folder).mkdir(parents=True, exist_ok=True)
     sections = [make(arguments) for make in (heads, caote, one_by_one, perplexity, suites)]
