@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: `sluice eval suites`: tasks and data sets, recipes beside the full cache, as tables and pictures.
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/whole_file.h"
 #include "client/eval.h"
 #include "client/eval_plots.h"
 #include "client/eval_session.h"
@@ -63,16 +63,13 @@ static void list_tasks(void) {
 // --- files ------------------------------------------------------------------------------------------------------
 
 static enum sl_status write_markdown(const struct sl_eval_session *s, const char *path, struct sl_error *err) {
-    FILE *file = fopen(path, "w");
-    if (!file) {
-        return sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
+    struct sl_whole_file page;
+    enum sl_status status = sl_whole_file_open(&page, path, err);
+    if (status != SL_OK) {
+        return status;
     }
-    sl_eval_report_print_markdown(&s->report, s->subject, file);
-    bool good = !ferror(file);
-    if (fclose(file) != 0 || !good) {
-        return sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
-    }
-    return SL_OK;
+    sl_eval_report_print_markdown(&s->report, s->subject, page.file);
+    return sl_whole_file_finish(&page, err);
 }
 
 static enum sl_status draw(const struct sl_eval_report *report, const char *prefix, struct sl_error *err) {
@@ -138,12 +135,12 @@ static enum sl_status check_outputs(const struct suites_config *c, struct sl_err
     if (status != SL_OK || !c->markdown) {
         return status;
     }
-    FILE *file = fopen(c->markdown, "a");
-    if (!file) {
-        return sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", c->markdown, strerror(errno));
+    struct sl_whole_file page;
+    status = sl_whole_file_open(&page, c->markdown, err);
+    if (status == SL_OK) {
+        sl_whole_file_abandon(&page);
     }
-    fclose(file);
-    return SL_OK;
+    return status;
 }
 
 static enum sl_status evaluate(const struct suites_config *c, struct sl_error *err) {

@@ -6,6 +6,7 @@ admitted byte or live job is left, and every process that was not killed on purp
 said is then removed; behind a failure it stays, and is named.
 """
 import contextlib
+import functools
 import json
 import os
 import re
@@ -279,6 +280,25 @@ def endless(n_bytes=3000, n_tokens=1500, **fields):
     """A job that decodes for a while."""
     return inference.GenerateRequest(text=document(n_bytes) + question(), recipe=fields.pop("recipe", "full"),
                                      max_new_tokens=n_tokens, ignore_eos=True, **fields)
+
+
+def run_local(recipe, text, *options, n_tokens=12, model=MODEL):
+    """The events of `sluice run --local`, on one thread: dictionaries."""
+    run = subprocess.run([os.path.join(BIN, "sluice"), "run", "--local", "--model", model, "--recipe", recipe, "--json",
+                          "--max-new-tokens", str(n_tokens), "--threads", "1", "--prompt-file", "-", *options],
+                         input=text.encode(), capture_output=True, timeout=240 * SLOW)
+    assert run.returncode == 0, f"{recipe}: {run.stderr.decode()}"
+    return [json.loads(line) for line in run.stdout.decode().splitlines()]
+
+
+def local_tokens(events):
+    return [e["token"]["id"] for e in events if "token" in e]
+
+
+@functools.lru_cache(maxsize=None)
+def in_one_process(recipe, text, n_tokens=12, model=MODEL):
+    """Token ids that a cluster should write, too, under ignore_eos."""
+    return local_tokens(run_local(recipe, text, "--ignore-eos", n_tokens=n_tokens, model=model))
 
 
 def tokens(events):

@@ -1,32 +1,25 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """The main job gives the right answer, and the same answer however it travels and however it is cut."""
-import json
 import os
 import subprocess
 import tempfile
 
 import grpc
 
-from harness import BIN, MODEL, SLOW, Cluster, State, document, question, request, run_tests, states, tokens
-from harness import inference
+from harness import BIN, MODEL, SLOW, Cluster, State, document, inference, local_tokens, question, request, run_local, run_tests
+from harness import states, tokens
 
 RECIPES = ["full", "h2o,budget=0.5", "streamingllm,budget=512", "full,format=int4", "h2o,budget=0.5,format=f16/2-:int2"]
 
 
-def local_tokens(prompt, recipe, max_new_tokens=12, model=MODEL, options=()):
-    """Token ids of the same job in one process, without a cluster."""
-    run = subprocess.run([os.path.join(BIN, "sluice"), "run", "--local", "--model", model, "--recipe", recipe, "--json",
-                          "--max-new", str(max_new_tokens), "--stop", ".", "--threads", "1", "--prompt-file", "-", *options],
-                         input=prompt.encode(), capture_output=True, timeout=120 * SLOW)
-    assert run.returncode == 0, run.stderr.decode()
-    lines = [json.loads(line) for line in run.stdout.decode().splitlines()]
-    return [line["token"]["id"] for line in lines if "token" in line]
+def answer_here(prompt, recipe, *options, model=MODEL):
+    return local_tokens(run_local(recipe, prompt, "--stop", ".", *options, model=model))
 
 
 def test_one_process_shm_and_tcp_agree():
     prompt = document(5000) + question()
-    expected = {recipe: local_tokens(prompt, recipe) for recipe in RECIPES}
+    expected = {recipe: answer_here(prompt, recipe) for recipe in RECIPES}
     assert all(expected.values())
     for transport in ("shm", "tcp"):
         with Cluster(transport=transport, kvstore=0) as cluster:
@@ -44,7 +37,7 @@ def test_quantized_weights():
     """One process and a cluster agree on int8 weights, and a worker with others is not let in."""
     prompt, recipe = document(3000) + question(), "h2o,budget=0.5"
     int8 = ["--weights", "int8"]
-    expected = local_tokens(prompt, recipe, options=int8)
+    expected = answer_here(prompt, recipe, *int8)
     with Cluster(kvstore=1, worker_args={"prefill": int8, "decode": int8}, coordinator_args=int8) as cluster:
         finished, events = cluster.answer(
             inference.GenerateRequest(text=prompt, recipe=recipe, max_new_tokens=12, stop=["."]))
@@ -143,7 +136,7 @@ def test_a_chat_is_rendered_by_the_models_template():
             plain, plain_events = ask(text=f"{system}\n{user}\n")
             assert finished.statistics.n_prompt_tokens == plain.statistics.n_prompt_tokens
             assert tokens(events) == tokens(plain_events) != []
-            assert local_tokens(user, "full", model=model, options=["--chat", "--system", system]) == tokens(events)
+            assert answer_here(user, "full", "--chat", "--system", system, model=model) == tokens(events)
             critic = inference.Chat(messages=[message(role="critic", content="meh")])
             assert "no critics here" in refusal(cluster, critic)
     with Cluster(kvstore=0) as cluster:  # the demo itself has none

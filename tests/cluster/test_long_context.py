@@ -3,10 +3,9 @@
 """A model with frequencies of its own for long contexts (longrope): prefill, decode and the store agree on which are meant."""
 import json
 import os
-import subprocess
 import tempfile
 
-from harness import BIN, MODEL, SLOW, Cluster, document, inference, question, run_tests, tokens
+from harness import MODEL, Cluster, document, in_one_process, inference, question, run_tests, tokens
 from test_reuse import answer_after_storing
 
 ORIGINAL = 512  # tokens of the context that the short frequencies are for
@@ -20,15 +19,6 @@ def make_model(folder):
     json.dump(config, open(os.path.join(folder, "config.json"), "w"))
     for name in ("model.safetensors", "tokenizer.json", "tokenizer_config.json"):
         os.symlink(os.path.join(MODEL, name), os.path.join(folder, name))
-
-
-def local_tokens(model, prompt, max_new_tokens):
-    run = subprocess.run([os.path.join(BIN, "sluice"), "run", "--local", "--model", model, "--recipe", "full", "--json",
-                          "--max-new", str(max_new_tokens), "--ignore-eos", "--threads", "1", "--prompt-file", "-"],
-                         input=prompt.encode(), capture_output=True, timeout=120 * SLOW)
-    assert run.returncode == 0, run.stderr.decode()
-    lines = [json.loads(line) for line in run.stdout.decode().splitlines()]
-    return [line["token"]["id"] for line in lines if "token" in line]
 
 
 def test_the_frequencies_of_a_job_are_those_of_its_length():
@@ -45,7 +35,7 @@ def test_the_frequencies_of_a_job_are_those_of_its_length():
             # The same prompt, but not the same keys: what the first job has stored is of no use to the second.
             assert long.statistics.n_reused_tokens == 0
             for n_new, events in ((8, short_events), (n_long, long_events)):
-                assert tokens(events) == local_tokens(model, prompt, n_new)
+                assert tokens(events) == in_one_process("full", prompt, n_new, model=model)
                 again, again_events = cluster.answer(job(n_new))
                 assert again.statistics.n_reused_tokens == n_prompt - 1
                 assert tokens(again_events) == tokens(events)

@@ -11,7 +11,8 @@ import threading
 
 import grpc
 
-from harness import BIN, LAYERS, MODEL, SLOW, Cluster, document, eventually, inference, question, request, run_tests, tokens
+from harness import BIN, LAYERS, MODEL, SLOW, Cluster, document, eventually, inference, local_tokens, question, request, run_local
+from harness import run_tests, tokens
 
 # Presets at a size at which they evict from a short prompt, and combinations that no preset names.
 SMALL = {"full": "", "tailorkv": "topk=16", "tailorkv-1": "topk=16", "tailorkv-near": "topk=16"}
@@ -47,11 +48,8 @@ def job(recipe, n_tokens=10, text=PROMPT):
 
 def in_one_process(recipe, *options):
     """(token ids, statistics) of job(recipe) without a cluster."""
-    code, out, errors = sluice("run", "--local", "--model", MODEL, "--recipe", recipe, "--json", "--max-new-tokens", "10",
-                               "--ignore-eos", "--threads", "1", *options, "--prompt-file", "-", stdin=PROMPT)
-    assert code == 0, f"{recipe}: {errors}"
-    lines = [json.loads(line) for line in out.splitlines()]
-    return [line["token"]["id"] for line in lines if "token" in line], lines[-1]["finished"]["statistics"]
+    events = run_local(recipe, PROMPT, "--ignore-eos", *options, n_tokens=10)
+    return local_tokens(events), events[-1]["finished"]["statistics"]
 
 
 def test_every_method_writes_the_same_wherever_it_works():

@@ -7,17 +7,13 @@ says what it had to do without.
 """
 import concurrent.futures
 import contextlib
-import functools
-import json
-import os
 import signal
-import subprocess
 import time
 
 import grpc
 
-from harness import BIN, MODEL, SLOW, Cluster, cluster_pb, document, eventually, inference, question, run_tests, tokens, worker_pb
-from test_cancel import cancel_and_check, wait_for_state
+from harness import SLOW, Cluster, cluster_pb, document, eventually, in_one_process, inference, question, run_tests, tokens, worker_pb
+from test_cancel import cancel_and_check
 from test_faults import Watcher
 
 NEAR, PULL = "tailorkv-near,topk=64", "tailorkv,topk=64"
@@ -33,15 +29,6 @@ def prompt(n_bytes, seed=0):
 
 def job(recipe, text, n_tokens=12):
     return inference.GenerateRequest(text=text, recipe=recipe, max_new_tokens=n_tokens, ignore_eos=True)
-
-
-@functools.lru_cache(maxsize=None)
-def in_one_process(recipe, text, n_tokens=12):
-    run = subprocess.run([os.path.join(BIN, "sluice"), "run", "--local", "--model", MODEL, "--recipe", recipe, "--json",
-                          "--max-new-tokens", str(n_tokens), "--ignore-eos", "--threads", "1", "--prompt-file", "-"],
-                         input=text.encode(), capture_output=True, timeout=120 * SLOW)
-    assert run.returncode == 0, f"{recipe}: {run.stderr.decode()}"
-    return [line["token"]["id"] for line in map(json.loads, run.stdout.decode().splitlines()) if "token" in line]
 
 
 def stores(cluster):

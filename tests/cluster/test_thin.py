@@ -3,11 +3,8 @@
 """Offloaded layers under a budget: what kvstores never get, and that the answers are those of one process all the same."""
 import concurrent.futures
 import contextlib
-import json
-import os
-import subprocess
 
-from harness import BIN, MODEL, SLOW, Cluster, document, eventually, inference, question, run_tests, tokens
+from harness import Cluster, document, eventually, in_one_process, inference, question, run_tests, tokens
 from test_offload import ids, store_stats, stores
 
 HALF = ",score=cis,budget=0.5,when=chunk"
@@ -31,14 +28,6 @@ def text_of(n_bytes, seed=0):
 
 def job(recipe, text, n_new=12):
     return inference.GenerateRequest(text=text, recipe=recipe, max_new_tokens=n_new, ignore_eos=True)
-
-
-def in_one_process(recipe, text, n_new=12):
-    run = subprocess.run([os.path.join(BIN, "sluice"), "run", "--local", "--model", MODEL, "--recipe", recipe, "--json",
-                          "--max-new-tokens", str(n_new), "--ignore-eos", "--threads", "1", "--prompt-file", "-"],
-                         input=text.encode(), capture_output=True, timeout=240 * SLOW)
-    assert run.returncode == 0, f"{recipe}: {run.stderr.decode()}"
-    return [line["token"]["id"] for line in map(json.loads, run.stdout.decode().splitlines()) if "token" in line]
 
 
 def test_a_cluster_writes_what_one_process_writes():

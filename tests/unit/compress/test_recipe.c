@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/hash.h"
 #include "compress/recipe_internal.h"
 #include "round_trip.h"
 
@@ -430,89 +429,6 @@ static void test_recipe_fits_its_buffer_at_its_longest(void **state) {
     assert_string_equal(sl_recipe_format(&r, small, sizeof small), "score=sna");
 }
 
-static void test_recipe_fingerprint_sees_what_changes_the_cache(void **state) {
-    (void)state;
-    static const char *const different[] = {
-        "full",
-        "full,format=f32",
-        "full,format=int4",
-        "full,format=f16/0-:int4",
-        "full,positions=slot",
-        "h2o",
-        "h2o,budget=0.21",
-        "h2o,budget=1024",
-        "h2o,when=end",
-        "h2o,scope=recent:0.25",
-        "h2o,scope=sinks:4",
-        "h2o,chunk=64",
-        "h2o,positions=slot",
-        "streamingllm",
-        "streamingllm,budget=512",
-        "h2o+caote",
-        "h2o+caote,value=fastcaote",
-        "tova+caote",
-        "tova+caote,value=caote-heads",
-        "tova",
-        "tova,heads=uniform",
-        "random",
-        "random,seed=1",
-        "snapkv",
-        "snapkv,window=16",
-        "snapkv,pool=avg:7",
-        "snapkv,pool=max:5",
-        "snapkv,pool=none",
-        "pyramidkv",
-        "adakv",
-        "snapkv,exempt=0",
-        "snapkv,exempt=0-1",
-        "snapkv,exempt=last",
-        "roco",
-        "roco,scope=sinks:4+recent:10",
-        "d2o",
-        "d2o,layers=d2o-raw",
-        "d2o,evicted=drop",
-        "d2o,evicted=merge:0.7",
-        "locret",
-        "locret,scope=tail:100",
-        "locret,scope=stabilizers:2500",
-        "tailorkv",
-        "tailorkv,bits=1",
-        "place=offload/1-",
-        "place=offload/1",
-        "place=offload/1+3",
-        "place=offload/1,format=int8",
-    };
-    enum { N = sizeof different / sizeof different[0] };
-    for (int i = 0; i < N; i++) {
-        for (int j = 0; j < i; j++) {
-            struct sl_recipe a = parsed_recipe(different[i]), b = parsed_recipe(different[j]);
-            if (sl_recipe_fingerprint(&a) == sl_recipe_fingerprint(&b)) {
-                fail_msg("%s and %s have one fingerprint", different[i], different[j]);
-            }
-        }
-    }
-    struct sl_recipe a = parsed_recipe("full"), b = parsed_recipe("full,chunk=64"),
-                     c = parsed_recipe("chunk=128,budget=off");
-    assert_true(sl_recipe_fingerprint(&a) == sl_recipe_fingerprint(&b));
-    assert_true(sl_recipe_fingerprint(&a) == sl_recipe_fingerprint(&c));
-    // What decode looks at is not what there is to look at.
-    a = parsed_recipe("place=offload/1-,retrieve=pull"),
-    b = parsed_recipe(
-        "place=offload/1-,topk=64,channels=3,ahead=1,keep=9,scan=int8,replicas=2,scope=sinks:8+recent:56");
-    assert_true(sl_recipe_fingerprint(&a) == sl_recipe_fingerprint(&b));
-    assert_int_equal(sl_recipe_resolve(&a, NULL, 6, NULL), SL_OK);
-    assert_int_equal(sl_recipe_resolve(&b, NULL, 6, NULL), SL_OK);
-    assert_true(sl_recipe_fingerprint(&a) == sl_recipe_fingerprint(&b));
-    a = parsed_recipe("h2o"), b = parsed_recipe("scope=recent:0.50,when=end+chunk,budget=0.2,score=aas");
-    assert_true(sl_recipe_fingerprint(&a) == sl_recipe_fingerprint(&b));
-    // The same on every machine: of this text, and nothing else of the machine's.
-    const char *text =
-        "score=aas,value=off,scope=recent:0.5,window=32,pool=max:7,budget=0.2,layers=uniform,exempt=none,"
-        "heads=uniform,when=chunk,evicted=drop,place=resident,positions=original,seed=0,format=f16,"
-        "chunk=512";
-    assert_true(sl_recipe_fingerprint(&a) == sl_hash(text, strlen(text), 2));
-}
-
 // Pieces of the grammar in any order, and bytes changed: never a crash, and what is accepted is in order.
 static void test_recipe_survives_any_text(void **state) {
     (void)state;
@@ -638,7 +554,6 @@ int main(void) {
         cmocka_unit_test(test_recipe_format_and_parse_are_inverse),
         cmocka_unit_test(test_recipe_resolved_text_means_the_same),
         cmocka_unit_test(test_recipe_fits_its_buffer_at_its_longest),
-        cmocka_unit_test(test_recipe_fingerprint_sees_what_changes_the_cache),
         cmocka_unit_test(test_recipe_survives_any_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
