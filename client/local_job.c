@@ -214,7 +214,7 @@ static enum sl_status run_question(struct sl_local *local, struct sl_conversatio
 static enum sl_status run_turns(struct sl_local *local, const struct sl_request *request, struct job *job,
                                 struct sl_error *err) {
     const char *named = request->message.recipe;
-    const char *text = named[0] ? named : sl_job_usual_recipe(sl_local_model(local));
+    const char *text = named[0] ? named : sl_job_default_recipe(sl_local_model(local));
     struct sl_recipe recipe;
     struct sl_conversation *conversation;
     enum sl_status status = sl_recipe_parse(text, &recipe, err);

@@ -156,7 +156,7 @@ static void set_prompt(struct sl_request *request, const struct sl_request_confi
     request->message.chat = &request->chat;
 }
 
-// "" is what the cluster usually takes. NULL: none is recommended for so few bytes.
+// "" is the default of the cluster. NULL: none is recommended for so few bytes.
 static const char *recipe_of(const struct sl_request_config *config) {
     if (config->recipe || config->ship_at_most == 0) {
         return config->recipe ? config->recipe : "";
@@ -170,10 +170,11 @@ enum sl_status sl_request_init(struct sl_request *request, const struct sl_reque
     char *prompt = NULL;
     const char *recipe = recipe_of(config);
     if (!recipe) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "--ship-at-most %g: no recommended recipe ships so little; see `sluice recipes --recommended`, or name a "
-                       "--recipe",
-                       config->ship_at_most);
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "--ship-at-most %g: no recommended recipe ships so little; see `sluice recipes --recommended`, or name a "
+            "--recipe",
+            config->ship_at_most);
     }
     enum sl_status status = make_prompt(config, &prompt, err);
     if (status != SL_OK) {

@@ -33,7 +33,7 @@ struct sl_request_config {
          SL_OPTION_FLOAT,                                                                                              \
          "0",                                                                                                          \
          "PERCENT",                                                                                                    \
-         "of the full cache: the recipe recommended for that size, without --recipe; 0: the usual one",                \
+         "of the full cache: the recipe recommended for that size, without --recipe; 0: the default",                  \
          offsetof(struct type, request.ship_at_most),                                                                  \
          0,                                                                                                            \
          1000},                                                                                                        \

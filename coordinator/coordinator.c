@@ -80,7 +80,7 @@ static enum sl_status check_config(const struct sl_coordinator_config *config, s
 
 static enum sl_status set_default_recipe(struct sl_coordinator *coordinator, struct sl_error *err) {
     const char *text = coordinator->config.default_recipe;
-    coordinator->default_recipe = strdup(text ? text : sl_job_usual_recipe(&coordinator->model));
+    coordinator->default_recipe = strdup(text ? text : sl_job_default_recipe(&coordinator->model));
     if (!coordinator->default_recipe) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a coordinator");
     }

@@ -50,7 +50,7 @@ enum sl_status sl_job_recipe(const char *text, const struct sl_model_config *mod
     return status;
 }
 
-const char *sl_job_usual_recipe(const struct sl_model_config *model) {
+const char *sl_job_default_recipe(const struct sl_model_config *model) {
     struct sl_page_layout layout;
     bool fits = sl_page_layout_init(&layout, SL_KV_INT8, model->head_dim, 0, false) == SL_OK;
     return fits ? "full,format=int8" : "full";

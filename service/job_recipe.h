@@ -20,7 +20,7 @@ enum sl_status sl_job_recipe(const char *text, const struct sl_model_config *mod
 
 // What a job gets that names no recipe: half of the bytes, and no answer lost that could be measured (docs/quality.md).
 // Where this model's heads cannot be quantized, the full cache.
-const char *sl_job_usual_recipe(const struct sl_model_config *model);
+const char *sl_job_default_recipe(const struct sl_model_config *model);
 
 /*
  * Whether a session that came in a capsule is laid out as its recipe's plan says: its fingerprints tell where it comes

@@ -111,16 +111,16 @@ static void test_job_recipe_fits_the_windows_of_the_model(void **state) {
     assert_int_equal(sl_job_recipe(OFFLOAD, &model, &recipe, &err), SL_OK);
 }
 
-static void test_job_usual_recipe_is_one_that_the_model_can_keep(void **state) {
+static void test_job_default_recipe_is_one_that_the_model_can_keep(void **state) {
     (void)state;
     struct sl_model_config model;
     struct sl_error err;
     assert_int_equal(sl_model_config_load("models/demo", &model, &err), SL_OK);
-    assert_string_equal(sl_job_usual_recipe(&model), "full,format=int8");
+    assert_string_equal(sl_job_default_recipe(&model), "full,format=int8");
     struct sl_page_layout layout;
     model.head_dim = 80;
     assert_int_not_equal(sl_page_layout_init(&layout, SL_KV_INT8, model.head_dim, 0, false), SL_OK);
-    assert_string_equal(sl_job_usual_recipe(&model), "full");
+    assert_string_equal(sl_job_default_recipe(&model), "full");
 }
 
 int main(void) {
@@ -132,7 +132,7 @@ int main(void) {
         cmocka_unit_test(test_job_session_of_other_positions_is_refused),
         cmocka_unit_test(test_job_session_of_another_length_of_context_is_refused),
         cmocka_unit_test(test_job_recipe_fits_the_windows_of_the_model),
-        cmocka_unit_test(test_job_usual_recipe_is_one_that_the_model_can_keep),
+        cmocka_unit_test(test_job_default_recipe_is_one_that_the_model_can_keep),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
