@@ -75,8 +75,6 @@ void sl_avx2_append(const struct sl_kv *kv, const float *k, const float *v, int6
 
 void sl_avx2_select(const float *scores, uint32_t n, uint32_t b, uint32_t *keep_out);
 
-void sl_avx2_channel_absmax(const struct sl_kv *kv, uint32_t begin, uint32_t end, float *absmax_out);
-
 void sl_avx2_fold(struct sl_team *team, const struct sl_attend *args, int first_row, const struct sl_fold *what);
 void sl_avx2_window_sums(struct sl_team *team, const struct sl_attend *args, int first_row, float *sums_out,
                          size_t stride);

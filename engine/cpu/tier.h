@@ -20,7 +20,7 @@
 void sl_ref_dense_fill(struct sl_ops *ops);    // pack unpack matmul_scratch matmul embed norm angles rotate
 void sl_ref_kv_fill(struct sl_ops *ops);       // append and what the table has after it, but for:
 void sl_ref_evict_fill(struct sl_ops *ops);    // value_change nearest merge
-void sl_ref_retrieve_fill(struct sl_ops *ops); // attend_slots channel_absmax channel_scores
+void sl_ref_retrieve_fill(struct sl_ops *ops); // attend_slots
 void sl_ref_scan_fill(struct sl_ops *ops);     // scan_copy scan copy_rows put_rows
 
 #if defined(__x86_64__)
