@@ -11,7 +11,7 @@ To add a folder: a row here and in docs/DESIGN.md's table, and a CMakeLists.txt 
 more, change both tables in the same commit, and say why.
 """
 
-LIBRARIES = "base kvcache engine compress compress/recipe retrieve fabric rpc proto/*"
+LIBRARIES = "base kvcache engine compress/* retrieve fabric rpc proto/*"
 
 ROWS = {
     "base": "",
@@ -20,8 +20,10 @@ ROWS = {
     "engine": "base kvcache engine/cpu",
     "engine/cpu": "base kvcache engine",
     "compress/recipe": "base kvcache",
-    "compress": "base kvcache engine/ops.h compress/recipe",
-    "retrieve": "base kvcache engine/ops.h compress compress/recipe",
+    "compress/plan": "base kvcache engine/ops.h compress/recipe compress/evict/scores",
+    "compress/evict": "base kvcache engine/ops.h compress/recipe compress/plan compress/evict/scores",
+    "compress/evict/scores": "base kvcache engine/ops.h compress/recipe",
+    "retrieve": "base kvcache engine/ops.h compress/recipe compress/plan",
     "fabric": "base",
     "rpc": "base proto/*",
     "service": LIBRARIES,
@@ -36,7 +38,7 @@ ROWS = {
     "train": "base kvcache engine engine/cpu",
     # Of service/: a job without a cluster, all in this process; and for evaluations how workers get at a recipe and
     # read prompts.
-    "client": "base proto/* rpc engine compress compress/recipe kvcache eval train bench retrieve/annex.h"
+    "client": "base proto/* rpc engine compress/* kvcache eval train bench retrieve/annex.h"
     " retrieve/local_retriever.h service/local.h service/job_chat.h service/job_recipe.h service/reader.h",
     "bench": LIBRARIES + " service client eval train",
     "tests/*": "*",

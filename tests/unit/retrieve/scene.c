@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/unit/compress/drive.h"
+#include "tests/unit/compress/evict/drive.h"
 
 // The ops of this processor, and what attend_slots was last called with.
 static struct sl_ops spy_ops;
