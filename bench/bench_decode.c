@@ -22,6 +22,7 @@
 #include "compress/evict/compressor.h"
 #include "compress/plan/plan.h"
 #include "retrieve/retriever.h"
+#include "tensor/cpu/tiers.h"
 
 #define MAX_LENGTHS  8
 #define WARM_UP      3

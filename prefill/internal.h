@@ -8,7 +8,7 @@
 
 #include "compress/evict/compressor.h"
 #include "compress/plan/plan.h"
-#include "kvcache/kvcache.h"
+#include "kvcache/capsule.h"
 #include "prefill/prefill.h"
 #include "prefill/store.h"
 #include "service/error_statistics.h"

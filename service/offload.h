@@ -25,11 +25,11 @@
 #define SL_SERVICE_OFFLOAD_H
 
 #include "compress/plan/plan.h"
-#include "engine/ops.h"
-#include "kvcache/kvcache.h"
+#include "kvcache/capsule.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 #include "retrieve/lanes.h"
 #include "service/node.h"
+#include "tensor/ops.h"
 
 struct sl_offload;
 

@@ -10,7 +10,7 @@
 
 #include "compress/evict/compressor.h"
 #include "compress/plan/plan.h"
-#include "engine/model.h"
+#include "model/model.h"
 #include "service/error_statistics.h"
 
 struct sl_reader;

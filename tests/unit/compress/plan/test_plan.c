@@ -15,7 +15,7 @@
 #include "compress/plan/budget.h"
 #include "compress/plan/plan.h"
 #include "compress/recipe/internal.h"
-#include "engine/ops.h"
+#include "tensor/ops.h"
 #include "kvcache/capsule.h"
 
 static const struct sl_kv_geometry geometry = {.n_layers = 4, .n_kv_heads = 2, .head_dim = 64};
