@@ -6,8 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/cpu/half.h"
-#include "engine/cpu/tier.h"
+#include "tensor/half.h"
 
 #define SLOT_BLOCK SL_PAGE_SLOTS // of a task
 
