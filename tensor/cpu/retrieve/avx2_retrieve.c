@@ -12,7 +12,6 @@
 
 #include "tensor/cpu/attention/avx2_kv.h"
 #include "tensor/cpu/attention/avx2_row.h"
-#include "tensor/cpu/retrieve/avx2_retrieve.h"
 #include "tensor/cpu/retrieve/fills.h"
 
 #define BLOCK    32 // query heads that share one copy of the rows
