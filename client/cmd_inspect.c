@@ -198,14 +198,12 @@ static void print_json(const struct capsule *c) {
 static void write_row(const struct capsule *c, const struct sl_ops *ops, int layer, int head, int n_bins,
                       int64_t *positions, uint32_t *counts, FILE *script) {
     int64_t n_tokens = c->file.info.n_tokens;
-    const struct sl_layer *l = &c->session->layers[layer];
-    const struct sl_head *h = &l->heads[head];
-    struct sl_kv kv = {h->pages, h->n_packed, h->n_slots, &l->work, &l->packed};
+    struct sl_kv kv = sl_session_kv(c->session, layer, head);
     ops->read_positions(&kv, positions);
     for (int bin = 0; bin < n_bins; bin++) {
         counts[bin] = 0;
     }
-    for (uint32_t j = 0; j < h->n_slots; j++) {
+    for (uint32_t j = 0; j < kv.n_slots; j++) {
         if (positions[j] >= 0 && positions[j] < n_tokens) { // a file may say anything
             counts[positions[j] * n_bins / n_tokens]++;
         }

@@ -196,7 +196,7 @@ static enum sl_status divide_budgets(struct sl_compressor *c, const struct sl_se
     }
     for (int l = 0; l < n_layers; l++) {
         for (int h = 0; sl_layer_evicts(c, l) && h < n_heads; h++) {
-            struct sl_kv kv = sl_head_kv(session, l, h);
+            struct sl_kv kv = sl_session_kv(session, l, h);
             if (kv.n_slots > c->scratch.stride) {
                 status = sl_fail(err, SL_ERR_PRECONDITION,
                                  "compressor: layer %d head %d holds %" PRIu32 " slots, the plan foresees at most %zu",

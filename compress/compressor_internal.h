@@ -121,11 +121,6 @@ void sl_merge_evicted(struct sl_compressor *c, const struct sl_eviction *evictio
 enum sl_status sl_pack_layer(struct sl_compressor *c, struct sl_session *session, int layer, struct sl_error *err);
 
 // --- compressor.c
-static inline struct sl_kv sl_head_kv(const struct sl_session *session, int layer, int head) {
-    const struct sl_layer *l = &session->layers[layer];
-    const struct sl_head *h = &l->heads[head];
-    return (struct sl_kv){h->pages, h->n_packed, h->n_slots, &l->work, &l->packed};
-}
 static inline bool sl_layer_evicts(const struct sl_compressor *c, int layer) {
     return sl_recipe_layer_evicts(&c->plan.recipe, layer); // plans are of resolved recipes
 }

@@ -120,7 +120,7 @@ static double lost_by_head(const struct task *task, int64_t h) {
     }
     if (attend == NULL) {
         float *sums = s->work + (size_t)h * s->stride;
-        struct sl_kv kv = sl_head_kv(task->e->session, task->e->layer, (int)h);
+        struct sl_kv kv = sl_session_kv(task->e->session, task->e->layer, (int)h);
         task->c->ops->read_state(&kv, 0, sums);
         double all = sum_evicted(sums, NULL, 0, n);
         return all > 0 ? sum_evicted(sums, keep, n_keep, n) / all * (double)task->e->n_tokens : 0;

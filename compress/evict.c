@@ -146,7 +146,7 @@ static void rank_heads(void *arg, int64_t begin, int64_t end, int member) {
     struct sl_scratch *s = &c->scratch;
     for (int64_t h = begin; h < end; h++) {
         size_t at = (size_t)h * s->stride;
-        struct sl_kv kv = sl_head_kv(task->e->session, task->e->layer, (int)h);
+        struct sl_kv kv = sl_session_kv(task->e->session, task->e->layer, (int)h);
         struct sl_score_input in = {
             .ops = c->ops,
             .recipe = &c->plan.recipe,
@@ -302,7 +302,7 @@ static void gather_heads(void *arg, int64_t begin, int64_t end, int member) {
     const struct sl_scratch *s = &task->c->scratch;
     for (int64_t h = begin; h < end; h++) {
         if (s->kept[h] < s->n_slots[h]) {
-            struct sl_kv kv = sl_head_kv(task->e->session, task->e->layer, (int)h);
+            struct sl_kv kv = sl_session_kv(task->e->session, task->e->layer, (int)h);
             task->c->ops->gather(&kv, s->keep + (size_t)h * s->stride, s->kept[h]);
         }
     }

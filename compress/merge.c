@@ -47,7 +47,7 @@ static void nearest_heads(void *arg, int64_t begin, int64_t end, int member) {
     for (int64_t h = begin; h < end; h++) {
         size_t at = (size_t)h * s->stride;
         if (n_evicted(s, h) > 0) {
-            struct sl_kv kv = sl_head_kv(task->e->session, task->e->layer, (int)h);
+            struct sl_kv kv = sl_session_kv(task->e->session, task->e->layer, (int)h);
             list_evicted(s->keep + at, s->kept[h], s->n_slots[h], s->evicted + at);
             task->c->ops->nearest(&kv, s->evicted + at, n_evicted(s, h), s->keep + at, s->kept[h], s->nearest + at,
                                   s->cosine + at);
@@ -93,7 +93,7 @@ static void merge_heads(void *arg, int64_t begin, int64_t end, int member) {
     for (int64_t h = begin; h < end; h++) {
         size_t at = (size_t)h * s->stride;
         if (s->merged[h] > 0) {
-            struct sl_kv kv = sl_head_kv(task->e->session, task->e->layer, (int)h);
+            struct sl_kv kv = sl_session_kv(task->e->session, task->e->layer, (int)h);
             task->c->ops->merge(&kv, s->evicted + at, s->nearest + at, s->cosine + at, s->merged[h]);
         }
     }

@@ -82,7 +82,7 @@ static void score_chunk(const struct batch *b, int head, float *scores) {
 
 // keep[0 .. n_keep) are candidates that stay: the list of all slots from the first candidate's page on that stay.
 static void compact(const struct batch *b, int head, uint32_t *keep) {
-    struct sl_kv kv = sl_head_kv(b->session, b->layer, head);
+    struct sl_kv kv = sl_session_kv(b->session, b->layer, head);
     int64_t first = (int64_t)kv.n_slots - b->n_candidates - b->n_undecided;
     uint32_t n_pages = (uint32_t)(first / SL_PAGE_SLOTS), before = (uint32_t)(first % SL_PAGE_SLOTS);
     uint32_t n_keep = (uint32_t)b->n_keep, n = before + n_keep;

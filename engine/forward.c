@@ -352,11 +352,8 @@ static void append_rows(struct sl_engine *e, const struct sl_segment *segments, 
     int n_heads = e->model->config.n_kv_heads;
     int64_t n_tasks = 0;
     for (int s = 0; s < n_segments; s++) {
-        const struct sl_layer *cache = &segments[s].session->layers[layer];
         for (int h = 0; h < n_heads; h++) {
-            const struct sl_head *head = &cache->heads[h];
-            e->kv[(int64_t)s * n_heads + h] =
-                (struct sl_kv){head->pages, head->n_packed, head->n_slots, &cache->work, &cache->packed};
+            e->kv[(int64_t)s * n_heads + h] = sl_session_kv(segments[s].session, layer, h);
         }
         n_tasks += (int64_t)segments[s].n_tokens * n_heads;
     }

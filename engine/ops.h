@@ -137,14 +137,6 @@ struct sl_rope {
 
 // --- attention -------------------------------------------------------------------------------------------------------
 
-// One (layer, KV head) as the operations see it. See kvcache/page.h for what a page holds.
-struct sl_kv {
-    void *const *pages;
-    uint32_t n_packed; // leading pages in layout *packed, the others in *work
-    uint32_t n_slots;
-    const struct sl_page_layout *work, *packed;
-};
-
 /*
  * The softmax of rows over slots that came before those of a call, not yet divided by its sum. A row that has seen no
  * slot has max minus infinity, and nothing else of it is read.

@@ -70,4 +70,12 @@ static inline uint32_t sl_pages_for(int64_t n_slots) {
     return (uint32_t)((n_slots + SL_PAGE_SLOTS - 1) / SL_PAGE_SLOTS);
 }
 
+// The page list of one (layer, KV head): what operations work on, wherever the pages come from.
+struct sl_kv {
+    void *const *pages;
+    uint32_t n_packed; // leading pages in layout *packed, the others in *work
+    uint32_t n_slots;
+    const struct sl_page_layout *work, *packed;
+};
+
 #endif

@@ -66,6 +66,13 @@ struct sl_session {
     void *tables;       // one allocation behind layers, heads and pages
 };
 
+// The page list of one head as it is now: valid until room is reserved, slots are set or pages are packed.
+static inline struct sl_kv sl_session_kv(const struct sl_session *session, int layer, int head) {
+    const struct sl_layer *l = &session->layers[layer];
+    const struct sl_head *h = &l->heads[head];
+    return (struct sl_kv){h->pages, h->n_packed, h->n_slots, &l->work, &l->packed};
+}
+
 struct sl_session_config {
     struct sl_kv_geometry geometry;
     enum sl_position_mode positions;

@@ -26,7 +26,10 @@ ROWS = {
     "service": LIBRARIES,
     "prefill": LIBRARIES + " service",
     "decode": LIBRARIES + " service",
-    "kvstore": LIBRARIES + " service",
+    "kvstore": LIBRARIES + " service kvstore/*",
+    "kvstore/memory": LIBRARIES + " service",
+    "kvstore/annexes": LIBRARIES + " service kvstore/memory",
+    "kvstore/disk": LIBRARIES + " service kvstore/memory",
     "coordinator": LIBRARIES + " service",
     "eval": "base engine/tokenizer.h",
     "train": "base kvcache engine engine/cpu",
@@ -42,7 +45,7 @@ ROWS = {
 WRAPPED = {
     "ucp/ ucs/ uct/": "fabric",
     "grpc/": "rpc",
-    "lmdb": "kvstore",
+    "lmdb": "kvstore/disk",
     "cuda cublas nccl": "engine/cuda",
 }
 
@@ -56,7 +59,6 @@ LARGER = {
     "engine/cpu": (36, 9100, "holds five tiers of every operation"),
     "eval": (25, 4600, "one file a task and a metric"),
     "fabric": (25, 5700, "one protocol, all verbs of which share its state"),
-    "kvstore": (25, 4900, "holds capsules, annexes and the disk"),
     "service": (25, 5900, "holds offloading beside what workers share"),
 }
 

@@ -63,9 +63,7 @@ void drive_start(struct drive *drive, const char *text, const struct sl_kv_geome
 }
 
 struct sl_kv drive_kv(const struct drive *drive, int layer, int head) {
-    const struct sl_layer *l = &drive->session->layers[layer];
-    const struct sl_head *h = &l->heads[head];
-    return (struct sl_kv){h->pages, h->n_packed, h->n_slots, &l->work, &l->packed};
+    return sl_session_kv(drive->session, layer, head);
 }
 
 static float *floats(int64_t count) {

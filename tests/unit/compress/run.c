@@ -58,9 +58,7 @@ void run_start(struct run *run, const char *text) {
 }
 
 struct sl_kv run_kv(const struct run *run, int layer, int head) {
-    const struct sl_layer *l = &run->session->layers[layer];
-    const struct sl_head *h = &l->heads[head];
-    return (struct sl_kv){h->pages, h->n_packed, h->n_slots, &l->work, &l->packed};
+    return sl_session_kv(run->session, layer, head);
 }
 
 static float *floats(int64_t count) {

@@ -15,7 +15,7 @@
 // clang-format on
 
 #include "kvcache/capsule.h"
-#include "kvstore/annexes.h"
+#include "kvstore/memory/room.h"
 
 #define MAX_PROMPT 1024
 

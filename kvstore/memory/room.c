@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The store's memory. See room.h.
-#include "kvstore/room.h"
+#include "kvstore/memory/room.h"
 
 #include "base/clock.h"
 

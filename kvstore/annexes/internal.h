@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what the table of annexes (annexes.c) and their growth (annex_growth.c) share.
+// Purpose: what the table of annexes (annexes.c), one of them (held_annex.c) and their growth (growth.c) share.
 #ifndef SL_KVSTORE_ANNEXES_INTERNAL_H
 #define SL_KVSTORE_ANNEXES_INTERNAL_H
 
-#include "kvstore/annexes.h"
+#include "kvstore/annexes/annexes.h"
 
 // A stretch that has been granted to an annex and is not part of it yet.
 struct sl_growth {
@@ -44,12 +44,23 @@ struct sl_annexes {
     pthread_t builder;
 };
 
-// annexes.c; lock held. The annex under this lease, renewed, or NULL.
-struct sl_held_annex *sl_annexes_find(struct sl_annexes *annexes, const char *lease_id);
-// annexes.c; lock held. One user less.
-void sl_held_annex_unuse(struct sl_annexes *annexes, struct sl_held_annex *held);
+// held_annex.c
 
-// annex_growth.c
+// A copy of the prompt's hashes is taken. Not listed yet.
+enum sl_status sl_held_annex_create(const struct sl_ops *ops, const struct sl_stretch_family *family,
+                                    const struct sl_prompt_hashes *prompt, struct sl_held_annex **held_out,
+                                    struct sl_error *err);
+void sl_held_annex_destroy(struct sl_held_annex **held); // accepts NULL, nulls
+// Lock held, of these four. Where the annex under this lease is linked; NULL is linked there if there is none.
+struct sl_held_annex **sl_annexes_find_lease(struct sl_annexes *annexes, const char *lease_id);
+// The annex under this lease, renewed, or NULL.
+struct sl_held_annex *sl_annexes_find(struct sl_annexes *annexes, const char *lease_id);
+// One user less.
+void sl_held_annex_unuse(struct sl_annexes *annexes, struct sl_held_annex *held);
+// Nobody uses it and its lease has ended: freed. Its stretches stay, as cache.
+void sl_held_annex_free_if_over(struct sl_annexes *annexes, struct sl_held_annex *held);
+
+// growth.c
 void *sl_annexes_builder_main(void *annexes);
 // Lock held. Forget *at and all behind it; landings end, and what they were granted is promised again.
 void sl_annexes_forget_from(struct sl_annexes *annexes, struct sl_held_annex *held, struct sl_growth **at);

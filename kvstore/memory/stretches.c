@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stretches in memory. See stretches.h.
-#include "kvstore/stretches.h"
+#include "kvstore/memory/stretches.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -6,13 +6,11 @@
 #include <sys/random.h>
 
 #include "base/clock.h"
-#include "base/hash.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "kvstore/annexes_internal.h"
+#include "kvstore/annexes/internal.h"
 
-#define ASK_MS         100                      // between two looks at whether somebody still waits
-#define BEGINNING_BITS (UINT64_C(0xffff) << 48) // of an annex's id
+#define ASK_MS 100 // between two looks at whether somebody still waits
 
 enum sl_status sl_annexes_create(const struct sl_annexes_config *config, struct sl_annexes **annexes_out,
                                  struct sl_error *err) {
@@ -38,59 +36,7 @@ enum sl_status sl_annexes_create(const struct sl_annexes_config *config, struct 
     return SL_OK;
 }
 
-// ---- the life of a held annex -------------------------------------------------------------------------------------
-
-static void held_free(struct sl_held_annex *held) {
-    if (held) {
-        sl_near_memory_destroy(&held->memory);
-        sl_annex_destroy(&held->annex);
-        free(held->prompt.prefixes);
-        free(held);
-    }
-}
-
-// What annexes that begin alike have in common.
-static uint64_t beginning_of(const struct sl_stretch_family *family, const struct sl_prompt_hashes *prompt) {
-    int64_t first_page = prompt->n_tokens < SL_PAGE_SLOTS ? prompt->n_tokens : SL_PAGE_SLOTS;
-    return sl_hash(family, sizeof *family, sl_prompt_hash_at(prompt, first_page));
-}
-
-bool sl_annexes_begin_alike(uint64_t annex_id, uint64_t other_id) {
-    return ((annex_id ^ other_id) & BEGINNING_BITS) == 0;
-}
-
-static enum sl_status held_create(struct sl_annexes *annexes, const struct sl_stretch_family *family,
-                                  const struct sl_prompt_hashes *prompt, struct sl_held_annex **held_out,
-                                  struct sl_error *err) {
-    size_t n_prefixes = (size_t)(prompt->n_tokens / SL_PAGE_SLOTS);
-    struct sl_held_annex *held = calloc(1, sizeof *held);
-    uint64_t *prefixes = malloc(sizeof *prefixes * (n_prefixes + 1));
-    if (!held || !prefixes) {
-        free(held);
-        free(prefixes);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "annexes: out of memory");
-    }
-    if (n_prefixes > 0) {
-        memcpy(prefixes, prompt->prefixes, sizeof *prefixes * n_prefixes);
-    }
-    held->family = *family;
-    held->prompt = (struct sl_prompt_hashes){prompt->n_tokens, prefixes, prompt->whole};
-    enum sl_status status = sl_annex_create(annexes->config.ops, family->first_lane, family->n_lanes, family->head_dim,
-                                            prompt->n_tokens, &held->annex, err);
-    if (status == SL_OK) {
-        status = sl_near_memory_create(held->annex, &held->memory, err);
-    }
-    if (status == SL_OK && getrandom(&held->id, sizeof held->id, 0) != sizeof held->id) {
-        status = sl_fail(err, SL_ERR_IO, "annexes: no random numbers from the kernel");
-    }
-    held->id = (held->id & ~BEGINNING_BITS) | (beginning_of(family, prompt) & BEGINNING_BITS);
-    if (status != SL_OK) {
-        held_free(held);
-        return status;
-    }
-    *held_out = held;
-    return SL_OK;
-}
+// ---- opening and ending -------------------------------------------------------------------------------------------
 
 // What is stored already of the prompt becomes part of the annex.
 static enum sl_status append_stored(struct sl_annexes *annexes, struct sl_held_annex *held, struct sl_error *err) {
@@ -121,7 +67,7 @@ enum sl_status sl_annexes_open(struct sl_annexes *annexes, const char *label, co
     enum sl_status status = sl_stretch_family_config(family, 0, SL_PAGE_SLOTS, &any, err);
     struct sl_held_annex *held = NULL;
     if (status == SL_OK) {
-        status = held_create(annexes, family, prompt, &held, err);
+        status = sl_held_annex_create(annexes->config.ops, family, prompt, &held, err);
     }
     if (status == SL_OK) {
         status = append_stored(annexes, held, err);
@@ -134,7 +80,7 @@ enum sl_status sl_annexes_open(struct sl_annexes *annexes, const char *label, co
         status = sl_room_promise(annexes->config.room, label, promised, err);
     }
     if (status != SL_OK) {
-        held_free(held);
+        sl_held_annex_destroy(&held);
         return status;
     }
     held->promised_bytes = promised;
@@ -152,20 +98,6 @@ enum sl_status sl_annexes_open(struct sl_annexes *annexes, const char *label, co
     return SL_OK;
 }
 
-// Lock held.
-static void free_if_over(struct sl_annexes *annexes, struct sl_held_annex *held) {
-    if (!held->listed && held->n_users == 0) {
-        // Used until now, not until the lease ended: a last question may have been long.
-        sl_stretches_let_go(annexes->config.room->stretches, &held->family, &held->prompt, held->annex);
-        held_free(held);
-    }
-}
-
-void sl_held_annex_unuse(struct sl_annexes *annexes, struct sl_held_annex *held) {
-    held->n_users--;
-    free_if_over(annexes, held);
-}
-
 // Lock held: the lease at *at ends.
 static void end_lease(struct sl_annexes *annexes, struct sl_held_annex **at) {
     struct sl_held_annex *held = *at;
@@ -176,7 +108,7 @@ static void end_lease(struct sl_annexes *annexes, struct sl_held_annex **at) {
     sl_landings_return_promise(annexes->config.room->landings, held->promised_bytes);
     held->promised_bytes = 0;
     pthread_cond_broadcast(&annexes->changed);
-    free_if_over(annexes, held);
+    sl_held_annex_free_if_over(annexes, held);
 }
 
 void sl_annexes_destroy(struct sl_annexes **annexes_inout) {
@@ -201,23 +133,6 @@ void sl_annexes_destroy(struct sl_annexes **annexes_inout) {
 
 // ---- leases -------------------------------------------------------------------------------------------------------
 
-// Lock held.
-static struct sl_held_annex **find_lease(struct sl_annexes *annexes, const char *lease_id) {
-    struct sl_held_annex **at = &annexes->first;
-    while (*at && strcmp((*at)->lease_id, lease_id) != 0) {
-        at = &(*at)->next;
-    }
-    return at;
-}
-
-struct sl_held_annex *sl_annexes_find(struct sl_annexes *annexes, const char *lease_id) {
-    struct sl_held_annex *held = *find_lease(annexes, lease_id);
-    if (held) {
-        held->deadline_ns = sl_deadline_in_ms(annexes->config.lease_ms);
-    }
-    return held;
-}
-
 bool sl_annexes_renew(struct sl_annexes *annexes, const char *lease_id) {
     pthread_mutex_lock(&annexes->mutex);
     struct sl_held_annex *held = sl_annexes_find(annexes, lease_id);
@@ -233,7 +148,7 @@ bool sl_annexes_renew(struct sl_annexes *annexes, const char *lease_id) {
 
 void sl_annexes_release(struct sl_annexes *annexes, const char *lease_id) {
     pthread_mutex_lock(&annexes->mutex);
-    struct sl_held_annex **at = find_lease(annexes, lease_id);
+    struct sl_held_annex **at = sl_annexes_find_lease(annexes, lease_id);
     if (*at) {
         end_lease(annexes, at);
     }
@@ -261,7 +176,7 @@ int64_t sl_annexes_count(struct sl_annexes *annexes) {
     return n_leases;
 }
 
-// ---- waiting and asking -------------------------------------------------------------------------------------------
+// ---- waiting ------------------------------------------------------------------------------------------------------
 
 enum sl_status sl_annexes_await(struct sl_annexes *annexes, const char *lease_id, int64_t n_tokens, int64_t deadline_ns,
                                 bool (*go_on)(void *arg), void *arg, int64_t *n_tokens_out, struct sl_error *err) {
@@ -295,33 +210,4 @@ enum sl_status sl_annexes_await(struct sl_annexes *annexes, const char *lease_id
         *n_tokens_out = n_held;
     }
     return status;
-}
-
-struct sl_held_annex *sl_annexes_borrow(struct sl_annexes *annexes, uint64_t annex_id) {
-    pthread_mutex_lock(&annexes->mutex);
-    struct sl_held_annex *held = annexes->first;
-    while (held && held->id != annex_id) {
-        held = held->next;
-    }
-    if (held) {
-        held->n_users++;
-        held->deadline_ns = sl_deadline_in_ms(annexes->config.lease_ms);
-    }
-    pthread_mutex_unlock(&annexes->mutex);
-    return held;
-}
-
-void sl_annexes_return(struct sl_annexes *annexes, struct sl_held_annex **held) {
-    pthread_mutex_lock(&annexes->mutex);
-    sl_held_annex_unuse(annexes, *held);
-    pthread_mutex_unlock(&annexes->mutex);
-    *held = NULL;
-}
-
-const struct sl_annex *sl_held_annex_get(const struct sl_held_annex *held) {
-    return held->annex;
-}
-
-struct sl_near_memory *sl_held_annex_memory(struct sl_held_annex *held) {
-    return held->memory;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stored capsules. See shelf.h.
-#include "kvstore/shelf.h"
+#include "kvstore/memory/shelf.h"
 
 #include <pthread.h>
 #include <stdlib.h>

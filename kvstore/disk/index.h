@@ -20,7 +20,7 @@
 #ifndef SL_KVSTORE_DISK_INDEX_H
 #define SL_KVSTORE_DISK_INDEX_H
 
-#include "kvstore/shelf.h"
+#include "kvstore/memory/shelf.h"
 
 struct sl_disk_index;
 

@@ -13,8 +13,8 @@
  *         it is worth nothing without those before it.
  * Threads: any number; one lock, held for short.
  */
-#ifndef SL_KVSTORE_STRETCHES_H
-#define SL_KVSTORE_STRETCHES_H
+#ifndef SL_KVSTORE_MEMORY_STRETCHES_H
+#define SL_KVSTORE_MEMORY_STRETCHES_H
 
 #include "retrieve/annex.h"
 

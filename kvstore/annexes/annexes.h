@@ -14,14 +14,14 @@
  *
  * Memory: opening promises what is still to come; every grant takes its part out of the promise, and what is forgotten puts
  *         it back. Where rows are packed, the blocks that were shipped are promised as well, as many as are on their way at
- *         a time. An annex that ends gives the rest of its promise back; its stretches stay, as cache (kvstore/stretches.h).
+ *         a time. An annex that ends gives the rest of its promise back; its stretches stay, as cache (kvstore/memory/stretches.h).
  * Leases: ended by sl_annexes_release(), or by the reaper when nobody renews; questions renew too. Ids cannot be guessed.
  * Threads: any number. Locks in this order: annexes, then room, stretches, landings, arena.
  */
-#ifndef SL_KVSTORE_ANNEXES_H
-#define SL_KVSTORE_ANNEXES_H
+#ifndef SL_KVSTORE_ANNEXES_ANNEXES_H
+#define SL_KVSTORE_ANNEXES_ANNEXES_H
 
-#include "kvstore/room.h"
+#include "kvstore/memory/room.h"
 #include "retrieve/near.h"
 
 struct sl_annexes;

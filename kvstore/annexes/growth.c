@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "kvstore/annexes_internal.h"
+#include "kvstore/annexes/internal.h"
 
 #define LOOK_MS 100
 

@@ -11,10 +11,10 @@
  *         When the disk fails or is full, the store goes on without it: that is said once in the log, and in the statistics.
  * Threads: any number may offer and recall.
  */
-#ifndef SL_KVSTORE_DISK_H
-#define SL_KVSTORE_DISK_H
+#ifndef SL_KVSTORE_DISK_DISK_H
+#define SL_KVSTORE_DISK_DISK_H
 
-#include "kvstore/room.h"
+#include "kvstore/memory/room.h"
 
 struct sl_disk;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The index of a folder of capsules. See disk_index.h.
-#include "kvstore/disk_index.h"
+// The index of a folder of capsules. See index.h.
+#include "kvstore/disk/index.h"
 
 #include <errno.h>
 #include <lmdb.h>

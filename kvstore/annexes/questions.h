@@ -3,7 +3,7 @@
  * Purpose: the threads that answer what is asked about annexes (retrieve/near.h over fabric/ask.h).
  *
  * Design: the fabric's progress thread puts a question into a bounded queue; a scanning thread takes the oldest one that
- *         may be answered now, searches, and answers from memory that is used again and again (kvstore/answers.h). A
+ *         may be answered now, searches, and answers from memory that is used again and again (kvstore/annexes/answers.h). A
  *         thread answers a question alone: memory bandwidth is what a store runs out of, and there are as many questions
  *         as sessions and layers ahead. When all threads are busy it takes along others that read the same bytes, those
  *         about the same lanes of annexes that begin alike, and searches for all of them in one pass over memory. Of one
@@ -13,11 +13,11 @@
  *         The share of the threads' time that they are busy is measured over the last seconds: what admission goes by.
  * Threads: any number.
  */
-#ifndef SL_KVSTORE_QUESTIONS_H
-#define SL_KVSTORE_QUESTIONS_H
+#ifndef SL_KVSTORE_ANNEXES_QUESTIONS_H
+#define SL_KVSTORE_ANNEXES_QUESTIONS_H
 
 #include "fabric/ask.h"
-#include "kvstore/annexes.h"
+#include "kvstore/annexes/annexes.h"
 
 struct sl_questions;
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Annexes over a real fabric on the loopback interface: how they grow, what is reused, promised, evicted, and when it ends.
-#include "harness.h"
+#include "tests/unit/kvstore/harness.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "kvstore/annexes/annexes.h"
 
 #define ARENA_BYTES ((size_t)8 << 20)
 #define LEASE_MS    30000

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The index of stretches: found by prompt however it was cut, evicted by age, never while used, late while kept.
-#include "harness.h"
+#include "tests/unit/kvstore/harness.h"
 
 #include <stdlib.h>
 

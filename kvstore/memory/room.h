@@ -12,13 +12,13 @@
  * Threads: any number. Whoever takes memory does it under one lock, so that what was made room for cannot be taken by
  *          another in between.
  */
-#ifndef SL_KVSTORE_ROOM_H
-#define SL_KVSTORE_ROOM_H
+#ifndef SL_KVSTORE_MEMORY_ROOM_H
+#define SL_KVSTORE_MEMORY_ROOM_H
 
 #include <pthread.h>
 
-#include "kvstore/shelf.h"
-#include "kvstore/stretches.h"
+#include "kvstore/memory/shelf.h"
+#include "kvstore/memory/stretches.h"
 #include "service/landing.h"
 
 struct sl_room {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The disk below the shelf: what memory has evicted comes back, over restarts; a disk that fails is done without.
-#include "harness.h"
+#include "tests/unit/kvstore/harness.h"
 
 #include <ftw.h>
 #include <signal.h>
@@ -13,7 +13,7 @@
 
 #include "base/clock.h"
 #include "base/thread.h"
-#include "kvstore/disk.h"
+#include "kvstore/disk/disk.h"
 
 #define ARENA_BYTES ((size_t)1 << 20)
 #define N_TOKENS    256 // a capsule of 64 KiB

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory for answers. See answers.h.
-#include "kvstore/answers.h"
+#include "kvstore/annexes/answers.h"
 
 #include <assert.h>
 #include <pthread.h>

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "kvcache/kvcache.h"
-#include "kvstore/shelf.h"
+#include "kvstore/memory/shelf.h"
 
 #define ARENA_BYTES ((size_t)8 << 20)
 #define N_TOKENS    256

@@ -7,8 +7,8 @@
  *         KEPT bytes in all lists is freed; what is out at a time is bounded too.
  * Threads: any number; one lock, held for short.
  */
-#ifndef SL_KVSTORE_ANSWERS_H
-#define SL_KVSTORE_ANSWERS_H
+#ifndef SL_KVSTORE_ANNEXES_ANSWERS_H
+#define SL_KVSTORE_ANNEXES_ANSWERS_H
 
 #include <stddef.h>
 

@@ -3,7 +3,7 @@
  * Purpose: capsules as files in a folder, found by prefix, never more bytes than allowed.
  *
  *          DIR/owner                          locked by the one process that uses the folder
- *          DIR/index.mdb, index.mdb-lock      kvstore/disk_index.h
+ *          DIR/index.mdb, index.mdb-lock      kvstore/disk/index.h
  *          DIR/capsule-<id>                   header, then body, as they are in memory
  *
  * Design: a file is written first and then entered into the index, and goes the other way round; so what a killed process
@@ -19,7 +19,7 @@
 #ifndef SL_KVSTORE_DISK_FOLDER_H
 #define SL_KVSTORE_DISK_FOLDER_H
 
-#include "kvstore/disk_index.h"
+#include "kvstore/disk/index.h"
 
 #define SL_DISK_MIN_BYTES ((int64_t)16 << 20)
 

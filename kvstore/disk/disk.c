@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The disk below the shelf. See disk.h.
-#include "kvstore/disk.h"
+#include "kvstore/disk/disk.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "base/queue.h"
 #include "base/thread.h"
-#include "kvstore/disk_folder.h"
+#include "kvstore/disk/folder.h"
 
 #define MAX_CLOSING 65536 // capsules that closing looks at
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Answering questions. See questions.h.
-#include "kvstore/questions.h"
+#include "kvstore/annexes/questions.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/processors.h"
 #include "base/thread.h"
-#include "kvstore/answers.h"
+#include "kvstore/annexes/answers.h"
 
 #define MAX_WAITING   4096
 #define MAX_THREADS   1024

@@ -9,8 +9,8 @@
  *         SL_SHELF_MAX_PREFIXES index entries a capsule.
  * Threads: any number; one lock, held for short.
  */
-#ifndef SL_KVSTORE_SHELF_H
-#define SL_KVSTORE_SHELF_H
+#ifndef SL_KVSTORE_MEMORY_SHELF_H
+#define SL_KVSTORE_MEMORY_SHELF_H
 
 #include "base/arena.h"
 #include "kvcache/capsule.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Capsules as files. See disk_folder.h.
-#include "kvstore/disk_folder.h"
+// Capsules as files. See folder.h.
+#include "kvstore/disk/folder.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -21,7 +21,7 @@
 
 #include "base/clock.h"
 #include "base/thread.h"
-#include "kvstore/disk_folder.h"
+#include "kvstore/disk/folder.h"
 
 #define MAX_BYTES ((int64_t)16 << 20) // of which the index has 4 MiB
 #define BODY      ((size_t)3 << 20)
