@@ -52,10 +52,10 @@ WRAPPED = {
 # Folders with more .c files, or more lines of .c and .h, than others may have: folder -> (files, lines, why).
 LARGER = {
     "bench": (25, 5300, "holds every benchmark beside the command"),
-    "client": (54, 12800, "holds the client library, the tool, and what evaluates"),
+    "client": (55, 12800, "holds the client library, the tool, and what evaluates"),
     "compress": (25, 5000, "holds the recipe beside the compressor"),
     "coordinator": (25, 4800, "a fifth of it is two services' handlers"),
-    "engine": (42, 11700, "holds chat templates and tokenizers beside the model"),
+    "engine": (43, 11700, "holds chat templates and tokenizers beside the model"),
     "engine/cpu": (36, 9100, "holds five tiers of every operation"),
     "eval": (25, 4600, "one file a task and a metric"),
     "fabric": (25, 5700, "one protocol, all verbs of which share its state"),
