@@ -414,7 +414,7 @@ static enum sl_status evaluate(struct eval *e, struct sl_error *err) {
     return status;
 }
 
-int sl_eval_fidelity(int argc, char **argv) {
+int sl_command_eval_fidelity(int argc, char **argv) {
     struct eval e = {.width = sl_terminal_width(STDERR_FILENO)};
     struct sl_error err = {0};
     int first, code;

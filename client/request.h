@@ -183,9 +183,6 @@ void sl_request_cleanup(struct sl_request *request);
 // SL_ERR_INVALID: the request has turns, and a cluster's jobs have none.
 enum sl_status sl_request_check_one_turn(const struct sl_request *request, struct sl_error *err);
 
-// document + "\n" + question; either may be NULL, not both. A new string.
-enum sl_status sl_request_compose(const char *document, const char *question, char **prompt_out, struct sl_error *err);
-
 // A whole file as a string that is valid UTF-8 without zero bytes; "-" is standard input.
 enum sl_status sl_request_read_text(const char *path, char **text_out, struct sl_error *err);
 

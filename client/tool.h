@@ -84,7 +84,6 @@ bool sl_tool_parse(const struct sl_program *program, int argc, char **argv, void
 
 // Complain on standard error and return the exit code that belongs to the error.
 int sl_tool_complain(const char *command, const struct sl_error *err);
-enum sl_exit sl_tool_exit_code(enum sl_status status);
 
 /*
  * Connect for a command that asks one thing: starts gRPC. Pair with sl_tool_disconnect(). False: complained, with the
