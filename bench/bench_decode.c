@@ -19,8 +19,10 @@
 #include "bench/cell.h"
 #include "bench/store_rig.h"
 #include "bench/synthetic.h"
-#include "compress/compress.h"
+#include "compress/evict/compressor.h"
+#include "compress/plan/plan.h"
 #include "retrieve/retriever.h"
+#include "tensor/cpu/tiers.h"
 
 #define MAX_LENGTHS  8
 #define WARM_UP      3

@@ -15,7 +15,7 @@
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/thread.h"
-#include "engine/model.h"
+#include "model/model.h"
 #include "proto/methods.h"
 
 #define MODEL            "models/demo"

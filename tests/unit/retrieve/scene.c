@@ -13,7 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/unit/compress/drive.h"
+#include "tensor/cpu/tiers.h"
+#include "tests/unit/compress/evict/drive.h"
 
 // The ops of this processor, and what attend_slots was last called with.
 static struct sl_ops spy_ops;
