@@ -180,6 +180,7 @@ struct sl_node {
     struct sl_node_config config;
     struct sl_fabric *fabric;
     struct sl_arena *arena;
+    struct sl_ledger *ledger; // of the arena
     struct sl_landings *landings;
     struct sl_rpc_server *server;
     struct sl_agent *agent;

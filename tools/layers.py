@@ -59,7 +59,7 @@ LARGER = {
     "engine/cpu": (36, 9100, "holds five tiers of every operation"),
     "eval": (25, 4600, "one file a task and a metric"),
     "fabric": (25, 5700, "one protocol, all verbs of which share its state"),
-    "service": (25, 5900, "holds offloading beside what workers share"),
+    "service": (25, 5950, "holds offloading beside what workers share"),
 }
 
 # Functions and files above the limit of lines: name -> (lines, why).
