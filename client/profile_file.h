@@ -14,7 +14,7 @@
 #include <jansson.h>
 
 #include "client/attention_profile.h"
-#include "compress/recipe.h"
+#include "compress/recipe/recipe.h"
 
 // Layers whose dense preference is above the threshold; and layer 0, whatever its score: no layer before it predicts its
 // query, so it cannot be searched.

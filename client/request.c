@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compress/recipe.h"
+#include "compress/recipe/recipe.h"
 #include "engine/tokenizer.h"
 
 static enum sl_status check_text(const char *name, const char *text, size_t bytes, struct sl_error *err) {

@@ -11,7 +11,7 @@
 #ifndef SL_COMPRESS_COMPRESS_H
 #define SL_COMPRESS_COMPRESS_H
 
-#include "compress/recipe.h"
+#include "compress/recipe/recipe.h"
 #include "engine/ops.h"
 
 struct sl_compressor;

@@ -25,7 +25,7 @@
 
 #include "base/arena.h"
 #include "compress/compress.h"
-#include "compress/recipe_internal.h"
+#include "compress/recipe/internal.h"
 #include "compress/score.h"
 #include "engine/ops.h"
 #include "kvcache/scan.h"

@@ -28,7 +28,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "compress/recipe.h"
+#include "compress/recipe/recipe.h"
 #include "coordinator/admit.h"
 #include "coordinator/event_log.h"
 #include "engine/sampler.h"

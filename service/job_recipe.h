@@ -6,7 +6,7 @@
 #ifndef SL_SERVICE_JOB_RECIPE_H
 #define SL_SERVICE_JOB_RECIPE_H
 
-#include "compress/recipe.h"
+#include "compress/recipe/recipe.h"
 #include "engine/model.h"
 #include "kvcache/session.h"
 

@@ -3,7 +3,7 @@
  * Purpose: the presets: every method of the papers as a point of the recipe space, in its paper's configuration where
  *          that has one; and the recipes to take where nobody asked for another.
  */
-#include "compress/recipe.h"
+#include "compress/recipe/recipe.h"
 
 #define H2O       "score=aas"
 #define TOVA      "score=ltas"
@@ -14,7 +14,7 @@
 #define SPARSE    "place=offload/sparse,scope=sinks:8+recent:56,topk=128,channels=8"
 #define TAILORKV  SPARSE ",retrieve=pull,format=f16/dense:"
 
-// To add one: a row. `text` names the axes that the preset is about; compress/recipe_text.c reads it like any other.
+// To add one: a row. `text` names the axes that the preset is about; compress/recipe/text.c reads it like any other.
 static const struct sl_preset presets[] = {
     {"full", "score=none", "keep everything, in f16"},
     {"streamingllm", "score=recency,scope=sinks:4,budget=1024,when=chunk,positions=slot",

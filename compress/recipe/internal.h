@@ -2,18 +2,18 @@
 /*
  * Purpose: what the files of compress/ share about recipes and nobody else needs.
  *
- *     recipe.c        defaults, bounds of every field, fingerprint
- *     recipe_check.c  which axes fit each other
- *     recipe_layers.c layers of a model in place of "dense", "sparse", "last" and open ends
- *     recipe_names.c  the named values of every axis
- *     recipe_axes.c   reading one axis
- *     recipe_text.c   reading a recipe; recipe_write.c writes it
- *     presets.c       presets
+ *     recipe.c   defaults, bounds of every field, fingerprint
+ *     check.c    which axes fit each other
+ *     layers.c   layers of a model in place of "dense", "sparse", "last" and open ends
+ *     names.c    the named values of every axis
+ *     axes.c     reading one axis
+ *     text.c     reading a recipe; write.c writes it
+ *     presets.c  presets
  */
 #ifndef SL_COMPRESS_RECIPE_INTERNAL_H
 #define SL_COMPRESS_RECIPE_INTERNAL_H
 
-#include "compress/recipe.h"
+#include "compress/recipe/recipe.h"
 
 #define SL_RECIPE_DEFAULT_CHUNK    512
 #define SL_RECIPE_MAX_CHUNK        8192

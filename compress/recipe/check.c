@@ -8,7 +8,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "compress/recipe_internal.h"
+#include "compress/recipe/internal.h"
 
 static const char *score_name(const struct sl_recipe *recipe) {
     return sl_axis_value_name(sl_names_score, (int)recipe->score);

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "compress/recipe_internal.h"
+#include "compress/recipe/internal.h"
 
 // --- lists for messages ------------------------------------------------------------------------------------------
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: what recipes are apart from their grammar: defaults, bounds of every field, shares of a budget, fingerprints.
-#include "compress/recipe.h"
+#include "compress/recipe/recipe.h"
 
 #include <string.h>
 
 #include "base/hash.h"
-#include "compress/recipe_internal.h"
+#include "compress/recipe/internal.h"
 
 struct sl_recipe sl_recipe_defaults(void) {
     return (struct sl_recipe){

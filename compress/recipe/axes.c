@@ -2,9 +2,9 @@
 /*
  * Purpose: the axes of recipes: how the value of each is read from text.
  *
- * Design: every axis is a row of a table, and the named values of an axis are a table too (compress/recipe_names.c).
+ * Design: every axis is a row of a table, and the named values of an axis are a table too (compress/recipe/names.c).
  *         Axes that hold numbers have a parse function instead of values.
- * Not here: words, presets, and which axes fit each other (compress/recipe_text.c, compress/recipe_check.c).
+ * Not here: words, presets, and which axes fit each other (compress/recipe/text.c, compress/recipe/check.c).
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compress/recipe_internal.h"
+#include "compress/recipe/internal.h"
 
 // --- numbers -----------------------------------------------------------------------------------------------------
 
@@ -409,7 +409,7 @@ static enum sl_status parse_chunk(struct sl_recipe *recipe, const char *text, st
 }
 
 // To add an axis: a row here, in the order in which people read a recipe, a field of struct sl_recipe, and a line in
-// compress/recipe_write.c.
+// compress/recipe/write.c.
 const struct sl_axis sl_recipe_axes[] = {
     {"score", sl_names_score, false, NULL, apply_score, NULL},
     {"value", sl_names_value, false, NULL, apply_value, NULL},

@@ -8,7 +8,7 @@
  */
 #include <string.h>
 
-#include "compress/recipe_internal.h"
+#include "compress/recipe/internal.h"
 
 bool sl_layers_any(const struct sl_layers *layers) {
     for (size_t i = 0; i < sizeof layers->bits / sizeof layers->bits[0]; i++) {

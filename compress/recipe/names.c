@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: the named values of every axis: what the reader accepts, the writer writes and messages list.
-#include "compress/recipe_internal.h"
+#include "compress/recipe/internal.h"
 
 // To add a value: a row in its axis' table, once it works.
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: that text and struct are two forms of one recipe, field by field, for tests.
-#ifndef SL_TESTS_UNIT_COMPRESS_ROUND_TRIP_H
-#define SL_TESTS_UNIT_COMPRESS_ROUND_TRIP_H
+#ifndef SL_TESTS_UNIT_COMPRESS_RECIPE_ROUND_TRIP_H
+#define SL_TESTS_UNIT_COMPRESS_RECIPE_ROUND_TRIP_H
 
-#include "compress/recipe.h"
+#include "compress/recipe/recipe.h"
 
 // Fails the test on any error.
 struct sl_recipe parsed_recipe(const char *text);

@@ -52,8 +52,8 @@
  * What there is not is refused by name, with what there is; impossible combinations are refused with the axis and the
  * reason when the recipe is parsed (or fitted to a model), before any work.
  */
-#ifndef SL_COMPRESS_RECIPE_H
-#define SL_COMPRESS_RECIPE_H
+#ifndef SL_COMPRESS_RECIPE_RECIPE_H
+#define SL_COMPRESS_RECIPE_RECIPE_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compress/recipe_internal.h"
+#include "compress/recipe/internal.h"
 
 struct writer {
     char *buf;
