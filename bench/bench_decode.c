@@ -21,6 +21,7 @@
 #include "bench/synthetic.h"
 #include "compress/compress.h"
 #include "retrieve/retriever.h"
+#include "tensor/cpu/tiers.h"
 
 #define MAX_LENGTHS  8
 #define WARM_UP      3

@@ -12,8 +12,8 @@
 
 #include <stdbool.h>
 
-#include "engine/model.h"
-#include "engine/tokenizer.h"
+#include "model/model.h"
+#include "text/tokenizer/tokenizer.h"
 
 struct sl_answerer;
 struct sl_local;

@@ -8,7 +8,7 @@
 
 #include "compress/compress.h"
 #include "decode/decode.h"
-#include "kvcache/kvcache.h"
+#include "kvcache/capsule.h"
 #include "retrieve/retriever.h"
 #include "service/remote_source.h"
 #include "service/writer.h"

@@ -9,7 +9,7 @@
 #define SL_SERVICE_READER_H
 
 #include "compress/compress.h"
-#include "engine/model.h"
+#include "model/model.h"
 #include "service/error_statistics.h"
 
 struct sl_reader;

@@ -158,7 +158,7 @@ enum sl_status sl_recipe_parse(const char *text, struct sl_recipe *recipe_out, s
 enum sl_status sl_recipe_resolve(struct sl_recipe *recipe, const struct sl_layers *dense, int n_layers,
                                  struct sl_error *err);
 
-// True when the score comes from retaining heads: the model must have them (engine/model.h).
+// True when the score comes from retaining heads: the model must have them (model/model.h).
 static inline bool sl_recipe_needs_retaining_heads(const struct sl_recipe *recipe) {
     return recipe->score == SL_SCORE_CIS;
 }

@@ -16,6 +16,7 @@
 
 #include "kvcache/capsule.h"
 #include "kvstore/memory/room.h"
+#include "tensor/cpu/tiers.h"
 
 #define MAX_PROMPT 1024
 

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kvcache/kvcache.h"
+#include "kvcache/capsule.h"
 #include "kvstore/memory/shelf.h"
 
 #define ARENA_BYTES ((size_t)8 << 20)
