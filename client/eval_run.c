@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "compress/plan/plan.h"
 #include "compress/recipe/recipe.h"
 #include "eval/metric.h"
 

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 
 #include "client/fidelity.h"
-#include "compress/compress.h"
+#include "compress/evict/compressor.h"
+#include "compress/plan/plan.h"
 
 // --- which recipes stream --------------------------------------------------------------------------------------------
 

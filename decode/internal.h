@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "compress/compress.h"
+#include "compress/evict/compressor.h"
 #include "decode/decode.h"
 #include "kvcache/capsule.h"
 #include "retrieve/retriever.h"

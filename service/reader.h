@@ -8,7 +8,8 @@
 #ifndef SL_SERVICE_READER_H
 #define SL_SERVICE_READER_H
 
-#include "compress/compress.h"
+#include "compress/evict/compressor.h"
+#include "compress/plan/plan.h"
 #include "model/model.h"
 #include "service/error_statistics.h"
 

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "compress/plan/plan.h"
 #include "kvstore/annexes/internal.h"
 
 #define LOOK_MS 100

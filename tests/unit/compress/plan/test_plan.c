@@ -12,10 +12,11 @@
 #include <string.h>
 
 #include "base/arena.h"
-#include "compress/budget.h"
-#include "compress/compress.h"
+#include "compress/plan/budget.h"
+#include "compress/plan/plan.h"
 #include "compress/recipe/internal.h"
 #include "kvcache/capsule.h"
+#include "tensor/ops.h"
 
 static const struct sl_kv_geometry geometry = {.n_layers = 4, .n_kv_heads = 2, .head_dim = 64};
 

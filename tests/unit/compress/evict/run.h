@@ -6,10 +6,11 @@
  * The inputs are those of tools/golden_methods.py: drive_value() over (seed, stream, index); queries (next_q, too) of
  * head h in layer l are scaled by (1 + (h + 2 l) mod 4) / 2. All are exact in f16. For drive.h's inputs see drive.h.
  */
-#ifndef SL_TESTS_UNIT_COMPRESS_RUN_H
-#define SL_TESTS_UNIT_COMPRESS_RUN_H
+#ifndef SL_TESTS_UNIT_COMPRESS_EVICT_RUN_H
+#define SL_TESTS_UNIT_COMPRESS_EVICT_RUN_H
 
-#include "compress/compress.h"
+#include "compress/evict/compressor.h"
+#include "compress/plan/plan.h"
 #include "retrieve/local_retriever.h"
 
 enum run_stream { RUN_Q = 1, RUN_K = 2, RUN_V = 3, RUN_NEXT_Q = 4, RUN_CIS_HIGH = 5, RUN_CIS_LOW = 6 };

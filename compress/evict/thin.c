@@ -22,7 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compress/compressor_internal.h"
+#include "compress/evict/internal.h"
 
 // One batch of one layer. Slots are counted in the session's pages, from the page of the first candidate on.
 struct batch {

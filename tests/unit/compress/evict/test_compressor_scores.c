@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compress/budget.h"
+#include "compress/plan/budget.h"
 #include "dense.h"
 #include "kvcache/capsule.h"
 

@@ -5,10 +5,11 @@
  * Values are multiples of 1/32 in [-4, 4), a function of (stream, index) alone: exact in every float format, and
  * tools/golden_compress.py makes the same ones.
  */
-#ifndef SL_TESTS_UNIT_COMPRESS_DRIVE_H
-#define SL_TESTS_UNIT_COMPRESS_DRIVE_H
+#ifndef SL_TESTS_UNIT_COMPRESS_EVICT_DRIVE_H
+#define SL_TESTS_UNIT_COMPRESS_EVICT_DRIVE_H
 
-#include "compress/compress.h"
+#include "compress/evict/compressor.h"
+#include "compress/plan/plan.h"
 
 enum drive_stream { DRIVE_Q = 1, DRIVE_K = 2, DRIVE_V = 3, DRIVE_IMPORTANCE = 4 };
 

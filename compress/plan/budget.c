@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: dividing a budget over layers (in proportion, as a pyramid, by D2O's attention density) and over the heads
- *          of a layer (AdaKV). See compress/budget.h for the formulas.
+ *          of a layer (AdaKV). See compress/plan/budget.h for the formulas.
  *
  * Design: every division over layers ends in sl_budget_divide(), which alone knows about bounds and rounding; the
  *         methods only differ in their weights.
  */
-#include "compress/budget.h"
+#include "compress/plan/budget.h"
 
 #include <assert.h>
 #include <math.h>

@@ -10,12 +10,12 @@
  *     thin.c         what is evicted of an offloaded layer before its slots are shipped
  *     steps.c        decode
  */
-#ifndef SL_COMPRESS_COMPRESSOR_INTERNAL_H
-#define SL_COMPRESS_COMPRESSOR_INTERNAL_H
+#ifndef SL_COMPRESS_EVICT_INTERNAL_H
+#define SL_COMPRESS_EVICT_INTERNAL_H
 
-#include "compress/compress.h"
+#include "compress/evict/compressor.h"
+#include "compress/evict/scores/score.h"
 #include "compress/recipe/internal.h"
-#include "compress/score.h"
 
 // Arrays [n_kv_heads][stride], so that heads can be worked on in parallel and compared with each other. What a recipe
 // does not need is NULL.

@@ -16,7 +16,7 @@
  *         Where attention decides who gets which slots (layers=d2o, heads=adaptive) only sums are known. Their bound:
  *         every head has a partly filled page, and what remains of the sum fills pages of the largest kind.
  */
-#include "compress/budget.h"
+#include "compress/plan/budget.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -24,9 +24,9 @@
 #include <string.h>
 
 #include "base/arena.h"
-#include "compress/compress.h"
+#include "compress/evict/scores/score.h"
+#include "compress/plan/plan.h"
 #include "compress/recipe/internal.h"
-#include "compress/score.h"
 #include "kvcache/scan.h"
 #include "tensor/ops.h"
 

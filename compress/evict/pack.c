@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "compress/compressor_internal.h"
+#include "compress/evict/internal.h"
 
 struct layer_task {
     struct sl_compressor *compressor;

@@ -6,8 +6,8 @@
  * Design: where rounding could decide between two slots, either is right: dense_follow() checks that what stayed is the
  *         best there was, up to a tolerance, and then goes on with what stayed.
  */
-#ifndef SL_TESTS_UNIT_COMPRESS_DENSE_H
-#define SL_TESTS_UNIT_COMPRESS_DENSE_H
+#ifndef SL_TESTS_UNIT_COMPRESS_EVICT_DENSE_H
+#define SL_TESTS_UNIT_COMPRESS_EVICT_DENSE_H
 
 #include "drive.h"
 

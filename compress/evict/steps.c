@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "compress/compressor_internal.h"
+#include "compress/evict/internal.h"
 
 static bool evicts_at_steps(const struct sl_compressor *c) {
     return sl_recipe_evicts(&c->plan.recipe) && (c->plan.recipe.when & SL_WHEN_STEP) != 0;

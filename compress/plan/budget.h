@@ -4,8 +4,8 @@
  *
  * Invariants: every division sums to its total exactly, and gives nobody more than there is to hold.
  */
-#ifndef SL_COMPRESS_BUDGET_H
-#define SL_COMPRESS_BUDGET_H
+#ifndef SL_COMPRESS_PLAN_BUDGET_H
+#define SL_COMPRESS_PLAN_BUDGET_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -16,7 +16,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "compress/compressor_internal.h"
+#include "compress/evict/internal.h"
 
 // Of one KV head: squares of what quantizing a page has changed, and of what was there.
 struct sl_page_error {

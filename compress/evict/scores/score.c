@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: how slots are ranked. One function per method; the table at the end says which recipe value means which.
- * Not here: the change of the output (value=...) and what is protected whatever its score (compress/evict.c), how many
- *         stay (compress/plan.c, compress/budget.c).
+ * Not here: the change of the output (value=...) and what is protected whatever its score (compress/evict/evict.c), how many
+ *         stay (compress/plan/plan.c, compress/plan/budget.c).
  */
-#include "compress/score.h"
+#include "compress/evict/scores/score.h"
 
 #include <assert.h>
 #include <math.h>

@@ -5,8 +5,8 @@
  * Vocabulary: abar[i][j]  attention of query i to slot j, mean over the query heads of a KV head
  *             rows at hand  the queries of the forward pass behind which slots are evicted (a chunk, or a step)
  */
-#ifndef SL_COMPRESS_SCORE_H
-#define SL_COMPRESS_SCORE_H
+#ifndef SL_COMPRESS_EVICT_SCORES_SCORE_H
+#define SL_COMPRESS_EVICT_SCORES_SCORE_H
 
 #include "compress/recipe/recipe.h"
 #include "tensor/ops.h"

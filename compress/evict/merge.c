@@ -17,7 +17,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "compress/compressor_internal.h"
+#include "compress/evict/internal.h"
 
 struct task {
     struct sl_compressor *c;

@@ -18,8 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compress/budget.h"
-#include "compress/compressor_internal.h"
+#include "compress/evict/internal.h"
+#include "compress/plan/budget.h"
 
 struct task {
     struct sl_compressor *c;

@@ -13,15 +13,15 @@
  * Invariants: the attention of a chunk has been computed before anything of its layer is evicted; a layer is packed
  *             only after its last eviction. Only ops touch pages.
  */
-#include "compress/compress.h"
+#include "compress/evict/compressor.h"
 
 #include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "compress/budget.h"
-#include "compress/compressor_internal.h"
+#include "compress/evict/internal.h"
+#include "compress/plan/budget.h"
 
 // --- life cycle -----------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 
 #include "base/arena.h"
-#include "compress/compress.h"
+#include "compress/plan/plan.h"
 #include "compress/recipe/internal.h"
 #include "kvcache/capsule.h"
 

@@ -8,10 +8,10 @@
  *         table of scores; everything that touches pages is an op (tensor/ops.h).
  * Threads: a compressor is used by one thread at a time.
  */
-#ifndef SL_COMPRESS_COMPRESS_H
-#define SL_COMPRESS_COMPRESS_H
+#ifndef SL_COMPRESS_EVICT_COMPRESSOR_H
+#define SL_COMPRESS_EVICT_COMPRESSOR_H
 
-#include "compress/recipe/recipe.h"
+#include "compress/plan/plan.h"
 #include "tensor/ops.h"
 
 struct sl_compressor;
@@ -34,10 +34,6 @@ struct sl_compressor_wants {
     bool lse, importance;
 };
 struct sl_compressor_wants sl_compressor_wants(const struct sl_compressor *compressor, bool stepping);
-
-// Where prefill must end a chunk beside multiples of chunk_tokens: behind token n of the prompt (the beginning of the
-// tail); n_prompt when there is none.
-int64_t sl_plan_body_tokens(const struct sl_plan *plan);
 
 /*
  * Layer `layer` of `session` has just attended over a chunk, which begins at session->n_tokens. `last` says that it was
@@ -73,11 +69,6 @@ enum sl_status sl_compressor_begin_steps(struct sl_compressor *compressor, struc
                                          struct sl_error *err);
 enum sl_status sl_compressor_step(struct sl_compressor *compressor, struct sl_session *session, int layer,
                                   const struct sl_attend *attend, struct sl_error *err);
-
-// An empty session for this plan; room for extra_slots more per head than prefill needs (tokens decoded in the same
-// place).
-enum sl_status sl_plan_create_session(const struct sl_plan *plan, int64_t extra_slots, struct sl_arena *arena,
-                                      struct sl_session **session_out, struct sl_error *err);
 
 struct sl_compress_stats {
     int64_t slots_evicted; // over all layers and heads
