@@ -91,7 +91,10 @@ static enum sl_status open_memory(struct sl_node *node, struct sl_error *err) {
         status = sl_arena_create(base, (size_t)node->config.arena_bytes, &node->arena, err);
     }
     if (status == SL_OK) {
-        status = sl_landings_create(node->fabric, node->arena, node->config.lease_ms, &node->landings, err);
+        status = sl_ledger_create(node->arena, &node->ledger, err);
+    }
+    if (status == SL_OK) {
+        status = sl_landings_create(node->fabric, node->ledger, node->config.lease_ms, &node->landings, err);
     }
     return status;
 }
@@ -126,6 +129,7 @@ void sl_node_close(struct sl_node *node) {
     }
     sl_fabric_destroy(&node->fabric); // releases every block of the landings
     sl_landings_destroy(&node->landings);
+    sl_ledger_destroy(&node->ledger);
     sl_arena_destroy(&node->arena);
     sl_tokenizer_destroy(&node->tokenizer);
     sl_model_destroy(&node->model);
@@ -151,8 +155,7 @@ static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     sl_fabric_get_stats(node->fabric, &fabric);
     load->fabric_grants = fabric.grants_open + fabric.grants_quarantined;
     load->fabric_ships = fabric.ships_open;
-    size_t promised;
-    sl_landings_gauges(node->landings, &load->leases, &promised);
+    load->leases = sl_landings_count(node->landings);
     serving->service->load_fn(serving->service->arg, load); // may add to leases
 }
 
