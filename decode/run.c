@@ -247,9 +247,8 @@ static enum sl_status open_annexes(struct sl_decode *decode, const Sluice__V1__D
     sl_retriever_get_stats(sequence->retriever, &stats);
     size_t taken = stats.row_cache_bytes < sequence->session_bytes ? stats.row_cache_bytes : sequence->session_bytes;
     sequence->session_bytes -= taken;
-    sl_landings_return_promise(decode->node.landings,
-                               taken < sequence->promised_bytes ? taken : sequence->promised_bytes);
-    sequence->promised_bytes -= taken < sequence->promised_bytes ? taken : sequence->promised_bytes;
+    size_t promised = sequence->promised_bytes > taken ? sequence->promised_bytes - taken : 0;
+    sl_ledger_settle(decode->node.ledger, &sequence->promised_bytes, promised);
     return SL_OK;
 }
 
@@ -395,8 +394,7 @@ static void give_back(struct sl_decode *decode, struct sl_sequence *sequence) {
     }
     sl_compressor_destroy(&sequence->compressor);
     sl_session_destroy(&sequence->session);
-    sl_landings_return_promise(decode->node.landings, sequence->promised_bytes);
-    sequence->promised_bytes = 0;
+    sl_ledger_settle(decode->node.ledger, &sequence->promised_bytes, 0);
 }
 
 static enum sl_status send_done(struct sl_decode *decode, struct sl_sequence *sequence, bool estimate_errors,

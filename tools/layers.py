@@ -63,11 +63,11 @@ WRAPPED = {
 # Folders with more .c files, or more lines of .c and .h, than others may have: folder -> (files, lines, why).
 LARGER = {
     "bench": (25, 5300, "holds every benchmark beside the command"),
-    "client": (54, 12800, "holds the client library, the tool, and what evaluates"),
+    "client": (55, 12800, "holds the client library, the tool, and what evaluates"),
     "coordinator": (25, 4800, "a fifth of it is two services' handlers"),
     "eval": (25, 4600, "one file a task and a metric"),
     "fabric": (25, 5700, "one protocol, all verbs of which share its state"),
-    "service": (25, 5900, "holds offloading beside what workers share"),
+    "service": (25, 5950, "holds offloading beside what workers share"),
 }
 
 # Functions and files above the limit of lines: name -> (lines, why).
