@@ -29,8 +29,6 @@
 #include "model/model_internal.h"
 
 #define LOGIT_ROWS 64 // rows whose logits are computed at once: bounds the scratch, which is V floats a row
-#define APPEND_GRAIN                                                                                                   \
-    8 // rows of KV heads that a task appends: what a step of one session has is not worth waking a team
 
 struct sl_engine {
     const struct sl_model *model;
@@ -318,55 +316,6 @@ static enum sl_status reserve_rows(const struct sl_segment *segments, int n_segm
     return SL_OK;
 }
 
-struct append_args {
-    struct sl_engine *e;
-    const struct sl_segment *segments;
-};
-
-// Tasks: a row of a KV head, by segment, then head, then row. What is adjacent of one head is appended in one call.
-static void append_tasks(void *arg, int64_t begin, int64_t end, int member) {
-    const struct append_args *a = arg;
-    const struct sl_engine *e = a->e;
-    const struct sl_model_config *c = &e->model->config;
-    int64_t n_heads = c->n_kv_heads, row = 0, first = 0; // of segment s
-    (void)member;
-    for (int s = 0; first < end; s++) {
-        int64_t m = a->segments[s].n_tokens;
-        for (int64_t task = begin > first ? begin : first; task < end && task < first + m * n_heads;) {
-            int64_t h = (task - first) / m, r = (task - first) % m, left = end - task;
-            int64_t count = left < m - r ? left : m - r;
-            const float *k = e->qkv + (row + r) * qkv_dim(c) + (c->n_heads + h) * c->head_dim;
-            struct sl_kv kv = e->kv[s * n_heads + h];
-            kv.n_slots += (uint32_t)r;
-            e->model->ops->append(&kv, k, k + n_heads * c->head_dim, qkv_dim(c), (int)count, e->positions + row + r);
-            task += count;
-        }
-        row += m;
-        first += m * n_heads;
-    }
-}
-
-// Append every segment's K and V rows, and describe its heads as they then are in e->kv[segment][Hk].
-static void append_rows(struct sl_engine *e, const struct sl_segment *segments, int n_segments, int layer) {
-    struct append_args args = {e, segments};
-    int n_heads = e->model->config.n_kv_heads;
-    int64_t n_tasks = 0;
-    for (int s = 0; s < n_segments; s++) {
-        for (int h = 0; h < n_heads; h++) {
-            e->kv[(int64_t)s * n_heads + h] = sl_session_kv(segments[s].session, layer, h);
-        }
-        n_tasks += (int64_t)segments[s].n_tokens * n_heads;
-    }
-    sl_team_run(e->team, n_tasks, APPEND_GRAIN, append_tasks, &args);
-    for (int s = 0; s < n_segments; s++) {
-        for (int h = 0; h < n_heads; h++) {
-            struct sl_kv *kv = &e->kv[(int64_t)s * n_heads + h];
-            kv->n_slots += (uint32_t)segments[s].n_tokens;
-            sl_session_set_slots(segments[s].session, layer, h, kv->n_slots);
-        }
-    }
-}
-
 // Scores of the retaining heads for m rows from `row` on, head by head: e->scores [m][Hk] to [Hk][m].
 static const float *segment_importance(struct sl_engine *e, int64_t row, int m) {
     int n_heads = e->model->config.n_kv_heads;
@@ -379,20 +328,22 @@ static const float *segment_importance(struct sl_engine *e, int64_t row, int m) 
     return importance;
 }
 
-// Attention of one segment whose rows have been appended.
+// The rows of one segment, whose slots have been counted; kv: room for its heads.
 static struct sl_attend describe(struct sl_engine *e, const struct sl_segment *segment, int layer, int64_t row,
-                                 const struct sl_kv *kv, const float *next_q, const struct sl_layer_hook *hook) {
+                                 struct sl_kv *kv, const float *next_q, const struct sl_layer_hook *hook) {
     const struct sl_model_config *c = &e->model->config;
-    int64_t q_dim = (int64_t)c->n_heads * c->head_dim;
+    int64_t q_dim = (int64_t)c->n_heads * c->head_dim, kv_dim = (int64_t)c->n_kv_heads * c->head_dim;
     struct sl_attend attend = {
         .q = e->qkv + row * qkv_dim(c),
         .q_stride = qkv_dim(c),
+        .k = e->qkv + row * qkv_dim(c) + q_dim,
+        .v = e->qkv + row * qkv_dim(c) + q_dim + kv_dim,
+        .kv_stride = qkv_dim(c),
         .m = segment->n_tokens,
         .n_heads = c->n_heads,
-        .n_kv_heads = c->n_kv_heads,
         .head_dim = c->head_dim,
         .scale = 1.0f / sqrtf((float)c->head_dim),
-        .kv = kv,
+        .heads = sl_session_heads(segment->session, layer, kv),
         .rope = segment->session->positions == SL_POSITION_SLOT ? rope_of(e, segment->session) : NULL,
         .window = e->model->layers[layer].window,
         .positions = e->positions + row,
@@ -411,12 +362,13 @@ static enum sl_status attention(struct sl_engine *e, const struct sl_segment *se
                                 const float *next_q, const struct sl_layer_hook *hook, struct sl_error *err) {
     enum sl_status status = reserve_rows(segments, n_segments, layer, err);
     int64_t row = 0;
-    if (status == SL_OK) {
-        append_rows(e, segments, n_segments, layer);
-    }
     for (int s = 0; s < n_segments && status == SL_OK; row += segments[s++].n_tokens) {
-        const struct sl_kv *kv = e->kv + (int64_t)s * e->model->config.n_kv_heads;
+        sl_session_add_slots(segments[s].session, layer, segments[s].n_tokens);
+        struct sl_kv *kv = e->kv + (int64_t)s * e->model->config.n_kv_heads;
         e->calls[s] = describe(e, &segments[s], layer, row, kv, next_q, hook);
+    }
+    if (status == SL_OK) {
+        e->model->ops->append(e->team, e->calls, n_segments);
     }
     if (status == SL_OK && hook != NULL && hook->attend_fn != NULL) {
         status = hook->attend_fn(hook->arg, layer, e->calls, n_segments);
