@@ -257,7 +257,7 @@ static void print_remote(const struct bench *b, const struct remote *r, const ch
     sl_session_get_stats(r->session, &session);
     sl_retriever_get_stats(r->retriever, &stats);
     print(b, "ms/token", recipe, n, ms, "ms", b->full_ms, 0);
-    print(b, "resident", recipe, n, (double)(session.resident_bytes + stats.row_cache_bytes) / (1 << 20), "MiB",
+    print(b, "resident", recipe, n, (double)(session.resident_bytes + stats.hot_cache_bytes) / (1 << 20), "MiB",
           b->full_bytes / (1 << 20), longest ? AIM_RESIDENT : 0);
     print(b, "received", recipe, n, (double)stats.bytes_received / (double)stats.n_steps, "bytes/step", 0, 0);
     print(b, "waited", recipe, n, (double)stats.wait_ns / 1e6 / (double)stats.n_steps, "ms/token", 0, 0);

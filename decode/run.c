@@ -214,7 +214,7 @@ static enum sl_status create_retriever(const struct sl_retriever_config *config,
 }
 
 /*
- * Offloaded layers: the slots that are always attended to come here now. The promise counts row caches, which are in the
+ * Offloaded layers: the slots that are always attended to come here now. The promise counts hot caches, which are in the
  * arena from here on.
  */
 static enum sl_status open_annexes(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
@@ -245,7 +245,7 @@ static enum sl_status open_annexes(struct sl_decode *decode, const Sluice__V1__D
     sequence->wants_next_q = sl_retriever_wants_next_q(&plan->recipe);
     struct sl_retriever_stats stats;
     sl_retriever_get_stats(sequence->retriever, &stats);
-    size_t taken = stats.row_cache_bytes < sequence->session_bytes ? stats.row_cache_bytes : sequence->session_bytes;
+    size_t taken = stats.hot_cache_bytes < sequence->session_bytes ? stats.hot_cache_bytes : sequence->session_bytes;
     sequence->session_bytes -= taken;
     size_t promised = sequence->promised_bytes > taken ? sequence->promised_bytes - taken : 0;
     sl_ledger_settle(decode->node.ledger, &sequence->promised_bytes, promised);

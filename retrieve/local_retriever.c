@@ -81,7 +81,7 @@ enum sl_status sl_local_retriever_open(const struct sl_plan *plan, const struct 
     struct sl_local_retriever local = {0};
     enum sl_status status = SL_OK;
     int64_t n_slots = sl_plan_offloaded_slots(plan, n_prompt);
-    if (sl_row_cache_places(plan, n_slots) > 0) {
+    if (sl_hot_cache_places(plan, n_slots) > 0) {
         status = make_annex(plan, ops, team, session, n_slots, &local.annex, err);
         status = status == SL_OK ? sl_local_source_create(local.annex, team, &local.source, err) : status;
     }

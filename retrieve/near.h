@@ -5,7 +5,7 @@
  *          function call, so that both ways compute the same.
  *
  *   TOPK      request  the query of every lane asked for (f32 [n_lanes][d])
- *             answer   per lane: the places of the topk rows in the asker's row cache, and the rows that it lacks
+ *             answer   per lane: the places of the topk rows in the asker's hot cache, and the rows that it lacks
  *   ROWS      request  tokens (u32 [n_tokens], the same for all lanes asked for)
  *             answer   their rows [n_lanes][n_tokens][2][d]
  *   CHANNELS  request  channels (u16 [n_lanes][n_channels], of a lane ascending)
@@ -15,7 +15,7 @@
  *   ABSMAX    answer   f32 [n_lanes][d]
  *   MAP       answer   where every stretch lies, for one-sided reads: struct sl_near_stretch [n]
  *
- * Delta: the asker has a row cache of `places` rows a lane. The annex side remembers which token lies in which place and
+ * Delta: the asker has a hot cache of `places` rows a lane. The annex side remembers which token lies in which place and
  *        in which order they were wanted, sends only rows that are not there, and says into which place each goes: one
  *        that was never used (the lowest first), else the one wanted longest ago (of those wanted at once the lowest
  *        token's), never one that is wanted now. `sequence` counts the asker's TOPK requests of a lane. Where it does not

@@ -5,7 +5,7 @@
  *     ahead (in layer l - 1)   per KV head the channels c with the largest |mean over the group of the predicted query|_c
  *                              * absmax_c; their keys, of all prompt tokens, are asked for
  *     in layer l               the true query scores them as the annex would (ops->scan over the same bytes); the rows of
- *                              the topk that the row cache lacks are asked for, KV head by KV head
+ *                              the topk that the hot cache lacks are asked for, KV head by KV head
  *
  * Design: the channels of at most two layers are under way or here, this one's and the next one's. Which token lies in
  *         which place is decided here: an annex that only gives rows need not know.
@@ -32,7 +32,7 @@ struct pulled {
 struct sl_retriever_pull {
     float *absmax;              // [lanes][d]
     uint16_t *channels;         // [lanes][n_channels] of the question under way, ascending
-    struct sl_row_cache *lanes; // [lanes]
+    struct sl_hot_cache *lanes; // [lanes]
     struct pulled *heads;       // [n_heads]
     int *all_channels;          // [n_channels] 0, 1, ...: what a copy of the channels alone has
     float *floats;              // one allocation behind absmax and the heads' floats
@@ -84,7 +84,7 @@ enum sl_status sl_retriever_pull_create(struct sl_retriever *r, struct sl_error 
     }
     enum sl_status status = SL_OK;
     for (int i = 0; status == SL_OK && i < sl_lanes_count(&r->lanes); i++) {
-        status = sl_row_cache_init(&r->pull->lanes[i], r->n_places, err);
+        status = sl_hot_cache_init(&r->pull->lanes[i], r->n_places, err);
     }
     return status == SL_OK ? sl_retriever_fetch_absmax(r, r->pull->absmax, err) : status;
 }
@@ -98,7 +98,7 @@ void sl_retriever_pull_destroy(struct sl_retriever *r) {
         sl_retriever_give_up(r, &pull->heads[h].rows);
     }
     for (int i = 0; pull->lanes != NULL && i < sl_lanes_count(&r->lanes); i++) {
-        sl_row_cache_cleanup(&pull->lanes[i]);
+        sl_hot_cache_cleanup(&pull->lanes[i]);
     }
     free(pull->floats);
     free(pull->numbers);
@@ -225,9 +225,9 @@ static void rank_heads(void *arg, int64_t begin, int64_t end, int member) {
             head->tokens[i] += first;
         }
         if (r->keeps_none) {
-            sl_row_cache_forget(&r->pull->lanes[lane]);
+            sl_hot_cache_forget(&r->pull->lanes[lane]);
         }
-        sl_row_cache_want(&r->pull->lanes[lane], head->tokens, r->topk, head->places, head->fresh, &head->n_fresh);
+        sl_hot_cache_want(&r->pull->lanes[lane], head->tokens, r->topk, head->places, head->fresh, &head->n_fresh);
         for (uint32_t i = 0; i < head->n_fresh; i++) {
             head->lacks[i] = head->tokens[head->fresh[i]];
         }
@@ -253,7 +253,7 @@ static enum sl_status send_rows(struct sl_retriever *r, const struct sl_retrieve
     return status;
 }
 
-// A head's rows, if any are on their way: what the row cache was told is true then, or it forgets everything.
+// A head's rows, if any are on their way: what the hot cache was told is true then, or it forgets everything.
 static enum sl_status take_rows(struct sl_retriever *r, const struct sl_retriever_part *part, int i,
                                 struct sl_error *err) {
     struct pulled *head = &r->pull->heads[part->first_head + i];
@@ -268,7 +268,7 @@ static enum sl_status take_rows(struct sl_retriever *r, const struct sl_retrieve
     }
     brought->is_missing = head->copies == NULL || status != SL_OK;
     if (status != SL_OK) {
-        sl_row_cache_forget(&r->pull->lanes[part->first_lane + i]);
+        sl_hot_cache_forget(&r->pull->lanes[part->first_lane + i]);
         return status == SL_AGAIN ? SL_OK : status;
     }
     brought->view = (struct sl_near_lane_view){

@@ -502,7 +502,7 @@ static size_t new_pages(const struct sl_plan *plan, int layer, int64_t n_new) {
     return sl_pages_for(n_new); // the last page may be full
 }
 
-size_t sl_plan_row_cache_bytes(const struct sl_plan *plan) {
+size_t sl_plan_hot_cache_bytes(const struct sl_plan *plan) {
     size_t pages = sl_pages_for(sl_plan_row_places(plan)), bytes = 0;
     pages += plan->keeps_offloaded ? sl_pages_for(sl_plan_resident_slots(plan)) : 0;
     pages *= (size_t)plan->geometry.n_kv_heads;
@@ -514,7 +514,7 @@ size_t sl_plan_row_cache_bytes(const struct sl_plan *plan) {
 
 size_t sl_plan_decode_bytes(const struct sl_plan *plan, int64_t n_new) {
     // The capsule lands in one block.
-    size_t bytes = in_units(plan->capsule_bytes) + sl_plan_row_cache_bytes(plan);
+    size_t bytes = in_units(plan->capsule_bytes) + sl_plan_hot_cache_bytes(plan);
     size_t n_heads = (size_t)plan->geometry.n_kv_heads;
     for (int l = 0; l < plan->geometry.n_layers; l++) {
         bytes += n_heads * new_pages(plan, l, n_new) * in_units(plan->work[l].bytes);

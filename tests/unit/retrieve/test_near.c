@@ -129,7 +129,7 @@ static void test_near_answers_topk(void **state) {
             }
             sl_annex_rows(a.annex, query.lane, expected, K, rows);
             assert_memory_equal(view.rows, rows, sizeof rows);
-            for (uint32_t i = 0; i < K; i++) { // an empty row cache is filled in order
+            for (uint32_t i = 0; i < K; i++) { // an empty hot cache is filled in order
                 assert_int_equal(view.places[i], i);
                 assert_int_equal(view.fresh[i], i);
             }
