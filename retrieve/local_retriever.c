@@ -37,7 +37,7 @@ static enum sl_status append(struct borrowed *b, struct sl_annex *annex, int64_t
     return status;
 }
 
-// Cut as prefill cuts what it ships (service/offload.h): the scales of int8 and int1 copies are of stretches.
+// Cut as prefill cuts what it ships (service/offload.h): the scales of int8 and int1 indexes are of stretches.
 static enum sl_status append_all(struct borrowed *b, struct sl_annex *annex, int64_t n_slots, struct sl_error *err) {
     int64_t full = n_slots / SL_PAGE_SLOTS * SL_PAGE_SLOTS;
     enum sl_status status = SL_OK;

@@ -27,7 +27,7 @@
 #include "compress/evict/scores/score.h"
 #include "compress/plan/plan.h"
 #include "compress/recipe/internal.h"
-#include "kvcache/scan.h"
+#include "kvcache/key_index.h"
 #include "tensor/ops.h"
 
 // What one block of this size takes in an arena.
@@ -435,20 +435,20 @@ enum sl_kv_format sl_plan_scan_format(const struct sl_plan *plan) {
     }
 }
 
-static size_t scan_copy_bytes(const struct sl_plan *plan, int64_t n_slots) {
-    struct sl_scan_layout layout;
+static size_t key_index_bytes(const struct sl_plan *plan, int64_t n_slots) {
+    struct sl_key_index_layout layout;
     enum sl_status status =
-        sl_scan_layout_init(&layout, sl_plan_scan_format(plan), plan->geometry.head_dim, (uint32_t)n_slots);
+        sl_key_index_layout_init(&layout, sl_plan_scan_format(plan), plan->geometry.head_dim, (uint32_t)n_slots);
     assert(status == SL_OK); // make_layouts() has accepted head_dim
     return status == SL_OK ? in_units(layout.bytes) : 0;
 }
 
-// Scan copies of one lane: of whole stretches, of what full pages there are behind them, and of a partial page.
+// Key indexes of one lane: of whole stretches, of what full pages there are behind them, and of a partial page.
 static size_t scan_bytes(const struct sl_plan *plan) {
     int64_t n_slots = sl_plan_offloaded_slots(plan, plan->n_prompt);
     int64_t full = n_slots % SL_STRETCH_TOKENS / SL_PAGE_SLOTS * SL_PAGE_SLOTS, last = n_slots % SL_PAGE_SLOTS;
-    size_t bytes = (size_t)(n_slots / SL_STRETCH_TOKENS) * scan_copy_bytes(plan, SL_STRETCH_TOKENS);
-    return bytes + (full > 0 ? scan_copy_bytes(plan, full) : 0) + (last > 0 ? scan_copy_bytes(plan, last) : 0);
+    size_t bytes = (size_t)(n_slots / SL_STRETCH_TOKENS) * key_index_bytes(plan, SL_STRETCH_TOKENS);
+    return bytes + (full > 0 ? key_index_bytes(plan, full) : 0) + (last > 0 ? key_index_bytes(plan, last) : 0);
 }
 
 size_t sl_plan_annex_bytes(const struct sl_plan *plan) {

@@ -288,7 +288,7 @@ static void test_plan_of_one_process_keeps_offloaded_layers(void **state) {
     assert_int_equal(plan.prefill_peak_bytes, full.prefill_peak_bytes);
     assert_int_equal(sl_plan_layer_slots(&plan, 1, 5), 10005);
     assert_int_equal(sl_plan_hot_cache_bytes(&plan), 2 * 2 * (3 + 2) * 2 * 64 * 64 * 2);
-    // Scan copies: 19 of 512 slots, one of 256, one of 16 that has room for 64.
+    // Key indexes: 19 of 512 slots, one of 256, one of 16 that has room for 64.
     size_t part = 64 * 4,
            scan = 19 * units(part + 64 * 512 * 2) + units(part + 64 * 256 * 2) + units(part + 64 * 64 * 2);
     assert_int_equal(sl_plan_decode_bytes(&plan, 100),
@@ -298,7 +298,7 @@ static void test_plan_of_one_process_keeps_offloaded_layers(void **state) {
     assert_int_equal(sl_plan_decode_bytes(&plan, 9), sl_plan_decode_bytes(&full, 9));
 }
 
-static void test_plan_annex_has_pages_and_scan_copies(void **state) {
+static void test_plan_annex_has_pages_and_key_indexes(void **state) {
     (void)state;
     size_t f16 = 2 * 64 * 64 * 2, int8 = 64 * 64 + 64 * 4 + 64 * 64 + 64 * 4, part = 64 * 4;
     // 1100 tokens: two stretches of 512, one of 64, one of 12. A copy of a stretch has a part with absmax, in int8 and int1
@@ -546,7 +546,7 @@ int main(void) {
         cmocka_unit_test(test_plan_offloaded_layers_are_in_kvstores),
         cmocka_unit_test(test_plan_of_a_short_prompt_holds_no_more_than_it),
         cmocka_unit_test(test_plan_of_one_process_keeps_offloaded_layers),
-        cmocka_unit_test(test_plan_annex_has_pages_and_scan_copies),
+        cmocka_unit_test(test_plan_annex_has_pages_and_key_indexes),
         cmocka_unit_test(test_plan_packs_offloaded_rows_where_they_stay),
         cmocka_unit_test(test_plan_bounds_what_sessions_hold),
         cmocka_unit_test(test_plan_capsule_bytes_bound_every_division),
