@@ -11,7 +11,7 @@
  *    +-----------------+---------------------+------------------+----------> FAILED, CANCELLED
  *
  * What may be trusted: in PREFILLING and later both legs' workers are chosen and the decode worker holds a grant; in
- * DECODING the capsule has landed; in DONE, FAILED and CANCELLED nothing is held anywhere on the job's behalf, because
+ * DECODING the capsule has arrived; in DONE, FAILED and CANCELLED nothing is held anywhere on the job's behalf, because
  * those are entered last, and the event log is closed.
  *
  * Design: the thread that runs the job (run_job.c) alone moves it; everybody else reads, watches, or asks to cancel.

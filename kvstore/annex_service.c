@@ -86,7 +86,7 @@ enum sl_status sl_store_handle_grant_stretch(void *service, struct sl_rpc_call *
                                              struct sl_error *err) {
     struct sl_kvstore *kvstore = service;
     const Sluice__V1__GrantStretchRequest *request = (const Sluice__V1__GrantStretchRequest *)message;
-    struct sl_landing_ticket ticket;
+    struct sl_inbound_ticket ticket;
     size_t capacity;
     enum sl_status status = sl_annexes_grant(kvstore->annexes, request->lease_id, request->begin, request->n_tokens,
                                              &ticket, &capacity, err);

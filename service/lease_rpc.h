@@ -7,10 +7,10 @@
 #include "service/landing.h"
 
 // `request` is a RenewRequest. Answers, or fails with SL_ERR_NOT_FOUND.
-enum sl_status sl_lease_handle_renew(struct sl_landings *landings, struct sl_rpc_call *call,
+enum sl_status sl_lease_handle_renew(struct sl_inbound *inbound, struct sl_rpc_call *call,
                                      const ProtobufCMessage *request, struct sl_error *err);
 // `request` is a ReleaseRequest. Idempotent.
-enum sl_status sl_lease_handle_release(struct sl_landings *landings, struct sl_rpc_call *call,
+enum sl_status sl_lease_handle_release(struct sl_inbound *inbound, struct sl_rpc_call *call,
                                        const ProtobufCMessage *request);
 
 #endif

@@ -16,7 +16,7 @@
 #include "fabric/fabric.h"
 #include "model/model.h"
 #include "proto/sluice/v1/cluster.pb-c.h"
-#include "rpc/rpc.h"
+#include "rpc/rpc_standard.h"
 #include "service/landing.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -78,7 +78,9 @@ struct sl_node {
     struct sl_node_config config;
     struct sl_fabric *fabric;
     struct sl_arena *arena;
-    struct sl_landings *landings;
+    struct sl_ledger *ledger; // of the arena
+    struct sl_inbound *inbound;
+    struct sl_rpc_standard standard; // beside the service
     struct sl_rpc_server *server;
     struct sl_agent *agent;
     Sluice__V1__WorkerInfo info;
@@ -101,7 +103,7 @@ enum sl_status sl_node_open(struct sl_node *node, const struct sl_node_config *c
                             struct sl_error *err);
 
 struct sl_node_service {
-    const struct sl_rpc_service *rpc;
+    const struct sl_rpc_implementation *rpc;
     void (*load_fn)(void *arg, Sluice__V1__WorkerLoad *load); // the service's part of a load report
     void *arg;
 };

@@ -67,7 +67,7 @@ LARGER = {
     "coordinator": (25, 4800, "a fifth of it is two services' handlers"),
     "eval": (25, 4600, "one file a task and a metric"),
     "fabric": (25, 5700, "one protocol, all verbs of which share its state"),
-    "service": (25, 5900, "holds offloading beside what workers share"),
+    "service": (25, 5950, "holds offloading beside what workers share"),
 }
 
 # Functions and files above the limit of lines: name -> (lines, why).

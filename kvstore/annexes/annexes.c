@@ -105,8 +105,7 @@ static void end_lease(struct sl_annexes *annexes, struct sl_held_annex **at) {
     held->listed = false;
     annexes->n_leases--;
     sl_annexes_forget_from(annexes, held, &held->growing);
-    sl_landings_return_promise(annexes->config.room->landings, held->promised_bytes);
-    held->promised_bytes = 0;
+    sl_ledger_settle(annexes->config.room->ledger, &held->promised_bytes, 0);
     pthread_cond_broadcast(&annexes->changed);
     sl_held_annex_free_if_over(annexes, held);
 }
@@ -138,8 +137,8 @@ bool sl_annexes_renew(struct sl_annexes *annexes, const char *lease_id) {
     struct sl_held_annex *held = sl_annexes_find(annexes, lease_id);
     for (struct sl_growth *growth = held ? held->growing : NULL; growth; growth = growth->next) {
         int64_t lease_ms;
-        if (growth->landing_id[0]) { // it lives with its annex; the builder sees if it has ended meanwhile
-            sl_landing_renew(annexes->config.room->landings, growth->landing_id, &lease_ms, NULL);
+        if (growth->inbound_id[0]) { // it lives with its annex; the builder sees if it has ended meanwhile
+            sl_inbound_renew(annexes->config.room->inbound, growth->inbound_id, &lease_ms, NULL);
         }
     }
     pthread_mutex_unlock(&annexes->mutex);

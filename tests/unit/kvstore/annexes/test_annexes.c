@@ -49,9 +49,9 @@ static struct sl_annex_lease open_annex(struct fixture *fixture, const struct pr
     return lease;
 }
 
-static struct sl_landing_ticket grant(struct fixture *fixture, const struct sl_annex_lease *lease, int64_t begin,
+static struct sl_inbound_ticket grant(struct fixture *fixture, const struct sl_annex_lease *lease, int64_t begin,
                                       int64_t end) {
-    struct sl_landing_ticket ticket;
+    struct sl_inbound_ticket ticket;
     size_t capacity;
     struct sl_error err = {0};
     if (sl_annexes_grant(fixture->annexes, lease->lease_id, begin, end - begin, &ticket, &capacity, &err) != SL_OK) {
@@ -64,7 +64,7 @@ static struct sl_landing_ticket grant(struct fixture *fixture, const struct sl_a
 }
 
 static enum sl_status grant_refused(struct fixture *fixture, const char *lease_id, int64_t begin, int64_t end) {
-    struct sl_landing_ticket ticket;
+    struct sl_inbound_ticket ticket;
     size_t capacity;
     enum sl_status status = sl_annexes_grant(fixture->annexes, lease_id, begin, end - begin, &ticket, &capacity, NULL);
     assert_int_not_equal(status, SL_OK);
@@ -83,7 +83,7 @@ static enum sl_status await_tokens(struct fixture *fixture, const struct sl_anne
 }
 
 static void grow(struct fixture *fixture, const struct sl_annex_lease *lease, int64_t begin, int64_t end, int seed) {
-    struct sl_landing_ticket ticket = grant(fixture, lease, begin, end);
+    struct sl_inbound_ticket ticket = grant(fixture, lease, begin, end);
     ship_block(&fixture->parts, &ticket, begin, end, seed, true);
     free(ticket.ticket);
     assert_int_equal(await_tokens(fixture, lease, end, NULL), SL_OK);
@@ -133,7 +133,7 @@ static void test_annex_two_stretches_land_in_the_other_order(void **state) {
     struct prompt prompt;
     make_prompt(&prompt, 1, 0, 256);
     struct sl_annex_lease lease = open_annex(fixture, &prompt);
-    struct sl_landing_ticket first = grant(fixture, &lease, 0, 128), second = grant(fixture, &lease, 128, 256);
+    struct sl_inbound_ticket first = grant(fixture, &lease, 0, 128), second = grant(fixture, &lease, 128, 256);
     ship_block(&fixture->parts, &second, 128, 256, 1, true);
     int64_t n;
     assert_int_equal(sl_annexes_await(fixture->annexes, lease.lease_id, 1, sl_deadline_in_ms(100), yes, NULL, &n, NULL),
@@ -156,7 +156,7 @@ static void test_annex_refuses_what_does_not_fit_on(void **state) {
     assert_int_equal(grant_refused(fixture, lease.lease_id, 0, 0), SL_ERR_INVALID);    // nothing
     assert_int_equal(grant_refused(fixture, lease.lease_id, -64, 64), SL_ERR_INVALID);
     int64_t huge = INT64_MAX / SL_PAGE_SLOTS * SL_PAGE_SLOTS;
-    struct sl_landing_ticket none;
+    struct sl_inbound_ticket none;
     size_t capacity;
     assert_int_equal(sl_annexes_grant(fixture->annexes, lease.lease_id, huge, 128, &none, &capacity, NULL),
                      SL_ERR_INVALID);
@@ -174,7 +174,7 @@ static void test_annex_takes_what_another_job_has_stored_meanwhile(void **state)
     struct prompt prompt;
     make_prompt(&prompt, 1, 0, 256);
     struct sl_annex_lease one = open_annex(fixture, &prompt), two = open_annex(fixture, &prompt);
-    struct sl_landing_ticket late = grant(fixture, &two, 0, 128);
+    struct sl_inbound_ticket late = grant(fixture, &two, 0, 128);
     grow(fixture, &one, 0, 128, 1);
     grow(fixture, &one, 128, 256, 1);
     assert_int_equal(grant_refused(fixture, two.lease_id, 128, 256), SL_ERR_EXISTS); // waits for the one before it
@@ -190,7 +190,7 @@ static void test_annex_a_failed_ship_is_told_and_can_be_repeated(void **state) {
     struct prompt prompt;
     make_prompt(&prompt, 1, 0, 256);
     struct sl_annex_lease lease = open_annex(fixture, &prompt);
-    struct sl_landing_ticket first = grant(fixture, &lease, 0, 128), second = grant(fixture, &lease, 128, 256);
+    struct sl_inbound_ticket first = grant(fixture, &lease, 0, 128), second = grant(fixture, &lease, 128, 256);
     ship_block(&fixture->parts, &first, 0, 128, 1, false);
     struct sl_error err = {0};
     assert_true(await_tokens(fixture, &lease, 128, &err) < 0);
@@ -207,7 +207,7 @@ static void test_annex_ends_unless_renewed_or_asked(void **state) {
     make_prompt(&prompt, 1, 0, 256);
     struct sl_annex_lease renewed = open_annex(fixture, &prompt), asked = open_annex(fixture, &prompt),
                           left = open_annex(fixture, &prompt);
-    struct sl_landing_ticket ticket = grant(fixture, &left, 0, 128);
+    struct sl_inbound_ticket ticket = grant(fixture, &left, 0, 128);
     free(ticket.ticket);
     int64_t later_ns = sl_now_ns() + LEASE_MS * SL_NS_PER_MS;
     sl_annexes_reap(fixture->annexes, sl_now_ns());
@@ -252,7 +252,7 @@ static void test_annex_promises_what_is_to_come(void **state) {
     assert_non_null(strstr(err.text, "retry"));
     assert_int_equal(promised_bytes(&fixture->parts), promised);
     // What is granted is taken from the promise: used and promised together do not grow.
-    struct sl_landing_ticket ticket;
+    struct sl_inbound_ticket ticket;
     size_t capacity;
     assert_int_equal(sl_annexes_grant(fixture->annexes, first.lease_id, 0, 1024, &ticket, &capacity, &err), SL_OK);
     struct sl_arena_stats arena;
@@ -293,7 +293,7 @@ static void test_annex_takes_the_room_of_what_nobody_uses(void **state) {
     size_t wanted = high - 4 * each + 1;
     assert_int_equal(sl_room_promise(&fixture->parts.room, "test", wanted, &err), SL_OK);
     assert_int_equal(n_stretches(fixture), 4 - (int64_t)((4 * each + wanted - low + each - 1) / each));
-    sl_landings_return_promise(fixture->parts.landings, wanted);
+    sl_ledger_return(fixture->parts.ledger, wanted);
     // Nothing fits beside the used one that is larger than what is left of the arena: refused, and nothing goes.
     int64_t before = n_stretches(fixture);
     assert_int_equal(sl_room_promise(&fixture->parts.room, "test", ARENA_BYTES - each / 2, &err), SL_ERR_EXHAUSTED);
@@ -302,14 +302,14 @@ static void test_annex_takes_the_room_of_what_nobody_uses(void **state) {
     wanted = ARENA_BYTES - each - 65536;
     assert_int_equal(sl_room_promise(&fixture->parts.room, "test", wanted, &err), SL_OK);
     assert_int_equal(n_stretches(fixture), 1);
-    sl_landings_return_promise(fixture->parts.landings, wanted);
+    sl_ledger_return(fixture->parts.ledger, wanted);
     make_prompt(&prompt, 1, 0, n_tokens);
     struct sl_stretch *stretch = sl_stretches_find(fixture->parts.stretches, &test_family, &prompt.hashes, 0, n_tokens);
     assert_non_null(stretch);
     sl_stretch_unref(&stretch);
 }
 
-// Pages that are kept in int8 are made beside what has landed: promised as well, and given back.
+// Pages that are kept in int8 are made beside what has arrived: promised as well, and given back.
 static void test_annex_keeps_rows_in_eight_bits_and_searches_by_signs(void **state) {
     struct fixture *fixture = *state;
     struct prompt prompt;
@@ -355,10 +355,10 @@ static void test_annex_grows_where_everything_is_promised(void **state) {
     struct sl_arena_stats arena;
     sl_arena_get_stats(fixture->parts.arena, &arena);
     size_t promised = promised_bytes(&fixture->parts), others = arena.capacity_bytes - arena.used_bytes - promised;
-    assert_int_equal(sl_landings_try_promise(fixture->parts.landings, others), SL_OK);
-    assert_int_equal(sl_landings_try_promise(fixture->parts.landings, 1), SL_AGAIN);
+    assert_int_equal(sl_ledger_try_promise(fixture->parts.ledger, others), SL_OK);
+    assert_int_equal(sl_ledger_try_promise(fixture->parts.ledger, 1), SL_AGAIN);
 
-    struct sl_landing_ticket ticket = grant(fixture, &lease, 0, 256);
+    struct sl_inbound_ticket ticket = grant(fixture, &lease, 0, 256);
     ship_block(&fixture->parts, &ticket, 0, 256, 1, false);
     struct sl_error err = {0};
     assert_true(await_tokens(fixture, &lease, 256, &err) < 0);
@@ -371,7 +371,7 @@ static void test_annex_grows_where_everything_is_promised(void **state) {
     grow(fixture, &lease, 0, 256, 1);
     grow(fixture, &lease, 256, 300, 1);
     assert_int_equal(promised_bytes(&fixture->parts), others);
-    sl_landings_return_promise(fixture->parts.landings, others);
+    sl_ledger_return(fixture->parts.ledger, others);
 }
 
 int main(void) {
