@@ -28,7 +28,7 @@ ROWS = {
     "tensor/cpu/retrieve": "tensor tensor/cpu/simd tensor/cpu/attention",
     "model": "base kvcache tensor",
     "compress/recipe": "base kvcache",
-    "compress/plan": "base kvcache tensor/ops.h compress/recipe compress/evict/scores",
+    "compress/plan": "base kvcache tensor/ops.h compress/recipe",
     "compress/evict": "base kvcache tensor/ops.h compress/recipe compress/plan compress/evict/scores",
     "compress/evict/scores": "base kvcache tensor/ops.h compress/recipe",
     "retrieve": "base kvcache tensor/ops.h compress/recipe compress/plan",
