@@ -37,7 +37,7 @@ struct follower {
     struct sl_session *session;
     struct sl_compressor *compressor;
     struct sl_compressor_wants wants;
-    struct sl_local_retriever offloaded;
+    struct sl_retrieval offloaded;
     bool evicts, wants_next_q;
     struct sl_error *err;
 };
@@ -47,7 +47,7 @@ static enum sl_status follower_open(const struct sl_eval_model *m, const struct 
     f->err = err;
     if (sl_recipe_offloads(&plan->recipe)) {
         f->wants_next_q = sl_retriever_wants_next_q(&plan->recipe);
-        return sl_local_retriever_open(plan, m->ops, m->team, f->session, n_read, &f->offloaded, err);
+        return sl_retrieval_open_local(plan, m->ops, m->team, f->session, n_read, &f->offloaded, err);
     }
     enum sl_status status = sl_compressor_create(plan, m->ops, m->team, &f->compressor, err);
     if (status == SL_OK && sl_compressor_steps(f->compressor)) {
@@ -64,7 +64,7 @@ static bool steps(const struct follower *f) {
 }
 
 static void follower_close(struct follower *f) {
-    sl_local_retriever_close(&f->offloaded);
+    sl_retrieval_close(&f->offloaded);
     sl_compressor_destroy(&f->compressor);
     sl_session_destroy(&f->session);
 }

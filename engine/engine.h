@@ -3,6 +3,7 @@
 #ifndef SL_ENGINE_ENGINE_H
 #define SL_ENGINE_ENGINE_H
 
+#include "engine/forward.h"
 #include "engine/model.h"
 #include "engine/ops.h"
 #include "engine/sampler.h"
