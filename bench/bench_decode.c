@@ -21,6 +21,7 @@
 #include "bench/synthetic.h"
 #include "compress/compress.h"
 #include "retrieve/retriever.h"
+#include "tensor/cpu/tiers.h"
 
 #define MAX_LENGTHS  8
 #define WARM_UP      3
@@ -100,7 +101,7 @@ static void on_fallback(void *arg, int layer, const char *why) {
 
 static enum sl_status make_plan(const struct bench *b, const char *text, int64_t n_tokens, struct sl_plan *plan,
                                 struct sl_error *err) {
-    struct sl_kv_geometry geometry = sl_model_geometry(sl_model_get_config(b->rig.model));
+    struct sl_kv_geometry geometry = sl_model_geometry(b->rig.runtime.config);
     struct sl_recipe recipe;
     enum sl_status status = sl_recipe_parse(text, &recipe, err);
     if (status == SL_OK) {

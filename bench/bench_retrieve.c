@@ -18,6 +18,7 @@
 #include "bench/peak.h"
 #include "bench/retrieve_steps.h"
 #include "bench/scan_speed.h"
+#include "tensor/cpu/tiers.h"
 
 #define MAX_LENGTHS 8
 #define AIM_SCAN    0.8

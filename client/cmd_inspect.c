@@ -9,8 +9,9 @@
 #include "client/plot.h"
 #include "client/table.h"
 #include "client/tool.h"
-#include "engine/ops.h"
 #include "kvcache/capsule_file.h"
+#include "tensor/cpu/tiers.h"
+#include "tensor/ops.h"
 
 #define MAX_BINS 1600 // columns of the picture
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "client/eval_run.h"
-#include "compress/recipe.h"
+#include "compress/recipe/recipe.h"
 
 #define BOOTSTRAP_SEED 1
 

@@ -47,9 +47,9 @@ static enum sl_status follower_open(const struct sl_eval_model *m, const struct 
     f->err = err;
     if (sl_recipe_offloads(&plan->recipe)) {
         f->wants_next_q = sl_retriever_wants_next_q(&plan->recipe);
-        return sl_retrieval_open_local(plan, m->ops, m->team, f->session, n_read, &f->offloaded, err);
+        return sl_retrieval_open_local(plan, m->runtime.ops, m->runtime.team, f->session, n_read, &f->offloaded, err);
     }
-    enum sl_status status = sl_compressor_create(plan, m->ops, m->team, &f->compressor, err);
+    enum sl_status status = sl_compressor_create(plan, m->runtime.ops, m->runtime.team, &f->compressor, err);
     if (status == SL_OK && sl_compressor_steps(f->compressor)) {
         f->evicts = true;
         f->wants = sl_compressor_wants(f->compressor, true);
@@ -92,14 +92,14 @@ static enum sl_status advance(struct sl_fidelity *f, int64_t n_tokens) {
 static enum sl_status read_continuation(struct sl_fidelity *f, struct sl_session *session, int n_rows,
                                         const struct sl_layer_hook *hook, double *nll_out, struct sl_error *err) {
     const struct sl_fidelity_config *c = &f->config;
-    int64_t n_vocab = c->model->config->n_vocab;
+    int64_t n_vocab = c->model->runtime.config->n_vocab;
     double nll = 0;
     for (int64_t i = 0; i < c->n_new; i += n_rows) {
         const int32_t *tokens = c->tokens + c->n_read + i;
         int n = (int)(c->n_new - i < n_rows ? c->n_new - i : n_rows);
         struct sl_segment segment = {
             .session = session, .tokens = tokens, .n_tokens = n, .all_logits = nll_out ? f->logits : NULL};
-        enum sl_status status = sl_engine_forward(c->model->engine, &segment, 1, hook, err);
+        enum sl_status status = sl_engine_forward(c->model->runtime.engine, &segment, 1, hook, err);
         status = status == SL_OK ? advance(f, n) : status;
         if (status != SL_OK) {
             return status;
@@ -123,7 +123,7 @@ static enum sl_status read_prompt_full(struct sl_fidelity *f, enum sl_position_m
     for (int64_t i = 0; i < c->n_read && status == SL_OK; i += CHUNK) {
         int n = (int)(c->n_read - i < CHUNK ? c->n_read - i : CHUNK);
         struct sl_segment segment = {.session = *session, .tokens = c->tokens + i, .n_tokens = n};
-        status = sl_engine_forward(c->model->engine, &segment, 1, NULL, err);
+        status = sl_engine_forward(c->model->runtime.engine, &segment, 1, NULL, err);
         status = status == SL_OK ? advance(f, n) : status;
     }
     return status;
@@ -136,7 +136,7 @@ static enum sl_status add_paid(void *arg, int segment, int layer, const struct s
     const struct sl_eval_model *m = f->config.model;
     size_t n_all = (size_t)(f->config.n_read + f->config.n_new), n_read = (size_t)f->config.n_read;
     int group = attend->n_heads / attend->n_kv_heads;
-    m->ops->window_sums(m->team, attend, 0, f->window, n_all);
+    m->runtime.ops->window_sums(m->runtime.team, attend, 0, f->window, n_all);
     for (int head = 0; head < attend->n_heads; head++) {
         float *paid = f->paid + ((size_t)layer * (size_t)attend->n_kv_heads + (size_t)(head / group)) * n_read;
         const float *row = f->window + (size_t)head * n_all;
@@ -152,7 +152,7 @@ static void *aligned(size_t count, size_t bytes) {
 }
 
 static enum sl_status allocate(struct sl_fidelity *f, struct sl_error *err) {
-    const struct sl_model_config *c = f->config.model->config;
+    const struct sl_model_config *c = f->config.model->runtime.config;
     size_t n_all = (size_t)(f->config.n_read + f->config.n_new), n_heads = (size_t)c->n_heads;
     size_t d = (size_t)c->head_dim, n_columns = (size_t)c->n_layers * (size_t)c->n_kv_heads * (size_t)f->config.n_read;
     f->paid = calloc(n_columns, sizeof *f->paid);
@@ -229,8 +229,8 @@ static enum sl_status read_prompt(struct sl_fidelity *f, const struct sl_plan *p
     const struct sl_fidelity_config *c = &f->config;
     struct sl_reader_config config = {.plan = plan,
                                       .arena = c->model->arena,
-                                      .ops = c->model->ops,
-                                      .team = c->model->team,
+                                      .ops = c->model->runtime.ops,
+                                      .team = c->model->runtime.team,
                                       .tokens = c->tokens,
                                       .extra_slots = c->n_new};
     struct sl_reader *reader;
@@ -240,7 +240,7 @@ static enum sl_status read_prompt(struct sl_fidelity *f, const struct sl_plan *p
     }
     for (bool done = false; status == SL_OK && !done;) {
         int64_t before = sl_reader_session(reader)->n_tokens;
-        status = sl_reader_step(reader, c->model->engine, NULL, NULL, &done, err);
+        status = sl_reader_step(reader, c->model->runtime.engine, NULL, NULL, &done, err);
         status = status == SL_OK ? advance(f, sl_reader_session(reader)->n_tokens - before) : status;
     }
     if (status == SL_OK) {
@@ -293,12 +293,12 @@ static void measure_overlap(struct sl_fidelity *f, const struct sl_session *sess
         double sum = 0;
         for (int h = 0; h < n_heads; h++) {
             struct sl_kv kv = sl_session_kv(session, l, h);
-            m->ops->read_positions(&kv, f->positions);
+            m->runtime.ops->read_positions(&kv, f->positions);
             for (uint32_t j = 0; j < kv.n_slots; j++) {
                 f->kept[j] = (uint32_t)f->positions[j];
             }
             const float *paid = f->paid + ((size_t)l * (size_t)n_heads + (size_t)h) * n_read;
-            m->ops->select(paid, (uint32_t)n_read, kv.n_slots, f->top);
+            m->runtime.ops->select(paid, (uint32_t)n_read, kv.n_slots, f->top);
             sum += sl_jaccard(f->kept, kv.n_slots, f->top, kv.n_slots);
         }
         result->overlap[l] = sum / n_heads;
@@ -320,7 +320,7 @@ struct shadow {
 static enum sl_status append_same(struct shadow *s, int layer, const struct sl_attend *attend, struct sl_kv *kv_out) {
     struct sl_fidelity *f = s->fidelity;
     struct sl_session *session = s->follower.session;
-    const struct sl_ops *ops = f->config.model->ops;
+    const struct sl_ops *ops = f->config.model->runtime.ops;
     enum sl_status status = sl_session_reserve(session, layer, attend->m);
     if (status != SL_OK) {
         return sl_fail(s->follower.err, status, "no room in the compressed cache for %d more tokens (layer %d)",
@@ -357,11 +357,11 @@ static enum sl_status attend_beside(void *arg, int segment, int layer, const str
     if (s->follower.offloaded.retriever != NULL) {
         status = sl_retriever_attend(s->follower.offloaded.retriever, layer, &beside, s->follower.err);
     } else {
-        m->ops->attend(m->team, &beside, 1);
+        m->runtime.ops->attend(m->runtime.team, &beside, 1);
     }
     if (status == SL_OK && s->recall.annex != NULL) { // rows come one by one then
         size_t n_all = (size_t)(f->config.n_read + f->config.n_new);
-        m->ops->window_sums(m->team, attend, 0, f->window, n_all);
+        m->runtime.ops->window_sums(m->runtime.team, attend, 0, f->window, n_all);
         status = sl_recall_add(&s->recall, layer, attend, f->window, n_all, s->follower.err);
     }
     int64_t count = (int64_t)attend->m * attend->n_heads * attend->head_dim;
@@ -392,7 +392,7 @@ static enum sl_status measure_error(struct sl_fidelity *f, const struct sl_plan 
     enum sl_status status = follower_open(f->config.model, plan, f->config.n_read, &s->follower, err);
     if (status == SL_OK) {
         status =
-            sl_recall_open(plan, f->config.model->ops, s->follower.offloaded.annex, f->config.n_read, &s->recall, err);
+            sl_recall_open(plan, f->config.model->runtime.ops, s->follower.offloaded.annex, f->config.n_read, &s->recall, err);
     }
     if (status == SL_OK && f->full[session->positions] == NULL) {
         f->total += f->config.n_read;
@@ -453,7 +453,7 @@ static enum sl_status measure_nll(struct sl_fidelity *f, const struct sl_plan *p
 enum sl_status sl_fidelity_measure(struct sl_fidelity *fidelity, const struct sl_recipe *recipe,
                                    struct sl_fidelity_result *result_out, struct sl_error *err) {
     struct sl_fidelity *f = fidelity;
-    struct sl_kv_geometry geometry = sl_model_geometry(f->config.model->config);
+    struct sl_kv_geometry geometry = sl_model_geometry(f->config.model->runtime.config);
     struct sl_plan *plan = malloc(sizeof *plan);
     if (plan == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
@@ -470,7 +470,7 @@ enum sl_status sl_fidelity_measure(struct sl_fidelity *fidelity, const struct sl
                     "them; use `sluice eval suites`, or place=offload without a budget");
     }
     if (status == SL_OK) {
-        plan->rope_set = sl_model_rope_set(f->config.model->config, f->config.n_read + f->config.n_new);
+        plan->rope_set = sl_model_rope_set(f->config.model->runtime.config, f->config.n_read + f->config.n_new);
         sl_recipe_format(recipe, result.recipe, sizeof result.recipe);
         status = read_prompt(f, plan, &session, err);
     }

@@ -72,25 +72,25 @@ static enum sl_status compress_layer(void *arg, int segment, int layer, const st
 static enum sl_status stream_open(struct stream *s, const struct sl_recipe *recipe, struct sl_error *err) {
     const struct sl_perplexity_config *c = s->config;
     const struct sl_eval_model *m = c->model;
-    struct sl_kv_geometry geometry = sl_model_geometry(m->config);
+    struct sl_kv_geometry geometry = sl_model_geometry(m->runtime.config);
     struct sl_recipe streaming = *recipe;
     streaming.tail = 0;
     streaming.chunk_tokens = (c->chunk + SL_PAGE_SLOTS - 1) / SL_PAGE_SLOTS * SL_PAGE_SLOTS; // room for one
     s->err = err;
     s->steps = sl_recipe_evicts(recipe) && !(recipe->when & SL_WHEN_CHUNK);
     struct sl_plan *plan = malloc(sizeof *plan);
-    s->logits = malloc((size_t)c->chunk * (size_t)m->config->n_vocab * sizeof *s->logits);
+    s->logits = malloc((size_t)c->chunk * (size_t)m->runtime.config->n_vocab * sizeof *s->logits);
     enum sl_status status =
         plan && s->logits ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %d rows of logits", c->chunk);
     if (status == SL_OK) {
         status = sl_plan_make_local(&streaming, &geometry, c->n_tokens, plan, err);
     }
     if (status == SL_OK) {
-        plan->rope_set = sl_model_rope_set(m->config, c->n_tokens);
+        plan->rope_set = sl_model_rope_set(m->runtime.config, c->n_tokens);
         status = sl_plan_create_session(plan, 0, m->arena, &s->session, err);
     }
     if (status == SL_OK) {
-        status = sl_compressor_create(plan, m->ops, m->team, &s->compressor, err);
+        status = sl_compressor_create(plan, m->runtime.ops, m->runtime.team, &s->compressor, err);
     }
     if (status == SL_OK && s->steps) {
         status = sl_compressor_begin_steps(s->compressor, s->session, 0, err);
@@ -107,13 +107,13 @@ static void stream_close(struct stream *s) {
 
 static enum sl_status read_chunk(struct stream *s, int n, double *nll_out) {
     const struct sl_perplexity_config *c = s->config;
-    int64_t n_vocab = c->model->config->n_vocab;
+    int64_t n_vocab = c->model->runtime.config->n_vocab;
     const int32_t *tokens = c->tokens + s->session->n_tokens;
     struct sl_compressor_wants wants = sl_compressor_wants(s->compressor, s->steps);
     struct sl_segment segment = {.session = s->session, .tokens = tokens, .n_tokens = n, .all_logits = s->logits};
     struct sl_layer_hook hook = {
         .fn = compress_layer, .arg = s, .want_lse = wants.lse, .want_importance = wants.importance};
-    enum sl_status status = sl_engine_forward(c->model->engine, &segment, 1, &hook, s->err);
+    enum sl_status status = sl_engine_forward(c->model->runtime.engine, &segment, 1, &hook, s->err);
     for (int r = 0; r < n && status == SL_OK; r++) {
         nll_out[r] = sl_negative_log_likelihood(s->logits + r * n_vocab, n_vocab, tokens[r + 1]);
     }

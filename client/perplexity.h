@@ -18,7 +18,7 @@
 #define SL_CLIENT_PERPLEXITY_H
 
 #include "client/eval_model.h"
-#include "compress/recipe.h"
+#include "compress/recipe/recipe.h"
 
 struct sl_perplexity_config {
     const struct sl_eval_model *model; // its engine takes `chunk` rows

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compress/recipe.h"
-#include "engine/tokenizer.h"
+#include "compress/recipe/recipe.h"
+#include "text/tokenizer/tokenizer.h"
 
 static enum sl_status check_text(const char *name, const char *text, size_t bytes, struct sl_error *err) {
     if (memchr(text, '\0', bytes)) {

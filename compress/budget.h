@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "compress/recipe.h"
+#include "compress/recipe/recipe.h"
 
 /*
  * Divide `total` slots in proportion to weights[n] (>= 0, finite; all zero: equally), at least `least` and at most

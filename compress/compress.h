@@ -2,17 +2,17 @@
 /*
  * Purpose: carry out a recipe on a session, layer by layer, as prefill goes.
  *
- * Design: after the attention of each layer (engine/model.h's hook) the compressor folds the chunk's attention into the
+ * Design: after the attention of each layer (model/model.h's hook) the compressor folds the chunk's attention into the
  *         score state, protects the scope, selects the budget's best slots per KV head and compacts the pages. At the
  *         end of the prompt it also quantizes full pages into the layer's packed layout. Each method is a row of a
- *         table of scores; everything that touches pages is an op (engine/ops.h).
+ *         table of scores; everything that touches pages is an op (tensor/ops.h).
  * Threads: a compressor is used by one thread at a time.
  */
 #ifndef SL_COMPRESS_COMPRESS_H
 #define SL_COMPRESS_COMPRESS_H
 
-#include "compress/recipe.h"
-#include "engine/ops.h"
+#include "compress/recipe/recipe.h"
+#include "tensor/ops.h"
 
 struct sl_compressor;
 

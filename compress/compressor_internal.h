@@ -14,7 +14,7 @@
 #define SL_COMPRESS_COMPRESSOR_INTERNAL_H
 
 #include "compress/compress.h"
-#include "compress/recipe_internal.h"
+#include "compress/recipe/internal.h"
 #include "compress/score.h"
 
 // Arrays [n_kv_heads][stride], so that heads can be worked on in parallel and compared with each other. What a recipe

@@ -25,10 +25,10 @@
 
 #include "base/arena.h"
 #include "compress/compress.h"
-#include "compress/recipe_internal.h"
+#include "compress/recipe/internal.h"
 #include "compress/score.h"
-#include "engine/ops.h"
 #include "kvcache/scan.h"
+#include "tensor/ops.h"
 
 // What one block of this size takes in an arena.
 static size_t in_units(size_t bytes) {

@@ -125,7 +125,7 @@ static void accumulate_cis(const struct sl_ops *ops, struct sl_team *team, const
     }
 }
 
-// To add one: a value of enum sl_score, its functions above, a row here, and its word in compress/recipe_text.c.
+// To add one: a value of enum sl_score, its functions above, a row here, and its word in compress/recipe/text.c.
 static const struct sl_score_method methods[] = {
     [SL_SCORE_NONE] = {.name = "none"},
     [SL_SCORE_RANDOM] = {.name = "random", .wants_positions = true, .read = read_random},

@@ -8,8 +8,8 @@
 #ifndef SL_COMPRESS_SCORE_H
 #define SL_COMPRESS_SCORE_H
 
-#include "compress/recipe.h"
-#include "engine/ops.h"
+#include "compress/recipe/recipe.h"
+#include "tensor/ops.h"
 
 // Which of the rows at hand a score looks at (through ops->window_sums) when slots are evicted.
 enum sl_score_rows {

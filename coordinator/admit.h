@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "compress/recipe.h"
+#include "compress/recipe/recipe.h"
 #include "coordinator/affinity.h"
 #include "coordinator/registry.h"
 #include "retrieve/lanes.h"

@@ -23,7 +23,7 @@ struct sl_coordinator;
 struct sl_coordinator_config {
     const char *listen;         // "HOST:PORT"; port 0 picks a free one
     const char *model_dir;      // tokenizer, config.json and fingerprint; the weights are not loaded
-    const char *weights;        // the format of the workers' weights (engine/ops.h): part of the fingerprint
+    const char *weights;        // the format of the workers' weights (tensor/ops.h): part of the fingerprint
     const char *default_recipe; // of requests without one; NULL: sl_job_default_recipe() of the model
     int64_t max_jobs;           // admitted at once
     int64_t max_queued;         // accepted and waiting

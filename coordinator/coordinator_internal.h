@@ -12,9 +12,9 @@
 #include "coordinator/jobs.h"
 #include "coordinator/registry.h"
 #include "coordinator/request.h"
-#include "engine/model.h"
-#include "engine/tokenizer.h"
+#include "model/model.h"
 #include "rpc/rpc.h"
+#include "text/tokenizer/tokenizer.h"
 
 struct sl_coordinator {
     struct sl_coordinator_config config;

@@ -28,10 +28,10 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "compress/recipe.h"
+#include "compress/recipe/recipe.h"
 #include "coordinator/admit.h"
 #include "coordinator/event_log.h"
-#include "engine/sampler.h"
+#include "model/sampler.h"
 #include "proto/sluice/v1/inference.pb-c.h"
 #include "service/error_statistics.h"
 #include "service/slot_statistics.h"

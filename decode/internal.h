@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 
 #include "decode/decode.h"
-#include "kvcache/kvcache.h"
+#include "kvcache/capsule.h"
 #include "service/remote_source.h"
 #include "service/step.h"
 #include "service/writer.h"

@@ -15,7 +15,7 @@
  *
  *   Codes are packed LSB first: element e of a row sits at bits e*B of the row. x^ = code * scale + zero.
  *
- * Not here: who owns a page (kvcache/session.h), how rows get in and out (engine/ops.h): page memory is opaque here.
+ * Not here: who owns a page (kvcache/session.h), how rows get in and out (tensor/ops.h): page memory is opaque here.
  */
 #ifndef SL_KVCACHE_PAGE_H
 #define SL_KVCACHE_PAGE_H

@@ -57,7 +57,7 @@ struct sl_session {
     enum sl_position_mode positions;
     struct sl_arena *arena;  // not owned
     struct sl_layer *layers; // [n_layers]
-    int rope_set; // which of the model's sets of frequencies rotates the keys (engine/model.h); 0 unless its maker says
+    int rope_set; // which of the model's sets of frequencies rotates the keys (model/model.h); 0 unless its maker says
     int64_t n_tokens;
     int64_t max_slots; // per head: the capacity of the page tables
     void *span;        // adopted block of the arena, or NULL

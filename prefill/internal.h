@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 
 #include "compress/compress.h"
-#include "kvcache/kvcache.h"
+#include "kvcache/capsule.h"
 #include "prefill/prefill.h"
 #include "prefill/store.h"
 #include "service/error_statistics.h"

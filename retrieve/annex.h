@@ -27,9 +27,9 @@
 #define SL_RETRIEVE_ANNEX_H
 
 #include "base/arena.h"
-#include "engine/ops.h"
 #include "kvcache/scan.h"
 #include "retrieve/lanes.h"
+#include "tensor/ops.h"
 
 // --- stretches -----------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@
 
 #define OWNER(tag, member) ((struct sl_rpc_call *)((char *)(tag)-offsetof(struct sl_rpc_call, member)))
 
-struct sl_rpc_call *sl_rpc_priv_call_create(struct sl_rpc_server *server, const struct sl_rpc_bound *bound) {
+struct sl_rpc_call *sl_rpc_call_create(struct sl_rpc_server *server, const struct sl_rpc_bound *bound) {
     struct sl_rpc_call *call = calloc(1, sizeof *call);
     if (!call) {
         return NULL;
@@ -39,7 +39,7 @@ struct sl_rpc_call *sl_rpc_priv_call_create(struct sl_rpc_server *server, const 
     return call;
 }
 
-void sl_rpc_priv_call_unref(struct sl_rpc_call *call) {
+void sl_rpc_call_unref(struct sl_rpc_call *call) {
     if (atomic_fetch_sub(&call->refs, 1) != 1) {
         return;
     }
@@ -51,12 +51,12 @@ void sl_rpc_priv_call_unref(struct sl_rpc_call *call) {
     gpr_free(call->peer);
     if (call->call) {
         grpc_call_unref(call->call);
-        sl_rpc_priv_live_add(-1);
+        sl_rpc_live_calls_add(-1);
     }
     pthread_cond_destroy(&call->cond);
     pthread_mutex_destroy(&call->mutex);
     free(call);
-    sl_rpc_priv_server_call_gone(server);
+    sl_rpc_server_call_gone(server);
 }
 
 // ---- cancellation --------------------------------------------------------------------------------------------------
@@ -86,15 +86,15 @@ static void on_close(struct sl_rpc_tag *tag, bool ok) {
         run_on_cancel_locked(call);
         pthread_mutex_unlock(&call->mutex);
     }
-    sl_rpc_priv_call_unref(call);
+    sl_rpc_call_unref(call);
 }
 
-enum sl_status sl_rpc_priv_call_watch(struct sl_rpc_call *call) {
+enum sl_status sl_rpc_call_watch(struct sl_rpc_call *call) {
     const grpc_op op = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER,
                         .data.recv_close_on_server.cancelled = &call->close_cancelled};
     call->close_tag.fn = on_close;
     atomic_fetch_add(&call->refs, 1);
-    const enum sl_status status = sl_rpc_priv_start(call->call, &op, 1, &call->close_tag);
+    const enum sl_status status = sl_rpc_batch_start(call->call, &op, 1, &call->close_tag);
     if (status != SL_OK) {
         atomic_fetch_sub(&call->refs, 1); // never the last: the caller has one
     }
@@ -126,7 +126,7 @@ static enum sl_status keep_reply(struct sl_rpc_call *call, const ProtobufCMessag
         sl_log_error("rpc", "%s: a unary method sends a second reply", call->bound->method->path);
         return SL_ERR_INTERNAL;
     }
-    call->reply = sl_rpc_priv_pack(message);
+    call->reply = sl_rpc_message_pack(message);
     return SL_OK;
 }
 
@@ -137,7 +137,7 @@ enum sl_status sl_rpc_call_send(struct sl_rpc_call *call, const ProtobufCMessage
     if (call->bound->method->kind == SL_RPC_UNARY) {
         return keep_reply(call, message);
     }
-    grpc_byte_buffer *bytes = sl_rpc_priv_pack(message);
+    grpc_byte_buffer *bytes = sl_rpc_message_pack(message);
     grpc_op ops[2] = {0};
     size_t n_ops = 0;
     if (!call->metadata_sent) {
@@ -146,7 +146,7 @@ enum sl_status sl_rpc_call_send(struct sl_rpc_call *call, const ProtobufCMessage
     }
     ops[n_ops].op = GRPC_OP_SEND_MESSAGE;
     ops[n_ops++].data.send_message.send_message = bytes;
-    const enum sl_status status = sl_rpc_priv_run(call->call, ops, n_ops);
+    const enum sl_status status = sl_rpc_batch_run(call->call, ops, n_ops);
     grpc_byte_buffer_destroy(bytes);
     return status;
 }
@@ -156,7 +156,7 @@ enum sl_status sl_rpc_call_receive(struct sl_rpc_call *call, const ProtobufCMess
     assert(call->bound->method->kind == SL_RPC_BIDI);
     grpc_byte_buffer *bytes = NULL;
     const grpc_op op = {.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &bytes};
-    const enum sl_status status = sl_rpc_priv_run(call->call, &op, 1);
+    const enum sl_status status = sl_rpc_batch_run(call->call, &op, 1);
     if (status != SL_OK) {
         return status;
     }
@@ -164,7 +164,7 @@ enum sl_status sl_rpc_call_receive(struct sl_rpc_call *call, const ProtobufCMess
         const bool failed = sl_rpc_call_cancelled(call) || grpc_call_failed_before_recv_message(call->call);
         return failed ? SL_ERR_CANCELLED : SL_ERR_NOT_FOUND;
     }
-    ProtobufCMessage *message = sl_rpc_priv_unpack(bytes, type);
+    ProtobufCMessage *message = sl_rpc_message_unpack(bytes, type);
     grpc_byte_buffer_destroy(bytes);
     if (!message) {
         return SL_ERR_INVALID;
@@ -177,10 +177,10 @@ enum sl_status sl_rpc_call_receive(struct sl_rpc_call *call, const ProtobufCMess
 
 static void on_finish(struct sl_rpc_tag *tag, bool ok) {
     (void)ok; // the client may be gone: nobody to tell
-    sl_rpc_priv_call_unref(OWNER(tag, finish_tag));
+    sl_rpc_call_unref(OWNER(tag, finish_tag));
 }
 
-void sl_rpc_priv_call_finish(struct sl_rpc_call *call, enum sl_status status, const char *text) {
+void sl_rpc_call_finish(struct sl_rpc_call *call, enum sl_status status, const char *text) {
     sl_rpc_call_on_cancel(call, NULL, NULL); // what the handler registered may live on its stack
     grpc_slice details = grpc_slice_from_copied_string(status == SL_OK ? "" : text);
     grpc_op ops[3] = {0};
@@ -197,7 +197,7 @@ void sl_rpc_priv_call_finish(struct sl_rpc_call *call, enum sl_status status, co
     ops[n_ops++].data.send_status_from_server.status_details = &details;
     call->finish_tag.fn = on_finish;
     atomic_fetch_add(&call->refs, 1);
-    if (sl_rpc_priv_start(call->call, ops, n_ops, &call->finish_tag) != SL_OK) {
+    if (sl_rpc_batch_start(call->call, ops, n_ops, &call->finish_tag) != SL_OK) {
         grpc_call_cancel_with_status(call->call, GRPC_STATUS_INTERNAL, "the server could not send its status", NULL);
         atomic_fetch_sub(&call->refs, 1); // never the last: the caller has one
     }

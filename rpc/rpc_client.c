@@ -39,7 +39,7 @@ struct sl_rpc_channel {
 
 enum sl_status sl_rpc_channel_create(const char *address, struct sl_rpc_channel **channel_out, struct sl_error *err) {
     struct sl_rpc_address parsed;
-    const enum sl_status status = sl_rpc_priv_address_parse(address, &parsed, err);
+    const enum sl_status status = sl_rpc_address_parse(address, &parsed, err);
     if (status != SL_OK) {
         return status;
     }
@@ -74,7 +74,7 @@ enum sl_status sl_rpc_channel_create(const char *address, struct sl_rpc_channel 
     }
     const grpc_channel_args all = {.num_args = N_SETTINGS, .args = args};
     char target[300];
-    sl_rpc_priv_address_target(&parsed, target, sizeof target);
+    sl_rpc_address_target(&parsed, target, sizeof target);
     grpc_channel_credentials *credentials = grpc_insecure_credentials_create();
     channel->channel = grpc_channel_create(target, credentials, &all);
     grpc_channel_credentials_release(credentials);
@@ -95,7 +95,7 @@ static grpc_call *create_call(struct sl_rpc_channel *channel, const char *path, 
     grpc_slice method = grpc_slice_from_copied_string(path);
     grpc_call *call =
         grpc_channel_create_call(channel->channel, parent ? parent->call : NULL, GRPC_PROPAGATE_DEFAULTS,
-                                 sl_rpc_priv_queue(), method, NULL, sl_rpc_priv_to_timespec(deadline_ns), NULL);
+                                 sl_rpc_queue(), method, NULL, sl_rpc_deadline_to_timespec(deadline_ns), NULL);
     grpc_slice_unref(method);
     return call;
 }
@@ -157,7 +157,7 @@ static void start_ops(grpc_op ops[N_START_OPS], grpc_byte_buffer *request, struc
 
 static enum sl_status take_reply(const char *path, grpc_byte_buffer *bytes, const ProtobufCMessageDescriptor *type,
                                  ProtobufCMessage **reply_out, struct sl_error *err) {
-    ProtobufCMessage *reply = bytes ? sl_rpc_priv_unpack(bytes, type) : NULL;
+    ProtobufCMessage *reply = bytes ? sl_rpc_message_unpack(bytes, type) : NULL;
     if (!reply) {
         return sl_fail(err, SL_ERR_PEER_CORRUPT, "%s: the reply is %s%s", path, bytes ? "not a " : "missing",
                        bytes ? type->name : "");
@@ -176,9 +176,9 @@ enum sl_status sl_rpc_unary(struct sl_rpc_channel *channel, const char *path, co
     if (deadline_ns == SL_NO_DEADLINE && (!parent || parent->deadline_ns == SL_NO_DEADLINE)) {
         return sl_fail(err, SL_ERR_INVALID, "%s: a call needs a deadline, its own or its parent's", path);
     }
-    sl_rpc_priv_live_add(1);
+    sl_rpc_live_calls_add(1);
     grpc_call *call = create_call(channel, path, deadline_ns, parent);
-    grpc_byte_buffer *bytes = sl_rpc_priv_pack(request), *reply = NULL;
+    grpc_byte_buffer *bytes = sl_rpc_message_pack(request), *reply = NULL;
     struct outcome outcome;
     outcome_init(&outcome);
     grpc_op ops[N_START_OPS + 2];
@@ -186,7 +186,7 @@ enum sl_status sl_rpc_unary(struct sl_rpc_channel *channel, const char *path, co
     ops[N_START_OPS] = (grpc_op){.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &reply};
     ops[N_START_OPS + 1] = status_op(&outcome);
     // With the status among the operations gRPC reports success, whatever the call's outcome.
-    enum sl_status status = sl_rpc_priv_run(call, ops, N_START_OPS + 2);
+    enum sl_status status = sl_rpc_batch_run(call, ops, N_START_OPS + 2);
     if (status == SL_OK) {
         status = outcome_status(&outcome, err);
         if (status == SL_OK) {
@@ -199,7 +199,7 @@ enum sl_status sl_rpc_unary(struct sl_rpc_channel *channel, const char *path, co
     grpc_byte_buffer_destroy(reply);
     outcome_cleanup(&outcome);
     grpc_call_unref(call);
-    sl_rpc_priv_live_add(-1);
+    sl_rpc_live_calls_add(-1);
     return status;
 }
 
@@ -250,7 +250,7 @@ static enum sl_status start_counted(struct sl_rpc_stream *stream, const grpc_op 
     pthread_mutex_lock(&stream->mutex);
     stream->n_pending++;
     pthread_mutex_unlock(&stream->mutex);
-    const enum sl_status status = sl_rpc_priv_start(stream->call, ops, n_ops, tag);
+    const enum sl_status status = sl_rpc_batch_start(stream->call, ops, n_ops, tag);
     if (status != SL_OK) {
         complete(stream, NULL);
     }
@@ -280,10 +280,10 @@ enum sl_status sl_rpc_stream_open(struct sl_rpc_channel *channel, const char *pa
     pthread_mutex_init(&stream->mutex, NULL);
     sl_cond_init(&stream->cond);
     outcome_init(&stream->outcome);
-    sl_rpc_priv_live_add(1);
+    sl_rpc_live_calls_add(1);
     stream->call = create_call(channel, path, deadline_ns, parent);
 
-    grpc_byte_buffer *bytes = sl_rpc_priv_pack(request);
+    grpc_byte_buffer *bytes = sl_rpc_message_pack(request);
     grpc_op ops[N_START_OPS];
     start_ops(ops, bytes, &stream->outcome);
     enum sl_status status = start_counted(stream, ops, N_START_OPS, &stream->start_tag);
@@ -374,6 +374,6 @@ void sl_rpc_stream_close(struct sl_rpc_stream **stream) {
     pthread_mutex_destroy(&s->mutex);
     free(s->path);
     free(s);
-    sl_rpc_priv_live_add(-1);
+    sl_rpc_live_calls_add(-1);
     *stream = NULL;
 }

@@ -35,8 +35,8 @@ struct sl_rpc_health {
     struct row rows[]; // rows[0] is ""
 };
 
-enum sl_status sl_rpc_priv_health_create(const struct sl_rpc_service *services, size_t n_services,
-                                         struct sl_rpc_health **health_out, struct sl_error *err) {
+enum sl_status sl_rpc_health_create(const struct sl_rpc_service *services, size_t n_services,
+                                    struct sl_rpc_health **health_out, struct sl_error *err) {
     struct sl_rpc_health *health = calloc(1, sizeof *health + (n_services + 1) * sizeof health->rows[0]);
     if (!health) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the health of %zu services", n_services);
@@ -46,7 +46,7 @@ enum sl_status sl_rpc_priv_health_create(const struct sl_rpc_service *services, 
     for (size_t i = 0; i <= n_services; i++) {
         health->rows[i].service = strdup(i == 0 ? "" : services[i - 1].name);
         if (!health->rows[i].service) {
-            sl_rpc_priv_health_destroy(&health);
+            sl_rpc_health_destroy(&health);
             return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the name of a service");
         }
         health->rows[i].serving = true;
@@ -56,7 +56,7 @@ enum sl_status sl_rpc_priv_health_create(const struct sl_rpc_service *services, 
     return SL_OK;
 }
 
-void sl_rpc_priv_health_destroy(struct sl_rpc_health **health) {
+void sl_rpc_health_destroy(struct sl_rpc_health **health) {
     struct sl_rpc_health *h = *health;
     if (!h) {
         return;
@@ -79,7 +79,7 @@ static struct row *find(struct sl_rpc_health *health, const char *service) {
     return NULL;
 }
 
-void sl_rpc_priv_health_set(struct sl_rpc_health *health, const char *service, bool serving) {
+void sl_rpc_health_set(struct sl_rpc_health *health, const char *service, bool serving) {
     struct row *row = find(health, service);
     if (!row) {
         sl_log_error("rpc", "health of '%s', which this server does not have", service);
@@ -91,7 +91,7 @@ void sl_rpc_priv_health_set(struct sl_rpc_health *health, const char *service, b
     pthread_mutex_unlock(&health->mutex);
 }
 
-void sl_rpc_priv_health_close(struct sl_rpc_health *health) {
+void sl_rpc_health_close(struct sl_rpc_health *health) {
     pthread_mutex_lock(&health->mutex);
     health->closed = true;
     pthread_cond_broadcast(&health->changed);
@@ -164,5 +164,5 @@ static const struct sl_rpc_method methods[] = {
     {"/grpc.health.v1.Health/Watch", SL_RPC_SERVER_STREAM, &grpc__health__v1__health_check_request__descriptor, watch},
 };
 
-const struct sl_rpc_service sl_rpc_priv_health_service = {
+const struct sl_rpc_service sl_rpc_health_service = {
     .name = "grpc.health.v1.Health", .methods = methods, .n_methods = 2};

@@ -28,14 +28,14 @@ struct sl_rpc_reflection {
     char *names[]; // of the services
 };
 
-enum sl_status sl_rpc_priv_reflection_create(const char *const *names, size_t n_names, const uint8_t *descriptors,
-                                             size_t descriptors_bytes, struct sl_rpc_reflection **reflection_out,
-                                             struct sl_error *err) {
+enum sl_status sl_rpc_reflection_create(const char *const *names, size_t n_names, const uint8_t *descriptors,
+                                        size_t descriptors_bytes, struct sl_rpc_reflection **reflection_out,
+                                        struct sl_error *err) {
     struct sl_rpc_reflection *reflection = calloc(1, sizeof *reflection + n_names * sizeof reflection->names[0]);
     if (!reflection) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for reflection");
     }
-    enum sl_status status = sl_rpc_priv_files_parse(descriptors, descriptors_bytes, &reflection->files, err);
+    enum sl_status status = sl_rpc_files_parse(descriptors, descriptors_bytes, &reflection->files, err);
     for (size_t i = 0; i < n_names && status == SL_OK; i++) {
         reflection->names[reflection->n_names] = strdup(names[i]);
         if (!reflection->names[reflection->n_names++]) {
@@ -43,14 +43,14 @@ enum sl_status sl_rpc_priv_reflection_create(const char *const *names, size_t n_
         }
     }
     if (status != SL_OK) {
-        sl_rpc_priv_reflection_destroy(&reflection);
+        sl_rpc_reflection_destroy(&reflection);
         return status;
     }
     *reflection_out = reflection;
     return SL_OK;
 }
 
-void sl_rpc_priv_reflection_destroy(struct sl_rpc_reflection **reflection) {
+void sl_rpc_reflection_destroy(struct sl_rpc_reflection **reflection) {
     if (*reflection) {
         for (size_t i = 0; i < (*reflection)->n_names; i++) {
             free((*reflection)->names[i]);
@@ -79,7 +79,7 @@ static enum sl_status send_file(const struct sl_rpc_reflection *reflection, stru
     size_t indices[SL_RPC_MAX_FILES];
     ProtobufCBinaryData bytes[SL_RPC_MAX_FILES];
     Grpc__Reflection__V1__FileDescriptorResponse found = GRPC__REFLECTION__V1__FILE_DESCRIPTOR_RESPONSE__INIT;
-    found.n_file_descriptor_proto = sl_rpc_priv_files_closure(&reflection->files, file, indices);
+    found.n_file_descriptor_proto = sl_rpc_files_closure(&reflection->files, file, indices);
     found.file_descriptor_proto = bytes;
     for (size_t i = 0; i < found.n_file_descriptor_proto; i++) {
         const struct sl_rpc_span span = reflection->files.file[indices[i]];
@@ -126,12 +126,12 @@ static enum sl_status answer(const struct sl_rpc_reflection *reflection, struct 
     case ASKED(FILE_BY_FILENAME): {
         const char *name = request->file_by_filename;
         const struct sl_rpc_span span = {(const uint8_t *)name, strlen(name)};
-        file = sl_rpc_priv_files_named(&reflection->files, span);
+        file = sl_rpc_files_named(&reflection->files, span);
         return file < none ? send_file(reflection, call, &response, file)
                            : send_error(call, &response, GRPC_STATUS_NOT_FOUND, "no file '%.200s'", name);
     }
     case ASKED(FILE_CONTAINING_SYMBOL):
-        file = sl_rpc_priv_files_defining(&reflection->files, request->file_containing_symbol);
+        file = sl_rpc_files_defining(&reflection->files, request->file_containing_symbol);
         return file < none ? send_file(reflection, call, &response, file)
                            : send_error(call, &response, GRPC_STATUS_NOT_FOUND, "no symbol '%.200s'",
                                         request->file_containing_symbol);
@@ -140,7 +140,7 @@ static enum sl_status answer(const struct sl_rpc_reflection *reflection, struct 
                           request->file_containing_extension->containing_type);
     case ASKED(ALL_EXTENSION_NUMBERS_OF_TYPE): {
         const char *type = request->all_extension_numbers_of_type;
-        if (sl_rpc_priv_files_defining(&reflection->files, type) == none) {
+        if (sl_rpc_files_defining(&reflection->files, type) == none) {
             return send_error(call, &response, GRPC_STATUS_NOT_FOUND, "no type '%.200s'", type);
         }
         Grpc__Reflection__V1__ExtensionNumberResponse numbers = GRPC__REFLECTION__V1__EXTENSION_NUMBER_RESPONSE__INIT;
@@ -181,7 +181,7 @@ static const struct sl_rpc_method v1alpha_method = {
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", SL_RPC_BIDI,
     &grpc__reflection__v1__server_reflection_request__descriptor, reflect};
 
-const struct sl_rpc_service sl_rpc_priv_reflection_services[2] = {
+const struct sl_rpc_service sl_rpc_reflection_services[2] = {
     {.name = "grpc.reflection.v1.ServerReflection", .methods = &v1_method, .n_methods = 1},
     {.name = "grpc.reflection.v1alpha.ServerReflection", .methods = &v1alpha_method, .n_methods = 1},
 };

@@ -58,7 +58,7 @@ static enum sl_status run_handler(struct sl_rpc_call *call, struct sl_error *err
     const struct sl_rpc_method *method = call->bound->method;
     ProtobufCMessage *request = NULL;
     if (method->kind != SL_RPC_BIDI) {
-        request = call->payload ? sl_rpc_priv_unpack(call->payload, method->request) : NULL;
+        request = call->payload ? sl_rpc_message_unpack(call->payload, method->request) : NULL;
         grpc_byte_buffer_destroy(call->payload);
         call->payload = NULL;
         if (!request) {
@@ -85,13 +85,13 @@ static void serve(struct sl_rpc_job *job) {
     const bool told = err.status == status && err.text[0];
     // Before the client can know, so that it may call again at once.
     atomic_fetch_sub(&call->server->n_running[call->bound->internal], 1);
-    sl_rpc_priv_call_finish(call, status, told ? err.text : sl_status_text(status));
-    sl_rpc_priv_call_unref(call);
+    sl_rpc_call_finish(call, status, told ? err.text : sl_status_text(status));
+    sl_rpc_call_unref(call);
 }
 
 static void refuse(struct sl_rpc_call *call, enum sl_status status, const char *text) {
-    sl_rpc_priv_call_finish(call, status, text);
-    sl_rpc_priv_call_unref(call);
+    sl_rpc_call_finish(call, status, text);
+    sl_rpc_call_unref(call);
 }
 
 static void admit(struct sl_rpc_call *call) {
@@ -103,7 +103,7 @@ static void admit(struct sl_rpc_call *call) {
                 server->limit[internal]);
     } else {
         call->job.fn = serve;
-        if (sl_rpc_priv_pool_submit(server->pool, &call->job, &err) == SL_OK) {
+        if (sl_rpc_pool_submit(server->pool, &call->job, &err) == SL_OK) {
             return;
         }
         sl_log_warn("rpc", "%s: no thread for a call: %s", server->address, err.text);
@@ -120,14 +120,14 @@ static void post(struct sl_rpc_server *server, const struct sl_rpc_bound *bound)
 static void on_accept(struct sl_rpc_tag *tag, bool ok) {
     struct sl_rpc_call *call = (struct sl_rpc_call *)((char *)tag - offsetof(struct sl_rpc_call, accept_tag));
     if (!ok) { // the server stops
-        sl_rpc_priv_call_unref(call);
+        sl_rpc_call_unref(call);
         return;
     }
-    sl_rpc_priv_live_add(1);
+    sl_rpc_live_calls_add(1);
     post(call->server, call->bound);
-    call->deadline_ns = sl_rpc_priv_from_timespec(call->bound ? call->deadline : call->details.deadline);
+    call->deadline_ns = sl_rpc_deadline_from_timespec(call->bound ? call->deadline : call->details.deadline);
     call->peer = grpc_call_get_peer(call->call);
-    if (sl_rpc_priv_call_watch(call) != SL_OK) {
+    if (sl_rpc_call_watch(call) != SL_OK) {
         refuse(call, SL_ERR_INTERNAL, "the server cannot watch the call");
     } else if (!call->bound) {
         char text[256];
@@ -142,7 +142,7 @@ static void on_accept(struct sl_rpc_tag *tag, bool ok) {
 
 // Ask gRPC for one more call of a method; of any unregistered one if `bound` is NULL.
 static void post(struct sl_rpc_server *server, const struct sl_rpc_bound *bound) {
-    struct sl_rpc_call *call = sl_rpc_priv_call_create(server, bound);
+    struct sl_rpc_call *call = sl_rpc_call_create(server, bound);
     if (!call) {
         sl_log_error("rpc", "%s: no memory to accept a call", server->address);
         return;
@@ -151,7 +151,7 @@ static void post(struct sl_rpc_server *server, const struct sl_rpc_bound *bound)
     server->n_objects++;
     pthread_mutex_unlock(&server->mutex);
     call->accept_tag.fn = on_accept;
-    grpc_completion_queue *queue = sl_rpc_priv_queue();
+    grpc_completion_queue *queue = sl_rpc_queue();
     SL_RPC_HAND_OVER(&call->accept_tag);
     grpc_call_error error =
         bound ? grpc_server_request_registered_call(
@@ -161,11 +161,11 @@ static void post(struct sl_rpc_server *server, const struct sl_rpc_bound *bound)
                                          &call->accept_tag);
     if (error != GRPC_CALL_OK) {
         sl_log_error("rpc", "%s: cannot accept calls: %s", server->address, grpc_call_error_to_string(error));
-        sl_rpc_priv_call_unref(call);
+        sl_rpc_call_unref(call);
     }
 }
 
-void sl_rpc_priv_server_call_gone(struct sl_rpc_server *server) {
+void sl_rpc_server_call_gone(struct sl_rpc_server *server) {
     pthread_mutex_lock(&server->mutex);
     if (--server->n_objects == 0) {
         pthread_cond_signal(&server->gone);
@@ -219,7 +219,7 @@ static enum sl_status bind_service(struct sl_rpc_server *server, const struct sl
 static enum sl_status bind_services(struct sl_rpc_server *server, const struct sl_rpc_server_config *config,
                                     struct sl_error *err) {
     const struct sl_rpc_service *internal[N_INTERNAL_SERVICES] = {
-        &sl_rpc_priv_health_service, &sl_rpc_priv_reflection_services[0], &sl_rpc_priv_reflection_services[1]};
+        &sl_rpc_health_service, &sl_rpc_reflection_services[0], &sl_rpc_reflection_services[1]};
     const char *names[MAX_SERVICES + N_INTERNAL_SERVICES];
     size_t n_methods = 0, n_names = 0;
     for (size_t i = 0; i < config->n_services; i++) {
@@ -234,10 +234,10 @@ static enum sl_status bind_services(struct sl_rpc_server *server, const struct s
     if (!server->bound) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for %zu methods", n_methods);
     }
-    enum sl_status status = sl_rpc_priv_health_create(config->services, config->n_services, &server->health, err);
+    enum sl_status status = sl_rpc_health_create(config->services, config->n_services, &server->health, err);
     if (status == SL_OK) {
-        status = sl_rpc_priv_reflection_create(names, n_names, config->file_descriptors, config->file_descriptors_bytes,
-                                               &server->reflection, err);
+        status = sl_rpc_reflection_create(names, n_names, config->file_descriptors, config->file_descriptors_bytes,
+                                          &server->reflection, err);
     }
     for (size_t i = 0; i < config->n_services && status == SL_OK; i++) {
         status = bind_service(server, &config->services[i], config->services[i].context, false, err);
@@ -251,19 +251,19 @@ static enum sl_status bind_services(struct sl_rpc_server *server, const struct s
 
 static enum sl_status listen_on(struct sl_rpc_server *server, const char *text, struct sl_error *err) {
     struct sl_rpc_address address;
-    enum sl_status status = sl_rpc_priv_address_parse(text, &address, err);
+    enum sl_status status = sl_rpc_address_parse(text, &address, err);
     if (status != SL_OK) {
         return status;
     }
-    sl_rpc_priv_address_format(&address, server->address, sizeof server->address);
+    sl_rpc_address_format(&address, server->address, sizeof server->address);
     grpc_server_credentials *credentials = grpc_insecure_server_credentials_create();
     const int port = grpc_server_add_http2_port(server->server, server->address, credentials);
     grpc_server_credentials_release(credentials);
     if (port == 0) {
-        return sl_rpc_priv_address_diagnose(&address, err);
+        return sl_rpc_address_diagnose(&address, err);
     }
     address.port = port;
-    sl_rpc_priv_address_format(&address, server->address, sizeof server->address);
+    sl_rpc_address_format(&address, server->address, sizeof server->address);
     return SL_OK;
 }
 
@@ -272,7 +272,7 @@ static void close_grpc_server(grpc_server *server, int64_t grace_ms) {
     grpc_completion_queue *queue =
         grpc_completion_queue_create_for_pluck(NULL); // its own: nobody else may take the tag
     grpc_server_shutdown_and_notify(server, queue, NULL);
-    const gpr_timespec deadline = sl_rpc_priv_to_timespec(sl_deadline_in_ms(grace_ms > 0 ? grace_ms : 0));
+    const gpr_timespec deadline = sl_rpc_deadline_to_timespec(sl_deadline_in_ms(grace_ms > 0 ? grace_ms : 0));
     if (grpc_completion_queue_pluck(queue, NULL, deadline, NULL).type == GRPC_QUEUE_TIMEOUT) {
         grpc_server_cancel_all_calls(server);
         grpc_completion_queue_pluck(queue, NULL, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
@@ -283,9 +283,9 @@ static void close_grpc_server(grpc_server *server, int64_t grace_ms) {
 
 static void destroy(struct sl_rpc_server *server) {
     grpc_server_destroy(server->server);
-    sl_rpc_priv_pool_destroy(&server->pool);
-    sl_rpc_priv_health_destroy(&server->health);
-    sl_rpc_priv_reflection_destroy(&server->reflection);
+    sl_rpc_pool_destroy(&server->pool);
+    sl_rpc_health_destroy(&server->health);
+    sl_rpc_reflection_destroy(&server->reflection);
     pthread_cond_destroy(&server->gone);
     pthread_mutex_destroy(&server->mutex);
     free(server->bound);
@@ -308,10 +308,10 @@ enum sl_status sl_rpc_server_start(const struct sl_rpc_server_config *config, st
     server->limit[true] = MAX_INTERNAL_CALLS;
     server->server =
         make_grpc_server(config->max_message_bytes ? config->max_message_bytes : DEFAULT_MAX_MESSAGE_BYTES);
-    grpc_server_register_completion_queue(server->server, sl_rpc_priv_queue(), NULL);
+    grpc_server_register_completion_queue(server->server, sl_rpc_queue(), NULL);
     enum sl_status status = bind_services(server, config, err);
     if (status == SL_OK) {
-        status = sl_rpc_priv_pool_create(&server->pool, err);
+        status = sl_rpc_pool_create(&server->pool, err);
     }
     if (status == SL_OK) {
         status = listen_on(server, config->listen, err);
@@ -340,7 +340,7 @@ const char *sl_rpc_server_address(const struct sl_rpc_server *server) {
 }
 
 void sl_rpc_server_set_health(struct sl_rpc_server *server, const char *service, bool serving) {
-    sl_rpc_priv_health_set(server->health, service, serving);
+    sl_rpc_health_set(server->health, service, serving);
 }
 
 // ---- stopping ------------------------------------------------------------------------------------------------------
@@ -350,7 +350,7 @@ void sl_rpc_server_stop(struct sl_rpc_server **server, int64_t grace_ms) {
     if (!s) {
         return;
     }
-    sl_rpc_priv_health_close(s->health);
+    sl_rpc_health_close(s->health);
     close_grpc_server(s->server, grace_ms);
     pthread_mutex_lock(&s->mutex);
     while (s->n_objects) { // a handler that ignores its cancellation is a bug; it is named until it returns

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "proto/descriptors.h"
 #include "service/agent.h"
+#include "tensor/cpu/tiers.h"
 
 #define SPARE_CALLS 64 // for Reserve, Renew, Release beside one long call a job
 #define DRAIN_MS    500

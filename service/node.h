@@ -13,12 +13,12 @@
 
 #include "base/arena.h"
 #include "base/config.h"
-#include "engine/runtime.h"
-#include "engine/sampler.h"
 #include "fabric/fabric.h"
+#include "model/runtime.h"
 #include "proto/sluice/v1/cluster.pb-c.h"
 #include "rpc/rpc.h"
 #include "service/landing.h"
+#include "text/tokenizer/tokenizer.h"
 
 struct sl_node_config {
     const char *listen, *coordinator, *model, *name, *fabric_listen, *transport, *tier, *weights, *log, *inject;

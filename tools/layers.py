@@ -5,35 +5,47 @@ Every folder with sources has a row, at every depth, and may always include itse
 
     kvcache           that folder, and none below it
     proto/*           that folder and everything below it
-    engine/ops.h      one header
+    tensor/ops.h      one header
 
 To add a folder: a row here and in docs/DESIGN.md's table, and a CMakeLists.txt with one sl_library() of the folder's name. To allow
 more, change both tables in the same commit, and say why.
 """
 
-LIBRARIES = "base kvcache engine compress retrieve fabric rpc proto/*"
+LIBRARIES = "base kvcache text/* tensor tensor/cpu model compress compress/recipe retrieve fabric rpc proto/*"
 
 ROWS = {
     "base": "",
     "proto": "",
     "kvcache": "base proto/*",
-    "engine": "base kvcache engine/cpu",
-    "engine/cpu": "base kvcache engine",
-    "compress": "base kvcache engine/ops.h",
-    "retrieve": "base kvcache engine/ops.h compress",
+    "text/tokenizer": "base",
+    "text/chat": "base text/tokenizer",
+    "tensor": "base kvcache",
+    "tensor/cpu": "base tensor tensor/cpu/*",  # tiers.c chooses among those below
+    "tensor/cpu/simd": "tensor",
+    "tensor/cpu/dense": "tensor tensor/cpu/simd",
+    "tensor/cpu/attention": "tensor tensor/cpu/simd",
+    "tensor/cpu/evict": "tensor tensor/cpu/attention",
+    "tensor/cpu/retrieve": "tensor tensor/cpu/simd tensor/cpu/attention",
+    "model": "base kvcache tensor",
+    "compress/recipe": "base kvcache",
+    "compress": "base kvcache tensor/ops.h compress/recipe",
+    "retrieve": "base kvcache tensor/ops.h compress compress/recipe",
     "fabric": "base",
     "rpc": "base proto/*",
     "service": LIBRARIES,
     "prefill": LIBRARIES + " service",
     "decode": LIBRARIES + " service",
-    "kvstore": LIBRARIES + " service",
+    "kvstore": LIBRARIES + " service kvstore/*",
+    "kvstore/memory": LIBRARIES + " service",
+    "kvstore/annexes": LIBRARIES + " service kvstore/memory",
+    "kvstore/disk": LIBRARIES + " service kvstore/memory",
     "coordinator": LIBRARIES + " service",
-    "eval": "base engine/tokenizer.h",
-    "train": "base kvcache engine engine/cpu",
+    "eval": "base text/tokenizer",
+    "train": "base kvcache tensor model",
     # Of service/: a job without a cluster, all in this process; and for evaluations how workers get at a recipe and
     # read prompts.
-    "client": "base proto/* rpc engine compress kvcache eval train bench retrieve/annex.h retrieve/local_retriever.h"
-    " service/local.h service/job_chat.h service/job_recipe.h service/reader.h",
+    "client": "base proto/* rpc text/tokenizer text/chat tensor tensor/cpu model compress compress/recipe"
+    " kvcache eval train bench retrieve/annex.h retrieve/local_retriever.h service/local.h service/job_chat.h service/job_recipe.h service/reader.h",
     "bench": LIBRARIES + " service client eval train",
     "tests/*": "*",
 }
@@ -42,7 +54,7 @@ ROWS = {
 WRAPPED = {
     "ucp/ ucs/ uct/": "fabric",
     "grpc/": "rpc",
-    "lmdb": "kvstore",
+    "lmdb": "kvstore/disk",
     "cuda cublas nccl": "engine/cuda",
 }
 
@@ -50,13 +62,9 @@ WRAPPED = {
 LARGER = {
     "bench": (25, 5300, "holds every benchmark beside the command"),
     "client": (54, 12800, "holds the client library, the tool, and what evaluates"),
-    "compress": (25, 5000, "holds the recipe beside the compressor"),
     "coordinator": (25, 4800, "a fifth of it is two services' handlers"),
-    "engine": (42, 11700, "holds chat templates and tokenizers beside the model"),
-    "engine/cpu": (36, 9100, "holds five tiers of every operation"),
     "eval": (25, 4600, "one file a task and a metric"),
     "fabric": (25, 5700, "one protocol, all verbs of which share its state"),
-    "kvstore": (25, 4900, "holds capsules, annexes and the disk"),
     "service": (25, 5900, "holds offloading beside what workers share"),
 }
 
@@ -71,13 +79,11 @@ LONGER = {
 
 # Folders that include each other today. None may be added.
 OPEN_CIRCLES = [
-    "engine engine/cpu",  # ops.c chooses the tier, and the tiers fill its table
     "bench client",  # the tool has a command `bench`, and benches run the tool's jobs
 ]
 
 # Folders whose CMakeLists.txt has not exactly one library of the folder's name: folder -> its targets.
 TARGETS = {
-    "engine/cpu": "engine",  # each file by its instruction set, all behind engine/ops.h
     "service": "service service_job",
     "client": "client client_tool client_eval client_train",
 }

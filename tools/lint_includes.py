@@ -181,7 +181,8 @@ def check_rows(texts, folders, rules, complain):
             complain(key, "has a row, and no files")
         for word in row.split():
             folder = word.rstrip("*").rstrip("/")
-            if word != "*" and folder not in known and word not in texts:
+            there = any(name == folder or name.startswith(folder + "/") for name in known)
+            if word != "*" and not there and word not in texts:
                 complain(key, f"its row names {word}, which is not there")
 
 
@@ -249,7 +250,8 @@ def targets_of(texts):
         text = re.sub(r"#.*", "", text)
         words[folder] = set(re.findall(r"[^\s()]+", text))
         for call in re.findall(r"\bsl_library\(([^)]*)\)", text):
-            name = re.search(r"NAME\s+(\S+)", call).group(1)
+            named = re.search(r"NAME\s+(\S+)", call)
+            name = named.group(1) if named else folder.replace("/", "_")
             linked = call[call.find("DEPS"):].split() if "DEPS" in call else []
             targets[folder][name] = {word[3:] for word in linked if word.startswith("sl_")}
         for name in re.findall(r"\badd_library\(sl_(\w+)", text):

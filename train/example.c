@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/cpu/half.h"
+#include "tensor/half.h"
 
 #define SLOT_BLOCK 512 // slots of a task
 

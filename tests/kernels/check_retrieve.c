@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: holds attention over listed slots and the channel operations of retrieval to the formulas of engine/ops.h, in
+ * Purpose: holds attention over listed slots and the channel operations of retrieval to the formulas of tensor/ops.h, in
  *          every tier, and times them (--time).
  */
 #include "tests/kernels/kv_fixture.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: holds scan copies, the scan, and rows out of and into pages to the formulas of engine/ops.h and
+ * Purpose: holds scan copies, the scan, and rows out of and into pages to the formulas of tensor/ops.h and
  *          kvcache/scan.h, in every tier, and times them beside plain reading (--time [TIER]).
  */
 #include "tests/kernels/kv_fixture.h"

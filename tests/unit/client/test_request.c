@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "client/request.h"
-#include "compress/recipe.h"
+#include "compress/recipe/recipe.h"
 
 static char path[] = "/tmp/sluice-test-request-XXXXXX";
 

@@ -7,6 +7,7 @@
 // clang-format on
 
 #include "drive.h"
+#include "tensor/cpu/tiers.h"
 
 #include <math.h>
 #include <stdlib.h>

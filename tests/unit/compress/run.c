@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "drive.h"
+#include "tensor/cpu/tiers.h"
 
 static int query_heads(const struct run *run) {
     return run->geometry.n_kv_heads * run->group;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: prefill and decode without a model, for tests: invented Q, K and V of prompt and steps go through the real
- *          ops, session, compressor and retriever, as engine/model.h's hooks would have it.
+ *          ops, session, compressor and retriever, as model/model.h's hooks would have it.
  *
  * The inputs are those of tools/golden_methods.py: drive_value() over (seed, stream, index); queries (next_q, too) of
  * head h in layer l are scaled by (1 + (h + 2 l) mod 4) / 2. All are exact in f16. For drive.h's inputs see drive.h.

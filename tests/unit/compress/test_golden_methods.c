@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "run.h"
+#include "tensor/cpu/tiers.h"
 
 #define FOLDER "tests/golden/compress/"
 

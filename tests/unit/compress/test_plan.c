@@ -14,7 +14,7 @@
 #include "base/arena.h"
 #include "compress/budget.h"
 #include "compress/compress.h"
-#include "compress/recipe_internal.h"
+#include "compress/recipe/internal.h"
 #include "kvcache/capsule.h"
 
 static const struct sl_kv_geometry geometry = {.n_layers = 4, .n_kv_heads = 2, .head_dim = 64};

@@ -15,7 +15,7 @@
 
 #include "base/arena.h"
 #include "compress/compress.h"
-#include "compress/recipe_internal.h"
+#include "compress/recipe/internal.h"
 #include "kvcache/capsule.h"
 
 #define MILLION  ((int64_t)1 << 20)

@@ -15,7 +15,7 @@
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/thread.h"
-#include "engine/model.h"
+#include "model/model.h"
 
 #define MODEL            "models/demo"
 #define FIRST_ID         100 // output token i has the id FIRST_ID + i

@@ -15,7 +15,8 @@
 // clang-format on
 
 #include "kvcache/capsule.h"
-#include "kvstore/annexes.h"
+#include "kvstore/memory/room.h"
+#include "tensor/cpu/tiers.h"
 
 #define MAX_PROMPT 1024
 

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tensor/cpu/tiers.h"
 #include "tests/unit/compress/drive.h"
 
 // The ops of this processor, and what attend_slots was last called with.
