@@ -127,8 +127,8 @@ static enum sl_status plan_cases(struct bench *b, struct sl_error *err) {
 
 static enum sl_status read_prompt(struct bench *b, const struct sl_plan *plan, double *ms_out, struct sl_error *err) {
     const struct sl_eval_model *m = &b->model;
-    struct sl_reader_config config = {
-        .plan = plan, .arena = m->arena, .ops = m->runtime.ops, .team = m->runtime.team, .tokens = b->tokens};
+    struct sl_reader_config config = {.sequence = {.plan = plan, .runtime = &m->runtime, .arena = m->arena},
+                                      .tokens = b->tokens};
     struct sl_reader *reader;
     int64_t began_ns = sl_now_ns();
     enum sl_status status = sl_reader_create(&config, &reader, err);
@@ -136,7 +136,7 @@ static enum sl_status read_prompt(struct bench *b, const struct sl_plan *plan, d
         return status;
     }
     for (bool done = false; status == SL_OK && !done;) {
-        status = sl_reader_step(reader, m->runtime.engine, NULL, NULL, &done, err);
+        status = sl_reader_step(reader, &done, err);
     }
     *ms_out = (double)(sl_now_ns() - began_ns) / SL_NS_PER_MS;
     sl_reader_destroy(&reader);

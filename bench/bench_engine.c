@@ -329,7 +329,8 @@ static void print_prefill(const struct bench *b, const char *test, double second
                                      .unit = "tokens/s",
                                      .reference = "GEMM peak, GFLOP/s",
                                      .reference_value = b->gemm_gflops[c->dtype][b->weights],
-                                     .ratio_value = prefill_gflop(b->rig.runtime.model, (double)b->rig.cell.n) / seconds,
+                                     .ratio_value =
+                                         prefill_gflop(b->rig.runtime.model, (double)b->rig.cell.n) / seconds,
                                      .aim = aim};
     sl_bench_print(&result, b->options.json);
 }

@@ -137,20 +137,19 @@ void sl_rig_close_cell(struct sl_rig *rig) {
 
 // --- runs ----------------------------------------------------------------------------------------------------------
 
-static enum sl_status forward(struct sl_rig *rig, struct sl_segment *segments, int n_segments, struct sl_error *err) {
+static enum sl_status forward(struct sl_rig *rig, struct sl_input *inputs, int n_inputs, struct sl_error *err) {
     if (rig->config.signals != NULL && sl_signals_received(rig->config.signals) > 0) {
         return sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal");
     }
-    return sl_engine_forward(rig->runtime.engine, segments, n_segments, err);
+    return sl_engine_forward(rig->runtime.engine, inputs, n_inputs, err);
 }
 
 static enum sl_status read_prompt(struct sl_rig *rig, int64_t n, struct sl_error *err) {
     enum sl_status status = SL_OK;
     for (int64_t i = 0; i < n && status == SL_OK; i += rig->config.chunk) {
         int count = (int)(n - i < rig->config.chunk ? n - i : rig->config.chunk);
-        struct sl_segment segment = {rig->sessions[0], rig->tokens + i, count, i + count == n ? rig->logits : NULL,
-                                     NULL};
-        status = forward(rig, &segment, 1, err);
+        struct sl_input input = {rig->sessions[0], rig->tokens + i, count, i + count == n ? rig->logits : NULL, NULL};
+        status = forward(rig, &input, 1, err);
     }
     return status;
 }
@@ -160,11 +159,11 @@ static enum sl_status write_tokens(struct sl_rig *rig, int64_t n_steps, struct s
     int64_t n_vocab = rig->runtime.config->n_vocab;
     enum sl_status status = SL_OK;
     for (int64_t i = 0; i < n_steps && status == SL_OK; i++) {
-        struct sl_segment segments[SL_CELL_MAX_BATCH];
+        struct sl_input inputs[SL_CELL_MAX_BATCH];
         for (int s = 0; s < rig->cell.batch; s++) {
-            segments[s] = (struct sl_segment){rig->sessions[s], rig->tokens + s, 1, rig->logits + s * n_vocab, NULL};
+            inputs[s] = (struct sl_input){rig->sessions[s], rig->tokens + s, 1, rig->logits + s * n_vocab, NULL};
         }
-        status = forward(rig, segments, rig->cell.batch, err);
+        status = forward(rig, inputs, rig->cell.batch, err);
     }
     return status;
 }

@@ -14,7 +14,7 @@
 #define SL_BENCH_CELL_H
 
 #include "client/tool.h"
-#include "model/runtime.h"
+#include "runtime/runtime.h"
 
 #define SL_CELL_MAX_BATCH 64
 

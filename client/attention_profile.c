@@ -86,9 +86,7 @@ static void count_heads(void *arg, int64_t begin, int64_t end, int member) {
 }
 
 // One query row of every head of one layer. With a single row, the sums over the window are the row itself.
-static enum sl_status add_rows(void *arg, int segment, int layer, const struct sl_attend *attend) {
-    (void)segment;
-    struct rows *r = arg;
+static void add_rows(struct rows *r, int layer, const struct sl_attend *attend) {
     int group = attend->n_heads / attend->n_kv_heads;
     r->attend = attend;
     r->m->runtime.ops->window_sums(r->m->runtime.team, attend, attend->m - 1, r->probabilities, r->n_tokens);
@@ -99,21 +97,37 @@ static enum sl_status add_rows(void *arg, int segment, int layer, const struct s
             values[s] += r->of_row[head * SL_N_ATTENTION_STATISTICS + s] / (SL_ATTENTION_QUERIES * group);
         }
     }
-    return SL_OK;
+}
+
+// One query row of all layers.
+static enum sl_status read_row(struct rows *r, struct sl_input *input, struct sl_error *err) {
+    struct sl_pass pass;
+    enum sl_status status =
+        sl_pass_begin(r->m->runtime.engine, input, 1, (struct sl_pass_wants){.lse = true}, &pass, err);
+    for (int layer = 0; layer < r->m->runtime.config->n_layers && status == SL_OK; layer++) {
+        status = sl_pass_attend(&pass, layer, err);
+        if (status == SL_OK) {
+            add_rows(r, layer, pass.attends);
+            sl_pass_finish(&pass);
+        }
+    }
+    if (status == SL_OK) {
+        sl_pass_end(&pass);
+    }
+    return status;
 }
 
 // Everything but the last queries in chunks, then these one by one.
 static enum sl_status read_tokens(struct rows *r, struct sl_session *session, const int32_t *tokens,
                                   const struct sl_attention_progress *progress, struct sl_error *err) {
     int64_t n_tokens = (int64_t)r->n_tokens, n_before = n_tokens - SL_ATTENTION_QUERIES;
-    struct sl_layer_hook hook = {.fn = add_rows, .arg = r, .want_lse = true};
     enum sl_status status = SL_OK;
     while (session->n_tokens < n_tokens && status == SL_OK) {
         int64_t at = session->n_tokens;
         int64_t n = at < n_before ? n_before - at : 1;
         n = n < CHUNK ? n : CHUNK;
-        struct sl_segment segment = {.session = session, .tokens = tokens + at, .n_tokens = (int)n};
-        status = sl_engine_forward(r->m->runtime.engine, &segment, 1, at < n_before ? NULL : &hook, err);
+        struct sl_input input = {.session = session, .tokens = tokens + at, .n_tokens = (int)n};
+        status = at < n_before ? sl_engine_forward(r->m->runtime.engine, &input, 1, err) : read_row(r, &input, err);
         if (status == SL_OK && progress && progress->fn) {
             status = progress->fn(progress->arg, session->n_tokens, n_tokens);
         }

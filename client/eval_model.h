@@ -8,7 +8,7 @@
 
 #include "base/arena.h"
 #include "base/config.h"
-#include "model/runtime.h"
+#include "runtime/runtime.h"
 
 struct sl_eval_model {
     struct sl_runtime runtime; // tokenizer only where it was asked for

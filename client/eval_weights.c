@@ -118,9 +118,9 @@ static enum sl_status read_text(struct eval *e, enum sl_weight_format format, co
     rewind(e->logits);
     for (int64_t i = 0; i < e->n && status == SL_OK; i += ROWS) {
         int n = (int)(e->n - i < ROWS ? e->n - i : ROWS);
-        struct sl_segment segment = {.session = session, .tokens = e->tokens + i, .n_tokens = n, .all_logits = logits};
+        struct sl_input input = {.session = session, .tokens = e->tokens + i, .n_tokens = n, .all_logits = logits};
         draw_progress(e, format, i);
-        status = sl_engine_forward(m->runtime.engine, &segment, 1, NULL, err);
+        status = sl_engine_forward(m->runtime.engine, &input, 1, err);
         if (status == SL_OK) {
             status = take_rows(e, format, i, n, n_vocab, logits, logits + ROWS * n_vocab, &sums, err);
         }

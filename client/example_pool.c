@@ -92,8 +92,8 @@ enum sl_status sl_example_pool_open(const struct sl_example_pool_config *config,
     }
     const struct sl_eval_model *m = config->model;
     pool->config = *config;
-    pool->teacher =
-        (struct sl_teacher){.engine = m->runtime.engine, .model = m->runtime.model, .arena = m->arena, .chunk = config->chunk};
+    pool->teacher = (struct sl_teacher){
+        .engine = m->runtime.engine, .model = m->runtime.model, .arena = m->arena, .chunk = config->chunk};
     enum sl_status status = make_prompts(pool, config->n_prompts > 0 ? config->n_prompts : N_DIGESTED, err);
     if (status == SL_OK && config->n_prompts > 0) {
         status = read_prompts(pool, err);

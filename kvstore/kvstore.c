@@ -123,7 +123,7 @@ static enum sl_status open_disk(struct sl_kvstore *kvstore, const struct sl_kvst
 
 enum sl_status sl_kvstore_run(const struct sl_kvstore_config *config, struct sl_error *err) {
     struct sl_kvstore kvstore = {0};
-    enum sl_status status = sl_node_open(&kvstore.node, &config->node, SLUICE__V1__WORKER_ROLE__KVSTORE, err);
+    enum sl_status status = sl_node_open(&kvstore.node, &config->node, SLUICE__V1__WORKER_ROLE__KVSTORE, 0, err);
     if (status != SL_OK) {
         return status;
     }

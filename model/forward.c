@@ -349,14 +349,21 @@ void sl_pass_end(struct sl_pass *pass) {
     }
 }
 
+enum sl_status sl_pass_attend(struct sl_pass *pass, int layer, struct sl_error *err) {
+    sl_pass_project(pass, layer);
+    enum sl_status status = sl_pass_append(pass, err);
+    if (status == SL_OK) {
+        pass->engine->model->ops->attend(pass->engine->team, pass->attends, pass->n_inputs);
+    }
+    return status;
+}
+
 enum sl_status sl_engine_forward(struct sl_engine *e, struct sl_input *inputs, int n_inputs, struct sl_error *err) {
     struct sl_pass pass;
     enum sl_status status = sl_pass_begin(e, inputs, n_inputs, (struct sl_pass_wants){0}, &pass, err);
     for (int layer = 0; layer < e->model->config.n_layers && status == SL_OK; layer++) {
-        sl_pass_project(&pass, layer);
-        status = sl_pass_append(&pass, err);
+        status = sl_pass_attend(&pass, layer, err);
         if (status == SL_OK) {
-            e->model->ops->attend(e->team, pass.attends, n_inputs);
             sl_pass_finish(&pass);
         }
     }

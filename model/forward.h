@@ -72,6 +72,9 @@ enum sl_status sl_pass_append(struct sl_pass *pass, struct sl_error *err);
 void sl_pass_finish(struct sl_pass *pass);
 void sl_pass_end(struct sl_pass *pass);
 
+// Project, append and ops->attend: for those who look at a layer behind its attention and change nothing.
+enum sl_status sl_pass_attend(struct sl_pass *pass, int layer, struct sl_error *err);
+
 // The whole loop, with ops->attend and nothing else in it.
 enum sl_status sl_engine_forward(struct sl_engine *engine, struct sl_input *inputs, int n_inputs, struct sl_error *err);
 

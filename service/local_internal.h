@@ -3,7 +3,7 @@
 #ifndef SL_SERVICE_LOCAL_INTERNAL_H
 #define SL_SERVICE_LOCAL_INTERNAL_H
 
-#include "model/runtime.h"
+#include "runtime/runtime.h"
 #include "service/local.h"
 #include "service/trunk.h"
 

@@ -14,7 +14,7 @@
 #include "base/arena.h"
 #include "base/config.h"
 #include "fabric/fabric.h"
-#include "model/runtime.h"
+#include "runtime/runtime.h"
 #include "proto/sluice/v1/cluster.pb-c.h"
 #include "rpc/rpc.h"
 #include "service/landing.h"

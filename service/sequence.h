@@ -14,7 +14,7 @@
 #define SL_SERVICE_SEQUENCE_H
 
 #include "compress/compress.h"
-#include "model/runtime.h"
+#include "runtime/runtime.h"
 #include "retrieve/local_retriever.h"
 
 struct sl_offload;

@@ -11,7 +11,7 @@ To add a folder: a row here and in docs/DESIGN.md's table, and a CMakeLists.txt 
 more, change both tables in the same commit, and say why.
 """
 
-LIBRARIES = "base kvcache text/* tensor tensor/cpu model compress compress/recipe retrieve fabric rpc proto/*"
+LIBRARIES = "base kvcache text/* tensor tensor/cpu model runtime compress compress/recipe retrieve fabric rpc proto/*"
 
 ROWS = {
     "base": "",
@@ -27,6 +27,7 @@ ROWS = {
     "tensor/cpu/evict": "tensor tensor/cpu/attention",
     "tensor/cpu/retrieve": "tensor tensor/cpu/simd tensor/cpu/attention",
     "model": "base kvcache tensor",
+    "runtime": "base tensor tensor/cpu model text/tokenizer",
     "compress/recipe": "base kvcache",
     "compress": "base kvcache tensor/ops.h compress/recipe",
     "retrieve": "base kvcache tensor/ops.h compress compress/recipe",
@@ -44,7 +45,7 @@ ROWS = {
     "train": "base kvcache tensor model",
     # Of service/: a job without a cluster, all in this process; and for evaluations how workers get at a recipe and
     # read prompts.
-    "client": "base proto/* rpc text/tokenizer text/chat tensor tensor/cpu model compress compress/recipe"
+    "client": "base proto/* rpc text/tokenizer text/chat tensor tensor/cpu model runtime compress compress/recipe"
     " kvcache eval train bench retrieve/annex.h retrieve/local_retriever.h service/local.h service/job_chat.h service/job_recipe.h service/reader.h",
     "bench": LIBRARIES + " service client eval train",
     "tests/*": "*",

@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "../model/watch.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -132,16 +133,17 @@ static void test_attention_of_a_model_agrees_with_brute_force(void **state) {
     assert_int_equal(sl_eval_model_read(&m, NULL, &tokens, &n_tokens, &err), SL_OK);
     assert_true(n_tokens >= N_TOKENS);
     struct sl_attention_profile p;
-    assert_int_equal(sl_attention_profile_init(&p, m.runtime.config->n_layers, m.runtime.config->n_kv_heads, &err), SL_OK);
+    assert_int_equal(sl_attention_profile_init(&p, m.runtime.config->n_layers, m.runtime.config->n_kv_heads, &err),
+                     SL_OK);
     assert_int_equal(sl_attention_profile_add(&p, &m, tokens, N_TOKENS, NULL, &err), SL_OK);
 
     static struct brute brute;
     brute.m = &m;
     struct sl_session *session;
     assert_int_equal(sl_eval_model_session(&m, SL_POSITION_ORIGINAL, N_TOKENS, &session, &err), SL_OK);
-    struct sl_segment segment = {.session = session, .tokens = tokens, .n_tokens = N_TOKENS};
-    struct sl_layer_hook hook = {.fn = add_layer, .arg = &brute};
-    assert_int_equal(sl_engine_forward(m.runtime.engine, &segment, 1, &hook, &err), SL_OK);
+    struct sl_input segment = {.session = session, .tokens = tokens, .n_tokens = N_TOKENS};
+    struct watch hook = {.fn = add_layer, .arg = &brute};
+    assert_int_equal(watch_forward(m.runtime.engine, &segment, 1, &hook, &err), SL_OK);
     for (int l = 0; l < m.runtime.config->n_layers; l++) {
         expect_layer(&p, l, SL_ATTENTION_DENSE, brute.dense[l]);
         expect_layer(&p, l, SL_ATTENTION_EFFECTIVE, brute.effective[l]);

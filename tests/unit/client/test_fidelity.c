@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "../model/watch.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -205,13 +206,13 @@ static void test_fidelity_agrees_with_arithmetic_by_hand(void **state) {
 
     struct sl_session *session;
     assert_int_equal(sl_eval_model_session(&f->m, SL_POSITION_ORIGINAL, N_READ + 1, &session, NULL), SL_OK);
-    struct sl_segment prompt = {.session = session, .tokens = f->tokens, .n_tokens = N_READ};
-    assert_int_equal(sl_engine_forward(f->m.runtime.engine, &prompt, 1, NULL, NULL), SL_OK);
+    struct sl_input prompt = {.session = session, .tokens = f->tokens, .n_tokens = N_READ};
+    assert_int_equal(sl_engine_forward(f->m.runtime.engine, &prompt, 1, NULL), SL_OK);
     static struct by_hand hand;
     hand = (struct by_hand){.m = &f->m};
-    struct sl_layer_hook hook = {.fn = compare_layer, .arg = &hand};
-    struct sl_segment next = {.session = session, .tokens = f->tokens + N_READ, .n_tokens = 1};
-    assert_int_equal(sl_engine_forward(f->m.runtime.engine, &next, 1, &hook, NULL), SL_OK);
+    struct watch hook = {.fn = compare_layer, .arg = &hand};
+    struct sl_input next = {.session = session, .tokens = f->tokens + N_READ, .n_tokens = 1};
+    assert_int_equal(watch_forward(f->m.runtime.engine, &next, 1, &hook, NULL), SL_OK);
     sl_session_destroy(&session);
 
     double mean = 0;

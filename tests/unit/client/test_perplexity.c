@@ -57,8 +57,8 @@ static void read_at_once(struct model_fixture *f, double *nll) {
     struct sl_session *session;
     assert_non_null(logits);
     assert_int_equal(sl_eval_model_session(&f->m, SL_POSITION_ORIGINAL, N_TOKENS, &session, NULL), SL_OK);
-    struct sl_segment segment = {.session = session, .tokens = f->tokens, .n_tokens = N_TOKENS, .all_logits = logits};
-    assert_int_equal(sl_engine_forward(f->m.runtime.engine, &segment, 1, NULL, NULL), SL_OK);
+    struct sl_input segment = {.session = session, .tokens = f->tokens, .n_tokens = N_TOKENS, .all_logits = logits};
+    assert_int_equal(sl_engine_forward(f->m.runtime.engine, &segment, 1, NULL), SL_OK);
     for (int i = 0; i < N_TOKENS; i++) {
         const float *row = logits + i * n_vocab;
         double sum = 0;
@@ -169,7 +169,8 @@ static void test_perplexity_pays_for_what_is_forgotten(void **state) {
     // That four sinks are worth four newer slots is a claim about models that have sinks.
     struct sl_attention_profile p;
     double most = 0;
-    assert_int_equal(sl_attention_profile_init(&p, f->m.runtime.config->n_layers, f->m.runtime.config->n_kv_heads, NULL), SL_OK);
+    assert_int_equal(
+        sl_attention_profile_init(&p, f->m.runtime.config->n_layers, f->m.runtime.config->n_kv_heads, NULL), SL_OK);
     assert_int_equal(sl_attention_profile_add(&p, &f->m, f->tokens, N_TOKENS, NULL, NULL), SL_OK);
     for (int l = 0; l < p.n_layers; l++) {
         most = fmax(most, sl_attention_of_layer(&p, l, SL_ATTENTION_FIRST_4));

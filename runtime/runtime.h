@@ -4,22 +4,22 @@
  *          to open them, for workers, local runs, measurements and benches.
  * Threads: immutable after opening, but for the engine (model/forward.h).
  */
-#ifndef SL_MODEL_RUNTIME_H
-#define SL_MODEL_RUNTIME_H
+#ifndef SL_RUNTIME_RUNTIME_H
+#define SL_RUNTIME_RUNTIME_H
 
 #include "model/forward.h"
 #include "text/tokenizer/tokenizer.h"
 
 struct sl_runtime_config {
-    const char *model_dir; // NULL: operations and threads alone
+    const char *model_dir;    // NULL: operations and threads alone
     const struct sl_ops *ops; // or NULL: those of `tier`
     const char *tier;         // NULL: auto
     enum sl_weight_format weights;
     struct sl_team *team; // somebody else's, or NULL: made here, as the following say
     int threads;          // 0: one for each processor that this process may use
     bool pin;             // give each thread a processor of its own
-    int max_rows;   // of the engine; 0: none
-    bool tokenizer; // load it too
+    int max_rows;         // of the engine; 0: none
+    bool tokenizer;       // load it too
 };
 
 struct sl_runtime {

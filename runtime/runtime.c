@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operations, threads, model, tokenizer and engine, opened in this order. See runtime.h.
-#include "model/runtime.h"
+#include "runtime/runtime.h"
+
+#include "tensor/cpu/tiers.h"
 
 static enum sl_status open_team(const struct sl_runtime_config *config, struct sl_runtime *r, struct sl_error *err) {
     if (config->team != NULL) {
