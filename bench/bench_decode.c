@@ -19,7 +19,8 @@
 #include "bench/cell.h"
 #include "bench/store_rig.h"
 #include "bench/synthetic.h"
-#include "compress/compress.h"
+#include "compress/evict/compressor.h"
+#include "compress/plan/plan.h"
 #include "service/step.h"
 #include "tensor/cpu/tiers.h"
 

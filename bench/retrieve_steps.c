@@ -14,7 +14,7 @@
 
 #include "base/clock.h"
 #include "bench/bench.h"
-#include "compress/compress.h"
+#include "compress/plan/plan.h"
 #include "retrieve/retriever.h"
 
 #define N_LAYERS    2

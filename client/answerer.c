@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "client/sluice.h"
+#include "compress/plan/plan.h"
 #include "compress/recipe/recipe.h"
 #include "kvcache/capsule.h"
 #include "rpc/rpc.h"

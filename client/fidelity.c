@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compress/compress.h"
+#include "compress/evict/compressor.h"
+#include "compress/plan/plan.h"
 #include "kvcache/capsule.h"
 #include "retrieve/local_retriever.h"
 #include "service/reader.h"

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "client/fidelity.h"
+#include "compress/plan/plan.h"
 #include "service/step.h"
 
 // --- which recipes stream --------------------------------------------------------------------------------------------
@@ -23,7 +24,7 @@ static enum sl_status check_formats(const struct sl_recipe *recipe, struct sl_er
                    sl_kv_format_name(quantized));
 }
 
-enum sl_status sl_perplexity_check(const struct sl_recipe *recipe, int chunk, struct sl_error *err) {
+static enum sl_status check(const struct sl_recipe *recipe, int chunk, struct sl_error *err) {
     if (sl_recipe_offloads(recipe)) {
         return sl_fail(err, SL_ERR_INVALID,
                        "place=offload searches a prompt that has been read, and a stream has none; use place=resident");
@@ -114,7 +115,7 @@ enum sl_status sl_perplexity_measure(const struct sl_perplexity_config *config, 
     struct stream s = {.config = config};
     struct sl_session_stats stats = {0};
     int64_t most = 0;
-    enum sl_status status = sl_perplexity_check(recipe, config->chunk, err);
+    enum sl_status status = check(recipe, config->chunk, err);
     status = status == SL_OK ? stream_open(&s, recipe, err) : status;
     for (int64_t i = 0; i < config->n_tokens && status == SL_OK; i += config->chunk) {
         int n = (int)(config->n_tokens - i < config->chunk ? config->n_tokens - i : config->chunk);

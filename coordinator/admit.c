@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/thread.h"
+#include "compress/plan/plan.h"
 #include "kvcache/capsule.h"
 
 struct sl_admission {

@@ -15,7 +15,6 @@
 #include "base/thread.h"
 #include "coordinator/coordinator_internal.h"
 #include "coordinator/run_job.h"
-#include "proto/descriptors.h"
 #include "service/job_recipe.h"
 
 #define SWEEP_MS        100
@@ -155,17 +154,17 @@ static enum sl_status make_parts(struct sl_coordinator *coordinator, uint64_t fi
 }
 
 static enum sl_status start_server(struct sl_coordinator *coordinator, struct sl_error *err) {
-    coordinator->services[0] =
-        (struct sl_rpc_service){"sluice.v1.Inference", sl_inference_methods, SL_N_INFERENCE_METHODS, coordinator};
-    coordinator->services[1] =
-        (struct sl_rpc_service){"sluice.v1.Cluster", sl_cluster_methods, SL_N_CLUSTER_METHODS, coordinator};
+    struct sl_rpc_implementation services[2 + SL_RPC_N_STANDARD] = {sl_inference_service(coordinator),
+                                                                    sl_cluster_service(coordinator)};
+    enum sl_status status = sl_rpc_standard_init(&coordinator->standard, services, 2, err);
+    if (status != SL_OK) {
+        return status;
+    }
     struct sl_rpc_server_config config = {
         .listen = coordinator->config.listen,
-        .services = coordinator->services,
-        .n_services = 2,
+        .services = services,
+        .n_services = sizeof services / sizeof *services,
         .max_calls = (int)coordinator->config.max_watchers + SPARE_HANDLERS,
-        .file_descriptors = sl_proto_descriptors,
-        .file_descriptors_bytes = sl_proto_descriptors_bytes,
     };
     return sl_rpc_server_start(&config, &coordinator->server, err);
 }
@@ -337,7 +336,7 @@ static void drain(struct sl_coordinator *coordinator) {
         (void)sl_cond_wait_until(&coordinator->changed, &coordinator->mutex, SL_NO_DEADLINE);
     }
     pthread_mutex_unlock(&coordinator->mutex);
-    sl_rpc_server_set_health(coordinator->server, "", false);
+    sl_rpc_health_set(coordinator->standard.health, "", false);
 
     pthread_mutex_lock(&coordinator->mutex);
     while (coordinator->n_threads > 0 && sl_now_ns() < coordinator->grace_end_ns) {
@@ -381,6 +380,7 @@ void sl_coordinator_destroy(struct sl_coordinator **coordinator_in) {
     if (sweeping) {
         pthread_join(coordinator->sweeper, NULL);
     }
+    sl_rpc_standard_cleanup(&coordinator->standard);
     sl_jobs_destroy(&coordinator->jobs);
     sl_admission_destroy(&coordinator->admission);
     sl_affinity_destroy(&coordinator->affinity);

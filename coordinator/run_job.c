@@ -15,6 +15,7 @@
 #include "coordinator/leg.h"
 #include "coordinator/run_annex.h"
 #include "coordinator/run_report.h"
+#include "proto/methods.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
 #define CLAIM_WAIT_MS    40   // between looks at the job while it is in the line
@@ -91,8 +92,7 @@ static enum sl_status reserve(struct run *run, struct sl_error *err) {
     // A grant that is made after we stopped listening goes back when its lease ends.
     struct sl_leg leg = {.job = run->job, .worker = run->claim.decode, .silence_ms = RESERVE_MS};
     ProtobufCMessage *message = NULL;
-    enum sl_status status =
-        sl_leg_open(&leg, "/sluice.v1.Decode/Reserve", &request.base, &sluice__v1__grant__descriptor, deadline_ns, err);
+    enum sl_status status = sl_leg_open(&leg, &sl_method_decode_reserve, &request.base, deadline_ns, err);
     if (status == SL_OK) {
         status = sl_leg_next(&leg, &message, err);
         sl_leg_close(&leg);
@@ -109,7 +109,8 @@ static enum sl_status reserve(struct run *run, struct sl_error *err) {
     }
     strcpy(run->lease.id, grant->lease_id);
     run->lease.worker = run->claim.decode;
-    run->lease.service = "Decode";
+    run->lease.renew = &sl_method_decode_renew;
+    run->lease.release = &sl_method_decode_release;
     run->lease.lease_ms = grant->lease_ms;
     run->lease.renew_ns = sl_now_ns() + grant->lease_ms * SL_NS_PER_MS / 3;
     run->grant = grant;
@@ -181,8 +182,7 @@ static enum sl_status prefill(struct run *run, struct sl_error *err) {
                          .lease_is_vital = true,
                          .silence_ms = run->context->silence_ms};
     sl_run_report_start(&run->report, run->job);
-    enum sl_status status = sl_leg_open(&leg, "/sluice.v1.Prefill/Run", &request.base,
-                                        &sluice__v1__prefill_event__descriptor, spec->deadline_ns, err);
+    enum sl_status status = sl_leg_open(&leg, &sl_method_prefill_run, &request.base, spec->deadline_ns, err);
     while (status == SL_OK && run->prefilled == NULL) {
         ProtobufCMessage *message = NULL;
         status = sl_leg_next(&leg, &message, err);
@@ -312,8 +312,7 @@ static enum sl_status decode(struct run *run, struct sl_error *err) {
         .others = annexes,
         .n_others = sl_annex_leases(&run->claim, run->prefilled != NULL ? run->prefilled->done : NULL, annexes),
         .silence_ms = run->context->silence_ms};
-    enum sl_status status = sl_leg_open(&leg, "/sluice.v1.Decode/Run", &request.base,
-                                        &sluice__v1__decode_event__descriptor, spec->deadline_ns, err);
+    enum sl_status status = sl_leg_open(&leg, &sl_method_decode_run, &request.base, spec->deadline_ns, err);
     while (status == SL_OK && !run->decode_done) {
         ProtobufCMessage *message = NULL;
         status = sl_leg_next(&leg, &message, err);

@@ -4,6 +4,7 @@
 
 #include "base/thread.h"
 #include "decode/internal.h"
+#include "proto/methods.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 #include "service/lease_rpc.h"
 
@@ -32,13 +33,16 @@ static enum sl_status serve(struct sl_decode *decode, struct sl_error *err) {
     if (status != SL_OK) {
         return status;
     }
-    static const struct sl_rpc_method methods[] = {
-        {"/sluice.v1.Decode/Reserve", SL_RPC_UNARY, &sluice__v1__reserve_request__descriptor, sl_decode_handle_reserve},
-        {"/sluice.v1.Decode/Renew", SL_RPC_UNARY, &sluice__v1__renew_request__descriptor, handle_renew},
-        {"/sluice.v1.Decode/Release", SL_RPC_UNARY, &sluice__v1__release_request__descriptor, handle_release},
-        {"/sluice.v1.Decode/Run", SL_RPC_SERVER_STREAM, &sluice__v1__decode_request__descriptor, sl_decode_handle_run},
+    static const struct sl_rpc_handler handlers[] = {
+        {&sl_method_decode_reserve, sl_decode_handle_reserve},
+        {&sl_method_decode_renew, handle_renew},
+        {&sl_method_decode_release, handle_release},
+        {&sl_method_decode_run, sl_decode_handle_run},
     };
-    struct sl_rpc_service rpc = {"sluice.v1.Decode", methods, sizeof methods / sizeof *methods, decode};
+    struct sl_rpc_implementation rpc = {.service = &sl_service_decode,
+                                        .handlers = handlers,
+                                        .n_handlers = sizeof handlers / sizeof *handlers,
+                                        .context = decode};
     struct sl_node_service service = {&rpc, report_load, decode};
     status = sl_node_serve(node, &service, err); // returns when no handler runs any more, so no sequence is left
     pthread_mutex_lock(&decode->mutex);

@@ -91,12 +91,7 @@ static enum sl_status reserve(struct sl_session *session, int n) {
 static void settle_promise(struct sl_decode *decode, struct sl_answer *answer) {
     size_t taken = answer->sequence.session->taken_bytes;
     size_t promised = answer->session_bytes > taken ? answer->session_bytes - taken : 0;
-    if (promised > answer->promised_bytes) {
-        sl_landings_renew_promise(decode->node.landings, promised - answer->promised_bytes);
-    } else {
-        sl_landings_return_promise(decode->node.landings, answer->promised_bytes - promised);
-    }
-    answer->promised_bytes = promised;
+    sl_ledger_settle(decode->node.ledger, &answer->promised_bytes, promised);
 }
 
 // Say what every sequence reads next: at least one row, and what is left to those that have more. How many sequences step.

@@ -7,7 +7,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "compress/compress.h"
+#include "compress/evict/compressor.h"
+#include "compress/plan/plan.h"
 #include "decode/internal.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 #include "service/error_statistics.h"
@@ -215,8 +216,8 @@ static void settle_row_caches(struct sl_decode *decode, struct sl_answer *answer
     sl_retriever_get_stats(answer->sequence.retrieval.retriever, &stats);
     size_t taken = stats.row_cache_bytes < answer->session_bytes ? stats.row_cache_bytes : answer->session_bytes;
     answer->session_bytes -= taken;
-    sl_landings_return_promise(decode->node.landings, taken < answer->promised_bytes ? taken : answer->promised_bytes);
-    answer->promised_bytes -= taken < answer->promised_bytes ? taken : answer->promised_bytes;
+    size_t promised = answer->promised_bytes > taken ? answer->promised_bytes - taken : 0;
+    sl_ledger_settle(decode->node.ledger, &answer->promised_bytes, promised);
 }
 
 // What the recipe does while the answer is written; of offloaded layers the slots that are always attended to come here.
@@ -364,8 +365,7 @@ static void relay(struct sl_answer *answer, struct sl_rpc_call *call) {
 // What a job holds here is returned before its caller hears that it is done.
 static void give_back(struct sl_decode *decode, struct sl_answer *answer) {
     sl_sequence_close(&answer->sequence);
-    sl_landings_return_promise(decode->node.landings, answer->promised_bytes);
-    answer->promised_bytes = 0;
+    sl_ledger_settle(decode->node.ledger, &answer->promised_bytes, 0);
 }
 
 static enum sl_status send_done(struct sl_decode *decode, struct sl_answer *answer, bool estimate_errors,

@@ -76,7 +76,7 @@ static void look_after_expected(struct sl_kvstore *kvstore) {
             continue;
         }
         if (status == SL_OK) {
-            sl_landings_return_promise(kvstore->node.landings, promised);
+            sl_ledger_return(kvstore->node.ledger, promised);
             shelve(kvstore, expected, &landed);
         } else {
             sl_landing_release(kvstore->node.landings, expected->lease_id); // failed: its memory is wanted

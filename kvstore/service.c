@@ -195,8 +195,7 @@ enum sl_status sl_store_handle_stats(void *service, struct sl_rpc_call *call, co
     reply.misses = stats.n_misses;
     reply.evicted = stats.n_evicted;
     reply.pinned = stats.n_pinned;
-    size_t promised;
-    sl_landings_gauges(kvstore->node.landings, &reply.leases, &promised);
+    reply.leases = sl_landings_count(kvstore->node.landings);
     pthread_mutex_lock(&kvstore->mutex);
     reply.leases += kvstore->n_pins;
     pthread_mutex_unlock(&kvstore->mutex);

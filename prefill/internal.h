@@ -6,7 +6,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "compress/compress.h"
+#include "compress/evict/compressor.h"
+#include "compress/plan/plan.h"
 #include "kvcache/capsule.h"
 #include "prefill/prefill.h"
 #include "prefill/store.h"

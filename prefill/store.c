@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "proto/methods.h"
 #include "service/job_recipe.h"
 #include "service/reader.h"
 
@@ -110,15 +111,15 @@ uint64_t sl_store_boundary_hash(const struct sl_plan *plan, uint64_t prefix_hash
  * A unary call, waited for in steps, so that the job's own caller hears from us meanwhile. landing_id, if not NULL, is a
  * landing of this worker that must live as long as the call.
  */
-static enum sl_status call(const struct sl_store_job *job, const char *path, const ProtobufCMessage *request,
-                           const ProtobufCMessageDescriptor *reply_type, int64_t limit_ms, const char *landing_id,
+static enum sl_status call(const struct sl_store_job *job, const struct sl_rpc_method *method,
+                           const ProtobufCMessage *request, int64_t limit_ms, const char *landing_id,
                            ProtobufCMessage **reply_out, struct sl_error *err) {
     struct sl_rpc_channel *channel;
     struct sl_rpc_stream *stream;
     int64_t limit_ns = sl_deadline_in_ms(limit_ms), lease_ms;
     enum sl_status status = sl_store_client_channel(job->client, job->address, &channel, err);
     if (status == SL_OK) {
-        status = sl_rpc_stream_open(channel, path, request, reply_type, limit_ns, job->parent, &stream, err);
+        status = sl_rpc_stream_open(channel, method, request, limit_ns, job->parent, &stream, err);
     }
     if (status != SL_OK) {
         return status;
@@ -134,7 +135,7 @@ static enum sl_status call(const struct sl_store_job *job, const char *path, con
         }
     }
     if (status == SL_ERR_NOT_FOUND && err->status == SL_OK) {
-        status = sl_fail(err, SL_ERR_PEER_LOST, "kvstore %s ended %s without a reply", job->address, path);
+        status = sl_fail(err, SL_ERR_PEER_LOST, "kvstore %s ended %s without a reply", job->address, method->path);
     }
     sl_rpc_stream_close(&stream);
     return status;
@@ -199,8 +200,7 @@ enum sl_status sl_store_lookup(const struct sl_store_job *job, struct sl_store_m
         request.recipe_fingerprint = job->id->recipe_fingerprint;
         request.n_prefixes = n_keys;
         request.prefixes = pointers;
-        status = call(job, "/sluice.v1.Store/Lookup", &request.base, &sluice__v1__lookup_reply__descriptor, CALL_MS,
-                      NULL, &reply, err);
+        status = call(job, &sl_method_store_lookup, &request.base, CALL_MS, NULL, &reply, err);
     }
     if (status == SL_OK) {
         status = read_match(job, (Sluice__V1__LookupReply *)reply, match_out, err);
@@ -227,8 +227,7 @@ static enum sl_status fetch(const struct sl_store_job *job, const struct sl_stor
     request.destination = (Sluice__V1__Grant *)destination;
     ProtobufCMessage *reply;
     int64_t limit_ms = FETCH_MS + (int64_t)(match->capsule_bytes / FETCH_BYTES_PER_MS);
-    enum sl_status status = call(job, "/sluice.v1.Store/Fetch", &request.base, &sluice__v1__fetch_reply__descriptor,
-                                 limit_ms, landing_id, &reply, err);
+    enum sl_status status = call(job, &sl_method_store_fetch, &request.base, limit_ms, landing_id, &reply, err);
     if (status == SL_OK) {
         *bytes_out = ((Sluice__V1__FetchReply *)reply)->bytes;
         protobuf_c_message_free_unpacked(reply, NULL);
@@ -250,8 +249,8 @@ void sl_store_release(struct sl_store_client *client, const char *address, const
     struct sl_error err = {0};
     enum sl_status status = sl_store_client_channel(client, address, &channel, &err);
     if (status == SL_OK) {
-        status = sl_rpc_unary(channel, "/sluice.v1.Store/Release", &request.base,
-                              &sluice__v1__release_reply__descriptor, sl_deadline_in_ms(RELEASE_MS), NULL, NULL, &err);
+        status = sl_rpc_unary(channel, &sl_method_store_release, &request.base, sl_deadline_in_ms(RELEASE_MS), NULL,
+                              NULL, &err);
     }
     if (status != SL_OK) {
         sl_log_debug("store", "lease=%s ends by itself: kvstore %s: %s", lease_id, address, err.text);

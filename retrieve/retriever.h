@@ -25,6 +25,7 @@
 #ifndef SL_RETRIEVE_RETRIEVER_H
 #define SL_RETRIEVE_RETRIEVER_H
 
+#include "compress/plan/plan.h"
 #include "kvcache/session.h"
 #include "retrieve/source.h"
 

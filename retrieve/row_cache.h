@@ -11,6 +11,7 @@
 #ifndef SL_RETRIEVE_ROW_CACHE_H
 #define SL_RETRIEVE_ROW_CACHE_H
 
+#include "compress/plan/plan.h"
 #include "compress/recipe/recipe.h"
 
 // Places of a lane (sl_plan_row_places()); 0: so short a prompt leaves nothing to choose.

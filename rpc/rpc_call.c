@@ -22,12 +22,54 @@
 
 #define OWNER(tag, member) ((struct sl_rpc_call *)((char *)(tag)-offsetof(struct sl_rpc_call, member)))
 
-struct sl_rpc_call *sl_rpc_call_create(struct sl_rpc_server *server, const struct sl_rpc_bound *bound) {
+// ---- all calls of a server -----------------------------------------------------------------------------------------
+
+void sl_rpc_calls_init(struct sl_rpc_calls *calls) {
+    pthread_mutex_init(&calls->mutex, NULL);
+    sl_cond_init(&calls->gone);
+    calls->n = 0;
+}
+
+void sl_rpc_calls_cleanup(struct sl_rpc_calls *calls) {
+    pthread_cond_destroy(&calls->gone);
+    pthread_mutex_destroy(&calls->mutex);
+}
+
+static void enter(struct sl_rpc_calls *calls) {
+    pthread_mutex_lock(&calls->mutex);
+    calls->n++;
+    pthread_mutex_unlock(&calls->mutex);
+}
+
+static void leave(struct sl_rpc_calls *calls) {
+    pthread_mutex_lock(&calls->mutex);
+    if (--calls->n == 0) {
+        pthread_cond_signal(&calls->gone);
+    }
+    pthread_mutex_unlock(&calls->mutex); // the server may be gone from here on
+}
+
+enum sl_status sl_rpc_calls_wait(struct sl_rpc_calls *calls, int64_t deadline_ns) {
+    enum sl_status status = SL_OK;
+    pthread_mutex_lock(&calls->mutex);
+    while (calls->n && status == SL_OK) {
+        status = sl_cond_wait_until(&calls->gone, &calls->mutex, deadline_ns);
+    }
+    status = calls->n ? SL_ERR_DEADLINE : SL_OK;
+    pthread_mutex_unlock(&calls->mutex);
+    return status;
+}
+
+// ---- one -----------------------------------------------------------------------------------------------------------
+
+struct sl_rpc_call *sl_rpc_call_create(struct sl_rpc_server *server, struct sl_rpc_calls *calls,
+                                       const struct sl_rpc_bound *bound) {
     struct sl_rpc_call *call = calloc(1, sizeof *call);
     if (!call) {
         return NULL;
     }
     call->server = server;
+    call->calls = calls;
     call->bound = bound;
     call->deadline_ns = SL_NO_DEADLINE;
     atomic_init(&call->refs, 1);
@@ -36,6 +78,7 @@ struct sl_rpc_call *sl_rpc_call_create(struct sl_rpc_server *server, const struc
     grpc_call_details_init(&call->details);
     pthread_mutex_init(&call->mutex, NULL);
     sl_cond_init(&call->cond);
+    enter(calls);
     return call;
 }
 
@@ -43,7 +86,7 @@ void sl_rpc_call_unref(struct sl_rpc_call *call) {
     if (atomic_fetch_sub(&call->refs, 1) != 1) {
         return;
     }
-    struct sl_rpc_server *server = call->server;
+    struct sl_rpc_calls *calls = call->calls;
     grpc_metadata_array_destroy(&call->metadata);
     grpc_call_details_destroy(&call->details);
     grpc_byte_buffer_destroy(call->payload);
@@ -56,7 +99,7 @@ void sl_rpc_call_unref(struct sl_rpc_call *call) {
     pthread_cond_destroy(&call->cond);
     pthread_mutex_destroy(&call->mutex);
     free(call);
-    sl_rpc_server_call_gone(server);
+    leave(calls);
 }
 
 // ---- cancellation --------------------------------------------------------------------------------------------------
@@ -134,7 +177,12 @@ enum sl_status sl_rpc_call_send(struct sl_rpc_call *call, const ProtobufCMessage
     if (sl_rpc_call_cancelled(call)) {
         return SL_ERR_CANCELLED;
     }
-    if (call->bound->method->kind == SL_RPC_UNARY) {
+    const struct sl_rpc_method *method = call->bound->method;
+    if (method->kind != SL_RPC_BIDI && message->descriptor != method->reply) {
+        sl_log_error("rpc", "%s: sends a %s, not a %s", method->path, message->descriptor->name, method->reply->name);
+        return SL_ERR_INTERNAL;
+    }
+    if (method->kind == SL_RPC_UNARY) {
         return keep_reply(call, message);
     }
     grpc_byte_buffer *bytes = sl_rpc_message_pack(message);

@@ -76,15 +76,28 @@ void sl_rpc_pool_destroy(struct sl_rpc_pool **pool);
 
 // ---- rpc_call.c: one call at the server ----------------------------------------------------------------------------
 
+struct sl_rpc_calls { // the call objects of a server: posted or accepted, and not yet freed
+    pthread_mutex_t mutex;
+    pthread_cond_t gone; // n has become 0
+    size_t n;
+};
+
+struct sl_rpc_quota { // how many handlers may run at once
+    int limit;
+    atomic_int n_running;
+};
+
 struct sl_rpc_bound { // a method as registered with gRPC
     const struct sl_rpc_method *method;
+    sl_rpc_handler_fn handler;
     void *context;
+    struct sl_rpc_quota *quota;
     void *registered;
-    bool internal; // health and reflection: answered even when the services are full
 };
 
 struct sl_rpc_call {
     struct sl_rpc_server *server;
+    struct sl_rpc_calls *calls;
     const struct sl_rpc_bound *bound; // NULL: an unknown method
     grpc_call *call;                  // NULL until accepted
     grpc_metadata_array metadata;
@@ -109,37 +122,18 @@ struct sl_rpc_call {
     pthread_t on_cancel_thread;
 };
 
-struct sl_rpc_call *sl_rpc_call_create(struct sl_rpc_server *server, const struct sl_rpc_bound *bound);
+void sl_rpc_calls_init(struct sl_rpc_calls *calls);
+void sl_rpc_calls_cleanup(struct sl_rpc_calls *calls);
+// Until the last one has been freed: SL_OK, or SL_ERR_DEADLINE.
+enum sl_status sl_rpc_calls_wait(struct sl_rpc_calls *calls, int64_t deadline_ns);
+
+// One more of `calls`, which outlive it. NULL: no memory.
+struct sl_rpc_call *sl_rpc_call_create(struct sl_rpc_server *server, struct sl_rpc_calls *calls,
+                                       const struct sl_rpc_bound *bound);
 // After acceptance: watch for the client's going away. Takes its own reference.
 enum sl_status sl_rpc_call_watch(struct sl_rpc_call *call);
 // Send the final status without waiting. Takes its own reference. The call's handler has returned, or never ran.
 void sl_rpc_call_finish(struct sl_rpc_call *call, enum sl_status status, const char *text);
 void sl_rpc_call_unref(struct sl_rpc_call *call);
-
-// ---- rpc_server.c --------------------------------------------------------------------------------------------------
-
-// A call object of the server has been freed.
-void sl_rpc_server_call_gone(struct sl_rpc_server *server);
-
-// ---- rpc_health.c, rpc_reflection.c: the services that every server has --------------------------------------------
-
-struct sl_rpc_health;
-
-enum sl_status sl_rpc_health_create(const struct sl_rpc_service *services, size_t n_services,
-                                    struct sl_rpc_health **health_out, struct sl_error *err);
-void sl_rpc_health_set(struct sl_rpc_health *health, const char *service, bool serving);
-// Everything is NOT_SERVING from here on, and watchers are sent away.
-void sl_rpc_health_close(struct sl_rpc_health *health);
-void sl_rpc_health_destroy(struct sl_rpc_health **health);
-extern const struct sl_rpc_service sl_rpc_health_service; // its context is a struct sl_rpc_health
-
-struct sl_rpc_reflection;
-
-// names: the services to list, copied. The descriptor set must outlive the object. SL_ERR_INVALID: it is malformed.
-enum sl_status sl_rpc_reflection_create(const char *const *names, size_t n_names, const uint8_t *descriptors,
-                                        size_t descriptors_bytes, struct sl_rpc_reflection **reflection_out,
-                                        struct sl_error *err);
-void sl_rpc_reflection_destroy(struct sl_rpc_reflection **reflection);
-extern const struct sl_rpc_service sl_rpc_reflection_services[2]; // their context is a struct sl_rpc_reflection
 
 #endif

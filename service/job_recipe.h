@@ -6,6 +6,7 @@
 #ifndef SL_SERVICE_JOB_RECIPE_H
 #define SL_SERVICE_JOB_RECIPE_H
 
+#include "compress/plan/plan.h"
 #include "compress/recipe/recipe.h"
 #include "kvcache/session.h"
 #include "model/model.h"

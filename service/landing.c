@@ -24,7 +24,7 @@ struct sl_landing {
     enum state state;
     int64_t deadline_ns;
     void *block;
-    size_t block_bytes, body_bytes, promised_bytes;
+    size_t body_bytes, promised_bytes;
     struct sl_grant *grant;
     uint8_t *header;
     size_t header_bytes;
@@ -35,15 +35,15 @@ struct sl_landing {
 
 struct sl_landings {
     struct sl_fabric *fabric;
-    struct sl_arena *arena;
+    struct sl_ledger *ledger;
+    struct sl_arena *arena; // the ledger's
     int64_t lease_ms;
-    pthread_mutex_t mutex;
+    pthread_mutex_t mutex;  // over what follows; the ledger's is taken under it
     pthread_cond_t changed; // a landing has landed, failed or ended; or stopping
     uint64_t n_changes;     // how often
     struct sl_landing *first;
     int64_t n_leases;
     int64_t n_held; // landings whose memory exists, listed or not
-    size_t promised_bytes;
     uint64_t next_id, secret;
     bool stopping;
     pthread_t reaper;
@@ -127,10 +127,10 @@ static struct sl_grant *unlist(struct sl_landings *table, struct sl_landing **at
     struct sl_landing *landing = *at;
     *at = landing->next;
     landing->listed = false;
-    table->n_leases--;
     if (landing->state != TAKEN) {
-        table->promised_bytes -= landing->promised_bytes;
+        sl_ledger_return(table->ledger, landing->promised_bytes);
     }
+    table->n_leases--; // behind that: without leases there are no promises
     announce(table);
     struct sl_grant *grant = landing->grant;
     landing->grant = NULL;
@@ -169,14 +169,15 @@ static void *reaper_main(void *arg) {
     return NULL;
 }
 
-enum sl_status sl_landings_create(struct sl_fabric *fabric, struct sl_arena *arena, int64_t lease_ms,
+enum sl_status sl_landings_create(struct sl_fabric *fabric, struct sl_ledger *ledger, int64_t lease_ms,
                                   struct sl_landings **landings_out, struct sl_error *err) {
     struct sl_landings *table = calloc(1, sizeof *table);
     if (!table) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "landings: out of memory");
     }
     table->fabric = fabric;
-    table->arena = arena;
+    table->ledger = ledger;
+    table->arena = sl_ledger_arena(ledger);
     table->lease_ms = lease_ms;
     // Lease ids are capabilities: not to be guessed, not to be repeated by a restarted process.
     if (getrandom(&table->secret, sizeof table->secret, 0) != sizeof table->secret) {
@@ -231,40 +232,21 @@ void sl_landings_destroy(struct sl_landings **landings) {
     free(table);
 }
 
-// With the lock held: does body + promised fit beside what is used and promised?
-static bool fits(struct sl_landings *table, size_t wanted_bytes, struct sl_arena_stats *stats_out) {
-    sl_arena_get_stats(table->arena, stats_out);
-    size_t taken = stats_out->used_bytes + table->promised_bytes;
-    return taken <= stats_out->capacity_bytes && wanted_bytes <= stats_out->capacity_bytes - taken;
-}
-
 enum sl_status sl_landing_open(struct sl_landings *table, const char *label, size_t body_bytes, size_t promised_bytes,
                                struct sl_landing_ticket *ticket_out, struct sl_error *err) {
-    if (body_bytes == 0 || promised_bytes > SIZE_MAX / 4 || body_bytes > SIZE_MAX / 4) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: a capsule of %zu bytes cannot be reserved", label, body_bytes);
-    }
     struct sl_landing *landing = calloc(1, sizeof *landing);
     if (!landing) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "landings: out of memory");
     }
     landing->table = table;
-    landing->block_bytes = body_bytes;
     landing->promised_bytes = promised_bytes;
     landing->deadline_ns = sl_deadline_in_ms(table->lease_ms);
 
     pthread_mutex_lock(&table->mutex);
-    struct sl_arena_stats stats = {0};
-    enum sl_status status = table->stopping ? sl_fail(err, SL_ERR_PEER_LOST, "this worker is stopping") : SL_OK;
-    if (status == SL_OK && (!fits(table, body_bytes + promised_bytes, &stats) ||
-                            !(landing->block = sl_arena_alloc(table->arena, body_bytes)))) {
-        status =
-            sl_fail(err, SL_ERR_EXHAUSTED,
-                    "%s: %zu bytes for the capsule and %zu beside it do not fit: arena %zu, used %zu, promised %zu; "
-                    "retry in 500 ms",
-                    label, body_bytes, promised_bytes, stats.capacity_bytes, stats.used_bytes, table->promised_bytes);
-    }
+    enum sl_status status =
+        table->stopping ? sl_fail(err, SL_ERR_PEER_LOST, "this worker is stopping")
+                        : sl_ledger_take_block(table->ledger, label, body_bytes, promised_bytes, &landing->block, err);
     if (status == SL_OK) {
-        table->promised_bytes += promised_bytes;
         table->n_held++;
         snprintf(landing->id, sizeof landing->id, "%016llx-%llu", (unsigned long long)table->secret,
                  (unsigned long long)++table->next_id);
@@ -284,7 +266,7 @@ enum sl_status sl_landing_open(struct sl_landings *table, const char *label, siz
                            &ticket.ticket, &ticket.ticket_bytes, err);
     pthread_mutex_lock(&table->mutex);
     if (status != SL_OK) {
-        table->promised_bytes -= promised_bytes;
+        sl_ledger_return(table->ledger, promised_bytes);
         landing->released = true;
         free_if_over(landing);
     } else {
@@ -376,27 +358,6 @@ enum sl_status sl_landed_open(struct sl_landings *table, struct sl_landed *lande
     return status;
 }
 
-enum sl_status sl_landings_try_promise(struct sl_landings *table, size_t promised_bytes) {
-    pthread_mutex_lock(&table->mutex);
-    struct sl_arena_stats stats;
-    bool fit = fits(table, promised_bytes, &stats);
-    table->promised_bytes += fit ? promised_bytes : 0;
-    pthread_mutex_unlock(&table->mutex);
-    return fit ? SL_OK : SL_AGAIN;
-}
-
-void sl_landings_return_promise(struct sl_landings *table, size_t promised_bytes) {
-    pthread_mutex_lock(&table->mutex);
-    table->promised_bytes -= promised_bytes;
-    pthread_mutex_unlock(&table->mutex);
-}
-
-void sl_landings_renew_promise(struct sl_landings *table, size_t promised_bytes) {
-    pthread_mutex_lock(&table->mutex);
-    table->promised_bytes += promised_bytes;
-    pthread_mutex_unlock(&table->mutex);
-}
-
 void sl_landings_wait_change(struct sl_landings *table, uint64_t *seen_inout, int64_t deadline_ns) {
     pthread_mutex_lock(&table->mutex);
     while (table->n_changes == *seen_inout &&
@@ -406,9 +367,9 @@ void sl_landings_wait_change(struct sl_landings *table, uint64_t *seen_inout, in
     pthread_mutex_unlock(&table->mutex);
 }
 
-void sl_landings_gauges(struct sl_landings *table, int64_t *n_leases_out, size_t *promised_bytes_out) {
+int64_t sl_landings_count(struct sl_landings *table) {
     pthread_mutex_lock(&table->mutex);
-    *n_leases_out = table->n_leases;
-    *promised_bytes_out = table->promised_bytes;
+    int64_t n_leases = table->n_leases;
     pthread_mutex_unlock(&table->mutex);
+    return n_leases;
 }

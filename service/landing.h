@@ -25,15 +25,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/arena.h"
 #include "fabric/fabric.h"
 #include "kvcache/capsule.h"
+#include "service/ledger.h"
 
 struct sl_landings; // the table
-struct sl_landing;
 
-// arena must lie in a region of the fabric; both must outlive the table.
-enum sl_status sl_landings_create(struct sl_fabric *fabric, struct sl_arena *arena, int64_t lease_ms,
+// The ledger's arena must lie in a region of the fabric; all three must outlive the table.
+enum sl_status sl_landings_create(struct sl_fabric *fabric, struct sl_ledger *ledger, int64_t lease_ms,
                                   struct sl_landings **landings_out, struct sl_error *err);
 // End every lease and refuse new ones. For a worker that stops: the fabric is destroyed next, which releases every block.
 void sl_landings_close(struct sl_landings *landings);
@@ -41,10 +40,8 @@ void sl_landings_close(struct sl_landings *landings);
 void sl_landings_destroy(struct sl_landings **landings);
 
 /*
- * Take a block of body_bytes and open a grant over it. promised_bytes are counted against the arena's capacity until
- * the landing is gone or sl_landing_forget_promise(): what the session will add later. SL_ERR_EXHAUSTED when block and
- * promises do not fit; err names the numbers. *landing_out is borrowed from the table: it is valid until released,
- * taken or expired, so keep only the id.
+ * Take a block of body_bytes and open a grant over it. promised_bytes, what the session will add later, are promised until
+ * the landing is gone, or by whoever has taken it. SL_ERR_EXHAUSTED: block and promise do not fit; err has the numbers.
  */
 struct sl_landing_ticket {
     char id[40];
@@ -69,8 +66,8 @@ struct sl_landed {
 };
 
 /*
- * Wait until the capsule has landed and take it; the lease is gone then, but its promise stays counted until
- * sl_landings_return_promise(). *promised_out says how much that is.
+ * Wait until the capsule has landed and take it; the lease is gone then, and its promise of *promised_out bytes
+ * the caller's (service/ledger.h).
  * SL_AGAIN: not yet at the deadline. SL_ERR_NOT_FOUND: no such lease (or it ended while we waited). Otherwise how the
  * ship failed.
  */
@@ -84,19 +81,12 @@ enum sl_status sl_landed_open(struct sl_landings *landings, struct sl_landed *la
                               const struct sl_kv_geometry *geometry, const struct sl_capsule_id *id, int64_t max_slots,
                               struct sl_session **session_out, struct sl_error *err);
 
-// Count promised_bytes more if they fit beside what is used and promised; SL_AGAIN if not. Never waits.
-enum sl_status sl_landings_try_promise(struct sl_landings *landings, size_t promised_bytes);
-void sl_landings_return_promise(struct sl_landings *landings, size_t promised_bytes);
-// For a session that has given pages back and may take them again.
-void sl_landings_renew_promise(struct sl_landings *landings, size_t promised_bytes);
-
 /*
  * Wait until something has happened to some landing since *seen_inout (begin with 0), or the deadline; *seen_inout is
  * brought up to date. For a thread that looks after many landings.
  */
 void sl_landings_wait_change(struct sl_landings *landings, uint64_t *seen_inout, int64_t deadline_ns);
 
-// Leases held (the leak gauge), and bytes promised beyond the arena's used bytes.
-void sl_landings_gauges(struct sl_landings *landings, int64_t *n_leases_out, size_t *promised_bytes_out);
+int64_t sl_landings_count(struct sl_landings *landings); // leases held: a leak gauge
 
 #endif

@@ -24,6 +24,7 @@
 #ifndef SL_SERVICE_OFFLOAD_H
 #define SL_SERVICE_OFFLOAD_H
 
+#include "compress/plan/plan.h"
 #include "kvcache/capsule.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 #include "retrieve/lanes.h"

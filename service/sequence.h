@@ -13,7 +13,8 @@
 #ifndef SL_SERVICE_SEQUENCE_H
 #define SL_SERVICE_SEQUENCE_H
 
-#include "compress/compress.h"
+#include "compress/evict/compressor.h"
+#include "compress/plan/plan.h"
 #include "runtime/runtime.h"
 #include "retrieve/local_retriever.h"
 

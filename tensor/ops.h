@@ -267,11 +267,6 @@ struct sl_ops {
     // depend on the order and on what the slots hold, not on where they lie.
     void (*attend_slots)(struct sl_team *team, const struct sl_attend *args, const uint32_t *const *slots,
                          const uint32_t *n_slots);
-    // absmax_out[c] = max over slots j in [begin, end) of |K_j[c]|, c < d; 0 for none
-    void (*channel_absmax)(const struct sl_kv *kv, uint32_t begin, uint32_t end, float *absmax_out);
-    // scores_out[j - begin] = sum_i q[channels[i]] * K_j[channels[i]] for slots [begin, end)
-    void (*channel_scores)(const struct sl_kv *kv, const float *q, const int *channels, int n_channels, uint32_t begin,
-                           uint32_t end, float *scores_out);
     // Make a scan copy (kvcache/scan.h) of the keys of the first n_slots slots of kv, at most layout->capacity. Of
     // quantized pages: of what their codes stand for. Every tier makes the same bytes.
     void (*scan_copy)(const struct sl_kv *kv, uint32_t n_slots, const struct sl_scan_layout *layout, void *copy_out);

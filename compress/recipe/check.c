@@ -96,7 +96,7 @@ static enum sl_status check_belongings(const struct sl_recipe *recipe, struct sl
 
 // --- what protects -----------------------------------------------------------------------------------------------
 
-// A ratio of the prompt is raised above what scope protects (compress/plan.c); a number of slots is what was asked for.
+// A ratio of the prompt is raised above what scope protects (compress/plan/plan.c); a number of slots is what was asked for.
 static enum sl_status check_protection(const struct sl_recipe *recipe, struct sl_error *err) {
     if (recipe->recent.slots == 0 && recipe->recent.ratio + recipe->std >= 1) {
         return sl_fail(err, SL_ERR_INVALID,

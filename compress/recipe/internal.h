@@ -74,7 +74,7 @@ int64_t sl_recipe_std_slots(const struct sl_recipe *recipe, int64_t budget_slots
 int64_t sl_recipe_protected_slots(const struct sl_recipe *recipe, int64_t budget_slots);
 
 bool sl_layers_any(const struct sl_layers *layers);
-// Of a resolved recipe. A layer evicts as its session's budget says, or it is offloaded and thinned (compress/thin.c).
+// Of a resolved recipe. A layer evicts as its session's budget says, or it is offloaded and thinned (compress/evict/thin.c).
 enum sl_kv_format sl_recipe_layer_format(const struct sl_recipe *recipe, int layer);
 bool sl_recipe_layer_evicts(const struct sl_recipe *recipe, int layer);
 bool sl_recipe_layer_thins(const struct sl_recipe *recipe, int layer);

@@ -105,8 +105,7 @@ static void end_lease(struct sl_annexes *annexes, struct sl_held_annex **at) {
     held->listed = false;
     annexes->n_leases--;
     sl_annexes_forget_from(annexes, held, &held->growing);
-    sl_landings_return_promise(annexes->config.room->landings, held->promised_bytes);
-    held->promised_bytes = 0;
+    sl_ledger_settle(annexes->config.room->ledger, &held->promised_bytes, 0);
     pthread_cond_broadcast(&annexes->changed);
     sl_held_annex_free_if_over(annexes, held);
 }

@@ -16,7 +16,7 @@
  *         it back. Where rows are packed, the blocks that were shipped are promised as well, as many as are on their way at
  *         a time. An annex that ends gives the rest of its promise back; its stretches stay, as cache (kvstore/memory/stretches.h).
  * Leases: ended by sl_annexes_release(), or by the reaper when nobody renews; questions renew too. Ids cannot be guessed.
- * Threads: any number. Locks in this order: annexes, then room, stretches, landings, arena.
+ * Threads: any number. Locks in this order: annexes, then room, stretches, landings, ledger, arena.
  */
 #ifndef SL_KVSTORE_ANNEXES_ANNEXES_H
 #define SL_KVSTORE_ANNEXES_ANNEXES_H
@@ -27,7 +27,7 @@
 struct sl_annexes;
 
 struct sl_annexes_config {
-    struct sl_room *room; // with its arena, landings and stretches; must outlive the annexes
+    struct sl_room *room; // with its ledger, landings and stretches; must outlive the annexes
     const struct sl_ops *ops;
     struct sl_team *team; // makes scan copies; may be NULL
     int64_t lease_ms;

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "compress/plan/plan.h"
 #include "kvstore/annexes/internal.h"
 
 #define LOOK_MS 100
@@ -55,7 +56,7 @@ void sl_annexes_forget_from(struct sl_annexes *annexes, struct sl_held_annex *he
         *at = growth->next;
         // Still to come. While the landing or the builder have not let go of it, it is counted twice: soon over.
         held->promised_bytes += growth->covered_bytes;
-        sl_landings_renew_promise(annexes->config.room->landings, growth->covered_bytes);
+        sl_ledger_promise_again(annexes->config.room->ledger, growth->covered_bytes);
         if (growth->landing_id[0]) {
             sl_landing_release(annexes->config.room->landings, growth->landing_id);
         }
@@ -88,8 +89,7 @@ static void append_built(struct sl_annexes *annexes, struct sl_held_annex *held)
         free(growth);
     }
     if (sl_annex_n_tokens(held->annex) == held->prompt.n_tokens) { // nothing is to come
-        sl_landings_return_promise(annexes->config.room->landings, held->promised_bytes);
-        held->promised_bytes = 0;
+        sl_ledger_settle(annexes->config.room->ledger, &held->promised_bytes, 0);
     }
     pthread_cond_broadcast(&annexes->changed);
 }
@@ -174,7 +174,7 @@ static enum sl_status open_landing(struct sl_annexes *annexes, struct sl_held_an
         if (held->listed) {
             held->promised_bytes += covered;
         } else {
-            sl_landings_return_promise(annexes->config.room->landings, covered);
+            sl_ledger_return(annexes->config.room->ledger, covered);
         }
         return status;
     }
@@ -185,7 +185,7 @@ static enum sl_status open_landing(struct sl_annexes *annexes, struct sl_held_an
         free(ticket_out->ticket);
         if (held->listed) { // still to come
             held->promised_bytes += covered;
-            sl_landings_renew_promise(annexes->config.room->landings, covered);
+            sl_ledger_promise_again(annexes->config.room->ledger, covered);
         }
         return sl_fail(err, SL_ERR_PRECONDITION, "the annex ended, or was granted another stretch at the same time");
     }
@@ -213,7 +213,7 @@ enum sl_status sl_annexes_grant(struct sl_annexes *annexes, const char *lease_id
         growth->stretch = sl_stretches_find(annexes->config.room->stretches, &held->family, &held->prompt, begin, end);
         if (growth->stretch) {
             size_t covered = take_promise(held, sl_stretch_bytes(&growth->config));
-            sl_landings_return_promise(annexes->config.room->landings, covered);
+            sl_ledger_return(annexes->config.room->ledger, covered);
             growth->covered_bytes = covered;
             add_growth(annexes, held, growth); // check_place() has seen that it belongs here
             growth = NULL;
@@ -298,7 +298,7 @@ static enum sl_status build(struct sl_annexes *annexes, const struct built *buil
         sl_arena_free(room->arena, built->landed.body);
     }
     free(built->landed.header);
-    sl_landings_return_promise(room->landings, built->promised_bytes);
+    sl_ledger_return(room->ledger, built->promised_bytes);
     return status;
 }
 
@@ -335,7 +335,7 @@ static bool build_one(struct sl_annexes *annexes) {
         size_t beside = covered > kept ? covered - kept : 0;
         held->promised_bytes += beside;
         (*at)->covered_bytes -= beside;
-        sl_landings_renew_promise(annexes->config.room->landings, beside);
+        sl_ledger_promise_again(annexes->config.room->ledger, beside);
         (*at)->building = false;
         (*at)->stretch = stretch;
         stretch = NULL;

@@ -9,9 +9,13 @@
 #define LOW_PERCENT  85
 #define NO_MERCY     INT64_MAX // in place of the time: passes over nothing that may be evicted
 
-void sl_room_init(struct sl_room *room, struct sl_arena *arena, struct sl_landings *landings, struct sl_shelf *shelf,
+void sl_room_init(struct sl_room *room, struct sl_ledger *ledger, struct sl_landings *landings, struct sl_shelf *shelf,
                   struct sl_stretches *stretches) {
-    *room = (struct sl_room){.arena = arena, .landings = landings, .shelf = shelf, .stretches = stretches};
+    *room = (struct sl_room){.arena = sl_ledger_arena(ledger),
+                             .ledger = ledger,
+                             .landings = landings,
+                             .shelf = shelf,
+                             .stretches = stretches};
     pthread_mutex_init(&room->mutex, NULL);
 }
 
@@ -34,10 +38,7 @@ bool sl_room_evict_one(struct sl_room *room) {
 static size_t taken_bytes(struct sl_room *room, size_t covered_bytes) {
     struct sl_arena_stats arena;
     sl_arena_get_stats(room->arena, &arena);
-    int64_t n_leases;
-    size_t promised;
-    sl_landings_gauges(room->landings, &n_leases, &promised);
-    return arena.used_bytes + promised - covered_bytes;
+    return arena.used_bytes + sl_ledger_promised_bytes(room->ledger) - covered_bytes;
 }
 
 // Lock held.
@@ -72,7 +73,7 @@ static enum sl_status make_room(struct sl_room *room, const char *label, size_t 
 enum sl_status sl_room_promise(struct sl_room *room, const char *label, size_t bytes, struct sl_error *err) {
     pthread_mutex_lock(&room->mutex);
     enum sl_status status = make_room(room, label, bytes, 0, err);
-    if (status == SL_OK && sl_landings_try_promise(room->landings, bytes) != SL_OK) {
+    if (status == SL_OK && sl_ledger_try_promise(room->ledger, bytes) != SL_OK) {
         status =
             sl_fail(err, SL_ERR_EXHAUSTED, "%s: %zu bytes do not fit beside %zu in use or promised; retry in 500 ms",
                     label, bytes, taken_bytes(room, 0));
@@ -94,10 +95,10 @@ enum sl_status sl_room_open_landing(struct sl_room *room, const char *label, siz
     if (status == SL_OK) {
         while (!has_block(room, body_bytes) && sl_room_evict_one(room)) { // a landing is one contiguous block
         }
-        sl_landings_return_promise(room->landings, covered_bytes);
+        sl_ledger_return(room->ledger, covered_bytes);
         status = sl_landing_open(room->landings, label, body_bytes, promised_bytes, ticket_out, err);
         if (status != SL_OK) {
-            sl_landings_renew_promise(room->landings, covered_bytes);
+            sl_ledger_promise_again(room->ledger, covered_bytes);
         }
     }
     pthread_mutex_unlock(&room->mutex);

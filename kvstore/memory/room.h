@@ -22,18 +22,19 @@
 #include "service/landing.h"
 
 struct sl_room {
-    struct sl_arena *arena;
-    struct sl_landings *landings; // keeps the account of promises
+    struct sl_arena *arena;   // the ledger's
+    struct sl_ledger *ledger; // keeps the account of promises
+    struct sl_landings *landings;
     struct sl_shelf *shelf;
     struct sl_stretches *stretches;
     pthread_mutex_t mutex;
 };
 
-void sl_room_init(struct sl_room *room, struct sl_arena *arena, struct sl_landings *landings, struct sl_shelf *shelf,
+void sl_room_init(struct sl_room *room, struct sl_ledger *ledger, struct sl_landings *landings, struct sl_shelf *shelf,
                   struct sl_stretches *stretches);
 void sl_room_cleanup(struct sl_room *room);
 
-// Make room for `bytes` and count them as promised (sl_landings_return_promise()). SL_ERR_EXHAUSTED; err has the numbers.
+// Make room for `bytes` and count them as promised (sl_ledger_return()). SL_ERR_EXHAUSTED; err has the numbers.
 enum sl_status sl_room_promise(struct sl_room *room, const char *label, size_t bytes, struct sl_error *err);
 
 /*

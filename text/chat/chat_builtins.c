@@ -181,12 +181,7 @@ static const struct sl_chat_rows *const tables[] = {
 };
 
 const struct sl_chat_builtin *sl_chat_find_builtin(enum sl_chat_table table, struct sl_chat_text name) {
-    for (size_t i = 0; i < tables[table]->n; i++) {
-        if (sl_chat_text_is(name, tables[table]->rows[i].name)) {
-            return &tables[table]->rows[i];
-        }
-    }
-    return NULL;
+    return sl_chat_find_row(tables[table], name);
 }
 
 const struct sl_chat_builtin *sl_chat_find_method(enum sl_chat_kind kind, struct sl_chat_text name) {

@@ -169,7 +169,7 @@ static struct sl_chat_value select_items(struct sl_chat_work *work, struct sl_ch
                                          bool reject) {
     const struct sl_chat_builtin *test = NULL;
     if (args[0].kind != SL_CHAT_ABSENT && sl_chat_want_string(work, args[0], "the name of a test")) {
-        test = sl_chat_find_builtin(SL_CHAT_TESTS, args[0].text);
+        test = sl_chat_find_row(&sl_chat_tests, args[0].text);
         if (!test || test->n_required > (args[1].kind != SL_CHAT_ABSENT)) {
             sl_chat_fail(work, SL_ERR_UNSUPPORTED, "selects items by this test with these arguments");
         }
@@ -208,7 +208,7 @@ SL_CHAT_FN(filter_map) { // filter, attribute, default
     static const struct sl_chat_value absent[SL_CHAT_MAX_ARGS];
     const struct sl_chat_builtin *filter = NULL;
     if (args[0].kind != SL_CHAT_ABSENT && sl_chat_want_string(work, args[0], "map")) {
-        filter = sl_chat_find_builtin(SL_CHAT_FILTERS, args[0].text);
+        filter = sl_chat_find_row(&sl_chat_filters, args[0].text);
     }
     if ((args[0].kind == SL_CHAT_ABSENT) == (args[1].kind == SL_CHAT_ABSENT) ||
         (args[0].kind != SL_CHAT_ABSENT && (!filter || filter->n_required > 0 || filter->fn == filter_map))) {

@@ -274,14 +274,15 @@ struct sl_chat_parser {
 
 struct sl_chat_node *sl_chat_parse(struct sl_chat_work *work, struct sl_chat_text source); // a list of statements
 
-// Shared by chat_parser.c (statements), chat_expression.c (operators) and chat_operand.c (what stands between them).
-// Nodes are never NULL unless the work has failed.
+// chat_expression.c: operators; chat_operand.c: what stands between them. Nodes are never NULL unless the work has failed.
 struct sl_chat_node *sl_chat_parse_expression(struct sl_chat_parser *parser, bool with_choice);
 struct sl_chat_node *sl_chat_parse_tuple(struct sl_chat_parser *parser, bool with_choice);
 struct sl_chat_node *sl_chat_parse_filters(struct sl_chat_parser *parser, struct sl_chat_node *node);
 struct sl_chat_node *sl_chat_parse_primary(struct sl_chat_parser *parser);
 struct sl_chat_node *sl_chat_parse_postfix(struct sl_chat_parser *parser, struct sl_chat_node *node); // . [] ()
 bool sl_chat_begins_value(const struct sl_chat_parser *parser);
+
+// chat_nodes.c: tokens and nodes, for chat_parser.c (statements) and these two.
 struct sl_chat_node *sl_chat_node(struct sl_chat_parser *parser, enum sl_chat_op op);
 struct sl_chat_node *sl_chat_binary(struct sl_chat_parser *parser, enum sl_chat_op op, struct sl_chat_node *a,
                                     struct sl_chat_node *b);

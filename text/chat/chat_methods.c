@@ -4,6 +4,15 @@
 
 #define MAX_STRIPPED_BYTES 256 // of the characters that strip() takes off: it is quadratic
 
+const struct sl_chat_builtin *sl_chat_find_row(const struct sl_chat_rows *rows, struct sl_chat_text name) {
+    for (size_t i = 0; i < rows->n; i++) {
+        if (sl_chat_text_is(name, rows->rows[i].name)) {
+            return &rows->rows[i];
+        }
+    }
+    return NULL;
+}
+
 struct sl_chat_value sl_chat_nothing(void) {
     return sl_chat_undefined(SL_CHAT_TEXT(""));
 }

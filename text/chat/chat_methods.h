@@ -18,6 +18,7 @@ struct sl_chat_rows {
     size_t n;
 };
 extern const struct sl_chat_rows sl_chat_filters, sl_chat_tests;
+const struct sl_chat_builtin *sl_chat_find_row(const struct sl_chat_rows *rows, struct sl_chat_text name); // or NULL
 
 struct sl_chat_value sl_chat_nothing(void);   // what a failed operation gives
 bool sl_chat_given(struct sl_chat_value arg); // and is not none

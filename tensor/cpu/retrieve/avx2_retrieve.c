@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: attention over listed slots and the channel operations with AVX2; the formulas are those of ref_retrieve.c.
+ * Purpose: attention over listed slots with AVX2; the formula is that of ref_retrieve.c.
  *
  * Design: attend_slots copies the rows of SL_PAGE_SLOTS listed slots side by side, as if they were a page, and from there
  *         on does what attend does with a page: the same tiles, products and softmax, so the list of all slots gives
@@ -12,7 +12,6 @@
 
 #include "tensor/cpu/attention/avx2_kv.h"
 #include "tensor/cpu/attention/avx2_row.h"
-#include "tensor/cpu/retrieve/avx2_retrieve.h"
 #include "tensor/cpu/retrieve/fills.h"
 
 #define BLOCK    32 // query heads that share one copy of the rows
@@ -145,157 +144,6 @@ static void attend_slots(struct sl_team *team, const struct sl_attend *args, con
     sl_team_run(team, (int64_t)args->n_kv_heads * ((call.attend.group + BLOCK - 1) / BLOCK), 1, attend_tasks, &call);
 }
 
-// --- channels --------------------------------------------------------------------------------------------------------
-
-// The part of [begin, end) that lies in the page of slot `begin`, as slots of that page.
-struct range {
-    uint32_t page, first, last;
-};
-
-static struct range in_page(uint32_t begin, uint32_t end) {
-    uint32_t page = begin / SL_PAGE_SLOTS, left = end - page * SL_PAGE_SLOTS;
-    return (struct range){page, begin % SL_PAGE_SLOTS, left < SL_PAGE_SLOTS ? left : SL_PAGE_SLOTS};
-}
-
-static inline __attribute__((always_inline)) void absmax_rows(const char *k, size_t d, struct range r,
-                                                              enum sl_kv_format format, float *absmax) {
-    const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
-    for (size_t i = 0; i < d; i += 8) {
-        __m256 most = _mm256_loadu_ps(absmax + i);
-        for (size_t j = r.first; j < r.last; j++) { // NaN as first operand is passed over, as by fmaxf
-            most = _mm256_max_ps(_mm256_and_ps(sl_avx2_load8(k, j * d + i, format), magnitude), most);
-        }
-        _mm256_storeu_ps(absmax + i, most);
-    }
-}
-
-// Of a tile, where channels are rows: whole strips by registers, what is left of the range one by one.
-static void absmax_tile(const float *tile, size_t d, struct range r, float *absmax) {
-    const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
-    for (size_t i = 0; i < d; i++) {
-        __m256 most = _mm256_set1_ps(absmax[i]);
-        for (size_t j = r.first; j < r.last;) {
-            const float *at = tile + (j / SL_STRIP * d + i) * SL_STRIP + j % SL_STRIP;
-            bool whole = j % 8 == 0 && j + 8 <= r.last;
-            __m256 x = whole ? _mm256_load_ps(at) : _mm256_set1_ps(*at);
-            most = _mm256_max_ps(_mm256_and_ps(x, magnitude), most);
-            j += whole ? 8 : 1;
-        }
-        absmax[i] = sl_avx2_max(most);
-    }
-}
-
-void sl_avx2_channel_absmax(const struct sl_kv *kv, uint32_t begin, uint32_t end, float *absmax_out) {
-    size_t d = (size_t)kv->work->head_dim;
-    _Alignas(64) float tile[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];
-    memset(absmax_out, 0, d * sizeof *absmax_out);
-    for (struct range r; begin < end; begin += r.last - r.first) {
-        r = in_page(begin, end);
-        const struct sl_page_layout *layout = sl_kv_page_layout(kv, r.page);
-        const char *k = (const char *)kv->pages[r.page] + layout->k;
-        if (layout->format == SL_KV_F16) {
-            absmax_rows(k, d, r, SL_KV_F16, absmax_out);
-        } else if (layout->format == SL_KV_BF16) {
-            absmax_rows(k, d, r, SL_KV_BF16, absmax_out);
-        } else if (layout->format == SL_KV_F32) {
-            absmax_rows(k, d, r, SL_KV_F32, absmax_out);
-        } else {
-            sl_avx2_fill_keys(layout, kv->pages[r.page], tile);
-            absmax_tile(tile, d, r, absmax_out);
-        }
-    }
-}
-
-// The eighths of a row in which a channel is listed; the others are not even read.
-struct octets {
-    int n;
-    size_t at[SL_MAX_HEAD_DIM / 8];                       // first channel
-    _Alignas(32) float q[SL_MAX_HEAD_DIM / 8][8];         // 0 where not listed
-    _Alignas(32) uint32_t listed[SL_MAX_HEAD_DIM / 8][8]; // all ones where listed: what is not is no number of ours
-};
-
-static void octets_init(struct octets *o, const float *q, const int *channels, int n_channels, int d) {
-    o->n = 0;
-    for (int first = 0; first < d; first += 8) {
-        float part[8] = {0};
-        uint32_t listed[8] = {0};
-        bool any = false;
-        for (int i = 0; i < n_channels; i++) {
-            assert(channels[i] >= 0 && channels[i] < d);
-            if (channels[i] / 8 == first / 8) {
-                part[channels[i] % 8] += q[channels[i]];
-                listed[channels[i] % 8] = 0xffffffffu;
-                any = true;
-            }
-        }
-        if (any) {
-            memcpy(o->q[o->n], part, sizeof part);
-            memcpy(o->listed[o->n], listed, sizeof listed);
-            o->at[o->n++] = (size_t)first;
-        }
-    }
-}
-
-static inline __attribute__((always_inline)) void
-score_rows(const char *k, size_t d, struct range r, enum sl_kv_format format, const struct octets *o, float *scores) {
-    for (size_t first = r.first; first < r.last; first += 8) {
-        __m256 sum[8];
-        for (size_t t = 0; t < 8; t++) {
-            sum[t] = _mm256_setzero_ps();
-            size_t row = (first + t) * d;
-            for (int n = 0; first + t < r.last && n < o->n; n++) {
-                __m256 x = _mm256_and_ps(sl_avx2_load8(k, row + o->at[n], format),
-                                         _mm256_load_ps((const float *)(const void *)o->listed[n]));
-                sum[t] = _mm256_fmadd_ps(x, _mm256_load_ps(o->q[n]), sum[t]);
-            }
-        }
-        _Alignas(32) float eight[8];
-        _mm256_store_ps(eight, sl_avx2_sum8(sum));
-        size_t n = r.last - first < 8 ? r.last - first : 8;
-        memcpy(scores + (first - r.first), eight, n * sizeof *scores);
-    }
-}
-
-// Of a tile, where channels are rows.
-static void score_tile(const float *tile, size_t d, struct range r, const float *q, const int *channels, int n_channels,
-                       float *scores) {
-    _Alignas(32) float all[SL_PAGE_SLOTS];
-    for (size_t j = 0; j < SL_PAGE_SLOTS; j += 8) {
-        __m256 sum = _mm256_setzero_ps();
-        for (int i = 0; i < n_channels; i++) {
-            const float *row = tile + (j / SL_STRIP * d + (size_t)channels[i]) * SL_STRIP + j % SL_STRIP;
-            sum = _mm256_fmadd_ps(_mm256_set1_ps(q[channels[i]]), _mm256_load_ps(row), sum);
-        }
-        _mm256_store_ps(all + j, sum);
-    }
-    memcpy(scores, all + r.first, (r.last - r.first) * sizeof *scores);
-}
-
-static void channel_scores(const struct sl_kv *kv, const float *q, const int *channels, int n_channels, uint32_t begin,
-                           uint32_t end, float *scores_out) {
-    size_t d = (size_t)kv->work->head_dim;
-    _Alignas(64) float tile[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];
-    struct octets octets;
-    octets_init(&octets, q, channels, n_channels, kv->work->head_dim);
-    for (struct range r; begin < end; begin += r.last - r.first, scores_out += r.last - r.first) {
-        r = in_page(begin, end);
-        const struct sl_page_layout *layout = sl_kv_page_layout(kv, r.page);
-        const char *k = (const char *)kv->pages[r.page] + layout->k;
-        if (layout->format == SL_KV_F16) {
-            score_rows(k, d, r, SL_KV_F16, &octets, scores_out);
-        } else if (layout->format == SL_KV_BF16) {
-            score_rows(k, d, r, SL_KV_BF16, &octets, scores_out);
-        } else if (layout->format == SL_KV_F32) {
-            score_rows(k, d, r, SL_KV_F32, &octets, scores_out);
-        } else {
-            sl_avx2_fill_keys(layout, kv->pages[r.page], tile);
-            score_tile(tile, d, r, q, channels, n_channels, scores_out);
-        }
-    }
-}
-
 void sl_avx2_retrieve_fill(struct sl_ops *ops) {
     ops->attend_slots = attend_slots;
-    ops->channel_absmax = sl_avx2_channel_absmax;
-    ops->channel_scores = channel_scores;
 }

@@ -6,6 +6,5 @@
 #include "tensor/ops.h"
 
 void sl_avx2_select(const float *scores, uint32_t n, uint32_t b, uint32_t *keep_out);
-void sl_avx2_channel_absmax(const struct sl_kv *kv, uint32_t begin, uint32_t end, float *absmax_out);
 
 #endif

@@ -150,6 +150,55 @@ static void copy_page(const struct sl_page_layout *page, const char *at, const s
     }
 }
 
+// most = max(most, |x|) over the first n rows of a page. NaN as first operand is passed over, as by fmaxf.
+static inline __attribute__((always_inline)) void absmax_rows(const char *k, size_t d, size_t n,
+                                                              enum sl_kv_format format, float *absmax) {
+    const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+    for (size_t i = 0; i < d; i += 8) {
+        __m256 most = _mm256_loadu_ps(absmax + i);
+        for (size_t j = 0; j < n; j++) {
+            most = _mm256_max_ps(_mm256_and_ps(sl_avx2_load8(k, j * d + i, format), magnitude), most);
+        }
+        _mm256_storeu_ps(absmax + i, most);
+    }
+}
+
+// Of a tile, where channels are rows: eights by registers, the rest one by one.
+static void absmax_tile(const float *tile, size_t d, size_t n, float *absmax) {
+    const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+    for (size_t i = 0; i < d; i++) {
+        __m256 most = _mm256_set1_ps(absmax[i]);
+        for (size_t j = 0; j < n; j += j + 8 <= n ? 8 : 1) {
+            const float *at = tile + (j / SL_STRIP * d + i) * SL_STRIP + j % SL_STRIP;
+            __m256 x = j + 8 <= n ? _mm256_load_ps(at) : _mm256_set1_ps(*at);
+            most = _mm256_max_ps(_mm256_and_ps(x, magnitude), most);
+        }
+        absmax[i] = sl_avx2_max(most);
+    }
+}
+
+// absmax[c] = max over the first n_slots slots of |K_j[c]|
+static void find_absmax(const struct sl_kv *kv, uint32_t n_slots, float *absmax) {
+    size_t d = (size_t)kv->work->head_dim;
+    _Alignas(64) float tile[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];
+    memset(absmax, 0, d * sizeof *absmax);
+    for (uint32_t page = 0, n; page * SL_PAGE_SLOTS < n_slots; page++) {
+        n = n_slots - page * SL_PAGE_SLOTS < SL_PAGE_SLOTS ? n_slots - page * SL_PAGE_SLOTS : SL_PAGE_SLOTS;
+        const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
+        const char *k = (const char *)kv->pages[page] + layout->k;
+        if (layout->format == SL_KV_F16) {
+            absmax_rows(k, d, n, SL_KV_F16, absmax);
+        } else if (layout->format == SL_KV_BF16) {
+            absmax_rows(k, d, n, SL_KV_BF16, absmax);
+        } else if (layout->format == SL_KV_F32) {
+            absmax_rows(k, d, n, SL_KV_F32, absmax);
+        } else {
+            sl_avx2_fill_keys(layout, kv->pages[page], tile);
+            absmax_tile(tile, d, n, absmax);
+        }
+    }
+}
+
 // Zeros from slot n_slots on.
 static void clear_rest(const struct sl_scan_layout *layout, uint32_t n_slots, char *codes) {
     size_t bits = (size_t)n_slots * (size_t)sl_kv_format_bits(layout->format), whole = bits / 8;
@@ -167,7 +216,7 @@ static void scan_copy(const struct sl_kv *kv, uint32_t n_slots, const struct sl_
     float *absmax = (float *)(copy + layout->absmax), *scale = (float *)(copy + layout->scale);
     assert(n_slots <= kv->n_slots && n_slots <= layout->capacity);
     memset(copy, 0, layout->codes);
-    sl_avx2_channel_absmax(kv, 0, n_slots, absmax);
+    find_absmax(kv, n_slots, absmax);
     if (layout->format == SL_KV_INT1) {
         find_means(kv, n_slots, scale);
     }

@@ -5,7 +5,7 @@
 
 #include "tensor/ops.h"
 
-void sl_ref_retrieve_fill(struct sl_ops *ops); // attend_slots channel_absmax channel_scores
+void sl_ref_retrieve_fill(struct sl_ops *ops); // attend_slots
 void sl_ref_scan_fill(struct sl_ops *ops);     // scan_copy scan copy_rows put_rows
 
 #if defined(__x86_64__)

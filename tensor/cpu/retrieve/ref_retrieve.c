@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what retrieval from an offloaded layer needs, in plain C: attention over listed slots, and the statistics and
- *          scores of single channels of the keys (TailorKV, section 4.2).
+ * Purpose: attention over listed slots of an offloaded layer in plain C (TailorKV, section 4.2).
  *
  * Design: attend_slots takes the listed slots SL_PAGE_SLOTS at a time through the softmax of attend, so that the list of
  *         all slots gives attend's bits. A head without slots gives zeros and an lse of minus infinity.
@@ -72,38 +71,6 @@ static void attend_slots(struct sl_team *team, const struct sl_attend *args, con
     sl_team_run(team, args->n_heads, 1, attend_heads, &call);
 }
 
-// --- channels --------------------------------------------------------------------------------------------------------
-
-// absmax_out[c] = max over slots j in [begin, end) of |K_j[c]|
-static void channel_absmax(const struct sl_kv *kv, uint32_t begin, uint32_t end, float *absmax_out) {
-    int d = kv->work->head_dim;
-    float row[SL_MAX_HEAD_DIM];
-    memset(absmax_out, 0, (size_t)d * sizeof *absmax_out);
-    for (uint32_t j = begin; j < end; j++) {
-        sl_ref_read_k_row(kv, j, row);
-        for (int c = 0; c < d; c++) {
-            absmax_out[c] = fmaxf(absmax_out[c], fabsf(row[c]));
-        }
-    }
-}
-
-// scores_out[j - begin] = sum_i q[channels[i]] K_j[channels[i]]
-static void channel_scores(const struct sl_kv *kv, const float *q, const int *channels, int n_channels, uint32_t begin,
-                           uint32_t end, float *scores_out) {
-    float row[SL_MAX_HEAD_DIM];
-    for (uint32_t j = begin; j < end; j++) {
-        double sum = 0.0;
-        sl_ref_read_k_row(kv, j, row);
-        for (int i = 0; i < n_channels; i++) {
-            assert(channels[i] >= 0 && channels[i] < kv->work->head_dim);
-            sum += (double)q[channels[i]] * (double)row[channels[i]];
-        }
-        scores_out[j - begin] = (float)sum;
-    }
-}
-
 void sl_ref_retrieve_fill(struct sl_ops *ops) {
     ops->attend_slots = attend_slots;
-    ops->channel_absmax = channel_absmax;
-    ops->channel_scores = channel_scores;
 }

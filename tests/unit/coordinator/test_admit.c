@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/config.h"
+#include "compress/plan/plan.h"
 #include "coordinator/admit.h"
 
 static const struct sl_kv_geometry geometry = {.n_layers = 6, .n_kv_heads = 2, .head_dim = 64};

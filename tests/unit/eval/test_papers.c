@@ -12,6 +12,7 @@
 #include <glob.h>
 #include <string.h>
 
+#include "compress/plan/plan.h"
 #include "compress/recipe/recipe.h"
 #include "eval/plan.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: what the tests of offloaded layers in a kvstore share: prompts and their hashes, blocks as prefill ships them,
- *          and a store's parts without its processes: fabric, arena, landings, shelf, stretches, room.
+ *          and a store's parts without its processes: fabric, arena, ledger, landings, shelf, stretches, room.
  */
 #ifndef SL_TESTS_UNIT_KVSTORE_HARNESS_H
 #define SL_TESTS_UNIT_KVSTORE_HARNESS_H
@@ -39,6 +39,7 @@ struct sl_stretch *make_stretch(struct sl_arena *arena, const struct sl_stretch_
 struct parts {
     struct sl_fabric *receiver, *sender;
     struct sl_arena *arena;
+    struct sl_ledger *ledger;
     struct sl_landings *landings;
     struct sl_shelf *shelf;
     struct sl_stretches *stretches;

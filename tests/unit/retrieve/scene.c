@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "tensor/cpu/tiers.h"
-#include "tests/unit/compress/drive.h"
+#include "tests/unit/compress/evict/drive.h"
 
 // The ops of this processor, and what attend_slots was last called with.
 static struct sl_ops spy_ops;

@@ -44,7 +44,6 @@ struct fake_store {
     struct sl_window *window;
     uint8_t *ticket;
     size_t ticket_bytes;
-    struct sl_rpc_service service;
     struct sl_rpc_server *server;
     pthread_mutex_t mutex;
     pthread_cond_t changed;

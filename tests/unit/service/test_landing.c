@@ -19,6 +19,7 @@
 struct fixture {
     struct sl_fabric *receiver, *sender;
     struct sl_arena *arena;
+    struct sl_ledger *ledger;
     struct sl_landings *landings;
     void *source;
 };
@@ -33,7 +34,8 @@ static int setup(void **state) {
     assert_int_equal(sl_fabric_region_create(fixture->receiver, ARENA_BYTES, 0, &base, &err), SL_OK);
     assert_int_equal(sl_fabric_region_create(fixture->sender, 1 << 20, 0, &fixture->source, &err), SL_OK);
     assert_int_equal(sl_arena_create(base, ARENA_BYTES, &fixture->arena, &err), SL_OK);
-    assert_int_equal(sl_landings_create(fixture->receiver, fixture->arena, LEASE_MS, &fixture->landings, &err), SL_OK);
+    assert_int_equal(sl_ledger_create(fixture->arena, &fixture->ledger, &err), SL_OK);
+    assert_int_equal(sl_landings_create(fixture->receiver, fixture->ledger, LEASE_MS, &fixture->landings, &err), SL_OK);
     for (int i = 0; i < 1 << 20; i++) {
         ((unsigned char *)fixture->source)[i] = (unsigned char)(i * 31 >> 3);
     }
@@ -48,7 +50,8 @@ static int teardown(void **state) {
     size_t promised;
     struct sl_arena_stats stats;
     do {
-        sl_landings_gauges(fixture->landings, &n_leases, &promised);
+        n_leases = sl_landings_count(fixture->landings);
+        promised = sl_ledger_promised_bytes(fixture->ledger);
         sl_arena_get_stats(fixture->arena, &stats);
         sl_sleep_ms(5);
     } while ((n_leases || stats.n_blocks) && sl_now_ns() < deadline);
@@ -57,6 +60,7 @@ static int teardown(void **state) {
     assert_int_equal(stats.n_blocks, 0);
     sl_landings_destroy(&fixture->landings);
     assert_null(fixture->landings);
+    sl_ledger_destroy(&fixture->ledger);
     sl_fabric_destroy(&fixture->sender);
     sl_fabric_destroy(&fixture->receiver);
     sl_arena_destroy(&fixture->arena);
@@ -93,7 +97,7 @@ static void test_landing_what_was_shipped_can_be_taken(void **state) {
     assert_int_equal(promised, 1000);
     assert_int_equal(sl_landing_take(fixture->landings, ticket.id, sl_now_ns(), &landed, &promised, NULL),
                      SL_ERR_NOT_FOUND);
-    sl_landings_return_promise(fixture->landings, promised);
+    sl_ledger_return(fixture->ledger, promised);
     sl_arena_free(fixture->arena, landed.body);
     free(landed.header);
     free(ticket.ticket);
@@ -142,22 +146,6 @@ static void test_landing_counts_blocks_and_promises(void **state) {
     free(second.ticket);
 }
 
-static void test_landings_promise_only_what_fits(void **state) {
-    struct fixture *fixture = *state;
-    struct sl_landings *landings = fixture->landings;
-    struct sl_landing_ticket ticket;
-    assert_int_equal(sl_landings_try_promise(landings, ARENA_BYTES / 2), SL_OK);
-    assert_int_equal(sl_landings_try_promise(landings, ARENA_BYTES / 2 + 1), SL_AGAIN); // and nothing is counted
-    assert_int_equal(sl_landing_open(landings, "beside", ARENA_BYTES / 2 + SL_ARENA_UNIT, 0, &ticket, NULL),
-                     SL_ERR_EXHAUSTED);
-    void *used = sl_arena_alloc(fixture->arena, ARENA_BYTES / 4);
-    assert_int_equal(sl_landings_try_promise(landings, ARENA_BYTES / 4), SL_OK);
-    assert_int_equal(sl_landings_try_promise(landings, 1), SL_AGAIN);
-    sl_arena_free(fixture->arena, used);
-    assert_int_equal(sl_landings_try_promise(landings, ARENA_BYTES / 4), SL_OK);
-    sl_landings_return_promise(landings, ARENA_BYTES);
-}
-
 static void test_landing_of_an_aborted_ship_fails(void **state) {
     struct fixture *fixture = *state;
     struct sl_landing_ticket ticket;
@@ -183,7 +171,6 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_landing_what_was_shipped_can_be_taken, setup, teardown),
         cmocka_unit_test_setup_teardown(test_landing_ends_by_itself_unless_renewed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_landing_counts_blocks_and_promises, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_landings_promise_only_what_fits, setup, teardown),
         cmocka_unit_test_setup_teardown(test_landing_of_an_aborted_ship_fails, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -293,7 +293,7 @@ static void test_annex_takes_the_room_of_what_nobody_uses(void **state) {
     size_t wanted = high - 4 * each + 1;
     assert_int_equal(sl_room_promise(&fixture->parts.room, "test", wanted, &err), SL_OK);
     assert_int_equal(n_stretches(fixture), 4 - (int64_t)((4 * each + wanted - low + each - 1) / each));
-    sl_landings_return_promise(fixture->parts.landings, wanted);
+    sl_ledger_return(fixture->parts.ledger, wanted);
     // Nothing fits beside the used one that is larger than what is left of the arena: refused, and nothing goes.
     int64_t before = n_stretches(fixture);
     assert_int_equal(sl_room_promise(&fixture->parts.room, "test", ARENA_BYTES - each / 2, &err), SL_ERR_EXHAUSTED);
@@ -302,7 +302,7 @@ static void test_annex_takes_the_room_of_what_nobody_uses(void **state) {
     wanted = ARENA_BYTES - each - 65536;
     assert_int_equal(sl_room_promise(&fixture->parts.room, "test", wanted, &err), SL_OK);
     assert_int_equal(n_stretches(fixture), 1);
-    sl_landings_return_promise(fixture->parts.landings, wanted);
+    sl_ledger_return(fixture->parts.ledger, wanted);
     make_prompt(&prompt, 1, 0, n_tokens);
     struct sl_stretch *stretch = sl_stretches_find(fixture->parts.stretches, &test_family, &prompt.hashes, 0, n_tokens);
     assert_non_null(stretch);
@@ -355,8 +355,8 @@ static void test_annex_grows_where_everything_is_promised(void **state) {
     struct sl_arena_stats arena;
     sl_arena_get_stats(fixture->parts.arena, &arena);
     size_t promised = promised_bytes(&fixture->parts), others = arena.capacity_bytes - arena.used_bytes - promised;
-    assert_int_equal(sl_landings_try_promise(fixture->parts.landings, others), SL_OK);
-    assert_int_equal(sl_landings_try_promise(fixture->parts.landings, 1), SL_AGAIN);
+    assert_int_equal(sl_ledger_try_promise(fixture->parts.ledger, others), SL_OK);
+    assert_int_equal(sl_ledger_try_promise(fixture->parts.ledger, 1), SL_AGAIN);
 
     struct sl_landing_ticket ticket = grant(fixture, &lease, 0, 256);
     ship_block(&fixture->parts, &ticket, 0, 256, 1, false);
@@ -371,7 +371,7 @@ static void test_annex_grows_where_everything_is_promised(void **state) {
     grow(fixture, &lease, 0, 256, 1);
     grow(fixture, &lease, 256, 300, 1);
     assert_int_equal(promised_bytes(&fixture->parts), others);
-    sl_landings_return_promise(fixture->parts.landings, others);
+    sl_ledger_return(fixture->parts.ledger, others);
 }
 
 int main(void) {
