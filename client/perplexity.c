@@ -43,7 +43,7 @@ static enum sl_status check(const struct sl_recipe *recipe, int chunk, struct sl
                        "layers=d2o divides the budget at the end of a prompt, and a stream has no end; use "
                        "layers=uniform or pyramid");
     }
-    if (recipe->score == SL_SCORE_SNAPKV && recipe->window > chunk) {
+    if (sl_recipe_observed_rows(recipe) > chunk) {
         return sl_fail(err, SL_ERR_INVALID,
                        "window=%d is longer than the stream's chunks of %d tokens; lower window, or raise --chunk",
                        recipe->window, chunk);

@@ -11,20 +11,20 @@
 static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     struct sl_decode *decode = arg;
     load->jobs = (int32_t)atomic_load(&decode->n_jobs);
-    load->leases += load->jobs; // a session in use is held for its job as much as a landing is
+    load->leases += load->jobs; // a session in use is held for its job as much as an inbound transfer is
     load->progress = atomic_load(&decode->n_steps);
     load->tokens_per_s = (double)atomic_load(&decode->rate_tokens_per_s);
 }
 
 static enum sl_status handle_renew(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                    struct sl_error *err) {
-    return sl_lease_handle_renew(((struct sl_decode *)service)->node.landings, call, request, err);
+    return sl_lease_handle_renew(((struct sl_decode *)service)->node.inbound, call, request, err);
 }
 
 static enum sl_status handle_release(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                      struct sl_error *err) {
     (void)err;
-    return sl_lease_handle_release(((struct sl_decode *)service)->node.landings, call, request);
+    return sl_lease_handle_release(((struct sl_decode *)service)->node.inbound, call, request);
 }
 
 static enum sl_status serve(struct sl_decode *decode, struct sl_error *err) {

@@ -132,7 +132,7 @@ enum sl_status sl_kvstore_run(const struct sl_kvstore_config *config, struct sl_
     if (status == SL_OK) {
         status = sl_stretches_create(config->keep_ms, &kvstore.stretches, err);
     }
-    sl_room_init(&kvstore.room, kvstore.node.ledger, kvstore.node.landings, kvstore.shelf, kvstore.stretches);
+    sl_room_init(&kvstore.room, kvstore.node.ledger, kvstore.node.inbound, kvstore.shelf, kvstore.stretches);
     if (status == SL_OK) {
         status = open_disk(&kvstore, config, err);
     }

@@ -86,7 +86,7 @@ static enum sl_status open_memory(struct sl_node *node, struct sl_error *err) {
         status = sl_ledger_create(node->arena, &node->ledger, err);
     }
     if (status == SL_OK) {
-        status = sl_landings_create(node->fabric, node->ledger, node->config.lease_ms, &node->landings, err);
+        status = sl_inbound_create(node->fabric, node->ledger, node->config.lease_ms, &node->inbound, err);
     }
     return status;
 }
@@ -116,11 +116,11 @@ enum sl_status sl_node_open(struct sl_node *node, const struct sl_node_config *c
 }
 
 void sl_node_close(struct sl_node *node) {
-    if (node->landings) {
-        sl_landings_close(node->landings);
+    if (node->inbound) {
+        sl_inbound_close(node->inbound);
     }
-    sl_fabric_destroy(&node->fabric); // releases every block of the landings
-    sl_landings_destroy(&node->landings);
+    sl_fabric_destroy(&node->fabric); // releases every block of the inbound transfers
+    sl_inbound_destroy(&node->inbound);
     sl_ledger_destroy(&node->ledger);
     sl_arena_destroy(&node->arena);
     sl_runtime_close(&node->runtime);
@@ -145,7 +145,7 @@ static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     sl_fabric_get_stats(node->fabric, &fabric);
     load->fabric_grants = fabric.grants_open + fabric.grants_quarantined;
     load->fabric_ships = fabric.ships_open;
-    load->leases = sl_landings_count(node->landings);
+    load->leases = sl_inbound_count(node->inbound);
     serving->service->load_fn(serving->service->arg, load); // may add to leases
 }
 

@@ -79,7 +79,7 @@ struct sl_node {
     struct sl_fabric *fabric;
     struct sl_arena *arena;
     struct sl_ledger *ledger; // of the arena
-    struct sl_landings *landings;
+    struct sl_inbound *inbound;
     struct sl_rpc_standard standard; // beside the service
     struct sl_rpc_server *server;
     struct sl_agent *agent;

@@ -29,7 +29,7 @@ ROWS = {
     "model": "base kvcache tensor",
     "runtime": "base tensor tensor/cpu model text/tokenizer",
     "compress/recipe": "base kvcache",
-    "compress/plan": "base kvcache tensor/ops.h compress/recipe compress/evict/scores",
+    "compress/plan": "base kvcache tensor/ops.h compress/recipe",
     "compress/evict": "base kvcache tensor/ops.h compress/recipe compress/plan compress/evict/scores",
     "compress/evict/scores": "base kvcache tensor/ops.h compress/recipe",
     "retrieve": "base kvcache tensor/ops.h compress/recipe compress/plan",
