@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/rate.h"
 #include "compress/evict/compressor.h"
 #include "compress/plan/plan.h"
 #include "kvcache/capsule.h"
@@ -27,8 +28,8 @@ struct sl_prefill {
     bool stopping;
     struct sl_store_client *store;
     struct sl_archive *archive;
-    _Atomic int64_t n_jobs, n_tokens, n_steps; // running now; ever read; ever taken
-    _Atomic int64_t rate_tokens_per_s;
+    _Atomic int64_t n_jobs, n_steps; // running now; ever taken
+    struct sl_rate tokens_rate;
     int64_t max_chunk_tokens;
 };
 
