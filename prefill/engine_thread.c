@@ -39,21 +39,6 @@ struct stepper {
     double rate; // work a nanosecond, as the last steps went
 };
 
-void sl_prefill_join(struct sl_prefill *prefill, struct sl_prefill_job *job) {
-    pthread_mutex_lock(&prefill->mutex);
-    job->next = NULL;
-    *prefill->inbox_end = job;
-    prefill->inbox_end = &job->next;
-    pthread_cond_signal(&prefill->wake);
-    pthread_mutex_unlock(&prefill->mutex);
-}
-
-void sl_prefill_wake(struct sl_prefill *prefill) {
-    pthread_mutex_lock(&prefill->mutex);
-    pthread_cond_signal(&prefill->wake);
-    pthread_mutex_unlock(&prefill->mutex);
-}
-
 // ---- one step of one job -------------------------------------------------------------------------------------------
 
 static void report(struct sl_prefill_job *job, const struct sl_session *session) {

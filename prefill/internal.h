@@ -80,19 +80,20 @@ struct sl_prefill_job {
     int64_t queued_ns, started_ns, ended_ns; // handed to the engine's thread; first chunk; last chunk
 };
 
+// job.c
 void sl_prefill_job_unref(struct sl_prefill_job *job); // the struct alone, by the last of handler and engine
+void sl_prefill_join(struct sl_prefill *prefill,
+                     struct sl_prefill_job *job); // to the engine, with a reference of its own
+void sl_prefill_wake(struct sl_prefill *prefill); // memory has come back
+enum sl_status sl_prefill_send_progress(struct sl_rpc_call *call, const struct sl_prefill_job *job, int64_t n_done,
+                                        int64_t n_reused, size_t resident_bytes);
 
 // engine_thread.c
-void *sl_prefill_engine_main(void *prefill);                                  // until `stopping`, when no job is left
-void sl_prefill_join(struct sl_prefill *prefill, struct sl_prefill_job *job); // with a reference of its own
-void sl_prefill_wake(struct sl_prefill *prefill);                             // memory has come back
+void *sl_prefill_engine_main(void *prefill); // until `stopping`, when no job is left
 
 // run.c: the handler of sluice.v1.Prefill/Run.
 enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                      struct sl_error *err);
-
-enum sl_status sl_prefill_send_progress(struct sl_rpc_call *call, const struct sl_prefill_job *job, int64_t n_done,
-                                        int64_t n_reused, size_t resident_bytes);
 
 /*
  * reuse.c: look for a stored prefix. The whole prompt: the store ships it (job->shipped_by_store). A part of it:
