@@ -398,3 +398,16 @@ enum sl_status sl_conversation_turn(struct sl_conversation *c, const struct sl_l
     }
     return status;
 }
+
+// A job is a conversation of one turn.
+enum sl_status sl_local_generate(struct sl_local *local, const struct sl_local_request *request,
+                                 struct sl_local_result *result_out, struct sl_error *err) {
+    struct sl_conversation *conversation;
+    int64_t max_tokens = request->n_prompt + request->max_new_tokens;
+    enum sl_status status = sl_conversation_open(local, request->recipe, max_tokens, &conversation, err);
+    if (status == SL_OK) {
+        status = sl_conversation_turn(conversation, request, result_out, err);
+        sl_conversation_close(&conversation);
+    }
+    return status;
+}

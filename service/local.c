@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What local runs need loaded; a job is a conversation of one turn (conversation.c). See local.h.
+// What local runs need loaded. See local.h.
 #include <stdlib.h>
 
 #include "service/local_internal.h"
@@ -56,16 +56,4 @@ const struct sl_tokenizer *sl_local_tokenizer(const struct sl_local *local) {
 }
 const struct sl_model_config *sl_local_model(const struct sl_local *local) {
     return local->runtime.config;
-}
-
-enum sl_status sl_local_generate(struct sl_local *local, const struct sl_local_request *request,
-                                 struct sl_local_result *result_out, struct sl_error *err) {
-    struct sl_conversation *conversation;
-    int64_t max_tokens = request->n_prompt + request->max_new_tokens;
-    enum sl_status status = sl_conversation_open(local, request->recipe, max_tokens, &conversation, err);
-    if (status == SL_OK) {
-        status = sl_conversation_turn(conversation, request, result_out, err);
-        sl_conversation_close(&conversation);
-    }
-    return status;
 }
