@@ -7,7 +7,7 @@
  *     registry.h    who is there                          admit.h      is there room
  *     event_log.h   what happened                         job.h        one request and its state machine
  *     jobs.h        all of them                           request.h    what a client may ask for
- *     run_job.h     one job from its beginning to its end
+ *     run_job.h     one job from its beginning to its end  submit.c     from a request to a job with a thread
  *     inference_service.c, cluster_service.c              what clients and workers call
  * Threads: gRPC's handlers, one thread a job, and one that sweeps: it gives up silent workers and forgets old jobs.
  */

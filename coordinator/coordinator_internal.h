@@ -43,7 +43,7 @@ struct sl_coordinator {
 };
 
 /*
- * Check a request, admit it into the line and start its thread. *job_out is a reference of the caller's.
+ * submit.c: check a request, admit it into the line and start its thread. *job_out is a reference of the caller's.
  * call_deadline_ns: SL_NO_DEADLINE for Submit.
  */
 enum sl_status sl_coordinator_submit(struct sl_coordinator *coordinator, const Sluice__V1__GenerateRequest *request,

@@ -53,14 +53,15 @@ static Sluice__V1__TokenIds token_ids(const int32_t *ids, int64_t n) {
  */
 static enum sl_status claim_workers(struct run *run, struct sl_error *err) {
     const struct sl_job_spec *spec = &run->job->spec;
+    const struct sl_claim_spec claim = {
+        .demand = &spec->demand, .keys = spec->keys, .n_keys = spec->n_keys, .avoid = &run->avoid};
     int64_t missing_since_ns = 0;
     for (;;) {
         enum sl_status status = sl_job_interrupted(run->job, err);
         if (status != SL_OK) {
             return status;
         }
-        status = sl_admission_claim(run->context->admission, &run->job->place, &spec->demand, spec->keys, spec->n_keys,
-                                    &run->avoid, CLAIM_WAIT_MS, &run->claim, err);
+        status = sl_admission_claim(run->context->admission, &run->job->place, &claim, CLAIM_WAIT_MS, &run->claim, err);
         if (status == SL_AGAIN) {
             missing_since_ns = 0;
         } else if (status == SL_ERR_PEER_LOST) {
@@ -181,7 +182,7 @@ static enum sl_status prefill(struct run *run, struct sl_error *err) {
                          .lease = &run->lease,
                          .lease_is_vital = true,
                          .silence_ms = run->context->silence_ms};
-    sl_run_report_start(&run->report, run->job);
+    sl_run_report_start(&run->report);
     enum sl_status status = sl_leg_open(&leg, &sl_method_prefill_run, &request.base, spec->deadline_ns, err);
     while (status == SL_OK && run->prefilled == NULL) {
         ProtobufCMessage *message = NULL;

@@ -108,11 +108,11 @@ uint64_t sl_store_boundary_hash(const struct sl_plan *plan, uint64_t prefix_hash
 }
 
 /*
- * A unary call, waited for in steps, so that the job's own caller hears from us meanwhile. landing_id, if not NULL, is a
- * landing of this worker that must live as long as the call.
+ * A unary call, waited for in steps, so that the job's own caller hears from us meanwhile. inbound_id, if not NULL, is a
+ * transfer into this worker that must live as long as the call.
  */
 static enum sl_status call(const struct sl_store_job *job, const struct sl_rpc_method *method,
-                           const ProtobufCMessage *request, int64_t limit_ms, const char *landing_id,
+                           const ProtobufCMessage *request, int64_t limit_ms, const char *inbound_id,
                            ProtobufCMessage **reply_out, struct sl_error *err) {
     struct sl_rpc_channel *channel;
     struct sl_rpc_stream *stream;
@@ -129,8 +129,8 @@ static enum sl_status call(const struct sl_store_job *job, const struct sl_rpc_m
             status = sl_fail(err, SL_ERR_CANCELLED, "given up while waiting for kvstore %s", job->address);
             break;
         }
-        if (landing_id) {
-            sl_landing_renew(job->client->node->landings, landing_id, &lease_ms,
+        if (inbound_id) {
+            sl_inbound_renew(job->client->node->inbound, inbound_id, &lease_ms,
                              NULL); // if it has ended, the call will too
         }
     }
@@ -220,14 +220,14 @@ bool sl_store_match_pays(const struct sl_store_job *job, const struct sl_store_m
 }
 
 static enum sl_status fetch(const struct sl_store_job *job, const struct sl_store_match *match,
-                            const Sluice__V1__Grant *destination, const char *landing_id, int64_t *bytes_out,
+                            const Sluice__V1__Grant *destination, const char *inbound_id, int64_t *bytes_out,
                             struct sl_error *err) {
     Sluice__V1__FetchRequest request = SLUICE__V1__FETCH_REQUEST__INIT;
     request.lease_id = (char *)match->lease_id;
     request.destination = (Sluice__V1__Grant *)destination;
     ProtobufCMessage *reply;
     int64_t limit_ms = FETCH_MS + (int64_t)(match->capsule_bytes / FETCH_BYTES_PER_MS);
-    enum sl_status status = call(job, &sl_method_store_fetch, &request.base, limit_ms, landing_id, &reply, err);
+    enum sl_status status = call(job, &sl_method_store_fetch, &request.base, limit_ms, inbound_id, &reply, err);
     if (status == SL_OK) {
         *bytes_out = ((Sluice__V1__FetchReply *)reply)->bytes;
         protobuf_c_message_free_unpacked(reply, NULL);
@@ -257,9 +257,9 @@ void sl_store_release(struct sl_store_client *client, const char *address, const
     }
 }
 
-// Open what has landed and cut it to what the prompt shares with it.
+// Open what has arrived and cut it to what the prompt shares with it.
 static enum sl_status open_match(const struct sl_store_job *job, const struct sl_store_match *match,
-                                 struct sl_landed *landed, struct sl_session **session_out, struct sl_error *err) {
+                                 struct sl_received *received, struct sl_session **session_out, struct sl_error *err) {
     struct sl_capsule_id id = *job->id;
     if (sl_recipe_evicts(&job->plan->recipe)) {
         id.prefix_hash = sl_store_boundary_hash(job->plan, sl_prefix_hash(job->tokens, match->n_tokens));
@@ -269,8 +269,8 @@ static enum sl_status open_match(const struct sl_store_job *job, const struct sl
         id.prefix_hash = sl_prefix_hash(job->tokens, match->n_tokens);
     }
     struct sl_session *session;
-    enum sl_status status = sl_landed_open(job->client->node->landings, landed, &job->plan->geometry, &id,
-                                           job->plan->max_slots, &session, err);
+    enum sl_status status = sl_received_open(job->client->node->inbound, received, &job->plan->geometry, &id,
+                                             job->plan->max_slots, &session, err);
     if (status != SL_OK) {
         return status;
     }
@@ -292,9 +292,9 @@ static enum sl_status open_match(const struct sl_store_job *job, const struct sl
 
 enum sl_status sl_store_resume(const struct sl_store_job *job, const struct sl_store_match *match,
                                struct sl_session **session_out, struct sl_error *err) {
-    struct sl_landings *landings = job->client->node->landings;
-    struct sl_landing_ticket ticket;
-    enum sl_status status = sl_landing_open(landings, "resume", match->capsule_bytes, 0, &ticket, err);
+    struct sl_inbound *inbound = job->client->node->inbound;
+    struct sl_inbound_ticket ticket;
+    enum sl_status status = sl_inbound_open(inbound, "resume", match->capsule_bytes, 0, &ticket, err);
     if (status != SL_OK) {
         return status;
     }
@@ -307,18 +307,18 @@ enum sl_status sl_store_resume(const struct sl_store_job *job, const struct sl_s
     int64_t bytes;
     status = fetch(job, match, &grant, ticket.id, &bytes, err);
     free(ticket.ticket);
-    struct sl_landed landed;
+    struct sl_received received;
     size_t promised;
     if (status == SL_OK) {
-        // The store has our fabric's acknowledgement, so it has landed already or failed.
-        status = sl_landing_take(landings, ticket.id, sl_deadline_in_ms(TAKE_MS), &landed, &promised, err);
+        // The store has our fabric's acknowledgement, so it has arrived already or failed.
+        status = sl_inbound_take(inbound, ticket.id, sl_deadline_in_ms(TAKE_MS), &received, &promised, err);
         if (status == SL_AGAIN) {
             status = sl_fail(err, SL_ERR_DEADLINE, "kvstore %s: the capsule did not arrive", job->address);
         }
     }
     if (status != SL_OK) {
-        sl_landing_release(landings, ticket.id);
+        sl_inbound_release(inbound, ticket.id);
         return status;
     }
-    return open_match(job, match, &landed, session_out, err);
+    return open_match(job, match, &received, session_out, err);
 }

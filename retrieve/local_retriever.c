@@ -37,7 +37,7 @@ static enum sl_status append(struct borrowed *b, struct sl_annex *annex, int64_t
     return status;
 }
 
-// Cut as prefill cuts what it ships (service/offload.h): the scales of int8 and int1 copies are of stretches.
+// Cut as prefill cuts what it ships (service/offload.h): the scales of int8 and int1 indexes are of stretches.
 static enum sl_status append_all(struct borrowed *b, struct sl_annex *annex, int64_t n_slots, struct sl_error *err) {
     int64_t full = n_slots / SL_PAGE_SLOTS * SL_PAGE_SLOTS;
     enum sl_status status = SL_OK;
@@ -75,13 +75,13 @@ static enum sl_status make_annex(const struct sl_plan *plan, const struct sl_ops
     return status;
 }
 
-enum sl_status sl_local_retriever_open(const struct sl_plan *plan, const struct sl_ops *ops, struct sl_team *team,
+enum sl_status sl_retrieval_open_local(const struct sl_plan *plan, const struct sl_ops *ops, struct sl_team *team,
                                        struct sl_session *session, int64_t n_prompt,
-                                       struct sl_local_retriever *local_out, struct sl_error *err) {
-    struct sl_local_retriever local = {0};
+                                       struct sl_retrieval *local_out, struct sl_error *err) {
+    struct sl_retrieval local = {0};
     enum sl_status status = SL_OK;
     int64_t n_slots = sl_plan_offloaded_slots(plan, n_prompt);
-    if (sl_row_cache_places(plan, n_slots) > 0) {
+    if (sl_hot_cache_places(plan, n_slots) > 0) {
         status = make_annex(plan, ops, team, session, n_slots, &local.annex, err);
         status = status == SL_OK ? sl_local_source_create(local.annex, team, &local.source, err) : status;
     }
@@ -94,14 +94,14 @@ enum sl_status sl_local_retriever_open(const struct sl_plan *plan, const struct 
                                          .n_prompt = n_slots};
     status = status == SL_OK ? sl_retriever_create(&config, &local.retriever, err) : status;
     if (status != SL_OK) {
-        sl_local_retriever_close(&local);
+        sl_retrieval_close(&local);
         return status;
     }
     *local_out = local;
     return SL_OK;
 }
 
-void sl_local_retriever_close(struct sl_local_retriever *local) {
+void sl_retrieval_close(struct sl_retrieval *local) {
     sl_retriever_destroy(&local->retriever);
     if (local->source != NULL) {
         local->source->ops->destroy(&local->source);

@@ -59,7 +59,7 @@ enum sl_status sl_compressor_finish_layer(struct sl_compressor *compressor, stru
                                           struct sl_error *err);
 
 /*
- * Decode. Before the first step on a session that prefill has made (here or elsewhere; it may have landed in a capsule):
+ * Decode. Before the first step on a session that prefill has made (here or elsewhere; it may have arrived in a capsule):
  * n_prompt is what prefill read. Then after the attention of every layer of every step (m >= 1 rows). Where
  * sl_compressor_steps() is false a recipe needs none of this. Between steps a head holds at most sl_plan_layer_slots(). SL_ERR_PRECONDITION: a step before begin_steps(), or a
  * session whose layers are quantized.

@@ -137,8 +137,8 @@ bool sl_annexes_renew(struct sl_annexes *annexes, const char *lease_id) {
     struct sl_held_annex *held = sl_annexes_find(annexes, lease_id);
     for (struct sl_growth *growth = held ? held->growing : NULL; growth; growth = growth->next) {
         int64_t lease_ms;
-        if (growth->landing_id[0]) { // it lives with its annex; the builder sees if it has ended meanwhile
-            sl_landing_renew(annexes->config.room->landings, growth->landing_id, &lease_ms, NULL);
+        if (growth->inbound_id[0]) { // it lives with its annex; the builder sees if it has ended meanwhile
+            sl_inbound_renew(annexes->config.room->inbound, growth->inbound_id, &lease_ms, NULL);
         }
     }
     pthread_mutex_unlock(&annexes->mutex);

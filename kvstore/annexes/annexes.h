@@ -4,19 +4,19 @@
  *
  * An annex begins with the stored stretches that agree with its prompt, and grows by what is shipped:
  *
- *     granted --(landed)--> building --> built --(all before it are part of the annex)--> appended, indexed
+ *     granted --(arrived)--> building --> built --(all before it are part of the annex)--> appended, indexed
  *        |                      |
  *        +--- ship failed ------+--- not what was granted, no memory: it and all granted behind it are forgotten, and
  *                                    whoever awaits the annex is told why
  *
- *   granted  sl_annexes_grant()           building, built  the builder, a thread of its own: it makes the scan copies
+ *   granted  sl_annexes_grant()           building, built  the builder, a thread of its own: it makes the key indexes
  *   forgotten  forget_from()              appended         append_built()
  *
  * Memory: opening promises what is still to come; every grant takes its part out of the promise, and what is forgotten puts
  *         it back. Where rows are packed, the blocks that were shipped are promised as well, as many as are on their way at
  *         a time. An annex that ends gives the rest of its promise back; its stretches stay, as cache (kvstore/memory/stretches.h).
  * Leases: ended by sl_annexes_release(), or by the reaper when nobody renews; questions renew too. Ids cannot be guessed.
- * Threads: any number. Locks in this order: annexes, then room, stretches, landings, ledger, arena.
+ * Threads: any number. Locks in this order: annexes, then room, stretches, inbound, ledger, arena.
  */
 #ifndef SL_KVSTORE_ANNEXES_ANNEXES_H
 #define SL_KVSTORE_ANNEXES_ANNEXES_H
@@ -27,9 +27,9 @@
 struct sl_annexes;
 
 struct sl_annexes_config {
-    struct sl_room *room; // with its ledger, landings and stretches; must outlive the annexes
+    struct sl_room *room; // with its ledger, inbound transfers and stretches; must outlive the annexes
     const struct sl_ops *ops;
-    struct sl_team *team; // makes scan copies; may be NULL
+    struct sl_team *team; // makes key indexes; may be NULL
     int64_t lease_ms;
 };
 
@@ -64,7 +64,7 @@ void sl_annexes_reap(struct sl_annexes *annexes, int64_t now_ns); // end what ha
  * SL_ERR_EXISTS: it is part of the annex, or will be without being shipped. SL_ERR_NOT_FOUND: no such lease.
  */
 enum sl_status sl_annexes_grant(struct sl_annexes *annexes, const char *lease_id, int64_t begin, int64_t n_tokens,
-                                struct sl_landing_ticket *ticket_out, size_t *capacity_out, struct sl_error *err);
+                                struct sl_inbound_ticket *ticket_out, size_t *capacity_out, struct sl_error *err);
 /*
  * Wait until the annex has n_tokens. go_on is asked now and then. SL_ERR_DEADLINE, SL_ERR_CANCELLED, SL_ERR_NOT_FOUND (no
  * such lease, or it ended meanwhile), or why a stretch did not become part of it.

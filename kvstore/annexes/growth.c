@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How annexes grow: grants, and the thread that builds what has landed. The states are in annexes.h.
+// How annexes grow: grants, and the thread that builds what has arrived. The states are in annexes.h.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 
 #define LOOK_MS 100
 
-// Of what a stretch takes until it is built, the part that is made beside the block that lands.
+// Of what a stretch takes until it is built, the part that is made beside the block that arrives.
 static size_t built_bytes(const struct sl_stretch_config *config) {
     size_t block = sl_stretch_block_bytes(config), all = sl_stretch_bytes(config);
     if (config->rows != config->work.format) {
@@ -54,11 +54,11 @@ void sl_annexes_forget_from(struct sl_annexes *annexes, struct sl_held_annex *he
     while (*at) {
         struct sl_growth *growth = *at;
         *at = growth->next;
-        // Still to come. While the landing or the builder have not let go of it, it is counted twice: soon over.
+        // Still to come. While the transfer or the builder have not let go of it, it is counted twice: soon over.
         held->promised_bytes += growth->covered_bytes;
         sl_ledger_promise_again(annexes->config.room->ledger, growth->covered_bytes);
-        if (growth->landing_id[0]) {
-            sl_landing_release(annexes->config.room->landings, growth->landing_id);
+        if (growth->inbound_id[0]) {
+            sl_inbound_release(annexes->config.room->inbound, growth->inbound_id);
         }
         sl_stretch_unref(&growth->stretch);
         free(growth);
@@ -112,7 +112,7 @@ static int64_t planned_end(struct sl_held_annex *held, struct sl_growth ***last_
 }
 
 /*
- * Lock held. May [begin, end) be granted? SL_ERR_EXISTS: it is there, or on its way and landed. A grant that nobody has
+ * Lock held. May [begin, end) be granted? SL_ERR_EXISTS: it is there, or on its way and arrived. A grant that nobody has
  * used is replaced: its ship has failed, or the reply was lost.
  */
 static enum sl_status check_place(struct sl_annexes *annexes, struct sl_held_annex *held, int64_t begin, int64_t end,
@@ -131,7 +131,7 @@ static enum sl_status check_place(struct sl_annexes *annexes, struct sl_held_ann
         at = &(*at)->next;
     }
     if (*at && end_of(&(*at)->config) == end && ((*at)->building || (*at)->stretch)) {
-        return sl_fail(err, SL_ERR_EXISTS, "tokens [%lld, %lld) have landed", (long long)begin, (long long)end);
+        return sl_fail(err, SL_ERR_EXISTS, "tokens [%lld, %lld) have arrived", (long long)begin, (long long)end);
     }
     sl_annexes_forget_from(annexes, held, at);
     int64_t planned = planned_end(held, &at);
@@ -162,12 +162,12 @@ static bool add_growth(struct sl_annexes *annexes, struct sl_held_annex *held, s
 }
 
 // Lock held, and let go of meanwhile: making room may take its time. `held` is in use.
-static enum sl_status open_landing(struct sl_annexes *annexes, struct sl_held_annex *held, struct sl_growth *growth,
-                                   struct sl_landing_ticket *ticket_out, struct sl_error *err) {
+static enum sl_status open_inbound(struct sl_annexes *annexes, struct sl_held_annex *held, struct sl_growth *growth,
+                                   struct sl_inbound_ticket *ticket_out, struct sl_error *err) {
     size_t covered = take_promise(held, granted_bytes(&growth->config));
     pthread_mutex_unlock(&annexes->mutex);
     enum sl_status status =
-        sl_room_open_landing(annexes->config.room, held->lease_id, sl_stretch_block_bytes(&growth->config),
+        sl_room_open_inbound(annexes->config.room, held->lease_id, sl_stretch_block_bytes(&growth->config),
                              built_bytes(&growth->config), covered, ticket_out, err);
     pthread_mutex_lock(&annexes->mutex);
     if (status != SL_OK) {
@@ -178,10 +178,10 @@ static enum sl_status open_landing(struct sl_annexes *annexes, struct sl_held_an
         }
         return status;
     }
-    memcpy(growth->landing_id, ticket_out->id, sizeof growth->landing_id);
+    memcpy(growth->inbound_id, ticket_out->id, sizeof growth->inbound_id);
     growth->covered_bytes = covered;
     if (!add_growth(annexes, held, growth)) {
-        sl_landing_release(annexes->config.room->landings, ticket_out->id);
+        sl_inbound_release(annexes->config.room->inbound, ticket_out->id);
         free(ticket_out->ticket);
         if (held->listed) { // still to come
             held->promised_bytes += covered;
@@ -193,7 +193,7 @@ static enum sl_status open_landing(struct sl_annexes *annexes, struct sl_held_an
 }
 
 enum sl_status sl_annexes_grant(struct sl_annexes *annexes, const char *lease_id, int64_t begin, int64_t n_tokens,
-                                struct sl_landing_ticket *ticket_out, size_t *capacity_out, struct sl_error *err) {
+                                struct sl_inbound_ticket *ticket_out, size_t *capacity_out, struct sl_error *err) {
     struct sl_growth *growth = calloc(1, sizeof *growth);
     if (!growth) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "annexes: out of memory");
@@ -223,7 +223,7 @@ enum sl_status sl_annexes_grant(struct sl_annexes *annexes, const char *lease_id
         } else {
             held->n_users++;
             size_t capacity = sl_stretch_block_bytes(&growth->config);
-            status = open_landing(annexes, held, growth, ticket_out, err);
+            status = open_inbound(annexes, held, growth, ticket_out, err);
             if (status == SL_OK) {
                 *capacity_out = capacity;
                 growth = NULL;
@@ -238,25 +238,25 @@ enum sl_status sl_annexes_grant(struct sl_annexes *annexes, const char *lease_id
 
 // ---- building -----------------------------------------------------------------------------------------------------
 
-// What has landed, and for whom.
+// What has arrived, and for whom.
 struct built {
     struct sl_held_annex *held; // in use
     uint64_t serial;
     struct sl_stretch_config config;
-    struct sl_landed landed;
+    struct sl_received received;
     size_t promised_bytes;
 };
 
 // Lock held. Look after one annex: true if something of it is to be built now.
-static bool find_landed_of(struct sl_annexes *annexes, struct sl_held_annex *held, struct built *built_out) {
+static bool find_received_of(struct sl_annexes *annexes, struct sl_held_annex *held, struct built *built_out) {
     for (struct sl_growth **at = &held->growing; *at; at = &(*at)->next) {
         struct sl_growth *growth = *at;
         if (growth->building || growth->stretch) {
             continue;
         }
         struct sl_error err = {0};
-        enum sl_status status = sl_landing_take(annexes->config.room->landings, growth->landing_id, 0,
-                                                &built_out->landed, &built_out->promised_bytes, &err);
+        enum sl_status status = sl_inbound_take(annexes->config.room->inbound, growth->inbound_id, 0,
+                                                &built_out->received, &built_out->promised_bytes, &err);
         if (status == SL_AGAIN) {
             continue;
         }
@@ -265,7 +265,7 @@ static bool find_landed_of(struct sl_annexes *annexes, struct sl_held_annex *hel
             return false;
         }
         growth->building = true;
-        growth->landing_id[0] = '\0';
+        growth->inbound_id[0] = '\0';
         built_out->held = held;
         built_out->serial = growth->serial;
         built_out->config = growth->config;
@@ -280,13 +280,13 @@ static enum sl_status build(struct sl_annexes *annexes, const struct built *buil
     struct sl_room *room = annexes->config.room;
     size_t expected = sl_stretch_block_bytes(&built->config);
     enum sl_status status = SL_OK;
-    if (built->landed.body_bytes != expected) {
-        status = sl_fail(err, SL_ERR_INVALID, "%zu bytes have landed, the stretch has %zu", built->landed.body_bytes,
+    if (built->received.body_bytes != expected) {
+        status = sl_fail(err, SL_ERR_INVALID, "%zu bytes have arrived, the stretch has %zu", built->received.body_bytes,
                          expected);
     }
     while (status == SL_OK) {
         status = sl_stretch_create(&built->config, annexes->config.ops, annexes->config.team, room->arena,
-                                   built->landed.body, stretch_out, err);
+                                   built->received.body, stretch_out, err);
         if (status == SL_OK) {
             break;
         }
@@ -295,19 +295,19 @@ static enum sl_status build(struct sl_annexes *annexes, const struct built *buil
         }
     }
     if (status != SL_OK) {
-        sl_arena_free(room->arena, built->landed.body);
+        sl_arena_free(room->arena, built->received.body);
     }
-    free(built->landed.header);
+    free(built->received.header);
     sl_ledger_return(room->ledger, built->promised_bytes);
     return status;
 }
 
-// Build one stretch that has landed; false: there is none, or nobody wants it any more.
+// Build one stretch that has arrived; false: there is none, or nobody wants it any more.
 static bool build_one(struct sl_annexes *annexes) {
     struct built built = {0};
     pthread_mutex_lock(&annexes->mutex);
     struct sl_held_annex *first = annexes->stopping ? NULL : annexes->first;
-    for (struct sl_held_annex *held = first; held && !find_landed_of(annexes, held, &built); held = held->next) {
+    for (struct sl_held_annex *held = first; held && !find_received_of(annexes, held, &built); held = held->next) {
     }
     pthread_mutex_unlock(&annexes->mutex);
     if (!built.held) {
@@ -353,7 +353,7 @@ void *sl_annexes_builder_main(void *arg) {
     struct sl_annexes *annexes = arg;
     uint64_t seen = 0;
     for (bool go_on = true; go_on;) {
-        sl_landings_wait_change(annexes->config.room->landings, &seen, sl_deadline_in_ms(LOOK_MS));
+        sl_inbound_wait_change(annexes->config.room->inbound, &seen, sl_deadline_in_ms(LOOK_MS));
         while (build_one(annexes)) {
         }
         pthread_mutex_lock(&annexes->mutex);

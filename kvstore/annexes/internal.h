@@ -10,9 +10,9 @@ struct sl_growth {
     struct sl_growth *next; // the one behind it, without a gap
     struct sl_stretch_config config;
     uint64_t serial;            // tells it from one that was granted anew in its place
-    char landing_id[40];        // "": nothing is shipped
+    char inbound_id[40];        // "": nothing is shipped
     size_t covered_bytes;       // its part of the annex's promise
-    bool building;              // the builder has taken what landed
+    bool building;              // the builder has taken what arrived
     struct sl_stretch *stretch; // built or found: waits for those before it
 };
 
@@ -62,7 +62,7 @@ void sl_held_annex_free_if_over(struct sl_annexes *annexes, struct sl_held_annex
 
 // growth.c
 void *sl_annexes_builder_main(void *annexes);
-// Lock held. Forget *at and all behind it; landings end, and what they were granted is promised again.
+// Lock held. Forget *at and all behind it; inbound transfers end, and what they were granted is promised again.
 void sl_annexes_forget_from(struct sl_annexes *annexes, struct sl_held_annex *held, struct sl_growth **at);
 // What is promised for the stretches from token `begin` on: as they are kept, and where that is another format than they
 // are shipped in, as many blocks beside them as prefill has on their way at a time (SL_STRETCHES_QUEUED).

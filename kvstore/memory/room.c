@@ -9,13 +9,10 @@
 #define LOW_PERCENT  85
 #define NO_MERCY     INT64_MAX // in place of the time: passes over nothing that may be evicted
 
-void sl_room_init(struct sl_room *room, struct sl_ledger *ledger, struct sl_landings *landings, struct sl_shelf *shelf,
+void sl_room_init(struct sl_room *room, struct sl_ledger *ledger, struct sl_inbound *inbound, struct sl_shelf *shelf,
                   struct sl_stretches *stretches) {
-    *room = (struct sl_room){.arena = sl_ledger_arena(ledger),
-                             .ledger = ledger,
-                             .landings = landings,
-                             .shelf = shelf,
-                             .stretches = stretches};
+    *room = (struct sl_room){
+        .arena = sl_ledger_arena(ledger), .ledger = ledger, .inbound = inbound, .shelf = shelf, .stretches = stretches};
     pthread_mutex_init(&room->mutex, NULL);
 }
 
@@ -88,15 +85,15 @@ static bool has_block(struct sl_room *room, size_t bytes) {
     return stats.largest_free_bytes >= bytes;
 }
 
-enum sl_status sl_room_open_landing(struct sl_room *room, const char *label, size_t body_bytes, size_t promised_bytes,
-                                    size_t covered_bytes, struct sl_landing_ticket *ticket_out, struct sl_error *err) {
+enum sl_status sl_room_open_inbound(struct sl_room *room, const char *label, size_t body_bytes, size_t promised_bytes,
+                                    size_t covered_bytes, struct sl_inbound_ticket *ticket_out, struct sl_error *err) {
     pthread_mutex_lock(&room->mutex);
     enum sl_status status = make_room(room, label, body_bytes + promised_bytes, covered_bytes, err);
     if (status == SL_OK) {
-        while (!has_block(room, body_bytes) && sl_room_evict_one(room)) { // a landing is one contiguous block
+        while (!has_block(room, body_bytes) && sl_room_evict_one(room)) { // an inbound transfer is one contiguous block
         }
         sl_ledger_return(room->ledger, covered_bytes);
-        status = sl_landing_open(room->landings, label, body_bytes, promised_bytes, ticket_out, err);
+        status = sl_inbound_open(room->inbound, label, body_bytes, promised_bytes, ticket_out, err);
         if (status != SL_OK) {
             sl_ledger_promise_again(room->ledger, covered_bytes);
         }

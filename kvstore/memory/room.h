@@ -7,7 +7,7 @@
  *           kept      a job let go of it within the last --keep: evicted only if the new thing does not fit otherwise
  *           the rest  evicted when the arena would be more than 90% full, down to 85%, so that not every arrival evicts
  *         What does not fit even so, by the number of bytes, is refused with the numbers, and nothing has been evicted for
- *         it. A landing is one block: where what is free lies in pieces, more is evicted in the same order until there is
+ *         it. An inbound transfer is one block: where what is free lies in pieces, more is evicted in the same order until there is
  *         one, and where what is in use lies between, everything may have gone before it is refused.
  * Threads: any number. Whoever takes memory does it under one lock, so that what was made room for cannot be taken by
  *          another in between.
@@ -24,13 +24,13 @@
 struct sl_room {
     struct sl_arena *arena;   // the ledger's
     struct sl_ledger *ledger; // keeps the account of promises
-    struct sl_landings *landings;
+    struct sl_inbound *inbound;
     struct sl_shelf *shelf;
     struct sl_stretches *stretches;
     pthread_mutex_t mutex;
 };
 
-void sl_room_init(struct sl_room *room, struct sl_ledger *ledger, struct sl_landings *landings, struct sl_shelf *shelf,
+void sl_room_init(struct sl_room *room, struct sl_ledger *ledger, struct sl_inbound *inbound, struct sl_shelf *shelf,
                   struct sl_stretches *stretches);
 void sl_room_cleanup(struct sl_room *room);
 
@@ -38,11 +38,11 @@ void sl_room_cleanup(struct sl_room *room);
 enum sl_status sl_room_promise(struct sl_room *room, const char *label, size_t bytes, struct sl_error *err);
 
 /*
- * Make room for a landing and open it: sl_landing_open(). covered_bytes of it have been promised before (0: none); on
+ * Make room for an inbound transfer and open it: sl_inbound_open(). covered_bytes of it have been promised before (0: none); on
  * success that promise is used up, on failure it stands.
  */
-enum sl_status sl_room_open_landing(struct sl_room *room, const char *label, size_t body_bytes, size_t promised_bytes,
-                                    size_t covered_bytes, struct sl_landing_ticket *ticket_out, struct sl_error *err);
+enum sl_status sl_room_open_inbound(struct sl_room *room, const char *label, size_t body_bytes, size_t promised_bytes,
+                                    size_t covered_bytes, struct sl_inbound_ticket *ticket_out, struct sl_error *err);
 
 // Make room for a block and take it from the arena: now the caller's. SL_ERR_EXHAUSTED.
 enum sl_status sl_room_take_block(struct sl_room *room, const char *label, size_t bytes, void **block_out,

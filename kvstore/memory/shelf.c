@@ -165,7 +165,7 @@ static enum sl_status check_header(const struct sl_capsule_key *key, const uint8
     if (status == SL_OK && (info_out->id.model_fingerprint != key->model_fingerprint ||
                             info_out->id.recipe_fingerprint != key->recipe_fingerprint ||
                             info_out->id.prefix_hash != key->prefix_hash || info_out->body_bytes != body_bytes)) {
-        status = sl_fail(err, SL_ERR_INVALID, "the capsule that landed is not the one that was announced");
+        status = sl_fail(err, SL_ERR_INVALID, "the capsule that arrived is not the one that was announced");
     }
     return status;
 }

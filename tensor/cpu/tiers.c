@@ -70,27 +70,28 @@ static bool has_amx(void) {
 }
 #endif
 
+enum { N_FILLS = 6 }; // of one tier, at most
 static const struct {
     const char *name;
     bool (*runs_here)(void);
-    bool (*pays_here)(void); // whether it is faster than the tiers before it; "auto" asks
-    // What a group of operations becomes; NULL: what it was in the tier before.
-    void (*fill_dense)(struct sl_ops *ops);
-    void (*fill_kv)(struct sl_ops *ops);
-    void (*fill_evict)(struct sl_ops *ops);
-    void (*fill_retrieve)(struct sl_ops *ops);
-    void (*fill_scan)(struct sl_ops *ops);
+    bool (*pays_here)(void);                    // whether it is faster than the tiers before it; "auto" asks
+    void (*fills[N_FILLS])(struct sl_ops *ops); // what none of them fills is as it was in the tier before
 } tiers[] = {
-    {"reference", always, always, sl_ref_dense_fill, sl_ref_kv_fill, sl_ref_evict_fill, sl_ref_retrieve_fill,
-     sl_ref_scan_fill},
+    {"reference",
+     always,
+     always,
+     {sl_ref_dense_fill, sl_ref_kv_fill, sl_ref_stats_fill, sl_ref_evict_fill, sl_ref_retrieve_fill, sl_ref_scan_fill}},
 #if defined(__x86_64__)
-    {"avx2", has_avx2, always, sl_avx2_dense_fill, sl_avx2_kv_fill, sl_avx2_evict_fill, sl_avx2_retrieve_fill,
-     sl_avx2_scan_fill},
-    {"avx512", has_avx512, always, sl_avx512_dense_fill, sl_avx512_kv_fill, NULL, NULL, sl_avx512_scan_fill},
-    {"avx512bf16", has_avx512bf16, has_no_tiles, sl_avx512bf16_dense_fill, NULL, NULL, NULL, NULL},
-    {"amx", has_amx, always, sl_amx_dense_fill, sl_amx_kv_fill, NULL, NULL, NULL},
+    {"avx2",
+     has_avx2,
+     always,
+     {sl_avx2_dense_fill, sl_avx2_kv_fill, sl_avx2_stats_fill, sl_avx2_evict_fill, sl_avx2_retrieve_fill,
+      sl_avx2_scan_fill}},
+    {"avx512", has_avx512, always, {sl_avx512_dense_fill, sl_avx512_kv_fill, sl_avx512_scan_fill}},
+    {"avx512bf16", has_avx512bf16, has_no_tiles, {sl_avx512bf16_dense_fill}},
+    {"amx", has_amx, always, {sl_amx_dense_fill, sl_amx_kv_fill}},
 #elif defined(__aarch64__)
-    {"neon", always, always, sl_neon_dense_fill, NULL, NULL, NULL, NULL},
+    {"neon", always, always, {sl_neon_dense_fill}},
 #endif
 };
 enum { N_TIERS = sizeof tiers / sizeof tiers[0] };
@@ -110,12 +111,8 @@ static void fill_tables(void) {
             *table = tables[n_tables - 1];
         }
         table->name = tiers[i].name;
-        void (*const fills[])(struct sl_ops *) = {tiers[i].fill_dense, tiers[i].fill_kv, tiers[i].fill_evict,
-                                                  tiers[i].fill_retrieve, tiers[i].fill_scan};
-        for (size_t group = 0; group < sizeof fills / sizeof fills[0]; group++) {
-            if (fills[group] != NULL) {
-                fills[group](table);
-            }
+        for (int f = 0; f < N_FILLS && tiers[i].fills[f] != NULL; f++) {
+            tiers[i].fills[f](table);
         }
         names[n_tables++] = tiers[i].name;
         if (tiers[i].pays_here()) {

@@ -231,6 +231,4 @@ void sl_avx2_kv_fill(struct sl_ops *ops) {
     ops->append = sl_avx2_append;
     ops->attend = attend;
     ops->attend_before = attend_before;
-    ops->fold = sl_avx2_fold;
-    ops->window_sums = sl_avx2_window_sums;
 }

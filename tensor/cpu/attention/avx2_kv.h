@@ -72,10 +72,6 @@ void sl_avx2_load_keys(const struct sl_avx2_call *call, int head, uint32_t page,
 
 void sl_avx2_append(struct sl_team *team, const struct sl_attend *calls, int n_calls);
 
-void sl_avx2_fold(struct sl_team *team, const struct sl_attend *args, int first_row, const struct sl_fold *what);
-void sl_avx2_window_sums(struct sl_team *team, const struct sl_attend *args, int first_row, float *sums_out,
-                         size_t stride);
-
 /*
  * Statistics with scores that a tier of its own computes: what is made of queries and keys is opaque to the others, if it
  * fits into as many floats as there are numbers.

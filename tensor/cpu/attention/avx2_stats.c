@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "tensor/cpu/attention/avx2_kv.h"
+#include "tensor/cpu/attention/fills.h"
 #include "tensor/cpu/attention/ref_kv.h"
 
 #define BLOCK SL_STATS_BLOCK
@@ -352,11 +353,16 @@ static void score(const float *q, const float *tile, size_t d, int v_begin, int 
 
 static const struct sl_avx2_scorer scorer = {sl_avx2_load_queries, sl_avx2_load_keys, score};
 
-void sl_avx2_fold(struct sl_team *team, const struct sl_attend *args, int first_row, const struct sl_fold *what) {
+static void fold(struct sl_team *team, const struct sl_attend *args, int first_row, const struct sl_fold *what) {
     sl_avx2_fold_by(&scorer, team, args, first_row, what);
 }
 
-void sl_avx2_window_sums(struct sl_team *team, const struct sl_attend *args, int first_row, float *sums_out,
-                         size_t stride) {
+static void window_sums(struct sl_team *team, const struct sl_attend *args, int first_row, float *sums_out,
+                        size_t stride) {
     sl_avx2_window_sums_by(&scorer, team, args, first_row, sums_out, stride);
+}
+
+void sl_avx2_stats_fill(struct sl_ops *ops) {
+    ops->fold = fold;
+    ops->window_sums = window_sums;
 }

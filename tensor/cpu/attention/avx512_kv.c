@@ -77,9 +77,9 @@ CHAINS(6)
     { chain_##rows##_1, chain_##rows##_2, chain_##rows##_3, chain_##rows##_4 }
 static chain_fn *const chains[ROWS][WIDE] = {NAMES(1), NAMES(2), NAMES(3), NAMES(4), NAMES(5), NAMES(6)};
 
-// Some strips at a time, so that they stay in the first-level cache while the rows go by.
-void sl_avx512_multiply(const struct sl_avx2_product *p, int row_begin, int row_end, int n_strips, size_t begin,
-                        size_t end) {
+// As sl_avx2_multiply(), with the same chains of sums. Some strips at a time, so that they stay in the first-level cache while the rows go by.
+static void multiply(const struct sl_avx2_product *p, int row_begin, int row_end, int n_strips, size_t begin,
+                     size_t end) {
     for (int s = 0; s < n_strips; s += WIDE) {
         int n = n_strips - s < WIDE ? n_strips - s : WIDE;
         for (int v = row_begin; v < row_end; v += ROWS) {
@@ -146,7 +146,7 @@ static void attend_page(const struct sl_kv_block *b, uint32_t page, uint32_t pag
         sl_avx2_rotate_keys(b->angles, &s->of_page, page, s->k);
     }
     const struct sl_avx2_product qk = {s->q, (size_t)d, s->k, (size_t)d, s->scores, SL_PAGE_SLOTS, NULL};
-    sl_avx512_multiply(&qk, begin, end, (n_page + SL_STRIP - 1) / SL_STRIP, 0, (size_t)d);
+    multiply(&qk, begin, end, (n_page + SL_STRIP - 1) / SL_STRIP, 0, (size_t)d);
     for (int v = begin; v < end; v++) {
         s->factors[v] = softmax_add(&s->states[v], sl_slots_in_page(b->first[v], b->end[v], page),
                                     s->scores + (size_t)v * SL_PAGE_SLOTS);
@@ -154,7 +154,7 @@ static void attend_page(const struct sl_kv_block *b, uint32_t page, uint32_t pag
     sl_avx512_fill_values(layout, kv->pages[page], next, n_page, s->v);
     const struct sl_avx2_product pv = {
         s->scores, SL_PAGE_SLOTS, s->v, SL_PAGE_SLOTS, s->out, (size_t)n_strips * SL_STRIP, s->factors};
-    sl_avx512_multiply(&pv, begin, end, n_strips, 0, (size_t)n_page);
+    multiply(&pv, begin, end, n_strips, 0, (size_t)n_page);
 }
 
 void sl_avx512_attend_block(const struct sl_kv_block *b, uint32_t page_begin, uint32_t page_end,
@@ -201,7 +201,7 @@ static void load_keys(const struct sl_avx2_call *call, int head, uint32_t page, 
 
 static void score(const float *q, const float *tile, size_t d, int v_begin, int v_end, int n_slots, float *scores) {
     const struct sl_avx2_product qk = {q, d, tile, d, scores, SL_PAGE_SLOTS, NULL};
-    sl_avx512_multiply(&qk, v_begin, v_end, (n_slots + SL_STRIP - 1) / SL_STRIP, 0, d);
+    multiply(&qk, v_begin, v_end, (n_slots + SL_STRIP - 1) / SL_STRIP, 0, d);
 }
 
 static const struct sl_avx2_scorer scorer = {sl_avx2_load_queries, load_keys, score};

@@ -23,10 +23,6 @@ static inline __attribute__((always_inline)) void sl_avx512_fetch(const char *at
     }
 }
 
-// As sl_avx2_multiply(), with the same chains of sums.
-void sl_avx512_multiply(const struct sl_avx2_product *p, int row_begin, int row_end, int n_strips, size_t begin,
-                        size_t end);
-
 // The attention kernel of the tier (see kv_blocks.h), for calls that a faster one does not cover, and the most vectors it
 // takes.
 #define SL_AVX512_BLOCK 96

@@ -185,7 +185,5 @@ void sl_ref_kv_fill(struct sl_ops *ops) {
     ops->append = append;
     ops->attend = attend;
     ops->attend_before = attend_before;
-    ops->fold = sl_ref_fold;
-    ops->window_sums = sl_ref_window_sums;
     sl_ref_kv_slots_fill(ops);
 }

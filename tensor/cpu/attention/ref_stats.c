@@ -11,6 +11,7 @@
 #include <assert.h>
 #include <math.h>
 
+#include "tensor/cpu/attention/fills.h"
 #include "tensor/cpu/attention/kv_page.h"
 #include "tensor/cpu/attention/ref_kv.h"
 
@@ -129,4 +130,9 @@ void sl_ref_window_sums(struct sl_team *team, const struct sl_attend *args, int 
     assert(args->lse != NULL && first_row >= 0);
     struct stats_call call = {.args = *args, .first_row = first_row, .sums_out = sums_out, .stride = stride};
     sl_team_run(team, args->n_heads, 1, window_tasks, &call);
+}
+
+void sl_ref_stats_fill(struct sl_ops *ops) {
+    ops->fold = sl_ref_fold;
+    ops->window_sums = sl_ref_window_sums;
 }

@@ -57,15 +57,15 @@ int fake_store_n_leased(struct fake_store *store) {
     return n;
 }
 
-// ---- what lands ----------------------------------------------------------------------------------------------------
+// ---- what arrives ----------------------------------------------------------------------------------------------------
 
 static void on_complete(void *arg, const void *header, size_t header_bytes, size_t body_bytes) {
     struct fake_stretch *stretch = arg;
     struct fake_annex *annex = stretch->annex;
     (void)header, (void)header_bytes, (void)body_bytes;
     pthread_mutex_lock(&annex->store->mutex);
-    stretch->landed = true;
-    for (int i = 0; i < annex->n_stretches && annex->stretches[i].landed; i++) {
+    stretch->arrived = true;
+    for (int i = 0; i < annex->n_stretches && annex->stretches[i].arrived; i++) {
         annex->n_tokens = annex->stretches[i].where.begin + annex->stretches[i].where.n_slots;
     }
     pthread_cond_broadcast(&annex->store->changed);
@@ -237,7 +237,7 @@ static void on_question(void *arg, struct sl_question *question) {
     struct sl_near_answer head = {.magic = SL_NEAR_MAGIC, .kind = SL_NEAR_MAP, .n_lanes = request.n_lanes};
     uint8_t *answer = malloc(sizeof head + FAKE_MAX_STRETCHES * sizeof annex->stretches[0].where);
     assert_non_null(answer);
-    for (int i = 0; i < annex->n_stretches && annex->stretches[i].landed; i++) {
+    for (int i = 0; i < annex->n_stretches && annex->stretches[i].arrived; i++) {
         memcpy(answer + sizeof head + head.n_bytes, &annex->stretches[i].where, sizeof annex->stretches[i].where);
         head.n_bytes += sizeof annex->stretches[i].where;
     }

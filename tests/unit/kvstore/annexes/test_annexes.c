@@ -49,9 +49,9 @@ static struct sl_annex_lease open_annex(struct fixture *fixture, const struct pr
     return lease;
 }
 
-static struct sl_landing_ticket grant(struct fixture *fixture, const struct sl_annex_lease *lease, int64_t begin,
+static struct sl_inbound_ticket grant(struct fixture *fixture, const struct sl_annex_lease *lease, int64_t begin,
                                       int64_t end) {
-    struct sl_landing_ticket ticket;
+    struct sl_inbound_ticket ticket;
     size_t capacity;
     struct sl_error err = {0};
     if (sl_annexes_grant(fixture->annexes, lease->lease_id, begin, end - begin, &ticket, &capacity, &err) != SL_OK) {
@@ -64,7 +64,7 @@ static struct sl_landing_ticket grant(struct fixture *fixture, const struct sl_a
 }
 
 static enum sl_status grant_refused(struct fixture *fixture, const char *lease_id, int64_t begin, int64_t end) {
-    struct sl_landing_ticket ticket;
+    struct sl_inbound_ticket ticket;
     size_t capacity;
     enum sl_status status = sl_annexes_grant(fixture->annexes, lease_id, begin, end - begin, &ticket, &capacity, NULL);
     assert_int_not_equal(status, SL_OK);
@@ -83,7 +83,7 @@ static enum sl_status await_tokens(struct fixture *fixture, const struct sl_anne
 }
 
 static void grow(struct fixture *fixture, const struct sl_annex_lease *lease, int64_t begin, int64_t end, int seed) {
-    struct sl_landing_ticket ticket = grant(fixture, lease, begin, end);
+    struct sl_inbound_ticket ticket = grant(fixture, lease, begin, end);
     ship_block(&fixture->parts, &ticket, begin, end, seed, true);
     free(ticket.ticket);
     assert_int_equal(await_tokens(fixture, lease, end, NULL), SL_OK);
@@ -133,7 +133,7 @@ static void test_annex_two_stretches_land_in_the_other_order(void **state) {
     struct prompt prompt;
     make_prompt(&prompt, 1, 0, 256);
     struct sl_annex_lease lease = open_annex(fixture, &prompt);
-    struct sl_landing_ticket first = grant(fixture, &lease, 0, 128), second = grant(fixture, &lease, 128, 256);
+    struct sl_inbound_ticket first = grant(fixture, &lease, 0, 128), second = grant(fixture, &lease, 128, 256);
     ship_block(&fixture->parts, &second, 128, 256, 1, true);
     int64_t n;
     assert_int_equal(sl_annexes_await(fixture->annexes, lease.lease_id, 1, sl_deadline_in_ms(100), yes, NULL, &n, NULL),
@@ -156,7 +156,7 @@ static void test_annex_refuses_what_does_not_fit_on(void **state) {
     assert_int_equal(grant_refused(fixture, lease.lease_id, 0, 0), SL_ERR_INVALID);    // nothing
     assert_int_equal(grant_refused(fixture, lease.lease_id, -64, 64), SL_ERR_INVALID);
     int64_t huge = INT64_MAX / SL_PAGE_SLOTS * SL_PAGE_SLOTS;
-    struct sl_landing_ticket none;
+    struct sl_inbound_ticket none;
     size_t capacity;
     assert_int_equal(sl_annexes_grant(fixture->annexes, lease.lease_id, huge, 128, &none, &capacity, NULL),
                      SL_ERR_INVALID);
@@ -174,7 +174,7 @@ static void test_annex_takes_what_another_job_has_stored_meanwhile(void **state)
     struct prompt prompt;
     make_prompt(&prompt, 1, 0, 256);
     struct sl_annex_lease one = open_annex(fixture, &prompt), two = open_annex(fixture, &prompt);
-    struct sl_landing_ticket late = grant(fixture, &two, 0, 128);
+    struct sl_inbound_ticket late = grant(fixture, &two, 0, 128);
     grow(fixture, &one, 0, 128, 1);
     grow(fixture, &one, 128, 256, 1);
     assert_int_equal(grant_refused(fixture, two.lease_id, 128, 256), SL_ERR_EXISTS); // waits for the one before it
@@ -190,7 +190,7 @@ static void test_annex_a_failed_ship_is_told_and_can_be_repeated(void **state) {
     struct prompt prompt;
     make_prompt(&prompt, 1, 0, 256);
     struct sl_annex_lease lease = open_annex(fixture, &prompt);
-    struct sl_landing_ticket first = grant(fixture, &lease, 0, 128), second = grant(fixture, &lease, 128, 256);
+    struct sl_inbound_ticket first = grant(fixture, &lease, 0, 128), second = grant(fixture, &lease, 128, 256);
     ship_block(&fixture->parts, &first, 0, 128, 1, false);
     struct sl_error err = {0};
     assert_true(await_tokens(fixture, &lease, 128, &err) < 0);
@@ -207,7 +207,7 @@ static void test_annex_ends_unless_renewed_or_asked(void **state) {
     make_prompt(&prompt, 1, 0, 256);
     struct sl_annex_lease renewed = open_annex(fixture, &prompt), asked = open_annex(fixture, &prompt),
                           left = open_annex(fixture, &prompt);
-    struct sl_landing_ticket ticket = grant(fixture, &left, 0, 128);
+    struct sl_inbound_ticket ticket = grant(fixture, &left, 0, 128);
     free(ticket.ticket);
     int64_t later_ns = sl_now_ns() + LEASE_MS * SL_NS_PER_MS;
     sl_annexes_reap(fixture->annexes, sl_now_ns());
@@ -252,7 +252,7 @@ static void test_annex_promises_what_is_to_come(void **state) {
     assert_non_null(strstr(err.text, "retry"));
     assert_int_equal(promised_bytes(&fixture->parts), promised);
     // What is granted is taken from the promise: used and promised together do not grow.
-    struct sl_landing_ticket ticket;
+    struct sl_inbound_ticket ticket;
     size_t capacity;
     assert_int_equal(sl_annexes_grant(fixture->annexes, first.lease_id, 0, 1024, &ticket, &capacity, &err), SL_OK);
     struct sl_arena_stats arena;
@@ -309,7 +309,7 @@ static void test_annex_takes_the_room_of_what_nobody_uses(void **state) {
     sl_stretch_unref(&stretch);
 }
 
-// Pages that are kept in int8 are made beside what has landed: promised as well, and given back.
+// Pages that are kept in int8 are made beside what has arrived: promised as well, and given back.
 static void test_annex_keeps_rows_in_eight_bits_and_searches_by_signs(void **state) {
     struct fixture *fixture = *state;
     struct prompt prompt;
@@ -358,7 +358,7 @@ static void test_annex_grows_where_everything_is_promised(void **state) {
     assert_int_equal(sl_ledger_try_promise(fixture->parts.ledger, others), SL_OK);
     assert_int_equal(sl_ledger_try_promise(fixture->parts.ledger, 1), SL_AGAIN);
 
-    struct sl_landing_ticket ticket = grant(fixture, &lease, 0, 256);
+    struct sl_inbound_ticket ticket = grant(fixture, &lease, 0, 256);
     ship_block(&fixture->parts, &ticket, 0, 256, 1, false);
     struct sl_error err = {0};
     assert_true(await_tokens(fixture, &lease, 256, &err) < 0);
