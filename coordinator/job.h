@@ -98,8 +98,6 @@ enum sl_status sl_job_create(const char *id, struct sl_job_spec *spec, struct sl
 struct sl_job *sl_job_ref(struct sl_job *job);
 void sl_job_unref(struct sl_job **job); // accepts NULL, nulls *job
 
-bool sl_job_state_is_final(Sluice__V1__JobState state);
-
 // Ask the runner to stop; it will within about 100 ms. Idempotent, never blocks.
 void sl_job_cancel(struct sl_job *job);
 

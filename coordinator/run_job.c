@@ -182,7 +182,7 @@ static enum sl_status prefill(struct run *run, struct sl_error *err) {
                          .lease = &run->lease,
                          .lease_is_vital = true,
                          .silence_ms = run->context->silence_ms};
-    sl_run_report_start(&run->report, run->job);
+    sl_run_report_start(&run->report);
     enum sl_status status = sl_leg_open(&leg, &sl_method_prefill_run, &request.base, spec->deadline_ns, err);
     while (status == SL_OK && run->prefilled == NULL) {
         ProtobufCMessage *message = NULL;

@@ -39,13 +39,7 @@ enum sl_status sl_store_handle_reserve(void *service, struct sl_rpc_call *call, 
     status = sl_kvstore_expect(kvstore, ticket.id, &key, request->prefixes, request->n_prefixes, request->prefix_tokens,
                                err);
     if (status == SL_OK) {
-        Sluice__V1__Grant grant = SLUICE__V1__GRANT__INIT;
-        grant.ticket.data = ticket.ticket;
-        grant.ticket.len = ticket.ticket_bytes;
-        grant.capacity_bytes = request->capsule_bytes;
-        grant.lease_id = ticket.id;
-        grant.lease_ms = ticket.lease_ms;
-        status = sl_rpc_call_send(call, &grant.base);
+        status = sl_lease_send_grant(call, &ticket, request->capsule_bytes);
     }
     free(ticket.ticket);
     if (status != SL_OK) {

@@ -106,7 +106,6 @@ struct sl_rpc_call {
     grpc_byte_buffer *payload; // the request; NULL for bidirectional calls
     grpc_byte_buffer *reply;   // of a unary call, kept to travel with the status
     int64_t deadline_ns;
-    char *peer;
     bool metadata_sent;
     atomic_int refs; // the thread that handles it, and each operation under way
     struct sl_rpc_tag accept_tag, close_tag, finish_tag;

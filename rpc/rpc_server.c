@@ -120,7 +120,6 @@ static void on_accept(struct sl_rpc_tag *tag, bool ok) {
     sl_rpc_live_calls_add(1);
     post(call->server, call->bound);
     call->deadline_ns = sl_rpc_deadline_from_timespec(call->bound ? call->deadline : call->details.deadline);
-    call->peer = grpc_call_get_peer(call->call);
     if (sl_rpc_call_watch(call) != SL_OK) {
         refuse(call, SL_ERR_INTERNAL, "the server cannot watch the call");
     } else if (!call->bound) {

@@ -31,10 +31,10 @@ static enum sl_status check_recipe(const struct sl_compressor *c, struct sl_erro
     if (!sl_recipe_evicts(recipe)) {
         return SL_OK;
     }
-    if (c->score->read == NULL) {
+    if (c->method->read == NULL) {
         return sl_fail(err, SL_ERR_INVALID, "compressor: score=%s cannot choose what to evict", c->score->name);
     }
-    if (recipe->std > 0 && recipe->score != SL_SCORE_MAS) {
+    if (recipe->std > 0 && !c->score->sums_squares) {
         return sl_fail(err, SL_ERR_INVALID, "compressor: scope=std needs score=mas, which keeps squares of attention");
     }
     if (sl_budgets_at_end(c) && !c->score->sums_attention) {
@@ -55,7 +55,8 @@ enum sl_status sl_compressor_create(const struct sl_plan *plan, const struct sl_
         return sl_fail(err, SL_ERR_EXHAUSTED, "compressor: out of memory");
     }
     c->plan = *plan;
-    c->score = sl_score_method(plan->recipe.score);
+    c->score = sl_score_get_traits(plan->recipe.score);
+    c->method = sl_score_method(plan->recipe.score);
     c->ops = ops;
     c->team = team;
     enum sl_status status = check_recipe(c, err);
@@ -132,8 +133,8 @@ static enum sl_status evict_behind_chunk(struct sl_compressor *c, struct sl_sess
     }
     bool at_end = sl_budgets_at_end(c);
     // In the tail, too: steps, sl_compressor_end() or the next turn of a conversation evict from it.
-    if (c->score->accumulate != NULL) {
-        c->score->accumulate(c->ops, c->team, attend);
+    if (c->method->accumulate != NULL) {
+        c->method->accumulate(c->ops, c->team, attend);
     }
     bool final = !in_tail && (end == body || last); // of the body
     if (in_tail || at_end || !((recipe->when & SL_WHEN_CHUNK) || (final && (recipe->when & SL_WHEN_END)))) {

@@ -165,7 +165,7 @@ static void rank_heads(void *arg, int64_t begin, int64_t end, int member) {
             in.sums = s->sums + (size_t)h * (size_t)in.group * s->sums_stride;
             in.stride = s->sums_stride;
         }
-        c->score->read(&in, s->scores + at);
+        c->method->read(&in, s->scores + at);
         if (s->base != NULL) {
             rank_by_change(&in, s->scores + at, s->base + at, s->weights != NULL ? s->weights + at : NULL);
         }
@@ -354,7 +354,7 @@ enum sl_status sl_evict_layer(struct sl_compressor *c, const struct sl_eviction 
     if (status != SL_OK || !over) {
         return status;
     }
-    struct task task = {c, e, c->score->rows != SL_ROWS_NONE || sl_value_per_query_head(&c->plan.recipe)};
+    struct task task = {c, e, sl_score_is_of_rows(c->score) || sl_value_per_query_head(&c->plan.recipe)};
     if (task.rows) {
         assert(e->attend != NULL); // sl_compressor_create() refuses recipes that would come here without
         status = sl_take_sums(c, e->attend, e->attend->m - n_rows(c, e->attend), err);

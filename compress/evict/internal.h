@@ -59,7 +59,8 @@ struct sl_thin {
 
 struct sl_compressor {
     struct sl_plan plan;
-    const struct sl_score_method *score;
+    const struct sl_score_traits *score;
+    const struct sl_score_method *method;
     const struct sl_ops *ops;
     struct sl_team *team;
     struct sl_compress_stats stats;

@@ -20,8 +20,8 @@ static bool evicts_at_steps(const struct sl_compressor *c) {
 struct sl_compressor_wants sl_compressor_wants(const struct sl_compressor *c, bool stepping) {
     bool evicts = stepping ? evicts_at_steps(c) : sl_recipe_evicts(&c->plan.recipe);
     return (struct sl_compressor_wants){
-        .lse =
-            evicts && (c->score->wants_lse || sl_value_per_query_head(&c->plan.recipe) || c->estimator.layers != NULL),
+        .lse = evicts && (sl_score_is_attention(c->score) || sl_value_per_query_head(&c->plan.recipe) ||
+                          c->estimator.layers != NULL),
         .importance = evicts && c->score->wants_importance,
     };
 }
@@ -88,8 +88,8 @@ static enum sl_status step_layer(struct sl_compressor *c, struct sl_session *ses
             return status;
         }
     }
-    if (c->score->accumulate != NULL) {
-        c->score->accumulate(c->ops, c->team, attend);
+    if (c->method->accumulate != NULL) {
+        c->method->accumulate(c->ops, c->team, attend);
     }
     struct sl_eviction eviction = {
         .session = session,

@@ -76,7 +76,7 @@ static void score_chunk(const struct batch *b, int head, float *scores) {
                                     .head = head,
                                     .n_tokens = position + 1,
                                     .positions = &position};
-        b->c->score->read(&in, &scores[j]);
+        b->c->method->read(&in, &scores[j]);
     }
 }
 

@@ -24,7 +24,6 @@
 #include <string.h>
 
 #include "base/arena.h"
-#include "compress/evict/scores/score.h"
 #include "compress/plan/plan.h"
 #include "compress/recipe/internal.h"
 #include "kvcache/scan.h"
@@ -68,7 +67,7 @@ static enum sl_status check_model(const struct sl_recipe *recipe, const struct s
 // Where a layer is quantized, tokens are read in f16 and packed once the prompt has been read; by kvstores where it is
 // offloaded. Layers that evict nothing need neither scores nor positions.
 static enum sl_status make_layouts(struct sl_plan *plan, struct sl_error *err) {
-    int n_states = sl_score_method(plan->recipe.score)->n_states;
+    int n_states = sl_score_get_traits(plan->recipe.score)->n_states;
     int d = plan->geometry.head_dim;
     for (int l = 0; l < plan->geometry.n_layers; l++) {
         bool evicts = sl_recipe_layer_evicts(&plan->recipe, l);

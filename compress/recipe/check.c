@@ -10,8 +10,12 @@
 
 #include "compress/recipe/internal.h"
 
+static const struct sl_score_traits *traits(const struct sl_recipe *recipe) {
+    return sl_score_get_traits(recipe->score);
+}
+
 static const char *score_name(const struct sl_recipe *recipe) {
-    return sl_axis_value_name(sl_names_score, (int)recipe->score);
+    return traits(recipe)->name;
 }
 
 static const char *when_name(unsigned when) {
@@ -22,10 +26,38 @@ static bool has_recent(const struct sl_recipe *recipe) {
     return recipe->recent.slots > 0 || recipe->recent.ratio > 0;
 }
 
-// The score ranks slots by attention that was seen: what CAOTE weighs.
-static bool is_attention(enum sl_score score) {
-    return score == SL_SCORE_AAS || score == SL_SCORE_AQAS || score == SL_SCORE_LTAS || score == SL_SCORE_MAS ||
-           score == SL_SCORE_SNAPKV;
+// "aas or mas": what to use instead, for messages.
+struct names {
+    char text[128];
+};
+static struct names scores_that(bool (*has)(const struct sl_score_traits *traits)) {
+    struct names names;
+    sl_scores_list(has, names.text, sizeof names.text);
+    return names;
+}
+
+static bool has_window(const struct sl_score_traits *t) {
+    return t->rows == SL_ROWS_WINDOW;
+}
+
+static bool is_pooled(const struct sl_score_traits *t) {
+    return t->is_pooled;
+}
+
+static bool is_seeded(const struct sl_score_traits *t) {
+    return t->is_seeded;
+}
+
+static bool sums_attention(const struct sl_score_traits *t) {
+    return t->sums_attention;
+}
+
+static bool sums_squares(const struct sl_score_traits *t) {
+    return t->sums_squares;
+}
+
+static bool is_lasting(const struct sl_score_traits *t) {
+    return t->is_lasting && !t->is_seeded; // chance is there to compare with
 }
 
 // What means nothing where nothing is evicted.
@@ -70,20 +102,19 @@ static enum sl_status check_no_budget(const struct sl_recipe *recipe, struct sl_
 // Axes that belong to one value of another axis.
 static enum sl_status check_belongings(const struct sl_recipe *recipe, struct sl_error *err) {
     struct sl_recipe defaults = sl_recipe_defaults();
-    if (recipe->score != SL_SCORE_SNAPKV && recipe->window != defaults.window) {
+    if (!has_window(traits(recipe)) && recipe->window != defaults.window) {
         return sl_fail(err, SL_ERR_INVALID,
-                       "recipe: window=%d is of score=snapkv, and score=%s has no window; remove window",
-                       recipe->window, score_name(recipe));
+                       "recipe: window=%d is of score=%s, and score=%s has no window; remove window", recipe->window,
+                       scores_that(has_window).text, score_name(recipe));
     }
-    if (recipe->score != SL_SCORE_SNAPKV &&
-        (recipe->pool != defaults.pool || recipe->pool_kernel != defaults.pool_kernel)) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "recipe: pool=%s is of score=snapkv, and score=%s is not pooled; remove pool",
-                       sl_axis_value_name(sl_names_pool, (int)recipe->pool), score_name(recipe));
+    if (!is_pooled(traits(recipe)) && (recipe->pool != defaults.pool || recipe->pool_kernel != defaults.pool_kernel)) {
+        return sl_fail(err, SL_ERR_INVALID, "recipe: pool=%s is of score=%s, and score=%s is not pooled; remove pool",
+                       sl_axis_value_name(sl_names_pool, (int)recipe->pool), scores_that(is_pooled).text,
+                       score_name(recipe));
     }
-    if (recipe->score != SL_SCORE_RANDOM && recipe->seed != defaults.seed) {
-        return sl_fail(err, SL_ERR_INVALID, "recipe: seed=%" PRIu64 " is of score=random, not of score=%s; remove seed",
-                       recipe->seed, score_name(recipe));
+    if (!is_seeded(traits(recipe)) && recipe->seed != defaults.seed) {
+        return sl_fail(err, SL_ERR_INVALID, "recipe: seed=%" PRIu64 " is of score=%s, not of score=%s; remove seed",
+                       recipe->seed, scores_that(is_seeded).text, score_name(recipe));
     }
     if (recipe->evicted != SL_EVICTED_MERGE && recipe->merge_beta != defaults.merge_beta) {
         return sl_fail(err, SL_ERR_INVALID, "recipe: a threshold's weight without evicted=merge");
@@ -131,11 +162,11 @@ static enum sl_status check_protection(const struct sl_recipe *recipe, struct sl
 }
 
 static enum sl_status check_scope(const struct sl_recipe *recipe, struct sl_error *err) {
-    if (recipe->std > 0 && recipe->score != SL_SCORE_MAS) {
+    if (recipe->std > 0 && !sums_squares(traits(recipe))) {
         return sl_fail(err, SL_ERR_INVALID,
-                       "recipe: scope=std needs deviations of attention, which score=%s does not have; use score=mas, "
+                       "recipe: scope=std needs deviations of attention, which score=%s does not have; use score=%s, "
                        "or remove std",
-                       score_name(recipe));
+                       score_name(recipe), scores_that(sums_squares).text);
     }
     if (recipe->stabilizers > 0 && !(recipe->when & (SL_WHEN_CHUNK | SL_WHEN_STEP))) {
         return sl_fail(
@@ -143,11 +174,11 @@ static enum sl_status check_scope(const struct sl_recipe *recipe, struct sl_erro
             "recipe: scope=stabilizers protects at every eviction but the prompt's last, and when=end has no "
             "other; use recent, or add when=chunk");
     }
-    if (recipe->score == SL_SCORE_SNAPKV && recipe->recent.slots < recipe->window) {
+    if (has_window(traits(recipe)) && recipe->recent.slots < recipe->window) {
         return sl_fail(err, SL_ERR_INVALID,
                        "recipe: window=%d reaches beyond the newest slots that scope protects (%" PRId64
-                       "): snapkv does not rank its own window; set scope=recent:%d or more slots, or a smaller window",
-                       recipe->window, recipe->recent.slots, recipe->window);
+                       "): %s does not rank its own window; set scope=recent:%d or more slots, or a smaller window",
+                       recipe->window, recipe->recent.slots, score_name(recipe), recipe->window);
     }
     return check_protection(recipe, err);
 }
@@ -159,18 +190,18 @@ static enum sl_status check_value(const struct sl_recipe *recipe, struct sl_erro
     if (recipe->value == SL_VALUE_OFF) {
         return SL_OK;
     }
-    if (!is_attention(recipe->score)) {
+    if (!sl_score_is_attention(traits(recipe))) {
         return sl_fail(err, SL_ERR_INVALID,
-                       "recipe: value=%s weighs values by attention, and score=%s is none; use score=aas, aqas, ltas, "
-                       "mas or snapkv, or value=off",
-                       value, score_name(recipe));
+                       "recipe: value=%s weighs values by attention, and score=%s is none; use score=%s, or value=off",
+                       value, score_name(recipe), scores_that(sl_score_is_attention).text);
     }
     bool heads = recipe->value == SL_VALUE_CAOTE_HEADS || recipe->value == SL_VALUE_FASTCAOTE_HEADS;
-    if (heads && recipe->score != SL_SCORE_LTAS && recipe->score != SL_SCORE_SNAPKV) {
+    if (heads && !sl_score_is_of_rows(traits(recipe))) {
         return sl_fail(err, SL_ERR_INVALID,
                        "recipe: value=%s needs the weights of every query head, and score=%s keeps their mean; use "
-                       "score=ltas or snapkv, or value=%s",
-                       value, score_name(recipe), recipe->value == SL_VALUE_CAOTE_HEADS ? "caote" : "fastcaote");
+                       "score=%s, or value=%s",
+                       value, score_name(recipe), scores_that(sl_score_is_of_rows).text,
+                       recipe->value == SL_VALUE_CAOTE_HEADS ? "caote" : "fastcaote");
     }
     return SL_OK;
 }
@@ -185,11 +216,11 @@ static enum sl_status check_splits(const struct sl_recipe *recipe, struct sl_err
                            "layers over the whole prompt; use when=end",
                            name);
         }
-        if (recipe->score != SL_SCORE_AAS && recipe->score != SL_SCORE_MAS) {
+        if (!sums_attention(traits(recipe))) {
             return sl_fail(err, SL_ERR_INVALID,
                            "recipe: layers=%s needs attention added up over all rows, which score=%s does not keep; "
-                           "use score=aas or mas",
-                           name, score_name(recipe));
+                           "use score=%s",
+                           name, score_name(recipe), scores_that(sums_attention).text);
         }
     }
     if (recipe->evicted == SL_EVICTED_MERGE && at_chunks) {
@@ -219,7 +250,7 @@ static enum sl_status check_when(const struct sl_recipe *recipe, struct sl_error
                        "recipe: budget needs a score to choose by, and score=none is none; add score=aas or "
                        "score=recency");
     }
-    if (recipe->score == SL_SCORE_SNAPKV && recipe->window > recipe->chunk_tokens) {
+    if (sl_recipe_observed_rows(recipe) > recipe->chunk_tokens) {
         return sl_fail(err, SL_ERR_INVALID,
                        "recipe: window=%d is longer than chunk=%d, whose queries it observes; lower window or raise "
                        "chunk",
@@ -285,12 +316,11 @@ static enum sl_status check_thinning(const struct sl_recipe *recipe, struct sl_e
                        "may stay of those is known of a share alone; use a ratio, e.g. budget=0.5",
                        recipe->budget.slots);
     }
-    if (recipe->score != SL_SCORE_CIS && recipe->score != SL_SCORE_RANDOM && recipe->score != SL_SCORE_NONE) {
-        return sl_fail(
-            err, SL_ERR_INVALID,
-            "recipe: score=%s with place=offload and a budget: a slot is chosen before later tokens have looked "
-            "at it, and earlier ones are elsewhere; use score=cis (or random), or no budget",
-            score_name(recipe));
+    if (!traits(recipe)->is_lasting && recipe->score != SL_SCORE_NONE) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "recipe: score=%s with place=offload and a budget: a slot is chosen before later tokens have "
+                       "looked at it, and earlier ones are elsewhere; use score=%s (or %s), or no budget",
+                       score_name(recipe), scores_that(is_lasting).text, scores_that(is_seeded).text);
     }
     if (recipe->when != 0 && recipe->when != SL_WHEN_CHUNK) {
         return sl_fail(

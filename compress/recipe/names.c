@@ -5,11 +5,10 @@
 // To add a value: a row in its axis' table, once it works.
 
 const struct sl_axis_value sl_names_score[] = {
-    {"none", SL_NO_ARGUMENT, SL_SCORE_NONE},       {"random", SL_NO_ARGUMENT, SL_SCORE_RANDOM},
-    {"recency", SL_NO_ARGUMENT, SL_SCORE_RECENCY}, {"aas", SL_NO_ARGUMENT, SL_SCORE_AAS},
-    {"aqas", SL_NO_ARGUMENT, SL_SCORE_AQAS},       {"ltas", SL_NO_ARGUMENT, SL_SCORE_LTAS},
-    {"mas", SL_NO_ARGUMENT, SL_SCORE_MAS},         {"snapkv", SL_NO_ARGUMENT, SL_SCORE_SNAPKV},
-    {"cis", SL_NO_ARGUMENT, SL_SCORE_CIS},         {NULL, SL_NO_ARGUMENT, 0},
+#define X(NAME, word, ...) {#word, SL_NO_ARGUMENT, SL_SCORE_##NAME},
+    SL_SCORE_MAP(X)
+#undef X
+        {NULL, SL_NO_ARGUMENT, 0},
 };
 
 const struct sl_axis_value sl_names_value[] = {

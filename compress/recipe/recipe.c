@@ -39,6 +39,10 @@ int64_t sl_recipe_protected_slots(const struct sl_recipe *recipe, int64_t budget
     return recipe->sinks + newest + sl_recipe_std_slots(recipe, budget_slots);
 }
 
+int sl_recipe_observed_rows(const struct sl_recipe *recipe) {
+    return sl_score_get_traits(recipe->score)->rows == SL_ROWS_WINDOW ? recipe->window : 1;
+}
+
 void sl_recipe_forget_retrieval(struct sl_recipe *recipe) {
     struct sl_recipe usual = sl_recipe_defaults();
     recipe->topk = usual.topk;

@@ -7,7 +7,7 @@
  *     score=aas,scope=sinks:4+recent:0.5,budget=512,when=chunk
  *
  *   axis       values
- *   score      none random recency aas aqas ltas mas snapkv cis
+ *   score      none random recency aas aqas ltas mas snapkv cis (compress/recipe/scores.h)
  *   value      off caote fastcaote caote-heads fastcaote-heads ("-heads": every query head's own weights, root of the
  *              summed squares; otherwise the group's mean weights)
  *   scope      '+'-joined: sinks:N recent:N|RATIO std:RATIO stabilizers:N tail:N
@@ -59,21 +59,10 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "compress/recipe/scores.h"
 #include "kvcache/session.h"
 
 // The numbers are never stored; the text is.
-enum sl_score {
-    SL_SCORE_NONE,
-    SL_SCORE_RANDOM,
-    SL_SCORE_RECENCY,
-    SL_SCORE_AAS,
-    SL_SCORE_AQAS,
-    SL_SCORE_LTAS,
-    SL_SCORE_MAS,
-    SL_SCORE_SNAPKV,
-    SL_SCORE_CIS,
-    SL_N_SCORES
-};
 enum sl_value { SL_VALUE_OFF, SL_VALUE_CAOTE, SL_VALUE_FASTCAOTE, SL_VALUE_CAOTE_HEADS, SL_VALUE_FASTCAOTE_HEADS };
 enum sl_pool { SL_POOL_NONE, SL_POOL_MAX, SL_POOL_AVG };
 enum sl_split_layers {
@@ -158,10 +147,8 @@ enum sl_status sl_recipe_parse(const char *text, struct sl_recipe *recipe_out, s
 enum sl_status sl_recipe_resolve(struct sl_recipe *recipe, const struct sl_layers *dense, int n_layers,
                                  struct sl_error *err);
 
-// True when the score comes from retaining heads: the model must have them (model/model.h).
-static inline bool sl_recipe_needs_retaining_heads(const struct sl_recipe *recipe) {
-    return recipe->score == SL_SCORE_CIS;
-}
+// How many of the newest rows the score looks at when it decides: 1 unless it has a window.
+int sl_recipe_observed_rows(const struct sl_recipe *recipe);
 bool sl_recipe_offloads(const struct sl_recipe *recipe); // any layer
 
 // Canonical text: parses to an equal recipe, and names the preset that evicts alike, if there is one. Returns buf.
