@@ -21,7 +21,7 @@
 #include "bench/synthetic.h"
 #include "compress/evict/compressor.h"
 #include "compress/plan/plan.h"
-#include "service/step.h"
+#include "runner/step.h"
 #include "tensor/cpu/tiers.h"
 
 #define MAX_LENGTHS  8
