@@ -24,7 +24,7 @@ ROWS = {
     "tensor/cpu/simd": "tensor",
     "tensor/cpu/dense": "tensor tensor/cpu/simd",
     "tensor/cpu/attention": "tensor tensor/cpu/simd",
-    "tensor/cpu/evict": "tensor tensor/cpu/attention",
+    "tensor/cpu/evict": "base kvcache tensor tensor/cpu/attention",
     "tensor/cpu/retrieve": "tensor tensor/cpu/simd tensor/cpu/attention",
     "model": "base kvcache tensor",
     "runtime": "base tensor tensor/cpu model text/tokenizer",

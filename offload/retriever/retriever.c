@@ -110,21 +110,23 @@ static void *rows_of(size_t n_rows, size_t row_bytes, void **rows_out) {
 static enum sl_status allocate(struct sl_retriever *r, struct sl_error *err) {
     const struct sl_plan *plan = r->config.plan;
     size_t n_heads = (size_t)r->n_heads, session_slots = (size_t)r->config.session->max_slots;
-    r->slots_cap = (size_t)r->sinks + r->topk + session_slots;
+    r->slots.stride = (size_t)r->sinks + r->topk + session_slots;
+    r->fresh.stride = r->topk;
     r->tables_cap = r->n_block_pages + (size_t)sl_pages_for((int64_t)session_slots);
     r->request = malloc(sizeof(struct sl_near_request) + sl_retriever_request_cap(r));
     r->means = calloc(n_heads * (size_t)r->head_dim, sizeof *r->means);
     r->brought = calloc(n_heads, sizeof *r->brought);
-    r->slots = calloc(n_heads, sizeof *r->slots);
+    r->slots.at = calloc(n_heads * r->slots.stride, sizeof *r->slots.at);
     r->tables = calloc(n_heads, sizeof *r->tables);
     r->n_slots = calloc(n_heads, sizeof *r->n_slots);
     r->kv = calloc(n_heads, sizeof *r->kv);
-    r->fresh_slots = calloc(n_heads * r->topk, sizeof *r->fresh_slots);
-    if (r->request == NULL || r->means == NULL || r->brought == NULL || r->slots == NULL || r->tables == NULL ||
-        r->n_slots == NULL || r->kv == NULL || r->fresh_slots == NULL ||
-        rows_of(n_heads, r->slots_cap * sizeof **r->slots, (void **)r->slots) == NULL ||
+    r->fresh.at = calloc(n_heads * r->topk, sizeof *r->fresh.at);
+    r->n_fresh = calloc(n_heads, sizeof *r->n_fresh);
+    r->fresh_rows = calloc(n_heads, sizeof *r->fresh_rows);
+    if (r->request == NULL || r->means == NULL || r->brought == NULL || r->slots.at == NULL || r->tables == NULL ||
+        r->n_slots == NULL || r->kv == NULL || r->fresh.at == NULL || r->n_fresh == NULL || r->fresh_rows == NULL ||
         rows_of(n_heads, r->tables_cap * sizeof **r->tables, (void **)r->tables) == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory for lists of %zu slots", r->slots_cap);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory for lists of %zu slots", r->slots.stride);
     }
     for (int i = 0; i < r->lanes.n_layers; i++) {
         size_t bytes = n_heads * r->n_block_pages * plan->work[r->layers[i].layer].bytes;
@@ -221,29 +223,22 @@ void sl_retriever_destroy(struct sl_retriever **retriever) {
     free(r->request);
     free(r->means);
     free(r->brought);
-    free(r->slots != NULL ? r->slots[0] : NULL);
-    free(r->slots);
+    free(r->slots.at);
     free(r->tables != NULL ? r->tables[0] : NULL);
     free(r->tables);
     free(r->n_slots);
     free(r->kv);
-    free(r->fresh_slots);
+    free(r->fresh.at);
+    free(r->n_fresh);
+    free(r->fresh_rows);
     free(r);
     *retriever = NULL;
 }
 
 // --- attention -----------------------------------------------------------------------------------------------------
 
-void sl_retriever_group_mean(const struct sl_attend *attend, const float *q, int h, float *mean_out) {
-    int group = attend->n_heads / attend->heads.n, d = attend->head_dim;
-    const float *first = q + (int64_t)h * group * d;
-    for (int c = 0; c < d; c++) {
-        float sum = 0.0f;
-        for (int g = 0; g < group; g++) {
-            sum += first[g * d + c];
-        }
-        mean_out[c] = sum / (float)group;
-    }
+void sl_retriever_take_means(struct sl_retriever *r, const struct sl_attend *attend, const float *q) {
+    r->config.ops->mean_query(r->config.team, attend, q, r->means);
 }
 
 static struct sl_retriever_layer *find_layer(const struct sl_retriever *r, int layer) {
@@ -283,12 +278,6 @@ void sl_retriever_block_pages(const struct sl_retriever *r, const struct sl_retr
     }
 }
 
-struct list_task {
-    struct sl_retriever *r;
-    const struct sl_retriever_layer *l;
-    const struct sl_attend *attend;
-};
-
 static uint32_t add_range(uint32_t *list, uint32_t n, uint32_t begin, uint32_t end) {
     for (uint32_t j = begin; j < end; j++) {
         list[n++] = j;
@@ -297,9 +286,9 @@ static uint32_t add_range(uint32_t *list, uint32_t n, uint32_t begin, uint32_t e
 }
 
 // The list of what head h attends to, by its table.
-static uint32_t list_slots(const struct sl_retriever *r, int64_t h, uint32_t n_session) {
+static uint32_t list_slots(const struct sl_retriever *r, int h, uint32_t n_session) {
     const struct sl_retriever_brought *brought = &r->brought[h];
-    uint32_t *list = r->slots[h], block = r->n_block_pages * SL_PAGE_SLOTS;
+    uint32_t *list = r->slots.at + (size_t)h * r->slots.stride, block = r->n_block_pages * SL_PAGE_SLOTS;
     uint32_t sinks = r->config.resident_only ? block : sl_pages_for(r->n_places) * SL_PAGE_SLOTS;
     uint32_t n = add_range(list, 0, sinks, sinks + r->sinks);
     if (!brought->is_missing) {
@@ -312,30 +301,24 @@ static uint32_t list_slots(const struct sl_retriever *r, int64_t h, uint32_t n_s
     return add_range(list, n, block + resident - first, block + n_session - first);
 }
 
-// Heads [begin, end): the page table, fresh rows into the hot cache, and the list of what is attended to.
-static void list_heads(void *arg, int64_t begin, int64_t end, int member) {
-    const struct list_task *task = arg;
-    struct sl_retriever *r = task->r;
-    (void)member;
-    for (int64_t h = begin; h < end; h++) {
-        const struct sl_kv *in_session = &task->attend->heads.kv[h];
-        const struct sl_near_lane_view *view = &r->brought[h].view;
-        uint32_t n_pages = sl_pages_for(in_session->n_slots) - r->first_page, *fresh = r->fresh_slots + h * r->topk;
-        struct sl_kv *kv = &r->kv[h];
-        sl_retriever_block_pages(r, task->l, (int)h, r->tables[h]);
-        memcpy(r->tables[h] + r->n_block_pages, in_session->pages + r->first_page, n_pages * sizeof *r->tables[h]);
-        *kv = (struct sl_kv){.pages = r->tables[h],
-                             .n_slots = (r->n_block_pages + n_pages) * SL_PAGE_SLOTS,
-                             .work = in_session->work,
-                             .packed = in_session->packed};
-        for (uint32_t i = 0; i < view->n_new && !r->brought[h].is_missing; i++) {
-            fresh[i] = view->places[view->fresh[i]];
-        }
-        if (!r->brought[h].is_missing) {
-            r->config.ops->put_rows(kv, fresh, view->n_new, view->rows);
-        }
-        r->n_slots[h] = list_slots(r, h, in_session->n_slots);
+// Of head h: its page table, what has come of it and where it goes, and the list of what is attended to.
+static void list_head(struct sl_retriever *r, const struct sl_retriever_layer *l, const struct sl_kv *in_session,
+                      int h) {
+    const struct sl_near_lane_view *view = &r->brought[h].view;
+    uint32_t n_pages = sl_pages_for(in_session->n_slots) - r->first_page;
+    uint32_t *fresh = r->fresh.at + (size_t)h * r->fresh.stride;
+    sl_retriever_block_pages(r, l, h, r->tables[h]);
+    memcpy(r->tables[h] + r->n_block_pages, in_session->pages + r->first_page, n_pages * sizeof *r->tables[h]);
+    r->kv[h] = (struct sl_kv){.pages = r->tables[h],
+                              .n_slots = (r->n_block_pages + n_pages) * SL_PAGE_SLOTS,
+                              .work = in_session->work,
+                              .packed = in_session->packed};
+    r->n_fresh[h] = r->brought[h].is_missing ? 0 : view->n_new;
+    r->fresh_rows[h] = view->rows;
+    for (uint32_t i = 0; i < r->n_fresh[h]; i++) {
+        fresh[i] = view->places[view->fresh[i]];
     }
+    r->n_slots[h] = list_slots(r, h, in_session->n_slots);
 }
 
 static void count(struct sl_retriever *r, const struct sl_retriever_layer *l) {
@@ -378,12 +361,15 @@ enum sl_status sl_retriever_attend(struct sl_retriever *retriever, int layer, co
     if (status != SL_OK) {
         return status;
     }
-    struct list_task task = {r, l, attend};
-    sl_team_run(r->config.team, r->n_heads, 1, list_heads, &task);
-    r->method->release(r, l);
+    for (int h = 0; h < r->n_heads; h++) {
+        list_head(r, l, &attend->heads.kv[h], h);
+    }
     struct sl_attend combined = *attend;
     combined.heads.kv = r->kv;
-    r->config.ops->attend_slots(r->config.team, &combined, (const uint32_t *const *)r->slots, r->n_slots);
+    struct sl_counts n_fresh = {.host = r->n_fresh}, n_slots = {.host = r->n_slots};
+    r->config.ops->put_rows(r->config.team, &combined.heads, r->fresh, n_fresh, r->fresh_rows);
+    r->method->release(r, l);
+    r->config.ops->attend_slots(r->config.team, &combined, r->slots, n_slots);
     count(r, l);
     r->stats.n_steps += l == r->layers;
     l->n_steps++;

@@ -70,15 +70,16 @@ struct sl_retriever {
     int64_t silent_ns[SL_MAX_SHARES];  // when the first question was sent that has had no answer since; 0: it answers
     int asked_layer;                   // sl_retriever_ask() has been called for it; -1
     char *request;                     // scratch: a head and what follows it
-    float *means;                      // [n_heads][d]
+    float *means;                      // [n_heads][d] of the query that is asked about
     struct sl_retriever_brought *brought; // [n_heads]
-    uint32_t **slots;                     // [n_heads] lists of slots_cap entries
+    struct sl_lists slots;                // [n_heads] what is attended to
     uint32_t *n_slots;                    // [n_heads]
-    size_t slots_cap;
-    void ***tables; // [n_heads] page tables: the hot cache's pages, then the session's
+    void ***tables;                       // [n_heads] page tables: the hot cache's pages, then the session's
     size_t tables_cap;
     struct sl_kv *kv;               // [n_heads]
-    uint32_t *fresh_slots;          // [n_heads][topk]
+    struct sl_lists fresh;          // [n_heads][topk] slots of the rows that have come
+    uint32_t *n_fresh;              // [n_heads]
+    const void **fresh_rows;        // [n_heads]
     struct sl_retriever_pull *pull; // retrieve=pull
     struct sl_error why;            // the last answer did not come
     struct sl_retriever_stats stats;
@@ -101,8 +102,8 @@ struct sl_retriever_way {
 extern const struct sl_retriever_way sl_retriever_near_way, sl_retriever_near_ahead_way, sl_retriever_pull_way;
 
 // --- retriever.c
-// mean_out[c] = mean over the G query heads of KV head h of q[.][c]; signs cancel, as in TailorKV's code.
-void sl_retriever_group_mean(const struct sl_attend *attend, const float *q, int h, float *mean_out);
+// r->means of `q`: attend->q, or its next_q.
+void sl_retriever_take_means(struct sl_retriever *r, const struct sl_attend *attend, const float *q);
 
 // The pages of head h in a layer's block.
 void sl_retriever_block_pages(const struct sl_retriever *r, const struct sl_retriever_layer *l, int h,

@@ -14,6 +14,7 @@
 #include "tensor/cpu/attention/avx2_kv.h"
 #include "tensor/cpu/attention/avx2_row.h"
 #include "tensor/cpu/attention/ref_kv_slots.h"
+#include "tensor/cpu/evict/evict.h"
 #include "tensor/cpu/evict/fills.h"
 
 #define MAX_WIDE ((SL_MAX_HEAD_DIM + SL_STRIP - 1) / SL_STRIP * SL_STRIP)
@@ -77,7 +78,8 @@ static void distances8(const struct values *v, int first, int n, int n_strips, f
     _mm256_storeu_ps(distances, _mm256_sqrt_ps(sl_avx2_sum8(squares)));
 }
 
-static void value_change(const struct sl_kv *kv, const float *weights, bool mean_center, float *change_out) {
+static void value_change(const struct sl_kv *kv, const float *weights, bool mean_center, bool add_square,
+                         float *change_inout) {
     int n_strips = sl_avx2_n_strips(kv->work->head_dim);
     struct values v;
     double sum = 0.0;
@@ -94,7 +96,8 @@ static void value_change(const struct sl_kv *kv, const float *weights, bool mean
             distances8(&v, first, n, n_strips, distances);
             for (int t = 0; t < 8 && first + t < n; t++, slot++) {
                 double a = equal ? 1.0 / kv->n_slots : (double)weights[slot] / sum;
-                change_out[slot] = (float)(a / fmax(1.0 - a, 1e-6) * (double)distances[t]);
+                float change = (float)(a / fmax(1.0 - a, 1e-6) * (double)distances[t]);
+                change_inout[slot] = add_square ? change_inout[slot] + change * change : change;
             }
         }
     }
@@ -271,7 +274,6 @@ static void merge_page(const struct sl_kv *kv, uint32_t page, const uint32_t *fr
 
 static void merge(const struct sl_kv *kv, const uint32_t *from, const uint32_t *into, const float *cosine, uint32_t n) {
     uint32_t first = UINT32_MAX, last = 0; // pages
-    assert(kv->n_packed == 0);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t page = into[i] / SL_PAGE_SLOTS;
         first = page < first ? page : first;
@@ -282,8 +284,10 @@ static void merge(const struct sl_kv *kv, const uint32_t *from, const uint32_t *
     }
 }
 
+static const struct sl_evict_kernels kernels = {value_change, nearest, merge};
+SL_EVICT_OPS(kernels)
+
 void sl_avx2_evict_fill(struct sl_ops *ops) {
-    ops->value_change = value_change;
-    ops->nearest = nearest;
-    ops->merge = merge;
+    fill_evict(ops);
+    sl_avx2_select_fill(ops);
 }
