@@ -28,11 +28,11 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "fabric/fabric_line.h"
+#include "fabric/line.h"
 
 // ---- talking to the progress thread --------------------------------------------------------------------------------
 
-void sl_fabric_wake_priv(struct sl_fabric *fabric) {
+void sl_fabric_wake(struct sl_fabric *fabric) {
     if (atomic_load(&fabric->sleeping)) {
         uint64_t one = 1;
         ssize_t n = write(fabric->wake_fd, &one, sizeof one); // EAGAIN: it has been told often enough
@@ -40,11 +40,11 @@ void sl_fabric_wake_priv(struct sl_fabric *fabric) {
     }
 }
 
-void *sl_fabric_take_buffer_priv(struct sl_fabric *fabric) {
+void *sl_fabric_take_buffer(struct sl_fabric *fabric) {
     return fabric->n_buffers > 0 ? fabric->buffers[--fabric->n_buffers] : malloc(SL_SEGMENT_MAX_BYTES);
 }
 
-void sl_fabric_give_buffer_priv(struct sl_fabric *fabric, void *buffer) {
+void sl_fabric_give_buffer(struct sl_fabric *fabric, void *buffer) {
     if (buffer && fabric->n_buffers < SL_N_BUFFERS) {
         fabric->buffers[fabric->n_buffers++] = buffer;
     } else {
@@ -52,14 +52,14 @@ void sl_fabric_give_buffer_priv(struct sl_fabric *fabric, void *buffer) {
     }
 }
 
-void sl_fabric_post_priv(struct sl_fabric *fabric, struct sl_command *command) {
+void sl_fabric_post(struct sl_fabric *fabric, struct sl_command *command) {
     command->next = NULL;
     pthread_mutex_lock(&fabric->lock);
     *fabric->last = command;
     fabric->last = &command->next;
     atomic_store(&fabric->posted, true);
     pthread_mutex_unlock(&fabric->lock);
-    sl_fabric_wake_priv(fabric);
+    sl_fabric_wake(fabric);
 }
 
 static bool run_commands(struct sl_fabric *fabric) {
@@ -79,7 +79,7 @@ static bool run_commands(struct sl_fabric *fabric) {
     return true;
 }
 
-void sl_fabric_unexpected_priv(struct sl_fabric *fabric, const char *what, size_t bytes) {
+void sl_fabric_unexpected(struct sl_fabric *fabric, const char *what, size_t bytes) {
     fabric->n_unexpected++;
     int64_t now = sl_now_ns();
     if (now - fabric->complained_ns > SL_NS_PER_S) {
@@ -117,25 +117,25 @@ static bool turn(struct sl_fabric *fabric, int64_t now_ns) {
         moved = true;
     }
     if (fabric->n_connecting > 0) {
-        sl_peers_accept_priv(fabric);
+        sl_peers_accept(fabric);
         moved = true;
     }
     if (fabric->peers_changed) {
-        sl_peers_settle_priv(fabric);
+        sl_peers_settle(fabric);
     }
     if (now_ns >= fabric->next_tick_ns) {
         int64_t period = fabric->config.heartbeat_ms * SL_NS_PER_MS / 4;
         fabric->next_tick_ns = now_ns + (period < SL_TICK_MAX_NS ? period : SL_TICK_MAX_NS);
-        sl_peers_tick_priv(fabric, now_ns);
-        sl_ships_tick_priv(fabric, now_ns);
-        sl_grants_tick_priv(fabric, now_ns);
-        sl_asks_tick_priv(fabric, now_ns);
-        sl_questions_tick_priv(fabric, now_ns);
-        sl_fetches_tick_priv(fabric, now_ns);
+        sl_peers_tick(fabric, now_ns);
+        sl_ships_tick(fabric, now_ns);
+        sl_grants_tick(fabric, now_ns);
+        sl_asks_tick(fabric, now_ns);
+        sl_questions_tick(fabric, now_ns);
+        sl_fetches_tick(fabric, now_ns);
     }
-    moved |= sl_lines_pump_priv(fabric);
-    moved |= sl_fetches_pump_priv(fabric, now_ns);
-    return sl_ships_pump_priv(fabric, now_ns) || moved;
+    moved |= sl_lines_pump(fabric);
+    moved |= sl_fetches_pump(fabric, now_ns);
+    return sl_ships_pump(fabric, now_ns) || moved;
 }
 
 static void run(struct sl_fabric *fabric) {
@@ -191,19 +191,19 @@ static bool peers_over(const struct sl_fabric *fabric) {
 
 // Everybody is told, everything is closed; then no callback of UCX can come any more.
 static void wind_down(struct sl_fabric *fabric) {
-    sl_gate_shut_priv(fabric->gate);
+    sl_gate_shut(fabric->gate);
     run_commands(fabric);
-    sl_lines_end_all_priv(fabric, "this fabric stops");
-    sl_questions_tick_priv(fabric, sl_now_ns());
-    sl_ships_end_all_priv(fabric, "this fabric stops");
-    sl_grants_end_all_priv(fabric);
+    sl_lines_end_all(fabric, "this fabric stops");
+    sl_questions_tick(fabric, sl_now_ns());
+    sl_ships_end_all(fabric, "this fabric stops");
+    sl_grants_end_all(fabric);
     turn_until(fabric, ships_over, 500);
     for (struct sl_peer *peer = fabric->peers; peer; peer = peer->next) {
         peer->parting = true;
         if (peer->state == PEER_UP) {
-            sl_peer_tell_priv(peer, SL_WIRE_BYE, NULL, 0);
+            sl_peer_tell(peer, SL_WIRE_BYE, NULL, 0);
         } else {
-            sl_peer_close_priv(peer, SL_ERR_CANCELLED, "this fabric stops"); // nobody there whom BYE could reach
+            sl_peer_close(peer, SL_ERR_CANCELLED, "this fabric stops"); // nobody there whom BYE could reach
         }
     }
     turn_until(fabric, sends_over, 200);
@@ -211,16 +211,16 @@ static void wind_down(struct sl_fabric *fabric) {
     // messages, could overtake BYE: a peer that was not scheduled for a while would take an orderly stop for a loss.
     turn_until(fabric, peers_over, SL_PART_MS);
     for (struct sl_peer *peer = fabric->peers; peer; peer = peer->next) {
-        sl_peer_close_priv(peer, SL_ERR_CANCELLED, "this fabric stops");
+        sl_peer_close(peer, SL_ERR_CANCELLED, "this fabric stops");
     }
     if (!turn_until(fabric, peers_over, 5000)) {
         sl_log_error("fabric", "connections do not close; their memory stays registered");
     }
     turn_until(fabric, ships_over, 500);
     run_commands(fabric);
-    sl_ships_end_all_priv(fabric, NULL);
-    sl_grants_release_all_priv(fabric);
-    sl_fetches_release_all_priv(fabric);
+    sl_ships_end_all(fabric, NULL);
+    sl_grants_release_all(fabric);
+    sl_fetches_release_all(fabric);
 }
 
 static void free_fabric(struct sl_fabric *fabric) {
@@ -234,7 +234,7 @@ static void free_fabric(struct sl_fabric *fabric) {
     free(fabric->windows);
     free(fabric->asks.at);
     free(fabric->asks.n_uses);
-    sl_gate_unref_priv(fabric->gate);
+    sl_gate_unref(fabric->gate);
     free((char *)fabric->config.listen);
     free(fabric);
 }
@@ -242,7 +242,7 @@ static void free_fabric(struct sl_fabric *fabric) {
 static void *progress_main(void *arg) {
     struct sl_fabric *fabric = arg;
     struct sl_error err = {0};
-    enum sl_status status = sl_fabric_ucx_start_priv(fabric, &err);
+    enum sl_status status = sl_fabric_ucx_start(fabric, &err);
     pthread_mutex_lock(&fabric->lock);
     bool abandoned = fabric->abandoned;
     fabric->started = true;
@@ -252,7 +252,7 @@ static void *progress_main(void *arg) {
     pthread_mutex_unlock(&fabric->lock);
     if (abandoned) { // nobody waits any more: this thread owns everything
         if (status == SL_OK) {
-            sl_fabric_ucx_stop_priv(fabric);
+            sl_fabric_ucx_stop(fabric);
         }
         free_fabric(fabric);
         return NULL;
@@ -261,7 +261,7 @@ static void *progress_main(void *arg) {
         run(fabric);
         wind_down(fabric);
         if (!fabric->peers) {
-            sl_fabric_ucx_stop_priv(fabric);
+            sl_fabric_ucx_stop(fabric);
         }
     }
     return NULL;
@@ -324,7 +324,7 @@ static enum sl_status fill(struct sl_fabric *fabric, const struct sl_fabric_conf
     fabric->config.heartbeat_ms = config->heartbeat_ms > 0 ? config->heartbeat_ms : 1000;
     fabric->last = &fabric->first;
     fabric->host_id = host_id();
-    fabric->gate = sl_gate_create_priv(fabric);
+    fabric->gate = sl_gate_create(fabric);
     if (!fabric->gate) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a fabric");
     }
@@ -340,7 +340,7 @@ static enum sl_status fill(struct sl_fabric *fabric, const struct sl_fabric_conf
     }
     if (status == SL_OK && config->listen) {
         fabric->config.listen = strdup(config->listen);
-        status = fabric->config.listen ? sl_fabric_device_priv(fabric, err)
+        status = fabric->config.listen ? sl_fabric_device(fabric, err)
                                        : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a fabric");
     }
     return status;
@@ -392,7 +392,7 @@ void sl_fabric_destroy(struct sl_fabric **fabric) {
         return;
     }
     atomic_store(&(*fabric)->stopping, true);
-    sl_fabric_wake_priv(*fabric);
+    sl_fabric_wake(*fabric);
     pthread_join((*fabric)->thread, NULL);
     if (!(*fabric)->peers) { // else UCX still holds pointers into it
         free_fabric(*fabric);
@@ -437,8 +437,7 @@ static enum sl_status map_region(struct sl_fabric *fabric, size_t bytes, bool lo
                                    .flags = UCP_MEM_MAP_ALLOCATE};
     ucs_status_t ucs = ucp_mem_map(fabric->context, &params, &region->handle);
     if (ucs != UCS_OK) {
-        return sl_fail(err, sl_fabric_from_ucs_priv(ucs), "cannot register %zu bytes: %s", bytes,
-                       ucs_status_string(ucs));
+        return sl_fail(err, sl_fabric_from_ucs(ucs), "cannot register %zu bytes: %s", bytes, ucs_status_string(ucs));
     }
     ucp_mem_attr_t attr = {.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS | UCP_MEM_ATTR_FIELD_LENGTH};
     ucs = ucp_mem_query(region->handle, &attr);
@@ -449,7 +448,7 @@ static enum sl_status map_region(struct sl_fabric *fabric, size_t bytes, bool lo
         ucs = ucp_rkey_pack(fabric->context, region->handle, &region->rkey, &region->rkey_bytes);
     }
     if (ucs != UCS_OK) {
-        status = sl_fail(err, sl_fabric_from_ucs_priv(ucs), "registered memory: %s", ucs_status_string(ucs));
+        status = sl_fail(err, sl_fabric_from_ucs(ucs), "registered memory: %s", ucs_status_string(ucs));
     } else if (lock && (status = lock_memory(region->base, bytes, err)) != SL_OK) {
         ucp_rkey_buffer_release(region->rkey);
     }
@@ -486,7 +485,7 @@ enum sl_status sl_fabric_region_create(struct sl_fabric *fabric, size_t bytes, i
     }
     struct region_command call = {
         .command.run = run_region_create, .bytes = (bytes + page - 1) / page * page, .lock = lock != 0, .err = err};
-    sl_fabric_post_priv(fabric, &call.command);
+    sl_fabric_post(fabric, &call.command);
     pthread_mutex_lock(&fabric->lock);
     while (!call.done) { // commands always run, in wind_down() at the latest
         pthread_cond_wait(&fabric->changed, &fabric->lock);
@@ -499,7 +498,7 @@ enum sl_status sl_fabric_region_create(struct sl_fabric *fabric, size_t bytes, i
 }
 
 // Regions are never taken off the list before the fabric stops, so the result may be used without the lock.
-struct sl_region *sl_fabric_region_priv(struct sl_fabric *fabric, const void *data, size_t bytes) {
+struct sl_region *sl_fabric_region(struct sl_fabric *fabric, const void *data, size_t bytes) {
     pthread_mutex_lock(&fabric->lock);
     struct sl_region *region = fabric->regions;
     while (region && !((const uint8_t *)data >= region->base && bytes <= region->bytes &&

@@ -4,11 +4,11 @@
  *
  * Threads: one thread, the progress thread, calls UCX and owns every peer, every claimed grant and every running ship;
  *          so nothing of UCX can be closed while it is being used. Other threads reach it in three ways: commands
- *          (sl_fabric_post_priv), the shared half of a ship under the ship's lock, and atomics.
+ *          (sl_fabric_post), the shared half of a ship under the ship's lock, and atomics.
  *          fabric->lock guards what is marked so below; it is never held while a callback of the user runs.
  */
-#ifndef SL_FABRIC_FABRIC_INTERNAL_H
-#define SL_FABRIC_FABRIC_INTERNAL_H
+#ifndef SL_FABRIC_CORE_H
+#define SL_FABRIC_CORE_H
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -18,7 +18,7 @@
 
 #include "fabric/ask.h"
 #include "fabric/fabric.h"
-#include "fabric/fabric_wire.h"
+#include "fabric/wire.h"
 
 enum sl_transport { SL_TRANSPORT_AUTO, SL_TRANSPORT_SHM, SL_TRANSPORT_TCP, SL_TRANSPORT_RDMA };
 
@@ -239,7 +239,7 @@ struct sl_fabric {
     uint64_t next_generation;
     uint64_t next_ship;
 
-    struct sl_gate *gate; // for what may outlive the fabric; see fabric_line.h
+    struct sl_gate *gate; // for what may outlive the fabric; see line.h
     _Atomic(sl_question_fn) question_fn;
     void *question_arg;
 
@@ -276,104 +276,100 @@ struct sl_fabric {
 };
 
 // fabric.c
-void sl_fabric_post_priv(struct sl_fabric *fabric, struct sl_command *command);
-void sl_fabric_wake_priv(struct sl_fabric *fabric);
-void sl_fabric_unexpected_priv(struct sl_fabric *fabric, const char *what, size_t bytes); // counted, rarely logged
-struct sl_region *sl_fabric_region_priv(struct sl_fabric *fabric, const void *data, size_t bytes);
-void *sl_fabric_take_buffer_priv(struct sl_fabric *fabric); // SL_SEGMENT_MAX_BYTES, or NULL
-void sl_fabric_give_buffer_priv(struct sl_fabric *fabric, void *buffer);
+void sl_fabric_post(struct sl_fabric *fabric, struct sl_command *command);
+void sl_fabric_wake(struct sl_fabric *fabric);
+void sl_fabric_unexpected(struct sl_fabric *fabric, const char *what, size_t bytes); // counted, rarely logged
+struct sl_region *sl_fabric_region(struct sl_fabric *fabric, const void *data, size_t bytes);
+void *sl_fabric_take_buffer(struct sl_fabric *fabric); // SL_SEGMENT_MAX_BYTES, or NULL
+void sl_fabric_give_buffer(struct sl_fabric *fabric, void *buffer);
 
-// fabric_ucx.c
-enum sl_status sl_fabric_from_ucs_priv(ucs_status_t status);
-enum sl_status sl_fabric_resolve_priv(const char *address, struct sockaddr_storage *sockaddr_out, socklen_t *bytes_out,
-                                      struct sl_error *err);
-enum sl_status sl_fabric_device_priv(struct sl_fabric *fabric, struct sl_error *err);
-enum sl_status sl_fabric_ucx_start_priv(struct sl_fabric *fabric, struct sl_error *err);
-void sl_fabric_ucx_stop_priv(struct sl_fabric *fabric);
-void sl_fabric_transport_priv(ucp_ep_h ep, char *name_out, size_t name_bytes);
+// ucx.c
+enum sl_status sl_fabric_from_ucs(ucs_status_t status);
+enum sl_status sl_fabric_resolve(const char *address, struct sockaddr_storage *sockaddr_out, socklen_t *bytes_out,
+                                 struct sl_error *err);
+enum sl_status sl_fabric_device(struct sl_fabric *fabric, struct sl_error *err);
+enum sl_status sl_fabric_ucx_start(struct sl_fabric *fabric, struct sl_error *err);
+void sl_fabric_ucx_stop(struct sl_fabric *fabric);
+void sl_fabric_transport(ucp_ep_h ep, char *name_out, size_t name_bytes);
 
 /*
- * fabric_peer.c: connections. A message is sent with its own copies of header and payload; done (may be NULL) runs
- * exactly once, possibly before sl_peer_send_priv() returns.
+ * peer.c: connections. A message is sent with its own copies of header and payload; done (may be NULL) runs
+ * exactly once, possibly before sl_peer_send() returns.
  */
-struct sl_send {
+struct sl_peer_send {
     struct sl_peer *peer;
-    void (*done)(struct sl_send *send, ucs_status_t status);
+    void (*done)(struct sl_peer_send *send, ucs_status_t status);
     void *arg;
     size_t bytes;      // for the window
-    void *buffer;      // of sl_fabric_take_buffer_priv(), goes back afterwards
+    void *buffer;      // of sl_fabric_take_buffer(), goes back afterwards
     ucp_dt_iov_t *iov; // freed afterwards
     uint8_t header[];
 };
-struct sl_send *sl_peer_send_create_priv(struct sl_peer *peer, const void *header, size_t header_bytes);
-void sl_peer_send_free_priv(struct sl_send *send); // one that was not started
-void sl_peer_send_start_priv(struct sl_send *send, enum sl_wire_id id, size_t header_bytes, const void *data,
-                             size_t data_bytes, const ucp_request_param_t *with);
-void sl_peer_tell_priv(struct sl_peer *peer, enum sl_wire_id id, const void *header, size_t header_bytes);
-void sl_peer_on_connection_priv(ucp_conn_request_h request, void *arg);
-void sl_peers_accept_priv(struct sl_fabric *fabric);
-struct sl_peer *sl_peer_connect_priv(struct sl_fabric *fabric, const char *address,
-                                     const struct sockaddr_storage *sockaddr, socklen_t sockaddr_bytes, uint64_t epoch,
-                                     struct sl_error *err);
-struct sl_peer *sl_peer_heard_priv(struct sl_fabric *fabric, const ucp_am_recv_param_t *param);
+struct sl_peer_send *sl_peer_send_create(struct sl_peer *peer, const void *header, size_t header_bytes);
+void sl_peer_send_free(struct sl_peer_send *send); // one that was not started
+void sl_peer_send_start(struct sl_peer_send *send, enum sl_wire_id id, size_t header_bytes, const void *data,
+                        size_t data_bytes, const ucp_request_param_t *with);
+void sl_peer_tell(struct sl_peer *peer, enum sl_wire_id id, const void *header, size_t header_bytes);
+void sl_peer_on_connection(ucp_conn_request_h request, void *arg);
+void sl_peers_accept(struct sl_fabric *fabric);
+struct sl_peer *sl_peer_connect(struct sl_fabric *fabric, const char *address, const struct sockaddr_storage *sockaddr,
+                                socklen_t sockaddr_bytes, uint64_t epoch, struct sl_error *err);
+struct sl_peer *sl_peer_heard(struct sl_fabric *fabric, const ucp_am_recv_param_t *param);
 // The peer that sent a message of at least `least` bytes of header and may do so, or NULL: dropped.
-struct sl_peer *sl_peer_sender_priv(struct sl_fabric *fabric, const char *what, size_t header_bytes, size_t least,
-                                    const ucp_am_recv_param_t *param);
-void sl_peer_close_priv(struct sl_peer *peer, enum sl_status status, const char *why);
-void sl_peers_tick_priv(struct sl_fabric *fabric, int64_t now_ns);
-void sl_peers_settle_priv(struct sl_fabric *fabric);
-struct sl_remote_region *sl_peer_region_priv(struct sl_peer *peer, const struct sl_ticket *ticket,
-                                             struct sl_error *err);
-ucs_status_t sl_peer_on_hello_priv(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                                   const ucp_am_recv_param_t *param);
-ucs_status_t sl_peer_on_beat_priv(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                                  const ucp_am_recv_param_t *param);
-ucs_status_t sl_peer_on_bye_priv(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
+struct sl_peer *sl_peer_sender(struct sl_fabric *fabric, const char *what, size_t header_bytes, size_t least,
+                               const ucp_am_recv_param_t *param);
+void sl_peer_close(struct sl_peer *peer, enum sl_status status, const char *why);
+void sl_peers_tick(struct sl_fabric *fabric, int64_t now_ns);
+void sl_peers_settle(struct sl_fabric *fabric);
+struct sl_remote_region *sl_peer_region(struct sl_peer *peer, const struct sl_ticket *ticket, struct sl_error *err);
+ucs_status_t sl_peer_on_hello(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
+                              const ucp_am_recv_param_t *param);
+ucs_status_t sl_peer_on_beat(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
+                             const ucp_am_recv_param_t *param);
+ucs_status_t sl_peer_on_bye(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
+                            const ucp_am_recv_param_t *param);
+
+// ticket.c: pack takes magic, id, generation and range of *what; malloc'd, NULL when there is no memory for it.
+uint8_t *sl_ticket_pack(const struct sl_fabric *fabric, const struct sl_region *region,
+                        const struct sl_wire_ticket *what, size_t *bytes_out);
+enum sl_status sl_ticket_unpack(struct sl_ticket *ticket, uint32_t magic, const uint8_t *data, size_t bytes,
+                                struct sl_error *err);
+
+// grant.c: the life of a grant
+struct sl_grant *sl_grant_find(struct sl_fabric *fabric, const struct sl_wire_key *key);
+void sl_grant_fail(struct sl_grant *grant, enum sl_status status, const char *text);
+void sl_grant_check_complete(struct sl_grant *grant);
+void sl_grant_try_release(struct sl_grant *grant);
+void sl_grant_answer(struct sl_peer *peer, const struct sl_wire_key *key, enum sl_status status, uint32_t flags,
+                     const char *text);
+void sl_grants_peer_closing(struct sl_fabric *fabric, struct sl_peer *peer, enum sl_status status, const char *text);
+void sl_grants_peer_gone(struct sl_fabric *fabric, struct sl_peer *peer);
+void sl_grants_tick(struct sl_fabric *fabric, int64_t now_ns);
+void sl_grants_end_all(struct sl_fabric *fabric);
+void sl_grants_release_all(struct sl_fabric *fabric);
+
+// receive.c: the messages that a grant's owner gets
+ucs_status_t sl_grant_on_claim(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
+                               const ucp_am_recv_param_t *param);
+ucs_status_t sl_grant_on_segment(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
                                  const ucp_am_recv_param_t *param);
+ucs_status_t sl_grant_on_final(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
+                               const ucp_am_recv_param_t *param);
+ucs_status_t sl_grant_on_query(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
+                               const ucp_am_recv_param_t *param);
+ucs_status_t sl_grant_on_abort(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
+                               const ucp_am_recv_param_t *param);
 
-// fabric_ticket.c: pack takes magic, id, generation and range of *what; malloc'd, NULL when there is no memory for it.
-uint8_t *sl_ticket_pack_priv(const struct sl_fabric *fabric, const struct sl_region *region,
-                             const struct sl_wire_ticket *what, size_t *bytes_out);
-enum sl_status sl_ticket_unpack_priv(struct sl_ticket *ticket, uint32_t magic, const uint8_t *data, size_t bytes,
-                                     struct sl_error *err);
+// ship.c: the life of a ship
+void sl_ship_fail(struct sl_ship *ship, enum sl_status status, const char *text);
+bool sl_ships_pump(struct sl_fabric *fabric, int64_t now_ns); // whether anything was done
+void sl_ships_tick(struct sl_fabric *fabric, int64_t now_ns);
+void sl_ships_peer_closing(struct sl_fabric *fabric, struct sl_peer *peer, enum sl_status status, const char *text);
+void sl_ships_end_all(struct sl_fabric *fabric, const char *text);
+ucs_status_t sl_ship_on_answer(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
+                               const ucp_am_recv_param_t *param);
 
-// fabric_grant.c: the life of a grant
-struct sl_grant *sl_grant_find_priv(struct sl_fabric *fabric, const struct sl_wire_key *key);
-void sl_grant_fail_priv(struct sl_grant *grant, enum sl_status status, const char *text);
-void sl_grant_check_complete_priv(struct sl_grant *grant);
-void sl_grant_try_release_priv(struct sl_grant *grant);
-void sl_grant_answer_priv(struct sl_peer *peer, const struct sl_wire_key *key, enum sl_status status, uint32_t flags,
-                          const char *text);
-void sl_grants_peer_closing_priv(struct sl_fabric *fabric, struct sl_peer *peer, enum sl_status status,
-                                 const char *text);
-void sl_grants_peer_gone_priv(struct sl_fabric *fabric, struct sl_peer *peer);
-void sl_grants_tick_priv(struct sl_fabric *fabric, int64_t now_ns);
-void sl_grants_end_all_priv(struct sl_fabric *fabric);
-void sl_grants_release_all_priv(struct sl_fabric *fabric);
-
-// fabric_receive.c: the messages that a grant's owner gets
-ucs_status_t sl_grant_on_claim_priv(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                                    const ucp_am_recv_param_t *param);
-ucs_status_t sl_grant_on_segment_priv(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                                      const ucp_am_recv_param_t *param);
-ucs_status_t sl_grant_on_final_priv(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                                    const ucp_am_recv_param_t *param);
-ucs_status_t sl_grant_on_query_priv(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                                    const ucp_am_recv_param_t *param);
-ucs_status_t sl_grant_on_abort_priv(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                                    const ucp_am_recv_param_t *param);
-
-// fabric_ship.c: the life of a ship
-void sl_ship_fail_priv(struct sl_ship *ship, enum sl_status status, const char *text);
-bool sl_ships_pump_priv(struct sl_fabric *fabric, int64_t now_ns); // whether anything was done
-void sl_ships_tick_priv(struct sl_fabric *fabric, int64_t now_ns);
-void sl_ships_peer_closing_priv(struct sl_fabric *fabric, struct sl_peer *peer, enum sl_status status,
-                                const char *text);
-void sl_ships_end_all_priv(struct sl_fabric *fabric, const char *text);
-ucs_status_t sl_ship_on_answer_priv(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                                    const ucp_am_recv_param_t *param);
-
-// fabric_segment.c: pieces into segments, and segments onto the wire
-bool sl_ship_send_segment_priv(struct sl_ship *ship);
+// segment.c: pieces into segments, and segments onto the wire
+bool sl_ship_send_segment(struct sl_ship *ship);
 
 #endif

@@ -16,7 +16,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "fabric/fabric_line.h"
+#include "fabric/line.h"
 
 enum question_state { QUESTION_RECEIVING, QUESTION_OPEN, QUESTION_DELAYED, QUESTION_SENDING };
 
@@ -60,7 +60,7 @@ static void release_and_free(struct sl_question *question) {
     if (question->release) {
         question->release(question->arg);
     }
-    sl_gate_unref_priv(question->gate);
+    sl_gate_unref(question->gate);
     free(question);
 }
 
@@ -72,15 +72,15 @@ void sl_question_answer(struct sl_question **question, const void *answer, size_
     it->answer_bytes = bytes;
     it->release = release;
     it->arg = arg;
-    struct sl_gate *gate = sl_gate_ref_priv(it->gate); // the question may be gone before the lock is
+    struct sl_gate *gate = sl_gate_ref(it->gate); // the question may be gone before the lock is
     pthread_mutex_lock(&gate->lock);
     bool open = gate->fabric != NULL;
     if (open) {
         it->answered = true;
-        sl_fabric_post_priv(gate->fabric, &it->answer_command);
+        sl_fabric_post(gate->fabric, &it->answer_command);
     }
     pthread_mutex_unlock(&gate->lock);
-    sl_gate_unref_priv(gate);
+    sl_gate_unref(gate);
     if (!open) { // the fabric has stopped, and left the question to us
         release_and_free(it);
     }
@@ -121,10 +121,10 @@ static void finish(struct sl_fabric *fabric, struct sl_question *question) {
 
 static void reply_status(struct sl_peer *peer, uint64_t id, enum sl_status status) {
     struct sl_wire_reply reply = {id, status, 0};
-    sl_peer_tell_priv(peer, SL_WIRE_REPLY, &reply, sizeof reply);
+    sl_peer_tell(peer, SL_WIRE_REPLY, &reply, sizeof reply);
 }
 
-static void on_replied(struct sl_send *send, ucs_status_t status) {
+static void on_replied(struct sl_peer_send *send, ucs_status_t status) {
     struct sl_fabric *fabric = send->peer->fabric;
     struct sl_question *question = send->arg;
     if (status == UCS_OK) {
@@ -144,7 +144,7 @@ static void reply(struct sl_fabric *fabric, struct sl_question *question) {
         return;
     }
     struct sl_wire_reply header = {question->id, SL_OK, 0};
-    struct sl_send *send = sl_peer_send_create_priv(question->peer, &header, sizeof header);
+    struct sl_peer_send *send = sl_peer_send_create(question->peer, &header, sizeof header);
     if (!send) { // the asker's deadline tells it
         finish(fabric, question);
         return;
@@ -153,12 +153,12 @@ static void reply(struct sl_fabric *fabric, struct sl_question *question) {
     send->done = on_replied;
     question->state = QUESTION_SENDING;
     ucp_request_param_t with = {.flags = question->answer_bytes <= SL_EAGER_MAX_BYTES ? UCP_AM_SEND_FLAG_EAGER : 0};
-    const struct sl_region *region = sl_fabric_region_priv(fabric, question->answer, question->answer_bytes);
+    const struct sl_region *region = sl_fabric_region(fabric, question->answer, question->answer_bytes);
     if (region) {
         with.op_attr_mask = UCP_OP_ATTR_FIELD_MEMH;
         with.memh = region->handle;
     }
-    sl_peer_send_start_priv(send, SL_WIRE_REPLY, sizeof header, question->answer, question->answer_bytes, &with);
+    sl_peer_send_start(send, SL_WIRE_REPLY, sizeof header, question->answer, question->answer_bytes, &with);
 }
 
 static void run_answer(struct sl_fabric *fabric, struct sl_command *command) {
@@ -244,17 +244,17 @@ static enum sl_status refusal(struct sl_fabric *fabric, const struct sl_peer *pe
                : SL_OK;
 }
 
-ucs_status_t sl_question_on_ask_priv(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                                     const ucp_am_recv_param_t *param) {
+ucs_status_t sl_question_on_ask(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
+                                const ucp_am_recv_param_t *param) {
     struct sl_fabric *fabric = arg;
     struct sl_wire_ask ask;
-    struct sl_peer *peer = sl_peer_sender_priv(fabric, "ASK", header_bytes, sizeof ask, param);
+    struct sl_peer *peer = sl_peer_sender(fabric, "ASK", header_bytes, sizeof ask, param);
     if (!peer) {
         return UCS_OK;
     }
     memcpy(&ask, header, sizeof ask);
     if (bytes != ask.request_bytes || bytes > SL_ASK_REQUEST_MAX_BYTES) {
-        sl_fabric_unexpected_priv(fabric, "ASK with another length than announced", header_bytes + bytes);
+        sl_fabric_unexpected(fabric, "ASK with another length than announced", header_bytes + bytes);
         return UCS_OK;
     }
     enum sl_status status = refusal(fabric, peer, bytes);
@@ -264,7 +264,7 @@ ucs_status_t sl_question_on_ask_priv(void *arg, const void *header, size_t heade
         return UCS_OK;
     }
     memset(question, 0, sizeof *question);
-    question->gate = sl_gate_ref_priv(fabric->gate);
+    question->gate = sl_gate_ref(fabric->gate);
     question->answer_command.run = run_answer;
     question->peer = peer;
     question->id = ask.id;
@@ -283,12 +283,12 @@ ucs_status_t sl_question_on_ask_priv(void *arg, const void *header, size_t heade
 
 // ---- endings ---------------------------------------------------------------------------------------------------------
 
-ucs_status_t sl_question_on_give_up_priv(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                                         const ucp_am_recv_param_t *param) {
+ucs_status_t sl_question_on_give_up(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
+                                    const ucp_am_recv_param_t *param) {
     struct sl_fabric *fabric = arg;
     struct sl_wire_give_up give_up;
     (void)data, (void)bytes;
-    struct sl_peer *peer = sl_peer_sender_priv(fabric, "ASK_GIVE_UP", header_bytes, sizeof give_up, param);
+    struct sl_peer *peer = sl_peer_sender(fabric, "ASK_GIVE_UP", header_bytes, sizeof give_up, param);
     if (!peer) {
         return UCS_OK;
     }
@@ -301,7 +301,7 @@ ucs_status_t sl_question_on_give_up_priv(void *arg, const void *header, size_t h
     return UCS_OK;
 }
 
-void sl_questions_peer_closing_priv(struct sl_fabric *fabric, const struct sl_peer *peer) {
+void sl_questions_peer_closing(struct sl_fabric *fabric, const struct sl_peer *peer) {
     for (struct sl_question *question = fabric->questions; question; question = question->next) {
         if (question->peer == peer) {
             question->peer->n_questions--;
@@ -311,7 +311,7 @@ void sl_questions_peer_closing_priv(struct sl_fabric *fabric, const struct sl_pe
     }
 }
 
-void sl_questions_tick_priv(struct sl_fabric *fabric, int64_t now_ns) {
+void sl_questions_tick(struct sl_fabric *fabric, int64_t now_ns) {
     for (struct sl_question *question = fabric->questions, *next; question; question = next) {
         next = question->next;
         if (question->state == QUESTION_DELAYED && now_ns >= question->due_ns) {
@@ -323,7 +323,7 @@ void sl_questions_tick_priv(struct sl_fabric *fabric, int64_t now_ns) {
 }
 
 // With the lock of the gate, which is being shut.
-void sl_questions_leave_all_priv(struct sl_fabric *fabric) {
+void sl_questions_leave_all(struct sl_fabric *fabric) {
     for (struct sl_question *question = fabric->questions, *next; question; question = next) {
         next = question->next;
         atomic_store(&question->is_void, true);

@@ -19,7 +19,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "fabric/fabric_line.h"
+#include "fabric/line.h"
 
 // ---- the caller's side -----------------------------------------------------------------------------------------------
 
@@ -28,8 +28,8 @@ static void run_give_up(struct sl_fabric *fabric, struct sl_command *command);
 
 static void unref(struct sl_ask *ask) {
     if (atomic_fetch_sub(&ask->refs, 1) == 1) {
-        sl_outcome_cleanup_priv(&ask->outcome);
-        sl_line_unref_priv(ask->line);
+        sl_outcome_cleanup(&ask->outcome);
+        sl_line_unref(ask->line);
         free(ask);
     }
 }
@@ -50,7 +50,7 @@ enum sl_status sl_ask_open(struct sl_line *line, const void *request, size_t req
     atomic_init(&ask->refs, 2);
     ask->open_command.run = run_open;
     ask->give_up_command.run = run_give_up;
-    sl_outcome_init_priv(&ask->outcome);
+    sl_outcome_init(&ask->outcome);
     ask->deadline_ns = deadline_ns;
     ask->answer = answer_out;
     ask->answer_capacity = answer_capacity;
@@ -62,8 +62,8 @@ enum sl_status sl_ask_open(struct sl_line *line, const void *request, size_t req
     if (request_bytes > 0) {
         memcpy(ask->request, request, request_bytes);
     }
-    if (!sl_gate_post_priv(line->gate, &ask->open_command)) {
-        sl_outcome_end_priv(&ask->outcome, SL_ERR_CANCELLED, "the fabric has stopped");
+    if (!sl_gate_post(line->gate, &ask->open_command)) {
+        sl_outcome_end(&ask->outcome, SL_ERR_CANCELLED, "the fabric has stopped");
         unref(ask); // the command's
     }
     *ask_out = ask;
@@ -73,21 +73,21 @@ enum sl_status sl_ask_open(struct sl_line *line, const void *request, size_t req
 // By the caller, who has just ended the ask: the progress thread forgets it, and the answerer is told.
 static void give_up(struct sl_ask *ask) {
     atomic_fetch_add(&ask->refs, 1);
-    if (!sl_gate_post_priv(ask->line->gate, &ask->give_up_command)) {
+    if (!sl_gate_post(ask->line->gate, &ask->give_up_command)) {
         unref(ask);
     }
 }
 
 enum sl_status sl_ask_wait(struct sl_ask *ask, int64_t until_ns, size_t *bytes_out, struct sl_error *err) {
     struct sl_outcome *outcome = &ask->outcome;
-    if (!sl_outcome_wait_priv(outcome, until_ns < ask->deadline_ns ? until_ns : ask->deadline_ns)) {
+    if (!sl_outcome_wait(outcome, until_ns < ask->deadline_ns ? until_ns : ask->deadline_ns)) {
         if (sl_now_ns() < ask->deadline_ns) {
             return SL_AGAIN;
         }
-        if (sl_outcome_end_priv(outcome, SL_ERR_DEADLINE, "no answer in time")) {
+        if (sl_outcome_end(outcome, SL_ERR_DEADLINE, "no answer in time")) {
             give_up(ask);
         } else {
-            sl_outcome_wait_priv(outcome, SL_NO_DEADLINE); // it is just being written
+            sl_outcome_wait(outcome, SL_NO_DEADLINE); // it is just being written
         }
     }
     if (outcome->status != SL_OK) {
@@ -98,7 +98,7 @@ enum sl_status sl_ask_wait(struct sl_ask *ask, int64_t until_ns, size_t *bytes_o
 }
 
 bool sl_ask_is_done(const struct sl_ask *ask) {
-    return sl_outcome_is_done_priv(&ask->outcome);
+    return sl_outcome_is_done(&ask->outcome);
 }
 
 void sl_ask_close(struct sl_ask **ask) {
@@ -106,10 +106,10 @@ void sl_ask_close(struct sl_ask **ask) {
         return;
     }
     struct sl_ask *it = *ask;
-    if (sl_outcome_end_priv(&it->outcome, SL_ERR_CANCELLED, "given up")) {
+    if (sl_outcome_end(&it->outcome, SL_ERR_CANCELLED, "given up")) {
         give_up(it);
     } else {
-        sl_outcome_wait_priv(&it->outcome, SL_NO_DEADLINE); // it may just be being written
+        sl_outcome_wait(&it->outcome, SL_NO_DEADLINE); // it may just be being written
     }
     unref(it);
     *ask = NULL;
@@ -176,14 +176,14 @@ static void let_go(struct sl_fabric *fabric, struct sl_ask *ask) {
 // ---- the progress thread's side --------------------------------------------------------------------------------------
 
 static void end(struct sl_fabric *fabric, struct sl_ask *ask, enum sl_status status, const char *text) {
-    sl_outcome_end_priv(&ask->outcome, status, text);
+    sl_outcome_end(&ask->outcome, status, text);
     let_go(fabric, ask);
 }
 
-static void on_asked(struct sl_send *send, ucs_status_t status) {
+static void on_asked(struct sl_peer_send *send, ucs_status_t status) {
     struct sl_ask *ask = send->arg;
     if (status != UCS_OK) {
-        end(send->peer->fabric, ask, sl_fabric_from_ucs_priv(status), ucs_status_string(status));
+        end(send->peer->fabric, ask, sl_fabric_from_ucs(status), ucs_status_string(status));
     }
     unref(ask);
 }
@@ -191,7 +191,7 @@ static void on_asked(struct sl_send *send, ucs_status_t status) {
 // It is in the table.
 static void start(struct sl_fabric *fabric, struct sl_ask *ask) {
     struct sl_wire_ask header = {ask->id, ask->answer_capacity, (uint32_t)ask->request_bytes, 0};
-    struct sl_send *send = sl_peer_send_create_priv(ask->line->peer, &header, sizeof header);
+    struct sl_peer_send *send = sl_peer_send_create(ask->line->peer, &header, sizeof header);
     if (!send) {
         end(fabric, ask, SL_ERR_EXHAUSTED, "the asker has no memory for it");
         return;
@@ -200,18 +200,18 @@ static void start(struct sl_fabric *fabric, struct sl_ask *ask) {
     send->done = on_asked;
     atomic_fetch_add(&ask->refs, 1);
     const ucp_request_param_t with = {.flags = ask->request_bytes <= SL_EAGER_MAX_BYTES ? UCP_AM_SEND_FLAG_EAGER : 0};
-    sl_peer_send_start_priv(send, SL_WIRE_ASK, sizeof(struct sl_wire_ask), ask->request, ask->request_bytes, &with);
+    sl_peer_send_start(send, SL_WIRE_ASK, sizeof(struct sl_wire_ask), ask->request, ask->request_bytes, &with);
 }
 
 static void run_open(struct sl_fabric *fabric, struct sl_command *command) {
     struct sl_ask *ask = (struct sl_ask *)((char *)command - offsetof(struct sl_ask, open_command));
     struct sl_line *line = ask->line;
-    if (!sl_outcome_is_open_priv(&ask->outcome)) { // given up before it began
+    if (!sl_outcome_is_open(&ask->outcome)) { // given up before it began
         unref(ask);
         return;
     }
     if (line->over) {
-        sl_outcome_end_priv(&ask->outcome, line->status, line->text);
+        sl_outcome_end(&ask->outcome, line->status, line->text);
         unref(ask);
         return;
     }
@@ -221,11 +221,11 @@ static void run_open(struct sl_fabric *fabric, struct sl_command *command) {
     *line->last_waiting = ask;
     line->last_waiting = &ask->next;
     if (line->up) {
-        sl_asks_start_priv(line);
+        sl_asks_start(line);
     }
 }
 
-void sl_asks_start_priv(struct sl_line *line) {
+void sl_asks_start(struct sl_line *line) {
     struct sl_fabric *fabric = line->peer->fabric;
     while (line->waiting) {
         struct sl_ask *ask = line->waiting, *next = ask->next;
@@ -244,7 +244,7 @@ void sl_asks_start_priv(struct sl_line *line) {
 static void tell_given_up(struct sl_ask *ask) {
     if (ask->place == ASK_ASKED && ask->line->peer) {
         struct sl_wire_give_up header = {ask->id};
-        sl_peer_tell_priv(ask->line->peer, SL_WIRE_ASK_GIVE_UP, &header, sizeof header);
+        sl_peer_tell(ask->line->peer, SL_WIRE_ASK_GIVE_UP, &header, sizeof header);
     }
 }
 
@@ -255,7 +255,7 @@ static void run_give_up(struct sl_fabric *fabric, struct sl_command *command) {
     unref(ask);
 }
 
-void sl_asks_end_priv(struct sl_fabric *fabric, const struct sl_line *line, enum sl_status status, const char *text) {
+void sl_asks_end(struct sl_fabric *fabric, const struct sl_line *line, enum sl_status status, const char *text) {
     for (uint32_t i = 0; i < fabric->asks.n; i++) {
         struct sl_ask *ask = fabric->asks.at[i];
         if (ask && ask->line == line) {
@@ -267,11 +267,10 @@ void sl_asks_end_priv(struct sl_fabric *fabric, const struct sl_line *line, enum
     }
 }
 
-void sl_asks_tick_priv(struct sl_fabric *fabric, int64_t now_ns) {
+void sl_asks_tick(struct sl_fabric *fabric, int64_t now_ns) {
     for (uint32_t i = 0; i < fabric->asks.n; i++) {
         struct sl_ask *ask = fabric->asks.at[i];
-        if (ask && now_ns > ask->deadline_ns &&
-            sl_outcome_end_priv(&ask->outcome, SL_ERR_DEADLINE, "no answer in time")) {
+        if (ask && now_ns > ask->deadline_ns && sl_outcome_end(&ask->outcome, SL_ERR_DEADLINE, "no answer in time")) {
             tell_given_up(ask);
             let_go(fabric, ask);
         }
@@ -297,12 +296,12 @@ struct receive {
 };
 
 static void deliver(struct sl_fabric *fabric, struct sl_ask *ask, const void *data, size_t bytes) {
-    if (sl_outcome_claim_priv(&ask->outcome)) {
+    if (sl_outcome_claim(&ask->outcome)) {
         if (bytes > 0) {
             memcpy(ask->answer, data, bytes);
         }
         ask->answer_bytes = bytes;
-        sl_outcome_done_priv(&ask->outcome, SL_OK, "");
+        sl_outcome_done(&ask->outcome, SL_OK, "");
     }
     atomic_fetch_add(&fabric->stats.bytes_received, bytes);
     let_go(fabric, ask);
@@ -318,7 +317,7 @@ static void received(struct receive *receive, ucs_status_t status) {
         end(receive->fabric, ask, SL_ERR_PEER_LOST, ucs_status_string(status));
     }
     if (receive->bytes <= SL_SEGMENT_MAX_BYTES) {
-        sl_fabric_give_buffer_priv(receive->fabric, receive->buffer);
+        sl_fabric_give_buffer(receive->fabric, receive->buffer);
     } else {
         free(receive->buffer);
     }
@@ -334,7 +333,7 @@ static void on_received(void *request, ucs_status_t status, size_t bytes, void *
 static ucs_status_t receive_answer(struct sl_fabric *fabric, struct sl_peer *peer, struct sl_ask *ask, void *data,
                                    size_t bytes) {
     struct receive *receive = malloc(sizeof *receive);
-    uint8_t *buffer = bytes <= SL_SEGMENT_MAX_BYTES ? sl_fabric_take_buffer_priv(fabric) : malloc(bytes);
+    uint8_t *buffer = bytes <= SL_SEGMENT_MAX_BYTES ? sl_fabric_take_buffer(fabric) : malloc(bytes);
     if (!receive || !buffer) {
         free(receive);
         free(buffer);
@@ -373,11 +372,11 @@ static void refuse(struct sl_fabric *fabric, struct sl_ask *ask, enum sl_status 
     end(fabric, ask, status, text);
 }
 
-ucs_status_t sl_ask_on_reply_priv(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                                  const ucp_am_recv_param_t *param) {
+ucs_status_t sl_ask_on_reply(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
+                             const ucp_am_recv_param_t *param) {
     struct sl_fabric *fabric = arg;
     struct sl_wire_reply reply;
-    struct sl_peer *peer = sl_peer_sender_priv(fabric, "REPLY", header_bytes, sizeof reply, param);
+    struct sl_peer *peer = sl_peer_sender(fabric, "REPLY", header_bytes, sizeof reply, param);
     if (!peer) {
         return UCS_OK;
     }

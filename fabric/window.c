@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fabric/fabric_line.h"
+#include "fabric/line.h"
 
 struct sl_window {
     struct sl_gate *gate;
@@ -57,7 +57,7 @@ enum sl_status sl_window_open(struct sl_fabric *fabric, void *base, size_t bytes
     if (!fabric->address[0]) {
         return sl_fail(err, SL_ERR_PRECONDITION, "this fabric does not listen, so nobody can read from it");
     }
-    const struct sl_region *region = sl_fabric_region_priv(fabric, base, bytes);
+    const struct sl_region *region = sl_fabric_region(fabric, base, bytes);
     if (!region || bytes == 0) {
         return sl_fail(err, SL_ERR_INVALID, "a window of %zu bytes at %p is not inside a region", bytes, base);
     }
@@ -65,7 +65,7 @@ enum sl_status sl_window_open(struct sl_fabric *fabric, void *base, size_t bytes
     if (!window) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a window");
     }
-    window->gate = sl_gate_ref_priv(fabric->gate);
+    window->gate = sl_gate_ref(fabric->gate);
     window->base = base;
     window->bytes = bytes;
     uint8_t *ticket = NULL;
@@ -75,12 +75,12 @@ enum sl_status sl_window_open(struct sl_fabric *fabric, void *base, size_t bytes
                                       .remote_address = (uint64_t)(uintptr_t)base,
                                       .bytes = bytes,
                                       .id = window->id};
-        ticket = sl_ticket_pack_priv(fabric, region, &what, ticket_bytes_out);
+        ticket = sl_ticket_pack(fabric, region, &what, ticket_bytes_out);
         if (!ticket) {
             sl_window_close(&window);
         }
     } else {
-        sl_gate_unref_priv(window->gate);
+        sl_gate_unref(window->gate);
         free(window);
     }
     if (!ticket) {
@@ -105,7 +105,7 @@ void sl_window_close(struct sl_window **window) {
         atomic_fetch_sub(&fabric->stats.windows_open, 1);
     }
     pthread_mutex_unlock(&it->gate->lock);
-    sl_gate_unref_priv(it->gate);
+    sl_gate_unref(it->gate);
     free(it);
     *window = NULL;
 }
@@ -140,7 +140,7 @@ static bool ranges_fit(struct ranges *ranges, size_t window_bytes) {
     return true;
 }
 
-static void on_read_sent(struct sl_send *send, ucs_status_t status) {
+static void on_read_sent(struct sl_peer_send *send, ucs_status_t status) {
     send->peer->n_reads_served--;
     if (status == UCS_OK) {
         atomic_fetch_add(&send->peer->fabric->stats.bytes_sent, send->bytes);
@@ -163,15 +163,15 @@ static enum sl_status serve(struct sl_fabric *fabric, struct sl_peer *peer, cons
         return SL_ERR_EXHAUSTED;
     }
     struct sl_wire_read_reply reply = {read->slot, read->serial, SL_OK, 0};
-    struct sl_send *send = sl_peer_send_create_priv(peer, &reply, sizeof reply);
+    struct sl_peer_send *send = sl_peer_send_create(peer, &reply, sizeof reply);
     if (!send) {
         return SL_ERR_EXHAUSTED;
     }
     const uint8_t *data = base + ranges->at[0].offset;
     if (ranges->n > 1) {
-        uint8_t *packed = sl_fabric_take_buffer_priv(fabric);
+        uint8_t *packed = sl_fabric_take_buffer(fabric);
         if (!packed) {
-            sl_peer_send_free_priv(send);
+            sl_peer_send_free(send);
             return SL_ERR_EXHAUSTED;
         }
         size_t at = 0;
@@ -183,7 +183,7 @@ static enum sl_status serve(struct sl_fabric *fabric, struct sl_peer *peer, cons
         data = packed;
     }
     ucp_request_param_t with = {0};
-    const struct sl_region *region = sl_fabric_region_priv(fabric, data, ranges->bytes);
+    const struct sl_region *region = sl_fabric_region(fabric, data, ranges->bytes);
     if (region) {
         with.op_attr_mask = UCP_OP_ATTR_FIELD_MEMH;
         with.memh = region->handle;
@@ -191,22 +191,22 @@ static enum sl_status serve(struct sl_fabric *fabric, struct sl_peer *peer, cons
     send->bytes = ranges->bytes;
     send->done = on_read_sent;
     peer->n_reads_served++;
-    sl_peer_send_start_priv(send, SL_WIRE_READ_REPLY, sizeof reply, data, ranges->bytes, &with);
+    sl_peer_send_start(send, SL_WIRE_READ_REPLY, sizeof reply, data, ranges->bytes, &with);
     return SL_OK;
 }
 
-ucs_status_t sl_window_on_read_priv(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                                    const ucp_am_recv_param_t *param) {
+ucs_status_t sl_window_on_read(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
+                               const ucp_am_recv_param_t *param) {
     struct sl_fabric *fabric = arg;
     struct sl_wire_read read;
-    struct sl_peer *peer = sl_peer_sender_priv(fabric, "READ", header_bytes, sizeof read, param);
+    struct sl_peer *peer = sl_peer_sender(fabric, "READ", header_bytes, sizeof read, param);
     if (!peer) {
         return UCS_OK;
     }
     memcpy(&read, header, sizeof read);
     if (read.n_ranges == 0 || read.n_ranges > SL_READ_MAX_RANGES ||
         bytes != read.n_ranges * sizeof(struct sl_wire_range) || (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV)) {
-        sl_fabric_unexpected_priv(fabric, "READ with a wrong number of ranges", header_bytes + bytes);
+        sl_fabric_unexpected(fabric, "READ with a wrong number of ranges", header_bytes + bytes);
         return UCS_OK;
     }
     struct ranges ranges = {.n = read.n_ranges};
@@ -214,7 +214,7 @@ ucs_status_t sl_window_on_read_priv(void *arg, const void *header, size_t header
     enum sl_status status = serve(fabric, peer, &read, &ranges);
     if (status != SL_OK) {
         struct sl_wire_read_reply reply = {read.slot, read.serial, status, 0};
-        sl_peer_tell_priv(peer, SL_WIRE_READ_REPLY, &reply, sizeof reply);
+        sl_peer_tell(peer, SL_WIRE_READ_REPLY, &reply, sizeof reply);
     }
     return UCS_OK;
 }

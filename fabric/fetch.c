@@ -20,7 +20,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "fabric/fabric_line.h"
+#include "fabric/line.h"
 
 #define DIRECT_BYTES     65536      // a range of at least so much is read alone, straight into the caller's memory
 #define GET_BYTES        (1u << 20) // of one get
@@ -80,7 +80,7 @@ enum sl_status sl_fetch_open(struct sl_line *line, const uint8_t *ticket, size_t
     if (!fetch) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a fetch of %zu ranges", n_ranges);
     }
-    enum sl_status status = sl_ticket_unpack_priv(&fetch->ticket, SL_WIRE_WINDOW_MAGIC, ticket, ticket_bytes, err);
+    enum sl_status status = sl_ticket_unpack(&fetch->ticket, SL_WIRE_WINDOW_MAGIC, ticket, ticket_bytes, err);
     if (status == SL_OK && fetch->ticket.head.epoch != line->epoch) {
         status = sl_fail(err, SL_ERR_INVALID, "a window of another fabric than the line's, %s", line->address);
     }
@@ -94,10 +94,10 @@ enum sl_status sl_fetch_open(struct sl_line *line, const uint8_t *ticket, size_t
     fetch->line = line;
     atomic_fetch_add(&line->refs, 1);
     fetch->open_command.run = run_open;
-    sl_outcome_init_priv(&fetch->outcome);
+    sl_outcome_init(&fetch->outcome);
     fetch->deadline_ns = deadline_ns;
-    if (!sl_gate_post_priv(line->gate, &fetch->open_command)) {
-        sl_outcome_end_priv(&fetch->outcome, SL_ERR_CANCELLED, "the fabric has stopped");
+    if (!sl_gate_post(line->gate, &fetch->open_command)) {
+        sl_outcome_end(&fetch->outcome, SL_ERR_CANCELLED, "the fabric has stopped");
         fetch->detached = true;
     }
     *fetch_out = fetch;
@@ -106,12 +106,12 @@ enum sl_status sl_fetch_open(struct sl_line *line, const uint8_t *ticket, size_t
 
 enum sl_status sl_fetch_wait(struct sl_fetch *fetch, int64_t until_ns, struct sl_error *err) {
     struct sl_outcome *outcome = &fetch->outcome;
-    if (!sl_outcome_wait_priv(outcome, until_ns < fetch->deadline_ns ? until_ns : fetch->deadline_ns)) {
+    if (!sl_outcome_wait(outcome, until_ns < fetch->deadline_ns ? until_ns : fetch->deadline_ns)) {
         if (sl_now_ns() < fetch->deadline_ns) {
             return SL_AGAIN;
         }
-        if (!sl_outcome_end_priv(outcome, SL_ERR_DEADLINE, "not everything has come in time")) {
-            sl_outcome_wait_priv(outcome, SL_NO_DEADLINE); // somebody else is just ending it
+        if (!sl_outcome_end(outcome, SL_ERR_DEADLINE, "not everything has come in time")) {
+            sl_outcome_wait(outcome, SL_NO_DEADLINE); // somebody else is just ending it
         }
     }
     return outcome->status == SL_OK
@@ -124,12 +124,12 @@ void sl_fetch_close(struct sl_fetch **fetch) {
         return;
     }
     struct sl_fetch *it = *fetch;
-    sl_outcome_end_priv(&it->outcome, SL_ERR_CANCELLED, "closed before it was over");
+    sl_outcome_end(&it->outcome, SL_ERR_CANCELLED, "closed before it was over");
     pthread_mutex_lock(&it->outcome.lock);
     bool detached = it->detached;
     pthread_mutex_unlock(&it->outcome.lock);
     if (!detached) {
-        sl_gate_wake_priv(it->line->gate);
+        sl_gate_wake(it->line->gate);
     }
     // The progress thread lets go of every fetch: SL_DRAIN_NS after its end by closing the connection.
     pthread_mutex_lock(&it->outcome.lock);
@@ -137,8 +137,8 @@ void sl_fetch_close(struct sl_fetch **fetch) {
         pthread_cond_wait(&it->outcome.changed, &it->outcome.lock);
     }
     pthread_mutex_unlock(&it->outcome.lock);
-    sl_outcome_cleanup_priv(&it->outcome);
-    sl_line_unref_priv(it->line);
+    sl_outcome_cleanup(&it->outcome);
+    sl_line_unref(it->line);
     free(it);
     *fetch = NULL;
 }
@@ -172,9 +172,9 @@ static void abandon_reads(struct sl_fetch *fetch) {
 // May let go of the fetch: whether it did.
 static bool check_end(struct sl_fabric *fabric, struct sl_fetch *fetch) {
     if (fetch->n_missing == 0) {
-        sl_outcome_end_priv(&fetch->outcome, SL_OK, "");
+        sl_outcome_end(&fetch->outcome, SL_OK, "");
     }
-    if (!sl_outcome_is_done_priv(&fetch->outcome)) { // or is just being ended by the caller, who wakes us
+    if (!sl_outcome_is_done(&fetch->outcome)) { // or is just being ended by the caller, who wakes us
         return false;
     }
     abandon_reads(fetch);
@@ -187,7 +187,7 @@ static bool check_end(struct sl_fabric *fabric, struct sl_fetch *fetch) {
 }
 
 static void fail(struct sl_fetch *fetch, enum sl_status status, const char *text) {
-    sl_outcome_end_priv(&fetch->outcome, status, text);
+    sl_outcome_end(&fetch->outcome, status, text);
 }
 
 static void arrived(struct sl_fabric *fabric, struct sl_fetch *fetch, size_t bytes) {
@@ -246,7 +246,7 @@ static void got(struct get *get, ucs_status_t status) {
     fetch->n_writes--;
     fetch->get_bytes -= get->bytes;
     if (status != UCS_OK) {
-        fail(fetch, sl_fabric_from_ucs_priv(status), ucs_status_string(status));
+        fail(fetch, sl_fabric_from_ucs(status), ucs_status_string(status));
     } else {
         arrived(get->fabric, fetch, get->bytes);
     }
@@ -267,7 +267,7 @@ static bool pump_get(struct sl_fetch *fetch) {
     size_t bytes = 0;
     bool moved = false;
     const struct sl_fetch_range *range;
-    while (sl_outcome_is_open_priv(&fetch->outcome) && fetch->get_bytes < SL_READ_WINDOW_BYTES &&
+    while (sl_outcome_is_open(&fetch->outcome) && fetch->get_bytes < SL_READ_WINDOW_BYTES &&
            (range = next_range(fetch, GET_BYTES, &bytes)) != NULL) {
         struct get *get = malloc(sizeof *get);
         if (!get) {
@@ -276,7 +276,7 @@ static bool pump_get(struct sl_fetch *fetch) {
         }
         *get = (struct get){peer->fabric, peer, fetch, bytes};
         uint8_t *to = (uint8_t *)range->to + fetch->at;
-        const struct sl_region *region = sl_fabric_region_priv(peer->fabric, to, bytes);
+        const struct sl_region *region = sl_fabric_region(peer->fabric, to, bytes);
         ucp_request_param_t with = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
                                                     (region ? UCP_OP_ATTR_FIELD_MEMH : 0),
                                     .cb.send = on_got,
@@ -345,10 +345,10 @@ static bool pump_read(struct sl_fetch *fetch) {
                                       .serial = ++read->serial,
                                       .n_ranges = n};
         size_t list_bytes = n * sizeof *ranges;
-        struct sl_send *send = sl_peer_send_create_priv(peer, &header, sizeof header);
-        void *list = sl_fabric_take_buffer_priv(peer->fabric);
+        struct sl_peer_send *send = sl_peer_send_create(peer, &header, sizeof header);
+        void *list = sl_fabric_take_buffer(peer->fabric);
         if (!send || !list) {
-            sl_fabric_give_buffer_priv(peer->fabric, list);
+            sl_fabric_give_buffer(peer->fabric, list);
             free(send);
             fail(fetch, SL_ERR_EXHAUSTED, "no memory for a read");
             return moved;
@@ -360,7 +360,7 @@ static bool pump_read(struct sl_fetch *fetch) {
         read->fetch = fetch;
         moved = true;
         const ucp_request_param_t with = {.flags = UCP_AM_SEND_FLAG_EAGER};
-        sl_peer_send_start_priv(send, SL_WIRE_READ, sizeof header, list, list_bytes, &with);
+        sl_peer_send_start(send, SL_WIRE_READ, sizeof header, list, list_bytes, &with);
     }
     return moved;
 }
@@ -405,7 +405,7 @@ static void finish_read(struct sl_fabric *fabric, struct sl_read *read, ucs_stat
 static void received(struct receive *receive, ucs_status_t status) {
     receive->peer->n_requests--;
     finish_read(receive->fabric, receive->read, status, receive->buffer);
-    sl_fabric_give_buffer_priv(receive->fabric, receive->buffer);
+    sl_fabric_give_buffer(receive->fabric, receive->buffer);
     free(receive);
 }
 
@@ -419,16 +419,16 @@ static ucs_status_t receive_ranges(struct sl_fabric *fabric, struct sl_peer *pee
     struct receive *receive = calloc(1, sizeof *receive);
     const struct sl_fetch_range *range = &read->fetch->ranges[read->cursor];
     bool direct = read->n_ranges == 1;
-    uint8_t *to = direct ? (uint8_t *)range->to + read->at : sl_fabric_take_buffer_priv(fabric);
+    uint8_t *to = direct ? (uint8_t *)range->to + read->at : sl_fabric_take_buffer(fabric);
     if (!receive || !to) {
         free(receive);
-        sl_fabric_give_buffer_priv(fabric, direct ? NULL : to);
+        sl_fabric_give_buffer(fabric, direct ? NULL : to);
         fail(read->fetch, SL_ERR_EXHAUSTED, "no memory to receive a read");
         read->used = false;
         return UCS_OK;
     }
     *receive = (struct receive){fabric, peer, read, direct ? NULL : to};
-    const struct sl_region *region = sl_fabric_region_priv(fabric, to, read->bytes);
+    const struct sl_region *region = sl_fabric_region(fabric, to, read->bytes);
     ucp_request_param_t with = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
                                                 (region ? UCP_OP_ATTR_FIELD_MEMH : 0),
                                 .cb.recv_am = on_received,
@@ -452,11 +452,11 @@ static void refuse(struct sl_fetch *fetch, enum sl_status status) {
                                      : sl_status_text(status));
 }
 
-ucs_status_t sl_fetch_on_read_reply_priv(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                                         const ucp_am_recv_param_t *param) {
+ucs_status_t sl_fetch_on_read_reply(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
+                                    const ucp_am_recv_param_t *param) {
     struct sl_fabric *fabric = arg;
     struct sl_wire_read_reply reply;
-    struct sl_peer *peer = sl_peer_sender_priv(fabric, "READ_REPLY", header_bytes, sizeof reply, param);
+    struct sl_peer *peer = sl_peer_sender(fabric, "READ_REPLY", header_bytes, sizeof reply, param);
     if (!peer) {
         return UCS_OK;
     }
@@ -464,7 +464,7 @@ ucs_status_t sl_fetch_on_read_reply_priv(void *arg, const void *header, size_t h
     struct sl_read *read = reply.slot < SL_READS_PER_PEER ? &peer->reads[reply.slot] : NULL;
     if (!read || !read->used || read->receiving || read->serial != reply.serial ||
         (reply.status == SL_OK && bytes != read->bytes)) {
-        sl_fabric_unexpected_priv(fabric, "READ_REPLY", header_bytes + bytes);
+        sl_fabric_unexpected(fabric, "READ_REPLY", header_bytes + bytes);
         return UCS_OK;
     }
     struct sl_fetch *fetch = read->fetch;
@@ -504,7 +504,7 @@ static bool pump(struct sl_fabric *fabric, struct sl_fetch *fetch) {
     if (!fetch->region) {
         struct sl_error err = {0};
         fetch->peer = line->peer;
-        fetch->region = sl_peer_region_priv(line->peer, &fetch->ticket, &err);
+        fetch->region = sl_peer_region(line->peer, &fetch->ticket, &err);
         if (!fetch->region) {
             fail(fetch, err.status, err.text);
             return true;
@@ -518,14 +518,14 @@ static bool pump(struct sl_fabric *fabric, struct sl_fetch *fetch) {
                                        : pump_read(fetch);
 }
 
-bool sl_fetches_pump_priv(struct sl_fabric *fabric, int64_t now_ns) {
+bool sl_fetches_pump(struct sl_fabric *fabric, int64_t now_ns) {
     bool moved = false;
     for (struct sl_fetch *fetch = fabric->fetches, *next; fetch; fetch = next) {
         next = fetch->next;
-        if (sl_outcome_is_open_priv(&fetch->outcome) && now_ns > fetch->deadline_ns) {
+        if (sl_outcome_is_open(&fetch->outcome) && now_ns > fetch->deadline_ns) {
             fail(fetch, SL_ERR_DEADLINE, "not everything has come in time");
         }
-        if (sl_outcome_is_open_priv(&fetch->outcome)) {
+        if (sl_outcome_is_open(&fetch->outcome)) {
             moved |= pump(fabric, fetch);
         }
         check_end(fabric, fetch);
@@ -533,17 +533,16 @@ bool sl_fetches_pump_priv(struct sl_fabric *fabric, int64_t now_ns) {
     return moved;
 }
 
-void sl_fetches_tick_priv(struct sl_fabric *fabric, int64_t now_ns) {
+void sl_fetches_tick(struct sl_fabric *fabric, int64_t now_ns) {
     for (struct sl_fetch *fetch = fabric->fetches; fetch; fetch = fetch->next) {
         if (fetch->ended_ns && now_ns - fetch->ended_ns > SL_DRAIN_NS && fetch->peer) {
-            sl_peer_close_priv(fetch->peer, SL_ERR_PEER_LOST, "it does not send what was asked of it");
+            sl_peer_close(fetch->peer, SL_ERR_PEER_LOST, "it does not send what was asked of it");
             return; // which has changed the list
         }
     }
 }
 
-void sl_fetches_end_priv(struct sl_fabric *fabric, const struct sl_line *line, enum sl_status status,
-                         const char *text) {
+void sl_fetches_end(struct sl_fabric *fabric, const struct sl_line *line, enum sl_status status, const char *text) {
     for (struct sl_fetch *fetch = fabric->fetches, *next; fetch; fetch = next) {
         next = fetch->next;
         if (fetch->line == line) {
@@ -553,7 +552,7 @@ void sl_fetches_end_priv(struct sl_fabric *fabric, const struct sl_line *line, e
     }
 }
 
-void sl_fetches_peer_closing_priv(struct sl_fabric *fabric, const struct sl_peer *peer) {
+void sl_fetches_peer_closing(struct sl_fabric *fabric, const struct sl_peer *peer) {
     for (struct sl_fetch *fetch = fabric->fetches; fetch; fetch = fetch->next) {
         if (fetch->peer == peer) { // over since its line is; what is under way ends with the connection
             abandon_reads(fetch);
@@ -562,7 +561,7 @@ void sl_fetches_peer_closing_priv(struct sl_fabric *fabric, const struct sl_peer
     }
 }
 
-void sl_fetches_release_all_priv(struct sl_fabric *fabric) {
+void sl_fetches_release_all(struct sl_fabric *fabric) {
     while (fabric->fetches) {
         detach(fabric, fabric->fetches);
     }

@@ -23,12 +23,12 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "fabric/fabric_line.h"
+#include "fabric/line.h"
 
 // ---- sending messages ----------------------------------------------------------------------------------------------
 
-struct sl_send *sl_peer_send_create_priv(struct sl_peer *peer, const void *header, size_t header_bytes) {
-    struct sl_send *send = calloc(1, sizeof *send + header_bytes);
+struct sl_peer_send *sl_peer_send_create(struct sl_peer *peer, const void *header, size_t header_bytes) {
+    struct sl_peer_send *send = calloc(1, sizeof *send + header_bytes);
     if (send) {
         send->peer = peer;
         if (header_bytes > 0) {
@@ -38,18 +38,18 @@ struct sl_send *sl_peer_send_create_priv(struct sl_peer *peer, const void *heade
     return send;
 }
 
-void sl_peer_send_free_priv(struct sl_send *send) {
-    sl_fabric_give_buffer_priv(send->peer->fabric, send->buffer);
+void sl_peer_send_free(struct sl_peer_send *send) {
+    sl_fabric_give_buffer(send->peer->fabric, send->buffer);
     free(send->iov);
     free(send);
 }
 
-static void send_finish(struct sl_send *send, ucs_status_t status) {
+static void send_finish(struct sl_peer_send *send, ucs_status_t status) {
     send->peer->n_requests--;
     if (send->done) {
         send->done(send, status);
     }
-    sl_peer_send_free_priv(send);
+    sl_peer_send_free(send);
 }
 
 static void on_sent(void *request, ucs_status_t status, void *user_data) {
@@ -57,8 +57,8 @@ static void on_sent(void *request, ucs_status_t status, void *user_data) {
     ucp_request_free(request);
 }
 
-void sl_peer_send_start_priv(struct sl_send *send, enum sl_wire_id id, size_t header_bytes, const void *data,
-                             size_t data_bytes, const ucp_request_param_t *with) {
+void sl_peer_send_start(struct sl_peer_send *send, enum sl_wire_id id, size_t header_bytes, const void *data,
+                        size_t data_bytes, const ucp_request_param_t *with) {
     ucp_request_param_t param = with ? *with : (ucp_request_param_t){0};
     param.op_attr_mask |= UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
     param.cb.send = on_sent;
@@ -75,19 +75,19 @@ void sl_peer_send_start_priv(struct sl_send *send, enum sl_wire_id id, size_t he
     }
 }
 
-void sl_peer_tell_priv(struct sl_peer *peer, enum sl_wire_id id, const void *header, size_t header_bytes) {
-    struct sl_send *send = sl_peer_send_create_priv(peer, header, header_bytes);
+void sl_peer_tell(struct sl_peer *peer, enum sl_wire_id id, const void *header, size_t header_bytes) {
+    struct sl_peer_send *send = sl_peer_send_create(peer, header, header_bytes);
     if (!send) { // whoever waits for it asks again, or runs into its deadline
         sl_log_error("fabric", "no memory for a message to peer=%s", peer->name);
         return;
     }
-    sl_peer_send_start_priv(send, id, header_bytes, NULL, 0, NULL);
+    sl_peer_send_start(send, id, header_bytes, NULL, 0, NULL);
 }
 
 static void say_hello(struct sl_peer *peer, uint64_t wanted) {
     struct sl_wire_hello hello = {SL_WIRE_MAGIC, SL_WIRE_VERSION, peer->fabric->epoch, wanted,
                                   peer->fabric->config.heartbeat_ms};
-    sl_peer_tell_priv(peer, SL_WIRE_HELLO, &hello, sizeof hello);
+    sl_peer_tell(peer, SL_WIRE_HELLO, &hello, sizeof hello);
 }
 
 // ---- making ----------------------------------------------------------------------------------------------------
@@ -122,17 +122,17 @@ static struct sl_peer *create_peer(struct sl_fabric *fabric, ucp_ep_params_t *pa
     return peer;
 }
 
-void sl_peer_on_connection_priv(ucp_conn_request_h request, void *arg) {
+void sl_peer_on_connection(ucp_conn_request_h request, void *arg) {
     struct sl_fabric *fabric = arg;
     if (fabric->n_connecting == SL_MAX_CONNECTING) {
         ucp_listener_reject(fabric->listener, request);
-        sl_fabric_unexpected_priv(fabric, "connection", 0);
+        sl_fabric_unexpected(fabric, "connection", 0);
         return;
     }
     fabric->connecting[fabric->n_connecting++] = request;
 }
 
-void sl_peers_accept_priv(struct sl_fabric *fabric) {
+void sl_peers_accept(struct sl_fabric *fabric) {
     while (fabric->n_connecting > 0) {
         ucp_conn_request_h request = fabric->connecting[--fabric->n_connecting];
         ucp_conn_request_attr_t attr = {.field_mask = UCP_CONN_REQUEST_ATTR_FIELD_CLIENT_ADDR};
@@ -151,9 +151,8 @@ void sl_peers_accept_priv(struct sl_fabric *fabric) {
     }
 }
 
-struct sl_peer *sl_peer_connect_priv(struct sl_fabric *fabric, const char *address,
-                                     const struct sockaddr_storage *sockaddr, socklen_t sockaddr_bytes, uint64_t epoch,
-                                     struct sl_error *err) {
+struct sl_peer *sl_peer_connect(struct sl_fabric *fabric, const char *address, const struct sockaddr_storage *sockaddr,
+                                socklen_t sockaddr_bytes, uint64_t epoch, struct sl_error *err) {
     for (struct sl_peer *peer = fabric->peers; peer; peer = peer->next) {
         if (peer->connector && peer->state != PEER_CLOSING && peer->error == UCS_OK && peer->wanted == epoch &&
             strcmp(peer->name, address) == 0) {
@@ -174,8 +173,7 @@ struct sl_peer *sl_peer_connect_priv(struct sl_fabric *fabric, const char *addre
 }
 
 // Attach the owner's region, and find out whether a put to it is more than an emulation.
-struct sl_remote_region *sl_peer_region_priv(struct sl_peer *peer, const struct sl_ticket *ticket,
-                                             struct sl_error *err) {
+struct sl_remote_region *sl_peer_region(struct sl_peer *peer, const struct sl_ticket *ticket, struct sl_error *err) {
     const struct sl_wire_ticket *head = &ticket->head;
     uint64_t hash = sl_hash(ticket->rkey, head->rkey_bytes, 0);
     for (struct sl_remote_region *at = peer->regions; at; at = at->next) {
@@ -200,7 +198,7 @@ struct sl_remote_region *sl_peer_region_priv(struct sl_peer *peer, const struct 
      */
     void *mapped = NULL;
     char transport[32];
-    sl_fabric_transport_priv(peer->ep, transport, sizeof transport);
+    sl_fabric_transport(peer->ep, transport, sizeof transport);
     bool shared =
         head->host_id == peer->fabric->host_id && ucp_rkey_ptr(region->rkey, head->remote_address, &mapped) == UCS_OK;
     bool rdma = strncmp(transport, "rc_", 3) == 0 || strncmp(transport, "dc_", 3) == 0;
@@ -215,7 +213,7 @@ struct sl_remote_region *sl_peer_region_priv(struct sl_peer *peer, const struct 
 
 // ---- hearing ---------------------------------------------------------------------------------------------------
 
-struct sl_peer *sl_peer_heard_priv(struct sl_fabric *fabric, const ucp_am_recv_param_t *param) {
+struct sl_peer *sl_peer_heard(struct sl_fabric *fabric, const ucp_am_recv_param_t *param) {
     if (!(param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP)) {
         return NULL;
     }
@@ -230,30 +228,30 @@ struct sl_peer *sl_peer_heard_priv(struct sl_fabric *fabric, const ucp_am_recv_p
     return peer;
 }
 
-struct sl_peer *sl_peer_sender_priv(struct sl_fabric *fabric, const char *what, size_t header_bytes, size_t least,
-                                    const ucp_am_recv_param_t *param) {
-    struct sl_peer *peer = sl_peer_heard_priv(fabric, param);
+struct sl_peer *sl_peer_sender(struct sl_fabric *fabric, const char *what, size_t header_bytes, size_t least,
+                               const ucp_am_recv_param_t *param) {
+    struct sl_peer *peer = sl_peer_heard(fabric, param);
     if (!peer || peer->state != PEER_UP || header_bytes < least) {
-        sl_fabric_unexpected_priv(fabric, what, header_bytes);
+        sl_fabric_unexpected(fabric, what, header_bytes);
         return NULL;
     }
     return peer;
 }
 
-ucs_status_t sl_peer_on_hello_priv(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                                   const ucp_am_recv_param_t *param) {
+ucs_status_t sl_peer_on_hello(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
+                              const ucp_am_recv_param_t *param) {
     struct sl_fabric *fabric = arg;
-    struct sl_peer *peer = sl_peer_heard_priv(fabric, param);
+    struct sl_peer *peer = sl_peer_heard(fabric, param);
     struct sl_wire_hello hello;
     (void)data;
     if (!peer || peer->state != PEER_CONNECTING || header_bytes < sizeof hello) {
-        sl_fabric_unexpected_priv(fabric, "HELLO", header_bytes + bytes);
+        sl_fabric_unexpected(fabric, "HELLO", header_bytes + bytes);
         return UCS_OK;
     }
     memcpy(&hello, header, sizeof hello);
     if (hello.magic != SL_WIRE_MAGIC || hello.version != SL_WIRE_VERSION || hello.heartbeat_ms < 1 ||
         hello.heartbeat_ms > 3600 * 1000) {
-        sl_fabric_unexpected_priv(fabric, "HELLO of another version", header_bytes + bytes);
+        sl_fabric_unexpected(fabric, "HELLO of another version", header_bytes + bytes);
         return UCS_OK; // it will be given up as never connected
     }
     if (!peer->connector) {
@@ -275,20 +273,20 @@ ucs_status_t sl_peer_on_hello_priv(void *arg, const void *header, size_t header_
     return UCS_OK;
 }
 
-ucs_status_t sl_peer_on_beat_priv(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                                  const ucp_am_recv_param_t *param) {
+ucs_status_t sl_peer_on_beat(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
+                             const ucp_am_recv_param_t *param) {
     (void)header, (void)data;
-    if (!sl_peer_heard_priv(arg, param)) {
-        sl_fabric_unexpected_priv(arg, "BEAT", header_bytes + bytes);
+    if (!sl_peer_heard(arg, param)) {
+        sl_fabric_unexpected(arg, "BEAT", header_bytes + bytes);
     }
     return UCS_OK;
 }
 
-ucs_status_t sl_peer_on_bye_priv(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                                 const ucp_am_recv_param_t *param) {
+ucs_status_t sl_peer_on_bye(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
+                            const ucp_am_recv_param_t *param) {
     struct sl_fabric *fabric = arg;
     (void)header, (void)header_bytes, (void)data, (void)bytes;
-    struct sl_peer *peer = sl_peer_heard_priv(fabric, param);
+    struct sl_peer *peer = sl_peer_heard(fabric, param);
     if (peer) {
         peer->goodbye = true;
         fabric->peers_changed = true;
@@ -298,7 +296,7 @@ ucs_status_t sl_peer_on_bye_priv(void *arg, const void *header, size_t header_by
 
 // ---- losing ----------------------------------------------------------------------------------------------------
 
-void sl_peer_close_priv(struct sl_peer *peer, enum sl_status status, const char *why) {
+void sl_peer_close(struct sl_peer *peer, enum sl_status status, const char *why) {
     if (peer->state == PEER_CLOSING) {
         return;
     }
@@ -314,11 +312,11 @@ void sl_peer_close_priv(struct sl_peer *peer, enum sl_status status, const char 
     fabric->peers_changed = true;
     char text[SL_ANSWER_TEXT_BYTES];
     snprintf(text, sizeof text, "%s: %s", peer->name, why);
-    sl_ships_peer_closing_priv(fabric, peer, status, text);
-    sl_grants_peer_closing_priv(fabric, peer, status, text);
-    sl_lines_peer_closing_priv(fabric, peer, status, text);
-    sl_questions_peer_closing_priv(fabric, peer);
-    sl_fetches_peer_closing_priv(fabric, peer);
+    sl_ships_peer_closing(fabric, peer, status, text);
+    sl_grants_peer_closing(fabric, peer, status, text);
+    sl_lines_peer_closing(fabric, peer, status, text);
+    sl_questions_peer_closing(fabric, peer);
+    sl_fetches_peer_closing(fabric, peer);
     ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS, .flags = UCP_EP_CLOSE_FLAG_FORCE};
     void *request = ucp_ep_close_nbx(peer->ep, &param);
     if (UCS_PTR_IS_PTR(request)) {
@@ -329,7 +327,7 @@ void sl_peer_close_priv(struct sl_peer *peer, enum sl_status status, const char 
 }
 
 static void free_peer(struct sl_peer *peer) {
-    sl_grants_peer_gone_priv(peer->fabric, peer);
+    sl_grants_peer_gone(peer->fabric, peer);
     while (peer->regions) {
         struct sl_remote_region *region = peer->regions;
         peer->regions = region->next;
@@ -340,19 +338,19 @@ static void free_peer(struct sl_peer *peer) {
 }
 
 // What the callbacks have noted down is acted upon here, outside of UCX.
-void sl_peers_settle_priv(struct sl_fabric *fabric) {
+void sl_peers_settle(struct sl_fabric *fabric) {
     fabric->peers_changed = false;
     struct sl_peer **at = &fabric->peers;
     while (*at) {
         struct sl_peer *peer = *at;
         if (peer->state != PEER_CLOSING) {
             if (peer->error != UCS_OK) {
-                sl_peer_close_priv(peer, SL_ERR_PEER_LOST, ucs_status_string(peer->error));
+                sl_peer_close(peer, SL_ERR_PEER_LOST, ucs_status_string(peer->error));
             } else if (peer->goodbye) {
-                sl_peer_close_priv(peer, SL_ERR_PEER_LOST, "the peer has stopped");
+                sl_peer_close(peer, SL_ERR_PEER_LOST, "the peer has stopped");
             } else if (peer->connector && peer->epoch != 0 && peer->epoch != peer->wanted) {
                 peer->parting = true; // nobody is lost: the one we wanted was not there
-                sl_peer_close_priv(peer, SL_ERR_PEER_STALE, "another process answers at this address (restarted)");
+                sl_peer_close(peer, SL_ERR_PEER_STALE, "another process answers at this address (restarted)");
             }
         }
         if (peer->closing && ucp_request_check_status(peer->closing) != UCS_INPROGRESS) {
@@ -370,15 +368,15 @@ void sl_peers_settle_priv(struct sl_fabric *fabric) {
     }
 }
 
-static void on_beaten(struct sl_send *send, ucs_status_t status) {
+static void on_beaten(struct sl_peer_send *send, ucs_status_t status) {
     (void)status; // a failure is the error callback's business
     send->peer->beating = false;
 }
 
-void sl_peers_tick_priv(struct sl_fabric *fabric, int64_t now_ns) {
+void sl_peers_tick(struct sl_fabric *fabric, int64_t now_ns) {
     for (struct sl_peer *peer = fabric->peers; peer; peer = peer->next) {
         if (peer->state == PEER_CONNECTING && now_ns - peer->born_ns > SL_CONNECT_NS) {
-            sl_peer_close_priv(peer, SL_ERR_PEER_LOST, "no answer to the connection");
+            sl_peer_close(peer, SL_ERR_PEER_LOST, "no answer to the connection");
         }
         if (peer->state != PEER_UP) {
             continue;
@@ -387,14 +385,14 @@ void sl_peers_tick_priv(struct sl_fabric *fabric, int64_t now_ns) {
             char why[64];
             snprintf(why, sizeof why, "silent for %lld ms", (long long)((now_ns - peer->heard_ns) / SL_NS_PER_MS));
             peer->silent = true;
-            sl_peer_close_priv(peer, SL_ERR_PEER_LOST, why);
+            sl_peer_close(peer, SL_ERR_PEER_LOST, why);
         } else if (!peer->beating && now_ns - peer->beat_ns >= fabric->config.heartbeat_ms * SL_NS_PER_MS) {
-            struct sl_send *send = sl_peer_send_create_priv(peer, &fabric->epoch, sizeof fabric->epoch);
+            struct sl_peer_send *send = sl_peer_send_create(peer, &fabric->epoch, sizeof fabric->epoch);
             if (send) {
                 peer->beat_ns = now_ns;
                 peer->beating = true;
                 send->done = on_beaten;
-                sl_peer_send_start_priv(send, SL_WIRE_BEAT, sizeof fabric->epoch, NULL, 0, NULL);
+                sl_peer_send_start(send, SL_WIRE_BEAT, sizeof fabric->epoch, NULL, 0, NULL);
             }
         }
     }

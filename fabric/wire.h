@@ -21,8 +21,8 @@
  *      READ         reader -> owner: ranges of a window
  *      READ_REPLY   owner -> reader: their bytes, one behind the other, or why not
  */
-#ifndef SL_FABRIC_FABRIC_WIRE_H
-#define SL_FABRIC_FABRIC_WIRE_H
+#ifndef SL_FABRIC_WIRE_H
+#define SL_FABRIC_WIRE_H
 
 #include <assert.h>
 #include <stdint.h>

@@ -2,7 +2,7 @@
 /*
  * Purpose: the life of a grant, from sl_grant_open() to on_release.
  *
- *      OPEN ------ CLAIM of a ship: on_claim (fabric_receive.c) ---------------------> CLAIMED
+ *      OPEN ------ CLAIM of a ship: on_claim (receive.c) ---------------------> CLAIMED
  *      CLAIMED --- everything verified: check_complete ------------------------------> COMPLETE   on_complete
  *      OPEN, CLAIMED --- deadline, wrong digest, lost or aborting sender: fail ------> FAILED     on_failure
  *      OPEN, CLAIMED --- closed by its owner: run_close -----------------------------> FAILED     (the owner knows)
@@ -27,7 +27,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "fabric/fabric_internal.h"
+#include "fabric/core.h"
 
 // ---- opening ---------------------------------------------------------------------------------------------------
 
@@ -66,7 +66,7 @@ enum sl_status sl_grant_open(struct sl_fabric *fabric, void *block, size_t bytes
     if (!fabric->address[0]) {
         return sl_fail(err, SL_ERR_PRECONDITION, "this fabric does not listen, so nobody can ship to it");
     }
-    struct sl_region *region = sl_fabric_region_priv(fabric, block, bytes);
+    struct sl_region *region = sl_fabric_region(fabric, block, bytes);
     if (!region || bytes == 0) {
         return sl_fail(err, SL_ERR_INVALID, "a grant of %zu bytes at %p is not inside a region", bytes, block);
     }
@@ -92,7 +92,7 @@ enum sl_status sl_grant_open(struct sl_fabric *fabric, void *block, size_t bytes
                                   .remote_address = (uint64_t)(uintptr_t)grant->block,
                                   .bytes = grant->bytes,
                                   .id = grant->id};
-    uint8_t *ticket = sl_ticket_pack_priv(fabric, region, &what, ticket_bytes_out);
+    uint8_t *ticket = sl_ticket_pack(fabric, region, &what, ticket_bytes_out);
     if (!ticket) {
         pthread_mutex_lock(&fabric->lock);
         fabric->grants[grant->id] = NULL;
@@ -112,24 +112,24 @@ void sl_grant_renew(struct sl_grant *grant, int64_t deadline_ns) {
 
 // ---- ending ----------------------------------------------------------------------------------------------------
 
-struct sl_grant *sl_grant_find_priv(struct sl_fabric *fabric, const struct sl_wire_key *key) {
+struct sl_grant *sl_grant_find(struct sl_fabric *fabric, const struct sl_wire_key *key) {
     pthread_mutex_lock(&fabric->lock);
     struct sl_grant *grant = key->grant_id < fabric->n_grants ? fabric->grants[key->grant_id] : NULL;
     pthread_mutex_unlock(&fabric->lock);
     return grant && grant->generation == key->generation ? grant : NULL; // only this thread frees grants
 }
 
-void sl_grant_answer_priv(struct sl_peer *peer, const struct sl_wire_key *key, enum sl_status status, uint32_t flags,
-                          const char *text) {
+void sl_grant_answer(struct sl_peer *peer, const struct sl_wire_key *key, enum sl_status status, uint32_t flags,
+                     const char *text) {
     struct sl_wire_answer answer = {.key = *key, .status = status, .flags = flags};
     snprintf(answer.text, sizeof answer.text, "%s", text);
-    sl_peer_tell_priv(peer, SL_WIRE_ANSWER, &answer, sizeof answer);
+    sl_peer_tell(peer, SL_WIRE_ANSWER, &answer, sizeof answer);
 }
 
 static void answer_writer(struct sl_grant *grant) {
     if (grant->writer) {
         struct sl_wire_key key = {grant->generation, grant->ship_id, grant->id, 0};
-        sl_grant_answer_priv(grant->writer, &key, grant->status, 0, grant->text);
+        sl_grant_answer(grant->writer, &key, grant->status, 0, grant->text);
     }
 }
 
@@ -144,28 +144,28 @@ static void end(struct sl_grant *grant, enum sl_grant_state state, enum sl_statu
     answer_writer(grant);
 }
 
-void sl_grant_fail_priv(struct sl_grant *grant, enum sl_status status, const char *text) {
+void sl_grant_fail(struct sl_grant *grant, enum sl_status status, const char *text) {
     if (grant->state == GRANT_OPEN || grant->state == GRANT_CLAIMED) {
         end(grant, GRANT_FAILED, status, text);
         if (grant->events.on_failure && !grant->closed) {
             grant->events.on_failure(grant->arg, status, grant->text);
         }
     }
-    sl_grant_try_release_priv(grant);
+    sl_grant_try_release(grant);
 }
 
-void sl_grant_check_complete_priv(struct sl_grant *grant) {
+void sl_grant_check_complete(struct sl_grant *grant) {
     if (grant->state != GRANT_CLAIMED || !grant->final_seen || !grant->header_ready || grant->n_receives > 0 ||
         grant->n_segments < grant->final.n_segments) {
         return;
     }
     if (grant->n_segments != grant->final.n_segments || grant->body_bytes != grant->final.body_bytes) {
-        sl_grant_fail_priv(grant, SL_ERR_PEER_CORRUPT, "more arrived than the sender says it sent");
+        sl_grant_fail(grant, SL_ERR_PEER_CORRUPT, "more arrived than the sender says it sent");
         return;
     }
     if (sl_hash(grant->header, grant->final.header_bytes, 0) != grant->final.header_digest) {
         atomic_fetch_add(&grant->fabric->stats.digests_wrong, 1);
-        sl_grant_fail_priv(grant, SL_ERR_PEER_CORRUPT, "the header failed its digest");
+        sl_grant_fail(grant, SL_ERR_PEER_CORRUPT, "the header failed its digest");
         return;
     }
     grant->writer_quiet = true; // every put was flushed before its segment was announced
@@ -174,7 +174,7 @@ void sl_grant_check_complete_priv(struct sl_grant *grant) {
         grant->events.on_complete(grant->arg, grant->header, grant->final.header_bytes, grant->highest);
     }
     end(grant, GRANT_COMPLETE, SL_OK, "");
-    sl_grant_try_release_priv(grant);
+    sl_grant_try_release(grant);
 }
 
 static void remember(struct sl_fabric *fabric, const struct sl_grant *grant) {
@@ -198,7 +198,7 @@ static void release(struct sl_grant *grant) {
 }
 
 // May free the grant.
-void sl_grant_try_release_priv(struct sl_grant *grant) {
+void sl_grant_try_release(struct sl_grant *grant) {
     if (!grant->closed) {
         return;
     }
@@ -215,12 +215,12 @@ static void run_close(struct sl_fabric *fabric, struct sl_command *command) {
     (void)fabric;
     struct sl_grant *grant = (struct sl_grant *)((char *)command - offsetof(struct sl_grant, close_command));
     grant->closed = true;
-    sl_grant_fail_priv(grant, SL_ERR_CANCELLED, "the receiver closed the grant");
+    sl_grant_fail(grant, SL_ERR_CANCELLED, "the receiver closed the grant");
 }
 
 void sl_grant_close(struct sl_grant **grant) {
     if (grant && *grant) {
-        sl_fabric_post_priv((*grant)->fabric, &(*grant)->close_command);
+        sl_fabric_post((*grant)->fabric, &(*grant)->close_command);
         *grant = NULL;
     }
 }
@@ -236,30 +236,29 @@ static struct sl_grant *at_slot(struct sl_fabric *fabric, size_t id, bool *end_o
     return grant;
 }
 
-void sl_grants_peer_closing_priv(struct sl_fabric *fabric, struct sl_peer *peer, enum sl_status status,
-                                 const char *text) {
+void sl_grants_peer_closing(struct sl_fabric *fabric, struct sl_peer *peer, enum sl_status status, const char *text) {
     bool over = false;
     for (size_t id = 0; !over; id++) {
         struct sl_grant *grant = at_slot(fabric, id, &over);
         if (grant && grant->writer == peer && grant->state == GRANT_CLAIMED) {
-            sl_grant_fail_priv(grant, status, text);
+            sl_grant_fail(grant, status, text);
         }
     }
 }
 
-void sl_grants_peer_gone_priv(struct sl_fabric *fabric, struct sl_peer *peer) {
+void sl_grants_peer_gone(struct sl_fabric *fabric, struct sl_peer *peer) {
     bool over = false;
     for (size_t id = 0; !over; id++) {
         struct sl_grant *grant = at_slot(fabric, id, &over);
         if (grant && grant->writer == peer) {
             grant->writer = NULL;
             grant->writer_quiet |= !peer->silent;
-            sl_grant_try_release_priv(grant);
+            sl_grant_try_release(grant);
         }
     }
 }
 
-void sl_grants_tick_priv(struct sl_fabric *fabric, int64_t now_ns) {
+void sl_grants_tick(struct sl_fabric *fabric, int64_t now_ns) {
     bool over = false;
     for (size_t id = 0; !over; id++) {
         struct sl_grant *grant = at_slot(fabric, id, &over);
@@ -267,28 +266,28 @@ void sl_grants_tick_priv(struct sl_fabric *fabric, int64_t now_ns) {
             continue;
         }
         if (grant->state <= GRANT_CLAIMED && now_ns > atomic_load(&grant->deadline_ns)) {
-            sl_grant_fail_priv(grant, SL_ERR_DEADLINE, "the grant's deadline passed before everything had arrived");
+            sl_grant_fail(grant, SL_ERR_DEADLINE, "the grant's deadline passed before everything had arrived");
         } else if (grant->quarantined && !grant->writer_quiet && now_ns - grant->ended_ns > SL_QUARANTINE_NS) {
             sl_log_warn("fabric", "grant=%u leaves quarantine after %lld s without its writer's word", grant->id,
                         (long long)(SL_QUARANTINE_NS / SL_NS_PER_S));
             grant->writer_quiet = true;
-            sl_grant_try_release_priv(grant);
+            sl_grant_try_release(grant);
         }
     }
 }
 
-void sl_grants_end_all_priv(struct sl_fabric *fabric) {
+void sl_grants_end_all(struct sl_fabric *fabric) {
     bool over = false;
     for (size_t id = 0; !over; id++) {
         struct sl_grant *grant = at_slot(fabric, id, &over);
         if (grant) {
-            sl_grant_fail_priv(grant, SL_ERR_CANCELLED, "the receiver stops");
+            sl_grant_fail(grant, SL_ERR_CANCELLED, "the receiver stops");
         }
     }
 }
 
 // Every endpoint is closed: nothing can land any more, whoever was silent.
-void sl_grants_release_all_priv(struct sl_fabric *fabric) {
+void sl_grants_release_all(struct sl_fabric *fabric) {
     bool over = false;
     for (size_t id = 0; !over; id++) {
         struct sl_grant *grant = at_slot(fabric, id, &over);

@@ -26,7 +26,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "fabric/fabric_internal.h"
+#include "fabric/core.h"
 
 static struct sl_wire_key key_of(const struct sl_ship *ship) {
     return (struct sl_wire_key){ship->ticket.head.generation, ship->id, ship->ticket.head.id, 0};
@@ -40,13 +40,13 @@ static void run_open(struct sl_fabric *fabric, struct sl_command *command) {
     fabric->ships = ship;
     struct sl_error err = {0};
     if (atomic_load(&fabric->stopping)) { // no connection is made that nobody would close
-        sl_ship_fail_priv(ship, SL_ERR_CANCELLED, "this fabric stops");
+        sl_ship_fail(ship, SL_ERR_CANCELLED, "this fabric stops");
         return;
     }
-    ship->peer = sl_peer_connect_priv(fabric, ship->ticket.address, &ship->sockaddr, ship->sockaddr_bytes,
-                                      ship->ticket.head.epoch, &err);
+    ship->peer = sl_peer_connect(fabric, ship->ticket.address, &ship->sockaddr, ship->sockaddr_bytes,
+                                 ship->ticket.head.epoch, &err);
     if (!ship->peer) {
-        sl_ship_fail_priv(ship, err.status, err.text);
+        sl_ship_fail(ship, err.status, err.text);
     }
 }
 
@@ -56,9 +56,9 @@ enum sl_status sl_ship_open(struct sl_fabric *fabric, const uint8_t *ticket, siz
     if (!ship) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a ship");
     }
-    enum sl_status status = sl_ticket_unpack_priv(&ship->ticket, SL_WIRE_MAGIC, ticket, ticket_bytes, err);
+    enum sl_status status = sl_ticket_unpack(&ship->ticket, SL_WIRE_MAGIC, ticket, ticket_bytes, err);
     if (status == SL_OK) {
-        status = sl_fabric_resolve_priv(ship->ticket.address, &ship->sockaddr, &ship->sockaddr_bytes, err);
+        status = sl_fabric_resolve(ship->ticket.address, &ship->sockaddr, &ship->sockaddr_bytes, err);
     }
     if (status != SL_OK) {
         free(ship);
@@ -74,7 +74,7 @@ enum sl_status sl_ship_open(struct sl_fabric *fabric, const uint8_t *ticket, siz
     ship->id = ++fabric->next_ship;
     pthread_mutex_unlock(&fabric->lock);
     atomic_fetch_add(&fabric->stats.ships_open, 1);
-    sl_fabric_post_priv(fabric, &ship->open_command);
+    sl_fabric_post(fabric, &ship->open_command);
     *ship_out = ship;
     return SL_OK;
 }
@@ -114,7 +114,7 @@ enum sl_status sl_ship_piece(struct sl_ship *ship, size_t offset, const void *da
     bool attached = !ship->detached;
     pthread_mutex_unlock(&ship->lock);
     if (attached) {
-        sl_fabric_wake_priv(ship->fabric);
+        sl_fabric_wake(ship->fabric);
     }
     return status;
 }
@@ -124,7 +124,7 @@ static void want(struct sl_ship *ship, bool *wish, const bool *done) {
     *wish = true;
     atomic_store(&ship->work, true);
     if (!ship->detached) {
-        sl_fabric_wake_priv(ship->fabric);
+        sl_fabric_wake(ship->fabric);
     }
     // The progress thread ends every ship: at its deadline, and SL_DRAIN_NS later by closing the connection.
     while (!*done) {
@@ -191,7 +191,7 @@ static void end(struct sl_ship *ship) {
     }
 }
 
-void sl_ship_fail_priv(struct sl_ship *ship, enum sl_status status, const char *text) {
+void sl_ship_fail(struct sl_ship *ship, enum sl_status status, const char *text) {
     if (ship->state == SHIP_ENDING || ship->state == SHIP_ENDED) {
         return;
     }
@@ -202,11 +202,11 @@ void sl_ship_fail_priv(struct sl_ship *ship, enum sl_status status, const char *
     end(ship);
 }
 
-static void on_final_sent(struct sl_send *send, ucs_status_t status) {
+static void on_final_sent(struct sl_peer_send *send, ucs_status_t status) {
     struct sl_ship *ship = send->arg;
     ship->n_outstanding--;
     if (status != UCS_OK) {
-        sl_ship_fail_priv(ship, sl_fabric_from_ucs_priv(status), ucs_status_string(status));
+        sl_ship_fail(ship, sl_fabric_from_ucs(status), ucs_status_string(status));
     }
 }
 
@@ -221,25 +221,25 @@ static void send_final(struct sl_ship *ship) {
                                   .body_bytes = ship->body_bytes,
                                   .header_digest = sl_hash(ship->header, ship->header_bytes, 0),
                                   .header_bytes = ship->header_bytes};
-    struct sl_send *send = sl_peer_send_create_priv(ship->peer, &final, sizeof final);
+    struct sl_peer_send *send = sl_peer_send_create(ship->peer, &final, sizeof final);
     if (!send) {
-        sl_ship_fail_priv(ship, SL_ERR_EXHAUSTED, "the sender has no memory for its final message");
+        sl_ship_fail(ship, SL_ERR_EXHAUSTED, "the sender has no memory for its final message");
         return;
     }
     send->done = on_final_sent;
     send->arg = ship;
     ship->n_outstanding++;
-    sl_peer_send_start_priv(send, SL_WIRE_FINAL, sizeof final, ship->header, ship->header_bytes, NULL);
+    sl_peer_send_start(send, SL_WIRE_FINAL, sizeof final, ship->header, ship->header_bytes, NULL);
 }
 
-ucs_status_t sl_ship_on_answer_priv(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                                    const ucp_am_recv_param_t *param) {
+ucs_status_t sl_ship_on_answer(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
+                               const ucp_am_recv_param_t *param) {
     struct sl_fabric *fabric = arg;
     struct sl_wire_answer answer;
-    struct sl_peer *peer = sl_peer_heard_priv(fabric, param);
+    struct sl_peer *peer = sl_peer_heard(fabric, param);
     (void)data;
     if (!peer || header_bytes < sizeof answer) {
-        sl_fabric_unexpected_priv(fabric, "ANSWER", header_bytes + bytes);
+        sl_fabric_unexpected(fabric, "ANSWER", header_bytes + bytes);
         return UCS_OK;
     }
     memcpy(&answer, header, sizeof answer);
@@ -255,7 +255,7 @@ ucs_status_t sl_ship_on_answer_priv(void *arg, const void *header, size_t header
     if (answer.status < 0) {
         char text[SL_ANSWER_TEXT_BYTES + 32];
         snprintf(text, sizeof text, "the receiver says: %s", answer.text);
-        sl_ship_fail_priv(ship, (enum sl_status)answer.status, text);
+        sl_ship_fail(ship, (enum sl_status)answer.status, text);
     } else if (answer.status == SL_OK && ship->state == SHIP_FINISHING) {
         end(ship);
     } else if (answer.status == SL_INPROGRESS && ship->state == SHIP_CLAIMING) {
@@ -273,24 +273,24 @@ static bool pump_waiting(struct sl_ship *ship) {
     }
     struct sl_fabric *fabric = ship->fabric;
     struct sl_error err = {0};
-    ship->region = sl_peer_region_priv(ship->peer, &ship->ticket, &err);
+    ship->region = sl_peer_region(ship->peer, &ship->ticket, &err);
     if (!ship->region) {
-        sl_ship_fail_priv(ship, err.status, err.text);
+        sl_ship_fail(ship, err.status, err.text);
         return true;
     }
     bool one_sided = ship->region->one_sided;
     if (fabric->transport == SL_TRANSPORT_SHM && !one_sided) {
-        sl_ship_fail_priv(ship, SL_ERR_UNSUPPORTED,
-                          "transport shm: the receiver's memory cannot be mapped here (another "
-                          "host or container, or a receiver without shared memory)");
+        sl_ship_fail(ship, SL_ERR_UNSUPPORTED,
+                     "transport shm: the receiver's memory cannot be mapped here (another "
+                     "host or container, or a receiver without shared memory)");
         return true;
     }
     char transport[32];
-    sl_fabric_transport_priv(ship->peer->ep, transport, sizeof transport);
+    sl_fabric_transport(ship->peer->ep, transport, sizeof transport);
     snprintf(ship->verb_text, sizeof ship->verb_text, "%s %s", one_sided ? "put" : "am", transport);
     atomic_store(&ship->verb, ship->verb_text);
     struct sl_wire_claim claim = {.key = key_of(ship), .one_sided = one_sided};
-    sl_peer_tell_priv(ship->peer, SL_WIRE_CLAIM, &claim, sizeof claim);
+    sl_peer_tell(ship->peer, SL_WIRE_CLAIM, &claim, sizeof claim);
     ship->claimed = true;
     ship->state = one_sided ? SHIP_CLAIMING : SHIP_FLOWING;
     return true;
@@ -317,7 +317,7 @@ static bool pump_flowing(struct sl_ship *ship) {
     // Puts through shared memory copy at once: one segment a turn keeps the other ships and the clock going.
     int at_most = ship->region->one_sided ? 1 : INT32_MAX;
     while (at_most-- > 0 && ship->state == SHIP_FLOWING && ship->outstanding_bytes < SL_WINDOW_BYTES &&
-           sl_ship_send_segment_priv(ship)) {
+           sl_ship_send_segment(ship)) {
         moved = true;
         take_pieces(ship);
     }
@@ -342,7 +342,7 @@ static bool claim_to_abort(struct sl_ship *ship) {
         return sl_now_ns() - ship->ending_ns > SL_DRAIN_NS;
     }
     struct sl_wire_claim claim = {.key = key_of(ship)};
-    sl_peer_tell_priv(ship->peer, SL_WIRE_CLAIM, &claim, sizeof claim);
+    sl_peer_tell(ship->peer, SL_WIRE_CLAIM, &claim, sizeof claim);
     ship->claimed = true;
     return true;
 }
@@ -353,7 +353,7 @@ static bool pump_ending(struct sl_ship *ship) {
     }
     if (ship->claimed && ship->status != SL_OK && ship->peer) {
         struct sl_wire_abort abortion = {.key = key_of(ship), .status = ship->status};
-        sl_peer_tell_priv(ship->peer, SL_WIRE_ABORT, &abortion, sizeof abortion);
+        sl_peer_tell(ship->peer, SL_WIRE_ABORT, &abortion, sizeof abortion);
     }
     ship->state = SHIP_ENDED;
     pthread_mutex_lock(&ship->lock);
@@ -381,7 +381,7 @@ static bool pump(struct sl_ship *ship) {
         ship->closing = ship->close_wanted;
         pthread_mutex_unlock(&ship->lock);
         if (ship->closing) {
-            sl_ship_fail_priv(ship, SL_ERR_CANCELLED, "the sender closed the ship before it was finished");
+            sl_ship_fail(ship, SL_ERR_CANCELLED, "the sender closed the ship before it was finished");
         }
     }
     switch (ship->state) {
@@ -399,7 +399,7 @@ static bool pump(struct sl_ship *ship) {
     return false;
 }
 
-bool sl_ships_pump_priv(struct sl_fabric *fabric, int64_t now_ns) {
+bool sl_ships_pump(struct sl_fabric *fabric, int64_t now_ns) {
     (void)now_ns;
     bool moved = false;
     struct sl_ship **at = &fabric->ships;
@@ -416,39 +416,38 @@ bool sl_ships_pump_priv(struct sl_fabric *fabric, int64_t now_ns) {
     return moved;
 }
 
-void sl_ships_tick_priv(struct sl_fabric *fabric, int64_t now_ns) {
+void sl_ships_tick(struct sl_fabric *fabric, int64_t now_ns) {
     for (struct sl_ship *ship = fabric->ships; ship; ship = ship->next) {
         if (ship->state < SHIP_ENDING && now_ns > ship->deadline_ns) {
-            sl_ship_fail_priv(ship, SL_ERR_DEADLINE, "the ship's deadline passed");
+            sl_ship_fail(ship, SL_ERR_DEADLINE, "the ship's deadline passed");
         } else if (ship->state == SHIP_FINISHING && now_ns - ship->asked_ns > SL_REQUERY_NS) {
             struct sl_wire_query query = {.key = key_of(ship)};
             ship->asked_ns = now_ns;
-            sl_peer_tell_priv(ship->peer, SL_WIRE_QUERY, &query, sizeof query);
+            sl_peer_tell(ship->peer, SL_WIRE_QUERY, &query, sizeof query);
         } else if (ship->state == SHIP_ENDING && ship->n_outstanding > 0 && ship->peer &&
                    now_ns - ship->ending_ns > SL_DRAIN_NS) {
-            sl_peer_close_priv(ship->peer, SL_ERR_PEER_LOST, "it does not take what was sent to it");
+            sl_peer_close(ship->peer, SL_ERR_PEER_LOST, "it does not take what was sent to it");
         }
     }
 }
 
-void sl_ships_peer_closing_priv(struct sl_fabric *fabric, struct sl_peer *peer, enum sl_status status,
-                                const char *text) {
+void sl_ships_peer_closing(struct sl_fabric *fabric, struct sl_peer *peer, enum sl_status status, const char *text) {
     for (struct sl_ship *ship = fabric->ships; ship; ship = ship->next) {
         if (ship->peer == peer) {
-            sl_ship_fail_priv(ship, status, text);
+            sl_ship_fail(ship, status, text);
             ship->peer = NULL;
         }
     }
 }
 
 // With a text: fail them. Without: everything is closed, let go of them whatever they wait for.
-void sl_ships_end_all_priv(struct sl_fabric *fabric, const char *text) {
+void sl_ships_end_all(struct sl_fabric *fabric, const char *text) {
     while (!text && fabric->ships) {
         struct sl_ship *ship = fabric->ships;
         fabric->ships = ship->next;
         detach(ship);
     }
     for (struct sl_ship *ship = fabric->ships; ship; ship = ship->next) {
-        sl_ship_fail_priv(ship, SL_ERR_CANCELLED, text);
+        sl_ship_fail(ship, SL_ERR_CANCELLED, text);
     }
 }

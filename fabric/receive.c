@@ -15,7 +15,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "fabric/fabric_internal.h"
+#include "fabric/core.h"
 
 struct receive {
     struct sl_grant *grant;
@@ -32,28 +32,28 @@ static void answer_past(struct sl_fabric *fabric, struct sl_peer *peer, const st
         const struct sl_past *past = &fabric->past[i];
         if (past->generation == key->generation && past->grant_id == key->grant_id && past->ship_id == key->ship_id &&
             past->generation != 0) {
-            sl_grant_answer_priv(peer, key, past->status, 0, past->text);
+            sl_grant_answer(peer, key, past->status, 0, past->text);
             return;
         }
     }
     atomic_fetch_add(&fabric->stats.stale_refused, 1);
-    sl_grant_answer_priv(peer, key, SL_ERR_PEER_STALE, 0, "the grant is over or of another generation");
+    sl_grant_answer(peer, key, SL_ERR_PEER_STALE, 0, "the grant is over or of another generation");
 }
 
 // The grant that this ship has claimed and that still takes bytes; else NULL, and the sender has been answered.
 static struct sl_grant *claimed_grant(struct sl_fabric *fabric, struct sl_peer *peer, const struct sl_wire_key *key) {
-    struct sl_grant *grant = sl_grant_find_priv(fabric, key);
+    struct sl_grant *grant = sl_grant_find(fabric, key);
     if (!grant) {
         answer_past(fabric, peer, key);
         return NULL;
     }
     if (grant->writer != peer || grant->ship_id != key->ship_id) {
         atomic_fetch_add(&fabric->stats.stale_refused, 1);
-        sl_grant_answer_priv(peer, key, SL_ERR_PEER_STALE, 0, "the grant belongs to another ship");
+        sl_grant_answer(peer, key, SL_ERR_PEER_STALE, 0, "the grant belongs to another ship");
         return NULL;
     }
     if (grant->state != GRANT_CLAIMED) {
-        sl_grant_answer_priv(peer, key, grant->status, 0, grant->text);
+        sl_grant_answer(peer, key, grant->status, 0, grant->text);
         return NULL;
     }
     return grant;
@@ -61,17 +61,17 @@ static struct sl_grant *claimed_grant(struct sl_fabric *fabric, struct sl_peer *
 
 // ---- CLAIM -----------------------------------------------------------------------------------------------------
 
-ucs_status_t sl_grant_on_claim_priv(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                                    const ucp_am_recv_param_t *param) {
+ucs_status_t sl_grant_on_claim(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
+                               const ucp_am_recv_param_t *param) {
     struct sl_fabric *fabric = arg;
     struct sl_wire_claim claim;
     (void)data, (void)bytes;
-    struct sl_peer *peer = sl_peer_sender_priv(fabric, "CLAIM", header_bytes, sizeof claim, param);
+    struct sl_peer *peer = sl_peer_sender(fabric, "CLAIM", header_bytes, sizeof claim, param);
     if (!peer) {
         return UCS_OK;
     }
     memcpy(&claim, header, sizeof claim);
-    struct sl_grant *grant = sl_grant_find_priv(fabric, &claim.key);
+    struct sl_grant *grant = sl_grant_find(fabric, &claim.key);
     if (grant && grant->state == GRANT_OPEN && sl_now_ns() <= atomic_load(&grant->deadline_ns)) {
         grant->writer = peer;
         grant->ship_id = claim.key.ship_id;
@@ -79,7 +79,7 @@ ucs_status_t sl_grant_on_claim_priv(void *arg, const void *header, size_t header
         grant->state = GRANT_CLAIMED;
     }
     if (claimed_grant(fabric, peer, &claim.key)) {
-        sl_grant_answer_priv(peer, &claim.key, SL_INPROGRESS, 0, "");
+        sl_grant_answer(peer, &claim.key, SL_INPROGRESS, 0, "");
     }
     return UCS_OK;
 }
@@ -102,7 +102,7 @@ static void verify(const struct receive *receive) {
     struct sl_fabric *fabric = grant->fabric;
     const struct sl_wire_segment *segment = &receive->segment;
     if (grant->state != GRANT_CLAIMED) {
-        sl_grant_try_release_priv(grant);
+        sl_grant_try_release(grant);
         return;
     }
     if (!digest_matches(receive)) {
@@ -110,7 +110,7 @@ static void verify(const struct receive *receive) {
         char text[SL_ANSWER_TEXT_BYTES];
         snprintf(text, sizeof text, "bytes [%llu, %llu) failed their digest", (unsigned long long)segment->offset,
                  (unsigned long long)(segment->offset + segment->bytes));
-        sl_grant_fail_priv(grant, SL_ERR_PEER_CORRUPT, text);
+        sl_grant_fail(grant, SL_ERR_PEER_CORRUPT, text);
         return;
     }
     atomic_fetch_add(&fabric->stats.bytes_received, segment->bytes);
@@ -120,7 +120,7 @@ static void verify(const struct receive *receive) {
     if (segment->offset + segment->bytes > grant->highest) {
         grant->highest = segment->offset + segment->bytes;
     }
-    sl_grant_check_complete_priv(grant);
+    sl_grant_check_complete(grant);
 }
 
 static void received(struct receive *receive, ucs_status_t status, size_t bytes) {
@@ -130,7 +130,7 @@ static void received(struct receive *receive, ucs_status_t status, size_t bytes)
     if (status == UCS_OK && bytes == receive->segment.bytes) {
         verify(receive);
     } else {
-        sl_grant_fail_priv(grant, SL_ERR_PEER_LOST, ucs_status_string(status));
+        sl_grant_fail(grant, SL_ERR_PEER_LOST, ucs_status_string(status));
     }
     free(receive);
 }
@@ -172,7 +172,7 @@ static ucs_status_t land(struct receive *receive, void *data, size_t bytes, cons
         verify(receive);
         return UCS_OK;
     }
-    const struct sl_region *region = sl_fabric_region_priv(grant->fabric, to, bytes);
+    const struct sl_region *region = sl_fabric_region(grant->fabric, to, bytes);
     ucp_request_param_t with = {.op_attr_mask =
                                     UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMH,
                                 .cb.recv_am = on_received,
@@ -188,18 +188,18 @@ static ucs_status_t land(struct receive *receive, void *data, size_t bytes, cons
     return UCS_INPROGRESS;
 }
 
-ucs_status_t sl_grant_on_segment_priv(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                                      const ucp_am_recv_param_t *param) {
+ucs_status_t sl_grant_on_segment(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
+                                 const ucp_am_recv_param_t *param) {
     struct sl_fabric *fabric = arg;
     struct sl_wire_segment segment;
-    struct sl_peer *peer = sl_peer_sender_priv(fabric, "SEGMENT", header_bytes, sizeof segment, param);
+    struct sl_peer *peer = sl_peer_sender(fabric, "SEGMENT", header_bytes, sizeof segment, param);
     if (!peer) {
         return UCS_OK;
     }
     memcpy(&segment, header, sizeof segment);
     if (segment.n_parts == 0 || segment.n_parts > SL_SEGMENT_MAX_PARTS ||
         header_bytes != SL_SEGMENT_HEADER_BYTES(segment.n_parts)) {
-        sl_fabric_unexpected_priv(fabric, "SEGMENT with a wrong number of parts", header_bytes);
+        sl_fabric_unexpected(fabric, "SEGMENT with a wrong number of parts", header_bytes);
         return UCS_OK;
     }
     struct sl_grant *grant = claimed_grant(fabric, peer, &segment.key);
@@ -208,7 +208,7 @@ ucs_status_t sl_grant_on_segment_priv(void *arg, const void *header, size_t head
     }
     struct receive *receive = malloc(sizeof *receive);
     if (!receive) {
-        sl_grant_fail_priv(grant, SL_ERR_EXHAUSTED, "the receiver has no memory for a segment");
+        sl_grant_fail(grant, SL_ERR_EXHAUSTED, "the receiver has no memory for a segment");
         return UCS_OK;
     }
     receive->grant = grant;
@@ -219,7 +219,7 @@ ucs_status_t sl_grant_on_segment_priv(void *arg, const void *header, size_t head
     bool kept = false;
     ucs_status_t status = UCS_OK;
     if (why) {
-        sl_grant_fail_priv(grant, SL_ERR_RANGE, why);
+        sl_grant_fail(grant, SL_ERR_RANGE, why);
     } else {
         status = land(receive, data, bytes, param, &kept);
     }
@@ -243,11 +243,11 @@ static void header_received(struct header_receive *receive, ucs_status_t status)
     free(receive);
     grant->header_ready = status == UCS_OK;
     if (status != UCS_OK) {
-        sl_grant_fail_priv(grant, SL_ERR_PEER_LOST, ucs_status_string(status));
+        sl_grant_fail(grant, SL_ERR_PEER_LOST, ucs_status_string(status));
     } else if (grant->state == GRANT_CLAIMED) {
-        sl_grant_check_complete_priv(grant);
+        sl_grant_check_complete(grant);
     } else {
-        sl_grant_try_release_priv(grant);
+        sl_grant_try_release(grant);
     }
 }
 
@@ -264,12 +264,12 @@ static ucs_status_t receive_header(struct sl_grant *grant, struct sl_peer *peer,
             memcpy(grant->header, data, bytes);
         }
         grant->header_ready = true;
-        sl_grant_check_complete_priv(grant);
+        sl_grant_check_complete(grant);
         return UCS_OK;
     }
     struct header_receive *receive = malloc(sizeof *receive);
     if (!receive) {
-        sl_grant_fail_priv(grant, SL_ERR_EXHAUSTED, "the receiver has no memory for a header");
+        sl_grant_fail(grant, SL_ERR_EXHAUSTED, "the receiver has no memory for a header");
         return UCS_OK;
     }
     *receive = (struct header_receive){grant, peer};
@@ -285,11 +285,11 @@ static ucs_status_t receive_header(struct sl_grant *grant, struct sl_peer *peer,
     return UCS_INPROGRESS;
 }
 
-ucs_status_t sl_grant_on_final_priv(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                                    const ucp_am_recv_param_t *param) {
+ucs_status_t sl_grant_on_final(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
+                               const ucp_am_recv_param_t *param) {
     struct sl_fabric *fabric = arg;
     struct sl_wire_final final;
-    struct sl_peer *peer = sl_peer_sender_priv(fabric, "FINAL", header_bytes, sizeof final, param);
+    struct sl_peer *peer = sl_peer_sender(fabric, "FINAL", header_bytes, sizeof final, param);
     if (!peer) {
         return UCS_OK;
     }
@@ -299,12 +299,12 @@ ucs_status_t sl_grant_on_final_priv(void *arg, const void *header, size_t header
         return UCS_OK;
     }
     if (final.header_bytes != bytes || bytes > SL_HEADER_MAX_BYTES || final.body_bytes > grant->bytes) {
-        sl_grant_fail_priv(grant, SL_ERR_RANGE, "the final message announces more than there can be");
+        sl_grant_fail(grant, SL_ERR_RANGE, "the final message announces more than there can be");
         return UCS_OK;
     }
     grant->header = malloc(bytes ? bytes : 1);
     if (!grant->header) {
-        sl_grant_fail_priv(grant, SL_ERR_EXHAUSTED, "the receiver has no memory for a header");
+        sl_grant_fail(grant, SL_ERR_EXHAUSTED, "the receiver has no memory for a header");
         return UCS_OK;
     }
     grant->final = final;
@@ -314,41 +314,41 @@ ucs_status_t sl_grant_on_final_priv(void *arg, const void *header, size_t header
 
 // ---- QUERY, ABORT ----------------------------------------------------------------------------------------------
 
-ucs_status_t sl_grant_on_query_priv(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                                    const ucp_am_recv_param_t *param) {
+ucs_status_t sl_grant_on_query(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
+                               const ucp_am_recv_param_t *param) {
     struct sl_fabric *fabric = arg;
     struct sl_wire_query query;
     (void)data, (void)bytes;
-    struct sl_peer *peer = sl_peer_sender_priv(fabric, "QUERY", header_bytes, sizeof query, param);
+    struct sl_peer *peer = sl_peer_sender(fabric, "QUERY", header_bytes, sizeof query, param);
     if (!peer) {
         return UCS_OK;
     }
     memcpy(&query, header, sizeof query);
     struct sl_grant *grant = claimed_grant(fabric, peer, &query.key);
     if (grant) {
-        sl_grant_answer_priv(peer, &query.key, SL_INPROGRESS,
-                             SL_ANSWER_TO_QUERY | (grant->final_seen ? SL_ANSWER_FINAL_SEEN : 0), "");
+        sl_grant_answer(peer, &query.key, SL_INPROGRESS,
+                        SL_ANSWER_TO_QUERY | (grant->final_seen ? SL_ANSWER_FINAL_SEEN : 0), "");
     }
     return UCS_OK;
 }
 
-ucs_status_t sl_grant_on_abort_priv(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                                    const ucp_am_recv_param_t *param) {
+ucs_status_t sl_grant_on_abort(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
+                               const ucp_am_recv_param_t *param) {
     struct sl_fabric *fabric = arg;
     struct sl_wire_abort abortion;
     (void)data, (void)bytes;
-    struct sl_peer *peer = sl_peer_sender_priv(fabric, "ABORT", header_bytes, sizeof abortion, param);
+    struct sl_peer *peer = sl_peer_sender(fabric, "ABORT", header_bytes, sizeof abortion, param);
     if (!peer) {
         return UCS_OK;
     }
     memcpy(&abortion, header, sizeof abortion);
-    struct sl_grant *grant = sl_grant_find_priv(fabric, &abortion.key);
+    struct sl_grant *grant = sl_grant_find(fabric, &abortion.key);
     if (grant && grant->writer == peer && grant->ship_id == abortion.key.ship_id) {
         grant->writer_quiet = true;
         char text[SL_ANSWER_TEXT_BYTES];
         snprintf(text, sizeof text, "the sender gave the ship up: %s", sl_status_text((enum sl_status)abortion.status));
         enum sl_status status = abortion.status < 0 ? (enum sl_status)abortion.status : SL_ERR_CANCELLED;
-        sl_grant_fail_priv(grant, status, text); // releases it, if it had failed before
+        sl_grant_fail(grant, status, text); // releases it, if it had failed before
     }
     return UCS_OK;
 }
