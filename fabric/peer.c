@@ -7,9 +7,9 @@
  *      UP ----------- error callback, silence, BYE, stop: peer_close -------> CLOSING
  *      CLOSING ------ endpoint closed, all requests completed: settle ------> freed
  *
- * CONNECTING  messages may be sent (UCX queues them); ships wait; grants are not served
- * UP          the epochs match; ships flow; the endpoint and the remote keys may be used
- * CLOSING     ships and grants have been told; nothing may be sent; requests still complete, with errors
+ * CONNECTING  messages may be sent (UCX queues them); the verbs wait, and their messages are dropped
+ * UP          the epochs match; messages flow; the endpoint and the remote keys may be used
+ * CLOSING     the verbs have been told; nothing may be sent; requests still complete, with errors
  *
  * Invariants: an endpoint is never created inside a callback of UCX, and never closed inside one.
  *             A request holds its peer: peer->n_requests counts them, and a peer with requests is not freed.
@@ -21,9 +21,11 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/hash.h"
 #include "base/log.h"
-#include "fabric/line.h"
+#include "fabric/core.h"
+
+#define MISSED_BEATS 3
+#define CONNECT_NS   (5 * SL_NS_PER_S)
 
 // ---- sending messages ----------------------------------------------------------------------------------------------
 
@@ -100,14 +102,14 @@ static void on_error(void *arg, ucp_ep_h ep, ucs_status_t status) {
 }
 
 static struct sl_peer *create_peer(struct sl_fabric *fabric, ucp_ep_params_t *params, struct sl_error *err) {
-    struct sl_peer *peer = calloc(1, sizeof *peer);
+    struct sl_peer *peer = calloc(1, fabric->peer_bytes);
     if (!peer) {
         sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a connection");
         return NULL;
     }
     peer->fabric = fabric;
     peer->born_ns = peer->heard_ns = sl_now_ns();
-    peer->silence_ns = SL_MISSED_BEATS * fabric->config.heartbeat_ms * SL_NS_PER_MS;
+    peer->silence_ns = MISSED_BEATS * fabric->config.heartbeat_ms * SL_NS_PER_MS;
     params->field_mask |= UCP_EP_PARAM_FIELD_ERR_HANDLER | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE;
     params->err_handler = (ucp_err_handler_t){on_error, peer};
     params->err_mode = UCP_ERR_HANDLING_MODE_PEER;
@@ -172,48 +174,19 @@ struct sl_peer *sl_peer_connect(struct sl_fabric *fabric, const char *address, c
     return peer;
 }
 
-// Attach the owner's region, and find out whether a put to it is more than an emulation.
-struct sl_remote_region *sl_peer_region(struct sl_peer *peer, const struct sl_ticket *ticket, struct sl_error *err) {
-    const struct sl_wire_ticket *head = &ticket->head;
-    uint64_t hash = sl_hash(ticket->rkey, head->rkey_bytes, 0);
-    for (struct sl_remote_region *at = peer->regions; at; at = at->next) {
-        if (at->packed_hash == hash && at->packed_bytes == head->rkey_bytes) {
-            return at;
-        }
-    }
-    struct sl_remote_region *region = calloc(1, sizeof *region);
-    if (!region) {
-        sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a remote region");
-        return NULL;
-    }
-    ucs_status_t ucs = ucp_ep_rkey_unpack(peer->ep, ticket->rkey, &region->rkey);
-    if (ucs != UCS_OK) {
-        sl_fail(err, SL_ERR_PEER_LOST, "remote region of %s: %s", peer->name, ucs_status_string(ucs));
-        free(region);
-        return NULL;
-    }
-    /*
-     * ucp_rkey_ptr() succeeds exactly when the region has been attached to this process's address space: shared
-     * memory, really mapped. Whether puts then take that way is a matter of the endpoint's lanes.
-     */
-    void *mapped = NULL;
-    char transport[32];
-    sl_fabric_transport(peer->ep, transport, sizeof transport);
-    bool shared =
-        head->host_id == peer->fabric->host_id && ucp_rkey_ptr(region->rkey, head->remote_address, &mapped) == UCS_OK;
-    bool rdma = strncmp(transport, "rc_", 3) == 0 || strncmp(transport, "dc_", 3) == 0;
-    region->one_sided = rdma || (shared && strcmp(transport, "posix") == 0);
-    region->mapping = shared ? (intptr_t)((uintptr_t)mapped - (uintptr_t)head->remote_address) : 0;
-    region->packed_hash = hash;
-    region->packed_bytes = head->rkey_bytes;
-    region->next = peer->regions;
-    peer->regions = region;
-    return region;
-}
-
 // ---- hearing ---------------------------------------------------------------------------------------------------
 
-struct sl_peer *sl_peer_heard(struct sl_fabric *fabric, const ucp_am_recv_param_t *param) {
+void sl_fabric_unexpected(struct sl_fabric *fabric, const char *what, size_t bytes) {
+    fabric->n_unexpected++;
+    int64_t now = sl_now_ns();
+    if (now - fabric->complained_ns > SL_NS_PER_S) {
+        fabric->complained_ns = now;
+        sl_log_warn("fabric", "dropped message=%s bytes=%zu dropped_so_far=%llu", what, bytes,
+                    (unsigned long long)fabric->n_unexpected);
+    }
+}
+
+static struct sl_peer *find_sender(struct sl_fabric *fabric, const ucp_am_recv_param_t *param) {
     if (!(param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP)) {
         return NULL;
     }
@@ -228,31 +201,77 @@ struct sl_peer *sl_peer_heard(struct sl_fabric *fabric, const ucp_am_recv_param_
     return peer;
 }
 
-struct sl_peer *sl_peer_sender(struct sl_fabric *fabric, const char *what, size_t header_bytes, size_t least,
-                               const ucp_am_recv_param_t *param) {
-    struct sl_peer *peer = sl_peer_heard(fabric, param);
-    if (!peer || peer->state != PEER_UP || header_bytes < least) {
-        sl_fabric_unexpected(fabric, what, header_bytes);
-        return NULL;
-    }
-    return peer;
-}
-
-ucs_status_t sl_peer_on_hello(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                              const ucp_am_recv_param_t *param) {
-    struct sl_fabric *fabric = arg;
-    struct sl_peer *peer = sl_peer_heard(fabric, param);
-    struct sl_wire_hello hello;
-    (void)data;
-    if (!peer || peer->state != PEER_CONNECTING || header_bytes < sizeof hello) {
-        sl_fabric_unexpected(fabric, "HELLO", header_bytes + bytes);
+// Every message: to the handler that is bound to it, if its sender may send it and its header is long enough.
+ucs_status_t sl_peer_on_message(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
+                                const ucp_am_recv_param_t *param) {
+    const struct sl_binding *binding = arg;
+    const struct sl_handler *handler = binding->handler;
+    struct sl_fabric *fabric = binding->verb->fabric;
+    struct sl_peer *peer = find_sender(fabric, param);
+    if (!peer || header_bytes < handler->least || (peer->state != PEER_UP && !handler->early)) {
+        if (handler->name) {
+            sl_fabric_unexpected(fabric, handler->name, header_bytes + bytes);
+        }
         return UCS_OK;
     }
-    memcpy(&hello, header, sizeof hello);
+    struct sl_message message = {.header = header,
+                                 .header_bytes = header_bytes,
+                                 .data = data,
+                                 .bytes = bytes,
+                                 .by_rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0};
+    handler->run(binding->verb, peer, &message);
+    return message.taken ? UCS_INPROGRESS : UCS_OK;
+}
+
+struct receive {
+    struct sl_peer *peer;
+    sl_received_fn done;
+    void *arg;
+};
+
+static void received(struct receive *receive, ucs_status_t status, size_t bytes) {
+    receive->peer->n_requests--;
+    receive->done(receive->arg, receive->peer, status, bytes);
+    free(receive);
+}
+
+static void on_received(void *request, ucs_status_t status, size_t bytes, void *user_data) {
+    received(user_data, status, bytes);
+    ucp_request_free(request);
+}
+
+bool sl_peer_receive(struct sl_peer *peer, struct sl_message *message, void *to, sl_received_fn done, void *arg) {
+    struct receive *receive = malloc(sizeof *receive);
+    if (!receive) {
+        return false;
+    }
+    *receive = (struct receive){peer, done, arg};
+    ucp_request_param_t with = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
+                                .cb.recv_am = on_received,
+                                .user_data = receive};
+    sl_fabric_use_region(peer->fabric, to, message->bytes, &with);
+    message->taken = true;
+    peer->n_requests++;
+    void *request = ucp_am_recv_data_nbx(peer->fabric->worker, message->data, to, message->bytes, &with);
+    if (!UCS_PTR_IS_PTR(request)) { // over already, well or badly
+        received(receive, UCS_PTR_STATUS(request), message->bytes);
+    }
+    return true;
+}
+
+static void on_hello(void *state, struct sl_peer *peer, struct sl_message *message) {
+    struct sl_fabric *fabric = peer->fabric;
+    struct sl_wire_hello hello;
+    (void)state;
+    memcpy(&hello, message->header, sizeof hello);
+    if (peer->state != PEER_CONNECTING) {
+        sl_fabric_unexpected(fabric, "HELLO", message->header_bytes + message->bytes);
+        return;
+    }
     if (hello.magic != SL_WIRE_MAGIC || hello.version != SL_WIRE_VERSION || hello.heartbeat_ms < 1 ||
         hello.heartbeat_ms > 3600 * 1000) {
-        sl_fabric_unexpected(fabric, "HELLO of another version", header_bytes + bytes);
-        return UCS_OK; // it will be given up as never connected
+        sl_fabric_unexpected(fabric, "HELLO of another version", message->header_bytes + message->bytes);
+        return; // it will be given up as never connected
     }
     if (!peer->connector) {
         say_hello(peer, hello.wanted);
@@ -262,36 +281,24 @@ ucs_status_t sl_peer_on_hello(void *arg, const void *header, size_t header_bytes
     if (met != wanted) { // the connector closes; the acceptor has told it enough
         peer->epoch = hello.epoch;
         fabric->peers_changed = true;
-        return UCS_OK;
+        return;
     }
-    int64_t silence_ns = SL_MISSED_BEATS * hello.heartbeat_ms * SL_NS_PER_MS;
+    int64_t silence_ns = MISSED_BEATS * hello.heartbeat_ms * SL_NS_PER_MS;
     peer->silence_ns = silence_ns > peer->silence_ns ? silence_ns : peer->silence_ns;
     peer->epoch = hello.epoch;
     peer->state = PEER_UP;
-    atomic_fetch_add(&fabric->stats.peers_connected, 1);
+    atomic_fetch_add(&fabric->peers_connected, 1);
     sl_log_debug("fabric", "connected peer=%s epoch=%016llx", peer->name, (unsigned long long)peer->epoch);
-    return UCS_OK;
 }
 
-ucs_status_t sl_peer_on_beat(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                             const ucp_am_recv_param_t *param) {
-    (void)header, (void)data;
-    if (!sl_peer_heard(arg, param)) {
-        sl_fabric_unexpected(arg, "BEAT", header_bytes + bytes);
-    }
-    return UCS_OK;
+static void on_beat(void *state, struct sl_peer *peer, struct sl_message *message) {
+    (void)state, (void)peer, (void)message; // that it came is all it says
 }
 
-ucs_status_t sl_peer_on_bye(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                            const ucp_am_recv_param_t *param) {
-    struct sl_fabric *fabric = arg;
-    (void)header, (void)header_bytes, (void)data, (void)bytes;
-    struct sl_peer *peer = sl_peer_heard(fabric, param);
-    if (peer) {
-        peer->goodbye = true;
-        fabric->peers_changed = true;
-    }
-    return UCS_OK;
+static void on_bye(void *state, struct sl_peer *peer, struct sl_message *message) {
+    (void)state, (void)message;
+    peer->goodbye = true;
+    peer->fabric->peers_changed = true;
 }
 
 // ---- losing ----------------------------------------------------------------------------------------------------
@@ -302,21 +309,19 @@ void sl_peer_close(struct sl_peer *peer, enum sl_status status, const char *why)
     }
     struct sl_fabric *fabric = peer->fabric;
     if (peer->state == PEER_UP) {
-        atomic_fetch_sub(&fabric->stats.peers_connected, 1);
+        atomic_fetch_sub(&fabric->peers_connected, 1);
     }
     if (!peer->goodbye && !peer->parting) {
-        atomic_fetch_add(&fabric->stats.peers_lost, 1);
+        atomic_fetch_add(&fabric->peers_lost, 1);
         sl_log_warn("fabric", "lost peer=%s: %s", peer->name, why);
     }
     peer->state = PEER_CLOSING;
     fabric->peers_changed = true;
     char text[SL_ANSWER_TEXT_BYTES];
     snprintf(text, sizeof text, "%s: %s", peer->name, why);
-    sl_ships_peer_closing(fabric, peer, status, text);
-    sl_grants_peer_closing(fabric, peer, status, text);
-    sl_lines_peer_closing(fabric, peer, status, text);
-    sl_questions_peer_closing(fabric, peer);
-    sl_fetches_peer_closing(fabric, peer);
+    SL_VERBS_WITH(peer_closing, fabric, verb) {
+        verb->ops->peer_closing(verb, peer, status, text);
+    }
     ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS, .flags = UCP_EP_CLOSE_FLAG_FORCE};
     void *request = ucp_ep_close_nbx(peer->ep, &param);
     if (UCS_PTR_IS_PTR(request)) {
@@ -327,13 +332,10 @@ void sl_peer_close(struct sl_peer *peer, enum sl_status status, const char *why)
 }
 
 static void free_peer(struct sl_peer *peer) {
-    sl_grants_peer_gone(peer->fabric, peer);
-    while (peer->regions) {
-        struct sl_remote_region *region = peer->regions;
-        peer->regions = region->next;
-        ucp_rkey_destroy(region->rkey);
-        free(region);
+    SL_VERBS_WITH(peer_gone, peer->fabric, verb) {
+        verb->ops->peer_gone(verb, peer);
     }
+    sl_peer_free_regions(peer);
     free(peer);
 }
 
@@ -373,9 +375,10 @@ static void on_beaten(struct sl_peer_send *send, ucs_status_t status) {
     send->peer->beating = false;
 }
 
-void sl_peers_tick(struct sl_fabric *fabric, int64_t now_ns) {
+static void tick(void *state, int64_t now_ns) {
+    struct sl_fabric *fabric = ((struct sl_verb *)state)->fabric;
     for (struct sl_peer *peer = fabric->peers; peer; peer = peer->next) {
-        if (peer->state == PEER_CONNECTING && now_ns - peer->born_ns > SL_CONNECT_NS) {
+        if (peer->state == PEER_CONNECTING && now_ns - peer->born_ns > CONNECT_NS) {
             sl_peer_close(peer, SL_ERR_PEER_LOST, "no answer to the connection");
         }
         if (peer->state != PEER_UP) {
@@ -397,3 +400,11 @@ void sl_peers_tick(struct sl_fabric *fabric, int64_t now_ns) {
         }
     }
 }
+
+const struct sl_verb_ops sl_peer_ops = {
+    .state_bytes = sizeof(struct sl_verb),
+    .handlers = {{SL_WIRE_HELLO, "HELLO", sizeof(struct sl_wire_hello), true, on_hello},
+                 {SL_WIRE_BEAT, "BEAT", 0, true, on_beat},
+                 {SL_WIRE_BYE, NULL, 0, true, on_bye}},
+    .tick = tick,
+};

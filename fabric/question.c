@@ -16,12 +16,18 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "fabric/line.h"
+#include "fabric/ask.h"
+#include "fabric/core.h"
+
+#define REQUESTS_MAX_BYTES ((size_t)256 << 20) // that are here, from all peers
+
+extern const struct sl_verb_ops sl_question_ops;
 
 enum question_state { QUESTION_RECEIVING, QUESTION_OPEN, QUESTION_DELAYED, QUESTION_SENDING };
 
 struct sl_question {
-    struct sl_question *next, **link; // of fabric->questions
+    struct sl_question *next, **link; // of the list
+    struct questions *questions;
     struct sl_gate *gate;
     struct sl_command answer_command;
     enum question_state state;
@@ -40,11 +46,26 @@ struct sl_question {
     uint8_t request[];
 };
 
+struct questions {
+    struct sl_verb verb;
+    _Atomic(sl_question_fn) fn;
+    void *arg;
+    struct sl_question *first;
+    size_t request_bytes; // of all of them
+    _Atomic uint64_t n_open;
+    uint64_t drop_reply, slow_reply; // fault injection: the Nth, counted down, 0: none; ms
+};
+
+struct peer_questions {
+    size_t n; // of it, that are here and not yet answered
+};
+
 // ---- the owner's side ------------------------------------------------------------------------------------------------
 
 void sl_fabric_on_question(struct sl_fabric *fabric, sl_question_fn fn, void *arg) {
-    fabric->question_arg = arg;
-    atomic_store(&fabric->question_fn, fn);
+    struct questions *questions = sl_verb_of_fabric(fabric, &sl_question_ops);
+    questions->arg = arg;
+    atomic_store(&questions->fn, fn);
 }
 
 const void *sl_question_request(const struct sl_question *question, size_t *bytes_out) {
@@ -88,32 +109,37 @@ void sl_question_answer(struct sl_question **question, const void *answer, size_
 
 // ---- the list --------------------------------------------------------------------------------------------------------
 
-static void enlist(struct sl_fabric *fabric, struct sl_question *question) {
-    question->next = fabric->questions;
-    question->link = &fabric->questions;
+static size_t *count_of(const struct questions *questions, struct sl_peer *peer) {
+    return &((struct peer_questions *)sl_verb_of_peer(questions, peer))->n;
+}
+
+static void enlist(struct questions *questions, struct sl_question *question) {
+    question->next = questions->first;
+    question->link = &questions->first;
     if (question->next) {
         question->next->link = &question->next;
     }
-    fabric->questions = question;
-    fabric->question_bytes += question->request_bytes;
-    question->peer->n_questions++;
-    atomic_fetch_add(&fabric->stats.questions_open, 1);
+    questions->first = question;
+    questions->request_bytes += question->request_bytes;
+    ++*count_of(questions, question->peer);
+    atomic_fetch_add(&questions->n_open, 1);
 }
 
-static void unlist(struct sl_fabric *fabric, struct sl_question *question) {
+static void unlist(struct sl_question *question) {
+    struct questions *questions = question->questions;
     *question->link = question->next;
     if (question->next) {
         question->next->link = question->link;
     }
-    fabric->question_bytes -= question->request_bytes;
+    questions->request_bytes -= question->request_bytes;
     if (question->peer) {
-        question->peer->n_questions--;
+        --*count_of(questions, question->peer);
     }
-    atomic_fetch_sub(&fabric->stats.questions_open, 1);
+    atomic_fetch_sub(&questions->n_open, 1);
 }
 
-static void finish(struct sl_fabric *fabric, struct sl_question *question) {
-    unlist(fabric, question);
+static void finish(struct sl_question *question) {
+    unlist(question);
     release_and_free(question);
 }
 
@@ -125,212 +151,184 @@ static void reply_status(struct sl_peer *peer, uint64_t id, enum sl_status statu
 }
 
 static void on_replied(struct sl_peer_send *send, ucs_status_t status) {
-    struct sl_fabric *fabric = send->peer->fabric;
-    struct sl_question *question = send->arg;
-    if (status == UCS_OK) {
-        atomic_fetch_add(&fabric->stats.bytes_sent, question->answer_bytes);
-    }
-    finish(fabric, question);
+    (void)status;
+    finish(send->arg);
 }
 
-static void reply(struct sl_fabric *fabric, struct sl_question *question) {
+static void reply(struct sl_question *question) {
     if (!question->peer || atomic_load(&question->is_void)) {
-        finish(fabric, question);
+        finish(question);
         return;
     }
     if (question->answer_bytes > question->capacity) {
         reply_status(question->peer, question->id, SL_ERR_RANGE);
-        finish(fabric, question);
+        finish(question);
         return;
     }
     struct sl_wire_reply header = {question->id, SL_OK, 0};
     struct sl_peer_send *send = sl_peer_send_create(question->peer, &header, sizeof header);
     if (!send) { // the asker's deadline tells it
-        finish(fabric, question);
+        finish(question);
         return;
     }
     send->arg = question;
     send->done = on_replied;
     question->state = QUESTION_SENDING;
     ucp_request_param_t with = {.flags = question->answer_bytes <= SL_EAGER_MAX_BYTES ? UCP_AM_SEND_FLAG_EAGER : 0};
-    const struct sl_region *region = sl_fabric_region(fabric, question->answer, question->answer_bytes);
-    if (region) {
-        with.op_attr_mask = UCP_OP_ATTR_FIELD_MEMH;
-        with.memh = region->handle;
-    }
+    sl_fabric_use_region(question->peer->fabric, question->answer, question->answer_bytes, &with);
     sl_peer_send_start(send, SL_WIRE_REPLY, sizeof header, question->answer, question->answer_bytes, &with);
 }
 
 static void run_answer(struct sl_fabric *fabric, struct sl_command *command) {
-    struct sl_question *question =
-        (struct sl_question *)((char *)command - offsetof(struct sl_question, answer_command));
-    struct sl_inject *inject = &fabric->inject;
-    if (inject->drop_reply > 0 && --inject->drop_reply == 0) {
-        finish(fabric, question);
-    } else if (inject->slow_reply > 0 && !atomic_load(&question->is_void)) {
+    struct sl_question *question = SL_CONTAINER(command, struct sl_question, answer_command);
+    struct questions *questions = question->questions;
+    if (questions->drop_reply > 0 && --questions->drop_reply == 0) {
+        finish(question);
+    } else if (questions->slow_reply > 0 && !atomic_load(&question->is_void)) {
         question->state = QUESTION_DELAYED;
-        question->due_ns = sl_deadline_in_ms((int64_t)inject->slow_reply);
+        question->due_ns = sl_deadline_in_ms((int64_t)questions->slow_reply);
         if (question->due_ns < fabric->next_tick_ns) {
             fabric->next_tick_ns = question->due_ns;
         }
     } else {
-        reply(fabric, question);
+        reply(question);
     }
 }
 
 // ---- ASK -------------------------------------------------------------------------------------------------------------
 
-static void deliver(struct sl_fabric *fabric, struct sl_question *question) {
-    if (!question->peer || atomic_load(&question->is_void) || atomic_load(&fabric->stopping)) {
-        finish(fabric, question);
+static void deliver(struct sl_question *question) {
+    struct questions *questions = question->questions;
+    if (!question->peer || atomic_load(&question->is_void) || atomic_load(&questions->verb.fabric->stopping)) {
+        finish(question);
         return;
     }
     question->state = QUESTION_OPEN;
-    atomic_load (&fabric->question_fn)(fabric->question_arg, question);
+    atomic_load (&questions->fn)(questions->arg, question);
 }
 
-struct receive {
-    struct sl_question *question;
-    struct sl_peer *peer;
-};
-
-static void received(struct receive *receive, ucs_status_t status) {
-    struct sl_question *question = receive->question;
-    struct sl_fabric *fabric = receive->peer->fabric;
-    receive->peer->n_requests--;
-    free(receive);
+static void on_received(void *arg, struct sl_peer *peer, ucs_status_t status, size_t bytes) {
+    (void)peer, (void)bytes;
     if (status == UCS_OK) {
-        deliver(fabric, question);
+        deliver(arg);
     } else { // the error callback closes the peer
-        finish(fabric, question);
+        finish(arg);
     }
-}
-
-static void on_received(void *request, ucs_status_t status, size_t bytes, void *user_data) {
-    (void)bytes;
-    received(user_data, status);
-    ucp_request_free(request);
-}
-
-static ucs_status_t receive_request(struct sl_fabric *fabric, struct sl_question *question, void *data) {
-    struct receive *receive = malloc(sizeof *receive);
-    if (!receive) {
-        reply_status(question->peer, question->id, SL_ERR_EXHAUSTED);
-        finish(fabric, question);
-        return UCS_OK;
-    }
-    *receive = (struct receive){question, question->peer};
-    ucp_request_param_t with = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
-                                .cb.recv_am = on_received,
-                                .user_data = receive};
-    receive->peer->n_requests++;
-    void *request = ucp_am_recv_data_nbx(fabric->worker, data, question->request, question->request_bytes, &with);
-    if (!UCS_PTR_IS_PTR(request)) {
-        received(receive, UCS_PTR_STATUS(request));
-    }
-    return UCS_INPROGRESS;
 }
 
 // SL_OK, or why a question is not taken.
-static enum sl_status refusal(struct sl_fabric *fabric, const struct sl_peer *peer, size_t bytes) {
-    if (!atomic_load(&fabric->question_fn)) {
+static enum sl_status refusal(struct questions *questions, struct sl_peer *peer, size_t bytes) {
+    if (!atomic_load(&questions->fn)) {
         return SL_ERR_UNSUPPORTED;
     }
-    if (atomic_load(&fabric->stopping)) {
+    if (atomic_load(&peer->fabric->stopping)) {
         return SL_ERR_CANCELLED;
     }
-    return peer->n_questions >= SL_ASK_MAX_QUESTIONS || fabric->question_bytes + bytes > SL_QUESTIONS_MAX_BYTES
+    return *count_of(questions, peer) >= SL_ASK_MAX_QUESTIONS || questions->request_bytes + bytes > REQUESTS_MAX_BYTES
                ? SL_ERR_EXHAUSTED
                : SL_OK;
 }
 
-ucs_status_t sl_question_on_ask(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                                const ucp_am_recv_param_t *param) {
-    struct sl_fabric *fabric = arg;
+static void on_ask(void *state, struct sl_peer *peer, struct sl_message *message) {
+    struct questions *questions = state;
     struct sl_wire_ask ask;
-    struct sl_peer *peer = sl_peer_sender(fabric, "ASK", header_bytes, sizeof ask, param);
-    if (!peer) {
-        return UCS_OK;
-    }
-    memcpy(&ask, header, sizeof ask);
+    size_t bytes = message->bytes;
+    memcpy(&ask, message->header, sizeof ask);
     if (bytes != ask.request_bytes || bytes > SL_ASK_REQUEST_MAX_BYTES) {
-        sl_fabric_unexpected(fabric, "ASK with another length than announced", header_bytes + bytes);
-        return UCS_OK;
+        sl_fabric_unexpected(peer->fabric, "ASK with another length than announced", message->header_bytes + bytes);
+        return;
     }
-    enum sl_status status = refusal(fabric, peer, bytes);
+    enum sl_status status = refusal(questions, peer, bytes);
     struct sl_question *question = status == SL_OK ? malloc(sizeof *question + bytes) : NULL;
     if (!question) {
         reply_status(peer, ask.id, status == SL_OK ? SL_ERR_EXHAUSTED : status);
-        return UCS_OK;
+        return;
     }
     memset(question, 0, sizeof *question);
-    question->gate = sl_gate_ref(fabric->gate);
+    question->questions = questions;
+    question->gate = sl_gate_ref(peer->fabric->gate);
     question->answer_command.run = run_answer;
     question->peer = peer;
     question->id = ask.id;
     question->capacity = ask.answer_capacity;
     question->request_bytes = bytes;
-    enlist(fabric, question);
-    if (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) {
-        return receive_request(fabric, question, data);
+    enlist(questions, question);
+    if (!message->by_rendezvous) {
+        if (bytes > 0) {
+            memcpy(question->request, message->data, bytes);
+        }
+        deliver(question);
+    } else if (!sl_peer_receive(peer, message, question->request, on_received, question)) {
+        reply_status(peer, ask.id, SL_ERR_EXHAUSTED);
+        finish(question);
     }
-    if (bytes > 0) {
-        memcpy(question->request, data, bytes);
-    }
-    deliver(fabric, question);
-    return UCS_OK;
 }
 
 // ---- endings ---------------------------------------------------------------------------------------------------------
 
-ucs_status_t sl_question_on_give_up(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                                    const ucp_am_recv_param_t *param) {
-    struct sl_fabric *fabric = arg;
+static void on_give_up(void *state, struct sl_peer *peer, struct sl_message *message) {
+    struct questions *questions = state;
     struct sl_wire_give_up give_up;
-    (void)data, (void)bytes;
-    struct sl_peer *peer = sl_peer_sender(fabric, "ASK_GIVE_UP", header_bytes, sizeof give_up, param);
-    if (!peer) {
-        return UCS_OK;
-    }
-    memcpy(&give_up, header, sizeof give_up);
-    for (struct sl_question *question = fabric->questions; question; question = question->next) {
+    memcpy(&give_up, message->header, sizeof give_up);
+    for (struct sl_question *question = questions->first; question; question = question->next) {
         if (question->peer == peer && question->id == give_up.id) {
             atomic_store(&question->is_void, true);
         }
     }
-    return UCS_OK;
 }
 
-void sl_questions_peer_closing(struct sl_fabric *fabric, const struct sl_peer *peer) {
-    for (struct sl_question *question = fabric->questions; question; question = question->next) {
+static void peer_closing(void *state, struct sl_peer *peer, enum sl_status status, const char *text) {
+    struct questions *questions = state;
+    (void)status, (void)text;
+    for (struct sl_question *question = questions->first; question; question = question->next) {
         if (question->peer == peer) {
-            question->peer->n_questions--;
             question->peer = NULL;
             atomic_store(&question->is_void, true);
         }
     }
 }
 
-void sl_questions_tick(struct sl_fabric *fabric, int64_t now_ns) {
-    for (struct sl_question *question = fabric->questions, *next; question; question = next) {
+static void tick(void *state, int64_t now_ns) {
+    struct questions *questions = state;
+    struct sl_fabric *fabric = questions->verb.fabric;
+    for (struct sl_question *question = questions->first, *next; question; question = next) {
         next = question->next;
         if (question->state == QUESTION_DELAYED && now_ns >= question->due_ns) {
-            reply(fabric, question);
+            reply(question);
         } else if (question->state == QUESTION_DELAYED && question->due_ns < fabric->next_tick_ns) {
             fabric->next_tick_ns = question->due_ns;
         }
     }
 }
 
-// With the lock of the gate, which is being shut.
-void sl_questions_leave_all(struct sl_fabric *fabric) {
-    for (struct sl_question *question = fabric->questions, *next; question; question = next) {
+// Those that are open are left to their owners.
+static void leave(void *state) {
+    struct questions *questions = state;
+    for (struct sl_question *question = questions->first, *next; question; question = next) {
         next = question->next;
         atomic_store(&question->is_void, true);
         if (question->state == QUESTION_OPEN && !question->answered) {
-            unlist(fabric, question);
+            unlist(question);
         } else if (question->state == QUESTION_DELAYED) {
             question->due_ns = 0;
         }
     }
 }
+
+static void stop(void *state) {
+    tick(state, sl_now_ns()); // those that are delayed: they are due
+}
+
+const struct sl_verb_ops sl_question_ops = {
+    .state_bytes = sizeof(struct questions),
+    .peer_bytes = sizeof(struct peer_questions),
+    .handlers = {{SL_WIRE_ASK, "ASK", sizeof(struct sl_wire_ask), false, on_ask},
+                 {SL_WIRE_ASK_GIVE_UP, "ASK_GIVE_UP", sizeof(struct sl_wire_give_up), false, on_give_up}},
+    .faults = {{"drop_reply", offsetof(struct questions, drop_reply)},
+               {"slow_reply", offsetof(struct questions, slow_reply)}},
+    .gauges = {SL_GAUGE(struct questions, n_open, questions_open)},
+    .tick = tick,
+    .peer_closing = peer_closing,
+    .leave = leave,
+    .stop = stop,
+};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: pieces into segments, and segments onto the wire by the ship's verb.
+ * Purpose: pieces into segments, and segments onto the wire: by puts or by messages.
  *
  * Design: a segment is a contiguous range of the grant, at most SL_SEGMENT_MAX_BYTES, gathered from up to
  *         SL_SEGMENT_MAX_PARTS ranges of the sender's memory (pages of a capsule lie anywhere, and arrive side by
@@ -18,7 +18,7 @@
 #endif
 
 #include "base/hash.h"
-#include "fabric/core.h"
+#include "fabric/ship.h"
 
 #define PACK_BELOW_BYTES 65536
 
@@ -87,10 +87,8 @@ static void on_segment_done(struct sl_peer_send *send, ucs_status_t status) {
     ship->outstanding_bytes -= send->bytes;
     if (status == UCS_OK) {
         atomic_fetch_add(&ship->acked_bytes, send->bytes);
-        atomic_fetch_add(&ship->fabric->stats.bytes_sent, send->bytes);
-        atomic_fetch_add(&ship->fabric->stats.pieces_sent, 1);
     } else {
-        sl_ship_fail(ship, sl_fabric_from_ucs(status), ucs_status_string(status));
+        sl_ship_fail(ship, sl_ucx_status(status), ucs_status_string(status));
     }
 }
 
@@ -156,11 +154,7 @@ static void send_message(struct sl_ship *ship, struct sl_peer_send *send, struct
     if (n == 1) {
         data = send->iov[0].buffer;
         count = parts->bytes;
-        const struct sl_region *region = sl_fabric_region(ship->fabric, data, count);
-        if (region) {
-            with.op_attr_mask = UCP_OP_ATTR_FIELD_MEMH;
-            with.memh = region->handle;
-        }
+        sl_fabric_use_region(ship->fabric, data, count, &with);
     } else if (n > 1) {
         with.op_attr_mask = UCP_OP_ATTR_FIELD_DATATYPE;
         with.datatype = ucp_dt_make_iov();
@@ -230,12 +224,9 @@ static void on_put(void *request, ucs_status_t status, void *user_data) {
 
 static void put_range(struct put *put, size_t offset, const uint8_t *data, size_t bytes) {
     struct sl_ship *ship = put->ship;
-    const struct sl_region *region = sl_fabric_region(ship->fabric, data, bytes);
-    ucp_request_param_t with = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
-                                                (region ? UCP_OP_ATTR_FIELD_MEMH : 0),
-                                .cb.send = on_put,
-                                .user_data = put,
-                                .memh = region ? region->handle : NULL};
+    ucp_request_param_t with = {
+        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA, .cb.send = on_put, .user_data = put};
+    sl_fabric_use_region(ship->fabric, data, bytes, &with);
     put->n_pending++;
     void *request =
         ucp_put_nbx(ship->peer->ep, data, bytes, ship->ticket.head.remote_address + offset, ship->region->rkey, &with);
@@ -312,14 +303,13 @@ static void send_puts(struct sl_ship *ship, struct sl_peer_send *send, const str
 
 // ---- both ------------------------------------------------------------------------------------------------------
 
-// Send one segment of what the ship has taken. False: nothing to send.
 bool sl_ship_send_segment(struct sl_ship *ship) {
     struct parts parts;
     if (ship->stalled || !gather(ship, &parts)) {
         return false;
     }
-    struct sl_inject *inject = &ship->fabric->inject;
-    if (inject->stall > 0 && --inject->stall == 0) {
+    struct sl_ships *ships = ship->ships;
+    if (ships->stall > 0 && --ships->stall == 0) {
         ship->stalled = true;
         return false;
     }
@@ -333,7 +323,7 @@ bool sl_ship_send_segment(struct sl_ship *ship) {
     ship->outstanding_bytes += parts.bytes;
     ship->n_segments++;
     ship->body_bytes += parts.bytes;
-    bool corrupting = inject->corrupt > 0 && --inject->corrupt == 0;
+    bool corrupting = ships->corrupt > 0 && --ships->corrupt == 0;
     if (corrupting || !ship->region->one_sided) {
         set_digest(send, digest_of(&parts));
     }

@@ -11,12 +11,12 @@
  *
  * WAITING    the connection is being made
  * CLAIMING   no put may be under way before the owner has agreed: a put cannot be refused
- * FLOWING    segments leave, at most SL_WINDOW_BYTES unacknowledged; messages need no agreement, each is checked
- * FINISHING  FINAL has been sent; its answer is asked for again every SL_REQUERY_NS, since either may have been lost
+ * FLOWING    segments leave, at most WINDOW_BYTES unacknowledged; messages need no agreement, each is checked
+ * FINISHING  FINAL has been sent; its answer is asked for again every REQUERY_NS, since either may have been lost
  * ENDING     nothing new leaves; a send that hangs for SL_DRAIN_NS costs the peer its connection
  * ENDED      the pieces' memory is no longer read; the owner was told ABORT if the ship had failed
  *
- * Threads: the caller's half (queue of pieces, wishes, status) is under ship->lock; `work` announces changes of it.
+ * Threads: the progress thread's, but for sl_ship_open(). The caller's half is in ship_caller.c.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,20 +24,24 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
-#include "base/log.h"
 #include "base/thread.h"
-#include "fabric/core.h"
+#include "fabric/ship.h"
+
+#define WINDOW_BYTES (4u << 20) // unacknowledged bytes of one ship
+#define REQUERY_NS   (500 * SL_NS_PER_MS)
+
+extern const struct sl_verb_ops sl_ship_ops;
 
 static struct sl_wire_key key_of(const struct sl_ship *ship) {
     return (struct sl_wire_key){ship->ticket.head.generation, ship->id, ship->ticket.head.id, 0};
 }
 
-// ---- the caller's side -----------------------------------------------------------------------------------------
+// ---- opening --------------------------------------------------------------------------------------------------
 
 static void run_open(struct sl_fabric *fabric, struct sl_command *command) {
-    struct sl_ship *ship = (struct sl_ship *)((char *)command - offsetof(struct sl_ship, open_command));
-    ship->next = fabric->ships;
-    fabric->ships = ship;
+    struct sl_ship *ship = SL_CONTAINER(command, struct sl_ship, open_command);
+    ship->next = ship->ships->first;
+    ship->ships->first = ship;
     struct sl_error err = {0};
     if (atomic_load(&fabric->stopping)) { // no connection is made that nobody would close
         sl_ship_fail(ship, SL_ERR_CANCELLED, "this fabric stops");
@@ -56,164 +60,43 @@ enum sl_status sl_ship_open(struct sl_fabric *fabric, const uint8_t *ticket, siz
     if (!ship) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a ship");
     }
-    enum sl_status status = sl_ticket_unpack(&ship->ticket, SL_WIRE_MAGIC, ticket, ticket_bytes, err);
+    enum sl_status status = sl_ticket_unpack(&ship->ticket, SL_WIRE_MAGIC, "grant", ticket, ticket_bytes, err);
     if (status == SL_OK) {
-        status = sl_fabric_resolve(ship->ticket.address, &ship->sockaddr, &ship->sockaddr_bytes, err);
+        status = sl_ucx_resolve(ship->ticket.address, &ship->sockaddr, &ship->sockaddr_bytes, err);
     }
     if (status != SL_OK) {
         free(ship);
         return status;
     }
+    struct sl_ships *ships = sl_verb_of_fabric(fabric, &sl_ship_ops);
+    ship->ships = ships;
     ship->fabric = fabric;
     ship->open_command.run = run_open;
     ship->deadline_ns = deadline_ns;
-    atomic_store(&ship->verb, "none yet");
+    atomic_store(&ship->mode, "none yet");
     pthread_mutex_init(&ship->lock, NULL);
     sl_cond_init(&ship->changed);
-    pthread_mutex_lock(&fabric->lock);
-    ship->id = ++fabric->next_ship;
-    pthread_mutex_unlock(&fabric->lock);
-    atomic_fetch_add(&fabric->stats.ships_open, 1);
+    ship->id = atomic_fetch_add(&ships->last_id, 1) + 1;
+    atomic_fetch_add(&ships->n_open, 1);
     sl_fabric_post(fabric, &ship->open_command);
     *ship_out = ship;
     return SL_OK;
 }
 
-static enum sl_status push_piece(struct sl_pieces *pieces, size_t offset, const uint8_t *data, size_t bytes) {
-    struct sl_piece *last = pieces->n > 0 ? &pieces->at[pieces->n - 1] : NULL;
-    if (last && last->offset + last->bytes == offset && last->data + last->bytes == data) {
-        last->bytes += bytes;
-        return SL_OK;
-    }
-    if (pieces->n == pieces->capacity) {
-        size_t capacity = pieces->capacity ? 2 * pieces->capacity : 64;
-        struct sl_piece *grown = realloc(pieces->at, capacity * sizeof *grown);
-        if (!grown) {
-            return SL_ERR_EXHAUSTED;
-        }
-        pieces->at = grown;
-        pieces->capacity = capacity;
-    }
-    pieces->at[pieces->n++] = (struct sl_piece){offset, data, bytes};
-    return SL_OK;
-}
-
-enum sl_status sl_ship_piece(struct sl_ship *ship, size_t offset, const void *data, size_t bytes) {
-    if (offset > ship->ticket.head.bytes || bytes > ship->ticket.head.bytes - offset) {
-        return SL_ERR_RANGE;
-    }
-    pthread_mutex_lock(&ship->lock);
-    enum sl_status status = ship->status;
-    if (status == SL_OK && (ship->finish_wanted || ship->close_wanted)) {
-        status = SL_ERR_PRECONDITION;
-    }
-    if (status == SL_OK && bytes > 0) {
-        status = push_piece(&ship->queued, offset, data, bytes);
-        atomic_store(&ship->work, true);
-    }
-    bool attached = !ship->detached;
-    pthread_mutex_unlock(&ship->lock);
-    if (attached) {
-        sl_fabric_wake(ship->fabric);
-    }
-    return status;
-}
-
-// Ask the progress thread for something, and wait until *done. With the lock held.
-static void want(struct sl_ship *ship, bool *wish, const bool *done) {
-    *wish = true;
-    atomic_store(&ship->work, true);
-    if (!ship->detached) {
-        sl_fabric_wake(ship->fabric);
-    }
-    // The progress thread ends every ship: at its deadline, and SL_DRAIN_NS later by closing the connection.
-    while (!*done) {
-        pthread_cond_wait(&ship->changed, &ship->lock);
-    }
-}
-
-enum sl_status sl_ship_finish(struct sl_ship *ship, const void *header, size_t header_bytes, struct sl_error *err) {
-    if (header_bytes > SL_HEADER_MAX_BYTES) {
-        return sl_fail(err, SL_ERR_RANGE, "a header of %zu bytes; at most %u", header_bytes, SL_HEADER_MAX_BYTES);
-    }
-    pthread_mutex_lock(&ship->lock);
-    if (ship->finish_wanted) {
-        pthread_mutex_unlock(&ship->lock);
-        return sl_fail(err, SL_ERR_PRECONDITION, "the ship was finished before");
-    }
-    ship->header = header;
-    ship->header_bytes = header_bytes;
-    want(ship, &ship->finish_wanted, &ship->ended);
-    enum sl_status status = ship->status;
-    if (status != SL_OK) {
-        sl_fail(err, status, "ship to %s: %s", ship->ticket.address, ship->text);
-    }
-    pthread_mutex_unlock(&ship->lock);
-    return status;
-}
-
-size_t sl_ship_progress(const struct sl_ship *ship, enum sl_status *status_out) {
-    struct sl_ship *locked = (struct sl_ship *)(uintptr_t)ship; // the lock is not part of what is const
-    if (status_out) {
-        pthread_mutex_lock(&locked->lock);
-        *status_out = ship->status;
-        pthread_mutex_unlock(&locked->lock);
-    }
-    return atomic_load(&locked->acked_bytes);
-}
-
-const char *sl_ship_verb(const struct sl_ship *ship) {
-    return atomic_load(&((struct sl_ship *)(uintptr_t)ship)->verb);
-}
-
-void sl_ship_close(struct sl_ship **ship) {
-    if (!ship || !*ship) {
-        return;
-    }
-    struct sl_ship *it = *ship;
-    pthread_mutex_lock(&it->lock);
-    want(it, &it->close_wanted, &it->detached);
-    pthread_mutex_unlock(&it->lock);
-    pthread_mutex_destroy(&it->lock);
-    pthread_cond_destroy(&it->changed);
-    free(it->queued.at);
-    free(it->taken.at);
-    free(it);
-    *ship = NULL;
-}
-
-// ---- the progress thread's side --------------------------------------------------------------------------------
-
-static void end(struct sl_ship *ship) {
-    if (ship->state != SHIP_ENDED) {
-        ship->state = SHIP_ENDING;
-        ship->ending_ns = sl_now_ns();
-    }
-}
-
-void sl_ship_fail(struct sl_ship *ship, enum sl_status status, const char *text) {
-    if (ship->state == SHIP_ENDING || ship->state == SHIP_ENDED) {
-        return;
-    }
-    pthread_mutex_lock(&ship->lock);
-    ship->status = status;
-    snprintf(ship->text, sizeof ship->text, "%s", text);
-    pthread_mutex_unlock(&ship->lock);
-    end(ship);
-}
+// ---- FINAL and ANSWER ------------------------------------------------------------------------------------------
 
 static void on_final_sent(struct sl_peer_send *send, ucs_status_t status) {
     struct sl_ship *ship = send->arg;
     ship->n_outstanding--;
     if (status != UCS_OK) {
-        sl_ship_fail(ship, sl_fabric_from_ucs(status), ucs_status_string(status));
+        sl_ship_fail(ship, sl_ucx_status(status), ucs_status_string(status));
     }
 }
 
 static void send_final(struct sl_ship *ship) {
     ship->asked_ns = sl_now_ns();
-    struct sl_inject *inject = &ship->fabric->inject;
-    if (inject->drop_final > 0 && --inject->drop_final == 0) {
+    struct sl_ships *ships = ship->ships;
+    if (ships->drop_final > 0 && --ships->drop_final == 0) {
         return;
     }
     struct sl_wire_final final = {.key = key_of(ship),
@@ -232,40 +115,35 @@ static void send_final(struct sl_ship *ship) {
     sl_peer_send_start(send, SL_WIRE_FINAL, sizeof final, ship->header, ship->header_bytes, NULL);
 }
 
-ucs_status_t sl_ship_on_answer(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                               const ucp_am_recv_param_t *param) {
-    struct sl_fabric *fabric = arg;
+static void on_answer(void *state, struct sl_peer *peer, struct sl_message *message) {
+    struct sl_ships *ships = state;
     struct sl_wire_answer answer;
-    struct sl_peer *peer = sl_peer_heard(fabric, param);
-    (void)data;
-    if (!peer || header_bytes < sizeof answer) {
-        sl_fabric_unexpected(fabric, "ANSWER", header_bytes + bytes);
-        return UCS_OK;
-    }
-    memcpy(&answer, header, sizeof answer);
+    memcpy(&answer, message->header, sizeof answer);
     answer.text[sizeof answer.text - 1] = '\0';
-    struct sl_ship *ship = fabric->ships;
+    struct sl_ship *ship = ships->first;
     while (ship && !(ship->id == answer.key.ship_id && ship->peer == peer &&
                      ship->ticket.head.generation == answer.key.generation)) {
         ship = ship->next;
     }
     if (!ship) { // it was closed meanwhile
-        return UCS_OK;
+        return;
     }
     if (answer.status < 0) {
         char text[SL_ANSWER_TEXT_BYTES + 32];
         snprintf(text, sizeof text, "the receiver says: %s", answer.text);
         sl_ship_fail(ship, (enum sl_status)answer.status, text);
     } else if (answer.status == SL_OK && ship->state == SHIP_FINISHING) {
-        end(ship);
+        ship->state = SHIP_ENDING;
+        ship->ending_ns = sl_now_ns();
     } else if (answer.status == SL_INPROGRESS && ship->state == SHIP_CLAIMING) {
         ship->state = SHIP_FLOWING;
     } else if (answer.status == SL_INPROGRESS && ship->state == SHIP_FINISHING &&
                answer.flags == SL_ANSWER_TO_QUERY) { // and not SL_ANSWER_FINAL_SEEN
         send_final(ship);
     }
-    return UCS_OK;
 }
+
+// ---- by state --------------------------------------------------------------------------------------------------
 
 static bool pump_waiting(struct sl_ship *ship) {
     if (ship->peer->state != PEER_UP) {
@@ -286,9 +164,9 @@ static bool pump_waiting(struct sl_ship *ship) {
         return true;
     }
     char transport[32];
-    sl_fabric_transport(ship->peer->ep, transport, sizeof transport);
-    snprintf(ship->verb_text, sizeof ship->verb_text, "%s %s", one_sided ? "put" : "am", transport);
-    atomic_store(&ship->verb, ship->verb_text);
+    sl_ucx_transport(ship->peer->ep, transport, sizeof transport);
+    snprintf(ship->mode_text, sizeof ship->mode_text, "%s %s", one_sided ? "put" : "am", transport);
+    atomic_store(&ship->mode, ship->mode_text);
     struct sl_wire_claim claim = {.key = key_of(ship), .one_sided = one_sided};
     sl_peer_tell(ship->peer, SL_WIRE_CLAIM, &claim, sizeof claim);
     ship->claimed = true;
@@ -296,30 +174,15 @@ static bool pump_waiting(struct sl_ship *ship) {
     return true;
 }
 
-// More pieces, when those taken before are used up.
-static void take_pieces(struct sl_ship *ship) {
-    if (ship->cursor < ship->taken.n || !ship->fresh) {
-        return;
-    }
-    pthread_mutex_lock(&ship->lock);
-    struct sl_pieces empty = ship->taken;
-    empty.n = 0;
-    ship->taken = ship->queued;
-    ship->queued = empty;
-    pthread_mutex_unlock(&ship->lock);
-    ship->cursor = 0;
-    ship->fresh = false;
-}
-
 static bool pump_flowing(struct sl_ship *ship) {
     bool moved = false;
-    take_pieces(ship);
+    sl_ship_take_pieces(ship);
     // Puts through shared memory copy at once: one segment a turn keeps the other ships and the clock going.
     int at_most = ship->region->one_sided ? 1 : INT32_MAX;
-    while (at_most-- > 0 && ship->state == SHIP_FLOWING && ship->outstanding_bytes < SL_WINDOW_BYTES &&
+    while (at_most-- > 0 && ship->state == SHIP_FLOWING && ship->outstanding_bytes < WINDOW_BYTES &&
            sl_ship_send_segment(ship)) {
         moved = true;
-        take_pieces(ship);
+        sl_ship_take_pieces(ship);
     }
     if (ship->state == SHIP_FLOWING && ship->finishing && !ship->stalled && !ship->fresh &&
         ship->cursor == ship->taken.n) {
@@ -355,35 +218,12 @@ static bool pump_ending(struct sl_ship *ship) {
         struct sl_wire_abort abortion = {.key = key_of(ship), .status = ship->status};
         sl_peer_tell(ship->peer, SL_WIRE_ABORT, &abortion, sizeof abortion);
     }
-    ship->state = SHIP_ENDED;
-    pthread_mutex_lock(&ship->lock);
-    ship->ended = true;
-    pthread_cond_broadcast(&ship->changed);
-    pthread_mutex_unlock(&ship->lock);
+    sl_ship_set_ended(ship);
     return true;
 }
 
-// After this the ship is the caller's, who may free it.
-static void detach(struct sl_ship *ship) {
-    atomic_fetch_sub(&ship->fabric->stats.ships_open, 1);
-    pthread_mutex_lock(&ship->lock);
-    ship->ended = true;
-    ship->detached = true;
-    pthread_cond_broadcast(&ship->changed);
-    pthread_mutex_unlock(&ship->lock);
-}
-
-static bool pump(struct sl_ship *ship) {
-    if (atomic_exchange(&ship->work, false)) {
-        pthread_mutex_lock(&ship->lock);
-        ship->fresh = true;
-        ship->finishing = ship->finish_wanted;
-        ship->closing = ship->close_wanted;
-        pthread_mutex_unlock(&ship->lock);
-        if (ship->closing) {
-            sl_ship_fail(ship, SL_ERR_CANCELLED, "the sender closed the ship before it was finished");
-        }
-    }
+static bool pump_ship(struct sl_ship *ship) {
+    sl_ship_see_wishes(ship);
     switch (ship->state) {
     case SHIP_WAITING:
         return pump_waiting(ship);
@@ -399,16 +239,19 @@ static bool pump(struct sl_ship *ship) {
     return false;
 }
 
-bool sl_ships_pump(struct sl_fabric *fabric, int64_t now_ns) {
+// ---- all ships -------------------------------------------------------------------------------------------------
+
+static bool pump(void *state, int64_t now_ns) {
+    struct sl_ships *ships = state;
     (void)now_ns;
     bool moved = false;
-    struct sl_ship **at = &fabric->ships;
+    struct sl_ship **at = &ships->first;
     while (*at) {
         struct sl_ship *ship = *at;
-        moved |= pump(ship);
+        moved |= pump_ship(ship);
         if (ship->state == SHIP_ENDED && ship->closing) {
             *at = ship->next;
-            detach(ship);
+            sl_ship_detach(ship);
         } else {
             at = &ship->next;
         }
@@ -416,11 +259,22 @@ bool sl_ships_pump(struct sl_fabric *fabric, int64_t now_ns) {
     return moved;
 }
 
-void sl_ships_tick(struct sl_fabric *fabric, int64_t now_ns) {
-    for (struct sl_ship *ship = fabric->ships; ship; ship = ship->next) {
+static bool has_work(void *state) {
+    struct sl_ships *ships = state;
+    for (struct sl_ship *ship = ships->first; ship; ship = ship->next) {
+        if (atomic_load(&ship->work)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void tick(void *state, int64_t now_ns) {
+    struct sl_ships *ships = state;
+    for (struct sl_ship *ship = ships->first; ship; ship = ship->next) {
         if (ship->state < SHIP_ENDING && now_ns > ship->deadline_ns) {
             sl_ship_fail(ship, SL_ERR_DEADLINE, "the ship's deadline passed");
-        } else if (ship->state == SHIP_FINISHING && now_ns - ship->asked_ns > SL_REQUERY_NS) {
+        } else if (ship->state == SHIP_FINISHING && now_ns - ship->asked_ns > REQUERY_NS) {
             struct sl_wire_query query = {.key = key_of(ship)};
             ship->asked_ns = now_ns;
             sl_peer_tell(ship->peer, SL_WIRE_QUERY, &query, sizeof query);
@@ -431,8 +285,9 @@ void sl_ships_tick(struct sl_fabric *fabric, int64_t now_ns) {
     }
 }
 
-void sl_ships_peer_closing(struct sl_fabric *fabric, struct sl_peer *peer, enum sl_status status, const char *text) {
-    for (struct sl_ship *ship = fabric->ships; ship; ship = ship->next) {
+static void peer_closing(void *state, struct sl_peer *peer, enum sl_status status, const char *text) {
+    struct sl_ships *ships = state;
+    for (struct sl_ship *ship = ships->first; ship; ship = ship->next) {
         if (ship->peer == peer) {
             sl_ship_fail(ship, status, text);
             ship->peer = NULL;
@@ -440,14 +295,44 @@ void sl_ships_peer_closing(struct sl_fabric *fabric, struct sl_peer *peer, enum 
     }
 }
 
-// With a text: fail them. Without: everything is closed, let go of them whatever they wait for.
-void sl_ships_end_all(struct sl_fabric *fabric, const char *text) {
-    while (!text && fabric->ships) {
-        struct sl_ship *ship = fabric->ships;
-        fabric->ships = ship->next;
-        detach(ship);
-    }
-    for (struct sl_ship *ship = fabric->ships; ship; ship = ship->next) {
-        sl_ship_fail(ship, SL_ERR_CANCELLED, text);
+static void stop(void *state) {
+    struct sl_ships *ships = state;
+    for (struct sl_ship *ship = ships->first; ship; ship = ship->next) {
+        sl_ship_fail(ship, SL_ERR_CANCELLED, "this fabric stops");
     }
 }
+
+static bool is_over(void *state) {
+    struct sl_ships *ships = state;
+    for (struct sl_ship *ship = ships->first; ship; ship = ship->next) {
+        if (ship->state != SHIP_ENDED) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void release(void *state) {
+    struct sl_ships *ships = state;
+    while (ships->first) {
+        struct sl_ship *ship = ships->first;
+        ships->first = ship->next;
+        sl_ship_detach(ship);
+    }
+}
+
+const struct sl_verb_ops sl_ship_ops = {
+    .state_bytes = sizeof(struct sl_ships),
+    .handlers = {{SL_WIRE_ANSWER, "ANSWER", sizeof(struct sl_wire_answer), true, on_answer}},
+    .faults = {{"corrupt", offsetof(struct sl_ships, corrupt)},
+               {"drop_final", offsetof(struct sl_ships, drop_final)},
+               {"stall", offsetof(struct sl_ships, stall)}},
+    .gauges = {SL_GAUGE(struct sl_ships, n_open, ships_open)},
+    .pump = pump,
+    .tick = tick,
+    .has_work = has_work,
+    .peer_closing = peer_closing,
+    .stop = stop,
+    .is_over = is_over,
+    .release = release,
+};

@@ -124,6 +124,7 @@ struct sl_wire_answer {
 };
 static_assert(sizeof(struct sl_wire_answer) == 232, "wire");
 
+#define SL_EAGER_MAX_BYTES ((size_t)256 << 10) // requests, answers: sent without asking, for a rendezvous costs a round
 // Its payload is the request.
 struct sl_wire_ask {
     uint64_t id;
@@ -146,6 +147,7 @@ struct sl_wire_give_up {
 };
 
 #define SL_READ_MAX_RANGES 512
+#define SL_READS_PER_PEER  8 // unanswered
 // Its payload is struct sl_wire_range[n_ranges], together at most SL_SEGMENT_MAX_BYTES.
 struct sl_wire_read {
     uint64_t generation;

@@ -99,7 +99,9 @@ static void run_claim(struct sl_fabric *fabric, struct sl_command *command) {
 
 static void run_count(struct sl_fabric *fabric, struct sl_command *command) {
     struct call *it = (struct call *)command;
-    it->n_dropped = fabric->n_unexpected + atomic_load(&fabric->stats.stale_refused);
+    struct sl_fabric_stats stats;
+    sl_fabric_get_stats(fabric, &stats);
+    it->n_dropped = fabric->n_unexpected + stats.stale_refused;
     atomic_store(&it->done, true);
 }
 
