@@ -7,7 +7,7 @@ TIME       ?= 600
 FUZZER     ?= $(notdir $(wildcard tests/fuzz/corpus/*))
 C_FILES    := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
 
-.PHONY: all deps build test test-asan test-tsan fuzz demo bench quality lint tidy format clean help
+.PHONY: all deps build test test-asan test-tsan bits fuzz demo bench quality lint tidy format clean help
 
 all: build
 
@@ -30,6 +30,9 @@ test-tsan: deps  ## the tests with ThreadSanitizer, in build-tsan
 	@cmake -S . -B build-tsan -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG='-O1 -g' -DSLUICE_TSAN=ON
 	@cmake --build build-tsan -j $(JOBS)
 	@$(CTEST) --test-dir build-tsan
+
+bits: build      ## capsules, tokens and log-probabilities of every recipe, bit by bit as recorded: all of tests/bits
+	@/usr/bin/python3 -u tests/bits/record.py
 
 fuzz: deps       ## every fuzzer for TIME seconds with a new seed, one after the other; only FUZZER=name
 	@tests/fuzz/run.sh build build-fuzz

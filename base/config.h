@@ -42,6 +42,10 @@ struct sl_option {
     double min, max; // bounds for numbers, ignored when both are 0
 };
 
+// A row in a macro, where the formatter would give every field of a braced list a line of its own.
+#define SL_OPTION_ROW(...)                                                                                             \
+    { __VA_ARGS__ }
+
 struct sl_program {
     const char *name;    // "sluice-decode", "sluice run"
     const char *usage;   // what follows the name, e.g. "[options] JOB"

@@ -14,7 +14,6 @@
 struct sl_queue {
     pthread_mutex_t lock;
     pthread_cond_t not_empty;
-    pthread_cond_t not_full;
     size_t capacity;
     size_t head;
     size_t n;
@@ -33,25 +32,17 @@ enum sl_status sl_queue_create(size_t capacity, struct sl_queue **queue_out, str
     queue->capacity = capacity;
     pthread_mutex_init(&queue->lock, NULL);
     sl_cond_init(&queue->not_empty);
-    sl_cond_init(&queue->not_full);
     *queue_out = queue;
     return SL_OK;
 }
 
 void sl_queue_destroy(struct sl_queue **queue) {
     if (*queue) {
-        pthread_cond_destroy(&(*queue)->not_full);
         pthread_cond_destroy(&(*queue)->not_empty);
         pthread_mutex_destroy(&(*queue)->lock);
         free(*queue);
         *queue = NULL;
     }
-}
-
-static void append(struct sl_queue *queue, void *item) {
-    queue->ring[(queue->head + queue->n) % queue->capacity] = item;
-    queue->n++;
-    pthread_cond_signal(&queue->not_empty);
 }
 
 enum sl_status sl_queue_try_push(struct sl_queue *queue, void *item) {
@@ -62,23 +53,9 @@ enum sl_status sl_queue_try_push(struct sl_queue *queue, void *item) {
     } else if (queue->n == queue->capacity) {
         status = SL_AGAIN;
     } else {
-        append(queue, item);
-    }
-    pthread_mutex_unlock(&queue->lock);
-    return status;
-}
-
-enum sl_status sl_queue_push(struct sl_queue *queue, void *item, int64_t deadline_ns) {
-    enum sl_status status = SL_OK;
-    pthread_mutex_lock(&queue->lock);
-    while (!queue->closed && queue->n == queue->capacity && status == SL_OK) {
-        status = sl_cond_wait_until(&queue->not_full, &queue->lock, deadline_ns);
-    }
-    if (queue->closed) {
-        status = SL_ERR_CANCELLED;
-    } else if (queue->n < queue->capacity) { // also when room and the deadline came together
-        append(queue, item);
-        status = SL_OK;
+        queue->ring[(queue->head + queue->n) % queue->capacity] = item;
+        queue->n++;
+        pthread_cond_signal(&queue->not_empty);
     }
     pthread_mutex_unlock(&queue->lock);
     return status;
@@ -94,7 +71,6 @@ enum sl_status sl_queue_pop(struct sl_queue *queue, int64_t deadline_ns, void **
         *item_out = queue->ring[queue->head];
         queue->head = (queue->head + 1) % queue->capacity;
         queue->n--;
-        pthread_cond_signal(&queue->not_full);
         status = SL_OK;
     } else if (queue->closed) {
         status = SL_ERR_CANCELLED;
@@ -107,13 +83,5 @@ void sl_queue_close(struct sl_queue *queue) {
     pthread_mutex_lock(&queue->lock);
     queue->closed = true;
     pthread_cond_broadcast(&queue->not_empty);
-    pthread_cond_broadcast(&queue->not_full);
     pthread_mutex_unlock(&queue->lock);
-}
-
-size_t sl_queue_length(struct sl_queue *queue) {
-    pthread_mutex_lock(&queue->lock);
-    size_t n = queue->n;
-    pthread_mutex_unlock(&queue->lock);
-    return n;
 }

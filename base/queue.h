@@ -22,15 +22,10 @@ void sl_queue_destroy(struct sl_queue **queue);
 // SL_OK, SL_AGAIN (full), SL_ERR_CANCELLED (closed). The item stays with the caller unless SL_OK.
 enum sl_status sl_queue_try_push(struct sl_queue *queue, void *item);
 
-// Like try_push, but waits for room until the deadline: also SL_ERR_DEADLINE.
-enum sl_status sl_queue_push(struct sl_queue *queue, void *item, int64_t deadline_ns);
-
 // SL_OK, SL_ERR_DEADLINE (empty until then), SL_ERR_CANCELLED (closed and drained).
 enum sl_status sl_queue_pop(struct sl_queue *queue, int64_t deadline_ns, void **item_out);
 
 // No more pushes; poppers get what is left and then SL_ERR_CANCELLED. Idempotent.
 void sl_queue_close(struct sl_queue *queue);
-
-size_t sl_queue_length(struct sl_queue *queue);
 
 #endif

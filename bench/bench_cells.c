@@ -13,6 +13,7 @@
 #include "base/config.h"
 #include "bench/bench.h"
 #include "bench/cell.h"
+#include "tensor/cpu/tiers.h"
 
 #define MAX_RUNS 101
 

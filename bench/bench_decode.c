@@ -19,8 +19,10 @@
 #include "bench/cell.h"
 #include "bench/store_rig.h"
 #include "bench/synthetic.h"
-#include "compress/compress.h"
+#include "compress/evict/compressor.h"
+#include "compress/plan/plan.h"
 #include "retrieve/retriever.h"
+#include "tensor/cpu/tiers.h"
 
 #define MAX_LENGTHS  8
 #define WARM_UP      3
@@ -388,7 +390,7 @@ static enum sl_status open_rig(struct bench *b, char *folder, size_t folder_byte
 
 static enum sl_status measure(struct bench *b, struct sl_error *err) {
     char folder[SL_SYNTHETIC_PATH_BYTES] = "";
-    // All lanes of the longest prompt, pages and scan copies, and a stretch that is landing.
+    // All lanes of the longest prompt, pages and scan copies, and a stretch that is arriving.
     const struct sl_model_config *geometry = sl_synthetic_find(b->options.geometry);
     struct sl_model_config config;
     enum sl_status status = SL_OK;

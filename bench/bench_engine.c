@@ -27,6 +27,7 @@
 #include "bench/cell.h"
 #include "bench/peak.h"
 #include "bench/synthetic.h"
+#include "tensor/cpu/tiers.h"
 
 #define CHUNK         512
 #define DECODE_STEPS  16 // a run

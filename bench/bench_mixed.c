@@ -24,7 +24,7 @@
 #include "client/cluster.h"
 #include "client/sluice.h"
 #include "client/tool.h"
-#include "engine/model.h"
+#include "model/model.h"
 
 #define MAX_ROUNDS  16
 #define MAX_SHORT   64

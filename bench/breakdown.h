@@ -11,7 +11,7 @@
 #ifndef SL_BENCH_BREAKDOWN_H
 #define SL_BENCH_BREAKDOWN_H
 
-#include "engine/ops.h"
+#include "tensor/ops.h"
 
 // `ops`, timed. Valid for the life of the process; a second call takes the place of the first.
 const struct sl_ops *sl_breakdown_of(const struct sl_ops *ops);

@@ -14,7 +14,7 @@
 #define SL_BENCH_CELL_H
 
 #include "client/tool.h"
-#include "engine/model.h"
+#include "model/model.h"
 
 #define SL_CELL_MAX_BATCH 64
 

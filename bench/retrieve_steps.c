@@ -14,7 +14,7 @@
 
 #include "base/clock.h"
 #include "bench/bench.h"
-#include "compress/compress.h"
+#include "compress/plan/plan.h"
 #include "retrieve/retriever.h"
 
 #define N_LAYERS    2
@@ -144,7 +144,7 @@ static enum sl_status attend_layer(struct steps *s, int layer, struct sl_error *
     enum sl_status status = sl_session_reserve(s->session, layer, 1);
     for (int h = 0; h < c->n_heads && status == SL_OK; h++) {
         struct sl_head *head = &l->heads[h];
-        kv[h] = (struct sl_kv){head->pages, head->n_packed, head->n_slots, &l->work, &l->packed};
+        kv[h] = sl_session_kv(s->session, layer, h);
         c->ops->append(&kv[h], s->rows + h * c->head_dim, s->rows + h * c->head_dim, c->head_dim, 1, NULL);
         kv[h].n_slots++;
         head->n_slots++;

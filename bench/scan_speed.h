@@ -3,7 +3,7 @@
 #ifndef SL_BENCH_SCAN_SPEED_H
 #define SL_BENCH_SCAN_SPEED_H
 
-#include "engine/ops.h"
+#include "tensor/ops.h"
 
 struct sl_scan_speed_config {
     const struct sl_ops *ops;

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "bench/bench.h"
+#include "proto/methods.h"
 #include "retrieve/annex.h"
 #include "service/send.h"
 
@@ -68,8 +69,8 @@ static void release_annex(struct sl_store_rig *rig) {
     Sluice__V1__ReleaseRequest request = SLUICE__V1__RELEASE_REQUEST__INIT;
     request.lease_id = rig->annex->lease_id;
     struct sl_error err = {0};
-    if (sl_rpc_unary(rig->channel, "/sluice.v1.Store/Release", &request.base, &sluice__v1__release_reply__descriptor,
-                     sl_deadline_in_ms(CALL_MS), NULL, NULL, &err) != SL_OK) {
+    if (sl_rpc_unary(rig->channel, &sl_method_store_release, &request.base, sl_deadline_in_ms(CALL_MS), NULL, NULL,
+                     &err) != SL_OK) {
         fprintf(stderr, "bench: the store keeps an annex until its lease ends: %s\n", err.text);
     }
     protobuf_c_message_free_unpacked(&rig->annex->base, NULL);
@@ -161,8 +162,8 @@ static enum sl_status open_annex(struct sl_store_rig *rig, const struct sl_store
     request.n_prefixes = n_prefixes;
     request.prefix_hash = prefixes[n_prefixes - 1];
     ProtobufCMessage *reply = NULL;
-    enum sl_status status = sl_rpc_unary(rig->channel, "/sluice.v1.Store/OpenAnnex", &request.base,
-                                         &sluice__v1__annex__descriptor, sl_deadline_in_ms(CALL_MS), NULL, &reply, err);
+    enum sl_status status = sl_rpc_unary(rig->channel, &sl_method_store_open_annex, &request.base,
+                                         sl_deadline_in_ms(CALL_MS), NULL, &reply, err);
     free(prefixes);
     if (status == SL_OK) {
         rig->annex = (Sluice__V1__Annex *)reply;
@@ -185,8 +186,8 @@ static enum sl_status ship_stretch(struct sl_store_rig *rig, const struct sl_str
     request.begin = stretch->begin;
     request.n_tokens = (int32_t)stretch->n_slots;
     ProtobufCMessage *reply = NULL;
-    enum sl_status status = sl_rpc_unary(rig->channel, "/sluice.v1.Store/GrantStretch", &request.base,
-                                         &sluice__v1__grant__descriptor, sl_deadline_in_ms(CALL_MS), NULL, &reply, err);
+    enum sl_status status = sl_rpc_unary(rig->channel, &sl_method_store_grant_stretch, &request.base,
+                                         sl_deadline_in_ms(CALL_MS), NULL, &reply, err);
     if (status != SL_OK) {
         return status;
     }
@@ -207,8 +208,8 @@ static enum sl_status await(struct sl_store_rig *rig, int64_t n_tokens, struct s
     Sluice__V1__AwaitAnnexRequest request = SLUICE__V1__AWAIT_ANNEX_REQUEST__INIT;
     request.lease_id = rig->annex->lease_id;
     request.n_tokens = n_tokens;
-    return sl_rpc_unary(rig->channel, "/sluice.v1.Store/AwaitAnnex", &request.base,
-                        &sluice__v1__await_annex_reply__descriptor, sl_deadline_in_ms(AWAIT_MS), NULL, NULL, err);
+    return sl_rpc_unary(rig->channel, &sl_method_store_await_annex, &request.base, sl_deadline_in_ms(AWAIT_MS), NULL,
+                        NULL, err);
 }
 
 // Fresh memory for the pages of a stretch: regions live as long as their fabric, so a larger one is added.

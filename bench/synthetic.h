@@ -4,7 +4,7 @@
 #define SL_BENCH_SYNTHETIC_H
 
 #include "client/tool.h"
-#include "engine/model.h"
+#include "model/model.h"
 
 // Room for the paths that sl_synthetic_create() makes.
 #define SL_SYNTHETIC_PATH_BYTES 512

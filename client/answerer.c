@@ -8,7 +8,8 @@
 #include <unistd.h>
 
 #include "client/sluice.h"
-#include "compress/recipe.h"
+#include "compress/plan/plan.h"
+#include "compress/recipe/recipe.h"
 #include "kvcache/capsule.h"
 #include "rpc/rpc.h"
 #include "service/job_recipe.h"

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "base/thread.h"
-#include "engine/ops.h"
+#include "tensor/ops.h"
 
 #define MAX_ARGUMENTS 64
 #define STEP_MS       50

@@ -9,8 +9,9 @@
 #include "client/plot.h"
 #include "client/table.h"
 #include "client/tool.h"
-#include "engine/ops.h"
 #include "kvcache/capsule_file.h"
+#include "tensor/cpu/tiers.h"
+#include "tensor/ops.h"
 
 #define MAX_BINS 1600 // columns of the picture
 
@@ -198,14 +199,12 @@ static void print_json(const struct capsule *c) {
 static void write_row(const struct capsule *c, const struct sl_ops *ops, int layer, int head, int n_bins,
                       int64_t *positions, uint32_t *counts, FILE *script) {
     int64_t n_tokens = c->file.info.n_tokens;
-    const struct sl_layer *l = &c->session->layers[layer];
-    const struct sl_head *h = &l->heads[head];
-    struct sl_kv kv = {h->pages, h->n_packed, h->n_slots, &l->work, &l->packed};
+    struct sl_kv kv = sl_session_kv(c->session, layer, head);
     ops->read_positions(&kv, positions);
     for (int bin = 0; bin < n_bins; bin++) {
         counts[bin] = 0;
     }
-    for (uint32_t j = 0; j < h->n_slots; j++) {
+    for (uint32_t j = 0; j < kv.n_slots; j++) {
         if (positions[j] >= 0 && positions[j] < n_tokens) { // a file may say anything
             counts[positions[j] * n_bins / n_tokens]++;
         }
@@ -218,10 +217,35 @@ static void write_row(const struct capsule *c, const struct sl_ops *ops, int lay
     fputc('\n', script);
 }
 
+// positions and counts: scratch of write_row().
+static void write_map(const struct capsule *c, const struct sl_ops *ops, int n_bins, int64_t *positions,
+                      uint32_t *counts, FILE *script) {
+    const struct sl_kv_geometry *g = &c->file.info.geometry;
+    int64_t n_tokens = c->file.info.n_tokens;
+    int n_rows = g->n_layers * g->n_kv_heads, step = (g->n_layers + 39) / 40;
+    char title[SL_CAPSULE_LABEL_BYTES + 64], quoted[2 * sizeof title];
+    snprintf(title, sizeof title, "%s: what %" PRId64 " tokens have left", c->file.label, n_tokens);
+    fprintf(script,
+            "set title %s\nset xlabel 'position'\nset ylabel 'layer, head by head'\n"
+            "set palette defined (0 '#ffffff', 1 '#08306b')\nset cbrange [0:1]\n"
+            "set cblabel 'share kept'\nset xrange [0:%" PRId64 "]\nset yrange [%g:-0.5]\n"
+            "set tics out nomirror\nset ytics (",
+            sl_plot_quote(title, quoted, sizeof quoted), n_tokens, n_rows - 0.5);
+    for (int l = 0; l < g->n_layers; l += step) {
+        fprintf(script, "%s'%d' %d", l ? ", " : "", l, l * g->n_kv_heads);
+    }
+    fputs(")\n$map << EOD\n", script);
+    for (int row = 0; row < n_rows; row++) {
+        write_row(c, ops, row / g->n_kv_heads, row % g->n_kv_heads, n_bins, positions, counts, script);
+    }
+    fprintf(script, "EOD\nplot $map matrix using (($1 + 0.5) * %.9g):2:3 with image notitle\n",
+            (double)n_tokens / n_bins);
+}
+
 static enum sl_status draw(const struct capsule *c, const char *path, struct sl_error *err) {
     const struct sl_kv_geometry *g = &c->file.info.geometry;
     int64_t n_tokens = c->file.info.n_tokens;
-    int n_rows = g->n_layers * g->n_kv_heads, n_bins = (int)(n_tokens < MAX_BINS ? n_tokens : MAX_BINS);
+    int height = 160 + 12 * g->n_layers * g->n_kv_heads, n_bins = (int)(n_tokens < MAX_BINS ? n_tokens : MAX_BINS);
     if (n_tokens == 0) {
         return sl_fail(err, SL_ERR_INVALID, "%s: a capsule of no tokens; there is nothing to draw", c->path);
     }
@@ -232,33 +256,13 @@ static enum sl_status draw(const struct capsule *c, const char *path, struct sl_
     if (status == SL_OK && !(positions && counts)) {
         status = sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
-    struct sl_plot plot;
-    int height = 160 + 12 * n_rows;
     if (status == SL_OK) {
-        status = sl_plot_open(&plot, path, 1280, height < 400 ? 400 : height > 4000 ? 4000 : height, err);
-        if (status == SL_OK) {
-            char title[SL_CAPSULE_LABEL_BYTES + 64], quoted[2 * sizeof title];
-            snprintf(title, sizeof title, "%s: what %" PRId64 " tokens have left", c->file.label, n_tokens);
-            fprintf(plot.script, "set title %s\nset xlabel 'position'\nset ylabel 'layer, head by head'\n",
-                    sl_plot_quote(title, quoted, sizeof quoted));
-            fprintf(plot.script,
-                    "set palette defined (0 '#ffffff', 1 '#08306b')\nset cbrange [0:1]\n"
-                    "set cblabel 'share kept'\nset xrange [0:%" PRId64 "]\nset yrange [%g:-0.5]\n",
-                    n_tokens, n_rows - 0.5);
-            fputs("set tics out nomirror\nset ytics (", plot.script);
-            int step = (g->n_layers + 39) / 40;
-            for (int l = 0; l < g->n_layers; l += step) {
-                fprintf(plot.script, "%s'%d' %d", l ? ", " : "", l, l * g->n_kv_heads);
-            }
-            fputs(")\n$map << EOD\n", plot.script);
-            for (int row = 0; row < n_rows; row++) {
-                write_row(c, ops, row / g->n_kv_heads, row % g->n_kv_heads, n_bins, positions, counts, plot.script);
-            }
-            fprintf(plot.script, "EOD\nplot $map matrix using (($1 + 0.5) * %.9g):2:3 with image notitle\n",
-                    (double)n_tokens / n_bins);
+        struct sl_plot plot;
+        height = height < 400 ? 400 : height > 4000 ? 4000 : height;
+        if (sl_plot_open(&plot, path, 1280, height, err) == SL_OK) {
+            write_map(c, ops, n_bins, positions, counts, plot.script);
         }
-        enum sl_status drawn = sl_plot_finish(&plot, err);
-        status = status == SL_OK ? drawn : status;
+        status = sl_plot_finish(&plot, err);
     }
     free(positions);
     free(counts);

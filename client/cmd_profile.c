@@ -208,12 +208,10 @@ static void write_script(const struct sl_attention_profile *p, double threshold,
 static enum sl_status draw_plot(const struct sl_attention_profile *p, double threshold, const char *path,
                                 struct sl_error *err) {
     struct sl_plot plot;
-    enum sl_status status = sl_plot_open(&plot, path, 1800, 900, err);
-    if (status == SL_OK) {
+    if (sl_plot_open(&plot, path, 1800, 900, err) == SL_OK) {
         write_script(p, threshold, plot.script);
     }
-    enum sl_status drawn = sl_plot_finish(&plot, err);
-    return status == SL_OK ? drawn : status;
+    return sl_plot_finish(&plot, err);
 }
 
 // --- the command -----------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@
 
 #include "client/table.h"
 #include "client/tool.h"
-#include "compress/recipe.h"
+#include "compress/recipe/recipe.h"
 
 struct recipes_config {
     struct sl_tool_config tool;

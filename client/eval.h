@@ -3,12 +3,12 @@
 #ifndef SL_CLIENT_EVAL_H
 #define SL_CLIENT_EVAL_H
 
-int sl_eval_fidelity(int argc, char **argv);
-int sl_eval_grid(int argc, char **argv);
-int sl_eval_make(int argc, char **argv);
-int sl_eval_perplexity(int argc, char **argv);
-int sl_eval_rps(int argc, char **argv);
-int sl_eval_suites(int argc, char **argv);
-int sl_eval_weights(int argc, char **argv);
+int sl_command_eval_fidelity(int argc, char **argv);
+int sl_command_eval_grid(int argc, char **argv);
+int sl_command_eval_make(int argc, char **argv);
+int sl_command_eval_perplexity(int argc, char **argv);
+int sl_command_eval_rps(int argc, char **argv);
+int sl_command_eval_suites(int argc, char **argv);
+int sl_command_eval_weights(int argc, char **argv);
 
 #endif

@@ -136,7 +136,7 @@ static enum sl_status evaluate(const struct grid_config *c, struct sl_error *err
     return status;
 }
 
-int sl_eval_grid(int argc, char **argv) {
+int sl_command_eval_grid(int argc, char **argv) {
     struct grid_config config = {0};
     struct sl_error err = {0};
     int first, code;

@@ -103,7 +103,7 @@ static enum sl_status make(const struct sl_eval_options *o, struct sl_error *err
     return status;
 }
 
-int sl_eval_make(int argc, char **argv) {
+int sl_command_eval_make(int argc, char **argv) {
     struct make_config config = {0};
     struct sl_error err = {0};
     int first, code;

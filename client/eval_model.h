@@ -8,8 +8,8 @@
 
 #include "base/arena.h"
 #include "base/config.h"
-#include "engine/model.h"
-#include "engine/tokenizer.h"
+#include "model/model.h"
+#include "text/tokenizer/tokenizer.h"
 
 struct sl_eval_model {
     const struct sl_ops *ops;

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "client/eval_model.h"
-#include "compress/recipe.h"
+#include "compress/recipe/recipe.h"
 #include "eval/nearest.h"
 
 #define DEFAULT_SAMPLES 10

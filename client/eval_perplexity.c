@@ -370,12 +370,10 @@ static void write_script(const struct eval *e, FILE *script) {
 
 static enum sl_status draw(const struct eval *e, struct sl_error *err) {
     struct sl_plot plot;
-    enum sl_status status = sl_plot_open(&plot, e->config.png, 1900, 480 + 16 * (int)e->n_trials, err);
-    if (status == SL_OK) {
+    if (sl_plot_open(&plot, e->config.png, 1900, 480 + 16 * (int)e->n_trials, err) == SL_OK) {
         write_script(e, plot.script);
     }
-    enum sl_status drawn = sl_plot_finish(&plot, err);
-    return status == SL_OK ? drawn : status;
+    return sl_plot_finish(&plot, err);
 }
 
 static enum sl_status report(const struct eval *e, struct sl_error *err) {
@@ -427,7 +425,7 @@ static enum sl_status evaluate(struct eval *e, struct sl_error *err) {
     return status;
 }
 
-int sl_eval_perplexity(int argc, char **argv) {
+int sl_command_eval_perplexity(int argc, char **argv) {
     struct eval e = {.width = sl_terminal_width(STDERR_FILENO)};
     struct sl_error err = {0};
     int first, code;

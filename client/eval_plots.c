@@ -133,13 +133,11 @@ enum sl_status sl_eval_plot_pareto(const struct sl_eval_report *r, const char *p
     }
     size_t n = sl_eval_frontier(r, frontier);
     struct sl_plot plot;
-    enum sl_status status = sl_plot_open(&plot, path, 1300, 800, err);
-    if (status == SL_OK) {
+    if (sl_plot_open(&plot, path, 1300, 800, err) == SL_OK) {
         write_pareto(r, frontier, n, plot.script);
     }
-    enum sl_status drawn = sl_plot_finish(&plot, err);
     free(frontier);
-    return status == SL_OK ? drawn : status;
+    return sl_plot_finish(&plot, err);
 }
 
 // --- bars -------------------------------------------------------------------------------------------------------
@@ -197,12 +195,10 @@ static void write_bars(const struct sl_eval_report *r, FILE *script) {
 
 enum sl_status sl_eval_plot_bars(const struct sl_eval_report *r, const char *path, struct sl_error *err) {
     struct sl_plot plot;
-    enum sl_status status = sl_plot_open(&plot, path, label_width(r) + 700, 240 + 18 * (int)n_answered(r), err);
-    if (status == SL_OK) {
+    if (sl_plot_open(&plot, path, label_width(r) + 700, 240 + 18 * (int)n_answered(r), err) == SL_OK) {
         write_bars(r, plot.script);
     }
-    enum sl_status drawn = sl_plot_finish(&plot, err);
-    return status == SL_OK ? drawn : status;
+    return sl_plot_finish(&plot, err);
 }
 
 // --- heat maps --------------------------------------------------------------------------------------------------
@@ -236,13 +232,11 @@ static void write_tasks(const struct sl_eval_report *r, FILE *script) {
 
 enum sl_status sl_eval_plot_tasks(const struct sl_eval_report *r, const char *path, struct sl_error *err) {
     struct sl_plot plot;
-    enum sl_status status =
-        sl_plot_open(&plot, path, label_width(r) + 160 + 64 * (int)r->n_tasks, 240 + 20 * (int)n_answered(r), err);
-    if (status == SL_OK) {
+    if (sl_plot_open(&plot, path, label_width(r) + 160 + 64 * (int)r->n_tasks, 240 + 20 * (int)n_answered(r), err) ==
+        SL_OK) {
         write_tasks(r, plot.script);
     }
-    enum sl_status drawn = sl_plot_finish(&plot, err);
-    return status == SL_OK ? drawn : status;
+    return sl_plot_finish(&plot, err);
 }
 
 static void write_panel(const struct sl_eval_row *row, const struct sl_eval_grid *grid, size_t number, FILE *script) {
@@ -283,11 +277,9 @@ enum sl_status sl_eval_plot_grid(const struct sl_eval_report *r, const struct sl
                                  struct sl_error *err) {
     size_t n = n_answered(r), n_across = n < 3 ? (n > 0 ? n : 1) : 3;
     struct sl_plot plot;
-    enum sl_status status = sl_plot_open(&plot, path, 480 * (int)n_across,
-                                         (160 + 22 * (int)grid->n_depths) * (int)((n + n_across - 1) / n_across), err);
-    if (status == SL_OK) {
+    if (sl_plot_open(&plot, path, 480 * (int)n_across,
+                     (160 + 22 * (int)grid->n_depths) * (int)((n + n_across - 1) / n_across), err) == SL_OK) {
         write_grid(r, grid, n_across, plot.script);
     }
-    enum sl_status drawn = sl_plot_finish(&plot, err);
-    return status == SL_OK ? drawn : status;
+    return sl_plot_finish(&plot, err);
 }

@@ -6,8 +6,8 @@
 #ifndef SL_CLIENT_EVAL_QUESTIONS_H
 #define SL_CLIENT_EVAL_QUESTIONS_H
 
-#include "engine/tokenizer.h"
 #include "eval/plan.h"
+#include "text/tokenizer/tokenizer.h"
 
 struct sl_eval_questions {
     const struct sl_eval_plan *plan;

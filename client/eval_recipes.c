@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-#include "compress/recipe.h"
+#include "compress/recipe/recipe.h"
 
 static enum sl_status add_presets(const char *budget, struct sl_list *list, struct sl_error *err) {
     struct sl_recipe recipe;

@@ -3,7 +3,7 @@
  * Purpose: what the answers of an evaluation say: scores of every recipe in every cell, the difference to `full` and
  *          how sure it is, what is shipped for it, which claims hold, and which recipe to take for how many bytes.
  *
- * Design: numbers here (eval_report.c, eval_claims.c), and three ways to show them: eval_report_text.c,
+ * Design: numbers here (eval_report.c, eval_compare.c, eval_claims.c), and three ways to show them: eval_report_text.c,
  *         eval_report_json.c, eval_plots.c. Differences are paired: only questions count that both recipes have
  *         answered.
  */
@@ -91,7 +91,7 @@ enum sl_status sl_eval_report_make(const struct sl_eval_plan *plan, const char *
                                    struct sl_eval_report *report_out, struct sl_error *err);
 void sl_eval_report_cleanup(struct sl_eval_report *report);
 
-// Row a - row b over the questions that both have answered, in the cells for which `wanted` (NULL: all) is set.
+// eval_compare.c: row a - row b over the questions that both have answered, in the cells for which `wanted` (NULL: all) is set.
 enum sl_status sl_eval_compare(const struct sl_eval_report *report, size_t a, size_t b, const bool *wanted,
                                struct sl_interval *interval_out, size_t *n_pairs_out, struct sl_error *err);
 

@@ -347,7 +347,7 @@ static enum sl_status evaluate(const struct rps_config *config, struct sl_error 
     return status;
 }
 
-int sl_eval_rps(int argc, char **argv) {
+int sl_command_eval_rps(int argc, char **argv) {
     struct rps_config config = {0};
     struct sl_error err = {0};
     int first, code;

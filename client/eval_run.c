@@ -6,7 +6,8 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "compress/recipe.h"
+#include "compress/plan/plan.h"
+#include "compress/recipe/recipe.h"
 #include "eval/metric.h"
 
 enum sl_status sl_eval_canonical(const struct sl_eval_plan *plan, const char ***texts_out, struct sl_error *err) {
@@ -226,7 +227,7 @@ static enum sl_status run_question(struct run *run, struct sl_error *err) {
     return status;
 }
 
-enum sl_status sl_eval_run(const struct sl_eval_runner *runner, struct sl_error *err) {
+enum sl_status sl_eval_runner_run(const struct sl_eval_runner *runner, struct sl_error *err) {
     struct run run = {.config = runner, .began_ns = sl_now_ns()};
     struct sl_eval_state *state = &run.state;
     enum sl_status status = SL_OK;

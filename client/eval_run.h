@@ -46,6 +46,6 @@ struct sl_eval_key sl_eval_key_of(const struct sl_eval_plan *plan, const char *c
  * say so (`refused`). SL_ERR_CANCELLED: the answerer was stopped. Anything else that goes wrong ends the run; the
  * results keep what there is. SL_ERR_PRECONDITION: the results have an answer to another prompt for the same question.
  */
-enum sl_status sl_eval_run(const struct sl_eval_runner *runner, struct sl_error *err);
+enum sl_status sl_eval_runner_run(const struct sl_eval_runner *runner, struct sl_error *err);
 
 #endif

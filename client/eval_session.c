@@ -98,7 +98,7 @@ static enum sl_status ask(struct sl_eval_session *s, struct sl_answerer *answere
                                     .n_parts = s->n_parts,
                                     .progress_fn = on_progress,
                                     .arg = s};
-    enum sl_status status = sl_eval_run(&runner, err);
+    enum sl_status status = sl_eval_runner_run(&runner, err);
     hide(s);
     if (status == SL_ERR_CANCELLED) {
         sl_fail(err, status, "stopped by a signal%s%s", s->options->out ? "; the same command goes on from " : "",

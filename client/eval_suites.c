@@ -162,7 +162,7 @@ static enum sl_status evaluate(const struct suites_config *c, struct sl_error *e
     return status;
 }
 
-int sl_eval_suites(int argc, char **argv) {
+int sl_command_eval_suites(int argc, char **argv) {
     struct suites_config config = {0};
     struct sl_error err = {0};
     int first, code;

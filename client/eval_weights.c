@@ -258,7 +258,7 @@ static enum sl_status evaluate(struct eval *e, struct sl_error *err) {
     return SL_OK;
 }
 
-int sl_eval_weights(int argc, char **argv) {
+int sl_command_eval_weights(int argc, char **argv) {
     struct eval e = {.width = sl_terminal_width(STDERR_FILENO)};
     struct sl_error err = {0};
     int first, code;

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compress/compress.h"
+#include "compress/evict/compressor.h"
+#include "compress/plan/plan.h"
 #include "kvcache/capsule.h"
 #include "retrieve/local_retriever.h"
 #include "service/reader.h"
@@ -284,12 +285,6 @@ static enum sl_status copy_session(struct sl_fidelity *f, const struct sl_sessio
     return status;
 }
 
-static struct sl_kv kv_of(const struct sl_session *session, int layer, int head) {
-    const struct sl_layer *l = &session->layers[layer];
-    const struct sl_head *h = &l->heads[head];
-    return (struct sl_kv){h->pages, h->n_packed, h->n_slots, &l->work, &l->packed};
-}
-
 static void measure_overlap(struct sl_fidelity *f, const struct sl_session *session,
                             struct sl_fidelity_result *result) {
     const struct sl_eval_model *m = f->config.model;
@@ -298,7 +293,7 @@ static void measure_overlap(struct sl_fidelity *f, const struct sl_session *sess
     for (int l = 0; l < n_layers; l++) {
         double sum = 0;
         for (int h = 0; h < n_heads; h++) {
-            struct sl_kv kv = kv_of(session, l, h);
+            struct sl_kv kv = sl_session_kv(session, l, h);
             m->ops->read_positions(&kv, f->positions);
             for (uint32_t j = 0; j < kv.n_slots; j++) {
                 f->kept[j] = (uint32_t)f->positions[j];
@@ -338,7 +333,7 @@ static enum sl_status append_same(struct shadow *s, int layer, const struct sl_a
     for (int h = 0; h < attend->n_kv_heads; h++) {
         uint32_t n_full = attend->kv[h].n_slots;
         ops->read_rows(&attend->kv[h], n_full - (uint32_t)attend->m, n_full, f->k, f->v);
-        kv_out[h] = kv_of(session, layer, h);
+        kv_out[h] = sl_session_kv(session, layer, h);
         ops->append(&kv_out[h], f->k, f->v, attend->head_dim, attend->m, f->positions);
         kv_out[h].n_slots += (uint32_t)attend->m;
         sl_session_set_slots(session, layer, h, kv_out[h].n_slots);

@@ -24,7 +24,7 @@
 #define SL_CLIENT_FIDELITY_H
 
 #include "client/eval_model.h"
-#include "compress/recipe.h"
+#include "compress/recipe/recipe.h"
 
 struct sl_fidelity; // a text over the full cache
 

@@ -7,7 +7,7 @@
 #ifndef SL_CLIENT_FIDELITY_RECALL_H
 #define SL_CLIENT_FIDELITY_RECALL_H
 
-#include "compress/recipe.h"
+#include "compress/plan/plan.h"
 #include "retrieve/annex.h"
 
 struct sl_recall {

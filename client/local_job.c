@@ -7,12 +7,12 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "engine/model.h"
-#include "engine/tokenizer.h"
 #include "kvcache/capsule_file.h"
+#include "model/model.h"
 #include "service/job_chat.h"
 #include "service/job_recipe.h"
 #include "service/local.h"
+#include "text/tokenizer/tokenizer.h"
 
 #define JOB_ID "local"
 

@@ -5,7 +5,7 @@
 
 #include "client/request.h"
 #include "client/sluice.h"
-#include "engine/ops.h"
+#include "tensor/ops.h"
 
 /*
  * Run the job, and every further turn of the request on the same session, and deliver their events (a "finished" for

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 
 #include "client/fidelity.h"
-#include "compress/compress.h"
+#include "compress/evict/compressor.h"
+#include "compress/plan/plan.h"
 
 // --- which recipes stream --------------------------------------------------------------------------------------------
 
@@ -23,7 +24,7 @@ static enum sl_status check_formats(const struct sl_recipe *recipe, struct sl_er
                    sl_kv_format_name(quantized));
 }
 
-enum sl_status sl_perplexity_check(const struct sl_recipe *recipe, int chunk, struct sl_error *err) {
+static enum sl_status check(const struct sl_recipe *recipe, int chunk, struct sl_error *err) {
     if (sl_recipe_offloads(recipe)) {
         return sl_fail(err, SL_ERR_INVALID,
                        "place=offload searches a prompt that has been read, and a stream has none; use place=resident");
@@ -42,7 +43,7 @@ enum sl_status sl_perplexity_check(const struct sl_recipe *recipe, int chunk, st
                        "layers=d2o divides the budget at the end of a prompt, and a stream has no end; use "
                        "layers=uniform or pyramid");
     }
-    if (recipe->score == SL_SCORE_SNAPKV && recipe->window > chunk) {
+    if (sl_recipe_observed_rows(recipe) > chunk) {
         return sl_fail(err, SL_ERR_INVALID,
                        "window=%d is longer than the stream's chunks of %d tokens; lower window, or raise --chunk",
                        recipe->window, chunk);
@@ -125,7 +126,7 @@ enum sl_status sl_perplexity_measure(const struct sl_perplexity_config *config, 
     struct stream s = {.config = config};
     struct sl_session_stats stats = {0};
     int64_t most = 0;
-    enum sl_status status = sl_perplexity_check(recipe, config->chunk, err);
+    enum sl_status status = check(recipe, config->chunk, err);
     status = status == SL_OK ? stream_open(&s, recipe, err) : status;
     for (int64_t i = 0; i < config->n_tokens && status == SL_OK; i += config->chunk) {
         int n = (int)(config->n_tokens - i < config->chunk ? config->n_tokens - i : config->chunk);

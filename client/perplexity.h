@@ -18,7 +18,7 @@
 #define SL_CLIENT_PERPLEXITY_H
 
 #include "client/eval_model.h"
-#include "compress/recipe.h"
+#include "compress/recipe/recipe.h"
 
 struct sl_perplexity_config {
     const struct sl_eval_model *model; // its engine takes `chunk` rows
@@ -35,11 +35,9 @@ struct sl_perplexity_result {
     int64_t most_slots; // the most that any head held, the chunk at hand included
 };
 
-// SL_ERR_INVALID: the recipe does not stream (it offloads, quantizes, or evicts at a prompt's end), named with the reason.
-enum sl_status sl_perplexity_check(const struct sl_recipe *recipe, int chunk, struct sl_error *err);
-
 // The recipe as sl_job_recipe() made it; a budget that is a ratio is one of n_tokens. nll_out: [n_tokens] negative log
-// likelihoods, in nats. SL_ERR_INVALID: sl_perplexity_check(), or it does not fit the model.
+// likelihoods, in nats. SL_ERR_INVALID: the recipe does not stream (it offloads, quantizes, or evicts at a prompt's
+// end), or does not fit the model.
 enum sl_status sl_perplexity_measure(const struct sl_perplexity_config *config, const struct sl_recipe *recipe,
                                      double *nll_out, struct sl_perplexity_result *result_out, struct sl_error *err);
 

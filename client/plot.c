@@ -27,12 +27,7 @@ char *sl_plot_quote(const char *text, char *buf, size_t buf_bytes) {
     return buf;
 }
 
-enum sl_status sl_plot_open(struct sl_plot *plot, const char *path, int width, int height, struct sl_error *err) {
-    *plot = (struct sl_plot){0};
-    enum sl_status status = sl_whole_file_open(&plot->image, path, err);
-    if (status != SL_OK) {
-        return status;
-    }
+static enum sl_status open_script(struct sl_plot *plot, struct sl_error *err) {
     const char *folder = getenv("TMPDIR");
     snprintf(plot->script_path, sizeof plot->script_path, "%s/sluice-plot-XXXXXX",
              folder && folder[0] ? folder : "/tmp");
@@ -46,10 +41,21 @@ enum sl_status sl_plot_open(struct sl_plot *plot, const char *path, int width, i
         close(fd);
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
-    char quoted[2 * PATH_MAX];
-    fprintf(plot->script, "set terminal png noenhanced size %d,%d\nset output %s\n", width, height,
-            sl_plot_quote(plot->image.temporary, quoted, sizeof quoted));
     return SL_OK;
+}
+
+enum sl_status sl_plot_open(struct sl_plot *plot, const char *path, int width, int height, struct sl_error *err) {
+    *plot = (struct sl_plot){0};
+    plot->status = sl_whole_file_open(&plot->image, path, err);
+    if (plot->status == SL_OK) {
+        plot->status = open_script(plot, err);
+    }
+    if (plot->status == SL_OK) {
+        char quoted[2 * PATH_MAX];
+        fprintf(plot->script, "set terminal png noenhanced size %d,%d\nset output %s\n", width, height,
+                sl_plot_quote(plot->image.temporary, quoted, sizeof quoted));
+    }
+    return plot->status;
 }
 
 // quiet: what it writes to standard output is thrown away.
@@ -100,18 +106,15 @@ static enum sl_status check_image(const struct sl_plot *plot, struct sl_error *e
 }
 
 enum sl_status sl_plot_finish(struct sl_plot *plot, struct sl_error *err) {
-    enum sl_status status = SL_OK;
-    bool complete = plot->script != NULL; // if not, whoever opened it has been told why
-    if (complete) {
+    enum sl_status status = plot->status;
+    if (status == SL_OK) {
         bool written = !ferror(plot->script);
         written = fclose(plot->script) == 0 && written;
         plot->script = NULL;
         status = written ? run_gnuplot(plot->script_path, false, err)
                          : sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", plot->script_path, strerror(errno));
         status = status == SL_OK ? check_image(plot, err) : status;
-    }
-    if (complete && status == SL_OK) {
-        status = sl_whole_file_finish(&plot->image, err);
+        status = status == SL_OK ? sl_whole_file_finish(&plot->image, err) : status;
     }
     sl_whole_file_abandon(&plot->image);
     if (plot->script_path[0]) {

@@ -2,9 +2,10 @@
 /*
  * Purpose: pictures by gnuplot: a caller writes commands and data, gnuplot draws them into a PNG.
  *
- *     sl_plot_open(&plot, "map.png", 1200, 600, err);
- *     fprintf(plot.script, "plot '-' with lines\n0 1\n1 2\ne\n");
- *     sl_plot_finish(&plot, err);
+ *     if (sl_plot_open(&plot, "map.png", 1200, 600, err) == SL_OK) {
+ *         fprintf(plot.script, "plot '-' with lines\n0 1\n1 2\ne\n");
+ *     }
+ *     return sl_plot_finish(&plot, err);
  */
 #ifndef SL_CLIENT_PLOT_H
 #define SL_CLIENT_PLOT_H
@@ -12,7 +13,8 @@
 #include "base/whole_file.h"
 
 struct sl_plot {
-    FILE *script; // for the caller to write to
+    enum sl_status status; // of opening it
+    FILE *script;          // for the caller to write to
     char script_path[PATH_MAX];
     struct sl_whole_file image; // which gnuplot writes
 };
@@ -23,7 +25,8 @@ enum sl_status sl_plot_check(struct sl_error *err);
 // path must outlive the plot. SL_ERR_IO: the folder of path cannot be written to. Always to be finished afterwards.
 enum sl_status sl_plot_open(struct sl_plot *plot, const char *path, int width, int height, struct sl_error *err);
 
-// Have it drawn. The picture appears under its name whole or not at all. SL_ERR_UNSUPPORTED: there is no gnuplot here.
+// Have it drawn; if it could not be opened, the status of that. The picture appears under its name whole or not at all.
+// SL_ERR_UNSUPPORTED: there is no gnuplot here.
 enum sl_status sl_plot_finish(struct sl_plot *plot, struct sl_error *err);
 
 // A text as gnuplot reads it, in single quotes: nothing in it is a command. Returns buf.

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compress/recipe.h"
-#include "engine/tokenizer.h"
+#include "compress/recipe/recipe.h"
+#include "text/tokenizer/tokenizer.h"
 
 static enum sl_status check_text(const char *name, const char *text, size_t bytes, struct sl_error *err) {
     if (memchr(text, '\0', bytes)) {
@@ -75,7 +75,8 @@ enum sl_status sl_request_read_text(const char *path, char **text_out, struct sl
     return status;
 }
 
-enum sl_status sl_request_compose(const char *document, const char *question, char **prompt_out, struct sl_error *err) {
+// document + "\n" + question; either may be NULL, not both. A new string.
+static enum sl_status compose(const char *document, const char *question, char **prompt_out, struct sl_error *err) {
     char *prompt;
     int n = document && question ? asprintf(&prompt, "%s\n%s", document, question)
                                  : asprintf(&prompt, "%s", document ? document : question);
@@ -125,7 +126,7 @@ static enum sl_status make_prompt(const struct sl_request_config *config, char *
     char *document = NULL;
     status = config->prompt_file ? sl_request_read_text(config->prompt_file, &document, err) : SL_OK;
     if (status == SL_OK) {
-        status = sl_request_compose(document ? document : config->prompt, question, prompt_out, err);
+        status = compose(document ? document : config->prompt, question, prompt_out, err);
     }
     free(document);
     return status;

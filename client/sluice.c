@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "client/sluice_internal.h"
+#include "proto/methods.h"
 
 enum sl_status sl_client_connect(const char *address, struct sl_client **client_out, struct sl_error *err) {
     struct sl_client *client = calloc(1, sizeof *client);
@@ -33,8 +34,8 @@ void sl_client_close(struct sl_client **client) {
 enum sl_status sl_client_submit(struct sl_client *client, const Sluice__V1__GenerateRequest *request,
                                 int64_t deadline_ns, char job_id_out[SL_JOB_ID_BYTES], struct sl_error *err) {
     ProtobufCMessage *message;
-    enum sl_status status = sl_rpc_unary(client->channel, "/sluice.v1.Inference/Submit", &request->base,
-                                         &sluice__v1__submit_reply__descriptor, deadline_ns, NULL, &message, err);
+    enum sl_status status =
+        sl_rpc_unary(client->channel, &sl_method_inference_submit, &request->base, deadline_ns, NULL, &message, err);
     if (status != SL_OK) {
         return status;
     }
@@ -49,37 +50,36 @@ enum sl_status sl_client_submit(struct sl_client *client, const Sluice__V1__Gene
     return status;
 }
 
-static enum sl_status job_request(struct sl_client *client, const char *path, const char *job_id, int64_t deadline_ns,
-                                  Sluice__V1__Job **job_out, struct sl_error *err) {
+static enum sl_status job_request(struct sl_client *client, const struct sl_rpc_method *method, const char *job_id,
+                                  int64_t deadline_ns, Sluice__V1__Job **job_out, struct sl_error *err) {
     Sluice__V1__JobRequest request = SLUICE__V1__JOB_REQUEST__INIT;
     request.job_id = (char *)job_id;
-    return sl_rpc_unary(client->channel, path, &request.base, &sluice__v1__job__descriptor, deadline_ns, NULL,
-                        (ProtobufCMessage **)job_out, err);
+    return sl_rpc_unary(client->channel, method, &request.base, deadline_ns, NULL, (ProtobufCMessage **)job_out, err);
 }
 
 enum sl_status sl_client_cancel(struct sl_client *client, const char *job_id, int64_t deadline_ns,
                                 Sluice__V1__Job **job_out, struct sl_error *err) {
-    return job_request(client, "/sluice.v1.Inference/Cancel", job_id, deadline_ns, job_out, err);
+    return job_request(client, &sl_method_inference_cancel, job_id, deadline_ns, job_out, err);
 }
 
 enum sl_status sl_client_get(struct sl_client *client, const char *job_id, int64_t deadline_ns,
                              Sluice__V1__Job **job_out, struct sl_error *err) {
-    return job_request(client, "/sluice.v1.Inference/Get", job_id, deadline_ns, job_out, err);
+    return job_request(client, &sl_method_inference_get, job_id, deadline_ns, job_out, err);
 }
 
 enum sl_status sl_client_list(struct sl_client *client, int32_t limit, int64_t deadline_ns,
                               Sluice__V1__ListReply **reply_out, struct sl_error *err) {
     Sluice__V1__ListRequest request = SLUICE__V1__LIST_REQUEST__INIT;
     request.limit = limit;
-    return sl_rpc_unary(client->channel, "/sluice.v1.Inference/List", &request.base,
-                        &sluice__v1__list_reply__descriptor, deadline_ns, NULL, (ProtobufCMessage **)reply_out, err);
+    return sl_rpc_unary(client->channel, &sl_method_inference_list, &request.base, deadline_ns, NULL,
+                        (ProtobufCMessage **)reply_out, err);
 }
 
 enum sl_status sl_client_workers(struct sl_client *client, int64_t deadline_ns, Sluice__V1__WorkersReply **reply_out,
                                  struct sl_error *err) {
     Sluice__V1__WorkersRequest request = SLUICE__V1__WORKERS_REQUEST__INIT;
-    return sl_rpc_unary(client->channel, "/sluice.v1.Cluster/Workers", &request.base,
-                        &sluice__v1__workers_reply__descriptor, deadline_ns, NULL, (ProtobufCMessage **)reply_out, err);
+    return sl_rpc_unary(client->channel, &sl_method_cluster_workers, &request.base, deadline_ns, NULL,
+                        (ProtobufCMessage **)reply_out, err);
 }
 
 enum sl_status sl_client_drain(struct sl_client *client, const char *worker, bool undo, int64_t deadline_ns,
@@ -88,8 +88,8 @@ enum sl_status sl_client_drain(struct sl_client *client, const char *worker, boo
     request.name = (char *)worker;
     request.undo = undo;
     ProtobufCMessage *message;
-    enum sl_status status = sl_rpc_unary(client->channel, "/sluice.v1.Cluster/Drain", &request.base,
-                                         &sluice__v1__drain_reply__descriptor, deadline_ns, NULL, &message, err);
+    enum sl_status status =
+        sl_rpc_unary(client->channel, &sl_method_cluster_drain, &request.base, deadline_ns, NULL, &message, err);
     if (status == SL_OK) {
         *jobs_running_out = ((Sluice__V1__DrainReply *)message)->jobs_running;
         protobuf_c_message_free_unpacked(message, NULL);

@@ -16,7 +16,7 @@
 #include "base/log.h"
 #include "rpc/rpc.h"
 
-enum sl_exit sl_tool_exit_code(enum sl_status status) {
+static enum sl_exit exit_code(enum sl_status status) {
     switch (status) {
     case SL_OK:
         return SL_EXIT_OK;
@@ -38,7 +38,7 @@ enum sl_exit sl_tool_exit_code(enum sl_status status) {
 
 int sl_tool_complain(const char *command, const struct sl_error *err) {
     fprintf(stderr, "sluice %s: %s\n", command, err->text);
-    return sl_tool_exit_code(err->status);
+    return exit_code(err->status);
 }
 
 bool sl_tool_parse(const struct sl_program *program, int argc, char **argv, void *config, int n_min, int n_max,

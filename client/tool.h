@@ -38,40 +38,17 @@ struct sl_tool_config {
 
 // Of commands that work in this process and ask no coordinator.
 #define SL_LOCAL_TOOL_OPTIONS                                                                                          \
-    {"json",                                                                                                           \
-     'j',                                                                                                              \
-     SL_OPTION_FLAG,                                                                                                   \
-     NULL,                                                                                                             \
-     NULL,                                                                                                             \
-     "one JSON object a line on standard output",                                                                      \
-     offsetof(struct sl_tool_config, json),                                                                            \
-     0,                                                                                                                \
-     0},                                                                                                               \
-    {                                                                                                                  \
-        "log", 0, SL_OPTION_STRING, "warn", "FILTER", "e.g. info, or warn,client=debug,compress=debug",                \
-            offsetof(struct sl_tool_config, log), 0, 0                                                                 \
-    }
+    SL_OPTION_ROW("json", 'j', SL_OPTION_FLAG, NULL, NULL, "one JSON object a line on standard output",                \
+                  offsetof(struct sl_tool_config, json), 0, 0),                                                        \
+        SL_OPTION_ROW("log", 0, SL_OPTION_STRING, "warn", "FILTER", "e.g. info, or warn,client=debug,compress=debug",  \
+                      offsetof(struct sl_tool_config, log), 0, 0)
 
 // Of all others.
 #define SL_TOOL_OPTIONS                                                                                                \
-    {"coordinator",                                                                                                    \
-     'c',                                                                                                              \
-     SL_OPTION_STRING,                                                                                                 \
-     "127.0.0.1:7600",                                                                                                 \
-     "HOST:PORT",                                                                                                      \
-     "where the cluster's coordinator listens",                                                                        \
-     offsetof(struct sl_tool_config, coordinator),                                                                     \
-     0,                                                                                                                \
-     0},                                                                                                               \
-        {"timeout",                                                                                                    \
-         0,                                                                                                            \
-         SL_OPTION_DURATION,                                                                                           \
-         "10s",                                                                                                        \
-         "TIME",                                                                                                       \
-         "of one request to the coordinator",                                                                          \
-         offsetof(struct sl_tool_config, timeout_ms),                                                                  \
-         1,                                                                                                            \
-         86400000},                                                                                                    \
+    SL_OPTION_ROW("coordinator", 'c', SL_OPTION_STRING, "127.0.0.1:7600", "HOST:PORT",                                 \
+                  "where the cluster's coordinator listens", offsetof(struct sl_tool_config, coordinator), 0, 0),      \
+        SL_OPTION_ROW("timeout", 0, SL_OPTION_DURATION, "10s", "TIME", "of one request to the coordinator",            \
+                      offsetof(struct sl_tool_config, timeout_ms), 1, 86400000),                                       \
         SL_LOCAL_TOOL_OPTIONS
 
 /*
@@ -84,7 +61,6 @@ bool sl_tool_parse(const struct sl_program *program, int argc, char **argv, void
 
 // Complain on standard error and return the exit code that belongs to the error.
 int sl_tool_complain(const char *command, const struct sl_error *err);
-enum sl_exit sl_tool_exit_code(enum sl_status status);
 
 /*
  * Connect for a command that asks one thing: starts gRPC. Pair with sl_tool_disconnect(). False: complained, with the

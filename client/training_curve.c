@@ -28,8 +28,7 @@ enum sl_status sl_training_curve_draw(const struct sl_trainer *trainer, const ch
     struct sl_plot plot;
     char quoted[TITLE_BYTES];
     int64_t n = sl_trainer_step_number(trainer), window = n / MEAN_SHARE > 1 ? n / MEAN_SHARE : 1;
-    enum sl_status status = sl_plot_open(&plot, path, WIDTH, HEIGHT, err);
-    if (status == SL_OK) {
+    if (sl_plot_open(&plot, path, WIDTH, HEIGHT, err) == SL_OK) {
         FILE *script = plot.script;
         fprintf(script, "set title %s\n", sl_plot_quote(title, quoted, sizeof quoted));
         fprintf(script, "set xlabel 'step'\nset xrange [1:%lld]\nset grid\n", (long long)(n > 1 ? n : 2));
@@ -44,7 +43,5 @@ enum sl_status sl_training_curve_draw(const struct sl_trainer *trainer, const ch
         write_curve(script, trainer->curve.overlap, n, 1);
         write_curve(script, trainer->curve.overlap, n, window);
     }
-    // Always to be finished, whatever came before.
-    enum sl_status finished = sl_plot_finish(&plot, err);
-    return status != SL_OK ? status : finished;
+    return sl_plot_finish(&plot, err);
 }

@@ -10,7 +10,7 @@
 #define SL_CLIENT_TRAINING_PROMPTS_H
 
 #include "base/config.h"
-#include "engine/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 struct sl_training_prompts_config {
     const struct sl_tokenizer *tokenizer;

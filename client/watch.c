@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "client/sluice.h"
 #include "client/sluice_internal.h"
+#include "proto/methods.h"
 
 #define POLL_MS            100
 #define FIRST_PAUSE_MS     50
@@ -95,8 +96,8 @@ static enum sl_status watch_once(struct sl_client *client, const struct sl_watch
     request.job_id = (char *)watch->job_id;
     request.from_sequence = at->last_sequence + 1;
     struct sl_rpc_stream *stream = NULL;
-    enum sl_status status = sl_rpc_stream_open(client->channel, "/sluice.v1.Inference/Watch", &request.base,
-                                               &sluice__v1__event__descriptor, watch->deadline_ns, NULL, &stream, err);
+    enum sl_status status = sl_rpc_stream_open(client->channel, &sl_method_inference_watch, &request.base,
+                                               watch->deadline_ns, NULL, &stream, err);
     if (status == SL_OK) {
         status = read_stream(stream, watch, at, err);
         sl_rpc_stream_close(&stream);

@@ -27,3 +27,5 @@ add_library(sluice::cmocka ALIAS PkgConfig::CMOCKA)
 
 find_program(PROTOC_C protoc-c REQUIRED)
 find_program(PROTOC protoc REQUIRED)
+# The distribution's own, which has python3-protobuf, before another python3 of the machine.
+find_program(PYTHON python3 HINTS /usr/bin REQUIRED)

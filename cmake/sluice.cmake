@@ -26,10 +26,39 @@ elseif(SLUICE_TSAN)
   add_link_options(-fsanitize=thread)
 endif()
 
-# sl_library(NAME folder SOURCES a.c ... DEPS target ... PRIVATE_DEPS target ...)
-# A folder's static library, target sl_<folder>. Includes are written from the repository's root.
+# What a file of a tier may use of the processor, in rising order; NEON is there without a flag.
+set(flags_AVX2 -mavx2 -mfma -mf16c)
+set(flags_AVX512 ${flags_AVX2} -mavx512f -mavx512bw -mavx512vl -mavx512dq)
+set(flags_AVX512BF16 ${flags_AVX512} -mavx512bf16)
+set(flags_AMX ${flags_AVX512BF16} -mamx-tile -mamx-bf16)
+set(flags_NEON "")
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  set(tiers_here AVX2 AVX512 AVX512BF16 AMX)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+  set(tiers_here NEON)
+endif()
+
+# sl_library(SOURCES a.c ... [AVX2 b.c ...] DEPS target ... PRIVATE_DEPS target ...)
+# The static library of a folder, called after it: compress/recipe is target sl_compress_recipe. DEPS are the folders
+# that it includes, as tools/lint_includes.py allows them. Includes are written from the repository's root. Files behind
+# the name of an instruction set are compiled for it, where the processor's architecture has it. A folder of headers has
+# no SOURCES. NAME: another name than the folder's, where a folder still has several libraries.
 function(sl_library)
-  cmake_parse_arguments(A "" "NAME" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  set(sets AVX2 AVX512 AVX512BF16 AMX NEON)
+  cmake_parse_arguments(A "" "NAME" "SOURCES;${sets};DEPS;PRIVATE_DEPS" ${ARGN})
+  if(NOT A_NAME)
+    file(RELATIVE_PATH folder ${CMAKE_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+    string(REPLACE / _ A_NAME ${folder})
+  endif()
+  foreach(tier IN LISTS tiers_here)
+    set_source_files_properties(${A_${tier}} PROPERTIES COMPILE_OPTIONS "${flags_${tier}}")
+    list(APPEND A_SOURCES ${A_${tier}})
+  endforeach()
+  if(NOT A_SOURCES)
+    add_library(sl_${A_NAME} INTERFACE)
+    target_link_libraries(sl_${A_NAME} INTERFACE ${A_DEPS})
+    return()
+  endif()
   add_library(sl_${A_NAME} STATIC ${A_SOURCES})
   target_include_directories(sl_${A_NAME} PUBLIC ${CMAKE_SOURCE_DIR})
   target_link_libraries(sl_${A_NAME} PUBLIC ${A_DEPS} PRIVATE ${A_PRIVATE_DEPS})

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/thread.h"
+#include "compress/plan/plan.h"
 #include "kvcache/capsule.h"
 
 struct sl_admission {
@@ -47,9 +48,10 @@ enum sl_status sl_demand_make(const struct sl_recipe *recipe, const struct sl_kv
         if (n_prefill > 0 && sl_recipe_offloads(&plan->recipe)) {
             struct sl_lanes lanes;
             sl_lanes_init(&lanes, &plan->recipe.offload, geometry);
-            demand_out->n_lanes = sl_lanes_count(&lanes);
-            demand_out->replicas = plan->recipe.replicas;
-            demand_out->lane_bytes = (int64_t)sl_plan_annex_bytes(plan) / demand_out->n_lanes;
+            struct sl_route_lanes *offloaded = &demand_out->offloaded;
+            offloaded->n = sl_lanes_count(&lanes);
+            offloaded->replicas = plan->recipe.replicas;
+            offloaded->bytes = (int64_t)sl_plan_annex_bytes(plan) / offloaded->n;
         }
     }
     free(plan);
@@ -196,11 +198,12 @@ static enum sl_status nobody(const struct sl_worker_set *set, const char *role, 
     return need_bytes > largest ? too_big(role, need_bytes, largest, err) : SL_AGAIN;
 }
 
-static enum sl_status choose_decode(struct sl_admission *admission, const struct sl_demand *demand,
-                                    const struct sl_avoid *avoid, struct sl_worker **worker_out, struct sl_error *err) {
+static enum sl_status choose_decode(struct sl_admission *admission, const struct sl_claim_spec *spec,
+                                    struct sl_worker **worker_out, struct sl_error *err) {
+    const struct sl_demand *demand = spec->demand;
     struct sl_worker_set set;
     sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__DECODE, &set);
-    mark_avoided(&set, avoid);
+    mark_avoided(&set, spec->avoid);
     int i = sl_route_decode(set.views, set.n, demand->decode_bytes);
     enum sl_status status = i < 0 ? nobody(&set, "decode", demand->decode_bytes, err) : SL_OK;
     if (status == SL_OK) {
@@ -210,14 +213,14 @@ static enum sl_status choose_decode(struct sl_admission *admission, const struct
     return status;
 }
 
-static enum sl_status choose_prefill(struct sl_admission *admission, const struct sl_demand *demand,
-                                     const uint64_t *keys, int64_t n_keys, const struct sl_avoid *avoid,
+static enum sl_status choose_prefill(struct sl_admission *admission, const struct sl_claim_spec *spec,
                                      struct sl_worker **worker_out, struct sl_error *err) {
+    const struct sl_demand *demand = spec->demand;
     struct sl_worker_set set;
     sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__PREFILL, &set);
-    mark_avoided(&set, avoid);
+    mark_avoided(&set, spec->avoid);
     uint64_t reader;
-    int64_t n_blocks = sl_affinity_match(admission->affinity, keys, n_keys, &reader);
+    int64_t n_blocks = sl_affinity_match(admission->affinity, spec->keys, spec->n_keys, &reader);
     for (int i = 0; i < set.n; i++) {
         if (n_blocks > 0 && sl_worker_name_hash(set.views[i].name) == reader) {
             set.views[i].matched_tokens = n_blocks * SL_PREFIX_BLOCK;
@@ -233,28 +236,28 @@ static enum sl_status choose_prefill(struct sl_admission *admission, const struc
 }
 
 // Stores for what is offloaded. References go into the claim at once, claims of memory later.
-static enum sl_status choose_stores(struct sl_admission *admission, const struct sl_demand *demand, uint64_t key,
-                                    const struct sl_avoid *avoid, struct sl_claim *claim, struct sl_error *err) {
+static enum sl_status choose_stores(struct sl_admission *admission, const struct sl_claim_spec *spec,
+                                    struct sl_claim *claim, struct sl_error *err) {
+    const struct sl_route_lanes *lanes = &spec->demand->offloaded;
+    const uint64_t key = spec->n_keys > 0 ? spec->keys[0] : 0;
     struct sl_worker_set set;
     struct sl_route_share shares[SL_MAX_SHARES];
     sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, &set);
-    mark_avoided(&set, avoid);
-    int n = sl_route_shares(set.views, set.n, key, demand->n_lanes, demand->lane_bytes, demand->replicas, shares,
-                            SL_MAX_SHARES);
+    mark_avoided(&set, spec->avoid);
+    int n = sl_route_shares(set.views, set.n, key, lanes, shares, SL_MAX_SHARES);
     enum sl_status status = n < 0 ? SL_AGAIN : SL_OK;
     int n_ready = sl_route_count_ready(set.views, set.n);
-    if (n < 0 && n_ready < demand->replicas) {
+    if (n < 0 && n_ready < lanes->replicas) {
         status = sl_fail(err, SL_ERR_PEER_LOST,
                          "the recipe offloads layers %d times over and %d kvstores are ready: start more "
                          "(sluice-kvstore), or use place=resident",
-                         demand->replicas, n_ready);
-    } else if (n < 0 && !sl_route_shares_fit(set.views, set.n, key, demand->n_lanes, demand->lane_bytes,
-                                             demand->replicas, SL_MAX_SHARES)) {
+                         lanes->replicas, n_ready);
+    } else if (n < 0 && !sl_route_shares_fit(set.views, set.n, key, lanes, SL_MAX_SHARES)) {
         status = sl_fail(err, SL_ERR_EXHAUSTED,
                          "the job's offloaded layers take %" PRId64
                          " bytes, %d times in different kvstores, which together hold %" PRId64
                          ": it fits never; start more kvstores, or use a shorter prompt or a smaller format",
-                         demand->lane_bytes * demand->n_lanes, demand->replicas, sl_route_store_room(set.views, set.n));
+                         lanes->bytes * lanes->n, lanes->replicas, sl_route_store_room(set.views, set.n));
     }
     for (int i = 0; i < n; i++) {
         claim->shares[i].store = sl_worker_ref(set.workers[shares[i].view]);
@@ -276,8 +279,7 @@ bool sl_admission_has_other_stores(struct sl_admission *admission, const struct 
     for (int i = 0; i < set.n; i++) {
         set.views[i].ready &= !set.views[i].avoid;
     }
-    int n = sl_route_shares(set.views, set.n, 0, demand->n_lanes, demand->lane_bytes, demand->replicas, shares,
-                            SL_MAX_SHARES);
+    int n = sl_route_shares(set.views, set.n, 0, &demand->offloaded, shares, SL_MAX_SHARES);
     sl_worker_set_release(&set);
     return n > 0;
 }
@@ -292,15 +294,15 @@ static void unref_claimed(struct sl_claim *claim) {
 
 // Called under the lock, which makes choosing and claiming one step: only claims add to what a worker holds.
 static enum sl_status try_claim(struct sl_admission *admission, const struct sl_place *place,
-                                const struct sl_demand *demand, const uint64_t *keys, int64_t n_keys,
-                                const struct sl_avoid *avoid, struct sl_claim *claim_out, struct sl_error *err) {
+                                const struct sl_claim_spec *spec, struct sl_claim *claim_out, struct sl_error *err) {
+    const struct sl_demand *demand = spec->demand;
     struct sl_claim claim = {.demand = *demand};
-    enum sl_status status = choose_decode(admission, demand, avoid, &claim.decode, err);
+    enum sl_status status = choose_decode(admission, spec, &claim.decode, err);
     if (status == SL_OK && demand->n_prefill_tokens > 0) {
-        status = choose_prefill(admission, demand, keys, n_keys, avoid, &claim.prefill, err);
+        status = choose_prefill(admission, spec, &claim.prefill, err);
     }
-    if (status == SL_OK && demand->n_lanes > 0) {
-        status = choose_stores(admission, demand, n_keys > 0 ? keys[0] : 0, avoid, &claim, err);
+    if (status == SL_OK && demand->offloaded.n > 0) {
+        status = choose_stores(admission, spec, &claim, err);
     }
     // The others' turn matters only now: that a role is missing, everybody in line must hear.
     if (status == SL_OK && (place != admission->line.next || admission->stats.n_running >= admission->max_running)) {
@@ -311,7 +313,7 @@ static enum sl_status try_claim(struct sl_admission *admission, const struct sl_
         return status;
     }
     for (int i = 0; i < claim.n_shares; i++) {
-        int64_t bytes = claim.shares[i].n_lanes * demand->lane_bytes;
+        int64_t bytes = claim.shares[i].n_lanes * demand->offloaded.bytes;
         sl_worker_claim(claim.shares[i].store, bytes, 0);
         admission->stats.claimed_bytes += bytes;
     }
@@ -326,8 +328,7 @@ static enum sl_status try_claim(struct sl_admission *admission, const struct sl_
 }
 
 enum sl_status sl_admission_claim(struct sl_admission *admission, struct sl_place *place,
-                                  const struct sl_demand *demand, const uint64_t *keys, int64_t n_keys,
-                                  const struct sl_avoid *avoid, int64_t wait_ms, struct sl_claim *claim_out,
+                                  const struct sl_claim_spec *spec, int64_t wait_ms, struct sl_claim *claim_out,
                                   struct sl_error *err) {
     int64_t deadline_ns = sl_deadline_in_ms(wait_ms);
     pthread_mutex_lock(&admission->mutex);
@@ -336,7 +337,7 @@ enum sl_status sl_admission_claim(struct sl_admission *admission, struct sl_plac
         line_insert(admission, place);
     }
     enum sl_status status;
-    while ((status = try_claim(admission, place, demand, keys, n_keys, avoid, claim_out, err)) == SL_AGAIN) {
+    while ((status = try_claim(admission, place, spec, claim_out, err)) == SL_AGAIN) {
         if (sl_cond_wait_until(&admission->changed, &admission->mutex, deadline_ns) == SL_ERR_DEADLINE) {
             break;
         }
@@ -380,7 +381,7 @@ void sl_admission_release(struct sl_admission *admission, struct sl_claim *claim
         admission->stats.n_running--;
     }
     for (int i = 0; i < claim->n_shares; i++) {
-        int64_t bytes = claim->shares[i].n_lanes * claim->demand.lane_bytes;
+        int64_t bytes = claim->shares[i].n_lanes * claim->demand.offloaded.bytes;
         sl_worker_unclaim(claim->shares[i].store, bytes, 0);
         admission->stats.claimed_bytes -= bytes;
     }

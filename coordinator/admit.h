@@ -18,20 +18,19 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "compress/recipe.h"
+#include "compress/recipe/recipe.h"
 #include "coordinator/affinity.h"
 #include "coordinator/registry.h"
+#include "coordinator/route.h"
 #include "retrieve/lanes.h"
 
 // What a job asks of the cluster's memory.
 struct sl_demand {
-    int64_t n_prefill_tokens; // all of the prompt but the last token; 0: nothing to prefill
-    int64_t capsule_bytes;    // upper bound of the capsule's body
-    int64_t decode_bytes;     // of the decode worker: capsule, last prompt token, output
-    int64_t prefill_bytes;    // of the prefill worker, at its worst
-    // Of recipes that offload: what kvstores hold, in lanes of equal size; n_lanes is 0 where nothing is offloaded.
-    int n_lanes, replicas;
-    int64_t lane_bytes;
+    int64_t n_prefill_tokens;        // all of the prompt but the last token; 0: nothing to prefill
+    int64_t capsule_bytes;           // upper bound of the capsule's body
+    int64_t decode_bytes;            // of the decode worker: capsule, last prompt token, output
+    int64_t prefill_bytes;           // of the prefill worker, at its worst
+    struct sl_route_lanes offloaded; // what kvstores hold; none where the recipe does not offload
 };
 
 /*
@@ -91,15 +90,20 @@ static inline void sl_avoid_add(struct sl_avoid *avoid, const struct sl_worker *
 enum sl_status sl_admission_enter(struct sl_admission *admission, const struct sl_demand *demand,
                                   struct sl_place *place, struct sl_error *err);
 
+struct sl_claim_spec {
+    const struct sl_demand *demand;
+    const uint64_t *keys; // [n_keys] the prompt's prefix keys (already mixed with the recipe)
+    int64_t n_keys;
+    const struct sl_avoid *avoid;
+};
+
 /*
  * Wait at most wait_ms for this place to be the first, and for workers that have room, and claim them.
  * SL_AGAIN: not yet; the place is kept. SL_ERR_PEER_LOST: no worker of a role is ready; err says which.
  * SL_ERR_EXHAUSTED: it fits none of the workers that are ready now.
- * keys are the prompt's prefix keys (already mixed with the recipe).
  */
 enum sl_status sl_admission_claim(struct sl_admission *admission, struct sl_place *place,
-                                  const struct sl_demand *demand, const uint64_t *keys, int64_t n_keys,
-                                  const struct sl_avoid *avoid, int64_t wait_ms, struct sl_claim *claim_out,
+                                  const struct sl_claim_spec *spec, int64_t wait_ms, struct sl_claim *claim_out,
                                   struct sl_error *err);
 
 // Would the job's offloaded layers have room in kvstores that it does not avoid, now?

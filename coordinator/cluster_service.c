@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "coordinator/coordinator_internal.h"
+#include "proto/methods.h"
 
 static enum sl_status handle_register(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                       struct sl_error *err) {
@@ -79,9 +80,16 @@ static enum sl_status handle_workers(void *service, struct sl_rpc_call *call, co
     return status;
 }
 
-const struct sl_rpc_method sl_cluster_methods[SL_N_CLUSTER_METHODS] = {
-    {"/sluice.v1.Cluster/RegisterWorker", SL_RPC_UNARY, &sluice__v1__register_request__descriptor, handle_register},
-    {"/sluice.v1.Cluster/Heartbeat", SL_RPC_UNARY, &sluice__v1__heartbeat_request__descriptor, handle_heartbeat},
-    {"/sluice.v1.Cluster/Drain", SL_RPC_UNARY, &sluice__v1__drain_request__descriptor, handle_drain},
-    {"/sluice.v1.Cluster/Workers", SL_RPC_UNARY, &sluice__v1__workers_request__descriptor, handle_workers},
+static const struct sl_rpc_handler handlers[] = {
+    {&sl_method_cluster_register_worker, handle_register},
+    {&sl_method_cluster_heartbeat, handle_heartbeat},
+    {&sl_method_cluster_drain, handle_drain},
+    {&sl_method_cluster_workers, handle_workers},
 };
+
+struct sl_rpc_implementation sl_cluster_service(struct sl_coordinator *coordinator) {
+    return (struct sl_rpc_implementation){.service = &sl_service_cluster,
+                                          .handlers = handlers,
+                                          .n_handlers = sizeof handlers / sizeof *handlers,
+                                          .context = coordinator};
+}

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: see coordinator.h. Puts the parts together, starts a thread a job, sweeps, and shuts down in order.
+ * Purpose: see coordinator.h. Puts the parts together, sweeps, and shuts down in order.
  * Design: destruction is create's reverse, and every part accepts that the ones after it never came to be.
  */
 #include "coordinator/coordinator.h"
 
-#include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,8 +13,6 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "coordinator/coordinator_internal.h"
-#include "coordinator/run_job.h"
-#include "proto/descriptors.h"
 #include "service/job_recipe.h"
 
 #define SWEEP_MS        100
@@ -155,17 +152,17 @@ static enum sl_status make_parts(struct sl_coordinator *coordinator, uint64_t fi
 }
 
 static enum sl_status start_server(struct sl_coordinator *coordinator, struct sl_error *err) {
-    coordinator->services[0] =
-        (struct sl_rpc_service){"sluice.v1.Inference", sl_inference_methods, SL_N_INFERENCE_METHODS, coordinator};
-    coordinator->services[1] =
-        (struct sl_rpc_service){"sluice.v1.Cluster", sl_cluster_methods, SL_N_CLUSTER_METHODS, coordinator};
+    struct sl_rpc_implementation services[2 + SL_RPC_N_STANDARD] = {sl_inference_service(coordinator),
+                                                                    sl_cluster_service(coordinator)};
+    enum sl_status status = sl_rpc_standard_init(&coordinator->standard, services, 2, err);
+    if (status != SL_OK) {
+        return status;
+    }
     struct sl_rpc_server_config config = {
         .listen = coordinator->config.listen,
-        .services = coordinator->services,
-        .n_services = 2,
+        .services = services,
+        .n_services = sizeof services / sizeof *services,
         .max_calls = (int)coordinator->config.max_watchers + SPARE_HANDLERS,
-        .file_descriptors = sl_proto_descriptors,
-        .file_descriptors_bytes = sl_proto_descriptors_bytes,
     };
     return sl_rpc_server_start(&config, &coordinator->server, err);
 }
@@ -219,104 +216,6 @@ const char *sl_coordinator_address(const struct sl_coordinator *coordinator) {
     return sl_rpc_server_address(coordinator->server);
 }
 
-// ---- jobs -------------------------------------------------------------------------------------------------------
-
-struct job_thread {
-    struct sl_coordinator *coordinator;
-    struct sl_job *job; // a reference
-};
-
-static void end_thread(struct sl_coordinator *coordinator) {
-    pthread_mutex_lock(&coordinator->mutex);
-    coordinator->n_threads--;
-    pthread_cond_broadcast(&coordinator->changed);
-    pthread_mutex_unlock(&coordinator->mutex);
-}
-
-static void *job_thread(void *arg) {
-    struct job_thread thread = *(struct job_thread *)arg;
-    free(arg);
-    struct sl_coordinator *coordinator = thread.coordinator;
-    struct sl_run_context context = {
-        .registry = coordinator->registry,
-        .admission = coordinator->admission,
-        .affinity = coordinator->affinity,
-        .model = &coordinator->model,
-        .silence_ms = coordinator->config.silence_ms,
-        .worker_wait_ms = coordinator->config.worker_wait_ms,
-        .max_retries = coordinator->config.max_retries,
-    };
-    sl_run_job(&context, thread.job);
-    sl_job_unref(&thread.job);
-    end_thread(coordinator);
-    return NULL;
-}
-
-// Threads are bounded by the places that admission gives: those in the line and those admitted.
-static enum sl_status start_thread(struct sl_coordinator *coordinator, struct sl_job *job, struct sl_error *err) {
-    struct job_thread *arg = malloc(sizeof(*arg));
-    if (arg == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a job's thread");
-    }
-    *arg = (struct job_thread){coordinator, sl_job_ref(job)};
-    pthread_mutex_lock(&coordinator->mutex);
-    bool stopping = coordinator->stopping;
-    coordinator->n_threads += !stopping;
-    pthread_mutex_unlock(&coordinator->mutex);
-
-    enum sl_status status = SL_OK;
-    if (stopping) {
-        status = sl_fail(err, SL_ERR_PEER_LOST, "the coordinator is shutting down");
-    } else {
-        pthread_t thread;
-        status = sl_thread_start("job", job_thread, arg, &thread, err);
-        if (status == SL_OK) {
-            pthread_detach(thread); // n_threads is waited for instead
-            return SL_OK;
-        }
-        end_thread(coordinator);
-    }
-    sl_job_unref(&arg->job);
-    free(arg);
-    return status;
-}
-
-enum sl_status sl_coordinator_submit(struct sl_coordinator *coordinator, const Sluice__V1__GenerateRequest *request,
-                                     int64_t call_deadline_ns, struct sl_job **job_out, struct sl_error *err) {
-    struct sl_job_spec spec;
-    enum sl_status status = sl_request_check(&coordinator->rules, request, call_deadline_ns, &spec, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    char id[SL_JOB_ID_BYTES];
-    sl_jobs_new_id(coordinator->jobs, id);
-    struct sl_job *job = NULL;
-    status = sl_job_create(id, &spec, &job, err);
-    if (status != SL_OK) {
-        sl_job_spec_cleanup(&spec);
-        return status;
-    }
-    status = sl_admission_enter(coordinator->admission, &job->spec.demand, &job->place, err);
-    if (status != SL_OK) {
-        goto err_unref;
-    }
-    // Into the table before the thread starts, so that a job is found as soon as anything happens to it.
-    sl_jobs_add(coordinator->jobs, job);
-    status = start_thread(coordinator, job, err);
-    if (status != SL_OK) {
-        goto err_remove;
-    }
-    *job_out = job;
-    return SL_OK;
-
-err_remove:
-    sl_admission_leave(coordinator->admission, &job->place);
-    sl_jobs_remove(coordinator->jobs, job);
-err_unref:
-    sl_job_unref(&job);
-    return status;
-}
-
 // ---- stop -------------------------------------------------------------------------------------------------------
 
 void sl_coordinator_stop(struct sl_coordinator *coordinator, int64_t grace_ms) {
@@ -337,7 +236,7 @@ static void drain(struct sl_coordinator *coordinator) {
         (void)sl_cond_wait_until(&coordinator->changed, &coordinator->mutex, SL_NO_DEADLINE);
     }
     pthread_mutex_unlock(&coordinator->mutex);
-    sl_rpc_server_set_health(coordinator->server, "", false);
+    sl_rpc_health_set(coordinator->standard.health, "", false);
 
     pthread_mutex_lock(&coordinator->mutex);
     while (coordinator->n_threads > 0 && sl_now_ns() < coordinator->grace_end_ns) {
@@ -381,6 +280,7 @@ void sl_coordinator_destroy(struct sl_coordinator **coordinator_in) {
     if (sweeping) {
         pthread_join(coordinator->sweeper, NULL);
     }
+    sl_rpc_standard_cleanup(&coordinator->standard);
     sl_jobs_destroy(&coordinator->jobs);
     sl_admission_destroy(&coordinator->admission);
     sl_affinity_destroy(&coordinator->affinity);

@@ -7,7 +7,7 @@
  *     registry.h    who is there                          admit.h      is there room
  *     event_log.h   what happened                         job.h        one request and its state machine
  *     jobs.h        all of them                           request.h    what a client may ask for
- *     run_job.h     one job from its beginning to its end
+ *     run_job.h     one job from its beginning to its end  submit.c     from a request to a job with a thread
  *     inference_service.c, cluster_service.c              what clients and workers call
  * Threads: gRPC's handlers, one thread a job, and one that sweeps: it gives up silent workers and forgets old jobs.
  */
@@ -23,7 +23,7 @@ struct sl_coordinator;
 struct sl_coordinator_config {
     const char *listen;         // "HOST:PORT"; port 0 picks a free one
     const char *model_dir;      // tokenizer, config.json and fingerprint; the weights are not loaded
-    const char *weights;        // the format of the workers' weights (engine/ops.h): part of the fingerprint
+    const char *weights;        // the format of the workers' weights (tensor/ops.h): part of the fingerprint
     const char *default_recipe; // of requests without one; NULL: sl_job_default_recipe() of the model
     int64_t max_jobs;           // admitted at once
     int64_t max_queued;         // accepted and waiting

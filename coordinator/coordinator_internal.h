@@ -12,9 +12,9 @@
 #include "coordinator/jobs.h"
 #include "coordinator/registry.h"
 #include "coordinator/request.h"
-#include "engine/model.h"
-#include "engine/tokenizer.h"
-#include "rpc/rpc.h"
+#include "model/model.h"
+#include "rpc/rpc_standard.h"
+#include "text/tokenizer/tokenizer.h"
 
 struct sl_coordinator {
     struct sl_coordinator_config config;
@@ -28,8 +28,8 @@ struct sl_coordinator {
     struct sl_affinity *affinity;
     struct sl_admission *admission;
     struct sl_jobs *jobs;
+    struct sl_rpc_standard standard; // beside the coordinator's own services
     struct sl_rpc_server *server;
-    struct sl_rpc_service services[2];
     atomic_int n_watchers; // handlers that may stay for long
 
     pthread_t sweeper;
@@ -43,15 +43,14 @@ struct sl_coordinator {
 };
 
 /*
- * Check a request, admit it into the line and start its thread. *job_out is a reference of the caller's.
+ * submit.c: check a request, admit it into the line and start its thread. *job_out is a reference of the caller's.
  * call_deadline_ns: SL_NO_DEADLINE for Submit.
  */
 enum sl_status sl_coordinator_submit(struct sl_coordinator *coordinator, const Sluice__V1__GenerateRequest *request,
                                      int64_t call_deadline_ns, struct sl_job **job_out, struct sl_error *err);
 
-#define SL_N_INFERENCE_METHODS 6
-#define SL_N_CLUSTER_METHODS   4
-extern const struct sl_rpc_method sl_inference_methods[SL_N_INFERENCE_METHODS];
-extern const struct sl_rpc_method sl_cluster_methods[SL_N_CLUSTER_METHODS];
+// inference_service.c, cluster_service.c: what answers the contract's services.
+struct sl_rpc_implementation sl_inference_service(struct sl_coordinator *coordinator);
+struct sl_rpc_implementation sl_cluster_service(struct sl_coordinator *coordinator);
 
 #endif

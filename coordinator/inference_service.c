@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "coordinator/coordinator_internal.h"
+#include "proto/methods.h"
 
 #define POLL_MS        100   // between looks at the client while nothing happens
 #define CANCEL_WAIT_MS 10000 // of a Cancel call without a deadline of its own
@@ -231,11 +232,15 @@ static enum sl_status handle_list(void *service, struct sl_rpc_call *call, const
     return status;
 }
 
-const struct sl_rpc_method sl_inference_methods[SL_N_INFERENCE_METHODS] = {
-    {"/sluice.v1.Inference/Generate", SL_RPC_SERVER_STREAM, &sluice__v1__generate_request__descriptor, handle_generate},
-    {"/sluice.v1.Inference/Submit", SL_RPC_UNARY, &sluice__v1__generate_request__descriptor, handle_submit},
-    {"/sluice.v1.Inference/Watch", SL_RPC_SERVER_STREAM, &sluice__v1__watch_request__descriptor, handle_watch},
-    {"/sluice.v1.Inference/Cancel", SL_RPC_UNARY, &sluice__v1__job_request__descriptor, handle_cancel},
-    {"/sluice.v1.Inference/Get", SL_RPC_UNARY, &sluice__v1__job_request__descriptor, handle_get},
-    {"/sluice.v1.Inference/List", SL_RPC_UNARY, &sluice__v1__list_request__descriptor, handle_list},
+static const struct sl_rpc_handler handlers[] = {
+    {&sl_method_inference_generate, handle_generate}, {&sl_method_inference_submit, handle_submit},
+    {&sl_method_inference_watch, handle_watch},       {&sl_method_inference_cancel, handle_cancel},
+    {&sl_method_inference_get, handle_get},           {&sl_method_inference_list, handle_list},
 };
+
+struct sl_rpc_implementation sl_inference_service(struct sl_coordinator *coordinator) {
+    return (struct sl_rpc_implementation){.service = &sl_service_inference,
+                                          .handlers = handlers,
+                                          .n_handlers = sizeof handlers / sizeof *handlers,
+                                          .context = coordinator};
+}

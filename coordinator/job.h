@@ -11,7 +11,7 @@
  *    +-----------------+---------------------+------------------+----------> FAILED, CANCELLED
  *
  * What may be trusted: in PREFILLING and later both legs' workers are chosen and the decode worker holds a grant; in
- * DECODING the capsule has landed; in DONE, FAILED and CANCELLED nothing is held anywhere on the job's behalf, because
+ * DECODING the capsule has arrived; in DONE, FAILED and CANCELLED nothing is held anywhere on the job's behalf, because
  * those are entered last, and the event log is closed.
  *
  * Design: the thread that runs the job (run_job.c) alone moves it; everybody else reads, watches, or asks to cancel.
@@ -28,10 +28,10 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "compress/recipe.h"
+#include "compress/recipe/recipe.h"
 #include "coordinator/admit.h"
 #include "coordinator/event_log.h"
-#include "engine/sampler.h"
+#include "model/sampler.h"
 #include "proto/sluice/v1/inference.pb-c.h"
 #include "service/error_statistics.h"
 #include "service/slot_statistics.h"
@@ -97,8 +97,6 @@ struct sl_job {
 enum sl_status sl_job_create(const char *id, struct sl_job_spec *spec, struct sl_job **job_out, struct sl_error *err);
 struct sl_job *sl_job_ref(struct sl_job *job);
 void sl_job_unref(struct sl_job **job); // accepts NULL, nulls *job
-
-bool sl_job_state_is_final(Sluice__V1__JobState state);
 
 // Ask the runner to stop; it will within about 100 ms. Idempotent, never blocks.
 void sl_job_cancel(struct sl_job *job);

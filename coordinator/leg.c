@@ -3,7 +3,6 @@
 #include "coordinator/leg.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -30,11 +29,8 @@ static enum sl_status renew_if_due(struct sl_lease *lease, struct sl_error *err)
     request.lease_id = lease->id;
     ProtobufCMessage *message = NULL;
     struct sl_error why = {0};
-    char path[64];
-    snprintf(path, sizeof path, "/sluice.v1.%s/Renew", lease->service);
-    enum sl_status status =
-        sl_rpc_unary(sl_worker_channel(lease->worker), path, &request.base, &sluice__v1__renew_reply__descriptor,
-                     sl_deadline_in_ms(LEASE_CALL_MS), NULL, &message, &why);
+    enum sl_status status = sl_rpc_unary(sl_worker_channel(lease->worker), lease->renew, &request.base,
+                                         sl_deadline_in_ms(LEASE_CALL_MS), NULL, &message, &why);
     if (status == SL_OK) {
         int64_t granted_ms = ((Sluice__V1__RenewReply *)message)->lease_ms;
         lease->lease_ms = granted_ms > 0 ? granted_ms : lease->lease_ms;
@@ -56,11 +52,8 @@ bool sl_lease_release(struct sl_lease *lease, const char *job_id) {
     request.lease_id = lease->id;
     struct sl_error err = {0};
     int64_t wait_ms = sl_worker_is_lost(lease->worker) ? LOST_CALL_MS : LEASE_CALL_MS;
-    char path[64];
-    snprintf(path, sizeof path, "/sluice.v1.%s/Release", lease->service);
-    enum sl_status status =
-        sl_rpc_unary(sl_worker_channel(lease->worker), path, &request.base, &sluice__v1__release_reply__descriptor,
-                     sl_deadline_in_ms(wait_ms), NULL, NULL, &err);
+    enum sl_status status = sl_rpc_unary(sl_worker_channel(lease->worker), lease->release, &request.base,
+                                         sl_deadline_in_ms(wait_ms), NULL, NULL, &err);
     if (status != SL_OK && status != SL_ERR_NOT_FOUND) {
         sl_log_warn("job", "job=%s lease=%s could not be released at %s, which will do so by itself: %s", job_id,
                     lease->id, sl_worker_name(lease->worker), err.text);
@@ -72,11 +65,10 @@ bool sl_lease_release(struct sl_lease *lease, const char *job_id) {
 
 // ---- legs -------------------------------------------------------------------------------------------------------
 
-enum sl_status sl_leg_open(struct sl_leg *leg, const char *path, const ProtobufCMessage *request,
-                           const ProtobufCMessageDescriptor *reply_type, int64_t deadline_ns, struct sl_error *err) {
+enum sl_status sl_leg_open(struct sl_leg *leg, const struct sl_rpc_method *method, const ProtobufCMessage *request,
+                           int64_t deadline_ns, struct sl_error *err) {
     leg->heard_ns = sl_now_ns();
-    return sl_rpc_stream_open(sl_worker_channel(leg->worker), path, request, reply_type, deadline_ns, NULL,
-                              &leg->stream, err);
+    return sl_rpc_stream_open(sl_worker_channel(leg->worker), method, request, deadline_ns, NULL, &leg->stream, err);
 }
 
 void sl_leg_close(struct sl_leg *leg) {

@@ -23,7 +23,7 @@
 // A worker's promise to hold memory for the job.
 struct sl_lease {
     struct sl_worker *worker; // not owned; NULL: there is no lease
-    const char *service;      // whose Renew and Release: "Decode", "Store"
+    const struct sl_rpc_method *renew, *release;
     char id[128];
     int64_t lease_ms;
     int64_t renew_ns; // when it is to be renewed next
@@ -43,8 +43,8 @@ struct sl_leg {
 };
 
 // A unary method looks the same on the wire: read one message and close.
-enum sl_status sl_leg_open(struct sl_leg *leg, const char *path, const ProtobufCMessage *request,
-                           const ProtobufCMessageDescriptor *reply_type, int64_t deadline_ns, struct sl_error *err);
+enum sl_status sl_leg_open(struct sl_leg *leg, const struct sl_rpc_method *method, const ProtobufCMessage *request,
+                           int64_t deadline_ns, struct sl_error *err);
 enum sl_status sl_leg_next(struct sl_leg *leg, ProtobufCMessage **message_out, struct sl_error *err);
 void sl_leg_close(struct sl_leg *leg); // cancels what still runs
 

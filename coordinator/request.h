@@ -7,9 +7,9 @@
 #define SL_COORDINATOR_REQUEST_H
 
 #include "coordinator/job.h"
-#include "engine/chat_template.h"
-#include "engine/model.h"
-#include "engine/tokenizer.h"
+#include "model/model.h"
+#include "text/chat/chat_template.h"
+#include "text/tokenizer/tokenizer.h"
 
 struct sl_request_rules {
     const struct sl_tokenizer *tokenizer;

@@ -41,7 +41,9 @@ static double decode_cost(const struct sl_route_view *view, int64_t need_bytes) 
     return ((double)view->claimed_bytes + (double)need_bytes) / (double)(view->capacity_bytes + 1);
 }
 
-int sl_route_prefill(const struct sl_route_view *views, int n_views, int64_t n_tokens, int64_t need_bytes) {
+// The worker that can take it at the least cost; -1: none can. `amount` is what cost_fn wants to know of the job.
+static int cheapest(const struct sl_route_view *views, int n_views, int64_t need_bytes,
+                    double (*cost_fn)(const struct sl_route_view *view, int64_t amount), int64_t amount) {
     bool no_avoided = must_avoid(views, n_views);
     int best = -1;
     double best_cost = 0;
@@ -49,61 +51,31 @@ int sl_route_prefill(const struct sl_route_view *views, int n_views, int64_t n_t
         if (!can_take(&views[i], no_avoided, need_bytes)) {
             continue;
         }
-        double cost = prefill_cost(&views[i], n_tokens);
+        double cost = cost_fn(&views[i], amount);
         if (best < 0 || cost < best_cost || (cost == best_cost && ties_before(&views[i], &views[best]))) {
             best = i;
             best_cost = cost;
         }
     }
     return best;
+}
+
+int sl_route_prefill(const struct sl_route_view *views, int n_views, int64_t n_tokens, int64_t need_bytes) {
+    return cheapest(views, n_views, need_bytes, prefill_cost, n_tokens);
 }
 
 int sl_route_decode(const struct sl_route_view *views, int n_views, int64_t need_bytes) {
-    bool no_avoided = must_avoid(views, n_views);
-    int best = -1;
-    double best_cost = 0;
-    for (int i = 0; i < n_views; i++) {
-        if (!can_take(&views[i], no_avoided, need_bytes)) {
-            continue;
-        }
-        double cost = decode_cost(&views[i], need_bytes);
-        if (best < 0 || cost < best_cost || (cost == best_cost && ties_before(&views[i], &views[best]))) {
-            best = i;
-            best_cost = cost;
-        }
-    }
-    return best;
+    return cheapest(views, n_views, need_bytes, decode_cost, need_bytes);
 }
 
-int sl_route_store(const struct sl_route_view *views, int n_views, uint64_t key) {
+// ---- stores -----------------------------------------------------------------------------------------------------
+
+// Of the stores that may, the one of the largest weight; -1: none may. Avoided ones come last.
+static int heaviest(const struct sl_route_view *views, int n_views, uint64_t key, const bool *may) {
     int best = -1;
     uint64_t best_weight = 0;
     for (int i = 0; i < n_views; i++) {
-        if (!views[i].ready) {
-            continue;
-        }
-        uint64_t weight = sl_hash(views[i].name, strlen(views[i].name), key);
-        if (best < 0 || weight > best_weight) {
-            best = i;
-            best_weight = weight;
-        }
-    }
-    return best;
-}
-
-// Bytes of annexes that a store may still be promised.
-static int64_t store_room(const struct sl_route_view *view, int64_t claimed_bytes) {
-    int64_t room = (int64_t)(SL_STORE_FILL * (double)view->capacity_bytes) - claimed_bytes;
-    return view->ready && room > 0 ? room : 0;
-}
-
-// The store of the largest weight that has room for a lane and is not taken; -1: none. Avoided ones come last.
-static int next_store(const struct sl_route_view *views, int n_views, uint64_t key, const int64_t *fits,
-                      const bool *taken) {
-    int best = -1;
-    uint64_t best_weight = 0;
-    for (int i = 0; i < n_views; i++) {
-        if (fits[i] == 0 || taken[i]) {
+        if (!may[i]) {
             continue;
         }
         uint64_t weight = sl_hash(views[i].name, strlen(views[i].name), key);
@@ -116,42 +88,59 @@ static int next_store(const struct sl_route_view *views, int n_views, uint64_t k
     return best;
 }
 
+int sl_route_store(const struct sl_route_view *views, int n_views, uint64_t key) {
+    bool may[SL_ROUTE_MAX_VIEWS];
+    for (int i = 0; i < n_views; i++) {
+        may[i] = views[i].ready;
+    }
+    return heaviest(views, n_views, key, may);
+}
+
+// Bytes of annexes that a store may still be promised.
+static int64_t store_room(const struct sl_route_view *view, int64_t claimed_bytes) {
+    int64_t room = (int64_t)(SL_STORE_FILL * (double)view->capacity_bytes) - claimed_bytes;
+    return view->ready && room > 0 ? room : 0;
+}
+
 // Share by share, so that lanes are cut at the same places in every replica: what is asked about them has one answer.
-int sl_route_shares(const struct sl_route_view *views, int n_views, uint64_t key, int n_lanes, int64_t lane_bytes,
-                    int replicas, struct sl_route_share *shares_out, int max_shares) {
+int sl_route_shares(const struct sl_route_view *views, int n_views, uint64_t key, const struct sl_route_lanes *lanes,
+                    struct sl_route_share *shares_out, int max_shares) {
     int64_t fits[SL_ROUTE_MAX_VIEWS]; // lanes
     for (int i = 0; i < n_views; i++) {
-        fits[i] = store_room(&views[i], views[i].claimed_bytes) / lane_bytes;
+        fits[i] = store_room(&views[i], views[i].claimed_bytes) / lanes->bytes;
     }
     int n_shares = 0;
-    for (int lane = 0; lane < n_lanes;) {
-        bool taken[SL_ROUTE_MAX_VIEWS] = {false};
-        int64_t n = n_lanes - lane;
-        if (n_shares + replicas > max_shares) {
+    for (int lane = 0; lane < lanes->n;) {
+        bool may[SL_ROUTE_MAX_VIEWS];
+        for (int i = 0; i < n_views; i++) {
+            may[i] = fits[i] > 0;
+        }
+        int64_t n = lanes->n - lane;
+        if (n_shares + lanes->replicas > max_shares) {
             return -1;
         }
         struct sl_route_share *first = &shares_out[n_shares];
-        for (int replica = 0; replica < replicas; replica++) {
-            int i = next_store(views, n_views, key, fits, taken);
+        for (int replica = 0; replica < lanes->replicas; replica++) {
+            int i = heaviest(views, n_views, key, may);
             if (i < 0) {
                 return -1;
             }
-            taken[i] = true;
+            may[i] = false;
             n = fits[i] < n ? fits[i] : n;
             first[replica] = (struct sl_route_share){.view = i, .first_lane = lane, .replica = replica};
         }
-        for (int replica = 0; replica < replicas; replica++) {
+        for (int replica = 0; replica < lanes->replicas; replica++) {
             first[replica].n_lanes = (int)n;
             fits[first[replica].view] -= n;
         }
-        n_shares += replicas;
+        n_shares += lanes->replicas;
         lane += (int)n;
     }
     return n_shares;
 }
 
-bool sl_route_shares_fit(const struct sl_route_view *views, int n_views, uint64_t key, int n_lanes, int64_t lane_bytes,
-                         int replicas, int max_shares) {
+bool sl_route_shares_fit(const struct sl_route_view *views, int n_views, uint64_t key,
+                         const struct sl_route_lanes *lanes, int max_shares) {
     struct sl_route_view idle[SL_ROUTE_MAX_VIEWS];
     struct sl_route_share shares[SL_ROUTE_MAX_VIEWS];
     int most = max_shares < SL_ROUTE_MAX_VIEWS ? max_shares : SL_ROUTE_MAX_VIEWS;
@@ -159,7 +148,7 @@ bool sl_route_shares_fit(const struct sl_route_view *views, int n_views, uint64_
         idle[i] = views[i];
         idle[i].claimed_bytes = 0;
     }
-    return sl_route_shares(idle, n_views, key, n_lanes, lane_bytes, replicas, shares, most) >= 0;
+    return sl_route_shares(idle, n_views, key, lanes, shares, most) >= 0;
 }
 
 int64_t sl_route_store_room(const struct sl_route_view *views, int n_views) {

@@ -38,21 +38,26 @@ int sl_route_prefill(const struct sl_route_view *views, int n_views, int64_t n_t
 int sl_route_decode(const struct sl_route_view *views, int n_views, int64_t need_bytes);
 int sl_route_store(const struct sl_route_view *views, int n_views, uint64_t key);
 
+// What stores are to hold of a session's offloaded layers: n lanes of equal size, `replicas` times in different stores.
+struct sl_route_lanes {
+    int n, replicas;
+    int64_t bytes; // of one
+};
+
 // Lanes [first_lane, first_lane + n_lanes) of a session's offloaded layers go to views[view].
 struct sl_route_share {
     int view, first_lane, n_lanes, replica;
 };
 /*
- * Who holds n_lanes lanes of lane_bytes each, `replicas` times in different stores, cut at the same lanes each time. Returns
- * the number of shares, or -1 when there is no room now or the shares would be more than max_shares. What a store has
+ * Who holds the lanes, cut at the same ones in each replica. Returns the number of shares, or -1 when there is no room now or the shares would be more than max_shares. What a store has
  * claimed stays below SL_STORE_FILL of its capacity.
  */
 #define SL_STORE_FILL 0.9
-int sl_route_shares(const struct sl_route_view *views, int n_views, uint64_t key, int n_lanes, int64_t lane_bytes,
-                    int replicas, struct sl_route_share *shares_out, int max_shares);
+int sl_route_shares(const struct sl_route_view *views, int n_views, uint64_t key, const struct sl_route_lanes *lanes,
+                    struct sl_route_share *shares_out, int max_shares);
 // Would there be shares if all stores were idle? Otherwise there never will be.
-bool sl_route_shares_fit(const struct sl_route_view *views, int n_views, uint64_t key, int n_lanes, int64_t lane_bytes,
-                         int replicas, int max_shares);
+bool sl_route_shares_fit(const struct sl_route_view *views, int n_views, uint64_t key,
+                         const struct sl_route_lanes *lanes, int max_shares);
 // The most bytes that all stores that take jobs could hold when idle.
 int64_t sl_route_store_room(const struct sl_route_view *views, int n_views);
 

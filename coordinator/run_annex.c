@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "proto/methods.h"
 
 #define PROBE_MS       300  // a store that does not say its statistics within this is lost, or as good as that
 #define FIRST_LEASE_MS 3000 // taken for a lease's length until the store has said it
@@ -58,8 +59,10 @@ int sl_annex_leases(const struct sl_claim *claim, const Sluice__V1__PrefillDone 
         int share = find_share(claim, done->annex[i]->share);
         if (share >= 0 && strlen(done->annex[i]->lease_id) < sizeof leases_out->id) {
             struct sl_lease *lease = &leases_out[n++];
-            *lease =
-                (struct sl_lease){.worker = claim->shares[share].store, .service = "Store", .lease_ms = FIRST_LEASE_MS};
+            *lease = (struct sl_lease){.worker = claim->shares[share].store,
+                                       .renew = &sl_method_store_renew,
+                                       .release = &sl_method_store_release,
+                                       .lease_ms = FIRST_LEASE_MS};
             strcpy(lease->id, done->annex[i]->lease_id);
         }
     }
@@ -80,9 +83,9 @@ int sl_annex_find_lost(const struct sl_claim *claim, struct sl_avoid *avoid) {
         struct sl_worker *store = claim->shares[i].store;
         Sluice__V1__StoreStatsRequest request = SLUICE__V1__STORE_STATS_REQUEST__INIT;
         struct sl_error err = {0};
-        bool lost = sl_worker_is_lost(store) || sl_rpc_unary(sl_worker_channel(store), "/sluice.v1.Store/Stats",
-                                                             &request.base, &sluice__v1__store_stats_reply__descriptor,
-                                                             sl_deadline_in_ms(PROBE_MS), NULL, NULL, &err) != SL_OK;
+        bool lost =
+            sl_worker_is_lost(store) || sl_rpc_unary(sl_worker_channel(store), &sl_method_store_stats, &request.base,
+                                                     sl_deadline_in_ms(PROBE_MS), NULL, NULL, &err) != SL_OK;
         if (lost) {
             n_lost++;
             sl_worker_suspect(store);

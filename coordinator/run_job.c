@@ -15,6 +15,7 @@
 #include "coordinator/leg.h"
 #include "coordinator/run_annex.h"
 #include "coordinator/run_report.h"
+#include "proto/methods.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
 #define CLAIM_WAIT_MS    40   // between looks at the job while it is in the line
@@ -52,14 +53,15 @@ static Sluice__V1__TokenIds token_ids(const int32_t *ids, int64_t n) {
  */
 static enum sl_status claim_workers(struct run *run, struct sl_error *err) {
     const struct sl_job_spec *spec = &run->job->spec;
+    const struct sl_claim_spec claim = {
+        .demand = &spec->demand, .keys = spec->keys, .n_keys = spec->n_keys, .avoid = &run->avoid};
     int64_t missing_since_ns = 0;
     for (;;) {
         enum sl_status status = sl_job_interrupted(run->job, err);
         if (status != SL_OK) {
             return status;
         }
-        status = sl_admission_claim(run->context->admission, &run->job->place, &spec->demand, spec->keys, spec->n_keys,
-                                    &run->avoid, CLAIM_WAIT_MS, &run->claim, err);
+        status = sl_admission_claim(run->context->admission, &run->job->place, &claim, CLAIM_WAIT_MS, &run->claim, err);
         if (status == SL_AGAIN) {
             missing_since_ns = 0;
         } else if (status == SL_ERR_PEER_LOST) {
@@ -91,8 +93,7 @@ static enum sl_status reserve(struct run *run, struct sl_error *err) {
     // A grant that is made after we stopped listening goes back when its lease ends.
     struct sl_leg leg = {.job = run->job, .worker = run->claim.decode, .silence_ms = RESERVE_MS};
     ProtobufCMessage *message = NULL;
-    enum sl_status status =
-        sl_leg_open(&leg, "/sluice.v1.Decode/Reserve", &request.base, &sluice__v1__grant__descriptor, deadline_ns, err);
+    enum sl_status status = sl_leg_open(&leg, &sl_method_decode_reserve, &request.base, deadline_ns, err);
     if (status == SL_OK) {
         status = sl_leg_next(&leg, &message, err);
         sl_leg_close(&leg);
@@ -109,7 +110,8 @@ static enum sl_status reserve(struct run *run, struct sl_error *err) {
     }
     strcpy(run->lease.id, grant->lease_id);
     run->lease.worker = run->claim.decode;
-    run->lease.service = "Decode";
+    run->lease.renew = &sl_method_decode_renew;
+    run->lease.release = &sl_method_decode_release;
     run->lease.lease_ms = grant->lease_ms;
     run->lease.renew_ns = sl_now_ns() + grant->lease_ms * SL_NS_PER_MS / 3;
     run->grant = grant;
@@ -180,9 +182,8 @@ static enum sl_status prefill(struct run *run, struct sl_error *err) {
                          .lease = &run->lease,
                          .lease_is_vital = true,
                          .silence_ms = run->context->silence_ms};
-    sl_run_report_start(&run->report, run->job);
-    enum sl_status status = sl_leg_open(&leg, "/sluice.v1.Prefill/Run", &request.base,
-                                        &sluice__v1__prefill_event__descriptor, spec->deadline_ns, err);
+    sl_run_report_start(&run->report);
+    enum sl_status status = sl_leg_open(&leg, &sl_method_prefill_run, &request.base, spec->deadline_ns, err);
     while (status == SL_OK && run->prefilled == NULL) {
         ProtobufCMessage *message = NULL;
         status = sl_leg_next(&leg, &message, err);
@@ -312,8 +313,7 @@ static enum sl_status decode(struct run *run, struct sl_error *err) {
         .others = annexes,
         .n_others = sl_annex_leases(&run->claim, run->prefilled != NULL ? run->prefilled->done : NULL, annexes),
         .silence_ms = run->context->silence_ms};
-    enum sl_status status = sl_leg_open(&leg, "/sluice.v1.Decode/Run", &request.base,
-                                        &sluice__v1__decode_event__descriptor, spec->deadline_ns, err);
+    enum sl_status status = sl_leg_open(&leg, &sl_method_decode_run, &request.base, spec->deadline_ns, err);
     while (status == SL_OK && !run->decode_done) {
         ProtobufCMessage *message = NULL;
         status = sl_leg_next(&leg, &message, err);

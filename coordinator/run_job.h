@@ -16,7 +16,7 @@
 #include "coordinator/admit.h"
 #include "coordinator/job.h"
 #include "coordinator/registry.h"
-#include "engine/model.h"
+#include "model/model.h"
 
 struct sl_run_context {
     struct sl_registry *registry;

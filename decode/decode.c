@@ -4,26 +4,27 @@
 
 #include "base/thread.h"
 #include "decode/internal.h"
+#include "proto/methods.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 #include "service/lease_rpc.h"
 
 static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     struct sl_decode *decode = arg;
     load->jobs = (int32_t)atomic_load(&decode->n_jobs);
-    load->leases += load->jobs; // a session in use is held for its job as much as a landing is
+    load->leases += load->jobs; // a session in use is held for its job as much as an inbound transfer is
     load->progress = atomic_load(&decode->n_steps);
     load->tokens_per_s = (double)atomic_load(&decode->rate_tokens_per_s);
 }
 
 static enum sl_status handle_renew(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                    struct sl_error *err) {
-    return sl_lease_handle_renew(((struct sl_decode *)service)->node.landings, call, request, err);
+    return sl_lease_handle_renew(((struct sl_decode *)service)->node.inbound, call, request, err);
 }
 
 static enum sl_status handle_release(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                      struct sl_error *err) {
     (void)err;
-    return sl_lease_handle_release(((struct sl_decode *)service)->node.landings, call, request);
+    return sl_lease_handle_release(((struct sl_decode *)service)->node.inbound, call, request);
 }
 
 static enum sl_status serve(struct sl_decode *decode, struct sl_error *err) {
@@ -35,13 +36,16 @@ static enum sl_status serve(struct sl_decode *decode, struct sl_error *err) {
     if (status != SL_OK) {
         return status;
     }
-    static const struct sl_rpc_method methods[] = {
-        {"/sluice.v1.Decode/Reserve", SL_RPC_UNARY, &sluice__v1__reserve_request__descriptor, sl_decode_handle_reserve},
-        {"/sluice.v1.Decode/Renew", SL_RPC_UNARY, &sluice__v1__renew_request__descriptor, handle_renew},
-        {"/sluice.v1.Decode/Release", SL_RPC_UNARY, &sluice__v1__release_request__descriptor, handle_release},
-        {"/sluice.v1.Decode/Run", SL_RPC_SERVER_STREAM, &sluice__v1__decode_request__descriptor, sl_decode_handle_run},
+    static const struct sl_rpc_handler handlers[] = {
+        {&sl_method_decode_reserve, sl_decode_handle_reserve},
+        {&sl_method_decode_renew, handle_renew},
+        {&sl_method_decode_release, handle_release},
+        {&sl_method_decode_run, sl_decode_handle_run},
     };
-    struct sl_rpc_service rpc = {"sluice.v1.Decode", methods, sizeof methods / sizeof *methods, decode};
+    struct sl_rpc_implementation rpc = {.service = &sl_service_decode,
+                                        .handlers = handlers,
+                                        .n_handlers = sizeof handlers / sizeof *handlers,
+                                        .context = decode};
     struct sl_node_service service = {&rpc, report_load, decode};
     status = sl_node_serve(node, &service, err); // returns when no handler runs any more, so no sequence is left
     pthread_mutex_lock(&decode->mutex);

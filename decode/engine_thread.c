@@ -93,12 +93,7 @@ static enum sl_status reserve(struct sl_session *session, int n) {
 static void settle_promise(struct sl_decode *decode, struct sl_sequence *sequence) {
     size_t taken = sequence->session->taken_bytes;
     size_t promised = sequence->session_bytes > taken ? sequence->session_bytes - taken : 0;
-    if (promised > sequence->promised_bytes) {
-        sl_landings_renew_promise(decode->node.landings, promised - sequence->promised_bytes);
-    } else {
-        sl_landings_return_promise(decode->node.landings, sequence->promised_bytes - promised);
-    }
-    sequence->promised_bytes = promised;
+    sl_ledger_settle(decode->node.ledger, &sequence->promised_bytes, promised);
 }
 
 // Fill stepper->segments: at least one row for every sequence, and what is left to those that have more to read.

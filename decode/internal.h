@@ -6,9 +6,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "compress/compress.h"
+#include "compress/evict/compressor.h"
 #include "decode/decode.h"
-#include "kvcache/kvcache.h"
+#include "kvcache/capsule.h"
 #include "retrieve/retriever.h"
 #include "service/remote_source.h"
 #include "service/writer.h"

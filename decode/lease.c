@@ -2,9 +2,10 @@
 // Decode.Reserve: memory for a capsule that will come, and the promise of memory for what follows it.
 #include <stdlib.h>
 
-#include "compress/recipe.h"
+#include "compress/recipe/recipe.h"
 #include "decode/internal.h"
 #include "proto/sluice/v1/worker.pb-c.h"
+#include "service/lease_rpc.h"
 
 enum sl_status sl_decode_handle_reserve(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
                                         struct sl_error *err) {
@@ -14,22 +15,16 @@ enum sl_status sl_decode_handle_reserve(void *service, struct sl_rpc_call *call,
         return sl_fail(err, SL_ERR_INVALID, "capsule_bytes %lld, session_bytes %lld: not sizes",
                        (long long)request->capsule_bytes, (long long)request->session_bytes);
     }
-    struct sl_landing_ticket ticket;
-    enum sl_status status = sl_landing_open(decode->node.landings, request->job_id, (size_t)request->capsule_bytes,
+    struct sl_inbound_ticket ticket;
+    enum sl_status status = sl_inbound_open(decode->node.inbound, request->job_id, (size_t)request->capsule_bytes,
                                             (size_t)request->session_bytes, &ticket, err);
     if (status != SL_OK) {
         return status;
     }
-    Sluice__V1__Grant grant = SLUICE__V1__GRANT__INIT;
-    grant.ticket.data = ticket.ticket;
-    grant.ticket.len = ticket.ticket_bytes;
-    grant.capacity_bytes = request->capsule_bytes;
-    grant.lease_id = ticket.id;
-    grant.lease_ms = ticket.lease_ms;
-    status = sl_rpc_call_send(call, &grant.base);
+    status = sl_lease_send_grant(call, &ticket, request->capsule_bytes);
     free(ticket.ticket);
     if (status != SL_OK) {
-        sl_landing_release(decode->node.landings, ticket.id); // nobody will ever know of it
+        sl_inbound_release(decode->node.inbound, ticket.id); // nobody will ever know of it
     }
     return status;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The handler of Decode.Run: one answer from its landed capsule to its last token.
+// The handler of Decode.Run: one answer from its received capsule to its last token.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "compress/compress.h"
+#include "compress/evict/compressor.h"
+#include "compress/plan/plan.h"
 #include "decode/internal.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 #include "service/error_statistics.h"
@@ -99,20 +100,20 @@ static int rope_set(const struct sl_decode *decode, const Sluice__V1__DecodeRequ
                              (int64_t)request->prompt->n_ids + request->max_new_tokens);
 }
 
-// Open what has landed as a session, if it is what this job waits for.
+// Open what has arrived as a session, if it is what this job waits for.
 static enum sl_status open_capsule(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
-                                   const struct sl_recipe *recipe, struct sl_landed *landed,
+                                   const struct sl_recipe *recipe, struct sl_received *received,
                                    struct sl_session **session_out, struct sl_error *err) {
     int64_t n_prompt = (int64_t)request->prompt->n_ids;
     struct sl_capsule_info info;
-    enum sl_status status = sl_capsule_read_header(landed->header, landed->header_bytes, &info, err);
+    enum sl_status status = sl_capsule_read_header(received->header, received->header_bytes, &info, err);
     if (status == SL_OK && info.n_tokens >= n_prompt) {
         status = sl_fail(err, SL_ERR_PEER_CORRUPT, "a capsule of %lld tokens does not fit a prompt of %lld",
                          (long long)info.n_tokens, (long long)n_prompt);
     }
     if (status != SL_OK) {
-        sl_arena_free(decode->node.arena, landed->body);
-        free(landed->header);
+        sl_arena_free(decode->node.arena, received->body);
+        free(received->header);
         return status;
     }
     struct sl_kv_geometry geometry = sl_model_geometry(sl_model_get_config(decode->node.model));
@@ -121,17 +122,17 @@ static enum sl_status open_capsule(struct sl_decode *decode, const Sluice__V1__D
                                .recipe_fingerprint = sl_recipe_fingerprint(recipe),
                                .prefix_hash = sl_prefix_hash(request->prompt->ids, info.n_tokens)};
     int64_t max_slots = n_prompt + request->max_new_tokens; // enough whatever was evicted
-    return sl_landed_open(decode->node.landings, landed, &geometry, &id, max_slots, session_out, err);
+    return sl_received_open(decode->node.inbound, received, &geometry, &id, max_slots, session_out, err);
 }
 
 // Wait for the capsule, as long as its lease lives and the caller listens.
 static enum sl_status receive(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                               const struct sl_recipe *recipe, struct sl_rpc_call *call, struct sl_sequence *sequence,
                               struct sl_error *err) {
-    struct sl_landed landed;
+    struct sl_received received;
     enum sl_status status;
     do {
-        status = sl_landing_take(decode->node.landings, request->lease_id, sl_deadline_in_ms(ALIVE_MS), &landed,
+        status = sl_inbound_take(decode->node.inbound, request->lease_id, sl_deadline_in_ms(ALIVE_MS), &received,
                                  &sequence->promised_bytes, err);
         if (status == SL_AGAIN && (send_alive(call) != SL_OK || sl_rpc_call_cancelled(call))) {
             return sl_fail(err, SL_ERR_CANCELLED, "job %s was cancelled while its capsule was on its way",
@@ -140,7 +141,7 @@ static enum sl_status receive(struct sl_decode *decode, const Sluice__V1__Decode
     } while (status == SL_AGAIN);
     if (status == SL_OK) {
         sequence->session_bytes = sequence->promised_bytes;
-        status = open_capsule(decode, request, recipe, &landed, &sequence->session, err);
+        status = open_capsule(decode, request, recipe, &received, &sequence->session, err);
     }
     return status;
 }
@@ -246,9 +247,8 @@ static enum sl_status open_annexes(struct sl_decode *decode, const Sluice__V1__D
     sl_retriever_get_stats(sequence->retriever, &stats);
     size_t taken = stats.row_cache_bytes < sequence->session_bytes ? stats.row_cache_bytes : sequence->session_bytes;
     sequence->session_bytes -= taken;
-    sl_landings_return_promise(decode->node.landings,
-                               taken < sequence->promised_bytes ? taken : sequence->promised_bytes);
-    sequence->promised_bytes -= taken < sequence->promised_bytes ? taken : sequence->promised_bytes;
+    size_t promised = sequence->promised_bytes > taken ? sequence->promised_bytes - taken : 0;
+    sl_ledger_settle(decode->node.ledger, &sequence->promised_bytes, promised);
     return SL_OK;
 }
 
@@ -394,8 +394,7 @@ static void give_back(struct sl_decode *decode, struct sl_sequence *sequence) {
     }
     sl_compressor_destroy(&sequence->compressor);
     sl_session_destroy(&sequence->session);
-    sl_landings_return_promise(decode->node.landings, sequence->promised_bytes);
-    sequence->promised_bytes = 0;
+    sl_ledger_settle(decode->node.ledger, &sequence->promised_bytes, 0);
 }
 
 static enum sl_status send_done(struct sl_decode *decode, struct sl_sequence *sequence, bool estimate_errors,
@@ -512,7 +511,7 @@ enum sl_status sl_decode_handle_run(void *service, struct sl_rpc_call *call, con
     sl_log_info("decode", "job=%s status=%s tokens=%lld", request->job_id, sl_status_text(status),
                 sequence->writer ? (long long)sl_writer_n_tokens(sequence->writer) : 0LL);
     give_back(decode, sequence);
-    sl_landing_release(decode->node.landings, request->lease_id); // if it never got as far as taking it
+    sl_inbound_release(decode->node.inbound, request->lease_id); // if it never got as far as taking it
     sl_writer_destroy(&sequence->writer);
     free(sequence->pending);
     free(sequence->logits);

@@ -9,8 +9,8 @@
 
 #include <jansson.h>
 
-#include "engine/tokenizer.h"
 #include "eval/metric.h"
+#include "text/tokenizer/tokenizer.h"
 
 // To add one: a row, and its form in dataset.h.
 static const struct sl_dataset_format formats[] = {

@@ -21,7 +21,7 @@ struct sl_comparisons {
     double best, mean, first; // over the sample's answers
 };
 
-// SL_ERR_INVALID: no answers.
+// eval/metric_compare.c. SL_ERR_INVALID: no answers.
 enum sl_status sl_metric_compare(const struct sl_sample *sample, const char *text, sl_read_fn *read,
                                  sl_compare_fn *compare, struct sl_comparisons *comparisons_out, struct sl_error *err);
 // The same for metrics where the best counts.

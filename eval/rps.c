@@ -34,7 +34,8 @@ void sl_rps_moves(uint64_t seed, enum sl_rps_move preference, size_t n_moves, en
     }
 }
 
-bool sl_rps_read(const char *answer, enum sl_rps_move *move_out) {
+// The first move that an answer names, upper or lower case. False: none.
+static bool read_move(const char *answer, enum sl_rps_move *move_out) {
     const char *first = NULL;
     for (int move = 0; move < SL_RPS_N_MOVES; move++) {
         const char *at = strcasestr(answer, names[move]);
@@ -48,7 +49,7 @@ bool sl_rps_read(const char *answer, enum sl_rps_move *move_out) {
 
 void sl_rps_judge(const char *answer, enum sl_rps_move next, struct sl_rps_score *score_inout) {
     enum sl_rps_move move;
-    if (!sl_rps_read(answer, &move)) {
+    if (!read_move(answer, &move)) {
         score_inout->n_unread++;
         score_inout->n_lose++;
     } else if (move == next) {

@@ -25,9 +25,6 @@ enum sl_rps_move sl_rps_counter(enum sl_rps_move move); // what beats it
 // What the opponent plays: the preferred move six times of ten, each other twice. n turns take n + 1 moves.
 void sl_rps_moves(uint64_t seed, enum sl_rps_move preference, size_t n_moves, enum sl_rps_move *moves_out);
 
-// The first move that an answer names, upper or lower case. False: none.
-bool sl_rps_read(const char *answer, enum sl_rps_move *move_out);
-
 // Shares of turns are these by their sum.
 struct sl_rps_score {
     size_t n_win, n_tie, n_lose;

@@ -12,8 +12,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/tokenizer.h"
 #include "eval/sample.h"
+#include "text/tokenizer/tokenizer.h"
 
 struct sl_haystack; // running text to hide facts in
 

@@ -55,7 +55,7 @@ enum sl_status sl_capsule_layer_pieces(const struct sl_session *session, int lay
         const struct sl_head *head = &l->heads[h];
         for (uint32_t p = 0; p < sl_pages_for(shipped_slots(l, head)); p++) {
             const char *page = head->pages[p];
-            size_t bytes = sl_kvc_page_layout(l, head, p)->bytes;
+            size_t bytes = sl_layer_page_layout(l, head, p)->bytes;
             bool joins = piece.bytes > 0 && (const char *)piece.data + piece.bytes == page &&
                          piece.bytes + bytes <= max_piece_bytes;
             if (!joins) {
@@ -159,7 +159,7 @@ static enum sl_status read_layouts(const header_message *header, int layer, stru
                        "capsule layer %d: no page layout has formats %u/%u, states %u/%u and head_dim %u", layer,
                        m->work_format, m->packed_format, m->work_states, m->packed_states, header->head_dim);
     }
-    return sl_kvc_check_layouts(&out->work, &out->packed, (int)header->head_dim, err);
+    return sl_layer_check_layouts(&out->work, &out->packed, (int)header->head_dim, err);
 }
 
 // Check the heads of one layer and add their pages' bytes to *body_bytes.
@@ -343,7 +343,7 @@ static void adopt_body(struct sl_session *session, const header_message *header,
             head->n_pages = sl_pages_for(head->n_slots);
             for (uint32_t p = 0; p < head->n_pages; p++) {
                 head->pages[p] = page;
-                page += sl_kvc_page_layout(layer, head, p)->bytes;
+                page += sl_layer_page_layout(layer, head, p)->bytes;
             }
         }
     }

@@ -5,7 +5,7 @@
  *
  * Design: the body is the used pages of layer 0, head 0, then head 1, ... then layer 1, each page whole and in the
  *         layout it has in memory. Because it is only pages, it is sent from where the pages lie (as few contiguous
- *         pieces as the arena allows) and, once landed in one block of another arena, it is adopted without a copy.
+ *         pieces as the arena allows) and, once received in one block of another arena, it is adopted without a copy.
  *         A layer can be sent as soon as it is final; only the header waits for the last one. Offloaded layers are in
  *         the header alone: kvstores have their pages, whatever the session still holds of them.
  *
@@ -65,7 +65,7 @@ enum sl_status sl_capsule_read_header(const void *header, size_t header_bytes, s
                                       struct sl_error *err);
 
 /*
- * Build a session over a landed body. `body` is a block of `arena`; on success the session owns it, on failure it stays
+ * Build a session over a body that has arrived. `body` is a block of `arena`; on success the session owns it, on failure it stays
  * the caller's. `geometry` and `id` (the fingerprints; prefix_hash 0 means any) are what this worker expects.
  * max_slots as in sl_session_config; it is raised to what the capsule holds.
  * SL_ERR_INVALID (malformed), SL_ERR_PRECONDITION (another model or recipe), SL_ERR_EXHAUSTED.

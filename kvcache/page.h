@@ -15,7 +15,7 @@
  *
  *   Codes are packed LSB first: element e of a row sits at bits e*B of the row. x^ = code * scale + zero.
  *
- * Not here: who owns a page (kvcache/session.h), how rows get in and out (engine/ops.h): page memory is opaque here.
+ * Not here: who owns a page (kvcache/session.h), how rows get in and out (tensor/ops.h): page memory is opaque here.
  */
 #ifndef SL_KVCACHE_PAGE_H
 #define SL_KVCACHE_PAGE_H
@@ -69,5 +69,13 @@ static inline int sl_v_group(int head_dim) {
 static inline uint32_t sl_pages_for(int64_t n_slots) {
     return (uint32_t)((n_slots + SL_PAGE_SLOTS - 1) / SL_PAGE_SLOTS);
 }
+
+// The page list of one (layer, KV head): what operations work on, wherever the pages come from.
+struct sl_kv {
+    void *const *pages;
+    uint32_t n_packed; // leading pages in layout *packed, the others in *work
+    uint32_t n_slots;
+    const struct sl_page_layout *work, *packed;
+};
 
 #endif

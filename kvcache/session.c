@@ -30,8 +30,8 @@ static bool well_formed(const struct sl_page_layout *layout) {
            same_layout(layout, &made);
 }
 
-enum sl_status sl_kvc_check_layouts(const struct sl_page_layout *work, const struct sl_page_layout *packed,
-                                    int head_dim, struct sl_error *err) {
+enum sl_status sl_layer_check_layouts(const struct sl_page_layout *work, const struct sl_page_layout *packed,
+                                      int head_dim, struct sl_error *err) {
     if (!well_formed(work) || !well_formed(packed) || work->head_dim != head_dim || packed->head_dim != head_dim) {
         return sl_fail(err, SL_ERR_INVALID, "a page layout is not one of sl_page_layout_init() for head_dim %d",
                        head_dim);
@@ -66,7 +66,7 @@ static enum sl_status check_config(const struct sl_session_config *config, struc
         return sl_fail(err, SL_ERR_INVALID, "unknown position mode %d", (int)config->positions);
     }
     for (int l = 0; l < g->n_layers; l++) {
-        enum sl_status status = sl_kvc_check_layouts(&config->work[l], &config->packed[l], g->head_dim, err);
+        enum sl_status status = sl_layer_check_layouts(&config->work[l], &config->packed[l], g->head_dim, err);
         if (status != SL_OK) {
             return status;
         }
@@ -134,7 +134,7 @@ static void return_page(struct sl_session *session, void *page, size_t page_byte
 static void shrink(struct sl_session *session, const struct sl_layer *layer, struct sl_head *head, uint32_t n_pages) {
     while (head->n_pages > n_pages) {
         head->n_pages--;
-        return_page(session, head->pages[head->n_pages], sl_kvc_page_layout(layer, head, head->n_pages)->bytes);
+        return_page(session, head->pages[head->n_pages], sl_layer_page_layout(layer, head, head->n_pages)->bytes);
         head->pages[head->n_pages] = NULL;
     }
 }

@@ -5,7 +5,7 @@
  * Design: a head holds first n_packed pages in its layer's packed layout (quantized, always full), then pages in the
  *         working layout (float), of which only the last may be partly filled. Heads of a layer may differ in length
  *         (eviction is per head) and layers may differ in layout and length. Pages come from the arena one by one, or
- *         from one adopted span: the block into which a capsule has landed. Pages of a span go back with the span.
+ *         from one adopted span: the block into which a capsule has arrived. Pages of a span go back with the span.
  *         Of an offloaded layer kvstores hold the prompt (retrieve/): what is missing here is elsewhere, not evicted.
  *
  * Invariants: n_pages >= sl_pages_for(n_slots); n_packed * 64 <= n_slots; slots keep the order of their positions;
@@ -57,7 +57,7 @@ struct sl_session {
     enum sl_position_mode positions;
     struct sl_arena *arena;  // not owned
     struct sl_layer *layers; // [n_layers]
-    int rope_set; // which of the model's sets of frequencies rotates the keys (engine/model.h); 0 unless its maker says
+    int rope_set; // which of the model's sets of frequencies rotates the keys (model/model.h); 0 unless its maker says
     int64_t n_tokens;
     int64_t max_slots; // per head: the capacity of the page tables
     void *span;        // adopted block of the arena, or NULL
@@ -65,6 +65,13 @@ struct sl_session {
     size_t taken_bytes; // of pages held that came from the arena one by one
     void *tables;       // one allocation behind layers, heads and pages
 };
+
+// The page list of one head as it is now: valid until room is reserved, slots are set or pages are packed.
+static inline struct sl_kv sl_session_kv(const struct sl_session *session, int layer, int head) {
+    const struct sl_layer *l = &session->layers[layer];
+    const struct sl_head *h = &l->heads[head];
+    return (struct sl_kv){h->pages, h->n_packed, h->n_slots, &l->work, &l->packed};
+}
 
 struct sl_session_config {
     struct sl_kv_geometry geometry;

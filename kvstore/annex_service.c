@@ -6,6 +6,7 @@
 #include "kvcache/capsule.h"
 #include "kvstore/internal.h"
 #include "proto/sluice/v1/worker.pb-c.h"
+#include "service/lease_rpc.h"
 
 #define AWAIT_MS 1000 // at most, of one call: it is one of a bounded number that all lessees share
 
@@ -86,21 +87,16 @@ enum sl_status sl_store_handle_grant_stretch(void *service, struct sl_rpc_call *
                                              struct sl_error *err) {
     struct sl_kvstore *kvstore = service;
     const Sluice__V1__GrantStretchRequest *request = (const Sluice__V1__GrantStretchRequest *)message;
-    struct sl_landing_ticket ticket;
+    struct sl_inbound_ticket ticket;
     size_t capacity;
     enum sl_status status = sl_annexes_grant(kvstore->annexes, request->lease_id, request->begin, request->n_tokens,
                                              &ticket, &capacity, err);
     if (status != SL_OK) {
         return status;
     }
-    Sluice__V1__Grant grant = SLUICE__V1__GRANT__INIT;
-    grant.ticket.data = ticket.ticket;
-    grant.ticket.len = ticket.ticket_bytes;
-    grant.capacity_bytes = (int64_t)capacity;
-    grant.lease_id = ticket.id;
-    grant.lease_ms = ticket.lease_ms;
     atomic_fetch_add(&kvstore->n_calls, 1);
-    status = sl_rpc_call_send(call, &grant.base); // where it does not arrive, the next grant for this place replaces it
+    // Where it does not arrive, the next grant for this place replaces it.
+    status = sl_lease_send_grant(call, &ticket, (int64_t)capacity);
     free(ticket.ticket);
     return status;
 }

@@ -7,11 +7,11 @@
 #include <stdatomic.h>
 
 #include "fabric/fetch.h"
-#include "kvstore/annexes.h"
-#include "kvstore/disk.h"
+#include "kvstore/annexes/annexes.h"
+#include "kvstore/annexes/questions.h"
+#include "kvstore/disk/disk.h"
 #include "kvstore/kvstore.h"
-#include "kvstore/questions.h"
-#include "kvstore/room.h"
+#include "kvstore/memory/room.h"
 
 // A capsule that has been announced and not yet shelved.
 struct sl_expected {

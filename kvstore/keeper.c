@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * The keeper: shelves what has landed, forgets what never will, ends pins and annexes that nobody renews, measures how busy
+ * The keeper: shelves what has arrived, forgets what never will, ends pins and annexes that nobody renews, measures how busy
  * the scanning threads are. A thread of its own, so that nothing of this waits for new work.
  */
 #include <stdio.h>
@@ -49,15 +49,15 @@ bool sl_kvstore_expects(struct sl_kvstore *kvstore, const struct sl_capsule_key 
     return expected != NULL;
 }
 
-static void shelve(struct sl_kvstore *kvstore, const struct sl_expected *expected, struct sl_landed *landed) {
+static void shelve(struct sl_kvstore *kvstore, const struct sl_expected *expected, struct sl_received *received) {
     struct sl_error err = {0};
     enum sl_status status =
-        sl_shelf_put(kvstore->shelf, &expected->key, landed->body, landed->body_bytes, landed->header,
-                     landed->header_bytes, expected->hashes, expected->n_hashes, expected->stride, &err);
+        sl_shelf_put(kvstore->shelf, &expected->key, received->body, received->body_bytes, received->header,
+                     received->header_bytes, expected->hashes, expected->n_hashes, expected->stride, &err);
     if (status != SL_OK) {
         sl_log_warn("kvstore", "lease=%s not shelved: %s", expected->lease_id, err.text);
-        sl_arena_free(kvstore->node.arena, landed->body);
-        free(landed->header);
+        sl_arena_free(kvstore->node.arena, received->body);
+        free(received->header);
     } else {
         sl_disk_offer(kvstore->disk, &expected->key);
     }
@@ -67,19 +67,19 @@ static void shelve(struct sl_kvstore *kvstore, const struct sl_expected *expecte
 static void look_after_expected(struct sl_kvstore *kvstore) {
     for (struct sl_expected **at = &kvstore->expected; *at;) {
         struct sl_expected *expected = *at;
-        struct sl_landed landed;
+        struct sl_received received;
         size_t promised;
         enum sl_status status =
-            sl_landing_take(kvstore->node.landings, expected->lease_id, 0, &landed, &promised, NULL);
+            sl_inbound_take(kvstore->node.inbound, expected->lease_id, 0, &received, &promised, NULL);
         if (status == SL_AGAIN && !kvstore->stopping) {
             at = &expected->next;
             continue;
         }
         if (status == SL_OK) {
-            sl_landings_return_promise(kvstore->node.landings, promised);
-            shelve(kvstore, expected, &landed);
+            sl_ledger_return(kvstore->node.ledger, promised);
+            shelve(kvstore, expected, &received);
         } else {
-            sl_landing_release(kvstore->node.landings, expected->lease_id); // failed: its memory is wanted
+            sl_inbound_release(kvstore->node.inbound, expected->lease_id); // failed: its memory is wanted
         }
         *at = expected->next;
         free(expected->hashes);
@@ -180,7 +180,7 @@ void *sl_kvstore_keeper_main(void *arg) {
     struct sl_kvstore *kvstore = arg;
     uint64_t seen = 0;
     for (bool go_on = true; go_on;) {
-        sl_landings_wait_change(kvstore->node.landings, &seen, sl_deadline_in_ms(KEEP_MS));
+        sl_inbound_wait_change(kvstore->node.inbound, &seen, sl_deadline_in_ms(KEEP_MS));
         pthread_mutex_lock(&kvstore->mutex);
         look_after_expected(kvstore);
         look_after_pins(kvstore, sl_now_ns());

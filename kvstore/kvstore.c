@@ -8,7 +8,9 @@
 #include "base/clock.h"
 #include "base/thread.h"
 #include "kvstore/internal.h"
+#include "proto/methods.h"
 #include "proto/sluice/v1/worker.pb-c.h"
+#include "tensor/cpu/tiers.h"
 
 #define MAX_OFFERS 1024 // capsules that wait to be written to disk
 
@@ -83,22 +85,21 @@ static enum sl_status serve(struct sl_kvstore *kvstore, struct sl_error *err) {
     if (status != SL_OK) {
         return status;
     }
-    static const struct sl_rpc_method methods[] = {
-        {"/sluice.v1.Store/Reserve", SL_RPC_UNARY, &sluice__v1__store_reserve_request__descriptor,
-         sl_store_handle_reserve},
-        {"/sluice.v1.Store/Renew", SL_RPC_UNARY, &sluice__v1__renew_request__descriptor, sl_store_handle_renew},
-        {"/sluice.v1.Store/Release", SL_RPC_UNARY, &sluice__v1__release_request__descriptor, sl_store_handle_release},
-        {"/sluice.v1.Store/Lookup", SL_RPC_UNARY, &sluice__v1__lookup_request__descriptor, sl_store_handle_lookup},
-        {"/sluice.v1.Store/Fetch", SL_RPC_UNARY, &sluice__v1__fetch_request__descriptor, sl_store_handle_fetch},
-        {"/sluice.v1.Store/Stats", SL_RPC_UNARY, &sluice__v1__store_stats_request__descriptor, sl_store_handle_stats},
-        {"/sluice.v1.Store/OpenAnnex", SL_RPC_UNARY, &sluice__v1__open_annex_request__descriptor,
-         sl_store_handle_open_annex},
-        {"/sluice.v1.Store/GrantStretch", SL_RPC_UNARY, &sluice__v1__grant_stretch_request__descriptor,
-         sl_store_handle_grant_stretch},
-        {"/sluice.v1.Store/AwaitAnnex", SL_RPC_UNARY, &sluice__v1__await_annex_request__descriptor,
-         sl_store_handle_await_annex},
+    static const struct sl_rpc_handler handlers[] = {
+        {&sl_method_store_reserve, sl_store_handle_reserve},
+        {&sl_method_store_renew, sl_store_handle_renew},
+        {&sl_method_store_release, sl_store_handle_release},
+        {&sl_method_store_lookup, sl_store_handle_lookup},
+        {&sl_method_store_fetch, sl_store_handle_fetch},
+        {&sl_method_store_stats, sl_store_handle_stats},
+        {&sl_method_store_open_annex, sl_store_handle_open_annex},
+        {&sl_method_store_grant_stretch, sl_store_handle_grant_stretch},
+        {&sl_method_store_await_annex, sl_store_handle_await_annex},
     };
-    struct sl_rpc_service rpc = {"sluice.v1.Store", methods, sizeof methods / sizeof *methods, kvstore};
+    struct sl_rpc_implementation rpc = {.service = &sl_service_store,
+                                        .handlers = handlers,
+                                        .n_handlers = sizeof handlers / sizeof *handlers,
+                                        .context = kvstore};
     struct sl_node_service service = {&rpc, report_load, kvstore};
     status = sl_node_serve(&kvstore->node, &service, err);
     pthread_mutex_lock(&kvstore->mutex);
@@ -133,7 +134,7 @@ enum sl_status sl_kvstore_run(const struct sl_kvstore_config *config, struct sl_
     if (status == SL_OK) {
         status = sl_stretches_create(config->keep_ms, &kvstore.stretches, err);
     }
-    sl_room_init(&kvstore.room, kvstore.node.arena, kvstore.node.landings, kvstore.shelf, kvstore.stretches);
+    sl_room_init(&kvstore.room, kvstore.node.ledger, kvstore.node.inbound, kvstore.shelf, kvstore.stretches);
     if (status == SL_OK) {
         status = open_disk(&kvstore, config, err);
     }

@@ -4,13 +4,13 @@
  *          prompt and ships it to whoever holds a grant for it; and keeps the offloaded layers of sessions and searches
  *          them where they lie.
  *
- * Design: everything arrives like at a decode worker, in leased landings (service/landing.h), and shares one memory
- *         (kvstore/room.h).
- *         Capsules: a keeper thread shelves what has landed and ends pins that nobody renews. Handlers of Fetch send from
+ * Design: everything arrives like at a decode worker, in leased inbound transfers (service/landing.h), and shares one memory
+ *         (kvstore/memory/room.h).
+ *         Capsules: a keeper thread shelves what has arrived and ends pins that nobody renews. Handlers of Fetch send from
  *         the shelf; a pinned capsule is not evicted.
- *         What memory cannot keep is found on disk, if the store has one (kvstore/disk.h).
- *         Offloaded layers: a builder thread makes stretches of what has landed and appends them to annexes
- *         (kvstore/annexes.h); scanning threads answer what decode workers ask about them (kvstore/questions.h).
+ *         What memory cannot keep is found on disk, if the store has one (kvstore/disk/disk.h).
+ *         Offloaded layers: a builder thread makes stretches of what has arrived and appends them to annexes
+ *         (kvstore/annexes/annexes.h); scanning threads answer what decode workers ask about them (kvstore/annexes/questions.h).
  */
 #ifndef SL_KVSTORE_KVSTORE_H
 #define SL_KVSTORE_KVSTORE_H
@@ -22,8 +22,8 @@ struct sl_kvstore_config {
     int64_t scan_threads;       // 0: one for each processor
     const char *disk;           // folder; "": none
     int64_t disk_bytes;
-    int64_t keep_ms;            // what a job has let go of stays so long unless there is no other room
-    double max_scan_load;       // above it no annex is opened
+    int64_t keep_ms;      // what a job has let go of stays so long unless there is no other room
+    double max_scan_load; // above it no annex is opened
 };
 
 // The whole life of a worker: open, serve until SIGTERM, close.

@@ -30,26 +30,20 @@ enum sl_status sl_store_handle_reserve(void *service, struct sl_rpc_call *call, 
     if (sl_shelf_has(kvstore->shelf, &key) || sl_kvstore_expects(kvstore, &key)) {
         return sl_fail(err, SL_ERR_EXISTS, "this capsule is stored, or on its way");
     }
-    struct sl_landing_ticket ticket;
+    struct sl_inbound_ticket ticket;
     enum sl_status status =
-        sl_room_open_landing(&kvstore->room, "store", (size_t)request->capsule_bytes, 0, 0, &ticket, err);
+        sl_room_open_inbound(&kvstore->room, "store", (size_t)request->capsule_bytes, 0, 0, &ticket, err);
     if (status != SL_OK) {
         return status;
     }
     status = sl_kvstore_expect(kvstore, ticket.id, &key, request->prefixes, request->n_prefixes, request->prefix_tokens,
                                err);
     if (status == SL_OK) {
-        Sluice__V1__Grant grant = SLUICE__V1__GRANT__INIT;
-        grant.ticket.data = ticket.ticket;
-        grant.ticket.len = ticket.ticket_bytes;
-        grant.capacity_bytes = request->capsule_bytes;
-        grant.lease_id = ticket.id;
-        grant.lease_ms = ticket.lease_ms;
-        status = sl_rpc_call_send(call, &grant.base);
+        status = sl_lease_send_grant(call, &ticket, request->capsule_bytes);
     }
     free(ticket.ticket);
     if (status != SL_OK) {
-        sl_landing_release(kvstore->node.landings, ticket.id);
+        sl_inbound_release(kvstore->node.inbound, ticket.id);
     }
     return status;
 }
@@ -63,7 +57,7 @@ enum sl_status sl_store_handle_renew(void *service, struct sl_rpc_call *call, co
         reply.lease_ms = kvstore->node.config.lease_ms;
         return sl_rpc_call_send(call, &reply.base);
     }
-    return sl_lease_handle_renew(kvstore->node.landings, call, message, err);
+    return sl_lease_handle_renew(kvstore->node.inbound, call, message, err);
 }
 
 enum sl_status sl_store_handle_release(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
@@ -73,7 +67,7 @@ enum sl_status sl_store_handle_release(void *service, struct sl_rpc_call *call, 
     const char *lease_id = ((const Sluice__V1__ReleaseRequest *)message)->lease_id;
     sl_kvstore_unpin(kvstore, lease_id);
     sl_annexes_release(kvstore->annexes, lease_id);
-    return sl_lease_handle_release(kvstore->node.landings, call, message);
+    return sl_lease_handle_release(kvstore->node.inbound, call, message);
 }
 
 static int longest_first(const void *a, const void *b) {
@@ -195,8 +189,7 @@ enum sl_status sl_store_handle_stats(void *service, struct sl_rpc_call *call, co
     reply.misses = stats.n_misses;
     reply.evicted = stats.n_evicted;
     reply.pinned = stats.n_pinned;
-    size_t promised;
-    sl_landings_gauges(kvstore->node.landings, &reply.leases, &promised);
+    reply.leases = sl_inbound_count(kvstore->node.inbound);
     pthread_mutex_lock(&kvstore->mutex);
     reply.leases += kvstore->n_pins;
     pthread_mutex_unlock(&kvstore->mutex);

@@ -13,6 +13,7 @@
 #include "base/queue.h"
 #include "base/thread.h"
 #include "prefill/internal.h"
+#include "proto/methods.h"
 #include "service/send.h"
 
 #define MAX_QUEUED   32
@@ -138,8 +139,8 @@ static enum sl_status reserve(struct sl_rpc_channel *channel, const struct entry
     request.prefixes = entry->prefixes;
     request.n_prefixes = entry->n_prefixes;
     request.prefix_tokens = entry->prefix_tokens;
-    return sl_rpc_unary(channel, "/sluice.v1.Store/Reserve", &request.base, &sluice__v1__grant__descriptor,
-                        sl_deadline_in_ms(CALL_MS), NULL, (ProtobufCMessage **)grant_out, err);
+    return sl_rpc_unary(channel, &sl_method_store_reserve, &request.base, sl_deadline_in_ms(CALL_MS), NULL,
+                        (ProtobufCMessage **)grant_out, err);
 }
 
 // What keeps a put going: the worker is not stopping, and the store's lease is renewed in time.
@@ -156,8 +157,8 @@ static bool keep_putting(void *arg) {
         Sluice__V1__RenewRequest request = SLUICE__V1__RENEW_REQUEST__INIT;
         request.lease_id = watch->grant->lease_id;
         // A renewal that fails is seen as the end of the ship.
-        sl_rpc_unary(watch->channel, "/sluice.v1.Store/Renew", &request.base, &sluice__v1__renew_reply__descriptor,
-                     sl_deadline_in_ms(CALL_MS), NULL, NULL, NULL);
+        sl_rpc_unary(watch->channel, &sl_method_store_renew, &request.base, sl_deadline_in_ms(CALL_MS), NULL, NULL,
+                     NULL);
         watch->renew_ns = sl_deadline_in_ms(watch->grant->lease_ms / 3);
     }
     return !atomic_load(&watch->archive->stopping);

@@ -107,14 +107,8 @@ static void archive_boundary(struct sl_prefill_job *job, const struct sl_session
  * that the step took and eviction has given back are promised all along, so nobody else is granted them in between.
  */
 static void settle_promise(struct sl_prefill_job *job, size_t taken_bytes) {
-    struct sl_landings *landings = job->prefill->node.landings;
     size_t promised = job->memory_bytes > taken_bytes ? job->memory_bytes - taken_bytes : 0;
-    if (promised > job->promised_bytes) {
-        sl_landings_renew_promise(landings, promised - job->promised_bytes);
-    } else {
-        sl_landings_return_promise(landings, job->promised_bytes - promised);
-    }
-    job->promised_bytes = promised;
+    sl_ledger_settle(job->prefill->node.ledger, &job->promised_bytes, promised);
 }
 
 static enum sl_status step(struct sl_prefill_job *job, bool *done_out, struct sl_error *err) {
@@ -200,7 +194,7 @@ static enum sl_status open_job(struct stepper *stepper, struct sl_prefill_job *j
     }
     size_t kept_bytes = kept_span_bytes(&job->plan, job->session), peak_bytes = job->plan.prefill_peak_bytes;
     job->memory_bytes = peak_bytes > kept_bytes ? peak_bytes - kept_bytes : 0;
-    if (sl_landings_try_promise(node->landings, job->memory_bytes) != SL_OK) {
+    if (sl_ledger_try_promise(node->ledger, job->memory_bytes) != SL_OK) {
         pthread_mutex_lock(&job->mutex);
         job->phase = SL_PREFILL_WAITING;
         pthread_mutex_unlock(&job->mutex);

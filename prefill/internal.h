@@ -6,8 +6,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "compress/compress.h"
-#include "kvcache/kvcache.h"
+#include "compress/evict/compressor.h"
+#include "compress/plan/plan.h"
+#include "kvcache/capsule.h"
 #include "prefill/prefill.h"
 #include "prefill/store.h"
 #include "service/error_statistics.h"

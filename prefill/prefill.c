@@ -4,6 +4,7 @@
 
 #include "base/thread.h"
 #include "prefill/internal.h"
+#include "proto/methods.h"
 
 static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     struct sl_prefill *prefill = arg;
@@ -27,11 +28,13 @@ static enum sl_status serve(struct sl_prefill *prefill, const struct sl_prefill_
     if (status != SL_OK) {
         return status;
     }
-    static const struct sl_rpc_method methods[] = {
-        {"/sluice.v1.Prefill/Run", SL_RPC_SERVER_STREAM, &sluice__v1__prefill_request__descriptor,
-         sl_prefill_handle_run},
+    static const struct sl_rpc_handler handlers[] = {
+        {&sl_method_prefill_run, sl_prefill_handle_run},
     };
-    struct sl_rpc_service rpc = {"sluice.v1.Prefill", methods, sizeof methods / sizeof *methods, prefill};
+    struct sl_rpc_implementation rpc = {.service = &sl_service_prefill,
+                                        .handlers = handlers,
+                                        .n_handlers = sizeof handlers / sizeof *handlers,
+                                        .context = prefill};
     struct sl_node_service service = {&rpc, report_load, prefill};
     status = sl_node_serve(node, &service, err); // returns when no handler runs any more, so no job is read
     pthread_mutex_lock(&prefill->mutex);

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "proto/methods.h"
 #include "service/job_recipe.h"
 #include "service/reader.h"
 
@@ -107,18 +108,18 @@ uint64_t sl_store_boundary_hash(const struct sl_plan *plan, uint64_t prefix_hash
 }
 
 /*
- * A unary call, waited for in steps, so that the job's own caller hears from us meanwhile. landing_id, if not NULL, is a
- * landing of this worker that must live as long as the call.
+ * A unary call, waited for in steps, so that the job's own caller hears from us meanwhile. inbound_id, if not NULL, is a
+ * transfer into this worker that must live as long as the call.
  */
-static enum sl_status call(const struct sl_store_job *job, const char *path, const ProtobufCMessage *request,
-                           const ProtobufCMessageDescriptor *reply_type, int64_t limit_ms, const char *landing_id,
+static enum sl_status call(const struct sl_store_job *job, const struct sl_rpc_method *method,
+                           const ProtobufCMessage *request, int64_t limit_ms, const char *inbound_id,
                            ProtobufCMessage **reply_out, struct sl_error *err) {
     struct sl_rpc_channel *channel;
     struct sl_rpc_stream *stream;
     int64_t limit_ns = sl_deadline_in_ms(limit_ms), lease_ms;
     enum sl_status status = sl_store_client_channel(job->client, job->address, &channel, err);
     if (status == SL_OK) {
-        status = sl_rpc_stream_open(channel, path, request, reply_type, limit_ns, job->parent, &stream, err);
+        status = sl_rpc_stream_open(channel, method, request, limit_ns, job->parent, &stream, err);
     }
     if (status != SL_OK) {
         return status;
@@ -128,13 +129,13 @@ static enum sl_status call(const struct sl_store_job *job, const char *path, con
             status = sl_fail(err, SL_ERR_CANCELLED, "given up while waiting for kvstore %s", job->address);
             break;
         }
-        if (landing_id) {
-            sl_landing_renew(job->client->node->landings, landing_id, &lease_ms,
+        if (inbound_id) {
+            sl_inbound_renew(job->client->node->inbound, inbound_id, &lease_ms,
                              NULL); // if it has ended, the call will too
         }
     }
     if (status == SL_ERR_NOT_FOUND && err->status == SL_OK) {
-        status = sl_fail(err, SL_ERR_PEER_LOST, "kvstore %s ended %s without a reply", job->address, path);
+        status = sl_fail(err, SL_ERR_PEER_LOST, "kvstore %s ended %s without a reply", job->address, method->path);
     }
     sl_rpc_stream_close(&stream);
     return status;
@@ -199,8 +200,7 @@ enum sl_status sl_store_lookup(const struct sl_store_job *job, struct sl_store_m
         request.recipe_fingerprint = job->id->recipe_fingerprint;
         request.n_prefixes = n_keys;
         request.prefixes = pointers;
-        status = call(job, "/sluice.v1.Store/Lookup", &request.base, &sluice__v1__lookup_reply__descriptor, CALL_MS,
-                      NULL, &reply, err);
+        status = call(job, &sl_method_store_lookup, &request.base, CALL_MS, NULL, &reply, err);
     }
     if (status == SL_OK) {
         status = read_match(job, (Sluice__V1__LookupReply *)reply, match_out, err);
@@ -220,15 +220,14 @@ bool sl_store_match_pays(const struct sl_store_job *job, const struct sl_store_m
 }
 
 static enum sl_status fetch(const struct sl_store_job *job, const struct sl_store_match *match,
-                            const Sluice__V1__Grant *destination, const char *landing_id, int64_t *bytes_out,
+                            const Sluice__V1__Grant *destination, const char *inbound_id, int64_t *bytes_out,
                             struct sl_error *err) {
     Sluice__V1__FetchRequest request = SLUICE__V1__FETCH_REQUEST__INIT;
     request.lease_id = (char *)match->lease_id;
     request.destination = (Sluice__V1__Grant *)destination;
     ProtobufCMessage *reply;
     int64_t limit_ms = FETCH_MS + (int64_t)(match->capsule_bytes / FETCH_BYTES_PER_MS);
-    enum sl_status status = call(job, "/sluice.v1.Store/Fetch", &request.base, &sluice__v1__fetch_reply__descriptor,
-                                 limit_ms, landing_id, &reply, err);
+    enum sl_status status = call(job, &sl_method_store_fetch, &request.base, limit_ms, inbound_id, &reply, err);
     if (status == SL_OK) {
         *bytes_out = ((Sluice__V1__FetchReply *)reply)->bytes;
         protobuf_c_message_free_unpacked(reply, NULL);
@@ -250,17 +249,17 @@ void sl_store_release(struct sl_store_client *client, const char *address, const
     struct sl_error err = {0};
     enum sl_status status = sl_store_client_channel(client, address, &channel, &err);
     if (status == SL_OK) {
-        status = sl_rpc_unary(channel, "/sluice.v1.Store/Release", &request.base,
-                              &sluice__v1__release_reply__descriptor, sl_deadline_in_ms(RELEASE_MS), NULL, NULL, &err);
+        status = sl_rpc_unary(channel, &sl_method_store_release, &request.base, sl_deadline_in_ms(RELEASE_MS), NULL,
+                              NULL, &err);
     }
     if (status != SL_OK) {
         sl_log_debug("store", "lease=%s ends by itself: kvstore %s: %s", lease_id, address, err.text);
     }
 }
 
-// Open what has landed and cut it to what the prompt shares with it.
+// Open what has arrived and cut it to what the prompt shares with it.
 static enum sl_status open_match(const struct sl_store_job *job, const struct sl_store_match *match,
-                                 struct sl_landed *landed, struct sl_session **session_out, struct sl_error *err) {
+                                 struct sl_received *received, struct sl_session **session_out, struct sl_error *err) {
     struct sl_capsule_id id = *job->id;
     if (sl_recipe_evicts(&job->plan->recipe)) {
         id.prefix_hash = sl_store_boundary_hash(job->plan, sl_prefix_hash(job->tokens, match->n_tokens));
@@ -270,8 +269,8 @@ static enum sl_status open_match(const struct sl_store_job *job, const struct sl
         id.prefix_hash = sl_prefix_hash(job->tokens, match->n_tokens);
     }
     struct sl_session *session;
-    enum sl_status status = sl_landed_open(job->client->node->landings, landed, &job->plan->geometry, &id,
-                                           job->plan->max_slots, &session, err);
+    enum sl_status status = sl_received_open(job->client->node->inbound, received, &job->plan->geometry, &id,
+                                             job->plan->max_slots, &session, err);
     if (status != SL_OK) {
         return status;
     }
@@ -293,9 +292,9 @@ static enum sl_status open_match(const struct sl_store_job *job, const struct sl
 
 enum sl_status sl_store_resume(const struct sl_store_job *job, const struct sl_store_match *match,
                                struct sl_session **session_out, struct sl_error *err) {
-    struct sl_landings *landings = job->client->node->landings;
-    struct sl_landing_ticket ticket;
-    enum sl_status status = sl_landing_open(landings, "resume", match->capsule_bytes, 0, &ticket, err);
+    struct sl_inbound *inbound = job->client->node->inbound;
+    struct sl_inbound_ticket ticket;
+    enum sl_status status = sl_inbound_open(inbound, "resume", match->capsule_bytes, 0, &ticket, err);
     if (status != SL_OK) {
         return status;
     }
@@ -308,18 +307,18 @@ enum sl_status sl_store_resume(const struct sl_store_job *job, const struct sl_s
     int64_t bytes;
     status = fetch(job, match, &grant, ticket.id, &bytes, err);
     free(ticket.ticket);
-    struct sl_landed landed;
+    struct sl_received received;
     size_t promised;
     if (status == SL_OK) {
-        // The store has our fabric's acknowledgement, so it has landed already or failed.
-        status = sl_landing_take(landings, ticket.id, sl_deadline_in_ms(TAKE_MS), &landed, &promised, err);
+        // The store has our fabric's acknowledgement, so it has arrived already or failed.
+        status = sl_inbound_take(inbound, ticket.id, sl_deadline_in_ms(TAKE_MS), &received, &promised, err);
         if (status == SL_AGAIN) {
             status = sl_fail(err, SL_ERR_DEADLINE, "kvstore %s: the capsule did not arrive", job->address);
         }
     }
     if (status != SL_OK) {
-        sl_landing_release(landings, ticket.id);
+        sl_inbound_release(inbound, ticket.id);
         return status;
     }
-    return open_match(job, match, &landed, session_out, err);
+    return open_match(job, match, &received, session_out, err);
 }

@@ -6,7 +6,7 @@
 #ifndef SL_PREFILL_STORE_H
 #define SL_PREFILL_STORE_H
 
-#include "compress/recipe.h"
+#include "compress/plan/plan.h"
 #include "kvcache/capsule.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 #include "rpc/rpc.h"

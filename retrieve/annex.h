@@ -9,7 +9,7 @@
  *
  * Design: two accesses matter. Scanning reads a few channels of all tokens: the scan copy (kvcache/scan.h), one for every
  *         lane of a stretch. Gathering reads a few tokens whole: the pages, in which a token's K is one run of bytes and
- *         its V another; they stay where they have landed. Begins of stretches are multiples of SL_PAGE_SLOTS; every
+ *         its V another; they stay where they have arrived. Begins of stretches are multiples of SL_PAGE_SLOTS; every
  *         stretch but an annex's last one ends at a multiple as well.
  *
  * Search (TailorKV, section 4.2, with the query itself in place of a prediction of it, unless the caller has one):
@@ -27,9 +27,9 @@
 #define SL_RETRIEVE_ANNEX_H
 
 #include "base/arena.h"
-#include "engine/ops.h"
 #include "kvcache/scan.h"
 #include "retrieve/lanes.h"
+#include "tensor/ops.h"
 
 // --- stretches -----------------------------------------------------------------------------------------------------
 

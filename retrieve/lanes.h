@@ -10,7 +10,7 @@
 #ifndef SL_RETRIEVE_LANES_H
 #define SL_RETRIEVE_LANES_H
 
-#include "compress/recipe.h"
+#include "compress/recipe/recipe.h"
 
 struct sl_lanes {
     int n_layers;                    // offloaded

@@ -67,9 +67,7 @@ static enum sl_status make_annex(const struct sl_plan *plan, const struct sl_ops
     }
     b.part = b.kv + n_lanes;
     for (int lane = 0; lane < n_lanes; lane++) {
-        const struct sl_layer *layer = &session->layers[lanes.layers[lane / lanes.n_heads]];
-        const struct sl_head *head = &layer->heads[lane % lanes.n_heads];
-        b.kv[lane] = (struct sl_kv){head->pages, head->n_packed, head->n_slots, &layer->work, &layer->packed};
+        b.kv[lane] = sl_session_kv(session, lanes.layers[lane / lanes.n_heads], lane % lanes.n_heads);
     }
     enum sl_status status = sl_annex_create(ops, 0, n_lanes, plan->geometry.head_dim, n_slots, annex_out, err);
     status = status == SL_OK ? append_all(&b, *annex_out, n_slots, err) : status;

@@ -164,7 +164,7 @@ static void set_up(struct sl_retriever *r, const struct sl_retriever_config *con
     }
     r->asked_layer = -1;
     r->shape = (struct sl_near_shape){.head_dim = r->head_dim,
-                                      .rows = plan->work[r->lanes.layers[0]].format, // of all: compress/recipe.h
+                                      .rows = plan->work[r->lanes.layers[0]].format, // of all: compress/recipe/recipe.h
                                       .scan = sl_plan_scan_format(plan),
                                       .max_tokens = config->n_prompt};
 }

@@ -25,6 +25,7 @@
 #ifndef SL_RETRIEVE_RETRIEVER_H
 #define SL_RETRIEVE_RETRIEVER_H
 
+#include "compress/plan/plan.h"
 #include "kvcache/session.h"
 #include "retrieve/source.h"
 
@@ -61,7 +62,7 @@ enum sl_status sl_retriever_create(const struct sl_retriever_config *config, str
                                    struct sl_error *err);
 void sl_retriever_destroy(struct sl_retriever **retriever);
 
-// Whether attend->next_q must be there in every layer (want_next_q of engine/model.h): something is asked ahead by it.
+// Whether attend->next_q must be there in every layer (want_next_q of model/model.h): something is asked ahead by it.
 bool sl_retriever_wants_next_q(const struct sl_recipe *recipe);
 bool sl_retriever_serves(const struct sl_retriever *retriever, int layer); // by retrieval, not by ops->attend
 

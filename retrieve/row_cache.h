@@ -11,7 +11,8 @@
 #ifndef SL_RETRIEVE_ROW_CACHE_H
 #define SL_RETRIEVE_ROW_CACHE_H
 
-#include "compress/recipe.h"
+#include "compress/plan/plan.h"
+#include "compress/recipe/recipe.h"
 
 // Places of a lane (sl_plan_row_places()); 0: so short a prompt leaves nothing to choose.
 uint32_t sl_row_cache_places(const struct sl_plan *plan, int64_t n_prompt);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: a stretch: the pages of consecutive tokens as they have landed, or int8 pages made of them, and a scan copy of
+ * Purpose: a stretch: the pages of consecutive tokens as they have arrived, or int8 pages made of them, and a scan copy of
  *          every lane's keys.
  *
  * Design: scan copies are made of the pages as they are kept, so that a stretch whose rows are int8 is searched like a

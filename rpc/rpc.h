@@ -6,18 +6,18 @@
  * Design: completion queues are polled by their own threads, which never run handlers; each accepted call runs its
  *         handler on a thread of a bounded pool, so a handler may block as long as it watches sl_rpc_call_cancelled()
  *         or a deadline. Over the bound a call is refused with RESOURCE_EXHAUSTED at once. Unknown methods get
- *         UNIMPLEMENTED. Every server also answers grpc.health.v1.Health and server reflection (v1 and v1alpha).
+ *         UNIMPLEMENTED. Health and reflection are services like others (rpc/rpc_standard.h).
  * Threads: a server handles calls concurrently. A channel may be used by many threads, a stream by one at a time
  *          (sl_rpc_stream_cancel() by any).
  */
 #ifndef SL_RPC_RPC_H
 #define SL_RPC_RPC_H
 
-#include <protobuf-c/protobuf-c.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "base/status.h"
+#include "proto/service.h"
 
 // Start and stop gRPC core; once per process, before any thread that matters and after the last. Blocks no signals.
 // Fork and spawn before, never in between. Stopping leaves gRPC's own globals behind (rpc/rpc_core.c says why).
@@ -34,48 +34,43 @@ struct sl_rpc_call; // one call being handled; lives until its handler has retur
  * sl_rpc_call_receive). Send replies with sl_rpc_call_send(): exactly one for unary methods before returning SL_OK. The
  * returned status becomes the call's gRPC status, with err->text as its details (rpc/rpc_status.c has the mapping).
  */
-typedef enum sl_status (*sl_rpc_handler)(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
-                                         struct sl_error *err);
+typedef enum sl_status (*sl_rpc_handler_fn)(void *context, struct sl_rpc_call *call, const ProtobufCMessage *request,
+                                            struct sl_error *err);
 
-enum sl_rpc_kind { SL_RPC_UNARY, SL_RPC_SERVER_STREAM, SL_RPC_BIDI };
-
-struct sl_rpc_method {
-    const char *path; // "/sluice.v1.Inference/Generate"
-    enum sl_rpc_kind kind;
-    const ProtobufCMessageDescriptor *request;
-    sl_rpc_handler handler;
+struct sl_rpc_handler {
+    const struct sl_rpc_method *method;
+    sl_rpc_handler_fn fn;
 };
 
-struct sl_rpc_service {
-    const char *name; // "sluice.v1.Inference"; listed by reflection and health
-    const struct sl_rpc_method *methods;
-    size_t n_methods;
-    void *context; // given to the handlers
+// What answers the calls of a service.
+struct sl_rpc_implementation {
+    const struct sl_rpc_service *service;
+    const struct sl_rpc_handler *handlers; // [n_handlers], one for each method of the service
+    size_t n_handlers;
+    void *context;                      // given to the handlers
+    int max_calls;                      // concurrent handlers of this service alone; 0: it shares the server's
+    void (*stopping_fn)(void *context); // the server begins to stop: handlers that only wait shall return; may be NULL
 };
 
 struct sl_rpc_server_config {
-    const char *listen; // "HOST:PORT"; port 0 picks a free one
-    const struct sl_rpc_service *services;
+    const char *listen;                           // "HOST:PORT"; port 0 picks a free one
+    const struct sl_rpc_implementation *services; // [n_services]
     size_t n_services;
-    int max_calls;                   // concurrent handlers; 0: 256
-    int max_message_bytes;           // 0: 16 MiB
-    const uint8_t *file_descriptors; // serialized FileDescriptorSet for reflection (sl_proto_descriptors)
-    size_t file_descriptors_bytes;
+    int max_calls;         // concurrent handlers; 0: 256
+    int max_message_bytes; // 0: 16 MiB
 };
 
-// SL_ERR_EXISTS: the address is in use. Config is copied, services' tables must stay valid.
+// SL_ERR_EXISTS: the address is in use. SL_ERR_INTERNAL: a method has no handler, or two. Config is copied, the services'
+// tables must stay valid.
 enum sl_status sl_rpc_server_start(const struct sl_rpc_server_config *config, struct sl_rpc_server **server_out,
                                    struct sl_error *err);
 const char *sl_rpc_server_address(const struct sl_rpc_server *server); // "HOST:PORT" with the real port
 
-// grpc.health.v1: status of a service ("" is the whole server). Watchers are told.
-void sl_rpc_server_set_health(struct sl_rpc_server *server, const char *service, bool serving);
-
-// Refuse new calls, give running ones grace_ms, cancel the rest, wait for their handlers. Accepts NULL, nulls *server.
+// Tell the services, refuse new calls, give running ones grace_ms, cancel the rest, wait for their handlers. Accepts NULL, nulls *server.
 void sl_rpc_server_stop(struct sl_rpc_server **server, int64_t grace_ms);
 
 // Queue a message to the client; waits until the transport has taken it. SL_ERR_CANCELLED: the client is gone or the
-// deadline has passed. The message stays the caller's.
+// deadline has passed. SL_ERR_INTERNAL: not the method's reply (logged). The message stays the caller's.
 enum sl_status sl_rpc_call_send(struct sl_rpc_call *call, const ProtobufCMessage *message);
 // Next message of a bidirectional call: SL_OK with a message to free with protobuf_c_message_free_unpacked(),
 // SL_ERR_NOT_FOUND when the client has half-closed, SL_ERR_INVALID when it sent something else, SL_ERR_CANCELLED.
@@ -83,7 +78,6 @@ enum sl_status sl_rpc_call_receive(struct sl_rpc_call *call, const ProtobufCMess
                                    ProtobufCMessage **message_out);
 bool sl_rpc_call_cancelled(const struct sl_rpc_call *call);
 int64_t sl_rpc_call_deadline_ns(const struct sl_rpc_call *call); // SL_NO_DEADLINE when the client set none
-const char *sl_rpc_call_peer(const struct sl_rpc_call *call);
 /*
  * Run fn(arg) once when the call is cancelled (client gone, deadline, server stop); at once if it already is. So that a
  * handler waiting on a condition of its own can be woken. fn runs on a polling thread and must not block.
@@ -101,21 +95,22 @@ void sl_rpc_channel_destroy(struct sl_rpc_channel **channel);
 // Milliseconds that the server asked for in a RESOURCE_EXHAUSTED reply come back in err->text ("... retry in N ms").
 
 /*
- * One request, one reply. deadline_ns may be SL_NO_DEADLINE only with a parent that has one. `parent` (may be NULL) is
+ * One request, one reply of the method's types (SL_ERR_INTERNAL: the request is of another one). deadline_ns may be SL_NO_DEADLINE only with a parent that has one. `parent` (may be NULL) is
  * the call being handled: its cancellation and deadline travel with this call. *reply_out (may be NULL to discard) is
  * freed by protobuf_c_message_free_unpacked(). On failure the status is the mapped gRPC code and err->text the server's
  * details.
  */
-enum sl_status sl_rpc_unary(struct sl_rpc_channel *channel, const char *path, const ProtobufCMessage *request,
-                            const ProtobufCMessageDescriptor *reply_type, int64_t deadline_ns,
-                            struct sl_rpc_call *parent, ProtobufCMessage **reply_out, struct sl_error *err);
+enum sl_status sl_rpc_unary(struct sl_rpc_channel *channel, const struct sl_rpc_method *method,
+                            const ProtobufCMessage *request, int64_t deadline_ns, struct sl_rpc_call *parent,
+                            ProtobufCMessage **reply_out, struct sl_error *err);
 
 struct sl_rpc_stream;
 
-// Start a server-streaming call. A connection that cannot be made is reported by the first sl_rpc_stream_next().
-enum sl_status sl_rpc_stream_open(struct sl_rpc_channel *channel, const char *path, const ProtobufCMessage *request,
-                                  const ProtobufCMessageDescriptor *reply_type, int64_t deadline_ns,
-                                  struct sl_rpc_call *parent, struct sl_rpc_stream **stream_out, struct sl_error *err);
+// Start a server-streaming call, or a unary one, which looks the same on the wire: read one message and close. A connection
+// that cannot be made is reported by the first sl_rpc_stream_next(). The method outlives the stream.
+enum sl_status sl_rpc_stream_open(struct sl_rpc_channel *channel, const struct sl_rpc_method *method,
+                                  const ProtobufCMessage *request, int64_t deadline_ns, struct sl_rpc_call *parent,
+                                  struct sl_rpc_stream **stream_out, struct sl_error *err);
 
 /*
  * Next reply: SL_OK with a message; SL_AGAIN when none came within wait_ms (the stream goes on); SL_ERR_NOT_FOUND at

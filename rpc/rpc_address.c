@@ -15,7 +15,7 @@ static enum sl_status malformed(const char *text, struct sl_error *err) {
     return sl_fail(err, SL_ERR_INVALID, "address '%.256s': expected HOST:PORT or [IPV6]:PORT", text);
 }
 
-enum sl_status sl_rpc_priv_address_parse(const char *text, struct sl_rpc_address *address_out, struct sl_error *err) {
+enum sl_status sl_rpc_address_parse(const char *text, struct sl_rpc_address *address_out, struct sl_error *err) {
     struct sl_rpc_address address = {.bracketed = text[0] == '['};
     const char *host = text + (address.bracketed ? 1 : 0);
     const char *host_end = address.bracketed ? strchr(host, ']') : strchr(host, ':');
@@ -42,23 +42,23 @@ enum sl_status sl_rpc_priv_address_parse(const char *text, struct sl_rpc_address
     return SL_OK;
 }
 
-void sl_rpc_priv_address_format(const struct sl_rpc_address *address, char *text, size_t text_bytes) {
+void sl_rpc_address_format(const struct sl_rpc_address *address, char *text, size_t text_bytes) {
     snprintf(text, text_bytes, address->bracketed ? "[%s]:%d" : "%s:%d", address->host, address->port);
 }
 
-void sl_rpc_priv_address_target(const struct sl_rpc_address *address, char *target, size_t target_bytes) {
+void sl_rpc_address_target(const struct sl_rpc_address *address, char *target, size_t target_bytes) {
     struct in_addr v4;
     char text[sizeof address->host + 16];
-    sl_rpc_priv_address_format(address, text, sizeof text);
+    sl_rpc_address_format(address, text, sizeof text);
     const char *scheme = address->bracketed                            ? "ipv6:"
                          : inet_pton(AF_INET, address->host, &v4) == 1 ? "ipv4:"
                                                                        : "dns:///";
     snprintf(target, target_bytes, "%s%s", scheme, text);
 }
 
-enum sl_status sl_rpc_priv_address_diagnose(const struct sl_rpc_address *address, struct sl_error *err) {
+enum sl_status sl_rpc_address_diagnose(const struct sl_rpc_address *address, struct sl_error *err) {
     char text[sizeof address->host + 16], port[16];
-    sl_rpc_priv_address_format(address, text, sizeof text);
+    sl_rpc_address_format(address, text, sizeof text);
     snprintf(port, sizeof port, "%d", address->port);
     struct addrinfo *found, hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
     const int failure = getaddrinfo(address->host, port, &hints, &found);

@@ -11,7 +11,6 @@
  */
 #include <assert.h>
 #include <grpc/byte_buffer.h>
-#include <grpc/support/alloc.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,12 +21,54 @@
 
 #define OWNER(tag, member) ((struct sl_rpc_call *)((char *)(tag)-offsetof(struct sl_rpc_call, member)))
 
-struct sl_rpc_call *sl_rpc_priv_call_create(struct sl_rpc_server *server, const struct sl_rpc_bound *bound) {
+// ---- all calls of a server -----------------------------------------------------------------------------------------
+
+void sl_rpc_calls_init(struct sl_rpc_calls *calls) {
+    pthread_mutex_init(&calls->mutex, NULL);
+    sl_cond_init(&calls->gone);
+    calls->n = 0;
+}
+
+void sl_rpc_calls_cleanup(struct sl_rpc_calls *calls) {
+    pthread_cond_destroy(&calls->gone);
+    pthread_mutex_destroy(&calls->mutex);
+}
+
+static void enter(struct sl_rpc_calls *calls) {
+    pthread_mutex_lock(&calls->mutex);
+    calls->n++;
+    pthread_mutex_unlock(&calls->mutex);
+}
+
+static void leave(struct sl_rpc_calls *calls) {
+    pthread_mutex_lock(&calls->mutex);
+    if (--calls->n == 0) {
+        pthread_cond_signal(&calls->gone);
+    }
+    pthread_mutex_unlock(&calls->mutex); // the server may be gone from here on
+}
+
+enum sl_status sl_rpc_calls_wait(struct sl_rpc_calls *calls, int64_t deadline_ns) {
+    enum sl_status status = SL_OK;
+    pthread_mutex_lock(&calls->mutex);
+    while (calls->n && status == SL_OK) {
+        status = sl_cond_wait_until(&calls->gone, &calls->mutex, deadline_ns);
+    }
+    status = calls->n ? SL_ERR_DEADLINE : SL_OK;
+    pthread_mutex_unlock(&calls->mutex);
+    return status;
+}
+
+// ---- one -----------------------------------------------------------------------------------------------------------
+
+struct sl_rpc_call *sl_rpc_call_create(struct sl_rpc_server *server, struct sl_rpc_calls *calls,
+                                       const struct sl_rpc_bound *bound) {
     struct sl_rpc_call *call = calloc(1, sizeof *call);
     if (!call) {
         return NULL;
     }
     call->server = server;
+    call->calls = calls;
     call->bound = bound;
     call->deadline_ns = SL_NO_DEADLINE;
     atomic_init(&call->refs, 1);
@@ -36,27 +77,27 @@ struct sl_rpc_call *sl_rpc_priv_call_create(struct sl_rpc_server *server, const 
     grpc_call_details_init(&call->details);
     pthread_mutex_init(&call->mutex, NULL);
     sl_cond_init(&call->cond);
+    enter(calls);
     return call;
 }
 
-void sl_rpc_priv_call_unref(struct sl_rpc_call *call) {
+void sl_rpc_call_unref(struct sl_rpc_call *call) {
     if (atomic_fetch_sub(&call->refs, 1) != 1) {
         return;
     }
-    struct sl_rpc_server *server = call->server;
+    struct sl_rpc_calls *calls = call->calls;
     grpc_metadata_array_destroy(&call->metadata);
     grpc_call_details_destroy(&call->details);
     grpc_byte_buffer_destroy(call->payload);
     grpc_byte_buffer_destroy(call->reply);
-    gpr_free(call->peer);
     if (call->call) {
         grpc_call_unref(call->call);
-        sl_rpc_priv_live_add(-1);
+        sl_rpc_live_calls_add(-1);
     }
     pthread_cond_destroy(&call->cond);
     pthread_mutex_destroy(&call->mutex);
     free(call);
-    sl_rpc_priv_server_call_gone(server);
+    leave(calls);
 }
 
 // ---- cancellation --------------------------------------------------------------------------------------------------
@@ -86,15 +127,15 @@ static void on_close(struct sl_rpc_tag *tag, bool ok) {
         run_on_cancel_locked(call);
         pthread_mutex_unlock(&call->mutex);
     }
-    sl_rpc_priv_call_unref(call);
+    sl_rpc_call_unref(call);
 }
 
-enum sl_status sl_rpc_priv_call_watch(struct sl_rpc_call *call) {
+enum sl_status sl_rpc_call_watch(struct sl_rpc_call *call) {
     const grpc_op op = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER,
                         .data.recv_close_on_server.cancelled = &call->close_cancelled};
     call->close_tag.fn = on_close;
     atomic_fetch_add(&call->refs, 1);
-    const enum sl_status status = sl_rpc_priv_start(call->call, &op, 1, &call->close_tag);
+    const enum sl_status status = sl_rpc_batch_start(call->call, &op, 1, &call->close_tag);
     if (status != SL_OK) {
         atomic_fetch_sub(&call->refs, 1); // never the last: the caller has one
     }
@@ -126,7 +167,7 @@ static enum sl_status keep_reply(struct sl_rpc_call *call, const ProtobufCMessag
         sl_log_error("rpc", "%s: a unary method sends a second reply", call->bound->method->path);
         return SL_ERR_INTERNAL;
     }
-    call->reply = sl_rpc_priv_pack(message);
+    call->reply = sl_rpc_message_pack(message);
     return SL_OK;
 }
 
@@ -134,10 +175,15 @@ enum sl_status sl_rpc_call_send(struct sl_rpc_call *call, const ProtobufCMessage
     if (sl_rpc_call_cancelled(call)) {
         return SL_ERR_CANCELLED;
     }
-    if (call->bound->method->kind == SL_RPC_UNARY) {
+    const struct sl_rpc_method *method = call->bound->method;
+    if (method->kind != SL_RPC_BIDI && message->descriptor != method->reply) {
+        sl_log_error("rpc", "%s: sends a %s, not a %s", method->path, message->descriptor->name, method->reply->name);
+        return SL_ERR_INTERNAL;
+    }
+    if (method->kind == SL_RPC_UNARY) {
         return keep_reply(call, message);
     }
-    grpc_byte_buffer *bytes = sl_rpc_priv_pack(message);
+    grpc_byte_buffer *bytes = sl_rpc_message_pack(message);
     grpc_op ops[2] = {0};
     size_t n_ops = 0;
     if (!call->metadata_sent) {
@@ -146,7 +192,7 @@ enum sl_status sl_rpc_call_send(struct sl_rpc_call *call, const ProtobufCMessage
     }
     ops[n_ops].op = GRPC_OP_SEND_MESSAGE;
     ops[n_ops++].data.send_message.send_message = bytes;
-    const enum sl_status status = sl_rpc_priv_run(call->call, ops, n_ops);
+    const enum sl_status status = sl_rpc_batch_run(call->call, ops, n_ops);
     grpc_byte_buffer_destroy(bytes);
     return status;
 }
@@ -156,7 +202,7 @@ enum sl_status sl_rpc_call_receive(struct sl_rpc_call *call, const ProtobufCMess
     assert(call->bound->method->kind == SL_RPC_BIDI);
     grpc_byte_buffer *bytes = NULL;
     const grpc_op op = {.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &bytes};
-    const enum sl_status status = sl_rpc_priv_run(call->call, &op, 1);
+    const enum sl_status status = sl_rpc_batch_run(call->call, &op, 1);
     if (status != SL_OK) {
         return status;
     }
@@ -164,7 +210,7 @@ enum sl_status sl_rpc_call_receive(struct sl_rpc_call *call, const ProtobufCMess
         const bool failed = sl_rpc_call_cancelled(call) || grpc_call_failed_before_recv_message(call->call);
         return failed ? SL_ERR_CANCELLED : SL_ERR_NOT_FOUND;
     }
-    ProtobufCMessage *message = sl_rpc_priv_unpack(bytes, type);
+    ProtobufCMessage *message = sl_rpc_message_unpack(bytes, type);
     grpc_byte_buffer_destroy(bytes);
     if (!message) {
         return SL_ERR_INVALID;
@@ -177,10 +223,10 @@ enum sl_status sl_rpc_call_receive(struct sl_rpc_call *call, const ProtobufCMess
 
 static void on_finish(struct sl_rpc_tag *tag, bool ok) {
     (void)ok; // the client may be gone: nobody to tell
-    sl_rpc_priv_call_unref(OWNER(tag, finish_tag));
+    sl_rpc_call_unref(OWNER(tag, finish_tag));
 }
 
-void sl_rpc_priv_call_finish(struct sl_rpc_call *call, enum sl_status status, const char *text) {
+void sl_rpc_call_finish(struct sl_rpc_call *call, enum sl_status status, const char *text) {
     sl_rpc_call_on_cancel(call, NULL, NULL); // what the handler registered may live on its stack
     grpc_slice details = grpc_slice_from_copied_string(status == SL_OK ? "" : text);
     grpc_op ops[3] = {0};
@@ -197,19 +243,13 @@ void sl_rpc_priv_call_finish(struct sl_rpc_call *call, enum sl_status status, co
     ops[n_ops++].data.send_status_from_server.status_details = &details;
     call->finish_tag.fn = on_finish;
     atomic_fetch_add(&call->refs, 1);
-    if (sl_rpc_priv_start(call->call, ops, n_ops, &call->finish_tag) != SL_OK) {
+    if (sl_rpc_batch_start(call->call, ops, n_ops, &call->finish_tag) != SL_OK) {
         grpc_call_cancel_with_status(call->call, GRPC_STATUS_INTERNAL, "the server could not send its status", NULL);
         atomic_fetch_sub(&call->refs, 1); // never the last: the caller has one
     }
     grpc_slice_unref(details);
 }
 
-// ---- facts ---------------------------------------------------------------------------------------------------------
-
 int64_t sl_rpc_call_deadline_ns(const struct sl_rpc_call *call) {
     return call->deadline_ns;
-}
-
-const char *sl_rpc_call_peer(const struct sl_rpc_call *call) {
-    return call->peer ? call->peer : "unknown";
 }

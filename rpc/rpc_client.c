@@ -15,7 +15,6 @@
 #include <grpc/impl/codegen/propagation_bits.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/thread.h"
@@ -39,7 +38,7 @@ struct sl_rpc_channel {
 
 enum sl_status sl_rpc_channel_create(const char *address, struct sl_rpc_channel **channel_out, struct sl_error *err) {
     struct sl_rpc_address parsed;
-    const enum sl_status status = sl_rpc_priv_address_parse(address, &parsed, err);
+    const enum sl_status status = sl_rpc_address_parse(address, &parsed, err);
     if (status != SL_OK) {
         return status;
     }
@@ -74,7 +73,7 @@ enum sl_status sl_rpc_channel_create(const char *address, struct sl_rpc_channel 
     }
     const grpc_channel_args all = {.num_args = N_SETTINGS, .args = args};
     char target[300];
-    sl_rpc_priv_address_target(&parsed, target, sizeof target);
+    sl_rpc_address_target(&parsed, target, sizeof target);
     grpc_channel_credentials *credentials = grpc_insecure_credentials_create();
     channel->channel = grpc_channel_create(target, credentials, &all);
     grpc_channel_credentials_release(credentials);
@@ -90,12 +89,25 @@ void sl_rpc_channel_destroy(struct sl_rpc_channel **channel) {
     }
 }
 
+// What would be a mistake of ours in calling a method.
+static enum sl_status check_request(const struct sl_rpc_method *method, const ProtobufCMessage *request,
+                                    enum sl_rpc_kind most, struct sl_error *err) {
+    if (method->kind > most) {
+        return sl_fail(err, SL_ERR_INTERNAL, "%s: a method that streams is called as one that does not", method->path);
+    }
+    if (request->descriptor != method->request) {
+        return sl_fail(err, SL_ERR_INTERNAL, "%s: the request is a %s, not a %s", method->path,
+                       request->descriptor->name, method->request->name);
+    }
+    return SL_OK;
+}
+
 static grpc_call *create_call(struct sl_rpc_channel *channel, const char *path, int64_t deadline_ns,
                               struct sl_rpc_call *parent) {
     grpc_slice method = grpc_slice_from_copied_string(path);
     grpc_call *call =
         grpc_channel_create_call(channel->channel, parent ? parent->call : NULL, GRPC_PROPAGATE_DEFAULTS,
-                                 sl_rpc_priv_queue(), method, NULL, sl_rpc_priv_to_timespec(deadline_ns), NULL);
+                                 sl_rpc_queue(), method, NULL, sl_rpc_deadline_to_timespec(deadline_ns), NULL);
     grpc_slice_unref(method);
     return call;
 }
@@ -155,12 +167,12 @@ static void start_ops(grpc_op ops[N_START_OPS], grpc_byte_buffer *request, struc
 
 // ---- unary calls ---------------------------------------------------------------------------------------------------
 
-static enum sl_status take_reply(const char *path, grpc_byte_buffer *bytes, const ProtobufCMessageDescriptor *type,
+static enum sl_status take_reply(const struct sl_rpc_method *method, grpc_byte_buffer *bytes,
                                  ProtobufCMessage **reply_out, struct sl_error *err) {
-    ProtobufCMessage *reply = bytes ? sl_rpc_priv_unpack(bytes, type) : NULL;
+    ProtobufCMessage *reply = bytes ? sl_rpc_message_unpack(bytes, method->reply) : NULL;
     if (!reply) {
-        return sl_fail(err, SL_ERR_PEER_CORRUPT, "%s: the reply is %s%s", path, bytes ? "not a " : "missing",
-                       bytes ? type->name : "");
+        return sl_fail(err, SL_ERR_PEER_CORRUPT, "%s: the reply is %s%s", method->path, bytes ? "not a " : "missing",
+                       bytes ? method->reply->name : "");
     }
     if (reply_out) {
         *reply_out = reply;
@@ -170,15 +182,19 @@ static enum sl_status take_reply(const char *path, grpc_byte_buffer *bytes, cons
     return SL_OK;
 }
 
-enum sl_status sl_rpc_unary(struct sl_rpc_channel *channel, const char *path, const ProtobufCMessage *request,
-                            const ProtobufCMessageDescriptor *reply_type, int64_t deadline_ns,
-                            struct sl_rpc_call *parent, ProtobufCMessage **reply_out, struct sl_error *err) {
+enum sl_status sl_rpc_unary(struct sl_rpc_channel *channel, const struct sl_rpc_method *method,
+                            const ProtobufCMessage *request, int64_t deadline_ns, struct sl_rpc_call *parent,
+                            ProtobufCMessage **reply_out, struct sl_error *err) {
     if (deadline_ns == SL_NO_DEADLINE && (!parent || parent->deadline_ns == SL_NO_DEADLINE)) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: a call needs a deadline, its own or its parent's", path);
+        return sl_fail(err, SL_ERR_INVALID, "%s: a call needs a deadline, its own or its parent's", method->path);
     }
-    sl_rpc_priv_live_add(1);
-    grpc_call *call = create_call(channel, path, deadline_ns, parent);
-    grpc_byte_buffer *bytes = sl_rpc_priv_pack(request), *reply = NULL;
+    enum sl_status status = check_request(method, request, SL_RPC_UNARY, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    sl_rpc_live_calls_add(1);
+    grpc_call *call = create_call(channel, method->path, deadline_ns, parent);
+    grpc_byte_buffer *bytes = sl_rpc_message_pack(request), *reply = NULL;
     struct outcome outcome;
     outcome_init(&outcome);
     grpc_op ops[N_START_OPS + 2];
@@ -186,20 +202,20 @@ enum sl_status sl_rpc_unary(struct sl_rpc_channel *channel, const char *path, co
     ops[N_START_OPS] = (grpc_op){.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &reply};
     ops[N_START_OPS + 1] = status_op(&outcome);
     // With the status among the operations gRPC reports success, whatever the call's outcome.
-    enum sl_status status = sl_rpc_priv_run(call, ops, N_START_OPS + 2);
+    status = sl_rpc_batch_run(call, ops, N_START_OPS + 2);
     if (status == SL_OK) {
         status = outcome_status(&outcome, err);
         if (status == SL_OK) {
-            status = take_reply(path, reply, reply_type, reply_out, err);
+            status = take_reply(method, reply, reply_out, err);
         }
     } else {
-        sl_fail(err, status, "%s: the call could not be started", path);
+        sl_fail(err, status, "%s: the call could not be started", method->path);
     }
     grpc_byte_buffer_destroy(bytes);
     grpc_byte_buffer_destroy(reply);
     outcome_cleanup(&outcome);
     grpc_call_unref(call);
-    sl_rpc_priv_live_add(-1);
+    sl_rpc_live_calls_add(-1);
     return status;
 }
 
@@ -207,8 +223,7 @@ enum sl_status sl_rpc_unary(struct sl_rpc_channel *channel, const char *path, co
 
 struct sl_rpc_stream {
     grpc_call *call;
-    const ProtobufCMessageDescriptor *type;
-    char *path;
+    const struct sl_rpc_method *method;
     struct outcome outcome; // ours when status_done
     struct sl_rpc_tag start_tag, status_tag, read_tag;
     pthread_mutex_t mutex; // guards what follows
@@ -250,7 +265,7 @@ static enum sl_status start_counted(struct sl_rpc_stream *stream, const grpc_op 
     pthread_mutex_lock(&stream->mutex);
     stream->n_pending++;
     pthread_mutex_unlock(&stream->mutex);
-    const enum sl_status status = sl_rpc_priv_start(stream->call, ops, n_ops, tag);
+    const enum sl_status status = sl_rpc_batch_start(stream->call, ops, n_ops, tag);
     if (status != SL_OK) {
         complete(stream, NULL);
     }
@@ -262,31 +277,31 @@ static enum sl_status post_read(struct sl_rpc_stream *stream) {
     return start_counted(stream, &op, 1, &stream->read_tag);
 }
 
-enum sl_status sl_rpc_stream_open(struct sl_rpc_channel *channel, const char *path, const ProtobufCMessage *request,
-                                  const ProtobufCMessageDescriptor *reply_type, int64_t deadline_ns,
-                                  struct sl_rpc_call *parent, struct sl_rpc_stream **stream_out, struct sl_error *err) {
-    struct sl_rpc_stream *stream = calloc(1, sizeof *stream);
-    char *path_copy = strdup(path);
-    if (!stream || !path_copy) {
-        free(stream);
-        free(path_copy);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "%s: no memory for a stream", path);
+enum sl_status sl_rpc_stream_open(struct sl_rpc_channel *channel, const struct sl_rpc_method *method,
+                                  const ProtobufCMessage *request, int64_t deadline_ns, struct sl_rpc_call *parent,
+                                  struct sl_rpc_stream **stream_out, struct sl_error *err) {
+    enum sl_status status = check_request(method, request, SL_RPC_SERVER_STREAM, err);
+    if (status != SL_OK) {
+        return status;
     }
-    stream->path = path_copy;
-    stream->type = reply_type;
+    struct sl_rpc_stream *stream = calloc(1, sizeof *stream);
+    if (!stream) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "%s: no memory for a stream", method->path);
+    }
+    stream->method = method;
     stream->start_tag.fn = on_start;
     stream->status_tag.fn = on_status;
     stream->read_tag.fn = on_read;
     pthread_mutex_init(&stream->mutex, NULL);
     sl_cond_init(&stream->cond);
     outcome_init(&stream->outcome);
-    sl_rpc_priv_live_add(1);
-    stream->call = create_call(channel, path, deadline_ns, parent);
+    sl_rpc_live_calls_add(1);
+    stream->call = create_call(channel, method->path, deadline_ns, parent);
 
-    grpc_byte_buffer *bytes = sl_rpc_priv_pack(request);
+    grpc_byte_buffer *bytes = sl_rpc_message_pack(request);
     grpc_op ops[N_START_OPS];
     start_ops(ops, bytes, &stream->outcome);
-    enum sl_status status = start_counted(stream, ops, N_START_OPS, &stream->start_tag);
+    status = start_counted(stream, ops, N_START_OPS, &stream->start_tag);
     grpc_byte_buffer_destroy(bytes);
     if (status == SL_OK) {
         const grpc_op op = status_op(&stream->outcome);
@@ -297,7 +312,7 @@ enum sl_status sl_rpc_stream_open(struct sl_rpc_channel *channel, const char *pa
     }
     if (status != SL_OK) {
         sl_rpc_stream_close(&stream);
-        return sl_fail(err, status, "%s: the stream could not be started", path);
+        return sl_fail(err, status, "%s: the stream could not be started", method->path);
     }
     *stream_out = stream;
     return SL_OK;
@@ -337,12 +352,12 @@ enum sl_status sl_rpc_stream_next(struct sl_rpc_stream *stream, int64_t wait_ms,
         return stream_end(stream, err);
     }
     ProtobufCMessage *message = NULL;
-    enum sl_status status = take_reply(stream->path, bytes, stream->type, &message, err);
+    enum sl_status status = take_reply(stream->method, bytes, &message, err);
     grpc_byte_buffer_destroy(bytes);
     const enum sl_status posted = post_read(stream);
     if (status == SL_OK && posted != SL_OK) {
         protobuf_c_message_free_unpacked(message, NULL);
-        status = sl_fail(err, posted, "%s: the stream cannot go on", stream->path);
+        status = sl_fail(err, posted, "%s: the stream cannot go on", stream->method->path);
     }
     if (status != SL_OK) {
         sl_rpc_stream_cancel(stream);
@@ -372,8 +387,7 @@ void sl_rpc_stream_close(struct sl_rpc_stream **stream) {
     grpc_call_unref(s->call);
     pthread_cond_destroy(&s->cond);
     pthread_mutex_destroy(&s->mutex);
-    free(s->path);
     free(s);
-    sl_rpc_priv_live_add(-1);
+    sl_rpc_live_calls_add(-1);
     *stream = NULL;
 }

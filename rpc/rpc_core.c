@@ -93,7 +93,7 @@ void sl_rpc_shutdown(void) {
     runtime.queue = NULL;
 }
 
-grpc_completion_queue *sl_rpc_priv_queue(void) {
+grpc_completion_queue *sl_rpc_queue(void) {
     assert(runtime.queue && "sl_rpc_init() first");
     return runtime.queue;
 }
@@ -102,13 +102,13 @@ int sl_rpc_live_calls(void) {
     return atomic_load(&runtime.live_calls);
 }
 
-void sl_rpc_priv_live_add(int n) {
+void sl_rpc_live_calls_add(int n) {
     atomic_fetch_add(&runtime.live_calls, n);
 }
 
 // ---- operations ----------------------------------------------------------------------------------------------------
 
-enum sl_status sl_rpc_priv_start(grpc_call *call, const grpc_op *ops, size_t n_ops, struct sl_rpc_tag *tag) {
+enum sl_status sl_rpc_batch_start(grpc_call *call, const grpc_op *ops, size_t n_ops, struct sl_rpc_tag *tag) {
     SL_RPC_HAND_OVER(tag);
     grpc_call_error error = grpc_call_start_batch(call, ops, n_ops, tag, NULL);
     if (error == GRPC_CALL_OK) {
@@ -134,11 +134,11 @@ static void wake(struct sl_rpc_tag *tag, bool ok) {
     pthread_mutex_unlock(&waiter->mutex); // the waiter may be gone from here on
 }
 
-enum sl_status sl_rpc_priv_run(grpc_call *call, const grpc_op *ops, size_t n_ops) {
+enum sl_status sl_rpc_batch_run(grpc_call *call, const grpc_op *ops, size_t n_ops) {
     struct waiter waiter = {.tag = {wake}};
     pthread_mutex_init(&waiter.mutex, NULL);
     sl_cond_init(&waiter.cond);
-    enum sl_status status = sl_rpc_priv_start(call, ops, n_ops, &waiter.tag);
+    enum sl_status status = sl_rpc_batch_start(call, ops, n_ops, &waiter.tag);
     if (status == SL_OK) {
         // Bounded by the call's deadline, its cancellation, and keepalive: gRPC completes every operation by then.
         pthread_mutex_lock(&waiter.mutex);
@@ -155,7 +155,7 @@ enum sl_status sl_rpc_priv_run(grpc_call *call, const grpc_op *ops, size_t n_ops
 
 // ---- bytes and messages --------------------------------------------------------------------------------------------
 
-grpc_byte_buffer *sl_rpc_priv_pack(const ProtobufCMessage *message) {
+grpc_byte_buffer *sl_rpc_message_pack(const ProtobufCMessage *message) {
     grpc_slice slice = grpc_slice_malloc(protobuf_c_message_get_packed_size(message));
     protobuf_c_message_pack(message, GRPC_SLICE_START_PTR(slice));
     grpc_byte_buffer *bytes = grpc_raw_byte_buffer_create(&slice, 1); // takes a reference of its own
@@ -163,7 +163,7 @@ grpc_byte_buffer *sl_rpc_priv_pack(const ProtobufCMessage *message) {
     return bytes;
 }
 
-ProtobufCMessage *sl_rpc_priv_unpack(grpc_byte_buffer *bytes, const ProtobufCMessageDescriptor *type) {
+ProtobufCMessage *sl_rpc_message_unpack(grpc_byte_buffer *bytes, const ProtobufCMessageDescriptor *type) {
     grpc_byte_buffer_reader reader;
     if (!grpc_byte_buffer_reader_init(&reader, bytes)) { // compressed, and does not decompress
         return NULL;
@@ -178,14 +178,14 @@ ProtobufCMessage *sl_rpc_priv_unpack(grpc_byte_buffer *bytes, const ProtobufCMes
 
 // ---- deadlines: differences are exchanged, so that it does not matter which monotonic clock gRPC reads ------------
 
-gpr_timespec sl_rpc_priv_to_timespec(int64_t deadline_ns) {
+gpr_timespec sl_rpc_deadline_to_timespec(int64_t deadline_ns) {
     if (deadline_ns == SL_NO_DEADLINE) {
         return gpr_inf_future(GPR_CLOCK_MONOTONIC);
     }
     return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(deadline_ns - sl_now_ns(), GPR_TIMESPAN));
 }
 
-int64_t sl_rpc_priv_from_timespec(gpr_timespec deadline) {
+int64_t sl_rpc_deadline_from_timespec(gpr_timespec deadline) {
     if (gpr_time_cmp(deadline, gpr_inf_future(deadline.clock_type)) == 0) {
         return SL_NO_DEADLINE;
     }

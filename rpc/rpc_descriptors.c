@@ -146,8 +146,8 @@ static bool defines(struct sl_rpc_span descriptor, enum kind kind, struct sl_rpc
 
 // ---- files ---------------------------------------------------------------------------------------------------------
 
-enum sl_status sl_rpc_priv_files_parse(const uint8_t *set, size_t bytes, struct sl_rpc_files *files_out,
-                                       struct sl_error *err) {
+enum sl_status sl_rpc_files_parse(const uint8_t *set, size_t bytes, struct sl_rpc_files *files_out,
+                                  struct sl_error *err) {
     struct sl_rpc_span at = {set, bytes};
     struct field field;
     bool bad = false;
@@ -178,7 +178,7 @@ enum sl_status sl_rpc_priv_files_parse(const uint8_t *set, size_t bytes, struct 
     return SL_OK;
 }
 
-size_t sl_rpc_priv_files_named(const struct sl_rpc_files *files, struct sl_rpc_span name) {
+size_t sl_rpc_files_named(const struct sl_rpc_files *files, struct sl_rpc_span name) {
     size_t i = 0;
     while (i < files->n_files && !same(files->name[i], name)) {
         i++;
@@ -186,7 +186,7 @@ size_t sl_rpc_priv_files_named(const struct sl_rpc_files *files, struct sl_rpc_s
     return i;
 }
 
-size_t sl_rpc_priv_files_defining(const struct sl_rpc_files *files, const char *symbol) {
+size_t sl_rpc_files_defining(const struct sl_rpc_files *files, const char *symbol) {
     const struct sl_rpc_span path = {(const uint8_t *)symbol, strlen(symbol)};
     for (size_t i = 0; i < files->n_files; i++) {
         const struct sl_rpc_span package = find_field(files->file[i], PACKAGE_FIELD);
@@ -205,7 +205,7 @@ size_t sl_rpc_priv_files_defining(const struct sl_rpc_files *files, const char *
     return files->n_files;
 }
 
-size_t sl_rpc_priv_files_closure(const struct sl_rpc_files *files, size_t file, size_t indices[SL_RPC_MAX_FILES]) {
+size_t sl_rpc_files_closure(const struct sl_rpc_files *files, size_t file, size_t indices[SL_RPC_MAX_FILES]) {
     bool seen[SL_RPC_MAX_FILES] = {false};
     size_t n_found = 0;
     seen[file] = true;
@@ -216,7 +216,7 @@ size_t sl_rpc_priv_files_closure(const struct sl_rpc_files *files, size_t file, 
         bool bad = false;
         while (next_field(&at, &field, &bad)) {
             const size_t import =
-                field.number == DEPENDENCY_FIELD ? sl_rpc_priv_files_named(files, field.value) : files->n_files;
+                field.number == DEPENDENCY_FIELD ? sl_rpc_files_named(files, field.value) : files->n_files;
             if (import < files->n_files && !seen[import]) {
                 seen[import] = true;
                 indices[n_found++] = import;

@@ -7,14 +7,16 @@
  *         demands: the watcher hears SERVICE_UNKNOWN and nothing more.
  * Threads: any.
  */
+#include "rpc/rpc_health.h"
+
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "proto/grpc/health/v1/health.pb-c.h"
-#include "rpc/rpc_internal.h"
+#include "proto/methods.h"
 
 typedef Grpc__Health__V1__HealthCheckRequest Request;
 typedef Grpc__Health__V1__HealthCheckResponse Response;
@@ -23,7 +25,7 @@ typedef Grpc__Health__V1__HealthCheckResponse__ServingStatus Serving;
 #define SERVING(name) GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__##name
 
 struct row {
-    char *service;
+    const char *service;
     bool serving;
 };
 
@@ -35,39 +37,30 @@ struct sl_rpc_health {
     struct row rows[]; // rows[0] is ""
 };
 
-enum sl_status sl_rpc_priv_health_create(const struct sl_rpc_service *services, size_t n_services,
-                                         struct sl_rpc_health **health_out, struct sl_error *err) {
+enum sl_status sl_rpc_health_create(const struct sl_rpc_implementation *services, size_t n_services,
+                                    struct sl_rpc_health **health_out, struct sl_error *err) {
     struct sl_rpc_health *health = calloc(1, sizeof *health + (n_services + 1) * sizeof health->rows[0]);
     if (!health) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the health of %zu services", n_services);
     }
     pthread_mutex_init(&health->mutex, NULL);
     sl_cond_init(&health->changed);
-    for (size_t i = 0; i <= n_services; i++) {
-        health->rows[i].service = strdup(i == 0 ? "" : services[i - 1].name);
-        if (!health->rows[i].service) {
-            sl_rpc_priv_health_destroy(&health);
-            return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the name of a service");
-        }
-        health->rows[i].serving = true;
-        health->n_rows++;
+    health->n_rows = n_services + 1;
+    health->rows[0] = (struct row){"", true};
+    for (size_t i = 0; i < n_services; i++) {
+        health->rows[i + 1] = (struct row){services[i].service->name, true};
     }
     *health_out = health;
     return SL_OK;
 }
 
-void sl_rpc_priv_health_destroy(struct sl_rpc_health **health) {
-    struct sl_rpc_health *h = *health;
-    if (!h) {
-        return;
+void sl_rpc_health_destroy(struct sl_rpc_health **health) {
+    if (*health) {
+        pthread_cond_destroy(&(*health)->changed);
+        pthread_mutex_destroy(&(*health)->mutex);
+        free(*health);
+        *health = NULL;
     }
-    for (size_t i = 0; i < h->n_rows; i++) {
-        free(h->rows[i].service);
-    }
-    pthread_cond_destroy(&h->changed);
-    pthread_mutex_destroy(&h->mutex);
-    free(h);
-    *health = NULL;
 }
 
 static struct row *find(struct sl_rpc_health *health, const char *service) {
@@ -79,7 +72,7 @@ static struct row *find(struct sl_rpc_health *health, const char *service) {
     return NULL;
 }
 
-void sl_rpc_priv_health_set(struct sl_rpc_health *health, const char *service, bool serving) {
+void sl_rpc_health_set(struct sl_rpc_health *health, const char *service, bool serving) {
     struct row *row = find(health, service);
     if (!row) {
         sl_log_error("rpc", "health of '%s', which this server does not have", service);
@@ -91,7 +84,9 @@ void sl_rpc_priv_health_set(struct sl_rpc_health *health, const char *service, b
     pthread_mutex_unlock(&health->mutex);
 }
 
-void sl_rpc_priv_health_close(struct sl_rpc_health *health) {
+// Everything is NOT_SERVING from here on, and watchers are sent away.
+static void close_health(void *context) {
+    struct sl_rpc_health *health = context;
     pthread_mutex_lock(&health->mutex);
     health->closed = true;
     pthread_cond_broadcast(&health->changed);
@@ -159,10 +154,15 @@ static enum sl_status watch(void *context, struct sl_rpc_call *call, const Proto
     }
 }
 
-static const struct sl_rpc_method methods[] = {
-    {"/grpc.health.v1.Health/Check", SL_RPC_UNARY, &grpc__health__v1__health_check_request__descriptor, check},
-    {"/grpc.health.v1.Health/Watch", SL_RPC_SERVER_STREAM, &grpc__health__v1__health_check_request__descriptor, watch},
+static const struct sl_rpc_handler handlers[] = {
+    {&sl_method_grpc_health_v1_health_check, check},
+    {&sl_method_grpc_health_v1_health_watch, watch},
 };
 
-const struct sl_rpc_service sl_rpc_priv_health_service = {
-    .name = "grpc.health.v1.Health", .methods = methods, .n_methods = 2};
+struct sl_rpc_implementation sl_rpc_health_service(struct sl_rpc_health *health) {
+    return (struct sl_rpc_implementation){.service = &sl_service_grpc_health_v1_health,
+                                          .handlers = handlers,
+                                          .n_handlers = sizeof handlers / sizeof *handlers,
+                                          .context = health,
+                                          .stopping_fn = close_health};
+}

@@ -65,7 +65,7 @@ static void *run_jobs(void *arg) {
     return NULL;
 }
 
-enum sl_status sl_rpc_priv_pool_create(struct sl_rpc_pool **pool_out, struct sl_error *err) {
+enum sl_status sl_rpc_pool_create(struct sl_rpc_pool **pool_out, struct sl_error *err) {
     struct sl_rpc_pool *pool = calloc(1, sizeof *pool);
     if (!pool) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the handlers' threads");
@@ -78,7 +78,7 @@ enum sl_status sl_rpc_priv_pool_create(struct sl_rpc_pool **pool_out, struct sl_
     return SL_OK;
 }
 
-enum sl_status sl_rpc_priv_pool_submit(struct sl_rpc_pool *pool, struct sl_rpc_job *job, struct sl_error *err) {
+enum sl_status sl_rpc_pool_submit(struct sl_rpc_pool *pool, struct sl_rpc_job *job, struct sl_error *err) {
     pthread_mutex_lock(&pool->mutex);
     if (pool->n_queued == pool->n_free) {
         pthread_t thread;
@@ -100,7 +100,7 @@ enum sl_status sl_rpc_priv_pool_submit(struct sl_rpc_pool *pool, struct sl_rpc_j
     return SL_OK;
 }
 
-void sl_rpc_priv_pool_destroy(struct sl_rpc_pool **pool) {
+void sl_rpc_pool_destroy(struct sl_rpc_pool **pool) {
     struct sl_rpc_pool *p = *pool;
     if (!p) {
         return;

@@ -7,14 +7,17 @@
  *         What is not known is an error_response within the stream, which goes on.
  * Threads: any; nothing changes after creation.
  */
+#include "rpc/rpc_reflection.h"
+
 #include <grpc/status.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/descriptors.h"
 #include "proto/grpc/reflection/v1/reflection.pb-c.h"
+#include "proto/methods.h"
 #include "rpc/rpc_descriptors.h"
-#include "rpc/rpc_internal.h"
 
 typedef Grpc__Reflection__V1__ServerReflectionRequest Request;
 typedef Grpc__Reflection__V1__ServerReflectionResponse Response;
@@ -24,40 +27,36 @@ typedef Grpc__Reflection__V1__ServerReflectionResponse Response;
 
 struct sl_rpc_reflection {
     struct sl_rpc_files files;
-    size_t n_names;
-    char *names[]; // of the services
+    size_t n_services;
+    const struct sl_rpc_service *services[]; // to list
 };
 
-enum sl_status sl_rpc_priv_reflection_create(const char *const *names, size_t n_names, const uint8_t *descriptors,
-                                             size_t descriptors_bytes, struct sl_rpc_reflection **reflection_out,
-                                             struct sl_error *err) {
-    struct sl_rpc_reflection *reflection = calloc(1, sizeof *reflection + n_names * sizeof reflection->names[0]);
+enum sl_status sl_rpc_reflection_create(const struct sl_rpc_implementation *services, size_t n_services,
+                                        struct sl_rpc_reflection **reflection_out, struct sl_error *err) {
+    const size_t n = n_services + SL_RPC_N_REFLECTION;
+    struct sl_rpc_reflection *reflection = calloc(1, sizeof *reflection + n * sizeof reflection->services[0]);
     if (!reflection) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for reflection");
     }
-    enum sl_status status = sl_rpc_priv_files_parse(descriptors, descriptors_bytes, &reflection->files, err);
-    for (size_t i = 0; i < n_names && status == SL_OK; i++) {
-        reflection->names[reflection->n_names] = strdup(names[i]);
-        if (!reflection->names[reflection->n_names++]) {
-            status = sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the name of a service");
-        }
-    }
+    const enum sl_status status =
+        sl_rpc_files_parse(sl_proto_descriptors, sl_proto_descriptors_bytes, &reflection->files, err);
     if (status != SL_OK) {
-        sl_rpc_priv_reflection_destroy(&reflection);
+        sl_rpc_reflection_destroy(&reflection);
         return status;
     }
+    reflection->n_services = n;
+    for (size_t i = 0; i < n_services; i++) {
+        reflection->services[i] = services[i].service;
+    }
+    reflection->services[n_services] = &sl_service_grpc_reflection_v1_server_reflection;
+    reflection->services[n_services + 1] = &sl_service_grpc_reflection_v1alpha_server_reflection;
     *reflection_out = reflection;
     return SL_OK;
 }
 
-void sl_rpc_priv_reflection_destroy(struct sl_rpc_reflection **reflection) {
-    if (*reflection) {
-        for (size_t i = 0; i < (*reflection)->n_names; i++) {
-            free((*reflection)->names[i]);
-        }
-        free(*reflection);
-        *reflection = NULL;
-    }
+void sl_rpc_reflection_destroy(struct sl_rpc_reflection **reflection) {
+    free(*reflection);
+    *reflection = NULL;
 }
 
 // ---- answers -------------------------------------------------------------------------------------------------------
@@ -79,7 +78,7 @@ static enum sl_status send_file(const struct sl_rpc_reflection *reflection, stru
     size_t indices[SL_RPC_MAX_FILES];
     ProtobufCBinaryData bytes[SL_RPC_MAX_FILES];
     Grpc__Reflection__V1__FileDescriptorResponse found = GRPC__REFLECTION__V1__FILE_DESCRIPTOR_RESPONSE__INIT;
-    found.n_file_descriptor_proto = sl_rpc_priv_files_closure(&reflection->files, file, indices);
+    found.n_file_descriptor_proto = sl_rpc_files_closure(&reflection->files, file, indices);
     found.file_descriptor_proto = bytes;
     for (size_t i = 0; i < found.n_file_descriptor_proto; i++) {
         const struct sl_rpc_span span = reflection->files.file[indices[i]];
@@ -92,14 +91,14 @@ static enum sl_status send_file(const struct sl_rpc_reflection *reflection, stru
 
 static enum sl_status send_services(const struct sl_rpc_reflection *reflection, struct sl_rpc_call *call,
                                     Response *response) {
-    const size_t n = reflection->n_names;
+    const size_t n = reflection->n_services;
     Grpc__Reflection__V1__ServiceResponse *services = calloc(n + 1, sizeof *services);
     Grpc__Reflection__V1__ServiceResponse **pointers = calloc(n + 1, sizeof *pointers);
     enum sl_status status = SL_ERR_EXHAUSTED;
     if (services && pointers) {
         for (size_t i = 0; i < n; i++) {
             grpc__reflection__v1__service_response__init(&services[i]);
-            services[i].name = reflection->names[i];
+            services[i].name = (char *)reflection->services[i]->name;
             pointers[i] = &services[i];
         }
         Grpc__Reflection__V1__ListServiceResponse list = GRPC__REFLECTION__V1__LIST_SERVICE_RESPONSE__INIT;
@@ -126,12 +125,12 @@ static enum sl_status answer(const struct sl_rpc_reflection *reflection, struct 
     case ASKED(FILE_BY_FILENAME): {
         const char *name = request->file_by_filename;
         const struct sl_rpc_span span = {(const uint8_t *)name, strlen(name)};
-        file = sl_rpc_priv_files_named(&reflection->files, span);
+        file = sl_rpc_files_named(&reflection->files, span);
         return file < none ? send_file(reflection, call, &response, file)
                            : send_error(call, &response, GRPC_STATUS_NOT_FOUND, "no file '%.200s'", name);
     }
     case ASKED(FILE_CONTAINING_SYMBOL):
-        file = sl_rpc_priv_files_defining(&reflection->files, request->file_containing_symbol);
+        file = sl_rpc_files_defining(&reflection->files, request->file_containing_symbol);
         return file < none ? send_file(reflection, call, &response, file)
                            : send_error(call, &response, GRPC_STATUS_NOT_FOUND, "no symbol '%.200s'",
                                         request->file_containing_symbol);
@@ -140,7 +139,7 @@ static enum sl_status answer(const struct sl_rpc_reflection *reflection, struct 
                           request->file_containing_extension->containing_type);
     case ASKED(ALL_EXTENSION_NUMBERS_OF_TYPE): {
         const char *type = request->all_extension_numbers_of_type;
-        if (sl_rpc_priv_files_defining(&reflection->files, type) == none) {
+        if (sl_rpc_files_defining(&reflection->files, type) == none) {
             return send_error(call, &response, GRPC_STATUS_NOT_FOUND, "no type '%.200s'", type);
         }
         Grpc__Reflection__V1__ExtensionNumberResponse numbers = GRPC__REFLECTION__V1__EXTENSION_NUMBER_RESPONSE__INIT;
@@ -175,13 +174,15 @@ static enum sl_status reflect(void *context, struct sl_rpc_call *call, const Pro
     }
 }
 
-static const struct sl_rpc_method v1_method = {"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", SL_RPC_BIDI,
-                                               &grpc__reflection__v1__server_reflection_request__descriptor, reflect};
-static const struct sl_rpc_method v1alpha_method = {
-    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", SL_RPC_BIDI,
-    &grpc__reflection__v1__server_reflection_request__descriptor, reflect};
+static const struct sl_rpc_handler v1_handler = {&sl_method_grpc_reflection_v1_server_reflection_server_reflection_info,
+                                                 reflect};
+static const struct sl_rpc_handler v1alpha_handler = {
+    &sl_method_grpc_reflection_v1alpha_server_reflection_server_reflection_info, reflect};
 
-const struct sl_rpc_service sl_rpc_priv_reflection_services[2] = {
-    {.name = "grpc.reflection.v1.ServerReflection", .methods = &v1_method, .n_methods = 1},
-    {.name = "grpc.reflection.v1alpha.ServerReflection", .methods = &v1alpha_method, .n_methods = 1},
-};
+void sl_rpc_reflection_services(struct sl_rpc_reflection *reflection,
+                                struct sl_rpc_implementation services_out[SL_RPC_N_REFLECTION]) {
+    services_out[0] = (struct sl_rpc_implementation){&sl_service_grpc_reflection_v1_server_reflection, &v1_handler, 1,
+                                                     .context = reflection};
+    services_out[1] = (struct sl_rpc_implementation){&sl_service_grpc_reflection_v1alpha_server_reflection,
+                                                     &v1alpha_handler, 1, .context = reflection};
+}

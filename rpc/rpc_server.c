@@ -5,13 +5,14 @@
  * Design: for every method a few calls are posted to gRPC, and each accepted call posts its successor. A catch-all is
  *         posted as well: without it, calls of unknown methods would hang until their deadline instead of getting
  *         UNIMPLEMENTED. Accepting happens on polling threads and only decides: refuse at once, or hand to the pool.
- *         Health and reflection have a limit of their own, so that probes are answered when the services are full.
+ *         A service may have a limit of its own, so that probes are answered when the others are full.
  *
- *         Stopping: health says so and sends watchers away; gRPC refuses new calls; after the grace period the rest is
- *         cancelled; the handlers return; the last call object goes; only then are pool and server destroyed.
+ *         Stopping: services are told, so that handlers which only wait return; gRPC refuses new calls; after the grace
+ *         period the rest is cancelled; the handlers return; the last call object goes; only then are pool and server
+ *         destroyed.
  *
- * Invariants: n_objects counts posted and accepted calls; the server outlives all of them.
- *             n_running[kind] <= limit of the kind, and counts calls whose handler has not returned.
+ * Invariants: the server outlives all of its calls, posted and accepted.
+ *             n_running of a quota <= its limit, and counts calls whose handler has not returned.
  */
 #include <grpc/byte_buffer.h>
 #include <grpc/support/time.h>
@@ -28,10 +29,7 @@
 enum {
     POSTED_CALLS = 8, // per method: a burst longer than that waits inside gRPC for microseconds
     DEFAULT_MAX_CALLS = 256,
-    MAX_INTERNAL_CALLS = 64,
     DEFAULT_MAX_MESSAGE_BYTES = 16 << 20,
-    MAX_SERVICES = 32,
-    N_INTERNAL_SERVICES = 3,  // health, reflection v1 and v1alpha
     KEEPALIVE_TIME_MS = 4000, // a dead client is noticed within the sum of the two
     KEEPALIVE_TIMEOUT_MS = 2000,
     STOP_REPORT_MS = 5000,
@@ -40,16 +38,13 @@ enum {
 struct sl_rpc_server {
     grpc_server *server;
     char address[300];
-    struct sl_rpc_bound *bound;
+    struct sl_rpc_implementation *services; // [n_services]
+    struct sl_rpc_quota *quotas; // [n_services + 1]: what each has of its own, and last what the others share
+    size_t n_services;
+    struct sl_rpc_bound *bound; // [n_bound]
     size_t n_bound;
-    struct sl_rpc_health *health;
-    struct sl_rpc_reflection *reflection;
     struct sl_rpc_pool *pool;
-    int limit[2];            // of services' calls, of internal calls
-    atomic_int n_running[2]; // likewise
-    pthread_mutex_t mutex;
-    pthread_cond_t gone; // n_objects has become 0
-    size_t n_objects;
+    struct sl_rpc_calls calls;
 };
 
 // ---- one call ------------------------------------------------------------------------------------------------------
@@ -58,14 +53,14 @@ static enum sl_status run_handler(struct sl_rpc_call *call, struct sl_error *err
     const struct sl_rpc_method *method = call->bound->method;
     ProtobufCMessage *request = NULL;
     if (method->kind != SL_RPC_BIDI) {
-        request = call->payload ? sl_rpc_priv_unpack(call->payload, method->request) : NULL;
+        request = call->payload ? sl_rpc_message_unpack(call->payload, method->request) : NULL;
         grpc_byte_buffer_destroy(call->payload);
         call->payload = NULL;
         if (!request) {
             return sl_fail(err, SL_ERR_INVALID, "%s: the request is not a %s", method->path, method->request->name);
         }
     }
-    const enum sl_status status = method->handler(call->bound->context, call, request, err);
+    const enum sl_status status = call->bound->handler(call->bound->context, call, request, err);
     if (request) {
         protobuf_c_message_free_unpacked(request, NULL);
     }
@@ -84,32 +79,31 @@ static void serve(struct sl_rpc_job *job) {
     const enum sl_status status = run_handler(call, &err);
     const bool told = err.status == status && err.text[0];
     // Before the client can know, so that it may call again at once.
-    atomic_fetch_sub(&call->server->n_running[call->bound->internal], 1);
-    sl_rpc_priv_call_finish(call, status, told ? err.text : sl_status_text(status));
-    sl_rpc_priv_call_unref(call);
+    atomic_fetch_sub(&call->bound->quota->n_running, 1);
+    sl_rpc_call_finish(call, status, told ? err.text : sl_status_text(status));
+    sl_rpc_call_unref(call);
 }
 
 static void refuse(struct sl_rpc_call *call, enum sl_status status, const char *text) {
-    sl_rpc_priv_call_finish(call, status, text);
-    sl_rpc_priv_call_unref(call);
+    sl_rpc_call_finish(call, status, text);
+    sl_rpc_call_unref(call);
 }
 
 static void admit(struct sl_rpc_call *call) {
     struct sl_rpc_server *server = call->server;
-    const bool internal = call->bound->internal;
+    struct sl_rpc_quota *quota = call->bound->quota;
     struct sl_error err;
-    if (atomic_fetch_add(&server->n_running[internal], 1) >= server->limit[internal]) {
-        sl_fail(&err, SL_ERR_EXHAUSTED, "%s handles %d calls already; retry in 1000 ms", server->address,
-                server->limit[internal]);
+    if (atomic_fetch_add(&quota->n_running, 1) >= quota->limit) {
+        sl_fail(&err, SL_ERR_EXHAUSTED, "%s handles %d calls already; retry in 1000 ms", server->address, quota->limit);
     } else {
         call->job.fn = serve;
-        if (sl_rpc_priv_pool_submit(server->pool, &call->job, &err) == SL_OK) {
+        if (sl_rpc_pool_submit(server->pool, &call->job, &err) == SL_OK) {
             return;
         }
         sl_log_warn("rpc", "%s: no thread for a call: %s", server->address, err.text);
         sl_fail(&err, SL_ERR_EXHAUSTED, "%s has no thread for the call; retry in 1000 ms", server->address);
     }
-    atomic_fetch_sub(&server->n_running[internal], 1);
+    atomic_fetch_sub(&quota->n_running, 1);
     refuse(call, SL_ERR_EXHAUSTED, err.text);
 }
 
@@ -120,14 +114,13 @@ static void post(struct sl_rpc_server *server, const struct sl_rpc_bound *bound)
 static void on_accept(struct sl_rpc_tag *tag, bool ok) {
     struct sl_rpc_call *call = (struct sl_rpc_call *)((char *)tag - offsetof(struct sl_rpc_call, accept_tag));
     if (!ok) { // the server stops
-        sl_rpc_priv_call_unref(call);
+        sl_rpc_call_unref(call);
         return;
     }
-    sl_rpc_priv_live_add(1);
+    sl_rpc_live_calls_add(1);
     post(call->server, call->bound);
-    call->deadline_ns = sl_rpc_priv_from_timespec(call->bound ? call->deadline : call->details.deadline);
-    call->peer = grpc_call_get_peer(call->call);
-    if (sl_rpc_priv_call_watch(call) != SL_OK) {
+    call->deadline_ns = sl_rpc_deadline_from_timespec(call->bound ? call->deadline : call->details.deadline);
+    if (sl_rpc_call_watch(call) != SL_OK) {
         refuse(call, SL_ERR_INTERNAL, "the server cannot watch the call");
     } else if (!call->bound) {
         char text[256];
@@ -142,16 +135,13 @@ static void on_accept(struct sl_rpc_tag *tag, bool ok) {
 
 // Ask gRPC for one more call of a method; of any unregistered one if `bound` is NULL.
 static void post(struct sl_rpc_server *server, const struct sl_rpc_bound *bound) {
-    struct sl_rpc_call *call = sl_rpc_priv_call_create(server, bound);
+    struct sl_rpc_call *call = sl_rpc_call_create(server, &server->calls, bound);
     if (!call) {
         sl_log_error("rpc", "%s: no memory to accept a call", server->address);
         return;
     }
-    pthread_mutex_lock(&server->mutex);
-    server->n_objects++;
-    pthread_mutex_unlock(&server->mutex);
     call->accept_tag.fn = on_accept;
-    grpc_completion_queue *queue = sl_rpc_priv_queue();
+    grpc_completion_queue *queue = sl_rpc_queue();
     SL_RPC_HAND_OVER(&call->accept_tag);
     grpc_call_error error =
         bound ? grpc_server_request_registered_call(
@@ -161,16 +151,8 @@ static void post(struct sl_rpc_server *server, const struct sl_rpc_bound *bound)
                                          &call->accept_tag);
     if (error != GRPC_CALL_OK) {
         sl_log_error("rpc", "%s: cannot accept calls: %s", server->address, grpc_call_error_to_string(error));
-        sl_rpc_priv_call_unref(call);
+        sl_rpc_call_unref(call);
     }
-}
-
-void sl_rpc_priv_server_call_gone(struct sl_rpc_server *server) {
-    pthread_mutex_lock(&server->mutex);
-    if (--server->n_objects == 0) {
-        pthread_cond_signal(&server->gone);
-    }
-    pthread_mutex_unlock(&server->mutex); // the server may be gone from here on
 }
 
 // ---- starting ------------------------------------------------------------------------------------------------------
@@ -201,69 +183,82 @@ static grpc_server *make_grpc_server(int max_message_bytes) {
     return grpc_server_create(&all, NULL);
 }
 
-static enum sl_status bind_service(struct sl_rpc_server *server, const struct sl_rpc_service *service, void *context,
-                                   bool internal, struct sl_error *err) {
+static enum sl_status find_handler(const struct sl_rpc_implementation *service, const struct sl_rpc_method *method,
+                                   sl_rpc_handler_fn *handler_out, struct sl_error *err) {
+    size_t n_found = 0;
+    for (size_t i = 0; i < service->n_handlers; i++) {
+        if (service->handlers[i].method == method) {
+            *handler_out = service->handlers[i].fn;
+            n_found++;
+        }
+    }
+    return n_found == 1 ? SL_OK : sl_fail(err, SL_ERR_INTERNAL, "%s has %zu handlers, not one", method->path, n_found);
+}
+
+static enum sl_status bind_service(struct sl_rpc_server *server, const struct sl_rpc_implementation *implementation,
+                                   struct sl_rpc_quota *quota, struct sl_error *err) {
+    const struct sl_rpc_service *service = implementation->service;
+    if (implementation->n_handlers > service->n_methods) {
+        return sl_fail(err, SL_ERR_INTERNAL, "%s has handlers of methods that are not its own", service->name);
+    }
     for (size_t i = 0; i < service->n_methods; i++) {
-        const struct sl_rpc_method *method = &service->methods[i];
-        void *registered = grpc_server_register_method(
+        const struct sl_rpc_method *method = service->methods[i];
+        struct sl_rpc_bound bound = {.method = method, .context = implementation->context, .quota = quota};
+        const enum sl_status status = find_handler(implementation, method, &bound.handler, err);
+        if (status != SL_OK) {
+            return status;
+        }
+        bound.registered = grpc_server_register_method(
             server->server, method->path, NULL,
             method->kind == SL_RPC_BIDI ? GRPC_SRM_PAYLOAD_NONE : GRPC_SRM_PAYLOAD_READ_INITIAL_BYTE_BUFFER, 0);
-        if (!registered) {
+        if (!bound.registered) {
             return sl_fail(err, SL_ERR_INVALID, "method %s is there twice", method->path);
         }
-        server->bound[server->n_bound++] = (struct sl_rpc_bound){method, context, registered, internal};
+        server->bound[server->n_bound++] = bound;
     }
     return SL_OK;
 }
 
 static enum sl_status bind_services(struct sl_rpc_server *server, const struct sl_rpc_server_config *config,
                                     struct sl_error *err) {
-    const struct sl_rpc_service *internal[N_INTERNAL_SERVICES] = {
-        &sl_rpc_priv_health_service, &sl_rpc_priv_reflection_services[0], &sl_rpc_priv_reflection_services[1]};
-    const char *names[MAX_SERVICES + N_INTERNAL_SERVICES];
-    size_t n_methods = 0, n_names = 0;
+    size_t n_methods = 0;
     for (size_t i = 0; i < config->n_services; i++) {
-        names[n_names++] = config->services[i].name;
-        n_methods += config->services[i].n_methods;
+        n_methods += config->services[i].service->n_methods;
     }
-    for (size_t i = 0; i < N_INTERNAL_SERVICES; i++) {
-        names[n_names++] = internal[i]->name;
-        n_methods += internal[i]->n_methods;
-    }
+    server->n_services = config->n_services;
+    server->services = calloc(config->n_services, sizeof *server->services);
+    server->quotas = calloc(config->n_services + 1, sizeof *server->quotas);
     server->bound = calloc(n_methods, sizeof *server->bound);
-    if (!server->bound) {
+    if (!server->services || !server->quotas || !server->bound) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for %zu methods", n_methods);
     }
-    enum sl_status status = sl_rpc_priv_health_create(config->services, config->n_services, &server->health, err);
-    if (status == SL_OK) {
-        status = sl_rpc_priv_reflection_create(names, n_names, config->file_descriptors, config->file_descriptors_bytes,
-                                               &server->reflection, err);
-    }
+    struct sl_rpc_quota *shared = &server->quotas[config->n_services];
+    shared->limit = config->max_calls ? config->max_calls : DEFAULT_MAX_CALLS;
+    enum sl_status status = SL_OK;
     for (size_t i = 0; i < config->n_services && status == SL_OK; i++) {
-        status = bind_service(server, &config->services[i], config->services[i].context, false, err);
-    }
-    for (size_t i = 0; i < N_INTERNAL_SERVICES && status == SL_OK; i++) {
-        void *context = i == 0 ? (void *)server->health : (void *)server->reflection;
-        status = bind_service(server, internal[i], context, true, err);
+        struct sl_rpc_quota *own = &server->quotas[i];
+        server->services[i] = config->services[i];
+        own->limit = config->services[i].max_calls;
+        status = bind_service(server, &server->services[i], own->limit ? own : shared, err);
     }
     return status;
 }
 
 static enum sl_status listen_on(struct sl_rpc_server *server, const char *text, struct sl_error *err) {
     struct sl_rpc_address address;
-    enum sl_status status = sl_rpc_priv_address_parse(text, &address, err);
+    enum sl_status status = sl_rpc_address_parse(text, &address, err);
     if (status != SL_OK) {
         return status;
     }
-    sl_rpc_priv_address_format(&address, server->address, sizeof server->address);
+    sl_rpc_address_format(&address, server->address, sizeof server->address);
     grpc_server_credentials *credentials = grpc_insecure_server_credentials_create();
     const int port = grpc_server_add_http2_port(server->server, server->address, credentials);
     grpc_server_credentials_release(credentials);
     if (port == 0) {
-        return sl_rpc_priv_address_diagnose(&address, err);
+        return sl_rpc_address_diagnose(&address, err);
     }
     address.port = port;
-    sl_rpc_priv_address_format(&address, server->address, sizeof server->address);
+    sl_rpc_address_format(&address, server->address, sizeof server->address);
     return SL_OK;
 }
 
@@ -272,7 +267,7 @@ static void close_grpc_server(grpc_server *server, int64_t grace_ms) {
     grpc_completion_queue *queue =
         grpc_completion_queue_create_for_pluck(NULL); // its own: nobody else may take the tag
     grpc_server_shutdown_and_notify(server, queue, NULL);
-    const gpr_timespec deadline = sl_rpc_priv_to_timespec(sl_deadline_in_ms(grace_ms > 0 ? grace_ms : 0));
+    const gpr_timespec deadline = sl_rpc_deadline_to_timespec(sl_deadline_in_ms(grace_ms > 0 ? grace_ms : 0));
     if (grpc_completion_queue_pluck(queue, NULL, deadline, NULL).type == GRPC_QUEUE_TIMEOUT) {
         grpc_server_cancel_all_calls(server);
         grpc_completion_queue_pluck(queue, NULL, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
@@ -283,35 +278,30 @@ static void close_grpc_server(grpc_server *server, int64_t grace_ms) {
 
 static void destroy(struct sl_rpc_server *server) {
     grpc_server_destroy(server->server);
-    sl_rpc_priv_pool_destroy(&server->pool);
-    sl_rpc_priv_health_destroy(&server->health);
-    sl_rpc_priv_reflection_destroy(&server->reflection);
-    pthread_cond_destroy(&server->gone);
-    pthread_mutex_destroy(&server->mutex);
+    sl_rpc_pool_destroy(&server->pool);
+    sl_rpc_calls_cleanup(&server->calls);
     free(server->bound);
+    free(server->quotas);
+    free(server->services);
     free(server);
 }
 
 enum sl_status sl_rpc_server_start(const struct sl_rpc_server_config *config, struct sl_rpc_server **server_out,
                                    struct sl_error *err) {
-    if (config->n_services > MAX_SERVICES || config->max_calls < 0 || config->max_message_bytes < 0) {
-        return sl_fail(err, SL_ERR_INVALID, "a server has at most %d services, and limits are not negative",
-                       MAX_SERVICES);
+    if (config->max_calls < 0 || config->max_message_bytes < 0) {
+        return sl_fail(err, SL_ERR_INVALID, "a server's limits are not negative");
     }
     struct sl_rpc_server *server = calloc(1, sizeof *server);
     if (!server) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a server");
     }
-    pthread_mutex_init(&server->mutex, NULL);
-    sl_cond_init(&server->gone);
-    server->limit[false] = config->max_calls ? config->max_calls : DEFAULT_MAX_CALLS;
-    server->limit[true] = MAX_INTERNAL_CALLS;
+    sl_rpc_calls_init(&server->calls);
     server->server =
         make_grpc_server(config->max_message_bytes ? config->max_message_bytes : DEFAULT_MAX_MESSAGE_BYTES);
-    grpc_server_register_completion_queue(server->server, sl_rpc_priv_queue(), NULL);
+    grpc_server_register_completion_queue(server->server, sl_rpc_queue(), NULL);
     enum sl_status status = bind_services(server, config, err);
     if (status == SL_OK) {
-        status = sl_rpc_priv_pool_create(&server->pool, err);
+        status = sl_rpc_pool_create(&server->pool, err);
     }
     if (status == SL_OK) {
         status = listen_on(server, config->listen, err);
@@ -339,27 +329,32 @@ const char *sl_rpc_server_address(const struct sl_rpc_server *server) {
     return server->address;
 }
 
-void sl_rpc_server_set_health(struct sl_rpc_server *server, const char *service, bool serving) {
-    sl_rpc_priv_health_set(server->health, service, serving);
-}
-
 // ---- stopping ------------------------------------------------------------------------------------------------------
+
+static int count_running(const struct sl_rpc_server *server) {
+    int n_running = 0;
+    for (size_t i = 0; i <= server->n_services; i++) {
+        n_running += atomic_load(&server->quotas[i].n_running);
+    }
+    return n_running;
+}
 
 void sl_rpc_server_stop(struct sl_rpc_server **server, int64_t grace_ms) {
     struct sl_rpc_server *s = *server;
     if (!s) {
         return;
     }
-    sl_rpc_priv_health_close(s->health);
-    close_grpc_server(s->server, grace_ms);
-    pthread_mutex_lock(&s->mutex);
-    while (s->n_objects) { // a handler that ignores its cancellation is a bug; it is named until it returns
-        if (sl_cond_wait_until(&s->gone, &s->mutex, sl_deadline_in_ms(STOP_REPORT_MS)) == SL_ERR_DEADLINE) {
-            sl_log_warn("rpc", "%s: stopping waits for %d handlers that do not watch their cancellation", s->address,
-                        atomic_load(&s->n_running[false]) + atomic_load(&s->n_running[true]));
+    for (size_t i = 0; i < s->n_services; i++) {
+        if (s->services[i].stopping_fn) {
+            s->services[i].stopping_fn(s->services[i].context);
         }
     }
-    pthread_mutex_unlock(&s->mutex);
+    close_grpc_server(s->server, grace_ms);
+    // A handler that ignores its cancellation is a bug; it is named until it returns.
+    while (sl_rpc_calls_wait(&s->calls, sl_deadline_in_ms(STOP_REPORT_MS)) != SL_OK) {
+        sl_log_warn("rpc", "%s: stopping waits for %d handlers that do not watch their cancellation", s->address,
+                    count_running(s));
+    }
     destroy(s);
     *server = NULL;
 }

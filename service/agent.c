@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "proto/methods.h"
 #include "rpc/rpc.h"
 
 #define RETRY_MS 500
@@ -37,9 +38,8 @@ static enum sl_status register_worker(struct sl_agent *agent, int64_t *heartbeat
     Sluice__V1__RegisterRequest request = SLUICE__V1__REGISTER_REQUEST__INIT;
     request.worker = (Sluice__V1__WorkerInfo *)agent->config.info;
     ProtobufCMessage *reply;
-    enum sl_status status =
-        sl_rpc_unary(agent->channel, "/sluice.v1.Cluster/RegisterWorker", &request.base,
-                     &sluice__v1__register_reply__descriptor, sl_deadline_in_ms(CALL_MS), NULL, &reply, err);
+    enum sl_status status = sl_rpc_unary(agent->channel, &sl_method_cluster_register_worker, &request.base,
+                                         sl_deadline_in_ms(CALL_MS), NULL, &reply, err);
     if (status == SL_OK) {
         int64_t ms = ((Sluice__V1__RegisterReply *)reply)->heartbeat_ms;
         *heartbeat_ms_out = ms < 50 ? 50 : ms > 60000 ? 60000 : ms;
@@ -55,8 +55,8 @@ static enum sl_status beat(struct sl_agent *agent, struct sl_error *err) {
     request.name = agent->config.info->name;
     request.epoch = agent->config.info->epoch;
     request.load = &load;
-    return sl_rpc_unary(agent->channel, "/sluice.v1.Cluster/Heartbeat", &request.base,
-                        &sluice__v1__heartbeat_reply__descriptor, sl_deadline_in_ms(CALL_MS), NULL, NULL, err);
+    return sl_rpc_unary(agent->channel, &sl_method_cluster_heartbeat, &request.base, sl_deadline_in_ms(CALL_MS), NULL,
+                        NULL, err);
 }
 
 static void *agent_main(void *arg) {

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "kvcache/kvcache.h"
+#include "kvcache/capsule.h"
 #include "retrieve/local_retriever.h"
 #include "service/job_recipe.h"
 #include "service/local_internal.h"

@@ -6,7 +6,7 @@
 #ifndef SL_SERVICE_ERROR_STATISTICS_H
 #define SL_SERVICE_ERROR_STATISTICS_H
 
-#include "compress/compress.h"
+#include "compress/evict/compressor.h"
 #include "proto/sluice/v1/inference.pb-c.h"
 
 // n_layers 0: nothing is known, or was asked for. Arrays are of layers; see the message ErrorEstimates.

@@ -3,9 +3,9 @@
 #ifndef SL_SERVICE_JOB_CHAT_H
 #define SL_SERVICE_JOB_CHAT_H
 
-#include "engine/chat_template.h"
-#include "engine/tokenizer.h"
 #include "proto/sluice/v1/inference.pb-c.h"
+#include "text/chat/chat_template.h"
+#include "text/tokenizer/tokenizer.h"
 
 #define SL_MAX_CHAT_BYTES ((size_t)15 << 20) // of all messages together
 #define SL_MAX_ROLE_BYTES 64

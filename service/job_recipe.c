@@ -31,11 +31,12 @@ enum sl_status sl_job_recipe(const char *text, const struct sl_model_config *mod
     if (status != SL_OK) {
         return status;
     }
-    if (sl_recipe_needs_retaining_heads(&recipe) && model->retaining_hidden == 0) {
+    if (sl_score_get_traits(recipe.score)->wants_importance && model->retaining_hidden == 0) {
         return sl_fail(err, SL_ERR_PRECONDITION,
-                       "recipe: score=cis comes from retaining heads, and this model has none: put "
+                       "recipe: score=%s comes from retaining heads, and this model has none: put "
                        "retaining_heads.safetensors beside it (`sluice train-heads` makes it, "
-                       "tools/convert_retaining_heads.py converts a published one)");
+                       "tools/convert_retaining_heads.py converts a published one)",
+                       sl_score_get_traits(recipe.score)->name);
     }
     struct sl_layers dense;
     _Static_assert(sizeof dense.bits == sizeof model->dense_layers, "one bit a layer, both ways");

@@ -6,9 +6,10 @@
 #ifndef SL_SERVICE_JOB_RECIPE_H
 #define SL_SERVICE_JOB_RECIPE_H
 
-#include "compress/recipe.h"
-#include "engine/model.h"
+#include "compress/plan/plan.h"
+#include "compress/recipe/recipe.h"
 #include "kvcache/session.h"
+#include "model/model.h"
 
 /*
  * Parse, put the model's layers in place of those that it profiles (sl_recipe_resolve()), and check what the recipe

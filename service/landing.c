@@ -15,16 +15,16 @@
 #define REAP_MS 100
 #define STOP_MS 5000
 
-enum state { OPEN, LANDED, FAILED, TAKEN };
+enum state { OPEN, RECEIVED, FAILED, TAKEN };
 
-struct sl_landing {
-    struct sl_landings *table;
-    struct sl_landing *next;
+struct transfer {
+    struct sl_inbound *table;
+    struct transfer *next;
     char id[40];
     enum state state;
     int64_t deadline_ns;
     void *block;
-    size_t block_bytes, body_bytes, promised_bytes;
+    size_t body_bytes, promised_bytes;
     struct sl_grant *grant;
     uint8_t *header;
     size_t header_bytes;
@@ -33,89 +33,89 @@ struct sl_landing {
     bool listed;   // still in the table: a lease
 };
 
-struct sl_landings {
+struct sl_inbound {
     struct sl_fabric *fabric;
-    struct sl_arena *arena;
+    struct sl_ledger *ledger;
+    struct sl_arena *arena; // the ledger's
     int64_t lease_ms;
-    pthread_mutex_t mutex;
-    pthread_cond_t changed; // a landing has landed, failed or ended; or stopping
+    pthread_mutex_t mutex;  // over what follows; the ledger's is taken under it
+    pthread_cond_t changed; // an inbound transfer has arrived, failed or ended; or stopping
     uint64_t n_changes;     // how often
-    struct sl_landing *first;
+    struct transfer *first;
     int64_t n_leases;
-    int64_t n_held; // landings whose memory exists, listed or not
-    size_t promised_bytes;
+    int64_t n_held; // inbound transfers whose memory exists, listed or not
     uint64_t next_id, secret;
     bool stopping;
     pthread_t reaper;
 };
 
 // With the lock held.
-static void announce(struct sl_landings *table) {
+static void announce(struct sl_inbound *table) {
     table->n_changes++;
     pthread_cond_broadcast(&table->changed);
 }
 
-// With the lock held. The landing's memory goes when it is neither a lease nor touched by the fabric.
-static void free_if_over(struct sl_landing *landing) {
-    if (landing->listed || !landing->released) {
+// With the lock held. The transfer's memory goes when it is neither a lease nor touched by the fabric.
+static void free_if_over(struct transfer *transfer) {
+    if (transfer->listed || !transfer->released) {
         return;
     }
-    struct sl_landings *table = landing->table;
-    if (landing->state != TAKEN) {
-        sl_arena_free(table->arena, landing->block);
-        free(landing->header);
+    struct sl_inbound *table = transfer->table;
+    if (transfer->state != TAKEN) {
+        sl_arena_free(table->arena, transfer->block);
+        free(transfer->header);
     }
     table->n_held--;
     announce(table);
-    free(landing);
+    free(transfer);
 }
 
 // ---- what the fabric says (progress thread) ----------------------------------------------------------------------
 
 static void on_complete(void *arg, const void *header, size_t header_bytes, size_t body_bytes) {
-    struct sl_landing *landing = arg;
-    struct sl_landings *table = landing->table;
+    struct transfer *transfer = arg;
+    struct sl_inbound *table = transfer->table;
     uint8_t *copy = malloc(header_bytes ? header_bytes : 1);
     pthread_mutex_lock(&table->mutex);
     if (!copy) {
-        landing->state = FAILED;
-        sl_fail(&landing->failure, SL_ERR_EXHAUSTED, "no memory for a capsule header of %zu bytes", header_bytes);
+        transfer->state = FAILED;
+        sl_fail(&transfer->failure, SL_ERR_EXHAUSTED, "no memory for a capsule header of %zu bytes", header_bytes);
     } else {
         memcpy(copy, header, header_bytes);
-        landing->header = copy;
-        landing->header_bytes = header_bytes;
-        landing->body_bytes = body_bytes;
-        landing->state = LANDED;
+        transfer->header = copy;
+        transfer->header_bytes = header_bytes;
+        transfer->body_bytes = body_bytes;
+        transfer->state = RECEIVED;
     }
     announce(table);
     pthread_mutex_unlock(&table->mutex);
 }
 
 static void on_failure(void *arg, enum sl_status status, const char *text) {
-    struct sl_landing *landing = arg;
-    struct sl_landings *table = landing->table;
+    struct transfer *transfer = arg;
+    struct sl_inbound *table = transfer->table;
     pthread_mutex_lock(&table->mutex);
-    if (landing->state == OPEN) {
-        landing->state = FAILED;
-        sl_fail(&landing->failure, status, "capsule did not land: %s", text);
+    if (transfer->state == OPEN) {
+        transfer->state = FAILED;
+        sl_fail(&transfer->failure, status, "capsule did not arrive: %s", text);
     }
     announce(table);
     pthread_mutex_unlock(&table->mutex);
 }
 
 static void on_release(void *arg) {
-    struct sl_landing *landing = arg;
-    struct sl_landings *table = landing->table;
+    struct transfer *transfer = arg;
+    struct sl_inbound *table = transfer->table;
     pthread_mutex_lock(&table->mutex);
-    landing->released = true;
-    free_if_over(landing);
+    transfer->released = true;
+    free_if_over(transfer);
     pthread_mutex_unlock(&table->mutex);
 }
 
 // ---- the table -----------------------------------------------------------------------------------------------------
 
-static struct sl_landing **find(struct sl_landings *table, const char *id) {
-    struct sl_landing **at = &table->first;
+static struct transfer **find(struct sl_inbound *table, const char *id) {
+    struct transfer **at = &table->first;
     while (*at && strcmp((*at)->id, id) != 0) {
         at = &(*at)->next;
     }
@@ -123,24 +123,24 @@ static struct sl_landing **find(struct sl_landings *table, const char *id) {
 }
 
 // With the lock held: no longer a lease. Returns the grant, to be closed without the lock (its callbacks take it).
-static struct sl_grant *unlist(struct sl_landings *table, struct sl_landing **at) {
-    struct sl_landing *landing = *at;
-    *at = landing->next;
-    landing->listed = false;
-    table->n_leases--;
-    if (landing->state != TAKEN) {
-        table->promised_bytes -= landing->promised_bytes;
+static struct sl_grant *unlist(struct sl_inbound *table, struct transfer **at) {
+    struct transfer *transfer = *at;
+    *at = transfer->next;
+    transfer->listed = false;
+    if (transfer->state != TAKEN) {
+        sl_ledger_return(table->ledger, transfer->promised_bytes);
     }
+    table->n_leases--; // behind that: without leases there are no promises
     announce(table);
-    struct sl_grant *grant = landing->grant;
-    landing->grant = NULL;
+    struct sl_grant *grant = transfer->grant;
+    transfer->grant = NULL;
     return grant;
 }
 
 // End every lease whose deadline has passed (all of them when stopping).
-static void reap(struct sl_landings *table, int64_t now_ns) {
+static void reap(struct sl_inbound *table, int64_t now_ns) {
     for (;;) {
-        struct sl_landing **at = &table->first;
+        struct transfer **at = &table->first;
         while (*at && (*at)->deadline_ns > now_ns && !table->stopping) {
             at = &(*at)->next;
         }
@@ -148,7 +148,7 @@ static void reap(struct sl_landings *table, int64_t now_ns) {
             return;
         }
         if (!table->stopping) {
-            sl_log_warn("landing", "lease=%s expired: nobody renewed it for %lld ms", (*at)->id,
+            sl_log_warn("inbound", "lease=%s expired: nobody renewed it for %lld ms", (*at)->id,
                         (long long)table->lease_ms);
         }
         struct sl_grant *grant = unlist(table, at);
@@ -159,7 +159,7 @@ static void reap(struct sl_landings *table, int64_t now_ns) {
 }
 
 static void *reaper_main(void *arg) {
-    struct sl_landings *table = arg;
+    struct sl_inbound *table = arg;
     pthread_mutex_lock(&table->mutex);
     while (!table->stopping) {
         sl_cond_wait_until(&table->changed, &table->mutex, sl_deadline_in_ms(REAP_MS));
@@ -169,19 +169,20 @@ static void *reaper_main(void *arg) {
     return NULL;
 }
 
-enum sl_status sl_landings_create(struct sl_fabric *fabric, struct sl_arena *arena, int64_t lease_ms,
-                                  struct sl_landings **landings_out, struct sl_error *err) {
-    struct sl_landings *table = calloc(1, sizeof *table);
+enum sl_status sl_inbound_create(struct sl_fabric *fabric, struct sl_ledger *ledger, int64_t lease_ms,
+                                 struct sl_inbound **inbound_out, struct sl_error *err) {
+    struct sl_inbound *table = calloc(1, sizeof *table);
     if (!table) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "landings: out of memory");
+        return sl_fail(err, SL_ERR_EXHAUSTED, "inbound transfers: out of memory");
     }
     table->fabric = fabric;
-    table->arena = arena;
+    table->ledger = ledger;
+    table->arena = sl_ledger_arena(ledger);
     table->lease_ms = lease_ms;
     // Lease ids are capabilities: not to be guessed, not to be repeated by a restarted process.
     if (getrandom(&table->secret, sizeof table->secret, 0) != sizeof table->secret) {
         free(table);
-        return sl_fail(err, SL_ERR_IO, "landings: no random numbers from the kernel");
+        return sl_fail(err, SL_ERR_IO, "inbound transfers: no random numbers from the kernel");
     }
     pthread_mutex_init(&table->mutex, NULL);
     sl_cond_init(&table->changed);
@@ -192,11 +193,11 @@ enum sl_status sl_landings_create(struct sl_fabric *fabric, struct sl_arena *are
         free(table);
         return status;
     }
-    *landings_out = table;
+    *inbound_out = table;
     return SL_OK;
 }
 
-void sl_landings_close(struct sl_landings *table) {
+void sl_inbound_close(struct sl_inbound *table) {
     pthread_mutex_lock(&table->mutex);
     bool first = !table->stopping;
     table->stopping = true;
@@ -208,22 +209,22 @@ void sl_landings_close(struct sl_landings *table) {
     }
 }
 
-void sl_landings_destroy(struct sl_landings **landings) {
-    struct sl_landings *table = *landings;
+void sl_inbound_destroy(struct sl_inbound **inbound) {
+    struct sl_inbound *table = *inbound;
     if (!table) {
         return;
     }
-    sl_landings_close(table);
+    sl_inbound_close(table);
     pthread_mutex_lock(&table->mutex);
     int64_t deadline = sl_deadline_in_ms(STOP_MS);
     while (table->n_held > 0 && sl_cond_wait_until(&table->changed, &table->mutex, deadline) == SL_OK) {
     }
     int64_t n_held = table->n_held;
     pthread_mutex_unlock(&table->mutex);
-    *landings = NULL;
+    *inbound = NULL;
     if (n_held > 0) {
         // The fabric still holds them and will call back into this table: it must stay.
-        sl_log_error("landing", "%lld blocks were not released by the fabric in %d ms", (long long)n_held, STOP_MS);
+        sl_log_error("inbound", "%lld blocks were not released by the fabric in %d ms", (long long)n_held, STOP_MS);
         return;
     }
     pthread_cond_destroy(&table->changed);
@@ -231,67 +232,48 @@ void sl_landings_destroy(struct sl_landings **landings) {
     free(table);
 }
 
-// With the lock held: does body + promised fit beside what is used and promised?
-static bool fits(struct sl_landings *table, size_t wanted_bytes, struct sl_arena_stats *stats_out) {
-    sl_arena_get_stats(table->arena, stats_out);
-    size_t taken = stats_out->used_bytes + table->promised_bytes;
-    return taken <= stats_out->capacity_bytes && wanted_bytes <= stats_out->capacity_bytes - taken;
-}
-
-enum sl_status sl_landing_open(struct sl_landings *table, const char *label, size_t body_bytes, size_t promised_bytes,
-                               struct sl_landing_ticket *ticket_out, struct sl_error *err) {
-    if (body_bytes == 0 || promised_bytes > SIZE_MAX / 4 || body_bytes > SIZE_MAX / 4) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: a capsule of %zu bytes cannot be reserved", label, body_bytes);
+enum sl_status sl_inbound_open(struct sl_inbound *table, const char *label, size_t body_bytes, size_t promised_bytes,
+                               struct sl_inbound_ticket *ticket_out, struct sl_error *err) {
+    struct transfer *transfer = calloc(1, sizeof *transfer);
+    if (!transfer) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "inbound transfers: out of memory");
     }
-    struct sl_landing *landing = calloc(1, sizeof *landing);
-    if (!landing) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "landings: out of memory");
-    }
-    landing->table = table;
-    landing->block_bytes = body_bytes;
-    landing->promised_bytes = promised_bytes;
-    landing->deadline_ns = sl_deadline_in_ms(table->lease_ms);
+    transfer->table = table;
+    transfer->promised_bytes = promised_bytes;
+    transfer->deadline_ns = sl_deadline_in_ms(table->lease_ms);
 
     pthread_mutex_lock(&table->mutex);
-    struct sl_arena_stats stats = {0};
-    enum sl_status status = table->stopping ? sl_fail(err, SL_ERR_PEER_LOST, "this worker is stopping") : SL_OK;
-    if (status == SL_OK && (!fits(table, body_bytes + promised_bytes, &stats) ||
-                            !(landing->block = sl_arena_alloc(table->arena, body_bytes)))) {
-        status =
-            sl_fail(err, SL_ERR_EXHAUSTED,
-                    "%s: %zu bytes for the capsule and %zu beside it do not fit: arena %zu, used %zu, promised %zu; "
-                    "retry in 500 ms",
-                    label, body_bytes, promised_bytes, stats.capacity_bytes, stats.used_bytes, table->promised_bytes);
-    }
+    enum sl_status status =
+        table->stopping ? sl_fail(err, SL_ERR_PEER_LOST, "this worker is stopping")
+                        : sl_ledger_take_block(table->ledger, label, body_bytes, promised_bytes, &transfer->block, err);
     if (status == SL_OK) {
-        table->promised_bytes += promised_bytes;
         table->n_held++;
-        snprintf(landing->id, sizeof landing->id, "%016llx-%llu", (unsigned long long)table->secret,
+        snprintf(transfer->id, sizeof transfer->id, "%016llx-%llu", (unsigned long long)table->secret,
                  (unsigned long long)++table->next_id);
     }
     pthread_mutex_unlock(&table->mutex);
     if (status != SL_OK) {
-        free(landing);
+        free(transfer);
         return status;
     }
 
     static const struct sl_grant_events events = {on_complete, on_failure, on_release};
-    struct sl_landing_ticket ticket = {.lease_ms = table->lease_ms};
-    memcpy(ticket.id, landing->id, sizeof ticket.id);
+    struct sl_inbound_ticket ticket = {.lease_ms = table->lease_ms};
+    memcpy(ticket.id, transfer->id, sizeof ticket.id);
     struct sl_grant *grant;
     // The lease is what ends a grant; the grant's own deadline is far behind it and follows renewals.
-    status = sl_grant_open(table->fabric, landing->block, body_bytes, landing->deadline_ns, &events, landing, &grant,
+    status = sl_grant_open(table->fabric, transfer->block, body_bytes, transfer->deadline_ns, &events, transfer, &grant,
                            &ticket.ticket, &ticket.ticket_bytes, err);
     pthread_mutex_lock(&table->mutex);
     if (status != SL_OK) {
-        table->promised_bytes -= promised_bytes;
-        landing->released = true;
-        free_if_over(landing);
+        sl_ledger_return(table->ledger, promised_bytes);
+        transfer->released = true;
+        free_if_over(transfer);
     } else {
-        landing->grant = grant;
-        landing->listed = true;
-        landing->next = table->first;
-        table->first = landing;
+        transfer->grant = grant;
+        transfer->listed = true;
+        transfer->next = table->first;
+        table->first = transfer;
         table->n_leases++;
         *ticket_out = ticket;
     }
@@ -299,14 +281,13 @@ enum sl_status sl_landing_open(struct sl_landings *table, const char *label, siz
     return status;
 }
 
-enum sl_status sl_landing_renew(struct sl_landings *table, const char *id, int64_t *lease_ms_out,
-                                struct sl_error *err) {
+enum sl_status sl_inbound_renew(struct sl_inbound *table, const char *id, int64_t *lease_ms_out, struct sl_error *err) {
     enum sl_status status = SL_OK;
     pthread_mutex_lock(&table->mutex);
-    struct sl_landing *landing = *find(table, id);
-    if (landing) {
-        landing->deadline_ns = sl_deadline_in_ms(table->lease_ms);
-        sl_grant_renew(landing->grant, landing->deadline_ns);
+    struct transfer *transfer = *find(table, id);
+    if (transfer) {
+        transfer->deadline_ns = sl_deadline_in_ms(table->lease_ms);
+        sl_grant_renew(transfer->grant, transfer->deadline_ns);
         *lease_ms_out = table->lease_ms;
     } else {
         status = sl_fail(err, SL_ERR_NOT_FOUND, "lease %s is unknown or has ended", id);
@@ -315,10 +296,10 @@ enum sl_status sl_landing_renew(struct sl_landings *table, const char *id, int64
     return status;
 }
 
-void sl_landing_release(struct sl_landings *table, const char *id) {
+void sl_inbound_release(struct sl_inbound *table, const char *id) {
     struct sl_grant *grant = NULL;
     pthread_mutex_lock(&table->mutex);
-    struct sl_landing **at = find(table, id);
+    struct transfer **at = find(table, id);
     if (*at) {
         grant = unlist(table, at);
     }
@@ -326,12 +307,12 @@ void sl_landing_release(struct sl_landings *table, const char *id) {
     sl_grant_close(&grant);
 }
 
-enum sl_status sl_landing_take(struct sl_landings *table, const char *id, int64_t deadline_ns,
-                               struct sl_landed *landed_out, size_t *promised_out, struct sl_error *err) {
+enum sl_status sl_inbound_take(struct sl_inbound *table, const char *id, int64_t deadline_ns,
+                               struct sl_received *received_out, size_t *promised_out, struct sl_error *err) {
     enum sl_status status = SL_OK;
     struct sl_grant *grant = NULL;
     pthread_mutex_lock(&table->mutex);
-    struct sl_landing **at;
+    struct transfer **at;
     for (;;) {
         at = find(table, id);
         if (!*at) {
@@ -342,7 +323,7 @@ enum sl_status sl_landing_take(struct sl_landings *table, const char *id, int64_
             if (sl_cond_wait_until(&table->changed, &table->mutex, deadline_ns) == SL_OK) {
                 continue;
             }
-            at = find(table, id); // it may have landed with the very last signal
+            at = find(table, id); // it may have arrived with the very last signal
             if (*at && (*at)->state == OPEN) {
                 status = SL_AGAIN;
             } else {
@@ -352,10 +333,11 @@ enum sl_status sl_landing_take(struct sl_landings *table, const char *id, int64_
         break;
     }
     if (status == SL_OK) {
-        struct sl_landing *landing = *at;
-        *landed_out = (struct sl_landed){landing->block, landing->body_bytes, landing->header, landing->header_bytes};
-        *promised_out = landing->promised_bytes;
-        landing->state = TAKEN;
+        struct transfer *transfer = *at;
+        *received_out =
+            (struct sl_received){transfer->block, transfer->body_bytes, transfer->header, transfer->header_bytes};
+        *promised_out = transfer->promised_bytes;
+        transfer->state = TAKEN;
         grant = unlist(table, at);
     }
     pthread_mutex_unlock(&table->mutex);
@@ -363,41 +345,21 @@ enum sl_status sl_landing_take(struct sl_landings *table, const char *id, int64_
     return status;
 }
 
-enum sl_status sl_landed_open(struct sl_landings *table, struct sl_landed *landed,
-                              const struct sl_kv_geometry *geometry, const struct sl_capsule_id *id, int64_t max_slots,
-                              struct sl_session **session_out, struct sl_error *err) {
-    enum sl_status status = sl_capsule_open(landed->header, landed->header_bytes, landed->body, landed->body_bytes,
-                                            table->arena, geometry, id, max_slots, session_out, err);
+enum sl_status sl_received_open(struct sl_inbound *table, struct sl_received *received,
+                                const struct sl_kv_geometry *geometry, const struct sl_capsule_id *id,
+                                int64_t max_slots, struct sl_session **session_out, struct sl_error *err) {
+    enum sl_status status =
+        sl_capsule_open(received->header, received->header_bytes, received->body, received->body_bytes, table->arena,
+                        geometry, id, max_slots, session_out, err);
     if (status != SL_OK) {
-        sl_arena_free(table->arena, landed->body);
+        sl_arena_free(table->arena, received->body);
     }
-    free(landed->header);
-    *landed = (struct sl_landed){0};
+    free(received->header);
+    *received = (struct sl_received){0};
     return status;
 }
 
-enum sl_status sl_landings_try_promise(struct sl_landings *table, size_t promised_bytes) {
-    pthread_mutex_lock(&table->mutex);
-    struct sl_arena_stats stats;
-    bool fit = fits(table, promised_bytes, &stats);
-    table->promised_bytes += fit ? promised_bytes : 0;
-    pthread_mutex_unlock(&table->mutex);
-    return fit ? SL_OK : SL_AGAIN;
-}
-
-void sl_landings_return_promise(struct sl_landings *table, size_t promised_bytes) {
-    pthread_mutex_lock(&table->mutex);
-    table->promised_bytes -= promised_bytes;
-    pthread_mutex_unlock(&table->mutex);
-}
-
-void sl_landings_renew_promise(struct sl_landings *table, size_t promised_bytes) {
-    pthread_mutex_lock(&table->mutex);
-    table->promised_bytes += promised_bytes;
-    pthread_mutex_unlock(&table->mutex);
-}
-
-void sl_landings_wait_change(struct sl_landings *table, uint64_t *seen_inout, int64_t deadline_ns) {
+void sl_inbound_wait_change(struct sl_inbound *table, uint64_t *seen_inout, int64_t deadline_ns) {
     pthread_mutex_lock(&table->mutex);
     while (table->n_changes == *seen_inout &&
            sl_cond_wait_until(&table->changed, &table->mutex, deadline_ns) == SL_OK) {
@@ -406,9 +368,9 @@ void sl_landings_wait_change(struct sl_landings *table, uint64_t *seen_inout, in
     pthread_mutex_unlock(&table->mutex);
 }
 
-void sl_landings_gauges(struct sl_landings *table, int64_t *n_leases_out, size_t *promised_bytes_out) {
+int64_t sl_inbound_count(struct sl_inbound *table) {
     pthread_mutex_lock(&table->mutex);
-    *n_leases_out = table->n_leases;
-    *promised_bytes_out = table->promised_bytes;
+    int64_t n_leases = table->n_leases;
     pthread_mutex_unlock(&table->mutex);
+    return n_leases;
 }

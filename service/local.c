@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include "service/local_internal.h"
+#include "tensor/cpu/tiers.h"
 
 enum sl_status sl_local_open(const struct sl_local_config *config, struct sl_local **local_out, struct sl_error *err) {
     struct sl_local *local = calloc(1, sizeof *local);

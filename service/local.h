@@ -9,7 +9,7 @@
 #ifndef SL_SERVICE_LOCAL_H
 #define SL_SERVICE_LOCAL_H
 
-#include "compress/recipe.h"
+#include "compress/recipe/recipe.h"
 #include "service/error_statistics.h"
 #include "service/retrieval_statistics.h"
 #include "service/slot_statistics.h"

@@ -11,8 +11,9 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "proto/descriptors.h"
+#include "proto/methods.h"
 #include "service/agent.h"
+#include "tensor/cpu/tiers.h"
 
 #define SPARE_CALLS 64 // for Reserve, Renew, Release beside one long call a job
 #define DRAIN_MS    500
@@ -90,7 +91,10 @@ static enum sl_status open_memory(struct sl_node *node, struct sl_error *err) {
         status = sl_arena_create(base, (size_t)node->config.arena_bytes, &node->arena, err);
     }
     if (status == SL_OK) {
-        status = sl_landings_create(node->fabric, node->arena, node->config.lease_ms, &node->landings, err);
+        status = sl_ledger_create(node->arena, &node->ledger, err);
+    }
+    if (status == SL_OK) {
+        status = sl_inbound_create(node->fabric, node->ledger, node->config.lease_ms, &node->inbound, err);
     }
     return status;
 }
@@ -120,11 +124,12 @@ enum sl_status sl_node_open(struct sl_node *node, const struct sl_node_config *c
 }
 
 void sl_node_close(struct sl_node *node) {
-    if (node->landings) {
-        sl_landings_close(node->landings);
+    if (node->inbound) {
+        sl_inbound_close(node->inbound);
     }
-    sl_fabric_destroy(&node->fabric); // releases every block of the landings
-    sl_landings_destroy(&node->landings);
+    sl_fabric_destroy(&node->fabric); // releases every block of the inbound transfers
+    sl_inbound_destroy(&node->inbound);
+    sl_ledger_destroy(&node->ledger);
     sl_arena_destroy(&node->arena);
     sl_tokenizer_destroy(&node->tokenizer);
     sl_model_destroy(&node->model);
@@ -150,8 +155,7 @@ static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     sl_fabric_get_stats(node->fabric, &fabric);
     load->fabric_grants = fabric.grants_open + fabric.grants_quarantined;
     load->fabric_ships = fabric.ships_open;
-    size_t promised;
-    sl_landings_gauges(node->landings, &load->leases, &promised);
+    load->leases = sl_inbound_count(node->inbound);
     serving->service->load_fn(serving->service->arg, load); // may add to leases
 }
 
@@ -192,8 +196,8 @@ static void announce_drain(struct sl_node *node) {
     if (status == SL_OK) {
         Sluice__V1__DrainRequest request = SLUICE__V1__DRAIN_REQUEST__INIT;
         request.name = node->info.name;
-        status = sl_rpc_unary(channel, "/sluice.v1.Cluster/Drain", &request.base, &sluice__v1__drain_reply__descriptor,
-                              sl_deadline_in_ms(DRAIN_MS), NULL, NULL, &err);
+        status = sl_rpc_unary(channel, &sl_method_cluster_drain, &request.base, sl_deadline_in_ms(DRAIN_MS), NULL, NULL,
+                              &err);
         sl_rpc_channel_destroy(&channel);
     }
     if (status != SL_OK) {
@@ -201,21 +205,31 @@ static void announce_drain(struct sl_node *node) {
     }
 }
 
-enum sl_status sl_node_serve(struct sl_node *node, const struct sl_node_service *service, struct sl_error *err) {
+static enum sl_status start_server(struct sl_node *node, const struct sl_rpc_implementation *service,
+                                   struct sl_error *err) {
+    struct sl_rpc_implementation services[1 + SL_RPC_N_STANDARD] = {*service};
+    enum sl_status status = sl_rpc_standard_init(&node->standard, services, 1, err);
+    if (status != SL_OK) {
+        return status;
+    }
     struct sl_rpc_server_config config = {.listen = node->config.listen,
-                                          .services = service->rpc,
-                                          .n_services = 1,
-                                          .max_calls = 2 * (int)node->config.max_jobs + SPARE_CALLS,
-                                          .file_descriptors = sl_proto_descriptors,
-                                          .file_descriptors_bytes = sl_proto_descriptors_bytes};
-    enum sl_status status = sl_rpc_server_start(&config, &node->server, err);
+                                          .services = services,
+                                          .n_services = sizeof services / sizeof *services,
+                                          .max_calls = 2 * (int)node->config.max_jobs + SPARE_CALLS};
+    status = sl_rpc_server_start(&config, &node->server, err);
+    if (status != SL_OK) {
+        sl_rpc_standard_cleanup(&node->standard);
+    }
+    return status;
+}
+
+enum sl_status sl_node_serve(struct sl_node *node, const struct sl_node_service *service, struct sl_error *err) {
+    enum sl_status status = start_server(node, service->rpc, err);
     if (status != SL_OK) {
         return status;
     }
     snprintf(node->rpc_address, sizeof node->rpc_address, "%s", sl_rpc_server_address(node->server));
     node->info.rpc_address = node->rpc_address;
-    sl_rpc_server_set_health(node->server, "", true);
-    sl_rpc_server_set_health(node->server, service->rpc->name, true);
 
     struct serving serving = {node, service, sl_now_ns()};
     struct sl_agent_config agent = {.coordinator = node->config.coordinator,
@@ -236,8 +250,8 @@ enum sl_status sl_node_serve(struct sl_node *node, const struct sl_node_service 
             announce_drain(node);
         }
     }
-    sl_rpc_server_set_health(node->server, "", false);
     sl_rpc_server_stop(&node->server, status == SL_OK ? node->config.grace_ms : 0);
+    sl_rpc_standard_cleanup(&node->standard);
     sl_agent_destroy(&node->agent); // last: a worker that no longer beats is lost, and its jobs with it
     return status;
 }

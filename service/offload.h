@@ -24,11 +24,12 @@
 #ifndef SL_SERVICE_OFFLOAD_H
 #define SL_SERVICE_OFFLOAD_H
 
-#include "engine/ops.h"
-#include "kvcache/kvcache.h"
+#include "compress/plan/plan.h"
+#include "kvcache/capsule.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 #include "retrieve/lanes.h"
 #include "service/node.h"
+#include "tensor/ops.h"
 
 struct sl_offload;
 

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "proto/methods.h"
 #include "service/offload_internal.h"
 
 #define CALL_MS    2000
@@ -16,13 +17,13 @@
  * A unary call that ends when the job does. A store that does not answer in time, or does not know us any more, has lost
  * what it held for us: whoever tries again must do so with another.
  */
-static enum sl_status call(struct sl_offload *offload, const struct sl_link *link, const char *path,
-                           const ProtobufCMessage *request, const ProtobufCMessageDescriptor *reply_type,
-                           int64_t limit_ms, ProtobufCMessage **reply_out, struct sl_error *err) {
+static enum sl_status call(struct sl_offload *offload, const struct sl_link *link, const struct sl_rpc_method *method,
+                           const ProtobufCMessage *request, int64_t limit_ms, ProtobufCMessage **reply_out,
+                           struct sl_error *err) {
     struct sl_error why = {0};
     struct sl_rpc_stream *stream;
-    enum sl_status status = sl_rpc_stream_open(link->channel, path, request, reply_type, sl_deadline_in_ms(limit_ms),
-                                               offload->parent, &stream, &why);
+    enum sl_status status =
+        sl_rpc_stream_open(link->channel, method, request, sl_deadline_in_ms(limit_ms), offload->parent, &stream, &why);
     if (status == SL_OK) {
         bool stopping = false;
         while (!stopping && (status = sl_rpc_stream_next(stream, LOOK_MS, reply_out, &why)) == SL_AGAIN) {
@@ -35,7 +36,7 @@ static enum sl_status call(struct sl_offload *offload, const struct sl_link *lin
     }
     bool given_up = atomic_load(&offload->stopping) || (offload->parent && sl_rpc_call_cancelled(offload->parent));
     if (status == SL_AGAIN || (given_up && status == SL_ERR_DEADLINE)) {
-        status = sl_fail(&why, SL_ERR_CANCELLED, "given up while waiting for %s", path);
+        status = sl_fail(&why, SL_ERR_CANCELLED, "given up while waiting for %s", method->path);
     } else if (!given_up && (status == SL_ERR_DEADLINE || status == SL_ERR_NOT_FOUND || status == SL_ERR_CANCELLED)) {
         status = SL_ERR_PEER_LOST;
     }
@@ -59,8 +60,8 @@ enum sl_status sl_link_open(struct sl_offload *offload, struct sl_link *link, Sl
     request->share = (Sluice__V1__StoreShare *)link->share;
     enum sl_status status = sl_rpc_channel_create(link->share->address, &link->channel, err);
     if (status == SL_OK) {
-        status = call(offload, link, "/sluice.v1.Store/OpenAnnex", &request->base, &sluice__v1__annex__descriptor,
-                      CALL_MS, (ProtobufCMessage **)&link->annex, err);
+        status = call(offload, link, &sl_method_store_open_annex, &request->base, CALL_MS,
+                      (ProtobufCMessage **)&link->annex, err);
     }
     if (status == SL_OK) {
         status = check_annex(offload, link, err);
@@ -79,9 +80,8 @@ void sl_link_close(struct sl_offload *offload, struct sl_link *link) {
         request.lease_id = link->annex->lease_id;
         struct sl_error why = {0};
         // Without the job's call, which may be cancelled. What is lost ends with its lease.
-        if (sl_rpc_unary(link->channel, "/sluice.v1.Store/Release", &request.base,
-                         &sluice__v1__release_reply__descriptor, sl_deadline_in_ms(RELEASE_MS), NULL, NULL,
-                         &why) != SL_OK) {
+        if (sl_rpc_unary(link->channel, &sl_method_store_release, &request.base, sl_deadline_in_ms(RELEASE_MS), NULL,
+                         NULL, &why) != SL_OK) {
             sl_log_debug("offload", "job=%s lease=%s ends by itself: kvstore %s: %s", offload->job_id, request.lease_id,
                          link->share->address, why.text);
         }
@@ -101,8 +101,8 @@ enum sl_status sl_link_grant(struct sl_offload *offload, struct sl_link *link, i
     request.lease_id = link->annex->lease_id;
     request.begin = begin;
     request.n_tokens = (int32_t)n_slots;
-    return call(offload, link, "/sluice.v1.Store/GrantStretch", &request.base, &sluice__v1__grant__descriptor, CALL_MS,
-                (ProtobufCMessage **)grant_out, err);
+    return call(offload, link, &sl_method_store_grant_stretch, &request.base, CALL_MS, (ProtobufCMessage **)grant_out,
+                err);
 }
 
 enum sl_status sl_link_await(struct sl_offload *offload, struct sl_link *link, int64_t n_tokens, int64_t *n_built_out,
@@ -112,8 +112,7 @@ enum sl_status sl_link_await(struct sl_offload *offload, struct sl_link *link, i
     request.n_tokens = n_tokens;
     Sluice__V1__AwaitAnnexReply *reply = NULL;
     enum sl_status status =
-        call(offload, link, "/sluice.v1.Store/AwaitAnnex", &request.base, &sluice__v1__await_annex_reply__descriptor,
-             AWAIT_MS, (ProtobufCMessage **)&reply, err);
+        call(offload, link, &sl_method_store_await_annex, &request.base, AWAIT_MS, (ProtobufCMessage **)&reply, err);
     if (status == SL_OK) {
         *n_built_out = reply->n_tokens;
         status = reply->n_tokens < n_tokens ? SL_AGAIN : SL_OK;
@@ -128,8 +127,7 @@ enum sl_status sl_link_renew(struct sl_offload *offload, struct sl_link *link, s
     Sluice__V1__RenewRequest request = SLUICE__V1__RENEW_REQUEST__INIT;
     request.lease_id = link->annex->lease_id;
     ProtobufCMessage *reply;
-    enum sl_status status = call(offload, link, "/sluice.v1.Store/Renew", &request.base,
-                                 &sluice__v1__renew_reply__descriptor, CALL_MS, &reply, err);
+    enum sl_status status = call(offload, link, &sl_method_store_renew, &request.base, CALL_MS, &reply, err);
     if (status == SL_OK) {
         protobuf_c_message_free_unpacked(reply, NULL);
     }

@@ -148,10 +148,8 @@ static enum sl_status read_chunk(struct sl_reader *reader, struct sl_engine *eng
 }
 
 int64_t sl_reader_shared_tokens(const struct sl_plan *plan) {
-    const struct sl_recipe *recipe = &plan->recipe;
     // The chunk that ends the body is evicted for good, and its last rows may be the window that decides.
-    int64_t last_rows = recipe->score == SL_SCORE_SNAPKV && recipe->window > 1 ? recipe->window : 1;
-    int64_t shared = sl_plan_body_tokens(plan) - last_rows;
+    int64_t shared = sl_plan_body_tokens(plan) - sl_recipe_observed_rows(&plan->recipe);
     return shared > 0 ? shared : 0;
 }
 

@@ -8,8 +8,9 @@
 #ifndef SL_SERVICE_READER_H
 #define SL_SERVICE_READER_H
 
-#include "compress/compress.h"
-#include "engine/model.h"
+#include "compress/evict/compressor.h"
+#include "compress/plan/plan.h"
+#include "model/model.h"
 #include "service/error_statistics.h"
 
 struct sl_reader;

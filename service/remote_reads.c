@@ -24,7 +24,7 @@ bool sl_replica_set_up_reads(struct replica *replica, const Sluice__V1__AnnexSha
     }
     replica->map = (struct sl_annex_map){.first_lane = annex->share->first_lane,
                                          .n_lanes = annex->share->n_lanes,
-                                         .work = plan->work[layer], // of all: compress/recipe.h
+                                         .work = plan->work[layer], // of all: compress/recipe/recipe.h
                                          .scan = sl_plan_scan_format(plan)};
     replica->lease_ms = annex->lease_ms;
     replica->window_bytes = annex->window.len;

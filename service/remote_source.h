@@ -9,7 +9,7 @@
 #ifndef SL_SERVICE_REMOTE_SOURCE_H
 #define SL_SERVICE_REMOTE_SOURCE_H
 
-#include "compress/recipe.h"
+#include "compress/plan/plan.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 #include "retrieve/source.h"
 #include "service/lines.h"

@@ -13,7 +13,7 @@
 #ifndef SL_SERVICE_TRUNK_H
 #define SL_SERVICE_TRUNK_H
 
-#include "compress/compress.h"
+#include "compress/plan/plan.h"
 
 struct sl_trunks;
 

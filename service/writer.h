@@ -12,7 +12,9 @@
 
 #include <stdbool.h>
 
-#include "engine/engine.h"
+#include "model/model.h"
+#include "model/sampler.h"
+#include "text/tokenizer/tokenizer.h"
 
 #define SL_MAX_STOPS      16
 #define SL_MAX_STOP_BYTES 256

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Record what Jinja makes of chat templates, for tests/unit/engine/test_chat_template.c.
+"""Record what Jinja makes of chat templates, for tests/unit/text/chat/test_chat_template.c.
 
 Needs `pip install jinja2` (3.1). The environment is the one in which the transformers library renders chat templates.
 Reads DIR/templates/*.jinja, published templates of common models as they are in tokenizer_config.json, and writes

@@ -6,7 +6,7 @@
 
 Writes h2o.txt and streamingllm.txt (the positions that every head keeps after every chunk, and for H2O the accumulated
 attention of those) and kivi.txt (codes, scales and zeros of one quantized page). Inputs are not written: they
-are a function of (seed, stream, index) that tests/unit/compress/drive.c computes as well. All arithmetic is f64 unless
+are a function of (seed, stream, index) that tests/unit/compress/evict/drive.c computes as well. All arithmetic is f64 unless
 a format says otherwise; a seed for which a kept set hangs on less than 2e-4 of score is passed over, because f32 may
 decide it otherwise.
 """

@@ -6,7 +6,7 @@
     tools/golden_methods.py --check [--out tests/golden/compress]       compare what is there with what would be written
 
 One file a method, one or more cases a file. Inputs are not written: they are a function of (seed, stream, index) that
-tests/unit/compress/test_golden_methods.c computes as well, and queries of head h in layer l are scaled by
+tests/unit/compress/evict/test_golden_methods.c computes as well, and queries of head h in layer l are scaled by
 (1 + (h + 2 l) mod 4) / 2, so that heads and layers differ. A case reads its prompt chunk by chunk, then single tokens:
 
     case NAME SEED LAYERS HEADS GROUP HEAD_DIM N_PROMPT N_STEPS SCALE RECIPE

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Record what the `tokenizers` library makes of difficult strings, for tests/unit/engine/test_tokenizer.c and, with
+"""Record what the `tokenizers` library makes of difficult strings, for tests/unit/text/tokenizer/test_tokenizer.c and, with
 --families, for test_tokenizer_families.c (see golden_tokenizer_families.py).
 
 Needs `pip install tokenizers` (any recent version; the ids do not depend on it). The output is one JSON document:

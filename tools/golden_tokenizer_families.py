@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small tokenizers with the pipelines of published families, and what the `tokenizers` library makes of the same
-strings with each of them; for tests/unit/engine/test_tokenizer_families.c. Run through golden_tokenizer.py --families.
+strings with each of them; for tests/unit/text/tokenizer/test_tokenizer_families.c. Run through golden_tokenizer.py --families.
 
 A family has the members of its published tokenizer.json as they are, but a vocabulary of 600 to 900 tokens, trained on
 text that comes with any Debian machine. The folder gets

@@ -2,57 +2,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules of docs/STYLE.md that a program can check. Prints one line a violation; exits with 1 if there is one.
 
-    lint_includes.py ROOT         check the tree
-    lint_includes.py --self-test  show that every rule catches a violation, in a temporary tree
+    lint_includes.py ROOT           check the tree
+    lint_includes.py --actual ROOT  print what each folder includes today, as rows of tools/layers.py
+    lint_includes.py --self-test    show that every rule catches a violation, in a temporary tree
 
-The heart is LAYERS: who may include whom. A folder may always include itself. To allow more, change the table here and in
-docs/DESIGN.md in the same commit, and say why.
+The heart is tools/layers.py: who may include whom.
 """
+import collections
 import os
 import re
 import sys
 import tempfile
+import types
 
-SERVICES = {"prefill", "decode", "kvstore", "coordinator"}
-LIBRARIES = {"base", "kvcache", "engine", "compress", "retrieve", "fabric", "rpc", "proto"}
-MEASURES = {"eval", "train"}
-ALL = LIBRARIES | SERVICES | MEASURES | {"service", "client", "bench", "tests"}
+sys.dont_write_bytecode = True
+import layers  # noqa: E402
 
-# folder -> folders it may include; "folder/file.h" allows one header of a folder.
-LAYERS = {
-    "base": set(),
-    "proto": set(),
-    "kvcache": {"base", "proto"},
-    "engine": {"base", "kvcache"},
-    "compress": {"base", "kvcache", "engine/ops.h"},
-    "retrieve": {"base", "kvcache", "engine/ops.h", "compress"},
-    "fabric": {"base"},
-    "rpc": {"base", "proto"},
-    "service": LIBRARIES,
-    "prefill": LIBRARIES | {"service"},
-    "decode": LIBRARIES | {"service"},
-    "kvstore": LIBRARIES | {"service"},
-    "coordinator": LIBRARIES | {"service"},
-    "eval": {"base", "engine/tokenizer.h"},
-    "train": {"base", "kvcache", "engine"},
-    # Of service/: a job without a cluster, all in this process; and for evaluations how workers get at a recipe and
-    # read prompts.
-    "client": {"base", "proto", "rpc", "engine", "compress", "kvcache", "eval", "train", "bench",
-               "retrieve/annex.h", "retrieve/local_retriever.h", "service/local.h",
-               "service/job_chat.h", "service/job_recipe.h", "service/reader.h"},
-    "bench": ALL - SERVICES - {"tests"},
-    "tests": ALL,
-}
-
-# Prefix of a system header -> folders that may include it. Tests may include anything.
-WRAPPED = [
-    (re.compile(r"uc[pst]/"), {"fabric"}),
-    (re.compile(r"grpc/"), {"rpc"}),
-    (re.compile(r"lmdb"), {"kvstore"}),
-    (re.compile(r"(cuda|cublas|nccl)"), {"engine/cuda"}),
-]
-
-MAX_LINES = 650
+MAX_LINES = 600
+MAX_FUNCTION_LINES = 80
+MAX_FOLDER_FILES = 25
+MAX_FOLDER_LINES = 4500
 SPDX = "SPDX-License-Identifier: Apache-2.0"
 UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME)\b")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(["<])([^">]+)[">]', re.M)
@@ -63,39 +32,72 @@ SKIPPED_FOLDERS = re.compile(r"^(\.git|build.*|results|__pycache__|shared)$")
 
 
 def files_of(root):
+    """{path: text} of every file that has rules."""
+    texts = {}
     for folder, subfolders, names in os.walk(root):
         subfolders[:] = sorted(s for s in subfolders if not SKIPPED_FOLDERS.match(s))
         for name in sorted(names):
             path = os.path.relpath(os.path.join(folder, name), root).replace(os.sep, "/")
             if os.path.splitext(name)[1] in TEXTS or name == "Makefile":
-                yield path
+                with open(os.path.join(root, path), encoding="utf-8", errors="replace") as file:
+                    texts[path] = file.read()
+    return texts
 
 
-def may_include(folder, header):
-    """Whether a file of `folder` may include "header"; headers are written from the repository's root."""
-    target = header.split("/")[0]
-    return target == folder or target in LAYERS[folder] or header in LAYERS[folder]
+def is_source(path):
+    return os.path.splitext(path)[1] in SOURCES
 
 
-def check_includes(path, text, complain):
-    folder = path.split("/")[0]
-    if folder not in LAYERS:
-        complain(path, f"folder {folder}/ is not in the table of who may include whom")
+def is_test(path):
+    return path.startswith("tests/")
+
+
+def includes_of(text):
+    """The project's headers that a file includes, as written: from the repository's root."""
+    return [header for quote, header in INCLUDE.findall(text) if quote == '"' and "/" in header]
+
+
+# --- one file ---
+
+
+def matches(word, header):
+    """Whether a word of a row allows a header. layers.py says what words mean."""
+    if word.endswith("*"):
+        return header.startswith(word[:-1])
+    return word in (header, os.path.dirname(header))
+
+
+def names_folder(word, folder):
+    """Whether a word of a row allows a folder, or some of it."""
+    return matches(word, folder + "/") or (word.endswith(".h") and os.path.dirname(word) == folder)
+
+
+def row_of(folder, rules):
+    """The key of a folder's row, or None."""
+    if folder in rules.ROWS:
+        return folder
+    wide = [key for key in rules.ROWS if key.endswith("/*") and (folder + "/").startswith(key[:-1])]
+    return max(wide, key=len, default=None)
+
+
+def check_includes(path, text, rules, complain):
+    folder = os.path.dirname(path)
+    row = row_of(folder, rules)
+    if row is None:
+        complain(path, f"folder {folder}/ has no row in the table of who may include whom")
         return
-    for match in INCLUDE.finditer(text):
-        quote, header = match.groups()
+    words = rules.ROWS[row].split()
+    for quote, header in INCLUDE.findall(text):
         if quote == '"':
             if "/" not in header:
                 # Helpers of a test lie beside it; everywhere else a name says where its file is.
-                if folder != "tests":
+                if not is_test(path):
                     complain(path, f'"{header}" is not written from the root of the repository')
-            elif header.split("/")[0] not in LAYERS:
-                complain(path, f'"{header}" is in no known folder')
-            elif not may_include(folder, header):
+            elif os.path.dirname(header) != folder and not any(matches(word, header) for word in words):
                 complain(path, f'{folder}/ may not include "{header}"')
-        for pattern, owners in WRAPPED:
-            if pattern.match(header) and folder != "tests" and not any(path.startswith(o + "/") for o in owners):
-                complain(path, f"only {', '.join(sorted(owners))}/ may include <{header}>")
+        for prefixes, owner in rules.WRAPPED.items():
+            if header.startswith(tuple(prefixes.split())) and folder != owner and not is_test(path):
+                complain(path, f"only {owner}/ may include <{header}>")
 
 
 def check_guard(path, text, complain):
@@ -105,81 +107,387 @@ def check_guard(path, text, complain):
         complain(path, f"the include guard must be {guard}")
 
 
-def check_file(path, text, complain):
-    extension = os.path.splitext(path)[1]
-    if extension in SOURCES:
+def functions_of(text):
+    """(name, lines) of every function, in the layout of .clang-format: a definition begins in the first column, and a "}"
+    alone there ends a function, where "};" ends everything else."""
+    head = None  # the first line of what began in the first column
+    signature = ""
+    directive = False
+    for number, line in enumerate(text.split("\n")):
+        directive, was_directive = (directive or line.startswith("#")) and line.endswith("\\"), directive
+        if line.startswith("#") or was_directive:
+            continue
+        if line == "}" and head is not None:
+            name = re.search(r"(\w+)\(", re.sub(r"__attribute__\(\(.*?\)\)", "", signature))
+            if name:
+                yield name.group(1), number - head + 1
+            head = None
+        elif re.match(r"\w", line) and not re.fullmatch(r"\w+:", line):  # a label
+            head, signature = number, line
+        elif head is not None and not signature.endswith(("{", ";")):
+            signature += line
+        if line.startswith("}"):
+            head = None
+
+
+def check_file(path, text, rules, complain):
+    if is_source(path):
         if not text.startswith("// " + SPDX + "\n"):
             complain(path, f"the first line must be: // {SPDX}")
         n_lines = text.count("\n")
-        if n_lines > MAX_LINES:
+        if n_lines > rules.LONGER.get(path, (MAX_LINES, ""))[0]:
             complain(path, f"{n_lines} lines, at most {MAX_LINES}: one idea a file")
-        check_includes(path, text, complain)
-    if extension in {".h", ".cuh"}:
+        for name, n_lines in functions_of(text):
+            if n_lines > rules.LONGER.get(name, (MAX_FUNCTION_LINES, ""))[0]:
+                complain(path, f"{name}() has {n_lines} lines, at most {MAX_FUNCTION_LINES}")
+        check_includes(path, text, rules, complain)
+    if os.path.splitext(path)[1] in {".h", ".cuh"}:
         check_guard(path, text, complain)
     match = UNFINISHED.search(text)
     if match:
         complain(path, f"contains {match.group()}: finish it, or describe the limit in words")
 
 
-def lint(root):
+# --- folders ---
+
+
+def folders_of(texts):
+    """{folder: [path]} of the product's sources."""
+    folders = collections.defaultdict(list)
+    for path in texts:
+        if is_source(path) and not is_test(path):
+            folders[os.path.dirname(path)].append(path)
+    return folders
+
+
+def check_sizes(texts, folders, rules, complain):
+    for folder, paths in folders.items():
+        n_files = sum(not path.endswith(("h")) for path in paths)
+        n_lines = sum(texts[path].count("\n") for path in paths)
+        max_files, max_lines, _ = rules.LARGER.get(folder, (MAX_FOLDER_FILES, MAX_FOLDER_LINES, ""))
+        if n_files > max_files:
+            complain(folder, f"{n_files} sources, at most {max_files}: divide the folder")
+        if n_lines > max_lines:
+            complain(folder, f"{n_lines} lines, at most {max_lines}: divide the folder")
+        if folder in rules.LARGER and n_files <= MAX_FOLDER_FILES and n_lines <= MAX_FOLDER_LINES:
+            complain(folder, "needs no exception in LARGER any more")
+
+
+def check_rows(texts, folders, rules, complain):
+    """Rows and words for what is not there are mistakes of writing, or left over."""
+    known = set(folders) | {os.path.dirname(path) for path in texts}
+    for key, row in rules.ROWS.items():
+        if not key.endswith("*") and key not in known:
+            complain(key, "has a row, and no files")
+        for word in row.split():
+            folder = word.rstrip("*").rstrip("/")
+            there = any(name == folder or name.startswith(folder + "/") for name in known)
+            if word != "*" and not there and word not in texts:
+                complain(key, f"its row names {word}, which is not there")
+
+
+def include_edges(texts, folders):
+    """{folder: {folder: (file, header)}}: who includes whom, with one example each."""
+    edges = collections.defaultdict(dict)
+    for folder, paths in folders.items():
+        for path in sorted(paths):
+            for header in includes_of(texts[path]):
+                target = os.path.dirname(header)
+                if target != folder and target in folders:
+                    edges[folder].setdefault(target, (path, header))
+    return edges
+
+
+def path_between(edges, start, end):
+    """The shortest way from start to end, at least one edge long; or None."""
+    came_from = {}
+    front = [start]
+    while front:
+        ahead = []
+        for node in front:
+            for target in sorted(edges.get(node, {})):
+                if target not in came_from:
+                    came_from[target] = node
+                    ahead.append(target)
+        if end in came_from:
+            way = [end]
+            while len(way) == 1 or way[-1] != start:
+                way.append(came_from[way[-1]])
+            return way[::-1]
+        front = ahead
+    return None
+
+
+def check_circles(texts, folders, rules, complain):
+    edges = include_edges(texts, folders)
+    open_circles = [set(circle.split()) for circle in rules.OPEN_CIRCLES]
+    found = set()
+    for folder in sorted(folders):
+        way = path_between(edges, folder, folder)
+        if way is None or frozenset(way) in found:
+            continue
+        found.add(frozenset(way))
+        if set(way) not in open_circles:
+            steps = [edges[a][b] for a, b in zip(way, way[1:])]
+            shown = ", ".join(f"{path} includes {header}" for path, header in steps)
+            complain(folder, f"circle {' -> '.join(way)}: {shown}")
+    for circle in open_circles:
+        if circle not in found:
+            complain(" ".join(sorted(circle)), "is no circle any more: take it out of OPEN_CIRCLES")
+
+
+# --- CMake ---
+
+
+def targets_of(texts):
+    """{folder: {target: its targets of the project}} of every sl_library() of the product, and {folder: words of its file}."""
+    targets = collections.defaultdict(dict)
+    words = {}
+    for path, text in texts.items():
+        if os.path.basename(path) != "CMakeLists.txt" or is_test(path):
+            continue
+        folder = os.path.dirname(path)
+        text = re.sub(r"#.*", "", text)
+        words[folder] = set(re.findall(r"[^\s()]+", text))
+        for call in re.findall(r"\bsl_library\(([^)]*)\)", text):
+            named = re.search(r"NAME\s+(\S+)", call)
+            name = named.group(1) if named else folder.replace("/", "_")
+            linked = call[call.find("DEPS"):].split() if "DEPS" in call else []
+            targets[folder][name] = {word[3:] for word in linked if word.startswith("sl_")}
+        for name in re.findall(r"\badd_library\(sl_(\w+)", text):
+            targets[folder][name] = set()
+    return targets, words
+
+
+def builder_of(folder, words):
+    """The nearest folder at or above this one that has a CMakeLists.txt."""
+    while folder and folder not in words:
+        folder = os.path.dirname(folder)
+    return folder
+
+
+def check_targets(texts, folders, rules, complain):
+    targets, words = targets_of(texts)
+    home = {name: folder for folder, made in targets.items() for name in made}
+    linked = {name: deps for made in targets.values() for name, deps in made.items()}
+    edges = include_edges(texts, folders)
+    for folder, paths in folders.items():
+        sources = [path for path in paths if not path.endswith("h")]
+        if not sources:
+            continue
+        builder = builder_of(folder, words)
+        for path in sources:
+            if not {path, os.path.relpath(path, builder or ".")} & words.get(builder, set()):
+                complain(path, "is in no CMakeLists.txt")
+        wanted = rules.TARGETS.get(folder, folder.replace("/", "_")).split()
+        made = targets[builder]
+        if not made and all("sl_program" in words.get(builder, ()) for path in sources):
+            continue  # a program and nothing else
+        if sorted(made) != sorted(wanted):
+            complain(folder, f"its library must be {' '.join(wanted)}, is {' '.join(sorted(made)) or 'missing'}")
+            continue
+        reached = set(made)
+        front = set(made)
+        while front:
+            front = set().union(*(linked.get(name, set()) for name in front)) - reached
+            reached |= front
+        row = rules.ROWS.get(row_of(folder, rules), "").split()
+        for target in sorted(edges[folder]):
+            needed = set(targets[builder_of(target, words)])
+            if needed and not reached & needed and any(names_folder(word, target) for word in row):
+                complain(folder, f"includes {target}/, and links nothing of it")
+        for name in sorted(set().union(*made.values()) - set(made)):
+            if name not in home:
+                complain(folder, f"links sl_{name}, which no folder makes")
+            elif builder == folder and not any(names_folder(word, home[name]) for word in row):
+                complain(folder, f"links sl_{name}, and its row does not name {home[name]}/")
+
+
+def lint(root, rules):
     complaints = []
-    n_files = 0
-    for path in files_of(root):
-        with open(os.path.join(root, path), encoding="utf-8", errors="replace") as file:
-            check_file(path, file.read(), lambda where, what: complaints.append(f"{where}: {what}"))
-        n_files += 1
-    return complaints, n_files
+
+    def complain(where, what):
+        complaints.append(f"{where}: {what}")
+
+    texts = files_of(root)
+    for path, text in texts.items():
+        check_file(path, text, rules, complain)
+    folders = folders_of(texts)
+    check_rows(texts, folders, rules, complain)
+    check_sizes(texts, folders, rules, complain)
+    check_circles(texts, folders, rules, complain)
+    check_targets(texts, folders, rules, complain)
+    return complaints, len(texts)
+
+
+def print_actual(root):
+    texts = files_of(root)
+    for folder, paths in sorted(folders_of(texts).items()):
+        included = {os.path.dirname(header) for path in paths for header in includes_of(texts[path])}
+        print(f'    "{folder}": "{" ".join(sorted(included - {folder}))}",')
+
+
+# --- the self-test ---
+
+SELF_TEST_RULES = {
+    "ROWS": {
+        "base": "",
+        "proto": "",
+        "kvcache": "base proto/*",
+        "tensor": "base tensor/cpu",
+        "tensor/cpu": "base tensor",
+        "compress": "base tensor/ops.h",
+        "fabric": "base",
+        "rpc": "base proto/*",
+        "decode": "fabric tensor/*",
+        "sluice": "decode",
+        "tests/*": "*",
+    },
+    "WRAPPED": {"ucp/ ucs/": "fabric", "grpc/": "rpc", "cuda": "tensor/cuda"},
+    "LARGER": {"decode": (1, MAX_FOLDER_LINES + 300, "a test")},
+    "LONGER": {"long_by_permission": (MAX_FUNCTION_LINES + 5, "a test")},
+    "OPEN_CIRCLES": [],
+    "TARGETS": {},
+}
+
+
+def source(text=""):
+    return f"// {SPDX}\n{text}"
+
+
+def header(path, text=""):
+    guard = "SL_" + re.sub(r"[^A-Z0-9]", "_", path.upper().rsplit(".", 1)[0]) + "_H"
+    return source(f"#ifndef {guard}\n#define {guard}\n{text}#endif\n")
+
+
+def including(*names):
+    return source("".join(f"#include {name}\n" if name[0] == "<" else f'#include "{name}"\n' for name in names))
+
+
+def function(name, n_lines, result="static int"):
+    return f"{result} {name}(int a,\n    int b) {{\n" + "    a += b;\n" * (n_lines - 4) + "out:\n}\n"
+
+
+def library(name, sources, deps=""):
+    return f"# words (in parentheses)\nsl_library(NAME {name}\n  SOURCES {sources} {{more}}\n  DEPS m {deps})\n"
+
+
+def good_tree():
+    table = "static const int table[] = {\n" + "    1,\n" * MAX_FUNCTION_LINES + "};\n"
+    macro = "#define TWICE(x) \\\n    do { \\\n" + "        x; \\\n" * MAX_FUNCTION_LINES + "    } while (0)\n"
+    return {
+        "base/CMakeLists.txt": library("base", "a.c"),
+        "base/a.h": header("base/a.h", "#include <stdio.h>\n"),
+        "base/a.c": including("base/a.h") + table + macro + function("f", MAX_FUNCTION_LINES, "struct sl_x *"),
+        "proto/CMakeLists.txt": "add_library(sl_proto STATIC ${generated})\n",
+        "proto/d.h": header("proto/d.h"),
+        "kvcache/CMakeLists.txt": library("kvcache", "c.c", "sl_base sl_proto"),
+        "kvcache/c.c": including("proto/sluice/v1/capsule.pb-c.h", "proto/d.h"),
+        "tensor/CMakeLists.txt": library("tensor", "ops.c", "sl_base"),
+        "tensor/ops.h": header("tensor/ops.h"),
+        "tensor/model.h": header("tensor/model.h"),
+        "tensor/ops.c": including("base/a.h"),
+        "tensor/cpu/CMakeLists.txt": library("tensor_cpu", "cpu.c", "sl_tensor"),
+        "tensor/cpu/cpu.h": header("tensor/cpu/cpu.h"),
+        "tensor/cpu/cpu.c": including("tensor/ops.h", "base/a.h"),
+        "compress/CMakeLists.txt": library("compress", "b.c", "sl_tensor"),
+        "compress/b.c": including("tensor/ops.h", "base/a.h") + function("long_by_permission", MAX_FUNCTION_LINES + 5),
+        "fabric/CMakeLists.txt": library("fabric", "f.c", "sl_base"),
+        "fabric/fabric.h": header("fabric/fabric.h"),
+        "fabric/f.c": including("<ucp/api/ucp.h>"),
+        "rpc/CMakeLists.txt": library("rpc", "r.c", "sl_proto"),
+        "rpc/r.c": including("<grpc/grpc.h>", "proto/sluice/v1/cluster.pb-c.h"),
+        "decode/CMakeLists.txt": library("decode", "d.c", "sl_fabric sl_tensor_cpu"),
+        "decode/d.h": header("decode/d.h"),
+        "decode/d.c": including("tensor/cpu/cpu.h", "fabric/fabric.h"),
+        **{f"decode/{i}.h": header(f"decode/{i}.h", "int x;\n" * (MAX_LINES - 10)) for i in range(8)},
+        "sluice/CMakeLists.txt": "sl_program(NAME sluice SOURCES main.c DEPS sl_decode)\n",
+        "sluice/main.c": including("decode/d.h"),
+        "tests/unit/t.c": including("decode/d.h", "helper.h", "<grpc/grpc.h>"),
+        "docs/a.md": "Words.\n",
+    }
+
+
+def violations():
+    """(what to change in the good tree, where the one complaint is, what it must contain, rules that are different)"""
+
+    def file(path, text, where, what, **rules):
+        return {path: text}, where or path, what, rules
+
+    def added(path, text, what):
+        """One more source, which its CMakeLists.txt names."""
+        folder, name = os.path.split(path)
+        build = folder + "/CMakeLists.txt"
+        return {path: text, build: good_tree()[build].replace("{more}", name)}, path, what, {}
+
+    def build(folder, text, what):
+        return file(folder + "/CMakeLists.txt", text, folder, what)
+
+    big = header("base/big.h", "int x;\n" * (MAX_LINES - 10))
+    many = " ".join(f"{i}.c" for i in range(MAX_FOLDER_FILES))
+    rows = SELF_TEST_RULES["ROWS"]
+    circle = {
+        "tensor/ops.c": including("tensor/cpu/cpu.h"),
+        "tensor/CMakeLists.txt": library("tensor", "ops.c", "sl_tensor_cpu sl_base"),
+    }
+    return [
+        # who may include whom
+        added("base/x.c", including("proto/sluice/v1/x.pb-c.h"), 'base/ may not include "proto/sluice/v1/x.pb-c.h"'),
+        added("compress/x.c", including("tensor/model.h"), 'compress/ may not include "tensor/model.h"'),
+        added("compress/x.c", source('#  include "tensor/cpu/cpu.h"\n'), 'compress/ may not include "tensor/cpu/cpu.h"'),
+        added("fabric/x.c", including("rpc/rpc.h"), 'fabric/ may not include "rpc/rpc.h"'),
+        added("rpc/x.c", including("<ucs/type/status.h>"), "only fabric/ may include"),
+        added("compress/x.c", including("<grpc/grpc.h>"), "only rpc/ may include"),
+        added("tensor/cpu/x.c", including("<cuda_runtime.h>"), "only tensor/cuda/ may include"),
+        added("base/x.c", including("a.h"), "not written from the root"),
+        file("attic/x.h", header("attic/x.h"), None, "folder attic/ has no row"),
+        file("base/deep/x.h", header("base/deep/x.h"), None, "folder base/deep/ has no row"),
+        ({}, "attic", "has a row, and no files", {"ROWS": {**rows, "attic": "base"}}),
+        ({}, "base", "its row names attic/*, which is not there", {"ROWS": {**rows, "base": "attic/*"}}),
+        (circle, "tensor", "circle tensor -> tensor/cpu -> tensor: tensor/ops.c includes tensor/cpu/cpu.h, tensor/cpu/", {}),
+        ({}, "base fabric", "no circle any more", {"OPEN_CIRCLES": ["fabric base"]}),
+        # files
+        file("base/a.c", "int x;\n", None, "the first line must be"),
+        file("base/x.h", source("#ifndef X_H\n#define X_H\n#endif\n"), None, "guard must be SL_BASE_X_H"),
+        file("tensor/cpu/x.h", source("#pragma once\n"), None, "guard must be SL_TENSOR_CPU_X_H"),
+        file("tools/x.py", "# TO" + "DO later\n", None, "finish it"),
+        file("docs/x.md", "FIX" + "ME\n", None, "finish it"),
+        # sizes
+        added("base/long.c", source("\n" * MAX_LINES), f"at most {MAX_LINES}"),
+        added("base/f.c", source(function("f", 9) + function("g", MAX_FUNCTION_LINES + 1)), "g() has 81 lines"),
+        added("base/f.c", source(function("f", 81, "static __attribute__((always_inline)) int")), "f() has 81 lines"),
+        ({}, "compress/b.c", "long_by_permission() has 85 lines", {"LONGER": {}}),
+        ({f"base/{i}.h": big.replace("BIG", str(i)) for i in range(8)}, "base", f"lines, at most {MAX_FOLDER_LINES}", {}),
+        ({**{f"base/{i}.c": source() for i in range(25)}, "base/CMakeLists.txt": library("base", "a.c " + many)},
+         "base", "26 sources, at most 25", {}),
+        file("decode/0.h", header("decode/0.h"), "decode", "needs no exception"),
+        file("decode/8.h", big.replace("BASE_BIG", "DECODE_8"), "decode", f"lines, at most {MAX_FOLDER_LINES + 300}"),
+        # CMake
+        file("base/new.c", source(), None, "is in no CMakeLists.txt"),
+        build("kvcache", library("cache", "c.c", "sl_base sl_proto"), "must be kvcache, is cache"),
+        build("compress", library("compress", "b.c", "sl_tensor") + library("more", "b.c"), "must be compress, is compress more"),
+        build("rpc", "add_executable(r r.c)\n", "must be rpc, is missing"),
+        build("decode", library("decode", "d.c", "sl_fabric"), "includes tensor/cpu/, and links nothing of it"),
+        build("fabric", library("fabric", "f.c", "sl_base sl_rpc"), "links sl_rpc, and its row does not name rpc/"),
+        build("fabric", library("fabric", "f.c", "sl_attic"), "links sl_attic, which no folder makes"),
+    ]
 
 
 def self_test():
-    spdx = f"// {SPDX}\n"
-    good = {
-        "base/a.h": spdx + "#ifndef SL_BASE_A_H\n#define SL_BASE_A_H\n#include <stdio.h>\n#endif\n",
-        "base/a.c": spdx + '#include "base/a.h"\n',
-        "compress/b.c": spdx + '#include "engine/ops.h"\n#include "base/a.h"\n',
-        "fabric/f.c": spdx + "#include <ucp/api/ucp.h>\n",
-        "rpc/r.c": spdx + '#include <grpc/grpc.h>\n#include "proto/sluice/v1/cluster.pb-c.h"\n',
-        "decode/d.c": spdx + '#include "service/worker.h"\n#include "fabric/fabric.h"\n',
-        "client/local.c": spdx + '#include "service/local.h"\n',
-        "tests/unit/t.c": spdx + '#include "decode/d.h"\n#include "helper.h"\n#include <grpc/grpc.h>\n',
-        "docs/a.md": "Words.\n",
-    }
-    # file, text, and what the one complaint must contain
-    bad = [
-        ("base/x.c", spdx + '#include "engine/engine.h"\n', 'base/ may not include "engine/engine.h"'),
-        ("compress/x.c", spdx + '#include "engine/model.h"\n', 'compress/ may not include "engine/model.h"'),
-        ("fabric/x.c", spdx + '#include "rpc/rpc.h"\n', 'fabric/ may not include "rpc/rpc.h"'),
-        ("prefill/x.c", spdx + '#include "decode/decode.h"\n', 'prefill/ may not include "decode/decode.h"'),
-        ("service/x.c", spdx + '#include "prefill/prefill.h"\n', 'service/ may not include "prefill/prefill.h"'),
-        ("client/x.c", spdx + '#  include "coordinator/jobs.h"\n', 'client/ may not include "coordinator/jobs.h"'),
-        ("client/y.c", spdx + '#include "service/worker.h"\n', 'client/ may not include "service/worker.h"'),
-        ("bench/x.c", spdx + '#include "kvstore/kvstore.h"\n', 'bench/ may not include "kvstore/kvstore.h"'),
-        ("decode/x.c", spdx + "#include <ucs/type/status.h>\n", "only fabric/ may include"),
-        ("client/z.c", spdx + "#include <grpc/grpc.h>\n", "only rpc/ may include"),
-        ("engine/cpu/x.c", spdx + "#include <cuda_runtime.h>\n", "only engine/cuda/ may include"),
-        ("base/y.c", spdx + '#include "a.h"\n', "not written from the root"),
-        ("attic/x.c", spdx + "\n", "not in the table"),
-        ("base/z.c", "int x;\n", "the first line must be"),
-        ("base/x.h", spdx + "#ifndef X_H\n#define X_H\n#endif\n", "guard must be SL_BASE_X_H"),
-        ("engine/cpu/x.h", spdx + "#pragma once\n", "guard must be SL_ENGINE_CPU_X_H"),
-        ("base/long.c", spdx + "\n" * MAX_LINES, f"at most {MAX_LINES}"),
-        ("tools/x.py", "# TO" + "DO later\n", "finish it"),
-        ("docs/x.md", "FIX" + "ME\n", "finish it"),
-    ]
-
-    def complaints_of(files):
+    def complaints_of(changes, rules):
         with tempfile.TemporaryDirectory() as root:
-            for path, text in files.items():
+            for path, text in {**good_tree(), **changes}.items():
                 os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
                 with open(os.path.join(root, path), "w", encoding="utf-8") as file:
                     file.write(text)
-            return lint(root)[0]
+            return lint(root, types.SimpleNamespace(**{**SELF_TEST_RULES, **rules}))[0]
 
-    failures = [f"complains about a good tree: {c}" for c in complaints_of(good)]
-    for path, text, expected in bad:
-        found = complaints_of({**good, path: text})
-        if len(found) != 1 or not found[0].startswith(path + ": ") or expected not in found[0]:
-            failures.append(f"{path}: expected one complaint with '{expected}', got {found}")
+    failures = [f"complains about a good tree: {c}" for c in complaints_of({}, {})]
+    bad = violations()
+    for changes, where, what, rules in bad:
+        found = complaints_of(changes, rules)
+        if len(found) != 1 or not found[0].startswith(where + ": ") or what not in found[0]:
+            failures.append(f"{where}: expected one complaint with '{what}', got {found}")
     for failure in failures:
         print(failure)
     print(f"lint self-test: {len(bad)} kinds of violation, {len(failures)} failures")
@@ -187,12 +495,15 @@ def self_test():
 
 
 def main():
+    if sys.argv[1:] == ["--self-test"]:
+        return self_test()
+    if len(sys.argv) == 3 and sys.argv[1] == "--actual":
+        print_actual(sys.argv[2])
+        return 0
     if len(sys.argv) != 2:
         print(__doc__)
         return 2
-    if sys.argv[1] == "--self-test":
-        return self_test()
-    complaints, n_files = lint(sys.argv[1])
+    complaints, n_files = lint(sys.argv[1], layers)
     for complaint in complaints:
         print(complaint)
     print(f"lint: {n_files} files, {len(complaints)} violations")

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/cpu/half.h"
+#include "tensor/half.h"
 
-#define SLOT_BLOCK 512 // slots of a task
+#define SLOT_BLOCK SL_PAGE_SLOTS // of a task
 
 struct sl_heads_shape sl_heads_shape_of(const struct sl_model_config *config, int n_hidden) {
     return (struct sl_heads_shape){.n_layers = config->n_layers,
@@ -73,7 +73,6 @@ struct reading {
     struct sl_team *team;
     struct sl_example *example;
     int64_t n_read; // tokens before those of this call
-    int *channels;  // [d]: all of them
 };
 
 struct rounding {
@@ -109,6 +108,19 @@ struct labelling {
     int first_row;    // of the call's rows, those of the answer begin here
 };
 
+// keys[c][j] of slots [from, to) of a head, 0 behind them.
+static void read_keys(const struct sl_ops *ops, const struct sl_kv *kv, int64_t from, int64_t to,
+                      float keys[][SLOT_BLOCK]) {
+    float rows[SLOT_BLOCK * SL_MAX_HEAD_DIM];
+    int d = kv->work->head_dim;
+    ops->read_rows(kv, (uint32_t)from, (uint32_t)to, rows, NULL);
+    for (int c = 0; c < d; c++) {
+        for (int64_t j = 0; j < SLOT_BLOCK; j++) {
+            keys[c][j] = from + j < to ? rows[j * d + c] : 0.0f;
+        }
+    }
+}
+
 // Tasks: blocks of slots, KV head after KV head.
 static void label_blocks(void *arg, int64_t begin, int64_t end, int member) {
     const struct labelling *l = arg;
@@ -119,16 +131,21 @@ static void label_blocks(void *arg, int64_t begin, int64_t end, int member) {
     for (int64_t task = begin; task < end; task++) {
         int64_t h = task / n_blocks, from = l->first + task % n_blocks * SLOT_BLOCK;
         int64_t to = from + SLOT_BLOCK < l->n ? from + SLOT_BLOCK : l->n;
-        float *labels = l->labels + h * l->reading->example->n_tokens, logits[SLOT_BLOCK];
+        float *labels = l->labels + h * l->reading->example->n_tokens, keys[SL_MAX_HEAD_DIM][SLOT_BLOCK];
+        read_keys(l->reading->ops, &a->kv[h], from, to, keys);
         for (int r = l->first_row; r < a->m; r++) {
             int64_t outside = a->window > 0 ? a->positions[r] - a->window + 1 : 0; // slots are positions here
             int64_t seen = outside > from ? outside : from;
             for (int64_t g = h * group; g < (h + 1) * group && seen < to; g++) {
                 const float *q = a->q + r * sl_attend_q_stride(a) + g * a->head_dim;
-                l->reading->ops->channel_scores(&a->kv[h], q, l->reading->channels, a->head_dim, (uint32_t)seen,
-                                                (uint32_t)to, logits);
+                float products[SLOT_BLOCK] = {0};
+                for (int c = 0; c < a->head_dim; c++) {
+                    for (int j = 0; j < SLOT_BLOCK; j++) {
+                        products[j] += q[c] * keys[c][j];
+                    }
+                }
                 for (int64_t j = seen; j < to; j++) {
-                    float logit = a->scale * logits[j - seen];
+                    float logit = a->scale * products[j - from];
                     labels[j] = logit > labels[j] ? logit : labels[j];
                 }
             }
@@ -186,14 +203,8 @@ static enum sl_status read_all(const struct sl_teacher *teacher, const int32_t *
                                struct sl_example *example, struct sl_error *err) {
     struct reading reading = {
         .ops = sl_engine_ops(teacher->engine), .team = sl_engine_team(teacher->engine), .example = example};
-    int head_dim = sl_model_get_config(teacher->model)->head_dim;
-    reading.channels = calloc((size_t)head_dim, sizeof *reading.channels);
-    for (int i = 0; i < head_dim && reading.channels != NULL; i++) {
-        reading.channels[i] = i;
-    }
     struct sl_session *session = NULL;
-    enum sl_status status = reading.channels != NULL ? create_session(teacher, n_tokens, &session, err)
-                                                     : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    enum sl_status status = create_session(teacher, n_tokens, &session, err);
     while (status == SL_OK && session->n_tokens < n_tokens) {
         reading.n_read = session->n_tokens;
         int64_t left = n_tokens - reading.n_read;
@@ -206,7 +217,6 @@ static enum sl_status read_all(const struct sl_teacher *teacher, const int32_t *
         status = sl_engine_forward(teacher->engine, &segment, 1, &hook, err);
     }
     sl_session_destroy(&session);
-    free(reading.channels);
     return status;
 }
 

@@ -2,7 +2,7 @@
 /*
  * Purpose: what retaining heads learn from: a prompt with its answer, read once by the frozen model (the teacher).
  *
- *     features[layer][t] = [q | k | v] of prompt token t before RoPE          what engine/retaining.c will see
+ *     features[layer][t] = [q | k | v] of prompt token t before RoPE          what model/retaining.c will see
  *     labels[layer][h][t] = max over rows r and over the group's query heads g of q[r][g] . k[t][h] / sqrt(d), after
  *     RoPE
  *
@@ -21,7 +21,7 @@
 #ifndef SL_TRAIN_EXAMPLE_H
 #define SL_TRAIN_EXAMPLE_H
 
-#include "engine/model.h"
+#include "model/model.h"
 #include "train/heads.h"
 
 struct sl_example {

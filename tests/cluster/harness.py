@@ -58,6 +58,22 @@ with tempfile.TemporaryDirectory(prefix="sluice-proto-") as generated:
 State = inference.JobState
 
 
+def stub(kind, method):
+    """What calls a method of the contract, named in full; kind is channel.unary_unary or one like it. The .proto files say the
+    path and what the messages are."""
+    from google.protobuf import descriptor_pool, symbol_database
+    found = descriptor_pool.Default().FindMethodByName(method)
+    reply = symbol_database.Default().GetSymbol(found.output_type.full_name)
+    return kind(f"/{found.containing_service.full_name}/{found.name}", response_deserializer=reply.FromString,
+                request_serializer=lambda request: request.SerializeToString())
+
+
+def store_stats(address):
+    """What a kvstore itself says."""
+    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        return stub(channel.unary_unary, "sluice.v1.Store.Stats")(worker_pb.StoreStatsRequest(), timeout=5 * SLOW)
+
+
 class Process:
     """One of our executables. Its standard error is kept; its first line of output says where it listens."""
 
@@ -178,37 +194,34 @@ class Cluster:
 
     # -- calls ------------------------------------------------------------------------------------------------------------
 
-    def _unary(self, method, request, reply, timeout=10, service="sluice.v1.Inference"):
-        call = self.channel.unary_unary(f"/{service}/{method}", request_serializer=type(request).SerializeToString,
-                                        response_deserializer=reply.FromString)
-        return call(request, timeout=timeout * SLOW)
+    def _call(self, method, request):
+        return stub(self.channel.unary_unary, method)(request, timeout=10 * SLOW)
 
     def _stream(self, method, request, timeout):
-        call = self.channel.unary_stream(f"/sluice.v1.Inference/{method}",
-                                         request_serializer=type(request).SerializeToString,
-                                         response_deserializer=inference.Event.FromString)
-        return call(request, timeout=timeout * SLOW)
+        return stub(self.channel.unary_stream, method)(request, timeout=timeout * SLOW)
 
     def generate(self, request, timeout=60):
-        return self._stream("Generate", request, timeout)
+        return self._stream("sluice.v1.Inference.Generate", request, timeout)
 
     def watch(self, job_id, from_sequence=0, timeout=60):
-        return self._stream("Watch", inference.WatchRequest(job_id=job_id, from_sequence=from_sequence), timeout)
+        request = inference.WatchRequest(job_id=job_id, from_sequence=from_sequence)
+        return self._stream("sluice.v1.Inference.Watch", request, timeout)
 
     def submit(self, request):
-        return self._unary("Submit", request, inference.SubmitReply).job_id
+        return self._call("sluice.v1.Inference.Submit", request).job_id
 
     def cancel(self, job_id):
-        return self._unary("Cancel", inference.JobRequest(job_id=job_id), inference.Job)
+        return self._call("sluice.v1.Inference.Cancel", inference.JobRequest(job_id=job_id))
 
     def get(self, job_id):
-        return self._unary("Get", inference.JobRequest(job_id=job_id), inference.Job)
+        return self._call("sluice.v1.Inference.Get", inference.JobRequest(job_id=job_id))
 
     def list(self):
-        return self._unary("List", inference.ListRequest(), inference.ListReply).jobs
+        return self._call("sluice.v1.Inference.List", inference.ListRequest()).jobs
 
     def workers(self):
-        return self._unary("Workers", cluster_pb.WorkersRequest(), cluster_pb.WorkersReply, service="sluice.v1.Cluster")
+        return self._call("sluice.v1.Cluster.Workers", cluster_pb.WorkersRequest())
+
 
     def answer(self, request, timeout=60):
         """Run a job to its end: (finished, events)."""

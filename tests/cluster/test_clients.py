@@ -5,7 +5,7 @@ import time
 
 import grpc
 
-from harness import SLOW, Cluster, endless, eventually, health, inference, reflection, request, run_tests, tokens
+from harness import SLOW, Cluster, endless, eventually, health, inference, reflection, request, run_tests, stub, tokens
 
 
 def test_generate():
@@ -79,9 +79,7 @@ def test_health():
     with Cluster() as cluster:
         for process in cluster.processes.values():
             channel = grpc.insecure_channel(process.address)
-            check = channel.unary_unary("/grpc.health.v1.Health/Check",
-                                        request_serializer=health.HealthCheckRequest.SerializeToString,
-                                        response_deserializer=health.HealthCheckResponse.FromString)
+            check = stub(channel.unary_unary, "grpc.health.v1.Health.Check")
             assert check(health.HealthCheckRequest(), timeout=5 * SLOW).status == health.HealthCheckResponse.SERVING
             try:
                 check(health.HealthCheckRequest(service="no.such.Service"), timeout=5 * SLOW)
@@ -93,10 +91,7 @@ def test_health():
 
 def test_reflection():
     with Cluster() as cluster:
-        ask = cluster.channel.stream_stream(
-            "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
-            request_serializer=reflection.ServerReflectionRequest.SerializeToString,
-            response_deserializer=reflection.ServerReflectionResponse.FromString)
+        ask = stub(cluster.channel.stream_stream, "grpc.reflection.v1alpha.ServerReflection.ServerReflectionInfo")
         requests = [reflection.ServerReflectionRequest(list_services=""),
                     reflection.ServerReflectionRequest(file_containing_symbol="sluice.v1.Inference"),
                     reflection.ServerReflectionRequest(file_containing_symbol="no.such.Thing")]

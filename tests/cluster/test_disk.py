@@ -6,9 +6,7 @@ import shutil
 import subprocess
 import tempfile
 
-import grpc
-
-from harness import BIN, SLOW, Cluster, cluster_pb, document, eventually, inference, question, request, run_tests, tokens, worker_pb
+from harness import BIN, SLOW, Cluster, cluster_pb, document, eventually, inference, question, request, run_tests, store_stats, tokens
 
 
 class Folder:
@@ -27,10 +25,7 @@ class Folder:
 
 
 def stats(cluster, name="kvstore-0"):
-    with grpc.insecure_channel(cluster.processes[name].address, options=[("grpc.enable_http_proxy", 0)]) as channel:
-        call = channel.unary_unary("/sluice.v1.Store/Stats", request_serializer=worker_pb.StoreStatsRequest.SerializeToString,
-                                   response_deserializer=worker_pb.StoreStatsReply.FromString)
-        return call(worker_pb.StoreStatsRequest(), timeout=5 * SLOW)
+    return store_stats(cluster.processes[name].address)
 
 
 def settled(cluster, at_least):

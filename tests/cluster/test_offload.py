@@ -1,10 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """Offloaded layers go to kvstores while the prompt is being read, and come back where attention needs them."""
-
-import grpc
-
-from harness import LAYERS, SLOW, Cluster, cluster_pb, eventually, inference, run_tests, tokens, worker_pb
+from harness import LAYERS, SLOW, Cluster, cluster_pb, eventually, inference, run_tests, store_stats, tokens
 from test_cancel import wait_for_state
 from test_faults import Watcher
 
@@ -25,13 +22,8 @@ def stores(cluster):
     return [w for w in cluster.workers().workers if w.info.role == cluster_pb.KVSTORE]
 
 
-def store_stats(cluster):
-    for store in stores(cluster):
-        with grpc.insecure_channel(store.info.rpc_address, options=[("grpc.enable_http_proxy", 0)]) as channel:
-            yield channel.unary_unary("/sluice.v1.Store/Stats",
-                                      request_serializer=worker_pb.StoreStatsRequest.SerializeToString,
-                                      response_deserializer=worker_pb.StoreStatsReply.FromString)(
-                                          worker_pb.StoreStatsRequest(), timeout=5 * SLOW)
+def all_stats(cluster):
+    return [store_stats(store.info.rpc_address) for store in stores(cluster)]
 
 
 def test_the_answer_is_that_of_resident_layers():
@@ -45,7 +37,7 @@ def test_the_answer_is_that_of_resident_layers():
                 assert total / LAYERS <= rest < total / (LAYERS - 1), (transport, n, total, rest)
                 offloaded = finished.statistics.retrieval.offloaded_bytes
                 assert abs(offloaded - (total - rest)) < 4096, (transport, n, total, rest, offloaded)
-            eventually(lambda: all(s.annexes == 0 for s in store_stats(cluster)), 10, "no annex is left")
+            eventually(lambda: all(s.annexes == 0 for s in all_stats(cluster)), 10, "no annex is left")
 
 
 def test_prefill_holds_a_bounded_part_of_it():
@@ -93,7 +85,7 @@ def test_a_store_that_is_lost_while_prefill_reads():
         wait_for_state(cluster, job_id, "PREFILLING")
         watcher = Watcher(cluster, job_id)
         # Not by their leases: the copy of the first answer's capsule may still be on its way to the other store.
-        used = lambda: [w.info.name for w, s in zip(stores(cluster), store_stats(cluster)) if s.annexes > 0]
+        used = lambda: [w.info.name for w, s in zip(stores(cluster), all_stats(cluster)) if s.annexes > 0]
         eventually(used, 10, "a store holds an annex")
         cluster.kill(used()[0])
         finished = watcher.finished()
@@ -108,7 +100,7 @@ def test_a_job_that_is_cancelled_leaves_nothing_in_the_stores():
         wait_for_state(cluster, job_id, "PREFILLING")
         eventually(lambda: any(w.load.leases > 0 for w in stores(cluster)), 10, "a store holds an annex")
         cluster.cancel(job_id)
-        eventually(lambda: all(s.annexes == 0 for s in store_stats(cluster)), 10, "no annex is left")
+        eventually(lambda: all(s.annexes == 0 for s in all_stats(cluster)), 10, "no annex is left")
 
 
 def test_several_prompts_are_read_by_turns():

@@ -12,7 +12,7 @@ import time
 
 import grpc
 
-from harness import SLOW, Cluster, cluster_pb, document, eventually, in_one_process, inference, question, run_tests, tokens, worker_pb
+from harness import SLOW, Cluster, cluster_pb, document, eventually, in_one_process, inference, question, run_tests, store_stats, tokens
 from test_cancel import cancel_and_check
 from test_faults import Watcher
 
@@ -35,21 +35,14 @@ def stores(cluster):
     return [w for w in cluster.workers().workers if w.info.role == cluster_pb.KVSTORE and w.state == cluster_pb.READY]
 
 
-def store_stats(cluster):
+def all_stats(cluster):
     """{name: what the store itself says}"""
-    result = {}
-    for store in stores(cluster):
-        with grpc.insecure_channel(store.info.rpc_address, options=[("grpc.enable_http_proxy", 0)]) as channel:
-            stats = channel.unary_unary("/sluice.v1.Store/Stats",
-                                        request_serializer=worker_pb.StoreStatsRequest.SerializeToString,
-                                        response_deserializer=worker_pb.StoreStatsReply.FromString)
-            result[store.info.name] = stats(worker_pb.StoreStatsRequest(), timeout=5 * SLOW)
-    return result
+    return {store.info.name: store_stats(store.info.rpc_address) for store in stores(cluster)}
 
 
 def holders(cluster):
     """Names of the stores that hold a part of a living session."""
-    return sorted(name for name, stats in store_stats(cluster).items() if stats.annexes > 0)
+    return sorted(name for name, stats in all_stats(cluster).items() if stats.annexes > 0)
 
 
 def assert_no_annex_is_left(cluster):
@@ -238,7 +231,7 @@ def test_a_second_copy_goes_on_without_the_first():
         with cluster_of(kvstore=2, worker_args=USUAL, transport=transport_that_asks(recipe)) as cluster:
             job_id, watcher = begin_decoding(cluster, job(recipe + ",replicas=2", text, LONG))
             assert len(holders(cluster)) == 2, holders(cluster)
-            asked = {name: stats.questions for name, stats in store_stats(cluster).items()}
+            asked = {name: stats.questions for name, stats in all_stats(cluster).items()}
             lost = max(asked, key=asked.get)
             cluster.kill(lost, number)
             s = assert_same_answer(watcher, expected[recipe], f"{recipe} {number}")

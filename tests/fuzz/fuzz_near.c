@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/cpu/ref_kv_slots.h"
-#include "engine/cpu/tier.h"
 #include "retrieve/near_internal.h"
+#include "tensor/cpu/retrieve/fills.h"
+#include "tensor/cpu/attention/ref_kv_slots.h"
 
 #define ARENA_BYTES ((size_t)1 << 20)
 #define HEAD_DIM    8

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compress/recipe_internal.h"
+#include "compress/recipe/internal.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

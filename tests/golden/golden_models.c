@@ -17,7 +17,8 @@
 
 #include <cmocka.h>
 
-#include "engine/model.h"
+#include "model/model.h"
+#include "tensor/cpu/tiers.h"
 
 #define GOLDEN         "tests/golden/"
 #define DEMO           "models/demo"

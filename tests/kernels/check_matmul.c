@@ -4,7 +4,7 @@
  *
  * Design: random inputs of odd sizes, through every combination of what a product goes through (`flavours`). The bound
  *         scales with the magnitude of what was added up. Guard words around every output, and between its rows. And
- *         the promise of engine/ops.h: a row's bits depend neither on the other rows of the call, nor on the team, nor
+ *         the promise of tensor/ops.h: a row's bits depend neither on the other rows of the call, nor on the team, nor
  *         on how many columns were asked for.
  */
 #include <float.h>
@@ -14,7 +14,7 @@
 
 #include "base/clock.h"
 #include "base/team.h"
-#include "engine/cpu/weights.h"
+#include "tensor/weights.h"
 #include "tests/kernels/dense_fixture.h"
 
 static const int64_t row_counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 31, 33, 64, 65, 129, 600};
@@ -52,7 +52,7 @@ static const struct flavour {
 };
 #define N_FLAVOURS (sizeof flavours / sizeof flavours[0])
 
-// What a tier rounds to bf16 where weights are bf16 or quantized (engine/ops.h, Precision): avx512bf16 and amx x, and amx
+// What a tier rounds to bf16 where weights are bf16 or quantized (tensor/ops.h, Precision): avx512bf16 and amx x, and amx
 // quantized weights too.
 static bool rounds_x(const struct sl_ops *ops, size_t kind) {
     return (strcmp(ops->name, "avx512bf16") == 0 || strcmp(ops->name, "amx") == 0) &&

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: holds attention over listed slots and the channel operations of retrieval to the formulas of engine/ops.h, in
- *          every tier, and times them (--time).
+ * Purpose: holds attention over listed slots to the formula of tensor/ops.h, in every tier, and times it (--time).
  */
 #include "tests/kernels/kv_fixture.h"
 
@@ -257,119 +256,6 @@ static void test_attend_slots_without_slots_gives_zeros(void **state) {
     }
 }
 
-// --- channels --------------------------------------------------------------------------------------------------------
-
-static const uint32_t ranges[][2] = {{0, 1}, {0, 64}, {5, 9}, {63, 65}, {0, 200}, {60, 141}, {128, 200}, {17, 17}};
-#define N_RANGES (sizeof ranges / sizeof ranges[0])
-
-static void open_head(struct cache *c, const struct sl_ops *ops, enum sl_kv_format format, int d, uint32_t n,
-                      uint32_t n_packed) {
-    bool packed = sl_kv_format_is_quantized(format);
-    uint32_t counts[1] = {packed ? n_packed : 0};
-    cache_fill(c, ops, packed ? SL_KV_F16 : format, format, 1, d, 0, &n, counts);
-}
-
-static void test_channel_absmax_equals_brute_force(void **state) {
-    (void)state;
-    enum { N = 200 };
-    static const int dims[] = {8, 40, 72, 128};
-    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
-        for (int f = SL_KV_F32; f <= SL_KV_INT1; f++) {
-            for (size_t s = 0; s < 4 * N_RANGES; s++) {
-                struct cache c;
-                int d = f >= SL_KV_INT8 && dims[s / N_RANGES] == 72 ? 24 : dims[s / N_RANGES];
-                uint32_t begin = ranges[s % N_RANGES][0], end = ranges[s % N_RANGES][1];
-                open_head(&c, tier(*name), (enum sl_kv_format)f, d, N, 2);
-                float *k = take(N * (size_t)d * sizeof *k), got[SL_MAX_HEAD_DIM];
-                tier("reference")->read_rows(c.kv, 0, N, k, NULL);
-                tier(*name)->channel_absmax(c.kv, begin, end, got);
-                for (int i = 0; i < d; i++) {
-                    float want = 0.0f;
-                    for (uint32_t j = begin; j < end; j++) {
-                        want = fmaxf(want, fabsf(k[j * (size_t)d + (size_t)i]));
-                    }
-                    // tiers may round code * scale + zero once or twice
-                    assert_close((double)got[i], (double)want, f >= SL_KV_INT8 ? 3e-7 : 0.0);
-                }
-                free(k);
-                cache_free(&c);
-            }
-        }
-    }
-}
-
-// The channels that are not listed do not count at all, whatever they hold; a channel may be listed in any order.
-static void test_channel_scores_equal_the_sum_over_the_channels(void **state) {
-    (void)state;
-    enum { N = 200 };
-    static const int dims[] = {8, 40, 72, 128}, counts[] = {0, 1, 5, 12};
-    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
-        for (int f = SL_KV_F32; f <= SL_KV_INT1; f++) {
-            for (size_t s = 0; s < 16 * N_RANGES; s++) {
-                struct cache c;
-                int d = f >= SL_KV_INT8 && s / N_RANGES % 4 == 2 ? 24 : dims[s / N_RANGES % 4]; // 72 cannot be packed
-                int n_channels = counts[s / N_RANGES / 4], channels[12];
-                uint32_t begin = ranges[s % N_RANGES][0], end = ranges[s % N_RANGES][1];
-                n_channels = n_channels < d ? n_channels : d;
-                open_head(&c, tier(*name), (enum sl_kv_format)f, d, N, 2);
-                float *k = take(N * (size_t)d * sizeof *k), *q = random_floats((size_t)d, s), got[N + 1];
-                for (int i = 0; i < n_channels; i++) {
-                    channels[i] = (3 + 7 * i) % d; // all different: d is no multiple of 7
-                }
-                if (f == SL_KV_F32 && d > 12) {
-                    ((float *)((char *)c.pages[0][0] + c.work.k))[4] = NAN; // 4 is not listed: 7 i is not 1 mod d
-                    q[4] = INFINITY;
-                }
-                tier("reference")->read_rows(c.kv, 0, N, k, NULL);
-                got[end - begin] = 123.0f;
-                tier(*name)->channel_scores(c.kv, q, channels, n_channels, begin, end, got);
-                for (uint32_t j = begin; j < end; j++) {
-                    double want = 0;
-                    for (int i = 0; i < n_channels; i++) {
-                        want += (double)q[channels[i]] * (double)k[j * (size_t)d + (size_t)channels[i]];
-                    }
-                    assert_close((double)got[j - begin], want, 3e-6);
-                }
-                assert_true(got[end - begin] == 123.0f);
-                free(k);
-                free(q);
-                cache_free(&c);
-            }
-        }
-    }
-}
-
-static void test_channel_scores_of_all_channels_are_the_logits(void **state) {
-    (void)state;
-    enum { N = 333, D = 64 };
-    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
-        struct cache c;
-        int channels[D];
-        open_head(&c, tier(*name), SL_KV_F16, D, N, 0);
-        float *k = take(N * D * sizeof *k), *q = random_floats(D, 3), got[N], want[N];
-        uint32_t best[20], best_exact[20];
-        tier("reference")->read_rows(c.kv, 0, N, k, NULL);
-        for (int i = 0; i < D; i++) {
-            channels[i] = i;
-        }
-        tier(*name)->channel_scores(c.kv, q, channels, D, 0, N, got);
-        for (int j = 0; j < N; j++) {
-            double sum = 0;
-            for (int i = 0; i < D; i++) {
-                sum += (double)q[i] * (double)k[j * D + i];
-            }
-            want[j] = (float)sum;
-            assert_close((double)got[j], sum, 1e-6);
-        }
-        tier(*name)->select(got, N, 20, best);
-        tier(*name)->select(want, N, 20, best_exact);
-        assert_memory_equal(best, best_exact, sizeof best);
-        free(k);
-        free(q);
-        cache_free(&c);
-    }
-}
-
 // --- time ------------------------------------------------------------------------------------------------------------
 
 static void print_time(const char *name, const char *op, enum sl_kv_format format, uint32_t n, int d,
@@ -384,15 +270,13 @@ static void print_time(const char *name, const char *op, enum sl_kv_format forma
 
 static void time_tier(const char *name, enum sl_kv_format format, int d) {
     enum { N = 16384, LISTED = 1024 };
-    static const int channels[8] = {1, 5, 9, 22, 33, 40, 51, 63};
     const struct sl_ops *ops = tier(name);
     uint32_t n = N, n_packed = sl_kv_format_is_quantized(format) ? N / 64 : 0, *slots = take(LISTED * sizeof *slots);
     struct attend_case a = {n_packed > 0 ? SL_KV_F16 : format, format, 4, 1, d, false, {n}, {n_packed}};
     struct cache c;
     struct sl_rope rope;
     struct sl_attend args;
-    float *out = take(N * sizeof *out);
-    int64_t ns[3][5];
+    int64_t ns[5];
     case_open(&a, ops, &c, &rope, &args);
     for (uint32_t j = 0; j < LISTED; j++) {
         slots[j] = j * (N / LISTED);
@@ -400,17 +284,10 @@ static void time_tier(const char *name, enum sl_kv_format format, int d) {
     for (int i = 0; i < 5; i++) {
         int64_t at = sl_now_ns();
         ops->attend_slots(NULL, &args, (const uint32_t *const[]){slots}, (const uint32_t[]){LISTED});
-        ns[0][i] = sl_now_ns() - at, at = sl_now_ns();
-        ops->channel_absmax(c.kv, 0, N, out);
-        ns[1][i] = sl_now_ns() - at, at = sl_now_ns();
-        ops->channel_scores(c.kv, args.q, channels, 8, 0, N, out);
-        ns[2][i] = sl_now_ns() - at;
+        ns[i] = sl_now_ns() - at;
     }
-    print_time(name, "attend_slots G=4", format, LISTED, d, ns[0]);
-    print_time(name, "channel_absmax", format, N, d, ns[1]);
-    print_time(name, "channel_scores 8", format, N, d, ns[2]);
+    print_time(name, "attend_slots G=4", format, LISTED, d, ns);
     free(slots);
-    free(out);
     case_close(&c, &args);
 }
 
@@ -428,9 +305,6 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_attend_slots_of_a_subset_equals_dense_attention_over_it),
         cmocka_unit_test(test_attend_slots_does_not_depend_on_where_slots_lie),
         cmocka_unit_test(test_attend_slots_without_slots_gives_zeros),
-        cmocka_unit_test(test_channel_absmax_equals_brute_force),
-        cmocka_unit_test(test_channel_scores_equal_the_sum_over_the_channels),
-        cmocka_unit_test(test_channel_scores_of_all_channels_are_the_logits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: holds select of every tier to sorting by the total order of engine/ops.h, and times it (--time [TIER]).
+// Purpose: holds select of every tier to sorting by the total order of tensor/ops.h, and times it (--time [TIER]).
 #include "tests/kernels/kv_fixture.h"
 
 static const float *sort_scores; // qsort has no argument for it

@@ -12,8 +12,9 @@
 
 #include <cmocka.h>
 
-#include "engine/cpu/half.h"
-#include "engine/ops.h"
+#include "tensor/cpu/tiers.h"
+#include "tensor/half.h"
+#include "tensor/ops.h"
 
 static inline uint64_t next_random(uint64_t *state) { // splitmix64
     uint64_t z = (*state += 0x9e3779b97f4a7c15u);

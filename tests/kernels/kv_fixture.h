@@ -14,9 +14,10 @@
 
 #include "base/clock.h"
 #include "base/team.h"
-#include "engine/cpu/half.h"
-#include "engine/cpu/kv_page.h"
-#include "engine/cpu/tier.h"
+#include "tensor/cpu/tiers.h"
+#include "tensor/rope_angles.h"
+#include "tensor/cpu/attention/kv_page.h"
+#include "tensor/half.h"
 
 static inline uint64_t next_random(uint64_t *state) { // splitmix64
     uint64_t z = (*state += 0x9e3779b97f4a7c15u);
@@ -159,7 +160,7 @@ static inline void store_positions(struct cache *c, int m, int64_t *positions_ou
     }
 }
 
-// The first slot whose position is in the row's window, the way engine/ops.h says it.
+// The first slot whose position is in the row's window, the way tensor/ops.h says it.
 static inline uint32_t first_in_window(const struct sl_attend *args, const struct sl_kv *kv, int row) {
     uint32_t first = 0;
     if (args->window > 0) {

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "client/eval_model.h"
+#include "tensor/cpu/tiers.h"
 
 struct model_fixture {
     struct sl_eval_model m;

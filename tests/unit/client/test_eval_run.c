@@ -126,7 +126,7 @@ static enum sl_status run_trial(struct trial *t, struct fixture *f, struct sl_ev
                                     .n_parts = n_parts,
                                     .progress_fn = on_progress,
                                     .arg = t};
-    return sl_eval_run(&runner, &t->err);
+    return sl_eval_runner_run(&runner, &t->err);
 }
 
 static void end_trial(struct trial *t) {

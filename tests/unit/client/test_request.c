@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "client/request.h"
-#include "compress/recipe.h"
+#include "compress/recipe/recipe.h"
 
 static char path[] = "/tmp/sluice-test-request-XXXXXX";
 
@@ -210,7 +210,7 @@ static void test_request_without_a_recipe_takes_the_recommended_one(void **state
         assert_true(r[1].recipe == NULL || r[1].share < r->share);
         struct sl_recipe recipe;
         assert_int_equal(sl_recipe_parse(r->recipe, &recipe, NULL), SL_OK);
-        assert_int_equal(sl_recipe_needs_retaining_heads(&recipe), r->needs_heads);
+        assert_int_equal(sl_score_get_traits(recipe.score)->wants_importance, r->needs_heads);
         assert_false(sl_recipe_offloads(&recipe));
         for (double above = 0; above < 0.5; above += 0.4) { // that share, or a little more
             config.ship_at_most = 100 * r->share + above;

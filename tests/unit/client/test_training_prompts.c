@@ -11,7 +11,7 @@
 
 #include "client/training_forms.h"
 #include "client/training_prompts.h"
-#include "tests/unit/engine/temp_folder.h"
+#include "tests/unit/temp_folder.h"
 
 #define MODEL "models/demo"
 

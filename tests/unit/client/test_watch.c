@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "client/sluice.h"
+#include "proto/methods.h"
 #include "rpc/rpc.h"
 
 #define N_EVENTS 20 // of the job; the last one is Finished
@@ -114,12 +115,17 @@ static enum sl_status handle_cancel(void *service, struct sl_rpc_call *call, con
     return sl_rpc_call_send(call, &job.base);
 }
 
-static const struct sl_rpc_method methods[] = {
-    {"/sluice.v1.Inference/Watch", SL_RPC_SERVER_STREAM, &sluice__v1__watch_request__descriptor, handle_watch},
-    {"/sluice.v1.Inference/Submit", SL_RPC_UNARY, &sluice__v1__generate_request__descriptor, handle_submit},
-    {"/sluice.v1.Inference/Cancel", SL_RPC_UNARY, &sluice__v1__job_request__descriptor, handle_cancel},
+static const struct sl_rpc_handler handlers[] = {
+    {&sl_method_inference_watch, handle_watch},
+    {&sl_method_inference_submit, handle_submit},
+    {&sl_method_inference_cancel, handle_cancel},
 };
-static const struct sl_rpc_service service = {"sluice.v1.Inference", methods, 3, &coordinator};
+// As much of sluice.v1.Inference as the client is made to call here.
+static const struct sl_rpc_method *const methods[] = {&sl_method_inference_watch, &sl_method_inference_submit,
+                                                      &sl_method_inference_cancel};
+static const struct sl_rpc_service inference = {"sluice.v1.Inference", methods, 3};
+static const struct sl_rpc_implementation service = {
+    .service = &inference, .handlers = handlers, .n_handlers = 3, .context = &coordinator};
 
 static void start(const char *listen, const struct act *acts, int n_acts) {
     coordinator.acts = acts;

@@ -15,7 +15,8 @@
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/thread.h"
-#include "engine/model.h"
+#include "model/model.h"
+#include "proto/methods.h"
 
 #define MODEL            "models/demo"
 #define FIRST_ID         100 // output token i has the id FIRST_ID + i
@@ -253,20 +254,20 @@ static enum sl_status decode_run(void *service, struct sl_rpc_call *call, const 
     return sl_rpc_call_send(call, &event.base);
 }
 
-static const struct sl_rpc_method prefill_methods[] = {
-    {"/sluice.v1.Prefill/Run", SL_RPC_SERVER_STREAM, &sluice__v1__prefill_request__descriptor, prefill_run},
-};
-static const struct sl_rpc_method decode_methods[] = {
-    {"/sluice.v1.Decode/Reserve", SL_RPC_UNARY, &sluice__v1__reserve_request__descriptor, decode_reserve},
-    {"/sluice.v1.Decode/Renew", SL_RPC_UNARY, &sluice__v1__renew_request__descriptor, renew},
-    {"/sluice.v1.Decode/Release", SL_RPC_UNARY, &sluice__v1__release_request__descriptor, release},
-    {"/sluice.v1.Decode/Run", SL_RPC_SERVER_STREAM, &sluice__v1__decode_request__descriptor, decode_run},
+static const struct sl_rpc_handler prefill_handlers[] = {{&sl_method_prefill_run, prefill_run}};
+static const struct sl_rpc_handler decode_handlers[] = {
+    {&sl_method_decode_reserve, decode_reserve},
+    {&sl_method_decode_renew, renew},
+    {&sl_method_decode_release, release},
+    {&sl_method_decode_run, decode_run},
 };
 // Annexes are opened by prefill, which here only says so.
-static const struct sl_rpc_method store_methods[] = {
-    {"/sluice.v1.Store/Renew", SL_RPC_UNARY, &sluice__v1__renew_request__descriptor, renew},
-    {"/sluice.v1.Store/Release", SL_RPC_UNARY, &sluice__v1__release_request__descriptor, release},
+static const struct sl_rpc_handler store_handlers[] = {
+    {&sl_method_store_renew, renew},
+    {&sl_method_store_release, release},
 };
+static const struct sl_rpc_method *const store_methods[] = {&sl_method_store_renew, &sl_method_store_release};
+static const struct sl_rpc_service store_service = {"sluice.v1.Store", store_methods, 2};
 
 // ---- joining ----------------------------------------------------------------------------------------------------
 
@@ -282,8 +283,8 @@ static enum sl_status join(struct fake_worker *worker, struct sl_error *err) {
     info.epoch = worker->epoch;
     Sluice__V1__RegisterRequest request = SLUICE__V1__REGISTER_REQUEST__INIT;
     request.worker = &info;
-    return sl_rpc_unary(worker->channel, "/sluice.v1.Cluster/RegisterWorker", &request.base,
-                        &sluice__v1__register_reply__descriptor, sl_deadline_in_ms(5000), NULL, NULL, err);
+    return sl_rpc_unary(worker->channel, &sl_method_cluster_register_worker, &request.base, sl_deadline_in_ms(5000),
+                        NULL, NULL, err);
 }
 
 static void *beat(void *arg) {
@@ -294,9 +295,8 @@ static void *beat(void *arg) {
         request.epoch = worker->epoch;
         struct sl_error err;
         if (!atomic_load(&worker->mute) &&
-            sl_rpc_unary(worker->channel, "/sluice.v1.Cluster/Heartbeat", &request.base,
-                         &sluice__v1__heartbeat_reply__descriptor, sl_deadline_in_ms(1000), NULL, NULL,
-                         &err) == SL_ERR_NOT_FOUND) {
+            sl_rpc_unary(worker->channel, &sl_method_cluster_heartbeat, &request.base, sl_deadline_in_ms(1000), NULL,
+                         NULL, &err) == SL_ERR_NOT_FOUND) {
             join(worker, &err);
         }
         sl_sleep_ms(FAKE_HEARTBEAT_MS / 4);
@@ -317,13 +317,16 @@ void fake_worker_init(struct fake_worker *worker, const char *name, Sluice__V1__
 }
 
 enum sl_status fake_worker_start(struct fake_worker *worker, const char *address, struct sl_error *err) {
-    worker->service = (struct sl_rpc_service){"sluice.v1.Decode", decode_methods, 4, worker};
+    struct sl_rpc_implementation service = {
+        .service = &sl_service_decode, .handlers = decode_handlers, .n_handlers = 4, .context = worker};
     if (worker->role == SLUICE__V1__WORKER_ROLE__PREFILL) {
-        worker->service = (struct sl_rpc_service){"sluice.v1.Prefill", prefill_methods, 1, worker};
+        service = (struct sl_rpc_implementation){
+            .service = &sl_service_prefill, .handlers = prefill_handlers, .n_handlers = 1, .context = worker};
     } else if (worker->role == SLUICE__V1__WORKER_ROLE__KVSTORE) {
-        worker->service = (struct sl_rpc_service){"sluice.v1.Store", store_methods, 2, worker};
+        service = (struct sl_rpc_implementation){
+            .service = &store_service, .handlers = store_handlers, .n_handlers = 2, .context = worker};
     }
-    struct sl_rpc_server_config config = {.listen = "127.0.0.1:0", .services = &worker->service, .n_services = 1};
+    struct sl_rpc_server_config config = {.listen = "127.0.0.1:0", .services = &service, .n_services = 1};
     assert_int_equal(sl_rpc_server_start(&config, &worker->server, err), SL_OK);
     assert_int_equal(sl_rpc_channel_create(address, &worker->channel, err), SL_OK);
     enum sl_status status = join(worker, err);
@@ -372,9 +375,8 @@ void fake_cluster_assert_idle(struct fake_cluster *cluster) {
     Sluice__V1__WorkersRequest request = SLUICE__V1__WORKERS_REQUEST__INIT;
     ProtobufCMessage *message = NULL;
     struct sl_error err = {0};
-    assert_int_equal(sl_rpc_unary(cluster->channel, "/sluice.v1.Cluster/Workers", &request.base,
-                                  &sluice__v1__workers_reply__descriptor, sl_deadline_in_ms(5000), NULL, &message,
-                                  &err),
+    assert_int_equal(sl_rpc_unary(cluster->channel, &sl_method_cluster_workers, &request.base, sl_deadline_in_ms(5000),
+                                  NULL, &message, &err),
                      SL_OK);
     Sluice__V1__WorkersReply *reply = (Sluice__V1__WorkersReply *)message;
     assert_int_equal(reply->jobs_queued, 0);
@@ -406,9 +408,8 @@ void fake_request(Sluice__V1__GenerateRequest *request, int max_new_tokens) {
 void fake_submit(struct fake_cluster *cluster, const Sluice__V1__GenerateRequest *request, char id_out[64]) {
     ProtobufCMessage *message = NULL;
     struct sl_error err = {0};
-    enum sl_status status =
-        sl_rpc_unary(cluster->channel, "/sluice.v1.Inference/Submit", &request->base,
-                     &sluice__v1__submit_reply__descriptor, sl_deadline_in_ms(5000), NULL, &message, &err);
+    enum sl_status status = sl_rpc_unary(cluster->channel, &sl_method_inference_submit, &request->base,
+                                         sl_deadline_in_ms(5000), NULL, &message, &err);
     if (status != SL_OK) {
         fail_msg("%s", err.text);
     }
@@ -416,13 +417,13 @@ void fake_submit(struct fake_cluster *cluster, const Sluice__V1__GenerateRequest
     protobuf_c_message_free_unpacked(message, NULL);
 }
 
-static void collect(struct fake_cluster *cluster, const char *path, const ProtobufCMessage *request,
+static void collect(struct fake_cluster *cluster, const struct sl_rpc_method *method, const ProtobufCMessage *request,
                     struct fake_events *events) {
     struct sl_rpc_stream *stream = NULL;
     memset(events, 0, sizeof(*events));
-    assert_int_equal(sl_rpc_stream_open(cluster->channel, path, request, &sluice__v1__event__descriptor,
-                                        sl_deadline_in_ms(30000), NULL, &stream, &events->err),
-                     SL_OK);
+    assert_int_equal(
+        sl_rpc_stream_open(cluster->channel, method, request, sl_deadline_in_ms(30000), NULL, &stream, &events->err),
+        SL_OK);
     ProtobufCMessage *message;
     while ((events->status = sl_rpc_stream_next(stream, 30000, &message, &events->err)) == SL_OK) {
         assert_true(events->n < 4096);
@@ -436,12 +437,12 @@ void fake_watch(struct fake_cluster *cluster, const char *id, int64_t from_seque
     Sluice__V1__WatchRequest request = SLUICE__V1__WATCH_REQUEST__INIT;
     request.job_id = (char *)id;
     request.from_sequence = from_sequence;
-    collect(cluster, "/sluice.v1.Inference/Watch", &request.base, events);
+    collect(cluster, &sl_method_inference_watch, &request.base, events);
 }
 
 void fake_generate(struct fake_cluster *cluster, const Sluice__V1__GenerateRequest *request,
                    struct fake_events *events) {
-    collect(cluster, "/sluice.v1.Inference/Generate", &request->base, events);
+    collect(cluster, &sl_method_inference_generate, &request->base, events);
 }
 
 void fake_events_free(struct fake_events *events) {
@@ -470,24 +471,22 @@ const Sluice__V1__Finished *fake_events_check(const struct fake_events *events, 
     return events->events[events->n - 1]->finished;
 }
 
-Sluice__V1__Job *fake_call_job(struct fake_cluster *cluster, const char *method, const char *id) {
-    char path[64];
-    snprintf(path, sizeof(path), "/sluice.v1.Inference/%s", method);
+Sluice__V1__Job *fake_call_job(struct fake_cluster *cluster, const struct sl_rpc_method *method, const char *id) {
     Sluice__V1__JobRequest request = SLUICE__V1__JOB_REQUEST__INIT;
     request.job_id = (char *)id;
     ProtobufCMessage *message = NULL;
     struct sl_error err = {0};
-    enum sl_status status = sl_rpc_unary(cluster->channel, path, &request.base, &sluice__v1__job__descriptor,
-                                         sl_deadline_in_ms(10000), NULL, &message, &err);
+    enum sl_status status =
+        sl_rpc_unary(cluster->channel, method, &request.base, sl_deadline_in_ms(10000), NULL, &message, &err);
     if (status != SL_OK) {
-        fail_msg("%s: %s", method, err.text);
+        fail_msg("%s: %s", method->path, err.text);
     }
     return (Sluice__V1__Job *)message;
 }
 
 void fake_await_state(struct fake_cluster *cluster, const char *id, Sluice__V1__JobState state) {
     for (int64_t end_ns = sl_deadline_in_ms(10000); sl_now_ns() < end_ns; sl_sleep_ms(5)) {
-        Sluice__V1__Job *job = fake_call_job(cluster, "Get", id);
+        Sluice__V1__Job *job = fake_call_job(cluster, &sl_method_inference_get, id);
         bool reached = job->state == state;
         protobuf_c_message_free_unpacked(&job->base, NULL);
         if (reached) {

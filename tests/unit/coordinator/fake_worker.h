@@ -55,7 +55,6 @@ struct fake_worker {
     atomic_int last_prompt;      // tokens that the last call was given
     atomic_int last_lease_empty; // the last decode call had no lease
     char coordinator[64];
-    struct sl_rpc_service service;
     struct sl_rpc_server *server;
     struct sl_rpc_channel *channel;
     pthread_t heart;
@@ -103,7 +102,8 @@ void fake_events_free(struct fake_events *events);
 // Sequences without a gap; tokens 0, 1, 2, ... each once with the right id; Finished is last, and only there.
 const Sluice__V1__Finished *fake_events_check(const struct fake_events *events, int n_tokens);
 
-Sluice__V1__Job *fake_call_job(struct fake_cluster *cluster, const char *method, const char *id); // Get, Cancel
+// Get or Cancel.
+Sluice__V1__Job *fake_call_job(struct fake_cluster *cluster, const struct sl_rpc_method *method, const char *id);
 // Wait until the job is in this state.
 void fake_await_state(struct fake_cluster *cluster, const char *id, Sluice__V1__JobState state);
 

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/config.h"
+#include "compress/plan/plan.h"
 #include "coordinator/admit.h"
 
 static const struct sl_kv_geometry geometry = {.n_layers = 6, .n_kv_heads = 2, .head_dim = 64};
@@ -60,7 +61,8 @@ static void join(struct fixture *f, char *name, Sluice__V1__WorkerRole role, int
 
 static enum sl_status claim(struct fixture *f, struct sl_place *place, const struct sl_demand *demand,
                             struct sl_claim *claim_out, struct sl_error *err) {
-    return sl_admission_claim(f->admission, place, demand, NULL, 0, &none, 20, claim_out, err);
+    const struct sl_claim_spec spec = {.demand = demand, .avoid = &none};
+    return sl_admission_claim(f->admission, place, &spec, 20, claim_out, err);
 }
 
 static void test_demand_agrees_with_the_plan(void **state) {

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/thread.h"
 #include "fake_worker.h"
+#include "proto/methods.h"
 
 #define PREFILL SLUICE__V1__WORKER_ROLE__PREFILL
 #define DECODE  SLUICE__V1__WORKER_ROLE__DECODE
@@ -126,7 +127,7 @@ static void test_watch_resumes_from_any_sequence(void **state) {
         assert_int_equal(events.events[0]->sequence, from);
         fake_events_free(&events);
     }
-    Sluice__V1__Job *job = fake_call_job(&cluster, "Get", id);
+    Sluice__V1__Job *job = fake_call_job(&cluster, &sl_method_inference_get, id);
     assert_int_equal(job->state, SLUICE__V1__JOB_STATE__DONE);
     assert_int_equal(job->last_sequence, n_all);
     assert_string_equal(job->prefill_worker, "prefill-0");
@@ -163,7 +164,7 @@ static void test_lease_is_renewed_while_the_job_runs(void **state) {
     fake_await_state(&cluster, id, SLUICE__V1__JOB_STATE__PREFILLING);
     sl_sleep_ms(700); // more than two leases
     assert_in_range(atomic_load(&decode.n_renewed), 4, 12);
-    Sluice__V1__Job *job = fake_call_job(&cluster, "Cancel", id);
+    Sluice__V1__Job *job = fake_call_job(&cluster, &sl_method_inference_cancel, id);
     protobuf_c_message_free_unpacked(&job->base, NULL);
 }
 
@@ -271,8 +272,8 @@ static void test_many_jobs_at_once_all_end_and_leave_nothing(void **state) {
 // ---- jobs that are refused --------------------------------------------------------------------------------------
 
 static enum sl_status submit_status(const Sluice__V1__GenerateRequest *request, struct sl_error *err) {
-    return sl_rpc_unary(cluster.channel, "/sluice.v1.Inference/Submit", &request->base,
-                        &sluice__v1__submit_reply__descriptor, sl_deadline_in_ms(5000), NULL, NULL, err);
+    return sl_rpc_unary(cluster.channel, &sl_method_inference_submit, &request->base, sl_deadline_in_ms(5000), NULL,
+                        NULL, err);
 }
 
 static void test_submit_refuses_at_once_with_the_reason(void **state) {
@@ -317,7 +318,7 @@ static void test_full_queue_refuses_with_a_hint(void **state) {
     assert_int_equal(submit_status(&request, &err), SL_ERR_EXHAUSTED);
     assert_non_null(strstr(err.text, "retry in "));
     for (int i = 2; i >= 0; i--) { // two of them still QUEUED
-        Sluice__V1__Job *job = fake_call_job(&cluster, "Cancel", ids[i]);
+        Sluice__V1__Job *job = fake_call_job(&cluster, &sl_method_inference_cancel, ids[i]);
         assert_int_equal(job->state, SLUICE__V1__JOB_STATE__CANCELLED);
         protobuf_c_message_free_unpacked(&job->base, NULL);
     }
@@ -346,7 +347,7 @@ static void cancel_in(Sluice__V1__JobState state_wanted) {
     fake_submit(&cluster, &request, id);
     fake_await_state(&cluster, id, state_wanted);
     int64_t start_ns = sl_now_ns();
-    Sluice__V1__Job *job = fake_call_job(&cluster, "Cancel", id);
+    Sluice__V1__Job *job = fake_call_job(&cluster, &sl_method_inference_cancel, id);
     assert_true(sl_now_ns() - start_ns < 1000 * SL_NS_PER_MS);
     assert_int_equal(job->state, SLUICE__V1__JOB_STATE__CANCELLED);
     assert_int_equal(job->status_code, 1);
@@ -354,7 +355,7 @@ static void cancel_in(Sluice__V1__JobState state_wanted) {
     // When Cancel has returned, everything has been returned.
     assert_int_equal(atomic_load(&decode.open_leases), 0);
     fake_cluster_assert_idle(&cluster);
-    job = fake_call_job(&cluster, "Cancel", id); // idempotent
+    job = fake_call_job(&cluster, &sl_method_inference_cancel, id); // idempotent
     assert_int_equal(job->state, SLUICE__V1__JOB_STATE__CANCELLED);
     protobuf_c_message_free_unpacked(&job->base, NULL);
     fake_watch(&cluster, id, 0, &events);
@@ -389,7 +390,7 @@ static void test_cancel_after_the_end_changes_nothing(void **state) {
     fake_request(&request, 3);
     fake_submit(&cluster, &request, id);
     fake_await_state(&cluster, id, SLUICE__V1__JOB_STATE__DONE);
-    Sluice__V1__Job *job = fake_call_job(&cluster, "Cancel", id);
+    Sluice__V1__Job *job = fake_call_job(&cluster, &sl_method_inference_cancel, id);
     assert_int_equal(job->state, SLUICE__V1__JOB_STATE__DONE);
     protobuf_c_message_free_unpacked(&job->base, NULL);
 }
@@ -401,8 +402,8 @@ static void test_client_of_generate_gone_cancels_the_job(void **state) {
     atomic_store(&decode.decode_hangs, true);
     struct sl_rpc_stream *stream = NULL;
     struct sl_error err = {0};
-    assert_int_equal(sl_rpc_stream_open(cluster.channel, "/sluice.v1.Inference/Generate", &request.base,
-                                        &sluice__v1__event__descriptor, sl_deadline_in_ms(30000), NULL, &stream, &err),
+    assert_int_equal(sl_rpc_stream_open(cluster.channel, &sl_method_inference_generate, &request.base,
+                                        sl_deadline_in_ms(30000), NULL, &stream, &err),
                      SL_OK);
     ProtobufCMessage *message = NULL;
     assert_int_equal(sl_rpc_stream_next(stream, 5000, &message, &err), SL_OK);

@@ -12,8 +12,8 @@
 
 #include "base/clock.h"
 #include "coordinator/request.h"
-#include "engine/chat_internal.h"
 #include "service/job_chat.h"
+#include "text/chat/chat_internal.h"
 
 #define MODEL "models/demo"
 

@@ -166,7 +166,8 @@ static void test_store_moves_only_the_lost_share(void **state) {
 
 // --- shares of what is offloaded -------------------------------------------------------------------------------------
 
-#define LANE 1000
+#define LANE               1000
+#define LANES(n, replicas) (&(struct sl_route_lanes){n, replicas, LANE})
 
 // Every lane is held once by each replica, in order, cut alike and in different stores; room is kept to.
 static void assert_covered(const struct sl_route_view *views, const struct sl_route_share *shares, int n_shares,
@@ -207,7 +208,7 @@ static void test_a_session_goes_to_one_store_where_it_fits(void **state) {
     bool used[3] = {false};
     for (uint64_t key = 0; key < 64; key++) {
         uint64_t k = key * 0x9E3779B97F4A7C15u;
-        assert_int_equal(sl_route_shares(views, 3, k, 90, LANE, 1, shares, 8), 1);
+        assert_int_equal(sl_route_shares(views, 3, k, LANES(90, 1), shares, 8), 1);
         assert_covered(views, shares, 1, 90, 1);
         assert_int_equal(shares[0].view, sl_route_store(views, 3, k)); // where the capsule of the prompt goes, too
         used[shares[0].view] = true;
@@ -224,11 +225,11 @@ static void test_a_large_session_is_spread_by_lanes(void **state) {
         {.name = "d", .ready = true, .capacity_bytes = 20 * LANE}};
     struct sl_route_share shares[8];
     for (uint64_t key = 1; key < 50; key++) {
-        int n = sl_route_shares(views, 4, key * 77777, 40 + 90 + 18, LANE, 1, shares, 8);
+        int n = sl_route_shares(views, 4, key * 77777, LANES(40 + 90 + 18, 1), shares, 8);
         assert_int_equal(n, 3);
         assert_covered(views, shares, n, 148, 1);
-        assert_int_equal(sl_route_shares(views, 4, key * 77777, 149, LANE, 1, shares, 8), -1);
-        assert_int_equal(sl_route_shares(views, 4, key * 77777, 148, LANE, 1, shares, 2), -1); // more than two shares
+        assert_int_equal(sl_route_shares(views, 4, key * 77777, LANES(149, 1), shares, 8), -1);
+        assert_int_equal(sl_route_shares(views, 4, key * 77777, LANES(148, 1), shares, 2), -1); // more than two shares
     }
     assert_int_equal(sl_route_store_room(views, 4), 198 * LANE);
 }
@@ -241,16 +242,16 @@ static void test_replicas_are_in_different_stores(void **state) {
                                      {.name = "d", .ready = true, .avoid = true, .capacity_bytes = 100 * LANE}};
     struct sl_route_share shares[8];
     for (uint64_t key = 1; key < 50; key++) {
-        int n = sl_route_shares(views, 4, key * 99991, 60, LANE, 2, shares, 8);
+        int n = sl_route_shares(views, 4, key * 99991, LANES(60, 2), shares, 8);
         assert_int_equal(n, 2);
         assert_covered(views, shares, n, 60, 2);
         assert_true(shares[0].view != 3 && shares[1].view != 3); // failed this job before: only if nobody else
-        n = sl_route_shares(views, 4, key * 99991, 170, LANE, 2, shares, 8);
+        n = sl_route_shares(views, 4, key * 99991, LANES(170, 2), shares, 8);
         assert_int_equal(n, 4);
         assert_covered(views, shares, n, 170, 2);
-        assert_int_equal(sl_route_shares(views, 1, key, 10, LANE, 2, shares, 8), -1);
-        assert_false(sl_route_shares_fit(views, 1, key, 10, LANE, 2, 8)); // nor ever
-        assert_true(sl_route_shares_fit(views, 4, key * 99991, 170, LANE, 2, 8));
+        assert_int_equal(sl_route_shares(views, 1, key, LANES(10, 2), shares, 8), -1);
+        assert_false(sl_route_shares_fit(views, 1, key, LANES(10, 2), 8)); // nor ever
+        assert_true(sl_route_shares_fit(views, 4, key * 99991, LANES(170, 2), 8));
     }
 }
 
@@ -264,7 +265,7 @@ static void test_replicas_are_cut_alike_however_large_stores_are(void **state) {
     struct sl_route_share shares[16];
     int n_cut = 0;
     for (uint64_t key = 1; key < 50; key++) {
-        int n = sl_route_shares(views, 5, key * 99991, 60, LANE, 2, shares, 16);
+        int n = sl_route_shares(views, 5, key * 99991, LANES(60, 2), shares, 16);
         assert_in_range(n, 2, 16);
         assert_covered(views, shares, n, 60, 2);
         n_cut += n > 2;

@@ -11,7 +11,7 @@
 #include "eval/haystack.h"
 #include "eval/metric.h"
 #include "eval/task.h"
-#include "tests/unit/engine/tokenizer_json.h"
+#include "tests/unit/text/tokenizer/tokenizer_json.h"
 
 #define ESSAY "LICENSE" // of this project: a long text that never changes
 

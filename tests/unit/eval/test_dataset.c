@@ -9,7 +9,7 @@
 
 #include "eval/dataset.h"
 #include "eval/metric.h"
-#include "tests/unit/engine/temp_folder.h"
+#include "tests/unit/temp_folder.h"
 
 static struct temp_folder folder;
 static char path[384];

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "eval/haystack.h"
-#include "tests/unit/engine/temp_folder.h"
+#include "tests/unit/temp_folder.h"
 
 enum { MAX_PATH = 128 };
 

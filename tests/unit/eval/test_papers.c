@@ -12,7 +12,8 @@
 #include <glob.h>
 #include <string.h>
 
-#include "compress/recipe.h"
+#include "compress/plan/plan.h"
+#include "compress/recipe/recipe.h"
 #include "eval/plan.h"
 
 #define PAPERS "bench/papers/*.json"

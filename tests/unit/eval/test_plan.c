@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "eval/plan.h"
-#include "tests/unit/engine/temp_folder.h"
+#include "tests/unit/temp_folder.h"
 
 static struct temp_folder folder;
 static char path[384];

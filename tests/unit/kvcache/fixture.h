@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "kvcache/kvcache.h"
+#include "kvcache/capsule.h"
 
 #define ARENA_BYTES ((size_t)32 << 20)
 

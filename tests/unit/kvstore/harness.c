@@ -63,10 +63,11 @@ void open_parts(struct parts *parts, size_t arena_bytes, int64_t lease_ms, int64
     assert_int_equal(sl_fabric_region_create(parts->sender, parts->source_bytes, 0, &source, &err), SL_OK);
     parts->source = source;
     assert_int_equal(sl_arena_create(base, arena_bytes, &parts->arena, &err), SL_OK);
-    assert_int_equal(sl_landings_create(parts->receiver, parts->arena, lease_ms, &parts->landings, &err), SL_OK);
+    assert_int_equal(sl_ledger_create(parts->arena, &parts->ledger, &err), SL_OK);
+    assert_int_equal(sl_inbound_create(parts->receiver, parts->ledger, lease_ms, &parts->inbound, &err), SL_OK);
     assert_int_equal(sl_shelf_create(parts->arena, keep_ms, &parts->shelf, &err), SL_OK);
     assert_int_equal(sl_stretches_create(keep_ms, &parts->stretches, &err), SL_OK);
-    sl_room_init(&parts->room, parts->arena, parts->landings, parts->shelf, parts->stretches);
+    sl_room_init(&parts->room, parts->ledger, parts->inbound, parts->shelf, parts->stretches);
 }
 
 void close_parts(struct parts *parts) {
@@ -76,7 +77,8 @@ void close_parts(struct parts *parts) {
     size_t promised;
     struct sl_arena_stats stats;
     do {
-        sl_landings_gauges(parts->landings, &n_leases, &promised);
+        n_leases = sl_inbound_count(parts->inbound);
+        promised = promised_bytes(parts);
         sl_arena_get_stats(parts->arena, &stats);
         sl_sleep_ms(5);
     } while ((n_leases || stats.n_blocks) && sl_now_ns() < deadline);
@@ -84,20 +86,18 @@ void close_parts(struct parts *parts) {
     assert_int_equal(promised, 0);
     assert_int_equal(stats.n_blocks, 0);
     sl_room_cleanup(&parts->room);
-    sl_landings_destroy(&parts->landings);
+    sl_inbound_destroy(&parts->inbound);
+    sl_ledger_destroy(&parts->ledger);
     sl_fabric_destroy(&parts->sender);
     sl_fabric_destroy(&parts->receiver);
     sl_arena_destroy(&parts->arena);
 }
 
 size_t promised_bytes(struct parts *parts) {
-    int64_t n_leases;
-    size_t promised;
-    sl_landings_gauges(parts->landings, &n_leases, &promised);
-    return promised;
+    return sl_ledger_promised_bytes(parts->ledger);
 }
 
-void ship_block(struct parts *parts, const struct sl_landing_ticket *ticket, int64_t begin, int64_t end, int seed,
+void ship_block(struct parts *parts, const struct sl_inbound_ticket *ticket, int64_t begin, int64_t end, int seed,
                 bool whole) {
     struct sl_stretch_config config;
     struct sl_ship *ship;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: what the tests of offloaded layers in a kvstore share: prompts and their hashes, blocks as prefill ships them,
- *          and a store's parts without its processes: fabric, arena, landings, shelf, stretches, room.
+ *          and a store's parts without its processes: fabric, arena, ledger, inbound, shelf, stretches, room.
  */
 #ifndef SL_TESTS_UNIT_KVSTORE_HARNESS_H
 #define SL_TESTS_UNIT_KVSTORE_HARNESS_H
@@ -15,7 +15,8 @@
 // clang-format on
 
 #include "kvcache/capsule.h"
-#include "kvstore/annexes.h"
+#include "kvstore/memory/room.h"
+#include "tensor/cpu/tiers.h"
 
 #define MAX_PROMPT 1024
 
@@ -38,7 +39,8 @@ struct sl_stretch *make_stretch(struct sl_arena *arena, const struct sl_stretch_
 struct parts {
     struct sl_fabric *receiver, *sender;
     struct sl_arena *arena;
-    struct sl_landings *landings;
+    struct sl_ledger *ledger;
+    struct sl_inbound *inbound;
     struct sl_shelf *shelf;
     struct sl_stretches *stretches;
     struct sl_room room;
@@ -51,7 +53,7 @@ void close_parts(struct parts *parts);
 size_t promised_bytes(struct parts *parts);
 
 // Ship [begin, end) of a prompt made by `seed` into a grant; the whole block, or the first half and then give up.
-void ship_block(struct parts *parts, const struct sl_landing_ticket *ticket, int64_t begin, int64_t end, int seed,
+void ship_block(struct parts *parts, const struct sl_inbound_ticket *ticket, int64_t begin, int64_t end, int seed,
                 bool whole);
 
 #endif

@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "fabric/fetch.h"
+#include "proto/methods.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 #include "retrieve/near.h"
 #include "rpc/rpc.h"
@@ -112,11 +113,9 @@ static int close_all(void **state) {
 
 // ---- calls ----------------------------------------------------------------------------------------------------------
 
-static enum sl_status call(const struct store *store, const char *method, const ProtobufCMessage *request,
-                           const ProtobufCMessageDescriptor *type, void *reply_out, struct sl_error *err) {
-    char path[64];
-    snprintf(path, sizeof path, "/sluice.v1.Store/%s", method);
-    return sl_rpc_unary(store->channel, path, request, type, sl_deadline_in_ms(WAIT_MS), NULL, reply_out, err);
+static enum sl_status call(const struct store *store, const struct sl_rpc_method *method,
+                           const ProtobufCMessage *request, void *reply_out, struct sl_error *err) {
+    return sl_rpc_unary(store->channel, method, request, sl_deadline_in_ms(WAIT_MS), NULL, reply_out, err);
 }
 
 static enum sl_status open_annex(const struct store *store, Sluice__V1__Annex **annex_out, struct sl_error *err) {
@@ -135,7 +134,7 @@ static enum sl_status open_annex(const struct store *store, Sluice__V1__Annex **
     request.n_prefixes = N_TOKENS / SL_PREFIX_BLOCK;
     request.prefixes = prompt.prefixes;
     request.prefix_hash = prompt.hashes.whole;
-    return call(store, "OpenAnnex", &request.base, &sluice__v1__annex__descriptor, annex_out, err);
+    return call(store, &sl_method_store_open_annex, &request.base, annex_out, err);
 }
 
 static enum sl_status grant(const struct store *store, const char *lease_id, int64_t begin, int64_t end,
@@ -144,7 +143,7 @@ static enum sl_status grant(const struct store *store, const char *lease_id, int
     request.lease_id = (char *)lease_id;
     request.begin = begin;
     request.n_tokens = (int32_t)(end - begin);
-    return call(store, "GrantStretch", &request.base, &sluice__v1__grant__descriptor, grant_out, NULL);
+    return call(store, &sl_method_store_grant_stretch, &request.base, grant_out, NULL);
 }
 
 static void ship_stretch(const struct store *store, const char *lease_id, int64_t begin, int64_t end) {
@@ -173,8 +172,7 @@ static int64_t ask_tokens(const struct store *store, const char *lease_id) {
     request.lease_id = (char *)lease_id;
     request.n_tokens = N_TOKENS;
     Sluice__V1__AwaitAnnexReply *reply;
-    assert_int_equal(call(store, "AwaitAnnex", &request.base, &sluice__v1__await_annex_reply__descriptor, &reply, NULL),
-                     SL_OK);
+    assert_int_equal(call(store, &sl_method_store_await_annex, &request.base, &reply, NULL), SL_OK);
     int64_t n_tokens = reply->n_tokens;
     sluice__v1__await_annex_reply__free_unpacked(reply, NULL);
     return n_tokens;
@@ -190,14 +188,13 @@ static void await_annex(const struct store *store, const char *lease_id) {
 static void release(const struct store *store, const char *lease_id) {
     Sluice__V1__ReleaseRequest request = SLUICE__V1__RELEASE_REQUEST__INIT;
     request.lease_id = (char *)lease_id;
-    assert_int_equal(call(store, "Release", &request.base, &sluice__v1__release_reply__descriptor, NULL, NULL), SL_OK);
+    assert_int_equal(call(store, &sl_method_store_release, &request.base, NULL, NULL), SL_OK);
 }
 
 static Sluice__V1__StoreStatsReply *get_stats(const struct store *store) {
     Sluice__V1__StoreStatsRequest request = SLUICE__V1__STORE_STATS_REQUEST__INIT;
     Sluice__V1__StoreStatsReply *reply;
-    assert_int_equal(call(store, "Stats", &request.base, &sluice__v1__store_stats_reply__descriptor, &reply, NULL),
-                     SL_OK);
+    assert_int_equal(call(store, &sl_method_store_stats, &request.base, &reply, NULL), SL_OK);
     return reply;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: see fixture.h.
 #include "fixture.h"
+#include "tensor/cpu/tiers.h"
 
 #include <math.h>
 

@@ -13,7 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/unit/compress/drive.h"
+#include "tensor/cpu/tiers.h"
+#include "tests/unit/compress/evict/drive.h"
 
 // The ops of this processor, and what attend_slots was last called with.
 static struct sl_ops spy_ops;
@@ -38,14 +39,8 @@ static void spy_attend_slots(struct sl_team *team, const struct sl_attend *args,
 
 // --- the scene -----------------------------------------------------------------------------------------------------
 
-static struct sl_kv session_kv(const struct sl_session *session, int layer, int h) {
-    const struct sl_layer *l = &session->layers[layer];
-    const struct sl_head *head = &l->heads[h];
-    return (struct sl_kv){head->pages, head->n_packed, head->n_slots, &l->work, &l->packed};
-}
-
 static void append_row(struct sl_session *session, int layer, int h, const float *k, const float *v, int64_t position) {
-    struct sl_kv kv = session_kv(session, layer, h);
+    struct sl_kv kv = sl_session_kv(session, layer, h);
     real_ops->append(&kv, k, v, D, 1, &position);
     sl_session_set_slots(session, layer, h, kv.n_slots + 1);
 }
@@ -146,7 +141,7 @@ void scene_open(struct scene *s) {
     scene_append(s, s->n_prompt, 1.0f);
     struct sl_kv lanes[2 * N_KV];
     for (int i = 0; i < 2 * N_KV; i++) {
-        lanes[i] = session_kv(s->whole, 1 + i / N_KV, i % N_KV);
+        lanes[i] = sl_session_kv(s->whole, 1 + i / N_KV, i % N_KV);
     }
     enum sl_kv_format scan = sl_plan_scan_format(&s->plan);
     s->shares = shares_create(real_ops, s->arena, lanes, 2 * N_KV, (uint32_t)s->n_prompt, scan,
@@ -181,7 +176,7 @@ void scene_invent(struct scene *s, uint64_t seed) {
 
 enum sl_status scene_try(struct scene *s, int layer, bool with_next_q, struct sl_error *err) {
     for (int h = 0; h < N_KV; h++) {
-        s->kv[h] = session_kv(s->session, layer, h);
+        s->kv[h] = sl_session_kv(s->session, layer, h);
     }
     struct sl_attend attend = {
         .q = s->q,
@@ -226,7 +221,7 @@ static void plain_mean(const struct scene *s, const float *q, int h, double *mea
 }
 
 static void read_token(const struct scene *s, int layer, int h, int token, float *k, float *v) {
-    struct sl_kv kv = session_kv(s->whole, layer, h);
+    struct sl_kv kv = sl_session_kv(s->whole, layer, h);
     real_ops->read_rows(&kv, (uint32_t)token, (uint32_t)token + 1, k, v);
 }
 

@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "compress/plan/plan.h"
 #include "retrieve/annex.h"
 
 // The stretches of adjacent lanes [first, first + n) as prefill ships them (service/offload.h), and the blocks of those that

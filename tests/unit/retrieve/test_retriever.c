@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "scene.h"
+#include "tensor/cpu/tiers.h"
 
 static struct sl_recipe near(int ahead) {
     return (struct sl_recipe){.retrieve = SL_RETRIEVE_NEAR, .ahead = ahead};

@@ -18,9 +18,9 @@ int main(void) {
     fflush(stdout);
     char byte;
     while (read(STDIN_FILENO, &byte, 1) > 0) { // 's': no longer serving
-        sl_rpc_server_set_health(server, "test.Echo", byte != 's');
+        sl_rpc_health_set(echo.standard.health, echo_service.name, byte != 's');
     }
-    sl_rpc_server_stop(&server, 500);
+    echo_stop(&echo, &server, 500);
     sl_rpc_shutdown();
     return 0;
 }

@@ -2,6 +2,19 @@
 // Purpose: see echo_service.h.
 #include "tests/unit/rpc/echo_service.h"
 
+const struct sl_rpc_method echo_get = {"/test.Echo/Get", SL_RPC_UNARY, &sluice__v1__job_request__descriptor,
+                                       &sluice__v1__job__descriptor};
+const struct sl_rpc_method echo_watch = {"/test.Echo/Watch", SL_RPC_SERVER_STREAM,
+                                         &sluice__v1__watch_request__descriptor, &sluice__v1__event__descriptor};
+const struct sl_rpc_method echo_chat = {"/test.Echo/Chat", SL_RPC_BIDI, &sluice__v1__job_request__descriptor,
+                                        &sluice__v1__job__descriptor};
+const struct sl_rpc_method echo_relay = {"/test.Echo/Relay", SL_RPC_UNARY, &sluice__v1__job_request__descriptor,
+                                         &sluice__v1__job__descriptor};
+const struct sl_rpc_method echo_follow = {"/test.Echo/Follow", SL_RPC_SERVER_STREAM,
+                                          &sluice__v1__watch_request__descriptor, &sluice__v1__event__descriptor};
+static const struct sl_rpc_method *const methods[] = {&echo_get, &echo_watch, &echo_chat, &echo_relay, &echo_follow};
+const struct sl_rpc_service echo_service = {"test.Echo", methods, sizeof methods / sizeof *methods};
+
 void echo_init(struct echo *echo) {
     memset(echo, 0, sizeof *echo);
     pthread_mutex_init(&echo->mutex, NULL);
@@ -44,9 +57,12 @@ static enum sl_status get(void *context, struct sl_rpc_call *call, const Protobu
     if (strcmp(request->job_id, "wait") == 0) {
         return wait_for_cancel(context, call, err);
     }
+    if (strcmp(request->job_id, "other") == 0) {
+        Sluice__V1__Event event = SLUICE__V1__EVENT__INIT;
+        return sl_rpc_call_send(call, &event.base);
+    }
     Sluice__V1__Job job = SLUICE__V1__JOB__INIT;
     job.job_id = request->job_id;
-    job.label = (char *)sl_rpc_call_peer(call);
     return sl_rpc_call_send(call, &job.base);
 }
 
@@ -105,8 +121,7 @@ static enum sl_status relay(void *context, struct sl_rpc_call *call, const Proto
                             struct sl_error *err) {
     struct echo *echo = context;
     ProtobufCMessage *reply;
-    enum sl_status status = sl_rpc_unary(echo->next, "/test.Echo/Get", message, &sluice__v1__job__descriptor,
-                                         SL_NO_DEADLINE, call, &reply, err);
+    enum sl_status status = sl_rpc_unary(echo->next, &echo_get, message, SL_NO_DEADLINE, call, &reply, err);
     if (status == SL_OK) {
         status = sl_rpc_call_send(call, reply);
         protobuf_c_message_free_unpacked(reply, NULL);
@@ -118,8 +133,7 @@ static enum sl_status follow(void *context, struct sl_rpc_call *call, const Prot
                              struct sl_error *err) {
     struct echo *echo = context;
     struct sl_rpc_stream *stream = NULL;
-    enum sl_status status = sl_rpc_stream_open(echo->next, "/test.Echo/Watch", message, &sluice__v1__event__descriptor,
-                                               SL_NO_DEADLINE, call, &stream, err);
+    enum sl_status status = sl_rpc_stream_open(echo->next, &echo_watch, message, SL_NO_DEADLINE, call, &stream, err);
     while (status == SL_OK) {
         ProtobufCMessage *event;
         status = sl_rpc_stream_next(stream, 10000, &event, err);
@@ -132,34 +146,46 @@ static enum sl_status follow(void *context, struct sl_rpc_call *call, const Prot
     return status == SL_ERR_NOT_FOUND && err->status == SL_OK ? SL_OK : status;
 }
 
-static const struct sl_rpc_method methods[] = {
-    {"/test.Echo/Get", SL_RPC_UNARY, &sluice__v1__job_request__descriptor, get},
-    {"/test.Echo/Watch", SL_RPC_SERVER_STREAM, &sluice__v1__watch_request__descriptor, watch},
-    {"/test.Echo/Chat", SL_RPC_BIDI, &sluice__v1__job_request__descriptor, chat},
-    {"/test.Echo/Relay", SL_RPC_UNARY, &sluice__v1__job_request__descriptor, relay},
-    {"/test.Echo/Follow", SL_RPC_SERVER_STREAM, &sluice__v1__watch_request__descriptor, follow},
+static const struct sl_rpc_handler handlers[] = {
+    {&echo_get, get}, {&echo_watch, watch}, {&echo_chat, chat}, {&echo_relay, relay}, {&echo_follow, follow},
 };
 
 enum sl_status echo_start(struct echo *echo, const char *listen, int max_calls, struct sl_rpc_server **server_out,
                           struct sl_error *err) {
-    const struct sl_rpc_service service = {"test.Echo", methods, sizeof methods / sizeof methods[0], echo};
+    struct sl_rpc_implementation services[1 + SL_RPC_N_STANDARD] = {{.service = &echo_service,
+                                                                     .handlers = handlers,
+                                                                     .n_handlers = sizeof handlers / sizeof *handlers,
+                                                                     .context = echo}};
+    struct sl_rpc_standard standard;
+    enum sl_status status = sl_rpc_standard_init(&standard, services, 1, err);
+    if (status != SL_OK) {
+        return status;
+    }
     const struct sl_rpc_server_config config = {.listen = listen,
-                                                .services = &service,
-                                                .n_services = 1,
+                                                .services = services,
+                                                .n_services = sizeof services / sizeof *services,
                                                 .max_calls = max_calls,
-                                                .max_message_bytes = 1 << 20,
-                                                .file_descriptors = sl_proto_descriptors,
-                                                .file_descriptors_bytes = sl_proto_descriptors_bytes};
-    return sl_rpc_server_start(&config, server_out, err);
+                                                .max_message_bytes = 1 << 20};
+    status = sl_rpc_server_start(&config, server_out, err);
+    if (status == SL_OK) {
+        echo->standard = standard;
+    } else {
+        sl_rpc_standard_cleanup(&standard);
+    }
+    return status;
 }
 
-enum sl_status echo_call(struct sl_rpc_channel *channel, const char *method, const char *id, int64_t ms,
+void echo_stop(struct echo *echo, struct sl_rpc_server **server, int64_t grace_ms) {
+    sl_rpc_server_stop(server, grace_ms);
+    sl_rpc_standard_cleanup(&echo->standard);
+}
+
+enum sl_status echo_call(struct sl_rpc_channel *channel, const struct sl_rpc_method *method, const char *id, int64_t ms,
                          struct sl_error *err) {
     Sluice__V1__JobRequest request = SLUICE__V1__JOB_REQUEST__INIT;
     request.job_id = (char *)id;
     ProtobufCMessage *reply;
-    enum sl_status status = sl_rpc_unary(channel, method, &request.base, &sluice__v1__job__descriptor,
-                                         sl_deadline_in_ms(ms), NULL, &reply, err);
+    enum sl_status status = sl_rpc_unary(channel, method, &request.base, sl_deadline_in_ms(ms), NULL, &reply, err);
     if (status == SL_OK) {
         if (strcmp(((Sluice__V1__Job *)reply)->job_id, id) != 0) {
             status = sl_fail(err, SL_ERR_INTERNAL, "another job's reply");
@@ -169,13 +195,12 @@ enum sl_status echo_call(struct sl_rpc_channel *channel, const char *method, con
     return status;
 }
 
-enum sl_status echo_open(struct sl_rpc_channel *channel, const char *method, const char *id, int64_t n_events,
-                         int64_t ms, struct sl_rpc_stream **stream_out, struct sl_error *err) {
+enum sl_status echo_open(struct sl_rpc_channel *channel, const struct sl_rpc_method *method, const char *id,
+                         int64_t n_events, int64_t ms, struct sl_rpc_stream **stream_out, struct sl_error *err) {
     Sluice__V1__WatchRequest request = SLUICE__V1__WATCH_REQUEST__INIT;
     request.job_id = (char *)id;
     request.from_sequence = n_events;
-    return sl_rpc_stream_open(channel, method, &request.base, &sluice__v1__event__descriptor, sl_deadline_in_ms(ms),
-                              NULL, stream_out, err);
+    return sl_rpc_stream_open(channel, method, &request.base, sl_deadline_in_ms(ms), NULL, stream_out, err);
 }
 
 bool echo_reaches(atomic_int *value, int wanted, int64_t ms) {

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "proto/grpc/health/v1/health.pb-c.h"
+#include "proto/methods.h"
 #include "tests/unit/rpc/echo_service.h"
 
 enum { MAX_CALLS = 8 };
@@ -40,8 +41,8 @@ static int set_up(void **state) {
 
 static int tear_down(void **state) {
     (void)state;
-    sl_rpc_server_stop(&at.front, 1000);
-    sl_rpc_server_stop(&at.back, 1000);
+    echo_stop(&at.front_echo, &at.front, 1000);
+    echo_stop(&at.back_echo, &at.back, 1000);
     sl_rpc_channel_destroy(&at.to_front);
     sl_rpc_channel_destroy(&at.to_back);
     return echo_no_calls(2000) && !at.front && !at.back ? 0 : -1;
@@ -50,20 +51,21 @@ static int tear_down(void **state) {
 static void test_unary_returns_the_reply(void **state) {
     (void)state;
     struct sl_error err;
-    assert_int_equal(echo_call(at.to_back, "/test.Echo/Get", "job-1", 5000, &err), SL_OK);
+    assert_int_equal(echo_call(at.to_back, &echo_get, "job-1", 5000, &err), SL_OK);
 }
 
 static void test_unary_failures_carry_status_and_text(void **state) {
     (void)state;
     struct sl_error err;
-    assert_int_equal(echo_call(at.to_back, "/test.Echo/Get", "fail", 5000, &err), SL_ERR_PEER_STALE);
+    assert_int_equal(echo_call(at.to_back, &echo_get, "fail", 5000, &err), SL_ERR_PEER_STALE);
     assert_string_equal(err.text, "generation 7 of job 'fail' is gone");
-    assert_int_equal(echo_call(at.to_front, "/test.Echo/Relay", "fail", 5000, &err), SL_ERR_PEER_STALE);
+    assert_int_equal(echo_call(at.to_front, &echo_relay, "fail", 5000, &err), SL_ERR_PEER_STALE);
     assert_string_equal(err.text, "generation 7 of job 'fail' is gone");
-    assert_int_equal(echo_call(at.to_back, "/test.Echo/Get", "silent", 5000, &err), SL_ERR_INTERNAL);
-    assert_int_equal(echo_call(at.to_back, "/test.Echo/Nothing", "x", 5000, &err), SL_ERR_UNSUPPORTED);
+    assert_int_equal(echo_call(at.to_back, &echo_get, "silent", 5000, &err), SL_ERR_INTERNAL);
+    const struct sl_rpc_method nothing = {"/test.Echo/Nothing", SL_RPC_UNARY, echo_get.request, echo_get.reply};
+    assert_int_equal(echo_call(at.to_back, &nothing, "x", 5000, &err), SL_ERR_UNSUPPORTED);
     assert_string_equal(err.text, "no method /test.Echo/Nothing");
-    assert_int_equal(echo_call(at.to_back, "/test.Echo/Get", "x", -1, &err), SL_ERR_INVALID); // no deadline
+    assert_int_equal(echo_call(at.to_back, &echo_get, "x", -1, &err), SL_ERR_INVALID); // no deadline
 }
 
 static void test_unary_refuses_bad_and_big_requests(void **state) {
@@ -72,15 +74,15 @@ static void test_unary_refuses_bad_and_big_requests(void **state) {
     Grpc__Health__V1__HealthCheckResponse other = GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__INIT;
     other.status =
         GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__SERVING; // a varint where a string should be
-    assert_int_equal(sl_rpc_unary(at.to_back, "/test.Echo/Get", &other.base, &sluice__v1__job__descriptor,
-                                  sl_deadline_in_ms(5000), NULL, NULL, &err),
+    const struct sl_rpc_method wrong = {echo_get.path, SL_RPC_UNARY, other.base.descriptor, echo_get.reply};
+    assert_int_equal(sl_rpc_unary(at.to_back, &wrong, &other.base, sl_deadline_in_ms(5000), NULL, NULL, &err),
                      SL_ERR_INVALID);
     assert_non_null(strstr(err.text, "sluice.v1.JobRequest"));
     char *big = malloc((1 << 20) + 1);
     assert_non_null(big);
     memset(big, 'x', 1 << 20);
     big[1 << 20] = '\0';
-    assert_int_equal(echo_call(at.to_back, "/test.Echo/Get", big, 5000, &err), SL_ERR_EXHAUSTED);
+    assert_int_equal(echo_call(at.to_back, &echo_get, big, 5000, &err), SL_ERR_EXHAUSTED);
     free(big);
 }
 
@@ -100,20 +102,38 @@ static enum sl_status read_all(struct sl_rpc_stream *stream, int64_t delay_ms, i
     }
 }
 
+static void test_calls_are_of_the_methods_types(void **state) {
+    (void)state;
+    struct sl_error err;
+    struct sl_rpc_stream *stream;
+    Sluice__V1__WatchRequest request = SLUICE__V1__WATCH_REQUEST__INIT;
+    request.job_id = (char *)"other"; // what Get answers with a message of another type
+    const int64_t deadline_ns = sl_deadline_in_ms(5000);
+    assert_int_equal(sl_rpc_unary(at.to_back, &echo_get, &request.base, deadline_ns, NULL, NULL, &err),
+                     SL_ERR_INTERNAL);
+    assert_non_null(strstr(err.text, "is a sluice.v1.WatchRequest, not a sluice.v1.JobRequest"));
+    assert_int_equal(sl_rpc_unary(at.to_back, &echo_watch, &request.base, deadline_ns, NULL, NULL, &err),
+                     SL_ERR_INTERNAL);
+    assert_int_equal(sl_rpc_stream_open(at.to_back, &echo_chat, &request.base, deadline_ns, NULL, &stream, &err),
+                     SL_ERR_INTERNAL);
+    assert_int_equal(echo_call(at.to_back, &echo_get, "other", 5000, &err), SL_ERR_INTERNAL);
+}
+
 static void test_stream_delivers_everything_in_order(void **state) {
     (void)state;
     const struct {
-        const char *method, *id;
+        const struct sl_rpc_method *method;
+        const char *id;
         int64_t n, delay_ms;
-    } cases[] = {{"/test.Echo/Watch", "x", 5000, 0},
-                 {"/test.Echo/Watch", "x", 0, 0},
-                 {"/test.Echo/Watch", "big", 60, 5}, // 3.6 MB to a slow reader: flow control
-                 {"/test.Echo/Follow", "x", 500, 0}};
+    } cases[] = {{&echo_watch, "x", 5000, 0},
+                 {&echo_watch, "x", 0, 0},
+                 {&echo_watch, "big", 60, 5}, // 3.6 MB to a slow reader: flow control
+                 {&echo_follow, "x", 500, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct sl_rpc_stream *stream;
         struct sl_error err;
         int64_t n;
-        struct sl_rpc_channel *channel = strstr(cases[i].method, "Follow") ? at.to_front : at.to_back;
+        struct sl_rpc_channel *channel = cases[i].method == &echo_follow ? at.to_front : at.to_back;
         assert_int_equal(echo_open(channel, cases[i].method, cases[i].id, cases[i].n, 30000, &stream, &err), SL_OK);
         assert_int_equal(read_all(stream, cases[i].delay_ms, &n, &err), SL_ERR_NOT_FOUND);
         assert_int_equal(err.status, SL_OK); // the orderly end
@@ -130,7 +150,7 @@ static void test_stream_tells_not_found_from_the_end(void **state) {
     struct sl_rpc_stream *stream;
     struct sl_error err;
     int64_t n;
-    assert_int_equal(echo_open(at.to_back, "/test.Echo/Watch", "missing", 1, 5000, &stream, &err), SL_OK);
+    assert_int_equal(echo_open(at.to_back, &echo_watch, "missing", 1, 5000, &stream, &err), SL_OK);
     assert_int_equal(read_all(stream, 0, &n, &err), SL_ERR_NOT_FOUND);
     assert_int_equal(err.status, SL_ERR_NOT_FOUND);
     assert_string_equal(err.text, "no such job");
@@ -143,7 +163,7 @@ static void test_stream_next_times_out_without_loss(void **state) {
     struct sl_error err;
     int n_again = 0;
     int64_t n = 0;
-    assert_int_equal(echo_open(at.to_back, "/test.Echo/Watch", "slow", 10, 5000, &stream, &err), SL_OK);
+    assert_int_equal(echo_open(at.to_back, &echo_watch, "slow", 10, 5000, &stream, &err), SL_OK);
     for (;;) {
         ProtobufCMessage *event;
         enum sl_status status = sl_rpc_stream_next(stream, 2, &event, &err);
@@ -164,7 +184,7 @@ static void test_stream_next_times_out_without_loss(void **state) {
 
 static void test_stream_close_stops_the_handler(void **state) {
     (void)state;
-    const char *const methods[] = {"/test.Echo/Watch", "/test.Echo/Follow"};
+    const struct sl_rpc_method *const methods[] = {&echo_watch, &echo_follow};
     for (int i = 0; i < 2; i++) { // the second: through a relay
         struct sl_rpc_stream *stream;
         struct sl_error err;
@@ -184,24 +204,23 @@ static void test_deadline_reaches_the_handler(void **state) {
     struct sl_error err;
     const int before = atomic_load(&at.back_echo.n_woken);
     const int64_t start_ns = sl_now_ns();
-    assert_int_equal(echo_call(at.to_back, "/test.Echo/Get", "wait", 200, &err), SL_ERR_DEADLINE);
+    assert_int_equal(echo_call(at.to_back, &echo_get, "wait", 200, &err), SL_ERR_DEADLINE);
     assert_true(sl_now_ns() - start_ns < 1500 * SL_NS_PER_MS);
     assert_true(echo_reaches(&at.back_echo.n_woken, before + 1, 1000));
     const int64_t seen_ms = (atomic_load(&at.back_echo.deadline_ns) - start_ns) / SL_NS_PER_MS;
     assert_in_range(seen_ms, 150, 400);
     // Through a relay that sets none itself.
-    assert_int_equal(echo_call(at.to_front, "/test.Echo/Relay", "wait", 200, &err), SL_ERR_DEADLINE);
+    assert_int_equal(echo_call(at.to_front, &echo_relay, "wait", 200, &err), SL_ERR_DEADLINE);
     assert_true(echo_reaches(&at.back_echo.n_woken, before + 2, 1000));
 }
 
 // Stand-in for a client that goes away: a unary method watched as a stream, which can be cancelled.
-static struct sl_rpc_stream *open_wait(struct sl_rpc_channel *channel, const char *method) {
+static struct sl_rpc_stream *open_wait(struct sl_rpc_channel *channel, const struct sl_rpc_method *method) {
     Sluice__V1__JobRequest request = SLUICE__V1__JOB_REQUEST__INIT;
     request.job_id = (char *)"wait";
     struct sl_rpc_stream *stream;
     struct sl_error err;
-    assert_int_equal(sl_rpc_stream_open(channel, method, &request.base, &sluice__v1__job__descriptor,
-                                        sl_deadline_in_ms(20000), NULL, &stream, &err),
+    assert_int_equal(sl_rpc_stream_open(channel, method, &request.base, sl_deadline_in_ms(20000), NULL, &stream, &err),
                      SL_OK);
     return stream;
 }
@@ -211,11 +230,11 @@ static void test_cancel_wakes_the_handler_under_load(void **state) {
     struct sl_rpc_stream *load[2], *waiting[2];
     struct sl_error err;
     for (int i = 0; i < 2; i++) { // two readers that keep the queue busy
-        assert_int_equal(echo_open(at.to_back, "/test.Echo/Watch", "x", 1000000000, 60000, &load[i], &err), SL_OK);
+        assert_int_equal(echo_open(at.to_back, &echo_watch, "x", 1000000000, 60000, &load[i], &err), SL_OK);
     }
     const int before = atomic_load(&at.back_echo.n_woken);
-    waiting[0] = open_wait(at.to_back, "/test.Echo/Get");
-    waiting[1] = open_wait(at.to_front, "/test.Echo/Relay");
+    waiting[0] = open_wait(at.to_back, &echo_get);
+    waiting[1] = open_wait(at.to_front, &echo_relay);
     int64_t cancelled_ns = 0, n_read = 0;
     for (int64_t end_ns = sl_deadline_in_ms(5000); sl_now_ns() < end_ns; n_read++) {
         ProtobufCMessage *event;
@@ -248,11 +267,11 @@ static void test_calls_over_the_bound_are_refused_at_once(void **state) {
     struct sl_rpc_stream *waiting[MAX_CALLS];
     struct sl_error err;
     for (int i = 0; i < MAX_CALLS; i++) {
-        waiting[i] = open_wait(at.to_back, "/test.Echo/Get");
+        waiting[i] = open_wait(at.to_back, &echo_get);
     }
     assert_true(echo_reaches(&at.back_echo.n_waiting, MAX_CALLS, 2000));
     const int64_t start_ns = sl_now_ns();
-    assert_int_equal(echo_call(at.to_back, "/test.Echo/Get", "x", 5000, &err), SL_ERR_EXHAUSTED);
+    assert_int_equal(echo_call(at.to_back, &echo_get, "x", 5000, &err), SL_ERR_EXHAUSTED);
     assert_true(sl_now_ns() - start_ns < 500 * SL_NS_PER_MS);
     assert_non_null(strstr(err.text, "retry in 1000 ms"));
     for (int i = 0; i < MAX_CALLS; i++) {
@@ -260,7 +279,7 @@ static void test_calls_over_the_bound_are_refused_at_once(void **state) {
     }
     assert_true(echo_reaches(&at.back_echo.n_waiting, 0, 2000));
     assert_true(echo_no_calls(2000));
-    assert_int_equal(echo_call(at.to_back, "/test.Echo/Get", "x", 5000, &err), SL_OK); // there is room again
+    assert_int_equal(echo_call(at.to_back, &echo_get, "x", 5000, &err), SL_OK); // there is room again
 }
 
 enum { N_CALLERS = 6, N_CALLS = 600 };
@@ -271,8 +290,7 @@ static void *call_many(void *failures) {
         char id[32];
         snprintf(id, sizeof id, "job-%d", i);
         const bool relay = i % 4 == 0;
-        if (echo_call(relay ? at.to_front : at.to_back, relay ? "/test.Echo/Relay" : "/test.Echo/Get", id, 20000,
-                      &err) != SL_OK) {
+        if (echo_call(relay ? at.to_front : at.to_back, relay ? &echo_relay : &echo_get, id, 20000, &err) != SL_OK) {
             print_error("%s\n", err.text);
             atomic_fetch_add((atomic_int *)failures, 1);
         }
@@ -301,9 +319,8 @@ static int health_of(const char *service, struct sl_error *err) {
     Grpc__Health__V1__HealthCheckRequest request = GRPC__HEALTH__V1__HEALTH_CHECK_REQUEST__INIT;
     request.service = (char *)service;
     ProtobufCMessage *reply;
-    const enum sl_status status =
-        sl_rpc_unary(at.to_back, "/grpc.health.v1.Health/Check", &request.base,
-                     &grpc__health__v1__health_check_response__descriptor, sl_deadline_in_ms(5000), NULL, &reply, err);
+    const enum sl_status status = sl_rpc_unary(at.to_back, &sl_method_grpc_health_v1_health_check, &request.base,
+                                               sl_deadline_in_ms(5000), NULL, &reply, err);
     if (status != SL_OK) {
         return status;
     }
@@ -334,23 +351,22 @@ static void test_health_is_told_to_watchers(void **state) {
     for (int i = 0; i < 2; i++) {
         Grpc__Health__V1__HealthCheckRequest request = GRPC__HEALTH__V1__HEALTH_CHECK_REQUEST__INIT;
         request.service = (char *)services[i];
-        assert_int_equal(sl_rpc_stream_open(at.to_back, "/grpc.health.v1.Health/Watch", &request.base,
-                                            &grpc__health__v1__health_check_response__descriptor, SL_NO_DEADLINE, NULL,
-                                            &watchers[i], &err),
+        assert_int_equal(sl_rpc_stream_open(at.to_back, &sl_method_grpc_health_v1_health_watch, &request.base,
+                                            SL_NO_DEADLINE, NULL, &watchers[i], &err),
                          SL_OK);
     }
     assert_int_equal(next_health(watchers[0], 5000, &err), 1);
     assert_int_equal(next_health(watchers[1], 5000, &err), 3);
     assert_int_equal(next_health(watchers[0], 50, &err), 100); // nothing new
-    sl_rpc_server_set_health(at.back, "test.Echo", false);
+    sl_rpc_health_set(at.back_echo.standard.health, "test.Echo", false);
     assert_int_equal(next_health(watchers[0], 5000, &err), 2);
     assert_int_equal(health_of("test.Echo", &err), 2);
     assert_int_equal(health_of("", &err), 1);
-    sl_rpc_server_set_health(at.back, "test.Echo", true);
+    sl_rpc_health_set(at.back_echo.standard.health, "test.Echo", true);
     assert_int_equal(next_health(watchers[0], 5000, &err), 1);
     sl_rpc_stream_close(&watchers[0]); // and the other watcher is sent away by stopping
     const int64_t start_ns = sl_now_ns();
-    sl_rpc_server_stop(&at.back, 5000);
+    echo_stop(&at.back_echo, &at.back, 5000);
     assert_true(sl_now_ns() - start_ns < 3000 * SL_NS_PER_MS);
     assert_int_equal(next_health(watchers[1], 1000, &err), SL_ERR_PEER_LOST);
     sl_rpc_stream_close(&watchers[1]);
@@ -363,6 +379,7 @@ int main(void) {
         WITH_SERVERS(test_unary_returns_the_reply),
         WITH_SERVERS(test_unary_failures_carry_status_and_text),
         WITH_SERVERS(test_unary_refuses_bad_and_big_requests),
+        WITH_SERVERS(test_calls_are_of_the_methods_types),
         WITH_SERVERS(test_stream_delivers_everything_in_order),
         WITH_SERVERS(test_stream_tells_not_found_from_the_end),
         WITH_SERVERS(test_stream_next_times_out_without_loss),

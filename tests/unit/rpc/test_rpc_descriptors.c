@@ -14,11 +14,11 @@
 #include "rpc/rpc_descriptors.h"
 
 static size_t file_named(const struct sl_rpc_files *files, const char *name) {
-    return sl_rpc_priv_files_named(files, (struct sl_rpc_span){(const uint8_t *)name, strlen(name)});
+    return sl_rpc_files_named(files, (struct sl_rpc_span){(const uint8_t *)name, strlen(name)});
 }
 
 static void parse(struct sl_rpc_files *files) {
-    assert_int_equal(sl_rpc_priv_files_parse(sl_proto_descriptors, sl_proto_descriptors_bytes, files, NULL), SL_OK);
+    assert_int_equal(sl_rpc_files_parse(sl_proto_descriptors, sl_proto_descriptors_bytes, files, NULL), SL_OK);
     assert_int_equal(files->n_files, 7);
 }
 
@@ -41,7 +41,7 @@ static void test_files_resolve_symbols(void **state) {
     struct sl_rpc_files files;
     parse(&files);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        const size_t found = sl_rpc_priv_files_defining(&files, cases[i][0]);
+        const size_t found = sl_rpc_files_defining(&files, cases[i][0]);
         assert_int_equal(found, file_named(&files, cases[i][1]));
         assert_true(found < files.n_files);
     }
@@ -55,7 +55,7 @@ static void test_files_resolve_symbols(void **state) {
                                   "sluice.v1.Job.job_id.x",
                                   "sluice.v1.JobState.QUEUED"};
     for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++) {
-        assert_int_equal(sl_rpc_priv_files_defining(&files, absent[i]), files.n_files);
+        assert_int_equal(sl_rpc_files_defining(&files, absent[i]), files.n_files);
     }
 }
 
@@ -65,7 +65,7 @@ static void test_files_closure_follows_imports(void **state) {
     size_t indices[SL_RPC_MAX_FILES];
     parse(&files);
     const size_t worker = file_named(&files, "sluice/v1/worker.proto");
-    assert_int_equal(sl_rpc_priv_files_closure(&files, worker, indices), 2);
+    assert_int_equal(sl_rpc_files_closure(&files, worker, indices), 2);
     assert_int_equal(indices[0], worker);
     assert_int_equal(indices[1], file_named(&files, "sluice/v1/inference.proto"));
 }
@@ -73,9 +73,9 @@ static void test_files_closure_follows_imports(void **state) {
 static void test_files_survive_damage(void **state) {
     (void)state;
     struct sl_rpc_files files;
-    assert_int_equal(sl_rpc_priv_files_parse(NULL, 0, &files, NULL), SL_OK);
+    assert_int_equal(sl_rpc_files_parse(NULL, 0, &files, NULL), SL_OK);
     assert_int_equal(files.n_files, 0);
-    assert_int_equal(sl_rpc_priv_files_parse(sl_proto_descriptors, sl_proto_descriptors_bytes - 1, &files, NULL),
+    assert_int_equal(sl_rpc_files_parse(sl_proto_descriptors, sl_proto_descriptors_bytes - 1, &files, NULL),
                      SL_ERR_INVALID);
     srand(1);
     for (int i = 0; i < 300; i++) { // on an exact copy, so that the sanitizer sees every read beyond it
@@ -86,11 +86,11 @@ static void test_files_survive_damage(void **state) {
         for (int k = 0; k < 4; k++) {
             copy[(size_t)rand() % bytes] = (uint8_t)rand();
         }
-        if (sl_rpc_priv_files_parse(copy, bytes, &files, NULL) == SL_OK) {
+        if (sl_rpc_files_parse(copy, bytes, &files, NULL) == SL_OK) {
             size_t indices[SL_RPC_MAX_FILES];
-            assert_true(sl_rpc_priv_files_defining(&files, "sluice.v1.Finished.Reason.nothing") <= files.n_files);
+            assert_true(sl_rpc_files_defining(&files, "sluice.v1.Finished.Reason.nothing") <= files.n_files);
             for (size_t f = 0; f < files.n_files; f++) {
-                assert_true(sl_rpc_priv_files_closure(&files, f, indices) <= files.n_files);
+                assert_true(sl_rpc_files_closure(&files, f, indices) <= files.n_files);
             }
         }
         free(copy);

@@ -57,11 +57,11 @@ static void test_dead_port_is_unavailable_at_once(void **state) {
     echo_init(&echo);
     assert_int_equal(echo_start(&echo, "127.0.0.1:0", 0, &server, &err), SL_OK);
     snprintf(address, sizeof address, "%s", sl_rpc_server_address(server));
-    sl_rpc_server_stop(&server, 0);
+    echo_stop(&echo, &server, 0);
     assert_int_equal(sl_rpc_channel_create(address, &channel, &err), SL_OK);
     const int64_t start_ns = sl_now_ns();
-    assert_int_equal(echo_call(channel, "/test.Echo/Get", "x", 10000, &err), SL_ERR_PEER_LOST);
-    assert_int_equal(echo_open(channel, "/test.Echo/Watch", "x", 1, 10000, &stream, &err), SL_OK);
+    assert_int_equal(echo_call(channel, &echo_get, "x", 10000, &err), SL_ERR_PEER_LOST);
+    assert_int_equal(echo_open(channel, &echo_watch, "x", 1, 10000, &stream, &err), SL_OK);
     assert_int_equal(sl_rpc_stream_next(stream, 5000, &event, &err), SL_ERR_PEER_LOST);
     assert_true(sl_now_ns() - start_ns < 1500 * SL_NS_PER_MS);
     sl_rpc_stream_close(&stream);
@@ -69,10 +69,10 @@ static void test_dead_port_is_unavailable_at_once(void **state) {
     assert_int_equal(echo_start(&echo, address, 0, &server, &err), SL_OK);
     enum sl_status status = SL_ERR_PEER_LOST;
     for (const int64_t end_ns = sl_deadline_in_ms(5000); status != SL_OK && sl_now_ns() < end_ns; sl_sleep_ms(20)) {
-        status = echo_call(channel, "/test.Echo/Get", "x", 1000, &err);
+        status = echo_call(channel, &echo_get, "x", 1000, &err);
     }
     assert_int_equal(status, SL_OK);
-    sl_rpc_server_stop(&server, 0);
+    echo_stop(&echo, &server, 0);
     sl_rpc_channel_destroy(&channel);
 }
 
@@ -88,7 +88,7 @@ static void test_server_names_an_address_in_use(void **state) {
     assert_null(second);
     assert_int_equal(echo_start(&echo, "203.0.113.1:0", 0, &second, &err), SL_ERR_INVALID); // not ours
     assert_int_equal(echo_start(&echo, "no port", 0, &second, &err), SL_ERR_INVALID);
-    sl_rpc_server_stop(&first, 0);
+    echo_stop(&echo, &first, 0);
 }
 
 static void test_server_listens_on_ipv6(void **state) {
@@ -103,9 +103,9 @@ static void test_server_listens_on_ipv6(void **state) {
         skip();
     }
     assert_int_equal(sl_rpc_channel_create(sl_rpc_server_address(server), &channel, &err), SL_OK);
-    assert_int_equal(echo_call(channel, "/test.Echo/Get", "x", 5000, &err), SL_OK);
+    assert_int_equal(echo_call(channel, &echo_get, "x", 5000, &err), SL_OK);
     sl_rpc_channel_destroy(&channel);
-    sl_rpc_server_stop(&server, 0);
+    echo_stop(&echo, &server, 0);
 }
 
 static void test_server_stop_cancels_after_the_grace(void **state) {
@@ -119,14 +119,14 @@ static void test_server_stop_cancels_after_the_grace(void **state) {
     echo_init(&echo);
     assert_int_equal(echo_start(&echo, "127.0.0.1:0", 0, &server, &err), SL_OK);
     assert_int_equal(sl_rpc_channel_create(sl_rpc_server_address(server), &channel, &err), SL_OK);
-    assert_int_equal(echo_open(channel, "/test.Echo/Watch", "slow", 10, 20000, &slow, &err), SL_OK);        // 0.2 s
-    assert_int_equal(echo_open(channel, "/test.Echo/Watch", "slow", 100000, 20000, &endless, &err), SL_OK); // 2000 s
+    assert_int_equal(echo_open(channel, &echo_watch, "slow", 10, 20000, &slow, &err), SL_OK);        // 0.2 s
+    assert_int_equal(echo_open(channel, &echo_watch, "slow", 100000, 20000, &endless, &err), SL_OK); // 2000 s
     for (int i = 0; i < 2; i++) {
         assert_int_equal(sl_rpc_stream_next(i ? endless : slow, 5000, &event, &err), SL_OK);
         protobuf_c_message_free_unpacked(event, NULL);
     }
     const int64_t start_ns = sl_now_ns();
-    sl_rpc_server_stop(&server, 1000);
+    echo_stop(&echo, &server, 1000);
     const int64_t took_ms = (sl_now_ns() - start_ns) / SL_NS_PER_MS;
     assert_in_range(took_ms, 900, 4000);
     assert_int_equal(atomic_load(&echo.n_cancelled), 1);
@@ -142,7 +142,7 @@ static void test_server_stop_cancels_after_the_grace(void **state) {
         protobuf_c_message_free_unpacked(event, NULL);
     }
     assert_int_equal(status, SL_ERR_PEER_LOST);
-    assert_int_equal(echo_call(channel, "/test.Echo/Get", "x", 2000, &err), SL_ERR_PEER_LOST);
+    assert_int_equal(echo_call(channel, &echo_get, "x", 2000, &err), SL_ERR_PEER_LOST);
     sl_rpc_stream_close(&slow);
     sl_rpc_stream_close(&endless);
     sl_rpc_channel_destroy(&channel);
@@ -157,7 +157,7 @@ static int64_t lose_peer(struct peer *peer, int with_signal) {
     struct sl_error err;
     ProtobufCMessage *event;
     assert_int_equal(sl_rpc_channel_create(peer->address, &channel, &err), SL_OK);
-    assert_int_equal(echo_open(channel, "/test.Echo/Watch", "slow", 100000, 60000, &stream, &err), SL_OK);
+    assert_int_equal(echo_open(channel, &echo_watch, "slow", 100000, 60000, &stream, &err), SL_OK);
     for (int i = 0; i < 5; i++) {
         assert_int_equal(sl_rpc_stream_next(stream, 5000, &event, &err), SL_OK);
         protobuf_c_message_free_unpacked(event, NULL);

@@ -51,10 +51,10 @@ static void test_address_parse(void **state) {
         struct sl_rpc_address address;
         struct sl_error err;
         char text[300];
-        assert_int_equal(sl_rpc_priv_address_parse(good[i][0], &address, &err), SL_OK);
-        sl_rpc_priv_address_format(&address, text, sizeof text);
+        assert_int_equal(sl_rpc_address_parse(good[i][0], &address, &err), SL_OK);
+        sl_rpc_address_format(&address, text, sizeof text);
         assert_string_equal(text, good[i][0]);
-        sl_rpc_priv_address_target(&address, text, sizeof text);
+        sl_rpc_address_target(&address, text, sizeof text);
         assert_string_equal(text, good[i][1]);
     }
     const char *const bad[] = {"",
@@ -76,7 +76,7 @@ static void test_address_parse(void **state) {
                                "h:99999999999999999999"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct sl_rpc_address address;
-        assert_int_equal(sl_rpc_priv_address_parse(bad[i], &address, NULL), SL_ERR_INVALID);
+        assert_int_equal(sl_rpc_address_parse(bad[i], &address, NULL), SL_ERR_INVALID);
     }
 }
 

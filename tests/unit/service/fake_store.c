@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/thread.h"
+#include "proto/methods.h"
 
 #define GRANT_MS 20000
 #define AWAIT_MS 1000
@@ -56,15 +57,15 @@ int fake_store_n_leased(struct fake_store *store) {
     return n;
 }
 
-// ---- what lands ----------------------------------------------------------------------------------------------------
+// ---- what arrives ----------------------------------------------------------------------------------------------------
 
 static void on_complete(void *arg, const void *header, size_t header_bytes, size_t body_bytes) {
     struct fake_stretch *stretch = arg;
     struct fake_annex *annex = stretch->annex;
     (void)header, (void)header_bytes, (void)body_bytes;
     pthread_mutex_lock(&annex->store->mutex);
-    stretch->landed = true;
-    for (int i = 0; i < annex->n_stretches && annex->stretches[i].landed; i++) {
+    stretch->arrived = true;
+    for (int i = 0; i < annex->n_stretches && annex->stretches[i].arrived; i++) {
         annex->n_tokens = annex->stretches[i].where.begin + annex->stretches[i].where.n_slots;
     }
     pthread_cond_broadcast(&annex->store->changed);
@@ -236,7 +237,7 @@ static void on_question(void *arg, struct sl_question *question) {
     struct sl_near_answer head = {.magic = SL_NEAR_MAGIC, .kind = SL_NEAR_MAP, .n_lanes = request.n_lanes};
     uint8_t *answer = malloc(sizeof head + FAKE_MAX_STRETCHES * sizeof annex->stretches[0].where);
     assert_non_null(answer);
-    for (int i = 0; i < annex->n_stretches && annex->stretches[i].landed; i++) {
+    for (int i = 0; i < annex->n_stretches && annex->stretches[i].arrived; i++) {
         memcpy(answer + sizeof head + head.n_bytes, &annex->stretches[i].where, sizeof annex->stretches[i].where);
         head.n_bytes += sizeof annex->stretches[i].where;
     }
@@ -247,13 +248,18 @@ static void on_question(void *arg, struct sl_question *question) {
 
 // ---- life ----------------------------------------------------------------------------------------------------------
 
-static const struct sl_rpc_method methods[] = {
-    {"/sluice.v1.Store/OpenAnnex", SL_RPC_UNARY, &sluice__v1__open_annex_request__descriptor, open_annex},
-    {"/sluice.v1.Store/GrantStretch", SL_RPC_UNARY, &sluice__v1__grant_stretch_request__descriptor, grant_stretch},
-    {"/sluice.v1.Store/AwaitAnnex", SL_RPC_UNARY, &sluice__v1__await_annex_request__descriptor, await_annex},
-    {"/sluice.v1.Store/Renew", SL_RPC_UNARY, &sluice__v1__renew_request__descriptor, renew},
-    {"/sluice.v1.Store/Release", SL_RPC_UNARY, &sluice__v1__release_request__descriptor, release},
+static const struct sl_rpc_handler handlers[] = {
+    {&sl_method_store_open_annex, open_annex},   {&sl_method_store_grant_stretch, grant_stretch},
+    {&sl_method_store_await_annex, await_annex}, {&sl_method_store_renew, renew},
+    {&sl_method_store_release, release},
 };
+
+// As much of sluice.v1.Store as offloading calls.
+static const struct sl_rpc_method *const methods[] = {
+    &sl_method_store_open_annex, &sl_method_store_grant_stretch, &sl_method_store_await_annex,
+    &sl_method_store_renew,      &sl_method_store_release,
+};
+static const struct sl_rpc_service store_service = {"sluice.v1.Store", methods, sizeof methods / sizeof *methods};
 
 void fake_store_start(struct fake_store *store, const char *transport, const struct sl_page_layout *work,
                       size_t bytes) {
@@ -263,8 +269,11 @@ void fake_store_start(struct fake_store *store, const char *transport, const str
     struct sl_error err = {0};
     void *region;
     struct sl_fabric_config fabric_config = {.listen = "127.0.0.1:0", .transport = transport};
-    store->service = (struct sl_rpc_service){"sluice.v1.Store", methods, sizeof methods / sizeof *methods, store};
-    struct sl_rpc_server_config config = {.listen = "127.0.0.1:0", .services = &store->service, .n_services = 1};
+    struct sl_rpc_implementation service = {.service = &store_service,
+                                            .handlers = handlers,
+                                            .n_handlers = sizeof handlers / sizeof *handlers,
+                                            .context = store};
+    struct sl_rpc_server_config config = {.listen = "127.0.0.1:0", .services = &service, .n_services = 1};
     if (sl_fabric_create(&fabric_config, &store->fabric, &err) != SL_OK ||
         sl_fabric_region_create(store->fabric, bytes, 0, &region, &err) != SL_OK ||
         sl_arena_create(region, bytes, &store->arena, &err) != SL_OK ||

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: a kvstore's side of offloaded layers for tests of prefill's: annexes whose stretches lie in a region of a
- *          fabric of its own, in this process. It keeps what has landed as it came, and searches nothing.
+ *          fabric of its own, in this process. It keeps what has arrived as it came, and searches nothing.
  */
 #ifndef SL_TESTS_UNIT_SERVICE_FAKE_STORE_H
 #define SL_TESTS_UNIT_SERVICE_FAKE_STORE_H
@@ -24,14 +24,14 @@ struct fake_stretch {
     struct sl_near_stretch where;
     void *block;
     struct sl_grant *grant;
-    bool landed;
+    bool arrived;
 };
 
 struct fake_annex {
     struct fake_store *store;
     bool leased;
     int32_t first_lane, n_lanes;
-    int64_t n_tokens; // landed, one behind the other
+    int64_t n_tokens; // arrived, one behind the other
     struct fake_stretch stretches[FAKE_MAX_STRETCHES];
     int n_stretches;
 };
@@ -44,7 +44,6 @@ struct fake_store {
     struct sl_window *window;
     uint8_t *ticket;
     size_t ticket_bytes;
-    struct sl_rpc_service service;
     struct sl_rpc_server *server;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
@@ -52,7 +51,7 @@ struct fake_store {
     int n_annexes;
     int n_granted, n_renewed, n_maps; // calls
     bool full;                        // OpenAnnex is refused
-    bool one_at_a_time;               // a grant is refused while something granted has not landed
+    bool one_at_a_time;               // a grant is refused while something granted has not arrived
     int n_refused;                    // such grants
     int n_unready;                    // calls of AwaitAnnex that come back with nothing, after a while
 };
@@ -64,7 +63,7 @@ void fake_store_stop(struct fake_store *store);         // idempotent
 int fake_store_n_leased(struct fake_store *store);
 // The annex of a share; NULL: it was never opened.
 struct fake_annex *fake_store_annex(struct fake_store *store, int32_t first_lane);
-// The page of `lane` (of the session) that holds `token`, as it has landed.
+// The page of `lane` (of the session) that holds `token`, as it has arrived.
 const void *fake_annex_page(const struct fake_annex *annex, int32_t lane, int64_t token);
 
 #endif

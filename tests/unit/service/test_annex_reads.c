@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "fabric/fetch.h"
 #include "service/remote_source.h"
+#include "tensor/cpu/tiers.h"
 #include "tests/unit/fabric/harness.h"
 #include "tests/unit/retrieve/fixture.h"
 

@@ -189,7 +189,7 @@ static void test_conversation_stays_within_the_budget_of_every_preset(void **sta
         struct sl_recipe recipe;
         snprintf(text, sizeof text, "%s,budget=128,chunk=64", preset->name);
         if (sl_recipe_parse(preset->name, &recipe, NULL) != SL_OK || !sl_recipe_evicts(&recipe) ||
-            sl_recipe_needs_retaining_heads(&recipe)) {
+            sl_score_get_traits(recipe.score)->wants_importance) {
             continue;
         }
         check_budget_over_turns(local, text);

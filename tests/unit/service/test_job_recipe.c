@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compress/compress.h"
+#include "compress/plan/plan.h"
 #include "service/job_recipe.h"
 
 #define ARENA_BYTES ((size_t)4 << 20)

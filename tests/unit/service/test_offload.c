@@ -18,6 +18,7 @@
 #include "service/job_recipe.h"
 #include "service/offload.h"
 #include "service/reader.h"
+#include "tensor/cpu/tiers.h"
 
 #define MAX_TOKENS  8500 // two splits and some: two tiles to read back at the end
 #define ARENA_BYTES ((size_t)96 << 20)

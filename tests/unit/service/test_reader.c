@@ -13,6 +13,7 @@
 #include "kvcache/capsule.h"
 #include "service/job_recipe.h"
 #include "service/reader.h"
+#include "tensor/cpu/tiers.h"
 
 #define MAX_TOKENS  640
 #define ARENA_BYTES ((size_t)32 << 20)

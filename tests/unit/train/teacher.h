@@ -3,7 +3,8 @@
 #ifndef SL_TESTS_UNIT_TRAIN_TEACHER_H
 #define SL_TESTS_UNIT_TRAIN_TEACHER_H
 
-#include "tests/unit/engine/temp_folder.h"
+#include "tensor/cpu/tiers.h"
+#include "tests/unit/temp_folder.h"
 #include "train/example.h"
 #include "train/heads_file.h"
 

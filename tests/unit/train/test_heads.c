@@ -11,7 +11,8 @@
 
 #include <cmocka.h>
 
-#include "engine/cpu/half.h"
+#include "tensor/cpu/tiers.h"
+#include "tensor/half.h"
 #include "train/heads.h"
 
 #define LAYERS   2

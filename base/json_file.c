@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: reading JSON files of a model folder. See json_file.h.
+#include "base/json_file.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define MAX_JSON_FILE_BYTES (64 << 20) // the index of a model of a thousand shards is a few MiB
+
+enum sl_status sl_model_path(const char *dir, const char *name, char *buf, size_t buf_bytes, struct sl_error *err) {
+    int length = snprintf(buf, buf_bytes, "%s/%s", dir, name);
+    if (length < 0 || (size_t)length >= buf_bytes) {
+        return sl_fail(err, SL_ERR_INVALID, "path of %.64s is longer than %zu bytes", name, buf_bytes);
+    }
+    return SL_OK;
+}
+
+enum sl_status sl_json_file_load(const char *dir, const char *name, json_t **root_out, struct sl_error *err) {
+    char path[PATH_MAX];
+    enum sl_status status = sl_model_path(dir, name, path, sizeof path, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    FILE *file = fopen(path, "rb");
+    if (file == NULL) {
+        return sl_fail(err, errno == ENOENT ? SL_ERR_NOT_FOUND : SL_ERR_IO, "%s: %s", path, strerror(errno));
+    }
+    struct stat st;
+    if (fstat(fileno(file), &st) != 0 || !S_ISREG(st.st_mode)) {
+        fclose(file);
+        return sl_fail(err, SL_ERR_IO, "%s: not a regular file", path);
+    }
+    if (st.st_size > MAX_JSON_FILE_BYTES) {
+        fclose(file);
+        return sl_fail(err, SL_ERR_INVALID, "%s: %lld bytes, expected at most %d", path, (long long)st.st_size,
+                       MAX_JSON_FILE_BYTES);
+    }
+    json_error_t json_error;
+    json_t *root = json_loadf(file, JSON_REJECT_DUPLICATES, &json_error);
+    fclose(file);
+    if (root == NULL) {
+        return sl_fail(err, SL_ERR_INVALID, "%s:%d: %s", path, json_error.line, json_error.text);
+    }
+    if (!json_is_object(root)) {
+        json_decref(root);
+        return sl_fail(err, SL_ERR_INVALID, "%s: not a JSON object", path);
+    }
+    *root_out = root;
+    return SL_OK;
+}

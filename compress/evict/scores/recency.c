@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: recency: the newest stay. StreamingLLM (Xiao et al., Efficient Streaming Language Models with Attention Sinks,
+ *          section 3.2) is this with protected sinks and slot positions.
+ *
+ *     score_j = j
+ */
+#include "compress/evict/scores/score.h"
+
+static void read_scores(const struct sl_score_input *in, float *scores) {
+    for (uint32_t j = 0; j < in->kv->n_slots; j++) {
+        scores[j] = (float)j; // exact: prompts are shorter than 2^24 tokens
+    }
+}
+
+const struct sl_score_method sl_score_recency = {.read = read_scores};

@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+// How annexes grow: grants, and the thread that builds what has arrived. The states are in annexes.h.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "compress/plan/plan.h"
+#include "kvstore/annexes/internal.h"
+
+#define LOOK_MS 100
+
+// Of what a stretch takes until it is built, the part that is made beside the block that arrives.
+static size_t built_bytes(const struct sl_stretch_config *config) {
+    size_t block = sl_stretch_block_bytes(config), all = sl_stretch_bytes(config);
+    if (config->rows != config->work.format) {
+        return all; // pages as well; the block goes back behind that
+    }
+    return all > block ? all - block : 0;
+}
+
+// What a stretch takes at most, from its grant until it is built.
+static size_t granted_bytes(const struct sl_stretch_config *config) {
+    return sl_stretch_block_bytes(config) + built_bytes(config);
+}
+
+enum sl_status sl_annexes_bytes_to_come(const struct sl_stretch_family *family, int64_t begin, int64_t n_tokens,
+                                        size_t *bytes_out, struct sl_error *err) {
+    struct sl_stretch_config config;
+    size_t bytes = 0, beside = 0; // built; of one stretch that is being built
+    // As prefill cuts them (service/offload.h): whole stretches, the full pages behind them, a partial page.
+    const int64_t cuts[] = {SL_STRETCH_TOKENS, SL_PAGE_SLOTS, 1};
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        int64_t n_slots = i == 0 ? SL_STRETCH_TOKENS : (n_tokens - begin) / cuts[i] * cuts[i];
+        int64_t n_stretches = n_slots > 0 ? (n_tokens - begin) / n_slots : 0;
+        if (n_stretches > 0) {
+            enum sl_status status = sl_stretch_family_config(family, begin, begin + n_slots, &config, err);
+            if (status != SL_OK) {
+                return status;
+            }
+            size_t built = sl_stretch_bytes(&config), more = granted_bytes(&config) - built;
+            bytes += (size_t)n_stretches * built;
+            more *= n_stretches < SL_STRETCHES_QUEUED ? (size_t)n_stretches : SL_STRETCHES_QUEUED;
+            beside = more > beside ? more : beside;
+            begin += n_stretches * n_slots;
+        }
+    }
+    *bytes_out = bytes + beside;
+    return SL_OK;
+}
+
+void sl_annexes_forget_from(struct sl_annexes *annexes, struct sl_held_annex *held, struct sl_growth **at) {
+    while (*at) {
+        struct sl_growth *growth = *at;
+        *at = growth->next;
+        // Still to come. While the transfer or the builder have not let go of it, it is counted twice: soon over.
+        held->promised_bytes += growth->covered_bytes;
+        sl_ledger_promise_again(annexes->config.room->ledger, growth->covered_bytes);
+        if (growth->inbound_id[0]) {
+            sl_inbound_release(annexes->config.room->inbound, growth->inbound_id);
+        }
+        sl_stretch_unref(&growth->stretch);
+        free(growth);
+    }
+}
+
+// Lock held. A stretch will never be part of the annex, and so none behind it.
+static void fail_from(struct sl_annexes *annexes, struct sl_held_annex *held, struct sl_growth **at,
+                      const struct sl_error *failure) {
+    sl_log_warn("annexes", "lease=%s stretch at token %lld: %s", held->lease_id, (long long)(*at)->config.begin,
+                failure->text);
+    held->failure = *failure;
+    sl_annexes_forget_from(annexes, held, at);
+    pthread_cond_broadcast(&annexes->changed);
+}
+
+// Lock held. What is built and has nothing unbuilt before it becomes part of the annex.
+static void append_built(struct sl_annexes *annexes, struct sl_held_annex *held) {
+    while (held->growing && held->growing->stretch) {
+        struct sl_growth *growth = held->growing;
+        struct sl_error err = {0};
+        if (sl_annex_append(held->annex, growth->stretch, &err) != SL_OK) {
+            fail_from(annexes, held, &held->growing, &err);
+            return;
+        }
+        held->growing = growth->next;
+        sl_stretch_unref(&growth->stretch);
+        free(growth);
+    }
+    if (sl_annex_n_tokens(held->annex) == held->prompt.n_tokens) { // nothing is to come
+        sl_ledger_settle(annexes->config.room->ledger, &held->promised_bytes, 0);
+    }
+    pthread_cond_broadcast(&annexes->changed);
+}
+
+// ---- grants -------------------------------------------------------------------------------------------------------
+
+static int64_t end_of(const struct sl_stretch_config *config) {
+    return config->begin + config->n_slots;
+}
+
+// Lock held. Where the next stretch begins; *last_out is the end of the list.
+static int64_t planned_end(struct sl_held_annex *held, struct sl_growth ***last_out) {
+    int64_t end = sl_annex_n_tokens(held->annex);
+    struct sl_growth **at = &held->growing;
+    for (; *at; at = &(*at)->next) {
+        end = end_of(&(*at)->config);
+    }
+    *last_out = at;
+    return end;
+}
+
+/*
+ * Lock held. May [begin, end) be granted? SL_ERR_EXISTS: it is there, or on its way and arrived. A grant that nobody has
+ * used is replaced: its ship has failed, or the reply was lost.
+ */
+static enum sl_status check_place(struct sl_annexes *annexes, struct sl_held_annex *held, int64_t begin, int64_t end,
+                                  struct sl_error *err) {
+    if (begin < 0 || begin % SL_PAGE_SLOTS != 0 || end <= begin || end > held->prompt.n_tokens ||
+        (end % SL_PAGE_SLOTS != 0 && end != held->prompt.n_tokens)) {
+        return sl_fail(err, SL_ERR_INVALID, "stretch [%lld, %lld) of %lld tokens does not consist of whole pages",
+                       (long long)begin, (long long)end, (long long)held->prompt.n_tokens);
+    }
+    if (end <= sl_annex_n_tokens(held->annex)) {
+        return sl_fail(err, SL_ERR_EXISTS, "tokens [%lld, %lld) are part of the annex", (long long)begin,
+                       (long long)end);
+    }
+    struct sl_growth **at = &held->growing;
+    while (*at && (*at)->config.begin != begin) {
+        at = &(*at)->next;
+    }
+    if (*at && end_of(&(*at)->config) == end && ((*at)->building || (*at)->stretch)) {
+        return sl_fail(err, SL_ERR_EXISTS, "tokens [%lld, %lld) have arrived", (long long)begin, (long long)end);
+    }
+    sl_annexes_forget_from(annexes, held, at);
+    int64_t planned = planned_end(held, &at);
+    if (begin != planned) {
+        return sl_fail(err, SL_ERR_INVALID, "stretch [%lld, %lld): the next one begins at token %lld", (long long)begin,
+                       (long long)end, (long long)planned);
+    }
+    return SL_OK;
+}
+
+// Lock held. Takes a stretch's part out of the annex's promise.
+static size_t take_promise(struct sl_held_annex *held, size_t bytes) {
+    bytes = bytes < held->promised_bytes ? bytes : held->promised_bytes;
+    held->promised_bytes -= bytes;
+    return bytes;
+}
+
+// Lock held. growth takes its place at the end of the annex, if that is still where it belongs.
+static bool add_growth(struct sl_annexes *annexes, struct sl_held_annex *held, struct sl_growth *growth) {
+    struct sl_growth **last;
+    if (!held->listed || planned_end(held, &last) != growth->config.begin) {
+        return false;
+    }
+    growth->serial = ++annexes->next_serial;
+    *last = growth;
+    held->failure = (struct sl_error){0};
+    return true;
+}
+
+// Lock held, and let go of meanwhile: making room may take its time. `held` is in use.
+static enum sl_status open_inbound(struct sl_annexes *annexes, struct sl_held_annex *held, struct sl_growth *growth,
+                                   struct sl_inbound_ticket *ticket_out, struct sl_error *err) {
+    size_t covered = take_promise(held, granted_bytes(&growth->config));
+    pthread_mutex_unlock(&annexes->mutex);
+    enum sl_status status =
+        sl_room_open_inbound(annexes->config.room, held->lease_id, sl_stretch_block_bytes(&growth->config),
+                             built_bytes(&growth->config), covered, ticket_out, err);
+    pthread_mutex_lock(&annexes->mutex);
+    if (status != SL_OK) {
+        if (held->listed) {
+            held->promised_bytes += covered;
+        } else {
+            sl_ledger_return(annexes->config.room->ledger, covered);
+        }
+        return status;
+    }
+    memcpy(growth->inbound_id, ticket_out->id, sizeof growth->inbound_id);
+    growth->covered_bytes = covered;
+    if (!add_growth(annexes, held, growth)) {
+        sl_inbound_release(annexes->config.room->inbound, ticket_out->id);
+        free(ticket_out->ticket);
+        if (held->listed) { // still to come
+            held->promised_bytes += covered;
+            sl_ledger_promise_again(annexes->config.room->ledger, covered);
+        }
+        return sl_fail(err, SL_ERR_PRECONDITION, "the annex ended, or was granted another stretch at the same time");
+    }
+    return SL_OK;
+}
+
+enum sl_status sl_annexes_grant(struct sl_annexes *annexes, const char *lease_id, int64_t begin, int64_t n_tokens,
+                                struct sl_inbound_ticket *ticket_out, size_t *capacity_out, struct sl_error *err) {
+    struct sl_growth *growth = calloc(1, sizeof *growth);
+    if (!growth) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "annexes: out of memory");
+    }
+    int64_t end; // out of bounds, and refused, where it is no number
+    if (__builtin_add_overflow(begin, n_tokens, &end)) {
+        end = begin < 0 ? INT64_MIN : INT64_MAX;
+    }
+    pthread_mutex_lock(&annexes->mutex);
+    struct sl_held_annex *held = sl_annexes_find(annexes, lease_id);
+    enum sl_status status = held ? check_place(annexes, held, begin, end, err)
+                                 : sl_fail(err, SL_ERR_NOT_FOUND, "lease %s is unknown or has ended", lease_id);
+    if (status == SL_OK) {
+        status = sl_stretch_family_config(&held->family, begin, end, &growth->config, err);
+    }
+    if (status == SL_OK) {
+        growth->stretch = sl_stretches_find(annexes->config.room->stretches, &held->family, &held->prompt, begin, end);
+        if (growth->stretch) {
+            size_t covered = take_promise(held, sl_stretch_bytes(&growth->config));
+            sl_ledger_return(annexes->config.room->ledger, covered);
+            growth->covered_bytes = covered;
+            add_growth(annexes, held, growth); // check_place() has seen that it belongs here
+            growth = NULL;
+            append_built(annexes, held);
+            status = sl_fail(err, SL_ERR_EXISTS, "tokens [%lld, %lld) have been stored meanwhile", (long long)begin,
+                             (long long)end);
+        } else {
+            held->n_users++;
+            size_t capacity = sl_stretch_block_bytes(&growth->config);
+            status = open_inbound(annexes, held, growth, ticket_out, err);
+            if (status == SL_OK) {
+                *capacity_out = capacity;
+                growth = NULL;
+            }
+            sl_held_annex_unuse(annexes, held);
+        }
+    }
+    pthread_mutex_unlock(&annexes->mutex);
+    free(growth);
+    return status;
+}
+
+// ---- building -----------------------------------------------------------------------------------------------------
+
+// What has arrived, and for whom.
+struct built {
+    struct sl_held_annex *held; // in use
+    uint64_t serial;
+    struct sl_stretch_config config;
+    struct sl_received received;
+    size_t promised_bytes;
+};
+
+// Lock held. Look after one annex: true if something of it is to be built now.
+static bool find_received_of(struct sl_annexes *annexes, struct sl_held_annex *held, struct built *built_out) {
+    for (struct sl_growth **at = &held->growing; *at; at = &(*at)->next) {
+        struct sl_growth *growth = *at;
+        if (growth->building || growth->stretch) {
+            continue;
+        }
+        struct sl_error err = {0};
+        enum sl_status status = sl_inbound_take(annexes->config.room->inbound, growth->inbound_id, 0,
+                                                &built_out->received, &built_out->promised_bytes, &err);
+        if (status == SL_AGAIN) {
+            continue;
+        }
+        if (status != SL_OK) {
+            fail_from(annexes, held, at, &err);
+            return false;
+        }
+        growth->building = true;
+        growth->inbound_id[0] = '\0';
+        built_out->held = held;
+        built_out->serial = growth->serial;
+        built_out->config = growth->config;
+        held->n_users++;
+        return true;
+    }
+    return false;
+}
+
+static enum sl_status build(struct sl_annexes *annexes, const struct built *built, struct sl_stretch **stretch_out,
+                            struct sl_error *err) {
+    struct sl_room *room = annexes->config.room;
+    size_t expected = sl_stretch_block_bytes(&built->config);
+    enum sl_status status = SL_OK;
+    if (built->received.body_bytes != expected) {
+        status = sl_fail(err, SL_ERR_INVALID, "%zu bytes have arrived, the stretch has %zu", built->received.body_bytes,
+                         expected);
+    }
+    while (status == SL_OK) {
+        status = sl_stretch_create(&built->config, annexes->config.ops, annexes->config.team, room->arena,
+                                   built->received.body, stretch_out, err);
+        if (status == SL_OK) {
+            break;
+        }
+        if (status == SL_ERR_EXHAUSTED && sl_room_evict_one(room)) { // it was promised, but lies in pieces
+            status = SL_OK;
+        }
+    }
+    if (status != SL_OK) {
+        sl_arena_free(room->arena, built->received.body);
+    }
+    free(built->received.header);
+    sl_ledger_return(room->ledger, built->promised_bytes);
+    return status;
+}
+
+// Build one stretch that has arrived; false: there is none, or nobody wants it any more.
+static bool build_one(struct sl_annexes *annexes) {
+    struct built built = {0};
+    pthread_mutex_lock(&annexes->mutex);
+    struct sl_held_annex *first = annexes->stopping ? NULL : annexes->first;
+    for (struct sl_held_annex *held = first; held && !find_received_of(annexes, held, &built); held = held->next) {
+    }
+    pthread_mutex_unlock(&annexes->mutex);
+    if (!built.held) {
+        return false;
+    }
+    struct sl_held_annex *held = built.held;
+    struct sl_stretch *stretch = NULL;
+    struct sl_error err = {0};
+    enum sl_status status = build(annexes, &built, &stretch, &err);
+    if (status == SL_OK) {
+        struct sl_error why = {0};
+        if (sl_stretches_put(annexes->config.room->stretches, &held->family,
+                             sl_prompt_hash_at(&held->prompt, end_of(&built.config)), &stretch, &why) != SL_OK) {
+            sl_log_warn("annexes", "lease=%s a stretch will not be found by others: %s", held->lease_id, why.text);
+        }
+    }
+    pthread_mutex_lock(&annexes->mutex);
+    struct sl_growth **at = &held->growing;
+    while (*at && (*at)->serial != built.serial) {
+        at = &(*at)->next;
+    }
+    if (*at && status == SL_OK) {
+        // What was there only beside what is built now is for the stretches behind.
+        size_t kept = sl_stretch_bytes(&built.config), covered = (*at)->covered_bytes;
+        size_t beside = covered > kept ? covered - kept : 0;
+        held->promised_bytes += beside;
+        (*at)->covered_bytes -= beside;
+        sl_ledger_promise_again(annexes->config.room->ledger, beside);
+        (*at)->building = false;
+        (*at)->stretch = stretch;
+        stretch = NULL;
+        append_built(annexes, held);
+    } else if (*at) {
+        fail_from(annexes, held, at, &err);
+    }
+    sl_stretch_unref(&stretch); // the annex has ended: it stays as cache
+    sl_held_annex_unuse(annexes, held);
+    pthread_mutex_unlock(&annexes->mutex);
+    return true;
+}
+
+void *sl_annexes_builder_main(void *arg) {
+    struct sl_annexes *annexes = arg;
+    uint64_t seen = 0;
+    for (bool go_on = true; go_on;) {
+        sl_inbound_wait_change(annexes->config.room->inbound, &seen, sl_deadline_in_ms(LOOK_MS));
+        while (build_one(annexes)) {
+        }
+        pthread_mutex_lock(&annexes->mutex);
+        go_on = !annexes->stopping;
+        pthread_mutex_unlock(&annexes->mutex);
+    }
+    return NULL;
+}

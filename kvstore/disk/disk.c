@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+// The disk below the shelf. See disk.h.
+#include "kvstore/disk/disk.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/queue.h"
+#include "base/thread.h"
+#include "kvstore/disk/folder.h"
+
+#define MAX_CLOSING 65536 // capsules that closing looks at
+
+struct sl_disk {
+    struct sl_disk_config config;
+    struct sl_disk_folder *folder;
+    struct sl_queue *offers; // of struct sl_capsule_key, malloc'd
+    pthread_t writer;
+    bool has_writer;
+    _Atomic int64_t deadline_ns; // of writing
+    _Atomic int64_t n_hits, n_dropped;
+    _Atomic bool failed;
+    pthread_mutex_t mutex;
+    pthread_cond_t recalled;
+    bool recalling; // mutex
+    char failure[384];
+};
+
+// Not used from now on; said once.
+static void give_up(struct sl_disk *disk, const struct sl_error *err) {
+    pthread_mutex_lock(&disk->mutex);
+    bool first = !disk->failure[0];
+    if (first) {
+        memcpy(disk->failure, err->text, sizeof disk->failure);
+    }
+    pthread_mutex_unlock(&disk->mutex);
+    atomic_store(&disk->failed, true);
+    if (first) {
+        sl_log_error("disk", "the store goes on without its disk until it is started anew: %s", err->text);
+    }
+}
+
+static bool is_used(struct sl_disk *disk) {
+    return disk && !atomic_load(&disk->failed);
+}
+
+// ---- writing --------------------------------------------------------------------------------------------------------
+
+static bool in_time(void *arg) {
+    struct sl_disk *disk = arg;
+    return sl_now_ns() < atomic_load(&disk->deadline_ns);
+}
+
+// Copy it from the shelf to the disk. SL_ERR_NOT_FOUND: it has been evicted before we came to it.
+static enum sl_status copy_down(struct sl_disk *disk, const struct sl_capsule_key *key, struct sl_error *err) {
+    struct sl_stored *stored = sl_shelf_hold(disk->config.shelf, key);
+    if (!stored) {
+        return sl_fail(err, SL_ERR_NOT_FOUND, "evicted before it was written");
+    }
+    enum sl_status status = sl_disk_folder_write(disk->folder, stored, in_time, disk, err);
+    sl_shelf_let_go(disk->config.shelf, stored);
+    return status;
+}
+
+static void write_one(struct sl_disk *disk, const struct sl_capsule_key *key) {
+    struct sl_error err = {0};
+    enum sl_status status = copy_down(disk, key, &err);
+    if (status == SL_ERR_NOT_FOUND || status == SL_ERR_EXHAUSTED || status == SL_ERR_CANCELLED) {
+        atomic_fetch_add(&disk->n_dropped, 1);
+        sl_log_debug("disk", "a capsule was not written: %s", err.text);
+    } else if (status != SL_OK && status != SL_ERR_EXISTS) {
+        give_up(disk, &err);
+    }
+}
+
+static void take_offer(struct sl_disk *disk, const struct sl_capsule_key *key) {
+    struct sl_error err = {0};
+    enum sl_status status = sl_disk_folder_touch(disk->folder, key, &err);
+    if (status == SL_ERR_NOT_FOUND) {
+        write_one(disk, key);
+    } else if (status != SL_OK) {
+        give_up(disk, &err);
+    }
+}
+
+static void *writer_main(void *arg) {
+    struct sl_disk *disk = arg;
+    void *key;
+    while (sl_queue_pop(disk->offers, SL_NO_DEADLINE, &key) == SL_OK) {
+        if (is_used(disk) && in_time(disk)) {
+            take_offer(disk, key);
+        }
+        free(key);
+    }
+    return NULL;
+}
+
+void sl_disk_offer(struct sl_disk *disk, const struct sl_capsule_key *key) {
+    if (!is_used(disk)) {
+        return;
+    }
+    struct sl_capsule_key *copy = malloc(sizeof *copy);
+    if (copy) {
+        *copy = *key;
+    }
+    if (!copy || sl_queue_try_push(disk->offers, copy) != SL_OK) {
+        free(copy);
+        atomic_fetch_add(&disk->n_dropped, 1);
+    }
+}
+
+// ---- reading back ---------------------------------------------------------------------------------------------------
+
+// Read it into the arena and shelve it. SL_ERR_NOT_FOUND, SL_ERR_EXHAUSTED, SL_ERR_IO.
+static enum sl_status bring_back(struct sl_disk *disk, const struct sl_disk_found *found, struct sl_error *err) {
+    void *body;
+    uint8_t *header;
+    uint64_t *hashes;
+    size_t body_bytes = (size_t)found->entry.body_bytes;
+    enum sl_status status = sl_room_take_block(disk->config.room, "disk", body_bytes, &body, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    status = sl_disk_folder_read(disk->folder, found, body, &header, &hashes, err);
+    if (status == SL_OK) {
+        status = sl_shelf_put(disk->config.shelf, &found->entry.key, body, body_bytes, header,
+                              (size_t)found->entry.header_bytes, hashes, (size_t)found->entry.n_hashes,
+                              found->entry.stride, err);
+        free(hashes);
+        if (status == SL_OK) {
+            return SL_OK;
+        }
+        free(header);
+        if (status == SL_ERR_INVALID) { // of another version, perhaps
+            status = sl_disk_folder_discard(disk->folder, found->id, err->text, err);
+            status = status == SL_OK ? SL_ERR_NOT_FOUND : status;
+        }
+    }
+    sl_arena_free(disk->config.room->arena, body);
+    return status == SL_ERR_EXISTS ? SL_OK : status; // it was shipped to us meanwhile
+}
+
+// Pin the capsule that was found, if it is on the shelf, by its own key: there a younger one may have taken the prefix over
+// and gone with it. The shelf's list of its prefixes was verified, the index's entry of this prefix was not.
+static struct sl_stored *pin_found(struct sl_disk *disk, const struct sl_disk_found *found,
+                                   const struct sl_prefix *prefix) {
+    int64_t covered;
+    struct sl_stored *stored = sl_shelf_pin(disk->config.shelf, &found->entry.key, &covered);
+    for (size_t i = 0; stored && i < stored->n_prefixes; i++) {
+        if (stored->prefix_tokens[i] == prefix->n_tokens &&
+            memcmp(&stored->prefixes[i], &prefix->key, sizeof prefix->key) == 0) {
+            return stored;
+        }
+    }
+    if (stored) {
+        sl_shelf_unpin(disk->config.shelf, stored);
+    }
+    return NULL;
+}
+
+static struct sl_stored *recall(struct sl_disk *disk, const struct sl_prefix *prefixes, size_t n_prefixes,
+                                size_t *at_out) {
+    struct sl_disk_found found;
+    struct sl_error err = {0};
+    struct sl_stored *stored = sl_shelf_pin_longest(disk->config.shelf, prefixes, n_prefixes, at_out);
+    if (stored) { // somebody else has brought it back while we waited
+        return stored;
+    }
+    int64_t begin_ns = sl_now_ns();
+    enum sl_status status;
+    do { // of what was damaged nothing is left: look again
+        status = sl_disk_folder_find(disk->folder, prefixes, n_prefixes, &found, &err);
+        stored = status == SL_OK ? pin_found(disk, &found, &prefixes[found.at]) : NULL;
+    } while (status == SL_OK && !stored && (status = bring_back(disk, &found, &err)) == SL_ERR_NOT_FOUND);
+    if (status == SL_OK) {
+        if (!stored) {
+            stored = pin_found(disk, &found, &prefixes[found.at]);
+            atomic_fetch_add(&disk->n_hits, 1);
+            sl_log_debug("disk", "capsule tokens=%lld bytes=%llu is back after %.1f ms",
+                         (long long)found.entry.n_tokens, (unsigned long long)found.entry.body_bytes,
+                         (double)(sl_now_ns() - begin_ns) / SL_NS_PER_MS);
+        }
+        *at_out = found.at;
+        sl_disk_offer(disk, &found.entry.key); // counts the use
+    } else if (status == SL_ERR_IO) {
+        give_up(disk, &err);
+    } else if (status != SL_ERR_NOT_FOUND) {
+        sl_log_info("disk", "a capsule was not read back: %s", err.text);
+    }
+    return stored;
+}
+
+struct sl_stored *sl_disk_recall(struct sl_disk *disk, const struct sl_prefix *prefixes, size_t n_prefixes,
+                                 int64_t deadline_ns, size_t *at_out) {
+    if (!is_used(disk) || n_prefixes == 0) {
+        return NULL;
+    }
+    struct sl_stored *stored = NULL;
+    enum sl_status status = SL_OK;
+    pthread_mutex_lock(&disk->mutex);
+    while (disk->recalling && status == SL_OK) {
+        status = sl_cond_wait_until(&disk->recalled, &disk->mutex, deadline_ns);
+    }
+    bool our_turn = !disk->recalling;
+    disk->recalling = true; // ours, or another's still
+    pthread_mutex_unlock(&disk->mutex);
+    if (our_turn) {
+        stored = recall(disk, prefixes, n_prefixes, at_out);
+        pthread_mutex_lock(&disk->mutex);
+        disk->recalling = false;
+        pthread_cond_signal(&disk->recalled);
+        pthread_mutex_unlock(&disk->mutex);
+    }
+    return stored;
+}
+
+// ---- life -----------------------------------------------------------------------------------------------------------
+
+enum sl_status sl_disk_open(const struct sl_disk_config *config, struct sl_disk **disk_out, struct sl_error *err) {
+    struct sl_disk *disk = calloc(1, sizeof *disk);
+    if (!disk) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "disk: out of memory");
+    }
+    disk->config = *config;
+    atomic_init(&disk->deadline_ns, SL_NO_DEADLINE);
+    pthread_mutex_init(&disk->mutex, NULL);
+    sl_cond_init(&disk->recalled);
+    enum sl_status status = sl_disk_folder_open(config->folder, config->bytes, &disk->folder, err);
+    if (status == SL_OK) {
+        status = sl_queue_create(config->max_offers, &disk->offers, err);
+    }
+    if (status == SL_OK) {
+        status = sl_thread_start("disk", writer_main, disk, &disk->writer, err);
+        disk->has_writer = status == SL_OK;
+    }
+    if (status != SL_OK) {
+        sl_disk_close(&disk, 0);
+        return status;
+    }
+    int64_t n_capsules, bytes;
+    sl_disk_folder_get_size(disk->folder, &n_capsules, &bytes);
+    sl_log_info("disk", "%s capsules=%lld bytes=%lld", config->folder, (long long)n_capsules, (long long)bytes);
+    *disk_out = disk;
+    return SL_OK;
+}
+
+static void write_the_shelf(struct sl_disk *disk) {
+    struct sl_capsule_key *keys = malloc(sizeof *keys * MAX_CLOSING);
+    size_t n = keys ? sl_shelf_list(disk->config.shelf, keys, MAX_CLOSING) : 0, n_done = 0;
+    for (; n_done < n && is_used(disk) && in_time(disk); n_done++) {
+        write_one(disk, &keys[n_done]);
+    }
+    size_t n_left = 0;
+    for (; n_done < n; n_done++) {
+        n_left += !sl_disk_folder_has(disk->folder, &keys[n_done]);
+    }
+    if (n_left > 0) {
+        sl_log_warn("disk", "capsules=%zu were not written within the time for stopping", n_left);
+    }
+    free(keys);
+}
+
+void sl_disk_close(struct sl_disk **disk_inout, int64_t deadline_ns) {
+    struct sl_disk *disk = *disk_inout;
+    if (!disk) {
+        return;
+    }
+    atomic_store(&disk->deadline_ns, deadline_ns);
+    void *key;
+    while (disk->offers && sl_queue_pop(disk->offers, 0, &key) == SL_OK) {
+        free(key); // it is on the shelf, or gone
+    }
+    if (disk->has_writer) {
+        sl_queue_close(disk->offers);
+        pthread_join(disk->writer, NULL);
+        write_the_shelf(disk);
+    }
+    sl_queue_destroy(&disk->offers);
+    sl_disk_folder_close(&disk->folder);
+    pthread_cond_destroy(&disk->recalled);
+    pthread_mutex_destroy(&disk->mutex);
+    free(disk);
+    *disk_inout = NULL;
+}
+
+void sl_disk_get_stats(struct sl_disk *disk, struct sl_disk_stats *stats_out) {
+    *stats_out = (struct sl_disk_stats){0};
+    if (!disk) {
+        return;
+    }
+    sl_disk_folder_get_size(disk->folder, &stats_out->n_capsules, &stats_out->bytes);
+    stats_out->n_hits = atomic_load(&disk->n_hits);
+    stats_out->n_dropped = atomic_load(&disk->n_dropped);
+    pthread_mutex_lock(&disk->mutex);
+    memcpy(stats_out->failure, disk->failure, sizeof stats_out->failure);
+    pthread_mutex_unlock(&disk->mutex);
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: the disk below the shelf: capsules stay there when memory wants their place, and when the store ends.
+ *
+ * Design: a thread of its own writes what the shelf has taken in, from where it lies, soon after it came. So an eviction
+ *         gives its memory back at once, without a copy and without waiting for the disk, and a store that is killed loses
+ *         only what the thread had not come to. What is evicted before that, and what comes while the queue is full, is
+ *         dropped and counted.
+ *         A capsule that is found is read back into the arena, shelved and pinned, as if it had never left; it stays on disk
+ *         too. One is read back at a time: the disk is one, and whoever waited for the same capsule finds it on the shelf.
+ *         When the disk fails or is full, the store goes on without it: that is said once in the log, and in the statistics.
+ * Threads: any number may offer and recall.
+ */
+#ifndef SL_KVSTORE_DISK_DISK_H
+#define SL_KVSTORE_DISK_DISK_H
+
+#include "kvstore/memory/room.h"
+
+struct sl_disk;
+
+struct sl_disk_config {
+    const char *folder;
+    int64_t bytes;
+    size_t max_offers; // waiting to be written
+    struct sl_shelf *shelf;
+    struct sl_room *room;
+};
+
+// SL_ERR_INVALID, SL_ERR_IO, SL_ERR_PRECONDITION: the folder cannot be used; err names it and the remedy.
+enum sl_status sl_disk_open(const struct sl_disk_config *config, struct sl_disk **disk_out, struct sl_error *err);
+
+// Write what is on the shelf and not yet on disk, last used first, until the deadline; then stop. Accepts NULL.
+void sl_disk_close(struct sl_disk **disk, int64_t deadline_ns);
+
+/*
+ * This capsule has been shelved, or used: it will be written, or counted as used if it is there. Never blocks. disk may be
+ * NULL, here and below: nothing happens.
+ */
+void sl_disk_offer(struct sl_disk *disk, const struct sl_capsule_key *key);
+
+/*
+ * The capsule for the longest of these prefixes (longest first), from the shelf or read back to it, pinned
+ * (sl_shelf_unpin()); *at_out is which prefix it is. NULL: there is none, it was damaged, it does not fit, or another was
+ * still being read at the deadline. A reading that has begun goes on beyond the deadline: who asks again finds it in memory.
+ */
+struct sl_stored *sl_disk_recall(struct sl_disk *disk, const struct sl_prefix *prefixes, size_t n_prefixes,
+                                 int64_t deadline_ns, size_t *at_out);
+
+struct sl_disk_stats {
+    int64_t n_capsules, bytes; // on disk
+    int64_t n_hits;            // read back
+    int64_t n_dropped;         // never written: evicted too soon, too many at once, or too large
+    char failure[384];         // why the disk is not used any more; "" while it is
+};
+void sl_disk_get_stats(struct sl_disk *disk, struct sl_disk_stats *stats_out);
+
+#endif

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// The store's memory. See room.h.
+#include "kvstore/memory/room.h"
+
+#include "base/clock.h"
+
+// Above HIGH of the arena, evict down to LOW before anything new comes in.
+#define HIGH_PERCENT 90
+#define LOW_PERCENT  85
+#define NO_MERCY     INT64_MAX // in place of the time: passes over nothing that may be evicted
+
+void sl_room_init(struct sl_room *room, struct sl_ledger *ledger, struct sl_inbound *inbound, struct sl_shelf *shelf,
+                  struct sl_stretches *stretches) {
+    *room = (struct sl_room){
+        .arena = sl_ledger_arena(ledger), .ledger = ledger, .inbound = inbound, .shelf = shelf, .stretches = stretches};
+    pthread_mutex_init(&room->mutex, NULL);
+}
+
+void sl_room_cleanup(struct sl_room *room) {
+    pthread_mutex_destroy(&room->mutex);
+}
+
+static bool evict_one(struct sl_room *room, int64_t now_ns) {
+    int64_t shelf_ns = sl_shelf_oldest_ns(room->shelf, now_ns);
+    int64_t stretches_ns = sl_stretches_oldest_ns(room->stretches, now_ns);
+    return shelf_ns < stretches_ns ? sl_shelf_evict_one(room->shelf, now_ns)
+                                   : sl_stretches_evict_one(room->stretches, now_ns);
+}
+
+bool sl_room_evict_one(struct sl_room *room) {
+    return evict_one(room, sl_now_ns()) || evict_one(room, NO_MERCY);
+}
+
+// Used and promised, without `covered_bytes` of the promises.
+static size_t taken_bytes(struct sl_room *room, size_t covered_bytes) {
+    struct sl_arena_stats arena;
+    sl_arena_get_stats(room->arena, &arena);
+    return arena.used_bytes + sl_ledger_promised_bytes(room->ledger) - covered_bytes;
+}
+
+// Lock held.
+static enum sl_status make_room(struct sl_room *room, const char *label, size_t wanted_bytes, size_t covered_bytes,
+                                struct sl_error *err) {
+    struct sl_arena_stats arena;
+    struct sl_shelf_stats shelf;
+    struct sl_stretches_stats stretches;
+    sl_arena_get_stats(room->arena, &arena);
+    sl_shelf_get_stats(room->shelf, &shelf);
+    sl_stretches_get_stats(room->stretches, &stretches);
+    size_t taken = taken_bytes(room, covered_bytes), evictable = shelf.evictable_bytes + stretches.evictable_bytes;
+    size_t fixed = taken > evictable ? taken - evictable : 0;
+    if (wanted_bytes > arena.capacity_bytes || fixed > arena.capacity_bytes - wanted_bytes) {
+        return sl_fail(
+            err, SL_ERR_EXHAUSTED,
+            "%s: %zu bytes do not fit: arena %zu, of which %zu are in use or promised and cannot be evicted; "
+            "retry in 500 ms",
+            label, wanted_bytes, arena.capacity_bytes, fixed);
+    }
+    if (taken + wanted_bytes > arena.capacity_bytes / 100 * HIGH_PERCENT) {
+        int64_t now_ns = sl_now_ns();
+        while (taken_bytes(room, covered_bytes) + wanted_bytes > arena.capacity_bytes / 100 * LOW_PERCENT &&
+               evict_one(room, now_ns)) {
+        }
+        while (taken_bytes(room, covered_bytes) + wanted_bytes > arena.capacity_bytes && evict_one(room, NO_MERCY)) {
+        }
+    }
+    return SL_OK;
+}
+
+enum sl_status sl_room_promise(struct sl_room *room, const char *label, size_t bytes, struct sl_error *err) {
+    pthread_mutex_lock(&room->mutex);
+    enum sl_status status = make_room(room, label, bytes, 0, err);
+    if (status == SL_OK && sl_ledger_try_promise(room->ledger, bytes) != SL_OK) {
+        status =
+            sl_fail(err, SL_ERR_EXHAUSTED, "%s: %zu bytes do not fit beside %zu in use or promised; retry in 500 ms",
+                    label, bytes, taken_bytes(room, 0));
+    }
+    pthread_mutex_unlock(&room->mutex);
+    return status;
+}
+
+static bool has_block(struct sl_room *room, size_t bytes) {
+    struct sl_arena_stats stats;
+    sl_arena_get_stats(room->arena, &stats);
+    return stats.largest_free_bytes >= bytes;
+}
+
+enum sl_status sl_room_open_inbound(struct sl_room *room, const char *label, size_t body_bytes, size_t promised_bytes,
+                                    size_t covered_bytes, struct sl_inbound_ticket *ticket_out, struct sl_error *err) {
+    pthread_mutex_lock(&room->mutex);
+    enum sl_status status = make_room(room, label, body_bytes + promised_bytes, covered_bytes, err);
+    if (status == SL_OK) {
+        while (!has_block(room, body_bytes) && sl_room_evict_one(room)) { // an inbound transfer is one contiguous block
+        }
+        sl_ledger_return(room->ledger, covered_bytes);
+        status = sl_inbound_open(room->inbound, label, body_bytes, promised_bytes, ticket_out, err);
+        if (status != SL_OK) {
+            sl_ledger_promise_again(room->ledger, covered_bytes);
+        }
+    }
+    pthread_mutex_unlock(&room->mutex);
+    return status;
+}
+
+enum sl_status sl_room_take_block(struct sl_room *room, const char *label, size_t bytes, void **block_out,
+                                  struct sl_error *err) {
+    pthread_mutex_lock(&room->mutex);
+    enum sl_status status = make_room(room, label, bytes, 0, err);
+    if (status == SL_OK) {
+        while (!has_block(room, bytes) && sl_room_evict_one(room)) {
+        }
+        void *block = sl_arena_alloc(room->arena, bytes);
+        if (block) {
+            *block_out = block;
+        } else {
+            status = sl_fail(err, SL_ERR_EXHAUSTED, "%s: no block of %zu bytes is free; retry in 500 ms", label, bytes);
+        }
+    }
+    pthread_mutex_unlock(&room->mutex);
+    return status;
+}

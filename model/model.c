@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: from a mapped folder to matrices that the kernels like.
+ *
+ * Design: the family's row (model/families.h) says which tensors there are; each is looked up by its name with the shape
+ *         that the configuration implies. Matrices keep
+ *         the file's type and are packed one after the other; the pages of the file behind a packed matrix are then
+ *         given back, so that loading needs the model once in memory and not twice. Norms and biases become f32.
+ * Invariants: a model exists only when every tensor was found, checked and packed.
+ */
+#include "model/model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "model/model_internal.h"
+#include "tensor/weights.h"
+
+#define MAX_NAME 128
+
+struct loader {
+    struct sl_model *model;
+    const struct sl_family *family;
+    struct sl_team *team;
+    enum sl_weight_format weights; // of the layers' matrices and the head
+    struct sl_error *err;
+    int layer;          // whose tensors are being loaded; -1: those beside the layers
+    float *next_vector; // in model->vectors
+};
+
+// The full name of a tensor of the layer at hand, or of one beside the layers.
+static const char *tensor_name(const struct loader *l, const char *name, const char *suffix, char out[MAX_NAME]) {
+    if (l->layer < 0) {
+        snprintf(out, MAX_NAME, "%s.%s", name, suffix);
+    } else {
+        snprintf(out, MAX_NAME, "%s.%d.%s.%s", l->family->layers, l->layer, name, suffix);
+    }
+    return out;
+}
+
+// --- vectors -------------------------------------------------------------------------------------------------------
+
+// Floats from one vector to the next: vectors are aligned to 64 bytes.
+static size_t vector_stride(int64_t n) {
+    return ((size_t)n + 15) / 16 * 16;
+}
+
+// Copy a vector of n into what is left of model->vectors, behind `offset` floats that are taken.
+static enum sl_status copy_vector(struct loader *l, const char *name, const char *suffix, int64_t n, int64_t offset) {
+    char full[MAX_NAME];
+    const struct sl_tensor *tensor;
+    enum sl_dtype dtype;
+    enum sl_status status =
+        sl_safetensors_find(l->model->tensors, tensor_name(l, name, suffix, full), 1, n, 0, &tensor, &dtype, l->err);
+    if (status != SL_OK) {
+        return status;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        l->next_vector[offset + i] = sl_weight_element(tensor->data, dtype, i);
+    }
+    l->model->weight_bytes += tensor->bytes;
+    l->model->memory_bytes += (size_t)n * sizeof(float);
+    return SL_OK;
+}
+
+static const float *take_vector(struct loader *l, int64_t n) {
+    const float *vector = l->next_vector;
+    l->next_vector += vector_stride(n);
+    return vector;
+}
+
+// No name: there is no such norm, and *norm stays empty.
+static enum sl_status load_norm(struct loader *l, const char *name, int64_t n, struct sl_norm *norm) {
+    if (name == NULL) {
+        return SL_OK;
+    }
+    norm->kind = l->family->norm;
+    norm->n = n;
+    norm->eps = l->model->config.norm_eps;
+    enum sl_status status = copy_vector(l, name, "weight", n, 0);
+    if (status == SL_OK) {
+        norm->weight = take_vector(l, n);
+    }
+    if (status == SL_OK && norm->kind == SL_NORM_LAYER) {
+        status = copy_vector(l, name, "bias", n, 0);
+        norm->bias = status == SL_OK ? take_vector(l, n) : NULL;
+    }
+    return status;
+}
+
+// --- matrices ------------------------------------------------------------------------------------------------------
+
+static int64_t rows_of(const struct sl_model_config *c, enum sl_extent extent) {
+    switch (extent) {
+    case SL_EXTENT_NONE:
+        break;
+    case SL_EXTENT_Q:
+        return (int64_t)c->n_heads * c->head_dim;
+    case SL_EXTENT_KV:
+        return (int64_t)c->n_kv_heads * c->head_dim;
+    case SL_EXTENT_QKV:
+        return ((int64_t)c->n_heads + 2 * (int64_t)c->n_kv_heads) * c->head_dim;
+    case SL_EXTENT_E:
+        return c->hidden;
+    case SL_EXTENT_F:
+        return c->intermediate;
+    case SL_EXTENT_GATE_UP:
+        return 2 * (int64_t)c->intermediate;
+    }
+    return 0;
+}
+
+static int64_t matrix_rows(const struct sl_model_config *c, const struct sl_family_matrix *source) {
+    int64_t rows = 0;
+    for (int p = 0; p < SL_MAX_PARTS && source->parts[p].name != NULL; p++) {
+        rows += rows_of(c, source->parts[p].rows);
+    }
+    return rows;
+}
+
+// A tensor as part `part` of *matrix: n more rows.
+static enum sl_status find_part(struct loader *l, const char *name, int64_t n, int64_t k, int part,
+                                struct sl_matrix *matrix, const struct sl_tensor **tensor_out) {
+    char full[MAX_NAME];
+    enum sl_dtype dtype;
+    enum sl_status status = sl_safetensors_find(l->model->tensors, tensor_name(l, name, "weight", full), 2, n, k,
+                                                tensor_out, &dtype, l->err);
+    if (status != SL_OK) {
+        return status;
+    }
+    if (part > 0 && dtype != matrix->dtype) {
+        return sl_fail(l->err, SL_ERR_UNSUPPORTED, "tensor %s has another type than its neighbours", full);
+    }
+    matrix->parts[part] = (struct sl_rows){(*tensor_out)->data, n};
+    matrix->dtype = dtype;
+    matrix->n += n;
+    matrix->k = k;
+    l->model->weight_bytes += (*tensor_out)->bytes;
+    return SL_OK;
+}
+
+static void count_memory(struct sl_model *model, const struct sl_matrix *matrix) {
+    size_t stored = (size_t)(matrix->n * matrix->k) * sl_dtype_bytes(matrix->dtype);
+    model->memory_bytes += matrix->packed != NULL ? matrix->packed_bytes : stored;
+}
+
+static enum sl_status load_matrix(struct loader *l, const struct sl_family_matrix *source, int64_t k, bool has_bias,
+                                  struct sl_matrix *matrix) {
+    const struct sl_model_config *c = &l->model->config;
+    const struct sl_tensor *tensors[SL_MAX_PARTS];
+    enum sl_status status = SL_OK;
+    int n_parts = 0;
+    for (; n_parts < SL_MAX_PARTS && source->parts[n_parts].name != NULL && status == SL_OK; n_parts++) {
+        const char *name = source->parts[n_parts].name;
+        int64_t n = rows_of(c, source->parts[n_parts].rows), above = matrix->n;
+        status = find_part(l, name, n, k, n_parts, matrix, &tensors[n_parts]);
+        if (status == SL_OK && has_bias) {
+            status = copy_vector(l, name, "bias", n, above);
+        }
+    }
+    if (status == SL_OK) {
+        matrix->bias = has_bias ? take_vector(l, matrix->n) : NULL;
+        matrix->format = l->weights;
+        status = l->model->ops->pack(l->team, matrix, l->err);
+    }
+    for (int i = 0; i < n_parts && status == SL_OK && matrix->packed != NULL; i++) {
+        sl_tensor_drop_pages(tensors[i]);
+    }
+    if (status == SL_OK) {
+        count_memory(l->model, matrix);
+    }
+    return status;
+}
+
+// --- the model -----------------------------------------------------------------------------------------------------
+
+static bool has_window(const struct sl_model_config *c, int layer) {
+    return (c->window_layers[layer / 64] >> (layer % 64) & 1) != 0;
+}
+
+static enum sl_status load_layer(struct loader *l, int index) {
+    const struct sl_model_config *c = &l->model->config;
+    const struct sl_family *family = l->family;
+    struct sl_model_layer *layer = &l->model->layers[index];
+    int64_t q_dim = (int64_t)c->n_heads * c->head_dim;
+    l->layer = index;
+    layer->window = has_window(c, index) ? c->window : 0;
+    layer->up.activation = c->activation;
+    layer->up.gated = family->gated;
+
+    struct sl_matrix *matrices[SL_N_LAYER_MATRICES] = {&layer->qkv, &layer->o, &layer->up, &layer->down};
+    const int64_t columns[SL_N_LAYER_MATRICES] = {c->hidden, q_dim, c->hidden, c->intermediate};
+    enum sl_status status = SL_OK;
+    for (int i = 0; i < SL_N_LAYER_MATRICES && status == SL_OK; i++) {
+        status = load_matrix(l, &family->matrices[i], columns[i], c->has_bias[i], matrices[i]);
+    }
+    const struct {
+        const char *name;
+        int64_t n;
+        struct sl_norm *norm;
+    } norms[] = {{family->attention_norm, c->hidden, &layer->attention_norm},
+                 {family->mlp_norm, c->hidden, &layer->mlp_norm},
+                 {family->q_norm, c->head_dim, &layer->q_norm},
+                 {family->k_norm, c->head_dim, &layer->k_norm}};
+    for (size_t i = 0; i < sizeof norms / sizeof norms[0] && status == SL_OK; i++) {
+        status = load_norm(l, norms[i].name, norms[i].n, norms[i].norm);
+    }
+    l->layer = -1;
+    return status;
+}
+
+// Embedding, layers, final norm, head.
+static enum sl_status load_tensors(struct loader *l) {
+    struct sl_model *model = l->model;
+    const struct sl_model_config *c = &model->config;
+    const struct sl_tensor *embedding;
+    enum sl_status status = find_part(l, l->family->embed, c->n_vocab, c->hidden, 0, &model->embed, &embedding);
+    for (int i = 0; i < c->n_layers && status == SL_OK; i++) {
+        status = load_layer(l, i);
+    }
+    if (status == SL_OK) {
+        status = load_norm(l, l->family->final_norm, c->hidden, &model->final_norm);
+    }
+    if (status != SL_OK) {
+        return status;
+    }
+    const struct sl_tensor *head = NULL;
+    if (c->tied_embeddings) {
+        model->head = model->embed;
+    } else {
+        status = find_part(l, l->family->head, c->n_vocab, c->hidden, 0, &model->head, &head);
+    }
+    model->head.format = l->weights;
+    status = status == SL_OK ? model->ops->pack(l->team, &model->head, l->err) : status;
+    if (status == SL_OK && model->head.packed != NULL) {
+        sl_tensor_drop_pages(head != NULL ? head : embedding); // rows of the embedding come back as they are looked up
+    }
+    if (status == SL_OK) {
+        count_memory(model, &model->head);
+    }
+    return status;
+}
+
+// Floats of all norms and biases.
+static size_t vector_floats(const struct sl_model_config *c) {
+    const struct sl_family *family = c->family;
+    size_t norm_vectors = family->norm == SL_NORM_LAYER ? 2 : 1, layer = 0;
+    for (int i = 0; i < SL_N_LAYER_MATRICES; i++) {
+        layer += c->has_bias[i] ? vector_stride(matrix_rows(c, &family->matrices[i])) : 0;
+    }
+    const char *const head_norms[] = {family->q_norm, family->k_norm};
+    for (size_t i = 0; i < 2; i++) {
+        layer += head_norms[i] != NULL ? norm_vectors * vector_stride(c->head_dim) : 0;
+    }
+    layer += (family->mlp_norm != NULL ? 2 : 1) * norm_vectors * vector_stride(c->hidden);
+    return (size_t)c->n_layers * layer + norm_vectors * vector_stride(c->hidden);
+}
+
+static enum sl_status allocate(struct sl_model *model, struct sl_error *err) {
+    const struct sl_model_config *c = &model->config;
+    model->inv_freq = calloc(SL_MAX_ROPE_SETS * (size_t)c->rotary_dim / 2, sizeof *model->inv_freq);
+    model->layers = calloc((size_t)c->n_layers, sizeof *model->layers);
+    model->vectors = aligned_alloc(64, vector_floats(c) * sizeof(float));
+    if (model->inv_freq == NULL || model->layers == NULL || model->vectors == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for a model of %d layers", c->n_layers);
+    }
+    for (int set = 0; set < SL_MAX_ROPE_SETS; set++) {
+        double *inv_freq = model->inv_freq + (size_t)set * (size_t)c->rotary_dim / 2;
+        sl_rope_inv_freq(c, set, inv_freq);
+        model->ropes[set] = (struct sl_rope){c->head_dim, c->rotary_dim, inv_freq, c->rope.scale};
+    }
+    return SL_OK;
+}
+
+enum sl_status sl_model_load(const char *model_dir, const struct sl_ops *ops, enum sl_weight_format weights,
+                             struct sl_team *team, struct sl_model **model_out, struct sl_error *err) {
+    int64_t begin_ns = sl_now_ns();
+    struct sl_model *model = calloc(1, sizeof *model);
+    if (model == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    model->ops = ops;
+    enum sl_status status = sl_model_config_load(model_dir, &model->config, err);
+    if (status == SL_OK) {
+        status = sl_safetensors_open(model_dir, &model->tensors, err);
+    }
+    if (status == SL_OK) {
+        status = allocate(model, err);
+    }
+    if (status == SL_OK) {
+        sl_safetensors_will_read(model->tensors);
+        struct loader loader = {model, model->config.family, team, weights, err, -1, model->vectors};
+        status = load_tensors(&loader);
+    }
+    if (status == SL_OK) {
+        status = sl_retaining_load(model, model_dir, team, err);
+    }
+    if (status != SL_OK) {
+        sl_model_destroy(&model);
+        return status;
+    }
+    double seconds = (double)(sl_now_ns() - begin_ns) / 1e9;
+    sl_log_info("engine", "%s: %.1f MB of weights, %.1f MB in memory as %s for tier %s, loaded in %.2f s", model_dir,
+                (double)model->weight_bytes / 1e6, (double)model->memory_bytes / 1e6, sl_weight_format_name(weights),
+                ops->name, seconds);
+    *model_out = model;
+    return SL_OK;
+}
+
+void sl_model_destroy(struct sl_model **model) {
+    struct sl_model *m = *model;
+    if (m == NULL) {
+        return;
+    }
+    for (int i = 0; m->layers != NULL && i < m->config.n_layers; i++) {
+        struct sl_model_layer *layer = &m->layers[i];
+        struct sl_matrix *matrices[] = {&layer->qkv, &layer->o, &layer->up, &layer->down};
+        for (size_t j = 0; j < sizeof matrices / sizeof matrices[0]; j++) {
+            m->ops->unpack(matrices[j]);
+        }
+        sl_retaining_unload(m, i);
+    }
+    m->ops->unpack(&m->head);
+    sl_safetensors_close(&m->tensors);
+    sl_safetensors_close(&m->retaining_tensors);
+    free(m->layers);
+    free(m->vectors);
+    free(m->inv_freq);
+    free(m);
+    *model = NULL;
+}
+
+const struct sl_model_config *sl_model_get_config(const struct sl_model *model) {
+    return &model->config;
+}
+
+const struct sl_rope *sl_model_get_rope(const struct sl_model *model, int rope_set) {
+    return &model->ropes[rope_set];
+}
+
+size_t sl_model_weight_bytes(const struct sl_model *model) {
+    return model->weight_bytes;
+}
+
+size_t sl_model_memory_bytes(const struct sl_model *model) {
+    return model->memory_bytes;
+}
+
+int64_t sl_model_layer_weights(const struct sl_model *model) {
+    int64_t weights = 0;
+    for (int l = 0; l < model->config.n_layers; l++) {
+        const struct sl_model_layer *layer = &model->layers[l];
+        const struct sl_matrix *matrices[] = {&layer->qkv, &layer->o, &layer->up, &layer->down};
+        for (size_t i = 0; i < sizeof matrices / sizeof matrices[0]; i++) {
+            weights += matrices[i]->n * matrices[i]->k;
+        }
+    }
+    return weights;
+}

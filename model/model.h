@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: a Hugging Face model folder as it is: config.json, generation_config.json, model.safetensors (one file or
+ *          sharded by index), memory-mapped, no conversion step; and the forward pass over it.
+ *
+ * Design: the forward pass takes segments of several sessions in one call: a long one of one session is a prefill
+ *         chunk, one token each of many sessions is a decode step, and the code is the same. After each layer's
+ *         attention a hook sees the layer: that is where compression and shipping happen, while the layers above are
+ *         still to come.
+ * Threads: a model is immutable after loading. An engine (scratch memory and team) is used by one thread at a time.
+ */
+#ifndef SL_MODEL_MODEL_H
+#define SL_MODEL_MODEL_H
+
+#include <stdint.h>
+
+#include "kvcache/session.h"
+#include "tensor/ops.h"
+
+#define SL_MAX_EOS 8
+
+// How the frequencies of RoPE are stretched for contexts longer than those of the first training (model/rope.c).
+enum sl_rope_kind { SL_ROPE_DEFAULT, SL_ROPE_LINEAR, SL_ROPE_LLAMA3, SL_ROPE_YARN, SL_ROPE_LONGROPE };
+
+#define SL_MAX_STRETCHES 256 // rotary_dim / 2 of the largest head
+
+struct sl_rope_config {
+    enum sl_rope_kind kind;
+    double factor;                  // linear, llama3, yarn
+    double low_turns, high_turns;   // llama3: low_freq_factor, high_freq_factor; yarn: beta_slow, beta_fast
+    bool truncate;                  // yarn: the ramp begins and ends at whole channels
+    int64_t original_max_positions; // llama3, yarn, longrope
+    double scale;                   // of cos and sin, where it is not 1: yarn's and longrope's attention_factor
+    double stretch[SL_MAX_ROPE_SETS][SL_MAX_STRETCHES]; // longrope: short_factor, long_factor
+};
+
+struct sl_family;
+
+struct sl_model_config {
+    const struct sl_family *family; // of model/families.c; what the architecture fixes
+    int n_layers, n_heads, n_kv_heads, head_dim, hidden, intermediate;
+    int rotary_dim; // channels of a head that RoPE rotates
+    int32_t n_vocab;
+    int64_t max_positions;
+    double rope_theta;
+    struct sl_rope_config rope;
+    float norm_eps;
+    bool tied_embeddings;
+    bool has_bias[4];                           // of every layer's matrices, by enum sl_layer_matrix
+    enum sl_activation activation;              // of the MLP
+    int64_t window;                             // sliding-window attention of window_layers; 0: none
+    uint64_t window_layers[SL_MAX_LAYERS / 64]; // bit l % 64 of word l / 64
+    enum sl_dtype dtype;
+    int32_t bos_id; // -1: none
+    int32_t eos_ids[SL_MAX_EOS];
+    int n_eos;
+    // retaining_heads.safetensors beside the model (Locret): rows of W1; 0: there is none
+    int retaining_hidden;
+    // sluice_profile.json beside the model (`sluice profile`): the layers whose attention is dense (TailorKV)
+    bool has_profile;
+    uint64_t dense_layers[SL_MAX_LAYERS / 64]; // as window_layers
+};
+
+// config.json and generation_config.json alone; what a coordinator needs. SL_ERR_UNSUPPORTED names what we do not run.
+enum sl_status sl_model_config_load(const char *model_dir, struct sl_model_config *config_out, struct sl_error *err);
+
+// Stable over machines: configuration, tokenizer, tensor directory (names, shapes, types, sizes, sampled bytes) and the
+// format of the weights. Workers of one cluster must agree on it, and every cache key contains it.
+enum sl_status sl_model_fingerprint(const char *model_dir, enum sl_weight_format weights, uint64_t *fingerprint_out,
+                                    struct sl_error *err);
+
+static inline struct sl_kv_geometry sl_model_geometry(const struct sl_model_config *config) {
+    return (struct sl_kv_geometry){config->n_layers, config->n_kv_heads, config->head_dim};
+}
+
+/*
+ * Which set of RoPE's frequencies a job uses that may reach `n_positions` tokens, prompt and answer together: 0, or 1
+ * where that is more than the original context of a model with a set of its own for long ones (longrope). What a job
+ * may reach is known before its first token, so that neither chunks nor retries nor where it runs change a bit.
+ */
+int sl_model_rope_set(const struct sl_model_config *config, int64_t n_positions);
+
+// The model's number in names of capsules: those whose keys were rotated by another set must not be taken for each
+// other. That of set 0 is the fingerprint itself.
+uint64_t sl_model_set_fingerprint(uint64_t fingerprint, int rope_set);
+
+struct sl_model;
+
+/*
+ * Map and check every tensor, then pack the matrices for `ops`; `weights` tells whether those of the layers and the
+ * head are quantized on the way (tensor/ops.h). A missing or truncated file, a missing tensor or one of a wrong shape
+ * or type is refused with its name and what was expected. `team` (may be NULL) is used for packing only.
+ */
+enum sl_status sl_model_load(const char *model_dir, const struct sl_ops *ops, enum sl_weight_format weights,
+                             struct sl_team *team, struct sl_model **model_out, struct sl_error *err);
+void sl_model_destroy(struct sl_model **model);
+
+const struct sl_model_config *sl_model_get_config(const struct sl_model *model);
+const struct sl_rope *sl_model_get_rope(const struct sl_model *model, int rope_set);
+size_t sl_model_weight_bytes(const struct sl_model *model); // as stored in the folder
+// What a forward pass reads: packed matrices (or, of a tier that does not pack, what is stored), norms and biases. The embedding
+// comes from the mapped file, row by row.
+size_t sl_model_memory_bytes(const struct sl_model *model);
+// Multiply-adds of one token in the layers' matrices.
+int64_t sl_model_layer_weights(const struct sl_model *model);
+// sum (x - x^)^2 / sum x^2 over the weights that `format` would quantize, from the folder as it is mapped, whatever format
+// the model was loaded in. SL_ERR_EXHAUSTED.
+enum sl_status sl_model_weight_error(const struct sl_model *model, enum sl_weight_format format, struct sl_team *team,
+                                     double *relative_out, struct sl_error *err);
+
+// Scratch for up to max_rows tokens a call. `model` and `team` must outlive it. The model's ops are used.
+struct sl_engine;
+enum sl_status sl_engine_create(const struct sl_model *model, struct sl_team *team, int max_rows,
+                                struct sl_engine **engine_out, struct sl_error *err);
+void sl_engine_destroy(struct sl_engine **engine);
+
+// Consecutive tokens of one session in a call; the segments of a call are of different sessions. Position of tokens[i]:
+// session->n_tokens + i.
+struct sl_segment {
+    struct sl_session *session;
+    const int32_t *tokens;
+    int n_tokens;
+    float *logits;     // [n_vocab] of the last token, or NULL when they are not wanted
+    float *all_logits; // [n_tokens][n_vocab] or NULL; for perplexity and tests
+};
+
+/*
+ * Called after the attention of `layer` for segment `segment`, with K and V appended: `attend` still holds q, and what
+ * the hook wants of lse, importance and next_q. May evict and quantize the layer's slots. A status other than SL_OK ends
+ * the forward pass with it.
+ */
+typedef enum sl_status (*sl_layer_fn)(void *arg, int segment, int layer, const struct sl_attend *attend);
+
+/*
+ * Called in place of ops->attend, once a layer for all segments, attends[n_segments]: fill every out (and lse where it is
+ * not NULL), by ops->attend or otherwise. next_q is there already when wanted: it belongs to layer + 1.
+ */
+typedef enum sl_status (*sl_attend_fn)(void *arg, int layer, const struct sl_attend *attends, int n_segments);
+
+/*
+ * Called with what the retaining heads see, whether or not there are any: the projections of all rows of the call before
+ * RoPE, features[n_rows][(H + 2 Hk) d]: all heads of q, then of k, then of v. Valid during the call.
+ */
+typedef enum sl_status (*sl_features_fn)(void *arg, int layer, const float *features, int64_t n_rows);
+
+struct sl_layer_hook {
+    sl_layer_fn fn; // may be NULL
+    void *arg;
+    bool want_lse;
+    bool want_importance;       // SL_ERR_PRECONDITION where the model has no retaining heads
+    bool want_next_q;           // costs one projection more for every layer but the last (there next_q is NULL)
+    sl_attend_fn attend_fn;     // NULL: ops->attend
+    sl_features_fn features_fn; // NULL: nobody wants them. Before fn and attend_fn of the same layer
+};
+
+/*
+ * One forward pass: reserve, append, attend and project for all segments; then n_tokens of each session has advanced.
+ * SL_ERR_EXHAUSTED (arena) before anything is appended to the layer at hand; the sessions must then be destroyed.
+ * SL_ERR_RANGE: a token id outside the vocabulary, a position beyond max_positions, or more rows than max_rows; checked
+ * first. SL_ERR_UNSUPPORTED: a model with sliding windows and a session whose keys are rotated by slot.
+ */
+enum sl_status sl_engine_forward(struct sl_engine *engine, struct sl_segment *segments, int n_segments,
+                                 const struct sl_layer_hook *hook, struct sl_error *err);
+
+struct sl_team *sl_engine_team(struct sl_engine *engine);
+const struct sl_ops *sl_engine_ops(const struct sl_engine *engine);
+
+#endif

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: how each tier fills the dense operations into its table; tensor/cpu/tiers.c says which tier may run.
+#ifndef SL_TENSOR_CPU_DENSE_FILLS_H
+#define SL_TENSOR_CPU_DENSE_FILLS_H
+
+#include "tensor/ops.h"
+
+void sl_ref_dense_fill(struct sl_ops *ops); // pack unpack matmul_scratch matmul embed norm angles rotate
+
+#if defined(__x86_64__)
+void sl_avx2_dense_fill(struct sl_ops *ops);
+void sl_avx512_dense_fill(struct sl_ops *ops);
+void sl_avx512bf16_dense_fill(struct sl_ops *ops); // pack matmul_scratch matmul
+void sl_amx_dense_fill(struct sl_ops *ops);
+#elif defined(__aarch64__)
+void sl_neon_dense_fill(struct sl_ops *ops); // but for embed and angles
+#endif
+
+#endif

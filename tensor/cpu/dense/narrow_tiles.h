@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: the loops of a tile in narrow panels (narrow.h), over registers of any width. Included once by each tier's
+ *          file, after it has defined
+ *
+ *     VECTOR, LANES                      a register and its floats; REGISTERS of them hold a step's weights
+ *     load(from) store(to, v) broadcast(x) multiply_add(a, b, c)       a * b + c, rounded once
+ *     struct scales, load_scales(form, group)                          what a group of quantized steps is multiplied by
+ *     load_step(form, group, q, s, scales, step[REGISTERS])            step 4 q + s of a group, widened; s is a constant
+ *     finish(w, sums, n, y)                                            as in struct sl_narrow_kernels
+ *
+ * and leaves `kernels`.
+ */
+#ifndef SL_TENSOR_CPU_DENSE_NARROW_TILES_H
+#define SL_TENSOR_CPU_DENSE_NARROW_TILES_H
+
+#include "tensor/cpu/dense/narrow.h"
+#include "tensor/cpu/dense/panels.h"
+
+// An sl_narrow_tile_fn. Called with constants only, so that acc stays in registers.
+INLINE void tile(int rows, int panels, enum sl_narrow_form form, const char *weights, size_t stride, const float *x,
+                 int64_t ldx, int64_t k, float *y, int64_t ldy, bool fresh) {
+    VECTOR acc[SL_NARROW_ROWS][4 * REGISTERS];
+    struct scales scales[4];
+    SL_UNROLL
+    for (int r = 0; r < rows; r++) {
+        SL_UNROLL
+        for (int c = 0; c < REGISTERS * panels; c++) {
+            acc[r][c] = fresh ? broadcast(0.0f) : load(y + r * ldy + LANES * c);
+        }
+    }
+    for (int64_t g = 0; g < k; g += SL_WEIGHT_GROUP, weights += sl_narrow_group_bytes(form), x += SL_WEIGHT_GROUP) {
+        int64_t steps = sl_min(SL_WEIGHT_GROUP, k - g);
+        SL_UNROLL
+        for (int p = 0; p < panels; p++) {
+            scales[p] = load_scales(form, weights + (size_t)p * stride);
+        }
+        for (int64_t q = 0; 4 * q < steps; q++) {
+            SL_UNROLL
+            for (int s = 0; s < 4; s++) {
+                if (4 * q + s >= steps) {
+                    break;
+                }
+                SL_UNROLL
+                for (int p = 0; p < panels; p++) {
+                    VECTOR step[REGISTERS];
+                    load_step(form, weights + (size_t)p * stride, q, s, &scales[p], step);
+                    SL_UNROLL
+                    for (int r = 0; r < rows; r++) {
+                        VECTOR xi = broadcast(x[r * ldx + 4 * q + s]);
+                        SL_UNROLL
+                        for (int c = 0; c < REGISTERS; c++) {
+                            acc[r][p * REGISTERS + c] = multiply_add(xi, step[c], acc[r][p * REGISTERS + c]);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    SL_UNROLL
+    for (int r = 0; r < rows; r++) {
+        SL_UNROLL
+        for (int c = 0; c < REGISTERS * panels; c++) {
+            store(y + r * ldy + LANES * c, acc[r][c]);
+        }
+    }
+}
+
+#define TILE(name, rows, panels, form)                                                                                 \
+    static void name(const char *weights, size_t stride, const float *x, int64_t ldx, int64_t k, float *y,             \
+                     int64_t ldy, bool fresh) {                                                                        \
+        tile(rows, panels, form, weights, stride, x, ldx, k, y, ldy, fresh);                                           \
+    }
+// One row takes `wide` panels at once: quantized weights need registers for their scales, and have work enough in two.
+#define TILES(suffix, form, wide)                                                                                      \
+    TILE(tile_1_wide_##suffix, 1, wide, form)                                                                          \
+    TILE(tile_1_##suffix, 1, 1, form)                                                                                  \
+    TILE(tile_2_wide_##suffix, 2, 2, form)                                                                             \
+    TILE(tile_2_##suffix, 2, 1, form)                                                                                  \
+    TILE(tile_3_##suffix, 3, 1, form)                                                                                  \
+    TILE(tile_4_##suffix, 4, 1, form)                                                                                  \
+    TILE(tile_5_##suffix, 5, 1, form)                                                                                  \
+    TILE(tile_6_##suffix, 6, 1, form)
+TILES(f32, SL_NARROW_F32, 4)
+TILES(f16, SL_NARROW_F16, 4)
+TILES(bf16, SL_NARROW_BF16, 4)
+TILES(int8, SL_NARROW_INT8, 2)
+TILES(int4, SL_NARROW_INT4, 2)
+
+INLINE void widen_as(enum sl_narrow_form form, const char *group, int64_t k, float *out) {
+    for (int64_t g = 0; g < k; g += SL_WEIGHT_GROUP, group += sl_narrow_group_bytes(form)) {
+        struct scales scales = load_scales(form, group);
+        for (int64_t q = 0; 4 * q < sl_min(SL_WEIGHT_GROUP, k - g); q++) {
+            SL_UNROLL
+            for (int s = 0; s < 4; s++, out += SL_NARROW) {
+                if (g + 4 * q + s >= k) {
+                    break;
+                }
+                VECTOR step[REGISTERS];
+                load_step(form, group, q, s, &scales, step);
+                SL_UNROLL
+                for (int c = 0; c < REGISTERS; c++) {
+                    store(out + LANES * c, step[c]);
+                }
+            }
+        }
+    }
+}
+
+static void widen(enum sl_narrow_form form, const char *group, int64_t k, float *out) {
+    switch (form) {
+    case SL_NARROW_F32:
+        widen_as(SL_NARROW_F32, group, k, out);
+        break;
+    case SL_NARROW_F16:
+        widen_as(SL_NARROW_F16, group, k, out);
+        break;
+    case SL_NARROW_BF16:
+        widen_as(SL_NARROW_BF16, group, k, out);
+        break;
+    case SL_NARROW_INT8:
+        widen_as(SL_NARROW_INT8, group, k, out);
+        break;
+    case SL_NARROW_INT4:
+        widen_as(SL_NARROW_INT4, group, k, out);
+        break;
+    case SL_NARROW_FORMS:
+        break;
+    }
+}
+
+#define CHOICES(suffix, wide)                                                                                          \
+    {                                                                                                                  \
+        {tile_1_##suffix, tile_1_wide_##suffix, wide}, {tile_2_##suffix, tile_2_wide_##suffix, 2},                     \
+            {tile_3_##suffix, tile_3_##suffix, 1}, {tile_4_##suffix, tile_4_##suffix, 1},                              \
+            {tile_5_##suffix, tile_5_##suffix, 1}, {tile_6_##suffix, tile_6_##suffix, 1},                              \
+    }
+
+static const struct sl_narrow_kernels kernels = {
+    .tiles = {[SL_NARROW_F32] = CHOICES(f32, 4),
+              [SL_NARROW_F16] = CHOICES(f16, 4),
+              [SL_NARROW_BF16] = CHOICES(bf16, 4),
+              [SL_NARROW_INT8] = CHOICES(int8, 2),
+              [SL_NARROW_INT4] = CHOICES(int4, 2)},
+    .widen = widen,
+    .finish = finish,
+};
+
+#endif

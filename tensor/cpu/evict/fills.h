@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: how each tier fills what eviction asks for into its table; tensor/cpu/tiers.c says which tier may run.
+#ifndef SL_TENSOR_CPU_EVICT_FILLS_H
+#define SL_TENSOR_CPU_EVICT_FILLS_H
+
+#include "tensor/ops.h"
+
+void sl_ref_evict_fill(struct sl_ops *ops); // value_change nearest merge
+
+#if defined(__x86_64__)
+void sl_avx2_evict_fill(struct sl_ops *ops);
+#endif
+
+#endif

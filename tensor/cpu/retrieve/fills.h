@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: how each tier fills what retrieval asks for into its table; tensor/cpu/tiers.c says which tier may run.
+#ifndef SL_TENSOR_CPU_RETRIEVE_FILLS_H
+#define SL_TENSOR_CPU_RETRIEVE_FILLS_H
+
+#include "tensor/ops.h"
+
+void sl_ref_retrieve_fill(struct sl_ops *ops); // attend_slots
+void sl_ref_scan_fill(struct sl_ops *ops);     // scan_copy scan copy_rows put_rows
+
+#if defined(__x86_64__)
+void sl_avx2_retrieve_fill(struct sl_ops *ops);
+void sl_avx2_scan_fill(struct sl_ops *ops);   // scan_copy scan select
+void sl_avx512_scan_fill(struct sl_ops *ops); // scan
+#endif
+
+#endif

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: a 16 by 16 transposition of 32-bit elements. Include only from files built for AVX-512.
+#ifndef SL_TENSOR_CPU_SIMD_AVX512_TRANSPOSE_H
+#define SL_TENSOR_CPU_SIMD_AVX512_TRANSPOSE_H
+
+#include <immintrin.h>
+#include <stdint.h>
+
+#include "tensor/cpu/simd/avx2_math.h" // SL_UNROLL
+
+/*
+ * Lane r of columns_out[c] = from[r * stride + c], r and c < 16. The first two of the four steps are loads, which leaves
+ * half as many shuffles as a transposition in registers has.
+ */
+static inline __attribute__((always_inline)) void sl_avx512_transpose(const float *from, int64_t stride,
+                                                                      __m512 columns_out[16]) {
+    SL_UNROLL
+    for (int q = 0; q < 4; q++) { // four columns: lane L of rows[i] has those of row 4 L + i
+        __m512 rows[4];
+        SL_UNROLL
+        for (int i = 0; i < 4; i++) {
+            const float *at = from + i * stride + 4 * q;
+            rows[i] = _mm512_castps128_ps512(_mm_loadu_ps(at));
+            rows[i] = _mm512_insertf32x4(rows[i], _mm_loadu_ps(at + 4 * stride), 1);
+            rows[i] = _mm512_insertf32x4(rows[i], _mm_loadu_ps(at + 8 * stride), 2);
+            rows[i] = _mm512_insertf32x4(rows[i], _mm_loadu_ps(at + 12 * stride), 3);
+        }
+        __m512d lo01 = _mm512_castps_pd(_mm512_unpacklo_ps(rows[0], rows[1]));
+        __m512d hi01 = _mm512_castps_pd(_mm512_unpackhi_ps(rows[0], rows[1]));
+        __m512d lo23 = _mm512_castps_pd(_mm512_unpacklo_ps(rows[2], rows[3]));
+        __m512d hi23 = _mm512_castps_pd(_mm512_unpackhi_ps(rows[2], rows[3]));
+        columns_out[4 * q] = _mm512_castpd_ps(_mm512_unpacklo_pd(lo01, lo23));
+        columns_out[4 * q + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(lo01, lo23));
+        columns_out[4 * q + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(hi01, hi23));
+        columns_out[4 * q + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(hi01, hi23));
+    }
+}
+
+#endif

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: what the packers of all tiers share: rows of a matrix as they lie in the model's files, and the one
+ *          quantization of them, so that every tier computes with the same codes and scales.
+ */
+#ifndef SL_TENSOR_WEIGHTS_H
+#define SL_TENSOR_WEIGHTS_H
+
+#include <assert.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "tensor/half.h"
+#include "tensor/ops.h"
+
+static inline size_t sl_dtype_bytes(enum sl_dtype dtype) {
+    return dtype == SL_F32 ? 4 : 2;
+}
+
+// Groups of a row that share a scale.
+static inline int64_t sl_weight_groups(int64_t k) {
+    return (k + SL_WEIGHT_GROUP - 1) / SL_WEIGHT_GROUP;
+}
+
+// Row j of W, [k] of w->dtype, of any alignment.
+static inline const unsigned char *sl_weight_row(const struct sl_matrix *w, int64_t j) {
+    for (int i = 0; i < SL_MAX_PARTS; i++) {
+        if (j < w->parts[i].n) {
+            return (const unsigned char *)w->parts[i].data + (size_t)(j * w->k) * sl_dtype_bytes(w->dtype);
+        }
+        j -= w->parts[i].n;
+    }
+    assert(!"a row beyond the parts of a matrix");
+    return NULL;
+}
+
+// Element i of a row.
+static inline float sl_weight_element(const unsigned char *row, enum sl_dtype dtype, int64_t i) {
+    uint16_t half;
+    float value;
+    if (dtype == SL_F32) {
+        memcpy(&value, row + 4 * i, sizeof value);
+        return value;
+    }
+    memcpy(&half, row + 2 * i, sizeof half);
+    return dtype == SL_F16 ? sl_f16_to_f32(half) : sl_bf16_to_f32(half);
+}
+
+/*
+ * The codes and the scale (f16) of group g of row j, as enum sl_weight_format defines them; returns how many codes the
+ * group has. INT4 codes come one a byte here.
+ */
+int sl_weight_quantize_group(const struct sl_matrix *w, int64_t j, int64_t g, int8_t *codes_out, uint16_t *scale_out);
+
+/*
+ * codes_out[k] and scales_out[sl_weight_groups(k)] of all groups of row j.
+ */
+void sl_weight_quantize_row(const struct sl_matrix *w, int64_t j, int8_t *codes_out, uint16_t *scales_out);
+
+// --- what a product goes through, as formulas ------------------------------------------------------------------------
+
+float sl_activate(enum sl_activation activation, float x);
+
+#endif

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+A capsule as numbers (kvcache/capsule.h, kvcache/page.h, proto/sluice/v1/capsule.proto), read by a second pair of eyes.
+
+What is digested is the header and all that pages hold. The last page of a head has room for slots that do not exist; whatever
+bytes lie there travel along and mean nothing, so they are left out. So are the gaps between the parts of a page.
+"""
+import hashlib
+import struct
+
+PAGE_SLOTS = 64
+BITS = {0: 32, 1: 16, 2: 16, 3: 8, 4: 4, 5: 2, 6: 1}  # of an element, by enum sl_kv_format
+FIRST_QUANTIZED = 3
+FILE_MAGIC, FILE_HEAD = b"SLUICECP", 48  # kvcache/capsule_file.h
+
+
+def _varint(data, at):
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
+
+
+def _fields(data):
+    """(number, value) of a protobuf message: integers, or bytes of a length."""
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        kind = key & 7
+        if kind == 0:
+            value, at = _varint(data, at)
+        elif kind == 2:
+            length, at = _varint(data, at)
+            value, at = data[at:at + length], at + length
+        else:
+            length = {1: 8, 5: 4}[kind]
+            value, at = int.from_bytes(data[at:at + length], "little"), at + length
+        yield key >> 3, value
+
+
+def _packed(data):
+    values, at = [], 0
+    while at < len(data):
+        value, at = _varint(data, at)
+        values.append(value)
+    return values
+
+
+class Layer:
+    def __init__(self, data):
+        number = {1: 0, 2: 0, 3: 0, 4: 0, 5: 0, 6: 0, 10: 0}
+        lists = {7: [], 8: []}
+        for field, value in _fields(data):
+            if field in lists:
+                lists[field] += _packed(value) if isinstance(value, bytes) else [value]
+            else:
+                number[field] = value
+        self.work = (number[1], number[3], number[5])    # format, score planes, positions
+        self.packed = (number[2], number[4], number[6])
+        self.n_slots, self.n_packed, self.offloaded = lists[7], lists[8], bool(number[10])
+
+
+class Header:
+    def __init__(self, data):
+        number = {}
+        layers = []
+        for field, value in _fields(data):
+            if field == 10:
+                layers.append(Layer(value))
+            else:
+                number[field] = value
+        self.head_dim, self.n_tokens, self.body_bytes = number[6], number.get(8, 0), number.get(9, 0)
+        self.layers = layers
+
+
+def _align(n_bytes):
+    return (n_bytes + 63) // 64 * 64
+
+
+def _page(kind, d):
+    """(bytes of a page, its parts in order: (offset, rows, bytes of a row)); a part of one row is always whole."""
+    fmt, n_states, has_positions = kind
+    bits, at, parts = BITS[fmt], 0, []
+
+    def part(rows, row_bytes):
+        nonlocal at
+        parts.append((at, rows, row_bytes))
+        at = _align(at + rows * row_bytes)
+
+    if fmt < FIRST_QUANTIZED:
+        part(PAGE_SLOTS, d * bits // 8)
+        part(PAGE_SLOTS, d * bits // 8)
+    else:
+        group = d if d <= 64 else 64 if d % 64 == 0 else 32
+        part(1, d * PAGE_SLOTS * bits // 8)
+        part(1, d * 2 * 2)
+        part(1, PAGE_SLOTS * d * bits // 8)
+        part(1, PAGE_SLOTS * d // group * 2 * 2)
+    if has_positions:
+        part(PAGE_SLOTS, 4)
+    planes = at
+    for plane in range(n_states):
+        parts.append((planes + plane * PAGE_SLOTS * 4, PAGE_SLOTS, 4))
+    return _align(planes + n_states * PAGE_SLOTS * 4), parts
+
+
+def _digest_body(hashed, header, body):
+    at = 0
+    for layer in header.layers:
+        for n_slots, n_packed in zip(layer.n_slots, layer.n_packed):
+            for page in range((n_slots + PAGE_SLOTS - 1) // PAGE_SLOTS):
+                n_bytes, parts = _page(layer.packed if page < n_packed else layer.work, header.head_dim)
+                held = min(n_slots - page * PAGE_SLOTS, PAGE_SLOTS)
+                for offset, rows, row_bytes in parts:
+                    hashed.update(body[at + offset:at + offset + min(rows, held) * row_bytes])
+                at += n_bytes
+    return at
+
+
+class Capsule:
+    """pages: the digest of what the pages hold; whole: with the header."""
+
+    def __init__(self, header, body):
+        self.header = Header(header)
+        pages = hashlib.blake2b(digest_size=8)
+        length = _digest_body(pages, self.header, body)
+        assert length == len(body) == self.header.body_bytes, (length, len(body), self.header.body_bytes)
+        self.pages = pages.hexdigest()
+        self.whole = hashlib.blake2b(header + bytes.fromhex(self.pages), digest_size=8).hexdigest()
+
+
+def of_file(path):
+    """What `sluice run --save-capsule` writes."""
+    with open(path, "rb") as file:
+        data = file.read()
+    assert data[:8] == FILE_MAGIC, f"{path} is no capsule"
+    label_bytes, header_bytes = struct.unpack_from("<IQ", data, 12)
+    begin = FILE_HEAD + label_bytes
+    return Capsule(data[begin:begin + header_bytes], data[begin + header_bytes:])
+
+
+def of_store(path):
+    """What a kvstore keeps on its disk: header and body; how long the body is stands near the header's begin."""
+    with open(path, "rb") as file:
+        data = file.read()
+    body_bytes = next(value for number, value in _fields(data) if number == 9)
+    begin = len(data) - body_bytes
+    return Capsule(data[:begin], data[begin:])

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: a prefill without a model, for tests: invented Q, K and V go through the real ops, session and compressor.
+ *
+ * Values are multiples of 1/32 in [-4, 4), a function of (stream, index) alone: exact in every float format, and
+ * tools/golden_compress.py makes the same ones.
+ */
+#ifndef SL_TESTS_UNIT_COMPRESS_EVICT_DRIVE_H
+#define SL_TESTS_UNIT_COMPRESS_EVICT_DRIVE_H
+
+#include "compress/evict/compressor.h"
+#include "compress/plan/plan.h"
+
+enum drive_stream { DRIVE_Q = 1, DRIVE_K = 2, DRIVE_V = 3, DRIVE_IMPORTANCE = 4 };
+
+struct drive {
+    struct sl_plan plan;
+    int group; // query heads per KV head
+    uint64_t seed;
+    float scale;
+    void *memory;
+    struct sl_arena *arena;
+    struct sl_team *team;
+    const struct sl_ops *ops;
+    struct sl_session *session;
+    struct sl_compressor *compressor;
+    struct sl_rope rope;
+    double inv_freq[64];
+    int64_t n_read;
+    bool flat;     // all values of V are those of token 0
+    bool alike;    // all keys are those of token 0
+    bool stepping; // begin_steps() has been called: tokens go through sl_compressor_step()
+    int n_final;   // layers that became final behind the last chunk
+};
+
+float drive_value(uint64_t seed, enum drive_stream stream, uint64_t index);
+// Of K or V at (layer, token, KV head, channel), of Q with n_kv_heads * group heads; importance has one channel.
+float drive_element(const struct drive *drive, enum drive_stream stream, int layer, int64_t token, int head, int c);
+
+// Arena, ops, team (of n_threads; 1: none), session and compressor for a recipe. Fails the test on any error.
+void drive_start(struct drive *drive, const char *recipe, const struct sl_kv_geometry *geometry, int group,
+                 int64_t n_prompt, uint64_t seed, float scale, int n_threads);
+// One chunk of m tokens through one layer: reserve, append, attend, compress.
+enum sl_status drive_layer(struct drive *drive, int layer, int m, bool last, struct sl_error *err);
+// One chunk of m tokens through all layers; behind the last one sl_compressor_end().
+void drive_chunk(struct drive *drive, int m, bool last);
+// The next chunk as a prefill worker cuts them: at multiples of chunk_tokens and where the tail begins. False: none left.
+bool drive_next_chunk(struct drive *drive);
+// One step of m tokens behind the prompt; the first one begins the steps.
+void drive_step(struct drive *drive, int m);
+struct sl_kv drive_kv(const struct drive *drive, int layer, int head);
+// Checks that the arena is empty again.
+void drive_stop(struct drive *drive);
+
+#endif

@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: Apache-2.0
+// Annexes over a real fabric on the loopback interface: how they grow, what is reused, promised, evicted, and when it ends.
+#include "tests/unit/kvstore/harness.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "kvstore/annexes/annexes.h"
+
+#define ARENA_BYTES ((size_t)8 << 20)
+#define LEASE_MS    30000
+#define KEEP_MS     60000
+
+struct fixture {
+    struct parts parts;
+    struct sl_annexes *annexes;
+};
+
+static int setup(void **state) {
+    struct fixture *fixture = calloc(1, sizeof *fixture);
+    open_parts(&fixture->parts, ARENA_BYTES, LEASE_MS, KEEP_MS);
+    struct sl_annexes_config config = {.room = &fixture->parts.room, .lease_ms = LEASE_MS};
+    assert_int_equal(sl_ops_select("auto", &config.ops, NULL), SL_OK);
+    assert_int_equal(sl_annexes_create(&config, &fixture->annexes, NULL), SL_OK);
+    *state = fixture;
+    return 0;
+}
+
+static int teardown(void **state) {
+    struct fixture *fixture = *state;
+    sl_annexes_destroy(&fixture->annexes);
+    close_parts(&fixture->parts);
+    free(fixture);
+    return 0;
+}
+
+static bool yes(void *arg) {
+    (void)arg;
+    return true;
+}
+
+static struct sl_annex_lease open_annex(struct fixture *fixture, const struct prompt *prompt) {
+    struct sl_annex_lease lease;
+    struct sl_error err = {0};
+    if (sl_annexes_open(fixture->annexes, "test", &test_family, &prompt->hashes, &lease, &err) != SL_OK) {
+        fail_msg("not opened: %s", err.text);
+    }
+    return lease;
+}
+
+static struct sl_inbound_ticket grant(struct fixture *fixture, const struct sl_annex_lease *lease, int64_t begin,
+                                      int64_t end) {
+    struct sl_inbound_ticket ticket;
+    size_t capacity;
+    struct sl_error err = {0};
+    if (sl_annexes_grant(fixture->annexes, lease->lease_id, begin, end - begin, &ticket, &capacity, &err) != SL_OK) {
+        fail_msg("not granted: %s", err.text);
+    }
+    struct sl_stretch_config config;
+    assert_int_equal(sl_stretch_family_config(&test_family, begin, end, &config, NULL), SL_OK);
+    assert_int_equal(capacity, sl_stretch_block_bytes(&config));
+    return ticket;
+}
+
+static enum sl_status grant_refused(struct fixture *fixture, const char *lease_id, int64_t begin, int64_t end) {
+    struct sl_inbound_ticket ticket;
+    size_t capacity;
+    enum sl_status status = sl_annexes_grant(fixture->annexes, lease_id, begin, end - begin, &ticket, &capacity, NULL);
+    assert_int_not_equal(status, SL_OK);
+    return status;
+}
+
+static enum sl_status await_tokens(struct fixture *fixture, const struct sl_annex_lease *lease, int64_t n_tokens,
+                                   struct sl_error *err) {
+    int64_t n;
+    enum sl_status status =
+        sl_annexes_await(fixture->annexes, lease->lease_id, n_tokens, sl_deadline_in_ms(5000), yes, NULL, &n, err);
+    if (status == SL_OK) {
+        assert_true(n >= n_tokens);
+    }
+    return status;
+}
+
+static void grow(struct fixture *fixture, const struct sl_annex_lease *lease, int64_t begin, int64_t end, int seed) {
+    struct sl_inbound_ticket ticket = grant(fixture, lease, begin, end);
+    ship_block(&fixture->parts, &ticket, begin, end, seed, true);
+    free(ticket.ticket);
+    assert_int_equal(await_tokens(fixture, lease, end, NULL), SL_OK);
+}
+
+static int64_t n_stretches(struct fixture *fixture) {
+    struct sl_stretches_stats stats;
+    sl_stretches_get_stats(fixture->parts.stretches, &stats);
+    return stats.n_stretches;
+}
+
+static void test_annex_grows_and_the_next_job_reuses_it(void **state) {
+    struct fixture *fixture = *state;
+    struct prompt first, second;
+    make_prompt(&first, 1, 256, 300);
+    make_prompt(&second, 2, 256, 400);
+    struct sl_annex_lease one = open_annex(fixture, &first);
+    assert_int_equal(one.n_tokens, 0);
+    assert_true(promised_bytes(&fixture->parts) > 0);
+    grow(fixture, &one, 0, 128, 1);
+    grow(fixture, &one, 128, 256, 1);
+    grow(fixture, &one, 256, 300, 1);
+    assert_int_equal(promised_bytes(&fixture->parts), 0); // all of it is there
+    assert_int_equal(n_stretches(fixture), 3);
+
+    struct sl_annex_lease two = open_annex(fixture, &second), again = open_annex(fixture, &first);
+    assert_int_equal(two.n_tokens, 256);
+    assert_int_equal(again.n_tokens, 300);
+    assert_int_equal(await_tokens(fixture, &two, 256, NULL), SL_OK);
+    sl_annexes_release(fixture->annexes, one.lease_id);
+    sl_annexes_release(fixture->annexes, one.lease_id); // idempotent
+    assert_int_equal(n_stretches(fixture), 3);          // as cache
+    assert_int_equal(sl_annexes_count(fixture->annexes), 2);
+    assert_false(sl_annexes_renew(fixture->annexes, one.lease_id));
+
+    struct sl_held_annex *held = sl_annexes_borrow(fixture->annexes, two.annex_id);
+    assert_non_null(held);
+    assert_int_equal(sl_annex_n_tokens(sl_held_annex_get(held)), 256);
+    sl_annexes_release(fixture->annexes, two.lease_id); // ends now, goes when it is given back
+    assert_int_equal(sl_annex_n_tokens(sl_held_annex_get(held)), 256);
+    sl_annexes_return(fixture->annexes, &held);
+    assert_null(sl_annexes_borrow(fixture->annexes, two.annex_id));
+}
+
+static void test_annex_two_stretches_land_in_the_other_order(void **state) {
+    struct fixture *fixture = *state;
+    struct prompt prompt;
+    make_prompt(&prompt, 1, 0, 256);
+    struct sl_annex_lease lease = open_annex(fixture, &prompt);
+    struct sl_inbound_ticket first = grant(fixture, &lease, 0, 128), second = grant(fixture, &lease, 128, 256);
+    ship_block(&fixture->parts, &second, 128, 256, 1, true);
+    int64_t n;
+    assert_int_equal(sl_annexes_await(fixture->annexes, lease.lease_id, 1, sl_deadline_in_ms(100), yes, NULL, &n, NULL),
+                     SL_ERR_DEADLINE);
+    ship_block(&fixture->parts, &first, 0, 128, 1, true);
+    assert_int_equal(await_tokens(fixture, &lease, 256, NULL), SL_OK);
+    free(first.ticket);
+    free(second.ticket);
+}
+
+static void test_annex_refuses_what_does_not_fit_on(void **state) {
+    struct fixture *fixture = *state;
+    struct prompt prompt;
+    make_prompt(&prompt, 1, 0, 300);
+    struct sl_annex_lease lease = open_annex(fixture, &prompt);
+    assert_int_equal(grant_refused(fixture, "annex-0-0", 0, 64), SL_ERR_NOT_FOUND);
+    assert_int_equal(grant_refused(fixture, lease.lease_id, 64, 128), SL_ERR_INVALID); // a gap
+    assert_int_equal(grant_refused(fixture, lease.lease_id, 0, 100), SL_ERR_INVALID);  // not whole pages
+    assert_int_equal(grant_refused(fixture, lease.lease_id, 0, 320), SL_ERR_INVALID);  // beyond the prompt
+    assert_int_equal(grant_refused(fixture, lease.lease_id, 0, 0), SL_ERR_INVALID);    // nothing
+    assert_int_equal(grant_refused(fixture, lease.lease_id, -64, 64), SL_ERR_INVALID);
+    int64_t huge = INT64_MAX / SL_PAGE_SLOTS * SL_PAGE_SLOTS;
+    struct sl_inbound_ticket none;
+    size_t capacity;
+    assert_int_equal(sl_annexes_grant(fixture->annexes, lease.lease_id, huge, 128, &none, &capacity, NULL),
+                     SL_ERR_INVALID);
+    grow(fixture, &lease, 0, 128, 1);
+    assert_int_equal(grant_refused(fixture, lease.lease_id, 0, 128), SL_ERR_EXISTS);
+    grow(fixture, &lease, 128, 300, 1);
+    int64_t n;
+    assert_int_equal(
+        sl_annexes_await(fixture->annexes, lease.lease_id, 301, sl_deadline_in_ms(100), yes, NULL, &n, NULL),
+        SL_ERR_INVALID);
+}
+
+static void test_annex_takes_what_another_job_has_stored_meanwhile(void **state) {
+    struct fixture *fixture = *state;
+    struct prompt prompt;
+    make_prompt(&prompt, 1, 0, 256);
+    struct sl_annex_lease one = open_annex(fixture, &prompt), two = open_annex(fixture, &prompt);
+    struct sl_inbound_ticket late = grant(fixture, &two, 0, 128);
+    grow(fixture, &one, 0, 128, 1);
+    grow(fixture, &one, 128, 256, 1);
+    assert_int_equal(grant_refused(fixture, two.lease_id, 128, 256), SL_ERR_EXISTS); // waits for the one before it
+    ship_block(&fixture->parts, &late, 0, 128, 1, true);
+    free(late.ticket);
+    assert_int_equal(await_tokens(fixture, &two, 256, NULL), SL_OK);
+    assert_int_equal(n_stretches(fixture), 2); // of two equals one stays
+    assert_int_equal(promised_bytes(&fixture->parts), 0);
+}
+
+static void test_annex_a_failed_ship_is_told_and_can_be_repeated(void **state) {
+    struct fixture *fixture = *state;
+    struct prompt prompt;
+    make_prompt(&prompt, 1, 0, 256);
+    struct sl_annex_lease lease = open_annex(fixture, &prompt);
+    struct sl_inbound_ticket first = grant(fixture, &lease, 0, 128), second = grant(fixture, &lease, 128, 256);
+    ship_block(&fixture->parts, &first, 0, 128, 1, false);
+    struct sl_error err = {0};
+    assert_true(await_tokens(fixture, &lease, 128, &err) < 0);
+    assert_int_not_equal(err.status, SL_ERR_DEADLINE);
+    free(first.ticket);
+    free(second.ticket);
+    grow(fixture, &lease, 0, 128, 1);
+    grow(fixture, &lease, 128, 256, 1);
+}
+
+static void test_annex_ends_unless_renewed_or_asked(void **state) {
+    struct fixture *fixture = *state;
+    struct prompt prompt;
+    make_prompt(&prompt, 1, 0, 256);
+    struct sl_annex_lease renewed = open_annex(fixture, &prompt), asked = open_annex(fixture, &prompt),
+                          left = open_annex(fixture, &prompt);
+    struct sl_inbound_ticket ticket = grant(fixture, &left, 0, 128);
+    free(ticket.ticket);
+    int64_t later_ns = sl_now_ns() + LEASE_MS * SL_NS_PER_MS;
+    sl_annexes_reap(fixture->annexes, sl_now_ns());
+    assert_int_equal(sl_annexes_count(fixture->annexes), 3);
+    sl_sleep_ms(20);
+    assert_true(sl_annexes_renew(fixture->annexes, renewed.lease_id));
+    struct sl_held_annex *held = sl_annexes_borrow(fixture->annexes, asked.annex_id);
+    sl_annexes_return(fixture->annexes, &held);
+    sl_annexes_reap(fixture->annexes, later_ns);
+    assert_int_equal(sl_annexes_count(fixture->annexes), 2);
+    assert_int_equal(grant_refused(fixture, left.lease_id, 0, 128), SL_ERR_NOT_FOUND);
+    sl_annexes_reap(fixture->annexes, later_ns + LEASE_MS * SL_NS_PER_MS);
+    assert_int_equal(sl_annexes_count(fixture->annexes), 0);
+    assert_int_equal(promised_bytes(&fixture->parts), 0);
+}
+
+// A prompt of the size that fills the arena to `percent`.
+static int64_t tokens_for(int percent) {
+    struct sl_stretch_config config;
+    assert_int_equal(sl_stretch_family_config(&test_family, 0, MAX_PROMPT, &config, NULL), SL_OK);
+    return (int64_t)(ARENA_BYTES / 100 * (size_t)percent / (sl_stretch_bytes(&config) / MAX_PROMPT)) / SL_PAGE_SLOTS *
+           SL_PAGE_SLOTS;
+}
+
+static void test_annex_promises_what_is_to_come(void **state) {
+    struct fixture *fixture = *state;
+    // Hashes of a long prompt: what they are of does not matter here.
+    int64_t n_tokens = tokens_for(60);
+    uint64_t *prefixes = calloc((size_t)(n_tokens / SL_PAGE_SLOTS), sizeof *prefixes);
+    for (int64_t i = 0; i < n_tokens / SL_PAGE_SLOTS; i++) {
+        prefixes[i] = (uint64_t)i + 1;
+    }
+    struct sl_prompt_hashes prompt = {n_tokens, prefixes, prefixes[n_tokens / SL_PAGE_SLOTS - 1]};
+    struct sl_annex_lease first, second;
+    struct sl_error err = {0};
+    assert_int_equal(sl_annexes_open(fixture->annexes, "first", &test_family, &prompt, &first, &err), SL_OK);
+    size_t promised = promised_bytes(&fixture->parts);
+    assert_in_range(promised, ARENA_BYTES / 100 * 55, ARENA_BYTES / 100 * 65);
+    assert_int_equal(sl_annexes_open(fixture->annexes, "second", &test_family, &prompt, &second, &err),
+                     SL_ERR_EXHAUSTED);
+    assert_non_null(strstr(err.text, "second"));
+    assert_non_null(strstr(err.text, "retry"));
+    assert_int_equal(promised_bytes(&fixture->parts), promised);
+    // What is granted is taken from the promise: used and promised together do not grow.
+    struct sl_inbound_ticket ticket;
+    size_t capacity;
+    assert_int_equal(sl_annexes_grant(fixture->annexes, first.lease_id, 0, 1024, &ticket, &capacity, &err), SL_OK);
+    struct sl_arena_stats arena;
+    sl_arena_get_stats(fixture->parts.arena, &arena);
+    assert_in_range(arena.used_bytes + promised_bytes(&fixture->parts), promised - 4096, promised + 4096);
+    free(ticket.ticket);
+    sl_annexes_release(fixture->annexes, first.lease_id);
+    assert_int_equal(promised_bytes(&fixture->parts), 0);
+    free(prefixes);
+}
+
+static void test_annex_takes_the_room_of_what_nobody_uses(void **state) {
+    struct fixture *fixture = *state;
+    struct prompt prompt;
+    // Stretches that no job has let go of, those that one has, and one that is used: each a sixth of the arena or so.
+    int64_t n_tokens = tokens_for(16) < MAX_PROMPT ? tokens_for(16) : MAX_PROMPT;
+    struct sl_annex_lease kept, used;
+    for (int seed = 1; seed <= 4; seed++) {
+        make_prompt(&prompt, seed, 0, n_tokens);
+        struct sl_stretch *stretch = make_stretch(fixture->parts.arena, &test_family, 0, n_tokens, seed);
+        assert_int_equal(sl_stretches_put(fixture->parts.stretches, &test_family, prompt.hashes.whole, &stretch, NULL),
+                         SL_OK);
+        sl_stretch_unref(&stretch);
+    }
+    make_prompt(&prompt, 1, 0, n_tokens);
+    used = open_annex(fixture, &prompt);
+    assert_int_equal(used.n_tokens, n_tokens);
+    make_prompt(&prompt, 2, 0, n_tokens);
+    kept = open_annex(fixture, &prompt);
+    assert_int_equal(kept.n_tokens, n_tokens);
+    sl_annexes_release(fixture->annexes, kept.lease_id);
+
+    struct sl_stretch_config config;
+    assert_int_equal(sl_stretch_family_config(&test_family, 0, n_tokens, &config, NULL), SL_OK);
+    size_t each = sl_stretch_bytes(&config), high = ARENA_BYTES / 100 * 90, low = ARENA_BYTES / 100 * 85;
+    struct sl_error err = {0};
+    // Beyond 90%: the two that nobody keeps go as far as 85% demands, the kept one stays.
+    size_t wanted = high - 4 * each + 1;
+    assert_int_equal(sl_room_promise(&fixture->parts.room, "test", wanted, &err), SL_OK);
+    assert_int_equal(n_stretches(fixture), 4 - (int64_t)((4 * each + wanted - low + each - 1) / each));
+    sl_ledger_return(fixture->parts.ledger, wanted);
+    // Nothing fits beside the used one that is larger than what is left of the arena: refused, and nothing goes.
+    int64_t before = n_stretches(fixture);
+    assert_int_equal(sl_room_promise(&fixture->parts.room, "test", ARENA_BYTES - each / 2, &err), SL_ERR_EXHAUSTED);
+    assert_int_equal(n_stretches(fixture), before);
+    // All but the used one goes when there is no other way.
+    wanted = ARENA_BYTES - each - 65536;
+    assert_int_equal(sl_room_promise(&fixture->parts.room, "test", wanted, &err), SL_OK);
+    assert_int_equal(n_stretches(fixture), 1);
+    sl_ledger_return(fixture->parts.ledger, wanted);
+    make_prompt(&prompt, 1, 0, n_tokens);
+    struct sl_stretch *stretch = sl_stretches_find(fixture->parts.stretches, &test_family, &prompt.hashes, 0, n_tokens);
+    assert_non_null(stretch);
+    sl_stretch_unref(&stretch);
+}
+
+// Pages that are kept in int8 are made beside what has arrived: promised as well, and given back.
+static void test_annex_keeps_rows_in_eight_bits_and_searches_by_signs(void **state) {
+    struct fixture *fixture = *state;
+    struct prompt prompt;
+    make_prompt(&prompt, 1, 0, 300);
+    struct sl_stretch_family family = test_family;
+    family.rows = SL_KV_INT8;
+    family.scan = SL_KV_INT1;
+    struct sl_annex_lease small, same;
+    assert_int_equal(sl_annexes_open(fixture->annexes, "test", &family, &prompt.hashes, &small, NULL), SL_OK);
+    struct sl_stretch_config full, partial;
+    assert_int_equal(sl_stretch_family_config(&family, 0, 256, &full, NULL), SL_OK);
+    assert_int_equal(sl_stretch_family_config(&family, 256, 300, &partial, NULL), SL_OK);
+    assert_int_equal(promised_bytes(&fixture->parts),
+                     sl_stretch_bytes(&full) + sl_stretch_bytes(&partial) + sl_stretch_block_bytes(&full));
+    assert_true(sl_stretch_bytes(&full) < sl_stretch_block_bytes(&full));
+    grow(fixture, &small, 0, 256, 1);
+    grow(fixture, &small, 256, 300, 1);
+    struct sl_stretches_stats stats;
+    struct sl_arena_stats arena;
+    sl_stretches_get_stats(fixture->parts.stretches, &stats);
+    int64_t deadline = sl_deadline_in_ms(5000);
+    do { // the grant lets go of its block a moment later
+        sl_arena_get_stats(fixture->parts.arena, &arena);
+    } while (arena.used_bytes != stats.bytes && sl_now_ns() < deadline);
+    assert_int_equal(arena.used_bytes, stats.bytes);
+    assert_int_equal(promised_bytes(&fixture->parts), 0);
+    assert_int_equal(sl_annexes_open(fixture->annexes, "test", &family, &prompt.hashes, &same, NULL), SL_OK);
+    assert_int_equal(same.n_tokens, 300);
+    assert_int_equal(open_annex(fixture, &prompt).n_tokens, 0); // as shipped: another family
+}
+
+// With every byte of the arena promised or used, an annex whose rows are packed still grows to its end, though what is
+// shipped is larger than what is kept; and what a failed ship was granted is there for the next one.
+static void test_annex_grows_where_everything_is_promised(void **state) {
+    struct fixture *fixture = *state;
+    struct prompt prompt;
+    make_prompt(&prompt, 1, 0, 300);
+    struct sl_stretch_family family = test_family;
+    family.rows = SL_KV_INT8;
+    family.scan = SL_KV_INT1;
+    struct sl_annex_lease lease;
+    assert_int_equal(sl_annexes_open(fixture->annexes, "test", &family, &prompt.hashes, &lease, NULL), SL_OK);
+    struct sl_arena_stats arena;
+    sl_arena_get_stats(fixture->parts.arena, &arena);
+    size_t promised = promised_bytes(&fixture->parts), others = arena.capacity_bytes - arena.used_bytes - promised;
+    assert_int_equal(sl_ledger_try_promise(fixture->parts.ledger, others), SL_OK);
+    assert_int_equal(sl_ledger_try_promise(fixture->parts.ledger, 1), SL_AGAIN);
+
+    struct sl_inbound_ticket ticket = grant(fixture, &lease, 0, 256);
+    ship_block(&fixture->parts, &ticket, 0, 256, 1, false);
+    struct sl_error err = {0};
+    assert_true(await_tokens(fixture, &lease, 256, &err) < 0);
+    free(ticket.ticket);
+    int64_t deadline = sl_deadline_in_ms(5000);
+    do { // the grant lets go of its block a moment later
+        sl_arena_get_stats(fixture->parts.arena, &arena);
+    } while (arena.used_bytes + promised_bytes(&fixture->parts) != promised + others && sl_now_ns() < deadline);
+    assert_int_equal(arena.used_bytes + promised_bytes(&fixture->parts), promised + others);
+    grow(fixture, &lease, 0, 256, 1);
+    grow(fixture, &lease, 256, 300, 1);
+    assert_int_equal(promised_bytes(&fixture->parts), others);
+    sl_ledger_return(fixture->parts.ledger, others);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_annex_grows_and_the_next_job_reuses_it, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_annex_two_stretches_land_in_the_other_order, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_annex_refuses_what_does_not_fit_on, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_annex_takes_what_another_job_has_stored_meanwhile, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_annex_a_failed_ship_is_told_and_can_be_repeated, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_annex_ends_unless_renewed_or_asked, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_annex_keeps_rows_in_eight_bits_and_searches_by_signs, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_annex_grows_where_everything_is_promised, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_annex_promises_what_is_to_come, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_annex_takes_the_room_of_what_nobody_uses, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

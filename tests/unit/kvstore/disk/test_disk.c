@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0
+// The disk below the shelf: what memory has evicted comes back, over restarts; a disk that fails is done without.
+#include "tests/unit/kvstore/harness.h"
+
+#include <ftw.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/thread.h"
+#include "kvstore/disk/disk.h"
+
+#define ARENA_BYTES ((size_t)1 << 20)
+#define N_TOKENS    256 // a capsule of 64 KiB
+#define DEADLINE_MS 5000
+
+struct fixture {
+    char path[64];
+    struct parts parts;
+    struct sl_disk *disk;
+    int shared; // tokens that all prompts begin with
+};
+
+static void open_disk(struct fixture *fixture, size_t max_offers) {
+    struct sl_error err = {0};
+    struct sl_disk_config config = {.folder = fixture->path,
+                                    .bytes = 16 << 20,
+                                    .max_offers = max_offers,
+                                    .shelf = fixture->parts.shelf,
+                                    .room = &fixture->parts.room};
+    if (sl_disk_open(&config, &fixture->disk, &err) != SL_OK) {
+        fail_msg("%s", err.text);
+    }
+}
+
+static int setup(void **state) {
+    struct fixture *fixture = calloc(1, sizeof *fixture);
+    strcpy(fixture->path, "/tmp/sluice-disk-XXXXXX");
+    assert_non_null(mkdtemp(fixture->path));
+    open_parts(&fixture->parts, ARENA_BYTES, 60000, 0);
+    open_disk(fixture, 64);
+    *state = fixture;
+    return 0;
+}
+
+static int remove_one(const char *path, const struct stat *file, int type, struct FTW *walk) {
+    (void)file, (void)type, (void)walk;
+    return remove(path);
+}
+
+static int teardown(void **state) {
+    struct fixture *fixture = *state;
+    sl_disk_close(&fixture->disk, 0);
+    close_parts(&fixture->parts);
+    nftw(fixture->path, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    free(fixture);
+    return 0;
+}
+
+// Shelve a capsule of N_TOKENS tokens whose bytes depend on `seed`; offer it or not.
+static void put(struct fixture *fixture, int seed, bool offer) {
+    struct prompt prompt;
+    struct sl_page_layout layout;
+    struct sl_session *session;
+    struct sl_arena *arena = fixture->parts.arena;
+    make_prompt(&prompt, seed, fixture->shared, N_TOKENS);
+    assert_int_equal(sl_page_layout_init(&layout, SL_KV_F16, 64, 0, false), SL_OK);
+    struct sl_session_config config = {
+        .geometry = {1, 1, 64}, .max_slots = N_TOKENS, .work = &layout, .packed = &layout};
+    assert_int_equal(sl_session_create(&config, arena, &session, NULL), SL_OK);
+    assert_int_equal(sl_session_reserve(session, 0, N_TOKENS), SL_OK);
+    sl_session_set_slots(session, 0, 0, N_TOKENS);
+    session->n_tokens = N_TOKENS;
+    struct sl_capsule_id id = {11, 22, prompt.hashes.whole};
+    uint8_t *header;
+    size_t header_bytes, body_bytes = sl_capsule_body_bytes(session);
+    assert_int_equal(sl_capsule_write_header(session, &id, &header, &header_bytes, NULL), SL_OK);
+    sl_session_destroy(&session);
+    void *body;
+    assert_int_equal(sl_room_take_block(&fixture->parts.room, "test", body_bytes, &body, NULL), SL_OK);
+    memset(body, seed + 1, body_bytes);
+    struct sl_capsule_key key = {11, 22, id.prefix_hash};
+    enum sl_status status = sl_shelf_put(fixture->parts.shelf, &key, body, body_bytes, header, header_bytes,
+                                         prompt.prefixes, N_TOKENS / SL_PREFIX_BLOCK, SL_PREFIX_BLOCK, NULL);
+    if (status == SL_ERR_EXISTS) {
+        sl_arena_free(arena, body);
+        free(header);
+    } else {
+        assert_int_equal(status, SL_OK);
+    }
+    if (offer) {
+        sl_disk_offer(fixture->disk, &key);
+    }
+}
+
+static struct sl_disk_stats stats_of(struct fixture *fixture) {
+    struct sl_disk_stats stats;
+    sl_disk_get_stats(fixture->disk, &stats);
+    return stats;
+}
+
+static void wait_for_capsules(struct fixture *fixture, int64_t n) {
+    int64_t deadline = sl_deadline_in_ms(DEADLINE_MS);
+    while (stats_of(fixture).n_capsules < n && sl_now_ns() < deadline) {
+        sl_sleep_ms(2);
+    }
+    assert_int_equal(stats_of(fixture).n_capsules, n);
+}
+
+static void evict_all(struct fixture *fixture) {
+    int64_t deadline = sl_deadline_in_ms(DEADLINE_MS); // the writer may hold one
+    struct sl_shelf_stats stats;
+    do {
+        while (sl_shelf_evict_one(fixture->parts.shelf, INT64_MAX)) {
+        }
+        sl_shelf_get_stats(fixture->parts.shelf, &stats);
+    } while (stats.n_capsules > 0 && sl_now_ns() < deadline);
+    assert_int_equal(stats.n_capsules, 0);
+}
+
+// All prefixes of a prompt, longest first; how many.
+static size_t prefixes_of(int seed, int shared, int64_t n_tokens, struct sl_prefix *prefixes) {
+    struct prompt prompt;
+    size_t n = 0;
+    make_prompt(&prompt, seed, shared, N_TOKENS);
+    for (int64_t i = n_tokens / SL_PREFIX_BLOCK; i > 0; i--) {
+        prefixes[n++] = (struct sl_prefix){{11, 22, prompt.prefixes[i - 1]}, i * SL_PREFIX_BLOCK};
+    }
+    return n;
+}
+
+// Ask for the first n_tokens of a prompt; what comes must be its capsule. False: nothing came.
+static bool recalls(struct fixture *fixture, int seed, int64_t n_tokens) {
+    struct sl_prefix prefixes[N_TOKENS / SL_PREFIX_BLOCK];
+    size_t n = prefixes_of(seed, fixture->shared, n_tokens, prefixes), at = SIZE_MAX;
+    struct sl_stored *stored = sl_disk_recall(fixture->disk, prefixes, n, sl_deadline_in_ms(DEADLINE_MS), &at);
+    if (!stored) {
+        return false;
+    }
+    assert_int_equal(at, 0);
+    assert_int_equal(stored->n_tokens, N_TOKENS);
+    for (size_t i = 0; i < stored->body_bytes; i++) {
+        if (((uint8_t *)stored->body)[i] != seed + 1) {
+            fail_msg("byte %zu of capsule %d is wrong", i, seed);
+        }
+    }
+    sl_shelf_unpin(fixture->parts.shelf, stored);
+    return true;
+}
+
+static void test_disk_what_was_evicted_comes_back(void **state) {
+    struct fixture *fixture = *state;
+    for (int i = 0; i < 30; i++) { // of which 16 have room
+        put(fixture, i, true);
+        wait_for_capsules(fixture, i + 1);
+    }
+    assert_true(stats_of(fixture).bytes >= 30 * 65536);
+    struct sl_shelf_stats shelf;
+    for (int i = 0; i < 30; i++) {
+        assert_true(recalls(fixture, i, i % 2 ? N_TOKENS : 128));
+        sl_shelf_get_stats(fixture->parts.shelf, &shelf);
+        assert_in_range(shelf.n_capsules, 1, 16);
+    }
+    assert_false(recalls(fixture, 30, N_TOKENS));
+    struct sl_disk_stats stats = stats_of(fixture);
+    assert_in_range(stats.n_hits, 14, 30);
+    assert_int_equal(stats.n_dropped, 0);
+    assert_string_equal(stats.failure, "");
+}
+
+static void restart(struct fixture *fixture, int64_t deadline_ns) {
+    sl_disk_close(&fixture->disk, deadline_ns);
+    evict_all(fixture);
+    open_disk(fixture, 64);
+}
+
+static void test_disk_outlives_its_process(void **state) {
+    struct fixture *fixture = *state;
+    put(fixture, 1, true);
+    wait_for_capsules(fixture, 1);
+    put(fixture, 2, false);
+    restart(fixture, 0); // no time for anything
+    assert_true(recalls(fixture, 1, N_TOKENS));
+    assert_false(recalls(fixture, 2, N_TOKENS));
+    put(fixture, 2, false);
+    put(fixture, 3, true); // asked for, written or not
+    restart(fixture, sl_deadline_in_ms(DEADLINE_MS));
+    assert_int_equal(stats_of(fixture).n_capsules, 3);
+    for (int i = 1; i <= 3; i++) {
+        assert_true(recalls(fixture, i, N_TOKENS));
+    }
+    assert_int_equal(stats_of(fixture).n_hits, 3);
+}
+
+static void test_disk_does_not_disturb_what_is_in_use(void **state) {
+    struct fixture *fixture = *state;
+    struct sl_stored *pinned[16];
+    int n = 0;
+    put(fixture, 40, true);
+    wait_for_capsules(fixture, 1);
+    evict_all(fixture);
+    while (n < 16) {
+        struct sl_prefix prefixes[N_TOKENS / SL_PREFIX_BLOCK];
+        size_t at;
+        put(fixture, n, false);
+        pinned[n] = sl_shelf_pin_longest(fixture->parts.shelf, prefixes, prefixes_of(n, 0, N_TOKENS, prefixes), &at);
+        assert_non_null(pinned[n++]);
+    }
+    assert_false(recalls(fixture, 40, N_TOKENS)); // there is no room
+    sl_shelf_unpin(fixture->parts.shelf, pinned[--n]);
+    assert_true(recalls(fixture, 40, N_TOKENS));
+    while (n > 0) {
+        sl_shelf_unpin(fixture->parts.shelf, pinned[--n]);
+    }
+}
+
+static void test_disk_finds_what_the_shelf_has_under_another_prefix(void **state) {
+    struct fixture *fixture = *state;
+    struct prompt prompt;
+    fixture->shared = 128;
+    put(fixture, 1, false);
+    put(fixture, 2, true); // on the shelf it takes the common prefix over from 1,
+    wait_for_capsules(fixture, 1);
+    make_prompt(&prompt, 1, fixture->shared, N_TOKENS);
+    struct sl_capsule_key key = {11, 22, prompt.hashes.whole};
+    sl_disk_offer(fixture->disk, &key); // on the disk 1 from it;
+    wait_for_capsules(fixture, 2);
+    assert_true(recalls(fixture, 1, N_TOKENS));
+    assert_true(sl_shelf_evict_one(fixture->parts.shelf, INT64_MAX)); // 2 goes from the shelf, and the prefix with it
+    assert_true(recalls(fixture, 1, 128));
+    assert_int_equal(stats_of(fixture).n_hits, 0); // without reading what is in memory
+}
+
+static void test_disk_what_cannot_be_written_is_counted(void **state) {
+    struct fixture *fixture = *state;
+    sl_disk_close(&fixture->disk, 0);
+    open_disk(fixture, 1);
+    struct sl_capsule_key gone = {1, 2, 3}; // evicted, or one too many in a queue of one
+    for (int i = 0; i < 1000; i++) {
+        sl_disk_offer(fixture->disk, &gone);
+    }
+    int64_t deadline = sl_deadline_in_ms(DEADLINE_MS);
+    while (stats_of(fixture).n_dropped < 1000 && sl_now_ns() < deadline) {
+        sl_sleep_ms(2);
+    }
+    assert_int_equal(stats_of(fixture).n_dropped, 1000);
+    put(fixture, 1, true);
+    wait_for_capsules(fixture, 1); // and it goes on
+}
+
+static void test_disk_that_fails_is_done_without(void **state) {
+    struct fixture *fixture = *state;
+    struct rlimit before, small;
+    put(fixture, 1, true);
+    wait_for_capsules(fixture, 1);
+    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before);
+    small = (struct rlimit){20000, before.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &small); // full
+    put(fixture, 2, true);
+    int64_t deadline = sl_deadline_in_ms(DEADLINE_MS);
+    while (!stats_of(fixture).failure[0] && sl_now_ns() < deadline) {
+        sl_sleep_ms(2);
+    }
+    setrlimit(RLIMIT_FSIZE, &before);
+    struct sl_disk_stats stats = stats_of(fixture);
+    assert_non_null(strstr(stats.failure, fixture->path));
+    put(fixture, 3, true); // memory works
+    evict_all(fixture);
+    assert_false(recalls(fixture, 1, N_TOKENS));
+    restart(fixture, sl_deadline_in_ms(DEADLINE_MS));
+    assert_string_equal(stats_of(fixture).failure, "");
+    assert_true(recalls(fixture, 1, N_TOKENS));
+}
+
+static void test_disk_none_is_fine(void **state) {
+    (void)state;
+    struct sl_disk *none = NULL;
+    struct sl_capsule_key key = {1, 2, 3};
+    struct sl_prefix prefix = {key, 64};
+    struct sl_disk_stats stats;
+    size_t at;
+    sl_disk_offer(none, &key);
+    assert_null(sl_disk_recall(none, &prefix, 1, 0, &at));
+    sl_disk_get_stats(none, &stats);
+    assert_int_equal(stats.n_capsules, 0);
+    sl_disk_close(&none, 0);
+}
+
+struct asker {
+    struct fixture *fixture;
+    int first, n_found;
+    pthread_t thread;
+};
+
+static void *ask_many(void *arg) {
+    struct asker *asker = arg;
+    for (int i = 0; i < 200; i++) {
+        asker->n_found += recalls(asker->fixture, (asker->first + i * 7) % 24, i % 3 ? N_TOKENS : 192);
+    }
+    return NULL;
+}
+
+static void test_disk_many_ask_at_once(void **state) {
+    struct fixture *fixture = *state;
+    struct asker askers[4];
+    for (int i = 0; i < 24; i++) {
+        put(fixture, i, true);
+        wait_for_capsules(fixture, i + 1);
+    }
+    for (int i = 0; i < 4; i++) {
+        askers[i] = (struct asker){.fixture = fixture, .first = i / 2}; // two and two ask for the same
+        assert_int_equal(sl_thread_start("asker", ask_many, &askers[i], &askers[i].thread, NULL), SL_OK);
+    }
+    for (int i = 0; i < 200; i++) {
+        sl_room_evict_one(&fixture->parts.room);
+        sl_sleep_ms(1);
+    }
+    for (int i = 0; i < 4; i++) {
+        pthread_join(askers[i].thread, NULL);
+        assert_in_range(askers[i].n_found, 190, 200); // one may be evicted between two breaths
+    }
+    assert_int_equal(stats_of(fixture).n_capsules, 24);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_disk_what_was_evicted_comes_back, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_disk_outlives_its_process, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_disk_does_not_disturb_what_is_in_use, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_disk_finds_what_the_shelf_has_under_another_prefix, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_disk_what_cannot_be_written_is_counted, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_disk_that_fails_is_done_without, setup, teardown),
+        cmocka_unit_test(test_disk_none_is_fine),
+        cmocka_unit_test_setup_teardown(test_disk_many_ask_at_once, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// The shelf: found by prefix, evicted by age, never while pinned.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "kvcache/capsule.h"
+#include "kvstore/memory/shelf.h"
+
+#define ARENA_BYTES ((size_t)8 << 20)
+#define N_TOKENS    256
+
+struct fixture {
+    void *memory;
+    struct sl_arena *arena;
+    struct sl_shelf *shelf;
+};
+
+static int setup(void **state) {
+    struct fixture *fixture = calloc(1, sizeof *fixture);
+    fixture->memory = aligned_alloc(4096, ARENA_BYTES);
+    assert_non_null(fixture->memory);
+    assert_int_equal(sl_arena_create(fixture->memory, ARENA_BYTES, &fixture->arena, NULL), SL_OK);
+    assert_int_equal(sl_shelf_create(fixture->arena, 0, &fixture->shelf, NULL), SL_OK);
+    *state = fixture;
+    return 0;
+}
+
+static int teardown(void **state) {
+    struct fixture *fixture = *state;
+    sl_shelf_destroy(&fixture->shelf);
+    struct sl_arena_stats stats;
+    sl_arena_get_stats(fixture->arena, &stats);
+    assert_int_equal(stats.n_blocks, 0);
+    sl_arena_destroy(&fixture->arena);
+    free(fixture->memory);
+    free(fixture);
+    return 0;
+}
+
+// A prompt whose first `shared` tokens are common to all and whose others are `seed`'s own.
+static void make_tokens(int seed, int shared, int32_t *tokens) {
+    for (int i = 0; i < N_TOKENS; i++) {
+        tokens[i] = i < shared ? i : i * 7 + seed * 1000;
+    }
+}
+
+/*
+ * Shelve a capsule of N_TOKENS tokens. `evicting` leaves fewer slots than tokens.
+ */
+static enum sl_status put(struct fixture *fixture, const int32_t *tokens, bool evicting,
+                          struct sl_capsule_key *key_out) {
+    struct sl_page_layout layout;
+    assert_int_equal(sl_page_layout_init(&layout, SL_KV_F16, 64, 0, evicting), SL_OK);
+    struct sl_session_config config = {
+        .geometry = {1, 1, 64}, .max_slots = N_TOKENS, .work = &layout, .packed = &layout};
+    struct sl_session *session;
+    assert_int_equal(sl_session_create(&config, fixture->arena, &session, NULL), SL_OK);
+    int n_slots = evicting ? N_TOKENS / 2 : N_TOKENS;
+    assert_int_equal(sl_session_reserve(session, 0, n_slots), SL_OK);
+    sl_session_set_slots(session, 0, 0, (uint32_t)n_slots);
+    session->n_tokens = N_TOKENS;
+    struct sl_capsule_id id = {11, 22, sl_prefix_hash(tokens, N_TOKENS)};
+    uint8_t *header;
+    size_t header_bytes;
+    assert_int_equal(sl_capsule_write_header(session, &id, &header, &header_bytes, NULL), SL_OK);
+    size_t body_bytes = sl_capsule_body_bytes(session);
+    sl_session_destroy(&session);
+    void *body = sl_arena_alloc(fixture->arena, body_bytes);
+    assert_non_null(body);
+    uint64_t hashes[N_TOKENS / SL_PREFIX_BLOCK];
+    int64_t n_hashes = sl_prefix_keys(tokens, N_TOKENS, hashes, N_TOKENS / SL_PREFIX_BLOCK);
+    *key_out = (struct sl_capsule_key){11, 22, id.prefix_hash};
+    enum sl_status status = sl_shelf_put(fixture->shelf, key_out, body, body_bytes, header, header_bytes, hashes,
+                                         (size_t)n_hashes, SL_PREFIX_BLOCK, NULL);
+    if (status != SL_OK) {
+        sl_arena_free(fixture->arena, body);
+        free(header);
+    }
+    return status;
+}
+
+static struct sl_stored *pin_prefix(struct fixture *fixture, const int32_t *tokens, int64_t n_tokens,
+                                    int64_t *covered_out) {
+    struct sl_capsule_key key = {11, 22, sl_prefix_hash(tokens, n_tokens)};
+    return sl_shelf_pin(fixture->shelf, &key, covered_out);
+}
+
+static void test_shelf_finds_every_block_of_a_prefix(void **state) {
+    struct fixture *fixture = *state;
+    int32_t tokens[N_TOKENS];
+    struct sl_capsule_key key;
+    make_tokens(1, 0, tokens);
+    assert_int_equal(put(fixture, tokens, false, &key), SL_OK);
+    assert_true(sl_shelf_has(fixture->shelf, &key));
+    assert_int_equal(put(fixture, tokens, false, &key), SL_ERR_EXISTS);
+    for (int64_t n = SL_PREFIX_BLOCK; n <= N_TOKENS; n += SL_PREFIX_BLOCK) {
+        int64_t covered;
+        struct sl_stored *stored = pin_prefix(fixture, tokens, n, &covered);
+        assert_non_null(stored);
+        assert_int_equal(covered, n);
+        assert_int_equal(stored->n_tokens, N_TOKENS);
+        sl_shelf_unpin(fixture->shelf, stored);
+    }
+    int64_t covered;
+    assert_null(pin_prefix(fixture, tokens, 100, &covered));
+    struct sl_capsule_key other = {11, 23, key.prefix_hash};
+    assert_null(sl_shelf_pin(fixture->shelf, &other, &covered));
+}
+
+static void test_shelf_an_evicting_capsule_is_found_only_whole(void **state) {
+    struct fixture *fixture = *state;
+    int32_t tokens[N_TOKENS];
+    struct sl_capsule_key key;
+    int64_t covered;
+    make_tokens(1, 0, tokens);
+    assert_int_equal(put(fixture, tokens, true, &key), SL_OK);
+    assert_null(pin_prefix(fixture, tokens, SL_PREFIX_BLOCK, &covered));
+    struct sl_stored *stored = pin_prefix(fixture, tokens, N_TOKENS, &covered);
+    assert_non_null(stored);
+    sl_shelf_unpin(fixture->shelf, stored);
+}
+
+static void test_shelf_evicts_the_least_recently_used_and_never_a_pinned_one(void **state) {
+    struct fixture *fixture = *state;
+    int32_t tokens[3][N_TOKENS];
+    struct sl_capsule_key keys[3];
+    int64_t covered;
+    for (int i = 0; i < 3; i++) {
+        make_tokens(i, 0, tokens[i]);
+        assert_int_equal(put(fixture, tokens[i], false, &keys[i]), SL_OK);
+    }
+    struct sl_stored *pinned = pin_prefix(fixture, tokens[1], 64, &covered);
+    sl_shelf_unpin(fixture->shelf, pin_prefix(fixture, tokens[0], 64, &covered)); // used after 2
+    assert_true(sl_shelf_evict_one(fixture->shelf, INT64_MAX));
+    assert_false(sl_shelf_has(fixture->shelf, &keys[2]));
+    assert_true(sl_shelf_evict_one(fixture->shelf, INT64_MAX));
+    assert_false(sl_shelf_has(fixture->shelf, &keys[0]));
+    assert_false(sl_shelf_evict_one(fixture->shelf, INT64_MAX));
+    assert_true(sl_shelf_has(fixture->shelf, &keys[1]));
+    struct sl_shelf_stats stats;
+    sl_shelf_get_stats(fixture->shelf, &stats);
+    assert_int_equal(stats.n_capsules, 1);
+    assert_int_equal(stats.n_pinned, 1);
+    assert_int_equal(stats.n_evicted, 2);
+    sl_shelf_unpin(fixture->shelf, pinned);
+    assert_true(sl_shelf_evict_one(fixture->shelf, INT64_MAX));
+}
+
+static void test_shelf_of_a_common_prefix_the_younger_is_found(void **state) {
+    struct fixture *fixture = *state;
+    int32_t tokens[2][N_TOKENS];
+    struct sl_capsule_key keys[2];
+    int64_t covered;
+    for (int i = 0; i < 2; i++) {
+        make_tokens(i + 1, 128, tokens[i]);
+        assert_int_equal(put(fixture, tokens[i], false, &keys[i]), SL_OK);
+    }
+    struct sl_stored *stored = pin_prefix(fixture, tokens[0], 128, &covered);
+    assert_non_null(stored);
+    assert_int_equal(stored->key.prefix_hash, keys[1].prefix_hash);
+    sl_shelf_unpin(fixture->shelf, stored);
+    // What is the older one's own still finds it, and goes with it.
+    stored = pin_prefix(fixture, tokens[0], 192, &covered);
+    assert_int_equal(stored->key.prefix_hash, keys[0].prefix_hash);
+    sl_shelf_unpin(fixture->shelf, stored);
+    sl_shelf_unpin(fixture->shelf, pin_prefix(fixture, tokens[1], 192, &covered));
+    assert_true(sl_shelf_evict_one(fixture->shelf, INT64_MAX));
+    assert_null(pin_prefix(fixture, tokens[0], 192, &covered));
+    stored = pin_prefix(fixture, tokens[0], 128, &covered);
+    assert_non_null(stored);
+    sl_shelf_unpin(fixture->shelf, stored);
+}
+
+static void test_shelf_refuses_what_was_not_announced(void **state) {
+    struct fixture *fixture = *state;
+    void *body = sl_arena_alloc(fixture->arena, 4096);
+    uint8_t header[16] = {1, 2, 3};
+    struct sl_capsule_key key = {1, 2, 3};
+    assert_true(sl_shelf_put(fixture->shelf, &key, body, 4096, header, sizeof header, NULL, 0, 0, NULL) < 0);
+    assert_false(sl_shelf_has(fixture->shelf, &key));
+    sl_arena_free(fixture->arena, body);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_shelf_finds_every_block_of_a_prefix, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_shelf_an_evicting_capsule_is_found_only_whole, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_shelf_evicts_the_least_recently_used_and_never_a_pinned_one, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_shelf_of_a_common_prefix_the_younger_is_found, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_shelf_refuses_what_was_not_announced, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
