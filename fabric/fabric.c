@@ -13,16 +13,17 @@
 
 #include "base/hash.h"
 #include "base/thread.h"
-#include "fabric/core.h"
+#include "fabric/core/core.h"
 
 /*
- * To add a verb: a file with its code that ends in its struct sl_verb_ops (verb.h says what the core calls), its messages
- * in wire.h, and its name here. What rests on another stands behind it: hooks are called in this order.
+ * To add a verb: a file with its code that ends in its struct sl_verb_ops (core/verb.h says what the core calls), its
+ * messages in core/wire.h, and its name here. What rests on another stands behind it: hooks are called in this order.
  */
 extern const struct sl_verb_ops sl_line_ops, sl_ask_ops, sl_question_ops, sl_fetch_ops, sl_window_ops, sl_ship_ops,
     sl_grant_ops;
 static const struct sl_verb_ops *const verbs[] = {&sl_peer_ops,  &sl_line_ops,   &sl_ask_ops,  &sl_question_ops,
                                                   &sl_fetch_ops, &sl_window_ops, &sl_ship_ops, &sl_grant_ops};
+static_assert(SL_TICKET_MAX_BYTES == SL_WIRE_TICKET_MAX_BYTES, "callers have room for every ticket");
 static_assert(sizeof verbs / sizeof *verbs <= SL_MAX_VERBS, "they fit the table");
 
 static enum sl_status parse_transport(const char *name, enum sl_transport *transport_out, struct sl_error *err) {
@@ -50,7 +51,7 @@ static uint64_t host_id(void) {
 }
 
 static enum sl_status fill(struct sl_fabric *fabric, const struct sl_fabric_config *config, struct sl_error *err) {
-    fabric->config.heartbeat_ms = config->heartbeat_ms > 0 ? config->heartbeat_ms : 1000;
+    fabric->heartbeat_ms = config->heartbeat_ms > 0 ? config->heartbeat_ms : 1000;
     fabric->last = &fabric->first;
     fabric->host_id = host_id();
     fabric->gate = sl_gate_create(fabric);
@@ -68,9 +69,9 @@ static enum sl_status fill(struct sl_fabric *fabric, const struct sl_fabric_conf
         status = sl_verbs_create(fabric, verbs, sizeof verbs / sizeof *verbs, config->inject, err);
     }
     if (status == SL_OK && config->listen) {
-        fabric->config.listen = strdup(config->listen);
-        status = fabric->config.listen ? sl_ucx_find_device(fabric, err)
-                                       : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a fabric");
+        fabric->listen_text = strdup(config->listen);
+        status = fabric->listen_text ? sl_ucx_find_device(fabric, err)
+                                     : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a fabric");
     }
     return status;
 }
@@ -110,6 +111,11 @@ const char *sl_fabric_address(const struct sl_fabric *fabric) {
 
 uint64_t sl_fabric_epoch(const struct sl_fabric *fabric) {
     return fabric->epoch;
+}
+
+enum sl_status sl_fabric_region_create(struct sl_fabric *fabric, size_t bytes, int lock, void **base_out,
+                                       struct sl_error *err) {
+    return sl_region_create(fabric, bytes, lock != 0, base_out, err);
 }
 
 void sl_fabric_get_stats(struct sl_fabric *fabric, struct sl_fabric_stats *stats_out) {

@@ -6,7 +6,8 @@
 #ifndef SL_FABRIC_GRANT_H
 #define SL_FABRIC_GRANT_H
 
-#include "fabric/core.h"
+#include "fabric/core/core.h"
+#include "fabric/fabric.h"
 
 #define SL_N_PAST 1024 // ended grants whose end is remembered
 

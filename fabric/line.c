@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fabric/core.h"
+#include "fabric/core/core.h"
 
 extern const struct sl_verb_ops sl_line_ops;
 

@@ -7,7 +7,7 @@
 #define SL_FABRIC_LINE_H
 
 #include "fabric/ask.h"
-#include "fabric/core.h"
+#include "fabric/core/core.h"
 
 struct sl_line {
     struct sl_line *next;

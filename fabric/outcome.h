@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "fabric/wire.h"
+#include "fabric/core/wire.h"
 
 enum sl_outcome_state { OUTCOME_OPEN, OUTCOME_ENDING, OUTCOME_DONE };
 

@@ -17,7 +17,7 @@
 
 #include "base/clock.h"
 #include "fabric/ask.h"
-#include "fabric/core.h"
+#include "fabric/core/core.h"
 
 #define REQUESTS_MAX_BYTES ((size_t)256 << 20) // that are here, from all peers
 

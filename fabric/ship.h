@@ -6,7 +6,8 @@
 #ifndef SL_FABRIC_SHIP_H
 #define SL_FABRIC_SHIP_H
 
-#include "fabric/core.h"
+#include "fabric/core/core.h"
+#include "fabric/fabric.h"
 
 struct sl_ships {
     struct sl_verb verb;

@@ -32,7 +32,8 @@ ROWS = {
     "compress/evict": "base kvcache tensor/ops.h compress/recipe compress/plan compress/evict/scores",
     "compress/evict/scores": "base kvcache tensor/ops.h compress/recipe",
     "retrieve": "base kvcache tensor/ops.h compress/recipe compress/plan",
-    "fabric": "base",
+    "fabric/core": "base",
+    "fabric": "base fabric/core",
     "rpc": "base proto/*",
     "service": LIBRARIES,
     "prefill": LIBRARIES + " service",
@@ -54,7 +55,7 @@ ROWS = {
 
 # Prefix of a system header -> the folders that may include it. Tests may include anything.
 WRAPPED = {
-    "ucp/ ucs/ uct/": "fabric",
+    "ucp/ ucs/ uct/": "fabric/core",
     "grpc/": "rpc",
     "lmdb": "kvstore/disk",
     "cuda cublas nccl": "engine/cuda",
@@ -66,7 +67,6 @@ LARGER = {
     "client": (55, 12800, "holds the client library, the tool, and what evaluates"),
     "coordinator": (25, 4800, "a fifth of it is two services' handlers"),
     "eval": (25, 4600, "one file a task and a metric"),
-    "fabric": (25, 5700, "one protocol, all verbs of which share its state"),
     "service": (25, 5950, "holds offloading beside what workers share"),
 }
 

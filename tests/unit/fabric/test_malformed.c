@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "fabric/core.h"
+#include "fabric/core/core.h"
 
 #define MIB         (1u << 20)
 #define BLOCK_BYTES (256u << 10)

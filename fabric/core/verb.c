@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fabric/core.h"
+#include "fabric/core/core.h"
 
 static enum sl_status bind_handlers(struct sl_fabric *fabric, struct sl_verb *verb, struct sl_error *err) {
     for (const struct sl_handler *handler = verb->ops->handlers; handler->run; handler++) {

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fabric/core.h"
+#include "fabric/core/core.h"
 
 void sl_slots_init(struct sl_slots *slots) {
     pthread_mutex_init(&slots->lock, NULL);

@@ -9,15 +9,15 @@
  *         calls go down only, from fabric.c, which has the list, to the verbs, and from those to the core.
  * Threads: hooks run on the progress thread where nothing else is said. One that is NULL is not called.
  */
-#ifndef SL_FABRIC_VERB_H
-#define SL_FABRIC_VERB_H
+#ifndef SL_FABRIC_CORE_VERB_H
+#define SL_FABRIC_CORE_VERB_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include "fabric/fabric.h"
-#include "fabric/wire.h"
+#include "base/status.h"
+#include "fabric/core/wire.h"
 
 #define SL_MAX_VERBS    15
 #define SL_MAX_HANDLERS 5 // of one verb
@@ -41,7 +41,7 @@ struct sl_handler {
     void (*run)(void *state, struct sl_peer *peer, struct sl_message *message);
 };
 
-// Fault injection for tests: a uint64_t of the verb's state, set by sl_fabric_config.inject.
+// Fault injection for tests: a uint64_t of the verb's state, set when the fabric is made.
 struct sl_fault {
     const char *name;
     size_t offset;
@@ -87,7 +87,7 @@ struct sl_verb {
 };
 
 /*
- * verb.c: the table. Creation sets every inject fault of the config. SL_ERR_INVALID: there is no such fault.
+ * verb.c: the table. inject: "NAME:N,..." of faults, or NULL. SL_ERR_INVALID: there is no such fault.
  * Creation that fails leaves what sl_verbs_destroy() copes with.
  */
 enum sl_status sl_verbs_create(struct sl_fabric *fabric, const struct sl_verb_ops *const *list, size_t n,

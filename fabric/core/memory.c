@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/hash.h"
-#include "fabric/core.h"
+#include "fabric/core/core.h"
 
 // ---- regions of ours -------------------------------------------------------------------------------------------------
 
@@ -82,14 +82,14 @@ static void run_region_create(struct sl_fabric *fabric, struct sl_command *comma
     pthread_mutex_unlock(&fabric->lock);
 }
 
-enum sl_status sl_fabric_region_create(struct sl_fabric *fabric, size_t bytes, int lock, void **base_out,
-                                       struct sl_error *err) {
+enum sl_status sl_region_create(struct sl_fabric *fabric, size_t bytes, bool lock, void **base_out,
+                                struct sl_error *err) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     if (bytes == 0 || bytes > SIZE_MAX - page) {
         return sl_fail(err, SL_ERR_INVALID, "a region of %zu bytes", bytes);
     }
     struct region_command call = {
-        .command.run = run_region_create, .bytes = (bytes + page - 1) / page * page, .lock = lock != 0, .err = err};
+        .command.run = run_region_create, .bytes = (bytes + page - 1) / page * page, .lock = lock, .err = err};
     sl_fabric_post(fabric, &call.command);
     pthread_mutex_lock(&fabric->lock);
     while (!call.done) { // commands always run, in wind_down() at the latest

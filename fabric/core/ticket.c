@@ -10,13 +10,13 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "fabric/core.h"
+#include "fabric/core/core.h"
 
 uint8_t *sl_ticket_pack(const struct sl_fabric *fabric, const struct sl_region *region,
                         const struct sl_wire_ticket *what, size_t *bytes_out) {
     size_t address_bytes = strlen(fabric->address);
     size_t bytes = sizeof *what + address_bytes + region->rkey_bytes;
-    uint8_t *ticket = bytes <= SL_TICKET_MAX_BYTES ? malloc(bytes) : NULL;
+    uint8_t *ticket = bytes <= SL_WIRE_TICKET_MAX_BYTES ? malloc(bytes) : NULL;
     if (!ticket) {
         return NULL;
     }
@@ -38,7 +38,7 @@ uint8_t *sl_ticket_pack(const struct sl_fabric *fabric, const struct sl_region *
 enum sl_status sl_ticket_unpack(struct sl_ticket *ticket, uint32_t magic, const char *owner, const uint8_t *data,
                                 size_t bytes, struct sl_error *err) {
     struct sl_wire_ticket *head = &ticket->head;
-    if (bytes < sizeof *head || bytes > SL_TICKET_MAX_BYTES) {
+    if (bytes < sizeof *head || bytes > SL_WIRE_TICKET_MAX_BYTES) {
         return sl_fail(err, SL_ERR_INVALID, "not a ticket: %zu bytes", bytes);
     }
     memcpy(head, data, sizeof *head);

@@ -8,17 +8,17 @@
  *          (sl_fabric_post), what a verb shares with its callers under a lock of its own, and atomics.
  *          fabric->lock guards what is marked so below; it is never held while a callback of the user runs.
  */
-#ifndef SL_FABRIC_CORE_H
-#define SL_FABRIC_CORE_H
+#ifndef SL_FABRIC_CORE_CORE_H
+#define SL_FABRIC_CORE_CORE_H
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
 #include <ucp/api/ucp.h>
 
-#include "fabric/fabric.h"
-#include "fabric/verb.h"
-#include "fabric/wire.h"
+#include "base/status.h"
+#include "fabric/core/verb.h"
+#include "fabric/core/wire.h"
 
 enum sl_transport { SL_TRANSPORT_AUTO, SL_TRANSPORT_SHM, SL_TRANSPORT_TCP, SL_TRANSPORT_RDMA };
 
@@ -35,8 +35,9 @@ struct sl_command {
 #define SL_CONTAINER(pointer, type, member) ((type *)(void *)((char *)(pointer)-offsetof(type, member)))
 
 struct sl_fabric {
-    struct sl_fabric_config config;
     enum sl_transport transport;
+    int64_t heartbeat_ms;
+    char *listen_text; // NULL: not listening
     struct sockaddr_storage listen;
     socklen_t listen_bytes;
     char address[256];
@@ -127,6 +128,9 @@ struct sl_region {
     void *rkey;
     size_t rkey_bytes;
 };
+// Page-aligned, zeroed lazily. The contract is that of sl_fabric_region_create().
+enum sl_status sl_region_create(struct sl_fabric *fabric, size_t bytes, bool lock, void **base_out,
+                                struct sl_error *err);
 struct sl_region *sl_fabric_region(struct sl_fabric *fabric, const void *data, size_t bytes);
 // Where data lies in a region a transfer is spared its registration: adds that to *with.
 void sl_fabric_use_region(struct sl_fabric *fabric, const void *data, size_t bytes, ucp_request_param_t *with);
@@ -229,7 +233,7 @@ void sl_fabric_free(struct sl_fabric *fabric); // one without a thread
 struct sl_ticket {
     struct sl_wire_ticket head;
     char address[256];
-    uint8_t rkey[SL_TICKET_MAX_BYTES];
+    uint8_t rkey[SL_WIRE_TICKET_MAX_BYTES];
 };
 // pack takes magic, id, generation and range of *what; malloc'd, NULL when there is no memory for it.
 uint8_t *sl_ticket_pack(const struct sl_fabric *fabric, const struct sl_region *region,

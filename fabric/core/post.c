@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "fabric/core.h"
+#include "fabric/core/core.h"
 
 void sl_fabric_wake(struct sl_fabric *fabric) {
     if (atomic_load(&fabric->sleeping)) {

@@ -21,8 +21,8 @@
  *      READ         reader -> owner: ranges of a window
  *      READ_REPLY   owner -> reader: their bytes, one behind the other, or why not
  */
-#ifndef SL_FABRIC_WIRE_H
-#define SL_FABRIC_WIRE_H
+#ifndef SL_FABRIC_CORE_WIRE_H
+#define SL_FABRIC_CORE_WIRE_H
 
 #include <assert.h>
 #include <stdint.h>
@@ -172,6 +172,7 @@ struct sl_wire_read_reply {
 };
 static_assert(sizeof(struct sl_wire_read_reply) == 16, "wire");
 
+#define SL_WIRE_TICKET_MAX_BYTES 512
 // Followed by address[address_bytes] (no terminator) and rkey[rkey_bytes].
 struct sl_wire_ticket {
     uint64_t digest; // of everything behind it: a ticket mangled on its way is refused, not unpacked

@@ -22,7 +22,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "fabric/core.h"
+#include "fabric/core/core.h"
 
 #define MISSED_BEATS 3
 #define CONNECT_NS   (5 * SL_NS_PER_S)
@@ -88,7 +88,7 @@ void sl_peer_tell(struct sl_peer *peer, enum sl_wire_id id, const void *header, 
 
 static void say_hello(struct sl_peer *peer, uint64_t wanted) {
     struct sl_wire_hello hello = {SL_WIRE_MAGIC, SL_WIRE_VERSION, peer->fabric->epoch, wanted,
-                                  peer->fabric->config.heartbeat_ms};
+                                  peer->fabric->heartbeat_ms};
     sl_peer_tell(peer, SL_WIRE_HELLO, &hello, sizeof hello);
 }
 
@@ -109,7 +109,7 @@ static struct sl_peer *create_peer(struct sl_fabric *fabric, ucp_ep_params_t *pa
     }
     peer->fabric = fabric;
     peer->born_ns = peer->heard_ns = sl_now_ns();
-    peer->silence_ns = MISSED_BEATS * fabric->config.heartbeat_ms * SL_NS_PER_MS;
+    peer->silence_ns = MISSED_BEATS * fabric->heartbeat_ms * SL_NS_PER_MS;
     params->field_mask |= UCP_EP_PARAM_FIELD_ERR_HANDLER | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE;
     params->err_handler = (ucp_err_handler_t){on_error, peer};
     params->err_mode = UCP_ERR_HANDLING_MODE_PEER;
@@ -389,7 +389,7 @@ static void tick(void *state, int64_t now_ns) {
             snprintf(why, sizeof why, "silent for %lld ms", (long long)((now_ns - peer->heard_ns) / SL_NS_PER_MS));
             peer->silent = true;
             sl_peer_close(peer, SL_ERR_PEER_LOST, why);
-        } else if (!peer->beating && now_ns - peer->beat_ns >= fabric->config.heartbeat_ms * SL_NS_PER_MS) {
+        } else if (!peer->beating && now_ns - peer->beat_ns >= fabric->heartbeat_ms * SL_NS_PER_MS) {
             struct sl_peer_send *send = sl_peer_send_create(peer, &fabric->epoch, sizeof fabric->epoch);
             if (send) {
                 peer->beat_ns = now_ns;

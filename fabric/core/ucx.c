@@ -21,7 +21,7 @@
 #include <ucs/debug/log_def.h>
 
 #include "base/log.h"
-#include "fabric/core.h"
+#include "fabric/core/core.h"
 
 enum sl_status sl_ucx_status(ucs_status_t status) {
     switch (status) {
@@ -118,9 +118,9 @@ static bool same_host(const struct sockaddr *a, const struct sockaddr_storage *b
 enum sl_status sl_ucx_find_device(struct sl_fabric *fabric, struct sl_error *err) {
     const char *port = NULL;
     enum sl_status status =
-        split_address(fabric->config.listen, fabric->listen_host, sizeof fabric->listen_host, &port, err);
+        split_address(fabric->listen_text, fabric->listen_host, sizeof fabric->listen_host, &port, err);
     if (status == SL_OK) {
-        status = sl_ucx_resolve(fabric->config.listen, &fabric->listen, &fabric->listen_bytes, err);
+        status = sl_ucx_resolve(fabric->listen_text, &fabric->listen, &fabric->listen_bytes, err);
     }
     if (status != SL_OK) {
         return status;
@@ -143,7 +143,7 @@ enum sl_status sl_ucx_find_device(struct sl_fabric *fabric, struct sl_error *err
         return sl_fail(err, status,
                        "fabric address \"%s\": no network interface here has it; give the address that "
                        "peers connect to",
-                       fabric->config.listen);
+                       fabric->listen_text);
     }
     return SL_OK;
 }
@@ -293,7 +293,7 @@ enum sl_status sl_ucx_listen(struct sl_fabric *fabric, ucp_listener_conn_callbac
                                     .conn_handler = {on_connection, fabric}};
     ucs_status_t ucs = ucp_listener_create(fabric->worker, &params, &fabric->listener);
     if (ucs != UCS_OK) {
-        return sl_fail(err, sl_ucx_status(ucs), "cannot listen on %s: %s", fabric->config.listen,
+        return sl_fail(err, sl_ucx_status(ucs), "cannot listen on %s: %s", fabric->listen_text,
                        ucs == UCS_ERR_BUSY ? "the port is in use" : ucs_status_string(ucs));
     }
     ucp_listener_attr_t attr = {.field_mask = UCP_LISTENER_ATTR_FIELD_SOCKADDR};

@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "fabric/core.h"
+#include "fabric/core/core.h"
 
 #define START_NS    (20 * SL_NS_PER_S) // UCX that has not started by then never will
 #define SPIN_NS     50000              // of idleness before it sleeps
@@ -66,7 +66,7 @@ static bool turn(struct sl_fabric *fabric, int64_t now_ns) {
         sl_peers_settle(fabric);
     }
     if (now_ns >= fabric->next_tick_ns) {
-        int64_t period = fabric->config.heartbeat_ms * SL_NS_PER_MS / 4;
+        int64_t period = fabric->heartbeat_ms * SL_NS_PER_MS / 4;
         fabric->next_tick_ns = now_ns + (period < TICK_MAX_NS ? period : TICK_MAX_NS);
         SL_VERBS_WITH(tick, fabric, verb) {
             verb->ops->tick(verb, now_ns);
@@ -183,7 +183,7 @@ static enum sl_status start_ucx(struct sl_fabric *fabric, struct sl_error *err) 
             status = sl_ucx_handle(fabric, (enum sl_wire_id)id, sl_peer_on_message, binding, err);
         }
     }
-    if (status == SL_OK && fabric->config.listen) {
+    if (status == SL_OK && fabric->listen_text) {
         status = sl_ucx_listen(fabric, sl_peer_on_connection, err);
     }
     if (status != SL_OK) {
@@ -262,6 +262,6 @@ void sl_fabric_free(struct sl_fabric *fabric) {
     pthread_mutex_destroy(&fabric->lock);
     pthread_cond_destroy(&fabric->changed);
     sl_gate_unref(fabric->gate);
-    free((char *)fabric->config.listen);
+    free(fabric->listen_text);
     free(fabric);
 }
