@@ -39,12 +39,11 @@ static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
 static enum sl_status open_annexes(struct sl_kvstore *kvstore, const struct sl_kvstore_config *config,
                                    struct sl_error *err) {
     struct sl_node *node = &kvstore->node;
-    enum sl_status status = sl_ops_select(node->config.tier, &node->ops, err);
+    struct sl_runtime_config runtime = {.tier = node->config.tier, .threads = (int)config->scan_threads};
+    enum sl_status status = sl_runtime_open(&runtime, &node->runtime, err);
     if (status == SL_OK) {
-        status = sl_team_create((int)config->scan_threads, &kvstore->team, err);
-    }
-    if (status == SL_OK) {
-        struct sl_annexes_config annexes = {&kvstore->room, node->ops, kvstore->team, node->config.lease_ms};
+        struct sl_annexes_config annexes = {&kvstore->room, node->runtime.ops, node->runtime.team,
+                                            node->config.lease_ms};
         status = sl_annexes_create(&annexes, &kvstore->annexes, err);
     }
     if (status == SL_OK) {
@@ -71,7 +70,6 @@ static void close_annexes(struct sl_kvstore *kvstore) {
     sl_window_close(&kvstore->window);
     free(kvstore->window_ticket);
     sl_annexes_destroy(&kvstore->annexes);
-    sl_team_destroy(&kvstore->team);
 }
 
 static enum sl_status serve(struct sl_kvstore *kvstore, struct sl_error *err) {
@@ -125,7 +123,7 @@ static enum sl_status open_disk(struct sl_kvstore *kvstore, const struct sl_kvst
 
 enum sl_status sl_kvstore_run(const struct sl_kvstore_config *config, struct sl_error *err) {
     struct sl_kvstore kvstore = {0};
-    enum sl_status status = sl_node_open(&kvstore.node, &config->node, SLUICE__V1__WORKER_ROLE__KVSTORE, err);
+    enum sl_status status = sl_node_open(&kvstore.node, &config->node, SLUICE__V1__WORKER_ROLE__KVSTORE, 0, err);
     if (status != SL_OK) {
         return status;
     }

@@ -13,13 +13,13 @@
 #include "prefill/store.h"
 #include "service/error_statistics.h"
 #include "service/offload.h"
+#include "service/outbound.h"
 #include "service/reader.h"
 
 struct sl_archive;
 
 struct sl_prefill {
     struct sl_node node;
-    struct sl_engine *engine;
     pthread_t engine_thread;
     pthread_mutex_t mutex; // over inbox and stopping
     pthread_cond_t wake;
@@ -50,8 +50,7 @@ struct sl_prefill_job {
     struct sl_capsule_id capsule;
     const char *store_address; // "" for none
     bool estimate_errors;
-    struct sl_ship *ship;
-    size_t shipped_bytes; // handed to the ship: where the next layer goes
+    struct sl_outbound outbound; // the capsule, to whoever decodes
     bool shipped_by_store;
     struct sl_offload *offload;      // of recipes that offload; NULL: all layers are in the capsule
     Sluice__V1__AnnexShare **shares; // [n_shares] for whoever decodes
@@ -72,7 +71,6 @@ struct sl_prefill_job {
     enum sl_prefill_phase phase;
     int64_t n_done, n_reused;
     size_t resident_bytes, peak_bytes;
-    bool shipping;              // at least one layer is final
     struct sl_session *session; // resumed, before; complete, after
     enum sl_status status;
     struct sl_error err;

@@ -18,7 +18,7 @@
 
 static enum sl_status check_tokens(const struct sl_prefill *prefill, const Sluice__V1__PrefillRequest *request,
                                    struct sl_error *err) {
-    const struct sl_model_config *model = sl_model_get_config(prefill->node.model);
+    const struct sl_model_config *model = prefill->node.runtime.config;
     if (!request->tokens || request->tokens->n_ids == 0) {
         return sl_fail(err, SL_ERR_INVALID, "tokens: empty");
     }
@@ -54,7 +54,7 @@ static enum sl_status prepare(struct sl_prefill *prefill, const Sluice__V1__Pref
     job->tokens = request->tokens->ids;
     job->estimate_errors = request->estimate_errors;
     job->store_address = request->kvstore_address ? request->kvstore_address : "";
-    const struct sl_model_config *model = sl_model_get_config(prefill->node.model);
+    const struct sl_model_config *model = prefill->node.runtime.config;
     struct sl_recipe recipe;
     status = sl_job_recipe(request->recipe, model, &recipe, err);
     if (status == SL_OK) {
@@ -154,15 +154,14 @@ static void follow(struct sl_prefill_job *job, struct sl_rpc_call *call) {
         sl_cond_wait_until(&job->changed, &job->mutex, sl_deadline_in_ms(REPORT_MS / 2));
         int64_t n_done = job->n_done, n_reused = job->n_reused;
         size_t resident = job->resident_bytes;
-        bool shipping = job->shipping;
         pthread_mutex_unlock(&job->mutex);
 
         enum sl_status ship_status;
-        int64_t sent = (int64_t)sl_ship_progress(job->ship, &ship_status);
+        int64_t sent = (int64_t)sl_ship_progress(job->outbound.ship, &ship_status);
         enum sl_status status = SL_OK;
         if (n_done != reported || sl_now_ns() >= next_report_ns) {
             status = sl_prefill_send_progress(call, job, n_done, n_reused, resident);
-            if (status == SL_OK && shipping) {
+            if (status == SL_OK && atomic_load(&job->outbound.shipped_bytes) > 0) {
                 status = send_ship_progress(call, sent, 0);
             }
             reported = n_done;
@@ -186,11 +185,11 @@ static enum sl_status finish_ship(struct sl_prefill_job *job, struct sl_rpc_call
     if (status != SL_OK) {
         return status;
     }
-    int64_t total = (int64_t)job->shipped_bytes, next_report_ns = 0;
+    int64_t total = (int64_t)atomic_load(&job->outbound.shipped_bytes), next_report_ns = 0;
     int64_t moved = -1, moved_ns = sl_now_ns();
     for (;;) {
         enum sl_status ship_status;
-        int64_t sent = (int64_t)sl_ship_progress(job->ship, &ship_status);
+        int64_t sent = (int64_t)sl_ship_progress(job->outbound.ship, &ship_status);
         if (ship_status < 0 || sent >= total) {
             break; // sl_ship_finish() knows why
         }
@@ -212,7 +211,7 @@ static enum sl_status finish_ship(struct sl_prefill_job *job, struct sl_rpc_call
         }
         sl_sleep_ms(POLL_MS);
     }
-    status = sl_ship_finish(job->ship, header, header_bytes, err);
+    status = sl_ship_finish(job->outbound.ship, header, header_bytes, err);
     free(header);
     if (status == SL_OK) {
         status = send_ship_progress(call, total, total);
@@ -260,7 +259,7 @@ static enum sl_status send_done(struct sl_rpc_call *call, struct sl_prefill_job 
     statistics.prefill_peak_bytes = (int64_t)job->peak_bytes;
     statistics.slots_evicted = job->stats.slots_evicted;
     statistics.slots_merged = job->stats.slots_merged;
-    statistics.transport = job->session ? (char *)sl_ship_verb(job->ship) : "store";
+    statistics.transport = job->session ? (char *)sl_ship_verb(job->outbound.ship) : "store";
     if (job->session) {
         struct sl_session_stats stats;
         sl_session_get_stats(job->session, &stats);
@@ -291,7 +290,7 @@ static enum sl_status read_and_ship(struct sl_prefill_job *job, const Sluice__V1
     int64_t deadline = sl_rpc_call_deadline_ns(call);
     enum sl_status status =
         sl_ship_open(job->prefill->node.fabric, request->destination->ticket.data, request->destination->ticket.len,
-                     deadline == SL_NO_DEADLINE ? sl_deadline_in_ms(SHIP_MS) : deadline, &job->ship, err);
+                     deadline == SL_NO_DEADLINE ? sl_deadline_in_ms(SHIP_MS) : deadline, &job->outbound.ship, err);
     if (status != SL_OK) {
         return status;
     }
@@ -300,9 +299,9 @@ static enum sl_status read_and_ship(struct sl_prefill_job *job, const Sluice__V1
     sl_prefill_join(job->prefill, job);
     follow(job, call);
     enum sl_status ship_status;
-    sl_ship_progress(job->ship, &ship_status);
+    sl_ship_progress(job->outbound.ship, &ship_status);
     if (ship_status < 0) {
-        return sl_ship_finish(job->ship, NULL, 0, err); // says what became of the receiver
+        return sl_ship_finish(job->outbound.ship, NULL, 0, err); // says what became of the receiver
     }
     if (job->phase == SL_PREFILL_ABANDONED) {
         return sl_fail(err, SL_ERR_CANCELLED, "job %s was cancelled before its turn", job->id);
@@ -370,13 +369,13 @@ enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, co
         status = err->status = SL_ERR_PEER_STALE; // a store was lost: as our answer, PEER_LOST would say that we are
     }
     sl_log_info("prefill", "job=%s status=%s tokens=%lld reused=%lld bytes=%zu", job->id, sl_status_text(status),
-                (long long)job->plan.n_prompt, (long long)job->n_reused, job->shipped_bytes);
+                (long long)job->plan.n_prompt, (long long)job->n_reused, atomic_load(&job->outbound.shipped_bytes));
     if (job->offload) {
         log_offload(job);
     }
 
     sl_rpc_call_on_cancel(call, NULL, NULL);
-    sl_ship_close(&job->ship); // before the pages that they may still be reading
+    sl_ship_close(&job->outbound.ship); // before the pages that they may still be reading
     sl_annex_shares_free(&job->shares, job->n_shares);
     sl_offload_close(&job->offload);
     sl_session_destroy(&job->session);

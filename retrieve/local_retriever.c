@@ -75,10 +75,10 @@ static enum sl_status make_annex(const struct sl_plan *plan, const struct sl_ops
     return status;
 }
 
-enum sl_status sl_local_retriever_open(const struct sl_plan *plan, const struct sl_ops *ops, struct sl_team *team,
+enum sl_status sl_retrieval_open_local(const struct sl_plan *plan, const struct sl_ops *ops, struct sl_team *team,
                                        struct sl_session *session, int64_t n_prompt,
-                                       struct sl_local_retriever *local_out, struct sl_error *err) {
-    struct sl_local_retriever local = {0};
+                                       struct sl_retrieval *local_out, struct sl_error *err) {
+    struct sl_retrieval local = {0};
     enum sl_status status = SL_OK;
     int64_t n_slots = sl_plan_offloaded_slots(plan, n_prompt);
     if (sl_row_cache_places(plan, n_slots) > 0) {
@@ -94,14 +94,14 @@ enum sl_status sl_local_retriever_open(const struct sl_plan *plan, const struct 
                                          .n_prompt = n_slots};
     status = status == SL_OK ? sl_retriever_create(&config, &local.retriever, err) : status;
     if (status != SL_OK) {
-        sl_local_retriever_close(&local);
+        sl_retrieval_close(&local);
         return status;
     }
     *local_out = local;
     return SL_OK;
 }
 
-void sl_local_retriever_close(struct sl_local_retriever *local) {
+void sl_retrieval_close(struct sl_retrieval *local) {
     sl_retriever_destroy(&local->retriever);
     if (local->source != NULL) {
         local->source->ops->destroy(&local->source);

@@ -8,7 +8,7 @@
 
 #include "retrieve/retriever.h"
 
-struct sl_local_retriever {
+struct sl_retrieval {
     struct sl_annex *annex; // its stretches borrow the session's pages; NULL where there is nothing to choose
     struct sl_source *source;
     struct sl_retriever *retriever;
@@ -18,9 +18,9 @@ struct sl_local_retriever {
  * The session holds what the recipe keeps of n_prompt tokens in every layer and must outlive this; plan is needed at
  * creation alone. Scan copies and row caches are taken from the session's arena. Statuses: as of sl_retriever_create().
  */
-enum sl_status sl_local_retriever_open(const struct sl_plan *plan, const struct sl_ops *ops, struct sl_team *team,
+enum sl_status sl_retrieval_open_local(const struct sl_plan *plan, const struct sl_ops *ops, struct sl_team *team,
                                        struct sl_session *session, int64_t n_prompt,
-                                       struct sl_local_retriever *local_out, struct sl_error *err);
-void sl_local_retriever_close(struct sl_local_retriever *local); // accepts zeros, leaves zeros
+                                       struct sl_retrieval *local_out, struct sl_error *err);
+void sl_retrieval_close(struct sl_retrieval *local); // accepts zeros, leaves zeros
 
 #endif

@@ -13,10 +13,10 @@
 
 #include "base/clock.h"
 #include "kvcache/capsule.h"
-#include "retrieve/local_retriever.h"
 #include "service/job_recipe.h"
 #include "service/local_internal.h"
 #include "service/reader.h"
+#include "service/step.h"
 
 struct sl_conversation {
     struct sl_local *local;
@@ -25,11 +25,8 @@ struct sl_conversation {
     int rope_set;              // by all tokens that may come: reach, or those of the first turn
     int32_t *tokens;           // prompts and answers so far, [n_tokens] of cap_tokens
     int64_t n_tokens, cap_tokens;
-    struct sl_session *session;
-    struct sl_compressor *compressor;    // while decoding; NULL: the recipe does not step
-    struct sl_local_retriever offloaded; // while decoding; zeros: nothing is offloaded
+    struct sl_sequence sequence; // writing; zeros before the first turn
     bool broken;
-    struct sl_error *err; // of the forward pass that is running
 };
 
 enum sl_status sl_conversation_open(struct sl_local *local, const char *recipe, int64_t max_tokens,
@@ -60,16 +57,14 @@ void sl_conversation_close(struct sl_conversation **conversation) {
     if (!c) {
         return;
     }
-    sl_local_retriever_close(&c->offloaded);
-    sl_compressor_destroy(&c->compressor);
-    sl_session_destroy(&c->session);
+    sl_sequence_close(&c->sequence);
     free(c->tokens);
     free(c);
     *conversation = NULL;
 }
 
 const struct sl_session *sl_conversation_session(const struct sl_conversation *conversation) {
-    return conversation->session;
+    return conversation->sequence.session;
 }
 
 // ---- what is new ---------------------------------------------------------------------------------------------------
@@ -83,7 +78,7 @@ static enum sl_status check(const struct sl_conversation *c, const struct sl_loc
         return sl_fail(err, SL_ERR_INVALID, "prompt: empty");
     }
     int64_t end = c->n_tokens + request->n_prompt + request->max_new_tokens;
-    if (c->session && sl_model_rope_set(sl_local_model(c->local), end) > c->rope_set) {
+    if (c->sequence.session && sl_model_rope_set(sl_local_model(c->local), end) > c->rope_set) {
         return sl_fail(err, SL_ERR_INVALID,
                        "%lld tokens with this turn: the model rotates keys of so long a context otherwise than it has "
                        "rotated those of this conversation; begin a new one with all of the text",
@@ -122,79 +117,33 @@ static enum sl_status add_prompt(struct sl_conversation *c, const struct sl_loca
 
 // ---- steps ---------------------------------------------------------------------------------------------------------
 
-static enum sl_status after_attention(void *arg, int segment, int layer, const struct sl_attend *attend) {
-    (void)segment;
-    struct sl_conversation *c = arg;
-    return sl_compressor_step(c->compressor, c->session, layer, attend, c->err);
-}
-
-static enum sl_status attend_instead(void *arg, int layer, const struct sl_attend *attend, int n_segments) {
-    (void)n_segments; // one
-    struct sl_conversation *c = arg;
-    return sl_retriever_attend(c->offloaded.retriever, layer, attend, c->err);
-}
-
 // Rows of decode: n tokens behind the session's. logits: of the last one, or NULL.
 static enum sl_status step(struct sl_conversation *c, const int32_t *tokens, int n, float *logits,
                            struct sl_error *err) {
-    struct sl_segment segment = {.session = c->session, .tokens = tokens, .n_tokens = n, .logits = logits};
-    struct sl_layer_hook hook = {.arg = c};
-    if (c->compressor) {
-        struct sl_compressor_wants wants = sl_compressor_wants(c->compressor, true);
-        hook.fn = after_attention;
-        hook.want_lse = wants.lse;
-        hook.want_importance = wants.importance;
-    }
-    if (c->offloaded.retriever) {
-        hook.attend_fn = attend_instead;
-        hook.want_next_q = sl_retriever_wants_next_q(&c->recipe);
-    }
-    c->err = err;
-    return sl_engine_forward(c->local->engine, &segment, 1, hook.fn || hook.attend_fn ? &hook : NULL, err);
+    struct sl_sequence *sequence = &c->sequence;
+    sl_sequence_feed(sequence, tokens, n, logits);
+    enum sl_status status = sl_step(&c->local->runtime, &sequence, 1, err);
+    return status == SL_OK ? sl_sequence_status(sequence, err) : status;
 }
 
 static enum sl_status tell_progress(const struct sl_conversation *c, const struct sl_local_request *request,
                                     int64_t end) {
-    return request->progress_fn ? request->progress_fn(request->arg, c->session->n_tokens, end) : SL_OK;
+    return request->progress_fn ? request->progress_fn(request->arg, c->sequence.session->n_tokens, end) : SL_OK;
 }
 
 // A later turn's tokens up to `end` through the steps of decode. Retrieval looks at one query at a time.
 static enum sl_status read_by_steps(struct sl_conversation *c, const struct sl_local_request *request, int64_t end,
                                     struct sl_error *err) {
-    int64_t most = c->offloaded.retriever ? 1 : c->recipe.chunk_tokens;
+    int64_t most = c->sequence.retrieval.retriever ? 1 : c->recipe.chunk_tokens;
     enum sl_status status = SL_OK;
-    while (status == SL_OK && c->session->n_tokens < end) {
-        int64_t n = end - c->session->n_tokens;
-        status = step(c, c->tokens + c->session->n_tokens, (int)(n < most ? n : most), NULL, err);
+    while (status == SL_OK && c->sequence.session->n_tokens < end) {
+        int64_t n = end - c->sequence.session->n_tokens;
+        status = step(c, c->tokens + c->sequence.session->n_tokens, (int)(n < most ? n : most), NULL, err);
         if (status == SL_OK) {
             status = tell_progress(c, request, end);
         }
     }
     return status;
-}
-
-static bool steps(const struct sl_conversation *c) {
-    return c->compressor || c->offloaded.retriever;
-}
-
-// After the first turn's prompt: whatever the recipe does while decoding.
-static enum sl_status begin_steps(struct sl_conversation *c, const struct sl_local_request *request,
-                                  const struct sl_plan *plan, struct sl_error *err) {
-    const struct sl_local *local = c->local;
-    if (sl_recipe_offloads(&c->recipe)) {
-        return sl_local_retriever_open(plan, local->ops, local->team, c->session, c->session->n_tokens, &c->offloaded,
-                                       err);
-    }
-    enum sl_status status = sl_compressor_create(plan, local->ops, local->team, &c->compressor, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    if (!sl_compressor_steps(c->compressor)) {
-        sl_compressor_destroy(&c->compressor);
-        return SL_OK;
-    }
-    status = sl_compressor_estimate(c->compressor, request->estimate_errors, err);
-    return status == SL_OK ? sl_compressor_begin_steps(c->compressor, c->session, c->session->n_tokens, err) : status;
 }
 
 // ---- chunks --------------------------------------------------------------------------------------------------------
@@ -217,13 +166,13 @@ static enum sl_status make_plan(const struct sl_conversation *c, int64_t end, st
     struct sl_kv_geometry geometry = sl_model_geometry(sl_local_model(c->local));
     enum sl_status status = sl_plan_make_local(&c->recipe, &geometry, end > 0 ? end : 1, plan_out, err);
     plan_out->rope_set = c->rope_set;
-    if (status == SL_OK && c->session) {
+    if (status == SL_OK && c->sequence.session) {
         struct sl_session_stats stats;
-        sl_session_get_stats(c->session, &stats);
+        sl_session_get_stats(c->sequence.session, &stats);
         // Answers are on top of the budget until the next eviction.
-        int64_t most = stats.n_slots_max + end - c->session->n_tokens;
+        int64_t most = stats.n_slots_max + end - c->sequence.session->n_tokens;
         plan_out->max_slots = most > plan_out->max_slots ? most : plan_out->max_slots;
-        if (is_packed(c->session, &c->recipe)) {
+        if (is_packed(c->sequence.session, &c->recipe)) {
             plan_out->recipe.budget = (struct sl_amount){0};
         }
     }
@@ -234,39 +183,39 @@ static enum sl_status make_plan(const struct sl_conversation *c, int64_t end, st
 static enum sl_status begin_at_trunk(struct sl_conversation *c, const struct sl_local_request *request, int64_t end,
                                      const struct sl_plan *plan, struct sl_error *err) {
     const struct sl_local *local = c->local;
-    return local->trunks && !c->session && !request->estimate_errors
-               ? sl_trunks_resume(local->trunks, plan, c->tokens, c->max_tokens - end, local->arena, &c->session, err)
+    return local->trunks && !c->sequence.session && !request->estimate_errors
+               ? sl_trunks_resume(local->trunks, plan, c->tokens, c->max_tokens - end, local->arena,
+                                  &c->sequence.session, err)
                : SL_OK;
 }
 
 // Before a step: what has been read is kept for others when the step goes beyond what they have in common.
 static void keep_trunk(const struct sl_conversation *c, const struct sl_plan *plan, const struct sl_reader *reader) {
-    int64_t done = c->session->n_tokens, shared = sl_reader_shared_tokens(plan);
+    int64_t done = c->sequence.session->n_tokens, shared = sl_reader_shared_tokens(plan);
     if (c->local->trunks && sl_plan_reads_whole(plan) && done <= shared &&
         done + sl_reader_next_tokens(reader) > shared) {
-        sl_trunks_keep(c->local->trunks, plan, c->tokens, c->session);
+        sl_trunks_keep(c->local->trunks, plan, c->tokens, c->sequence.session);
     }
 }
 
 static enum sl_status read_by_chunks(struct sl_conversation *c, const struct sl_local_request *request, int64_t end,
                                      const struct sl_plan *plan, struct sl_local_result *result, struct sl_error *err) {
     struct sl_reader *reader;
-    struct sl_reader_config config = {.plan = plan,
-                                      .arena = c->local->arena,
-                                      .ops = c->local->ops,
-                                      .team = c->local->team,
-                                      .tokens = c->tokens,
-                                      .extra_slots = c->max_tokens - end,
-                                      .estimate_errors = request->estimate_errors,
-                                      .resumed = c->session};
+    struct sl_reader_config config = {.sequence = {.plan = plan,
+                                                   .runtime = &c->local->runtime,
+                                                   .arena = c->local->arena,
+                                                   .extra_slots = c->max_tokens - end,
+                                                   .estimate_errors = request->estimate_errors,
+                                                   .resumed = c->sequence.session},
+                                      .tokens = c->tokens};
     enum sl_status status = sl_reader_create(&config, &reader, err);
     if (status != SL_OK) {
         return status;
     }
-    c->session = sl_reader_session(reader);
+    c->sequence.session = sl_reader_session(reader);
     for (bool done = false; status == SL_OK && !done;) {
         keep_trunk(c, plan, reader);
-        status = sl_reader_step(reader, c->local->engine, NULL, NULL, &done, err);
+        status = sl_reader_step(reader, &done, err);
         if (status == SL_OK) {
             status = tell_progress(c, request, end);
         }
@@ -278,7 +227,7 @@ static enum sl_status read_by_chunks(struct sl_conversation *c, const struct sl_
     if (request->estimate_errors) {
         sl_reader_get_errors(reader, &result->errors);
     }
-    c->session = sl_reader_take_session(reader); // also after a failure: it is ours to destroy
+    c->sequence.session = sl_reader_take_session(reader); // also after a failure: it is ours to destroy
     sl_reader_destroy(&reader);
     return status;
 }
@@ -288,8 +237,8 @@ static enum sl_status read_by_chunks(struct sl_conversation *c, const struct sl_
 // All but the last token of what is new.
 static enum sl_status read_prompt(struct sl_conversation *c, const struct sl_local_request *request,
                                   struct sl_local_result *result, struct sl_error *err) {
-    int64_t end = c->n_tokens - 1, begin = c->session ? c->session->n_tokens : 0;
-    bool first = !c->session;
+    int64_t end = c->n_tokens - 1, begin = c->sequence.session ? c->sequence.session->n_tokens : 0;
+    bool first = !c->sequence.session;
     struct sl_plan plan;
     if (first) {
         c->rope_set = sl_model_rope_set(sl_local_model(c->local),
@@ -297,30 +246,35 @@ static enum sl_status read_prompt(struct sl_conversation *c, const struct sl_loc
     }
     enum sl_status status = make_plan(c, end, &plan, err);
     if (status == SL_OK && first && end == 0) {
-        status = sl_plan_create_session(&plan, c->max_tokens, c->local->arena, &c->session, err);
-    } else if (status == SL_OK && steps(c)) {
+        status = sl_plan_create_session(&plan, c->max_tokens, c->local->arena, &c->sequence.session, err);
+    } else if (status == SL_OK && sl_sequence_one_by_one(&c->sequence)) {
         status = read_by_steps(c, request, end, err);
     } else if (status == SL_OK && begin < end) {
         status = begin_at_trunk(c, request, end, &plan, err);
-        begin = c->session ? c->session->n_tokens : 0;
+        begin = c->sequence.session ? c->sequence.session->n_tokens : 0;
         status = status == SL_OK ? read_by_chunks(c, request, end, &plan, result, err) : status;
     }
     if (status == SL_OK && first) {
-        status = begin_steps(c, request, &plan, err);
+        status = sl_sequence_begin_writing(&c->sequence, &c->local->runtime,
+                                           &(struct sl_writing){.plan = &plan,
+                                                                .n_read = c->sequence.session->n_tokens,
+                                                                .estimate_errors = request->estimate_errors},
+                                           err);
     }
     if (status != SL_OK) {
         return status;
     }
     struct sl_session_stats stats;
-    sl_session_get_stats(c->session, &stats);
-    struct sl_kv_geometry g = c->session->geometry;
+    sl_session_get_stats(c->sequence.session, &stats);
+    struct sl_kv_geometry g = c->sequence.session->geometry;
     result->n_tokens = end + 1;
     result->n_read = end + 1 - begin;
     result->slots_per_head = stats.n_slots_mean;
-    result->capsule_bytes = sl_capsule_body_bytes(c->session);
+    result->capsule_bytes = sl_capsule_body_bytes(c->sequence.session);
     result->full_bytes = (size_t)result->n_tokens * (size_t)g.n_layers * (size_t)g.n_kv_heads * (size_t)g.head_dim * 2 *
                          sizeof(uint16_t);
-    return request->prefilled_fn ? request->prefilled_fn(request->arg, c->session, &c->recipe, c->tokens, err) : SL_OK;
+    return request->prefilled_fn ? request->prefilled_fn(request->arg, c->sequence.session, &c->recipe, c->tokens, err)
+                                 : SL_OK;
 }
 
 static enum sl_status write_answer(struct sl_conversation *c, const struct sl_local_request *request,
@@ -357,25 +311,25 @@ static enum sl_status write_answer(struct sl_conversation *c, const struct sl_lo
 // What the steps of this turn have done, and what is held in the end.
 static void measure(const struct sl_conversation *c, const struct sl_compress_stats *before,
                     const struct sl_retriever_stats *retrieved_before, struct sl_local_result *result) {
-    if (c->offloaded.retriever) {
+    if (c->sequence.retrieval.retriever) {
         struct sl_retriever_stats now;
-        sl_retriever_get_stats(c->offloaded.retriever, &now);
+        sl_retriever_get_stats(c->sequence.retrieval.retriever, &now);
         result->offloads = true;
         result->retrieval = sl_retriever_stats_since(&now, retrieved_before);
     }
-    if (c->compressor) {
+    if (c->sequence.compressor) {
         struct sl_compress_stats after;
-        sl_compressor_get_stats(c->compressor, &after);
+        sl_compressor_get_stats(c->sequence.compressor, &after);
         result->slots_evicted += after.slots_evicted - before->slots_evicted;
         result->slots_merged += after.slots_merged - before->slots_merged;
         struct sl_error_statistics errors;
-        sl_error_statistics_read(c->compressor, &errors);
+        sl_error_statistics_read(c->sequence.compressor, &errors);
         sl_error_statistics_add_steps(&result->errors, &errors);
     }
     struct sl_session_stats stats;
-    sl_session_get_stats(c->session, &stats);
+    sl_session_get_stats(c->sequence.session, &stats);
     result->decode_resident_bytes = stats.resident_bytes;
-    sl_slot_statistics_measure(c->session, &result->slots);
+    sl_slot_statistics_measure(c->sequence.session, &result->slots);
 }
 
 static enum sl_status run_turn(struct sl_conversation *c, const struct sl_local_request *request,
@@ -384,12 +338,12 @@ static enum sl_status run_turn(struct sl_conversation *c, const struct sl_local_
     struct sl_compress_stats before = {0};
     struct sl_retriever_stats retrieved_before = {0};
     enum sl_status status = SL_OK;
-    if (c->offloaded.retriever) {
-        sl_retriever_get_stats(c->offloaded.retriever, &retrieved_before);
+    if (c->sequence.retrieval.retriever) {
+        sl_retriever_get_stats(c->sequence.retrieval.retriever, &retrieved_before);
     }
-    if (c->compressor) {
-        sl_compressor_get_stats(c->compressor, &before);
-        status = sl_compressor_estimate(c->compressor, request->estimate_errors, err);
+    if (c->sequence.compressor) {
+        sl_compressor_get_stats(c->sequence.compressor, &before);
+        status = sl_sequence_estimate(&c->sequence, request->estimate_errors, err);
     }
     result->errors.n_layers = request->estimate_errors ? sl_local_model(c->local)->n_layers : 0; // zeros, to add to
     sl_arena_reset_high_water(c->local->arena);
@@ -418,7 +372,7 @@ enum sl_status sl_conversation_turn(struct sl_conversation *c, const struct sl_l
     if (status != SL_OK) {
         return status;
     }
-    struct sl_writer_config config = {.tokenizer = c->local->tokenizer,
+    struct sl_writer_config config = {.tokenizer = c->local->runtime.tokenizer,
                                       .model = sl_local_model(c->local),
                                       .sampling = request->sampling,
                                       .max_new_tokens = request->max_new_tokens,

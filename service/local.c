@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What local runs need loaded; a job is a conversation of one turn (conversation.c). See local.h.
 #include <stdlib.h>
-#include <sys/mman.h>
 
 #include "service/local_internal.h"
 #include "tensor/cpu/tiers.h"
@@ -12,33 +11,19 @@ enum sl_status sl_local_open(const struct sl_local_config *config, struct sl_loc
         return sl_fail(err, SL_ERR_EXHAUSTED, "local: out of memory");
     }
     local->max_chunk_tokens = config->max_chunk_tokens ? config->max_chunk_tokens : 3072;
-    local->memory_bytes = config->arena_bytes ? config->arena_bytes : (size_t)1 << 30;
-    local->memory =
-        mmap(NULL, local->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (local->memory == MAP_FAILED) {
-        local->memory = NULL;
-        sl_fail(err, SL_ERR_EXHAUSTED, "local: no address space for an arena of %zu bytes", local->memory_bytes);
-        sl_local_close(&local);
-        return SL_ERR_EXHAUSTED;
-    }
-    enum sl_status status = sl_ops_select(config->tier, &local->ops, err);
+    struct sl_runtime_config runtime = {.model_dir = config->model_dir,
+                                        .tier = config->tier,
+                                        .weights = config->weights,
+                                        .threads = config->threads,
+                                        .max_rows = local->max_chunk_tokens,
+                                        .tokenizer = true};
+    enum sl_status status = sl_runtime_open(&runtime, &local->runtime, err);
     if (status == SL_OK) {
-        status = sl_team_create(config->threads, &local->team, err);
+        status =
+            sl_arena_create_mapped(config->arena_bytes ? config->arena_bytes : (size_t)1 << 30, &local->arena, err);
     }
     if (status == SL_OK) {
-        status = sl_model_load(config->model_dir, local->ops, config->weights, local->team, &local->model, err);
-    }
-    if (status == SL_OK) {
-        status = sl_tokenizer_load(config->model_dir, &local->tokenizer, err);
-    }
-    if (status == SL_OK) {
-        status = sl_engine_create(local->model, local->team, local->max_chunk_tokens, &local->engine, err);
-    }
-    if (status == SL_OK) {
-        status = sl_arena_create(local->memory, local->memory_bytes, &local->arena, err);
-    }
-    if (status == SL_OK) {
-        size_t n_vocab = (size_t)sl_model_get_config(local->model)->n_vocab;
+        size_t n_vocab = (size_t)local->runtime.config->n_vocab;
         local->logits = aligned_alloc(64, (n_vocab * sizeof(float) + 63) / 64 * 64);
         status = local->logits ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "local: out of memory");
     }
@@ -61,22 +46,16 @@ void sl_local_close(struct sl_local **local_inout) {
     sl_trunks_destroy(&local->trunks);
     free(local->logits);
     sl_arena_destroy(&local->arena);
-    sl_engine_destroy(&local->engine);
-    sl_tokenizer_destroy(&local->tokenizer);
-    sl_model_destroy(&local->model);
-    sl_team_destroy(&local->team);
-    if (local->memory) {
-        munmap(local->memory, local->memory_bytes);
-    }
+    sl_runtime_close(&local->runtime);
     free(local);
     *local_inout = NULL;
 }
 
 const struct sl_tokenizer *sl_local_tokenizer(const struct sl_local *local) {
-    return local->tokenizer;
+    return local->runtime.tokenizer;
 }
 const struct sl_model_config *sl_local_model(const struct sl_local *local) {
-    return sl_model_get_config(local->model);
+    return local->runtime.config;
 }
 
 enum sl_status sl_local_generate(struct sl_local *local, const struct sl_local_request *request,

@@ -18,7 +18,7 @@
 #define SPARE_CALLS 64 // for Reserve, Renew, Release beside one long call a job
 #define DRAIN_MS    500
 
-static enum sl_status open_model(struct sl_node *node, struct sl_error *err) {
+static enum sl_status open_model(struct sl_node *node, int max_rows, struct sl_error *err) {
     const char *dir = node->config.model;
     if (!dir) {
         return sl_fail(err, SL_ERR_INVALID, "no model: give --model DIR (a Hugging Face model folder)");
@@ -26,22 +26,14 @@ static enum sl_status open_model(struct sl_node *node, struct sl_error *err) {
     enum sl_weight_format weights;
     enum sl_status status = sl_weight_format_parse(node->config.weights, &weights, err);
     if (status == SL_OK) {
-        status = sl_ops_select(node->config.tier, &node->ops, err);
-    }
-    if (status == SL_OK) {
-        status = sl_team_create((int)node->config.threads, &node->team, err);
-    }
-    if (status == SL_OK && node->config.pin) {
-        status = sl_team_pin(node->team, err);
-    }
-    if (status == SL_OK) {
-        // Weights are packed by the team, each share where the member runs that will read it.
-        sl_team_pin_caller(node->team);
-        status = sl_model_load(dir, node->ops, weights, node->team, &node->model, err);
-        sl_team_release_caller(node->team);
-    }
-    if (status == SL_OK) {
-        status = sl_tokenizer_load(dir, &node->tokenizer, err);
+        struct sl_runtime_config runtime = {.model_dir = dir,
+                                            .tier = node->config.tier,
+                                            .weights = weights,
+                                            .threads = (int)node->config.threads,
+                                            .pin = node->config.pin,
+                                            .max_rows = max_rows,
+                                            .tokenizer = true};
+        status = sl_runtime_open(&runtime, &node->runtime, err);
     }
     if (status == SL_OK) {
         status = sl_model_fingerprint(dir, weights, &node->model_fingerprint, err);
@@ -100,10 +92,10 @@ static enum sl_status open_memory(struct sl_node *node, struct sl_error *err) {
 }
 
 enum sl_status sl_node_open(struct sl_node *node, const struct sl_node_config *config, Sluice__V1__WorkerRole role,
-                            struct sl_error *err) {
+                            int max_rows, struct sl_error *err) {
     *node = (struct sl_node){.config = *config};
     sl_rpc_init();
-    enum sl_status status = role == SLUICE__V1__WORKER_ROLE__KVSTORE ? SL_OK : open_model(node, err);
+    enum sl_status status = max_rows > 0 ? open_model(node, max_rows, err) : SL_OK;
     if (status == SL_OK) {
         status = open_memory(node, err);
     }
@@ -131,9 +123,7 @@ void sl_node_close(struct sl_node *node) {
     sl_inbound_destroy(&node->inbound);
     sl_ledger_destroy(&node->ledger);
     sl_arena_destroy(&node->arena);
-    sl_tokenizer_destroy(&node->tokenizer);
-    sl_model_destroy(&node->model);
-    sl_team_destroy(&node->team);
+    sl_runtime_close(&node->runtime);
 }
 
 // ---- serving -------------------------------------------------------------------------------------------------------

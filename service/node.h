@@ -14,7 +14,7 @@
 #include "base/arena.h"
 #include "base/config.h"
 #include "fabric/fabric.h"
-#include "model/model.h"
+#include "runtime/runtime.h"
 #include "proto/sluice/v1/cluster.pb-c.h"
 #include "rpc/rpc_standard.h"
 #include "service/landing.h"
@@ -84,23 +84,19 @@ struct sl_node {
     struct sl_rpc_server *server;
     struct sl_agent *agent;
     Sluice__V1__WorkerInfo info;
-    // Only with a model:
-    uint64_t model_fingerprint;
-    const struct sl_ops *ops;
-    struct sl_team *team;
-    struct sl_model *model;
-    struct sl_tokenizer *tokenizer;
-    char rpc_address[128]; // info.rpc_address: outlives the server, as the agent does
+    uint64_t model_fingerprint; // only with a model
+    struct sl_runtime runtime;  // of a kvstore, which has no model, its own doing
+    char rpc_address[128];      // info.rpc_address: outlives the server, as the agent does
     // Why the coordinator refused us, if it did.
     char refusal[384];
 };
 
 /*
- * Start everything up to, but not including, the server. role decides whether a model is loaded.
+ * Start everything up to, but not including, the server. max_rows: of the engine; 0: without a model (a kvstore).
  * config.model, config.listen etc. must stay valid.
  */
 enum sl_status sl_node_open(struct sl_node *node, const struct sl_node_config *config, Sluice__V1__WorkerRole role,
-                            struct sl_error *err);
+                            int max_rows, struct sl_error *err);
 
 struct sl_node_service {
     const struct sl_rpc_implementation *rpc;

@@ -257,7 +257,7 @@ static void ask_for_next(struct sl_offload *offload, const struct sl_tile *tile,
 
 enum sl_status sl_offload_attend(struct sl_offload *offload, int layer, const struct sl_attend *attend,
                                  struct sl_error *err) {
-    const struct sl_ops *ops = offload->node->ops;
+    const struct sl_ops *ops = offload->node->runtime.ops;
     bool packs = sl_kv_format_is_quantized(offload->kept.format);
     struct sl_attend args = *attend;
     if (offload->held > 0) {
@@ -279,7 +279,7 @@ enum sl_status sl_offload_attend(struct sl_offload *offload, int layer, const st
                                                 .packed = &offload->kept};
             }
             args.kv = offload->kv;
-            ops->attend_before(offload->node->team, &args, &offload->softmax);
+            ops->attend_before(offload->node->runtime.team, &args, &offload->softmax);
         }
         if (status != SL_OK) {
             return status;
@@ -287,6 +287,6 @@ enum sl_status sl_offload_attend(struct sl_offload *offload, int layer, const st
         args.kv = attend->kv;
         args.before = &offload->softmax;
     }
-    ops->attend(offload->node->team, &args, 1);
+    ops->attend(offload->node->runtime.team, &args, 1);
     return SL_OK;
 }

@@ -2,49 +2,30 @@
 /*
  * Purpose: read a prompt: chunk by chunk through the engine, compressing each layer behind its attention. The same code
  *          in a prefill worker and in `sluice run --local`.
- * Threads: one at a time per reader; the engine is used during sl_reader_step() only, so several readers can take
+ * Threads: one at a time per reader; the runtime is used during sl_reader_step() only, so several readers can take
  *          turns.
  */
 #ifndef SL_SERVICE_READER_H
 #define SL_SERVICE_READER_H
 
-#include "compress/evict/compressor.h"
-#include "compress/plan/plan.h"
-#include "model/model.h"
 #include "service/error_statistics.h"
+#include "service/sequence.h"
 
 struct sl_reader;
-struct sl_offload;
 
 struct sl_reader_config {
-    const struct sl_plan *plan; // copied
-    struct sl_arena *arena;
-    const struct sl_ops *ops;
-    struct sl_team *team;
-    const int32_t *tokens;      // [plan->n_prompt], must stay valid
-    int64_t extra_slots;        // room for decoding in the same session
-    bool estimate_errors;       // see sl_compressor_estimate()
-    struct sl_session *resumed; // a session that holds the first resumed->n_tokens tokens, or NULL; taken over
-    // Where the slots of the plan's offloaded layers go; NULL where it has none. Not owned: behind every step the caller
-    // calls sl_offload_step().
-    struct sl_offload *offload;
+    struct sl_sequence_config sequence; // sequence.runtime computes, and must outlive the reader
+    const int32_t *tokens;              // [sequence.plan->n_prompt], must stay valid
 };
 
-// On failure `resumed` stays the caller's. SL_ERR_INVALID: the plan has offloaded layers and `offload` is NULL.
+// Statuses of sl_sequence_open(); on failure `resumed` stays the caller's.
 enum sl_status sl_reader_create(const struct sl_reader_config *config, struct sl_reader **reader_out,
                                 struct sl_error *err);
 void sl_reader_destroy(struct sl_reader **reader); // the session with it, unless it was taken
 
-/*
- * Layer `layer` is final: its pages will not change any more and may be shipped. Called once for every layer, in order:
- * while the last chunk is still being computed for the layers above, or behind it where a recipe decides when it has
- * seen them all. A status other than SL_OK ends the reading with it.
- */
-typedef enum sl_status (*sl_layer_final_fn)(void *arg, struct sl_session *session, int layer);
-
-// Read one chunk (or, when nothing is left to read, just make the layers final). *done_out: all has been read.
-enum sl_status sl_reader_step(struct sl_reader *reader, struct sl_engine *engine, sl_layer_final_fn layer_final,
-                              void *arg, bool *done_out, struct sl_error *err);
+// Read one chunk (or, when nothing is left to read, just make the layers final). *done_out: all has been read. Behind a
+// step of a plan that offloads the caller calls sl_offload_step().
+enum sl_status sl_reader_step(struct sl_reader *reader, bool *done_out, struct sl_error *err);
 
 /*
  * For readers that take turns: the next steps read at most n_tokens (0, the beginning: a chunk) where it makes no

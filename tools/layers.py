@@ -11,7 +11,7 @@ To add a folder: a row here and in docs/DESIGN.md's table, and a CMakeLists.txt 
 more, change both tables in the same commit, and say why.
 """
 
-LIBRARIES = "base kvcache text/* tensor tensor/cpu model compress/* retrieve fabric rpc proto/*"
+LIBRARIES = "base kvcache text/* tensor tensor/cpu model runtime compress/* retrieve fabric rpc proto/*"
 
 ROWS = {
     "base": "",
@@ -27,6 +27,7 @@ ROWS = {
     "tensor/cpu/evict": "tensor tensor/cpu/attention",
     "tensor/cpu/retrieve": "tensor tensor/cpu/simd tensor/cpu/attention",
     "model": "base kvcache tensor",
+    "runtime": "base tensor tensor/cpu model text/tokenizer",
     "compress/recipe": "base kvcache",
     "compress/plan": "base kvcache tensor/ops.h compress/recipe",
     "compress/evict": "base kvcache tensor/ops.h compress/recipe compress/plan compress/evict/scores",
@@ -46,8 +47,8 @@ ROWS = {
     "train": "base kvcache tensor model",
     # Of service/: a job without a cluster, all in this process; and for evaluations how workers get at a recipe and
     # read prompts.
-    "client": "base proto/* rpc text/tokenizer text/chat tensor tensor/cpu model compress/*"
-    " kvcache eval train bench retrieve/annex.h retrieve/local_retriever.h service/local.h service/job_chat.h service/job_recipe.h service/reader.h",
+    "client": "base proto/* rpc text/tokenizer text/chat tensor tensor/cpu model runtime compress/*"
+    " kvcache eval train bench retrieve/annex.h retrieve/local_retriever.h service/local.h service/job_chat.h service/job_recipe.h service/reader.h service/sequence.h service/step.h",
     "bench": LIBRARIES + " service client eval train",
     "tests/*": "*",
 }
@@ -67,7 +68,7 @@ LARGER = {
     "coordinator": (25, 4800, "a fifth of it is two services' handlers"),
     "eval": (25, 4600, "one file a task and a metric"),
     "fabric": (25, 5700, "one protocol, all verbs of which share its state"),
-    "service": (25, 5950, "holds offloading beside what workers share"),
+    "service": (28, 6200, "holds offloading beside what workers share"),
 }
 
 # Functions and files above the limit of lines: name -> (lines, why).

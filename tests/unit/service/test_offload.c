@@ -18,7 +18,6 @@
 #include "service/job_recipe.h"
 #include "service/offload.h"
 #include "service/reader.h"
-#include "tensor/cpu/tiers.h"
 
 #define MAX_TOKENS  8500 // two splits and some: two tiles to read back at the end
 #define ARENA_BYTES ((size_t)96 << 20)
@@ -42,10 +41,7 @@ struct job {
 };
 
 struct fixture {
-    struct sl_team *team;
-    struct sl_model *model;
-    struct sl_engine *engine;
-    const struct sl_ops *ops;
+    struct sl_runtime runtime;
     int32_t tokens[MAX_TOKENS];
     struct sl_plan plan, local_plan;
     // The prompt, read with all layers held here, and the arena of that.
@@ -61,7 +57,7 @@ static struct sl_plan make_plan_of(struct fixture *f, const char *text, bool loc
     struct sl_recipe recipe;
     struct sl_plan plan;
     struct sl_error err = {0};
-    const struct sl_model_config *config = sl_model_get_config(f->model);
+    const struct sl_model_config *config = f->runtime.config;
     struct sl_kv_geometry geometry = sl_model_geometry(config);
     if (sl_job_recipe(text, config, &recipe, &err) != SL_OK ||
         (local ? sl_plan_make_local : sl_plan_make)(&recipe, &geometry, n_prompt, &plan, &err) != SL_OK) {
@@ -75,12 +71,12 @@ static struct sl_plan make_plan(struct fixture *f, bool local, int64_t n_prompt)
 }
 
 // Step by step until at least `end` tokens have been read.
-static enum sl_status read_until(struct fixture *f, struct sl_reader *reader, struct sl_offload *offload, int64_t end,
+static enum sl_status read_until(struct sl_reader *reader, struct sl_offload *offload, int64_t end,
                                  struct sl_error *err) {
     enum sl_status status = SL_OK;
     struct sl_session *session = sl_reader_session(reader);
     for (bool done = false; status == SL_OK && !done && session->n_tokens < end;) {
-        status = sl_reader_step(reader, f->engine, NULL, NULL, &done, err);
+        status = sl_reader_step(reader, &done, err);
         if (status == SL_OK && offload) {
             status = sl_offload_step(offload, session, err);
         }
@@ -90,12 +86,12 @@ static enum sl_status read_until(struct fixture *f, struct sl_reader *reader, st
 
 // The prompt, read with all layers held here.
 static struct sl_session *read_here(struct fixture *f, const struct sl_plan *plan) {
-    struct sl_reader_config config = {
-        .plan = plan, .arena = f->arena, .ops = f->ops, .team = f->team, .tokens = f->tokens};
+    struct sl_reader_config config = {.sequence = {.plan = plan, .runtime = &f->runtime, .arena = f->arena},
+                                      .tokens = f->tokens};
     struct sl_reader *reader;
     struct sl_error err = {0};
     assert_int_equal(sl_reader_create(&config, &reader, &err), SL_OK);
-    assert_int_equal(read_until(f, reader, NULL, plan->n_prompt, &err), SL_OK);
+    assert_int_equal(read_until(reader, NULL, plan->n_prompt, &err), SL_OK);
     struct sl_session *session = sl_reader_take_session(reader);
     sl_reader_destroy(&reader);
     return session;
@@ -103,10 +99,8 @@ static struct sl_session *read_here(struct fixture *f, const struct sl_plan *pla
 
 static int group_setup(void **state) {
     struct fixture *f = calloc(1, sizeof *f);
-    assert_int_equal(sl_ops_select(NULL, &f->ops, NULL), SL_OK);
-    assert_int_equal(sl_team_create(2, &f->team, NULL), SL_OK);
-    assert_int_equal(sl_model_load("models/demo", f->ops, SL_WEIGHT_STORED, f->team, &f->model, NULL), SL_OK);
-    assert_int_equal(sl_engine_create(f->model, f->team, 512, &f->engine, NULL), SL_OK);
+    struct sl_runtime_config config = {.model_dir = "models/demo", .threads = 2, .max_rows = 512};
+    assert_int_equal(sl_runtime_open(&config, &f->runtime, NULL), SL_OK);
     for (int i = 0; i < MAX_TOKENS; i++) {
         f->tokens[i] = (int32_t)((unsigned)i * 2654435761u >> 8) % 1900 + 50;
     }
@@ -126,9 +120,7 @@ static int group_teardown(void **state) {
     sl_session_destroy(&f->whole);
     sl_arena_destroy(&f->arena);
     free(f->memory);
-    sl_engine_destroy(&f->engine);
-    sl_model_destroy(&f->model);
-    sl_team_destroy(&f->team);
+    sl_runtime_close(&f->runtime);
     free(f);
     return 0;
 }
@@ -137,7 +129,7 @@ static void start(struct fixture *f, const char *transport) {
     struct sl_error err = {0};
     struct sl_fabric_config config = {.listen = "127.0.0.1:0", .transport = transport};
     void *region;
-    f->node = (struct sl_node){.ops = f->ops, .team = f->team};
+    f->node = (struct sl_node){.runtime = f->runtime};
     if (sl_fabric_create(&config, &f->node.fabric, &err) != SL_OK ||
         sl_fabric_region_create(f->node.fabric, ARENA_BYTES, 0, &region, &err) != SL_OK ||
         sl_arena_create(region, ARENA_BYTES, &f->node.arena, &err) != SL_OK) {
@@ -204,13 +196,12 @@ static enum sl_status open_job(struct fixture *f, struct job *job, struct sl_pla
                                        .n_stores = n_shares};
     enum sl_status status = sl_offload_open(&config, &job->offload, err);
     if (status == SL_OK) {
-        struct sl_reader_config reader_config = {.plan = plan,
-                                                 .arena = f->node.arena,
-                                                 .ops = f->ops,
-                                                 .team = f->team,
-                                                 .tokens = f->tokens,
-                                                 .resumed = resumed,
-                                                 .offload = job->offload};
+        struct sl_reader_config reader_config = {.sequence = {.plan = plan,
+                                                              .runtime = &f->runtime,
+                                                              .arena = f->node.arena,
+                                                              .resumed = resumed,
+                                                              .offload = job->offload},
+                                                 .tokens = f->tokens};
         assert_int_equal(sl_reader_create(&reader_config, &job->reader, err), SL_OK);
         status = sl_offload_begin(job->offload, sl_reader_session(job->reader), err);
     }
@@ -305,7 +296,7 @@ static void test_offload_reads_with_the_bits_of_layers_held_here(void **state) {
     sl_reader_limit_step(job->reader, 96); // steps that end anywhere
     int64_t most_held = 0;
     for (int64_t end = 96; end < MAX_TOKENS + 96; end += 96) {
-        assert_int_equal(read_until(f, job->reader, job->offload, end, &err), SL_OK);
+        assert_int_equal(read_until(job->reader, job->offload, end, &err), SL_OK);
         int64_t held = sl_reader_session(job->reader)->layers[offloaded[0]].heads[0].n_slots;
         most_held = held > most_held ? held : most_held;
     }
@@ -349,7 +340,7 @@ static void test_offload_is_divided_between_stores(void **state) {
     struct job *job = &f->job;
     struct sl_error err = {0};
     assert_int_equal(open_job(f, job, &f->plan, shares, 2, NULL, &err), SL_OK);
-    assert_int_equal(read_until(f, job->reader, job->offload, MAX_TOKENS, &err), SL_OK);
+    assert_int_equal(read_until(job->reader, job->offload, MAX_TOKENS, &err), SL_OK);
     Sluice__V1__AnnexShare **annex;
     size_t n_annex;
     assert_int_equal(finish(job, sl_reader_session(job->reader), &annex, &n_annex, &err), SL_OK);
@@ -367,9 +358,9 @@ static void test_offload_reads_from_the_replica_that_lives(void **state) {
     struct job *job = &f->job;
     struct sl_error err = {0};
     assert_int_equal(open_job(f, job, &f->plan, shares, 2, NULL, &err), SL_OK);
-    assert_int_equal(read_until(f, job->reader, job->offload, 2048, &err), SL_OK);
+    assert_int_equal(read_until(job->reader, job->offload, 2048, &err), SL_OK);
     fake_store_close_window(&f->stores[0]); // before anything is read back
-    assert_int_equal(read_until(f, job->reader, job->offload, MAX_TOKENS, &err), SL_OK);
+    assert_int_equal(read_until(job->reader, job->offload, MAX_TOKENS, &err), SL_OK);
     Sluice__V1__AnnexShare **annex;
     size_t n_annex;
     assert_int_equal(finish(job, sl_reader_session(job->reader), &annex, &n_annex, &err), SL_OK);
@@ -392,7 +383,7 @@ static void test_offload_goes_on_from_what_is_stored(void **state) {
     Sluice__V1__AnnexShare **annex;
     size_t n_annex;
     assert_int_equal(open_job(f, job, &shorter, shares, 1, NULL, &err), SL_OK);
-    assert_int_equal(read_until(f, job->reader, job->offload, SHORTER, &err), SL_OK);
+    assert_int_equal(read_until(job->reader, job->offload, SHORTER, &err), SL_OK);
     assert_int_equal(finish(job, sl_reader_session(job->reader), &annex, &n_annex, &err), SL_OK);
     sl_annex_shares_free(&annex, n_annex);
     struct sl_session *session = sl_reader_take_session(job->reader);
@@ -414,7 +405,7 @@ static void test_offload_goes_on_from_what_is_stored(void **state) {
     assert_int_equal(sl_offload_n_stored(job->offload), FULL);
     assert_int_equal(sl_offload_begins_at(job->offload, 4321), 4288);
     assert_int_equal(resumed->layers[offloaded[1]].heads[1].n_slots, FULL - SL_ATTEND_SPLIT);
-    assert_int_equal(read_until(f, job->reader, job->offload, MAX_TOKENS, &err), SL_OK);
+    assert_int_equal(read_until(job->reader, job->offload, MAX_TOKENS, &err), SL_OK);
     assert_int_equal(finish(job, sl_reader_session(job->reader), &annex, &n_annex, &err), SL_OK);
     sl_annex_shares_free(&annex, n_annex);
     assert_same_bits(f, job, shares, 1);
@@ -437,7 +428,7 @@ static void test_offload_does_not_ship_what_is_stored(void **state) {
     for (int round = 0; round < 2; round++) {
         struct sl_plan longer = make_plan(f, false, 2000);
         assert_int_equal(open_job(f, job, round == 0 ? &shorter : &longer, shares, 1, NULL, &err), SL_OK);
-        assert_int_equal(read_until(f, job->reader, job->offload, 2000, &err), SL_OK);
+        assert_int_equal(read_until(job->reader, job->offload, 2000, &err), SL_OK);
         assert_int_equal(finish(job, sl_reader_session(job->reader), &annex, &n_annex, &err), SL_OK);
         sl_annex_shares_free(&annex, n_annex);
         assert_same_bits(f, job, shares, 1);
@@ -457,7 +448,7 @@ static void test_offload_waits_for_what_stores_build(void **state) {
     struct sl_error err = {0};
     f->stores[1].one_at_a_time = true;
     assert_int_equal(open_job(f, job, &f->plan, shares, 2, NULL, &err), SL_OK);
-    assert_int_equal(read_until(f, job->reader, job->offload, MAX_TOKENS, &err), SL_OK);
+    assert_int_equal(read_until(job->reader, job->offload, MAX_TOKENS, &err), SL_OK);
     pthread_mutex_lock(&f->stores[0].mutex);
     f->stores[0].n_unready = 6; // for three leases together
     pthread_mutex_unlock(&f->stores[0].mutex);
@@ -496,7 +487,7 @@ static void test_offload_ships_what_a_budget_leaves(void **state) {
     sl_reader_limit_step(job->reader, 96); // chunks stay whole all the same
     int64_t most_held = 0;
     for (int64_t end = 512; end < MAX_TOKENS + 512; end += 512) {
-        assert_int_equal(read_until(f, job->reader, job->offload, end, &err), SL_OK);
+        assert_int_equal(read_until(job->reader, job->offload, end, &err), SL_OK);
         int64_t held = sl_reader_session(job->reader)->layers[offloaded[1]].heads[0].n_slots;
         most_held = held > most_held ? held : most_held;
     }
@@ -525,7 +516,7 @@ static void test_offload_ships_what_a_budget_leaves(void **state) {
 
     // The capsule is gone: read again, which finds the same slots.
     assert_int_equal(open_job(f, job, &plan, shares, 2, NULL, &err), SL_OK);
-    assert_int_equal(read_until(f, job->reader, job->offload, MAX_TOKENS, &err), SL_OK);
+    assert_int_equal(read_until(job->reader, job->offload, MAX_TOKENS, &err), SL_OK);
     assert_int_equal(finish(job, sl_reader_session(job->reader), &annex, &n_annex, &err), SL_OK);
     sl_annex_shares_free(&annex, n_annex);
     assert_same_bits_as(f, whole, job, shares, 2);
@@ -542,9 +533,9 @@ static void test_offload_names_the_store_that_is_lost(void **state) {
     char address[64];
     snprintf(address, sizeof address, "%s", job->shares[1].address);
     job->shares[1].address = address; // outlives the store
-    assert_int_equal(read_until(f, job->reader, job->offload, 1024, &err), SL_OK);
+    assert_int_equal(read_until(job->reader, job->offload, 1024, &err), SL_OK);
     fake_store_stop(&f->stores[1]);
-    enum sl_status status = read_until(f, job->reader, job->offload, MAX_TOKENS, &err);
+    enum sl_status status = read_until(job->reader, job->offload, MAX_TOKENS, &err);
     if ((status != SL_ERR_PEER_LOST && status != SL_ERR_PEER_STALE) || strstr(err.text, address) == NULL) {
         fail_msg("%s: %s", sl_status_text(status), err.text); // stale: it was closing its grants just then
     }

@@ -12,30 +12,23 @@
 
 #include "kvcache/capsule.h"
 #include "service/job_recipe.h"
+#include "service/outbound.h"
 #include "service/reader.h"
-#include "tensor/cpu/tiers.h"
 
 #define MAX_TOKENS  640
 #define ARENA_BYTES ((size_t)32 << 20)
 
 struct fixture {
-    struct sl_team *team;
-    struct sl_model *model;
-    struct sl_engine *engine;
-    void *memory;
+    struct sl_runtime runtime;
     struct sl_arena *arena;
     int32_t tokens[MAX_TOKENS];
 };
 
 static int setup(void **state) {
     struct fixture *f = calloc(1, sizeof *f);
-    const struct sl_ops *ops;
-    assert_int_equal(sl_ops_select(NULL, &ops, NULL), SL_OK);
-    assert_int_equal(sl_team_create(2, &f->team, NULL), SL_OK);
-    assert_int_equal(sl_model_load("models/demo", ops, SL_WEIGHT_STORED, f->team, &f->model, NULL), SL_OK);
-    assert_int_equal(sl_engine_create(f->model, f->team, MAX_TOKENS, &f->engine, NULL), SL_OK);
-    f->memory = aligned_alloc(SL_ARENA_UNIT, ARENA_BYTES);
-    assert_int_equal(sl_arena_create(f->memory, ARENA_BYTES, &f->arena, NULL), SL_OK);
+    struct sl_runtime_config config = {.model_dir = "models/demo", .threads = 2, .max_rows = MAX_TOKENS};
+    assert_int_equal(sl_runtime_open(&config, &f->runtime, NULL), SL_OK);
+    assert_int_equal(sl_arena_create_mapped(ARENA_BYTES, &f->arena, NULL), SL_OK);
     for (int i = 0; i < MAX_TOKENS; i++) {
         f->tokens[i] = i * 37 % 1900 + 50;
     }
@@ -49,10 +42,7 @@ static int teardown(void **state) {
     sl_arena_get_stats(f->arena, &stats);
     assert_int_equal(stats.n_blocks, 0);
     sl_arena_destroy(&f->arena);
-    free(f->memory);
-    sl_engine_destroy(&f->engine);
-    sl_model_destroy(&f->model);
-    sl_team_destroy(&f->team);
+    sl_runtime_close(&f->runtime);
     free(f);
     return 0;
 }
@@ -67,13 +57,27 @@ struct reading {
     int n_layers, n_early;
 };
 
-static enum sl_status note_layer(void *arg, struct sl_session *session, int layer) {
-    struct reading *reading = arg;
+static void note_layer(struct reading *reading, const struct sl_session *session, int layer) {
     reading->layers[reading->n_layers] = layer;
     reading->bytes[reading->n_layers++] = sl_capsule_layer_bytes(session, layer);
     int64_t before = reading->n_ends > 0 ? reading->ends[reading->n_ends - 1] : 0;
     reading->n_early += session->n_tokens == before; // the forward pass counts the chunk when it is through
-    return SL_OK;
+}
+
+// Who takes the layers, in the place of a ship.
+struct taker {
+    struct sl_outbound outbound;
+    struct reading *reading; // NULL: refuse layer 3
+    int last;
+};
+
+enum sl_status sl_outbound_layer(struct sl_outbound *outbound, const struct sl_session *session, int layer) {
+    struct taker *taker = (struct taker *)outbound;
+    taker->last = layer;
+    if (taker->reading) {
+        note_layer(taker->reading, session, layer);
+    }
+    return taker->reading || layer != 3 ? SL_OK : SL_ERR_PEER_LOST;
 }
 
 static enum sl_status copy_piece(void *arg, const struct sl_capsule_piece *piece) {
@@ -85,19 +89,21 @@ static struct reading read_prompt(struct fixture *f, const char *text, int64_t n
     struct reading reading = {0};
     struct sl_recipe recipe;
     struct sl_error err = {0};
-    const struct sl_model_config *config = sl_model_get_config(f->model);
+    const struct sl_model_config *config = f->runtime.config;
     struct sl_kv_geometry geometry = sl_model_geometry(config);
     struct sl_plan *plan = malloc(sizeof *plan);
     if (sl_job_recipe(text, config, &recipe, &err) != SL_OK ||
         sl_plan_make_local(&recipe, &geometry, n_prompt, plan, &err) != SL_OK) {
         fail_msg("%s: %s", text, err.text);
     }
-    struct sl_reader_config reader_config = {
-        .plan = plan, .arena = f->arena, .ops = sl_engine_ops(f->engine), .team = f->team, .tokens = f->tokens};
+    struct sl_reader_config reader_config = {.sequence = {.plan = plan, .runtime = &f->runtime, .arena = f->arena},
+                                             .tokens = f->tokens};
+    struct taker taker = {.reading = &reading};
     struct sl_reader *reader;
+    reader_config.sequence.outbound = &taker.outbound;
     assert_int_equal(sl_reader_create(&reader_config, &reader, &err), SL_OK);
     for (bool done = false; !done;) {
-        if (sl_reader_step(reader, f->engine, note_layer, &reading, &done, &err) != SL_OK) {
+        if (sl_reader_step(reader, &done, &err) != SL_OK) {
             fail_msg("%s: %s", text, err.text);
         }
         reading.ends[reading.n_ends++] = sl_reader_session(reader)->n_tokens;
@@ -154,12 +160,12 @@ static void test_reader_hands_on_layers_as_they_become_final(void **state) {
 static uint8_t *read_in_steps(struct fixture *f, const char *text, int64_t n_prompt, int64_t most, int *n_steps_out,
                               size_t *bytes_out) {
     struct sl_recipe recipe;
-    struct sl_kv_geometry geometry = sl_model_geometry(sl_model_get_config(f->model));
+    struct sl_kv_geometry geometry = sl_model_geometry(f->runtime.config);
     struct sl_plan *plan = malloc(sizeof *plan);
-    assert_int_equal(sl_job_recipe(text, sl_model_get_config(f->model), &recipe, NULL), SL_OK);
+    assert_int_equal(sl_job_recipe(text, f->runtime.config, &recipe, NULL), SL_OK);
     assert_int_equal(sl_plan_make_local(&recipe, &geometry, n_prompt, plan, NULL), SL_OK);
-    struct sl_reader_config config = {
-        .plan = plan, .arena = f->arena, .ops = sl_engine_ops(f->engine), .team = f->team, .tokens = f->tokens};
+    struct sl_reader_config config = {.sequence = {.plan = plan, .runtime = &f->runtime, .arena = f->arena},
+                                      .tokens = f->tokens};
     struct sl_reader *reader;
     assert_int_equal(sl_reader_create(&config, &reader, NULL), SL_OK);
     sl_reader_limit_step(reader, most);
@@ -168,7 +174,7 @@ static uint8_t *read_in_steps(struct fixture *f, const char *text, int64_t n_pro
     *n_steps_out = 0;
     for (bool done = false; !done; ++*n_steps_out) {
         int64_t next = sl_reader_next_tokens(reader), before = session->n_tokens;
-        assert_int_equal(sl_reader_step(reader, f->engine, NULL, NULL, &done, &err), SL_OK);
+        assert_int_equal(sl_reader_step(reader, &done, &err), SL_OK);
         assert_int_equal(session->n_tokens - before, next);
     }
     assert_int_equal(sl_reader_next_tokens(reader), 0);
@@ -204,30 +210,25 @@ static void test_reader_limits_steps_where_it_makes_no_difference(void **state) 
     }
 }
 
-static enum sl_status refuse(void *arg, struct sl_session *session, int layer) {
-    (void)session;
-    *(int *)arg = layer;
-    return layer == 3 ? SL_ERR_PEER_LOST : SL_OK;
-}
-
 static void test_reader_ends_with_the_status_of_whoever_takes_the_layers(void **state) {
     struct fixture *f = *state;
     static const char *const recipes[] = {"full", "d2o,budget=128"};
     for (size_t r = 0; r < 2; r++) {
         struct sl_recipe recipe;
-        struct sl_kv_geometry geometry = sl_model_geometry(sl_model_get_config(f->model));
+        struct sl_kv_geometry geometry = sl_model_geometry(f->runtime.config);
         struct sl_plan *plan = malloc(sizeof *plan);
         struct sl_error err = {0};
-        assert_int_equal(sl_job_recipe(recipes[r], sl_model_get_config(f->model), &recipe, &err), SL_OK);
+        assert_int_equal(sl_job_recipe(recipes[r], f->runtime.config, &recipe, &err), SL_OK);
         assert_int_equal(sl_plan_make_local(&recipe, &geometry, 200, plan, &err), SL_OK);
-        struct sl_reader_config config = {
-            .plan = plan, .arena = f->arena, .ops = sl_engine_ops(f->engine), .team = f->team, .tokens = f->tokens};
+        struct sl_reader_config config = {.sequence = {.plan = plan, .runtime = &f->runtime, .arena = f->arena},
+                                          .tokens = f->tokens};
+        struct taker taker = {.last = -1};
         struct sl_reader *reader;
+        config.sequence.outbound = &taker.outbound;
         assert_int_equal(sl_reader_create(&config, &reader, &err), SL_OK);
-        int last = -1;
         bool done = false;
-        assert_int_equal(sl_reader_step(reader, f->engine, refuse, &last, &done, &err), SL_ERR_PEER_LOST);
-        assert_int_equal(last, 3);
+        assert_int_equal(sl_reader_step(reader, &done, &err), SL_ERR_PEER_LOST);
+        assert_int_equal(taker.last, 3);
         assert_false(done);
         sl_reader_destroy(&reader);
         free(plan);
@@ -236,7 +237,7 @@ static void test_reader_ends_with_the_status_of_whoever_takes_the_layers(void **
 
 static void test_job_recipe_puts_the_models_layers_in_place(void **state) {
     struct fixture *f = *state;
-    struct sl_model_config config = *sl_model_get_config(f->model);
+    struct sl_model_config config = *f->runtime.config;
     struct sl_recipe recipe, again;
     struct sl_error err = {0};
     char text[SL_RECIPE_TEXT_BYTES];
@@ -266,14 +267,14 @@ static void test_job_recipe_puts_the_models_layers_in_place(void **state) {
 static void test_reader_refuses_offloaded_layers_without_a_place_for_them(void **state) {
     struct fixture *f = *state;
     struct sl_recipe recipe;
-    struct sl_kv_geometry geometry = sl_model_geometry(sl_model_get_config(f->model));
+    struct sl_kv_geometry geometry = sl_model_geometry(f->runtime.config);
     struct sl_plan *plan = malloc(sizeof *plan);
     struct sl_error err = {0};
     struct sl_reader *reader;
-    assert_int_equal(sl_job_recipe("place=offload/2-", sl_model_get_config(f->model), &recipe, &err), SL_OK);
+    assert_int_equal(sl_job_recipe("place=offload/2-", f->runtime.config, &recipe, &err), SL_OK);
     assert_int_equal(sl_plan_make(&recipe, &geometry, 200, plan, &err), SL_OK);
-    struct sl_reader_config config = {
-        .plan = plan, .arena = f->arena, .ops = sl_engine_ops(f->engine), .team = f->team, .tokens = f->tokens};
+    struct sl_reader_config config = {.sequence = {.plan = plan, .runtime = &f->runtime, .arena = f->arena},
+                                      .tokens = f->tokens};
     assert_int_equal(sl_reader_create(&config, &reader, &err), SL_ERR_INVALID);
     assert_non_null(strstr(err.text, "nowhere to put them"));
     free(plan);

@@ -173,7 +173,7 @@ void run_pass(struct run *run, int m, enum run_pass kind) {
         }
         if (sl_recipe_offloads(&run->plan.recipe)) {
             must(
-                sl_local_retriever_open(&run->plan, run->ops, NULL, run->session, run->n_prompt, &run->offloaded, &err),
+                sl_retrieval_open_local(&run->plan, run->ops, NULL, run->session, run->n_prompt, &run->offloaded, &err),
                 &err, "retriever", 0);
         }
     }
@@ -208,7 +208,7 @@ int64_t *run_positions(const struct run *run, int layer, int head, uint32_t *n_o
 
 void run_stop(struct run *run) {
     struct sl_arena_stats stats;
-    sl_local_retriever_close(&run->offloaded);
+    sl_retrieval_close(&run->offloaded);
     sl_compressor_destroy(&run->compressor);
     sl_session_destroy(&run->session);
     sl_arena_get_stats(run->arena, &stats);

@@ -36,7 +36,7 @@ struct run {
     const struct sl_ops *ops;
     struct sl_session *session;
     struct sl_compressor *compressor;
-    struct sl_local_retriever offloaded; // of recipes that offload, while stepping
+    struct sl_retrieval offloaded; // of recipes that offload, while stepping
     struct sl_rope rope;
     double inv_freq[64];
     int64_t n_read;
