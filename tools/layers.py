@@ -48,7 +48,7 @@ ROWS = {
     # Of service/: a job without a cluster, all in this process; and for evaluations how workers get at a recipe and
     # read prompts.
     "client": "base proto/* rpc text/tokenizer text/chat tensor tensor/cpu model runtime compress/*"
-    " kvcache eval train bench retrieve/annex.h retrieve/local_retriever.h service/local.h service/job_chat.h service/job_recipe.h service/reader.h service/sequence.h service/step.h",
+    " kvcache eval train bench retrieve/annex.h retrieve/local_retriever.h service/local.h service/job_chat.h service/job_recipe.h service/job_request.h service/reader.h service/sequence.h service/step.h",
     "bench": LIBRARIES + " service client eval train",
     "tests/*": "*",
 }
