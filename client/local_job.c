@@ -7,12 +7,12 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "job/job_chat.h"
+#include "job/job_recipe.h"
+#include "job/job_request.h"
 #include "kvcache/capsule_file.h"
 #include "model/model.h"
-#include "service/job_chat.h"
-#include "service/job_recipe.h"
-#include "service/job_request.h"
-#include "service/local.h"
+#include "runner/local.h"
 #include "text/tokenizer/tokenizer.h"
 
 #define JOB_ID "local"

@@ -7,10 +7,10 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "job/job_chat.h"
+#include "job/job_recipe.h"
+#include "job/job_request.h"
 #include "kvcache/capsule.h"
-#include "service/job_chat.h"
-#include "service/job_recipe.h"
-#include "service/job_request.h"
 
 #define DEFAULT_NEW_TOKENS 128
 // More keys would find longer prefixes of very long prompts, at a cost for every prompt.

@@ -15,9 +15,9 @@
 #include "coordinator/leg.h"
 #include "coordinator/run_annex.h"
 #include "coordinator/run_report.h"
+#include "job/job_request.h"
 #include "proto/methods.h"
 #include "proto/sluice/v1/worker.pb-c.h"
-#include "service/job_request.h"
 
 #define CLAIM_WAIT_MS    40   // between looks at the job while it is in the line
 #define RESERVE_MS       2000 // a decode worker that cannot grant memory within this is lost

@@ -4,16 +4,16 @@
 
 #include "base/thread.h"
 #include "decode/internal.h"
+#include "node/lease_rpc.h"
 #include "proto/methods.h"
 #include "proto/sluice/v1/worker.pb-c.h"
-#include "service/lease_rpc.h"
 
 static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     struct sl_decode *decode = arg;
     load->jobs = (int32_t)atomic_load(&decode->n_jobs);
     load->leases += load->jobs; // a session in use is held for its job as much as an inbound transfer is
     load->progress = atomic_load(&decode->n_steps);
-    load->tokens_per_s = (double)atomic_load(&decode->rate_tokens_per_s);
+    load->tokens_per_s = (double)atomic_load(&decode->tokens_rate.per_s);
 }
 
 static enum sl_status handle_renew(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,

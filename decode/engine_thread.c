@@ -14,14 +14,12 @@
 #include "base/thread.h"
 #include "decode/internal.h"
 
-#define MAX_ACTIVE     SL_STEP_MAX_SEQUENCES
-#define RATE_WINDOW_NS SL_NS_PER_S
+#define MAX_ACTIVE SL_STEP_MAX_SEQUENCES
 
 struct stepper {
     struct sl_decode *decode;
     struct sl_answer *active[MAX_ACTIVE];
     int n_active;
-    int64_t window_start_ns, window_tokens;
 };
 
 void sl_decode_join(struct sl_decode *decode, struct sl_answer *answer) {
@@ -58,10 +56,9 @@ static bool take_inbox(struct stepper *stepper) {
     while (!decode->inbox && !decode->stopping && stepper->n_active == 0) {
         // Wakes now and then by itself, so that the rate falls to zero when nothing is written.
         if (sl_cond_wait_until(&decode->wake, &decode->mutex, sl_deadline_in_ms(1000)) != SL_OK) {
-            atomic_store(&decode->rate_tokens_per_s, 0);
+            atomic_store(&decode->tokens_rate.per_s, 0);
         }
-        stepper->window_start_ns = sl_now_ns(); // idle time is no part of a rate
-        stepper->window_tokens = 0;
+        sl_rate_restart(&decode->tokens_rate);
     }
     bool go_on = !decode->stopping;
     while (decode->inbox && stepper->n_active < MAX_ACTIVE) {
@@ -150,6 +147,7 @@ static enum sl_status emit(struct sl_answer *answer, const struct sl_written *wr
 
 // After the forward pass: choose the next token of every sequence that has read all it was given.
 static void write_tokens(struct stepper *stepper) {
+    int64_t n_written = 0;
     for (int i = 0; i < stepper->n_active;) {
         struct sl_answer *answer = stepper->active[i];
         settle_promise(stepper->decode, answer);
@@ -179,18 +177,9 @@ static void write_tokens(struct stepper *stepper) {
             answer->n_pending = 1;
             i++;
         }
-        atomic_fetch_add(&stepper->decode->n_tokens, 1);
-        stepper->window_tokens++;
+        n_written++;
     }
-}
-
-static void update_rate(struct stepper *stepper) {
-    int64_t now = sl_now_ns(), elapsed = now - stepper->window_start_ns;
-    if (elapsed >= RATE_WINDOW_NS) {
-        atomic_store(&stepper->decode->rate_tokens_per_s, stepper->window_tokens * SL_NS_PER_S / elapsed);
-        stepper->window_start_ns = now;
-        stepper->window_tokens = 0;
-    }
+    sl_rate_count(&stepper->decode->tokens_rate, n_written);
 }
 
 static void end_all(struct stepper *stepper, enum sl_status status, const char *text) {
@@ -201,7 +190,7 @@ static void end_all(struct stepper *stepper, enum sl_status status, const char *
 
 void *sl_decode_engine_main(void *arg) {
     struct sl_decode *decode = arg;
-    struct stepper here = {.decode = decode}, *stepper = &here; // some 80 KiB
+    struct stepper here = {.decode = decode}, *stepper = &here;
     sl_team_pin_caller(decode->node.runtime.team);
     while (take_inbox(stepper)) {
         if (share_rows(stepper) == 0) {
@@ -216,7 +205,6 @@ void *sl_decode_engine_main(void *arg) {
         }
         atomic_fetch_add(&decode->n_steps, 1);
         write_tokens(stepper);
-        update_rate(stepper);
     }
     end_all(stepper, SL_ERR_PEER_LOST, "the decode worker is stopping");
     return NULL;

@@ -6,11 +6,12 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/rate.h"
 #include "decode/decode.h"
 #include "kvcache/capsule.h"
-#include "service/remote_source.h"
-#include "service/step.h"
-#include "service/writer.h"
+#include "offload/remote/remote_source.h"
+#include "runner/step.h"
+#include "runner/writer.h"
 
 #define SL_DECODE_MAX_ROWS 512 // of one step, over all sequences
 
@@ -58,7 +59,8 @@ struct sl_decode {
     pthread_cond_t wake;
     struct sl_answer *inbox, **inbox_end; // in order of arrival
     bool stopping;
-    _Atomic int64_t n_jobs, n_steps, n_tokens, rate_tokens_per_s;
+    _Atomic int64_t n_jobs, n_steps;
+    struct sl_rate tokens_rate;
 };
 
 // engine_thread.c

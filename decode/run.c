@@ -10,12 +10,12 @@
 #include "compress/evict/compressor.h"
 #include "compress/plan/plan.h"
 #include "decode/internal.h"
+#include "job/error_statistics.h"
+#include "job/job_recipe.h"
+#include "job/job_request.h"
+#include "job/retrieval_statistics.h"
+#include "job/slot_statistics.h"
 #include "proto/sluice/v1/worker.pb-c.h"
-#include "service/error_statistics.h"
-#include "service/job_recipe.h"
-#include "service/job_request.h"
-#include "service/retrieval_statistics.h"
-#include "service/slot_statistics.h"
 
 #define ALIVE_MS  300  // between two signs of life; callers take seconds of silence for death
 #define NOTICE_MS 1000 // at least, between two notices of a job
@@ -186,11 +186,11 @@ static enum sl_status begin_remote(struct sl_decode *decode, struct sl_answer *a
     return status;
 }
 
-// Row caches are in the arena from here on, and were counted in the promise.
-static void settle_row_caches(struct sl_decode *decode, struct sl_answer *answer) {
+// Hot caches are in the arena from here on, and were counted in the promise.
+static void settle_hot_caches(struct sl_decode *decode, struct sl_answer *answer) {
     struct sl_retriever_stats stats;
     sl_retriever_get_stats(answer->sequence.retrieval.retriever, &stats);
-    size_t taken = stats.row_cache_bytes < answer->session_bytes ? stats.row_cache_bytes : answer->session_bytes;
+    size_t taken = stats.hot_cache_bytes < answer->session_bytes ? stats.hot_cache_bytes : answer->session_bytes;
     answer->session_bytes -= taken;
     size_t promised = answer->promised_bytes > taken ? answer->promised_bytes - taken : 0;
     sl_ledger_settle(decode->node.ledger, &answer->promised_bytes, promised);
@@ -216,7 +216,7 @@ static enum sl_status begin_writing(struct sl_decode *decode, const Sluice__V1__
     }
     status = status == SL_OK ? begin_remote(decode, answer, &writing, call, err) : status;
     if (status == SL_OK) {
-        settle_row_caches(decode, answer);
+        settle_hot_caches(decode, answer);
     }
     return status;
 }

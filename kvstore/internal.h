@@ -35,12 +35,12 @@ struct sl_pin {
 struct sl_kvstore {
     struct sl_node node;
     struct sl_shelf *shelf;
-    struct sl_stretches *stretches;
+    struct sl_kv_segments *segments;
     struct sl_room room;
     struct sl_disk *disk; // NULL: none
     struct sl_annexes *annexes;
     struct sl_questions *questions;
-    struct sl_team *team;     // makes scan copies
+    struct sl_team *team;     // makes key indexes
     struct sl_window *window; // over the arena, for one-sided reads
     uint8_t *window_ticket;   // malloc'd
     size_t window_ticket_bytes;

@@ -27,7 +27,6 @@
 #define STEP_ROWS      32
 #define READ_BACK_ROWS 256
 #define LINE_WAIT_MS   50 // between looks for memory that comes back without a word, as an ended lease does
-#define RATE_WINDOW_NS SL_NS_PER_S
 
 struct stepper {
     struct sl_prefill *prefill;
@@ -38,23 +37,7 @@ struct stepper {
     struct sl_prefill_job *open[MAX_OPEN];
     int n_open;
     double rate; // work a nanosecond, as the last steps went
-    int64_t window_start_ns, window_tokens;
 };
-
-void sl_prefill_join(struct sl_prefill *prefill, struct sl_prefill_job *job) {
-    pthread_mutex_lock(&prefill->mutex);
-    job->next = NULL;
-    *prefill->inbox_end = job;
-    prefill->inbox_end = &job->next;
-    pthread_cond_signal(&prefill->wake);
-    pthread_mutex_unlock(&prefill->mutex);
-}
-
-void sl_prefill_wake(struct sl_prefill *prefill) {
-    pthread_mutex_lock(&prefill->mutex);
-    pthread_cond_signal(&prefill->wake);
-    pthread_mutex_unlock(&prefill->mutex);
-}
 
 // ---- one step of one job -------------------------------------------------------------------------------------------
 
@@ -263,11 +246,10 @@ static bool take_inbox(struct stepper *stepper) {
     struct sl_prefill *prefill = stepper->prefill;
     pthread_mutex_lock(&prefill->mutex);
     if (!prefill->inbox && !prefill->stopping && stepper->n_open == 0) {
-        atomic_store(&prefill->rate_tokens_per_s, 0);
+        atomic_store(&prefill->tokens_rate.per_s, 0);
         sl_cond_wait_until(&prefill->wake, &prefill->mutex,
                            stepper->line ? sl_deadline_in_ms(LINE_WAIT_MS) : SL_NO_DEADLINE);
-        stepper->window_start_ns = sl_now_ns(); // idle time is no part of a rate
-        stepper->window_tokens = 0;
+        sl_rate_restart(&prefill->tokens_rate);
     }
     struct sl_prefill_job **end = &stepper->line;
     while (*end) {
@@ -324,19 +306,11 @@ static int choose(struct stepper *stepper, double *work_out) {
 }
 
 static void count(struct stepper *stepper, int64_t n_tokens, double work, int64_t step_ns) {
-    struct sl_prefill *prefill = stepper->prefill;
     if (work > 0 && step_ns > 0) {
         double rate = work / (double)step_ns;
         stepper->rate = stepper->rate > 0 ? (3 * stepper->rate + rate) / 4 : rate;
     }
-    atomic_fetch_add(&prefill->n_tokens, n_tokens);
-    stepper->window_tokens += n_tokens;
-    int64_t now_ns = sl_now_ns(), elapsed_ns = now_ns - stepper->window_start_ns;
-    if (elapsed_ns >= RATE_WINDOW_NS) {
-        atomic_store(&prefill->rate_tokens_per_s, stepper->window_tokens * SL_NS_PER_S / elapsed_ns);
-        stepper->window_start_ns = now_ns;
-        stepper->window_tokens = 0;
-    }
+    sl_rate_count(&stepper->prefill->tokens_rate, n_tokens);
 }
 
 static void take_turn(struct stepper *stepper) {

@@ -6,15 +6,16 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/rate.h"
 #include "compress/evict/compressor.h"
 #include "compress/plan/plan.h"
+#include "job/error_statistics.h"
 #include "kvcache/capsule.h"
+#include "node/outbound.h"
+#include "offload/prefill/offload.h"
 #include "prefill/prefill.h"
 #include "prefill/store.h"
-#include "service/error_statistics.h"
-#include "service/offload.h"
-#include "service/outbound.h"
-#include "service/reader.h"
+#include "runner/reader.h"
 
 struct sl_archive;
 
@@ -27,8 +28,8 @@ struct sl_prefill {
     bool stopping;
     struct sl_store_client *store;
     struct sl_archive *archive;
-    _Atomic int64_t n_jobs, n_tokens, n_steps; // running now; ever read; ever taken
-    _Atomic int64_t rate_tokens_per_s;
+    _Atomic int64_t n_jobs, n_steps; // running now; ever taken
+    struct sl_rate tokens_rate;
     int64_t max_chunk_tokens;
 };
 
@@ -79,19 +80,20 @@ struct sl_prefill_job {
     int64_t queued_ns, started_ns, ended_ns; // handed to the engine's thread; first chunk; last chunk
 };
 
+// job.c
 void sl_prefill_job_unref(struct sl_prefill_job *job); // the struct alone, by the last of handler and engine
+void sl_prefill_join(struct sl_prefill *prefill,
+                     struct sl_prefill_job *job); // to the engine, with a reference of its own
+void sl_prefill_wake(struct sl_prefill *prefill); // memory has come back
+enum sl_status sl_prefill_send_progress(struct sl_rpc_call *call, const struct sl_prefill_job *job, int64_t n_done,
+                                        int64_t n_reused, size_t resident_bytes);
 
 // engine_thread.c
-void *sl_prefill_engine_main(void *prefill);                                  // until `stopping`, when no job is left
-void sl_prefill_join(struct sl_prefill *prefill, struct sl_prefill_job *job); // with a reference of its own
-void sl_prefill_wake(struct sl_prefill *prefill);                             // memory has come back
+void *sl_prefill_engine_main(void *prefill); // until `stopping`, when no job is left
 
 // run.c: the handler of sluice.v1.Prefill/Run.
 enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                      struct sl_error *err);
-
-enum sl_status sl_prefill_send_progress(struct sl_rpc_call *call, const struct sl_prefill_job *job, int64_t n_done,
-                                        int64_t n_reused, size_t resident_bytes);
 
 /*
  * reuse.c: look for a stored prefix. The whole prompt: the store ships it (job->shipped_by_store). A part of it:

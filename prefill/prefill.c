@@ -10,7 +10,7 @@ static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     struct sl_prefill *prefill = arg;
     load->jobs = (int32_t)atomic_load(&prefill->n_jobs);
     load->progress = atomic_load(&prefill->n_steps);
-    load->tokens_per_s = (double)atomic_load(&prefill->rate_tokens_per_s);
+    load->tokens_per_s = (double)atomic_load(&prefill->tokens_rate.per_s);
 }
 
 static enum sl_status serve(struct sl_prefill *prefill, struct sl_error *err) {

@@ -6,9 +6,9 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "job/job_recipe.h"
+#include "job/job_request.h"
 #include "prefill/internal.h"
-#include "service/job_recipe.h"
-#include "service/job_request.h"
 
 #define REPORT_MS 250   // between two progress events; callers take seconds of silence for death
 #define SHIP_MS   60000 // longest ship
@@ -100,19 +100,6 @@ static enum sl_status open_offload(struct sl_prefill_job *job, const Sluice__V1_
 }
 
 // ---- progress -----------------------------------------------------------------------------------------------------
-
-enum sl_status sl_prefill_send_progress(struct sl_rpc_call *call, const struct sl_prefill_job *job, int64_t n_done,
-                                        int64_t n_reused, size_t resident_bytes) {
-    Sluice__V1__PrefillProgress progress = SLUICE__V1__PREFILL_PROGRESS__INIT;
-    progress.tokens_done = n_done;
-    progress.tokens_total = job->plan.n_prompt;
-    progress.tokens_reused = n_reused;
-    progress.resident_bytes = (int64_t)resident_bytes;
-    Sluice__V1__PrefillEvent event = SLUICE__V1__PREFILL_EVENT__INIT;
-    event.what_case = SLUICE__V1__PREFILL_EVENT__WHAT_PREFILL;
-    event.prefill = &progress;
-    return sl_rpc_call_send(call, &event.base);
-}
 
 static enum sl_status send_ship_progress(struct sl_rpc_call *call, int64_t sent, int64_t total) {
     Sluice__V1__ShipProgress progress = SLUICE__V1__SHIP_PROGRESS__INIT;
@@ -216,7 +203,7 @@ static enum sl_status finish_ship(struct sl_prefill_job *job, struct sl_rpc_call
 }
 
 /*
- * See the last stretches through: until every store can be asked about the whole prompt. The shares for whoever decodes are
+ * See the last segments through: until every store can be asked about the whole prompt. The shares for whoever decodes are
  * in job->shares afterwards.
  */
 static enum sl_status finish_offload(struct sl_prefill_job *job, struct sl_rpc_call *call, struct sl_error *err) {
@@ -322,14 +309,6 @@ static void log_offload(const struct sl_prefill_job *job) {
     sl_log_info("prefill", "job=%s offloaded=%lld stored_before=%lld read_back=%lld waited=%.1fms", job->id,
                 (long long)stats.shipped_bytes, (long long)stats.stored_tokens, (long long)stats.read_back_bytes,
                 (double)stats.read_back_wait_ns / SL_NS_PER_MS);
-}
-
-void sl_prefill_job_unref(struct sl_prefill_job *job) {
-    if (atomic_fetch_sub(&job->n_refs, 1) == 1) {
-        pthread_cond_destroy(&job->changed);
-        pthread_mutex_destroy(&job->mutex);
-        free(job);
-    }
 }
 
 enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
