@@ -6,9 +6,9 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "kvstore/internal.h"
+#include "node/lease_rpc.h"
+#include "node/send.h"
 #include "proto/sluice/v1/worker.pb-c.h"
-#include "service/lease_rpc.h"
-#include "service/send.h"
 
 #define MAX_LOOKUP_KEYS 8192
 #define SHIP_MS         30000

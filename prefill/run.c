@@ -6,8 +6,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "job/job_recipe.h"
 #include "prefill/internal.h"
-#include "service/job_recipe.h"
 
 #define REPORT_MS 250   // between two progress events; callers take seconds of silence for death
 #define SHIP_MS   60000 // longest ship
