@@ -15,7 +15,7 @@
 #include "base/clock.h"
 #include "bench/bench.h"
 #include "compress/plan/plan.h"
-#include "retrieve/retriever.h"
+#include "offload/retriever/retriever.h"
 
 #define N_LAYERS    2
 #define WARM_UP     8

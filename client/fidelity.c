@@ -9,9 +9,9 @@
 #include "compress/evict/compressor.h"
 #include "compress/plan/plan.h"
 #include "kvcache/capsule.h"
-#include "retrieve/local_retriever.h"
-#include "service/reader.h"
-#include "service/step.h"
+#include "offload/retriever/local_retriever.h"
+#include "runner/reader.h"
+#include "runner/step.h"
 
 #define CHUNK 512 // prompt tokens a call, over the full cache
 #define ROWS  32  // continuation tokens a call, where the recipe has no steps

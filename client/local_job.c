@@ -7,11 +7,11 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "job/job_chat.h"
+#include "job/job_recipe.h"
 #include "kvcache/capsule_file.h"
 #include "model/model.h"
-#include "service/job_chat.h"
-#include "service/job_recipe.h"
-#include "service/local.h"
+#include "runner/local.h"
 #include "text/tokenizer/tokenizer.h"
 
 #define JOB_ID "local"

@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "job/job_chat.h"
+#include "job/job_recipe.h"
 #include "kvcache/capsule.h"
-#include "service/job_chat.h"
-#include "service/job_recipe.h"
 
 #define DEFAULT_NEW_TOKENS 128
 // More keys would find longer prefixes of very long prompts, at a cost for every prompt.

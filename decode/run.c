@@ -10,11 +10,11 @@
 #include "compress/evict/compressor.h"
 #include "compress/plan/plan.h"
 #include "decode/internal.h"
+#include "job/error_statistics.h"
+#include "job/job_recipe.h"
+#include "job/retrieval_statistics.h"
+#include "job/slot_statistics.h"
 #include "proto/sluice/v1/worker.pb-c.h"
-#include "service/error_statistics.h"
-#include "service/job_recipe.h"
-#include "service/retrieval_statistics.h"
-#include "service/slot_statistics.h"
 
 #define ALIVE_MS  300  // between two signs of life; callers take seconds of silence for death
 #define NOTICE_MS 1000 // at least, between two notices of a job

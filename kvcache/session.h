@@ -6,7 +6,7 @@
  *         working layout (float), of which only the last may be partly filled. Heads of a layer may differ in length
  *         (eviction is per head) and layers may differ in layout and length. Pages come from the arena one by one, or
  *         from one adopted span: the block into which a capsule has arrived. Pages of a span go back with the span.
- *         Of an offloaded layer kvstores hold the prompt (retrieve/): what is missing here is elsewhere, not evicted.
+ *         Of an offloaded layer kvstores hold the prompt (offload/): what is missing here is elsewhere, not evicted.
  *
  * Invariants: n_pages >= sl_pages_for(n_slots); n_packed * 64 <= n_slots; slots keep the order of their positions;
  *             n_tokens counts all tokens ever read, whatever was evicted: it is the position of the next one.

@@ -6,9 +6,9 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "kvstore/internal.h"
+#include "node/lease_rpc.h"
+#include "node/send.h"
 #include "proto/sluice/v1/worker.pb-c.h"
-#include "service/lease_rpc.h"
-#include "service/send.h"
 
 #define MAX_LOOKUP_KEYS 8192
 #define SHIP_MS         30000
@@ -193,15 +193,15 @@ enum sl_status sl_store_handle_stats(void *service, struct sl_rpc_call *call, co
     pthread_mutex_lock(&kvstore->mutex);
     reply.leases += kvstore->n_pins;
     pthread_mutex_unlock(&kvstore->mutex);
-    struct sl_stretches_stats stretches;
-    sl_stretches_get_stats(kvstore->stretches, &stretches);
+    struct sl_kv_segments_stats segments;
+    sl_kv_segments_get_stats(kvstore->segments, &segments);
     struct sl_questions_stats questions;
     sl_questions_get_stats(kvstore->questions, &questions);
     reply.annexes = sl_annexes_count(kvstore->annexes);
     reply.leases += reply.annexes;
-    reply.stretches = stretches.n_stretches;
-    reply.stretch_bytes = (int64_t)stretches.bytes;
-    reply.evicted += stretches.n_evicted;
+    reply.stretches = segments.n_segments;
+    reply.stretch_bytes = (int64_t)segments.bytes;
+    reply.evicted += segments.n_evicted;
     reply.questions = questions.n_answered;
     reply.scanned_bytes = questions.scanned_bytes;
     reply.scan_load = questions.scan_load;

@@ -10,9 +10,9 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "job/job_recipe.h"
 #include "proto/methods.h"
-#include "service/job_recipe.h"
-#include "service/reader.h"
+#include "runner/reader.h"
 
 #define CALL_MS            2000
 #define FETCH_MS           4000 // and what the bytes take on a slow network:

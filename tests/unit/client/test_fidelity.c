@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "client/fidelity.h"
-#include "service/job_recipe.h"
+#include "job/job_recipe.h"
 #include "tests/unit/client/model_fixture.h"
 
 #define N_READ 300
