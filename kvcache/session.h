@@ -73,6 +73,14 @@ static inline struct sl_kv sl_session_kv(const struct sl_session *session, int l
     return (struct sl_kv){h->pages, h->n_packed, h->n_slots, &l->work, &l->packed};
 }
 
+// Of all heads of a layer; kv: room for n_kv_heads.
+static inline struct sl_kv_heads sl_session_heads(const struct sl_session *session, int layer, struct sl_kv *kv) {
+    for (int h = 0; h < session->geometry.n_kv_heads; h++) {
+        kv[h] = sl_session_kv(session, layer, h);
+    }
+    return (struct sl_kv_heads){kv, session->geometry.n_kv_heads};
+}
+
 struct sl_session_config {
     struct sl_kv_geometry geometry;
     enum sl_position_mode positions;
@@ -96,6 +104,9 @@ void sl_session_destroy(struct sl_session **session);
  * it appends. SL_ERR_EXHAUSTED (arena, or max_slots): the session is as before.
  */
 enum sl_status sl_session_reserve(struct sl_session *session, int layer, int n_new);
+
+// n_new slots more in every head of `layer`, for which room is reserved: whoever calls writes them.
+void sl_session_add_slots(struct sl_session *session, int layer, int n_new);
 
 // Set the slot count of one head after ops->gather() or ops->quantize() and return the pages that are no longer needed.
 void sl_session_set_slots(struct sl_session *session, int layer, int head, uint32_t n_slots);

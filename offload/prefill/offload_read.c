@@ -271,20 +271,20 @@ enum sl_status sl_offload_attend(struct sl_offload *offload, int layer, const st
                 break;
             }
             ask_for_next(offload, tile, offload->n_tokens + attend->m >= offload->plan->n_prompt);
-            for (int h = 0; h < attend->n_kv_heads; h++) {
+            for (int h = 0; h < attend->heads.n; h++) {
                 offload->kv[h] = (struct sl_kv){.pages = tile->pages + (size_t)h * SL_TILE_PAGES,
                                                 .n_packed = packs ? SL_TILE_PAGES : 0,
                                                 .n_slots = SL_ATTEND_SPLIT,
                                                 .work = &offload->work,
                                                 .packed = &offload->kept};
             }
-            args.kv = offload->kv;
+            args.heads.kv = offload->kv;
             ops->attend_before(offload->node->runtime.team, &args, &offload->softmax);
         }
         if (status != SL_OK) {
             return status;
         }
-        args.kv = attend->kv;
+        args.heads.kv = attend->heads.kv;
         args.before = &offload->softmax;
     }
     ops->attend(offload->node->runtime.team, &args, 1);

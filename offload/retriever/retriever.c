@@ -235,7 +235,7 @@ void sl_retriever_destroy(struct sl_retriever **retriever) {
 // --- attention -----------------------------------------------------------------------------------------------------
 
 void sl_retriever_group_mean(const struct sl_attend *attend, const float *q, int h, float *mean_out) {
-    int group = attend->n_heads / attend->n_kv_heads, d = attend->head_dim;
+    int group = attend->n_heads / attend->heads.n, d = attend->head_dim;
     const float *first = q + (int64_t)h * group * d;
     for (int c = 0; c < d; c++) {
         float sum = 0.0f;
@@ -259,7 +259,7 @@ enum sl_status sl_retriever_ask(struct sl_retriever *retriever, int layer, const
                                 struct sl_error *err) {
     struct sl_retriever *r = retriever;
     struct sl_retriever_layer *here = find_layer(r, layer), *next = find_layer(r, layer + 1);
-    assert(layer >= 0 && layer < r->n_layers && attend->n_kv_heads == r->n_heads && attend->head_dim == r->head_dim);
+    assert(layer >= 0 && layer < r->n_layers && attend->heads.n == r->n_heads && attend->head_dim == r->head_dim);
     assert((here == NULL && next == NULL) || attend->m == 1); // a query a step: who steps reads row by row
     r->asked_layer = layer;
     enum sl_status status = here != NULL ? r->method->ask(r, here, attend, err) : SL_OK;
@@ -318,7 +318,7 @@ static void list_heads(void *arg, int64_t begin, int64_t end, int member) {
     struct sl_retriever *r = task->r;
     (void)member;
     for (int64_t h = begin; h < end; h++) {
-        const struct sl_kv *in_session = &task->attend->kv[h];
+        const struct sl_kv *in_session = &task->attend->heads.kv[h];
         const struct sl_near_lane_view *view = &r->brought[h].view;
         uint32_t n_pages = sl_pages_for(in_session->n_slots) - r->first_page, *fresh = r->fresh_slots + h * r->topk;
         struct sl_kv *kv = &r->kv[h];
@@ -368,7 +368,7 @@ enum sl_status sl_retriever_attend(struct sl_retriever *retriever, int layer, co
     }
     uint32_t least = r->config.resident_only ? r->sinks + r->recent : (uint32_t)r->config.n_prompt;
     for (int h = 0; h < r->n_heads; h++) {
-        const struct sl_kv *kv = &attend->kv[h];
+        const struct sl_kv *kv = &attend->heads.kv[h];
         if (kv->n_packed > r->first_page || kv->n_slots < least || kv->n_slots > r->config.session->max_slots) {
             return sl_fail(err, SL_ERR_INTERNAL, "retrieval: layer %d, head %d has %u slots in memory, %u pages packed",
                            layer, h, kv->n_slots, kv->n_packed);
@@ -382,7 +382,7 @@ enum sl_status sl_retriever_attend(struct sl_retriever *retriever, int layer, co
     sl_team_run(r->config.team, r->n_heads, 1, list_heads, &task);
     r->method->release(r, l);
     struct sl_attend combined = *attend;
-    combined.kv = r->kv;
+    combined.heads.kv = r->kv;
     r->config.ops->attend_slots(r->config.team, &combined, (const uint32_t *const *)r->slots, r->n_slots);
     count(r, l);
     r->stats.n_steps += l == r->layers;

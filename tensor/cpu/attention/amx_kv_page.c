@@ -30,8 +30,8 @@ void sl_amx_end(void) {
 }
 
 bool sl_amx_covers(const struct sl_attend *args) {
-    for (int h = 0; h < args->n_kv_heads; h++) {
-        const struct sl_kv *kv = &args->kv[h];
+    for (int h = 0; h < args->heads.n; h++) {
+        const struct sl_kv *kv = &args->heads.kv[h];
         if ((kv->n_packed > 0 && kv->packed->format == SL_KV_F32) || kv->work->format == SL_KV_F32) {
             return false;
         }
@@ -157,7 +157,7 @@ static inline __attribute__((always_inline)) void rows_of_packed_keys(const stru
 
 const uint16_t *sl_amx_load_keys(const struct sl_attend *args, const struct sl_slot_angles *angles, int head,
                                  uint32_t page, const char *next, struct sl_amx_page_scratch *s, uint16_t *out) {
-    const struct sl_kv *kv = &args->kv[head];
+    const struct sl_kv *kv = &args->heads.kv[head];
     const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
     const uint16_t *k = (const uint16_t *)((const char *)kv->pages[page] + layout->k);
     size_t d = (size_t)args->head_dim;

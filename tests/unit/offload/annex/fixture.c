@@ -2,6 +2,7 @@
 // Purpose: see fixture.h.
 #include "fixture.h"
 #include "tensor/cpu/tiers.h"
+#include "tests/append_rows.h"
 
 #include <math.h>
 
@@ -44,7 +45,7 @@ void lanes_create(struct lanes *l, enum sl_kv_format work, int n_lanes, int d, u
                 k[c] = (float)(slot < 2 ? low + 255 * ((c + slot) % 2) : random_int(&l->seed, low, low + 255));
                 v[c] = (float)random_int(&l->seed, -127, 127);
             }
-            l->ops->append(&l->kv[lane], k, v, d, 1, NULL);
+            append_rows(l->ops, &l->kv[lane], k, v, d, 1, NULL);
             l->kv[lane].n_slots++;
         }
     }

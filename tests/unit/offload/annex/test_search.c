@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 
 #include "fixture.h"
+#include "tests/append_rows.h"
 
 // One query, checked against sorting.
 static void check_query(const struct sl_annex *annex, const float *scanned, const struct sl_annex_query *query,
@@ -86,7 +87,7 @@ static void test_search_of_extremes(void **state) {
                    : i == 2 ? (j % 3 == 0 ? 1.0f : NAN)
                    : i == 3 ? (j < N - 100 ? NAN : -INFINITY)
                             : (j % 2 == 0 ? 0.0f : -0.0f);
-            lanes.ops->append(&until, k, v, D, 1, NULL);
+            append_rows(lanes.ops, &until, k, v, D, 1, NULL);
         }
         struct make make = {0, 1, SL_KV_F32, SL_KV_F32, 0};
         struct sl_annex *annex = make_annex(&lanes, &make);

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "tensor/cpu/tiers.h"
+#include "tests/append_rows.h"
 #include "tests/unit/compress/evict/drive.h"
 
 // The ops of this processor, and what attend_slots was last called with.
@@ -30,8 +31,8 @@ static void spy_attend_slots(struct sl_team *team, const struct sl_attend *args,
         assert_true(n_slots[h] <= MAX_SLOTS);
         n_spied_rows[h] = n_slots[h];
         for (uint32_t i = 0; i < n_slots[h]; i++) {
-            assert_true(slots[h][i] < args->kv[h].n_slots);
-            real_ops->read_rows(&args->kv[h], slots[h][i], slots[h][i] + 1, spied_k[h][i], spied_v[h][i]);
+            assert_true(slots[h][i] < args->heads.kv[h].n_slots);
+            real_ops->read_rows(&args->heads.kv[h], slots[h][i], slots[h][i] + 1, spied_k[h][i], spied_v[h][i]);
         }
     }
     real_ops->attend_slots(team, args, slots, n_slots);
@@ -41,7 +42,7 @@ static void spy_attend_slots(struct sl_team *team, const struct sl_attend *args,
 
 static void append_row(struct sl_session *session, int layer, int h, const float *k, const float *v, int64_t position) {
     struct sl_kv kv = sl_session_kv(session, layer, h);
-    real_ops->append(&kv, k, v, D, 1, &position);
+    append_rows(real_ops, &kv, k, v, D, 1, &position);
     sl_session_set_slots(session, layer, h, kv.n_slots + 1);
 }
 
@@ -182,10 +183,9 @@ enum sl_status scene_try(struct scene *s, int layer, bool with_next_q, struct sl
         .q = s->q,
         .m = 1,
         .n_heads = N_KV * s->group,
-        .n_kv_heads = N_KV,
         .head_dim = D,
         .scale = 0.25f,
-        .kv = s->kv,
+        .heads = {s->kv, N_KV},
         .out = s->out,
         .lse = s->lse,
         .next_q = with_next_q ? s->next_q : NULL,

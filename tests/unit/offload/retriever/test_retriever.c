@@ -62,13 +62,8 @@ static void test_retriever_with_nothing_to_choose_is_dense(void **state) {
                 const struct sl_layer *layer = &s.whole->layers[l];
                 kv[h] = (struct sl_kv){layer->heads[h].pages, 0, layer->heads[h].n_slots, &layer->work, &layer->packed};
             }
-            struct sl_attend plain = {.q = s.q,
-                                      .m = 1,
-                                      .n_heads = N_KV * s.group,
-                                      .n_kv_heads = N_KV,
-                                      .head_dim = D,
-                                      .scale = 0.25f,
-                                      .kv = kv};
+            struct sl_attend plain = {
+                .q = s.q, .m = 1, .n_heads = N_KV * s.group, .head_dim = D, .scale = 0.25f, .heads = {kv, N_KV}};
             memcpy(out, s.out, sizeof out);
             plain.out = s.out;
             ops->attend(NULL, &plain, 1);
