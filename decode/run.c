@@ -12,6 +12,7 @@
 #include "decode/internal.h"
 #include "job/error_statistics.h"
 #include "job/job_recipe.h"
+#include "job/job_request.h"
 #include "job/retrieval_statistics.h"
 #include "job/slot_statistics.h"
 #include "proto/sluice/v1/worker.pb-c.h"
@@ -20,17 +21,6 @@
 #define NOTICE_MS 1000 // at least, between two notices of a job
 
 // ---- the request ---------------------------------------------------------------------------------------------------
-
-static enum sl_status check_ids(const struct sl_model_config *model, const char *field, const Sluice__V1__TokenIds *ids,
-                                struct sl_error *err) {
-    for (size_t i = 0; ids && i < ids->n_ids; i++) {
-        if (ids->ids[i] < 0 || ids->ids[i] >= model->n_vocab) {
-            return sl_fail(err, SL_ERR_INVALID, "%s: id %d at index %zu is not below the vocabulary's %d", field,
-                           ids->ids[i], i, model->n_vocab);
-        }
-    }
-    return SL_OK;
-}
 
 static enum sl_status check_request(const struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                     struct sl_error *err) {
@@ -48,17 +38,16 @@ static enum sl_status check_request(const struct sl_decode *decode, const Sluice
                        "prompt of %zu tokens and max_new_tokens %d exceed the model's %lld positions",
                        request->prompt->n_ids, request->max_new_tokens, (long long)model->max_positions);
     }
-    enum sl_status status = check_ids(model, "prompt", request->prompt, err);
-    return status == SL_OK ? check_ids(model, "resumed", request->resumed, err) : status;
+    enum sl_status status = sl_job_check_ids(model, "prompt", request->prompt, err);
+    return status == SL_OK ? sl_job_check_ids(model, "resumed", request->resumed, err) : status;
 }
 
 static enum sl_status create_writer(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                     struct sl_writer **writer_out, struct sl_error *err) {
-    const Sluice__V1__Sampling *sampling = request->sampling;
     struct sl_writer_config config = {
         .tokenizer = decode->node.runtime.tokenizer,
         .model = decode->node.runtime.config,
-        .sampling = {.top_p = 1, .repetition_penalty = 1},
+        .sampling = sl_job_sampling(request->sampling),
         .max_new_tokens = request->max_new_tokens,
         .ignore_eos = request->ignore_eos,
         .stops = (const char *const *)request->stop,
@@ -68,19 +57,6 @@ static enum sl_status create_writer(struct sl_decode *decode, const Sluice__V1__
         .resumed = request->resumed ? request->resumed->ids : NULL,
         .n_resumed = request->resumed ? (int64_t)request->resumed->n_ids : 0,
     };
-    if (sampling) {
-        config.sampling.temperature = sampling->temperature;
-        config.sampling.top_k = sampling->top_k;
-        config.sampling.seed = sampling->seed;
-        config.sampling.n_logprobs = sampling->logprobs;
-        if (sampling->top_p_present_case == SLUICE__V1__SAMPLING__TOP_P_PRESENT_TOP_P) {
-            config.sampling.top_p = sampling->top_p;
-        }
-        if (sampling->repetition_penalty_present_case ==
-            SLUICE__V1__SAMPLING__REPETITION_PENALTY_PRESENT_REPETITION_PENALTY) {
-            config.sampling.repetition_penalty = sampling->repetition_penalty;
-        }
-    }
     return sl_writer_create(&config, writer_out, err);
 }
 

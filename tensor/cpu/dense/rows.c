@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: see norm_rows.h.
-#include "tensor/cpu/dense/norm_rows.h"
+// Purpose: see rows.h.
+#include "tensor/cpu/dense/rows.h"
 
 #include "tensor/cpu/dense/panels.h"
 
@@ -21,4 +21,19 @@ void sl_norm_run(struct sl_team *team, const struct sl_norm_rows *rows, int64_t 
     struct sl_norm_rows args = *rows;
     int64_t row = rows->norm->n * rows->n_groups;
     sl_team_run(m * row < SL_ALONE_WORK ? NULL : team, m, sl_div_up(TASK_FLOATS, row), normalize, &args);
+}
+
+static void rotate(void *arg, int64_t begin, int64_t end, int member) {
+    const struct sl_rotate_rows *a = arg;
+    int64_t half = a->rope->rotary_dim / 2;
+    (void)member;
+    for (int64_t r = begin; r < end; r++) {
+        a->row(a->rope, a->cosines + r * half, a->sines + r * half, a->x + r * a->stride, a->n_heads);
+    }
+}
+
+void sl_rotate_run(struct sl_team *team, const struct sl_rotate_rows *rows, int64_t m) {
+    struct sl_rotate_rows args = *rows;
+    int64_t row = (int64_t)rows->n_heads * rows->rope->rotary_dim;
+    sl_team_run(m * row < SL_ALONE_WORK ? NULL : team, m, 8, rotate, &args);
 }
