@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "node/landing.h"
+#include "node/inbound.h"
 
 #define ARENA_BYTES ((size_t)4 << 20)
 #define LEASE_MS    400

@@ -18,8 +18,8 @@
  *             its own and does not wait for new work.
  * Threads: all functions may be called from any thread.
  */
-#ifndef SL_NODE_LANDING_H
-#define SL_NODE_LANDING_H
+#ifndef SL_NODE_INBOUND_H
+#define SL_NODE_INBOUND_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Leased blocks for incoming capsules. The states are in landing.h.
-#include "node/landing.h"
+// Leased blocks for incoming capsules. The states are in inbound.h.
+#include "node/inbound.h"
 
 #include <pthread.h>
 #include <stdio.h>
