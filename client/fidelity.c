@@ -239,13 +239,8 @@ static enum sl_status copy_session(struct sl_fidelity *f, const struct sl_sessio
         sl_capsule_layer_pieces(session, l, offset, SIZE_MAX, copy_piece, body);
         offset += sl_capsule_layer_bytes(session, l);
     }
-    status =
-        sl_capsule_open(header, header_bytes, body, bytes, arena, &session->geometry, &id, max_slots, copy_out, err);
-    if (status != SL_OK) {
-        sl_arena_free(arena, body);
-    }
-    free(header);
-    return status;
+    struct sl_capsule_bytes capsule = {body, bytes, header, header_bytes};
+    return sl_capsule_adopt(&capsule, arena, &session->geometry, &id, max_slots, copy_out, err);
 }
 
 static void measure_overlap(struct sl_fidelity *f, const struct sl_session *session,

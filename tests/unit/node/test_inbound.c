@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "node/landing.h"
+#include "node/inbound.h"
 
 #define ARENA_BYTES ((size_t)4 << 20)
 #define LEASE_MS    400
@@ -84,7 +84,7 @@ static void test_inbound_what_was_shipped_can_be_taken(void **state) {
     struct fixture *fixture = *state;
     struct sl_inbound_ticket ticket;
     assert_int_equal(sl_inbound_open(fixture->inbound, "test", 300000, 1000, &ticket, NULL), SL_OK);
-    struct sl_received received;
+    struct sl_capsule_bytes received;
     size_t promised;
     assert_int_equal(sl_inbound_take(fixture->inbound, ticket.id, sl_now_ns(), &received, &promised, NULL), SL_AGAIN);
     ship(fixture, &ticket, 300000, SL_OK);
@@ -155,7 +155,7 @@ static void test_inbound_of_an_aborted_ship_fails(void **state) {
     sl_ship_piece(ship, 0, fixture->source, 1000);
     sl_sleep_ms(50);
     sl_ship_close(&ship);
-    struct sl_received received;
+    struct sl_capsule_bytes received;
     size_t promised;
     struct sl_error err = {0};
     enum sl_status status =

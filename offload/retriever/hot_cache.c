@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which token lies in which place. See row_cache.h.
-#include "offload/retriever/row_cache.h"
+// Which token lies in which place. See hot_cache.h.
+#include "offload/retriever/hot_cache.h"
 
 #include <assert.h>
 #include <stdlib.h>

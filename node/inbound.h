@@ -18,8 +18,8 @@
  *             its own and does not wait for new work.
  * Threads: all functions may be called from any thread.
  */
-#ifndef SL_NODE_LANDING_H
-#define SL_NODE_LANDING_H
+#ifndef SL_NODE_INBOUND_H
+#define SL_NODE_INBOUND_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -58,13 +58,6 @@ enum sl_status sl_inbound_renew(struct sl_inbound *inbound, const char *id, int6
 // Idempotent: an unknown lease is fine.
 void sl_inbound_release(struct sl_inbound *inbound, const char *id);
 
-struct sl_received {
-    void *body; // block of the arena: now the caller's to free (or to hand to sl_capsule_open)
-    size_t body_bytes;
-    uint8_t *header; // malloc'd, the caller's to free
-    size_t header_bytes;
-};
-
 /*
  * Wait until the capsule has arrived and take it; the lease is gone then, and its promise of *promised_out bytes
  * the caller's (node/ledger.h).
@@ -72,15 +65,7 @@ struct sl_received {
  * ship failed.
  */
 enum sl_status sl_inbound_take(struct sl_inbound *inbound, const char *id, int64_t deadline_ns,
-                               struct sl_received *received_out, size_t *promised_out, struct sl_error *err);
-/*
- * Open what was taken as a session; *received is used up, whatever the result. `id` and `geometry` as for sl_capsule_open():
- * the size that counts is the one that arrived, not the one that the header claims.
- */
-enum sl_status sl_received_open(struct sl_inbound *inbound, struct sl_received *received,
-                                const struct sl_kv_geometry *geometry, const struct sl_capsule_id *id,
-                                int64_t max_slots, struct sl_session **session_out, struct sl_error *err);
-
+                               struct sl_capsule_bytes *capsule_out, size_t *promised_out, struct sl_error *err);
 /*
  * Wait until something has happened to some transfer since *seen_inout (begin with 0), or the deadline; *seen_inout is
  * brought up to date. For a thread that looks after many inbound transfers.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Leased blocks for incoming capsules. The states are in landing.h.
-#include "node/landing.h"
+// Leased blocks for incoming capsules. The states are in inbound.h.
+#include "node/inbound.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -308,7 +308,7 @@ void sl_inbound_release(struct sl_inbound *table, const char *id) {
 }
 
 enum sl_status sl_inbound_take(struct sl_inbound *table, const char *id, int64_t deadline_ns,
-                               struct sl_received *received_out, size_t *promised_out, struct sl_error *err) {
+                               struct sl_capsule_bytes *capsule_out, size_t *promised_out, struct sl_error *err) {
     enum sl_status status = SL_OK;
     struct sl_grant *grant = NULL;
     pthread_mutex_lock(&table->mutex);
@@ -334,28 +334,14 @@ enum sl_status sl_inbound_take(struct sl_inbound *table, const char *id, int64_t
     }
     if (status == SL_OK) {
         struct transfer *transfer = *at;
-        *received_out =
-            (struct sl_received){transfer->block, transfer->body_bytes, transfer->header, transfer->header_bytes};
+        *capsule_out =
+            (struct sl_capsule_bytes){transfer->block, transfer->body_bytes, transfer->header, transfer->header_bytes};
         *promised_out = transfer->promised_bytes;
         transfer->state = TAKEN;
         grant = unlist(table, at);
     }
     pthread_mutex_unlock(&table->mutex);
     sl_grant_close(&grant);
-    return status;
-}
-
-enum sl_status sl_received_open(struct sl_inbound *table, struct sl_received *received,
-                                const struct sl_kv_geometry *geometry, const struct sl_capsule_id *id,
-                                int64_t max_slots, struct sl_session **session_out, struct sl_error *err) {
-    enum sl_status status =
-        sl_capsule_open(received->header, received->header_bytes, received->body, received->body_bytes, table->arena,
-                        geometry, id, max_slots, session_out, err);
-    if (status != SL_OK) {
-        sl_arena_free(table->arena, received->body);
-    }
-    free(received->header);
-    *received = (struct sl_received){0};
     return status;
 }
 

@@ -8,8 +8,8 @@
  * Places: a wanted token that is not there gets a place that was never used (the lowest first), else the one wanted
  *         longest ago (of those wanted at once the lowest place), never one that is wanted now.
  */
-#ifndef SL_OFFLOAD_RETRIEVER_ROW_CACHE_H
-#define SL_OFFLOAD_RETRIEVER_ROW_CACHE_H
+#ifndef SL_OFFLOAD_RETRIEVER_HOT_CACHE_H
+#define SL_OFFLOAD_RETRIEVER_HOT_CACHE_H
 
 #include "compress/plan/plan.h"
 #include "compress/recipe/recipe.h"
