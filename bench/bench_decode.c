@@ -230,7 +230,7 @@ static void print_remote(const struct bench *b, const struct remote *r, const ch
     sl_session_get_stats(r->sequence.session, &session);
     sl_retriever_get_stats(r->sequence.retrieval.retriever, &stats);
     print(b, "ms/token", recipe, n, ms, "ms", b->full_ms, 0);
-    print(b, "resident", recipe, n, (double)(session.resident_bytes + stats.row_cache_bytes) / (1 << 20), "MiB",
+    print(b, "resident", recipe, n, (double)(session.resident_bytes + stats.hot_cache_bytes) / (1 << 20), "MiB",
           b->full_bytes / (1 << 20), longest ? AIM_RESIDENT : 0);
     print(b, "received", recipe, n, (double)stats.bytes_received / (double)stats.n_steps, "bytes/step", 0, 0);
     print(b, "waited", recipe, n, (double)stats.wait_ns / 1e6 / (double)stats.n_steps, "ms/token", 0, 0);
@@ -363,7 +363,7 @@ static enum sl_status open_rig(struct bench *b, char *folder, size_t folder_byte
 
 static enum sl_status measure(struct bench *b, struct sl_error *err) {
     char folder[SL_SYNTHETIC_PATH_BYTES] = "";
-    // All lanes of the longest prompt, pages and scan copies, and a stretch that is arriving.
+    // All lanes of the longest prompt, pages and key indexes, and a stretch that is arriving.
     const struct sl_model_config *geometry = sl_synthetic_find(b->options.geometry);
     struct sl_model_config config;
     enum sl_status status = SL_OK;

@@ -210,11 +210,11 @@ static enum sl_status begin_remote(struct sl_decode *decode, struct sl_answer *a
     return status;
 }
 
-// Row caches are in the arena from here on, and were counted in the promise.
-static void settle_row_caches(struct sl_decode *decode, struct sl_answer *answer) {
+// Hot caches are in the arena from here on, and were counted in the promise.
+static void settle_hot_caches(struct sl_decode *decode, struct sl_answer *answer) {
     struct sl_retriever_stats stats;
     sl_retriever_get_stats(answer->sequence.retrieval.retriever, &stats);
-    size_t taken = stats.row_cache_bytes < answer->session_bytes ? stats.row_cache_bytes : answer->session_bytes;
+    size_t taken = stats.hot_cache_bytes < answer->session_bytes ? stats.hot_cache_bytes : answer->session_bytes;
     answer->session_bytes -= taken;
     size_t promised = answer->promised_bytes > taken ? answer->promised_bytes - taken : 0;
     sl_ledger_settle(decode->node.ledger, &answer->promised_bytes, promised);
@@ -240,7 +240,7 @@ static enum sl_status begin_writing(struct sl_decode *decode, const Sluice__V1__
     }
     status = status == SL_OK ? begin_remote(decode, answer, &writing, call, err) : status;
     if (status == SL_OK) {
-        settle_row_caches(decode, answer);
+        settle_hot_caches(decode, answer);
     }
     return status;
 }

@@ -40,7 +40,7 @@ struct sl_kvstore {
     struct sl_disk *disk; // NULL: none
     struct sl_annexes *annexes;
     struct sl_questions *questions;
-    struct sl_team *team;     // makes scan copies
+    struct sl_team *team;     // makes key indexes
     struct sl_window *window; // over the arena, for one-sided reads
     uint8_t *window_ticket;   // malloc'd
     size_t window_ticket_bytes;

@@ -4,21 +4,21 @@
  *          process (`sluice run --local`) and beside the store's memory.
  *
  * Vocabulary: stretch  the pages of consecutive prompt tokens of all lanes of a share, as prefill has shipped them behind
- *                      a step, and their scan copies. Immutable once built, so that annexes share it: reference-counted
+ *                      a step, and their key indexes. Immutable once built, so that annexes share it: reference-counted
  *             annex    a share of one session: stretches one behind the other from token 0 on
  *
- * Design: two accesses matter. Scanning reads a few channels of all tokens: the scan copy (kvcache/scan.h), one for every
+ * Design: two accesses matter. Scanning reads a few channels of all tokens: the key index (kvcache/key_index.h), one for every
  *         lane of a stretch. Gathering reads a few tokens whole: the pages, in which a token's K is one run of bytes and
  *         its V another; they stay where they have arrived. Begins of stretches are multiples of SL_PAGE_SLOTS; every
  *         stretch but an annex's last one ends at a multiple as well.
  *
  * Search (TailorKV, section 4.2, with the query itself in place of a prediction of it, unless the caller has one):
  *         channels  the n_channels c with the largest |q_c| * max over stretches of absmax_c; ties: the lower channel
- *         scores    sum over those c, in ascending order of c, of q_c * K^_j[c], in f32; K^ as the scan copy has it
+ *         scores    sum over those c, in ascending order of c, of q_c * K^_j[c], in f32; K^ as the key index has it
  *         result    the topk tokens j in [first, last) with the largest score, in ascending order of j; total order as
  *                   ops->select: score descending, then j ascending, NaN lowest
  *         No result depends on other searches at the same time or on the number of threads; nor on how stretches are
- *         cut, but for scan copies in int8 and int1, whose scales are those of a stretch.
+ *         cut, but for key indexes in int8 and int1, whose scales are those of a stretch.
  *
  * Threads: an annex is appended to by one thread at a time; searches and gathers by any number at the same time, also
  *          while it is appended to (they see the tokens that were there when they began).
@@ -27,7 +27,7 @@
 #define SL_RETRIEVE_ANNEX_H
 
 #include "base/arena.h"
-#include "kvcache/scan.h"
+#include "kvcache/key_index.h"
 #include "retrieve/lanes.h"
 #include "tensor/ops.h"
 
@@ -39,7 +39,7 @@ struct sl_stretch_config {
     int first_lane, n_lanes;    // the share's
     struct sl_page_layout work; // as it was shipped: a float format without positions and states
     enum sl_kv_format rows;     // how pages are kept: work.format, or int8 (full pages; a partial one stays as it came)
-    enum sl_kv_format scan;     // of the scan copies: work.format, int8 or int1; of what the pages as kept stand for
+    enum sl_kv_format scan;     // of the key indexes: work.format, int8 or int1; of what the pages as kept stand for
 };
 
 // What prefill ships: lane after lane of the share, each its pages one behind the other. 0: what sl_stretch_create()
@@ -47,7 +47,7 @@ struct sl_stretch_config {
 size_t sl_stretch_block_bytes(const struct sl_stretch_config *config);
 // Byte offset in that block of a lane's first page; lane counts from 0 within the share.
 size_t sl_stretch_lane_offset(const struct sl_stretch_config *config, int lane);
-// All that a stretch takes from the arena once it is built, scan copies included: what admission counts. While int8 rows
+// All that a stretch takes from the arena once it is built, key indexes included: what admission counts. While int8 rows
 // are made, the block that was shipped is there as well.
 size_t sl_stretch_bytes(const struct sl_stretch_config *config);
 
@@ -55,14 +55,14 @@ struct sl_stretch;
 
 /*
  * block: sl_stretch_block_bytes() of `arena`, taken over on success (where rows are int8 it goes back to the arena).
- * Builds the scan copies, a lane a task of `team` (which may be NULL). One reference. SL_ERR_INVALID (config),
+ * Builds the key indexes, a lane a task of `team` (which may be NULL). One reference. SL_ERR_INVALID (config),
  * SL_ERR_EXHAUSTED.
  */
 enum sl_status sl_stretch_create(const struct sl_stretch_config *config, const struct sl_ops *ops, struct sl_team *team,
                                  struct sl_arena *arena, void *block, struct sl_stretch **stretch_out,
                                  struct sl_error *err);
 /*
- * For one process: pages of a session that outlives the stretch, kv[n_lanes]; only the scan copies are the stretch's.
+ * For one process: pages of a session that outlives the stretch, kv[n_lanes]; only the key indexes are the stretch's.
  */
 enum sl_status sl_stretch_borrow(const struct sl_stretch_config *config, const struct sl_ops *ops, struct sl_team *team,
                                  struct sl_arena *arena, const struct sl_kv *kv, struct sl_stretch **stretch_out,
@@ -73,9 +73,9 @@ const struct sl_stretch_config *sl_stretch_get_config(const struct sl_stretch *s
 int sl_stretch_n_refs(const struct sl_stretch *stretch); // 1: nobody but the caller
 
 // Where the bytes are, for one-sided reads: the pages as they are kept (lane after lane: int8 pages first, a partial one
-// behind them; NULL when they are borrowed), and the scan copies, `stride` bytes from lane to lane.
+// behind them; NULL when they are borrowed), and the key indexes, `stride` bytes from lane to lane.
 const void *sl_stretch_pages(const struct sl_stretch *stretch, size_t *stride_out);
-const void *sl_stretch_scan_copies(const struct sl_stretch *stretch, size_t *stride_out);
+const void *sl_stretch_key_indexes(const struct sl_stretch *stretch, size_t *stride_out);
 
 // --- annexes -------------------------------------------------------------------------------------------------------
 
@@ -117,7 +117,7 @@ struct sl_annex_search {
     struct sl_annex_query query;
     uint32_t *tokens_out;
     uint32_t n_out;
-    size_t scanned_bytes; // out: of scan copies, for statistics
+    size_t scanned_bytes; // out: of key indexes, for statistics
 };
 enum sl_status sl_annex_search(struct sl_annex_search *searches, int n_searches, struct sl_annex_scratch *scratch,
                                struct sl_error *err);

@@ -2,7 +2,7 @@
 /*
  * Purpose: what the files of retrieve/ know of stretches and annexes and nobody else needs.
  *
- *     stretch.c  pages as they came or as int8, and their scan copies
+ *     stretch.c  pages as they came or as int8, and their key indexes
  *     annex.c    the table of stretches; rows of tokens wherever they lie
  *     search.c   the search
  */
@@ -16,11 +16,11 @@
 struct sl_stretch {
     struct sl_stretch_config config;
     struct sl_page_layout packed; // of int8 rows
-    struct sl_scan_layout scan;
+    struct sl_key_index_layout scan;
     struct sl_arena *arena;
     void *block;       // the pages; NULL when they are borrowed
     size_t lane_bytes; // of a lane's pages in it
-    char *copies;      // [n_lanes] scan copies of scan.bytes
+    char *indexes;     // [n_lanes] key indexes of scan.bytes
     void **pages;      // [n_lanes][n_pages], behind kv; NULL when borrowed
     struct sl_kv *kv;  // [n_lanes]
     atomic_int n_refs;
@@ -49,7 +49,7 @@ static inline int64_t sl_stretch_end(const struct sl_stretch *stretch) {
 }
 
 static inline const float *sl_stretch_absmax(const struct sl_stretch *stretch, int lane) {
-    return (const float *)(stretch->copies + (size_t)lane * stretch->scan.bytes + stretch->scan.absmax);
+    return (const float *)(stretch->indexes + (size_t)lane * stretch->scan.bytes + stretch->scan.absmax);
 }
 
 // sl_annex_absmax() over the first n stretches; lane counts from 0 within the share.

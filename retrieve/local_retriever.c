@@ -37,7 +37,7 @@ static enum sl_status append(struct borrowed *b, struct sl_annex *annex, int64_t
     return status;
 }
 
-// Cut as prefill cuts what it ships (service/offload.h): the scales of int8 and int1 copies are of stretches.
+// Cut as prefill cuts what it ships (service/offload.h): the scales of int8 and int1 indexes are of stretches.
 static enum sl_status append_all(struct borrowed *b, struct sl_annex *annex, int64_t n_slots, struct sl_error *err) {
     int64_t full = n_slots / SL_PAGE_SLOTS * SL_PAGE_SLOTS;
     enum sl_status status = SL_OK;
@@ -81,7 +81,7 @@ enum sl_status sl_retrieval_open_local(const struct sl_plan *plan, const struct 
     struct sl_retrieval local = {0};
     enum sl_status status = SL_OK;
     int64_t n_slots = sl_plan_offloaded_slots(plan, n_prompt);
-    if (sl_row_cache_places(plan, n_slots) > 0) {
+    if (sl_hot_cache_places(plan, n_slots) > 0) {
         status = make_annex(plan, ops, team, session, n_slots, &local.annex, err);
         status = status == SL_OK ? sl_local_source_create(local.annex, team, &local.source, err) : status;
     }

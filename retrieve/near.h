@@ -5,17 +5,17 @@
  *          function call, so that both ways compute the same.
  *
  *   TOPK      request  the query of every lane asked for (f32 [n_lanes][d])
- *             answer   per lane: the places of the topk rows in the asker's row cache, and the rows that it lacks
+ *             answer   per lane: the places of the topk rows in the asker's hot cache, and the rows that it lacks
  *   ROWS      request  tokens (u32 [n_tokens], the same for all lanes asked for)
  *             answer   their rows [n_lanes][n_tokens][2][d]
  *   CHANNELS  request  channels (u16 [n_lanes][n_channels], of a lane ascending)
  *             answer   those channels of tokens [0, last): u32 n_stretches, u32 n_slots [n_stretches], padded to 64
- *                      bytes; then lane by lane, stretch by stretch, a scan copy of the n_channels channels alone
+ *                      bytes; then lane by lane, stretch by stretch, a key index of the n_channels channels alone
  *                      (sl_near_channels_layout()), which ops->scan reads as channels 0 .. n_channels - 1
  *   ABSMAX    answer   f32 [n_lanes][d]
  *   MAP       answer   where every stretch lies, for one-sided reads: struct sl_near_stretch [n]
  *
- * Delta: the asker has a row cache of `places` rows a lane. The annex side remembers which token lies in which place and
+ * Delta: the asker has a hot cache of `places` rows a lane. The annex side remembers which token lies in which place and
  *        in which order they were wanted, sends only rows that are not there, and says into which place each goes: one
  *        that was never used (the lowest first), else the one wanted longest ago (of those wanted at once the lowest
  *        token's), never one that is wanted now. `sequence` counts the asker's TOPK requests of a lane. Where it does not
@@ -80,7 +80,7 @@ struct sl_near_stretch {
     int64_t begin;
     uint32_t n_slots, n_lanes;
     uint64_t offset;      // of its block in the store's window (fabric/fetch.h)
-    uint64_t scan_offset; // of its first lane's scan copy; the others follow at scan_stride
+    uint64_t scan_offset; // of its first lane's key index; the others follow at scan_stride
     uint64_t scan_stride;
 };
 
@@ -97,7 +97,7 @@ size_t sl_near_memory_bytes(const struct sl_near_memory *memory);
 // What both sides know of an annex, and what sizes follow from.
 struct sl_near_shape {
     int head_dim;
-    enum sl_kv_format rows, scan; // sl_annex_row_format(); of the scan copies
+    enum sl_kv_format rows, scan; // sl_annex_row_format(); of the key indexes
     int64_t max_tokens;
 };
 size_t sl_near_row_bytes(const struct sl_near_shape *shape); // K and V
@@ -156,16 +156,16 @@ enum sl_status sl_near_read_absmax(const struct sl_near_request *request, int he
 struct sl_near_channels_view {
     uint32_t n_stretches;
     const uint32_t *n_slots; // [n_stretches]: they add up to request->last
-    const uint8_t *copies;   // [n_lanes][n_stretches] scan copies, one behind the other
-    size_t lane_bytes;       // of one lane's copies
+    const uint8_t *indexes;  // [n_lanes][n_stretches] key indexes, one behind the other
+    size_t lane_bytes;       // of one lane's indexes
 };
 enum sl_status sl_near_read_channels(const struct sl_near_request *request, const struct sl_near_shape *shape,
                                      const uint8_t *body, const uint8_t *end, struct sl_near_channels_view *view_out,
                                      struct sl_error *err);
-// A scan copy of n_slots slots with n_channels channels and without absmax: what a CHANNELS answer consists of.
-// SL_ERR_INVALID: as sl_scan_layout_init().
+// A key index of n_slots slots with n_channels channels and without absmax: what a CHANNELS answer consists of.
+// SL_ERR_INVALID: as sl_key_index_layout_init().
 enum sl_status sl_near_channels_layout(const struct sl_near_shape *shape, int n_channels, uint32_t n_slots,
-                                       struct sl_scan_layout *layout_out);
+                                       struct sl_key_index_layout *layout_out);
 // Stretches from token 0 on without gaps. Offsets are checked by who reads there (fabric/fetch.h).
 enum sl_status sl_near_read_map(const uint8_t *body, const uint8_t *end, const struct sl_near_stretch **stretches_out,
                                 size_t *n_out, struct sl_error *err);

@@ -170,19 +170,19 @@ static enum sl_status answer_rows(struct question *q, uint8_t **at, struct sl_er
     return SL_OK;
 }
 
-// The listed channels of the first n_slots slots of one lane's scan copy.
+// The listed channels of the first n_slots slots of one lane's key index.
 static void put_channels(const struct sl_stretch *stretch, int lane, const uint8_t *channels, int n_channels,
-                         const struct sl_scan_layout *layout, uint8_t *to) {
-    const char *copy = stretch->copies + (size_t)lane * stretch->scan.bytes;
+                         const struct sl_key_index_layout *layout, uint8_t *to) {
+    const char *index = stretch->indexes + (size_t)lane * stretch->scan.bytes;
     memset(to, 0, layout->codes);
     for (int i = 0; i < n_channels; i++) {
         uint16_t c;
         memcpy(&c, channels + (size_t)i * sizeof c, sizeof c);
         if (layout->codes > 0) {
-            memcpy(to + (size_t)i * sizeof(float), copy + stretch->scan.scale + c * sizeof(float), sizeof(float));
+            memcpy(to + (size_t)i * sizeof(float), index + stretch->scan.scale + c * sizeof(float), sizeof(float));
         }
         memcpy(to + layout->codes + (size_t)i * layout->channel_bytes,
-               copy + stretch->scan.codes + c * stretch->scan.channel_bytes, layout->channel_bytes);
+               index + stretch->scan.codes + c * stretch->scan.channel_bytes, layout->channel_bytes);
     }
 }
 
@@ -228,7 +228,7 @@ static enum sl_status answer_channels(struct question *q, uint8_t **at, struct s
     for (uint32_t lane = 0; lane < q->head.n_lanes; lane++) {
         const uint8_t *channels = q->body + (size_t)lane * q->head.n_channels * sizeof(uint16_t);
         for (uint32_t i = 0; i < n_stretches; i++) {
-            struct sl_scan_layout layout;
+            struct sl_key_index_layout layout;
             s = sl_annex_stretch(q->annex, (int)i);
             status = sl_near_channels_layout(&shape, (int)q->head.n_channels, index[i + 1], &layout);
             if (status != SL_OK) {

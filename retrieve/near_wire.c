@@ -29,10 +29,10 @@ static size_t scales_bytes(const struct sl_near_shape *shape, size_t n_channels)
 }
 
 enum sl_status sl_near_channels_layout(const struct sl_near_shape *shape, int n_channels, uint32_t n_slots,
-                                       struct sl_scan_layout *layout_out) {
-    struct sl_scan_layout whole;
+                                       struct sl_key_index_layout *layout_out) {
+    struct sl_key_index_layout whole;
     if (n_channels < 1 || n_channels > shape->head_dim ||
-        sl_scan_layout_init(&whole, shape->scan, shape->head_dim, n_slots) != SL_OK) {
+        sl_key_index_layout_init(&whole, shape->scan, shape->head_dim, n_slots) != SL_OK) {
         return SL_ERR_INVALID;
     }
     whole.head_dim = n_channels;
@@ -304,10 +304,10 @@ enum sl_status sl_near_read_channels(const struct sl_near_request *request, cons
         return CORRUPT("%u stretches in %zu bytes", view.n_stretches, left);
     }
     view.n_slots = (const uint32_t *)body + 1;
-    view.copies = body + index_bytes;
+    view.indexes = body + index_bytes;
     int64_t n_tokens = 0;
     for (uint32_t i = 0; i < view.n_stretches; i++) {
-        struct sl_scan_layout layout;
+        struct sl_key_index_layout layout;
         n_tokens += view.n_slots[i];
         bool is_cut = i + 1 < view.n_stretches && view.n_slots[i] % SL_PAGE_SLOTS != 0;
         if (n_tokens > request->last || is_cut ||
@@ -317,10 +317,11 @@ enum sl_status sl_near_read_channels(const struct sl_near_request *request, cons
         }
         lane_bytes += layout.bytes;
     }
-    size_t copies_bytes = left - index_bytes;
-    if (n_tokens != request->last || copies_bytes % lane_bytes != 0 || copies_bytes / lane_bytes != request->n_lanes) {
+    size_t indexes_bytes = left - index_bytes;
+    if (n_tokens != request->last || indexes_bytes % lane_bytes != 0 ||
+        indexes_bytes / lane_bytes != request->n_lanes) {
         return CORRUPT("channels of %lld tokens in %zu bytes, asked was for %lld tokens of %u lanes",
-                       (long long)n_tokens, copies_bytes, (long long)request->last, request->n_lanes);
+                       (long long)n_tokens, indexes_bytes, (long long)request->last, request->n_lanes);
     }
     view.lane_bytes = lane_bytes;
     *view_out = view;

@@ -2,11 +2,11 @@
 /*
  * Purpose: attention of decode over offloaded layers: life cycle, and what a step attends to. See retriever.h.
  *
- * Design: of every KV head of the layer at hand one page table is made, the pages of its row cache and behind them those
+ * Design: of every KV head of the layer at hand one page table is made, the pages of its hot cache and behind them those
  *         that the session has, so that one list of slots names rows of both and attention is one operation, which does
  *         not care where rows lie. Sinks and recent slots come from the source like all others, once: into the session
- *         where it has nothing else (resident_only), otherwise into pages behind the row cache, because the session's may
- *         be quantized and what a source sends is not. How rows come into the row cache is a method's business (retriever_near.c,
+ *         where it has nothing else (resident_only), otherwise into pages behind the hot cache, because the session's may
+ *         be quantized and what a source sends is not. How rows come into the hot cache is a method's business (retriever_near.c,
  *         retriever_pull.c). Everything that a step needs is allocated at creation.
  * Invariants: a question that was asked ahead serves the very next attention of its layer and no later one, so an answer
  *         never depends on a step that was read in another way.
@@ -129,10 +129,10 @@ static enum sl_status allocate(struct sl_retriever *r, struct sl_error *err) {
     for (int i = 0; i < r->lanes.n_layers; i++) {
         size_t bytes = n_heads * r->n_block_pages * plan->work[r->layers[i].layer].bytes;
         if (bytes > 0 && (r->layers[i].block = sl_arena_alloc(r->config.arena, bytes)) == NULL) {
-            return sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: no room in the arena for row caches of %zu bytes a layer",
+            return sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: no room in the arena for hot caches of %zu bytes a layer",
                            bytes);
         }
-        r->stats.row_cache_bytes += bytes;
+        r->stats.hot_cache_bytes += bytes;
     }
     return SL_OK;
 }
@@ -155,7 +155,7 @@ static void set_up(struct sl_retriever *r, const struct sl_retriever_config *con
     r->sinks = (uint32_t)recipe->sinks;
     r->recent = (uint32_t)recipe->recent.slots;
     r->topk = (uint32_t)recipe->topk;
-    r->n_places = sl_row_cache_places(plan, config->n_prompt);
+    r->n_places = sl_hot_cache_places(plan, config->n_prompt);
     r->keeps_none = plan->recipe.keep == 0;
     r->n_block_pages = sl_pages_for(r->n_places);
     if (r->n_places > 0 && !config->resident_only) {
@@ -312,7 +312,7 @@ static uint32_t list_slots(const struct sl_retriever *r, int64_t h, uint32_t n_s
     return add_range(list, n, block + resident - first, block + n_session - first);
 }
 
-// Heads [begin, end): the page table, fresh rows into the row cache, and the list of what is attended to.
+// Heads [begin, end): the page table, fresh rows into the hot cache, and the list of what is attended to.
 static void list_heads(void *arg, int64_t begin, int64_t end, int member) {
     const struct list_task *task = arg;
     struct sl_retriever *r = task->r;

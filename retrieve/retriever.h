@@ -36,7 +36,7 @@ struct sl_retriever_config {
         *plan; // recipe: topk, channels, sinks, recent, retrieve, ahead, keep; needed at creation alone
     const struct sl_ops *ops;
     struct sl_team *team;
-    struct sl_arena *arena; // the row caches are taken from it: sl_plan_row_cache_bytes(), in one process a little more
+    struct sl_arena *arena; // the hot caches are taken from it: sl_plan_hot_cache_bytes(), in one process a little more
     struct sl_session *session; // see resident_only
     struct sl_source *source;   // not owned; must outlive the retriever
     int64_t n_prompt;           // slots of a lane that are offloaded: the prompt's tokens, unless the recipe thins
@@ -79,7 +79,7 @@ enum sl_status sl_retriever_attend(struct sl_retriever *retriever, int layer, co
 
 struct sl_retriever_stats {
     int64_t n_steps;
-    int64_t rows_fetched, rows_kept; // of the topk of every lane and step: came over the wire; were in the row cache
+    int64_t rows_fetched, rows_kept; // of the topk of every lane and step: came over the wire; were in the hot cache
     int64_t n_asks, n_fallbacks;     // layers of steps; those without an answer
     int64_t n_replica_asks;
     uint64_t bytes_sent, bytes_received;
@@ -88,7 +88,7 @@ struct sl_retriever_stats {
     int64_t store_ns; // of that, the search
     double recall;    // of predictions, mean over probed layers; 1 where nothing is predicted
     int64_t n_probes, n_exact; // layers of steps asked with the true query although ahead=1
-    size_t row_cache_bytes;
+    size_t hot_cache_bytes;
 };
 void sl_retriever_get_stats(const struct sl_retriever *retriever, struct sl_retriever_stats *stats_out);
 

@@ -62,7 +62,7 @@ struct sl_retriever {
     uint32_t sinks, recent, topk;
     bool keeps_none;        // keep=0: every step is sent all of its rows
     uint32_t n_places;      // of a lane; 0: there is nothing to choose, every layer is plain attention
-    uint32_t n_block_pages; // of a lane: its row cache, and where the session holds all slots, sinks and recent ones
+    uint32_t n_block_pages; // of a lane: its hot cache, and where the session holds all slots, sinks and recent ones
     uint32_t first_page;    // of the session: those before it are not needed
     struct sl_retriever_layer *layers; // [lanes.n_layers]
     struct sl_retriever_part *parts;   // behind every layer's
@@ -75,7 +75,7 @@ struct sl_retriever {
     uint32_t **slots;                     // [n_heads] lists of slots_cap entries
     uint32_t *n_slots;                    // [n_heads]
     size_t slots_cap;
-    void ***tables; // [n_heads] page tables: the row cache's pages, then the session's
+    void ***tables; // [n_heads] page tables: the hot cache's pages, then the session's
     size_t tables_cap;
     struct sl_kv *kv;               // [n_heads]
     uint32_t *fresh_slots;          // [n_heads][topk]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: retrieve=near: the query goes to where the keys are, and the rows that the row cache lacks come back.
+ * Purpose: retrieve=near: the query goes to where the keys are, and the rows that the hot cache lacks come back.
  *
  * Recall of predictions (ahead=1): now and then a layer's predicted and true query are both asked for tokens alone
  *     (SL_NEAR_PROBE), one in step with the prediction and one with the attention, and the answers are looked at a step

@@ -26,7 +26,7 @@ static enum sl_status ask_rows(struct sl_retriever *r, struct sl_retriever_layer
     return status;
 }
 
-// Where the rows of head h go: slots 0 .. n - 1 of the session, or behind the row cache.
+// Where the rows of head h go: slots 0 .. n - 1 of the session, or behind the hot cache.
 static struct sl_kv resident_kv(const struct sl_retriever *r, const struct sl_retriever_layer *l, int h, uint32_t n) {
     const struct sl_layer *layer = &r->config.session->layers[l->layer];
     uint32_t first = sl_pages_for(r->n_places);

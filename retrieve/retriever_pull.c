@@ -5,7 +5,7 @@
  *     ahead (in layer l - 1)   per KV head the channels c with the largest |mean over the group of the predicted query|_c
  *                              * absmax_c; their keys, of all prompt tokens, are asked for
  *     in layer l               the true query scores them as the annex would (ops->scan over the same bytes); the rows of
- *                              the topk that the row cache lacks are asked for, KV head by KV head
+ *                              the topk that the hot cache lacks are asked for, KV head by KV head
  *
  * Design: the channels of at most two layers are under way or here, this one's and the next one's. Which token lies in
  *         which place is decided here: an annex that only gives rows need not know.
@@ -19,7 +19,7 @@
 
 // One KV head of the layer at hand.
 struct pulled {
-    const uint8_t *copies; // of its channels, stretch by stretch; NULL: they did not come
+    const uint8_t *indexes; // of its channels, stretch by stretch; NULL: they did not come
     uint32_t n_stretches;
     const uint32_t *n_slots;                   // [n_stretches]
     uint32_t *tokens, *places, *fresh, *lacks; // [topk] each; lacks: the tokens of fresh
@@ -32,9 +32,9 @@ struct pulled {
 struct sl_retriever_pull {
     float *absmax;              // [lanes][d]
     uint16_t *channels;         // [lanes][n_channels] of the question under way, ascending
-    struct sl_row_cache *lanes; // [lanes]
+    struct sl_hot_cache *lanes; // [lanes]
     struct pulled *heads;       // [n_heads]
-    int *all_channels;          // [n_channels] 0, 1, ...: what a copy of the channels alone has
+    int *all_channels;          // [n_channels] 0, 1, ...: what an index of the channels alone has
     float *floats;              // one allocation behind absmax and the heads' floats
     uint32_t *numbers;          // behind the heads' numbers
 };
@@ -84,7 +84,7 @@ enum sl_status sl_retriever_pull_create(struct sl_retriever *r, struct sl_error 
     }
     enum sl_status status = SL_OK;
     for (int i = 0; status == SL_OK && i < sl_lanes_count(&r->lanes); i++) {
-        status = sl_row_cache_init(&r->pull->lanes[i], r->n_places, err);
+        status = sl_hot_cache_init(&r->pull->lanes[i], r->n_places, err);
     }
     return status == SL_OK ? sl_retriever_fetch_absmax(r, r->pull->absmax, err) : status;
 }
@@ -98,7 +98,7 @@ void sl_retriever_pull_destroy(struct sl_retriever *r) {
         sl_retriever_give_up(r, &pull->heads[h].rows);
     }
     for (int i = 0; pull->lanes != NULL && i < sl_lanes_count(&r->lanes); i++) {
-        sl_row_cache_cleanup(&pull->lanes[i]);
+        sl_hot_cache_cleanup(&pull->lanes[i]);
     }
     free(pull->floats);
     free(pull->numbers);
@@ -164,9 +164,9 @@ static enum sl_status take_channels(struct sl_retriever *r, struct sl_retriever_
     }
     for (int i = 0; i < part->n_lanes; i++) {
         struct pulled *head = &r->pull->heads[part->first_head + i];
-        head->copies = NULL;
+        head->indexes = NULL;
         if (status == SL_OK) {
-            head->copies = view.copies + (size_t)i * view.lane_bytes;
+            head->indexes = view.indexes + (size_t)i * view.lane_bytes;
             head->n_stretches = view.n_stretches;
             head->n_slots = view.n_slots;
         }
@@ -182,22 +182,22 @@ struct rank_task {
     int first_lane;
 };
 
-// Scores of tokens [first, last), copy by copy.
+// Scores of tokens [first, last), segment by segment.
 static void score(const struct sl_retriever *r, struct pulled *head, uint32_t first, uint32_t last) {
-    const uint8_t *copy = head->copies;
+    const uint8_t *index = head->indexes;
     uint32_t begin = 0; // of the stretch
     for (uint32_t s = 0; s < head->n_stretches; s++) {
-        struct sl_scan_layout layout;
+        struct sl_key_index_layout layout;
         uint32_t end = begin + head->n_slots[s];
         enum sl_status status = sl_near_channels_layout(&r->shape, r->n_channels, head->n_slots[s], &layout);
         assert(status == SL_OK); // sl_near_read_channels() has checked it
         (void)status;
         uint32_t from = begin > first ? begin : first, to = end < last ? end : last;
         if (from < to) {
-            r->config.ops->scan(&layout, copy, head->chosen_q, r->pull->all_channels, r->n_channels, from - begin,
+            r->config.ops->scan(&layout, index, head->chosen_q, r->pull->all_channels, r->n_channels, from - begin,
                                 to - begin, head->scores + (from - first));
         }
-        copy += layout.bytes;
+        index += layout.bytes;
         begin = end;
     }
 }
@@ -212,7 +212,7 @@ static void rank_heads(void *arg, int64_t begin, int64_t end, int member) {
         struct pulled *head = &r->pull->heads[h];
         size_t lane = (size_t)task->first_lane + (size_t)h;
         head->n_fresh = 0;
-        if (head->copies == NULL) {
+        if (head->indexes == NULL) {
             continue;
         }
         sl_retriever_group_mean(task->attend, task->attend->q, (int)h, head->mean);
@@ -225,9 +225,9 @@ static void rank_heads(void *arg, int64_t begin, int64_t end, int member) {
             head->tokens[i] += first;
         }
         if (r->keeps_none) {
-            sl_row_cache_forget(&r->pull->lanes[lane]);
+            sl_hot_cache_forget(&r->pull->lanes[lane]);
         }
-        sl_row_cache_want(&r->pull->lanes[lane], head->tokens, r->topk, head->places, head->fresh, &head->n_fresh);
+        sl_hot_cache_want(&r->pull->lanes[lane], head->tokens, r->topk, head->places, head->fresh, &head->n_fresh);
         for (uint32_t i = 0; i < head->n_fresh; i++) {
             head->lacks[i] = head->tokens[head->fresh[i]];
         }
@@ -253,7 +253,7 @@ static enum sl_status send_rows(struct sl_retriever *r, const struct sl_retrieve
     return status;
 }
 
-// A head's rows, if any are on their way: what the row cache was told is true then, or it forgets everything.
+// A head's rows, if any are on their way: what the hot cache was told is true then, or it forgets everything.
 static enum sl_status take_rows(struct sl_retriever *r, const struct sl_retriever_part *part, int i,
                                 struct sl_error *err) {
     struct pulled *head = &r->pull->heads[part->first_head + i];
@@ -266,9 +266,9 @@ static enum sl_status take_rows(struct sl_retriever *r, const struct sl_retrieve
             status = sl_near_read_rows(&head->rows.request, sl_near_row_bytes(&r->shape), body, end, err);
         }
     }
-    brought->is_missing = head->copies == NULL || status != SL_OK;
+    brought->is_missing = head->indexes == NULL || status != SL_OK;
     if (status != SL_OK) {
-        sl_row_cache_forget(&r->pull->lanes[part->first_lane + i]);
+        sl_hot_cache_forget(&r->pull->lanes[part->first_lane + i]);
         return status == SL_AGAIN ? SL_OK : status;
     }
     brought->view = (struct sl_near_lane_view){

@@ -6,34 +6,34 @@
 #include <stdlib.h>
 #include <string.h>
 
-uint32_t sl_row_cache_places(const struct sl_plan *plan, int64_t n_prompt) {
+uint32_t sl_hot_cache_places(const struct sl_plan *plan, int64_t n_prompt) {
     const struct sl_recipe *recipe = &plan->recipe;
     bool is_choice = n_prompt > recipe->sinks + recipe->recent.slots + recipe->topk;
     return is_choice ? (uint32_t)sl_plan_row_places(plan) : 0;
 }
 
-enum sl_status sl_row_cache_init(struct sl_row_cache *cache, uint32_t n_places, struct sl_error *err) {
-    *cache = (struct sl_row_cache){.n_places = n_places};
+enum sl_status sl_hot_cache_init(struct sl_hot_cache *cache, uint32_t n_places, struct sl_error *err) {
+    *cache = (struct sl_hot_cache){.n_places = n_places};
     cache->tokens = calloc(4 * (size_t)n_places, sizeof *cache->tokens);
     cache->is_wanted = calloc(n_places, sizeof *cache->is_wanted);
     if (cache->tokens == NULL || cache->is_wanted == NULL) {
-        sl_row_cache_cleanup(cache);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "row cache: no memory for %u places", n_places);
+        sl_hot_cache_cleanup(cache);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "hot cache: no memory for %u places", n_places);
     }
     cache->held = cache->tokens + n_places;
     cache->oldest = cache->held + n_places;
     cache->next = cache->oldest + n_places;
-    sl_row_cache_forget(cache);
+    sl_hot_cache_forget(cache);
     return SL_OK;
 }
 
-void sl_row_cache_cleanup(struct sl_row_cache *cache) {
+void sl_hot_cache_cleanup(struct sl_hot_cache *cache) {
     free(cache->tokens);
     free(cache->is_wanted);
-    *cache = (struct sl_row_cache){0};
+    *cache = (struct sl_hot_cache){0};
 }
 
-void sl_row_cache_forget(struct sl_row_cache *cache) {
+void sl_hot_cache_forget(struct sl_hot_cache *cache) {
     cache->n_held = 0;
     for (uint32_t i = 0; i < cache->n_places; i++) {
         cache->oldest[i] = i;
@@ -41,7 +41,7 @@ void sl_row_cache_forget(struct sl_row_cache *cache) {
 }
 
 // Tokens that lie somewhere get their place; the others' indices go into fresh_out.
-static uint32_t find_held(struct sl_row_cache *c, const uint32_t *tokens, uint32_t n, uint32_t *places_out,
+static uint32_t find_held(struct sl_hot_cache *c, const uint32_t *tokens, uint32_t n, uint32_t *places_out,
                           uint32_t *fresh_out) {
     uint32_t n_fresh = 0;
     for (uint32_t i = 0, j = 0; i < n; i++) {
@@ -59,7 +59,7 @@ static uint32_t find_held(struct sl_row_cache *c, const uint32_t *tokens, uint32
 }
 
 // held[] without the places that are given away, and with those of the fresh tokens: a merge by token.
-static void merge_held(struct sl_row_cache *c, const uint32_t *tokens, const uint32_t *places, const uint32_t *fresh,
+static void merge_held(struct sl_hot_cache *c, const uint32_t *tokens, const uint32_t *places, const uint32_t *fresh,
                        uint32_t n_fresh, const bool *is_given) {
     uint32_t n = 0, f = 0;
     for (uint32_t j = 0; j < c->n_held; j++) {
@@ -81,9 +81,9 @@ static void merge_held(struct sl_row_cache *c, const uint32_t *tokens, const uin
     c->n_held = n;
 }
 
-void sl_row_cache_want(struct sl_row_cache *cache, const uint32_t *tokens, uint32_t n, uint32_t *places_out,
+void sl_hot_cache_want(struct sl_hot_cache *cache, const uint32_t *tokens, uint32_t n, uint32_t *places_out,
                        uint32_t *fresh_out, uint32_t *n_fresh_out) {
-    struct sl_row_cache *c = cache;
+    struct sl_hot_cache *c = cache;
     assert(n <= c->n_places);
     uint32_t n_fresh = find_held(c, tokens, n, places_out, fresh_out), given = 0, left = 0;
     // What is not wanted stays in order of age, without the eldest, which are given away.

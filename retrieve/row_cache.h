@@ -15,9 +15,9 @@
 #include "compress/recipe/recipe.h"
 
 // Places of a lane (sl_plan_row_places()); 0: so short a prompt leaves nothing to choose.
-uint32_t sl_row_cache_places(const struct sl_plan *plan, int64_t n_prompt);
+uint32_t sl_hot_cache_places(const struct sl_plan *plan, int64_t n_prompt);
 
-struct sl_row_cache {
+struct sl_hot_cache {
     uint32_t n_places, n_held;
     uint32_t *tokens; // [n_places] of the places that are held
     uint32_t *held;   // [n_held] places, by ascending token
@@ -26,15 +26,15 @@ struct sl_row_cache {
     bool *is_wanted;  // [n_places] all false between calls
 };
 
-enum sl_status sl_row_cache_init(struct sl_row_cache *cache, uint32_t n_places, struct sl_error *err);
-void sl_row_cache_cleanup(struct sl_row_cache *cache); // accepts zeros
-void sl_row_cache_forget(struct sl_row_cache *cache);  // every place is as if never used
+enum sl_status sl_hot_cache_init(struct sl_hot_cache *cache, uint32_t n_places, struct sl_error *err);
+void sl_hot_cache_cleanup(struct sl_hot_cache *cache); // accepts zeros
+void sl_hot_cache_forget(struct sl_hot_cache *cache);  // every place is as if never used
 
 /*
  * tokens[n] ascending, n <= n_places: places_out[i] is where tokens[i] lies from now on; fresh_out: [*n_fresh_out]
  * ascending indices of those that were not there, whose rows the caller must put there.
  */
-void sl_row_cache_want(struct sl_row_cache *cache, const uint32_t *tokens, uint32_t n, uint32_t *places_out,
+void sl_hot_cache_want(struct sl_hot_cache *cache, const uint32_t *tokens, uint32_t n, uint32_t *places_out,
                        uint32_t *fresh_out, uint32_t *n_fresh_out);
 
 #endif

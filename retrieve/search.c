@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the topk tokens of every query, in one pass over the scan copies. See annex.h for what is computed.
+ * Purpose: the topk tokens of every query, in one pass over the key indexes. See annex.h for what is computed.
  *
  * Design: blocks of slots outside, queries inside, so that what queries share is read from memory once. A query keeps the
  *         best topk tokens so far, in ascending order, and behind them the scores of the tokens that follow; when these
@@ -168,8 +168,8 @@ static void scan_block(struct state *s, uint32_t index, uint32_t begin, uint32_t
         settle(r, a->ops, m->keep);
     }
     assert(r->next + r->n_new == origin + begin + skip);
-    const char *copy = stretch->copies + (size_t)s->lane * stretch->scan.bytes;
-    a->ops->scan(&stretch->scan, copy, q->q, s->channels, q->n_channels, begin, end,
+    const char *keys = stretch->indexes + (size_t)s->lane * stretch->scan.bytes;
+    a->ops->scan(&stretch->scan, keys, q->q, s->channels, q->n_channels, begin, end,
                  r->scores + r->n_best + r->n_new - skip);
     r->n_new += n;
     size_t codes = (size_t)(end - begin) * (size_t)sl_kv_format_bits(stretch->scan.format);

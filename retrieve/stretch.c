@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: a stretch: the pages of consecutive tokens as they have arrived, or int8 pages made of them, and a scan copy of
+ * Purpose: a stretch: the pages of consecutive tokens as they have arrived, or int8 pages made of them, and a key index of
  *          every lane's keys.
  *
- * Design: scan copies are made of the pages as they are kept, so that a stretch whose rows are int8 is searched like a
+ * Design: key indexes are made of the pages as they are kept, so that a stretch whose rows are int8 is searched like a
  *         session of one process whose pages were quantized. Everything is made in one loop over lanes.
  */
 #include <stdlib.h>
@@ -14,11 +14,11 @@
 #define MAX_LANES (SL_MAX_LAYERS * SL_MAX_HEADS)
 #define MAX_SLOTS (1u << 30)
 
-// What a configuration comes to. Every size fits: page and copy bytes per slot are below 2^13, slots below 2^30, lanes at
+// What a configuration comes to. Every size fits: page and index bytes per slot are below 2^13, slots below 2^30, lanes at
 // most 2^18.
 struct shape {
     struct sl_page_layout packed; // of int8 rows
-    struct sl_scan_layout scan;
+    struct sl_key_index_layout scan;
     uint32_t n_pages, n_packed;
     size_t shipped_bytes, kept_bytes; // of one lane's pages
 };
@@ -46,11 +46,11 @@ static enum sl_status measure(const struct sl_stretch_config *config, struct sha
     if ((is_packed && (config->rows != SL_KV_INT8 ||
                        sl_page_layout_init(&s.packed, SL_KV_INT8, work->head_dim, 0, false) != SL_OK)) ||
         (config->scan != work->format && config->scan != SL_KV_INT8 && config->scan != SL_KV_INT1) ||
-        sl_scan_layout_init(&s.scan, config->scan, work->head_dim, config->n_slots) != SL_OK) {
+        sl_key_index_layout_init(&s.scan, config->scan, work->head_dim, config->n_slots) != SL_OK) {
         return sl_fail(
             err, SL_ERR_INVALID,
-            "stretch of %s pages of %d channels: rows as %s and scan copies as %s are not built; rows may be "
-            "%s or int8, scan copies also int1",
+            "stretch of %s pages of %d channels: rows as %s and key indexes as %s are not built; rows may be "
+            "%s or int8, key indexes also int1",
             sl_kv_format_name(work->format), work->head_dim, sl_kv_format_name(config->rows),
             sl_kv_format_name(config->scan), sl_kv_format_name(work->format));
     }
@@ -113,11 +113,11 @@ static void make_lanes(void *arg, int64_t begin, int64_t end, int member) {
         if (task->shipped != NULL) {
             pack_lane(task, lane);
         }
-        task->ops->scan_copy(&s->kv[lane], s->config.n_slots, &s->scan, s->copies + (size_t)lane * s->scan.bytes);
+        task->ops->index_keys(&s->kv[lane], s->config.n_slots, &s->scan, s->indexes + (size_t)lane * s->scan.bytes);
     }
 }
 
-// A stretch without pages: its tables, and memory for its scan copies.
+// A stretch without pages: its tables, and memory for its key indexes.
 static struct sl_stretch *begin_stretch(const struct sl_stretch_config *config, const struct shape *shape,
                                         struct sl_arena *arena) {
     size_t n_lanes = (size_t)config->n_lanes;
@@ -131,8 +131,8 @@ static struct sl_stretch *begin_stretch(const struct sl_stretch_config *config, 
     s->arena = arena;
     atomic_init(&s->n_refs, 1);
     s->kv = calloc(n_lanes, sizeof *s->kv);
-    s->copies = sl_arena_alloc(arena, n_lanes * shape->scan.bytes);
-    if (s->kv == NULL || s->copies == NULL) {
+    s->indexes = sl_arena_alloc(arena, n_lanes * shape->scan.bytes);
+    if (s->kv == NULL || s->indexes == NULL) {
         sl_stretch_unref(&s);
     }
     return s;
@@ -240,7 +240,7 @@ void sl_stretch_unref(struct sl_stretch **stretch) {
         return;
     }
     sl_arena_free(s->arena, s->block);
-    sl_arena_free(s->arena, s->copies);
+    sl_arena_free(s->arena, s->indexes);
     free(s->pages);
     free(s->kv);
     free(s);
@@ -259,7 +259,7 @@ const void *sl_stretch_pages(const struct sl_stretch *stretch, size_t *stride_ou
     return stretch->block;
 }
 
-const void *sl_stretch_scan_copies(const struct sl_stretch *stretch, size_t *stride_out) {
+const void *sl_stretch_key_indexes(const struct sl_stretch *stretch, size_t *stride_out) {
     *stride_out = stretch->scan.bytes;
-    return stretch->copies;
+    return stretch->indexes;
 }

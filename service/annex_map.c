@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a share's pages and scan copies lie. See annex_map.h.
+// Where a share's pages and key indexes lie. See annex_map.h.
 #include "service/annex_map.h"
 
 #include <assert.h>
@@ -37,9 +37,9 @@ enum sl_status sl_annex_map_read(struct sl_annex_map *map, const struct sl_near_
         status = sl_near_read_map(body, (const uint8_t *)answer + bytes, &stretches, &n, err);
     }
     for (size_t i = 0; status == SL_OK && i < n; i++) {
-        struct sl_scan_layout layout;
+        struct sl_key_index_layout layout;
         if (stretches[i].n_lanes != (uint32_t)map->n_lanes ||
-            sl_scan_layout_init(&layout, map->scan, map->work.head_dim, stretches[i].n_slots) != SL_OK) {
+            sl_key_index_layout_init(&layout, map->scan, map->work.head_dim, stretches[i].n_slots) != SL_OK) {
             status = sl_fail(err, SL_ERR_PEER_CORRUPT, "a stretch of %u lanes and %u tokens; the share has %d lanes",
                              stretches[i].n_lanes, stretches[i].n_slots, map->n_lanes);
         }
@@ -154,7 +154,7 @@ static size_t count_channels(const struct sl_annex_map *map, const struct sl_nea
 
 // Where the channels of one stretch are, in the window and in the answer.
 struct channels {
-    struct sl_scan_layout whole, chosen;
+    struct sl_key_index_layout whole, chosen;
 };
 
 static struct channels lay_out(const struct sl_annex_map *map, const struct sl_near_request *request, size_t stretch,
@@ -162,7 +162,7 @@ static struct channels lay_out(const struct sl_annex_map *map, const struct sl_n
     struct channels c;
     struct sl_near_shape shape = {.head_dim = map->work.head_dim, .rows = map->work.format, .scan = map->scan};
     enum sl_status status =
-        sl_scan_layout_init(&c.whole, map->scan, map->work.head_dim, map->stretches[stretch].n_slots);
+        sl_key_index_layout_init(&c.whole, map->scan, map->work.head_dim, map->stretches[stretch].n_slots);
     status = status == SL_OK ? sl_near_channels_layout(&shape, (int)request->n_channels, n_slots, &c.chosen) : status;
     assert(status == SL_OK); // sl_annex_map_read() and count_channels() have checked it
     (void)status;

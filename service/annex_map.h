@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: where the pages and scan copies of a share lie in its store's window, for one-sided reads: of prefill, which
+ * Purpose: where the pages and key indexes of a share lie in its store's window, for one-sided reads: of prefill, which
  *          reads pages back, and of retrieve=pull, whose ROWS and CHANNELS (retrieve/near.h) can be read instead of asked for.
  *
  * A map is a MAP answer: stretches do not move while the annex has its lease, so one is enough. What is read is only

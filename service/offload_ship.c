@@ -17,7 +17,7 @@
 
 #define SHIP_MS 15000
 #define BUILD_MS                                                                                                       \
-    10000 // without a step forward: a store makes the scan copies of a stretch behind the questions of others
+    10000 // without a step forward: a store makes the key indexes of a stretch behind the questions of others
 
 struct watch {
     struct sl_offload *offload;

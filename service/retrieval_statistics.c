@@ -39,7 +39,7 @@ void sl_retrieval_statistics_attach(const struct sl_retriever_stats *stats, Slui
     retrieval->recall = stats->recall;
     retrieval->probes = stats->n_probes;
     retrieval->exact = stats->n_exact;
-    retrieval->row_cache_bytes = (int64_t)stats->row_cache_bytes;
+    retrieval->row_cache_bytes = (int64_t)stats->hot_cache_bytes;
     message->retrieval = retrieval;
     message->slots_fetched = stats->rows_fetched + stats->rows_kept; // that attention saw: topk of every head and step
 }

@@ -33,8 +33,8 @@
 #include <stdint.h>
 
 #include "base/team.h"
+#include "kvcache/key_index.h"
 #include "kvcache/page.h"
-#include "kvcache/scan.h"
 
 // --- weights ---------------------------------------------------------------------------------------------------------
 
@@ -267,12 +267,13 @@ struct sl_ops {
     // depend on the order and on what the slots hold, not on where they lie.
     void (*attend_slots)(struct sl_team *team, const struct sl_attend *args, const uint32_t *const *slots,
                          const uint32_t *n_slots);
-    // Make a scan copy (kvcache/scan.h) of the keys of the first n_slots slots of kv, at most layout->capacity. Of
+    // Make a key index (kvcache/key_index.h) of the keys of the first n_slots slots of kv, at most layout->capacity. Of
     // quantized pages: of what their codes stand for. Every tier makes the same bytes.
-    void (*scan_copy)(const struct sl_kv *kv, uint32_t n_slots, const struct sl_scan_layout *layout, void *copy_out);
+    void (*index_keys)(const struct sl_kv *kv, uint32_t n_slots, const struct sl_key_index_layout *layout,
+                       void *index_out);
     // scores_out[j - begin] = sum_i q[channels[i]] * K^_j[channels[i]] for slots [begin, end), in f32, in ascending i:
     // the same bits however the slots are divided into calls.
-    void (*scan)(const struct sl_scan_layout *layout, const void *copy, const float *q, const int *channels,
+    void (*scan)(const struct sl_key_index_layout *layout, const void *copy, const float *q, const int *channels,
                  int n_channels, uint32_t begin, uint32_t end, float *scores_out);
     // K and V rows of the listed slots, [n][2][d] in the format of kv->work (of quantized pages: what they stand for,
     // rounded to it).

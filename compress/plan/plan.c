@@ -26,7 +26,7 @@
 #include "base/arena.h"
 #include "compress/plan/plan.h"
 #include "compress/recipe/internal.h"
-#include "kvcache/scan.h"
+#include "kvcache/key_index.h"
 #include "tensor/ops.h"
 
 // What one block of this size takes in an arena.
@@ -434,20 +434,20 @@ enum sl_kv_format sl_plan_scan_format(const struct sl_plan *plan) {
     }
 }
 
-static size_t scan_copy_bytes(const struct sl_plan *plan, int64_t n_slots) {
-    struct sl_scan_layout layout;
+static size_t key_index_bytes(const struct sl_plan *plan, int64_t n_slots) {
+    struct sl_key_index_layout layout;
     enum sl_status status =
-        sl_scan_layout_init(&layout, sl_plan_scan_format(plan), plan->geometry.head_dim, (uint32_t)n_slots);
+        sl_key_index_layout_init(&layout, sl_plan_scan_format(plan), plan->geometry.head_dim, (uint32_t)n_slots);
     assert(status == SL_OK); // make_layouts() has accepted head_dim
     return status == SL_OK ? in_units(layout.bytes) : 0;
 }
 
-// Scan copies of one lane: of whole stretches, of what full pages there are behind them, and of a partial page.
+// Key indexes of one lane: of whole stretches, of what full pages there are behind them, and of a partial page.
 static size_t scan_bytes(const struct sl_plan *plan) {
     int64_t n_slots = sl_plan_offloaded_slots(plan, plan->n_prompt);
     int64_t full = n_slots % SL_STRETCH_TOKENS / SL_PAGE_SLOTS * SL_PAGE_SLOTS, last = n_slots % SL_PAGE_SLOTS;
-    size_t bytes = (size_t)(n_slots / SL_STRETCH_TOKENS) * scan_copy_bytes(plan, SL_STRETCH_TOKENS);
-    return bytes + (full > 0 ? scan_copy_bytes(plan, full) : 0) + (last > 0 ? scan_copy_bytes(plan, last) : 0);
+    size_t bytes = (size_t)(n_slots / SL_STRETCH_TOKENS) * key_index_bytes(plan, SL_STRETCH_TOKENS);
+    return bytes + (full > 0 ? key_index_bytes(plan, full) : 0) + (last > 0 ? key_index_bytes(plan, last) : 0);
 }
 
 size_t sl_plan_annex_bytes(const struct sl_plan *plan) {
@@ -501,7 +501,7 @@ static size_t new_pages(const struct sl_plan *plan, int layer, int64_t n_new) {
     return sl_pages_for(n_new); // the last page may be full
 }
 
-size_t sl_plan_row_cache_bytes(const struct sl_plan *plan) {
+size_t sl_plan_hot_cache_bytes(const struct sl_plan *plan) {
     size_t pages = sl_pages_for(sl_plan_row_places(plan)), bytes = 0;
     pages += plan->keeps_offloaded ? sl_pages_for(sl_plan_resident_slots(plan)) : 0;
     pages *= (size_t)plan->geometry.n_kv_heads;
@@ -513,7 +513,7 @@ size_t sl_plan_row_cache_bytes(const struct sl_plan *plan) {
 
 size_t sl_plan_decode_bytes(const struct sl_plan *plan, int64_t n_new) {
     // The capsule lands in one block.
-    size_t bytes = in_units(plan->capsule_bytes) + sl_plan_row_cache_bytes(plan);
+    size_t bytes = in_units(plan->capsule_bytes) + sl_plan_hot_cache_bytes(plan);
     size_t n_heads = (size_t)plan->geometry.n_kv_heads;
     for (int l = 0; l < plan->geometry.n_layers; l++) {
         bytes += n_heads * new_pages(plan, l, n_new) * in_units(plan->work[l].bytes);

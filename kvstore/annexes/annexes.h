@@ -9,7 +9,7 @@
  *        +--- ship failed ------+--- not what was granted, no memory: it and all granted behind it are forgotten, and
  *                                    whoever awaits the annex is told why
  *
- *   granted  sl_annexes_grant()           building, built  the builder, a thread of its own: it makes the scan copies
+ *   granted  sl_annexes_grant()           building, built  the builder, a thread of its own: it makes the key indexes
  *   forgotten  forget_from()              appended         append_built()
  *
  * Memory: opening promises what is still to come; every grant takes its part out of the promise, and what is forgotten puts
@@ -29,7 +29,7 @@ struct sl_annexes;
 struct sl_annexes_config {
     struct sl_room *room; // with its ledger, inbound transfers and stretches; must outlive the annexes
     const struct sl_ops *ops;
-    struct sl_team *team; // makes scan copies; may be NULL
+    struct sl_team *team; // makes key indexes; may be NULL
     int64_t lease_ms;
 };
 

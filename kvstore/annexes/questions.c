@@ -103,12 +103,12 @@ static void write_map(const struct sl_questions *questions, int n, const struct 
         const struct sl_stretch_config *config = sl_stretch_get_config(stretch);
         size_t page_stride, scan_stride;
         const uint8_t *pages = sl_stretch_pages(stretch, &page_stride);
-        const uint8_t *copies = sl_stretch_scan_copies(stretch, &scan_stride);
+        const uint8_t *indexes = sl_stretch_key_indexes(stretch, &scan_stride);
         struct sl_near_stretch place = {.begin = config->begin,
                                         .n_slots = config->n_slots,
                                         .n_lanes = (uint32_t)config->n_lanes,
                                         .offset = (uint64_t)(pages - base),
-                                        .scan_offset = (uint64_t)(copies - base),
+                                        .scan_offset = (uint64_t)(indexes - base),
                                         .scan_stride = scan_stride};
         memcpy(memory + sizeof answer + (size_t)i * sizeof place, &place, sizeof place);
     }

@@ -38,7 +38,7 @@ struct sl_stretches {
 
 enum sl_status sl_stretch_family_config(const struct sl_stretch_family *family, int64_t begin, int64_t end,
                                         struct sl_stretch_config *config_out, struct sl_error *err) {
-    struct sl_scan_layout scan;
+    struct sl_key_index_layout scan;
     struct sl_page_layout work;
     int32_t formats[] = {family->work, family->rows, family->scan};
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
@@ -50,11 +50,11 @@ enum sl_status sl_stretch_family_config(const struct sl_stretch_family *family, 
         (family->rows != family->work && family->rows != SL_KV_INT8) ||
         (family->scan != family->work && family->scan != SL_KV_INT8 && family->scan != SL_KV_INT1) ||
         sl_page_layout_init(&work, (enum sl_kv_format)family->work, family->head_dim, 0, false) != SL_OK ||
-        sl_scan_layout_init(&scan, (enum sl_kv_format)family->scan, family->head_dim, SL_PAGE_SLOTS) != SL_OK) {
+        sl_key_index_layout_init(&scan, (enum sl_kv_format)family->scan, family->head_dim, SL_PAGE_SLOTS) != SL_OK) {
         return sl_fail(
             err, SL_ERR_INVALID,
-            "stretch: head_dim %d, shipped as %s, rows as %s, scan copies as %s: pages are shipped in a float "
-            "format, rows are kept as shipped or in int8, scan copies as shipped, in int8 or in int1",
+            "stretch: head_dim %d, shipped as %s, rows as %s, key indexes as %s: pages are shipped in a float "
+            "format, rows are kept as shipped or in int8, key indexes as shipped, in int8 or in int1",
             family->head_dim, sl_kv_format_name((enum sl_kv_format)family->work),
             sl_kv_format_name((enum sl_kv_format)family->rows), sl_kv_format_name((enum sl_kv_format)family->scan));
     }

@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "retrieve/near_internal.h"
-#include "tensor/cpu/retrieve/fills.h"
 #include "tensor/cpu/attention/ref_kv_slots.h"
+#include "tensor/cpu/retrieve/fills.h"
 
 #define ARENA_BYTES ((size_t)1 << 20)
 #define HEAD_DIM    8
@@ -112,7 +112,7 @@ static enum sl_status read_answer(const struct sl_near_request *asked, const str
         struct sl_near_channels_view view;
         status = sl_near_read_channels(asked, shape, body, end, &view, &err);
         if (status == SL_OK) {
-            must(view.copies + asked->n_lanes * view.lane_bytes == end);
+            must(view.indexes + asked->n_lanes * view.lane_bytes == end);
         }
         return status;
     }

@@ -180,7 +180,7 @@ static void test_attend_slots_of_a_subset_equals_dense_attention_over_it(void **
     sl_team_destroy(&team);
 }
 
-// The same rows, listed in an order of their own, in pages where each lies elsewhere, as in a row cache.
+// The same rows, listed in an order of their own, in pages where each lies elsewhere, as in a hot cache.
 static void test_attend_slots_does_not_depend_on_where_slots_lie(void **state) {
     (void)state;
     static const struct attend_case places[] = {

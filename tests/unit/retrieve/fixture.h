@@ -3,7 +3,7 @@
  * Purpose: lanes of made-up keys and values, and annexes that hold them, cut as a test likes.
  *
  * Design: keys and queries are small integers. In each channel of a page keys go from -254 to 1 or from -1 to 254, ends
- *         included: the scale of int8 pages is 1 and that of int8 scan copies 2, every product and sum is exact in f32
+ *         included: the scale of int8 pages is 1 and that of int8 key indexes 2, every product and sum is exact in f32
  *         whatever the order, and ties are everywhere.
  */
 #ifndef SL_TESTS_UNIT_RETRIEVE_FIXTURE_H
@@ -52,7 +52,7 @@ struct sl_annex *make_annex(struct lanes *lanes, const struct make *make);
 
 void random_query(struct lanes *lanes, float *q); // [d] small integers
 
-// Scan copy values K^ of channel c of token j as kvcache/scan.h has them, from what the pages of the stretch stand for.
+// Key index values K^ of channel c of token j as kvcache/key_index.h has them, from what the pages of the stretch stand for.
 void read_scanned(const struct sl_annex *annex, int lane, float *k_out); // [n_tokens][d]
 
 // What the search must find: tokens_out [topk], ascending. Returns how many.

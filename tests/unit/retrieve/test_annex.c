@@ -111,7 +111,7 @@ static void test_stretch_of_borrowed_pages(void **state) {
         struct sl_stretch *borrowed;
         struct sl_error err;
         assert_int_equal(sl_stretch_borrow(&s->config, lanes.ops, NULL, lanes.arena, s->kv, &borrowed, &err), SL_OK);
-        assert_memory_equal(borrowed->copies, s->copies, 2 * s->scan.bytes);
+        assert_memory_equal(borrowed->indexes, s->indexes, 2 * s->scan.bytes);
         assert_int_equal(sl_annex_create(lanes.ops, FIRST_LANE, 2, 32, 500, &lent, &err), SL_OK);
         assert_int_equal(sl_annex_append(lent, borrowed, &err), SL_OK);
         sl_stretch_unref(&borrowed);
@@ -243,7 +243,7 @@ static int take_all_but(struct sl_arena *arena, size_t spare, void **taken, int 
     return n;
 }
 
-// Without room for scan copies or int8 pages the block stays the caller's, and nothing else is taken.
+// Without room for key indexes or int8 pages the block stays the caller's, and nothing else is taken.
 static void test_stretch_without_memory(void **state) {
     (void)state;
     struct lanes lanes;
@@ -253,7 +253,7 @@ static void test_stretch_without_memory(void **state) {
         void *block = sl_arena_alloc(lanes.arena, sl_stretch_block_bytes(&config)), *taken[64];
         struct sl_arena_stats before, after;
         memcpy(block, lanes.pages, sl_stretch_block_bytes(&config));
-        int n = take_all_but(lanes.arena, i == 0 ? 0 : 9 << 10, taken, 64); // room for scan copies, none for pages
+        int n = take_all_but(lanes.arena, i == 0 ? 0 : 9 << 10, taken, 64); // room for key indexes, none for pages
         sl_arena_get_stats(lanes.arena, &before);
         struct sl_stretch *s = NULL;
         struct sl_error err = {0};

@@ -5,7 +5,7 @@
 
 enum { D = 8, LANES = 2, N = 1500, CHANNELS = 4 };
 
-// One asker and its row caches.
+// One asker and its hot caches.
 struct asker {
     struct lanes lanes;
     struct sl_annex *annex;
@@ -114,7 +114,7 @@ static void walk(struct asker *a) {
     *x += (float)(2 * random_int(&a->lanes.seed, 0, 1) - 1);
 }
 
-static void test_row_cache_holds_what_is_wanted(void **state) {
+static void test_hot_cache_holds_what_is_wanted(void **state) {
     (void)state;
     static const uint32_t sizes[][2] = {{1, 1}, {40, 40}, {40, 41}, {40, 200}, {200, 1499}, {300, 5000}, {2000, 2000}};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
@@ -140,7 +140,7 @@ static void test_row_cache_holds_what_is_wanted(void **state) {
 }
 
 // An answer that was lost or not used, a reset, a gap in the sequence, other places: all rows come again, and fit.
-static void test_row_cache_after_losses(void **state) {
+static void test_hot_cache_after_losses(void **state) {
     (void)state;
     struct asker a;
     struct sl_near_request request;
@@ -220,8 +220,8 @@ static void test_memory_gives_up_what_was_wanted_longest_ago(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_row_cache_holds_what_is_wanted),
-        cmocka_unit_test(test_row_cache_after_losses),
+        cmocka_unit_test(test_hot_cache_holds_what_is_wanted),
+        cmocka_unit_test(test_hot_cache_after_losses),
         cmocka_unit_test(test_memory_gives_up_what_was_wanted_longest_ago),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

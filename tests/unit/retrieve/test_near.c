@@ -129,7 +129,7 @@ static void test_near_answers_topk(void **state) {
             }
             sl_annex_rows(a.annex, query.lane, expected, K, rows);
             assert_memory_equal(view.rows, rows, sizeof rows);
-            for (uint32_t i = 0; i < K; i++) { // an empty row cache is filled in order
+            for (uint32_t i = 0; i < K; i++) { // an empty hot cache is filled in order
                 assert_int_equal(view.places[i], i);
                 assert_int_equal(view.fresh[i], i);
             }
@@ -229,7 +229,7 @@ static void test_near_answers_rows_and_absmax(void **state) {
     asker_destroy(&a);
 }
 
-// The scores that the asker gets from the channels that were sent are the bits of those beside the whole scan copies.
+// The scores that the asker gets from the channels that were sent are the bits of those beside the whole key indexes.
 static void test_near_answers_channels(void **state) {
     (void)state;
     enum { D = 40, N = 901, CHANNELS = 5, LANES = 2 };
@@ -255,17 +255,17 @@ static void test_near_answers_channels(void **state) {
                 all[c] = channels[lane][c];
                 chosen[c] = q[all[c]];
             }
-            const uint8_t *copy = view.copies + (size_t)lane * view.lane_bytes;
+            const uint8_t *index = view.indexes + (size_t)lane * view.lane_bytes;
             for (uint32_t s = 0; s < view.n_stretches; s++) {
                 const struct sl_stretch *stretch = sl_annex_stretch(a.annex, (int)s);
-                struct sl_scan_layout layout;
+                struct sl_key_index_layout layout;
                 uint32_t n = view.n_slots[s];
                 assert_int_equal(sl_near_channels_layout(&a.shape, CHANNELS, n, &layout), SL_OK);
-                a.lanes.ops->scan(&layout, copy, chosen, own, CHANNELS, 0, n, scores);
-                a.lanes.ops->scan(&stretch->scan, stretch->copies + (size_t)lane * stretch->scan.bytes, q, all,
+                a.lanes.ops->scan(&layout, index, chosen, own, CHANNELS, 0, n, scores);
+                a.lanes.ops->scan(&stretch->scan, stretch->indexes + (size_t)lane * stretch->scan.bytes, q, all,
                                   CHANNELS, 0, n, expected);
                 assert_memory_equal(scores, expected, n * sizeof(float));
-                copy += layout.bytes;
+                index += layout.bytes;
             }
         }
         struct sl_error err = {0};
@@ -313,7 +313,7 @@ static enum sl_status read_answer(const struct asker *a, const struct sl_near_re
         struct sl_near_channels_view view;
         status = sl_near_read_channels(asked, &a->shape, at, end, &view, &err);
         for (size_t i = 0; status == SL_OK && i < view.lane_bytes * asked->n_lanes; i++) {
-            *sum += view.copies[i];
+            *sum += view.indexes[i];
         }
         return status;
     }

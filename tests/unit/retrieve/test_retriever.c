@@ -215,7 +215,7 @@ static void test_retriever_asks_about_a_layer_in_pieces(void **state) {
     }
 }
 
-static void test_retriever_ranks_by_scan_copies_of_fewer_bits_in_both_ways_alike(void **state) {
+static void test_retriever_ranks_by_key_indexes_of_fewer_bits_in_both_ways_alike(void **state) {
     (void)state;
     float expected[MAX_GROUP * N_KV * D];
     for (int i = 0; i < 4; i++) {
@@ -496,7 +496,7 @@ int main(void) {
         cmocka_unit_test(test_retriever_uses_a_prediction_once_and_in_its_step_alone),
         cmocka_unit_test(test_retriever_gives_the_same_bits_however_it_is_cut),
         cmocka_unit_test(test_retriever_asks_about_a_layer_in_pieces),
-        cmocka_unit_test(test_retriever_ranks_by_scan_copies_of_fewer_bits_in_both_ways_alike),
+        cmocka_unit_test(test_retriever_ranks_by_key_indexes_of_fewer_bits_in_both_ways_alike),
         cmocka_unit_test(test_retriever_fetches_only_rows_that_it_lacks),
         cmocka_unit_test(test_retriever_that_keeps_nothing_fetches_everything),
         cmocka_unit_test(test_retriever_measures_recall_and_asks_exactly_where_it_is_low),

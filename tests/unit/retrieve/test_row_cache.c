@@ -41,18 +41,18 @@ static int model_oldest(const struct model *m) {
     return best;
 }
 
-static void test_row_cache_gives_away_what_was_wanted_longest_ago(void **state) {
+static void test_hot_cache_gives_away_what_was_wanted_longest_ago(void **state) {
     (void)state;
     struct sl_error err;
-    struct sl_row_cache cache;
+    struct sl_hot_cache cache;
     struct model m = {0};
     uint32_t tokens[N_PLACES], places[N_PLACES], fresh[N_PLACES], n_fresh;
     srandom(5);
-    assert_int_equal(sl_row_cache_init(&cache, N_PLACES, &err), SL_OK);
+    assert_int_equal(sl_hot_cache_init(&cache, N_PLACES, &err), SL_OK);
     for (int step = 0; step < 2000; step++) {
         uint32_t n = 0, most = (uint32_t)(random() % (N_PLACES + 1));
         if (step % 500 == 499) {
-            sl_row_cache_forget(&cache);
+            sl_hot_cache_forget(&cache);
             m = (struct model){0};
         }
         for (uint32_t t = 0; t < N_TOKENS && n < most; t++) {
@@ -60,7 +60,7 @@ static void test_row_cache_gives_away_what_was_wanted_longest_ago(void **state) 
                 tokens[n++] = t;
             }
         }
-        sl_row_cache_want(&cache, tokens, n, places, fresh, &n_fresh);
+        sl_hot_cache_want(&cache, tokens, n, places, fresh, &n_fresh);
         uint32_t expected_fresh = 0;
         memset(m.wanted, false, sizeof m.wanted);
         for (uint32_t i = 0; i < n; i++) {
@@ -85,12 +85,12 @@ static void test_row_cache_gives_away_what_was_wanted_longest_ago(void **state) 
             m.when[p] = m.wanted[p] ? step : m.when[p];
         }
     }
-    sl_row_cache_cleanup(&cache);
+    sl_hot_cache_cleanup(&cache);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_row_cache_gives_away_what_was_wanted_longest_ago),
+        cmocka_unit_test(test_hot_cache_gives_away_what_was_wanted_longest_ago),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -58,12 +58,12 @@ static size_t write_map(const struct store *store, const struct sl_near_request 
         const struct sl_stretch_config *config = sl_stretch_get_config(stretch);
         size_t page_stride, scan_stride;
         const uint8_t *pages = sl_stretch_pages(stretch, &page_stride);
-        const uint8_t *copies = sl_stretch_scan_copies(stretch, &scan_stride);
+        const uint8_t *indexes = sl_stretch_key_indexes(stretch, &scan_stride);
         *at = (struct sl_near_stretch){config->begin,
                                        config->n_slots,
                                        (uint32_t)config->n_lanes,
                                        (uint64_t)(pages - store->region),
-                                       (uint64_t)(copies - store->region),
+                                       (uint64_t)(indexes - store->region),
                                        scan_stride};
     }
     struct sl_near_answer said = {.magic = SL_NEAR_MAGIC, .kind = SL_NEAR_MAP, .n_lanes = head->n_lanes};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: where the parts of a scan copy are, as scan.h draws it.
-#include "kvcache/scan.h"
+// Purpose: where the parts of a key index are, as key_index.h draws it.
+#include "kvcache/key_index.h"
 
 #include <string.h>
 
@@ -10,8 +10,8 @@ static size_t whole_parts(size_t bytes) {
     return (bytes + PART_ALIGN - 1) / PART_ALIGN * PART_ALIGN;
 }
 
-enum sl_status sl_scan_layout_init(struct sl_scan_layout *layout, enum sl_kv_format format, int head_dim,
-                                   uint32_t n_slots) {
+enum sl_status sl_key_index_layout_init(struct sl_key_index_layout *layout, enum sl_kv_format format, int head_dim,
+                                        uint32_t n_slots) {
     struct sl_page_layout page; // knows which head sizes there are
     bool quantized = format == SL_KV_INT8 || format == SL_KV_INT1;
     if ((!quantized && format != SL_KV_F32 && format != SL_KV_F16 && format != SL_KV_BF16) ||
