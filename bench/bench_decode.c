@@ -298,7 +298,7 @@ static enum sl_status fill_store(struct bench *b, const char *recipe, int64_t n_
         struct sl_store_filling filling = {.n_lanes = sl_lanes_count(&lanes),
                                            .head_dim = plan->geometry.head_dim,
                                            .n_tokens = n_tokens,
-                                           .stretch_tokens = 512,
+                                           .segment_tokens = 512,
                                            .rows = sl_plan_row_format(plan),
                                            .scan = sl_plan_scan_format(plan)};
         double seconds;
@@ -363,7 +363,7 @@ static enum sl_status open_rig(struct bench *b, char *folder, size_t folder_byte
 
 static enum sl_status measure(struct bench *b, struct sl_error *err) {
     char folder[SL_SYNTHETIC_PATH_BYTES] = "";
-    // All lanes of the longest prompt, pages and key indexes, and a stretch that is arriving.
+    // All lanes of the longest prompt, pages and key indexes, and a segment that is arriving.
     const struct sl_model_config *geometry = sl_synthetic_find(b->options.geometry);
     struct sl_model_config config;
     enum sl_status status = SL_OK;

@@ -35,7 +35,7 @@ struct sl_pin {
 struct sl_kvstore {
     struct sl_node node;
     struct sl_shelf *shelf;
-    struct sl_stretches *stretches;
+    struct sl_kv_segments *segments;
     struct sl_room room;
     struct sl_disk *disk; // NULL: none
     struct sl_annexes *annexes;

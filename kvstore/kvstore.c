@@ -25,13 +25,13 @@ static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     pthread_mutex_lock(&kvstore->mutex);
     load->leases += kvstore->n_pins;
     pthread_mutex_unlock(&kvstore->mutex);
-    struct sl_stretches_stats stretches;
-    sl_stretches_get_stats(kvstore->stretches, &stretches);
+    struct sl_kv_segments_stats segments;
+    sl_kv_segments_get_stats(kvstore->segments, &segments);
     struct sl_questions_stats questions;
     sl_questions_get_stats(kvstore->questions, &questions);
     load->annexes = sl_annexes_count(kvstore->annexes);
     load->leases += load->annexes;
-    load->offloaded_bytes = (int64_t)stretches.bytes;
+    load->offloaded_bytes = (int64_t)segments.bytes;
     load->scan_load = questions.scan_load;
 }
 
@@ -130,9 +130,9 @@ enum sl_status sl_kvstore_run(const struct sl_kvstore_config *config, struct sl_
     pthread_mutex_init(&kvstore.mutex, NULL);
     status = sl_shelf_create(kvstore.node.arena, config->keep_ms, &kvstore.shelf, err);
     if (status == SL_OK) {
-        status = sl_stretches_create(config->keep_ms, &kvstore.stretches, err);
+        status = sl_kv_segments_create(config->keep_ms, &kvstore.segments, err);
     }
-    sl_room_init(&kvstore.room, kvstore.node.ledger, kvstore.node.inbound, kvstore.shelf, kvstore.stretches);
+    sl_room_init(&kvstore.room, kvstore.node.ledger, kvstore.node.inbound, kvstore.shelf, kvstore.segments);
     if (status == SL_OK) {
         status = open_disk(&kvstore, config, err);
     }
@@ -145,7 +145,7 @@ enum sl_status sl_kvstore_run(const struct sl_kvstore_config *config, struct sl_
     sl_disk_close(&kvstore.disk, sl_deadline_in_ms(kvstore.node.config.grace_ms));
     close_annexes(&kvstore);
     sl_room_cleanup(&kvstore.room);
-    sl_stretches_destroy(&kvstore.stretches);
+    sl_kv_segments_destroy(&kvstore.segments);
     sl_shelf_destroy(&kvstore.shelf);
     pthread_mutex_destroy(&kvstore.mutex);
     sl_node_close(&kvstore.node);

@@ -9,7 +9,7 @@
  *         Capsules: a keeper thread shelves what has arrived and ends pins that nobody renews. Handlers of Fetch send from
  *         the shelf; a pinned capsule is not evicted.
  *         What memory cannot keep is found on disk, if the store has one (kvstore/disk/disk.h).
- *         Offloaded layers: a builder thread makes stretches of what has arrived and appends them to annexes
+ *         Offloaded layers: a builder thread makes segments of what has arrived and appends them to annexes
  *         (kvstore/annexes/annexes.h); scanning threads answer what decode workers ask about them (kvstore/annexes/questions.h).
  */
 #ifndef SL_KVSTORE_KVSTORE_H

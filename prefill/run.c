@@ -208,7 +208,7 @@ static enum sl_status finish_ship(struct sl_prefill_job *job, struct sl_rpc_call
 }
 
 /*
- * See the last stretches through: until every store can be asked about the whole prompt. The shares for whoever decodes are
+ * See the last segments through: until every store can be asked about the whole prompt. The shares for whoever decodes are
  * in job->shares afterwards.
  */
 static enum sl_status finish_offload(struct sl_prefill_job *job, struct sl_rpc_call *call, struct sl_error *err) {

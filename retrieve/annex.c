@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: an annex: a table of stretches, and the rows of tokens wherever they lie in it.
+ * Purpose: an annex: a table of segments, and the rows of tokens wherever they lie in it.
  *
- * Design: the table has room for as many stretches as max_tokens can be cut into, so it never moves: appending writes an
+ * Design: the table has room for as many segments as max_tokens can be cut into, so it never moves: appending writes an
  *         entry and then releases the count, and whoever has acquired the count may read all entries below it. No locks.
  */
 #include <assert.h>
@@ -38,11 +38,11 @@ enum sl_status sl_annex_create(const struct sl_ops *ops, int first_lane, int n_l
     a->n_lanes = n_lanes;
     a->head_dim = head_dim;
     a->max_tokens = max_tokens;
-    a->max_stretches = sl_pages_for(max_tokens); // every stretch but the last has a full page at least
-    atomic_init(&a->n_stretches, 0);
-    a->stretches = calloc(a->max_stretches, sizeof *a->stretches);
-    a->maxima = calloc(a->max_stretches / SL_ANNEX_SPAN + 1, sizeof *a->maxima);
-    if (a->stretches == NULL || a->maxima == NULL) {
+    a->max_segments = sl_pages_for(max_tokens); // every segment but the last has a full page at least
+    atomic_init(&a->n_segments, 0);
+    a->segments = calloc(a->max_segments, sizeof *a->segments);
+    a->maxima = calloc(a->max_segments / SL_ANNEX_SPAN + 1, sizeof *a->maxima);
+    if (a->segments == NULL || a->maxima == NULL) {
         goto err_destroy;
     }
     *annex_out = a;
@@ -59,13 +59,13 @@ void sl_annex_destroy(struct sl_annex **annex) {
     if (a == NULL) {
         return;
     }
-    for (uint32_t i = 0; i < sl_annex_n_stretches(a); i++) {
-        sl_stretch_unref(&a->stretches[i]);
+    for (uint32_t i = 0; i < sl_annex_n_segments(a); i++) {
+        sl_kv_segment_unref(&a->segments[i]);
     }
-    for (uint32_t i = 0; a->maxima != NULL && i < a->max_stretches / SL_ANNEX_SPAN; i++) {
+    for (uint32_t i = 0; a->maxima != NULL && i < a->max_segments / SL_ANNEX_SPAN; i++) {
         free(a->maxima[i]);
     }
-    free(a->stretches);
+    free(a->segments);
     free(a->maxima);
     free(a);
     *annex = NULL;
@@ -73,27 +73,27 @@ void sl_annex_destroy(struct sl_annex **annex) {
 
 // --- appending -----------------------------------------------------------------------------------------------------
 
-static enum sl_status check_fits(const struct sl_annex *a, uint32_t n, const struct sl_stretch *stretch,
+static enum sl_status check_fits(const struct sl_annex *a, uint32_t n, const struct sl_kv_segment *segment,
                                  struct sl_error *err) {
-    const struct sl_stretch_config *c = &stretch->config;
-    const struct sl_stretch *before = n > 0 ? a->stretches[n - 1] : NULL;
-    int64_t end = before != NULL ? sl_stretch_end(before) : 0;
-    if (c->begin != end || end % SL_PAGE_SLOTS != 0 || sl_stretch_end(stretch) > a->max_tokens) {
+    const struct sl_kv_segment_config *c = &segment->config;
+    const struct sl_kv_segment *before = n > 0 ? a->segments[n - 1] : NULL;
+    int64_t end = before != NULL ? sl_kv_segment_end(before) : 0;
+    if (c->begin != end || end % SL_PAGE_SLOTS != 0 || sl_kv_segment_end(segment) > a->max_tokens) {
         return sl_fail(
             err, SL_ERR_INVALID,
-            "annex of %lld tokens, at most %lld: a stretch of tokens [%lld, %lld) does not follow; every one "
+            "annex of %lld tokens, at most %lld: a segment of tokens [%lld, %lld) does not follow; every one "
             "but the last ends at a multiple of %d",
-            (long long)end, (long long)a->max_tokens, (long long)c->begin, (long long)sl_stretch_end(stretch),
+            (long long)end, (long long)a->max_tokens, (long long)c->begin, (long long)sl_kv_segment_end(segment),
             SL_PAGE_SLOTS);
     }
     if (c->first_lane != a->first_lane || c->n_lanes != a->n_lanes || c->work.head_dim != a->head_dim) {
         return sl_fail(err, SL_ERR_INVALID,
-                       "annex of lanes %d and %d more, %d channels: the stretch has lanes %d and %d more, %d channels",
+                       "annex of lanes %d and %d more, %d channels: the segment has lanes %d and %d more, %d channels",
                        a->first_lane, a->n_lanes, a->head_dim, c->first_lane, c->n_lanes, c->work.head_dim);
     }
     if (before != NULL && (before->config.work.format != c->work.format || before->config.rows != c->rows ||
                            before->config.scan != c->scan)) {
-        return sl_fail(err, SL_ERR_INVALID, "annex of %s rows, %s as kept, scanned as %s: the stretch has %s, %s, %s",
+        return sl_fail(err, SL_ERR_INVALID, "annex of %s rows, %s as kept, scanned as %s: the segment has %s, %s, %s",
                        sl_kv_format_name(before->config.work.format), sl_kv_format_name(before->config.rows),
                        sl_kv_format_name(before->config.scan), sl_kv_format_name(c->work.format),
                        sl_kv_format_name(c->rows), sl_kv_format_name(c->scan));
@@ -107,9 +107,9 @@ static void raise(float *maxima, const float *by, size_t n) {
     }
 }
 
-// Maxima over the first n_stretches, a multiple of SL_ANNEX_SPAN, the last of which have not been seen yet.
-static bool add_maxima(struct sl_annex *a, uint32_t n_stretches) {
-    uint32_t index = n_stretches / SL_ANNEX_SPAN - 1;
+// Maxima over the first n_segments, a multiple of SL_ANNEX_SPAN, the last of which have not been seen yet.
+static bool add_maxima(struct sl_annex *a, uint32_t n_segments) {
+    uint32_t index = n_segments / SL_ANNEX_SPAN - 1;
     size_t d = (size_t)a->head_dim, n = (size_t)a->n_lanes * d;
     float *maxima = calloc(n, sizeof *maxima);
     if (maxima == NULL) {
@@ -118,86 +118,86 @@ static bool add_maxima(struct sl_annex *a, uint32_t n_stretches) {
     if (index > 0) {
         memcpy(maxima, a->maxima[index - 1], n * sizeof *maxima);
     }
-    for (uint32_t i = index * SL_ANNEX_SPAN; i < n_stretches; i++) {
+    for (uint32_t i = index * SL_ANNEX_SPAN; i < n_segments; i++) {
         for (int lane = 0; lane < a->n_lanes; lane++) {
-            raise(maxima + (size_t)lane * d, sl_stretch_absmax(a->stretches[i], lane), d);
+            raise(maxima + (size_t)lane * d, sl_kv_segment_absmax(a->segments[i], lane), d);
         }
     }
     a->maxima[index] = maxima;
     return true;
 }
 
-enum sl_status sl_annex_append(struct sl_annex *annex, struct sl_stretch *stretch, struct sl_error *err) {
+enum sl_status sl_annex_append(struct sl_annex *annex, struct sl_kv_segment *segment, struct sl_error *err) {
     struct sl_annex *a = annex;
-    uint32_t n = sl_annex_n_stretches(a);
-    enum sl_status status = check_fits(a, n, stretch, err);
+    uint32_t n = sl_annex_n_segments(a);
+    enum sl_status status = check_fits(a, n, segment, err);
     if (status != SL_OK) {
         return status;
     }
-    a->stretches[n] = stretch; // nobody looks there before the count says so
+    a->segments[n] = segment; // nobody looks there before the count says so
     if ((n + 1) % SL_ANNEX_SPAN == 0 && !add_maxima(a, n + 1)) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "annex: out of memory for the maxima of %d lanes", a->n_lanes);
     }
-    sl_stretch_ref(stretch);
-    atomic_store_explicit(&a->n_stretches, n + 1, memory_order_release);
+    sl_kv_segment_ref(segment);
+    atomic_store_explicit(&a->n_segments, n + 1, memory_order_release);
     return SL_OK;
 }
 
 // --- what is there -------------------------------------------------------------------------------------------------
 
 int64_t sl_annex_n_tokens(const struct sl_annex *annex) {
-    uint32_t n = sl_annex_n_stretches(annex);
-    return n > 0 ? sl_stretch_end(annex->stretches[n - 1]) : 0;
+    uint32_t n = sl_annex_n_segments(annex);
+    return n > 0 ? sl_kv_segment_end(annex->segments[n - 1]) : 0;
 }
 
-const struct sl_stretch *sl_annex_stretch(const struct sl_annex *annex, int index) {
-    return index >= 0 && (uint32_t)index < sl_annex_n_stretches(annex) ? annex->stretches[index] : NULL;
+const struct sl_kv_segment *sl_annex_segment(const struct sl_annex *annex, int index) {
+    return index >= 0 && (uint32_t)index < sl_annex_n_segments(annex) ? annex->segments[index] : NULL;
 }
 
-void sl_annex_absmax_of(const struct sl_annex *annex, uint32_t n_stretches, int lane, float *absmax_out) {
+void sl_annex_absmax_of(const struct sl_annex *annex, uint32_t n_segments, int lane, float *absmax_out) {
     size_t d = (size_t)annex->head_dim;
-    uint32_t n_spans = n_stretches / SL_ANNEX_SPAN;
+    uint32_t n_spans = n_segments / SL_ANNEX_SPAN;
     memset(absmax_out, 0, d * sizeof *absmax_out);
     if (n_spans > 0) {
         raise(absmax_out, annex->maxima[n_spans - 1] + (size_t)lane * d, d);
     }
-    for (uint32_t i = n_spans * SL_ANNEX_SPAN; i < n_stretches; i++) {
-        raise(absmax_out, sl_stretch_absmax(annex->stretches[i], lane), d);
+    for (uint32_t i = n_spans * SL_ANNEX_SPAN; i < n_segments; i++) {
+        raise(absmax_out, sl_kv_segment_absmax(annex->segments[i], lane), d);
     }
 }
 
 void sl_annex_absmax(const struct sl_annex *annex, int lane, float *absmax_out) {
-    sl_annex_absmax_of(annex, sl_annex_n_stretches(annex), lane - annex->first_lane, absmax_out);
+    sl_annex_absmax_of(annex, sl_annex_n_segments(annex), lane - annex->first_lane, absmax_out);
 }
 
 // --- rows ----------------------------------------------------------------------------------------------------------
 
 enum sl_kv_format sl_annex_row_format(const struct sl_annex *annex) {
-    return sl_annex_n_stretches(annex) > 0 ? annex->stretches[0]->config.work.format : SL_KV_F32;
+    return sl_annex_n_segments(annex) > 0 ? annex->segments[0]->config.work.format : SL_KV_F32;
 }
 
-// The stretch that holds `token`, which there is.
-static const struct sl_stretch *find_stretch(const struct sl_annex *a, uint32_t n_stretches, int64_t token) {
-    uint32_t begin = 0, end = n_stretches;
+// The segment that holds `token`, which there is.
+static const struct sl_kv_segment *find_segment(const struct sl_annex *a, uint32_t n_segments, int64_t token) {
+    uint32_t begin = 0, end = n_segments;
     while (end - begin > 1) {
         uint32_t middle = begin + (end - begin) / 2;
-        if (a->stretches[middle]->config.begin <= token) {
+        if (a->segments[middle]->config.begin <= token) {
             begin = middle;
         } else {
             end = middle;
         }
     }
-    return a->stretches[begin];
+    return a->segments[begin];
 }
 
 void sl_annex_rows(const struct sl_annex *annex, int lane, const uint32_t *tokens, uint32_t n, void *rows_out) {
-    uint32_t slots[256], n_stretches = sl_annex_n_stretches(annex);
+    uint32_t slots[256], n_segments = sl_annex_n_segments(annex);
     char *rows = rows_out;
     for (uint32_t i = 0; i < n;) {
-        const struct sl_stretch *s = find_stretch(annex, n_stretches, tokens[i]);
+        const struct sl_kv_segment *s = find_segment(annex, n_segments, tokens[i]);
         uint32_t m = 0;
         while (i < n && m < sizeof slots / sizeof slots[0] && tokens[i] >= s->config.begin &&
-               tokens[i] < sl_stretch_end(s)) {
+               tokens[i] < sl_kv_segment_end(s)) {
             slots[m++] = (uint32_t)(tokens[i++] - s->config.begin);
         }
         assert(m > 0);

@@ -11,14 +11,14 @@ struct borrowed {
     const struct sl_ops *ops;
     struct sl_team *team;
     struct sl_arena *arena;
-    struct sl_stretch_config config;
+    struct sl_kv_segment_config config;
     struct sl_kv *kv;   // [n_lanes] from token 0 on
-    struct sl_kv *part; // the same, from the stretch's first token on
+    struct sl_kv *part; // the same, from the segment's first token on
 };
 
 static enum sl_status append(struct borrowed *b, struct sl_annex *annex, int64_t begin, int64_t end,
                              struct sl_error *err) {
-    struct sl_stretch *stretch;
+    struct sl_kv_segment *segment;
     uint32_t first = (uint32_t)(begin / SL_PAGE_SLOTS);
     for (int lane = 0; lane < b->config.n_lanes; lane++) {
         const struct sl_kv *kv = &b->kv[lane];
@@ -29,20 +29,20 @@ static enum sl_status append(struct borrowed *b, struct sl_annex *annex, int64_t
     }
     b->config.begin = begin;
     b->config.n_slots = (uint32_t)(end - begin);
-    enum sl_status status = sl_stretch_borrow(&b->config, b->ops, b->team, b->arena, b->part, &stretch, err);
+    enum sl_status status = sl_kv_segment_borrow(&b->config, b->ops, b->team, b->arena, b->part, &segment, err);
     if (status == SL_OK) {
-        status = sl_annex_append(annex, stretch, err);
-        sl_stretch_unref(&stretch); // the annex has its own reference
+        status = sl_annex_append(annex, segment, err);
+        sl_kv_segment_unref(&segment); // the annex has its own reference
     }
     return status;
 }
 
-// Cut as prefill cuts what it ships (service/offload.h): the scales of int8 and int1 indexes are of stretches.
+// Cut as prefill cuts what it ships (service/offload.h): the scales of int8 and int1 indexes are of segments.
 static enum sl_status append_all(struct borrowed *b, struct sl_annex *annex, int64_t n_slots, struct sl_error *err) {
     int64_t full = n_slots / SL_PAGE_SLOTS * SL_PAGE_SLOTS;
     enum sl_status status = SL_OK;
     for (int64_t begin = 0, end; status == SL_OK && begin < n_slots; begin = end) {
-        end = begin + SL_STRETCH_TOKENS <= n_slots ? begin + SL_STRETCH_TOKENS : begin < full ? full : n_slots;
+        end = begin + SL_KV_SEGMENT_TOKENS <= n_slots ? begin + SL_KV_SEGMENT_TOKENS : begin < full ? full : n_slots;
         status = append(b, annex, begin, end, err);
     }
     return status;
@@ -76,8 +76,8 @@ static enum sl_status make_annex(const struct sl_plan *plan, const struct sl_ops
 }
 
 enum sl_status sl_retrieval_open_local(const struct sl_plan *plan, const struct sl_ops *ops, struct sl_team *team,
-                                       struct sl_session *session, int64_t n_prompt,
-                                       struct sl_retrieval *local_out, struct sl_error *err) {
+                                       struct sl_session *session, int64_t n_prompt, struct sl_retrieval *local_out,
+                                       struct sl_error *err) {
     struct sl_retrieval local = {0};
     enum sl_status status = SL_OK;
     int64_t n_slots = sl_plan_offloaded_slots(plan, n_prompt);

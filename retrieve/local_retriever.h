@@ -9,7 +9,7 @@
 #include "retrieve/retriever.h"
 
 struct sl_retrieval {
-    struct sl_annex *annex; // its stretches borrow the session's pages; NULL where there is nothing to choose
+    struct sl_annex *annex; // its segments borrow the session's pages; NULL where there is nothing to choose
     struct sl_source *source;
     struct sl_retriever *retriever;
 };
@@ -19,8 +19,8 @@ struct sl_retrieval {
  * creation alone. Key indexes and hot caches are taken from the session's arena. Statuses: as of sl_retriever_create().
  */
 enum sl_status sl_retrieval_open_local(const struct sl_plan *plan, const struct sl_ops *ops, struct sl_team *team,
-                                       struct sl_session *session, int64_t n_prompt,
-                                       struct sl_retrieval *local_out, struct sl_error *err);
+                                       struct sl_session *session, int64_t n_prompt, struct sl_retrieval *local_out,
+                                       struct sl_error *err);
 void sl_retrieval_close(struct sl_retrieval *local); // accepts zeros, leaves zeros
 
 #endif

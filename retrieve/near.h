@@ -9,11 +9,11 @@
  *   ROWS      request  tokens (u32 [n_tokens], the same for all lanes asked for)
  *             answer   their rows [n_lanes][n_tokens][2][d]
  *   CHANNELS  request  channels (u16 [n_lanes][n_channels], of a lane ascending)
- *             answer   those channels of tokens [0, last): u32 n_stretches, u32 n_slots [n_stretches], padded to 64
- *                      bytes; then lane by lane, stretch by stretch, a key index of the n_channels channels alone
+ *             answer   those channels of tokens [0, last): u32 n_segments, u32 n_slots [n_segments], padded to 64
+ *                      bytes; then lane by lane, segment by segment, a key index of the n_channels channels alone
  *                      (sl_near_channels_layout()), which ops->scan reads as channels 0 .. n_channels - 1
  *   ABSMAX    answer   f32 [n_lanes][d]
- *   MAP       answer   where every stretch lies, for one-sided reads: struct sl_near_stretch [n]
+ *   MAP       answer   where every segment lies, for one-sided reads: struct sl_near_segment [n]
  *
  * Delta: the asker has a hot cache of `places` rows a lane. The annex side remembers which token lies in which place and
  *        in which order they were wanted, sends only rows that are not there, and says into which place each goes: one
@@ -76,7 +76,7 @@ struct sl_near_lane {
     uint32_t n_new;  // of those, sent
 };
 
-struct sl_near_stretch {
+struct sl_near_segment {
     int64_t begin;
     uint32_t n_slots, n_lanes;
     uint64_t offset;      // of its block in the store's window (fabric/fetch.h)
@@ -154,9 +154,9 @@ enum sl_status sl_near_read_absmax(const struct sl_near_request *request, int he
                                    const uint8_t *end, const float **absmax_out, struct sl_error *err);
 
 struct sl_near_channels_view {
-    uint32_t n_stretches;
-    const uint32_t *n_slots; // [n_stretches]: they add up to request->last
-    const uint8_t *indexes;  // [n_lanes][n_stretches] key indexes, one behind the other
+    uint32_t n_segments;
+    const uint32_t *n_slots; // [n_segments]: they add up to request->last
+    const uint8_t *indexes;  // [n_lanes][n_segments] key indexes, one behind the other
     size_t lane_bytes;       // of one lane's indexes
 };
 enum sl_status sl_near_read_channels(const struct sl_near_request *request, const struct sl_near_shape *shape,
@@ -166,8 +166,8 @@ enum sl_status sl_near_read_channels(const struct sl_near_request *request, cons
 // SL_ERR_INVALID: as sl_key_index_layout_init().
 enum sl_status sl_near_channels_layout(const struct sl_near_shape *shape, int n_channels, uint32_t n_slots,
                                        struct sl_key_index_layout *layout_out);
-// Stretches from token 0 on without gaps. Offsets are checked by who reads there (fabric/fetch.h).
-enum sl_status sl_near_read_map(const uint8_t *body, const uint8_t *end, const struct sl_near_stretch **stretches_out,
+// Segments from token 0 on without gaps. Offsets are checked by who reads there (fabric/fetch.h).
+enum sl_status sl_near_read_map(const uint8_t *body, const uint8_t *end, const struct sl_near_segment **segments_out,
                                 size_t *n_out, struct sl_error *err);
 
 #endif

@@ -171,18 +171,18 @@ static enum sl_status answer_rows(struct question *q, uint8_t **at, struct sl_er
 }
 
 // The listed channels of the first n_slots slots of one lane's key index.
-static void put_channels(const struct sl_stretch *stretch, int lane, const uint8_t *channels, int n_channels,
+static void put_channels(const struct sl_kv_segment *segment, int lane, const uint8_t *channels, int n_channels,
                          const struct sl_key_index_layout *layout, uint8_t *to) {
-    const char *index = stretch->indexes + (size_t)lane * stretch->scan.bytes;
+    const char *index = segment->indexes + (size_t)lane * segment->scan.bytes;
     memset(to, 0, layout->codes);
     for (int i = 0; i < n_channels; i++) {
         uint16_t c;
         memcpy(&c, channels + (size_t)i * sizeof c, sizeof c);
         if (layout->codes > 0) {
-            memcpy(to + (size_t)i * sizeof(float), index + stretch->scan.scale + c * sizeof(float), sizeof(float));
+            memcpy(to + (size_t)i * sizeof(float), index + segment->scan.scale + c * sizeof(float), sizeof(float));
         }
         memcpy(to + layout->codes + (size_t)i * layout->channel_bytes,
-               index + stretch->scan.codes + c * stretch->scan.channel_bytes, layout->channel_bytes);
+               index + segment->scan.codes + c * segment->scan.channel_bytes, layout->channel_bytes);
     }
 }
 
@@ -204,10 +204,10 @@ static enum sl_status check_channels(const struct question *q, struct sl_error *
     return SL_OK;
 }
 
-// Slots of a stretch below `last`.
-static uint32_t slots_below(const struct sl_stretch *stretch, int64_t last) {
-    int64_t n = last - stretch->config.begin;
-    return n < stretch->config.n_slots ? (uint32_t)n : stretch->config.n_slots;
+// Slots of a segment below `last`.
+static uint32_t slots_below(const struct sl_kv_segment *segment, int64_t last) {
+    int64_t n = last - segment->config.begin;
+    return n < segment->config.n_slots ? (uint32_t)n : segment->config.n_slots;
 }
 
 static enum sl_status answer_channels(struct question *q, uint8_t **at, struct sl_error *err) {
@@ -216,20 +216,20 @@ static enum sl_status answer_channels(struct question *q, uint8_t **at, struct s
         return status;
     }
     struct sl_near_shape shape = sl_near_shape_of(q->annex);
-    uint32_t n_stretches = 0, *index = (uint32_t *)*at;
-    const struct sl_stretch *s;
-    for (int i = 0; (s = sl_annex_stretch(q->annex, i)) != NULL && s->config.begin < q->head.last; i++) {
-        index[++n_stretches] = slots_below(s, q->head.last);
+    uint32_t n_segments = 0, *index = (uint32_t *)*at;
+    const struct sl_kv_segment *s;
+    for (int i = 0; (s = sl_annex_segment(q->annex, i)) != NULL && s->config.begin < q->head.last; i++) {
+        index[++n_segments] = slots_below(s, q->head.last);
     }
-    index[0] = n_stretches;
-    size_t index_bytes = (n_stretches + 1) * sizeof *index, padded = sl_near_padded(index_bytes, 64);
+    index[0] = n_segments;
+    size_t index_bytes = (n_segments + 1) * sizeof *index, padded = sl_near_padded(index_bytes, 64);
     memset(*at + index_bytes, 0, padded - index_bytes);
     *at += padded;
     for (uint32_t lane = 0; lane < q->head.n_lanes; lane++) {
         const uint8_t *channels = q->body + (size_t)lane * q->head.n_channels * sizeof(uint16_t);
-        for (uint32_t i = 0; i < n_stretches; i++) {
+        for (uint32_t i = 0; i < n_segments; i++) {
             struct sl_key_index_layout layout;
-            s = sl_annex_stretch(q->annex, (int)i);
+            s = sl_annex_segment(q->annex, (int)i);
             status = sl_near_channels_layout(&shape, (int)q->head.n_channels, index[i + 1], &layout);
             if (status != SL_OK) {
                 return sl_fail(err, SL_ERR_INTERNAL, "no layout for channels of %u slots", index[i + 1]);
@@ -254,7 +254,7 @@ static enum sl_status answer_absmax(struct question *q, uint8_t **at, struct sl_
 static enum sl_status answer_map(struct question *q, uint8_t **at, struct sl_error *err) {
     (void)q;
     (void)at;
-    return sl_fail(err, SL_ERR_UNSUPPORTED, "a map of this annex: its stretches lie in no window");
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "a map of this annex: its segments lie in no window");
 }
 
 // --- any -----------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ size_t sl_near_row_bytes(const struct sl_near_shape *shape) {
 }
 
 struct sl_near_shape sl_near_shape_of(const struct sl_annex *annex) {
-    const struct sl_stretch *first = sl_annex_stretch(annex, 0);
+    const struct sl_kv_segment *first = sl_annex_segment(annex, 0);
     return (struct sl_near_shape){.head_dim = annex->head_dim,
                                   .rows = first != NULL ? first->config.work.format : SL_KV_F32, // the widest
                                   .scan = first != NULL ? first->config.scan : SL_KV_F32,
@@ -43,13 +43,13 @@ enum sl_status sl_near_channels_layout(const struct sl_near_shape *shape, int n_
     return SL_OK;
 }
 
-// However the tokens are cut: a stretch begins at a multiple of SL_PAGE_SLOTS, and each of its channels is padded.
+// However the tokens are cut: a segment begins at a multiple of SL_PAGE_SLOTS, and each of its channels is padded.
 static uint64_t channels_limit(const struct sl_near_shape *shape, uint64_t n_lanes, uint64_t n_channels,
                                uint64_t n_tokens) {
-    uint64_t n_stretches = n_tokens / SL_PAGE_SLOTS + 1;
-    uint64_t codes = (n_tokens + SL_PAGE_SLOTS) * (uint64_t)sl_kv_format_bits(shape->scan) / 8 + 64 * n_stretches;
-    uint64_t lane = n_stretches * scales_bytes(shape, n_channels) + n_channels * codes;
-    return sl_near_padded(sizeof(uint32_t) * (n_stretches + 1), 64) + n_lanes * lane;
+    uint64_t n_segments = n_tokens / SL_PAGE_SLOTS + 1;
+    uint64_t codes = (n_tokens + SL_PAGE_SLOTS) * (uint64_t)sl_kv_format_bits(shape->scan) / 8 + 64 * n_segments;
+    uint64_t lane = n_segments * scales_bytes(shape, n_channels) + n_channels * codes;
+    return sl_near_padded(sizeof(uint32_t) * (n_segments + 1), 64) + n_lanes * lane;
 }
 
 size_t sl_near_answer_limit(const struct sl_near_shape *shape, const struct sl_near_request *request) {
@@ -78,7 +78,7 @@ size_t sl_near_answer_limit(const struct sl_near_shape *shape, const struct sl_n
         bytes = n_lanes * (uint64_t)shape->head_dim * sizeof(float);
         break;
     case SL_NEAR_MAP:
-        bytes = ((uint64_t)shape->max_tokens / SL_PAGE_SLOTS + 1) * sizeof(struct sl_near_stretch);
+        bytes = ((uint64_t)shape->max_tokens / SL_PAGE_SLOTS + 1) * sizeof(struct sl_near_segment);
         break;
     default:
         return 0;
@@ -296,23 +296,23 @@ enum sl_status sl_near_read_channels(const struct sl_near_request *request, cons
                                      struct sl_error *err) {
     size_t left = (size_t)(end - body), lane_bytes = 0;
     struct sl_near_channels_view view = {0};
-    if (left >= sizeof view.n_stretches) {
-        memcpy(&view.n_stretches, body, sizeof view.n_stretches);
+    if (left >= sizeof view.n_segments) {
+        memcpy(&view.n_segments, body, sizeof view.n_segments);
     }
-    size_t index_bytes = sl_near_padded(sizeof(uint32_t) * ((size_t)view.n_stretches + 1), 64);
-    if (view.n_stretches < 1 || left < index_bytes) {
-        return CORRUPT("%u stretches in %zu bytes", view.n_stretches, left);
+    size_t index_bytes = sl_near_padded(sizeof(uint32_t) * ((size_t)view.n_segments + 1), 64);
+    if (view.n_segments < 1 || left < index_bytes) {
+        return CORRUPT("%u segments in %zu bytes", view.n_segments, left);
     }
     view.n_slots = (const uint32_t *)body + 1;
     view.indexes = body + index_bytes;
     int64_t n_tokens = 0;
-    for (uint32_t i = 0; i < view.n_stretches; i++) {
+    for (uint32_t i = 0; i < view.n_segments; i++) {
         struct sl_key_index_layout layout;
         n_tokens += view.n_slots[i];
-        bool is_cut = i + 1 < view.n_stretches && view.n_slots[i] % SL_PAGE_SLOTS != 0;
+        bool is_cut = i + 1 < view.n_segments && view.n_slots[i] % SL_PAGE_SLOTS != 0;
         if (n_tokens > request->last || is_cut ||
             sl_near_channels_layout(shape, (int)request->n_channels, view.n_slots[i], &layout) != SL_OK) {
-            return CORRUPT("a stretch of %u slots, asked was for %lld tokens", view.n_slots[i],
+            return CORRUPT("a segment of %u slots, asked was for %lld tokens", view.n_slots[i],
                            (long long)request->last);
         }
         lane_bytes += layout.bytes;
@@ -328,22 +328,22 @@ enum sl_status sl_near_read_channels(const struct sl_near_request *request, cons
     return SL_OK;
 }
 
-enum sl_status sl_near_read_map(const uint8_t *body, const uint8_t *end, const struct sl_near_stretch **stretches_out,
+enum sl_status sl_near_read_map(const uint8_t *body, const uint8_t *end, const struct sl_near_segment **segments_out,
                                 size_t *n_out, struct sl_error *err) {
-    size_t n = (size_t)(end - body) / sizeof(struct sl_near_stretch);
-    const struct sl_near_stretch *stretches = (const struct sl_near_stretch *)body;
+    size_t n = (size_t)(end - body) / sizeof(struct sl_near_segment);
+    const struct sl_near_segment *segments = (const struct sl_near_segment *)body;
     int64_t begin = 0;
     for (size_t i = 0; i < n; i++) {
-        if (stretches[i].begin != begin || stretches[i].n_slots < 1 || begin % SL_PAGE_SLOTS != 0) {
-            return CORRUPT("stretch %zu begins at token %lld, expected at %lld", i, (long long)stretches[i].begin,
+        if (segments[i].begin != begin || segments[i].n_slots < 1 || begin % SL_PAGE_SLOTS != 0) {
+            return CORRUPT("segment %zu begins at token %lld, expected at %lld", i, (long long)segments[i].begin,
                            (long long)begin);
         }
-        begin += stretches[i].n_slots;
+        begin += segments[i].n_slots;
     }
-    if ((size_t)(end - body) % sizeof(struct sl_near_stretch) != 0) {
+    if ((size_t)(end - body) % sizeof(struct sl_near_segment) != 0) {
         return CORRUPT("a map of %zu bytes", (size_t)(end - body));
     }
-    *stretches_out = stretches;
+    *segments_out = segments;
     *n_out = n;
     return SL_OK;
 }

@@ -19,9 +19,9 @@
 
 // One KV head of the layer at hand.
 struct pulled {
-    const uint8_t *indexes; // of its channels, stretch by stretch; NULL: they did not come
-    uint32_t n_stretches;
-    const uint32_t *n_slots;                   // [n_stretches]
+    const uint8_t *indexes; // of its channels, segment by segment; NULL: they did not come
+    uint32_t n_segments;
+    const uint32_t *n_slots;                   // [n_segments]
     uint32_t *tokens, *places, *fresh, *lacks; // [topk] each; lacks: the tokens of fresh
     uint32_t n_fresh;
     float *mean, *chosen_q; // [d], [n_channels]
@@ -167,7 +167,7 @@ static enum sl_status take_channels(struct sl_retriever *r, struct sl_retriever_
         head->indexes = NULL;
         if (status == SL_OK) {
             head->indexes = view.indexes + (size_t)i * view.lane_bytes;
-            head->n_stretches = view.n_stretches;
+            head->n_segments = view.n_segments;
             head->n_slots = view.n_slots;
         }
     }
@@ -185,8 +185,8 @@ struct rank_task {
 // Scores of tokens [first, last), segment by segment.
 static void score(const struct sl_retriever *r, struct pulled *head, uint32_t first, uint32_t last) {
     const uint8_t *index = head->indexes;
-    uint32_t begin = 0; // of the stretch
-    for (uint32_t s = 0; s < head->n_stretches; s++) {
+    uint32_t begin = 0; // of the segment
+    for (uint32_t s = 0; s < head->n_segments; s++) {
         struct sl_key_index_layout layout;
         uint32_t end = begin + head->n_slots[s];
         enum sl_status status = sl_near_channels_layout(&r->shape, r->n_channels, head->n_slots[s], &layout);

@@ -76,9 +76,9 @@ static void settle(struct ranking *r, const struct sl_ops *ops, uint32_t *keep) 
 
 struct state {
     struct sl_annex_search *search;
-    uint32_t n_stretches; // when the search began
-    int lane;             // within the share
-    int *channels;        // [n_channels]
+    uint32_t n_segments; // when the search began
+    int lane;            // within the share
+    int *channels;       // [n_channels]
     struct ranking ranking;
 };
 
@@ -136,7 +136,7 @@ static void choose_channels(struct state *s, struct member *m) {
         memcpy(s->channels, q->given, (size_t)q->n_channels * sizeof *s->channels);
         return;
     }
-    sl_annex_absmax_of(a, s->n_stretches, s->lane, m->scores);
+    sl_annex_absmax_of(a, s->n_segments, s->lane, m->scores);
     for (int c = 0; c < a->head_dim; c++) {
         m->scores[c] *= fabsf(q->q[c]);
     }
@@ -146,13 +146,13 @@ static void choose_channels(struct state *s, struct member *m) {
     }
 }
 
-// Slots [begin, end) of stretch `index`, begin a multiple of SL_PAGE_SLOTS; what may not be chosen is left out.
+// Slots [begin, end) of segment `index`, begin a multiple of SL_PAGE_SLOTS; what may not be chosen is left out.
 static void scan_block(struct state *s, uint32_t index, uint32_t begin, uint32_t end, struct member *m) {
     const struct sl_annex *a = s->search->annex;
     const struct sl_annex_query *q = &s->search->query;
-    const struct sl_stretch *stretch = a->stretches[index];
-    int64_t origin = stretch->config.begin, first = q->first - origin, last = q->last - origin;
-    end = end < stretch->config.n_slots ? end : stretch->config.n_slots;
+    const struct sl_kv_segment *segment = a->segments[index];
+    int64_t origin = segment->config.begin, first = q->first - origin, last = q->last - origin;
+    end = end < segment->config.n_slots ? end : segment->config.n_slots;
     end = last < end ? (uint32_t)(last > 0 ? last : 0) : end;
     if (first > begin) {
         begin = first < end ? (uint32_t)first / SL_PAGE_SLOTS * SL_PAGE_SLOTS : end;
@@ -168,11 +168,11 @@ static void scan_block(struct state *s, uint32_t index, uint32_t begin, uint32_t
         settle(r, a->ops, m->keep);
     }
     assert(r->next + r->n_new == origin + begin + skip);
-    const char *keys = stretch->indexes + (size_t)s->lane * stretch->scan.bytes;
-    a->ops->scan(&stretch->scan, keys, q->q, s->channels, q->n_channels, begin, end,
+    const char *keys = segment->indexes + (size_t)s->lane * segment->scan.bytes;
+    a->ops->scan(&segment->scan, keys, q->q, s->channels, q->n_channels, begin, end,
                  r->scores + r->n_best + r->n_new - skip);
     r->n_new += n;
-    size_t codes = (size_t)(end - begin) * (size_t)sl_kv_format_bits(stretch->scan.format);
+    size_t codes = (size_t)(end - begin) * (size_t)sl_kv_format_bits(segment->scan.format);
     s->search->scanned_bytes += (size_t)q->n_channels * ((codes + 7) / 8);
 }
 
@@ -197,13 +197,13 @@ struct pass {
     struct member *members;
 };
 
-// Slots of the longest stretch number `index` of the searches [begin, end); 0: there is none.
+// Slots of the longest segment number `index` of the searches [begin, end); 0: there is none.
 static uint32_t longest(const struct pass *pass, int64_t begin, int64_t end, uint32_t index) {
     uint32_t n_slots = 0;
     for (int64_t i = begin; i < end; i++) {
         const struct state *s = &pass->states[i];
-        if (index < s->n_stretches && s->search->annex->stretches[index]->config.n_slots > n_slots) {
-            n_slots = s->search->annex->stretches[index]->config.n_slots;
+        if (index < s->n_segments && s->search->annex->segments[index]->config.n_slots > n_slots) {
+            n_slots = s->search->annex->segments[index]->config.n_slots;
         }
     }
     return n_slots;
@@ -222,7 +222,7 @@ static void search_range(void *arg, int64_t begin, int64_t end, int member) {
         for (uint32_t block = 0; block < n_slots; block += BLOCK_SLOTS) {
             for (int64_t i = begin; i < end; i++) {
                 struct state *s = &pass->states[i];
-                if (index < s->n_stretches && !is_trivial(&s->search->query)) {
+                if (index < s->n_segments && !is_trivial(&s->search->query)) {
                     scan_block(s, index, block, block + BLOCK_SLOTS, m);
                 }
             }
@@ -257,7 +257,7 @@ static void lay_out(struct cutter *cutter, struct sl_annex_search *searches, int
         uint32_t capacity = is_trivial(q) ? 0 : ranking_capacity(q), k = is_trivial(q) ? 0 : q->topk;
         float *scores = cut(cutter, SL_PAGE_SLOTS + (size_t)capacity, sizeof *scores); // see scan_block()
         struct state s = {.search = search,
-                          .n_stretches = sl_annex_n_stretches(search->annex),
+                          .n_segments = sl_annex_n_segments(search->annex),
                           .lane = q->lane - search->annex->first_lane,
                           .channels = cut(cutter, (size_t)q->n_channels, sizeof *s.channels),
                           .ranking = {.scores = scores != NULL ? scores + SL_PAGE_SLOTS : NULL,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: a stretch: the pages of consecutive tokens as they have arrived, or int8 pages made of them, and a key index of
+ * Purpose: a segment: the pages of consecutive tokens as they have arrived, or int8 pages made of them, and a key index of
  *          every lane's keys.
  *
- * Design: key indexes are made of the pages as they are kept, so that a stretch whose rows are int8 is searched like a
+ * Design: key indexes are made of the pages as they are kept, so that a segment whose rows are int8 is searched like a
  *         session of one process whose pages were quantized. Everything is made in one loop over lanes.
  */
 #include <stdlib.h>
@@ -23,7 +23,8 @@ struct shape {
     size_t shipped_bytes, kept_bytes; // of one lane's pages
 };
 
-static enum sl_status measure(const struct sl_stretch_config *config, struct shape *shape_out, struct sl_error *err) {
+static enum sl_status measure(const struct sl_kv_segment_config *config, struct shape *shape_out,
+                              struct sl_error *err) {
     const struct sl_page_layout *work = &config->work;
     struct sl_page_layout expected;
     struct shape s = {.n_pages = sl_pages_for(config->n_slots)};
@@ -31,7 +32,7 @@ static enum sl_status measure(const struct sl_stretch_config *config, struct sha
         config->first_lane < 0 || config->n_lanes < 1 || config->first_lane > MAX_LANES - config->n_lanes) {
         return sl_fail(
             err, SL_ERR_INVALID,
-            "stretch of %u slots from token %lld on, lanes %d and %d more: expected to begin at a multiple of "
+            "segment of %u slots from token %lld on, lanes %d and %d more: expected to begin at a multiple of "
             "%d and to have something in it",
             config->n_slots, (long long)config->begin, config->first_lane, config->n_lanes, SL_PAGE_SLOTS);
     }
@@ -39,7 +40,7 @@ static enum sl_status measure(const struct sl_stretch_config *config, struct sha
         sl_kv_format_is_quantized(work->format) || work->n_states != 0 || work->has_positions ||
         work->bytes != expected.bytes || work->v != expected.v) {
         return sl_fail(err, SL_ERR_INVALID,
-                       "stretch: pages come in a float format without positions and states, not as %s of %d channels",
+                       "segment: pages come in a float format without positions and states, not as %s of %d channels",
                        sl_kv_format_name(work->format), work->head_dim);
     }
     bool is_packed = config->rows != work->format;
@@ -49,7 +50,7 @@ static enum sl_status measure(const struct sl_stretch_config *config, struct sha
         sl_key_index_layout_init(&s.scan, config->scan, work->head_dim, config->n_slots) != SL_OK) {
         return sl_fail(
             err, SL_ERR_INVALID,
-            "stretch of %s pages of %d channels: rows as %s and key indexes as %s are not built; rows may be "
+            "segment of %s pages of %d channels: rows as %s and key indexes as %s are not built; rows may be "
             "%s or int8, key indexes also int1",
             sl_kv_format_name(work->format), work->head_dim, sl_kv_format_name(config->rows),
             sl_kv_format_name(config->scan), sl_kv_format_name(work->format));
@@ -65,16 +66,16 @@ static size_t arena_bytes(size_t bytes) {
     return (bytes + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT;
 }
 
-size_t sl_stretch_block_bytes(const struct sl_stretch_config *config) {
+size_t sl_kv_segment_block_bytes(const struct sl_kv_segment_config *config) {
     struct shape s;
     return measure(config, &s, NULL) == SL_OK ? (size_t)config->n_lanes * s.shipped_bytes : 0;
 }
 
-size_t sl_stretch_lane_offset(const struct sl_stretch_config *config, int lane) {
+size_t sl_kv_segment_lane_offset(const struct sl_kv_segment_config *config, int lane) {
     return (size_t)lane * sl_pages_for(config->n_slots) * config->work.bytes;
 }
 
-size_t sl_stretch_bytes(const struct sl_stretch_config *config) {
+size_t sl_kv_segment_bytes(const struct sl_kv_segment_config *config) {
     struct shape s;
     if (measure(config, &s, NULL) != SL_OK) {
         return 0;
@@ -86,14 +87,14 @@ size_t sl_stretch_bytes(const struct sl_stretch_config *config) {
 // --- making --------------------------------------------------------------------------------------------------------
 
 struct make_task {
-    struct sl_stretch *stretch;
+    struct sl_kv_segment *segment;
     const struct sl_ops *ops;
     const char *shipped;  // the block to quantize from; NULL: the pages are as they are kept
     size_t shipped_bytes; // of one lane's
 };
 
 static void pack_lane(const struct make_task *task, int64_t lane) {
-    const struct sl_stretch *s = task->stretch;
+    const struct sl_kv_segment *s = task->segment;
     const struct sl_kv *kv = &s->kv[lane];
     const char *from = task->shipped + (size_t)lane * task->shipped_bytes;
     for (uint32_t p = 0; p < sl_pages_for(kv->n_slots); p++, from += kv->work->bytes) {
@@ -107,7 +108,7 @@ static void pack_lane(const struct make_task *task, int64_t lane) {
 
 static void make_lanes(void *arg, int64_t begin, int64_t end, int member) {
     const struct make_task *task = arg;
-    struct sl_stretch *s = task->stretch;
+    struct sl_kv_segment *s = task->segment;
     (void)member;
     for (int64_t lane = begin; lane < end; lane++) {
         if (task->shipped != NULL) {
@@ -117,11 +118,11 @@ static void make_lanes(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-// A stretch without pages: its tables, and memory for its key indexes.
-static struct sl_stretch *begin_stretch(const struct sl_stretch_config *config, const struct shape *shape,
-                                        struct sl_arena *arena) {
+// A segment without pages: its tables, and memory for its key indexes.
+static struct sl_kv_segment *begin_segment(const struct sl_kv_segment_config *config, const struct shape *shape,
+                                           struct sl_arena *arena) {
     size_t n_lanes = (size_t)config->n_lanes;
-    struct sl_stretch *s = calloc(1, sizeof *s);
+    struct sl_kv_segment *s = calloc(1, sizeof *s);
     if (s == NULL) {
         return NULL;
     }
@@ -133,13 +134,13 @@ static struct sl_stretch *begin_stretch(const struct sl_stretch_config *config, 
     s->kv = calloc(n_lanes, sizeof *s->kv);
     s->indexes = sl_arena_alloc(arena, n_lanes * shape->scan.bytes);
     if (s->kv == NULL || s->indexes == NULL) {
-        sl_stretch_unref(&s);
+        sl_kv_segment_unref(&s);
     }
     return s;
 }
 
-// Every lane's pages lie one behind the other in the stretch's block.
-static bool table_pages(struct sl_stretch *s, const struct shape *shape) {
+// Every lane's pages lie one behind the other in the segment's block.
+static bool table_pages(struct sl_kv_segment *s, const struct shape *shape) {
     s->pages = calloc((size_t)s->config.n_lanes * shape->n_pages, sizeof *s->pages);
     if (s->pages == NULL) {
         return false;
@@ -157,20 +158,20 @@ static bool table_pages(struct sl_stretch *s, const struct shape *shape) {
     return true;
 }
 
-static enum sl_status no_memory(const struct sl_stretch_config *config, struct sl_error *err) {
-    return sl_fail(err, SL_ERR_EXHAUSTED, "stretch of %u tokens from %lld on: no memory for %zu bytes beside its pages",
-                   config->n_slots, (long long)config->begin, sl_stretch_bytes(config));
+static enum sl_status no_memory(const struct sl_kv_segment_config *config, struct sl_error *err) {
+    return sl_fail(err, SL_ERR_EXHAUSTED, "segment of %u tokens from %lld on: no memory for %zu bytes beside its pages",
+                   config->n_slots, (long long)config->begin, sl_kv_segment_bytes(config));
 }
 
-enum sl_status sl_stretch_create(const struct sl_stretch_config *config, const struct sl_ops *ops, struct sl_team *team,
-                                 struct sl_arena *arena, void *block, struct sl_stretch **stretch_out,
-                                 struct sl_error *err) {
+enum sl_status sl_kv_segment_create(const struct sl_kv_segment_config *config, const struct sl_ops *ops,
+                                    struct sl_team *team, struct sl_arena *arena, void *block,
+                                    struct sl_kv_segment **segment_out, struct sl_error *err) {
     struct shape shape;
     enum sl_status status = measure(config, &shape, err);
     if (status != SL_OK) {
         return status;
     }
-    struct sl_stretch *s = begin_stretch(config, &shape, arena);
+    struct sl_kv_segment *s = begin_segment(config, &shape, arena);
     if (s == NULL) {
         return no_memory(config, err);
     }
@@ -185,20 +186,20 @@ enum sl_status sl_stretch_create(const struct sl_stretch_config *config, const s
         if (s->block == block) {
             s->block = NULL; // still the caller's
         }
-        sl_stretch_unref(&s);
+        sl_kv_segment_unref(&s);
         return no_memory(config, err);
     }
     sl_team_run(team, config->n_lanes, 1, make_lanes, &task);
     if (task.shipped != NULL) {
         sl_arena_free(arena, block);
     }
-    *stretch_out = s;
+    *segment_out = s;
     return SL_OK;
 }
 
-enum sl_status sl_stretch_borrow(const struct sl_stretch_config *config, const struct sl_ops *ops, struct sl_team *team,
-                                 struct sl_arena *arena, const struct sl_kv *kv, struct sl_stretch **stretch_out,
-                                 struct sl_error *err) {
+enum sl_status sl_kv_segment_borrow(const struct sl_kv_segment_config *config, const struct sl_ops *ops,
+                                    struct sl_team *team, struct sl_arena *arena, const struct sl_kv *kv,
+                                    struct sl_kv_segment **segment_out, struct sl_error *err) {
     struct shape shape;
     enum sl_status status = measure(config, &shape, err);
     if (status != SL_OK) {
@@ -207,12 +208,12 @@ enum sl_status sl_stretch_borrow(const struct sl_stretch_config *config, const s
     for (int lane = 0; lane < config->n_lanes; lane++) {
         if (kv[lane].n_slots < config->n_slots || kv[lane].work->format != config->work.format ||
             kv[lane].work->head_dim != config->work.head_dim) {
-            return sl_fail(err, SL_ERR_INVALID, "stretch: lane %d holds %u slots of %s, not %u of %s",
+            return sl_fail(err, SL_ERR_INVALID, "segment: lane %d holds %u slots of %s, not %u of %s",
                            config->first_lane + lane, kv[lane].n_slots, sl_kv_format_name(kv[lane].work->format),
                            config->n_slots, sl_kv_format_name(config->work.format));
         }
     }
-    struct sl_stretch *s = begin_stretch(config, &shape, arena);
+    struct sl_kv_segment *s = begin_segment(config, &shape, arena);
     if (s == NULL) {
         return no_memory(config, err);
     }
@@ -222,20 +223,20 @@ enum sl_status sl_stretch_borrow(const struct sl_stretch_config *config, const s
     }
     struct make_task task = {s, ops, NULL, 0};
     sl_team_run(team, config->n_lanes, 1, make_lanes, &task);
-    *stretch_out = s;
+    *segment_out = s;
     return SL_OK;
 }
 
 // --- sharing -------------------------------------------------------------------------------------------------------
 
-struct sl_stretch *sl_stretch_ref(struct sl_stretch *stretch) {
-    atomic_fetch_add_explicit(&stretch->n_refs, 1, memory_order_relaxed);
-    return stretch;
+struct sl_kv_segment *sl_kv_segment_ref(struct sl_kv_segment *segment) {
+    atomic_fetch_add_explicit(&segment->n_refs, 1, memory_order_relaxed);
+    return segment;
 }
 
-void sl_stretch_unref(struct sl_stretch **stretch) {
-    struct sl_stretch *s = *stretch;
-    *stretch = NULL;
+void sl_kv_segment_unref(struct sl_kv_segment **segment) {
+    struct sl_kv_segment *s = *segment;
+    *segment = NULL;
     if (s == NULL || atomic_fetch_sub_explicit(&s->n_refs, 1, memory_order_acq_rel) > 1) {
         return;
     }
@@ -246,20 +247,20 @@ void sl_stretch_unref(struct sl_stretch **stretch) {
     free(s);
 }
 
-const struct sl_stretch_config *sl_stretch_get_config(const struct sl_stretch *stretch) {
-    return &stretch->config;
+const struct sl_kv_segment_config *sl_kv_segment_get_config(const struct sl_kv_segment *segment) {
+    return &segment->config;
 }
 
-int sl_stretch_n_refs(const struct sl_stretch *stretch) {
-    return atomic_load_explicit(&stretch->n_refs, memory_order_acquire);
+int sl_kv_segment_n_refs(const struct sl_kv_segment *segment) {
+    return atomic_load_explicit(&segment->n_refs, memory_order_acquire);
 }
 
-const void *sl_stretch_pages(const struct sl_stretch *stretch, size_t *stride_out) {
-    *stride_out = stretch->lane_bytes;
-    return stretch->block;
+const void *sl_kv_segment_pages(const struct sl_kv_segment *segment, size_t *stride_out) {
+    *stride_out = segment->lane_bytes;
+    return segment->block;
 }
 
-const void *sl_stretch_key_indexes(const struct sl_stretch *stretch, size_t *stride_out) {
-    *stride_out = stretch->scan.bytes;
-    return stretch->indexes;
+const void *sl_kv_segment_key_indexes(const struct sl_kv_segment *segment, size_t *stride_out) {
+    *stride_out = segment->scan.bytes;
+    return segment->indexes;
 }

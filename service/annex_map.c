@@ -18,60 +18,60 @@ struct sl_near_request sl_annex_map_request(const struct sl_annex_map *map, uint
 }
 
 size_t sl_annex_map_answer_limit(int64_t n_tokens) {
-    size_t bytes = sizeof(struct sl_near_answer) + (size_t)sl_pages_for(n_tokens) * sizeof(struct sl_near_stretch);
+    size_t bytes = sizeof(struct sl_near_answer) + (size_t)sl_pages_for(n_tokens) * sizeof(struct sl_near_segment);
     return bytes > SL_NEAR_REFUSAL_BYTES ? bytes : SL_NEAR_REFUSAL_BYTES;
 }
 
-static int64_t end_of(const struct sl_near_stretch *stretches, size_t n) {
-    return n > 0 ? stretches[n - 1].begin + stretches[n - 1].n_slots : 0;
+static int64_t end_of(const struct sl_near_segment *segments, size_t n) {
+    return n > 0 ? segments[n - 1].begin + segments[n - 1].n_slots : 0;
 }
 
 enum sl_status sl_annex_map_read(struct sl_annex_map *map, const struct sl_near_request *request, const void *answer,
                                  size_t bytes, int64_t n_tokens, struct sl_error *err) {
     struct sl_near_answer head;
     const uint8_t *body;
-    const struct sl_near_stretch *stretches = NULL;
+    const struct sl_near_segment *segments = NULL;
     size_t n = 0;
     enum sl_status status = sl_near_check(request, answer, bytes, &head, &body, err);
     if (status == SL_OK) {
-        status = sl_near_read_map(body, (const uint8_t *)answer + bytes, &stretches, &n, err);
+        status = sl_near_read_map(body, (const uint8_t *)answer + bytes, &segments, &n, err);
     }
     for (size_t i = 0; status == SL_OK && i < n; i++) {
         struct sl_key_index_layout layout;
-        if (stretches[i].n_lanes != (uint32_t)map->n_lanes ||
-            sl_key_index_layout_init(&layout, map->scan, map->work.head_dim, stretches[i].n_slots) != SL_OK) {
-            status = sl_fail(err, SL_ERR_PEER_CORRUPT, "a stretch of %u lanes and %u tokens; the share has %d lanes",
-                             stretches[i].n_lanes, stretches[i].n_slots, map->n_lanes);
+        if (segments[i].n_lanes != (uint32_t)map->n_lanes ||
+            sl_key_index_layout_init(&layout, map->scan, map->work.head_dim, segments[i].n_slots) != SL_OK) {
+            status = sl_fail(err, SL_ERR_PEER_CORRUPT, "a segment of %u lanes and %u tokens; the share has %d lanes",
+                             segments[i].n_lanes, segments[i].n_slots, map->n_lanes);
         }
     }
-    if (status == SL_OK && end_of(stretches, n) < n_tokens) {
+    if (status == SL_OK && end_of(segments, n) < n_tokens) {
         status = sl_fail(err, SL_ERR_PEER_CORRUPT, "it shows where %lld tokens lie instead of %lld",
-                         (long long)end_of(stretches, n), (long long)n_tokens);
+                         (long long)end_of(segments, n), (long long)n_tokens);
     }
     if (status != SL_OK) {
         return status;
     }
-    struct sl_near_stretch *copy = malloc((n + 1) * sizeof *copy);
+    struct sl_near_segment *copy = malloc((n + 1) * sizeof *copy);
     if (!copy) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a map of %zu stretches", n);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a map of %zu segments", n);
     }
-    memcpy(copy, stretches, n * sizeof *copy);
-    map->stretches = copy;
-    map->n_stretches = n;
+    memcpy(copy, segments, n * sizeof *copy);
+    map->segments = copy;
+    map->n_segments = n;
     return SL_OK;
 }
 
 uint64_t sl_annex_map_page(const struct sl_annex_map *map, int lane, int64_t token, size_t *at) {
-    *at = token < map->stretches[*at].begin ? 0 : *at;
-    while (map->stretches[*at].begin + map->stretches[*at].n_slots <= token) {
+    *at = token < map->segments[*at].begin ? 0 : *at;
+    while (map->segments[*at].begin + map->segments[*at].n_slots <= token) {
         ++*at;
     }
     // Lane after lane, of each its full pages and then the partial one as it was shipped (retrieve/annex.h).
-    const struct sl_near_stretch *stretch = &map->stretches[*at];
-    uint64_t full = stretch->n_slots / SL_PAGE_SLOTS, partial = stretch->n_slots % SL_PAGE_SLOTS != 0;
+    const struct sl_near_segment *segment = &map->segments[*at];
+    uint64_t full = segment->n_slots / SL_PAGE_SLOTS, partial = segment->n_slots % SL_PAGE_SLOTS != 0;
     uint64_t lane_bytes = full * map->kept.bytes + partial * map->work.bytes;
-    return stretch->offset + (uint64_t)lane * lane_bytes +
-           (uint64_t)((token - stretch->begin) / SL_PAGE_SLOTS) * map->kept.bytes;
+    return segment->offset + (uint64_t)lane * lane_bytes +
+           (uint64_t)((token - segment->begin) / SL_PAGE_SLOTS) * map->kept.bytes;
 }
 
 // ---- rows -----------------------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ static size_t count_rows(const struct sl_annex_map *map, const struct sl_near_re
     if (map->kept.format != map->work.format) {
         return 0;
     }
-    int64_t n_tokens = end_of(map->stretches, map->n_stretches);
+    int64_t n_tokens = end_of(map->segments, map->n_segments);
     for (uint32_t i = 0; i < request->n_tokens; i++) {
         if (token_at(body, i) >= n_tokens) {
             return 0;
@@ -129,10 +129,10 @@ static bool has_scales(const struct sl_annex_map *map) {
     return sl_kv_format_is_quantized(map->scan);
 }
 
-// Stretches that begin before `last`.
+// Segments that begin before `last`.
 static size_t n_before(const struct sl_annex_map *map, int64_t last) {
     size_t n = 0;
-    while (n < map->n_stretches && map->stretches[n].begin < last) {
+    while (n < map->n_segments && map->segments[n].begin < last) {
         n++;
     }
     return n;
@@ -140,8 +140,7 @@ static size_t n_before(const struct sl_annex_map *map, int64_t last) {
 
 static size_t count_channels(const struct sl_annex_map *map, const struct sl_near_request *request, const void *body) {
     size_t n_channels = (size_t)request->n_lanes * request->n_channels;
-    if (request->last > end_of(map->stretches, map->n_stretches) ||
-        request->n_channels > (uint32_t)map->work.head_dim) {
+    if (request->last > end_of(map->segments, map->n_segments) || request->n_channels > (uint32_t)map->work.head_dim) {
         return 0;
     }
     for (size_t i = 0; i < n_channels; i++) {
@@ -152,24 +151,24 @@ static size_t count_channels(const struct sl_annex_map *map, const struct sl_nea
     return n_before(map, request->last) * n_channels * (has_scales(map) ? 2 : 1);
 }
 
-// Where the channels of one stretch are, in the window and in the answer.
+// Where the channels of one segment are, in the window and in the answer.
 struct channels {
     struct sl_key_index_layout whole, chosen;
 };
 
-static struct channels lay_out(const struct sl_annex_map *map, const struct sl_near_request *request, size_t stretch,
+static struct channels lay_out(const struct sl_annex_map *map, const struct sl_near_request *request, size_t segment,
                                uint32_t n_slots) {
     struct channels c;
     struct sl_near_shape shape = {.head_dim = map->work.head_dim, .rows = map->work.format, .scan = map->scan};
     enum sl_status status =
-        sl_key_index_layout_init(&c.whole, map->scan, map->work.head_dim, map->stretches[stretch].n_slots);
+        sl_key_index_layout_init(&c.whole, map->scan, map->work.head_dim, map->segments[segment].n_slots);
     status = status == SL_OK ? sl_near_channels_layout(&shape, (int)request->n_channels, n_slots, &c.chosen) : status;
     assert(status == SL_OK); // sl_annex_map_read() and count_channels() have checked it
     (void)status;
     return c;
 }
 
-// One lane's part of one stretch. Returns the next range.
+// One lane's part of one segment. Returns the next range.
 static struct sl_fetch_range *place_copy(const struct channels *c, uint64_t copy, const uint8_t *channels,
                                          uint32_t n_channels, uint8_t *to, struct sl_fetch_range *range) {
     memset(to, 0, c->chosen.codes); // behind the scales
@@ -193,8 +192,8 @@ static uint8_t *place_channels(const struct sl_annex_map *map, const struct sl_n
     uint32_t *index = (uint32_t *)to;
     index[0] = (uint32_t)n;
     for (size_t s = 0; s < n; s++) {
-        int64_t left = request->last - map->stretches[s].begin;
-        index[s + 1] = left < map->stretches[s].n_slots ? (uint32_t)left : map->stretches[s].n_slots;
+        int64_t left = request->last - map->segments[s].begin;
+        index[s + 1] = left < map->segments[s].n_slots ? (uint32_t)left : map->segments[s].n_slots;
     }
     memset(to + index_bytes, 0, (64 - index_bytes % 64) % 64);
     to += (index_bytes + 63) / 64 * 64;
@@ -203,7 +202,7 @@ static uint8_t *place_channels(const struct sl_annex_map *map, const struct sl_n
         uint64_t in_share = request->first_lane + lane - (uint32_t)map->first_lane;
         for (size_t s = 0; s < n; s++) {
             struct channels c = lay_out(map, request, s, index[s + 1]);
-            uint64_t copy = map->stretches[s].scan_offset + in_share * map->stretches[s].scan_stride;
+            uint64_t copy = map->segments[s].scan_offset + in_share * map->segments[s].scan_stride;
             range = place_copy(&c, copy, channels, request->n_channels, to, range);
             to += c.chosen.bytes;
         }
@@ -223,7 +222,7 @@ static const struct {
 
 size_t sl_annex_map_n_ranges(const struct sl_annex_map *map, const struct sl_near_request *request, const void *body) {
     int64_t first = (int64_t)request->first_lane - map->first_lane;
-    bool is_known = map->stretches && request->kind < sizeof kinds / sizeof kinds[0] && kinds[request->kind].count &&
+    bool is_known = map->segments && request->kind < sizeof kinds / sizeof kinds[0] && kinds[request->kind].count &&
                     first >= 0 && first + request->n_lanes <= map->n_lanes;
     return is_known ? kinds[request->kind].count(map, request, body) : 0;
 }

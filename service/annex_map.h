@@ -3,7 +3,7 @@
  * Purpose: where the pages and key indexes of a share lie in its store's window, for one-sided reads: of prefill, which
  *          reads pages back, and of retrieve=pull, whose ROWS and CHANNELS (retrieve/near.h) can be read instead of asked for.
  *
- * A map is a MAP answer: stretches do not move while the annex has its lease, so one is enough. What is read is only
+ * A map is a MAP answer: segments do not move while the annex has its lease, so one is enough. What is read is only
  * true if the lease has lived until the read was over: whoever reads renews it.
  */
 #ifndef SL_SERVICE_ANNEX_MAP_H
@@ -18,15 +18,15 @@ struct sl_annex_map {
     struct sl_page_layout work, kept; // of pages as they were shipped, and as the store keeps full ones
     enum sl_kv_format scan;
     // By sl_annex_map_read():
-    struct sl_near_stretch *stretches; // [n_stretches] from token 0 on, malloc'd, the owner's to free; NULL: not known
-    size_t n_stretches;
+    struct sl_near_segment *segments; // [n_segments] from token 0 on, malloc'd, the owner's to free; NULL: not known
+    size_t n_segments;
 };
 
 struct sl_near_request sl_annex_map_request(const struct sl_annex_map *map, uint64_t annex_id);
 // Bytes that the answer takes at most, of a prompt of n_tokens.
 size_t sl_annex_map_answer_limit(int64_t n_tokens);
 /*
- * Take the stretches out of an answer to that request. SL_ERR_PEER_CORRUPT: it is none, or does not cover the first
+ * Take the segments out of an answer to that request. SL_ERR_PEER_CORRUPT: it is none, or does not cover the first
  * n_tokens; else the status that the answer carries, or SL_ERR_EXHAUSTED.
  */
 enum sl_status sl_annex_map_read(struct sl_annex_map *map, const struct sl_near_request *request, const void *answer,
@@ -34,7 +34,7 @@ enum sl_status sl_annex_map_read(struct sl_annex_map *map, const struct sl_near_
 
 /*
  * Byte offset in the window of the page of a lane (counted within the share) that holds `token`, which must be there.
- * *at: the stretch to look in first, brought up to date; 0 at the beginning, cheap where tokens ascend.
+ * *at: the segment to look in first, brought up to date; 0 at the beginning, cheap where tokens ascend.
  */
 uint64_t sl_annex_map_page(const struct sl_annex_map *map, int lane, int64_t token, size_t *at);
 

@@ -12,7 +12,7 @@
 #include "base/thread.h"
 #include "service/offload_internal.h"
 
-#define LOOK_MS 50 // between looks at the job's call while there is no room for a stretch
+#define LOOK_MS 50 // between looks at the job's call while there is no room for a segment
 
 uint64_t sl_offload_fingerprint(const struct sl_plan *plan, uint64_t model_fingerprint) {
     bool quantizes = false;
@@ -107,7 +107,7 @@ static enum sl_status open_links(struct sl_offload *offload, const struct sl_off
 }
 
 static enum sl_status create_ring(struct sl_offload *offload, struct sl_error *err) {
-    size_t n_pages = (size_t)sl_lanes_count(&offload->lanes) * SL_STRETCH_PAGES;
+    size_t n_pages = (size_t)sl_lanes_count(&offload->lanes) * SL_KV_SEGMENT_PAGES;
     for (int i = 0; i < SL_RING; i++) {
         offload->ring[i].pages = malloc(n_pages * sizeof(void *));
         if (!offload->ring[i].pages) {
@@ -239,7 +239,7 @@ enum sl_status sl_offload_begin(struct sl_offload *offload, struct sl_session *s
 
 // Hand [n_handed, end) to the ships. There is room for it.
 static void hand_over(struct sl_offload *offload, const struct sl_session *session, int64_t end) {
-    assert(offload->n_queued < SL_RING && end - offload->n_handed <= SL_STRETCH_TOKENS);
+    assert(offload->n_queued < SL_RING && end - offload->n_handed <= SL_KV_SEGMENT_TOKENS);
     struct sl_shipment *shipment = &offload->ring[(offload->first + offload->n_queued) % SL_RING];
     shipment->begin = offload->n_handed;
     shipment->n_slots = (uint32_t)(end - offload->n_handed);
@@ -247,7 +247,7 @@ static void hand_over(struct sl_offload *offload, const struct sl_session *sessi
     for (int lane = 0; lane < sl_lanes_count(&offload->lanes); lane++) {
         int layer = offload->lanes.layers[lane / offload->lanes.n_heads], h = lane % offload->lanes.n_heads;
         const struct sl_head *head = &session->layers[layer].heads[h];
-        memcpy(shipment->pages + (size_t)lane * SL_STRETCH_PAGES, head->pages + first,
+        memcpy(shipment->pages + (size_t)lane * SL_KV_SEGMENT_PAGES, head->pages + first,
                sl_pages_for(shipment->n_slots) * sizeof(void *));
     }
     offload->n_handed = end;
@@ -271,7 +271,7 @@ static enum sl_status wait_for(struct sl_offload *offload, bool (*there)(const s
 }
 
 static bool has_room(const struct sl_offload *offload) {
-    return offload->n_queued < SL_STRETCHES_QUEUED;
+    return offload->n_queued < SL_KV_SEGMENTS_QUEUED;
 }
 
 static bool is_mapped(const struct sl_offload *offload) {
@@ -297,9 +297,9 @@ enum sl_status sl_offload_step(struct sl_offload *offload, struct sl_session *se
     offload->n_tokens = session->n_tokens;
     pthread_mutex_lock(&offload->mutex);
     enum sl_status status = offload->status;
-    int64_t end = (offload->n_handed / SL_STRETCH_TOKENS + 1) * SL_STRETCH_TOKENS;
+    int64_t end = (offload->n_handed / SL_KV_SEGMENT_TOKENS + 1) * SL_KV_SEGMENT_TOKENS;
     int64_t decided = decided_at(offload, session->n_tokens);
-    for (; status == SL_OK && end <= decided; end += SL_STRETCH_TOKENS) {
+    for (; status == SL_OK && end <= decided; end += SL_KV_SEGMENT_TOKENS) {
         status = wait_for(offload, has_room, err);
         if (status == SL_OK) {
             hand_over(offload, session, end);
@@ -374,7 +374,7 @@ void sl_offload_hand_on(struct sl_offload *offload) {
     offload->handed_on = true;
 }
 
-// Full pages and the partial one apart: see offload.h. What is read behind a step is less than two stretches.
+// Full pages and the partial one apart: see offload.h. What is read behind a step is less than two segments.
 static void hand_over_rest(struct sl_offload *offload, const struct sl_session *session) {
     int64_t n_slots = slots_at(offload, session->n_tokens), full = n_slots / SL_PAGE_SLOTS * SL_PAGE_SLOTS;
     offload->n_tokens = session->n_tokens;

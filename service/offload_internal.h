@@ -4,7 +4,7 @@
  *
  *     offload.c        the engine's side: what is held, what is handed to the ships, the end
  *     offload_store.c  what is said to the stores: open, grant, await, map, renew, release
- *     offload_ship.c   the thread that ships stretches and keeps leases
+ *     offload_ship.c   the thread that ships segments and keeps leases
  *     offload_read.c   reading back: tiles, attention over them
  */
 #ifndef SL_SERVICE_OFFLOAD_INTERNAL_H
@@ -18,10 +18,10 @@
 #include "service/annex_map.h"
 #include "service/offload.h"
 
-#define SL_STRETCH_PAGES (SL_STRETCH_TOKENS / SL_PAGE_SLOTS)
-#define SL_TILE_PAGES    (SL_ATTEND_SPLIT / SL_PAGE_SLOTS)
-#define SL_MAX_LINKS     (2 * SL_MAX_SHARES)       // shares and their replicas
-#define SL_RING          (SL_STRETCHES_QUEUED + 2) // the end of a prompt: a stretch of full pages, and the partial page
+#define SL_KV_SEGMENT_PAGES (SL_KV_SEGMENT_TOKENS / SL_PAGE_SLOTS)
+#define SL_TILE_PAGES       (SL_ATTEND_SPLIT / SL_PAGE_SLOTS)
+#define SL_MAX_LINKS        (2 * SL_MAX_SHARES)         // shares and their replicas
+#define SL_RING             (SL_KV_SEGMENTS_QUEUED + 2) // the end of a prompt: a segment of full pages, and the partial page
 
 // A share at a store.
 struct sl_link {
@@ -37,7 +37,7 @@ struct sl_link {
 struct sl_shipment {
     int64_t begin;
     uint32_t n_slots;
-    const void **pages; // [n_lanes][SL_STRETCH_PAGES]
+    const void **pages; // [n_lanes][SL_KV_SEGMENT_PAGES]
 };
 
 // Pages of one offloaded layer on their way here.
@@ -91,7 +91,7 @@ struct sl_offload {
     int first, n_queued;
     bool no_more;     // after what is queued, every annex is to be complete
     bool complete;    // every annex can be asked about the whole prompt
-    int64_t n_mapped; // slots whose stretches are in the maps of all links
+    int64_t n_mapped; // slots whose segments are in the maps of all links
     int64_t shipped_bytes, shipped_tokens;
     enum sl_status status; // of the ships
     struct sl_error err;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * The thread of a job that ships stretches to all stores and renews the leases of its annexes.
+ * The thread of a job that ships segments to all stores and renews the leases of its annexes.
  *
- *   stretches   all that are queued at a time: grants from all stores, pieces from where the session's pages lie, then
+ *   segments   all that are queued at a time: grants from all stores, pieces from where the session's pages lie, then
  *               every store's word that it has them; behind a multiple of SL_ATTEND_SPLIT tokens also where they lie, so
  *               that they can be read back
  *   no more     every store's word that it can be asked about the whole prompt
@@ -17,7 +17,7 @@
 
 #define SHIP_MS 15000
 #define BUILD_MS                                                                                                       \
-    10000 // without a step forward: a store makes the key indexes of a stretch behind the questions of others
+    10000 // without a step forward: a store makes the key indexes of a segment behind the questions of others
 
 struct watch {
     struct sl_offload *offload;
@@ -78,7 +78,7 @@ static bool keep_shipping(void *arg) {
     return watch->status == SL_OK && !atomic_load(&watch->offload->stopping);
 }
 
-// ---- one stretch ---------------------------------------------------------------------------------------------------
+// ---- one segment ---------------------------------------------------------------------------------------------------
 
 struct sending {
     struct sl_ship *ship; // NULL: nothing to send to this store
@@ -94,7 +94,7 @@ static enum sl_status queue_pages(struct sl_offload *offload, const struct sl_li
     const char *begin = NULL;
     enum sl_status status = SL_OK;
     for (int l = 0; l < link->share->n_lanes; l++) {
-        const void *const *pages = shipment->pages + (size_t)(link->share->first_lane + l) * SL_STRETCH_PAGES;
+        const void *const *pages = shipment->pages + (size_t)(link->share->first_lane + l) * SL_KV_SEGMENT_PAGES;
         for (uint32_t p = skipped; status == SL_OK && p < n_pages; p++) {
             if (piece > 0 && begin + piece != pages[p]) {
                 status = sl_ship_piece(sending->ship, sending->bytes - piece, begin, piece);

@@ -91,7 +91,7 @@ void sl_link_close(struct sl_offload *offload, struct sl_link *link) {
         protobuf_c_message_free_unpacked(&link->annex->base, NULL);
     }
     sl_rpc_channel_destroy(&link->channel);
-    free(link->map.stretches);
+    free(link->map.segments);
     *link = (struct sl_link){0};
 }
 
@@ -134,7 +134,7 @@ enum sl_status sl_link_renew(struct sl_offload *offload, struct sl_link *link, s
     return status;
 }
 
-// ---- where stretches lie --------------------------------------------------------------------------------------------
+// ---- where segments lie --------------------------------------------------------------------------------------------
 
 static enum sl_status ask_map(struct sl_link *link, const struct sl_near_request *request, void *answer,
                               size_t capacity, size_t *bytes_out, struct sl_error *err) {
@@ -170,7 +170,7 @@ enum sl_status sl_link_map(struct sl_offload *offload, struct sl_link *link, int
         return sl_fail(err, status, "kvstore %.80s: %.280s", link->share->address, why.text);
     }
     pthread_mutex_lock(&offload->mutex);
-    struct sl_near_stretch *before = link->map.stretches;
+    struct sl_near_segment *before = link->map.segments;
     link->map = map;
     pthread_mutex_unlock(&offload->mutex);
     free(before);

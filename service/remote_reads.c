@@ -49,9 +49,9 @@ static void read_no_more(struct replica *replica, const struct sl_error *why) {
     replica->is_read = false;
 }
 
-// Whether it is known where the store's stretches lie; otherwise it is asked for that, and the answer looked at next time.
+// Whether it is known where the store's segments lie; otherwise it is asked for that, and the answer looked at next time.
 static bool has_map(struct remote *r, struct replica *replica) {
-    if (replica->map.stretches) {
+    if (replica->map.segments) {
         return true;
     }
     struct sl_near_request request = sl_annex_map_request(&replica->map, replica->annex_id);

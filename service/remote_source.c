@@ -41,7 +41,7 @@ static void destroy(struct sl_source **source) {
             sl_ask_close(&replica->map_ask);
             sl_lines_give(r->lines, &replica->line);
             free(replica->map_answer);
-            free(replica->map.stretches);
+            free(replica->map.segments);
             free(replica->window);
             free(replica->store);
             free(replica->address);

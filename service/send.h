@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: ship one contiguous capsule body to whoever granted memory for it: what a kvstore does for a Fetch and a prefill
- *          worker for its copy to the kvstore and for its stretches.
+ *          worker for its copy to the kvstore and for its segments.
  */
 #ifndef SL_SERVICE_SEND_H
 #define SL_SERVICE_SEND_H

@@ -250,7 +250,8 @@ int64_t sl_plan_undecided_slots(const struct sl_plan *plan, int64_t n_tokens) {
 int64_t sl_plan_held_slots(const struct sl_plan *plan) {
     int64_t undecided = sl_plan_undecided_slots(plan, plan->n_prompt), chunk = plan->recipe.chunk_tokens;
     return sl_recipe_offloads(&plan->recipe)
-               ? smaller(plan->n_prompt, SL_ATTEND_SPLIT + SL_STRETCHES_QUEUED * SL_STRETCH_TOKENS + chunk + undecided)
+               ? smaller(plan->n_prompt,
+                         SL_ATTEND_SPLIT + SL_KV_SEGMENTS_QUEUED * SL_KV_SEGMENT_TOKENS + chunk + undecided)
                : 0;
 }
 
@@ -442,11 +443,11 @@ static size_t key_index_bytes(const struct sl_plan *plan, int64_t n_slots) {
     return status == SL_OK ? in_units(layout.bytes) : 0;
 }
 
-// Key indexes of one lane: of whole stretches, of what full pages there are behind them, and of a partial page.
+// Key indexes of one lane: of whole segments, of what full pages there are behind them, and of a partial page.
 static size_t scan_bytes(const struct sl_plan *plan) {
     int64_t n_slots = sl_plan_offloaded_slots(plan, plan->n_prompt);
-    int64_t full = n_slots % SL_STRETCH_TOKENS / SL_PAGE_SLOTS * SL_PAGE_SLOTS, last = n_slots % SL_PAGE_SLOTS;
-    size_t bytes = (size_t)(n_slots / SL_STRETCH_TOKENS) * key_index_bytes(plan, SL_STRETCH_TOKENS);
+    int64_t full = n_slots % SL_KV_SEGMENT_TOKENS / SL_PAGE_SLOTS * SL_PAGE_SLOTS, last = n_slots % SL_PAGE_SLOTS;
+    size_t bytes = (size_t)(n_slots / SL_KV_SEGMENT_TOKENS) * key_index_bytes(plan, SL_KV_SEGMENT_TOKENS);
     return bytes + (full > 0 ? key_index_bytes(plan, full) : 0) + (last > 0 ? key_index_bytes(plan, last) : 0);
 }
 
@@ -462,7 +463,7 @@ size_t sl_plan_annex_bytes(const struct sl_plan *plan) {
         enum sl_status status = sl_page_layout_init(&rows, sl_plan_row_format(plan), plan->geometry.head_dim, 0, false);
         assert(status == SL_OK); // make_layouts() has made one
         (void)status;
-        int64_t n_queued = smaller(n_slots, SL_STRETCHES_QUEUED * SL_STRETCH_TOKENS);
+        int64_t n_queued = smaller(n_slots, SL_KV_SEGMENTS_QUEUED * SL_KV_SEGMENT_TOKENS);
         in_transit = sl_pages_for(n_queued) * in_units(work->bytes);
     }
     for (int l = 0; l < plan->geometry.n_layers; l++) {

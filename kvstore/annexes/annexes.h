@@ -2,7 +2,7 @@
 /*
  * Purpose: the annexes that a kvstore holds for sessions, each under a lease, and how they grow.
  *
- * An annex begins with the stored stretches that agree with its prompt, and grows by what is shipped:
+ * An annex begins with the stored segments that agree with its prompt, and grows by what is shipped:
  *
  *     granted --(arrived)--> building --> built --(all before it are part of the annex)--> appended, indexed
  *        |                      |
@@ -14,9 +14,9 @@
  *
  * Memory: opening promises what is still to come; every grant takes its part out of the promise, and what is forgotten puts
  *         it back. Where rows are packed, the blocks that were shipped are promised as well, as many as are on their way at
- *         a time. An annex that ends gives the rest of its promise back; its stretches stay, as cache (kvstore/memory/stretches.h).
+ *         a time. An annex that ends gives the rest of its promise back; its segments stay, as cache (kvstore/memory/segments.h).
  * Leases: ended by sl_annexes_release(), or by the reaper when nobody renews; questions renew too. Ids cannot be guessed.
- * Threads: any number. Locks in this order: annexes, then room, stretches, inbound, ledger, arena.
+ * Threads: any number. Locks in this order: annexes, then room, segments, inbound, ledger, arena.
  */
 #ifndef SL_KVSTORE_ANNEXES_ANNEXES_H
 #define SL_KVSTORE_ANNEXES_ANNEXES_H
@@ -27,7 +27,7 @@
 struct sl_annexes;
 
 struct sl_annexes_config {
-    struct sl_room *room; // with its ledger, inbound transfers and stretches; must outlive the annexes
+    struct sl_room *room; // with its ledger, inbound transfers and segments; must outlive the annexes
     const struct sl_ops *ops;
     struct sl_team *team; // makes key indexes; may be NULL
     int64_t lease_ms;
@@ -49,7 +49,7 @@ struct sl_annex_lease {
  * prompt: its hashes are copied. SL_ERR_INVALID: family or prompt out of bounds. SL_ERR_EXHAUSTED: no memory for what is
  * still to come; err has the numbers.
  */
-enum sl_status sl_annexes_open(struct sl_annexes *annexes, const char *label, const struct sl_stretch_family *family,
+enum sl_status sl_annexes_open(struct sl_annexes *annexes, const char *label, const struct sl_kv_family *family,
                                const struct sl_prompt_hashes *prompt, struct sl_annex_lease *lease_out,
                                struct sl_error *err);
 bool sl_annexes_renew(struct sl_annexes *annexes, const char *lease_id); // false: no such lease
@@ -59,7 +59,7 @@ void sl_annexes_reap(struct sl_annexes *annexes, int64_t now_ns); // end what ha
 // ---- growing --------------------------------------------------------------------------------------------------------
 
 /*
- * Memory for the stretch [begin, begin + n_tokens): where the annex and what has been granted of it end, or again one
+ * Memory for the segment [begin, begin + n_tokens): where the annex and what has been granted of it end, or again one
  * that has been granted and whose ship failed. *capacity_out: bytes of the block that is to be shipped.
  * SL_ERR_EXISTS: it is part of the annex, or will be without being shipped. SL_ERR_NOT_FOUND: no such lease.
  */
@@ -67,7 +67,7 @@ enum sl_status sl_annexes_grant(struct sl_annexes *annexes, const char *lease_id
                                 struct sl_inbound_ticket *ticket_out, size_t *capacity_out, struct sl_error *err);
 /*
  * Wait until the annex has n_tokens. go_on is asked now and then. SL_ERR_DEADLINE, SL_ERR_CANCELLED, SL_ERR_NOT_FOUND (no
- * such lease, or it ended meanwhile), or why a stretch did not become part of it.
+ * such lease, or it ended meanwhile), or why a segment did not become part of it.
  */
 enum sl_status sl_annexes_await(struct sl_annexes *annexes, const char *lease_id, int64_t n_tokens, int64_t deadline_ns,
                                 bool (*go_on)(void *arg), void *arg, int64_t *n_tokens_out, struct sl_error *err);

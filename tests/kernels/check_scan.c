@@ -363,7 +363,7 @@ static uint64_t read_plainly(const void *from, size_t bytes) {
     return sum[0] + sum[1] + sum[2] + sum[3] + sum[4] + sum[5] + sum[6] + sum[7];
 }
 
-// Copies of many stretches, more than the caches hold, and by turns: channels of them scanned, as many bytes read.
+// Indexes of many segments, more than the caches hold, and by turns: channels of them scanned, as many bytes read.
 static void time_scan(const char *name, enum sl_kv_format format, int n_channels) {
     enum { D = 128, SLOTS = 2048, N = 64 }; // 128k slots
     struct sl_key_index_layout layout = layout_of(format, D, SLOTS);
@@ -401,7 +401,7 @@ static void time_scan(const char *name, enum sl_kv_format format, int n_channels
     free(scores);
 }
 
-// A stretch's pages, out of the caches, made an index of; their keys read plainly by turns.
+// A segment's pages, out of the caches, made an index of; their keys read plainly by turns.
 static void time_copy(const char *name, enum sl_kv_format work, enum sl_kv_format format) {
     enum { D = 128, PAGES = 32, N = 32 };
     struct sl_page_layout page;

@@ -63,32 +63,32 @@ void lanes_destroy(struct lanes *lanes) {
     free(lanes->kv);
 }
 
-static struct sl_stretch_config config_of(const struct lanes *lanes, const struct make *make, int64_t begin,
-                                          uint32_t n_slots) {
-    return (struct sl_stretch_config){.begin = begin,
-                                      .n_slots = n_slots,
-                                      .first_lane = FIRST_LANE + make->first_lane,
-                                      .n_lanes = make->n_lanes,
-                                      .work = lanes->work,
-                                      .rows = make->rows,
-                                      .scan = make->scan};
+static struct sl_kv_segment_config config_of(const struct lanes *lanes, const struct make *make, int64_t begin,
+                                             uint32_t n_slots) {
+    return (struct sl_kv_segment_config){.begin = begin,
+                                         .n_slots = n_slots,
+                                         .first_lane = FIRST_LANE + make->first_lane,
+                                         .n_lanes = make->n_lanes,
+                                         .work = lanes->work,
+                                         .rows = make->rows,
+                                         .scan = make->scan};
 }
 
-struct sl_stretch *make_stretch(struct lanes *lanes, const struct make *make, int64_t begin, uint32_t n_slots) {
-    struct sl_stretch_config config = config_of(lanes, make, begin, n_slots);
-    char *block = sl_arena_alloc(lanes->arena, sl_stretch_block_bytes(&config));
+struct sl_kv_segment *make_segment(struct lanes *lanes, const struct make *make, int64_t begin, uint32_t n_slots) {
+    struct sl_kv_segment_config config = config_of(lanes, make, begin, n_slots);
+    char *block = sl_arena_alloc(lanes->arena, sl_kv_segment_block_bytes(&config));
     assert_non_null(block);
     for (int lane = 0; lane < make->n_lanes; lane++) {
-        memcpy(block + sl_stretch_lane_offset(&config, lane),
+        memcpy(block + sl_kv_segment_lane_offset(&config, lane),
                lanes->kv[make->first_lane + lane].pages[begin / SL_PAGE_SLOTS],
                (size_t)sl_pages_for(n_slots) * lanes->work.bytes);
     }
-    struct sl_stretch *stretch;
+    struct sl_kv_segment *segment;
     struct sl_error err = {0};
-    if (sl_stretch_create(&config, lanes->ops, NULL, lanes->arena, block, &stretch, &err) != SL_OK) {
+    if (sl_kv_segment_create(&config, lanes->ops, NULL, lanes->arena, block, &segment, &err) != SL_OK) {
         fail_msg("%s", err.text);
     }
-    return stretch;
+    return segment;
 }
 
 struct sl_annex *make_annex(struct lanes *lanes, const struct make *make) {
@@ -100,10 +100,10 @@ struct sl_annex *make_annex(struct lanes *lanes, const struct make *make) {
     for (uint32_t begin = 0, n; begin < lanes->n_tokens; begin += n) {
         n = SL_PAGE_SLOTS * (make->cut > 0 ? make->cut : (uint32_t)random_int(&lanes->seed, 1, 5));
         n = n < lanes->n_tokens - begin ? n : lanes->n_tokens - begin;
-        struct sl_stretch *stretch = make_stretch(lanes, make, begin, n);
-        assert_int_equal(sl_annex_append(annex, stretch, &err), SL_OK);
-        assert_int_equal(sl_stretch_n_refs(stretch), 2);
-        sl_stretch_unref(&stretch);
+        struct sl_kv_segment *segment = make_segment(lanes, make, begin, n);
+        assert_int_equal(sl_annex_append(annex, segment, &err), SL_OK);
+        assert_int_equal(sl_kv_segment_n_refs(segment), 2);
+        sl_kv_segment_unref(&segment);
     }
     assert_int_equal(sl_annex_n_tokens(annex), lanes->n_tokens);
     return annex;
@@ -133,8 +133,8 @@ static float rounded(enum sl_kv_format format, float x) {
 
 void read_scanned(const struct sl_annex *annex, int lane, float *k_out) {
     size_t d = (size_t)annex->head_dim;
-    const struct sl_stretch *s;
-    for (int i = 0; (s = sl_annex_stretch(annex, i)) != NULL; i++) {
+    const struct sl_kv_segment *s;
+    for (int i = 0; (s = sl_annex_segment(annex, i)) != NULL; i++) {
         float *k = k_out + (size_t)s->config.begin * d;
         uint32_t n = s->config.n_slots;
         annex->ops->read_rows(&s->kv[lane - annex->first_lane], 0, n, k, NULL);
@@ -190,10 +190,10 @@ uint32_t expected_topk(const struct sl_annex *annex, const struct sl_annex_query
     float *absmax = calloc(d, sizeof *absmax);
     assert_true(all != NULL && absmax != NULL);
     int lane = query->lane - annex->first_lane;
-    const struct sl_stretch *s;
-    for (int i = 0; (s = sl_annex_stretch(annex, i)) != NULL; i++) {
+    const struct sl_kv_segment *s;
+    for (int i = 0; (s = sl_annex_segment(annex, i)) != NULL; i++) {
         for (size_t c = 0; c < d; c++) {
-            absmax[c] = fmaxf(absmax[c], sl_stretch_absmax(s, lane)[c]);
+            absmax[c] = fmaxf(absmax[c], sl_kv_segment_absmax(s, lane)[c]);
         }
     }
     for (size_t c = 0; c < d; c++) {

@@ -45,14 +45,14 @@ void lanes_destroy(struct lanes *lanes); // everything must have come back to th
 struct make {
     int first_lane, n_lanes;
     enum sl_kv_format rows, scan;
-    uint32_t cut; // pages a stretch; 0: random
+    uint32_t cut; // pages a segment; 0: random
 };
-struct sl_stretch *make_stretch(struct lanes *lanes, const struct make *make, int64_t begin, uint32_t n_slots);
+struct sl_kv_segment *make_segment(struct lanes *lanes, const struct make *make, int64_t begin, uint32_t n_slots);
 struct sl_annex *make_annex(struct lanes *lanes, const struct make *make);
 
 void random_query(struct lanes *lanes, float *q); // [d] small integers
 
-// Key index values K^ of channel c of token j as kvcache/key_index.h has them, from what the pages of the stretch stand for.
+// Key index values K^ of channel c of token j as kvcache/key_index.h has them, from what the pages of the segment stand for.
 void read_scanned(const struct sl_annex *annex, int lane, float *k_out); // [n_tokens][d]
 
 // What the search must find: tokens_out [topk], ascending. Returns how many.

@@ -90,7 +90,7 @@ static void append(struct shares *s, const struct sl_ops *ops, struct sl_arena *
         part[i].pages += begin / SL_PAGE_SLOTS;
         part[i].n_slots = end - begin;
     }
-    struct sl_stretch_config config = {
+    struct sl_kv_segment_config config = {
         .begin = begin,
         .n_slots = end - begin,
         .first_lane = first,
@@ -99,10 +99,10 @@ static void append(struct shares *s, const struct sl_ops *ops, struct sl_arena *
         .rows = kv->work->format,
         .scan = scan,
     };
-    struct sl_stretch *stretch;
-    assert_int_equal(sl_stretch_borrow(&config, ops, NULL, arena, part, &stretch, &err), SL_OK);
-    assert_int_equal(sl_annex_append(s->annexes[share], stretch, &err), SL_OK);
-    sl_stretch_unref(&stretch);
+    struct sl_kv_segment *segment;
+    assert_int_equal(sl_kv_segment_borrow(&config, ops, NULL, arena, part, &segment, &err), SL_OK);
+    assert_int_equal(sl_annex_append(s->annexes[share], segment, &err), SL_OK);
+    sl_kv_segment_unref(&segment);
     free(part);
 }
 

@@ -25,7 +25,7 @@ struct shares {
 };
 
 /*
- * Lanes [0, n_lanes) of kv (n_slots each) in n_shares shares as equal as may be; every annex of two stretches where the
+ * Lanes [0, n_lanes) of kv (n_slots each) in n_shares shares as equal as may be; every annex of two segments where the
  * tokens are enough. kv must outlive it. Fails the test on any error.
  */
 struct shares *shares_create(const struct sl_ops *ops, struct sl_arena *arena, const struct sl_kv *kv, int n_lanes,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests of retrieve/annex.c, stretch.c and lanes.c: what is kept, what is given back, and what is refused.
+// Tests of retrieve/annex.c, segment.c and lanes.c: what is kept, what is given back, and what is refused.
 #include <math.h>
 
 #include "fixture.h"
@@ -17,10 +17,10 @@ static void check_rows(struct lanes *lanes, const struct sl_annex *annex, int la
     sl_annex_rows(annex, lane, tokens, n, rows);
     for (uint32_t i = 0; i < n; i++) {
         int index = 0;
-        while (sl_stretch_end(sl_annex_stretch(annex, index)) <= tokens[i]) {
+        while (sl_kv_segment_end(sl_annex_segment(annex, index)) <= tokens[i]) {
             index++;
         }
-        const struct sl_stretch *s = sl_annex_stretch(annex, index);
+        const struct sl_kv_segment *s = sl_annex_segment(annex, index);
         uint32_t slot = tokens[i] - (uint32_t)s->config.begin;
         lanes->ops->copy_rows(&s->kv[lane - annex->first_lane], &slot, 1, expected);
         assert_memory_equal(rows + i * row_bytes, expected, row_bytes);
@@ -31,8 +31,8 @@ static void check_rows(struct lanes *lanes, const struct sl_annex *annex, int la
 
 static void check_absmax(struct lanes *lanes, const struct sl_annex *annex, int lane) {
     float absmax[512], expected[512] = {0};
-    const struct sl_stretch *s;
-    for (int i = 0; (s = sl_annex_stretch(annex, i)) != NULL; i++) {
+    const struct sl_kv_segment *s;
+    for (int i = 0; (s = sl_annex_segment(annex, i)) != NULL; i++) {
         for (uint32_t j = 0; j < s->config.n_slots; j++) {
             float key[512];
             lanes->ops->read_rows(&s->kv[lane - annex->first_lane], j, j + 1, key, NULL);
@@ -64,8 +64,8 @@ static void test_annex_keeps_rows_and_maxima(void **state) {
     }
 }
 
-// A stretch of pages as they came holds them bit by bit; int8 rows are what ops->quantize makes of full pages.
-static void test_stretch_keeps_pages(void **state) {
+// A segment of pages as they came holds them bit by bit; int8 rows are what ops->quantize makes of full pages.
+static void test_segment_keeps_pages(void **state) {
     (void)state;
     struct lanes lanes;
     lanes_create(&lanes, SL_KV_F16, 2, 64, 2 * SL_PAGE_SLOTS + 9, 4);
@@ -75,9 +75,9 @@ static void test_stretch_keeps_pages(void **state) {
     assert_non_null(page);
     for (int is_int8 = 0; is_int8 < 2; is_int8++) {
         struct make make = {0, 2, is_int8 ? SL_KV_INT8 : SL_KV_F16, SL_KV_INT8, 0};
-        struct sl_stretch *s = make_stretch(&lanes, &make, 0, lanes.n_tokens);
+        struct sl_kv_segment *s = make_segment(&lanes, &make, 0, lanes.n_tokens);
         size_t stride;
-        const char *pages = sl_stretch_pages(s, &stride);
+        const char *pages = sl_kv_segment_pages(s, &stride);
         assert_int_equal(stride, is_int8 ? 2 * packed.bytes + lanes.work.bytes : 3 * lanes.work.bytes);
         for (int lane = 0; lane < 2; lane++) {
             const char *at = pages + (size_t)lane * stride;
@@ -92,33 +92,33 @@ static void test_stretch_keeps_pages(void **state) {
         }
         struct sl_arena_stats stats;
         sl_arena_get_stats(lanes.arena, &stats);
-        assert_int_equal(stats.used_bytes, sl_stretch_bytes(sl_stretch_get_config(s)));
-        sl_stretch_unref(&s);
+        assert_int_equal(stats.used_bytes, sl_kv_segment_bytes(sl_kv_segment_get_config(s)));
+        sl_kv_segment_unref(&s);
     }
     free(page);
     lanes_destroy(&lanes);
 }
 
-// Borrowed pages, quantized ones among them, give what a stretch with pages of its own gives.
-static void test_stretch_of_borrowed_pages(void **state) {
+// Borrowed pages, quantized ones among them, give what a segment with pages of its own gives.
+static void test_segment_of_borrowed_pages(void **state) {
     (void)state;
     struct lanes lanes;
     lanes_create(&lanes, SL_KV_BF16, 2, 32, 500, 8);
     for (int is_int8 = 0; is_int8 < 2; is_int8++) {
         struct make make = {0, 2, is_int8 ? SL_KV_INT8 : SL_KV_BF16, SL_KV_BF16, 8};
         struct sl_annex *own = make_annex(&lanes, &make), *lent;
-        const struct sl_stretch *s = sl_annex_stretch(own, 0);
-        struct sl_stretch *borrowed;
+        const struct sl_kv_segment *s = sl_annex_segment(own, 0);
+        struct sl_kv_segment *borrowed;
         struct sl_error err;
-        assert_int_equal(sl_stretch_borrow(&s->config, lanes.ops, NULL, lanes.arena, s->kv, &borrowed, &err), SL_OK);
+        assert_int_equal(sl_kv_segment_borrow(&s->config, lanes.ops, NULL, lanes.arena, s->kv, &borrowed, &err), SL_OK);
         assert_memory_equal(borrowed->indexes, s->indexes, 2 * s->scan.bytes);
         assert_int_equal(sl_annex_create(lanes.ops, FIRST_LANE, 2, 32, 500, &lent, &err), SL_OK);
         assert_int_equal(sl_annex_append(lent, borrowed, &err), SL_OK);
-        sl_stretch_unref(&borrowed);
+        sl_kv_segment_unref(&borrowed);
         check_rows(&lanes, lent, FIRST_LANE + 1);
         struct sl_kv few[2] = {s->kv[0], s->kv[1]};
         few[1].n_slots = 499;
-        assert_int_equal(sl_stretch_borrow(&s->config, lanes.ops, NULL, lanes.arena, few, &borrowed, &err),
+        assert_int_equal(sl_kv_segment_borrow(&s->config, lanes.ops, NULL, lanes.arena, few, &borrowed, &err),
                          SL_ERR_INVALID);
         sl_annex_destroy(&lent);
         sl_annex_destroy(&own);
@@ -126,7 +126,7 @@ static void test_stretch_of_borrowed_pages(void **state) {
     lanes_destroy(&lanes);
 }
 
-static void test_stretches_are_shared(void **state) {
+static void test_segments_are_shared(void **state) {
     (void)state;
     struct lanes lanes;
     lanes_create(&lanes, SL_KV_F16, 1, 16, 128, 2);
@@ -134,20 +134,20 @@ static void test_stretches_are_shared(void **state) {
     struct sl_annex *first = make_annex(&lanes, &make), *second;
     struct sl_error err;
     assert_int_equal(sl_annex_create(lanes.ops, FIRST_LANE, 1, 16, 128, &second, &err), SL_OK);
-    const struct sl_stretch *shared = sl_annex_stretch(first, 0);
-    assert_int_equal(sl_annex_append(second, first->stretches[0], &err), SL_OK);
-    assert_int_equal(sl_stretch_n_refs(shared), 2);
+    const struct sl_kv_segment *shared = sl_annex_segment(first, 0);
+    assert_int_equal(sl_annex_append(second, first->segments[0], &err), SL_OK);
+    assert_int_equal(sl_kv_segment_n_refs(shared), 2);
     sl_annex_destroy(&first);
-    assert_int_equal(sl_stretch_n_refs(shared), 1);
+    assert_int_equal(sl_kv_segment_n_refs(shared), 1);
     check_absmax(&lanes, second, FIRST_LANE);
-    assert_null(sl_annex_stretch(second, 1));
-    assert_null(sl_annex_stretch(second, -1));
+    assert_null(sl_annex_segment(second, 1));
+    assert_null(sl_annex_segment(second, -1));
     sl_annex_destroy(&second);
     sl_annex_destroy(&second);
     lanes_destroy(&lanes);
 }
 
-static void test_annex_refuses_stretches_that_do_not_follow(void **state) {
+static void test_annex_refuses_segments_that_do_not_follow(void **state) {
     (void)state;
     struct lanes lanes;
     lanes_create(&lanes, SL_KV_F16, 3, 16, 400, 2);
@@ -160,34 +160,34 @@ static void test_annex_refuses_stretches_that_do_not_follow(void **state) {
     struct sl_error err;
     assert_int_equal(sl_annex_create(lanes.ops, FIRST_LANE, 2, 16, 300, &annex, &err), SL_OK);
     assert_int_equal(sl_annex_n_tokens(annex), 0);
-    struct sl_stretch *s = make_stretch(&lanes, &make, 64, 64);
+    struct sl_kv_segment *s = make_segment(&lanes, &make, 64, 64);
     assert_int_equal(sl_annex_append(annex, s, &err), SL_ERR_INVALID); // does not begin at 0
-    sl_stretch_unref(&s);
-    s = make_stretch(&lanes, &make, 0, 128);
+    sl_kv_segment_unref(&s);
+    s = make_segment(&lanes, &make, 0, 128);
     assert_int_equal(sl_annex_append(annex, s, &err), SL_OK);
     assert_int_equal(sl_annex_append(annex, s, &err), SL_ERR_INVALID); // is there already
-    sl_stretch_unref(&s);
+    sl_kv_segment_unref(&s);
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
-        s = make_stretch(&lanes, &others[i], 128, 64);
+        s = make_segment(&lanes, &others[i], 128, 64);
         assert_int_equal(sl_annex_append(annex, s, &err), SL_ERR_INVALID);
-        assert_int_equal(sl_stretch_n_refs(s), 1);
-        sl_stretch_unref(&s);
+        assert_int_equal(sl_kv_segment_n_refs(s), 1);
+        sl_kv_segment_unref(&s);
     }
-    s = make_stretch(&lanes, &make, 128, 173);
+    s = make_segment(&lanes, &make, 128, 173);
     assert_int_equal(sl_annex_append(annex, s, &err), SL_ERR_INVALID); // more than max_tokens
-    sl_stretch_unref(&s);
-    s = make_stretch(&lanes, &make, 128, 70);
+    sl_kv_segment_unref(&s);
+    s = make_segment(&lanes, &make, 128, 70);
     assert_int_equal(sl_annex_append(annex, s, &err), SL_OK);
-    sl_stretch_unref(&s);
-    s = make_stretch(&lanes, &make, 192, 64);
+    sl_kv_segment_unref(&s);
+    s = make_segment(&lanes, &make, 192, 64);
     assert_int_equal(sl_annex_append(annex, s, &err), SL_ERR_INVALID); // behind a partial page
-    sl_stretch_unref(&s);
+    sl_kv_segment_unref(&s);
     assert_int_equal(sl_annex_n_tokens(annex), 198);
     sl_annex_destroy(&annex);
     lanes_destroy(&lanes);
 }
 
-static void test_stretch_refuses_what_is_not_built(void **state) {
+static void test_segment_refuses_what_is_not_built(void **state) {
     (void)state;
     struct lanes lanes;
     lanes_create(&lanes, SL_KV_F16, 1, 16, 64, 2);
@@ -195,8 +195,8 @@ static void test_stretch_refuses_what_is_not_built(void **state) {
     assert_int_equal(sl_page_layout_init(&positions, SL_KV_F16, 16, 0, true), SL_OK);
     assert_int_equal(sl_page_layout_init(&states, SL_KV_F16, 16, 1, false), SL_OK);
     assert_int_equal(sl_page_layout_init(&packed, SL_KV_INT8, 16, 0, false), SL_OK);
-    const struct sl_stretch_config good = {0, 64, 0, 1, lanes.work, SL_KV_F16, SL_KV_F16};
-    struct sl_stretch_config bad[12];
+    const struct sl_kv_segment_config good = {0, 64, 0, 1, lanes.work, SL_KV_F16, SL_KV_F16};
+    struct sl_kv_segment_config bad[12];
     for (size_t i = 0; i < 12; i++) {
         bad[i] = good;
     }
@@ -212,15 +212,15 @@ static void test_stretch_refuses_what_is_not_built(void **state) {
     bad[9].rows = SL_KV_F32;
     bad[10].scan = SL_KV_INT2;
     bad[11].scan = SL_KV_BF16;
-    assert_true(sl_stretch_block_bytes(&good) == lanes.work.bytes && sl_stretch_bytes(&good) > lanes.work.bytes);
+    assert_true(sl_kv_segment_block_bytes(&good) == lanes.work.bytes && sl_kv_segment_bytes(&good) > lanes.work.bytes);
     for (size_t i = 0; i < 12; i++) {
-        struct sl_stretch *s = NULL;
+        struct sl_kv_segment *s = NULL;
         struct sl_error err = {0};
-        assert_int_equal(sl_stretch_create(&bad[i], lanes.ops, NULL, lanes.arena, lanes.memory, &s, &err),
+        assert_int_equal(sl_kv_segment_create(&bad[i], lanes.ops, NULL, lanes.arena, lanes.memory, &s, &err),
                          SL_ERR_INVALID);
         assert_true(s == NULL && err.text[0] != '\0');
-        assert_int_equal(sl_stretch_block_bytes(&bad[i]), 0);
-        assert_int_equal(sl_stretch_bytes(&bad[i]), 0);
+        assert_int_equal(sl_kv_segment_block_bytes(&bad[i]), 0);
+        assert_int_equal(sl_kv_segment_bytes(&bad[i]), 0);
     }
     struct sl_annex *annex;
     assert_int_equal(sl_annex_create(lanes.ops, 0, 0, 16, 64, &annex, NULL), SL_ERR_INVALID);
@@ -244,20 +244,21 @@ static int take_all_but(struct sl_arena *arena, size_t spare, void **taken, int 
 }
 
 // Without room for key indexes or int8 pages the block stays the caller's, and nothing else is taken.
-static void test_stretch_without_memory(void **state) {
+static void test_segment_without_memory(void **state) {
     (void)state;
     struct lanes lanes;
     lanes_create(&lanes, SL_KV_F16, 1, 16, 256, 2);
     for (int i = 0; i < 2; i++) {
-        struct sl_stretch_config config = {0, 256, 0, 1, lanes.work, i == 0 ? SL_KV_F16 : SL_KV_INT8, SL_KV_F16};
-        void *block = sl_arena_alloc(lanes.arena, sl_stretch_block_bytes(&config)), *taken[64];
+        struct sl_kv_segment_config config = {0, 256, 0, 1, lanes.work, i == 0 ? SL_KV_F16 : SL_KV_INT8, SL_KV_F16};
+        void *block = sl_arena_alloc(lanes.arena, sl_kv_segment_block_bytes(&config)), *taken[64];
         struct sl_arena_stats before, after;
-        memcpy(block, lanes.pages, sl_stretch_block_bytes(&config));
+        memcpy(block, lanes.pages, sl_kv_segment_block_bytes(&config));
         int n = take_all_but(lanes.arena, i == 0 ? 0 : 9 << 10, taken, 64); // room for key indexes, none for pages
         sl_arena_get_stats(lanes.arena, &before);
-        struct sl_stretch *s = NULL;
+        struct sl_kv_segment *s = NULL;
         struct sl_error err = {0};
-        assert_int_equal(sl_stretch_create(&config, lanes.ops, NULL, lanes.arena, block, &s, &err), SL_ERR_EXHAUSTED);
+        assert_int_equal(sl_kv_segment_create(&config, lanes.ops, NULL, lanes.arena, block, &s, &err),
+                         SL_ERR_EXHAUSTED);
         assert_true(s == NULL && err.text[0] != '\0');
         sl_arena_get_stats(lanes.arena, &after);
         assert_int_equal(after.used_bytes, before.used_bytes);
@@ -292,12 +293,12 @@ static void test_lanes_number_offloaded_layers(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_annex_keeps_rows_and_maxima),
-        cmocka_unit_test(test_stretch_keeps_pages),
-        cmocka_unit_test(test_stretch_of_borrowed_pages),
-        cmocka_unit_test(test_stretches_are_shared),
-        cmocka_unit_test(test_annex_refuses_stretches_that_do_not_follow),
-        cmocka_unit_test(test_stretch_refuses_what_is_not_built),
-        cmocka_unit_test(test_stretch_without_memory),
+        cmocka_unit_test(test_segment_keeps_pages),
+        cmocka_unit_test(test_segment_of_borrowed_pages),
+        cmocka_unit_test(test_segments_are_shared),
+        cmocka_unit_test(test_annex_refuses_segments_that_do_not_follow),
+        cmocka_unit_test(test_segment_refuses_what_is_not_built),
+        cmocka_unit_test(test_segment_without_memory),
         cmocka_unit_test(test_lanes_number_offloaded_layers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -256,13 +256,13 @@ static void test_near_answers_channels(void **state) {
                 chosen[c] = q[all[c]];
             }
             const uint8_t *index = view.indexes + (size_t)lane * view.lane_bytes;
-            for (uint32_t s = 0; s < view.n_stretches; s++) {
-                const struct sl_stretch *stretch = sl_annex_stretch(a.annex, (int)s);
+            for (uint32_t s = 0; s < view.n_segments; s++) {
+                const struct sl_kv_segment *segment = sl_annex_segment(a.annex, (int)s);
                 struct sl_key_index_layout layout;
                 uint32_t n = view.n_slots[s];
                 assert_int_equal(sl_near_channels_layout(&a.shape, CHANNELS, n, &layout), SL_OK);
                 a.lanes.ops->scan(&layout, index, chosen, own, CHANNELS, 0, n, scores);
-                a.lanes.ops->scan(&stretch->scan, stretch->indexes + (size_t)lane * stretch->scan.bytes, q, all,
+                a.lanes.ops->scan(&segment->scan, segment->indexes + (size_t)lane * segment->scan.bytes, q, all,
                                   CHANNELS, 0, n, expected);
                 assert_memory_equal(scores, expected, n * sizeof(float));
                 index += layout.bytes;
@@ -281,8 +281,8 @@ static void test_near_answers_channels(void **state) {
 
 static void test_near_map_is_checked(void **state) {
     (void)state;
-    struct sl_near_stretch map[3] = {{0, 64, 1, 0, 0, 0}, {64, 128, 1, 0, 0, 0}, {192, 7, 1, 0, 0, 0}};
-    const struct sl_near_stretch *read;
+    struct sl_near_segment map[3] = {{0, 64, 1, 0, 0, 0}, {64, 128, 1, 0, 0, 0}, {192, 7, 1, 0, 0, 0}};
+    const struct sl_near_segment *read;
     const uint8_t *body = (const uint8_t *)map;
     size_t n;
     assert_int_equal(sl_near_read_map(body, body + sizeof map, &read, &n, NULL), SL_OK);

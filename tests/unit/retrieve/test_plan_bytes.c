@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plan says that kvstores hold bounds what stretches take, however lanes are shared out.
+// What a plan says that kvstores hold bounds what segments take, however lanes are shared out.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,32 +10,32 @@
 #include "compress/plan/plan.h"
 #include "retrieve/annex.h"
 
-// The stretches of adjacent lanes [first, first + n) as prefill ships them (service/offload.h), and the blocks of those that
+// The segments of adjacent lanes [first, first + n) as prefill ships them (service/offload.h), and the blocks of those that
 // are on their way together.
 static size_t share_bytes(const struct sl_plan *plan, int first, int n, size_t *blocks_out) {
     int64_t end = 0, full = plan->n_prompt / SL_PAGE_SLOTS * SL_PAGE_SLOTS;
     size_t bytes = 0;
     *blocks_out = 0;
     for (int64_t begin = 0; begin < plan->n_prompt; begin = end) {
-        end = begin + SL_STRETCH_TOKENS <= plan->n_prompt ? begin + SL_STRETCH_TOKENS
-              : begin < full                              ? full
-                                                          : plan->n_prompt;
-        struct sl_stretch_config config = {.begin = begin,
-                                           .n_slots = (uint32_t)(end - begin),
-                                           .first_lane = first,
-                                           .n_lanes = n,
-                                           .work = plan->work[1],
-                                           .rows = sl_plan_row_format(plan),
-                                           .scan = sl_plan_scan_format(plan)};
-        size_t stretch = sl_stretch_bytes(&config), block = sl_stretch_block_bytes(&config);
-        assert_true(stretch > 0 && block > 0);
-        bytes += stretch;
-        *blocks_out += begin < SL_STRETCHES_QUEUED * SL_STRETCH_TOKENS ? block : 0;
+        end = begin + SL_KV_SEGMENT_TOKENS <= plan->n_prompt ? begin + SL_KV_SEGMENT_TOKENS
+              : begin < full                                 ? full
+                                                             : plan->n_prompt;
+        struct sl_kv_segment_config config = {.begin = begin,
+                                              .n_slots = (uint32_t)(end - begin),
+                                              .first_lane = first,
+                                              .n_lanes = n,
+                                              .work = plan->work[1],
+                                              .rows = sl_plan_row_format(plan),
+                                              .scan = sl_plan_scan_format(plan)};
+        size_t segment = sl_kv_segment_bytes(&config), block = sl_kv_segment_block_bytes(&config);
+        assert_true(segment > 0 && block > 0);
+        bytes += segment;
+        *blocks_out += begin < SL_KV_SEGMENTS_QUEUED * SL_KV_SEGMENT_TOKENS ? block : 0;
     }
     return bytes;
 }
 
-static void test_plan_annex_bytes_bound_stretches(void **state) {
+static void test_plan_annex_bytes_bound_segments(void **state) {
     (void)state;
     static const char *const rows[] = {"f32", "f16", "bf16", "int8"}, *const scans[] = {"stored", "int8", "int1"};
     srand(1);
@@ -72,7 +72,7 @@ static void test_plan_annex_bytes_bound_stretches(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plan_annex_bytes_bound_stretches),
+        cmocka_unit_test(test_plan_annex_bytes_bound_segments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -209,9 +209,9 @@ static void test_search_while_annex_grows(void **state) {
             assert_int_equal(pthread_create(&threads[i], NULL, search_on, &grow), 0);
         }
         for (int i = 0; i < 40; i++) {
-            struct sl_stretch *stretch = make_stretch(&lanes, &make, (int64_t)i * SL_PAGE_SLOTS, SL_PAGE_SLOTS);
-            assert_int_equal(sl_annex_append(annex, stretch, &err), SL_OK);
-            sl_stretch_unref(&stretch);
+            struct sl_kv_segment *segment = make_segment(&lanes, &make, (int64_t)i * SL_PAGE_SLOTS, SL_PAGE_SLOTS);
+            assert_int_equal(sl_annex_append(annex, segment, &err), SL_OK);
+            sl_kv_segment_unref(&segment);
         }
         atomic_store(&grow.is_over, true);
         for (int i = 0; i < 3; i++) {

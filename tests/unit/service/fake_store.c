@@ -36,8 +36,8 @@ static struct fake_annex *annex_of(struct fake_store *store, const char *lease_i
 }
 
 const void *fake_annex_page(const struct fake_annex *annex, int32_t lane, int64_t token) {
-    for (int i = 0; i < annex->n_stretches; i++) {
-        const struct fake_stretch *s = &annex->stretches[i];
+    for (int i = 0; i < annex->n_segments; i++) {
+        const struct fake_segment *s = &annex->segments[i];
         if (token >= s->where.begin && token < s->where.begin + s->where.n_slots) {
             size_t page = (size_t)(lane - annex->first_lane) * sl_pages_for(s->where.n_slots) +
                           (size_t)((token - s->where.begin) / SL_PAGE_SLOTS);
@@ -60,13 +60,13 @@ int fake_store_n_leased(struct fake_store *store) {
 // ---- what arrives ----------------------------------------------------------------------------------------------------
 
 static void on_complete(void *arg, const void *header, size_t header_bytes, size_t body_bytes) {
-    struct fake_stretch *stretch = arg;
-    struct fake_annex *annex = stretch->annex;
+    struct fake_segment *segment = arg;
+    struct fake_annex *annex = segment->annex;
     (void)header, (void)header_bytes, (void)body_bytes;
     pthread_mutex_lock(&annex->store->mutex);
-    stretch->arrived = true;
-    for (int i = 0; i < annex->n_stretches && annex->stretches[i].arrived; i++) {
-        annex->n_tokens = annex->stretches[i].where.begin + annex->stretches[i].where.n_slots;
+    segment->arrived = true;
+    for (int i = 0; i < annex->n_segments && annex->segments[i].arrived; i++) {
+        annex->n_tokens = annex->segments[i].where.begin + annex->segments[i].where.n_slots;
     }
     pthread_cond_broadcast(&annex->store->changed);
     pthread_mutex_unlock(&annex->store->mutex);
@@ -101,8 +101,8 @@ static enum sl_status open_annex(void *service, struct sl_rpc_call *call, const 
     // What it has, it has of any prompt: tests use one. A partial page is of no use to a longer one.
     int64_t n_tokens = annex->n_tokens <= request->n_tokens ? annex->n_tokens : request->n_tokens;
     n_tokens = n_tokens < request->n_tokens ? n_tokens / SL_PAGE_SLOTS * SL_PAGE_SLOTS : n_tokens;
-    while (annex->n_stretches > 0 && annex->stretches[annex->n_stretches - 1].where.begin >= n_tokens) {
-        struct fake_stretch *last = &annex->stretches[--annex->n_stretches];
+    while (annex->n_segments > 0 && annex->segments[annex->n_segments - 1].where.begin >= n_tokens) {
+        struct fake_segment *last = &annex->segments[--annex->n_segments];
         sl_grant_close(&last->grant);
         sl_arena_free(store->arena, last->block);
         last->block = NULL;
@@ -125,8 +125,7 @@ static enum sl_status open_annex(void *service, struct sl_rpc_call *call, const 
 
 // Where what has been granted ends.
 static int64_t granted_end(const struct fake_annex *annex) {
-    const struct sl_near_stretch *last =
-        annex->n_stretches > 0 ? &annex->stretches[annex->n_stretches - 1].where : NULL;
+    const struct sl_near_segment *last = annex->n_segments > 0 ? &annex->segments[annex->n_segments - 1].where : NULL;
     return last != NULL ? last->begin + last->n_slots : 0;
 }
 
@@ -138,17 +137,17 @@ static enum sl_status grant_stretch(void *service, struct sl_rpc_call *call, con
     struct fake_annex *annex = annex_of(store, request->lease_id);
     int64_t end = granted_end(annex);
     if (!annex->leased || request->begin != end || request->begin % SL_PAGE_SLOTS != 0) {
-        return sl_fail(err, SL_ERR_INVALID, "a stretch from token %lld on behind %lld tokens",
+        return sl_fail(err, SL_ERR_INVALID, "a segment from token %lld on behind %lld tokens",
                        (long long)request->begin, (long long)end);
     }
-    struct sl_stretch_config config = {.begin = request->begin,
-                                       .n_slots = (uint32_t)request->n_tokens,
-                                       .first_lane = annex->first_lane,
-                                       .n_lanes = annex->n_lanes,
-                                       .work = store->work,
-                                       .rows = store->work.format,
-                                       .scan = store->work.format};
-    size_t bytes = sl_stretch_block_bytes(&config), ticket_bytes;
+    struct sl_kv_segment_config config = {.begin = request->begin,
+                                          .n_slots = (uint32_t)request->n_tokens,
+                                          .first_lane = annex->first_lane,
+                                          .n_lanes = annex->n_lanes,
+                                          .work = store->work,
+                                          .rows = store->work.format,
+                                          .scan = store->work.format};
+    size_t bytes = sl_kv_segment_block_bytes(&config), ticket_bytes;
     uint8_t *ticket;
     pthread_mutex_lock(&store->mutex);
     if (store->one_at_a_time && annex->n_tokens < end) {
@@ -156,18 +155,18 @@ static enum sl_status grant_stretch(void *service, struct sl_rpc_call *call, con
         pthread_mutex_unlock(&store->mutex);
         return sl_fail(err, SL_ERR_EXHAUSTED, "%lld tokens are on their way", (long long)(end - annex->n_tokens));
     }
-    assert_true(annex->n_stretches < FAKE_MAX_STRETCHES);
-    struct fake_stretch *stretch = &annex->stretches[annex->n_stretches++];
-    *stretch = (struct fake_stretch){.annex = annex, .block = sl_arena_alloc(store->arena, bytes)};
-    assert_non_null(stretch->block);
-    stretch->where = (struct sl_near_stretch){.begin = request->begin,
+    assert_true(annex->n_segments < FAKE_MAX_SEGMENTS);
+    struct fake_segment *segment = &annex->segments[annex->n_segments++];
+    *segment = (struct fake_segment){.annex = annex, .block = sl_arena_alloc(store->arena, bytes)};
+    assert_non_null(segment->block);
+    segment->where = (struct sl_near_segment){.begin = request->begin,
                                               .n_slots = (uint32_t)request->n_tokens,
                                               .n_lanes = (uint32_t)annex->n_lanes,
-                                              .offset = (uint64_t)((uint8_t *)stretch->block - store->region)};
+                                              .offset = (uint64_t)((uint8_t *)segment->block - store->region)};
     store->n_granted++;
     pthread_mutex_unlock(&store->mutex);
-    enum sl_status status = sl_grant_open(store->fabric, stretch->block, bytes, sl_deadline_in_ms(GRANT_MS), &events,
-                                          stretch, &stretch->grant, &ticket, &ticket_bytes, err);
+    enum sl_status status = sl_grant_open(store->fabric, segment->block, bytes, sl_deadline_in_ms(GRANT_MS), &events,
+                                          segment, &segment->grant, &ticket, &ticket_bytes, err);
     if (status != SL_OK) {
         return status;
     }
@@ -235,11 +234,11 @@ static void on_question(void *arg, struct sl_question *question) {
     store->n_maps++;
     const struct fake_annex *annex = &store->annexes[request.annex_id];
     struct sl_near_answer head = {.magic = SL_NEAR_MAGIC, .kind = SL_NEAR_MAP, .n_lanes = request.n_lanes};
-    uint8_t *answer = malloc(sizeof head + FAKE_MAX_STRETCHES * sizeof annex->stretches[0].where);
+    uint8_t *answer = malloc(sizeof head + FAKE_MAX_SEGMENTS * sizeof annex->segments[0].where);
     assert_non_null(answer);
-    for (int i = 0; i < annex->n_stretches && annex->stretches[i].arrived; i++) {
-        memcpy(answer + sizeof head + head.n_bytes, &annex->stretches[i].where, sizeof annex->stretches[i].where);
-        head.n_bytes += sizeof annex->stretches[i].where;
+    for (int i = 0; i < annex->n_segments && annex->segments[i].arrived; i++) {
+        memcpy(answer + sizeof head + head.n_bytes, &annex->segments[i].where, sizeof annex->segments[i].where);
+        head.n_bytes += sizeof annex->segments[i].where;
     }
     pthread_mutex_unlock(&store->mutex);
     memcpy(answer, &head, sizeof head);
@@ -301,14 +300,14 @@ void fake_store_stop(struct fake_store *store) {
     sl_rpc_server_stop(&store->server, 0);
     sl_window_close(&store->window);
     for (int a = 0; a < store->n_annexes; a++) {
-        for (int s = 0; s < FAKE_MAX_STRETCHES; s++) {
-            sl_grant_close(&store->annexes[a].stretches[s].grant);
+        for (int s = 0; s < FAKE_MAX_SEGMENTS; s++) {
+            sl_grant_close(&store->annexes[a].segments[s].grant);
         }
     }
     sl_fabric_destroy(&store->fabric);
     for (int a = 0; a < store->n_annexes; a++) {
-        for (int s = 0; s < FAKE_MAX_STRETCHES; s++) {
-            sl_arena_free(store->arena, store->annexes[a].stretches[s].block);
+        for (int s = 0; s < FAKE_MAX_SEGMENTS; s++) {
+            sl_arena_free(store->arena, store->annexes[a].segments[s].block);
         }
     }
     sl_arena_destroy(&store->arena);

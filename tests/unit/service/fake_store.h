@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: a kvstore's side of offloaded layers for tests of prefill's: annexes whose stretches lie in a region of a
+ * Purpose: a kvstore's side of offloaded layers for tests of prefill's: annexes whose segments lie in a region of a
  *          fabric of its own, in this process. It keeps what has arrived as it came, and searches nothing.
  */
 #ifndef SL_TESTS_UNIT_SERVICE_FAKE_STORE_H
@@ -15,13 +15,13 @@
 #include "retrieve/near.h"
 #include "rpc/rpc.h"
 
-#define FAKE_MAX_ANNEXES   8
-#define FAKE_MAX_STRETCHES 64
-#define FAKE_LEASE_MS      300
+#define FAKE_MAX_ANNEXES  8
+#define FAKE_MAX_SEGMENTS 64
+#define FAKE_LEASE_MS     300
 
-struct fake_stretch {
+struct fake_segment {
     struct fake_annex *annex;
-    struct sl_near_stretch where;
+    struct sl_near_segment where;
     void *block;
     struct sl_grant *grant;
     bool arrived;
@@ -32,8 +32,8 @@ struct fake_annex {
     bool leased;
     int32_t first_lane, n_lanes;
     int64_t n_tokens; // arrived, one behind the other
-    struct fake_stretch stretches[FAKE_MAX_STRETCHES];
-    int n_stretches;
+    struct fake_segment segments[FAKE_MAX_SEGMENTS];
+    int n_segments;
 };
 
 struct fake_store {

@@ -16,8 +16,8 @@
 
 #define N_LANES     4
 #define D           16
-#define N_TOKENS    1100 // stretches of 512, 512, 64 and 12 tokens
-#define N_STRETCHES 4
+#define N_TOKENS    1100 // segments of 512, 512, 64 and 12 tokens
+#define N_SEGMENTS  4
 #define N_CHANNELS  5
 #define N_ROWS      33
 #define LEASE_MS    60000
@@ -52,14 +52,14 @@ struct scene {
 // --- the store -------------------------------------------------------------------------------------------------------
 
 static size_t write_map(const struct store *store, const struct sl_near_request *head, uint8_t *answer) {
-    struct sl_near_stretch *at = (struct sl_near_stretch *)(answer + sizeof(struct sl_near_answer)), *first = at;
-    const struct sl_stretch *stretch;
-    for (int i = 0; (stretch = sl_annex_stretch(store->annex, i)) != NULL; i++, at++) {
-        const struct sl_stretch_config *config = sl_stretch_get_config(stretch);
+    struct sl_near_segment *at = (struct sl_near_segment *)(answer + sizeof(struct sl_near_answer)), *first = at;
+    const struct sl_kv_segment *segment;
+    for (int i = 0; (segment = sl_annex_segment(store->annex, i)) != NULL; i++, at++) {
+        const struct sl_kv_segment_config *config = sl_kv_segment_get_config(segment);
         size_t page_stride, scan_stride;
-        const uint8_t *pages = sl_stretch_pages(stretch, &page_stride);
-        const uint8_t *indexes = sl_stretch_key_indexes(stretch, &scan_stride);
-        *at = (struct sl_near_stretch){config->begin,
+        const uint8_t *pages = sl_kv_segment_pages(segment, &page_stride);
+        const uint8_t *indexes = sl_kv_segment_key_indexes(segment, &scan_stride);
+        *at = (struct sl_near_segment){config->begin,
                                        config->n_slots,
                                        (uint32_t)config->n_lanes,
                                        (uint64_t)(pages - store->region),
@@ -80,7 +80,7 @@ static void on_question(void *arg, struct sl_question *question) {
     memcpy(&head, request, sizeof head);
     atomic_fetch_add(&store->n_asked[head.kind], 1);
     uint8_t *answer = malloc(sl_near_answer_bytes(store->annex, request, request_bytes) + SL_NEAR_REFUSAL_BYTES +
-                             N_STRETCHES * sizeof(struct sl_near_stretch));
+                             N_SEGMENTS * sizeof(struct sl_near_segment));
     if (head.kind == SL_NEAR_MAP) {
         bytes = write_map(store, &head, answer);
     } else {
@@ -89,31 +89,32 @@ static void on_question(void *arg, struct sl_question *question) {
     sl_question_answer(&question, answer, bytes, free, answer);
 }
 
-static void add_stretch(struct scene *s, struct store *store, int first_lane, int n_lanes, int64_t begin, uint32_t n) {
+static void add_segment(struct scene *s, struct store *store, int first_lane, int n_lanes, int64_t begin, uint32_t n) {
     struct sl_error err;
     const struct sl_ops *ops;
-    struct sl_stretch_config config = {begin, n, first_lane, n_lanes, s->plan.work[0], s->plan.work[0].format, s->scan};
+    struct sl_kv_segment_config config = {begin,  n, first_lane, n_lanes, s->plan.work[0], s->plan.work[0].format,
+                                          s->scan};
     if (s->plan.recipe.format == SL_KV_INT8) {
         config.rows = SL_KV_INT8;
     }
     assert_int_equal(sl_ops_select("auto", &ops, &err), SL_OK);
-    size_t bytes = sl_stretch_block_bytes(&config);
+    size_t bytes = sl_kv_segment_block_bytes(&config);
     uint8_t *block = sl_arena_alloc(store->arena, bytes);
     assert_non_null(block);
     uint64_t seed = s->seed + (uint64_t)begin; // of both replicas the same
     for (size_t i = 0; i < bytes; i++) {
         block[i] = (uint8_t)(next_random(&seed) >> 24) & 0xbb; // finite and small in every format
     }
-    struct sl_stretch *stretch;
-    if (sl_stretch_create(&config, ops, NULL, store->arena, block, &stretch, &err) != SL_OK) {
+    struct sl_kv_segment *segment;
+    if (sl_kv_segment_create(&config, ops, NULL, store->arena, block, &segment, &err) != SL_OK) {
         fail_msg("%s", err.text);
     }
-    assert_int_equal(sl_annex_append(store->annex, stretch, &err), SL_OK);
-    sl_stretch_unref(&stretch);
+    assert_int_equal(sl_annex_append(store->annex, segment, &err), SL_OK);
+    sl_kv_segment_unref(&segment);
 }
 
 static void start_store(struct scene *s, int share, int replica, const char *transport) {
-    static const uint32_t cuts[N_STRETCHES] = {512, 512, 64, 12};
+    static const uint32_t cuts[N_SEGMENTS] = {512, 512, 64, 12};
     struct store *store = &s->stores[share][replica];
     struct sl_error err;
     const struct sl_ops *ops;
@@ -124,8 +125,8 @@ static void start_store(struct scene *s, int share, int replica, const char *tra
     assert_int_equal(sl_arena_create(store->region, ARENA_BYTES, &store->arena, &err), SL_OK);
     assert_int_equal(sl_annex_create(ops, first, n_lanes, D, N_TOKENS, &store->annex, &err), SL_OK);
     int64_t begin = 0;
-    for (int i = 0; i < N_STRETCHES; begin += cuts[i++]) {
-        add_stretch(s, store, first, n_lanes, begin, cuts[i]);
+    for (int i = 0; i < N_SEGMENTS; begin += cuts[i++]) {
+        add_segment(s, store, first, n_lanes, begin, cuts[i]);
     }
     store->scratch = sl_annex_scratch_create(NULL);
     assert_int_equal(sl_window_open(store->fabric, store->region, ARENA_BYTES, &store->window, &store->ticket,

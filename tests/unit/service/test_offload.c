@@ -321,11 +321,11 @@ static void test_offload_reads_with_the_bits_of_layers_held_here(void **state) {
     assert_int_equal(stats.stored_tokens, 0);
     assert_int_equal(stats.shipped_bytes, sl_pages_for(MAX_TOKENS) * N_LANES * f->plan.work[2].bytes);
     assert_true(stats.read_back_bytes > 0);
-    // Cut at multiples of the stretch, and behind the last full page.
+    // Cut at multiples of the segment, and behind the last full page.
     const struct fake_annex *at_store = fake_store_annex(&f->stores[0], 0);
-    assert_int_equal(at_store->n_stretches, MAX_TOKENS / SL_STRETCH_TOKENS + 2);
-    assert_int_equal(at_store->stretches[1].where.begin, SL_STRETCH_TOKENS);
-    assert_int_equal(at_store->stretches[at_store->n_stretches - 1].where.n_slots, MAX_TOKENS % SL_PAGE_SLOTS);
+    assert_int_equal(at_store->n_segments, MAX_TOKENS / SL_KV_SEGMENT_TOKENS + 2);
+    assert_int_equal(at_store->segments[1].where.begin, SL_KV_SEGMENT_TOKENS);
+    assert_int_equal(at_store->segments[at_store->n_segments - 1].where.n_slots, MAX_TOKENS % SL_PAGE_SLOTS);
     assert_true(f->stores[0].n_renewed > 0); // it has taken longer than the lease
     assert_int_equal(fake_store_n_leased(&f->stores[0]), 1);
     sl_offload_hand_on(job->offload);
@@ -440,7 +440,7 @@ static void test_offload_does_not_ship_what_is_stored(void **state) {
     }
 }
 
-// One store is slow to build, the other one has room for one stretch at a time: leases live, and everything arrives.
+// One store is slow to build, the other one has room for one segment at a time: leases live, and everything arrives.
 static void test_offload_waits_for_what_stores_build(void **state) {
     struct fixture *f = *state;
     static const struct share shares[] = {{0, 0, 2, 0}, {1, 2, 2, 0}};
@@ -543,12 +543,12 @@ static void test_offload_names_the_store_that_is_lost(void **state) {
     assert_int_equal(fake_store_n_leased(&f->stores[0]), 0);
 }
 
-// Stretches of a prompt that was read on from quantized pages are not for those who have read it exactly.
+// Segments of a prompt that was read on from quantized pages are not for those who have read it exactly.
 static void test_offload_shares_with_those_who_read_alike(void **state) {
     (void)state;
     static const struct {
         const char *recipe;
-        int alike; // the first of those with the same stretches
+        int alike; // the first of those with the same segments
     } cases[] = {{"full,place=offload/1-", 0},
                  {"full,place=offload/1-,retrieve=pull,topk=7", 0},
                  {"full,place=offload/1-,format=f16/0-0:int2", 2},

@@ -301,7 +301,7 @@ static void test_plan_of_one_process_keeps_offloaded_layers(void **state) {
 static void test_plan_annex_has_pages_and_key_indexes(void **state) {
     (void)state;
     size_t f16 = 2 * 64 * 64 * 2, int8 = 64 * 64 + 64 * 4 + 64 * 64 + 64 * 4, part = 64 * 4;
-    // 1100 tokens: two stretches of 512, one of 64, one of 12. A copy of a stretch has a part with absmax, in int8 and int1
+    // 1100 tokens: two segments of 512, one of 64, one of 12. A copy of a segment has a part with absmax, in int8 and int1
     // another with scales, and channels that begin at multiples of 64 bytes.
     struct sl_plan plan = plan_for(OFFLOAD, 1100);
     assert_int_equal(sl_plan_annex_bytes(&plan),
@@ -344,7 +344,7 @@ static void test_plan_packs_offloaded_rows_where_they_stay(void **state) {
 }
 
 /*
- * What prefill may do at the worst: steps of any size up to a chunk, two stretches unacknowledged when the next is read,
+ * What prefill may do at the worst: steps of any size up to a chunk, two segments unacknowledged when the next is read,
  * splits let go of once they are acknowledged. And what decode does: sinks, recent and new slots, and hot caches.
  */
 static void test_plan_bounds_what_sessions_hold(void **state) {
@@ -369,7 +369,7 @@ static void test_plan_bounds_what_sessions_hold(void **state) {
         while (n_read < n_prompt) {
             int64_t step = 1 + rand() % chunk;
             step = step < n_prompt - n_read ? step : n_prompt - n_read;
-            int64_t acknowledged = (n_read / SL_STRETCH_TOKENS - SL_STRETCHES_QUEUED) * SL_STRETCH_TOKENS;
+            int64_t acknowledged = (n_read / SL_KV_SEGMENT_TOKENS - SL_KV_SEGMENTS_QUEUED) * SL_KV_SEGMENT_TOKENS;
             int64_t target = acknowledged > 0 ? acknowledged / SL_ATTEND_SPLIT * SL_ATTEND_SPLIT : 0;
             for (int l = 0; l < geometry.n_layers; l++) {
                 for (int h = 0; h < geometry.n_kv_heads && sl_plan_is_offloaded(&plan, l); h++) {
