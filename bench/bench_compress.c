@@ -19,8 +19,8 @@
 #include "bench/bench.h"
 #include "bench/synthetic.h"
 #include "client/eval_model.h"
-#include "service/job_recipe.h"
-#include "service/reader.h"
+#include "job/job_recipe.h"
+#include "runner/reader.h"
 
 #define MAX_RUNS   31
 #define MAX_CASES  128

@@ -21,7 +21,7 @@
 #include "bench/synthetic.h"
 #include "compress/evict/compressor.h"
 #include "compress/plan/plan.h"
-#include "service/step.h"
+#include "runner/step.h"
 #include "tensor/cpu/tiers.h"
 
 #define MAX_LENGTHS  8
@@ -115,11 +115,12 @@ static enum sl_status fill_layer(struct bench *b, struct remote *r, struct sl_co
     for (int h = 0; h < session->geometry.n_kv_heads; h++) {
         struct sl_head *head = &session->layers[layer].heads[h];
         struct sl_kv kv = {head->pages, 0, 0, &session->layers[layer].work, &session->layers[layer].packed};
+        struct sl_attend call = {.k = rows, .v = rows, .kv_stride = head_dim, .heads = {&kv, 1}};
         while (kv.n_slots < r->plan.n_prompt) {
             int64_t left = r->plan.n_prompt - kv.n_slots;
-            int m = left < FILL_ROWS ? (int)left : FILL_ROWS;
-            b->rig.config.ops->append(&kv, rows, rows, head_dim, m, NULL);
-            kv.n_slots += (uint32_t)m;
+            call.m = left < FILL_ROWS ? (int)left : FILL_ROWS;
+            kv.n_slots += (uint32_t)call.m;
+            b->rig.config.ops->append(NULL, &call, 1);
         }
         sl_session_set_slots(session, layer, h, kv.n_slots);
     }

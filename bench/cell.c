@@ -61,11 +61,12 @@ static enum sl_status fill_session(const struct sl_rig *rig, struct sl_session *
         for (int h = 0; h < session->geometry.n_kv_heads; h++) {
             struct sl_head *head = &cache->heads[h];
             struct sl_kv kv = {head->pages, 0, 0, &cache->work, &cache->packed};
+            struct sl_attend call = {.k = rows, .v = rows, .kv_stride = head_dim, .heads = {&kv, 1}};
             while (kv.n_slots < rig->cell.n) {
                 int64_t left = rig->cell.n - kv.n_slots;
-                int m = left < FILL_ROWS ? (int)left : FILL_ROWS;
-                rig->config.ops->append(&kv, rows, rows, head_dim, m, NULL);
-                kv.n_slots += (uint32_t)m;
+                call.m = left < FILL_ROWS ? (int)left : FILL_ROWS;
+                kv.n_slots += (uint32_t)call.m;
+                rig->config.ops->append(NULL, &call, 1);
             }
             sl_session_set_slots(session, layer, h, kv.n_slots);
         }

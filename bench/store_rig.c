@@ -11,9 +11,9 @@
 
 #include "base/clock.h"
 #include "bench/bench.h"
+#include "node/send.h"
+#include "offload/annex/annex.h"
 #include "proto/methods.h"
-#include "retrieve/annex.h"
-#include "service/send.h"
 
 #define READY_MS   20000
 #define CALL_MS    20000

@@ -9,8 +9,8 @@
 
 #include "client/child.h"
 #include "client/tool.h"
+#include "offload/remote/remote_source.h"
 #include "rpc/rpc.h"
-#include "service/remote_source.h"
 
 struct sl_store_rig {
     struct sl_child child;

@@ -77,22 +77,22 @@ struct rows {
 static void count_heads(void *arg, int64_t begin, int64_t end, int member) {
     (void)member;
     struct rows *r = arg;
-    int group = r->attend->n_heads / r->attend->n_kv_heads;
+    int group = r->attend->n_heads / r->attend->heads.n;
     for (int64_t head = begin; head < end; head++) {
         size_t at = (size_t)head * r->n_tokens;
-        sl_attention_of_row(r->probabilities + at, r->attend->kv[head / group].n_slots, r->k, r->sorted + at,
+        sl_attention_of_row(r->probabilities + at, r->attend->heads.kv[head / group].n_slots, r->k, r->sorted + at,
                             r->of_row + head * SL_N_ATTENTION_STATISTICS);
     }
 }
 
 // One query row of every head of one layer. With a single row, the sums over the window are the row itself.
 static void add_rows(struct rows *r, int layer, const struct sl_attend *attend) {
-    int group = attend->n_heads / attend->n_kv_heads;
+    int group = attend->n_heads / attend->heads.n;
     r->attend = attend;
     r->m->runtime.ops->window_sums(r->m->runtime.team, attend, attend->m - 1, r->probabilities, r->n_tokens);
     sl_team_run(r->m->runtime.team, attend->n_heads, 1, count_heads, r);
     for (int head = 0; head < attend->n_heads; head++) {
-        double *values = r->values + ((ptrdiff_t)layer * attend->n_kv_heads + head / group) * SL_N_ATTENTION_STATISTICS;
+        double *values = r->values + ((ptrdiff_t)layer * attend->heads.n + head / group) * SL_N_ATTENTION_STATISTICS;
         for (int s = 0; s < SL_N_ATTENTION_STATISTICS; s++) {
             values[s] += r->of_row[head * SL_N_ATTENTION_STATISTICS + s] / (SL_ATTENTION_QUERIES * group);
         }

@@ -15,7 +15,7 @@
 #include "client/progress.h"
 #include "client/table.h"
 #include "client/tool.h"
-#include "service/job_recipe.h"
+#include "job/job_recipe.h"
 
 #define DEFAULT_TOKENS 2048 // where the text has as many
 

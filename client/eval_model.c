@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "client/request.h"
-#include "tensor/cpu/tiers.h"
 
 // LICENSE, built in by CMake.
 extern const uint8_t sl_sample_text[];

@@ -23,7 +23,7 @@
 #include "client/table.h"
 #include "client/tool.h"
 #include "eval/bootstrap.h"
-#include "service/job_recipe.h"
+#include "job/job_recipe.h"
 
 #define BLOCK     256
 #define MAX_CHUNK 512

@@ -9,9 +9,9 @@
 #include "compress/evict/compressor.h"
 #include "compress/plan/plan.h"
 #include "kvcache/capsule.h"
-#include "retrieve/local_retriever.h"
-#include "service/reader.h"
-#include "service/step.h"
+#include "offload/retriever/local_retriever.h"
+#include "runner/reader.h"
+#include "runner/step.h"
 
 #define CHUNK 512 // prompt tokens a call, over the full cache
 #define ROWS  32  // continuation tokens a call, where the recipe has no steps
@@ -26,7 +26,6 @@ struct sl_fidelity {
     float *window;        // [n_heads][n_all]
     float *out;           // [ROWS][n_heads][head_dim]
     float *lse;           // [n_heads][ROWS]
-    float *k, *v;         // [ROWS][head_dim]
     float *logits;        // [ROWS][n_vocab]
     int64_t *positions;   // [n_all]
     uint32_t *kept, *top; // [n_all]
@@ -81,10 +80,10 @@ static enum sl_status read_prompt_full(struct sl_fidelity *f, enum sl_position_m
 static void add_paid(struct sl_fidelity *f, int layer, const struct sl_attend *attend) {
     const struct sl_eval_model *m = f->config.model;
     size_t n_all = (size_t)(f->config.n_read + f->config.n_new), n_read = (size_t)f->config.n_read;
-    int group = attend->n_heads / attend->n_kv_heads;
+    int group = attend->n_heads / attend->heads.n;
     m->runtime.ops->window_sums(m->runtime.team, attend, 0, f->window, n_all);
     for (int head = 0; head < attend->n_heads; head++) {
-        float *paid = f->paid + ((size_t)layer * (size_t)attend->n_kv_heads + (size_t)(head / group)) * n_read;
+        float *paid = f->paid + ((size_t)layer * (size_t)attend->heads.n + (size_t)(head / group)) * n_read;
         const float *row = f->window + (size_t)head * n_all;
         for (size_t j = 0; j < n_read; j++) {
             paid[j] += row[j] / (float)group;
@@ -133,14 +132,11 @@ static enum sl_status allocate(struct sl_fidelity *f, struct sl_error *err) {
     f->window = aligned(n_heads * n_all, sizeof *f->window);
     f->out = aligned(ROWS * n_heads * d, sizeof *f->out);
     f->lse = aligned(ROWS * n_heads, sizeof *f->lse);
-    f->k = aligned(ROWS * d, sizeof *f->k);
-    f->v = aligned(ROWS * d, sizeof *f->v);
     f->logits = aligned(ROWS * (size_t)c->n_vocab, sizeof *f->logits);
     f->positions = calloc(n_all, sizeof *f->positions);
     f->kept = calloc(n_all, sizeof *f->kept);
     f->top = calloc(n_all, sizeof *f->top);
-    bool good =
-        f->paid && f->window && f->out && f->lse && f->k && f->v && f->logits && f->positions && f->kept && f->top;
+    bool good = f->paid && f->window && f->out && f->lse && f->logits && f->positions && f->kept && f->top;
     return good ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
 }
 
@@ -181,8 +177,6 @@ void sl_fidelity_destroy(struct sl_fidelity **fidelity) {
     free(f->window);
     free(f->out);
     free(f->lse);
-    free(f->k);
-    free(f->v);
     free(f->logits);
     free(f->positions);
     free(f->kept);
@@ -245,13 +239,8 @@ static enum sl_status copy_session(struct sl_fidelity *f, const struct sl_sessio
         sl_capsule_layer_pieces(session, l, offset, SIZE_MAX, copy_piece, body);
         offset += sl_capsule_layer_bytes(session, l);
     }
-    status =
-        sl_capsule_open(header, header_bytes, body, bytes, arena, &session->geometry, &id, max_slots, copy_out, err);
-    if (status != SL_OK) {
-        sl_arena_free(arena, body);
-    }
-    free(header);
-    return status;
+    struct sl_capsule_bytes capsule = {body, bytes, header, header_bytes};
+    return sl_capsule_adopt(&capsule, arena, &session->geometry, &id, max_slots, copy_out, err);
 }
 
 static void measure_overlap(struct sl_fidelity *f, const struct sl_session *session,
@@ -287,27 +276,19 @@ struct shadow {
     double difference[SL_MAX_LAYERS], reference[SL_MAX_LAYERS]; // sums of squares
 };
 
-// Append what the full cache has just got to the recipe's; kv_out[n_kv_heads] describes it afterwards.
-static enum sl_status append_same(struct shadow *s, int layer, const struct sl_attend *attend, struct sl_kv *kv_out,
-                                  struct sl_error *err) {
-    struct sl_fidelity *f = s->fidelity;
+// Append what the full cache has just got to the recipe's, of which *beside_out is the attention; kv: room for its heads.
+static enum sl_status append_same(struct shadow *s, int layer, const struct sl_attend *attend, struct sl_kv *kv,
+                                  struct sl_attend *beside_out, struct sl_error *err) {
+    const struct sl_runtime *runtime = &s->fidelity->config.model->runtime;
     struct sl_session *session = s->sequence.session;
-    const struct sl_ops *ops = f->config.model->runtime.ops;
     enum sl_status status = sl_session_reserve(session, layer, attend->m);
     if (status != SL_OK) {
         return sl_fail(err, status, "no room in the compressed cache for %d more tokens (layer %d)", attend->m, layer);
     }
-    for (int r = 0; r < attend->m; r++) {
-        f->positions[r] = session->n_tokens + r;
-    }
-    for (int h = 0; h < attend->n_kv_heads; h++) {
-        uint32_t n_full = attend->kv[h].n_slots;
-        ops->read_rows(&attend->kv[h], n_full - (uint32_t)attend->m, n_full, f->k, f->v);
-        kv_out[h] = sl_session_kv(session, layer, h);
-        ops->append(&kv_out[h], f->k, f->v, attend->head_dim, attend->m, f->positions);
-        kv_out[h].n_slots += (uint32_t)attend->m;
-        sl_session_set_slots(session, layer, h, kv_out[h].n_slots);
-    }
+    sl_session_add_slots(session, layer, attend->m);
+    *beside_out = *attend;
+    beside_out->heads = sl_session_heads(session, layer, kv);
+    runtime->ops->append(runtime->team, beside_out, 1);
     return SL_OK;
 }
 
@@ -315,12 +296,11 @@ static enum sl_status attend_beside(struct shadow *s, int layer, const struct sl
     struct sl_fidelity *f = s->fidelity;
     const struct sl_eval_model *m = f->config.model;
     struct sl_kv kv[SL_MAX_HEADS];
-    enum sl_status status = append_same(s, layer, attend, kv, err);
+    struct sl_attend beside;
+    enum sl_status status = append_same(s, layer, attend, kv, &beside, err);
     if (status != SL_OK) {
         return status;
     }
-    struct sl_attend beside = *attend;
-    beside.kv = kv;
     beside.out = f->out;
     beside.lse = s->sequence.wants.lse ? f->lse : NULL;
     if (s->sequence.retrieval.retriever != NULL) {

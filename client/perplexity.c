@@ -6,7 +6,7 @@
 
 #include "client/fidelity.h"
 #include "compress/plan/plan.h"
-#include "service/step.h"
+#include "runner/step.h"
 
 // --- which recipes stream --------------------------------------------------------------------------------------------
 

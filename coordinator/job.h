@@ -31,10 +31,10 @@
 #include "compress/recipe/recipe.h"
 #include "coordinator/admit.h"
 #include "coordinator/event_log.h"
+#include "job/error_statistics.h"
+#include "job/slot_statistics.h"
 #include "model/sampler.h"
 #include "proto/sluice/v1/inference.pb-c.h"
-#include "service/error_statistics.h"
-#include "service/slot_statistics.h"
 
 #define SL_MAX_STOPS      16
 #define SL_MAX_STOP_BYTES 256

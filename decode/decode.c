@@ -4,9 +4,9 @@
 
 #include "base/thread.h"
 #include "decode/internal.h"
+#include "node/lease_rpc.h"
 #include "proto/methods.h"
 #include "proto/sluice/v1/worker.pb-c.h"
-#include "service/lease_rpc.h"
 
 static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     struct sl_decode *decode = arg;

@@ -9,9 +9,9 @@
 #include "base/rate.h"
 #include "decode/decode.h"
 #include "kvcache/capsule.h"
-#include "service/remote_source.h"
-#include "service/step.h"
-#include "service/writer.h"
+#include "offload/remote/remote_source.h"
+#include "runner/step.h"
+#include "runner/writer.h"
 
 #define SL_DECODE_MAX_ROWS 512 // of one step, over all sequences
 

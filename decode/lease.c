@@ -4,8 +4,8 @@
 
 #include "compress/recipe/recipe.h"
 #include "decode/internal.h"
+#include "node/lease_rpc.h"
 #include "proto/sluice/v1/worker.pb-c.h"
-#include "service/lease_rpc.h"
 
 enum sl_status sl_decode_handle_reserve(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
                                         struct sl_error *err) {

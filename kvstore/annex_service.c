@@ -5,8 +5,8 @@
 #include "base/clock.h"
 #include "kvcache/capsule.h"
 #include "kvstore/internal.h"
+#include "node/lease_rpc.h"
 #include "proto/sluice/v1/worker.pb-c.h"
-#include "service/lease_rpc.h"
 
 #define AWAIT_MS 1000 // at most, of one call: it is one of a bounded number that all lessees share
 

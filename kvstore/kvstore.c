@@ -10,7 +10,6 @@
 #include "kvstore/internal.h"
 #include "proto/methods.h"
 #include "proto/sluice/v1/worker.pb-c.h"
-#include "tensor/cpu/tiers.h"
 
 #define MAX_OFFERS 1024 // capsules that wait to be written to disk
 

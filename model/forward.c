@@ -25,9 +25,6 @@
 
 #include "model/forward_internal.h"
 
-#define APPEND_GRAIN                                                                                                   \
-    8 // rows of KV heads that a task appends: what a step of one session has is not worth waking a team
-
 // --- checks --------------------------------------------------------------------------------------------------------
 
 // Positions that a input will reach: the session's tokens, or the fullest head's slots when these are the positions.
@@ -180,55 +177,6 @@ static enum sl_status reserve_rows(const struct sl_input *inputs, int n_inputs, 
     return SL_OK;
 }
 
-struct append_args {
-    struct sl_engine *e;
-    const struct sl_input *inputs;
-};
-
-// Tasks: a row of a KV head, by input, then head, then row. What is adjacent of one head is appended in one call.
-static void append_tasks(void *arg, int64_t begin, int64_t end, int member) {
-    const struct append_args *a = arg;
-    const struct sl_engine *e = a->e;
-    const struct sl_model_config *c = &e->model->config;
-    int64_t n_heads = c->n_kv_heads, row = 0, first = 0; // of input s
-    (void)member;
-    for (int s = 0; first < end; s++) {
-        int64_t m = a->inputs[s].n_tokens;
-        for (int64_t task = begin > first ? begin : first; task < end && task < first + m * n_heads;) {
-            int64_t h = (task - first) / m, r = (task - first) % m, left = end - task;
-            int64_t count = left < m - r ? left : m - r;
-            const float *k = e->qkv + (row + r) * sl_qkv_dim(c) + (c->n_heads + h) * c->head_dim;
-            struct sl_kv kv = e->kv[s * n_heads + h];
-            kv.n_slots += (uint32_t)r;
-            e->model->ops->append(&kv, k, k + n_heads * c->head_dim, sl_qkv_dim(c), (int)count, e->positions + row + r);
-            task += count;
-        }
-        row += m;
-        first += m * n_heads;
-    }
-}
-
-// Append every input's K and V rows, and describe its heads as they then are in e->kv[input][Hk].
-static void append_rows(struct sl_engine *e, const struct sl_input *inputs, int n_inputs, int layer) {
-    struct append_args args = {e, inputs};
-    int n_heads = e->model->config.n_kv_heads;
-    int64_t n_tasks = 0;
-    for (int s = 0; s < n_inputs; s++) {
-        for (int h = 0; h < n_heads; h++) {
-            e->kv[(int64_t)s * n_heads + h] = sl_session_kv(inputs[s].session, layer, h);
-        }
-        n_tasks += (int64_t)inputs[s].n_tokens * n_heads;
-    }
-    sl_team_run(e->team, n_tasks, APPEND_GRAIN, append_tasks, &args);
-    for (int s = 0; s < n_inputs; s++) {
-        for (int h = 0; h < n_heads; h++) {
-            struct sl_kv *kv = &e->kv[(int64_t)s * n_heads + h];
-            kv->n_slots += (uint32_t)inputs[s].n_tokens;
-            sl_session_set_slots(inputs[s].session, layer, h, kv->n_slots);
-        }
-    }
-}
-
 // Scores of the retaining heads for m rows from `row` on, head by head: e->scores [m][Hk] to [Hk][m].
 static const float *input_importance(struct sl_engine *e, int64_t row, int m) {
     int n_heads = e->model->config.n_kv_heads;
@@ -241,21 +189,24 @@ static const float *input_importance(struct sl_engine *e, int64_t row, int m) {
     return importance;
 }
 
-// Attention of one input whose rows have been appended.
+// The rows of one input, whose slots have been counted; kv: room for its heads.
 static struct sl_attend describe(const struct sl_pass *pass, const struct sl_input *input, int64_t row,
-                                 const struct sl_kv *kv) {
+                                 struct sl_kv *kv) {
     struct sl_engine *e = pass->engine;
     const struct sl_model_config *c = &e->model->config;
-    int64_t q_dim = (int64_t)c->n_heads * c->head_dim;
+    int64_t q_dim = (int64_t)c->n_heads * c->head_dim, kv_dim = (int64_t)c->n_kv_heads * c->head_dim;
+    const float *q = e->qkv + row * sl_qkv_dim(c);
     return (struct sl_attend){
-        .q = e->qkv + row * sl_qkv_dim(c),
+        .q = q,
         .q_stride = sl_qkv_dim(c),
+        .k = q + q_dim,
+        .v = q + q_dim + kv_dim,
+        .kv_stride = sl_qkv_dim(c),
         .m = input->n_tokens,
         .n_heads = c->n_heads,
-        .n_kv_heads = c->n_kv_heads,
         .head_dim = c->head_dim,
         .scale = 1.0f / sqrtf((float)c->head_dim),
-        .kv = kv,
+        .heads = sl_session_heads(input->session, pass->layer, kv),
         .rope = input->session->positions == SL_POSITION_SLOT ? rope_of(e, input->session) : NULL,
         .window = e->model->layers[pass->layer].window,
         .positions = e->positions + row,
@@ -321,11 +272,12 @@ enum sl_status sl_pass_append(struct sl_pass *pass, struct sl_error *err) {
     if (status != SL_OK) {
         return status;
     }
-    append_rows(e, pass->inputs, pass->n_inputs, pass->layer);
     int64_t row = 0;
     for (int i = 0; i < pass->n_inputs; row += pass->inputs[i++].n_tokens) {
+        sl_session_add_slots(pass->inputs[i].session, pass->layer, pass->inputs[i].n_tokens);
         e->calls[i] = describe(pass, &pass->inputs[i], row, e->kv + (int64_t)i * e->model->config.n_kv_heads);
     }
+    e->model->ops->append(e->team, e->calls, pass->n_inputs);
     pass->attends = e->calls;
     return SL_OK;
 }

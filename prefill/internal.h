@@ -9,13 +9,13 @@
 #include "base/rate.h"
 #include "compress/evict/compressor.h"
 #include "compress/plan/plan.h"
+#include "job/error_statistics.h"
 #include "kvcache/capsule.h"
+#include "node/outbound.h"
+#include "offload/prefill/offload.h"
 #include "prefill/prefill.h"
 #include "prefill/store.h"
-#include "service/error_statistics.h"
-#include "service/offload.h"
-#include "service/outbound.h"
-#include "service/reader.h"
+#include "runner/reader.h"
 
 struct sl_archive;
 

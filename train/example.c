@@ -124,13 +124,13 @@ static void label_blocks(void *arg, int64_t begin, int64_t end, int member) {
     const struct labelling *l = arg;
     const struct sl_attend *a = l->attend;
     int64_t n_blocks = (l->n - l->first + SLOT_BLOCK - 1) / SLOT_BLOCK;
-    int group = a->n_heads / a->n_kv_heads;
+    int group = a->n_heads / a->heads.n;
     (void)member;
     for (int64_t task = begin; task < end; task++) {
         int64_t h = task / n_blocks, from = l->first + task % n_blocks * SLOT_BLOCK;
         int64_t to = from + SLOT_BLOCK < l->n ? from + SLOT_BLOCK : l->n;
         float *labels = l->labels + h * l->reading->example->n_tokens, keys[SL_MAX_HEAD_DIM][SLOT_BLOCK];
-        read_keys(l->reading->ops, &a->kv[h], from, to, keys);
+        read_keys(l->reading->ops, &a->heads.kv[h], from, to, keys);
         for (int r = l->first_row; r < a->m; r++) {
             int64_t outside = a->window > 0 ? a->positions[r] - a->window + 1 : 0; // slots are positions here
             int64_t seen = outside > from ? outside : from;

@@ -10,7 +10,7 @@
  *     otherwise    every layer grows to n_prompt slots
  *
  *         and while a layer is being quantized there is one packed page per head beside the page that it replaces.
- *         Of an offloaded layer prefill holds no more than the newest slots (service/offload.h), and two tiles of one
+ *         Of an offloaded layer prefill holds no more than the newest slots (offload/prefill/offload.h), and two tiles of one
  *         layer that come back for its attention.
  *
  *         Where attention decides who gets which slots (layers=d2o, heads=adaptive) only sums are known. Their bound:

@@ -86,7 +86,7 @@ int64_t sl_plan_offloaded_slots(const struct sl_plan *plan, int64_t n_tokens);
 // Of those, the newest that have not been chosen from yet: they may be evicted when more tokens are read.
 int64_t sl_plan_undecided_slots(const struct sl_plan *plan, int64_t n_tokens);
 
-// Prefill ships offloaded layers in segments that end at multiples of SL_KV_SEGMENT_TOKENS slots (service/offload.h), a divisor
+// Prefill ships offloaded layers in segments that end at multiples of SL_KV_SEGMENT_TOKENS slots (offload/prefill/offload.h), a divisor
 // of SL_ATTEND_SPLIT, and reads on while so many of them are on their way.
 #define SL_KV_SEGMENT_TOKENS  512
 #define SL_KV_SEGMENTS_QUEUED 2

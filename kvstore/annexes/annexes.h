@@ -22,7 +22,7 @@
 #define SL_KVSTORE_ANNEXES_ANNEXES_H
 
 #include "kvstore/memory/room.h"
-#include "retrieve/near.h"
+#include "offload/annex/near.h"
 
 struct sl_annexes;
 
@@ -80,7 +80,7 @@ struct sl_held_annex;
 struct sl_held_annex *sl_annexes_borrow(struct sl_annexes *annexes, uint64_t annex_id);
 void sl_annexes_return(struct sl_annexes *annexes, struct sl_held_annex **held);
 const struct sl_annex *sl_held_annex_get(const struct sl_held_annex *held);
-// What its asker has. Requests for the same lanes must be answered one after the other (retrieve/near.h).
+// What its asker has. Requests for the same lanes must be answered one after the other (offload/annex/near.h).
 struct sl_near_memory *sl_held_annex_memory(struct sl_held_annex *held);
 
 // By their ids: are two annexes of one family, and of prompts that have their first page in common? Rarely true of others.

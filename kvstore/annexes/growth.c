@@ -29,7 +29,7 @@ enum sl_status sl_annexes_bytes_to_come(const struct sl_kv_family *family, int64
                                         size_t *bytes_out, struct sl_error *err) {
     struct sl_kv_segment_config config;
     size_t bytes = 0, beside = 0; // built; of one segment that is being built
-    // As prefill cuts them (service/offload.h): whole segments, the full pages behind them, a partial page.
+    // As prefill cuts them (offload/prefill/offload.h): whole segments, the full pages behind them, a partial page.
     const int64_t cuts[] = {SL_KV_SEGMENT_TOKENS, SL_PAGE_SLOTS, 1};
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
         int64_t n_slots = i == 0 ? SL_KV_SEGMENT_TOKENS : (n_tokens - begin) / cuts[i] * cuts[i];
@@ -243,7 +243,7 @@ struct built {
     struct sl_held_annex *held; // in use
     uint64_t serial;
     struct sl_kv_segment_config config;
-    struct sl_received received;
+    struct sl_capsule_bytes received;
     size_t promised_bytes;
 };
 

@@ -16,7 +16,7 @@
 #ifndef SL_KVSTORE_MEMORY_SEGMENTS_H
 #define SL_KVSTORE_MEMORY_SEGMENTS_H
 
-#include "retrieve/annex.h"
+#include "offload/annex/annex.h"
 
 // All that the segments of an annex have in common. Without padding: compared as bytes.
 struct sl_kv_family {

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "retrieve/near_internal.h"
+#include "offload/annex/near_internal.h"
 #include "tensor/cpu/attention/ref_kv_slots.h"
 #include "tensor/cpu/retrieve/fills.h"
 

@@ -35,7 +35,7 @@ static void open_keys(struct cache *c, const struct page_case *a, const struct s
         row[0][4] = a->work == SL_KV_F32 && j == 100 ? NAN : row[0][4];
         struct sl_kv until = *c->kv;
         until.n_slots = j;
-        ops->append(&until, row[0], row[1], a->d, 1, (const int64_t[]){0});
+        append_rows(ops, &until, row[0], row[1], a->d, 1, (const int64_t[]){0});
     }
 }
 
@@ -276,7 +276,7 @@ static void test_copy_rows_gives_rows_in_the_working_format(void **state) {
                 float k[SL_MAX_HEAD_DIM], v[SL_MAX_HEAD_DIM];
                 struct sl_kv one = {(void *const[]){want}, 0, 0, &c.work, &c.work};
                 tier(*name)->read_rows(c.kv, slots[s], slots[s] + 1, k, v);
-                tier(*name)->append(&one, k, v, a->d, 1, (const int64_t[]){0});
+                append_rows(tier(*name), &one, k, v, a->d, 1, (const int64_t[]){0});
                 assert_memory_equal(rows + 2 * s * row_bytes, want + c.work.k, row_bytes);
                 assert_memory_equal(rows + (2 * s + 1) * row_bytes, want + c.work.v, row_bytes);
             }

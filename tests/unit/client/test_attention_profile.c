@@ -79,10 +79,10 @@ struct brute {
 static enum sl_status add_layer(void *arg, int segment, int layer, const struct sl_attend *a) {
     (void)segment;
     struct brute *b = arg;
-    int d = a->head_dim, group = a->n_heads / a->n_kv_heads, k = (int)(0.05 * N_TOKENS);
+    int d = a->head_dim, group = a->n_heads / a->heads.n, k = (int)(0.05 * N_TOKENS);
     static float keys[N_TOKENS * 256];
     for (int head = 0; head < a->n_heads; head++) {
-        b->m->runtime.ops->read_rows(&a->kv[head / group], 0, N_TOKENS, keys, NULL);
+        b->m->runtime.ops->read_rows(&a->heads.kv[head / group], 0, N_TOKENS, keys, NULL);
         for (int r = N_TOKENS - SL_ATTENTION_QUERIES; r < N_TOKENS; r++) {
             const float *q = a->q + (int64_t)r * sl_attend_q_stride(a) + head * d;
             double p[N_TOKENS], sum = 0, top = 0, entropy = 0;

@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "client/fidelity.h"
-#include "service/job_recipe.h"
+#include "job/job_recipe.h"
 #include "tests/unit/client/model_fixture.h"
 
 #define N_READ 300
@@ -173,12 +173,12 @@ static int newest_among_top(double *p) {
 static enum sl_status compare_layer(void *arg, int segment, int layer, const struct sl_attend *a) {
     (void)segment;
     struct by_hand *b = arg;
-    int d = a->head_dim, n = N_READ + 1, group = a->n_heads / a->n_kv_heads;
+    int d = a->head_dim, n = N_READ + 1, group = a->n_heads / a->heads.n;
     float *k = malloc((size_t)(n * d) * sizeof *k), *v = malloc((size_t)(n * d) * sizeof *v);
     double full[256], part[256], difference = 0, reference = 0;
-    for (int h = 0; h < a->n_kv_heads; h++) {
+    for (int h = 0; h < a->heads.n; h++) {
         double paid[N_READ + 1] = {0};
-        b->m->runtime.ops->read_rows(&a->kv[h], 0, (uint32_t)n, k, v);
+        b->m->runtime.ops->read_rows(&a->heads.kv[h], 0, (uint32_t)n, k, v);
         for (int g = 0; g < group; g++) {
             const float *q = a->q + (h * group + g) * d;
             attend(q, k, v, 0, n, d, a->scale, full, paid);
@@ -189,7 +189,7 @@ static enum sl_status compare_layer(void *arg, int segment, int layer, const str
             }
         }
         int both = newest_among_top(paid);
-        b->overlap[layer] += (double)both / (2 * KEPT - both) / a->n_kv_heads;
+        b->overlap[layer] += (double)both / (2 * KEPT - both) / a->heads.n;
     }
     b->error[layer] = sqrt(difference / reference);
     free(k);

@@ -16,7 +16,7 @@
 #include "client/attention_profile.h"
 #include "client/fidelity.h"
 #include "client/perplexity.h"
-#include "service/job_recipe.h"
+#include "job/job_recipe.h"
 #include "tests/unit/client/model_fixture.h"
 
 #define N_TOKENS 512

@@ -14,9 +14,9 @@
 
 #include "base/clock.h"
 #include "fabric/fetch.h"
+#include "offload/annex/near.h"
 #include "proto/methods.h"
 #include "proto/sluice/v1/worker.pb-c.h"
-#include "retrieve/near.h"
 #include "rpc/rpc.h"
 
 #define N_TOKENS    300 // 128 in a first segment, the rest, with a partial page, in a second

@@ -442,13 +442,13 @@ static enum sl_status log_layer(void *arg, int segment, int layer, const struct 
     assert_int_equal(segment, 0);
     assert_int_equal(layer, log->n_calls % 3);
     assert_int_equal(attend->n_heads, 6);
-    assert_int_equal(attend->n_kv_heads, 2);
-    assert_int_equal(attend->kv[1].n_slots, attend->kv[0].n_slots);
+    assert_int_equal(attend->heads.n, 2);
+    assert_int_equal(attend->heads.kv[1].n_slots, attend->heads.kv[0].n_slots);
     log->saw_lse = attend->lse != NULL;
     for (int h = 0; h < 6 && log->saw_lse; h++) {
         // the first row of a fresh session sees itself alone: lse is its one score
         float score = 0.0f, k[16];
-        ops_of("reference")->read_rows(&attend->kv[h / 3], 0, 1, k, NULL);
+        ops_of("reference")->read_rows(&attend->heads.kv[h / 3], 0, 1, k, NULL);
         for (int i = 0; i < 16; i++) {
             score += attend->q[h * 16 + i] * k[i] * attend->scale;
         }

@@ -54,8 +54,8 @@ static enum sl_status log_layer(void *arg, int segment, int layer, const struct 
             log->importance[layer][h][log->first_row + r] = score;
             float k[GQA_KV_HEADS][GQA_HEAD_DIM], v[GQA_KV_HEADS][GQA_HEAD_DIM];
             for (int g = 0; g < GQA_KV_HEADS && log->check; g++) {
-                uint32_t slot = attend->kv[g].n_slots - (uint32_t)attend->m + (uint32_t)r;
-                log->run->ops->read_rows(&attend->kv[g], slot, slot + 1, k[g], v[g]);
+                uint32_t slot = attend->heads.kv[g].n_slots - (uint32_t)attend->m + (uint32_t)r;
+                log->run->ops->read_rows(&attend->heads.kv[g], slot, slot + 1, k[g], v[g]);
             }
             if (log->check) {
                 double expected = plain_score(layer, h, attend->q + r * sl_attend_q_stride(attend), k, v);

@@ -174,7 +174,7 @@ struct importance_log {
 static enum sl_status log_importance(void *arg, int segment, int layer, const struct sl_attend *attend) {
     struct importance_log *log = arg;
     (void)segment;
-    for (int h = 0; h < attend->n_kv_heads; h++) {
+    for (int h = 0; h < attend->heads.n; h++) {
         memcpy(log->scores[layer][h], attend->importance + (int64_t)h * attend->m, (size_t)attend->m * sizeof(float));
     }
     return SL_OK;

@@ -11,7 +11,7 @@
 
 #include "compress/evict/compressor.h"
 #include "compress/plan/plan.h"
-#include "retrieve/local_retriever.h"
+#include "offload/retriever/local_retriever.h"
 
 enum run_stream { RUN_Q = 1, RUN_K = 2, RUN_V = 3, RUN_NEXT_Q = 4, RUN_CIS_HIGH = 5, RUN_CIS_LOW = 6 };
 enum run_pass { RUN_CHUNK, RUN_LAST, RUN_STEP };
