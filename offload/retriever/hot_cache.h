@@ -13,17 +13,14 @@
 
 #include "compress/plan/plan.h"
 #include "compress/recipe/recipe.h"
+#include "offload/annex/row_places.h"
 
 // Places of a lane (sl_plan_row_places()); 0: so short a prompt leaves nothing to choose.
 uint32_t sl_hot_cache_places(const struct sl_plan *plan, int64_t n_prompt);
 
 struct sl_hot_cache {
-    uint32_t n_places, n_held;
-    uint32_t *tokens; // [n_places] of the places that are held
-    uint32_t *held;   // [n_held] places, by ascending token
-    uint32_t *oldest; // [n_places] all places: those that were never used, then the one wanted longest ago first
-    uint32_t *next;   // [n_places] scratch
-    bool *is_wanted;  // [n_places] all false between calls
+    struct sl_row_places places;
+    bool *is_wanted; // [n_places] all false between calls
 };
 
 enum sl_status sl_hot_cache_init(struct sl_hot_cache *cache, uint32_t n_places, struct sl_error *err);

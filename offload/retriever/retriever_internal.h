@@ -12,8 +12,8 @@
 #ifndef SL_OFFLOAD_RETRIEVER_RETRIEVER_INTERNAL_H
 #define SL_OFFLOAD_RETRIEVER_RETRIEVER_INTERNAL_H
 
-#include "offload/retriever/retriever.h"
 #include "offload/retriever/hot_cache.h"
+#include "offload/retriever/retriever.h"
 
 // A question under way.
 struct sl_retriever_pending {
