@@ -3,7 +3,7 @@
  * Purpose: what the files of the remote source share and nobody else needs.
  *
  *     remote_source.c  shares and their stores; questions, answers, who is asked next
- *     remote_asked.c   the memory of a question and its answers
+ *     asked.c          the memory of a question and its answers
  *     remote_reads.c   retrieve=pull: what can be read from a store's memory instead of being asked for
  */
 #ifndef SL_OFFLOAD_REMOTE_REMOTE_INTERNAL_H
@@ -78,7 +78,7 @@ static inline bool sl_ask_may_pass(enum sl_status status) {
     return status == SL_ERR_DEADLINE || status == SL_ERR_PEER_LOST || status == SL_ERR_EXHAUSTED;
 }
 
-// remote_asked.c
+// asked.c
 // A question that has not been asked yet, of a list of unused ones or new. NULL: no memory.
 struct sl_asked *sl_asked_take(struct sl_asked **unused, const struct sl_near_request *request, size_t request_bytes,
                                size_t capacity);
