@@ -77,18 +77,17 @@ static int rope_set(const struct sl_decode *decode, const Sluice__V1__DecodeRequ
 
 // Open what has arrived as a session, if it is what this job waits for.
 static enum sl_status open_capsule(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
-                                   const struct sl_recipe *recipe, struct sl_received *received,
+                                   const struct sl_recipe *recipe, struct sl_capsule_bytes *capsule,
                                    struct sl_session **session_out, struct sl_error *err) {
     int64_t n_prompt = (int64_t)request->prompt->n_ids;
     struct sl_capsule_info info;
-    enum sl_status status = sl_capsule_read_header(received->header, received->header_bytes, &info, err);
+    enum sl_status status = sl_capsule_read_header(capsule->header, capsule->header_bytes, &info, err);
     if (status == SL_OK && info.n_tokens >= n_prompt) {
         status = sl_fail(err, SL_ERR_PEER_CORRUPT, "a capsule of %lld tokens does not fit a prompt of %lld",
                          (long long)info.n_tokens, (long long)n_prompt);
     }
     if (status != SL_OK) {
-        sl_arena_free(decode->node.arena, received->body);
-        free(received->header);
+        sl_capsule_bytes_free(capsule, decode->node.arena);
         return status;
     }
     struct sl_kv_geometry geometry = sl_model_geometry(decode->node.runtime.config);
@@ -97,17 +96,17 @@ static enum sl_status open_capsule(struct sl_decode *decode, const Sluice__V1__D
                                .recipe_fingerprint = sl_recipe_fingerprint(recipe),
                                .prefix_hash = sl_prefix_hash(request->prompt->ids, info.n_tokens)};
     int64_t max_slots = n_prompt + request->max_new_tokens; // enough whatever was evicted
-    return sl_received_open(decode->node.inbound, received, &geometry, &id, max_slots, session_out, err);
+    return sl_capsule_adopt(capsule, decode->node.arena, &geometry, &id, max_slots, session_out, err);
 }
 
 // Wait for the capsule, as long as its lease lives and the caller listens.
 static enum sl_status receive(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                               const struct sl_recipe *recipe, struct sl_rpc_call *call, struct sl_answer *answer,
                               struct sl_error *err) {
-    struct sl_received received;
+    struct sl_capsule_bytes capsule;
     enum sl_status status;
     do {
-        status = sl_inbound_take(decode->node.inbound, request->lease_id, sl_deadline_in_ms(ALIVE_MS), &received,
+        status = sl_inbound_take(decode->node.inbound, request->lease_id, sl_deadline_in_ms(ALIVE_MS), &capsule,
                                  &answer->promised_bytes, err);
         if (status == SL_AGAIN && (send_alive(call) != SL_OK || sl_rpc_call_cancelled(call))) {
             return sl_fail(err, SL_ERR_CANCELLED, "job %s was cancelled while its capsule was on its way",
@@ -116,7 +115,7 @@ static enum sl_status receive(struct sl_decode *decode, const Sluice__V1__Decode
     } while (status == SL_AGAIN);
     if (status == SL_OK) {
         answer->session_bytes = answer->promised_bytes;
-        status = open_capsule(decode, request, recipe, &received, &answer->sequence.session, err);
+        status = open_capsule(decode, request, recipe, &capsule, &answer->sequence.session, err);
     }
     return status;
 }

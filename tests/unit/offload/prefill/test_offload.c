@@ -235,10 +235,9 @@ static struct sl_session *through_capsule(struct fixture *f, struct sl_session *
     }
     assert_int_equal(sl_capsule_write_header(*session, &id, &header, &header_bytes, NULL), SL_OK);
     struct sl_session *opened;
-    assert_int_equal(sl_capsule_open(header, header_bytes, body, bytes, f->node.arena, &(*session)->geometry, &id,
-                                     f->plan.max_slots, &opened, NULL),
-                     SL_OK);
-    free(header);
+    struct sl_capsule_bytes capsule = {body, bytes, header, header_bytes};
+    assert_int_equal(
+        sl_capsule_adopt(&capsule, f->node.arena, &(*session)->geometry, &id, f->plan.max_slots, &opened, NULL), SL_OK);
     sl_session_destroy(session);
     return opened;
 }
