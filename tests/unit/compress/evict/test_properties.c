@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compress/recipe/internal.h"
+#include "compress/recipe/recipe.h"
 #include "drive.h"
 #include "kvcache/capsule.h"
 
