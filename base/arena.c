@@ -50,6 +50,7 @@ struct sl_arena {
     pthread_mutex_t lock;
     char *base;
     uint32_t n_units;
+    size_t mapped_bytes; // of a range that is its own; 0: it is not
 
     struct block *blocks; // the pool of descriptors; [0] is NONE
     uint32_t n_blocks_allocated;
@@ -257,6 +258,21 @@ err_free_arena:
     return SL_ERR_EXHAUSTED;
 }
 
+enum sl_status sl_arena_create_mapped(size_t bytes, struct sl_arena **arena_out, struct sl_error *err) {
+    bytes = (bytes + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT;
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no address space for an arena of %zu bytes", bytes);
+    }
+    enum sl_status status = sl_arena_create(memory, bytes, arena_out, err);
+    if (status != SL_OK) {
+        munmap(memory, bytes);
+        return status;
+    }
+    (*arena_out)->mapped_bytes = bytes;
+    return SL_OK;
+}
+
 void sl_arena_destroy(struct sl_arena **arena_ptr) {
     struct sl_arena *arena = *arena_ptr;
     if (!arena) {
@@ -267,6 +283,9 @@ void sl_arena_destroy(struct sl_arena **arena_ptr) {
                      arena->used_units * SL_ARENA_UNIT);
     }
     munmap(arena->map, (size_t)arena->n_units * sizeof *arena->map);
+    if (arena->mapped_bytes > 0) {
+        munmap(arena->base, arena->mapped_bytes);
+    }
     pthread_mutex_destroy(&arena->lock);
     free(arena->blocks);
     free(arena);

@@ -32,7 +32,11 @@ struct sl_arena_stats {
  */
 enum sl_status sl_arena_create(void *base, size_t bytes, struct sl_arena **arena_out, struct sl_error *err);
 
-// Frees the bookkeeping and nulls *arena. Accepts NULL. Blocks still handed out are a bug of the caller: logged.
+// The same over memory of its own: `bytes` (rounded up) of this process's address space, touched as they are used.
+// SL_ERR_EXHAUSTED: the address space does not have them.
+enum sl_status sl_arena_create_mapped(size_t bytes, struct sl_arena **arena_out, struct sl_error *err);
+
+// Frees the bookkeeping, and the memory where it is its own, and nulls *arena. Accepts NULL. Blocks still handed out are a bug of the caller: logged.
 void sl_arena_destroy(struct sl_arena **arena);
 
 // A block of at least `bytes`, or NULL when no free block is large enough (back-pressure, not logged).

@@ -101,7 +101,7 @@ static enum sl_status measure_cell(struct bench *b, struct sl_error *err) {
 }
 
 static enum sl_status save_logits(const struct bench *b, struct sl_error *err) {
-    size_t n_vocab = (size_t)sl_model_get_config(b->rig.model)->n_vocab;
+    size_t n_vocab = (size_t)b->rig.runtime.config->n_vocab;
     FILE *file = fopen(b->options->logits, "wb");
     bool saved = file != NULL && fwrite(b->rig.logits, sizeof *b->rig.logits, n_vocab, file) == n_vocab;
     saved &= file != NULL && fclose(file) == 0;
@@ -112,8 +112,8 @@ static enum sl_status save_logits(const struct bench *b, struct sl_error *err) {
 
 static void print_header(const struct bench *b) {
     const struct sl_rig *rig = &b->rig;
-    double weight_mb = (double)sl_model_weight_bytes(rig->model) / 1e6;
-    double memory_mb = (double)sl_model_memory_bytes(rig->model) / 1e6;
+    double weight_mb = (double)sl_model_weight_bytes(rig->runtime.model) / 1e6;
+    double memory_mb = (double)sl_model_memory_bytes(rig->runtime.model) / 1e6;
     if (!b->options->json) {
         printf("%s: %.1f MB of weights, %.1f MB in memory, tier %s, %d threads\n", b->options->model, weight_mb,
                memory_mb, rig->config.ops->name, sl_team_size(b->team));

@@ -19,8 +19,8 @@
 #include "bench/bench.h"
 #include "bench/synthetic.h"
 #include "client/eval_model.h"
-#include "service/job_recipe.h"
-#include "service/reader.h"
+#include "job/job_recipe.h"
+#include "runner/reader.h"
 
 #define MAX_RUNS   31
 #define MAX_CASES  128
@@ -102,7 +102,7 @@ static enum sl_status add_cases(struct bench *b, struct sl_error *err) {
 
 // Recipes that were named must be right; a preset that does not fit is reported with the reason.
 static enum sl_status plan_cases(struct bench *b, struct sl_error *err) {
-    struct sl_kv_geometry geometry = sl_model_geometry(b->model.config);
+    struct sl_kv_geometry geometry = sl_model_geometry(b->model.runtime.config);
     for (size_t i = 0; i < b->n_cases; i++) {
         struct one *one = &b->cases[i];
         struct sl_recipe recipe;
@@ -111,7 +111,7 @@ static enum sl_status plan_cases(struct bench *b, struct sl_error *err) {
         if (one->plan == NULL) {
             return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
         }
-        enum sl_status status = sl_job_recipe(one->text, b->model.config, &recipe, &why);
+        enum sl_status status = sl_job_recipe(one->text, b->model.runtime.config, &recipe, &why);
         if (status == SL_OK) {
             status = sl_plan_make_local(&recipe, &geometry, b->options.n_tokens, one->plan, &why);
         }
@@ -127,8 +127,8 @@ static enum sl_status plan_cases(struct bench *b, struct sl_error *err) {
 
 static enum sl_status read_prompt(struct bench *b, const struct sl_plan *plan, double *ms_out, struct sl_error *err) {
     const struct sl_eval_model *m = &b->model;
-    struct sl_reader_config config = {
-        .plan = plan, .arena = m->arena, .ops = m->ops, .team = m->team, .tokens = b->tokens};
+    struct sl_reader_config config = {.sequence = {.plan = plan, .runtime = &m->runtime, .arena = m->arena},
+                                      .tokens = b->tokens};
     struct sl_reader *reader;
     int64_t began_ns = sl_now_ns();
     enum sl_status status = sl_reader_create(&config, &reader, err);
@@ -136,7 +136,7 @@ static enum sl_status read_prompt(struct bench *b, const struct sl_plan *plan, d
         return status;
     }
     for (bool done = false; status == SL_OK && !done;) {
-        status = sl_reader_step(reader, m->engine, NULL, NULL, &done, err);
+        status = sl_reader_step(reader, &done, err);
     }
     *ms_out = (double)(sl_now_ns() - began_ns) / SL_NS_PER_MS;
     sl_reader_destroy(&reader);
@@ -216,9 +216,9 @@ static enum sl_status open_model(struct bench *b, const char *dir, struct sl_err
     if (status != SL_OK) {
         return status;
     }
-    if (b->options.n_tokens > b->model.config->max_positions) {
+    if (b->options.n_tokens > b->model.runtime.config->max_positions) {
         return sl_fail(err, SL_ERR_INVALID, "--tokens %" PRId64 ": the model has %" PRId64 " positions",
-                       b->options.n_tokens, b->model.config->max_positions);
+                       b->options.n_tokens, b->model.runtime.config->max_positions);
     }
     b->tokens = malloc((size_t)b->options.n_tokens * sizeof *b->tokens);
     if (b->tokens == NULL) {
@@ -227,7 +227,7 @@ static enum sl_status open_model(struct bench *b, const char *dir, struct sl_err
     uint64_t state = 1;
     for (int64_t i = 0; i < b->options.n_tokens; i++) {
         state = state * 6364136223846793005u + 1442695040888963407u; // Knuth's MMIX generator
-        b->tokens[i] = (int32_t)((state >> 33) % (uint64_t)b->model.config->n_vocab);
+        b->tokens[i] = (int32_t)((state >> 33) % (uint64_t)b->model.runtime.config->n_vocab);
     }
     return SL_OK;
 }

@@ -21,7 +21,7 @@
 #include "bench/synthetic.h"
 #include "compress/evict/compressor.h"
 #include "compress/plan/plan.h"
-#include "retrieve/retriever.h"
+#include "runner/step.h"
 #include "tensor/cpu/tiers.h"
 
 #define MAX_LENGTHS  8
@@ -79,15 +79,8 @@ struct bench {
 // A session whose offloaded layers are in the store.
 struct remote {
     struct sl_plan plan;
-    void *memory;
     struct sl_arena *arena;
-    struct sl_session *session;
-    struct sl_compressor *compressor;
-    struct sl_source *source;
-    struct sl_retriever *retriever;
-    const struct sl_ops *ops;
-    struct sl_team *team;
-    struct sl_error *err; // of the forward pass at hand
+    struct sl_sequence sequence;
     int64_t n_lost;
 };
 
@@ -102,7 +95,7 @@ static void on_fallback(void *arg, int layer, const char *why) {
 
 static enum sl_status make_plan(const struct bench *b, const char *text, int64_t n_tokens, struct sl_plan *plan,
                                 struct sl_error *err) {
-    struct sl_kv_geometry geometry = sl_model_geometry(sl_model_get_config(b->rig.model));
+    struct sl_kv_geometry geometry = sl_model_geometry(b->rig.runtime.config);
     struct sl_recipe recipe;
     enum sl_status status = sl_recipe_parse(text, &recipe, err);
     if (status == SL_OK) {
@@ -112,8 +105,9 @@ static enum sl_status make_plan(const struct bench *b, const char *text, int64_t
 }
 
 // Random rows in the layers that stay here, packed as their recipe says.
-static enum sl_status fill_layer(struct remote *r, int layer, const float *rows, struct sl_error *err) {
-    struct sl_session *session = r->session;
+static enum sl_status fill_layer(struct bench *b, struct remote *r, struct sl_compressor *compressor, int layer,
+                                 const float *rows, struct sl_error *err) {
+    struct sl_session *session = r->sequence.session;
     int head_dim = session->geometry.head_dim;
     if (sl_session_reserve(session, layer, (int)r->plan.n_prompt) != SL_OK) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no room for layer %d in its own arena", layer);
@@ -121,19 +115,22 @@ static enum sl_status fill_layer(struct remote *r, int layer, const float *rows,
     for (int h = 0; h < session->geometry.n_kv_heads; h++) {
         struct sl_head *head = &session->layers[layer].heads[h];
         struct sl_kv kv = {head->pages, 0, 0, &session->layers[layer].work, &session->layers[layer].packed};
+        struct sl_attend call = {.k = rows, .v = rows, .kv_stride = head_dim, .heads = {&kv, 1}};
         while (kv.n_slots < r->plan.n_prompt) {
             int64_t left = r->plan.n_prompt - kv.n_slots;
-            int m = left < FILL_ROWS ? (int)left : FILL_ROWS;
-            r->ops->append(&kv, rows, rows, head_dim, m, NULL);
-            kv.n_slots += (uint32_t)m;
+            call.m = left < FILL_ROWS ? (int)left : FILL_ROWS;
+            kv.n_slots += (uint32_t)call.m;
+            b->rig.config.ops->append(NULL, &call, 1);
         }
         sl_session_set_slots(session, layer, h, kv.n_slots);
     }
-    return sl_compressor_finish_layer(r->compressor, session, layer, err);
+    return sl_compressor_finish_layer(compressor, session, layer, err);
 }
 
-static enum sl_status fill_resident(struct remote *r, struct sl_error *err) {
-    size_t count = FILL_ROWS * (size_t)r->session->geometry.head_dim;
+static enum sl_status fill_resident(struct bench *b, struct remote *r, struct sl_error *err) {
+    const struct sl_session *session = r->sequence.session;
+    size_t count = FILL_ROWS * (size_t)session->geometry.head_dim;
+    struct sl_compressor *compressor = NULL;
     uint16_t *halves = malloc(count * sizeof *halves);
     float *rows = malloc(count * sizeof *rows);
     enum sl_status status = halves && rows ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
@@ -143,9 +140,13 @@ static enum sl_status fill_resident(struct remote *r, struct sl_error *err) {
             rows[i] = (float)(halves[i] & 0x3ff) * 0x1p-9f - 1.0f;
         }
     }
-    for (int l = 0; l < r->session->geometry.n_layers && status == SL_OK; l++) {
-        status = sl_plan_is_offloaded(&r->plan, l) ? SL_OK : fill_layer(r, l, rows, err);
+    if (status == SL_OK) {
+        status = sl_compressor_create(&r->plan, b->rig.config.ops, b->team, &compressor, err);
     }
+    for (int l = 0; l < session->geometry.n_layers && status == SL_OK; l++) {
+        status = sl_plan_is_offloaded(&r->plan, l) ? SL_OK : fill_layer(b, r, compressor, l, rows, err);
+    }
+    sl_compressor_destroy(&compressor);
     free(halves);
     free(rows);
     return status;
@@ -161,72 +162,45 @@ static enum sl_status open_remote(struct bench *b, struct remote *r, struct sl_e
                         ? 0
                         : (size_t)plan->geometry.n_kv_heads * (sl_pages_for(plan->n_prompt) + 1) * plan->work[l].bytes;
     }
-    size_t bytes = (sl_plan_decode_bytes(plan, n_new) + unpacked + (1 << 22)) / SL_ARENA_UNIT * SL_ARENA_UNIT;
-    r->ops = b->rig.config.ops;
-    r->team = b->team;
-    r->memory = aligned_alloc(SL_ARENA_UNIT, bytes);
-    if (r->memory == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for an arena of %zu bytes", bytes);
-    }
-    enum sl_status status = sl_arena_create(r->memory, bytes, &r->arena, err);
+    struct sl_session **session = &r->sequence.session;
+    enum sl_status status =
+        sl_arena_create_mapped(sl_plan_decode_bytes(plan, n_new) + unpacked + (1 << 22), &r->arena, err);
     if (status == SL_OK) {
-        status = sl_plan_create_session(plan, n_new, r->arena, &r->session, err);
+        status = sl_plan_create_session(plan, n_new, r->arena, session, err);
     }
     if (status == SL_OK) {
-        status = sl_compressor_create(plan, r->ops, r->team, &r->compressor, err);
+        (*session)->n_tokens = plan->n_prompt;
+        status = fill_resident(b, r, err);
     }
     if (status == SL_OK) {
-        r->session->n_tokens = plan->n_prompt;
-        status = fill_resident(r, err);
+        status = sl_store_rig_source(&b->store, plan, &r->sequence.retrieval.source, err);
     }
-    if (status == SL_OK) {
-        status = sl_store_rig_source(&b->store, plan, &r->source, err);
-    }
-    struct sl_retriever_config config = {.plan = plan,
-                                         .ops = r->ops,
-                                         .team = r->team,
-                                         .arena = r->arena,
-                                         .session = r->session,
-                                         .source = r->source,
-                                         .n_prompt = plan->n_prompt,
-                                         .resident_only = true,
-                                         .deadline_ms = DEADLINE_MS,
-                                         .lost_ms = 3 * DEADLINE_MS,
-                                         .on_fallback = on_fallback,
-                                         .arg = r};
-    return status == SL_OK ? sl_retriever_create(&config, &r->retriever, err) : status;
+    struct sl_writing writing = {.plan = plan,
+                                 .n_read = plan->n_prompt,
+                                 .is_remote = true,
+                                 .deadline_ms = DEADLINE_MS,
+                                 .lost_ms = 3 * DEADLINE_MS,
+                                 .on_fallback = on_fallback,
+                                 .arg = r};
+    return status == SL_OK ? sl_sequence_begin_writing(&r->sequence, &b->rig.runtime, &writing, err) : status;
 }
 
 static void close_remote(struct remote *r) {
-    sl_retriever_destroy(&r->retriever);
-    if (r->source) {
-        r->source->ops->destroy(&r->source);
-    }
-    sl_compressor_destroy(&r->compressor);
-    sl_session_destroy(&r->session);
+    sl_sequence_close(&r->sequence);
     sl_arena_destroy(&r->arena);
-    free(r->memory);
     free(r);
 }
 
 // --- steps -----------------------------------------------------------------------------------------------------------
 
-static enum sl_status attend(void *arg, int layer, const struct sl_attend *attends, int n_segments) {
-    struct remote *r = arg;
-    (void)n_segments; // one
-    enum sl_status status = sl_retriever_ask(r->retriever, layer, attends, r->err);
-    return status == SL_OK ? sl_retriever_attend(r->retriever, layer, attends, r->err) : status;
-}
-
 static enum sl_status run_steps(struct bench *b, struct remote *r, int64_t n_steps, struct sl_error *err) {
-    struct sl_layer_hook hook = {
-        .arg = r, .want_next_q = sl_retriever_wants_next_q(&r->plan.recipe), .attend_fn = attend};
+    struct sl_sequence *sequence = &r->sequence;
     int32_t token = 1;
     enum sl_status status = SL_OK;
-    r->err = err;
     for (int64_t i = 0; i < n_steps && status == SL_OK; i++) {
-        struct sl_segment segment = {r->session, &token, 1, b->rig.logits, NULL};
-        status = sl_engine_forward(b->rig.engine, &segment, 1, &hook, err);
+        sl_sequence_feed(sequence, &token, 1, b->rig.logits);
+        status = sl_step(&b->rig.runtime, &sequence, 1, err);
+        status = status == SL_OK ? sl_sequence_status(sequence, err) : status;
         if (status == SL_OK && sl_signals_received(&b->signals) > 0) {
             status = sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal");
         }
@@ -254,10 +228,10 @@ static void print_remote(const struct bench *b, const struct remote *r, const ch
     bool longest = n == b->lengths[b->n_lengths - 1];
     struct sl_session_stats session;
     struct sl_retriever_stats stats;
-    sl_session_get_stats(r->session, &session);
-    sl_retriever_get_stats(r->retriever, &stats);
+    sl_session_get_stats(r->sequence.session, &session);
+    sl_retriever_get_stats(r->sequence.retrieval.retriever, &stats);
     print(b, "ms/token", recipe, n, ms, "ms", b->full_ms, 0);
-    print(b, "resident", recipe, n, (double)(session.resident_bytes + stats.row_cache_bytes) / (1 << 20), "MiB",
+    print(b, "resident", recipe, n, (double)(session.resident_bytes + stats.hot_cache_bytes) / (1 << 20), "MiB",
           b->full_bytes / (1 << 20), longest ? AIM_RESIDENT : 0);
     print(b, "received", recipe, n, (double)stats.bytes_received / (double)stats.n_steps, "bytes/step", 0, 0);
     print(b, "waited", recipe, n, (double)stats.wait_ns / 1e6 / (double)stats.n_steps, "ms/token", 0, 0);
@@ -325,7 +299,7 @@ static enum sl_status fill_store(struct bench *b, const char *recipe, int64_t n_
         struct sl_store_filling filling = {.n_lanes = sl_lanes_count(&lanes),
                                            .head_dim = plan->geometry.head_dim,
                                            .n_tokens = n_tokens,
-                                           .stretch_tokens = 512,
+                                           .segment_tokens = 512,
                                            .rows = sl_plan_row_format(plan),
                                            .scan = sl_plan_scan_format(plan)};
         double seconds;
@@ -390,7 +364,7 @@ static enum sl_status open_rig(struct bench *b, char *folder, size_t folder_byte
 
 static enum sl_status measure(struct bench *b, struct sl_error *err) {
     char folder[SL_SYNTHETIC_PATH_BYTES] = "";
-    // All lanes of the longest prompt, pages and scan copies, and a stretch that is arriving.
+    // All lanes of the longest prompt, pages and key indexes, and a segment that is arriving.
     const struct sl_model_config *geometry = sl_synthetic_find(b->options.geometry);
     struct sl_model_config config;
     enum sl_status status = SL_OK;

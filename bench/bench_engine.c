@@ -239,10 +239,10 @@ static double prefill_gflop(const struct sl_model *model, double n) {
 
 // A run of steps: the weights once a step, and the K and V that every session sees, in f16.
 static double decode_gigabytes(const struct sl_rig *rig) {
-    const struct sl_model_config *c = sl_model_get_config(rig->model);
+    const struct sl_model_config *c = rig->runtime.config;
     double steps = (double)rig->config.n_steps;
     double cache = 2.0 * 2.0 * c->n_kv_heads * c->head_dim * visible_slots(c, (double)rig->cell.n, steps);
-    return ((double)sl_model_memory_bytes(rig->model) * steps + rig->cell.batch * cache) / 1e9;
+    return ((double)sl_model_memory_bytes(rig->runtime.model) * steps + rig->cell.batch * cache) / 1e9;
 }
 
 // --- memory --------------------------------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ static enum sl_status bench_memory(struct bench *b, struct sl_error *err) {
         return status;
     }
     sl_arena_get_stats(b->rig.arena, &cache);
-    double weights = (double)sl_model_memory_bytes(b->rig.model) / 1e6, over = own - weights;
+    double weights = (double)sl_model_memory_bytes(b->rig.runtime.model) / 1e6, over = own - weights;
     double cache_mb = (double)cache.high_water_bytes / 1e6;
     if (over < 0.0) { // a tier that reads them where they are mapped
         over = own;
@@ -322,14 +322,15 @@ static enum sl_status time_cell(struct bench *b, double *median_out, double *spe
 }
 
 static void print_prefill(const struct bench *b, const char *test, double seconds, double aim) {
-    const struct sl_model_config *c = sl_model_get_config(b->rig.model);
+    const struct sl_model_config *c = b->rig.runtime.config;
     struct sl_bench_result result = {.bench = "engine",
                                      .test = test,
                                      .value = (double)sl_rig_tokens(&b->rig) / seconds,
                                      .unit = "tokens/s",
                                      .reference = "GEMM peak, GFLOP/s",
                                      .reference_value = b->gemm_gflops[c->dtype][b->weights],
-                                     .ratio_value = prefill_gflop(b->rig.model, (double)b->rig.cell.n) / seconds,
+                                     .ratio_value =
+                                         prefill_gflop(b->rig.runtime.model, (double)b->rig.cell.n) / seconds,
                                      .aim = aim};
     sl_bench_print(&result, b->options.json);
 }
@@ -409,7 +410,7 @@ static enum sl_status open_model(struct bench *b, const char *dir, struct sl_err
 
 // Cell i of the plan, if there is one that the model at hand may be asked for.
 static bool find_cell(const struct bench *b, int i, struct sl_cell *cell_out) {
-    const struct sl_model_config *c = sl_model_get_config(b->rig.model);
+    const struct sl_model_config *c = b->rig.runtime.config;
     struct sl_error err;
     return i < N_PLAN && sl_cell_parse(plan[i].cell, cell_out, &err) == SL_OK && cell_out->n <= b->options.max_tokens &&
            cell_out->n + (cell_out->prefill ? 0 : DECODE_STEPS) <= c->max_positions;
@@ -417,7 +418,7 @@ static bool find_cell(const struct bench *b, int i, struct sl_cell *cell_out) {
 
 // The cells of the model that open_model() has loaded.
 static enum sl_status bench_model(struct bench *b, struct sl_error *err) {
-    enum sl_status status = find_gemm_peak(b, sl_model_get_config(b->rig.model)->dtype, err);
+    enum sl_status status = find_gemm_peak(b, b->rig.runtime.config->dtype, err);
     b->n_alone = 0;
     for (int i = 0; i < N_PLAN && status == SL_OK; i++) {
         struct sl_cell cell, next;

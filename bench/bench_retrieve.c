@@ -212,7 +212,7 @@ static enum sl_status measure_length(struct bench *b, int t, int64_t n_tokens, s
     struct sl_store_filling filling = {.n_lanes = (int)o->heads,
                                        .head_dim = (int)o->head_dim,
                                        .n_tokens = n_tokens,
-                                       .stretch_tokens = 512,
+                                       .segment_tokens = 512,
                                        .rows = SL_KV_F16,
                                        .scan = SL_KV_F16};
     double seconds;
@@ -250,7 +250,7 @@ static enum sl_status measure_length(struct bench *b, int t, int64_t n_tokens, s
 
 static enum sl_status start_stores(struct bench *b, struct sl_error *err) {
     int64_t tokens = b->lengths[b->n_lengths - 1], d = b->options.head_dim;
-    char arena[32]; // pages and scan copies, and the stretch that is arriving
+    char arena[32]; // pages and key indexes, and the segment that is arriving
     snprintf(arena, sizeof arena, "%" PRId64 "M", (tokens * b->options.heads * d * 7 >> 20) + 256);
     enum sl_status status = SL_OK;
     for (int t = 0; t < b->n_transports && status == SL_OK; t++) {

@@ -15,7 +15,7 @@
 #include "client/cluster.h"
 #include "client/sluice.h"
 #include "client/tool.h"
-#include "service/local.h"
+#include "runner/local.h"
 
 #define MAX_RUNS 32
 #define N_OUTPUT 8

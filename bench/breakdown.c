@@ -78,9 +78,9 @@ static void rotate(struct sl_team *team, const struct sl_rope *rope, const float
 
 // q . K and p V for the slots that every row sees, without windows.
 static double attend_flop(const struct sl_attend *call) {
-    double rows = call->m, group = (double)call->n_heads / call->n_kv_heads, pairs = 0.0;
-    for (int h = 0; h < call->n_kv_heads; h++) {
-        pairs += group * (rows * call->kv[h].n_slots - rows * (rows - 1.0) / 2.0);
+    double rows = call->m, group = (double)call->n_heads / call->heads.n, pairs = 0.0;
+    for (int h = 0; h < call->heads.n; h++) {
+        pairs += group * (rows * call->heads.kv[h].n_slots - rows * (rows - 1.0) / 2.0);
     }
     return 4.0 * call->head_dim * pairs;
 }

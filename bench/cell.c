@@ -61,11 +61,12 @@ static enum sl_status fill_session(const struct sl_rig *rig, struct sl_session *
         for (int h = 0; h < session->geometry.n_kv_heads; h++) {
             struct sl_head *head = &cache->heads[h];
             struct sl_kv kv = {head->pages, 0, 0, &cache->work, &cache->packed};
+            struct sl_attend call = {.k = rows, .v = rows, .kv_stride = head_dim, .heads = {&kv, 1}};
             while (kv.n_slots < rig->cell.n) {
                 int64_t left = rig->cell.n - kv.n_slots;
-                int m = left < FILL_ROWS ? (int)left : FILL_ROWS;
-                rig->config.ops->append(&kv, rows, rows, head_dim, m, NULL);
-                kv.n_slots += (uint32_t)m;
+                call.m = left < FILL_ROWS ? (int)left : FILL_ROWS;
+                kv.n_slots += (uint32_t)call.m;
+                rig->config.ops->append(NULL, &call, 1);
             }
             sl_session_set_slots(session, layer, h, kv.n_slots);
         }
@@ -75,7 +76,7 @@ static enum sl_status fill_session(const struct sl_rig *rig, struct sl_session *
 }
 
 static enum sl_status make_sessions(struct sl_rig *rig, struct sl_error *err) {
-    struct sl_kv_geometry geometry = sl_model_geometry(sl_model_get_config(rig->model));
+    struct sl_kv_geometry geometry = sl_model_geometry(rig->runtime.config);
     struct sl_page_layout layouts[SL_MAX_LAYERS];
     for (int l = 0; l < geometry.n_layers; l++) {
         enum sl_status status = sl_page_layout_init(&layouts[l], SL_KV_F16, geometry.head_dim, 0, false);
@@ -107,7 +108,7 @@ static enum sl_status make_sessions(struct sl_rig *rig, struct sl_error *err) {
 }
 
 enum sl_status sl_rig_open_cell(struct sl_rig *rig, const struct sl_cell *cell, struct sl_error *err) {
-    const struct sl_model_config *c = sl_model_get_config(rig->model);
+    const struct sl_model_config *c = rig->runtime.config;
     rig->cell = *cell;
     if (slots_needed(rig) > c->max_positions) {
         return sl_fail(err, SL_ERR_RANGE, "%s: the model was made for %" PRId64 " positions", cell->name,
@@ -137,34 +138,33 @@ void sl_rig_close_cell(struct sl_rig *rig) {
 
 // --- runs ----------------------------------------------------------------------------------------------------------
 
-static enum sl_status forward(struct sl_rig *rig, struct sl_segment *segments, int n_segments, struct sl_error *err) {
+static enum sl_status forward(struct sl_rig *rig, struct sl_input *inputs, int n_inputs, struct sl_error *err) {
     if (rig->config.signals != NULL && sl_signals_received(rig->config.signals) > 0) {
         return sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal");
     }
-    return sl_engine_forward(rig->engine, segments, n_segments, NULL, err);
+    return sl_engine_forward(rig->runtime.engine, inputs, n_inputs, err);
 }
 
 static enum sl_status read_prompt(struct sl_rig *rig, int64_t n, struct sl_error *err) {
     enum sl_status status = SL_OK;
     for (int64_t i = 0; i < n && status == SL_OK; i += rig->config.chunk) {
         int count = (int)(n - i < rig->config.chunk ? n - i : rig->config.chunk);
-        struct sl_segment segment = {rig->sessions[0], rig->tokens + i, count, i + count == n ? rig->logits : NULL,
-                                     NULL};
-        status = forward(rig, &segment, 1, err);
+        struct sl_input input = {rig->sessions[0], rig->tokens + i, count, i + count == n ? rig->logits : NULL, NULL};
+        status = forward(rig, &input, 1, err);
     }
     return status;
 }
 
 // Which tokens are written costs nothing: every session writes its own number, as many times as there are steps.
 static enum sl_status write_tokens(struct sl_rig *rig, int64_t n_steps, struct sl_error *err) {
-    int64_t n_vocab = sl_model_get_config(rig->model)->n_vocab;
+    int64_t n_vocab = rig->runtime.config->n_vocab;
     enum sl_status status = SL_OK;
     for (int64_t i = 0; i < n_steps && status == SL_OK; i++) {
-        struct sl_segment segments[SL_CELL_MAX_BATCH];
+        struct sl_input inputs[SL_CELL_MAX_BATCH];
         for (int s = 0; s < rig->cell.batch; s++) {
-            segments[s] = (struct sl_segment){rig->sessions[s], rig->tokens + s, 1, rig->logits + s * n_vocab, NULL};
+            inputs[s] = (struct sl_input){rig->sessions[s], rig->tokens + s, 1, rig->logits + s * n_vocab, NULL};
         }
-        status = forward(rig, segments, rig->cell.batch, err);
+        status = forward(rig, inputs, rig->cell.batch, err);
     }
     return status;
 }
@@ -199,13 +199,14 @@ enum sl_status sl_rig_run(struct sl_rig *rig, double *seconds_out, struct sl_err
 enum sl_status sl_rig_open(const struct sl_rig_config *config, struct sl_rig *rig_out, struct sl_error *err) {
     struct sl_rig *rig = rig_out;
     *rig = (struct sl_rig){.config = *config};
-    enum sl_status status =
-        sl_model_load(config->model_dir, config->ops, config->weights, config->team, &rig->model, err);
+    struct sl_runtime_config runtime = {.model_dir = config->model_dir,
+                                        .ops = config->ops,
+                                        .weights = config->weights,
+                                        .team = config->team,
+                                        .max_rows = config->chunk};
+    enum sl_status status = sl_runtime_open(&runtime, &rig->runtime, err);
     if (status == SL_OK) {
-        status = sl_engine_create(rig->model, config->team, config->chunk, &rig->engine, err);
-    }
-    if (status == SL_OK) {
-        rig->logits = calloc((size_t)sl_model_get_config(rig->model)->n_vocab, SL_CELL_MAX_BATCH * sizeof *rig->logits);
+        rig->logits = calloc((size_t)rig->runtime.config->n_vocab, SL_CELL_MAX_BATCH * sizeof *rig->logits);
         status = rig->logits != NULL ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for logits");
     }
     return status;
@@ -214,6 +215,5 @@ enum sl_status sl_rig_open(const struct sl_rig_config *config, struct sl_rig *ri
 void sl_rig_close(struct sl_rig *rig) {
     free(rig->logits);
     rig->logits = NULL;
-    sl_engine_destroy(&rig->engine);
-    sl_model_destroy(&rig->model);
+    sl_runtime_close(&rig->runtime);
 }

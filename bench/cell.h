@@ -14,7 +14,7 @@
 #define SL_BENCH_CELL_H
 
 #include "client/tool.h"
-#include "model/model.h"
+#include "runtime/runtime.h"
 
 #define SL_CELL_MAX_BATCH 64
 
@@ -41,8 +41,7 @@ struct sl_rig_config {
 // A loaded model and, between opening and closing one, the sessions of a cell. Only what is documented is for reading.
 struct sl_rig {
     struct sl_rig_config config;
-    struct sl_model *model;
-    struct sl_engine *engine;
+    struct sl_runtime runtime;
     float *logits; // [SL_CELL_MAX_BATCH][n_vocab]; after prefill: of the last token
     struct sl_cell cell;
     struct sl_arena *arena; // of the cell's KV cache

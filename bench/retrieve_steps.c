@@ -15,7 +15,7 @@
 #include "base/clock.h"
 #include "bench/bench.h"
 #include "compress/plan/plan.h"
-#include "retrieve/retriever.h"
+#include "offload/retriever/retriever.h"
 
 #define N_LAYERS    2
 #define WARM_UP     8
@@ -139,28 +139,24 @@ static void walk(struct steps *s) {
 
 static enum sl_status attend_layer(struct steps *s, int layer, struct sl_error *err) {
     const struct sl_retrieve_steps_config *c = s->config;
-    struct sl_layer *l = &s->session->layers[layer];
     struct sl_kv kv[SL_MAX_HEADS];
     enum sl_status status = sl_session_reserve(s->session, layer, 1);
-    for (int h = 0; h < c->n_heads && status == SL_OK; h++) {
-        struct sl_head *head = &l->heads[h];
-        kv[h] = sl_session_kv(s->session, layer, h);
-        c->ops->append(&kv[h], s->rows + h * c->head_dim, s->rows + h * c->head_dim, c->head_dim, 1, NULL);
-        kv[h].n_slots++;
-        head->n_slots++;
+    if (status != SL_OK) {
+        return status;
     }
+    sl_session_add_slots(s->session, layer, 1);
     struct sl_attend attend = {.q = s->q,
+                               .k = s->rows,
+                               .v = s->rows,
                                .m = 1,
                                .n_heads = c->n_heads * c->group,
-                               .n_kv_heads = c->n_heads,
                                .head_dim = c->head_dim,
                                .scale = 1.0f / sqrtf((float)c->head_dim),
-                               .kv = kv,
+                               .heads = sl_session_heads(s->session, layer, kv),
                                .out = s->out,
                                .next_q = layer + 1 < N_LAYERS ? s->next_q : NULL};
-    if (status == SL_OK) {
-        status = sl_retriever_ask(s->retriever, layer, &attend, err);
-    }
+    c->ops->append(NULL, &attend, 1);
+    status = sl_retriever_ask(s->retriever, layer, &attend, err);
     return status == SL_OK ? sl_retriever_attend(s->retriever, layer, &attend, err) : status;
 }
 

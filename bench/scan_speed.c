@@ -2,7 +2,7 @@
 /*
  * Purpose: see scan_speed.h.
  *
- * Design: many scan copies one behind the other, a GiB in all. A run scans a few channels of every copy, other channels
+ * Design: many key indexes one behind the other, a GiB in all. A run scans a few channels of every index, other channels
  *         than the run before, so that what it reads was not read lately; then as many bytes are summed up, and both are
  *         set beside each other. Codes are random: no speed depends on them.
  */
@@ -20,19 +20,19 @@
 #define TOTAL_BYTES ((size_t)1 << 30)
 #define MAX_RUNS    64
 
-struct copies {
-    struct sl_scan_layout layout;
+struct indexes {
+    struct sl_key_index_layout layout;
     size_t n, bytes;
     uint8_t *memory;
     float *q, *scores;
     uint32_t *found;
 };
 
-static enum sl_status make_copies(const struct sl_scan_speed_config *config, uint32_t topk, struct copies *c,
-                                  struct sl_error *err) {
-    enum sl_status status = sl_scan_layout_init(&c->layout, config->format, config->head_dim, config->n_slots);
+static enum sl_status make_indexes(const struct sl_scan_speed_config *config, uint32_t topk, struct indexes *c,
+                                   struct sl_error *err) {
+    enum sl_status status = sl_key_index_layout_init(&c->layout, config->format, config->head_dim, config->n_slots);
     if (status != SL_OK) {
-        return sl_fail(err, status, "no scan copy of %u slots of head_dim %d", config->n_slots, config->head_dim);
+        return sl_fail(err, status, "no key index of %u slots of head_dim %d", config->n_slots, config->head_dim);
     }
     c->n = TOTAL_BYTES / c->layout.bytes > 0 ? TOTAL_BYTES / c->layout.bytes : 1;
     c->bytes = c->n * c->layout.bytes;
@@ -41,7 +41,7 @@ static enum sl_status make_copies(const struct sl_scan_speed_config *config, uin
     c->scores = aligned_alloc(64, (config->n_slots * sizeof *c->scores + 63) / 64 * 64);
     c->found = malloc(topk * sizeof *c->found);
     if (c->memory == MAP_FAILED || c->q == NULL || c->scores == NULL || c->found == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %zu bytes of scan copies", c->bytes);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %zu bytes of key indexes", c->bytes);
     }
     madvise(c->memory, c->bytes, MADV_HUGEPAGE); // advice: without it the figures are those of small pages
     sl_random_halves((uint16_t *)c->memory, c->bytes / sizeof(uint16_t), 1);
@@ -57,7 +57,7 @@ static enum sl_status make_copies(const struct sl_scan_speed_config *config, uin
     return SL_OK;
 }
 
-static void free_copies(struct copies *c) {
+static void free_indexes(struct indexes *c) {
     if (c->memory != NULL && c->memory != MAP_FAILED) {
         munmap(c->memory, c->bytes);
     }
@@ -66,8 +66,8 @@ static void free_copies(struct copies *c) {
     free(c->found);
 }
 
-// Seconds of scanning run's channels of every copy, and of finding the largest scores.
-static void scan_all(const struct sl_scan_speed_config *config, struct copies *c, uint32_t topk, int run,
+// Seconds of scanning run's channels of every index, and of finding the largest scores.
+static void scan_all(const struct sl_scan_speed_config *config, struct indexes *c, uint32_t topk, int run,
                      double *scan_s_out, double *select_s_out) {
     int channels[256], stride = config->head_dim / config->n_channels;
     for (int i = 0; i < config->n_channels; i++) {
@@ -89,10 +89,10 @@ static void scan_all(const struct sl_scan_speed_config *config, struct copies *c
 
 enum sl_status sl_scan_speed_measure(const struct sl_scan_speed_config *config, uint32_t topk,
                                      struct sl_scan_speed *speed_out, struct sl_error *err) {
-    struct copies c = {0};
+    struct indexes c = {0};
     double scan[MAX_RUNS], read[MAX_RUNS], ratio[MAX_RUNS], share[MAX_RUNS];
     int runs = config->runs < MAX_RUNS ? config->runs : MAX_RUNS;
-    enum sl_status status = make_copies(config, topk, &c, err);
+    enum sl_status status = make_indexes(config, topk, &c, err);
     double bytes = (double)c.n * config->n_channels * (double)c.layout.channel_bytes / 1e9;
     for (int run = -1; run < runs && status == SL_OK; run++) {
         double scan_s, select_s;
@@ -104,8 +104,8 @@ enum sl_status sl_scan_speed_measure(const struct sl_scan_speed_config *config, 
         ratio[at] = scan[at] / read[at];
         share[at] = select_s / (scan_s + select_s);
     }
-    speed_out->copies_bytes = c.bytes;
-    free_copies(&c);
+    speed_out->indexes_bytes = c.bytes;
+    free_indexes(&c);
     if (status == SL_OK) {
         speed_out->scan_gbps = sl_bench_median(scan, (size_t)runs);
         speed_out->read_gbps = sl_bench_median(read, (size_t)runs);

@@ -10,16 +10,16 @@ struct sl_scan_speed_config {
     struct sl_team *team; // of one thread
     enum sl_kv_format format;
     int head_dim, n_channels;
-    uint32_t n_slots; // of a scan copy
+    uint32_t n_slots; // of a key index
     int runs;
 };
 
 struct sl_scan_speed {
-    double scan_gbps;    // 1e9 bytes of codes a second: medians
-    double select_share; // of the time of scan and select together that finding the topk among the scores takes
-    double read_gbps;    // the same thread, a plain sum over memory of the same size and no more
-    double ratio;        // median of the runs' own
-    size_t copies_bytes; // what the scans go through: far more than a cache holds, where memory allows
+    double scan_gbps;     // 1e9 bytes of codes a second: medians
+    double select_share;  // of the time of scan and select together that finding the topk among the scores takes
+    double read_gbps;     // the same thread, a plain sum over memory of the same size and no more
+    double ratio;         // median of the runs' own
+    size_t indexes_bytes; // what the scans go through: far more than a cache holds, where memory allows
 };
 
 // topk: of select. SL_ERR_EXHAUSTED.

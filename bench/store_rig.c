@@ -11,9 +11,9 @@
 
 #include "base/clock.h"
 #include "bench/bench.h"
+#include "node/send.h"
+#include "offload/annex/annex.h"
 #include "proto/methods.h"
-#include "retrieve/annex.h"
-#include "service/send.h"
 
 #define READY_MS   20000
 #define CALL_MS    20000
@@ -179,20 +179,20 @@ static enum sl_status open_annex(struct sl_store_rig *rig, const struct sl_store
     return status;
 }
 
-static enum sl_status ship_stretch(struct sl_store_rig *rig, const struct sl_stretch_config *stretch,
+static enum sl_status ship_segment(struct sl_store_rig *rig, const struct sl_kv_segment_config *segment,
                                    struct sl_error *err) {
     Sluice__V1__GrantStretchRequest request = SLUICE__V1__GRANT_STRETCH_REQUEST__INIT;
     request.lease_id = rig->annex->lease_id;
-    request.begin = stretch->begin;
-    request.n_tokens = (int32_t)stretch->n_slots;
+    request.begin = segment->begin;
+    request.n_tokens = (int32_t)segment->n_slots;
     ProtobufCMessage *reply = NULL;
     enum sl_status status = sl_rpc_unary(rig->channel, &sl_method_store_grant_stretch, &request.base,
                                          sl_deadline_in_ms(CALL_MS), NULL, &reply, err);
     if (status != SL_OK) {
         return status;
     }
-    size_t bytes = sl_stretch_block_bytes(stretch);
-    sl_random_halves(rig->region, bytes / sizeof(uint16_t), (uint64_t)stretch->begin + 1);
+    size_t bytes = sl_kv_segment_block_bytes(segment);
+    sl_random_halves(rig->region, bytes / sizeof(uint16_t), (uint64_t)segment->begin + 1);
     struct sl_send send = {.destination = (Sluice__V1__Grant *)reply,
                            .body = rig->region,
                            .body_bytes = bytes,
@@ -212,7 +212,7 @@ static enum sl_status await(struct sl_store_rig *rig, int64_t n_tokens, struct s
                         NULL, err);
 }
 
-// Fresh memory for the pages of a stretch: regions live as long as their fabric, so a larger one is added.
+// Fresh memory for the pages of a segment: regions live as long as their fabric, so a larger one is added.
 static enum sl_status take_region(struct sl_store_rig *rig, size_t bytes, struct sl_error *err) {
     if (bytes <= rig->region_bytes) {
         return SL_OK;
@@ -223,22 +223,22 @@ static enum sl_status take_region(struct sl_store_rig *rig, size_t bytes, struct
 
 enum sl_status sl_store_rig_fill(struct sl_store_rig *rig, const struct sl_store_filling *filling,
                                  struct sl_signals *signals, double *seconds_out, struct sl_error *err) {
-    struct sl_stretch_config stretch = {.n_lanes = filling->n_lanes, .rows = filling->rows, .scan = filling->scan};
-    enum sl_status status = sl_page_layout_init(&stretch.work, SL_KV_F16, filling->head_dim, 0, false);
+    struct sl_kv_segment_config segment = {.n_lanes = filling->n_lanes, .rows = filling->rows, .scan = filling->scan};
+    enum sl_status status = sl_page_layout_init(&segment.work, SL_KV_F16, filling->head_dim, 0, false);
     release_annex(rig);
     int64_t begin_ns = sl_now_ns();
     if (status == SL_OK) {
         status = open_annex(rig, filling, err);
     }
-    for (int64_t at = 0; at < filling->n_tokens && status == SL_OK; at += filling->stretch_tokens) {
+    for (int64_t at = 0; at < filling->n_tokens && status == SL_OK; at += filling->segment_tokens) {
         int64_t left = filling->n_tokens - at;
-        stretch.begin = at;
-        stretch.n_slots = (uint32_t)(left < filling->stretch_tokens ? left : filling->stretch_tokens);
-        status = take_region(rig, sl_stretch_block_bytes(&stretch), err);
+        segment.begin = at;
+        segment.n_slots = (uint32_t)(left < filling->segment_tokens ? left : filling->segment_tokens);
+        status = take_region(rig, sl_kv_segment_block_bytes(&segment), err);
         if (status == SL_OK) {
-            status = ship_stretch(rig, &stretch, err);
+            status = ship_segment(rig, &segment, err);
         }
-        sl_bench_progress("filling the store: %" PRId64 " of %" PRId64 " tokens", at + stretch.n_slots,
+        sl_bench_progress("filling the store: %" PRId64 " of %" PRId64 " tokens", at + segment.n_slots,
                           filling->n_tokens);
         if (status == SL_OK && signals != NULL && sl_signals_received(signals) > 0) {
             status = sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal");

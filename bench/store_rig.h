@@ -9,8 +9,8 @@
 
 #include "client/child.h"
 #include "client/tool.h"
+#include "offload/remote/remote_source.h"
 #include "rpc/rpc.h"
-#include "service/remote_source.h"
 
 struct sl_store_rig {
     struct sl_child child;
@@ -34,7 +34,7 @@ enum sl_status sl_store_rig_connect(struct sl_store_rig *rig, const char *transp
 struct sl_store_filling {
     int n_lanes, head_dim;
     int64_t n_tokens;       // a multiple of 64
-    int64_t stretch_tokens; // likewise
+    int64_t segment_tokens; // likewise
     enum sl_kv_format rows, scan;
 };
 /*

@@ -10,10 +10,10 @@
 #include "client/sluice.h"
 #include "compress/plan/plan.h"
 #include "compress/recipe/recipe.h"
+#include "job/job_recipe.h"
 #include "kvcache/capsule.h"
 #include "rpc/rpc.h"
-#include "service/job_recipe.h"
-#include "service/local.h"
+#include "runner/local.h"
 
 #define REQUEST_MS  10000 // of one request to the coordinator that is no job
 #define SPARE_BYTES ((size_t)64 << 20)

@@ -77,43 +77,57 @@ struct rows {
 static void count_heads(void *arg, int64_t begin, int64_t end, int member) {
     (void)member;
     struct rows *r = arg;
-    int group = r->attend->n_heads / r->attend->n_kv_heads;
+    int group = r->attend->n_heads / r->attend->heads.n;
     for (int64_t head = begin; head < end; head++) {
         size_t at = (size_t)head * r->n_tokens;
-        sl_attention_of_row(r->probabilities + at, r->attend->kv[head / group].n_slots, r->k, r->sorted + at,
+        sl_attention_of_row(r->probabilities + at, r->attend->heads.kv[head / group].n_slots, r->k, r->sorted + at,
                             r->of_row + head * SL_N_ATTENTION_STATISTICS);
     }
 }
 
 // One query row of every head of one layer. With a single row, the sums over the window are the row itself.
-static enum sl_status add_rows(void *arg, int segment, int layer, const struct sl_attend *attend) {
-    (void)segment;
-    struct rows *r = arg;
-    int group = attend->n_heads / attend->n_kv_heads;
+static void add_rows(struct rows *r, int layer, const struct sl_attend *attend) {
+    int group = attend->n_heads / attend->heads.n;
     r->attend = attend;
-    r->m->ops->window_sums(r->m->team, attend, attend->m - 1, r->probabilities, r->n_tokens);
-    sl_team_run(r->m->team, attend->n_heads, 1, count_heads, r);
+    r->m->runtime.ops->window_sums(r->m->runtime.team, attend, attend->m - 1, r->probabilities, r->n_tokens);
+    sl_team_run(r->m->runtime.team, attend->n_heads, 1, count_heads, r);
     for (int head = 0; head < attend->n_heads; head++) {
-        double *values = r->values + ((ptrdiff_t)layer * attend->n_kv_heads + head / group) * SL_N_ATTENTION_STATISTICS;
+        double *values = r->values + ((ptrdiff_t)layer * attend->heads.n + head / group) * SL_N_ATTENTION_STATISTICS;
         for (int s = 0; s < SL_N_ATTENTION_STATISTICS; s++) {
             values[s] += r->of_row[head * SL_N_ATTENTION_STATISTICS + s] / (SL_ATTENTION_QUERIES * group);
         }
     }
-    return SL_OK;
+}
+
+// One query row of all layers.
+static enum sl_status read_row(struct rows *r, struct sl_input *input, struct sl_error *err) {
+    struct sl_pass pass;
+    enum sl_status status =
+        sl_pass_begin(r->m->runtime.engine, input, 1, (struct sl_pass_wants){.lse = true}, &pass, err);
+    for (int layer = 0; layer < r->m->runtime.config->n_layers && status == SL_OK; layer++) {
+        status = sl_pass_attend(&pass, layer, err);
+        if (status == SL_OK) {
+            add_rows(r, layer, pass.attends);
+            sl_pass_finish(&pass);
+        }
+    }
+    if (status == SL_OK) {
+        sl_pass_end(&pass);
+    }
+    return status;
 }
 
 // Everything but the last queries in chunks, then these one by one.
 static enum sl_status read_tokens(struct rows *r, struct sl_session *session, const int32_t *tokens,
                                   const struct sl_attention_progress *progress, struct sl_error *err) {
     int64_t n_tokens = (int64_t)r->n_tokens, n_before = n_tokens - SL_ATTENTION_QUERIES;
-    struct sl_layer_hook hook = {.fn = add_rows, .arg = r, .want_lse = true};
     enum sl_status status = SL_OK;
     while (session->n_tokens < n_tokens && status == SL_OK) {
         int64_t at = session->n_tokens;
         int64_t n = at < n_before ? n_before - at : 1;
         n = n < CHUNK ? n : CHUNK;
-        struct sl_segment segment = {.session = session, .tokens = tokens + at, .n_tokens = (int)n};
-        status = sl_engine_forward(r->m->engine, &segment, 1, at < n_before ? NULL : &hook, err);
+        struct sl_input input = {.session = session, .tokens = tokens + at, .n_tokens = (int)n};
+        status = at < n_before ? sl_engine_forward(r->m->runtime.engine, &input, 1, err) : read_row(r, &input, err);
         if (status == SL_OK && progress && progress->fn) {
             status = progress->fn(progress->arg, session->n_tokens, n_tokens);
         }
@@ -140,21 +154,21 @@ void sl_attention_profile_cleanup(struct sl_attention_profile *profile) {
 }
 
 static float *rows_of_heads(const struct rows *r) {
-    size_t bytes = (size_t)r->m->config->n_heads * r->n_tokens * sizeof(float);
+    size_t bytes = (size_t)r->m->runtime.config->n_heads * r->n_tokens * sizeof(float);
     return aligned_alloc(64, (bytes + 63) / 64 * 64);
 }
 
 enum sl_status sl_attention_profile_add(struct sl_attention_profile *profile, const struct sl_eval_model *m,
                                         const int32_t *tokens, int64_t n_tokens,
                                         const struct sl_attention_progress *progress, struct sl_error *err) {
-    if (n_tokens < SL_ATTENTION_MIN_TOKENS || n_tokens > m->config->max_positions) {
+    if (n_tokens < SL_ATTENTION_MIN_TOKENS || n_tokens > m->runtime.config->max_positions) {
         return sl_fail(err, SL_ERR_INVALID, "a text of %lld tokens; %d to %lld are needed", (long long)n_tokens,
-                       SL_ATTENTION_MIN_TOKENS, (long long)m->config->max_positions);
+                       SL_ATTENTION_MIN_TOKENS, (long long)m->runtime.config->max_positions);
     }
     struct rows r = {.m = m, .n_tokens = (size_t)n_tokens, .k = (uint32_t)(0.05 * (double)n_tokens)};
     r.probabilities = rows_of_heads(&r);
     r.sorted = rows_of_heads(&r);
-    r.of_row = calloc((size_t)m->config->n_heads * SL_N_ATTENTION_STATISTICS, sizeof *r.of_row);
+    r.of_row = calloc((size_t)m->runtime.config->n_heads * SL_N_ATTENTION_STATISTICS, sizeof *r.of_row);
     r.values = calloc(n_values(profile), sizeof *r.values);
     struct sl_session *session = NULL;
     enum sl_status status = r.probabilities && r.sorted && r.of_row && r.values

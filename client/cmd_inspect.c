@@ -59,8 +59,8 @@ static enum sl_status open_body(struct capsule *c, struct sl_error *err) {
     }
     if (status == SL_OK) {
         const struct sl_capsule_info *info = &c->file.info;
-        status = sl_capsule_open(c->file.header, c->file.header_bytes, body, c->file.body_bytes, c->arena,
-                                 &info->geometry, &info->id, 1, &c->session, err);
+        struct sl_capsule_bytes capsule = {body, c->file.body_bytes, c->file.header, c->file.header_bytes};
+        status = sl_capsule_open(&capsule, c->arena, &info->geometry, &info->id, 1, &c->session, err);
     }
     if (status != SL_OK) {
         sl_arena_free(c->arena, body);

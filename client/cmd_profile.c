@@ -257,7 +257,7 @@ static enum sl_status profile(const struct profile_config *config, struct sl_err
         return status;
     }
     struct sl_attention_profile p;
-    status = sl_attention_profile_init(&p, m.config->n_layers, m.config->n_kv_heads, err);
+    status = sl_attention_profile_init(&p, m.runtime.config->n_layers, m.runtime.config->n_kv_heads, err);
     if (status == SL_OK) {
         status = measure(config, &m, &p, err);
     }

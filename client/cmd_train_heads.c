@@ -173,7 +173,7 @@ static enum sl_status report_reading(void *arg, int64_t done, int64_t total) {
 
 static enum sl_status open_pool(struct training *t, struct sl_error *err) {
     const struct train_config *c = t->config;
-    struct sl_training_prompts_config prompts = {.tokenizer = t->model.tokenizer,
+    struct sl_training_prompts_config prompts = {.tokenizer = t->model.runtime.tokenizer,
                                                  .data = c->data,
                                                  .tasks = c->tasks,
                                                  .texts = c->texts,
@@ -242,9 +242,9 @@ static enum sl_status list_facts(struct training *t, struct sl_error *err) {
 }
 
 static enum sl_status create_heads(struct training *t, struct sl_error *err) {
-    struct sl_heads_shape shape = sl_heads_shape_of(t->model.config, (int)t->config->hidden);
-    return sl_heads_create(&shape, t->model.ops, t->model.team, INITIALIZER_RANGE, (uint64_t)t->config->seed, &t->heads,
-                           err);
+    struct sl_heads_shape shape = sl_heads_shape_of(t->model.runtime.config, (int)t->config->hidden);
+    return sl_heads_create(&shape, t->model.runtime.ops, t->model.runtime.team, INITIALIZER_RANGE,
+                           (uint64_t)t->config->seed, &t->heads, err);
 }
 
 static enum sl_status open_trainer(struct training *t, struct sl_error *err) {
@@ -286,7 +286,7 @@ static enum sl_status open_model(struct training *t, struct sl_error *err) {
 }
 
 static enum sl_status open_run(struct training *t, struct sl_error *err) {
-    int64_t most = t->model.config->max_positions, asked = t->config->max_tokens;
+    int64_t most = t->model.runtime.config->max_positions, asked = t->config->max_tokens;
     t->max_tokens = asked < most ? asked : most;
     enum sl_status status = open_pool(t, err);
     status = status == SL_OK ? open_trainer(t, err) : status;

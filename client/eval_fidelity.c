@@ -15,7 +15,7 @@
 #include "client/progress.h"
 #include "client/table.h"
 #include "client/tool.h"
-#include "service/job_recipe.h"
+#include "job/job_recipe.h"
 
 #define DEFAULT_TOKENS 2048 // where the text has as many
 
@@ -121,7 +121,7 @@ static enum sl_status read_text(struct eval *e, struct sl_error *err) {
     if (status != SL_OK) {
         return status;
     }
-    int64_t positions = e->model.config->max_positions;
+    int64_t positions = e->model.runtime.config->max_positions;
     int64_t most = (n_tokens < positions ? n_tokens : positions) - c->continuation - 1;
     int64_t asked = c->tokens ? c->tokens : most < DEFAULT_TOKENS ? most : DEFAULT_TOKENS;
     if (asked < 1 || asked > most) {
@@ -151,7 +151,7 @@ static enum sl_status run_trial(struct eval *e, struct sl_fidelity *fidelity, st
                                 struct sl_error *err) {
     struct sl_recipe recipe;
     struct sl_error why = {0};
-    enum sl_status status = sl_job_recipe(trial->text, e->model.config, &recipe, &why);
+    enum sl_status status = sl_job_recipe(trial->text, e->model.runtime.config, &recipe, &why);
     if (status == SL_OK) {
         status = sl_fidelity_measure(fidelity, &recipe, &trial->result, &why);
     }
@@ -228,7 +228,7 @@ static void print_summary(const struct eval *e) {
 }
 
 static void print_layers(const struct eval *e) {
-    int n_layers = e->model.config->n_layers;
+    int n_layers = e->model.runtime.config->n_layers;
     static char titles[SL_MAX_LAYERS][16];
     static struct sl_column columns[SL_MAX_LAYERS + 1];
     columns[0] = (struct sl_column){"ERROR BY LAYER", false};
@@ -285,7 +285,7 @@ static void print_json(const struct eval *e) {
         }
         print_value(trial->text, "nll", r->nll, "nats/token", "full cache", e->full_nll);
         print_value(trial->text, "nll above full", r->nll - e->full_nll, "nats/token", NULL, 0);
-        for (int l = 0; l < e->model.config->n_layers; l++) {
+        for (int l = 0; l < e->model.runtime.config->n_layers; l++) {
             char what[64];
             snprintf(what, sizeof what, "attention error, layer %d", l);
             print_value(trial->text, what, r->error[l], "relative", NULL, 0);
@@ -307,7 +307,7 @@ static void write_script(const struct eval *e, FILE *script) {
     for (size_t i = 0; i < e->n_trials; i++) {
         if (e->trials[i].reason[0] == '\0') {
             fprintf(script, "$t%zu << EOD\n", n++);
-            for (int l = 0; l < e->model.config->n_layers; l++) {
+            for (int l = 0; l < e->model.runtime.config->n_layers; l++) {
                 fprintf(script, "%d %.6g\n", l, e->trials[i].result.error[l]);
             }
             fputs("EOD\n", script);

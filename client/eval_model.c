@@ -4,32 +4,23 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "client/request.h"
-#include "tensor/cpu/tiers.h"
 
 // LICENSE, built in by CMake.
 extern const uint8_t sl_sample_text[];
 extern const size_t sl_sample_text_bytes;
 
 static enum sl_status reserve(struct sl_eval_model *m, int64_t cache_tokens, struct sl_error *err) {
-    const struct sl_model_config *c = m->config;
+    const struct sl_model_config *c = m->runtime.config;
     struct sl_page_layout page;
     enum sl_status status = sl_page_layout_init(&page, SL_KV_F32, c->head_dim, SL_MAX_STATES, true);
     if (status != SL_OK) {
         return sl_fail(err, status, "no page layout for head_dim %d", c->head_dim);
     }
     size_t n_heads = (size_t)c->n_layers * (size_t)c->n_kv_heads;
-    m->memory_bytes = n_heads * (sl_pages_for(cache_tokens) + 16) * (page.bytes + SL_ARENA_UNIT);
-    m->memory_bytes = (m->memory_bytes + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT;
-    m->memory = mmap(NULL, m->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (m->memory == MAP_FAILED) {
-        m->memory = NULL;
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no address space for %zu bytes of caches; use fewer tokens",
-                       m->memory_bytes);
-    }
-    return sl_arena_create(m->memory, m->memory_bytes, &m->arena, err);
+    return sl_arena_create_mapped(n_heads * (sl_pages_for(cache_tokens) + 16) * (page.bytes + SL_ARENA_UNIT), &m->arena,
+                                  err);
 }
 
 enum sl_status sl_eval_model_open(const struct sl_eval_model_config *config, struct sl_eval_model *m,
@@ -38,23 +29,13 @@ enum sl_status sl_eval_model_open(const struct sl_eval_model_config *config, str
     if (config->dir == NULL) {
         return sl_fail(err, SL_ERR_INVALID, "--model DIR is needed");
     }
-    enum sl_weight_format weights = SL_WEIGHT_STORED;
-    enum sl_status status = config->weights ? sl_weight_format_parse(config->weights, &weights, err) : SL_OK;
+    struct sl_runtime_config runtime = {.model_dir = config->dir,
+                                        .threads = config->threads,
+                                        .max_rows = config->max_rows,
+                                        .tokenizer = config->tokenizer};
+    enum sl_status status = config->weights ? sl_weight_format_parse(config->weights, &runtime.weights, err) : SL_OK;
     if (status == SL_OK) {
-        status = sl_ops_select(NULL, &m->ops, err);
-    }
-    if (status == SL_OK) {
-        status = sl_team_create(config->threads, &m->team, err);
-    }
-    if (status == SL_OK) {
-        status = sl_model_load(config->dir, m->ops, weights, m->team, &m->model, err);
-    }
-    if (status == SL_OK) {
-        m->config = sl_model_get_config(m->model);
-        status = config->tokenizer ? sl_tokenizer_load(config->dir, &m->tokenizer, err) : SL_OK;
-    }
-    if (status == SL_OK) {
-        status = sl_engine_create(m->model, m->team, config->max_rows, &m->engine, err);
+        status = sl_runtime_open(&runtime, &m->runtime, err);
     }
     if (status == SL_OK) {
         status = reserve(m, config->cache_tokens, err);
@@ -67,33 +48,26 @@ enum sl_status sl_eval_model_open(const struct sl_eval_model_config *config, str
 
 void sl_eval_model_close(struct sl_eval_model *m) {
     sl_arena_destroy(&m->arena);
-    sl_engine_destroy(&m->engine);
-    sl_tokenizer_destroy(&m->tokenizer);
-    sl_model_destroy(&m->model);
-    sl_team_destroy(&m->team);
-    if (m->memory) {
-        munmap(m->memory, m->memory_bytes);
-    }
-    *m = (struct sl_eval_model){0};
+    sl_runtime_close(&m->runtime);
 }
 
 enum sl_status sl_eval_model_session(const struct sl_eval_model *m, enum sl_position_mode positions, int64_t n_tokens,
                                      struct sl_session **session_out, struct sl_error *err) {
     struct sl_page_layout layouts[SL_MAX_LAYERS];
-    struct sl_session_config config = {.geometry = sl_model_geometry(m->config),
+    struct sl_session_config config = {.geometry = sl_model_geometry(m->runtime.config),
                                        .positions = positions,
                                        .max_slots = n_tokens,
                                        .work = layouts,
                                        .packed = layouts};
-    for (int l = 0; l < m->config->n_layers; l++) {
-        enum sl_status status = sl_page_layout_init(&layouts[l], SL_KV_F16, m->config->head_dim, 0, false);
+    for (int l = 0; l < m->runtime.config->n_layers; l++) {
+        enum sl_status status = sl_page_layout_init(&layouts[l], SL_KV_F16, m->runtime.config->head_dim, 0, false);
         if (status != SL_OK) {
-            return sl_fail(err, status, "no page layout for head_dim %d", m->config->head_dim);
+            return sl_fail(err, status, "no page layout for head_dim %d", m->runtime.config->head_dim);
         }
     }
     enum sl_status status = sl_session_create(&config, m->arena, session_out, err);
     if (status == SL_OK) {
-        (*session_out)->rope_set = sl_model_rope_set(m->config, n_tokens);
+        (*session_out)->rope_set = sl_model_rope_set(m->runtime.config, n_tokens);
     }
     return status;
 }
@@ -106,7 +80,7 @@ enum sl_status sl_eval_model_read(const struct sl_eval_model *m, const char *pat
         return status;
     }
     size_t n_ids;
-    status = sl_tokenizer_encode(m->tokenizer, path ? text : (const char *)sl_sample_text,
+    status = sl_tokenizer_encode(m->runtime.tokenizer, path ? text : (const char *)sl_sample_text,
                                  path ? strlen(text) : sl_sample_text_bytes, true, ids_out, &n_ids, err);
     free(text);
     if (status == SL_OK) {

@@ -8,18 +8,10 @@
 
 #include "base/arena.h"
 #include "base/config.h"
-#include "model/model.h"
-#include "text/tokenizer/tokenizer.h"
+#include "runtime/runtime.h"
 
 struct sl_eval_model {
-    const struct sl_ops *ops;
-    struct sl_team *team;
-    struct sl_model *model;
-    const struct sl_model_config *config; // of model
-    struct sl_tokenizer *tokenizer;       // may be NULL
-    struct sl_engine *engine;
-    void *memory;
-    size_t memory_bytes;
+    struct sl_runtime runtime; // tokenizer only where it was asked for
     struct sl_arena *arena;
 };
 

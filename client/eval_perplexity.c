@@ -23,7 +23,7 @@
 #include "client/table.h"
 #include "client/tool.h"
 #include "eval/bootstrap.h"
-#include "service/job_recipe.h"
+#include "job/job_recipe.h"
 
 #define BLOCK     256
 #define MAX_CHUNK 512
@@ -127,7 +127,7 @@ static enum sl_status make_trials(struct eval *e, struct sl_error *err) {
 }
 
 static enum sl_status read_text(struct eval *e, const char *path, struct text *text, struct sl_error *err) {
-    int64_t n_tokens, positions = e->model.config->max_positions;
+    int64_t n_tokens, positions = e->model.runtime.config->max_positions;
     text->path = path;
     enum sl_status status = sl_eval_model_read(&e->model, path, &text->tokens, &n_tokens, err);
     if (status != SL_OK) {
@@ -211,7 +211,7 @@ static enum sl_status measure_texts(struct eval *e, struct trial *trial, const s
 static enum sl_status run_trial(struct eval *e, struct trial *trial, struct sl_error *err) {
     struct sl_recipe recipe;
     struct sl_error why = {0};
-    enum sl_status status = sl_job_recipe(trial->text, e->model.config, &recipe, &why);
+    enum sl_status status = sl_job_recipe(trial->text, e->model.runtime.config, &recipe, &why);
     if (status == SL_OK) {
         status = measure_texts(e, trial, &recipe, &why);
     }

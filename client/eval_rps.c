@@ -22,7 +22,7 @@
 #include "client/table.h"
 #include "client/tool.h"
 #include "eval/rps.h"
-#include "service/local.h"
+#include "runner/local.h"
 
 struct rps_config {
     struct sl_tool_config tool;

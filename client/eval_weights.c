@@ -108,7 +108,7 @@ static enum sl_status take_rows(struct eval *e, enum sl_weight_format format, in
 
 static enum sl_status read_text(struct eval *e, enum sl_weight_format format, const struct sl_eval_model *m,
                                 float *logits, struct result *result, struct sl_error *err) {
-    int64_t n_vocab = m->config->n_vocab;
+    int64_t n_vocab = m->runtime.config->n_vocab;
     struct result sums = {0};
     struct sl_session *session;
     enum sl_status status = sl_eval_model_session(m, SL_POSITION_ORIGINAL, e->n, &session, err);
@@ -118,9 +118,9 @@ static enum sl_status read_text(struct eval *e, enum sl_weight_format format, co
     rewind(e->logits);
     for (int64_t i = 0; i < e->n && status == SL_OK; i += ROWS) {
         int n = (int)(e->n - i < ROWS ? e->n - i : ROWS);
-        struct sl_segment segment = {.session = session, .tokens = e->tokens + i, .n_tokens = n, .all_logits = logits};
+        struct sl_input input = {.session = session, .tokens = e->tokens + i, .n_tokens = n, .all_logits = logits};
         draw_progress(e, format, i);
-        status = sl_engine_forward(m->engine, &segment, 1, NULL, err);
+        status = sl_engine_forward(m->runtime.engine, &input, 1, err);
         if (status == SL_OK) {
             status = take_rows(e, format, i, n, n_vocab, logits, logits + ROWS * n_vocab, &sums, err);
         }
@@ -142,9 +142,9 @@ static enum sl_status prepare(struct eval *e, const struct sl_eval_model *m, str
     if (n_tokens < 2) {
         return sl_fail(err, SL_ERR_INVALID, "the text has no token to predict");
     }
-    int64_t most = n_tokens - 1 < m->config->max_positions ? n_tokens - 1 : m->config->max_positions;
+    int64_t most = n_tokens - 1 < m->runtime.config->max_positions ? n_tokens - 1 : m->runtime.config->max_positions;
     e->n = e->config.tokens < most ? e->config.tokens : most;
-    e->tier = m->ops->name;
+    e->tier = m->runtime.ops->name;
     e->logits = tmpfile();
     return e->logits ? SL_OK : sl_fail(err, SL_ERR_IO, "no temporary file: %s", strerror(errno));
 }
@@ -165,12 +165,12 @@ static enum sl_status measure(struct eval *e, enum sl_weight_format format, stru
         return status;
     }
     result->load_s = (double)(sl_now_ns() - begin_ns) / 1e9;
-    result->memory_bytes = sl_model_memory_bytes(m.model);
+    result->memory_bytes = sl_model_memory_bytes(m.runtime.model);
     status = e->tokens == NULL ? prepare(e, &m, err) : SL_OK;
     if (status == SL_OK) {
-        status = sl_model_weight_error(m.model, format, m.team, &result->error, err);
+        status = sl_model_weight_error(m.runtime.model, format, m.runtime.team, &result->error, err);
     }
-    float *logits = malloc((ROWS + 1) * (size_t)m.config->n_vocab * sizeof *logits);
+    float *logits = malloc((ROWS + 1) * (size_t)m.runtime.config->n_vocab * sizeof *logits);
     if (status == SL_OK) {
         status = logits ? read_text(e, format, &m, logits, result, err)
                         : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %d rows of logits", ROWS);

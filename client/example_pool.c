@@ -43,7 +43,7 @@ static enum sl_status make_prompts(struct sl_example_pool *pool, int64_t n, stru
         pool->digest = sl_hash(prompt->tokens, (size_t)prompt->n_tokens * sizeof *prompt->tokens, pool->digest);
         pool->digest = sl_hash(&prompt->n_prompt, sizeof prompt->n_prompt, pool->digest);
         pool->n_tokens += prompt->n_prompt;
-        pool->n_bytes += sl_example_bytes(pool->config.model->config, prompt->n_prompt);
+        pool->n_bytes += sl_example_bytes(pool->config.model->runtime.config, prompt->n_prompt);
         n_fit = n_fit < 0 && pool->n_bytes > pool->config.memory_bytes ? pool->n : n_fit;
     }
     if (pool->config.n_prompts > 0 && n_fit >= 0) {
@@ -92,8 +92,8 @@ enum sl_status sl_example_pool_open(const struct sl_example_pool_config *config,
     }
     const struct sl_eval_model *m = config->model;
     pool->config = *config;
-    pool->teacher =
-        (struct sl_teacher){.engine = m->engine, .model = m->model, .arena = m->arena, .chunk = config->chunk};
+    pool->teacher = (struct sl_teacher){
+        .engine = m->runtime.engine, .model = m->runtime.model, .arena = m->arena, .chunk = config->chunk};
     enum sl_status status = make_prompts(pool, config->n_prompts > 0 ? config->n_prompts : N_DIGESTED, err);
     if (status == SL_OK && config->n_prompts > 0) {
         status = read_prompts(pool, err);

@@ -9,8 +9,9 @@
 #include "compress/evict/compressor.h"
 #include "compress/plan/plan.h"
 #include "kvcache/capsule.h"
-#include "retrieve/local_retriever.h"
-#include "service/reader.h"
+#include "offload/retriever/local_retriever.h"
+#include "runner/reader.h"
+#include "runner/step.h"
 
 #define CHUNK 512 // prompt tokens a call, over the full cache
 #define ROWS  32  // continuation tokens a call, where the recipe has no steps
@@ -25,7 +26,6 @@ struct sl_fidelity {
     float *window;        // [n_heads][n_all]
     float *out;           // [ROWS][n_heads][head_dim]
     float *lse;           // [n_heads][ROWS]
-    float *k, *v;         // [ROWS][head_dim]
     float *logits;        // [ROWS][n_vocab]
     int64_t *positions;   // [n_all]
     uint32_t *kept, *top; // [n_all]
@@ -33,53 +33,10 @@ struct sl_fidelity {
 
 // --- the recipe's side of a step ---------------------------------------------------------------------------------
 
-// A session that was compressed, and what its recipe does while decoding.
-struct follower {
-    struct sl_session *session;
-    struct sl_compressor *compressor;
-    struct sl_compressor_wants wants;
-    struct sl_local_retriever offloaded;
-    bool evicts, wants_next_q;
-    struct sl_error *err;
-};
-
-static enum sl_status follower_open(const struct sl_eval_model *m, const struct sl_plan *plan, int64_t n_read,
-                                    struct follower *f, struct sl_error *err) {
-    f->err = err;
-    if (sl_recipe_offloads(&plan->recipe)) {
-        f->wants_next_q = sl_retriever_wants_next_q(&plan->recipe);
-        return sl_local_retriever_open(plan, m->ops, m->team, f->session, n_read, &f->offloaded, err);
-    }
-    enum sl_status status = sl_compressor_create(plan, m->ops, m->team, &f->compressor, err);
-    if (status == SL_OK && sl_compressor_steps(f->compressor)) {
-        f->evicts = true;
-        f->wants = sl_compressor_wants(f->compressor, true);
-        status = sl_compressor_begin_steps(f->compressor, f->session, n_read, err);
-    }
-    return status;
-}
-
-// The continuation is read token by token.
-static bool steps(const struct follower *f) {
-    return f->evicts || f->offloaded.retriever != NULL;
-}
-
-static void follower_close(struct follower *f) {
-    sl_local_retriever_close(&f->offloaded);
-    sl_compressor_destroy(&f->compressor);
-    sl_session_destroy(&f->session);
-}
-
-static enum sl_status follower_attend(void *arg, int layer, const struct sl_attend *attend, int n_segments) {
-    (void)n_segments; // one
-    struct follower *f = arg;
-    return sl_retriever_attend(f->offloaded.retriever, layer, attend, f->err);
-}
-
-static enum sl_status follower_step(void *arg, int segment, int layer, const struct sl_attend *attend) {
-    (void)segment;
-    struct follower *f = arg;
-    return sl_compressor_step(f->compressor, f->session, layer, attend, f->err);
+// `sequence`, whose session was compressed, goes on as decode would.
+static enum sl_status begin_writing(const struct sl_eval_model *m, const struct sl_plan *plan, int64_t n_read,
+                                    struct sl_sequence *sequence, struct sl_error *err) {
+    return sl_sequence_begin_writing(sequence, &m->runtime, &(struct sl_writing){.plan = plan, .n_read = n_read}, err);
 }
 
 // --- reading the continuation --------------------------------------------------------------------------------------
@@ -89,30 +46,19 @@ static enum sl_status advance(struct sl_fidelity *f, int64_t n_tokens) {
     return f->config.progress_fn ? f->config.progress_fn(f->config.arg, f->done, f->total) : SL_OK;
 }
 
-// Read the continuation into `session`, n_rows a call. nll_out may be NULL: then no logits are computed.
-static enum sl_status read_continuation(struct sl_fidelity *f, struct sl_session *session, int n_rows,
-                                        const struct sl_layer_hook *hook, double *nll_out, struct sl_error *err) {
-    const struct sl_fidelity_config *c = &f->config;
-    int64_t n_vocab = c->model->config->n_vocab;
+// Likelihood of what n rows were followed by; logits NULL: not asked for.
+static double add_nll(const struct sl_fidelity *f, const int32_t *tokens, int n) {
+    int64_t n_vocab = f->config.model->runtime.config->n_vocab;
     double nll = 0;
-    for (int64_t i = 0; i < c->n_new; i += n_rows) {
-        const int32_t *tokens = c->tokens + c->n_read + i;
-        int n = (int)(c->n_new - i < n_rows ? c->n_new - i : n_rows);
-        struct sl_segment segment = {
-            .session = session, .tokens = tokens, .n_tokens = n, .all_logits = nll_out ? f->logits : NULL};
-        enum sl_status status = sl_engine_forward(c->model->engine, &segment, 1, hook, err);
-        status = status == SL_OK ? advance(f, n) : status;
-        if (status != SL_OK) {
-            return status;
-        }
-        for (int r = 0; nll_out != NULL && r < n; r++) {
-            nll += sl_negative_log_likelihood(f->logits + r * n_vocab, n_vocab, tokens[r + 1]);
-        }
+    for (int r = 0; r < n; r++) {
+        nll += sl_negative_log_likelihood(f->logits + r * n_vocab, n_vocab, tokens[r + 1]);
     }
-    if (nll_out != NULL) {
-        *nll_out = nll / (double)c->n_new;
-    }
-    return SL_OK;
+    return nll;
+}
+
+// Tokens of the continuation from i on that are read at once.
+static int count_rows(const struct sl_fidelity *f, int64_t i, int most) {
+    return (int)(f->config.n_new - i < most ? f->config.n_new - i : most);
 }
 
 // --- the full cache ------------------------------------------------------------------------------------------------
@@ -123,29 +69,55 @@ static enum sl_status read_prompt_full(struct sl_fidelity *f, enum sl_position_m
     enum sl_status status = sl_eval_model_session(c->model, positions, c->n_read + c->n_new, session, err);
     for (int64_t i = 0; i < c->n_read && status == SL_OK; i += CHUNK) {
         int n = (int)(c->n_read - i < CHUNK ? c->n_read - i : CHUNK);
-        struct sl_segment segment = {.session = *session, .tokens = c->tokens + i, .n_tokens = n};
-        status = sl_engine_forward(c->model->engine, &segment, 1, NULL, err);
+        struct sl_input input = {.session = *session, .tokens = c->tokens + i, .n_tokens = n};
+        status = sl_engine_forward(c->model->runtime.engine, &input, 1, err);
         status = status == SL_OK ? advance(f, n) : status;
     }
     return status;
 }
 
 // paid[layer][h][j] += attention of these rows to prompt slot j, mean over the group's query heads
-static enum sl_status add_paid(void *arg, int segment, int layer, const struct sl_attend *attend) {
-    (void)segment;
-    struct sl_fidelity *f = arg;
+static void add_paid(struct sl_fidelity *f, int layer, const struct sl_attend *attend) {
     const struct sl_eval_model *m = f->config.model;
     size_t n_all = (size_t)(f->config.n_read + f->config.n_new), n_read = (size_t)f->config.n_read;
-    int group = attend->n_heads / attend->n_kv_heads;
-    m->ops->window_sums(m->team, attend, 0, f->window, n_all);
+    int group = attend->n_heads / attend->heads.n;
+    m->runtime.ops->window_sums(m->runtime.team, attend, 0, f->window, n_all);
     for (int head = 0; head < attend->n_heads; head++) {
-        float *paid = f->paid + ((size_t)layer * (size_t)attend->n_kv_heads + (size_t)(head / group)) * n_read;
+        float *paid = f->paid + ((size_t)layer * (size_t)attend->heads.n + (size_t)(head / group)) * n_read;
         const float *row = f->window + (size_t)head * n_all;
         for (size_t j = 0; j < n_read; j++) {
             paid[j] += row[j] / (float)group;
         }
     }
-    return SL_OK;
+}
+
+// The continuation over the full cache: who is attended to, and how likely it is.
+static enum sl_status read_continuation_full(struct sl_fidelity *f, struct sl_error *err) {
+    const struct sl_fidelity_config *c = &f->config;
+    double nll = 0;
+    enum sl_status status = SL_OK;
+    for (int64_t i = 0; i < c->n_new && status == SL_OK; i += ROWS) {
+        struct sl_pass pass;
+        struct sl_input input = {.session = f->full[SL_POSITION_ORIGINAL],
+                                 .tokens = c->tokens + c->n_read + i,
+                                 .n_tokens = count_rows(f, i, ROWS),
+                                 .all_logits = f->logits};
+        status = sl_pass_begin(c->model->runtime.engine, &input, 1, (struct sl_pass_wants){.lse = true}, &pass, err);
+        for (int layer = 0; layer < c->model->runtime.config->n_layers && status == SL_OK; layer++) {
+            status = sl_pass_attend(&pass, layer, err);
+            if (status == SL_OK) {
+                add_paid(f, layer, pass.attends);
+                sl_pass_finish(&pass);
+            }
+        }
+        if (status == SL_OK) {
+            sl_pass_end(&pass);
+            nll += add_nll(f, input.tokens, input.n_tokens);
+            status = advance(f, input.n_tokens);
+        }
+    }
+    f->full_nll = nll / (double)c->n_new;
+    return status;
 }
 
 static void *aligned(size_t count, size_t bytes) {
@@ -153,21 +125,18 @@ static void *aligned(size_t count, size_t bytes) {
 }
 
 static enum sl_status allocate(struct sl_fidelity *f, struct sl_error *err) {
-    const struct sl_model_config *c = f->config.model->config;
+    const struct sl_model_config *c = f->config.model->runtime.config;
     size_t n_all = (size_t)(f->config.n_read + f->config.n_new), n_heads = (size_t)c->n_heads;
     size_t d = (size_t)c->head_dim, n_columns = (size_t)c->n_layers * (size_t)c->n_kv_heads * (size_t)f->config.n_read;
     f->paid = calloc(n_columns, sizeof *f->paid);
     f->window = aligned(n_heads * n_all, sizeof *f->window);
     f->out = aligned(ROWS * n_heads * d, sizeof *f->out);
     f->lse = aligned(ROWS * n_heads, sizeof *f->lse);
-    f->k = aligned(ROWS * d, sizeof *f->k);
-    f->v = aligned(ROWS * d, sizeof *f->v);
     f->logits = aligned(ROWS * (size_t)c->n_vocab, sizeof *f->logits);
     f->positions = calloc(n_all, sizeof *f->positions);
     f->kept = calloc(n_all, sizeof *f->kept);
     f->top = calloc(n_all, sizeof *f->top);
-    bool good =
-        f->paid && f->window && f->out && f->lse && f->k && f->v && f->logits && f->positions && f->kept && f->top;
+    bool good = f->paid && f->window && f->out && f->lse && f->logits && f->positions && f->kept && f->top;
     return good ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
 }
 
@@ -184,8 +153,7 @@ enum sl_status sl_fidelity_create(const struct sl_fidelity_config *config, struc
         status = read_prompt_full(f, SL_POSITION_ORIGINAL, err);
     }
     if (status == SL_OK) {
-        struct sl_layer_hook hook = {.fn = add_paid, .arg = f, .want_lse = true};
-        status = read_continuation(f, f->full[SL_POSITION_ORIGINAL], ROWS, &hook, &f->full_nll, err);
+        status = read_continuation_full(f, err);
     }
     if (status == SL_OK) {
         status = sl_session_truncate(f->full[SL_POSITION_ORIGINAL], config->n_read, err);
@@ -209,8 +177,6 @@ void sl_fidelity_destroy(struct sl_fidelity **fidelity) {
     free(f->window);
     free(f->out);
     free(f->lse);
-    free(f->k);
-    free(f->v);
     free(f->logits);
     free(f->positions);
     free(f->kept);
@@ -228,12 +194,9 @@ double sl_fidelity_full_nll(const struct sl_fidelity *fidelity) {
 static enum sl_status read_prompt(struct sl_fidelity *f, const struct sl_plan *plan, struct sl_session **session_out,
                                   struct sl_error *err) {
     const struct sl_fidelity_config *c = &f->config;
-    struct sl_reader_config config = {.plan = plan,
-                                      .arena = c->model->arena,
-                                      .ops = c->model->ops,
-                                      .team = c->model->team,
-                                      .tokens = c->tokens,
-                                      .extra_slots = c->n_new};
+    struct sl_reader_config config = {
+        .sequence = {.plan = plan, .runtime = &c->model->runtime, .arena = c->model->arena, .extra_slots = c->n_new},
+        .tokens = c->tokens};
     struct sl_reader *reader;
     enum sl_status status = sl_reader_create(&config, &reader, err);
     if (status != SL_OK) {
@@ -241,7 +204,7 @@ static enum sl_status read_prompt(struct sl_fidelity *f, const struct sl_plan *p
     }
     for (bool done = false; status == SL_OK && !done;) {
         int64_t before = sl_reader_session(reader)->n_tokens;
-        status = sl_reader_step(reader, c->model->engine, NULL, NULL, &done, err);
+        status = sl_reader_step(reader, &done, err);
         status = status == SL_OK ? advance(f, sl_reader_session(reader)->n_tokens - before) : status;
     }
     if (status == SL_OK) {
@@ -276,13 +239,8 @@ static enum sl_status copy_session(struct sl_fidelity *f, const struct sl_sessio
         sl_capsule_layer_pieces(session, l, offset, SIZE_MAX, copy_piece, body);
         offset += sl_capsule_layer_bytes(session, l);
     }
-    status =
-        sl_capsule_open(header, header_bytes, body, bytes, arena, &session->geometry, &id, max_slots, copy_out, err);
-    if (status != SL_OK) {
-        sl_arena_free(arena, body);
-    }
-    free(header);
-    return status;
+    struct sl_capsule_bytes capsule = {body, bytes, header, header_bytes};
+    return sl_capsule_adopt(&capsule, arena, &session->geometry, &id, max_slots, copy_out, err);
 }
 
 static void measure_overlap(struct sl_fidelity *f, const struct sl_session *session,
@@ -294,12 +252,12 @@ static void measure_overlap(struct sl_fidelity *f, const struct sl_session *sess
         double sum = 0;
         for (int h = 0; h < n_heads; h++) {
             struct sl_kv kv = sl_session_kv(session, l, h);
-            m->ops->read_positions(&kv, f->positions);
+            m->runtime.ops->read_positions(&kv, f->positions);
             for (uint32_t j = 0; j < kv.n_slots; j++) {
                 f->kept[j] = (uint32_t)f->positions[j];
             }
             const float *paid = f->paid + ((size_t)l * (size_t)n_heads + (size_t)h) * n_read;
-            m->ops->select(paid, (uint32_t)n_read, kv.n_slots, f->top);
+            m->runtime.ops->select(paid, (uint32_t)n_read, kv.n_slots, f->top);
             sum += sl_jaccard(f->kept, kv.n_slots, f->top, kv.n_slots);
         }
         result->overlap[l] = sum / n_heads;
@@ -310,60 +268,50 @@ static void measure_overlap(struct sl_fidelity *f, const struct sl_session *sess
 
 // --- attention, side by side -----------------------------------------------------------------------------------------
 
+// The recipe's sequence, which attends and evicts beside the full cache: it sees the same queries, keys and values.
 struct shadow {
     struct sl_fidelity *fidelity;
-    struct follower follower;
+    struct sl_sequence sequence;
     struct sl_recall recall;
     double difference[SL_MAX_LAYERS], reference[SL_MAX_LAYERS]; // sums of squares
 };
 
-// Append what the full cache has just got to the recipe's; kv_out[n_kv_heads] describes it afterwards.
-static enum sl_status append_same(struct shadow *s, int layer, const struct sl_attend *attend, struct sl_kv *kv_out) {
-    struct sl_fidelity *f = s->fidelity;
-    struct sl_session *session = s->follower.session;
-    const struct sl_ops *ops = f->config.model->ops;
+// Append what the full cache has just got to the recipe's, of which *beside_out is the attention; kv: room for its heads.
+static enum sl_status append_same(struct shadow *s, int layer, const struct sl_attend *attend, struct sl_kv *kv,
+                                  struct sl_attend *beside_out, struct sl_error *err) {
+    const struct sl_runtime *runtime = &s->fidelity->config.model->runtime;
+    struct sl_session *session = s->sequence.session;
     enum sl_status status = sl_session_reserve(session, layer, attend->m);
     if (status != SL_OK) {
-        return sl_fail(s->follower.err, status, "no room in the compressed cache for %d more tokens (layer %d)",
-                       attend->m, layer);
+        return sl_fail(err, status, "no room in the compressed cache for %d more tokens (layer %d)", attend->m, layer);
     }
-    for (int r = 0; r < attend->m; r++) {
-        f->positions[r] = session->n_tokens + r;
-    }
-    for (int h = 0; h < attend->n_kv_heads; h++) {
-        uint32_t n_full = attend->kv[h].n_slots;
-        ops->read_rows(&attend->kv[h], n_full - (uint32_t)attend->m, n_full, f->k, f->v);
-        kv_out[h] = sl_session_kv(session, layer, h);
-        ops->append(&kv_out[h], f->k, f->v, attend->head_dim, attend->m, f->positions);
-        kv_out[h].n_slots += (uint32_t)attend->m;
-        sl_session_set_slots(session, layer, h, kv_out[h].n_slots);
-    }
+    sl_session_add_slots(session, layer, attend->m);
+    *beside_out = *attend;
+    beside_out->heads = sl_session_heads(session, layer, kv);
+    runtime->ops->append(runtime->team, beside_out, 1);
     return SL_OK;
 }
 
-static enum sl_status attend_beside(void *arg, int segment, int layer, const struct sl_attend *attend) {
-    (void)segment;
-    struct shadow *s = arg;
+static enum sl_status attend_beside(struct shadow *s, int layer, const struct sl_attend *attend, struct sl_error *err) {
     struct sl_fidelity *f = s->fidelity;
     const struct sl_eval_model *m = f->config.model;
     struct sl_kv kv[SL_MAX_HEADS];
-    enum sl_status status = append_same(s, layer, attend, kv);
+    struct sl_attend beside;
+    enum sl_status status = append_same(s, layer, attend, kv, &beside, err);
     if (status != SL_OK) {
         return status;
     }
-    struct sl_attend beside = *attend;
-    beside.kv = kv;
     beside.out = f->out;
-    beside.lse = s->follower.wants.lse ? f->lse : NULL;
-    if (s->follower.offloaded.retriever != NULL) {
-        status = sl_retriever_attend(s->follower.offloaded.retriever, layer, &beside, s->follower.err);
+    beside.lse = s->sequence.wants.lse ? f->lse : NULL;
+    if (s->sequence.retrieval.retriever != NULL) {
+        status = sl_retriever_attend(s->sequence.retrieval.retriever, layer, &beside, err);
     } else {
-        m->ops->attend(m->team, &beside, 1);
+        m->runtime.ops->attend(m->runtime.team, &beside, 1);
     }
     if (status == SL_OK && s->recall.annex != NULL) { // rows come one by one then
         size_t n_all = (size_t)(f->config.n_read + f->config.n_new);
-        m->ops->window_sums(m->team, attend, 0, f->window, n_all);
-        status = sl_recall_add(&s->recall, layer, attend, f->window, n_all, s->follower.err);
+        m->runtime.ops->window_sums(m->runtime.team, attend, 0, f->window, n_all);
+        status = sl_recall_add(&s->recall, layer, attend, f->window, n_all, err);
     }
     int64_t count = (int64_t)attend->m * attend->n_heads * attend->head_dim;
     for (int64_t i = 0; i < count; i++) {
@@ -371,13 +319,67 @@ static enum sl_status attend_beside(void *arg, int segment, int layer, const str
         s->difference[layer] += difference * difference;
         s->reference[layer] += (double)attend->out[i] * (double)attend->out[i];
     }
-    if (status == SL_OK && s->follower.evicts) {
-        status = sl_compressor_step(s->follower.compressor, s->follower.session, layer, &beside, s->follower.err);
-    }
-    if (status == SL_OK && layer + 1 == s->follower.session->geometry.n_layers) {
-        s->follower.session->n_tokens += attend->m; // as the forward pass does for its own session
+    if (status == SL_OK && s->sequence.compressor != NULL) {
+        status = sl_compressor_step(s->sequence.compressor, s->sequence.session, layer, &beside, err);
     }
     return status;
+}
+
+// One pass of n rows of the continuation from i on over `full`, the shadow beside it.
+static enum sl_status read_beside(struct shadow *s, struct sl_session *full, int64_t i, int n, struct sl_error *err) {
+    struct sl_fidelity *f = s->fidelity;
+    const struct sl_fidelity_config *c = &f->config;
+    struct sl_input input = {.session = full, .tokens = c->tokens + c->n_read + i, .n_tokens = n};
+    struct sl_pass_wants wants = s->sequence.wants;
+    wants.lse = s->recall.annex != NULL;
+    struct sl_pass pass;
+    enum sl_status status = sl_pass_begin(c->model->runtime.engine, &input, 1, wants, &pass, err);
+    for (int layer = 0; layer < c->model->runtime.config->n_layers && status == SL_OK; layer++) {
+        status = sl_pass_attend(&pass, layer, err);
+        status = status == SL_OK ? attend_beside(s, layer, pass.attends, err) : status;
+        if (status == SL_OK) {
+            sl_pass_finish(&pass);
+        }
+    }
+    if (status == SL_OK) {
+        sl_pass_end(&pass);
+        s->sequence.session->n_tokens += n;
+        status = advance(f, n);
+    }
+    return status;
+}
+
+// The continuation over the full cache that rotates keys as the recipe does, which is where it was before afterwards.
+static enum sl_status read_continuation_beside(struct shadow *s, struct sl_error *err) {
+    struct sl_fidelity *f = s->fidelity;
+    struct sl_session **full = &f->full[s->sequence.session->positions];
+    enum sl_status status = SL_OK;
+    if (*full == NULL) {
+        f->total += f->config.n_read;
+        status = read_prompt_full(f, s->sequence.session->positions, err);
+    }
+    int most = sl_sequence_one_by_one(&s->sequence) ? 1 : ROWS;
+    for (int64_t i = 0; i < f->config.n_new && status == SL_OK; i += most) {
+        status = read_beside(s, *full, i, count_rows(f, i, most), err);
+    }
+    status = status == SL_OK ? sl_session_truncate(*full, f->config.n_read, err) : status;
+    if (status != SL_OK) { // it stands somewhere behind the prompt: the next recipe that needs it has it read again
+        sl_session_destroy(full);
+    }
+    return status;
+}
+
+static void take_errors(const struct shadow *s, int n_layers, struct sl_fidelity_result *result) {
+    int n_searched = 0;
+    for (int l = 0; l < n_layers; l++) {
+        result->error[l] = sl_relative_error(s->difference[l], s->reference[l]);
+        result->error_mean += result->error[l];
+        result->recall[l] = sl_recall_mean(&s->recall, l);
+        result->recall_mean += result->recall[l] < 0 ? 0 : result->recall[l];
+        n_searched += result->recall[l] >= 0;
+    }
+    result->error_mean /= n_layers;
+    result->recall_mean = n_searched > 0 ? result->recall_mean / n_searched : -1;
 }
 
 // Takes `session`.
@@ -388,47 +390,19 @@ static enum sl_status measure_error(struct sl_fidelity *f, const struct sl_plan 
         sl_session_destroy(&session);
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
+    const struct sl_eval_model *m = f->config.model;
     s->fidelity = f;
-    s->follower.session = session;
-    enum sl_status status = follower_open(f->config.model, plan, f->config.n_read, &s->follower, err);
+    s->sequence.session = session;
+    enum sl_status status = begin_writing(m, plan, f->config.n_read, &s->sequence, err);
     if (status == SL_OK) {
-        status =
-            sl_recall_open(plan, f->config.model->ops, s->follower.offloaded.annex, f->config.n_read, &s->recall, err);
+        status = sl_recall_open(plan, m->runtime.ops, s->sequence.retrieval.annex, f->config.n_read, &s->recall, err);
     }
-    if (status == SL_OK && f->full[session->positions] == NULL) {
-        f->total += f->config.n_read;
-        status = read_prompt_full(f, session->positions, err);
-    }
+    status = status == SL_OK ? read_continuation_beside(s, err) : status;
     if (status == SL_OK) {
-        struct sl_session *full = f->full[session->positions];
-        struct sl_layer_hook hook = {.fn = attend_beside,
-                                     .arg = s,
-                                     .want_lse = s->recall.annex != NULL,
-                                     .want_importance = s->follower.wants.importance,
-                                     .want_next_q = s->follower.wants_next_q};
-        status = read_continuation(f, full, steps(&s->follower) ? 1 : ROWS, &hook, NULL, err);
-        if (status == SL_OK) {
-            status = sl_session_truncate(full, f->config.n_read, err);
-        }
+        take_errors(s, plan->geometry.n_layers, result);
     }
-    if (status != SL_OK) { // it stands somewhere behind the prompt: the next recipe that needs it has it read again
-        sl_session_destroy(&f->full[session->positions]);
-    }
-    int n_layers = plan->geometry.n_layers;
-    for (int l = 0; l < n_layers && status == SL_OK; l++) {
-        result->error[l] = sl_relative_error(s->difference[l], s->reference[l]);
-        result->error_mean += result->error[l];
-    }
-    result->error_mean /= n_layers;
-    int n_searched = 0;
-    for (int l = 0; l < n_layers; l++) {
-        result->recall[l] = sl_recall_mean(&s->recall, l);
-        result->recall_mean += result->recall[l] < 0 ? 0 : result->recall[l];
-        n_searched += result->recall[l] >= 0;
-    }
-    result->recall_mean = n_searched > 0 ? result->recall_mean / n_searched : -1;
     sl_recall_close(&s->recall);
-    follower_close(&s->follower);
+    sl_sequence_close(&s->sequence);
     free(s);
     return status;
 }
@@ -436,25 +410,32 @@ static enum sl_status measure_error(struct sl_fidelity *f, const struct sl_plan 
 // Takes `session`.
 static enum sl_status measure_nll(struct sl_fidelity *f, const struct sl_plan *plan, struct sl_session *session,
                                   struct sl_fidelity_result *result, struct sl_error *err) {
-    struct follower follower = {.session = session};
-    enum sl_status status = follower_open(f->config.model, plan, f->config.n_read, &follower, err);
-    if (status == SL_OK) {
-        struct sl_layer_hook hook = {.fn = follower.evicts ? follower_step : NULL,
-                                     .arg = &follower,
-                                     .want_lse = follower.wants.lse,
-                                     .want_importance = follower.wants.importance,
-                                     .want_next_q = follower.wants_next_q,
-                                     .attend_fn = follower.offloaded.retriever ? follower_attend : NULL};
-        status = read_continuation(f, session, steps(&follower) ? 1 : ROWS, &hook, &result->nll, err);
+    const struct sl_fidelity_config *c = &f->config;
+    struct sl_sequence sequence = {.session = session}, *one = &sequence;
+    enum sl_status status = begin_writing(c->model, plan, c->n_read, &sequence, err);
+    int most = sl_sequence_one_by_one(&sequence) ? 1 : ROWS;
+    double nll = 0;
+    for (int64_t i = 0; i < c->n_new && status == SL_OK; i += most) {
+        const int32_t *tokens = c->tokens + c->n_read + i;
+        int n = count_rows(f, i, most);
+        sl_sequence_feed(&sequence, tokens, n, NULL);
+        sequence.input.all_logits = f->logits;
+        status = sl_step(&c->model->runtime, &one, 1, err);
+        status = status == SL_OK ? sl_sequence_status(&sequence, err) : status;
+        if (status == SL_OK) {
+            nll += add_nll(f, tokens, n);
+            status = advance(f, n);
+        }
     }
-    follower_close(&follower);
+    result->nll = nll / (double)c->n_new;
+    sl_sequence_close(&sequence);
     return status;
 }
 
 enum sl_status sl_fidelity_measure(struct sl_fidelity *fidelity, const struct sl_recipe *recipe,
                                    struct sl_fidelity_result *result_out, struct sl_error *err) {
     struct sl_fidelity *f = fidelity;
-    struct sl_kv_geometry geometry = sl_model_geometry(f->config.model->config);
+    struct sl_kv_geometry geometry = sl_model_geometry(f->config.model->runtime.config);
     struct sl_plan *plan = malloc(sizeof *plan);
     if (plan == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
@@ -471,7 +452,7 @@ enum sl_status sl_fidelity_measure(struct sl_fidelity *fidelity, const struct sl
                     "them; use `sluice eval suites`, or place=offload without a budget");
     }
     if (status == SL_OK) {
-        plan->rope_set = sl_model_rope_set(f->config.model->config, f->config.n_read + f->config.n_new);
+        plan->rope_set = sl_model_rope_set(f->config.model->runtime.config, f->config.n_read + f->config.n_new);
         sl_recipe_format(recipe, result.recipe, sizeof result.recipe);
         status = read_prompt(f, plan, &session, err);
     }

@@ -38,7 +38,7 @@ void sl_recall_close(struct sl_recall *r) {
 
 // The first row of KV head h's group becomes the sum of the group's, and r->mean the mean query.
 static float *sum_group(struct sl_recall *r, const struct sl_attend *attend, int h, float *paid, size_t stride) {
-    int group = attend->n_heads / attend->n_kv_heads, d = attend->head_dim;
+    int group = attend->n_heads / attend->heads.n, d = attend->head_dim;
     float *row = paid + (size_t)(h * group) * stride;
     memset(r->mean, 0, (size_t)d * sizeof *r->mean);
     for (int g = 0; g < group; g++) {
@@ -69,7 +69,7 @@ enum sl_status sl_recall_add(struct sl_recall *r, int layer, const struct sl_att
     if (r->annex == NULL || r->lanes.index_of[layer] < 0 || r->last - r->first <= r->topk) {
         return SL_OK;
     }
-    for (int h = 0; h < attend->n_kv_heads; h++) {
+    for (int h = 0; h < attend->heads.n; h++) {
         const float *row = sum_group(r, attend, h, paid, stride);
         struct sl_annex_search search = {.annex = r->annex,
                                          .query = {.lane = sl_lanes_first(&r->lanes, layer) + h,

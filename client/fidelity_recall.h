@@ -8,7 +8,7 @@
 #define SL_CLIENT_FIDELITY_RECALL_H
 
 #include "compress/plan/plan.h"
-#include "retrieve/annex.h"
+#include "offload/annex/annex.h"
 
 struct sl_recall {
     const struct sl_ops *ops;

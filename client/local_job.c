@@ -7,11 +7,12 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "job/job_chat.h"
+#include "job/job_recipe.h"
+#include "job/job_request.h"
 #include "kvcache/capsule_file.h"
 #include "model/model.h"
-#include "service/job_chat.h"
-#include "service/job_recipe.h"
-#include "service/local.h"
+#include "runner/local.h"
 #include "text/tokenizer/tokenizer.h"
 
 #define JOB_ID "local"
@@ -169,11 +170,7 @@ static enum sl_status run_turn(struct sl_local *local, struct sl_conversation *c
     struct sl_local_request local_request = {
         .prompt = ids,
         .n_prompt = (int64_t)n_ids,
-        .sampling = {.temperature = request->sampling.temperature,
-                     .top_k = request->sampling.top_k,
-                     .top_p = request->sampling.top_p,
-                     .repetition_penalty = request->sampling.repetition_penalty,
-                     .seed = request->sampling.seed},
+        .sampling = sl_job_sampling(&request->sampling),
         .max_new_tokens = message->max_new_tokens,
         .ignore_eos = message->ignore_eos,
         .estimate_errors = message->estimate_errors,

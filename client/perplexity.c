@@ -5,8 +5,8 @@
 #include <stdlib.h>
 
 #include "client/fidelity.h"
-#include "compress/evict/compressor.h"
 #include "compress/plan/plan.h"
+#include "runner/step.h"
 
 // --- which recipes stream --------------------------------------------------------------------------------------------
 
@@ -55,66 +55,55 @@ static enum sl_status check(const struct sl_recipe *recipe, int chunk, struct sl
 
 struct stream {
     const struct sl_perplexity_config *config;
-    struct sl_session *session;
-    struct sl_compressor *compressor;
-    bool steps;    // as decode does; otherwise as prefill
-    float *logits; // [chunk][n_vocab]
-    struct sl_error *err;
+    struct sl_sequence sequence; // where the recipe evicts at steps alone it writes, otherwise it reads without end
+    float *logits;               // [chunk][n_vocab]
 };
-
-static enum sl_status compress_layer(void *arg, int segment, int layer, const struct sl_attend *attend) {
-    (void)segment; // one
-    struct stream *s = arg;
-    bool final; // never: there is no last chunk
-    return s->steps ? sl_compressor_step(s->compressor, s->session, layer, attend, s->err)
-                    : sl_compressor_layer(s->compressor, s->session, layer, attend, false, &final, s->err);
-}
 
 static enum sl_status stream_open(struct stream *s, const struct sl_recipe *recipe, struct sl_error *err) {
     const struct sl_perplexity_config *c = s->config;
     const struct sl_eval_model *m = c->model;
-    struct sl_kv_geometry geometry = sl_model_geometry(m->config);
+    struct sl_kv_geometry geometry = sl_model_geometry(m->runtime.config);
     struct sl_recipe streaming = *recipe;
     streaming.tail = 0;
     streaming.chunk_tokens = (c->chunk + SL_PAGE_SLOTS - 1) / SL_PAGE_SLOTS * SL_PAGE_SLOTS; // room for one
-    s->err = err;
-    s->steps = sl_recipe_evicts(recipe) && !(recipe->when & SL_WHEN_CHUNK);
+    bool writes = sl_recipe_evicts(recipe) && !(recipe->when & SL_WHEN_CHUNK);
     struct sl_plan *plan = malloc(sizeof *plan);
-    s->logits = malloc((size_t)c->chunk * (size_t)m->config->n_vocab * sizeof *s->logits);
+    s->logits = malloc((size_t)c->chunk * (size_t)m->runtime.config->n_vocab * sizeof *s->logits);
     enum sl_status status =
         plan && s->logits ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %d rows of logits", c->chunk);
     if (status == SL_OK) {
         status = sl_plan_make_local(&streaming, &geometry, c->n_tokens, plan, err);
     }
     if (status == SL_OK) {
-        plan->rope_set = sl_model_rope_set(m->config, c->n_tokens);
-        status = sl_plan_create_session(plan, 0, m->arena, &s->session, err);
+        plan->rope_set = sl_model_rope_set(m->runtime.config, c->n_tokens);
     }
-    if (status == SL_OK) {
-        status = sl_compressor_create(plan, m->ops, m->team, &s->compressor, err);
-    }
-    if (status == SL_OK && s->steps) {
-        status = sl_compressor_begin_steps(s->compressor, s->session, 0, err);
+    if (status == SL_OK && !writes) {
+        struct sl_sequence_config config = {.plan = plan, .runtime = &m->runtime, .arena = m->arena};
+        status = sl_sequence_open(&config, &s->sequence, err);
+    } else if (status == SL_OK) {
+        status = sl_plan_create_session(plan, 0, m->arena, &s->sequence.session, err);
+        if (status == SL_OK) {
+            status = sl_sequence_begin_writing(&s->sequence, &m->runtime, &(struct sl_writing){.plan = plan}, err);
+        }
     }
     free(plan);
     return status;
 }
 
 static void stream_close(struct stream *s) {
-    sl_compressor_destroy(&s->compressor);
-    sl_session_destroy(&s->session);
+    sl_sequence_close(&s->sequence);
     free(s->logits);
 }
 
-static enum sl_status read_chunk(struct stream *s, int n, double *nll_out) {
+static enum sl_status read_chunk(struct stream *s, int n, double *nll_out, struct sl_error *err) {
     const struct sl_perplexity_config *c = s->config;
-    int64_t n_vocab = c->model->config->n_vocab;
-    const int32_t *tokens = c->tokens + s->session->n_tokens;
-    struct sl_compressor_wants wants = sl_compressor_wants(s->compressor, s->steps);
-    struct sl_segment segment = {.session = s->session, .tokens = tokens, .n_tokens = n, .all_logits = s->logits};
-    struct sl_layer_hook hook = {
-        .fn = compress_layer, .arg = s, .want_lse = wants.lse, .want_importance = wants.importance};
-    enum sl_status status = sl_engine_forward(c->model->engine, &segment, 1, &hook, s->err);
+    struct sl_sequence *sequence = &s->sequence;
+    int64_t n_vocab = c->model->runtime.config->n_vocab;
+    const int32_t *tokens = c->tokens + sequence->session->n_tokens;
+    sl_sequence_feed(sequence, tokens, n, NULL);
+    sequence->input.all_logits = s->logits;
+    enum sl_status status = sl_step(&c->model->runtime, &sequence, 1, err);
+    status = status == SL_OK ? sl_sequence_status(sequence, err) : status;
     for (int r = 0; r < n && status == SL_OK; r++) {
         nll_out[r] = sl_negative_log_likelihood(s->logits + r * n_vocab, n_vocab, tokens[r + 1]);
     }
@@ -131,9 +120,9 @@ enum sl_status sl_perplexity_measure(const struct sl_perplexity_config *config, 
     for (int64_t i = 0; i < config->n_tokens && status == SL_OK; i += config->chunk) {
         int n = (int)(config->n_tokens - i < config->chunk ? config->n_tokens - i : config->chunk);
         most = stats.n_slots_max + n > most ? stats.n_slots_max + n : most;
-        status = read_chunk(&s, n, nll_out + i);
+        status = read_chunk(&s, n, nll_out + i, err);
         if (status == SL_OK) {
-            sl_session_get_stats(s.session, &stats);
+            sl_session_get_stats(s.sequence.session, &stats);
             status = config->progress_fn ? config->progress_fn(config->arg, i + n, config->n_tokens) : SL_OK;
         }
     }

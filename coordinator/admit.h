@@ -22,7 +22,7 @@
 #include "coordinator/affinity.h"
 #include "coordinator/registry.h"
 #include "coordinator/route.h"
-#include "retrieve/lanes.h"
+#include "offload/annex/lanes.h"
 
 // What a job asks of the cluster's memory.
 struct sl_demand {

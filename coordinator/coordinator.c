@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "coordinator/coordinator_internal.h"
-#include "service/job_recipe.h"
+#include "job/job_recipe.h"
 
 #define SWEEP_MS        100
 #define SERVER_GRACE_MS 1000 // for handlers that still send last events

@@ -39,10 +39,6 @@ static bool is_edge(Sluice__V1__JobState from, Sluice__V1__JobState to) {
     return to >= QUEUED && to <= CANCELLED && (edges[from] & TO(to)) != 0;
 }
 
-bool sl_job_state_is_final(Sluice__V1__JobState state) {
-    return state == DONE || state == FAILED || state == CANCELLED;
-}
-
 // ---- life -------------------------------------------------------------------------------------------------------
 
 void sl_job_spec_cleanup(struct sl_job_spec *spec) {
@@ -154,7 +150,7 @@ enum sl_status sl_job_move(struct sl_job *job, Sluice__V1__JobState state, const
 }
 
 void sl_job_finish(struct sl_job *job, Sluice__V1__JobState state, const Sluice__V1__Finished *finished) {
-    assert(sl_job_state_is_final(state));
+    assert(edges[state] == 0 && "a job ends in a final state");
     pthread_mutex_lock(&job->mutex);
     job->status_code = finished->status_code;
     strncpy(job->status_text, finished->status_text, sizeof(job->status_text) - 1);

@@ -31,10 +31,10 @@
 #include "compress/recipe/recipe.h"
 #include "coordinator/admit.h"
 #include "coordinator/event_log.h"
+#include "job/error_statistics.h"
+#include "job/slot_statistics.h"
 #include "model/sampler.h"
 #include "proto/sluice/v1/inference.pb-c.h"
-#include "service/error_statistics.h"
-#include "service/slot_statistics.h"
 
 #define SL_MAX_STOPS      16
 #define SL_MAX_STOP_BYTES 256
@@ -97,8 +97,6 @@ struct sl_job {
 enum sl_status sl_job_create(const char *id, struct sl_job_spec *spec, struct sl_job **job_out, struct sl_error *err);
 struct sl_job *sl_job_ref(struct sl_job *job);
 void sl_job_unref(struct sl_job **job); // accepts NULL, nulls *job
-
-bool sl_job_state_is_final(Sluice__V1__JobState state);
 
 // Ask the runner to stop; it will within about 100 ms. Idempotent, never blocks.
 void sl_job_cancel(struct sl_job *job);

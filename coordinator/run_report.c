@@ -32,8 +32,7 @@ void sl_run_report_admitted(struct sl_run_report *report, struct sl_job *job) {
     }
 }
 
-void sl_run_report_start(struct sl_run_report *report, struct sl_job *job) {
-    (void)job;
+void sl_run_report_start(struct sl_run_report *report) {
     report->prefill_start_ns = sl_now_ns();
     report->last_prefill_ns = report->last_ship_ns = 0; // the first report of every attempt is told
 }

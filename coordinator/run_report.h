@@ -19,7 +19,7 @@ struct sl_run_report {
 };
 
 void sl_run_report_admitted(struct sl_run_report *report, struct sl_job *job); // only the first time counts
-void sl_run_report_start(struct sl_run_report *report, struct sl_job *job);    // prefill has been asked to begin
+void sl_run_report_start(struct sl_run_report *report);                        // prefill has been asked to begin
 void sl_run_report_prefill(struct sl_run_report *report, struct sl_job *job,
                            const Sluice__V1__PrefillProgress *progress);
 void sl_run_report_ship(struct sl_run_report *report, struct sl_job *job, const Sluice__V1__ShipProgress *progress);

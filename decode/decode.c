@@ -4,16 +4,16 @@
 
 #include "base/thread.h"
 #include "decode/internal.h"
+#include "node/lease_rpc.h"
 #include "proto/methods.h"
 #include "proto/sluice/v1/worker.pb-c.h"
-#include "service/lease_rpc.h"
 
 static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     struct sl_decode *decode = arg;
     load->jobs = (int32_t)atomic_load(&decode->n_jobs);
     load->leases += load->jobs; // a session in use is held for its job as much as an inbound transfer is
     load->progress = atomic_load(&decode->n_steps);
-    load->tokens_per_s = (double)atomic_load(&decode->rate_tokens_per_s);
+    load->tokens_per_s = (double)atomic_load(&decode->tokens_rate.per_s);
 }
 
 static enum sl_status handle_renew(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
@@ -29,10 +29,7 @@ static enum sl_status handle_release(void *service, struct sl_rpc_call *call, co
 
 static enum sl_status serve(struct sl_decode *decode, struct sl_error *err) {
     struct sl_node *node = &decode->node;
-    enum sl_status status = sl_engine_create(node->model, node->team, SL_DECODE_MAX_ROWS, &decode->engine, err);
-    if (status == SL_OK) {
-        status = sl_thread_start("engine", sl_decode_engine_main, decode, &decode->engine_thread, err);
-    }
+    enum sl_status status = sl_thread_start("engine", sl_decode_engine_main, decode, &decode->engine_thread, err);
     if (status != SL_OK) {
         return status;
     }
@@ -58,7 +55,8 @@ static enum sl_status serve(struct sl_decode *decode, struct sl_error *err) {
 
 enum sl_status sl_decode_run(const struct sl_decode_config *config, struct sl_error *err) {
     struct sl_decode decode = {0};
-    enum sl_status status = sl_node_open(&decode.node, &config->node, SLUICE__V1__WORKER_ROLE__DECODE, err);
+    enum sl_status status =
+        sl_node_open(&decode.node, &config->node, SLUICE__V1__WORKER_ROLE__DECODE, SL_DECODE_MAX_ROWS, err);
     if (status != SL_OK) {
         return status;
     }
@@ -69,7 +67,6 @@ enum sl_status sl_decode_run(const struct sl_decode_config *config, struct sl_er
     decode.retrieve_lost_ms = config->retrieve_lost_ms;
     status = sl_lines_create(decode.node.fabric, &decode.lines, err);
     status = status == SL_OK ? serve(&decode, err) : status;
-    sl_engine_destroy(&decode.engine);
     sl_lines_destroy(&decode.lines);
     pthread_cond_destroy(&decode.wake);
     pthread_mutex_destroy(&decode.mutex);

@@ -10,7 +10,7 @@
 #ifndef SL_DECODE_DECODE_H
 #define SL_DECODE_DECODE_H
 
-#include "service/node.h"
+#include "node/node.h"
 
 struct sl_decode_config {
     struct sl_node_config node;   // first: the option table counts on it

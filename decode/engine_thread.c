@@ -14,43 +14,39 @@
 #include "base/thread.h"
 #include "decode/internal.h"
 
-#define MAX_ACTIVE     256
-#define RATE_WINDOW_NS SL_NS_PER_S
+#define MAX_ACTIVE SL_STEP_MAX_SEQUENCES
 
 struct stepper {
     struct sl_decode *decode;
-    struct sl_sequence *active[MAX_ACTIVE];
+    struct sl_answer *active[MAX_ACTIVE];
     int n_active;
-    struct sl_segment segments[MAX_ACTIVE];
-    struct sl_attend plain[MAX_ACTIVE]; // of a layer: those whose attention is ops->attend
-    int64_t window_start_ns, window_tokens;
 };
 
-void sl_decode_join(struct sl_decode *decode, struct sl_sequence *sequence) {
+void sl_decode_join(struct sl_decode *decode, struct sl_answer *answer) {
     pthread_mutex_lock(&decode->mutex);
-    sequence->next = NULL;
-    *decode->inbox_end = sequence;
-    decode->inbox_end = &sequence->next;
+    answer->next = NULL;
+    *decode->inbox_end = answer;
+    decode->inbox_end = &answer->next;
     pthread_cond_signal(&decode->wake);
     pthread_mutex_unlock(&decode->mutex);
 }
 
-// Hand a sequence back to its handler. It must not be touched afterwards.
-static void end_sequence(struct sl_sequence *sequence, enum sl_status status, const char *text) {
-    pthread_mutex_lock(&sequence->mutex);
-    sequence->status = status;
+// Hand an answer back to its handler. It must not be touched afterwards.
+static void end_answer(struct sl_answer *answer, enum sl_status status, const char *text) {
+    pthread_mutex_lock(&answer->mutex);
+    answer->status = status;
     if (status != SL_OK) {
-        sl_fail(&sequence->err, status, "job %s: %s", sequence->job_id, text);
+        sl_fail(&answer->err, status, "job %s: %s", answer->job_id, text);
     }
-    sequence->ended = true;
-    pthread_cond_signal(&sequence->changed);
-    pthread_mutex_unlock(&sequence->mutex);
+    answer->ended = true;
+    pthread_cond_signal(&answer->changed);
+    pthread_mutex_unlock(&answer->mutex);
 }
 
 static void drop(struct stepper *stepper, int i, enum sl_status status, const char *text) {
-    struct sl_sequence *sequence = stepper->active[i];
+    struct sl_answer *answer = stepper->active[i];
     stepper->active[i] = stepper->active[--stepper->n_active];
-    end_sequence(sequence, status, text);
+    end_answer(answer, status, text);
 }
 
 // Wait for work; take in what has come. False when the worker stops.
@@ -60,17 +56,16 @@ static bool take_inbox(struct stepper *stepper) {
     while (!decode->inbox && !decode->stopping && stepper->n_active == 0) {
         // Wakes now and then by itself, so that the rate falls to zero when nothing is written.
         if (sl_cond_wait_until(&decode->wake, &decode->mutex, sl_deadline_in_ms(1000)) != SL_OK) {
-            atomic_store(&decode->rate_tokens_per_s, 0);
+            atomic_store(&decode->tokens_rate.per_s, 0);
         }
-        stepper->window_start_ns = sl_now_ns(); // idle time is no part of a rate
-        stepper->window_tokens = 0;
+        sl_rate_restart(&decode->tokens_rate);
     }
     bool go_on = !decode->stopping;
     while (decode->inbox && stepper->n_active < MAX_ACTIVE) {
-        struct sl_sequence *sequence = decode->inbox;
-        decode->inbox = sequence->next;
+        struct sl_answer *answer = decode->inbox;
+        decode->inbox = answer->next;
         decode->inbox_end = decode->inbox ? decode->inbox_end : &decode->inbox;
-        stepper->active[stepper->n_active++] = sequence;
+        stepper->active[stepper->n_active++] = answer;
     }
     pthread_mutex_unlock(&decode->mutex);
     return go_on;
@@ -90,121 +85,48 @@ static enum sl_status reserve(struct sl_session *session, int n) {
  * What the session has taken from the arena is no longer a promise: count it once. After a step, not before it: pages
  * that the step took and eviction has given back are promised all along, so nobody else is granted them in between.
  */
-static void settle_promise(struct sl_decode *decode, struct sl_sequence *sequence) {
-    size_t taken = sequence->session->taken_bytes;
-    size_t promised = sequence->session_bytes > taken ? sequence->session_bytes - taken : 0;
-    sl_ledger_settle(decode->node.ledger, &sequence->promised_bytes, promised);
+static void settle_promise(struct sl_decode *decode, struct sl_answer *answer) {
+    size_t taken = answer->sequence.session->taken_bytes;
+    size_t promised = answer->session_bytes > taken ? answer->session_bytes - taken : 0;
+    sl_ledger_settle(decode->node.ledger, &answer->promised_bytes, promised);
 }
 
-// Fill stepper->segments: at least one row for every sequence, and what is left to those that have more to read.
+// Say what every sequence reads next: at least one row, and what is left to those that have more. How many sequences step.
 static int share_rows(struct stepper *stepper) {
-    int n_segments = 0, rows_left = SL_DECODE_MAX_ROWS;
+    int rows_left = SL_DECODE_MAX_ROWS;
     for (int i = 0; i < stepper->n_active;) {
-        struct sl_sequence *sequence = stepper->active[i];
-        if (atomic_load(&sequence->cancelled)) {
+        struct sl_answer *answer = stepper->active[i];
+        struct sl_sequence *sequence = &answer->sequence;
+        if (atomic_load(&answer->cancelled)) {
             drop(stepper, i, SL_ERR_CANCELLED, "cancelled");
             continue;
         }
         // Leave a row for everybody behind. Where every step evicts or retrieves, tokens that are read again go one by
         // one, as they did when they were written: so a resumed answer is the answer.
-        int most = sequence->compressor || sequence->retriever ? 1 : rows_left - (stepper->n_active - i - 1);
-        int n = sequence->n_pending < most ? sequence->n_pending : most;
+        int most = sl_sequence_one_by_one(sequence) ? 1 : rows_left - (stepper->n_active - i - 1);
+        int n = answer->n_pending < most ? answer->n_pending : most;
         if (reserve(sequence->session, n) != SL_OK) {
             drop(stepper, i, SL_ERR_EXHAUSTED, "the arena of this decode worker is full; retry in 1000 ms");
             continue;
         }
-        sequence->n_taken = n;
-        sequence->step_status = SL_OK;
-        stepper->segments[n_segments++] =
-            (struct sl_segment){.session = sequence->session,
-                                .tokens = sequence->pending,
-                                .n_tokens = n,
-                                .logits = n == sequence->n_pending ? sequence->logits : NULL};
+        sl_sequence_feed(sequence, answer->pending, n, n == answer->n_pending ? answer->logits : NULL);
         rows_left -= n;
         i++;
     }
-    return n_segments;
+    return stepper->n_active;
 }
 
-// ---- recipes at work while decoding ---------------------------------------------------------------------------------
-
-// Work that fails spoils its own sequence only: it is left out from here on and dropped behind the step.
-static void spoil(struct sl_sequence *sequence, enum sl_status status) {
-    if (status != SL_OK) {
-        sequence->step_status = status;
+static enum sl_status step(struct stepper *stepper, struct sl_error *err) {
+    struct sl_sequence *sequences[MAX_ACTIVE];
+    for (int i = 0; i < stepper->n_active; i++) {
+        sequences[i] = &stepper->active[i]->sequence;
     }
-}
-
-static struct sl_compressor *compressor_of(const struct sl_sequence *sequence) {
-    return sequence->step_status == SL_OK ? sequence->compressor : NULL;
-}
-
-static enum sl_status after_attention(void *arg, int segment, int layer, const struct sl_attend *attend) {
-    struct sl_sequence *sequence = ((struct stepper *)arg)->active[segment];
-    if (compressor_of(sequence)) {
-        spoil(sequence, sl_compressor_step(sequence->compressor, sequence->session, layer, attend, &sequence->err));
-    }
-    return SL_OK;
-}
-
-static struct sl_retriever *retriever_of(const struct sl_sequence *sequence) {
-    return sequence->step_status == SL_OK ? sequence->retriever : NULL;
-}
-
-/*
- * One layer of all sequences. Questions about offloaded layers go out first, those of every sequence before any answer is
- * waited for; while they are under way the others are computed.
- */
-static enum sl_status attend_all(void *arg, int layer, const struct sl_attend *attends, int n_segments) {
-    struct stepper *stepper = arg;
-    struct sl_node *node = &stepper->decode->node;
-    int n_plain = 0;
-    for (int s = 0; s < n_segments; s++) {
-        struct sl_sequence *sequence = stepper->active[s];
-        if (retriever_of(sequence)) {
-            spoil(sequence, sl_retriever_ask(sequence->retriever, layer, &attends[s], &sequence->err));
-        }
-        if (!retriever_of(sequence) || !sl_retriever_serves(sequence->retriever, layer)) {
-            stepper->plain[n_plain++] = attends[s];
-        }
-    }
-    if (n_plain > 0) {
-        node->ops->attend(node->team, stepper->plain, n_plain);
-    }
-    for (int s = 0; s < n_segments; s++) {
-        struct sl_sequence *sequence = stepper->active[s];
-        if (retriever_of(sequence) && sl_retriever_serves(sequence->retriever, layer)) {
-            spoil(sequence, sl_retriever_attend(sequence->retriever, layer, &attends[s], &sequence->err));
-            if (!retriever_of(sequence)) {
-                node->ops->attend(node->team, &attends[s], 1); // nobody will read it, but numbers must be there
-            }
-        }
-    }
-    return SL_OK;
-}
-
-// One forward pass over segments[i] of active[i]. A batch in which no recipe is at work pays for none.
-static enum sl_status forward(struct stepper *stepper, int n_segments, struct sl_error *err) {
-    struct sl_layer_hook hook = {.arg = stepper};
-    for (int i = 0; i < n_segments; i++) {
-        const struct sl_sequence *sequence = stepper->active[i];
-        if (sequence->compressor) {
-            hook.fn = after_attention;
-            hook.want_lse |= sequence->wants.lse;
-            hook.want_importance |= sequence->wants.importance;
-        }
-        if (sequence->retriever) {
-            hook.attend_fn = attend_all;
-            hook.want_next_q |= sequence->wants_next_q;
-        }
-    }
-    return sl_engine_forward(stepper->decode->engine, stepper->segments, n_segments,
-                             hook.fn || hook.attend_fn ? &hook : NULL, err);
+    return sl_step(&stepper->decode->node.runtime, sequences, stepper->n_active, err);
 }
 
 // ---- what is written ------------------------------------------------------------------------------------------------
 
-static enum sl_status emit(struct sl_sequence *sequence, const struct sl_written *written) {
+static enum sl_status emit(struct sl_answer *answer, const struct sl_written *written) {
     size_t n_text = strlen(written->text);
     struct sl_decoded *decoded = malloc(sizeof *decoded + n_text + 1);
     if (!decoded) {
@@ -214,60 +136,50 @@ static enum sl_status emit(struct sl_sequence *sequence, const struct sl_written
     decoded->token = written->token;
     decoded->index = written->index;
     memcpy(decoded->text, written->text, n_text + 1);
-    pthread_mutex_lock(&sequence->mutex);
-    *sequence->last = decoded;
-    sequence->last = &decoded->next;
-    sequence->stop = written->stop;
-    pthread_cond_signal(&sequence->changed);
-    pthread_mutex_unlock(&sequence->mutex);
+    pthread_mutex_lock(&answer->mutex);
+    *answer->last = decoded;
+    answer->last = &decoded->next;
+    answer->stop = written->stop;
+    pthread_cond_signal(&answer->changed);
+    pthread_mutex_unlock(&answer->mutex);
     return SL_OK;
 }
 
 // After the forward pass: choose the next token of every sequence that has read all it was given.
 static void write_tokens(struct stepper *stepper) {
+    int64_t n_written = 0;
     for (int i = 0; i < stepper->n_active;) {
-        struct sl_sequence *sequence = stepper->active[i];
-        settle_promise(stepper->decode, sequence);
-        if (sequence->step_status != SL_OK) {
-            char why[sizeof sequence->err.text];
-            snprintf(why, sizeof why, "%s", sequence->err.text); // end_sequence() writes where it stands
-            drop(stepper, i, sequence->step_status, why);
+        struct sl_answer *answer = stepper->active[i];
+        settle_promise(stepper->decode, answer);
+        if (answer->sequence.status != SL_OK) {
+            drop(stepper, i, answer->sequence.status, answer->sequence.err.text);
             continue;
         }
-        int n_left = sequence->n_pending - sequence->n_taken;
-        memmove(sequence->pending, sequence->pending + sequence->n_taken, sizeof(int32_t) * (size_t)n_left);
-        sequence->n_pending = n_left;
+        int n_taken = answer->sequence.input.n_tokens, n_left = answer->n_pending - n_taken;
+        memmove(answer->pending, answer->pending + n_taken, sizeof(int32_t) * (size_t)n_left);
+        answer->n_pending = n_left;
         if (n_left > 0) {
             i++;
             continue;
         }
         struct sl_written written;
         struct sl_error err = {0};
-        enum sl_status status = sl_writer_next(sequence->writer, sequence->logits, &written, &err);
+        enum sl_status status = sl_writer_next(answer->writer, answer->logits, &written, &err);
         if (status == SL_OK) {
-            status = emit(sequence, &written);
+            status = emit(answer, &written);
         }
         if (status != SL_OK) {
             drop(stepper, i, status, err.text[0] ? err.text : sl_status_text(status));
         } else if (written.stop != SL_STOP_NONE) {
             drop(stepper, i, SL_OK, "");
         } else {
-            sequence->pending[0] = written.token.id;
-            sequence->n_pending = 1;
+            answer->pending[0] = written.token.id;
+            answer->n_pending = 1;
             i++;
         }
-        atomic_fetch_add(&stepper->decode->n_tokens, 1);
-        stepper->window_tokens++;
+        n_written++;
     }
-}
-
-static void update_rate(struct stepper *stepper) {
-    int64_t now = sl_now_ns(), elapsed = now - stepper->window_start_ns;
-    if (elapsed >= RATE_WINDOW_NS) {
-        atomic_store(&stepper->decode->rate_tokens_per_s, stepper->window_tokens * SL_NS_PER_S / elapsed);
-        stepper->window_start_ns = now;
-        stepper->window_tokens = 0;
-    }
+    sl_rate_count(&stepper->decode->tokens_rate, n_written);
 }
 
 static void end_all(struct stepper *stepper, enum sl_status status, const char *text) {
@@ -278,23 +190,21 @@ static void end_all(struct stepper *stepper, enum sl_status status, const char *
 
 void *sl_decode_engine_main(void *arg) {
     struct sl_decode *decode = arg;
-    struct stepper here = {.decode = decode}, *stepper = &here; // some 80 KiB
-    sl_team_pin_caller(decode->node.team);
+    struct stepper here = {.decode = decode}, *stepper = &here;
+    sl_team_pin_caller(decode->node.runtime.team);
     while (take_inbox(stepper)) {
-        int n_segments = share_rows(stepper);
-        if (n_segments == 0) {
+        if (share_rows(stepper) == 0) {
             continue;
         }
         struct sl_error err = {0};
-        enum sl_status status = forward(stepper, n_segments, &err);
+        enum sl_status status = step(stepper, &err);
         if (status != SL_OK) {
-            sl_log_error("decode", "forward pass of %d sequences failed: %s", n_segments, err.text);
+            sl_log_error("decode", "forward pass of %d sequences failed: %s", stepper->n_active, err.text);
             end_all(stepper, status, err.text);
             continue;
         }
         atomic_fetch_add(&decode->n_steps, 1);
         write_tokens(stepper);
-        update_rate(stepper);
     }
     end_all(stepper, SL_ERR_PEER_LOST, "the decode worker is stopping");
     return NULL;

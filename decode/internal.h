@@ -6,12 +6,12 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "compress/evict/compressor.h"
+#include "base/rate.h"
 #include "decode/decode.h"
 #include "kvcache/capsule.h"
-#include "retrieve/retriever.h"
-#include "service/remote_source.h"
-#include "service/writer.h"
+#include "offload/remote/remote_source.h"
+#include "runner/step.h"
+#include "runner/writer.h"
 
 #define SL_DECODE_MAX_ROWS 512 // of one step, over all sequences
 
@@ -24,26 +24,19 @@ struct sl_decoded {
 };
 
 /*
- * One answer being written. The engine's thread owns session and writer from join to `ended`; the handler before and
+ * One answer being written. The engine's thread owns sequence and writer from join to `ended`; the handler before and
  * after.
  */
-struct sl_sequence {
-    struct sl_sequence *next; // in the inbox
+struct sl_answer {
+    struct sl_answer *next; // in the inbox
     const char *job_id;
-    struct sl_session *session;
-    struct sl_compressor *compressor; // NULL: the recipe leaves the session alone while decoding
-    struct sl_compressor_wants wants; // of the compressor, while stepping
-    struct sl_source *source;         // of a recipe that offloads: the stores that hold the session's annexes
-    struct sl_retriever *retriever;
-    bool wants_next_q; // of the retriever
+    struct sl_sequence sequence;
     struct sl_writer *writer;
     int32_t *pending; // tokens to read before the next one is written
     int n_pending;
-    int n_taken; // of pending, by the step that is running
     float *logits;
-    size_t session_bytes;       // what the session may take from the arena beside its capsule
-    size_t promised_bytes;      // of those, what it has not taken
-    enum sl_status step_status; // of the step that is running: how its recipe's work has failed
+    size_t session_bytes;  // what the session may take from the arena beside its capsule
+    size_t promised_bytes; // of those, what it has not taken
 
     atomic_bool cancelled;
     pthread_mutex_t mutex; // over what follows
@@ -61,18 +54,18 @@ struct sl_decode {
     struct sl_node node;
     struct sl_lines *lines; // to stores
     int64_t retrieve_deadline_ms, retrieve_lost_ms;
-    struct sl_engine *engine;
     pthread_t engine_thread;
     pthread_mutex_t mutex; // over inbox and stopping
     pthread_cond_t wake;
-    struct sl_sequence *inbox, **inbox_end; // in order of arrival
+    struct sl_answer *inbox, **inbox_end; // in order of arrival
     bool stopping;
-    _Atomic int64_t n_jobs, n_steps, n_tokens, rate_tokens_per_s;
+    _Atomic int64_t n_jobs, n_steps;
+    struct sl_rate tokens_rate;
 };
 
 // engine_thread.c
 void *sl_decode_engine_main(void *decode);
-void sl_decode_join(struct sl_decode *decode, struct sl_sequence *sequence); // from a handler
+void sl_decode_join(struct sl_decode *decode, struct sl_answer *answer); // from a handler
 
 // run.c, lease.c: handlers of sluice.v1.Decode
 enum sl_status sl_decode_handle_run(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,

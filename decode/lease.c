@@ -4,6 +4,7 @@
 
 #include "compress/recipe/recipe.h"
 #include "decode/internal.h"
+#include "node/lease_rpc.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
 enum sl_status sl_decode_handle_reserve(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
@@ -20,13 +21,7 @@ enum sl_status sl_decode_handle_reserve(void *service, struct sl_rpc_call *call,
     if (status != SL_OK) {
         return status;
     }
-    Sluice__V1__Grant grant = SLUICE__V1__GRANT__INIT;
-    grant.ticket.data = ticket.ticket;
-    grant.ticket.len = ticket.ticket_bytes;
-    grant.capacity_bytes = request->capsule_bytes;
-    grant.lease_id = ticket.id;
-    grant.lease_ms = ticket.lease_ms;
-    status = sl_rpc_call_send(call, &grant.base);
+    status = sl_lease_send_grant(call, &ticket, request->capsule_bytes);
     free(ticket.ticket);
     if (status != SL_OK) {
         sl_inbound_release(decode->node.inbound, ticket.id); // nobody will ever know of it

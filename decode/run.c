@@ -10,31 +10,21 @@
 #include "compress/evict/compressor.h"
 #include "compress/plan/plan.h"
 #include "decode/internal.h"
+#include "job/error_statistics.h"
+#include "job/job_recipe.h"
+#include "job/job_request.h"
+#include "job/retrieval_statistics.h"
+#include "job/slot_statistics.h"
 #include "proto/sluice/v1/worker.pb-c.h"
-#include "service/error_statistics.h"
-#include "service/job_recipe.h"
-#include "service/retrieval_statistics.h"
-#include "service/slot_statistics.h"
 
 #define ALIVE_MS  300  // between two signs of life; callers take seconds of silence for death
 #define NOTICE_MS 1000 // at least, between two notices of a job
 
 // ---- the request ---------------------------------------------------------------------------------------------------
 
-static enum sl_status check_ids(const struct sl_model_config *model, const char *field, const Sluice__V1__TokenIds *ids,
-                                struct sl_error *err) {
-    for (size_t i = 0; ids && i < ids->n_ids; i++) {
-        if (ids->ids[i] < 0 || ids->ids[i] >= model->n_vocab) {
-            return sl_fail(err, SL_ERR_INVALID, "%s: id %d at index %zu is not below the vocabulary's %d", field,
-                           ids->ids[i], i, model->n_vocab);
-        }
-    }
-    return SL_OK;
-}
-
 static enum sl_status check_request(const struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                     struct sl_error *err) {
-    const struct sl_model_config *model = sl_model_get_config(decode->node.model);
+    const struct sl_model_config *model = decode->node.runtime.config;
     if (!request->prompt || request->prompt->n_ids == 0) {
         return sl_fail(err, SL_ERR_INVALID, "prompt: empty");
     }
@@ -48,17 +38,16 @@ static enum sl_status check_request(const struct sl_decode *decode, const Sluice
                        "prompt of %zu tokens and max_new_tokens %d exceed the model's %lld positions",
                        request->prompt->n_ids, request->max_new_tokens, (long long)model->max_positions);
     }
-    enum sl_status status = check_ids(model, "prompt", request->prompt, err);
-    return status == SL_OK ? check_ids(model, "resumed", request->resumed, err) : status;
+    enum sl_status status = sl_job_check_ids(model, "prompt", request->prompt, err);
+    return status == SL_OK ? sl_job_check_ids(model, "resumed", request->resumed, err) : status;
 }
 
 static enum sl_status create_writer(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                     struct sl_writer **writer_out, struct sl_error *err) {
-    const Sluice__V1__Sampling *sampling = request->sampling;
     struct sl_writer_config config = {
-        .tokenizer = decode->node.tokenizer,
-        .model = sl_model_get_config(decode->node.model),
-        .sampling = {.top_p = 1, .repetition_penalty = 1},
+        .tokenizer = decode->node.runtime.tokenizer,
+        .model = decode->node.runtime.config,
+        .sampling = sl_job_sampling(request->sampling),
         .max_new_tokens = request->max_new_tokens,
         .ignore_eos = request->ignore_eos,
         .stops = (const char *const *)request->stop,
@@ -68,19 +57,6 @@ static enum sl_status create_writer(struct sl_decode *decode, const Sluice__V1__
         .resumed = request->resumed ? request->resumed->ids : NULL,
         .n_resumed = request->resumed ? (int64_t)request->resumed->n_ids : 0,
     };
-    if (sampling) {
-        config.sampling.temperature = sampling->temperature;
-        config.sampling.top_k = sampling->top_k;
-        config.sampling.seed = sampling->seed;
-        config.sampling.n_logprobs = sampling->logprobs;
-        if (sampling->top_p_present_case == SLUICE__V1__SAMPLING__TOP_P_PRESENT_TOP_P) {
-            config.sampling.top_p = sampling->top_p;
-        }
-        if (sampling->repetition_penalty_present_case ==
-            SLUICE__V1__SAMPLING__REPETITION_PENALTY_PRESENT_REPETITION_PENALTY) {
-            config.sampling.repetition_penalty = sampling->repetition_penalty;
-        }
-    }
     return sl_writer_create(&config, writer_out, err);
 }
 
@@ -96,82 +72,80 @@ static enum sl_status send_alive(struct sl_rpc_call *call) {
 
 // By all tokens that the job may reach, as for prefill.
 static int rope_set(const struct sl_decode *decode, const Sluice__V1__DecodeRequest *request) {
-    return sl_model_rope_set(sl_model_get_config(decode->node.model),
-                             (int64_t)request->prompt->n_ids + request->max_new_tokens);
+    return sl_model_rope_set(decode->node.runtime.config, (int64_t)request->prompt->n_ids + request->max_new_tokens);
 }
 
 // Open what has arrived as a session, if it is what this job waits for.
 static enum sl_status open_capsule(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
-                                   const struct sl_recipe *recipe, struct sl_received *received,
+                                   const struct sl_recipe *recipe, struct sl_capsule_bytes *capsule,
                                    struct sl_session **session_out, struct sl_error *err) {
     int64_t n_prompt = (int64_t)request->prompt->n_ids;
     struct sl_capsule_info info;
-    enum sl_status status = sl_capsule_read_header(received->header, received->header_bytes, &info, err);
+    enum sl_status status = sl_capsule_read_header(capsule->header, capsule->header_bytes, &info, err);
     if (status == SL_OK && info.n_tokens >= n_prompt) {
         status = sl_fail(err, SL_ERR_PEER_CORRUPT, "a capsule of %lld tokens does not fit a prompt of %lld",
                          (long long)info.n_tokens, (long long)n_prompt);
     }
     if (status != SL_OK) {
-        sl_arena_free(decode->node.arena, received->body);
-        free(received->header);
+        sl_capsule_bytes_free(capsule, decode->node.arena);
         return status;
     }
-    struct sl_kv_geometry geometry = sl_model_geometry(sl_model_get_config(decode->node.model));
+    struct sl_kv_geometry geometry = sl_model_geometry(decode->node.runtime.config);
     struct sl_capsule_id id = {.model_fingerprint =
                                    sl_model_set_fingerprint(decode->node.model_fingerprint, rope_set(decode, request)),
                                .recipe_fingerprint = sl_recipe_fingerprint(recipe),
                                .prefix_hash = sl_prefix_hash(request->prompt->ids, info.n_tokens)};
     int64_t max_slots = n_prompt + request->max_new_tokens; // enough whatever was evicted
-    return sl_received_open(decode->node.inbound, received, &geometry, &id, max_slots, session_out, err);
+    return sl_capsule_adopt(capsule, decode->node.arena, &geometry, &id, max_slots, session_out, err);
 }
 
 // Wait for the capsule, as long as its lease lives and the caller listens.
 static enum sl_status receive(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
-                              const struct sl_recipe *recipe, struct sl_rpc_call *call, struct sl_sequence *sequence,
+                              const struct sl_recipe *recipe, struct sl_rpc_call *call, struct sl_answer *answer,
                               struct sl_error *err) {
-    struct sl_received received;
+    struct sl_capsule_bytes capsule;
     enum sl_status status;
     do {
-        status = sl_inbound_take(decode->node.inbound, request->lease_id, sl_deadline_in_ms(ALIVE_MS), &received,
-                                 &sequence->promised_bytes, err);
+        status = sl_inbound_take(decode->node.inbound, request->lease_id, sl_deadline_in_ms(ALIVE_MS), &capsule,
+                                 &answer->promised_bytes, err);
         if (status == SL_AGAIN && (send_alive(call) != SL_OK || sl_rpc_call_cancelled(call))) {
             return sl_fail(err, SL_ERR_CANCELLED, "job %s was cancelled while its capsule was on its way",
                            request->job_id);
         }
     } while (status == SL_AGAIN);
     if (status == SL_OK) {
-        sequence->session_bytes = sequence->promised_bytes;
-        status = open_capsule(decode, request, recipe, &received, &sequence->session, err);
+        answer->session_bytes = answer->promised_bytes;
+        status = open_capsule(decode, request, recipe, &capsule, &answer->sequence.session, err);
     }
     return status;
 }
 
 static void on_fallback(void *arg, int layer, const char *why) {
-    struct sl_sequence *sequence = arg;
-    pthread_mutex_lock(&sequence->mutex);
-    sequence->n_fallbacks++;
-    snprintf(sequence->fallback, sizeof sequence->fallback, "layer %d: %s", layer, why);
-    pthread_mutex_unlock(&sequence->mutex);
+    struct sl_answer *answer = arg;
+    pthread_mutex_lock(&answer->mutex);
+    answer->n_fallbacks++;
+    snprintf(answer->fallback, sizeof answer->fallback, "layer %d: %s", layer, why);
+    pthread_mutex_unlock(&answer->mutex);
 }
 
-// sl_retriever_create() by a thread of its own: it fetches, and may have to wait for stores.
+// sl_sequence_begin_writing() by a thread of its own: it fetches, and may have to wait for stores.
 struct opening {
-    const struct sl_retriever_config *config;
+    struct sl_answer *answer;
+    const struct sl_runtime *runtime;
+    const struct sl_writing *writing;
     pthread_mutex_t mutex; // over what follows
     pthread_cond_t changed;
     bool ended;
-    struct sl_retriever *retriever;
     enum sl_status status;
     struct sl_error err;
 };
 
 static void *opening_main(void *arg) {
     struct opening *opening = arg;
-    struct sl_retriever *retriever = NULL;
     struct sl_error err = {0};
-    enum sl_status status = sl_retriever_create(opening->config, &retriever, &err);
+    enum sl_status status =
+        sl_sequence_begin_writing(&opening->answer->sequence, opening->runtime, opening->writing, &err);
     pthread_mutex_lock(&opening->mutex);
-    opening->retriever = retriever;
     opening->status = status;
     opening->err = err;
     opening->ended = true;
@@ -180,10 +154,10 @@ static void *opening_main(void *arg) {
     return NULL;
 }
 
-// As long as the stores take, which config.lost_ms bounds, the caller hears that we live.
-static enum sl_status create_retriever(const struct sl_retriever_config *config, struct sl_rpc_call *call,
-                                       struct sl_retriever **retriever_out, struct sl_error *err) {
-    struct opening opening = {.config = config};
+// As long as the stores take, which writing->lost_ms bounds, the caller hears that we live.
+static enum sl_status begin_remote(struct sl_decode *decode, struct sl_answer *answer, const struct sl_writing *writing,
+                                   struct sl_rpc_call *call, struct sl_error *err) {
+    struct opening opening = {.answer = answer, .runtime = &decode->node.runtime, .writing = writing};
     pthread_t thread;
     pthread_mutex_init(&opening.mutex, NULL);
     sl_cond_init(&opening.changed);
@@ -202,9 +176,7 @@ static enum sl_status create_retriever(const struct sl_retriever_config *config,
         pthread_mutex_unlock(&opening.mutex);
         pthread_join(thread, NULL);
         status = opening.status;
-        if (status == SL_OK) {
-            *retriever_out = opening.retriever;
-        } else {
+        if (status != SL_OK) {
             *err = opening.err;
         }
     }
@@ -213,88 +185,67 @@ static enum sl_status create_retriever(const struct sl_retriever_config *config,
     return status;
 }
 
-/*
- * Offloaded layers: the slots that are always attended to come here now. The promise counts row caches, which are in the
- * arena from here on.
- */
-static enum sl_status open_annexes(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
-                                   struct sl_rpc_call *call, const struct sl_plan *plan, int64_t n_read,
-                                   struct sl_sequence *sequence, struct sl_error *err) {
-    enum sl_status status = SL_OK;
-    if (n_read > 0) {
-        status = sl_remote_source_create(decode->lines, request->annex, request->n_annex, plan, &sequence->source, err);
-    }
-    struct sl_retriever_config config = {
-        .plan = plan,
-        .ops = decode->node.ops,
-        .team = decode->node.team,
-        .arena = decode->node.arena,
-        .session = sequence->session,
-        .source = sequence->source,
-        .n_prompt = sl_plan_offloaded_slots(plan, n_read),
-        .resident_only = true,
-        .deadline_ms = decode->retrieve_deadline_ms,
-        .lost_ms = decode->retrieve_lost_ms,
-        .on_fallback = on_fallback,
-        .arg = sequence,
-    };
-    status = status == SL_OK ? create_retriever(&config, call, &sequence->retriever, err) : status;
-    if (status != SL_OK) {
-        return status;
-    }
-    sequence->wants_next_q = sl_retriever_wants_next_q(&plan->recipe);
+// Hot caches are in the arena from here on, and were counted in the promise.
+static void settle_hot_caches(struct sl_decode *decode, struct sl_answer *answer) {
     struct sl_retriever_stats stats;
-    sl_retriever_get_stats(sequence->retriever, &stats);
-    size_t taken = stats.row_cache_bytes < sequence->session_bytes ? stats.row_cache_bytes : sequence->session_bytes;
-    sequence->session_bytes -= taken;
-    size_t promised = sequence->promised_bytes > taken ? sequence->promised_bytes - taken : 0;
-    sl_ledger_settle(decode->node.ledger, &sequence->promised_bytes, promised);
-    return SL_OK;
+    sl_retriever_get_stats(answer->sequence.retrieval.retriever, &stats);
+    size_t taken = stats.hot_cache_bytes < answer->session_bytes ? stats.hot_cache_bytes : answer->session_bytes;
+    answer->session_bytes -= taken;
+    size_t promised = answer->promised_bytes > taken ? answer->promised_bytes - taken : 0;
+    sl_ledger_settle(decode->node.ledger, &answer->promised_bytes, promised);
 }
 
-// Without a lease the session begins empty. Then, or behind a capsule, what the recipe does while decoding.
+// What the recipe does while the answer is written; of offloaded layers the slots that are always attended to come here.
+static enum sl_status begin_writing(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
+                                    struct sl_rpc_call *call, const struct sl_plan *plan, int64_t n_read,
+                                    struct sl_answer *answer, struct sl_error *err) {
+    struct sl_writing writing = {.plan = plan, .n_read = n_read, .estimate_errors = request->estimate_errors};
+    if (!sl_recipe_offloads(&plan->recipe)) {
+        return sl_sequence_begin_writing(&answer->sequence, &decode->node.runtime, &writing, err);
+    }
+    writing.is_remote = true;
+    writing.deadline_ms = decode->retrieve_deadline_ms;
+    writing.lost_ms = decode->retrieve_lost_ms;
+    writing.on_fallback = on_fallback;
+    writing.arg = answer;
+    enum sl_status status = SL_OK;
+    if (n_read > 0) {
+        status = sl_remote_source_create(decode->lines, request->annex, request->n_annex, plan,
+                                         &answer->sequence.retrieval.source, err);
+    }
+    status = status == SL_OK ? begin_remote(decode, answer, &writing, call, err) : status;
+    if (status == SL_OK) {
+        settle_hot_caches(decode, answer);
+    }
+    return status;
+}
+
+// Without a lease the session begins empty.
 static enum sl_status open_session(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
-                                   struct sl_rpc_call *call, struct sl_sequence *sequence, struct sl_error *err) {
-    const struct sl_model_config *model = sl_model_get_config(decode->node.model);
+                                   struct sl_rpc_call *call, struct sl_answer *answer, struct sl_error *err) {
+    const struct sl_model_config *model = decode->node.runtime.config;
+    struct sl_session **session = &answer->sequence.session;
     struct sl_kv_geometry geometry = sl_model_geometry(model);
     struct sl_recipe recipe;
     struct sl_plan plan;
     enum sl_status status = sl_job_recipe(request->recipe, model, &recipe, err);
     if (status == SL_OK && request->lease_id[0]) {
-        status = receive(decode, request, &recipe, call, sequence, err);
+        status = receive(decode, request, &recipe, call, answer, err);
     }
-    int64_t n_read = sequence->session ? sequence->session->n_tokens : 0; // by prefill
+    int64_t n_read = *session ? (*session)->n_tokens : 0; // by prefill
     if (status == SL_OK) {
         // Behind nothing that prefill has read there is no annex: every slot stays here.
         status = n_read > 0 ? sl_plan_make(&recipe, &geometry, n_read, &plan, err)
                             : sl_plan_make_local(&recipe, &geometry, 1, &plan, err);
         plan.rope_set = rope_set(decode, request);
     }
-    if (status == SL_OK && sequence->session) {
-        status = sl_job_check_session(&plan, sequence->session, err);
+    if (status == SL_OK && *session) {
+        status = sl_job_check_session(&plan, *session, err);
     } else if (status == SL_OK) {
         int64_t extra_slots = (int64_t)request->prompt->n_ids + request->max_new_tokens;
-        status = sl_plan_create_session(&plan, extra_slots, decode->node.arena, &sequence->session, err);
+        status = sl_plan_create_session(&plan, extra_slots, decode->node.arena, session, err);
     }
-    if (status == SL_OK && sl_recipe_offloads(&recipe)) {
-        return open_annexes(decode, request, call, &plan, n_read, sequence, err);
-    }
-    if (status == SL_OK) {
-        status = sl_compressor_create(&plan, decode->node.ops, decode->node.team, &sequence->compressor, err);
-    }
-    if (status != SL_OK) {
-        return status;
-    }
-    if (!sl_compressor_steps(sequence->compressor)) {
-        sl_compressor_destroy(&sequence->compressor);
-        return SL_OK;
-    }
-    status = sl_compressor_estimate(sequence->compressor, request->estimate_errors, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    sequence->wants = sl_compressor_wants(sequence->compressor, true);
-    return sl_compressor_begin_steps(sequence->compressor, sequence->session, n_read, err);
+    return status == SL_OK ? begin_writing(decode, request, call, &plan, n_read, answer, err) : status;
 }
 
 // ---- the answer ---------------------------------------------------------------------------------------------------
@@ -321,25 +272,25 @@ static enum sl_status send_token(struct sl_rpc_call *call, const struct sl_decod
 }
 
 // What fallbacks have not been told, at most once in NOTICE_MS and behind the last token.
-static enum sl_status send_notice(struct sl_sequence *sequence, struct sl_rpc_call *call, int64_t *next_ns_inout,
+static enum sl_status send_notice(struct sl_answer *answer, struct sl_rpc_call *call, int64_t *next_ns_inout,
                                   bool last) {
-    char fallback[sizeof sequence->fallback], text[sizeof fallback + 128];
+    char fallback[sizeof answer->fallback], text[sizeof fallback + 128];
     int64_t now = sl_now_ns();
     if (now < *next_ns_inout && !last) {
         return SL_OK;
     }
-    pthread_mutex_lock(&sequence->mutex);
-    int64_t n = sequence->n_fallbacks;
-    sequence->n_fallbacks = 0;
-    memcpy(fallback, sequence->fallback, sizeof fallback);
-    pthread_mutex_unlock(&sequence->mutex);
+    pthread_mutex_lock(&answer->mutex);
+    int64_t n = answer->n_fallbacks;
+    answer->n_fallbacks = 0;
+    memcpy(fallback, answer->fallback, sizeof fallback);
+    pthread_mutex_unlock(&answer->mutex);
     if (n == 0) {
         return SL_OK;
     }
     *next_ns_inout = now + NOTICE_MS * SL_NS_PER_MS;
     snprintf(text, sizeof text, "%lld layers of steps had to do without offloaded tokens, the last one %s",
              (long long)n, fallback);
-    sl_log_warn("decode", "job=%s %s", sequence->job_id, text);
+    sl_log_warn("decode", "job=%s %s", answer->job_id, text);
     Sluice__V1__Notice notice = SLUICE__V1__NOTICE__INIT;
     notice.text = text;
     Sluice__V1__DecodeEvent event = SLUICE__V1__DECODE_EVENT__INIT;
@@ -349,28 +300,28 @@ static enum sl_status send_notice(struct sl_sequence *sequence, struct sl_rpc_ca
 }
 
 static void on_cancel(void *arg) {
-    struct sl_sequence *sequence = arg;
-    atomic_store(&sequence->cancelled, true);
+    struct sl_answer *answer = arg;
+    atomic_store(&answer->cancelled, true);
 }
 
 // Send what the engine's thread writes until it has let go of the sequence.
-static void relay(struct sl_sequence *sequence, struct sl_rpc_call *call) {
+static void relay(struct sl_answer *answer, struct sl_rpc_call *call) {
     int64_t next_notice_ns = 0;
     for (bool ended = false; !ended;) {
-        pthread_mutex_lock(&sequence->mutex);
+        pthread_mutex_lock(&answer->mutex);
         int64_t deadline = sl_deadline_in_ms(ALIVE_MS);
-        while (!sequence->first && !sequence->ended &&
-               sl_cond_wait_until(&sequence->changed, &sequence->mutex, deadline) == SL_OK) {
+        while (!answer->first && !answer->ended &&
+               sl_cond_wait_until(&answer->changed, &answer->mutex, deadline) == SL_OK) {
         }
-        struct sl_decoded *decoded = sequence->first;
-        sequence->first = NULL;
-        sequence->last = &sequence->first;
-        ended = sequence->ended;
-        pthread_mutex_unlock(&sequence->mutex);
+        struct sl_decoded *decoded = answer->first;
+        answer->first = NULL;
+        answer->last = &answer->first;
+        ended = answer->ended;
+        pthread_mutex_unlock(&answer->mutex);
 
         enum sl_status status = decoded || ended ? SL_OK : send_alive(call);
         if (status == SL_OK) {
-            status = send_notice(sequence, call, &next_notice_ns, ended);
+            status = send_notice(answer, call, &next_notice_ns, ended);
         }
         while (decoded) {
             struct sl_decoded *next = decoded->next;
@@ -381,23 +332,18 @@ static void relay(struct sl_sequence *sequence, struct sl_rpc_call *call) {
             decoded = next;
         }
         if (status != SL_OK) {
-            atomic_store(&sequence->cancelled, true); // the engine's thread lets go at its next step
+            atomic_store(&answer->cancelled, true); // the engine's thread lets go at its next step
         }
     }
 }
 
 // What a job holds here is returned before its caller hears that it is done.
-static void give_back(struct sl_decode *decode, struct sl_sequence *sequence) {
-    sl_retriever_destroy(&sequence->retriever); // before the session that it knows; ends what is being asked
-    if (sequence->source) {
-        sequence->source->ops->destroy(&sequence->source);
-    }
-    sl_compressor_destroy(&sequence->compressor);
-    sl_session_destroy(&sequence->session);
-    sl_ledger_settle(decode->node.ledger, &sequence->promised_bytes, 0);
+static void give_back(struct sl_decode *decode, struct sl_answer *answer) {
+    sl_sequence_close(&answer->sequence);
+    sl_ledger_settle(decode->node.ledger, &answer->promised_bytes, 0);
 }
 
-static enum sl_status send_done(struct sl_decode *decode, struct sl_sequence *sequence, bool estimate_errors,
+static enum sl_status send_done(struct sl_decode *decode, struct sl_answer *answer, bool estimate_errors,
                                 struct sl_rpc_call *call) {
     static const Sluice__V1__Finished__Reason reasons[] = {
         [SL_STOP_TOKEN] = SLUICE__V1__FINISHED__REASON__STOP_TOKEN,
@@ -408,21 +354,21 @@ static enum sl_status send_done(struct sl_decode *decode, struct sl_sequence *se
     struct sl_slot_statistics slots;
     struct sl_compress_stats compressed = {0};
     struct sl_retriever_stats retrieved;
-    bool retrieves = sequence->retriever != NULL;
+    bool retrieves = answer->sequence.retrieval.retriever != NULL;
     // Without anything to do while decoding there is nothing to estimate: zeros.
-    struct sl_error_statistics errors = {.n_layers = estimate_errors ? sequence->session->geometry.n_layers : 0};
-    sl_session_get_stats(sequence->session, &stats);
-    sl_slot_statistics_measure(sequence->session, &slots);
-    if (sequence->compressor) {
-        sl_compressor_get_stats(sequence->compressor, &compressed);
-        sl_error_statistics_read(sequence->compressor, &errors);
+    struct sl_error_statistics errors = {.n_layers = estimate_errors ? answer->sequence.session->geometry.n_layers : 0};
+    sl_session_get_stats(answer->sequence.session, &stats);
+    sl_slot_statistics_measure(answer->sequence.session, &slots);
+    if (answer->sequence.compressor) {
+        sl_compressor_get_stats(answer->sequence.compressor, &compressed);
+        sl_error_statistics_read(answer->sequence.compressor, &errors);
     }
     if (retrieves) {
-        sl_retriever_get_stats(sequence->retriever, &retrieved);
+        sl_retriever_get_stats(answer->sequence.retrieval.retriever, &retrieved);
     }
-    give_back(decode, sequence);
+    give_back(decode, answer);
     Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
-    statistics.n_output_tokens = sl_writer_n_tokens(sequence->writer);
+    statistics.n_output_tokens = sl_writer_n_tokens(answer->writer);
     statistics.decode_resident_bytes = (int64_t)stats.resident_bytes;
     statistics.slots_evicted = compressed.slots_evicted;
     statistics.slots_merged = compressed.slots_merged;
@@ -433,8 +379,8 @@ static enum sl_status send_done(struct sl_decode *decode, struct sl_sequence *se
     sl_slot_statistics_attach(&slots, &statistics);
     sl_error_statistics_attach(&errors, &statistics);
     Sluice__V1__DecodeDone done = SLUICE__V1__DECODE_DONE__INIT;
-    done.reason = reasons[sequence->stop];
-    done.text = (char *)sl_writer_text(sequence->writer);
+    done.reason = reasons[answer->stop];
+    done.text = (char *)sl_writer_text(answer->writer);
     done.statistics = &statistics;
     Sluice__V1__DecodeEvent event = SLUICE__V1__DECODE_EVENT__INIT;
     event.what_case = SLUICE__V1__DECODE_EVENT__WHAT_DONE;
@@ -443,45 +389,45 @@ static enum sl_status send_done(struct sl_decode *decode, struct sl_sequence *se
 }
 
 // What the engine has to read before it can write: the prompt's tokens behind the capsule's, then the resumed ones.
-static enum sl_status set_pending(struct sl_sequence *sequence, const Sluice__V1__DecodeRequest *request,
-                                  int32_t n_vocab, struct sl_error *err) {
-    size_t n_read = (size_t)sequence->session->n_tokens, n_prompt = request->prompt->n_ids - n_read;
+static enum sl_status set_pending(struct sl_answer *answer, const Sluice__V1__DecodeRequest *request, int32_t n_vocab,
+                                  struct sl_error *err) {
+    size_t n_read = (size_t)answer->sequence.session->n_tokens, n_prompt = request->prompt->n_ids - n_read;
     size_t n_resumed = request->resumed ? request->resumed->n_ids : 0;
-    sequence->pending = malloc(sizeof(int32_t) * (n_prompt + n_resumed));
-    sequence->logits = aligned_alloc(64, (sizeof(float) * (size_t)n_vocab + 63) / 64 * 64);
-    if (!sequence->pending || !sequence->logits) {
+    answer->pending = malloc(sizeof(int32_t) * (n_prompt + n_resumed));
+    answer->logits = aligned_alloc(64, (sizeof(float) * (size_t)n_vocab + 63) / 64 * 64);
+    if (!answer->pending || !answer->logits) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "decode: out of memory");
     }
-    memcpy(sequence->pending, request->prompt->ids + n_read, sizeof(int32_t) * n_prompt);
+    memcpy(answer->pending, request->prompt->ids + n_read, sizeof(int32_t) * n_prompt);
     if (n_resumed > 0) {
-        memcpy(sequence->pending + n_prompt, request->resumed->ids, sizeof(int32_t) * n_resumed);
+        memcpy(answer->pending + n_prompt, request->resumed->ids, sizeof(int32_t) * n_resumed);
     }
-    sequence->n_pending = (int)(n_prompt + n_resumed);
+    answer->n_pending = (int)(n_prompt + n_resumed);
     return SL_OK;
 }
 
 static enum sl_status write_answer(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
-                                   struct sl_sequence *sequence, struct sl_rpc_call *call, struct sl_error *err) {
-    int32_t n_vocab = sl_model_get_config(decode->node.model)->n_vocab;
-    enum sl_status status = set_pending(sequence, request, n_vocab, err);
+                                   struct sl_answer *answer, struct sl_rpc_call *call, struct sl_error *err) {
+    int32_t n_vocab = decode->node.runtime.config->n_vocab;
+    enum sl_status status = set_pending(answer, request, n_vocab, err);
     if (status != SL_OK) {
         return status;
     }
-    pthread_mutex_init(&sequence->mutex, NULL);
-    sl_cond_init(&sequence->changed);
-    sequence->last = &sequence->first;
-    sl_rpc_call_on_cancel(call, on_cancel, sequence);
-    sl_decode_join(decode, sequence);
-    relay(sequence, call);
+    pthread_mutex_init(&answer->mutex, NULL);
+    sl_cond_init(&answer->changed);
+    answer->last = &answer->first;
+    sl_rpc_call_on_cancel(call, on_cancel, answer);
+    sl_decode_join(decode, answer);
+    relay(answer, call);
     sl_rpc_call_on_cancel(call, NULL, NULL);
-    status = sequence->status;
+    status = answer->status;
     if (status == SL_OK) {
-        status = send_done(decode, sequence, request->estimate_errors, call);
+        status = send_done(decode, answer, request->estimate_errors, call);
     } else {
-        sl_fail(err, status, "%s", sequence->err.text);
+        sl_fail(err, status, "%s", answer->err.text);
     }
-    pthread_cond_destroy(&sequence->changed);
-    pthread_mutex_destroy(&sequence->mutex);
+    pthread_cond_destroy(&answer->changed);
+    pthread_mutex_destroy(&answer->mutex);
     return status;
 }
 
@@ -489,33 +435,33 @@ enum sl_status sl_decode_handle_run(void *service, struct sl_rpc_call *call, con
                                     struct sl_error *err) {
     struct sl_decode *decode = service;
     const Sluice__V1__DecodeRequest *request = (const Sluice__V1__DecodeRequest *)message;
-    struct sl_sequence *sequence = calloc(1, sizeof *sequence);
-    if (!sequence) {
+    struct sl_answer *answer = calloc(1, sizeof *answer);
+    if (!answer) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "decode: out of memory");
     }
-    sequence->job_id = request->job_id;
+    answer->job_id = request->job_id;
     atomic_fetch_add(&decode->n_jobs, 1);
     enum sl_status status = check_request(decode, request, err);
     if (status == SL_OK) {
-        status = create_writer(decode, request, &sequence->writer, err);
+        status = create_writer(decode, request, &answer->writer, err);
     }
     if (status == SL_OK) {
-        status = open_session(decode, request, call, sequence, err);
+        status = open_session(decode, request, call, answer, err);
     }
     if (status == SL_OK) {
-        status = write_answer(decode, request, sequence, call, err);
+        status = write_answer(decode, request, answer, call, err);
     }
     if (status == SL_ERR_PEER_LOST && request->n_annex > 0) {
         status = err->status = SL_ERR_PEER_STALE; // a store was lost: as our answer, PEER_LOST would say that we are
     }
     sl_log_info("decode", "job=%s status=%s tokens=%lld", request->job_id, sl_status_text(status),
-                sequence->writer ? (long long)sl_writer_n_tokens(sequence->writer) : 0LL);
-    give_back(decode, sequence);
+                answer->writer ? (long long)sl_writer_n_tokens(answer->writer) : 0LL);
+    give_back(decode, answer);
     sl_inbound_release(decode->node.inbound, request->lease_id); // if it never got as far as taking it
-    sl_writer_destroy(&sequence->writer);
-    free(sequence->pending);
-    free(sequence->logits);
-    free(sequence);
+    sl_writer_destroy(&answer->writer);
+    free(answer->pending);
+    free(answer->logits);
+    free(answer);
     atomic_fetch_sub(&decode->n_jobs, 1);
     return status;
 }

@@ -78,4 +78,10 @@ struct sl_kv {
     const struct sl_page_layout *work, *packed;
 };
 
+// KV heads of one layer of one session: operations on pages work on all of them at once.
+struct sl_kv_heads {
+    const struct sl_kv *kv; // [n]
+    int n;
+};
+
 #endif

@@ -198,6 +198,14 @@ void sl_session_set_slots(struct sl_session *session, int layer, int head, uint3
     shrink(session, l, h, sl_pages_for(n_slots));
 }
 
+void sl_session_add_slots(struct sl_session *session, int layer, int n_new) {
+    for (int h = 0; h < session->geometry.n_kv_heads; h++) {
+        struct sl_head *head = &session->layers[layer].heads[h];
+        head->n_slots += (uint32_t)n_new;
+        assert(head->n_slots <= (uint64_t)head->n_pages * SL_PAGE_SLOTS);
+    }
+}
+
 void sl_session_pack_page(struct sl_session *session, int layer, int head, void *page) {
     struct sl_layer *l = &session->layers[layer];
     struct sl_head *h = &l->heads[head];

@@ -6,7 +6,7 @@
  *         working layout (float), of which only the last may be partly filled. Heads of a layer may differ in length
  *         (eviction is per head) and layers may differ in layout and length. Pages come from the arena one by one, or
  *         from one adopted span: the block into which a capsule has arrived. Pages of a span go back with the span.
- *         Of an offloaded layer kvstores hold the prompt (retrieve/): what is missing here is elsewhere, not evicted.
+ *         Of an offloaded layer kvstores hold the prompt (offload/): what is missing here is elsewhere, not evicted.
  *
  * Invariants: n_pages >= sl_pages_for(n_slots); n_packed * 64 <= n_slots; slots keep the order of their positions;
  *             n_tokens counts all tokens ever read, whatever was evicted: it is the position of the next one.
@@ -73,6 +73,14 @@ static inline struct sl_kv sl_session_kv(const struct sl_session *session, int l
     return (struct sl_kv){h->pages, h->n_packed, h->n_slots, &l->work, &l->packed};
 }
 
+// Of all heads of a layer; kv: room for n_kv_heads.
+static inline struct sl_kv_heads sl_session_heads(const struct sl_session *session, int layer, struct sl_kv *kv) {
+    for (int h = 0; h < session->geometry.n_kv_heads; h++) {
+        kv[h] = sl_session_kv(session, layer, h);
+    }
+    return (struct sl_kv_heads){kv, session->geometry.n_kv_heads};
+}
+
 struct sl_session_config {
     struct sl_kv_geometry geometry;
     enum sl_position_mode positions;
@@ -96,6 +104,9 @@ void sl_session_destroy(struct sl_session **session);
  * it appends. SL_ERR_EXHAUSTED (arena, or max_slots): the session is as before.
  */
 enum sl_status sl_session_reserve(struct sl_session *session, int layer, int n_new);
+
+// n_new slots more in every head of `layer`, for which room is reserved: whoever calls writes them.
+void sl_session_add_slots(struct sl_session *session, int layer, int n_new);
 
 // Set the slot count of one head after ops->gather() or ops->quantize() and return the pages that are no longer needed.
 void sl_session_set_slots(struct sl_session *session, int layer, int head, uint32_t n_slots);

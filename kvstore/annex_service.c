@@ -5,11 +5,12 @@
 #include "base/clock.h"
 #include "kvcache/capsule.h"
 #include "kvstore/internal.h"
+#include "node/lease_rpc.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
 #define AWAIT_MS 1000 // at most, of one call: it is one of a bounded number that all lessees share
 
-_Static_assert(SL_PREFIX_BLOCK == SL_PAGE_SLOTS, "stretches end where prefixes have keys");
+_Static_assert(SL_PREFIX_BLOCK == SL_PAGE_SLOTS, "segments end where prefixes have keys");
 
 // Reads whether the threads that answer have time for one more session.
 static enum sl_status check_scan_load(struct sl_kvstore *kvstore, struct sl_error *err) {
@@ -46,13 +47,13 @@ enum sl_status sl_store_handle_open_annex(void *service, struct sl_rpc_call *cal
     if (!request->share) {
         return sl_fail(err, SL_ERR_INVALID, "share: missing");
     }
-    struct sl_stretch_family family = {.model_fingerprint = request->model_fingerprint,
-                                       .first_lane = request->share->first_lane,
-                                       .n_lanes = request->share->n_lanes,
-                                       .head_dim = request->head_dim,
-                                       .work = request->work_format,
-                                       .rows = request->rows_format,
-                                       .scan = request->scan_format};
+    struct sl_kv_family family = {.model_fingerprint = request->model_fingerprint,
+                                  .first_lane = request->share->first_lane,
+                                  .n_lanes = request->share->n_lanes,
+                                  .head_dim = request->head_dim,
+                                  .work = request->work_format,
+                                  .rows = request->rows_format,
+                                  .scan = request->scan_format};
     struct sl_prompt_hashes prompt;
     enum sl_status status = read_prompt(request, &prompt, err);
     if (status == SL_OK) {
@@ -93,14 +94,9 @@ enum sl_status sl_store_handle_grant_stretch(void *service, struct sl_rpc_call *
     if (status != SL_OK) {
         return status;
     }
-    Sluice__V1__Grant grant = SLUICE__V1__GRANT__INIT;
-    grant.ticket.data = ticket.ticket;
-    grant.ticket.len = ticket.ticket_bytes;
-    grant.capacity_bytes = (int64_t)capacity;
-    grant.lease_id = ticket.id;
-    grant.lease_ms = ticket.lease_ms;
     atomic_fetch_add(&kvstore->n_calls, 1);
-    status = sl_rpc_call_send(call, &grant.base); // where it does not arrive, the next grant for this place replaces it
+    // Where it does not arrive, the next grant for this place replaces it.
+    status = sl_lease_send_grant(call, &ticket, (int64_t)capacity);
     free(ticket.ticket);
     return status;
 }

@@ -10,7 +10,6 @@
 #include "kvstore/internal.h"
 #include "proto/methods.h"
 #include "proto/sluice/v1/worker.pb-c.h"
-#include "tensor/cpu/tiers.h"
 
 #define MAX_OFFERS 1024 // capsules that wait to be written to disk
 
@@ -25,13 +24,13 @@ static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     pthread_mutex_lock(&kvstore->mutex);
     load->leases += kvstore->n_pins;
     pthread_mutex_unlock(&kvstore->mutex);
-    struct sl_stretches_stats stretches;
-    sl_stretches_get_stats(kvstore->stretches, &stretches);
+    struct sl_kv_segments_stats segments;
+    sl_kv_segments_get_stats(kvstore->segments, &segments);
     struct sl_questions_stats questions;
     sl_questions_get_stats(kvstore->questions, &questions);
     load->annexes = sl_annexes_count(kvstore->annexes);
     load->leases += load->annexes;
-    load->offloaded_bytes = (int64_t)stretches.bytes;
+    load->offloaded_bytes = (int64_t)segments.bytes;
     load->scan_load = questions.scan_load;
 }
 
@@ -39,12 +38,11 @@ static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
 static enum sl_status open_annexes(struct sl_kvstore *kvstore, const struct sl_kvstore_config *config,
                                    struct sl_error *err) {
     struct sl_node *node = &kvstore->node;
-    enum sl_status status = sl_ops_select(node->config.tier, &node->ops, err);
+    struct sl_runtime_config runtime = {.tier = node->config.tier, .threads = (int)config->scan_threads};
+    enum sl_status status = sl_runtime_open(&runtime, &node->runtime, err);
     if (status == SL_OK) {
-        status = sl_team_create((int)config->scan_threads, &kvstore->team, err);
-    }
-    if (status == SL_OK) {
-        struct sl_annexes_config annexes = {&kvstore->room, node->ops, kvstore->team, node->config.lease_ms};
+        struct sl_annexes_config annexes = {&kvstore->room, node->runtime.ops, node->runtime.team,
+                                            node->config.lease_ms};
         status = sl_annexes_create(&annexes, &kvstore->annexes, err);
     }
     if (status == SL_OK) {
@@ -71,7 +69,6 @@ static void close_annexes(struct sl_kvstore *kvstore) {
     sl_window_close(&kvstore->window);
     free(kvstore->window_ticket);
     sl_annexes_destroy(&kvstore->annexes);
-    sl_team_destroy(&kvstore->team);
 }
 
 static enum sl_status serve(struct sl_kvstore *kvstore, struct sl_error *err) {
@@ -125,16 +122,16 @@ static enum sl_status open_disk(struct sl_kvstore *kvstore, const struct sl_kvst
 
 enum sl_status sl_kvstore_run(const struct sl_kvstore_config *config, struct sl_error *err) {
     struct sl_kvstore kvstore = {0};
-    enum sl_status status = sl_node_open(&kvstore.node, &config->node, SLUICE__V1__WORKER_ROLE__KVSTORE, err);
+    enum sl_status status = sl_node_open(&kvstore.node, &config->node, SLUICE__V1__WORKER_ROLE__KVSTORE, 0, err);
     if (status != SL_OK) {
         return status;
     }
     pthread_mutex_init(&kvstore.mutex, NULL);
     status = sl_shelf_create(kvstore.node.arena, config->keep_ms, &kvstore.shelf, err);
     if (status == SL_OK) {
-        status = sl_stretches_create(config->keep_ms, &kvstore.stretches, err);
+        status = sl_kv_segments_create(config->keep_ms, &kvstore.segments, err);
     }
-    sl_room_init(&kvstore.room, kvstore.node.ledger, kvstore.node.inbound, kvstore.shelf, kvstore.stretches);
+    sl_room_init(&kvstore.room, kvstore.node.ledger, kvstore.node.inbound, kvstore.shelf, kvstore.segments);
     if (status == SL_OK) {
         status = open_disk(&kvstore, config, err);
     }
@@ -147,7 +144,7 @@ enum sl_status sl_kvstore_run(const struct sl_kvstore_config *config, struct sl_
     sl_disk_close(&kvstore.disk, sl_deadline_in_ms(kvstore.node.config.grace_ms));
     close_annexes(&kvstore);
     sl_room_cleanup(&kvstore.room);
-    sl_stretches_destroy(&kvstore.stretches);
+    sl_kv_segments_destroy(&kvstore.segments);
     sl_shelf_destroy(&kvstore.shelf);
     pthread_mutex_destroy(&kvstore.mutex);
     sl_node_close(&kvstore.node);

@@ -4,18 +4,18 @@
  *          prompt and ships it to whoever holds a grant for it; and keeps the offloaded layers of sessions and searches
  *          them where they lie.
  *
- * Design: everything arrives like at a decode worker, in leased inbound transfers (service/landing.h), and shares one memory
+ * Design: everything arrives like at a decode worker, in leased inbound transfers (node/landing.h), and shares one memory
  *         (kvstore/memory/room.h).
  *         Capsules: a keeper thread shelves what has arrived and ends pins that nobody renews. Handlers of Fetch send from
  *         the shelf; a pinned capsule is not evicted.
  *         What memory cannot keep is found on disk, if the store has one (kvstore/disk/disk.h).
- *         Offloaded layers: a builder thread makes stretches of what has arrived and appends them to annexes
+ *         Offloaded layers: a builder thread makes segments of what has arrived and appends them to annexes
  *         (kvstore/annexes/annexes.h); scanning threads answer what decode workers ask about them (kvstore/annexes/questions.h).
  */
 #ifndef SL_KVSTORE_KVSTORE_H
 #define SL_KVSTORE_KVSTORE_H
 
-#include "service/node.h"
+#include "node/node.h"
 
 struct sl_kvstore_config {
     struct sl_node_config node; // first: the option table counts on it

@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: a Hugging Face model folder as it is: config.json, generation_config.json, model.safetensors (one file or
- *          sharded by index), memory-mapped, no conversion step; and the forward pass over it.
+ *          sharded by index), memory-mapped, no conversion step. The pass over it is engine/forward.h's.
  *
- * Design: the forward pass takes segments of several sessions in one call: a long one of one session is a prefill
- *         chunk, one token each of many sessions is a decode step, and the code is the same. After each layer's
- *         attention a hook sees the layer: that is where compression and shipping happen, while the layers above are
- *         still to come.
- * Threads: a model is immutable after loading. An engine (scratch memory and team) is used by one thread at a time.
+ * Threads: a model is immutable after loading.
  */
 #ifndef SL_MODEL_MODEL_H
 #define SL_MODEL_MODEL_H
@@ -107,62 +103,5 @@ int64_t sl_model_layer_weights(const struct sl_model *model);
 // the model was loaded in. SL_ERR_EXHAUSTED.
 enum sl_status sl_model_weight_error(const struct sl_model *model, enum sl_weight_format format, struct sl_team *team,
                                      double *relative_out, struct sl_error *err);
-
-// Scratch for up to max_rows tokens a call. `model` and `team` must outlive it. The model's ops are used.
-struct sl_engine;
-enum sl_status sl_engine_create(const struct sl_model *model, struct sl_team *team, int max_rows,
-                                struct sl_engine **engine_out, struct sl_error *err);
-void sl_engine_destroy(struct sl_engine **engine);
-
-// Consecutive tokens of one session in a call; the segments of a call are of different sessions. Position of tokens[i]:
-// session->n_tokens + i.
-struct sl_segment {
-    struct sl_session *session;
-    const int32_t *tokens;
-    int n_tokens;
-    float *logits;     // [n_vocab] of the last token, or NULL when they are not wanted
-    float *all_logits; // [n_tokens][n_vocab] or NULL; for perplexity and tests
-};
-
-/*
- * Called after the attention of `layer` for segment `segment`, with K and V appended: `attend` still holds q, and what
- * the hook wants of lse, importance and next_q. May evict and quantize the layer's slots. A status other than SL_OK ends
- * the forward pass with it.
- */
-typedef enum sl_status (*sl_layer_fn)(void *arg, int segment, int layer, const struct sl_attend *attend);
-
-/*
- * Called in place of ops->attend, once a layer for all segments, attends[n_segments]: fill every out (and lse where it is
- * not NULL), by ops->attend or otherwise. next_q is there already when wanted: it belongs to layer + 1.
- */
-typedef enum sl_status (*sl_attend_fn)(void *arg, int layer, const struct sl_attend *attends, int n_segments);
-
-/*
- * Called with what the retaining heads see, whether or not there are any: the projections of all rows of the call before
- * RoPE, features[n_rows][(H + 2 Hk) d]: all heads of q, then of k, then of v. Valid during the call.
- */
-typedef enum sl_status (*sl_features_fn)(void *arg, int layer, const float *features, int64_t n_rows);
-
-struct sl_layer_hook {
-    sl_layer_fn fn; // may be NULL
-    void *arg;
-    bool want_lse;
-    bool want_importance;       // SL_ERR_PRECONDITION where the model has no retaining heads
-    bool want_next_q;           // costs one projection more for every layer but the last (there next_q is NULL)
-    sl_attend_fn attend_fn;     // NULL: ops->attend
-    sl_features_fn features_fn; // NULL: nobody wants them. Before fn and attend_fn of the same layer
-};
-
-/*
- * One forward pass: reserve, append, attend and project for all segments; then n_tokens of each session has advanced.
- * SL_ERR_EXHAUSTED (arena) before anything is appended to the layer at hand; the sessions must then be destroyed.
- * SL_ERR_RANGE: a token id outside the vocabulary, a position beyond max_positions, or more rows than max_rows; checked
- * first. SL_ERR_UNSUPPORTED: a model with sliding windows and a session whose keys are rotated by slot.
- */
-enum sl_status sl_engine_forward(struct sl_engine *engine, struct sl_segment *segments, int n_segments,
-                                 const struct sl_layer_hook *hook, struct sl_error *err);
-
-struct sl_team *sl_engine_team(struct sl_engine *engine);
-const struct sl_ops *sl_engine_ops(const struct sl_engine *engine);
 
 #endif

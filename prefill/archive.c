@@ -12,9 +12,9 @@
 #include "base/log.h"
 #include "base/queue.h"
 #include "base/thread.h"
+#include "node/send.h"
 #include "prefill/internal.h"
 #include "proto/methods.h"
-#include "service/send.h"
 
 #define MAX_QUEUED   32
 #define MAX_SHARE    4 // a quarter of the arena's size

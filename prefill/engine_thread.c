@@ -13,9 +13,6 @@
 #include "prefill/internal.h"
 #include "prefill/schedule.h"
 
-// Pieces of a size that the fabric likes; a page is far smaller, a layer may be far larger.
-#define MAX_PIECE_BYTES (4u << 20)
-
 #define MAX_OPEN 64 // beyond it jobs stay in line
 /*
  * A step that may end anywhere is what a job that comes in the meantime waits for. Beside others it is as long as
@@ -30,7 +27,6 @@
 #define STEP_ROWS      32
 #define READ_BACK_ROWS 256
 #define LINE_WAIT_MS   50 // between looks for memory that comes back without a word, as an ended lease does
-#define RATE_WINDOW_NS SL_NS_PER_S
 
 struct stepper {
     struct sl_prefill *prefill;
@@ -41,45 +37,9 @@ struct stepper {
     struct sl_prefill_job *open[MAX_OPEN];
     int n_open;
     double rate; // work a nanosecond, as the last steps went
-    int64_t window_start_ns, window_tokens;
 };
 
-void sl_prefill_join(struct sl_prefill *prefill, struct sl_prefill_job *job) {
-    pthread_mutex_lock(&prefill->mutex);
-    job->next = NULL;
-    *prefill->inbox_end = job;
-    prefill->inbox_end = &job->next;
-    pthread_cond_signal(&prefill->wake);
-    pthread_mutex_unlock(&prefill->mutex);
-}
-
-void sl_prefill_wake(struct sl_prefill *prefill) {
-    pthread_mutex_lock(&prefill->mutex);
-    pthread_cond_signal(&prefill->wake);
-    pthread_mutex_unlock(&prefill->mutex);
-}
-
 // ---- one step of one job -------------------------------------------------------------------------------------------
-
-static enum sl_status ship_piece(void *arg, const struct sl_capsule_piece *piece) {
-    struct sl_prefill_job *job = arg;
-    return sl_ship_piece(job->ship, piece->offset, piece->data, piece->bytes);
-}
-
-// A layer is final: hand its pages to the fabric. The layers above are still being computed.
-static enum sl_status layer_final(void *arg, struct sl_session *session, int layer) {
-    struct sl_prefill_job *job = arg;
-    enum sl_status status =
-        sl_capsule_layer_pieces(session, layer, job->shipped_bytes, MAX_PIECE_BYTES, ship_piece, job);
-    if (status == SL_OK) {
-        pthread_mutex_lock(&job->mutex);
-        job->shipped_bytes += sl_capsule_layer_bytes(session, layer);
-        job->shipping = true;
-        pthread_cond_signal(&job->changed);
-        pthread_mutex_unlock(&job->mutex);
-    }
-    return status;
-}
 
 static void report(struct sl_prefill_job *job, const struct sl_session *session) {
     struct sl_session_stats stats;
@@ -116,7 +76,7 @@ static enum sl_status step(struct sl_prefill_job *job, bool *done_out, struct sl
     struct sl_session *session = sl_reader_session(job->reader);
     job->started_ns = job->started_ns == 0 ? sl_now_ns() : job->started_ns;
     archive_boundary(job, session);
-    enum sl_status status = sl_reader_step(job->reader, prefill->engine, layer_final, job, done_out, err);
+    enum sl_status status = sl_reader_step(job->reader, done_out, err);
     if (status == SL_OK && job->offload) {
         status = sl_offload_step(job->offload, session, err);
     }
@@ -202,14 +162,14 @@ static enum sl_status open_job(struct stepper *stepper, struct sl_prefill_job *j
     }
     job->promised_bytes = job->memory_bytes;
     struct sl_error err = {0};
-    struct sl_reader_config config = {.plan = &job->plan,
-                                      .arena = node->arena,
-                                      .ops = node->ops,
-                                      .team = node->team,
-                                      .tokens = job->tokens,
-                                      .estimate_errors = job->estimate_errors,
-                                      .resumed = job->session,
-                                      .offload = job->offload};
+    struct sl_reader_config config = {.sequence = {.plan = &job->plan,
+                                                   .runtime = &node->runtime,
+                                                   .arena = node->arena,
+                                                   .estimate_errors = job->estimate_errors,
+                                                   .resumed = job->session,
+                                                   .offload = job->offload,
+                                                   .outbound = &job->outbound},
+                                      .tokens = job->tokens};
     enum sl_status status = sl_reader_create(&config, &job->reader, &err);
     if (status == SL_OK && job->offload) {
         status = sl_offload_begin(job->offload, sl_reader_session(job->reader), &err);
@@ -286,11 +246,10 @@ static bool take_inbox(struct stepper *stepper) {
     struct sl_prefill *prefill = stepper->prefill;
     pthread_mutex_lock(&prefill->mutex);
     if (!prefill->inbox && !prefill->stopping && stepper->n_open == 0) {
-        atomic_store(&prefill->rate_tokens_per_s, 0);
+        atomic_store(&prefill->tokens_rate.per_s, 0);
         sl_cond_wait_until(&prefill->wake, &prefill->mutex,
                            stepper->line ? sl_deadline_in_ms(LINE_WAIT_MS) : SL_NO_DEADLINE);
-        stepper->window_start_ns = sl_now_ns(); // idle time is no part of a rate
-        stepper->window_tokens = 0;
+        sl_rate_restart(&prefill->tokens_rate);
     }
     struct sl_prefill_job **end = &stepper->line;
     while (*end) {
@@ -347,19 +306,11 @@ static int choose(struct stepper *stepper, double *work_out) {
 }
 
 static void count(struct stepper *stepper, int64_t n_tokens, double work, int64_t step_ns) {
-    struct sl_prefill *prefill = stepper->prefill;
     if (work > 0 && step_ns > 0) {
         double rate = work / (double)step_ns;
         stepper->rate = stepper->rate > 0 ? (3 * stepper->rate + rate) / 4 : rate;
     }
-    atomic_fetch_add(&prefill->n_tokens, n_tokens);
-    stepper->window_tokens += n_tokens;
-    int64_t now_ns = sl_now_ns(), elapsed_ns = now_ns - stepper->window_start_ns;
-    if (elapsed_ns >= RATE_WINDOW_NS) {
-        atomic_store(&prefill->rate_tokens_per_s, stepper->window_tokens * SL_NS_PER_S / elapsed_ns);
-        stepper->window_start_ns = now_ns;
-        stepper->window_tokens = 0;
-    }
+    sl_rate_count(&stepper->prefill->tokens_rate, n_tokens);
 }
 
 static void take_turn(struct stepper *stepper) {
@@ -390,9 +341,9 @@ static double half_position(const struct sl_model_config *model) {
 
 void *sl_prefill_engine_main(void *arg) {
     struct sl_prefill *prefill = arg;
-    struct stepper here = {.prefill = prefill, .half = half_position(sl_model_get_config(prefill->node.model))};
+    struct stepper here = {.prefill = prefill, .half = half_position(prefill->node.runtime.config)};
     struct stepper *stepper = &here;
-    sl_team_pin_caller(prefill->node.team);
+    sl_team_pin_caller(prefill->node.runtime.team);
     while (take_inbox(stepper)) {
         open_line(stepper);
         drop_cancelled(stepper);

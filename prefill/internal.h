@@ -6,20 +6,21 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/rate.h"
 #include "compress/evict/compressor.h"
 #include "compress/plan/plan.h"
+#include "job/error_statistics.h"
 #include "kvcache/capsule.h"
+#include "node/outbound.h"
+#include "offload/prefill/offload.h"
 #include "prefill/prefill.h"
 #include "prefill/store.h"
-#include "service/error_statistics.h"
-#include "service/offload.h"
-#include "service/reader.h"
+#include "runner/reader.h"
 
 struct sl_archive;
 
 struct sl_prefill {
     struct sl_node node;
-    struct sl_engine *engine;
     pthread_t engine_thread;
     pthread_mutex_t mutex; // over inbox and stopping
     pthread_cond_t wake;
@@ -27,8 +28,8 @@ struct sl_prefill {
     bool stopping;
     struct sl_store_client *store;
     struct sl_archive *archive;
-    _Atomic int64_t n_jobs, n_tokens, n_steps; // running now; ever read; ever taken
-    _Atomic int64_t rate_tokens_per_s;
+    _Atomic int64_t n_jobs, n_steps; // running now; ever taken
+    struct sl_rate tokens_rate;
     int64_t max_chunk_tokens;
 };
 
@@ -50,8 +51,7 @@ struct sl_prefill_job {
     struct sl_capsule_id capsule;
     const char *store_address; // "" for none
     bool estimate_errors;
-    struct sl_ship *ship;
-    size_t shipped_bytes; // handed to the ship: where the next layer goes
+    struct sl_outbound outbound; // the capsule, to whoever decodes
     bool shipped_by_store;
     struct sl_offload *offload;      // of recipes that offload; NULL: all layers are in the capsule
     Sluice__V1__AnnexShare **shares; // [n_shares] for whoever decodes
@@ -72,7 +72,6 @@ struct sl_prefill_job {
     enum sl_prefill_phase phase;
     int64_t n_done, n_reused;
     size_t resident_bytes, peak_bytes;
-    bool shipping;              // at least one layer is final
     struct sl_session *session; // resumed, before; complete, after
     enum sl_status status;
     struct sl_error err;
@@ -81,19 +80,20 @@ struct sl_prefill_job {
     int64_t queued_ns, started_ns, ended_ns; // handed to the engine's thread; first chunk; last chunk
 };
 
+// job.c
 void sl_prefill_job_unref(struct sl_prefill_job *job); // the struct alone, by the last of handler and engine
+void sl_prefill_join(struct sl_prefill *prefill,
+                     struct sl_prefill_job *job); // to the engine, with a reference of its own
+void sl_prefill_wake(struct sl_prefill *prefill); // memory has come back
+enum sl_status sl_prefill_send_progress(struct sl_rpc_call *call, const struct sl_prefill_job *job, int64_t n_done,
+                                        int64_t n_reused, size_t resident_bytes);
 
 // engine_thread.c
-void *sl_prefill_engine_main(void *prefill);                                  // until `stopping`, when no job is left
-void sl_prefill_join(struct sl_prefill *prefill, struct sl_prefill_job *job); // with a reference of its own
-void sl_prefill_wake(struct sl_prefill *prefill);                             // memory has come back
+void *sl_prefill_engine_main(void *prefill); // until `stopping`, when no job is left
 
 // run.c: the handler of sluice.v1.Prefill/Run.
 enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                      struct sl_error *err);
-
-enum sl_status sl_prefill_send_progress(struct sl_rpc_call *call, const struct sl_prefill_job *job, int64_t n_done,
-                                        int64_t n_reused, size_t resident_bytes);
 
 /*
  * reuse.c: look for a stored prefix. The whole prompt: the store ships it (job->shipped_by_store). A part of it:

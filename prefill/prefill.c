@@ -10,15 +10,12 @@ static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     struct sl_prefill *prefill = arg;
     load->jobs = (int32_t)atomic_load(&prefill->n_jobs);
     load->progress = atomic_load(&prefill->n_steps);
-    load->tokens_per_s = (double)atomic_load(&prefill->rate_tokens_per_s);
+    load->tokens_per_s = (double)atomic_load(&prefill->tokens_rate.per_s);
 }
 
-static enum sl_status serve(struct sl_prefill *prefill, const struct sl_prefill_config *config, struct sl_error *err) {
+static enum sl_status serve(struct sl_prefill *prefill, struct sl_error *err) {
     struct sl_node *node = &prefill->node;
-    enum sl_status status = sl_engine_create(node->model, node->team, (int)config->chunk_tokens, &prefill->engine, err);
-    if (status == SL_OK) {
-        status = sl_store_client_create(node, &prefill->store, err);
-    }
+    enum sl_status status = sl_store_client_create(node, &prefill->store, err);
     if (status == SL_OK) {
         status = sl_archive_create(prefill, &prefill->archive, err);
     }
@@ -47,19 +44,19 @@ static enum sl_status serve(struct sl_prefill *prefill, const struct sl_prefill_
 
 enum sl_status sl_prefill_run(const struct sl_prefill_config *config, struct sl_error *err) {
     struct sl_prefill prefill = {.max_chunk_tokens = config->chunk_tokens};
-    enum sl_status status = sl_node_open(&prefill.node, &config->node, SLUICE__V1__WORKER_ROLE__PREFILL, err);
+    enum sl_status status =
+        sl_node_open(&prefill.node, &config->node, SLUICE__V1__WORKER_ROLE__PREFILL, (int)config->chunk_tokens, err);
     if (status != SL_OK) {
         return status;
     }
     pthread_mutex_init(&prefill.mutex, NULL);
     sl_cond_init(&prefill.wake);
     prefill.inbox_end = &prefill.inbox;
-    status = serve(&prefill, config, err);
+    status = serve(&prefill, err);
     sl_archive_destroy(&prefill.archive);
     sl_store_client_destroy(&prefill.store);
     pthread_cond_destroy(&prefill.wake);
     pthread_mutex_destroy(&prefill.mutex);
-    sl_engine_destroy(&prefill.engine);
     sl_node_close(&prefill.node);
     return status;
 }

@@ -15,7 +15,7 @@
 #ifndef SL_PREFILL_PREFILL_H
 #define SL_PREFILL_PREFILL_H
 
-#include "service/node.h"
+#include "node/node.h"
 
 struct sl_prefill_config {
     struct sl_node_config node; // first: the option table counts on it

@@ -6,8 +6,9 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "job/job_recipe.h"
+#include "job/job_request.h"
 #include "prefill/internal.h"
-#include "service/job_recipe.h"
 
 #define REPORT_MS 250   // between two progress events; callers take seconds of silence for death
 #define SHIP_MS   60000 // longest ship
@@ -16,9 +17,9 @@
 
 // ---- the request ---------------------------------------------------------------------------------------------------
 
-static enum sl_status check_tokens(const struct sl_prefill *prefill, const Sluice__V1__PrefillRequest *request,
-                                   struct sl_error *err) {
-    const struct sl_model_config *model = sl_model_get_config(prefill->node.model);
+static enum sl_status check_request(const struct sl_prefill *prefill, const Sluice__V1__PrefillRequest *request,
+                                    struct sl_error *err) {
+    const struct sl_model_config *model = prefill->node.runtime.config;
     if (!request->tokens || request->tokens->n_ids == 0) {
         return sl_fail(err, SL_ERR_INVALID, "tokens: empty");
     }
@@ -26,16 +27,10 @@ static enum sl_status check_tokens(const struct sl_prefill *prefill, const Sluic
         return sl_fail(err, SL_ERR_INVALID, "tokens: %zu are more than the model's %lld positions",
                        request->tokens->n_ids, (long long)model->max_positions);
     }
-    for (size_t i = 0; i < request->tokens->n_ids; i++) {
-        if (request->tokens->ids[i] < 0 || request->tokens->ids[i] >= model->n_vocab) {
-            return sl_fail(err, SL_ERR_INVALID, "tokens: id %d at index %zu is not below the vocabulary's %d",
-                           request->tokens->ids[i], i, model->n_vocab);
-        }
-    }
     if (!request->destination) {
         return sl_fail(err, SL_ERR_INVALID, "destination: missing");
     }
-    return SL_OK;
+    return sl_job_check_ids(model, "tokens", request->tokens, err);
 }
 
 static int64_t larger(int64_t a, int64_t b) {
@@ -44,7 +39,7 @@ static int64_t larger(int64_t a, int64_t b) {
 
 static enum sl_status prepare(struct sl_prefill *prefill, const Sluice__V1__PrefillRequest *request,
                               struct sl_prefill_job *job, struct sl_error *err) {
-    enum sl_status status = check_tokens(prefill, request, err);
+    enum sl_status status = check_request(prefill, request, err);
     if (status != SL_OK) {
         return status;
     }
@@ -54,7 +49,7 @@ static enum sl_status prepare(struct sl_prefill *prefill, const Sluice__V1__Pref
     job->tokens = request->tokens->ids;
     job->estimate_errors = request->estimate_errors;
     job->store_address = request->kvstore_address ? request->kvstore_address : "";
-    const struct sl_model_config *model = sl_model_get_config(prefill->node.model);
+    const struct sl_model_config *model = prefill->node.runtime.config;
     struct sl_recipe recipe;
     status = sl_job_recipe(request->recipe, model, &recipe, err);
     if (status == SL_OK) {
@@ -106,19 +101,6 @@ static enum sl_status open_offload(struct sl_prefill_job *job, const Sluice__V1_
 
 // ---- progress -----------------------------------------------------------------------------------------------------
 
-enum sl_status sl_prefill_send_progress(struct sl_rpc_call *call, const struct sl_prefill_job *job, int64_t n_done,
-                                        int64_t n_reused, size_t resident_bytes) {
-    Sluice__V1__PrefillProgress progress = SLUICE__V1__PREFILL_PROGRESS__INIT;
-    progress.tokens_done = n_done;
-    progress.tokens_total = job->plan.n_prompt;
-    progress.tokens_reused = n_reused;
-    progress.resident_bytes = (int64_t)resident_bytes;
-    Sluice__V1__PrefillEvent event = SLUICE__V1__PREFILL_EVENT__INIT;
-    event.what_case = SLUICE__V1__PREFILL_EVENT__WHAT_PREFILL;
-    event.prefill = &progress;
-    return sl_rpc_call_send(call, &event.base);
-}
-
 static enum sl_status send_ship_progress(struct sl_rpc_call *call, int64_t sent, int64_t total) {
     Sluice__V1__ShipProgress progress = SLUICE__V1__SHIP_PROGRESS__INIT;
     progress.bytes_sent = sent;
@@ -154,15 +136,14 @@ static void follow(struct sl_prefill_job *job, struct sl_rpc_call *call) {
         sl_cond_wait_until(&job->changed, &job->mutex, sl_deadline_in_ms(REPORT_MS / 2));
         int64_t n_done = job->n_done, n_reused = job->n_reused;
         size_t resident = job->resident_bytes;
-        bool shipping = job->shipping;
         pthread_mutex_unlock(&job->mutex);
 
         enum sl_status ship_status;
-        int64_t sent = (int64_t)sl_ship_progress(job->ship, &ship_status);
+        int64_t sent = (int64_t)sl_ship_progress(job->outbound.ship, &ship_status);
         enum sl_status status = SL_OK;
         if (n_done != reported || sl_now_ns() >= next_report_ns) {
             status = sl_prefill_send_progress(call, job, n_done, n_reused, resident);
-            if (status == SL_OK && shipping) {
+            if (status == SL_OK && atomic_load(&job->outbound.shipped_bytes) > 0) {
                 status = send_ship_progress(call, sent, 0);
             }
             reported = n_done;
@@ -186,11 +167,11 @@ static enum sl_status finish_ship(struct sl_prefill_job *job, struct sl_rpc_call
     if (status != SL_OK) {
         return status;
     }
-    int64_t total = (int64_t)job->shipped_bytes, next_report_ns = 0;
+    int64_t total = (int64_t)atomic_load(&job->outbound.shipped_bytes), next_report_ns = 0;
     int64_t moved = -1, moved_ns = sl_now_ns();
     for (;;) {
         enum sl_status ship_status;
-        int64_t sent = (int64_t)sl_ship_progress(job->ship, &ship_status);
+        int64_t sent = (int64_t)sl_ship_progress(job->outbound.ship, &ship_status);
         if (ship_status < 0 || sent >= total) {
             break; // sl_ship_finish() knows why
         }
@@ -212,7 +193,7 @@ static enum sl_status finish_ship(struct sl_prefill_job *job, struct sl_rpc_call
         }
         sl_sleep_ms(POLL_MS);
     }
-    status = sl_ship_finish(job->ship, header, header_bytes, err);
+    status = sl_ship_finish(job->outbound.ship, header, header_bytes, err);
     free(header);
     if (status == SL_OK) {
         status = send_ship_progress(call, total, total);
@@ -222,7 +203,7 @@ static enum sl_status finish_ship(struct sl_prefill_job *job, struct sl_rpc_call
 }
 
 /*
- * See the last stretches through: until every store can be asked about the whole prompt. The shares for whoever decodes are
+ * See the last segments through: until every store can be asked about the whole prompt. The shares for whoever decodes are
  * in job->shares afterwards.
  */
 static enum sl_status finish_offload(struct sl_prefill_job *job, struct sl_rpc_call *call, struct sl_error *err) {
@@ -260,7 +241,7 @@ static enum sl_status send_done(struct sl_rpc_call *call, struct sl_prefill_job 
     statistics.prefill_peak_bytes = (int64_t)job->peak_bytes;
     statistics.slots_evicted = job->stats.slots_evicted;
     statistics.slots_merged = job->stats.slots_merged;
-    statistics.transport = job->session ? (char *)sl_ship_verb(job->ship) : "store";
+    statistics.transport = job->session ? (char *)sl_ship_verb(job->outbound.ship) : "store";
     if (job->session) {
         struct sl_session_stats stats;
         sl_session_get_stats(job->session, &stats);
@@ -291,7 +272,7 @@ static enum sl_status read_and_ship(struct sl_prefill_job *job, const Sluice__V1
     int64_t deadline = sl_rpc_call_deadline_ns(call);
     enum sl_status status =
         sl_ship_open(job->prefill->node.fabric, request->destination->ticket.data, request->destination->ticket.len,
-                     deadline == SL_NO_DEADLINE ? sl_deadline_in_ms(SHIP_MS) : deadline, &job->ship, err);
+                     deadline == SL_NO_DEADLINE ? sl_deadline_in_ms(SHIP_MS) : deadline, &job->outbound.ship, err);
     if (status != SL_OK) {
         return status;
     }
@@ -300,9 +281,9 @@ static enum sl_status read_and_ship(struct sl_prefill_job *job, const Sluice__V1
     sl_prefill_join(job->prefill, job);
     follow(job, call);
     enum sl_status ship_status;
-    sl_ship_progress(job->ship, &ship_status);
+    sl_ship_progress(job->outbound.ship, &ship_status);
     if (ship_status < 0) {
-        return sl_ship_finish(job->ship, NULL, 0, err); // says what became of the receiver
+        return sl_ship_finish(job->outbound.ship, NULL, 0, err); // says what became of the receiver
     }
     if (job->phase == SL_PREFILL_ABANDONED) {
         return sl_fail(err, SL_ERR_CANCELLED, "job %s was cancelled before its turn", job->id);
@@ -328,14 +309,6 @@ static void log_offload(const struct sl_prefill_job *job) {
     sl_log_info("prefill", "job=%s offloaded=%lld stored_before=%lld read_back=%lld waited=%.1fms", job->id,
                 (long long)stats.shipped_bytes, (long long)stats.stored_tokens, (long long)stats.read_back_bytes,
                 (double)stats.read_back_wait_ns / SL_NS_PER_MS);
-}
-
-void sl_prefill_job_unref(struct sl_prefill_job *job) {
-    if (atomic_fetch_sub(&job->n_refs, 1) == 1) {
-        pthread_cond_destroy(&job->changed);
-        pthread_mutex_destroy(&job->mutex);
-        free(job);
-    }
 }
 
 enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
@@ -370,13 +343,13 @@ enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, co
         status = err->status = SL_ERR_PEER_STALE; // a store was lost: as our answer, PEER_LOST would say that we are
     }
     sl_log_info("prefill", "job=%s status=%s tokens=%lld reused=%lld bytes=%zu", job->id, sl_status_text(status),
-                (long long)job->plan.n_prompt, (long long)job->n_reused, job->shipped_bytes);
+                (long long)job->plan.n_prompt, (long long)job->n_reused, atomic_load(&job->outbound.shipped_bytes));
     if (job->offload) {
         log_offload(job);
     }
 
     sl_rpc_call_on_cancel(call, NULL, NULL);
-    sl_ship_close(&job->ship); // before the pages that they may still be reading
+    sl_ship_close(&job->outbound.ship); // before the pages that they may still be reading
     sl_annex_shares_free(&job->shares, job->n_shares);
     sl_offload_close(&job->offload);
     sl_session_destroy(&job->session);

@@ -8,9 +8,9 @@
 
 #include "compress/plan/plan.h"
 #include "kvcache/capsule.h"
+#include "node/node.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 #include "rpc/rpc.h"
-#include "service/node.h"
 
 struct sl_store_client;
 

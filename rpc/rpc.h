@@ -78,7 +78,6 @@ enum sl_status sl_rpc_call_receive(struct sl_rpc_call *call, const ProtobufCMess
                                    ProtobufCMessage **message_out);
 bool sl_rpc_call_cancelled(const struct sl_rpc_call *call);
 int64_t sl_rpc_call_deadline_ns(const struct sl_rpc_call *call); // SL_NO_DEADLINE when the client set none
-const char *sl_rpc_call_peer(const struct sl_rpc_call *call);
 /*
  * Run fn(arg) once when the call is cancelled (client gone, deadline, server stop); at once if it already is. So that a
  * handler waiting on a condition of its own can be woken. fn runs on a polling thread and must not block.

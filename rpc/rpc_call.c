@@ -11,7 +11,6 @@
  */
 #include <assert.h>
 #include <grpc/byte_buffer.h>
-#include <grpc/support/alloc.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -91,7 +90,6 @@ void sl_rpc_call_unref(struct sl_rpc_call *call) {
     grpc_call_details_destroy(&call->details);
     grpc_byte_buffer_destroy(call->payload);
     grpc_byte_buffer_destroy(call->reply);
-    gpr_free(call->peer);
     if (call->call) {
         grpc_call_unref(call->call);
         sl_rpc_live_calls_add(-1);
@@ -252,12 +250,6 @@ void sl_rpc_call_finish(struct sl_rpc_call *call, enum sl_status status, const c
     grpc_slice_unref(details);
 }
 
-// ---- facts ---------------------------------------------------------------------------------------------------------
-
 int64_t sl_rpc_call_deadline_ns(const struct sl_rpc_call *call) {
     return call->deadline_ns;
-}
-
-const char *sl_rpc_call_peer(const struct sl_rpc_call *call) {
-    return call->peer ? call->peer : "unknown";
 }

@@ -33,8 +33,8 @@
 #include <stdint.h>
 
 #include "base/team.h"
+#include "kvcache/key_index.h"
 #include "kvcache/page.h"
-#include "kvcache/scan.h"
 
 // --- weights ---------------------------------------------------------------------------------------------------------
 
@@ -151,26 +151,30 @@ struct sl_softmax {
 #define SL_ATTEND_SPLIT (64 * SL_PAGE_SLOTS) // slots; see attend_before
 
 /*
- * Causal attention of m new rows against the slots of their session; the rows' own K and V are already appended, so row
- * r sees the slots of KV head h below kv[h].n_slots - m + r + 1. out[r][h] = sum_j softmax_j(scale * q[r][h] . K_j) V_j
+ * m new rows of one session in one layer, and the slots of that session. The rows' own slots are counted in, as the last
+ * m: append() writes them, and attention is causal: row r sees the slots of KV head h below kv[h].n_slots - m + r + 1.
+ *
+ * out[r][h] = sum_j softmax_j(scale * q[r][h] . K_j) V_j
  * lse[h][r] = log sum_j exp(scale * q . K_j)
  *
  * With a window (sliding-window attention), row r sees of those only the slots whose position is above
  * positions[r] - window. Slots ascend by position, so that is a range of slots: see sl_attend_first() in kv_page.h.
  */
 struct sl_attend {
-    const float *q;   // [m][H][d]; after RoPE, or before it when rope is set
-    int64_t q_stride; // 0: packed
-    int m, n_heads, n_kv_heads, head_dim;
+    const float *q;     // [m][H][d]; after RoPE, or before it when rope is set
+    int64_t q_stride;   // 0: packed
+    const float *k, *v; // of append: [m][Hk][d], as they are to be stored
+    int64_t kv_stride;  // 0: packed
+    int m, n_heads, head_dim;
     float scale;
-    const struct sl_kv *kv; // [n_kv_heads]
+    struct sl_kv_heads heads; // [Hk]
     // slot positions: rotate key j by j and query r by its slot; NULL: keys are rotated already
     const struct sl_rope *rope;
     int64_t window;           // 0: none. Not with rope
-    const int64_t *positions; // [m] of the rows; needed with a window only
+    const int64_t *positions; // [m] of the rows; needed with a window, and by append where pages keep positions
     float *out;               // [m][H][d]; of attend and attend_slots
     float *lse;               // [H][m]; may be NULL in attend and attend_slots, required by fold and window_sums
-    // of attend: slots that are not in kv and come before it; NULL: none. Without rope and window
+    // of attend: slots that are not in `heads` and come before them; NULL: none. Without rope and window
     const struct sl_softmax *before;
     // What the forward pass has at hand for a hook that asked for it (model/model.h); not used by any op.
     const float *importance; // [Hk][m]: the retaining heads' score of every new token
@@ -216,13 +220,12 @@ struct sl_ops {
                    int64_t stride, int64_t m, int n_heads);
 
     // --- KV pages --------------------------------------------------------------------------------------------------
-    // Write m rows (k and v `stride` floats apart, each d long) as slots kv->n_slots .. +m of one head, in kv->work's
-    // format, with positions[r] if the layout has positions and zero score state. Room must have been reserved.
-    void (*append)(const struct sl_kv *kv, const float *k, const float *v, int64_t stride, int m,
-                   const int64_t *positions);
+    // Write k and v of every call's rows as the last m slots of its heads, in their working format, with positions[r]
+    // if the layout has positions, and zero score state.
+    void (*append)(struct sl_team *team, const struct sl_attend *calls, int n_calls);
     // n_calls of different sessions at once: a decode step of many.
     void (*attend)(struct sl_team *team, const struct sl_attend *calls, int n_calls);
-    // Add the slots of args->kv (a head may have none), all of which come before every row's own, to *before_inout;
+    // Add the slots of args->heads (a head may have none), all of which come before every row's own, to *before_inout;
     // out, lse and before are not used. Calls over consecutive multiples of SL_ATTEND_SPLIT slots and then attend() with
     // args->before give the bits of one attend() over all slots. Without window and rope.
     void (*attend_before)(struct sl_team *team, const struct sl_attend *args, const struct sl_softmax *before_inout);
@@ -267,12 +270,13 @@ struct sl_ops {
     // depend on the order and on what the slots hold, not on where they lie.
     void (*attend_slots)(struct sl_team *team, const struct sl_attend *args, const uint32_t *const *slots,
                          const uint32_t *n_slots);
-    // Make a scan copy (kvcache/scan.h) of the keys of the first n_slots slots of kv, at most layout->capacity. Of
+    // Make a key index (kvcache/key_index.h) of the keys of the first n_slots slots of kv, at most layout->capacity. Of
     // quantized pages: of what their codes stand for. Every tier makes the same bytes.
-    void (*scan_copy)(const struct sl_kv *kv, uint32_t n_slots, const struct sl_scan_layout *layout, void *copy_out);
+    void (*index_keys)(const struct sl_kv *kv, uint32_t n_slots, const struct sl_key_index_layout *layout,
+                       void *index_out);
     // scores_out[j - begin] = sum_i q[channels[i]] * K^_j[channels[i]] for slots [begin, end), in f32, in ascending i:
     // the same bits however the slots are divided into calls.
-    void (*scan)(const struct sl_scan_layout *layout, const void *copy, const float *q, const int *channels,
+    void (*scan)(const struct sl_key_index_layout *layout, const void *copy, const float *q, const int *channels,
                  int n_channels, uint32_t begin, uint32_t end, float *scores_out);
     // K and V rows of the listed slots, [n][2][d] in the format of kv->work (of quantized pages: what they stand for,
     // rounded to it).

@@ -11,12 +11,12 @@ To add a folder: a row here and in docs/DESIGN.md's table, and a CMakeLists.txt 
 more, change both tables in the same commit, and say why.
 """
 
-LIBRARIES = "base kvcache text/* tensor tensor/cpu model compress/* retrieve fabric rpc proto/*"
-
 ROWS = {
     "base": "",
     "proto": "",
     "kvcache": "base proto/*",
+    "fabric": "base",
+    "rpc": "base proto/*",
     "text/tokenizer": "base",
     "text/chat": "base text/tokenizer",
     "tensor": "base kvcache",
@@ -27,28 +27,32 @@ ROWS = {
     "tensor/cpu/evict": "tensor tensor/cpu/attention",
     "tensor/cpu/retrieve": "tensor tensor/cpu/simd tensor/cpu/attention",
     "model": "base kvcache tensor",
+    "runtime": "base tensor tensor/cpu model text/tokenizer",
     "compress/recipe": "base kvcache",
-    "compress/plan": "base kvcache tensor/ops.h compress/recipe",
-    "compress/evict": "base kvcache tensor/ops.h compress/recipe compress/plan compress/evict/scores",
-    "compress/evict/scores": "base kvcache tensor/ops.h compress/recipe",
-    "retrieve": "base kvcache tensor/ops.h compress/recipe compress/plan",
-    "fabric": "base",
-    "rpc": "base proto/*",
-    "service": LIBRARIES,
-    "prefill": LIBRARIES + " service",
-    "decode": LIBRARIES + " service",
-    "kvstore": LIBRARIES + " service kvstore/*",
-    "kvstore/memory": LIBRARIES + " service",
-    "kvstore/annexes": LIBRARIES + " service kvstore/memory",
-    "kvstore/disk": LIBRARIES + " service kvstore/memory",
-    "coordinator": LIBRARIES + " service",
+    "compress/plan": "base kvcache tensor compress/recipe",
+    "compress/evict": "base kvcache tensor compress/recipe compress/plan compress/evict/scores",
+    "compress/evict/scores": "base kvcache tensor compress/recipe",
+    "node": "base proto/* kvcache fabric rpc text/tokenizer runtime",
+    "offload/annex": "base kvcache tensor compress/recipe compress/plan",
+    "offload/retriever": "base kvcache compress/recipe compress/plan offload/annex",
+    "offload/remote": "base proto/* fabric compress/recipe compress/plan offload/annex",
+    "offload/prefill": "base proto/* kvcache fabric tensor node compress/plan offload/annex offload/remote",
+    # What a job means, the same for those who run it and for the coordinator, which has no data plane.
+    "job": "base proto/* kvcache text/* model compress/* offload/retriever",
+    "runner": "base kvcache text/tokenizer model runtime compress/* node offload/retriever offload/prefill job",
+    "prefill": "base proto/* kvcache rpc compress/* node offload/prefill job runner",
+    "decode": "base proto/* kvcache compress/* node offload/retriever offload/remote job runner",
+    "kvstore/memory": "base kvcache node offload/annex",
+    "kvstore/annexes": "base fabric compress/plan offload/annex kvstore/memory",
+    "kvstore/disk": "base kvstore/memory",
+    "kvstore": "base proto/* kvcache fabric tensor/cpu node kvstore/*",
+    "coordinator": "base proto/* kvcache rpc text/* model compress/recipe compress/plan offload/annex/lanes.h job",
     "eval": "base text/tokenizer",
     "train": "base kvcache tensor model",
-    # Of service/: a job without a cluster, all in this process; and for evaluations how workers get at a recipe and
-    # read prompts.
-    "client": "base proto/* rpc text/tokenizer text/chat tensor tensor/cpu model compress/*"
-    " kvcache eval train bench retrieve/annex.h retrieve/local_retriever.h service/local.h service/job_chat.h service/job_recipe.h service/reader.h",
-    "bench": LIBRARIES + " service client eval train",
+    "client": "base proto/* kvcache rpc text/tokenizer tensor tensor/cpu model runtime compress/* offload/annex"
+    " offload/retriever job runner eval train bench",
+    "bench": "base proto/* fabric rpc tensor tensor/cpu model runtime compress/* node offload/annex offload/retriever"
+    " offload/remote job runner client",
     "tests/*": "*",
 }
 
@@ -57,7 +61,7 @@ WRAPPED = {
     "ucp/ ucs/ uct/": "fabric",
     "grpc/": "rpc",
     "lmdb": "kvstore/disk",
-    "cuda cublas nccl": "engine/cuda",
+    "cuda cublas nccl": "tensor/cuda",
 }
 
 # Folders with more .c files, or more lines of .c and .h, than others may have: folder -> (files, lines, why).
@@ -67,12 +71,11 @@ LARGER = {
     "coordinator": (25, 4800, "a fifth of it is two services' handlers"),
     "eval": (25, 4600, "one file a task and a metric"),
     "fabric": (25, 5700, "one protocol, all verbs of which share its state"),
-    "service": (25, 5950, "holds offloading beside what workers share"),
 }
 
 # Functions and files above the limit of lines: name -> (lines, why).
 LONGER = {
-    "tests/unit/service/test_offload.c": (620, "shares its fixture with nobody yet"),
+    "tests/unit/offload/prefill/test_offload.c": (620, "shares its fixture with nobody yet"),
     "test_recipe_survives_any_text": (110, "a table of words"),
     "test_recipe_refuses_bad_grammar": (100, "a table of what is refused"),
     "test_recipe_fingerprint_sees_what_changes_the_cache": (82, "a table of recipes"),
@@ -86,6 +89,5 @@ OPEN_CIRCLES = [
 
 # Folders whose CMakeLists.txt has not exactly one library of the folder's name: folder -> its targets.
 TARGETS = {
-    "service": "service service_job",
     "client": "client client_tool client_eval client_train",
 }

@@ -90,14 +90,12 @@ static void round_rows(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-static enum sl_status take_features(void *arg, int layer, const float *features, int64_t n_rows) {
-    struct reading *r = arg;
+static void take_features(struct reading *r, int layer, const float *features, int64_t n_rows) {
     struct sl_example *example = r->example;
     int64_t left = example->n_tokens - r->n_read; // rows behind them are the answer's
     int64_t row = (int64_t)layer * example->n_tokens + r->n_read;
     struct rounding rounding = {features, example->features + row * example->n_columns, example->n_columns};
     sl_team_run(r->team, left < n_rows ? left : n_rows, 16, round_rows, &rounding);
-    return SL_OK;
 }
 
 struct labelling {
@@ -126,13 +124,13 @@ static void label_blocks(void *arg, int64_t begin, int64_t end, int member) {
     const struct labelling *l = arg;
     const struct sl_attend *a = l->attend;
     int64_t n_blocks = (l->n - l->first + SLOT_BLOCK - 1) / SLOT_BLOCK;
-    int group = a->n_heads / a->n_kv_heads;
+    int group = a->n_heads / a->heads.n;
     (void)member;
     for (int64_t task = begin; task < end; task++) {
         int64_t h = task / n_blocks, from = l->first + task % n_blocks * SLOT_BLOCK;
         int64_t to = from + SLOT_BLOCK < l->n ? from + SLOT_BLOCK : l->n;
         float *labels = l->labels + h * l->reading->example->n_tokens, keys[SL_MAX_HEAD_DIM][SLOT_BLOCK];
-        read_keys(l->reading->ops, &a->kv[h], from, to, keys);
+        read_keys(l->reading->ops, &a->heads.kv[h], from, to, keys);
         for (int r = l->first_row; r < a->m; r++) {
             int64_t outside = a->window > 0 ? a->positions[r] - a->window + 1 : 0; // slots are positions here
             int64_t seen = outside > from ? outside : from;
@@ -153,13 +151,11 @@ static void label_blocks(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-static enum sl_status take_labels(void *arg, int segment, int layer, const struct sl_attend *attend) {
-    struct reading *r = arg;
+static void take_labels(struct reading *r, int layer, const struct sl_attend *attend) {
     struct sl_example *example = r->example;
     int64_t first_row = example->n_tokens - 1 - r->n_read;
-    (void)segment;
     if (first_row >= attend->m) {
-        return SL_OK;
+        return;
     }
     if (first_row >= 0) { // the first row of the answer, which sees farther back than any other
         int64_t outside = attend->window > 0 ? example->n_tokens - attend->window : 0;
@@ -173,7 +169,6 @@ static enum sl_status take_labels(void *arg, int segment, int layer, const struc
                                   .first_row = first_row > 0 ? (int)first_row : 0};
     int64_t n_blocks = (labelling.n - labelling.first + SLOT_BLOCK - 1) / SLOT_BLOCK;
     sl_team_run(r->team, n_blocks * example->n_kv_heads, 1, label_blocks, &labelling);
-    return SL_OK;
 }
 
 // --- reading ---------------------------------------------------------------------------------------------------------
@@ -199,6 +194,29 @@ static enum sl_status create_session(const struct sl_teacher *teacher, int64_t n
     return status;
 }
 
+// One chunk: what retaining heads see of the prompt's rows, and what the answer's rows say about the prompt's slots.
+static enum sl_status read_chunk(const struct sl_teacher *teacher, struct sl_input *input, struct reading *reading,
+                                 struct sl_error *err) {
+    struct sl_pass pass;
+    enum sl_status status = sl_pass_begin(teacher->engine, input, 1, (struct sl_pass_wants){0}, &pass, err);
+    for (int layer = 0; layer < reading->example->n_layers && status == SL_OK; layer++) {
+        sl_pass_project(&pass, layer);
+        if (reading->n_read < reading->example->n_tokens) {
+            take_features(reading, layer, pass.projections, pass.n_rows);
+        }
+        status = sl_pass_append(&pass, err);
+        if (status == SL_OK) {
+            reading->ops->attend(reading->team, pass.attends, 1);
+            take_labels(reading, layer, pass.attends);
+            sl_pass_finish(&pass);
+        }
+    }
+    if (status == SL_OK) {
+        sl_pass_end(&pass);
+    }
+    return status;
+}
+
 static enum sl_status read_all(const struct sl_teacher *teacher, const int32_t *tokens, int64_t n_tokens,
                                struct sl_example *example, struct sl_error *err) {
     struct reading reading = {
@@ -208,13 +226,10 @@ static enum sl_status read_all(const struct sl_teacher *teacher, const int32_t *
     while (status == SL_OK && session->n_tokens < n_tokens) {
         reading.n_read = session->n_tokens;
         int64_t left = n_tokens - reading.n_read;
-        struct sl_segment segment = {.session = session,
-                                     .tokens = tokens + reading.n_read,
-                                     .n_tokens = left < teacher->chunk ? (int)left : teacher->chunk};
-        struct sl_layer_hook hook = {.fn = take_labels,
-                                     .arg = &reading,
-                                     .features_fn = reading.n_read < example->n_tokens ? take_features : NULL};
-        status = sl_engine_forward(teacher->engine, &segment, 1, &hook, err);
+        struct sl_input input = {.session = session,
+                                 .tokens = tokens + reading.n_read,
+                                 .n_tokens = left < teacher->chunk ? (int)left : teacher->chunk};
+        status = read_chunk(teacher, &input, &reading, err);
     }
     sl_session_destroy(&session);
     return status;

@@ -21,7 +21,7 @@
 #ifndef SL_TRAIN_EXAMPLE_H
 #define SL_TRAIN_EXAMPLE_H
 
-#include "model/model.h"
+#include "model/forward.h"
 #include "train/heads.h"
 
 struct sl_example {

@@ -125,7 +125,7 @@ static double lost_by_head(const struct task *task, int64_t h) {
         double all = sum_evicted(sums, NULL, 0, n);
         return all > 0 ? sum_evicted(sums, keep, n_keep, n) / all * (double)task->e->n_tokens : 0;
     }
-    int group = attend->n_heads / attend->n_kv_heads;
+    int group = attend->n_heads / attend->heads.n;
     double lost = 0;
     for (int g = 0; g < group; g++) {
         lost += sum_evicted(s->sums + (size_t)(h * group + g) * s->sums_stride, keep, n_keep, n);

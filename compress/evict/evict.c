@@ -161,7 +161,7 @@ static void rank_heads(void *arg, int64_t begin, int64_t end, int member) {
             c->ops->read_positions(&kv, s->positions + at);
         }
         if (task->rows) {
-            in.group = task->e->attend->n_heads / task->e->attend->n_kv_heads;
+            in.group = task->e->attend->n_heads / task->e->attend->heads.n;
             in.sums = s->sums + (size_t)h * (size_t)in.group * s->sums_stride;
             in.stride = s->sums_stride;
         }

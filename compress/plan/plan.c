@@ -10,7 +10,7 @@
  *     otherwise    every layer grows to n_prompt slots
  *
  *         and while a layer is being quantized there is one packed page per head beside the page that it replaces.
- *         Of an offloaded layer prefill holds no more than the newest slots (service/offload.h), and two tiles of one
+ *         Of an offloaded layer prefill holds no more than the newest slots (offload/prefill/offload.h), and two tiles of one
  *         layer that come back for its attention.
  *
  *         Where attention decides who gets which slots (layers=d2o, heads=adaptive) only sums are known. Their bound:
@@ -26,7 +26,7 @@
 #include "base/arena.h"
 #include "compress/plan/plan.h"
 #include "compress/recipe/recipe.h"
-#include "kvcache/scan.h"
+#include "kvcache/key_index.h"
 #include "tensor/ops.h"
 
 // What one block of this size takes in an arena.
@@ -250,7 +250,8 @@ int64_t sl_plan_undecided_slots(const struct sl_plan *plan, int64_t n_tokens) {
 int64_t sl_plan_held_slots(const struct sl_plan *plan) {
     int64_t undecided = sl_plan_undecided_slots(plan, plan->n_prompt), chunk = plan->recipe.chunk_tokens;
     return sl_recipe_offloads(&plan->recipe)
-               ? smaller(plan->n_prompt, SL_ATTEND_SPLIT + SL_STRETCHES_QUEUED * SL_STRETCH_TOKENS + chunk + undecided)
+               ? smaller(plan->n_prompt,
+                         SL_ATTEND_SPLIT + SL_KV_SEGMENTS_QUEUED * SL_KV_SEGMENT_TOKENS + chunk + undecided)
                : 0;
 }
 
@@ -434,20 +435,20 @@ enum sl_kv_format sl_plan_scan_format(const struct sl_plan *plan) {
     }
 }
 
-static size_t scan_copy_bytes(const struct sl_plan *plan, int64_t n_slots) {
-    struct sl_scan_layout layout;
+static size_t key_index_bytes(const struct sl_plan *plan, int64_t n_slots) {
+    struct sl_key_index_layout layout;
     enum sl_status status =
-        sl_scan_layout_init(&layout, sl_plan_scan_format(plan), plan->geometry.head_dim, (uint32_t)n_slots);
+        sl_key_index_layout_init(&layout, sl_plan_scan_format(plan), plan->geometry.head_dim, (uint32_t)n_slots);
     assert(status == SL_OK); // make_layouts() has accepted head_dim
     return status == SL_OK ? in_units(layout.bytes) : 0;
 }
 
-// Scan copies of one lane: of whole stretches, of what full pages there are behind them, and of a partial page.
+// Key indexes of one lane: of whole segments, of what full pages there are behind them, and of a partial page.
 static size_t scan_bytes(const struct sl_plan *plan) {
     int64_t n_slots = sl_plan_offloaded_slots(plan, plan->n_prompt);
-    int64_t full = n_slots % SL_STRETCH_TOKENS / SL_PAGE_SLOTS * SL_PAGE_SLOTS, last = n_slots % SL_PAGE_SLOTS;
-    size_t bytes = (size_t)(n_slots / SL_STRETCH_TOKENS) * scan_copy_bytes(plan, SL_STRETCH_TOKENS);
-    return bytes + (full > 0 ? scan_copy_bytes(plan, full) : 0) + (last > 0 ? scan_copy_bytes(plan, last) : 0);
+    int64_t full = n_slots % SL_KV_SEGMENT_TOKENS / SL_PAGE_SLOTS * SL_PAGE_SLOTS, last = n_slots % SL_PAGE_SLOTS;
+    size_t bytes = (size_t)(n_slots / SL_KV_SEGMENT_TOKENS) * key_index_bytes(plan, SL_KV_SEGMENT_TOKENS);
+    return bytes + (full > 0 ? key_index_bytes(plan, full) : 0) + (last > 0 ? key_index_bytes(plan, last) : 0);
 }
 
 size_t sl_plan_annex_bytes(const struct sl_plan *plan) {
@@ -462,7 +463,7 @@ size_t sl_plan_annex_bytes(const struct sl_plan *plan) {
         enum sl_status status = sl_page_layout_init(&rows, sl_plan_row_format(plan), plan->geometry.head_dim, 0, false);
         assert(status == SL_OK); // make_layouts() has made one
         (void)status;
-        int64_t n_queued = smaller(n_slots, SL_STRETCHES_QUEUED * SL_STRETCH_TOKENS);
+        int64_t n_queued = smaller(n_slots, SL_KV_SEGMENTS_QUEUED * SL_KV_SEGMENT_TOKENS);
         in_transit = sl_pages_for(n_queued) * in_units(work->bytes);
     }
     for (int l = 0; l < plan->geometry.n_layers; l++) {
@@ -501,7 +502,7 @@ static size_t new_pages(const struct sl_plan *plan, int layer, int64_t n_new) {
     return sl_pages_for(n_new); // the last page may be full
 }
 
-size_t sl_plan_row_cache_bytes(const struct sl_plan *plan) {
+size_t sl_plan_hot_cache_bytes(const struct sl_plan *plan) {
     size_t pages = sl_pages_for(sl_plan_row_places(plan)), bytes = 0;
     pages += plan->keeps_offloaded ? sl_pages_for(sl_plan_resident_slots(plan)) : 0;
     pages *= (size_t)plan->geometry.n_kv_heads;
@@ -513,7 +514,7 @@ size_t sl_plan_row_cache_bytes(const struct sl_plan *plan) {
 
 size_t sl_plan_decode_bytes(const struct sl_plan *plan, int64_t n_new) {
     // The capsule lands in one block.
-    size_t bytes = in_units(plan->capsule_bytes) + sl_plan_row_cache_bytes(plan);
+    size_t bytes = in_units(plan->capsule_bytes) + sl_plan_hot_cache_bytes(plan);
     size_t n_heads = (size_t)plan->geometry.n_kv_heads;
     for (int l = 0; l < plan->geometry.n_layers; l++) {
         bytes += n_heads * new_pages(plan, l, n_new) * in_units(plan->work[l].bytes);

@@ -68,8 +68,8 @@ int64_t sl_plan_layer_slots(const struct sl_plan *plan, int layer, int64_t n_new
 // tail); n_prompt when there is none.
 int64_t sl_plan_body_tokens(const struct sl_plan *plan);
 
-// Bytes that a decode worker needs for the capsule, row caches and n_new tokens more: what admission counts. In one
-// process also for the scan copies of what is offloaded.
+// Bytes that a decode worker needs for the capsule, hot caches and n_new tokens more: what admission counts. In one
+// process also for the key indexes of what is offloaded.
 size_t sl_plan_decode_bytes(const struct sl_plan *plan, int64_t n_new);
 
 // An empty session for this plan; room for extra_slots more per head than prefill needs (tokens decoded in the same
@@ -86,11 +86,11 @@ int64_t sl_plan_offloaded_slots(const struct sl_plan *plan, int64_t n_tokens);
 // Of those, the newest that have not been chosen from yet: they may be evicted when more tokens are read.
 int64_t sl_plan_undecided_slots(const struct sl_plan *plan, int64_t n_tokens);
 
-// Prefill ships offloaded layers in stretches that end at multiples of SL_STRETCH_TOKENS slots (service/offload.h), a divisor
+// Prefill ships offloaded layers in segments that end at multiples of SL_KV_SEGMENT_TOKENS slots (offload/prefill/offload.h), a divisor
 // of SL_ATTEND_SPLIT, and reads on while so many of them are on their way.
-#define SL_STRETCH_TOKENS   512
-#define SL_STRETCHES_QUEUED 2
-// Slots per head of an offloaded layer that prefill holds at most: the split at hand (SL_ATTEND_SPLIT), the stretches that
+#define SL_KV_SEGMENT_TOKENS  512
+#define SL_KV_SEGMENTS_QUEUED 2
+// Slots per head of an offloaded layer that prefill holds at most: the split at hand (SL_ATTEND_SPLIT), the segments that
 // are on their way to kvstores, and the chunk that is being read.
 int64_t sl_plan_held_slots(const struct sl_plan *plan);
 // Slots of the prompt that decode holds per head of an offloaded layer: sinks and recent ones.
@@ -98,10 +98,10 @@ int64_t sl_plan_resident_slots(const struct sl_plan *plan);
 // Rows that decode caches per head of an offloaded layer, topk + keep but no more than the prompt has, and the bytes of
 // all of them, in whole pages of their layer's working layout; in one process beside sinks and recent slots once more.
 int64_t sl_plan_row_places(const struct sl_plan *plan);
-size_t sl_plan_row_cache_bytes(const struct sl_plan *plan);
+size_t sl_plan_hot_cache_bytes(const struct sl_plan *plan);
 
-// Bytes that kvstores hold of all offloaded layers, one replica: pages, scan copies, and where rows are packed the
-// stretches on their way as they were shipped.
+// Bytes that kvstores hold of all offloaded layers, one replica: pages, key indexes, and where rows are packed the
+// segments on their way as they were shipped.
 size_t sl_plan_annex_bytes(const struct sl_plan *plan);
 // Bytes of the pages that prefill ships to kvstores, once for every replica, where these have nothing of the prompt yet.
 size_t sl_plan_offloaded_bytes(const struct sl_plan *plan);

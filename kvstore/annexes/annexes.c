@@ -40,10 +40,10 @@ enum sl_status sl_annexes_create(const struct sl_annexes_config *config, struct 
 
 // What is stored already of the prompt becomes part of the annex.
 static enum sl_status append_stored(struct sl_annexes *annexes, struct sl_held_annex *held, struct sl_error *err) {
-    struct sl_stretch **chain;
+    struct sl_kv_segment **chain;
     size_t n_chain;
     enum sl_status status =
-        sl_stretches_chain(annexes->config.room->stretches, &held->family, &held->prompt, &chain, &n_chain, err);
+        sl_kv_segments_chain(annexes->config.room->segments, &held->family, &held->prompt, &chain, &n_chain, err);
     if (status != SL_OK) {
         return status;
     }
@@ -51,20 +51,20 @@ static enum sl_status append_stored(struct sl_annexes *annexes, struct sl_held_a
         if (status == SL_OK) {
             status = sl_annex_append(held->annex, chain[i], err);
         }
-        sl_stretch_unref(&chain[i]);
+        sl_kv_segment_unref(&chain[i]);
     }
     free(chain);
     return status;
 }
 
-enum sl_status sl_annexes_open(struct sl_annexes *annexes, const char *label, const struct sl_stretch_family *family,
+enum sl_status sl_annexes_open(struct sl_annexes *annexes, const char *label, const struct sl_kv_family *family,
                                const struct sl_prompt_hashes *prompt, struct sl_annex_lease *lease_out,
                                struct sl_error *err) {
     if (prompt->n_tokens < 1 || prompt->n_tokens > INT32_MAX) {
         return sl_fail(err, SL_ERR_INVALID, "annex: %lld tokens are out of bounds", (long long)prompt->n_tokens);
     }
-    struct sl_stretch_config any;
-    enum sl_status status = sl_stretch_family_config(family, 0, SL_PAGE_SLOTS, &any, err);
+    struct sl_kv_segment_config any;
+    enum sl_status status = sl_kv_family_config(family, 0, SL_PAGE_SLOTS, &any, err);
     struct sl_held_annex *held = NULL;
     if (status == SL_OK) {
         status = sl_held_annex_create(annexes->config.ops, family, prompt, &held, err);

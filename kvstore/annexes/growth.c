@@ -11,39 +11,39 @@
 
 #define LOOK_MS 100
 
-// Of what a stretch takes until it is built, the part that is made beside the block that arrives.
-static size_t built_bytes(const struct sl_stretch_config *config) {
-    size_t block = sl_stretch_block_bytes(config), all = sl_stretch_bytes(config);
+// Of what a segment takes until it is built, the part that is made beside the block that arrives.
+static size_t built_bytes(const struct sl_kv_segment_config *config) {
+    size_t block = sl_kv_segment_block_bytes(config), all = sl_kv_segment_bytes(config);
     if (config->rows != config->work.format) {
         return all; // pages as well; the block goes back behind that
     }
     return all > block ? all - block : 0;
 }
 
-// What a stretch takes at most, from its grant until it is built.
-static size_t granted_bytes(const struct sl_stretch_config *config) {
-    return sl_stretch_block_bytes(config) + built_bytes(config);
+// What a segment takes at most, from its grant until it is built.
+static size_t granted_bytes(const struct sl_kv_segment_config *config) {
+    return sl_kv_segment_block_bytes(config) + built_bytes(config);
 }
 
-enum sl_status sl_annexes_bytes_to_come(const struct sl_stretch_family *family, int64_t begin, int64_t n_tokens,
+enum sl_status sl_annexes_bytes_to_come(const struct sl_kv_family *family, int64_t begin, int64_t n_tokens,
                                         size_t *bytes_out, struct sl_error *err) {
-    struct sl_stretch_config config;
-    size_t bytes = 0, beside = 0; // built; of one stretch that is being built
-    // As prefill cuts them (service/offload.h): whole stretches, the full pages behind them, a partial page.
-    const int64_t cuts[] = {SL_STRETCH_TOKENS, SL_PAGE_SLOTS, 1};
+    struct sl_kv_segment_config config;
+    size_t bytes = 0, beside = 0; // built; of one segment that is being built
+    // As prefill cuts them (offload/prefill/offload.h): whole segments, the full pages behind them, a partial page.
+    const int64_t cuts[] = {SL_KV_SEGMENT_TOKENS, SL_PAGE_SLOTS, 1};
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
-        int64_t n_slots = i == 0 ? SL_STRETCH_TOKENS : (n_tokens - begin) / cuts[i] * cuts[i];
-        int64_t n_stretches = n_slots > 0 ? (n_tokens - begin) / n_slots : 0;
-        if (n_stretches > 0) {
-            enum sl_status status = sl_stretch_family_config(family, begin, begin + n_slots, &config, err);
+        int64_t n_slots = i == 0 ? SL_KV_SEGMENT_TOKENS : (n_tokens - begin) / cuts[i] * cuts[i];
+        int64_t n_segments = n_slots > 0 ? (n_tokens - begin) / n_slots : 0;
+        if (n_segments > 0) {
+            enum sl_status status = sl_kv_family_config(family, begin, begin + n_slots, &config, err);
             if (status != SL_OK) {
                 return status;
             }
-            size_t built = sl_stretch_bytes(&config), more = granted_bytes(&config) - built;
-            bytes += (size_t)n_stretches * built;
-            more *= n_stretches < SL_STRETCHES_QUEUED ? (size_t)n_stretches : SL_STRETCHES_QUEUED;
+            size_t built = sl_kv_segment_bytes(&config), more = granted_bytes(&config) - built;
+            bytes += (size_t)n_segments * built;
+            more *= n_segments < SL_KV_SEGMENTS_QUEUED ? (size_t)n_segments : SL_KV_SEGMENTS_QUEUED;
             beside = more > beside ? more : beside;
-            begin += n_stretches * n_slots;
+            begin += n_segments * n_slots;
         }
     }
     *bytes_out = bytes + beside;
@@ -60,15 +60,15 @@ void sl_annexes_forget_from(struct sl_annexes *annexes, struct sl_held_annex *he
         if (growth->inbound_id[0]) {
             sl_inbound_release(annexes->config.room->inbound, growth->inbound_id);
         }
-        sl_stretch_unref(&growth->stretch);
+        sl_kv_segment_unref(&growth->segment);
         free(growth);
     }
 }
 
-// Lock held. A stretch will never be part of the annex, and so none behind it.
+// Lock held. A segment will never be part of the annex, and so none behind it.
 static void fail_from(struct sl_annexes *annexes, struct sl_held_annex *held, struct sl_growth **at,
                       const struct sl_error *failure) {
-    sl_log_warn("annexes", "lease=%s stretch at token %lld: %s", held->lease_id, (long long)(*at)->config.begin,
+    sl_log_warn("annexes", "lease=%s segment at token %lld: %s", held->lease_id, (long long)(*at)->config.begin,
                 failure->text);
     held->failure = *failure;
     sl_annexes_forget_from(annexes, held, at);
@@ -77,15 +77,15 @@ static void fail_from(struct sl_annexes *annexes, struct sl_held_annex *held, st
 
 // Lock held. What is built and has nothing unbuilt before it becomes part of the annex.
 static void append_built(struct sl_annexes *annexes, struct sl_held_annex *held) {
-    while (held->growing && held->growing->stretch) {
+    while (held->growing && held->growing->segment) {
         struct sl_growth *growth = held->growing;
         struct sl_error err = {0};
-        if (sl_annex_append(held->annex, growth->stretch, &err) != SL_OK) {
+        if (sl_annex_append(held->annex, growth->segment, &err) != SL_OK) {
             fail_from(annexes, held, &held->growing, &err);
             return;
         }
         held->growing = growth->next;
-        sl_stretch_unref(&growth->stretch);
+        sl_kv_segment_unref(&growth->segment);
         free(growth);
     }
     if (sl_annex_n_tokens(held->annex) == held->prompt.n_tokens) { // nothing is to come
@@ -96,11 +96,11 @@ static void append_built(struct sl_annexes *annexes, struct sl_held_annex *held)
 
 // ---- grants -------------------------------------------------------------------------------------------------------
 
-static int64_t end_of(const struct sl_stretch_config *config) {
+static int64_t end_of(const struct sl_kv_segment_config *config) {
     return config->begin + config->n_slots;
 }
 
-// Lock held. Where the next stretch begins; *last_out is the end of the list.
+// Lock held. Where the next segment begins; *last_out is the end of the list.
 static int64_t planned_end(struct sl_held_annex *held, struct sl_growth ***last_out) {
     int64_t end = sl_annex_n_tokens(held->annex);
     struct sl_growth **at = &held->growing;
@@ -119,7 +119,7 @@ static enum sl_status check_place(struct sl_annexes *annexes, struct sl_held_ann
                                   struct sl_error *err) {
     if (begin < 0 || begin % SL_PAGE_SLOTS != 0 || end <= begin || end > held->prompt.n_tokens ||
         (end % SL_PAGE_SLOTS != 0 && end != held->prompt.n_tokens)) {
-        return sl_fail(err, SL_ERR_INVALID, "stretch [%lld, %lld) of %lld tokens does not consist of whole pages",
+        return sl_fail(err, SL_ERR_INVALID, "segment [%lld, %lld) of %lld tokens does not consist of whole pages",
                        (long long)begin, (long long)end, (long long)held->prompt.n_tokens);
     }
     if (end <= sl_annex_n_tokens(held->annex)) {
@@ -130,19 +130,19 @@ static enum sl_status check_place(struct sl_annexes *annexes, struct sl_held_ann
     while (*at && (*at)->config.begin != begin) {
         at = &(*at)->next;
     }
-    if (*at && end_of(&(*at)->config) == end && ((*at)->building || (*at)->stretch)) {
+    if (*at && end_of(&(*at)->config) == end && ((*at)->building || (*at)->segment)) {
         return sl_fail(err, SL_ERR_EXISTS, "tokens [%lld, %lld) have arrived", (long long)begin, (long long)end);
     }
     sl_annexes_forget_from(annexes, held, at);
     int64_t planned = planned_end(held, &at);
     if (begin != planned) {
-        return sl_fail(err, SL_ERR_INVALID, "stretch [%lld, %lld): the next one begins at token %lld", (long long)begin,
+        return sl_fail(err, SL_ERR_INVALID, "segment [%lld, %lld): the next one begins at token %lld", (long long)begin,
                        (long long)end, (long long)planned);
     }
     return SL_OK;
 }
 
-// Lock held. Takes a stretch's part out of the annex's promise.
+// Lock held. Takes a segment's part out of the annex's promise.
 static size_t take_promise(struct sl_held_annex *held, size_t bytes) {
     bytes = bytes < held->promised_bytes ? bytes : held->promised_bytes;
     held->promised_bytes -= bytes;
@@ -167,7 +167,7 @@ static enum sl_status open_inbound(struct sl_annexes *annexes, struct sl_held_an
     size_t covered = take_promise(held, granted_bytes(&growth->config));
     pthread_mutex_unlock(&annexes->mutex);
     enum sl_status status =
-        sl_room_open_inbound(annexes->config.room, held->lease_id, sl_stretch_block_bytes(&growth->config),
+        sl_room_open_inbound(annexes->config.room, held->lease_id, sl_kv_segment_block_bytes(&growth->config),
                              built_bytes(&growth->config), covered, ticket_out, err);
     pthread_mutex_lock(&annexes->mutex);
     if (status != SL_OK) {
@@ -187,7 +187,7 @@ static enum sl_status open_inbound(struct sl_annexes *annexes, struct sl_held_an
             held->promised_bytes += covered;
             sl_ledger_promise_again(annexes->config.room->ledger, covered);
         }
-        return sl_fail(err, SL_ERR_PRECONDITION, "the annex ended, or was granted another stretch at the same time");
+        return sl_fail(err, SL_ERR_PRECONDITION, "the annex ended, or was granted another segment at the same time");
     }
     return SL_OK;
 }
@@ -207,12 +207,12 @@ enum sl_status sl_annexes_grant(struct sl_annexes *annexes, const char *lease_id
     enum sl_status status = held ? check_place(annexes, held, begin, end, err)
                                  : sl_fail(err, SL_ERR_NOT_FOUND, "lease %s is unknown or has ended", lease_id);
     if (status == SL_OK) {
-        status = sl_stretch_family_config(&held->family, begin, end, &growth->config, err);
+        status = sl_kv_family_config(&held->family, begin, end, &growth->config, err);
     }
     if (status == SL_OK) {
-        growth->stretch = sl_stretches_find(annexes->config.room->stretches, &held->family, &held->prompt, begin, end);
-        if (growth->stretch) {
-            size_t covered = take_promise(held, sl_stretch_bytes(&growth->config));
+        growth->segment = sl_kv_segments_find(annexes->config.room->segments, &held->family, &held->prompt, begin, end);
+        if (growth->segment) {
+            size_t covered = take_promise(held, sl_kv_segment_bytes(&growth->config));
             sl_ledger_return(annexes->config.room->ledger, covered);
             growth->covered_bytes = covered;
             add_growth(annexes, held, growth); // check_place() has seen that it belongs here
@@ -222,7 +222,7 @@ enum sl_status sl_annexes_grant(struct sl_annexes *annexes, const char *lease_id
                              (long long)end);
         } else {
             held->n_users++;
-            size_t capacity = sl_stretch_block_bytes(&growth->config);
+            size_t capacity = sl_kv_segment_block_bytes(&growth->config);
             status = open_inbound(annexes, held, growth, ticket_out, err);
             if (status == SL_OK) {
                 *capacity_out = capacity;
@@ -242,8 +242,8 @@ enum sl_status sl_annexes_grant(struct sl_annexes *annexes, const char *lease_id
 struct built {
     struct sl_held_annex *held; // in use
     uint64_t serial;
-    struct sl_stretch_config config;
-    struct sl_received received;
+    struct sl_kv_segment_config config;
+    struct sl_capsule_bytes received;
     size_t promised_bytes;
 };
 
@@ -251,7 +251,7 @@ struct built {
 static bool find_received_of(struct sl_annexes *annexes, struct sl_held_annex *held, struct built *built_out) {
     for (struct sl_growth **at = &held->growing; *at; at = &(*at)->next) {
         struct sl_growth *growth = *at;
-        if (growth->building || growth->stretch) {
+        if (growth->building || growth->segment) {
             continue;
         }
         struct sl_error err = {0};
@@ -275,18 +275,18 @@ static bool find_received_of(struct sl_annexes *annexes, struct sl_held_annex *h
     return false;
 }
 
-static enum sl_status build(struct sl_annexes *annexes, const struct built *built, struct sl_stretch **stretch_out,
+static enum sl_status build(struct sl_annexes *annexes, const struct built *built, struct sl_kv_segment **segment_out,
                             struct sl_error *err) {
     struct sl_room *room = annexes->config.room;
-    size_t expected = sl_stretch_block_bytes(&built->config);
+    size_t expected = sl_kv_segment_block_bytes(&built->config);
     enum sl_status status = SL_OK;
     if (built->received.body_bytes != expected) {
-        status = sl_fail(err, SL_ERR_INVALID, "%zu bytes have arrived, the stretch has %zu", built->received.body_bytes,
+        status = sl_fail(err, SL_ERR_INVALID, "%zu bytes have arrived, the segment has %zu", built->received.body_bytes,
                          expected);
     }
     while (status == SL_OK) {
-        status = sl_stretch_create(&built->config, annexes->config.ops, annexes->config.team, room->arena,
-                                   built->received.body, stretch_out, err);
+        status = sl_kv_segment_create(&built->config, annexes->config.ops, annexes->config.team, room->arena,
+                                      built->received.body, segment_out, err);
         if (status == SL_OK) {
             break;
         }
@@ -302,7 +302,7 @@ static enum sl_status build(struct sl_annexes *annexes, const struct built *buil
     return status;
 }
 
-// Build one stretch that has arrived; false: there is none, or nobody wants it any more.
+// Build one segment that has arrived; false: there is none, or nobody wants it any more.
 static bool build_one(struct sl_annexes *annexes) {
     struct built built = {0};
     pthread_mutex_lock(&annexes->mutex);
@@ -314,14 +314,14 @@ static bool build_one(struct sl_annexes *annexes) {
         return false;
     }
     struct sl_held_annex *held = built.held;
-    struct sl_stretch *stretch = NULL;
+    struct sl_kv_segment *segment = NULL;
     struct sl_error err = {0};
-    enum sl_status status = build(annexes, &built, &stretch, &err);
+    enum sl_status status = build(annexes, &built, &segment, &err);
     if (status == SL_OK) {
         struct sl_error why = {0};
-        if (sl_stretches_put(annexes->config.room->stretches, &held->family,
-                             sl_prompt_hash_at(&held->prompt, end_of(&built.config)), &stretch, &why) != SL_OK) {
-            sl_log_warn("annexes", "lease=%s a stretch will not be found by others: %s", held->lease_id, why.text);
+        if (sl_kv_segments_put(annexes->config.room->segments, &held->family,
+                               sl_prompt_hash_at(&held->prompt, end_of(&built.config)), &segment, &why) != SL_OK) {
+            sl_log_warn("annexes", "lease=%s a segment will not be found by others: %s", held->lease_id, why.text);
         }
     }
     pthread_mutex_lock(&annexes->mutex);
@@ -330,20 +330,20 @@ static bool build_one(struct sl_annexes *annexes) {
         at = &(*at)->next;
     }
     if (*at && status == SL_OK) {
-        // What was there only beside what is built now is for the stretches behind.
-        size_t kept = sl_stretch_bytes(&built.config), covered = (*at)->covered_bytes;
+        // What was there only beside what is built now is for the segments behind.
+        size_t kept = sl_kv_segment_bytes(&built.config), covered = (*at)->covered_bytes;
         size_t beside = covered > kept ? covered - kept : 0;
         held->promised_bytes += beside;
         (*at)->covered_bytes -= beside;
         sl_ledger_promise_again(annexes->config.room->ledger, beside);
         (*at)->building = false;
-        (*at)->stretch = stretch;
-        stretch = NULL;
+        (*at)->segment = segment;
+        segment = NULL;
         append_built(annexes, held);
     } else if (*at) {
         fail_from(annexes, held, at, &err);
     }
-    sl_stretch_unref(&stretch); // the annex has ended: it stays as cache
+    sl_kv_segment_unref(&segment); // the annex has ended: it stays as cache
     sl_held_annex_unuse(annexes, held);
     pthread_mutex_unlock(&annexes->mutex);
     return true;

@@ -11,7 +11,7 @@
 #define BEGINNING_BITS (UINT64_C(0xffff) << 48) // of an annex's id
 
 // What annexes that begin alike have in common.
-static uint64_t beginning_of(const struct sl_stretch_family *family, const struct sl_prompt_hashes *prompt) {
+static uint64_t beginning_of(const struct sl_kv_family *family, const struct sl_prompt_hashes *prompt) {
     int64_t first_page = prompt->n_tokens < SL_PAGE_SLOTS ? prompt->n_tokens : SL_PAGE_SLOTS;
     return sl_hash(family, sizeof *family, sl_prompt_hash_at(prompt, first_page));
 }
@@ -32,7 +32,7 @@ void sl_held_annex_destroy(struct sl_held_annex **held_inout) {
     *held_inout = NULL;
 }
 
-enum sl_status sl_held_annex_create(const struct sl_ops *ops, const struct sl_stretch_family *family,
+enum sl_status sl_held_annex_create(const struct sl_ops *ops, const struct sl_kv_family *family,
                                     const struct sl_prompt_hashes *prompt, struct sl_held_annex **held_out,
                                     struct sl_error *err) {
     size_t n_prefixes = (size_t)(prompt->n_tokens / SL_PAGE_SLOTS);
@@ -84,7 +84,7 @@ struct sl_held_annex *sl_annexes_find(struct sl_annexes *annexes, const char *le
 void sl_held_annex_free_if_over(struct sl_annexes *annexes, struct sl_held_annex *held) {
     if (!held->listed && held->n_users == 0) {
         // Used until now, not until the lease ended: a last question may have been long.
-        sl_stretches_let_go(annexes->config.room->stretches, &held->family, &held->prompt, held->annex);
+        sl_kv_segments_let_go(annexes->config.room->segments, &held->family, &held->prompt, held->annex);
         sl_held_annex_destroy(&held);
     }
 }

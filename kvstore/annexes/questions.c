@@ -82,11 +82,11 @@ static void refuse(struct sl_questions *questions, struct sl_question *question,
 // SL_NEAR_MAP: where everything lies in the window over the arena.
 static size_t map_bytes(const struct sl_annex *annex, int *n_out) {
     int n = 0;
-    while (sl_annex_stretch(annex, n)) {
+    while (sl_annex_segment(annex, n)) {
         n++;
     }
     *n_out = n;
-    return sizeof(struct sl_near_answer) + (size_t)n * sizeof(struct sl_near_stretch);
+    return sizeof(struct sl_near_answer) + (size_t)n * sizeof(struct sl_near_segment);
 }
 
 static void write_map(const struct sl_questions *questions, int n, const struct sl_near_request *head,
@@ -96,19 +96,19 @@ static void write_map(const struct sl_questions *questions, int n, const struct 
     struct sl_near_answer answer = {.magic = SL_NEAR_MAGIC,
                                     .kind = SL_NEAR_MAP,
                                     .n_lanes = head->n_lanes,
-                                    .n_bytes = (size_t)n * sizeof(struct sl_near_stretch)};
+                                    .n_bytes = (size_t)n * sizeof(struct sl_near_segment)};
     memcpy(memory, &answer, sizeof answer);
     for (int i = 0; i < n; i++) {
-        const struct sl_stretch *stretch = sl_annex_stretch(served->annex, i);
-        const struct sl_stretch_config *config = sl_stretch_get_config(stretch);
+        const struct sl_kv_segment *segment = sl_annex_segment(served->annex, i);
+        const struct sl_kv_segment_config *config = sl_kv_segment_get_config(segment);
         size_t page_stride, scan_stride;
-        const uint8_t *pages = sl_stretch_pages(stretch, &page_stride);
-        const uint8_t *copies = sl_stretch_scan_copies(stretch, &scan_stride);
-        struct sl_near_stretch place = {.begin = config->begin,
+        const uint8_t *pages = sl_kv_segment_pages(segment, &page_stride);
+        const uint8_t *indexes = sl_kv_segment_key_indexes(segment, &scan_stride);
+        struct sl_near_segment place = {.begin = config->begin,
                                         .n_slots = config->n_slots,
                                         .n_lanes = (uint32_t)config->n_lanes,
                                         .offset = (uint64_t)(pages - base),
-                                        .scan_offset = (uint64_t)(copies - base),
+                                        .scan_offset = (uint64_t)(indexes - base),
                                         .scan_stride = scan_stride};
         memcpy(memory + sizeof answer + (size_t)i * sizeof place, &place, sizeof place);
     }
@@ -117,8 +117,8 @@ static void write_map(const struct sl_questions *questions, int n, const struct 
 
 // What an answer needs; at least a refusal, since the annex says what is wrong with a request.
 static size_t answer_bytes(const struct sl_annex *annex, const struct sl_near_request *head, const void *request,
-                           size_t request_bytes, int *n_stretches_out) {
-    size_t bytes = head->kind == SL_NEAR_MAP ? map_bytes(annex, n_stretches_out)
+                           size_t request_bytes, int *n_segments_out) {
+    size_t bytes = head->kind == SL_NEAR_MAP ? map_bytes(annex, n_segments_out)
                                              : sl_near_answer_bytes(annex, request, request_bytes);
     return bytes > SL_NEAR_REFUSAL_BYTES ? bytes : SL_NEAR_REFUSAL_BYTES;
 }
@@ -127,7 +127,7 @@ static size_t answer_bytes(const struct sl_annex *annex, const struct sl_near_re
 struct asked {
     struct sl_question *question; // NULL: answered
     struct sl_held_annex *held;
-    int n_stretches; // of a map
+    int n_segments; // of a map
 };
 
 /*
@@ -157,7 +157,7 @@ static struct asked prepare(struct sl_questions *questions, const struct waiting
         (struct sl_near_served){.annex = sl_held_annex_get(asked.held), .memory = sl_held_annex_memory(asked.held)};
     served_out->request = sl_question_request(taken->question, &served_out->request_bytes);
     size_t bytes =
-        answer_bytes(served_out->annex, head, served_out->request, served_out->request_bytes, &asked.n_stretches);
+        answer_bytes(served_out->annex, head, served_out->request, served_out->request_bytes, &asked.n_segments);
     served_out->answer = sl_answers_take(questions->answers, bytes);
     if (!served_out->answer) {
         sl_annexes_return(questions->config.annexes, &asked.held);
@@ -180,7 +180,7 @@ static uint64_t answer_all(struct sl_questions *questions, struct scanner *scann
         n += asked[n].question != NULL;
     }
     if (n > 0 && is_map) {
-        write_map(questions, asked[0].n_stretches, &scanner->taken->head, &served[0]);
+        write_map(questions, asked[0].n_segments, &scanner->taken->head, &served[0]);
     } else if (n > 0) {
         sl_near_serve_together(served, n, scanner->scratch);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the threads that answer what is asked about annexes (retrieve/near.h over fabric/ask.h).
+ * Purpose: the threads that answer what is asked about annexes (offload/annex/near.h over fabric/ask.h).
  *
  * Design: the fabric's progress thread puts a question into a bounded queue; a scanning thread takes the oldest one that
  *         may be answered now, searches, and answers from memory that is used again and again (kvstore/annexes/answers.h). A

@@ -36,7 +36,7 @@ void sl_disk_close(struct sl_disk **disk, int64_t deadline_ns);
  * This capsule has been shelved, or used: it will be written, or counted as used if it is there. Never blocks. disk may be
  * NULL, here and below: nothing happens.
  */
-void sl_disk_offer(struct sl_disk *disk, const struct sl_capsule_key *key);
+void sl_disk_offer(struct sl_disk *disk, const struct sl_capsule_id *key);
 
 /*
  * The capsule for the longest of these prefixes (longest first), from the shelf or read back to it, pinned

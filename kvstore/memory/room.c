@@ -10,9 +10,9 @@
 #define NO_MERCY     INT64_MAX // in place of the time: passes over nothing that may be evicted
 
 void sl_room_init(struct sl_room *room, struct sl_ledger *ledger, struct sl_inbound *inbound, struct sl_shelf *shelf,
-                  struct sl_stretches *stretches) {
+                  struct sl_kv_segments *segments) {
     *room = (struct sl_room){
-        .arena = sl_ledger_arena(ledger), .ledger = ledger, .inbound = inbound, .shelf = shelf, .stretches = stretches};
+        .arena = sl_ledger_arena(ledger), .ledger = ledger, .inbound = inbound, .shelf = shelf, .segments = segments};
     pthread_mutex_init(&room->mutex, NULL);
 }
 
@@ -22,9 +22,9 @@ void sl_room_cleanup(struct sl_room *room) {
 
 static bool evict_one(struct sl_room *room, int64_t now_ns) {
     int64_t shelf_ns = sl_shelf_oldest_ns(room->shelf, now_ns);
-    int64_t stretches_ns = sl_stretches_oldest_ns(room->stretches, now_ns);
-    return shelf_ns < stretches_ns ? sl_shelf_evict_one(room->shelf, now_ns)
-                                   : sl_stretches_evict_one(room->stretches, now_ns);
+    int64_t segments_ns = sl_kv_segments_oldest_ns(room->segments, now_ns);
+    return shelf_ns < segments_ns ? sl_shelf_evict_one(room->shelf, now_ns)
+                                  : sl_kv_segments_evict_one(room->segments, now_ns);
 }
 
 bool sl_room_evict_one(struct sl_room *room) {
@@ -43,11 +43,11 @@ static enum sl_status make_room(struct sl_room *room, const char *label, size_t 
                                 struct sl_error *err) {
     struct sl_arena_stats arena;
     struct sl_shelf_stats shelf;
-    struct sl_stretches_stats stretches;
+    struct sl_kv_segments_stats segments;
     sl_arena_get_stats(room->arena, &arena);
     sl_shelf_get_stats(room->shelf, &shelf);
-    sl_stretches_get_stats(room->stretches, &stretches);
-    size_t taken = taken_bytes(room, covered_bytes), evictable = shelf.evictable_bytes + stretches.evictable_bytes;
+    sl_kv_segments_get_stats(room->segments, &segments);
+    size_t taken = taken_bytes(room, covered_bytes), evictable = shelf.evictable_bytes + segments.evictable_bytes;
     size_t fixed = taken > evictable ? taken - evictable : 0;
     if (wanted_bytes > arena.capacity_bytes || fixed > arena.capacity_bytes - wanted_bytes) {
         return sl_fail(

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: who gets the store's memory: one account for capsules, stretches and all that has been promised.
+ * Purpose: who gets the store's memory: one account for capsules, segments and all that has been promised.
  *
- * Design: capsules and stretches are both a cache, in one order: whichever was used longest ago goes first. Three grades:
+ * Design: capsules and segments are both a cache, in one order: whichever was used longest ago goes first. Three grades:
  *           in use    pinned by a lookup, or part of an annex under a lease: never evicted
  *           kept      a job let go of it within the last --keep: evicted only if the new thing does not fit otherwise
  *           the rest  evicted when the arena would be more than 90% full, down to 85%, so that not every arrival evicts
@@ -17,21 +17,21 @@
 
 #include <pthread.h>
 
+#include "kvstore/memory/segments.h"
 #include "kvstore/memory/shelf.h"
-#include "kvstore/memory/stretches.h"
-#include "service/landing.h"
+#include "node/landing.h"
 
 struct sl_room {
     struct sl_arena *arena;   // the ledger's
     struct sl_ledger *ledger; // keeps the account of promises
     struct sl_inbound *inbound;
     struct sl_shelf *shelf;
-    struct sl_stretches *stretches;
+    struct sl_kv_segments *segments;
     pthread_mutex_t mutex;
 };
 
 void sl_room_init(struct sl_room *room, struct sl_ledger *ledger, struct sl_inbound *inbound, struct sl_shelf *shelf,
-                  struct sl_stretches *stretches);
+                  struct sl_kv_segments *segments);
 void sl_room_cleanup(struct sl_room *room);
 
 // Make room for `bytes` and count them as promised (sl_ledger_return()). SL_ERR_EXHAUSTED; err has the numbers.

@@ -10,16 +10,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "retrieve/near_internal.h"
-#include "tensor/cpu/retrieve/fills.h"
+#include "offload/annex/near_internal.h"
 #include "tensor/cpu/attention/ref_kv_slots.h"
+#include "tensor/cpu/retrieve/fills.h"
 
 #define ARENA_BYTES ((size_t)1 << 20)
 #define HEAD_DIM    8
 #define N_LANES     2
 #define FIRST_LANE  1
 
-static const uint32_t stretches[] = {64, 128, 13};
+static const uint32_t segments[] = {64, 128, 13};
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -40,24 +40,24 @@ static const struct sl_annex *make_annex(void) {
     static struct sl_ops ops;
     struct sl_arena *arena;
     struct sl_annex *annex;
-    struct sl_stretch_config config = {.first_lane = FIRST_LANE, .n_lanes = N_LANES};
+    struct sl_kv_segment_config config = {.first_lane = FIRST_LANE, .n_lanes = N_LANES};
     sl_ref_kv_slots_fill(&ops);
     sl_ref_scan_fill(&ops);
     must(sl_page_layout_init(&config.work, SL_KV_F16, HEAD_DIM, 0, false) == SL_OK);
     config.rows = config.scan = SL_KV_INT8;
     must(sl_arena_create(aligned_alloc(SL_ARENA_UNIT, ARENA_BYTES), ARENA_BYTES, &arena, NULL) == SL_OK);
     must(sl_annex_create(&ops, FIRST_LANE, N_LANES, HEAD_DIM, 256, &annex, NULL) == SL_OK);
-    for (size_t i = 0; i < sizeof stretches / sizeof stretches[0]; i++, config.begin += config.n_slots) {
-        config.n_slots = stretches[i];
-        size_t bytes = sl_stretch_block_bytes(&config);
+    for (size_t i = 0; i < sizeof segments / sizeof segments[0]; i++, config.begin += config.n_slots) {
+        config.n_slots = segments[i];
+        size_t bytes = sl_kv_segment_block_bytes(&config);
         uint16_t *block = sl_arena_alloc(arena, bytes);
         for (size_t j = 0; j < bytes / sizeof *block; j++) {
             block[j] = (uint16_t)(0x3000 + j * 37 % 0x1000); // f16 from 1/8 to 2
         }
-        struct sl_stretch *stretch;
-        must(sl_stretch_create(&config, &ops, NULL, arena, block, &stretch, NULL) == SL_OK);
-        must(sl_annex_append(annex, stretch, NULL) == SL_OK);
-        sl_stretch_unref(&stretch);
+        struct sl_kv_segment *segment;
+        must(sl_kv_segment_create(&config, &ops, NULL, arena, block, &segment, NULL) == SL_OK);
+        must(sl_annex_append(annex, segment, NULL) == SL_OK);
+        sl_kv_segment_unref(&segment);
     }
     return annex;
 }
@@ -112,7 +112,7 @@ static enum sl_status read_answer(const struct sl_near_request *asked, const str
         struct sl_near_channels_view view;
         status = sl_near_read_channels(asked, shape, body, end, &view, &err);
         if (status == SL_OK) {
-            must(view.copies + asked->n_lanes * view.lane_bytes == end);
+            must(view.indexes + asked->n_lanes * view.lane_bytes == end);
         }
         return status;
     }
@@ -121,7 +121,7 @@ static enum sl_status read_answer(const struct sl_near_request *asked, const str
         return sl_near_read_absmax(asked, shape->head_dim, body, end, &absmax, &err);
     }
     default: {
-        const struct sl_near_stretch *map;
+        const struct sl_near_segment *map;
         status = sl_near_read_map(body, end, &map, &n, &err);
         if (status == SL_OK) {
             touch((const uint8_t *)map, n * sizeof *map);

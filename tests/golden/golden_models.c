@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-#include "model/model.h"
+#include "model/forward.h"
 #include "tensor/cpu/tiers.h"
 
 #define GOLDEN         "tests/golden/"
@@ -114,14 +114,14 @@ static void forward(struct fixture *f, const int32_t *tokens, int n, int chunk, 
     int64_t n_vocab = sl_model_get_config(f->model)->n_vocab;
     struct sl_error err = {0};
     for (int i = 0; i < n; i += chunk) {
-        struct sl_segment segment = {
+        struct sl_input segment = {
             .session = f->session,
             .tokens = tokens + i,
             .n_tokens = n - i < chunk ? n - i : chunk,
             .logits = i + chunk >= n ? last_logits : NULL,
             .all_logits = all_logits == NULL ? NULL : all_logits + i * n_vocab,
         };
-        if (sl_engine_forward(f->engine, &segment, 1, NULL, &err) != SL_OK) {
+        if (sl_engine_forward(f->engine, &segment, 1, &err) != SL_OK) {
             fail_msg("%s", err.text);
         }
     }
@@ -207,21 +207,21 @@ static void check_together(struct fixture *f, const struct golden *a, const stru
         assert_non_null(logits[s]);
     }
     for (;;) {
-        struct sl_segment segments[2];
+        struct sl_input segments[2];
         int n_segments = 0;
         for (int s = 0; s < 2; s++) {
             int64_t at = sessions[s]->n_tokens, left = prompts[s]->n - at;
             if (left > 0) {
-                segments[n_segments++] = (struct sl_segment){.session = sessions[s],
-                                                             .tokens = prompts[s]->tokens + at,
-                                                             .n_tokens = left < chunks[s] ? (int)left : chunks[s],
-                                                             .all_logits = logits[s] + at * prompts[s]->n_vocab};
+                segments[n_segments++] = (struct sl_input){.session = sessions[s],
+                                                           .tokens = prompts[s]->tokens + at,
+                                                           .n_tokens = left < chunks[s] ? (int)left : chunks[s],
+                                                           .all_logits = logits[s] + at * prompts[s]->n_vocab};
             }
         }
         if (n_segments == 0) {
             break;
         }
-        assert_int_equal(sl_engine_forward(f->engine, segments, n_segments, NULL, &err), SL_OK);
+        assert_int_equal(sl_engine_forward(f->engine, segments, n_segments, &err), SL_OK);
     }
     for (int s = 0; s < 2; s++) {
         assert_memory_equal(logits[s], prompts[s]->whole, prompts[s]->bytes);
@@ -283,20 +283,20 @@ static void test_batching_changes_no_bits(void **state) {
         const int lengths[3] = {1, N, 1}, offsets[3] = {4, 0, 6};
         struct sl_error err = {0};
         for (int pass = 0; pass < 2; pass++) {
-            struct sl_segment segments[3];
+            struct sl_input segments[3];
             for (int s = 0; s < 3; s++) {
                 fixture_restart(&f, SL_KV_F16, SL_POSITION_ORIGINAL, 16);
                 forward(&f, tokens, 3 + s, 3 + s, NULL, NULL);
                 sessions[s] = f.session;
                 f.session = NULL;
-                segments[s] = (struct sl_segment){sessions[s], tokens + offsets[s], lengths[s],
-                                                  pass == 0 ? alone[s] : together[s], s == 1 ? all[0] : NULL};
+                segments[s] = (struct sl_input){sessions[s], tokens + offsets[s], lengths[s],
+                                                pass == 0 ? alone[s] : together[s], s == 1 ? all[0] : NULL};
             }
             for (int s = 0; s < 3 && pass == 0; s++) {
-                assert_int_equal(sl_engine_forward(f.engine, &segments[s], 1, NULL, &err), SL_OK);
+                assert_int_equal(sl_engine_forward(f.engine, &segments[s], 1, &err), SL_OK);
             }
             if (pass == 1) {
-                assert_int_equal(sl_engine_forward(f.engine, segments, 3, NULL, &err), SL_OK);
+                assert_int_equal(sl_engine_forward(f.engine, segments, 3, &err), SL_OK);
             }
             assert_memory_equal(all[N - 1], pass == 0 ? alone[1] : together[1], sizeof alone[1]);
             for (int s = 0; s < 3; s++) {
@@ -335,10 +335,10 @@ static void check_demo(struct fixture *f, const char *name) {
     forward(f, prompt, n_prompt, 500, NULL, logits);
     for (int i = 0; i < n_output; i++) {
         int32_t token = argmax(logits, n_vocab);
-        struct sl_segment segment = {f->session, &token, 1, logits, NULL};
+        struct sl_input segment = {f->session, &token, 1, logits, NULL};
         struct sl_error err = {0};
         assert_int_equal(token, output[i]);
-        assert_int_equal(sl_engine_forward(f->engine, &segment, 1, NULL, &err), SL_OK);
+        assert_int_equal(sl_engine_forward(f->engine, &segment, 1, &err), SL_OK);
     }
     free(logits);
     free(words);

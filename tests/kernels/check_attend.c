@@ -35,7 +35,7 @@ struct dense {
 // Query head `head` of a row of KV head h: out[d], lse, bounds; its weights are added to the columns.
 static void attend_f64(const struct sl_attend *args, const double *q, const double *keys, const float *v,
                        uint32_t first, uint32_t end, struct dense *r, int row, int head) {
-    int d = args->head_dim, group = args->n_heads / args->n_kv_heads;
+    int d = args->head_dim, group = args->n_heads / args->heads.n;
     size_t at = ((size_t)row * (size_t)args->n_heads + (size_t)head) * (size_t)d;
     size_t lse_at = (size_t)head * (size_t)args->m + (size_t)row, column = (size_t)(head / group) * r->max_slots;
     double *weights = calloc(end, sizeof *weights), max = -INFINITY, sum = 0;
@@ -65,21 +65,21 @@ static void attend_f64(const struct sl_attend *args, const double *q, const doub
 }
 
 static struct dense dense_attention(const struct sl_attend *args) {
-    int d = args->head_dim, group = args->n_heads / args->n_kv_heads;
+    int d = args->head_dim, group = args->n_heads / args->heads.n;
     size_t n_vectors = (size_t)args->m * (size_t)args->n_heads;
     struct dense r = {0};
-    for (int h = 0; h < args->n_kv_heads; h++) {
-        r.max_slots = args->kv[h].n_slots > r.max_slots ? args->kv[h].n_slots : r.max_slots;
+    for (int h = 0; h < args->heads.n; h++) {
+        r.max_slots = args->heads.kv[h].n_slots > r.max_slots ? args->heads.kv[h].n_slots : r.max_slots;
     }
     r.out = calloc(n_vectors * (size_t)d, sizeof(double));
     r.out_bound = calloc(n_vectors * (size_t)d, sizeof(double));
     r.lse = calloc(n_vectors, sizeof(double));
     r.lse_bound = calloc(n_vectors, sizeof(double));
-    r.columns = calloc((size_t)args->n_kv_heads * r.max_slots, sizeof(double));
-    r.columns_bound = calloc((size_t)args->n_kv_heads * r.max_slots, sizeof(double));
+    r.columns = calloc((size_t)args->heads.n * r.max_slots, sizeof(double));
+    r.columns_bound = calloc((size_t)args->heads.n * r.max_slots, sizeof(double));
     double *keys = calloc((size_t)r.max_slots * (size_t)d, sizeof(double)), q[SL_MAX_HEAD_DIM];
-    for (int h = 0; h < args->n_kv_heads; h++) {
-        const struct sl_kv *kv = &args->kv[h];
+    for (int h = 0; h < args->heads.n; h++) {
+        const struct sl_kv *kv = &args->heads.kv[h];
         float *k = take((size_t)kv->n_slots * (size_t)d * sizeof *k),
               *v = take((size_t)kv->n_slots * (size_t)d * sizeof *v);
         tier("reference")->read_rows(kv, 0, kv->n_slots, k, v);
@@ -186,10 +186,9 @@ static void case_open(const struct attend_case *a, const struct sl_ops *ops, str
                                  .q_stride = a->q_gap > 0 ? (int64_t)row + a->q_gap : 0,
                                  .m = a->m,
                                  .n_heads = a->n_heads,
-                                 .n_kv_heads = a->n_kv_heads,
                                  .head_dim = a->d,
                                  .scale = 1.0f / sqrtf((float)a->d),
-                                 .kv = s->cache.kv,
+                                 .heads = {s->cache.kv, a->n_kv_heads},
                                  .rope = a->slot_positions ? &s->rope : NULL,
                                  .window = a->window,
                                  .positions = s->positions,
@@ -275,11 +274,11 @@ static void test_attend_rows_do_not_depend_on_each_other(void **state) {
                     struct sl_attend part = *args;
                     struct sl_kv kv[MAX_KV_HEADS];
                     part.m = args->m - row < chunks[c] ? args->m - row : chunks[c];
-                    for (int h = 0; h < args->n_kv_heads; h++) {
-                        kv[h] = args->kv[h];
+                    for (int h = 0; h < args->heads.n; h++) {
+                        kv[h] = args->heads.kv[h];
                         kv[h].n_slots -= (uint32_t)(args->m - row - part.m);
                     }
-                    part.kv = kv;
+                    part.heads.kv = kv;
                     part.q = args->q + row * sl_attend_q_stride(args);
                     part.positions = args->positions + row;
                     part.out = out + (size_t)row * row_floats;
@@ -399,12 +398,12 @@ static void test_fold_of_sums_equals_dense_columns(void **state) {
             ops->attend(NULL, &args, 1);
             float *once = take(want.max_slots * sizeof *once), *twice = take(want.max_slots * sizeof *twice);
             ops->fold(NULL, &args, 0, &sums_only);
-            for (int h = 0; h < args.n_kv_heads; h++) {
+            for (int h = 0; h < args.heads.n; h++) {
                 double total = 0, packed = 0;
-                ops->read_state(&args.kv[h], 0, once);
-                for (uint32_t j = 0; j < args.kv[h].n_slots; j++) {
+                ops->read_state(&args.heads.kv[h], 0, once);
+                for (uint32_t j = 0; j < args.heads.kv[h].n_slots; j++) {
                     double column = want.columns[(size_t)h * want.max_slots + j];
-                    bool is_packed = j < args.kv[h].n_packed * SL_PAGE_SLOTS;
+                    bool is_packed = j < args.heads.kv[h].n_packed * SL_PAGE_SLOTS;
                     double bound = rounded ? want.columns_bound[(size_t)h * want.max_slots + j] : 0.0;
                     double expected = is_packed ? 0.0 : column;
                     assert_true(fabs((double)once[j] - expected) <= 3e-6 * (1.0 + expected) + bound);
@@ -414,19 +413,19 @@ static void test_fold_of_sums_equals_dense_columns(void **state) {
                 if (!rounded || packed == 0) { // else one part is as the tier rounds and one as f64 has it
                     assert_close(total + packed, args.m, rounded ? ROUNDING : 1e-5);
                 }
-                ops->read_state(&args.kv[h], 1, twice); // the other plane is nobody's business
-                for (uint32_t j = 0; j < args.kv[h].n_slots; j++) {
+                ops->read_state(&args.heads.kv[h], 1, twice); // the other plane is nobody's business
+                for (uint32_t j = 0; j < args.heads.kv[h].n_slots; j++) {
                     assert_true(twice[j] == 0.0f);
                 }
             }
             ops->fold(team, &args, 0, &sums_only); // adds the very same, whatever the team
-            ops->read_state(&args.kv[0], 0, twice);
+            ops->read_state(&args.heads.kv[0], 0, twice);
             case_open(&cases[i], ops, &fresh);
             struct sl_attend again = fresh.args;
             ops->attend(team, &again, 1);
             ops->fold(team, &again, 0, &sums_only);
-            ops->read_state(&again.kv[0], 0, once);
-            for (uint32_t j = 0; j < args.kv[0].n_slots; j++) {
+            ops->read_state(&again.heads.kv[0], 0, once);
+            for (uint32_t j = 0; j < args.heads.kv[0].n_slots; j++) {
                 assert_true(twice[j] == once[j] + once[j]);
             }
             case_close(&fresh);

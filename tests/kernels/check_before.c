@@ -43,10 +43,9 @@ static void case_open(const struct part_case *a, const struct sl_ops *ops, struc
                                  .q_stride = a->q_gap > 0 ? (int64_t)row + a->q_gap : 0,
                                  .m = a->m,
                                  .n_heads = a->n_heads,
-                                 .n_kv_heads = a->n_kv_heads,
                                  .head_dim = a->d,
                                  .scale = 1.0f / sqrtf((float)a->d),
-                                 .kv = s->cache.kv,
+                                 .heads = {s->cache.kv, a->n_kv_heads},
                                  .out = take(s->n_out * sizeof(float)),
                                  .lse = take(s->n_rows * sizeof(float))};
 }
@@ -71,7 +70,7 @@ static struct sl_kv part_of(const struct sl_kv *kv, uint32_t begin, uint32_t end
 
 // Whole splits of a head that come before all rows, less the last `left` of them.
 static uint32_t splits_before(const struct sl_attend *args, int h, uint32_t left) {
-    uint32_t all = (args->kv[h].n_slots - (uint32_t)args->m) / SL_ATTEND_SPLIT;
+    uint32_t all = (args->heads.kv[h].n_slots - (uint32_t)args->m) / SL_ATTEND_SPLIT;
     return all > left ? all - left : 0;
 }
 
@@ -95,20 +94,21 @@ static void attend_before_rest(const struct sl_ops *ops, struct sl_team *team, c
                                uint32_t left, struct sl_softmax *before, struct sl_kv *kv_out) {
     struct sl_attend args = s->args;
     args.out = args.lse = NULL;
-    args.kv = kv_out;
+    args.heads.kv = kv_out;
     bool more = true;
     for (uint32_t split = 0; more; split += a_call) {
         more = false;
-        for (int h = 0; h < args.n_kv_heads; h++) { // heads that are through have no slots in a call
+        for (int h = 0; h < args.heads.n; h++) { // heads that are through have no slots in a call
             uint32_t all = splits_before(&s->args, h, left), begin = split < all ? split : all;
             uint32_t end = begin + a_call < all ? begin + a_call : all;
-            kv_out[h] = part_of(&s->args.kv[h], begin * SL_ATTEND_SPLIT, end * SL_ATTEND_SPLIT);
+            kv_out[h] = part_of(&s->args.heads.kv[h], begin * SL_ATTEND_SPLIT, end * SL_ATTEND_SPLIT);
             more = more || end > begin;
         }
         ops->attend_before(team, &args, before);
     }
-    for (int h = 0; h < args.n_kv_heads; h++) {
-        kv_out[h] = part_of(&s->args.kv[h], splits_before(&s->args, h, left) * SL_ATTEND_SPLIT, s->args.kv[h].n_slots);
+    for (int h = 0; h < args.heads.n; h++) {
+        kv_out[h] = part_of(&s->args.heads.kv[h], splits_before(&s->args, h, left) * SL_ATTEND_SPLIT,
+                            s->args.heads.kv[h].n_slots);
     }
 }
 
@@ -132,7 +132,7 @@ static void test_attend_in_parts_gives_the_bits_of_one_attend(void **state) {
                 struct sl_softmax before = no_softmax(&s);
                 attend_before_rest(tier(*name), team, &s, splits_a_call[(i + t) % 3], (uint32_t)t, &before, kv);
                 struct sl_attend rest = s.args;
-                rest.kv = kv;
+                rest.heads.kv = kv;
                 rest.before = &before;
                 rest.out = out;
                 rest.lse = lse;
@@ -176,7 +176,7 @@ static void test_attend_before_does_not_depend_on_the_team_or_the_step(void **st
             memset(s[i].args.out, 0xff, s[i].n_out * sizeof *want[i]);
         }
         struct sl_attend calls[2] = {s[0].args, s[1].args};
-        calls[0].kv = kv[0];
+        calls[0].heads.kv = kv[0];
         calls[0].before = &alone;
         calls[0].lse = NULL;
         tier(*name)->attend(team, calls, 2);

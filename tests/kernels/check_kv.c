@@ -29,9 +29,9 @@ static void test_append_stores_rows_rounded_and_saturated(void **state) {
             for (int j = 0; j < N; j++) {
                 positions[j] = 1000 + 7 * j;
             }
-            ops->append(&c.kv[0], k, v, D, 65, positions); // in two parts, over a page boundary
+            append_rows(ops, &c.kv[0], k, v, D, 65, positions); // in two parts, over a page boundary
             c.kv[0].n_slots = 65;
-            ops->append(&c.kv[0], k + 65 * D, v + 65 * D, D, N - 65, positions + 65);
+            append_rows(ops, &c.kv[0], k + 65 * D, v + 65 * D, D, N - 65, positions + 65);
             c.kv[0].n_slots = N;
             float *k_back = take((N * D + 1) * sizeof(float)), *v_back = take(N * D * sizeof(float));
             ops->read_rows(&c.kv[0], 0, N, k_back, v_back);
@@ -59,6 +59,59 @@ static void test_append_stores_rows_rounded_and_saturated(void **state) {
             cache_free(&c);
         }
     }
+}
+
+// A step of many sessions, their rows within wider ones, is what each of them would have appended head by head.
+static void test_append_of_many_calls_equals_head_by_head(void **state) {
+    (void)state;
+    enum { D = 24, HEADS = 3, WIDE = 2 * HEADS * D + 16, CALLS = 5, STATES = 2 };
+    static const int rows[CALLS] = {1, 100, 0, 7, 1};
+    struct sl_team *team;
+    assert_int_equal(sl_team_create(3, &team, NULL), SL_OK);
+    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+        const struct sl_ops *ops = tier(*name);
+        struct cache many[CALLS], single[CALLS];
+        struct sl_attend calls[CALLS];
+        float *wide = random_floats(128 * WIDE, 5);
+        int64_t positions[128];
+        for (int r = 0; r < 128; r++) {
+            positions[r] = 5 * r + 3;
+        }
+        for (int i = 0; i < CALLS; i++) {
+            uint32_t before[HEADS] = {(uint32_t)(i * 40), 63, 64}, none[HEADS] = {0};
+            for (int side = 0; side < 2; side++) {
+                struct cache *c = side ? &single[i] : &many[i];
+                cache_fill(c, ops, SL_KV_F16, SL_KV_F16, HEADS, D, STATES, before, none);
+                for (int h = 0; h < HEADS; h++) {
+                    for (uint32_t p = sl_pages_for(before[h]); p < sl_pages_for(before[h] + (uint32_t)rows[i]); p++) {
+                        c->pages[h][p] = take(c->work.bytes);
+                    }
+                }
+            }
+            for (int h = 0; h < HEADS; h++) {
+                append_rows(ops, &single[i].kv[h], wide + h * D, wide + (HEADS + h) * D, WIDE, rows[i], positions);
+                many[i].kv[h].n_slots += (uint32_t)rows[i];
+            }
+            calls[i] = (struct sl_attend){.k = wide,
+                                          .v = wide + HEADS * D,
+                                          .kv_stride = WIDE,
+                                          .m = rows[i],
+                                          .heads = {many[i].kv, HEADS},
+                                          .positions = positions};
+        }
+        ops->append(team, calls, CALLS);
+        for (int i = 0; i < CALLS; i++) {
+            for (int h = 0; h < HEADS; h++) {
+                for (uint32_t p = 0; p < sl_pages_for(many[i].kv[h].n_slots); p++) {
+                    assert_memory_equal(many[i].pages[h][p], single[i].pages[h][p], many[i].work.bytes);
+                }
+            }
+            cache_free(&many[i]);
+            cache_free(&single[i]);
+        }
+        free(wide);
+    }
+    sl_team_destroy(&team);
 }
 
 // --- quantize --------------------------------------------------------------------------------------------------------
@@ -212,6 +265,7 @@ static void test_gather_equals_a_copy(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_append_stores_rows_rounded_and_saturated),
+        cmocka_unit_test(test_append_of_many_calls_equals_head_by_head),
         cmocka_unit_test(test_quantize_stays_within_half_a_step),
         cmocka_unit_test(test_quantize_packs_codes_lsb_first),
         cmocka_unit_test(test_gather_equals_a_copy),

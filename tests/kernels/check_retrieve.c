@@ -37,10 +37,9 @@ static void case_open(const struct attend_case *a, const struct sl_ops *ops, str
     *args = (struct sl_attend){.q = random_floats(n_out, 7),
                                .m = 1,
                                .n_heads = a->n_heads,
-                               .n_kv_heads = a->n_kv_heads,
                                .head_dim = a->d,
                                .scale = 1.0f / sqrtf((float)a->d),
-                               .kv = c->kv,
+                               .heads = {c->kv, a->n_kv_heads},
                                .rope = a->slot_positions ? rope : NULL,
                                .out = take(n_out * sizeof(float)),
                                .lse = take((size_t)a->n_heads * sizeof(float))};
@@ -61,11 +60,11 @@ struct lists {
 };
 
 static void list_slots(struct lists *l, const struct sl_attend *args, uint32_t every, uint32_t some) {
-    for (int h = 0; h < args->n_kv_heads; h++) {
+    for (int h = 0; h < args->heads.n; h++) {
         l->slots[h] = l->memory[h];
         l->n[h] = 0;
-        for (uint32_t j = 0; j < args->kv[h].n_slots; j++) {
-            if ((j + (uint32_t)h) % every < some || j + 1 == args->kv[h].n_slots) {
+        for (uint32_t j = 0; j < args->heads.kv[h].n_slots; j++) {
+            if ((j + (uint32_t)h) % every < some || j + 1 == args->heads.kv[h].n_slots) {
                 l->memory[h][l->n[h]++] = j;
             }
         }
@@ -113,7 +112,7 @@ static void rotate_f64(const struct sl_rope *rope, int64_t position, double *x) 
 
 // Softmax attention of one query head over the listed slots, in f64.
 static void check_head(const struct sl_attend *args, int head, const uint32_t *slots, uint32_t n) {
-    const struct sl_kv *kv = &args->kv[head / (args->n_heads / args->n_kv_heads)];
+    const struct sl_kv *kv = &args->heads.kv[head / (args->n_heads / args->heads.n)];
     int d = args->head_dim;
     double q[SL_MAX_HEAD_DIM], key[SL_MAX_HEAD_DIM], out[SL_MAX_HEAD_DIM] = {0}, scores[512], max = -INFINITY, sum = 0;
     float k[SL_MAX_HEAD_DIM], v[SL_MAX_HEAD_DIM];
@@ -165,7 +164,7 @@ static void test_attend_slots_of_a_subset_equals_dense_attention_over_it(void **
                 case_open(&cases[i], tier(*name), &c, &rope, &args);
                 list_slots(&some_slots, &args, every[s], some[s]);
                 tier(*name)->attend_slots(s % 2 ? team : NULL, &args, some_slots.slots, some_slots.n);
-                int group = args.n_heads / args.n_kv_heads;
+                int group = args.n_heads / args.heads.n;
                 for (int head = 0; head < args.n_heads; head++) {
                     check_head(&args, head, some_slots.slots[head / group], some_slots.n[head / group]);
                 }
@@ -180,7 +179,7 @@ static void test_attend_slots_of_a_subset_equals_dense_attention_over_it(void **
     sl_team_destroy(&team);
 }
 
-// The same rows, listed in an order of their own, in pages where each lies elsewhere, as in a row cache.
+// The same rows, listed in an order of their own, in pages where each lies elsewhere, as in a hot cache.
 static void test_attend_slots_does_not_depend_on_where_slots_lie(void **state) {
     (void)state;
     static const struct attend_case places[] = {
@@ -219,12 +218,12 @@ static void test_attend_slots_does_not_depend_on_where_slots_lie(void **state) {
             float *out = take(n_out), *lse = take((size_t)args.n_heads * sizeof *lse);
             tier(*name)->attend_slots(NULL, &args, here.slots, here.n);
             for (int head = 0; head < args.n_heads; head++) {
-                int h = head / (args.n_heads / args.n_kv_heads);
+                int h = head / (args.n_heads / args.heads.n);
                 check_head(&args, head, here.slots[h], here.n[h]);
             }
             memcpy(out, args.out, n_out);
             memcpy(lse, args.lse, (size_t)args.n_heads * sizeof *lse);
-            args.kv = other.kv;
+            args.heads.kv = other.kv;
             tier(*name)->attend_slots(NULL, &args, there.slots, there.n);
             assert_memory_equal(args.out, out, n_out);
             assert_memory_equal(args.lse, lse, (size_t)args.n_heads * sizeof *lse);

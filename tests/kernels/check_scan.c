@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: holds scan copies, the scan, and rows out of and into pages to the formulas of tensor/ops.h and
- *          kvcache/scan.h, in every tier, and times them beside plain reading (--time [TIER]).
+ * Purpose: holds key indexes, the scan, and rows out of and into pages to the formulas of tensor/ops.h and
+ *          kvcache/key_index.h, in every tier, and times them beside plain reading (--time [TIER]).
  */
 #include "tests/kernels/kv_fixture.h"
 
@@ -35,29 +35,30 @@ static void open_keys(struct cache *c, const struct page_case *a, const struct s
         row[0][4] = a->work == SL_KV_F32 && j == 100 ? NAN : row[0][4];
         struct sl_kv until = *c->kv;
         until.n_slots = j;
-        ops->append(&until, row[0], row[1], a->d, 1, (const int64_t[]){0});
+        append_rows(ops, &until, row[0], row[1], a->d, 1, (const int64_t[]){0});
     }
 }
 
-static struct sl_scan_layout layout_of(enum sl_kv_format format, int d, uint32_t n_slots) {
-    struct sl_scan_layout layout;
-    assert_int_equal(sl_scan_layout_init(&layout, format, d, n_slots), SL_OK);
+static struct sl_key_index_layout layout_of(enum sl_kv_format format, int d, uint32_t n_slots) {
+    struct sl_key_index_layout layout;
+    assert_int_equal(sl_key_index_layout_init(&layout, format, d, n_slots), SL_OK);
     return layout;
 }
 
-static void *make_copy(const struct sl_ops *ops, const struct sl_kv *kv, uint32_t n,
-                       const struct sl_scan_layout *layout) {
-    void *copy = take(layout->bytes); // 0xff everywhere
-    ops->scan_copy(kv, n, layout, copy);
-    return copy;
+static void *make_index(const struct sl_ops *ops, const struct sl_kv *kv, uint32_t n,
+                        const struct sl_key_index_layout *layout) {
+    void *index = take(layout->bytes); // 0xff everywhere
+    ops->index_keys(kv, n, layout, index);
+    return index;
 }
 
-// --- scan_copy -------------------------------------------------------------------------------------------------------
+// --- index_keys -------------------------------------------------------------------------------------------------------
 
-// Channel c of a copy of keys k[n][d] is what kvcache/scan.h says, and zeros behind them.
-static void check_channel(const struct sl_scan_layout *l, const char *copy, const float *k, uint32_t n, size_t c) {
-    const char *channel = copy + l->codes + c * l->channel_bytes;
-    float absmax = 0.0f, scale = l->scale < l->codes ? ((const float *)(copy + l->scale))[c] : 0.0f;
+// Channel c of an index of keys k[n][d] is what kvcache/key_index.h says, and zeros behind them.
+static void check_channel(const struct sl_key_index_layout *l, const char *index, const float *k, uint32_t n,
+                          size_t c) {
+    const char *channel = index + l->codes + c * l->channel_bytes;
+    float absmax = 0.0f, scale = l->scale < l->codes ? ((const float *)(index + l->scale))[c] : 0.0f;
     double sum = 0.0;
     for (uint32_t j = 0; j < n; j++) {
         float x = k[j * (size_t)l->head_dim + c];
@@ -76,7 +77,7 @@ static void check_channel(const struct sl_scan_layout *l, const char *copy, cons
             assert_int_equal(channel[j / 8] >> j % 8 & 1, x >= 0.0f);
         }
     }
-    assert_memory_equal(copy + l->absmax + 4 * c, &absmax, 4);
+    assert_memory_equal(index + l->absmax + 4 * c, &absmax, 4);
     if (l->format == SL_KV_INT8) {
         assert_true(scale == absmax / 127.0f);
     } else if (l->format == SL_KV_INT1) {
@@ -91,7 +92,7 @@ static void check_channel(const struct sl_scan_layout *l, const char *copy, cons
     }
 }
 
-static void test_scan_copy_holds_the_keys_channel_by_channel(void **state) {
+static void test_key_index_holds_the_keys_channel_by_channel(void **state) {
     (void)state;
     for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
         for (size_t i = 0; i < N_PAGE_CASES; i++) {
@@ -103,12 +104,12 @@ static void test_scan_copy_holds_the_keys_channel_by_channel(void **state) {
             for (size_t f = 0; f < N_SCAN_FORMATS; f++) {
                 const uint32_t counts[] = {a->n_slots, (a->n_slots + 1) / 2}; // all, and the first
                 for (int s = 0; s < 2; s++) {
-                    struct sl_scan_layout layout = layout_of(scan_formats[f], a->d, a->n_slots + 70);
-                    char *copy = make_copy(tier(*name), c.kv, counts[s], &layout);
+                    struct sl_key_index_layout layout = layout_of(scan_formats[f], a->d, a->n_slots + 70);
+                    char *index = make_index(tier(*name), c.kv, counts[s], &layout);
                     for (size_t channel = 0; channel < (size_t)a->d; channel++) {
-                        check_channel(&layout, copy, k, counts[s], channel);
+                        check_channel(&layout, index, k, counts[s], channel);
                     }
-                    free(copy);
+                    free(index);
                 }
             }
             free(k);
@@ -117,18 +118,18 @@ static void test_scan_copy_holds_the_keys_channel_by_channel(void **state) {
     }
 }
 
-static void test_scan_copy_of_no_slots_is_zeros(void **state) {
+static void test_key_index_of_no_slots_is_zeros(void **state) {
     (void)state;
     for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
         struct cache c;
         open_keys(&c, &page_cases[0], tier(*name));
         for (size_t f = 0; f < N_SCAN_FORMATS; f++) {
-            struct sl_scan_layout layout = layout_of(scan_formats[f], page_cases[0].d, 100);
-            char *copy = make_copy(tier(*name), c.kv, 0, &layout);
+            struct sl_key_index_layout layout = layout_of(scan_formats[f], page_cases[0].d, 100);
+            char *index = make_index(tier(*name), c.kv, 0, &layout);
             for (size_t at = 0; at < layout.bytes; at++) {
-                assert_int_equal(copy[at], 0);
+                assert_int_equal(index[at], 0);
             }
-            free(copy);
+            free(index);
         }
         cache_free(&c);
     }
@@ -136,8 +137,8 @@ static void test_scan_copy_of_no_slots_is_zeros(void **state) {
 
 // --- scan ------------------------------------------------------------------------------------------------------------
 
-static float code_of(const struct sl_scan_layout *l, const char *copy, int c, uint32_t j) {
-    const char *channel = copy + l->codes + (size_t)c * l->channel_bytes;
+static float code_of(const struct sl_key_index_layout *l, const char *index, int c, uint32_t j) {
+    const char *channel = index + l->codes + (size_t)c * l->channel_bytes;
     switch (l->format) {
     case SL_KV_F32:
         return ((const float *)channel)[j];
@@ -153,13 +154,13 @@ static float code_of(const struct sl_scan_layout *l, const char *copy, int c, ui
 }
 
 // The sum in f32 in ascending i: with products that are rounded, or with fused ones.
-static float expected_score(const struct sl_scan_layout *l, const char *copy, const float *q, const int *channels,
+static float expected_score(const struct sl_key_index_layout *l, const char *index, const float *q, const int *channels,
                             int n_channels, uint32_t j, bool fused) {
     float sum = 0.0f;
     for (int i = 0; i < n_channels; i++) {
         int c = channels[i];
-        float weight = l->format >= SL_KV_INT8 ? q[c] * ((const float *)(copy + l->scale))[c] : q[c];
-        float code = code_of(l, copy, c, j);
+        float weight = l->format >= SL_KV_INT8 ? q[c] * ((const float *)(index + l->scale))[c] : q[c];
+        float code = code_of(l, index, c, j);
         sum = fused ? fmaf(weight, code, sum) : sum + weight * code;
     }
     return sum;
@@ -180,8 +181,8 @@ static void test_scan_is_the_sum_over_the_channels_in_order(void **state) {
         open_keys(&c, &a, tier(*name));
         float *q = random_floats(D, 5), got[N + 1];
         for (size_t s = 0; s < N_SCAN_FORMATS * sizeof counts / sizeof counts[0]; s++) {
-            struct sl_scan_layout layout = layout_of(scan_formats[s % N_SCAN_FORMATS], D, N);
-            char *copy = make_copy(tier(*name), c.kv, N, &layout);
+            struct sl_key_index_layout layout = layout_of(scan_formats[s % N_SCAN_FORMATS], D, N);
+            char *index = make_index(tier(*name), c.kv, N, &layout);
             int n_channels = counts[s / N_SCAN_FORMATS], channels[D];
             for (int i = 0; i < n_channels; i++) {
                 channels[i] = n_channels == D ? i : (3 + 5 * i) % D;
@@ -189,23 +190,23 @@ static void test_scan_is_the_sum_over_the_channels_in_order(void **state) {
             for (size_t r = 0; r < N_RANGES; r++) {
                 uint32_t begin = ranges[r][0], end = ranges[r][1];
                 got[end - begin] = 123.0f;
-                tier(*name)->scan(&layout, copy, q, channels, n_channels, begin, end, got);
+                tier(*name)->scan(&layout, index, q, channels, n_channels, begin, end, got);
                 for (uint32_t j = begin; j < end; j++) {
                     bool fused = strcmp(*name, "reference") != 0 && strcmp(*name, "neon") != 0;
-                    float want = expected_score(&layout, copy, q, channels, n_channels, j,
+                    float want = expected_score(&layout, index, q, channels, n_channels, j,
                                                 fused && tier(*name)->scan != tier("reference")->scan);
                     assert_memory_equal(&got[j - begin], &want, sizeof want);
                 }
                 assert_true(got[end - begin] == 123.0f);
             }
-            free(copy);
+            free(index);
         }
         free(q);
         cache_free(&c);
     }
 }
 
-// A copy is made of many keys and ranked by all channels: what comes out on top are the keys nearest to the query.
+// An index is made of many keys and ranked by all channels: what comes out on top are the keys nearest to the query.
 static void test_scan_of_all_channels_ranks_as_the_logits(void **state) {
     (void)state;
     enum { N = 1000, D = 64, TOP = 50 };
@@ -236,9 +237,9 @@ static void test_scan_of_all_channels_ranks_as_the_logits(void **state) {
             if (scan_formats[f] == SL_KV_BF16) {
                 continue; // pages are f16: rounding them may swap neighbours
             }
-            struct sl_scan_layout layout = layout_of(scan_formats[f], D, N);
-            char *copy = make_copy(tier(*name), c.kv, N, &layout);
-            tier(*name)->scan(&layout, copy, q, channels, D, 0, N, got);
+            struct sl_key_index_layout layout = layout_of(scan_formats[f], D, N);
+            char *index = make_index(tier(*name), c.kv, N, &layout);
+            tier(*name)->scan(&layout, index, q, channels, D, 0, N, got);
             tier(*name)->select(got, N, TOP, best);
             uint32_t common = 0;
             for (uint32_t x = 0, y = 0; x < TOP && y < TOP;) {
@@ -248,7 +249,7 @@ static void test_scan_of_all_channels_ranks_as_the_logits(void **state) {
                 y += y < TOP && exact[y] == smaller;
             }
             assert_true(common >= at_least[f]);
-            free(copy);
+            free(index);
         }
         free(q);
         cache_free(&c);
@@ -275,7 +276,7 @@ static void test_copy_rows_gives_rows_in_the_working_format(void **state) {
                 float k[SL_MAX_HEAD_DIM], v[SL_MAX_HEAD_DIM];
                 struct sl_kv one = {(void *const[]){want}, 0, 0, &c.work, &c.work};
                 tier(*name)->read_rows(c.kv, slots[s], slots[s] + 1, k, v);
-                tier(*name)->append(&one, k, v, a->d, 1, (const int64_t[]){0});
+                append_rows(tier(*name), &one, k, v, a->d, 1, (const int64_t[]){0});
                 assert_memory_equal(rows + 2 * s * row_bytes, want + c.work.k, row_bytes);
                 assert_memory_equal(rows + (2 * s + 1) * row_bytes, want + c.work.v, row_bytes);
             }
@@ -362,12 +363,12 @@ static uint64_t read_plainly(const void *from, size_t bytes) {
     return sum[0] + sum[1] + sum[2] + sum[3] + sum[4] + sum[5] + sum[6] + sum[7];
 }
 
-// Copies of many stretches, more than the caches hold, and by turns: channels of them scanned, as many bytes read.
+// Indexes of many segments, more than the caches hold, and by turns: channels of them scanned, as many bytes read.
 static void time_scan(const char *name, enum sl_kv_format format, int n_channels) {
     enum { D = 128, SLOTS = 2048, N = 64 }; // 128k slots
-    struct sl_scan_layout layout = layout_of(format, D, SLOTS);
-    char *copies = take(N * layout.bytes);
-    memset(copies, 0x11, N * layout.bytes);
+    struct sl_key_index_layout layout = layout_of(format, D, SLOTS);
+    char *indexes = take(N * layout.bytes);
+    memset(indexes, 0x11, N * layout.bytes);
     float *q = random_floats(D, 1), *scores = take((size_t)N * SLOTS * sizeof *scores);
     int channels[D];
     int64_t ns[2][REPEATS];
@@ -378,14 +379,14 @@ static void time_scan(const char *name, enum sl_kv_format format, int n_channels
         }
         int64_t at = sl_now_ns();
         for (int s = 0; s < N; s++) {
-            tier(name)->scan(&layout, copies + (size_t)s * layout.bytes, q, channels, n_channels, 0, SLOTS,
+            tier(name)->scan(&layout, indexes + (size_t)s * layout.bytes, q, channels, n_channels, 0, SLOTS,
                              scores + s * SLOTS);
         }
         ns[0][r] = sl_now_ns() - at, at = sl_now_ns();
         for (int s = 0; s < N; s++) { // the channels next to them
             for (int i = 0; i < n_channels; i++) {
                 size_t c = (size_t)(channels[i] + 1) % D;
-                sink += read_plainly(copies + (size_t)s * layout.bytes + layout.codes + c * layout.channel_bytes,
+                sink += read_plainly(indexes + (size_t)s * layout.bytes + layout.codes + c * layout.channel_bytes,
                                      layout.channel_bytes);
             }
         }
@@ -395,18 +396,18 @@ static void time_scan(const char *name, enum sl_kv_format format, int n_channels
     double scan_ns = median_ns(ns[0]), read_ns = median_ns(ns[1]);
     printf("%-10s scan %-5s %2d channels of 128k: %8.1f us, %6.2f GB/s; read plainly %6.2f GB/s; ratio %.2f\n", name,
            sl_kv_format_name(format), n_channels, scan_ns * 1e-3, bytes / scan_ns, bytes / read_ns, read_ns / scan_ns);
-    free(copies);
+    free(indexes);
     free(q);
     free(scores);
 }
 
-// A stretch's pages, out of the caches, made a copy of; their keys read plainly by turns.
+// A segment's pages, out of the caches, made an index of; their keys read plainly by turns.
 static void time_copy(const char *name, enum sl_kv_format work, enum sl_kv_format format) {
     enum { D = 128, PAGES = 32, N = 32 };
     struct sl_page_layout page;
     assert_int_equal(sl_page_layout_init(&page, work, D, 0, false), SL_OK);
-    struct sl_scan_layout layout = layout_of(format, D, PAGES * SL_PAGE_SLOTS);
-    char *all = take((size_t)N * PAGES * page.bytes), *copies = take(N * layout.bytes);
+    struct sl_key_index_layout layout = layout_of(format, D, PAGES * SL_PAGE_SLOTS);
+    char *all = take((size_t)N * PAGES * page.bytes), *indexes = take(N * layout.bytes);
     memset(all, 0x33, (size_t)N * PAGES * page.bytes);
     size_t key_bytes = page.v - page.k;
     int64_t ns[2][REPEATS];
@@ -419,7 +420,7 @@ static void time_copy(const char *name, enum sl_kv_format work, enum sl_kv_forma
                 pages[p] = all + (size_t)(s * PAGES + p) * page.bytes;
             }
             const struct sl_kv kv = {pages, 0, PAGES * SL_PAGE_SLOTS, &page, &page};
-            tier(name)->scan_copy(&kv, kv.n_slots, &layout, copies + (size_t)s * layout.bytes);
+            tier(name)->index_keys(&kv, kv.n_slots, &layout, indexes + (size_t)s * layout.bytes);
         }
         ns[0][r] = sl_now_ns() - at, at = sl_now_ns();
         for (int p = 0; p < N * PAGES; p++) {
@@ -428,10 +429,10 @@ static void time_copy(const char *name, enum sl_kv_format work, enum sl_kv_forma
         ns[1][r] = sl_now_ns() - at;
     }
     double bytes = (double)key_bytes * PAGES * N, copy_ns = median_ns(ns[0]), read_ns = median_ns(ns[1]);
-    printf("%-10s scan_copy %-5s from %-5s d=%d: %6.2f GB/s of keys; read plainly %6.2f GB/s\n", name,
+    printf("%-10s index_keys %-5s from %-5s d=%d: %6.2f GB/s of keys; read plainly %6.2f GB/s\n", name,
            sl_kv_format_name(format), sl_kv_format_name(work), D, bytes / copy_ns, bytes / read_ns);
     free(all);
-    free(copies);
+    free(indexes);
 }
 
 // Rows that lie anywhere in a long cache.
@@ -488,8 +489,8 @@ int main(int argc, char **argv) {
         return 0;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_scan_copy_holds_the_keys_channel_by_channel),
-        cmocka_unit_test(test_scan_copy_of_no_slots_is_zeros),
+        cmocka_unit_test(test_key_index_holds_the_keys_channel_by_channel),
+        cmocka_unit_test(test_key_index_of_no_slots_is_zeros),
         cmocka_unit_test(test_scan_is_the_sum_over_the_channels_in_order),
         cmocka_unit_test(test_scan_of_all_channels_ranks_as_the_logits),
         cmocka_unit_test(test_copy_rows_gives_rows_in_the_working_format),

@@ -116,12 +116,12 @@ static void time_tier(const char *name) {
     enum { N = 131072, D = 8, REPEATS = 21 };
     static const uint32_t wanted[] = {128, 1000};
     static const char *const shapes[] = {"random", "rising", "falling", "equal", "few values"};
-    struct sl_scan_layout layout;
-    assert_int_equal(sl_scan_layout_init(&layout, SL_KV_F16, D, N), SL_OK);
-    char *copy = take(layout.bytes);
+    struct sl_key_index_layout layout;
+    assert_int_equal(sl_key_index_layout_init(&layout, SL_KV_F16, D, N), SL_OK);
+    char *index = take(layout.bytes);
     float *q = random_floats(D, 1), *scores = take(N * sizeof *scores), *out = take(N * sizeof *out);
     uint32_t *keep = take(N * sizeof *keep);
-    memset(copy, 0x11, layout.bytes);
+    memset(index, 0x11, layout.bytes);
     for (int shape = RANDOM; shape <= FEW_VALUES; shape++) {
         uint64_t seed = 3;
         for (uint32_t j = 0; j < N; j++) {
@@ -130,7 +130,7 @@ static void time_tier(const char *name) {
         int64_t best[3] = {INT64_MAX, INT64_MAX, INT64_MAX};
         for (int r = 0; r < REPEATS; r++) {
             int64_t at = sl_now_ns(), ns[3];
-            tier(name)->scan(&layout, copy, q, (const int[]){0, 1, 2, 3, 4, 5, 6, 7}, D, 0, N, out);
+            tier(name)->scan(&layout, index, q, (const int[]){0, 1, 2, 3, 4, 5, 6, 7}, D, 0, N, out);
             ns[2] = sl_now_ns() - at;
             for (int w = 0; w < 2; w++) {
                 at = sl_now_ns();
@@ -145,7 +145,7 @@ static void time_tier(const char *name) {
                shapes[shape], wanted[0], (double)best[0] * 1e-3, wanted[1], (double)best[1] * 1e-3,
                (double)best[2] * 1e-3);
     }
-    free(copy);
+    free(index);
     free(q);
     free(scores);
     free(out);

@@ -11,10 +11,10 @@
 
 // Every slot holds `before` and what was wanted of the expected statistics, in the planes that its page has.
 static void assert_states(const struct setup *s, const struct sl_fold *what, float before, const struct expected *e) {
-    for (int h = 0; h < s->args.n_kv_heads; h++) {
-        for (uint32_t j = 0; j < s->args.kv[h].n_slots; j++) {
+    for (int h = 0; h < s->args.heads.n; h++) {
+        for (uint32_t j = 0; j < s->args.heads.kv[h].n_slots; j++) {
             for (int plane = 0; plane < SL_MAX_STATES; plane++) {
-                const float *state = state_of(&s->args.kv[h], j, plane);
+                const float *state = state_of(&s->args.heads.kv[h], j, plane);
                 if (state == NULL) {
                     continue;
                 }
@@ -32,7 +32,7 @@ static void assert_states(const struct setup *s, const struct sl_fold *what, flo
                 }
             }
         }
-        for (uint32_t p = 0; p < s->args.kv[h].n_packed; p++) { // a plane that a page lacks would lie behind it
+        for (uint32_t p = 0; p < s->args.heads.kv[h].n_packed; p++) { // a plane that a page lacks would lie behind it
             static const char zeros[GUARD_BYTES];
             assert_memory_equal((const char *)s->cache.pages[h][p] + s->cache.packed.bytes, zeros, GUARD_BYTES);
         }
@@ -85,10 +85,11 @@ static void test_fold_rows_2_4_6_give_mean_4_and_deviation_163299(void **state) 
         }
         tier(*name)->attend(NULL, &s.args, 1);
         tier(*name)->fold(NULL, &s.args, 0, &everything);
-        double mean = (double)*state_of(s.args.kv, 0, 0) / M, square = (double)*state_of(s.args.kv, 0, 1) / M;
+        double mean = (double)*state_of(s.args.heads.kv, 0, 0) / M,
+               square = (double)*state_of(s.args.heads.kv, 0, 1) / M;
         assert_close(mean, 0.4, 1e-6);
         assert_close(sqrt(square - mean * mean), 0.163299, 2e-6);
-        assert_true(*state_of(s.args.kv, 0, 2) == 2.0f); // .2 of 2 slots is not above, .4 of 3 and .6 of 4 are
+        assert_true(*state_of(s.args.heads.kv, 0, 2) == 2.0f); // .2 of 2 slots is not above, .4 of 3 and .6 of 4 are
         setup_close(&s);
     }
 }
@@ -107,8 +108,8 @@ static void test_fold_counts_nothing_for_a_row_that_sees_one_slot(void **state) 
             set_states(&s, 0.0f);
             tier(*name)->fold(NULL, &s.args, 0, &everything);
             for (int h = 0; h < MAX_KV_HEADS; h++) {
-                assert_close((double)*state_of(&s.args.kv[h], 0, 0), 1, 1e-6);
-                assert_true(*state_of(&s.args.kv[h], 0, 2) == 0.0f);
+                assert_close((double)*state_of(&s.args.heads.kv[h], 0, 0), 1, 1e-6);
+                assert_true(*state_of(&s.args.heads.kv[h], 0, 2) == 0.0f);
             }
             setup_close(&s);
         }
@@ -131,7 +132,7 @@ static void test_fold_sums_add_up_to_the_number_of_rows(void **state) {
             for (int h = 0; h < a.n_kv_heads; h++) {
                 double total = 0;
                 for (uint32_t j = 0; j < a.n_slots[h]; j++) {
-                    total += (double)*state_of(&s.args.kv[h], j, 0);
+                    total += (double)*state_of(&s.args.heads.kv[h], j, 0);
                 }
                 assert_close(total, 2 * a.m - first_row, rounds_to_bf16(*name, a.work, a.d) ? ROUNDING : 1e-6);
             }
@@ -144,8 +145,8 @@ static void test_fold_sums_add_up_to_the_number_of_rows(void **state) {
 static void fold_part(const struct sl_ops *ops, const struct setup *s, int row, int n) {
     struct sl_attend part = s->args;
     struct sl_kv kv[MAX_KV_HEADS];
-    for (int h = 0; h < part.n_kv_heads; h++) {
-        kv[h] = s->args.kv[h];
+    for (int h = 0; h < part.heads.n; h++) {
+        kv[h] = s->args.heads.kv[h];
         kv[h].n_slots -= (uint32_t)(s->args.m - row - n);
     }
     float *lse = take((size_t)part.n_heads * (size_t)n * sizeof *lse);
@@ -153,7 +154,7 @@ static void fold_part(const struct sl_ops *ops, const struct setup *s, int row, 
         memcpy(lse + head * n, s->args.lse + head * s->args.m + row, (size_t)n * sizeof *lse);
     }
     part.m = n;
-    part.kv = kv;
+    part.heads.kv = kv;
     part.lse = lse;
     part.q += (size_t)row * (size_t)part.n_heads * (size_t)part.head_dim;
     part.positions += row;
@@ -202,7 +203,8 @@ static void test_fold_of_equal_rows_has_no_deviation(void **state) {
             tier(*name)->fold(NULL, &s.args, 0, &everything);
         }
         for (uint32_t j = 0; j < 150; j++) {
-            double mean = (double)*state_of(s.args.kv, j, 0) / 10, square = (double)*state_of(s.args.kv, j, 1) / 10;
+            double mean = (double)*state_of(s.args.heads.kv, j, 0) / 10,
+                   square = (double)*state_of(s.args.heads.kv, j, 1) / 10;
             assert_true(fabs(square - mean * mean) <= 1e-6 * square);
         }
         setup_close(&s);
@@ -255,7 +257,7 @@ static void test_window_sums_of_the_last_row_are_its_softmax(void **state) {
         setup_open(&s, tier(*name), &a);
         float sums[2 * MAX_SLOTS];
         tier(*name)->window_sums(NULL, &s.args, a.m - 1, sums, MAX_SLOTS);
-        double *keys = keys_f64(&s.args, s.args.kv), weights[MAX_SLOTS], q[64];
+        double *keys = keys_f64(&s.args, s.args.heads.kv), weights[MAX_SLOTS], q[64];
         for (int head = 0; head < 2; head++) {
             for (int i = 0; i < 64; i++) {
                 q[i] = (double)s.args.q[((a.m - 1) * 2 + head) * 64 + i];
@@ -376,7 +378,7 @@ static void call_op(enum op op, const struct sl_ops *ops, struct sl_team *team, 
                          op == WINDOW_LAST ? args->m - 1
                          : args->m < 64    ? 0
                                            : args->m - 64,
-                         sums, args->kv[0].n_slots);
+                         sums, args->heads.kv[0].n_slots);
         break;
     }
 }

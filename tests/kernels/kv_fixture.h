@@ -14,10 +14,11 @@
 
 #include "base/clock.h"
 #include "base/team.h"
-#include "tensor/cpu/tiers.h"
-#include "tensor/rope_angles.h"
 #include "tensor/cpu/attention/kv_page.h"
+#include "tensor/cpu/tiers.h"
 #include "tensor/half.h"
+#include "tensor/rope_angles.h"
+#include "tests/append_rows.h"
 
 static inline uint64_t next_random(uint64_t *state) { // splitmix64
     uint64_t z = (*state += 0x9e3779b97f4a7c15u);
@@ -116,7 +117,7 @@ static inline void cache_fill(struct cache *c, const struct sl_ops *ops, enum sl
         for (uint32_t j = 0; j < n_slots[h]; j++) {
             positions[j] = position_of(j);
         }
-        ops->append(&c->kv[h], k, v, d, (int)n_slots[h], positions);
+        append_rows(ops, &c->kv[h], k, v, d, (int)n_slots[h], positions);
         c->kv[h].n_slots = n_slots[h];
         for (uint32_t p = 0; p < n_packed[h]; p++) {
             void *page = take(c->packed.bytes);

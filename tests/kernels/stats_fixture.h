@@ -71,10 +71,9 @@ static inline void setup_open(struct setup *s, const struct sl_ops *ops, const s
     s->args = (struct sl_attend){.q = random_floats(n_out, 7),
                                  .m = a->m,
                                  .n_heads = n_heads,
-                                 .n_kv_heads = a->n_kv_heads,
                                  .head_dim = a->d,
                                  .scale = 1.0f / sqrtf((float)a->d),
-                                 .kv = c->kv,
+                                 .heads = {c->kv, a->n_kv_heads},
                                  .rope = a->slot_positions ? &s->rope : NULL,
                                  .window = a->window,
                                  .positions = s->positions,
@@ -150,12 +149,12 @@ static inline double *keys_f64(const struct sl_attend *args, const struct sl_kv 
 static inline struct expected *expect(const char *name, const struct sl_attend *args, int first_row) {
     struct expected *e = calloc(1, sizeof *e);
     assert_non_null(e);
-    int d = args->head_dim, group = args->n_heads / args->n_kv_heads;
+    int d = args->head_dim, group = args->n_heads / args->heads.n;
     e->heads = calloc((size_t)args->n_heads * MAX_SLOTS, sizeof(double));
-    bool rounded = rounds_to_bf16(name, args->kv[0].work->format, d);
+    bool rounded = rounds_to_bf16(name, args->heads.kv[0].work->format, d);
     double weights[MAX_SLOTS], mean[MAX_SLOTS], q[SL_MAX_HEAD_DIM];
-    for (int h = 0; h < args->n_kv_heads; h++) {
-        const struct sl_kv *kv = &args->kv[h];
+    for (int h = 0; h < args->heads.n; h++) {
+        const struct sl_kv *kv = &args->heads.kv[h];
         assert_true(kv->n_slots <= MAX_SLOTS);
         double *keys = keys_f64(args, kv);
         for (int r = first_row; r < args->m; r++) {
@@ -221,10 +220,10 @@ static inline float *state_of(const struct sl_kv *kv, uint32_t slot, int plane) 
 }
 
 static inline void set_states(const struct setup *s, float value) {
-    for (int h = 0; h < s->args.n_kv_heads; h++) {
-        for (uint32_t j = 0; j < s->args.kv[h].n_slots; j++) {
+    for (int h = 0; h < s->args.heads.n; h++) {
+        for (uint32_t j = 0; j < s->args.heads.kv[h].n_slots; j++) {
             for (int plane = 0; plane < SL_MAX_STATES; plane++) {
-                float *state = state_of(&s->args.kv[h], j, plane);
+                float *state = state_of(&s->args.heads.kv[h], j, plane);
                 if (state != NULL) {
                     *state = value;
                 }
@@ -236,10 +235,10 @@ static inline void set_states(const struct setup *s, float value) {
 // All planes of all slots of all heads, NaN where a page has none; the count is returned.
 static inline size_t copy_states(const struct setup *s, float *out) {
     size_t n = 0;
-    for (int h = 0; h < s->args.n_kv_heads; h++) {
-        for (uint32_t j = 0; j < s->args.kv[h].n_slots; j++) {
+    for (int h = 0; h < s->args.heads.n; h++) {
+        for (uint32_t j = 0; j < s->args.heads.kv[h].n_slots; j++) {
             for (int plane = 0; plane < SL_MAX_STATES; plane++) {
-                float *state = state_of(&s->args.kv[h], j, plane);
+                float *state = state_of(&s->args.heads.kv[h], j, plane);
                 out[n++] = state != NULL ? *state : NAN;
             }
         }

@@ -8,8 +8,8 @@
 
 static void accumulate(const struct sl_ops *ops, struct sl_team *team, const struct sl_attend *attend) {
     (void)team;
-    for (int h = 0; h < attend->n_kv_heads; h++) {
-        const struct sl_kv *kv = &attend->kv[h];
+    for (int h = 0; h < attend->heads.n; h++) {
+        const struct sl_kv *kv = &attend->heads.kv[h];
         ops->write_state(kv, 0, kv->n_slots - (uint32_t)attend->m, kv->n_slots,
                          attend->importance + (size_t)h * (size_t)attend->m);
     }

@@ -274,9 +274,9 @@ static struct span load_span(const struct sl_kv_block *b, uint32_t page, uint32_
     for (stop = stop < page_end ? stop : page_end; page < stop; page++, span.n++) {
         int n = sl_slots_in_page(0, b->end[b->n - 1], page).end; // the last vector sees the most
         size_t at = (size_t)span.n * floats;
-        const char *next = sl_kv_next_page(&b->args->kv[b->head], page, page_end);
+        const char *next = sl_kv_next_page(&b->args->heads.kv[b->head], page, page_end);
         span.k[span.n] = sl_amx_load_keys(b->args, b->angles, b->head, page, next, &s->page, s->k + at);
-        sl_amx_load_values(&b->args->kv[b->head], page, next, n, &s->page, s->v + at);
+        sl_amx_load_values(&b->args->heads.kv[b->head], page, next, n, &s->page, s->v + at);
     }
     return span;
 }

@@ -13,6 +13,8 @@
 
 #include <string.h>
 
+#include "tensor/cpu/simd/avx512_transpose.h"
+
 static const struct sl_tile_config whole_tiles = {
     .palette = 1,
     .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
@@ -28,8 +30,8 @@ void sl_amx_end(void) {
 }
 
 bool sl_amx_covers(const struct sl_attend *args) {
-    for (int h = 0; h < args->n_kv_heads; h++) {
-        const struct sl_kv *kv = &args->kv[h];
+    for (int h = 0; h < args->heads.n; h++) {
+        const struct sl_kv *kv = &args->heads.kv[h];
         if ((kv->n_packed > 0 && kv->packed->format == SL_KV_F32) || kv->work->format == SL_KV_F32) {
             return false;
         }
@@ -48,23 +50,6 @@ static inline __m512 load_f16(const uint16_t *x) {
 
 static inline __m512i f16_to_bf16(__m512i x) {
     return round32(_mm512_cvtph_ps(_mm512_castsi512_si256(x)), _mm512_cvtph_ps(_mm512_extracti64x4_epi64(x, 1)));
-}
-
-// Within every quarter of the registers 8 rows of 8 become columns: see avx2_kv_tile.c.
-static inline __attribute__((always_inline)) void transpose_8x8_quarters(__m512i *x) {
-    SL_UNROLL
-    for (int step = 0; step < 3; step++) {
-        __m512i y[8];
-        SL_UNROLL
-        for (int t = 0; t < 4; t++) {
-            y[2 * t] = _mm512_unpacklo_epi16(x[t], x[t + 4]);
-            y[2 * t + 1] = _mm512_unpackhi_epi16(x[t], x[t + 4]);
-        }
-        SL_UNROLL
-        for (int t = 0; t < 8; t++) {
-            x[t] = y[t];
-        }
-    }
 }
 
 // --- codes -----------------------------------------------------------------------------------------------------------
@@ -125,7 +110,7 @@ static inline __attribute__((always_inline)) __m512i decode32(const uint8_t *at,
 
 // Registers of 8 channels of 32 slots to rows.
 static inline __attribute__((always_inline)) void store_rows(__m512i *x, size_t d, uint16_t *out) {
-    transpose_8x8_quarters(x);
+    sl_avx512_transpose_32x8(x);
     SL_UNROLL
     for (size_t t = 0; t < 8; t++, out += d) { // slots t, t + 8, t + 16, t + 24
         _mm_store_si128((__m128i *)out, _mm512_castsi512_si128(x[t]));
@@ -172,7 +157,7 @@ static inline __attribute__((always_inline)) void rows_of_packed_keys(const stru
 
 const uint16_t *sl_amx_load_keys(const struct sl_attend *args, const struct sl_slot_angles *angles, int head,
                                  uint32_t page, const char *next, struct sl_amx_page_scratch *s, uint16_t *out) {
-    const struct sl_kv *kv = &args->kv[head];
+    const struct sl_kv *kv = &args->heads.kv[head];
     const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
     const uint16_t *k = (const uint16_t *)((const char *)kv->pages[page] + layout->k);
     size_t d = (size_t)args->head_dim;
@@ -225,7 +210,7 @@ values_from_16_bits(const uint16_t *v, const char *next, size_t d, size_t n, enu
                 r = _mm512_mask_broadcast_i32x4(r, 0x0f00, row_or_zero(v + i, d, j + 16, n));
                 x[t] = _mm512_mask_broadcast_i32x4(r, 0xf000, row_or_zero(v + i, d, j + 24, n));
             }
-            transpose_8x8_quarters(x);
+            sl_avx512_transpose_32x8(x);
             uint16_t *to = out + (i / SL_TILE * 2 + k) * SL_TILE_HALVES + i % SL_TILE * SL_TILE_STEP;
             SL_UNROLL
             for (size_t c = 0; c < 8; c++) {

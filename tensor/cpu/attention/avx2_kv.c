@@ -129,7 +129,7 @@ void sl_avx2_load_queries(const struct sl_avx2_call *call, int head, int64_t beg
         const float *from = call->args.q + row * sl_attend_q_stride(&call->args) +
                             (size_t)(head * call->group + (begin + v) % call->group) * (size_t)d;
         if (call->angles != NULL) {
-            int64_t slot = (int64_t)call->args.kv[head].n_slots - call->args.m + row;
+            int64_t slot = (int64_t)call->args.heads.kv[head].n_slots - call->args.m + row;
             sl_avx2_rotate_queries(call->angles, of_page, slot, from, n_heads, q);
             from = q;
         }
@@ -141,7 +141,7 @@ void sl_avx2_load_queries(const struct sl_avx2_call *call, int head, int64_t beg
 
 void sl_avx2_load_keys(const struct sl_avx2_call *call, int head, uint32_t page, struct sl_page_angles *of_page,
                        float *tile) {
-    const struct sl_kv *kv = &call->args.kv[head];
+    const struct sl_kv *kv = &call->args.heads.kv[head];
     sl_avx2_fill_keys(sl_kv_page_layout(kv, page), kv->pages[page], tile);
     if (call->angles != NULL) {
         sl_avx2_rotate_keys(call->angles, of_page, page, tile);
@@ -165,7 +165,7 @@ struct scratch {
 // One page for the vectors of a block. Slots that a vector does not see have weight 0, which leaves its sums as they are.
 static void attend_page(const struct sl_avx2_call *call, const struct sl_kv_block *b, uint32_t page,
                         struct scratch *s) {
-    const struct sl_kv *kv = &b->args->kv[b->head];
+    const struct sl_kv *kv = &b->args->heads.kv[b->head];
     int d = b->args->head_dim, n_strips = sl_avx2_n_strips(d), begin, end;
     int n_page = sl_kv_block_clip(b, page, &begin, &end);
     if (n_page == 0) {
@@ -209,7 +209,7 @@ static void attend_block(const struct sl_kv_block *b, uint32_t page_begin, uint3
 // --- the entries -----------------------------------------------------------------------------------------------------
 
 void sl_avx2_call_init(struct sl_avx2_call *call, const struct sl_attend *args, struct sl_slot_angles *angles) {
-    int group = args->n_heads / args->n_kv_heads;
+    int group = args->n_heads / args->heads.n;
     *call = (struct sl_avx2_call){.args = *args, .group = group};
     if (args->rope != NULL) {
         sl_slot_angles_init(angles, args->rope);

@@ -70,8 +70,7 @@ void sl_avx2_load_keys(const struct sl_avx2_call *call, int head, uint32_t page,
 
 // --- entries of the table in other files -----------------------------------------------------------------------------
 
-void sl_avx2_append(const struct sl_kv *kv, const float *k, const float *v, int64_t stride, int m,
-                    const int64_t *positions);
+void sl_avx2_append(struct sl_team *team, const struct sl_attend *calls, int n_calls);
 
 /*
  * Statistics with scores that a tier of its own computes: what is made of queries and keys is opaque to the others, if it

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "tensor/cpu/attention/append.h"
+
 static void write_row_f16(uint16_t *out, const float *row, int d) {
     const __m256 most = _mm256_set1_ps(SL_F16_MAX), least = _mm256_set1_ps(-SL_F16_MAX);
     for (int i = 0; i < d; i += 8) { // NaN as second operand passes through min and max
@@ -18,7 +20,7 @@ static void write_row_bf16(uint16_t *out, const float *row, int d) {
     }
 }
 
-static void write_row(const struct sl_page_layout *layout, char *part, size_t slot, const float *row) {
+static void write_row(const struct sl_page_layout *layout, char *part, uint32_t slot, const float *row) {
     size_t d = (size_t)layout->head_dim;
     if (layout->format == SL_KV_F16) {
         write_row_f16((uint16_t *)part + slot * d, row, layout->head_dim);
@@ -29,21 +31,8 @@ static void write_row(const struct sl_page_layout *layout, char *part, size_t sl
     }
 }
 
-void sl_avx2_append(const struct sl_kv *kv, const float *k, const float *v, int64_t stride, int m,
-                    const int64_t *positions) {
-    const struct sl_page_layout *layout = kv->work;
-    for (int r = 0; r < m; r++) {
-        char *page = kv->pages[(kv->n_slots + (uint32_t)r) / SL_PAGE_SLOTS];
-        uint32_t slot = (kv->n_slots + (uint32_t)r) % SL_PAGE_SLOTS;
-        write_row(layout, page + layout->k, slot, k + r * stride);
-        write_row(layout, page + layout->v, slot, v + r * stride);
-        if (layout->has_positions) {
-            sl_page_positions(layout, page)[slot] = (int32_t)positions[r];
-        }
-        for (int plane = 0; plane < layout->n_states; plane++) {
-            sl_page_state(layout, page, plane)[slot] = 0.0f;
-        }
-    }
+void sl_avx2_append(struct sl_team *team, const struct sl_attend *calls, int n_calls) {
+    sl_append_rows(team, calls, n_calls, write_row);
 }
 
 // --- rotation --------------------------------------------------------------------------------------------------------

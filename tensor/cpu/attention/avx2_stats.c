@@ -73,8 +73,8 @@ static void load_block(const struct stats_call *stats, int head, struct block bl
     stats->scorer->load_queries(call, head, (int64_t)block.begin * group, block.n_rows * group, &s->of_queries, s->q);
     for (int r = 0; r < block.n_rows; r++) {
         size_t row = (size_t)block.begin + (size_t)r;
-        s->first[r] = sl_attend_first(args, &args->kv[head], (int)row);
-        s->end[r] = args->kv[head].n_slots - (uint32_t)args->m + (uint32_t)row + 1;
+        s->first[r] = sl_attend_first(args, &args->heads.kv[head], (int)row);
+        s->end[r] = args->heads.kv[head].n_slots - (uint32_t)args->m + (uint32_t)row + 1;
         uint32_t visible = s->end[r] - s->first[r];
         // one slot has the mean, whatever rounding says
         s->even[r] = visible > 1 ? (float)group / (float)visible : INFINITY;
@@ -196,7 +196,7 @@ static void add_to_plane(const struct sl_page_layout *layout, void *page, int pl
 static void fold_run(const struct stats_call *stats, int head, uint32_t page_begin, uint32_t page_end) {
     const struct sl_avx2_call *call = &stats->call;
     const struct sl_attend *args = &call->args;
-    const struct sl_kv *kv = &args->kv[head];
+    const struct sl_kv *kv = &args->heads.kv[head];
     size_t tile = (size_t)args->head_dim * SL_PAGE_SLOTS;
     struct scratch s;
     s.of_keys.page = s.of_queries.page = -1;
@@ -263,7 +263,7 @@ static void add_head(const struct scratch *s, struct sl_range rows, int group, i
 static void window_run(const struct stats_call *stats, int head, uint32_t page_begin, uint32_t page_end) {
     const struct sl_avx2_call *call = &stats->call;
     const struct sl_attend *args = &call->args;
-    const struct sl_kv *kv = &args->kv[head];
+    const struct sl_kv *kv = &args->heads.kv[head];
     size_t tile = (size_t)args->head_dim * SL_PAGE_SLOTS;
     int group = call->group, block_rows = BLOCK / group;
     struct scratch s;
@@ -305,8 +305,8 @@ static void run_tasks(void *arg, int64_t begin, int64_t end, int member) {
     const struct stats_call *stats = arg;
     const struct sl_attend *args = &stats->call.args;
     for (int64_t task = begin; task < end; task++) {
-        int head = (int)(task % args->n_kv_heads);
-        uint32_t page = (uint32_t)(task / args->n_kv_heads) * RUN, n_pages = sl_pages_for(args->kv[head].n_slots);
+        int head = (int)(task % args->heads.n);
+        uint32_t page = (uint32_t)(task / args->heads.n) * RUN, n_pages = sl_pages_for(args->heads.kv[head].n_slots);
         if (page < n_pages) {
             (stats->sums_out != NULL ? window_run : fold_run)(stats, head, page,
                                                               page + RUN < n_pages ? page + RUN : n_pages);
@@ -319,16 +319,16 @@ static void run(struct sl_team *team, struct stats_call *stats, const struct sl_
     struct sl_slot_angles angles;
     sl_avx2_call_init(&stats->call, args, &angles);
     uint32_t n_pages = 0; // of the longest head
-    for (int h = 0; h < args->n_kv_heads; h++) {
-        uint32_t n = sl_pages_for(args->kv[h].n_slots);
+    for (int h = 0; h < args->heads.n; h++) {
+        uint32_t n = sl_pages_for(args->heads.kv[h].n_slots);
         n_pages = n > n_pages ? n : n_pages;
     }
-    sl_team_run(team, (int64_t)((n_pages + RUN - 1) / RUN) * args->n_kv_heads, 1, run_tasks, stats);
+    sl_team_run(team, (int64_t)((n_pages + RUN - 1) / RUN) * args->heads.n, 1, run_tasks, stats);
 }
 
 void sl_avx2_fold_by(const struct sl_avx2_scorer *by, struct sl_team *team, const struct sl_attend *args, int first_row,
                      const struct sl_fold *what) {
-    if (args->n_heads / args->n_kv_heads > BLOCK) { // a row does not fit a block
+    if (args->n_heads / args->heads.n > BLOCK) { // a row does not fit a block
         sl_ref_fold(team, args, first_row, what);
         return;
     }
@@ -338,7 +338,7 @@ void sl_avx2_fold_by(const struct sl_avx2_scorer *by, struct sl_team *team, cons
 
 void sl_avx2_window_sums_by(const struct sl_avx2_scorer *by, struct sl_team *team, const struct sl_attend *args,
                             int first_row, float *sums_out, size_t stride) {
-    if (args->n_heads / args->n_kv_heads > BLOCK) {
+    if (args->n_heads / args->heads.n > BLOCK) {
         sl_ref_window_sums(team, args, first_row, sums_out, stride);
         return;
     }

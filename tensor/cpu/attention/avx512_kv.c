@@ -133,7 +133,7 @@ static inline float softmax_add(struct sl_avx2_softmax *s, struct sl_range seen,
 
 // One page for the vectors of a block. Slots that a vector does not see have weight 0, which leaves its sums as they are.
 static void attend_page(const struct sl_kv_block *b, uint32_t page, uint32_t page_end, struct scratch *s) {
-    const struct sl_kv *kv = &b->args->kv[b->head];
+    const struct sl_kv *kv = &b->args->heads.kv[b->head];
     const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
     int d = b->args->head_dim, n_strips = sl_avx2_n_strips(d), begin, end;
     int n_page = sl_kv_block_clip(b, page, &begin, &end);
@@ -192,7 +192,7 @@ static void attend_before(struct sl_team *team, const struct sl_attend *args, co
 
 static void load_keys(const struct sl_avx2_call *call, int head, uint32_t page, struct sl_page_angles *of_page,
                       float *tile) {
-    const struct sl_kv *kv = &call->args.kv[head];
+    const struct sl_kv *kv = &call->args.heads.kv[head];
     sl_avx512_fill_keys(sl_kv_page_layout(kv, page), kv->pages[page], kv->pages[page], tile);
     if (call->angles != NULL) {
         sl_avx2_rotate_keys(call->angles, of_page, page, tile);

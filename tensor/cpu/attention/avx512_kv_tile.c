@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "tensor/cpu/attention/avx512_kv.h"
+#include "tensor/cpu/simd/avx512_transpose.h"
 
 static inline __attribute__((always_inline)) __m512 widen(__m256i x, enum sl_kv_format format) {
     return format == SL_KV_F16 ? _mm512_cvtph_ps(x)
@@ -28,19 +29,7 @@ static inline __attribute__((always_inline)) void keys_from_16_bits(const uint16
                 r = _mm512_mask_broadcast_i32x4(r, 0x0f00, _mm_load_si128((const __m128i *)(row + 16 * d)));
                 x[t] = _mm512_mask_broadcast_i32x4(r, 0xf000, _mm_load_si128((const __m128i *)(row + 24 * d)));
             }
-            SL_UNROLL
-            for (int step = 0; step < 3; step++) { // rotates the bits of (row, column): see avx2_kv_tile.c
-                __m512i y[8];
-                SL_UNROLL
-                for (int t = 0; t < 4; t++) {
-                    y[2 * t] = _mm512_unpacklo_epi16(x[t], x[t + 4]);
-                    y[2 * t + 1] = _mm512_unpackhi_epi16(x[t], x[t + 4]);
-                }
-                SL_UNROLL
-                for (int t = 0; t < 8; t++) {
-                    x[t] = y[t];
-                }
-            }
+            sl_avx512_transpose_32x8(x);
             SL_UNROLL
             for (size_t c = 0; c < 8; c++) {
                 float *to = tile + (i + c) * SL_STRIP;

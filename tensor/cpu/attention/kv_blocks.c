@@ -88,15 +88,15 @@ static void find_block(const struct step *step, int64_t index, struct sl_kv_bloc
     }
     const struct item *item = &step->items[low];
     const struct sl_attend *args = item->args;
-    int64_t of_call = index - item->first, nth = item->n_blocks - 1 - of_call / args->n_kv_heads;
+    int64_t of_call = index - item->first, nth = item->n_blocks - 1 - of_call / args->heads.n;
     b->args = args;
     b->angles = args->rope != NULL ? step->angles : NULL;
-    b->head = (int)(of_call % args->n_kv_heads);
+    b->head = (int)(of_call % args->heads.n);
     b->group = item->group;
     b->begin = nth * step->block_vectors;
     int64_t left = item->n_vectors - b->begin;
     b->n = left < step->block_vectors ? (int)left : step->block_vectors;
-    const struct sl_kv *kv = &args->kv[b->head];
+    const struct sl_kv *kv = &args->heads.kv[b->head];
     for (int v = 0; v < b->n; v++) {
         int row = (int)((b->begin + v) / item->group);
         bool same = v > 0 && (b->begin + v) % item->group != 0;
@@ -301,7 +301,7 @@ static void list_blocks(struct step *step, int block_vectors) {
         int64_t most = item->n_vectors < block_vectors ? item->n_vectors : block_vectors;
         item->n_blocks = (int)((item->n_vectors + block_vectors - 1) / block_vectors);
         item->first = step->n_blocks;
-        step->n_blocks += (int64_t)item->n_blocks * item->args->n_kv_heads;
+        step->n_blocks += (int64_t)item->n_blocks * item->args->heads.n;
         step->n_most = (size_t)most > step->n_most ? (size_t)most : step->n_most;
     }
 }
@@ -310,10 +310,10 @@ static void add_call(struct step *step, const struct sl_attend *args, int block_
     assert(args->before == NULL || (args->rope == NULL && args->window <= 0));
     struct item *item = &step->items[step->n_items++];
     uint32_t n_slots = 0;
-    for (int h = 0; h < args->n_kv_heads; h++) {
-        n_slots = args->kv[h].n_slots > n_slots ? args->kv[h].n_slots : n_slots;
+    for (int h = 0; h < args->heads.n; h++) {
+        n_slots = args->heads.kv[h].n_slots > n_slots ? args->heads.kv[h].n_slots : n_slots;
     }
-    int group = args->n_heads / args->n_kv_heads;
+    int group = args->n_heads / args->heads.n;
     *item = (struct item){.args = args, .group = group, .n_vectors = (int64_t)args->m * group};
     item->cost = (item->n_vectors < block_vectors ? item->n_vectors : block_vectors) * (int64_t)n_slots;
     uint32_t n_splits = (sl_pages_for(n_slots) + SL_SPLIT_PAGES - 1) / SL_SPLIT_PAGES;

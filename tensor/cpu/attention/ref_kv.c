@@ -9,6 +9,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "tensor/cpu/attention/append.h"
 #include "tensor/cpu/attention/fills.h"
 #include "tensor/cpu/attention/kv_page.h"
 #include "tensor/cpu/attention/ref_kv.h"
@@ -16,23 +17,6 @@
 #include "tensor/cpu/attention/ref_softmax.h"
 
 #define ROW_BLOCK 16 // rows that share one reading of a page
-
-static void append(const struct sl_kv *kv, const float *k, const float *v, int64_t stride, int m,
-                   const int64_t *positions) {
-    const struct sl_page_layout *layout = kv->work;
-    for (int r = 0; r < m; r++) {
-        char *page = kv->pages[(kv->n_slots + (uint32_t)r) / SL_PAGE_SLOTS];
-        uint32_t slot = (kv->n_slots + (uint32_t)r) % SL_PAGE_SLOTS;
-        sl_ref_write_row(layout, page + layout->k, slot, k + r * stride);
-        sl_ref_write_row(layout, page + layout->v, slot, v + r * stride);
-        if (layout->has_positions) {
-            sl_page_positions(layout, page)[slot] = (int32_t)positions[r];
-        }
-        for (int plane = 0; plane < layout->n_states; plane++) {
-            sl_page_state(layout, page, plane)[slot] = 0.0f;
-        }
-    }
-}
 
 void sl_ref_read_keys(const struct sl_attend *args, const struct sl_kv *kv, uint32_t page, int n_rows, float *keys) {
     sl_ref_read_k(sl_kv_page_layout(kv, page), kv->pages[page], n_rows, keys);
@@ -116,7 +100,7 @@ static struct sl_range visible(const struct attend_call *step, const struct sl_a
 // One query head and a block of rows.
 static void attend_block(const struct attend_call *step, const struct sl_attend *args, int head, int row_begin,
                          int row_end) {
-    const struct sl_kv *kv = &args->kv[head / (args->n_heads / args->n_kv_heads)];
+    const struct sl_kv *kv = &args->heads.kv[head / (args->n_heads / args->heads.n)];
     int d = args->head_dim, n_rows = row_end - row_begin;
     float keys[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM], values[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];
     float queries[ROW_BLOCK][SL_MAX_HEAD_DIM];
@@ -179,6 +163,10 @@ static void run_calls(struct sl_team *team, struct attend_call *step) {
         n_heads = args->n_heads > n_heads ? args->n_heads : n_heads;
     }
     sl_team_run(team, n_heads * step->n_blocks * step->n_calls, 1, attend_tasks, step);
+}
+
+static void append(struct sl_team *team, const struct sl_attend *calls, int n_calls) {
+    sl_append_rows(team, calls, n_calls, sl_ref_write_row);
 }
 
 static void attend(struct sl_team *team, const struct sl_attend *calls, int n_calls) {

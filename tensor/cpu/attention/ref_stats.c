@@ -48,8 +48,8 @@ static void add_to_plane(const struct sl_page_layout *layout, void *page, int pl
 
 static void fold_page(const struct stats_call *call, int kv_head, uint32_t page) {
     const struct sl_attend *args = &call->args;
-    const struct sl_kv *kv = &args->kv[kv_head];
-    int group = args->n_heads / args->n_kv_heads, n_page = sl_attend_visible(args, kv, args->m - 1, page).end;
+    const struct sl_kv *kv = &args->heads.kv[kv_head];
+    int group = args->n_heads / args->heads.n, n_page = sl_attend_visible(args, kv, args->m - 1, page).end;
     float keys[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];
     double sums[SL_PAGE_SLOTS] = {0}, squares[SL_PAGE_SLOTS] = {0}, above[SL_PAGE_SLOTS] = {0};
     sl_ref_read_keys(args, kv, page, n_page, keys);
@@ -81,7 +81,7 @@ static void fold_tasks(void *arg, int64_t begin, int64_t end, int member) {
     (void)member;
     const struct stats_call *call = arg;
     for (int64_t h = begin; h < end; h++) {
-        const struct sl_kv *kv = &call->args.kv[h];
+        const struct sl_kv *kv = &call->args.heads.kv[h];
         for (uint32_t page = 0; page < sl_pages_for(kv->n_slots); page++) {
             if (sl_kv_page_layout(kv, page)->n_states > 0) {
                 fold_page(call, (int)h, page);
@@ -93,7 +93,7 @@ static void fold_tasks(void *arg, int64_t begin, int64_t end, int member) {
 void sl_ref_fold(struct sl_team *team, const struct sl_attend *args, int first_row, const struct sl_fold *what) {
     assert(args->lse != NULL && first_row >= 0);
     struct stats_call call = {.args = *args, .first_row = first_row, .what = *what};
-    sl_team_run(team, args->n_kv_heads, 1, fold_tasks, &call);
+    sl_team_run(team, args->heads.n, 1, fold_tasks, &call);
 }
 
 // Task: all slots of one query head.
@@ -102,7 +102,7 @@ static void window_tasks(void *arg, int64_t begin, int64_t end, int member) {
     const struct stats_call *call = arg;
     const struct sl_attend *args = &call->args;
     for (int64_t head = begin; head < end; head++) {
-        const struct sl_kv *kv = &args->kv[head / (args->n_heads / args->n_kv_heads)];
+        const struct sl_kv *kv = &args->heads.kv[head / (args->n_heads / args->heads.n)];
         float *out = call->sums_out + (size_t)head * call->stride;
         for (uint32_t page = 0; page < sl_pages_for(kv->n_slots); page++) {
             float keys[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];

@@ -85,7 +85,7 @@ static void load_values(const struct sl_kv *kv, const uint32_t *slots, int n, st
 // Query heads [begin, begin + n_vectors) of a KV head.
 static void attend_block(const struct call *call, int head, int begin, int n_vectors) {
     const struct sl_attend *args = &call->attend.args;
-    const struct sl_kv *kv = &args->kv[head];
+    const struct sl_kv *kv = &args->heads.kv[head];
     int d = args->head_dim, n_strips = sl_avx2_n_strips(d);
     size_t wide = (size_t)n_strips * SL_STRIP, first_head = (size_t)(head * call->attend.group + begin);
     struct scratch s;
@@ -141,7 +141,7 @@ static void attend_slots(struct sl_team *team, const struct sl_attend *args, con
     struct call call = {.slots = slots, .n_slots = n_slots};
     assert(args->m == 1);
     sl_avx2_call_init(&call.attend, args, &angles);
-    sl_team_run(team, (int64_t)args->n_kv_heads * ((call.attend.group + BLOCK - 1) / BLOCK), 1, attend_tasks, &call);
+    sl_team_run(team, (int64_t)args->heads.n * ((call.attend.group + BLOCK - 1) / BLOCK), 1, attend_tasks, &call);
 }
 
 void sl_avx2_retrieve_fill(struct sl_ops *ops) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: scan copies and the scan with AVX2; the formulas are those of ref_scan.c.
+ * Purpose: key indexes and the scan with AVX2; the formulas are those of ref_scan.c.
  *
  * Design: scan works on the 64 slots of a page at a time and keeps their sums in registers while the channels go by:
  *         every byte is read once, in as many streams as there are channels. A sum is one chain of fused multiply-adds,
  *         of INT1 of additions (to which they come down), and part of a page is computed as a whole one.
  *
- *         scan_copy goes over the pages twice: for what it needs of all slots, then for the codes. Keys of 16 bits that
+ *         index_keys goes over the pages twice: for what it needs of all slots, then for the codes. Keys of 16 bits that
  *         stay as they are are transposed as bits, all others by way of the K^T tile of a page (avx2_kv.h). What fills
  *         whole lines is stored past the caches: nobody reads it before others have taken its place there.
  */
@@ -20,7 +20,7 @@
 #include "tensor/cpu/retrieve/scan_pages.h"
 #include "tensor/cpu/simd/avx2_transpose.h"
 
-// --- scan_copy -------------------------------------------------------------------------------------------------------
+// --- index_keys -------------------------------------------------------------------------------------------------------
 
 // scale[c] = mean |K_j[c]|: added up in f64 in the order of slots, as in ref_scan.c
 static void find_means(const struct sl_kv *kv, uint32_t n_slots, float *scale) {
@@ -56,7 +56,7 @@ static inline __attribute__((always_inline)) void transpose_strip(const uint16_t
     sl_avx2_transpose_16x8(channels);
 }
 
-// Keys of 16 bits [SL_PAGE_SLOTS][d] to the channels of a copy, each from `to` on.
+// Keys of 16 bits [SL_PAGE_SLOTS][d] to the channels of an index, each from `to` on.
 static void transpose_page(const uint16_t *k, size_t d, char *to, size_t channel_bytes) {
     for (size_t i = 0; i < d; i += 8, to += 8 * channel_bytes) {
         for (size_t line = 0; line < SL_PAGE_STRIPS / 2; line++) {
@@ -128,7 +128,7 @@ static inline __attribute__((always_inline)) void encode_tile(const float *tile,
     }
 }
 
-static void copy_page(const struct sl_page_layout *page, const char *at, const struct sl_scan_layout *layout,
+static void copy_page(const struct sl_page_layout *page, const char *at, const struct sl_key_index_layout *layout,
                       const float *scale, char *to) {
     size_t d = (size_t)page->head_dim, stride = layout->channel_bytes;
     if (page->format == layout->format && (page->format == SL_KV_F16 || page->format == SL_KV_BF16)) {
@@ -200,7 +200,7 @@ static void find_absmax(const struct sl_kv *kv, uint32_t n_slots, float *absmax)
 }
 
 // Zeros from slot n_slots on.
-static void clear_rest(const struct sl_scan_layout *layout, uint32_t n_slots, char *codes) {
+static void clear_rest(const struct sl_key_index_layout *layout, uint32_t n_slots, char *codes) {
     size_t bits = (size_t)n_slots * (size_t)sl_kv_format_bits(layout->format), whole = bits / 8;
     for (int c = 0; c < layout->head_dim; c++, codes += layout->channel_bytes) {
         if (bits % 8 != 0) {
@@ -211,11 +211,12 @@ static void clear_rest(const struct sl_scan_layout *layout, uint32_t n_slots, ch
     }
 }
 
-static void scan_copy(const struct sl_kv *kv, uint32_t n_slots, const struct sl_scan_layout *layout, void *copy_out) {
-    char *copy = copy_out;
-    float *absmax = (float *)(copy + layout->absmax), *scale = (float *)(copy + layout->scale);
+static void index_keys(const struct sl_kv *kv, uint32_t n_slots, const struct sl_key_index_layout *layout,
+                       void *index_out) {
+    char *index = index_out;
+    float *absmax = (float *)(index + layout->absmax), *scale = (float *)(index + layout->scale);
     assert(n_slots <= kv->n_slots && n_slots <= layout->capacity);
-    memset(copy, 0, layout->codes);
+    memset(index, 0, layout->codes);
     find_absmax(kv, n_slots, absmax);
     if (layout->format == SL_KV_INT1) {
         find_means(kv, n_slots, scale);
@@ -223,12 +224,12 @@ static void scan_copy(const struct sl_kv *kv, uint32_t n_slots, const struct sl_
     for (int c = 0; layout->format == SL_KV_INT8 && c < layout->head_dim; c++) {
         scale[c] = absmax[c] / 127.0f;
     }
-    char *to = copy + layout->codes;
+    char *to = index + layout->codes;
     size_t page_bytes = sl_row_bytes(SL_PAGE_SLOTS, sl_kv_format_bits(layout->format));
     for (uint32_t page = 0; page < sl_pages_for(n_slots); page++, to += page_bytes) {
         copy_page(sl_kv_page_layout(kv, page), kv->pages[page], layout, scale, to);
     }
-    clear_rest(layout, n_slots, copy + layout->codes);
+    clear_rest(layout, n_slots, index + layout->codes);
     _mm_sfence();
 }
 
@@ -278,7 +279,7 @@ static inline __attribute__((always_inline)) void scan_page(const struct sl_scan
 SL_SCAN_OF_PAGES(scan_page)
 
 void sl_avx2_scan_fill(struct sl_ops *ops) {
-    ops->scan_copy = scan_copy;
+    ops->index_keys = index_keys;
     ops->scan = scan;
     ops->select = sl_avx2_select;
 }

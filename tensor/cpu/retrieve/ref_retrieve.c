@@ -26,8 +26,8 @@ struct call {
 // Task: one query head.
 static void attend_head(const struct call *call, int head) {
     const struct sl_attend *args = &call->args;
-    int kv_head = head / (args->n_heads / args->n_kv_heads), d = args->head_dim;
-    const struct sl_kv *kv = &args->kv[kv_head];
+    int kv_head = head / (args->n_heads / args->heads.n), d = args->head_dim;
+    const struct sl_kv *kv = &args->heads.kv[kv_head];
     const uint32_t *slots = call->slots[kv_head];
     uint32_t n_slots = call->n_slots[kv_head];
     float query[SL_MAX_HEAD_DIM], keys[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM], values[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];

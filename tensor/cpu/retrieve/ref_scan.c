@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: scan copies (kvcache/scan.h) and rows on their way between caches, in plain C.
+ * Purpose: key indexes (kvcache/key_index.h) and rows on their way between caches, in plain C.
  *
- * Design: what a copy needs of all slots (the largest magnitude of a channel, and its mean in f64) is found in a first
+ * Design: what an index needs of all slots (the largest magnitude of a channel, and its mean in f64) is found in a first
  *         pass over the pages, the codes in a second one.
  */
 #include <assert.h>
@@ -13,11 +13,11 @@
 #include "tensor/cpu/attention/ref_kv_slots.h"
 #include "tensor/cpu/retrieve/fills.h"
 
-// --- scan copies -----------------------------------------------------------------------------------------------------
+// --- key indexes -----------------------------------------------------------------------------------------------------
 
 // absmax[c] and scale[c], of NaN nothing.
-static void find_scales(const struct sl_kv *kv, uint32_t n_slots, const struct sl_scan_layout *layout, float *absmax,
-                        float *scale) {
+static void find_scales(const struct sl_kv *kv, uint32_t n_slots, const struct sl_key_index_layout *layout,
+                        float *absmax, float *scale) {
     double sum[SL_MAX_HEAD_DIM] = {0};
     float row[SL_MAX_HEAD_DIM];
     for (uint32_t j = 0; j < n_slots; j++) {
@@ -43,12 +43,12 @@ static int8_t encode_int8(float x, float scale) {
 }
 
 // Slot j of a channel.
-static void put_code(const struct sl_scan_layout *layout, char *channel, uint32_t j, float x, float scale) {
+static void put_code(const struct sl_key_index_layout *layout, char *channel, uint32_t j, float x, float scale) {
     switch (layout->format) {
     case SL_KV_INT8:
         ((int8_t *)channel)[j] = encode_int8(x, scale);
         break;
-    case SL_KV_INT1: // the copy was zeroed
+    case SL_KV_INT1: // the index was zeroed
         channel[j / 8] = (char)(channel[j / 8] | (x >= 0.0f) << j % 8);
         break;
     default:
@@ -57,11 +57,12 @@ static void put_code(const struct sl_scan_layout *layout, char *channel, uint32_
     }
 }
 
-static void scan_copy(const struct sl_kv *kv, uint32_t n_slots, const struct sl_scan_layout *layout, void *copy_out) {
-    char *copy = copy_out;
-    float row[SL_MAX_HEAD_DIM], *absmax = (float *)(copy + layout->absmax), *scale = (float *)(copy + layout->scale);
+static void index_keys(const struct sl_kv *kv, uint32_t n_slots, const struct sl_key_index_layout *layout,
+                       void *index_out) {
+    char *index = index_out;
+    float row[SL_MAX_HEAD_DIM], *absmax = (float *)(index + layout->absmax), *scale = (float *)(index + layout->scale);
     assert(n_slots <= kv->n_slots && n_slots <= layout->capacity);
-    memset(copy, 0, layout->bytes);
+    memset(index, 0, layout->bytes);
     find_scales(kv, n_slots, layout, absmax, scale);
     size_t element = (size_t)sl_kv_format_bits(layout->format) / 8, d = (size_t)layout->head_dim;
     for (uint32_t j = 0; j < n_slots; j++) {
@@ -69,7 +70,7 @@ static void scan_copy(const struct sl_kv *kv, uint32_t n_slots, const struct sl_
         const char *k = (const char *)kv->pages[j / SL_PAGE_SLOTS] + page->k + j % SL_PAGE_SLOTS * d * element;
         sl_ref_read_k_row(kv, j, row);
         for (size_t c = 0; c < d; c++) {
-            char *channel = copy + layout->codes + c * layout->channel_bytes;
+            char *channel = index + layout->codes + c * layout->channel_bytes;
             if (layout->format == page->format && !sl_kv_format_is_quantized(page->format)) {
                 memcpy(channel + j * element, k + c * element, element); // bit by bit, even what is no number
             } else {
@@ -92,9 +93,9 @@ static float get_code(enum sl_kv_format format, const char *channel, uint32_t j)
 }
 
 // scores_out[j - begin] = sum_i q[c_i] scale[c_i] code_j[c_i], or without scales
-static void scan(const struct sl_scan_layout *layout, const void *copy, const float *q, const int *channels,
+static void scan(const struct sl_key_index_layout *layout, const void *index, const float *q, const int *channels,
                  int n_channels, uint32_t begin, uint32_t end, float *scores_out) {
-    const char *at = copy;
+    const char *at = index;
     const float *scale = (const float *)(at + layout->scale);
     bool scaled = sl_kv_format_is_quantized(layout->format);
     assert(end <= layout->capacity);
@@ -150,7 +151,7 @@ static void put_rows(const struct sl_kv *kv, const uint32_t *slots, uint32_t n, 
 }
 
 void sl_ref_scan_fill(struct sl_ops *ops) {
-    ops->scan_copy = scan_copy;
+    ops->index_keys = index_keys;
     ops->scan = scan;
     ops->copy_rows = copy_rows;
     ops->put_rows = put_rows;

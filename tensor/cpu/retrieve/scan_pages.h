@@ -4,7 +4,7 @@
  *
  * Design: what differs between channels (where their codes are, and their weight: the query, times the scale if there is
  *         one) is worked out once. A tier has one kernel a format, which computes a page; part of a page is computed
- *         as a whole one, which is there to be read because a copy's capacity is whole pages, so that a score is the
+ *         as a whole one, which is there to be read because an index's capacity is whole pages, so that a score is the
  *         same chain of sums whatever range it is asked for in.
  */
 #ifndef SL_TENSOR_CPU_RETRIEVE_SCAN_PAGES_H
@@ -25,7 +25,7 @@ struct sl_scan_channels {
 typedef void (*sl_scan_page_fn)(const struct sl_scan_channels *channels, size_t j, float *scores);
 
 struct sl_scan_kernel {
-    sl_scan_page_fn page[SL_KV_N_FORMATS]; // of the formats that a scan copy can have
+    sl_scan_page_fn page[SL_KV_N_FORMATS]; // of the formats that a key index can have
 };
 
 /*
@@ -53,9 +53,9 @@ struct sl_scan_kernel {
                                                   [SL_KV_BF16] = scan_bf16,                                            \
                                                   [SL_KV_INT8] = scan_int8,                                            \
                                                   [SL_KV_INT1] = scan_int1}};                                          \
-    static void scan(const struct sl_scan_layout *layout, const void *copy, const float *q, const int *channels,       \
+    static void scan(const struct sl_key_index_layout *layout, const void *index, const float *q, const int *channels, \
                      int n_channels, uint32_t begin, uint32_t end, float *scores_out) {                                \
-        sl_scan_pages(&kernel, layout, copy, q, channels, n_channels, begin, end, scores_out);                         \
+        sl_scan_pages(&kernel, layout, index, q, channels, n_channels, begin, end, scores_out);                        \
     }
 
 // Bytes of a channel before slot j, a multiple of 8.
@@ -63,11 +63,11 @@ static inline size_t sl_scan_offset(enum sl_kv_format format, size_t j) {
     return format == SL_KV_F32 ? 4 * j : format == SL_KV_INT8 ? j : format == SL_KV_INT1 ? j / 8 : 2 * j;
 }
 
-static inline void sl_scan_pages(const struct sl_scan_kernel *kernel, const struct sl_scan_layout *layout,
-                                 const void *copy, const float *q, const int *channels, int n_channels, uint32_t begin,
+static inline void sl_scan_pages(const struct sl_scan_kernel *kernel, const struct sl_key_index_layout *layout,
+                                 const void *index, const float *q, const int *channels, int n_channels, uint32_t begin,
                                  uint32_t end, float *scores_out) {
     struct sl_scan_channels s;
-    const char *at = copy;
+    const char *at = index;
     const float *scale = (const float *)(at + layout->scale);
     bool scaled = sl_kv_format_is_quantized(layout->format);
     assert(end <= layout->capacity && n_channels <= layout->head_dim);

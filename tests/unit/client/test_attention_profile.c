@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "../model/watch.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,10 +79,10 @@ struct brute {
 static enum sl_status add_layer(void *arg, int segment, int layer, const struct sl_attend *a) {
     (void)segment;
     struct brute *b = arg;
-    int d = a->head_dim, group = a->n_heads / a->n_kv_heads, k = (int)(0.05 * N_TOKENS);
+    int d = a->head_dim, group = a->n_heads / a->heads.n, k = (int)(0.05 * N_TOKENS);
     static float keys[N_TOKENS * 256];
     for (int head = 0; head < a->n_heads; head++) {
-        b->m->ops->read_rows(&a->kv[head / group], 0, N_TOKENS, keys, NULL);
+        b->m->runtime.ops->read_rows(&a->heads.kv[head / group], 0, N_TOKENS, keys, NULL);
         for (int r = N_TOKENS - SL_ATTENTION_QUERIES; r < N_TOKENS; r++) {
             const float *q = a->q + (int64_t)r * sl_attend_q_stride(a) + head * d;
             double p[N_TOKENS], sum = 0, top = 0, entropy = 0;
@@ -132,20 +133,21 @@ static void test_attention_of_a_model_agrees_with_brute_force(void **state) {
     assert_int_equal(sl_eval_model_read(&m, NULL, &tokens, &n_tokens, &err), SL_OK);
     assert_true(n_tokens >= N_TOKENS);
     struct sl_attention_profile p;
-    assert_int_equal(sl_attention_profile_init(&p, m.config->n_layers, m.config->n_kv_heads, &err), SL_OK);
+    assert_int_equal(sl_attention_profile_init(&p, m.runtime.config->n_layers, m.runtime.config->n_kv_heads, &err),
+                     SL_OK);
     assert_int_equal(sl_attention_profile_add(&p, &m, tokens, N_TOKENS, NULL, &err), SL_OK);
 
     static struct brute brute;
     brute.m = &m;
     struct sl_session *session;
     assert_int_equal(sl_eval_model_session(&m, SL_POSITION_ORIGINAL, N_TOKENS, &session, &err), SL_OK);
-    struct sl_segment segment = {.session = session, .tokens = tokens, .n_tokens = N_TOKENS};
-    struct sl_layer_hook hook = {.fn = add_layer, .arg = &brute};
-    assert_int_equal(sl_engine_forward(m.engine, &segment, 1, &hook, &err), SL_OK);
-    for (int l = 0; l < m.config->n_layers; l++) {
+    struct sl_input segment = {.session = session, .tokens = tokens, .n_tokens = N_TOKENS};
+    struct watch hook = {.fn = add_layer, .arg = &brute};
+    assert_int_equal(watch_forward(m.runtime.engine, &segment, 1, &hook, &err), SL_OK);
+    for (int l = 0; l < m.runtime.config->n_layers; l++) {
         expect_layer(&p, l, SL_ATTENTION_DENSE, brute.dense[l]);
         expect_layer(&p, l, SL_ATTENTION_EFFECTIVE, brute.effective[l]);
-        for (int h = 0; h < m.config->n_kv_heads; h++) {
+        for (int h = 0; h < m.runtime.config->n_kv_heads; h++) {
             double found = sl_attention_of_head(&p, l, h, SL_ATTENTION_FIRST_4);
             assert_true(fabs(found - brute.first_4[l][h]) < 1e-4);
         }

@@ -7,13 +7,14 @@
 
 #include <cmocka.h>
 
+#include "../model/watch.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "client/fidelity.h"
-#include "service/job_recipe.h"
+#include "job/job_recipe.h"
 #include "tests/unit/client/model_fixture.h"
 
 #define N_READ 300
@@ -34,7 +35,7 @@ static void measure(struct model_fixture *f, struct sl_fidelity *fidelity, const
                     struct sl_fidelity_result *result) {
     struct sl_recipe recipe;
     struct sl_error err = {0};
-    assert_int_equal(sl_job_recipe(text, f->m.config, &recipe, &err), SL_OK);
+    assert_int_equal(sl_job_recipe(text, f->m.runtime.config, &recipe, &err), SL_OK);
     if (sl_fidelity_measure(fidelity, &recipe, result, &err) != SL_OK) {
         fail_msg("%s: %s", text, err.text);
     }
@@ -45,7 +46,7 @@ static void test_fidelity_finds_no_difference_in_the_full_cache(void **state) {
     struct sl_fidelity *fidelity = create(f, 70);
     struct sl_fidelity_result r;
     measure(f, fidelity, "full", &r);
-    for (int l = 0; l < f->m.config->n_layers; l++) {
+    for (int l = 0; l < f->m.runtime.config->n_layers; l++) {
         assert_true(r.error[l] == 0);
         assert_true(r.overlap[l] == 1);
     }
@@ -83,7 +84,7 @@ static void test_fidelity_tells_what_a_search_misses(void **state) {
         snprintf(text, sizeof text, "full,place=offload/1-,ahead=0,scope=sinks:4+recent:16,topk=16,%s", searches[i]);
         measure(f, fidelity, text, &r);
         assert_true(r.recall[0] == -1); // resident
-        for (int l = 1; l < f->m.config->n_layers; l++) {
+        for (int l = 1; l < f->m.runtime.config->n_layers; l++) {
             assert_true(r.recall[l] > 16.0 / N_READ && r.recall[l] <= 1); // better than chance
         }
         assert_true(r.recall_mean < before);
@@ -113,7 +114,7 @@ static void test_fidelity_after_a_failure_is_that_of_a_fresh_start(void **state)
     struct sl_error err;
     assert_int_equal(sl_fidelity_create(&config, &fidelity, NULL), SL_OK);
     measure(f, fidelity, "h2o,budget=100", &before);
-    assert_int_equal(sl_job_recipe("h2o,budget=100", f->m.config, &recipe, NULL), SL_OK);
+    assert_int_equal(sl_job_recipe("h2o,budget=100", f->m.runtime.config, &recipe, NULL), SL_OK);
     armed = true;
     assert_int_equal(sl_fidelity_measure(fidelity, &recipe, &after, &err), SL_ERR_PRECONDITION);
     armed = false;
@@ -172,12 +173,12 @@ static int newest_among_top(double *p) {
 static enum sl_status compare_layer(void *arg, int segment, int layer, const struct sl_attend *a) {
     (void)segment;
     struct by_hand *b = arg;
-    int d = a->head_dim, n = N_READ + 1, group = a->n_heads / a->n_kv_heads;
+    int d = a->head_dim, n = N_READ + 1, group = a->n_heads / a->heads.n;
     float *k = malloc((size_t)(n * d) * sizeof *k), *v = malloc((size_t)(n * d) * sizeof *v);
     double full[256], part[256], difference = 0, reference = 0;
-    for (int h = 0; h < a->n_kv_heads; h++) {
+    for (int h = 0; h < a->heads.n; h++) {
         double paid[N_READ + 1] = {0};
-        b->m->ops->read_rows(&a->kv[h], 0, (uint32_t)n, k, v);
+        b->m->runtime.ops->read_rows(&a->heads.kv[h], 0, (uint32_t)n, k, v);
         for (int g = 0; g < group; g++) {
             const float *q = a->q + (h * group + g) * d;
             attend(q, k, v, 0, n, d, a->scale, full, paid);
@@ -188,7 +189,7 @@ static enum sl_status compare_layer(void *arg, int segment, int layer, const str
             }
         }
         int both = newest_among_top(paid);
-        b->overlap[layer] += (double)both / (2 * KEPT - both) / a->n_kv_heads;
+        b->overlap[layer] += (double)both / (2 * KEPT - both) / a->heads.n;
     }
     b->error[layer] = sqrt(difference / reference);
     free(k);
@@ -205,22 +206,22 @@ static void test_fidelity_agrees_with_arithmetic_by_hand(void **state) {
 
     struct sl_session *session;
     assert_int_equal(sl_eval_model_session(&f->m, SL_POSITION_ORIGINAL, N_READ + 1, &session, NULL), SL_OK);
-    struct sl_segment prompt = {.session = session, .tokens = f->tokens, .n_tokens = N_READ};
-    assert_int_equal(sl_engine_forward(f->m.engine, &prompt, 1, NULL, NULL), SL_OK);
+    struct sl_input prompt = {.session = session, .tokens = f->tokens, .n_tokens = N_READ};
+    assert_int_equal(sl_engine_forward(f->m.runtime.engine, &prompt, 1, NULL), SL_OK);
     static struct by_hand hand;
     hand = (struct by_hand){.m = &f->m};
-    struct sl_layer_hook hook = {.fn = compare_layer, .arg = &hand};
-    struct sl_segment next = {.session = session, .tokens = f->tokens + N_READ, .n_tokens = 1};
-    assert_int_equal(sl_engine_forward(f->m.engine, &next, 1, &hook, NULL), SL_OK);
+    struct watch hook = {.fn = compare_layer, .arg = &hand};
+    struct sl_input next = {.session = session, .tokens = f->tokens + N_READ, .n_tokens = 1};
+    assert_int_equal(watch_forward(f->m.runtime.engine, &next, 1, &hook, NULL), SL_OK);
     sl_session_destroy(&session);
 
     double mean = 0;
-    for (int l = 0; l < f->m.config->n_layers; l++) {
+    for (int l = 0; l < f->m.runtime.config->n_layers; l++) {
         if (fabs(r.error[l] - hand.error[l]) > 1e-4 || fabs(r.overlap[l] - hand.overlap[l]) > 0.02) {
             fail_msg("layer %d: error %g, by hand %g; overlap %g, by hand %g", l, r.error[l], hand.error[l],
                      r.overlap[l], hand.overlap[l]);
         }
-        mean += r.error[l] / f->m.config->n_layers;
+        mean += r.error[l] / f->m.runtime.config->n_layers;
     }
     assert_true(fabs(r.error_mean - mean) < 1e-9);
     assert_true(r.error_mean > 0.01);

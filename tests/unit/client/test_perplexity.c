@@ -16,7 +16,7 @@
 #include "client/attention_profile.h"
 #include "client/fidelity.h"
 #include "client/perplexity.h"
-#include "service/job_recipe.h"
+#include "job/job_recipe.h"
 #include "tests/unit/client/model_fixture.h"
 
 #define N_TOKENS 512
@@ -32,7 +32,7 @@ static double measure_first(struct model_fixture *f, int64_t n, const char *text
     struct sl_perplexity_config config = {.model = &f->m, .tokens = f->tokens, .n_tokens = n, .chunk = chunk};
     struct sl_recipe recipe;
     struct sl_error err = {0};
-    assert_int_equal(sl_job_recipe(text, f->m.config, &recipe, &err), SL_OK);
+    assert_int_equal(sl_job_recipe(text, f->m.runtime.config, &recipe, &err), SL_OK);
     if (sl_perplexity_measure(&config, &recipe, nll, result, &err) != SL_OK) {
         fail_msg("%s: %s", text, err.text);
     }
@@ -52,13 +52,13 @@ static double measure(struct model_fixture *f, const char *text, int chunk, doub
 
 // The text in one forward pass, without any of the code under test.
 static void read_at_once(struct model_fixture *f, double *nll) {
-    int64_t n_vocab = f->m.config->n_vocab;
+    int64_t n_vocab = f->m.runtime.config->n_vocab;
     float *logits = malloc((size_t)(N_TOKENS * n_vocab) * sizeof *logits);
     struct sl_session *session;
     assert_non_null(logits);
     assert_int_equal(sl_eval_model_session(&f->m, SL_POSITION_ORIGINAL, N_TOKENS, &session, NULL), SL_OK);
-    struct sl_segment segment = {.session = session, .tokens = f->tokens, .n_tokens = N_TOKENS, .all_logits = logits};
-    assert_int_equal(sl_engine_forward(f->m.engine, &segment, 1, NULL, NULL), SL_OK);
+    struct sl_input segment = {.session = session, .tokens = f->tokens, .n_tokens = N_TOKENS, .all_logits = logits};
+    assert_int_equal(sl_engine_forward(f->m.runtime.engine, &segment, 1, NULL), SL_OK);
     for (int i = 0; i < N_TOKENS; i++) {
         const float *row = logits + i * n_vocab;
         double sum = 0;
@@ -136,7 +136,7 @@ static void compare_with_fidelity(struct model_fixture *f, const char *text, int
     static double nll[N_TOKENS];
     double sum = 0;
     assert_int_equal(sl_fidelity_create(&config, &fidelity, NULL), SL_OK);
-    assert_int_equal(sl_job_recipe(text, f->m.config, &recipe, NULL), SL_OK);
+    assert_int_equal(sl_job_recipe(text, f->m.runtime.config, &recipe, NULL), SL_OK);
     assert_int_equal(sl_fidelity_measure(fidelity, &recipe, &expected, NULL), SL_OK);
     measure_first(f, n_read + n_new, text, chunk, nll, &r);
     for (int64_t t = n_read; t < n_read + n_new; t++) {
@@ -169,7 +169,8 @@ static void test_perplexity_pays_for_what_is_forgotten(void **state) {
     // That four sinks are worth four newer slots is a claim about models that have sinks.
     struct sl_attention_profile p;
     double most = 0;
-    assert_int_equal(sl_attention_profile_init(&p, f->m.config->n_layers, f->m.config->n_kv_heads, NULL), SL_OK);
+    assert_int_equal(
+        sl_attention_profile_init(&p, f->m.runtime.config->n_layers, f->m.runtime.config->n_kv_heads, NULL), SL_OK);
     assert_int_equal(sl_attention_profile_add(&p, &f->m, f->tokens, N_TOKENS, NULL, NULL), SL_OK);
     for (int l = 0; l < p.n_layers; l++) {
         most = fmax(most, sl_attention_of_layer(&p, l, SL_ATTENTION_FIRST_4));
@@ -202,7 +203,7 @@ static void test_perplexity_refuses_by_name_what_does_not_stream(void **state) {
         struct sl_perplexity_result r;
         struct sl_error err = {0};
         double nll = -1;
-        assert_int_equal(sl_job_recipe(wrong[i].recipe, f->m.config, &recipe, &err), SL_OK);
+        assert_int_equal(sl_job_recipe(wrong[i].recipe, f->m.runtime.config, &recipe, &err), SL_OK);
         assert_int_equal(sl_perplexity_measure(&config, &recipe, &nll, &r, &err), SL_ERR_INVALID);
         if (strstr(err.text, wrong[i].says) == NULL) {
             fail_msg("%s: %s", wrong[i].recipe, err.text);

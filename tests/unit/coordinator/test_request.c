@@ -12,7 +12,7 @@
 
 #include "base/clock.h"
 #include "coordinator/request.h"
-#include "service/job_chat.h"
+#include "job/job_chat.h"
 #include "text/chat/chat_internal.h"
 
 #define MODEL "models/demo"

@@ -25,9 +25,16 @@ static void test_session_takes_pages_when_they_are_needed(void **state) {
     assert_int_equal(gauges(&f).n_blocks, 3);
     assert_int_equal(sl_session_reserve(s, 0, 65), SL_OK);
     assert_int_equal(gauges(&f).n_blocks, 6);
+    sl_session_add_slots(s, 0, 60);
+    sl_session_add_slots(s, 0, 5);
+    struct sl_kv kv[3];
+    struct sl_kv_heads heads = sl_session_heads(s, 0, kv);
     for (int h = 0; h < 3; h++) {
-        sl_session_set_slots(s, 0, h, 65);
+        assert_int_equal(heads.kv[h].n_slots, 65);
+        assert_ptr_equal(heads.kv[h].pages, s->layers[0].heads[h].pages);
     }
+    assert_int_equal(heads.n, 3);
+    assert_int_equal(s->layers[1].heads[0].n_slots, 0);
     assert_int_equal(gauges(&f).n_blocks, 6);
     sl_session_set_slots(s, 0, 1, 64);
     assert_int_equal(gauges(&f).n_blocks, 5);

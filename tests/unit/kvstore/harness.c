@@ -6,13 +6,13 @@
 
 #include "base/clock.h"
 
-const struct sl_stretch_family test_family = {.model_fingerprint = 11,
-                                              .first_lane = 2,
-                                              .n_lanes = 2,
-                                              .head_dim = 64,
-                                              .work = SL_KV_F16,
-                                              .rows = SL_KV_F16,
-                                              .scan = SL_KV_F16};
+const struct sl_kv_family test_family = {.model_fingerprint = 11,
+                                         .first_lane = 2,
+                                         .n_lanes = 2,
+                                         .head_dim = 64,
+                                         .work = SL_KV_F16,
+                                         .rows = SL_KV_F16,
+                                         .scan = SL_KV_F16};
 
 void make_prompt(struct prompt *prompt, int seed, int shared, int64_t n_tokens) {
     for (int i = 0; i < n_tokens; i++) {
@@ -22,10 +22,10 @@ void make_prompt(struct prompt *prompt, int seed, int shared, int64_t n_tokens) 
     prompt->hashes = (struct sl_prompt_hashes){n_tokens, prompt->prefixes, sl_prefix_hash(prompt->tokens, n_tokens)};
 }
 
-void fill_block(void *block, const struct sl_stretch_config *config, int seed) {
+void fill_block(void *block, const struct sl_kv_segment_config *config, int seed) {
     uint16_t *numbers = block;
     uint64_t x = 0x9e3779b97f4a7c15u * (uint64_t)(seed + 1) + (uint64_t)config->begin;
-    for (size_t i = 0; i < sl_stretch_block_bytes(config) / sizeof *numbers; i++) {
+    for (size_t i = 0; i < sl_kv_segment_block_bytes(config) / sizeof *numbers; i++) {
         x ^= x << 13;
         x ^= x >> 7;
         x ^= x << 17;
@@ -34,21 +34,21 @@ void fill_block(void *block, const struct sl_stretch_config *config, int seed) {
     }
 }
 
-struct sl_stretch *make_stretch(struct sl_arena *arena, const struct sl_stretch_family *family, int64_t begin,
-                                int64_t end, int seed) {
+struct sl_kv_segment *make_segment(struct sl_arena *arena, const struct sl_kv_family *family, int64_t begin,
+                                   int64_t end, int seed) {
     const struct sl_ops *ops;
-    struct sl_stretch_config config;
-    struct sl_stretch *stretch = NULL;
+    struct sl_kv_segment_config config;
+    struct sl_kv_segment *segment = NULL;
     struct sl_error err = {0};
     assert_int_equal(sl_ops_select("auto", &ops, &err), SL_OK);
-    assert_int_equal(sl_stretch_family_config(family, begin, end, &config, &err), SL_OK);
-    void *block = sl_arena_alloc(arena, sl_stretch_block_bytes(&config));
+    assert_int_equal(sl_kv_family_config(family, begin, end, &config, &err), SL_OK);
+    void *block = sl_arena_alloc(arena, sl_kv_segment_block_bytes(&config));
     assert_non_null(block);
     fill_block(block, &config, seed);
-    if (sl_stretch_create(&config, ops, NULL, arena, block, &stretch, &err) != SL_OK) {
-        fail_msg("no stretch: %s", err.text);
+    if (sl_kv_segment_create(&config, ops, NULL, arena, block, &segment, &err) != SL_OK) {
+        fail_msg("no segment: %s", err.text);
     }
-    return stretch;
+    return segment;
 }
 
 void open_parts(struct parts *parts, size_t arena_bytes, int64_t lease_ms, int64_t keep_ms) {
@@ -66,13 +66,13 @@ void open_parts(struct parts *parts, size_t arena_bytes, int64_t lease_ms, int64
     assert_int_equal(sl_ledger_create(parts->arena, &parts->ledger, &err), SL_OK);
     assert_int_equal(sl_inbound_create(parts->receiver, parts->ledger, lease_ms, &parts->inbound, &err), SL_OK);
     assert_int_equal(sl_shelf_create(parts->arena, keep_ms, &parts->shelf, &err), SL_OK);
-    assert_int_equal(sl_stretches_create(keep_ms, &parts->stretches, &err), SL_OK);
-    sl_room_init(&parts->room, parts->ledger, parts->inbound, parts->shelf, parts->stretches);
+    assert_int_equal(sl_kv_segments_create(keep_ms, &parts->segments, &err), SL_OK);
+    sl_room_init(&parts->room, parts->ledger, parts->inbound, parts->shelf, parts->segments);
 }
 
 void close_parts(struct parts *parts) {
     sl_shelf_destroy(&parts->shelf);
-    sl_stretches_destroy(&parts->stretches);
+    sl_kv_segments_destroy(&parts->segments);
     int64_t n_leases, deadline = sl_deadline_in_ms(5000);
     size_t promised;
     struct sl_arena_stats stats;
@@ -99,17 +99,17 @@ size_t promised_bytes(struct parts *parts) {
 
 void ship_block(struct parts *parts, const struct sl_inbound_ticket *ticket, int64_t begin, int64_t end, int seed,
                 bool whole) {
-    struct sl_stretch_config config;
+    struct sl_kv_segment_config config;
     struct sl_ship *ship;
     struct sl_error err = {0};
-    assert_int_equal(sl_stretch_family_config(&test_family, begin, end, &config, &err), SL_OK);
-    size_t bytes = sl_stretch_block_bytes(&config);
+    assert_int_equal(sl_kv_family_config(&test_family, begin, end, &config, &err), SL_OK);
+    size_t bytes = sl_kv_segment_block_bytes(&config);
     assert_true(bytes <= parts->source_bytes);
     fill_block(parts->source, &config, seed);
     assert_int_equal(
         sl_ship_open(parts->sender, ticket->ticket, ticket->ticket_bytes, sl_deadline_in_ms(5000), &ship, &err), SL_OK);
     assert_int_equal(sl_ship_piece(ship, 0, parts->source, whole ? bytes : bytes / 2), SL_OK);
-    if (whole && sl_ship_finish(ship, "stretch", 7, &err) != SL_OK) {
+    if (whole && sl_ship_finish(ship, "segment", 7, &err) != SL_OK) {
         fail_msg("not shipped: %s", err.text);
     }
     sl_ship_close(&ship);

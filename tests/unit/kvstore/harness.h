@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: what the tests of offloaded layers in a kvstore share: prompts and their hashes, blocks as prefill ships them,
- *          and a store's parts without its processes: fabric, arena, ledger, inbound, shelf, stretches, room.
+ *          and a store's parts without its processes: fabric, arena, ledger, inbound, shelf, segments, room.
  */
 #ifndef SL_TESTS_UNIT_KVSTORE_HARNESS_H
 #define SL_TESTS_UNIT_KVSTORE_HARNESS_H
@@ -28,13 +28,13 @@ struct prompt {
 };
 void make_prompt(struct prompt *prompt, int seed, int shared, int64_t n_tokens);
 
-extern const struct sl_stretch_family test_family; // two lanes from lane 2 on, f16
+extern const struct sl_kv_family test_family; // two lanes from lane 2 on, f16
 
 // What prefill would ship as [begin, end) of test_family: numbers that depend on seed, begin and place alone.
-void fill_block(void *block, const struct sl_stretch_config *config, int seed);
-// A stretch built in `arena`; one reference.
-struct sl_stretch *make_stretch(struct sl_arena *arena, const struct sl_stretch_family *family, int64_t begin,
-                                int64_t end, int seed);
+void fill_block(void *block, const struct sl_kv_segment_config *config, int seed);
+// A segment built in `arena`; one reference.
+struct sl_kv_segment *make_segment(struct sl_arena *arena, const struct sl_kv_family *family, int64_t begin,
+                                   int64_t end, int seed);
 
 struct parts {
     struct sl_fabric *receiver, *sender;
@@ -42,7 +42,7 @@ struct parts {
     struct sl_ledger *ledger;
     struct sl_inbound *inbound;
     struct sl_shelf *shelf;
-    struct sl_stretches *stretches;
+    struct sl_kv_segments *segments;
     struct sl_room room;
     uint8_t *source; // of the sender: a block to ship
     size_t source_bytes;

@@ -14,12 +14,12 @@
 
 #include "base/clock.h"
 #include "fabric/fetch.h"
+#include "offload/annex/near.h"
 #include "proto/methods.h"
 #include "proto/sluice/v1/worker.pb-c.h"
-#include "retrieve/near.h"
 #include "rpc/rpc.h"
 
-#define N_TOKENS    300 // 128 in a first stretch, the rest, with a partial page, in a second
+#define N_TOKENS    300 // 128 in a first segment, the rest, with a partial page, in a second
 #define N_FIRST     128
 #define ARENA_BYTES ((size_t)8 << 20)
 #define HEAD_DIM    64
@@ -39,7 +39,7 @@ static struct sl_fabric *fabric;
 static uint8_t *source;
 static void *memory;
 static struct sl_arena *arena;
-static struct sl_stretch *stretches[2];
+static struct sl_kv_segment *segments[2];
 static const struct sl_ops *ops;
 static struct prompt prompt;
 
@@ -94,16 +94,16 @@ static int open_all(void **state) {
     memory = aligned_alloc(4096, ARENA_BYTES);
     assert_int_equal(sl_arena_create(memory, ARENA_BYTES, &arena, NULL), SL_OK);
     assert_int_equal(sl_ops_select("auto", &ops, NULL), SL_OK);
-    stretches[0] = make_stretch(arena, &test_family, 0, N_FIRST, 1);
-    stretches[1] = make_stretch(arena, &test_family, N_FIRST, N_TOKENS, 1);
+    segments[0] = make_segment(arena, &test_family, 0, N_FIRST, 1);
+    segments[1] = make_segment(arena, &test_family, N_FIRST, N_TOKENS, 1);
     make_prompt(&prompt, 1, 0, N_TOKENS);
     return 0;
 }
 
 static int close_all(void **state) {
     (void)state;
-    sl_stretch_unref(&stretches[0]);
-    sl_stretch_unref(&stretches[1]);
+    sl_kv_segment_unref(&segments[0]);
+    sl_kv_segment_unref(&segments[1]);
     sl_arena_destroy(&arena);
     free(memory);
     sl_fabric_destroy(&fabric);
@@ -146,20 +146,20 @@ static enum sl_status grant(const struct store *store, const char *lease_id, int
     return call(store, &sl_method_store_grant_stretch, &request.base, grant_out, NULL);
 }
 
-static void ship_stretch(const struct store *store, const char *lease_id, int64_t begin, int64_t end) {
+static void ship_segment(const struct store *store, const char *lease_id, int64_t begin, int64_t end) {
     Sluice__V1__Grant *granted;
-    struct sl_stretch_config config;
+    struct sl_kv_segment_config config;
     struct sl_ship *ship;
     struct sl_error err = {0};
     assert_int_equal(grant(store, lease_id, begin, end, &granted), SL_OK);
-    assert_int_equal(sl_stretch_family_config(&test_family, begin, end, &config, NULL), SL_OK);
-    assert_int_equal(granted->capacity_bytes, sl_stretch_block_bytes(&config));
+    assert_int_equal(sl_kv_family_config(&test_family, begin, end, &config, NULL), SL_OK);
+    assert_int_equal(granted->capacity_bytes, sl_kv_segment_block_bytes(&config));
     fill_block(source, &config, 1);
     assert_int_equal(
         sl_ship_open(fabric, granted->ticket.data, granted->ticket.len, sl_deadline_in_ms(WAIT_MS), &ship, &err),
         SL_OK);
-    assert_int_equal(sl_ship_piece(ship, 0, source, sl_stretch_block_bytes(&config)), SL_OK);
-    if (sl_ship_finish(ship, "stretch", 7, &err) != SL_OK) {
+    assert_int_equal(sl_ship_piece(ship, 0, source, sl_kv_segment_block_bytes(&config)), SL_OK);
+    if (sl_ship_finish(ship, "segment", 7, &err) != SL_OK) {
         fail_msg("not shipped: %s", err.text);
     }
     sl_ship_close(&ship);
@@ -206,10 +206,10 @@ static Sluice__V1__Annex *open_whole(const struct store *store) {
         fail_msg("not opened: %s", err.text);
     }
     if (annex->n_tokens < N_FIRST) {
-        ship_stretch(store, annex->lease_id, 0, N_FIRST);
+        ship_segment(store, annex->lease_id, 0, N_FIRST);
     }
     if (annex->n_tokens < N_TOKENS) {
-        ship_stretch(store, annex->lease_id, N_FIRST, N_TOKENS);
+        ship_segment(store, annex->lease_id, N_FIRST, N_TOKENS);
     }
     await_annex(store, annex->lease_id);
     return annex;
@@ -236,8 +236,8 @@ static void open_asker(struct asker *asker, const struct store *store) {
     assert_int_equal(
         sl_annex_create(ops, test_family.first_lane, test_family.n_lanes, HEAD_DIM, N_TOKENS, &asker->local, NULL),
         SL_OK);
-    assert_int_equal(sl_annex_append(asker->local, stretches[0], NULL), SL_OK);
-    assert_int_equal(sl_annex_append(asker->local, stretches[1], NULL), SL_OK);
+    assert_int_equal(sl_annex_append(asker->local, segments[0], NULL), SL_OK);
+    assert_int_equal(sl_annex_append(asker->local, segments[1], NULL), SL_OK);
     assert_int_equal(sl_near_memory_create(asker->local, &asker->local_memory, NULL), SL_OK);
     asker->scratch = sl_annex_scratch_create(NULL);
     assert_non_null(asker->scratch);
@@ -368,17 +368,17 @@ static void test_store_is_read_one_sided_where_its_map_says(void **state) {
     size_t n_bytes, n_map;
     struct sl_near_answer head;
     const uint8_t *body;
-    const struct sl_near_stretch *map;
+    const struct sl_near_segment *map;
     struct sl_error err = {0};
     assert_int_equal(ask(&asker, &request, sizeof request, answer, sizeof answer, &n_bytes, &err), SL_OK);
     assert_int_equal(sl_near_check(&request, answer, n_bytes, &head, &body, &err), SL_OK);
     assert_int_equal(sl_near_read_map(body, answer + n_bytes, &map, &n_map, &err), SL_OK);
     assert_int_equal(n_map, 2);
     for (int i = 0; i < 2; i++) {
-        const struct sl_stretch_config *config = sl_stretch_get_config(stretches[i]);
+        const struct sl_kv_segment_config *config = sl_kv_segment_get_config(segments[i]);
         assert_int_equal(map[i].begin, config->begin);
         assert_int_equal(map[i].n_slots, config->n_slots);
-        size_t bytes = sl_stretch_block_bytes(config), stride;
+        size_t bytes = sl_kv_segment_block_bytes(config), stride;
         struct sl_fetch_range range = {map[i].offset, source, bytes};
         struct sl_fetch *fetch;
         assert_int_equal(sl_fetch_open(asker.line, asker.remote->window.data, asker.remote->window.len, &range, 1,
@@ -388,7 +388,7 @@ static void test_store_is_read_one_sided_where_its_map_says(void **state) {
             fail_msg("not fetched: %s", err.text);
         }
         sl_fetch_close(&fetch);
-        assert_memory_equal(source, sl_stretch_pages(stretches[i], &stride), bytes);
+        assert_memory_equal(source, sl_kv_segment_pages(segments[i], &stride), bytes);
     }
     close_asker(&asker);
 }
@@ -573,7 +573,7 @@ static void test_store_says_soon_that_tokens_have_not_come(void **state) {
     int64_t began_ns = sl_now_ns();
     assert_int_equal(ask_tokens(&stores[0], annex->lease_id), 0);
     assert_in_range((sl_now_ns() - began_ns) / SL_NS_PER_MS, 900, 4000); // what callers wait for is 5000
-    ship_stretch(&stores[0], annex->lease_id, 0, N_FIRST);
+    ship_segment(&stores[0], annex->lease_id, 0, N_FIRST);
     int64_t deadline_ns = sl_deadline_in_ms(30000), n_tokens;
     while ((n_tokens = ask_tokens(&stores[0], annex->lease_id)) < N_FIRST && sl_now_ns() < deadline_ns) {
     }

@@ -5,8 +5,8 @@
 
 #include <stdlib.h>
 
-#include "model/model.h"
 #include "tensor/cpu/tiers.h"
+#include "watch.h"
 
 #define RUN_ROWS        64
 #define RUN_ARENA_BYTES (1 << 20)
@@ -65,14 +65,13 @@ static inline int32_t run_token(int64_t i) {
 }
 
 // The next n tokens, with a hook.
-static inline enum sl_status run_read(struct run_model *f, int n, const struct sl_layer_hook *hook,
-                                      struct sl_error *err) {
+static inline enum sl_status run_read(struct run_model *f, int n, const struct watch *hook, struct sl_error *err) {
     int32_t tokens[RUN_ROWS];
     for (int i = 0; i < n; i++) {
         tokens[i] = run_token(f->session->n_tokens + i);
     }
-    struct sl_segment segment = {.session = f->session, .tokens = tokens, .n_tokens = n};
-    return sl_engine_forward(f->engine, &segment, 1, hook, err);
+    struct sl_input segment = {.session = f->session, .tokens = tokens, .n_tokens = n};
+    return watch_forward(f->engine, &segment, 1, hook, err);
 }
 
 #endif

@@ -78,7 +78,7 @@ static enum sl_status log_queries(void *arg, int segment, int layer, const struc
 static struct query_log *read_queries(const char *folder, const char *tier, enum sl_position_mode mode,
                                       const int *chunks, int n_chunks) {
     struct query_log *log = calloc(1, sizeof *log);
-    struct sl_layer_hook hook = {.fn = log_queries, .arg = log, .want_next_q = true};
+    struct watch hook = {.fn = log_queries, .arg = log, .wants.next_q = true};
     struct sl_error err = {0};
     assert_non_null(log);
     struct run_model run = run_start(folder, tier, mode);
@@ -174,7 +174,7 @@ static void test_next_q_of_a_segment_is_of_its_own_rows(void **state) {
     (void)state;
     struct query_log *alone = read_queries(GQA, "auto", SL_POSITION_ORIGINAL, (int[]){N_ROWS}, 1);
     struct query_log *second = calloc(1, sizeof *second);
-    struct sl_layer_hook hook = {.fn = log_second, .arg = second, .want_next_q = true};
+    struct watch hook = {.fn = log_second, .arg = second, .wants.next_q = true};
     struct sl_error err = {0};
     int32_t tokens[N_ROWS + 7];
     assert_non_null(second);
@@ -184,9 +184,9 @@ static void test_next_q_of_a_segment_is_of_its_own_rows(void **state) {
     for (enum sl_position_mode mode = SL_POSITION_ORIGINAL; mode <= SL_POSITION_SLOT; mode++) {
         struct run_model run = run_start(GQA, "auto", SL_POSITION_ORIGINAL);
         struct sl_session *first = run_session(&run, mode);
-        struct sl_segment segments[] = {{.session = first, .tokens = tokens + 7, .n_tokens = 11},
-                                        {.session = run.session, .tokens = tokens, .n_tokens = N_ROWS}};
-        assert_int_equal(sl_engine_forward(run.engine, segments, 2, &hook, &err), SL_OK);
+        struct sl_input segments[] = {{.session = first, .tokens = tokens + 7, .n_tokens = 11},
+                                      {.session = run.session, .tokens = tokens, .n_tokens = N_ROWS}};
+        assert_int_equal(watch_forward(run.engine, segments, 2, &hook, &err), SL_OK);
         assert_memory_equal(alone->next_q, second->next_q, sizeof alone->next_q);
         sl_session_destroy(&first);
         run_stop(&run);
@@ -230,7 +230,7 @@ static enum sl_status see_layer(void *arg, int segment, int layer, const struct 
 static void read_logits(struct attend_log *log, bool instead, float *logits) {
     struct run_model run = run_start(GQA, "auto", SL_POSITION_ORIGINAL);
     struct sl_error err = {0};
-    struct sl_layer_hook hook = {.fn = see_layer, .arg = log, .attend_fn = attend_instead};
+    struct watch hook = {.fn = see_layer, .arg = log, .attend_fn = attend_instead};
     int32_t tokens[N_ROWS];
     log->ops = run.ops;
     log->fail_at_layer = -1;
@@ -238,8 +238,8 @@ static void read_logits(struct attend_log *log, bool instead, float *logits) {
     for (int i = 0; i < N_ROWS; i++) {
         tokens[i] = run_token(i);
     }
-    struct sl_segment segment = {.session = run.session, .tokens = tokens, .n_tokens = N_ROWS, .logits = logits};
-    assert_int_equal(sl_engine_forward(run.engine, &segment, 1, instead ? &hook : NULL, &err), SL_OK);
+    struct sl_input segment = {.session = run.session, .tokens = tokens, .n_tokens = N_ROWS, .logits = logits};
+    assert_int_equal(watch_forward(run.engine, &segment, 1, instead ? &hook : NULL, &err), SL_OK);
     run_stop(&run);
 }
 
@@ -269,14 +269,14 @@ static void test_attend_fn_is_called_once_a_layer_for_all_segments(void **state)
     for (int with_hook = 0; with_hook <= 1; with_hook++) {
         struct run_model run = run_start(GQA, "auto", SL_POSITION_ORIGINAL);
         struct attend_log log = {.ops = run.ops, .n_segments = 2, .fail_at_layer = -1};
-        struct sl_layer_hook hook = {.fn = see_layer, .arg = &log, .attend_fn = attend_instead};
+        struct watch hook = {.fn = see_layer, .arg = &log, .attend_fn = attend_instead};
         struct sl_session *first = run_session(&run, SL_POSITION_ORIGINAL);
         float(*logits)[160] = with_hook ? hooked : plain;
-        struct sl_segment segments[] = {
+        struct sl_input segments[] = {
             {.session = first, .tokens = tokens + 7, .n_tokens = 11, .logits = logits[0]},
             {.session = run.session, .tokens = tokens, .n_tokens = N_ROWS, .logits = logits[1]}};
         struct sl_error err = {0};
-        assert_int_equal(sl_engine_forward(run.engine, segments, 2, with_hook ? &hook : NULL, &err), SL_OK);
+        assert_int_equal(watch_forward(run.engine, segments, 2, with_hook ? &hook : NULL, &err), SL_OK);
         assert_int_equal(log.n_attended, with_hook * GQA_LAYERS);
         assert_int_equal(log.n_seen, with_hook * 2 * GQA_LAYERS);
         sl_session_destroy(&first);
@@ -289,7 +289,7 @@ static void test_attend_fn_that_fails_ends_the_pass(void **state) {
     (void)state;
     struct run_model run = run_start(GQA, "auto", SL_POSITION_ORIGINAL);
     struct attend_log log = {.ops = run.ops, .n_segments = 1, .fail_at_layer = 1};
-    struct sl_layer_hook hook = {.fn = see_layer, .arg = &log, .attend_fn = attend_instead};
+    struct watch hook = {.fn = see_layer, .arg = &log, .attend_fn = attend_instead};
     struct sl_error err = {0};
     assert_int_equal(run_read(&run, 5, &hook, &err), SL_ERR_CANCELLED);
     assert_int_equal(log.n_attended, 2);

@@ -12,6 +12,7 @@
 #include "run_model.h"
 #include "tensor/cpu/tiers.h"
 #include "tests/unit/temp_folder.h"
+#include "watch.h"
 
 #define GQA "tests/golden/llama/gqa" // 3 layers, 6 heads over 2, vocabulary 160, 512 positions
 #define MHA "tests/golden/llama/mha" // sharded
@@ -354,9 +355,9 @@ static void fixture_destroy(struct fixture *f) {
 
 static const int32_t prompt[16] = {1, 150, 7, 33, 90, 2, 2, 159, 0, 14, 77, 8, 121, 60, 5, 44};
 
-static enum sl_status step(struct fixture *f, int n, const struct sl_layer_hook *hook, struct sl_error *err) {
-    struct sl_segment segment = {.session = f->session, .tokens = prompt, .n_tokens = n};
-    return sl_engine_forward(f->engine, &segment, 1, hook, err);
+static enum sl_status step(struct fixture *f, int n, const struct watch *hook, struct sl_error *err) {
+    struct sl_input segment = {.session = f->session, .tokens = prompt, .n_tokens = n};
+    return watch_forward(f->engine, &segment, 1, hook, err);
 }
 
 static void test_forward_checks_before_it_computes(void **state) {
@@ -365,16 +366,16 @@ static void test_forward_checks_before_it_computes(void **state) {
     int32_t tokens[17] = {0};
     (void)state;
     fixture_create(&f, 1 << 20, 1024, SL_POSITION_ORIGINAL);
-    struct sl_segment segment = {.session = f.session, .tokens = tokens, .n_tokens = 17};
-    assert_int_equal(sl_engine_forward(f.engine, &segment, 1, NULL, &err), SL_ERR_RANGE);
+    struct sl_input segment = {.session = f.session, .tokens = tokens, .n_tokens = 17};
+    assert_int_equal(sl_engine_forward(f.engine, &segment, 1, &err), SL_ERR_RANGE);
     segment.n_tokens = 0;
-    assert_int_equal(sl_engine_forward(f.engine, &segment, 1, NULL, &err), SL_ERR_RANGE);
+    assert_int_equal(sl_engine_forward(f.engine, &segment, 1, &err), SL_ERR_RANGE);
     segment.n_tokens = 3;
     tokens[2] = 160;
-    assert_int_equal(sl_engine_forward(f.engine, &segment, 1, NULL, &err), SL_ERR_RANGE);
+    assert_int_equal(sl_engine_forward(f.engine, &segment, 1, &err), SL_ERR_RANGE);
     assert_non_null(strstr(err.text, "160"));
     tokens[2] = -1;
-    assert_int_equal(sl_engine_forward(f.engine, &segment, 1, NULL, &err), SL_ERR_RANGE);
+    assert_int_equal(sl_engine_forward(f.engine, &segment, 1, &err), SL_ERR_RANGE);
     assert_int_equal(f.session->n_tokens, 0);
     assert_int_equal(f.session->layers[0].heads[0].n_slots, 0);
     for (int i = 0; i < 32; i++) {
@@ -411,8 +412,8 @@ static void test_forward_refuses_windows_where_slots_are_positions(void **state)
     for (int mode = SL_POSITION_ORIGINAL; mode <= SL_POSITION_SLOT; mode++) {
         struct run_model f = run_start("tests/golden/families/mistral", "auto", (enum sl_position_mode)mode);
         struct sl_error err = {0};
-        struct sl_segment segment = {.session = f.session, .tokens = prompt, .n_tokens = 1};
-        enum sl_status status = sl_engine_forward(f.engine, &segment, 1, NULL, &err);
+        struct sl_input segment = {.session = f.session, .tokens = prompt, .n_tokens = 1};
+        enum sl_status status = sl_engine_forward(f.engine, &segment, 1, &err);
         assert_int_equal(status, mode == SL_POSITION_SLOT ? SL_ERR_UNSUPPORTED : SL_OK);
         assert_true(status == SL_OK || strstr(err.text, "sliding windows") != NULL);
         run_stop(&f);
@@ -441,13 +442,13 @@ static enum sl_status log_layer(void *arg, int segment, int layer, const struct 
     assert_int_equal(segment, 0);
     assert_int_equal(layer, log->n_calls % 3);
     assert_int_equal(attend->n_heads, 6);
-    assert_int_equal(attend->n_kv_heads, 2);
-    assert_int_equal(attend->kv[1].n_slots, attend->kv[0].n_slots);
+    assert_int_equal(attend->heads.n, 2);
+    assert_int_equal(attend->heads.kv[1].n_slots, attend->heads.kv[0].n_slots);
     log->saw_lse = attend->lse != NULL;
     for (int h = 0; h < 6 && log->saw_lse; h++) {
         // the first row of a fresh session sees itself alone: lse is its one score
         float score = 0.0f, k[16];
-        ops_of("reference")->read_rows(&attend->kv[h / 3], 0, 1, k, NULL);
+        ops_of("reference")->read_rows(&attend->heads.kv[h / 3], 0, 1, k, NULL);
         for (int i = 0; i < 16; i++) {
             score += attend->q[h * 16 + i] * k[i] * attend->scale;
         }
@@ -463,15 +464,14 @@ static void test_forward_calls_the_hook_after_every_layer(void **state) {
     struct hook_log log = {.fail_at_layer = -1};
     (void)state;
     fixture_create(&f, 1 << 20, 1024, SL_POSITION_ORIGINAL);
-    assert_int_equal(step(&f, 9, &(struct sl_layer_hook){.fn = log_layer, .arg = &log, .want_lse = true}, &err), SL_OK);
+    assert_int_equal(step(&f, 9, &(struct watch){.fn = log_layer, .arg = &log, .wants.lse = true}, &err), SL_OK);
     assert_int_equal(log.n_calls, 3);
     assert_true(log.saw_lse);
-    assert_int_equal(step(&f, 9, &(struct sl_layer_hook){.fn = log_layer, .arg = &log, .want_lse = false}, &err),
-                     SL_OK);
+    assert_int_equal(step(&f, 9, &(struct watch){.fn = log_layer, .arg = &log, .wants.lse = false}, &err), SL_OK);
     assert_int_equal(log.n_calls, 6);
     assert_false(log.saw_lse);
     log.fail_at_layer = 1;
-    assert_int_equal(step(&f, 9, &(struct sl_layer_hook){.fn = log_layer, .arg = &log, .want_lse = false}, &err),
+    assert_int_equal(step(&f, 9, &(struct watch){.fn = log_layer, .arg = &log, .wants.lse = false}, &err),
                      SL_ERR_CANCELLED);
     assert_int_equal(log.n_calls, 8);
     assert_int_equal(f.session->n_tokens, 18);

@@ -54,8 +54,8 @@ static enum sl_status log_layer(void *arg, int segment, int layer, const struct 
             log->importance[layer][h][log->first_row + r] = score;
             float k[GQA_KV_HEADS][GQA_HEAD_DIM], v[GQA_KV_HEADS][GQA_HEAD_DIM];
             for (int g = 0; g < GQA_KV_HEADS && log->check; g++) {
-                uint32_t slot = attend->kv[g].n_slots - (uint32_t)attend->m + (uint32_t)r;
-                log->run->ops->read_rows(&attend->kv[g], slot, slot + 1, k[g], v[g]);
+                uint32_t slot = attend->heads.kv[g].n_slots - (uint32_t)attend->m + (uint32_t)r;
+                log->run->ops->read_rows(&attend->heads.kv[g], slot, slot + 1, k[g], v[g]);
             }
             if (log->check) {
                 double expected = plain_score(layer, h, attend->q + r * sl_attend_q_stride(attend), k, v);
@@ -72,7 +72,7 @@ static enum sl_status log_layer(void *arg, int segment, int layer, const struct 
 
 static void read_logged(struct run_model *run, struct log *log, const int *chunks, int n_chunks) {
     struct sl_error err = {0};
-    struct sl_layer_hook hook = {.fn = log_layer, .arg = log, .want_importance = true};
+    struct watch hook = {.fn = log_layer, .arg = log, .wants.importance = true};
     log->run = run;
     for (int i = 0; i < n_chunks; i++) {
         log->first_row = run->session->n_tokens;
@@ -163,14 +163,14 @@ static void test_importance_of_a_segment_does_not_know_its_neighbours(void **sta
         tokens[i] = run_token(i);
     }
     struct pair_log both = {0}, alone = {0};
-    struct sl_layer_hook hook = {.fn = log_pair, .arg = &both, .want_importance = true};
-    struct sl_segment segments[] = {{.session = other, .tokens = tokens + 5, .n_tokens = 9},
-                                    {.session = run.session, .tokens = tokens, .n_tokens = N_ROWS}};
-    assert_int_equal(sl_engine_forward(run.engine, segments, 2, &hook, &err), SL_OK);
+    struct watch hook = {.fn = log_pair, .arg = &both, .wants.importance = true};
+    struct sl_input segments[] = {{.session = other, .tokens = tokens + 5, .n_tokens = 9},
+                                  {.session = run.session, .tokens = tokens, .n_tokens = N_ROWS}};
+    assert_int_equal(watch_forward(run.engine, segments, 2, &hook, &err), SL_OK);
     struct run_model again = run_start(folder.path, "auto", SL_POSITION_ORIGINAL);
     hook.arg = &alone;
     segments[1].session = again.session;
-    assert_int_equal(sl_engine_forward(again.engine, &segments[1], 1, &hook, &err), SL_OK);
+    assert_int_equal(watch_forward(again.engine, &segments[1], 1, &hook, &err), SL_OK);
     assert_memory_equal(both.importance[1], alone.importance[0], sizeof alone.importance[0]);
     sl_session_destroy(&other);
     run_stop(&run);
@@ -191,7 +191,7 @@ static void test_importance_is_there_only_when_wanted(void **state) {
     struct temp_folder folder = gqa_folder();
     heads_write(&folder, (struct heads_file){.dtype = SL_F32});
     struct run_model run = run_start(folder.path, "auto", SL_POSITION_ORIGINAL);
-    assert_int_equal(run_read(&run, 4, &(struct sl_layer_hook){.fn = expect_none}, &err), SL_OK);
+    assert_int_equal(run_read(&run, 4, &(struct watch){.fn = expect_none}, &err), SL_OK);
     run_stop(&run);
     temp_folder_destroy(&folder);
 }
@@ -201,7 +201,7 @@ static void test_importance_without_heads_names_the_file_and_the_tool(void **sta
     struct sl_error err = {0};
     struct log log = {0};
     struct run_model run = run_start(GQA, "auto", SL_POSITION_ORIGINAL);
-    struct sl_layer_hook hook = {.fn = log_layer, .arg = &log, .want_importance = true};
+    struct watch hook = {.fn = log_layer, .arg = &log, .wants.importance = true};
     assert_int_equal(sl_model_get_config(run.model)->retaining_hidden, 0);
     assert_int_equal(run_read(&run, 4, &hook, &err), SL_ERR_PRECONDITION);
     assert_non_null(strstr(err.text, HEADS_FILE));

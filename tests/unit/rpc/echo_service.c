@@ -63,7 +63,6 @@ static enum sl_status get(void *context, struct sl_rpc_call *call, const Protobu
     }
     Sluice__V1__Job job = SLUICE__V1__JOB__INIT;
     job.job_id = request->job_id;
-    job.label = (char *)sl_rpc_call_peer(call);
     return sl_rpc_call_send(call, &job.base);
 }
 

@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "../model/watch.h"
 #include "tensor/cpu/tiers.h"
 #include "tensor/half.h"
 #include "tests/unit/train/teacher.h"
@@ -45,15 +46,15 @@ static int64_t assert_labels(struct test_teacher *f, const int32_t *tokens, int6
     float *k = calloc((size_t)(n_tokens * c->head_dim), sizeof(float));
     assert_true(log.q != NULL && k != NULL);
     struct sl_session *session = test_teacher_session(f, n_tokens);
-    struct sl_layer_hook hook = {.fn = log_queries, .arg = &log};
+    struct watch hook = {.fn = log_queries, .arg = &log};
     struct sl_error err = {0};
     while (session->n_tokens < n_tokens) {
         log.n_read = session->n_tokens;
         int64_t left = n_tokens - log.n_read;
-        struct sl_segment segment = {.session = session,
-                                     .tokens = tokens + log.n_read,
-                                     .n_tokens = (int)(left < TEST_TEACHER_ROWS ? left : TEST_TEACHER_ROWS)};
-        assert_int_equal(sl_engine_forward(f->teacher.engine, &segment, 1, &hook, &err), SL_OK);
+        struct sl_input segment = {.session = session,
+                                   .tokens = tokens + log.n_read,
+                                   .n_tokens = (int)(left < TEST_TEACHER_ROWS ? left : TEST_TEACHER_ROWS)};
+        assert_int_equal(watch_forward(f->teacher.engine, &segment, 1, &hook, &err), SL_OK);
     }
     for (int l = 0; l < c->n_layers; l++) {
         int64_t window = c->window_layers[l / 64] >> (l % 64) & 1 ? c->window : 0;
@@ -173,7 +174,7 @@ struct importance_log {
 static enum sl_status log_importance(void *arg, int segment, int layer, const struct sl_attend *attend) {
     struct importance_log *log = arg;
     (void)segment;
-    for (int h = 0; h < attend->n_kv_heads; h++) {
+    for (int h = 0; h < attend->heads.n; h++) {
         memcpy(log->scores[layer][h], attend->importance + (int64_t)h * attend->m, (size_t)attend->m * sizeof(float));
     }
     return SL_OK;
@@ -222,9 +223,9 @@ static void test_features_are_what_heads_score(void **state) {
         struct sl_example example = read_example(&f, tokens, ROWS, ROWS);
         struct importance_log log;
         struct sl_session *session = test_teacher_session(&f, ROWS);
-        struct sl_segment segment = {.session = session, .tokens = tokens, .n_tokens = ROWS};
-        struct sl_layer_hook hook = {.fn = log_importance, .arg = &log, .want_importance = true};
-        assert_int_equal(sl_engine_forward(f.teacher.engine, &segment, 1, &hook, &err), SL_OK);
+        struct sl_input segment = {.session = session, .tokens = tokens, .n_tokens = ROWS};
+        struct watch hook = {.fn = log_importance, .arg = &log, .wants.importance = true};
+        assert_int_equal(watch_forward(f.teacher.engine, &segment, 1, &hook, &err), SL_OK);
         for (int l = 0; l < shape.n_layers; l++) {
             for (int t = 0; t < ROWS; t++) {
                 const uint16_t *features = example.features + ((int64_t)l * ROWS + t) * shape.n_columns;

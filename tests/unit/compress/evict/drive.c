@@ -103,26 +103,23 @@ enum sl_status drive_layer(struct drive *drive, int layer, int m, bool last, str
         }
     }
     assert_int_equal(sl_session_reserve(drive->session, layer, m), SL_OK);
-    for (int h = 0; h < n_kv; h++) {
-        kv[h] = drive_kv(drive, layer, h);
-        drive->ops->append(&kv[h], k + (size_t)h * (size_t)d, v + (size_t)h * (size_t)d, (int64_t)n_kv * d, m,
-                           positions);
-        sl_session_set_slots(drive->session, layer, h, kv[h].n_slots + (uint32_t)m);
-        kv[h] = drive_kv(drive, layer, h);
-    }
+    sl_session_add_slots(drive->session, layer, m);
     struct sl_attend attend = {
         .q = q,
+        .k = k,
+        .v = v,
         .m = m,
         .n_heads = n_heads,
-        .n_kv_heads = n_kv,
         .head_dim = d,
         .scale = drive->scale,
-        .kv = kv,
+        .heads = sl_session_heads(drive->session, layer, kv),
+        .positions = positions,
         .rope = drive->session->positions == SL_POSITION_SLOT ? &drive->rope : NULL,
         .out = out,
         .lse = wants.lse ? lse : NULL,
         .importance = wants.importance ? importance : NULL,
     };
+    drive->ops->append(drive->team, &attend, 1);
     if (attend.lse != NULL) { // attention itself matters only to those who look at it
         drive->ops->attend(drive->team, &attend, 1);
     }

@@ -92,8 +92,9 @@ static float *importance(const struct run *run, int layer, int m) {
     return data;
 }
 
-static void append(struct run *run, int layer, int m) {
-    int n_kv = run->geometry.n_kv_heads, d = run->geometry.head_dim;
+// Append m tokens; kv[n_kv_heads] describes the heads then.
+static void append(struct run *run, int layer, int m, struct sl_kv *kv) {
+    int n_kv = run->geometry.n_kv_heads;
     float *k = rows(run, RUN_K, layer, m, n_kv), *v = rows(run, RUN_V, layer, m, n_kv);
     int64_t *positions = calloc((size_t)m, sizeof *positions);
     assert_non_null(positions);
@@ -101,11 +102,10 @@ static void append(struct run *run, int layer, int m) {
         positions[r] = run->n_read + r;
     }
     assert_int_equal(sl_session_reserve(run->session, layer, m), SL_OK);
-    for (int h = 0; h < n_kv; h++) {
-        struct sl_kv kv = run_kv(run, layer, h);
-        run->ops->append(&kv, k + (ptrdiff_t)h * d, v + (ptrdiff_t)h * d, (int64_t)n_kv * d, m, positions);
-        sl_session_set_slots(run->session, layer, h, kv.n_slots + (uint32_t)m);
-    }
+    sl_session_add_slots(run->session, layer, m);
+    struct sl_attend attend = {
+        .k = k, .v = v, .m = m, .heads = sl_session_heads(run->session, layer, kv), .positions = positions};
+    run->ops->append(NULL, &attend, 1);
     free(k), free(v), free(positions);
 }
 
@@ -121,10 +121,7 @@ static void layer_pass(struct run *run, int layer, int m, enum run_pass kind) {
     struct sl_compressor_wants wants = sl_compressor_wants(run->compressor, kind == RUN_STEP);
     struct sl_kv *kv = calloc((size_t)n_kv, sizeof *kv);
     assert_non_null(kv);
-    append(run, layer, m);
-    for (int h = 0; h < n_kv; h++) {
-        kv[h] = run_kv(run, layer, h);
-    }
+    append(run, layer, m, kv);
     free(run->q[layer]), free(run->out[layer]);
     run->q[layer] = rows(run, RUN_Q, layer, m, n_heads);
     run->out[layer] = floats((int64_t)m * n_heads * d);
@@ -156,10 +153,9 @@ struct sl_attend run_attend(const struct run *run, int layer, int row, const str
         .q = run->q[layer] + (ptrdiff_t)row * n_heads * d,
         .m = 1,
         .n_heads = n_heads,
-        .n_kv_heads = run->geometry.n_kv_heads,
         .head_dim = d,
         .scale = run->scale,
-        .kv = kv,
+        .heads = {kv, run->geometry.n_kv_heads},
         .rope = run->session->positions == SL_POSITION_SLOT ? &run->rope : NULL,
         .out = out,
     };
@@ -173,7 +169,7 @@ void run_pass(struct run *run, int m, enum run_pass kind) {
         }
         if (sl_recipe_offloads(&run->plan.recipe)) {
             must(
-                sl_local_retriever_open(&run->plan, run->ops, NULL, run->session, run->n_prompt, &run->offloaded, &err),
+                sl_retrieval_open_local(&run->plan, run->ops, NULL, run->session, run->n_prompt, &run->offloaded, &err),
                 &err, "retriever", 0);
         }
     }
@@ -208,7 +204,7 @@ int64_t *run_positions(const struct run *run, int layer, int head, uint32_t *n_o
 
 void run_stop(struct run *run) {
     struct sl_arena_stats stats;
-    sl_local_retriever_close(&run->offloaded);
+    sl_retrieval_close(&run->offloaded);
     sl_compressor_destroy(&run->compressor);
     sl_session_destroy(&run->session);
     sl_arena_get_stats(run->arena, &stats);

@@ -11,7 +11,7 @@
 
 #include "compress/evict/compressor.h"
 #include "compress/plan/plan.h"
-#include "retrieve/local_retriever.h"
+#include "offload/retriever/local_retriever.h"
 
 enum run_stream { RUN_Q = 1, RUN_K = 2, RUN_V = 3, RUN_NEXT_Q = 4, RUN_CIS_HIGH = 5, RUN_CIS_LOW = 6 };
 enum run_pass { RUN_CHUNK, RUN_LAST, RUN_STEP };
@@ -36,7 +36,7 @@ struct run {
     const struct sl_ops *ops;
     struct sl_session *session;
     struct sl_compressor *compressor;
-    struct sl_local_retriever offloaded; // of recipes that offload, while stepping
+    struct sl_retrieval offloaded; // of recipes that offload, while stepping
     struct sl_rope rope;
     double inv_freq[64];
     int64_t n_read;

@@ -136,8 +136,9 @@ static void check_decode_bytes(const struct drive *drive, int n_new) {
     }
     assert_int_equal(landing.bytes, sl_capsule_body_bytes(drive->session));
     assert_int_equal(sl_capsule_write_header(drive->session, &id, &header, &header_bytes, &err), SL_OK);
-    if (sl_capsule_open(header, header_bytes, landing.body, landing.bytes, arena, &drive->plan.geometry, &id,
-                        drive->plan.budget_slots + n_new, &session, &err) != SL_OK) {
+    struct sl_capsule_bytes capsule = {landing.body, landing.bytes, header, header_bytes};
+    if (sl_capsule_open(&capsule, arena, &drive->plan.geometry, &id, drive->plan.budget_slots + n_new, &session,
+                        &err) != SL_OK) {
         fail_msg("%s", err.text);
     }
     for (int l = 0; l < drive->plan.geometry.n_layers; l++) {

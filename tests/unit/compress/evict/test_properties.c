@@ -205,8 +205,9 @@ static void ship(struct drive *drive, int64_t n_new) {
         offset += sl_capsule_layer_bytes(drive->session, l);
     }
     assert_int_equal(sl_capsule_write_header(drive->session, &id, &header, &header_bytes, &err), SL_OK);
-    if (sl_capsule_open(header, header_bytes, landing.body, landing.bytes, arena, &drive->plan.geometry, &id,
-                        drive->plan.max_slots + n_new, &session, &err) != SL_OK) {
+    struct sl_capsule_bytes capsule = {landing.body, landing.bytes, header, header_bytes};
+    if (sl_capsule_open(&capsule, arena, &drive->plan.geometry, &id, drive->plan.max_slots + n_new, &session, &err) !=
+        SL_OK) {
         fail_msg("%s", err.text);
     }
     free(header);

@@ -283,7 +283,7 @@ static void test_thin_refuses_what_it_cannot_know(void **state) {
     struct sl_compressor *other;
     bool final;
     assert_int_equal(sl_compressor_create(&run.plan, run.ops, NULL, &other, &err), SL_OK);
-    struct sl_attend attend = {.m = 1, .n_heads = 4, .n_kv_heads = 2, .head_dim = 16};
+    struct sl_attend attend = {.m = 1, .n_heads = 4, .head_dim = 16, .heads = {NULL, 2}};
     assert_int_equal(sl_compressor_layer(other, run.session, 1, &attend, false, &final, &err), SL_ERR_PRECONDITION);
     assert_non_null(strstr(err.text, "of 128 tokens 0 have been read here"));
     sl_compressor_destroy(&other);

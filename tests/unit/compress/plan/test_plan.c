@@ -254,7 +254,7 @@ static void test_plan_offloaded_layers_are_in_kvstores(void **state) {
     assert_int_equal(sl_plan_layer_slots(&plan, 1, 0), 68);
     assert_int_equal(sl_plan_layer_slots(&plan, 1, 61), 129);
     assert_int_equal(sl_plan_row_places(&plan), 130);
-    assert_int_equal(sl_plan_row_cache_bytes(&plan), 2 * 2 * 3 * page);
+    assert_int_equal(sl_plan_hot_cache_bytes(&plan), 2 * 2 * 3 * page);
     assert_int_equal(sl_plan_decode_bytes(&plan, 0), plan.capsule_bytes + 2 * 2 * (2 + 3) * page);
     // 10061 and 129 slots: a page more of each layer's heads
     assert_int_equal(sl_plan_decode_bytes(&plan, 61), plan.capsule_bytes + (2 * 2 * 1 + 2 * 2 * (3 + 3)) * page);
@@ -276,7 +276,7 @@ static void test_plan_of_a_short_prompt_holds_no_more_than_it(void **state) {
     assert_int_equal(plan.prefill_peak_bytes, (4 * 2 * 65 + 2 * 2 * 64) * page);
     plan = plan_for("full", 50);
     assert_true(sl_plan_held_slots(&plan) == 0 && sl_plan_resident_slots(&plan) == 0);
-    assert_true(sl_plan_row_places(&plan) == 0 && sl_plan_row_cache_bytes(&plan) == 0);
+    assert_true(sl_plan_row_places(&plan) == 0 && sl_plan_hot_cache_bytes(&plan) == 0);
 }
 
 static void test_plan_of_one_process_keeps_offloaded_layers(void **state) {
@@ -287,21 +287,21 @@ static void test_plan_of_one_process_keeps_offloaded_layers(void **state) {
     assert_int_equal(plan.capsule_bytes, full.capsule_bytes);
     assert_int_equal(plan.prefill_peak_bytes, full.prefill_peak_bytes);
     assert_int_equal(sl_plan_layer_slots(&plan, 1, 5), 10005);
-    assert_int_equal(sl_plan_row_cache_bytes(&plan), 2 * 2 * (3 + 2) * 2 * 64 * 64 * 2);
-    // Scan copies: 19 of 512 slots, one of 256, one of 16 that has room for 64.
+    assert_int_equal(sl_plan_hot_cache_bytes(&plan), 2 * 2 * (3 + 2) * 2 * 64 * 64 * 2);
+    // Key indexes: 19 of 512 slots, one of 256, one of 16 that has room for 64.
     size_t part = 64 * 4,
            scan = 19 * units(part + 64 * 512 * 2) + units(part + 64 * 256 * 2) + units(part + 64 * 64 * 2);
     assert_int_equal(sl_plan_decode_bytes(&plan, 100),
-                     sl_plan_decode_bytes(&full, 100) + sl_plan_row_cache_bytes(&plan) + 2 * 2 * scan);
+                     sl_plan_decode_bytes(&full, 100) + sl_plan_hot_cache_bytes(&plan) + 2 * 2 * scan);
     plan = make_plan("h2o", 1000, true), full = plan_for("h2o", 1000); // nothing else differs
     assert_int_equal(plan.prefill_peak_bytes, full.prefill_peak_bytes);
     assert_int_equal(sl_plan_decode_bytes(&plan, 9), sl_plan_decode_bytes(&full, 9));
 }
 
-static void test_plan_annex_has_pages_and_scan_copies(void **state) {
+static void test_plan_annex_has_pages_and_key_indexes(void **state) {
     (void)state;
     size_t f16 = 2 * 64 * 64 * 2, int8 = 64 * 64 + 64 * 4 + 64 * 64 + 64 * 4, part = 64 * 4;
-    // 1100 tokens: two stretches of 512, one of 64, one of 12. A copy of a stretch has a part with absmax, in int8 and int1
+    // 1100 tokens: two segments of 512, one of 64, one of 12. A copy of a segment has a part with absmax, in int8 and int1
     // another with scales, and channels that begin at multiples of 64 bytes.
     struct sl_plan plan = plan_for(OFFLOAD, 1100);
     assert_int_equal(sl_plan_annex_bytes(&plan),
@@ -344,8 +344,8 @@ static void test_plan_packs_offloaded_rows_where_they_stay(void **state) {
 }
 
 /*
- * What prefill may do at the worst: steps of any size up to a chunk, two stretches unacknowledged when the next is read,
- * splits let go of once they are acknowledged. And what decode does: sinks, recent and new slots, and row caches.
+ * What prefill may do at the worst: steps of any size up to a chunk, two segments unacknowledged when the next is read,
+ * splits let go of once they are acknowledged. And what decode does: sinks, recent and new slots, and hot caches.
  */
 static void test_plan_bounds_what_sessions_hold(void **state) {
     (void)state;
@@ -369,7 +369,7 @@ static void test_plan_bounds_what_sessions_hold(void **state) {
         while (n_read < n_prompt) {
             int64_t step = 1 + rand() % chunk;
             step = step < n_prompt - n_read ? step : n_prompt - n_read;
-            int64_t acknowledged = (n_read / SL_STRETCH_TOKENS - SL_STRETCHES_QUEUED) * SL_STRETCH_TOKENS;
+            int64_t acknowledged = (n_read / SL_KV_SEGMENT_TOKENS - SL_KV_SEGMENTS_QUEUED) * SL_KV_SEGMENT_TOKENS;
             int64_t target = acknowledged > 0 ? acknowledged / SL_ATTEND_SPLIT * SL_ATTEND_SPLIT : 0;
             for (int l = 0; l < geometry.n_layers; l++) {
                 for (int h = 0; h < geometry.n_kv_heads && sl_plan_is_offloaded(&plan, l); h++) {
@@ -406,7 +406,7 @@ static void test_plan_bounds_what_sessions_hold(void **state) {
             int64_t slots = sl_plan_is_offloaded(&plan, l) ? sl_plan_resident_slots(&plan) : n_prompt;
             assert_int_equal(sl_session_reserve(session, l, (int)(slots + n_new)), SL_OK);
         }
-        void *rows = sl_arena_alloc(arena, sl_plan_row_cache_bytes(&plan));
+        void *rows = sl_arena_alloc(arena, sl_plan_hot_cache_bytes(&plan));
         assert_non_null(rows);
         sl_arena_free(arena, rows);
         sl_session_destroy(&session);
@@ -546,7 +546,7 @@ int main(void) {
         cmocka_unit_test(test_plan_offloaded_layers_are_in_kvstores),
         cmocka_unit_test(test_plan_of_a_short_prompt_holds_no_more_than_it),
         cmocka_unit_test(test_plan_of_one_process_keeps_offloaded_layers),
-        cmocka_unit_test(test_plan_annex_has_pages_and_scan_copies),
+        cmocka_unit_test(test_plan_annex_has_pages_and_key_indexes),
         cmocka_unit_test(test_plan_packs_offloaded_rows_where_they_stay),
         cmocka_unit_test(test_plan_bounds_what_sessions_hold),
         cmocka_unit_test(test_plan_capsule_bytes_bound_every_division),

@@ -57,9 +57,9 @@ static struct sl_inbound_ticket grant(struct fixture *fixture, const struct sl_a
     if (sl_annexes_grant(fixture->annexes, lease->lease_id, begin, end - begin, &ticket, &capacity, &err) != SL_OK) {
         fail_msg("not granted: %s", err.text);
     }
-    struct sl_stretch_config config;
-    assert_int_equal(sl_stretch_family_config(&test_family, begin, end, &config, NULL), SL_OK);
-    assert_int_equal(capacity, sl_stretch_block_bytes(&config));
+    struct sl_kv_segment_config config;
+    assert_int_equal(sl_kv_family_config(&test_family, begin, end, &config, NULL), SL_OK);
+    assert_int_equal(capacity, sl_kv_segment_block_bytes(&config));
     return ticket;
 }
 
@@ -89,10 +89,10 @@ static void grow(struct fixture *fixture, const struct sl_annex_lease *lease, in
     assert_int_equal(await_tokens(fixture, lease, end, NULL), SL_OK);
 }
 
-static int64_t n_stretches(struct fixture *fixture) {
-    struct sl_stretches_stats stats;
-    sl_stretches_get_stats(fixture->parts.stretches, &stats);
-    return stats.n_stretches;
+static int64_t n_segments(struct fixture *fixture) {
+    struct sl_kv_segments_stats stats;
+    sl_kv_segments_get_stats(fixture->parts.segments, &stats);
+    return stats.n_segments;
 }
 
 static void test_annex_grows_and_the_next_job_reuses_it(void **state) {
@@ -107,7 +107,7 @@ static void test_annex_grows_and_the_next_job_reuses_it(void **state) {
     grow(fixture, &one, 128, 256, 1);
     grow(fixture, &one, 256, 300, 1);
     assert_int_equal(promised_bytes(&fixture->parts), 0); // all of it is there
-    assert_int_equal(n_stretches(fixture), 3);
+    assert_int_equal(n_segments(fixture), 3);
 
     struct sl_annex_lease two = open_annex(fixture, &second), again = open_annex(fixture, &first);
     assert_int_equal(two.n_tokens, 256);
@@ -115,7 +115,7 @@ static void test_annex_grows_and_the_next_job_reuses_it(void **state) {
     assert_int_equal(await_tokens(fixture, &two, 256, NULL), SL_OK);
     sl_annexes_release(fixture->annexes, one.lease_id);
     sl_annexes_release(fixture->annexes, one.lease_id); // idempotent
-    assert_int_equal(n_stretches(fixture), 3);          // as cache
+    assert_int_equal(n_segments(fixture), 3);           // as cache
     assert_int_equal(sl_annexes_count(fixture->annexes), 2);
     assert_false(sl_annexes_renew(fixture->annexes, one.lease_id));
 
@@ -128,7 +128,7 @@ static void test_annex_grows_and_the_next_job_reuses_it(void **state) {
     assert_null(sl_annexes_borrow(fixture->annexes, two.annex_id));
 }
 
-static void test_annex_two_stretches_land_in_the_other_order(void **state) {
+static void test_annex_two_segments_land_in_the_other_order(void **state) {
     struct fixture *fixture = *state;
     struct prompt prompt;
     make_prompt(&prompt, 1, 0, 256);
@@ -181,7 +181,7 @@ static void test_annex_takes_what_another_job_has_stored_meanwhile(void **state)
     ship_block(&fixture->parts, &late, 0, 128, 1, true);
     free(late.ticket);
     assert_int_equal(await_tokens(fixture, &two, 256, NULL), SL_OK);
-    assert_int_equal(n_stretches(fixture), 2); // of two equals one stays
+    assert_int_equal(n_segments(fixture), 2); // of two equals one stays
     assert_int_equal(promised_bytes(&fixture->parts), 0);
 }
 
@@ -226,10 +226,10 @@ static void test_annex_ends_unless_renewed_or_asked(void **state) {
 
 // A prompt of the size that fills the arena to `percent`.
 static int64_t tokens_for(int percent) {
-    struct sl_stretch_config config;
-    assert_int_equal(sl_stretch_family_config(&test_family, 0, MAX_PROMPT, &config, NULL), SL_OK);
-    return (int64_t)(ARENA_BYTES / 100 * (size_t)percent / (sl_stretch_bytes(&config) / MAX_PROMPT)) / SL_PAGE_SLOTS *
-           SL_PAGE_SLOTS;
+    struct sl_kv_segment_config config;
+    assert_int_equal(sl_kv_family_config(&test_family, 0, MAX_PROMPT, &config, NULL), SL_OK);
+    return (int64_t)(ARENA_BYTES / 100 * (size_t)percent / (sl_kv_segment_bytes(&config) / MAX_PROMPT)) /
+           SL_PAGE_SLOTS * SL_PAGE_SLOTS;
 }
 
 static void test_annex_promises_what_is_to_come(void **state) {
@@ -267,15 +267,15 @@ static void test_annex_promises_what_is_to_come(void **state) {
 static void test_annex_takes_the_room_of_what_nobody_uses(void **state) {
     struct fixture *fixture = *state;
     struct prompt prompt;
-    // Stretches that no job has let go of, those that one has, and one that is used: each a sixth of the arena or so.
+    // Segments that no job has let go of, those that one has, and one that is used: each a sixth of the arena or so.
     int64_t n_tokens = tokens_for(16) < MAX_PROMPT ? tokens_for(16) : MAX_PROMPT;
     struct sl_annex_lease kept, used;
     for (int seed = 1; seed <= 4; seed++) {
         make_prompt(&prompt, seed, 0, n_tokens);
-        struct sl_stretch *stretch = make_stretch(fixture->parts.arena, &test_family, 0, n_tokens, seed);
-        assert_int_equal(sl_stretches_put(fixture->parts.stretches, &test_family, prompt.hashes.whole, &stretch, NULL),
+        struct sl_kv_segment *segment = make_segment(fixture->parts.arena, &test_family, 0, n_tokens, seed);
+        assert_int_equal(sl_kv_segments_put(fixture->parts.segments, &test_family, prompt.hashes.whole, &segment, NULL),
                          SL_OK);
-        sl_stretch_unref(&stretch);
+        sl_kv_segment_unref(&segment);
     }
     make_prompt(&prompt, 1, 0, n_tokens);
     used = open_annex(fixture, &prompt);
@@ -285,28 +285,29 @@ static void test_annex_takes_the_room_of_what_nobody_uses(void **state) {
     assert_int_equal(kept.n_tokens, n_tokens);
     sl_annexes_release(fixture->annexes, kept.lease_id);
 
-    struct sl_stretch_config config;
-    assert_int_equal(sl_stretch_family_config(&test_family, 0, n_tokens, &config, NULL), SL_OK);
-    size_t each = sl_stretch_bytes(&config), high = ARENA_BYTES / 100 * 90, low = ARENA_BYTES / 100 * 85;
+    struct sl_kv_segment_config config;
+    assert_int_equal(sl_kv_family_config(&test_family, 0, n_tokens, &config, NULL), SL_OK);
+    size_t each = sl_kv_segment_bytes(&config), high = ARENA_BYTES / 100 * 90, low = ARENA_BYTES / 100 * 85;
     struct sl_error err = {0};
     // Beyond 90%: the two that nobody keeps go as far as 85% demands, the kept one stays.
     size_t wanted = high - 4 * each + 1;
     assert_int_equal(sl_room_promise(&fixture->parts.room, "test", wanted, &err), SL_OK);
-    assert_int_equal(n_stretches(fixture), 4 - (int64_t)((4 * each + wanted - low + each - 1) / each));
+    assert_int_equal(n_segments(fixture), 4 - (int64_t)((4 * each + wanted - low + each - 1) / each));
     sl_ledger_return(fixture->parts.ledger, wanted);
     // Nothing fits beside the used one that is larger than what is left of the arena: refused, and nothing goes.
-    int64_t before = n_stretches(fixture);
+    int64_t before = n_segments(fixture);
     assert_int_equal(sl_room_promise(&fixture->parts.room, "test", ARENA_BYTES - each / 2, &err), SL_ERR_EXHAUSTED);
-    assert_int_equal(n_stretches(fixture), before);
+    assert_int_equal(n_segments(fixture), before);
     // All but the used one goes when there is no other way.
     wanted = ARENA_BYTES - each - 65536;
     assert_int_equal(sl_room_promise(&fixture->parts.room, "test", wanted, &err), SL_OK);
-    assert_int_equal(n_stretches(fixture), 1);
+    assert_int_equal(n_segments(fixture), 1);
     sl_ledger_return(fixture->parts.ledger, wanted);
     make_prompt(&prompt, 1, 0, n_tokens);
-    struct sl_stretch *stretch = sl_stretches_find(fixture->parts.stretches, &test_family, &prompt.hashes, 0, n_tokens);
-    assert_non_null(stretch);
-    sl_stretch_unref(&stretch);
+    struct sl_kv_segment *segment =
+        sl_kv_segments_find(fixture->parts.segments, &test_family, &prompt.hashes, 0, n_tokens);
+    assert_non_null(segment);
+    sl_kv_segment_unref(&segment);
 }
 
 // Pages that are kept in int8 are made beside what has arrived: promised as well, and given back.
@@ -314,22 +315,22 @@ static void test_annex_keeps_rows_in_eight_bits_and_searches_by_signs(void **sta
     struct fixture *fixture = *state;
     struct prompt prompt;
     make_prompt(&prompt, 1, 0, 300);
-    struct sl_stretch_family family = test_family;
+    struct sl_kv_family family = test_family;
     family.rows = SL_KV_INT8;
     family.scan = SL_KV_INT1;
     struct sl_annex_lease small, same;
     assert_int_equal(sl_annexes_open(fixture->annexes, "test", &family, &prompt.hashes, &small, NULL), SL_OK);
-    struct sl_stretch_config full, partial;
-    assert_int_equal(sl_stretch_family_config(&family, 0, 256, &full, NULL), SL_OK);
-    assert_int_equal(sl_stretch_family_config(&family, 256, 300, &partial, NULL), SL_OK);
+    struct sl_kv_segment_config full, partial;
+    assert_int_equal(sl_kv_family_config(&family, 0, 256, &full, NULL), SL_OK);
+    assert_int_equal(sl_kv_family_config(&family, 256, 300, &partial, NULL), SL_OK);
     assert_int_equal(promised_bytes(&fixture->parts),
-                     sl_stretch_bytes(&full) + sl_stretch_bytes(&partial) + sl_stretch_block_bytes(&full));
-    assert_true(sl_stretch_bytes(&full) < sl_stretch_block_bytes(&full));
+                     sl_kv_segment_bytes(&full) + sl_kv_segment_bytes(&partial) + sl_kv_segment_block_bytes(&full));
+    assert_true(sl_kv_segment_bytes(&full) < sl_kv_segment_block_bytes(&full));
     grow(fixture, &small, 0, 256, 1);
     grow(fixture, &small, 256, 300, 1);
-    struct sl_stretches_stats stats;
+    struct sl_kv_segments_stats stats;
     struct sl_arena_stats arena;
-    sl_stretches_get_stats(fixture->parts.stretches, &stats);
+    sl_kv_segments_get_stats(fixture->parts.segments, &stats);
     int64_t deadline = sl_deadline_in_ms(5000);
     do { // the grant lets go of its block a moment later
         sl_arena_get_stats(fixture->parts.arena, &arena);
@@ -347,7 +348,7 @@ static void test_annex_grows_where_everything_is_promised(void **state) {
     struct fixture *fixture = *state;
     struct prompt prompt;
     make_prompt(&prompt, 1, 0, 300);
-    struct sl_stretch_family family = test_family;
+    struct sl_kv_family family = test_family;
     family.rows = SL_KV_INT8;
     family.scan = SL_KV_INT1;
     struct sl_annex_lease lease;
@@ -377,7 +378,7 @@ static void test_annex_grows_where_everything_is_promised(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_annex_grows_and_the_next_job_reuses_it, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_annex_two_stretches_land_in_the_other_order, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_annex_two_segments_land_in_the_other_order, setup, teardown),
         cmocka_unit_test_setup_teardown(test_annex_refuses_what_does_not_fit_on, setup, teardown),
         cmocka_unit_test_setup_teardown(test_annex_takes_what_another_job_has_stored_meanwhile, setup, teardown),
         cmocka_unit_test_setup_teardown(test_annex_a_failed_ship_is_told_and_can_be_repeated, setup, teardown),

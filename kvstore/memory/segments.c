@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+// Segments in memory. See segments.h.
+#include "kvstore/memory/segments.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/hash.h"
+
+#define N_BUCKETS (1u << 16)
+
+// What is looked for: all segments of a prompt that end at a token. Without padding: hashed and compared as bytes.
+struct key {
+    struct sl_kv_family family;
+    int64_t end;
+    uint64_t prefix_hash;
+};
+
+struct entry {
+    struct entry *next; // in the bucket
+    struct key key;
+    int64_t begin;
+    struct sl_kv_segment *segment;
+    size_t bytes;
+    int64_t used_ns, kept_until_ns;
+    struct entry *newer, *older; // by last use
+};
+
+struct sl_kv_segments {
+    int64_t keep_ms;
+    pthread_mutex_t mutex;
+    struct entry **buckets; // [N_BUCKETS]
+    struct entry *newest, *oldest;
+    struct sl_kv_segments_stats stats; // without evictable_bytes
+};
+
+enum sl_status sl_kv_family_config(const struct sl_kv_family *family, int64_t begin, int64_t end,
+                                   struct sl_kv_segment_config *config_out, struct sl_error *err) {
+    struct sl_key_index_layout scan;
+    struct sl_page_layout work;
+    int32_t formats[] = {family->work, family->rows, family->scan};
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+        if (formats[i] < 0 || formats[i] >= SL_KV_N_FORMATS) {
+            return sl_fail(err, SL_ERR_INVALID, "segment: format %d is not known", formats[i]);
+        }
+    }
+    if (sl_kv_format_is_quantized((enum sl_kv_format)family->work) ||
+        (family->rows != family->work && family->rows != SL_KV_INT8) ||
+        (family->scan != family->work && family->scan != SL_KV_INT8 && family->scan != SL_KV_INT1) ||
+        sl_page_layout_init(&work, (enum sl_kv_format)family->work, family->head_dim, 0, false) != SL_OK ||
+        sl_key_index_layout_init(&scan, (enum sl_kv_format)family->scan, family->head_dim, SL_PAGE_SLOTS) != SL_OK) {
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "segment: head_dim %d, shipped as %s, rows as %s, key indexes as %s: pages are shipped in a float "
+            "format, rows are kept as shipped or in int8, key indexes as shipped, in int8 or in int1",
+            family->head_dim, sl_kv_format_name((enum sl_kv_format)family->work),
+            sl_kv_format_name((enum sl_kv_format)family->rows), sl_kv_format_name((enum sl_kv_format)family->scan));
+    }
+    if (family->first_lane < 0 || family->n_lanes < 1 ||
+        (int64_t)family->first_lane + family->n_lanes > (int64_t)SL_MAX_LAYERS * SL_MAX_HEADS) {
+        return sl_fail(err, SL_ERR_INVALID, "segment: %d lanes from lane %d on are out of bounds", family->n_lanes,
+                       family->first_lane);
+    }
+    *config_out = (struct sl_kv_segment_config){.begin = begin,
+                                                .n_slots = (uint32_t)(end - begin),
+                                                .first_lane = family->first_lane,
+                                                .n_lanes = family->n_lanes,
+                                                .work = work,
+                                                .rows = (enum sl_kv_format)family->rows,
+                                                .scan = (enum sl_kv_format)family->scan};
+    return SL_OK;
+}
+
+uint64_t sl_prompt_hash_at(const struct sl_prompt_hashes *prompt, int64_t end) {
+    return end % SL_PAGE_SLOTS == 0 ? prompt->prefixes[end / SL_PAGE_SLOTS - 1] : prompt->whole;
+}
+
+enum sl_status sl_kv_segments_create(int64_t keep_ms, struct sl_kv_segments **segments_out, struct sl_error *err) {
+    struct sl_kv_segments *segments = calloc(1, sizeof *segments);
+    struct entry **buckets = calloc(N_BUCKETS, sizeof *buckets);
+    if (!segments || !buckets) {
+        free(segments);
+        free(buckets);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "segments: out of memory");
+    }
+    segments->keep_ms = keep_ms;
+    segments->buckets = buckets;
+    pthread_mutex_init(&segments->mutex, NULL);
+    *segments_out = segments;
+    return SL_OK;
+}
+
+// ---- order of use (lock held) -------------------------------------------------------------------------------------
+
+static void unlink_use(struct sl_kv_segments *segments, struct entry *entry) {
+    *(entry->newer ? &entry->newer->older : &segments->newest) = entry->older;
+    *(entry->older ? &entry->older->newer : &segments->oldest) = entry->newer;
+}
+
+static void link_newest(struct sl_kv_segments *segments, struct entry *entry, int64_t now_ns) {
+    entry->used_ns = now_ns;
+    entry->newer = NULL;
+    entry->older = segments->newest;
+    *(segments->newest ? &segments->newest->newer : &segments->oldest) = entry;
+    segments->newest = entry;
+}
+
+static void touch(struct sl_kv_segments *segments, struct entry *entry, int64_t now_ns) {
+    unlink_use(segments, entry);
+    link_newest(segments, entry, now_ns);
+}
+
+static bool is_used(const struct entry *entry) {
+    // With only the index's reference left, nobody but the index can give another: false stays false under the lock.
+    return sl_kv_segment_n_refs(entry->segment) > 1;
+}
+
+static struct entry *find_oldest(struct sl_kv_segments *segments, int64_t now_ns) {
+    struct entry *entry = segments->oldest;
+    while (entry && (is_used(entry) || entry->kept_until_ns > now_ns)) {
+        entry = entry->newer;
+    }
+    return entry;
+}
+
+// ---- index (lock held) --------------------------------------------------------------------------------------------
+
+static struct key make_key(const struct sl_kv_family *family, int64_t end, uint64_t prefix_hash) {
+    return (struct key){.family = *family, .end = end, .prefix_hash = prefix_hash};
+}
+
+static struct entry **bucket_of(struct sl_kv_segments *segments, const struct key *key) {
+    return &segments->buckets[sl_hash(key, sizeof *key, 0) % N_BUCKETS];
+}
+
+static struct entry *find(struct sl_kv_segments *segments, const struct key *key, int64_t begin) {
+    struct entry *entry = *bucket_of(segments, key);
+    while (entry && (entry->begin != begin || memcmp(&entry->key, key, sizeof *key) != 0)) {
+        entry = entry->next;
+    }
+    return entry;
+}
+
+static void discard(struct sl_kv_segments *segments, struct entry *entry) {
+    struct entry **at = bucket_of(segments, &entry->key);
+    while (*at != entry) {
+        at = &(*at)->next;
+    }
+    *at = entry->next;
+    unlink_use(segments, entry);
+    segments->stats.n_segments--;
+    segments->stats.bytes -= entry->bytes;
+    sl_kv_segment_unref(&entry->segment);
+    free(entry);
+}
+
+void sl_kv_segments_destroy(struct sl_kv_segments **segments_inout) {
+    struct sl_kv_segments *segments = *segments_inout;
+    if (!segments) {
+        return;
+    }
+    while (segments->newest) {
+        discard(segments, segments->newest);
+    }
+    pthread_mutex_destroy(&segments->mutex);
+    free(segments->buckets);
+    free(segments);
+    *segments_inout = NULL;
+}
+
+// ---- segments ----------------------------------------------------------------------------------------------------
+
+enum sl_status sl_kv_segments_put(struct sl_kv_segments *segments, const struct sl_kv_family *family,
+                                  uint64_t prefix_hash, struct sl_kv_segment **segment_inout, struct sl_error *err) {
+    const struct sl_kv_segment_config *config = sl_kv_segment_get_config(*segment_inout);
+    struct entry *entry = calloc(1, sizeof *entry);
+    if (!entry) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "segments: out of memory");
+    }
+    entry->key = make_key(family, config->begin + config->n_slots, prefix_hash);
+    entry->begin = config->begin;
+    entry->bytes = sl_kv_segment_bytes(config);
+    struct sl_kv_segment *refused = NULL;
+    pthread_mutex_lock(&segments->mutex);
+    struct entry *other = find(segments, &entry->key, entry->begin);
+    if (other) {
+        touch(segments, other, sl_now_ns());
+        refused = *segment_inout;
+        *segment_inout = sl_kv_segment_ref(other->segment);
+        free(entry);
+    } else {
+        entry->segment = sl_kv_segment_ref(*segment_inout);
+        struct entry **bucket = bucket_of(segments, &entry->key);
+        entry->next = *bucket;
+        *bucket = entry;
+        link_newest(segments, entry, sl_now_ns());
+        segments->stats.n_segments++;
+        segments->stats.bytes += entry->bytes;
+    }
+    pthread_mutex_unlock(&segments->mutex);
+    sl_kv_segment_unref(&refused);
+    return SL_OK;
+}
+
+struct sl_kv_segment *sl_kv_segments_find(struct sl_kv_segments *segments, const struct sl_kv_family *family,
+                                          const struct sl_prompt_hashes *prompt, int64_t begin, int64_t end) {
+    struct key key = make_key(family, end, sl_prompt_hash_at(prompt, end));
+    pthread_mutex_lock(&segments->mutex);
+    struct entry *entry = find(segments, &key, begin);
+    if (entry) {
+        touch(segments, entry, sl_now_ns());
+    }
+    struct sl_kv_segment *segment = entry ? sl_kv_segment_ref(entry->segment) : NULL;
+    pthread_mutex_unlock(&segments->mutex);
+    return segment;
+}
+
+// Lock held. Of the segments that end here and begin where `reached` can be reached: the longest. reached[i] ends at the
+// token (i + 1) * SL_PAGE_SLOTS.
+static struct entry *reach(struct sl_kv_segments *segments, const struct key *key, struct entry *const *reached) {
+    struct entry *best = NULL;
+    for (struct entry *entry = *bucket_of(segments, key); entry; entry = entry->next) {
+        if (memcmp(&entry->key, key, sizeof *key) == 0 &&
+            (entry->begin == 0 || reached[entry->begin / SL_PAGE_SLOTS - 1]) && (!best || entry->begin < best->begin)) {
+            best = entry;
+        }
+    }
+    return best;
+}
+
+enum sl_status sl_kv_segments_chain(struct sl_kv_segments *segments, const struct sl_kv_family *family,
+                                    const struct sl_prompt_hashes *prompt, struct sl_kv_segment ***chain_out,
+                                    size_t *n_chain_out, struct sl_error *err) {
+    size_t n_ends = sl_pages_for(prompt->n_tokens);
+    struct entry **reached = calloc(n_ends, sizeof *reached);
+    struct sl_kv_segment **chain = calloc(n_ends, sizeof *chain);
+    if (!reached || !chain) {
+        free(reached);
+        free(chain);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "segments: out of memory");
+    }
+    pthread_mutex_lock(&segments->mutex);
+    struct entry *farthest = NULL;
+    for (size_t i = 0; i < n_ends; i++) {
+        int64_t end = (int64_t)(i + 1) * SL_PAGE_SLOTS;
+        end = end < prompt->n_tokens ? end : prompt->n_tokens;
+        struct key key = make_key(family, end, sl_prompt_hash_at(prompt, end));
+        reached[i] = reach(segments, &key, reached);
+        farthest = reached[i] ? reached[i] : farthest;
+    }
+    // From the last one back to the first, which so becomes the most recently used.
+    size_t n_chain = 0;
+    int64_t now_ns = sl_now_ns();
+    for (struct entry *entry = farthest; entry;
+         entry = entry->begin > 0 ? reached[entry->begin / SL_PAGE_SLOTS - 1] : NULL) {
+        touch(segments, entry, now_ns);
+        chain[n_chain++] = sl_kv_segment_ref(entry->segment);
+    }
+    pthread_mutex_unlock(&segments->mutex);
+    for (size_t i = 0; i < n_chain / 2; i++) {
+        struct sl_kv_segment *segment = chain[i];
+        chain[i] = chain[n_chain - 1 - i];
+        chain[n_chain - 1 - i] = segment;
+    }
+    free(reached);
+    if (n_chain == 0) {
+        free(chain);
+        chain = NULL;
+    }
+    *chain_out = chain;
+    *n_chain_out = n_chain;
+    return SL_OK;
+}
+
+void sl_kv_segments_let_go(struct sl_kv_segments *segments, const struct sl_kv_family *family,
+                           const struct sl_prompt_hashes *prompt, const struct sl_annex *annex) {
+    int n_segments = 0;
+    while (sl_annex_segment(annex, n_segments)) {
+        n_segments++;
+    }
+    int64_t now_ns = sl_now_ns();
+    pthread_mutex_lock(&segments->mutex);
+    for (int i = n_segments - 1; i >= 0; i--) {
+        const struct sl_kv_segment_config *config = sl_kv_segment_get_config(sl_annex_segment(annex, i));
+        int64_t end = config->begin + config->n_slots;
+        struct key key = make_key(family, end, sl_prompt_hash_at(prompt, end));
+        struct entry *entry = find(segments, &key, config->begin);
+        if (entry) {
+            touch(segments, entry, now_ns);
+            entry->kept_until_ns = now_ns + segments->keep_ms * SL_NS_PER_MS;
+        }
+    }
+    pthread_mutex_unlock(&segments->mutex);
+}
+
+bool sl_kv_segments_evict_one(struct sl_kv_segments *segments, int64_t now_ns) {
+    pthread_mutex_lock(&segments->mutex);
+    struct entry *entry = find_oldest(segments, now_ns);
+    if (entry) {
+        discard(segments, entry);
+        segments->stats.n_evicted++;
+    }
+    pthread_mutex_unlock(&segments->mutex);
+    return entry != NULL;
+}
+
+int64_t sl_kv_segments_oldest_ns(struct sl_kv_segments *segments, int64_t now_ns) {
+    pthread_mutex_lock(&segments->mutex);
+    const struct entry *entry = find_oldest(segments, now_ns);
+    int64_t used_ns = entry ? entry->used_ns : INT64_MAX;
+    pthread_mutex_unlock(&segments->mutex);
+    return used_ns;
+}
+
+void sl_kv_segments_get_stats(struct sl_kv_segments *segments, struct sl_kv_segments_stats *stats_out) {
+    pthread_mutex_lock(&segments->mutex);
+    *stats_out = segments->stats;
+    for (const struct entry *entry = segments->newest; entry; entry = entry->older) {
+        stats_out->evictable_bytes += is_used(entry) ? 0 : entry->bytes;
+    }
+    pthread_mutex_unlock(&segments->mutex);
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: the forward pass as a loop that its caller writes, so that whoever compresses, ships or measures stands in it:
+ *
+ *     sl_pass_begin(engine, inputs, n_inputs, wants, &pass, err)
+ *     for (int layer = 0; layer < n_layers; layer++) {
+ *         sl_pass_project(&pass, layer)        pass.projections: q, k, v before RoPE
+ *         sl_pass_append(&pass, err)           keys and values are in the caches; pass.attends says what is attended to
+ *         ops->attend(..., pass.attends, n)    or anything else that fills every out
+ *         ...                                  evict, pack and ship the layer, or look at it
+ *         sl_pass_finish(&pass)                output projection and MLP
+ *     }
+ *     sl_pass_end(&pass)                       logits; the sessions have advanced
+ *
+ * Design: an input is consecutive tokens of one session: a chunk of a prompt, or the token that a step of decode reads. A
+ *         pass takes those of many sessions, one behind the other as rows, and the code is the same. runner/step.c is the
+ *         loop of everything that serves; sl_engine_forward() is the loop of those who watch nothing.
+ * Threads: an engine (scratch memory and team) is used by one thread at a time, and carries out one pass at a time.
+ */
+#ifndef SL_MODEL_FORWARD_H
+#define SL_MODEL_FORWARD_H
+
+#include "model/model.h"
+
+// Scratch for up to max_rows tokens a pass. `model` and `team` must outlive it. The model's ops are used.
+struct sl_engine;
+enum sl_status sl_engine_create(const struct sl_model *model, struct sl_team *team, int max_rows,
+                                struct sl_engine **engine_out, struct sl_error *err);
+void sl_engine_destroy(struct sl_engine **engine);
+struct sl_team *sl_engine_team(struct sl_engine *engine);
+const struct sl_ops *sl_engine_ops(const struct sl_engine *engine);
+
+// Consecutive tokens of one session; the inputs of a pass are of different sessions. Position of tokens[i]:
+// session->n_tokens + i.
+struct sl_input {
+    struct sl_session *session;
+    const int32_t *tokens;
+    int n_tokens;
+    float *logits;     // [n_vocab] of the last token, or NULL when they are not wanted
+    float *all_logits; // [n_tokens][n_vocab] or NULL; for perplexity and tests
+};
+
+// What a pass computes beside attention, for whoever stands in the loop.
+struct sl_pass_wants {
+    bool lse;        // attend.lse
+    bool importance; // attend.importance; SL_ERR_PRECONDITION where the model has no retaining heads
+    bool next_q;     // attend.next_q, but in the last layer: one projection more for every other layer
+};
+
+struct sl_pass {
+    struct sl_engine *engine;
+    struct sl_input *inputs; // [n_inputs]
+    int n_inputs;
+    struct sl_pass_wants wants;
+    int64_t n_rows; // of all inputs
+    int layer;      // at hand
+    // Behind sl_pass_project(): all heads of q, then of k, then of v, before RoPE [n_rows][(H + 2 Hk) d]
+    const float *projections;
+    const struct sl_attend *attends; // [n_inputs], behind sl_pass_append(), until sl_pass_finish()
+};
+
+/*
+ * SL_ERR_RANGE: a token id outside the vocabulary, a position beyond max_positions, or more rows than the engine has.
+ * SL_ERR_UNSUPPORTED: a model with sliding windows and a session whose keys are rotated by slot. Nothing has happened then.
+ * `inputs` must stay valid until the pass ends. A pass that is given up needs no end, but its sessions must be destroyed.
+ */
+enum sl_status sl_pass_begin(struct sl_engine *engine, struct sl_input *inputs, int n_inputs,
+                             struct sl_pass_wants wants, struct sl_pass *pass_out, struct sl_error *err);
+void sl_pass_project(struct sl_pass *pass, int layer);
+// SL_ERR_EXHAUSTED (arena): nothing has been appended to the layer.
+enum sl_status sl_pass_append(struct sl_pass *pass, struct sl_error *err);
+void sl_pass_finish(struct sl_pass *pass);
+void sl_pass_end(struct sl_pass *pass);
+
+// Project, append and ops->attend: for those who look at a layer behind its attention and change nothing.
+enum sl_status sl_pass_attend(struct sl_pass *pass, int layer, struct sl_error *err);
+
+// The whole loop, with ops->attend and nothing else in it.
+enum sl_status sl_engine_forward(struct sl_engine *engine, struct sl_input *inputs, int n_inputs, struct sl_error *err);
+
+#endif

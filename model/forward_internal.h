@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: the scratch that a forward pass works in. m rows of a pass, E hidden, F intermediate, H query heads and Hk KV
+// heads of d, R rows of the retaining heads' W1, V vocabulary.
+#ifndef SL_MODEL_FORWARD_INTERNAL_H
+#define SL_MODEL_FORWARD_INTERNAL_H
+
+#include "model/forward.h"
+#include "model/model_internal.h"
+
+#define SL_LOGIT_ROWS 64 // rows whose logits are computed at once: bounds the scratch, which is V floats a row
+
+struct sl_engine {
+    const struct sl_model *model;
+    struct sl_team *team;
+    int max_rows;
+    void *scratch;           // one allocation behind everything below
+    float *x;                // [m][E] the residual stream
+    float *h;                // [m][E] after a norm
+    float *qkv;              // [m][(H + 2 Hk) d]
+    float *a;                // [m][H d] attention's output
+    float *up;               // [m][F] what the MLP has between its products
+    float *hidden;           // [m][R] of the retaining heads, until they have scored: the memory of up
+    float *next_q;           // [m][H d], during attention: the memory of up
+    float *scores;           // [m][Hk] of the retaining heads
+    float *importance;       // [Hk][m] of every input
+    float *lse;              // [H][m] of every input
+    float *cosines;          // [m][rotary_dim / 2] of every row's position
+    float *sines;            // the same
+    float *logits;           // [SL_LOGIT_ROWS][V]
+    void *products;          // scratch of ops->matmul
+    int64_t *positions;      // [m]
+    int32_t *tokens;         // [m]
+    struct sl_attend *calls; // [inputs], at most m
+    struct sl_kv *kv;        // [inputs][Hk]
+};
+
+static inline int64_t sl_qkv_dim(const struct sl_model_config *c) {
+    return ((int64_t)c->n_heads + 2 * (int64_t)c->n_kv_heads) * c->head_dim;
+}
+
+// y = x W^T, packed rows on either side.
+void sl_engine_multiply(struct sl_engine *engine, const struct sl_matrix *w, const float *x, int64_t m, float *y,
+                        bool accumulate);
+
+// forward_logits.c: norm and head for the rows whose logits are wanted, each copied to whoever wants it.
+void sl_pass_logits(struct sl_pass *pass);
+
+#endif

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: the scratch of forward passes: one allocation, laid out once.
+#include <stdlib.h>
+
+#include "model/forward_internal.h"
+
+// Next 64-byte aligned piece of a block; with base NULL only *used grows, which measures the block.
+static void *carve(char *base, size_t *used, size_t count, size_t element_bytes) {
+    size_t offset = *used;
+    *used += (count * element_bytes + 63) / 64 * 64;
+    return base == NULL ? NULL : base + offset;
+}
+
+static size_t larger(size_t a, size_t b) {
+    return a > b ? a : b;
+}
+
+// What matmul wants for any matrix of the model and up to m rows.
+static size_t product_bytes(const struct sl_model *model, int64_t m) {
+    size_t bytes = model->ops->matmul_scratch(&model->head, m < SL_LOGIT_ROWS ? m : SL_LOGIT_ROWS);
+    for (int l = 0; l < model->config.n_layers; l++) {
+        const struct sl_model_layer *layer = &model->layers[l];
+        const struct sl_matrix *matrices[] = {&layer->qkv,         &layer->o,           &layer->up,
+                                              &layer->down,        &layer->retaining.q, &layer->retaining.k,
+                                              &layer->retaining.v, &layer->retaining.w2};
+        for (size_t i = 0; i < sizeof matrices / sizeof matrices[0]; i++) {
+            bytes = matrices[i]->n > 0 ? larger(bytes, model->ops->matmul_scratch(matrices[i], m)) : bytes;
+        }
+    }
+    return bytes;
+}
+
+static size_t lay_out(struct sl_engine *e, char *base) {
+    const struct sl_model_config *c = &e->model->config;
+    size_t m = (size_t)e->max_rows, used = 0;
+    size_t q_dim = (size_t)c->n_heads * (size_t)c->head_dim, angles = (size_t)c->rotary_dim / 2;
+    e->x = carve(base, &used, m * (size_t)c->hidden, sizeof(float));
+    e->h = carve(base, &used, m * (size_t)c->hidden, sizeof(float));
+    e->qkv = carve(base, &used, m * (size_t)sl_qkv_dim(c), sizeof(float));
+    e->a = carve(base, &used, m * q_dim, sizeof(float));
+    size_t up = larger(larger((size_t)c->intermediate, (size_t)c->retaining_hidden), q_dim);
+    e->up = e->hidden = e->next_q = carve(base, &used, m * up, sizeof(float));
+    e->scores = carve(base, &used, m * (size_t)c->n_kv_heads, sizeof(float));
+    e->importance = carve(base, &used, m * (size_t)c->n_kv_heads, sizeof(float));
+    e->lse = carve(base, &used, m * (size_t)c->n_heads, sizeof(float));
+    e->cosines = carve(base, &used, m * angles, sizeof(float));
+    e->sines = carve(base, &used, m * angles, sizeof(float));
+    e->logits = carve(base, &used, (m < SL_LOGIT_ROWS ? m : SL_LOGIT_ROWS) * (size_t)c->n_vocab, sizeof(float));
+    e->products = carve(base, &used, product_bytes(e->model, e->max_rows), 1);
+    e->positions = carve(base, &used, m, sizeof(int64_t));
+    e->tokens = carve(base, &used, m, sizeof(int32_t));
+    e->calls = carve(base, &used, m, sizeof(struct sl_attend));
+    e->kv = carve(base, &used, m * (size_t)c->n_kv_heads, sizeof(struct sl_kv));
+    return used;
+}
+
+enum sl_status sl_engine_create(const struct sl_model *model, struct sl_team *team, int max_rows,
+                                struct sl_engine **engine_out, struct sl_error *err) {
+    if (max_rows < 1 || max_rows > 1 << 20) {
+        return sl_fail(err, SL_ERR_INVALID, "an engine of %d rows: expected 1 to %d", max_rows, 1 << 20);
+    }
+    struct sl_engine *e = calloc(1, sizeof *e);
+    if (e == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    e->model = model;
+    e->team = team;
+    e->max_rows = max_rows;
+    size_t bytes = lay_out(e, NULL);
+    e->scratch = aligned_alloc(64, bytes);
+    if (e->scratch == NULL) {
+        free(e);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %zu bytes of activations; use smaller chunks", bytes);
+    }
+    lay_out(e, e->scratch);
+    *engine_out = e;
+    return SL_OK;
+}
+
+void sl_engine_destroy(struct sl_engine **engine) {
+    if (*engine != NULL) {
+        free((*engine)->scratch);
+        free(*engine);
+        *engine = NULL;
+    }
+}
+
+struct sl_team *sl_engine_team(struct sl_engine *engine) {
+    return engine->team;
+}
+
+const struct sl_ops *sl_engine_ops(const struct sl_engine *engine) {
+    return engine->model->ops;
+}
+
+void sl_engine_multiply(struct sl_engine *e, const struct sl_matrix *w, const float *x, int64_t m, float *y,
+                        bool accumulate) {
+    struct sl_matmul args = {.x = x,
+                             .x_stride = w->k,
+                             .m = m,
+                             .y = y,
+                             .y_stride = sl_matrix_outputs(w),
+                             .accumulate = accumulate,
+                             .scratch = e->products};
+    e->model->ops->matmul(e->team, w, &args);
+}

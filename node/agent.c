@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// Register, then beat. See agent.h.
+#include "node/agent.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "proto/methods.h"
+#include "rpc/rpc.h"
+
+#define RETRY_MS 500
+#define CALL_MS  2000
+
+struct sl_agent {
+    struct sl_agent_config config;
+    struct sl_rpc_channel *channel;
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t wake;
+    bool stopping;
+};
+
+// True while the agent shall go on; waits `ms` or until it is stopped.
+static bool pause_for(struct sl_agent *agent, int64_t ms) {
+    int64_t deadline = sl_deadline_in_ms(ms);
+    pthread_mutex_lock(&agent->mutex);
+    while (!agent->stopping && sl_cond_wait_until(&agent->wake, &agent->mutex, deadline) == SL_OK) {
+    }
+    bool go_on = !agent->stopping;
+    pthread_mutex_unlock(&agent->mutex);
+    return go_on;
+}
+
+static enum sl_status register_worker(struct sl_agent *agent, int64_t *heartbeat_ms_out, struct sl_error *err) {
+    Sluice__V1__RegisterRequest request = SLUICE__V1__REGISTER_REQUEST__INIT;
+    request.worker = (Sluice__V1__WorkerInfo *)agent->config.info;
+    ProtobufCMessage *reply;
+    enum sl_status status = sl_rpc_unary(agent->channel, &sl_method_cluster_register_worker, &request.base,
+                                         sl_deadline_in_ms(CALL_MS), NULL, &reply, err);
+    if (status == SL_OK) {
+        int64_t ms = ((Sluice__V1__RegisterReply *)reply)->heartbeat_ms;
+        *heartbeat_ms_out = ms < 50 ? 50 : ms > 60000 ? 60000 : ms;
+        protobuf_c_message_free_unpacked(reply, NULL);
+    }
+    return status;
+}
+
+static enum sl_status beat(struct sl_agent *agent, struct sl_error *err) {
+    Sluice__V1__WorkerLoad load = SLUICE__V1__WORKER_LOAD__INIT;
+    agent->config.load_fn(agent->config.arg, &load);
+    Sluice__V1__HeartbeatRequest request = SLUICE__V1__HEARTBEAT_REQUEST__INIT;
+    request.name = agent->config.info->name;
+    request.epoch = agent->config.info->epoch;
+    request.load = &load;
+    return sl_rpc_unary(agent->channel, &sl_method_cluster_heartbeat, &request.base, sl_deadline_in_ms(CALL_MS), NULL,
+                        NULL, err);
+}
+
+static void *agent_main(void *arg) {
+    struct sl_agent *agent = arg;
+    const char *coordinator = agent->config.coordinator;
+    bool registered = false, complained = false;
+    int64_t heartbeat_ms = 1000;
+    for (int64_t wait_ms = 0; pause_for(agent, wait_ms);) {
+        struct sl_error err = {0};
+        enum sl_status status = registered ? beat(agent, &err) : register_worker(agent, &heartbeat_ms, &err);
+        if (status == SL_OK) {
+            if (!registered) {
+                sl_log_info("agent", "registered name=%s coordinator=%s", agent->config.info->name, coordinator);
+            }
+            registered = true;
+            complained = false;
+            wait_ms = heartbeat_ms;
+        } else if (status == SL_ERR_NOT_FOUND && registered) {
+            sl_log_warn("agent", "coordinator=%s has forgotten this worker: registering again", coordinator);
+            registered = false;
+            wait_ms = 0;
+        } else if (status == SL_ERR_PRECONDITION || status == SL_ERR_INVALID || status == SL_ERR_EXISTS) {
+            agent->config.refused_fn(agent->config.arg, err.text);
+            return NULL;
+        } else {
+            if (!complained) {
+                sl_log_warn("agent", "coordinator=%s cannot be reached, trying on: %s", coordinator, err.text);
+            }
+            complained = true;
+            wait_ms = RETRY_MS;
+        }
+    }
+    return NULL;
+}
+
+enum sl_status sl_agent_create(const struct sl_agent_config *config, struct sl_agent **agent_out,
+                               struct sl_error *err) {
+    struct sl_agent *agent = calloc(1, sizeof *agent);
+    if (!agent) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "agent: out of memory");
+    }
+    agent->config = *config;
+    enum sl_status status = sl_rpc_channel_create(config->coordinator, &agent->channel, err);
+    if (status != SL_OK) {
+        goto err_free;
+    }
+    pthread_mutex_init(&agent->mutex, NULL);
+    sl_cond_init(&agent->wake);
+    status = sl_thread_start("agent", agent_main, agent, &agent->thread, err);
+    if (status != SL_OK) {
+        goto err_channel;
+    }
+    *agent_out = agent;
+    return SL_OK;
+
+err_channel:
+    pthread_cond_destroy(&agent->wake);
+    pthread_mutex_destroy(&agent->mutex);
+    sl_rpc_channel_destroy(&agent->channel);
+err_free:
+    free(agent);
+    return status;
+}
+
+void sl_agent_destroy(struct sl_agent **agent_inout) {
+    struct sl_agent *agent = *agent_inout;
+    if (!agent) {
+        return;
+    }
+    pthread_mutex_lock(&agent->mutex);
+    agent->stopping = true;
+    pthread_cond_broadcast(&agent->wake);
+    pthread_mutex_unlock(&agent->mutex);
+    pthread_join(agent->thread, NULL);
+    sl_rpc_channel_destroy(&agent->channel);
+    pthread_cond_destroy(&agent->wake);
+    pthread_mutex_destroy(&agent->mutex);
+    free(agent);
+    *agent_inout = NULL;
+}

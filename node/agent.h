@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: a worker's tie to its coordinator: registers, beats, registers again when the coordinator has forgotten it.
+ *
+ * Design: one thread. A coordinator that cannot be reached is retried for ever (workers may start first, coordinators
+ *         may restart); one that refuses the worker (other model, other version) ends it: refused_fn says why.
+ * Threads: create and destroy from one thread; load_fn runs on the agent's thread.
+ */
+#ifndef SL_NODE_AGENT_H
+#define SL_NODE_AGENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "proto/sluice/v1/cluster.pb-c.h"
+
+struct sl_agent;
+
+struct sl_agent_config {
+    const char *coordinator;                                  // HOST:PORT
+    const Sluice__V1__WorkerInfo *info;                       // must stay valid
+    void (*load_fn)(void *arg, Sluice__V1__WorkerLoad *load); // fill a fresh load report
+    void (*refused_fn)(void *arg, const char *reason);        // the coordinator will not have this worker: stop
+    void *arg;
+};
+
+enum sl_status sl_agent_create(const struct sl_agent_config *config, struct sl_agent **agent_out, struct sl_error *err);
+void sl_agent_destroy(struct sl_agent **agent);
+
+#endif

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: what Decode and Store say alike about leases: a grant is answered, Renew and Release are handled.
+#ifndef SL_NODE_LEASE_RPC_H
+#define SL_NODE_LEASE_RPC_H
+
+#include "node/landing.h"
+#include "rpc/rpc.h"
+
+// Answers with a Grant. What its ticket has on the heap stays the caller's.
+enum sl_status sl_lease_send_grant(struct sl_rpc_call *call, const struct sl_inbound_ticket *ticket,
+                                   int64_t capacity_bytes);
+// `request` is a RenewRequest. Answers, or fails with SL_ERR_NOT_FOUND.
+enum sl_status sl_lease_handle_renew(struct sl_inbound *inbound, struct sl_rpc_call *call,
+                                     const ProtobufCMessage *request, struct sl_error *err);
+// `request` is a ReleaseRequest. Idempotent.
+enum sl_status sl_lease_handle_release(struct sl_inbound *inbound, struct sl_rpc_call *call,
+                                       const ProtobufCMessage *request);
+
+#endif

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+// Start and stop of a worker. See node.h.
+#include "node/node.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "node/agent.h"
+#include "proto/methods.h"
+
+#define SPARE_CALLS 64 // for Reserve, Renew, Release beside one long call a job
+#define DRAIN_MS    500
+
+static enum sl_status open_model(struct sl_node *node, int max_rows, struct sl_error *err) {
+    const char *dir = node->config.model;
+    if (!dir) {
+        return sl_fail(err, SL_ERR_INVALID, "no model: give --model DIR (a Hugging Face model folder)");
+    }
+    enum sl_weight_format weights;
+    enum sl_status status = sl_weight_format_parse(node->config.weights, &weights, err);
+    if (status == SL_OK) {
+        struct sl_runtime_config runtime = {.model_dir = dir,
+                                            .tier = node->config.tier,
+                                            .weights = weights,
+                                            .threads = (int)node->config.threads,
+                                            .pin = node->config.pin,
+                                            .max_rows = max_rows,
+                                            .tokenizer = true};
+        status = sl_runtime_open(&runtime, &node->runtime, err);
+    }
+    if (status == SL_OK) {
+        status = sl_model_fingerprint(dir, weights, &node->model_fingerprint, err);
+    }
+    return status;
+}
+
+// Bytes that this machine can still give, in memory and in the file system that shared memory is made of; -1: not known.
+static int64_t available_bytes(void) {
+    int64_t available = -1;
+    FILE *file = fopen("/proc/meminfo", "r");
+    if (file) {
+        char line[128];
+        long long kib;
+        while (fgets(line, sizeof line, file)) {
+            if (sscanf(line, "MemAvailable: %lld kB", &kib) == 1) {
+                available = (int64_t)kib * 1024;
+            }
+        }
+        fclose(file);
+    }
+    struct statvfs shm;
+    if (statvfs("/dev/shm", &shm) == 0) {
+        int64_t free_bytes = (int64_t)shm.f_bavail * (int64_t)shm.f_frsize;
+        available = available < 0 || free_bytes < available ? free_bytes : available;
+    }
+    return available;
+}
+
+static enum sl_status open_memory(struct sl_node *node, struct sl_error *err) {
+    // An arena is touched whole at start: refuse what would only drive the machine out of memory.
+    int64_t available = available_bytes();
+    if (available >= 0 && node->config.arena_bytes > available) {
+        return sl_fail(err, SL_ERR_EXHAUSTED,
+                       "--arena %lld bytes: this machine has %lld available (memory, or /dev/shm, whichever is less)",
+                       (long long)node->config.arena_bytes, (long long)available);
+    }
+    struct sl_fabric_config fabric = {
+        .listen = node->config.fabric_listen, .transport = node->config.transport, .inject = node->config.inject};
+    enum sl_status status = sl_fabric_create(&fabric, &node->fabric, err);
+    void *base = NULL;
+    if (status == SL_OK) {
+        status = sl_fabric_region_create(node->fabric, (size_t)node->config.arena_bytes, node->config.lock_memory,
+                                         &base, err);
+    }
+    if (status == SL_OK) {
+        status = sl_arena_create(base, (size_t)node->config.arena_bytes, &node->arena, err);
+    }
+    if (status == SL_OK) {
+        status = sl_ledger_create(node->arena, &node->ledger, err);
+    }
+    if (status == SL_OK) {
+        status = sl_inbound_create(node->fabric, node->ledger, node->config.lease_ms, &node->inbound, err);
+    }
+    return status;
+}
+
+enum sl_status sl_node_open(struct sl_node *node, const struct sl_node_config *config, Sluice__V1__WorkerRole role,
+                            int max_rows, struct sl_error *err) {
+    *node = (struct sl_node){.config = *config};
+    sl_rpc_init();
+    enum sl_status status = max_rows > 0 ? open_model(node, max_rows, err) : SL_OK;
+    if (status == SL_OK) {
+        status = open_memory(node, err);
+    }
+    if (status != SL_OK) {
+        sl_node_close(node);
+        return status;
+    }
+    sluice__v1__worker_info__init(&node->info);
+    node->info.name = (char *)config->name;
+    node->info.role = role;
+    node->info.fabric_address = (char *)sl_fabric_address(node->fabric);
+    node->info.version = (char *)SL_VERSION;
+    node->info.model_fingerprint = node->model_fingerprint;
+    node->info.arena_bytes = config->arena_bytes;
+    node->info.max_jobs = (int32_t)config->max_jobs;
+    node->info.epoch = sl_fabric_epoch(node->fabric);
+    return SL_OK;
+}
+
+void sl_node_close(struct sl_node *node) {
+    if (node->inbound) {
+        sl_inbound_close(node->inbound);
+    }
+    sl_fabric_destroy(&node->fabric); // releases every block of the inbound transfers
+    sl_inbound_destroy(&node->inbound);
+    sl_ledger_destroy(&node->ledger);
+    sl_arena_destroy(&node->arena);
+    sl_runtime_close(&node->runtime);
+}
+
+// ---- serving -------------------------------------------------------------------------------------------------------
+
+struct serving {
+    struct sl_node *node;
+    const struct sl_node_service *service;
+    int64_t started_ns;
+};
+
+static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
+    struct serving *serving = arg;
+    struct sl_node *node = serving->node;
+    struct sl_arena_stats arena;
+    sl_arena_get_stats(node->arena, &arena);
+    load->arena_used_bytes = (int64_t)arena.used_bytes;
+    load->arena_high_water_bytes = (int64_t)arena.high_water_bytes;
+    struct sl_fabric_stats fabric;
+    sl_fabric_get_stats(node->fabric, &fabric);
+    load->fabric_grants = fabric.grants_open + fabric.grants_quarantined;
+    load->fabric_ships = fabric.ships_open;
+    load->leases = sl_inbound_count(node->inbound);
+    serving->service->load_fn(serving->service->arg, load); // may add to leases
+}
+
+static void refused(void *arg, const char *reason) {
+    struct sl_node *node = ((struct serving *)arg)->node;
+    snprintf(node->refusal, sizeof node->refusal, "%s", reason);
+    kill(getpid(), SIGTERM); // wakes sl_node_serve(), which sees the refusal
+}
+
+void sl_node_block_signals(void) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    signal(SIGPIPE, SIG_IGN); // a closed connection is a status, not a death
+}
+
+static int wait_for_signal(void) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    int signal_number = 0;
+    while (sigwait(&set, &signal_number) == EINTR) {
+    }
+    return signal_number;
+}
+
+/*
+ * Tell the coordinator that this worker takes no new jobs; it stays registered, and beats, until the running ones are done.
+ * Best effort: a coordinator that does not answer is told by the calls that we refuse.
+ */
+static void announce_drain(struct sl_node *node) {
+    struct sl_rpc_channel *channel;
+    struct sl_error err = {0};
+    enum sl_status status = sl_rpc_channel_create(node->config.coordinator, &channel, &err);
+    if (status == SL_OK) {
+        Sluice__V1__DrainRequest request = SLUICE__V1__DRAIN_REQUEST__INIT;
+        request.name = node->info.name;
+        status = sl_rpc_unary(channel, &sl_method_cluster_drain, &request.base, sl_deadline_in_ms(DRAIN_MS), NULL, NULL,
+                              &err);
+        sl_rpc_channel_destroy(&channel);
+    }
+    if (status != SL_OK) {
+        sl_log_debug("node", "coordinator=%s was not told of the drain: %s", node->config.coordinator, err.text);
+    }
+}
+
+static enum sl_status start_server(struct sl_node *node, const struct sl_rpc_implementation *service,
+                                   struct sl_error *err) {
+    struct sl_rpc_implementation services[1 + SL_RPC_N_STANDARD] = {*service};
+    enum sl_status status = sl_rpc_standard_init(&node->standard, services, 1, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    struct sl_rpc_server_config config = {.listen = node->config.listen,
+                                          .services = services,
+                                          .n_services = sizeof services / sizeof *services,
+                                          .max_calls = 2 * (int)node->config.max_jobs + SPARE_CALLS};
+    status = sl_rpc_server_start(&config, &node->server, err);
+    if (status != SL_OK) {
+        sl_rpc_standard_cleanup(&node->standard);
+    }
+    return status;
+}
+
+enum sl_status sl_node_serve(struct sl_node *node, const struct sl_node_service *service, struct sl_error *err) {
+    enum sl_status status = start_server(node, service->rpc, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    snprintf(node->rpc_address, sizeof node->rpc_address, "%s", sl_rpc_server_address(node->server));
+    node->info.rpc_address = node->rpc_address;
+
+    struct serving serving = {node, service, sl_now_ns()};
+    struct sl_agent_config agent = {.coordinator = node->config.coordinator,
+                                    .info = &node->info,
+                                    .load_fn = report_load,
+                                    .refused_fn = refused,
+                                    .arg = &serving};
+    status = sl_agent_create(&agent, &node->agent, err);
+    if (status == SL_OK) {
+        printf("ready rpc=%s fabric=%s name=%s\n", node->info.rpc_address, node->info.fabric_address, node->info.name);
+        fflush(stdout);
+        int signal_number = wait_for_signal();
+        if (node->refusal[0]) {
+            status = sl_fail(err, SL_ERR_PRECONDITION, "the coordinator at %s refuses this worker: %s",
+                             node->config.coordinator, node->refusal);
+        } else {
+            sl_log_info("node", "stopping signal=%d", signal_number);
+            announce_drain(node);
+        }
+    }
+    sl_rpc_server_stop(&node->server, status == SL_OK ? node->config.grace_ms : 0);
+    sl_rpc_standard_cleanup(&node->standard);
+    sl_agent_destroy(&node->agent); // last: a worker that no longer beats is lost, and its jobs with it
+    return status;
+}
+
+int sl_node_main(const struct sl_program *program, int argc, char **argv, struct sl_node_config *config,
+                 enum sl_status (*run_fn)(const struct sl_node_config *config, struct sl_error *err)) {
+    struct sl_error err = {0};
+    int first;
+    enum sl_status status = sl_config_parse(program, argc, argv, config, &first, &err);
+    if (status == SL_ERR_CANCELLED) {
+        return 0; // --help
+    }
+    if (status == SL_OK && first < argc) {
+        status = sl_fail(&err, SL_ERR_INVALID, "unexpected argument '%s'; see --help", argv[first]);
+    }
+    if (status == SL_OK) {
+        status = sl_log_configure(config->log, &err);
+    }
+    if (status != SL_OK) {
+        fprintf(stderr, "%s: %s\n", program->name, err.text);
+        return 2;
+    }
+    sl_log_set_process(config->name);
+    sl_node_block_signals();
+    status = run_fn(config, &err);
+    if (status != SL_OK) {
+        fprintf(stderr, "%s: %s\n", program->name, err.text);
+    }
+    sl_rpc_shutdown();
+    return status == SL_OK ? 0 : 1;
+}

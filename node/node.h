@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: what every worker is made of, started in one order and stopped in the other: log, model, fabric, arena, gRPC
+ *          server, agent. A service adds its handlers and its load report; its main.c is then a page long.
+ *
+ * Design: a service's configuration struct begins with struct sl_node_config, and its option table with
+ *         SL_NODE_OPTIONS.
+ */
+#ifndef SL_NODE_NODE_H
+#define SL_NODE_NODE_H
+
+#include <stddef.h>
+
+#include "base/arena.h"
+#include "base/config.h"
+#include "fabric/fabric.h"
+#include "runtime/runtime.h"
+#include "proto/sluice/v1/cluster.pb-c.h"
+#include "rpc/rpc_standard.h"
+#include "node/landing.h"
+#include "text/tokenizer/tokenizer.h"
+
+struct sl_node_config {
+    const char *listen, *coordinator, *model, *name, *fabric_listen, *transport, *tier, *weights, *log, *inject;
+    int64_t arena_bytes, threads, lease_ms, max_jobs, grace_ms;
+    bool lock_memory, pin;
+};
+
+// `type` begins with struct sl_node_config. default_name: "prefill-0"; default_jobs as text.
+#define SL_NODE_OPTIONS(default_name, default_jobs)                                                                    \
+    SL_OPTION_ROW("listen", 'l', SL_OPTION_STRING, "127.0.0.1:0", "HOST:PORT",                                         \
+                  "address of the gRPC server; port 0 picks a free one", offsetof(struct sl_node_config, listen), 0,   \
+                  0),                                                                                                  \
+        SL_OPTION_ROW("coordinator", 'c', SL_OPTION_STRING, "127.0.0.1:7600", "HOST:PORT",                             \
+                      "the coordinator to register with", offsetof(struct sl_node_config, coordinator), 0, 0),         \
+        SL_OPTION_ROW("name", 'n', SL_OPTION_STRING, default_name, "NAME",                                             \
+                      "name of this worker, unique in the cluster", offsetof(struct sl_node_config, name), 0, 0),      \
+        SL_OPTION_ROW("fabric-listen", 'f', SL_OPTION_STRING, "127.0.0.1:0", "HOST:PORT",                              \
+                      "address of the data plane; a concrete one that peers can reach",                                \
+                      offsetof(struct sl_node_config, fabric_listen), 0, 0),                                           \
+        SL_OPTION_ROW("transport", 't', SL_OPTION_STRING, "auto", "NAME", "data plane: auto, shm, tcp or rdma",        \
+                      offsetof(struct sl_node_config, transport), 0, 0),                                               \
+        SL_OPTION_ROW("arena", 'a', SL_OPTION_SIZE, "1G", "SIZE", "memory for KV, taken and registered once",          \
+                      offsetof(struct sl_node_config, arena_bytes), 1 << 20, 1e15),                                    \
+        SL_OPTION_ROW("lock", 0, SL_OPTION_FLAG, NULL, NULL, "lock the arena in memory (needs ulimit -l)",             \
+                      offsetof(struct sl_node_config, lock_memory), 0, 0),                                             \
+        SL_OPTION_ROW("max-jobs", 0, SL_OPTION_INT, default_jobs, "N",                                                 \
+                      "jobs taken at once; more wait at the coordinator", offsetof(struct sl_node_config, max_jobs),   \
+                      1, 4096),                                                                                        \
+        SL_OPTION_ROW("lease", 0, SL_OPTION_DURATION, "10s", "TIME", "life of a lease that nobody renews",             \
+                      offsetof(struct sl_node_config, lease_ms), 200, 3600000),                                        \
+        SL_OPTION_ROW("grace", 0, SL_OPTION_DURATION, "10s", "TIME", "time for running calls when asked to stop",      \
+                      offsetof(struct sl_node_config, grace_ms), 0, 3600000),                                          \
+        SL_OPTION_ROW("inject", 0, SL_OPTION_STRING, "", "FAULT", "fault injection for tests (fabric/fabric.h)",       \
+                      offsetof(struct sl_node_config, inject), 0, 0),                                                  \
+        SL_OPTION_ROW("log", 0, SL_OPTION_STRING, "info", "FILTER", "e.g. warn,fabric=debug",                          \
+                      offsetof(struct sl_node_config, log), 0, 0)
+
+// Options of workers that run a model, in addition.
+#define SL_NODE_MODEL_OPTIONS                                                                                          \
+    SL_OPTION_ROW("model", 'm', SL_OPTION_STRING, NULL, "DIR", "Hugging Face model folder (required)",                 \
+                  offsetof(struct sl_node_config, model), 0, 0),                                                       \
+        SL_OPTION_ROW("threads", 0, SL_OPTION_INT, "0", "N",                                                           \
+                      "threads of the engine; 0 is one for each processor that it may use",                            \
+                      offsetof(struct sl_node_config, threads), 0, 1024),                                              \
+        SL_OPTION_ROW("pin", 0, SL_OPTION_FLAG, "no", NULL,                                                            \
+                      "give each thread a processor of its own; for a worker that shares its processors with none",    \
+                      offsetof(struct sl_node_config, pin), 0, 0),                                                     \
+        SL_OPTION_ROW("weights", 0, SL_OPTION_STRING, "stored", "FORMAT",                                              \
+                      "of the weights in memory: stored, int8 or int4; the same for the whole cluster",                \
+                      offsetof(struct sl_node_config, weights), 0, 0),                                                 \
+        SL_OPTION_ROW("tier", 0, SL_OPTION_STRING, "auto", "NAME", "instruction set of the engine",                    \
+                      offsetof(struct sl_node_config, tier), 0, 0)
+
+struct sl_agent;
+
+struct sl_node {
+    struct sl_node_config config;
+    struct sl_fabric *fabric;
+    struct sl_arena *arena;
+    struct sl_ledger *ledger; // of the arena
+    struct sl_inbound *inbound;
+    struct sl_rpc_standard standard; // beside the service
+    struct sl_rpc_server *server;
+    struct sl_agent *agent;
+    Sluice__V1__WorkerInfo info;
+    uint64_t model_fingerprint; // only with a model
+    struct sl_runtime runtime;  // of a kvstore, which has no model, its own doing
+    char rpc_address[128];      // info.rpc_address: outlives the server, as the agent does
+    // Why the coordinator refused us, if it did.
+    char refusal[384];
+};
+
+/*
+ * Start everything up to, but not including, the server. max_rows: of the engine; 0: without a model (a kvstore).
+ * config.model, config.listen etc. must stay valid.
+ */
+enum sl_status sl_node_open(struct sl_node *node, const struct sl_node_config *config, Sluice__V1__WorkerRole role,
+                            int max_rows, struct sl_error *err);
+
+struct sl_node_service {
+    const struct sl_rpc_implementation *rpc;
+    void (*load_fn)(void *arg, Sluice__V1__WorkerLoad *load); // the service's part of a load report
+    void *arg;
+};
+
+/*
+ * Serve: start the server and the agent, print "ready rpc=... fabric=..." on standard output, and wait for SIGTERM or
+ * SIGINT, which must be blocked (sl_node_block_signals()). Then stop agent and server. SL_ERR_PRECONDITION: the
+ * coordinator refused this worker; err says why.
+ */
+enum sl_status sl_node_serve(struct sl_node *node, const struct sl_node_service *service, struct sl_error *err);
+
+// The inverse of sl_node_open(): after the service has stopped its own threads.
+void sl_node_close(struct sl_node *node);
+
+// Before any thread is started.
+void sl_node_block_signals(void);
+
+/*
+ * The whole main() of a worker: parse, log, run, and turn the status into an exit code (0, 1 failure, 2 usage).
+ * run_fn does open, serve and close.
+ */
+int sl_node_main(const struct sl_program *program, int argc, char **argv, struct sl_node_config *config,
+                 enum sl_status (*run_fn)(const struct sl_node_config *config, struct sl_error *err));
+
+#endif

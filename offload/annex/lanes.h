@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: numbers for what is offloaded, and who holds which part of it.
+ *
+ * Vocabulary: lane   one KV head of one offloaded layer. Lanes are numbered layer by layer over the offloaded layers
+ *                    alone, so that a layer's lanes are adjacent
+ *             share  adjacent lanes that one kvstore holds of a session; the shares of a session cover all of its lanes,
+ *                    `replicas` times
+ */
+#ifndef SL_OFFLOAD_ANNEX_LANES_H
+#define SL_OFFLOAD_ANNEX_LANES_H
+
+#include "compress/recipe/recipe.h"
+
+struct sl_lanes {
+    int n_layers;                    // offloaded
+    int n_heads;                     // KV heads a layer
+    int16_t layers[SL_MAX_LAYERS];   // [n_layers] ascending: the layer of lane l is layers[l / n_heads]
+    int16_t index_of[SL_MAX_LAYERS]; // of a layer among the offloaded ones; -1: resident
+};
+
+void sl_lanes_init(struct sl_lanes *lanes, const struct sl_layers *offload, const struct sl_kv_geometry *geometry);
+
+static inline int sl_lanes_count(const struct sl_lanes *lanes) {
+    return lanes->n_layers * lanes->n_heads;
+}
+// Of head 0 of `layer`, which must be offloaded.
+static inline int sl_lanes_first(const struct sl_lanes *lanes, int layer) {
+    return lanes->index_of[layer] * lanes->n_heads;
+}
+
+#define SL_MAX_SHARES 64
+
+#endif

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: from where a retriever gets what is offloaded: annexes in this process (offload/annex/local_source.c) or in
+ *          kvstores (offload/remote/remote_source.c). Requests and answers are the bytes of offload/annex/near.h.
+ * Threads: used by the engine's thread alone.
+ */
+#ifndef SL_OFFLOAD_ANNEX_SOURCE_H
+#define SL_OFFLOAD_ANNEX_SOURCE_H
+
+#include "offload/annex/near.h"
+
+struct sl_source;
+
+// A request under way, or its answer.
+struct sl_asked;
+
+struct sl_source_ops {
+    /*
+     * Send `request` (bytes: head and what follows it), of lanes that lie in one share; the answer takes at most
+     * answer_capacity bytes, head included. annex_id is filled in by the source, which adds SL_NEAR_RESET to a TOPK
+     * request where whom it asks is not who answered the last one for these lanes. Returns at once; a share that cannot
+     * be reached shows in wait(). A source may read what ROWS and CHANNELS ask for in place of asking (n_reads): the
+     * answer's bytes are the same, but for the time in its head.
+     */
+    enum sl_status (*ask)(struct sl_source *source, struct sl_near_request *request, size_t request_bytes,
+                          size_t answer_capacity, int64_t deadline_ns, struct sl_asked **asked_out,
+                          struct sl_error *err);
+    /*
+     * The answer, aligned to 64 bytes; valid until forget(). Waits until the deadline of ask() and, where there is a
+     * replica, asks it as well when half of that time has gone. SL_ERR_DEADLINE, SL_ERR_PEER_LOST (all replicas of the
+     * share); the text names the store.
+     */
+    enum sl_status (*wait)(struct sl_source *source, struct sl_asked *asked, const void **answer_out, size_t *bytes_out,
+                           struct sl_error *err);
+    bool (*is_there)(struct sl_source *source, struct sl_asked *asked); // wait() would not wait
+    void (*forget)(struct sl_source *source, struct sl_asked **asked); // accepts NULL, nulls; cancels what is under way
+    void (*destroy)(struct sl_source **source);
+};
+
+struct sl_source {
+    const struct sl_source_ops *ops;
+    int n_shares; // of one replica, ascending
+    struct {
+        int first_lane, n_lanes;
+    } shares[SL_MAX_SHARES];
+    uint64_t bytes_sent, bytes_received, n_asks, n_replica_asks, n_reads; // for statistics
+};
+
+// Annexes of this process; borrows `annex`, which has all lanes, and `team` (NULL: the caller alone), which searches.
+enum sl_status sl_local_source_create(const struct sl_annex *annex, struct sl_team *team, struct sl_source **source_out,
+                                      struct sl_error *err);
+
+#endif

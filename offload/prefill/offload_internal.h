@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: what the files of offload.h share.
+ *
+ *     offload.c        the engine's side: what is held, what is handed to the ships, the end
+ *     offload_store.c  what is said to the stores: open, grant, await, map, renew, release
+ *     offload_ship.c   the thread that ships segments and keeps leases
+ *     offload_read.c   reading back: tiles, attention over them
+ */
+#ifndef SL_OFFLOAD_PREFILL_OFFLOAD_INTERNAL_H
+#define SL_OFFLOAD_PREFILL_OFFLOAD_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "fabric/fetch.h"
+#include "offload/annex/near.h"
+#include "offload/prefill/offload.h"
+#include "offload/remote/annex_map.h"
+
+#define SL_KV_SEGMENT_PAGES (SL_KV_SEGMENT_TOKENS / SL_PAGE_SLOTS)
+#define SL_TILE_PAGES       (SL_ATTEND_SPLIT / SL_PAGE_SLOTS)
+#define SL_MAX_LINKS        (2 * SL_MAX_SHARES)         // shares and their replicas
+#define SL_RING             (SL_KV_SEGMENTS_QUEUED + 2) // the end of a prompt: a segment of full pages, and the partial page
+
+// A share at a store.
+struct sl_link {
+    const Sluice__V1__StoreShare *share;
+    struct sl_rpc_channel *channel;
+    Sluice__V1__Annex *annex; // the store's reply; NULL: not open
+    struct sl_line *line;
+    int64_t n_tokens;        // slots of the annex, with what has been granted; the ships' thread's
+    struct sl_annex_map map; // under the mutex
+};
+
+// Pages that wait for their ship: of every lane the pages of slots [begin, begin + n_slots).
+struct sl_shipment {
+    int64_t begin;
+    uint32_t n_slots;
+    const void **pages; // [n_lanes][SL_KV_SEGMENT_PAGES]
+};
+
+// Pages of one offloaded layer on their way here.
+struct sl_read_back {
+    int layer; // -1: none
+    int64_t begin;
+    uint32_t n_pages;
+    void *const *heads[SL_MAX_HEADS]; // [n_kv_heads][n_pages] where they go
+    struct sl_fetch *fetches[SL_MAX_SHARES];
+    const struct sl_link *from[SL_MAX_SHARES];
+    int n_fetches;
+    enum sl_status status; // of opening them
+    struct sl_error err;
+};
+
+struct sl_tile {
+    struct sl_read_back read;
+    void *memory; // block of the arena: [n_kv_heads][SL_TILE_PAGES] pages
+    void **pages; // of memory, in this order
+};
+
+struct sl_offload {
+    struct sl_node *node;
+    const struct sl_plan *plan;
+    const char *job_id;
+    struct sl_rpc_call *parent;
+    struct sl_lanes lanes;
+    struct sl_page_layout work, kept; // of pages as they are read and shipped, and as the stores keep full ones
+    struct sl_link links[SL_MAX_LINKS];
+    int n_links, n_replicas;
+    int64_t n_slots, n_stored; // of a lane when the prompt has been read; of those, stored when the annexes were opened
+
+    // The engine's (or the handler's) thread:
+    int64_t n_tokens;       // read so far
+    int64_t held, n_handed; // slots held here from; handed to the ships
+    struct sl_tile tiles[2];
+    struct sl_kv *kv;              // [n_kv_heads] of a tile
+    struct sl_fetch_range *ranges; // [n_kv_heads * SL_TILE_PAGES] scratch
+    struct sl_softmax softmax;     // of a step's rows over tiles
+    size_t softmax_rows;           // rows times query heads that it has room for
+    int replica;                   // that is read from
+    bool handed_on;                // the leases are somebody else's
+    int64_t read_back_bytes, read_back_wait_ns;
+
+    pthread_t thread;
+    bool has_thread;
+    atomic_bool stopping;
+    pthread_mutex_t mutex; // over what follows
+    pthread_cond_t changed;
+    struct sl_shipment ring[SL_RING];
+    int first, n_queued;
+    bool no_more;     // after what is queued, every annex is to be complete
+    bool complete;    // every annex can be asked about the whole prompt
+    int64_t n_mapped; // slots whose segments are in the maps of all links
+    int64_t shipped_bytes, shipped_tokens;
+    enum sl_status status; // of the ships
+    struct sl_error err;
+};
+
+// offload_store.c. Failures name the store; one that does not answer or has forgotten us is lost (SL_ERR_PEER_LOST).
+enum sl_status sl_link_open(struct sl_offload *offload, struct sl_link *link, Sluice__V1__OpenAnnexRequest *request,
+                            struct sl_error *err);
+void sl_link_close(struct sl_offload *offload, struct sl_link *link);
+// SL_ERR_EXISTS: no need to ship. *grant_out is freed with protobuf_c_message_free_unpacked().
+enum sl_status sl_link_grant(struct sl_offload *offload, struct sl_link *link, int64_t begin, uint32_t n_slots,
+                             Sluice__V1__Grant **grant_out, struct sl_error *err);
+// Wait about a second until the store can be asked about the first n_tokens. SL_AGAIN: not yet, but about *n_built_out.
+enum sl_status sl_link_await(struct sl_offload *offload, struct sl_link *link, int64_t n_tokens, int64_t *n_built_out,
+                             struct sl_error *err);
+// Ask where the first n_tokens lie.
+enum sl_status sl_link_map(struct sl_offload *offload, struct sl_link *link, int64_t n_tokens, struct sl_error *err);
+enum sl_status sl_link_renew(struct sl_offload *offload, struct sl_link *link, struct sl_error *err);
+
+// offload_ship.c
+void *sl_offload_ship_main(void *offload);
+// Await and map the first n_tokens at every link; leases are renewed by the ships' thread alone.
+enum sl_status sl_offload_map(struct sl_offload *offload, int64_t n_tokens, struct sl_error *err);
+
+// offload_read.c
+enum sl_status sl_read_back_create(struct sl_offload *offload, struct sl_error *err);
+void sl_read_back_destroy(struct sl_offload *offload);
+// Begin reading the pages of slots [begin, begin + 64 * n_pages) of a layer; read->heads says where they go.
+void sl_read_back_begin(struct sl_offload *offload, struct sl_read_back *read, int layer, int64_t begin,
+                        uint32_t n_pages);
+enum sl_status sl_read_back_wait(struct sl_offload *offload, struct sl_read_back *read, struct sl_error *err);
+void sl_read_back_end(struct sl_read_back *read); // nothing is written to its pages any more
+
+#endif

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Reading back what the stores have: pages of one offloaded layer at a time, and attention over them.
+ *
+ * Tiles are wanted in one order: layer by layer, of each layer from the first to the last, and behind the last layer the
+ * first one again, of the next step. So while a tile is computed on, the one behind it is read into the other buffer; it is the
+ * same tile even where the next step holds less here, because what is stored never changes.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "offload/prefill/offload_internal.h"
+
+#define READ_MS 5000
+
+// ---- pages of a layer ----------------------------------------------------------------------------------------------
+
+struct span { // of lanes of a link, counted within the layer
+    int first, n;
+};
+
+static struct span lanes_of(const struct sl_offload *offload, const struct sl_link *link, int layer) {
+    int layer_first = sl_lanes_first(&offload->lanes, layer), share_first = link->share->first_lane;
+    int first = share_first > layer_first ? share_first : layer_first;
+    int end = share_first + link->share->n_lanes, layer_end = layer_first + offload->lanes.n_heads;
+    end = end < layer_end ? end : layer_end;
+    return (struct span){first - layer_first, end > first ? end - first : 0};
+}
+
+// Pages that are neighbours at both ends are one range.
+static size_t list_ranges(struct sl_offload *offload, const struct sl_link *link, const struct sl_read_back *read,
+                          struct span lanes) {
+    size_t n = 0, page_bytes = offload->kept.bytes;
+    int share_lane = sl_lanes_first(&offload->lanes, read->layer) + lanes.first - link->share->first_lane;
+    pthread_mutex_lock(&offload->mutex);
+    for (int i = 0; i < lanes.n; i++) {
+        size_t at = 0;
+        for (uint32_t p = 0; p < read->n_pages; p++) {
+            char *to = read->heads[lanes.first + i][p];
+            uint64_t from =
+                sl_annex_map_page(&link->map, share_lane + i, read->begin + (int64_t)p * SL_PAGE_SLOTS, &at);
+            struct sl_fetch_range *last = n > 0 ? &offload->ranges[n - 1] : NULL;
+            if (last && last->offset + last->bytes == from && (char *)last->to + last->bytes == to) {
+                last->bytes += page_bytes;
+            } else {
+                offload->ranges[n++] = (struct sl_fetch_range){.offset = from, .to = to, .bytes = page_bytes};
+            }
+        }
+    }
+    pthread_mutex_unlock(&offload->mutex);
+    return n;
+}
+
+// From the replica at hand. A failure is left in `read` for whoever waits.
+static void open_fetches(struct sl_offload *offload, struct sl_read_back *read) {
+    read->status = SL_OK;
+    read->err = (struct sl_error){0};
+    for (int i = 0; read->status == SL_OK && i < offload->n_links; i++) {
+        const struct sl_link *link = &offload->links[i];
+        struct span lanes = lanes_of(offload, link, read->layer);
+        if (link->share->replica != offload->replica || lanes.n == 0) {
+            continue;
+        }
+        size_t n_ranges = list_ranges(offload, link, read, lanes);
+        struct sl_error why = {0};
+        read->from[read->n_fetches] = link;
+        read->status = sl_fetch_open(link->line, link->annex->window.data, link->annex->window.len, offload->ranges,
+                                     n_ranges, sl_deadline_in_ms(READ_MS), &read->fetches[read->n_fetches], &why);
+        if (read->status == SL_OK) {
+            read->n_fetches++;
+        } else {
+            sl_fail(&read->err, read->status, "kvstore %.80s: %.280s", link->share->address, why.text);
+        }
+    }
+}
+
+void sl_read_back_begin(struct sl_offload *offload, struct sl_read_back *read, int layer, int64_t begin,
+                        uint32_t n_pages) {
+    sl_read_back_end(read);
+    read->layer = layer;
+    read->begin = begin;
+    read->n_pages = n_pages;
+    open_fetches(offload, read);
+}
+
+static void close_fetches(struct sl_read_back *read) {
+    while (read->n_fetches > 0) {
+        sl_fetch_close(&read->fetches[--read->n_fetches]);
+    }
+}
+
+void sl_read_back_end(struct sl_read_back *read) {
+    close_fetches(read);
+    read->layer = -1;
+}
+
+static enum sl_status wait_fetches(struct sl_read_back *read, struct sl_error *err) {
+    enum sl_status status = read->status;
+    if (status != SL_OK) {
+        *err = read->err;
+    }
+    for (int i = 0; status == SL_OK && i < read->n_fetches; i++) {
+        struct sl_error why = {0};
+        while ((status = sl_fetch_wait(read->fetches[i], sl_deadline_in_ms(READ_MS), &why)) == SL_AGAIN) {
+        }
+        if (status != SL_OK) {
+            status = status == SL_ERR_DEADLINE ? SL_ERR_PEER_LOST : status;
+            sl_fail(err, status, "kvstore %.80s: %.280s", read->from[i]->share->address, why.text);
+        }
+    }
+    close_fetches(read);
+    return status;
+}
+
+enum sl_status sl_read_back_wait(struct sl_offload *offload, struct sl_read_back *read, struct sl_error *err) {
+    if (read->n_fetches == 0 && read->status == SL_OK) {
+        return SL_OK; // it is there since somebody else has waited
+    }
+    int64_t begin_ns = sl_now_ns();
+    struct sl_error why = {0};
+    enum sl_status status = wait_fetches(read, &why);
+    while (status != SL_OK && offload->replica + 1 < offload->n_replicas) {
+        offload->replica++;
+        sl_log_warn("offload", "job=%s reads from its other stores: %s", offload->job_id, why.text);
+        open_fetches(offload, read);
+        status = wait_fetches(read, &why);
+    }
+    offload->read_back_wait_ns += sl_now_ns() - begin_ns;
+    if (status != SL_OK) {
+        *err = why;
+        return status;
+    }
+    offload->read_back_bytes += (int64_t)read->n_pages * offload->lanes.n_heads * (int64_t)offload->kept.bytes;
+    return SL_OK;
+}
+
+// ---- tiles ---------------------------------------------------------------------------------------------------------
+
+static size_t tile_bytes(const struct sl_offload *offload) {
+    return (size_t)offload->lanes.n_heads * SL_TILE_PAGES * offload->kept.bytes;
+}
+
+size_t sl_offload_arena_bytes(const struct sl_offload *offload) {
+    return offload->tiles[0].memory ? 2 * tile_bytes(offload) : 0;
+}
+
+enum sl_status sl_read_back_create(struct sl_offload *offload, struct sl_error *err) {
+    size_t n_heads = (size_t)offload->lanes.n_heads, n_pages = n_heads * SL_TILE_PAGES;
+    offload->kv = calloc(n_heads, sizeof *offload->kv);
+    offload->ranges = calloc(n_pages, sizeof *offload->ranges);
+    bool there = offload->kv && offload->ranges;
+    for (int t = 0; t < 2; t++) {
+        offload->tiles[t].read.layer = -1;
+        offload->tiles[t].pages = calloc(n_pages, sizeof *offload->tiles[t].pages);
+        there &= offload->tiles[t].pages != NULL;
+    }
+    return there ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "offload: out of memory");
+}
+
+void sl_read_back_destroy(struct sl_offload *offload) {
+    for (int t = 0; t < 2; t++) {
+        struct sl_tile *tile = &offload->tiles[t];
+        sl_read_back_end(&tile->read);
+        sl_arena_free(offload->node->arena, tile->memory);
+        free(tile->pages);
+    }
+    free(offload->kv);
+    free(offload->ranges);
+    free(offload->softmax.out);
+    free(offload->softmax.max);
+    free(offload->softmax.sum);
+}
+
+// The buffers are taken when there is a first tile to read.
+static enum sl_status take_buffers(struct sl_offload *offload, struct sl_error *err) {
+    for (int t = 0; t < 2; t++) {
+        struct sl_tile *tile = &offload->tiles[t];
+        if (tile->memory) {
+            continue;
+        }
+        tile->memory = sl_arena_alloc(offload->node->arena, tile_bytes(offload));
+        if (!tile->memory) {
+            return sl_fail(err, SL_ERR_EXHAUSTED, "no room in the arena for %zu bytes to read offloaded layers back",
+                           tile_bytes(offload));
+        }
+        for (int h = 0; h < offload->lanes.n_heads; h++) {
+            tile->read.heads[h] = tile->pages + (size_t)h * SL_TILE_PAGES;
+            for (size_t p = 0; p < SL_TILE_PAGES; p++) {
+                size_t page = (size_t)h * SL_TILE_PAGES + p;
+                tile->pages[page] = (char *)tile->memory + page * offload->kept.bytes;
+            }
+        }
+    }
+    return SL_OK;
+}
+
+// One set for all layers and steps; a step may have more rows than those before it.
+static enum sl_status grow_softmax(struct sl_offload *offload, const struct sl_attend *attend, struct sl_error *err) {
+    struct sl_softmax *softmax = &offload->softmax;
+    size_t n = (size_t)attend->m * (size_t)attend->n_heads;
+    if (n > offload->softmax_rows) {
+        size_t out_bytes = n * (size_t)attend->head_dim * sizeof(float);
+        free(softmax->out);
+        free(softmax->max);
+        free(softmax->sum);
+        softmax->out = aligned_alloc(64, (out_bytes + 63) / 64 * 64);
+        softmax->max = malloc(n * sizeof(float));
+        softmax->sum = malloc(n * sizeof(float));
+        offload->softmax_rows = softmax->out && softmax->max && softmax->sum ? n : 0;
+        if (offload->softmax_rows == 0) {
+            return sl_fail(err, SL_ERR_EXHAUSTED, "offload: out of memory");
+        }
+    }
+    for (size_t i = 0; i < n; i++) {
+        softmax->max[i] = -INFINITY;
+    }
+    return SL_OK;
+}
+
+// The buffer that has the tile, or in which it is on its way: NULL.
+static struct sl_tile *find(struct sl_offload *offload, int layer, int64_t begin) {
+    for (int t = 0; t < 2; t++) {
+        struct sl_tile *tile = &offload->tiles[t];
+        if (tile->read.layer == layer && tile->read.begin == begin) {
+            return tile;
+        }
+    }
+    return NULL;
+}
+
+// Ask for a tile, into the buffer that is not `in_use`.
+static struct sl_tile *ask_for(struct sl_offload *offload, int layer, int64_t begin, const struct sl_tile *in_use) {
+    struct sl_tile *tile = find(offload, layer, begin);
+    if (!tile) {
+        tile = &offload->tiles[in_use == &offload->tiles[0]];
+        sl_read_back_begin(offload, &tile->read, layer, begin, SL_TILE_PAGES);
+    }
+    return tile;
+}
+
+// What comes behind this tile, while it is computed on. `last`: no step comes behind this one.
+static void ask_for_next(struct sl_offload *offload, const struct sl_tile *tile, bool last) {
+    int layer = tile->read.layer, index = offload->lanes.index_of[layer];
+    int64_t begin = tile->read.begin + SL_ATTEND_SPLIT;
+    if (begin >= offload->held) {
+        begin = 0;
+        index = (index + 1) % offload->lanes.n_layers;
+        layer = offload->lanes.layers[index];
+        if (index == 0 && last) {
+            return;
+        }
+    }
+    ask_for(offload, layer, begin, tile);
+}
+
+enum sl_status sl_offload_attend(struct sl_offload *offload, int layer, const struct sl_attend *attend,
+                                 struct sl_error *err) {
+    const struct sl_ops *ops = offload->node->runtime.ops;
+    bool packs = sl_kv_format_is_quantized(offload->kept.format);
+    struct sl_attend args = *attend;
+    if (offload->held > 0) {
+        enum sl_status status = take_buffers(offload, err);
+        status = status == SL_OK ? grow_softmax(offload, attend, err) : status;
+        struct sl_tile *tile = NULL;
+        for (int64_t begin = 0; status == SL_OK && begin < offload->held; begin += SL_ATTEND_SPLIT) {
+            tile = ask_for(offload, layer, begin, tile);
+            status = sl_read_back_wait(offload, &tile->read, err);
+            if (status != SL_OK) {
+                break;
+            }
+            ask_for_next(offload, tile, offload->n_tokens + attend->m >= offload->plan->n_prompt);
+            for (int h = 0; h < attend->heads.n; h++) {
+                offload->kv[h] = (struct sl_kv){.pages = tile->pages + (size_t)h * SL_TILE_PAGES,
+                                                .n_packed = packs ? SL_TILE_PAGES : 0,
+                                                .n_slots = SL_ATTEND_SPLIT,
+                                                .work = &offload->work,
+                                                .packed = &offload->kept};
+            }
+            args.heads.kv = offload->kv;
+            ops->attend_before(offload->node->runtime.team, &args, &offload->softmax);
+        }
+        if (status != SL_OK) {
+            return status;
+        }
+        args.heads.kv = attend->heads.kv;
+        args.before = &offload->softmax;
+    }
+    ops->attend(offload->node->runtime.team, &args, 1);
+    return SL_OK;
+}

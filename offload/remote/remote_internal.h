@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: what the files of the remote source share and nobody else needs.
+ *
+ *     remote_source.c  shares and their stores; questions, answers, who is asked next
+ *     remote_reads.c   retrieve=pull: what can be read from a store's memory instead of being asked for
+ */
+#ifndef SL_OFFLOAD_REMOTE_REMOTE_INTERNAL_H
+#define SL_OFFLOAD_REMOTE_REMOTE_INTERNAL_H
+
+#include "offload/remote/annex_map.h"
+#include "offload/remote/remote_source.h"
+
+#define SL_MAX_REPLICAS 2
+
+struct replica {
+    char *store, *address; // of its gRPC, for people; of its fabric
+    uint64_t epoch, annex_id;
+    struct sl_line *line; // NULL while it is cut
+    int n_lines;          // that have been opened
+    bool is_gone; // another process is there now, one that does not answer such questions, or holds no such annex
+    // Reads:
+    bool is_read;    // retrieve=pull, and nothing speaks against it
+    uint8_t *window; // its ticket
+    size_t window_bytes;
+    int64_t lease_ms, renewed_ns; // the annex lives so long from then on, at least
+    struct sl_annex_map map;
+    struct sl_ask *map_ask; // under way
+    void *map_answer;
+};
+
+struct share {
+    int n_replicas, first; // first: who is asked first
+    struct replica replicas[SL_MAX_REPLICAS];
+};
+
+struct remote {
+    struct sl_source base;
+    struct sl_lines *lines;
+    struct share shares[SL_MAX_SHARES];
+    int8_t *holder; // [n_lanes] by first lane of a TOPK request: whose answer was used last; -1: nobody's
+    int n_lanes;
+    int64_t n_prompt;
+    struct sl_fetch_range *ranges; // [ranges_cap] scratch
+    size_t ranges_cap;
+    struct sl_asked *unused;
+};
+
+struct sl_asked {
+    struct sl_asked *next; // in remote.unused
+    struct share *share;
+    char *request;
+    size_t request_bytes, request_cap;
+    int64_t asked_ns, deadline_ns;
+    size_t capacity;        // of an answer
+    struct sl_fetch *fetch; // into the answer of replica `reads`: asked for only if that fails
+    int reads;
+    size_t read_bytes; // of the answer
+    struct {
+        struct sl_ask *ask;
+        void *answer;
+        size_t cap;
+        int64_t sent_ns;
+        int n_lines;      // of the replica: by which line it was asked
+        int64_t retry_ns; // not asked again before
+        bool was_cut;     // its line, while it was asked
+    } replicas[SL_MAX_REPLICAS];
+};
+
+// Until then who is asked first is waited for alone.
+static inline int64_t sl_asked_half(const struct sl_asked *asked) {
+    return asked->asked_ns + (asked->deadline_ns - asked->asked_ns) / 2;
+}
+
+// Nothing was wrong with the question: the same store may answer it a little later.
+static inline bool sl_ask_may_pass(enum sl_status status) {
+    return status == SL_ERR_DEADLINE || status == SL_ERR_PEER_LOST || status == SL_ERR_EXHAUSTED;
+}
+
+// remote_source.c. Room for asked->capacity bytes of that replica's answer; false: no memory.
+bool sl_asked_make_room(struct sl_asked *asked, int replica);
+
+// remote_reads.c
+// What reads of a replica need to know. It is asked for everything where they would not be true or not be of use. False: no
+// memory.
+bool sl_replica_set_up_reads(struct replica *replica, const Sluice__V1__AnnexShare *annex, const struct sl_plan *plan);
+// Begin to read what the request asks for into an answer; false: it must be asked for.
+bool sl_remote_begin_read(struct remote *r, struct sl_asked *asked);
+// SL_OK: everything has been read while the annex had its lease. Else it is as if it had never begun.
+enum sl_status sl_remote_end_read(struct remote *r, struct sl_asked *asked);
+
+#endif

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: retrieve=pull: rows and channels that are read from a store's memory, where that can be done without the store.
+ *
+ * Design: from whom would be asked first, into the buffer of its answer. They get half of the time, too;
+ *         where one fails the question is asked as if it never had been. A store's map is asked for when something could
+ *         have been read, and is not waited for. Reads renew no lease, and what is read from an annex without one may be
+ *         another's: a question goes out whenever a third of the lease has gone without, and what comes behind its end is
+ *         not used.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "offload/remote/remote_internal.h"
+
+#define MAP_MS 2000
+
+bool sl_replica_set_up_reads(struct replica *replica, const Sluice__V1__AnnexShare *annex, const struct sl_plan *plan) {
+    int layer = 0;
+    while (!sl_layers_has(&plan->recipe.offload, layer)) {
+        layer++;
+    }
+    replica->map = (struct sl_annex_map){.first_lane = annex->share->first_lane,
+                                         .n_lanes = annex->share->n_lanes,
+                                         .work = plan->work[layer], // of all: compress/recipe/recipe.h
+                                         .scan = sl_plan_scan_format(plan)};
+    replica->lease_ms = annex->lease_ms;
+    replica->window_bytes = annex->window.len;
+    replica->is_read =
+        plan->recipe.retrieve == SL_RETRIEVE_PULL && annex->lease_ms > 0 && annex->window.len > 0 &&
+        sl_page_layout_init(&replica->map.kept, sl_plan_row_format(plan), plan->geometry.head_dim, 0, false) == SL_OK;
+    replica->window = malloc(annex->window.len + 1);
+    if (replica->window && annex->window.len > 0) {
+        memcpy(replica->window, annex->window.data, annex->window.len);
+    }
+    return replica->window != NULL;
+}
+
+// By such lines windows are mapped or read by hardware; by others the peer's progress thread would send as it does answers.
+static bool reads_well(const struct sl_line *line) {
+    const char *transport = sl_line_transport(line);
+    return strcmp(transport, "shm") == 0 || strcmp(transport, "rdma") == 0;
+}
+
+static void read_no_more(struct replica *replica, const struct sl_error *why) {
+    sl_log_warn("retrieve", "store %s is asked for what could be read there: %s", replica->store, why->text);
+    replica->is_read = false;
+}
+
+// Whether it is known where the store's segments lie; otherwise it is asked for that, and the answer looked at next time.
+static bool has_map(struct remote *r, struct replica *replica) {
+    if (replica->map.segments) {
+        return true;
+    }
+    struct sl_near_request request = sl_annex_map_request(&replica->map, replica->annex_id);
+    size_t capacity = sl_annex_map_answer_limit(r->n_prompt), bytes;
+    struct sl_error why = {0};
+    enum sl_status status = SL_OK;
+    if (!replica->map_ask) {
+        if (!replica->map_answer && !(replica->map_answer = aligned_alloc(64, (capacity + 63) / 64 * 64))) {
+            status = sl_fail(&why, SL_ERR_EXHAUSTED, "no memory for a map of %zu bytes", capacity);
+        } else {
+            status = sl_ask_open(replica->line, &request, sizeof request, replica->map_answer, capacity,
+                                 sl_deadline_in_ms(MAP_MS), &replica->map_ask, &why);
+        }
+        if (status != SL_OK) {
+            read_no_more(replica, &why);
+        }
+        return false;
+    }
+    status = sl_ask_wait(replica->map_ask, 0, &bytes, &why);
+    if (status == SL_AGAIN) {
+        return false;
+    }
+    sl_ask_close(&replica->map_ask);
+    status = status == SL_OK ? sl_annex_map_read(&replica->map, &request, replica->map_answer, bytes, r->n_prompt, &why)
+                             : status;
+    if (status != SL_OK && !sl_ask_may_pass(status)) {
+        read_no_more(replica, &why);
+    }
+    return status == SL_OK;
+}
+
+// The ranges of a request's answer, in r->ranges. 0: it must be asked for.
+static size_t list_ranges(struct remote *r, const struct sl_annex_map *map, const struct sl_near_request *head,
+                          struct sl_asked *asked, int i) {
+    const char *body = asked->request + sizeof *head;
+    size_t n = sl_annex_map_n_ranges(map, head, body);
+    if (n > r->ranges_cap) {
+        free(r->ranges);
+        r->ranges = malloc(n * sizeof *r->ranges);
+        r->ranges_cap = r->ranges ? n : 0;
+    }
+    if (n == 0 || n > r->ranges_cap || !sl_asked_make_room(asked, i)) {
+        return 0;
+    }
+    asked->read_bytes = sl_annex_map_answer(map, head, body, asked->replicas[i].answer, r->ranges);
+    return n;
+}
+
+bool sl_remote_begin_read(struct remote *r, struct sl_asked *asked) {
+    int i = asked->share->first;
+    struct replica *replica = &asked->share->replicas[i];
+    struct sl_near_request head;
+    memcpy(&head, asked->request, sizeof head);
+    if (!replica->is_read || !replica->line || !reads_well(replica->line) ||
+        (head.kind != SL_NEAR_ROWS && head.kind != SL_NEAR_CHANNELS) || !has_map(r, replica) ||
+        asked->asked_ns - replica->renewed_ns > replica->lease_ms * SL_NS_PER_MS / 3) {
+        return false;
+    }
+    size_t n = list_ranges(r, &replica->map, &head, asked, i);
+    if (n == 0) {
+        return false;
+    }
+    struct sl_error why = {0};
+    asked->reads = i;
+    enum sl_status status = sl_fetch_open(replica->line, replica->window, replica->window_bytes, r->ranges, n,
+                                          sl_asked_half(asked), &asked->fetch, &why);
+    if (status != SL_OK && !sl_ask_may_pass(status)) {
+        read_no_more(replica, &why);
+    }
+    return status == SL_OK;
+}
+
+enum sl_status sl_remote_end_read(struct remote *r, struct sl_asked *asked) {
+    struct replica *replica = &asked->share->replicas[asked->reads];
+    struct sl_error why = {0};
+    enum sl_status status = sl_fetch_wait(asked->fetch, sl_asked_half(asked), &why);
+    sl_fetch_close(&asked->fetch);
+    if (status == SL_OK && sl_now_ns() - replica->renewed_ns >= replica->lease_ms * SL_NS_PER_MS) {
+        status = SL_ERR_DEADLINE;
+    }
+    if (status < SL_OK && !sl_ask_may_pass(status)) {
+        read_no_more(replica, &why);
+    }
+    r->base.n_reads += status == SL_OK;
+    return status;
+}

@@ -1,0 +1,415 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: offloaded layers in kvstores, asked over lines. See remote_source.h.
+ *
+ * Design: of the two stores that may hold a share one is asked first: who answered last. The other is asked when half of
+ *         the time has gone, or at once when the line to the first is cut; whoever answers first is taken. A line that is
+ *         cut is opened anew, because a store that was away for a moment still has the annex, until the time is over.
+ *         Answers land in buffers that are used again: a step allocates nothing once the first few have run.
+ * Delta:  a store remembers what it has sent, and knows nothing of what another one sent: `holder` says whose answer was
+ *         the last to be used for some lanes, and whoever else is asked about them begins anew (SL_NEAR_RESET).
+ * Reads:  of retrieve=pull: offload/remote/remote_reads.c.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "offload/annex/lanes.h"
+#include "offload/remote/remote_internal.h"
+
+// --- shares ----------------------------------------------------------------------------------------------------------
+
+#define RETRY_NS (100 * SL_NS_PER_MS) // between two attempts to open a line that is cut
+#define TURN_NS  (SL_NS_PER_MS)       // that one of two stores is waited for before the other is looked at
+
+static void destroy(struct sl_source **source) {
+    struct remote *r = (struct remote *)*source;
+    if (!r) {
+        return;
+    }
+    for (struct sl_asked *asked = r->unused, *next; asked; asked = next) {
+        next = asked->next;
+        for (int i = 0; i < SL_MAX_REPLICAS; i++) {
+            free(asked->replicas[i].answer);
+        }
+        free(asked->request);
+        free(asked);
+    }
+    for (int s = 0; s < SL_MAX_SHARES; s++) {
+        for (int i = 0; i < r->shares[s].n_replicas; i++) {
+            struct replica *replica = &r->shares[s].replicas[i];
+            sl_ask_close(&replica->map_ask);
+            sl_lines_give(r->lines, &replica->line);
+            free(replica->map_answer);
+            free(replica->map.segments);
+            free(replica->window);
+            free(replica->store);
+            free(replica->address);
+        }
+    }
+    free(r->ranges);
+    free(r->holder);
+    free(r);
+    *source = NULL;
+}
+
+// --- asking ----------------------------------------------------------------------------------------------------------
+
+// One with room, best without growing: the smallest that has enough, else the largest.
+static struct sl_asked *take_unused(struct remote *r, size_t capacity) {
+    struct sl_asked **best = NULL;
+    for (struct sl_asked **at = &r->unused; *at; at = &(*at)->next) {
+        size_t cap = (*at)->replicas[0].cap, best_cap = best ? (*best)->replicas[0].cap : 0;
+        bool fits = cap >= capacity, best_fits = best && best_cap >= capacity;
+        if (!best || (fits && (!best_fits || cap < best_cap)) || (!fits && !best_fits && cap > best_cap)) {
+            best = at;
+        }
+    }
+    if (!best) {
+        return calloc(1, sizeof(struct sl_asked));
+    }
+    struct sl_asked *asked = *best;
+    *best = asked->next;
+    return asked;
+}
+
+static bool is_delta(const struct sl_near_request *head) {
+    return head->kind == SL_NEAR_TOPK && !(head->flags & SL_NEAR_PROBE);
+}
+
+bool sl_asked_make_room(struct sl_asked *asked, int replica) {
+    if (asked->replicas[replica].cap < asked->capacity) {
+        free(asked->replicas[replica].answer);
+        asked->replicas[replica].cap = (asked->capacity + 63) / 64 * 64;
+        asked->replicas[replica].answer = aligned_alloc(64, asked->replicas[replica].cap);
+        if (!asked->replicas[replica].answer) {
+            asked->replicas[replica].cap = 0;
+        }
+    }
+    return asked->replicas[replica].cap > 0;
+}
+
+// Ask one of the stores that hold the share; a line that is cut is opened first. SL_AGAIN: not so soon again.
+static enum sl_status ask_replica(struct remote *r, struct sl_asked *asked, int i, struct sl_error *err) {
+    struct replica *replica = &asked->share->replicas[i];
+    int64_t now = sl_now_ns();
+    if (now < asked->replicas[i].retry_ns) {
+        return SL_AGAIN;
+    }
+    asked->replicas[i].retry_ns = now + RETRY_NS;
+    if (!sl_asked_make_room(asked, i)) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for an answer of %zu bytes", asked->capacity);
+    }
+    if (!replica->line) {
+        enum sl_status status = sl_lines_take(r->lines, replica->address, replica->epoch, &replica->line, err);
+        if (status != SL_OK) {
+            return status;
+        }
+        replica->n_lines++;
+    }
+    asked->replicas[i].n_lines = replica->n_lines;
+    asked->replicas[i].sent_ns = now;
+    struct sl_near_request head;
+    memcpy(&head, asked->request, sizeof head);
+    head.annex_id = replica->annex_id;
+    if (is_delta(&head) && r->holder[head.first_lane] != i) {
+        head.flags |= SL_NEAR_RESET;
+    }
+    memcpy(asked->request, &head, sizeof head);
+    r->base.n_asks++;
+    r->base.n_replica_asks += i != asked->share->first;
+    r->base.bytes_sent += asked->request_bytes;
+    return sl_ask_open(replica->line, asked->request, asked->request_bytes, asked->replicas[i].answer, asked->capacity,
+                       asked->deadline_ns, &asked->replicas[i].ask, err);
+}
+
+static struct share *share_of(struct remote *r, const struct sl_near_request *head) {
+    for (int s = 0; s < r->base.n_shares; s++) {
+        int64_t first = r->base.shares[s].first_lane, last = first + r->base.shares[s].n_lanes;
+        if (head->first_lane >= first && (int64_t)head->first_lane + head->n_lanes <= last) {
+            return &r->shares[s];
+        }
+    }
+    return NULL;
+}
+
+static void forget(struct sl_source *source, struct sl_asked **asked_inout) {
+    struct remote *r = (struct remote *)source;
+    struct sl_asked *asked = *asked_inout;
+    if (!asked) {
+        return;
+    }
+    sl_fetch_close(&asked->fetch);
+    for (int i = 0; i < SL_MAX_REPLICAS; i++) {
+        sl_ask_close(&asked->replicas[i].ask);
+    }
+    asked->next = r->unused;
+    r->unused = asked;
+    *asked_inout = NULL;
+}
+
+static enum sl_status ask(struct sl_source *source, struct sl_near_request *request, size_t request_bytes,
+                          size_t answer_capacity, int64_t deadline_ns, struct sl_asked **asked_out,
+                          struct sl_error *err) {
+    struct remote *r = (struct remote *)source;
+    struct share *share = share_of(r, request);
+    if (!share) {
+        return sl_fail(err, SL_ERR_INVALID, "lanes %u to %u are in no share", request->first_lane,
+                       request->first_lane + request->n_lanes - 1);
+    }
+    struct sl_asked *asked = take_unused(r, answer_capacity);
+    if (asked && asked->request_cap < request_bytes) {
+        free(asked->request);
+        asked->request = malloc(request_bytes);
+        asked->request_cap = asked->request ? request_bytes : 0;
+    }
+    if (!asked || asked->request_cap < request_bytes) {
+        forget(source, &asked);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a question of %zu bytes", request_bytes);
+    }
+    memcpy(asked->request, request, request_bytes);
+    asked->share = share;
+    asked->request_bytes = request_bytes;
+    asked->capacity = answer_capacity;
+    asked->asked_ns = sl_now_ns();
+    asked->deadline_ns = deadline_ns;
+    for (int i = 0; i < SL_MAX_REPLICAS; i++) {
+        asked->replicas[i].retry_ns = 0;
+        asked->replicas[i].was_cut = false;
+    }
+    struct sl_error why;
+    if (!sl_remote_begin_read(r, asked) &&
+        ask_replica(r, asked, share->first, &why) == SL_OK) { // otherwise wait() tries again
+        memcpy(request, asked->request, sizeof *request);
+    }
+    *asked_out = asked;
+    return SL_OK;
+}
+
+// --- waiting ---------------------------------------------------------------------------------------------------------
+
+/*
+ * What a store says that cannot answer, though another might: it does not hold the annex any more, has too much to do, or is
+ * about to stop. Any other refusal is about the question, and is the answer.
+ */
+static enum sl_status check_refusal(const struct sl_asked *asked, int i, size_t bytes, struct sl_error *err) {
+    struct sl_near_request request;
+    struct sl_near_answer head;
+    struct sl_error said = {0};
+    const uint8_t *body;
+    memcpy(&request, asked->request, sizeof request);
+    enum sl_status status = sl_near_check(&request, asked->replicas[i].answer, bytes, &head, &body, &said);
+    if (status != SL_ERR_NOT_FOUND && status != SL_ERR_EXHAUSTED && status != SL_ERR_PEER_LOST) {
+        return SL_OK;
+    }
+    *err = said;
+    return status;
+}
+
+// Look at one store's answer until until_ns. SL_AGAIN: none yet.
+static enum sl_status look(struct remote *r, struct sl_asked *asked, int i, int64_t until_ns, size_t *bytes_out,
+                           struct sl_error *err) {
+    struct replica *replica = &asked->share->replicas[i];
+    enum sl_status status = SL_OK;
+    if (replica->is_gone) {
+        return SL_ERR_PEER_STALE;
+    }
+    if (!asked->replicas[i].ask) {
+        status = ask_replica(r, asked, i, err);
+    }
+    if (status == SL_OK) {
+        status = sl_ask_wait(asked->replicas[i].ask, until_ns, bytes_out, err);
+    }
+    if (status == SL_OK) {
+        status = check_refusal(asked, i, *bytes_out, err);
+    }
+    if (status < SL_OK) {
+        sl_ask_close(&asked->replicas[i].ask);
+        replica->is_gone = !sl_ask_may_pass(status);
+        asked->replicas[i].was_cut |= status == SL_ERR_PEER_LOST;
+        if (status == SL_ERR_PEER_LOST && asked->replicas[i].n_lines == replica->n_lines) {
+            sl_lines_give_cut(r->lines, &replica->line);
+        }
+    }
+    return status;
+}
+
+static enum sl_status take(struct remote *r, struct sl_asked *asked, int i, size_t bytes, const void **answer_out,
+                           size_t *bytes_out) {
+    struct sl_near_request head;
+    memcpy(&head, asked->request, sizeof head);
+    if (is_delta(&head)) {
+        r->holder[head.first_lane] = (int8_t)i;
+    }
+    struct replica *replica = &asked->share->replicas[i];
+    if (asked->replicas[i].ask && asked->replicas[i].sent_ns > replica->renewed_ns) {
+        replica->renewed_ns = asked->replicas[i].sent_ns;
+    }
+    asked->share->first = i;
+    r->base.bytes_received += bytes;
+    *answer_out = asked->replicas[i].answer;
+    *bytes_out = bytes;
+    return SL_OK;
+}
+
+static enum sl_status nobody(const struct sl_asked *asked, enum sl_status status, const struct sl_error *why,
+                             struct sl_error *err) {
+    const struct share *share = asked->share;
+    bool two = share->n_replicas > 1;
+    long long ms = (long long)((sl_now_ns() - asked->asked_ns) / SL_NS_PER_MS);
+    return sl_fail(err, status, "store %s%s%s: no answer in %lld ms%s%s", share->replicas[share->first].store,
+                   two ? " nor " : "", two ? share->replicas[1 - share->first].store : "", ms, why->text[0] ? ": " : "",
+                   why->text);
+}
+
+static void sleep_ns(int64_t ns) {
+    struct timespec pause = {.tv_sec = ns / SL_NS_PER_S, .tv_nsec = ns % SL_NS_PER_S};
+    nanosleep(&pause, NULL);
+}
+
+static enum sl_status wait(struct sl_source *source, struct sl_asked *asked, const void **answer_out, size_t *bytes_out,
+                           struct sl_error *err) {
+    struct remote *r = (struct remote *)source;
+    const struct share *share = asked->share;
+    int64_t half_ns = sl_asked_half(asked);
+    struct sl_error why = {0};
+    enum sl_status last = SL_ERR_DEADLINE;
+    if (asked->fetch && sl_remote_end_read(r, asked) == SL_OK) {
+        return take(r, asked, asked->reads, asked->read_bytes, answer_out, bytes_out);
+    }
+    for (bool both = false;;) { // the second store is asked as well
+        int n_waiting = 0, n_gone = 0, n_lost = 0, n_looked = both ? share->n_replicas : 1;
+        for (int turn = 0; turn < n_looked; turn++) {
+            int i = turn == 0 ? share->first : 1 - share->first;
+            int64_t until = both ? sl_now_ns() + TURN_NS : share->n_replicas > 1 ? half_ns : asked->deadline_ns;
+            size_t bytes;
+            struct sl_error said = {0};
+            enum sl_status status =
+                look(r, asked, i, until < asked->deadline_ns ? until : asked->deadline_ns, &bytes, &said);
+            if (status == SL_OK) {
+                return take(r, asked, i, bytes, answer_out, bytes_out);
+            }
+            n_waiting += asked->replicas[i].ask != NULL;
+            n_gone += share->replicas[i].is_gone;
+            n_lost += share->replicas[i].is_gone || asked->replicas[i].was_cut;
+            if (said.text[0] && (status != SL_ERR_DEADLINE || !why.text[0])) { // a reason says more than the time
+                why = said;
+            }
+            last = status == SL_ERR_EXHAUSTED ? status : last;
+        }
+        int64_t now = sl_now_ns();
+        if (n_gone == share->n_replicas || now >= asked->deadline_ns) {
+            enum sl_status status = n_gone == share->n_replicas   ? SL_ERR_PEER_STALE
+                                    : n_lost == share->n_replicas ? SL_ERR_PEER_LOST
+                                                                  : last;
+            return nobody(asked, status, &why, err);
+        }
+        bool was_both = both;
+        both |= share->n_replicas > 1 && (n_waiting == 0 || now >= half_ns);
+        if (n_waiting == 0 && both == was_both) { // every line is cut, or the store is too busy to take a question
+            sleep_ns(now + TURN_NS < asked->deadline_ns ? TURN_NS : asked->deadline_ns - now);
+        }
+    }
+}
+
+static bool is_there(struct sl_source *source, struct sl_asked *asked) {
+    struct sl_error why;
+    (void)source;
+    if (asked->fetch) {
+        return sl_fetch_wait(asked->fetch, 0, &why) == SL_OK;
+    }
+    for (int i = 0; i < SL_MAX_REPLICAS; i++) {
+        if (asked->replicas[i].ask && sl_ask_is_done(asked->replicas[i].ask)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static const struct sl_source_ops remote_ops = {ask, wait, is_there, forget, destroy};
+
+// --- creation --------------------------------------------------------------------------------------------------------
+
+static enum sl_status add_replica(struct remote *r, const Sluice__V1__AnnexShare *annex, const struct sl_plan *plan,
+                                  struct sl_error *err) {
+    const Sluice__V1__StoreShare *share = annex->share;
+    if (!share || share->first_lane < 0 || share->n_lanes < 1 || share->first_lane > r->n_lanes - share->n_lanes) {
+        return sl_fail(err, SL_ERR_INVALID, "annex: lanes %d and %d more: the session has %d",
+                       share ? share->first_lane : 0, share ? share->n_lanes : 0, r->n_lanes);
+    }
+    int s = 0; // ascending
+    while (s < r->base.n_shares && r->base.shares[s].first_lane < share->first_lane) {
+        s++;
+    }
+    if (s == r->base.n_shares || r->base.shares[s].first_lane != share->first_lane) {
+        if (r->base.n_shares == SL_MAX_SHARES) {
+            return sl_fail(err, SL_ERR_UNSUPPORTED, "annex: more than %d shares", SL_MAX_SHARES);
+        }
+        size_t n_behind = (size_t)(r->base.n_shares++ - s);
+        memmove(&r->shares[s + 1], &r->shares[s], n_behind * sizeof r->shares[s]);
+        memmove(&r->base.shares[s + 1], &r->base.shares[s], n_behind * sizeof r->base.shares[s]);
+        r->shares[s] = (struct share){0};
+        r->base.shares[s].first_lane = share->first_lane;
+        r->base.shares[s].n_lanes = share->n_lanes;
+    }
+    struct share *mine = &r->shares[s];
+    if (r->base.shares[s].n_lanes != share->n_lanes || mine->n_replicas == SL_MAX_REPLICAS) {
+        return sl_fail(err, SL_ERR_INVALID, "annex: shares of lanes from %d on that are not %d replicas of each other",
+                       share->first_lane, SL_MAX_REPLICAS);
+    }
+    struct replica *replica = &mine->replicas[mine->n_replicas];
+    replica->store = strdup(share->address);
+    replica->address = strdup(annex->fabric_address);
+    replica->epoch = annex->fabric_epoch;
+    replica->annex_id = annex->annex_id;
+    mine->n_replicas++;
+    if (!sl_replica_set_up_reads(replica, annex, plan) || !replica->store || !replica->address) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "annex: out of memory");
+    }
+    if (mine->n_replicas == SL_MAX_REPLICAS && share->replica == 0) { // 0 is asked first, whichever comes first
+        mine->first = SL_MAX_REPLICAS - 1;
+    }
+    return SL_OK;
+}
+
+static enum sl_status check_cover(const struct remote *r, struct sl_error *err) {
+    int next = 0, s = 0;
+    while (s < r->base.n_shares && r->base.shares[s].first_lane == next) {
+        next += r->base.shares[s++].n_lanes;
+    }
+    return s == r->base.n_shares && next == r->n_lanes
+               ? SL_OK
+               : sl_fail(err, SL_ERR_INVALID, "annex: the shares do not cover each of the %d lanes once", r->n_lanes);
+}
+
+enum sl_status sl_remote_source_create(struct sl_lines *lines, Sluice__V1__AnnexShare *const *shares, size_t n_shares,
+                                       const struct sl_plan *plan, struct sl_source **source_out,
+                                       struct sl_error *err) {
+    struct sl_lanes lanes;
+    sl_lanes_init(&lanes, &plan->recipe.offload, &plan->geometry);
+    int n_lanes = sl_lanes_count(&lanes);
+    struct remote *r = calloc(1, sizeof *r);
+    if (!r || !(r->holder = malloc((size_t)n_lanes))) {
+        free(r);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "annex: out of memory");
+    }
+    r->base.ops = &remote_ops;
+    r->lines = lines;
+    r->n_lanes = n_lanes;
+    r->n_prompt = sl_plan_offloaded_slots(plan, plan->n_prompt);
+    memset(r->holder, -1, (size_t)n_lanes);
+    enum sl_status status = SL_OK;
+    for (size_t i = 0; status == SL_OK && i < n_shares; i++) {
+        status = add_replica(r, shares[i], plan, err);
+    }
+    if (status == SL_OK) {
+        status = check_cover(r, err);
+    }
+    if (status != SL_OK) {
+        struct sl_source *source = &r->base;
+        destroy(&source);
+        return status;
+    }
+    *source_out = &r->base;
+    return SL_OK;
+}

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: offloaded layers in one process: the pages stay in the session, and what a retriever needs of an annex is made
+ *          around them. What a cluster's answers are compared with.
+ */
+#ifndef SL_OFFLOAD_RETRIEVER_LOCAL_RETRIEVER_H
+#define SL_OFFLOAD_RETRIEVER_LOCAL_RETRIEVER_H
+
+#include "offload/retriever/retriever.h"
+
+struct sl_retrieval {
+    struct sl_annex *annex; // its segments borrow the session's pages; NULL where there is nothing to choose
+    struct sl_source *source;
+    struct sl_retriever *retriever;
+};
+
+/*
+ * The session holds what the recipe keeps of n_prompt tokens in every layer and must outlive this; plan is needed at
+ * creation alone. Key indexes and hot caches are taken from the session's arena. Statuses: as of sl_retriever_create().
+ */
+enum sl_status sl_retrieval_open_local(const struct sl_plan *plan, const struct sl_ops *ops, struct sl_team *team,
+                                       struct sl_session *session, int64_t n_prompt, struct sl_retrieval *local_out,
+                                       struct sl_error *err);
+void sl_retrieval_close(struct sl_retrieval *local); // accepts zeros, leaves zeros
+
+#endif

@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: attention of decode over offloaded layers: life cycle, and what a step attends to. See retriever.h.
+ *
+ * Design: of every KV head of the layer at hand one page table is made, the pages of its hot cache and behind them those
+ *         that the session has, so that one list of slots names rows of both and attention is one operation, which does
+ *         not care where rows lie. Sinks and recent slots come from the source like all others, once: into the session
+ *         where it has nothing else (resident_only), otherwise into pages behind the hot cache, because the session's may
+ *         be quantized and what a source sends is not. How rows come into the hot cache is a method's business (retriever_near.c,
+ *         retriever_pull.c). Everything that a step needs is allocated at creation.
+ * Invariants: a question that was asked ahead serves the very next attention of its layer and no later one, so an answer
+ *         never depends on a step that was read in another way.
+ */
+#include "offload/retriever/retriever.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "offload/retriever/retriever_internal.h"
+
+#define SEARCH_BYTES ((int64_t)4 << 20)
+#define LEAST_RECALL 0.8
+#define DEADLINE_MS  500
+#define LOST_MS      3000
+#define OPEN_MS      2000 // at least, of the answers that creation cannot do without
+
+// --- creation ------------------------------------------------------------------------------------------------------
+
+static enum sl_status check(const struct sl_retriever_config *config, struct sl_error *err) {
+    const struct sl_plan *plan = config->plan;
+    const struct sl_recipe *recipe = &plan->recipe;
+    if (config->session->positions != SL_POSITION_ORIGINAL) {
+        return sl_fail(err, SL_ERR_INVALID, "retrieval ranks keys after RoPE: it needs positions=original");
+    }
+    if (recipe->topk < 1 || recipe->topk > UINT32_MAX / 4 || recipe->channels < 1 || recipe->sinks < 0 ||
+        recipe->sinks > UINT32_MAX / 4 || recipe->recent.slots < 0 || recipe->recent.slots > UINT32_MAX / 4 ||
+        recipe->keep < 0 || recipe->topk + recipe->keep > SL_NEAR_MAX_PLACES) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "retrieval of %lld slots by %d channels, with %lld sinks, %lld recent slots and keep=%lld: "
+                       "expected at least one slot and one channel, and no more than %u places",
+                       (long long)recipe->topk, recipe->channels, (long long)recipe->sinks,
+                       (long long)recipe->recent.slots, (long long)recipe->keep, SL_NEAR_MAX_PLACES);
+    }
+    if (config->n_prompt < 0) {
+        return sl_fail(err, SL_ERR_INVALID, "retrieval from a prompt of %lld tokens", (long long)config->n_prompt);
+    }
+    for (int l = 0; l < plan->geometry.n_layers; l++) {
+        int64_t expected = config->resident_only ? 0 : config->n_prompt;
+        for (int h = 0; sl_layers_has(&recipe->offload, l) && h < plan->geometry.n_kv_heads; h++) {
+            const struct sl_head *head = &config->session->layers[l].heads[h];
+            if (head->n_slots != expected || head->n_packed > expected / SL_PAGE_SLOTS) {
+                return sl_fail(err, SL_ERR_PRECONDITION,
+                               "retrieval: layer %d, head %d of the session holds %u slots, expected %lld", l, h,
+                               head->n_slots, (long long)expected);
+            }
+        }
+    }
+    return SL_OK;
+}
+
+static const struct sl_retriever_way *method_of(const struct sl_recipe *recipe) {
+    if (recipe->retrieve == SL_RETRIEVE_PULL) {
+        return &sl_retriever_pull_way;
+    }
+    return recipe->ahead > 0 ? &sl_retriever_near_ahead_way : &sl_retriever_near_way;
+}
+
+bool sl_retriever_wants_next_q(const struct sl_recipe *recipe) {
+    return sl_recipe_offloads(recipe) && method_of(recipe)->ahead != NULL;
+}
+
+static enum sl_status lay_out_parts(struct sl_retriever *r, struct sl_error *err) {
+    int n_parts = 0;
+    for (int i = 0; i < r->lanes.n_layers; i++) {
+        struct sl_retriever_part parts[SL_RETRIEVER_MAX_PARTS];
+        int covered = 0, n = sl_retriever_find_parts(r, i, parts);
+        for (int p = 0; p < n; p++) {
+            covered += parts[p].n_lanes;
+        }
+        if (covered != r->n_heads) {
+            return sl_fail(err, SL_ERR_INVALID, "retrieval: %d of the %d KV heads of layer %d are in some share",
+                           covered, r->n_heads, r->lanes.layers[i]);
+        }
+        n_parts += n;
+    }
+    r->parts = calloc((size_t)n_parts, sizeof *r->parts);
+    if (r->parts == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory");
+    }
+    struct sl_retriever_part *next = r->parts;
+    for (int i = 0; i < r->lanes.n_layers; i++) {
+        r->layers[i].layer = r->lanes.layers[i];
+        r->layers[i].parts = next;
+        r->layers[i].n_parts = sl_retriever_find_parts(r, i, next);
+        next += r->layers[i].n_parts;
+    }
+    return SL_OK;
+}
+
+// One allocation behind every array of arrays.
+static void *rows_of(size_t n_rows, size_t row_bytes, void **rows_out) {
+    char *block = calloc(n_rows, row_bytes);
+    for (size_t i = 0; i < n_rows && block != NULL; i++) {
+        rows_out[i] = block + i * row_bytes;
+    }
+    return block;
+}
+
+static enum sl_status allocate(struct sl_retriever *r, struct sl_error *err) {
+    const struct sl_plan *plan = r->config.plan;
+    size_t n_heads = (size_t)r->n_heads, session_slots = (size_t)r->config.session->max_slots;
+    r->slots_cap = (size_t)r->sinks + r->topk + session_slots;
+    r->tables_cap = r->n_block_pages + (size_t)sl_pages_for((int64_t)session_slots);
+    r->request = malloc(sizeof(struct sl_near_request) + sl_retriever_request_cap(r));
+    r->means = calloc(n_heads * (size_t)r->head_dim, sizeof *r->means);
+    r->brought = calloc(n_heads, sizeof *r->brought);
+    r->slots = calloc(n_heads, sizeof *r->slots);
+    r->tables = calloc(n_heads, sizeof *r->tables);
+    r->n_slots = calloc(n_heads, sizeof *r->n_slots);
+    r->kv = calloc(n_heads, sizeof *r->kv);
+    r->fresh_slots = calloc(n_heads * r->topk, sizeof *r->fresh_slots);
+    if (r->request == NULL || r->means == NULL || r->brought == NULL || r->slots == NULL || r->tables == NULL ||
+        r->n_slots == NULL || r->kv == NULL || r->fresh_slots == NULL ||
+        rows_of(n_heads, r->slots_cap * sizeof **r->slots, (void **)r->slots) == NULL ||
+        rows_of(n_heads, r->tables_cap * sizeof **r->tables, (void **)r->tables) == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory for lists of %zu slots", r->slots_cap);
+    }
+    for (int i = 0; i < r->lanes.n_layers; i++) {
+        size_t bytes = n_heads * r->n_block_pages * plan->work[r->layers[i].layer].bytes;
+        if (bytes > 0 && (r->layers[i].block = sl_arena_alloc(r->config.arena, bytes)) == NULL) {
+            return sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: no room in the arena for hot caches of %zu bytes a layer",
+                           bytes);
+        }
+        r->stats.hot_cache_bytes += bytes;
+    }
+    return SL_OK;
+}
+
+static void set_up(struct sl_retriever *r, const struct sl_retriever_config *config) {
+    const struct sl_plan *plan = config->plan;
+    const struct sl_recipe *recipe = &plan->recipe;
+    r->config = *config;
+    r->config.least_recall = config->least_recall > 0 ? config->least_recall : LEAST_RECALL;
+    r->config.search_bytes = config->search_bytes > 0 ? config->search_bytes : SEARCH_BYTES;
+    r->config.deadline_ms = config->deadline_ms > 0 ? config->deadline_ms : DEADLINE_MS;
+    r->config.lost_ms = config->lost_ms > 0 ? config->lost_ms : LOST_MS;
+    r->answer_ms = r->config.deadline_ms > OPEN_MS ? r->config.deadline_ms : OPEN_MS;
+    sl_lanes_init(&r->lanes, &recipe->offload, &plan->geometry);
+    r->method = method_of(recipe);
+    r->n_layers = plan->geometry.n_layers;
+    r->n_heads = plan->geometry.n_kv_heads;
+    r->head_dim = plan->geometry.head_dim;
+    r->n_channels = recipe->channels < r->head_dim ? recipe->channels : r->head_dim;
+    r->sinks = (uint32_t)recipe->sinks;
+    r->recent = (uint32_t)recipe->recent.slots;
+    r->topk = (uint32_t)recipe->topk;
+    r->n_places = sl_hot_cache_places(plan, config->n_prompt);
+    r->keeps_none = plan->recipe.keep == 0;
+    r->n_block_pages = sl_pages_for(r->n_places);
+    if (r->n_places > 0 && !config->resident_only) {
+        r->n_block_pages += sl_pages_for(r->sinks + r->recent);
+        r->first_page = (uint32_t)(config->n_prompt / SL_PAGE_SLOTS);
+    }
+    r->asked_layer = -1;
+    r->shape = (struct sl_near_shape){.head_dim = r->head_dim,
+                                      .rows = plan->work[r->lanes.layers[0]].format, // of all: compress/recipe/recipe.h
+                                      .scan = sl_plan_scan_format(plan),
+                                      .max_tokens = config->n_prompt};
+}
+
+enum sl_status sl_retriever_create(const struct sl_retriever_config *config, struct sl_retriever **retriever_out,
+                                   struct sl_error *err) {
+    enum sl_status status = check(config, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    struct sl_retriever *r = calloc(1, sizeof *r);
+    if (r == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory");
+    }
+    set_up(r, config);
+    r->layers = calloc((size_t)r->lanes.n_layers, sizeof *r->layers);
+    if (r->layers == NULL) {
+        status = sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory");
+    }
+    if (status == SL_OK && (r->n_places > 0 || (config->resident_only && config->n_prompt > 0))) {
+        status = lay_out_parts(r, err);
+        status = status == SL_OK ? allocate(r, err) : status;
+        status = status == SL_OK ? sl_retriever_fetch_resident(r, err) : status;
+        if (status == SL_OK && r->n_places > 0 && r->method == &sl_retriever_pull_way) {
+            status = sl_retriever_pull_create(r, err);
+        }
+    }
+    if (status != SL_OK) {
+        sl_retriever_destroy(&r);
+        return status;
+    }
+    r->config.plan = NULL; // the caller's no longer
+    r->answer_ms = r->config.deadline_ms;
+    *retriever_out = r;
+    return SL_OK;
+}
+
+void sl_retriever_destroy(struct sl_retriever **retriever) {
+    struct sl_retriever *r = *retriever;
+    if (r == NULL) {
+        return;
+    }
+    sl_retriever_pull_destroy(r);
+    for (int i = 0; r->layers != NULL && i < r->lanes.n_layers; i++) {
+        for (int p = 0; p < r->layers[i].n_parts; p++) {
+            sl_retriever_give_up(r, &r->layers[i].parts[p].main);
+            sl_retriever_give_up(r, &r->layers[i].parts[p].guessed);
+            sl_retriever_give_up(r, &r->layers[i].parts[p].exact);
+        }
+        sl_arena_free(r->config.arena, r->layers[i].block);
+    }
+    free(r->parts);
+    free(r->layers);
+    free(r->request);
+    free(r->means);
+    free(r->brought);
+    free(r->slots != NULL ? r->slots[0] : NULL);
+    free(r->slots);
+    free(r->tables != NULL ? r->tables[0] : NULL);
+    free(r->tables);
+    free(r->n_slots);
+    free(r->kv);
+    free(r->fresh_slots);
+    free(r);
+    *retriever = NULL;
+}
+
+// --- attention -----------------------------------------------------------------------------------------------------
+
+void sl_retriever_group_mean(const struct sl_attend *attend, const float *q, int h, float *mean_out) {
+    int group = attend->n_heads / attend->heads.n, d = attend->head_dim;
+    const float *first = q + (int64_t)h * group * d;
+    for (int c = 0; c < d; c++) {
+        float sum = 0.0f;
+        for (int g = 0; g < group; g++) {
+            sum += first[g * d + c];
+        }
+        mean_out[c] = sum / (float)group;
+    }
+}
+
+static struct sl_retriever_layer *find_layer(const struct sl_retriever *r, int layer) {
+    bool is_served = r->n_places > 0 && layer < r->n_layers && r->lanes.index_of[layer] >= 0;
+    return is_served ? &r->layers[r->lanes.index_of[layer]] : NULL;
+}
+
+bool sl_retriever_serves(const struct sl_retriever *retriever, int layer) {
+    return find_layer(retriever, layer) != NULL;
+}
+
+enum sl_status sl_retriever_ask(struct sl_retriever *retriever, int layer, const struct sl_attend *attend,
+                                struct sl_error *err) {
+    struct sl_retriever *r = retriever;
+    struct sl_retriever_layer *here = find_layer(r, layer), *next = find_layer(r, layer + 1);
+    assert(layer >= 0 && layer < r->n_layers && attend->heads.n == r->n_heads && attend->head_dim == r->head_dim);
+    assert((here == NULL && next == NULL) || attend->m == 1); // a query a step: who steps reads row by row
+    r->asked_layer = layer;
+    enum sl_status status = here != NULL ? r->method->ask(r, here, attend, err) : SL_OK;
+    for (int p = 0; next != NULL && p < next->n_parts; p++) { // of a step that never came to that layer
+        if (next->parts[p].main.asked != NULL) {
+            sl_retriever_give_up(r, &next->parts[p].main);
+            next->parts[p].reset = true;
+        }
+    }
+    if (status == SL_OK && next != NULL && attend->next_q != NULL && r->method->ahead != NULL) {
+        status = r->method->ahead(r, next, attend, err);
+    }
+    return status;
+}
+
+void sl_retriever_block_pages(const struct sl_retriever *r, const struct sl_retriever_layer *l, int h,
+                              void **pages_out) {
+    size_t page_bytes = r->config.session->layers[l->layer].work.bytes;
+    for (uint32_t i = 0; i < r->n_block_pages; i++) {
+        pages_out[i] = l->block + ((size_t)h * r->n_block_pages + i) * page_bytes;
+    }
+}
+
+struct list_task {
+    struct sl_retriever *r;
+    const struct sl_retriever_layer *l;
+    const struct sl_attend *attend;
+};
+
+static uint32_t add_range(uint32_t *list, uint32_t n, uint32_t begin, uint32_t end) {
+    for (uint32_t j = begin; j < end; j++) {
+        list[n++] = j;
+    }
+    return n;
+}
+
+// The list of what head h attends to, by its table.
+static uint32_t list_slots(const struct sl_retriever *r, int64_t h, uint32_t n_session) {
+    const struct sl_retriever_brought *brought = &r->brought[h];
+    uint32_t *list = r->slots[h], block = r->n_block_pages * SL_PAGE_SLOTS;
+    uint32_t sinks = r->config.resident_only ? block : sl_pages_for(r->n_places) * SL_PAGE_SLOTS;
+    uint32_t n = add_range(list, 0, sinks, sinks + r->sinks);
+    if (!brought->is_missing) {
+        memcpy(list + n, brought->view.places, brought->view.n_rows * sizeof *list);
+        n += brought->view.n_rows;
+    }
+    n = add_range(list, n, sinks + r->sinks, sinks + r->sinks + r->recent);
+    uint32_t resident = r->config.resident_only ? r->sinks + r->recent : (uint32_t)r->config.n_prompt;
+    uint32_t first = r->first_page * SL_PAGE_SLOTS; // in the table
+    return add_range(list, n, block + resident - first, block + n_session - first);
+}
+
+// Heads [begin, end): the page table, fresh rows into the hot cache, and the list of what is attended to.
+static void list_heads(void *arg, int64_t begin, int64_t end, int member) {
+    const struct list_task *task = arg;
+    struct sl_retriever *r = task->r;
+    (void)member;
+    for (int64_t h = begin; h < end; h++) {
+        const struct sl_kv *in_session = &task->attend->heads.kv[h];
+        const struct sl_near_lane_view *view = &r->brought[h].view;
+        uint32_t n_pages = sl_pages_for(in_session->n_slots) - r->first_page, *fresh = r->fresh_slots + h * r->topk;
+        struct sl_kv *kv = &r->kv[h];
+        sl_retriever_block_pages(r, task->l, (int)h, r->tables[h]);
+        memcpy(r->tables[h] + r->n_block_pages, in_session->pages + r->first_page, n_pages * sizeof *r->tables[h]);
+        *kv = (struct sl_kv){.pages = r->tables[h],
+                             .n_slots = (r->n_block_pages + n_pages) * SL_PAGE_SLOTS,
+                             .work = in_session->work,
+                             .packed = in_session->packed};
+        for (uint32_t i = 0; i < view->n_new && !r->brought[h].is_missing; i++) {
+            fresh[i] = view->places[view->fresh[i]];
+        }
+        if (!r->brought[h].is_missing) {
+            r->config.ops->put_rows(kv, fresh, view->n_new, view->rows);
+        }
+        r->n_slots[h] = list_slots(r, h, in_session->n_slots);
+    }
+}
+
+static void count(struct sl_retriever *r, const struct sl_retriever_layer *l) {
+    bool is_missing = false;
+    for (int h = 0; h < r->n_heads; h++) {
+        const struct sl_retriever_brought *brought = &r->brought[h];
+        is_missing |= brought->is_missing;
+        r->stats.rows_fetched += brought->is_missing ? 0 : brought->view.n_new;
+        r->stats.rows_kept += brought->is_missing ? 0 : brought->view.n_rows - brought->view.n_new;
+    }
+    r->stats.n_asks++;
+    r->stats.n_fallbacks += is_missing;
+    if (is_missing && r->config.on_fallback != NULL) {
+        r->config.on_fallback(r->config.arg, l->layer, r->why.text);
+    }
+}
+
+enum sl_status sl_retriever_attend(struct sl_retriever *retriever, int layer, const struct sl_attend *attend,
+                                   struct sl_error *err) {
+    struct sl_retriever *r = retriever;
+    enum sl_status status = r->asked_layer == layer ? SL_OK : sl_retriever_ask(r, layer, attend, err);
+    struct sl_retriever_layer *l = find_layer(r, layer);
+    r->asked_layer = -1;
+    if (status != SL_OK) {
+        return status;
+    }
+    if (l == NULL) {
+        r->config.ops->attend(r->config.team, attend, 1);
+        return SL_OK;
+    }
+    uint32_t least = r->config.resident_only ? r->sinks + r->recent : (uint32_t)r->config.n_prompt;
+    for (int h = 0; h < r->n_heads; h++) {
+        const struct sl_kv *kv = &attend->heads.kv[h];
+        if (kv->n_packed > r->first_page || kv->n_slots < least || kv->n_slots > r->config.session->max_slots) {
+            return sl_fail(err, SL_ERR_INTERNAL, "retrieval: layer %d, head %d has %u slots in memory, %u pages packed",
+                           layer, h, kv->n_slots, kv->n_packed);
+        }
+    }
+    status = r->method->take(r, l, attend, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    struct list_task task = {r, l, attend};
+    sl_team_run(r->config.team, r->n_heads, 1, list_heads, &task);
+    r->method->release(r, l);
+    struct sl_attend combined = *attend;
+    combined.heads.kv = r->kv;
+    r->config.ops->attend_slots(r->config.team, &combined, (const uint32_t *const *)r->slots, r->n_slots);
+    count(r, l);
+    r->stats.n_steps += l == r->layers;
+    l->n_steps++;
+    return SL_OK;
+}
+
+void sl_retriever_get_stats(const struct sl_retriever *retriever, struct sl_retriever_stats *stats_out) {
+    const struct sl_source *source = retriever->config.source;
+    double recall = 0;
+    int n = 0;
+    for (int i = 0; i < retriever->lanes.n_layers; i++) {
+        const struct sl_retriever_layer *l = &retriever->layers[i];
+        recall += l->n_probes > 0 ? l->recall : 0;
+        n += l->n_probes > 0;
+    }
+    *stats_out = retriever->stats;
+    stats_out->recall = n > 0 ? recall / n : 1;
+    if (source != NULL) {
+        stats_out->bytes_sent = source->bytes_sent;
+        stats_out->bytes_received = source->bytes_received;
+        stats_out->n_replica_asks = (int64_t)source->n_replica_asks;
+    }
+}

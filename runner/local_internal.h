@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: what the files of local runs share: a loaded model with its engine and arena.
+#ifndef SL_RUNNER_LOCAL_INTERNAL_H
+#define SL_RUNNER_LOCAL_INTERNAL_H
+
+#include "runner/local.h"
+#include "runner/trunk.h"
+#include "runtime/runtime.h"
+
+struct sl_local {
+    struct sl_runtime runtime;
+    struct sl_arena *arena;
+    float *logits;            // [n_vocab]
+    struct sl_trunks *trunks; // NULL: none are kept
+    int max_chunk_tokens;
+};
+
+#endif

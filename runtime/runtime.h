@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: what computes: operations, threads, and (where there is one) a model with its tokenizer and engine. The one way
+ *          to open them, for workers, local runs, measurements and benches.
+ * Threads: immutable after opening, but for the engine (model/forward.h).
+ */
+#ifndef SL_RUNTIME_RUNTIME_H
+#define SL_RUNTIME_RUNTIME_H
+
+#include "model/forward.h"
+#include "text/tokenizer/tokenizer.h"
+
+struct sl_runtime_config {
+    const char *model_dir;    // NULL: operations and threads alone
+    const struct sl_ops *ops; // or NULL: those of `tier`
+    const char *tier;         // NULL: auto
+    enum sl_weight_format weights;
+    struct sl_team *team; // somebody else's, or NULL: made here, as the following say
+    int threads;          // 0: one for each processor that this process may use
+    bool pin;             // give each thread a processor of its own
+    int max_rows;         // of the engine; 0: none
+    bool tokenizer;       // load it too
+};
+
+struct sl_runtime {
+    const struct sl_ops *ops;
+    struct sl_team *team;
+    bool owns_team;
+    struct sl_model *model; // NULL: none was asked for; neither are the following
+    const struct sl_model_config *config;
+    struct sl_tokenizer *tokenizer;
+    struct sl_engine *engine;
+};
+
+// On failure nothing is left behind. Statuses as of what it opens.
+enum sl_status sl_runtime_open(const struct sl_runtime_config *config, struct sl_runtime *runtime_out,
+                               struct sl_error *err);
+void sl_runtime_close(struct sl_runtime *runtime); // accepts zeros, leaves zeros
+
+#endif

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: a source over several shares in this process, which can be told to fail: what kvstores do to a retriever,
+ *          without them.
+ */
+#ifndef SL_TESTS_UNIT_OFFLOAD_ANNEX_SHARES_H
+#define SL_TESTS_UNIT_OFFLOAD_ANNEX_SHARES_H
+
+#include "offload/annex/source.h"
+
+#define MAX_SHARES_MADE 4
+
+struct shares {
+    struct sl_source base;
+    struct sl_annex *annexes[MAX_SHARES_MADE];
+    struct sl_near_memory *memories[MAX_SHARES_MADE];
+    struct sl_annex_scratch *scratch;
+    // What happens to the next answers; a test may change it between two questions.
+    uint32_t lose_kind;      // requests of this kind (enum sl_near_kind) ...
+    int lose_share;          // ... to this share are answered, but wait() ends with ...
+    enum sl_status lose_how; // ... this; SL_OK: nothing is lost
+    // What was seen.
+    int n_asked[8], n_probes, n_resets, n_open; // by kind; TOPK with those flags; not yet forgotten
+    size_t topk_bytes;                          // of the answers to TOPK without PROBE
+};
+
+/*
+ * Lanes [0, n_lanes) of kv (n_slots each) in n_shares shares as equal as may be; every annex of two segments where the
+ * tokens are enough. kv must outlive it. Fails the test on any error.
+ */
+struct shares *shares_create(const struct sl_ops *ops, struct sl_arena *arena, const struct sl_kv *kv, int n_lanes,
+                             uint32_t n_slots, enum sl_kv_format scan, int n_shares);
+void shares_destroy(struct shares **shares); // asserts that everything asked was forgotten
+
+#endif

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests of offload/annex/near_memory.c: an asker that believes what it is told always has the right rows in its places.
+#include "fixture.h"
+#include "offload/annex/near_internal.h"
+
+enum { D = 8, LANES = 2, N = 1500, CHANNELS = 4 };
+
+// One asker and its hot caches.
+struct asker {
+    struct lanes lanes;
+    struct sl_annex *annex;
+    struct sl_near_memory *memory;
+    struct sl_annex_scratch *scratch;
+    uint32_t topk, places;
+    uint64_t sequence;
+    size_t row_bytes;
+    char *rows; // [LANES][places][row_bytes]
+    float *scanned[LANES];
+    float q[LANES][D];
+    uint8_t *answer;
+};
+
+static void asker_create(struct asker *a, uint32_t topk, uint32_t places) {
+    *a = (struct asker){.topk = topk, .places = places, .row_bytes = 2 * D * 2};
+    lanes_create(&a->lanes, SL_KV_BF16, LANES, D, N, topk);
+    struct make make = {0, LANES, SL_KV_BF16, SL_KV_BF16, 0};
+    a->annex = make_annex(&a->lanes, &make);
+    a->scratch = sl_annex_scratch_create(NULL);
+    a->rows = calloc(LANES * (size_t)places, a->row_bytes);
+    a->answer = aligned_alloc(64, 1 << 20);
+    assert_true(a->scratch != NULL && a->rows != NULL && a->answer != NULL);
+    assert_int_equal(sl_near_memory_create(a->annex, &a->memory, NULL), SL_OK);
+    for (int lane = 0; lane < LANES; lane++) {
+        a->scanned[lane] = malloc(sizeof(float) * N * D);
+        read_scanned(a->annex, FIRST_LANE + lane, a->scanned[lane]);
+        random_query(&a->lanes, a->q[lane]);
+    }
+}
+
+static void asker_destroy(struct asker *a) {
+    free(a->rows);
+    free(a->answer);
+    for (int lane = 0; lane < LANES; lane++) {
+        free(a->scanned[lane]);
+    }
+    sl_near_memory_destroy(&a->memory);
+    sl_near_memory_destroy(&a->memory);
+    sl_annex_scratch_destroy(&a->scratch);
+    sl_annex_destroy(&a->annex);
+    lanes_destroy(&a->lanes);
+}
+
+// Ask; the answer's size. n_new: of all lanes.
+static size_t ask(struct asker *a, uint32_t flags, struct sl_near_request *request_out) {
+    struct {
+        struct sl_near_request head;
+        float q[LANES][D];
+    } request = {.head = {.magic = SL_NEAR_MAGIC,
+                          .version = SL_NEAR_VERSION,
+                          .kind = SL_NEAR_TOPK,
+                          .flags = flags,
+                          .first_lane = FIRST_LANE,
+                          .n_lanes = LANES,
+                          .n_channels = CHANNELS,
+                          .topk = a->topk,
+                          .places = a->places,
+                          .last = N,
+                          .sequence = a->sequence}};
+    memcpy(request.q, a->q, sizeof a->q);
+    size_t limit = sl_near_answer_bytes(a->annex, &request, sizeof request), bytes;
+    assert_true(limit > 0 && limit <= 1 << 20);
+    sl_near_serve(a->annex, a->memory, a->scratch, &request, sizeof request, a->answer, &bytes);
+    assert_true(bytes <= limit);
+    *request_out = request.head;
+    return bytes;
+}
+
+// Believe the answer: new rows go where it says. Then what lies in the places named is what the search finds.
+static uint32_t use(struct asker *a, const struct sl_near_request *request, size_t bytes) {
+    struct sl_near_answer head;
+    const uint8_t *at, *end = a->answer + bytes;
+    struct sl_error err = {0};
+    uint32_t n_new = 0, *expected = malloc(a->topk * sizeof *expected);
+    char *row = malloc(a->row_bytes);
+    if (sl_near_check(request, a->answer, bytes, &head, &at, &err) != SL_OK) {
+        fail_msg("%s", err.text);
+    }
+    for (int lane = 0; lane < LANES; lane++) {
+        struct sl_near_lane_view view;
+        if (sl_near_next_lane(request, a->row_bytes, &at, end, &view, &err) != SL_OK) {
+            fail_msg("%s", err.text);
+        }
+        char *rows = a->rows + (size_t)lane * a->places * a->row_bytes;
+        for (uint32_t i = 0; i < view.n_new; i++) {
+            memcpy(rows + view.places[view.fresh[i]] * a->row_bytes, view.rows + i * a->row_bytes, a->row_bytes);
+        }
+        struct sl_annex_query query = {FIRST_LANE + lane, a->q[lane], NULL, CHANNELS, 0, N, a->topk};
+        assert_int_equal(expected_topk(a->annex, &query, a->scanned[lane], expected), view.n_rows);
+        for (uint32_t i = 0; i < view.n_rows; i++) {
+            sl_annex_rows(a->annex, FIRST_LANE + lane, &expected[i], 1, row);
+            assert_memory_equal(rows + view.places[i] * a->row_bytes, row, a->row_bytes);
+        }
+        n_new += view.n_new;
+    }
+    assert_ptr_equal(at, end);
+    free(expected);
+    free(row);
+    return n_new;
+}
+
+// One channel of one lane's query moves by one: what is wanted changes little by little.
+static void walk(struct asker *a) {
+    float *x = &a->q[random_int(&a->lanes.seed, 0, LANES - 1)][random_int(&a->lanes.seed, 0, D - 1)];
+    *x += (float)(2 * random_int(&a->lanes.seed, 0, 1) - 1);
+}
+
+static void test_hot_cache_holds_what_is_wanted(void **state) {
+    (void)state;
+    static const uint32_t sizes[][2] = {{1, 1}, {40, 40}, {40, 41}, {40, 200}, {200, 1499}, {300, 5000}, {2000, 2000}};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        struct asker a;
+        struct sl_near_request request;
+        asker_create(&a, sizes[i][0], sizes[i][1]);
+        uint64_t n_sent = 0, n_wanted = 0;
+        for (int step = 0; step < 60; step++) {
+            a.sequence++;
+            uint32_t n_new = use(&a, &request, ask(&a, 0, &request));
+            if (step > 0) {
+                n_sent += n_new;
+                n_wanted += LANES * sl_near_n_rows(&request);
+            }
+            walk(&a);
+        }
+        assert_true(a.topk == 1 || n_sent < n_wanted / 2); // without memory they would be equal
+        assert_true(a.places < N || n_sent <= LANES * N);  // with a place for every token each comes once
+        size_t bytes = sl_near_memory_bytes(a.memory);
+        assert_true(bytes > LANES * 12 * (a.places < N ? a.places : N) && bytes < 4096 + LANES * 40 * 2 * N);
+        asker_destroy(&a);
+    }
+}
+
+// An answer that was lost or not used, a reset, a gap in the sequence, other places: all rows come again, and fit.
+static void test_hot_cache_after_losses(void **state) {
+    (void)state;
+    struct asker a;
+    struct sl_near_request request;
+    asker_create(&a, 30, 60);
+    const uint32_t all = LANES * 30;
+    for (int round = 0; round < 40; round++) {
+        a.sequence++;
+        assert_true(use(&a, &request, ask(&a, round == 0 ? SL_NEAR_RESET : 0, &request)) <= all);
+        walk(&a);
+        switch (round % 5) {
+        case 0: // the answer is lost: the asker says so
+            a.sequence++;
+            (void)ask(&a, 0, &request);
+            walk(&a);
+            a.sequence++;
+            assert_int_equal(use(&a, &request, ask(&a, SL_NEAR_RESET, &request)), all);
+            break;
+        case 1: // the request is lost: the annex sees it
+            a.sequence += 2;
+            assert_int_equal(use(&a, &request, ask(&a, 0, &request)), all);
+            break;
+        case 2: // a probe changes nothing
+            (void)ask(&a, SL_NEAR_PROBE, &request);
+            a.sequence++;
+            assert_true(use(&a, &request, ask(&a, 0, &request)) < all);
+            break;
+        case 3: // a request comes twice
+            (void)ask(&a, 0, &request);
+            assert_int_equal(use(&a, &request, ask(&a, 0, &request)), all);
+            break;
+        default: // fewer places, and back
+            a.places = 45;
+            a.sequence++;
+            assert_int_equal(use(&a, &request, ask(&a, 0, &request)), all);
+            a.places = 60;
+            a.sequence++;
+            assert_int_equal(use(&a, &request, ask(&a, 0, &request)), all);
+        }
+    }
+    asker_destroy(&a);
+}
+
+// --- which places --------------------------------------------------------------------------------------------------
+
+struct wanted {
+    uint32_t n, tokens[4], places[4], n_new;
+};
+
+// Unused places first, then the one wanted longest ago, of those wanted at once the lowest token's; never one wanted now.
+static void test_memory_gives_up_what_was_wanted_longest_ago(void **state) {
+    (void)state;
+    struct asker a;
+    asker_create(&a, 3, 4);
+    static const struct wanted steps[] = {
+        {2, {10, 20}, {0, 1}, 2},
+        {2, {5, 20}, {2, 1}, 1},
+        {1, {7}, {3}, 1},
+        {1, {8}, {0}, 1},             // 10
+        {3, {5, 6, 9}, {2, 1, 3}, 2}, // 5 is wanted: 20, then 7
+        {1, {11}, {0}, 1},            // 8
+        {3, {1, 2, 3}, {2, 1, 3}, 3}, // of 5, 6, 9, in this order
+        {3, {1, 3, 11}, {2, 3, 0}, 0},
+        {1, {4}, {1}, 1}, // 2
+    };
+    struct sl_near_request request = {.places = 4, .sequence = 7};
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+        uint32_t places[4], fresh[4], n_new;
+        assert_int_equal(sl_near_memory_want(a.memory, FIRST_LANE + 1, &request, steps[i].tokens, steps[i].n, places,
+                                             fresh, &n_new, NULL),
+                         SL_OK);
+        assert_memory_equal(places, steps[i].places, steps[i].n * sizeof places[0]);
+        assert_int_equal(n_new, steps[i].n_new);
+        request.sequence++;
+    }
+    asker_destroy(&a);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_hot_cache_holds_what_is_wanted),
+        cmocka_unit_test(test_hot_cache_after_losses),
+        cmocka_unit_test(test_memory_gives_up_what_was_wanted_longest_ago),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

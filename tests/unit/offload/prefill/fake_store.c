@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see fake_store.h.
+#include "fake_store.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/thread.h"
+#include "proto/methods.h"
+
+#define GRANT_MS 20000
+#define AWAIT_MS 1000
+
+// ---- annexes -------------------------------------------------------------------------------------------------------
+
+struct fake_annex *fake_store_annex(struct fake_store *store, int32_t first_lane) {
+    for (int i = 0; i < store->n_annexes; i++) {
+        if (store->annexes[i].first_lane == first_lane) {
+            return &store->annexes[i];
+        }
+    }
+    return NULL;
+}
+
+// A lease's id is the annex's number.
+static struct fake_annex *annex_of(struct fake_store *store, const char *lease_id) {
+    return &store->annexes[atoi(lease_id)];
+}
+
+const void *fake_annex_page(const struct fake_annex *annex, int32_t lane, int64_t token) {
+    for (int i = 0; i < annex->n_segments; i++) {
+        const struct fake_segment *s = &annex->segments[i];
+        if (token >= s->where.begin && token < s->where.begin + s->where.n_slots) {
+            size_t page = (size_t)(lane - annex->first_lane) * sl_pages_for(s->where.n_slots) +
+                          (size_t)((token - s->where.begin) / SL_PAGE_SLOTS);
+            return (const char *)s->block + page * annex->store->work.bytes;
+        }
+    }
+    return NULL;
+}
+
+int fake_store_n_leased(struct fake_store *store) {
+    int n = 0;
+    pthread_mutex_lock(&store->mutex);
+    for (int i = 0; i < store->n_annexes; i++) {
+        n += store->annexes[i].leased;
+    }
+    pthread_mutex_unlock(&store->mutex);
+    return n;
+}
+
+// ---- what arrives ----------------------------------------------------------------------------------------------------
+
+static void on_complete(void *arg, const void *header, size_t header_bytes, size_t body_bytes) {
+    struct fake_segment *segment = arg;
+    struct fake_annex *annex = segment->annex;
+    (void)header, (void)header_bytes, (void)body_bytes;
+    pthread_mutex_lock(&annex->store->mutex);
+    segment->arrived = true;
+    for (int i = 0; i < annex->n_segments && annex->segments[i].arrived; i++) {
+        annex->n_tokens = annex->segments[i].where.begin + annex->segments[i].where.n_slots;
+    }
+    pthread_cond_broadcast(&annex->store->changed);
+    pthread_mutex_unlock(&annex->store->mutex);
+}
+
+static void on_failure(void *arg, enum sl_status status, const char *text) {
+    (void)arg, (void)status, (void)text;
+}
+
+static void on_release(void *arg) {
+    (void)arg; // the region goes as a whole
+}
+
+// ---- calls ---------------------------------------------------------------------------------------------------------
+
+static enum sl_status open_annex(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
+                                 struct sl_error *err) {
+    struct fake_store *store = service;
+    const Sluice__V1__OpenAnnexRequest *request = (const Sluice__V1__OpenAnnexRequest *)message;
+    if (store->full) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for %lld tokens", (long long)request->n_tokens);
+    }
+    pthread_mutex_lock(&store->mutex);
+    struct fake_annex *annex = fake_store_annex(store, request->share->first_lane);
+    if (annex == NULL) {
+        assert_true(store->n_annexes < FAKE_MAX_ANNEXES);
+        annex = &store->annexes[store->n_annexes++];
+        *annex = (struct fake_annex){
+            .store = store, .first_lane = request->share->first_lane, .n_lanes = request->share->n_lanes};
+    }
+    annex->leased = true;
+    // What it has, it has of any prompt: tests use one. A partial page is of no use to a longer one.
+    int64_t n_tokens = annex->n_tokens <= request->n_tokens ? annex->n_tokens : request->n_tokens;
+    n_tokens = n_tokens < request->n_tokens ? n_tokens / SL_PAGE_SLOTS * SL_PAGE_SLOTS : n_tokens;
+    while (annex->n_segments > 0 && annex->segments[annex->n_segments - 1].where.begin >= n_tokens) {
+        struct fake_segment *last = &annex->segments[--annex->n_segments];
+        sl_grant_close(&last->grant);
+        sl_arena_free(store->arena, last->block);
+        last->block = NULL;
+    }
+    annex->n_tokens = n_tokens;
+    char lease_id[16];
+    snprintf(lease_id, sizeof lease_id, "%td", annex - store->annexes);
+    pthread_mutex_unlock(&store->mutex);
+    Sluice__V1__Annex reply = SLUICE__V1__ANNEX__INIT;
+    reply.annex_id = (uint64_t)(annex - store->annexes);
+    reply.lease_id = lease_id;
+    reply.lease_ms = FAKE_LEASE_MS;
+    reply.n_tokens = n_tokens;
+    reply.fabric_address = (char *)sl_fabric_address(store->fabric);
+    reply.fabric_epoch = sl_fabric_epoch(store->fabric);
+    reply.window.data = store->ticket;
+    reply.window.len = store->ticket_bytes;
+    return sl_rpc_call_send(call, &reply.base);
+}
+
+// Where what has been granted ends.
+static int64_t granted_end(const struct fake_annex *annex) {
+    const struct sl_near_segment *last = annex->n_segments > 0 ? &annex->segments[annex->n_segments - 1].where : NULL;
+    return last != NULL ? last->begin + last->n_slots : 0;
+}
+
+static enum sl_status grant_stretch(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
+                                    struct sl_error *err) {
+    static const struct sl_grant_events events = {on_complete, on_failure, on_release};
+    struct fake_store *store = service;
+    const Sluice__V1__GrantStretchRequest *request = (const Sluice__V1__GrantStretchRequest *)message;
+    struct fake_annex *annex = annex_of(store, request->lease_id);
+    int64_t end = granted_end(annex);
+    if (!annex->leased || request->begin != end || request->begin % SL_PAGE_SLOTS != 0) {
+        return sl_fail(err, SL_ERR_INVALID, "a segment from token %lld on behind %lld tokens",
+                       (long long)request->begin, (long long)end);
+    }
+    struct sl_kv_segment_config config = {.begin = request->begin,
+                                          .n_slots = (uint32_t)request->n_tokens,
+                                          .first_lane = annex->first_lane,
+                                          .n_lanes = annex->n_lanes,
+                                          .work = store->work,
+                                          .rows = store->work.format,
+                                          .scan = store->work.format};
+    size_t bytes = sl_kv_segment_block_bytes(&config), ticket_bytes;
+    uint8_t *ticket;
+    pthread_mutex_lock(&store->mutex);
+    if (store->one_at_a_time && annex->n_tokens < end) {
+        store->n_refused++;
+        pthread_mutex_unlock(&store->mutex);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "%lld tokens are on their way", (long long)(end - annex->n_tokens));
+    }
+    assert_true(annex->n_segments < FAKE_MAX_SEGMENTS);
+    struct fake_segment *segment = &annex->segments[annex->n_segments++];
+    *segment = (struct fake_segment){.annex = annex, .block = sl_arena_alloc(store->arena, bytes)};
+    assert_non_null(segment->block);
+    segment->where = (struct sl_near_segment){.begin = request->begin,
+                                              .n_slots = (uint32_t)request->n_tokens,
+                                              .n_lanes = (uint32_t)annex->n_lanes,
+                                              .offset = (uint64_t)((uint8_t *)segment->block - store->region)};
+    store->n_granted++;
+    pthread_mutex_unlock(&store->mutex);
+    enum sl_status status = sl_grant_open(store->fabric, segment->block, bytes, sl_deadline_in_ms(GRANT_MS), &events,
+                                          segment, &segment->grant, &ticket, &ticket_bytes, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    Sluice__V1__Grant reply = SLUICE__V1__GRANT__INIT;
+    reply.ticket.data = ticket;
+    reply.ticket.len = ticket_bytes;
+    reply.capacity_bytes = (int64_t)bytes;
+    status = sl_rpc_call_send(call, &reply.base);
+    free(ticket);
+    return status;
+}
+
+static enum sl_status await_annex(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
+                                  struct sl_error *err) {
+    struct fake_store *store = service;
+    const Sluice__V1__AwaitAnnexRequest *request = (const Sluice__V1__AwaitAnnexRequest *)message;
+    struct fake_annex *annex = annex_of(store, request->lease_id);
+    pthread_mutex_lock(&store->mutex);
+    bool unready = store->n_unready > 0;
+    store->n_unready -= unready;
+    int64_t deadline_ns = sl_deadline_in_ms(unready ? FAKE_LEASE_MS / 2 : AWAIT_MS);
+    while ((unready || annex->n_tokens < request->n_tokens) && sl_now_ns() < deadline_ns) {
+        sl_cond_wait_until(&store->changed, &store->mutex, deadline_ns);
+    }
+    Sluice__V1__AwaitAnnexReply reply = SLUICE__V1__AWAIT_ANNEX_REPLY__INIT;
+    reply.n_tokens = unready ? 0 : annex->n_tokens;
+    pthread_mutex_unlock(&store->mutex);
+    (void)err;
+    return sl_rpc_call_send(call, &reply.base);
+}
+
+static enum sl_status renew(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
+                            struct sl_error *err) {
+    struct fake_store *store = service;
+    (void)message, (void)err;
+    pthread_mutex_lock(&store->mutex);
+    store->n_renewed++;
+    pthread_mutex_unlock(&store->mutex);
+    Sluice__V1__RenewReply reply = SLUICE__V1__RENEW_REPLY__INIT;
+    reply.lease_ms = FAKE_LEASE_MS;
+    return sl_rpc_call_send(call, &reply.base);
+}
+
+static enum sl_status release(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
+                              struct sl_error *err) {
+    struct fake_store *store = service;
+    (void)err;
+    pthread_mutex_lock(&store->mutex);
+    annex_of(store, ((const Sluice__V1__ReleaseRequest *)message)->lease_id)->leased = false;
+    pthread_mutex_unlock(&store->mutex);
+    Sluice__V1__ReleaseReply reply = SLUICE__V1__RELEASE_REPLY__INIT;
+    return sl_rpc_call_send(call, &reply.base);
+}
+
+// On the progress thread: MAP takes no time.
+static void on_question(void *arg, struct sl_question *question) {
+    struct fake_store *store = arg;
+    size_t bytes;
+    struct sl_near_request request;
+    const void *data = sl_question_request(question, &bytes);
+    assert_int_equal(bytes, sizeof request);
+    memcpy(&request, data, sizeof request);
+    assert_int_equal(request.kind, SL_NEAR_MAP);
+    pthread_mutex_lock(&store->mutex);
+    store->n_maps++;
+    const struct fake_annex *annex = &store->annexes[request.annex_id];
+    struct sl_near_answer head = {.magic = SL_NEAR_MAGIC, .kind = SL_NEAR_MAP, .n_lanes = request.n_lanes};
+    uint8_t *answer = malloc(sizeof head + FAKE_MAX_SEGMENTS * sizeof annex->segments[0].where);
+    assert_non_null(answer);
+    for (int i = 0; i < annex->n_segments && annex->segments[i].arrived; i++) {
+        memcpy(answer + sizeof head + head.n_bytes, &annex->segments[i].where, sizeof annex->segments[i].where);
+        head.n_bytes += sizeof annex->segments[i].where;
+    }
+    pthread_mutex_unlock(&store->mutex);
+    memcpy(answer, &head, sizeof head);
+    sl_question_answer(&question, answer, sizeof head + head.n_bytes, free, answer);
+}
+
+// ---- life ----------------------------------------------------------------------------------------------------------
+
+static const struct sl_rpc_handler handlers[] = {
+    {&sl_method_store_open_annex, open_annex},   {&sl_method_store_grant_stretch, grant_stretch},
+    {&sl_method_store_await_annex, await_annex}, {&sl_method_store_renew, renew},
+    {&sl_method_store_release, release},
+};
+
+// As much of sluice.v1.Store as offloading calls.
+static const struct sl_rpc_method *const methods[] = {
+    &sl_method_store_open_annex, &sl_method_store_grant_stretch, &sl_method_store_await_annex,
+    &sl_method_store_renew,      &sl_method_store_release,
+};
+static const struct sl_rpc_service store_service = {"sluice.v1.Store", methods, sizeof methods / sizeof *methods};
+
+void fake_store_start(struct fake_store *store, const char *transport, const struct sl_page_layout *work,
+                      size_t bytes) {
+    *store = (struct fake_store){.work = *work};
+    pthread_mutex_init(&store->mutex, NULL);
+    sl_cond_init(&store->changed);
+    struct sl_error err = {0};
+    void *region;
+    struct sl_fabric_config fabric_config = {.listen = "127.0.0.1:0", .transport = transport};
+    struct sl_rpc_implementation service = {.service = &store_service,
+                                            .handlers = handlers,
+                                            .n_handlers = sizeof handlers / sizeof *handlers,
+                                            .context = store};
+    struct sl_rpc_server_config config = {.listen = "127.0.0.1:0", .services = &service, .n_services = 1};
+    if (sl_fabric_create(&fabric_config, &store->fabric, &err) != SL_OK ||
+        sl_fabric_region_create(store->fabric, bytes, 0, &region, &err) != SL_OK ||
+        sl_arena_create(region, bytes, &store->arena, &err) != SL_OK ||
+        sl_window_open(store->fabric, region, bytes, &store->window, &store->ticket, &store->ticket_bytes, &err) !=
+            SL_OK ||
+        sl_rpc_server_start(&config, &store->server, &err) != SL_OK) {
+        fail_msg("fake store: %s", err.text);
+    }
+    store->region = region;
+    sl_fabric_on_question(store->fabric, on_question, store);
+}
+
+const char *fake_store_address(const struct fake_store *store) {
+    return sl_rpc_server_address(store->server);
+}
+
+void fake_store_close_window(struct fake_store *store) {
+    sl_window_close(&store->window);
+}
+
+void fake_store_stop(struct fake_store *store) {
+    if (store->server == NULL) {
+        return;
+    }
+    sl_rpc_server_stop(&store->server, 0);
+    sl_window_close(&store->window);
+    for (int a = 0; a < store->n_annexes; a++) {
+        for (int s = 0; s < FAKE_MAX_SEGMENTS; s++) {
+            sl_grant_close(&store->annexes[a].segments[s].grant);
+        }
+    }
+    sl_fabric_destroy(&store->fabric);
+    for (int a = 0; a < store->n_annexes; a++) {
+        for (int s = 0; s < FAKE_MAX_SEGMENTS; s++) {
+            sl_arena_free(store->arena, store->annexes[a].segments[s].block);
+        }
+    }
+    sl_arena_destroy(&store->arena);
+    free(store->ticket);
+    pthread_cond_destroy(&store->changed);
+    pthread_mutex_destroy(&store->mutex);
+}

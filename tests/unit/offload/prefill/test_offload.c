@@ -1,0 +1,608 @@
+// SPDX-License-Identifier: Apache-2.0
+// Offloaded layers while prefill reads: what the stores get, what comes back, and what becomes of it when they fail. With
+// the demo model, for more positions than it was trained for, and stores in this process.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "fake_store.h"
+#include "job/job_recipe.h"
+#include "kvcache/capsule.h"
+#include "offload/prefill/offload.h"
+#include "runner/reader.h"
+
+#define MAX_TOKENS  8500 // two splits and some: two tiles to read back at the end
+#define ARENA_BYTES ((size_t)96 << 20)
+#define STORE_BYTES ((size_t)64 << 20)
+#define RECIPE      "place=offload/2+3,topk=64,chunk=512" // the layers after 3 tell whether attention was right
+// A split of slots and some; chunks end anywhere in it, and what is recent is longer than the last chunk.
+#define THINNED RECIPE ",scope=sinks:8+recent:400,score=random,budget=0.6,when=chunk"
+#define N_LANES 4 // two KV heads a layer
+
+static const int offloaded[] = {2, 3};
+
+struct share {
+    int store, first_lane, n_lanes, replica;
+};
+
+struct job {
+    struct sl_plan *plan;
+    Sluice__V1__StoreShare shares[4], *pointers[4];
+    struct sl_offload *offload;
+    struct sl_reader *reader;
+};
+
+struct fixture {
+    struct sl_runtime runtime;
+    int32_t tokens[MAX_TOKENS];
+    struct sl_plan plan, local_plan;
+    // The prompt, read with all layers held here, and the arena of that.
+    void *memory;
+    struct sl_arena *arena;
+    struct sl_session *whole;
+    struct sl_node node; // with a fabric and an arena of its own, of every test
+    struct fake_store stores[2];
+    struct job job; // of the test at hand
+};
+
+static struct sl_plan make_plan_of(struct fixture *f, const char *text, bool local, int64_t n_prompt) {
+    struct sl_recipe recipe;
+    struct sl_plan plan;
+    struct sl_error err = {0};
+    const struct sl_model_config *config = f->runtime.config;
+    struct sl_kv_geometry geometry = sl_model_geometry(config);
+    if (sl_job_recipe(text, config, &recipe, &err) != SL_OK ||
+        (local ? sl_plan_make_local : sl_plan_make)(&recipe, &geometry, n_prompt, &plan, &err) != SL_OK) {
+        fail_msg("%s", err.text);
+    }
+    return plan;
+}
+
+static struct sl_plan make_plan(struct fixture *f, bool local, int64_t n_prompt) {
+    return make_plan_of(f, RECIPE, local, n_prompt);
+}
+
+// Step by step until at least `end` tokens have been read.
+static enum sl_status read_until(struct sl_reader *reader, struct sl_offload *offload, int64_t end,
+                                 struct sl_error *err) {
+    enum sl_status status = SL_OK;
+    struct sl_session *session = sl_reader_session(reader);
+    for (bool done = false; status == SL_OK && !done && session->n_tokens < end;) {
+        status = sl_reader_step(reader, &done, err);
+        if (status == SL_OK && offload) {
+            status = sl_offload_step(offload, session, err);
+        }
+    }
+    return status;
+}
+
+// The prompt, read with all layers held here.
+static struct sl_session *read_here(struct fixture *f, const struct sl_plan *plan) {
+    struct sl_reader_config config = {.sequence = {.plan = plan, .runtime = &f->runtime, .arena = f->arena},
+                                      .tokens = f->tokens};
+    struct sl_reader *reader;
+    struct sl_error err = {0};
+    assert_int_equal(sl_reader_create(&config, &reader, &err), SL_OK);
+    assert_int_equal(read_until(reader, NULL, plan->n_prompt, &err), SL_OK);
+    struct sl_session *session = sl_reader_take_session(reader);
+    sl_reader_destroy(&reader);
+    return session;
+}
+
+static int group_setup(void **state) {
+    struct fixture *f = calloc(1, sizeof *f);
+    struct sl_runtime_config config = {.model_dir = "models/demo", .threads = 2, .max_rows = 512};
+    assert_int_equal(sl_runtime_open(&config, &f->runtime, NULL), SL_OK);
+    for (int i = 0; i < MAX_TOKENS; i++) {
+        f->tokens[i] = (int32_t)((unsigned)i * 2654435761u >> 8) % 1900 + 50;
+    }
+    f->memory = aligned_alloc(4096, ARENA_BYTES);
+    assert_int_equal(sl_arena_create(f->memory, ARENA_BYTES, &f->arena, NULL), SL_OK);
+    f->plan = make_plan(f, false, MAX_TOKENS);
+    f->local_plan = make_plan(f, true, MAX_TOKENS);
+    f->whole = read_here(f, &f->local_plan);
+    sl_rpc_init();
+    *state = f;
+    return 0;
+}
+
+static int group_teardown(void **state) {
+    struct fixture *f = *state;
+    sl_rpc_shutdown();
+    sl_session_destroy(&f->whole);
+    sl_arena_destroy(&f->arena);
+    free(f->memory);
+    sl_runtime_close(&f->runtime);
+    free(f);
+    return 0;
+}
+
+static void start(struct fixture *f, const char *transport) {
+    struct sl_error err = {0};
+    struct sl_fabric_config config = {.listen = "127.0.0.1:0", .transport = transport};
+    void *region;
+    f->node = (struct sl_node){.runtime = f->runtime};
+    if (sl_fabric_create(&config, &f->node.fabric, &err) != SL_OK ||
+        sl_fabric_region_create(f->node.fabric, ARENA_BYTES, 0, &region, &err) != SL_OK ||
+        sl_arena_create(region, ARENA_BYTES, &f->node.arena, &err) != SL_OK) {
+        fail_msg("%s", err.text);
+    }
+    for (int i = 0; i < 2; i++) {
+        fake_store_start(&f->stores[i], transport, &f->plan.work[offloaded[0]], STORE_BYTES);
+    }
+}
+
+static int start_shm(void **state) {
+    start(*state, "shm");
+    return 0;
+}
+
+static int start_tcp(void **state) {
+    start(*state, "tcp");
+    return 0;
+}
+
+static void close_job(struct job *job) {
+    sl_offload_close(&job->offload);
+    if (job->reader) {
+        sl_reader_destroy(&job->reader);
+    }
+}
+
+// Everything ends before anything is checked: a test that has failed must not keep the others from ending.
+static int stop(void **state) {
+    struct fixture *f = *state;
+    struct sl_arena_stats stats;
+    struct sl_fabric_stats fabric_stats;
+    close_job(&f->job);
+    sl_arena_get_stats(f->node.arena, &stats);
+    sl_fabric_get_stats(f->node.fabric, &fabric_stats);
+    sl_fabric_destroy(&f->node.fabric);
+    sl_arena_destroy(&f->node.arena);
+    fake_store_stop(&f->stores[0]);
+    fake_store_stop(&f->stores[1]);
+    assert_int_equal(stats.n_blocks, 0);
+    assert_int_equal(fabric_stats.ships_open, 0);
+    return 0;
+}
+
+// ---- one job -------------------------------------------------------------------------------------------------------
+
+static enum sl_status open_job(struct fixture *f, struct job *job, struct sl_plan *plan, const struct share *shares,
+                               size_t n_shares, struct sl_session *resumed, struct sl_error *err) {
+    *job = (struct job){.plan = plan};
+    for (size_t i = 0; i < n_shares; i++) {
+        job->shares[i] = (Sluice__V1__StoreShare)SLUICE__V1__STORE_SHARE__INIT;
+        job->shares[i].address = (char *)fake_store_address(&f->stores[shares[i].store]);
+        job->shares[i].first_lane = shares[i].first_lane;
+        job->shares[i].n_lanes = shares[i].n_lanes;
+        job->shares[i].replica = shares[i].replica;
+        job->pointers[i] = &job->shares[i];
+    }
+    struct sl_offload_config config = {.node = &f->node,
+                                       .plan = plan,
+                                       .job_id = "test",
+                                       .model_fingerprint = 1,
+                                       .tokens = f->tokens,
+                                       .stores = job->pointers,
+                                       .n_stores = n_shares};
+    enum sl_status status = sl_offload_open(&config, &job->offload, err);
+    if (status == SL_OK) {
+        struct sl_reader_config reader_config = {.sequence = {.plan = plan,
+                                                              .runtime = &f->runtime,
+                                                              .arena = f->node.arena,
+                                                              .resumed = resumed,
+                                                              .offload = job->offload},
+                                                 .tokens = f->tokens};
+        assert_int_equal(sl_reader_create(&reader_config, &job->reader, err), SL_OK);
+        status = sl_offload_begin(job->offload, sl_reader_session(job->reader), err);
+    }
+    return status;
+}
+
+static enum sl_status finish(struct job *job, struct sl_session *session, Sluice__V1__AnnexShare ***shares_out,
+                             size_t *n_out, struct sl_error *err) {
+    enum sl_status status;
+    do {
+        status = sl_offload_finish(job->offload, session, sl_deadline_in_ms(10), shares_out, n_out, err);
+    } while (status == SL_AGAIN);
+    return status;
+}
+
+static enum sl_status copy_piece(void *arg, const struct sl_capsule_piece *piece) {
+    memcpy((uint8_t *)arg + piece->offset, piece->data, piece->bytes);
+    return SL_OK;
+}
+
+// As it comes out of the store: without slots of offloaded layers, with room for the longer prompt.
+static struct sl_session *through_capsule(struct fixture *f, struct sl_session **session) {
+    size_t bytes = sl_capsule_body_bytes(*session), header_bytes, offset = 0;
+    struct sl_capsule_id id = {1, 2, 3};
+    uint8_t *header;
+    void *body = sl_arena_alloc(f->node.arena, bytes);
+    assert_non_null(body);
+    for (int l = 0; l < (*session)->geometry.n_layers; l++) {
+        assert_int_equal(sl_capsule_layer_pieces(*session, l, offset, bytes, copy_piece, body), SL_OK);
+        offset += sl_capsule_layer_bytes(*session, l);
+    }
+    assert_int_equal(sl_capsule_write_header(*session, &id, &header, &header_bytes, NULL), SL_OK);
+    struct sl_session *opened;
+    struct sl_capsule_bytes capsule = {body, bytes, header, header_bytes};
+    assert_int_equal(
+        sl_capsule_adopt(&capsule, f->node.arena, &(*session)->geometry, &id, f->plan.max_slots, &opened, NULL), SL_OK);
+    sl_session_destroy(session);
+    return opened;
+}
+
+// The rows of `slots` slots that two pages hold, padding behind them left out.
+static void assert_same_page(const struct sl_page_layout *layout, const void *a, const void *b, int64_t slots) {
+    size_t bytes = (size_t)slots * (size_t)layout->head_dim * 2; // f16
+    assert_memory_equal(a, b, bytes);
+    assert_memory_equal((const char *)a + layout->v, (const char *)b + layout->v, bytes);
+}
+
+// Every page of the session, and of the annexes, has the bits of the session that has it all.
+static void assert_same_bits_as(struct fixture *f, const struct sl_session *whole, const struct job *job,
+                                const struct share *shares, size_t n_shares) {
+    const struct sl_session *session = sl_reader_session(job->reader);
+    int64_t n = job->plan->n_prompt, n_slots = sl_plan_offloaded_slots(job->plan, n);
+    for (int l = 0; l < session->geometry.n_layers; l++) {
+        const struct sl_page_layout *work = &session->layers[l].work;
+        for (int h = 0; !sl_plan_is_offloaded(job->plan, l) && h < session->geometry.n_kv_heads; h++) {
+            assert_int_equal(session->layers[l].heads[h].n_slots, n);
+            for (int64_t t = 0; t < n; t += SL_PAGE_SLOTS) {
+                assert_same_page(work, whole->layers[l].heads[h].pages[t / SL_PAGE_SLOTS],
+                                 session->layers[l].heads[h].pages[t / SL_PAGE_SLOTS],
+                                 n - t < SL_PAGE_SLOTS ? n - t : SL_PAGE_SLOTS);
+            }
+        }
+    }
+    for (size_t i = 0; i < n_shares; i++) {
+        const struct fake_annex *annex = fake_store_annex(&f->stores[shares[i].store], shares[i].first_lane);
+        assert_int_equal(annex->n_tokens, n_slots);
+        for (int lane = shares[i].first_lane; lane < shares[i].first_lane + shares[i].n_lanes; lane++) {
+            int layer = offloaded[lane / 2], h = lane % 2;
+            for (int64_t t = 0; t < n_slots; t += SL_PAGE_SLOTS) {
+                assert_same_page(&f->plan.work[layer], whole->layers[layer].heads[h].pages[t / SL_PAGE_SLOTS],
+                                 fake_annex_page(annex, lane, t),
+                                 n_slots - t < SL_PAGE_SLOTS ? n_slots - t : SL_PAGE_SLOTS);
+            }
+        }
+    }
+}
+
+static void assert_same_bits(struct fixture *f, const struct job *job, const struct share *shares, size_t n_shares) {
+    assert_same_bits_as(f, f->whole, job, shares, n_shares);
+}
+
+// ---- tests ---------------------------------------------------------------------------------------------------------
+
+static void test_offload_reads_with_the_bits_of_layers_held_here(void **state) {
+    struct fixture *f = *state;
+    static const struct share shares[] = {{0, 0, N_LANES, 0}};
+    struct job *job = &f->job;
+    struct sl_error err = {0};
+    assert_int_equal(open_job(f, job, &f->plan, shares, 1, NULL, &err), SL_OK);
+    assert_int_equal(sl_offload_n_stored(job->offload), 0);
+    sl_reader_limit_step(job->reader, 96); // steps that end anywhere
+    int64_t most_held = 0;
+    for (int64_t end = 96; end < MAX_TOKENS + 96; end += 96) {
+        assert_int_equal(read_until(job->reader, job->offload, end, &err), SL_OK);
+        int64_t held = sl_reader_session(job->reader)->layers[offloaded[0]].heads[0].n_slots;
+        most_held = held > most_held ? held : most_held;
+    }
+    assert_true(most_held <= sl_plan_held_slots(&f->plan));
+    assert_int_equal(sl_reader_session(job->reader)->layers[offloaded[1]].heads[1].n_slots, MAX_TOKENS - 8192);
+    assert_true(sl_reader_peak_bytes(job->reader) <= f->plan.prefill_peak_bytes);
+
+    Sluice__V1__AnnexShare **annex;
+    size_t n_annex;
+    assert_int_equal(finish(job, sl_reader_session(job->reader), &annex, &n_annex, &err), SL_OK);
+    assert_int_equal(n_annex, 1);
+    assert_string_equal(annex[0]->share->address, job->shares[0].address);
+    assert_string_equal(annex[0]->fabric_address, sl_fabric_address(f->stores[0].fabric));
+    assert_int_equal(annex[0]->fabric_epoch, sl_fabric_epoch(f->stores[0].fabric));
+    assert_int_equal(annex[0]->window.len, f->stores[0].ticket_bytes);
+    sl_annex_shares_free(&annex, n_annex);
+    assert_same_bits(f, job, shares, 1);
+
+    struct sl_offload_stats stats;
+    sl_offload_get_stats(job->offload, &stats);
+    assert_int_equal(stats.shipped_tokens, MAX_TOKENS);
+    assert_int_equal(stats.stored_tokens, 0);
+    assert_int_equal(stats.shipped_bytes, sl_pages_for(MAX_TOKENS) * N_LANES * f->plan.work[2].bytes);
+    assert_true(stats.read_back_bytes > 0);
+    // Cut at multiples of the segment, and behind the last full page.
+    const struct fake_annex *at_store = fake_store_annex(&f->stores[0], 0);
+    assert_int_equal(at_store->n_segments, MAX_TOKENS / SL_KV_SEGMENT_TOKENS + 2);
+    assert_int_equal(at_store->segments[1].where.begin, SL_KV_SEGMENT_TOKENS);
+    assert_int_equal(at_store->segments[at_store->n_segments - 1].where.n_slots, MAX_TOKENS % SL_PAGE_SLOTS);
+    assert_true(f->stores[0].n_renewed > 0); // it has taken longer than the lease
+    assert_int_equal(fake_store_n_leased(&f->stores[0]), 1);
+    sl_offload_hand_on(job->offload);
+    close_job(job);
+    assert_int_equal(fake_store_n_leased(&f->stores[0]), 1); // the receiver's
+}
+
+// A share may end in the middle of a layer.
+static void test_offload_is_divided_between_stores(void **state) {
+    struct fixture *f = *state;
+    static const struct share shares[] = {{1, 3, 1, 0}, {0, 0, 3, 0}};
+    struct job *job = &f->job;
+    struct sl_error err = {0};
+    assert_int_equal(open_job(f, job, &f->plan, shares, 2, NULL, &err), SL_OK);
+    assert_int_equal(read_until(job->reader, job->offload, MAX_TOKENS, &err), SL_OK);
+    Sluice__V1__AnnexShare **annex;
+    size_t n_annex;
+    assert_int_equal(finish(job, sl_reader_session(job->reader), &annex, &n_annex, &err), SL_OK);
+    assert_int_equal(n_annex, 2);
+    sl_annex_shares_free(&annex, n_annex);
+    assert_same_bits(f, job, shares, 2);
+    close_job(job);
+    assert_int_equal(fake_store_n_leased(&f->stores[0]) + fake_store_n_leased(&f->stores[1]), 0); // nobody has them
+}
+
+// The store's reads are refused: those of the other replica take their place.
+static void test_offload_reads_from_the_replica_that_lives(void **state) {
+    struct fixture *f = *state;
+    static const struct share shares[] = {{0, 0, N_LANES, 0}, {1, 0, N_LANES, 1}};
+    struct job *job = &f->job;
+    struct sl_error err = {0};
+    assert_int_equal(open_job(f, job, &f->plan, shares, 2, NULL, &err), SL_OK);
+    assert_int_equal(read_until(job->reader, job->offload, 2048, &err), SL_OK);
+    fake_store_close_window(&f->stores[0]); // before anything is read back
+    assert_int_equal(read_until(job->reader, job->offload, MAX_TOKENS, &err), SL_OK);
+    Sluice__V1__AnnexShare **annex;
+    size_t n_annex;
+    assert_int_equal(finish(job, sl_reader_session(job->reader), &annex, &n_annex, &err), SL_OK);
+    sl_annex_shares_free(&annex, n_annex);
+    assert_same_bits(f, job, shares, 2);
+    struct sl_offload_stats stats;
+    sl_offload_get_stats(job->offload, &stats);
+    assert_true(stats.read_back_bytes > 0);
+    close_job(job);
+}
+
+// A longer prompt begins with what the stores and a capsule have of a shorter one.
+static void test_offload_goes_on_from_what_is_stored(void **state) {
+    struct fixture *f = *state;
+    static const struct share shares[] = {{0, 0, N_LANES, 0}};
+    enum { SHORTER = 5000, FULL = SHORTER / 64 * 64 };
+    struct sl_plan shorter = make_plan(f, false, SHORTER);
+    struct job *job = &f->job;
+    struct sl_error err = {0};
+    Sluice__V1__AnnexShare **annex;
+    size_t n_annex;
+    assert_int_equal(open_job(f, job, &shorter, shares, 1, NULL, &err), SL_OK);
+    assert_int_equal(read_until(job->reader, job->offload, SHORTER, &err), SL_OK);
+    assert_int_equal(finish(job, sl_reader_session(job->reader), &annex, &n_annex, &err), SL_OK);
+    sl_annex_shares_free(&annex, n_annex);
+    struct sl_session *session = sl_reader_take_session(job->reader);
+    close_job(job);
+
+    // The same again: nothing is read, nothing shipped.
+    int n_granted = f->stores[0].n_granted;
+    assert_int_equal(open_job(f, job, &shorter, shares, 1, NULL, &err), SL_OK);
+    assert_int_equal(sl_offload_n_stored(job->offload), SHORTER);
+    assert_int_equal(finish(job, NULL, &annex, &n_annex, &err), SL_OK);
+    sl_annex_shares_free(&annex, n_annex);
+    close_job(job);
+    assert_int_equal(f->stores[0].n_granted, n_granted);
+
+    struct sl_session *resumed = through_capsule(f, &session);
+    assert_int_equal(resumed->layers[offloaded[0]].heads[0].n_slots, 0);
+    assert_int_equal(sl_session_truncate(resumed, FULL, &err), SL_OK);
+    assert_int_equal(open_job(f, job, &f->plan, shares, 1, resumed, &err), SL_OK);
+    assert_int_equal(sl_offload_n_stored(job->offload), FULL);
+    assert_int_equal(sl_offload_begins_at(job->offload, 4321), 4288);
+    assert_int_equal(resumed->layers[offloaded[1]].heads[1].n_slots, FULL - SL_ATTEND_SPLIT);
+    assert_int_equal(read_until(job->reader, job->offload, MAX_TOKENS, &err), SL_OK);
+    assert_int_equal(finish(job, sl_reader_session(job->reader), &annex, &n_annex, &err), SL_OK);
+    sl_annex_shares_free(&annex, n_annex);
+    assert_same_bits(f, job, shares, 1);
+    struct sl_offload_stats stats;
+    sl_offload_get_stats(job->offload, &stats);
+    assert_int_equal(stats.stored_tokens, FULL);
+    assert_int_equal(stats.shipped_tokens, MAX_TOKENS - FULL);
+    close_job(job);
+}
+
+// The capsule is gone: everything is read, but what the stores have is not shipped again.
+static void test_offload_does_not_ship_what_is_stored(void **state) {
+    struct fixture *f = *state;
+    static const struct share shares[] = {{0, 0, N_LANES, 0}};
+    struct sl_plan shorter = make_plan(f, false, 1500);
+    struct job *job = &f->job;
+    struct sl_error err = {0};
+    Sluice__V1__AnnexShare **annex;
+    size_t n_annex;
+    for (int round = 0; round < 2; round++) {
+        struct sl_plan longer = make_plan(f, false, 2000);
+        assert_int_equal(open_job(f, job, round == 0 ? &shorter : &longer, shares, 1, NULL, &err), SL_OK);
+        assert_int_equal(read_until(job->reader, job->offload, 2000, &err), SL_OK);
+        assert_int_equal(finish(job, sl_reader_session(job->reader), &annex, &n_annex, &err), SL_OK);
+        sl_annex_shares_free(&annex, n_annex);
+        assert_same_bits(f, job, shares, 1);
+        struct sl_offload_stats stats;
+        sl_offload_get_stats(job->offload, &stats);
+        assert_int_equal(stats.stored_tokens, round == 0 ? 0 : 1472);
+        assert_int_equal(stats.shipped_tokens, round == 0 ? 1500 : 2000 - 1472);
+        close_job(job);
+    }
+}
+
+// One store is slow to build, the other one has room for one segment at a time: leases live, and everything arrives.
+static void test_offload_waits_for_what_stores_build(void **state) {
+    struct fixture *f = *state;
+    static const struct share shares[] = {{0, 0, 2, 0}, {1, 2, 2, 0}};
+    struct job *job = &f->job;
+    struct sl_error err = {0};
+    f->stores[1].one_at_a_time = true;
+    assert_int_equal(open_job(f, job, &f->plan, shares, 2, NULL, &err), SL_OK);
+    assert_int_equal(read_until(job->reader, job->offload, MAX_TOKENS, &err), SL_OK);
+    pthread_mutex_lock(&f->stores[0].mutex);
+    f->stores[0].n_unready = 6; // for three leases together
+    pthread_mutex_unlock(&f->stores[0].mutex);
+    int n_renewed = f->stores[1].n_renewed;
+    Sluice__V1__AnnexShare **annex;
+    size_t n_annex;
+    assert_int_equal(finish(job, sl_reader_session(job->reader), &annex, &n_annex, &err), SL_OK);
+    sl_annex_shares_free(&annex, n_annex);
+    assert_true(f->stores[1].n_renewed >= n_renewed + 3);
+    assert_true(f->stores[1].n_refused > 0);
+    assert_int_equal(f->stores[0].n_unready, 0);
+    assert_same_bits(f, job, shares, 2);
+    close_job(job);
+}
+
+/*
+ * With a budget the stores get what one process keeps of the layers, to the bit, whatever came back meanwhile; what is here and
+ * what is there stays below the plan. The same prompt again finds all of it.
+ */
+static void test_offload_ships_what_a_budget_leaves(void **state) {
+    struct fixture *f = *state;
+    static const struct share shares[] = {{1, 3, 1, 0}, {0, 0, 3, 0}};
+    struct sl_plan local = make_plan_of(f, THINNED, true, MAX_TOKENS),
+                   plan = make_plan_of(f, THINNED, false, MAX_TOKENS);
+    enum { N_SLOTS = MAX_TOKENS * 6 / 10 };
+    struct sl_session *whole = read_here(f, &local);
+    struct job *job = &f->job;
+    struct sl_error err = {0};
+    Sluice__V1__AnnexShare **annex;
+    size_t n_annex;
+    for (int l = 0; l < whole->geometry.n_layers; l++) {
+        bool thinned = l == offloaded[0] || l == offloaded[1];
+        assert_int_equal(whole->layers[l].heads[1].n_slots, thinned ? N_SLOTS : MAX_TOKENS);
+    }
+    assert_int_equal(open_job(f, job, &plan, shares, 2, NULL, &err), SL_OK);
+    sl_reader_limit_step(job->reader, 96); // chunks stay whole all the same
+    int64_t most_held = 0;
+    for (int64_t end = 512; end < MAX_TOKENS + 512; end += 512) {
+        assert_int_equal(read_until(job->reader, job->offload, end, &err), SL_OK);
+        int64_t held = sl_reader_session(job->reader)->layers[offloaded[1]].heads[0].n_slots;
+        most_held = held > most_held ? held : most_held;
+    }
+    assert_true(most_held < N_SLOTS && most_held <= sl_plan_held_slots(&plan));
+    assert_true(sl_reader_peak_bytes(job->reader) <= plan.prefill_peak_bytes);
+    assert_int_equal(finish(job, sl_reader_session(job->reader), &annex, &n_annex, &err), SL_OK);
+    sl_annex_shares_free(&annex, n_annex);
+    assert_same_bits_as(f, whole, job, shares, 2);
+    struct sl_offload_stats stats;
+    sl_offload_get_stats(job->offload, &stats);
+    assert_int_equal(stats.shipped_tokens, N_SLOTS);
+    assert_int_equal(stats.shipped_bytes, sl_pages_for(N_SLOTS) * N_LANES * plan.work[2].bytes);
+    assert_int_equal(stats.shipped_bytes, sl_plan_offloaded_bytes(&plan));
+    assert_true(stats.read_back_bytes > 0);
+    close_job(job);
+
+    assert_int_equal(open_job(f, job, &plan, shares, 2, NULL, &err), SL_OK);
+    assert_true(sl_offload_is_stored(job->offload));
+    assert_int_equal(sl_offload_begins_at(job->offload, 4096), 0);
+    assert_int_equal(finish(job, NULL, &annex, &n_annex, &err), SL_OK);
+    sl_annex_shares_free(&annex, n_annex);
+    sl_offload_get_stats(job->offload, &stats);
+    assert_int_equal(stats.stored_tokens, MAX_TOKENS);
+    assert_int_equal(stats.shipped_tokens, 0);
+    close_job(job);
+
+    // The capsule is gone: read again, which finds the same slots.
+    assert_int_equal(open_job(f, job, &plan, shares, 2, NULL, &err), SL_OK);
+    assert_int_equal(read_until(job->reader, job->offload, MAX_TOKENS, &err), SL_OK);
+    assert_int_equal(finish(job, sl_reader_session(job->reader), &annex, &n_annex, &err), SL_OK);
+    sl_annex_shares_free(&annex, n_annex);
+    assert_same_bits_as(f, whole, job, shares, 2);
+    close_job(job);
+    sl_session_destroy(&whole);
+}
+
+static void test_offload_names_the_store_that_is_lost(void **state) {
+    struct fixture *f = *state;
+    static const struct share shares[] = {{0, 0, 2, 0}, {1, 2, 2, 0}};
+    struct job *job = &f->job;
+    struct sl_error err = {0};
+    assert_int_equal(open_job(f, job, &f->plan, shares, 2, NULL, &err), SL_OK);
+    char address[64];
+    snprintf(address, sizeof address, "%s", job->shares[1].address);
+    job->shares[1].address = address; // outlives the store
+    assert_int_equal(read_until(job->reader, job->offload, 1024, &err), SL_OK);
+    fake_store_stop(&f->stores[1]);
+    enum sl_status status = read_until(job->reader, job->offload, MAX_TOKENS, &err);
+    if ((status != SL_ERR_PEER_LOST && status != SL_ERR_PEER_STALE) || strstr(err.text, address) == NULL) {
+        fail_msg("%s: %s", sl_status_text(status), err.text); // stale: it was closing its grants just then
+    }
+    close_job(job);
+    assert_int_equal(fake_store_n_leased(&f->stores[0]), 0);
+}
+
+// Segments of a prompt that was read on from quantized pages are not for those who have read it exactly.
+static void test_offload_shares_with_those_who_read_alike(void **state) {
+    (void)state;
+    static const struct {
+        const char *recipe;
+        int alike; // the first of those with the same segments
+    } cases[] = {{"full,place=offload/1-", 0},
+                 {"full,place=offload/1-,retrieve=pull,topk=7", 0},
+                 {"full,place=offload/1-,format=f16/0-0:int2", 2},
+                 {"full,place=offload/1-,format=f16/0-0:int2,retrieve=pull,replicas=2", 2},
+                 {"full,place=offload/1-,format=f16/0-0:int4", 4},
+                 {"random,place=offload/1-,budget=0.5", 5},
+                 {"random,place=offload/1-,budget=0.5,chunk=256", 6}};
+    enum { N_CASES = sizeof cases / sizeof cases[0] };
+    uint64_t fingerprints[N_CASES];
+    struct sl_plan *plan = malloc(sizeof *plan);
+    assert_non_null(plan);
+    for (int i = 0; i < N_CASES; i++) {
+        struct sl_recipe recipe;
+        struct sl_kv_geometry geometry = {4, 2, 64};
+        assert_int_equal(sl_recipe_parse(cases[i].recipe, &recipe, NULL), SL_OK);
+        assert_int_equal(sl_recipe_resolve(&recipe, NULL, geometry.n_layers, NULL), SL_OK);
+        assert_int_equal(sl_plan_make(&recipe, &geometry, 1000, plan, NULL), SL_OK);
+        fingerprints[i] = sl_offload_fingerprint(plan, 77);
+        for (int j = 0; j <= i; j++) {
+            assert_int_equal(fingerprints[i] == fingerprints[j], cases[i].alike == cases[j].alike);
+        }
+    }
+    assert_true(fingerprints[0] == 77);
+    free(plan);
+}
+
+static void test_offload_refuses_stores_that_do_not_fit(void **state) {
+    struct fixture *f = *state;
+    struct job *job = &f->job;
+    struct sl_error err = {0};
+    static const struct share gap[] = {{0, 0, 2, 0}, {1, 3, 1, 0}}, twice[] = {{0, 0, 4, 0}, {1, 0, 2, 1}};
+    assert_int_equal(open_job(f, job, &f->plan, gap, 2, NULL, &err), SL_ERR_INVALID);
+    assert_non_null(strstr(err.text, "replica 0 has nobody for lane 2 of 4"));
+    assert_int_equal(open_job(f, job, &f->plan, twice, 2, NULL, &err), SL_ERR_INVALID);
+    assert_non_null(strstr(err.text, "replica 1 has nobody for lane 2 of 4"));
+    assert_int_equal(open_job(f, job, &f->plan, gap, 0, NULL, &err), SL_ERR_INVALID);
+    static const struct share both[] = {{0, 0, 2, 0}, {1, 2, 2, 0}};
+    f->stores[1].full = true;
+    assert_int_equal(open_job(f, job, &f->plan, both, 2, NULL, &err), SL_ERR_EXHAUSTED);
+    assert_non_null(strstr(err.text, fake_store_address(&f->stores[1])));
+    assert_int_equal(fake_store_n_leased(&f->stores[0]), 0); // given back
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_offload_shares_with_those_who_read_alike),
+        cmocka_unit_test_setup_teardown(test_offload_reads_with_the_bits_of_layers_held_here, start_shm, stop),
+        cmocka_unit_test_setup_teardown(test_offload_is_divided_between_stores, start_tcp, stop),
+        cmocka_unit_test_setup_teardown(test_offload_reads_from_the_replica_that_lives, start_tcp, stop),
+        cmocka_unit_test_setup_teardown(test_offload_goes_on_from_what_is_stored, start_shm, stop),
+        cmocka_unit_test_setup_teardown(test_offload_does_not_ship_what_is_stored, start_shm, stop),
+        cmocka_unit_test_setup_teardown(test_offload_waits_for_what_stores_build, start_shm, stop),
+        cmocka_unit_test_setup_teardown(test_offload_ships_what_a_budget_leaves, start_tcp, stop),
+        cmocka_unit_test_setup_teardown(test_offload_names_the_store_that_is_lost, start_shm, stop),
+        cmocka_unit_test_setup_teardown(test_offload_refuses_stores_that_do_not_fit, start_shm, stop),
+    };
+    return cmocka_run_group_tests(tests, group_setup, group_teardown);
+}
