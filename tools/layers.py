@@ -47,12 +47,21 @@ ROWS = {
     "kvstore/disk": "base kvstore/memory",
     "kvstore": "base proto/* kvcache fabric tensor/cpu node kvstore/*",
     "coordinator": "base proto/* kvcache rpc text/* model compress/recipe compress/plan offload/annex/lanes.h job",
-    "eval": "base text/tokenizer",
-    "train": "base kvcache tensor model",
-    "client": "base proto/* kvcache rpc text/tokenizer tensor tensor/cpu model runtime compress/* offload/annex"
-    " offload/retriever job runner eval train bench",
-    "bench": "base proto/* fabric rpc tensor tensor/cpu model runtime compress/* node offload/annex offload/retriever"
-    " offload/remote job runner client",
+    "libsluice": "base proto/* rpc",
+    "cli": "base proto/* kvcache text/tokenizer tensor model rpc compress/recipe job runner libsluice",
+    "cli/commands": "base kvcache compress/recipe cli",
+    "lab": "base runtime cli",
+    "lab/measure": "base kvcache tensor tensor/cpu compress/* offload/annex offload/retriever job runner cli lab",
+    "lab/eval/metrics": "base",
+    "lab/eval/tasks": "base text/tokenizer lab lab/eval/metrics",
+    "lab/eval/run": "base kvcache text/tokenizer model rpc compress/recipe compress/plan job runner libsluice cli lab"
+    " lab/eval/metrics lab/eval/tasks",
+    "lab/eval/report": "compress/recipe compress/plan cli lab lab/eval/tasks lab/eval/run",
+    "lab/eval": "base runner cli lab lab/measure lab/eval/*",
+    "lab/train": "base text/tokenizer tensor model cli lab lab/eval/tasks",
+    "lab/bench/rig": "base proto/* tensor model runtime compress/plan rpc node offload/annex offload/retriever offload/remote cli lab",
+    "lab/bench": "base tensor/cpu model compress/* fabric job runner libsluice cli lab lab/bench/rig",
+    "sluice": "cli cli/commands lab/*",  # alone links the tool's commands and the laboratory's
     "tests/*": "*",
 }
 
@@ -66,10 +75,7 @@ WRAPPED = {
 
 # Folders with more .c files, or more lines of .c and .h, than others may have: folder -> (files, lines, why).
 LARGER = {
-    "bench": (25, 5300, "holds every benchmark beside the command"),
-    "client": (55, 12800, "holds the client library, the tool, and what evaluates"),
     "coordinator": (25, 4800, "a fifth of it is two services' handlers"),
-    "eval": (25, 4600, "one file a task and a metric"),
     "fabric": (25, 5700, "one protocol, all verbs of which share its state"),
 }
 
@@ -83,11 +89,4 @@ LONGER = {
 }
 
 # Folders that include each other today. None may be added.
-OPEN_CIRCLES = [
-    "bench client",  # the tool has a command `bench`, and benches run the tool's jobs
-]
-
-# Folders whose CMakeLists.txt has not exactly one library of the folder's name: folder -> its targets.
-TARGETS = {
-    "client": "client client_tool client_eval client_train",
-}
+OPEN_CIRCLES = []

@@ -7,13 +7,13 @@
  *     retriever_open.c   what is asked once: rows that are always resident (resident_only), absmax (pull)
  *     retriever_near.c   the query goes to the keys; predictions and their recall
  *     retriever_pull.c   channels come here, are scored here, and rows follow
- *     row_cache.c        which token lies in which place (pull)
+ *     hot_cache.c        which token lies in which place (pull)
  */
 #ifndef SL_OFFLOAD_RETRIEVER_RETRIEVER_INTERNAL_H
 #define SL_OFFLOAD_RETRIEVER_RETRIEVER_INTERNAL_H
 
+#include "offload/retriever/hot_cache.h"
 #include "offload/retriever/retriever.h"
-#include "offload/retriever/row_cache.h"
 
 // A question under way.
 struct sl_retriever_pending {
