@@ -77,7 +77,7 @@ static inline bool sl_ask_may_pass(enum sl_status status) {
     return status == SL_ERR_DEADLINE || status == SL_ERR_PEER_LOST || status == SL_ERR_EXHAUSTED;
 }
 
-// remote_source.c. Room for asked->capacity bytes of that replica's answer; false: no memory.
+// asked.c. Room for asked->capacity bytes of that replica's answer; false: no memory.
 bool sl_asked_make_room(struct sl_asked *asked, int replica);
 
 // remote_reads.c

@@ -77,18 +77,6 @@ static bool is_delta(const struct sl_near_request *head) {
     return head->kind == SL_NEAR_TOPK && !(head->flags & SL_NEAR_PROBE);
 }
 
-bool sl_asked_make_room(struct sl_asked *asked, int replica) {
-    if (asked->replicas[replica].cap < asked->capacity) {
-        free(asked->replicas[replica].answer);
-        asked->replicas[replica].cap = (asked->capacity + 63) / 64 * 64;
-        asked->replicas[replica].answer = aligned_alloc(64, asked->replicas[replica].cap);
-        if (!asked->replicas[replica].answer) {
-            asked->replicas[replica].cap = 0;
-        }
-    }
-    return asked->replicas[replica].cap > 0;
-}
-
 // Ask one of the stores that hold the share; a line that is cut is opened first. SL_AGAIN: not so soon again.
 static enum sl_status ask_replica(struct remote *r, struct sl_asked *asked, int i, struct sl_error *err) {
     struct replica *replica = &asked->share->replicas[i];
