@@ -73,19 +73,15 @@ static void put_format(const struct sl_field *field, const struct sl_recipe *rec
     }
 }
 
-static bool is_format(enum sl_kv_format format) {
-    return (int)format >= 0 && (int)format < SL_KV_N_FORMATS;
-}
-
 static bool format_is_sane(const struct sl_field *field, const struct sl_recipe *recipe) {
     (void)field;
     bool sane =
-        is_format(recipe->format) && recipe->n_ranges >= 0 && recipe->n_ranges <= SL_MAX_FORMAT_RANGES &&
-        (recipe->dense_auto ? is_format(recipe->dense_format) : recipe->dense_format == sl_recipe_default.dense_format);
+        sl_kv_format_is_known(recipe->format) && recipe->n_ranges >= 0 && recipe->n_ranges <= SL_MAX_FORMAT_RANGES &&
+        (recipe->dense_auto ? sl_kv_format_is_known(recipe->dense_format) : recipe->dense_format == sl_recipe_default.dense_format);
     for (int i = 0; sane && i < recipe->n_ranges; i++) {
         const struct sl_format_range *range = &recipe->ranges[i];
         sane = range->from >= 0 && range->from < SL_MAX_LAYERS && range->to >= -1 && range->to < SL_MAX_LAYERS &&
-               (range->to < 0 || range->to >= range->from) && is_format(range->format);
+               (range->to < 0 || range->to >= range->from) && sl_kv_format_is_known(range->format);
     }
     return sane;
 }
@@ -93,12 +89,17 @@ static bool format_is_sane(const struct sl_field *field, const struct sl_recipe 
 // bits=B: short for format=f16/dense:intB.
 static enum sl_status parse_bits(const struct sl_field *field, const char *what, const char *text,
                                  struct sl_recipe *recipe, struct sl_error *err) {
-    char format[24];
-    if (strlen(text) != 1 || strchr("1248", *text) == NULL) {
-        return sl_fail(err, SL_ERR_INVALID, "recipe: %s%.40s: expected 1, 2, 4 or 8", what, text);
+    for (enum sl_kv_format format = 0; format < SL_KV_N_FORMATS; format++) {
+        char bits[12];
+        snprintf(bits, sizeof bits, "%d", sl_kv_format_bits(format));
+        if (sl_kv_format_is_quantized(format) && strcmp(text, bits) == 0) {
+            sl_field_copy(field, recipe, &sl_recipe_default);
+            recipe->dense_auto = true;
+            recipe->dense_format = format;
+            return SL_OK;
+        }
     }
-    snprintf(format, sizeof format, "f16/dense:int%s", text);
-    return parse_format(field, "format=", format, recipe, err);
+    return sl_fail(err, SL_ERR_INVALID, "recipe: %s%.40s: expected 1, 2, 4 or 8", what, text);
 }
 
 const struct sl_kind sl_kind_format = {"FORMAT FORMAT/LAYERS:FORMAT", ':', parse_format, put_format, format_is_sane};
