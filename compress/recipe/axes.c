@@ -342,13 +342,15 @@ static enum sl_status parse_format(struct sl_recipe *recipe, const char *text, s
 }
 
 static enum sl_status parse_bits(struct sl_recipe *recipe, const char *text, struct sl_error *err) {
-    static const char *const formats[] = {"int1", "int2", "int4", "int8"};
-    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
-        if (strcmp(text, formats[i] + strlen("int")) == 0) {
+    for (enum sl_kv_format format = 0; format < SL_KV_N_FORMATS; format++) {
+        char bits[12];
+        snprintf(bits, sizeof bits, "%d", sl_kv_format_bits(format));
+        if (sl_kv_format_is_quantized(format) && strcmp(text, bits) == 0) {
             clear_format(recipe);
             recipe->format = SL_KV_F16;
             recipe->dense_auto = true;
-            return parse_format_name(formats[i], &recipe->dense_format, err);
+            recipe->dense_format = format;
+            return SL_OK;
         }
     }
     return sl_fail(err, SL_ERR_INVALID, "recipe: bits=%.40s: expected 1, 2, 4 or 8", text);

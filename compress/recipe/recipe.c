@@ -72,7 +72,7 @@ static bool is_count(int64_t count, int64_t max) {
 }
 
 static bool is_format(enum sl_kv_format format) {
-    return (int)format >= 0 && (int)format < SL_KV_N_FORMATS;
+    return sl_kv_format_is_known(format);
 }
 
 static bool is_enum(int value, int last) {

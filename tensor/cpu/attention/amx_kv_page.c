@@ -176,10 +176,24 @@ const uint16_t *sl_amx_load_keys(const struct sl_attend *args, const struct sl_s
     }
     if (angles == NULL && of_codes(layout)) {
         const char *at = kv->pages[page];
-        layout->format == SL_KV_INT8   ? rows_of_packed_keys(layout, at, 8, out)
-        : layout->format == SL_KV_INT4 ? rows_of_packed_keys(layout, at, 4, out)
-        : layout->format == SL_KV_INT2 ? rows_of_packed_keys(layout, at, 2, out)
-                                       : rows_of_packed_keys(layout, at, 1, out);
+        switch (layout->format) {
+        case SL_KV_INT8:
+            rows_of_packed_keys(layout, at, 8, out);
+            break;
+        case SL_KV_INT4:
+            rows_of_packed_keys(layout, at, 4, out);
+            break;
+        case SL_KV_INT2:
+            rows_of_packed_keys(layout, at, 2, out);
+            break;
+        case SL_KV_INT1:
+            rows_of_packed_keys(layout, at, 1, out);
+            break;
+        case SL_KV_F32:
+        case SL_KV_F16:
+        case SL_KV_BF16:
+            __builtin_unreachable();
+        }
         return out;
     }
     sl_avx512_fill_keys(layout, kv->pages[page], next, s->tile);
@@ -247,10 +261,24 @@ void sl_amx_load_values(const struct sl_kv *kv, uint32_t page, const char *next,
     }
     if (of_codes(layout)) {
         const char *at = kv->pages[page];
-        layout->format == SL_KV_INT8   ? rows_of_packed_values(layout, at, n_slots, 8, s->rows)
-        : layout->format == SL_KV_INT4 ? rows_of_packed_values(layout, at, n_slots, 4, s->rows)
-        : layout->format == SL_KV_INT2 ? rows_of_packed_values(layout, at, n_slots, 2, s->rows)
-                                       : rows_of_packed_values(layout, at, n_slots, 1, s->rows);
+        switch (layout->format) {
+        case SL_KV_INT8:
+            rows_of_packed_values(layout, at, n_slots, 8, s->rows);
+            break;
+        case SL_KV_INT4:
+            rows_of_packed_values(layout, at, n_slots, 4, s->rows);
+            break;
+        case SL_KV_INT2:
+            rows_of_packed_values(layout, at, n_slots, 2, s->rows);
+            break;
+        case SL_KV_INT1:
+            rows_of_packed_values(layout, at, n_slots, 1, s->rows);
+            break;
+        case SL_KV_F32:
+        case SL_KV_F16:
+        case SL_KV_BF16:
+            __builtin_unreachable();
+        }
         v = s->rows;
         next = (const char *)v; // nothing to fetch
     } else if (layout->format != SL_KV_BF16) {
