@@ -57,7 +57,7 @@ ROWS = {
     "lab/eval/run": "base kvcache text/tokenizer model rpc compress/recipe compress/plan job runner libsluice cli lab"
     " lab/eval/metrics lab/eval/tasks",
     "lab/eval/report": "compress/recipe compress/plan cli lab lab/eval/tasks lab/eval/run",
-    "lab/eval": "base runner cli lab lab/measure lab/eval/*",
+    "lab/eval": "base cli lab lab/measure lab/eval/*",
     "lab/train": "base text/tokenizer tensor model cli lab lab/eval/tasks",
     "lab/bench/rig": "base proto/* tensor model runtime compress/plan rpc node offload/annex offload/retriever offload/remote cli lab",
     "lab/bench": "base tensor/cpu model compress/* fabric job runner libsluice cli lab lab/bench/rig",
