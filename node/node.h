@@ -17,7 +17,7 @@
 #include "runtime/runtime.h"
 #include "proto/sluice/v1/cluster.pb-c.h"
 #include "rpc/rpc_standard.h"
-#include "node/landing.h"
+#include "node/inbound.h"
 #include "text/tokenizer/tokenizer.h"
 
 struct sl_node_config {
