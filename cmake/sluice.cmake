@@ -42,26 +42,24 @@ endif()
 # The static library of a folder, called after it: compress/recipe is target sl_compress_recipe. DEPS are the folders
 # that it includes, as tools/lint_includes.py allows them. Includes are written from the repository's root. Files behind
 # the name of an instruction set are compiled for it, where the processor's architecture has it. A folder of headers has
-# no SOURCES. NAME: another name than the folder's, where a folder still has several libraries.
+# no SOURCES.
 function(sl_library)
   set(sets AVX2 AVX512 AVX512BF16 AMX NEON)
-  cmake_parse_arguments(A "" "NAME" "SOURCES;${sets};DEPS;PRIVATE_DEPS" ${ARGN})
-  if(NOT A_NAME)
-    file(RELATIVE_PATH folder ${CMAKE_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
-    string(REPLACE / _ A_NAME ${folder})
-  endif()
+  cmake_parse_arguments(A "" "" "SOURCES;${sets};DEPS;PRIVATE_DEPS" ${ARGN})
+  file(RELATIVE_PATH folder ${CMAKE_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+  string(REPLACE / _ target sl_${folder})
   foreach(tier IN LISTS tiers_here)
     set_source_files_properties(${A_${tier}} PROPERTIES COMPILE_OPTIONS "${flags_${tier}}")
     list(APPEND A_SOURCES ${A_${tier}})
   endforeach()
   if(NOT A_SOURCES)
-    add_library(sl_${A_NAME} INTERFACE)
-    target_link_libraries(sl_${A_NAME} INTERFACE ${A_DEPS})
+    add_library(${target} INTERFACE)
+    target_link_libraries(${target} INTERFACE ${A_DEPS})
     return()
   endif()
-  add_library(sl_${A_NAME} STATIC ${A_SOURCES})
-  target_include_directories(sl_${A_NAME} PUBLIC ${CMAKE_SOURCE_DIR})
-  target_link_libraries(sl_${A_NAME} PUBLIC ${A_DEPS} PRIVATE ${A_PRIVATE_DEPS})
+  add_library(${target} STATIC ${A_SOURCES})
+  target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})
+  target_link_libraries(${target} PUBLIC ${A_DEPS} PRIVATE ${A_PRIVATE_DEPS})
 endfunction()
 
 # sl_program(NAME sluice-decode SOURCES main.c DEPS sl_decode ...): an executable in bin/.

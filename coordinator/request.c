@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "job/job_chat.h"
 #include "job/job_recipe.h"
+#include "job/job_request.h"
 #include "kvcache/capsule.h"
 
 #define DEFAULT_NEW_TOKENS 128
@@ -20,11 +21,9 @@ static enum sl_status check_tokens(const struct sl_request_rules *rules, const S
     if (ids == NULL || ids->n_ids == 0) {
         return sl_fail(err, SL_ERR_INVALID, "tokens: the prompt is empty");
     }
-    for (size_t i = 0; i < ids->n_ids; i++) {
-        if (ids->ids[i] < 0 || ids->ids[i] >= rules->model->n_vocab) {
-            return sl_fail(err, SL_ERR_INVALID, "tokens: ids[%zu] is %d, must be 0 to %d", i, ids->ids[i],
-                           rules->model->n_vocab - 1);
-        }
+    enum sl_status status = sl_job_check_ids(rules->model, "tokens", ids, err);
+    if (status != SL_OK) {
+        return status;
     }
     spec->tokens = malloc(ids->n_ids * sizeof(*spec->tokens));
     if (spec->tokens == NULL) {
@@ -99,20 +98,7 @@ static enum sl_status check_length(const struct sl_request_rules *rules, const S
 
 static enum sl_status check_sampling(const Sluice__V1__Sampling *sampling, struct sl_job_spec *spec,
                                      struct sl_error *err) {
-    spec->sampling = (struct sl_sampling){.top_p = 1, .repetition_penalty = 1};
-    if (sampling != NULL) {
-        spec->sampling.temperature = sampling->temperature;
-        spec->sampling.top_k = sampling->top_k;
-        spec->sampling.seed = sampling->seed;
-        spec->sampling.n_logprobs = sampling->logprobs;
-        if (sampling->top_p_present_case == SLUICE__V1__SAMPLING__TOP_P_PRESENT_TOP_P) {
-            spec->sampling.top_p = sampling->top_p;
-        }
-        if (sampling->repetition_penalty_present_case ==
-            SLUICE__V1__SAMPLING__REPETITION_PENALTY_PRESENT_REPETITION_PENALTY) {
-            spec->sampling.repetition_penalty = sampling->repetition_penalty;
-        }
-    }
+    spec->sampling = sl_job_sampling(sampling);
     enum sl_status status = sl_sampling_check(&spec->sampling, err);
     if (status != SL_OK) {
         sl_error_prefix(err, "sampling");

@@ -15,6 +15,7 @@
 #include "coordinator/leg.h"
 #include "coordinator/run_annex.h"
 #include "coordinator/run_report.h"
+#include "job/job_request.h"
 #include "proto/methods.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
@@ -274,16 +275,7 @@ static enum sl_status hear_decode(struct run *run, const Sluice__V1__DecodeEvent
 static enum sl_status decode(struct run *run, struct sl_error *err) {
     struct sl_job *job = run->job;
     const struct sl_job_spec *spec = &job->spec;
-    Sluice__V1__Sampling sampling = SLUICE__V1__SAMPLING__INIT;
-    sampling.temperature = spec->sampling.temperature;
-    sampling.top_k = spec->sampling.top_k;
-    sampling.seed = spec->sampling.seed;
-    sampling.logprobs = spec->sampling.n_logprobs;
-    sampling.top_p_present_case = SLUICE__V1__SAMPLING__TOP_P_PRESENT_TOP_P;
-    sampling.top_p = spec->sampling.top_p;
-    sampling.repetition_penalty_present_case = SLUICE__V1__SAMPLING__REPETITION_PENALTY_PRESENT_REPETITION_PENALTY;
-    sampling.repetition_penalty = spec->sampling.repetition_penalty;
-
+    Sluice__V1__Sampling sampling = sl_job_sampling_message(&spec->sampling);
     Sluice__V1__TokenIds prompt = token_ids(spec->tokens, spec->n_tokens);
     Sluice__V1__TokenIds resumed = token_ids(job->output, count_resumed(run));
     Sluice__V1__DecodeRequest request = SLUICE__V1__DECODE_REQUEST__INIT;

@@ -12,6 +12,7 @@
 #include "decode/internal.h"
 #include "job/error_statistics.h"
 #include "job/job_recipe.h"
+#include "job/job_request.h"
 #include "job/retrieval_statistics.h"
 #include "job/slot_statistics.h"
 #include "proto/sluice/v1/worker.pb-c.h"
@@ -20,17 +21,6 @@
 #define NOTICE_MS 1000 // at least, between two notices of a job
 
 // ---- the request ---------------------------------------------------------------------------------------------------
-
-static enum sl_status check_ids(const struct sl_model_config *model, const char *field, const Sluice__V1__TokenIds *ids,
-                                struct sl_error *err) {
-    for (size_t i = 0; ids && i < ids->n_ids; i++) {
-        if (ids->ids[i] < 0 || ids->ids[i] >= model->n_vocab) {
-            return sl_fail(err, SL_ERR_INVALID, "%s: id %d at index %zu is not below the vocabulary's %d", field,
-                           ids->ids[i], i, model->n_vocab);
-        }
-    }
-    return SL_OK;
-}
 
 static enum sl_status check_request(const struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                     struct sl_error *err) {
@@ -48,17 +38,16 @@ static enum sl_status check_request(const struct sl_decode *decode, const Sluice
                        "prompt of %zu tokens and max_new_tokens %d exceed the model's %lld positions",
                        request->prompt->n_ids, request->max_new_tokens, (long long)model->max_positions);
     }
-    enum sl_status status = check_ids(model, "prompt", request->prompt, err);
-    return status == SL_OK ? check_ids(model, "resumed", request->resumed, err) : status;
+    enum sl_status status = sl_job_check_ids(model, "prompt", request->prompt, err);
+    return status == SL_OK ? sl_job_check_ids(model, "resumed", request->resumed, err) : status;
 }
 
-static enum sl_status create_writer(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
-                                    struct sl_writer **writer_out, struct sl_error *err) {
-    const Sluice__V1__Sampling *sampling = request->sampling;
-    struct sl_writer_config config = {
+static enum sl_status create_output(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
+                                    struct sl_output **output_out, struct sl_error *err) {
+    struct sl_output_config config = {
         .tokenizer = decode->node.runtime.tokenizer,
         .model = decode->node.runtime.config,
-        .sampling = {.top_p = 1, .repetition_penalty = 1},
+        .sampling = sl_job_sampling(request->sampling),
         .max_new_tokens = request->max_new_tokens,
         .ignore_eos = request->ignore_eos,
         .stops = (const char *const *)request->stop,
@@ -68,20 +57,7 @@ static enum sl_status create_writer(struct sl_decode *decode, const Sluice__V1__
         .resumed = request->resumed ? request->resumed->ids : NULL,
         .n_resumed = request->resumed ? (int64_t)request->resumed->n_ids : 0,
     };
-    if (sampling) {
-        config.sampling.temperature = sampling->temperature;
-        config.sampling.top_k = sampling->top_k;
-        config.sampling.seed = sampling->seed;
-        config.sampling.n_logprobs = sampling->logprobs;
-        if (sampling->top_p_present_case == SLUICE__V1__SAMPLING__TOP_P_PRESENT_TOP_P) {
-            config.sampling.top_p = sampling->top_p;
-        }
-        if (sampling->repetition_penalty_present_case ==
-            SLUICE__V1__SAMPLING__REPETITION_PENALTY_PRESENT_REPETITION_PENALTY) {
-            config.sampling.repetition_penalty = sampling->repetition_penalty;
-        }
-    }
-    return sl_writer_create(&config, writer_out, err);
+    return sl_output_create(&config, output_out, err);
 }
 
 // ---- the capsule --------------------------------------------------------------------------------------------------
@@ -101,18 +77,17 @@ static int rope_set(const struct sl_decode *decode, const Sluice__V1__DecodeRequ
 
 // Open what has arrived as a session, if it is what this job waits for.
 static enum sl_status open_capsule(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
-                                   const struct sl_recipe *recipe, struct sl_received *received,
+                                   const struct sl_recipe *recipe, struct sl_capsule_bytes *capsule,
                                    struct sl_session **session_out, struct sl_error *err) {
     int64_t n_prompt = (int64_t)request->prompt->n_ids;
     struct sl_capsule_info info;
-    enum sl_status status = sl_capsule_read_header(received->header, received->header_bytes, &info, err);
+    enum sl_status status = sl_capsule_read_header(capsule->header, capsule->header_bytes, &info, err);
     if (status == SL_OK && info.n_tokens >= n_prompt) {
         status = sl_fail(err, SL_ERR_PEER_CORRUPT, "a capsule of %lld tokens does not fit a prompt of %lld",
                          (long long)info.n_tokens, (long long)n_prompt);
     }
     if (status != SL_OK) {
-        sl_arena_free(decode->node.arena, received->body);
-        free(received->header);
+        sl_capsule_bytes_free(capsule, decode->node.arena);
         return status;
     }
     struct sl_kv_geometry geometry = sl_model_geometry(decode->node.runtime.config);
@@ -121,17 +96,17 @@ static enum sl_status open_capsule(struct sl_decode *decode, const Sluice__V1__D
                                .recipe_fingerprint = sl_recipe_fingerprint(recipe),
                                .prefix_hash = sl_prefix_hash(request->prompt->ids, info.n_tokens)};
     int64_t max_slots = n_prompt + request->max_new_tokens; // enough whatever was evicted
-    return sl_received_open(decode->node.inbound, received, &geometry, &id, max_slots, session_out, err);
+    return sl_capsule_adopt(capsule, decode->node.arena, &geometry, &id, max_slots, session_out, err);
 }
 
 // Wait for the capsule, as long as its lease lives and the caller listens.
 static enum sl_status receive(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                               const struct sl_recipe *recipe, struct sl_rpc_call *call, struct sl_answer *answer,
                               struct sl_error *err) {
-    struct sl_received received;
+    struct sl_capsule_bytes capsule;
     enum sl_status status;
     do {
-        status = sl_inbound_take(decode->node.inbound, request->lease_id, sl_deadline_in_ms(ALIVE_MS), &received,
+        status = sl_inbound_take(decode->node.inbound, request->lease_id, sl_deadline_in_ms(ALIVE_MS), &capsule,
                                  &answer->promised_bytes, err);
         if (status == SL_AGAIN && (send_alive(call) != SL_OK || sl_rpc_call_cancelled(call))) {
             return sl_fail(err, SL_ERR_CANCELLED, "job %s was cancelled while its capsule was on its way",
@@ -140,7 +115,7 @@ static enum sl_status receive(struct sl_decode *decode, const Sluice__V1__Decode
     } while (status == SL_AGAIN);
     if (status == SL_OK) {
         answer->session_bytes = answer->promised_bytes;
-        status = open_capsule(decode, request, recipe, &received, &answer->sequence.session, err);
+        status = open_capsule(decode, request, recipe, &capsule, &answer->sequence.session, err);
     }
     return status;
 }
@@ -393,7 +368,7 @@ static enum sl_status send_done(struct sl_decode *decode, struct sl_answer *answ
     }
     give_back(decode, answer);
     Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
-    statistics.n_output_tokens = sl_writer_n_tokens(answer->writer);
+    statistics.n_output_tokens = sl_output_n_tokens(answer->output);
     statistics.decode_resident_bytes = (int64_t)stats.resident_bytes;
     statistics.slots_evicted = compressed.slots_evicted;
     statistics.slots_merged = compressed.slots_merged;
@@ -405,7 +380,7 @@ static enum sl_status send_done(struct sl_decode *decode, struct sl_answer *answ
     sl_error_statistics_attach(&errors, &statistics);
     Sluice__V1__DecodeDone done = SLUICE__V1__DECODE_DONE__INIT;
     done.reason = reasons[answer->stop];
-    done.text = (char *)sl_writer_text(answer->writer);
+    done.text = (char *)sl_output_text(answer->output);
     done.statistics = &statistics;
     Sluice__V1__DecodeEvent event = SLUICE__V1__DECODE_EVENT__INIT;
     event.what_case = SLUICE__V1__DECODE_EVENT__WHAT_DONE;
@@ -468,7 +443,7 @@ enum sl_status sl_decode_handle_run(void *service, struct sl_rpc_call *call, con
     atomic_fetch_add(&decode->n_jobs, 1);
     enum sl_status status = check_request(decode, request, err);
     if (status == SL_OK) {
-        status = create_writer(decode, request, &answer->writer, err);
+        status = create_output(decode, request, &answer->output, err);
     }
     if (status == SL_OK) {
         status = open_session(decode, request, call, answer, err);
@@ -480,10 +455,10 @@ enum sl_status sl_decode_handle_run(void *service, struct sl_rpc_call *call, con
         status = err->status = SL_ERR_PEER_STALE; // a store was lost: as our answer, PEER_LOST would say that we are
     }
     sl_log_info("decode", "job=%s status=%s tokens=%lld", request->job_id, sl_status_text(status),
-                answer->writer ? (long long)sl_writer_n_tokens(answer->writer) : 0LL);
+                answer->output ? (long long)sl_output_n_tokens(answer->output) : 0LL);
     give_back(decode, answer);
     sl_inbound_release(decode->node.inbound, request->lease_id); // if it never got as far as taking it
-    sl_writer_destroy(&answer->writer);
+    sl_output_destroy(&answer->output);
     free(answer->pending);
     free(answer->logits);
     free(answer);

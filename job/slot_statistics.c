@@ -28,13 +28,9 @@ void sl_slot_statistics_measure(const struct sl_session *session, struct sl_slot
     sl_session_get_stats(session, &stats);
     Sluice__V1__KvBytes *bytes = &statistics_out->bytes;
     sluice__v1__kv_bytes__init(bytes);
-    bytes->f32 = (int64_t)stats.bytes_by_format[SL_KV_F32];
-    bytes->f16 = (int64_t)stats.bytes_by_format[SL_KV_F16];
-    bytes->bf16 = (int64_t)stats.bytes_by_format[SL_KV_BF16];
-    bytes->int8 = (int64_t)stats.bytes_by_format[SL_KV_INT8];
-    bytes->int4 = (int64_t)stats.bytes_by_format[SL_KV_INT4];
-    bytes->int2 = (int64_t)stats.bytes_by_format[SL_KV_INT2];
-    bytes->int1 = (int64_t)stats.bytes_by_format[SL_KV_INT1];
+#define X(name, word, wire, bits, kind) bytes->word = (int64_t)stats.bytes_by_format[SL_KV_##name];
+    SL_KV_FORMATS(X)
+#undef X
 }
 
 void sl_slot_statistics_attach(struct sl_slot_statistics *statistics, Sluice__V1__Statistics *message) {

@@ -353,25 +353,41 @@ static void adopt_body(struct sl_session *session, const header_message *header,
     session->span_bytes = body_bytes;
 }
 
-enum sl_status sl_capsule_open(const void *header, size_t header_bytes, void *body, size_t body_bytes,
-                               struct sl_arena *arena, const struct sl_kv_geometry *geometry,
-                               const struct sl_capsule_id *id, int64_t max_slots, struct sl_session **session_out,
-                               struct sl_error *err) {
+void sl_capsule_bytes_free(struct sl_capsule_bytes *capsule, struct sl_arena *arena) {
+    sl_arena_free(arena, capsule->body);
+    free(capsule->header);
+    *capsule = (struct sl_capsule_bytes){0};
+}
+
+enum sl_status sl_capsule_open(const struct sl_capsule_bytes *capsule, struct sl_arena *arena,
+                               const struct sl_kv_geometry *geometry, const struct sl_capsule_id *id, int64_t max_slots,
+                               struct sl_session **session_out, struct sl_error *err) {
     header_message *message = NULL;
     struct sl_capsule_info info = {0};
-    enum sl_status status = read_header(header, header_bytes, &message, &info, err);
+    enum sl_status status = read_header(capsule->header, capsule->header_bytes, &message, &info, err);
     if (status != SL_OK) {
         return status;
     }
     struct sl_session *session;
-    status = check_expected(&info, geometry, id, body_bytes, err);
+    status = check_expected(&info, geometry, id, capsule->body_bytes, err);
     if (status == SL_OK) {
         status = create_session(message, geometry, max_slots, arena, &session, err);
     }
     if (status == SL_OK) {
-        adopt_body(session, message, body, body_bytes);
+        adopt_body(session, message, capsule->body, capsule->body_bytes);
         *session_out = session;
     }
     sluice__v1__capsule_header__free_unpacked(message, NULL);
+    return status;
+}
+
+enum sl_status sl_capsule_adopt(struct sl_capsule_bytes *capsule, struct sl_arena *arena,
+                                const struct sl_kv_geometry *geometry, const struct sl_capsule_id *id,
+                                int64_t max_slots, struct sl_session **session_out, struct sl_error *err) {
+    enum sl_status status = sl_capsule_open(capsule, arena, geometry, id, max_slots, session_out, err);
+    if (status == SL_OK) {
+        capsule->body = NULL; // the session's
+    }
+    sl_capsule_bytes_free(capsule, arena);
     return status;
 }

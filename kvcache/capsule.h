@@ -64,16 +64,28 @@ struct sl_capsule_info {
 enum sl_status sl_capsule_read_header(const void *header, size_t header_bytes, struct sl_capsule_info *info_out,
                                       struct sl_error *err);
 
+// A capsule that has arrived, or been read from somewhere.
+struct sl_capsule_bytes {
+    void *body; // a block of an arena
+    size_t body_bytes;
+    uint8_t *header; // malloc'd
+    size_t header_bytes;
+};
+void sl_capsule_bytes_free(struct sl_capsule_bytes *capsule, struct sl_arena *arena); // zeroes *capsule
+
 /*
- * Build a session over a body that has arrived. `body` is a block of `arena`; on success the session owns it, on failure it stays
- * the caller's. `geometry` and `id` (the fingerprints; prefix_hash 0 means any) are what this worker expects.
- * max_slots as in sl_session_config; it is raised to what the capsule holds.
- * SL_ERR_INVALID (malformed), SL_ERR_PRECONDITION (another model or recipe), SL_ERR_EXHAUSTED.
+ * Build a session over a capsule whose body lies in `arena`; on success the session owns the body, everything else stays the
+ * caller's. `geometry` and `id` (the fingerprints; prefix_hash 0 means any) are what this worker expects. The size that counts
+ * is that of the body, not the one that the header claims. max_slots as in sl_session_config; it is raised to what the capsule
+ * holds. SL_ERR_INVALID (malformed), SL_ERR_PRECONDITION (another model or recipe), SL_ERR_EXHAUSTED.
  */
-enum sl_status sl_capsule_open(const void *header, size_t header_bytes, void *body, size_t body_bytes,
-                               struct sl_arena *arena, const struct sl_kv_geometry *geometry,
-                               const struct sl_capsule_id *id, int64_t max_slots, struct sl_session **session_out,
-                               struct sl_error *err);
+enum sl_status sl_capsule_open(const struct sl_capsule_bytes *capsule, struct sl_arena *arena,
+                               const struct sl_kv_geometry *geometry, const struct sl_capsule_id *id, int64_t max_slots,
+                               struct sl_session **session_out, struct sl_error *err);
+// As sl_capsule_open(), and *capsule is used up, whatever the result.
+enum sl_status sl_capsule_adopt(struct sl_capsule_bytes *capsule, struct sl_arena *arena,
+                                const struct sl_kv_geometry *geometry, const struct sl_capsule_id *id,
+                                int64_t max_slots, struct sl_session **session_out, struct sl_error *err);
 
 /*
  * Prefix keys: hash of the first n tokens, chained over blocks of SL_PREFIX_BLOCK tokens so that all of a prompt's keys

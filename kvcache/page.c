@@ -7,36 +7,6 @@
 #define MAX_HEAD_DIM 512 // a page of f32 is then 256 KiB; no model comes near
 #define PART_ALIGN   64
 
-static const struct {
-    const char *name;
-    int bits;
-} formats[SL_KV_N_FORMATS] = {
-    [SL_KV_F32] = {"f32", 32},  [SL_KV_F16] = {"f16", 16},  [SL_KV_BF16] = {"bf16", 16}, [SL_KV_INT8] = {"int8", 8},
-    [SL_KV_INT4] = {"int4", 4}, [SL_KV_INT2] = {"int2", 2}, [SL_KV_INT1] = {"int1", 1},
-};
-
-static bool is_format(enum sl_kv_format format) {
-    return (unsigned)format < SL_KV_N_FORMATS;
-}
-
-const char *sl_kv_format_name(enum sl_kv_format format) {
-    return is_format(format) ? formats[format].name : "unknown";
-}
-
-enum sl_status sl_kv_format_parse(const char *name, enum sl_kv_format *format_out) {
-    for (int i = 0; i < SL_KV_N_FORMATS; i++) {
-        if (strcmp(name, formats[i].name) == 0) {
-            *format_out = (enum sl_kv_format)i;
-            return SL_OK;
-        }
-    }
-    return SL_ERR_INVALID;
-}
-
-int sl_kv_format_bits(enum sl_kv_format format) {
-    return is_format(format) ? formats[format].bits : 0;
-}
-
 // The offset at which a part of `bytes` begins; *end moves behind it.
 static uint32_t place(uint32_t *end, uint32_t bytes) {
     uint32_t offset = *end;
@@ -46,8 +16,8 @@ static uint32_t place(uint32_t *end, uint32_t bytes) {
 
 enum sl_status sl_page_layout_init(struct sl_page_layout *layout, enum sl_kv_format format, int head_dim, int n_states,
                                    bool has_positions) {
-    if (!is_format(format) || head_dim < 8 || head_dim > MAX_HEAD_DIM || head_dim % 8 != 0 || n_states < 0 ||
-        n_states > SL_MAX_STATES) {
+    if (!sl_kv_format_is_known(format) || head_dim < 8 || head_dim > MAX_HEAD_DIM || head_dim % 8 != 0 ||
+        n_states < 0 || n_states > SL_MAX_STATES) {
         return SL_ERR_INVALID;
     }
     bool quantized = sl_kv_format_is_quantized(format);
@@ -56,7 +26,7 @@ enum sl_status sl_page_layout_init(struct sl_page_layout *layout, enum sl_kv_for
         return SL_ERR_INVALID;
     }
 
-    uint32_t rows_bytes = SL_PAGE_SLOTS * (uint32_t)head_dim * (uint32_t)formats[format].bits / 8;
+    uint32_t rows_bytes = SL_PAGE_SLOTS * (uint32_t)head_dim * (uint32_t)sl_kv_format_bits(format) / 8;
     uint32_t pair_bytes = 2 * sizeof(uint16_t); // scale, zero
     uint32_t end = 0;
     memset(layout, 0, sizeof *layout); // padding too: layouts are compared as bytes

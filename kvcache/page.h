@@ -20,32 +20,12 @@
 #ifndef SL_KVCACHE_PAGE_H
 #define SL_KVCACHE_PAGE_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
-#include "base/status.h"
+#include "kvcache/format.h"
 
 #define SL_PAGE_SLOTS 64
 #define SL_MAX_STATES 4
-
-// The numbers cross the wire (proto/sluice/v1/capsule.proto): append only.
-enum sl_kv_format {
-    SL_KV_F32 = 0,
-    SL_KV_F16 = 1,
-    SL_KV_BF16 = 2,
-    SL_KV_INT8 = 3,
-    SL_KV_INT4 = 4,
-    SL_KV_INT2 = 5,
-    SL_KV_INT1 = 6,
-};
-#define SL_KV_N_FORMATS 7
-
-const char *sl_kv_format_name(enum sl_kv_format format);                            // "f16"
-enum sl_status sl_kv_format_parse(const char *name, enum sl_kv_format *format_out); // SL_ERR_INVALID
-int sl_kv_format_bits(enum sl_kv_format format);                                    // per element, scales not counted
-static inline bool sl_kv_format_is_quantized(enum sl_kv_format format) {
-    return format >= SL_KV_INT8;
-}
 
 // Where the parts of a page are. Byte offsets from the start of the page.
 struct sl_page_layout {

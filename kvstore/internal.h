@@ -17,10 +17,7 @@
 struct sl_expected {
     struct sl_expected *next;
     char lease_id[40];
-    struct sl_capsule_key key;
-    uint64_t *hashes;
-    size_t n_hashes;
-    int64_t stride;
+    struct sl_capsule_keys keys;
 };
 
 // A lookup's hold on a capsule.
@@ -57,9 +54,10 @@ struct sl_kvstore {
 
 // keeper.c
 void *sl_kvstore_keeper_main(void *kvstore);
-enum sl_status sl_kvstore_expect(struct sl_kvstore *kvstore, const char *lease_id, const struct sl_capsule_key *key,
-                                 const uint64_t *hashes, size_t n_hashes, int64_t stride, struct sl_error *err);
-bool sl_kvstore_expects(struct sl_kvstore *kvstore, const struct sl_capsule_key *key);
+// Shelve what arrives under this lease. The keys' hashes are copied.
+enum sl_status sl_kvstore_expect(struct sl_kvstore *kvstore, const char *lease_id, const struct sl_capsule_keys *keys,
+                                 struct sl_error *err);
+bool sl_kvstore_expects(struct sl_kvstore *kvstore, const struct sl_capsule_id *id);
 // Hold a pinned capsule under a lease; the id is written to id_out[48].
 enum sl_status sl_kvstore_pin(struct sl_kvstore *kvstore, struct sl_stored *stored, char *id_out, struct sl_error *err);
 bool sl_kvstore_renew_pin(struct sl_kvstore *kvstore, const char *lease_id);

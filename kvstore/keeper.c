@@ -15,23 +15,21 @@
 
 // ---- expected capsules --------------------------------------------------------------------------------------------
 
-enum sl_status sl_kvstore_expect(struct sl_kvstore *kvstore, const char *lease_id, const struct sl_capsule_key *key,
-                                 const uint64_t *hashes, size_t n_hashes, int64_t stride, struct sl_error *err) {
+enum sl_status sl_kvstore_expect(struct sl_kvstore *kvstore, const char *lease_id, const struct sl_capsule_keys *keys,
+                                 struct sl_error *err) {
     struct sl_expected *expected = calloc(1, sizeof *expected);
-    uint64_t *copy = malloc(sizeof *copy * (n_hashes + 1));
-    if (!expected || !copy) {
+    uint64_t *hashes = malloc(sizeof *hashes * (keys->n_hashes + 1));
+    if (!expected || !hashes) {
         free(expected);
-        free(copy);
+        free(hashes);
         return sl_fail(err, SL_ERR_EXHAUSTED, "kvstore: out of memory");
     }
-    if (n_hashes > 0) {
-        memcpy(copy, hashes, sizeof *copy * n_hashes);
+    if (keys->n_hashes > 0) {
+        memcpy(hashes, keys->hashes, sizeof *hashes * keys->n_hashes);
     }
     snprintf(expected->lease_id, sizeof expected->lease_id, "%s", lease_id);
-    expected->key = *key;
-    expected->hashes = copy;
-    expected->n_hashes = n_hashes;
-    expected->stride = stride;
+    expected->keys = *keys;
+    expected->keys.hashes = hashes;
     pthread_mutex_lock(&kvstore->mutex);
     expected->next = kvstore->expected;
     kvstore->expected = expected;
@@ -39,27 +37,23 @@ enum sl_status sl_kvstore_expect(struct sl_kvstore *kvstore, const char *lease_i
     return SL_OK;
 }
 
-bool sl_kvstore_expects(struct sl_kvstore *kvstore, const struct sl_capsule_key *key) {
+bool sl_kvstore_expects(struct sl_kvstore *kvstore, const struct sl_capsule_id *id) {
     pthread_mutex_lock(&kvstore->mutex);
     struct sl_expected *expected = kvstore->expected;
-    while (expected && memcmp(&expected->key, key, sizeof *key) != 0) {
+    while (expected && memcmp(&expected->keys.id, id, sizeof *id) != 0) {
         expected = expected->next;
     }
     pthread_mutex_unlock(&kvstore->mutex);
     return expected != NULL;
 }
 
-static void shelve(struct sl_kvstore *kvstore, const struct sl_expected *expected, struct sl_received *received) {
+static void shelve(struct sl_kvstore *kvstore, const struct sl_expected *expected, struct sl_capsule_bytes *capsule) {
     struct sl_error err = {0};
-    enum sl_status status =
-        sl_shelf_put(kvstore->shelf, &expected->key, received->body, received->body_bytes, received->header,
-                     received->header_bytes, expected->hashes, expected->n_hashes, expected->stride, &err);
-    if (status != SL_OK) {
+    if (sl_shelf_put(kvstore->shelf, &expected->keys, capsule, &err) != SL_OK) {
         sl_log_warn("kvstore", "lease=%s not shelved: %s", expected->lease_id, err.text);
-        sl_arena_free(kvstore->node.arena, received->body);
-        free(received->header);
+        sl_capsule_bytes_free(capsule, kvstore->node.arena);
     } else {
-        sl_disk_offer(kvstore->disk, &expected->key);
+        sl_disk_offer(kvstore->disk, &expected->keys.id);
     }
 }
 
@@ -67,22 +61,22 @@ static void shelve(struct sl_kvstore *kvstore, const struct sl_expected *expecte
 static void look_after_expected(struct sl_kvstore *kvstore) {
     for (struct sl_expected **at = &kvstore->expected; *at;) {
         struct sl_expected *expected = *at;
-        struct sl_received received;
+        struct sl_capsule_bytes capsule;
         size_t promised;
         enum sl_status status =
-            sl_inbound_take(kvstore->node.inbound, expected->lease_id, 0, &received, &promised, NULL);
+            sl_inbound_take(kvstore->node.inbound, expected->lease_id, 0, &capsule, &promised, NULL);
         if (status == SL_AGAIN && !kvstore->stopping) {
             at = &expected->next;
             continue;
         }
         if (status == SL_OK) {
             sl_ledger_return(kvstore->node.ledger, promised);
-            shelve(kvstore, expected, &received);
+            shelve(kvstore, expected, &capsule);
         } else {
             sl_inbound_release(kvstore->node.inbound, expected->lease_id); // failed: its memory is wanted
         }
         *at = expected->next;
-        free(expected->hashes);
+        free(expected->keys.hashes);
         free(expected);
     }
 }

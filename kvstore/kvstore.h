@@ -4,7 +4,7 @@
  *          prompt and ships it to whoever holds a grant for it; and keeps the offloaded layers of sessions and searches
  *          them where they lie.
  *
- * Design: everything arrives like at a decode worker, in leased inbound transfers (node/landing.h), and shares one memory
+ * Design: everything arrives like at a decode worker, in leased inbound transfers (node/inbound.h), and shares one memory
  *         (kvstore/memory/room.h).
  *         Capsules: a keeper thread shelves what has arrived and ends pins that nobody renews. Handlers of Fetch send from
  *         the shelf; a pinned capsule is not evicted.

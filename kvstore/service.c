@@ -25,9 +25,9 @@ enum sl_status sl_store_handle_reserve(void *service, struct sl_rpc_call *call, 
         return sl_fail(err, SL_ERR_INVALID, "capsule_bytes %lld exceed the store's %lld",
                        (long long)request->capsule_bytes, (long long)kvstore->node.config.arena_bytes);
     }
-    struct sl_capsule_key key = {request->key->model_fingerprint, request->key->recipe_fingerprint,
-                                 request->key->prefix_hash};
-    if (sl_shelf_has(kvstore->shelf, &key) || sl_kvstore_expects(kvstore, &key)) {
+    struct sl_capsule_id id = {request->key->model_fingerprint, request->key->recipe_fingerprint,
+                               request->key->prefix_hash};
+    if (sl_shelf_has(kvstore->shelf, &id) || sl_kvstore_expects(kvstore, &id)) {
         return sl_fail(err, SL_ERR_EXISTS, "this capsule is stored, or on its way");
     }
     struct sl_inbound_ticket ticket;
@@ -36,8 +36,8 @@ enum sl_status sl_store_handle_reserve(void *service, struct sl_rpc_call *call, 
     if (status != SL_OK) {
         return status;
     }
-    status = sl_kvstore_expect(kvstore, ticket.id, &key, request->prefixes, request->n_prefixes, request->prefix_tokens,
-                               err);
+    struct sl_capsule_keys keys = {id, request->prefixes, request->n_prefixes, request->prefix_tokens};
+    status = sl_kvstore_expect(kvstore, ticket.id, &keys, err);
     if (status == SL_OK) {
         status = sl_lease_send_grant(call, &ticket, request->capsule_bytes);
     }
@@ -88,7 +88,7 @@ static struct sl_stored *pin_longest(struct sl_kvstore *kvstore, const struct sl
         stored = longer;
         at = disk_at;
     } else if (stored) {
-        sl_disk_offer(kvstore->disk, &stored->key);
+        sl_disk_offer(kvstore->disk, &stored->keys.id);
     }
     if (stored) {
         *covered_out = prefixes[at].n_tokens;
@@ -130,7 +130,7 @@ enum sl_status sl_store_handle_lookup(void *service, struct sl_rpc_call *call, c
     Sluice__V1__LookupReply reply = SLUICE__V1__LOOKUP_REPLY__INIT;
     reply.n_tokens = covered;
     reply.capsule_tokens = stored->n_tokens;
-    reply.capsule_bytes = (int64_t)stored->body_bytes;
+    reply.capsule_bytes = (int64_t)stored->capsule.body_bytes;
     reply.lease_id = id;
     reply.lease_ms = kvstore->node.config.lease_ms;
     status = sl_rpc_call_send(call, &reply.base);
@@ -158,16 +158,16 @@ enum sl_status sl_store_handle_fetch(void *service, struct sl_rpc_call *call, co
     atomic_fetch_add(&kvstore->n_jobs, 1);
     int64_t limit = sl_deadline_in_ms(SHIP_MS), deadline = sl_rpc_call_deadline_ns(call);
     struct sl_send send = {.destination = request->destination,
-                           .body = stored->body,
-                           .body_bytes = stored->body_bytes,
-                           .header = stored->header,
-                           .header_bytes = stored->header_bytes,
+                           .body = stored->capsule.body,
+                           .body_bytes = stored->capsule.body_bytes,
+                           .header = stored->capsule.header,
+                           .header_bytes = stored->capsule.header_bytes,
                            .deadline_ns = deadline < limit ? deadline : limit,
                            .go_on = still_wanted,
                            .arg = call};
     enum sl_status status = sl_send_capsule(kvstore->node.fabric, &send, err);
     Sluice__V1__FetchReply reply = SLUICE__V1__FETCH_REPLY__INIT;
-    reply.bytes = (int64_t)(stored->body_bytes + stored->header_bytes);
+    reply.bytes = (int64_t)(stored->capsule.body_bytes + stored->capsule.header_bytes);
     sl_kvstore_return(kvstore, request->lease_id);
     atomic_fetch_sub(&kvstore->n_jobs, 1);
     atomic_fetch_add(&kvstore->n_calls, 1);

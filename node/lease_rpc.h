@@ -3,7 +3,7 @@
 #ifndef SL_NODE_LEASE_RPC_H
 #define SL_NODE_LEASE_RPC_H
 
-#include "node/landing.h"
+#include "node/inbound.h"
 #include "rpc/rpc.h"
 
 // Answers with a Grant. What its ticket has on the heap stays the caller's.

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "job/job_recipe.h"
+#include "job/job_request.h"
 #include "prefill/internal.h"
 
 #define REPORT_MS 250   // between two progress events; callers take seconds of silence for death
@@ -16,8 +17,8 @@
 
 // ---- the request ---------------------------------------------------------------------------------------------------
 
-static enum sl_status check_tokens(const struct sl_prefill *prefill, const Sluice__V1__PrefillRequest *request,
-                                   struct sl_error *err) {
+static enum sl_status check_request(const struct sl_prefill *prefill, const Sluice__V1__PrefillRequest *request,
+                                    struct sl_error *err) {
     const struct sl_model_config *model = prefill->node.runtime.config;
     if (!request->tokens || request->tokens->n_ids == 0) {
         return sl_fail(err, SL_ERR_INVALID, "tokens: empty");
@@ -26,16 +27,10 @@ static enum sl_status check_tokens(const struct sl_prefill *prefill, const Sluic
         return sl_fail(err, SL_ERR_INVALID, "tokens: %zu are more than the model's %lld positions",
                        request->tokens->n_ids, (long long)model->max_positions);
     }
-    for (size_t i = 0; i < request->tokens->n_ids; i++) {
-        if (request->tokens->ids[i] < 0 || request->tokens->ids[i] >= model->n_vocab) {
-            return sl_fail(err, SL_ERR_INVALID, "tokens: id %d at index %zu is not below the vocabulary's %d",
-                           request->tokens->ids[i], i, model->n_vocab);
-        }
-    }
     if (!request->destination) {
         return sl_fail(err, SL_ERR_INVALID, "destination: missing");
     }
-    return SL_OK;
+    return sl_job_check_ids(model, "tokens", request->tokens, err);
 }
 
 static int64_t larger(int64_t a, int64_t b) {
@@ -44,7 +39,7 @@ static int64_t larger(int64_t a, int64_t b) {
 
 static enum sl_status prepare(struct sl_prefill *prefill, const Sluice__V1__PrefillRequest *request,
                               struct sl_prefill_job *job, struct sl_error *err) {
-    enum sl_status status = check_tokens(prefill, request, err);
+    enum sl_status status = check_request(prefill, request, err);
     if (status != SL_OK) {
         return status;
     }

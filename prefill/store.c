@@ -259,7 +259,8 @@ void sl_store_release(struct sl_store_client *client, const char *address, const
 
 // Open what has arrived and cut it to what the prompt shares with it.
 static enum sl_status open_match(const struct sl_store_job *job, const struct sl_store_match *match,
-                                 struct sl_received *received, struct sl_session **session_out, struct sl_error *err) {
+                                 struct sl_capsule_bytes *capsule, struct sl_session **session_out,
+                                 struct sl_error *err) {
     struct sl_capsule_id id = *job->id;
     if (sl_recipe_evicts(&job->plan->recipe)) {
         id.prefix_hash = sl_store_boundary_hash(job->plan, sl_prefix_hash(job->tokens, match->n_tokens));
@@ -269,7 +270,7 @@ static enum sl_status open_match(const struct sl_store_job *job, const struct sl
         id.prefix_hash = sl_prefix_hash(job->tokens, match->n_tokens);
     }
     struct sl_session *session;
-    enum sl_status status = sl_received_open(job->client->node->inbound, received, &job->plan->geometry, &id,
+    enum sl_status status = sl_capsule_adopt(capsule, job->client->node->arena, &job->plan->geometry, &id,
                                              job->plan->max_slots, &session, err);
     if (status != SL_OK) {
         return status;
@@ -307,11 +308,11 @@ enum sl_status sl_store_resume(const struct sl_store_job *job, const struct sl_s
     int64_t bytes;
     status = fetch(job, match, &grant, ticket.id, &bytes, err);
     free(ticket.ticket);
-    struct sl_received received;
+    struct sl_capsule_bytes capsule;
     size_t promised;
     if (status == SL_OK) {
         // The store has our fabric's acknowledgement, so it has arrived already or failed.
-        status = sl_inbound_take(inbound, ticket.id, sl_deadline_in_ms(TAKE_MS), &received, &promised, err);
+        status = sl_inbound_take(inbound, ticket.id, sl_deadline_in_ms(TAKE_MS), &capsule, &promised, err);
         if (status == SL_AGAIN) {
             status = sl_fail(err, SL_ERR_DEADLINE, "kvstore %s: the capsule did not arrive", job->address);
         }
@@ -320,5 +321,5 @@ enum sl_status sl_store_resume(const struct sl_store_job *job, const struct sl_s
         sl_inbound_release(inbound, ticket.id);
         return status;
     }
-    return open_match(job, match, &received, session_out, err);
+    return open_match(job, match, &capsule, session_out, err);
 }

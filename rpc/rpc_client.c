@@ -49,29 +49,20 @@ enum sl_status sl_rpc_channel_create(const char *address, struct sl_rpc_channel 
     if (!channel) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a channel to %s", address);
     }
-    const struct {
-        const char *key;
-        int value;
-    } settings[] = {
-        {GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, MAX_REPLY_BYTES},
-        {GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1},
-        {GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_TIME_MS},
-        {GRPC_ARG_KEEPALIVE_TIMEOUT_MS, KEEPALIVE_TIMEOUT_MS},
-        {GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1},
-        {GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0},
-        {GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, MIN_CONNECT_MS},
-        {GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, BACKOFF_FIRST_MS},
-        {GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, BACKOFF_MAX_MS},
-        {GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, RESOLVE_AGAIN_MS},
-        {GRPC_ARG_ENABLE_HTTP_PROXY, 0},
+    grpc_arg args[] = {
+        sl_rpc_setting(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, MAX_REPLY_BYTES),
+        sl_rpc_setting(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1),
+        sl_rpc_setting(GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_TIME_MS),
+        sl_rpc_setting(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, KEEPALIVE_TIMEOUT_MS),
+        sl_rpc_setting(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
+        sl_rpc_setting(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
+        sl_rpc_setting(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, MIN_CONNECT_MS),
+        sl_rpc_setting(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, BACKOFF_FIRST_MS),
+        sl_rpc_setting(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, BACKOFF_MAX_MS),
+        sl_rpc_setting(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, RESOLVE_AGAIN_MS),
+        sl_rpc_setting(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
     };
-    enum { N_SETTINGS = sizeof settings / sizeof settings[0] };
-    grpc_arg args[N_SETTINGS];
-    for (int i = 0; i < N_SETTINGS; i++) {
-        args[i] =
-            (grpc_arg){.type = GRPC_ARG_INTEGER, .key = (char *)settings[i].key, .value.integer = settings[i].value};
-    }
-    const grpc_channel_args all = {.num_args = N_SETTINGS, .args = args};
+    const grpc_channel_args all = {.num_args = sizeof args / sizeof *args, .args = args};
     char target[300];
     sl_rpc_address_target(&parsed, target, sizeof target);
     grpc_channel_credentials *credentials = grpc_insecure_credentials_create();

@@ -40,6 +40,11 @@ ProtobufCMessage *sl_rpc_message_unpack(grpc_byte_buffer *bytes, const ProtobufC
 gpr_timespec sl_rpc_deadline_to_timespec(int64_t deadline_ns);
 int64_t sl_rpc_deadline_from_timespec(gpr_timespec deadline);
 
+// One of the arguments that a channel or a server is made with.
+static inline grpc_arg sl_rpc_setting(const char *key, int value) {
+    return (grpc_arg){.type = GRPC_ARG_INTEGER, .key = (char *)key, .value.integer = value};
+}
+
 // The gauge behind sl_rpc_live_calls().
 void sl_rpc_live_calls_add(int n);
 

@@ -158,28 +158,19 @@ static void post(struct sl_rpc_server *server, const struct sl_rpc_bound *bound)
 // ---- starting ------------------------------------------------------------------------------------------------------
 
 static grpc_server *make_grpc_server(int max_message_bytes) {
-    const struct {
-        const char *key;
-        int value;
-    } settings[] = {
-        {GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, max_message_bytes},
-        {GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1},
-        {GRPC_ARG_ALLOW_REUSEPORT, 0}, // or two servers would share a port in silence
-        {GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_TIME_MS},
-        {GRPC_ARG_KEEPALIVE_TIMEOUT_MS, KEEPALIVE_TIMEOUT_MS},
+    grpc_arg args[] = {
+        sl_rpc_setting(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, max_message_bytes),
+        sl_rpc_setting(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1),
+        sl_rpc_setting(GRPC_ARG_ALLOW_REUSEPORT, 0), // or two servers would share a port in silence
+        sl_rpc_setting(GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_TIME_MS),
+        sl_rpc_setting(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, KEEPALIVE_TIMEOUT_MS),
         // Only connections with calls: a foreign client that is idle may not even poll, and would be cut off.
-        {GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 0},
-        {GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0},
-        {GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000},
-        {GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0}, // our own clients do ping while idle
+        sl_rpc_setting(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 0),
+        sl_rpc_setting(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
+        sl_rpc_setting(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000),
+        sl_rpc_setting(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0), // our own clients do ping while idle
     };
-    enum { N_SETTINGS = sizeof settings / sizeof settings[0] };
-    grpc_arg args[N_SETTINGS];
-    for (int i = 0; i < N_SETTINGS; i++) {
-        args[i] =
-            (grpc_arg){.type = GRPC_ARG_INTEGER, .key = (char *)settings[i].key, .value.integer = settings[i].value};
-    }
-    const grpc_channel_args all = {.num_args = N_SETTINGS, .args = args};
+    const grpc_channel_args all = {.num_args = sizeof args / sizeof *args, .args = args};
     return grpc_server_create(&all, NULL);
 }
 

@@ -23,7 +23,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SLUICE = pathlib.Path(os.environ.get("SLUICE_BIN", ROOT / "build/bin")) / "sluice"
 MODEL, PLAN, WORK, PAGE, PICTURES = (pathlib.Path(p) for p in (
-    "models/demo", "bench/papers/demo.json", "build/quality", "docs/quality.md", "docs/quality"))
+    "models/demo", "lab/eval/papers/demo.json", "build/quality", "docs/quality.md", "docs/quality"))
 TEXTS = ["GPL-3", "Apache-2.0", "MPL-1.1", "GFDL-1.3"]  # of /usr/share/common-licenses
 WRITTEN, END = "<!-- WRITTEN: by hand, kept -->", "<!-- END -->"
 

@@ -15,7 +15,7 @@
 
 #include "compress/evict/compressor.h"
 #include "compress/evict/scores/score.h"
-#include "compress/recipe/internal.h"
+#include "compress/recipe/recipe.h"
 
 // What an eviction works in: of KV heads, a number or an entry a slot. What a recipe does not need is none.
 struct sl_scratch {

@@ -243,7 +243,7 @@ struct built {
     struct sl_held_annex *held; // in use
     uint64_t serial;
     struct sl_kv_segment_config config;
-    struct sl_received received;
+    struct sl_capsule_bytes received;
     size_t promised_bytes;
 };
 

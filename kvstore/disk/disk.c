@@ -18,7 +18,7 @@
 struct sl_disk {
     struct sl_disk_config config;
     struct sl_disk_folder *folder;
-    struct sl_queue *offers; // of struct sl_capsule_key, malloc'd
+    struct sl_queue *offers; // of struct sl_capsule_id, malloc'd
     pthread_t writer;
     bool has_writer;
     _Atomic int64_t deadline_ns; // of writing
@@ -56,7 +56,7 @@ static bool in_time(void *arg) {
 }
 
 // Copy it from the shelf to the disk. SL_ERR_NOT_FOUND: it has been evicted before we came to it.
-static enum sl_status copy_down(struct sl_disk *disk, const struct sl_capsule_key *key, struct sl_error *err) {
+static enum sl_status copy_down(struct sl_disk *disk, const struct sl_capsule_id *key, struct sl_error *err) {
     struct sl_stored *stored = sl_shelf_hold(disk->config.shelf, key);
     if (!stored) {
         return sl_fail(err, SL_ERR_NOT_FOUND, "evicted before it was written");
@@ -66,7 +66,7 @@ static enum sl_status copy_down(struct sl_disk *disk, const struct sl_capsule_ke
     return status;
 }
 
-static void write_one(struct sl_disk *disk, const struct sl_capsule_key *key) {
+static void write_one(struct sl_disk *disk, const struct sl_capsule_id *key) {
     struct sl_error err = {0};
     enum sl_status status = copy_down(disk, key, &err);
     if (status == SL_ERR_NOT_FOUND || status == SL_ERR_EXHAUSTED || status == SL_ERR_CANCELLED) {
@@ -77,7 +77,7 @@ static void write_one(struct sl_disk *disk, const struct sl_capsule_key *key) {
     }
 }
 
-static void take_offer(struct sl_disk *disk, const struct sl_capsule_key *key) {
+static void take_offer(struct sl_disk *disk, const struct sl_capsule_id *key) {
     struct sl_error err = {0};
     enum sl_status status = sl_disk_folder_touch(disk->folder, key, &err);
     if (status == SL_ERR_NOT_FOUND) {
@@ -99,11 +99,11 @@ static void *writer_main(void *arg) {
     return NULL;
 }
 
-void sl_disk_offer(struct sl_disk *disk, const struct sl_capsule_key *key) {
+void sl_disk_offer(struct sl_disk *disk, const struct sl_capsule_id *key) {
     if (!is_used(disk)) {
         return;
     }
-    struct sl_capsule_key *copy = malloc(sizeof *copy);
+    struct sl_capsule_id *copy = malloc(sizeof *copy);
     if (copy) {
         *copy = *key;
     }
@@ -117,30 +117,25 @@ void sl_disk_offer(struct sl_disk *disk, const struct sl_capsule_key *key) {
 
 // Read it into the arena and shelve it. SL_ERR_NOT_FOUND, SL_ERR_EXHAUSTED, SL_ERR_IO.
 static enum sl_status bring_back(struct sl_disk *disk, const struct sl_disk_found *found, struct sl_error *err) {
-    void *body;
-    uint8_t *header;
-    uint64_t *hashes;
-    size_t body_bytes = (size_t)found->entry.body_bytes;
-    enum sl_status status = sl_room_take_block(disk->config.room, "disk", body_bytes, &body, err);
+    struct sl_capsule_bytes capsule = {0};
+    struct sl_capsule_keys keys = {0};
+    struct sl_room *room = disk->config.room;
+    enum sl_status status = sl_room_take_block(room, "disk", (size_t)found->entry.body_bytes, &capsule.body, err);
     if (status != SL_OK) {
         return status;
     }
-    status = sl_disk_folder_read(disk->folder, found, body, &header, &hashes, err);
+    status = sl_disk_folder_read(disk->folder, found, capsule.body, &capsule, &keys, err);
     if (status == SL_OK) {
-        status = sl_shelf_put(disk->config.shelf, &found->entry.key, body, body_bytes, header,
-                              (size_t)found->entry.header_bytes, hashes, (size_t)found->entry.n_hashes,
-                              found->entry.stride, err);
-        free(hashes);
-        if (status == SL_OK) {
-            return SL_OK;
-        }
-        free(header);
+        status = sl_shelf_put(disk->config.shelf, &keys, &capsule, err);
         if (status == SL_ERR_INVALID) { // of another version, perhaps
             status = sl_disk_folder_discard(disk->folder, found->id, err->text, err);
             status = status == SL_OK ? SL_ERR_NOT_FOUND : status;
         }
+        free(keys.hashes);
     }
-    sl_arena_free(disk->config.room->arena, body);
+    if (status != SL_OK) {
+        sl_capsule_bytes_free(&capsule, room->arena);
+    }
     return status == SL_ERR_EXISTS ? SL_OK : status; // it was shipped to us meanwhile
 }
 
@@ -150,9 +145,9 @@ static struct sl_stored *pin_found(struct sl_disk *disk, const struct sl_disk_fo
                                    const struct sl_prefix *prefix) {
     int64_t covered;
     struct sl_stored *stored = sl_shelf_pin(disk->config.shelf, &found->entry.key, &covered);
-    for (size_t i = 0; stored && i < stored->n_prefixes; i++) {
-        if (stored->prefix_tokens[i] == prefix->n_tokens &&
-            memcmp(&stored->prefixes[i], &prefix->key, sizeof prefix->key) == 0) {
+    for (size_t i = 0; stored && i <= stored->keys.n_hashes; i++) {
+        struct sl_prefix own = sl_capsule_prefix(&stored->keys, stored->n_tokens, i);
+        if (memcmp(&own, prefix, sizeof own) == 0) {
             return stored;
         }
     }
@@ -249,7 +244,7 @@ enum sl_status sl_disk_open(const struct sl_disk_config *config, struct sl_disk 
 }
 
 static void write_the_shelf(struct sl_disk *disk) {
-    struct sl_capsule_key *keys = malloc(sizeof *keys * MAX_CLOSING);
+    struct sl_capsule_id *keys = malloc(sizeof *keys * MAX_CLOSING);
     size_t n = keys ? sl_shelf_list(disk->config.shelf, keys, MAX_CLOSING) : 0, n_done = 0;
     for (; n_done < n && is_used(disk) && in_time(disk); n_done++) {
         write_one(disk, &keys[n_done]);

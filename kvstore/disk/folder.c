@@ -251,22 +251,23 @@ static enum sl_status write_part(struct writing *writing, const uint8_t *data, s
     return SL_OK;
 }
 
-static enum sl_status write_file(struct sl_disk_folder *folder, const char *name, const struct sl_stored *stored,
-                                 struct writing *writing, struct sl_error *err) {
+static enum sl_status write_file(struct sl_disk_folder *folder, const char *name,
+                                 const struct sl_capsule_bytes *capsule, struct writing *writing,
+                                 struct sl_error *err) {
     writing->fd = openat(folder->dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (writing->fd < 0) {
         return io_failed(folder, name, "cannot be made", err);
     }
     // All of it at once, so that a full disk is known first. Where a file system cannot do that, writing will say so.
     enum sl_status status = SL_OK;
-    if (fallocate(writing->fd, 0, 0, (off_t)(stored->header_bytes + stored->body_bytes)) != 0 && errno == ENOSPC) {
+    if (fallocate(writing->fd, 0, 0, (off_t)(capsule->header_bytes + capsule->body_bytes)) != 0 && errno == ENOSPC) {
         status = SL_ERR_IO;
     }
     if (status == SL_OK) {
-        status = write_part(writing, stored->header, stored->header_bytes);
+        status = write_part(writing, capsule->header, capsule->header_bytes);
     }
     if (status == SL_OK) {
-        status = write_part(writing, stored->body, stored->body_bytes);
+        status = write_part(writing, capsule->body, capsule->body_bytes);
     }
     if (status == SL_ERR_CANCELLED) {
         sl_fail(err, status, "given up while writing %s", name);
@@ -282,26 +283,18 @@ static enum sl_status write_file(struct sl_disk_folder *folder, const char *name
 enum sl_status sl_disk_folder_write(struct sl_disk_folder *folder, const struct sl_stored *stored,
                                     bool (*go_on)(void *arg), void *arg, struct sl_error *err) {
     uint64_t id;
-    if (sl_disk_index_has(folder->index, &stored->key, &id)) {
+    if (sl_disk_index_has(folder->index, &stored->keys.id, &id)) {
         return sl_fail(err, SL_ERR_EXISTS, "this capsule is on disk already");
     }
-    size_t n_hashes = stored->n_prefixes - 1; // the last one is the whole
-    struct sl_disk_entry entry = {.key = stored->key,
+    struct sl_disk_entry entry = {.key = stored->keys.id,
                                   .n_tokens = stored->n_tokens,
-                                  .header_bytes = stored->header_bytes,
-                                  .body_bytes = stored->body_bytes,
-                                  .n_hashes = n_hashes,
-                                  .stride = n_hashes > 0 ? stored->prefix_tokens[0] : 0};
+                                  .header_bytes = stored->capsule.header_bytes,
+                                  .body_bytes = stored->capsule.body_bytes,
+                                  .n_hashes = stored->keys.n_hashes,
+                                  .stride = stored->keys.stride};
     if (file_bytes(&entry) > folder->max_bytes) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "a capsule of %lld bytes is larger than all that --disk-bytes allows",
                        (long long)file_bytes(&entry));
-    }
-    uint64_t *hashes = malloc(sizeof *hashes * (n_hashes + 1));
-    if (!hashes) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "disk: out of memory");
-    }
-    for (size_t i = 0; i < n_hashes; i++) {
-        hashes[i] = stored->prefixes[i].prefix_hash;
     }
     enum sl_status status = shrink_to(folder, folder->max_bytes - file_bytes(&entry), err);
     char name[40];
@@ -309,16 +302,16 @@ enum sl_status sl_disk_folder_write(struct sl_disk_folder *folder, const struct 
     name_file(id, name);
     struct writing writing = {.fd = -1, .go_on = go_on, .arg = arg};
     if (status == SL_OK) {
-        status = write_file(folder, name, stored, &writing, err);
+        status = write_file(folder, name, &stored->capsule, &writing, err);
         entry.file_digest = writing.digest;
     }
-    while (status == SL_OK && (status = sl_disk_index_put(folder->index, id, &entry, hashes, err)) == SL_AGAIN) {
+    while (status == SL_OK &&
+           (status = sl_disk_index_put(folder->index, id, &entry, stored->keys.hashes, err)) == SL_AGAIN) {
         status = remove_oldest(folder, err); // the index is full
         if (status == SL_ERR_NOT_FOUND) {
             status = sl_fail(err, SL_ERR_IO, "disk: the index is full and nothing is left to remove");
         }
     }
-    free(hashes);
     if (status == SL_OK) {
         atomic_fetch_add(&folder->n_capsules, 1);
         atomic_fetch_add(&folder->bytes, file_bytes(&entry));
@@ -372,8 +365,8 @@ static bool read_part(int fd, size_t *at_inout, uint8_t *data, size_t bytes, uin
 }
 
 // SL_ERR_INVALID: it is damaged, or gone.
-static enum sl_status read_file(struct sl_disk_folder *folder, const struct sl_disk_found *found, uint8_t *header,
-                                void *body, struct sl_error *err) {
+static enum sl_status read_file(struct sl_disk_folder *folder, const struct sl_disk_found *found,
+                                const struct sl_capsule_bytes *into, struct sl_error *err) {
     char name[40];
     name_file(found->id, name);
     int fd = openat(folder->dir_fd, name, O_RDONLY | O_CLOEXEC);
@@ -386,25 +379,28 @@ static enum sl_status read_file(struct sl_disk_folder *folder, const struct sl_d
     posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
     size_t at = 0;
     uint64_t digest = 0;
-    bool is_whole = read_part(fd, &at, header, (size_t)found->entry.header_bytes, &digest) &&
-                    read_part(fd, &at, body, (size_t)found->entry.body_bytes, &digest) &&
-                    digest == found->entry.file_digest;
+    bool is_whole = read_part(fd, &at, into->header, into->header_bytes, &digest) &&
+                    read_part(fd, &at, into->body, into->body_bytes, &digest) && digest == found->entry.file_digest;
     close(fd);
     return is_whole ? SL_OK : sl_fail(err, SL_ERR_INVALID, "its file cannot be read, or fails its digest");
 }
 
 enum sl_status sl_disk_folder_read(struct sl_disk_folder *folder, const struct sl_disk_found *found, void *body,
-                                   uint8_t **header_out, uint64_t **hashes_out, struct sl_error *err) {
-    uint8_t *header = malloc((size_t)found->entry.header_bytes + 1);
-    uint64_t *hashes = malloc(sizeof *hashes * ((size_t)found->entry.n_hashes + 1));
+                                   struct sl_capsule_bytes *capsule_out, struct sl_capsule_keys *keys_out,
+                                   struct sl_error *err) {
+    const struct sl_disk_entry *entry = &found->entry;
+    struct sl_capsule_bytes capsule = {body, (size_t)entry->body_bytes, malloc((size_t)entry->header_bytes + 1),
+                                       (size_t)entry->header_bytes};
+    struct sl_capsule_keys keys = {entry->key, malloc(sizeof *keys.hashes * ((size_t)entry->n_hashes + 1)),
+                                   (size_t)entry->n_hashes, entry->stride};
     struct sl_error why = {0};
     enum sl_status status = SL_OK;
-    if (!header || !hashes) {
+    if (!capsule.header || !keys.hashes) {
         status = sl_fail(err, SL_ERR_EXHAUSTED, "disk: out of memory");
     } else {
-        status = sl_disk_index_list(folder->index, found->id, &found->entry, hashes, &why);
+        status = sl_disk_index_list(folder->index, found->id, entry, keys.hashes, &why);
         if (status == SL_OK) {
-            status = read_file(folder, found, header, body, &why);
+            status = read_file(folder, found, &capsule, &why);
         }
         if (status == SL_ERR_INVALID) { // or removed meanwhile, file and all: then nobody says anything
             status = sl_disk_folder_discard(folder, found->id, why.text, err);
@@ -414,21 +410,21 @@ enum sl_status sl_disk_folder_read(struct sl_disk_folder *folder, const struct s
         }
     }
     if (status != SL_OK) {
-        free(header);
-        free(hashes);
+        free(capsule.header);
+        free(keys.hashes);
         return status;
     }
-    *header_out = header;
-    *hashes_out = hashes;
+    *capsule_out = capsule;
+    *keys_out = keys;
     return SL_OK;
 }
 
-bool sl_disk_folder_has(struct sl_disk_folder *folder, const struct sl_capsule_key *key) {
+bool sl_disk_folder_has(struct sl_disk_folder *folder, const struct sl_capsule_id *key) {
     uint64_t id;
     return sl_disk_index_has(folder->index, key, &id);
 }
 
-enum sl_status sl_disk_folder_touch(struct sl_disk_folder *folder, const struct sl_capsule_key *key,
+enum sl_status sl_disk_folder_touch(struct sl_disk_folder *folder, const struct sl_capsule_id *key,
                                     struct sl_error *err) {
     uint64_t id;
     return sl_disk_index_has(folder->index, key, &id) ? sl_disk_index_touch(folder->index, id, err) : SL_ERR_NOT_FOUND;

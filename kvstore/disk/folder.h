@@ -53,17 +53,18 @@ enum sl_status sl_disk_folder_find(struct sl_disk_folder *folder, const struct s
                                    struct sl_disk_found *found_out, struct sl_error *err);
 
 /*
- * Read it: body[entry.body_bytes]; *header_out[entry.header_bytes] and *hashes_out[entry.n_hashes] are malloc'd and the
+ * Read it into body[entry.body_bytes], which *capsule_out then has; its header and keys_out->hashes are malloc'd and the
  * caller's. SL_ERR_NOT_FOUND: it has gone meanwhile, or it was damaged and is now gone (logged).
  */
 enum sl_status sl_disk_folder_read(struct sl_disk_folder *folder, const struct sl_disk_found *found, void *body,
-                                   uint8_t **header_out, uint64_t **hashes_out, struct sl_error *err);
+                                   struct sl_capsule_bytes *capsule_out, struct sl_capsule_keys *keys_out,
+                                   struct sl_error *err);
 // It cannot be used, whatever its digests say: remove it and say why.
 enum sl_status sl_disk_folder_discard(struct sl_disk_folder *folder, uint64_t id, const char *why,
                                       struct sl_error *err);
-bool sl_disk_folder_has(struct sl_disk_folder *folder, const struct sl_capsule_key *key); // whole
+bool sl_disk_folder_has(struct sl_disk_folder *folder, const struct sl_capsule_id *key); // whole
 // Count this capsule, whole, as the one used last. SL_ERR_NOT_FOUND, SL_ERR_IO.
-enum sl_status sl_disk_folder_touch(struct sl_disk_folder *folder, const struct sl_capsule_key *key,
+enum sl_status sl_disk_folder_touch(struct sl_disk_folder *folder, const struct sl_capsule_id *key,
                                     struct sl_error *err);
 
 void sl_disk_folder_get_size(struct sl_disk_folder *folder, int64_t *n_capsules_out, int64_t *bytes_out);

@@ -243,7 +243,7 @@ bool sl_disk_entry_is_damaged(const struct sl_disk_entry *entry) {
 }
 
 // As on the shelf: the younger capsule takes a prefix over, but not from one that is just that prefix.
-static int put_prefix(struct sl_disk_index *index, MDB_txn *txn, const struct sl_capsule_key *key,
+static int put_prefix(struct sl_disk_index *index, MDB_txn *txn, const struct sl_capsule_id *key,
                       const struct place *place) {
     struct place there;
     int rc = get(index, txn, PREFIXES, key, sizeof *key, &there, sizeof there);
@@ -293,7 +293,7 @@ enum sl_status sl_disk_index_put(struct sl_disk_index *index, uint64_t id, const
         rc = put(index, txn, LISTS, &id, sizeof id, hashes, list_bytes);
     }
     for (uint64_t i = 0; i < entry.n_hashes && rc == 0; i++) {
-        struct sl_capsule_key key = {entry.key.model_fingerprint, entry.key.recipe_fingerprint, hashes[i]};
+        struct sl_capsule_id key = {entry.key.model_fingerprint, entry.key.recipe_fingerprint, hashes[i]};
         rc = put_prefix(index, txn, &key, &(struct place){id, (int64_t)(i + 1) * entry.stride, 0});
     }
     if (rc == 0) {
@@ -304,7 +304,7 @@ enum sl_status sl_disk_index_put(struct sl_disk_index *index, uint64_t id, const
 }
 
 // Another capsule may have taken the key over.
-static int remove_prefix(struct sl_disk_index *index, MDB_txn *txn, const struct sl_capsule_key *key, uint64_t id) {
+static int remove_prefix(struct sl_disk_index *index, MDB_txn *txn, const struct sl_capsule_id *key, uint64_t id) {
     struct place there;
     int rc = get(index, txn, PREFIXES, key, sizeof *key, &there, sizeof there);
     return rc == 0 && there.id == id ? del(index, txn, PREFIXES, key, sizeof *key) : rc == MDB_NOTFOUND ? 0 : rc;
@@ -322,7 +322,7 @@ static int remove_list(struct sl_disk_index *index, MDB_txn *txn, uint64_t id, c
     }
     memcpy(hashes, v.mv_data, v.mv_size); // what v points to moves with the first change
     for (size_t i = 0; i < v.mv_size / sizeof *hashes && rc == 0; i++) {
-        struct sl_capsule_key key = {entry->key.model_fingerprint, entry->key.recipe_fingerprint, hashes[i]};
+        struct sl_capsule_id key = {entry->key.model_fingerprint, entry->key.recipe_fingerprint, hashes[i]};
         rc = remove_prefix(index, txn, &key, id);
     }
     free(hashes);
@@ -450,7 +450,7 @@ enum sl_status sl_disk_index_find(struct sl_disk_index *index, const struct sl_p
     enum sl_status status = SL_ERR_NOT_FOUND;
     for (size_t i = 0; i < n_prefixes && status == SL_ERR_NOT_FOUND; i++) {
         struct place place;
-        rc = get(index, txn, PREFIXES, &prefixes[i].key, sizeof prefixes[i].key, &place, sizeof place);
+        rc = get(index, txn, PREFIXES, &prefixes[i].id, sizeof prefixes[i].id, &place, sizeof place);
         if (rc != 0 && rc != MDB_NOTFOUND) {
             status = failed(rc, "looking up a prefix", err);
         } else if (rc == 0 && place.n_tokens == prefixes[i].n_tokens) {
@@ -466,7 +466,7 @@ enum sl_status sl_disk_index_find(struct sl_disk_index *index, const struct sl_p
     return status;
 }
 
-bool sl_disk_index_has(struct sl_disk_index *index, const struct sl_capsule_key *key, uint64_t *id_out) {
+bool sl_disk_index_has(struct sl_disk_index *index, const struct sl_capsule_id *key, uint64_t *id_out) {
     MDB_txn *txn;
     struct place place;
     if (begin_read(index, &txn) != 0) {

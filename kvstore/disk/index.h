@@ -25,7 +25,7 @@
 struct sl_disk_index;
 
 struct sl_disk_entry {
-    struct sl_capsule_key key;
+    struct sl_capsule_id key;
     int64_t n_tokens;
     uint64_t header_bytes, body_bytes;
     uint64_t n_hashes;    // in its list; hashes[i] covers (i + 1) * stride tokens
@@ -77,7 +77,7 @@ enum sl_status sl_disk_index_find(struct sl_disk_index *index, const struct sl_p
                                   size_t *at_out, uint64_t *id_out, struct sl_disk_entry *entry_out,
                                   struct sl_error *err);
 // Whether this capsule is there, whole.
-bool sl_disk_index_has(struct sl_disk_index *index, const struct sl_capsule_key *key, uint64_t *id_out);
+bool sl_disk_index_has(struct sl_disk_index *index, const struct sl_capsule_id *key, uint64_t *id_out);
 
 // The capsule used longest ago.
 enum sl_status sl_disk_index_oldest(struct sl_disk_index *index, uint64_t *id_out, struct sl_error *err);

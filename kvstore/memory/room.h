@@ -19,7 +19,7 @@
 
 #include "kvstore/memory/segments.h"
 #include "kvstore/memory/shelf.h"
-#include "node/landing.h"
+#include "node/inbound.h"
 
 struct sl_room {
     struct sl_arena *arena;   // the ledger's

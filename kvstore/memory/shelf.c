@@ -13,7 +13,7 @@
 
 struct node { // of the index
     struct node *next;
-    struct sl_capsule_key key;
+    struct sl_capsule_id id;
     int64_t n_tokens;
     struct sl_stored *stored;
 };
@@ -46,34 +46,42 @@ enum sl_status sl_shelf_create(struct sl_arena *arena, int64_t keep_ms, struct s
 
 // ---- index (lock held) --------------------------------------------------------------------------------------------
 
-static struct node **find(struct sl_shelf *shelf, const struct sl_capsule_key *key) {
-    struct node **at = &shelf->buckets[sl_hash(key, sizeof *key, 0) % N_BUCKETS];
-    while (*at && memcmp(&(*at)->key, key, sizeof *key) != 0) {
+static bool is_same(const struct sl_capsule_id *a, const struct sl_capsule_id *b) {
+    return memcmp(a, b, sizeof *a) == 0;
+}
+
+static struct node **find(struct sl_shelf *shelf, const struct sl_capsule_id *id) {
+    struct node **at = &shelf->buckets[sl_hash(id, sizeof *id, 0) % N_BUCKETS];
+    while (*at && !is_same(&(*at)->id, id)) {
         at = &(*at)->next;
     }
     return at;
 }
 
-static bool index_add(struct sl_shelf *shelf, const struct sl_capsule_key *key, int64_t n_tokens,
-                      struct sl_stored *stored) {
-    struct node **at = find(shelf, key);
+// The capsule of this id, and not one that has it as a prefix.
+static struct sl_stored *find_whole(struct sl_shelf *shelf, const struct sl_capsule_id *id) {
+    struct node *node = *find(shelf, id);
+    return node && is_same(&node->stored->keys.id, id) ? node->stored : NULL;
+}
+
+static void index_add(struct sl_shelf *shelf, const struct sl_prefix *prefix, struct sl_stored *stored) {
+    struct node **at = find(shelf, &prefix->id);
     if (!*at) {
         struct node *node = calloc(1, sizeof *node);
         if (!node) {
-            return false;
+            return; // one key fewer does no harm
         }
-        node->key = *key;
+        node->id = prefix->id;
         *at = node;
-    } else if (memcmp(&(*at)->stored->key, key, sizeof *key) == 0) {
-        return true; // somebody's whole: better than a part of ours
+    } else if (is_same(&(*at)->stored->keys.id, &prefix->id)) {
+        return; // somebody's whole: better than a part of ours
     }
-    (*at)->n_tokens = n_tokens;
+    (*at)->n_tokens = prefix->n_tokens;
     (*at)->stored = stored;
-    return true;
 }
 
-static void index_remove(struct sl_shelf *shelf, const struct sl_capsule_key *key, const struct sl_stored *stored) {
-    struct node **at = find(shelf, key);
+static void index_remove(struct sl_shelf *shelf, const struct sl_capsule_id *id, const struct sl_stored *stored) {
+    struct node **at = find(shelf, id);
     if (*at && (*at)->stored == stored) { // a younger capsule may have taken it over
         struct node *node = *at;
         *at = node->next;
@@ -98,22 +106,30 @@ static void link_newest(struct sl_shelf *shelf, struct sl_stored *stored) {
 
 // ---- capsules -----------------------------------------------------------------------------------------------------
 
+struct sl_prefix sl_capsule_prefix(const struct sl_capsule_keys *keys, int64_t n_tokens, size_t i) {
+    struct sl_prefix prefix = {keys->id, n_tokens};
+    if (i < keys->n_hashes) {
+        prefix.id.prefix_hash = keys->hashes[i];
+        prefix.n_tokens = (int64_t)(i + 1) * keys->stride;
+    }
+    return prefix;
+}
+
 static void stored_free(struct sl_stored *stored) {
-    free(stored->prefixes);
-    free(stored->prefix_tokens);
+    free(stored->keys.hashes);
     free(stored);
 }
 
 // Lock held: take it out of index and order; its memory goes.
 static void discard(struct sl_shelf *shelf, struct sl_stored *stored) {
     unlink_use(shelf, stored);
-    for (size_t i = 0; i < stored->n_prefixes; i++) {
-        index_remove(shelf, &stored->prefixes[i], stored);
+    for (size_t i = 0; i <= stored->keys.n_hashes; i++) {
+        struct sl_prefix prefix = sl_capsule_prefix(&stored->keys, stored->n_tokens, i);
+        index_remove(shelf, &prefix.id, stored);
     }
     shelf->stats.n_capsules--;
-    shelf->stats.bytes -= stored->body_bytes;
-    sl_arena_free(shelf->arena, stored->body);
-    free(stored->header);
+    shelf->stats.bytes -= stored->capsule.body_bytes;
+    sl_capsule_bytes_free(&stored->capsule, shelf->arena);
     stored_free(stored);
 }
 
@@ -131,83 +147,68 @@ void sl_shelf_destroy(struct sl_shelf **shelf_inout) {
     *shelf_inout = NULL;
 }
 
-bool sl_shelf_has(struct sl_shelf *shelf, const struct sl_capsule_key *key) {
+bool sl_shelf_has(struct sl_shelf *shelf, const struct sl_capsule_id *id) {
     pthread_mutex_lock(&shelf->mutex);
-    struct node *node = *find(shelf, key);
-    // Found as the whole capsule, not as a prefix of a longer one: that is worth storing for decode's sake.
-    bool has = node && memcmp(&node->stored->key, key, sizeof *key) == 0;
+    // As the whole capsule, not as a prefix of a longer one: that is worth storing for decode's sake.
+    bool has = find_whole(shelf, id) != NULL;
     pthread_mutex_unlock(&shelf->mutex);
     return has;
 }
 
-/*
- * The keys under which a capsule is found: its prefixes and, last, the whole.
- */
-static enum sl_status list_keys(struct sl_stored *stored, const uint64_t *hashes, size_t n_hashes, int64_t stride) {
-    stored->prefixes = malloc(sizeof *stored->prefixes * (n_hashes + 1));
-    stored->prefix_tokens = malloc(sizeof *stored->prefix_tokens * (n_hashes + 1));
-    if (!stored->prefixes || !stored->prefix_tokens) {
-        return SL_ERR_EXHAUSTED;
-    }
-    for (size_t i = 0; i < n_hashes && (int64_t)(i + 1) * stride < stored->n_tokens; i++) {
-        stored->prefixes[stored->n_prefixes] = stored->key;
-        stored->prefixes[stored->n_prefixes].prefix_hash = hashes[i];
-        stored->prefix_tokens[stored->n_prefixes++] = (int64_t)(i + 1) * stride;
-    }
-    stored->prefixes[stored->n_prefixes] = stored->key;
-    stored->prefix_tokens[stored->n_prefixes++] = stored->n_tokens;
-    return SL_OK;
-}
-
-static enum sl_status check_header(const struct sl_capsule_key *key, const uint8_t *header, size_t header_bytes,
-                                   size_t body_bytes, struct sl_capsule_info *info_out, struct sl_error *err) {
-    enum sl_status status = sl_capsule_read_header(header, header_bytes, info_out, err);
-    if (status == SL_OK && (info_out->id.model_fingerprint != key->model_fingerprint ||
-                            info_out->id.recipe_fingerprint != key->recipe_fingerprint ||
-                            info_out->id.prefix_hash != key->prefix_hash || info_out->body_bytes != body_bytes)) {
+static enum sl_status check_header(const struct sl_capsule_id *id, const struct sl_capsule_bytes *capsule,
+                                   struct sl_capsule_info *info_out, struct sl_error *err) {
+    enum sl_status status = sl_capsule_read_header(capsule->header, capsule->header_bytes, info_out, err);
+    if (status == SL_OK && (!is_same(&info_out->id, id) || info_out->body_bytes != capsule->body_bytes)) {
         status = sl_fail(err, SL_ERR_INVALID, "the capsule that arrived is not the one that was announced");
     }
     return status;
 }
 
-enum sl_status sl_shelf_put(struct sl_shelf *shelf, const struct sl_capsule_key *key, void *body, size_t body_bytes,
-                            uint8_t *header, size_t header_bytes, const uint64_t *hashes, size_t n_hashes,
-                            int64_t stride, struct sl_error *err) {
+// A capsule with a copy of those of its keys that lead to it. NULL: no memory.
+static struct sl_stored *make_stored(const struct sl_capsule_keys *keys, const struct sl_capsule_info *info,
+                                     const struct sl_capsule_bytes *capsule) {
+    size_t n_hashes = 0;
+    while (!info->evicted && n_hashes < keys->n_hashes && n_hashes < SL_SHELF_MAX_PREFIXES - 1 && keys->stride > 0 &&
+           (int64_t)(n_hashes + 1) * keys->stride < info->n_tokens) {
+        n_hashes++;
+    }
+    struct sl_stored *stored = calloc(1, sizeof *stored);
+    uint64_t *hashes = malloc(sizeof *hashes * (n_hashes + 1));
+    if (!stored || !hashes) {
+        free(stored);
+        free(hashes);
+        return NULL;
+    }
+    if (n_hashes > 0) {
+        memcpy(hashes, keys->hashes, sizeof *hashes * n_hashes);
+    }
+    stored->keys = (struct sl_capsule_keys){keys->id, hashes, n_hashes, n_hashes > 0 ? keys->stride : 0};
+    stored->n_tokens = info->n_tokens;
+    stored->capsule = *capsule;
+    return stored;
+}
+
+enum sl_status sl_shelf_put(struct sl_shelf *shelf, const struct sl_capsule_keys *keys,
+                            const struct sl_capsule_bytes *capsule, struct sl_error *err) {
     struct sl_capsule_info info;
-    enum sl_status status = check_header(key, header, header_bytes, body_bytes, &info, err);
+    enum sl_status status = check_header(&keys->id, capsule, &info, err);
     if (status != SL_OK) {
         return status;
     }
-    if (info.evicted || stride < 1) {
-        n_hashes = 0;
-    }
-    n_hashes = n_hashes < SL_SHELF_MAX_PREFIXES - 1 ? n_hashes : SL_SHELF_MAX_PREFIXES - 1;
-    struct sl_stored *stored = calloc(1, sizeof *stored);
+    struct sl_stored *stored = make_stored(keys, &info, capsule);
     if (!stored) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "shelf: out of memory");
     }
-    stored->key = *key;
-    stored->n_tokens = info.n_tokens;
-    if (list_keys(stored, hashes, n_hashes, stride) != SL_OK) {
-        stored_free(stored);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "shelf: out of memory");
-    }
-    stored->body = body;
-    stored->body_bytes = body_bytes;
-    stored->header = header;
-    stored->header_bytes = header_bytes;
-
     pthread_mutex_lock(&shelf->mutex);
-    struct node *node = *find(shelf, key);
-    if (node && memcmp(&node->stored->key, key, sizeof *key) == 0) {
+    if (find_whole(shelf, &keys->id)) {
         status = sl_fail(err, SL_ERR_EXISTS, "this capsule is on the shelf already");
-    }
-    if (status == SL_OK) {
+    } else {
         link_newest(shelf, stored);
         shelf->stats.n_capsules++;
-        shelf->stats.bytes += body_bytes;
-        for (size_t i = 0; i < stored->n_prefixes; i++) {
-            index_add(shelf, &stored->prefixes[i], stored->prefix_tokens[i], stored); // one key fewer does no harm
+        shelf->stats.bytes += capsule->body_bytes;
+        for (size_t i = 0; i <= stored->keys.n_hashes; i++) {
+            struct sl_prefix prefix = sl_capsule_prefix(&stored->keys, stored->n_tokens, i);
+            index_add(shelf, &prefix, stored);
         }
     }
     pthread_mutex_unlock(&shelf->mutex);
@@ -217,7 +218,7 @@ enum sl_status sl_shelf_put(struct sl_shelf *shelf, const struct sl_capsule_key 
     return status;
 }
 
-struct sl_stored *sl_shelf_pin(struct sl_shelf *shelf, const struct sl_capsule_key *prefix, int64_t *covered_out) {
+struct sl_stored *sl_shelf_pin(struct sl_shelf *shelf, const struct sl_capsule_id *prefix, int64_t *covered_out) {
     pthread_mutex_lock(&shelf->mutex);
     struct node *node = *find(shelf, prefix);
     struct sl_stored *stored = node ? node->stored : NULL;
@@ -245,7 +246,7 @@ struct sl_stored *sl_shelf_pin_longest(struct sl_shelf *shelf, const struct sl_p
                                        size_t *at_out) {
     for (size_t i = 0; i < n_prefixes; i++) {
         int64_t covered;
-        struct sl_stored *stored = sl_shelf_pin(shelf, &prefixes[i].key, &covered);
+        struct sl_stored *stored = sl_shelf_pin(shelf, &prefixes[i].id, &covered);
         if (stored && covered == prefixes[i].n_tokens) {
             *at_out = i;
             return stored;
@@ -257,10 +258,9 @@ struct sl_stored *sl_shelf_pin_longest(struct sl_shelf *shelf, const struct sl_p
     return NULL;
 }
 
-struct sl_stored *sl_shelf_hold(struct sl_shelf *shelf, const struct sl_capsule_key *key) {
+struct sl_stored *sl_shelf_hold(struct sl_shelf *shelf, const struct sl_capsule_id *id) {
     pthread_mutex_lock(&shelf->mutex);
-    struct node *node = *find(shelf, key);
-    struct sl_stored *stored = node && memcmp(&node->stored->key, key, sizeof *key) == 0 ? node->stored : NULL;
+    struct sl_stored *stored = find_whole(shelf, id);
     if (stored) {
         shelf->stats.n_pinned += stored->n_pins++ == 0;
     }
@@ -274,11 +274,11 @@ void sl_shelf_let_go(struct sl_shelf *shelf, struct sl_stored *stored) {
     pthread_mutex_unlock(&shelf->mutex);
 }
 
-size_t sl_shelf_list(struct sl_shelf *shelf, struct sl_capsule_key *keys_out, size_t max_keys) {
+size_t sl_shelf_list(struct sl_shelf *shelf, struct sl_capsule_id *ids_out, size_t max_ids) {
     size_t n = 0;
     pthread_mutex_lock(&shelf->mutex);
-    for (const struct sl_stored *stored = shelf->newest; stored && n < max_keys; stored = stored->older) {
-        keys_out[n++] = stored->key;
+    for (const struct sl_stored *stored = shelf->newest; stored && n < max_ids; stored = stored->older) {
+        ids_out[n++] = stored->keys.id;
     }
     pthread_mutex_unlock(&shelf->mutex);
     return n;
@@ -316,7 +316,7 @@ void sl_shelf_get_stats(struct sl_shelf *shelf, struct sl_shelf_stats *stats_out
     pthread_mutex_lock(&shelf->mutex);
     *stats_out = shelf->stats;
     for (const struct sl_stored *stored = shelf->newest; stored; stored = stored->older) {
-        stats_out->evictable_bytes += stored->n_pins > 0 ? 0 : stored->body_bytes;
+        stats_out->evictable_bytes += stored->n_pins > 0 ? 0 : stored->capsule.body_bytes;
     }
     pthread_mutex_unlock(&shelf->mutex);
 }

@@ -19,53 +19,52 @@
 
 struct sl_shelf;
 
-struct sl_capsule_key {
-    uint64_t model_fingerprint, recipe_fingerprint, prefix_hash;
+// What a capsule is found under: its id, and where it can be truncated also its prefixes.
+struct sl_capsule_keys {
+    struct sl_capsule_id id;
+    uint64_t *hashes; // [n_hashes]: hashes[i] is of the first (i + 1) * stride tokens
+    size_t n_hashes;
+    int64_t stride;
 };
 
 // One of the prefixes of a prompt.
 struct sl_prefix {
-    struct sl_capsule_key key;
+    struct sl_capsule_id id;
     int64_t n_tokens;
 };
+// The prefixes of a capsule of n_tokens: number i < n_hashes, and behind them the whole.
+struct sl_prefix sl_capsule_prefix(const struct sl_capsule_keys *keys, int64_t n_tokens, size_t i);
 
 // A capsule on the shelf. Readable while pinned.
 struct sl_stored {
-    struct sl_capsule_key key;
+    struct sl_capsule_keys keys;
     int64_t n_tokens;
-    void *body; // block of the arena
-    size_t body_bytes;
-    uint8_t *header;
-    size_t header_bytes;
+    struct sl_capsule_bytes capsule;
     // The shelf's own:
     int n_pins;
     int64_t used_ns, kept_until_ns;
     struct sl_stored *newer, *older; // by last use
-    struct sl_capsule_key *prefixes; // [n_prefixes]
-    int64_t *prefix_tokens;
-    size_t n_prefixes;
 };
 
 enum sl_status sl_shelf_create(struct sl_arena *arena, int64_t keep_ms, struct sl_shelf **shelf_out,
                                struct sl_error *err);
 void sl_shelf_destroy(struct sl_shelf **shelf); // nothing may be pinned
 
-bool sl_shelf_has(struct sl_shelf *shelf, const struct sl_capsule_key *key);
+bool sl_shelf_has(struct sl_shelf *shelf, const struct sl_capsule_id *id);
 
 /*
- * Put a capsule on the shelf. body (of the shelf's arena) and header (malloc'd) become the shelf's on success.
- * hashes[i] covers (i + 1) * stride tokens; they are ignored for capsules that have evicted something.
- * SL_ERR_EXISTS, SL_ERR_INVALID (the header does not say what the key says), SL_ERR_EXHAUSTED.
+ * Put a capsule on the shelf. Its bytes (the body of the shelf's arena) become the shelf's on success; the hashes are copied,
+ * and ignored for capsules that have evicted something.
+ * SL_ERR_EXISTS, SL_ERR_INVALID (the header does not say what the id says), SL_ERR_EXHAUSTED.
  */
-enum sl_status sl_shelf_put(struct sl_shelf *shelf, const struct sl_capsule_key *key, void *body, size_t body_bytes,
-                            uint8_t *header, size_t header_bytes, const uint64_t *hashes, size_t n_hashes,
-                            int64_t stride, struct sl_error *err);
+enum sl_status sl_shelf_put(struct sl_shelf *shelf, const struct sl_capsule_keys *keys,
+                            const struct sl_capsule_bytes *capsule, struct sl_error *err);
 
 /*
  * Find and pin the capsule for this prefix; *covered_out is how many tokens the prefix has according to whoever stored
  * it. NULL: none.
  */
-struct sl_stored *sl_shelf_pin(struct sl_shelf *shelf, const struct sl_capsule_key *prefix, int64_t *covered_out);
+struct sl_stored *sl_shelf_pin(struct sl_shelf *shelf, const struct sl_capsule_id *prefix, int64_t *covered_out);
 void sl_shelf_unpin(struct sl_shelf *shelf, struct sl_stored *stored);
 /*
  * Find and pin the capsule for the longest of these prefixes (longest first); *at_out is which one it is. NULL: there is
@@ -77,10 +76,10 @@ struct sl_stored *sl_shelf_pin_longest(struct sl_shelf *shelf, const struct sl_p
 /*
  * Hold a capsule, whole, while it is copied elsewhere: not evicted, and not counted as used. NULL: it is not here.
  */
-struct sl_stored *sl_shelf_hold(struct sl_shelf *shelf, const struct sl_capsule_key *key);
+struct sl_stored *sl_shelf_hold(struct sl_shelf *shelf, const struct sl_capsule_id *id);
 void sl_shelf_let_go(struct sl_shelf *shelf, struct sl_stored *stored);
-// The keys of at most max_keys capsules, last used first; how many there are.
-size_t sl_shelf_list(struct sl_shelf *shelf, struct sl_capsule_key *keys_out, size_t max_keys);
+// The ids of at most max_ids capsules, last used first; how many there are.
+size_t sl_shelf_list(struct sl_shelf *shelf, struct sl_capsule_id *ids_out, size_t max_ids);
 
 /*
  * Evict the least recently used capsule that is not pinned, passing over those that are kept beyond now_ns; INT64_MAX

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-#include "offload/retriever/row_cache.h"
+#include "offload/retriever/hot_cache.h"
 
 // A session's pages as the lanes of an annex.
 struct borrowed {

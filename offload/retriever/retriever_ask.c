@@ -13,7 +13,7 @@
  * questions, so that the threads share it.
  */
 static int lanes_of_a_question(const struct sl_retriever *r) {
-    if (r->method == &sl_retriever_pull_way) {
+    if (r->method->whole_layers) {
         return r->n_heads;
     }
     int64_t bits = r->shape.max_tokens * r->n_channels * sl_kv_format_bits(r->shape.scan);
@@ -40,6 +40,10 @@ int sl_retriever_find_parts(const struct sl_retriever *r, int index, struct sl_r
         }
     }
     return n;
+}
+
+void sl_retriever_take_means(struct sl_retriever *r, const struct sl_attend *attend, const float *q) {
+    r->config.ops->mean_query(r->config.team, attend, q, r->means);
 }
 
 void *sl_retriever_request_body(struct sl_retriever *r) {

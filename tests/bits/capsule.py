@@ -72,6 +72,7 @@ class Header:
                 layers.append(Layer(value))
             else:
                 number[field] = value
+        self.recipe_fingerprint = number[3]
         self.head_dim, self.n_tokens, self.body_bytes = number[6], number.get(8, 0), number.get(9, 0)
         self.layers = layers
 
@@ -107,29 +108,36 @@ def _page(kind, d):
     return _align(planes + n_states * PAGE_SLOTS * 4), parts
 
 
-def _digest_body(hashed, header, body):
-    at = 0
-    for layer in header.layers:
-        for n_slots, n_packed in zip(layer.n_slots, layer.n_packed):
-            for page in range((n_slots + PAGE_SLOTS - 1) // PAGE_SLOTS):
-                n_bytes, parts = _page(layer.packed if page < n_packed else layer.work, header.head_dim)
-                held = min(n_slots - page * PAGE_SLOTS, PAGE_SLOTS)
-                for offset, rows, row_bytes in parts:
-                    hashed.update(body[at + offset:at + offset + min(rows, held) * row_bytes])
-                at += n_bytes
-    return at
+def _digest_layer(layer, d, body, at):
+    """(digest of what the layer's pages hold, where the next layer begins)."""
+    hashed = hashlib.blake2b(digest_size=8)
+    for n_slots, n_packed in zip(layer.n_slots, layer.n_packed):
+        for page in range((n_slots + PAGE_SLOTS - 1) // PAGE_SLOTS):
+            n_bytes, parts = _page(layer.packed if page < n_packed else layer.work, d)
+            held = min(n_slots - page * PAGE_SLOTS, PAGE_SLOTS)
+            for offset, rows, row_bytes in parts:
+                hashed.update(body[at + offset:at + offset + min(rows, held) * row_bytes])
+            at += n_bytes
+    return hashed.digest(), at
 
 
 class Capsule:
     """pages: the digest of what the pages hold; whole: with the header."""
 
     def __init__(self, header, body):
-        self.header = Header(header)
-        pages = hashlib.blake2b(digest_size=8)
-        length = _digest_body(pages, self.header, body)
-        assert length == len(body) == self.header.body_bytes, (length, len(body), self.header.body_bytes)
-        self.pages = pages.hexdigest()
-        self.whole = hashlib.blake2b(header + bytes.fromhex(self.pages), digest_size=8).hexdigest()
+        self.header, self.layers, at = Header(header), [], 0
+        for layer in self.header.layers:
+            digest, at = _digest_layer(layer, self.header.head_dim, body, at)
+            self.layers.append(digest)
+        assert at == len(body) == self.header.body_bytes, (at, len(body), self.header.body_bytes)
+        held = b"".join(self.layers)
+        self.pages = hashlib.blake2b(held, digest_size=8).hexdigest()
+        self.whole = hashlib.blake2b(header + held, digest_size=8).hexdigest()
+
+    def is_resident_part_of(self, other):
+        """One process has all layers in its capsule, a cluster those that no store keeps."""
+        return self.header.n_tokens == other.header.n_tokens and all(
+            layer.offloaded or mine == theirs for layer, mine, theirs in zip(self.header.layers, self.layers, other.layers))
 
 
 def of_file(path):

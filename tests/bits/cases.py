@@ -13,9 +13,12 @@ BIN = os.path.abspath(os.environ.get("SLUICE_BIN", os.path.join(ROOT, "build", "
 SLUICE = os.path.join(BIN, "sluice")
 MODEL = os.path.join(ROOT, "models", "demo")
 
-TIERS = ("reference", "avx2")  # those that are recorded
-CHUNKS = (64, 256)             # of the recipes: multiples of a page
-N_TOKENS = 12                  # of every answer
+# Chunk sizes of recipes (multiples of a page), and the length of the long prompt. The reference is plain C: it gets less to read.
+TIERS = {"reference": ((64, 128), 300), "avx2": ((64, 256), 1500), "avx512": ((64, 256), 1500), "avx512bf16": ((64, 256), 1500),
+         "amx": ((64, 256), 1500)}
+MAIN_TIERS = ("reference", "avx2")  # of the others --quick checks only a few recipes, and nothing in clusters
+N_TOKENS = 12  # of every answer
+QUESTION, NEXT_QUESTION, OTHER_QUESTION = "What is this?", "And what else?", "Who may use it, and what for?"
 
 # Presets of fixed budgets would keep everything of prompts as short as these.
 SIZES = {"full": "", "tailorkv": "topk=16", "tailorkv-1": "topk=16", "tailorkv-near": "topk=16",
@@ -39,11 +42,18 @@ MORE = {
     "offload": "full,format=f16/0-1:int2,place=offload/2-,topk=16",
     "ahead": "tailorkv,topk=16,retrieve=near,ahead=1,scan=int8,keep=64",
     "one bit": "tailorkv,topk=16,retrieve=near,scan=int1",
+    "exact": "full,place=offload/2-,topk=16",
+    "boundary": "h2o,budget=80",
     "thin": "tailorkv,topk=16,score=cis,budget=0.5,when=chunk",
 }
+# Asked another question about the prompt that is in the store. Those of full precision, and those that go on from a state between
+# two chunks, must give what they give when all is read anew; a quantized cache goes on from quantized pages.
+RESUMED_EXACTLY = ("full", "f32", "bf16", "boundary", "slots", "exact")
+RESUMED_IN_PART = RESUMED_EXACTLY + ("int8", "int4", "tailorkv", "tailorkv-near")
 # What `make test` has time for: one of every kind.
 QUICK = ("full", "streamingllm", "h2o", "snapkv", "d2o", "locret", "tailorkv", "tailorkv-near", "int4", "steps", "adaptive", "packed",
          "thin")
+QUICK_EIGHT = ("h2o", "int4", "tailorkv")
 
 
 def environment(tier):
@@ -92,10 +102,14 @@ def tiers():
     return usable
 
 
+def chunks(tier):
+    return TIERS[tier][0]
+
+
 def prompt(tier, index=0):
-    """Prompt 0 is the long one, 1 to 7 are short; no two begin alike. The reference is plain C: it gets less to read."""
+    """Prompt 0 is the long one, 1 to 8 are short; no two begin alike."""
     with open(os.path.join(ROOT, "LICENSE")) as file:
         text = " ".join(file.read().split())
-    n_bytes = {"reference": 500, "avx2": 1500}[tier] if index == 0 else 200 + 30 * index
+    n_bytes = TIERS[tier][1] if index == 0 else 200 + 30 * index
     begin = text.index(" ", 700 * index) + 1 if index else 0
     return text[begin:begin + n_bytes]

@@ -11,7 +11,7 @@ import json
 import os
 import struct
 
-FIELDS = ("capsule", "counts", "logprobs", "pages", "tokens", "top20", "turns", "stream")
+FIELDS = ("capsule", "counts", "logits", "logprobs", "pages", "resident", "stored", "tokens", "top20", "turns")
 
 
 def digest(data):
@@ -30,6 +30,7 @@ def digest_words(words):
 class Observations:
     def __init__(self):
         self.cases = {}     # case -> [(how, fields, command)]
+        self.capsules = {}  # of one process, for what has to be taken apart: (case, chunk) -> Capsule
         self.failures = []  # text, each with the command that shows it
 
     def add(self, case, how, fields, command):

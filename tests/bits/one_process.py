@@ -11,6 +11,7 @@ import cases
 from observations import digest_words, float_bits
 
 SAMPLED = ["--temperature", "0.8", "--top-k", "40", "--top-p", "0.9", "--repetition-penalty", "1.1", "--seed", "7"]
+SAMPLED_RECIPES = ("full", "steps")
 
 
 def capsule_fields(read, chunk):
@@ -38,55 +39,66 @@ def token_fields(tokens):
     return {"tokens": digest_words(t["id"] for t in tokens), "logprobs": digest_words(float_bits(t["logprob"]) for t in tokens)}
 
 
+COUNTS = ("slots_evicted", "slots_merged", "slots_fetched")
+
+
 def counts_of(statistics):
-    """What was evicted, merged and fetched, in numbers that a reader of the record understands."""
-    return "{} {} {}".format(*(int(statistics[f"slots_{what}"]) for what in ("evicted", "merged", "fetched")))
+    """In numbers that a reader of the record understands."""
+    return " ".join(str(statistics[name]) for name in COUNTS)
 
 
-def run_sluice(tier, arguments, text):
-    """(lines of JSON, the command as a shell takes it, what went wrong)."""
-    command = [cases.SLUICE, *arguments]
-    run = subprocess.run(command, input=text.encode(), capture_output=True, env=cases.environment(tier), timeout=600)
+def run(observations, tier, recipe, chunk, case, *options):
+    """The turns of an answer and the command as a shell takes it; None if there is none, which is a failure then."""
+    command = [cases.SLUICE, "run", "--local", "--model", cases.MODEL, "--recipe", recipe.at(chunk), "--json", "--ignore-eos",
+               "--prompt-file", "-", *options]
+    done = subprocess.run(command, input=cases.prompt(tier).encode(), capture_output=True, env=cases.environment(tier), timeout=600)
     shown = f"tests/bits/record.py --print-prompt {tier} | SLUICE_TIER={tier} {shlex.join(command)}"
-    wrong = run.stderr.decode().strip() if run.returncode else ""
-    return [json.loads(line) for line in run.stdout.decode().splitlines()], shown, wrong
+    if done.returncode != 0:
+        return observations.fail(case, f"one process, chunk={chunk}", done.stderr.decode().strip(), shown)
+    return turns_of(map(json.loads, done.stdout.decode().splitlines())), shown
 
 
 def observe_answer(observations, tier, recipe, chunk, folder):
     case, how = case_name(tier, recipe, chunk), f"one process, chunk={chunk}"
     path = os.path.join(folder, f"{tier}-{recipe.name}-{chunk}.capsule".replace(" ", "-"))
-    arguments = ["run", "--local", "--model", cases.MODEL, "--recipe", recipe.at(chunk), "--json", "--ignore-eos", "--threads", "1",
-                 "--max-new-tokens", str(cases.N_TOKENS), "--prompt-file", "-", "--question", "What is this?",
-                 "--question", "And what else?", "--save-capsule", path]
-    events, command, wrong = run_sluice(tier, arguments, cases.prompt(tier))
-    if wrong:
-        return observations.fail(case, how, wrong, command)
-    (tokens, statistics), (second, _) = turns_of(events)
+    done = run(observations, tier, recipe, chunk, case, "--threads", "1", "--max-new-tokens", str(cases.N_TOKENS),
+               "--question", cases.QUESTION, "--question", cases.NEXT_QUESTION, "--save-capsule", path)
+    if done is None:
+        return
+    ((tokens, statistics), (second, _)), command = done
     assert len(tokens) == len(second) == cases.N_TOKENS, command
-    fields = token_fields(tokens) | capsule_fields(capsule.of_file(path), chunk) | {"counts": counts_of(statistics)}
+    saved = capsule.of_file(path)
+    fields = token_fields(tokens) | capsule_fields(saved, chunk) | {"counts": counts_of(statistics)}
     # A turn behind an answer is read by the steps of decode or in chunks, as the recipe has it.
     fields["turns"] = digest_words(token_fields(second).values())
     os.remove(path)
-    observations.add(case, how, fields, command)
+    observations.add(case, how, fields, command.replace(path, "one.capsule"))
+    observations.capsules[case, chunk] = saved
 
 
-def observe_sampled(observations, tier, recipe):
-    case, how = f"{tier}/{recipe.name}/sampled", "one process"
-    arguments = ["run", "--local", "--model", cases.MODEL, "--recipe", recipe.at(256), "--json", "--ignore-eos", "--threads", "2",
-                 "--max-new-tokens", "40", "--prompt-file", "-", "--question", "What is this?", *SAMPLED]
-    events, command, wrong = run_sluice(tier, arguments, cases.prompt(tier))
-    if wrong:
-        return observations.fail(case, how, wrong, command)
-    (tokens, _), = turns_of(events)
-    observations.add(case, how, token_fields(tokens), command)
+def observe_tokens(observations, tier, recipe, case, *options):
+    done = run(observations, tier, recipe, cases.chunks(tier)[0], case, *options)
+    if done is not None:
+        ((tokens, _),), command = done
+        observations.add(case, "one process", token_fields(tokens), command)
 
 
-def observe(observations, pool, tier, chosen, quick):
+def observe(observations, pool, tier, chosen, chunks):
     """The chosen recipes on one tier."""
-    chunks = cases.CHUNKS if tier != "reference" or not quick else cases.CHUNKS[:1]
+    answer = ("--question", cases.QUESTION, "--threads", "2", "--max-new-tokens")
     with tempfile.TemporaryDirectory(prefix="sluice-bits-") as folder:
-        work = [pool.submit(observe_answer, observations, tier, recipe, chunk, folder)
-                for recipe in chosen for chunk in chunks]
-        work += [pool.submit(observe_sampled, observations, tier, recipe) for recipe in chosen if recipe.name in ("full", "steps")]
+        work = []
+        for recipe in chosen:
+            name = case_name(tier, recipe, chunks[0])
+            work += [pool.submit(observe_answer, observations, tier, recipe, chunk, folder) for chunk in chunks]
+            also = {}
+            if recipe.name in SAMPLED_RECIPES:
+                also["sampled"] = (*answer, "40", *SAMPLED)
+            if recipe.name == "full":
+                also |= {f"weights={weights}": (*answer, str(cases.N_TOKENS), "--weights", weights) for weights in ("int8", "int4")}
+            if recipe.name in cases.RESUMED_EXACTLY:
+                also["other"] = ("--question", cases.OTHER_QUESTION, *answer[2:], str(cases.N_TOKENS))
+            work += [pool.submit(observe_tokens, observations, tier, recipe, f"{name}/{what}", *options)
+                     for what, options in also.items()]
         for one in work:
             one.result()

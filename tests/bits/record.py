@@ -18,6 +18,7 @@ import sys
 import time
 
 import cases
+import forward_pass
 import one_process
 from observations import Observations, read_record, write_record
 
@@ -34,25 +35,73 @@ def arguments(argv):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--record", action="store_true", help="write the record of what is observed now")
     parser.add_argument("--quick", action="store_true", help="a part of the grid: what `make test` checks")
+    parser.add_argument("--local", action="store_true", help="without clusters")
     parser.add_argument("--tier", action="append", choices=cases.TIERS, help="only this one; may be given several times")
     parser.add_argument("--only", action="append", metavar="RECIPE", help="only cases of this one, by its name in the record; likewise")
+    parser.add_argument("--forward", default=forward_pass.PROGRAM, metavar="PROGRAM",
+                        help="bits_forward, if it is not in tests/bin beside the folder of executables")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="processes at once [one per processor]")
     parser.add_argument("--file", default=RECORD, help="the record [tests/bits/recorded.json]")
     parser.add_argument("--print-prompt", choices=cases.TIERS, metavar="TIER", help="print the prompt of a tier's cases and end")
     return parser.parse_args(argv)
 
 
+def series_of(tier, options):
+    """What is asked of clusters: (transport, order, chunk sizes, recipes that are asked eight at once, rounds at most)."""
+    alone, together = "alone first", "together first"
+    small, large = cases.chunks(tier)
+    if options.quick and tier in cases.MAIN_TIERS:
+        return [("shm", alone, (small,), cases.QUICK_EIGHT, 1)]
+    if tier not in cases.MAIN_TIERS:
+        return []
+    if tier == "reference":
+        return [("shm", alone, (small,), (), None)]
+    every = [recipe.name for recipe in cases.recipes()]
+    return [("shm", alone, (small, large), every, None), ("tcp", together, (small, large), every, None),
+            ("tcp", alone, (large, small), cases.QUICK, None), ("shm", together, (large, small), cases.QUICK, None)]
+
+
+def observe_tier(observations, pool, tier, chosen, options, with_clusters):
+    began = time.monotonic()
+    chunks = cases.chunks(tier)
+    if options.quick and tier != cases.MAIN_TIERS[-1]:
+        chunks = chunks[:1]
+    if options.quick and tier not in cases.MAIN_TIERS:
+        chosen = [recipe for recipe in chosen if recipe.name in cases.QUICK_EIGHT]
+    if not options.only:
+        forward_pass.observe(observations, pool, tier, options.forward, options.quick)
+    one_process.observe(observations, pool, tier, chosen, chunks)
+    print(f"tier {tier}: one process ({time.monotonic() - began:.1f} s)", flush=True)
+    series = series_of(tier, options) if with_clusters else []
+    if not series:
+        return
+    import in_cluster  # needs grpc and protoc, which everything else here does without
+    began = time.monotonic()
+    batches = []
+    running = {one[:2]: pool.submit(in_cluster.run_series, observations, tier, chosen, *one) for one in series}
+    for way, done in running.items():
+        try:
+            batches += done.result()
+        except Exception as error:  # a cluster that does not start, or does not end clean; harness.py has shown its logs
+            observations.failures.append(f"tier {tier}, cluster over {', '.join(way)}: {error}")
+    print(f"tier {tier}: clusters ({time.monotonic() - began:.1f} s); of batches of eight, written at one time: "
+          f"{sorted(batches) or 'none'}", flush=True)
+    if batches and max(batches) < len(in_cluster.EIGHT) // 2:
+        observations.failures.append(f"tier {tier}: no four of eight were ever written at one time: batches of one prove nothing")
+
+
 def observe(options, chosen):
     observations = Observations()
     usable = cases.tiers()
+    wanted = options.tier or list(cases.TIERS)
+    for tier in wanted:
+        if tier not in usable:
+            print(f"tier {tier}: this processor cannot run it: its cases are not checked", flush=True)
+    wanted = [tier for tier in wanted if tier in usable]
+    main_tier = [tier for tier in cases.MAIN_TIERS if tier in wanted][-1:]
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        for tier in options.tier or cases.TIERS:
-            if tier not in usable:
-                print(f"tier {tier}: this processor cannot run it: its cases are not checked", flush=True)
-                continue
-            began = time.monotonic()
-            one_process.observe(observations, pool, tier, chosen, options.quick)
-            print(f"tier {tier}: one process ({time.monotonic() - began:.1f} s)", flush=True)
+        for tier in wanted:
+            observe_tier(observations, pool, tier, chosen, options, not options.local and (tier in main_tier or not options.quick))
     return observations
 
 
@@ -60,11 +109,15 @@ def tier_of(case):
     return case.split("/")[0]
 
 
+def is_partial(options):
+    return options.quick or options.local or bool(options.only)
+
+
 def record(options, observations):
-    """What was not observed because of --tier, --only or --quick stays as it was recorded."""
+    """What was not observed because of an option stays as it was recorded."""
     before = read_record(options.file)["cases"] if os.path.exists(options.file) else {}
     observed = {case: observations.merged(case) for case in observations.cases}
-    if options.quick or options.only:
+    if is_partial(options):
         kept = before | {case: before.get(case, {}) | fields for case, fields in observed.items()}
     else:
         tiers = {tier_of(case) for case in observed}
@@ -83,11 +136,11 @@ def check(options, observations, agreed):
     compared = observations.check_record(recorded["cases"])
     new = sorted(set(observations.cases) - set(recorded["cases"]))
     if new:
-        print(f"not recorded yet, so only compared with themselves: {', '.join(new)}")
+        print(f"{len(new)} cases are not recorded yet, so only compared with themselves: {', '.join(new[:5])}{', ...' * (len(new) > 5)}")
     print(f"{compared} digests compared with the record")
     if compared == 0:
         observations.failures.append(f"{options.file} has no case in common with what was observed")
-    if not options.quick and not options.only:
+    if not is_partial(options):
         tiers = {tier_of(case) for case in observations.cases}
         for case in sorted(set(recorded["cases"]) - set(observations.cases)):
             if tier_of(case) in tiers:

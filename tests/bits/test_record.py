@@ -24,7 +24,7 @@ def run(*arguments):
     """(exit code, what was printed) of record.py on two recipes and a short prompt."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), unittest.mock.patch("cases.prompt", lambda tier: PROMPT):
-        code = record.main(["--tier", TIER, "--only", RECIPE, "--only", "int4", *arguments])
+        code = record.main(["--local", "--tier", TIER, "--only", RECIPE, "--only", "int4", *arguments])
     return code, out.getvalue()
 
 
@@ -73,9 +73,13 @@ class TestRecord(unittest.TestCase):
         self.assertIn("no case in common", out)
 
     def test_usage(self):
-        self.assertEqual(record.main(["--only", "wizardry"]), 2)
-        with self.assertRaises(SystemExit) as end, contextlib.redirect_stderr(io.StringIO()):
-            record.main(["--tier", "abacus"])
+        errors = io.StringIO()
+        with contextlib.redirect_stderr(errors):
+            self.assertEqual(record.main(["--only", "wizardry"]), 2)
+            self.assertIn("no such recipe: wizardry", errors.getvalue())
+            self.assertEqual(record.main(["--file", "/nowhere"]), 2)
+            with self.assertRaises(SystemExit) as end:
+                record.main(["--tier", "abacus"])
         self.assertEqual(end.exception.code, 2)
 
 
@@ -98,7 +102,7 @@ class TestCapsule(unittest.TestCase):
         for at in flipped:
             body[at] ^= 1
         layer = bytes([1 << 3, 1, 2 << 3, 1, 7 << 3 | 2, 1, 66, 8 << 3 | 2, 1, 0])
-        header = bytes([6 << 3, 8, 8 << 3, 66, 9 << 3]) + struct.pack("BB", len(body) & 127 | 128, len(body) >> 7)
+        header = bytes([3 << 3 | 1]) + bytes(8) + bytes([6 << 3, 8, 8 << 3, 66, 9 << 3]) + struct.pack("BB", len(body) & 127 | 128, len(body) >> 7)
         header += bytes([10 << 3 | 2, len(layer)]) + layer
         return capsule.Capsule(header, bytes(body))
 

@@ -50,8 +50,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     void *body = info.body_bytes > 0 ? sl_arena_alloc(arena, info.body_bytes) : NULL;
     if (body != NULL || info.body_bytes == 0) {
         struct sl_session *session;
-        if (sl_capsule_open(data, size, body, info.body_bytes, arena, &info.geometry, &info.id, 1, &session, &err) ==
-            SL_OK) {
+        struct sl_capsule_bytes capsule = {body, info.body_bytes, (uint8_t *)data, size};
+        if (sl_capsule_open(&capsule, arena, &info.geometry, &info.id, 1, &session, &err) == SL_OK) {
             walk(session, body, info.body_bytes);
             if (!info.evicted && info.n_tokens > 0) {
                 // Nothing but a packed page in the way.

@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "eval/dataset_line.h"
-#include "eval/metric.h"
+#include "lab/eval/metrics/metric.h"
+#include "lab/eval/tasks/dataset_line.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

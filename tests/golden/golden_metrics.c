@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "eval/metric.h"
+#include "lab/eval/metrics/metric.h"
 
 #define GOLDEN "tests/golden/metrics/scores.json"
 

@@ -16,9 +16,7 @@ command -v "$cc" >/dev/null || { echo "skipped: no $cc"; exit 77; }
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 
-sources="tensor/*.c tensor/cpu/attention/ref_*.c tensor/cpu/attention/kv_blocks.c tensor/cpu/evict/ref_*.c
-    tensor/cpu/retrieve/ref_*.c tensor/cpu/dense/ref_*.c tensor/cpu/dense/neon_*.c tensor/cpu/dense/narrow.c
-    tensor/cpu/dense/norm_rows.c tensor/cpu/dense/panels.c tensor/cpu/tiers.c kvcache/page.c
+sources="$(find tensor -name '*.c' ! -name 'avx*' ! -name 'amx*') kvcache/page.c
     base/team.c base/thread.c base/status.c base/clock.c base/log.c base/processors.c"
 for check in dense matmul; do
     # shellcheck disable=SC2086 # a list of words

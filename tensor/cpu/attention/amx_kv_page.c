@@ -13,6 +13,8 @@
 
 #include <string.h>
 
+#include "tensor/cpu/simd/avx512_transpose.h"
+
 static const struct sl_tile_config whole_tiles = {
     .palette = 1,
     .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
@@ -48,23 +50,6 @@ static inline __m512 load_f16(const uint16_t *x) {
 
 static inline __m512i f16_to_bf16(__m512i x) {
     return round32(_mm512_cvtph_ps(_mm512_castsi512_si256(x)), _mm512_cvtph_ps(_mm512_extracti64x4_epi64(x, 1)));
-}
-
-// Within every quarter of the registers 8 rows of 8 become columns: see avx2_kv_tile.c.
-static inline __attribute__((always_inline)) void transpose_8x8_quarters(__m512i *x) {
-    SL_UNROLL
-    for (int step = 0; step < 3; step++) {
-        __m512i y[8];
-        SL_UNROLL
-        for (int t = 0; t < 4; t++) {
-            y[2 * t] = _mm512_unpacklo_epi16(x[t], x[t + 4]);
-            y[2 * t + 1] = _mm512_unpackhi_epi16(x[t], x[t + 4]);
-        }
-        SL_UNROLL
-        for (int t = 0; t < 8; t++) {
-            x[t] = y[t];
-        }
-    }
 }
 
 // --- codes -----------------------------------------------------------------------------------------------------------
@@ -125,7 +110,7 @@ static inline __attribute__((always_inline)) __m512i decode32(const uint8_t *at,
 
 // Registers of 8 channels of 32 slots to rows.
 static inline __attribute__((always_inline)) void store_rows(__m512i *x, size_t d, uint16_t *out) {
-    transpose_8x8_quarters(x);
+    sl_avx512_transpose_32x8(x);
     SL_UNROLL
     for (size_t t = 0; t < 8; t++, out += d) { // slots t, t + 8, t + 16, t + 24
         _mm_store_si128((__m128i *)out, _mm512_castsi512_si128(x[t]));
@@ -191,10 +176,24 @@ const uint16_t *sl_amx_load_keys(const struct sl_attend *args, const struct sl_s
     }
     if (angles == NULL && of_codes(layout)) {
         const char *at = kv->pages[page];
-        layout->format == SL_KV_INT8   ? rows_of_packed_keys(layout, at, 8, out)
-        : layout->format == SL_KV_INT4 ? rows_of_packed_keys(layout, at, 4, out)
-        : layout->format == SL_KV_INT2 ? rows_of_packed_keys(layout, at, 2, out)
-                                       : rows_of_packed_keys(layout, at, 1, out);
+        switch (layout->format) {
+        case SL_KV_INT8:
+            rows_of_packed_keys(layout, at, 8, out);
+            break;
+        case SL_KV_INT4:
+            rows_of_packed_keys(layout, at, 4, out);
+            break;
+        case SL_KV_INT2:
+            rows_of_packed_keys(layout, at, 2, out);
+            break;
+        case SL_KV_INT1:
+            rows_of_packed_keys(layout, at, 1, out);
+            break;
+        case SL_KV_F32:
+        case SL_KV_F16:
+        case SL_KV_BF16:
+            __builtin_unreachable();
+        }
         return out;
     }
     sl_avx512_fill_keys(layout, kv->pages[page], next, s->tile);
@@ -225,7 +224,7 @@ values_from_16_bits(const uint16_t *v, const char *next, size_t d, size_t n, enu
                 r = _mm512_mask_broadcast_i32x4(r, 0x0f00, row_or_zero(v + i, d, j + 16, n));
                 x[t] = _mm512_mask_broadcast_i32x4(r, 0xf000, row_or_zero(v + i, d, j + 24, n));
             }
-            transpose_8x8_quarters(x);
+            sl_avx512_transpose_32x8(x);
             uint16_t *to = out + (i / SL_TILE * 2 + k) * SL_TILE_HALVES + i % SL_TILE * SL_TILE_STEP;
             SL_UNROLL
             for (size_t c = 0; c < 8; c++) {
@@ -262,10 +261,24 @@ void sl_amx_load_values(const struct sl_kv *kv, uint32_t page, const char *next,
     }
     if (of_codes(layout)) {
         const char *at = kv->pages[page];
-        layout->format == SL_KV_INT8   ? rows_of_packed_values(layout, at, n_slots, 8, s->rows)
-        : layout->format == SL_KV_INT4 ? rows_of_packed_values(layout, at, n_slots, 4, s->rows)
-        : layout->format == SL_KV_INT2 ? rows_of_packed_values(layout, at, n_slots, 2, s->rows)
-                                       : rows_of_packed_values(layout, at, n_slots, 1, s->rows);
+        switch (layout->format) {
+        case SL_KV_INT8:
+            rows_of_packed_values(layout, at, n_slots, 8, s->rows);
+            break;
+        case SL_KV_INT4:
+            rows_of_packed_values(layout, at, n_slots, 4, s->rows);
+            break;
+        case SL_KV_INT2:
+            rows_of_packed_values(layout, at, n_slots, 2, s->rows);
+            break;
+        case SL_KV_INT1:
+            rows_of_packed_values(layout, at, n_slots, 1, s->rows);
+            break;
+        case SL_KV_F32:
+        case SL_KV_F16:
+        case SL_KV_BF16:
+            __builtin_unreachable();
+        }
         v = s->rows;
         next = (const char *)v; // nothing to fetch
     } else if (layout->format != SL_KV_BF16) {

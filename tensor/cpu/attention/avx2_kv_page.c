@@ -22,12 +22,21 @@ static void write_row_bf16(uint16_t *out, const float *row, int d) {
 
 static void write_row(const struct sl_page_layout *layout, char *part, uint32_t slot, const float *row) {
     size_t d = (size_t)layout->head_dim;
-    if (layout->format == SL_KV_F16) {
+    switch (layout->format) {
+    case SL_KV_F16:
         write_row_f16((uint16_t *)part + slot * d, row, layout->head_dim);
-    } else if (layout->format == SL_KV_BF16) {
+        break;
+    case SL_KV_BF16:
         write_row_bf16((uint16_t *)part + slot * d, row, layout->head_dim);
-    } else {
+        break;
+    case SL_KV_F32:
         memcpy((float *)part + slot * d, row, d * sizeof *row);
+        break;
+    case SL_KV_INT8:
+    case SL_KV_INT4:
+    case SL_KV_INT2:
+    case SL_KV_INT1:
+        __builtin_unreachable(); // tokens are appended as floats
     }
 }
 

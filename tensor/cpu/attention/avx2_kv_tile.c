@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "tensor/cpu/attention/avx2_kv.h"
+#include "tensor/cpu/attention/avx2_row.h"
 #include "tensor/cpu/simd/avx2_transpose.h"
 
 // --- codes -----------------------------------------------------------------------------------------------------------
@@ -80,16 +81,9 @@ static inline __attribute__((always_inline)) void packed_values(const struct sl_
 
 // --- floats ----------------------------------------------------------------------------------------------------------
 
-static inline __m256 widen_bf16(__m128i x) {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
-}
-
 static inline __attribute__((always_inline)) __m256 load8(const char *part, size_t e, enum sl_kv_format format) {
-    if (format == SL_KV_F32) {
-        return _mm256_load_ps((const float *)part + e);
-    }
-    __m128i x = _mm_load_si128((const __m128i *)((const uint16_t *)part + e));
-    return format == SL_KV_F16 ? _mm256_cvtph_ps(x) : widen_bf16(x);
+    return format == SL_KV_F32 ? _mm256_load_ps((const float *)part + e)
+                               : sl_avx2_widen8(_mm_load_si128((const __m128i *)((const uint16_t *)part + e)), format);
 }
 
 static inline __attribute__((always_inline)) void keys_from_16_bits(const uint16_t *k, size_t d,
@@ -111,8 +105,8 @@ static inline __attribute__((always_inline)) void keys_from_16_bits(const uint16
             SL_UNROLL
             for (size_t c = 0; c < 8; c++, tile += SL_STRIP) {
                 __m128i low = _mm256_castsi256_si128(x[c]), high = _mm256_extracti128_si256(x[c], 1);
-                _mm256_store_ps(tile, format == SL_KV_F16 ? _mm256_cvtph_ps(low) : widen_bf16(low));
-                _mm256_store_ps(tile + 8, format == SL_KV_F16 ? _mm256_cvtph_ps(high) : widen_bf16(high));
+                _mm256_store_ps(tile, sl_avx2_widen8(low, format));
+                _mm256_store_ps(tile + 8, sl_avx2_widen8(high, format));
             }
         }
     }

@@ -11,28 +11,51 @@
 #include "tensor/cpu/attention/kv_page.h"
 #include "tensor/cpu/simd/avx2_math.h"
 
-// Eight elements from element e of a part on, in a float format.
-static inline __m256 sl_avx2_load8(const char *part, size_t e, enum sl_kv_format format) {
-    if (format == SL_KV_F32) {
-        return _mm256_loadu_ps((const float *)part + e);
+// Eight elements of 16 bits.
+static inline __attribute__((always_inline)) __m256 sl_avx2_widen8(__m128i x, enum sl_kv_format format) {
+    switch (format) {
+    case SL_KV_F16:
+        return _mm256_cvtph_ps(x);
+    case SL_KV_BF16:
+        return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
+    case SL_KV_F32:
+    case SL_KV_INT8:
+    case SL_KV_INT4:
+    case SL_KV_INT2:
+    case SL_KV_INT1:
+        break;
     }
-    __m128i x = _mm_loadu_si128((const __m128i *)((const uint16_t *)part + e));
-    return format == SL_KV_F16 ? _mm256_cvtph_ps(x)
-                               : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
+    __builtin_unreachable();
+}
+
+// Eight elements from element e of a part on, in a format of floats.
+static inline __attribute__((always_inline)) __m256 sl_avx2_load8(const char *part, size_t e,
+                                                                  enum sl_kv_format format) {
+    return format == SL_KV_F32 ? _mm256_loadu_ps((const float *)part + e)
+                               : sl_avx2_widen8(_mm_loadu_si128((const __m128i *)((const uint16_t *)part + e)), format);
 }
 
 // The loops are written out by format, so that none asks within a row.
 static inline void sl_avx2_read_floats(const char *part, size_t e, size_t d, enum sl_kv_format format, float *out) {
-    if (format == SL_KV_F16) {
+    switch (format) {
+    case SL_KV_F16:
         for (size_t i = 0; i < d; i += 8) {
             _mm256_storeu_ps(out + i, sl_avx2_load8(part, e + i, SL_KV_F16));
         }
-    } else if (format == SL_KV_BF16) {
+        return;
+    case SL_KV_BF16:
         for (size_t i = 0; i < d; i += 8) {
             _mm256_storeu_ps(out + i, sl_avx2_load8(part, e + i, SL_KV_BF16));
         }
-    } else {
+        return;
+    case SL_KV_F32:
         memcpy(out, (const float *)part + e, d * sizeof *out);
+        return;
+    case SL_KV_INT8:
+    case SL_KV_INT4:
+    case SL_KV_INT2:
+    case SL_KV_INT1:
+        __builtin_unreachable(); // rows of codes are decoded
     }
 }
 

@@ -8,10 +8,22 @@
 #include <string.h>
 
 #include "tensor/cpu/attention/avx512_kv.h"
+#include "tensor/cpu/simd/avx512_transpose.h"
 
 static inline __attribute__((always_inline)) __m512 widen(__m256i x, enum sl_kv_format format) {
-    return format == SL_KV_F16 ? _mm512_cvtph_ps(x)
-                               : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+    switch (format) {
+    case SL_KV_F16:
+        return _mm512_cvtph_ps(x);
+    case SL_KV_BF16:
+        return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+    case SL_KV_F32:
+    case SL_KV_INT8:
+    case SL_KV_INT4:
+    case SL_KV_INT2:
+    case SL_KV_INT1:
+        break;
+    }
+    __builtin_unreachable();
 }
 
 static inline __attribute__((always_inline)) void keys_from_16_bits(const uint16_t *k, const char *next, size_t d,
@@ -28,19 +40,7 @@ static inline __attribute__((always_inline)) void keys_from_16_bits(const uint16
                 r = _mm512_mask_broadcast_i32x4(r, 0x0f00, _mm_load_si128((const __m128i *)(row + 16 * d)));
                 x[t] = _mm512_mask_broadcast_i32x4(r, 0xf000, _mm_load_si128((const __m128i *)(row + 24 * d)));
             }
-            SL_UNROLL
-            for (int step = 0; step < 3; step++) { // rotates the bits of (row, column): see avx2_kv_tile.c
-                __m512i y[8];
-                SL_UNROLL
-                for (int t = 0; t < 4; t++) {
-                    y[2 * t] = _mm512_unpacklo_epi16(x[t], x[t + 4]);
-                    y[2 * t + 1] = _mm512_unpackhi_epi16(x[t], x[t + 4]);
-                }
-                SL_UNROLL
-                for (int t = 0; t < 8; t++) {
-                    x[t] = y[t];
-                }
-            }
+            sl_avx512_transpose_32x8(x);
             SL_UNROLL
             for (size_t c = 0; c < 8; c++) {
                 float *to = tile + (i + c) * SL_STRIP;
@@ -126,7 +126,9 @@ void sl_avx512_fill_keys(const struct sl_page_layout *layout, const void *page, 
     case SL_KV_INT4:
         packed_keys(layout, at, 4, tile);
         break;
-    default:
+    case SL_KV_F32:
+    case SL_KV_INT2:
+    case SL_KV_INT1:
         sl_avx2_fill_keys(layout, page, tile);
         break;
     }
@@ -137,16 +139,27 @@ void sl_avx512_fill_values(const struct sl_page_layout *layout, const void *page
     const char *at = page;
     const uint16_t *v = (const uint16_t *)(at + layout->v);
     size_t d = (size_t)layout->head_dim;
-    bool whole_strips = d % SL_STRIP == 0;
-    if (layout->format == SL_KV_F16) {
-        values_from_16_bits(v, next + layout->v, d, (size_t)n, SL_KV_F16, tile);
-    } else if (layout->format == SL_KV_BF16) {
-        values_from_16_bits(v, next + layout->v, d, (size_t)n, SL_KV_BF16, tile);
-    } else if (layout->format == SL_KV_INT8 && whole_strips) {
-        packed_values(layout, at, n, 8, tile);
-    } else if (layout->format == SL_KV_INT4 && whole_strips) {
-        packed_values(layout, at, n, 4, tile);
-    } else {
+    if (sl_kv_format_is_quantized(layout->format) && d % SL_STRIP != 0) {
         sl_avx2_fill_values(layout, page, n, tile);
+        return;
+    }
+    switch (layout->format) {
+    case SL_KV_F16:
+        values_from_16_bits(v, next + layout->v, d, (size_t)n, SL_KV_F16, tile);
+        break;
+    case SL_KV_BF16:
+        values_from_16_bits(v, next + layout->v, d, (size_t)n, SL_KV_BF16, tile);
+        break;
+    case SL_KV_INT8:
+        packed_values(layout, at, n, 8, tile);
+        break;
+    case SL_KV_INT4:
+        packed_values(layout, at, n, 4, tile);
+        break;
+    case SL_KV_F32:
+    case SL_KV_INT2:
+    case SL_KV_INT1:
+        sl_avx2_fill_values(layout, page, n, tile);
+        break;
     }
 }

@@ -29,9 +29,15 @@ float sl_ref_read_float(enum sl_kv_format format, const char *part, size_t e) {
         return ((const float *)part)[e];
     case SL_KV_BF16:
         return sl_bf16_to_f32(((const uint16_t *)part)[e]);
-    default:
+    case SL_KV_F16:
         return sl_f16_to_f32(((const uint16_t *)part)[e]);
+    case SL_KV_INT8:
+    case SL_KV_INT4:
+    case SL_KV_INT2:
+    case SL_KV_INT1:
+        break;
     }
+    __builtin_unreachable(); // codes are no numbers by themselves
 }
 
 // x^ = code * scale + zero, see page.h
@@ -116,9 +122,14 @@ void sl_ref_write_float(enum sl_kv_format format, char *part, size_t e, float x)
     case SL_KV_BF16:
         ((uint16_t *)part)[e] = sl_f32_to_bf16(x);
         break;
-    default: // the only other float format
+    case SL_KV_F16:
         ((uint16_t *)part)[e] = sl_f32_to_f16_saturated(x);
         break;
+    case SL_KV_INT8:
+    case SL_KV_INT4:
+    case SL_KV_INT2:
+    case SL_KV_INT1:
+        __builtin_unreachable(); // codes are no numbers by themselves
     }
 }
 

@@ -282,12 +282,12 @@ static void stream_steps(const struct sl_product *a, struct stream *stream, int6
 
 static void matmul_stream(void *arg, int64_t begin, int64_t end, int member) {
     const struct sl_product *a = arg;
-    int64_t last = sl_min(end * a->panels_per_task, a->n_panels), n_tiles = sl_div_up(a->m, TOKENS);
+    int64_t last = sl_min(end * a->tasks.panels_per_task, a->n_panels), n_tiles = sl_div_up(a->m, TOKENS);
     struct stream stream;
     memset(stream.sums, 0, sizeof stream.sums); // what is idle, and beyond the tokens of narrow tiles
     (void)member;
     _tile_loadconfig(&configs[tile_tokens(a->m)]);
-    for (int64_t p = begin * a->panels_per_task; p < last;) {
+    for (int64_t p = begin * a->tasks.panels_per_task; p < last;) {
         int64_t panels = n_tiles == 1 && p + 2 <= last ? 2 : 1;
         zero_sums();
         stream_steps(a, &stream, p, panels == 2);
@@ -309,14 +309,10 @@ struct block {
     char tiles[STRETCH_STEPS * SL_AMX_STEP_BYTES];
 } __attribute__((aligned(64)));
 
-// One task: rows [row, row + rows) of panels [first, last).
-struct block_task {
-    int64_t row, rows, first, last;
-};
-
 // A stretch of panel p, in w, by all rows of a task; `next` is what will be needed afterwards.
-static void multiply_stretch(const struct sl_product *a, const struct block_task *task, struct block *block, int64_t p,
-                             const char *w, int64_t begin, int64_t count, const char *next, size_t next_bytes) {
+static void multiply_stretch(const struct sl_product *a, const struct sl_panel_task *task, struct block *block,
+                             int64_t p, const char *w, int64_t begin, int64_t count, const char *next,
+                             size_t next_bytes) {
     int64_t n_tiles = sl_div_up(task->rows, TOKENS);
     int64_t lines = sl_div_up((int64_t)next_bytes, 64 * count * sl_div_up(n_tiles, 2)); // of every step
     for (int64_t t = 0; t < n_tiles; t += 2) {
@@ -336,7 +332,7 @@ static void multiply_stretch(const struct sl_product *a, const struct block_task
     }
 }
 
-static void multiply_block(const struct sl_product *a, const struct block_task *task, struct block *block) {
+static void multiply_block(const struct sl_product *a, const struct sl_panel_task *task, struct block *block) {
     const struct sl_matrix *w = a->w;
     int64_t steps = sl_amx_steps(w), stretch = stretch_steps(w);
     size_t step_bytes = sl_amx_packed_step_bytes(w);
@@ -365,9 +361,7 @@ static void matmul_block(void *arg, int64_t begin, int64_t end, int member) {
     (void)member;
     _tile_loadconfig(&configs[TOKENS]);
     for (int64_t t = begin; t < end; t++) {
-        int64_t row = t / a->n_panel_groups * a->rows_per_task, first = t % a->n_panel_groups * a->panels_per_task;
-        struct block_task task = {row, sl_min(a->rows_per_task, a->m - row), first,
-                                  sl_min(first + a->panels_per_task, a->n_panels)};
+        struct sl_panel_task task = sl_panel_task(&a->tasks, t);
         multiply_block(a, &task, &block);
     }
     _tile_release();
@@ -382,32 +376,21 @@ static void matmul(struct sl_team *team, const struct sl_matrix *w, const struct
     }
     assert(!w->gated || (!args->accumulate && args->n_columns == 0));
     struct sl_product a = sl_product_of(w, args);
-    int64_t members = sl_team_size(team), steps = sl_amx_steps(w); // 1 when there is none
+    int64_t steps = sl_amx_steps(w);
     if (a.m < 1) {
         return;
     }
     int64_t n_chunks = sl_div_up(a.m, TOKENS) * sl_div_up(steps, PACK_STEPS);
     sl_team_run(a.m * w->k < SL_ALONE_WORK ? NULL : team, n_chunks, 16, pack_x, &a);
-    if (a.n_panels * steps < 256) { // half a million weights a row
-        team = NULL;
-    }
+    struct sl_team *used = a.n_panels * steps < 256 ? NULL : team; // half a million weights a row
     if (a.m <= STREAM_ROWS) {
-        // A task streams some 64 KiB or more, two panels at once, but there are tasks for every member.
-        int64_t bytes = steps * (int64_t)sl_amx_packed_step_bytes(w);
-        int64_t panels = sl_min(sl_div_up(65536, bytes), sl_div_up(a.n_panels, members));
-        a.panels_per_task = sl_div_up(panels, 2) * 2;
-        sl_team_run(team, sl_div_up(a.n_panels, a.panels_per_task), 1, matmul_stream, &a);
-        return;
+        size_t panel_bytes = (size_t)steps * sl_amx_packed_step_bytes(w);
+        a.tasks = sl_panel_stream(team, a.m, a.n_panels, panel_bytes, 2);
+        sl_team_run(used, a.tasks.n, 1, matmul_stream, &a);
+    } else {
+        a.tasks = sl_panel_blocks(team, a.m, ROW_BLOCK, 2 * TOKENS, a.n_panels, PANEL_GROUP);
+        sl_team_run(used, a.tasks.n, 1, matmul_block, &a);
     }
-    int64_t n_blocks = sl_div_up(a.m, ROW_BLOCK);
-    a.rows_per_task = sl_div_up(sl_div_up(a.m, n_blocks), 2 * TOKENS) * 2 * TOKENS;
-    n_blocks = sl_div_up(a.m, a.rows_per_task);
-    a.panels_per_task = PANEL_GROUP;
-    while (a.panels_per_task > 1 && n_blocks * sl_div_up(a.n_panels, a.panels_per_task) < 4 * members) {
-        a.panels_per_task /= 2;
-    }
-    a.n_panel_groups = sl_div_up(a.n_panels, a.panels_per_task);
-    sl_team_run(team, n_blocks * a.n_panel_groups, 1, matmul_block, &a);
 }
 
 static enum sl_status pack(struct sl_team *team, struct sl_matrix *matrix, struct sl_error *err) {

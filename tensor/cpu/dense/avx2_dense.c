@@ -9,10 +9,9 @@
 
 #include "tensor/cpu/dense/fills.h"
 #include "tensor/cpu/dense/narrow.h"
-#include "tensor/cpu/dense/norm_rows.h"
 #include "tensor/cpu/dense/panels.h"
+#include "tensor/cpu/dense/rows.h"
 #include "tensor/cpu/simd/avx2_math.h"
-#include "tensor/rope_angles.h"
 #include "tensor/weights.h"
 
 static void embed(struct sl_team *team, const struct sl_matrix *table, const int32_t *ids, int64_t m, float *out) {
@@ -81,59 +80,24 @@ static void norm(struct sl_team *team, const struct sl_norm *norm, const float *
     sl_norm_run(team, &rows, m);
 }
 
-struct angles_args {
-    const struct sl_rope *rope;
-    const int64_t *positions;
-    float *cosines, *sines;
-};
-
-static void angles_rows(void *arg, int64_t begin, int64_t end, int member) {
-    const struct angles_args *a = arg;
-    int half = a->rope->rotary_dim / 2;
-    (void)member;
-    for (int64_t r = begin; r < end; r++) {
-        sl_rope_angles(a->rope, a->positions[r], a->cosines + r * half, a->sines + r * half);
-    }
-}
-
-static void angles(struct sl_team *team, const struct sl_rope *rope, const int64_t *positions, int64_t m,
-                   float *cosines, float *sines) {
-    struct angles_args args = {rope, positions, cosines, sines};
-    sl_team_run(m < 8 ? NULL : team, m, 8, angles_rows, &args);
-}
-
-struct rotate_args {
-    const struct sl_rope *rope;
-    const float *cosines, *sines;
-    float *x;
-    int64_t stride;
-    int n_heads;
-};
-
-// (a, b) = (x[i], x[i + half]) becomes (a cos - b sin, b cos + a sin)
-static void rotate_rows(void *arg, int64_t begin, int64_t end, int member) {
-    const struct rotate_args *args = arg;
-    int half = args->rope->rotary_dim / 2;
-    (void)member;
-    for (int64_t r = begin; r < end; r++) {
-        const float *cosines = args->cosines + r * half, *sines = args->sines + r * half;
-        for (int h = 0; h < args->n_heads; h++) {
-            float *head = args->x + r * args->stride + (int64_t)h * args->rope->head_dim;
-            for (int i = 0; i < half; i += 4) { // rotary_dim is a multiple of 8, so half is one of 4
-                __m128 a = _mm_loadu_ps(head + i), b = _mm_loadu_ps(head + i + half);
-                __m128 c = _mm_loadu_ps(cosines + i), s = _mm_loadu_ps(sines + i);
-                _mm_storeu_ps(head + i, _mm_sub_ps(_mm_mul_ps(a, c), _mm_mul_ps(b, s)));
-                _mm_storeu_ps(head + i + half, _mm_add_ps(_mm_mul_ps(b, c), _mm_mul_ps(a, s)));
-            }
+static void rotate_row(const struct sl_rope *rope, const float *cosines, const float *sines, float *x, int n_heads) {
+    int half = rope->rotary_dim / 2;
+    for (int h = 0; h < n_heads; h++) {
+        float *head = x + (int64_t)h * rope->head_dim;
+        for (int i = 0; i < half; i += 4) { // rotary_dim is a multiple of 8, so half is one of 4
+            __m128 a = _mm_loadu_ps(head + i), b = _mm_loadu_ps(head + i + half);
+            __m128 c = _mm_loadu_ps(cosines + i), s = _mm_loadu_ps(sines + i);
+            _mm_storeu_ps(head + i, _mm_sub_ps(_mm_mul_ps(a, c), _mm_mul_ps(b, s)));
+            _mm_storeu_ps(head + i + half, _mm_add_ps(_mm_mul_ps(b, c), _mm_mul_ps(a, s)));
         }
     }
 }
 
 static void rotate(struct sl_team *team, const struct sl_rope *rope, const float *cosines, const float *sines, float *x,
                    int64_t stride, int64_t m, int n_heads) {
-    struct rotate_args args = {rope, cosines, sines, x, stride, n_heads};
+    struct sl_rotate_rows rows = {rotate_row, rope, cosines, sines, x, stride, n_heads};
     assert(rope->rotary_dim % 8 == 0);
-    sl_team_run(m < 16 ? NULL : team, m, 8, rotate_rows, &args);
+    sl_rotate_run(team, &rows, m);
 }
 
 void sl_avx2_dense_fill(struct sl_ops *ops) {
@@ -143,6 +107,5 @@ void sl_avx2_dense_fill(struct sl_ops *ops) {
     ops->matmul = sl_avx2_matmul;
     ops->embed = embed;
     ops->norm = norm;
-    ops->angles = angles;
     ops->rotate = rotate;
 }

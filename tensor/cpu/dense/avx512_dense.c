@@ -14,8 +14,8 @@
 
 #include "tensor/cpu/dense/avx512_sums.h"
 #include "tensor/cpu/dense/fills.h"
-#include "tensor/cpu/dense/norm_rows.h"
 #include "tensor/cpu/dense/panels.h"
+#include "tensor/cpu/dense/rows.h"
 #include "tensor/weights.h"
 
 // --- embed ---------------------------------------------------------------------------------------------------------
@@ -92,41 +92,28 @@ static void norm(struct sl_team *team, const struct sl_norm *norm, const float *
 
 // --- rotate --------------------------------------------------------------------------------------------------------
 
-struct rotate_args {
-    const struct sl_rope *rope;
-    const float *cosines, *sines;
-    float *x;
-    int64_t stride;
-    int n_heads;
-};
-
-// (a, b) = (x[i], x[i + half]) becomes (a cos - b sin, b cos + a sin)
-static void rotate_rows(void *arg, int64_t begin, int64_t end, int member) {
-    const struct rotate_args *args = arg;
-    int half = args->rope->rotary_dim / 2;
-    (void)member;
-    for (int64_t r = begin; r < end; r++) {
-        for (int i = 0; i < half; i += 16) { // the angles stay in registers for all heads
-            __mmask16 lanes = sl_avx512_lanes(half - i);
-            __m512 c = _mm512_maskz_loadu_ps(lanes, args->cosines + r * half + i);
-            __m512 s = _mm512_maskz_loadu_ps(lanes, args->sines + r * half + i);
-            float *at = args->x + r * args->stride + i;
-            for (int h = 0; h < args->n_heads; h++, at += args->rope->head_dim) {
-                __m512 a = _mm512_maskz_loadu_ps(lanes, at), b = _mm512_maskz_loadu_ps(lanes, at + half);
-                _mm512_mask_storeu_ps(at, lanes, _mm512_sub_ps(_mm512_mul_ps(a, c), _mm512_mul_ps(b, s)));
-                _mm512_mask_storeu_ps(at + half, lanes, _mm512_add_ps(_mm512_mul_ps(b, c), _mm512_mul_ps(a, s)));
-            }
+static void rotate_row(const struct sl_rope *rope, const float *cosines, const float *sines, float *x, int n_heads) {
+    int half = rope->rotary_dim / 2;
+    for (int i = 0; i < half; i += 16) { // the angles stay in registers for all heads
+        __mmask16 lanes = sl_avx512_lanes(half - i);
+        __m512 c = _mm512_maskz_loadu_ps(lanes, cosines + i);
+        __m512 s = _mm512_maskz_loadu_ps(lanes, sines + i);
+        float *at = x + i;
+        for (int h = 0; h < n_heads; h++, at += rope->head_dim) {
+            __m512 a = _mm512_maskz_loadu_ps(lanes, at), b = _mm512_maskz_loadu_ps(lanes, at + half);
+            _mm512_mask_storeu_ps(at, lanes, _mm512_sub_ps(_mm512_mul_ps(a, c), _mm512_mul_ps(b, s)));
+            _mm512_mask_storeu_ps(at + half, lanes, _mm512_add_ps(_mm512_mul_ps(b, c), _mm512_mul_ps(a, s)));
         }
     }
 }
 
 static void rotate(struct sl_team *team, const struct sl_rope *rope, const float *cosines, const float *sines, float *x,
                    int64_t stride, int64_t m, int n_heads) {
-    struct rotate_args args = {rope, cosines, sines, x, stride, n_heads};
-    sl_team_run(m * n_heads * rope->rotary_dim < SL_ALONE_WORK ? NULL : team, m, 8, rotate_rows, &args);
+    struct sl_rotate_rows rows = {rotate_row, rope, cosines, sines, x, stride, n_heads};
+    sl_rotate_run(team, &rows, m);
 }
 
-void sl_avx512_dense_fill(struct sl_ops *ops) { // angles are f64 from libm, once a row: as the tier before has them
+void sl_avx512_dense_fill(struct sl_ops *ops) { // angles are the reference's: f64 from libm, once a row
     ops->pack = sl_avx512_pack;
     ops->unpack = sl_panels_free;
     ops->matmul_scratch = sl_avx512_matmul_scratch;

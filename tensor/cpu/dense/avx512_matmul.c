@@ -273,10 +273,10 @@ static void matmul_stream(void *arg, int64_t begin, int64_t end, int member) {
     enum form form = form_of(a->w);
     size_t stride = panel_bytes(a->w);
     int wide = streams[form][a->m - 1].wide_panels;
-    int64_t last = sl_min(end * a->panels_per_task, a->n_panels), sums_stride = a->m * SL_PANEL;
+    int64_t last = sl_min(end * a->tasks.panels_per_task, a->n_panels), sums_stride = a->m * SL_PANEL;
     float sums[STREAM_ROWS * SL_PANEL] __attribute__((aligned(64))); // enough for 4 panels of 1 row, or 2 of 2
     (void)member;
-    for (int64_t p = begin * a->panels_per_task; p < last;) {
+    for (int64_t p = begin * a->tasks.panels_per_task; p < last;) {
         int panels = p + wide <= last ? wide : 1;
         const char *weights = (const char *)a->w->packed + (size_t)p * stride;
         for (int i = 0; i < panels; i++) {
@@ -332,9 +332,8 @@ static const float *widen(enum form form, const char *group, int64_t k, float *o
     return out;
 }
 
-// One task: rows [row, row + rows) of panels [first, last).
-static void multiply_block(const struct sl_product *a, struct block *block, int64_t row, int64_t rows, int64_t first,
-                           int64_t last) {
+static void multiply_block(const struct sl_product *a, const struct sl_panel_task *task, struct block *block) {
+    int64_t row = task->row, rows = task->rows, first = task->first, last = task->last;
     enum form form = form_of(a->w);
     size_t stride = panel_bytes(a->w);
     int64_t even_rows = sl_div_up(rows, sl_div_up(rows, TILE_ROWS)); // of a tile, so that none is left with a few
@@ -369,38 +368,24 @@ static void matmul_block(void *arg, int64_t begin, int64_t end, int member) {
     const struct sl_product *a = arg;
     struct block block;
     (void)member;
-    for (int64_t task = begin; task < end; task++) {
-        int64_t row = task / a->n_panel_groups * a->rows_per_task;
-        int64_t first = task % a->n_panel_groups * a->panels_per_task;
-        multiply_block(a, &block, row, sl_min(a->rows_per_task, a->m - row), first,
-                       sl_min(first + a->panels_per_task, a->n_panels));
+    for (int64_t t = begin; t < end; t++) {
+        struct sl_panel_task task = sl_panel_task(&a->tasks, t);
+        multiply_block(a, &task, &block);
     }
 }
 
 void sl_avx512_matmul(struct sl_team *team, const struct sl_matrix *w, const struct sl_matmul *args) {
     assert(!w->gated || (!args->accumulate && args->n_columns == 0));
     struct sl_product a = sl_product_of(w, args);
-    int64_t members = sl_team_size(team); // 1 when there is none
     if (a.m < 1) {
         return;
     }
-    if (a.m * a.n_panels * SL_PANEL * w->k < SL_ALONE_WORK) {
-        team = NULL;
-    }
+    struct sl_team *used = a.m * a.n_panels * SL_PANEL * w->k < SL_ALONE_WORK ? NULL : team;
     if (a.m <= STREAM_ROWS) {
-        // A task streams some 64 KiB or more, in multiples of the widest tile, but there are tasks for every member.
-        int64_t panels = sl_min(sl_div_up(65536, (int64_t)panel_bytes(w)), sl_div_up(a.n_panels, members));
-        a.panels_per_task = sl_div_up(panels, WIDE_PANELS) * WIDE_PANELS;
-        sl_team_run(team, sl_div_up(a.n_panels, a.panels_per_task), 1, matmul_stream, &a);
-        return;
+        a.tasks = sl_panel_stream(team, a.m, a.n_panels, panel_bytes(w), WIDE_PANELS);
+        sl_team_run(used, a.tasks.n, 1, matmul_stream, &a);
+    } else {
+        a.tasks = sl_panel_blocks(team, a.m, ROW_BLOCK, TILE_ROWS, a.n_panels, PANEL_GROUP);
+        sl_team_run(used, a.tasks.n, 1, matmul_block, &a);
     }
-    int64_t n_blocks = sl_div_up(a.m, ROW_BLOCK);
-    a.rows_per_task = sl_div_up(sl_div_up(a.m, n_blocks), TILE_ROWS) * TILE_ROWS;
-    n_blocks = sl_div_up(a.m, a.rows_per_task);
-    a.panels_per_task = PANEL_GROUP;
-    while (a.panels_per_task > 1 && n_blocks * sl_div_up(a.n_panels, a.panels_per_task) < 4 * members) {
-        a.panels_per_task /= 2;
-    }
-    a.n_panel_groups = sl_div_up(a.n_panels, a.panels_per_task);
-    sl_team_run(team, n_blocks * a.n_panel_groups, 1, matmul_block, &a);
 }

@@ -21,7 +21,8 @@ struct sl_product {
     int64_t y_stride;
     int64_t outputs; // columns of y
     bool accumulate;
-    int64_t n_panels, panels_per_task, n_panel_groups, rows_per_task; // tasks: panel groups within row blocks
+    int64_t n_panels;
+    struct sl_panel_tasks tasks;
     void *scratch;
 };
 

@@ -17,6 +17,12 @@
  *             between stretches it passes through memory as the f32 that it is. Of quantized weights the chain is that
  *             of a group, from 0, and groups are added in ascending order with one fused multiply-add each: weights are
  *             not rounded. VDPBF16PS rounds to nearest even and takes subnormals as zeros.
+ *
+ * Where: AMD from Zen 4 on, which issues VDPBF16PS as often as multiply-adds: from 128 rows on bf16 products at 2.2 times
+ *        avx512's rate, quantized ones at 1.6 times, one row at the rate of memory, but int8 weights at half of avx512's
+ *        (`kernels_matmul --time TIER 1`). Sapphire Rapids issues it a quarter as often, so "auto" does not choose this tier
+ *        there, even where the system refuses the tiles. VNNI, which all of these have, would need activations of 8 bits;
+ *        tensor/ops.h promises bf16.
  */
 #include <assert.h>
 #include <immintrin.h>
@@ -204,9 +210,8 @@ static const char *panel_pairs(const struct sl_matrix *w, int64_t first, int64_t
     return block->pairs;
 }
 
-// Rows [row, row + rows) of n panels from `first` on.
-static void multiply(const struct sl_product *a, struct block *block, int64_t row, int64_t rows, int64_t first,
-                     int64_t n) {
+static void multiply(const struct sl_product *a, const struct sl_panel_task *task, struct block *block) {
+    int64_t row = task->row, rows = task->rows, first = task->first, n = task->last - task->first;
     int64_t even_rows = sl_div_up(rows, sl_div_up(rows, TILE_ROWS)); // of a tile, so that none is left with a few
     int64_t groups = sl_weight_groups(a->w->k), stretch = stretch_groups(a->w);
     int64_t length = is_quantized(a->w) && rows <= TILE_ROWS ? STREAM_GROUPS : stretch;
@@ -239,11 +244,9 @@ static void multiply_tasks(void *arg, int64_t begin, int64_t end, int member) {
     const struct sl_product *a = arg;
     struct block block;
     (void)member;
-    for (int64_t task = begin; task < end; task++) {
-        int64_t row = task / a->n_panel_groups * a->rows_per_task;
-        int64_t first = task % a->n_panel_groups * a->panels_per_task;
-        multiply(a, &block, row, sl_min(a->rows_per_task, a->m - row), first,
-                 sl_min(a->panels_per_task, a->n_panels - first));
+    for (int64_t t = begin; t < end; t++) {
+        struct sl_panel_task task = sl_panel_task(&a->tasks, t);
+        multiply(a, &task, &block);
     }
 }
 
@@ -254,23 +257,13 @@ static void matmul(struct sl_team *team, const struct sl_matrix *w, const struct
     }
     assert(!w->gated || (!args->accumulate && args->n_columns == 0));
     struct sl_product a = sl_product_of(w, args);
-    int64_t members = sl_team_size(team); // 1 when there is none
     if (a.m < 1) {
         return;
     }
     sl_team_run(a.m * w->k < SL_ALONE_WORK ? NULL : team, a.m, 8, round_x, &a);
-    if (a.m * a.n_panels * SL_PANEL * w->k < SL_ALONE_WORK) {
-        team = NULL;
-    }
-    int64_t n_blocks = sl_div_up(a.m, ROW_BLOCK);
-    a.rows_per_task = sl_div_up(sl_div_up(a.m, n_blocks), TILE_ROWS) * TILE_ROWS;
-    n_blocks = sl_div_up(a.m, a.rows_per_task);
-    a.panels_per_task = PANEL_GROUP;
-    while (a.panels_per_task > 1 && n_blocks * sl_div_up(a.n_panels, a.panels_per_task) < 4 * members) {
-        a.panels_per_task /= 2;
-    }
-    a.n_panel_groups = sl_div_up(a.n_panels, a.panels_per_task);
-    sl_team_run(team, n_blocks * a.n_panel_groups, 1, multiply_tasks, &a);
+    a.tasks = sl_panel_blocks(team, a.m, ROW_BLOCK, TILE_ROWS, a.n_panels, PANEL_GROUP);
+    bool alone = a.m * a.n_panels * SL_PANEL * w->k < SL_ALONE_WORK;
+    sl_team_run(alone ? NULL : team, a.tasks.n, 1, multiply_tasks, &a);
 }
 
 static enum sl_status pack(struct sl_team *team, struct sl_matrix *matrix, struct sl_error *err) {

@@ -95,8 +95,7 @@ struct product {
     float *y;
     int64_t n, y_stride; // columns of y
     bool accumulate;
-    int64_t panels_per_task, n_panel_groups; // the grid of tasks: panel groups within row blocks
-    int64_t rows_per_task;
+    struct sl_panel_tasks tasks;
 };
 
 // The last panel may be wider than what is left of y: compute it beside y.
@@ -118,9 +117,9 @@ static void matmul_stream(void *arg, int64_t begin, int64_t end, int member) {
     const struct sl_matrix *w = a->w;
     const struct sl_narrow_choice *choice = &a->kernels->tiles[form_of(w)][a->m - 1];
     size_t stride = panel_bytes(w);
-    int64_t last = sl_min(end * a->panels_per_task, sl_div_up(a->n, SL_NARROW));
+    int64_t last = sl_min(end * a->tasks.panels_per_task, a->tasks.n_panels);
     (void)member;
-    for (int64_t p = begin * a->panels_per_task; p < last;) {
+    for (int64_t p = begin * a->tasks.panels_per_task; p < last;) {
         const char *weights = (const char *)w->packed + (size_t)p * stride;
         float *y = a->y + p * SL_NARROW;
         int64_t columns = a->n - p * SL_NARROW;
@@ -172,11 +171,9 @@ static void matmul_block(void *arg, int64_t begin, int64_t end, int member) {
     size_t stride = panel_bytes(w), group_bytes = sl_narrow_group_bytes(form);
     struct block block;
     (void)member;
-    for (int64_t task = begin; task < end; task++) {
-        int64_t row_begin = task / a->n_panel_groups * a->rows_per_task;
-        int64_t row_end = sl_min(row_begin + a->rows_per_task, a->m);
-        int64_t first = task % a->n_panel_groups * a->panels_per_task;
-        int64_t last = sl_min(first + a->panels_per_task, sl_div_up(a->n, SL_NARROW));
+    for (int64_t t = begin; t < end; t++) {
+        struct sl_panel_task task = sl_panel_task(&a->tasks, t);
+        int64_t first = task.first, last = task.last, row_end = task.row + task.rows;
         for (int64_t i = 0; i < w->k; i += SL_NARROW_BLOCK) {
             int64_t count = sl_min(SL_NARROW_BLOCK, w->k - i);
             for (int64_t p = first; p < last; p++) {
@@ -184,7 +181,7 @@ static void matmul_block(void *arg, int64_t begin, int64_t end, int member) {
                 a->kernels->widen(form, panel + (size_t)(i / SL_WEIGHT_GROUP) * group_bytes, count,
                                   block.weights[p - first]);
             }
-            for (int64_t row = row_begin; row < row_end; row += SL_NARROW_ROWS) {
+            for (int64_t row = task.row; row < row_end; row += SL_NARROW_ROWS) {
                 block_tiles(a, &block, first, last, row, (int)sl_min(SL_NARROW_ROWS, row_end - row), i, count);
             }
         }
@@ -195,26 +192,14 @@ static void matmul_block(void *arg, int64_t begin, int64_t end, int member) {
 static void multiply(struct sl_team *team, struct product *args) {
     const struct sl_matrix *w = args->w;
     int64_t n_panels = sl_div_up(args->n, SL_NARROW), m = args->m;
-    int64_t members = sl_team_size(team); // 1 when there is none
-    if (m * args->n * w->k < SL_ALONE_WORK) {
-        team = NULL;
-    }
+    struct sl_team *used = m * args->n * w->k < SL_ALONE_WORK ? NULL : team;
     if (m <= SL_NARROW_ROWS) {
-        // A task streams some 64 KiB or more, in multiples of the widest tile, but there are tasks for every member.
-        int64_t panels = sl_min(sl_div_up(65536, (int64_t)panel_bytes(w)), sl_div_up(n_panels, members));
-        args->panels_per_task = sl_div_up(panels, 4) * 4;
-        sl_team_run(team, sl_div_up(n_panels, args->panels_per_task), 1, matmul_stream, args);
-        return;
+        args->tasks = sl_panel_stream(team, m, n_panels, panel_bytes(w), 4);
+        sl_team_run(used, args->tasks.n, 1, matmul_stream, args);
+    } else {
+        args->tasks = sl_panel_blocks(team, m, ROW_BLOCK, SL_NARROW_ROWS, n_panels, PANEL_GROUP);
+        sl_team_run(used, args->tasks.n, 1, matmul_block, args);
     }
-    int64_t n_blocks = sl_div_up(m, ROW_BLOCK);
-    args->rows_per_task = sl_div_up(sl_div_up(m, n_blocks), SL_NARROW_ROWS) * SL_NARROW_ROWS;
-    n_blocks = sl_div_up(m, args->rows_per_task);
-    args->panels_per_task = PANEL_GROUP;
-    while (args->panels_per_task > 1 && n_blocks * sl_div_up(n_panels, args->panels_per_task) < 4 * members) {
-        args->panels_per_task /= 2;
-    }
-    args->n_panel_groups = sl_div_up(n_panels, args->panels_per_task);
-    sl_team_run(team, n_blocks * args->n_panel_groups, 1, matmul_block, args);
 }
 
 // --- what they go through --------------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@
 
 #include "tensor/cpu/dense/fills.h"
 #include "tensor/cpu/dense/narrow.h"
-#include "tensor/cpu/dense/norm_rows.h"
 #include "tensor/cpu/dense/panels.h"
+#include "tensor/cpu/dense/rows.h"
 #include "tensor/cpu/simd/neon_math.h"
 
 // sum_i (x[i] - mean)^power for power 1 or 2; 16 partial sums, added in a fixed order
@@ -51,38 +51,24 @@ static void norm(struct sl_team *team, const struct sl_norm *norm, const float *
     sl_norm_run(team, &rows, m);
 }
 
-struct rotate_args {
-    const struct sl_rope *rope;
-    const float *cosines, *sines;
-    float *x;
-    int64_t stride;
-    int n_heads;
-};
-
-// (a, b) = (x[i], x[i + half]) becomes (a cos - b sin, b cos + a sin)
-static void rotate_rows(void *arg, int64_t begin, int64_t end, int member) {
-    const struct rotate_args *args = arg;
-    int half = args->rope->rotary_dim / 2;
-    (void)member;
-    for (int64_t r = begin; r < end; r++) {
-        const float *cosines = args->cosines + r * half, *sines = args->sines + r * half;
-        for (int h = 0; h < args->n_heads; h++) {
-            float *head = args->x + r * args->stride + (int64_t)h * args->rope->head_dim;
-            for (int i = 0; i < half; i += 4) { // rotary_dim is a multiple of 8, so half is one of 4
-                float32x4_t a = vld1q_f32(head + i), b = vld1q_f32(head + i + half);
-                float32x4_t c = vld1q_f32(cosines + i), s = vld1q_f32(sines + i);
-                vst1q_f32(head + i, vsubq_f32(vmulq_f32(a, c), vmulq_f32(b, s)));
-                vst1q_f32(head + i + half, vaddq_f32(vmulq_f32(b, c), vmulq_f32(a, s)));
-            }
+static void rotate_row(const struct sl_rope *rope, const float *cosines, const float *sines, float *x, int n_heads) {
+    int half = rope->rotary_dim / 2;
+    for (int h = 0; h < n_heads; h++) {
+        float *head = x + (int64_t)h * rope->head_dim;
+        for (int i = 0; i < half; i += 4) { // rotary_dim is a multiple of 8, so half is one of 4
+            float32x4_t a = vld1q_f32(head + i), b = vld1q_f32(head + i + half);
+            float32x4_t c = vld1q_f32(cosines + i), s = vld1q_f32(sines + i);
+            vst1q_f32(head + i, vsubq_f32(vmulq_f32(a, c), vmulq_f32(b, s)));
+            vst1q_f32(head + i + half, vaddq_f32(vmulq_f32(b, c), vmulq_f32(a, s)));
         }
     }
 }
 
 static void rotate(struct sl_team *team, const struct sl_rope *rope, const float *cosines, const float *sines, float *x,
                    int64_t stride, int64_t m, int n_heads) {
-    struct rotate_args args = {rope, cosines, sines, x, stride, n_heads};
+    struct sl_rotate_rows rows = {rotate_row, rope, cosines, sines, x, stride, n_heads};
     assert(rope->rotary_dim % 8 == 0);
-    sl_team_run(m < 16 ? NULL : team, m, 8, rotate_rows, &args);
+    sl_rotate_run(team, &rows, m);
 }
 
 void sl_neon_dense_fill(struct sl_ops *ops) {

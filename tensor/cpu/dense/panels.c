@@ -66,3 +66,27 @@ uint16_t sl_panel_quantize(const struct sl_matrix *w, int64_t p, int c, int64_t 
     memset(codes_out + n, 0, (size_t)(SL_WEIGHT_GROUP - n));
     return scale;
 }
+
+struct sl_panel_tasks sl_panel_stream(const struct sl_team *team, int64_t m, int64_t n_panels, size_t panel_bytes,
+                                      int64_t wide) {
+    int64_t members = sl_team_size(team); // 1 when there is none
+    int64_t panels = sl_min(sl_div_up(65536, (int64_t)panel_bytes), sl_div_up(n_panels, members));
+    struct sl_panel_tasks tasks = {.m = m, .n_panels = n_panels, .rows_per_task = m};
+    tasks.panels_per_task = sl_div_up(panels, wide) * wide;
+    tasks.n = tasks.n_panel_groups = sl_div_up(n_panels, tasks.panels_per_task);
+    return tasks;
+}
+
+struct sl_panel_tasks sl_panel_blocks(const struct sl_team *team, int64_t m, int64_t row_block, int64_t tile_rows,
+                                      int64_t n_panels, int64_t panel_group) {
+    int64_t least = 4 * sl_team_size(team), n_blocks = sl_div_up(m, row_block);
+    struct sl_panel_tasks tasks = {.m = m, .n_panels = n_panels, .panels_per_task = panel_group};
+    tasks.rows_per_task = sl_div_up(sl_div_up(m, n_blocks), tile_rows) * tile_rows;
+    n_blocks = sl_div_up(m, tasks.rows_per_task);
+    while (tasks.panels_per_task > 1 && n_blocks * sl_div_up(n_panels, tasks.panels_per_task) < least) {
+        tasks.panels_per_task /= 2;
+    }
+    tasks.n_panel_groups = sl_div_up(n_panels, tasks.panels_per_task);
+    tasks.n = n_blocks * tasks.n_panel_groups;
+    return tasks;
+}

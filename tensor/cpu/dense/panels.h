@@ -55,6 +55,35 @@ enum sl_status sl_panels_allocate(struct sl_matrix *w, size_t bytes, struct sl_e
 void sl_panels_free(struct sl_matrix *w);
 
 /*
+ * How a product is divided into tasks: groups of panels within blocks of rows, the groups of a block one after the other. A
+ * product of few rows has one block, and its tasks read each weight once.
+ */
+struct sl_panel_tasks {
+    int64_t m, n_panels; // of the product
+    int64_t rows_per_task, panels_per_task, n_panel_groups;
+    int64_t n;
+};
+
+// Few rows: a task streams some 64 KiB or more, in multiples of `wide` panels, but there are tasks for every member.
+struct sl_panel_tasks sl_panel_stream(const struct sl_team *team, int64_t m, int64_t n_panels, size_t panel_bytes,
+                                      int64_t wide);
+// Many: at most row_block rows, whole tiles of them, by at most panel_group panels; at least four tasks a member, if there
+// are panels for them.
+struct sl_panel_tasks sl_panel_blocks(const struct sl_team *team, int64_t m, int64_t row_block, int64_t tile_rows,
+                                      int64_t n_panels, int64_t panel_group);
+
+// What task t computes.
+struct sl_panel_task {
+    int64_t row, rows, first, last; // panels [first, last)
+};
+static inline struct sl_panel_task sl_panel_task(const struct sl_panel_tasks *tasks, int64_t t) {
+    int64_t row = t / tasks->n_panel_groups * tasks->rows_per_task;
+    int64_t first = t % tasks->n_panel_groups * tasks->panels_per_task;
+    return (struct sl_panel_task){row, sl_min(tasks->rows_per_task, tasks->m - row), first,
+                                  sl_min(first + tasks->panels_per_task, tasks->n_panels)};
+}
+
+/*
  * Group g of row c of panel p, quantized: codes_out[SL_WEIGHT_GROUP], zeros where the row or the panel is padded. Returns
  * the scale (f16).
  */

@@ -146,13 +146,25 @@ static void norm(struct sl_team *team, const struct sl_norm *norm, const float *
     }
 }
 
+struct angles_args {
+    const struct sl_rope *rope;
+    const int64_t *positions;
+    float *cosines, *sines;
+};
+
+static void angles_rows(void *arg, int64_t begin, int64_t end, int member) {
+    const struct angles_args *a = arg;
+    int half = a->rope->rotary_dim / 2;
+    (void)member;
+    for (int64_t r = begin; r < end; r++) {
+        sl_rope_angles(a->rope, a->positions[r], a->cosines + r * half, a->sines + r * half);
+    }
+}
+
 static void angles(struct sl_team *team, const struct sl_rope *rope, const int64_t *positions, int64_t m,
                    float *cosines, float *sines) {
-    (void)team;
-    int half = rope->rotary_dim / 2;
-    for (int64_t r = 0; r < m; r++) {
-        sl_rope_angles(rope, positions[r], cosines + r * half, sines + r * half);
-    }
+    struct angles_args args = {rope, positions, cosines, sines};
+    sl_team_run(m < 8 ? NULL : team, m, 8, angles_rows, &args);
 }
 
 // (a, b) = (x[i], x[i + half]) becomes (a cos - b sin, b cos + a sin) for the angle i of the row's position

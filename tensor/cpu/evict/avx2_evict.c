@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: value_change, nearest and merge with AVX2; the formulas and the page-by-page merging are those of ref_evict.c.
+ * Purpose: value_change, nearest and the rows of merge with AVX2; the formulas are those of ref_evict.c.
  *
  * Design: value_change goes over V tiles twice: the center, then the distances from it. nearest keeps a block of evicted
  *         keys and a tile of retained ones in f32, row by row, and multiplies eight pairs of rows at a time; all products
@@ -16,6 +16,7 @@
 #include "tensor/cpu/attention/ref_kv_slots.h"
 #include "tensor/cpu/evict/evict.h"
 #include "tensor/cpu/evict/fills.h"
+#include "tensor/cpu/evict/merge_pages.h"
 
 #define MAX_WIDE ((SL_MAX_HEAD_DIM + SL_STRIP - 1) / SL_STRIP * SL_STRIP)
 
@@ -212,76 +213,23 @@ static void nearest(const struct sl_kv *kv, const uint32_t *evicted, uint32_t n_
     }
 }
 
-// What is added to the slots of one page.
-struct sums {
-    _Alignas(64) float k[SL_PAGE_SLOTS][SL_MAX_HEAD_DIM], v[SL_PAGE_SLOTS][SL_MAX_HEAD_DIM]; // sum_i w_i (x_i - x_c)
-    float weight[SL_PAGE_SLOTS];                                                             // e + sum_i w_i; 0: none
-};
-
-// sum[i] += weight * (from[i] - into[i])
-static void add_difference(float *sum, float weight, const float *from, const float *into, size_t d) {
-    for (size_t i = 0; i < d; i += 8) {
+static void add_difference(float *sum, float weight, const float *from, const float *into, int d) {
+    for (int i = 0; i < d; i += 8) {
         __m256 x = _mm256_sub_ps(_mm256_load_ps(from + i), _mm256_load_ps(into + i));
         _mm256_store_ps(sum + i, _mm256_fmadd_ps(_mm256_set1_ps(weight), x, _mm256_load_ps(sum + i)));
     }
 }
 
-static void write_back(const struct sl_page_layout *layout, char *part, uint32_t slot, float *row, const float *sums,
-                       float weight) {
-    for (int i = 0; i < layout->head_dim; i += 8) {
-        __m256 x = _mm256_div_ps(_mm256_load_ps(sums + i), _mm256_set1_ps(weight));
+static void add_quotient(float *row, const float *sum, float weight, int d) {
+    for (int i = 0; i < d; i += 8) {
+        __m256 x = _mm256_div_ps(_mm256_load_ps(sum + i), _mm256_set1_ps(weight));
         _mm256_store_ps(row + i, _mm256_add_ps(_mm256_load_ps(row + i), x));
-    }
-    sl_ref_write_row(layout, part, slot, row);
-}
-
-// All i with into[i] in this page, i ascending.
-static void merge_page(const struct sl_kv *kv, uint32_t page, const uint32_t *from, const uint32_t *into,
-                       const float *cosine, uint32_t n) {
-    size_t d = (size_t)kv->work->head_dim;
-    struct sums s;
-    _Alignas(64) float row[SL_MAX_HEAD_DIM], target[SL_MAX_HEAD_DIM];
-    memset(s.weight, 0, sizeof s.weight);
-    for (uint32_t i = 0; i < n; i++) {
-        if (into[i] / SL_PAGE_SLOTS != page) {
-            continue;
-        }
-        uint32_t slot = into[i] % SL_PAGE_SLOTS;
-        if (s.weight[slot] == 0.0f) {
-            s.weight[slot] = expf(1.0f);
-            memset(s.k[slot], 0, d * sizeof s.k[slot][0]);
-            memset(s.v[slot], 0, d * sizeof s.v[slot][0]);
-        }
-        float weight = expf(cosine[i]);
-        s.weight[slot] += weight;
-        sl_avx2_read_k_row(kv, from[i], row);
-        sl_avx2_read_k_row(kv, into[i], target);
-        add_difference(s.k[slot], weight, row, target, d);
-        sl_avx2_read_v_row(kv, from[i], row);
-        sl_avx2_read_v_row(kv, into[i], target);
-        add_difference(s.v[slot], weight, row, target, d);
-    }
-    char *at = kv->pages[page];
-    for (uint32_t slot = 0; slot < SL_PAGE_SLOTS; slot++) {
-        if (s.weight[slot] > 0.0f) {
-            sl_avx2_read_k_row(kv, page * SL_PAGE_SLOTS + slot, target);
-            write_back(kv->work, at + kv->work->k, slot, target, s.k[slot], s.weight[slot]);
-            sl_avx2_read_v_row(kv, page * SL_PAGE_SLOTS + slot, target);
-            write_back(kv->work, at + kv->work->v, slot, target, s.v[slot], s.weight[slot]);
-        }
     }
 }
 
 static void merge(const struct sl_kv *kv, const uint32_t *from, const uint32_t *into, const float *cosine, uint32_t n) {
-    uint32_t first = UINT32_MAX, last = 0; // pages
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t page = into[i] / SL_PAGE_SLOTS;
-        first = page < first ? page : first;
-        last = page > last ? page : last;
-    }
-    for (uint32_t page = first; n > 0 && page <= last; page++) {
-        merge_page(kv, page, from, into, cosine, n);
-    }
+    static const struct sl_merge_rows rows = {sl_avx2_read_k_row, sl_avx2_read_v_row, add_difference, add_quotient};
+    sl_merge_pages(&rows, kv, from, into, cosine, n);
 }
 
 static const struct sl_evict_kernels kernels = {value_change, nearest, merge};

@@ -4,17 +4,16 @@
  *          retained key is the most similar to an evicted one, and the merge of the one into the other (D2O).
  *
  * Design: nothing here allocates: several heads are served at once by their caller, and no status could say that
- *         memory ran out. nearest reads a retained key once for a block of evicted ones; merge sums into a page's worth
- *         of rows, page by page, so that into[] may name slots in any order and more than once.
+ *         memory ran out. nearest reads a retained key once for a block of evicted ones; merge: see merge_pages.h.
  */
 #include <assert.h>
 #include <math.h>
-#include <string.h>
 
 #include "tensor/cpu/attention/kv_page.h"
 #include "tensor/cpu/attention/ref_kv_slots.h"
 #include "tensor/cpu/evict/evict.h"
 #include "tensor/cpu/evict/fills.h"
+#include "tensor/cpu/evict/merge_pages.h"
 
 // --- CAOTE -----------------------------------------------------------------------------------------------------------
 
@@ -92,70 +91,23 @@ static void nearest(const struct sl_kv *kv, const uint32_t *evicted, uint32_t n_
     }
 }
 
-// What is added to the slots of one page.
-struct sums {
-    float k[SL_PAGE_SLOTS][SL_MAX_HEAD_DIM], v[SL_PAGE_SLOTS][SL_MAX_HEAD_DIM]; // sum_i w_i (x_i - x_c)
-    float weight[SL_PAGE_SLOTS];                                                // e + sum_i w_i; 0: not merged into
-};
+// --- the rows of merge -----------------------------------------------------------------------------------------------
 
-// sum[i] += weight * (from[i] - into[i])
 static void add_difference(float *sum, float weight, const float *from, const float *into, int d) {
     for (int i = 0; i < d; i++) {
         sum[i] += weight * (from[i] - into[i]);
     }
 }
 
-// x_c = x_c + sums / weight: what is merged with its equal stays as it is, to the bit
-static void write_back(const struct sl_page_layout *layout, char *part, uint32_t slot, float *row, const float *sums,
-                       float weight) {
-    for (int i = 0; i < layout->head_dim; i++) {
-        row[i] += sums[i] / weight;
-    }
-    sl_ref_write_row(layout, part, slot, row);
-}
-
-// All i with into[i] in this page. Nobody's from[] is in into[], so writing at the end of a page reads nothing twice.
-static void merge_page(const struct sl_kv *kv, uint32_t page, const uint32_t *from, const uint32_t *into,
-                       const float *cosine, uint32_t n) {
-    struct sums s;
-    int d = kv->work->head_dim;
-    float row[SL_MAX_HEAD_DIM], target[SL_MAX_HEAD_DIM];
-    memset(s.weight, 0, sizeof s.weight);
-    for (uint32_t i = 0; i < n; i++) {
-        if (into[i] / SL_PAGE_SLOTS != page) {
-            continue;
-        }
-        uint32_t slot = into[i] % SL_PAGE_SLOTS;
-        if (s.weight[slot] == 0.0f) {
-            s.weight[slot] = expf(1.0f);
-            memset(s.k[slot], 0, (size_t)d * sizeof s.k[slot][0]);
-            memset(s.v[slot], 0, (size_t)d * sizeof s.v[slot][0]);
-        }
-        float weight = expf(cosine[i]);
-        s.weight[slot] += weight;
-        sl_ref_read_k_row(kv, from[i], row);
-        sl_ref_read_k_row(kv, into[i], target);
-        add_difference(s.k[slot], weight, row, target, d);
-        sl_ref_read_v_row(kv, from[i], row);
-        sl_ref_read_v_row(kv, into[i], target);
-        add_difference(s.v[slot], weight, row, target, d);
-    }
-    char *at = kv->pages[page];
-    for (uint32_t slot = 0; slot < SL_PAGE_SLOTS; slot++) {
-        if (s.weight[slot] > 0.0f) {
-            sl_ref_read_k_row(kv, page * SL_PAGE_SLOTS + slot, target);
-            write_back(kv->work, at + kv->work->k, slot, target, s.k[slot], s.weight[slot]);
-            sl_ref_read_v_row(kv, page * SL_PAGE_SLOTS + slot, target);
-            write_back(kv->work, at + kv->work->v, slot, target, s.v[slot], s.weight[slot]);
-        }
+static void add_quotient(float *row, const float *sum, float weight, int d) {
+    for (int i = 0; i < d; i++) {
+        row[i] += sum[i] / weight;
     }
 }
 
-// x_c = (e x_c + sum_i exp(cosine_i) x_i) / (e + sum_i exp(cosine_i)) = x_c + sum_i w_i (x_i - x_c) / (e + sum_i w_i)
 static void merge(const struct sl_kv *kv, const uint32_t *from, const uint32_t *into, const float *cosine, uint32_t n) {
-    for (uint32_t page = 0; n > 0 && page < sl_pages_for(kv->n_slots); page++) {
-        merge_page(kv, page, from, into, cosine, n);
-    }
+    static const struct sl_merge_rows rows = {sl_ref_read_k_row, sl_ref_read_v_row, add_difference, add_quotient};
+    sl_merge_pages(&rows, kv, from, into, cosine, n);
 }
 
 static const struct sl_evict_kernels kernels = {value_change, nearest, merge};

@@ -121,7 +121,7 @@ static inline __attribute__((always_inline)) void encode_channel(const float *x,
 
 static inline __attribute__((always_inline)) void encode_tile(const float *tile, size_t d, enum sl_kv_format format,
                                                               const float *scale, char *to, size_t channel_bytes) {
-    bool scaled = format == SL_KV_INT8 || format == SL_KV_INT1;
+    bool scaled = sl_kv_format_is_quantized(format);
     for (size_t c = 0; c < d; c++, to += channel_bytes) {
         encode_channel(tile + c * SL_STRIP, d * SL_STRIP, format, scaled ? scale[c] : 0.0f, to);
     }
@@ -136,16 +136,25 @@ static void copy_page(const struct sl_page_layout *page, const char *at, const s
     }
     _Alignas(64) float tile[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];
     sl_avx2_fill_keys(page, at, tile);
-    if (layout->format == SL_KV_F32) {
+    switch (layout->format) {
+    case SL_KV_F32:
         encode_tile(tile, d, SL_KV_F32, scale, to, stride);
-    } else if (layout->format == SL_KV_F16) {
+        break;
+    case SL_KV_F16:
         encode_tile(tile, d, SL_KV_F16, scale, to, stride);
-    } else if (layout->format == SL_KV_BF16) {
+        break;
+    case SL_KV_BF16:
         encode_tile(tile, d, SL_KV_BF16, scale, to, stride);
-    } else if (layout->format == SL_KV_INT8) {
+        break;
+    case SL_KV_INT8:
         encode_tile(tile, d, SL_KV_INT8, scale, to, stride);
-    } else {
+        break;
+    case SL_KV_INT1:
         encode_tile(tile, d, SL_KV_INT1, scale, to, stride);
+        break;
+    case SL_KV_INT4:
+    case SL_KV_INT2:
+        __builtin_unreachable(); // no key index has them (kvcache/key_index.h)
     }
 }
 
@@ -185,15 +194,23 @@ static void find_absmax(const struct sl_kv *kv, uint32_t n_slots, float *absmax)
         n = n_slots - page * SL_PAGE_SLOTS < SL_PAGE_SLOTS ? n_slots - page * SL_PAGE_SLOTS : SL_PAGE_SLOTS;
         const struct sl_page_layout *layout = sl_kv_page_layout(kv, page);
         const char *k = (const char *)kv->pages[page] + layout->k;
-        if (layout->format == SL_KV_F16) {
+        switch (layout->format) {
+        case SL_KV_F16:
             absmax_rows(k, d, n, SL_KV_F16, absmax);
-        } else if (layout->format == SL_KV_BF16) {
+            break;
+        case SL_KV_BF16:
             absmax_rows(k, d, n, SL_KV_BF16, absmax);
-        } else if (layout->format == SL_KV_F32) {
+            break;
+        case SL_KV_F32:
             absmax_rows(k, d, n, SL_KV_F32, absmax);
-        } else {
+            break;
+        case SL_KV_INT8:
+        case SL_KV_INT4:
+        case SL_KV_INT2:
+        case SL_KV_INT1:
             sl_avx2_fill_keys(layout, kv->pages[page], tile);
             absmax_tile(tile, d, n, absmax);
+            break;
         }
     }
 }

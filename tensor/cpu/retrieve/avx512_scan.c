@@ -10,15 +10,22 @@
 
 // Slots 16 t .. 16 t + 16 of those at `at`.
 static inline __attribute__((always_inline)) __m512 load_codes(const char *at, size_t t, enum sl_kv_format format) {
-    if (format == SL_KV_F32) {
+    switch (format) {
+    case SL_KV_F32:
         return _mm512_loadu_ps((const float *)at + WIDTH * t);
-    }
-    if (format == SL_KV_INT8) {
+    case SL_KV_INT8:
         return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)at + t)));
+    case SL_KV_F16:
+        return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)at + t));
+    case SL_KV_BF16:
+        return _mm512_castsi512_ps(
+            _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)at + t)), 16));
+    case SL_KV_INT1: // bits become signs, not numbers
+    case SL_KV_INT4:
+    case SL_KV_INT2:
+        break;
     }
-    __m256i x = _mm256_loadu_si256((const __m256i *)at + t);
-    return format == SL_KV_F16 ? _mm512_cvtph_ps(x)
-                               : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+    __builtin_unreachable();
 }
 
 // The sums of the 64 slots from slot j on, a multiple of as many.

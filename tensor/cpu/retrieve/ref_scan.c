@@ -52,9 +52,14 @@ static void put_code(const struct sl_key_index_layout *layout, char *channel, ui
     case SL_KV_INT1: // the index was zeroed
         channel[j / 8] = (char)(channel[j / 8] | (x >= 0.0f) << j % 8);
         break;
-    default:
+    case SL_KV_F32:
+    case SL_KV_F16:
+    case SL_KV_BF16:
         sl_ref_write_float(layout->format, channel, j, x);
         break;
+    case SL_KV_INT4:
+    case SL_KV_INT2:
+        __builtin_unreachable(); // no key index has them (kvcache/key_index.h)
     }
 }
 
@@ -88,9 +93,15 @@ static float get_code(enum sl_kv_format format, const char *channel, uint32_t j)
         return ((const int8_t *)channel)[j];
     case SL_KV_INT1:
         return (channel[j / 8] >> j % 8 & 1) != 0 ? 1.0f : -1.0f;
-    default:
+    case SL_KV_F32:
+    case SL_KV_F16:
+    case SL_KV_BF16:
         return sl_ref_read_float(format, channel, j);
+    case SL_KV_INT4:
+    case SL_KV_INT2:
+        break;
     }
+    __builtin_unreachable(); // no key index has them (kvcache/key_index.h)
 }
 
 // scores_out[j - begin] = sum_i q[c_i] scale[c_i] code_j[c_i], or without scales

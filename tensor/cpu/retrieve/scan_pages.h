@@ -60,7 +60,7 @@ struct sl_scan_kernel {
 
 // Bytes of a channel before slot j, a multiple of 8.
 static inline size_t sl_scan_offset(enum sl_kv_format format, size_t j) {
-    return format == SL_KV_F32 ? 4 * j : format == SL_KV_INT8 ? j : format == SL_KV_INT1 ? j / 8 : 2 * j;
+    return j * (size_t)sl_kv_format_bits(format) / 8;
 }
 
 static inline void sl_scan_pages(const struct sl_scan_kernel *kernel, const struct sl_key_index_layout *layout,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: a 16 by 16 transposition of 32-bit elements. Include only from files built for AVX-512.
+// Purpose: transpositions of 32-bit and of 16-bit elements. Include only from files built for AVX-512.
 #ifndef SL_TENSOR_CPU_SIMD_AVX512_TRANSPOSE_H
 #define SL_TENSOR_CPU_SIMD_AVX512_TRANSPOSE_H
 
@@ -33,6 +33,23 @@ static inline __attribute__((always_inline)) void sl_avx512_transpose(const floa
         columns_out[4 * q + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(lo01, lo23));
         columns_out[4 * q + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(hi01, hi23));
         columns_out[4 * q + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(hi01, hi23));
+    }
+}
+
+// As sl_avx2_transpose_16x8(): rows t, t + 8, t + 16 and t + 24, the quarters of x[t], become columns.
+static inline __attribute__((always_inline)) void sl_avx512_transpose_32x8(__m512i *x) {
+    SL_UNROLL
+    for (int step = 0; step < 3; step++) {
+        __m512i y[8];
+        SL_UNROLL
+        for (int t = 0; t < 4; t++) {
+            y[2 * t] = _mm512_unpacklo_epi16(x[t], x[t + 4]);
+            y[2 * t + 1] = _mm512_unpackhi_epi16(x[t], x[t + 4]);
+        }
+        SL_UNROLL
+        for (int t = 0; t < 8; t++) {
+            x[t] = y[t];
+        }
     }
 }
 

@@ -45,8 +45,8 @@ static struct landed ship(const struct sl_session *session, struct sl_arena *are
 
 static enum sl_status open_landed(const struct landed *from, struct sl_arena *arena,
                                   const struct sl_kv_geometry *geometry, struct sl_session **session_out) {
-    return sl_capsule_open(from->header, from->header_bytes, from->body, from->body_bytes, arena, geometry, &an_id, 500,
-                           session_out, NULL);
+    struct sl_capsule_bytes capsule = {from->body, from->body_bytes, from->header, from->header_bytes};
+    return sl_capsule_open(&capsule, arena, geometry, &an_id, 500, session_out, NULL);
 }
 
 static void assert_same_session(const struct sl_session *a, const struct sl_session *b) {
@@ -226,20 +226,19 @@ static void test_capsule_of_another_model_is_refused(void **state) {
         id.recipe_fingerprint ^= i == 4;
         id.prefix_hash ^= i == 5;
         body_bytes += i == 6 ? 64 : 0;
-        assert_int_equal(sl_capsule_open(to.header, to.header_bytes, to.body, body_bytes, f.arena, &geometry, &id, 500,
-                                         &opened, &err),
+        struct sl_capsule_bytes capsule = {to.body, body_bytes, to.header, to.header_bytes};
+        assert_int_equal(sl_capsule_open(&capsule, f.arena, &geometry, &id, 500, &opened, &err),
                          i == 6 ? SL_ERR_INVALID : SL_ERR_PRECONDITION);
         assert_null(opened);
     }
     struct sl_capsule_id any = an_id;
     any.prefix_hash = 0;
-    assert_int_equal(
-        sl_capsule_open(to.header, to.header_bytes, to.body, to.body_bytes, f.arena, &g, &any, 1, &opened, &err),
-        SL_OK);
+    struct sl_capsule_bytes capsule = {to.body, to.body_bytes, to.header, to.header_bytes};
+    assert_int_equal(sl_capsule_adopt(&capsule, f.arena, &g, &any, 1, &opened, &err), SL_OK);
+    assert_true(capsule.body == NULL && capsule.header == NULL);                        // used up
     assert_int_equal(opened->max_slots, session->n_tokens > 1 ? session->n_tokens : 1); // raised to what it holds
     sl_session_destroy(&opened);                                                        // takes the body with it
     sl_session_destroy(&session);
-    free(to.header);
     fixture_destroy(&f);
 }
 

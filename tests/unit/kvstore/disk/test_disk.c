@@ -77,24 +77,20 @@ static void put(struct fixture *fixture, int seed, bool offer) {
     sl_session_set_slots(session, 0, 0, N_TOKENS);
     session->n_tokens = N_TOKENS;
     struct sl_capsule_id id = {11, 22, prompt.hashes.whole};
-    uint8_t *header;
-    size_t header_bytes, body_bytes = sl_capsule_body_bytes(session);
-    assert_int_equal(sl_capsule_write_header(session, &id, &header, &header_bytes, NULL), SL_OK);
+    struct sl_capsule_bytes capsule = {.body_bytes = sl_capsule_body_bytes(session)};
+    assert_int_equal(sl_capsule_write_header(session, &id, &capsule.header, &capsule.header_bytes, NULL), SL_OK);
     sl_session_destroy(&session);
-    void *body;
-    assert_int_equal(sl_room_take_block(&fixture->parts.room, "test", body_bytes, &body, NULL), SL_OK);
-    memset(body, seed + 1, body_bytes);
-    struct sl_capsule_key key = {11, 22, id.prefix_hash};
-    enum sl_status status = sl_shelf_put(fixture->parts.shelf, &key, body, body_bytes, header, header_bytes,
-                                         prompt.prefixes, N_TOKENS / SL_PREFIX_BLOCK, SL_PREFIX_BLOCK, NULL);
+    assert_int_equal(sl_room_take_block(&fixture->parts.room, "test", capsule.body_bytes, &capsule.body, NULL), SL_OK);
+    memset(capsule.body, seed + 1, capsule.body_bytes);
+    struct sl_capsule_keys keys = {id, prompt.prefixes, N_TOKENS / SL_PREFIX_BLOCK, SL_PREFIX_BLOCK};
+    enum sl_status status = sl_shelf_put(fixture->parts.shelf, &keys, &capsule, NULL);
     if (status == SL_ERR_EXISTS) {
-        sl_arena_free(arena, body);
-        free(header);
+        sl_capsule_bytes_free(&capsule, arena);
     } else {
         assert_int_equal(status, SL_OK);
     }
     if (offer) {
-        sl_disk_offer(fixture->disk, &key);
+        sl_disk_offer(fixture->disk, &id);
     }
 }
 
@@ -144,8 +140,8 @@ static bool recalls(struct fixture *fixture, int seed, int64_t n_tokens) {
     }
     assert_int_equal(at, 0);
     assert_int_equal(stored->n_tokens, N_TOKENS);
-    for (size_t i = 0; i < stored->body_bytes; i++) {
-        if (((uint8_t *)stored->body)[i] != seed + 1) {
+    for (size_t i = 0; i < stored->capsule.body_bytes; i++) {
+        if (((uint8_t *)stored->capsule.body)[i] != seed + 1) {
             fail_msg("byte %zu of capsule %d is wrong", i, seed);
         }
     }
@@ -227,7 +223,7 @@ static void test_disk_finds_what_the_shelf_has_under_another_prefix(void **state
     put(fixture, 2, true); // on the shelf it takes the common prefix over from 1,
     wait_for_capsules(fixture, 1);
     make_prompt(&prompt, 1, fixture->shared, N_TOKENS);
-    struct sl_capsule_key key = {11, 22, prompt.hashes.whole};
+    struct sl_capsule_id key = {11, 22, prompt.hashes.whole};
     sl_disk_offer(fixture->disk, &key); // on the disk 1 from it;
     wait_for_capsules(fixture, 2);
     assert_true(recalls(fixture, 1, N_TOKENS));
@@ -240,7 +236,7 @@ static void test_disk_what_cannot_be_written_is_counted(void **state) {
     struct fixture *fixture = *state;
     sl_disk_close(&fixture->disk, 0);
     open_disk(fixture, 1);
-    struct sl_capsule_key gone = {1, 2, 3}; // evicted, or one too many in a queue of one
+    struct sl_capsule_id gone = {1, 2, 3}; // evicted, or one too many in a queue of one
     for (int i = 0; i < 1000; i++) {
         sl_disk_offer(fixture->disk, &gone);
     }
@@ -281,7 +277,7 @@ static void test_disk_that_fails_is_done_without(void **state) {
 static void test_disk_none_is_fine(void **state) {
     (void)state;
     struct sl_disk *none = NULL;
-    struct sl_capsule_key key = {1, 2, 3};
+    struct sl_capsule_id key = {1, 2, 3};
     struct sl_prefix prefix = {key, 64};
     struct sl_disk_stats stats;
     size_t at;

@@ -71,35 +71,28 @@ static uint64_t hash_of(int seed, size_t block) {
 // A capsule of bytes that depend on its seed, with n_hashes prefixes.
 static struct sl_stored *make_stored(int seed, size_t n_hashes, size_t body_bytes) {
     struct sl_stored *stored = calloc(1, sizeof *stored);
-    stored->key = (struct sl_capsule_key){11, 22, hash_of(seed, 1u << 20)};
     stored->n_tokens = (int64_t)n_hashes * STRIDE + 7;
-    stored->n_prefixes = n_hashes + 1;
-    stored->prefixes = calloc(stored->n_prefixes, sizeof *stored->prefixes);
-    stored->prefix_tokens = calloc(stored->n_prefixes, sizeof *stored->prefix_tokens);
+    stored->keys.id = (struct sl_capsule_id){11, 22, hash_of(seed, 1u << 20)};
+    stored->keys.n_hashes = n_hashes;
+    stored->keys.stride = STRIDE;
+    stored->keys.hashes = calloc(n_hashes + 1, sizeof *stored->keys.hashes);
     for (size_t i = 0; i < n_hashes; i++) {
-        stored->prefixes[i] = (struct sl_capsule_key){11, 22, hash_of(seed, i)};
-        stored->prefix_tokens[i] = (int64_t)(i + 1) * STRIDE;
+        stored->keys.hashes[i] = hash_of(seed, i);
     }
-    stored->prefixes[n_hashes] = stored->key;
-    stored->prefix_tokens[n_hashes] = stored->n_tokens;
-    stored->header_bytes = 1000;
-    stored->header = malloc(stored->header_bytes);
-    stored->body_bytes = body_bytes;
-    stored->body = malloc(body_bytes);
-    memset(stored->header, seed + 1, stored->header_bytes);
+    stored->capsule = (struct sl_capsule_bytes){malloc(body_bytes), body_bytes, malloc(1000), 1000};
+    memset(stored->capsule.header, seed + 1, stored->capsule.header_bytes);
     uint32_t x = (uint32_t)seed + 1;
     for (size_t i = 0; i < body_bytes / sizeof x; i++) {
         x = x * 1664525 + 1013904223;
-        memcpy((uint8_t *)stored->body + i * sizeof x, &x, sizeof x);
+        memcpy((uint8_t *)stored->capsule.body + i * sizeof x, &x, sizeof x);
     }
     return stored;
 }
 
 static void free_stored(struct sl_stored *stored) {
-    free(stored->prefixes);
-    free(stored->prefix_tokens);
-    free(stored->header);
-    free(stored->body);
+    free(stored->keys.hashes);
+    free(stored->capsule.header);
+    free(stored->capsule.body);
     free(stored);
 }
 
@@ -123,20 +116,22 @@ static bool finds_whole(struct fixture *fixture, int seed, size_t n_hashes) {
 // Read what has been found and compare it with what was written.
 static enum sl_status read_back(struct sl_disk_folder *folder, const struct sl_disk_found *found, int seed) {
     void *body = malloc((size_t)found->entry.body_bytes);
-    uint8_t *header;
-    uint64_t *hashes;
-    enum sl_status status = sl_disk_folder_read(folder, found, body, &header, &hashes, NULL);
+    struct sl_capsule_bytes capsule;
+    struct sl_capsule_keys keys;
+    enum sl_status status = sl_disk_folder_read(folder, found, body, &capsule, &keys, NULL);
     if (status == SL_OK) {
         struct sl_stored *expected = make_stored(seed, (size_t)found->entry.n_hashes, (size_t)found->entry.body_bytes);
-        assert_memory_equal(body, expected->body, expected->body_bytes);
-        assert_int_equal(found->entry.header_bytes, expected->header_bytes);
-        assert_memory_equal(header, expected->header, expected->header_bytes);
-        for (size_t i = 0; i + 1 < expected->n_prefixes; i++) {
-            assert_true(hashes[i] == expected->prefixes[i].prefix_hash);
-        }
+        assert_ptr_equal(capsule.body, body);
+        assert_int_equal(capsule.body_bytes, expected->capsule.body_bytes);
+        assert_memory_equal(body, expected->capsule.body, expected->capsule.body_bytes);
+        assert_int_equal(capsule.header_bytes, expected->capsule.header_bytes);
+        assert_memory_equal(capsule.header, expected->capsule.header, expected->capsule.header_bytes);
+        assert_memory_equal(&keys.id, &expected->keys.id, sizeof keys.id);
+        assert_int_equal(keys.n_hashes, expected->keys.n_hashes);
+        assert_memory_equal(keys.hashes, expected->keys.hashes, sizeof *keys.hashes * keys.n_hashes);
         free_stored(expected);
-        free(header);
-        free(hashes);
+        free(capsule.header);
+        free(keys.hashes);
     }
     free(body);
     return status;
@@ -202,7 +197,7 @@ static void test_disk_folder_the_least_recently_used_goes(void **state) {
     for (int i = 0; i < 3; i++) {
         assert_int_equal(write_capsule(fixture, i, 2, BODY), SL_OK);
     }
-    struct sl_capsule_key key = {11, 22, hash_of(0, 1u << 20)};
+    struct sl_capsule_id key = {11, 22, hash_of(0, 1u << 20)};
     assert_int_equal(sl_disk_folder_touch(fixture->folder, &key, NULL), SL_OK);
     key.prefix_hash = hash_of(0, 1);
     assert_int_equal(sl_disk_folder_touch(fixture->folder, &key, NULL), SL_ERR_NOT_FOUND); // a part is not the whole

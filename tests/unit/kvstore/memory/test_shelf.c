@@ -54,8 +54,7 @@ static void make_tokens(int seed, int shared, int32_t *tokens) {
 /*
  * Shelve a capsule of N_TOKENS tokens. `evicting` leaves fewer slots than tokens.
  */
-static enum sl_status put(struct fixture *fixture, const int32_t *tokens, bool evicting,
-                          struct sl_capsule_key *key_out) {
+static enum sl_status put(struct fixture *fixture, const int32_t *tokens, bool evicting, struct sl_capsule_id *id_out) {
     struct sl_page_layout layout;
     assert_int_equal(sl_page_layout_init(&layout, SL_KV_F16, 64, 0, evicting), SL_OK);
     struct sl_session_config config = {
@@ -67,35 +66,32 @@ static enum sl_status put(struct fixture *fixture, const int32_t *tokens, bool e
     sl_session_set_slots(session, 0, 0, (uint32_t)n_slots);
     session->n_tokens = N_TOKENS;
     struct sl_capsule_id id = {11, 22, sl_prefix_hash(tokens, N_TOKENS)};
-    uint8_t *header;
-    size_t header_bytes;
-    assert_int_equal(sl_capsule_write_header(session, &id, &header, &header_bytes, NULL), SL_OK);
-    size_t body_bytes = sl_capsule_body_bytes(session);
+    struct sl_capsule_bytes capsule = {.body_bytes = sl_capsule_body_bytes(session)};
+    assert_int_equal(sl_capsule_write_header(session, &id, &capsule.header, &capsule.header_bytes, NULL), SL_OK);
     sl_session_destroy(&session);
-    void *body = sl_arena_alloc(fixture->arena, body_bytes);
-    assert_non_null(body);
+    capsule.body = sl_arena_alloc(fixture->arena, capsule.body_bytes);
+    assert_non_null(capsule.body);
     uint64_t hashes[N_TOKENS / SL_PREFIX_BLOCK];
     int64_t n_hashes = sl_prefix_keys(tokens, N_TOKENS, hashes, N_TOKENS / SL_PREFIX_BLOCK);
-    *key_out = (struct sl_capsule_key){11, 22, id.prefix_hash};
-    enum sl_status status = sl_shelf_put(fixture->shelf, key_out, body, body_bytes, header, header_bytes, hashes,
-                                         (size_t)n_hashes, SL_PREFIX_BLOCK, NULL);
+    *id_out = id;
+    struct sl_capsule_keys keys = {id, hashes, (size_t)n_hashes, SL_PREFIX_BLOCK};
+    enum sl_status status = sl_shelf_put(fixture->shelf, &keys, &capsule, NULL);
     if (status != SL_OK) {
-        sl_arena_free(fixture->arena, body);
-        free(header);
+        sl_capsule_bytes_free(&capsule, fixture->arena);
     }
     return status;
 }
 
 static struct sl_stored *pin_prefix(struct fixture *fixture, const int32_t *tokens, int64_t n_tokens,
                                     int64_t *covered_out) {
-    struct sl_capsule_key key = {11, 22, sl_prefix_hash(tokens, n_tokens)};
+    struct sl_capsule_id key = {11, 22, sl_prefix_hash(tokens, n_tokens)};
     return sl_shelf_pin(fixture->shelf, &key, covered_out);
 }
 
 static void test_shelf_finds_every_block_of_a_prefix(void **state) {
     struct fixture *fixture = *state;
     int32_t tokens[N_TOKENS];
-    struct sl_capsule_key key;
+    struct sl_capsule_id key;
     make_tokens(1, 0, tokens);
     assert_int_equal(put(fixture, tokens, false, &key), SL_OK);
     assert_true(sl_shelf_has(fixture->shelf, &key));
@@ -110,14 +106,14 @@ static void test_shelf_finds_every_block_of_a_prefix(void **state) {
     }
     int64_t covered;
     assert_null(pin_prefix(fixture, tokens, 100, &covered));
-    struct sl_capsule_key other = {11, 23, key.prefix_hash};
+    struct sl_capsule_id other = {11, 23, key.prefix_hash};
     assert_null(sl_shelf_pin(fixture->shelf, &other, &covered));
 }
 
 static void test_shelf_an_evicting_capsule_is_found_only_whole(void **state) {
     struct fixture *fixture = *state;
     int32_t tokens[N_TOKENS];
-    struct sl_capsule_key key;
+    struct sl_capsule_id key;
     int64_t covered;
     make_tokens(1, 0, tokens);
     assert_int_equal(put(fixture, tokens, true, &key), SL_OK);
@@ -130,7 +126,7 @@ static void test_shelf_an_evicting_capsule_is_found_only_whole(void **state) {
 static void test_shelf_evicts_the_least_recently_used_and_never_a_pinned_one(void **state) {
     struct fixture *fixture = *state;
     int32_t tokens[3][N_TOKENS];
-    struct sl_capsule_key keys[3];
+    struct sl_capsule_id keys[3];
     int64_t covered;
     for (int i = 0; i < 3; i++) {
         make_tokens(i, 0, tokens[i]);
@@ -156,7 +152,7 @@ static void test_shelf_evicts_the_least_recently_used_and_never_a_pinned_one(voi
 static void test_shelf_of_a_common_prefix_the_younger_is_found(void **state) {
     struct fixture *fixture = *state;
     int32_t tokens[2][N_TOKENS];
-    struct sl_capsule_key keys[2];
+    struct sl_capsule_id keys[2];
     int64_t covered;
     for (int i = 0; i < 2; i++) {
         make_tokens(i + 1, 128, tokens[i]);
@@ -164,11 +160,11 @@ static void test_shelf_of_a_common_prefix_the_younger_is_found(void **state) {
     }
     struct sl_stored *stored = pin_prefix(fixture, tokens[0], 128, &covered);
     assert_non_null(stored);
-    assert_int_equal(stored->key.prefix_hash, keys[1].prefix_hash);
+    assert_int_equal(stored->keys.id.prefix_hash, keys[1].prefix_hash);
     sl_shelf_unpin(fixture->shelf, stored);
     // What is the older one's own still finds it, and goes with it.
     stored = pin_prefix(fixture, tokens[0], 192, &covered);
-    assert_int_equal(stored->key.prefix_hash, keys[0].prefix_hash);
+    assert_int_equal(stored->keys.id.prefix_hash, keys[0].prefix_hash);
     sl_shelf_unpin(fixture->shelf, stored);
     sl_shelf_unpin(fixture->shelf, pin_prefix(fixture, tokens[1], 192, &covered));
     assert_true(sl_shelf_evict_one(fixture->shelf, INT64_MAX));
@@ -182,9 +178,10 @@ static void test_shelf_refuses_what_was_not_announced(void **state) {
     struct fixture *fixture = *state;
     void *body = sl_arena_alloc(fixture->arena, 4096);
     uint8_t header[16] = {1, 2, 3};
-    struct sl_capsule_key key = {1, 2, 3};
-    assert_true(sl_shelf_put(fixture->shelf, &key, body, 4096, header, sizeof header, NULL, 0, 0, NULL) < 0);
-    assert_false(sl_shelf_has(fixture->shelf, &key));
+    struct sl_capsule_keys keys = {.id = {1, 2, 3}};
+    struct sl_capsule_bytes capsule = {body, 4096, header, sizeof header};
+    assert_true(sl_shelf_put(fixture->shelf, &keys, &capsule, NULL) < 0);
+    assert_false(sl_shelf_has(fixture->shelf, &keys.id));
     sl_arena_free(fixture->arena, body);
 }
 

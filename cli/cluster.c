@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: a whole cluster on this machine.
+#include "cli/cluster.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/thread.h"
+#include "tensor/ops.h"
+
+#define MAX_ARGUMENTS 64
+#define STEP_MS       50
+
+struct sl_cluster {
+    struct sl_cluster_config config;
+    FILE *file;
+    char bin[512]; // folder of the executables
+    char address[128];
+    size_t n_children, n_allocated;
+    struct sl_child *children; // [0] is the coordinator
+    bool *reported;            // its end
+    int64_t ready_deadline_ns;
+
+    pthread_t thread;
+    bool has_thread;
+    atomic_bool stopping, coordinator_lost;
+};
+
+static enum sl_status find_executables(struct sl_cluster *cluster, struct sl_error *err) {
+    ssize_t n = readlink("/proc/self/exe", cluster->bin, sizeof cluster->bin - 1);
+    if (n < 0 || n == (ssize_t)sizeof cluster->bin - 1) {
+        return sl_fail(err, SL_ERR_NOT_FOUND, "cannot find the folder of this executable: %s", strerror(errno));
+    }
+    cluster->bin[n] = '\0';
+    *strrchr(cluster->bin, '/') = '\0';
+    return SL_OK;
+}
+
+struct arguments {
+    char *words[MAX_ARGUMENTS + 1];
+    size_t n;
+};
+
+static void add_argument(struct arguments *arguments, const char *word) {
+    if (arguments->n < MAX_ARGUMENTS) {
+        arguments->words[arguments->n++] = (char *)word;
+    }
+}
+
+static void add_option(struct arguments *arguments, const char *name, const char *value) {
+    if (value) {
+        add_argument(arguments, name);
+        add_argument(arguments, value);
+    }
+}
+
+static enum sl_status start_child(struct sl_cluster *cluster, const char *role, const char *name,
+                                  struct arguments *arguments, struct sl_error *err) {
+    char path[sizeof cluster->bin + 32];
+    snprintf(path, sizeof path, "%s/sluice-%s", cluster->bin, role);
+    arguments->words[0] = path;
+    if (arguments->n == MAX_ARGUMENTS) {
+        return sl_fail(err, SL_ERR_RANGE, "more than %d arguments for a worker", MAX_ARGUMENTS);
+    }
+    enum sl_status status = sl_child_start(&cluster->children[cluster->n_children], name, arguments->words, err);
+    if (status == SL_OK) {
+        cluster->n_children++;
+    }
+    return status;
+}
+
+static enum sl_status start_coordinator(struct sl_cluster *cluster, struct sl_error *err) {
+    char listen[128];
+    snprintf(listen, sizeof listen, "%s:%lld", cluster->config.host, (long long)cluster->config.port);
+    struct arguments arguments = {.n = 1};
+    add_option(&arguments, "--listen", listen);
+    add_option(&arguments, "--model", cluster->config.model);
+    add_option(&arguments, "--weights", cluster->config.weights);
+    add_option(&arguments, "--log", cluster->config.workers_log);
+    return start_child(cluster, "coordinator", "coordinator", &arguments, err);
+}
+
+// Without a model: a KV store.
+static enum sl_status start_workers(struct sl_cluster *cluster, const char *role, int64_t n, bool has_model,
+                                    struct sl_error *err) {
+    char listen[128], disk_bytes[32];
+    const char *disk = has_model ? NULL : cluster->config.disk;
+    snprintf(listen, sizeof listen, "%s:0", cluster->config.host);
+    snprintf(disk_bytes, sizeof disk_bytes, "%lld", (long long)cluster->config.disk_bytes);
+    for (int64_t i = 0; i < n; i++) {
+        char name[32], folder[PATH_MAX];
+        snprintf(name, sizeof name, "%s-%lld", role, (long long)i);
+        if ((size_t)snprintf(folder, sizeof folder, "%s/%s", disk ? disk : "", name) >= sizeof folder) {
+            return sl_fail(err, SL_ERR_INVALID, "--disk %.200s...: the path is too long", disk);
+        }
+        struct arguments arguments = {.n = 1};
+        add_option(&arguments, "--name", name);
+        add_option(&arguments, "--listen", listen);
+        add_option(&arguments, "--coordinator", cluster->address);
+        add_option(&arguments, "--fabric-listen", listen);
+        add_option(&arguments, "--transport", cluster->config.transport);
+        add_option(&arguments, "--arena", cluster->config.arena);
+        add_option(&arguments, "--model", has_model ? cluster->config.model : NULL);
+        add_option(&arguments, "--weights", has_model ? cluster->config.weights : NULL);
+        add_option(&arguments, "--disk", disk ? folder : NULL);
+        add_option(&arguments, "--disk-bytes", disk ? disk_bytes : NULL);
+        add_option(&arguments, "--log", cluster->config.workers_log);
+        for (size_t a = 0; a < cluster->config.n_worker_arguments; a++) {
+            add_argument(&arguments, cluster->config.worker_arguments[a]);
+        }
+        enum sl_status status = start_child(cluster, role, name, &arguments, err);
+        if (status != SL_OK) {
+            return status;
+        }
+    }
+    return SL_OK;
+}
+
+enum sl_status sl_cluster_pump(struct sl_cluster *cluster, int timeout_ms, struct sl_error *err) {
+    sl_children_pump(cluster->children, cluster->n_children, timeout_ms, cluster->file);
+    for (size_t i = 0; i < cluster->n_children; i++) {
+        if (!cluster->children[i].running && !cluster->reported[i]) {
+            char end[96];
+            cluster->reported[i] = true;
+            return sl_fail(err, SL_ERR_PEER_LOST, "%s %s", cluster->children[i].name,
+                           sl_child_describe_end(&cluster->children[i], end, sizeof end));
+        }
+    }
+    return SL_OK;
+}
+
+// One step of waiting for something of the cluster: SL_OK means go on.
+static enum sl_status wait_step(struct sl_cluster *cluster, struct sl_signals *signals, const char *what,
+                                struct sl_error *err) {
+    if (signals && sl_signals_received(signals) > 0) {
+        return sl_fail(err, SL_ERR_CANCELLED, "interrupted while the cluster came up");
+    }
+    if (sl_deadline_left_ms(cluster->ready_deadline_ns) == 0) {
+        return sl_fail(err, SL_ERR_DEADLINE, "%s within %lld ms", what, (long long)cluster->config.ready_ms);
+    }
+    return sl_cluster_pump(cluster, STEP_MS, err);
+}
+
+// Wait for the ready lines of children [first, n_children).
+static enum sl_status wait_for_lines(struct sl_cluster *cluster, size_t first, struct sl_signals *signals,
+                                     struct sl_error *err) {
+    for (size_t i = first; i < cluster->n_children; i++) {
+        char what[64];
+        snprintf(what, sizeof what, "%s was not ready", cluster->children[i].name);
+        while (cluster->children[i].ready[0] == '\0') {
+            enum sl_status status = wait_step(cluster, signals, what, err);
+            if (status != SL_OK) {
+                return status;
+            }
+        }
+    }
+    return SL_OK;
+}
+
+static enum sl_status start_all(struct sl_cluster *cluster, struct sl_signals *signals, struct sl_error *err) {
+    const struct sl_cluster_config *config = &cluster->config;
+    enum sl_status status = find_executables(cluster, err);
+    if (status == SL_OK) {
+        status = start_coordinator(cluster, err);
+    }
+    if (status == SL_OK) {
+        status = wait_for_lines(cluster, 0, signals, err);
+    }
+    if (status == SL_OK &&
+        !sl_child_ready_value(&cluster->children[0], "rpc", cluster->address, sizeof cluster->address)) {
+        status = sl_fail(err, SL_ERR_INTERNAL, "the coordinator is ready, but does not say where: '%s'",
+                         cluster->children[0].ready);
+    }
+    if (status == SL_OK) {
+        status = start_workers(cluster, "kvstore", config->n_kvstore, false, err);
+    }
+    if (status == SL_OK) {
+        status = start_workers(cluster, "decode", config->n_decode, true, err);
+    }
+    if (status == SL_OK) {
+        status = start_workers(cluster, "prefill", config->n_prefill, true, err);
+    }
+    return status == SL_OK ? wait_for_lines(cluster, 1, signals, err) : status;
+}
+
+enum sl_status sl_cluster_start(const struct sl_cluster_config *config, struct sl_signals *signals, FILE *file,
+                                struct sl_cluster **cluster_out, struct sl_error *err) {
+    struct stat st;
+    if (stat(config->model, &st) != 0 || !S_ISDIR(st.st_mode)) {
+        return sl_fail(err, SL_ERR_INVALID, "--model %s is not a folder", config->model);
+    }
+    if (config->disk && mkdir(config->disk, 0700) != 0 && errno != EEXIST) {
+        return sl_fail(err, SL_ERR_IO, "--disk %s: cannot be made: %s", config->disk, strerror(errno));
+    }
+    enum sl_weight_format weights; // the children would refuse it too, each for itself
+    enum sl_status parsed = sl_weight_format_parse(config->weights, &weights, err);
+    if (parsed != SL_OK) {
+        return parsed;
+    }
+    struct sl_cluster *cluster = calloc(1, sizeof *cluster);
+    if (!cluster) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "cluster: out of memory");
+    }
+    cluster->config = *config;
+    cluster->file = file;
+    cluster->ready_deadline_ns = sl_deadline_in_ms(config->ready_ms);
+    cluster->n_allocated = (size_t)(1 + config->n_prefill + config->n_decode + config->n_kvstore);
+    cluster->children = calloc(cluster->n_allocated, sizeof *cluster->children);
+    cluster->reported = calloc(cluster->n_allocated, sizeof *cluster->reported);
+    enum sl_status status = cluster->children && cluster->reported
+                                ? start_all(cluster, signals, err)
+                                : sl_fail(err, SL_ERR_EXHAUSTED, "cluster: out of memory");
+    if (status != SL_OK) {
+        sl_cluster_stop(&cluster, 2000, NULL);
+        return status;
+    }
+    *cluster_out = cluster;
+    return SL_OK;
+}
+
+const char *sl_cluster_address(const struct sl_cluster *cluster) {
+    return cluster->address;
+}
+size_t sl_cluster_n_children(const struct sl_cluster *cluster) {
+    return cluster->n_children;
+}
+const struct sl_child *sl_cluster_child(const struct sl_cluster *cluster, size_t i) {
+    return &cluster->children[i];
+}
+
+static size_t count_ready(const Sluice__V1__WorkersReply *reply) {
+    size_t n = 0;
+    for (size_t i = 0; i < reply->n_workers; i++) {
+        n += reply->workers[i]->state == SLUICE__V1__WORKER_STATE__READY;
+    }
+    return n;
+}
+
+enum sl_status sl_cluster_wait_ready(struct sl_cluster *cluster, struct sl_client *client, struct sl_signals *signals,
+                                     struct sl_error *err) {
+    for (;;) {
+        Sluice__V1__WorkersReply *reply;
+        struct sl_error why;
+        size_t n_ready = 0;
+        if (sl_client_workers(client, sl_deadline_in_ms(1000), &reply, &why) == SL_OK) {
+            n_ready = count_ready(reply);
+            sluice__v1__workers_reply__free_unpacked(reply, NULL);
+        }
+        if (n_ready + 1 == cluster->n_children) {
+            return SL_OK;
+        }
+        char what[64];
+        snprintf(what, sizeof what, "only %zu of %zu workers were ready", n_ready, cluster->n_children - 1);
+        enum sl_status status = wait_step(cluster, signals, what, err);
+        if (status != SL_OK) {
+            return status;
+        }
+    }
+}
+
+static void *pump_thread(void *arg) {
+    struct sl_cluster *cluster = arg;
+    while (!atomic_load(&cluster->stopping)) {
+        struct sl_error err;
+        if (sl_cluster_pump(cluster, STEP_MS, &err) != SL_OK) {
+            fprintf(cluster->file, "sluice: %s\n", err.text);
+            atomic_store(&cluster->coordinator_lost, !cluster->children[0].running);
+        }
+    }
+    return NULL;
+}
+
+enum sl_status sl_cluster_run_thread(struct sl_cluster *cluster, struct sl_error *err) {
+    enum sl_status status = sl_thread_start("cluster", pump_thread, cluster, &cluster->thread, err);
+    cluster->has_thread = status == SL_OK;
+    return status;
+}
+
+bool sl_cluster_coordinator_lost(struct sl_cluster *cluster) {
+    return atomic_load(&cluster->coordinator_lost);
+}
+
+// Wait for children [first, end) to exit. False: some have not by the deadline, or a further signal came.
+static bool wait_for_exit(struct sl_cluster *cluster, size_t first, size_t end, int64_t deadline_ns,
+                          struct sl_signals *signals) {
+    int n_signals = signals ? sl_signals_received(signals) : 0;
+    for (;;) {
+        size_t n_running = 0;
+        for (size_t i = first; i < end; i++) {
+            n_running += cluster->children[i].running;
+        }
+        if (n_running == 0) {
+            return true;
+        }
+        if (sl_deadline_left_ms(deadline_ns) == 0 || (signals && sl_signals_received(signals) > n_signals)) {
+            return false;
+        }
+        sl_children_pump(cluster->children, cluster->n_children, STEP_MS, cluster->file);
+    }
+}
+
+static void stop_range(struct sl_cluster *cluster, size_t first, size_t end, int64_t grace_ms,
+                       struct sl_signals *signals) {
+    for (size_t i = first; i < end; i++) {
+        sl_child_signal(&cluster->children[i], SIGTERM);
+    }
+    if (!wait_for_exit(cluster, first, end, sl_deadline_in_ms(grace_ms), signals)) {
+        for (size_t i = first; i < end; i++) {
+            if (cluster->children[i].running) {
+                fprintf(cluster->file, "sluice: %s did not stop, killing it\n", cluster->children[i].name);
+                sl_child_signal(&cluster->children[i], SIGKILL);
+            }
+        }
+        wait_for_exit(cluster, first, end, sl_deadline_in_ms(5000), NULL);
+    }
+}
+
+void sl_cluster_stop(struct sl_cluster **cluster_ptr, int64_t grace_ms, struct sl_signals *signals) {
+    struct sl_cluster *cluster = *cluster_ptr;
+    if (!cluster) {
+        return;
+    }
+    if (cluster->has_thread) {
+        atomic_store(&cluster->stopping, true);
+        pthread_join(cluster->thread, NULL);
+    }
+    if (cluster->children && cluster->n_children > 0) {
+        stop_range(cluster, 1, cluster->n_children, grace_ms, signals);
+        stop_range(cluster, 0, 1, grace_ms, signals);
+    }
+    for (size_t i = 0; i < cluster->n_children; i++) {
+        sl_child_cleanup(&cluster->children[i]);
+    }
+    free(cluster->reported);
+    free(cluster->children);
+    free(cluster);
+    *cluster_ptr = NULL;
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: a whole cluster on this machine: the four real executables, found beside this one, with addresses of the
+ *          loopback interface. Nothing in it differs from a cluster of many machines but the addresses.
+ *
+ * Design: start the coordinator, wait for its "ready" line (its port may have been 0), start the workers with its
+ *         address, wait for theirs. Stopping goes the other way: SIGTERM to the workers, then to the coordinator, so
+ *         that nobody complains of a lost coordinator; SIGKILL to whoever is still there when the grace is over.
+ * Threads: one thread at a time, or sl_cluster_run_thread(). Started before sl_rpc_init(): it forks.
+ */
+#ifndef SL_CLI_CLUSTER_H
+#define SL_CLI_CLUSTER_H
+
+#include "base/config.h"
+#include "cli/child.h"
+#include "cli/tool.h"
+#include "libsluice/sluice.h"
+
+struct sl_cluster_config {
+    const char *model, *weights, *host, *transport, *arena, *workers_log;
+    int64_t n_prefill, n_decode, n_kvstore, ready_ms;
+    int64_t port;                  // of the coordinator; 0 picks a free one
+    const char *disk;              // NULL or a folder in which every KV store has one of its own name; made if need be
+    int64_t disk_bytes;            // of each
+    char *const *worker_arguments; // given to every worker in addition
+    size_t n_worker_arguments;
+};
+
+// Rows for the member `cluster` of the command's config struct `type`; the port is the command's own affair.
+#define SL_CLUSTER_OPTIONS(type)                                                                                       \
+    SL_OPTION_ROW("model", 'm', SL_OPTION_STRING, NULL, "DIR", "Hugging Face model folder",                            \
+                  offsetof(struct type, cluster.model), 0, 0),                                                         \
+        SL_OPTION_ROW("prefill", 0, SL_OPTION_INT, "1", "N", "prefill workers of a cluster on this machine",           \
+                      offsetof(struct type, cluster.n_prefill), 1, 32),                                                \
+        SL_OPTION_ROW("weights", 0, SL_OPTION_STRING, "stored", "FORMAT",                                              \
+                      "of the model's weights in memory: stored, int8 or int4",                                        \
+                      offsetof(struct type, cluster.weights), 0, 0),                                                   \
+        SL_OPTION_ROW("decode", 0, SL_OPTION_INT, "1", "N", "decode workers, likewise",                                \
+                      offsetof(struct type, cluster.n_decode), 1, 32),                                                 \
+        SL_OPTION_ROW("kvstore", 0, SL_OPTION_INT, "1", "N", "KV stores, likewise",                                    \
+                      offsetof(struct type, cluster.n_kvstore), 0, 32),                                                \
+        SL_OPTION_ROW("transport", 't', SL_OPTION_STRING, "auto", "NAME", "data plane: auto, shm, tcp or rdma",        \
+                      offsetof(struct type, cluster.transport), 0, 0),                                                 \
+        SL_OPTION_ROW("arena", 'a', SL_OPTION_STRING, "256M", "SIZE", "memory for KV of each worker",                  \
+                      offsetof(struct type, cluster.arena), 0, 0),                                                     \
+        SL_OPTION_ROW("ready-timeout", 0, SL_OPTION_DURATION, "60s", "TIME", "for the cluster to come up",             \
+                      offsetof(struct type, cluster.ready_ms), 100, 3600000)
+
+struct sl_cluster;
+
+// All processes are up and have said so. Output of theirs goes to `file`. A signal ends the attempt: SL_ERR_CANCELLED.
+enum sl_status sl_cluster_start(const struct sl_cluster_config *config, struct sl_signals *signals, FILE *file,
+                                struct sl_cluster **cluster_out, struct sl_error *err);
+
+const char *sl_cluster_address(const struct sl_cluster *cluster); // of the coordinator
+size_t sl_cluster_n_children(const struct sl_cluster *cluster);
+const struct sl_child *sl_cluster_child(const struct sl_cluster *cluster, size_t i);
+
+// Pass on output for up to timeout_ms. SL_ERR_PEER_LOST names a process that has ended; each is named once.
+enum sl_status sl_cluster_pump(struct sl_cluster *cluster, int timeout_ms, struct sl_error *err);
+
+// Wait until the coordinator counts every worker as ready, pumping meanwhile.
+enum sl_status sl_cluster_wait_ready(struct sl_cluster *cluster, struct sl_client *client, struct sl_signals *signals,
+                                     struct sl_error *err);
+
+// Pump on a thread of its own from here on, until sl_cluster_stop().
+enum sl_status sl_cluster_run_thread(struct sl_cluster *cluster, struct sl_error *err);
+bool sl_cluster_coordinator_lost(struct sl_cluster *cluster); // with the thread running
+
+// Accepts NULL, nulls *cluster. A further signal cuts the grace short.
+void sl_cluster_stop(struct sl_cluster **cluster, int64_t grace_ms, struct sl_signals *signals);
+
+#endif

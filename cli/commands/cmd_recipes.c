@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: `sluice recipes`: the presets, the axes, what to take for how many bytes, and what a recipe means once parsed.
+#include <inttypes.h>
+#include <jansson.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/commands/commands.h"
+#include "cli/table.h"
+#include "cli/tool.h"
+#include "compress/recipe/recipe.h"
+
+struct recipes_config {
+    struct sl_tool_config tool;
+    bool axes, grammar, recommended;
+};
+
+static const struct sl_option options[] = {
+    {"axes", 'a', SL_OPTION_FLAG, NULL, NULL, "below each preset, the axes that it stands for",
+     offsetof(struct recipes_config, axes), 0, 0},
+    {"grammar", 'g', SL_OPTION_FLAG, NULL, NULL, "every axis with its values, and every score, instead of the presets",
+     offsetof(struct recipes_config, grammar), 0, 0},
+    {"recommended", 0, SL_OPTION_FLAG, NULL, NULL, "what `sluice run --ship-at-most` takes, instead of the presets",
+     offsetof(struct recipes_config, recommended), 0, 0},
+    SL_LOCAL_TOOL_OPTIONS,
+};
+
+static const struct sl_program program = {
+    .name = "sluice recipes",
+    .usage = "[options] [RECIPE...]",
+    .summary = "List the presets, or the axes that recipes are made of, or what is recommended for how many bytes, or "
+               "show what recipes mean: their canonical text and fingerprint.",
+    .epilog = "A recipe is a preset, axis=value words, or both, separated by commas: "
+              "h2o,budget=1024,format=int4\n" SL_EXIT_CODES_HELP,
+    .options = options,
+    .n_options = sizeof options / sizeof options[0],
+};
+
+static void print_json(json_t *object) {
+    json_dumpf(object, stdout, JSON_COMPACT);
+    putchar('\n');
+    json_decref(object);
+}
+
+static void list_as_json(void) {
+    for (const struct sl_preset *preset = sl_recipe_presets(); preset->name; preset++) {
+        print_json(
+            json_pack("{s:s, s:s, s:s}", "name", preset->name, "text", preset->text, "summary", preset->summary));
+    }
+}
+
+static void list_grammar_as_json(void) {
+    struct sl_axis_help axis;
+    for (int i = 0; sl_recipe_axis_help(i, &axis); i++) {
+        print_json(json_pack("{s:s, s:s, s:s, s:s}", "axis", axis.name, "values", axis.values, "default", axis.usual,
+                             "help", axis.help));
+    }
+    for (int i = 0; i < SL_N_SCORES; i++) {
+        const struct sl_score_traits *score = sl_score_get_traits((enum sl_score)i);
+        print_json(json_pack("{s:s, s:s}", "score", score->name, "help", score->help));
+    }
+}
+
+static void list_grammar(void) {
+    static const struct sl_column axes[] = {{"AXIS", false}, {"DEFAULT", false}, {"VALUES", false}};
+    static const struct sl_column scores[] = {{"SCORE", false}, {"RANKS BY", false}};
+    struct sl_axis_help axis;
+    struct sl_table table;
+    sl_table_init(&table, axes, sizeof axes / sizeof axes[0]);
+    for (int i = 0; sl_recipe_axis_help(i, &axis); i++) {
+        sl_table_add(&table, "%s", axis.name);
+        sl_table_add(&table, "%s", axis.usual);
+        sl_table_add(&table, "%s", axis.values);
+        sl_table_add(&table, "%s", "");
+        sl_table_add(&table, "%s", "");
+        sl_table_add(&table, "  %s", axis.help);
+    }
+    sl_table_print(&table, stdout);
+    sl_table_cleanup(&table);
+    putchar('\n');
+    sl_table_init(&table, scores, sizeof scores / sizeof scores[0]);
+    for (int i = 0; i < SL_N_SCORES; i++) {
+        sl_table_add(&table, "%s", sl_score_get_traits((enum sl_score)i)->name);
+        sl_table_add(&table, "%s", sl_score_get_traits((enum sl_score)i)->help);
+    }
+    sl_table_print(&table, stdout);
+    sl_table_cleanup(&table);
+}
+
+static void list_recommendations_as_json(void) {
+    for (const struct sl_recommendation *r = sl_recipe_recommendations(); r->recipe; r++) {
+        print_json(json_pack("{s:f, s:s, s:b}", "ships_at_most", r->share, "recipe", r->recipe, "needs_retaining_heads",
+                             r->needs_heads));
+    }
+}
+
+static void list_recommendations(void) {
+    static const struct sl_column columns[] = {{"SHIPS AT MOST", true}, {"RECOMMENDED", false}, {"NEEDS", false}};
+    struct sl_table table;
+    sl_table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    for (const struct sl_recommendation *r = sl_recipe_recommendations(); r->recipe; r++) {
+        sl_table_add(&table, "%.0f%%", 100 * r->share);
+        sl_table_add(&table, "%s", r->recipe);
+        sl_table_add(&table, "%s", r->needs_heads ? "retaining heads" : "");
+    }
+    sl_table_print(&table, stdout);
+    sl_table_cleanup(&table);
+}
+
+// Two columns: with the axes beside them, rows would be wider than most terminals.
+static void list_presets(bool with_axes) {
+    static const struct sl_column columns[] = {{"PRESET", false}, {"SUMMARY", false}};
+    struct sl_table table;
+    sl_table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    for (const struct sl_preset *preset = sl_recipe_presets(); preset->name; preset++) {
+        sl_table_add(&table, "%s", preset->name);
+        sl_table_add(&table, "%s", preset->summary);
+        if (with_axes) {
+            sl_table_add(&table, "%s", "");
+            sl_table_add(&table, "%s", preset->text);
+        }
+    }
+    sl_table_print(&table, stdout);
+    sl_table_cleanup(&table);
+}
+
+// What a preset's name stands for; NULL for any other recipe, whose text says it.
+static const char *preset_text(const char *name) {
+    for (const struct sl_preset *preset = sl_recipe_presets(); preset->name; preset++) {
+        if (strcmp(preset->name, name) == 0) {
+            return preset->text;
+        }
+    }
+    return NULL;
+}
+
+static enum sl_status explain(const char *text, bool as_json, struct sl_error *err) {
+    struct sl_recipe recipe;
+    enum sl_status status = sl_recipe_parse(text, &recipe, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    char canonical[SL_RECIPE_TEXT_BYTES], fingerprint[24];
+    sl_recipe_format(&recipe, canonical, sizeof canonical);
+    snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, sl_recipe_fingerprint(&recipe));
+    if (as_json) {
+        print_json(json_pack("{s:s, s:s, s:s}", "recipe", text, "text", canonical, "fingerprint", fingerprint));
+    } else {
+        const char *axes = preset_text(canonical);
+        printf("%s  %s%s%s\n", fingerprint, canonical, axes ? ": " : "", axes ? axes : "");
+    }
+    return SL_OK;
+}
+
+int sl_command_recipes(int argc, char **argv) {
+    struct recipes_config config = {0};
+    int first, code;
+    if (!sl_tool_parse(&program, argc, argv, &config, 0, argc, &first, &code)) {
+        return code;
+    }
+    if (first == argc) {
+        if (config.recommended) {
+            config.tool.json ? list_recommendations_as_json() : list_recommendations();
+        } else if (config.grammar) {
+            config.tool.json ? list_grammar_as_json() : list_grammar();
+        } else {
+            config.tool.json ? list_as_json() : list_presets(config.axes);
+        }
+        return SL_EXIT_OK;
+    }
+    for (int i = first; i < argc; i++) {
+        struct sl_error err;
+        if (explain(argv[i], config.tool.json, &err) != SL_OK) {
+            return sl_tool_complain("recipes", &err);
+        }
+    }
+    return SL_EXIT_OK;
+}

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: the commands of the tool that speak with a cluster or do a job here. See cli/tool.h.
+#ifndef SL_CLI_COMMANDS_COMMANDS_H
+#define SL_CLI_COMMANDS_COMMANDS_H
+
+int sl_command_run(int argc, char **argv);
+int sl_command_up(int argc, char **argv);
+int sl_command_submit(int argc, char **argv);
+int sl_command_watch(int argc, char **argv);
+int sl_command_cancel(int argc, char **argv);
+int sl_command_jobs(int argc, char **argv);
+int sl_command_compare(int argc, char **argv);
+int sl_command_top(int argc, char **argv);
+int sl_command_workers(int argc, char **argv);
+int sl_command_drain(int argc, char **argv);
+int sl_command_recipes(int argc, char **argv);
+
+#endif

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: show a job while it runs.
+#include "cli/follow.h"
+
+#include <string.h>
+
+#include "cli/message_json.h"
+#include "rpc/rpc.h"
+
+#define REDRAW_NS (40 * SL_NS_PER_MS)
+
+static void hide_progress(struct sl_follow *follow) {
+    if (follow->progress_shown) {
+        sl_progress_clear(follow->err);
+        follow->progress_shown = false;
+    }
+}
+
+static void show_progress(struct sl_follow *follow, const Sluice__V1__Event *event) {
+    bool changed = sl_progress_update(&follow->progress, event);
+    if (!changed || follow->width == 0 || follow->quiet || follow->answer_shown) {
+        return;
+    }
+    bool complete = follow->progress.total > 0 && follow->progress.done >= follow->progress.total;
+    int64_t now_ns = sl_now_ns();
+    if (complete || now_ns - follow->drawn_ns >= REDRAW_NS) {
+        sl_progress_draw(&follow->progress, follow->width, follow->err);
+        follow->progress_shown = true;
+        follow->drawn_ns = now_ns;
+    }
+}
+
+static void show_token(struct sl_follow *follow, const Sluice__V1__Token *token) {
+    if (token->text[0] == '\0') {
+        return;
+    }
+    hide_progress(follow);
+    follow->answer_shown = true;
+    if (fputs(token->text, follow->out) == EOF || fflush(follow->out) == EOF) {
+        follow->output_failed = true;
+    }
+}
+
+static int exit_code_of(const Sluice__V1__Finished *finished) {
+    switch (finished->reason) {
+    case SLUICE__V1__FINISHED__REASON__STOP_TOKEN:
+    case SLUICE__V1__FINISHED__REASON__STOP_STRING:
+    case SLUICE__V1__FINISHED__REASON__LENGTH:
+        return SL_EXIT_OK;
+    case SLUICE__V1__FINISHED__REASON__CANCELLED_BY_CLIENT:
+        return SL_EXIT_CANCELLED;
+    default:
+        break;
+    }
+    switch (sl_rpc_status_of_code(finished->status_code)) {
+    case SL_ERR_DEADLINE:
+        return SL_EXIT_DEADLINE;
+    case SL_ERR_CANCELLED:
+        return SL_EXIT_CANCELLED;
+    case SL_ERR_PEER_LOST:
+    case SL_ERR_EXHAUSTED:
+        return SL_EXIT_UNAVAILABLE;
+    default:
+        return SL_EXIT_FAILED;
+    }
+}
+
+static void show_end(struct sl_follow *follow, const Sluice__V1__Finished *finished) {
+    hide_progress(follow);
+    follow->finished = true; // of a local run with turns: of one of them; the next begins anew
+    follow->exit_code = exit_code_of(finished);
+    if (follow->json) {
+        return;
+    }
+    if (follow->answer_shown && (fputc('\n', follow->out) == EOF || fflush(follow->out) == EOF)) {
+        follow->output_failed = true;
+    }
+    if (follow->exit_code != SL_EXIT_OK) {
+        fprintf(follow->err, "sluice %s: the job %s: %s: %s\n", follow->command,
+                follow->exit_code == SL_EXIT_CANCELLED ? "was cancelled" : "failed",
+                sl_rpc_code_name(finished->status_code), finished->status_text);
+    }
+    if (finished->statistics && !follow->quiet) {
+        sl_statistics_print(finished->statistics, follow->err);
+    }
+    follow->answer_shown = false;
+}
+
+static void show_notice(struct sl_follow *follow, const Sluice__V1__Notice *notice) {
+    if (!follow->quiet) {
+        hide_progress(follow);
+        fprintf(follow->err, "%ssluice %s: notice: %s\n", follow->answer_shown ? "\n" : "", follow->command,
+                notice->text);
+    }
+}
+
+static void on_event(void *arg, const Sluice__V1__Event *event) {
+    struct sl_follow *follow = arg;
+    follow->reconnecting = false;
+    if (follow->json) {
+        if (!sl_message_print_json(&event->base, follow->out)) {
+            follow->output_failed = true;
+        }
+    } else if (event->what_case == SLUICE__V1__EVENT__WHAT_TOKEN) {
+        show_token(follow, event->token);
+    } else if (event->what_case == SLUICE__V1__EVENT__WHAT_NOTICE) {
+        show_notice(follow, event->notice);
+    } else {
+        show_progress(follow, event);
+    }
+    if (event->what_case == SLUICE__V1__EVENT__WHAT_FINISHED) {
+        show_end(follow, event->finished);
+    }
+}
+
+static void on_reconnect(void *arg, const struct sl_error *why) {
+    struct sl_follow *follow = arg;
+    if (!follow->reconnecting && !follow->quiet) { // once an outage, not once an attempt
+        hide_progress(follow);
+        fprintf(follow->err, "sluice %s: connection lost, trying again: %s\n", follow->command, why->text);
+    }
+    follow->reconnecting = true;
+}
+
+static bool stopped(void *arg) {
+    struct sl_follow *follow = arg;
+    return follow->output_failed || (follow->signals && sl_signals_received(follow->signals) > 0) ||
+           (follow->also_stopped && follow->also_stopped(follow->also_arg));
+}
+
+void sl_follow_attach(struct sl_follow *follow, struct sl_watch *watch) {
+    watch->on_event = on_event;
+    watch->on_reconnect = on_reconnect;
+    watch->stopped = stopped;
+    watch->arg = follow;
+}
+
+int sl_follow_end(struct sl_follow *follow, enum sl_status status, const struct sl_error *err) {
+    hide_progress(follow);
+    if (status != SL_OK) {
+        if (follow->answer_shown && !follow->output_failed) {
+            fputc('\n', follow->out);
+            fflush(follow->out);
+        }
+        return sl_tool_complain(follow->command, err);
+    }
+    if (follow->output_failed) {
+        fprintf(follow->err, "sluice %s: standard output cannot be written\n", follow->command);
+        return SL_EXIT_FAILED;
+    }
+    return follow->exit_code;
+}
+
+// Slots of the layers as runs of equal ones: "0-3: 512; 4: 410 (380-512)".
+static void print_layers(const Sluice__V1__Statistics *s, FILE *file) {
+    size_t n = s->n_slots_min;
+    if (n == 0 || s->n_slots_max != n || s->n_slots_mean != n) {
+        return;
+    }
+    fprintf(file, "layers     ");
+    for (size_t begin = 0, end; begin < n; begin = end) {
+        for (end = begin + 1; end < n && s->slots_min[end] == s->slots_min[begin] &&
+                              s->slots_max[end] == s->slots_max[begin] && s->slots_mean[end] == s->slots_mean[begin];
+             end++) {
+        }
+        fprintf(file, "%s %zu", begin > 0 ? ";" : "", begin);
+        if (end > begin + 1) {
+            fprintf(file, "-%zu", end - 1);
+        }
+        fprintf(file, ": %.0f", (double)s->slots_mean[begin]);
+        if (s->slots_min[begin] != s->slots_max[begin]) {
+            fprintf(file, " (%d-%d)", s->slots_min[begin], s->slots_max[begin]);
+        }
+    }
+    fprintf(file, " slots in the end\n");
+}
+
+// "3.1% (7.9% in layer 4)": the mean over layers, and the worst.
+static void print_error(const char *what, const float *errors, size_t n, FILE *file) {
+    double sum = 0;
+    size_t worst = 0;
+    for (size_t l = 0; l < n; l++) {
+        sum += (double)errors[l];
+        worst = errors[l] > errors[worst] ? l : worst;
+    }
+    fprintf(file, "%s %.2f%%", what, 100 * sum / (double)n);
+    if (errors[worst] > 0) {
+        fprintf(file, " (%.2f%% in layer %zu)", 100 * (double)errors[worst], worst);
+    }
+}
+
+static void print_errors(const Sluice__V1__ErrorEstimates *errors, FILE *file) {
+    size_t n = errors->n_evicted_attention;
+    if (n == 0 || errors->n_key_error != n || errors->n_value_error != n) {
+        return;
+    }
+    print_error("errors       evicted attention", errors->evicted_attention, n, file);
+    print_error("; quantization of K", errors->key_error, n, file);
+    print_error(", of V", errors->value_error, n, file);
+    fputc('\n', file);
+}
+
+static void print_formats(const Sluice__V1__KvBytes *bytes, FILE *file) {
+    const struct {
+        const char *name;
+        int64_t bytes;
+    } formats[] = {{"f32", bytes->f32},   {"f16", bytes->f16},   {"bf16", bytes->bf16}, {"int8", bytes->int8},
+                   {"int4", bytes->int4}, {"int2", bytes->int2}, {"int1", bytes->int1}};
+    const char *separator = ": ";
+    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
+        if (formats[i].bytes > 0) {
+            char text[32];
+            sl_format_bytes((double)formats[i].bytes, text, sizeof text);
+            fprintf(file, "%s%s %s", separator, formats[i].name, text);
+            separator = ", ";
+        }
+    }
+}
+
+// How the layers that stores hold were served.
+static void print_retrieval(const Sluice__V1__Retrieval *r, FILE *file) {
+    char offloaded[32], received[32];
+    sl_format_bytes((double)r->offloaded_bytes, offloaded, sizeof offloaded);
+    sl_format_bytes((double)r->bytes_received, received, sizeof received);
+    fprintf(file, "offloaded    %s sent", offloaded);
+    if (r->reused_tokens > 0) {
+        fprintf(file, ", %lld tokens were stored already", (long long)r->reused_tokens);
+    }
+    fprintf(file, "\nretrieval    %lld asks, %s received, %lld rows fetched and %lld kept", (long long)r->asks,
+            received, (long long)r->rows_fetched, (long long)r->rows_kept);
+    if (r->round_ms > 0) {
+        fprintf(file, "; waited %.1f of %.1f ms", r->wait_ms, r->round_ms);
+    }
+    if (r->probes > 0) {
+        fprintf(file, "; recall of predictions %.3f, %lld asked exactly", r->recall, (long long)r->exact);
+    }
+    fputc('\n', file);
+    if (r->fallbacks > 0 || r->replica_asks > 0) {
+        fprintf(file,
+                "             %lld layers of steps WITHOUT what the store should have sent, %lld asked of a replica\n",
+                (long long)r->fallbacks, (long long)r->replica_asks);
+    }
+}
+
+void sl_statistics_print(const Sluice__V1__Statistics *s, FILE *file) {
+    char small[32], large[32];
+    if (s->recipe[0]) { // an older coordinator does not say it
+        fprintf(file, "recipe       %s\n", s->recipe);
+    }
+    fprintf(file, "prompt       %lld tokens, %lld of them reused, %lld read\n", (long long)s->n_prompt_tokens,
+            (long long)s->n_reused_tokens, (long long)(s->n_prompt_tokens - s->n_reused_tokens));
+    sl_format_bytes((double)s->capsule_bytes, small, sizeof small);
+    sl_format_bytes((double)s->full_bytes, large, sizeof large);
+    fprintf(file, "capsule      %s instead of %s", small, large);
+    if (s->capsule_bytes > 0 && s->full_bytes > s->capsule_bytes) {
+        fprintf(file, ": %.1f times smaller", (double)s->full_bytes / (double)s->capsule_bytes);
+    }
+    fprintf(file, "%s%s\n", s->transport[0] ? ", by " : "", s->transport);
+    fprintf(file, "slots        %.0f a head, %lld evicted", s->slots_per_head, (long long)s->slots_evicted);
+    if (s->slots_merged > 0) {
+        fprintf(file, ", %lld of them merged", (long long)s->slots_merged);
+    }
+    if (s->slots_fetched > 0) {
+        fprintf(file, ", %lld fetched", (long long)s->slots_fetched);
+    }
+    fputc('\n', file);
+    print_layers(s, file);
+    if (s->errors) {
+        print_errors(s->errors, file);
+    }
+    sl_format_bytes((double)s->prefill_peak_bytes, small, sizeof small);
+    sl_format_bytes((double)s->decode_resident_bytes, large, sizeof large);
+    fprintf(file, "resident KV  prefill %s at most, decode %s", small, large);
+    if (s->kv_bytes) {
+        print_formats(s->kv_bytes, file);
+    }
+    fputc('\n', file);
+    if (s->retrieval) {
+        print_retrieval(s->retrieval, file);
+    }
+    fprintf(file, "TTFT         %.0f ms: queue %.0f, prefill %.0f, ship %.1f\n", s->ttft_ms, s->queue_ms, s->prefill_ms,
+            s->ship_ms);
+    fprintf(file, "TPOT         %.1f ms, %lld tokens in %.0f ms altogether\n", s->tpot_ms,
+            (long long)s->n_output_tokens, s->total_ms);
+    if (s->retries > 0) {
+        fprintf(file, "retries      %d\n", s->retries);
+    }
+}

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: show a job while it runs: the answer on standard output as it comes, progress on the terminal behind
+ *          standard error, the statistics as a small table at the end; or everything as JSON lines.
+ */
+#ifndef SL_CLI_FOLLOW_H
+#define SL_CLI_FOLLOW_H
+
+#include <stdbool.h>
+
+#include "cli/progress.h"
+#include "cli/tool.h"
+#include "libsluice/sluice.h"
+
+struct sl_follow {
+    const char *command; // for complaints: "run"
+    bool json, quiet;    // quiet: nothing but the answer
+    FILE *out, *err;
+    int width; // of the terminal behind err, 0: not a terminal, no progress
+    struct sl_signals *signals;
+    bool (*also_stopped)(void *arg); // may be NULL
+    void *also_arg;
+
+    struct sl_progress progress;
+    int64_t drawn_ns;
+    bool progress_shown, answer_shown, reconnecting;
+    bool output_failed; // e.g. the reader of a pipe has gone
+    bool finished;
+    int exit_code; // once finished
+};
+
+// Fill the callbacks of a watch.
+void sl_follow_attach(struct sl_follow *follow, struct sl_watch *watch);
+
+// Put the terminal in order after the watch has returned `status`, complain if need be, and return the exit code.
+int sl_follow_end(struct sl_follow *follow, enum sl_status status, const struct sl_error *err);
+
+void sl_statistics_print(const Sluice__V1__Statistics *statistics, FILE *file);
+
+#endif

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: a job without a cluster, told in the same events as one of a cluster.
+#include "cli/local_job.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "job/job_chat.h"
+#include "job/job_recipe.h"
+#include "job/job_request.h"
+#include "kvcache/capsule_file.h"
+#include "model/model.h"
+#include "runner/local.h"
+#include "text/tokenizer/tokenizer.h"
+
+#define JOB_ID "local"
+
+struct job {
+    const struct sl_watch *watch;
+    const char *model_dir, *capsule_path; // the capsule's: NULL when none is wanted
+    enum sl_weight_format weights;
+    int64_t sequence;
+    int64_t deadline_ns;
+    char recipe[SL_RECIPE_TEXT_BYTES]; // canonical
+};
+
+// Events point to what they tell, so a caller fills `what` and `case` and the rest happens here.
+static void tell(struct job *job, Sluice__V1__Event *event) {
+    event->sequence = ++job->sequence;
+    event->time_ms = sl_wall_ms();
+    event->job_id = (char *)JOB_ID;
+    job->watch->on_event(job->watch->arg, event);
+}
+
+static void tell_state(struct job *job, Sluice__V1__JobState state) {
+    Sluice__V1__StateChange change = SLUICE__V1__STATE_CHANGE__INIT;
+    change.state = state;
+    Sluice__V1__Event event = SLUICE__V1__EVENT__INIT;
+    event.what_case = SLUICE__V1__EVENT__WHAT_STATE;
+    event.state = &change;
+    tell(job, &event);
+}
+
+static enum sl_status go_on(const struct job *job) {
+    if (job->watch->stopped && job->watch->stopped(job->watch->arg)) {
+        return SL_ERR_CANCELLED;
+    }
+    return sl_deadline_left_ms(job->deadline_ns) == 0 ? SL_ERR_DEADLINE : SL_OK;
+}
+
+static enum sl_status on_progress(void *arg, int64_t tokens_done, int64_t tokens_total) {
+    struct job *job = arg;
+    Sluice__V1__PrefillProgress progress = SLUICE__V1__PREFILL_PROGRESS__INIT;
+    progress.tokens_done = tokens_done;
+    progress.tokens_total = tokens_total;
+    Sluice__V1__Event event = SLUICE__V1__EVENT__INIT;
+    event.what_case = SLUICE__V1__EVENT__WHAT_PREFILL;
+    event.prefill = &progress;
+    tell(job, &event);
+    return go_on(job);
+}
+
+static enum sl_status on_token(void *arg, const struct sl_output_token *written) {
+    struct job *job = arg;
+    Sluice__V1__Token token = SLUICE__V1__TOKEN__INIT;
+    token.id = written->token.id;
+    token.text = (char *)written->text;
+    token.index = written->index;
+    token.logprob = written->token.logprob;
+    Sluice__V1__Event event = SLUICE__V1__EVENT__INIT;
+    event.what_case = SLUICE__V1__EVENT__WHAT_TOKEN;
+    event.token = &token;
+    tell(job, &event);
+    return go_on(job);
+}
+
+static enum sl_status save_capsule(void *arg, const struct sl_session *session, const struct sl_recipe *recipe,
+                                   const int32_t *tokens, struct sl_error *err) {
+    _Static_assert(SL_RECIPE_TEXT_BYTES <= SL_CAPSULE_LABEL_BYTES, "every recipe can be a label");
+    const struct job *job = arg;
+    struct sl_capsule_id id = {.recipe_fingerprint = sl_recipe_fingerprint(recipe),
+                               .prefix_hash = sl_prefix_hash(tokens, session->n_tokens)};
+    char text[SL_RECIPE_TEXT_BYTES];
+    enum sl_status status = sl_model_fingerprint(job->model_dir, job->weights, &id.model_fingerprint, err);
+    id.model_fingerprint = sl_model_set_fingerprint(id.model_fingerprint, session->rope_set);
+    return status == SL_OK ? sl_capsule_file_write(job->capsule_path, session, &id,
+                                                   sl_recipe_format(recipe, text, sizeof text), err)
+                           : status;
+}
+
+static Sluice__V1__Finished__Reason reason_of(enum sl_stop_reason stop) {
+    switch (stop) {
+    case SL_STOP_TOKEN:
+        return SLUICE__V1__FINISHED__REASON__STOP_TOKEN;
+    case SL_STOP_STRING:
+        return SLUICE__V1__FINISHED__REASON__STOP_STRING;
+    case SL_STOP_LENGTH:
+        return SLUICE__V1__FINISHED__REASON__LENGTH;
+    case SL_STOP_NONE:
+        break;
+    }
+    return SLUICE__V1__FINISHED__REASON__REASON_UNSPECIFIED;
+}
+
+static void tell_end(struct job *job, struct sl_local_result *result) {
+    Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
+    statistics.n_prompt_tokens = result->n_tokens;
+    statistics.n_reused_tokens = result->n_tokens - result->n_read; // of earlier turns
+    statistics.n_output_tokens = result->n_output_tokens;
+    statistics.prefill_ms = result->prefill_ms;
+    statistics.ttft_ms = result->ttft_ms;
+    statistics.tpot_ms = result->tpot_ms;
+    statistics.total_ms = result->total_ms;
+    statistics.capsule_bytes = (int64_t)result->capsule_bytes;
+    statistics.full_bytes = (int64_t)result->full_bytes;
+    statistics.prefill_peak_bytes = (int64_t)result->prefill_peak_bytes;
+    statistics.decode_resident_bytes = (int64_t)result->decode_resident_bytes;
+    statistics.slots_per_head = result->slots_per_head;
+    statistics.slots_evicted = result->slots_evicted;
+    statistics.slots_merged = result->slots_merged;
+    statistics.transport = (char *)"nothing: one process";
+    statistics.recipe = job->recipe;
+    sl_slot_statistics_attach(&result->slots, &statistics);
+    sl_error_statistics_attach(&result->errors, &statistics);
+    Sluice__V1__Retrieval retrieval;
+    if (result->offloads) {
+        sl_retrieval_statistics_attach(&result->retrieval, &retrieval, &statistics);
+    }
+
+    Sluice__V1__Finished finished = SLUICE__V1__FINISHED__INIT;
+    finished.reason = reason_of(result->stop);
+    finished.text = result->text;
+    finished.statistics = &statistics;
+    Sluice__V1__Event event = SLUICE__V1__EVENT__INIT;
+    event.what_case = SLUICE__V1__EVENT__WHAT_FINISHED;
+    event.finished = &finished;
+    tell(job, &event);
+}
+
+// The tokens of a turn's text; of the first, if the request is a chat, what the model's template makes of that.
+static enum sl_status encode_turn(struct sl_local *local, const struct sl_request *request, const char *text,
+                                  bool first, const char *model_dir, int32_t **ids_out, size_t *n_ids_out,
+                                  struct sl_error *err) {
+    const struct sl_tokenizer *tokenizer = sl_local_tokenizer(local);
+    if (request->message.prompt_case != SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT) {
+        return sl_tokenizer_encode(tokenizer, text, strlen(text), first, ids_out, n_ids_out, err);
+    }
+    struct sl_chat_template *chat_template = NULL;
+    enum sl_status status = sl_chat_template_load(model_dir, &chat_template, err);
+    if (status == SL_OK) {
+        status = sl_job_chat(chat_template, tokenizer, request->message.chat, ids_out, n_ids_out, err);
+        sl_chat_template_destroy(&chat_template);
+    }
+    return status;
+}
+
+// One prompt of a conversation, from its text to its last event.
+static enum sl_status run_turn(struct sl_local *local, struct sl_conversation *conversation,
+                               const struct sl_request *request, const char *text, bool first, struct job *job,
+                               struct sl_error *err) {
+    const Sluice__V1__GenerateRequest *message = &request->message;
+    int32_t *ids = NULL;
+    size_t n_ids;
+    enum sl_status status = encode_turn(local, request, text, first, job->model_dir, &ids, &n_ids, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    struct sl_local_request local_request = {
+        .prompt = ids,
+        .n_prompt = (int64_t)n_ids,
+        .sampling = sl_job_sampling(&request->sampling),
+        .max_new_tokens = message->max_new_tokens,
+        .ignore_eos = message->ignore_eos,
+        .estimate_errors = message->estimate_errors,
+        .stops = (const char *const *)message->stop,
+        .n_stops = message->n_stop,
+        .progress_fn = on_progress,
+        .token_fn = on_token,
+        .prefilled_fn = first && job->capsule_path ? save_capsule : NULL,
+        .arg = job,
+    };
+    tell_state(job, SLUICE__V1__JOB_STATE__PREFILLING);
+    struct sl_local_result result;
+    struct sl_error why = {0};
+    status = sl_conversation_turn(conversation, &local_request, &result, &why);
+    if (status == SL_OK) {
+        tell_end(job, &result);
+        free(result.text);
+    } else {
+        sl_fail(err, status, "%s", why.text[0] ? why.text : sl_status_text(status));
+    }
+    free(ids);
+    return status;
+}
+
+// A later question stands on a line of its own, as the first one does.
+static enum sl_status run_question(struct sl_local *local, struct sl_conversation *conversation,
+                                   const struct sl_request *request, const char *question, struct job *job,
+                                   struct sl_error *err) {
+    char *text;
+    if (asprintf(&text, "\n%s", question) < 0) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "local: out of memory");
+    }
+    enum sl_status status = run_turn(local, conversation, request, text, false, job, err);
+    free(text);
+    return status;
+}
+
+static enum sl_status run_turns(struct sl_local *local, const struct sl_request *request, struct job *job,
+                                struct sl_error *err) {
+    const char *named = request->message.recipe;
+    const char *text = named[0] ? named : sl_job_default_recipe(sl_local_model(local));
+    struct sl_recipe recipe;
+    struct sl_conversation *conversation;
+    enum sl_status status = sl_recipe_parse(text, &recipe, err);
+    status = status == SL_OK ? sl_conversation_open(local, text, 0, &conversation, err) : status;
+    if (status != SL_OK) {
+        return status;
+    }
+    sl_recipe_format(&recipe, job->recipe, sizeof job->recipe);
+    status = run_turn(local, conversation, request, request->prompt, true, job, err);
+    for (int i = 0; status == SL_OK && i < request->n_turns; i++) {
+        status = run_question(local, conversation, request, request->turns[i], job, err);
+    }
+    sl_conversation_close(&conversation);
+    return status;
+}
+
+enum sl_status sl_local_job(const char *model_dir, enum sl_weight_format weights, int threads,
+                            const struct sl_request *request, const char *capsule_path, const struct sl_watch *watch,
+                            struct sl_error *err) {
+    struct sl_local_config config = {.model_dir = model_dir, .weights = weights, .threads = threads};
+    struct sl_local *local = NULL;
+    enum sl_status status = sl_local_open(&config, &local, err);
+    if (status == SL_OK) {
+        struct job job = {.watch = watch,
+                          .model_dir = model_dir,
+                          .weights = weights,
+                          .capsule_path = capsule_path,
+                          .deadline_ns = watch->deadline_ns};
+        status = run_turns(local, request, &job, err);
+        sl_local_close(&local);
+    }
+    return status;
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: the options that describe a job, shared by `sluice run` and `sluice submit`, and the request made of them.
+#ifndef SL_CLI_REQUEST_H
+#define SL_CLI_REQUEST_H
+
+#include "base/config.h"
+#include "proto/sluice/v1/inference.pb-c.h"
+
+// One request is one message, and servers take 16 MiB by default: this leaves room for the rest of it.
+#define SL_MAX_PROMPT_BYTES ((size_t)15 << 20)
+
+struct sl_request_config {
+    const char *recipe, *prompt, *prompt_file, *system, *stop, *label;
+    struct sl_option_list questions; // the first is part of the prompt, the others are later turns
+    int64_t max_new, top_k, seed, deadline_ms;
+    double ship_at_most, temperature, top_p, repetition_penalty;
+    bool chat, ignore_eos, estimate_errors;
+};
+
+// Rows for the member `request` of the command's config struct `type`.
+#define SL_REQUEST_OPTIONS(type)                                                                                       \
+    SL_OPTION_ROW("recipe", 'r', SL_OPTION_STRING, NULL, "RECIPE",                                                     \
+                  "how the KV cache is compressed; see `sluice recipes`", offsetof(struct type, request.recipe), 0,    \
+                  0),                                                                                                  \
+        SL_OPTION_ROW("ship-at-most", 0, SL_OPTION_FLOAT, "0", "PERCENT",                                              \
+                      "of the full cache: the recipe recommended for that size, without --recipe; 0: the default",     \
+                      offsetof(struct type, request.ship_at_most), 0, 1000),                                           \
+        SL_OPTION_ROW("prompt-file", 'f', SL_OPTION_STRING, NULL, "FILE", "document to read; - is standard input",     \
+                      offsetof(struct type, request.prompt_file), 0, 0),                                               \
+        SL_OPTION_ROW("prompt", 'p', SL_OPTION_STRING, NULL, "TEXT", "the document itself",                            \
+                      offsetof(struct type, request.prompt), 0, 0),                                                    \
+        SL_OPTION_ROW("question", 'q', SL_OPTION_LIST, NULL, "TEXT",                                                   \
+                      "put behind the document, on a line of its own; with run --local several times: turns",          \
+                      offsetof(struct type, request.questions), 0, 0),                                                 \
+        SL_OPTION_ROW("chat", 0, SL_OPTION_FLAG, NULL, NULL,                                                           \
+                      "the prompt is a user's message: render it by the model's chat template",                        \
+                      offsetof(struct type, request.chat), 0, 0),                                                      \
+        SL_OPTION_ROW("system", 0, SL_OPTION_STRING, NULL, "TEXT", "with --chat: the system message before it",        \
+                      offsetof(struct type, request.system), 0, 0),                                                    \
+        SL_OPTION_ROW("max-new-tokens", 'n', SL_OPTION_INT, "128", "N", "tokens to generate at most",                  \
+                      offsetof(struct type, request.max_new), 1, 1 << 20),                                             \
+        SL_OPTION_ROW("stop", 0, SL_OPTION_STRING, NULL, "TEXT", "end the answer before this text",                    \
+                      offsetof(struct type, request.stop), 0, 0),                                                      \
+        SL_OPTION_ROW("temperature", 0, SL_OPTION_FLOAT, "0", "T", "0 takes the likeliest token",                      \
+                      offsetof(struct type, request.temperature), 0, 100),                                             \
+        SL_OPTION_ROW("top-k", 0, SL_OPTION_INT, "0", "K", "sample among the K likeliest; 0: among all",               \
+                      offsetof(struct type, request.top_k), 0, 1 << 24),                                               \
+        SL_OPTION_ROW("top-p", 0, SL_OPTION_FLOAT, "1", "P", "sample among the likeliest that make up P",              \
+                      offsetof(struct type, request.top_p), 1e-6, 1),                                                  \
+        SL_OPTION_ROW("repetition-penalty", 0, SL_OPTION_FLOAT, "1", "R", "above 1 discourages repetition",            \
+                      offsetof(struct type, request.repetition_penalty), 1e-3, 100),                                   \
+        SL_OPTION_ROW("seed", 0, SL_OPTION_INT, "0", "N", "of the sampling", offsetof(struct type, request.seed), 0,   \
+                      0),                                                                                              \
+        SL_OPTION_ROW("ignore-eos", 0, SL_OPTION_FLAG, NULL, NULL, "go on to --max-new-tokens",                        \
+                      offsetof(struct type, request.ignore_eos), 0, 0),                                                \
+        SL_OPTION_ROW("estimate-errors", 0, SL_OPTION_FLAG, NULL, NULL,                                                \
+                      "estimate what compression costs, layer by layer",                                               \
+                      offsetof(struct type, request.estimate_errors), 0, 0),                                           \
+        SL_OPTION_ROW("deadline", 0, SL_OPTION_DURATION, "10m", "TIME", "of the whole job",                            \
+                      offsetof(struct type, request.deadline_ms), 1, 604800000),                                       \
+        SL_OPTION_ROW("label", 0, SL_OPTION_STRING, "", "TEXT", "shown by `sluice jobs`",                              \
+                      offsetof(struct type, request.label), 0, 0)
+
+struct sl_request {
+    Sluice__V1__GenerateRequest message; // points into the rest
+    Sluice__V1__Sampling sampling;
+    Sluice__V1__Chat chat; // of a prompt that is a chat
+    Sluice__V1__ChatMessage chat_messages[2], *chat_list[2];
+    char *prompt; // owned
+    char *stops[1];
+    const char *const *turns; // [n_turns] questions behind the first, each a turn of its own
+    int n_turns;
+};
+
+/*
+ * Read the prompt and fill the message. SL_ERR_INVALID: no prompt, not text, too large. The config's strings must
+ * outlive the request. Not movable: the message points into it.
+ */
+enum sl_status sl_request_init(struct sl_request *request, const struct sl_request_config *config,
+                               struct sl_error *err);
+void sl_request_cleanup(struct sl_request *request);
+
+// SL_ERR_INVALID: the request has turns, and a cluster's jobs have none.
+enum sl_status sl_request_check_one_turn(const struct sl_request *request, struct sl_error *err);
+
+// A whole file as a string that is valid UTF-8 without zero bytes; "-" is standard input.
+enum sl_status sl_request_read_text(const char *path, char **text_out, struct sl_error *err);
+
+#endif

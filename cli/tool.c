@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: what the commands of the `sluice` tool share.
+#include "cli/tool.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "rpc/rpc.h"
+
+static enum sl_exit exit_code(enum sl_status status) {
+    switch (status) {
+    case SL_OK:
+        return SL_EXIT_OK;
+    case SL_ERR_INVALID:
+    case SL_ERR_RANGE:
+    case SL_ERR_UNSUPPORTED:
+        return SL_EXIT_USAGE;
+    case SL_ERR_PEER_LOST:
+    case SL_ERR_EXHAUSTED:
+        return SL_EXIT_UNAVAILABLE;
+    case SL_ERR_CANCELLED:
+        return SL_EXIT_CANCELLED;
+    case SL_ERR_DEADLINE:
+        return SL_EXIT_DEADLINE;
+    default:
+        return SL_EXIT_FAILED;
+    }
+}
+
+int sl_tool_complain(const char *command, const struct sl_error *err) {
+    fprintf(stderr, "sluice %s: %s\n", command, err->text);
+    return exit_code(err->status);
+}
+
+bool sl_tool_parse(const struct sl_program *program, int argc, char **argv, void *config, int n_min, int n_max,
+                   int *first_out, int *exit_out) {
+    struct sl_error err = {0};
+    enum sl_status status = sl_config_parse(program, argc, argv, config, first_out, &err);
+    if (status == SL_ERR_CANCELLED) {
+        *exit_out = SL_EXIT_OK;
+        return false;
+    }
+    int n = argc - *first_out;
+    if (status == SL_OK && (n < n_min || n > n_max)) {
+        status = n < n_min
+                     ? sl_fail(&err, SL_ERR_INVALID, "an argument is missing: %s %s", program->name, program->usage)
+                     : sl_fail(&err, SL_ERR_INVALID, "unexpected argument '%s'", argv[*first_out + n_max]);
+    }
+    if (status == SL_OK) {
+        status = sl_log_configure(((const struct sl_tool_config *)config)->log, &err);
+    }
+    if (status != SL_OK) {
+        fprintf(stderr, "%s: %s\n", program->name, err.text);
+        *exit_out = SL_EXIT_USAGE;
+        return false;
+    }
+    return true;
+}
+
+bool sl_tool_connect(const char *command, const char *address, struct sl_client **client_out, int *exit_out) {
+    struct sl_error err;
+    sl_rpc_init();
+    if (sl_client_connect(address, client_out, &err) != SL_OK) {
+        sl_rpc_shutdown();
+        *exit_out = sl_tool_complain(command, &err);
+        return false;
+    }
+    return true;
+}
+
+void sl_tool_disconnect(struct sl_client **client) {
+    sl_client_close(client);
+    sl_rpc_shutdown();
+}
+
+static bool connects(const struct addrinfo *at, int timeout_ms) {
+    int fd = socket(at->ai_family, at->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, at->ai_protocol);
+    if (fd < 0) {
+        return false;
+    }
+    bool ok = connect(fd, at->ai_addr, at->ai_addrlen) == 0;
+    if (!ok && errno == EINPROGRESS) {
+        struct pollfd polled = {.fd = fd, .events = POLLOUT};
+        int error = ETIMEDOUT;
+        socklen_t error_bytes = sizeof error;
+        if (poll(&polled, 1, timeout_ms) == 1) {
+            getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &error_bytes);
+        }
+        ok = error == 0;
+    }
+    close(fd);
+    return ok;
+}
+
+bool sl_tool_reachable(const char *address, int timeout_ms) {
+    char host[256];
+    const char *colon = strrchr(address, ':');
+    if (!colon || (size_t)(colon - address) >= sizeof host) {
+        return false;
+    }
+    bool bracketed = address[0] == '[' && colon > address + 1 && colon[-1] == ']'; // [::1]:7600
+    snprintf(host, sizeof host, "%.*s", (int)(colon - address) - 2 * bracketed, address + bracketed);
+    struct addrinfo *list;
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+    if (getaddrinfo(host, colon + 1, &hints, &list) != 0) {
+        return false;
+    }
+    bool ok = false;
+    for (const struct addrinfo *at = list; at && !ok; at = at->ai_next) {
+        ok = connects(at, timeout_ms);
+    }
+    freeaddrinfo(list);
+    return ok;
+}
+
+enum sl_status sl_signals_init(struct sl_signals *signals, struct sl_error *err) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    signal(SIGPIPE, SIG_IGN); // a closed pipe is an error of write(), not the end of the process
+    if (sigprocmask(SIG_BLOCK, &set, NULL) != 0) {
+        return sl_fail(err, SL_ERR_INTERNAL, "sigprocmask: %s", strerror(errno));
+    }
+    int fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+    if (fd < 0) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "signalfd: %s", strerror(errno));
+    }
+    *signals = (struct sl_signals){.fd = fd};
+    return SL_OK;
+}
+
+int sl_signals_received(struct sl_signals *signals) {
+    struct signalfd_siginfo info;
+    while (read(signals->fd, &info, sizeof info) == (ssize_t)sizeof info) {
+        signals->n_received++;
+    }
+    return signals->n_received;
+}
+
+void sl_signals_cleanup(struct sl_signals *signals) {
+    close(signals->fd);
+    signals->fd = -1;
+}
+
+int sl_terminal_width(int fd) {
+    if (!isatty(fd)) {
+        return 0;
+    }
+    struct winsize size;
+    return ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col >= 20 ? size.ws_col : 80;
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: what the commands of the `sluice` tool share: exit codes, common options, signals, the connection.
+ *
+ * To add a command: write `int sl_command_<name>(int argc, char **argv)` in a file of cli/commands/ and give it a row in
+ * the table of sluice/main.c. argv[0] is the command's name. Return one of the exit codes below.
+ */
+#ifndef SL_CLI_TOOL_H
+#define SL_CLI_TOOL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/config.h"
+#include "base/status.h"
+#include "libsluice/sluice.h"
+
+enum sl_exit {
+    SL_EXIT_OK = 0,
+    SL_EXIT_FAILED = 1,      // the job failed, or what was asked about does not exist
+    SL_EXIT_USAGE = 2,       // options or their values; nothing was done
+    SL_EXIT_UNAVAILABLE = 3, // no coordinator, no worker, or the cluster is full
+    SL_EXIT_CANCELLED = 4,   // by Ctrl-C, or by `sluice cancel`
+    SL_EXIT_DEADLINE = 5,
+};
+
+#define SL_EXIT_CODES_HELP                                                                                             \
+    "Exit codes: 0 done, 1 the job failed, 2 wrong usage, 3 cluster unavailable or full, 4 cancelled, 5 deadline."
+
+// Beginning of every command's configuration.
+struct sl_tool_config {
+    const char *coordinator;
+    const char *log;
+    int64_t timeout_ms; // of one request to the coordinator
+    bool json;
+};
+
+// Of commands that work in this process and ask no coordinator.
+#define SL_LOCAL_TOOL_OPTIONS                                                                                          \
+    SL_OPTION_ROW("json", 'j', SL_OPTION_FLAG, NULL, NULL, "one JSON object a line on standard output",                \
+                  offsetof(struct sl_tool_config, json), 0, 0),                                                        \
+        SL_OPTION_ROW("log", 0, SL_OPTION_STRING, "warn", "FILTER", "e.g. info, or warn,client=debug,compress=debug",  \
+                      offsetof(struct sl_tool_config, log), 0, 0)
+
+// Of all others.
+#define SL_TOOL_OPTIONS                                                                                                \
+    SL_OPTION_ROW("coordinator", 'c', SL_OPTION_STRING, "127.0.0.1:7600", "HOST:PORT",                                 \
+                  "where the cluster's coordinator listens", offsetof(struct sl_tool_config, coordinator), 0, 0),      \
+        SL_OPTION_ROW("timeout", 0, SL_OPTION_DURATION, "10s", "TIME", "of one request to the coordinator",            \
+                      offsetof(struct sl_tool_config, timeout_ms), 1, 86400000),                                       \
+        SL_LOCAL_TOOL_OPTIONS
+
+/*
+ * Parse a command line into *config, which begins with struct sl_tool_config, and set the log filter. False: the
+ * command is over (help was printed, or the complaint), with the exit code in *exit_out. n_min and n_max bound the
+ * number of positional arguments.
+ */
+bool sl_tool_parse(const struct sl_program *program, int argc, char **argv, void *config, int n_min, int n_max,
+                   int *first_out, int *exit_out);
+
+// Complain on standard error and return the exit code that belongs to the error.
+int sl_tool_complain(const char *command, const struct sl_error *err);
+
+/*
+ * Connect for a command that asks one thing: starts gRPC. Pair with sl_tool_disconnect(). False: complained, with the
+ * exit code in *exit_out.
+ */
+bool sl_tool_connect(const char *command, const char *address, struct sl_client **client_out, int *exit_out);
+void sl_tool_disconnect(struct sl_client **client);
+
+// Whether anybody listens there: a plain connection attempt, for decisions that come before gRPC may start.
+bool sl_tool_reachable(const char *address, int timeout_ms);
+
+/*
+ * SIGINT and SIGTERM as something to ask about instead of handlers and globals. sl_signals_init() blocks them for this
+ * thread and all that it starts: call it first thing.
+ */
+struct sl_signals {
+    int fd;
+    int n_received;
+};
+enum sl_status sl_signals_init(struct sl_signals *signals, struct sl_error *err);
+int sl_signals_received(struct sl_signals *signals); // so far
+void sl_signals_cleanup(struct sl_signals *signals);
+
+// Columns of the terminal behind fd; 0 when it is not a terminal.
+int sl_terminal_width(int fd);
+
+#endif

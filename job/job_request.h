@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: fields that several requests about a job have, read the same by all who get them.
+#ifndef SL_JOB_JOB_REQUEST_H
+#define SL_JOB_JOB_REQUEST_H
+
+#include "model/model.h"
+#include "model/sampler.h"
+#include "proto/sluice/v1/inference.pb-c.h"
+
+// SL_ERR_INVALID names the field, and the id that the model's vocabulary does not have. ids may be NULL.
+enum sl_status sl_job_check_ids(const struct sl_model_config *model, const char *field, const Sluice__V1__TokenIds *ids,
+                                struct sl_error *err);
+
+// Absent fields, and an absent message (NULL), have the defaults of inference.proto. Nothing is checked.
+struct sl_sampling sl_job_sampling(const Sluice__V1__Sampling *message);
+// The reverse.
+Sluice__V1__Sampling sl_job_sampling_message(const struct sl_sampling *sampling);
+
+#endif

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: the engine cell by cell (lab/bench/rig/cell.h), for a program that measures somebody else by turns (lab/bench/peers).
+ *
+ * Design: a short run of every cell to warm up is not measured. With --paced a cell says when it is ready and every run
+ *         waits for a line on standard input, so that of two programs only one works; the end of standard input ends the
+ *         bench.
+ */
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+
+#include "base/config.h"
+#include "lab/bench/bench.h"
+#include "lab/bench/rig/cell.h"
+#include "lab/result.h"
+#include "tensor/cpu/tiers.h"
+
+#define MAX_RUNS 101
+
+struct options {
+    const char *model, *weights, *tier, *logits;
+    struct sl_option_list cells;
+    int64_t threads, runs, chunk, tokens;
+    bool paced, json;
+};
+
+static const struct sl_option option_table[] = {
+    {"model", 'm', SL_OPTION_STRING, "models/demo", "DIR", "model folder", offsetof(struct options, model), 0, 0},
+    {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT", "stored, int8 or int4", offsetof(struct options, weights), 0,
+     0},
+    {"cell", 'c', SL_OPTION_LIST, NULL, "CELL", "prefill:TOKENS or decode:DEPTHxBATCH; may be given several times",
+     offsetof(struct options, cells), 0, 0},
+    {"runs", 'r', SL_OPTION_INT, "5", "N", "runs of every cell", offsetof(struct options, runs), 1, MAX_RUNS},
+    {"tokens", 'n', SL_OPTION_INT, "16", "N", "steps of a decode run", offsetof(struct options, tokens), 1, 4096},
+    {"chunk", 0, SL_OPTION_INT, "512", "N", "tokens of a prompt that are read at once", offsetof(struct options, chunk),
+     SL_CELL_MAX_BATCH, 1 << 16},
+    {"tier", 0, SL_OPTION_STRING, "auto", "NAME", "kernels to use", offsetof(struct options, tier), 0, 0},
+    {"threads", 't', SL_OPTION_INT, "0", "N", "threads; 0: one per processor", offsetof(struct options, threads), 0,
+     1024},
+    {"logits", 0, SL_OPTION_STRING, NULL, "FILE", "write the logits after each prompt there, as f32",
+     offsetof(struct options, logits), 0, 0},
+    {"paced", 0, SL_OPTION_FLAG, "no", NULL,
+     "say when a cell is ready, wait for a line on standard input before every run, print every run",
+     offsetof(struct options, paced), 0, 0},
+    {"json", 0, SL_OPTION_FLAG, "no", NULL, "one JSON object a line", offsetof(struct options, json), 0, 0},
+};
+
+static const struct sl_program program = {
+    .name = "sluice bench cells",
+    .usage = "--cell CELL [options]",
+    .summary = "Measure single cells of the engine: one prompt length, or one depth and batch.",
+    .options = option_table,
+    .n_options = sizeof option_table / sizeof option_table[0],
+};
+
+struct bench {
+    struct options options;
+    struct sl_cell cells[SL_MAX_OPTION_LIST];
+    enum sl_weight_format weights;
+    struct sl_team *team;
+    struct sl_rig rig;
+};
+
+// False at the end of standard input: whoever sets the pace has seen enough.
+static bool wait_for_line(void) {
+    int c;
+    do {
+        c = getchar();
+    } while (c != '\n' && c != EOF);
+    return c == '\n';
+}
+
+static void print_rate(const struct bench *b, double seconds) {
+    struct sl_bench_result result = {.bench = "cells",
+                                     .test = b->rig.cell.name,
+                                     .value = (double)sl_rig_tokens(&b->rig) / seconds,
+                                     .unit = "tokens/s"};
+    sl_bench_print(&result, b->options.json);
+}
+
+static enum sl_status measure_cell(struct bench *b, struct sl_error *err) {
+    const char *name = b->rig.cell.name;
+    double seconds[MAX_RUNS];
+    enum sl_status status = sl_rig_warm_up(&b->rig, err);
+    if (status == SL_OK && b->options.paced) {
+        printf("{\"bench\": \"cells\", \"case\": \"%s\", \"ready\": true}\n", name);
+        fflush(stdout);
+    }
+    for (int64_t run = 0; run < b->options.runs && status == SL_OK; run++) {
+        sl_bench_progress("%s: run %" PRId64 " of %" PRId64, name, run + 1, b->options.runs);
+        if (b->options.paced && !wait_for_line()) {
+            return SL_OK;
+        }
+        status = sl_rig_run(&b->rig, &seconds[run], err);
+        if (status == SL_OK && b->options.paced) {
+            print_rate(b, seconds[run]);
+        }
+    }
+    if (status == SL_OK && !b->options.paced) {
+        print_rate(b, sl_bench_median(seconds, (size_t)b->options.runs));
+    }
+    return status;
+}
+
+static enum sl_status save_logits(const struct bench *b, struct sl_error *err) {
+    size_t n_vocab = (size_t)b->rig.runtime.config->n_vocab;
+    FILE *file = fopen(b->options.logits, "wb");
+    bool saved = file != NULL && fwrite(b->rig.logits, sizeof *b->rig.logits, n_vocab, file) == n_vocab;
+    saved &= file != NULL && fclose(file) == 0;
+    return saved ? SL_OK : sl_fail(err, SL_ERR_IO, "%s: cannot write the logits: %m", b->options.logits);
+}
+
+// --- the whole -----------------------------------------------------------------------------------------------------
+
+static void print_header(const struct bench *b) {
+    const struct sl_rig *rig = &b->rig;
+    double weight_mb = (double)sl_model_weight_bytes(rig->runtime.model) / 1e6;
+    double memory_mb = (double)sl_model_memory_bytes(rig->runtime.model) / 1e6;
+    if (!b->options.json) {
+        printf("%s: %.1f MB of weights, %.1f MB in memory, tier %s, %d threads\n", b->options.model, weight_mb,
+               memory_mb, rig->config.ops->name, sl_team_size(b->team));
+    } else {
+        json_t *line = json_pack("{s:s, s:s, s:f, s:f, s:s, s:i, s:I}", "bench", "cells", "model", b->options.model,
+                                 "weight_mb", weight_mb, "memory_mb", memory_mb, "tier", rig->config.ops->name,
+                                 "threads", sl_team_size(b->team), "chunk", b->options.chunk);
+        json_dumpf(line, stdout, JSON_REAL_PRECISION(6));
+        putchar('\n');
+        json_decref(line);
+    }
+    fflush(stdout);
+}
+
+static enum sl_status open_rig(struct bench *b, struct sl_error *err) {
+    const struct options *options = &b->options;
+    struct sl_rig_config config = {
+        .model_dir = options->model, .weights = b->weights, .chunk = (int)options->chunk, .n_steps = options->tokens};
+    enum sl_status status = sl_ops_select(options->tier, &config.ops, err);
+    if (status == SL_OK) {
+        status = sl_team_create((int)options->threads, &b->team, err);
+        config.team = b->team;
+    }
+    return status == SL_OK ? sl_rig_open(&config, &b->rig, err) : status;
+}
+
+static enum sl_status check(void *bench, struct sl_error *err) {
+    struct bench *b = bench;
+    if (b->options.cells.n == 0) {
+        return sl_fail(err, SL_ERR_INVALID, "no --cell given");
+    }
+    enum sl_status status = sl_weight_format_parse(b->options.weights, &b->weights, err);
+    for (int i = 0; i < b->options.cells.n && status == SL_OK; i++) {
+        status = sl_cell_parse(b->options.cells.items[i], &b->cells[i], err);
+    }
+    return status;
+}
+
+static enum sl_status run(void *bench, struct sl_error *err) {
+    struct bench *b = bench;
+    enum sl_status status = open_rig(b, err);
+    if (status == SL_OK) {
+        print_header(b);
+    }
+    for (int i = 0; i < b->options.cells.n && status == SL_OK && !feof(stdin); i++) {
+        status = sl_rig_open_cell(&b->rig, &b->cells[i], err);
+        if (status == SL_OK) {
+            status = measure_cell(b, err);
+        }
+        if (status == SL_OK && b->cells[i].prefill && b->options.logits != NULL) {
+            status = save_logits(b, err);
+        }
+        sl_rig_close_cell(&b->rig);
+    }
+    sl_rig_close(&b->rig);
+    sl_team_destroy(&b->team);
+    return status;
+}
+
+const struct sl_bench sl_bench_cells = {
+    .program = &program,
+    .bytes = sizeof(struct bench),
+    .check = check,
+    .run = run,
+};

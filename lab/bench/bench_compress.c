@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: what each recipe adds to (or takes from) the time of reading a prompt, beside reading it with the full cache.
+ *
+ * Design: the workers' own reader over one engine. Every round reads the prompt once under each recipe, the full cache
+ *         first, so that good and bad moments of the machine meet all of them; times are medians, and a ratio is the
+ *         median of the rounds' own ratios. One round before is not counted. Evicting is work, but what was evicted
+ *         need not be attended to by later chunks: ratios below 100% are meant.
+ *         Random token ids: what is computed hardly depends on them.
+ */
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/config.h"
+#include "job/job_recipe.h"
+#include "lab/bench/bench.h"
+#include "lab/bench/rig/synthetic.h"
+#include "lab/eval_model.h"
+#include "lab/result.h"
+#include "runner/reader.h"
+
+#define MAX_RUNS   31
+#define MAX_CASES  128
+#define PATH_BYTES 512
+
+struct options {
+    const char *model;
+    struct sl_option_list recipes;
+    int64_t n_tokens, runs, threads;
+    bool json, synthetic;
+};
+
+static const struct sl_option option_table[] = {
+    {"model", 'm', SL_OPTION_STRING, "models/demo", "DIR", "model folder", offsetof(struct options, model), 0, 0},
+    {"synthetic", 0, SL_OPTION_FLAG, "no", NULL, "a random model of 135 M parameters instead",
+     offsetof(struct options, synthetic), 0, 0},
+    {"recipe", 'r', SL_OPTION_LIST, NULL, "RECIPE",
+     "may be given several times. Without: every preset, those that evict at budgets 0.2, 0.5 and 1024",
+     offsetof(struct options, recipes), 0, 0},
+    {"tokens", 'n', SL_OPTION_INT, "8000", "N", "length of the prompt", offsetof(struct options, n_tokens), 1, 1 << 24},
+    {"runs", 0, SL_OPTION_INT, "3", "N", "rounds", offsetof(struct options, runs), 1, MAX_RUNS},
+    {"threads", 't', SL_OPTION_INT, "0", "N", "threads; 0: one per processor", offsetof(struct options, threads), 0,
+     1024},
+    {"json", 'j', SL_OPTION_FLAG, "no", NULL, "one JSON object a line", offsetof(struct options, json), 0, 0},
+};
+
+static const struct sl_program program = {
+    .name = "sluice bench compress",
+    .usage = "[options]",
+    .summary = "Measure the prefill time of each recipe beside the full cache's.",
+    .options = option_table,
+    .n_options = sizeof option_table / sizeof option_table[0],
+};
+
+struct one {
+    char text[SL_RECIPE_TEXT_BYTES];
+    char reason[384]; // why it was left out; "" when it was not
+    struct sl_plan *plan;
+    double ms[MAX_RUNS];
+};
+
+struct bench {
+    struct options options;
+    struct sl_eval_model model;
+    int32_t *tokens; // [n_tokens]
+    struct one *cases;
+    size_t n_cases;
+};
+
+static enum sl_status add_case(struct bench *b, const char *text, const char *budget, struct sl_error *err) {
+    if (b->n_cases == MAX_CASES) {
+        return sl_fail(err, SL_ERR_INVALID, "more than %d recipes", MAX_CASES);
+    }
+    struct one *one = &b->cases[b->n_cases++];
+    snprintf(one->text, sizeof one->text, budget ? "%s,budget=%s" : "%s", text, budget);
+    return SL_OK;
+}
+
+static enum sl_status add_cases(struct bench *b, struct sl_error *err) {
+    static const char *const budgets[] = {"0.2", "0.5", "1024"};
+    enum sl_status status = add_case(b, "full", NULL, err); // the reference
+    const struct sl_option_list *recipes = &b->options.recipes;
+    for (int i = 0; i < recipes->n && status == SL_OK; i++) {
+        status = add_case(b, recipes->items[i], NULL, err);
+    }
+    const struct sl_preset *preset = recipes->n ? NULL : sl_recipe_presets();
+    for (; preset && preset->name && status == SL_OK; preset++) {
+        struct sl_recipe recipe;
+        bool evicts = sl_recipe_parse(preset->name, &recipe, NULL) == SL_OK && sl_recipe_evicts(&recipe);
+        for (size_t i = 0; evicts && i < sizeof budgets / sizeof budgets[0] && status == SL_OK; i++) {
+            status = add_case(b, preset->name, budgets[i], err);
+        }
+        if (!evicts && strcmp(preset->name, "full") != 0) {
+            status = add_case(b, preset->name, NULL, err);
+        }
+    }
+    return recipes->n || status != SL_OK ? status : add_case(b, "full,format=int4", NULL, err);
+}
+
+// Recipes that were named must be right; a preset that does not fit is reported with the reason.
+static enum sl_status plan_cases(struct bench *b, struct sl_error *err) {
+    struct sl_kv_geometry geometry = sl_model_geometry(b->model.runtime.config);
+    for (size_t i = 0; i < b->n_cases; i++) {
+        struct one *one = &b->cases[i];
+        struct sl_recipe recipe;
+        struct sl_error why = {0};
+        one->plan = malloc(sizeof *one->plan);
+        if (one->plan == NULL) {
+            return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+        }
+        enum sl_status status = sl_job_recipe(one->text, b->model.runtime.config, &recipe, &why);
+        if (status == SL_OK) {
+            status = sl_plan_make_local(&recipe, &geometry, b->options.n_tokens, one->plan, &why);
+        }
+        if (status != SL_OK && b->options.recipes.n > 0) {
+            return sl_fail(err, status, "%.100s: %s", one->text, why.text);
+        }
+        if (status != SL_OK) {
+            snprintf(one->reason, sizeof one->reason, "%s", why.text);
+        }
+    }
+    return SL_OK;
+}
+
+static enum sl_status read_prompt(struct bench *b, const struct sl_plan *plan, double *ms_out, struct sl_error *err) {
+    const struct sl_eval_model *m = &b->model;
+    struct sl_reader_config config = {.sequence = {.plan = plan, .runtime = &m->runtime, .arena = m->arena},
+                                      .tokens = b->tokens};
+    struct sl_reader *reader;
+    int64_t began_ns = sl_now_ns();
+    enum sl_status status = sl_reader_create(&config, &reader, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    for (bool done = false; status == SL_OK && !done;) {
+        status = sl_reader_step(reader, &done, err);
+    }
+    *ms_out = (double)(sl_now_ns() - began_ns) / SL_NS_PER_MS;
+    sl_reader_destroy(&reader);
+    return status;
+}
+
+static enum sl_status measure(struct bench *b, struct sl_error *err) {
+    enum sl_status status = SL_OK;
+    for (int64_t run = -1; run < b->options.runs; run++) { // run -1 warms up
+        for (size_t i = 0; i < b->n_cases && status == SL_OK; i++) {
+            struct one *one = &b->cases[i];
+            if (one->reason[0] == '\0') {
+                sl_bench_progress("round %" PRId64 " of %" PRId64 ": %s", run + 1, b->options.runs, one->text);
+                status = read_prompt(b, one->plan, &one->ms[run < 0 ? 0 : run], err);
+            }
+        }
+    }
+    sl_bench_progress(NULL);
+    return status;
+}
+
+static void print_skipped(const struct one *one, bool json) {
+    if (!json) {
+        printf("%-44s skipped: %s\n", one->text, one->reason);
+        return;
+    }
+    json_t *line = json_pack("{s:s, s:s, s:s}", "bench", "compress", "case", one->text, "skipped", one->reason);
+    json_dumpf(line, stdout, 0);
+    putchar('\n');
+    json_decref(line);
+}
+
+static void print(struct bench *b) {
+    size_t runs = (size_t)b->options.runs;
+    const struct one *full = &b->cases[0];
+    double full_ms[MAX_RUNS];
+    memcpy(full_ms, full->ms, sizeof full_ms);
+    double reference = sl_bench_median(full_ms, runs);
+    for (size_t i = 0; i < b->n_cases; i++) {
+        struct one *one = &b->cases[i];
+        if (one->reason[0]) {
+            print_skipped(one, b->options.json);
+            continue;
+        }
+        double ratios[MAX_RUNS], ms[MAX_RUNS];
+        for (size_t run = 0; run < runs; run++) {
+            ms[run] = one->ms[run];
+            ratios[run] = one->ms[run] / full->ms[run];
+        }
+        double value = sl_bench_median(ms, runs);
+        char test[SL_RECIPE_TEXT_BYTES + 64];
+        snprintf(test, sizeof test, "prefill %" PRId64 " tokens, %s", b->options.n_tokens, one->text);
+        sl_bench_print(&(struct sl_bench_result){.bench = "compress",
+                                                 .test = test,
+                                                 .value = value,
+                                                 .unit = "ms",
+                                                 .reference = i > 0 ? "full" : NULL,
+                                                 .reference_value = reference,
+                                                 .ratio_value = value,
+                                                 .paired_ratio = sl_bench_median(ratios, runs)},
+                       b->options.json);
+    }
+}
+
+static enum sl_status open_model(struct bench *b, const char *dir, struct sl_error *err) {
+    int max_rows = SL_PAGE_SLOTS;
+    for (size_t i = 0; i < b->n_cases; i++) {
+        struct sl_recipe recipe;
+        bool good = sl_recipe_parse(b->cases[i].text, &recipe, NULL) == SL_OK;
+        max_rows = good && recipe.chunk_tokens > max_rows ? recipe.chunk_tokens : max_rows;
+    }
+    struct sl_eval_model_config config = {.dir = dir,
+                                          .threads = (int)b->options.threads,
+                                          .max_rows = max_rows,
+                                          .cache_tokens = 2 * b->options.n_tokens + max_rows};
+    enum sl_status status = sl_eval_model_open(&config, &b->model, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    if (b->options.n_tokens > b->model.runtime.config->max_positions) {
+        return sl_fail(err, SL_ERR_INVALID, "--tokens %" PRId64 ": the model has %" PRId64 " positions",
+                       b->options.n_tokens, b->model.runtime.config->max_positions);
+    }
+    b->tokens = malloc((size_t)b->options.n_tokens * sizeof *b->tokens);
+    if (b->tokens == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    uint64_t state = 1;
+    for (int64_t i = 0; i < b->options.n_tokens; i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u; // Knuth's MMIX generator
+        b->tokens[i] = (int32_t)((state >> 33) % (uint64_t)b->model.runtime.config->n_vocab);
+    }
+    return SL_OK;
+}
+
+static enum sl_status run_model(struct bench *b, const char *dir, struct sl_error *err) {
+    enum sl_status status = open_model(b, dir, err);
+    if (status == SL_OK) {
+        status = plan_cases(b, err);
+    }
+    if (status == SL_OK) {
+        status = measure(b, err);
+    }
+    if (status == SL_OK) {
+        print(b);
+    }
+    for (size_t i = 0; i < b->n_cases; i++) {
+        free(b->cases[i].plan);
+    }
+    free(b->tokens);
+    sl_eval_model_close(&b->model);
+    return status;
+}
+
+static enum sl_status run_synthetic(struct bench *b, struct sl_error *err) {
+    const struct sl_model_config config = {.n_layers = 30,
+                                           .n_heads = 9,
+                                           .n_kv_heads = 3,
+                                           .head_dim = 64,
+                                           .hidden = 576,
+                                           .intermediate = 1536,
+                                           .n_vocab = 49152,
+                                           .max_positions = 65536,
+                                           .rope_theta = 10000.0,
+                                           .norm_eps = 1e-5f,
+                                           .tied_embeddings = true,
+                                           .dtype = SL_BF16};
+    char dir[PATH_BYTES];
+    sl_bench_progress("writing a random model");
+    enum sl_status status = sl_synthetic_create(&config, NULL, dir, sizeof dir, err);
+    if (status == SL_OK) {
+        status = run_model(b, dir, err);
+        sl_synthetic_remove(dir);
+    }
+    return status;
+}
+
+static enum sl_status check(void *bench, struct sl_error *err) {
+    const struct bench *b = bench;
+    enum sl_status status = SL_OK;
+    struct sl_recipe recipe;
+    for (int i = 0; i < b->options.recipes.n && status == SL_OK; i++) {
+        status = sl_recipe_parse(b->options.recipes.items[i], &recipe, err);
+    }
+    return status;
+}
+
+static enum sl_status run(void *bench, struct sl_error *err) {
+    struct bench *b = bench;
+    b->cases = calloc(MAX_CASES, sizeof *b->cases);
+    enum sl_status status = b->cases ? add_cases(b, err) : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    if (status == SL_OK) {
+        status = b->options.synthetic ? run_synthetic(b, err) : run_model(b, b->options.model, err);
+    }
+    free(b->cases);
+    return status;
+}
+
+const struct sl_bench sl_bench_compress = {
+    .program = &program,
+    .bytes = sizeof(struct bench),
+    .check = check,
+    .run = run,
+};

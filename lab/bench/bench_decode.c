@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: a step of decode with layers in a kvstore beside one with everything in this process: time and memory, in one
+ *          run, and how much of the waiting for the store is hidden behind computation.
+ *
+ * Design: a random model, sessions that are made and not read (lab/bench/rig/cell.h), a real kvstore as a process on the same
+ *         machine, whose scanning threads share its processors. Of each length first "full", then each recipe. Random
+ *         weights make random queries: how well they are predicted and how many rows stay from step to step says nothing
+ *         about real models; times and bytes do not depend on it but for that.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/config.h"
+#include "compress/evict/compressor.h"
+#include "compress/plan/plan.h"
+#include "lab/bench/bench.h"
+#include "lab/bench/rig/cell.h"
+#include "lab/bench/rig/store_rig.h"
+#include "lab/bench/rig/synthetic.h"
+#include "lab/result.h"
+#include "runner/step.h"
+#include "tensor/cpu/tiers.h"
+
+#define MAX_LENGTHS  8
+#define WARM_UP      3
+#define AIM_RESIDENT 20.0 // times less than full's, at the longest prompt
+#define FILL_ROWS    SL_PAGE_SLOTS
+#define DEADLINE_MS  10000
+
+struct options {
+    const char *geometry, *model, *keep, *tokens, *transport, *tier;
+    struct sl_option_list recipes;
+    int64_t threads, steps;
+    bool json;
+};
+
+static const struct sl_option option_table[] = {
+    {"geometry", 0, SL_OPTION_STRING, "1b", "NAME", "of the random model: 135m, 1b or 8b (4 of its layers)",
+     offsetof(struct options, geometry), 0, 0},
+    {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "a model folder instead", offsetof(struct options, model), 0, 0},
+    {"recipe", 'r', SL_OPTION_LIST, NULL, "RECIPE",
+     "beside full; may be given several times [tailorkv; tailorkv-near,ahead=0; tailorkv-near]",
+     offsetof(struct options, recipes), 0, 0},
+    {"tokens", 'n', SL_OPTION_STRING, "8192,32768,131072", "N,N,...", "lengths of the prompt, ascending",
+     offsetof(struct options, tokens), 0, 0},
+    {"transport", 't', SL_OPTION_STRING, "shm", "NAME", "to the store: shm, tcp or rdma",
+     offsetof(struct options, transport), 0, 0},
+    {"steps", 0, SL_OPTION_INT, "24", "N", "steps of a measurement", offsetof(struct options, steps), 4, 4096},
+    {"tier", 0, SL_OPTION_STRING, "auto", "NAME", "kernels to use", offsetof(struct options, tier), 0, 0},
+    {"threads", 0, SL_OPTION_INT, "0", "N", "threads; 0: one per processor", offsetof(struct options, threads), 0,
+     1024},
+    {"json", 'j', SL_OPTION_FLAG, "no", NULL, "one JSON object a line", offsetof(struct options, json), 0, 0},
+};
+
+static const struct sl_program program = {
+    .name = "sluice bench decode",
+    .usage = "[options]",
+    .summary = "Measure steps of decode whose layers are in a kvstore, beside steps with the full cache.",
+    .options = option_table,
+    .n_options = sizeof option_table / sizeof option_table[0],
+};
+
+struct bench {
+    struct options options;
+    const char *recipes[SL_MAX_OPTION_LIST];
+    int n_recipes;
+    int64_t lengths[MAX_LENGTHS];
+    int n_lengths;
+    struct sl_signals signals;
+    struct sl_team *team;
+    struct sl_rig rig;
+    struct sl_store_rig store;
+    double full_ms, full_bytes; // of the length at hand
+};
+
+// A session whose offloaded layers are in the store.
+struct remote {
+    struct sl_plan plan;
+    struct sl_arena *arena;
+    struct sl_sequence sequence;
+    int64_t n_lost;
+};
+
+// --- opening ---------------------------------------------------------------------------------------------------------
+
+static void on_fallback(void *arg, int layer, const char *why) {
+    struct remote *r = arg;
+    (void)layer;
+    (void)why;
+    r->n_lost++;
+}
+
+static enum sl_status make_plan(const struct bench *b, const char *text, int64_t n_tokens, struct sl_plan *plan,
+                                struct sl_error *err) {
+    struct sl_kv_geometry geometry = sl_model_geometry(b->rig.runtime.config);
+    struct sl_recipe recipe;
+    enum sl_status status = sl_recipe_parse(text, &recipe, err);
+    if (status == SL_OK) {
+        status = sl_recipe_resolve(&recipe, NULL, geometry.n_layers, err);
+    }
+    return status == SL_OK ? sl_plan_make(&recipe, &geometry, n_tokens, plan, err) : status;
+}
+
+// Random rows in the layers that stay here, packed as their recipe says.
+static enum sl_status fill_layer(struct bench *b, struct remote *r, struct sl_compressor *compressor, int layer,
+                                 const float *rows, struct sl_error *err) {
+    struct sl_session *session = r->sequence.session;
+    int head_dim = session->geometry.head_dim;
+    if (sl_session_reserve(session, layer, (int)r->plan.n_prompt) != SL_OK) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no room for layer %d in its own arena", layer);
+    }
+    for (int h = 0; h < session->geometry.n_kv_heads; h++) {
+        struct sl_head *head = &session->layers[layer].heads[h];
+        struct sl_kv kv = {head->pages, 0, 0, &session->layers[layer].work, &session->layers[layer].packed};
+        struct sl_attend call = {.k = rows, .v = rows, .kv_stride = head_dim, .heads = {&kv, 1}};
+        while (kv.n_slots < r->plan.n_prompt) {
+            int64_t left = r->plan.n_prompt - kv.n_slots;
+            call.m = left < FILL_ROWS ? (int)left : FILL_ROWS;
+            kv.n_slots += (uint32_t)call.m;
+            b->rig.config.ops->append(NULL, &call, 1);
+        }
+        sl_session_set_slots(session, layer, h, kv.n_slots);
+    }
+    return sl_compressor_finish_layer(compressor, session, layer, err);
+}
+
+static enum sl_status fill_resident(struct bench *b, struct remote *r, struct sl_error *err) {
+    const struct sl_session *session = r->sequence.session;
+    size_t count = FILL_ROWS * (size_t)session->geometry.head_dim;
+    struct sl_compressor *compressor = NULL;
+    uint16_t *halves = malloc(count * sizeof *halves);
+    float *rows = malloc(count * sizeof *rows);
+    enum sl_status status = halves && rows ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    if (status == SL_OK) {
+        sl_random_halves(halves, count, 7);
+        for (size_t i = 0; i < count; i++) {
+            rows[i] = (float)(halves[i] & 0x3ff) * 0x1p-9f - 1.0f;
+        }
+    }
+    if (status == SL_OK) {
+        status = sl_compressor_create(&r->plan, b->rig.config.ops, b->team, &compressor, err);
+    }
+    for (int l = 0; l < session->geometry.n_layers && status == SL_OK; l++) {
+        status = sl_plan_is_offloaded(&r->plan, l) ? SL_OK : fill_layer(b, r, compressor, l, rows, err);
+    }
+    sl_compressor_destroy(&compressor);
+    free(halves);
+    free(rows);
+    return status;
+}
+
+static enum sl_status open_remote(struct bench *b, struct remote *r, struct sl_error *err) {
+    const struct sl_plan *plan = &r->plan;
+    int64_t n_new = b->options.steps + WARM_UP;
+    // The resident layers are there in f16 before they are packed.
+    size_t unpacked = 0;
+    for (int l = 0; l < plan->geometry.n_layers; l++) {
+        unpacked += sl_plan_is_offloaded(plan, l)
+                        ? 0
+                        : (size_t)plan->geometry.n_kv_heads * (sl_pages_for(plan->n_prompt) + 1) * plan->work[l].bytes;
+    }
+    struct sl_session **session = &r->sequence.session;
+    enum sl_status status =
+        sl_arena_create_mapped(sl_plan_decode_bytes(plan, n_new) + unpacked + (1 << 22), &r->arena, err);
+    if (status == SL_OK) {
+        status = sl_plan_create_session(plan, n_new, r->arena, session, err);
+    }
+    if (status == SL_OK) {
+        (*session)->n_tokens = plan->n_prompt;
+        status = fill_resident(b, r, err);
+    }
+    if (status == SL_OK) {
+        status = sl_store_rig_source(&b->store, plan, &r->sequence.retrieval.source, err);
+    }
+    struct sl_writing writing = {.plan = plan,
+                                 .n_read = plan->n_prompt,
+                                 .is_remote = true,
+                                 .deadline_ms = DEADLINE_MS,
+                                 .lost_ms = 3 * DEADLINE_MS,
+                                 .on_fallback = on_fallback,
+                                 .arg = r};
+    return status == SL_OK ? sl_sequence_begin_writing(&r->sequence, &b->rig.runtime, &writing, err) : status;
+}
+
+static void close_remote(struct remote *r) {
+    sl_sequence_close(&r->sequence);
+    sl_arena_destroy(&r->arena);
+    free(r);
+}
+
+// --- steps -----------------------------------------------------------------------------------------------------------
+
+static enum sl_status run_steps(struct bench *b, struct remote *r, int64_t n_steps, struct sl_error *err) {
+    struct sl_sequence *sequence = &r->sequence;
+    int32_t token = 1;
+    enum sl_status status = SL_OK;
+    for (int64_t i = 0; i < n_steps && status == SL_OK; i++) {
+        sl_sequence_feed(sequence, &token, 1, b->rig.logits);
+        status = sl_step(&b->rig.runtime, &sequence, 1, err);
+        status = status == SL_OK ? sl_sequence_status(sequence, err) : status;
+        if (status == SL_OK && sl_signals_received(&b->signals) > 0) {
+            status = sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal");
+        }
+    }
+    return status;
+}
+
+static void print(const struct bench *b, const char *what, const char *recipe, int64_t n_tokens, double value,
+                  const char *unit, double full, double aim) {
+    char name[160];
+    snprintf(name, sizeof name, "%s %s %" PRId64, what, recipe, n_tokens);
+    struct sl_bench_result result = {.bench = "decode", .test = name, .value = value, .unit = unit};
+    if (full > 0) {
+        result.reference = "less than full";
+        result.reference_value = value;
+        result.ratio_value = full;
+        result.as_factor = true;
+        result.aim = aim;
+    }
+    sl_bench_print(&result, b->options.json);
+}
+
+static void print_remote(const struct bench *b, const struct remote *r, const char *recipe, double ms) {
+    int64_t n = r->plan.n_prompt;
+    bool longest = n == b->lengths[b->n_lengths - 1];
+    struct sl_session_stats session;
+    struct sl_retriever_stats stats;
+    sl_session_get_stats(r->sequence.session, &session);
+    sl_retriever_get_stats(r->sequence.retrieval.retriever, &stats);
+    print(b, "ms/token", recipe, n, ms, "ms", b->full_ms, 0);
+    print(b, "resident", recipe, n, (double)(session.resident_bytes + stats.hot_cache_bytes) / (1 << 20), "MiB",
+          b->full_bytes / (1 << 20), longest ? AIM_RESIDENT : 0);
+    print(b, "received", recipe, n, (double)stats.bytes_received / (double)stats.n_steps, "bytes/step", 0, 0);
+    print(b, "waited", recipe, n, (double)stats.wait_ns / 1e6 / (double)stats.n_steps, "ms/token", 0, 0);
+    print(b, "hidden", recipe, n,
+          stats.round_ns > 0 ? 100.0 * (1.0 - (double)stats.wait_ns / (double)stats.round_ns) : 0.0, "%", 0, 0);
+}
+
+static enum sl_status measure_remote(struct bench *b, const char *recipe, int64_t n_tokens, struct sl_error *err) {
+    struct remote *r = calloc(1, sizeof *r);
+    if (r == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    sl_bench_progress("%s at %" PRId64 " tokens", recipe, n_tokens);
+    enum sl_status status = make_plan(b, recipe, n_tokens, &r->plan, err);
+    status = status == SL_OK ? open_remote(b, r, err) : status;
+    status = status == SL_OK ? run_steps(b, r, WARM_UP, err) : status;
+    int64_t begin_ns = sl_now_ns();
+    status = status == SL_OK ? run_steps(b, r, b->options.steps, err) : status;
+    double ms = (double)(sl_now_ns() - begin_ns) / 1e6 / (double)b->options.steps;
+    if (status == SL_OK && r->n_lost > 0) {
+        status =
+            sl_fail(err, SL_ERR_DEADLINE, "%" PRId64 " layers were not answered within %d ms", r->n_lost, DEADLINE_MS);
+    }
+    if (status == SL_OK) {
+        print_remote(b, r, recipe, ms);
+    }
+    close_remote(r);
+    return status;
+}
+
+static enum sl_status measure_full(struct bench *b, int64_t n_tokens, struct sl_error *err) {
+    struct sl_cell cell = {.n = n_tokens, .batch = 1};
+    double seconds = 0;
+    snprintf(cell.name, sizeof cell.name, "decode:%" PRId64, n_tokens);
+    sl_bench_progress("full at %" PRId64 " tokens", n_tokens);
+    enum sl_status status = sl_rig_open_cell(&b->rig, &cell, err);
+    if (status == SL_OK) {
+        status = sl_rig_warm_up(&b->rig, err);
+    }
+    if (status == SL_OK) {
+        status = sl_rig_run(&b->rig, &seconds, err);
+    }
+    if (status == SL_OK) {
+        struct sl_session_stats stats;
+        sl_session_get_stats(b->rig.sessions[0], &stats);
+        b->full_ms = seconds * 1e3 / (double)b->options.steps;
+        b->full_bytes = (double)stats.resident_bytes;
+        print(b, "ms/token", "full", n_tokens, b->full_ms, "ms", 0, 0);
+        print(b, "resident", "full", n_tokens, b->full_bytes / (1 << 20), "MiB", 0, 0);
+    }
+    sl_rig_close_cell(&b->rig);
+    return status;
+}
+
+// Layers that the recipes offload are the same for all of them, or the store is filled anew.
+static enum sl_status fill_store(struct bench *b, const char *recipe, int64_t n_tokens, struct sl_error *err) {
+    struct sl_plan *plan = malloc(sizeof *plan);
+    if (plan == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    enum sl_status status = make_plan(b, recipe, n_tokens, plan, err);
+    if (status == SL_OK) {
+        struct sl_lanes lanes;
+        sl_lanes_init(&lanes, &plan->recipe.offload, &plan->geometry);
+        struct sl_store_filling filling = {.n_lanes = sl_lanes_count(&lanes),
+                                           .head_dim = plan->geometry.head_dim,
+                                           .n_tokens = n_tokens,
+                                           .segment_tokens = 512,
+                                           .rows = sl_plan_row_format(plan),
+                                           .scan = sl_plan_scan_format(plan)};
+        double seconds;
+        status = sl_store_rig_fill(&b->store, &filling, &b->signals, &seconds, err);
+    }
+    free(plan);
+    return status;
+}
+
+static enum sl_status measure_length(struct bench *b, int64_t n_tokens, struct sl_error *err) {
+    enum sl_status status = measure_full(b, n_tokens, err);
+    for (int i = 0; i < b->n_recipes && status == SL_OK; i++) {
+        status = fill_store(b, b->recipes[i], n_tokens, err);
+        status = status == SL_OK ? measure_remote(b, b->recipes[i], n_tokens, err) : status;
+    }
+    return status;
+}
+
+// --- the whole -------------------------------------------------------------------------------------------------------
+
+static enum sl_status check(void *bench, struct sl_error *err) {
+    struct bench *b = bench;
+    static const char *const defaults[] = {"tailorkv", "tailorkv-near,ahead=0", "tailorkv-near"};
+    enum sl_status status = sl_store_rig_lengths(b->options.tokens, b->lengths, MAX_LENGTHS, &b->n_lengths, err);
+    for (int i = 0; i < b->options.recipes.n; i++) {
+        b->recipes[b->n_recipes++] = b->options.recipes.items[i];
+    }
+    for (size_t i = 0; b->options.recipes.n == 0 && i < sizeof defaults / sizeof defaults[0]; i++) {
+        b->recipes[b->n_recipes++] = defaults[i];
+    }
+    for (int i = 0; i < b->n_recipes && status == SL_OK; i++) { // before a model is made
+        struct sl_recipe recipe;
+        status = sl_recipe_parse(b->recipes[i], &recipe, err);
+        if (status == SL_OK && !sl_recipe_offloads(&recipe)) {
+            status = sl_fail(err, SL_ERR_INVALID, "--recipe %s: offloads no layer; full is measured in any case",
+                             b->recipes[i]);
+        }
+    }
+    return status;
+}
+
+static enum sl_status open_rig(struct bench *b, char *folder, size_t folder_bytes, struct sl_error *err) {
+    struct sl_rig_config config = {.chunk = SL_CELL_MAX_BATCH, .n_steps = b->options.steps, .signals = &b->signals};
+    const char *dir = b->options.model;
+    enum sl_status status = sl_ops_select(b->options.tier, &config.ops, err);
+    if (status == SL_OK && dir == NULL) {
+        const struct sl_model_config *geometry = sl_synthetic_find(b->options.geometry);
+        status = geometry == NULL ? sl_fail(err, SL_ERR_INVALID, "--geometry %s: unknown", b->options.geometry)
+                                  : sl_synthetic_create(geometry, &b->signals, folder, folder_bytes, err);
+        dir = folder;
+    }
+    if (status == SL_OK) {
+        status = sl_team_create((int)b->options.threads, &b->team, err);
+    }
+    config.team = b->team;
+    config.model_dir = dir;
+    status = status == SL_OK ? sl_rig_open(&config, &b->rig, err) : status;
+    if (folder[0] != '\0') {
+        sl_synthetic_remove(folder); // its mapping keeps what is needed
+    }
+    return status;
+}
+
+static enum sl_status measure(struct bench *b, struct sl_error *err) {
+    char folder[SL_SYNTHETIC_PATH_BYTES] = "";
+    // All lanes of the longest prompt, pages and key indexes, and a segment that is arriving.
+    const struct sl_model_config *geometry = sl_synthetic_find(b->options.geometry);
+    struct sl_model_config config;
+    enum sl_status status = SL_OK;
+    if (b->options.model != NULL) {
+        status = sl_model_config_load(b->options.model, &config, err);
+        geometry = &config;
+    }
+    if (status == SL_OK && geometry == NULL) {
+        return sl_fail(err, SL_ERR_INVALID, "--geometry %s: there are 135m, 1b and 8b", b->options.geometry);
+    }
+    if (status == SL_OK) {
+        int64_t numbers = b->lengths[b->n_lengths - 1] * geometry->n_layers * geometry->n_kv_heads * geometry->head_dim;
+        char arena[32];
+        snprintf(arena, sizeof arena, "%" PRId64 "M", (numbers * 7 >> 20) + 512);
+        status = sl_store_rig_start(&b->store, b->options.transport, arena, stderr, err); // before any thread of ours
+    }
+    if (status == SL_OK) {
+        sl_rpc_init();
+        status = sl_store_rig_connect(&b->store, b->options.transport, err);
+        status = status == SL_OK ? open_rig(b, folder, sizeof folder, err) : status;
+        for (int i = 0; i < b->n_lengths && status == SL_OK; i++) {
+            status = measure_length(b, b->lengths[i], err);
+        }
+        sl_rig_close(&b->rig);
+        sl_team_destroy(&b->team);
+    }
+    sl_store_rig_close(&b->store);
+    if (status == SL_OK) {
+        sl_rpc_shutdown();
+    }
+    return status;
+}
+
+static enum sl_status run(void *bench, struct sl_error *err) {
+    struct bench *b = bench;
+    enum sl_status status = sl_signals_init(&b->signals, err);
+    if (status == SL_OK) {
+        status = measure(b, err);
+        sl_signals_cleanup(&b->signals);
+    }
+    return status;
+}
+
+const struct sl_bench sl_bench_decode = {
+    .program = &program,
+    .bytes = sizeof(struct bench),
+    .check = check,
+    .run = run,
+};

@@ -1,0 +1,545 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: how fast the engine reads prompts and writes answers, beside what this machine can do at all.
+ *
+ * Design: prefill is arithmetic: its GFLOP/s stand beside the best of our own matmul on large matrices of the model's
+ *         type, and that beside the instructions it is made of. Decoding is reading: weights once a step, the KV cache of
+ *         every session, beside a plain sum over a large buffer. A model that fits into a cache may pass 100% of that.
+ *         The cells are those of lab/bench/rig/cell.h. A figure is the median of its runs: as many as --runs, but no more once
+ *         they have taken --seconds; the bounds are the best of several.
+ *
+ *         What a model may be asked for is data: sl_synthetic_geometries[], plan[] and its aims. The random ones are written to disk,
+ *         mapped, and unlinked at once, so that nothing is left behind whatever ends the process from there on.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/config.h"
+#include "lab/bench/bench.h"
+#include "lab/bench/rig/breakdown.h"
+#include "lab/bench/rig/cell.h"
+#include "lab/bench/rig/peak.h"
+#include "lab/bench/rig/synthetic.h"
+#include "lab/result.h"
+#include "tensor/cpu/tiers.h"
+
+#define CHUNK         512
+#define DECODE_STEPS  16 // a run
+#define MAX_RUNS      101
+#define QUICK_TOKENS  2048
+#define QUICK_SECONDS 2.0
+#define SIDE          4096 // n and k of the matmul that gives the GEMM peak
+#define GEMM_SECONDS  2.0  // for each number of rows
+
+struct options {
+    const char *model, *models, *weights, *tier, *keep;
+    int64_t threads, runs, max_tokens;
+    double seconds;
+    bool pin, quick, breakdown, json;
+};
+
+static const struct sl_option option_table[] = {
+    {"models", 0, SL_OPTION_STRING, "135m,1b,8b", "LIST",
+     "random models: 135m, 1b, 8b (4 of its layers), separated by commas; or none", offsetof(struct options, models), 0,
+     0},
+    {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "measure this model folder, too", offsetof(struct options, model), 0,
+     0},
+    {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT", "stored, int8 or int4", offsetof(struct options, weights), 0,
+     0},
+    {"keep", 0, SL_OPTION_STRING, NULL, "DIR", "keep the random models there, and use those that are there",
+     offsetof(struct options, keep), 0, 0},
+    {"tier", 0, SL_OPTION_STRING, "auto", "NAME", "kernels to use", offsetof(struct options, tier), 0, 0},
+    {"threads", 't', SL_OPTION_INT, "0", "N", "threads; 0: one per processor", offsetof(struct options, threads), 0,
+     1024},
+    {"pin", 0, SL_OPTION_FLAG, "no", NULL, "give each thread a processor of its own", offsetof(struct options, pin), 0,
+     0},
+    {"runs", 'r', SL_OPTION_INT, "5", "N", "runs of every cell, at most", offsetof(struct options, runs), 1, MAX_RUNS},
+    {"seconds", 0, SL_OPTION_FLOAT, "30", "S", "no further run of a cell once its runs have taken that long",
+     offsetof(struct options, seconds), 0, 1e6},
+    {"max-tokens", 0, SL_OPTION_INT, "16384", "N", "leave out longer prompts and greater depths",
+     offsetof(struct options, max_tokens), 1, 1 << 20},
+    {"quick", 0, SL_OPTION_FLAG, "no", NULL, "as --max-tokens 2048 --seconds 2, where these are larger",
+     offsetof(struct options, quick), 0, 0},
+    {"breakdown", 0, SL_OPTION_FLAG, "no", NULL, "below every cell: the share of every operation",
+     offsetof(struct options, breakdown), 0, 0},
+    {"json", 0, SL_OPTION_FLAG, "no", NULL, "one JSON object a line", offsetof(struct options, json), 0, 0},
+};
+
+static const struct sl_program program = {
+    .name = "sluice bench engine",
+    .usage = "[options]",
+    .summary = "Measure prefill and decode against this machine's arithmetic and memory.",
+    .options = option_table,
+    .n_options = sizeof option_table / sizeof option_table[0],
+};
+
+// The cells of every model, prompts first and ascending, and what a random one should reach of the bound.
+static const struct {
+    const char *cell;
+    double aim;
+} plan[] = {
+    {"prefill:512", 0},    {"prefill:2048", 0.70}, {"prefill:8192", 0},  {"prefill:16384", 0.60}, {"decode:512", 0.85},
+    {"decode:4096", 0.85}, {"decode:16384", 0.85}, {"decode:512x16", 0}, {"decode:4096x16", 0},
+};
+enum { N_PLAN = sizeof plan / sizeof plan[0] };
+
+// Times the throughput of batch 1, for 16 sessions of the 1b model with weights as stored. At greater depths reading the
+// caches forbids it: at 4096 they are as large as the weights.
+#define BATCH_AIM       10.0
+#define BATCH_AIM_DEPTH 512
+
+struct bench {
+    struct options options;
+    enum sl_weight_format weights;
+    unsigned chosen;          // geometries
+    const struct sl_ops *ops; // of the bounds; models may get them timed
+    struct sl_team *team;
+    struct sl_signals signals;
+    double gemm_gflops[SL_BF16 + 1][SL_WEIGHT_INT4 + 1]; // 0: not measured yet
+    double read_gbps;
+    // the model at hand
+    const char *label;
+    bool random;
+    struct sl_rig rig;
+    struct {
+        int64_t depth;
+        double tokens_per_s;
+    } alone[N_PLAN]; // decode cells of one session
+    int n_alone;
+};
+
+static double larger(double a, double b) {
+    return a > b ? a : b;
+}
+
+// --- bounds --------------------------------------------------------------------------------------------------------
+
+// m rows by a packed matrix, for a while: the best GFLOP/s.
+static double time_matmul(struct bench *b, const struct sl_matrix *w, const struct sl_matmul *product) {
+    double best = 0.0, spent = 0.0;
+    for (int64_t run = 0; run < b->options.runs + 1 && spent < GEMM_SECONDS; run++) {
+        int64_t begin = sl_now_ns();
+        b->ops->matmul(b->team, w, product);
+        double seconds = (double)(sl_now_ns() - begin) / 1e9;
+        best = larger(best, 2e-9 * (double)product->m * SIDE * SIDE / seconds);
+        spent += seconds;
+    }
+    return best;
+}
+
+static enum sl_status measure_gemm(struct bench *b, enum sl_dtype dtype, double *gflops_out, struct sl_error *err) {
+    static const int64_t rows[] = {CHUNK, 4 * CHUNK};
+    size_t weights = (size_t)SIDE * SIDE, activations = 4 * CHUNK * (size_t)SIDE;
+    struct sl_matrix w = {.n = SIDE, .k = SIDE, .dtype = dtype, .format = b->weights};
+    size_t scratch_bytes = b->ops->matmul_scratch(&w, 4 * CHUNK);
+    void *stored = malloc(weights * (dtype == SL_F32 ? 4 : 2));
+    float *x = aligned_alloc(64, activations * sizeof *x), *y = aligned_alloc(64, activations * sizeof *y);
+    void *scratch = aligned_alloc(64, (scratch_bytes + 64) / 64 * 64);
+    enum sl_status status = SL_OK;
+    if (stored == NULL || x == NULL || y == NULL || scratch == NULL) {
+        status = sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    if (status == SL_OK) {
+        memset(stored, 0x3f, weights * (dtype == SL_F32 ? 4 : 2)); // 0.7 or so as f32 and bf16, 1.8 as f16
+        for (size_t i = 0; i < activations; i++) {
+            x[i] = (float)(i % 17) * 0.1f - 0.8f;
+        }
+        w.parts[0] = (struct sl_rows){stored, SIDE};
+        status = b->ops->pack(b->team, &w, err);
+    }
+    double best = 0.0;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0] && status == SL_OK; i++) {
+        if (i > 0 && 2e-9 * (double)rows[i] * SIDE * SIDE > GEMM_SECONDS * best) {
+            break; // so slow that more rows would not make it faster
+        }
+        struct sl_matmul product = {
+            .x = x, .x_stride = SIDE, .m = rows[i], .y = y, .y_stride = SIDE, .scratch = scratch};
+        best = larger(best, time_matmul(b, &w, &product));
+    }
+    b->ops->unpack(&w);
+    free(stored);
+    free(x);
+    free(y);
+    free(scratch);
+    *gflops_out = best;
+    return status;
+}
+
+// The GEMM peak for weights stored as `dtype`, measured and printed the first time that it is asked for.
+static enum sl_status find_gemm_peak(struct bench *b, enum sl_dtype dtype, struct sl_error *err) {
+    static const char *const names[] = {[SL_F32] = "f32", [SL_F16] = "f16", [SL_BF16] = "bf16"};
+    double *peak = &b->gemm_gflops[dtype][b->weights];
+    if (*peak > 0.0) {
+        return SL_OK;
+    }
+    const char *what;
+    bool stored = b->weights == SL_WEIGHT_STORED;
+    sl_bench_progress("GEMM peak");
+    enum sl_status status = measure_gemm(b, dtype, peak, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    double instructions = sl_peak_gflops(b->team, b->ops->name, !stored || dtype == SL_BF16, &what);
+    char test[96], reference[96];
+    snprintf(test, sizeof test, "GEMM peak: matmul of %s, %d x %d", stored ? names[dtype] : b->options.weights, SIDE,
+             SIDE);
+    snprintf(reference, sizeof reference, "%s, GFLOP/s", what != NULL ? what : "");
+    struct sl_bench_result result = {.bench = "engine",
+                                     .test = test,
+                                     .value = *peak,
+                                     .unit = "GFLOP/s",
+                                     .reference = what != NULL ? reference : NULL,
+                                     .reference_value = instructions,
+                                     .ratio_value = *peak};
+    sl_bench_print(&result, b->options.json);
+    return SL_OK;
+}
+
+static enum sl_status find_read_bound(struct bench *b, struct sl_error *err) {
+    size_t bytes = 0;
+    sl_bench_progress("read bandwidth");
+    enum sl_status status = sl_peak_read_gbps(b->team, &bytes, &b->read_gbps, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    char test[96];
+    snprintf(test, sizeof test, "read bound: a sum over %.2f GB", (double)bytes / 1e9);
+    struct sl_bench_result result = {.bench = "engine", .test = test, .value = b->read_gbps, .unit = "GB/s"};
+    sl_bench_print(&result, b->options.json);
+    return SL_OK;
+}
+
+// --- what a cell costs ---------------------------------------------------------------------------------------------
+
+// Slots that n adjacent tokens from position `depth` on see, summed over tokens and layers.
+static double visible_slots(const struct sl_model_config *c, double depth, double n) {
+    double sum = 0.0;
+    for (int l = 0; l < c->n_layers; l++) {
+        bool is_window = (c->window_layers[l / 64] >> (l % 64) & 1) != 0;
+        double window = is_window && c->window > 0 ? (double)c->window : depth + n;
+        double growing =
+            depth >= window ? 0.0 : (window - depth < n ? window - depth : n); // tokens that see all before
+        sum += growing * depth + growing * (growing + 1.0) / 2.0 + (n - growing) * window;
+    }
+    return sum;
+}
+
+// Reading n tokens causally and one row of logits: two operations a multiply-add, q.K and p.V of every slot seen.
+static double prefill_gflop(const struct sl_model *model, double n) {
+    const struct sl_model_config *c = sl_model_get_config(model);
+    double attention = 2.0 * c->n_heads * c->head_dim * visible_slots(c, 0.0, n);
+    double head = (double)c->hidden * c->n_vocab;
+    return 2e-9 * ((double)sl_model_layer_weights(model) * n + attention + head);
+}
+
+// A run of steps: the weights once a step, and the K and V that every session sees, in f16.
+static double decode_gigabytes(const struct sl_rig *rig) {
+    const struct sl_model_config *c = rig->runtime.config;
+    double steps = (double)rig->config.n_steps;
+    double cache = 2.0 * 2.0 * c->n_kv_heads * c->head_dim * visible_slots(c, (double)rig->cell.n, steps);
+    return ((double)sl_model_memory_bytes(rig->runtime.model) * steps + rig->cell.batch * cache) / 1e9;
+}
+
+// --- memory --------------------------------------------------------------------------------------------------------
+
+// A line such as "RssAnon:  123 kB" of /proc/self/status, in MB.
+static enum sl_status read_resident(const char *name, double *mb_out, struct sl_error *err) {
+    char line[256];
+    int64_t kib = -1;
+    FILE *file = fopen("/proc/self/status", "r");
+    while (file != NULL && kib < 0 && fgets(line, sizeof line, file) != NULL) {
+        size_t length = strlen(name);
+        if (strncmp(line, name, length) != 0 || sscanf(line + length, ": %" SCNd64 " kB", &kib) != 1) {
+            kib = -1;
+        }
+    }
+    if (file != NULL) {
+        fclose(file);
+    }
+    *mb_out = (double)kib * 1024.0 / 1e6;
+    return kib >= 0 ? SL_OK : sl_fail(err, SL_ERR_UNSUPPORTED, "/proc/self/status has no line %s", name);
+}
+
+static void print_memory(const struct bench *b, const char *what, double mb, const char *reference, double of_mb) {
+    char test[128];
+    snprintf(test, sizeof test, "%s: %s", b->label, what);
+    struct sl_bench_result result = {.bench = "engine",
+                                     .test = test,
+                                     .value = mb,
+                                     .unit = "MB",
+                                     .reference = reference,
+                                     .reference_value = of_mb,
+                                     .ratio_value = mb};
+    sl_bench_print(&result, b->options.json);
+}
+
+// What is resident and our own, over the packed weights; of that the cell's cache, and what else is mapped from files.
+static enum sl_status bench_memory(struct bench *b, struct sl_error *err) {
+    struct sl_arena_stats cache;
+    double own, mapped;
+    enum sl_status status = read_resident("RssAnon", &own, err);
+    status = status == SL_OK ? read_resident("RssFile", &mapped, err) : status;
+    if (status != SL_OK) {
+        return status;
+    }
+    sl_arena_get_stats(b->rig.arena, &cache);
+    double weights = (double)sl_model_memory_bytes(b->rig.runtime.model) / 1e6, over = own - weights;
+    double cache_mb = (double)cache.high_water_bytes / 1e6;
+    if (over < 0.0) { // a tier that reads them where they are mapped
+        over = own;
+    }
+    print_memory(b, "memory over the weights", over, "weights in memory, MB", weights);
+    print_memory(b, "  of it the KV cache", cache_mb, "memory over the weights, MB", over);
+    print_memory(b, "  of it activations and all else", over - cache_mb, "memory over the weights, MB", over);
+    print_memory(b, "beside it pages of files (embedding, code)", mapped, NULL, 0.0);
+    return SL_OK;
+}
+
+// --- cells ---------------------------------------------------------------------------------------------------------
+
+// spent_out: of all runs together.
+static enum sl_status time_cell(struct bench *b, double *median_out, double *spent_out, struct sl_error *err) {
+    double seconds[MAX_RUNS], spent = 0.0;
+    size_t runs = 0;
+    enum sl_status status = sl_rig_warm_up(&b->rig, err);
+    sl_breakdown_reset();
+    while (status == SL_OK && runs < (size_t)b->options.runs && (runs == 0 || spent < b->options.seconds)) {
+        sl_bench_progress("%s: %s, run %zu of %" PRId64 " at most", b->label, b->rig.cell.name, runs + 1,
+                          b->options.runs);
+        status = sl_rig_run(&b->rig, &seconds[runs], err);
+        spent += seconds[runs++];
+    }
+    if (status == SL_OK) {
+        *spent_out = spent;
+        *median_out = sl_bench_median(seconds, runs);
+    }
+    return status;
+}
+
+static void print_prefill(const struct bench *b, const char *test, double seconds, double aim) {
+    const struct sl_model_config *c = b->rig.runtime.config;
+    struct sl_bench_result result = {.bench = "engine",
+                                     .test = test,
+                                     .value = (double)sl_rig_tokens(&b->rig) / seconds,
+                                     .unit = "tokens/s",
+                                     .reference = "GEMM peak, GFLOP/s",
+                                     .reference_value = b->gemm_gflops[c->dtype][b->weights],
+                                     .ratio_value =
+                                         prefill_gflop(b->rig.runtime.model, (double)b->rig.cell.n) / seconds,
+                                     .aim = aim};
+    sl_bench_print(&result, b->options.json);
+}
+
+static void print_decode(struct bench *b, const char *test, double seconds, double aim) {
+    const struct sl_cell *cell = &b->rig.cell;
+    double tokens_per_s = (double)sl_rig_tokens(&b->rig) / seconds;
+    struct sl_bench_result result = {.bench = "engine",
+                                     .test = test,
+                                     .value = tokens_per_s,
+                                     .unit = "tokens/s",
+                                     .reference = "read bound, GB/s",
+                                     .reference_value = b->read_gbps,
+                                     .ratio_value = decode_gigabytes(&b->rig) / seconds,
+                                     .aim = aim};
+    sl_bench_print(&result, b->options.json);
+    if (cell->batch == 1) {
+        b->alone[b->n_alone].depth = cell->n;
+        b->alone[b->n_alone++].tokens_per_s = tokens_per_s;
+    }
+    for (int i = 0; i < b->n_alone && cell->batch > 1; i++) {
+        if (b->alone[i].depth == cell->n) {
+            bool has_aim = b->random && strcmp(b->label, "1b") == 0 && b->weights == SL_WEIGHT_STORED &&
+                           cell->n <= BATCH_AIM_DEPTH;
+            result.reference = "batch 1, tokens/s";
+            result.reference_value = b->alone[i].tokens_per_s;
+            result.ratio_value = tokens_per_s;
+            result.as_factor = true;
+            result.aim = has_aim ? BATCH_AIM : 0.0;
+            sl_bench_print(&result, b->options.json);
+        }
+    }
+}
+
+static enum sl_status bench_cell(struct bench *b, const struct sl_cell *cell, double aim, bool shows_memory,
+                                 struct sl_error *err) {
+    char test[128];
+    double seconds = 0.0, spent = 0.0;
+    snprintf(test, sizeof test, "%s: %s", b->label, cell->name);
+    sl_bench_progress("%s", test);
+    enum sl_status status = sl_rig_open_cell(&b->rig, cell, err);
+    status = status == SL_OK ? time_cell(b, &seconds, &spent, err) : status;
+    if (status == SL_OK && cell->prefill) {
+        print_prefill(b, test, seconds, aim);
+    } else if (status == SL_OK) {
+        print_decode(b, test, seconds, aim);
+    }
+    if (status == SL_OK && b->options.breakdown) {
+        sl_breakdown_print(test, spent, b->options.json);
+    }
+    if (status == SL_OK && shows_memory) {
+        status = bench_memory(b, err);
+    }
+    sl_rig_close_cell(&b->rig);
+    return status;
+}
+
+// --- models --------------------------------------------------------------------------------------------------------
+
+static enum sl_status open_model(struct bench *b, const char *dir, struct sl_error *err) {
+    struct sl_rig_config config = {
+        .model_dir = dir,
+        .weights = b->weights,
+        .ops = b->options.breakdown ? sl_breakdown_of(b->ops) : b->ops,
+        .team = b->team,
+        .chunk = CHUNK,
+        .n_steps = DECODE_STEPS,
+        .signals = &b->signals,
+    };
+    sl_bench_progress("%s: loading", b->label);
+    enum sl_status status = sl_rig_open(&config, &b->rig, err);
+    if (status == SL_OK && sl_signals_received(&b->signals) > 0) {
+        status = sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal");
+    }
+    return status;
+}
+
+// Cell i of the plan, if there is one that the model at hand may be asked for.
+static bool find_cell(const struct bench *b, int i, struct sl_cell *cell_out) {
+    const struct sl_model_config *c = b->rig.runtime.config;
+    struct sl_error err;
+    return i < N_PLAN && sl_cell_parse(plan[i].cell, cell_out, &err) == SL_OK && cell_out->n <= b->options.max_tokens &&
+           cell_out->n + (cell_out->prefill ? 0 : DECODE_STEPS) <= c->max_positions;
+}
+
+// The cells of the model that open_model() has loaded.
+static enum sl_status bench_model(struct bench *b, struct sl_error *err) {
+    enum sl_status status = find_gemm_peak(b, b->rig.runtime.config->dtype, err);
+    b->n_alone = 0;
+    for (int i = 0; i < N_PLAN && status == SL_OK; i++) {
+        struct sl_cell cell, next;
+        if (find_cell(b, i, &cell)) {
+            bool longest_prompt = cell.prefill && !(find_cell(b, i + 1, &next) && next.prefill);
+            status = bench_cell(b, &cell, b->random ? plan[i].aim : 0.0, longest_prompt, err);
+        }
+    }
+    return status;
+}
+
+// The folder of a random model that is kept: --keep's NAME, written if it is not there yet.
+static enum sl_status keep_model(struct bench *b, int geometry, char *dir_out, size_t dir_bytes, struct sl_error *err) {
+    char path[PATH_MAX];
+    int length = snprintf(dir_out, dir_bytes, "%s/%s", b->options.keep, sl_synthetic_geometries[geometry].name);
+    if (length < 0 || (size_t)length >= dir_bytes) {
+        return sl_fail(err, SL_ERR_INVALID, "--keep %s: the path is too long", b->options.keep);
+    }
+    if ((mkdir(b->options.keep, 0777) != 0 && errno != EEXIST) || (mkdir(dir_out, 0777) != 0 && errno != EEXIST)) {
+        return sl_fail(err, SL_ERR_IO, "--keep: cannot make %s: %s", dir_out, strerror(errno));
+    }
+    snprintf(path, sizeof path, "%s/config.json", dir_out);
+    return access(path, F_OK) == 0
+               ? SL_OK
+               : sl_synthetic_write(&sl_synthetic_geometries[geometry].config, &b->signals, dir_out, err);
+}
+
+static enum sl_status bench_random(struct bench *b, int geometry, struct sl_error *err) {
+    char dir[SL_SYNTHETIC_PATH_BYTES];
+    bool kept = b->options.keep != NULL;
+    b->label = sl_synthetic_geometries[geometry].name;
+    b->random = true;
+    enum sl_status status =
+        kept ? keep_model(b, geometry, dir, sizeof dir, err)
+             : sl_synthetic_create(&sl_synthetic_geometries[geometry].config, &b->signals, dir, sizeof dir, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    status = open_model(b, dir, err);
+    if (!kept) {
+        sl_synthetic_remove(dir);
+    }
+    status = status == SL_OK ? bench_model(b, err) : status;
+    sl_rig_close(&b->rig);
+    return status;
+}
+
+// Bits of geometries[] from a list such as "135m,1b".
+static enum sl_status parse_models(const char *list, unsigned *geometries_out, struct sl_error *err) {
+    unsigned chosen = 0;
+    for (const char *name = list; strcmp(list, "none") != 0;) {
+        size_t length = strcspn(name, ",");
+        int i = 0;
+        while (i < SL_N_GEOMETRIES && (strlen(sl_synthetic_geometries[i].name) != length ||
+                                       strncmp(sl_synthetic_geometries[i].name, name, length) != 0)) {
+            i++;
+        }
+        if (i == SL_N_GEOMETRIES) {
+            return sl_fail(err, SL_ERR_INVALID, "--models %s: expected a list of 135m, 1b and 8b, or none", list);
+        }
+        chosen |= 1u << i;
+        if (name[length] == '\0') {
+            break;
+        }
+        name += length + 1;
+    }
+    *geometries_out = chosen;
+    return SL_OK;
+}
+
+static enum sl_status bench_all(struct bench *b, struct sl_error *err) {
+    enum sl_status status = sl_ops_select(b->options.tier, &b->ops, err);
+    if (status == SL_OK) {
+        status = sl_team_create((int)b->options.threads, &b->team, err);
+    }
+    if (status == SL_OK && b->options.pin) {
+        status = sl_team_pin(b->team, err);
+        sl_team_pin_caller(b->team);
+    }
+    if (status == SL_OK && !b->options.json) {
+        printf("tier %s, %d threads, weights %s, KV f16\n", b->ops->name, sl_team_size(b->team), b->options.weights);
+    }
+    status = status == SL_OK ? find_read_bound(b, err) : status;
+    if (status == SL_OK && b->options.model != NULL) {
+        b->label = b->options.model;
+        status = open_model(b, b->options.model, err);
+        status = status == SL_OK ? bench_model(b, err) : status;
+        sl_rig_close(&b->rig);
+    }
+    for (int i = 0; i < SL_N_GEOMETRIES && status == SL_OK; i++) {
+        status = b->chosen & 1u << i ? bench_random(b, i, err) : SL_OK;
+    }
+    sl_team_destroy(&b->team);
+    return status;
+}
+
+static enum sl_status check(void *bench, struct sl_error *err) {
+    struct bench *b = bench;
+    enum sl_status status = sl_weight_format_parse(b->options.weights, &b->weights, err);
+    return status == SL_OK ? parse_models(b->options.models, &b->chosen, err) : status;
+}
+
+static enum sl_status run(void *bench, struct sl_error *err) {
+    struct bench *b = bench;
+    if (b->options.quick) {
+        b->options.max_tokens = b->options.max_tokens < QUICK_TOKENS ? b->options.max_tokens : QUICK_TOKENS;
+        b->options.seconds = b->options.seconds < QUICK_SECONDS ? b->options.seconds : QUICK_SECONDS;
+    }
+    enum sl_status status = sl_signals_init(&b->signals, err); // before there are threads
+    if (status == SL_OK) {
+        status = bench_all(b, err);
+        sl_signals_cleanup(&b->signals);
+    }
+    return status;
+}
+
+const struct sl_bench sl_bench_engine = {
+    .program = &program,
+    .bytes = sizeof(struct bench),
+    .check = check,
+    .run = run,
+};

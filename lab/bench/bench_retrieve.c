@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: what searching offloaded layers beside their memory costs and saves: the scan beside the machine's memory, steps
+ *          of decode over shared memory and TCP, and the bytes that a step moves when the keys come to the query (pull), the
+ *          query goes to the keys (near), and only what is new comes back (delta).
+ *
+ * Design: a real kvstore a transport, as a process, filled with random keys and values of one layer. Bytes do not depend on
+ *         the transport; those of the longest prompt are the cases "pull", "near" and "delta". How many rows stay from step
+ *         to step depends on the queries: here they walk at random (--drift), the share kept is printed beside.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/config.h"
+#include "lab/bench/bench.h"
+#include "lab/bench/rig/peak.h"
+#include "lab/bench/rig/retrieve_steps.h"
+#include "lab/bench/rig/scan_speed.h"
+#include "lab/result.h"
+#include "tensor/cpu/tiers.h"
+
+#define MAX_LENGTHS 8
+#define AIM_SCAN    0.8
+#define AIM_NEAR    20.0 // times fewer bytes than pull at the longest prompt
+#define AIM_DELTA   2.0  // times fewer than near
+
+struct options {
+    const char *tier, *tokens, *transports;
+    int64_t heads, group, head_dim, channels, topk, steps, runs;
+    double drift;
+    bool json;
+};
+
+static const struct sl_option option_table[] = {
+    {"tokens", 'n', SL_OPTION_STRING, "8192,32768,131072", "N,N,...", "lengths of the prompt, ascending",
+     offsetof(struct options, tokens), 0, 0},
+    {"transports", 't', SL_OPTION_STRING, "shm,tcp", "NAME,...", "of the steps", offsetof(struct options, transports),
+     0, 0},
+    {"kv-heads", 0, SL_OPTION_INT, "8", "N", "of the layer", offsetof(struct options, heads), 1, 128},
+    {"group", 0, SL_OPTION_INT, "4", "N", "query heads a KV head", offsetof(struct options, group), 1, 64},
+    {"head-dim", 0, SL_OPTION_INT, "128", "N", "of keys and values", offsetof(struct options, head_dim), 32, 256},
+    {"channels", 0, SL_OPTION_INT, "8", "N", "critical channels", offsetof(struct options, channels), 1, 256},
+    {"topk", 0, SL_OPTION_INT, "128", "N", "rows fetched a step and head", offsetof(struct options, topk), 1, 1 << 16},
+    {"steps", 0, SL_OPTION_INT, "200", "N", "steps of a measurement", offsetof(struct options, steps), 10, 100000},
+    {"runs", 'r', SL_OPTION_INT, "5", "N", "runs of the scan", offsetof(struct options, runs), 1, 64},
+    {"drift", 0, SL_OPTION_FLOAT, "0.1", "X", "how far a query walks in a step, 0 to 1",
+     offsetof(struct options, drift), 0, 1},
+    {"tier", 0, SL_OPTION_STRING, "auto", "NAME", "kernels to use", offsetof(struct options, tier), 0, 0},
+    {"json", 'j', SL_OPTION_FLAG, "no", NULL, "one JSON object a line", offsetof(struct options, json), 0, 0},
+};
+
+static const struct sl_program program = {
+    .name = "sluice bench retrieve",
+    .usage = "[options]",
+    .summary = "Measure retrieval from offloaded layers: scan speed, latency over each transport, bytes a step.",
+    .options = option_table,
+    .n_options = sizeof option_table / sizeof option_table[0],
+};
+
+#define MAX_TRANSPORTS 4
+
+struct bench {
+    struct options options;
+    int64_t lengths[MAX_LENGTHS];
+    int n_lengths;
+    char names[128]; // of transports, cut apart
+    const char *transports[MAX_TRANSPORTS];
+    int n_transports;
+    struct sl_signals signals;
+    const struct sl_ops *ops;
+    struct sl_team *team;
+    struct sl_store_rig stores[MAX_TRANSPORTS];
+};
+
+static void print(const struct bench *b, const char *name, double value, const char *unit) {
+    sl_bench_print(&(struct sl_bench_result){.bench = "retrieve", .test = name, .value = value, .unit = unit},
+                   b->options.json);
+}
+
+// --- options ---------------------------------------------------------------------------------------------------------
+
+static enum sl_status check(void *bench, struct sl_error *err) {
+    struct bench *b = bench;
+    const struct options *o = &b->options;
+    enum sl_status status = sl_store_rig_lengths(o->tokens, b->lengths, MAX_LENGTHS, &b->n_lengths, err);
+    snprintf(b->names, sizeof b->names, "%s", o->transports);
+    for (char *rest = b->names; rest != NULL && b->n_transports < MAX_TRANSPORTS;) {
+        b->transports[b->n_transports++] = strsep(&rest, ",");
+    }
+    if (o->channels > o->head_dim) {
+        return sl_fail(err, SL_ERR_INVALID, "--channels %" PRId64 ": keys have %" PRId64, o->channels, o->head_dim);
+    }
+    return status;
+}
+
+// --- the scan --------------------------------------------------------------------------------------------------------
+
+static enum sl_status measure_scan(struct bench *b, struct sl_error *err) {
+    static const enum sl_kv_format formats[] = {SL_KV_F16, SL_KV_INT8, SL_KV_INT1};
+    enum sl_status status = SL_OK;
+    for (size_t f = 0; f < sizeof formats / sizeof formats[0]; f++) {
+        for (int i = 0; i < b->n_lengths && status == SL_OK; i++) {
+            struct sl_scan_speed_config config = {.ops = b->ops,
+                                                  .team = b->team,
+                                                  .format = formats[f],
+                                                  .head_dim = (int)b->options.head_dim,
+                                                  .n_channels = (int)b->options.channels,
+                                                  .n_slots = (uint32_t)b->lengths[i],
+                                                  .runs = (int)b->options.runs};
+            struct sl_scan_speed speed;
+            sl_bench_progress("scan of %" PRId64 " tokens, %s", b->lengths[i], sl_kv_format_name(formats[f]));
+            status = sl_scan_speed_measure(&config, (uint32_t)b->options.topk, &speed, err);
+            if (status == SL_OK && sl_signals_received(&b->signals) > 0) {
+                status = sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal");
+            }
+            if (status != SL_OK) {
+                return status;
+            }
+            char name[96];
+            snprintf(name, sizeof name, "scan %s, %" PRId64 " tokens, one thread", sl_kv_format_name(formats[f]),
+                     b->lengths[i]);
+            sl_bench_print(&(struct sl_bench_result){.bench = "retrieve",
+                                                     .test = name,
+                                                     .value = speed.scan_gbps,
+                                                     .unit = "GB/s",
+                                                     .reference = "its reading",
+                                                     .reference_value = speed.read_gbps,
+                                                     .ratio_value = speed.scan_gbps,
+                                                     .paired_ratio = speed.ratio,
+                                                     .aim = formats[f] == SL_KV_F16 ? AIM_SCAN : 0},
+                           b->options.json);
+            snprintf(name, sizeof name, "finding the largest, %s, %" PRId64 " tokens", sl_kv_format_name(formats[f]),
+                     b->lengths[i]);
+            print(b, name, 100 * speed.select_share, "% of scan");
+        }
+    }
+    return status;
+}
+
+// --- steps -----------------------------------------------------------------------------------------------------------
+
+struct way {
+    const char *name, *words;
+};
+static const struct way ways[] = {
+    {"pull", "retrieve=pull,keep=0"},
+    {"near", "retrieve=near,keep=0"},
+    {"delta", "retrieve=near"}, // keeps as many rows as a step finds
+};
+enum { N_WAYS = sizeof ways / sizeof ways[0] };
+
+struct shape {
+    int sinks, recent, topk, channels;
+};
+
+static enum sl_status run_way(const struct bench *b, struct sl_store_rig *store, const struct way *way,
+                              const struct shape *shape, int64_t n_tokens, struct sl_retrieve_steps *steps_out,
+                              struct sl_error *err) {
+    char recipe[256];
+    snprintf(recipe, sizeof recipe, "full,place=offload/1,scope=sinks:%d+recent:%d,topk=%d,channels=%d,%s",
+             shape->sinks, shape->recent, shape->topk, shape->channels, way->words);
+    struct sl_retrieve_steps_config config = {.store = store,
+                                              .ops = b->ops,
+                                              .team = b->team,
+                                              .recipe = recipe,
+                                              .n_heads = (int)b->options.heads,
+                                              .group = (int)b->options.group,
+                                              .head_dim = (int)b->options.head_dim,
+                                              .n_tokens = n_tokens,
+                                              .n_steps = (int)b->options.steps,
+                                              .drift = b->options.drift};
+    return sl_retrieve_steps_run(&config, steps_out, err);
+}
+
+static void print_latency(const struct bench *b, const char *transport, const char *way, int64_t n_tokens,
+                          const struct sl_retrieve_steps *steps) {
+    char name[96];
+    const double values[] = {steps->p50_us, steps->p99_us, steps->store_us};
+    static const char *const whats[] = {"p50", "p99", "search"};
+    for (int i = 0; i < 3; i++) {
+        snprintf(name, sizeof name, "%s over %s, %" PRId64 " tokens, %s", way, transport, n_tokens, whats[i]);
+        print(b, name, values[i], "us/layer");
+    }
+}
+
+// Bytes of a step, of all lanes of the layer; each way beside the one that it improves on.
+static void print_bytes(const struct bench *b, const char *suffix, const struct sl_retrieve_steps steps[N_WAYS],
+                        bool aims) {
+    static const double aim[N_WAYS] = {0, AIM_NEAR, AIM_DELTA};
+    for (int w = 0; w < N_WAYS; w++) {
+        char name[96];
+        snprintf(name, sizeof name, "%s%s", ways[w].name, suffix);
+        struct sl_bench_result result = {
+            .bench = "retrieve", .test = name, .value = steps[w].bytes, .unit = "bytes/step"};
+        if (w > 0) { // how many times fewer
+            result.reference = w == 1 ? "fewer than pull" : "fewer than near";
+            result.reference_value = steps[w].bytes;
+            result.ratio_value = steps[w - 1].bytes;
+            result.aim = aims ? aim[w] : 0;
+            result.as_factor = true;
+        }
+        sl_bench_print(&result, b->options.json);
+    }
+    char name[96];
+    snprintf(name, sizeof name, "rows kept from step to step%s", suffix);
+    print(b, name, 100 * steps[2].kept, "%");
+}
+
+static enum sl_status measure_length(struct bench *b, int t, int64_t n_tokens, struct sl_error *err) {
+    const struct options *o = &b->options;
+    bool longest = n_tokens == b->lengths[b->n_lengths - 1];
+    struct sl_store_filling filling = {.n_lanes = (int)o->heads,
+                                       .head_dim = (int)o->head_dim,
+                                       .n_tokens = n_tokens,
+                                       .segment_tokens = 512,
+                                       .rows = SL_KV_F16,
+                                       .scan = SL_KV_F16};
+    double seconds;
+    enum sl_status status = sl_store_rig_fill(&b->stores[t], &filling, &b->signals, &seconds, err);
+    struct sl_retrieve_steps steps[N_WAYS];
+    struct shape shape = {8, 56, (int)o->topk, (int)o->channels};
+    for (int w = 0; w < N_WAYS && status == SL_OK; w++) {
+        sl_bench_progress("%s over %s, %" PRId64 " tokens", ways[w].name, b->transports[t], n_tokens);
+        status = run_way(b, &b->stores[t], &ways[w], &shape, n_tokens, &steps[w], err);
+        if (status == SL_OK) {
+            print_latency(b, b->transports[t], ways[w].name, n_tokens, &steps[w]);
+        }
+    }
+    if (status != SL_OK || t > 0) {
+        return status; // bytes were printed with the first transport
+    }
+    char suffix[48] = "";
+    if (!longest) {
+        snprintf(suffix, sizeof suffix, ", %" PRId64 " tokens", n_tokens);
+    }
+    print_bytes(b, suffix, steps, longest);
+    if (longest) { // the larger configuration of the paper
+        shape = (struct shape){64, 64, 896, 12};
+        for (int w = 0; w < N_WAYS && status == SL_OK; w++) {
+            status = run_way(b, &b->stores[t], &ways[w], &shape, n_tokens, &steps[w], err);
+        }
+        if (status == SL_OK) {
+            print_bytes(b, ", 128(+896)", steps, false);
+        }
+    }
+    return status;
+}
+
+// --- the whole -------------------------------------------------------------------------------------------------------
+
+static enum sl_status start_stores(struct bench *b, struct sl_error *err) {
+    int64_t tokens = b->lengths[b->n_lengths - 1], d = b->options.head_dim;
+    char arena[32]; // pages and key indexes, and the segment that is arriving
+    snprintf(arena, sizeof arena, "%" PRId64 "M", (tokens * b->options.heads * d * 7 >> 20) + 256);
+    enum sl_status status = SL_OK;
+    for (int t = 0; t < b->n_transports && status == SL_OK; t++) {
+        status = sl_store_rig_start(&b->stores[t], b->transports[t], arena, stderr, err);
+    }
+    return status;
+}
+
+static enum sl_status measure(struct bench *b, struct sl_error *err) {
+    enum sl_status status = start_stores(b, err); // forks: before any thread of ours
+    if (status == SL_OK) {
+        sl_rpc_init();
+        status = sl_ops_select(b->options.tier, &b->ops, err);
+    }
+    if (status == SL_OK) {
+        status = sl_team_create(1, &b->team, err);
+    }
+    if (status == SL_OK) {
+        status = measure_scan(b, err);
+    }
+    for (int t = 0; t < b->n_transports && status == SL_OK; t++) {
+        status = sl_store_rig_connect(&b->stores[t], b->transports[t], err);
+        for (int i = 0; i < b->n_lengths && status == SL_OK; i++) {
+            status = measure_length(b, t, b->lengths[i], err);
+        }
+        sl_store_rig_close(&b->stores[t]);
+    }
+    for (int t = 0; t < b->n_transports; t++) {
+        sl_store_rig_close(&b->stores[t]);
+    }
+    sl_team_destroy(&b->team);
+    return status;
+}
+
+static enum sl_status run(void *bench, struct sl_error *err) {
+    struct bench *b = bench;
+    enum sl_status status = sl_signals_init(&b->signals, err);
+    if (status == SL_OK) {
+        status = measure(b, err);
+        sl_signals_cleanup(&b->signals);
+    }
+    return status;
+}
+
+const struct sl_bench sl_bench_retrieve = {
+    .program = &program,
+    .bytes = sizeof(struct bench),
+    .check = check,
+    .run = run,
+};

@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: how fast the fabric ships a capsule between two processes of this host, beside what ucx_perftest (package
+ *          ucx-utils) reaches over the same transport in the same minute.
+ *
+ * Design: sender and receiver are two children, forked before UCX is started in either; this process only asks and
+ *         prints. A ship is timed from sl_ship_open() to the receiver's word that every digest was right, so that the
+ *         claim, both digests and the final exchange are inside. The capsule's pages lie in reverse order in the
+ *         sender's memory: nothing can be merged. A machine has good and bad moments, so the references and the ships
+ *         take turns, ROUNDS times; rates are medians, and a ratio is the median of each round's own. The references
+ *         send the same buffer again and again: one of 1 MiB never leaves the caches, which is why a capsule is also
+ *         set beside one of its own size.
+ *         Both sides of ucx_perftest poll without a pause, so that a third busy thread on a machine of two cores
+ *         slows it over tcp several times, and the ships much less: such ratios say nothing. Run it on idle cores.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/config.h"
+#include "base/status.h"
+#include "fabric/fabric.h"
+#include "lab/bench/bench.h"
+#include "lab/bench/rig/pair.h"
+#include "lab/result.h"
+
+#define MIB          (1u << 20)
+#define REGION_BYTES (256u * MIB)
+#define ROUNDS       7 // of references and ships by turns
+#define WARM_UPS     1 // rounds of ships before
+
+struct shape {
+    const char *name;
+    uint64_t bytes, piece_bytes;
+};
+
+static const struct shape shapes[] = {
+    {"64 MiB, pages of 16 KiB", 64ull * MIB, 16 << 10},
+    {"256 MiB, pages of 16 KiB", 256ull * MIB, 16 << 10},
+    {"64 MiB, pieces of 16 MiB", 64ull * MIB, 16ull * MIB},
+    {"256 MiB, pieces of 64 MiB", 256ull * MIB, 64ull * MIB},
+    {"1 MiB, one piece", MIB, MIB},
+};
+enum { N_SHAPES = sizeof shapes / sizeof *shapes };
+
+struct ticket {
+    size_t bytes;
+    uint8_t at[SL_TICKET_MAX_BYTES];
+};
+
+// ---- the children ------------------------------------------------------------------------------------------------
+
+// Grants of the sizes that are asked for on `in`, until it is closed.
+static int receive(const char *transport, int in, int out) {
+    static const struct sl_grant_events no_events = {0};
+    uint8_t *region = NULL;
+    struct sl_fabric *fabric = sl_pair_fabric(transport, REGION_BYTES, &region);
+    uint64_t bytes = 0;
+    struct sl_grant *grant = NULL;
+    while (fabric && sl_pair_read(in, &bytes, sizeof bytes)) {
+        sl_grant_close(&grant);
+        uint8_t *packed = NULL;
+        struct ticket ticket = {0};
+        struct sl_error err = {0};
+        if (sl_grant_open(fabric, region, bytes, sl_deadline_in_ms(60000), &no_events, NULL, &grant, &packed,
+                          &ticket.bytes, &err) != SL_OK) {
+            fprintf(stderr, "ship: %s\n", err.text);
+            break;
+        }
+        memcpy(ticket.at, packed, ticket.bytes);
+        free(packed);
+        if (!sl_pair_write(out, &ticket, sizeof ticket)) {
+            break;
+        }
+    }
+    sl_grant_close(&grant);
+    sl_fabric_destroy(&fabric);
+    return 0;
+}
+
+// GB/s of one ship; negative: it failed.
+static double ship_once(struct sl_fabric *fabric, const uint8_t *region, const struct shape *shape,
+                        const struct ticket *ticket) {
+    struct sl_error err = {0};
+    struct sl_ship *ship = NULL;
+    int64_t start_ns = sl_now_ns();
+    enum sl_status status = sl_ship_open(fabric, ticket->at, ticket->bytes, sl_deadline_in_ms(60000), &ship, &err);
+    if (status == SL_OK) {
+        for (uint64_t at = 0; at < shape->bytes; at += shape->piece_bytes) {
+            sl_ship_piece(ship, at, region + shape->bytes - shape->piece_bytes - at, shape->piece_bytes);
+        }
+        status = sl_ship_finish(ship, "bench", 5, &err);
+    }
+    double seconds = (double)(sl_now_ns() - start_ns) / SL_NS_PER_S;
+    sl_ship_close(&ship);
+    if (status != SL_OK) {
+        fprintf(stderr, "ship: %s\n", err.text);
+        return -1;
+    }
+    return (double)shape->bytes / seconds / 1e9;
+}
+
+struct pipes {
+    int go[2];      // a byte: ship every shape once
+    int asks[2];    // sender to receiver: the bytes of a grant
+    int tickets[2]; // receiver to sender
+    int rates[2];   // GB/s of every shape
+};
+
+static int send_all(const char *transport, const struct pipes *pipes) {
+    uint8_t *region = NULL;
+    struct sl_fabric *fabric = sl_pair_fabric(transport, REGION_BYTES, &region);
+    bool good = fabric != NULL;
+    char go;
+    while (good && sl_pair_read(pipes->go[0], &go, 1)) {
+        double rates[N_SHAPES];
+        for (int s = 0; good && s < N_SHAPES; s++) {
+            struct ticket ticket;
+            good = sl_pair_write(pipes->asks[1], &shapes[s].bytes, sizeof shapes[s].bytes) &&
+                   sl_pair_read(pipes->tickets[0], &ticket, sizeof ticket);
+            rates[s] = good ? ship_once(fabric, region, &shapes[s], &ticket) : -1;
+            good = rates[s] > 0;
+        }
+        good = good && sl_pair_write(pipes->rates[1], rates, sizeof rates);
+    }
+    sl_fabric_destroy(&fabric);
+    return good ? 0 : 1;
+}
+
+struct children {
+    pid_t receiver, sender;
+    struct pipes pipes;
+};
+
+static bool start_children(struct children *children, const char *transport) {
+    struct pipes *pipes = &children->pipes;
+    if (pipe(pipes->go) != 0 || pipe(pipes->asks) != 0 || pipe(pipes->tickets) != 0 || pipe(pipes->rates) != 0) {
+        perror("ship: pipe");
+        return false;
+    }
+    children->receiver = fork();
+    if (children->receiver == 0) {
+        close(pipes->asks[1]); // so that the end of the sender is the end of its asking
+        close(pipes->go[1]);
+        close(pipes->rates[1]);
+        _exit(receive(transport, pipes->asks[0], pipes->tickets[1]));
+    }
+    children->sender = fork();
+    if (children->sender == 0) {
+        close(pipes->go[1]);
+        close(pipes->tickets[1]);
+        close(pipes->asks[0]);
+        _exit(send_all(transport, pipes));
+    }
+    close(pipes->go[0]), close(pipes->rates[1]);
+    close(pipes->asks[0]), close(pipes->asks[1]), close(pipes->tickets[0]), close(pipes->tickets[1]);
+    if (children->receiver < 0 || children->sender < 0) {
+        perror("ship: fork");
+        return false;
+    }
+    return true;
+}
+
+static void stop_children(struct children *children) {
+    close(children->pipes.go[1]);
+    close(children->pipes.rates[0]);
+    waitpid(children->sender, NULL, 0);
+    waitpid(children->receiver, NULL, 0);
+}
+
+// Every shape once, in GB/s. False: a child failed, and has said why.
+static bool ship_all(const struct children *children, double rates_out[N_SHAPES]) {
+    return sl_pair_write(children->pipes.go[1], "", 1) &&
+           sl_pair_read(children->pipes.rates[0], rates_out, N_SHAPES * sizeof *rates_out);
+}
+
+// ---- the reference -----------------------------------------------------------------------------------------------
+
+// GB/s of one ucx_perftest between two processes; 0: it is not installed, or failed.
+static double perftest(const char *tls, const char *test, uint64_t bytes, int iterations) {
+    char port[16];
+    snprintf(port, sizeof port, "%d", 20000 + (int)(getpid() % 20000));
+    setenv("UCX_TLS", tls, 1);
+    setenv("UCX_NET_DEVICES", "lo", 1);
+    pid_t server = fork();
+    if (server == 0) {
+        if (!freopen("/dev/null", "w", stdout) || !freopen("/dev/null", "w", stderr)) {
+            _exit(127);
+        }
+        execlp("ucx_perftest", "ucx_perftest", "-p", port, (char *)NULL);
+        _exit(127);
+    }
+    if (server < 0) {
+        perror("ship: fork");
+        return 0;
+    }
+    sl_sleep_ms(500);
+    char command[256];
+    snprintf(command, sizeof command, "ucx_perftest -p %s 127.0.0.1 -t %s -s %llu -n %d -w 5 2>/dev/null", port, test,
+             (unsigned long long)bytes, iterations);
+    double rate = 0;
+    FILE *pipe_in = popen(command, "r");
+    char line[512];
+    while (pipe_in && fgets(line, sizeof line, pipe_in)) {
+        double mib_per_s; // the sixth column: bandwidth over the whole run
+        if (sscanf(line, "Final: %*s %*s %*s %*s %*s %lf", &mib_per_s) == 1) {
+            rate = mib_per_s * MIB / 1e9;
+        }
+    }
+    if (pipe_in) {
+        pclose(pipe_in);
+    }
+    kill(server, SIGKILL); // by now it has ended on its own, if all went well
+    waitpid(server, NULL, 0);
+    unsetenv("UCX_TLS");
+    unsetenv("UCX_NET_DEVICES");
+    return rate;
+}
+
+struct reference {
+    const char *name, *tls, *test;
+    uint64_t bytes;
+    int iterations;
+};
+
+// Both stand beside every shape.
+static const struct transport {
+    const char *name;
+    struct reference references[2];
+} transports[] = {
+    {"tcp",
+     {{"ucx_perftest ucp_am_bw 1 MiB", "tcp,self", "ucp_am_bw", MIB, 2000},
+      {"ucx_perftest ucp_am_bw 64 MiB", "tcp,self", "ucp_am_bw", 64ull * MIB, 30}}},
+    {"shm",
+     {{"ucx_perftest ucp_put_bw 64 MiB", "posix,self,tcp", "ucp_put_bw", 64ull * MIB, 60},
+      {"ucx_perftest ucp_put_bw 1 MiB", "posix,self,tcp", "ucp_put_bw", MIB, 4000}}},
+};
+
+static void print_shape(const struct transport *transport, int s, int r, const double rates[ROUNDS],
+                        const double reference_rates[ROUNDS], bool json) {
+    double own[ROUNDS], reference[ROUNDS], ratios[ROUNDS];
+    for (int i = 0; i < ROUNDS; i++) {
+        own[i] = rates[i];
+        reference[i] = reference_rates[i];
+        ratios[i] = reference[i] > 0 ? own[i] / reference[i] : 0;
+    }
+    double value = sl_bench_median(own, ROUNDS), reference_value = sl_bench_median(reference, ROUNDS);
+    if (r > 0 && reference_value <= 0) {
+        return; // not installed: one line without it is enough
+    }
+    char name[96];
+    snprintf(name, sizeof name, "%s: %s", transport->name, shapes[s].name);
+    struct sl_bench_result result = {.bench = "ship",
+                                     .test = name,
+                                     .value = value,
+                                     .unit = "GB/s",
+                                     .reference = reference_value > 0 ? transport->references[r].name : NULL,
+                                     .reference_value = reference_value,
+                                     .ratio_value = value,
+
+                                     .paired_ratio = sl_bench_median(ratios, ROUNDS)};
+    sl_bench_print(&result, json);
+}
+
+static bool compare(const struct transport *transport, bool json) {
+    struct children children = {0};
+    if (!start_children(&children, transport->name)) {
+        return false;
+    }
+    double rates[N_SHAPES][ROUNDS], reference_rates[2][ROUNDS], round_rates[N_SHAPES];
+    bool good = true;
+    for (int round = -WARM_UPS; good && round < ROUNDS; round++) {
+        sl_bench_progress("ship over %s: round %d of %d", transport->name, round + 1, ROUNDS);
+        for (int r = 0; r < 2 && round >= 0; r++) {
+            const struct reference *it = &transport->references[r];
+            reference_rates[r][round] = perftest(it->tls, it->test, it->bytes, it->iterations);
+        }
+        good = ship_all(&children, round_rates);
+        for (int s = 0; good && s < N_SHAPES && round >= 0; s++) {
+            rates[s][round] = round_rates[s];
+        }
+    }
+    sl_bench_progress(NULL);
+    stop_children(&children);
+    for (int s = 0; good && s < N_SHAPES; s++) {
+        for (int r = 0; r < 2; r++) {
+            print_shape(transport, s, r, rates[s], reference_rates[r], json);
+        }
+    }
+    fflush(NULL); // before the next fork
+    return good;
+}
+
+struct bench {
+    const char *transport, *model;
+    int64_t n_tokens;
+    bool json;
+};
+
+static const struct sl_option option_table[] = {
+    {"transport", 't', SL_OPTION_STRING, "all", "NAME", "tcp, shm or all", offsetof(struct bench, transport), 0, 0},
+    {"model", 'm', SL_OPTION_STRING, "models/demo", "DIR",
+     "of the job whose time to first token is measured afterwards", offsetof(struct bench, model), 0, 0},
+    {"tokens", 'n', SL_OPTION_INT, "8000", "N", "length of its prompt; 0 leaves the job out",
+     offsetof(struct bench, n_tokens), 0, 1 << 24},
+    {"json", 'j', SL_OPTION_FLAG, NULL, NULL, "one JSON object a line", offsetof(struct bench, json), 0, 0},
+};
+
+static const struct sl_program program = {
+    .name = "sluice bench ship",
+    .usage = "[options]",
+    .summary = "Measure capsules between two processes against ucx_perftest, and what shipping adds to a job.",
+    .options = option_table,
+    .n_options = sizeof option_table / sizeof option_table[0],
+};
+
+static enum sl_status check(void *bench, struct sl_error *err) {
+    const struct bench *b = bench;
+    return sl_pair_wants(b->transport, "shm") || sl_pair_wants(b->transport, "tcp")
+               ? SL_OK
+               : sl_fail(err, SL_ERR_INVALID, "--transport: tcp, shm or all");
+}
+
+static enum sl_status run(void *bench, struct sl_error *err) {
+    const struct bench *b = bench;
+    signal(SIGPIPE, SIG_IGN); // a child that has ended is told by write()
+    fflush(NULL);             // before fork
+    for (size_t i = 0; i < sizeof transports / sizeof *transports; i++) {
+        if (sl_pair_wants(b->transport, transports[i].name) && !compare(&transports[i], b->json)) {
+            return sl_fail(err, SL_ERR_INTERNAL, "a process has failed; what it said is above");
+        }
+    }
+    if (b->n_tokens == 0) {
+        return SL_OK;
+    }
+    // UCX and gRPC want a process in which neither has been before a fork: a job's cost is measured by a fresh one.
+    char n_tokens[32];
+    snprintf(n_tokens, sizeof n_tokens, "%lld", (long long)b->n_tokens);
+    execl("/proc/self/exe", "sluice", "bench", "ttft", "--model", b->model, "--tokens", n_tokens,
+          b->json ? "--json" : NULL, (char *)NULL);
+    return sl_fail(err, SL_ERR_INTERNAL, "the tool could not be started again: %s", strerror(errno));
+}
+
+const struct sl_bench sl_bench_ship = {
+    .program = &program,
+    .bytes = sizeof(struct bench),
+    .check = check,
+    .run = run,
+};

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: a model, the sessions of a cell, and runs of it. See cell.h.
+#include "lab/bench/rig/cell.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+
+#define MAX_TOKENS   1000000 // of a prompt or a depth
+#define FILL_ROWS    SL_PAGE_SLOTS
+#define WARM_UP_READ 512 // tokens of a prompt
+#define WARM_UP_STEP 2   // tokens of an answer
+
+enum sl_status sl_cell_parse(const char *text, struct sl_cell *cell_out, struct sl_error *err) {
+    struct sl_cell cell = {.batch = 1};
+    int used = -1;
+    if (sscanf(text, "prefill:%9" SCNd64 "%n", &cell.n, &used) == 1 && text[used] == '\0') {
+        cell.prefill = true;
+    } else if (sscanf(text, "decode:%9" SCNd64 "%n", &cell.n, &used) != 1 ||
+               (text[used] != '\0' && (sscanf(text, "decode:%*9dx%9d%n", &cell.batch, &used) != 1 || text[used]))) {
+        return sl_fail(err, SL_ERR_INVALID, "--cell %s: expected prefill:TOKENS or decode:DEPTHxBATCH", text);
+    }
+    if (cell.n < (cell.prefill ? 1 : 0) || cell.n > MAX_TOKENS || cell.batch < 1 || cell.batch > SL_CELL_MAX_BATCH) {
+        return sl_fail(err, SL_ERR_INVALID, "--cell %s: at most %d tokens and %d sessions", text, MAX_TOKENS,
+                       SL_CELL_MAX_BATCH);
+    }
+    snprintf(cell.name, sizeof cell.name, "%s", text);
+    *cell_out = cell;
+    return SL_OK;
+}
+
+// --- sessions of a cell --------------------------------------------------------------------------------------------
+
+// Slots that a head of this cell will hold at most.
+static int64_t slots_needed(const struct sl_rig *rig) {
+    int64_t steps = rig->config.n_steps > WARM_UP_STEP ? rig->config.n_steps : WARM_UP_STEP;
+    return rig->cell.prefill ? rig->cell.n : rig->cell.n + steps;
+}
+
+// Uniform with variance 1, as keys and values behind a norm are: [count].
+static void random_rows(float *rows, size_t count) {
+    uint64_t random = 1;
+    for (size_t i = 0; i < count; i++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        rows[i] = ((float)(random >> 40) * 0x1p-24f - 0.5f) * 3.4641016f;
+    }
+}
+
+// Slots [0, cell.n) of every head from `rows` [FILL_ROWS][head_dim].
+static enum sl_status fill_session(const struct sl_rig *rig, struct sl_session *session, const float *rows,
+                                   struct sl_error *err) {
+    int head_dim = session->geometry.head_dim;
+    for (int layer = 0; layer < session->geometry.n_layers; layer++) {
+        struct sl_layer *cache = &session->layers[layer];
+        if (sl_session_reserve(session, layer, (int)rig->cell.n) != SL_OK) {
+            return sl_fail(err, SL_ERR_EXHAUSTED, "no room for %s in its own arena", rig->cell.name);
+        }
+        for (int h = 0; h < session->geometry.n_kv_heads; h++) {
+            struct sl_head *head = &cache->heads[h];
+            struct sl_kv kv = {head->pages, 0, 0, &cache->work, &cache->packed};
+            struct sl_attend call = {.k = rows, .v = rows, .kv_stride = head_dim, .heads = {&kv, 1}};
+            while (kv.n_slots < rig->cell.n) {
+                int64_t left = rig->cell.n - kv.n_slots;
+                call.m = left < FILL_ROWS ? (int)left : FILL_ROWS;
+                kv.n_slots += (uint32_t)call.m;
+                rig->config.ops->append(NULL, &call, 1);
+            }
+            sl_session_set_slots(session, layer, h, kv.n_slots);
+        }
+    }
+    session->n_tokens = rig->cell.n;
+    return SL_OK;
+}
+
+static enum sl_status make_sessions(struct sl_rig *rig, struct sl_error *err) {
+    struct sl_kv_geometry geometry = sl_model_geometry(rig->runtime.config);
+    struct sl_page_layout layouts[SL_MAX_LAYERS];
+    for (int l = 0; l < geometry.n_layers; l++) {
+        enum sl_status status = sl_page_layout_init(&layouts[l], SL_KV_F16, geometry.head_dim, 0, false);
+        if (status != SL_OK) {
+            return sl_fail(err, status, "no page layout for head_dim %d", geometry.head_dim);
+        }
+    }
+    size_t heads = (size_t)geometry.n_layers * (size_t)geometry.n_kv_heads;
+    size_t page = (layouts[0].bytes + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT;
+    size_t pages =
+        (size_t)rig->cell.batch * heads * sl_pages_for(slots_needed(rig)) + 1; // one for the arena's rounding
+    rig->memory = aligned_alloc(SL_ARENA_UNIT, pages * page);
+    float *rows = malloc(sizeof(float) * FILL_ROWS * (size_t)geometry.head_dim);
+    if (rig->memory == NULL || rows == NULL) {
+        free(rows);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for the %zu bytes of %s", pages * page, rig->cell.name);
+    }
+    random_rows(rows, (size_t)FILL_ROWS * (size_t)geometry.head_dim);
+    enum sl_status status = sl_arena_create(rig->memory, pages * page, &rig->arena, err);
+    struct sl_session_config config = {geometry, SL_POSITION_ORIGINAL, slots_needed(rig), layouts, layouts};
+    for (int s = 0; s < rig->cell.batch && status == SL_OK; s++) {
+        status = sl_session_create(&config, rig->arena, &rig->sessions[s], err);
+        if (status == SL_OK && !rig->cell.prefill) {
+            status = fill_session(rig, rig->sessions[s], rows, err);
+        }
+    }
+    free(rows);
+    return status;
+}
+
+enum sl_status sl_rig_open_cell(struct sl_rig *rig, const struct sl_cell *cell, struct sl_error *err) {
+    const struct sl_model_config *c = rig->runtime.config;
+    rig->cell = *cell;
+    if (slots_needed(rig) > c->max_positions) {
+        return sl_fail(err, SL_ERR_RANGE, "%s: the model was made for %" PRId64 " positions", cell->name,
+                       c->max_positions);
+    }
+    int64_t n = cell->n > SL_CELL_MAX_BATCH ? cell->n : SL_CELL_MAX_BATCH;
+    rig->tokens = calloc((size_t)n, sizeof *rig->tokens);
+    if (rig->tokens == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    for (int64_t i = 0; i < n; i++) {
+        rig->tokens[i] = (int32_t)((uint64_t)i * 2654435761u % (uint64_t)c->n_vocab);
+    }
+    return make_sessions(rig, err);
+}
+
+void sl_rig_close_cell(struct sl_rig *rig) {
+    for (int s = 0; s < SL_CELL_MAX_BATCH; s++) {
+        sl_session_destroy(&rig->sessions[s]);
+    }
+    sl_arena_destroy(&rig->arena);
+    free(rig->memory);
+    free(rig->tokens);
+    rig->memory = NULL;
+    rig->tokens = NULL;
+}
+
+// --- runs ----------------------------------------------------------------------------------------------------------
+
+static enum sl_status forward(struct sl_rig *rig, struct sl_input *inputs, int n_inputs, struct sl_error *err) {
+    if (rig->config.signals != NULL && sl_signals_received(rig->config.signals) > 0) {
+        return sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal");
+    }
+    return sl_engine_forward(rig->runtime.engine, inputs, n_inputs, err);
+}
+
+static enum sl_status read_prompt(struct sl_rig *rig, int64_t n, struct sl_error *err) {
+    enum sl_status status = SL_OK;
+    for (int64_t i = 0; i < n && status == SL_OK; i += rig->config.chunk) {
+        int count = (int)(n - i < rig->config.chunk ? n - i : rig->config.chunk);
+        struct sl_input input = {rig->sessions[0], rig->tokens + i, count, i + count == n ? rig->logits : NULL, NULL};
+        status = forward(rig, &input, 1, err);
+    }
+    return status;
+}
+
+// Which tokens are written costs nothing: every session writes its own number, as many times as there are steps.
+static enum sl_status write_tokens(struct sl_rig *rig, int64_t n_steps, struct sl_error *err) {
+    int64_t n_vocab = rig->runtime.config->n_vocab;
+    enum sl_status status = SL_OK;
+    for (int64_t i = 0; i < n_steps && status == SL_OK; i++) {
+        struct sl_input inputs[SL_CELL_MAX_BATCH];
+        for (int s = 0; s < rig->cell.batch; s++) {
+            inputs[s] = (struct sl_input){rig->sessions[s], rig->tokens + s, 1, rig->logits + s * n_vocab, NULL};
+        }
+        status = forward(rig, inputs, rig->cell.batch, err);
+    }
+    return status;
+}
+
+int64_t sl_rig_tokens(const struct sl_rig *rig) {
+    return rig->cell.prefill ? rig->cell.n : rig->config.n_steps * rig->cell.batch;
+}
+
+// As much of the cell as `n` tokens of its prompt or `n` steps, then back to where it began.
+static enum sl_status run(struct sl_rig *rig, int64_t n, double *seconds_out, struct sl_error *err) {
+    int64_t begin = sl_now_ns();
+    enum sl_status status = rig->cell.prefill ? read_prompt(rig, n, err) : write_tokens(rig, n, err);
+    *seconds_out = (double)(sl_now_ns() - begin) / 1e9;
+    for (int s = 0; s < rig->cell.batch && status == SL_OK; s++) {
+        status = sl_session_truncate(rig->sessions[s], rig->cell.prefill ? 0 : rig->cell.n, err);
+    }
+    return status;
+}
+
+enum sl_status sl_rig_warm_up(struct sl_rig *rig, struct sl_error *err) {
+    double seconds;
+    int64_t tokens = rig->cell.n < WARM_UP_READ ? rig->cell.n : WARM_UP_READ;
+    return run(rig, rig->cell.prefill ? tokens : WARM_UP_STEP, &seconds, err);
+}
+
+enum sl_status sl_rig_run(struct sl_rig *rig, double *seconds_out, struct sl_error *err) {
+    return run(rig, rig->cell.prefill ? rig->cell.n : rig->config.n_steps, seconds_out, err);
+}
+
+// --- the model -----------------------------------------------------------------------------------------------------
+
+enum sl_status sl_rig_open(const struct sl_rig_config *config, struct sl_rig *rig_out, struct sl_error *err) {
+    struct sl_rig *rig = rig_out;
+    *rig = (struct sl_rig){.config = *config};
+    struct sl_runtime_config runtime = {.model_dir = config->model_dir,
+                                        .ops = config->ops,
+                                        .weights = config->weights,
+                                        .team = config->team,
+                                        .max_rows = config->chunk};
+    enum sl_status status = sl_runtime_open(&runtime, &rig->runtime, err);
+    if (status == SL_OK) {
+        rig->logits = calloc((size_t)rig->runtime.config->n_vocab, SL_CELL_MAX_BATCH * sizeof *rig->logits);
+        status = rig->logits != NULL ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for logits");
+    }
+    return status;
+}
+
+void sl_rig_close(struct sl_rig *rig) {
+    free(rig->logits);
+    rig->logits = NULL;
+    sl_runtime_close(&rig->runtime);
+}

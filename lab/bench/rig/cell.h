@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: one measured cell of the engine: reading a prompt of some length, or a step of some sessions at some depth.
+ *          What `sluice bench cells` and `sluice bench engine` have in common.
+ *
+ *   prefill:N      reading a prompt of N tokens in chunks, logits of the last
+ *   decode:DxB     B sessions of D tokens write one token each a step, all in one forward pass, logits of each
+ *
+ * Design: sessions at a depth are not read but made: random rows go into their pages by ops->append(), because what
+ *         attention costs does not depend on the values. After every run they are cut back to that depth. Loading and
+ *         making sessions are not measured.
+ */
+#ifndef SL_LAB_BENCH_RIG_CELL_H
+#define SL_LAB_BENCH_RIG_CELL_H
+
+#include "cli/tool.h"
+#include "runtime/runtime.h"
+
+#define SL_CELL_MAX_BATCH 64
+
+struct sl_cell {
+    char name[32]; // as it is written
+    bool prefill;
+    int64_t n; // prompt or depth, tokens
+    int batch; // sessions; 1 for prefill
+};
+
+// "prefill:2048", "decode:4096x16". SL_ERR_INVALID.
+enum sl_status sl_cell_parse(const char *text, struct sl_cell *cell_out, struct sl_error *err);
+
+struct sl_rig_config {
+    const char *model_dir;
+    enum sl_weight_format weights;
+    const struct sl_ops *ops;
+    struct sl_team *team;
+    int chunk;                  // tokens of a prompt that are read at once; at least SL_CELL_MAX_BATCH
+    int64_t n_steps;            // of a decode run
+    struct sl_signals *signals; // a run ends with SL_ERR_CANCELLED when one has come; NULL: nobody asks
+};
+
+// A loaded model and, between opening and closing one, the sessions of a cell. Only what is documented is for reading.
+struct sl_rig {
+    struct sl_rig_config config;
+    struct sl_runtime runtime;
+    float *logits; // [SL_CELL_MAX_BATCH][n_vocab]; after prefill: of the last token
+    struct sl_cell cell;
+    struct sl_arena *arena; // of the cell's KV cache
+    void *memory;
+    struct sl_session *sessions[SL_CELL_MAX_BATCH];
+    int32_t *tokens; // [max(cell.n, SL_CELL_MAX_BATCH)]
+};
+
+// Load the model. What config points to must outlive the rig. After a failure, too, the rig is to be closed.
+enum sl_status sl_rig_open(const struct sl_rig_config *config, struct sl_rig *rig_out, struct sl_error *err);
+void sl_rig_close(struct sl_rig *rig);
+
+// Make the cell's sessions. SL_ERR_RANGE: the model was made for fewer positions. After a failure, too, it is to be closed.
+enum sl_status sl_rig_open_cell(struct sl_rig *rig, const struct sl_cell *cell, struct sl_error *err);
+void sl_rig_close_cell(struct sl_rig *rig);
+
+// A little of the cell, so that its first run is like the others.
+enum sl_status sl_rig_warm_up(struct sl_rig *rig, struct sl_error *err);
+
+// The prompt once, or n_steps steps; then back to where the cell began. seconds_out: what the forward passes took.
+enum sl_status sl_rig_run(struct sl_rig *rig, double *seconds_out, struct sl_error *err);
+
+// Tokens that a run reads or writes, of all sessions.
+int64_t sl_rig_tokens(const struct sl_rig *rig);
+
+#endif

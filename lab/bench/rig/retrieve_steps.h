@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: steps of decode over one offloaded layer in a store, without a model around it: what they take and what they send.
+#ifndef SL_LAB_BENCH_RIG_RETRIEVE_STEPS_H
+#define SL_LAB_BENCH_RIG_RETRIEVE_STEPS_H
+
+#include "lab/bench/rig/store_rig.h"
+
+struct sl_retrieve_steps_config {
+    struct sl_store_rig *store; // filled with n_heads lanes of n_tokens
+    const struct sl_ops *ops;
+    struct sl_team *team;
+    const char *recipe; // "place=offload/1,retrieve=near,..."
+    int n_heads, group, head_dim;
+    int64_t n_tokens;
+    int n_steps;
+    /*
+     * The query walks: q' = sqrt(1 - drift^2) q + drift * noise, of variance 1. Of a step's rows, the ones before it had
+     * stay the more the smaller it is. A prediction is as far from the query as one step.
+     */
+    double drift;
+};
+
+struct sl_retrieve_steps {
+    double p50_us, p99_us; // of a step: from its first question to the layer's attention
+    double bytes;          // of a step, both ways, all lanes
+    double kept;           // share of the rows wanted that were there
+    double recall;         // of predictions
+    double store_us;       // of that, the search: mean
+};
+
+enum sl_status sl_retrieve_steps_run(const struct sl_retrieve_steps_config *config, struct sl_retrieve_steps *steps_out,
+                                     struct sl_error *err);
+
+#endif

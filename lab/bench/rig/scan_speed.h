@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: how fast one thread scans channels of keys (ops->host.scan), beside how fast it reads memory.
+#ifndef SL_LAB_BENCH_RIG_SCAN_SPEED_H
+#define SL_LAB_BENCH_RIG_SCAN_SPEED_H
+
+#include "tensor/ops.h"
+
+struct sl_scan_speed_config {
+    const struct sl_ops *ops;
+    struct sl_team *team; // of one thread
+    enum sl_kv_format format;
+    int head_dim, n_channels;
+    uint32_t n_slots; // of a key index
+    int runs;
+};
+
+struct sl_scan_speed {
+    double scan_gbps;     // 1e9 bytes of codes a second: medians
+    double select_share;  // of the time of scan and select together that finding the topk among the scores takes
+    double read_gbps;     // the same thread, a plain sum over memory of the same size and no more
+    double ratio;         // median of the runs' own
+    size_t indexes_bytes; // what the scans go through: far more than a cache holds, where memory allows
+};
+
+// topk: of select. SL_ERR_EXHAUSTED.
+enum sl_status sl_scan_speed_measure(const struct sl_scan_speed_config *config, uint32_t topk,
+                                     struct sl_scan_speed *speed_out, struct sl_error *err);
+
+#endif

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see store_rig.h.
+#include "lab/bench/rig/store_rig.h"
+
+#include <inttypes.h>
+#include <libgen.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "lab/result.h"
+#include "node/send.h"
+#include "offload/annex/annex.h"
+#include "proto/methods.h"
+
+#define READY_MS   20000
+#define CALL_MS    20000
+#define AWAIT_MS   120000
+#define STOP_MS    3000
+#define N_RANDOM   4096 // different numbers; f16 has not many more
+#define RANDOM_FOR 0x5106ce
+
+// --- the process -----------------------------------------------------------------------------------------------------
+
+static enum sl_status wait_ready(struct sl_store_rig *rig, FILE *log, struct sl_error *err) {
+    int64_t deadline_ns = sl_deadline_in_ms(READY_MS);
+    while (rig->child.running && rig->child.ready[0] == '\0' && sl_now_ns() < deadline_ns) {
+        sl_children_pump(&rig->child, 1, 100, log);
+    }
+    if (!sl_child_ready_value(&rig->child, "rpc", rig->address, sizeof rig->address)) {
+        return sl_fail(err, SL_ERR_PEER_LOST, "the kvstore did not start; what it said stands above");
+    }
+    return SL_OK;
+}
+
+enum sl_status sl_store_rig_start(struct sl_store_rig *rig, const char *transport, const char *arena, FILE *log,
+                                  struct sl_error *err) {
+    *rig = (struct sl_store_rig){0};
+    char self[2048], path[2100];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (n < 0) {
+        return sl_fail(err, SL_ERR_IO, "/proc/self/exe: %m");
+    }
+    self[n] = '\0';
+    snprintf(path, sizeof path, "%s/sluice-kvstore", dirname(self));
+    // It beats to a coordinator that is not there; it serves all the same.
+    char *argv[] = {path,          "--name",      "bench-store",     "--coordinator",
+                    "127.0.0.1:1", "--transport", (char *)transport, "--arena",
+                    (char *)arena, "--log",       "error",           NULL};
+    enum sl_status status = sl_child_start(&rig->child, "kvstore", argv, err);
+    return status == SL_OK ? wait_ready(rig, log, err) : status;
+}
+
+enum sl_status sl_store_rig_connect(struct sl_store_rig *rig, const char *transport, struct sl_error *err) {
+    struct sl_fabric_config config = {.listen = "127.0.0.1:0", .transport = transport};
+    enum sl_status status = sl_rpc_channel_create(rig->address, &rig->channel, err);
+    if (status == SL_OK) {
+        status = sl_fabric_create(&config, &rig->fabric, err);
+    }
+    return status == SL_OK ? sl_lines_create(rig->fabric, &rig->lines, err) : status;
+}
+
+static void release_annex(struct sl_store_rig *rig) {
+    if (rig->annex == NULL) {
+        return;
+    }
+    Sluice__V1__ReleaseRequest request = SLUICE__V1__RELEASE_REQUEST__INIT;
+    request.lease_id = rig->annex->lease_id;
+    struct sl_error err = {0};
+    if (sl_rpc_unary(rig->channel, &sl_method_store_release, &request.base, sl_deadline_in_ms(CALL_MS), NULL, NULL,
+                     &err) != SL_OK) {
+        fprintf(stderr, "bench: the store keeps an annex until its lease ends: %s\n", err.text);
+    }
+    protobuf_c_message_free_unpacked(&rig->annex->base, NULL);
+    rig->annex = NULL;
+}
+
+void sl_store_rig_close(struct sl_store_rig *rig) {
+    if (rig->channel != NULL) {
+        release_annex(rig);
+    }
+    sl_lines_destroy(&rig->lines);
+    sl_fabric_destroy(&rig->fabric); // with its region
+    sl_rpc_channel_destroy(&rig->channel);
+    if (rig->child.running) {
+        sl_child_signal(&rig->child, SIGTERM);
+        int64_t deadline_ns = sl_deadline_in_ms(STOP_MS);
+        while (rig->child.running) {
+            sl_children_pump(&rig->child, 1, 50, stderr);
+            if (sl_now_ns() > deadline_ns) {
+                sl_child_signal(&rig->child, SIGKILL);
+            }
+        }
+    }
+    sl_child_cleanup(&rig->child);
+}
+
+// --- options ---------------------------------------------------------------------------------------------------------
+
+enum sl_status sl_store_rig_lengths(const char *text, int64_t *lengths_out, int max_lengths, int *n_out,
+                                    struct sl_error *err) {
+    int n_lengths = 0;
+    for (char *end = (char *)text; n_lengths == 0 || *end != '\0'; end += *end == ',') {
+        int64_t n = strtoll(end, &end, 10);
+        if (n_lengths == max_lengths || n < 1024 || n > 1 << 24 || n % SL_PAGE_SLOTS != 0 ||
+            (*end != ',' && *end != '\0') || (n_lengths > 0 && n <= lengths_out[n_lengths - 1])) {
+            return sl_fail(err, SL_ERR_INVALID,
+                           "--tokens %s: expected at most %d ascending multiples of %d from 1024 on", text, max_lengths,
+                           SL_PAGE_SLOTS);
+        }
+        lengths_out[n_lengths++] = n;
+    }
+    *n_out = n_lengths;
+    return SL_OK;
+}
+
+// --- what it holds ---------------------------------------------------------------------------------------------------
+
+void sl_random_halves(uint16_t *out, size_t count, uint64_t seed) {
+    uint16_t numbers[N_RANDOM];
+    uint64_t state = RANDOM_FOR;
+    for (int i = 0; i < N_RANDOM; i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        float x = ((float)(state >> 40) * 0x1p-24f - 0.5f) * 3.4641016f;
+        _Float16 half = (_Float16)x;
+        memcpy(&numbers[i], &half, sizeof half);
+    }
+    state = seed * 0x9E3779B97F4A7C15u + 1;
+    for (size_t i = 0; i < count; i++) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        out[i] = numbers[state >> 20 & (N_RANDOM - 1)];
+    }
+}
+
+static enum sl_status open_annex(struct sl_store_rig *rig, const struct sl_store_filling *filling,
+                                 struct sl_error *err) {
+    rig->place = (Sluice__V1__StoreShare)SLUICE__V1__STORE_SHARE__INIT;
+    rig->place.address = rig->address;
+    rig->place.n_lanes = filling->n_lanes;
+    Sluice__V1__OpenAnnexRequest request = SLUICE__V1__OPEN_ANNEX_REQUEST__INIT;
+    request.job_id = (char *)"bench";
+    request.share = &rig->place;
+    request.head_dim = filling->head_dim;
+    request.work_format = SL_KV_F16;
+    request.rows_format = (int32_t)filling->rows;
+    request.scan_format = (int32_t)filling->scan;
+    request.n_tokens = filling->n_tokens;
+    size_t n_prefixes = (size_t)(filling->n_tokens / SL_PAGE_SLOTS);
+    uint64_t *prefixes = malloc(sizeof *prefixes * (n_prefixes + 1));
+    if (prefixes == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    uint64_t unique = (uint64_t)sl_now_ns(); // nothing that an earlier filling has left is taken for this one
+    for (size_t i = 0; i < n_prefixes; i++) {
+        prefixes[i] = (unique + i) * 0x9E3779B97F4A7C15u;
+    }
+    request.prefixes = prefixes;
+    request.n_prefixes = n_prefixes;
+    request.prefix_hash = prefixes[n_prefixes - 1];
+    ProtobufCMessage *reply = NULL;
+    enum sl_status status = sl_rpc_unary(rig->channel, &sl_method_store_open_annex, &request.base,
+                                         sl_deadline_in_ms(CALL_MS), NULL, &reply, err);
+    free(prefixes);
+    if (status == SL_OK) {
+        rig->annex = (Sluice__V1__Annex *)reply;
+        rig->share = (Sluice__V1__AnnexShare)SLUICE__V1__ANNEX_SHARE__INIT;
+        rig->share.share = &rig->place;
+        rig->share.annex_id = rig->annex->annex_id;
+        rig->share.lease_id = rig->annex->lease_id;
+        rig->share.fabric_address = rig->annex->fabric_address;
+        rig->share.fabric_epoch = rig->annex->fabric_epoch;
+        rig->share.window = rig->annex->window;
+        rig->share.lease_ms = rig->annex->lease_ms;
+    }
+    return status;
+}
+
+static enum sl_status ship_segment(struct sl_store_rig *rig, const struct sl_kv_segment_config *segment,
+                                   struct sl_error *err) {
+    Sluice__V1__GrantStretchRequest request = SLUICE__V1__GRANT_STRETCH_REQUEST__INIT;
+    request.lease_id = rig->annex->lease_id;
+    request.begin = segment->begin;
+    request.n_tokens = (int32_t)segment->n_slots;
+    ProtobufCMessage *reply = NULL;
+    enum sl_status status = sl_rpc_unary(rig->channel, &sl_method_store_grant_stretch, &request.base,
+                                         sl_deadline_in_ms(CALL_MS), NULL, &reply, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    size_t bytes = sl_kv_segment_block_bytes(segment);
+    sl_random_halves(rig->region, bytes / sizeof(uint16_t), (uint64_t)segment->begin + 1);
+    struct sl_send send = {.destination = (Sluice__V1__Grant *)reply,
+                           .body = rig->region,
+                           .body_bytes = bytes,
+                           .header = (const uint8_t *)"bench",
+                           .header_bytes = 5,
+                           .deadline_ns = sl_deadline_in_ms(CALL_MS)};
+    status = sl_send_capsule(rig->fabric, &send, err);
+    protobuf_c_message_free_unpacked(reply, NULL);
+    return status;
+}
+
+static enum sl_status await(struct sl_store_rig *rig, int64_t n_tokens, struct sl_error *err) {
+    Sluice__V1__AwaitAnnexRequest request = SLUICE__V1__AWAIT_ANNEX_REQUEST__INIT;
+    request.lease_id = rig->annex->lease_id;
+    request.n_tokens = n_tokens;
+    return sl_rpc_unary(rig->channel, &sl_method_store_await_annex, &request.base, sl_deadline_in_ms(AWAIT_MS), NULL,
+                        NULL, err);
+}
+
+// Fresh memory for the pages of a segment: regions live as long as their fabric, so a larger one is added.
+static enum sl_status take_region(struct sl_store_rig *rig, size_t bytes, struct sl_error *err) {
+    if (bytes <= rig->region_bytes) {
+        return SL_OK;
+    }
+    rig->region_bytes = bytes;
+    return sl_fabric_region_create(rig->fabric, bytes, 0, &rig->region, err);
+}
+
+enum sl_status sl_store_rig_fill(struct sl_store_rig *rig, const struct sl_store_filling *filling,
+                                 struct sl_signals *signals, double *seconds_out, struct sl_error *err) {
+    struct sl_kv_segment_config segment = {.n_lanes = filling->n_lanes, .rows = filling->rows, .scan = filling->scan};
+    enum sl_status status = sl_page_layout_init(&segment.work, SL_KV_F16, filling->head_dim, 0, false);
+    release_annex(rig);
+    int64_t begin_ns = sl_now_ns();
+    if (status == SL_OK) {
+        status = open_annex(rig, filling, err);
+    }
+    for (int64_t at = 0; at < filling->n_tokens && status == SL_OK; at += filling->segment_tokens) {
+        int64_t left = filling->n_tokens - at;
+        segment.begin = at;
+        segment.n_slots = (uint32_t)(left < filling->segment_tokens ? left : filling->segment_tokens);
+        status = take_region(rig, sl_kv_segment_block_bytes(&segment), err);
+        if (status == SL_OK) {
+            status = ship_segment(rig, &segment, err);
+        }
+        sl_bench_progress("filling the store: %" PRId64 " of %" PRId64 " tokens", at + segment.n_slots,
+                          filling->n_tokens);
+        if (status == SL_OK && signals != NULL && sl_signals_received(signals) > 0) {
+            status = sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal");
+        }
+    }
+    status = status == SL_OK ? await(rig, filling->n_tokens, err) : status;
+    *seconds_out = (double)(sl_now_ns() - begin_ns) / SL_NS_PER_S;
+    return status;
+}
+
+enum sl_status sl_store_rig_source(struct sl_store_rig *rig, const struct sl_plan *plan, struct sl_source **source_out,
+                                   struct sl_error *err) {
+    Sluice__V1__AnnexShare *shares[] = {&rig->share};
+    return sl_remote_source_create(rig->lines, shares, 1, plan, source_out, err);
+}

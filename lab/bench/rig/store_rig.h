@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: a real kvstore beside a bench, filled with random rows: what `sluice bench retrieve` and `sluice bench decode`
+ *          ask. The store is the executable beside this one; what is shipped to it and asked of it goes through the same
+ *          calls as a prefill and a decode worker make.
+ */
+#ifndef SL_LAB_BENCH_RIG_STORE_RIG_H
+#define SL_LAB_BENCH_RIG_STORE_RIG_H
+
+#include "cli/child.h"
+#include "cli/tool.h"
+#include "offload/remote/remote_source.h"
+#include "rpc/rpc.h"
+
+struct sl_store_rig {
+    struct sl_child child;
+    char address[128]; // gRPC
+    struct sl_fabric *fabric;
+    struct sl_lines *lines;
+    struct sl_rpc_channel *channel;
+    void *region; // pages to ship
+    size_t region_bytes;
+    Sluice__V1__Annex *annex;
+    Sluice__V1__AnnexShare share; // points into annex
+    Sluice__V1__StoreShare place;
+};
+
+// Start the process; forks, so before any thread of ours. arena: "6G". To be closed after failures, too.
+enum sl_status sl_store_rig_start(struct sl_store_rig *rig, const char *transport, const char *arena, FILE *log,
+                                  struct sl_error *err);
+// The other half, when there may be threads.
+enum sl_status sl_store_rig_connect(struct sl_store_rig *rig, const char *transport, struct sl_error *err);
+
+struct sl_store_filling {
+    int n_lanes, head_dim;
+    int64_t n_tokens;       // a multiple of 64
+    int64_t segment_tokens; // likewise
+    enum sl_kv_format rows, scan;
+};
+/*
+ * Ship random pages in f16 and wait until they can be asked about. seconds_out: what that took. Afterwards
+ * sl_store_rig_source() gives sources that ask. One filling at a time: an earlier one is released first.
+ */
+enum sl_status sl_store_rig_fill(struct sl_store_rig *rig, const struct sl_store_filling *filling,
+                                 struct sl_signals *signals, double *seconds_out, struct sl_error *err);
+enum sl_status sl_store_rig_source(struct sl_store_rig *rig, const struct sl_plan *plan, struct sl_source **source_out,
+                                   struct sl_error *err);
+void sl_store_rig_close(struct sl_store_rig *rig);
+
+// Lengths of prompts from "8192,32768": ascending multiples of SL_PAGE_SLOTS, as an option --tokens. SL_ERR_INVALID.
+enum sl_status sl_store_rig_lengths(const char *text, int64_t *lengths_out, int max_lengths, int *n_out,
+                                    struct sl_error *err);
+
+// f16 bits of `count` numbers of variance 1 (uniform), the same for the same seed.
+void sl_random_halves(uint16_t *out, size_t count, uint64_t seed);
+
+#endif

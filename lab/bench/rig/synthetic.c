@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: writing a random model. See synthetic.h.
+ *
+ * Design: the tensors are listed twice by the same walk: once for the header, once for the data. Weights are uniform
+ *         with standard deviation about 0.02, so that activations stay finite; norms are 1. The numbers come from
+ *         LANES generators side by side (xorshift, Marsaglia 2003), written so that the compiler makes vectors of them:
+ *         gigabytes are to be written at the speed of the disk.
+ */
+#include "lab/bench/rig/synthetic.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "lab/result.h"
+
+#define GEOMETRY(layers, heads, kv_heads, d, e, f, vocab, theta, tied)                                                 \
+    {                                                                                                                  \
+        .n_layers = (layers), .n_heads = (heads), .n_kv_heads = (kv_heads), .head_dim = (d), .hidden = (e),            \
+        .intermediate = (f), .n_vocab = (vocab), .max_positions = 262144, .rope_theta = (theta), .norm_eps = 1e-5f,    \
+        .tied_embeddings = (tied), .dtype = SL_BF16,                                                                   \
+    }
+
+// To add one: a row, and its name in the help of `bench engine --models`.
+const struct sl_synthetic_geometry sl_synthetic_geometries[SL_N_GEOMETRIES] = {
+    {"135m", GEOMETRY(30, 9, 3, 64, 576, 1536, 49152, 1e5, true)},    // SmolLM2-135M
+    {"1b", GEOMETRY(16, 32, 8, 64, 2048, 8192, 128256, 5e5, true)},   // Llama-3.2-1B, without its scaling of rope
+    {"8b", GEOMETRY(4, 32, 8, 128, 4096, 14336, 128256, 5e5, false)}, // Llama-3-8B, 4 of its 32 layers
+};
+
+const struct sl_model_config *sl_synthetic_find(const char *name) {
+    for (int i = 0; i < SL_N_GEOMETRIES; i++) {
+        if (strcmp(sl_synthetic_geometries[i].name, name) == 0) {
+            return &sl_synthetic_geometries[i].config;
+        }
+    }
+    return NULL;
+}
+
+#define LANES        16
+#define BUFFER_COUNT ((size_t)1 << 19) // weights: 1 MiB
+#define SPARE_BYTES  ((uint64_t)64 << 20)
+
+struct writer {
+    FILE *file;
+    bool data;       // the second walk
+    uint64_t offset; // in the data, bytes
+    uint64_t total_bytes;
+    uint32_t random[LANES];
+    uint16_t *buffer; // [BUFFER_COUNT]
+    struct sl_signals *signals;
+    bool cancelled;
+};
+
+// count: a multiple of LANES.
+static void random_weights(uint32_t *random, uint16_t *out, size_t count) {
+    for (size_t i = 0; i < count; i += LANES) {
+        for (int lane = 0; lane < LANES; lane++) {
+            uint32_t x = random[lane], bits;
+            x ^= x << 13;
+            x ^= x >> 17;
+            x ^= x << 5;
+            random[lane] = x;
+            float value = (float)(int32_t)x * (0.07f * 0x1p-32f);
+            memcpy(&bits, &value, sizeof bits);
+            out[i + (size_t)lane] = htole16((uint16_t)(bits >> 16));
+        }
+    }
+}
+
+static void put_data(struct writer *w, uint64_t count, bool is_norm) {
+    for (size_t i = 0; is_norm && i < BUFFER_COUNT; i++) {
+        w->buffer[i] = htole16(0x3f80); // 1
+    }
+    while (count > 0 && !w->cancelled) {
+        size_t n = count < BUFFER_COUNT ? (size_t)count : BUFFER_COUNT;
+        if (!is_norm) {
+            random_weights(w->random, w->buffer, (n + LANES - 1) / LANES * LANES);
+        }
+        fwrite(w->buffer, sizeof w->buffer[0], n, w->file);
+        count -= n;
+        w->offset += 2 * n;
+        w->cancelled = w->signals != NULL && sl_signals_received(w->signals) > 0;
+        sl_bench_progress("writing a random model: %" PRIu64 " of %" PRIu64 " MB", w->offset / 1000000,
+                          w->total_bytes / 1000000);
+    }
+}
+
+// One tensor [rows][columns], or [rows] when columns is 0.
+static void put_tensor(struct writer *w, const char *name, int64_t rows, int64_t columns) {
+    uint64_t count = (uint64_t)rows * (uint64_t)(columns > 0 ? columns : 1);
+    if (!w->data) {
+        fprintf(w->file, "%s\"%s.weight\": {\"dtype\": \"BF16\", \"shape\": [%" PRId64, w->offset > 0 ? ", " : "", name,
+                rows);
+        if (columns > 0) {
+            fprintf(w->file, ", %" PRId64, columns);
+        }
+        fprintf(w->file, "], \"data_offsets\": [%" PRIu64 ", %" PRIu64 "]}", w->offset, w->offset + 2 * count);
+        w->offset += 2 * count;
+        return;
+    }
+    put_data(w, count, columns == 0);
+}
+
+static void put_tensors(struct writer *w, const struct sl_model_config *c) {
+    int64_t q_dim = (int64_t)c->n_heads * c->head_dim, kv_dim = (int64_t)c->n_kv_heads * c->head_dim;
+    char name[96];
+#define PUT(part, rows, columns)                                                                                       \
+    do {                                                                                                               \
+        snprintf(name, sizeof name, "model.layers.%d." part, l);                                                       \
+        put_tensor(w, name, rows, columns);                                                                            \
+    } while (0)
+    put_tensor(w, "model.embed_tokens", c->n_vocab, c->hidden);
+    for (int l = 0; l < c->n_layers; l++) {
+        PUT("input_layernorm", c->hidden, 0);
+        PUT("self_attn.q_proj", q_dim, c->hidden);
+        PUT("self_attn.k_proj", kv_dim, c->hidden);
+        PUT("self_attn.v_proj", kv_dim, c->hidden);
+        PUT("self_attn.o_proj", c->hidden, q_dim);
+        PUT("post_attention_layernorm", c->hidden, 0);
+        PUT("mlp.gate_proj", c->intermediate, c->hidden);
+        PUT("mlp.up_proj", c->intermediate, c->hidden);
+        PUT("mlp.down_proj", c->hidden, c->intermediate);
+    }
+#undef PUT
+    put_tensor(w, "model.norm", c->hidden, 0);
+    if (!c->tied_embeddings) {
+        put_tensor(w, "lm_head", c->n_vocab, c->hidden);
+    }
+}
+
+static enum sl_status write_config(const struct sl_model_config *c, const char *dir, struct sl_error *err) {
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    FILE *file = fopen(path, "w");
+    if (file == NULL) {
+        return sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
+    }
+    fprintf(file,
+            "{\"architectures\": [\"LlamaForCausalLM\"], \"hidden_act\": \"silu\", \"torch_dtype\": \"bfloat16\",\n"
+            " \"num_hidden_layers\": %d, \"num_attention_heads\": %d, \"num_key_value_heads\": %d, \"head_dim\": %d,\n"
+            " \"hidden_size\": %d, \"intermediate_size\": %d, \"vocab_size\": %d, \"max_position_embeddings\": %" PRId64
+            ",\n \"rope_theta\": %.17g, \"rms_norm_eps\": %.9g, \"tie_word_embeddings\": %s}\n",
+            c->n_layers, c->n_heads, c->n_kv_heads, c->head_dim, c->hidden, c->intermediate, c->n_vocab,
+            c->max_positions, c->rope_theta, (double)c->norm_eps, c->tied_embeddings ? "true" : "false");
+    bool failed = ferror(file) != 0;
+    if (fclose(file) != 0 || failed) {
+        return sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
+    }
+    return SL_OK;
+}
+
+static enum sl_status check_room(const char *dir, uint64_t bytes, struct sl_error *err) {
+    struct statvfs fs;
+    if (statvfs(dir, &fs) != 0) {
+        return sl_fail(err, SL_ERR_IO, "%s: %s", dir, strerror(errno));
+    }
+    uint64_t room = (uint64_t)fs.f_bavail * fs.f_frsize;
+    if (room < bytes + SPARE_BYTES) {
+        return sl_fail(err, SL_ERR_EXHAUSTED,
+                       "%s: %.1f GB for a random model, and %.1f GB are left there; set TMPDIR to where there is more",
+                       dir, (double)(bytes + SPARE_BYTES) / 1e9, (double)room / 1e9);
+    }
+    return SL_OK;
+}
+
+// The header's text, to be freed, and the bytes of all data.
+static enum sl_status make_header(const struct sl_model_config *c, char **text_out, size_t *bytes_out,
+                                  uint64_t *data_bytes_out, struct sl_error *err) {
+    char *text = NULL;
+    struct writer w = {.file = open_memstream(&text, bytes_out)};
+    if (w.file == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    fputc('{', w.file);
+    put_tensors(&w, c);
+    fputc('}', w.file);
+    bool failed = ferror(w.file) != 0;
+    if (fclose(w.file) != 0 || failed) {
+        free(text);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for a header");
+    }
+    *text_out = text;
+    *data_bytes_out = w.offset;
+    return SL_OK;
+}
+
+static enum sl_status write_tensors(const struct sl_model_config *c, struct sl_signals *signals, const char *dir,
+                                    struct sl_error *err) {
+    char path[PATH_MAX], *header = NULL;
+    size_t header_bytes = 0;
+    struct writer w = {.data = true, .signals = signals};
+    enum sl_status status = make_header(c, &header, &header_bytes, &w.total_bytes, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    status = check_room(dir, w.total_bytes, err);
+    w.buffer = malloc(BUFFER_COUNT * sizeof *w.buffer);
+    if (status == SL_OK && w.buffer == NULL) {
+        status = sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    w.file = status == SL_OK ? fopen(path, "wb") : NULL;
+    if (w.file != NULL) {
+        for (uint32_t lane = 0; lane < LANES; lane++) {
+            w.random[lane] = (lane + 1) * 2654435761u;
+        }
+        uint64_t length = htole64(header_bytes);
+        fwrite(&length, sizeof length, 1, w.file);
+        fwrite(header, 1, header_bytes, w.file);
+        put_tensors(&w, c);
+    }
+    bool failed = w.file == NULL || ferror(w.file) != 0;
+    failed |= w.file != NULL && fclose(w.file) != 0;
+    if (status == SL_OK && failed) {
+        status = sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
+    }
+    if (status == SL_OK && w.cancelled) {
+        status = sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal");
+    }
+    free(w.buffer);
+    free(header);
+    return status;
+}
+
+static void remove_files(const char *dir) {
+    static const char *const names[] = {"config.json", "model.safetensors"};
+    char path[PATH_MAX];
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        snprintf(path, sizeof path, "%s/%s", dir, names[i]);
+        unlink(path);
+    }
+}
+
+enum sl_status sl_synthetic_write(const struct sl_model_config *config, struct sl_signals *signals, const char *dir,
+                                  struct sl_error *err) {
+    enum sl_status status = write_tensors(config, signals, dir, err);
+    if (status == SL_OK) {
+        status = write_config(config, dir, err); // last: where it is, the folder is complete
+    }
+    if (status != SL_OK) {
+        remove_files(dir);
+    }
+    return status;
+}
+
+enum sl_status sl_synthetic_create(const struct sl_model_config *config, struct sl_signals *signals, char *dir_out,
+                                   size_t dir_bytes, struct sl_error *err) {
+    const char *parent = getenv("TMPDIR");
+    char dir[SL_SYNTHETIC_PATH_BYTES];
+    snprintf(dir, sizeof dir, "%.400s/sluice-model-XXXXXX", parent != NULL && parent[0] != '\0' ? parent : "/tmp");
+    if (strlen(dir) >= dir_bytes || mkdtemp(dir) == NULL) {
+        return sl_fail(err, SL_ERR_IO, "%s: %s", dir, strerror(errno));
+    }
+    enum sl_status status = sl_synthetic_write(config, signals, dir, err);
+    if (status != SL_OK) {
+        rmdir(dir);
+        return status;
+    }
+    snprintf(dir_out, dir_bytes, "%s", dir);
+    return SL_OK;
+}
+
+void sl_synthetic_remove(const char *dir) {
+    remove_files(dir);
+    rmdir(dir);
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: `sluice eval`: the evaluations there are, and how to run one of them.
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/tool.h"
+#include "lab/eval/eval.h"
+#include "lab/measure/measure.h"
+
+// To add one: a function in a file of its own (lab/eval/eval.h, lab/measure/measure.h), and a row here.
+static const struct {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *summary;
+} evals[] = {
+    {"suites", sl_command_eval_suites, "what recipes do to answers: tasks and data sets, beside the full cache"},
+    {"grid", sl_command_eval_grid, "where in how long a prompt a fact is found, recipe by recipe"},
+    {"make", sl_command_eval_make, "the tasks' prompts and answers, for others to ask"},
+    {"fidelity", sl_command_eval_fidelity, "what recipes do to attention and predictions, beside the full cache"},
+    {"perplexity", sl_command_eval_perplexity, "how texts are predicted that stream through a cache of a budget"},
+    {"weights", sl_command_eval_weights, "what quantized weights do to predictions, beside the stored ones"},
+};
+
+static void print_usage(FILE *file) {
+    fprintf(file, "Usage: sluice eval EVALUATION [options]\n"
+                  "How good answers from compressed caches are, in numbers.\n\nEvaluations:\n");
+    for (size_t i = 0; i < sizeof evals / sizeof evals[0]; i++) {
+        fprintf(file, "  %-10s %s\n", evals[i].name, evals[i].summary);
+    }
+    fprintf(file, "\n`sluice eval EVALUATION --help` describes the options.\n" SL_EXIT_CODES_HELP "\n");
+}
+
+int sl_command_eval(int argc, char **argv) {
+    for (size_t i = 0; argc > 1 && i < sizeof evals / sizeof evals[0]; i++) {
+        if (strcmp(evals[i].name, argv[1]) == 0) {
+            return evals[i].run(argc - 1, argv + 1);
+        }
+    }
+    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+        print_usage(stdout);
+        return SL_EXIT_OK;
+    }
+    if (argc > 1) {
+        fprintf(stderr, "sluice eval: unknown evaluation '%s'; see sluice eval --help\n", argv[1]);
+    } else {
+        print_usage(stderr);
+    }
+    return SL_EXIT_USAGE;
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: `sluice eval suites`: tasks and data sets, recipes beside the full cache, as tables and pictures.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/whole_file.h"
+#include "cli/table.h"
+#include "lab/eval/eval.h"
+#include "lab/eval/eval_session.h"
+#include "lab/eval/report/eval_plots.h"
+#include "lab/plot.h"
+
+struct suites_config {
+    struct sl_tool_config tool;
+    struct sl_eval_options eval;
+    const char *png, *markdown, *part;
+    bool list;
+};
+
+static const struct sl_option options[] = {
+    SL_EVAL_PROMPT_OPTIONS(suites_config),
+    SL_EVAL_TASK_OPTIONS(suites_config),
+    SL_EVAL_ASK_OPTIONS(suites_config),
+    SL_EVAL_CLUSTER_OPTIONS(suites_config),
+    {"part", 0, SL_OPTION_STRING, "1/1", "I/N",
+     "ask only this part of the samples; N processes with files of their own, put one behind the other, are one run",
+     offsetof(struct suites_config, part), 0, 0},
+    {"png", 0, SL_OPTION_STRING, NULL, "PREFIX", "draw PREFIX-pareto.png, -bars.png and -tasks.png (needs gnuplot)",
+     offsetof(struct suites_config, png), 0, 0},
+    {"markdown", 0, SL_OPTION_STRING, NULL, "FILE", "the tables as a page", offsetof(struct suites_config, markdown), 0,
+     0},
+    {"list", 0, SL_OPTION_FLAG, NULL, NULL, "say which tasks there are", offsetof(struct suites_config, list), 0, 0},
+    SL_LOCAL_TOOL_OPTIONS,
+};
+
+static const struct sl_program program = {
+    .name = "sluice eval suites",
+    .usage = "--model DIR (--tasks A,B | --plan FILE) [options]",
+    .summary =
+        "Ask a model questions with known answers under each recipe, and compare the scores with the full cache's.",
+    .epilog = "docs/EVALUATION.md describes tasks, metrics, plans and the tables.\n"
+              "Ctrl-C ends it with the tables of what there is; with --out the same command goes on from "
+              "there.\n" SL_EXIT_CODES_HELP,
+    .options = options,
+    .n_options = sizeof options / sizeof options[0],
+};
+
+static void list_tasks(void) {
+    static const struct sl_column columns[] = {{"TASK", false}, {"METRIC", false}, {"LEAST TOKENS", true}, {"", false}};
+    struct sl_table table;
+    sl_table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    for (const struct sl_task *task = sl_tasks(); task->name; task++) {
+        sl_table_add(&table, "%s", task->name);
+        sl_table_add(&table, "%s", task->metric);
+        sl_table_add(&table, "%d", task->min_tokens);
+        sl_table_add(&table, "%s", task->summary);
+    }
+    sl_table_print(&table, stdout);
+    sl_table_cleanup(&table);
+}
+
+// --- files ------------------------------------------------------------------------------------------------------
+
+static enum sl_status write_markdown(const struct sl_eval_session *s, const char *path, struct sl_error *err) {
+    struct sl_whole_file page;
+    enum sl_status status = sl_whole_file_open(&page, path, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    sl_eval_report_print_markdown(&s->report, s->subject, page.file);
+    return sl_whole_file_finish(&page, err);
+}
+
+static enum sl_status draw(const struct sl_eval_report *report, const char *prefix, struct sl_error *err) {
+    static const struct {
+        const char *suffix;
+        enum sl_status (*draw)(const struct sl_eval_report *report, const char *path, struct sl_error *err);
+    } pictures[] = {
+        {"-pareto.png", sl_eval_plot_pareto}, {"-bars.png", sl_eval_plot_bars}, {"-tasks.png", sl_eval_plot_tasks}};
+    enum sl_status status = SL_OK;
+    for (size_t i = 0; status == SL_OK && i < sizeof pictures / sizeof pictures[0]; i++) {
+        char *path;
+        if (asprintf(&path, "%s%s", prefix, pictures[i].suffix) < 0) {
+            return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+        }
+        status = pictures[i].draw(report, path, err);
+        free(path);
+    }
+    return status;
+}
+
+static size_t n_answers(const struct sl_eval_report *report) {
+    size_t n = 0;
+    for (size_t i = 0; i < report->n_rows; i++) {
+        n += report->rows[i].n_answers;
+    }
+    return n;
+}
+
+static enum sl_status show(const struct suites_config *c, const struct sl_eval_session *s, struct sl_error *err) {
+    enum sl_status status = SL_OK;
+    if (c->tool.json) {
+        status = sl_eval_report_print_json(&s->report, stdout, err);
+    } else {
+        sl_eval_report_print(&s->report, s->subject, stdout);
+    }
+    if (status == SL_OK && c->markdown) {
+        status = write_markdown(s, c->markdown, err);
+    }
+    if (status == SL_OK && n_answers(&s->report) == 0) {
+        return sl_fail(err, SL_ERR_PRECONDITION, "there is no answer; the reasons are above");
+    }
+    return status == SL_OK && c->png ? draw(&s->report, c->png, err) : status;
+}
+
+// --- the command ------------------------------------------------------------------------------------------------
+
+// "2/4": of four processes the second, which asks samples 1, 5, 9, ...
+static enum sl_status read_part(const char *text, struct sl_eval_session *s, struct sl_error *err) {
+    long long part, n_parts;
+    int used = -1;
+    if (sscanf(text, "%9lld/%9lld%n", &part, &n_parts, &used) != 2 || text[used] != '\0' || part < 1 ||
+        part > n_parts) {
+        return sl_fail(err, SL_ERR_INVALID, "--part %s: expected I/N, such as 2/4", text);
+    }
+    s->part = part - 1;
+    s->n_parts = n_parts;
+    return SL_OK;
+}
+
+// What would otherwise be found out after hours.
+static enum sl_status check_outputs(const struct suites_config *c, struct sl_error *err) {
+    enum sl_status status = c->png ? sl_plot_check(err) : SL_OK;
+    if (status != SL_OK || !c->markdown) {
+        return status;
+    }
+    struct sl_whole_file page;
+    status = sl_whole_file_open(&page, c->markdown, err);
+    if (status == SL_OK) {
+        sl_whole_file_abandon(&page);
+    }
+    return status;
+}
+
+static enum sl_status evaluate(const struct suites_config *c, struct sl_error *err) {
+    struct sl_eval_session session = {.command = "eval suites", .options = &c->eval};
+    enum sl_status status = read_part(c->part, &session, err);
+    status = status == SL_OK ? check_outputs(c, err) : status;
+    status = status == SL_OK ? sl_eval_options_plan(&c->eval, &session.plan, err) : status;
+    if (status != SL_OK) {
+        return status;
+    }
+    status = sl_eval_session_run(&session, err);
+    if (status == SL_OK) {
+        status = show(c, &session, err);
+    } else if (status == SL_ERR_CANCELLED && session.report.n_rows > 0) {
+        struct sl_error lost; // that it was stopped says more
+        show(c, &session, &lost);
+    }
+    sl_eval_session_cleanup(&session);
+    return status;
+}
+
+int sl_command_eval_suites(int argc, char **argv) {
+    struct suites_config config = {0};
+    struct sl_error err = {0};
+    int first, code;
+    if (!sl_tool_parse(&program, argc, argv, &config, 0, 0, &first, &code)) {
+        return code;
+    }
+    if (config.list) {
+        list_tasks();
+        return SL_EXIT_OK;
+    }
+    return evaluate(&config, &err) == SL_OK ? SL_EXIT_OK : sl_tool_complain("eval suites", &err);
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: the functions behind the rows of lab/eval/metrics/metric.c.
+ *
+ * Design: most metrics compare the text with one answer at a time (sl_metric_compare()) and differ in how both are read, how
+ *         they are compared, and whether the best, the mean or the first comparison counts.
+ */
+#ifndef SL_LAB_EVAL_METRICS_METRIC_INTERNAL_H
+#define SL_LAB_EVAL_METRICS_METRIC_INTERNAL_H
+
+#include "lab/eval/metrics/metric.h"
+#include "lab/eval/metrics/metric_text.h"
+
+typedef enum sl_status sl_metric_score_fn(const struct sl_sample *sample, const char *text, double *score_out,
+                                          struct sl_error *err);
+typedef enum sl_status sl_read_fn(const char *text, struct sl_points *points_out, struct sl_error *err);
+typedef enum sl_status sl_compare_fn(struct sl_span text, struct sl_span answer, double *score_out,
+                                     struct sl_error *err);
+
+struct sl_comparisons {
+    double best, mean, first; // over the sample's answers
+};
+
+// lab/eval/metrics/metric_compare.c. SL_ERR_INVALID: no answers.
+enum sl_status sl_metric_compare(const struct sl_sample *sample, const char *text, sl_read_fn *read,
+                                 sl_compare_fn *compare, struct sl_comparisons *comparisons_out, struct sl_error *err);
+// The same for metrics where the best counts.
+enum sl_status sl_metric_best(const struct sl_sample *sample, const char *text, sl_read_fn *read,
+                              sl_compare_fn *compare, double *score_out, struct sl_error *err);
+
+// lab/eval/metrics/metric_find.c: whether something is in the text
+sl_metric_score_fn sl_score_contains_all, sl_score_contains_any, sl_score_exact, sl_score_count, sl_score_paragraph,
+    sl_score_paragraph_zh, sl_score_first_number, sl_score_first_decimal, sl_score_last_integer, sl_score_kv,
+    sl_score_speaker;
+// lab/eval/metrics/metric_choice.c: which of several it names
+sl_metric_score_fn sl_score_classification, sl_score_choice, sl_score_code_choice;
+// lab/eval/metrics/metric_overlap.c: how much of it is the same
+sl_metric_score_fn sl_score_f1, sl_score_f1_zh, sl_score_edit_similarity;
+// lab/eval/metrics/metric_rouge.c
+sl_metric_score_fn sl_score_rouge_l, sl_score_rouge_l_zh, sl_score_rouge_lsum;
+
+#endif

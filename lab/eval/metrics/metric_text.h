@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: texts as metrics look at them: code points, and words with numbers in the place of their letters.
+ *
+ * Design: the benchmarks are Python, so white space, digits and letters are what Python's str calls so (Unicode's). Bytes
+ *         that are no UTF-8 become U+FFFD, one each: a model may be cut off in the middle of a character. Whoever takes a
+ *         text or words releases them; all zeros is an empty one, and is left behind.
+ */
+#ifndef SL_LAB_EVAL_METRICS_METRIC_TEXT_H
+#define SL_LAB_EVAL_METRICS_METRIC_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+struct sl_points {
+    uint32_t *at; // [n] code points
+    size_t n;
+};
+
+enum sl_status sl_points_read(const char *text, struct sl_points *points_out, struct sl_error *err);
+// The same in lower case: by Unicode's simple mapping, U+0130 as "i" and a dot above, every sigma as the common one.
+enum sl_status sl_points_read_lower(const char *text, struct sl_points *points_out, struct sl_error *err);
+void sl_points_cleanup(struct sl_points *points);
+
+bool sl_point_is_space(uint32_t point);
+bool sl_point_is_digit(uint32_t point);       // of any script
+bool sl_point_is_word(uint32_t point);        // a letter, a number or an underscore: what \w is
+bool sl_point_is_punctuation(uint32_t point); // ASCII's 32
+
+// A part of a text, which must outlive it.
+struct sl_span {
+    const uint32_t *at;
+    size_t n;
+};
+
+struct sl_span sl_span_trim(struct sl_span span); // without white space at its ends
+bool sl_span_equal(struct sl_span a, struct sl_span b);
+bool sl_span_starts(struct sl_span text, struct sl_span with);
+// The index of the first occurrence; text.n + 1: none. An empty text is found in every other.
+size_t sl_span_find(struct sl_span text, struct sl_span what);
+size_t sl_span_find_ascii(struct sl_span text, const char *what);
+bool sl_span_is(struct sl_span span, const char *ascii);
+// The next characters that all belong, from *at on, which is moved behind them. False: no more.
+bool sl_span_next_run(struct sl_span text, bool (*belongs)(uint32_t point), size_t *at, struct sl_span *run_out);
+bool sl_span_next_word(struct sl_span text, size_t *at, struct sl_span *word_out);     // between white space
+bool sl_span_next_number(struct sl_span text, size_t *at, struct sl_span *number_out); // of digits
+
+static inline struct sl_span sl_points_all(const struct sl_points *points) {
+    return (struct sl_span){points->at, points->n};
+}
+
+struct sl_words {
+    struct sl_span *spans; // [n]
+    uint32_t *ids;         // [n] equal words have equal ids; 0 until sl_words_number()
+    size_t n;
+    size_t *ends; // [n_sentences] index behind a sentence's last word
+    size_t n_sentences;
+};
+
+// Room for every word and sentence of a text of n_points.
+enum sl_status sl_words_init(struct sl_words *words, size_t n_points, struct sl_error *err);
+void sl_words_cleanup(struct sl_words *words);
+void sl_words_add(struct sl_words *words, struct sl_span word);
+void sl_words_end_sentence(struct sl_words *words);
+
+// Number the words of both: ids are below *n_ids_out.
+enum sl_status sl_words_number(struct sl_words *a, struct sl_words *b, uint32_t *n_ids_out, struct sl_error *err);
+
+#endif

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: the options that say what is asked of whom, shared by `sluice eval suites`, `grid` and `make`, and the plan
+// made of them.
+#ifndef SL_LAB_EVAL_RUN_EVAL_OPTIONS_H
+#define SL_LAB_EVAL_RUN_EVAL_OPTIONS_H
+
+#include "base/config.h"
+#include "lab/eval/run/answerer.h"
+#include "lab/eval/tasks/plan.h"
+
+struct sl_eval_options {
+    const char *model, *plan, *data, *tasks, *lengths; // the questions
+    struct sl_option_list essays;
+    int64_t samples, seed, max_prompt_tokens;
+    const char *weights, *coordinator, *budgets, *out; // the answers
+    struct sl_option_list recipes;
+    int64_t threads, deadline_ms;
+};
+
+// Rows for the member `eval` of the command's config struct `type`: of what prompts are made.
+#define SL_EVAL_PROMPT_OPTIONS(type)                                                                                   \
+    SL_OPTION_ROW("model", 'm', SL_OPTION_STRING, NULL, "DIR", "model folder", offsetof(struct type, eval.model), 0,   \
+                  0),                                                                                                  \
+        SL_OPTION_ROW("lengths", 'l', SL_OPTION_STRING, "4096", "N,N",                                                 \
+                      "of the tasks' prompts, in tokens of this model", offsetof(struct type, eval.lengths), 0, 0),    \
+        SL_OPTION_ROW("samples", 'n', SL_OPTION_INT, "0", "N",                                                         \
+                      "questions of a task and length; 0: as the plan says, or 10",                                    \
+                      offsetof(struct type, eval.samples), 0, 1 << 20),                                                \
+        SL_OPTION_ROW("seed", 0, SL_OPTION_INT, "1", "N", "of the tasks", offsetof(struct type, eval.seed), 0,         \
+                      1LL << 48),                                                                                      \
+        SL_OPTION_ROW("essay", 0, SL_OPTION_LIST, NULL, "FILE",                                                        \
+                      "a text to hide facts in; may be given several times. Without: the licences of this system",     \
+                      offsetof(struct type, eval.essays), 0, 0)
+
+// Which questions, by name or by file.
+#define SL_EVAL_TASK_OPTIONS(type)                                                                                     \
+    SL_OPTION_ROW("tasks", 't', SL_OPTION_STRING, NULL, "A,B", "tasks by name (--list), or all",                       \
+                  offsetof(struct type, eval.tasks), 0, 0),                                                            \
+        SL_OPTION_ROW(                                                                                                 \
+            "plan", 'p', SL_OPTION_STRING, NULL, "FILE",                                                               \
+            "tasks, data sets, recipes, budgets and claims in a file (lab/eval/papers/), instead of options",          \
+            offsetof(struct type, eval.plan), 0, 0),                                                                   \
+        SL_OPTION_ROW("data", 'd', SL_OPTION_STRING, NULL, "DIR",                                                      \
+                      "where the plan's data sets are; without: beside the plan", offsetof(struct type, eval.data), 0, \
+                      0),                                                                                              \
+        SL_OPTION_ROW(                                                                                                 \
+            "max-prompt-tokens", 0, SL_OPTION_INT, "0", "N",                                                           \
+            "a data set's longer prompts lose their middle; 0: as the plan says, or what the model was made for",      \
+            offsetof(struct type, eval.max_prompt_tokens), 0, 1LL << 32)
+
+// Who answers, and how.
+#define SL_EVAL_ASK_OPTIONS(type)                                                                                      \
+    SL_OPTION_ROW("recipe", 'r', SL_OPTION_LIST, NULL, "RECIPE",                                                       \
+                  "beside full; may be given several times, or as a list joined by ';'; presets: all of them",         \
+                  offsetof(struct type, eval.recipes), 0, 0),                                                          \
+        SL_OPTION_ROW("budgets", 'b', SL_OPTION_STRING, NULL, "B,B",                                                   \
+                      "such as 5%,20%,512: each in the place of {budget}, or of recipes that evict and name none",     \
+                      offsetof(struct type, eval.budgets), 0, 0),                                                      \
+        SL_OPTION_ROW("weights", 0, SL_OPTION_STRING, "stored", "FORMAT",                                              \
+                      "of the model's weights in memory: stored, int8 or int4", offsetof(struct type, eval.weights),   \
+                      0, 0),                                                                                           \
+        SL_OPTION_ROW("out", 'o', SL_OPTION_STRING, NULL, "FILE",                                                      \
+                      "keep every answer there as a JSON line; a run that was stopped goes on from it",                \
+                      offsetof(struct type, eval.out), 0, 0),                                                          \
+        SL_OPTION_ROW("threads", 0, SL_OPTION_INT, "0", "N", "in this process; 0 is one per processor",                \
+                      offsetof(struct type, eval.threads), 0, 1024)
+
+// The same, where it may be a cluster.
+#define SL_EVAL_CLUSTER_OPTIONS(type)                                                                                  \
+    SL_OPTION_ROW("coordinator", 'c', SL_OPTION_STRING, NULL, "HOST:PORT",                                             \
+                  "ask the cluster there. Without: everything in this process",                                        \
+                  offsetof(struct type, eval.coordinator), 0, 0),                                                      \
+        SL_OPTION_ROW("deadline", 0, SL_OPTION_DURATION, "10m", "TIME", "of one answer of a cluster",                  \
+                      offsetof(struct type, eval.deadline_ms), 1, 86400000)
+
+/*
+ * The plan in the file, or the one that the options describe: tasks at lengths, `full` and the recipes. SL_ERR_INVALID
+ * names the option. To be cleaned up by the caller.
+ */
+enum sl_status sl_eval_options_plan(const struct sl_eval_options *options, struct sl_eval_plan *plan_out,
+                                    struct sl_error *err);
+
+// `full`, the recipes, the recipes at every budget.
+enum sl_status sl_eval_options_recipes(const struct sl_eval_options *options, struct sl_eval_plan *plan,
+                                       struct sl_error *err);
+
+// SL_ERR_INVALID: there is no such task; says which one may have been meant.
+enum sl_status sl_eval_find_task(const char *name, const struct sl_task **task_out, struct sl_error *err);
+
+// "4096,8192", each from least to most. *numbers_out is malloc'd, the caller's. `option`: for complaints.
+enum sl_status sl_eval_parse_numbers(const char *option, const char *text, int64_t least, int64_t most,
+                                     int64_t **numbers_out, size_t *n_out, struct sl_error *err);
+
+#endif

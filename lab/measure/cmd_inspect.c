@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: `sluice inspect`: what a capsule in a file holds; and, as a picture, which positions every head has kept.
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "cli/message_json.h"
+#include "cli/table.h"
+#include "cli/tool.h"
+#include "kvcache/capsule_file.h"
+#include "lab/measure/measure.h"
+#include "lab/plot.h"
+#include "tensor/cpu/tiers.h"
+#include "tensor/ops.h"
+
+#define MAX_BINS 1600 // columns of the picture
+
+struct inspect_config {
+    struct sl_tool_config tool;
+    const char *png;
+};
+
+static const struct sl_option options[] = {
+    {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw which positions each layer and head has kept (needs gnuplot)",
+     offsetof(struct inspect_config, png), 0, 0},
+    SL_LOCAL_TOOL_OPTIONS,
+};
+
+static const struct sl_program program = {
+    .name = "sluice inspect",
+    .usage = "CAPSULE [options]",
+    .summary = "Tell what a capsule holds: model, recipe, formats, and the slots that every layer has kept.",
+    .epilog = "`sluice run --local --save-capsule FILE` writes capsules to files.\n" SL_EXIT_CODES_HELP,
+    .options = options,
+    .n_options = sizeof options / sizeof options[0],
+};
+
+struct capsule {
+    const char *path;
+    struct sl_capsule_file file;
+    void *memory;
+    struct sl_arena *arena;
+    struct sl_session *session;
+};
+
+static enum sl_status open_body(struct capsule *c, struct sl_error *err) {
+    size_t bytes = (c->file.body_bytes + SL_ARENA_UNIT) / SL_ARENA_UNIT * SL_ARENA_UNIT; // one unit at least
+    c->memory = aligned_alloc(SL_ARENA_UNIT, bytes);
+    if (c->memory == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "%s: out of memory for %zu bytes", c->path, bytes);
+    }
+    enum sl_status status = sl_arena_create(c->memory, bytes, &c->arena, err);
+    void *body = status == SL_OK ? sl_arena_alloc(c->arena, c->file.body_bytes ? c->file.body_bytes : 1) : NULL;
+    if (status == SL_OK) {
+        status = sl_capsule_file_read_body(&c->file, body, err);
+        if (status != SL_OK) {
+            sl_error_prefix(err, c->path);
+        }
+    }
+    if (status == SL_OK) {
+        const struct sl_capsule_info *info = &c->file.info;
+        struct sl_capsule_bytes capsule = {body, c->file.body_bytes, c->file.header, c->file.header_bytes};
+        status = sl_capsule_open(&capsule, c->arena, &info->geometry, &info->id, 1, &c->session, err);
+    }
+    if (status != SL_OK) {
+        sl_arena_free(c->arena, body);
+    }
+    return status;
+}
+
+static void close_capsule(struct capsule *c) {
+    sl_session_destroy(&c->session);
+    sl_arena_destroy(&c->arena);
+    free(c->memory);
+    sl_capsule_file_close(&c->file);
+}
+
+// --- numbers -----------------------------------------------------------------------------------------------------
+
+struct layer_summary {
+    uint32_t min, max;
+    double mean;
+    int64_t n_packed; // pages in the packed format, all heads
+    size_t bytes;
+};
+
+static struct layer_summary summarize(const struct sl_session *session, int layer) {
+    const struct sl_layer *l = &session->layers[layer];
+    int n_heads = session->geometry.n_kv_heads;
+    struct layer_summary s = {.min = UINT32_MAX, .bytes = sl_capsule_layer_bytes(session, layer)};
+    for (int h = 0; h < n_heads; h++) {
+        uint32_t n = l->heads[h].n_slots;
+        s.min = n < s.min ? n : s.min;
+        s.max = n > s.max ? n : s.max;
+        s.mean += (double)n / n_heads;
+        s.n_packed += l->heads[h].n_packed;
+    }
+    return s;
+}
+
+// "f16", "int4 + f16" where quantized pages come first, or "f16, offloaded" where kvstores have them.
+static void format_of(const struct sl_layer *layer, int64_t n_packed, char *buf, size_t buf_bytes) {
+    if (layer->offloaded) {
+        snprintf(buf, buf_bytes, "%s, offloaded", sl_kv_format_name(layer->work.format));
+    } else if (n_packed > 0) {
+        snprintf(buf, buf_bytes, "%s + %s", sl_kv_format_name(layer->packed.format),
+                 sl_kv_format_name(layer->work.format));
+    } else {
+        snprintf(buf, buf_bytes, "%s", sl_kv_format_name(layer->work.format));
+    }
+}
+
+static const char *position_mode(const struct sl_session *session) {
+    return session->positions == SL_POSITION_SLOT ? "slot" : "original";
+}
+
+static void print_text(const struct capsule *c) {
+    const struct sl_capsule_info *info = &c->file.info;
+    char bytes[32];
+    sl_format_bytes((double)c->file.body_bytes, bytes, sizeof bytes);
+    printf("capsule  %s: version %d, %s in the body, digests agree\n", c->path, SL_CAPSULE_VERSION, bytes);
+    printf("recipe   %s (%016" PRIx64 ")\n", c->file.label, info->id.recipe_fingerprint);
+    printf("model    %016" PRIx64 ": %d layers, %d KV heads of %d\n", info->id.model_fingerprint,
+           info->geometry.n_layers, info->geometry.n_kv_heads, info->geometry.head_dim);
+    printf("tokens   %" PRId64 " read (prefix %016" PRIx64 "), positions %s, %s\n\n", info->n_tokens,
+           info->id.prefix_hash, position_mode(c->session), info->evicted ? "some evicted" : "none evicted");
+
+    static const struct sl_column columns[] = {{"LAYER", true}, {"FORMAT", false}, {"SLOTS MIN", true},
+                                               {"MEAN", true},  {"MAX", true},     {"BYTES", true}};
+    struct sl_table table;
+    sl_table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    for (int l = 0; l < info->geometry.n_layers; l++) {
+        struct layer_summary s = summarize(c->session, l);
+        char format[32];
+        format_of(&c->session->layers[l], s.n_packed, format, sizeof format);
+        sl_table_add(&table, "%d", l);
+        sl_table_add(&table, "%s", format);
+        sl_table_add(&table, "%u", s.min);
+        sl_table_add(&table, "%.1f", s.mean);
+        sl_table_add(&table, "%u", s.max);
+        sl_table_add(&table, "%s", sl_format_bytes((double)s.bytes, bytes, sizeof bytes));
+    }
+    sl_table_print(&table, stdout);
+    sl_table_cleanup(&table);
+
+    struct sl_session_stats stats;
+    sl_session_get_stats(c->session, &stats);
+    printf("\nby format:");
+    for (int format = 0; format < SL_KV_N_FORMATS; format++) {
+        if (stats.bytes_by_format[format] > 0) {
+            printf("  %s %s", sl_kv_format_name((enum sl_kv_format)format),
+                   sl_format_bytes((double)stats.bytes_by_format[format], bytes, sizeof bytes));
+        }
+    }
+    putchar('\n');
+}
+
+static json_t *json_fingerprint(uint64_t value) {
+    return json_sprintf("%016" PRIx64, value);
+}
+
+static void print_json(const struct capsule *c) {
+    const struct sl_capsule_info *info = &c->file.info;
+    struct sl_session_stats stats;
+    sl_session_get_stats(c->session, &stats);
+    json_t *layers = json_array(), *by_format = json_object();
+    for (int l = 0; l < info->geometry.n_layers; l++) {
+        struct layer_summary s = summarize(c->session, l);
+        const struct sl_layer *layer = &c->session->layers[l];
+        json_array_append_new(layers,
+                              json_pack("{s:i, s:b, s:s, s:s, s:I, s:I, s:f, s:I, s:I}", "layer", l, "offloaded",
+                                        layer->offloaded, "work_format", sl_kv_format_name(layer->work.format),
+                                        "packed_format", sl_kv_format_name(layer->packed.format), "packed_pages",
+                                        (json_int_t)s.n_packed, "slots_min", (json_int_t)s.min, "slots_mean", s.mean,
+                                        "slots_max", (json_int_t)s.max, "bytes", (json_int_t)s.bytes));
+    }
+    for (int format = 0; format < SL_KV_N_FORMATS; format++) {
+        if (stats.bytes_by_format[format] > 0) {
+            json_object_set_new(by_format, sl_kv_format_name((enum sl_kv_format)format),
+                                json_integer((json_int_t)stats.bytes_by_format[format]));
+        }
+    }
+    json_t *object = json_pack(
+        "{s:o, s:i, s:s, s:o, s:o, s:o, s:i, s:i, s:i, s:I, s:s, s:b, s:I, s:o, s:o}", "capsule", sl_text_json(c->path),
+        "version", SL_CAPSULE_VERSION, "recipe", c->file.label, "recipe_fingerprint",
+        json_fingerprint(info->id.recipe_fingerprint), "model_fingerprint",
+        json_fingerprint(info->id.model_fingerprint), "prefix_hash", json_fingerprint(info->id.prefix_hash), "n_layers",
+        info->geometry.n_layers, "n_kv_heads", info->geometry.n_kv_heads, "head_dim", info->geometry.head_dim,
+        "n_tokens", (json_int_t)info->n_tokens, "positions", position_mode(c->session), "evicted", info->evicted,
+        "body_bytes", (json_int_t)c->file.body_bytes, "layers", layers, "bytes_by_format", by_format);
+    json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
+    putchar('\n');
+    json_decref(object);
+}
+
+// --- the retention map ---------------------------------------------------------------------------------------------
+
+// One line of the picture: the share of each bin's positions that the head has kept.
+static void write_row(const struct capsule *c, const struct sl_ops *ops, int layer, int head, int n_bins,
+                      int64_t *positions, uint32_t *counts, FILE *script) {
+    int64_t n_tokens = c->file.info.n_tokens;
+    struct sl_kv kv = sl_session_kv(c->session, layer, head);
+    ops->read_positions(&kv, positions);
+    for (int bin = 0; bin < n_bins; bin++) {
+        counts[bin] = 0;
+    }
+    for (uint32_t j = 0; j < kv.n_slots; j++) {
+        if (positions[j] >= 0 && positions[j] < n_tokens) { // a file may say anything
+            counts[positions[j] * n_bins / n_tokens]++;
+        }
+    }
+    for (int bin = 0; bin < n_bins; bin++) {
+        // Positions p with p * n_bins / n_tokens == bin.
+        int64_t begin = (bin * n_tokens + n_bins - 1) / n_bins, end = ((bin + 1) * n_tokens + n_bins - 1) / n_bins;
+        fprintf(script, "%.3g ", (double)counts[bin] / (double)(end - begin));
+    }
+    fputc('\n', script);
+}
+
+// positions and counts: scratch of write_row().
+static void write_map(const struct capsule *c, const struct sl_ops *ops, int n_bins, int64_t *positions,
+                      uint32_t *counts, FILE *script) {
+    const struct sl_kv_geometry *g = &c->file.info.geometry;
+    int64_t n_tokens = c->file.info.n_tokens;
+    int n_rows = g->n_layers * g->n_kv_heads, step = (g->n_layers + 39) / 40;
+    char title[SL_CAPSULE_LABEL_BYTES + 64], quoted[2 * sizeof title];
+    snprintf(title, sizeof title, "%s: what %" PRId64 " tokens have left", c->file.label, n_tokens);
+    fprintf(script,
+            "set title %s\nset xlabel 'position'\nset ylabel 'layer, head by head'\n"
+            "set palette defined (0 '#ffffff', 1 '#08306b')\nset cbrange [0:1]\n"
+            "set cblabel 'share kept'\nset xrange [0:%" PRId64 "]\nset yrange [%g:-0.5]\n"
+            "set tics out nomirror\nset ytics (",
+            sl_plot_quote(title, quoted, sizeof quoted), n_tokens, n_rows - 0.5);
+    for (int l = 0; l < g->n_layers; l += step) {
+        fprintf(script, "%s'%d' %d", l ? ", " : "", l, l * g->n_kv_heads);
+    }
+    fputs(")\n$map << EOD\n", script);
+    for (int row = 0; row < n_rows; row++) {
+        write_row(c, ops, row / g->n_kv_heads, row % g->n_kv_heads, n_bins, positions, counts, script);
+    }
+    fprintf(script, "EOD\nplot $map matrix using (($1 + 0.5) * %.9g):2:3 with image notitle\n",
+            (double)n_tokens / n_bins);
+}
+
+static enum sl_status draw(const struct capsule *c, const char *path, struct sl_error *err) {
+    const struct sl_kv_geometry *g = &c->file.info.geometry;
+    int64_t n_tokens = c->file.info.n_tokens;
+    int height = 160 + 12 * g->n_layers * g->n_kv_heads, n_bins = (int)(n_tokens < MAX_BINS ? n_tokens : MAX_BINS);
+    if (n_tokens == 0) {
+        return sl_fail(err, SL_ERR_INVALID, "%s: a capsule of no tokens; there is nothing to draw", c->path);
+    }
+    const struct sl_ops *ops;
+    enum sl_status status = sl_ops_select(NULL, &ops, err);
+    int64_t *positions = calloc((size_t)n_tokens, sizeof *positions);
+    uint32_t *counts = calloc((size_t)n_bins, sizeof *counts);
+    if (status == SL_OK && !(positions && counts)) {
+        status = sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    if (status == SL_OK) {
+        struct sl_plot plot;
+        height = height < 400 ? 400 : height > 4000 ? 4000 : height;
+        if (sl_plot_open(&plot, path, 1280, height, err) == SL_OK) {
+            write_map(c, ops, n_bins, positions, counts, plot.script);
+        }
+        status = sl_plot_finish(&plot, err);
+    }
+    free(positions);
+    free(counts);
+    return status;
+}
+
+int sl_command_inspect(int argc, char **argv) {
+    struct inspect_config config = {0};
+    int first, code;
+    if (!sl_tool_parse(&program, argc, argv, &config, 1, 1, &first, &code)) {
+        return code;
+    }
+    struct capsule capsule = {.path = argv[first]};
+    struct sl_error err = {0};
+    enum sl_status status = config.png ? sl_plot_check(&err) : SL_OK;
+    if (status != SL_OK) {
+        return sl_tool_complain("inspect", &err);
+    }
+    status = sl_capsule_file_open(capsule.path, &capsule.file, &err);
+    if (status == SL_OK) {
+        status = open_body(&capsule, &err);
+    }
+    if (status == SL_OK && config.png) {
+        status = draw(&capsule, config.png, &err);
+    }
+    if (status == SL_OK && config.tool.json) {
+        print_json(&capsule);
+    } else if (status == SL_OK) {
+        print_text(&capsule);
+    }
+    close_capsule(&capsule);
+    return status == SL_OK ? SL_EXIT_OK : sl_tool_complain("inspect", &err);
+}

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: `sluice profile`: measure how the attention of each layer is spread over its slots, and write it beside the
+// model: which layers are dense.
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/message_json.h"
+#include "cli/progress.h"
+#include "cli/table.h"
+#include "cli/tool.h"
+#include "lab/measure/measure.h"
+#include "lab/measure/profile_file.h"
+#include "lab/plot.h"
+
+#define MAX_ROWS  512
+#define BAR_WIDTH 20
+#define PATH_SIZE 4096
+
+struct profile_config {
+    struct sl_tool_config tool;
+    const char *model, *png;
+    struct sl_option_list texts;
+    double threshold;
+    int64_t tokens, threads;
+    bool dry_run;
+};
+
+static const struct sl_option options[] = {
+    {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "model folder", offsetof(struct profile_config, model), 0, 0},
+    {"text", 't', SL_OPTION_LIST, NULL, "FILE",
+     "a prompt; may be given several times, the scores are averaged. Without: the text of this tool's licence",
+     offsetof(struct profile_config, texts), 0, 0},
+    {"tokens", 'n', SL_OPTION_INT, "2048", "N", "read at most so many tokens of each text",
+     offsetof(struct profile_config, tokens), SL_ATTENTION_MIN_TOKENS, 1 << 24},
+    {"threshold", 0, SL_OPTION_FLOAT, "0.2", "P", "a layer above it is dense",
+     offsetof(struct profile_config, threshold), 0, 1},
+    {"dry-run", 0, SL_OPTION_FLAG, NULL, NULL, "measure, and write nothing", offsetof(struct profile_config, dry_run),
+     0, 0},
+    {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw the measurements (needs gnuplot)",
+     offsetof(struct profile_config, png), 0, 0},
+    {"threads", 0, SL_OPTION_INT, "0", "N", "0 is one per processor", offsetof(struct profile_config, threads), 0,
+     1024},
+    SL_LOCAL_TOOL_OPTIONS,
+};
+
+static const struct sl_program program = {
+    .name = "sluice profile",
+    .usage = "--model DIR [options]",
+    .summary = "Measure how dense the attention of each layer is, and write DIR/sluice_profile.json: the layers that\n"
+               "recipes call \"dense\" (tailorkv quantizes these, and offloads the others).",
+    .epilog = "Means over the last 32 queries of each prompt, over query heads and over prompts:\n"
+              "dense preference  attention outside of each query's top 5% of slots: 0 where few slots have it all\n"
+              "first, last       share of the attention on the first 1, 4, 64 slots (sinks) and on the newest 64\n"
+              "slots 90, 95, 99  the smallest share of the slots that holds so many percent of the attention\n"
+              "effective         exp of the entropy: as many slots, equally attended, would have the same\n"
+              "Layer 0 is always dense: no layer before it can predict its query. --json has every KV "
+              "head.\n" SL_EXIT_CODES_HELP,
+    .options = options,
+    .n_options = sizeof options / sizeof options[0],
+};
+
+struct drawing {
+    char phase[64];
+    int width; // 0: not a terminal
+};
+
+static enum sl_status draw(void *arg, int64_t done, int64_t total) {
+    struct drawing *d = arg;
+    if (d->width > 0) {
+        struct sl_progress progress = {.phase = d->phase, .done = done, .total = total};
+        sl_progress_draw(&progress, d->width, stderr);
+    }
+    return SL_OK;
+}
+
+static enum sl_status measure(const struct profile_config *config, const struct sl_eval_model *m,
+                              struct sl_attention_profile *profile, struct sl_error *err) {
+    const struct sl_option_list *texts = &config->texts;
+    int n_texts = texts->n ? texts->n : 1;
+    struct drawing drawing = {.width = sl_terminal_width(STDERR_FILENO)};
+    struct sl_attention_progress progress = {draw, &drawing};
+    enum sl_status status = SL_OK;
+    for (int i = 0; i < n_texts && status == SL_OK; i++) {
+        int32_t *tokens = NULL;
+        int64_t n_tokens = 0;
+        const char *path = texts->n ? texts->items[i] : NULL;
+        snprintf(drawing.phase, sizeof drawing.phase, "text %d of %d", i + 1, n_texts);
+        status = sl_eval_model_read(m, path, &tokens, &n_tokens, err);
+        n_tokens = n_tokens < config->tokens ? n_tokens : config->tokens;
+        if (status == SL_OK) {
+            status = sl_attention_profile_add(profile, m, tokens, n_tokens, &progress, err);
+            if (status != SL_OK && path) {
+                char what[PATH_SIZE];
+                snprintf(what, sizeof what, "%s", path);
+                sl_error_prefix(err, what);
+            }
+        }
+        free(tokens);
+    }
+    if (drawing.width > 0) {
+        sl_progress_clear(stderr);
+    }
+    return status;
+}
+
+// --- the table -------------------------------------------------------------------------------------------------------
+
+static void print_table(const struct sl_attention_profile *p, double threshold, const struct sl_layers *dense) {
+    static const struct sl_column columns[] = {{"LAYER", true},   {"DENSE PREFERENCE", true}, {"", false},
+                                               {"FIRST 1", true}, {"FIRST 4", true},          {"FIRST 64", true},
+                                               {"LAST 64", true}, {"SLOTS 90%", true},        {"95%", true},
+                                               {"99%", true},     {"EFFECTIVE", true},        {"", false}};
+    struct sl_table table;
+    sl_table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    for (int l = 0; l < p->n_layers; l++) {
+        double score = sl_attention_of_layer(p, l, SL_ATTENTION_DENSE);
+        sl_table_add(&table, "%d", l);
+        sl_table_add(&table, "%.3f", score);
+        sl_table_add(&table, "%.*s", (int)(score * BAR_WIDTH + 0.5), "####################");
+        for (int s = SL_ATTENTION_FIRST_1; s <= SL_ATTENTION_SLOTS_99; s++) {
+            sl_table_add(&table, "%.1f%%", 100 * sl_attention_of_layer(p, l, s));
+        }
+        sl_table_add(&table, "%.1f", sl_attention_of_layer(p, l, SL_ATTENTION_EFFECTIVE));
+        bool below = l == 0 && score <= threshold;
+        sl_table_add(&table, "%s",
+                     below                     ? "dense: nothing predicts its query"
+                     : sl_layers_has(dense, l) ? "dense"
+                                               : "");
+    }
+    sl_table_print(&table, stdout);
+    sl_table_cleanup(&table);
+}
+
+// --- the picture -----------------------------------------------------------------------------------------------------
+
+struct curve {
+    enum sl_attention_statistic statistic;
+    const char *title;
+};
+
+// Curves over layers. `above`: a curve in front of them, with a comma behind it; or NULL.
+static void plot_layers(const struct sl_attention_profile *p, const struct curve *curves, size_t n, const char *above,
+                        FILE *script) {
+    fputs("$layers << EOD\n", script);
+    for (int l = 0; l < p->n_layers; l++) {
+        fprintf(script, "%d", l);
+        for (size_t i = 0; i < n; i++) {
+            fprintf(script, " %.6g", sl_attention_of_layer(p, l, curves[i].statistic));
+        }
+        fputc('\n', script);
+    }
+    fprintf(script, "EOD\nset xlabel 'layer'\nset xrange [-0.5:%d.5]\nplot %s", p->n_layers - 1, above ? above : "");
+    for (size_t i = 0; i < n; i++) {
+        fprintf(script, "%s$layers using 1:%zu with linespoints title '%s'", i ? ", " : "", i + 2, curves[i].title);
+    }
+    fputc('\n', script);
+}
+
+// A heat map, KV heads by layers.
+static void plot_heads(const struct sl_attention_profile *p, enum sl_attention_statistic statistic, const char *title,
+                       const char *range, FILE *script) {
+    fputs("$heads << EOD\n", script);
+    for (int h = 0; h < p->n_kv_heads; h++) {
+        for (int l = 0; l < p->n_layers; l++) {
+            fprintf(script, "%.6g ", sl_attention_of_head(p, l, h, statistic));
+        }
+        fputc('\n', script);
+    }
+    fprintf(script,
+            "EOD\nset title '%s'\nset xlabel 'layer'\nset ylabel 'KV head'\nset xrange [-0.5:%d.5]\n"
+            "set yrange [-0.5:%d.5]\n%s\nplot $heads matrix using 1:2:(0.5):(0.5):3 with boxxyerror linecolor palette "
+            "fillstyle solid notitle\n",
+            title, p->n_layers - 1, p->n_kv_heads - 1, range);
+}
+
+// Above: what a layer does. Below: which of its heads do it.
+static void write_script(const struct sl_attention_profile *p, double threshold, FILE *script) {
+    static const struct curve density[] = {{SL_ATTENTION_DENSE, "outside of the top 5%"}};
+    static const struct curve ends[] = {{SL_ATTENTION_FIRST_1, "first slot"},
+                                        {SL_ATTENTION_FIRST_4, "first 4"},
+                                        {SL_ATTENTION_FIRST_64, "first 64"},
+                                        {SL_ATTENTION_LAST_64, "last 64"}};
+    static const struct curve sparsity[] = {{SL_ATTENTION_SLOTS_99, "99% of the attention"},
+                                            {SL_ATTENTION_SLOTS_95, "95%"},
+                                            {SL_ATTENTION_SLOTS_90, "90%"}};
+    char line[96];
+    fputs("set multiplot layout 2,3\nset grid\nset key tmargin horizontal\nset tics out nomirror\n"
+          "set title 'dense preference'\nset ylabel 'share of the attention'\nset yrange [0:1]\n",
+          script);
+    snprintf(line, sizeof line, "%.9g with lines dashtype 2 linecolor 'black' title 'threshold: dense above', ",
+             threshold);
+    plot_layers(p, density, 1, line, script);
+    fputs("set title 'sinks and recency'\n", script);
+    plot_layers(p, ends, sizeof ends / sizeof ends[0], NULL, script);
+    fputs("set title 'sparsity'\nset ylabel 'share of the slots that hold'\nset yrange [*:1]\nset logscale y\n",
+          script);
+    plot_layers(p, sparsity, sizeof sparsity / sizeof sparsity[0], NULL, script);
+    fprintf(script, "unset logscale y\nunset grid\nset palette defined (0 '#ffffff', 1 '#08306b')\nset ytics 0,%d\n",
+            (p->n_kv_heads + 15) / 16);
+    plot_heads(p, SL_ATTENTION_FIRST_4, "attention on the first 4 slots", "set cbrange [0:1]", script);
+    plot_heads(p, SL_ATTENTION_LAST_64, "attention on the last 64 slots", "set cbrange [0:1]", script);
+    plot_heads(p, SL_ATTENTION_EFFECTIVE, "effective slots", "set cbrange [1:*]\nset logscale cb", script);
+    fputs("unset multiplot\n", script);
+}
+
+static enum sl_status draw_plot(const struct sl_attention_profile *p, double threshold, const char *path,
+                                struct sl_error *err) {
+    struct sl_plot plot;
+    if (sl_plot_open(&plot, path, 1800, 900, err) == SL_OK) {
+        write_script(p, threshold, plot.script);
+    }
+    return sl_plot_finish(&plot, err);
+}
+
+// --- the command -----------------------------------------------------------------------------------------------------
+
+static enum sl_status report(const struct profile_config *config, const struct sl_attention_profile *p,
+                             struct sl_error *err) {
+    struct sl_layers dense;
+    char path[PATH_SIZE];
+    sl_profile_choose(p, config->threshold, &dense);
+    json_t *json = sl_profile_json(p, config->threshold, &dense);
+    enum sl_status status = json ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    if (status == SL_OK && !config->dry_run) {
+        status = sl_profile_write(config->model, json, path, sizeof path, err);
+    }
+    if (status == SL_OK && config->tool.json) {
+        if (!config->dry_run) {
+            json_object_set_new(json, "path", sl_text_json(path));
+        }
+        json_dumpf(json, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
+        putchar('\n');
+    } else if (status == SL_OK) {
+        print_table(p, config->threshold, &dense);
+        if (!config->dry_run) {
+            printf("written to %s (threshold %g)\n", path, config->threshold);
+        }
+    }
+    json_decref(json);
+    return status == SL_OK && config->png ? draw_plot(p, config->threshold, config->png, err) : status;
+}
+
+static enum sl_status profile(const struct profile_config *config, struct sl_error *err) {
+    struct sl_eval_model m;
+    struct sl_eval_model_config model = {.dir = config->model,
+                                         .threads = (int)config->threads,
+                                         .max_rows = MAX_ROWS,
+                                         .cache_tokens = config->tokens,
+                                         .tokenizer = true};
+    enum sl_status status = config->png ? sl_plot_check(err) : SL_OK;
+    if (status == SL_OK) {
+        status = sl_eval_model_open(&model, &m, err);
+    }
+    if (status != SL_OK) {
+        return status;
+    }
+    struct sl_attention_profile p;
+    status = sl_attention_profile_init(&p, m.runtime.config->n_layers, m.runtime.config->n_kv_heads, err);
+    if (status == SL_OK) {
+        status = measure(config, &m, &p, err);
+    }
+    sl_eval_model_close(&m);
+    if (status == SL_OK) {
+        status = report(config, &p, err);
+    }
+    sl_attention_profile_cleanup(&p);
+    return status;
+}
+
+int sl_command_profile(int argc, char **argv) {
+    struct profile_config config = {0};
+    struct sl_error err = {0};
+    int first, code;
+    if (!sl_tool_parse(&program, argc, argv, &config, 0, 0, &first, &code)) {
+        return code;
+    }
+    return profile(&config, &err) == SL_OK ? SL_EXIT_OK : sl_tool_complain("profile", &err);
+}

@@ -1,0 +1,426 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: `sluice eval fidelity`: recipes beside the full cache, as a table, as JSON lines, as a picture.
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/progress.h"
+#include "cli/table.h"
+#include "cli/tool.h"
+#include "job/job_recipe.h"
+#include "lab/measure/eval_recipes.h"
+#include "lab/measure/fidelity.h"
+#include "lab/measure/measure.h"
+#include "lab/plot.h"
+#include "lab/result.h"
+
+#define DEFAULT_TOKENS 2048 // where the text has as many
+
+struct eval_config {
+    struct sl_tool_config tool;
+    struct sl_option_list recipes;
+    const char *model, *weights, *budget, *text, *png;
+    int64_t tokens, continuation, threads;
+};
+
+static const struct sl_option options[] = {
+    {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "model folder", offsetof(struct eval_config, model), 0, 0},
+    {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT", "of the model's weights in memory: stored, int8 or int4",
+     offsetof(struct eval_config, weights), 0, 0},
+    {"recipe", 'r', SL_OPTION_LIST, NULL, "RECIPE",
+     "may be given several times, or as a list joined by ';'. Without: every preset, with --budget where it evicts",
+     offsetof(struct eval_config, recipes), 0, 0},
+    {"budget", 'b', SL_OPTION_STRING, "0.2", "B", "of the presets: slots, or a ratio of the prompt",
+     offsetof(struct eval_config, budget), 0, 0},
+    {"text", 't', SL_OPTION_STRING, NULL, "FILE", "what is read; - is standard input. Without: this tool's licence",
+     offsetof(struct eval_config, text), 0, 0},
+    {"tokens", 'n', SL_OPTION_INT, "0", "N", "of the prompt; 0: what the text has, up to 2048",
+     offsetof(struct eval_config, tokens), 0, 1 << 24},
+    {"continuation", 0, SL_OPTION_INT, "128", "N", "tokens behind the prompt, over which everything is measured",
+     offsetof(struct eval_config, continuation), 1, 1 << 16},
+    {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw the results (needs gnuplot)", offsetof(struct eval_config, png), 0,
+     0},
+    {"threads", 0, SL_OPTION_INT, "0", "N", "0 is one per processor", offsetof(struct eval_config, threads), 0, 1024},
+    SL_LOCAL_TOOL_OPTIONS,
+};
+
+static const struct sl_program program = {
+    .name = "sluice eval fidelity",
+    .usage = "--model DIR [options]",
+    .summary = "Read a text under each recipe and compare attention and predictions with the full cache's.",
+    .epilog =
+        "error    relative error of the attention output over the continuation, same queries (mean over layers)\n"
+        "overlap  Jaccard index of the slots kept with those that the continuation attends to most\n"
+        "recall   of the topk slots that an offloaded layer's search should find, the share that it finds\n"
+        "nll      mean negative log likelihood of the continuation's tokens, and what it is above the full cache's\n"
+        "Recipes that this model cannot run are listed with the reason.\n" SL_EXIT_CODES_HELP,
+    .options = options,
+    .n_options = sizeof options / sizeof options[0],
+};
+
+// One recipe and what came of it.
+struct trial {
+    const char *text; // as asked for
+    char reason[384]; // why it could not be run; "" when it could
+    struct sl_recipe recipe;
+    struct sl_fidelity_result result;
+};
+
+struct eval {
+    struct eval_config config;
+    struct sl_eval_model model;
+    struct sl_list recipes;
+    struct trial *trials;
+    size_t n_trials;
+    int32_t *tokens;
+    int64_t n_read;
+    double full_nll;
+    int width; // of the terminal for progress; 0: there is none
+    char phase[64];
+};
+
+// --- what to run ---------------------------------------------------------------------------------------------------
+
+static enum sl_status make_trials(struct eval *e, struct sl_error *err) {
+    enum sl_status status = sl_eval_recipes(&e->config.recipes, e->config.budget, &e->recipes, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    e->trials = calloc(e->recipes.n, sizeof *e->trials);
+    if (e->trials == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    for (size_t i = 0; i < e->recipes.n; i++) {
+        struct trial *trial = &e->trials[e->n_trials++];
+        struct sl_error why = {0};
+        trial->text = e->recipes.items[i];
+        if (sl_recipe_parse(trial->text, &trial->recipe, &why) != SL_OK) { // a preset that cannot have this budget
+            snprintf(trial->reason, sizeof trial->reason, "%s", why.text);
+        }
+    }
+    return SL_OK;
+}
+
+static int largest_chunk(const struct eval *e) {
+    int rows = 512;
+    for (size_t i = 0; i < e->n_trials; i++) {
+        bool can_run = e->trials[i].reason[0] == '\0';
+        rows = can_run && e->trials[i].recipe.chunk_tokens > rows ? e->trials[i].recipe.chunk_tokens : rows;
+    }
+    return rows;
+}
+
+// The text, and where its prompt ends.
+static enum sl_status read_text(struct eval *e, struct sl_error *err) {
+    const struct eval_config *c = &e->config;
+    int64_t n_tokens;
+    enum sl_status status = sl_eval_model_read(&e->model, c->text, &e->tokens, &n_tokens, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    int64_t positions = e->model.runtime.config->max_positions;
+    int64_t most = (n_tokens < positions ? n_tokens : positions) - c->continuation - 1;
+    int64_t asked = c->tokens ? c->tokens : most < DEFAULT_TOKENS ? most : DEFAULT_TOKENS;
+    if (asked < 1 || asked > most) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "a prompt of %lld tokens and a continuation of %lld, with one token more to predict, do not fit "
+                       "a text of %lld tokens and a model of %lld positions",
+                       (long long)(asked < 1 ? 1 : asked), (long long)c->continuation, (long long)n_tokens,
+                       (long long)positions);
+    }
+    e->n_read = asked;
+    return SL_OK;
+}
+
+// --- running ---------------------------------------------------------------------------------------------------------
+
+static enum sl_status draw_progress(void *arg, int64_t done, int64_t total) {
+    struct eval *e = arg;
+    if (e->width > 0) {
+        struct sl_progress progress = {.phase = e->phase, .done = done, .total = total};
+        sl_progress_draw(&progress, e->width, stderr);
+    }
+    return SL_OK;
+}
+
+// What does not fit the model or the prompt is a reason; what goes wrong otherwise ends the evaluation.
+static enum sl_status run_trial(struct eval *e, struct sl_fidelity *fidelity, struct trial *trial,
+                                struct sl_error *err) {
+    struct sl_recipe recipe;
+    struct sl_error why = {0};
+    enum sl_status status = sl_job_recipe(trial->text, e->model.runtime.config, &recipe, &why);
+    if (status == SL_OK) {
+        status = sl_fidelity_measure(fidelity, &recipe, &trial->result, &why);
+    }
+    if (status == SL_ERR_INVALID || status == SL_ERR_PRECONDITION || status == SL_ERR_UNSUPPORTED) {
+        snprintf(trial->reason, sizeof trial->reason, "%s", why.text);
+        return SL_OK;
+    }
+    return status == SL_OK ? SL_OK : sl_fail(err, status, "%.100s: %s", trial->text, why.text);
+}
+
+static enum sl_status run_trials(struct eval *e, struct sl_error *err) {
+    struct sl_fidelity_config config = {.model = &e->model,
+                                        .tokens = e->tokens,
+                                        .n_read = e->n_read,
+                                        .n_new = e->config.continuation,
+                                        .progress_fn = draw_progress,
+                                        .arg = e};
+    struct sl_fidelity *fidelity;
+    snprintf(e->phase, sizeof e->phase, "full cache");
+    enum sl_status status = sl_fidelity_create(&config, &fidelity, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    e->full_nll = sl_fidelity_full_nll(fidelity);
+    for (size_t i = 0; i < e->n_trials && status == SL_OK; i++) {
+        snprintf(e->phase, sizeof e->phase, "%zu/%zu %.40s", i + 1, e->n_trials, e->trials[i].text);
+        status = e->trials[i].reason[0] ? SL_OK : run_trial(e, fidelity, &e->trials[i], err);
+    }
+    sl_fidelity_destroy(&fidelity);
+    if (e->width > 0) {
+        sl_progress_clear(stderr);
+    }
+    return status;
+}
+
+// --- results ---------------------------------------------------------------------------------------------------------
+
+static void print_skipped(const struct eval *e) {
+    for (size_t i = 0; i < e->n_trials; i++) {
+        if (e->trials[i].reason[0]) {
+            printf("skipped  %s: %s\n", e->trials[i].text, e->trials[i].reason);
+        }
+    }
+}
+
+static void print_summary(const struct eval *e) {
+    static const struct sl_column columns[] = {{"RECIPE", false}, {"SLOTS", true}, {"BYTES/TOKEN", true},
+                                               {"OF F16", true},  {"ERROR", true}, {"OVERLAP", true},
+                                               {"RECALL", true},  {"NLL", true},   {"ABOVE FULL", true}};
+    struct sl_table table;
+    sl_table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    for (size_t i = 0; i < e->n_trials; i++) {
+        const struct trial *trial = &e->trials[i];
+        const struct sl_fidelity_result *r = &trial->result;
+        if (trial->reason[0]) {
+            continue;
+        }
+        sl_table_add(&table, "%s", trial->text);
+        sl_table_add(&table, "%.1f", r->slots);
+        sl_table_add(&table, "%.1f", r->bytes_per_token);
+        sl_table_add(&table, "%.1f%%", 100 * r->share);
+        sl_table_add(&table, "%.4f", r->error_mean);
+        sl_table_add(&table, "%.3f", r->overlap_mean);
+        if (r->recall_mean < 0) {
+            sl_table_add(&table, "-");
+        } else {
+            sl_table_add(&table, "%.3f", r->recall_mean);
+        }
+        sl_table_add(&table, "%.4f", r->nll);
+        sl_table_add(&table, "%+.4f", r->nll - e->full_nll);
+    }
+    sl_table_print(&table, stdout);
+    sl_table_cleanup(&table);
+}
+
+static void print_layers(const struct eval *e) {
+    int n_layers = e->model.runtime.config->n_layers;
+    static char titles[SL_MAX_LAYERS][16];
+    static struct sl_column columns[SL_MAX_LAYERS + 1];
+    columns[0] = (struct sl_column){"ERROR BY LAYER", false};
+    for (int l = 0; l < n_layers; l++) {
+        snprintf(titles[l], sizeof titles[l], "%d", l);
+        columns[l + 1] = (struct sl_column){titles[l], true};
+    }
+    struct sl_table table;
+    sl_table_init(&table, columns, (size_t)n_layers + 1);
+    for (size_t i = 0; i < e->n_trials; i++) {
+        if (e->trials[i].reason[0] == '\0') {
+            sl_table_add(&table, "%s", e->trials[i].text);
+            for (int l = 0; l < n_layers; l++) {
+                sl_table_add(&table, "%.3f", e->trials[i].result.error[l]);
+            }
+        }
+    }
+    sl_table_print(&table, stdout);
+    sl_table_cleanup(&table);
+}
+
+static void print_value(const char *recipe, const char *what, double value, const char *unit, const char *reference,
+                        double reference_value) {
+    char name[SL_RECIPE_TEXT_BYTES + 64];
+    snprintf(name, sizeof name, "%s: %s", recipe, what);
+    sl_bench_print(&(struct sl_bench_result){.bench = "fidelity",
+                                             .test = name,
+                                             .value = value,
+                                             .unit = unit,
+                                             .reference = reference,
+                                             .reference_value = reference_value,
+                                             .ratio_value = value},
+                   true);
+}
+
+static void print_json(const struct eval *e) {
+    for (size_t i = 0; i < e->n_trials; i++) {
+        const struct trial *trial = &e->trials[i];
+        const struct sl_fidelity_result *r = &trial->result;
+        if (trial->reason[0]) {
+            json_t *line =
+                json_pack("{s:s, s:s, s:s}", "bench", "fidelity", "case", trial->text, "skipped", trial->reason);
+            json_dumpf(line, stdout, 0);
+            putchar('\n');
+            json_decref(line);
+            continue;
+        }
+        print_value(trial->text, "cache", r->bytes_per_token, "bytes/token", "f16", r->bytes_per_token / r->share);
+        print_value(trial->text, "slots", r->slots, "slots/head", "prompt", (double)e->n_read);
+        print_value(trial->text, "attention error", r->error_mean, "relative", NULL, 0);
+        print_value(trial->text, "overlap", r->overlap_mean, "jaccard", NULL, 0);
+        if (r->recall_mean >= 0) {
+            print_value(trial->text, "recall", r->recall_mean, "share", NULL, 0);
+        }
+        print_value(trial->text, "nll", r->nll, "nats/token", "full cache", e->full_nll);
+        print_value(trial->text, "nll above full", r->nll - e->full_nll, "nats/token", NULL, 0);
+        for (int l = 0; l < e->model.runtime.config->n_layers; l++) {
+            char what[64];
+            snprintf(what, sizeof what, "attention error, layer %d", l);
+            print_value(trial->text, what, r->error[l], "relative", NULL, 0);
+            snprintf(what, sizeof what, "overlap, layer %d", l);
+            print_value(trial->text, what, r->overlap[l], "jaccard", NULL, 0);
+            if (r->recall[l] >= 0) {
+                snprintf(what, sizeof what, "recall, layer %d", l);
+                print_value(trial->text, what, r->recall[l], "share", NULL, 0);
+            }
+        }
+    }
+}
+
+// Left: the error of every layer. Right: what a recipe costs in predictions, with its bytes beside its name (tick labels
+// are formats to gnuplot: a percent sign is doubled).
+static void write_script(const struct eval *e, FILE *script) {
+    char quoted[2 * SL_RECIPE_TEXT_BYTES], label[SL_RECIPE_TEXT_BYTES + 32];
+    size_t n = 0;
+    for (size_t i = 0; i < e->n_trials; i++) {
+        if (e->trials[i].reason[0] == '\0') {
+            fprintf(script, "$t%zu << EOD\n", n++);
+            for (int l = 0; l < e->model.runtime.config->n_layers; l++) {
+                fprintf(script, "%d %.6g\n", l, e->trials[i].result.error[l]);
+            }
+            fputs("EOD\n", script);
+        }
+    }
+    fputs("set grid\nset multiplot layout 1,2\nset title 'attention output beside the full cache'\n"
+          "set xlabel 'layer'\nset ylabel 'relative error'\nset yrange [0:*]\nset key outside right top\nplot ",
+          script);
+    n = 0;
+    for (size_t i = 0; i < e->n_trials; i++) {
+        if (e->trials[i].reason[0] == '\0') {
+            fprintf(script, "%s$t%zu using 1:2 with linespoints title %s", n ? ", " : "", n,
+                    sl_plot_quote(e->trials[i].text, quoted, sizeof quoted));
+            n++;
+        }
+    }
+    fprintf(script,
+            "\nset title 'predictions'\nset xlabel 'nll above the full cache (nats a token)'\nunset ylabel\n"
+            "unset key\nset yrange [%zu:-1]\nset style fill solid 0.6\nset ytics (",
+            n);
+    n = 0;
+    for (size_t i = 0; i < e->n_trials; i++) {
+        if (e->trials[i].reason[0] == '\0') {
+            snprintf(label, sizeof label, "%s  %.0f%%%%", e->trials[i].text, 100 * e->trials[i].result.share);
+            fprintf(script, "%s%s %zu", n ? ", " : "", sl_plot_quote(label, quoted, sizeof quoted), n);
+            n++;
+        }
+    }
+    fputs(")\nplot '-' using ($2 / 2):1:(abs($2) / 2):(0.35) with boxxyerror\n", script);
+    n = 0;
+    for (size_t i = 0; i < e->n_trials; i++) {
+        if (e->trials[i].reason[0] == '\0') {
+            fprintf(script, "%zu %.6g\n", n++, e->trials[i].result.nll - e->full_nll);
+        }
+    }
+    fputs("e\nunset multiplot\n", script);
+}
+
+static enum sl_status draw(const struct eval *e, struct sl_error *err) {
+    struct sl_plot plot;
+    if (sl_plot_open(&plot, e->config.png, 1900, 480 + 16 * (int)e->n_trials, err) == SL_OK) {
+        write_script(e, plot.script);
+    }
+    return sl_plot_finish(&plot, err);
+}
+
+static enum sl_status report(const struct eval *e, struct sl_error *err) {
+    size_t n_run = 0;
+    for (size_t i = 0; i < e->n_trials; i++) {
+        n_run += e->trials[i].reason[0] == '\0';
+    }
+    if (e->config.tool.json) {
+        print_json(e);
+    } else {
+        printf("%s: a prompt of %lld tokens and the %lld behind it; full cache: nll %.4f\n\n",
+               e->config.text ? e->config.text : "LICENSE", (long long)e->n_read, (long long)e->config.continuation,
+               e->full_nll);
+        if (n_run > 0) {
+            print_summary(e);
+            putchar('\n');
+            print_layers(e);
+            putchar('\n');
+        }
+        print_skipped(e);
+    }
+    if (n_run == 0) {
+        return sl_fail(err, SL_ERR_PRECONDITION, "none of the recipes can be run");
+    }
+    return e->config.png ? draw(e, err) : SL_OK;
+}
+
+static enum sl_status evaluate(struct eval *e, struct sl_error *err) {
+    const struct eval_config *c = &e->config;
+    enum sl_status status = make_trials(e, err);
+    if (status == SL_OK && c->png) {
+        status = sl_plot_check(err);
+    }
+    if (status != SL_OK) {
+        return status;
+    }
+    // Two full caches, a recipe's two copies, and one of them growing while it is read.
+    int64_t most = c->tokens ? c->tokens : DEFAULT_TOKENS;
+    struct sl_eval_model_config model = {.dir = c->model,
+                                         .weights = c->weights,
+                                         .threads = (int)c->threads,
+                                         .max_rows = largest_chunk(e),
+                                         .cache_tokens = 6 * (most + c->continuation + SL_PAGE_SLOTS),
+                                         .tokenizer = true};
+    status = sl_eval_model_open(&model, &e->model, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    status = read_text(e, err);
+    if (status == SL_OK) {
+        status = run_trials(e, err);
+    }
+    if (status == SL_OK) {
+        status = report(e, err);
+    }
+    free(e->tokens);
+    sl_eval_model_close(&e->model);
+    return status;
+}
+
+int sl_command_eval_fidelity(int argc, char **argv) {
+    struct eval e = {.width = sl_terminal_width(STDERR_FILENO)};
+    struct sl_error err = {0};
+    int first, code;
+    if (!sl_tool_parse(&program, argc, argv, &e.config, 0, 0, &first, &code)) {
+        return code;
+    }
+    code = evaluate(&e, &err) == SL_OK ? SL_EXIT_OK : sl_tool_complain("eval fidelity", &err);
+    free(e.trials);
+    sl_list_cleanup(&e.recipes);
+    return code;
+}

@@ -1,0 +1,446 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: `sluice eval perplexity`: texts that stream through a bounded cache, recipe by recipe, as a table, as JSON lines,
+ *          as a picture.
+ *
+ * Design: lab/measure/perplexity.h measures; here are texts, blocks and differences. A text counts in whole blocks of BLOCK
+ *         tokens, all of one size, so that the mean over blocks, which is what is resampled for the interval, is the mean
+ *         over tokens. Blocks, and not tokens, because the likelihoods of neighbours go together.
+ */
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/progress.h"
+#include "cli/table.h"
+#include "cli/tool.h"
+#include "job/job_recipe.h"
+#include "lab/bootstrap.h"
+#include "lab/measure/eval_recipes.h"
+#include "lab/measure/measure.h"
+#include "lab/measure/perplexity.h"
+#include "lab/plot.h"
+
+#define BLOCK     256
+#define MAX_CHUNK 512
+
+struct perplexity_config {
+    struct sl_tool_config tool;
+    struct sl_option_list recipes, texts;
+    const char *model, *weights, *budget, *png;
+    int64_t tokens, chunk, threads;
+};
+
+static const struct sl_option options[] = {
+    {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "model folder", offsetof(struct perplexity_config, model), 0, 0},
+    {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT", "of the model's weights in memory: stored, int8 or int4",
+     offsetof(struct perplexity_config, weights), 0, 0},
+    {"recipe", 'r', SL_OPTION_LIST, NULL, "RECIPE",
+     "may be given several times, or as a list joined by ';'. Without: every preset, with --budget where it evicts",
+     offsetof(struct perplexity_config, recipes), 0, 0},
+    {"budget", 'b', SL_OPTION_STRING, "0.2", "B", "of the presets: slots, or a ratio of the tokens predicted",
+     offsetof(struct perplexity_config, budget), 0, 0},
+    {"text", 't', SL_OPTION_LIST, NULL, "FILE",
+     "may be given several times; - is standard input. Without: the text of this tool's licence",
+     offsetof(struct perplexity_config, texts), 0, 0},
+    {"tokens", 'n', SL_OPTION_INT, "4096", "N", "predict at most so many of each text, in whole blocks of 256",
+     offsetof(struct perplexity_config, tokens), BLOCK, 1 << 24},
+    {"chunk", 0, SL_OPTION_INT, "32", "N", "tokens that are read at once; a recipe evicts behind each chunk",
+     offsetof(struct perplexity_config, chunk), 1, MAX_CHUNK},
+    {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw the results (needs gnuplot)",
+     offsetof(struct perplexity_config, png), 0, 0},
+    {"threads", 0, SL_OPTION_INT, "0", "N", "0 is one per processor", offsetof(struct perplexity_config, threads), 0,
+     1024},
+    SL_LOCAL_TOOL_OPTIONS,
+};
+
+static const struct sl_program program = {
+    .name = "sluice eval perplexity",
+    .usage = "--model DIR [options]",
+    .summary = "Let texts stream through the cache of each recipe and measure how well their tokens are predicted.",
+    .epilog =
+        "Every token is predicted from what the recipe has kept of the chunks before it and from the tokens of its\n"
+        "own chunk: from at most budget + chunk slots (StreamingLLM's measure is --chunk 1).\n"
+        "slots       per layer and KV head when the text has been read; most: of any head, the chunk included\n"
+        "perplexity  exp of the mean negative log likelihood\n"
+        "above full  what that mean is above the full cache's, in nats a token, with the 95% interval of a paired\n"
+        "            bootstrap over blocks of 256 tokens\n"
+        "Recipes that do not stream, or that this model cannot run, are listed with the reason.\n" SL_EXIT_CODES_HELP,
+    .options = options,
+    .n_options = sizeof options / sizeof options[0],
+};
+
+struct text {
+    const char *path;
+    int32_t *tokens; // [n + 1]
+    int64_t n;       // predicted: a multiple of BLOCK
+};
+
+// One recipe and what came of it.
+struct trial {
+    const char *text; // as asked for
+    char reason[384]; // why it could not be run; "" when it could
+    double *blocks;   // [n_blocks] mean negative log likelihood; text after text
+    double nll;
+    struct sl_interval above;
+    double slots; // mean over texts
+    int64_t most_slots;
+};
+
+struct eval {
+    struct perplexity_config config;
+    struct sl_eval_model model;
+    struct sl_list recipes;
+    struct trial *trials; // the first is the full cache
+    size_t n_trials;
+    struct text texts[SL_MAX_OPTION_LIST];
+    int n_texts;
+    int64_t n_tokens, n_blocks, most_blocks; // of all texts; of the longest
+    double *nll;                             // [of the longest text]
+    int64_t done;                            // tokens of the texts before the one that is being read
+    int width;                               // of the terminal for progress; 0: there is none
+    char phase[64];
+};
+
+// --- what to run -----------------------------------------------------------------------------------------------------
+
+static enum sl_status make_trials(struct eval *e, struct sl_error *err) {
+    enum sl_status status = sl_eval_recipes(&e->config.recipes, e->config.budget, &e->recipes, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    e->trials = calloc(e->recipes.n + 1, sizeof *e->trials);
+    if (e->trials == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    e->trials[e->n_trials++].text = "full";
+    for (size_t i = 0; i < e->recipes.n; i++) {
+        if (strcmp(e->recipes.items[i], "full") != 0) {
+            e->trials[e->n_trials++].text = e->recipes.items[i];
+        }
+    }
+    return SL_OK;
+}
+
+static enum sl_status read_text(struct eval *e, const char *path, struct text *text, struct sl_error *err) {
+    int64_t n_tokens, positions = e->model.runtime.config->max_positions;
+    text->path = path;
+    enum sl_status status = sl_eval_model_read(&e->model, path, &text->tokens, &n_tokens, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    int64_t most = n_tokens - 1 < positions ? n_tokens - 1 : positions;
+    text->n = (e->config.tokens < most ? e->config.tokens : most) / BLOCK * BLOCK;
+    if (text->n == 0) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "%s: a text of %lld tokens and a model of %lld positions; a block of %d and one token before it "
+                       "are needed",
+                       path ? path : "LICENSE", (long long)n_tokens, (long long)positions, BLOCK);
+    }
+    e->n_tokens += text->n;
+    e->n_blocks += text->n / BLOCK;
+    e->most_blocks = text->n / BLOCK > e->most_blocks ? text->n / BLOCK : e->most_blocks;
+    return SL_OK;
+}
+
+static enum sl_status read_texts(struct eval *e, struct sl_error *err) {
+    const struct sl_option_list *paths = &e->config.texts;
+    enum sl_status status = SL_OK;
+    do {
+        status = read_text(e, paths->n ? paths->items[e->n_texts] : NULL, &e->texts[e->n_texts], err);
+        e->n_texts++;
+    } while (status == SL_OK && e->n_texts < paths->n);
+    if (status == SL_OK) {
+        e->nll = calloc((size_t)e->most_blocks * BLOCK, sizeof *e->nll);
+        status = e->nll ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    for (size_t i = 0; i < e->n_trials && status == SL_OK; i++) {
+        e->trials[i].blocks = calloc((size_t)e->n_blocks, sizeof *e->trials[i].blocks);
+        status = e->trials[i].blocks ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    return status;
+}
+
+// --- running ---------------------------------------------------------------------------------------------------------
+
+static enum sl_status draw_progress(void *arg, int64_t done, int64_t total) {
+    (void)total; // of this text
+    struct eval *e = arg;
+    if (e->width > 0) {
+        struct sl_progress progress = {.phase = e->phase, .done = e->done + done, .total = e->n_tokens};
+        sl_progress_draw(&progress, e->width, stderr);
+    }
+    return SL_OK;
+}
+
+static enum sl_status measure_texts(struct eval *e, struct trial *trial, const struct sl_recipe *recipe,
+                                    struct sl_error *err) {
+    double *block = trial->blocks;
+    enum sl_status status = SL_OK;
+    e->done = 0;
+    for (int i = 0; i < e->n_texts && status == SL_OK; i++) {
+        const struct text *text = &e->texts[i];
+        struct sl_perplexity_result result;
+        struct sl_perplexity_config config = {.model = &e->model,
+                                              .tokens = text->tokens,
+                                              .n_tokens = text->n,
+                                              .chunk = (int)e->config.chunk,
+                                              .progress_fn = draw_progress,
+                                              .arg = e};
+        status = sl_perplexity_measure(&config, recipe, e->nll, &result, err);
+        if (status != SL_OK) {
+            break;
+        }
+        for (int64_t t = 0; t < text->n; t++) {
+            block[t / BLOCK] += e->nll[t] / BLOCK;
+            trial->nll += e->nll[t] / (double)e->n_tokens;
+        }
+        block += text->n / BLOCK;
+        trial->slots += result.slots / e->n_texts;
+        trial->most_slots = result.most_slots > trial->most_slots ? result.most_slots : trial->most_slots;
+        e->done += text->n;
+    }
+    return status;
+}
+
+// What does not stream or does not fit the model is a reason; what goes wrong otherwise ends the evaluation.
+static enum sl_status run_trial(struct eval *e, struct trial *trial, struct sl_error *err) {
+    struct sl_recipe recipe;
+    struct sl_error why = {0};
+    enum sl_status status = sl_job_recipe(trial->text, e->model.runtime.config, &recipe, &why);
+    if (status == SL_OK) {
+        status = measure_texts(e, trial, &recipe, &why);
+    }
+    if (status == SL_ERR_INVALID || status == SL_ERR_PRECONDITION || status == SL_ERR_UNSUPPORTED) {
+        snprintf(trial->reason, sizeof trial->reason, "%s", why.text);
+        return SL_OK;
+    }
+    return status == SL_OK ? SL_OK : sl_fail(err, status, "%.100s: %s", trial->text, why.text);
+}
+
+static enum sl_status run_trials(struct eval *e, struct sl_error *err) {
+    double *differences = calloc((size_t)e->n_blocks, sizeof *differences);
+    enum sl_status status = differences ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    for (size_t i = 0; i < e->n_trials && status == SL_OK; i++) {
+        struct trial *trial = &e->trials[i];
+        snprintf(e->phase, sizeof e->phase, "%zu/%zu %.40s", i + 1, e->n_trials, trial->text);
+        status = run_trial(e, trial, err);
+        for (int64_t b = 0; b < e->n_blocks; b++) {
+            differences[b] = trial->blocks[b] - e->trials[0].blocks[b];
+        }
+        if (status == SL_OK) {
+            trial->above = sl_bootstrap_mean(differences, NULL, (size_t)e->n_blocks, 1, 1);
+        }
+    }
+    free(differences);
+    if (e->width > 0) {
+        sl_progress_clear(stderr);
+    }
+    return status;
+}
+
+// Perplexity of block b of the texts that have it.
+static double at_block(const struct eval *e, const struct trial *trial, int64_t b) {
+    double sum = 0, n = 0;
+    const double *blocks = trial->blocks;
+    for (int i = 0; i < e->n_texts; i++) {
+        int64_t n_blocks = e->texts[i].n / BLOCK;
+        sum += b < n_blocks ? blocks[b] : 0;
+        n += b < n_blocks;
+        blocks += n_blocks;
+    }
+    return exp(sum / n);
+}
+
+// --- results ---------------------------------------------------------------------------------------------------------
+
+static void print_table(const struct eval *e) {
+    static const struct sl_column columns[] = {{"RECIPE", false},    {"SLOTS", true},      {"MOST", true},
+                                               {"PERPLEXITY", true}, {"ABOVE FULL", true}, {"95% INTERVAL", true}};
+    struct sl_table table;
+    sl_table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    for (size_t i = 0; i < e->n_trials; i++) {
+        const struct trial *trial = &e->trials[i];
+        if (trial->reason[0]) {
+            continue;
+        }
+        sl_table_add(&table, "%s", trial->text);
+        sl_table_add(&table, "%.1f", trial->slots);
+        sl_table_add(&table, "%lld", (long long)trial->most_slots);
+        sl_table_add(&table, "%.3f", exp(trial->nll));
+        sl_table_add(&table, "%+.4f", trial->above.mean);
+        if (isnan(trial->above.low)) {
+            sl_table_add(&table, "-");
+        } else {
+            sl_table_add(&table, "%+.4f to %+.4f", trial->above.low, trial->above.high);
+        }
+    }
+    sl_table_print(&table, stdout);
+    sl_table_cleanup(&table);
+    for (size_t i = 0; i < e->n_trials; i++) {
+        if (e->trials[i].reason[0]) {
+            printf("skipped  %s: %s\n", e->trials[i].text, e->trials[i].reason);
+        }
+    }
+}
+
+// NaN, where there is no interval, is null.
+static json_t *number(double value) {
+    return isnan(value) ? json_null() : json_real(value);
+}
+
+static void print_json(const struct eval *e) {
+    for (size_t i = 0; i < e->n_trials; i++) {
+        const struct trial *trial = &e->trials[i];
+        json_t *line = json_pack("{s:s, s:s}", "bench", "perplexity", "case", trial->text);
+        if (trial->reason[0]) {
+            json_object_set_new(line, "skipped", json_string(trial->reason));
+        } else {
+            json_t *curve = json_array();
+            for (int64_t b = 0; b < e->most_blocks; b++) {
+                json_array_append_new(curve, json_real(at_block(e, trial, b)));
+            }
+            json_t *more = json_pack("{s:f, s:f, s:f, s:o, s:o, s:f, s:I, s:I, s:I, s:i, s:o}", "perplexity",
+                                     exp(trial->nll), "nll", trial->nll, "above_full", trial->above.mean, "low",
+                                     number(trial->above.low), "high", number(trial->above.high), "slots", trial->slots,
+                                     "most_slots", (json_int_t)trial->most_slots, "tokens", (json_int_t)e->n_tokens,
+                                     "chunk", (json_int_t)e->config.chunk, "block", BLOCK, "curve", curve);
+            json_object_update(line, more);
+            json_decref(more);
+        }
+        json_dumpf(line, stdout, JSON_REAL_PRECISION(9));
+        putchar('\n');
+        json_decref(line);
+    }
+}
+
+// Left: perplexity against position. Right: what a recipe costs, with its interval and its slots beside its name.
+static void write_script(const struct eval *e, FILE *script) {
+    char quoted[2 * SL_RECIPE_TEXT_BYTES], label[SL_RECIPE_TEXT_BYTES + 32];
+    fputs("$curves << EOD\n", script);
+    for (int64_t b = 0; b < e->most_blocks; b++) {
+        fprintf(script, "%lld", (long long)(b * BLOCK + BLOCK / 2));
+        for (size_t i = 0; i < e->n_trials; i++) {
+            fprintf(script, " %.6g", e->trials[i].reason[0] ? 0 : at_block(e, &e->trials[i], b));
+        }
+        fputc('\n', script);
+    }
+    fputs("EOD\n$above << EOD\n", script);
+    int n = 0;
+    for (size_t i = 0; i < e->n_trials; i++) {
+        const struct trial *trial = &e->trials[i];
+        if (trial->reason[0] == '\0') {
+            bool known = !isnan(trial->above.low);
+            fprintf(script, "%d %.6g %.6g %.6g\n", n++, trial->above.mean, known ? trial->above.low : trial->above.mean,
+                    known ? trial->above.high : trial->above.mean);
+        }
+    }
+    fputs("EOD\nset grid\nset multiplot layout 1,2\nset title 'perplexity along the text'\n"
+          "set xlabel 'position (blocks of 256 tokens)'\nset ylabel 'perplexity'\nset logscale y 2\n"
+          "set key outside right top\nplot ",
+          script);
+    const char *separator = "";
+    for (size_t i = 0; i < e->n_trials; i++) {
+        if (e->trials[i].reason[0] == '\0') {
+            fprintf(script, "%s$curves using 1:%zu with linespoints title %s", separator, i + 2,
+                    sl_plot_quote(e->trials[i].text, quoted, sizeof quoted));
+            separator = ", ";
+        }
+    }
+    fprintf(script,
+            "\nset title 'above the full cache, 95%% interval'\nset xlabel 'nats a token'\nunset ylabel\nunset key\n"
+            "unset logscale\nset yrange [%d:-1]\nset style fill solid 0.6\nset ytics (",
+            n);
+    n = 0;
+    for (size_t i = 0; i < e->n_trials; i++) {
+        if (e->trials[i].reason[0] == '\0') {
+            snprintf(label, sizeof label, "%s  %.0f slots", e->trials[i].text, e->trials[i].slots);
+            fprintf(script, "%s%s %d", n ? ", " : "", sl_plot_quote(label, quoted, sizeof quoted), n);
+            n++;
+        }
+    }
+    fputs(")\nplot $above using ($2 / 2):1:(abs($2) / 2):(0.35) with boxxyerror, "
+          "$above using 2:1:3:4 with xerrorbars pointtype 7 pointsize 0.5 linecolor 'black'\nunset multiplot\n",
+          script);
+}
+
+static enum sl_status draw(const struct eval *e, struct sl_error *err) {
+    struct sl_plot plot;
+    if (sl_plot_open(&plot, e->config.png, 1900, 480 + 16 * (int)e->n_trials, err) == SL_OK) {
+        write_script(e, plot.script);
+    }
+    return sl_plot_finish(&plot, err);
+}
+
+static enum sl_status report(const struct eval *e, struct sl_error *err) {
+    if (e->config.tool.json) {
+        print_json(e);
+    } else {
+        printf("%d text%s, %lld tokens predicted, each from what is kept of earlier chunks and from its own chunk of "
+               "%lld\n\n",
+               e->n_texts, e->n_texts == 1 ? "" : "s", (long long)e->n_tokens, (long long)e->config.chunk);
+        print_table(e);
+    }
+    size_t n_run = 0;
+    for (size_t i = 0; i < e->n_trials; i++) {
+        n_run += e->trials[i].reason[0] == '\0';
+    }
+    if (n_run == 0 || (n_run == 1 && e->n_trials > 1)) {
+        return sl_fail(err, SL_ERR_PRECONDITION, "none of the recipes can be streamed");
+    }
+    return e->config.png ? draw(e, err) : SL_OK;
+}
+
+static enum sl_status evaluate(struct eval *e, struct sl_error *err) {
+    const struct perplexity_config *c = &e->config;
+    enum sl_status status = make_trials(e, err);
+    if (status == SL_OK && c->png) {
+        status = sl_plot_check(err);
+    }
+    if (status != SL_OK) {
+        return status;
+    }
+    struct sl_eval_model_config model = {.dir = c->model,
+                                         .weights = c->weights,
+                                         .threads = (int)c->threads,
+                                         .max_rows = (int)c->chunk,
+                                         .cache_tokens = c->tokens + MAX_CHUNK,
+                                         .tokenizer = true};
+    status = sl_eval_model_open(&model, &e->model, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    status = read_texts(e, err);
+    if (status == SL_OK) {
+        status = run_trials(e, err);
+    }
+    if (status == SL_OK) {
+        status = report(e, err);
+    }
+    sl_eval_model_close(&e->model);
+    return status;
+}
+
+int sl_command_eval_perplexity(int argc, char **argv) {
+    struct eval e = {.width = sl_terminal_width(STDERR_FILENO)};
+    struct sl_error err = {0};
+    int first, code;
+    if (!sl_tool_parse(&program, argc, argv, &e.config, 0, 0, &first, &code)) {
+        return code;
+    }
+    code = evaluate(&e, &err) == SL_OK ? SL_EXIT_OK : sl_tool_complain("eval perplexity", &err);
+    for (size_t i = 0; i < e.n_trials; i++) {
+        free(e.trials[i].blocks);
+    }
+    for (int i = 0; i < e.n_texts; i++) {
+        free(e.texts[i].tokens);
+    }
+    free(e.trials);
+    free(e.nll);
+    sl_list_cleanup(&e.recipes);
+    return code;
+}

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: the recipes that an evaluation compares: those that were asked for, or every preset.
+#ifndef SL_LAB_MEASURE_EVAL_RECIPES_H
+#define SL_LAB_MEASURE_EVAL_RECIPES_H
+
+#include "lab/eval_model.h"
+
+/*
+ * The texts of all recipes into *list: those of the options, each of which may be several joined by ';', or where there is
+ * none every preset, "h2o,budget=0.2" where it evicts and its name alone otherwise. SL_ERR_INVALID: a recipe that was
+ * named, or the budget, cannot be read. (A preset with this budget may not be: that is for its row of the results to say.)
+ */
+enum sl_status sl_eval_recipes(const struct sl_option_list *named, const char *budget, struct sl_list *list,
+                               struct sl_error *err);
+
+#endif

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: `sluice eval weights`: quantized weights beside the stored ones, on a text.
+ *
+ * Design: one model at a time, for the formats exist for models of which there is room for one. The first, as stored,
+ *         leaves its logits in a temporary file; the others read them back position by position. The text is read in
+ *         one session, so that a position sees all that stands before it.
+ */
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "cli/progress.h"
+#include "cli/table.h"
+#include "cli/tool.h"
+#include "lab/eval_model.h"
+#include "lab/measure/fidelity.h"
+#include "lab/measure/measure.h"
+#include "lab/result.h"
+
+#define ROWS           256 // a forward pass: what [ROWS][n_vocab] logits take
+#define DEFAULT_TOKENS 2048
+
+struct weights_config {
+    struct sl_tool_config tool;
+    const char *model, *text;
+    int64_t tokens, threads;
+};
+
+static const struct sl_option options[] = {
+    {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "model folder", offsetof(struct weights_config, model), 0, 0},
+    {"text", 't', SL_OPTION_STRING, NULL, "FILE", "what is read; - is standard input. Without: this tool's licence",
+     offsetof(struct weights_config, text), 0, 0},
+    {"tokens", 'n', SL_OPTION_INT, "2048", "N", "predict at most so many of the text",
+     offsetof(struct weights_config, tokens), 1, 1 << 24},
+    {"threads", 0, SL_OPTION_INT, "0", "N", "0 is one per processor", offsetof(struct weights_config, threads), 0,
+     1024},
+    SL_LOCAL_TOOL_OPTIONS,
+};
+
+static const struct sl_program program = {
+    .name = "sluice eval weights",
+    .usage = "--model DIR [options]",
+    .summary = "Read a text with the weights as stored, as int8 and as int4, and compare the predictions.",
+    .epilog =
+        "error       squared error of the quantized weights, relative to their squares\n"
+        "perplexity  exp of the mean negative log likelihood of the text's tokens\n"
+        "kl          mean Kullback-Leibler divergence of the next token's distribution from the stored weights',\n"
+        "            nats\n"
+        "same top    positions whose likeliest token is the one of the stored weights\n"
+        "The stored weights' logits go through a temporary file: 4 bytes for each token and word of the\n"
+        "vocabulary.\n" SL_EXIT_CODES_HELP,
+    .options = options,
+    .n_options = sizeof options / sizeof options[0],
+};
+
+struct result {
+    size_t memory_bytes;
+    double load_s, error, perplexity, kl, same_top;
+};
+
+struct eval {
+    struct weights_config config;
+    int32_t *tokens; // [n + 1]
+    int64_t n;       // predicted
+    FILE *logits;    // of the stored weights: [n][n_vocab]
+    const char *tier;
+    struct result results[SL_WEIGHT_INT4 + 1];
+    int width; // of the terminal for progress; 0: there is none
+};
+
+// --- one format ------------------------------------------------------------------------------------------------------
+
+static void draw_progress(const struct eval *e, enum sl_weight_format format, int64_t done) {
+    if (e->width > 0) {
+        struct sl_progress progress = {.phase = sl_weight_format_name(format), .done = done, .total = e->n};
+        sl_progress_draw(&progress, e->width, stderr);
+    }
+}
+
+// What positions [first, first + n) predict: into the file, or held against it. base: scratch of one row.
+static enum sl_status take_rows(struct eval *e, enum sl_weight_format format, int64_t first, int64_t n, int64_t n_vocab,
+                                const float *logits, float *base, struct result *sums, struct sl_error *err) {
+    for (int64_t r = 0; r < n; r++) {
+        const float *row = logits + r * n_vocab;
+        sums->perplexity += sl_negative_log_likelihood(row, n_vocab, e->tokens[first + r + 1]);
+        if (format == SL_WEIGHT_STORED) {
+            sums->same_top += 1;
+            if (fwrite(row, sizeof *row, (size_t)n_vocab, e->logits) != (size_t)n_vocab) {
+                return sl_fail(err, SL_ERR_IO, "cannot write the temporary file of logits: %s; use fewer --tokens",
+                               strerror(errno));
+            }
+            continue;
+        }
+        if (fread(base, sizeof *base, (size_t)n_vocab, e->logits) != (size_t)n_vocab) {
+            return sl_fail(err, SL_ERR_IO, "cannot read the temporary file of logits back");
+        }
+        sums->kl += sl_kl_divergence(base, row, n_vocab);
+        sums->same_top += sl_arg_max(base, n_vocab) == sl_arg_max(row, n_vocab);
+    }
+    return SL_OK;
+}
+
+static enum sl_status read_text(struct eval *e, enum sl_weight_format format, const struct sl_eval_model *m,
+                                float *logits, struct result *result, struct sl_error *err) {
+    int64_t n_vocab = m->runtime.config->n_vocab;
+    struct result sums = {0};
+    struct sl_session *session;
+    enum sl_status status = sl_eval_model_session(m, SL_POSITION_ORIGINAL, e->n, &session, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    rewind(e->logits);
+    for (int64_t i = 0; i < e->n && status == SL_OK; i += ROWS) {
+        int n = (int)(e->n - i < ROWS ? e->n - i : ROWS);
+        struct sl_input input = {.session = session, .tokens = e->tokens + i, .n_tokens = n, .all_logits = logits};
+        draw_progress(e, format, i);
+        status = sl_engine_forward(m->runtime.engine, &input, 1, err);
+        if (status == SL_OK) {
+            status = take_rows(e, format, i, n, n_vocab, logits, logits + ROWS * n_vocab, &sums, err);
+        }
+    }
+    sl_session_destroy(&session);
+    result->perplexity = exp(sums.perplexity / (double)e->n);
+    result->kl = sums.kl / (double)e->n;
+    result->same_top = sums.same_top / (double)e->n;
+    return status;
+}
+
+// The text is cut where the model ends, by whoever opens the first one.
+static enum sl_status prepare(struct eval *e, const struct sl_eval_model *m, struct sl_error *err) {
+    int64_t n_tokens;
+    enum sl_status status = sl_eval_model_read(m, e->config.text, &e->tokens, &n_tokens, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    if (n_tokens < 2) {
+        return sl_fail(err, SL_ERR_INVALID, "the text has no token to predict");
+    }
+    int64_t most = n_tokens - 1 < m->runtime.config->max_positions ? n_tokens - 1 : m->runtime.config->max_positions;
+    e->n = e->config.tokens < most ? e->config.tokens : most;
+    e->tier = m->runtime.ops->name;
+    e->logits = tmpfile();
+    return e->logits ? SL_OK : sl_fail(err, SL_ERR_IO, "no temporary file: %s", strerror(errno));
+}
+
+static enum sl_status measure(struct eval *e, enum sl_weight_format format, struct sl_error *err) {
+    struct sl_eval_model_config config = {.dir = e->config.model,
+                                          .weights = sl_weight_format_name(format),
+                                          .threads = (int)e->config.threads,
+                                          .max_rows = ROWS,
+                                          .cache_tokens = e->config.tokens + SL_PAGE_SLOTS,
+                                          .tokenizer = true};
+    struct result *result = &e->results[format];
+    struct sl_eval_model m;
+    int64_t begin_ns = sl_now_ns();
+    draw_progress(e, format, 0);
+    enum sl_status status = sl_eval_model_open(&config, &m, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    result->load_s = (double)(sl_now_ns() - begin_ns) / 1e9;
+    result->memory_bytes = sl_model_memory_bytes(m.runtime.model);
+    status = e->tokens == NULL ? prepare(e, &m, err) : SL_OK;
+    if (status == SL_OK) {
+        status = sl_model_weight_error(m.runtime.model, format, m.runtime.team, &result->error, err);
+    }
+    float *logits = malloc((ROWS + 1) * (size_t)m.runtime.config->n_vocab * sizeof *logits);
+    if (status == SL_OK) {
+        status = logits ? read_text(e, format, &m, logits, result, err)
+                        : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %d rows of logits", ROWS);
+    }
+    free(logits);
+    sl_eval_model_close(&m);
+    return status;
+}
+
+// --- results ---------------------------------------------------------------------------------------------------------
+
+static void print_table(const struct eval *e) {
+    static const struct sl_column columns[] = {{"WEIGHTS", false},     {"MEMORY", true}, {"OF STORED", true},
+                                               {"LOAD", true},         {"ERROR", true},  {"PERPLEXITY", true},
+                                               {"ABOVE STORED", true}, {"KL", true},     {"SAME TOP", true}};
+    const struct result *stored = &e->results[SL_WEIGHT_STORED];
+    struct sl_table table;
+    printf("%s: %lld tokens predicted, tier %s\n\n", e->config.text ? e->config.text : "LICENSE", (long long)e->n,
+           e->tier);
+    sl_table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    for (int f = 0; f <= SL_WEIGHT_INT4; f++) {
+        const struct result *r = &e->results[f];
+        sl_table_add(&table, "%s", sl_weight_format_name((enum sl_weight_format)f));
+        sl_table_add(&table, "%.1f MB", (double)r->memory_bytes / 1e6);
+        sl_table_add(&table, "%.1f%%", 100.0 * (double)r->memory_bytes / (double)stored->memory_bytes);
+        sl_table_add(&table, "%.2f s", r->load_s);
+        sl_table_add(&table, "%.2e", r->error);
+        sl_table_add(&table, "%.4f", r->perplexity);
+        sl_table_add(&table, "%+.2f%%", 100.0 * (r->perplexity / stored->perplexity - 1.0));
+        sl_table_add(&table, "%.5f", r->kl);
+        sl_table_add(&table, "%.2f%%", 100.0 * r->same_top);
+    }
+    sl_table_print(&table, stdout);
+    sl_table_cleanup(&table);
+}
+
+static void print_json(const struct eval *e) {
+    const struct result *stored = &e->results[SL_WEIGHT_STORED];
+    for (int f = 0; f <= SL_WEIGHT_INT4; f++) {
+        const struct result *r = &e->results[f];
+        const struct {
+            const char *what;
+            double value;
+            const char *unit, *reference;
+            double reference_value;
+        } lines[] = {
+            {"memory", (double)r->memory_bytes, "bytes", "stored", (double)stored->memory_bytes},
+            {"load", r->load_s, "s", "stored", stored->load_s},
+            {"error", r->error, "relative square", NULL, 0},
+            {"perplexity", r->perplexity, "", "stored", stored->perplexity},
+            {"kl", r->kl, "nats/token", NULL, 0},
+            {"same top", r->same_top, "of positions", NULL, 0},
+        };
+        for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+            char name[64];
+            snprintf(name, sizeof name, "%s: %s", sl_weight_format_name((enum sl_weight_format)f), lines[i].what);
+            sl_bench_print(&(struct sl_bench_result){.bench = "weights",
+                                                     .test = name,
+                                                     .value = lines[i].value,
+                                                     .unit = lines[i].unit,
+                                                     .reference = lines[i].reference,
+                                                     .reference_value = lines[i].reference_value,
+                                                     .ratio_value = lines[i].value},
+                           true);
+        }
+    }
+}
+
+static enum sl_status evaluate(struct eval *e, struct sl_error *err) {
+    enum sl_status status = SL_OK;
+    for (int f = 0; f <= SL_WEIGHT_INT4 && status == SL_OK; f++) {
+        status = measure(e, (enum sl_weight_format)f, err);
+    }
+    if (e->width > 0) {
+        sl_progress_clear(stderr);
+    }
+    if (status != SL_OK) {
+        return status;
+    }
+    if (e->config.tool.json) {
+        print_json(e);
+    } else {
+        print_table(e);
+    }
+    return SL_OK;
+}
+
+int sl_command_eval_weights(int argc, char **argv) {
+    struct eval e = {.width = sl_terminal_width(STDERR_FILENO)};
+    struct sl_error err = {0};
+    int first, code;
+    if (!sl_tool_parse(&program, argc, argv, &e.config, 0, 0, &first, &code)) {
+        return code;
+    }
+    code = evaluate(&e, &err) == SL_OK ? SL_EXIT_OK : sl_tool_complain("eval weights", &err);
+    free(e.tokens);
+    if (e.logits) {
+        fclose(e.logits);
+    }
+    return code;
+}

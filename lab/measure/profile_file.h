@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: sluice_profile.json beside a model: which of its layers are dense, and the measurements behind that.
+ *
+ *     {"version": 1, "dense_preference": [one number a layer], "threshold": number, "dense_layers": [layers],
+ *      "attention": {"queries": 32, "texts": number, "first_4": [[one number a KV head] for every layer], ...}}
+ *
+ *         The model's loader (model/model_config.c) reads all but "attention", which is for people and scripts: its other
+ *         names are sl_attention_names[]. The version changes when a reader of today would go wrong.
+ */
+#ifndef SL_LAB_MEASURE_PROFILE_FILE_H
+#define SL_LAB_MEASURE_PROFILE_FILE_H
+
+#include <jansson.h>
+
+#include "compress/recipe/recipe.h"
+#include "lab/measure/attention_profile.h"
+
+// Layers whose dense preference is above the threshold; and layer 0, whatever its score: no layer before it predicts its
+// query, so it cannot be searched.
+void sl_profile_choose(const struct sl_attention_profile *profile, double threshold, struct sl_layers *dense_out);
+
+// What is in the file, as an object that is the caller's. NULL: out of memory.
+json_t *sl_profile_json(const struct sl_attention_profile *profile, double threshold, const struct sl_layers *dense);
+
+// Write it into the model's folder, whole or not at all. path_out: where it is. SL_ERR_IO.
+enum sl_status sl_profile_write(const char *model_dir, const json_t *profile, char *path_out, size_t path_bytes,
+                                struct sl_error *err);
+
+#endif

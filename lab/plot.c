@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: pictures by gnuplot; see plot.h.
+#include "lab/plot.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char **environ;
+
+char *sl_plot_quote(const char *text, char *buf, size_t buf_bytes) {
+    size_t n = 0;
+    buf[n++] = '\'';
+    for (; *text && n + 4 <= buf_bytes; text++) {
+        if (*text == '\'') {
+            buf[n++] = '\''; // doubled
+        }
+        buf[n++] = (unsigned char)*text < ' ' || *text == 0x7f ? '?' : *text;
+    }
+    buf[n++] = '\'';
+    buf[n] = '\0';
+    return buf;
+}
+
+static enum sl_status open_script(struct sl_plot *plot, struct sl_error *err) {
+    const char *folder = getenv("TMPDIR");
+    snprintf(plot->script_path, sizeof plot->script_path, "%s/sluice-plot-XXXXXX",
+             folder && folder[0] ? folder : "/tmp");
+    int fd = mkostemp(plot->script_path, O_CLOEXEC);
+    if (fd < 0) {
+        plot->script_path[0] = '\0'; // nothing to remove
+        return sl_fail(err, SL_ERR_IO, "a temporary file: cannot be written: %s", strerror(errno));
+    }
+    plot->script = fdopen(fd, "w");
+    if (plot->script == NULL) {
+        close(fd);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    return SL_OK;
+}
+
+enum sl_status sl_plot_open(struct sl_plot *plot, const char *path, int width, int height, struct sl_error *err) {
+    *plot = (struct sl_plot){0};
+    plot->status = sl_whole_file_open(&plot->image, path, err);
+    if (plot->status == SL_OK) {
+        plot->status = open_script(plot, err);
+    }
+    if (plot->status == SL_OK) {
+        char quoted[2 * PATH_MAX];
+        fprintf(plot->script, "set terminal png noenhanced size %d,%d\nset output %s\n", width, height,
+                sl_plot_quote(plot->image.temporary, quoted, sizeof quoted));
+    }
+    return plot->status;
+}
+
+// quiet: what it writes to standard output is thrown away.
+static enum sl_status run_gnuplot(char *argument, bool quiet, struct sl_error *err) {
+    char *argv[] = {(char *)"gnuplot", argument, NULL};
+    posix_spawn_file_actions_t actions;
+    pid_t pid;
+    posix_spawn_file_actions_init(&actions);
+    if (quiet) {
+        posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+    }
+    int status = posix_spawnp(&pid, argv[0], &actions, NULL, argv, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    if (status == ENOENT) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "no gnuplot in PATH: install the package gnuplot-nox, or leave out --png");
+    }
+    if (status != 0) {
+        return sl_fail(err, SL_ERR_IO, "gnuplot could not be started: %s", strerror(status));
+    }
+    pid_t ended;
+    do {
+        ended = waitpid(pid, &status, 0);
+    } while (ended < 0 && errno == EINTR);
+    if (ended != pid || !WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+        return sl_fail(err, SL_ERR_IO, "gnuplot failed; what it said is above");
+    }
+    return SL_OK;
+}
+
+enum sl_status sl_plot_check(struct sl_error *err) {
+    return run_gnuplot((char *)"--version", true, err);
+}
+
+// gnuplot does not say when the disk is full: a picture that is whole ends with its last chunk.
+static enum sl_status check_image(const struct sl_plot *plot, struct sl_error *err) {
+    static const unsigned char end[] = {0, 0, 0, 0, 'I', 'E', 'N', 'D', 0xae, 0x42, 0x60, 0x82};
+    unsigned char found[sizeof end];
+    FILE *file = fopen(plot->image.temporary, "rb");
+    bool whole = file != NULL && fseek(file, -(long)sizeof end, SEEK_END) == 0 &&
+                 fread(found, 1, sizeof found, file) == sizeof found && memcmp(found, end, sizeof end) == 0;
+    if (file != NULL) {
+        fclose(file);
+    }
+    return whole ? SL_OK
+                 : sl_fail(err, SL_ERR_IO, "%s: gnuplot has not written a whole picture; is the disk full?",
+                           plot->image.path);
+}
+
+enum sl_status sl_plot_finish(struct sl_plot *plot, struct sl_error *err) {
+    enum sl_status status = plot->status;
+    if (status == SL_OK) {
+        bool written = !ferror(plot->script);
+        written = fclose(plot->script) == 0 && written;
+        plot->script = NULL;
+        status = written ? run_gnuplot(plot->script_path, false, err)
+                         : sl_fail(err, SL_ERR_IO, "%s: cannot be written: %s", plot->script_path, strerror(errno));
+        status = status == SL_OK ? check_image(plot, err) : status;
+        status = status == SL_OK ? sl_whole_file_finish(&plot->image, err) : status;
+    }
+    sl_whole_file_abandon(&plot->image);
+    if (plot->script_path[0]) {
+        unlink(plot->script_path);
+    }
+    return status;
+}

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: pictures by gnuplot: a caller writes commands and data, gnuplot draws them into a PNG.
+ *
+ *     if (sl_plot_open(&plot, "map.png", 1200, 600, err) == SL_OK) {
+ *         fprintf(plot.script, "plot '-' with lines\n0 1\n1 2\ne\n");
+ *     }
+ *     return sl_plot_finish(&plot, err);
+ */
+#ifndef SL_LAB_PLOT_H
+#define SL_LAB_PLOT_H
+
+#include "base/whole_file.h"
+
+struct sl_plot {
+    enum sl_status status; // of opening it
+    FILE *script;          // for the caller to write to
+    char script_path[PATH_MAX];
+    struct sl_whole_file image; // which gnuplot writes
+};
+
+// Whether pictures can be drawn here, for commands that work long before they draw. SL_ERR_UNSUPPORTED: no gnuplot.
+enum sl_status sl_plot_check(struct sl_error *err);
+
+// path must outlive the plot. SL_ERR_IO: the folder of path cannot be written to. Always to be finished afterwards.
+enum sl_status sl_plot_open(struct sl_plot *plot, const char *path, int width, int height, struct sl_error *err);
+
+// Have it drawn; if it could not be opened, the status of that. The picture appears under its name whole or not at all.
+// SL_ERR_UNSUPPORTED: there is no gnuplot here.
+enum sl_status sl_plot_finish(struct sl_plot *plot, struct sl_error *err);
+
+// A text as gnuplot reads it, in single quotes: nothing in it is a command. Returns buf.
+char *sl_plot_quote(const char *text, char *buf, size_t buf_bytes);
+
+#endif

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: the random numbers of evaluations: the same on every machine, from integers alone.
+ *
+ * Design: splitmix64 (Steele, Lea & Flood, 2014) for draws; a Feistel network over the smallest even number of bits for
+ *         permutations, walked until it is back in range. So "the i-th of n things in random order" needs no list, and
+ *         draws without repetition no memory of what was drawn.
+ */
+#ifndef SL_LAB_RANDOM_H
+#define SL_LAB_RANDOM_H
+
+#include <stdint.h>
+
+struct sl_random {
+    uint64_t state;
+};
+
+// Unrelated streams for whatever differs in a bit: name, seed or index.
+struct sl_random sl_random_start(const char *name, uint64_t seed, uint64_t index);
+
+uint64_t sl_random_next(struct sl_random *random);
+uint64_t sl_random_below(struct sl_random *random, uint64_t n); // 0..n-1; n > 0
+
+// Where i goes in a random permutation of 0..n-1 that `key` chooses; i < n <= 2^62.
+uint64_t sl_random_permute(uint64_t i, uint64_t n, uint64_t key);
+
+#endif

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: what all measurements share: results as table rows or JSON lines, progress, medians.
+#include "lab/result.h"
+
+#include <jansson.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static void print_json(const struct sl_bench_result *result, double ratio) {
+    json_t *line = json_pack("{s:s, s:s, s:f, s:s}", "bench", result->bench, "case", result->test, "value",
+                             result->value, "unit", result->unit);
+    if (result->reference != NULL) {
+        json_t *comparison = json_pack("{s:s, s:f, s:f}", "reference", result->reference, "reference_value",
+                                       result->reference_value, "ratio", ratio);
+        json_object_update_missing(line, comparison);
+        json_decref(comparison);
+    }
+    if (result->aim > 0.0) {
+        json_object_set_new(line, "aim", json_real(result->aim));
+        json_object_set_new(line, "reached", json_boolean(ratio >= result->aim));
+    }
+    json_dumpf(line, stdout, JSON_REAL_PRECISION(6));
+    putchar('\n');
+    json_decref(line);
+}
+
+static void print_row(const struct sl_bench_result *result, double ratio) {
+    double scale = result->as_factor ? 1.0 : 100.0;
+    const char *sign = result->as_factor ? " times" : "%";
+    printf("%-44s %12.1f %-10s", result->test, result->value, result->unit);
+    if (result->reference != NULL) {
+        printf(" %5.1f%s%s %s (%.1f of %.1f)", scale * ratio, sign, result->as_factor ? "" : " of", result->reference,
+               result->ratio_value, result->reference_value);
+    }
+    if (result->aim > 0.0) {
+        printf("; aim %.0f%s: %s", scale * result->aim, sign, ratio >= result->aim ? "reached" : "missed");
+    }
+    putchar('\n');
+}
+
+void sl_bench_print(const struct sl_bench_result *result, bool json) {
+    double ratio = result->reference == NULL ? 0.0 : result->ratio_value / result->reference_value;
+    if (result->paired_ratio > 0) {
+        ratio = result->paired_ratio;
+    }
+    sl_bench_progress(NULL);
+    if (!json) {
+        print_row(result, ratio);
+    } else {
+        print_json(result, ratio);
+    }
+    fflush(stdout);
+}
+
+void sl_bench_progress(const char *format, ...) {
+    if (!isatty(STDERR_FILENO)) {
+        return;
+    }
+    fputs("\r\033[K", stderr);
+    if (format != NULL) {
+        va_list args;
+        va_start(args, format);
+        vfprintf(stderr, format, args);
+        va_end(args);
+    }
+    fflush(stderr);
+}
+
+static int compare(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double sl_bench_median(double *values, size_t n) {
+    qsort(values, n, sizeof *values, compare);
+    return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2.0;
+}

@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+// Leased blocks for incoming capsules. The states are in inbound.h.
+#include "node/inbound.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thread.h"
+
+#define REAP_MS 100
+#define STOP_MS 5000
+
+enum state { OPEN, RECEIVED, FAILED, TAKEN };
+
+struct transfer {
+    struct sl_inbound *table;
+    struct transfer *next;
+    char id[40];
+    enum state state;
+    int64_t deadline_ns;
+    void *block;
+    size_t body_bytes, promised_bytes;
+    struct sl_grant *grant;
+    uint8_t *header;
+    size_t header_bytes;
+    struct sl_error failure;
+    bool released; // the fabric has let go of the block
+    bool listed;   // still in the table: a lease
+};
+
+struct sl_inbound {
+    struct sl_fabric *fabric;
+    struct sl_ledger *ledger;
+    struct sl_arena *arena; // the ledger's
+    int64_t lease_ms;
+    pthread_mutex_t mutex;  // over what follows; the ledger's is taken under it
+    pthread_cond_t changed; // an inbound transfer has arrived, failed or ended; or stopping
+    uint64_t n_changes;     // how often
+    struct transfer *first;
+    int64_t n_leases;
+    int64_t n_held; // inbound transfers whose memory exists, listed or not
+    uint64_t next_id, secret;
+    bool stopping;
+    pthread_t reaper;
+};
+
+// With the lock held.
+static void announce(struct sl_inbound *table) {
+    table->n_changes++;
+    pthread_cond_broadcast(&table->changed);
+}
+
+// With the lock held. The transfer's memory goes when it is neither a lease nor touched by the fabric.
+static void free_if_over(struct transfer *transfer) {
+    if (transfer->listed || !transfer->released) {
+        return;
+    }
+    struct sl_inbound *table = transfer->table;
+    if (transfer->state != TAKEN) {
+        sl_arena_free(table->arena, transfer->block);
+        free(transfer->header);
+    }
+    table->n_held--;
+    announce(table);
+    free(transfer);
+}
+
+// ---- what the fabric says (progress thread) ----------------------------------------------------------------------
+
+static void on_complete(void *arg, const void *header, size_t header_bytes, size_t body_bytes) {
+    struct transfer *transfer = arg;
+    struct sl_inbound *table = transfer->table;
+    uint8_t *copy = malloc(header_bytes ? header_bytes : 1);
+    pthread_mutex_lock(&table->mutex);
+    if (!copy) {
+        transfer->state = FAILED;
+        sl_fail(&transfer->failure, SL_ERR_EXHAUSTED, "no memory for a capsule header of %zu bytes", header_bytes);
+    } else {
+        memcpy(copy, header, header_bytes);
+        transfer->header = copy;
+        transfer->header_bytes = header_bytes;
+        transfer->body_bytes = body_bytes;
+        transfer->state = RECEIVED;
+    }
+    announce(table);
+    pthread_mutex_unlock(&table->mutex);
+}
+
+static void on_failure(void *arg, enum sl_status status, const char *text) {
+    struct transfer *transfer = arg;
+    struct sl_inbound *table = transfer->table;
+    pthread_mutex_lock(&table->mutex);
+    if (transfer->state == OPEN) {
+        transfer->state = FAILED;
+        sl_fail(&transfer->failure, status, "capsule did not arrive: %s", text);
+    }
+    announce(table);
+    pthread_mutex_unlock(&table->mutex);
+}
+
+static void on_release(void *arg) {
+    struct transfer *transfer = arg;
+    struct sl_inbound *table = transfer->table;
+    pthread_mutex_lock(&table->mutex);
+    transfer->released = true;
+    free_if_over(transfer);
+    pthread_mutex_unlock(&table->mutex);
+}
+
+// ---- the table -----------------------------------------------------------------------------------------------------
+
+static struct transfer **find(struct sl_inbound *table, const char *id) {
+    struct transfer **at = &table->first;
+    while (*at && strcmp((*at)->id, id) != 0) {
+        at = &(*at)->next;
+    }
+    return at;
+}
+
+// With the lock held: no longer a lease. Returns the grant, to be closed without the lock (its callbacks take it).
+static struct sl_grant *unlist(struct sl_inbound *table, struct transfer **at) {
+    struct transfer *transfer = *at;
+    *at = transfer->next;
+    transfer->listed = false;
+    if (transfer->state != TAKEN) {
+        sl_ledger_return(table->ledger, transfer->promised_bytes);
+    }
+    table->n_leases--; // behind that: without leases there are no promises
+    announce(table);
+    struct sl_grant *grant = transfer->grant;
+    transfer->grant = NULL;
+    return grant;
+}
+
+// End every lease whose deadline has passed (all of them when stopping).
+static void reap(struct sl_inbound *table, int64_t now_ns) {
+    for (;;) {
+        struct transfer **at = &table->first;
+        while (*at && (*at)->deadline_ns > now_ns && !table->stopping) {
+            at = &(*at)->next;
+        }
+        if (!*at) {
+            return;
+        }
+        if (!table->stopping) {
+            sl_log_warn("inbound", "lease=%s expired: nobody renewed it for %lld ms", (*at)->id,
+                        (long long)table->lease_ms);
+        }
+        struct sl_grant *grant = unlist(table, at);
+        pthread_mutex_unlock(&table->mutex);
+        sl_grant_close(&grant);
+        pthread_mutex_lock(&table->mutex);
+    }
+}
+
+static void *reaper_main(void *arg) {
+    struct sl_inbound *table = arg;
+    pthread_mutex_lock(&table->mutex);
+    while (!table->stopping) {
+        sl_cond_wait_until(&table->changed, &table->mutex, sl_deadline_in_ms(REAP_MS));
+        reap(table, sl_now_ns());
+    }
+    pthread_mutex_unlock(&table->mutex);
+    return NULL;
+}
+
+enum sl_status sl_inbound_create(struct sl_fabric *fabric, struct sl_ledger *ledger, int64_t lease_ms,
+                                 struct sl_inbound **inbound_out, struct sl_error *err) {
+    struct sl_inbound *table = calloc(1, sizeof *table);
+    if (!table) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "inbound transfers: out of memory");
+    }
+    table->fabric = fabric;
+    table->ledger = ledger;
+    table->arena = sl_ledger_arena(ledger);
+    table->lease_ms = lease_ms;
+    // Lease ids are capabilities: not to be guessed, not to be repeated by a restarted process.
+    if (getrandom(&table->secret, sizeof table->secret, 0) != sizeof table->secret) {
+        free(table);
+        return sl_fail(err, SL_ERR_IO, "inbound transfers: no random numbers from the kernel");
+    }
+    pthread_mutex_init(&table->mutex, NULL);
+    sl_cond_init(&table->changed);
+    enum sl_status status = sl_thread_start("reaper", reaper_main, table, &table->reaper, err);
+    if (status != SL_OK) {
+        pthread_cond_destroy(&table->changed);
+        pthread_mutex_destroy(&table->mutex);
+        free(table);
+        return status;
+    }
+    *inbound_out = table;
+    return SL_OK;
+}
+
+void sl_inbound_close(struct sl_inbound *table) {
+    pthread_mutex_lock(&table->mutex);
+    bool first = !table->stopping;
+    table->stopping = true;
+    announce(table);
+    reap(table, INT64_MAX);
+    pthread_mutex_unlock(&table->mutex);
+    if (first) {
+        pthread_join(table->reaper, NULL);
+    }
+}
+
+void sl_inbound_destroy(struct sl_inbound **inbound) {
+    struct sl_inbound *table = *inbound;
+    if (!table) {
+        return;
+    }
+    sl_inbound_close(table);
+    pthread_mutex_lock(&table->mutex);
+    int64_t deadline = sl_deadline_in_ms(STOP_MS);
+    while (table->n_held > 0 && sl_cond_wait_until(&table->changed, &table->mutex, deadline) == SL_OK) {
+    }
+    int64_t n_held = table->n_held;
+    pthread_mutex_unlock(&table->mutex);
+    *inbound = NULL;
+    if (n_held > 0) {
+        // The fabric still holds them and will call back into this table: it must stay.
+        sl_log_error("inbound", "%lld blocks were not released by the fabric in %d ms", (long long)n_held, STOP_MS);
+        return;
+    }
+    pthread_cond_destroy(&table->changed);
+    pthread_mutex_destroy(&table->mutex);
+    free(table);
+}
+
+enum sl_status sl_inbound_open(struct sl_inbound *table, const char *label, size_t body_bytes, size_t promised_bytes,
+                               struct sl_inbound_ticket *ticket_out, struct sl_error *err) {
+    struct transfer *transfer = calloc(1, sizeof *transfer);
+    if (!transfer) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "inbound transfers: out of memory");
+    }
+    transfer->table = table;
+    transfer->promised_bytes = promised_bytes;
+    transfer->deadline_ns = sl_deadline_in_ms(table->lease_ms);
+
+    pthread_mutex_lock(&table->mutex);
+    enum sl_status status =
+        table->stopping ? sl_fail(err, SL_ERR_PEER_LOST, "this worker is stopping")
+                        : sl_ledger_take_block(table->ledger, label, body_bytes, promised_bytes, &transfer->block, err);
+    if (status == SL_OK) {
+        table->n_held++;
+        snprintf(transfer->id, sizeof transfer->id, "%016llx-%llu", (unsigned long long)table->secret,
+                 (unsigned long long)++table->next_id);
+    }
+    pthread_mutex_unlock(&table->mutex);
+    if (status != SL_OK) {
+        free(transfer);
+        return status;
+    }
+
+    static const struct sl_grant_events events = {on_complete, on_failure, on_release};
+    struct sl_inbound_ticket ticket = {.lease_ms = table->lease_ms};
+    memcpy(ticket.id, transfer->id, sizeof ticket.id);
+    struct sl_grant *grant;
+    // The lease is what ends a grant; the grant's own deadline is far behind it and follows renewals.
+    status = sl_grant_open(table->fabric, transfer->block, body_bytes, transfer->deadline_ns, &events, transfer, &grant,
+                           &ticket.ticket, &ticket.ticket_bytes, err);
+    pthread_mutex_lock(&table->mutex);
+    if (status != SL_OK) {
+        sl_ledger_return(table->ledger, promised_bytes);
+        transfer->released = true;
+        free_if_over(transfer);
+    } else {
+        transfer->grant = grant;
+        transfer->listed = true;
+        transfer->next = table->first;
+        table->first = transfer;
+        table->n_leases++;
+        *ticket_out = ticket;
+    }
+    pthread_mutex_unlock(&table->mutex);
+    return status;
+}
+
+enum sl_status sl_inbound_renew(struct sl_inbound *table, const char *id, int64_t *lease_ms_out, struct sl_error *err) {
+    enum sl_status status = SL_OK;
+    pthread_mutex_lock(&table->mutex);
+    struct transfer *transfer = *find(table, id);
+    if (transfer) {
+        transfer->deadline_ns = sl_deadline_in_ms(table->lease_ms);
+        sl_grant_renew(transfer->grant, transfer->deadline_ns);
+        *lease_ms_out = table->lease_ms;
+    } else {
+        status = sl_fail(err, SL_ERR_NOT_FOUND, "lease %s is unknown or has ended", id);
+    }
+    pthread_mutex_unlock(&table->mutex);
+    return status;
+}
+
+void sl_inbound_release(struct sl_inbound *table, const char *id) {
+    struct sl_grant *grant = NULL;
+    pthread_mutex_lock(&table->mutex);
+    struct transfer **at = find(table, id);
+    if (*at) {
+        grant = unlist(table, at);
+    }
+    pthread_mutex_unlock(&table->mutex);
+    sl_grant_close(&grant);
+}
+
+enum sl_status sl_inbound_take(struct sl_inbound *table, const char *id, int64_t deadline_ns,
+                               struct sl_capsule_bytes *capsule_out, size_t *promised_out, struct sl_error *err) {
+    enum sl_status status = SL_OK;
+    struct sl_grant *grant = NULL;
+    pthread_mutex_lock(&table->mutex);
+    struct transfer **at;
+    for (;;) {
+        at = find(table, id);
+        if (!*at) {
+            status = sl_fail(err, SL_ERR_NOT_FOUND, "lease %s is unknown or has ended", id);
+        } else if ((*at)->state == FAILED) {
+            status = sl_fail(err, (*at)->failure.status, "%s", (*at)->failure.text);
+        } else if ((*at)->state == OPEN) {
+            if (sl_cond_wait_until(&table->changed, &table->mutex, deadline_ns) == SL_OK) {
+                continue;
+            }
+            at = find(table, id); // it may have arrived with the very last signal
+            if (*at && (*at)->state == OPEN) {
+                status = SL_AGAIN;
+            } else {
+                continue;
+            }
+        }
+        break;
+    }
+    if (status == SL_OK) {
+        struct transfer *transfer = *at;
+        *capsule_out =
+            (struct sl_capsule_bytes){transfer->block, transfer->body_bytes, transfer->header, transfer->header_bytes};
+        *promised_out = transfer->promised_bytes;
+        transfer->state = TAKEN;
+        grant = unlist(table, at);
+    }
+    pthread_mutex_unlock(&table->mutex);
+    sl_grant_close(&grant);
+    return status;
+}
+
+void sl_inbound_wait_change(struct sl_inbound *table, uint64_t *seen_inout, int64_t deadline_ns) {
+    pthread_mutex_lock(&table->mutex);
+    while (table->n_changes == *seen_inout &&
+           sl_cond_wait_until(&table->changed, &table->mutex, deadline_ns) == SL_OK) {
+    }
+    *seen_inout = table->n_changes;
+    pthread_mutex_unlock(&table->mutex);
+}
+
+int64_t sl_inbound_count(struct sl_inbound *table) {
+    pthread_mutex_lock(&table->mutex);
+    int64_t n_leases = table->n_leases;
+    pthread_mutex_unlock(&table->mutex);
+    return n_leases;
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: which token's row lies in which of a lane's numbered places, and which place is given away next: the one wanted
+ *          longest ago.
+ *
+ * Design: a table token -> place (open addressing, linear probing, at most half full) and a list of the used places, the
+ *         one wanted longest ago first. Tokens that are wanted together are claimed together: their places leave the list,
+ *         so that none of them is given away for another, and are put behind all others one by one, in the caller's order.
+ *         Every step is O(1).
+ * Threads: one at a time.
+ */
+#ifndef SL_OFFLOAD_ANNEX_ROW_PLACES_H
+#define SL_OFFLOAD_ANNEX_ROW_PLACES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct sl_row_place {
+    uint32_t token;
+    uint32_t older, newer; // of the list
+};
+
+struct sl_row_places {
+    uint32_t n_places; // 0: none, and no memory
+    uint32_t n_used;   // of those, ever
+    uint32_t oldest, newest;
+    uint32_t mask;               // of table
+    uint32_t *table;             // [mask + 1] of places
+    struct sl_row_place *places; // [n_places], behind table
+};
+
+// All places empty. False: no memory.
+bool sl_row_places_init(struct sl_row_places *places, uint32_t n_places);
+void sl_row_places_cleanup(struct sl_row_places *places); // accepts zeros, leaves zeros
+void sl_row_places_forget(struct sl_row_places *places);  // every place is as if never used
+size_t sl_row_places_bytes(const struct sl_row_places *places);
+
+/*
+ * tokens[n], no two equal, n <= n_places: places_out[i] is where tokens[i] lies from now on. One that lies nowhere
+ * gets a place that was never used (the lowest first), else the one wanted longest ago; fresh_out: [*n_fresh_out] ascending
+ * indices of those. All n must then be put last.
+ */
+void sl_row_places_claim(struct sl_row_places *places, const uint32_t *tokens, uint32_t n, uint32_t *places_out,
+                         uint32_t *fresh_out, uint32_t *n_fresh_out);
+// A claimed place is the one wanted last.
+void sl_row_places_put_last(struct sl_row_places *places, uint32_t place);
+
+#endif

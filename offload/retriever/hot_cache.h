@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: rows of offloaded layers that decode has, in numbered places: the memory they lie in (near and pull), and
+ *          which token lies in which place where the asker itself decides that (pull; in near the annex does).
+ *
+ * Design: the places of a lane are the slots of its pages, in the layer's working layout, so that ops put rows there and
+ *         attend to them as to any slots.
+ * Places: a wanted token that is not there gets a place that was never used (the lowest first), else the one wanted
+ *         longest ago (of those wanted at once the lowest place), never one that is wanted now.
+ */
+#ifndef SL_OFFLOAD_RETRIEVER_HOT_CACHE_H
+#define SL_OFFLOAD_RETRIEVER_HOT_CACHE_H
+
+#include "compress/plan/plan.h"
+#include "compress/recipe/recipe.h"
+#include "offload/annex/row_places.h"
+
+// Places of a lane (sl_plan_row_places()); 0: so short a prompt leaves nothing to choose.
+uint32_t sl_hot_cache_places(const struct sl_plan *plan, int64_t n_prompt);
+
+struct sl_hot_cache {
+    struct sl_row_places places;
+    bool *is_wanted; // [n_places] all false between calls
+};
+
+enum sl_status sl_hot_cache_init(struct sl_hot_cache *cache, uint32_t n_places, struct sl_error *err);
+void sl_hot_cache_cleanup(struct sl_hot_cache *cache); // accepts zeros
+void sl_hot_cache_forget(struct sl_hot_cache *cache);  // every place is as if never used
+
+/*
+ * tokens[n] ascending, n <= n_places: places_out[i] is where tokens[i] lies from now on; fresh_out: [*n_fresh_out]
+ * ascending indices of those that were not there, whose rows the caller must put there.
+ */
+void sl_hot_cache_want(struct sl_hot_cache *cache, const uint32_t *tokens, uint32_t n, uint32_t *places_out,
+                       uint32_t *fresh_out, uint32_t *n_fresh_out);
+
+#endif

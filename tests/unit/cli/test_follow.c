@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: what a person and a script see of a job: the streams, the order, the exit code.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/follow.h"
+
+struct screen {
+    struct sl_follow follow;
+    struct sl_watch watch;
+    char *out, *err;
+    size_t out_bytes, err_bytes;
+};
+
+static void open_screen(struct screen *s, int width, bool json) {
+    memset(s, 0, sizeof *s);
+    s->follow = (struct sl_follow){.command = "run", .json = json, .width = width};
+    s->follow.out = open_memstream(&s->out, &s->out_bytes);
+    s->follow.err = open_memstream(&s->err, &s->err_bytes);
+    sl_follow_attach(&s->follow, &s->watch);
+}
+
+static void flush_screen(struct screen *s) {
+    fflush(s->follow.out);
+    fflush(s->follow.err);
+}
+
+static void close_screen(struct screen *s) {
+    fclose(s->follow.out);
+    fclose(s->follow.err);
+    free(s->out);
+    free(s->err);
+}
+
+static void send_prefill(struct screen *s, int64_t done, int64_t total) {
+    Sluice__V1__PrefillProgress progress = SLUICE__V1__PREFILL_PROGRESS__INIT;
+    progress.tokens_done = done;
+    progress.tokens_total = total;
+    Sluice__V1__Event event = SLUICE__V1__EVENT__INIT;
+    event.what_case = SLUICE__V1__EVENT__WHAT_PREFILL;
+    event.prefill = &progress;
+    s->watch.on_event(s->watch.arg, &event);
+}
+
+static void send_token(struct screen *s, const char *text) {
+    Sluice__V1__Token token = SLUICE__V1__TOKEN__INIT;
+    token.text = (char *)text;
+    Sluice__V1__Event event = SLUICE__V1__EVENT__INIT;
+    event.what_case = SLUICE__V1__EVENT__WHAT_TOKEN;
+    event.token = &token;
+    s->watch.on_event(s->watch.arg, &event);
+}
+
+static void send_finished(struct screen *s, Sluice__V1__Finished__Reason reason, int code, const char *text) {
+    Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
+    statistics.n_prompt_tokens = 1000;
+    statistics.n_reused_tokens = 512;
+    statistics.capsule_bytes = 1 << 20;
+    statistics.full_bytes = 10 << 20;
+    statistics.transport = (char *)"put/shm";
+    Sluice__V1__Finished finished = SLUICE__V1__FINISHED__INIT;
+    finished.reason = reason;
+    finished.status_code = code;
+    finished.status_text = (char *)text;
+    finished.statistics = &statistics;
+    Sluice__V1__Event event = SLUICE__V1__EVENT__INIT;
+    event.what_case = SLUICE__V1__EVENT__WHAT_FINISHED;
+    event.finished = &finished;
+    s->watch.on_event(s->watch.arg, &event);
+}
+
+static void test_follow_streams_the_answer_and_ends_with_statistics(void **state) {
+    (void)state;
+    struct screen s;
+    open_screen(&s, 0, false);
+    send_prefill(&s, 500, 1000);
+    send_token(&s, "4");
+    flush_screen(&s);
+    assert_string_equal(s.out, "4"); // at once, not at the end
+    send_token(&s, "2");
+    send_finished(&s, SLUICE__V1__FINISHED__REASON__STOP_TOKEN, 0, "");
+    assert_int_equal(sl_follow_end(&s.follow, SL_OK, NULL), SL_EXIT_OK);
+    flush_screen(&s);
+    assert_string_equal(s.out, "42\n");
+    assert_non_null(strstr(s.err, "1000 tokens, 512 of them reused"));
+    assert_non_null(strstr(s.err, "1.0 MiB instead of 10.0 MiB: 10.0 times smaller, by put/shm"));
+    assert_null(strchr(s.err, '\033')); // not a terminal: no bar, no escapes
+    assert_null(strchr(s.err, '\r'));
+    close_screen(&s);
+}
+
+static void test_follow_prints_error_estimates_where_there_are_some(void **state) {
+    (void)state;
+    float evicted[3] = {0.01f, 0.04f, 0.01f}, key[3] = {0}, value[3] = {0, 0, 0.5f};
+    int64_t rows[3] = {10, 10, 10};
+    Sluice__V1__ErrorEstimates errors = SLUICE__V1__ERROR_ESTIMATES__INIT;
+    errors.n_evicted_attention = errors.n_evicting_rows = errors.n_key_error = errors.n_value_error = 3;
+    errors.evicted_attention = evicted;
+    errors.evicting_rows = rows;
+    errors.key_error = key;
+    errors.value_error = value;
+    Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
+    for (int i = 0; i < 3; i++) {
+        char *text;
+        size_t n_bytes;
+        FILE *file = open_memstream(&text, &n_bytes);
+        statistics.errors = i > 0 ? &errors : NULL;
+        errors.n_key_error -= i == 2; // of a peer that is not ours
+        sl_statistics_print(&statistics, file);
+        fclose(file);
+        const char *line =
+            strstr(text, "errors       evicted attention 2.00% (4.00% in layer 1); quantization of K 0.00%, "
+                         "of V 16.67% (50.00% in layer 2)\n");
+        assert_int_equal(line != NULL, i == 1);
+        assert_int_equal(strstr(text, "errors") != NULL, i == 1);
+        free(text);
+    }
+}
+
+static void test_follow_draws_progress_on_a_terminal_until_the_answer(void **state) {
+    (void)state;
+    struct screen s;
+    open_screen(&s, 80, false);
+    send_prefill(&s, 1000, 1000);
+    flush_screen(&s);
+    assert_non_null(strstr(s.err, "100%"));
+    send_token(&s, "x");
+    flush_screen(&s);
+    assert_string_equal(s.err + strlen(s.err) - 4, "\r\033[K"); // cleared before the answer
+    size_t n = strlen(s.err);
+    send_prefill(&s, 1000, 1000); // late: must not be drawn into the answer
+    flush_screen(&s);
+    assert_int_equal(strlen(s.err), n);
+    close_screen(&s);
+}
+
+static void test_follow_json_is_lines_of_events(void **state) {
+    (void)state;
+    struct screen s;
+    open_screen(&s, 80, true);
+    send_prefill(&s, 1, 2);
+    send_token(&s, "x");
+    send_finished(&s, SLUICE__V1__FINISHED__REASON__LENGTH, 0, "");
+    flush_screen(&s);
+    int n_lines = 0;
+    for (const char *c = s.out; *c; c++) {
+        n_lines += *c == '\n';
+    }
+    assert_int_equal(n_lines, 3);
+    assert_non_null(strstr(s.out, "\"tokens_done\":1"));
+    assert_non_null(strstr(s.out, "\"reason\":\"LENGTH\""));
+    assert_int_equal(s.err_bytes, 0);
+    close_screen(&s);
+}
+
+static void test_follow_exit_codes_follow_the_end(void **state) {
+    (void)state;
+    static const struct {
+        Sluice__V1__Finished__Reason reason;
+        int code; // gRPC
+        int exit_code;
+    } ends[] = {
+        {SLUICE__V1__FINISHED__REASON__STOP_STRING, 0, SL_EXIT_OK},
+        {SLUICE__V1__FINISHED__REASON__LENGTH, 0, SL_EXIT_OK},
+        {SLUICE__V1__FINISHED__REASON__ERROR, 13, SL_EXIT_FAILED},
+        {SLUICE__V1__FINISHED__REASON__ERROR, 3, SL_EXIT_FAILED},
+        {SLUICE__V1__FINISHED__REASON__ERROR, 4, SL_EXIT_DEADLINE},
+        {SLUICE__V1__FINISHED__REASON__ERROR, 14, SL_EXIT_UNAVAILABLE},
+        {SLUICE__V1__FINISHED__REASON__CANCELLED_BY_CLIENT, 1, SL_EXIT_CANCELLED},
+    };
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+        struct screen s;
+        open_screen(&s, 0, false);
+        send_finished(&s, ends[i].reason, ends[i].code, "decode-0 was lost");
+        assert_int_equal(sl_follow_end(&s.follow, SL_OK, NULL), ends[i].exit_code);
+        flush_screen(&s);
+        assert_true(!strstr(s.err, "decode-0 was lost") == (ends[i].exit_code == SL_EXIT_OK));
+        close_screen(&s);
+    }
+}
+
+static void test_follow_stops_when_the_reader_has_gone(void **state) {
+    (void)state;
+    struct sl_watch watch = {0};
+    struct screen s = {0};
+    s.follow = (struct sl_follow){.command = "run", .out = fopen("/dev/full", "w"), .err = fopen("/dev/null", "w")};
+    sl_follow_attach(&s.follow, &watch);
+    s.watch = watch;
+    assert_false(watch.stopped(watch.arg));
+    send_token(&s, "x");
+    assert_true(watch.stopped(watch.arg));
+    send_finished(&s, SLUICE__V1__FINISHED__REASON__LENGTH, 0, "");
+    assert_int_equal(sl_follow_end(&s.follow, SL_OK, NULL), SL_EXIT_FAILED);
+    fclose(s.follow.out);
+    fclose(s.follow.err);
+}
+
+static void test_follow_tells_of_an_outage_once(void **state) {
+    (void)state;
+    struct screen s;
+    open_screen(&s, 0, false);
+    struct sl_error why = {.status = SL_ERR_PEER_LOST, .text = "connection refused"};
+    s.watch.on_reconnect(s.watch.arg, &why);
+    s.watch.on_reconnect(s.watch.arg, &why);
+    flush_screen(&s);
+    const char *first = strstr(s.err, "connection refused");
+    assert_non_null(first);
+    assert_null(strstr(first + 1, "connection refused"));
+    send_prefill(&s, 1, 2); // back again
+    s.watch.on_reconnect(s.watch.arg, &why);
+    flush_screen(&s);
+    assert_non_null(strstr(strstr(s.err, "connection refused") + 1, "connection refused"));
+    close_screen(&s);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_follow_streams_the_answer_and_ends_with_statistics),
+        cmocka_unit_test(test_follow_prints_error_estimates_where_there_are_some),
+        cmocka_unit_test(test_follow_draws_progress_on_a_terminal_until_the_answer),
+        cmocka_unit_test(test_follow_json_is_lines_of_events),
+        cmocka_unit_test(test_follow_exit_codes_follow_the_end),
+        cmocka_unit_test(test_follow_stops_when_the_reader_has_gone),
+        cmocka_unit_test(test_follow_tells_of_an_outage_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

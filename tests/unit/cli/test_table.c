@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: columns are as wide as their widest cell, and cells cannot break the table.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+
+#include "cli/table.h"
+
+static char *print(const struct sl_table *table) {
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *file = open_memstream(&text, &bytes);
+    sl_table_print(table, file);
+    fclose(file);
+    return text;
+}
+
+static const struct sl_column columns[] = {{"NAME", false}, {"N", true}, {"LAST", false}};
+
+static void test_table_aligns_columns(void **state) {
+    (void)state;
+    struct sl_table table;
+    sl_table_init(&table, columns, 3);
+    sl_table_add(&table, "a");
+    sl_table_add(&table, "%d", 12345);
+    sl_table_add(&table, "x");
+    sl_table_add(&table, "longer");
+    sl_table_add(&table, "%d", 1);
+    sl_table_add(&table, "yy");
+    char *text = print(&table);
+    assert_string_equal(text, "NAME        N  LAST\n"
+                              "a       12345  x\n"
+                              "longer      1  yy\n");
+    free(text);
+    sl_table_cleanup(&table);
+}
+
+static void test_table_counts_characters_and_hides_controls(void **state) {
+    (void)state;
+    struct sl_table table;
+    sl_table_init(&table, columns, 3);
+    sl_table_add(&table, "\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9");
+    sl_table_add(&table, "1");
+    sl_table_add(&table, "a\033[2Jb\nc");
+    char *text = print(&table);
+    assert_string_equal(text, "NAME   N  LAST\n"
+                              "\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9  1  a?[2Jb?c\n");
+    free(text);
+    sl_table_cleanup(&table);
+}
+
+static void test_table_as_markdown(void **state) {
+    (void)state;
+    struct sl_table table;
+    char *text = NULL;
+    size_t bytes = 0;
+    sl_table_init(&table, columns, 3);
+    sl_table_add(&table, "a|b");
+    sl_table_add(&table, "%d", 12345);
+    sl_table_add(&table, "x\ny");
+    FILE *file = open_memstream(&text, &bytes);
+    sl_table_print_markdown(&table, file);
+    fclose(file);
+    assert_string_equal(text, "| NAME | N | LAST |\n"
+                              "|-|-:|-|\n"
+                              "| a\\|b | 12345 | x?y |\n");
+    free(text);
+    sl_table_cleanup(&table);
+}
+
+static void test_table_of_nothing_has_titles(void **state) {
+    (void)state;
+    struct sl_table table;
+    sl_table_init(&table, columns, 3);
+    char *text = print(&table);
+    assert_string_equal(text, "NAME  N  LAST\n");
+    free(text);
+    sl_table_cleanup(&table);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_table_aligns_columns),
+        cmocka_unit_test(test_table_counts_characters_and_hides_controls),
+        cmocka_unit_test(test_table_as_markdown),
+        cmocka_unit_test(test_table_of_nothing_has_titles),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: what requests about a job say, read back; and what absent fields mean.
+// clang-format off
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+// clang-format on
+
+#include <string.h>
+
+#include "job/job_request.h"
+
+static void test_sampling_survives_its_message(void **state) {
+    (void)state;
+    const struct sl_sampling all = {.temperature = 0.5f,
+                                    .top_k = 7,
+                                    .top_p = 0.25f,
+                                    .repetition_penalty = 1.5f,
+                                    .seed = UINT64_C(1) << 63,
+                                    .n_logprobs = 3};
+    const Sluice__V1__Sampling message = sl_job_sampling_message(&all);
+    const struct sl_sampling read = sl_job_sampling(&message);
+    assert_true(read.temperature == all.temperature && read.top_p == all.top_p);
+    assert_true(read.repetition_penalty == all.repetition_penalty && read.seed == all.seed);
+    assert_int_equal(read.top_k, all.top_k);
+    assert_int_equal(read.n_logprobs, all.n_logprobs);
+}
+
+static void test_absent_sampling_is_greedy(void **state) {
+    (void)state;
+    const Sluice__V1__Sampling empty = SLUICE__V1__SAMPLING__INIT;
+    const Sluice__V1__Sampling *const messages[] = {NULL, &empty};
+    for (int i = 0; i < 2; i++) {
+        const struct sl_sampling read = sl_job_sampling(messages[i]);
+        assert_true(read.temperature == 0 && read.top_p == 1 && read.repetition_penalty == 1);
+        assert_int_equal(sl_sampling_check(&read, NULL), SL_OK);
+    }
+}
+
+static void test_ids_are_of_the_vocabulary(void **state) {
+    (void)state;
+    const struct sl_model_config model = {.n_vocab = 10};
+    int32_t ids[] = {0, 9, 5};
+    Sluice__V1__TokenIds message = SLUICE__V1__TOKEN_IDS__INIT;
+    message.ids = ids;
+    message.n_ids = 3;
+    struct sl_error err = {0};
+    assert_int_equal(sl_job_check_ids(&model, "prompt", &message, &err), SL_OK);
+    assert_int_equal(sl_job_check_ids(&model, "resumed", NULL, &err), SL_OK);
+    ids[1] = 10;
+    assert_int_equal(sl_job_check_ids(&model, "prompt", &message, &err), SL_ERR_INVALID);
+    assert_string_equal(err.text, "prompt: ids[1] is 10, must be 0 to 9");
+    ids[1] = -1;
+    assert_int_equal(sl_job_check_ids(&model, "prompt", &message, &err), SL_ERR_INVALID);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sampling_survives_its_message),
+        cmocka_unit_test(test_absent_sampling_is_greedy),
+        cmocka_unit_test(test_ids_are_of_the_vocabulary),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: for tests of lab/train: a model that reads prompts for heads to learn from.
+#ifndef SL_TESTS_UNIT_LAB_TRAIN_TEACHER_H
+#define SL_TESTS_UNIT_LAB_TRAIN_TEACHER_H
+
+#include "lab/train/example.h"
+#include "lab/train/heads_file.h"
+#include "tensor/cpu/tiers.h"
+#include "tests/unit/temp_folder.h"
+
+#define TEST_TEACHER_ROWS   96
+#define TEST_TEACHER_TOKENS 1024 // of the longest prompt, twice
+
+struct test_teacher {
+    const struct sl_ops *ops;
+    struct sl_model *model;
+    const struct sl_model_config *config;
+    void *memory;
+    struct sl_arena *arena;
+    struct sl_teacher teacher;
+};
+
+// Of an arena for the longest prompt and its answer, in f32.
+static inline size_t test_teacher_bytes(const struct sl_model_config *config) {
+    struct sl_page_layout page;
+    assert_int_equal(sl_page_layout_init(&page, SL_KV_F32, config->head_dim, 0, false), SL_OK);
+    size_t n_heads = (size_t)config->n_layers * (size_t)config->n_kv_heads;
+    size_t bytes = n_heads * (sl_pages_for(2 * TEST_TEACHER_TOKENS) + 1) * (page.bytes + SL_ARENA_UNIT);
+    return (bytes + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT;
+}
+
+static inline struct test_teacher test_teacher_start(const char *folder, const char *tier) {
+    struct test_teacher f = {0};
+    struct sl_error err = {0};
+    struct sl_engine *engine;
+    assert_int_equal(sl_ops_select(tier, &f.ops, &err), SL_OK);
+    if (sl_model_load(folder, f.ops, SL_WEIGHT_STORED, NULL, &f.model, &err) != SL_OK ||
+        sl_engine_create(f.model, NULL, TEST_TEACHER_ROWS, &engine, &err) != SL_OK) {
+        fail_msg("%s", err.text);
+    }
+    f.config = sl_model_get_config(f.model);
+    size_t bytes = test_teacher_bytes(f.config);
+    f.memory = aligned_alloc(SL_ARENA_UNIT, bytes);
+    assert_non_null(f.memory);
+    assert_int_equal(sl_arena_create(f.memory, bytes, &f.arena, &err), SL_OK);
+    f.teacher = (struct sl_teacher){.engine = engine, .model = f.model, .arena = f.arena, .chunk = TEST_TEACHER_ROWS};
+    return f;
+}
+
+// What no example leaves behind is checked.
+static inline void test_teacher_stop(struct test_teacher *f) {
+    struct sl_arena_stats stats;
+    sl_arena_get_stats(f->arena, &stats);
+    assert_int_equal(stats.n_blocks, 0);
+    sl_arena_destroy(&f->arena);
+    free(f->memory);
+    sl_engine_destroy(&f->teacher.engine);
+    sl_model_destroy(&f->model);
+}
+
+static inline struct sl_session *test_teacher_session(struct test_teacher *f, int64_t n_tokens) {
+    struct sl_page_layout layouts[SL_MAX_LAYERS];
+    struct sl_session *session = NULL;
+    struct sl_error err = {0};
+    for (int l = 0; l < f->config->n_layers; l++) {
+        assert_int_equal(sl_page_layout_init(&layouts[l], SL_KV_F32, f->config->head_dim, 0, false), SL_OK);
+    }
+    struct sl_session_config config = {sl_model_geometry(f->config), SL_POSITION_ORIGINAL, n_tokens, layouts, layouts};
+    assert_int_equal(sl_session_create(&config, f->arena, &session, &err), SL_OK);
+    session->rope_set = sl_model_rope_set(f->config, n_tokens);
+    return session;
+}
+
+#endif

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// Leases over a real fabric on the loopback interface: what arrives, what expires, what does not fit.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "node/inbound.h"
+
+#define ARENA_BYTES ((size_t)4 << 20)
+#define LEASE_MS    400
+
+struct fixture {
+    struct sl_fabric *receiver, *sender;
+    struct sl_arena *arena;
+    struct sl_ledger *ledger;
+    struct sl_inbound *inbound;
+    void *source;
+};
+
+static int setup(void **state) {
+    struct fixture *fixture = calloc(1, sizeof *fixture);
+    struct sl_error err = {0};
+    struct sl_fabric_config config = {.listen = "127.0.0.1:0", .transport = "tcp"};
+    void *base;
+    assert_int_equal(sl_fabric_create(&config, &fixture->receiver, &err), SL_OK);
+    assert_int_equal(sl_fabric_create(&config, &fixture->sender, &err), SL_OK);
+    assert_int_equal(sl_fabric_region_create(fixture->receiver, ARENA_BYTES, 0, &base, &err), SL_OK);
+    assert_int_equal(sl_fabric_region_create(fixture->sender, 1 << 20, 0, &fixture->source, &err), SL_OK);
+    assert_int_equal(sl_arena_create(base, ARENA_BYTES, &fixture->arena, &err), SL_OK);
+    assert_int_equal(sl_ledger_create(fixture->arena, &fixture->ledger, &err), SL_OK);
+    assert_int_equal(sl_inbound_create(fixture->receiver, fixture->ledger, LEASE_MS, &fixture->inbound, &err), SL_OK);
+    for (int i = 0; i < 1 << 20; i++) {
+        ((unsigned char *)fixture->source)[i] = (unsigned char)(i * 31 >> 3);
+    }
+    *state = fixture;
+    return 0;
+}
+
+// Whatever a test did, nothing may be left.
+static int teardown(void **state) {
+    struct fixture *fixture = *state;
+    int64_t n_leases, deadline = sl_deadline_in_ms(5000);
+    size_t promised;
+    struct sl_arena_stats stats;
+    do {
+        n_leases = sl_inbound_count(fixture->inbound);
+        promised = sl_ledger_promised_bytes(fixture->ledger);
+        sl_arena_get_stats(fixture->arena, &stats);
+        sl_sleep_ms(5);
+    } while ((n_leases || stats.n_blocks) && sl_now_ns() < deadline);
+    assert_int_equal(n_leases, 0);
+    assert_int_equal(promised, 0);
+    assert_int_equal(stats.n_blocks, 0);
+    sl_inbound_destroy(&fixture->inbound);
+    assert_null(fixture->inbound);
+    sl_ledger_destroy(&fixture->ledger);
+    sl_fabric_destroy(&fixture->sender);
+    sl_fabric_destroy(&fixture->receiver);
+    sl_arena_destroy(&fixture->arena);
+    free(fixture);
+    return 0;
+}
+
+static void ship(struct fixture *fixture, const struct sl_inbound_ticket *ticket, size_t bytes,
+                 enum sl_status expected) {
+    struct sl_ship *ship;
+    struct sl_error err = {0};
+    assert_int_equal(
+        sl_ship_open(fixture->sender, ticket->ticket, ticket->ticket_bytes, sl_deadline_in_ms(5000), &ship, &err),
+        SL_OK);
+    sl_ship_piece(ship, 0, fixture->source, bytes);
+    assert_int_equal(sl_ship_finish(ship, "header", 6, &err), expected);
+    sl_ship_close(&ship);
+}
+
+static void test_inbound_what_was_shipped_can_be_taken(void **state) {
+    struct fixture *fixture = *state;
+    struct sl_inbound_ticket ticket;
+    assert_int_equal(sl_inbound_open(fixture->inbound, "test", 300000, 1000, &ticket, NULL), SL_OK);
+    struct sl_capsule_bytes received;
+    size_t promised;
+    assert_int_equal(sl_inbound_take(fixture->inbound, ticket.id, sl_now_ns(), &received, &promised, NULL), SL_AGAIN);
+    ship(fixture, &ticket, 300000, SL_OK);
+    assert_int_equal(sl_inbound_take(fixture->inbound, ticket.id, sl_deadline_in_ms(2000), &received, &promised, NULL),
+                     SL_OK);
+    assert_int_equal(received.body_bytes, 300000);
+    assert_int_equal(received.header_bytes, 6);
+    assert_memory_equal(received.header, "header", 6);
+    assert_memory_equal(received.body, fixture->source, 300000);
+    assert_int_equal(promised, 1000);
+    assert_int_equal(sl_inbound_take(fixture->inbound, ticket.id, sl_now_ns(), &received, &promised, NULL),
+                     SL_ERR_NOT_FOUND);
+    sl_ledger_return(fixture->ledger, promised);
+    sl_arena_free(fixture->arena, received.body);
+    free(received.header);
+    free(ticket.ticket);
+}
+
+static void test_inbound_ends_by_itself_unless_renewed(void **state) {
+    struct fixture *fixture = *state;
+    struct sl_inbound_ticket kept, left;
+    int64_t lease_ms;
+    assert_int_equal(sl_inbound_open(fixture->inbound, "kept", 4096, 0, &kept, NULL), SL_OK);
+    assert_int_equal(sl_inbound_open(fixture->inbound, "left", 4096, 0, &left, NULL), SL_OK);
+    for (int i = 0; i < 8; i++) {
+        sl_sleep_ms(LEASE_MS / 4);
+        assert_int_equal(sl_inbound_renew(fixture->inbound, kept.id, &lease_ms, NULL), SL_OK);
+        assert_int_equal(lease_ms, LEASE_MS);
+    }
+    assert_int_equal(sl_inbound_renew(fixture->inbound, left.id, &lease_ms, NULL), SL_ERR_NOT_FOUND);
+    // Nothing can be written through a ticket whose lease has ended.
+    ship(fixture, &left, 4096, SL_ERR_PEER_STALE);
+    ship(fixture, &kept, 4096, SL_OK);
+    sl_inbound_release(fixture->inbound, kept.id);
+    sl_inbound_release(fixture->inbound, kept.id); // idempotent
+    free(kept.ticket);
+    free(left.ticket);
+}
+
+static void test_inbound_counts_blocks_and_promises(void **state) {
+    struct fixture *fixture = *state;
+    struct sl_inbound_ticket first, second;
+    struct sl_error err = {0};
+    assert_int_equal(sl_inbound_open(fixture->inbound, "first", ARENA_BYTES / 4, ARENA_BYTES / 2, &first, NULL), SL_OK);
+    assert_int_equal(sl_inbound_open(fixture->inbound, "second", ARENA_BYTES / 2, 0, &second, &err), SL_ERR_EXHAUSTED);
+    assert_non_null(strstr(err.text, "retry"));
+    sl_inbound_release(fixture->inbound, first.id);
+    int64_t deadline = sl_deadline_in_ms(2000);
+    enum sl_status status;
+    while ((status = sl_inbound_open(fixture->inbound, "second", ARENA_BYTES / 2, 0, &second, &err)) ==
+               SL_ERR_EXHAUSTED &&
+           sl_now_ns() < deadline) {
+        sl_sleep_ms(5);
+    }
+    assert_int_equal(status, SL_OK);
+    sl_inbound_release(fixture->inbound, second.id);
+    free(first.ticket);
+    free(second.ticket);
+}
+
+static void test_inbound_of_an_aborted_ship_fails(void **state) {
+    struct fixture *fixture = *state;
+    struct sl_inbound_ticket ticket;
+    assert_int_equal(sl_inbound_open(fixture->inbound, "test", 300000, 0, &ticket, NULL), SL_OK);
+    struct sl_ship *ship;
+    assert_int_equal(
+        sl_ship_open(fixture->sender, ticket.ticket, ticket.ticket_bytes, sl_deadline_in_ms(5000), &ship, NULL), SL_OK);
+    sl_ship_piece(ship, 0, fixture->source, 1000);
+    sl_sleep_ms(50);
+    sl_ship_close(&ship);
+    struct sl_capsule_bytes received;
+    size_t promised;
+    struct sl_error err = {0};
+    enum sl_status status =
+        sl_inbound_take(fixture->inbound, ticket.id, sl_deadline_in_ms(2000), &received, &promised, &err);
+    assert_true(status < 0 && status != SL_ERR_DEADLINE);
+    sl_inbound_release(fixture->inbound, ticket.id);
+    free(ticket.ticket);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_inbound_what_was_shipped_can_be_taken, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_inbound_ends_by_itself_unless_renewed, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_inbound_counts_blocks_and_promises, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_inbound_of_an_aborted_ship_fails, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
