@@ -32,7 +32,7 @@ ROWS = {
     "compress/recipe": "base kvcache",
     "compress/plan": "base kvcache tensor compress/recipe",
     "compress/evict": "base tensor compress/recipe compress/plan compress/evict/scores",
-    "compress/evict/scores": "base tensor compress/recipe",
+    "compress/evict/scores": "tensor compress/recipe",
     "node": "base proto/* kvcache fabric rpc text/tokenizer runtime",
     "offload/annex": "base kvcache tensor compress/recipe",
     "offload/retriever": "base kvcache compress/recipe compress/plan offload/annex",
