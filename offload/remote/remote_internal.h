@@ -3,6 +3,7 @@
  * Purpose: what the files of the remote source share and nobody else needs.
  *
  *     remote_source.c  shares and their stores; questions, answers, who is asked next
+ *     asked.c          the memory of a question and its answers
  *     remote_reads.c   retrieve=pull: what can be read from a store's memory instead of being asked for
  */
 #ifndef SL_OFFLOAD_REMOTE_REMOTE_INTERNAL_H
@@ -13,7 +14,7 @@
 
 #define SL_MAX_REPLICAS 2
 
-struct replica {
+struct sl_replica {
     char *store, *address; // of its gRPC, for people; of its fabric
     uint64_t epoch, annex_id;
     struct sl_line *line; // NULL while it is cut
@@ -29,15 +30,15 @@ struct replica {
     void *map_answer;
 };
 
-struct share {
+struct sl_remote_share {
     int n_replicas, first; // first: who is asked first
-    struct replica replicas[SL_MAX_REPLICAS];
+    struct sl_replica replicas[SL_MAX_REPLICAS];
 };
 
-struct remote {
+struct sl_remote {
     struct sl_source base;
     struct sl_lines *lines;
-    struct share shares[SL_MAX_SHARES];
+    struct sl_remote_share shares[SL_MAX_SHARES];
     int8_t *holder; // [n_lanes] by first lane of a TOPK request: whose answer was used last; -1: nobody's
     int n_lanes;
     int64_t n_prompt;
@@ -48,7 +49,7 @@ struct remote {
 
 struct sl_asked {
     struct sl_asked *next; // in remote.unused
-    struct share *share;
+    struct sl_remote_share *share;
     char *request;
     size_t request_bytes, request_cap;
     int64_t asked_ns, deadline_ns;
@@ -77,16 +78,23 @@ static inline bool sl_ask_may_pass(enum sl_status status) {
     return status == SL_ERR_DEADLINE || status == SL_ERR_PEER_LOST || status == SL_ERR_EXHAUSTED;
 }
 
-// asked.c. Room for asked->capacity bytes of that replica's answer; false: no memory.
+// asked.c
+// A question that has not been asked yet, of a list of unused ones or new. NULL: no memory.
+struct sl_asked *sl_asked_take(struct sl_asked **unused, const struct sl_near_request *request, size_t request_bytes,
+                               size_t capacity);
+void sl_asked_give(struct sl_asked **unused, struct sl_asked **asked); // nothing is under way any more
+// Room for asked->capacity bytes of that replica's answer; false: no memory.
 bool sl_asked_make_room(struct sl_asked *asked, int replica);
+void sl_asked_free_all(struct sl_asked **unused);
 
 // remote_reads.c
 // What reads of a replica need to know. It is asked for everything where they would not be true or not be of use. False: no
 // memory.
-bool sl_replica_set_up_reads(struct replica *replica, const Sluice__V1__AnnexShare *annex, const struct sl_plan *plan);
+bool sl_replica_set_up_reads(struct sl_replica *replica, const Sluice__V1__AnnexShare *annex,
+                             const struct sl_plan *plan);
 // Begin to read what the request asks for into an answer; false: it must be asked for.
-bool sl_remote_begin_read(struct remote *r, struct sl_asked *asked);
+bool sl_remote_begin_read(struct sl_remote *r, struct sl_asked *asked);
 // SL_OK: everything has been read while the annex had its lease. Else it is as if it had never begun.
-enum sl_status sl_remote_end_read(struct remote *r, struct sl_asked *asked);
+enum sl_status sl_remote_end_read(struct sl_remote *r, struct sl_asked *asked);
 
 #endif

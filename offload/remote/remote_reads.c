@@ -17,7 +17,8 @@
 
 #define MAP_MS 2000
 
-bool sl_replica_set_up_reads(struct replica *replica, const Sluice__V1__AnnexShare *annex, const struct sl_plan *plan) {
+bool sl_replica_set_up_reads(struct sl_replica *replica, const Sluice__V1__AnnexShare *annex,
+                             const struct sl_plan *plan) {
     int layer = 0;
     while (!sl_layers_has(&plan->recipe.offload, layer)) {
         layer++;
@@ -44,13 +45,13 @@ static bool reads_well(const struct sl_line *line) {
     return strcmp(transport, "shm") == 0 || strcmp(transport, "rdma") == 0;
 }
 
-static void read_no_more(struct replica *replica, const struct sl_error *why) {
+static void read_no_more(struct sl_replica *replica, const struct sl_error *why) {
     sl_log_warn("retrieve", "store %s is asked for what could be read there: %s", replica->store, why->text);
     replica->is_read = false;
 }
 
 // Whether it is known where the store's segments lie; otherwise it is asked for that, and the answer looked at next time.
-static bool has_map(struct remote *r, struct replica *replica) {
+static bool has_map(struct sl_remote *r, struct sl_replica *replica) {
     if (replica->map.segments) {
         return true;
     }
@@ -84,7 +85,7 @@ static bool has_map(struct remote *r, struct replica *replica) {
 }
 
 // The ranges of a request's answer, in r->ranges. 0: it must be asked for.
-static size_t list_ranges(struct remote *r, const struct sl_annex_map *map, const struct sl_near_request *head,
+static size_t list_ranges(struct sl_remote *r, const struct sl_annex_map *map, const struct sl_near_request *head,
                           struct sl_asked *asked, int i) {
     const char *body = asked->request + sizeof *head;
     size_t n = sl_annex_map_n_ranges(map, head, body);
@@ -100,9 +101,9 @@ static size_t list_ranges(struct remote *r, const struct sl_annex_map *map, cons
     return n;
 }
 
-bool sl_remote_begin_read(struct remote *r, struct sl_asked *asked) {
+bool sl_remote_begin_read(struct sl_remote *r, struct sl_asked *asked) {
     int i = asked->share->first;
-    struct replica *replica = &asked->share->replicas[i];
+    struct sl_replica *replica = &asked->share->replicas[i];
     struct sl_near_request head;
     memcpy(&head, asked->request, sizeof head);
     if (!replica->is_read || !replica->line || !reads_well(replica->line) ||
@@ -124,8 +125,8 @@ bool sl_remote_begin_read(struct remote *r, struct sl_asked *asked) {
     return status == SL_OK;
 }
 
-enum sl_status sl_remote_end_read(struct remote *r, struct sl_asked *asked) {
-    struct replica *replica = &asked->share->replicas[asked->reads];
+enum sl_status sl_remote_end_read(struct sl_remote *r, struct sl_asked *asked) {
+    struct sl_replica *replica = &asked->share->replicas[asked->reads];
     struct sl_error why = {0};
     enum sl_status status = sl_fetch_wait(asked->fetch, sl_asked_half(asked), &why);
     sl_fetch_close(&asked->fetch);

@@ -23,21 +23,14 @@
 #define TURN_NS  (SL_NS_PER_MS)       // that one of two stores is waited for before the other is looked at
 
 static void destroy(struct sl_source **source) {
-    struct remote *r = (struct remote *)*source;
+    struct sl_remote *r = (struct sl_remote *)*source;
     if (!r) {
         return;
     }
-    for (struct sl_asked *asked = r->unused, *next; asked; asked = next) {
-        next = asked->next;
-        for (int i = 0; i < SL_MAX_REPLICAS; i++) {
-            free(asked->replicas[i].answer);
-        }
-        free(asked->request);
-        free(asked);
-    }
+    sl_asked_free_all(&r->unused);
     for (int s = 0; s < SL_MAX_SHARES; s++) {
         for (int i = 0; i < r->shares[s].n_replicas; i++) {
-            struct replica *replica = &r->shares[s].replicas[i];
+            struct sl_replica *replica = &r->shares[s].replicas[i];
             sl_ask_close(&replica->map_ask);
             sl_lines_give(r->lines, &replica->line);
             free(replica->map_answer);
@@ -55,31 +48,13 @@ static void destroy(struct sl_source **source) {
 
 // --- asking ----------------------------------------------------------------------------------------------------------
 
-// One with room, best without growing: the smallest that has enough, else the largest.
-static struct sl_asked *take_unused(struct remote *r, size_t capacity) {
-    struct sl_asked **best = NULL;
-    for (struct sl_asked **at = &r->unused; *at; at = &(*at)->next) {
-        size_t cap = (*at)->replicas[0].cap, best_cap = best ? (*best)->replicas[0].cap : 0;
-        bool fits = cap >= capacity, best_fits = best && best_cap >= capacity;
-        if (!best || (fits && (!best_fits || cap < best_cap)) || (!fits && !best_fits && cap > best_cap)) {
-            best = at;
-        }
-    }
-    if (!best) {
-        return calloc(1, sizeof(struct sl_asked));
-    }
-    struct sl_asked *asked = *best;
-    *best = asked->next;
-    return asked;
-}
-
 static bool is_delta(const struct sl_near_request *head) {
     return head->kind == SL_NEAR_TOPK && !(head->flags & SL_NEAR_PROBE);
 }
 
 // Ask one of the stores that hold the share; a line that is cut is opened first. SL_AGAIN: not so soon again.
-static enum sl_status ask_replica(struct remote *r, struct sl_asked *asked, int i, struct sl_error *err) {
-    struct replica *replica = &asked->share->replicas[i];
+static enum sl_status ask_replica(struct sl_remote *r, struct sl_asked *asked, int i, struct sl_error *err) {
+    struct sl_replica *replica = &asked->share->replicas[i];
     int64_t now = sl_now_ns();
     if (now < asked->replicas[i].retry_ns) {
         return SL_AGAIN;
@@ -111,7 +86,7 @@ static enum sl_status ask_replica(struct remote *r, struct sl_asked *asked, int 
                        asked->deadline_ns, &asked->replicas[i].ask, err);
 }
 
-static struct share *share_of(struct remote *r, const struct sl_near_request *head) {
+static struct sl_remote_share *share_of(struct sl_remote *r, const struct sl_near_request *head) {
     for (int s = 0; s < r->base.n_shares; s++) {
         int64_t first = r->base.shares[s].first_lane, last = first + r->base.shares[s].n_lanes;
         if (head->first_lane >= first && (int64_t)head->first_lane + head->n_lanes <= last) {
@@ -122,7 +97,7 @@ static struct share *share_of(struct remote *r, const struct sl_near_request *he
 }
 
 static void forget(struct sl_source *source, struct sl_asked **asked_inout) {
-    struct remote *r = (struct remote *)source;
+    struct sl_remote *r = (struct sl_remote *)source;
     struct sl_asked *asked = *asked_inout;
     if (!asked) {
         return;
@@ -131,40 +106,25 @@ static void forget(struct sl_source *source, struct sl_asked **asked_inout) {
     for (int i = 0; i < SL_MAX_REPLICAS; i++) {
         sl_ask_close(&asked->replicas[i].ask);
     }
-    asked->next = r->unused;
-    r->unused = asked;
-    *asked_inout = NULL;
+    sl_asked_give(&r->unused, asked_inout);
 }
 
 static enum sl_status ask(struct sl_source *source, struct sl_near_request *request, size_t request_bytes,
                           size_t answer_capacity, int64_t deadline_ns, struct sl_asked **asked_out,
                           struct sl_error *err) {
-    struct remote *r = (struct remote *)source;
-    struct share *share = share_of(r, request);
+    struct sl_remote *r = (struct sl_remote *)source;
+    struct sl_remote_share *share = share_of(r, request);
     if (!share) {
         return sl_fail(err, SL_ERR_INVALID, "lanes %u to %u are in no share", request->first_lane,
                        request->first_lane + request->n_lanes - 1);
     }
-    struct sl_asked *asked = take_unused(r, answer_capacity);
-    if (asked && asked->request_cap < request_bytes) {
-        free(asked->request);
-        asked->request = malloc(request_bytes);
-        asked->request_cap = asked->request ? request_bytes : 0;
-    }
-    if (!asked || asked->request_cap < request_bytes) {
-        forget(source, &asked);
+    struct sl_asked *asked = sl_asked_take(&r->unused, request, request_bytes, answer_capacity);
+    if (!asked) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a question of %zu bytes", request_bytes);
     }
-    memcpy(asked->request, request, request_bytes);
     asked->share = share;
-    asked->request_bytes = request_bytes;
-    asked->capacity = answer_capacity;
     asked->asked_ns = sl_now_ns();
     asked->deadline_ns = deadline_ns;
-    for (int i = 0; i < SL_MAX_REPLICAS; i++) {
-        asked->replicas[i].retry_ns = 0;
-        asked->replicas[i].was_cut = false;
-    }
     struct sl_error why;
     if (!sl_remote_begin_read(r, asked) &&
         ask_replica(r, asked, share->first, &why) == SL_OK) { // otherwise wait() tries again
@@ -195,9 +155,9 @@ static enum sl_status check_refusal(const struct sl_asked *asked, int i, size_t 
 }
 
 // Look at one store's answer until until_ns. SL_AGAIN: none yet.
-static enum sl_status look(struct remote *r, struct sl_asked *asked, int i, int64_t until_ns, size_t *bytes_out,
+static enum sl_status look(struct sl_remote *r, struct sl_asked *asked, int i, int64_t until_ns, size_t *bytes_out,
                            struct sl_error *err) {
-    struct replica *replica = &asked->share->replicas[i];
+    struct sl_replica *replica = &asked->share->replicas[i];
     enum sl_status status = SL_OK;
     if (replica->is_gone) {
         return SL_ERR_PEER_STALE;
@@ -222,14 +182,14 @@ static enum sl_status look(struct remote *r, struct sl_asked *asked, int i, int6
     return status;
 }
 
-static enum sl_status take(struct remote *r, struct sl_asked *asked, int i, size_t bytes, const void **answer_out,
+static enum sl_status take(struct sl_remote *r, struct sl_asked *asked, int i, size_t bytes, const void **answer_out,
                            size_t *bytes_out) {
     struct sl_near_request head;
     memcpy(&head, asked->request, sizeof head);
     if (is_delta(&head)) {
         r->holder[head.first_lane] = (int8_t)i;
     }
-    struct replica *replica = &asked->share->replicas[i];
+    struct sl_replica *replica = &asked->share->replicas[i];
     if (asked->replicas[i].ask && asked->replicas[i].sent_ns > replica->renewed_ns) {
         replica->renewed_ns = asked->replicas[i].sent_ns;
     }
@@ -242,7 +202,7 @@ static enum sl_status take(struct remote *r, struct sl_asked *asked, int i, size
 
 static enum sl_status nobody(const struct sl_asked *asked, enum sl_status status, const struct sl_error *why,
                              struct sl_error *err) {
-    const struct share *share = asked->share;
+    const struct sl_remote_share *share = asked->share;
     bool two = share->n_replicas > 1;
     long long ms = (long long)((sl_now_ns() - asked->asked_ns) / SL_NS_PER_MS);
     return sl_fail(err, status, "store %s%s%s: no answer in %lld ms%s%s", share->replicas[share->first].store,
@@ -257,8 +217,8 @@ static void sleep_ns(int64_t ns) {
 
 static enum sl_status wait(struct sl_source *source, struct sl_asked *asked, const void **answer_out, size_t *bytes_out,
                            struct sl_error *err) {
-    struct remote *r = (struct remote *)source;
-    const struct share *share = asked->share;
+    struct sl_remote *r = (struct sl_remote *)source;
+    const struct sl_remote_share *share = asked->share;
     int64_t half_ns = sl_asked_half(asked);
     struct sl_error why = {0};
     enum sl_status last = SL_ERR_DEADLINE;
@@ -318,7 +278,7 @@ static const struct sl_source_ops remote_ops = {ask, wait, is_there, forget, des
 
 // --- creation --------------------------------------------------------------------------------------------------------
 
-static enum sl_status add_replica(struct remote *r, const Sluice__V1__AnnexShare *annex, const struct sl_plan *plan,
+static enum sl_status add_replica(struct sl_remote *r, const Sluice__V1__AnnexShare *annex, const struct sl_plan *plan,
                                   struct sl_error *err) {
     const Sluice__V1__StoreShare *share = annex->share;
     if (!share || share->first_lane < 0 || share->n_lanes < 1 || share->first_lane > r->n_lanes - share->n_lanes) {
@@ -336,16 +296,16 @@ static enum sl_status add_replica(struct remote *r, const Sluice__V1__AnnexShare
         size_t n_behind = (size_t)(r->base.n_shares++ - s);
         memmove(&r->shares[s + 1], &r->shares[s], n_behind * sizeof r->shares[s]);
         memmove(&r->base.shares[s + 1], &r->base.shares[s], n_behind * sizeof r->base.shares[s]);
-        r->shares[s] = (struct share){0};
+        r->shares[s] = (struct sl_remote_share){0};
         r->base.shares[s].first_lane = share->first_lane;
         r->base.shares[s].n_lanes = share->n_lanes;
     }
-    struct share *mine = &r->shares[s];
+    struct sl_remote_share *mine = &r->shares[s];
     if (r->base.shares[s].n_lanes != share->n_lanes || mine->n_replicas == SL_MAX_REPLICAS) {
         return sl_fail(err, SL_ERR_INVALID, "annex: shares of lanes from %d on that are not %d replicas of each other",
                        share->first_lane, SL_MAX_REPLICAS);
     }
-    struct replica *replica = &mine->replicas[mine->n_replicas];
+    struct sl_replica *replica = &mine->replicas[mine->n_replicas];
     replica->store = strdup(share->address);
     replica->address = strdup(annex->fabric_address);
     replica->epoch = annex->fabric_epoch;
@@ -360,7 +320,7 @@ static enum sl_status add_replica(struct remote *r, const Sluice__V1__AnnexShare
     return SL_OK;
 }
 
-static enum sl_status check_cover(const struct remote *r, struct sl_error *err) {
+static enum sl_status check_cover(const struct sl_remote *r, struct sl_error *err) {
     int next = 0, s = 0;
     while (s < r->base.n_shares && r->base.shares[s].first_lane == next) {
         next += r->base.shares[s++].n_lanes;
@@ -376,7 +336,7 @@ enum sl_status sl_remote_source_create(struct sl_lines *lines, Sluice__V1__Annex
     struct sl_lanes lanes;
     sl_lanes_init(&lanes, &plan->recipe.offload, &plan->geometry);
     int n_lanes = sl_lanes_count(&lanes);
-    struct remote *r = calloc(1, sizeof *r);
+    struct sl_remote *r = calloc(1, sizeof *r);
     if (!r || !(r->holder = malloc((size_t)n_lanes))) {
         free(r);
         return sl_fail(err, SL_ERR_EXHAUSTED, "annex: out of memory");

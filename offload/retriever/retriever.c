@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: attention of decode over offloaded layers: life cycle, and what a step attends to. See retriever.h.
+ * Purpose: attention of decode over offloaded layers: life cycle, and the two parts of a layer. See retriever.h.
  *
  * Design: of every KV head of the layer at hand one page table is made, the pages of its hot cache and behind them those
  *         that the session has, so that one list of slots names rows of both and attention is one operation, which does
@@ -188,8 +188,8 @@ enum sl_status sl_retriever_create(const struct sl_retriever_config *config, str
         status = lay_out_parts(r, err);
         status = status == SL_OK ? allocate(r, err) : status;
         status = status == SL_OK ? sl_retriever_fetch_resident(r, err) : status;
-        if (status == SL_OK && r->n_places > 0 && r->method == &sl_retriever_pull_way) {
-            status = sl_retriever_pull_create(r, err);
+        if (status == SL_OK && r->n_places > 0 && r->method->create != NULL) {
+            status = r->method->create(r, err);
         }
     }
     if (status != SL_OK) {
@@ -207,7 +207,9 @@ void sl_retriever_destroy(struct sl_retriever **retriever) {
     if (r == NULL) {
         return;
     }
-    sl_retriever_pull_destroy(r);
+    if (r->method->destroy != NULL) {
+        r->method->destroy(r);
+    }
     for (int i = 0; r->layers != NULL && i < r->lanes.n_layers; i++) {
         for (int p = 0; p < r->layers[i].n_parts; p++) {
             sl_retriever_give_up(r, &r->layers[i].parts[p].main);
@@ -233,18 +235,6 @@ void sl_retriever_destroy(struct sl_retriever **retriever) {
 }
 
 // --- attention -----------------------------------------------------------------------------------------------------
-
-void sl_retriever_group_mean(const struct sl_attend *attend, const float *q, int h, float *mean_out) {
-    int group = attend->n_heads / attend->heads.n, d = attend->head_dim;
-    const float *first = q + (int64_t)h * group * d;
-    for (int c = 0; c < d; c++) {
-        float sum = 0.0f;
-        for (int g = 0; g < group; g++) {
-            sum += first[g * d + c];
-        }
-        mean_out[c] = sum / (float)group;
-    }
-}
 
 static struct sl_retriever_layer *find_layer(const struct sl_retriever *r, int layer) {
     bool is_served = r->n_places > 0 && layer < r->n_layers && r->lanes.index_of[layer] >= 0;
@@ -273,69 +263,6 @@ enum sl_status sl_retriever_ask(struct sl_retriever *retriever, int layer, const
         status = r->method->ahead(r, next, attend, err);
     }
     return status;
-}
-
-void sl_retriever_block_pages(const struct sl_retriever *r, const struct sl_retriever_layer *l, int h,
-                              void **pages_out) {
-    size_t page_bytes = r->config.session->layers[l->layer].work.bytes;
-    for (uint32_t i = 0; i < r->n_block_pages; i++) {
-        pages_out[i] = l->block + ((size_t)h * r->n_block_pages + i) * page_bytes;
-    }
-}
-
-struct list_task {
-    struct sl_retriever *r;
-    const struct sl_retriever_layer *l;
-    const struct sl_attend *attend;
-};
-
-static uint32_t add_range(uint32_t *list, uint32_t n, uint32_t begin, uint32_t end) {
-    for (uint32_t j = begin; j < end; j++) {
-        list[n++] = j;
-    }
-    return n;
-}
-
-// The list of what head h attends to, by its table.
-static uint32_t list_slots(const struct sl_retriever *r, int64_t h, uint32_t n_session) {
-    const struct sl_retriever_brought *brought = &r->brought[h];
-    uint32_t *list = r->slots[h], block = r->n_block_pages * SL_PAGE_SLOTS;
-    uint32_t sinks = r->config.resident_only ? block : sl_pages_for(r->n_places) * SL_PAGE_SLOTS;
-    uint32_t n = add_range(list, 0, sinks, sinks + r->sinks);
-    if (!brought->is_missing) {
-        memcpy(list + n, brought->view.places, brought->view.n_rows * sizeof *list);
-        n += brought->view.n_rows;
-    }
-    n = add_range(list, n, sinks + r->sinks, sinks + r->sinks + r->recent);
-    uint32_t resident = r->config.resident_only ? r->sinks + r->recent : (uint32_t)r->config.n_prompt;
-    uint32_t first = r->first_page * SL_PAGE_SLOTS; // in the table
-    return add_range(list, n, block + resident - first, block + n_session - first);
-}
-
-// Heads [begin, end): the page table, fresh rows into the hot cache, and the list of what is attended to.
-static void list_heads(void *arg, int64_t begin, int64_t end, int member) {
-    const struct list_task *task = arg;
-    struct sl_retriever *r = task->r;
-    (void)member;
-    for (int64_t h = begin; h < end; h++) {
-        const struct sl_kv *in_session = &task->attend->heads.kv[h];
-        const struct sl_near_lane_view *view = &r->brought[h].view;
-        uint32_t n_pages = sl_pages_for(in_session->n_slots) - r->first_page, *fresh = r->fresh_slots + h * r->topk;
-        struct sl_kv *kv = &r->kv[h];
-        sl_retriever_block_pages(r, task->l, (int)h, r->tables[h]);
-        memcpy(r->tables[h] + r->n_block_pages, in_session->pages + r->first_page, n_pages * sizeof *r->tables[h]);
-        *kv = (struct sl_kv){.pages = r->tables[h],
-                             .n_slots = (r->n_block_pages + n_pages) * SL_PAGE_SLOTS,
-                             .work = in_session->work,
-                             .packed = in_session->packed};
-        for (uint32_t i = 0; i < view->n_new && !r->brought[h].is_missing; i++) {
-            fresh[i] = view->places[view->fresh[i]];
-        }
-        if (!r->brought[h].is_missing) {
-            r->config.ops->put_rows(kv, fresh, view->n_new, view->rows);
-        }
-        r->n_slots[h] = list_slots(r, h, in_session->n_slots);
-    }
 }
 
 static void count(struct sl_retriever *r, const struct sl_retriever_layer *l) {
@@ -378,8 +305,7 @@ enum sl_status sl_retriever_attend(struct sl_retriever *retriever, int layer, co
     if (status != SL_OK) {
         return status;
     }
-    struct list_task task = {r, l, attend};
-    sl_team_run(r->config.team, r->n_heads, 1, list_heads, &task);
+    sl_retriever_list_slots(r, l, attend);
     r->method->release(r, l);
     struct sl_attend combined = *attend;
     combined.heads.kv = r->kv;

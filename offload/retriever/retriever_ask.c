@@ -13,7 +13,7 @@
  * questions, so that the threads share it.
  */
 static int lanes_of_a_question(const struct sl_retriever *r) {
-    if (r->method == &sl_retriever_pull_way) {
+    if (r->method->whole_layers) {
         return r->n_heads;
     }
     int64_t bits = r->shape.max_tokens * r->n_channels * sl_kv_format_bits(r->shape.scan);
@@ -40,6 +40,18 @@ int sl_retriever_find_parts(const struct sl_retriever *r, int index, struct sl_r
         }
     }
     return n;
+}
+
+void sl_retriever_group_mean(const struct sl_attend *attend, const float *q, int h, float *mean_out) {
+    int group = attend->n_heads / attend->heads.n, d = attend->head_dim;
+    const float *first = q + (int64_t)h * group * d;
+    for (int c = 0; c < d; c++) {
+        float sum = 0.0f;
+        for (int g = 0; g < group; g++) {
+            sum += first[g * d + c];
+        }
+        mean_out[c] = sum / (float)group;
+    }
 }
 
 void *sl_retriever_request_body(struct sl_retriever *r) {

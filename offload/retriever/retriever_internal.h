@@ -3,6 +3,7 @@
  * Purpose: what the files of the retriever share and nobody else needs.
  *
  *     retriever.c        life cycle, and the attention of one layer over what a method has brought
+ *     retriever_slots.c  of what the method has brought and the session has: page tables and lists of slots
  *     retriever_ask.c    questions to shares: sent, waited for, given up; how long a share has been silent
  *     retriever_open.c   what is asked once: rows that are always resident (resident_only), absmax (pull)
  *     retriever_near.c   the query goes to the keys; predictions and their recall
@@ -89,6 +90,11 @@ struct sl_retriever {
  * (ask); take() waits, and fills r->brought.
  */
 struct sl_retriever_way {
+    bool
+        whole_layers; // a question is about a layer's lanes of a share; false: about as many as search config.search_bytes
+    // Where there is something to choose: what the way needs of its own. Both NULL: nothing. destroy copes with halves.
+    enum sl_status (*create)(struct sl_retriever *r, struct sl_error *err);
+    void (*destroy)(struct sl_retriever *r);
     // NULL: nothing is asked ahead. attend: of the layer before.
     enum sl_status (*ahead)(struct sl_retriever *r, struct sl_retriever_layer *l, const struct sl_attend *attend,
                             struct sl_error *err);
@@ -100,15 +106,17 @@ struct sl_retriever_way {
 };
 extern const struct sl_retriever_way sl_retriever_near_way, sl_retriever_near_ahead_way, sl_retriever_pull_way;
 
-// --- retriever.c
-// mean_out[c] = mean over the G query heads of KV head h of q[.][c]; signs cancel, as in TailorKV's code.
-void sl_retriever_group_mean(const struct sl_attend *attend, const float *q, int h, float *mean_out);
-
+// --- retriever_slots.c
 // The pages of head h in a layer's block.
 void sl_retriever_block_pages(const struct sl_retriever *r, const struct sl_retriever_layer *l, int h,
                               void **pages_out);
+// What r->brought has goes into the hot cache; r->kv, r->slots and r->n_slots say what every head attends to.
+void sl_retriever_list_slots(struct sl_retriever *r, const struct sl_retriever_layer *l,
+                             const struct sl_attend *attend);
 
 // --- retriever_ask.c
+// mean_out[c] = mean over the G query heads of KV head h of q[.][c]; signs cancel, as in TailorKV's code.
+void sl_retriever_group_mean(const struct sl_attend *attend, const float *q, int h, float *mean_out);
 // Lanes l->parts into `parts`. Returns how many there are; parts may be NULL.
 int sl_retriever_find_parts(const struct sl_retriever *r, int index, struct sl_retriever_part *parts);
 /*
@@ -131,10 +139,6 @@ void sl_retriever_give_up(struct sl_retriever *r, struct sl_retriever_pending *p
 // --- retriever_open.c
 enum sl_status sl_retriever_fetch_resident(struct sl_retriever *r, struct sl_error *err);
 enum sl_status sl_retriever_fetch_absmax(struct sl_retriever *r, float *absmax_out, struct sl_error *err); // [lanes][d]
-
-// --- retriever_pull.c
-enum sl_status sl_retriever_pull_create(struct sl_retriever *r, struct sl_error *err);
-void sl_retriever_pull_destroy(struct sl_retriever *r);
 
 static inline struct sl_near_request sl_retriever_part_request(const struct sl_retriever_part *part,
                                                                enum sl_near_kind kind) {

@@ -76,7 +76,7 @@ static bool allocate(struct sl_retriever *r, struct sl_retriever_pull *pull) {
     return true;
 }
 
-enum sl_status sl_retriever_pull_create(struct sl_retriever *r, struct sl_error *err) {
+static enum sl_status create(struct sl_retriever *r, struct sl_error *err) {
     r->pull = calloc(1, sizeof *r->pull);
     if (r->pull == NULL || !allocate(r, r->pull)) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory to rank %lld tokens",
@@ -89,7 +89,7 @@ enum sl_status sl_retriever_pull_create(struct sl_retriever *r, struct sl_error 
     return status == SL_OK ? sl_retriever_fetch_absmax(r, r->pull->absmax, err) : status;
 }
 
-void sl_retriever_pull_destroy(struct sl_retriever *r) {
+static void destroy(struct sl_retriever *r) {
     struct sl_retriever_pull *pull = r->pull;
     if (pull == NULL) {
         return;
@@ -307,4 +307,10 @@ static void release(struct sl_retriever *r, struct sl_retriever_layer *l) {
     }
 }
 
-const struct sl_retriever_way sl_retriever_pull_way = {.ahead = ahead, .ask = ask, .take = take, .release = release};
+const struct sl_retriever_way sl_retriever_pull_way = {.whole_layers = true,
+                                                       .create = create,
+                                                       .destroy = destroy,
+                                                       .ahead = ahead,
+                                                       .ask = ask,
+                                                       .take = take,
+                                                       .release = release};

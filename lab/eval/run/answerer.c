@@ -70,7 +70,7 @@ static enum sl_status on_progress(void *arg, int64_t tokens_done, int64_t tokens
     return go_on(((const struct asking *)arg)->answerer);
 }
 
-static enum sl_status on_token(void *arg, const struct sl_written *written) {
+static enum sl_status on_token(void *arg, const struct sl_output_token *written) {
     (void)written;
     return go_on(((const struct asking *)arg)->answerer);
 }

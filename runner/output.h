@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: write an answer: from each step's logits to the next token, its text, and the reason to stop. The same code
+ * Purpose: the output processor: from each step's logits to the next token, its text, and the reason to stop. The same code
  *          in a decode worker and in `sluice run --local`.
  *
  * Design: text that might be the beginning of a stop string is held back until it is clear that it is not, so a stop
  *         string never shows, not even in part.
- * Threads: one at a time per writer.
+ * Threads: one at a time per output processor.
  */
-#ifndef SL_RUNNER_WRITER_H
-#define SL_RUNNER_WRITER_H
+#ifndef SL_RUNNER_OUTPUT_H
+#define SL_RUNNER_OUTPUT_H
 
 #include <stdbool.h>
 
@@ -21,7 +21,7 @@
 
 enum sl_stop_reason { SL_STOP_NONE, SL_STOP_TOKEN, SL_STOP_STRING, SL_STOP_LENGTH };
 
-struct sl_writer_config {
+struct sl_output_config {
     const struct sl_tokenizer *tokenizer;
     const struct sl_model_config *model; // n_vocab and the ids that end a text
     struct sl_sampling sampling;
@@ -35,14 +35,14 @@ struct sl_writer_config {
     int64_t n_resumed;
 };
 
-struct sl_writer;
+struct sl_output;
 
 // SL_ERR_INVALID names the parameter that is out of bounds. Everything in config is copied but tokenizer and model.
-enum sl_status sl_writer_create(const struct sl_writer_config *config, struct sl_writer **writer_out,
+enum sl_status sl_output_create(const struct sl_output_config *config, struct sl_output **output_out,
                                 struct sl_error *err);
-void sl_writer_destroy(struct sl_writer **writer);
+void sl_output_destroy(struct sl_output **output);
 
-struct sl_written {
+struct sl_output_token {
     struct sl_token token;
     int64_t index;
     const char *text; // NUL-terminated; whole characters to show now; valid until the next call
@@ -50,13 +50,13 @@ struct sl_written {
 };
 
 /*
- * Choose the next token from logits[n_vocab]. When written_out->stop is set, the answer is complete.
+ * Choose the next token from logits[n_vocab]. When token_out->stop is set, the answer is complete.
  */
-enum sl_status sl_writer_next(struct sl_writer *writer, const float *logits, struct sl_written *written_out,
+enum sl_status sl_output_next(struct sl_output *output, const float *logits, struct sl_output_token *token_out,
                               struct sl_error *err);
 
-// All text so far that may be shown, stop string removed; NUL-terminated. Owned by the writer.
-const char *sl_writer_text(const struct sl_writer *writer);
-int64_t sl_writer_n_tokens(const struct sl_writer *writer); // resumed ones included
+// All text so far that may be shown, stop string removed; NUL-terminated. Owned by the output.
+const char *sl_output_text(const struct sl_output *output);
+int64_t sl_output_n_tokens(const struct sl_output *output); // resumed ones included
 
 #endif

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: what a step attends to in one layer: of every KV head a page table, the pages of its hot cache and behind them those
+ *          that the session has, and the list of slots in it. See retriever.h for the order.
+ */
+#include <string.h>
+
+#include "offload/retriever/retriever_internal.h"
+
+void sl_retriever_block_pages(const struct sl_retriever *r, const struct sl_retriever_layer *l, int h,
+                              void **pages_out) {
+    size_t page_bytes = r->config.session->layers[l->layer].work.bytes;
+    for (uint32_t i = 0; i < r->n_block_pages; i++) {
+        pages_out[i] = l->block + ((size_t)h * r->n_block_pages + i) * page_bytes;
+    }
+}
+
+struct list_task {
+    struct sl_retriever *r;
+    const struct sl_retriever_layer *l;
+    const struct sl_attend *attend;
+};
+
+static uint32_t add_range(uint32_t *list, uint32_t n, uint32_t begin, uint32_t end) {
+    for (uint32_t j = begin; j < end; j++) {
+        list[n++] = j;
+    }
+    return n;
+}
+
+// The list of what head h attends to, by its table.
+static uint32_t list_slots(const struct sl_retriever *r, int64_t h, uint32_t n_session) {
+    const struct sl_retriever_brought *brought = &r->brought[h];
+    uint32_t *list = r->slots[h], block = r->n_block_pages * SL_PAGE_SLOTS;
+    uint32_t sinks = r->config.resident_only ? block : sl_pages_for(r->n_places) * SL_PAGE_SLOTS;
+    uint32_t n = add_range(list, 0, sinks, sinks + r->sinks);
+    if (!brought->is_missing) {
+        memcpy(list + n, brought->view.places, brought->view.n_rows * sizeof *list);
+        n += brought->view.n_rows;
+    }
+    n = add_range(list, n, sinks + r->sinks, sinks + r->sinks + r->recent);
+    uint32_t resident = r->config.resident_only ? r->sinks + r->recent : (uint32_t)r->config.n_prompt;
+    uint32_t first = r->first_page * SL_PAGE_SLOTS; // in the table
+    return add_range(list, n, block + resident - first, block + n_session - first);
+}
+
+// Heads [begin, end): the page table, fresh rows into the hot cache, and the list of what is attended to.
+static void list_heads(void *arg, int64_t begin, int64_t end, int member) {
+    const struct list_task *task = arg;
+    struct sl_retriever *r = task->r;
+    (void)member;
+    for (int64_t h = begin; h < end; h++) {
+        const struct sl_kv *in_session = &task->attend->heads.kv[h];
+        const struct sl_near_lane_view *view = &r->brought[h].view;
+        uint32_t n_pages = sl_pages_for(in_session->n_slots) - r->first_page, *fresh = r->fresh_slots + h * r->topk;
+        struct sl_kv *kv = &r->kv[h];
+        sl_retriever_block_pages(r, task->l, (int)h, r->tables[h]);
+        memcpy(r->tables[h] + r->n_block_pages, in_session->pages + r->first_page, n_pages * sizeof *r->tables[h]);
+        *kv = (struct sl_kv){.pages = r->tables[h],
+                             .n_slots = (r->n_block_pages + n_pages) * SL_PAGE_SLOTS,
+                             .work = in_session->work,
+                             .packed = in_session->packed};
+        for (uint32_t i = 0; i < view->n_new && !r->brought[h].is_missing; i++) {
+            fresh[i] = view->places[view->fresh[i]];
+        }
+        if (!r->brought[h].is_missing) {
+            r->config.ops->put_rows(kv, fresh, view->n_new, view->rows);
+        }
+        r->n_slots[h] = list_slots(r, h, in_session->n_slots);
+    }
+}
+
+void sl_retriever_list_slots(struct sl_retriever *r, const struct sl_retriever_layer *l,
+                             const struct sl_attend *attend) {
+    struct list_task task = {r, l, attend};
+    sl_team_run(r->config.team, r->n_heads, 1, list_heads, &task);
+}
