@@ -59,7 +59,7 @@ ROWS = {
     "lab/eval/report": "compress/recipe compress/plan cli lab lab/eval/tasks lab/eval/run",
     "lab/eval": "base cli lab lab/measure lab/eval/*",
     "lab/train": "base text/tokenizer tensor model cli lab lab/eval/tasks",
-    "lab/bench/rig": "base proto/* tensor model runtime compress/plan rpc node offload/annex offload/retriever offload/remote cli lab",
+    "lab/bench/rig": "base proto/* fabric tensor model runtime compress/plan rpc node offload/annex offload/retriever offload/remote cli lab",
     "lab/bench": "base tensor/cpu model compress/* fabric job runner libsluice cli lab lab/bench/rig",
     "sluice": "cli cli/commands lab/*",  # alone links the tool's commands and the laboratory's
     "tests/*": "*",
