@@ -62,7 +62,7 @@ static enum sl_status on_progress(void *arg, int64_t tokens_done, int64_t tokens
     return go_on(job);
 }
 
-static enum sl_status on_token(void *arg, const struct sl_written *written) {
+static enum sl_status on_token(void *arg, const struct sl_output_token *written) {
     struct job *job = arg;
     Sluice__V1__Token token = SLUICE__V1__TOKEN__INIT;
     token.id = written->token.id;

@@ -3,9 +3,9 @@
  * Purpose: who does it? Pure functions over a snapshot of the workers: the same snapshot gives the same answer.
  *
  * Design: prefill   the worker with the least to read: tokens already promised to it, plus the tokens of this prompt
- *                   that it has not seen (whose turn it is there is its own business: prefill/schedule.h). Both terms are in tokens, so neither needs a weight, and a worker
- *                   that everybody's prefix points to stops being attractive as soon as its line is longer than the
- *                   prefix is.
+ *                   that it has not seen (whose turn it is there is its own business: prefill/schedule.h). Both terms are
+ *                   in tokens, so neither needs a weight, and a worker that everybody's prefix points to stops being
+ *                   attractive as soon as its line is longer than the prefix is.
  *         decode    the worker whose arena will be the least full with this job in it.
  *         store     rendezvous hashing: prompts with the same beginning meet in the same store, and when a store comes
  *                   or goes only its own share moves.
@@ -49,8 +49,8 @@ struct sl_route_share {
     int view, first_lane, n_lanes, replica;
 };
 /*
- * Who holds the lanes, cut at the same ones in each replica. Returns the number of shares, or -1 when there is no room now or the shares would be more than max_shares. What a store has
- * claimed stays below SL_STORE_FILL of its capacity.
+ * Who holds the lanes, cut at the same ones in each replica. Returns the number of shares, or -1 when there is no room
+ * now or the shares would be more than max_shares. What a store has claimed stays below SL_STORE_FILL of its capacity.
  */
 #define SL_STORE_FILL 0.9
 int sl_route_shares(const struct sl_route_view *views, int n_views, uint64_t key, const struct sl_route_lanes *lanes,

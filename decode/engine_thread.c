@@ -126,7 +126,7 @@ static enum sl_status step(struct stepper *stepper, struct sl_error *err) {
 
 // ---- what is written ------------------------------------------------------------------------------------------------
 
-static enum sl_status emit(struct sl_answer *answer, const struct sl_written *written) {
+static enum sl_status emit(struct sl_answer *answer, const struct sl_output_token *written) {
     size_t n_text = strlen(written->text);
     struct sl_decoded *decoded = malloc(sizeof *decoded + n_text + 1);
     if (!decoded) {
@@ -162,9 +162,9 @@ static void write_tokens(struct stepper *stepper) {
             i++;
             continue;
         }
-        struct sl_written written;
+        struct sl_output_token written;
         struct sl_error err = {0};
-        enum sl_status status = sl_writer_next(answer->writer, answer->logits, &written, &err);
+        enum sl_status status = sl_output_next(answer->output, answer->logits, &written, &err);
         if (status == SL_OK) {
             status = emit(answer, &written);
         }

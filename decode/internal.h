@@ -10,8 +10,8 @@
 #include "decode/decode.h"
 #include "kvcache/capsule.h"
 #include "offload/remote/remote_source.h"
+#include "runner/output.h"
 #include "runner/step.h"
-#include "runner/writer.h"
 
 #define SL_DECODE_MAX_ROWS 512 // of one step, over all sequences
 
@@ -24,14 +24,14 @@ struct sl_decoded {
 };
 
 /*
- * One answer being written. The engine's thread owns sequence and writer from join to `ended`; the handler before and
+ * One answer being written. The engine's thread owns sequence and output from join to `ended`; the handler before and
  * after.
  */
 struct sl_answer {
     struct sl_answer *next; // in the inbox
     const char *job_id;
     struct sl_sequence sequence;
-    struct sl_writer *writer;
+    struct sl_output *output;
     int32_t *pending; // tokens to read before the next one is written
     int n_pending;
     float *logits;

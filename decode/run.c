@@ -42,9 +42,9 @@ static enum sl_status check_request(const struct sl_decode *decode, const Sluice
     return status == SL_OK ? sl_job_check_ids(model, "resumed", request->resumed, err) : status;
 }
 
-static enum sl_status create_writer(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
-                                    struct sl_writer **writer_out, struct sl_error *err) {
-    struct sl_writer_config config = {
+static enum sl_status create_output(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
+                                    struct sl_output **output_out, struct sl_error *err) {
+    struct sl_output_config config = {
         .tokenizer = decode->node.runtime.tokenizer,
         .model = decode->node.runtime.config,
         .sampling = sl_job_sampling(request->sampling),
@@ -57,7 +57,7 @@ static enum sl_status create_writer(struct sl_decode *decode, const Sluice__V1__
         .resumed = request->resumed ? request->resumed->ids : NULL,
         .n_resumed = request->resumed ? (int64_t)request->resumed->n_ids : 0,
     };
-    return sl_writer_create(&config, writer_out, err);
+    return sl_output_create(&config, output_out, err);
 }
 
 // ---- the capsule --------------------------------------------------------------------------------------------------
@@ -368,7 +368,7 @@ static enum sl_status send_done(struct sl_decode *decode, struct sl_answer *answ
     }
     give_back(decode, answer);
     Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
-    statistics.n_output_tokens = sl_writer_n_tokens(answer->writer);
+    statistics.n_output_tokens = sl_output_n_tokens(answer->output);
     statistics.decode_resident_bytes = (int64_t)stats.resident_bytes;
     statistics.slots_evicted = compressed.slots_evicted;
     statistics.slots_merged = compressed.slots_merged;
@@ -380,7 +380,7 @@ static enum sl_status send_done(struct sl_decode *decode, struct sl_answer *answ
     sl_error_statistics_attach(&errors, &statistics);
     Sluice__V1__DecodeDone done = SLUICE__V1__DECODE_DONE__INIT;
     done.reason = reasons[answer->stop];
-    done.text = (char *)sl_writer_text(answer->writer);
+    done.text = (char *)sl_output_text(answer->output);
     done.statistics = &statistics;
     Sluice__V1__DecodeEvent event = SLUICE__V1__DECODE_EVENT__INIT;
     event.what_case = SLUICE__V1__DECODE_EVENT__WHAT_DONE;
@@ -443,7 +443,7 @@ enum sl_status sl_decode_handle_run(void *service, struct sl_rpc_call *call, con
     atomic_fetch_add(&decode->n_jobs, 1);
     enum sl_status status = check_request(decode, request, err);
     if (status == SL_OK) {
-        status = create_writer(decode, request, &answer->writer, err);
+        status = create_output(decode, request, &answer->output, err);
     }
     if (status == SL_OK) {
         status = open_session(decode, request, call, answer, err);
@@ -455,10 +455,10 @@ enum sl_status sl_decode_handle_run(void *service, struct sl_rpc_call *call, con
         status = err->status = SL_ERR_PEER_STALE; // a store was lost: as our answer, PEER_LOST would say that we are
     }
     sl_log_info("decode", "job=%s status=%s tokens=%lld", request->job_id, sl_status_text(status),
-                answer->writer ? (long long)sl_writer_n_tokens(answer->writer) : 0LL);
+                answer->output ? (long long)sl_output_n_tokens(answer->output) : 0LL);
     give_back(decode, answer);
     sl_inbound_release(decode->node.inbound, request->lease_id); // if it never got as far as taking it
-    sl_writer_destroy(&answer->writer);
+    sl_output_destroy(&answer->output);
     free(answer->pending);
     free(answer->logits);
     free(answer);

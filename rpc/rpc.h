@@ -66,7 +66,8 @@ enum sl_status sl_rpc_server_start(const struct sl_rpc_server_config *config, st
                                    struct sl_error *err);
 const char *sl_rpc_server_address(const struct sl_rpc_server *server); // "HOST:PORT" with the real port
 
-// Tell the services, refuse new calls, give running ones grace_ms, cancel the rest, wait for their handlers. Accepts NULL, nulls *server.
+// Tell the services, refuse new calls, give running ones grace_ms, cancel the rest, wait for their handlers. Accepts
+// NULL, nulls *server.
 void sl_rpc_server_stop(struct sl_rpc_server **server, int64_t grace_ms);
 
 // Queue a message to the client; waits until the transport has taken it. SL_ERR_CANCELLED: the client is gone or the
@@ -95,10 +96,10 @@ void sl_rpc_channel_destroy(struct sl_rpc_channel **channel);
 // Milliseconds that the server asked for in a RESOURCE_EXHAUSTED reply come back in err->text ("... retry in N ms").
 
 /*
- * One request, one reply of the method's types (SL_ERR_INTERNAL: the request is of another one). deadline_ns may be SL_NO_DEADLINE only with a parent that has one. `parent` (may be NULL) is
- * the call being handled: its cancellation and deadline travel with this call. *reply_out (may be NULL to discard) is
- * freed by protobuf_c_message_free_unpacked(). On failure the status is the mapped gRPC code and err->text the server's
- * details.
+ * One request, one reply, of the method's types; SL_ERR_INTERNAL: the request is of another one. deadline_ns may be
+ * SL_NO_DEADLINE only with a parent that has one. `parent` (may be NULL) is the call being handled: its cancellation and
+ * deadline travel with this call. *reply_out (may be NULL to discard) is freed by protobuf_c_message_free_unpacked(). On
+ * failure the status is the mapped gRPC code and err->text the server's details.
  */
 enum sl_status sl_rpc_unary(struct sl_rpc_channel *channel, const struct sl_rpc_method *method,
                             const ProtobufCMessage *request, int64_t deadline_ns, struct sl_rpc_call *parent,

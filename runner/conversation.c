@@ -2,7 +2,7 @@
 /*
  * Purpose: turns over one compressed session, in one process. See local.h.
  *
- * Design: the first turn is a job: reader, then writer, as in a prefill and a decode worker. A later turn reads through
+ * Design: the first turn is a job: reader, then output, as in a prefill and a decode worker. A later turn reads through
  *         the same reader with a plan made for all tokens so far, or steps, where the recipe steps.
  * Invariants: between turns the session holds everything but the last token of tokens[]; once a turn has touched the
  *             session and failed, nothing more is written from it.
@@ -278,14 +278,14 @@ static enum sl_status read_prompt(struct sl_conversation *c, const struct sl_loc
 }
 
 static enum sl_status write_answer(struct sl_conversation *c, const struct sl_local_request *request,
-                                   struct sl_writer *writer, int64_t began_ns, struct sl_local_result *result,
+                                   struct sl_output *output, int64_t began_ns, struct sl_local_result *result,
                                    struct sl_error *err) {
     int64_t first_ns = 0;
-    struct sl_written written = {0};
+    struct sl_output_token written = {0};
     while (written.stop == SL_STOP_NONE) {
         enum sl_status status = step(c, c->tokens + c->n_tokens - 1, 1, c->local->logits, err);
         if (status == SL_OK) {
-            status = sl_writer_next(writer, c->local->logits, &written, err);
+            status = sl_output_next(output, c->local->logits, &written, err);
         }
         if (status == SL_OK) {
             c->tokens[c->n_tokens++] = written.token.id;
@@ -298,13 +298,13 @@ static enum sl_status write_answer(struct sl_conversation *c, const struct sl_lo
     }
     int64_t now = sl_now_ns();
     result->stop = written.stop;
-    result->n_output_tokens = sl_writer_n_tokens(writer);
+    result->n_output_tokens = sl_output_n_tokens(output);
     result->ttft_ms = (double)(first_ns - began_ns) / SL_NS_PER_MS;
     result->total_ms = (double)(now - began_ns) / SL_NS_PER_MS;
     result->tpot_ms = result->n_output_tokens > 1
                           ? (double)(now - first_ns) / SL_NS_PER_MS / (double)(result->n_output_tokens - 1)
                           : 0;
-    result->text = strdup(sl_writer_text(writer));
+    result->text = strdup(sl_output_text(output));
     return result->text ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "local: out of memory");
 }
 
@@ -333,7 +333,7 @@ static void measure(const struct sl_conversation *c, const struct sl_compress_st
 }
 
 static enum sl_status run_turn(struct sl_conversation *c, const struct sl_local_request *request,
-                               struct sl_writer *writer, int64_t began_ns, struct sl_local_result *result,
+                               struct sl_output *output, int64_t began_ns, struct sl_local_result *result,
                                struct sl_error *err) {
     struct sl_compress_stats before = {0};
     struct sl_retriever_stats retrieved_before = {0};
@@ -355,7 +355,7 @@ static enum sl_status run_turn(struct sl_conversation *c, const struct sl_local_
     sl_arena_get_stats(c->local->arena, &arena);
     result->prefill_peak_bytes = arena.high_water_bytes;
     result->prefill_ms = (double)(sl_now_ns() - began_ns) / SL_NS_PER_MS;
-    status = write_answer(c, request, writer, began_ns, result, err);
+    status = write_answer(c, request, output, began_ns, result, err);
     if (status == SL_OK) {
         measure(c, &before, &retrieved_before, result);
     }
@@ -372,7 +372,7 @@ enum sl_status sl_conversation_turn(struct sl_conversation *c, const struct sl_l
     if (status != SL_OK) {
         return status;
     }
-    struct sl_writer_config config = {.tokenizer = c->local->runtime.tokenizer,
+    struct sl_output_config config = {.tokenizer = c->local->runtime.tokenizer,
                                       .model = sl_local_model(c->local),
                                       .sampling = request->sampling,
                                       .max_new_tokens = request->max_new_tokens,
@@ -381,15 +381,15 @@ enum sl_status sl_conversation_turn(struct sl_conversation *c, const struct sl_l
                                       .n_stops = request->n_stops,
                                       .prompt = c->tokens,
                                       .n_prompt = c->n_tokens};
-    struct sl_writer *writer;
-    status = sl_writer_create(&config, &writer, err);
+    struct sl_output *output;
+    status = sl_output_create(&config, &output, err);
     if (status != SL_OK) {
         c->n_tokens = n_before;
         return status;
     }
     struct sl_local_result result = {0};
-    status = run_turn(c, request, writer, began_ns, &result, err);
-    sl_writer_destroy(&writer);
+    status = run_turn(c, request, output, began_ns, &result, err);
+    sl_output_destroy(&output);
     c->broken = status != SL_OK;
     if (status == SL_OK) {
         *result_out = result;

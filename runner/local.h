@@ -3,7 +3,7 @@
  * Purpose: the main job in one process, without a cluster: read, compress, write. What the cluster is compared with,
  *          and what `sluice run --local` does.
  *
- * Design: the same reader and writer as the workers', around one session that is never shipped. The last prompt token
+ * Design: the same reader and output as the workers', around one session that is never shipped. The last prompt token
  *         is read with the first step of writing, as it is by a decode worker, so both give the same bits.
  */
 #ifndef SL_RUNNER_LOCAL_H
@@ -13,7 +13,7 @@
 #include "job/error_statistics.h"
 #include "job/retrieval_statistics.h"
 #include "job/slot_statistics.h"
-#include "runner/writer.h"
+#include "runner/output.h"
 
 struct sl_local; // a loaded model with its engine and arena
 
@@ -47,7 +47,7 @@ struct sl_local_request {
     size_t n_stops;
     // Both may be NULL; anything but SL_OK ends the job with that status.
     enum sl_status (*progress_fn)(void *arg, int64_t tokens_done, int64_t tokens_total);
-    enum sl_status (*token_fn)(void *arg, const struct sl_written *written);
+    enum sl_status (*token_fn)(void *arg, const struct sl_output_token *written);
     // The session as it would be shipped: the prompt has been read, nothing has been written. May be NULL, as above.
     enum sl_status (*prefilled_fn)(void *arg, const struct sl_session *session, const struct sl_recipe *recipe,
                                    const int32_t *tokens, struct sl_error *err);

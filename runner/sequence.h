@@ -15,8 +15,8 @@
 
 #include "compress/evict/compressor.h"
 #include "compress/plan/plan.h"
-#include "runtime/runtime.h"
 #include "offload/retriever/local_retriever.h"
+#include "runtime/runtime.h"
 
 struct sl_offload;
 struct sl_outbound;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: `sluice recipes`: the presets, what to take for how many bytes, and what a recipe means once it is parsed.
+// Purpose: `sluice recipes`: the presets, the axes, what to take for how many bytes, and what a recipe means once parsed.
 #include <inttypes.h>
 #include <jansson.h>
 #include <stddef.h>
@@ -13,12 +13,14 @@
 
 struct recipes_config {
     struct sl_tool_config tool;
-    bool axes, recommended;
+    bool axes, grammar, recommended;
 };
 
 static const struct sl_option options[] = {
     {"axes", 'a', SL_OPTION_FLAG, NULL, NULL, "below each preset, the axes that it stands for",
      offsetof(struct recipes_config, axes), 0, 0},
+    {"grammar", 'g', SL_OPTION_FLAG, NULL, NULL, "every axis with its values, and every score, instead of the presets",
+     offsetof(struct recipes_config, grammar), 0, 0},
     {"recommended", 0, SL_OPTION_FLAG, NULL, NULL, "what `sluice run --ship-at-most` takes, instead of the presets",
      offsetof(struct recipes_config, recommended), 0, 0},
     SL_LOCAL_TOOL_OPTIONS,
@@ -27,8 +29,8 @@ static const struct sl_option options[] = {
 static const struct sl_program program = {
     .name = "sluice recipes",
     .usage = "[options] [RECIPE...]",
-    .summary = "List the presets, or what is recommended for how many bytes, or show what recipes mean: their "
-               "canonical text and fingerprint.",
+    .summary = "List the presets, or the axes that recipes are made of, or what is recommended for how many bytes, or "
+               "show what recipes mean: their canonical text and fingerprint.",
     .epilog = "A recipe is a preset, axis=value words, or both, separated by commas: "
               "h2o,budget=1024,format=int4\n" SL_EXIT_CODES_HELP,
     .options = options,
@@ -46,6 +48,44 @@ static void list_as_json(void) {
         print_json(
             json_pack("{s:s, s:s, s:s}", "name", preset->name, "text", preset->text, "summary", preset->summary));
     }
+}
+
+static void list_grammar_as_json(void) {
+    struct sl_axis_help axis;
+    for (int i = 0; sl_recipe_axis_help(i, &axis); i++) {
+        print_json(json_pack("{s:s, s:s, s:s, s:s}", "axis", axis.name, "values", axis.values, "default", axis.usual,
+                             "help", axis.help));
+    }
+    for (int i = 0; i < SL_N_SCORES; i++) {
+        const struct sl_score_traits *score = sl_score_get_traits((enum sl_score)i);
+        print_json(json_pack("{s:s, s:s}", "score", score->name, "help", score->help));
+    }
+}
+
+static void list_grammar(void) {
+    static const struct sl_column axes[] = {{"AXIS", false}, {"DEFAULT", false}, {"VALUES", false}};
+    static const struct sl_column scores[] = {{"SCORE", false}, {"RANKS BY", false}};
+    struct sl_axis_help axis;
+    struct sl_table table;
+    sl_table_init(&table, axes, sizeof axes / sizeof axes[0]);
+    for (int i = 0; sl_recipe_axis_help(i, &axis); i++) {
+        sl_table_add(&table, "%s", axis.name);
+        sl_table_add(&table, "%s", axis.usual);
+        sl_table_add(&table, "%s", axis.values);
+        sl_table_add(&table, "%s", "");
+        sl_table_add(&table, "%s", "");
+        sl_table_add(&table, "  %s", axis.help);
+    }
+    sl_table_print(&table, stdout);
+    sl_table_cleanup(&table);
+    putchar('\n');
+    sl_table_init(&table, scores, sizeof scores / sizeof scores[0]);
+    for (int i = 0; i < SL_N_SCORES; i++) {
+        sl_table_add(&table, "%s", sl_score_get_traits((enum sl_score)i)->name);
+        sl_table_add(&table, "%s", sl_score_get_traits((enum sl_score)i)->help);
+    }
+    sl_table_print(&table, stdout);
+    sl_table_cleanup(&table);
 }
 
 static void list_recommendations_as_json(void) {
@@ -122,6 +162,8 @@ int sl_command_recipes(int argc, char **argv) {
     if (first == argc) {
         if (config.recommended) {
             config.tool.json ? list_recommendations_as_json() : list_recommendations();
+        } else if (config.grammar) {
+            config.tool.json ? list_grammar_as_json() : list_grammar();
         } else {
             config.tool.json ? list_as_json() : list_presets(config.axes);
         }

@@ -15,7 +15,7 @@
 
 #include "compress/evict/compressor.h"
 #include "compress/evict/scores/score.h"
-#include "compress/recipe/internal.h"
+#include "compress/recipe/recipe.h"
 
 // Arrays [n_kv_heads][stride], so that heads can be worked on in parallel and compared with each other. What a recipe
 // does not need is NULL.

@@ -25,7 +25,7 @@
 
 #include "base/arena.h"
 #include "compress/plan/plan.h"
-#include "compress/recipe/internal.h"
+#include "compress/recipe/recipe.h"
 #include "kvcache/key_index.h"
 #include "tensor/ops.h"
 

@@ -2,139 +2,250 @@
 /*
  * Purpose: which axes fit each other. Every refusal names the axis, the reason and the remedy.
  *
- * Design: one function per question; the first refusal counts. What an axis needs of others (a budget, a score) comes
- *         before how they fit together, so that the first message is about what is missing.
+ * Design: rules, the first that is broken counts. What an axis needs of others (a budget, a score) comes before how they fit
+ *         together, so that the first message is about what is missing.
  */
 #include <inttypes.h>
 #include <stdio.h>
 
 #include "compress/recipe/internal.h"
 
-static const struct sl_score_traits *traits(const struct sl_recipe *recipe) {
-    return sl_score_get_traits(recipe->score);
-}
+#define TEXT_OF(number)  #number
+#define DIGITS_OF(macro) TEXT_OF(macro)
 
-static const char *score_name(const struct sl_recipe *recipe) {
-    return traits(recipe)->name;
-}
+// --- rules ---------------------------------------------------------------------------------------------------------
 
-static const char *when_name(unsigned when) {
-    return when & SL_WHEN_CHUNK ? "chunk" : when & SL_WHEN_END ? "end" : "step";
-}
-
-static bool has_recent(const struct sl_recipe *recipe) {
-    return recipe->recent.slots > 0 || recipe->recent.ratio > 0;
-}
-
-// "aas or mas": what to use instead, for messages.
-struct names {
-    char text[128];
+/*
+ * What a refusal says of the recipe:
+ *     {axis}        the axis' value, without what stands behind its first word
+ *     {axis:word}   the argument of a word of it; 0 where there is none
+ *     {?trait}      scores that have a trait: "aas, mas or cis"
+ */
+struct rule {
+    bool broken;
+    const char *why;
 };
-static struct names scores_that(bool (*has)(const struct sl_score_traits *traits)) {
-    struct names names;
-    sl_scores_list(has, names.text, sizeof names.text);
-    return names;
+
+static bool sums_attention(const struct sl_score_traits *traits) {
+    return traits->sums_attention;
 }
 
-static bool has_window(const struct sl_score_traits *t) {
-    return t->rows == SL_ROWS_WINDOW;
+static bool sums_squares(const struct sl_score_traits *traits) {
+    return traits->sums_squares;
 }
 
-static bool is_pooled(const struct sl_score_traits *t) {
-    return t->is_pooled;
+static bool is_seeded(const struct sl_score_traits *traits) {
+    return traits->is_seeded;
 }
 
-static bool is_seeded(const struct sl_score_traits *t) {
-    return t->is_seeded;
+static bool is_lasting(const struct sl_score_traits *traits) {
+    return traits->is_lasting && !traits->is_seeded; // chance is there to compare with
 }
 
-static bool sums_attention(const struct sl_score_traits *t) {
-    return t->sums_attention;
-}
+static const struct {
+    const char *name;
+    bool (*has)(const struct sl_score_traits *traits);
+} lists[] = {{"attention", sl_score_is_attention},
+             {"of-rows", sl_score_is_of_rows},
+             {"sums", sums_attention},
+             {"squares", sums_squares},
+             {"seeded", is_seeded},
+             {"lasting", is_lasting}};
 
-static bool sums_squares(const struct sl_score_traits *t) {
-    return t->sums_squares;
-}
-
-static bool is_lasting(const struct sl_score_traits *t) {
-    return t->is_lasting && !t->is_seeded; // chance is there to compare with
-}
-
-// What means nothing where nothing is evicted.
-static enum sl_status check_no_budget(const struct sl_recipe *recipe, struct sl_error *err) {
-    const char *name = "";
-    if (recipe->when != 0) {
-        return sl_fail(err, SL_ERR_INVALID, "recipe: when=%s has nothing to evict without a budget; add budget=...",
-                       when_name(recipe->when));
+// What a name in braces stands for.
+static void put_name(const struct sl_recipe *recipe, char *name, struct sl_text *out) {
+    char text[SL_RECIPE_TEXT_BYTES] = "";
+    struct sl_text value = {text, sizeof text, 0};
+    char *axis_name = strsep(&name, ":");
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
+        if (*axis_name == '?' && strcmp(lists[i].name, axis_name + 1) == 0) {
+            sl_text_put(out, "%s", sl_scores_list(lists[i].has, text, sizeof text));
+            return;
+        }
     }
-    if (recipe->score != SL_SCORE_NONE) {
-        return sl_fail(err, SL_ERR_INVALID, "recipe: score=%s evicts nothing without a budget; add budget=...",
-                       score_name(recipe));
+    const struct sl_axis *axis = sl_axis_find(axis_name);
+    if (name == NULL) {
+        sl_axis_text(axis, recipe, text, sizeof text);
+        sl_text_put(out, "%.*s", (int)strcspn(text, ":+"), text);
+        return;
     }
-    if (recipe->value != SL_VALUE_OFF) {
-        name = "value";
-    } else if (recipe->layers != SL_LAYERS_UNIFORM) {
-        name = "layers";
-    } else if (sl_layers_any(&recipe->exempt) || recipe->exempt_last) {
-        name = "exempt";
-    } else if (recipe->heads != SL_HEADS_UNIFORM) {
-        name = "heads";
-    } else if (recipe->evicted != SL_EVICTED_DROP) {
-        name = "evicted";
-    } else if (recipe->tail > 0) {
-        name = "scope=tail";
-    } else if (recipe->stabilizers > 0) {
-        name = "scope=stabilizers";
-    } else if (recipe->std > 0) {
-        name = "scope=std";
+    const struct sl_word *word = axis->field.words;
+    while (strcmp(word->name, name) != 0) {
+        word++;
     }
-    if (*name != '\0') {
+    word->argument.kind->put(&word->argument, recipe, &value);
+    sl_text_put(out, "%s", *text != '\0' ? text : "0");
+}
+
+static enum sl_status check_rules(const struct sl_recipe *recipe, const struct rule *rules, size_t n,
+                                  struct sl_error *err) {
+    while (n > 0 && !rules->broken) {
+        rules++;
+        n--;
+    }
+    if (n == 0) {
+        return SL_OK;
+    }
+    char text[512], name[32];
+    struct sl_text out = {text, sizeof text, 0};
+    for (const char *why = rules->why; *why != '\0';) {
+        size_t plain = strcspn(why, "{"), length = strcspn(why + plain, "}");
+        sl_text_put(&out, "%.*s", (int)plain, why);
+        why += plain;
+        if (*why != '\0') {
+            snprintf(name, sizeof name, "%.*s", (int)length - 1, why + 1);
+            put_name(recipe, name, &out);
+            why += length + 1;
+        }
+    }
+    return sl_fail(err, SL_ERR_INVALID, "recipe: %s", text);
+}
+
+#define CHECK_RULES(recipe, rules, err) check_rules(recipe, rules, sizeof(rules) / sizeof((rules)[0]), err)
+
+// --- what is missing -----------------------------------------------------------------------------------------------
+
+static enum sl_status check_needs(const struct sl_recipe *r, struct sl_error *err) {
+    bool keeps = !sl_recipe_evicts(r), offloads = sl_recipe_offloads(r), thins = sl_recipe_thins(r);
+    bool protects = r->sinks > 0 || r->recent.slots > 0 || r->recent.ratio > 0;
+#define ONLY_AT_CHUNKS(other)                                                                                          \
+    "place=offload evicts from what has not been shipped, so with when=chunk alone and not with when=" other           \
+    "; use when=chunk"
+    const struct rule rules[] = {
+        {keeps && r->when != 0, "when={when} has nothing to evict without a budget; add budget=..."},
+        {keeps && r->score != SL_SCORE_NONE, "score={score} evicts nothing without a budget; add budget=..."},
+        {keeps && protects && !offloads,
+         "scope protects from nothing without a budget; add budget=... or remove scope"},
+        {offloads && sl_recipe_layer_is_offloaded(r, 0), "place=offload cannot hold layer 0: it attends densely, and "
+                                                         "no layer before it predicts its query; offload from "
+                                                         "layer 1 on, e.g. place=offload/1-"},
+        {offloads && r->recent.ratio > 0,
+         "scope=recent:{scope:recent} is a share of a budget, and place=offload holds recent slots apart from it; give "
+         "recent in slots"},
+        {offloads && r->positions == SL_POSITION_SLOT,
+         "positions=slot keeps keys unrotated, and place=offload compares channels of rotated ones; use "
+         "positions=original"},
+        // Of offloaded layers every slot is chosen or not once, before it is shipped, with what is known of it then: its own
+        // score, and how many slots there are so far.
+        {thins && r->budget.slots > 0,
+         "budget={budget} of offloaded layers: slots leave while the prompt is read, and how many may stay of those is "
+         "known of a share alone; use a ratio, e.g. budget=0.5"},
+        {thins && r->score != SL_SCORE_NONE && !sl_score_get_traits(r->score)->is_lasting,
+         "score={score} with place=offload and a budget: a slot is chosen before later tokens have looked at it, and "
+         "earlier ones are elsewhere; use score={?lasting} (or {?seeded}), or no budget"},
+        {thins && r->when & SL_WHEN_STEP, ONLY_AT_CHUNKS("step")},
+        {thins && r->when & SL_WHEN_END, ONLY_AT_CHUNKS("end")},
+        {offloads && (r->topk == 0 || r->channels == 0 || r->keep < 0),
+         "place=offload fetches nothing: topk and channels must be 1 or more, keep 0 or more"},
+        {offloads && r->ahead > 0 && r->retrieve != SL_RETRIEVE_NEAR,
+         "ahead=1 sends a predicted query to the stores, and retrieve=pull searches here; use retrieve=near, or remove "
+         "ahead"},
+        {offloads && r->topk + r->keep > SL_RECIPE_MAX_ROWS,
+         "topk={topk} and keep={keep} are more than " DIGITS_OF(
+             SL_RECIPE_MAX_ROWS) " rows per KV head; lower topk or keep"},
+    };
+    return CHECK_RULES(r, rules, err);
+}
+
+// An axis that means something only where slots are evicted, or a word of one: where nothing is, or where all heads of a layer
+// keep the same number.
+static enum sl_status refuse_named(const struct sl_recipe *recipe, const char *name, const char *value,
+                                   struct sl_error *err) {
+    if (!sl_recipe_evicts(recipe)) {
         return sl_fail(err, SL_ERR_INVALID, "recipe: %s means nothing without a budget; add budget=... or remove %s",
                        name, name);
     }
-    if ((recipe->sinks > 0 || has_recent(recipe)) && !sl_recipe_offloads(recipe)) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "recipe: scope protects from nothing without a budget; add budget=... or remove scope");
-    }
-    return SL_OK;
+    const char *equals = *value != '\0' ? "=" : "";
+    return sl_fail(
+        err, SL_ERR_INVALID,
+        "recipe: %s%s%s with place=offload and a budget: all heads of all offloaded layers keep equally many "
+        "slots, chosen once, and nothing but sinks and recent is protected; remove %s%s%s",
+        name, equals, value, name, equals, value);
 }
 
-// Axes that belong to one value of another axis.
+// Axes of eviction, of some scores, and of offloaded layers, where these are not.
 static enum sl_status check_belongings(const struct sl_recipe *recipe, struct sl_error *err) {
-    struct sl_recipe defaults = sl_recipe_defaults();
-    if (!has_window(traits(recipe)) && recipe->window != defaults.window) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "recipe: window=%d is of score=%s, and score=%s has no window; remove window", recipe->window,
-                       scores_that(has_window).text, score_name(recipe));
-    }
-    if (!is_pooled(traits(recipe)) && (recipe->pool != defaults.pool || recipe->pool_kernel != defaults.pool_kernel)) {
-        return sl_fail(err, SL_ERR_INVALID, "recipe: pool=%s is of score=%s, and score=%s is not pooled; remove pool",
-                       sl_axis_value_name(sl_names_pool, (int)recipe->pool), scores_that(is_pooled).text,
-                       score_name(recipe));
-    }
-    if (!is_seeded(traits(recipe)) && recipe->seed != defaults.seed) {
-        return sl_fail(err, SL_ERR_INVALID, "recipe: seed=%" PRIu64 " is of score=%s, not of score=%s; remove seed",
-                       recipe->seed, scores_that(is_seeded).text, score_name(recipe));
-    }
-    if (recipe->evicted != SL_EVICTED_MERGE && recipe->merge_beta != defaults.merge_beta) {
-        return sl_fail(err, SL_ERR_INVALID, "recipe: a threshold's weight without evicted=merge");
-    }
-    if (!recipe->dense_auto && recipe->dense_format != defaults.dense_format) {
-        return sl_fail(err, SL_ERR_INVALID, "recipe: a format of dense layers without format=.../dense");
+    const struct sl_score_traits *traits = sl_score_get_traits(recipe->score);
+    bool uneven = sl_recipe_evicts(recipe) && !sl_recipe_offloads(recipe);
+    char text[SL_RECIPE_TEXT_BYTES], name[40], scores[80];
+    for (const struct sl_axis *axis = sl_axes; axis->name != NULL; axis++) {
+        for (const struct sl_word *word = axis->field.words; word < axis->field.words + axis->field.n_words; word++) {
+            if (!uneven && word->flags & SL_NEEDS_BUDGET && !sl_field_is_default(&word->argument, recipe)) {
+                snprintf(name, sizeof name, "%s=%s", axis->name, word->name);
+                return refuse_named(recipe, name, "", err);
+            }
+        }
+        bool belongs = axis->flags & (SL_NEEDS_BUDGET | SL_NEEDS_OFFLOAD) || axis->of_score != NULL;
+        if (!belongs || sl_axis_same(axis, recipe, &sl_recipe_default)) {
+            continue;
+        }
+        if (!uneven && axis->flags & SL_NEEDS_BUDGET) {
+            return refuse_named(recipe, axis->name, sl_axis_text(axis, recipe, text, sizeof text), err);
+        }
+        if (axis->of_score != NULL && !axis->of_score(traits)) {
+            sl_axis_text(axis, recipe, text, sizeof text);
+            return sl_fail(err, SL_ERR_INVALID, "recipe: %s=%.*s is of score=%s, and score=%s has no %s; remove %s",
+                           axis->name, (int)strcspn(text, ":"), text,
+                           sl_scores_list(axis->of_score, scores, sizeof scores), traits->name, axis->name, axis->name);
+        }
+        if (axis->flags & SL_NEEDS_OFFLOAD && !sl_recipe_offloads(recipe)) {
+            return sl_fail(err, SL_ERR_INVALID,
+                           "recipe: %s is about slots of offloaded layers, and no layer is offloaded; add "
+                           "place=offload/... or remove %s",
+                           axis->name, axis->name);
+        }
     }
     return SL_OK;
 }
 
-// --- what protects -----------------------------------------------------------------------------------------------
+// --- what fits -----------------------------------------------------------------------------------------------------
+
+static enum sl_status check_eviction(const struct sl_recipe *r, struct sl_error *err) {
+    const struct sl_score_traits *traits = sl_score_get_traits(r->score);
+    bool splits = sl_recipe_splits_by_attention(r), at_chunks = r->when & SL_WHEN_CHUNK;
+    bool heads = r->value == SL_VALUE_CAOTE_HEADS || r->value == SL_VALUE_FASTCAOTE_HEADS;
+    const struct rule rules[] = {
+        {r->when == 0, "budget does not say when to evict; add when=chunk or when=end"},
+        {r->when == SL_WHEN_STEP,
+         "when=step alone leaves the prompt above its budget; add when=chunk+step or when=end+step"},
+        {r->score == SL_SCORE_NONE,
+         "budget needs a score to choose by, and score=none is none; add score=aas or score=recency"},
+        {sl_recipe_observed_rows(r) > r->chunk_tokens,
+         "window={window} is longer than chunk={chunk}, whose queries it observes; lower window or raise chunk"},
+        {r->value != SL_VALUE_OFF && !sl_score_is_attention(traits),
+         "value={value} weighs values by attention, and score={score} is none; use score={?attention}, or value=off"},
+        {heads && !sl_score_is_of_rows(traits),
+         "value={value} needs the weights of every query head, and score={score} keeps their mean; use "
+         "score={?of-rows}, or value={value} without -heads"},
+        {splits && at_chunks,
+         "layers={layers} is D2O with eviction at chunks: its budgets need the attention of all layers over the whole "
+         "prompt; use when=end"},
+        {splits && !traits->sums_attention, "layers={layers} needs attention added up over all rows, which "
+                                            "score={score} does not keep; use score={?sums}"},
+        {r->evicted == SL_EVICTED_MERGE && at_chunks, "evicted=merge is D2O with eviction at chunks: slots would be "
+                                                      "merged before the prompt has shown which of them "
+                                                      "matter; use when=end, or evicted=drop"},
+        {r->heads == SL_HEADS_ADAPTIVE && r->when != SL_WHEN_END,
+         "heads=adaptive moves slots between heads, which every further eviction would do again: only when=end holds; "
+         "use when=end, or heads=uniform"},
+        {r->std > 0 && !traits->sums_squares,
+         "scope=std needs deviations of attention, which score={score} does not have; use score={?squares}, or remove "
+         "std"},
+        {r->stabilizers > 0 && !(r->when & (SL_WHEN_CHUNK | SL_WHEN_STEP)),
+         "scope=stabilizers protects at every eviction but the prompt's last, and when=end has no other; use recent, "
+         "or "
+         "add when=chunk"},
+        {traits->rows == SL_ROWS_WINDOW && r->recent.slots < r->window,
+         "window={window} reaches beyond the newest slots that scope protects ({scope:recent}): {score} does not rank "
+         "its own window; set scope=recent:{window} or more slots, or a smaller window"},
+        {r->recent.slots == 0 && r->recent.ratio + r->std >= 1,
+         "scope protects the whole budget: recent and std are shares of 1 or more together; keep them below 1"},
+    };
+    return CHECK_RULES(r, rules, err);
+}
 
 // A ratio of the prompt is raised above what scope protects (compress/plan/plan.c); a number of slots is what was asked for.
 static enum sl_status check_protection(const struct sl_recipe *recipe, struct sl_error *err) {
-    if (recipe->recent.slots == 0 && recipe->recent.ratio + recipe->std >= 1) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "recipe: scope protects the whole budget: recent and std are shares of %g together; keep them "
-                       "below 1",
-                       recipe->recent.ratio + recipe->std);
-    }
     int64_t budget = recipe->budget.slots;
     if (budget == 0) {
         return SL_OK;
@@ -161,239 +272,105 @@ static enum sl_status check_protection(const struct sl_recipe *recipe, struct sl
                    more, sl_recipe_protected_slots(recipe, budget));
 }
 
-static enum sl_status check_scope(const struct sl_recipe *recipe, struct sl_error *err) {
-    if (recipe->std > 0 && !sums_squares(traits(recipe))) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "recipe: scope=std needs deviations of attention, which score=%s does not have; use score=%s, "
-                       "or remove std",
-                       score_name(recipe), scores_that(sums_squares).text);
-    }
-    if (recipe->stabilizers > 0 && !(recipe->when & (SL_WHEN_CHUNK | SL_WHEN_STEP))) {
-        return sl_fail(
-            err, SL_ERR_INVALID,
-            "recipe: scope=stabilizers protects at every eviction but the prompt's last, and when=end has no "
-            "other; use recent, or add when=chunk");
-    }
-    if (has_window(traits(recipe)) && recipe->recent.slots < recipe->window) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "recipe: window=%d reaches beyond the newest slots that scope protects (%" PRId64
-                       "): %s does not rank its own window; set scope=recent:%d or more slots, or a smaller window",
-                       recipe->window, recipe->recent.slots, score_name(recipe), recipe->window);
-    }
-    return check_protection(recipe, err);
+// --- layer by layer: of those that are named when a recipe is parsed (the model must have them), of all when it is resolved -
+
+static int larger(int a, int b) {
+    return a > b ? a : b;
 }
 
-// --- what ranks and divides --------------------------------------------------------------------------------------
-
-static enum sl_status check_value(const struct sl_recipe *recipe, struct sl_error *err) {
-    const char *value = sl_axis_value_name(sl_names_value, (int)recipe->value);
-    if (recipe->value == SL_VALUE_OFF) {
-        return SL_OK;
+static int last_in_format(const struct sl_recipe *recipe) {
+    int last = -1;
+    for (int i = 0; i < recipe->n_ranges; i++) {
+        last = larger(last, recipe->ranges[i].to < 0 ? recipe->ranges[i].from : recipe->ranges[i].to);
     }
-    if (!sl_score_is_attention(traits(recipe))) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "recipe: value=%s weighs values by attention, and score=%s is none; use score=%s, or value=off",
-                       value, score_name(recipe), scores_that(sl_score_is_attention).text);
-    }
-    bool heads = recipe->value == SL_VALUE_CAOTE_HEADS || recipe->value == SL_VALUE_FASTCAOTE_HEADS;
-    if (heads && !sl_score_is_of_rows(traits(recipe))) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "recipe: value=%s needs the weights of every query head, and score=%s keeps their mean; use "
-                       "score=%s, or value=%s",
-                       value, score_name(recipe), scores_that(sl_score_is_of_rows).text,
-                       recipe->value == SL_VALUE_CAOTE_HEADS ? "caote" : "fastcaote");
-    }
-    return SL_OK;
+    return last;
 }
 
-static enum sl_status check_splits(const struct sl_recipe *recipe, struct sl_error *err) {
-    bool at_chunks = recipe->when & SL_WHEN_CHUNK;
-    if (sl_recipe_splits_by_attention(recipe)) {
-        const char *name = sl_axis_value_name(sl_names_layers, (int)recipe->layers);
-        if (at_chunks) {
-            return sl_fail(err, SL_ERR_INVALID,
-                           "recipe: layers=%s is D2O with eviction at chunks: its budgets need the attention of all "
-                           "layers over the whole prompt; use when=end",
-                           name);
+static int last_named(const struct sl_recipe *recipe) {
+    int last = larger(last_in_format(recipe), sl_layers_last(&recipe->exempt));
+    return larger(last, larger(sl_layers_last(&recipe->offload), recipe->offload_from));
+}
+
+// Stores keep rows of all offloaded layers alike. Unresolved, the dense layers are not known: nothing can be said yet.
+static enum sl_status check_offloaded_formats(const struct sl_recipe *recipe, int n_layers, struct sl_error *err) {
+    int first = -1;
+    for (int l = 0; l < n_layers && !recipe->dense_auto; l++) {
+        if (!sl_recipe_layer_is_offloaded(recipe, l)) {
+            continue;
         }
-        if (!sums_attention(traits(recipe))) {
-            return sl_fail(err, SL_ERR_INVALID,
-                           "recipe: layers=%s needs attention added up over all rows, which score=%s does not keep; "
-                           "use score=%s",
-                           name, score_name(recipe), scores_that(sums_attention).text);
-        }
-    }
-    if (recipe->evicted == SL_EVICTED_MERGE && at_chunks) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "recipe: evicted=merge is D2O with eviction at chunks: slots would be merged before the prompt "
-                       "has shown which of them matter; use when=end, or evicted=drop");
-    }
-    if (recipe->heads == SL_HEADS_ADAPTIVE && recipe->when != SL_WHEN_END) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "recipe: heads=adaptive moves slots between heads, which every further eviction would do again: "
-                       "only when=end holds; use when=end, or heads=uniform");
-    }
-    return SL_OK;
-}
-
-static enum sl_status check_when(const struct sl_recipe *recipe, struct sl_error *err) {
-    if (recipe->when == 0) {
-        return sl_fail(err, SL_ERR_INVALID, "recipe: budget does not say when to evict; add when=chunk or when=end");
-    }
-    if (recipe->when == SL_WHEN_STEP) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "recipe: when=step alone leaves the prompt above its budget; add when=chunk+step or "
-                       "when=end+step");
-    }
-    if (recipe->score == SL_SCORE_NONE) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "recipe: budget needs a score to choose by, and score=none is none; add score=aas or "
-                       "score=recency");
-    }
-    if (sl_recipe_observed_rows(recipe) > recipe->chunk_tokens) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "recipe: window=%d is longer than chunk=%d, whose queries it observes; lower window or raise "
-                       "chunk",
-                       recipe->window, recipe->chunk_tokens);
-    }
-    return SL_OK;
-}
-
-// --- what is offloaded -------------------------------------------------------------------------------------------
-
-// What says how offloaded layers are searched, where none is offloaded.
-static enum sl_status check_resident(const struct sl_recipe *recipe, struct sl_error *err) {
-    struct sl_recipe usual = sl_recipe_defaults();
-    const struct {
-        const char *axis;
-        bool named;
-    } axes[] = {{"topk", recipe->topk != usual.topk},
-                {"channels", recipe->channels != usual.channels},
-                {"retrieve", recipe->retrieve != usual.retrieve},
-                {"ahead", recipe->ahead != usual.ahead},
-                {"keep", recipe->keep != usual.keep},
-                {"scan", recipe->scan != usual.scan},
-                {"replicas", recipe->replicas != usual.replicas}};
-    for (size_t i = 0; i < sizeof axes / sizeof axes[0]; i++) {
-        if (axes[i].named) {
-            return sl_fail(err, SL_ERR_INVALID,
-                           "recipe: %s is about slots of offloaded layers, and no layer is offloaded; add "
-                           "place=offload/... or remove %s",
-                           axes[i].axis, axes[i].axis);
-        }
-    }
-    return SL_OK;
-}
-
-static enum sl_status check_retrieval(const struct sl_recipe *recipe, struct sl_error *err) {
-    if (recipe->topk == 0 || recipe->channels == 0) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "recipe: place=offload fetches nothing: topk and channels must be 1 or more");
-    }
-    if (recipe->ahead > 0 && recipe->retrieve != SL_RETRIEVE_NEAR) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "recipe: ahead=1 sends a predicted query to the stores, and retrieve=pull searches here; use "
-                       "retrieve=near, or remove ahead");
-    }
-    if (recipe->topk + recipe->keep > SL_RECIPE_MAX_ROWS) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "recipe: topk=%" PRId64 " and keep=%" PRId64
-                       " are more than %lld rows per KV head; lower topk or keep",
-                       recipe->topk, recipe->keep, SL_RECIPE_MAX_ROWS);
-    }
-    return SL_OK;
-}
-
-/*
- * A budget of offloaded layers. Every slot is chosen or not once, before it is shipped, with what is known of it then: its
- * own score, and how many slots there are so far.
- */
-static enum sl_status check_thinning(const struct sl_recipe *recipe, struct sl_error *err) {
-    if (recipe->budget.slots > 0) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "recipe: budget=%" PRId64
-                       " of offloaded layers: slots leave while the prompt is read, and how many "
-                       "may stay of those is known of a share alone; use a ratio, e.g. budget=0.5",
-                       recipe->budget.slots);
-    }
-    if (!traits(recipe)->is_lasting && recipe->score != SL_SCORE_NONE) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "recipe: score=%s with place=offload and a budget: a slot is chosen before later tokens have "
-                       "looked at it, and earlier ones are elsewhere; use score=%s (or %s), or no budget",
-                       score_name(recipe), scores_that(is_lasting).text, scores_that(is_seeded).text);
-    }
-    if (recipe->when != 0 && recipe->when != SL_WHEN_CHUNK) {
-        return sl_fail(
-            err, SL_ERR_INVALID,
-            "recipe: place=offload evicts from what has not been shipped, so with when=chunk alone and not with "
-            "when=%s; use when=chunk",
-            recipe->when & SL_WHEN_STEP ? "step" : "end");
-    }
-    const struct {
-        const char *what;
-        bool named;
-    } refused[] = {{"value", recipe->value != SL_VALUE_OFF},
-                   {"layers", recipe->layers != SL_LAYERS_UNIFORM},
-                   {"exempt", sl_layers_any(&recipe->exempt) || recipe->exempt_last},
-                   {"heads", recipe->heads != SL_HEADS_UNIFORM},
-                   {"evicted=merge", recipe->evicted != SL_EVICTED_DROP},
-                   {"scope=tail", recipe->tail > 0},
-                   {"scope=stabilizers", recipe->stabilizers > 0},
-                   {"scope=std", recipe->std > 0}};
-    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
-        if (refused[i].named) {
+        enum sl_kv_format format = sl_recipe_layer_format(recipe, l);
+        if (sl_kv_format_is_quantized(format) && format != SL_KV_INT8) {
             return sl_fail(
                 err, SL_ERR_INVALID,
-                "recipe: %s with place=offload and a budget: all heads of all offloaded layers keep equally many "
-                "slots, chosen once, and nothing but sinks and recent is protected; remove %s",
-                refused[i].what, refused[i].what);
+                "recipe: place=offload keeps no rows in %s, the format of layer %d; keep offloaded layers in "
+                "f16, bf16, f32 or int8",
+                sl_kv_format_name(format), l);
+        }
+        if (sl_kv_format_is_quantized(format) && sl_recipe_evicts(recipe)) {
+            return sl_fail(
+                err, SL_ERR_INVALID,
+                "recipe: format=%s of layer %d, which place=offload thins to its budget: what comes back while "
+                "the prompt is read would not be what was shipped; use f16, bf16 or f32 there",
+                sl_kv_format_name(format), l);
+        }
+        first = first < 0 ? l : first;
+        if (format != sl_recipe_layer_format(recipe, first)) {
+            return sl_fail(
+                err, SL_ERR_INVALID,
+                "recipe: place=offload keeps all layers in one format, and layer %d is %s, layer %d %s; give "
+                "offloaded layers the same",
+                first, sl_kv_format_name(sl_recipe_layer_format(recipe, first)), l, sl_kv_format_name(format));
         }
     }
     return SL_OK;
 }
 
-static enum sl_status check_offload(const struct sl_recipe *recipe, struct sl_error *err) {
-    if (!sl_recipe_offloads(recipe)) {
-        return check_resident(recipe, err);
+enum sl_status sl_recipe_check_layers(const struct sl_recipe *recipe, int n_layers, struct sl_error *err) {
+    const struct {
+        const char *axis;
+        int last;
+    } named[] = {{"format", last_in_format(recipe)},
+                 {"exempt", sl_layers_last(&recipe->exempt)},
+                 {"place", larger(sl_layers_last(&recipe->offload), recipe->offload_from)}};
+    for (size_t i = 0; i < sizeof named / sizeof named[0]; i++) {
+        if (named[i].last >= n_layers) {
+            return sl_fail(err, SL_ERR_INVALID, "recipe: %s names layer %d, but the model has layers 0 to %d",
+                           named[i].axis, named[i].last, n_layers - 1);
+        }
     }
-    if (sl_layers_has(&recipe->offload, 0) || recipe->offload_from == 0) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "recipe: place=offload cannot hold layer 0: it attends densely, and no layer before it predicts "
-                       "its query; offload from layer 1 on, e.g. place=offload/1-");
+    for (int l = 0; l < n_layers; l++) {
+        // Unresolved, the dense layers are not known: what they are can only be said of the others.
+        enum sl_kv_format format = sl_recipe_layer_format(recipe, l);
+        bool quantized = sl_kv_format_is_quantized(format) && !recipe->dense_auto;
+        bool exempt = sl_layers_has(&recipe->exempt, l) || (recipe->exempt_last && l == n_layers - 1);
+        if (quantized && (recipe->when & SL_WHEN_STEP) && !exempt) {
+            return sl_fail(err, SL_ERR_INVALID,
+                           "recipe: when=step evicts from pages during decode, and layer %d is %s: packed pages cannot "
+                           "be compacted; use format=f16 (or bf16, f32), exempt that layer, or drop step",
+                           l, sl_kv_format_name(format));
+        }
     }
-    if (recipe->recent.ratio > 0) {
-        return sl_fail(
-            err, SL_ERR_INVALID,
-            "recipe: scope=recent:%g is a share of a budget, and place=offload holds recent slots apart from it; "
-            "give recent in slots",
-            recipe->recent.ratio);
-    }
-    if (recipe->positions == SL_POSITION_SLOT) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "recipe: positions=slot keeps keys unrotated, and place=offload compares channels of rotated "
-                       "ones; use positions=original");
-    }
-    enum sl_status status = sl_recipe_evicts(recipe) ? check_thinning(recipe, err) : SL_OK;
-    return status == SL_OK ? check_retrieval(recipe, err) : status;
+    return check_offloaded_formats(recipe, n_layers, err);
 }
 
+// --- all of it -----------------------------------------------------------------------------------------------------
+
 enum sl_status sl_recipe_check(const struct sl_recipe *recipe, struct sl_error *err) {
-    enum sl_status (*const evicting[])(const struct sl_recipe *, struct sl_error *) = {
-        check_belongings, check_offload, check_when, check_value, check_splits, check_scope, NULL};
-    enum sl_status (*const keeping[])(const struct sl_recipe *, struct sl_error *) = {check_no_budget, check_belongings,
-                                                                                      check_offload, NULL};
-    enum sl_status status = sl_recipe_check_fields(recipe, err);
-    for (size_t i = 0; status == SL_OK; i++) {
-        enum sl_status (*check)(const struct sl_recipe *, struct sl_error *) =
-            sl_recipe_evicts(recipe) ? evicting[i] : keeping[i];
-        if (check == NULL) {
-            break;
+    for (const struct sl_axis *axis = sl_axes; axis->name != NULL; axis++) {
+        if (!sl_field_is_sane(&axis->field, recipe)) {
+            return sl_fail(err, SL_ERR_INVALID, "recipe: %s holds a value that no recipe text can mean", axis->name);
         }
-        status = check(recipe, err);
     }
+    enum sl_status status = check_needs(recipe, err);
     if (status == SL_OK) {
-        int last = sl_recipe_last_named_layer(recipe);
-        status = sl_recipe_check_layers(recipe, last < 0 ? 1 : last + 1, err);
+        status = check_belongings(recipe, err);
     }
-    return status;
+    if (status == SL_OK && sl_recipe_evicts(recipe)) {
+        status = check_eviction(recipe, err);
+    }
+    if (status == SL_OK && sl_recipe_evicts(recipe)) {
+        status = check_protection(recipe, err);
+    }
+    int last = last_named(recipe);
+    return status == SL_OK ? sl_recipe_check_layers(recipe, last < 0 ? 1 : last + 1, err) : status;
 }

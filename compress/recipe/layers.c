@@ -1,226 +1,169 @@
 // SPDX-License-Identifier: Apache-2.0
-/*
- * Purpose: recipes and the layers of a model: which layers "dense", "sparse", "last" and open ends are, and what fits or
- *          not layer by layer.
- *
- * Design: checks that look at single layers are made twice with the same code: when a recipe is parsed, for the layers
- *         that it names (the model must have those), and when the number of layers is known, for all.
- */
+// Purpose: values of recipes that are layers: those that are exempt, and those that are offloaded.
+#include <stdio.h>
 #include <string.h>
 
 #include "compress/recipe/internal.h"
 
-bool sl_layers_any(const struct sl_layers *layers) {
-    for (size_t i = 0; i < sizeof layers->bits / sizeof layers->bits[0]; i++) {
-        if (layers->bits[i] != 0) {
-            return true;
-        }
+int sl_layers_last(const struct sl_layers *layers) {
+    int i = SL_MAX_LAYERS / 64 - 1;
+    while (i >= 0 && layers->bits[i] == 0) {
+        i--;
     }
-    return false;
+    return i < 0 ? -1 : 64 * i + 63 - __builtin_clzll(layers->bits[i]);
 }
 
-static int last_of(const struct sl_layers *layers) {
-    int l = SL_MAX_LAYERS - 1;
-    while (l >= 0 && !sl_layers_has(layers, l)) {
-        l--;
-    }
-    return l;
+// --- text --------------------------------------------------------------------------------------------------------
+
+static enum sl_status parse_layer(const char *axis, const char *which, const char *text, int min, int *layer_out,
+                                  struct sl_error *err) {
+    char what[40];
+    uint64_t layer = 0;
+    snprintf(what, sizeof what, "%s: %slayer ", axis, which);
+    enum sl_status status = sl_parse_count(what, text, (uint64_t)min, SL_MAX_LAYERS - 1, &layer, err);
+    *layer_out = (int)layer;
+    return status;
 }
 
-static int larger(int a, int b) {
-    return a > b ? a : b;
-}
-
-static int last_in_format(const struct sl_recipe *recipe) {
-    int last = -1;
-    for (int i = 0; i < recipe->n_ranges; i++) {
-        last = larger(last, recipe->ranges[i].to < 0 ? recipe->ranges[i].from : recipe->ranges[i].to);
-    }
-    return last;
-}
-
-int sl_recipe_last_named_layer(const struct sl_recipe *recipe) {
-    int last = larger(last_in_format(recipe), last_of(&recipe->exempt));
-    return larger(last, larger(last_of(&recipe->offload), recipe->offload_from));
-}
-
-enum sl_kv_format sl_recipe_layer_format(const struct sl_recipe *recipe, int layer) {
-    enum sl_kv_format format = recipe->format;
-    for (int i = 0; i < recipe->n_ranges; i++) { // later ranges override earlier ones
-        if (layer >= recipe->ranges[i].from && (recipe->ranges[i].to < 0 || layer <= recipe->ranges[i].to)) {
-            format = recipe->ranges[i].format;
-        }
-    }
-    return format;
-}
-
-bool sl_recipe_layer_evicts(const struct sl_recipe *recipe, int layer) {
-    return sl_recipe_evicts(recipe) && !sl_recipe_offloads(recipe) && !sl_layers_has(&recipe->exempt, layer);
-}
-
-bool sl_recipe_layer_thins(const struct sl_recipe *recipe, int layer) {
-    return sl_recipe_thins(recipe) && sl_layers_has(&recipe->offload, layer);
-}
-
-static bool layer_is_offloaded(const struct sl_recipe *recipe, int layer) {
-    return sl_layers_has(&recipe->offload, layer) || (recipe->offload_from >= 0 && layer >= recipe->offload_from);
-}
-
-// Stores keep rows of all offloaded layers alike. Unresolved, the dense layers are not known: nothing can be said yet.
-static enum sl_status check_offloaded_formats(const struct sl_recipe *recipe, int n_layers, struct sl_error *err) {
-    int first = -1;
-    for (int l = 0; l < n_layers && !recipe->dense_auto; l++) {
-        if (!layer_is_offloaded(recipe, l)) {
-            continue;
-        }
-        enum sl_kv_format format = sl_recipe_layer_format(recipe, l);
-        if (sl_kv_format_is_quantized(format) && format != SL_KV_INT8) {
-            return sl_fail(
-                err, SL_ERR_INVALID,
-                "recipe: place=offload keeps no rows in %s, the format of layer %d; keep offloaded layers in "
-                "f16, bf16, f32 or int8",
-                sl_kv_format_name(format), l);
-        }
-        if (sl_kv_format_is_quantized(format) && sl_recipe_evicts(recipe)) {
-            return sl_fail(
-                err, SL_ERR_INVALID,
-                "recipe: format=%s of layer %d, which place=offload thins to its budget: what comes back while "
-                "the prompt is read would not be what was shipped; use f16, bf16 or f32 there",
-                sl_kv_format_name(format), l);
-        }
-        first = first < 0 ? l : first;
-        if (format != sl_recipe_layer_format(recipe, first)) {
-            return sl_fail(
-                err, SL_ERR_INVALID,
-                "recipe: place=offload keeps all layers in one format, and layer %d is %s, layer %d %s; give "
-                "offloaded layers the same",
-                first, sl_kv_format_name(sl_recipe_layer_format(recipe, first)), l, sl_kv_format_name(format));
-        }
-    }
-    return SL_OK;
-}
-
-enum sl_status sl_recipe_check_layers(const struct sl_recipe *recipe, int n_layers, struct sl_error *err) {
-    const struct {
-        const char *axis;
-        int last;
-    } named[] = {{"format", last_in_format(recipe)},
-                 {"exempt", last_of(&recipe->exempt)},
-                 {"place", larger(last_of(&recipe->offload), recipe->offload_from)}};
-    for (size_t i = 0; i < sizeof named / sizeof named[0]; i++) {
-        if (named[i].last >= n_layers) {
-            return sl_fail(err, SL_ERR_INVALID, "recipe: %s names layer %d, but the model has layers 0 to %d",
-                           named[i].axis, named[i].last, n_layers - 1);
-        }
-    }
-    for (int l = 0; l < n_layers; l++) {
-        // Unresolved, the dense layers are not known: what they are can only be said of the others.
-        enum sl_kv_format format = sl_recipe_layer_format(recipe, l);
-        bool quantized = sl_kv_format_is_quantized(format) && !recipe->dense_auto;
-        bool exempt = sl_layers_has(&recipe->exempt, l) || (recipe->exempt_last && l == n_layers - 1);
-        if (quantized && (recipe->when & SL_WHEN_STEP) && !exempt) {
-            return sl_fail(err, SL_ERR_INVALID,
-                           "recipe: when=step evicts from pages during decode, and layer %d is %s: packed pages cannot "
-                           "be compacted; use format=f16 (or bf16, f32), exempt that layer, or drop step",
-                           l, sl_kv_format_name(format));
-        }
-    }
-    return check_offloaded_formats(recipe, n_layers, err);
-}
-
-// --- resolve -----------------------------------------------------------------------------------------------------
-
-static bool is_dense(const struct sl_layers *dense, int layer) {
-    return layer == 0 || (dense != NULL && sl_layers_has(dense, layer));
-}
-
-// The dense layers as format ranges behind all others.
-static enum sl_status resolve_format(struct sl_recipe *recipe, const struct sl_layers *dense, int n_layers,
-                                     struct sl_error *err) {
-    for (int l = 0; l < n_layers; l++) {
-        if (!is_dense(dense, l)) {
-            continue;
-        }
-        int from = l;
-        while (l + 1 < n_layers && is_dense(dense, l + 1)) {
-            l++;
-        }
-        if (recipe->n_ranges == SL_MAX_FORMAT_RANGES) {
-            return sl_fail(err, SL_ERR_INVALID,
-                           "recipe: format=.../dense: the model's dense layers make more than %d ranges; name layers "
-                           "instead",
-                           SL_MAX_FORMAT_RANGES);
-        }
-        int i = recipe->n_ranges++;
-        recipe->ranges[i].from = from;
-        recipe->ranges[i].to = l;
-        recipe->ranges[i].format = recipe->dense_format;
-    }
-    recipe->dense_auto = false;
-    recipe->dense_format = (enum sl_kv_format)0;
-    return SL_OK;
-}
-
-static enum sl_status resolve_place(struct sl_recipe *recipe, const struct sl_layers *dense, int n_layers,
-                                    struct sl_error *err) {
-    if (!sl_recipe_offloads(recipe)) {
-        return SL_OK;
-    }
-    if (recipe->offload_from >= n_layers) {
-        return sl_recipe_check_layers(recipe, n_layers, err);
-    }
-    for (int l = 0; l < n_layers; l++) {
-        if (recipe->offload_auto ? !is_dense(dense, l) : layer_is_offloaded(recipe, l)) {
-            sl_layers_add(&recipe->offload, l);
-        }
-    }
-    recipe->offload_auto = false;
-    recipe->offload_from = -1;
-    if (!sl_layers_any(&recipe->offload)) {
-        return sl_fail(err, SL_ERR_INVALID,
-                       "recipe: place=offload/sparse: all %d layers of the model are dense, none is left to offload; "
-                       "use place=resident, or name layers",
-                       n_layers);
-    }
-    return SL_OK;
-}
-
-enum sl_status sl_recipe_resolve(struct sl_recipe *recipe, const struct sl_layers *dense, int n_layers,
-                                 struct sl_error *err) {
-    if (n_layers < 1 || n_layers > SL_MAX_LAYERS) {
-        return sl_fail(err, SL_ERR_INVALID, "recipe: a model of %d layers; 1 to %d are possible", n_layers,
-                       SL_MAX_LAYERS);
-    }
-    struct sl_recipe resolved = *recipe;
+enum sl_status sl_parse_range(const char *axis, char *text, char *dash, int *from_out, int *to_out,
+                              struct sl_error *err) {
     enum sl_status status = SL_OK;
-    if (resolved.dense_auto) {
-        status = resolve_format(&resolved, dense, n_layers, err);
+    *dash = '\0';
+    *from_out = 0;
+    *to_out = -1;
+    if (*text != '\0') {
+        status = parse_layer(axis, "first ", text, 0, from_out, err);
     }
-    if (status == SL_OK) {
-        status = resolve_place(&resolved, dense, n_layers, err);
-    }
-    if (status == SL_OK && resolved.exempt_last) {
-        sl_layers_add(&resolved.exempt, n_layers - 1);
-        resolved.exempt_last = false;
-    }
-    if (status == SL_OK) {
-        status = sl_recipe_check(&resolved, err);
-    }
-    if (status == SL_OK) {
-        status = sl_recipe_check_layers(&resolved, n_layers, err);
-    }
-    bool evicts = !sl_recipe_evicts(&resolved) || sl_recipe_thins(&resolved); // some layer is offloaded
-    for (int l = 0; status == SL_OK && l < n_layers; l++) {
-        evicts = evicts || sl_recipe_layer_evicts(&resolved, l);
-    }
-    if (status == SL_OK && !evicts) {
-        status = sl_fail(err, SL_ERR_INVALID,
-                         "recipe: exempt names all %d layers of the model: budget has none to evict from; exempt fewer "
-                         "layers, or budget=off",
-                         n_layers);
-    }
-    if (status == SL_OK) {
-        *recipe = resolved;
+    if (status == SL_OK && dash[1] != '\0') {
+        status = parse_layer(axis, "last ", dash + 1, *from_out, to_out, err);
     }
     return status;
 }
+
+/*
+ * Layers joined by '+': N, FROM-TO, -TO; then FROM- where there is a place for it (open_out, -1 for none) and "last"
+ * where there is one (last_out).
+ */
+static enum sl_status parse_layers(const char *axis, const char *text, struct sl_layers *layers_out, int *open_out,
+                                   bool *last_out, struct sl_error *err) {
+    char copy[SL_RECIPE_TEXT_BYTES];
+    snprintf(copy, sizeof copy, "%s", text);
+    struct sl_layers layers = {0};
+    int open = -1;
+    bool last = false;
+    for (char *rest = copy; rest != NULL;) {
+        char *part = strsep(&rest, "+"), *dash = strchr(part, '-');
+        int from = 0, to = -1;
+        if (last_out != NULL && strcmp(part, "last") == 0) {
+            last = true;
+            continue;
+        }
+        if (dash == NULL ? !sl_is_digits(part) : (open_out == NULL || part == dash) && dash[1] == '\0') {
+            return sl_fail(err, SL_ERR_INVALID, "recipe: %s=...%.40s: expected layers joined by '+': N, N-M%s", axis,
+                           part, open_out != NULL ? " or N-" : " or last");
+        }
+        enum sl_status status = dash != NULL ? sl_parse_range(axis, part, dash, &from, &to, err)
+                                             : parse_layer(axis, "", part, 0, &from, err);
+        if (status != SL_OK) {
+            return status;
+        }
+        to = dash == NULL ? from : to;
+        if (to < 0) {
+            open = open < 0 || from < open ? from : open;
+        }
+        for (int l = from; l <= to; l++) {
+            sl_layers_add(&layers, l);
+        }
+    }
+    for (int l = open; l >= 0 && l < SL_MAX_LAYERS; l++) { // said once is enough
+        layers.bits[l / 64] &= ~(1ull << (l % 64));
+    }
+    *layers_out = layers;
+    if (open_out != NULL) {
+        *open_out = open;
+    }
+    if (last_out != NULL) {
+        *last_out = last;
+    }
+    return SL_OK;
+}
+
+// N and N-M, joined by '+'. True when anything was written.
+static bool put_layers(const struct sl_layers *layers, struct sl_text *out) {
+    const char *plus = "";
+    for (int l = 0; l < SL_MAX_LAYERS; l++) {
+        if (!sl_layers_has(layers, l)) {
+            continue;
+        }
+        sl_text_put(out, "%s%d", plus, l);
+        plus = "+";
+        int from = l;
+        while (l + 1 < SL_MAX_LAYERS && sl_layers_has(layers, l + 1)) {
+            l++;
+        }
+        if (l > from) {
+            sl_text_put(out, "-%d", l);
+        }
+    }
+    return *plus != '\0';
+}
+
+// --- exempt ------------------------------------------------------------------------------------------------------
+
+static enum sl_status parse_exempt(const struct sl_field *field, const char *what, const char *text,
+                                   struct sl_recipe *recipe, struct sl_error *err) {
+    (void)what;
+    if (strcmp(text, "none") == 0) {
+        sl_field_copy(field, recipe, &sl_recipe_default);
+        return SL_OK;
+    }
+    return parse_layers("exempt", text, &recipe->exempt, NULL, &recipe->exempt_last, err);
+}
+
+static void put_exempt(const struct sl_field *field, const struct sl_recipe *recipe, struct sl_text *out) {
+    (void)field;
+    bool any = put_layers(&recipe->exempt, out);
+    sl_text_put(out, "%s", recipe->exempt_last ? (any ? "+last" : "last") : (any ? "" : "none"));
+}
+
+const struct sl_kind sl_kind_exempt = {"none LAYERS last", ':', parse_exempt, put_exempt, NULL};
+
+// --- place -------------------------------------------------------------------------------------------------------
+
+// Nothing is fetched any more.
+static enum sl_status parse_resident(const struct sl_field *field, const char *what, const char *text,
+                                     struct sl_recipe *recipe, struct sl_error *err) {
+    (void)what, (void)text, (void)err;
+    sl_field_copy(field, recipe, &sl_recipe_default);
+    return SL_OK;
+}
+
+static enum sl_status parse_offload(const struct sl_field *field, const char *what, const char *text,
+                                    struct sl_recipe *recipe, struct sl_error *err) {
+    (void)field, (void)what;
+    if (strcmp(text, "sparse") == 0) {
+        recipe->offload_auto = true;
+        return SL_OK;
+    }
+    return parse_layers("place", text, &recipe->offload, &recipe->offload_from, NULL, err);
+}
+
+static void put_offload(const struct sl_field *field, const struct sl_recipe *recipe, struct sl_text *out) {
+    (void)field;
+    sl_text_put(out, "%s", recipe->offload_auto ? "sparse" : "");
+    bool any = put_layers(&recipe->offload, out);
+    if (recipe->offload_from >= 0) {
+        sl_text_put(out, "%s%d-", any ? "+" : "", recipe->offload_from);
+    }
+}
+
+// Which layers are offloaded is said once.
+static bool offload_is_sane(const struct sl_field *field, const struct sl_recipe *recipe) {
+    (void)field;
+    int from = recipe->offload_from, last = sl_layers_last(&recipe->offload);
+    return from >= -1 && from < SL_MAX_LAYERS && (from < 0 || last < from) &&
+           !(recipe->offload_auto && (from >= 0 || last >= 0));
+}
+
+const struct sl_kind sl_kind_resident = {"", 0, parse_resident, NULL, NULL};
+const struct sl_kind sl_kind_offload = {"LAYERS", '/', parse_offload, put_offload, offload_is_sane};

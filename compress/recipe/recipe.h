@@ -5,34 +5,7 @@
  * Text form: comma-separated words, each a preset's name or axis=value; later words override earlier ones:
  *     full | h2o,budget=1024 | streamingllm,budget=0.25,format=int4 |
  *     score=aas,scope=sinks:4+recent:0.5,budget=512,when=chunk
- *
- *   axis       values
- *   score      none random recency aas aqas ltas mas snapkv cis (compress/recipe/scores.h)
- *   value      off caote fastcaote caote-heads fastcaote-heads ("-heads": every query head's own weights, root of the
- *              summed squares; otherwise the group's mean weights)
- *   scope      '+'-joined: sinks:N recent:N|RATIO std:RATIO stabilizers:N tail:N
- *   window     N: rows that snapkv observes (default 32)
- *   pool       none, max:K, avg:K: over neighbouring slots of snapkv's sums (default max:7)
- *   seed       N: of score=random
- *   budget     off, slots (an integer >= 1) or a ratio of the prompt (0 < r < 1)
- *   layers     uniform d2o d2o-raw d2o-minmax pyramid
- *   exempt     none, or '+'-joined layers N, ranges N-M and "last": these layers evict nothing
- *   heads      uniform adaptive layer ("layer": all heads of a layer keep the same slots)
- *   when       '+'-joined: chunk end step
- *   evicted    drop, merge or merge:BETA (weight of the newest mean similarity in the threshold; default 0.5)
- *   format     f32 f16 bf16 int8 int4 int2 int1, or per layer: f16/0-1:int4/2-:int2, f16/dense:int2
- *   bits       1 2 4 8: short for format=f16/dense:intB
- *   place      resident, offload/LAYERS, offload/sparse
- *   retrieve   near: the stores search with the query; pull: decode fetches channels of all slots and searches
- *   ahead      0 1: of retrieve=near; 1 asks a layer earlier, with the query that is predicted there
- *   topk       N: slots that a step finds per KV head of an offloaded layer
- *   keep       N, 0 too: rows that decode keeps per KV head beside those of the step, so as not to fetch them again; 0: a
- *              step keeps none of the step before, either
- *   channels   N: critical channels per KV head of an offloaded layer
- *   scan       stored int8 int1: format of the keys that are searched; stored: the format of the layer
- *   replicas   1 2: stores that hold each part of the offloaded layers
- *   positions  original slot
- *   chunk      prompt tokens per forward pass of prefill (a multiple of 64)
+ * axes.c has a row for every axis; `sluice recipes --grammar` and docs/RECIPES.md show them.
  *
  * A preset sets every axis but format, bits, seed and chunk, named in its text or not; locret also sets chunk, and
  * tailorkv format.
@@ -75,7 +48,7 @@ enum sl_split_layers {
 enum sl_split_heads { SL_HEADS_UNIFORM, SL_HEADS_ADAPTIVE, SL_HEADS_LAYER };
 enum sl_when { SL_WHEN_CHUNK = 1, SL_WHEN_END = 2, SL_WHEN_STEP = 4 };
 enum sl_evicted { SL_EVICTED_DROP, SL_EVICTED_MERGE };
-enum sl_retrieve { SL_RETRIEVE_PULL, SL_RETRIEVE_NEAR };
+enum sl_retrieve { SL_RETRIEVE_NEAR, SL_RETRIEVE_PULL };
 enum sl_scan { SL_SCAN_STORED, SL_SCAN_INT8, SL_SCAN_INT1 };
 
 // A number of slots, or a share of something else.
@@ -95,8 +68,14 @@ static inline void sl_layers_add(struct sl_layers *layers, int layer) {
     layers->bits[layer / 64] |= 1ull << (layer % 64);
 }
 
+#define SL_RECIPE_MAX_SLOTS  (1LL << 24) // a slot index is a score (recency): it must be exact as f32
 #define SL_MAX_FORMAT_RANGES 16
+struct sl_format_range {
+    int from, to; // inclusive; to < 0: the last layer
+    enum sl_kv_format format;
+};
 
+// Members of one axis are next to each other (axes.c).
 struct sl_recipe {
     enum sl_score score;
     enum sl_value value;
@@ -105,8 +84,9 @@ struct sl_recipe {
     double std;              // scope: share of the budget that the largest deviations of attention protect
     int64_t stabilizers;     // scope: the newest slots at every eviction but the prompt's last
     int64_t tail;            // scope: the newest prompt tokens, on top of the budget
-    int window, pool_kernel;
+    int window;
     enum sl_pool pool;
+    int pool_kernel;
     uint64_t seed;
     struct sl_amount budget; // slots per (layer, KV head); both 0: nothing is evicted
     enum sl_split_layers layers;
@@ -117,10 +97,7 @@ struct sl_recipe {
     enum sl_evicted evicted;
     double merge_beta;        // evicted=merge: threshold_t = (1 - beta) * threshold_{t-1} + beta * mean similarity
     enum sl_kv_format format; // of layers that no range names
-    struct {
-        int from, to; // inclusive; to < 0: the last layer
-        enum sl_kv_format format;
-    } ranges[SL_MAX_FORMAT_RANGES];
+    struct sl_format_range ranges[SL_MAX_FORMAT_RANGES];
     int n_ranges;
     bool dense_auto; // format names the dense layers: dense_format, until resolved
     enum sl_kv_format dense_format;
@@ -147,10 +124,6 @@ enum sl_status sl_recipe_parse(const char *text, struct sl_recipe *recipe_out, s
 enum sl_status sl_recipe_resolve(struct sl_recipe *recipe, const struct sl_layers *dense, int n_layers,
                                  struct sl_error *err);
 
-// How many of the newest rows the score looks at when it decides: 1 unless it has a window.
-int sl_recipe_observed_rows(const struct sl_recipe *recipe);
-bool sl_recipe_offloads(const struct sl_recipe *recipe); // any layer
-
 // Canonical text: parses to an equal recipe, and names the preset that evicts alike, if there is one. Returns buf.
 #define SL_RECIPE_TEXT_BYTES 2048
 char *sl_recipe_format(const struct sl_recipe *recipe, char *buf, size_t buf_bytes);
@@ -159,15 +132,49 @@ char *sl_recipe_format(const struct sl_recipe *recipe, char *buf, size_t buf_byt
 // nothing is evicted, and how decode finds what is offloaded (which layers are does count: capsules are without them).
 uint64_t sl_recipe_fingerprint(const struct sl_recipe *recipe);
 
+// --- what follows from a recipe alone ------------------------------------------------------------------------------
+
 static inline bool sl_recipe_evicts(const struct sl_recipe *recipe) {
     return recipe->budget.slots > 0 || recipe->budget.ratio > 0;
 }
+bool sl_recipe_offloads(const struct sl_recipe *recipe); // any layer
 
 // A budget and place=offload together: the budget is of the offloaded layers, which are thinned before their slots are
 // shipped (compress/evict/thin.c), and resident layers keep everything.
 static inline bool sl_recipe_thins(const struct sl_recipe *recipe) {
     return sl_recipe_evicts(recipe) && sl_recipe_offloads(recipe);
 }
+
+// Budgets of layers are known when the attention of all of them is.
+static inline bool sl_recipe_splits_by_attention(const struct sl_recipe *recipe) {
+    return recipe->layers >= SL_LAYERS_D2O && recipe->layers <= SL_LAYERS_D2O_MINMAX;
+}
+
+// How many of the newest rows the score looks at when it decides: 1 unless it has a window.
+int sl_recipe_observed_rows(const struct sl_recipe *recipe);
+
+// The newest slots that scope=recent protects when `budget_slots` may stay; and those of scope=std.
+int64_t sl_recipe_recent_slots(const struct sl_recipe *recipe, int64_t budget_slots);
+int64_t sl_recipe_std_slots(const struct sl_recipe *recipe, int64_t budget_slots);
+// All that scope protects of a budget at the eviction that protects the most.
+int64_t sl_recipe_protected_slots(const struct sl_recipe *recipe, int64_t budget_slots);
+
+bool sl_layers_any(const struct sl_layers *layers);
+// A layer evicts as its session's budget says, or it is offloaded and thinned. Of a resolved recipe, the last two.
+enum sl_kv_format sl_recipe_layer_format(const struct sl_recipe *recipe, int layer);
+bool sl_recipe_layer_is_offloaded(const struct sl_recipe *recipe, int layer);
+bool sl_recipe_layer_evicts(const struct sl_recipe *recipe, int layer);
+bool sl_recipe_layer_thins(const struct sl_recipe *recipe, int layer);
+
+// --- tables --------------------------------------------------------------------------------------------------------
+
+// An axis in words, for help and docs: what its values look like, and which is meant where none is named ("" : none).
+struct sl_axis_help {
+    const char *name, *help;
+    char values[160], usual[24];
+};
+// False: there are no more than `index`.
+bool sl_recipe_axis_help(int index, struct sl_axis_help *help_out);
 
 // One line for --help and docs: name and canonical text of each preset; the last has a NULL name.
 struct sl_preset {

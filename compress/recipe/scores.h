@@ -24,10 +24,10 @@ enum sl_score_rows {
  *     X(NAME, word, traits...)
  */
 #define SL_SCORE_MAP(X)                                                                                                \
-    X(NONE, none, .help = "evicts nothing")                                                                            \
+    X(NONE, none, .help = "nothing: what keeps all")                                                                   \
     X(RANDOM, random, .help = "chance, to compare with", .wants_positions = true, .is_seeded = true,                   \
       .is_lasting = true)                                                                                              \
-    X(RECENCY, recency, .help = "the newest")                                                                          \
+    X(RECENCY, recency, .help = "age: the newest stay")                                                                \
     X(AAS, aas, .help = "attention, summed over all rows (H2O)", .rows = SL_ROWS_ALL, .n_states = 1,                   \
       .sums_attention = true)                                                                                          \
     X(AQAS, aqas, .help = "rows that gave more than their mean (ScissorHands)", .rows = SL_ROWS_ALL, .n_states = 1,    \

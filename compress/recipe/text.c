@@ -10,89 +10,19 @@
 
 #include "compress/recipe/internal.h"
 
-// --- lists for messages ------------------------------------------------------------------------------------------
-
-struct list {
-    char text[320];
-    size_t length;
-};
-
-static void list_add(struct list *list, const char *name) {
-    int n =
-        snprintf(list->text + list->length, sizeof list->text - list->length, "%s%s", list->length ? ", " : "", name);
-    if (n > 0 && list->length + (size_t)n < sizeof list->text) {
-        list->length += (size_t)n;
+static enum sl_status apply_axis(struct sl_recipe *recipe, const char *name, const char *text, struct sl_error *err) {
+    const struct sl_axis *axis = sl_axis_find(name);
+    if (axis != NULL) {
+        char what[24];
+        snprintf(what, sizeof what, "%s=", name);
+        return axis->field.kind->parse(&axis->field, what, text, recipe, err);
     }
-}
-
-static struct list list_values(const struct sl_axis_value *values) {
-    struct list list = {0};
-    for (const struct sl_axis_value *v = values; v->name != NULL; v++) {
-        list_add(&list, v->name);
+    char names[256];
+    struct sl_text all = {names, sizeof names, 0};
+    for (axis = sl_axes; axis->name != NULL; axis++) {
+        sl_text_join(&all, ", ", axis->name);
     }
-    return list;
-}
-
-static struct list list_presets(void) {
-    struct list list = {0};
-    for (const struct sl_preset *p = sl_recipe_presets(); p->name != NULL; p++) {
-        list_add(&list, p->name);
-    }
-    return list;
-}
-
-// --- words -------------------------------------------------------------------------------------------------------
-
-static enum sl_status apply_named(struct sl_recipe *recipe, const struct sl_axis *axis, char *text,
-                                  struct sl_error *err) {
-    // "name", "name:argument" or "name/argument"
-    size_t name_length = strcspn(text, ":/");
-    const struct sl_axis_value *value = axis->values;
-    while (value->name != NULL &&
-           !(strlen(value->name) == name_length && strncmp(value->name, text, name_length) == 0)) {
-        value++;
-    }
-    if (value->name == NULL) {
-        struct list all = list_values(axis->values);
-        return sl_fail(err, SL_ERR_INVALID, "recipe: %s=%.40s is unknown; values: %s", axis->name, text, all.text);
-    }
-    const char *argument = text[name_length] == '\0' ? NULL : text + name_length + 1;
-    char separator = axis->values == sl_names_place ? '/' : ':';
-    if (value->argument == SL_ARGUMENT && argument == NULL) {
-        return sl_fail(err, SL_ERR_INVALID, "recipe: %s=%.40s: expected %s%c%s", axis->name, text, value->name,
-                       separator, separator == '/' ? "LAYERS, e.g. offload/1- or offload/sparse" : "NUMBER");
-    }
-    if (argument != NULL && (value->argument == SL_NO_ARGUMENT || text[name_length] != separator)) {
-        return sl_fail(err, SL_ERR_INVALID, "recipe: %s=%.40s: %c may not follow %s", axis->name, text,
-                       text[name_length], value->name);
-    }
-    return axis->apply != NULL ? axis->apply(recipe, value, argument, err) : SL_OK;
-}
-
-static enum sl_status apply_axis(struct sl_recipe *recipe, const char *name, char *text, struct sl_error *err) {
-    for (const struct sl_axis *axis = sl_recipe_axes; axis->name != NULL; axis++) {
-        if (strcmp(axis->name, name) != 0) {
-            continue;
-        }
-        if (axis->parse != NULL) {
-            return axis->parse(recipe, text, err);
-        }
-        if (axis->clear != NULL) {
-            axis->clear(recipe);
-        }
-        enum sl_status status = SL_OK;
-        for (char *rest = text; status == SL_OK && rest != NULL;) {
-            char *part = axis->joined ? strsep(&rest, "+") : rest;
-            status = apply_named(recipe, axis, part, err);
-            rest = axis->joined ? rest : NULL;
-        }
-        return status;
-    }
-    struct list names = {0};
-    for (const struct sl_axis *axis = sl_recipe_axes; axis->name != NULL; axis++) {
-        list_add(&names, axis->name);
-    }
-    return sl_fail(err, SL_ERR_INVALID, "recipe: there is no axis %.40s; axes: %s", name, names.text);
+    return sl_fail(err, SL_ERR_INVALID, "recipe: there is no axis %.40s; axes: %s", name, names);
 }
 
 static enum sl_status apply_text(struct sl_recipe *recipe, const char *text, struct sl_error *err);
@@ -105,18 +35,20 @@ static enum sl_status apply_preset(struct sl_recipe *recipe, const char *name, s
         preset++;
     }
     if (preset->name == NULL) {
-        struct list all = list_presets();
+        char names[320];
+        struct sl_text all = {names, sizeof names, 0};
+        for (preset = sl_recipe_presets(); preset->name != NULL; preset++) {
+            sl_text_join(&all, ", ", preset->name);
+        }
         return sl_fail(err, SL_ERR_INVALID, "recipe: %.40s is neither a preset nor axis=value; presets: %s",
-                       *name ? name : "an empty word", all.text);
+                       *name ? name : "an empty word", names);
     }
-    struct sl_recipe fresh = sl_recipe_defaults();
-    fresh.seed = recipe->seed;
-    fresh.chunk_tokens = recipe->chunk_tokens;
-    fresh.format = recipe->format;
-    memcpy(fresh.ranges, recipe->ranges, sizeof fresh.ranges);
-    fresh.n_ranges = recipe->n_ranges;
-    fresh.dense_auto = recipe->dense_auto;
-    fresh.dense_format = recipe->dense_format;
+    struct sl_recipe fresh = sl_recipe_default;
+    for (const struct sl_axis *axis = sl_axes; axis->name != NULL; axis++) {
+        if (axis->flags & SL_ANY_METHOD) {
+            sl_field_copy(&axis->field, &fresh, recipe);
+        }
+    }
     *recipe = fresh;
     return apply_text(recipe, preset->text, err);
 }
@@ -151,7 +83,7 @@ enum sl_status sl_recipe_parse(const char *text, struct sl_recipe *recipe_out, s
                            (unsigned char)text[i], i);
         }
     }
-    struct sl_recipe recipe = sl_recipe_defaults();
+    struct sl_recipe recipe = sl_recipe_default;
     enum sl_status status = apply_text(&recipe, text, err);
     if (sl_recipe_offloads(&recipe)) {
         recipe.topk = recipe.topk > 0 ? recipe.topk : SL_RECIPE_DEFAULT_TOPK;

@@ -9,6 +9,8 @@
  *         A capsule that is found is read back into the arena, shelved and pinned, as if it had never left; it stays on disk
  *         too. One is read back at a time: the disk is one, and whoever waited for the same capsule finds it on the shelf.
  *         When the disk fails or is full, the store goes on without it: that is said once in the log, and in the statistics.
+ * Speed: 64 MiB come back at 1.3 GB/s cold and 2.4 GB/s from the page cache (2 cores of a Sapphire Rapids, virtual disk);
+ *        a prompt of 7.8k tokens, models/demo, 24 MB of capsule: 660 ms to its first token read anew, 36 to 180 from disk.
  * Threads: any number may offer and recall.
  */
 #ifndef SL_KVSTORE_DISK_DISK_H

@@ -2,23 +2,25 @@
 /*
  * Purpose: the benches.
  *
- * To add one: an entry function here, its file in CMakeLists.txt, a row in the table of bench_table.c.
+ * To add one: a struct sl_bench here, its file in CMakeLists.txt, a row in the table of bench_table.c.
  */
 #ifndef SL_LAB_BENCH_BENCH_H
 #define SL_LAB_BENCH_BENCH_H
 
-// `sluice bench`: find the bench in the table of bench_table.c and run it. argv[0] is "bench".
+#include "base/config.h"
+
+struct sl_bench {
+    const struct sl_program *program;
+    size_t bytes; // of what it works on, which begins with its options; zeros behind them
+    // What is wrong with the options that their table cannot say; or NULL.
+    enum sl_status (*check)(void *bench, struct sl_error *err);
+    enum sl_status (*run)(void *bench, struct sl_error *err);
+};
+
+// `sluice bench`: find the bench in the table of bench_table.c and run it. argv[0] is "bench". Returns the exit status.
 int sl_bench_main(int argc, char **argv);
 
-// Entry points: argv[0] is the bench's name. Return the exit status.
-int sl_bench_ask(int argc, char **argv);
-int sl_bench_cells(int argc, char **argv);
-int sl_bench_compress(int argc, char **argv);
-int sl_bench_decode(int argc, char **argv);
-int sl_bench_engine(int argc, char **argv);
-int sl_bench_mixed(int argc, char **argv);
-int sl_bench_retrieve(int argc, char **argv);
-int sl_bench_ship(int argc, char **argv);
-int sl_bench_ttft(int argc, char **argv);
+extern const struct sl_bench sl_bench_ask, sl_bench_cells, sl_bench_compress, sl_bench_decode, sl_bench_engine,
+    sl_bench_mixed, sl_bench_retrieve, sl_bench_ship, sl_bench_ttft;
 
 #endif

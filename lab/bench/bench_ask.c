@@ -21,6 +21,7 @@
 #include "base/thread.h"
 #include "fabric/fetch.h"
 #include "lab/bench/bench.h"
+#include "lab/bench/rig/pair.h"
 #include "lab/result.h"
 
 #define MIB           (1u << 20)
@@ -37,43 +38,6 @@ struct place { // where the answerer is
     uint8_t ticket[SL_TICKET_MAX_BYTES];
     size_t ticket_bytes;
 };
-
-static bool read_all(int fd, void *data, size_t bytes) {
-    for (size_t n = 0; n < bytes;) {
-        ssize_t got = read(fd, (char *)data + n, bytes - n);
-        if (got <= 0) {
-            return false;
-        }
-        n += (size_t)got;
-    }
-    return true;
-}
-
-static bool write_all(int fd, const void *data, size_t bytes) {
-    for (size_t n = 0; n < bytes;) {
-        ssize_t put = write(fd, (const char *)data + n, bytes - n);
-        if (put <= 0) {
-            return false;
-        }
-        n += (size_t)put;
-    }
-    return true;
-}
-
-static struct sl_fabric *start(const char *transport, uint8_t **region_out, struct sl_error *err) {
-    struct sl_fabric_config config = {.listen = "127.0.0.1:0", .transport = transport};
-    struct sl_fabric *fabric = NULL;
-    void *region = NULL;
-    if (sl_fabric_create(&config, &fabric, err) != SL_OK ||
-        sl_fabric_region_create(fabric, WINDOW_BYTES, 0, &region, err) != SL_OK) {
-        fprintf(stderr, "ask: %s\n", err->text);
-        sl_fabric_destroy(&fabric);
-        return NULL;
-    }
-    memset(region, 1, WINDOW_BYTES); // every page is there before a clock runs
-    *region_out = region;
-    return fabric;
-}
 
 // ---- the answerer ----------------------------------------------------------------------------------------------------
 
@@ -112,7 +76,7 @@ static int answer(const char *transport, int socket) {
     static struct desk desk = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
     uint8_t *region = NULL, *ticket = NULL;
     struct sl_error err = {0};
-    struct sl_fabric *fabric = start(transport, &region, &err);
+    struct sl_fabric *fabric = sl_pair_fabric(transport, WINDOW_BYTES, &region);
     if (!fabric) {
         return 1;
     }
@@ -129,8 +93,8 @@ static int answer(const char *transport, int socket) {
     memcpy(place.ticket, ticket, place.ticket_bytes);
     snprintf(place.address, sizeof place.address, "%s", sl_fabric_address(fabric));
     uint8_t request[REQUEST_BYTES];
-    if (write_all(socket, &place, sizeof place)) {
-        while (read_all(socket, request, sizeof request) && write_all(socket, region, ANSWER_BYTES)) {
+    if (sl_pair_write(socket, &place, sizeof place)) {
+        while (sl_pair_read(socket, request, sizeof request) && sl_pair_write(socket, region, ANSWER_BYTES)) {
         }
     }
     _exit(0); // the thread and everything else with it
@@ -176,7 +140,7 @@ static double ask_once(struct asker *it) {
 static double socket_once(const struct asker *it) {
     static uint8_t request[REQUEST_BYTES];
     int64_t start_ns = sl_now_ns();
-    return write_all(it->socket, request, sizeof request) && read_all(it->socket, it->region, ANSWER_BYTES)
+    return sl_pair_write(it->socket, request, sizeof request) && sl_pair_read(it->socket, it->region, ANSWER_BYTES)
                ? (double)(sl_now_ns() - start_ns) / 1e3
                : -1;
 }
@@ -283,8 +247,8 @@ static bool measure_fetches(struct asker *it, size_t range_bytes) {
 static int ask(const char *transport, int socket, bool json) {
     struct asker it = {.transport = transport, .socket = socket, .json = json};
     struct sl_error err = {0};
-    it.fabric = start(transport, &it.region, &err);
-    bool good = it.fabric && read_all(socket, &it.place, sizeof it.place);
+    it.fabric = sl_pair_fabric(transport, WINDOW_BYTES, &it.region);
+    bool good = it.fabric && sl_pair_read(socket, &it.place, sizeof it.place);
     if (good && sl_line_open(it.fabric, it.place.address, it.place.epoch, &it.line, &err) != SL_OK) {
         fprintf(stderr, "ask: %s\n", err.text);
         good = false;
@@ -325,14 +289,14 @@ static bool measure(const char *transport, bool json) {
     return answerer > 0 && asker > 0 && status == 0;
 }
 
-struct options {
+struct bench {
     const char *transport;
     bool json;
 };
 
 static const struct sl_option option_table[] = {
-    {"transport", 't', SL_OPTION_STRING, "all", "NAME", "tcp, shm or all", offsetof(struct options, transport), 0, 0},
-    {"json", 'j', SL_OPTION_FLAG, NULL, NULL, "one JSON object a line", offsetof(struct options, json), 0, 0},
+    {"transport", 't', SL_OPTION_STRING, "all", "NAME", "tcp, shm or all", offsetof(struct bench, transport), 0, 0},
+    {"json", 'j', SL_OPTION_FLAG, NULL, NULL, "one JSON object a line", offsetof(struct bench, json), 0, 0},
 };
 
 static const struct sl_program program = {
@@ -343,32 +307,29 @@ static const struct sl_program program = {
     .n_options = sizeof option_table / sizeof option_table[0],
 };
 
-int sl_bench_ask(int argc, char **argv) {
+static enum sl_status check(void *bench, struct sl_error *err) {
+    const struct bench *b = bench;
+    return sl_pair_wants(b->transport, "shm") || sl_pair_wants(b->transport, "tcp")
+               ? SL_OK
+               : sl_fail(err, SL_ERR_INVALID, "--transport: tcp, shm or all");
+}
+
+static enum sl_status run(void *bench, struct sl_error *err) {
     static const char *const transports[] = {"shm", "tcp"};
-    struct options options = {0};
-    struct sl_error err = {0};
-    int first;
-    enum sl_status status = sl_config_parse(&program, argc, argv, &options, &first, &err);
-    if (status == SL_ERR_CANCELLED) {
-        return 0;
-    }
-    if (status != SL_OK || first < argc) {
-        fprintf(stderr, "%s: %s\n", program.name, status != SL_OK ? err.text : "unexpected argument; see --help");
-        return 2;
-    }
+    const struct bench *b = bench;
     signal(SIGPIPE, SIG_IGN); // a child that has ended is told by write()
-    bool known = false;
     for (size_t i = 0; i < sizeof transports / sizeof *transports; i++) {
-        if (strcmp(options.transport, "all") == 0 || strcmp(options.transport, transports[i]) == 0) {
-            known = true;
-            fflush(NULL); // before fork
-            if (!measure(transports[i], options.json)) {
-                return 1;
-            }
+        fflush(NULL); // before fork
+        if (sl_pair_wants(b->transport, transports[i]) && !measure(transports[i], b->json)) {
+            return sl_fail(err, SL_ERR_INTERNAL, "a process has failed; what it said is above");
         }
     }
-    if (!known) {
-        fprintf(stderr, "%s: --transport: tcp, shm or all\n", program.name);
-    }
-    return known ? 0 : 2;
+    return SL_OK;
 }
+
+const struct sl_bench sl_bench_ask = {
+    .program = &program,
+    .bytes = sizeof(struct bench),
+    .check = check,
+    .run = run,
+};

@@ -55,7 +55,9 @@ static const struct sl_program program = {
 };
 
 struct bench {
-    const struct options *options;
+    struct options options;
+    struct sl_cell cells[SL_MAX_OPTION_LIST];
+    enum sl_weight_format weights;
     struct sl_team *team;
     struct sl_rig rig;
 };
@@ -74,39 +76,39 @@ static void print_rate(const struct bench *b, double seconds) {
                                      .test = b->rig.cell.name,
                                      .value = (double)sl_rig_tokens(&b->rig) / seconds,
                                      .unit = "tokens/s"};
-    sl_bench_print(&result, b->options->json);
+    sl_bench_print(&result, b->options.json);
 }
 
 static enum sl_status measure_cell(struct bench *b, struct sl_error *err) {
     const char *name = b->rig.cell.name;
     double seconds[MAX_RUNS];
     enum sl_status status = sl_rig_warm_up(&b->rig, err);
-    if (status == SL_OK && b->options->paced) {
+    if (status == SL_OK && b->options.paced) {
         printf("{\"bench\": \"cells\", \"case\": \"%s\", \"ready\": true}\n", name);
         fflush(stdout);
     }
-    for (int64_t run = 0; run < b->options->runs && status == SL_OK; run++) {
-        sl_bench_progress("%s: run %" PRId64 " of %" PRId64, name, run + 1, b->options->runs);
-        if (b->options->paced && !wait_for_line()) {
+    for (int64_t run = 0; run < b->options.runs && status == SL_OK; run++) {
+        sl_bench_progress("%s: run %" PRId64 " of %" PRId64, name, run + 1, b->options.runs);
+        if (b->options.paced && !wait_for_line()) {
             return SL_OK;
         }
         status = sl_rig_run(&b->rig, &seconds[run], err);
-        if (status == SL_OK && b->options->paced) {
+        if (status == SL_OK && b->options.paced) {
             print_rate(b, seconds[run]);
         }
     }
-    if (status == SL_OK && !b->options->paced) {
-        print_rate(b, sl_bench_median(seconds, (size_t)b->options->runs));
+    if (status == SL_OK && !b->options.paced) {
+        print_rate(b, sl_bench_median(seconds, (size_t)b->options.runs));
     }
     return status;
 }
 
 static enum sl_status save_logits(const struct bench *b, struct sl_error *err) {
     size_t n_vocab = (size_t)b->rig.runtime.config->n_vocab;
-    FILE *file = fopen(b->options->logits, "wb");
+    FILE *file = fopen(b->options.logits, "wb");
     bool saved = file != NULL && fwrite(b->rig.logits, sizeof *b->rig.logits, n_vocab, file) == n_vocab;
     saved &= file != NULL && fclose(file) == 0;
-    return saved ? SL_OK : sl_fail(err, SL_ERR_IO, "%s: cannot write the logits: %m", b->options->logits);
+    return saved ? SL_OK : sl_fail(err, SL_ERR_IO, "%s: cannot write the logits: %m", b->options.logits);
 }
 
 // --- the whole -----------------------------------------------------------------------------------------------------
@@ -115,13 +117,13 @@ static void print_header(const struct bench *b) {
     const struct sl_rig *rig = &b->rig;
     double weight_mb = (double)sl_model_weight_bytes(rig->runtime.model) / 1e6;
     double memory_mb = (double)sl_model_memory_bytes(rig->runtime.model) / 1e6;
-    if (!b->options->json) {
-        printf("%s: %.1f MB of weights, %.1f MB in memory, tier %s, %d threads\n", b->options->model, weight_mb,
+    if (!b->options.json) {
+        printf("%s: %.1f MB of weights, %.1f MB in memory, tier %s, %d threads\n", b->options.model, weight_mb,
                memory_mb, rig->config.ops->name, sl_team_size(b->team));
     } else {
-        json_t *line = json_pack("{s:s, s:s, s:f, s:f, s:s, s:i, s:I}", "bench", "cells", "model", b->options->model,
+        json_t *line = json_pack("{s:s, s:s, s:f, s:f, s:s, s:i, s:I}", "bench", "cells", "model", b->options.model,
                                  "weight_mb", weight_mb, "memory_mb", memory_mb, "tier", rig->config.ops->name,
-                                 "threads", sl_team_size(b->team), "chunk", b->options->chunk);
+                                 "threads", sl_team_size(b->team), "chunk", b->options.chunk);
         json_dumpf(line, stdout, JSON_REAL_PRECISION(6));
         putchar('\n');
         json_decref(line);
@@ -129,10 +131,10 @@ static void print_header(const struct bench *b) {
     fflush(stdout);
 }
 
-static enum sl_status open_rig(struct bench *b, enum sl_weight_format weights, struct sl_error *err) {
-    const struct options *options = b->options;
+static enum sl_status open_rig(struct bench *b, struct sl_error *err) {
+    const struct options *options = &b->options;
     struct sl_rig_config config = {
-        .model_dir = options->model, .weights = weights, .chunk = (int)options->chunk, .n_steps = options->tokens};
+        .model_dir = options->model, .weights = b->weights, .chunk = (int)options->chunk, .n_steps = options->tokens};
     enum sl_status status = sl_ops_select(options->tier, &config.ops, err);
     if (status == SL_OK) {
         status = sl_team_create((int)options->threads, &b->team, err);
@@ -141,18 +143,30 @@ static enum sl_status open_rig(struct bench *b, enum sl_weight_format weights, s
     return status == SL_OK ? sl_rig_open(&config, &b->rig, err) : status;
 }
 
-static enum sl_status measure(struct bench *b, enum sl_weight_format weights, const struct sl_cell *cells, int n_cells,
-                              struct sl_error *err) {
-    enum sl_status status = open_rig(b, weights, err);
+static enum sl_status check(void *bench, struct sl_error *err) {
+    struct bench *b = bench;
+    if (b->options.cells.n == 0) {
+        return sl_fail(err, SL_ERR_INVALID, "no --cell given");
+    }
+    enum sl_status status = sl_weight_format_parse(b->options.weights, &b->weights, err);
+    for (int i = 0; i < b->options.cells.n && status == SL_OK; i++) {
+        status = sl_cell_parse(b->options.cells.items[i], &b->cells[i], err);
+    }
+    return status;
+}
+
+static enum sl_status run(void *bench, struct sl_error *err) {
+    struct bench *b = bench;
+    enum sl_status status = open_rig(b, err);
     if (status == SL_OK) {
         print_header(b);
     }
-    for (int i = 0; i < n_cells && status == SL_OK && !feof(stdin); i++) {
-        status = sl_rig_open_cell(&b->rig, &cells[i], err);
+    for (int i = 0; i < b->options.cells.n && status == SL_OK && !feof(stdin); i++) {
+        status = sl_rig_open_cell(&b->rig, &b->cells[i], err);
         if (status == SL_OK) {
             status = measure_cell(b, err);
         }
-        if (status == SL_OK && cells[i].prefill && b->options->logits != NULL) {
+        if (status == SL_OK && b->cells[i].prefill && b->options.logits != NULL) {
             status = save_logits(b, err);
         }
         sl_rig_close_cell(&b->rig);
@@ -162,38 +176,9 @@ static enum sl_status measure(struct bench *b, enum sl_weight_format weights, co
     return status;
 }
 
-int sl_bench_cells(int argc, char **argv) {
-    struct options options = {0};
-    struct bench b = {.options = &options};
-    struct sl_cell cells[SL_MAX_OPTION_LIST];
-    enum sl_weight_format weights = SL_WEIGHT_STORED;
-    struct sl_error err = {0};
-    int first;
-    enum sl_status status = sl_config_parse(&program, argc, argv, &options, &first, &err);
-    if (status == SL_ERR_CANCELLED) {
-        return 0;
-    }
-    if (status == SL_OK && first < argc) {
-        status = sl_fail(&err, SL_ERR_INVALID, "unexpected argument: %s", argv[first]);
-    }
-    if (status == SL_OK && options.cells.n == 0) {
-        status = sl_fail(&err, SL_ERR_INVALID, "no --cell given");
-    }
-    if (status == SL_OK) {
-        status = sl_weight_format_parse(options.weights, &weights, &err);
-    }
-    for (int i = 0; i < options.cells.n && status == SL_OK; i++) {
-        status = sl_cell_parse(options.cells.items[i], &cells[i], &err);
-    }
-    if (status != SL_OK) {
-        fprintf(stderr, "%s: %s\n", program.name, err.text);
-        return 2;
-    }
-    status = measure(&b, weights, cells, options.cells.n, &err);
-    sl_bench_progress(NULL);
-    if (status != SL_OK) {
-        fprintf(stderr, "%s: %s\n", program.name, err.text);
-        return 1;
-    }
-    return 0;
-}
+const struct sl_bench sl_bench_cells = {
+    .program = &program,
+    .bytes = sizeof(struct bench),
+    .check = check,
+    .run = run,
+};

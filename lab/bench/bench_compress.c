@@ -233,7 +233,7 @@ static enum sl_status open_model(struct bench *b, const char *dir, struct sl_err
     return SL_OK;
 }
 
-static enum sl_status run(struct bench *b, const char *dir, struct sl_error *err) {
+static enum sl_status run_model(struct bench *b, const char *dir, struct sl_error *err) {
     enum sl_status status = open_model(b, dir, err);
     if (status == SL_OK) {
         status = plan_cases(b, err);
@@ -269,18 +269,15 @@ static enum sl_status run_synthetic(struct bench *b, struct sl_error *err) {
     sl_bench_progress("writing a random model");
     enum sl_status status = sl_synthetic_create(&config, NULL, dir, sizeof dir, err);
     if (status == SL_OK) {
-        status = run(b, dir, err);
+        status = run_model(b, dir, err);
         sl_synthetic_remove(dir);
     }
     return status;
 }
 
-static enum sl_status parse(struct bench *b, int argc, char **argv, struct sl_error *err) {
-    int first;
-    enum sl_status status = sl_config_parse(&program, argc, argv, &b->options, &first, err);
-    if (status == SL_OK && first < argc) {
-        status = sl_fail(err, SL_ERR_INVALID, "unexpected argument: %s", argv[first]);
-    }
+static enum sl_status check(void *bench, struct sl_error *err) {
+    const struct bench *b = bench;
+    enum sl_status status = SL_OK;
     struct sl_recipe recipe;
     for (int i = 0; i < b->options.recipes.n && status == SL_OK; i++) {
         status = sl_recipe_parse(b->options.recipes.items[i], &recipe, err);
@@ -288,25 +285,20 @@ static enum sl_status parse(struct bench *b, int argc, char **argv, struct sl_er
     return status;
 }
 
-int sl_bench_compress(int argc, char **argv) {
-    struct bench b = {0};
-    struct sl_error err = {0};
-    int code = 0;
-    enum sl_status status = parse(&b, argc, argv, &err);
-    if (status != SL_OK) {
-        code = status == SL_ERR_CANCELLED ? 0 : 2; // --help was printed
-    } else {
-        b.cases = calloc(MAX_CASES, sizeof *b.cases);
-        status = b.cases ? add_cases(&b, &err) : sl_fail(&err, SL_ERR_EXHAUSTED, "out of memory");
-        if (status == SL_OK) {
-            status = b.options.synthetic ? run_synthetic(&b, &err) : run(&b, b.options.model, &err);
-        }
-        code = status == SL_OK ? 0 : 1;
+static enum sl_status run(void *bench, struct sl_error *err) {
+    struct bench *b = bench;
+    b->cases = calloc(MAX_CASES, sizeof *b->cases);
+    enum sl_status status = b->cases ? add_cases(b, err) : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    if (status == SL_OK) {
+        status = b->options.synthetic ? run_synthetic(b, err) : run_model(b, b->options.model, err);
     }
-    if (code != 0) {
-        sl_bench_progress(NULL);
-        fprintf(stderr, "%s: %s\n", program.name, err.text);
-    }
-    free(b.cases);
-    return code;
+    free(b->cases);
+    return status;
 }
+
+const struct sl_bench sl_bench_compress = {
+    .program = &program,
+    .bytes = sizeof(struct bench),
+    .check = check,
+    .run = run,
+};

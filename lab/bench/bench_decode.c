@@ -321,7 +321,8 @@ static enum sl_status measure_length(struct bench *b, int64_t n_tokens, struct s
 
 // --- the whole -------------------------------------------------------------------------------------------------------
 
-static enum sl_status read_options(struct bench *b, struct sl_error *err) {
+static enum sl_status check(void *bench, struct sl_error *err) {
+    struct bench *b = bench;
     static const char *const defaults[] = {"tailorkv", "tailorkv-near,ahead=0", "tailorkv-near"};
     enum sl_status status = sl_store_rig_lengths(b->options.tokens, b->lengths, MAX_LENGTHS, &b->n_lengths, err);
     for (int i = 0; i < b->options.recipes.n; i++) {
@@ -399,33 +400,19 @@ static enum sl_status measure(struct bench *b, struct sl_error *err) {
     return status;
 }
 
-int sl_bench_decode(int argc, char **argv) {
-    static struct bench b; // holds a child's buffers
-    struct sl_error err = {0};
-    int first;
-    enum sl_status status = sl_config_parse(&program, argc, argv, &b.options, &first, &err);
-    if (status == SL_ERR_CANCELLED) {
-        return 0;
-    }
-    if (status == SL_OK && first < argc) {
-        status = sl_fail(&err, SL_ERR_INVALID, "unexpected argument: %s", argv[first]);
-    }
+static enum sl_status run(void *bench, struct sl_error *err) {
+    struct bench *b = bench;
+    enum sl_status status = sl_signals_init(&b->signals, err);
     if (status == SL_OK) {
-        status = read_options(&b, &err);
+        status = measure(b, err);
+        sl_signals_cleanup(&b->signals);
     }
-    if (status != SL_OK) {
-        fprintf(stderr, "%s: %s\n", program.name, err.text);
-        return 2;
-    }
-    status = sl_signals_init(&b.signals, &err);
-    if (status == SL_OK) {
-        status = measure(&b, &err);
-        sl_bench_progress(NULL);
-        sl_signals_cleanup(&b.signals);
-    }
-    if (status != SL_OK) {
-        fprintf(stderr, "%s: %s\n", program.name, err.text);
-        return 1;
-    }
-    return 0;
+    return status;
 }
+
+const struct sl_bench sl_bench_decode = {
+    .program = &program,
+    .bytes = sizeof(struct bench),
+    .check = check,
+    .run = run,
+};

@@ -98,6 +98,7 @@ enum { N_PLAN = sizeof plan / sizeof plan[0] };
 struct bench {
     struct options options;
     enum sl_weight_format weights;
+    unsigned chosen;          // geometries
     const struct sl_ops *ops; // of the bounds; models may get them timed
     struct sl_team *team;
     struct sl_signals signals;
@@ -490,7 +491,7 @@ static enum sl_status parse_models(const char *list, unsigned *geometries_out, s
     return SL_OK;
 }
 
-static enum sl_status bench_all(struct bench *b, unsigned chosen, struct sl_error *err) {
+static enum sl_status bench_all(struct bench *b, struct sl_error *err) {
     enum sl_status status = sl_ops_select(b->options.tier, &b->ops, err);
     if (status == SL_OK) {
         status = sl_team_create((int)b->options.threads, &b->team, err);
@@ -510,43 +511,35 @@ static enum sl_status bench_all(struct bench *b, unsigned chosen, struct sl_erro
         sl_rig_close(&b->rig);
     }
     for (int i = 0; i < SL_N_GEOMETRIES && status == SL_OK; i++) {
-        status = chosen & 1u << i ? bench_random(b, i, err) : SL_OK;
+        status = b->chosen & 1u << i ? bench_random(b, i, err) : SL_OK;
     }
     sl_team_destroy(&b->team);
     return status;
 }
 
-int sl_bench_engine(int argc, char **argv) {
-    struct bench b = {0};
-    struct sl_error err = {0};
-    unsigned chosen = 0;
-    int first;
-    enum sl_status status = sl_config_parse(&program, argc, argv, &b.options, &first, &err);
-    if (status == SL_ERR_CANCELLED) {
-        return SL_EXIT_OK;
-    }
-    if (status == SL_OK && first < argc) {
-        status = sl_fail(&err, SL_ERR_INVALID, "unexpected argument: %s", argv[first]);
-    }
-    status = status == SL_OK ? sl_weight_format_parse(b.options.weights, &b.weights, &err) : status;
-    status = status == SL_OK ? parse_models(b.options.models, &chosen, &err) : status;
-    if (status != SL_OK) {
-        fprintf(stderr, "%s: %s\n", program.name, err.text);
-        return SL_EXIT_USAGE;
-    }
-    if (b.options.quick) {
-        b.options.max_tokens = b.options.max_tokens < QUICK_TOKENS ? b.options.max_tokens : QUICK_TOKENS;
-        b.options.seconds = b.options.seconds < QUICK_SECONDS ? b.options.seconds : QUICK_SECONDS;
-    }
-    status = sl_signals_init(&b.signals, &err); // before there are threads
-    if (status == SL_OK) {
-        status = bench_all(&b, chosen, &err);
-        sl_signals_cleanup(&b.signals);
-    }
-    sl_bench_progress(NULL);
-    if (status != SL_OK) {
-        fprintf(stderr, "%s: %s\n", program.name, err.text);
-        return status == SL_ERR_CANCELLED ? SL_EXIT_CANCELLED : SL_EXIT_FAILED;
-    }
-    return SL_EXIT_OK;
+static enum sl_status check(void *bench, struct sl_error *err) {
+    struct bench *b = bench;
+    enum sl_status status = sl_weight_format_parse(b->options.weights, &b->weights, err);
+    return status == SL_OK ? parse_models(b->options.models, &b->chosen, err) : status;
 }
+
+static enum sl_status run(void *bench, struct sl_error *err) {
+    struct bench *b = bench;
+    if (b->options.quick) {
+        b->options.max_tokens = b->options.max_tokens < QUICK_TOKENS ? b->options.max_tokens : QUICK_TOKENS;
+        b->options.seconds = b->options.seconds < QUICK_SECONDS ? b->options.seconds : QUICK_SECONDS;
+    }
+    enum sl_status status = sl_signals_init(&b->signals, err); // before there are threads
+    if (status == SL_OK) {
+        status = bench_all(b, err);
+        sl_signals_cleanup(&b->signals);
+    }
+    return status;
+}
+
+const struct sl_bench sl_bench_engine = {
+    .program = &program,
+    .bytes = sizeof(struct bench),
+    .check = check,
+    .run = run,
+};

@@ -434,35 +434,28 @@ static void stop(struct bench *b) {
     remove_synthetic(b);
 }
 
-int sl_bench_mixed(int argc, char **argv) {
-    static struct bench b = {.random = 1}; // times of every job of every round: too large for comfort on a stack
-    struct sl_error err = {0};
-    int first;
-    enum sl_status status = sl_config_parse(&program, argc, argv, &b.options, &first, &err);
-    if (status == SL_ERR_CANCELLED) {
-        return 0;
-    }
-    if (status != SL_OK || first < argc) {
-        fprintf(stderr, "%s: %s\n", program.name, status != SL_OK ? err.text : "unexpected argument; see --help");
-        return 2;
-    }
-    status = sl_signals_init(&b.signals, &err);
-    if (status == SL_OK) {
-        status = prepare_model(&b, &err);
-        status = status == SL_OK ? start(&b, &err) : status;
-        status = status == SL_OK ? measure(&b, &err) : status;
-        sl_bench_progress(NULL);
-        if (status == SL_OK) {
-            print_short(&b, 0.5);
-            print_short(&b, 0.99);
-            print_long(&b);
-        }
-        stop(&b);
-        sl_signals_cleanup(&b.signals);
-    }
+static enum sl_status run(void *bench, struct sl_error *err) {
+    struct bench *b = bench;
+    b->random = 1;
+    enum sl_status status = sl_signals_init(&b->signals, err);
     if (status != SL_OK) {
-        fprintf(stderr, "%s: %s\n", program.name, err.text);
-        return status == SL_ERR_INVALID ? 2 : 1;
+        return status;
     }
-    return 0;
+    status = prepare_model(b, err);
+    status = status == SL_OK ? start(b, err) : status;
+    status = status == SL_OK ? measure(b, err) : status;
+    if (status == SL_OK) {
+        print_short(b, 0.5);
+        print_short(b, 0.99);
+        print_long(b);
+    }
+    stop(b);
+    sl_signals_cleanup(&b->signals);
+    return status;
 }
+
+const struct sl_bench sl_bench_mixed = {
+    .program = &program,
+    .bytes = sizeof(struct bench),
+    .run = run,
+};

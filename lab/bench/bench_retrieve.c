@@ -81,7 +81,8 @@ static void print(const struct bench *b, const char *name, double value, const c
 
 // --- options ---------------------------------------------------------------------------------------------------------
 
-static enum sl_status read_lists(struct bench *b, struct sl_error *err) {
+static enum sl_status check(void *bench, struct sl_error *err) {
+    struct bench *b = bench;
     const struct options *o = &b->options;
     enum sl_status status = sl_store_rig_lengths(o->tokens, b->lengths, MAX_LENGTHS, &b->n_lengths, err);
     snprintf(b->names, sizeof b->names, "%s", o->transports);
@@ -286,33 +287,19 @@ static enum sl_status measure(struct bench *b, struct sl_error *err) {
     return status;
 }
 
-int sl_bench_retrieve(int argc, char **argv) {
-    static struct bench b; // child processes hold buffers
-    struct sl_error err = {0};
-    int first;
-    enum sl_status status = sl_config_parse(&program, argc, argv, &b.options, &first, &err);
-    if (status == SL_ERR_CANCELLED) {
-        return 0;
-    }
-    if (status == SL_OK && first < argc) {
-        status = sl_fail(&err, SL_ERR_INVALID, "unexpected argument: %s", argv[first]);
-    }
+static enum sl_status run(void *bench, struct sl_error *err) {
+    struct bench *b = bench;
+    enum sl_status status = sl_signals_init(&b->signals, err);
     if (status == SL_OK) {
-        status = read_lists(&b, &err);
+        status = measure(b, err);
+        sl_signals_cleanup(&b->signals);
     }
-    if (status != SL_OK) {
-        fprintf(stderr, "%s: %s\n", program.name, err.text);
-        return 2;
-    }
-    status = sl_signals_init(&b.signals, &err);
-    if (status == SL_OK) {
-        status = measure(&b, &err);
-        sl_bench_progress(NULL);
-        sl_signals_cleanup(&b.signals);
-    }
-    if (status != SL_OK) {
-        fprintf(stderr, "%s: %s\n", program.name, err.text);
-        return 1;
-    }
-    return 0;
+    return status;
 }
+
+const struct sl_bench sl_bench_retrieve = {
+    .program = &program,
+    .bytes = sizeof(struct bench),
+    .check = check,
+    .run = run,
+};

@@ -27,6 +27,7 @@
 #include "base/status.h"
 #include "fabric/fabric.h"
 #include "lab/bench/bench.h"
+#include "lab/bench/rig/pair.h"
 #include "lab/result.h"
 
 #define MIB          (1u << 20)
@@ -53,47 +54,16 @@ struct ticket {
     uint8_t at[SL_TICKET_MAX_BYTES];
 };
 
-static bool read_all(int fd, void *data, size_t bytes) {
-    for (size_t n = 0; n < bytes;) {
-        ssize_t got = read(fd, (char *)data + n, bytes - n);
-        if (got <= 0) {
-            return false;
-        }
-        n += (size_t)got;
-    }
-    return true;
-}
-
-static bool write_all(int fd, const void *data, size_t bytes) {
-    return write(fd, data, bytes) == (ssize_t)bytes; // all of them fit a pipe
-}
-
 // ---- the children ------------------------------------------------------------------------------------------------
-
-static struct sl_fabric *start(const char *transport, uint8_t **region_out) {
-    struct sl_fabric_config config = {.listen = "127.0.0.1:0", .transport = transport};
-    struct sl_fabric *fabric = NULL;
-    struct sl_error err = {0};
-    void *region = NULL;
-    if (sl_fabric_create(&config, &fabric, &err) != SL_OK ||
-        sl_fabric_region_create(fabric, REGION_BYTES, 0, &region, &err) != SL_OK) {
-        fprintf(stderr, "ship: %s\n", err.text);
-        sl_fabric_destroy(&fabric);
-        return NULL;
-    }
-    memset(region, 1, REGION_BYTES); // every page is there before a clock runs
-    *region_out = region;
-    return fabric;
-}
 
 // Grants of the sizes that are asked for on `in`, until it is closed.
 static int receive(const char *transport, int in, int out) {
     static const struct sl_grant_events no_events = {0};
     uint8_t *region = NULL;
-    struct sl_fabric *fabric = start(transport, &region);
+    struct sl_fabric *fabric = sl_pair_fabric(transport, REGION_BYTES, &region);
     uint64_t bytes = 0;
     struct sl_grant *grant = NULL;
-    while (fabric && read_all(in, &bytes, sizeof bytes)) {
+    while (fabric && sl_pair_read(in, &bytes, sizeof bytes)) {
         sl_grant_close(&grant);
         uint8_t *packed = NULL;
         struct ticket ticket = {0};
@@ -105,7 +75,7 @@ static int receive(const char *transport, int in, int out) {
         }
         memcpy(ticket.at, packed, ticket.bytes);
         free(packed);
-        if (!write_all(out, &ticket, sizeof ticket)) {
+        if (!sl_pair_write(out, &ticket, sizeof ticket)) {
             break;
         }
     }
@@ -145,19 +115,19 @@ struct pipes {
 
 static int send_all(const char *transport, const struct pipes *pipes) {
     uint8_t *region = NULL;
-    struct sl_fabric *fabric = start(transport, &region);
+    struct sl_fabric *fabric = sl_pair_fabric(transport, REGION_BYTES, &region);
     bool good = fabric != NULL;
     char go;
-    while (good && read_all(pipes->go[0], &go, 1)) {
+    while (good && sl_pair_read(pipes->go[0], &go, 1)) {
         double rates[N_SHAPES];
         for (int s = 0; good && s < N_SHAPES; s++) {
             struct ticket ticket;
-            good = write_all(pipes->asks[1], &shapes[s].bytes, sizeof shapes[s].bytes) &&
-                   read_all(pipes->tickets[0], &ticket, sizeof ticket);
+            good = sl_pair_write(pipes->asks[1], &shapes[s].bytes, sizeof shapes[s].bytes) &&
+                   sl_pair_read(pipes->tickets[0], &ticket, sizeof ticket);
             rates[s] = good ? ship_once(fabric, region, &shapes[s], &ticket) : -1;
             good = rates[s] > 0;
         }
-        good = good && write_all(pipes->rates[1], rates, sizeof rates);
+        good = good && sl_pair_write(pipes->rates[1], rates, sizeof rates);
     }
     sl_fabric_destroy(&fabric);
     return good ? 0 : 1;
@@ -206,8 +176,8 @@ static void stop_children(struct children *children) {
 
 // Every shape once, in GB/s. False: a child failed, and has said why.
 static bool ship_all(const struct children *children, double rates_out[N_SHAPES]) {
-    return write_all(children->pipes.go[1], "", 1) &&
-           read_all(children->pipes.rates[0], rates_out, N_SHAPES * sizeof *rates_out);
+    return sl_pair_write(children->pipes.go[1], "", 1) &&
+           sl_pair_read(children->pipes.rates[0], rates_out, N_SHAPES * sizeof *rates_out);
 }
 
 // ---- the reference -----------------------------------------------------------------------------------------------
@@ -327,19 +297,19 @@ static bool compare(const struct transport *transport, bool json) {
     return good;
 }
 
-struct options {
+struct bench {
     const char *transport, *model;
     int64_t n_tokens;
     bool json;
 };
 
 static const struct sl_option option_table[] = {
-    {"transport", 't', SL_OPTION_STRING, "all", "NAME", "tcp, shm or all", offsetof(struct options, transport), 0, 0},
+    {"transport", 't', SL_OPTION_STRING, "all", "NAME", "tcp, shm or all", offsetof(struct bench, transport), 0, 0},
     {"model", 'm', SL_OPTION_STRING, "models/demo", "DIR",
-     "of the job whose time to first token is measured afterwards", offsetof(struct options, model), 0, 0},
+     "of the job whose time to first token is measured afterwards", offsetof(struct bench, model), 0, 0},
     {"tokens", 'n', SL_OPTION_INT, "8000", "N", "length of its prompt; 0 leaves the job out",
-     offsetof(struct options, n_tokens), 0, 1 << 24},
-    {"json", 'j', SL_OPTION_FLAG, NULL, NULL, "one JSON object a line", offsetof(struct options, json), 0, 0},
+     offsetof(struct bench, n_tokens), 0, 1 << 24},
+    {"json", 'j', SL_OPTION_FLAG, NULL, NULL, "one JSON object a line", offsetof(struct bench, json), 0, 0},
 };
 
 static const struct sl_program program = {
@@ -350,41 +320,36 @@ static const struct sl_program program = {
     .n_options = sizeof option_table / sizeof option_table[0],
 };
 
-int sl_bench_ship(int argc, char **argv) {
-    struct options options = {0};
-    struct sl_error err = {0};
-    int first;
-    enum sl_status status = sl_config_parse(&program, argc, argv, &options, &first, &err);
-    if (status == SL_ERR_CANCELLED) {
-        return 0;
-    }
-    bool all = status == SL_OK && strcmp(options.transport, "all") == 0;
-    bool known = all;
-    for (size_t i = 0; status == SL_OK && i < sizeof transports / sizeof *transports; i++) {
-        known = known || strcmp(options.transport, transports[i].name) == 0;
-    }
-    if (status != SL_OK || first < argc || !known) {
-        fprintf(stderr, "%s: %s\n", program.name,
-                status != SL_OK ? err.text
-                : known         ? "unexpected argument; see --help"
-                                : "--transport: tcp, shm or all");
-        return 2;
-    }
+static enum sl_status check(void *bench, struct sl_error *err) {
+    const struct bench *b = bench;
+    return sl_pair_wants(b->transport, "shm") || sl_pair_wants(b->transport, "tcp")
+               ? SL_OK
+               : sl_fail(err, SL_ERR_INVALID, "--transport: tcp, shm or all");
+}
+
+static enum sl_status run(void *bench, struct sl_error *err) {
+    const struct bench *b = bench;
     signal(SIGPIPE, SIG_IGN); // a child that has ended is told by write()
     fflush(NULL);             // before fork
     for (size_t i = 0; i < sizeof transports / sizeof *transports; i++) {
-        if ((all || strcmp(options.transport, transports[i].name) == 0) && !compare(&transports[i], options.json)) {
-            return 1;
+        if (sl_pair_wants(b->transport, transports[i].name) && !compare(&transports[i], b->json)) {
+            return sl_fail(err, SL_ERR_INTERNAL, "a process has failed; what it said is above");
         }
     }
-    if (options.n_tokens == 0) {
-        return 0;
+    if (b->n_tokens == 0) {
+        return SL_OK;
     }
     // UCX and gRPC want a process in which neither has been before a fork: a job's cost is measured by a fresh one.
     char n_tokens[32];
-    snprintf(n_tokens, sizeof n_tokens, "%lld", (long long)options.n_tokens);
-    execl("/proc/self/exe", "sluice", "bench", "ttft", "--model", options.model, "--tokens", n_tokens,
-          options.json ? "--json" : NULL, (char *)NULL);
-    fprintf(stderr, "%s: the tool could not be started again: %s\n", program.name, strerror(errno));
-    return 1;
+    snprintf(n_tokens, sizeof n_tokens, "%lld", (long long)b->n_tokens);
+    execl("/proc/self/exe", "sluice", "bench", "ttft", "--model", b->model, "--tokens", n_tokens,
+          b->json ? "--json" : NULL, (char *)NULL);
+    return sl_fail(err, SL_ERR_INTERNAL, "the tool could not be started again: %s", strerror(errno));
 }
+
+const struct sl_bench sl_bench_ship = {
+    .program = &program,
+    .bytes = sizeof(struct bench),
+    .check = check,
+    .run = run,
+};

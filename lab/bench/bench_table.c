@@ -1,24 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: the benches there are, and how to run one of them.
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "cli/tool.h"
 #include "lab/bench/bench.h"
+#include "lab/result.h"
 
 static const struct {
     const char *name;
-    int (*run)(int argc, char **argv);
+    const struct sl_bench *bench;
     const char *summary;
 } benches[] = {
-    {"engine", sl_bench_engine, "prefill and decode against this machine's arithmetic and memory"},
-    {"cells", sl_bench_cells, "single cells of prefill and decode; what lab/bench/peers compares with others"},
-    {"compress", sl_bench_compress, "prefill under each recipe against prefill with the full cache"},
-    {"ask", sl_bench_ask, "questions and one-sided reads between two processes"},
-    {"ship", sl_bench_ship, "capsules between two processes against ucx_perftest"},
-    {"retrieve", sl_bench_retrieve, "offloaded layers: the scan, latency over each transport, bytes a step"},
-    {"decode", sl_bench_decode, "steps of decode with layers in a kvstore against steps with the full cache"},
-    {"ttft", sl_bench_ttft, "time to first token: the cluster against one process doing both phases"},
-    {"mixed", sl_bench_mixed, "short prompts beside a long one, against the same short prompts alone"},
+    {"engine", &sl_bench_engine, "prefill and decode against this machine's arithmetic and memory"},
+    {"cells", &sl_bench_cells, "single cells of prefill and decode; what lab/bench/peers compares with others"},
+    {"compress", &sl_bench_compress, "prefill under each recipe against prefill with the full cache"},
+    {"ask", &sl_bench_ask, "questions and one-sided reads between two processes"},
+    {"ship", &sl_bench_ship, "capsules between two processes against ucx_perftest"},
+    {"retrieve", &sl_bench_retrieve, "offloaded layers: the scan, latency over each transport, bytes a step"},
+    {"decode", &sl_bench_decode, "steps of decode with layers in a kvstore against steps with the full cache"},
+    {"ttft", &sl_bench_ttft, "time to first token: the cluster against one process doing both phases"},
+    {"mixed", &sl_bench_mixed, "short prompts beside a long one, against the same short prompts alone"},
 };
 
 static void print_usage(FILE *file) {
@@ -29,10 +32,40 @@ static void print_usage(FILE *file) {
     fprintf(file, "\n`sluice bench BENCH --help` describes the options; --json prints one JSON object a line.\n");
 }
 
+static enum sl_status parse(const struct sl_bench *bench, int argc, char **argv, void *state, struct sl_error *err) {
+    int first;
+    enum sl_status status = sl_config_parse(bench->program, argc, argv, state, &first, err);
+    if (status == SL_OK && first < argc) {
+        status = sl_fail(err, SL_ERR_INVALID, "unexpected argument: %s", argv[first]);
+    }
+    return status == SL_OK && bench->check ? bench->check(state, err) : status;
+}
+
+static int run(const struct sl_bench *bench, int argc, char **argv) {
+    struct sl_error err = {0};
+    void *state = calloc(1, bench->bytes); // arrays of every run: too large for a stack
+    enum sl_status status =
+        state ? parse(bench, argc, argv, state, &err) : sl_fail(&err, SL_ERR_EXHAUSTED, "out of memory");
+    int code = status == SL_ERR_CANCELLED ? SL_EXIT_OK : SL_EXIT_USAGE; // --help was printed
+    if (status == SL_OK) {
+        status = bench->run(state, &err);
+        sl_bench_progress(NULL);
+        code = status == SL_OK              ? SL_EXIT_OK
+               : status == SL_ERR_CANCELLED ? SL_EXIT_CANCELLED
+               : status == SL_ERR_INVALID   ? SL_EXIT_USAGE
+                                            : SL_EXIT_FAILED;
+    }
+    if (code != SL_EXIT_OK) {
+        fprintf(stderr, "%s: %s\n", bench->program->name, err.text);
+    }
+    free(state);
+    return code;
+}
+
 int sl_bench_main(int argc, char **argv) {
     for (size_t i = 0; argc > 1 && i < sizeof benches / sizeof benches[0]; i++) {
         if (strcmp(benches[i].name, argv[1]) == 0) {
-            return benches[i].run(argc - 1, argv + 1);
+            return run(benches[i].bench, argc - 1, argv + 1);
         }
     }
     if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {

@@ -245,42 +245,28 @@ static void print(struct bench *b) {
     }
 }
 
-int sl_bench_ttft(int argc, char **argv) {
-    static struct bench b; // arrays of every run: too large for comfort on a stack
-    struct sl_error err = {0};
-    int first;
-    enum sl_status status = sl_config_parse(&program, argc, argv, &b.options, &first, &err);
-    if (status == SL_ERR_CANCELLED) {
-        return 0;
-    }
-    if (status != SL_OK || first < argc) {
-        fprintf(stderr, "%s: %s\n", program.name, status != SL_OK ? err.text : "unexpected argument; see --help");
-        return 2;
-    }
-    b.log = stderr;
-    status = sl_signals_init(&b.signals, &err);
-    if (status == SL_OK) {
-        status = start_clusters(&b, &err); // forks: before any thread of ours
-        struct sl_local_config config = {.model_dir = b.options.model};
-        if (status == SL_OK) {
-            status = sl_local_open(&config, &b.local, &err);
-        }
-        if (status == SL_OK) {
-            status = make_prompt(&b, &err);
-        }
-        if (status == SL_OK) {
-            status = measure(&b, &err);
-        }
-        sl_bench_progress(NULL);
-        if (status == SL_OK) {
-            print(&b);
-        }
-        stop(&b);
-        sl_signals_cleanup(&b.signals);
-    }
+static enum sl_status run(void *bench, struct sl_error *err) {
+    struct bench *b = bench;
+    struct sl_local_config config = {.model_dir = b->options.model};
+    b->log = stderr;
+    enum sl_status status = sl_signals_init(&b->signals, err);
     if (status != SL_OK) {
-        fprintf(stderr, "%s: %s\n", program.name, err.text);
-        return 1;
+        return status;
     }
-    return 0;
+    status = start_clusters(b, err); // forks: before any thread of ours
+    status = status == SL_OK ? sl_local_open(&config, &b->local, err) : status;
+    status = status == SL_OK ? make_prompt(b, err) : status;
+    status = status == SL_OK ? measure(b, err) : status;
+    if (status == SL_OK) {
+        print(b);
+    }
+    stop(b);
+    sl_signals_cleanup(&b->signals);
+    return status;
 }
+
+const struct sl_bench sl_bench_ttft = {
+    .program = &program,
+    .bytes = sizeof(struct bench),
+    .run = run,
+};

@@ -15,7 +15,6 @@ static const struct {
 } evals[] = {
     {"suites", sl_command_eval_suites, "what recipes do to answers: tasks and data sets, beside the full cache"},
     {"grid", sl_command_eval_grid, "where in how long a prompt a fact is found, recipe by recipe"},
-    {"rps", sl_command_eval_rps, "rock-paper-scissors: what a long conversation on a compressed cache remembers"},
     {"make", sl_command_eval_make, "the tasks' prompts and answers, for others to ask"},
     {"fidelity", sl_command_eval_fidelity, "what recipes do to attention and predictions, beside the full cache"},
     {"perplexity", sl_command_eval_perplexity, "how texts are predicted that stream through a cache of a budget"},

@@ -7,7 +7,6 @@ int sl_command_eval(int argc, char **argv); // finds the evaluation and runs it
 
 int sl_command_eval_grid(int argc, char **argv);
 int sl_command_eval_make(int argc, char **argv);
-int sl_command_eval_rps(int argc, char **argv);
 int sl_command_eval_suites(int argc, char **argv);
 
 #endif

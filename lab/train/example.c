@@ -17,16 +17,6 @@ struct sl_heads_shape sl_heads_shape_of(const struct sl_model_config *config, in
                                    .n_kv_heads = config->n_kv_heads};
 }
 
-size_t sl_teacher_arena_bytes(const struct sl_model_config *config, int64_t n_tokens) {
-    struct sl_page_layout page;
-    if (sl_page_layout_init(&page, SL_KV_F32, config->head_dim, 0, false) != SL_OK) {
-        return 0;
-    }
-    size_t n_heads = (size_t)config->n_layers * (size_t)config->n_kv_heads;
-    size_t bytes = n_heads * (sl_pages_for(n_tokens) + 1) * (page.bytes + SL_ARENA_UNIT);
-    return (bytes + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT;
-}
-
 size_t sl_example_bytes(const struct sl_model_config *config, int64_t n_tokens) {
     struct sl_heads_shape s = sl_heads_shape_of(config, 1);
     size_t of_token = (size_t)s.n_columns * sizeof(uint16_t) + (size_t)s.n_kv_heads * sizeof(float);

@@ -70,7 +70,7 @@ static enum sl_status on_progress(void *arg, int64_t tokens_done, int64_t tokens
     return go_on(((const struct asking *)arg)->answerer);
 }
 
-static enum sl_status on_token(void *arg, const struct sl_written *written) {
+static enum sl_status on_token(void *arg, const struct sl_output_token *written) {
     (void)written;
     return go_on(((const struct asking *)arg)->answerer);
 }
@@ -309,9 +309,6 @@ const struct sl_model_config *sl_answerer_model(const struct sl_answerer *answer
 }
 uint64_t sl_answerer_fingerprint(const struct sl_answerer *answerer) {
     return answerer->fingerprint;
-}
-struct sl_local *sl_answerer_local(struct sl_answerer *answerer) {
-    return answerer->local;
 }
 
 enum sl_status sl_answerer_ask(struct sl_answerer *answerer, const struct sl_question *question,

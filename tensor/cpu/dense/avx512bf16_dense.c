@@ -17,6 +17,12 @@
  *             between stretches it passes through memory as the f32 that it is. Of quantized weights the chain is that
  *             of a group, from 0, and groups are added in ascending order with one fused multiply-add each: weights are
  *             not rounded. VDPBF16PS rounds to nearest even and takes subnormals as zeros.
+ *
+ * Where: AMD from Zen 4 on, which issues VDPBF16PS as often as multiply-adds: from 128 rows on bf16 products at 2.2 times
+ *        avx512's rate, quantized ones at 1.6 times, one row at the rate of memory, but int8 weights at half of avx512's
+ *        (`kernels_matmul --time TIER 1`). Sapphire Rapids issues it a quarter as often, so "auto" does not choose this tier
+ *        there, even where the system refuses the tiles. VNNI, which all of these have, would need activations of 8 bits;
+ *        tensor/ops.h promises bf16.
  */
 #include <assert.h>
 #include <immintrin.h>

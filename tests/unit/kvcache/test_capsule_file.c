@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "kvcache/capsule_file.h"
+#include "tests/unit/capsule_body.h"
 
 static char path[] = "/tmp/sluice-capsule-XXXXXX";
 
@@ -21,19 +22,10 @@ static int remove_path(void **state) {
     return unlink(path);
 }
 
-static enum sl_status copy_piece(void *arg, const struct sl_capsule_piece *piece) {
-    memcpy((uint8_t *)arg + piece->offset, piece->data, piece->bytes);
-    return SL_OK;
-}
-
 static uint8_t *body_of(const struct sl_session *session, size_t *bytes_out) {
     *bytes_out = sl_capsule_body_bytes(session);
     uint8_t *body = malloc(*bytes_out + 1);
-    size_t offset = 0;
-    for (int l = 0; l < session->geometry.n_layers; l++) {
-        sl_capsule_layer_pieces(session, l, offset, SIZE_MAX, copy_piece, body);
-        offset += sl_capsule_layer_bytes(session, l);
-    }
+    copy_body(session, body);
     return body;
 }
 

@@ -51,7 +51,7 @@ struct answer {
     int64_t n;
 };
 
-static enum sl_status keep(void *arg, const struct sl_written *written) {
+static enum sl_status keep(void *arg, const struct sl_output_token *written) {
     struct answer *answer = arg;
     assert_true(answer->n < N_ANSWER);
     answer->ids[answer->n++] = written->token.id;

@@ -14,6 +14,7 @@
 #include "kvcache/capsule.h"
 #include "node/outbound.h"
 #include "runner/reader.h"
+#include "tests/unit/capsule_body.h"
 
 #define MAX_TOKENS  640
 #define ARENA_BYTES ((size_t)32 << 20)
@@ -78,11 +79,6 @@ enum sl_status sl_outbound_layer(struct sl_outbound *outbound, const struct sl_s
         note_layer(taker->reading, session, layer);
     }
     return taker->reading || layer != 3 ? SL_OK : SL_ERR_PEER_LOST;
-}
-
-static enum sl_status copy_piece(void *arg, const struct sl_capsule_piece *piece) {
-    memcpy((uint8_t *)arg + piece->offset, piece->data, piece->bytes);
-    return SL_OK;
 }
 
 static struct reading read_prompt(struct fixture *f, const char *text, int64_t n_prompt) {
@@ -180,11 +176,7 @@ static uint8_t *read_in_steps(struct fixture *f, const char *text, int64_t n_pro
     assert_int_equal(sl_reader_next_tokens(reader), 0);
     *bytes_out = sl_capsule_body_bytes(session);
     uint8_t *body = malloc(*bytes_out);
-    size_t offset = 0;
-    for (int l = 0; l < geometry.n_layers; l++) {
-        assert_int_equal(sl_capsule_layer_pieces(session, l, offset, *bytes_out, copy_piece, body), SL_OK);
-        offset += sl_capsule_layer_bytes(session, l);
-    }
+    copy_body(session, body);
     sl_reader_destroy(&reader);
     free(plan);
     return body;

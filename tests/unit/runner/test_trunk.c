@@ -70,7 +70,7 @@ struct job {
     struct sl_local_result result;
 };
 
-static enum sl_status keep(void *arg, const struct sl_written *written) {
+static enum sl_status keep(void *arg, const struct sl_output_token *written) {
     struct job *job = arg;
     assert_true(job->n < N_ANSWER);
     job->logprobs[job->n] = written->token.logprob;

@@ -14,6 +14,7 @@
 
 #include "drive.h"
 #include "kvcache/capsule.h"
+#include "tests/unit/capsule_body.h"
 
 static void assert_near(double a, double b, double tolerance, const char *what) {
     if (!(fabs(a - b) <= tolerance)) {
@@ -104,18 +105,6 @@ static void check_rows(const struct drive *drive, int layer, int head, const int
 }
 
 // The capsule, landed in a fresh arena, with n_new slots more: exactly what sl_plan_decode_bytes() promised at most.
-struct landing {
-    unsigned char *body;
-    size_t bytes;
-};
-
-static enum sl_status land_piece(void *arg, const struct sl_capsule_piece *piece) {
-    struct landing *landing = arg;
-    memcpy(landing->body + piece->offset, piece->data, piece->bytes);
-    landing->bytes += piece->bytes;
-    return SL_OK;
-}
-
 static void check_decode_bytes(const struct drive *drive, int n_new) {
     struct sl_error err;
     size_t bound = sl_plan_decode_bytes(&drive->plan, n_new);
@@ -127,16 +116,11 @@ static void check_decode_bytes(const struct drive *drive, int n_new) {
     size_t header_bytes = 0;
     assert_non_null(memory);
     assert_int_equal(sl_arena_create(memory, bound, &arena, &err), SL_OK); // not a byte more than promised
-    struct landing landing = {sl_arena_alloc(arena, drive->plan.capsule_bytes), 0};
-    assert_non_null(landing.body);
-    size_t offset = 0;
-    for (int l = 0; l < drive->plan.geometry.n_layers; l++) {
-        assert_int_equal(sl_capsule_layer_pieces(drive->session, l, offset, SIZE_MAX, land_piece, &landing), SL_OK);
-        offset += sl_capsule_layer_bytes(drive->session, l);
-    }
-    assert_int_equal(landing.bytes, sl_capsule_body_bytes(drive->session));
+    void *body = sl_arena_alloc(arena, drive->plan.capsule_bytes);
+    assert_non_null(body);
+    size_t bytes = copy_body(drive->session, body);
     assert_int_equal(sl_capsule_write_header(drive->session, &id, &header, &header_bytes, &err), SL_OK);
-    struct sl_capsule_bytes capsule = {landing.body, landing.bytes, header, header_bytes};
+    struct sl_capsule_bytes capsule = {body, bytes, header, header_bytes};
     if (sl_capsule_open(&capsule, arena, &drive->plan.geometry, &id, drive->plan.budget_slots + n_new, &session,
                         &err) != SL_OK) {
         fail_msg("%s", err.text);

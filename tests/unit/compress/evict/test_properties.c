@@ -14,9 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compress/recipe/internal.h"
+#include "compress/recipe/recipe.h"
 #include "drive.h"
 #include "kvcache/capsule.h"
+#include "tests/unit/capsule_body.h"
 
 static const char *pick(const char *const *words, int n) {
     return words[rand() % n];
@@ -156,18 +157,6 @@ static void check_kept(const struct drive *drive) {
     }
 }
 
-struct landing {
-    unsigned char *body;
-    size_t bytes;
-};
-
-static enum sl_status land_piece(void *arg, const struct sl_capsule_piece *piece) {
-    struct landing *landing = arg;
-    memcpy(landing->body + piece->offset, piece->data, piece->bytes);
-    landing->bytes += piece->bytes;
-    return SL_OK;
-}
-
 static void assert_same_session(const struct sl_session *a, const struct sl_session *b) {
     assert_true(a->n_tokens == b->n_tokens && a->positions == b->positions);
     for (int l = 0; l < a->geometry.n_layers; l++) {
@@ -188,7 +177,7 @@ static void assert_same_session(const struct sl_session *a, const struct sl_sess
 // The session, as a capsule, in an arena of its own: from now on the drive's.
 static void ship(struct drive *drive, int64_t n_new) {
     struct sl_error err;
-    size_t bytes = 2 * sl_plan_decode_bytes(&drive->plan, n_new) + (1 << 16), offset = 0, header_bytes = 0;
+    size_t bytes = 2 * sl_plan_decode_bytes(&drive->plan, n_new) + (1 << 16), header_bytes = 0;
     bytes = (bytes + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT;
     void *memory = aligned_alloc(SL_ARENA_UNIT, bytes);
     struct sl_arena *arena = NULL;
@@ -197,15 +186,12 @@ static void ship(struct drive *drive, int64_t n_new) {
     uint8_t *header = NULL;
     assert_non_null(memory);
     assert_int_equal(sl_arena_create(memory, bytes, &arena, &err), SL_OK);
-    struct landing landing = {sl_arena_alloc(arena, drive->plan.capsule_bytes), 0};
-    assert_non_null(landing.body);
+    void *body = sl_arena_alloc(arena, drive->plan.capsule_bytes);
+    assert_non_null(body);
     assert_true(sl_capsule_body_bytes(drive->session) <= drive->plan.capsule_bytes);
-    for (int l = 0; l < drive->plan.geometry.n_layers; l++) {
-        assert_int_equal(sl_capsule_layer_pieces(drive->session, l, offset, SIZE_MAX, land_piece, &landing), SL_OK);
-        offset += sl_capsule_layer_bytes(drive->session, l);
-    }
+    size_t body_bytes = copy_body(drive->session, body);
     assert_int_equal(sl_capsule_write_header(drive->session, &id, &header, &header_bytes, &err), SL_OK);
-    struct sl_capsule_bytes capsule = {landing.body, landing.bytes, header, header_bytes};
+    struct sl_capsule_bytes capsule = {body, body_bytes, header, header_bytes};
     if (sl_capsule_open(&capsule, arena, &drive->plan.geometry, &id, drive->plan.max_slots + n_new, &session, &err) !=
         SL_OK) {
         fail_msg("%s", err.text);

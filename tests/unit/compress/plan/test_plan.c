@@ -14,7 +14,7 @@
 #include "base/arena.h"
 #include "compress/plan/budget.h"
 #include "compress/plan/plan.h"
-#include "compress/recipe/internal.h"
+#include "compress/recipe/recipe.h"
 #include "kvcache/capsule.h"
 #include "tensor/ops.h"
 

@@ -15,7 +15,7 @@
 
 #include "base/arena.h"
 #include "compress/plan/plan.h"
-#include "compress/recipe/internal.h"
+#include "compress/recipe/recipe.h"
 #include "kvcache/capsule.h"
 
 #define MILLION  ((int64_t)1 << 20)

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""eval suites, grid, make and rps as a script sees them, on models/demo with short prompts: exit codes, files, what is said, and
+"""eval suites, grid and make as a script sees them, on models/demo with short prompts: exit codes, files, what is said, and
 that a run which was interrupted or killed ends with the table of one that was not."""
 import json
 import os
@@ -176,8 +176,6 @@ class Usage(unittest.TestCase):
             (["grid", *model, "--task", "multivalue"], "multivalue"),
             (["grid", *model, "--task", "niah-esay"], "niah-essay"),
             (["make", *model], "--tasks"),
-            (["rps"], "--model"),
-            (["rps", *model, "--turns", "0"], "turns"),
         ]:
             done = run(*words)
             self.assertEqual(done.returncode, 2, (words, done.stderr))
@@ -200,7 +198,7 @@ class Usage(unittest.TestCase):
         self.assertTrue(done.stderr)
 
     def test_every_command_has_help(self):
-        for name in ["suites", "grid", "make", "rps"]:
+        for name in ["suites", "grid", "make"]:
             done = run(name, "--help")
             self.assertEqual(done.returncode, 0, name)
             self.assertIn("Usage: sluice eval " + name, done.stdout)
@@ -245,17 +243,6 @@ class Others(unittest.TestCase):
                                                      "--depths", "3", "--samples", "1", "--json"))]
         self.assertEqual([(c["depth"], c["tokens"]) for c in rows[0]["cells"]],
                          [(d, n) for d in (0, 0.5, 1) for n in (200, 300)])
-
-    def test_a_game_is_played_against_every_preference(self):
-        with tempfile.TemporaryDirectory(prefix="sluice-test-") as folder:
-            words = ["rps", "--model", MODEL, "--turns", "12", "--recipe", "streamingllm,budget=64,chunk=64;full,format=f16/50-:int4",
-                     "--json", "--out", os.path.join(folder, "r.jsonl")]
-            games = lines_of(run(*words))
-            self.assertEqual(len(games), 9)
-            for game in games[:6]:
-                self.assertEqual(game["win"] + game["tie"] + game["lose"], 12)
-            self.assertTrue(all("layer 50" in game["refused"] for game in games[6:]))
-            self.assertEqual(games, lines_of(run(*words)))
 
 
 if __name__ == "__main__":

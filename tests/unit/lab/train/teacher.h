@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: for tests of train/: a model that reads prompts for heads to learn from.
+// Purpose: for tests of lab/train: a model that reads prompts for heads to learn from.
 #ifndef SL_TESTS_UNIT_LAB_TRAIN_TEACHER_H
 #define SL_TESTS_UNIT_LAB_TRAIN_TEACHER_H
 
@@ -20,6 +20,15 @@ struct test_teacher {
     struct sl_teacher teacher;
 };
 
+// Of an arena for the longest prompt and its answer, in f32.
+static inline size_t test_teacher_bytes(const struct sl_model_config *config) {
+    struct sl_page_layout page;
+    assert_int_equal(sl_page_layout_init(&page, SL_KV_F32, config->head_dim, 0, false), SL_OK);
+    size_t n_heads = (size_t)config->n_layers * (size_t)config->n_kv_heads;
+    size_t bytes = n_heads * (sl_pages_for(2 * TEST_TEACHER_TOKENS) + 1) * (page.bytes + SL_ARENA_UNIT);
+    return (bytes + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT;
+}
+
 static inline struct test_teacher test_teacher_start(const char *folder, const char *tier) {
     struct test_teacher f = {0};
     struct sl_error err = {0};
@@ -30,7 +39,7 @@ static inline struct test_teacher test_teacher_start(const char *folder, const c
         fail_msg("%s", err.text);
     }
     f.config = sl_model_get_config(f.model);
-    size_t bytes = sl_teacher_arena_bytes(f.config, 2 * TEST_TEACHER_TOKENS);
+    size_t bytes = test_teacher_bytes(f.config);
     f.memory = aligned_alloc(SL_ARENA_UNIT, bytes);
     assert_non_null(f.memory);
     assert_int_equal(sl_arena_create(f.memory, bytes, &f.arena, &err), SL_OK);

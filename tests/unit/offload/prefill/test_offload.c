@@ -15,9 +15,9 @@
 #include "base/clock.h"
 #include "fake_store.h"
 #include "job/job_recipe.h"
-#include "kvcache/capsule.h"
 #include "offload/prefill/offload.h"
 #include "runner/reader.h"
+#include "tests/unit/capsule_body.h"
 
 #define MAX_TOKENS  8500 // two splits and some: two tiles to read back at the end
 #define ARENA_BYTES ((size_t)96 << 20)
@@ -217,22 +217,14 @@ static enum sl_status finish(struct job *job, struct sl_session *session, Sluice
     return status;
 }
 
-static enum sl_status copy_piece(void *arg, const struct sl_capsule_piece *piece) {
-    memcpy((uint8_t *)arg + piece->offset, piece->data, piece->bytes);
-    return SL_OK;
-}
-
 // As it comes out of the store: without slots of offloaded layers, with room for the longer prompt.
 static struct sl_session *through_capsule(struct fixture *f, struct sl_session **session) {
-    size_t bytes = sl_capsule_body_bytes(*session), header_bytes, offset = 0;
+    size_t bytes = sl_capsule_body_bytes(*session), header_bytes;
     struct sl_capsule_id id = {1, 2, 3};
     uint8_t *header;
     void *body = sl_arena_alloc(f->node.arena, bytes);
     assert_non_null(body);
-    for (int l = 0; l < (*session)->geometry.n_layers; l++) {
-        assert_int_equal(sl_capsule_layer_pieces(*session, l, offset, bytes, copy_piece, body), SL_OK);
-        offset += sl_capsule_layer_bytes(*session, l);
-    }
+    copy_body(*session, body);
     assert_int_equal(sl_capsule_write_header(*session, &id, &header, &header_bytes, NULL), SL_OK);
     struct sl_session *opened;
     struct sl_capsule_bytes capsule = {body, bytes, header, header_bytes};

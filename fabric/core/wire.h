@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: every byte that two fabrics say to each other, and the ticket that goes through the control plane.
+ *
+ * Design: fixed structs in little endian, copied in and out with memcpy because UCX may hand over unaligned headers.
+ *         Sizes are pinned. A message that is shorter than its struct is dropped before any field is believed.
+ *
+ *      HELLO    both ways, first on a connection: who am I, whom did I want
+ *      BEAT     both ways: still there
+ *      BYE      both ways: this fabric stops on purpose
+ *      CLAIM    sender -> owner: this ship is the one that writes into the grant
+ *      SEGMENT  sender -> owner: bytes (active message), or the notice that they have been put, and their digest
+ *      FINAL    sender -> owner: how much that was, and the header
+ *      QUERY    sender -> owner: what became of my ship? (an answer may have been lost)
+ *      ABORT    sender -> owner: the ship is over and no put of it is under way any more
+ *      ANSWER   owner -> sender: go on, done, or refused and why
+ *
+ *      ASK          asker -> answerer: a request
+ *      REPLY        answerer -> asker: the answer, or why there is none
+ *      ASK_GIVE_UP  asker -> answerer: nobody waits for the answer any more
+ *      READ         reader -> owner: ranges of a window
+ *      READ_REPLY   owner -> reader: their bytes, one behind the other, or why not
+ */
+#ifndef SL_FABRIC_CORE_WIRE_H
+#define SL_FABRIC_CORE_WIRE_H
+
+#include <assert.h>
+#include <stdint.h>
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the wire format is the memory format of little endian");
+
+#define SL_WIRE_MAGIC        0x53464231u // "SFB1", and of a grant's ticket
+#define SL_WIRE_WINDOW_MAGIC 0x53465731u // "SFW1": of a window's ticket
+#define SL_WIRE_VERSION      1
+
+enum sl_wire_id {
+    SL_WIRE_HELLO = 1,
+    SL_WIRE_BEAT,
+    SL_WIRE_BYE,
+    SL_WIRE_CLAIM,
+    SL_WIRE_SEGMENT,
+    SL_WIRE_FINAL,
+    SL_WIRE_QUERY,
+    SL_WIRE_ABORT,
+    SL_WIRE_ANSWER,
+    SL_WIRE_ASK,
+    SL_WIRE_REPLY,
+    SL_WIRE_ASK_GIVE_UP,
+    SL_WIRE_READ,
+    SL_WIRE_READ_REPLY,
+    SL_WIRE_END
+};
+
+#define SL_SEGMENT_MAX_BYTES (512u << 10) // destination bytes under one digest, and of one active message
+#define SL_SEGMENT_MAX_PARTS 256          // source ranges gathered into one segment
+#define SL_PART_MAX_BYTES    (32u << 10)  // digested, and then sent while it is still in the cache
+#define SL_HEADER_MAX_BYTES  (16u << 20)
+#define SL_ANSWER_TEXT_BYTES 200
+
+struct sl_wire_hello {
+    uint32_t magic;
+    uint32_t version;
+    uint64_t epoch;  // of the one who speaks
+    uint64_t wanted; // the epoch that the connector expects to meet; the acceptor repeats it
+    int64_t heartbeat_ms;
+};
+static_assert(sizeof(struct sl_wire_hello) == 32, "wire");
+
+// Which ship into which grant. In every message below.
+struct sl_wire_key {
+    uint64_t generation;
+    uint64_t ship_id;
+    uint32_t grant_id;
+    uint32_t zero;
+};
+static_assert(sizeof(struct sl_wire_key) == 24, "wire");
+
+struct sl_wire_claim {
+    struct sl_wire_key key;
+    uint32_t one_sided; // 1: the bytes will be put
+    uint32_t zero;
+};
+static_assert(sizeof(struct sl_wire_claim) == 32, "wire");
+
+// Followed by uint32_t part_bytes[n_parts]: the digest is chained over the parts, each seeding the next.
+struct sl_wire_segment {
+    struct sl_wire_key key;
+    uint64_t offset;
+    uint64_t digest;
+    uint32_t bytes;
+    uint32_t n_parts;
+};
+static_assert(sizeof(struct sl_wire_segment) == 48, "wire");
+#define SL_SEGMENT_HEADER_BYTES(n_parts) (sizeof(struct sl_wire_segment) + (size_t)(n_parts) * sizeof(uint32_t))
+
+// Its payload is the header of the ship.
+struct sl_wire_final {
+    struct sl_wire_key key;
+    uint64_t n_segments;
+    uint64_t body_bytes;
+    uint64_t header_digest;
+    uint64_t header_bytes;
+};
+static_assert(sizeof(struct sl_wire_final) == 56, "wire");
+
+struct sl_wire_query {
+    struct sl_wire_key key;
+};
+
+struct sl_wire_abort {
+    struct sl_wire_key key;
+    int32_t status;
+    uint32_t zero;
+};
+static_assert(sizeof(struct sl_wire_abort) == 32, "wire");
+
+#define SL_ANSWER_FINAL_SEEN 1u
+#define SL_ANSWER_TO_QUERY   2u
+struct sl_wire_answer {
+    struct sl_wire_key key;
+    int32_t status; // SL_INPROGRESS: the claim stands; SL_OK: complete; else the reason why not
+    uint32_t flags;
+    char text[SL_ANSWER_TEXT_BYTES];
+};
+static_assert(sizeof(struct sl_wire_answer) == 232, "wire");
+
+#define SL_EAGER_MAX_BYTES ((size_t)256 << 10) // requests, answers: sent without asking, for a rendezvous costs a round
+// Its payload is the request.
+struct sl_wire_ask {
+    uint64_t id;
+    uint64_t answer_capacity;
+    uint32_t request_bytes;
+    uint32_t zero;
+};
+static_assert(sizeof(struct sl_wire_ask) == 24, "wire");
+
+// Its payload is the answer.
+struct sl_wire_reply {
+    uint64_t id;
+    int32_t status; // SL_OK, or why there is none
+    uint32_t zero;
+};
+static_assert(sizeof(struct sl_wire_reply) == 16, "wire");
+
+struct sl_wire_give_up {
+    uint64_t id;
+};
+
+#define SL_READ_MAX_RANGES 512
+#define SL_READS_PER_PEER  8 // unanswered
+// Its payload is struct sl_wire_range[n_ranges], together at most SL_SEGMENT_MAX_BYTES.
+struct sl_wire_read {
+    uint64_t generation;
+    uint32_t window_id;
+    uint32_t slot; // of the reader, who tells successive users of it apart by the serial number
+    uint32_t serial;
+    uint32_t n_ranges;
+};
+static_assert(sizeof(struct sl_wire_read) == 24, "wire");
+
+struct sl_wire_range {
+    uint64_t offset; // in the window
+    uint64_t bytes;
+};
+static_assert(sizeof(struct sl_wire_range) == 16, "wire");
+
+struct sl_wire_read_reply {
+    uint32_t slot;
+    uint32_t serial;
+    int32_t status; // SL_OK, or why not
+    uint32_t zero;
+};
+static_assert(sizeof(struct sl_wire_read_reply) == 16, "wire");
+
+#define SL_WIRE_TICKET_MAX_BYTES 512
+// Followed by address[address_bytes] (no terminator) and rkey[rkey_bytes].
+struct sl_wire_ticket {
+    uint64_t digest; // of everything behind it: a ticket mangled on its way is refused, not unpacked
+    uint32_t magic;
+    uint32_t version;
+    uint64_t epoch;
+    uint64_t generation;
+    uint64_t remote_address;
+    uint64_t bytes;
+    uint64_t host_id; // hash of the kernel's boot id: equal on one host
+    uint32_t id;      // of the grant or the window
+    uint16_t address_bytes;
+    uint16_t rkey_bytes;
+};
+static_assert(sizeof(struct sl_wire_ticket) == 64, "wire");
+
+#endif

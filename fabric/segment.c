@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: pieces into segments, and segments onto the wire: by puts or by messages.
+ *
+ * Design: a segment is a contiguous range of the grant, at most SL_SEGMENT_MAX_BYTES, gathered from up to
+ *         SL_SEGMENT_MAX_PARTS ranges of the sender's memory (pages of a capsule lie anywhere, and arrive side by
+ *         side). Its digest is chained over the parts:  d_0 = 0,  d_i = hash(part_i, seed d_{i-1}).
+ *         Active message: the segment's bytes follow its header; several parts go as a scatter list.
+ *         Put: then a flush, and only when that is over the segment is announced: it can be verified at once. Where
+ *         the owner's memory is mapped into this process a put is a copy of our own, part by part, each followed by
+ *         its digest, which finds the bytes in the cache.
+ * Invariants: ship->n_outstanding counts segments whose memory may still be read; a ship is over only at 0.
+ */
+#include <stdlib.h>
+#include <string.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+#include "base/hash.h"
+#include "fabric/ship.h"
+
+#define PACK_BELOW_BYTES 65536
+
+struct parts {
+    size_t offset, bytes;
+    uint32_t n;
+    const uint8_t *data[SL_SEGMENT_MAX_PARTS];
+    uint32_t part_bytes[SL_SEGMENT_MAX_PARTS];
+};
+
+// Take the next segment's parts off the ship's pieces. False: there are none.
+static bool gather(struct sl_ship *ship, struct parts *parts) {
+    parts->n = 0;
+    parts->bytes = 0;
+    while (ship->cursor < ship->taken.n && parts->n < SL_SEGMENT_MAX_PARTS && parts->bytes < SL_SEGMENT_MAX_BYTES) {
+        struct sl_piece *piece = &ship->taken.at[ship->cursor];
+        if (parts->n == 0) {
+            parts->offset = piece->offset;
+        } else if (piece->offset != parts->offset + parts->bytes) {
+            break;
+        }
+        size_t n = piece->bytes < SL_PART_MAX_BYTES ? piece->bytes : SL_PART_MAX_BYTES;
+        n = n < SL_SEGMENT_MAX_BYTES - parts->bytes ? n : SL_SEGMENT_MAX_BYTES - parts->bytes;
+        parts->data[parts->n] = piece->data;
+        parts->part_bytes[parts->n++] = (uint32_t)n;
+        parts->bytes += n;
+        piece->offset += n;
+        piece->data += n;
+        piece->bytes -= n;
+        ship->cursor += piece->bytes == 0;
+    }
+    return parts->n > 0;
+}
+
+static struct sl_peer_send *create_send(struct sl_ship *ship, const struct parts *parts) {
+    struct sl_wire_segment segment = {.key = {ship->ticket.head.generation, ship->id, ship->ticket.head.id, 0},
+                                      .offset = parts->offset,
+                                      .bytes = (uint32_t)parts->bytes,
+                                      .n_parts = parts->n};
+    uint8_t header[SL_SEGMENT_HEADER_BYTES(SL_SEGMENT_MAX_PARTS)];
+    memcpy(header, &segment, sizeof segment);
+    memcpy(header + sizeof segment, parts->part_bytes, parts->n * sizeof(uint32_t));
+    struct sl_peer_send *send = sl_peer_send_create(ship->peer, header, SL_SEGMENT_HEADER_BYTES(parts->n));
+    if (send) {
+        send->arg = ship;
+        send->bytes = parts->bytes;
+    }
+    return send;
+}
+
+static void set_digest(struct sl_peer_send *send, uint64_t digest) {
+    memcpy(send->header + offsetof(struct sl_wire_segment, digest), &digest, sizeof digest);
+}
+
+static uint64_t digest_of(const struct parts *parts) {
+    uint64_t digest = 0;
+    for (uint32_t i = 0; i < parts->n; i++) {
+        digest = sl_hash(parts->data[i], parts->part_bytes[i], digest);
+    }
+    return digest;
+}
+
+static void on_segment_done(struct sl_peer_send *send, ucs_status_t status) {
+    struct sl_ship *ship = send->arg;
+    ship->n_outstanding--;
+    ship->outstanding_bytes -= send->bytes;
+    if (status == UCS_OK) {
+        atomic_fetch_add(&ship->acked_bytes, send->bytes);
+    } else {
+        sl_ship_fail(ship, sl_ucx_status(status), ucs_status_string(status));
+    }
+}
+
+/*
+ * Fault injection: what leaves is a copy with one byte flipped, after the digest was taken. The copy replaces the
+ * parts and goes back with the send.
+ */
+static bool corrupt(struct sl_peer_send *send, struct parts *parts) {
+    uint8_t *copy = sl_fabric_take_buffer(send->peer->fabric);
+    if (!copy) {
+        return false;
+    }
+    size_t at = 0;
+    for (uint32_t i = 0; i < parts->n; i++) {
+        memcpy(copy + at, parts->data[i], parts->part_bytes[i]);
+        parts->data[i] = copy + at;
+        at += parts->part_bytes[i];
+    }
+    copy[parts->bytes / 2] ^= 0x40;
+    send->buffer = copy;
+    return true;
+}
+
+// ---- active messages -----------------------------------------------------------------------------------------------
+
+// Neighbours in the source become one entry. Returns the number of entries, 0 when there is no memory.
+static size_t scatter_list(const struct parts *parts, ucp_dt_iov_t **iov_out) {
+    ucp_dt_iov_t *iov = malloc(parts->n * sizeof *iov);
+    size_t n = 0;
+    for (uint32_t i = 0; iov && i < parts->n; i++) {
+        if (n > 0 && (const uint8_t *)iov[n - 1].buffer + iov[n - 1].length == parts->data[i]) {
+            iov[n - 1].length += parts->part_bytes[i];
+        } else {
+            iov[n++] = (ucp_dt_iov_t){(void *)(uintptr_t)parts->data[i], parts->part_bytes[i]};
+        }
+    }
+    *iov_out = iov;
+    return n;
+}
+
+// Small parts are packed: a scatter list of them costs more than the copy of bytes that the digest has just read.
+static bool pack(struct sl_peer_send *send, const struct parts *parts) {
+    uint8_t *packed = send->buffer == NULL ? sl_fabric_take_buffer(send->peer->fabric) : NULL;
+    for (uint32_t i = 0, at = 0; packed && i < parts->n; i++) {
+        memcpy(packed + at, parts->data[i], parts->part_bytes[i]);
+        at += parts->part_bytes[i];
+    }
+    if (packed) {
+        send->buffer = packed;
+    }
+    return packed != NULL;
+}
+
+static void send_message(struct sl_ship *ship, struct sl_peer_send *send, struct parts *parts) {
+    ucp_request_param_t with = {0};
+    size_t n = scatter_list(parts, &send->iov);
+    if (n > 1 && parts->bytes / n < PACK_BELOW_BYTES && pack(send, parts)) { // without memory for it the list will do
+        send->iov[0] = (ucp_dt_iov_t){send->buffer, parts->bytes};
+        n = 1;
+    }
+    const void *data = send->iov;
+    size_t count = n;
+    if (n == 1) {
+        data = send->iov[0].buffer;
+        count = parts->bytes;
+        sl_fabric_use_region(ship->fabric, data, count, &with);
+    } else if (n > 1) {
+        with.op_attr_mask = UCP_OP_ATTR_FIELD_DATATYPE;
+        with.datatype = ucp_dt_make_iov();
+    } else {
+        ship->peer->n_requests++; // as if it had been sent
+        sl_ship_fail(ship, SL_ERR_EXHAUSTED, "the sender has no memory for a scatter list");
+        ship->peer->n_requests--;
+        on_segment_done(send, UCS_ERR_NO_MEMORY);
+        sl_peer_send_free(send);
+        return;
+    }
+    sl_peer_send_start(send, SL_WIRE_SEGMENT, SL_SEGMENT_HEADER_BYTES(parts->n), data, count, &with);
+}
+
+// ---- puts ------------------------------------------------------------------------------------------------------
+
+// A segment on its way by puts; becomes its announcement when the flush is over.
+struct put {
+    struct sl_ship *ship;
+    struct sl_peer_send *announcement;
+    size_t header_bytes;
+    size_t n_pending; // put requests, the flush, and the function that starts them
+    bool flushing;
+    ucs_status_t status;
+};
+
+static void on_put(void *request, ucs_status_t status, void *user_data);
+
+static void put_step(struct put *put, ucs_status_t status) {
+    struct sl_peer *peer = put->announcement->peer;
+    if (status != UCS_OK && put->status == UCS_OK) {
+        put->status = status;
+    }
+    if (--put->n_pending > 0) {
+        return;
+    }
+    if (put->status == UCS_OK && !put->flushing && peer->state != PEER_CLOSING) {
+        put->flushing = true;
+        put->n_pending = 1;
+        ucp_request_param_t with = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
+                                    .cb.send = on_put,
+                                    .user_data = put};
+        void *request = ucp_ep_flush_nbx(peer->ep, &with);
+        if (UCS_PTR_IS_PTR(request)) {
+            peer->n_requests++;
+        } else {
+            put_step(put, UCS_PTR_STATUS(request));
+        }
+        return;
+    }
+    struct sl_peer_send *send = put->announcement;
+    if (put->status == UCS_OK && put->flushing) {
+        sl_peer_send_start(send, SL_WIRE_SEGMENT, put->header_bytes, NULL, 0, NULL);
+    } else {
+        on_segment_done(send, put->status == UCS_OK ? UCS_ERR_CANCELED : put->status);
+        sl_peer_send_free(send);
+    }
+    free(put);
+}
+
+static void on_put(void *request, ucs_status_t status, void *user_data) {
+    struct put *put = user_data;
+    put->announcement->peer->n_requests--;
+    put_step(put, status);
+    ucp_request_free(request);
+}
+
+static void put_range(struct put *put, size_t offset, const uint8_t *data, size_t bytes) {
+    struct sl_ship *ship = put->ship;
+    ucp_request_param_t with = {
+        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA, .cb.send = on_put, .user_data = put};
+    sl_fabric_use_region(ship->fabric, data, bytes, &with);
+    put->n_pending++;
+    void *request =
+        ucp_put_nbx(ship->peer->ep, data, bytes, ship->ticket.head.remote_address + offset, ship->region->rkey, &with);
+    if (UCS_PTR_IS_PTR(request)) {
+        put->announcement->peer->n_requests++;
+    } else {
+        put_step(put, UCS_PTR_STATUS(request));
+    }
+}
+
+/*
+ * Past the caches where the processor can: the owner reads the bytes only after many more have been written, and an
+ * ordinary store would first fetch the line that it is about to overwrite.
+ */
+static void copy_past_caches(uint8_t *to, const uint8_t *from, size_t bytes) {
+    size_t at = 0;
+#if defined(__SSE2__)
+    for (; ((uintptr_t)to & 15) == 0 && at + 64 <= bytes; at += 64) {
+        const __m128i *in = (const __m128i *)(const void *)(from + at);
+        __m128i *out = (__m128i *)(void *)(to + at);
+        __m128i a = _mm_loadu_si128(in), b = _mm_loadu_si128(in + 1);
+        __m128i c = _mm_loadu_si128(in + 2), d = _mm_loadu_si128(in + 3);
+        _mm_stream_si128(out, a);
+        _mm_stream_si128(out + 1, b);
+        _mm_stream_si128(out + 2, c);
+        _mm_stream_si128(out + 3, d);
+    }
+    _mm_sfence(); // ordinary stores UCX keeps in front of the announcement by itself, these it does not
+#endif
+    memcpy(to + at, from + at, bytes - at);
+}
+
+// Into the owner's memory, mapped here.
+static void send_copies(struct sl_ship *ship, struct sl_peer_send *send, const struct parts *parts, bool digested) {
+    uint8_t *to =
+        (uint8_t *)((uintptr_t)ship->ticket.head.remote_address + (uintptr_t)ship->region->mapping) + parts->offset;
+    uint64_t digest = 0;
+    for (uint32_t i = 0; i < parts->n; i++) {
+        copy_past_caches(to, parts->data[i], parts->part_bytes[i]);
+        to += parts->part_bytes[i];
+        if (!digested) {
+            digest = sl_hash(parts->data[i], parts->part_bytes[i], digest);
+        }
+    }
+    if (!digested) {
+        set_digest(send, digest);
+    }
+    sl_peer_send_start(send, SL_WIRE_SEGMENT, SL_SEGMENT_HEADER_BYTES(parts->n), NULL, 0, NULL);
+}
+
+static void send_puts(struct sl_ship *ship, struct sl_peer_send *send, const struct parts *parts, bool digested) {
+    struct put *put = calloc(1, sizeof *put);
+    if (!put) {
+        on_segment_done(send, UCS_ERR_NO_MEMORY);
+        sl_peer_send_free(send);
+        return;
+    }
+    *put = (struct put){.ship = ship, .announcement = send, .n_pending = 1, .status = UCS_OK};
+    put->header_bytes = SL_SEGMENT_HEADER_BYTES(parts->n);
+    uint64_t digest = 0;
+    size_t offset = parts->offset;
+    for (uint32_t i = 0; i < parts->n; i++) {
+        if (!digested) {
+            digest = sl_hash(parts->data[i], parts->part_bytes[i], digest);
+        }
+        put_range(put, offset, parts->data[i], parts->part_bytes[i]);
+        offset += parts->part_bytes[i];
+    }
+    if (!digested) {
+        set_digest(send, digest);
+    }
+    put_step(put, UCS_OK);
+}
+
+// ---- both ------------------------------------------------------------------------------------------------------
+
+bool sl_ship_send_segment(struct sl_ship *ship) {
+    struct parts parts;
+    if (ship->stalled || !gather(ship, &parts)) {
+        return false;
+    }
+    struct sl_ships *ships = ship->ships;
+    if (ships->stall > 0 && --ships->stall == 0) {
+        ship->stalled = true;
+        return false;
+    }
+    struct sl_peer_send *send = create_send(ship, &parts);
+    if (!send) {
+        sl_ship_fail(ship, SL_ERR_EXHAUSTED, "the sender has no memory for a segment");
+        return false;
+    }
+    send->done = on_segment_done;
+    ship->n_outstanding++;
+    ship->outstanding_bytes += parts.bytes;
+    ship->n_segments++;
+    ship->body_bytes += parts.bytes;
+    bool corrupting = ships->corrupt > 0 && --ships->corrupt == 0;
+    if (corrupting || !ship->region->one_sided) {
+        set_digest(send, digest_of(&parts));
+    }
+    if (corrupting && !corrupt(send, &parts)) {
+        corrupting = false;
+    }
+    if (ship->region->one_sided && ship->region->mapping != 0) {
+        send_copies(ship, send, &parts, corrupting);
+    } else if (ship->region->one_sided) {
+        send_puts(ship, send, &parts, corrupting);
+    } else {
+        send_message(ship, send, &parts);
+    }
+    return true;
+}

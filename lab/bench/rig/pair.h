@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: what benches of two processes need: a fabric with memory in each, and bytes over a pipe or socket between them.
+#ifndef SL_LAB_BENCH_RIG_PAIR_H
+#define SL_LAB_BENCH_RIG_PAIR_H
+
+#include <stdbool.h>
+
+#include "fabric/fabric.h"
+
+// All bytes, or false.
+bool sl_pair_read(int fd, void *data, size_t bytes);
+bool sl_pair_write(int fd, const void *data, size_t bytes);
+
+// A fabric and a region of it, every page of which is there. NULL: the complaint has been printed.
+struct sl_fabric *sl_pair_fabric(const char *transport, size_t region_bytes, uint8_t **region_out);
+
+// Whether --transport `chosen` is "all" or this one.
+bool sl_pair_wants(const char *chosen, const char *transport);
+
+#endif

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sampling, streaming text, stop conditions. See output.h.
+#include "runner/output.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct sl_output {
+    struct sl_output_config config; // pointers into it are replaced by our copies below
+    struct sl_sampler *sampler;
+    struct sl_detokenizer detokenizer;
+    char *stops[SL_MAX_STOPS];
+    size_t stop_bytes[SL_MAX_STOPS];
+    int32_t *history; // prompt, then output
+    int64_t n_history, n_output;
+    char *text; // everything decoded; [0, shown) has been handed out, the rest is held back
+    size_t n_text, cap_text, n_shown;
+};
+
+static bool is_end_token(const struct sl_output *output, int32_t id) {
+    for (int i = 0; i < output->config.model->n_eos; i++) {
+        if (output->config.model->eos_ids[i] == id) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// Decode one more token onto output->text.
+static void push_text(struct sl_output *output, int32_t id) {
+    output->n_text +=
+        sl_detokenizer_push(&output->detokenizer, id, output->text + output->n_text, output->cap_text - output->n_text);
+    output->text[output->n_text] = 0;
+}
+
+// Where the earliest stop string begins in the text that has not been shown, or n_text.
+static size_t find_stop(const struct sl_output *output) {
+    size_t earliest = output->n_text;
+    for (size_t s = 0; s < output->config.n_stops; s++) {
+        char *at = memmem(output->text + output->n_shown, output->n_text - output->n_shown, output->stops[s],
+                          output->stop_bytes[s]);
+        if (at && (size_t)(at - output->text) < earliest) {
+            earliest = (size_t)(at - output->text);
+        }
+    }
+    return earliest;
+}
+
+// How much of the text can be shown although a stop string may still be forming at its end.
+static size_t safe_to_show(const struct sl_output *output) {
+    size_t safe = output->n_text;
+    for (size_t s = 0; s < output->config.n_stops; s++) {
+        size_t unseen = output->n_text - output->n_shown;
+        size_t longest = output->stop_bytes[s] - 1 < unseen ? output->stop_bytes[s] - 1 : unseen;
+        for (size_t n = longest; n > 0; n--) {
+            if (memcmp(output->text + output->n_text - n, output->stops[s], n) == 0) {
+                safe = output->n_text - n < safe ? output->n_text - n : safe;
+                break;
+            }
+        }
+    }
+    return safe;
+}
+
+/*
+ * The text that is new and sure; "" while its end may be the beginning of a stop string (the text is NUL-terminated in
+ * place, so it is all or nothing). With `final` nothing is held back.
+ */
+static const char *reveal(struct sl_output *output, bool final) {
+    const char *text = output->text + output->n_shown;
+    if (!final && safe_to_show(output) < output->n_text) {
+        return "";
+    }
+    output->n_shown = output->n_text;
+    return text;
+}
+
+static enum sl_status check(const struct sl_output_config *config, struct sl_error *err) {
+    if (config->max_new_tokens < 1) {
+        return sl_fail(err, SL_ERR_INVALID, "max_new_tokens is %lld; it must be at least 1",
+                       (long long)config->max_new_tokens);
+    }
+    if (config->n_stops > SL_MAX_STOPS) {
+        return sl_fail(err, SL_ERR_INVALID, "%zu stop strings; at most %d are allowed", config->n_stops, SL_MAX_STOPS);
+    }
+    for (size_t s = 0; s < config->n_stops; s++) {
+        size_t n = strlen(config->stops[s]);
+        if (n == 0 || n > SL_MAX_STOP_BYTES) {
+            return sl_fail(err, SL_ERR_INVALID, "stop string %zu has %zu bytes; 1 to %d are allowed", s, n,
+                           SL_MAX_STOP_BYTES);
+        }
+    }
+    return sl_sampling_check(&config->sampling, err);
+}
+
+enum sl_status sl_output_create(const struct sl_output_config *config, struct sl_output **output_out,
+                                struct sl_error *err) {
+    enum sl_status status = check(config, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    struct sl_output *output = calloc(1, sizeof *output);
+    if (!output) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "output: out of memory");
+    }
+    output->config = *config;
+    sl_detokenizer_init(&output->detokenizer, config->tokenizer);
+    // Once and for all, so that no step allocates: every token of the answer may take the longest text there is.
+    size_t token_bytes = sl_detokenizer_max_bytes(config->tokenizer);
+    output->cap_text = ((size_t)config->max_new_tokens + (size_t)config->n_resumed + 2) * token_bytes;
+    output->text = malloc(output->cap_text + 1);
+    output->history =
+        malloc(sizeof(int32_t) * (size_t)(config->n_prompt + config->max_new_tokens + config->n_resumed + 1));
+    bool copied = output->text && output->history;
+    for (size_t s = 0; copied && s < config->n_stops; s++) {
+        output->stops[s] = strdup(config->stops[s]);
+        output->stop_bytes[s] = strlen(config->stops[s]);
+        copied = output->stops[s] != NULL;
+    }
+    status = copied ? sl_sampler_create(config->model->n_vocab, &output->sampler, err)
+                    : sl_fail(err, SL_ERR_EXHAUSTED, "output: out of memory");
+    if (status != SL_OK) {
+        sl_output_destroy(&output);
+        return status;
+    }
+    output->text[0] = 0;
+    memcpy(output->history, config->prompt, sizeof(int32_t) * (size_t)config->n_prompt);
+    output->n_history = config->n_prompt;
+    for (int64_t i = 0; i < config->n_resumed; i++) {
+        output->history[output->n_history++] = config->resumed[i];
+        push_text(output, config->resumed[i]);
+        reveal(output, false); // as the earlier attempt did
+    }
+    output->n_output = config->n_resumed;
+    *output_out = output;
+    return SL_OK;
+}
+
+void sl_output_destroy(struct sl_output **output_inout) {
+    struct sl_output *output = *output_inout;
+    if (!output) {
+        return;
+    }
+    for (size_t s = 0; s < output->config.n_stops; s++) {
+        free(output->stops[s]);
+    }
+    sl_sampler_destroy(&output->sampler);
+    free(output->history);
+    free(output->text);
+    free(output);
+    *output_inout = NULL;
+}
+
+enum sl_status sl_output_next(struct sl_output *output, const float *logits, struct sl_output_token *token_out,
+                              struct sl_error *err) {
+    struct sl_output_token written = {.index = output->n_output};
+    enum sl_status status = sl_sampler_next(output->sampler, &output->config.sampling, logits, output->history,
+                                            output->n_history, output->n_output, &written.token);
+    if (status != SL_OK) {
+        return sl_fail(err, status, "step %lld: the model's logits are not finite", (long long)output->n_output);
+    }
+    bool ends = !output->config.ignore_eos && is_end_token(output, written.token.id);
+    if (!ends) {
+        push_text(output, written.token.id);
+    }
+    output->history[output->n_history++] = written.token.id;
+    output->n_output++;
+
+    size_t stop_at = find_stop(output);
+    if (stop_at < output->n_text) {
+        output->n_text = stop_at;
+        written.stop = SL_STOP_STRING;
+    } else if (ends || output->n_output >= output->config.max_new_tokens) {
+        output->n_text += sl_detokenizer_finish(&output->detokenizer, output->text + output->n_text,
+                                                output->cap_text - output->n_text);
+        written.stop = ends ? SL_STOP_TOKEN : SL_STOP_LENGTH;
+    }
+    output->text[output->n_text] = 0;
+
+    written.text = reveal(output, written.stop != SL_STOP_NONE);
+    *token_out = written;
+    return SL_OK;
+}
+
+const char *sl_output_text(const struct sl_output *output) {
+    return output->text;
+}
+int64_t sl_output_n_tokens(const struct sl_output *output) {
+    return output->n_output;
+}
