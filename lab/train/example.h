@@ -35,11 +35,9 @@ struct sl_example {
 struct sl_teacher {
     struct sl_engine *engine;
     const struct sl_model *model;
-    struct sl_arena *arena; // room for the longest prompt and its answer, in f32 (sl_teacher_arena_bytes())
+    struct sl_arena *arena; // room for the longest prompt and its answer, in f32
     int chunk;              // tokens a call, at most the engine's rows
 };
-
-size_t sl_teacher_arena_bytes(const struct sl_model_config *config, int64_t n_tokens);
 
 // Shape of the heads that fit a model.
 struct sl_heads_shape sl_heads_shape_of(const struct sl_model_config *config, int n_hidden);

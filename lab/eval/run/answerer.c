@@ -310,9 +310,6 @@ const struct sl_model_config *sl_answerer_model(const struct sl_answerer *answer
 uint64_t sl_answerer_fingerprint(const struct sl_answerer *answerer) {
     return answerer->fingerprint;
 }
-struct sl_local *sl_answerer_local(struct sl_answerer *answerer) {
-    return answerer->local;
-}
 
 enum sl_status sl_answerer_ask(struct sl_answerer *answerer, const struct sl_question *question,
                                struct sl_reply *reply_out, struct sl_error *err) {

@@ -38,7 +38,6 @@ void sl_answerer_close(struct sl_answerer **answerer); // accepts NULL
 const struct sl_tokenizer *sl_answerer_tokenizer(const struct sl_answerer *answerer);
 const struct sl_model_config *sl_answerer_model(const struct sl_answerer *answerer);
 uint64_t sl_answerer_fingerprint(const struct sl_answerer *answerer); // of model and weights
-struct sl_local *sl_answerer_local(struct sl_answerer *answerer);     // for conversations; NULL for a cluster
 
 struct sl_question {
     const char *recipe;
