@@ -154,7 +154,7 @@ static void refused(void *arg, const char *reason) {
     kill(getpid(), SIGTERM); // wakes sl_node_serve(), which sees the refusal
 }
 
-void sl_node_block_signals(void) {
+static void block_signals(void) {
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
@@ -264,7 +264,7 @@ int sl_node_main(const struct sl_program *program, int argc, char **argv, struct
         return 2;
     }
     sl_log_set_process(config->name);
-    sl_node_block_signals();
+    block_signals();
     status = run_fn(config, &err);
     if (status != SL_OK) {
         fprintf(stderr, "%s: %s\n", program->name, err.text);

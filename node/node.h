@@ -14,10 +14,10 @@
 #include "base/arena.h"
 #include "base/config.h"
 #include "fabric/fabric.h"
-#include "runtime/runtime.h"
+#include "node/inbound.h"
 #include "proto/sluice/v1/cluster.pb-c.h"
 #include "rpc/rpc_standard.h"
-#include "node/inbound.h"
+#include "runtime/runtime.h"
 #include "text/tokenizer/tokenizer.h"
 
 struct sl_node_config {
@@ -106,16 +106,13 @@ struct sl_node_service {
 
 /*
  * Serve: start the server and the agent, print "ready rpc=... fabric=..." on standard output, and wait for SIGTERM or
- * SIGINT, which must be blocked (sl_node_block_signals()). Then stop agent and server. SL_ERR_PRECONDITION: the
+ * SIGINT, which sl_node_main() has blocked. Then stop agent and server. SL_ERR_PRECONDITION: the
  * coordinator refused this worker; err says why.
  */
 enum sl_status sl_node_serve(struct sl_node *node, const struct sl_node_service *service, struct sl_error *err);
 
 // The inverse of sl_node_open(): after the service has stopped its own threads.
 void sl_node_close(struct sl_node *node);
-
-// Before any thread is started.
-void sl_node_block_signals(void);
 
 /*
  * The whole main() of a worker: parse, log, run, and turn the status into an exit code (0, 1 failure, 2 usage).

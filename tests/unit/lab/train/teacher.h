@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: for tests of train/: a model that reads prompts for heads to learn from.
+// Purpose: for tests of lab/train: a model that reads prompts for heads to learn from.
 #ifndef SL_TESTS_UNIT_LAB_TRAIN_TEACHER_H
 #define SL_TESTS_UNIT_LAB_TRAIN_TEACHER_H
 
