@@ -9,7 +9,7 @@
  *             ship    the sender's side: pieces into the grant, then a final message with a header
  *
  * Design: one UCX worker and one progress thread per fabric; every other thread talks to it through a queue and waits
- *         with deadlines. The verb is chosen per peer by what the transport does well: one-sided puts where hardware or
+ *         with deadlines. The way is chosen per peer by what the transport does well: one-sided puts where hardware or
  *         shared memory does them, active messages with rendezvous straight into the granted block on TCP, where UCX
  *         emulates puts and is several times slower. Each piece carries its digest in the final message (one-sided) or
  *         beside it (active message); the receiver verifies all of them before the grant completes, and acknowledges.
@@ -129,10 +129,9 @@ void sl_ship_close(struct sl_ship **ship);
 // ---- gauges ----------------------------------------------------------------------------------------------------
 
 struct sl_fabric_stats {
-    uint64_t bytes_sent, bytes_received, pieces_sent, pieces_received;
     uint64_t peers_lost, digests_wrong, stale_refused;
-    uint32_t grants_open, grants_quarantined, ships_open, peers_connected; // the leak gauges
-    uint32_t lines_open, asks_open, questions_open, windows_open, fetches_open;
+    uint64_t grants_open, grants_quarantined, ships_open, peers_connected; // the leak gauges
+    uint64_t lines_open, asks_open, questions_open, windows_open, fetches_open;
 };
 void sl_fabric_get_stats(struct sl_fabric *fabric, struct sl_fabric_stats *stats_out);
 

@@ -8,14 +8,6 @@ static bool is_integer(struct sl_chat_value value) {
     return value.kind == SL_CHAT_INT || value.kind == SL_CHAT_BOOL;
 }
 
-static int64_t integer_of(struct sl_chat_value value) {
-    return value.kind == SL_CHAT_BOOL ? value.truth : value.integer;
-}
-
-static double real_of(struct sl_chat_value value) {
-    return value.kind == SL_CHAT_FLOAT ? value.real : (double)integer_of(value);
-}
-
 static struct sl_chat_value real(double value) {
     return (struct sl_chat_value){.kind = SL_CHAT_FLOAT, .real = value};
 }
@@ -90,16 +82,16 @@ static struct sl_chat_value numbers(struct sl_chat_work *work, char op, struct s
     case '-':
     case '*':
         if (exact) {
-            return integers(work, op, integer_of(a), integer_of(b));
+            return integers(work, op, sl_chat_integer_of(a), sl_chat_integer_of(b));
         }
-        return real(op == '+'   ? real_of(a) + real_of(b)
-                    : op == '-' ? real_of(a) - real_of(b)
-                                : real_of(a) * real_of(b));
+        return real(op == '+'   ? sl_chat_real_of(a) + sl_chat_real_of(b)
+                    : op == '-' ? sl_chat_real_of(a) - sl_chat_real_of(b)
+                                : sl_chat_real_of(a) * sl_chat_real_of(b));
     case '/':
-        return divide_reals(work, op, real_of(a), real_of(b));
+        return divide_reals(work, op, sl_chat_real_of(a), sl_chat_real_of(b));
     default: // 'q' is //
-        return exact ? divide_integers(work, op, integer_of(a), integer_of(b))
-                     : divide_reals(work, op, real_of(a), real_of(b));
+        return exact ? divide_integers(work, op, sl_chat_integer_of(a), sl_chat_integer_of(b))
+                     : divide_reals(work, op, sl_chat_real_of(a), sl_chat_real_of(b));
     }
 }
 
@@ -142,7 +134,7 @@ struct sl_chat_value sl_chat_arithmetic(struct sl_chat_work *work, const char *o
                                         : concat_lists(work, a.kind, a.list, b.list);
     }
     if (op[0] == '*' && ((a_repeats && is_integer(b)) || (is_integer(a) && b_repeats))) {
-        return a_repeats ? repeat(work, a, integer_of(b)) : repeat(work, b, integer_of(a));
+        return a_repeats ? repeat(work, a, sl_chat_integer_of(b)) : repeat(work, b, sl_chat_integer_of(a));
     }
     if (op[0] == '%' && a.kind == SL_CHAT_STRING) {
         sl_chat_fail(work, SL_ERR_UNSUPPORTED, "formats text with %%; \"~\" is supported");
@@ -153,6 +145,6 @@ struct sl_chat_value sl_chat_arithmetic(struct sl_chat_work *work, const char *o
 
 struct sl_chat_value sl_chat_negate(struct sl_chat_work *work, struct sl_chat_value value) {
     return value.kind == SL_CHAT_FLOAT ? real(-value.real)
-           : is_integer(value)         ? integers(work, '-', 0, integer_of(value))
+           : is_integer(value)         ? integers(work, '-', 0, sl_chat_integer_of(value))
                                        : wrong_operands(work, "unary - or +", value, value);
 }

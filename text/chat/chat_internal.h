@@ -135,6 +135,14 @@ struct sl_chat_value sl_chat_string(struct sl_chat_text text);
 struct sl_chat_value sl_chat_list_value(enum sl_chat_kind kind, struct sl_chat_list *list); // undefined for NULL
 const char *sl_chat_kind_name(enum sl_chat_kind kind);                                      // "a string"
 
+// Of a number; a truth value is one.
+static inline int64_t sl_chat_integer_of(struct sl_chat_value value) { // not of a float
+    return value.kind == SL_CHAT_BOOL ? value.truth : value.integer;
+}
+static inline double sl_chat_real_of(struct sl_chat_value value) {
+    return value.kind == SL_CHAT_FLOAT ? value.real : (double)sl_chat_integer_of(value);
+}
+
 struct sl_chat_list *sl_chat_list_create(struct sl_chat_work *work, size_t capacity);
 void sl_chat_list_push(struct sl_chat_work *work, struct sl_chat_list *list, struct sl_chat_value value);
 struct sl_chat_dict *sl_chat_dict_create(struct sl_chat_work *work);

@@ -263,17 +263,9 @@ static bool is_list(struct sl_chat_value value) {
     return value.kind == SL_CHAT_LIST || value.kind == SL_CHAT_TUPLE;
 }
 
-static int64_t integer_of(struct sl_chat_value value) {
-    return value.kind == SL_CHAT_BOOL ? value.truth : value.integer;
-}
-
-static double real_of(struct sl_chat_value value) {
-    return value.kind == SL_CHAT_FLOAT ? value.real : (double)integer_of(value);
-}
-
 static bool equal_numbers(struct sl_chat_value a, struct sl_chat_value b) {
-    return a.kind == SL_CHAT_FLOAT || b.kind == SL_CHAT_FLOAT ? real_of(a) == real_of(b)
-                                                              : integer_of(a) == integer_of(b);
+    return a.kind == SL_CHAT_FLOAT || b.kind == SL_CHAT_FLOAT ? sl_chat_real_of(a) == sl_chat_real_of(b)
+                                                              : sl_chat_integer_of(a) == sl_chat_integer_of(b);
 }
 
 static bool equal_to_depth(struct sl_chat_work *work, struct sl_chat_value a, struct sl_chat_value b, int depth);
@@ -337,9 +329,9 @@ bool sl_chat_equal(struct sl_chat_work *work, struct sl_chat_value a, struct sl_
 int sl_chat_compare(struct sl_chat_work *work, struct sl_chat_value a, struct sl_chat_value b) {
     if (is_number(a) && is_number(b)) {
         if (a.kind == SL_CHAT_FLOAT || b.kind == SL_CHAT_FLOAT) {
-            return (real_of(a) > real_of(b)) - (real_of(a) < real_of(b));
+            return (sl_chat_real_of(a) > sl_chat_real_of(b)) - (sl_chat_real_of(a) < sl_chat_real_of(b));
         }
-        return (integer_of(a) > integer_of(b)) - (integer_of(a) < integer_of(b));
+        return (sl_chat_integer_of(a) > sl_chat_integer_of(b)) - (sl_chat_integer_of(a) < sl_chat_integer_of(b));
     }
     if (a.kind == SL_CHAT_STRING && b.kind == SL_CHAT_STRING) { // UTF-8 sorts as its characters do
         size_t n = a.text.n_bytes < b.text.n_bytes ? a.text.n_bytes : b.text.n_bytes;

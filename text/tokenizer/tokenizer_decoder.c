@@ -69,18 +69,10 @@ static enum sl_status add_replacement(struct loading *loading, const char *what,
 }
 
 static enum sl_status add_replace(void *part, const json_t *step, const char *what, struct sl_error *err) {
-    static const char *const keys[] = {"type", "pattern", "content", NULL};
-    static const char *const pattern_keys[] = {"String", NULL};
-    const json_t *pattern = json_object_get(step, "pattern");
-    const char *from = NULL, *to = json_string_value(json_object_get(step, "content"));
-    enum sl_status status = sl_json_only(step, what, keys, err);
-    if (status != SL_OK || (status = sl_json_only(pattern, what, pattern_keys, err)) != SL_OK ||
-        (status = sl_json_text(pattern, what, "String", &from, err)) != SL_OK ||
-        (status = begin_step(part, step, what, err)) != SL_OK) {
+    const char *from, *to;
+    enum sl_status status = sl_json_replace(step, what, &from, &to, err);
+    if (status != SL_OK || (status = begin_step(part, step, what, err)) != SL_OK) {
         return status;
-    }
-    if (!to) {
-        return sl_fail(err, SL_ERR_INVALID, "%s: \"content\" is missing or not a text", what);
     }
     return add_replacement(part, what, from, to, err);
 }

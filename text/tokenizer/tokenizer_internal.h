@@ -52,6 +52,10 @@ enum sl_status sl_json_bool(const json_t *object, const char *what, const char *
 enum sl_status sl_json_text(const json_t *object, const char *what, const char *key, const char **text_out,
                             struct sl_error *err);
 
+// A step {"type": "Replace", "pattern": {"String": from}, "content": to}; both borrowed from it.
+enum sl_status sl_json_replace(const json_t *step, const char *what, const char **from_out, const char **to_out,
+                               struct sl_error *err);
+
 bool sl_json_is_type(const json_t *object, const char *type);
 
 // A kind of step and the function that adds one to a part. `what` names the step in errors: "normalizer Prepend".

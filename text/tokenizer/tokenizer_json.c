@@ -45,6 +45,24 @@ enum sl_status sl_json_text(const json_t *object, const char *what, const char *
     return SL_OK;
 }
 
+enum sl_status sl_json_replace(const json_t *step, const char *what, const char **from_out, const char **to_out,
+                               struct sl_error *err) {
+    static const char *const keys[] = {"type", "pattern", "content", NULL}, *const pattern_keys[] = {"String", NULL};
+    const json_t *pattern = json_object_get(step, "pattern");
+    const char *from = NULL, *to = json_string_value(json_object_get(step, "content"));
+    enum sl_status status = sl_json_only(step, what, keys, err);
+    if (status != SL_OK || (status = sl_json_only(pattern, what, pattern_keys, err)) != SL_OK ||
+        (status = sl_json_text(pattern, what, "String", &from, err)) != SL_OK) {
+        return status;
+    }
+    if (!to) {
+        return sl_fail(err, SL_ERR_INVALID, "%s: \"content\" is missing or not a text", what);
+    }
+    *from_out = from;
+    *to_out = to;
+    return SL_OK;
+}
+
 bool sl_json_is_type(const json_t *object, const char *type) {
     const char *value = json_string_value(json_object_get(object, "type"));
     return value && strcmp(value, type) == 0;

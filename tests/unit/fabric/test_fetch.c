@@ -14,7 +14,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/thread.h"
-#include "fabric/fabric_wire.h"
+#include "fabric/core/wire.h"
 #include "harness.h"
 
 #define MIB          (1u << 20)

@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "fabric/fabric_internal.h"
+#include "fabric/core/core.h"
 
 #define MIB         (1u << 20)
 #define BLOCK_BYTES (256u << 10)
@@ -51,7 +51,7 @@ struct call {
 
 static void call(struct sl_fabric *fabric, struct call *it, void (*run)(struct sl_fabric *, struct sl_command *)) {
     it->command.run = run;
-    sl_fabric_post_priv(fabric, &it->command);
+    sl_fabric_post(fabric, &it->command);
     while (!atomic_load(&it->done)) {
         sl_sleep_ms(1);
     }
@@ -78,11 +78,11 @@ static void run_send(struct sl_fabric *fabric, struct sl_command *command) {
         if (it->key && header_bytes >= sizeof *it->key && draw(it->random) % 2) {
             memcpy(header, it->key, sizeof *it->key);
         }
-        struct sl_send *send = sl_peer_send_create_priv(peer, header, header_bytes);
+        struct sl_peer_send *send = sl_peer_send_create(peer, header, header_bytes);
         size_t payload_bytes = draw(it->random) % 3 ? 0 : draw(it->random) % PAYLOAD_MAX;
-        send->buffer = sl_fabric_take_buffer_priv(fabric);
+        send->buffer = sl_fabric_take_buffer(fabric);
         fill_pattern(send->buffer, payload_bytes, draw(it->random));
-        sl_peer_send_start_priv(send, it->id, header_bytes, send->buffer, payload_bytes, NULL);
+        sl_peer_send_start(send, it->id, header_bytes, send->buffer, payload_bytes, NULL);
     }
     atomic_store(&it->done, true);
 }
@@ -92,14 +92,16 @@ static void run_claim(struct sl_fabric *fabric, struct sl_command *command) {
     struct sl_wire_claim claim = {.key = *it->key};
     struct sl_peer *peer = connected(fabric);
     if (peer) {
-        sl_peer_tell_priv(peer, SL_WIRE_CLAIM, &claim, sizeof claim);
+        sl_peer_tell(peer, SL_WIRE_CLAIM, &claim, sizeof claim);
     }
     atomic_store(&it->done, true);
 }
 
 static void run_count(struct sl_fabric *fabric, struct sl_command *command) {
     struct call *it = (struct call *)command;
-    it->n_dropped = fabric->n_unexpected + atomic_load(&fabric->stats.stale_refused);
+    struct sl_fabric_stats stats;
+    sl_fabric_get_stats(fabric, &stats);
+    it->n_dropped = fabric->n_unexpected + stats.stale_refused;
     atomic_store(&it->done, true);
 }
 

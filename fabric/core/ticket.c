@@ -10,13 +10,13 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "fabric/fabric_internal.h"
+#include "fabric/core/core.h"
 
-uint8_t *sl_ticket_pack_priv(const struct sl_fabric *fabric, const struct sl_region *region,
-                             const struct sl_wire_ticket *what, size_t *bytes_out) {
+uint8_t *sl_ticket_pack(const struct sl_fabric *fabric, const struct sl_region *region,
+                        const struct sl_wire_ticket *what, size_t *bytes_out) {
     size_t address_bytes = strlen(fabric->address);
     size_t bytes = sizeof *what + address_bytes + region->rkey_bytes;
-    uint8_t *ticket = bytes <= SL_TICKET_MAX_BYTES ? malloc(bytes) : NULL;
+    uint8_t *ticket = bytes <= SL_WIRE_TICKET_MAX_BYTES ? malloc(bytes) : NULL;
     if (!ticket) {
         return NULL;
     }
@@ -35,16 +35,15 @@ uint8_t *sl_ticket_pack_priv(const struct sl_fabric *fabric, const struct sl_reg
     return ticket;
 }
 
-enum sl_status sl_ticket_unpack_priv(struct sl_ticket *ticket, uint32_t magic, const uint8_t *data, size_t bytes,
-                                     struct sl_error *err) {
+enum sl_status sl_ticket_unpack(struct sl_ticket *ticket, uint32_t magic, const char *owner, const uint8_t *data,
+                                size_t bytes, struct sl_error *err) {
     struct sl_wire_ticket *head = &ticket->head;
-    if (bytes < sizeof *head || bytes > SL_TICKET_MAX_BYTES) {
+    if (bytes < sizeof *head || bytes > SL_WIRE_TICKET_MAX_BYTES) {
         return sl_fail(err, SL_ERR_INVALID, "not a ticket: %zu bytes", bytes);
     }
     memcpy(head, data, sizeof *head);
     if (head->magic != magic || head->version != SL_WIRE_VERSION) {
-        return sl_fail(err, SL_ERR_INVALID, "not a %s's ticket of version %d",
-                       magic == SL_WIRE_WINDOW_MAGIC ? "window" : "grant", SL_WIRE_VERSION);
+        return sl_fail(err, SL_ERR_INVALID, "not a %s's ticket of version %d", owner, SL_WIRE_VERSION);
     }
     if (sizeof *head + head->address_bytes + head->rkey_bytes != bytes ||
         head->address_bytes >= sizeof ticket->address || head->epoch == 0 ||

@@ -21,8 +21,8 @@
  *      READ         reader -> owner: ranges of a window
  *      READ_REPLY   owner -> reader: their bytes, one behind the other, or why not
  */
-#ifndef SL_FABRIC_FABRIC_WIRE_H
-#define SL_FABRIC_FABRIC_WIRE_H
+#ifndef SL_FABRIC_CORE_WIRE_H
+#define SL_FABRIC_CORE_WIRE_H
 
 #include <assert.h>
 #include <stdint.h>
@@ -124,6 +124,7 @@ struct sl_wire_answer {
 };
 static_assert(sizeof(struct sl_wire_answer) == 232, "wire");
 
+#define SL_EAGER_MAX_BYTES ((size_t)256 << 10) // requests, answers: sent without asking, for a rendezvous costs a round
 // Its payload is the request.
 struct sl_wire_ask {
     uint64_t id;
@@ -146,6 +147,7 @@ struct sl_wire_give_up {
 };
 
 #define SL_READ_MAX_RANGES 512
+#define SL_READS_PER_PEER  8 // unanswered
 // Its payload is struct sl_wire_range[n_ranges], together at most SL_SEGMENT_MAX_BYTES.
 struct sl_wire_read {
     uint64_t generation;
@@ -170,6 +172,7 @@ struct sl_wire_read_reply {
 };
 static_assert(sizeof(struct sl_wire_read_reply) == 16, "wire");
 
+#define SL_WIRE_TICKET_MAX_BYTES 512
 // Followed by address[address_bytes] (no terminator) and rkey[rkey_bytes].
 struct sl_wire_ticket {
     uint64_t digest; // of everything behind it: a ticket mangled on its way is refused, not unpacked

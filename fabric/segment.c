@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: pieces into segments, and segments onto the wire by the ship's verb.
+ * Purpose: pieces into segments, and segments onto the wire: by puts or by messages.
  *
  * Design: a segment is a contiguous range of the grant, at most SL_SEGMENT_MAX_BYTES, gathered from up to
  *         SL_SEGMENT_MAX_PARTS ranges of the sender's memory (pages of a capsule lie anywhere, and arrive side by
@@ -18,7 +18,7 @@
 #endif
 
 #include "base/hash.h"
-#include "fabric/fabric_internal.h"
+#include "fabric/ship.h"
 
 #define PACK_BELOW_BYTES 65536
 
@@ -53,7 +53,7 @@ static bool gather(struct sl_ship *ship, struct parts *parts) {
     return parts->n > 0;
 }
 
-static struct sl_send *create_send(struct sl_ship *ship, const struct parts *parts) {
+static struct sl_peer_send *create_send(struct sl_ship *ship, const struct parts *parts) {
     struct sl_wire_segment segment = {.key = {ship->ticket.head.generation, ship->id, ship->ticket.head.id, 0},
                                       .offset = parts->offset,
                                       .bytes = (uint32_t)parts->bytes,
@@ -61,7 +61,7 @@ static struct sl_send *create_send(struct sl_ship *ship, const struct parts *par
     uint8_t header[SL_SEGMENT_HEADER_BYTES(SL_SEGMENT_MAX_PARTS)];
     memcpy(header, &segment, sizeof segment);
     memcpy(header + sizeof segment, parts->part_bytes, parts->n * sizeof(uint32_t));
-    struct sl_send *send = sl_peer_send_create_priv(ship->peer, header, SL_SEGMENT_HEADER_BYTES(parts->n));
+    struct sl_peer_send *send = sl_peer_send_create(ship->peer, header, SL_SEGMENT_HEADER_BYTES(parts->n));
     if (send) {
         send->arg = ship;
         send->bytes = parts->bytes;
@@ -69,7 +69,7 @@ static struct sl_send *create_send(struct sl_ship *ship, const struct parts *par
     return send;
 }
 
-static void set_digest(struct sl_send *send, uint64_t digest) {
+static void set_digest(struct sl_peer_send *send, uint64_t digest) {
     memcpy(send->header + offsetof(struct sl_wire_segment, digest), &digest, sizeof digest);
 }
 
@@ -81,16 +81,14 @@ static uint64_t digest_of(const struct parts *parts) {
     return digest;
 }
 
-static void on_segment_done(struct sl_send *send, ucs_status_t status) {
+static void on_segment_done(struct sl_peer_send *send, ucs_status_t status) {
     struct sl_ship *ship = send->arg;
     ship->n_outstanding--;
     ship->outstanding_bytes -= send->bytes;
     if (status == UCS_OK) {
         atomic_fetch_add(&ship->acked_bytes, send->bytes);
-        atomic_fetch_add(&ship->fabric->stats.bytes_sent, send->bytes);
-        atomic_fetch_add(&ship->fabric->stats.pieces_sent, 1);
     } else {
-        sl_ship_fail_priv(ship, sl_fabric_from_ucs_priv(status), ucs_status_string(status));
+        sl_ship_fail(ship, sl_ucx_status(status), ucs_status_string(status));
     }
 }
 
@@ -98,8 +96,8 @@ static void on_segment_done(struct sl_send *send, ucs_status_t status) {
  * Fault injection: what leaves is a copy with one byte flipped, after the digest was taken. The copy replaces the
  * parts and goes back with the send.
  */
-static bool corrupt(struct sl_send *send, struct parts *parts) {
-    uint8_t *copy = sl_fabric_take_buffer_priv(send->peer->fabric);
+static bool corrupt(struct sl_peer_send *send, struct parts *parts) {
+    uint8_t *copy = sl_fabric_take_buffer(send->peer->fabric);
     if (!copy) {
         return false;
     }
@@ -132,8 +130,8 @@ static size_t scatter_list(const struct parts *parts, ucp_dt_iov_t **iov_out) {
 }
 
 // Small parts are packed: a scatter list of them costs more than the copy of bytes that the digest has just read.
-static bool pack(struct sl_send *send, const struct parts *parts) {
-    uint8_t *packed = send->buffer == NULL ? sl_fabric_take_buffer_priv(send->peer->fabric) : NULL;
+static bool pack(struct sl_peer_send *send, const struct parts *parts) {
+    uint8_t *packed = send->buffer == NULL ? sl_fabric_take_buffer(send->peer->fabric) : NULL;
     for (uint32_t i = 0, at = 0; packed && i < parts->n; i++) {
         memcpy(packed + at, parts->data[i], parts->part_bytes[i]);
         at += parts->part_bytes[i];
@@ -144,7 +142,7 @@ static bool pack(struct sl_send *send, const struct parts *parts) {
     return packed != NULL;
 }
 
-static void send_message(struct sl_ship *ship, struct sl_send *send, struct parts *parts) {
+static void send_message(struct sl_ship *ship, struct sl_peer_send *send, struct parts *parts) {
     ucp_request_param_t with = {0};
     size_t n = scatter_list(parts, &send->iov);
     if (n > 1 && parts->bytes / n < PACK_BELOW_BYTES && pack(send, parts)) { // without memory for it the list will do
@@ -156,23 +154,19 @@ static void send_message(struct sl_ship *ship, struct sl_send *send, struct part
     if (n == 1) {
         data = send->iov[0].buffer;
         count = parts->bytes;
-        const struct sl_region *region = sl_fabric_region_priv(ship->fabric, data, count);
-        if (region) {
-            with.op_attr_mask = UCP_OP_ATTR_FIELD_MEMH;
-            with.memh = region->handle;
-        }
+        sl_fabric_use_region(ship->fabric, data, count, &with);
     } else if (n > 1) {
         with.op_attr_mask = UCP_OP_ATTR_FIELD_DATATYPE;
         with.datatype = ucp_dt_make_iov();
     } else {
         ship->peer->n_requests++; // as if it had been sent
-        sl_ship_fail_priv(ship, SL_ERR_EXHAUSTED, "the sender has no memory for a scatter list");
+        sl_ship_fail(ship, SL_ERR_EXHAUSTED, "the sender has no memory for a scatter list");
         ship->peer->n_requests--;
         on_segment_done(send, UCS_ERR_NO_MEMORY);
-        sl_peer_send_free_priv(send);
+        sl_peer_send_free(send);
         return;
     }
-    sl_peer_send_start_priv(send, SL_WIRE_SEGMENT, SL_SEGMENT_HEADER_BYTES(parts->n), data, count, &with);
+    sl_peer_send_start(send, SL_WIRE_SEGMENT, SL_SEGMENT_HEADER_BYTES(parts->n), data, count, &with);
 }
 
 // ---- puts ------------------------------------------------------------------------------------------------------
@@ -180,7 +174,7 @@ static void send_message(struct sl_ship *ship, struct sl_send *send, struct part
 // A segment on its way by puts; becomes its announcement when the flush is over.
 struct put {
     struct sl_ship *ship;
-    struct sl_send *announcement;
+    struct sl_peer_send *announcement;
     size_t header_bytes;
     size_t n_pending; // put requests, the flush, and the function that starts them
     bool flushing;
@@ -211,12 +205,12 @@ static void put_step(struct put *put, ucs_status_t status) {
         }
         return;
     }
-    struct sl_send *send = put->announcement;
+    struct sl_peer_send *send = put->announcement;
     if (put->status == UCS_OK && put->flushing) {
-        sl_peer_send_start_priv(send, SL_WIRE_SEGMENT, put->header_bytes, NULL, 0, NULL);
+        sl_peer_send_start(send, SL_WIRE_SEGMENT, put->header_bytes, NULL, 0, NULL);
     } else {
         on_segment_done(send, put->status == UCS_OK ? UCS_ERR_CANCELED : put->status);
-        sl_peer_send_free_priv(send);
+        sl_peer_send_free(send);
     }
     free(put);
 }
@@ -230,12 +224,9 @@ static void on_put(void *request, ucs_status_t status, void *user_data) {
 
 static void put_range(struct put *put, size_t offset, const uint8_t *data, size_t bytes) {
     struct sl_ship *ship = put->ship;
-    const struct sl_region *region = sl_fabric_region_priv(ship->fabric, data, bytes);
-    ucp_request_param_t with = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
-                                                (region ? UCP_OP_ATTR_FIELD_MEMH : 0),
-                                .cb.send = on_put,
-                                .user_data = put,
-                                .memh = region ? region->handle : NULL};
+    ucp_request_param_t with = {
+        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA, .cb.send = on_put, .user_data = put};
+    sl_fabric_use_region(ship->fabric, data, bytes, &with);
     put->n_pending++;
     void *request =
         ucp_put_nbx(ship->peer->ep, data, bytes, ship->ticket.head.remote_address + offset, ship->region->rkey, &with);
@@ -269,7 +260,7 @@ static void copy_past_caches(uint8_t *to, const uint8_t *from, size_t bytes) {
 }
 
 // Into the owner's memory, mapped here.
-static void send_copies(struct sl_ship *ship, struct sl_send *send, const struct parts *parts, bool digested) {
+static void send_copies(struct sl_ship *ship, struct sl_peer_send *send, const struct parts *parts, bool digested) {
     uint8_t *to =
         (uint8_t *)((uintptr_t)ship->ticket.head.remote_address + (uintptr_t)ship->region->mapping) + parts->offset;
     uint64_t digest = 0;
@@ -283,14 +274,14 @@ static void send_copies(struct sl_ship *ship, struct sl_send *send, const struct
     if (!digested) {
         set_digest(send, digest);
     }
-    sl_peer_send_start_priv(send, SL_WIRE_SEGMENT, SL_SEGMENT_HEADER_BYTES(parts->n), NULL, 0, NULL);
+    sl_peer_send_start(send, SL_WIRE_SEGMENT, SL_SEGMENT_HEADER_BYTES(parts->n), NULL, 0, NULL);
 }
 
-static void send_puts(struct sl_ship *ship, struct sl_send *send, const struct parts *parts, bool digested) {
+static void send_puts(struct sl_ship *ship, struct sl_peer_send *send, const struct parts *parts, bool digested) {
     struct put *put = calloc(1, sizeof *put);
     if (!put) {
         on_segment_done(send, UCS_ERR_NO_MEMORY);
-        sl_peer_send_free_priv(send);
+        sl_peer_send_free(send);
         return;
     }
     *put = (struct put){.ship = ship, .announcement = send, .n_pending = 1, .status = UCS_OK};
@@ -312,20 +303,19 @@ static void send_puts(struct sl_ship *ship, struct sl_send *send, const struct p
 
 // ---- both ------------------------------------------------------------------------------------------------------
 
-// Send one segment of what the ship has taken. False: nothing to send.
-bool sl_ship_send_segment_priv(struct sl_ship *ship) {
+bool sl_ship_send_segment(struct sl_ship *ship) {
     struct parts parts;
     if (ship->stalled || !gather(ship, &parts)) {
         return false;
     }
-    struct sl_inject *inject = &ship->fabric->inject;
-    if (inject->stall > 0 && --inject->stall == 0) {
+    struct sl_ships *ships = ship->ships;
+    if (ships->stall > 0 && --ships->stall == 0) {
         ship->stalled = true;
         return false;
     }
-    struct sl_send *send = create_send(ship, &parts);
+    struct sl_peer_send *send = create_send(ship, &parts);
     if (!send) {
-        sl_ship_fail_priv(ship, SL_ERR_EXHAUSTED, "the sender has no memory for a segment");
+        sl_ship_fail(ship, SL_ERR_EXHAUSTED, "the sender has no memory for a segment");
         return false;
     }
     send->done = on_segment_done;
@@ -333,7 +323,7 @@ bool sl_ship_send_segment_priv(struct sl_ship *ship) {
     ship->outstanding_bytes += parts.bytes;
     ship->n_segments++;
     ship->body_bytes += parts.bytes;
-    bool corrupting = inject->corrupt > 0 && --inject->corrupt == 0;
+    bool corrupting = ships->corrupt > 0 && --ships->corrupt == 0;
     if (corrupting || !ship->region->one_sided) {
         set_digest(send, digest_of(&parts));
     }

@@ -7,9 +7,9 @@
  *      UP ----------- error callback, silence, BYE, stop: peer_close -------> CLOSING
  *      CLOSING ------ endpoint closed, all requests completed: settle ------> freed
  *
- * CONNECTING  messages may be sent (UCX queues them); ships wait; grants are not served
- * UP          the epochs match; ships flow; the endpoint and the remote keys may be used
- * CLOSING     ships and grants have been told; nothing may be sent; requests still complete, with errors
+ * CONNECTING  messages may be sent (UCX queues them); the verbs wait, and their messages are dropped
+ * UP          the epochs match; messages flow; the endpoint and the remote keys may be used
+ * CLOSING     the verbs have been told; nothing may be sent; requests still complete, with errors
  *
  * Invariants: an endpoint is never created inside a callback of UCX, and never closed inside one.
  *             A request holds its peer: peer->n_requests counts them, and a peer with requests is not freed.
@@ -21,14 +21,16 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/hash.h"
 #include "base/log.h"
-#include "fabric/fabric_line.h"
+#include "fabric/core/core.h"
+
+#define MISSED_BEATS 3
+#define CONNECT_NS   (5 * SL_NS_PER_S)
 
 // ---- sending messages ----------------------------------------------------------------------------------------------
 
-struct sl_send *sl_peer_send_create_priv(struct sl_peer *peer, const void *header, size_t header_bytes) {
-    struct sl_send *send = calloc(1, sizeof *send + header_bytes);
+struct sl_peer_send *sl_peer_send_create(struct sl_peer *peer, const void *header, size_t header_bytes) {
+    struct sl_peer_send *send = calloc(1, sizeof *send + header_bytes);
     if (send) {
         send->peer = peer;
         if (header_bytes > 0) {
@@ -38,18 +40,18 @@ struct sl_send *sl_peer_send_create_priv(struct sl_peer *peer, const void *heade
     return send;
 }
 
-void sl_peer_send_free_priv(struct sl_send *send) {
-    sl_fabric_give_buffer_priv(send->peer->fabric, send->buffer);
+void sl_peer_send_free(struct sl_peer_send *send) {
+    sl_fabric_give_buffer(send->peer->fabric, send->buffer);
     free(send->iov);
     free(send);
 }
 
-static void send_finish(struct sl_send *send, ucs_status_t status) {
+static void send_finish(struct sl_peer_send *send, ucs_status_t status) {
     send->peer->n_requests--;
     if (send->done) {
         send->done(send, status);
     }
-    sl_peer_send_free_priv(send);
+    sl_peer_send_free(send);
 }
 
 static void on_sent(void *request, ucs_status_t status, void *user_data) {
@@ -57,8 +59,8 @@ static void on_sent(void *request, ucs_status_t status, void *user_data) {
     ucp_request_free(request);
 }
 
-void sl_peer_send_start_priv(struct sl_send *send, enum sl_wire_id id, size_t header_bytes, const void *data,
-                             size_t data_bytes, const ucp_request_param_t *with) {
+void sl_peer_send_start(struct sl_peer_send *send, enum sl_wire_id id, size_t header_bytes, const void *data,
+                        size_t data_bytes, const ucp_request_param_t *with) {
     ucp_request_param_t param = with ? *with : (ucp_request_param_t){0};
     param.op_attr_mask |= UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
     param.cb.send = on_sent;
@@ -75,19 +77,19 @@ void sl_peer_send_start_priv(struct sl_send *send, enum sl_wire_id id, size_t he
     }
 }
 
-void sl_peer_tell_priv(struct sl_peer *peer, enum sl_wire_id id, const void *header, size_t header_bytes) {
-    struct sl_send *send = sl_peer_send_create_priv(peer, header, header_bytes);
+void sl_peer_tell(struct sl_peer *peer, enum sl_wire_id id, const void *header, size_t header_bytes) {
+    struct sl_peer_send *send = sl_peer_send_create(peer, header, header_bytes);
     if (!send) { // whoever waits for it asks again, or runs into its deadline
         sl_log_error("fabric", "no memory for a message to peer=%s", peer->name);
         return;
     }
-    sl_peer_send_start_priv(send, id, header_bytes, NULL, 0, NULL);
+    sl_peer_send_start(send, id, header_bytes, NULL, 0, NULL);
 }
 
 static void say_hello(struct sl_peer *peer, uint64_t wanted) {
     struct sl_wire_hello hello = {SL_WIRE_MAGIC, SL_WIRE_VERSION, peer->fabric->epoch, wanted,
-                                  peer->fabric->config.heartbeat_ms};
-    sl_peer_tell_priv(peer, SL_WIRE_HELLO, &hello, sizeof hello);
+                                  peer->fabric->heartbeat_ms};
+    sl_peer_tell(peer, SL_WIRE_HELLO, &hello, sizeof hello);
 }
 
 // ---- making ----------------------------------------------------------------------------------------------------
@@ -100,14 +102,14 @@ static void on_error(void *arg, ucp_ep_h ep, ucs_status_t status) {
 }
 
 static struct sl_peer *create_peer(struct sl_fabric *fabric, ucp_ep_params_t *params, struct sl_error *err) {
-    struct sl_peer *peer = calloc(1, sizeof *peer);
+    struct sl_peer *peer = calloc(1, fabric->peer_bytes);
     if (!peer) {
         sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a connection");
         return NULL;
     }
     peer->fabric = fabric;
     peer->born_ns = peer->heard_ns = sl_now_ns();
-    peer->silence_ns = SL_MISSED_BEATS * fabric->config.heartbeat_ms * SL_NS_PER_MS;
+    peer->silence_ns = MISSED_BEATS * fabric->heartbeat_ms * SL_NS_PER_MS;
     params->field_mask |= UCP_EP_PARAM_FIELD_ERR_HANDLER | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE;
     params->err_handler = (ucp_err_handler_t){on_error, peer};
     params->err_mode = UCP_ERR_HANDLING_MODE_PEER;
@@ -122,17 +124,17 @@ static struct sl_peer *create_peer(struct sl_fabric *fabric, ucp_ep_params_t *pa
     return peer;
 }
 
-void sl_peer_on_connection_priv(ucp_conn_request_h request, void *arg) {
+void sl_peer_on_connection(ucp_conn_request_h request, void *arg) {
     struct sl_fabric *fabric = arg;
     if (fabric->n_connecting == SL_MAX_CONNECTING) {
         ucp_listener_reject(fabric->listener, request);
-        sl_fabric_unexpected_priv(fabric, "connection", 0);
+        sl_fabric_unexpected(fabric, "connection", 0);
         return;
     }
     fabric->connecting[fabric->n_connecting++] = request;
 }
 
-void sl_peers_accept_priv(struct sl_fabric *fabric) {
+void sl_peers_accept(struct sl_fabric *fabric) {
     while (fabric->n_connecting > 0) {
         ucp_conn_request_h request = fabric->connecting[--fabric->n_connecting];
         ucp_conn_request_attr_t attr = {.field_mask = UCP_CONN_REQUEST_ATTR_FIELD_CLIENT_ADDR};
@@ -151,9 +153,8 @@ void sl_peers_accept_priv(struct sl_fabric *fabric) {
     }
 }
 
-struct sl_peer *sl_peer_connect_priv(struct sl_fabric *fabric, const char *address,
-                                     const struct sockaddr_storage *sockaddr, socklen_t sockaddr_bytes, uint64_t epoch,
-                                     struct sl_error *err) {
+struct sl_peer *sl_peer_connect(struct sl_fabric *fabric, const char *address, const struct sockaddr_storage *sockaddr,
+                                socklen_t sockaddr_bytes, uint64_t epoch, struct sl_error *err) {
     for (struct sl_peer *peer = fabric->peers; peer; peer = peer->next) {
         if (peer->connector && peer->state != PEER_CLOSING && peer->error == UCS_OK && peer->wanted == epoch &&
             strcmp(peer->name, address) == 0) {
@@ -173,49 +174,19 @@ struct sl_peer *sl_peer_connect_priv(struct sl_fabric *fabric, const char *addre
     return peer;
 }
 
-// Attach the owner's region, and find out whether a put to it is more than an emulation.
-struct sl_remote_region *sl_peer_region_priv(struct sl_peer *peer, const struct sl_ticket *ticket,
-                                             struct sl_error *err) {
-    const struct sl_wire_ticket *head = &ticket->head;
-    uint64_t hash = sl_hash(ticket->rkey, head->rkey_bytes, 0);
-    for (struct sl_remote_region *at = peer->regions; at; at = at->next) {
-        if (at->packed_hash == hash && at->packed_bytes == head->rkey_bytes) {
-            return at;
-        }
-    }
-    struct sl_remote_region *region = calloc(1, sizeof *region);
-    if (!region) {
-        sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a remote region");
-        return NULL;
-    }
-    ucs_status_t ucs = ucp_ep_rkey_unpack(peer->ep, ticket->rkey, &region->rkey);
-    if (ucs != UCS_OK) {
-        sl_fail(err, SL_ERR_PEER_LOST, "remote region of %s: %s", peer->name, ucs_status_string(ucs));
-        free(region);
-        return NULL;
-    }
-    /*
-     * ucp_rkey_ptr() succeeds exactly when the region has been attached to this process's address space: shared
-     * memory, really mapped. Whether puts then take that way is a matter of the endpoint's lanes.
-     */
-    void *mapped = NULL;
-    char transport[32];
-    sl_fabric_transport_priv(peer->ep, transport, sizeof transport);
-    bool shared =
-        head->host_id == peer->fabric->host_id && ucp_rkey_ptr(region->rkey, head->remote_address, &mapped) == UCS_OK;
-    bool rdma = strncmp(transport, "rc_", 3) == 0 || strncmp(transport, "dc_", 3) == 0;
-    region->one_sided = rdma || (shared && strcmp(transport, "posix") == 0);
-    region->mapping = shared ? (intptr_t)((uintptr_t)mapped - (uintptr_t)head->remote_address) : 0;
-    region->packed_hash = hash;
-    region->packed_bytes = head->rkey_bytes;
-    region->next = peer->regions;
-    peer->regions = region;
-    return region;
-}
-
 // ---- hearing ---------------------------------------------------------------------------------------------------
 
-struct sl_peer *sl_peer_heard_priv(struct sl_fabric *fabric, const ucp_am_recv_param_t *param) {
+void sl_fabric_unexpected(struct sl_fabric *fabric, const char *what, size_t bytes) {
+    fabric->n_unexpected++;
+    int64_t now = sl_now_ns();
+    if (now - fabric->complained_ns > SL_NS_PER_S) {
+        fabric->complained_ns = now;
+        sl_log_warn("fabric", "dropped message=%s bytes=%zu dropped_so_far=%llu", what, bytes,
+                    (unsigned long long)fabric->n_unexpected);
+    }
+}
+
+static struct sl_peer *find_sender(struct sl_fabric *fabric, const ucp_am_recv_param_t *param) {
     if (!(param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP)) {
         return NULL;
     }
@@ -230,31 +201,77 @@ struct sl_peer *sl_peer_heard_priv(struct sl_fabric *fabric, const ucp_am_recv_p
     return peer;
 }
 
-struct sl_peer *sl_peer_sender_priv(struct sl_fabric *fabric, const char *what, size_t header_bytes, size_t least,
-                                    const ucp_am_recv_param_t *param) {
-    struct sl_peer *peer = sl_peer_heard_priv(fabric, param);
-    if (!peer || peer->state != PEER_UP || header_bytes < least) {
-        sl_fabric_unexpected_priv(fabric, what, header_bytes);
-        return NULL;
-    }
-    return peer;
-}
-
-ucs_status_t sl_peer_on_hello_priv(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                                   const ucp_am_recv_param_t *param) {
-    struct sl_fabric *fabric = arg;
-    struct sl_peer *peer = sl_peer_heard_priv(fabric, param);
-    struct sl_wire_hello hello;
-    (void)data;
-    if (!peer || peer->state != PEER_CONNECTING || header_bytes < sizeof hello) {
-        sl_fabric_unexpected_priv(fabric, "HELLO", header_bytes + bytes);
+// Every message: to the handler that is bound to it, if its sender may send it and its header is long enough.
+ucs_status_t sl_peer_on_message(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
+                                const ucp_am_recv_param_t *param) {
+    const struct sl_binding *binding = arg;
+    const struct sl_handler *handler = binding->handler;
+    struct sl_fabric *fabric = binding->verb->fabric;
+    struct sl_peer *peer = find_sender(fabric, param);
+    if (!peer || header_bytes < handler->least || (peer->state != PEER_UP && !handler->early)) {
+        if (handler->name) {
+            sl_fabric_unexpected(fabric, handler->name, header_bytes + bytes);
+        }
         return UCS_OK;
     }
-    memcpy(&hello, header, sizeof hello);
+    struct sl_message message = {.header = header,
+                                 .header_bytes = header_bytes,
+                                 .data = data,
+                                 .bytes = bytes,
+                                 .by_rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0};
+    handler->run(binding->verb, peer, &message);
+    return message.taken ? UCS_INPROGRESS : UCS_OK;
+}
+
+struct receive {
+    struct sl_peer *peer;
+    sl_received_fn done;
+    void *arg;
+};
+
+static void received(struct receive *receive, ucs_status_t status, size_t bytes) {
+    receive->peer->n_requests--;
+    receive->done(receive->arg, receive->peer, status, bytes);
+    free(receive);
+}
+
+static void on_received(void *request, ucs_status_t status, size_t bytes, void *user_data) {
+    received(user_data, status, bytes);
+    ucp_request_free(request);
+}
+
+bool sl_peer_receive(struct sl_peer *peer, struct sl_message *message, void *to, sl_received_fn done, void *arg) {
+    struct receive *receive = malloc(sizeof *receive);
+    if (!receive) {
+        return false;
+    }
+    *receive = (struct receive){peer, done, arg};
+    ucp_request_param_t with = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
+                                .cb.recv_am = on_received,
+                                .user_data = receive};
+    sl_fabric_use_region(peer->fabric, to, message->bytes, &with);
+    message->taken = true;
+    peer->n_requests++;
+    void *request = ucp_am_recv_data_nbx(peer->fabric->worker, message->data, to, message->bytes, &with);
+    if (!UCS_PTR_IS_PTR(request)) { // over already, well or badly
+        received(receive, UCS_PTR_STATUS(request), message->bytes);
+    }
+    return true;
+}
+
+static void on_hello(void *state, struct sl_peer *peer, struct sl_message *message) {
+    struct sl_fabric *fabric = peer->fabric;
+    struct sl_wire_hello hello;
+    (void)state;
+    memcpy(&hello, message->header, sizeof hello);
+    if (peer->state != PEER_CONNECTING) {
+        sl_fabric_unexpected(fabric, "HELLO", message->header_bytes + message->bytes);
+        return;
+    }
     if (hello.magic != SL_WIRE_MAGIC || hello.version != SL_WIRE_VERSION || hello.heartbeat_ms < 1 ||
         hello.heartbeat_ms > 3600 * 1000) {
-        sl_fabric_unexpected_priv(fabric, "HELLO of another version", header_bytes + bytes);
-        return UCS_OK; // it will be given up as never connected
+        sl_fabric_unexpected(fabric, "HELLO of another version", message->header_bytes + message->bytes);
+        return; // it will be given up as never connected
     }
     if (!peer->connector) {
         say_hello(peer, hello.wanted);
@@ -264,61 +281,47 @@ ucs_status_t sl_peer_on_hello_priv(void *arg, const void *header, size_t header_
     if (met != wanted) { // the connector closes; the acceptor has told it enough
         peer->epoch = hello.epoch;
         fabric->peers_changed = true;
-        return UCS_OK;
+        return;
     }
-    int64_t silence_ns = SL_MISSED_BEATS * hello.heartbeat_ms * SL_NS_PER_MS;
+    int64_t silence_ns = MISSED_BEATS * hello.heartbeat_ms * SL_NS_PER_MS;
     peer->silence_ns = silence_ns > peer->silence_ns ? silence_ns : peer->silence_ns;
     peer->epoch = hello.epoch;
     peer->state = PEER_UP;
-    atomic_fetch_add(&fabric->stats.peers_connected, 1);
+    atomic_fetch_add(&fabric->peers_connected, 1);
     sl_log_debug("fabric", "connected peer=%s epoch=%016llx", peer->name, (unsigned long long)peer->epoch);
-    return UCS_OK;
 }
 
-ucs_status_t sl_peer_on_beat_priv(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                                  const ucp_am_recv_param_t *param) {
-    (void)header, (void)data;
-    if (!sl_peer_heard_priv(arg, param)) {
-        sl_fabric_unexpected_priv(arg, "BEAT", header_bytes + bytes);
-    }
-    return UCS_OK;
+static void on_beat(void *state, struct sl_peer *peer, struct sl_message *message) {
+    (void)state, (void)peer, (void)message; // that it came is all it says
 }
 
-ucs_status_t sl_peer_on_bye_priv(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                                 const ucp_am_recv_param_t *param) {
-    struct sl_fabric *fabric = arg;
-    (void)header, (void)header_bytes, (void)data, (void)bytes;
-    struct sl_peer *peer = sl_peer_heard_priv(fabric, param);
-    if (peer) {
-        peer->goodbye = true;
-        fabric->peers_changed = true;
-    }
-    return UCS_OK;
+static void on_bye(void *state, struct sl_peer *peer, struct sl_message *message) {
+    (void)state, (void)message;
+    peer->goodbye = true;
+    peer->fabric->peers_changed = true;
 }
 
 // ---- losing ----------------------------------------------------------------------------------------------------
 
-void sl_peer_close_priv(struct sl_peer *peer, enum sl_status status, const char *why) {
+void sl_peer_close(struct sl_peer *peer, enum sl_status status, const char *why) {
     if (peer->state == PEER_CLOSING) {
         return;
     }
     struct sl_fabric *fabric = peer->fabric;
     if (peer->state == PEER_UP) {
-        atomic_fetch_sub(&fabric->stats.peers_connected, 1);
+        atomic_fetch_sub(&fabric->peers_connected, 1);
     }
     if (!peer->goodbye && !peer->parting) {
-        atomic_fetch_add(&fabric->stats.peers_lost, 1);
+        atomic_fetch_add(&fabric->peers_lost, 1);
         sl_log_warn("fabric", "lost peer=%s: %s", peer->name, why);
     }
     peer->state = PEER_CLOSING;
     fabric->peers_changed = true;
     char text[SL_ANSWER_TEXT_BYTES];
     snprintf(text, sizeof text, "%s: %s", peer->name, why);
-    sl_ships_peer_closing_priv(fabric, peer, status, text);
-    sl_grants_peer_closing_priv(fabric, peer, status, text);
-    sl_lines_peer_closing_priv(fabric, peer, status, text);
-    sl_questions_peer_closing_priv(fabric, peer);
-    sl_fetches_peer_closing_priv(fabric, peer);
+    SL_VERBS_WITH(peer_closing, fabric, verb) {
+        verb->ops->peer_closing(verb, peer, status, text);
+    }
     ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS, .flags = UCP_EP_CLOSE_FLAG_FORCE};
     void *request = ucp_ep_close_nbx(peer->ep, &param);
     if (UCS_PTR_IS_PTR(request)) {
@@ -329,30 +332,27 @@ void sl_peer_close_priv(struct sl_peer *peer, enum sl_status status, const char 
 }
 
 static void free_peer(struct sl_peer *peer) {
-    sl_grants_peer_gone_priv(peer->fabric, peer);
-    while (peer->regions) {
-        struct sl_remote_region *region = peer->regions;
-        peer->regions = region->next;
-        ucp_rkey_destroy(region->rkey);
-        free(region);
+    SL_VERBS_WITH(peer_gone, peer->fabric, verb) {
+        verb->ops->peer_gone(verb, peer);
     }
+    sl_peer_free_regions(peer);
     free(peer);
 }
 
 // What the callbacks have noted down is acted upon here, outside of UCX.
-void sl_peers_settle_priv(struct sl_fabric *fabric) {
+void sl_peers_settle(struct sl_fabric *fabric) {
     fabric->peers_changed = false;
     struct sl_peer **at = &fabric->peers;
     while (*at) {
         struct sl_peer *peer = *at;
         if (peer->state != PEER_CLOSING) {
             if (peer->error != UCS_OK) {
-                sl_peer_close_priv(peer, SL_ERR_PEER_LOST, ucs_status_string(peer->error));
+                sl_peer_close(peer, SL_ERR_PEER_LOST, ucs_status_string(peer->error));
             } else if (peer->goodbye) {
-                sl_peer_close_priv(peer, SL_ERR_PEER_LOST, "the peer has stopped");
+                sl_peer_close(peer, SL_ERR_PEER_LOST, "the peer has stopped");
             } else if (peer->connector && peer->epoch != 0 && peer->epoch != peer->wanted) {
                 peer->parting = true; // nobody is lost: the one we wanted was not there
-                sl_peer_close_priv(peer, SL_ERR_PEER_STALE, "another process answers at this address (restarted)");
+                sl_peer_close(peer, SL_ERR_PEER_STALE, "another process answers at this address (restarted)");
             }
         }
         if (peer->closing && ucp_request_check_status(peer->closing) != UCS_INPROGRESS) {
@@ -370,15 +370,16 @@ void sl_peers_settle_priv(struct sl_fabric *fabric) {
     }
 }
 
-static void on_beaten(struct sl_send *send, ucs_status_t status) {
+static void on_beaten(struct sl_peer_send *send, ucs_status_t status) {
     (void)status; // a failure is the error callback's business
     send->peer->beating = false;
 }
 
-void sl_peers_tick_priv(struct sl_fabric *fabric, int64_t now_ns) {
+static void tick(void *state, int64_t now_ns) {
+    struct sl_fabric *fabric = ((struct sl_verb *)state)->fabric;
     for (struct sl_peer *peer = fabric->peers; peer; peer = peer->next) {
-        if (peer->state == PEER_CONNECTING && now_ns - peer->born_ns > SL_CONNECT_NS) {
-            sl_peer_close_priv(peer, SL_ERR_PEER_LOST, "no answer to the connection");
+        if (peer->state == PEER_CONNECTING && now_ns - peer->born_ns > CONNECT_NS) {
+            sl_peer_close(peer, SL_ERR_PEER_LOST, "no answer to the connection");
         }
         if (peer->state != PEER_UP) {
             continue;
@@ -387,15 +388,23 @@ void sl_peers_tick_priv(struct sl_fabric *fabric, int64_t now_ns) {
             char why[64];
             snprintf(why, sizeof why, "silent for %lld ms", (long long)((now_ns - peer->heard_ns) / SL_NS_PER_MS));
             peer->silent = true;
-            sl_peer_close_priv(peer, SL_ERR_PEER_LOST, why);
-        } else if (!peer->beating && now_ns - peer->beat_ns >= fabric->config.heartbeat_ms * SL_NS_PER_MS) {
-            struct sl_send *send = sl_peer_send_create_priv(peer, &fabric->epoch, sizeof fabric->epoch);
+            sl_peer_close(peer, SL_ERR_PEER_LOST, why);
+        } else if (!peer->beating && now_ns - peer->beat_ns >= fabric->heartbeat_ms * SL_NS_PER_MS) {
+            struct sl_peer_send *send = sl_peer_send_create(peer, &fabric->epoch, sizeof fabric->epoch);
             if (send) {
                 peer->beat_ns = now_ns;
                 peer->beating = true;
                 send->done = on_beaten;
-                sl_peer_send_start_priv(send, SL_WIRE_BEAT, sizeof fabric->epoch, NULL, 0, NULL);
+                sl_peer_send_start(send, SL_WIRE_BEAT, sizeof fabric->epoch, NULL, 0, NULL);
             }
         }
     }
 }
+
+const struct sl_verb_ops sl_peer_ops = {
+    .state_bytes = sizeof(struct sl_verb),
+    .handlers = {{SL_WIRE_HELLO, "HELLO", sizeof(struct sl_wire_hello), true, on_hello},
+                 {SL_WIRE_BEAT, "BEAT", 0, true, on_beat},
+                 {SL_WIRE_BYE, NULL, 0, true, on_bye}},
+    .tick = tick,
+};

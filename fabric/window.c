@@ -7,17 +7,32 @@
  *         Nothing in a read is believed before it is checked; the reads of a peer that are being answered are bounded,
  *         and with them the memory for packing.
  *
- * Threads: windows are opened and closed by any thread, under fabric->lock; reads are the progress thread's. A window's
+ * Threads: windows are opened and closed by any thread, under the gate's lock; reads are the progress thread's. A window's
  *          memory belongs to a region and so outlives every read of it, also one that was being answered when it closed.
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "fabric/fabric_line.h"
+#include "fabric/core/core.h"
+#include "fabric/fetch.h"
+
+extern const struct sl_verb_ops sl_window_ops;
+
+struct windows {
+    struct sl_verb verb;
+    struct sl_slots slots;
+    _Atomic uint64_t n_open;
+    _Atomic uint64_t n_stale;
+};
+
+struct peer_windows {
+    size_t n_reads; // of its, being answered
+};
 
 struct sl_window {
     struct sl_gate *gate;
-    uint32_t id; // in fabric->windows
+    struct windows *windows; // there while the gate is open
+    uint32_t id;
     uint64_t generation;
     uint8_t *base;
     size_t bytes;
@@ -25,39 +40,12 @@ struct sl_window {
 
 // ---- the owner's side ------------------------------------------------------------------------------------------------
 
-static bool take_slot(struct sl_fabric *fabric, struct sl_window *window) {
-    bool taken = true;
-    pthread_mutex_lock(&fabric->lock);
-    uint32_t id = 0;
-    while (id < fabric->n_windows && fabric->windows[id]) {
-        id++;
-    }
-    if (id == fabric->n_windows) {
-        uint32_t n = fabric->n_windows ? 2 * fabric->n_windows : 16;
-        struct sl_window **grown = realloc(fabric->windows, n * sizeof *grown);
-        taken = grown != NULL;
-        if (taken) {
-            memset(grown + fabric->n_windows, 0, (n - fabric->n_windows) * sizeof *grown);
-            fabric->windows = grown;
-            fabric->n_windows = n;
-        }
-    }
-    if (taken) {
-        window->id = id;
-        window->generation = ++fabric->next_generation;
-        fabric->windows[id] = window;
-        atomic_fetch_add(&fabric->stats.windows_open, 1);
-    }
-    pthread_mutex_unlock(&fabric->lock);
-    return taken;
-}
-
 enum sl_status sl_window_open(struct sl_fabric *fabric, void *base, size_t bytes, struct sl_window **window_out,
                               uint8_t **ticket_out, size_t *ticket_bytes_out, struct sl_error *err) {
     if (!fabric->address[0]) {
         return sl_fail(err, SL_ERR_PRECONDITION, "this fabric does not listen, so nobody can read from it");
     }
-    const struct sl_region *region = sl_fabric_region_priv(fabric, base, bytes);
+    const struct sl_region *region = sl_fabric_region(fabric, base, bytes);
     if (!region || bytes == 0) {
         return sl_fail(err, SL_ERR_INVALID, "a window of %zu bytes at %p is not inside a region", bytes, base);
     }
@@ -65,22 +53,25 @@ enum sl_status sl_window_open(struct sl_fabric *fabric, void *base, size_t bytes
     if (!window) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a window");
     }
-    window->gate = sl_gate_ref_priv(fabric->gate);
+    window->gate = sl_gate_ref(fabric->gate);
+    window->windows = sl_verb_of_fabric(fabric, &sl_window_ops);
+    window->generation = atomic_fetch_add(&fabric->generation, 1) + 1;
     window->base = base;
     window->bytes = bytes;
     uint8_t *ticket = NULL;
-    if (take_slot(fabric, window)) {
+    if (sl_slots_take(&window->windows->slots, window, &window->id)) {
+        atomic_fetch_add(&window->windows->n_open, 1);
         struct sl_wire_ticket what = {.magic = SL_WIRE_WINDOW_MAGIC,
                                       .generation = window->generation,
                                       .remote_address = (uint64_t)(uintptr_t)base,
                                       .bytes = bytes,
                                       .id = window->id};
-        ticket = sl_ticket_pack_priv(fabric, region, &what, ticket_bytes_out);
+        ticket = sl_ticket_pack(fabric, region, &what, ticket_bytes_out);
         if (!ticket) {
             sl_window_close(&window);
         }
     } else {
-        sl_gate_unref_priv(window->gate);
+        sl_gate_unref(window->gate);
         free(window);
     }
     if (!ticket) {
@@ -97,15 +88,12 @@ void sl_window_close(struct sl_window **window) {
     }
     struct sl_window *it = *window;
     pthread_mutex_lock(&it->gate->lock);
-    struct sl_fabric *fabric = it->gate->fabric;
-    if (fabric) { // else the table has gone with it
-        pthread_mutex_lock(&fabric->lock);
-        fabric->windows[it->id] = NULL;
-        pthread_mutex_unlock(&fabric->lock);
-        atomic_fetch_sub(&fabric->stats.windows_open, 1);
+    if (it->gate->fabric) { // else the table has gone with it
+        sl_slots_give(&it->windows->slots, it->id);
+        atomic_fetch_sub(&it->windows->n_open, 1);
     }
     pthread_mutex_unlock(&it->gate->lock);
-    sl_gate_unref_priv(it->gate);
+    sl_gate_unref(it->gate);
     free(it);
     *window = NULL;
 }
@@ -118,12 +106,13 @@ struct ranges {
     struct sl_wire_range at[SL_READ_MAX_RANGES];
 };
 
-static const uint8_t *window_base(struct sl_fabric *fabric, const struct sl_wire_read *read, size_t *bytes_out) {
-    pthread_mutex_lock(&fabric->lock);
-    const struct sl_window *window = read->window_id < fabric->n_windows ? fabric->windows[read->window_id] : NULL;
+static const uint8_t *window_base(struct windows *windows, const struct sl_wire_read *read, size_t *bytes_out) {
+    struct sl_gate *gate = windows->verb.fabric->gate;
+    pthread_mutex_lock(&gate->lock); // it is not closed meanwhile
+    const struct sl_window *window = sl_slots_find(&windows->slots, read->window_id);
     const uint8_t *base = window && window->generation == read->generation ? window->base : NULL;
     *bytes_out = base ? window->bytes : 0;
-    pthread_mutex_unlock(&fabric->lock);
+    pthread_mutex_unlock(&gate->lock);
     return base;
 }
 
@@ -140,38 +129,39 @@ static bool ranges_fit(struct ranges *ranges, size_t window_bytes) {
     return true;
 }
 
-static void on_read_sent(struct sl_send *send, ucs_status_t status) {
-    send->peer->n_reads_served--;
-    if (status == UCS_OK) {
-        atomic_fetch_add(&send->peer->fabric->stats.bytes_sent, send->bytes);
-    }
+static void on_read_sent(struct sl_peer_send *send, ucs_status_t status) {
+    struct peer_windows *of_peer = send->arg;
+    (void)status;
+    of_peer->n_reads--;
 }
 
 // SL_OK, or why not.
-static enum sl_status serve(struct sl_fabric *fabric, struct sl_peer *peer, const struct sl_wire_read *read,
+static enum sl_status serve(struct windows *windows, struct sl_peer *peer, const struct sl_wire_read *read,
                             struct ranges *ranges) {
+    struct sl_fabric *fabric = peer->fabric;
+    struct peer_windows *of_peer = sl_verb_of_peer(windows, peer);
     size_t window_bytes = 0;
-    const uint8_t *base = window_base(fabric, read, &window_bytes);
+    const uint8_t *base = window_base(windows, read, &window_bytes);
     if (!base) {
-        atomic_fetch_add(&fabric->stats.stale_refused, 1);
+        atomic_fetch_add(&windows->n_stale, 1);
         return SL_ERR_PEER_STALE;
     }
     if (!ranges_fit(ranges, window_bytes)) {
         return SL_ERR_RANGE;
     }
-    if (peer->n_reads_served >= 2 * SL_READS_PER_PEER) { // the news that one has been sent may be late
+    if (of_peer->n_reads >= 2 * SL_READS_PER_PEER) { // the news that one has been sent may be late
         return SL_ERR_EXHAUSTED;
     }
     struct sl_wire_read_reply reply = {read->slot, read->serial, SL_OK, 0};
-    struct sl_send *send = sl_peer_send_create_priv(peer, &reply, sizeof reply);
+    struct sl_peer_send *send = sl_peer_send_create(peer, &reply, sizeof reply);
     if (!send) {
         return SL_ERR_EXHAUSTED;
     }
     const uint8_t *data = base + ranges->at[0].offset;
     if (ranges->n > 1) {
-        uint8_t *packed = sl_fabric_take_buffer_priv(fabric);
+        uint8_t *packed = sl_fabric_take_buffer(fabric);
         if (!packed) {
-            sl_peer_send_free_priv(send);
+            sl_peer_send_free(send);
             return SL_ERR_EXHAUSTED;
         }
         size_t at = 0;
@@ -183,38 +173,47 @@ static enum sl_status serve(struct sl_fabric *fabric, struct sl_peer *peer, cons
         data = packed;
     }
     ucp_request_param_t with = {0};
-    const struct sl_region *region = sl_fabric_region_priv(fabric, data, ranges->bytes);
-    if (region) {
-        with.op_attr_mask = UCP_OP_ATTR_FIELD_MEMH;
-        with.memh = region->handle;
-    }
-    send->bytes = ranges->bytes;
+    sl_fabric_use_region(fabric, data, ranges->bytes, &with);
     send->done = on_read_sent;
-    peer->n_reads_served++;
-    sl_peer_send_start_priv(send, SL_WIRE_READ_REPLY, sizeof reply, data, ranges->bytes, &with);
+    send->arg = of_peer;
+    of_peer->n_reads++;
+    sl_peer_send_start(send, SL_WIRE_READ_REPLY, sizeof reply, data, ranges->bytes, &with);
     return SL_OK;
 }
 
-ucs_status_t sl_window_on_read_priv(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                                    const ucp_am_recv_param_t *param) {
-    struct sl_fabric *fabric = arg;
+static void on_read(void *state, struct sl_peer *peer, struct sl_message *message) {
     struct sl_wire_read read;
-    struct sl_peer *peer = sl_peer_sender_priv(fabric, "READ", header_bytes, sizeof read, param);
-    if (!peer) {
-        return UCS_OK;
-    }
-    memcpy(&read, header, sizeof read);
+    memcpy(&read, message->header, sizeof read);
     if (read.n_ranges == 0 || read.n_ranges > SL_READ_MAX_RANGES ||
-        bytes != read.n_ranges * sizeof(struct sl_wire_range) || (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV)) {
-        sl_fabric_unexpected_priv(fabric, "READ with a wrong number of ranges", header_bytes + bytes);
-        return UCS_OK;
+        message->bytes != read.n_ranges * sizeof(struct sl_wire_range) || message->by_rendezvous) {
+        sl_fabric_unexpected(peer->fabric, "READ with a wrong number of ranges",
+                             message->header_bytes + message->bytes);
+        return;
     }
     struct ranges ranges = {.n = read.n_ranges};
-    memcpy(ranges.at, data, bytes);
-    enum sl_status status = serve(fabric, peer, &read, &ranges);
+    memcpy(ranges.at, message->data, message->bytes);
+    enum sl_status status = serve(state, peer, &read, &ranges);
     if (status != SL_OK) {
         struct sl_wire_read_reply reply = {read.slot, read.serial, status, 0};
-        sl_peer_tell_priv(peer, SL_WIRE_READ_REPLY, &reply, sizeof reply);
+        sl_peer_tell(peer, SL_WIRE_READ_REPLY, &reply, sizeof reply);
     }
-    return UCS_OK;
 }
+
+// ---- the verb --------------------------------------------------------------------------------------------------------
+
+static void init(void *state) {
+    sl_slots_init(&((struct windows *)state)->slots);
+}
+
+static void cleanup(void *state) {
+    sl_slots_cleanup(&((struct windows *)state)->slots);
+}
+
+const struct sl_verb_ops sl_window_ops = {
+    .state_bytes = sizeof(struct windows),
+    .peer_bytes = sizeof(struct peer_windows),
+    .handlers = {{SL_WIRE_READ, "READ", sizeof(struct sl_wire_read), false, on_read}},
+    .init = init,
+    .cleanup = cleanup,
+    .gauges = {SL_GAUGE(struct windows, n_open, windows_open), SL_GAUGE(struct windows, n_stale, stale_refused)},
+};

@@ -21,9 +21,9 @@
 #include <ucs/debug/log_def.h>
 
 #include "base/log.h"
-#include "fabric/fabric_line.h"
+#include "fabric/core/core.h"
 
-enum sl_status sl_fabric_from_ucs_priv(ucs_status_t status) {
+enum sl_status sl_ucx_status(ucs_status_t status) {
     switch (status) {
     case UCS_OK:
         return SL_OK;
@@ -82,8 +82,8 @@ static enum sl_status split_address(const char *address, char *host_out, size_t 
     return SL_OK;
 }
 
-enum sl_status sl_fabric_resolve_priv(const char *address, struct sockaddr_storage *sockaddr_out, socklen_t *bytes_out,
-                                      struct sl_error *err) {
+enum sl_status sl_ucx_resolve(const char *address, struct sockaddr_storage *sockaddr_out, socklen_t *bytes_out,
+                              struct sl_error *err) {
     char host[128];
     const char *port = NULL;
     enum sl_status status = split_address(address, host, sizeof host, &port, err);
@@ -115,12 +115,12 @@ static bool same_host(const struct sockaddr *a, const struct sockaddr_storage *b
 }
 
 // The network interface that has the listening address: UCX would else stripe over every interface of the host.
-enum sl_status sl_fabric_device_priv(struct sl_fabric *fabric, struct sl_error *err) {
+enum sl_status sl_ucx_find_device(struct sl_fabric *fabric, struct sl_error *err) {
     const char *port = NULL;
     enum sl_status status =
-        split_address(fabric->config.listen, fabric->listen_host, sizeof fabric->listen_host, &port, err);
+        split_address(fabric->listen_text, fabric->listen_host, sizeof fabric->listen_host, &port, err);
     if (status == SL_OK) {
-        status = sl_fabric_resolve_priv(fabric->config.listen, &fabric->listen, &fabric->listen_bytes, err);
+        status = sl_ucx_resolve(fabric->listen_text, &fabric->listen, &fabric->listen_bytes, err);
     }
     if (status != SL_OK) {
         return status;
@@ -143,7 +143,7 @@ enum sl_status sl_fabric_device_priv(struct sl_fabric *fabric, struct sl_error *
         return sl_fail(err, status,
                        "fabric address \"%s\": no network interface here has it; give the address that "
                        "peers connect to",
-                       fabric->config.listen);
+                       fabric->listen_text);
     }
     return SL_OK;
 }
@@ -178,7 +178,7 @@ static enum sl_status configure(const struct sl_fabric *fabric, enum sl_transpor
     ucp_config_t *config = NULL;
     ucs_status_t ucs = ucp_config_read(NULL, NULL, &config);
     if (ucs != UCS_OK) {
-        return sl_fail(err, sl_fabric_from_ucs_priv(ucs), "UCX configuration: %s", ucs_status_string(ucs));
+        return sl_fail(err, sl_ucx_status(ucs), "UCX configuration: %s", ucs_status_string(ucs));
     }
     const struct setting settings[] = {
         {"TLS", tls},
@@ -220,7 +220,7 @@ static enum sl_status init_context(const struct sl_fabric *fabric, enum sl_trans
     ucs_status_t ucs = ucp_init(&params, config, context_out);
     ucp_config_release(config);
     if (ucs != UCS_OK) {
-        return sl_fail(err, sl_fabric_from_ucs_priv(ucs), "UCX has none of the transports %s here: %s", tls,
+        return sl_fail(err, sl_ucx_status(ucs), "UCX has none of the transports %s here: %s", tls,
                        ucs_status_string(ucs));
     }
     return SL_OK;
@@ -251,54 +251,7 @@ static enum sl_status start_context(struct sl_fabric *fabric, struct sl_error *e
     return init_context(fabric, transport, tls[transport], &fabric->context, err);
 }
 
-static enum sl_status start_listener(struct sl_fabric *fabric, struct sl_error *err) {
-    ucp_listener_params_t params = {.field_mask =
-                                        UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER,
-                                    .sockaddr = {(struct sockaddr *)&fabric->listen, fabric->listen_bytes},
-                                    .conn_handler = {sl_peer_on_connection_priv, fabric}};
-    ucs_status_t ucs = ucp_listener_create(fabric->worker, &params, &fabric->listener);
-    if (ucs != UCS_OK) {
-        return sl_fail(err, sl_fabric_from_ucs_priv(ucs), "cannot listen on %s: %s", fabric->config.listen,
-                       ucs == UCS_ERR_BUSY ? "the port is in use" : ucs_status_string(ucs));
-    }
-    ucp_listener_attr_t attr = {.field_mask = UCP_LISTENER_ATTR_FIELD_SOCKADDR};
-    ucs = ucp_listener_query(fabric->listener, &attr);
-    if (ucs != UCS_OK) {
-        return sl_fail(err, sl_fabric_from_ucs_priv(ucs), "listener: %s", ucs_status_string(ucs));
-    }
-    unsigned port = ntohs(attr.sockaddr.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&attr.sockaddr)->sin6_port
-                                                              : ((struct sockaddr_in *)&attr.sockaddr)->sin_port);
-    const char *format = strchr(fabric->listen_host, ':') ? "[%s]:%u" : "%s:%u";
-    snprintf(fabric->address, sizeof fabric->address, format, fabric->listen_host, port);
-    return SL_OK;
-}
-
-static enum sl_status set_handlers(struct sl_fabric *fabric, struct sl_error *err) {
-    static const ucp_am_recv_callback_t handlers[SL_WIRE_END] = {
-        [SL_WIRE_HELLO] = sl_peer_on_hello_priv,      [SL_WIRE_BEAT] = sl_peer_on_beat_priv,
-        [SL_WIRE_BYE] = sl_peer_on_bye_priv,          [SL_WIRE_CLAIM] = sl_grant_on_claim_priv,
-        [SL_WIRE_SEGMENT] = sl_grant_on_segment_priv, [SL_WIRE_FINAL] = sl_grant_on_final_priv,
-        [SL_WIRE_QUERY] = sl_grant_on_query_priv,     [SL_WIRE_ABORT] = sl_grant_on_abort_priv,
-        [SL_WIRE_ANSWER] = sl_ship_on_answer_priv,    [SL_WIRE_ASK] = sl_question_on_ask_priv,
-        [SL_WIRE_REPLY] = sl_ask_on_reply_priv,       [SL_WIRE_ASK_GIVE_UP] = sl_question_on_give_up_priv,
-        [SL_WIRE_READ] = sl_window_on_read_priv,      [SL_WIRE_READ_REPLY] = sl_fetch_on_read_reply_priv,
-    };
-    for (unsigned id = SL_WIRE_HELLO; id < SL_WIRE_END; id++) {
-        ucp_am_handler_param_t param = {.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
-                                                      UCP_AM_HANDLER_PARAM_FIELD_ARG | UCP_AM_HANDLER_PARAM_FIELD_FLAGS,
-                                        .id = id,
-                                        .flags = UCP_AM_FLAG_WHOLE_MSG,
-                                        .cb = handlers[id],
-                                        .arg = fabric};
-        ucs_status_t ucs = ucp_worker_set_am_recv_handler(fabric->worker, &param);
-        if (ucs != UCS_OK) {
-            return sl_fail(err, SL_ERR_INTERNAL, "UCX handler: %s", ucs_status_string(ucs));
-        }
-    }
-    return SL_OK;
-}
-
-enum sl_status sl_fabric_ucx_start_priv(struct sl_fabric *fabric, struct sl_error *err) {
+enum sl_status sl_ucx_start(struct sl_fabric *fabric, struct sl_error *err) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, tame);
     if (fabric->transport == SL_TRANSPORT_TCP || fabric->transport == SL_TRANSPORT_SHM) {
@@ -315,31 +268,50 @@ enum sl_status sl_fabric_ucx_start_priv(struct sl_fabric *fabric, struct sl_erro
         ucs = ucp_worker_get_efd(fabric->worker, &fabric->worker_fd);
     }
     if (ucs != UCS_OK) {
-        status = sl_fail(err, sl_fabric_from_ucs_priv(ucs), "UCX worker: %s", ucs_status_string(ucs));
-    }
-    if (status == SL_OK) {
-        status = set_handlers(fabric, err);
-    }
-    if (status == SL_OK && fabric->config.listen) {
-        status = start_listener(fabric, err);
-    }
-    if (status != SL_OK) {
-        sl_fabric_ucx_stop_priv(fabric);
+        status = sl_fail(err, sl_ucx_status(ucs), "UCX worker: %s", ucs_status_string(ucs));
     }
     return status;
 }
 
-void sl_fabric_ucx_stop_priv(struct sl_fabric *fabric) {
+enum sl_status sl_ucx_handle(struct sl_fabric *fabric, enum sl_wire_id id, ucp_am_recv_callback_t run, void *arg,
+                             struct sl_error *err) {
+    ucp_am_handler_param_t param = {.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
+                                                  UCP_AM_HANDLER_PARAM_FIELD_ARG | UCP_AM_HANDLER_PARAM_FIELD_FLAGS,
+                                    .id = id,
+                                    .flags = UCP_AM_FLAG_WHOLE_MSG,
+                                    .cb = run,
+                                    .arg = arg};
+    ucs_status_t ucs = ucp_worker_set_am_recv_handler(fabric->worker, &param);
+    return ucs == UCS_OK ? SL_OK : sl_fail(err, SL_ERR_INTERNAL, "UCX handler: %s", ucs_status_string(ucs));
+}
+
+enum sl_status sl_ucx_listen(struct sl_fabric *fabric, ucp_listener_conn_callback_t on_connection,
+                             struct sl_error *err) {
+    ucp_listener_params_t params = {.field_mask =
+                                        UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER,
+                                    .sockaddr = {(struct sockaddr *)&fabric->listen, fabric->listen_bytes},
+                                    .conn_handler = {on_connection, fabric}};
+    ucs_status_t ucs = ucp_listener_create(fabric->worker, &params, &fabric->listener);
+    if (ucs != UCS_OK) {
+        return sl_fail(err, sl_ucx_status(ucs), "cannot listen on %s: %s", fabric->listen_text,
+                       ucs == UCS_ERR_BUSY ? "the port is in use" : ucs_status_string(ucs));
+    }
+    ucp_listener_attr_t attr = {.field_mask = UCP_LISTENER_ATTR_FIELD_SOCKADDR};
+    ucs = ucp_listener_query(fabric->listener, &attr);
+    if (ucs != UCS_OK) {
+        return sl_fail(err, sl_ucx_status(ucs), "listener: %s", ucs_status_string(ucs));
+    }
+    unsigned port = ntohs(attr.sockaddr.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&attr.sockaddr)->sin6_port
+                                                              : ((struct sockaddr_in *)&attr.sockaddr)->sin_port);
+    const char *format = strchr(fabric->listen_host, ':') ? "[%s]:%u" : "%s:%u";
+    snprintf(fabric->address, sizeof fabric->address, format, fabric->listen_host, port);
+    return SL_OK;
+}
+
+void sl_ucx_stop(struct sl_fabric *fabric) {
     if (fabric->listener) {
         ucp_listener_destroy(fabric->listener);
         fabric->listener = NULL;
-    }
-    while (fabric->regions) {
-        struct sl_region *region = fabric->regions;
-        fabric->regions = region->next;
-        ucp_rkey_buffer_release(region->rkey);
-        ucp_mem_unmap(fabric->context, region->handle);
-        free(region);
     }
     if (fabric->worker) {
         ucp_worker_destroy(fabric->worker);
@@ -355,7 +327,7 @@ void sl_fabric_ucx_stop_priv(struct sl_fabric *fabric) {
  * The transport that carries one-sided writes of an endpoint. UCX 1.13 has no query for it, but prints it: a line such
  * as "lane[1]: 0:rc_mlx5/mlx5_0:1.0 md[0] -> ... rma#0 am". tcp counts only when nothing better is there.
  */
-void sl_fabric_transport_priv(ucp_ep_h ep, char *name_out, size_t name_bytes) {
+void sl_ucx_transport(ucp_ep_h ep, char *name_out, size_t name_bytes) {
     char *text = NULL;
     size_t bytes = 0;
     snprintf(name_out, name_bytes, "unknown");

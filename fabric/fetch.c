@@ -2,14 +2,14 @@
 /*
  * Purpose: the reader's side of windows.
  *
- *      (posted) ---------- the line is up, something to do: pump -----------------------> running, by the verb of the transport
+ *      (posted) ---------- the line is up, something to do: pump -----------------------> running, the transport's way
  *      running ----------- everything has arrived: check_end ---------------------------> ended (status OK)
  *      any --------------- refused, lost, late, closed: outcome ended by whoever knows --> ended
  *      ended ------------- nothing writes to the caller's memory any more: check_end ---> detached: the caller may free it
  *
- * Verbs: copy  where the window is mapped into this process: slices of SL_COPY_SLICE_BYTES a turn, so that asks and other
+ * Ways:  copy  where the window is mapped into this process: slices of COPY_SLICE_BYTES a turn, so that asks and other
  *              fetches on the progress thread go on
- *        get   RDMA: ucp_get_nbx, at most SL_READ_WINDOW_BYTES unacknowledged
+ *        get   RDMA: ucp_get_nbx, at most GET_WINDOW_BYTES unacknowledged
  *        read  else: READ messages of at most SL_SEGMENT_MAX_BYTES, SL_READS_PER_PEER unanswered ones a connection
  *
  * Invariants: n_writes counts what may still write to the caller's memory by itself: gets, and rendezvous straight into it.
@@ -20,21 +20,51 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "fabric/fabric_line.h"
+#include "fabric/fetch.h"
+#include "fabric/line.h"
+#include "fabric/outcome.h"
 
 #define DIRECT_BYTES     65536      // a range of at least so much is read alone, straight into the caller's memory
 #define GET_BYTES        (1u << 20) // of one get
+#define GET_WINDOW_BYTES ((size_t)4 << 20)   // of one fetch by gets, unacknowledged
+#define COPY_SLICE_BYTES ((size_t)128 << 10) // of a mapped window, in one turn of the progress thread
 #define FETCH_MAX_RANGES (1u << 20)
+
+extern const struct sl_verb_ops sl_fetch_ops;
+
+struct fetches {
+    struct sl_verb verb;
+    struct sl_fetch *first;
+    _Atomic uint64_t n_open;
+    uint64_t get; // not a fault: fetch by gets, whatever the transport
+};
+
+// A READ on its way.
+struct read {
+    bool used, receiving;
+    bool direct; // by rendezvous into the caller's memory: it ends before the fetch does
+    uint32_t serial, n_ranges;
+    struct sl_fetch *fetch; // NULL: over, the answer will be dropped
+    size_t cursor, at;      // where it begins in the fetch's ranges
+    size_t bytes;
+    uint8_t *buffer; // receiving, but not direct
+};
+
+struct peer_reads {
+    struct read at[SL_READS_PER_PEER];
+};
 
 struct sl_fetch {
     struct sl_fetch *next;
     struct sl_line *line;
+    struct sl_line_user user; // of the line
     struct sl_command open_command;
     struct sl_outcome outcome;
     bool detached; // under outcome.lock: the progress thread does not know it any more
     int64_t deadline_ns;
     struct sl_ticket ticket;
     // the progress thread's
+    struct fetches *fetches;
     struct sl_peer *peer; // NULL: not yet, or lost
     struct sl_remote_region *region;
     int64_t ended_ns;  // 0: not over
@@ -80,7 +110,7 @@ enum sl_status sl_fetch_open(struct sl_line *line, const uint8_t *ticket, size_t
     if (!fetch) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a fetch of %zu ranges", n_ranges);
     }
-    enum sl_status status = sl_ticket_unpack_priv(&fetch->ticket, SL_WIRE_WINDOW_MAGIC, ticket, ticket_bytes, err);
+    enum sl_status status = sl_ticket_unpack(&fetch->ticket, SL_WIRE_WINDOW_MAGIC, "window", ticket, ticket_bytes, err);
     if (status == SL_OK && fetch->ticket.head.epoch != line->epoch) {
         status = sl_fail(err, SL_ERR_INVALID, "a window of another fabric than the line's, %s", line->address);
     }
@@ -92,12 +122,12 @@ enum sl_status sl_fetch_open(struct sl_line *line, const uint8_t *ticket, size_t
         return status;
     }
     fetch->line = line;
-    atomic_fetch_add(&line->refs, 1);
+    sl_line_ref(line);
     fetch->open_command.run = run_open;
-    sl_outcome_init_priv(&fetch->outcome);
+    sl_outcome_init(&fetch->outcome);
     fetch->deadline_ns = deadline_ns;
-    if (!sl_gate_post_priv(line->gate, &fetch->open_command)) {
-        sl_outcome_end_priv(&fetch->outcome, SL_ERR_CANCELLED, "the fabric has stopped");
+    if (!sl_gate_post(line->gate, &fetch->open_command)) {
+        sl_outcome_end(&fetch->outcome, SL_ERR_CANCELLED, "the fabric has stopped");
         fetch->detached = true;
     }
     *fetch_out = fetch;
@@ -106,12 +136,12 @@ enum sl_status sl_fetch_open(struct sl_line *line, const uint8_t *ticket, size_t
 
 enum sl_status sl_fetch_wait(struct sl_fetch *fetch, int64_t until_ns, struct sl_error *err) {
     struct sl_outcome *outcome = &fetch->outcome;
-    if (!sl_outcome_wait_priv(outcome, until_ns < fetch->deadline_ns ? until_ns : fetch->deadline_ns)) {
+    if (!sl_outcome_wait(outcome, until_ns < fetch->deadline_ns ? until_ns : fetch->deadline_ns)) {
         if (sl_now_ns() < fetch->deadline_ns) {
             return SL_AGAIN;
         }
-        if (!sl_outcome_end_priv(outcome, SL_ERR_DEADLINE, "not everything has come in time")) {
-            sl_outcome_wait_priv(outcome, SL_NO_DEADLINE); // somebody else is just ending it
+        if (!sl_outcome_end(outcome, SL_ERR_DEADLINE, "not everything has come in time")) {
+            sl_outcome_wait(outcome, SL_NO_DEADLINE); // somebody else is just ending it
         }
     }
     return outcome->status == SL_OK
@@ -124,12 +154,12 @@ void sl_fetch_close(struct sl_fetch **fetch) {
         return;
     }
     struct sl_fetch *it = *fetch;
-    sl_outcome_end_priv(&it->outcome, SL_ERR_CANCELLED, "closed before it was over");
+    sl_outcome_end(&it->outcome, SL_ERR_CANCELLED, "closed before it was over");
     pthread_mutex_lock(&it->outcome.lock);
     bool detached = it->detached;
     pthread_mutex_unlock(&it->outcome.lock);
     if (!detached) {
-        sl_gate_wake_priv(it->line->gate);
+        sl_gate_wake(it->line->gate);
     }
     // The progress thread lets go of every fetch: SL_DRAIN_NS after its end by closing the connection.
     pthread_mutex_lock(&it->outcome.lock);
@@ -137,8 +167,8 @@ void sl_fetch_close(struct sl_fetch **fetch) {
         pthread_cond_wait(&it->outcome.changed, &it->outcome.lock);
     }
     pthread_mutex_unlock(&it->outcome.lock);
-    sl_outcome_cleanup_priv(&it->outcome);
-    sl_line_unref_priv(it->line);
+    sl_outcome_cleanup(&it->outcome);
+    sl_line_unref(it->line);
     free(it);
     *fetch = NULL;
 }
@@ -146,53 +176,52 @@ void sl_fetch_close(struct sl_fetch **fetch) {
 // ---- ending ----------------------------------------------------------------------------------------------------------
 
 // After this the fetch is the caller's, who may free it.
-static void detach(struct sl_fabric *fabric, struct sl_fetch *fetch) {
-    struct sl_fetch **at = &fabric->fetches;
+static void detach(struct sl_fetch *fetch) {
+    struct fetches *fetches = fetch->fetches;
+    struct sl_fetch **at = &fetches->first;
     while (*at != fetch) {
         at = &(*at)->next;
     }
     *at = fetch->next;
-    atomic_fetch_sub(&fabric->stats.fetches_open, 1);
+    sl_line_leave(fetch->line, &fetch->user);
+    atomic_fetch_sub(&fetches->n_open, 1);
     pthread_mutex_lock(&fetch->outcome.lock);
     fetch->detached = true;
     pthread_cond_broadcast(&fetch->outcome.changed);
     pthread_mutex_unlock(&fetch->outcome.lock);
 }
 
+static struct read *reads_of(const struct fetches *fetches, struct sl_peer *peer) {
+    return ((struct peer_reads *)sl_verb_of_peer(fetches, peer))->at;
+}
+
 // Unanswered reads of a fetch that is over.
 static void abandon_reads(struct sl_fetch *fetch) {
     for (size_t i = 0; fetch->peer && i < SL_READS_PER_PEER; i++) {
-        struct sl_read *read = &fetch->peer->reads[i];
+        struct read *read = &reads_of(fetch->fetches, fetch->peer)[i];
         if (read->fetch == fetch && !read->direct) {
             read->fetch = NULL;
         }
     }
 }
 
-// May let go of the fetch: whether it did.
-static bool check_end(struct sl_fabric *fabric, struct sl_fetch *fetch) {
+// May let go of the fetch.
+static void check_end(struct sl_fetch *fetch) {
     if (fetch->n_missing == 0) {
-        sl_outcome_end_priv(&fetch->outcome, SL_OK, "");
+        sl_outcome_end(&fetch->outcome, SL_OK, "");
     }
-    if (!sl_outcome_is_done_priv(&fetch->outcome)) { // or is just being ended by the caller, who wakes us
-        return false;
+    if (!sl_outcome_is_done(&fetch->outcome)) { // or is just being ended by the caller, who wakes us
+        return;
     }
     abandon_reads(fetch);
     fetch->ended_ns = fetch->ended_ns ? fetch->ended_ns : sl_now_ns();
-    if (fetch->n_writes > 0) {
-        return false;
+    if (fetch->n_writes == 0) {
+        detach(fetch);
     }
-    detach(fabric, fetch);
-    return true;
 }
 
 static void fail(struct sl_fetch *fetch, enum sl_status status, const char *text) {
-    sl_outcome_end_priv(&fetch->outcome, status, text);
-}
-
-static void arrived(struct sl_fabric *fabric, struct sl_fetch *fetch, size_t bytes) {
-    fetch->n_missing -= bytes;
-    atomic_fetch_add(&fabric->stats.bytes_received, bytes);
+    sl_outcome_end(&fetch->outcome, status, text);
 }
 
 // ---- copy ------------------------------------------------------------------------------------------------------------
@@ -216,10 +245,10 @@ static void step(struct sl_fetch *fetch, size_t bytes) {
     }
 }
 
-static bool pump_copy(struct sl_fabric *fabric, struct sl_fetch *fetch) {
+static bool pump_copy(struct sl_fetch *fetch) {
     const uint8_t *window =
         (const uint8_t *)((uintptr_t)fetch->ticket.head.remote_address + (uintptr_t)fetch->region->mapping);
-    size_t room = SL_COPY_SLICE_BYTES, bytes = 0, copied = 0;
+    size_t room = COPY_SLICE_BYTES, bytes = 0, copied = 0;
     const struct sl_fetch_range *range;
     while (room > 0 && (range = next_range(fetch, room, &bytes)) != NULL) {
         memcpy((uint8_t *)range->to + fetch->at, window + range->offset + fetch->at, bytes);
@@ -227,14 +256,13 @@ static bool pump_copy(struct sl_fabric *fabric, struct sl_fetch *fetch) {
         room -= bytes;
         copied += bytes;
     }
-    arrived(fabric, fetch, copied);
+    fetch->n_missing -= copied;
     return copied > 0;
 }
 
 // ---- get -------------------------------------------------------------------------------------------------------------
 
 struct get {
-    struct sl_fabric *fabric;
     struct sl_peer *peer;
     struct sl_fetch *fetch;
     size_t bytes;
@@ -246,19 +274,18 @@ static void got(struct get *get, ucs_status_t status) {
     fetch->n_writes--;
     fetch->get_bytes -= get->bytes;
     if (status != UCS_OK) {
-        fail(fetch, sl_fabric_from_ucs_priv(status), ucs_status_string(status));
+        fail(fetch, sl_ucx_status(status), ucs_status_string(status));
     } else {
-        arrived(get->fabric, fetch, get->bytes);
+        fetch->n_missing -= get->bytes;
     }
     free(get);
 }
 
 static void on_got(void *request, ucs_status_t status, void *user_data) {
     struct get *get = user_data;
-    struct sl_fabric *fabric = get->fabric;
     struct sl_fetch *fetch = get->fetch;
     got(get, status);
-    check_end(fabric, fetch);
+    check_end(fetch);
     ucp_request_free(request);
 }
 
@@ -267,21 +294,19 @@ static bool pump_get(struct sl_fetch *fetch) {
     size_t bytes = 0;
     bool moved = false;
     const struct sl_fetch_range *range;
-    while (sl_outcome_is_open_priv(&fetch->outcome) && fetch->get_bytes < SL_READ_WINDOW_BYTES &&
+    while (sl_outcome_is_open(&fetch->outcome) && fetch->get_bytes < GET_WINDOW_BYTES &&
            (range = next_range(fetch, GET_BYTES, &bytes)) != NULL) {
         struct get *get = malloc(sizeof *get);
         if (!get) {
             fail(fetch, SL_ERR_EXHAUSTED, "no memory for a get");
             break;
         }
-        *get = (struct get){peer->fabric, peer, fetch, bytes};
+        *get = (struct get){peer, fetch, bytes};
         uint8_t *to = (uint8_t *)range->to + fetch->at;
-        const struct sl_region *region = sl_fabric_region_priv(peer->fabric, to, bytes);
-        ucp_request_param_t with = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
-                                                    (region ? UCP_OP_ATTR_FIELD_MEMH : 0),
+        ucp_request_param_t with = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
                                     .cb.send = on_got,
-                                    .user_data = get,
-                                    .memh = region ? region->handle : NULL};
+                                    .user_data = get};
+        sl_fabric_use_region(peer->fabric, to, bytes, &with);
         uint64_t from = fetch->ticket.head.remote_address + range->offset + fetch->at;
         step(fetch, bytes);
         fetch->n_writes++;
@@ -299,7 +324,7 @@ static bool pump_get(struct sl_fetch *fetch) {
 // ---- read ------------------------------------------------------------------------------------------------------------
 
 // The ranges of the next READ. Returns their number.
-static uint32_t gather(struct sl_fetch *fetch, struct sl_wire_range *ranges, struct sl_read *read) {
+static uint32_t gather(struct sl_fetch *fetch, struct sl_wire_range *ranges, struct read *read) {
     uint32_t n = 0;
     size_t bytes = 0;
     const struct sl_fetch_range *range;
@@ -323,10 +348,10 @@ static uint32_t gather(struct sl_fetch *fetch, struct sl_wire_range *ranges, str
     return n;
 }
 
-static struct sl_read *free_slot(struct sl_peer *peer) {
+static struct read *free_slot(struct read *reads) {
     for (size_t i = 0; i < SL_READS_PER_PEER; i++) {
-        if (!peer->reads[i].used) {
-            return &peer->reads[i];
+        if (!reads[i].used) {
+            return &reads[i];
         }
     }
     return NULL;
@@ -334,21 +359,21 @@ static struct sl_read *free_slot(struct sl_peer *peer) {
 
 static bool pump_read(struct sl_fetch *fetch) {
     struct sl_peer *peer = fetch->peer;
-    struct sl_read *read;
+    struct read *reads = reads_of(fetch->fetches, peer), *read;
     bool moved = false;
-    while (fetch->cursor < fetch->n_ranges && (read = free_slot(peer)) != NULL) {
+    while (fetch->cursor < fetch->n_ranges && (read = free_slot(reads)) != NULL) {
         struct sl_wire_range ranges[SL_READ_MAX_RANGES];
         uint32_t n = gather(fetch, ranges, read);
         struct sl_wire_read header = {.generation = fetch->ticket.head.generation,
                                       .window_id = fetch->ticket.head.id,
-                                      .slot = (uint32_t)(read - peer->reads),
+                                      .slot = (uint32_t)(read - reads),
                                       .serial = ++read->serial,
                                       .n_ranges = n};
         size_t list_bytes = n * sizeof *ranges;
-        struct sl_send *send = sl_peer_send_create_priv(peer, &header, sizeof header);
-        void *list = sl_fabric_take_buffer_priv(peer->fabric);
+        struct sl_peer_send *send = sl_peer_send_create(peer, &header, sizeof header);
+        void *list = sl_fabric_take_buffer(peer->fabric);
         if (!send || !list) {
-            sl_fabric_give_buffer_priv(peer->fabric, list);
+            sl_fabric_give_buffer(peer->fabric, list);
             free(send);
             fail(fetch, SL_ERR_EXHAUSTED, "no memory for a read");
             return moved;
@@ -360,12 +385,12 @@ static bool pump_read(struct sl_fetch *fetch) {
         read->fetch = fetch;
         moved = true;
         const ucp_request_param_t with = {.flags = UCP_AM_SEND_FLAG_EAGER};
-        sl_peer_send_start_priv(send, SL_WIRE_READ, sizeof header, list, list_bytes, &with);
+        sl_peer_send_start(send, SL_WIRE_READ, sizeof header, list, list_bytes, &with);
     }
     return moved;
 }
 
-static void scatter(const struct sl_fetch *fetch, const struct sl_read *read, const uint8_t *data) {
+static void scatter(const struct sl_fetch *fetch, const struct read *read, const uint8_t *data) {
     size_t cursor = read->cursor, at = read->at;
     for (size_t done = 0; done < read->bytes; cursor++, at = 0) {
         const struct sl_fetch_range *range = &fetch->ranges[cursor];
@@ -375,15 +400,8 @@ static void scatter(const struct sl_fetch *fetch, const struct sl_read *read, co
     }
 }
 
-struct receive {
-    struct sl_fabric *fabric;
-    struct sl_peer *peer;
-    struct sl_read *read;
-    uint8_t *buffer; // NULL: straight into the caller's memory
-};
-
 // The bytes of a read are here (`data`, or in place already), or will not come.
-static void finish_read(struct sl_fabric *fabric, struct sl_read *read, ucs_status_t status, const uint8_t *data) {
+static void finish_read(struct read *read, ucs_status_t status, const uint8_t *data) {
     struct sl_fetch *fetch = read->fetch;
     read->used = false;
     read->fetch = NULL;
@@ -397,52 +415,33 @@ static void finish_read(struct sl_fabric *fabric, struct sl_read *read, ucs_stat
         if (data) {
             scatter(fetch, read, data);
         }
-        arrived(fabric, fetch, read->bytes);
+        fetch->n_missing -= read->bytes;
     }
-    check_end(fabric, fetch);
+    check_end(fetch);
 }
 
-static void received(struct receive *receive, ucs_status_t status) {
-    receive->peer->n_requests--;
-    finish_read(receive->fabric, receive->read, status, receive->buffer);
-    sl_fabric_give_buffer_priv(receive->fabric, receive->buffer);
-    free(receive);
-}
-
-static void on_received(void *request, ucs_status_t status, size_t bytes, void *user_data) {
+static void on_received(void *arg, struct sl_peer *peer, ucs_status_t status, size_t bytes) {
+    struct read *read = arg;
+    uint8_t *buffer = read->buffer;
     (void)bytes;
-    received(user_data, status);
-    ucp_request_free(request);
+    finish_read(read, status, buffer);
+    sl_fabric_give_buffer(peer->fabric, buffer);
 }
 
-static ucs_status_t receive_ranges(struct sl_fabric *fabric, struct sl_peer *peer, struct sl_read *read, void *data) {
-    struct receive *receive = calloc(1, sizeof *receive);
-    const struct sl_fetch_range *range = &read->fetch->ranges[read->cursor];
-    bool direct = read->n_ranges == 1;
-    uint8_t *to = direct ? (uint8_t *)range->to + read->at : sl_fabric_take_buffer_priv(fabric);
-    if (!receive || !to) {
-        free(receive);
-        sl_fabric_give_buffer_priv(fabric, direct ? NULL : to);
-        fail(read->fetch, SL_ERR_EXHAUSTED, "no memory to receive a read");
-        read->used = false;
-        return UCS_OK;
-    }
-    *receive = (struct receive){fabric, peer, read, direct ? NULL : to};
-    const struct sl_region *region = sl_fabric_region_priv(fabric, to, read->bytes);
-    ucp_request_param_t with = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
-                                                (region ? UCP_OP_ATTR_FIELD_MEMH : 0),
-                                .cb.recv_am = on_received,
-                                .user_data = receive,
-                                .memh = region ? region->handle : NULL};
-    read->direct = direct;
+static void receive_ranges(struct sl_peer *peer, struct read *read, struct sl_message *message) {
+    struct sl_fetch *fetch = read->fetch;
+    const struct sl_fetch_range *range = &fetch->ranges[read->cursor];
+    read->direct = read->n_ranges == 1;
+    read->buffer = read->direct ? NULL : sl_fabric_take_buffer(peer->fabric);
     read->receiving = true;
-    read->fetch->n_writes += direct;
-    peer->n_requests++;
-    void *request = ucp_am_recv_data_nbx(fabric->worker, data, to, read->bytes, &with);
-    if (!UCS_PTR_IS_PTR(request)) {
-        received(receive, UCS_PTR_STATUS(request));
+    fetch->n_writes += read->direct;
+    uint8_t *to = read->direct ? (uint8_t *)range->to + read->at : read->buffer;
+    if (!to || !sl_peer_receive(peer, message, to, on_received, read)) {
+        sl_fabric_give_buffer(peer->fabric, read->buffer);
+        fetch->n_writes -= read->direct;
+        read->used = false;
+        fail(fetch, SL_ERR_EXHAUSTED, "no memory to receive a read");
     }
-    return UCS_INPROGRESS;
 }
 
 static void refuse(struct sl_fetch *fetch, enum sl_status status) {
@@ -452,20 +451,14 @@ static void refuse(struct sl_fetch *fetch, enum sl_status status) {
                                      : sl_status_text(status));
 }
 
-ucs_status_t sl_fetch_on_read_reply_priv(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                                         const ucp_am_recv_param_t *param) {
-    struct sl_fabric *fabric = arg;
+static void on_read_reply(void *state, struct sl_peer *peer, struct sl_message *message) {
     struct sl_wire_read_reply reply;
-    struct sl_peer *peer = sl_peer_sender_priv(fabric, "READ_REPLY", header_bytes, sizeof reply, param);
-    if (!peer) {
-        return UCS_OK;
-    }
-    memcpy(&reply, header, sizeof reply);
-    struct sl_read *read = reply.slot < SL_READS_PER_PEER ? &peer->reads[reply.slot] : NULL;
+    memcpy(&reply, message->header, sizeof reply);
+    struct read *read = reply.slot < SL_READS_PER_PEER ? &reads_of(state, peer)[reply.slot] : NULL;
     if (!read || !read->used || read->receiving || read->serial != reply.serial ||
-        (reply.status == SL_OK && bytes != read->bytes)) {
-        sl_fabric_unexpected_priv(fabric, "READ_REPLY", header_bytes + bytes);
-        return UCS_OK;
+        (reply.status == SL_OK && message->bytes != read->bytes)) {
+        sl_fabric_unexpected(peer->fabric, "READ_REPLY", message->header_bytes + message->bytes);
+        return;
     }
     struct sl_fetch *fetch = read->fetch;
     if (!fetch || reply.status != SL_OK) {
@@ -473,30 +466,34 @@ ucs_status_t sl_fetch_on_read_reply_priv(void *arg, const void *header, size_t h
         read->fetch = NULL;
         if (fetch) {
             refuse(fetch, reply.status < 0 ? (enum sl_status)reply.status : SL_ERR_INTERNAL);
-            check_end(fabric, fetch);
+            check_end(fetch);
         }
-        return UCS_OK;
+    } else if (message->by_rendezvous) {
+        receive_ranges(peer, read, message);
+    } else {
+        finish_read(read, UCS_OK, message->data);
     }
-    if (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) {
-        return receive_ranges(fabric, peer, read, data);
-    }
-    finish_read(fabric, read, UCS_OK, data);
-    return UCS_OK;
 }
 
 // ---- the progress thread's side --------------------------------------------------------------------------------------
 
-static void run_open(struct sl_fabric *fabric, struct sl_command *command) {
-    struct sl_fetch *fetch = (struct sl_fetch *)((char *)command - offsetof(struct sl_fetch, open_command));
-    fetch->next = fabric->fetches;
-    fabric->fetches = fetch;
-    atomic_fetch_add(&fabric->stats.fetches_open, 1);
-    if (fetch->line->over) {
-        fail(fetch, fetch->line->status, fetch->line->text);
-    }
+static void line_over(struct sl_line_user *user, enum sl_status status, const char *text) {
+    struct sl_fetch *fetch = SL_CONTAINER(user, struct sl_fetch, user);
+    fail(fetch, status, text);
+    check_end(fetch);
 }
 
-static bool pump(struct sl_fabric *fabric, struct sl_fetch *fetch) {
+static void run_open(struct sl_fabric *fabric, struct sl_command *command) {
+    struct sl_fetch *fetch = SL_CONTAINER(command, struct sl_fetch, open_command);
+    struct fetches *fetches = fetch->fetches = sl_verb_of_fabric(fabric, &sl_fetch_ops);
+    fetch->next = fetches->first;
+    fetches->first = fetch;
+    atomic_fetch_add(&fetches->n_open, 1);
+    fetch->user.over = line_over;
+    sl_line_join(fetch->line, &fetch->user);
+}
+
+static bool advance(struct sl_fetch *fetch) {
     struct sl_line *line = fetch->line;
     if (!line->up) {
         return false;
@@ -504,57 +501,50 @@ static bool pump(struct sl_fabric *fabric, struct sl_fetch *fetch) {
     if (!fetch->region) {
         struct sl_error err = {0};
         fetch->peer = line->peer;
-        fetch->region = sl_peer_region_priv(line->peer, &fetch->ticket, &err);
+        fetch->region = sl_peer_region(line->peer, &fetch->ticket, &err);
         if (!fetch->region) {
             fail(fetch, err.status, err.text);
             return true;
         }
     }
-    if (fabric->inject.get > 0) {
+    if (fetch->fetches->get > 0) {
         return pump_get(fetch);
     }
-    return fetch->region->mapping != 0 ? pump_copy(fabric, fetch)
+    return fetch->region->mapping != 0 ? pump_copy(fetch)
            : fetch->region->one_sided  ? pump_get(fetch)
                                        : pump_read(fetch);
 }
 
-bool sl_fetches_pump_priv(struct sl_fabric *fabric, int64_t now_ns) {
+static bool pump(void *state, int64_t now_ns) {
+    struct fetches *fetches = state;
     bool moved = false;
-    for (struct sl_fetch *fetch = fabric->fetches, *next; fetch; fetch = next) {
+    for (struct sl_fetch *fetch = fetches->first, *next; fetch; fetch = next) {
         next = fetch->next;
-        if (sl_outcome_is_open_priv(&fetch->outcome) && now_ns > fetch->deadline_ns) {
+        if (sl_outcome_is_open(&fetch->outcome) && now_ns > fetch->deadline_ns) {
             fail(fetch, SL_ERR_DEADLINE, "not everything has come in time");
         }
-        if (sl_outcome_is_open_priv(&fetch->outcome)) {
-            moved |= pump(fabric, fetch);
+        if (sl_outcome_is_open(&fetch->outcome)) {
+            moved |= advance(fetch);
         }
-        check_end(fabric, fetch);
+        check_end(fetch);
     }
     return moved;
 }
 
-void sl_fetches_tick_priv(struct sl_fabric *fabric, int64_t now_ns) {
-    for (struct sl_fetch *fetch = fabric->fetches; fetch; fetch = fetch->next) {
+static void tick(void *state, int64_t now_ns) {
+    struct fetches *fetches = state;
+    for (struct sl_fetch *fetch = fetches->first; fetch; fetch = fetch->next) {
         if (fetch->ended_ns && now_ns - fetch->ended_ns > SL_DRAIN_NS && fetch->peer) {
-            sl_peer_close_priv(fetch->peer, SL_ERR_PEER_LOST, "it does not send what was asked of it");
+            sl_peer_close(fetch->peer, SL_ERR_PEER_LOST, "it does not send what was asked of it");
             return; // which has changed the list
         }
     }
 }
 
-void sl_fetches_end_priv(struct sl_fabric *fabric, const struct sl_line *line, enum sl_status status,
-                         const char *text) {
-    for (struct sl_fetch *fetch = fabric->fetches, *next; fetch; fetch = next) {
-        next = fetch->next;
-        if (fetch->line == line) {
-            fail(fetch, status, text);
-            check_end(fabric, fetch);
-        }
-    }
-}
-
-void sl_fetches_peer_closing_priv(struct sl_fabric *fabric, const struct sl_peer *peer) {
-    for (struct sl_fetch *fetch = fabric->fetches; fetch; fetch = fetch->next) {
+static void peer_closing(void *state, struct sl_peer *peer, enum sl_status status, const char *text) {
+    struct fetches *fetches = state;
+    (void)status, (void)text;
+    for (struct sl_fetch *fetch = fetches->first; fetch; fetch = fetch->next) {
         if (fetch->peer == peer) { // over since its line is; what is under way ends with the connection
             abandon_reads(fetch);
             fetch->peer = NULL;
@@ -562,8 +552,21 @@ void sl_fetches_peer_closing_priv(struct sl_fabric *fabric, const struct sl_peer
     }
 }
 
-void sl_fetches_release_all_priv(struct sl_fabric *fabric) {
-    while (fabric->fetches) {
-        detach(fabric, fabric->fetches);
+static void release(void *state) {
+    struct fetches *fetches = state;
+    while (fetches->first) {
+        detach(fetches->first);
     }
 }
+
+const struct sl_verb_ops sl_fetch_ops = {
+    .state_bytes = sizeof(struct fetches),
+    .peer_bytes = sizeof(struct peer_reads),
+    .handlers = {{SL_WIRE_READ_REPLY, "READ_REPLY", sizeof(struct sl_wire_read_reply), false, on_read_reply}},
+    .faults = {{"get", offsetof(struct fetches, get)}},
+    .gauges = {SL_GAUGE(struct fetches, n_open, fetches_open)},
+    .pump = pump,
+    .tick = tick,
+    .peer_closing = peer_closing,
+    .release = release,
+};

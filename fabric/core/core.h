@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: what the core of the fabric offers its verbs: the way to the progress thread, memory that transports know,
+ *          peers, and messages to and from them. See verb.h.
+ *
+ * Threads: one thread, the progress thread, calls UCX and owns every peer and everything under way to and from one; so
+ *          nothing of UCX can be closed while it is being used. Other threads reach it in three ways: commands
+ *          (sl_fabric_post), what a verb shares with its callers under a lock of its own, and atomics.
+ *          fabric->lock guards what is marked so below; it is never held while a callback of the user runs.
+ */
+#ifndef SL_FABRIC_CORE_CORE_H
+#define SL_FABRIC_CORE_CORE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/socket.h>
+#include <ucp/api/ucp.h>
+
+#include "base/status.h"
+#include "fabric/core/verb.h"
+#include "fabric/core/wire.h"
+
+enum sl_transport { SL_TRANSPORT_AUTO, SL_TRANSPORT_SHM, SL_TRANSPORT_TCP, SL_TRANSPORT_RDMA };
+
+#define SL_MAX_CONNECTING 64
+#define SL_N_BUFFERS      8                 // kept at most
+#define SL_DRAIN_NS       (2 * SL_NS_PER_S) // for what is under way when it has failed; then its connection is closed
+
+// Something for the progress thread to do. Freed by run(), or lives on the stack of a caller that waits.
+struct sl_command {
+    struct sl_command *next;
+    void (*run)(struct sl_fabric *fabric, struct sl_command *command);
+};
+// What a command, a receive or the like is a member of.
+#define SL_CONTAINER(pointer, type, member) ((type *)(void *)((char *)(pointer)-offsetof(type, member)))
+
+struct sl_fabric {
+    enum sl_transport transport;
+    int64_t heartbeat_ms;
+    char *listen_text; // NULL: not listening
+    struct sockaddr_storage listen;
+    socklen_t listen_bytes;
+    char address[256];
+    char listen_host[128];
+    char device[64];
+    uint64_t epoch, host_id;
+
+    struct sl_verb *verbs[SL_MAX_VERBS + 1]; // up to the first NULL
+    size_t peer_bytes;                       // of a struct sl_peer, with what the verbs know of it
+    struct sl_binding {
+        struct sl_verb *verb;
+        const struct sl_handler *handler;
+    } bindings[SL_WIRE_END]; // by message
+
+    pthread_t thread;
+    int wake_fd;
+    atomic_bool sleeping, stopping, posted;
+    struct sl_gate *gate; // for what may outlive the fabric
+
+    pthread_mutex_t lock; // guards this paragraph
+    pthread_cond_t changed;
+    bool started, abandoned;
+    struct sl_error start_error;
+    struct sl_command *first, **last;
+    struct sl_region *regions;
+
+    _Atomic uint64_t generation; // the last one that was given to memory opened for others
+    _Atomic uint64_t peers_lost, peers_connected;
+
+    // the progress thread's
+    ucp_context_h context;
+    ucp_worker_h worker;
+    ucp_listener_h listener;
+    int worker_fd;
+    ucp_conn_request_h connecting[SL_MAX_CONNECTING];
+    size_t n_connecting;
+    struct sl_peer *peers;
+    bool peers_changed;
+    void *buffers[SL_N_BUFFERS]; // of SL_SEGMENT_MAX_BYTES, for what is packed: fresh memory costs a fault a page
+    size_t n_buffers;
+    int64_t next_tick_ns, complained_ns;
+    uint64_t n_unexpected;
+};
+
+// ---- post.c: ways to the progress thread -----------------------------------------------------------------------------
+
+void sl_fabric_post(struct sl_fabric *fabric, struct sl_command *command);
+void sl_fabric_wake(struct sl_fabric *fabric);
+bool sl_fabric_run_commands(struct sl_fabric *fabric); // on the progress thread: whether there were any
+
+/*
+ * The way to a fabric from objects that may outlive it. Reference-counted: one of the fabric, one of every such object.
+ * Commands that passed before it was shut are run; behind a shut gate nothing reaches the fabric any more.
+ */
+struct sl_gate {
+    atomic_int refs;
+    pthread_mutex_t lock;
+    struct sl_fabric *fabric; // NULL: shut
+};
+struct sl_gate *sl_gate_create(struct sl_fabric *fabric);
+struct sl_gate *sl_gate_ref(struct sl_gate *gate);
+void sl_gate_unref(struct sl_gate *gate);
+bool sl_gate_post(struct sl_gate *gate, struct sl_command *command); // false: shut, the command will not run
+void sl_gate_wake(struct sl_gate *gate);                             // have the progress thread look around
+void sl_gate_shut(struct sl_gate *gate);                             // the verbs leave first
+
+// ---- ucx.c: what is peculiar to UCX ----------------------------------------------------------------------------------
+
+enum sl_status sl_ucx_status(ucs_status_t status);
+enum sl_status sl_ucx_resolve(const char *address, struct sockaddr_storage *sockaddr_out, socklen_t *bytes_out,
+                              struct sl_error *err);
+enum sl_status sl_ucx_find_device(struct sl_fabric *fabric, struct sl_error *err);
+enum sl_status sl_ucx_start(struct sl_fabric *fabric, struct sl_error *err);
+enum sl_status sl_ucx_handle(struct sl_fabric *fabric, enum sl_wire_id id, ucp_am_recv_callback_t run, void *arg,
+                             struct sl_error *err);
+enum sl_status sl_ucx_listen(struct sl_fabric *fabric, ucp_listener_conn_callback_t on_connection,
+                             struct sl_error *err);
+void sl_ucx_stop(struct sl_fabric *fabric); // also one that has not started completely
+void sl_ucx_transport(ucp_ep_h ep, char *name_out, size_t name_bytes);
+
+// ---- memory.c: memory that transports know, ours and the peers' ------------------------------------------------------
+
+struct sl_region {
+    struct sl_region *next;
+    uint8_t *base;
+    size_t bytes;
+    ucp_mem_h handle;
+    void *rkey;
+    size_t rkey_bytes;
+};
+// Page-aligned, zeroed lazily. The contract is that of sl_fabric_region_create().
+enum sl_status sl_region_create(struct sl_fabric *fabric, size_t bytes, bool lock, void **base_out,
+                                struct sl_error *err);
+struct sl_region *sl_fabric_region(struct sl_fabric *fabric, const void *data, size_t bytes);
+// Where data lies in a region a transfer is spared its registration: adds that to *with.
+void sl_fabric_use_region(struct sl_fabric *fabric, const void *data, size_t bytes, ucp_request_param_t *with);
+void sl_fabric_free_regions(struct sl_fabric *fabric);
+
+// The remote half of a region as this connection reaches it. Kept: attaching shared memory costs a fault per page.
+struct sl_remote_region {
+    struct sl_remote_region *next;
+    ucp_rkey_h rkey;
+    bool one_sided;
+    intptr_t mapping; // of shared memory: what turns an address of the owner's into one of ours. 0: not mapped
+    uint64_t packed_hash;
+    size_t packed_bytes;
+};
+struct sl_ticket;
+struct sl_remote_region *sl_peer_region(struct sl_peer *peer, const struct sl_ticket *ticket, struct sl_error *err);
+void sl_peer_free_regions(struct sl_peer *peer);
+
+void *sl_fabric_take_buffer(struct sl_fabric *fabric); // SL_SEGMENT_MAX_BYTES, or NULL
+void sl_fabric_give_buffer(struct sl_fabric *fabric, void *buffer);
+void sl_fabric_free_buffers(struct sl_fabric *fabric);
+
+// ---- peer.c: connections ---------------------------------------------------------------------------------------------
+
+enum sl_peer_state { PEER_CONNECTING, PEER_UP, PEER_CLOSING };
+
+// Behind it lies what the verbs know of it.
+struct sl_peer {
+    struct sl_peer *next;
+    struct sl_fabric *fabric;
+    enum sl_peer_state state;
+    ucp_ep_h ep;
+    char name[128];     // address that we connected to, or of the one who connected
+    bool connector;     // we connected, so what begins here may use it
+    uint64_t wanted;    // epoch; 0 when accepted
+    uint64_t epoch;     // after HELLO
+    int64_t silence_ns; // after which it is lost
+    int64_t born_ns, heard_ns, beat_ns;
+    bool beating;       // a beat has not left yet
+    bool goodbye;       // it said BYE: the end of this connection is no loss
+    bool parting;       // we said BYE, or never wanted it: no loss either
+    bool silent;        // closed for its silence: it may wake up and go on putting
+    ucs_status_t error; // from the error callback
+    void *closing;      // request of ucp_ep_close_nbx
+    bool closed;
+    size_t n_requests; // UCX requests not yet completed
+    struct sl_remote_region *regions;
+};
+
+extern const struct sl_verb_ops sl_peer_ops; // of every fabric: how connections are made and kept alive
+
+/*
+ * A message is sent with its own copy of the header; done (may be NULL) runs exactly once, possibly before
+ * sl_peer_send_start() returns.
+ */
+struct sl_peer_send {
+    struct sl_peer *peer;
+    void (*done)(struct sl_peer_send *send, ucs_status_t status);
+    void *arg;
+    size_t bytes;      // for the sender's windows
+    void *buffer;      // of sl_fabric_take_buffer(), goes back afterwards
+    ucp_dt_iov_t *iov; // freed afterwards
+    uint8_t header[];
+};
+struct sl_peer_send *sl_peer_send_create(struct sl_peer *peer, const void *header, size_t header_bytes);
+void sl_peer_send_free(struct sl_peer_send *send); // one that was not started
+void sl_peer_send_start(struct sl_peer_send *send, enum sl_wire_id id, size_t header_bytes, const void *data,
+                        size_t data_bytes, const ucp_request_param_t *with);
+void sl_peer_tell(struct sl_peer *peer, enum sl_wire_id id, const void *header, size_t header_bytes);
+
+/*
+ * Fetch what a message offers by rendezvous: message->bytes bytes to `to`. done runs exactly once, possibly before this
+ * returns, with the number of bytes that came. False: no memory for it; done does not run.
+ */
+typedef void (*sl_received_fn)(void *arg, struct sl_peer *peer, ucs_status_t status, size_t bytes);
+bool sl_peer_receive(struct sl_peer *peer, struct sl_message *message, void *to, sl_received_fn done, void *arg);
+// A message that nobody expects: counted, rarely logged.
+void sl_fabric_unexpected(struct sl_fabric *fabric, const char *what, size_t bytes);
+
+ucs_status_t sl_peer_on_message(void *binding, const void *header, size_t header_bytes, void *data, size_t bytes,
+                                const ucp_am_recv_param_t *param);
+void sl_peer_on_connection(ucp_conn_request_h request, void *arg);
+void sl_peers_accept(struct sl_fabric *fabric);
+void sl_peers_settle(struct sl_fabric *fabric);
+// The connection to this incarnation of a fabric, made where there is none.
+struct sl_peer *sl_peer_connect(struct sl_fabric *fabric, const char *address, const struct sockaddr_storage *sockaddr,
+                                socklen_t sockaddr_bytes, uint64_t epoch, struct sl_error *err);
+void sl_peer_close(struct sl_peer *peer, enum sl_status status, const char *why);
+
+// ---- progress.c: the progress thread ---------------------------------------------------------------------------------
+
+// Waits for UCX. A fabric that does not start is freed by this.
+enum sl_status sl_fabric_start(struct sl_fabric *fabric, struct sl_error *err);
+void sl_fabric_stop(struct sl_fabric *fabric); // and frees it
+void sl_fabric_free(struct sl_fabric *fabric); // one without a thread
+
+// ---- ticket.c --------------------------------------------------------------------------------------------------------
+
+// A ticket, unpacked.
+struct sl_ticket {
+    struct sl_wire_ticket head;
+    char address[256];
+    uint8_t rkey[SL_WIRE_TICKET_MAX_BYTES];
+};
+// pack takes magic, id, generation and range of *what; malloc'd, NULL when there is no memory for it.
+uint8_t *sl_ticket_pack(const struct sl_fabric *fabric, const struct sl_region *region,
+                        const struct sl_wire_ticket *what, size_t *bytes_out);
+// owner: what the magic says, for people.
+enum sl_status sl_ticket_unpack(struct sl_ticket *ticket, uint32_t magic, const char *owner, const uint8_t *data,
+                                size_t bytes, struct sl_error *err);
+
+// ---- slots.c ---------------------------------------------------------------------------------------------------------
+
+// What messages name by number, for any thread. Grows; the lowest free number is taken next.
+struct sl_slots {
+    pthread_mutex_t lock;
+    void **at; // NULL: free
+    uint32_t n, first_free;
+};
+void sl_slots_init(struct sl_slots *slots);
+void sl_slots_cleanup(struct sl_slots *slots);
+bool sl_slots_take(struct sl_slots *slots, void *item, uint32_t *id_out); // false: no memory
+void sl_slots_give(struct sl_slots *slots, uint32_t id);
+void *sl_slots_find(struct sl_slots *slots, uint32_t id); // NULL: free
+void *sl_slots_next(struct sl_slots *slots,
+                    uint32_t *id_inout); // the first from *id on, which is set behind it; or NULL
+
+#endif

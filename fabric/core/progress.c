@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: the progress thread, from its start to its stop.
+ *
+ * Design: it turns one loop: commands of other threads, UCX, new connections, the clock (heartbeats, deadlines), and what
+ *         the verbs have under way. When nothing has moved for SPIN_NS it sleeps in poll() on UCX's descriptor and on
+ *         an eventfd, never past the next tick: the clock does not depend on new work. How others wake it: post.c.
+ *         UCX is started on that thread too, and its creator waits for at most START_NS: a start that hangs keeps
+ *         its thread and memory, which cannot be taken from it, and nothing else.
+ */
+#include <poll.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "fabric/core/core.h"
+
+#define START_NS    (20 * SL_NS_PER_S) // UCX that has not started by then never will
+#define SPIN_NS     50000              // of idleness before it sleeps
+#define TICK_MAX_NS (50 * SL_NS_PER_MS)
+#define PART_MS     1000 // for the peers to hear BYE and close
+
+// ---- the loop ------------------------------------------------------------------------------------------------------
+
+static bool has_work(struct sl_fabric *fabric) {
+    if (atomic_load(&fabric->posted) || atomic_load(&fabric->stopping)) {
+        return true;
+    }
+    SL_VERBS_WITH(has_work, fabric, verb) {
+        if (verb->ops->has_work(verb)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void sleep_until_work(struct sl_fabric *fabric, int64_t now_ns) {
+    atomic_store(&fabric->sleeping, true);
+    if (!has_work(fabric) && ucp_worker_arm(fabric->worker) == UCS_OK) {
+        struct pollfd fds[2] = {{fabric->worker_fd, POLLIN, 0}, {fabric->wake_fd, POLLIN, 0}};
+        int64_t left_ms = (fabric->next_tick_ns - now_ns) / SL_NS_PER_MS + 1;
+        poll(fds, 2, left_ms < 1 ? 1 : (int)left_ms);
+        if (fds[1].revents) {
+            uint64_t count;
+            ssize_t n = read(fabric->wake_fd, &count, sizeof count);
+            (void)n;
+        }
+    }
+    atomic_store(&fabric->sleeping, false);
+}
+
+// One turn. Returns whether anything moved.
+static bool turn(struct sl_fabric *fabric, int64_t now_ns) {
+    bool moved = sl_fabric_run_commands(fabric);
+    for (int i = 0; i < 16 && ucp_worker_progress(fabric->worker) > 0; i++) {
+        moved = true;
+    }
+    if (fabric->n_connecting > 0) {
+        sl_peers_accept(fabric);
+        moved = true;
+    }
+    if (fabric->peers_changed) {
+        sl_peers_settle(fabric);
+    }
+    if (now_ns >= fabric->next_tick_ns) {
+        int64_t period = fabric->heartbeat_ms * SL_NS_PER_MS / 4;
+        fabric->next_tick_ns = now_ns + (period < TICK_MAX_NS ? period : TICK_MAX_NS);
+        SL_VERBS_WITH(tick, fabric, verb) {
+            verb->ops->tick(verb, now_ns);
+        }
+    }
+    SL_VERBS_WITH(pump, fabric, verb) {
+        moved |= verb->ops->pump(verb, now_ns);
+    }
+    return moved;
+}
+
+static void run(struct sl_fabric *fabric) {
+    int64_t moved_ns = sl_now_ns();
+    while (!atomic_load(&fabric->stopping)) {
+        int64_t now = sl_now_ns();
+        if (turn(fabric, now)) {
+            moved_ns = now;
+        } else if (now - moved_ns > SPIN_NS) {
+            sleep_until_work(fabric, now);
+        } else {
+            sched_yield(); // who prepares the next message may be waiting for this very processor
+        }
+    }
+}
+
+// ---- the stop ------------------------------------------------------------------------------------------------------
+
+// Turn until `done` or for at most ms.
+static bool turn_until(struct sl_fabric *fabric, bool (*done)(const struct sl_fabric *fabric), int64_t ms) {
+    int64_t deadline = sl_deadline_in_ms(ms);
+    while (!done(fabric)) {
+        int64_t now = sl_now_ns();
+        if (now > deadline) {
+            return false;
+        }
+        if (!turn(fabric, now)) {
+            sched_yield();
+        }
+    }
+    return true;
+}
+
+static bool verbs_over(const struct sl_fabric *fabric) {
+    SL_VERBS_WITH(is_over, fabric, verb) {
+        if (!verb->ops->is_over(verb)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool sends_over(const struct sl_fabric *fabric) {
+    for (const struct sl_peer *peer = fabric->peers; peer; peer = peer->next) {
+        if (peer->n_requests > 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool peers_over(const struct sl_fabric *fabric) {
+    return fabric->peers == NULL;
+}
+
+static void part(struct sl_fabric *fabric) {
+    for (struct sl_peer *peer = fabric->peers; peer; peer = peer->next) {
+        peer->parting = true;
+        if (peer->state == PEER_UP) {
+            sl_peer_tell(peer, SL_WIRE_BYE, NULL, 0);
+        } else {
+            sl_peer_close(peer, SL_ERR_CANCELLED, "this fabric stops"); // nobody there whom BYE could reach
+        }
+    }
+    turn_until(fabric, sends_over, 200);
+    // Whoever hears BYE closes. Were we to close first, the news of it, which over shared memory takes another way than
+    // messages, could overtake BYE: a peer that was not scheduled for a while would take an orderly stop for a loss.
+    turn_until(fabric, peers_over, PART_MS);
+    for (struct sl_peer *peer = fabric->peers; peer; peer = peer->next) {
+        sl_peer_close(peer, SL_ERR_CANCELLED, "this fabric stops");
+    }
+    if (!turn_until(fabric, peers_over, 5000)) {
+        sl_log_error("fabric", "connections do not close; their memory stays registered");
+    }
+}
+
+// Everybody is told, everything is closed; then no callback of UCX can come any more.
+static void wind_down(struct sl_fabric *fabric) {
+    sl_gate_shut(fabric->gate);
+    sl_fabric_run_commands(fabric);
+    SL_VERBS_WITH(stop, fabric, verb) {
+        verb->ops->stop(verb);
+    }
+    turn_until(fabric, verbs_over, 500);
+    part(fabric);
+    turn_until(fabric, verbs_over, 500);
+    sl_fabric_run_commands(fabric);
+    SL_VERBS_WITH(release, fabric, verb) {
+        verb->ops->release(verb);
+    }
+}
+
+// ---- the thread ----------------------------------------------------------------------------------------------------
+
+static void stop_ucx(struct sl_fabric *fabric) {
+    sl_fabric_free_regions(fabric);
+    sl_ucx_stop(fabric);
+}
+
+static enum sl_status start_ucx(struct sl_fabric *fabric, struct sl_error *err) {
+    enum sl_status status = sl_ucx_start(fabric, err);
+    for (int id = 0; status == SL_OK && id < SL_WIRE_END; id++) {
+        struct sl_binding *binding = &fabric->bindings[id];
+        if (binding->handler) {
+            status = sl_ucx_handle(fabric, (enum sl_wire_id)id, sl_peer_on_message, binding, err);
+        }
+    }
+    if (status == SL_OK && fabric->listen_text) {
+        status = sl_ucx_listen(fabric, sl_peer_on_connection, err);
+    }
+    if (status != SL_OK) {
+        stop_ucx(fabric);
+    }
+    return status;
+}
+
+static void *progress_main(void *arg) {
+    struct sl_fabric *fabric = arg;
+    struct sl_error err = {0};
+    enum sl_status status = start_ucx(fabric, &err);
+    pthread_mutex_lock(&fabric->lock);
+    bool abandoned = fabric->abandoned;
+    fabric->started = true;
+    fabric->start_error = err;
+    fabric->start_error.status = status;
+    pthread_cond_broadcast(&fabric->changed);
+    pthread_mutex_unlock(&fabric->lock);
+    if (abandoned) { // nobody waits any more: this thread owns everything
+        if (status == SL_OK) {
+            stop_ucx(fabric);
+        }
+        sl_fabric_free(fabric);
+        return NULL;
+    }
+    if (status == SL_OK) {
+        run(fabric);
+        wind_down(fabric);
+        if (!fabric->peers) {
+            stop_ucx(fabric);
+        }
+    }
+    return NULL;
+}
+
+enum sl_status sl_fabric_start(struct sl_fabric *fabric, struct sl_error *err) {
+    enum sl_status status = sl_thread_start("fabric", progress_main, fabric, &fabric->thread, err);
+    if (status != SL_OK) {
+        sl_fabric_free(fabric);
+        return status;
+    }
+    int64_t deadline = sl_now_ns() + START_NS;
+    pthread_t thread = fabric->thread;
+    pthread_mutex_lock(&fabric->lock);
+    while (!fabric->started && sl_cond_wait_until(&fabric->changed, &fabric->lock, deadline) == SL_OK) {
+    }
+    bool started = fabric->started;
+    fabric->abandoned = !started;
+    pthread_mutex_unlock(&fabric->lock);
+    if (!started) {
+        pthread_detach(thread);
+        return sl_fail(err, SL_ERR_DEADLINE, "UCX has not started within %lld s", (long long)(START_NS / SL_NS_PER_S));
+    }
+    if (fabric->start_error.status != SL_OK) {
+        pthread_join(thread, NULL);
+        status = sl_fail(err, fabric->start_error.status, "%s", fabric->start_error.text);
+        sl_fabric_free(fabric);
+    }
+    return status;
+}
+
+void sl_fabric_stop(struct sl_fabric *fabric) {
+    atomic_store(&fabric->stopping, true);
+    sl_fabric_wake(fabric);
+    pthread_join(fabric->thread, NULL);
+    if (!fabric->peers) { // else UCX still holds pointers into it
+        sl_fabric_free(fabric);
+    }
+}
+
+void sl_fabric_free(struct sl_fabric *fabric) {
+    sl_verbs_destroy(fabric);
+    sl_fabric_free_buffers(fabric);
+    close(fabric->wake_fd);
+    pthread_mutex_destroy(&fabric->lock);
+    pthread_cond_destroy(&fabric->changed);
+    sl_gate_unref(fabric->gate);
+    free(fabric->listen_text);
+    free(fabric);
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: what the three files of grants share: grant.c, their life; receive.c, the messages that reach their owner;
+ *          grant_end.c, how they end and what is remembered of it.
+ */
+#ifndef SL_FABRIC_GRANT_H
+#define SL_FABRIC_GRANT_H
+
+#include "fabric/core/core.h"
+#include "fabric/fabric.h"
+
+#define SL_N_PAST 1024 // ended grants whose end is remembered
+
+struct sl_past {
+    uint64_t generation, ship_id;
+    uint32_t grant_id;
+    enum sl_status status;
+    char text[SL_ANSWER_TEXT_BYTES];
+};
+
+struct sl_grants {
+    struct sl_verb verb;
+    struct sl_slots slots; // only the progress thread gives grants back
+    _Atomic uint64_t n_open, n_quarantined, n_wrong, n_stale;
+    // the progress thread's
+    struct sl_past past[SL_N_PAST];
+    size_t next_past;
+};
+
+enum sl_grant_state { GRANT_OPEN, GRANT_CLAIMED, GRANT_COMPLETE, GRANT_FAILED };
+
+struct sl_grant {
+    struct sl_grants *grants;
+    struct sl_fabric *fabric;
+    struct sl_command close_command;
+    uint32_t id;
+    uint64_t generation;
+    uint8_t *block;
+    size_t bytes;
+    _Atomic int64_t deadline_ns;
+    struct sl_grant_events events;
+    void *arg;
+    // the progress thread's
+    enum sl_grant_state state;
+    enum sl_status status;
+    char text[SL_ANSWER_TEXT_BYTES];
+    bool closed;      // by its owner
+    bool quarantined; // counted in the gauge
+    int64_t ended_ns;
+    struct sl_peer *writer;
+    uint64_t ship_id;
+    bool one_sided;
+    bool writer_quiet; // no put of the writer can be under way
+    size_t n_receives;
+    uint64_t n_segments;
+    uint64_t body_bytes; // verified
+    uint64_t highest;
+    bool final_seen, header_ready;
+    struct sl_wire_final final;
+    uint8_t *header;
+};
+
+// grant_end.c
+void sl_grant_answer(struct sl_peer *peer, const struct sl_wire_key *key, enum sl_status status, uint32_t flags,
+                     const char *text);
+// Tell a sender whose grant is over what became of it.
+void sl_grant_answer_past(struct sl_grants *grants, struct sl_peer *peer, const struct sl_wire_key *key);
+// Each may free the grant.
+void sl_grant_fail(struct sl_grant *grant, enum sl_status status, const char *text);
+void sl_grant_check_complete(struct sl_grant *grant);
+void sl_grant_try_release(struct sl_grant *grant);
+void sl_grant_release(struct sl_grant *grant);
+
+// receive.c: handlers
+void sl_grant_on_claim(void *state, struct sl_peer *peer, struct sl_message *message);
+void sl_grant_on_segment(void *state, struct sl_peer *peer, struct sl_message *message);
+void sl_grant_on_final(void *state, struct sl_peer *peer, struct sl_message *message);
+void sl_grant_on_query(void *state, struct sl_peer *peer, struct sl_message *message);
+void sl_grant_on_abort(void *state, struct sl_peer *peer, struct sl_message *message);
+
+#endif

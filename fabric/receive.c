@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: the messages that reach a grant's owner: claims, segments, the final message, queries, aborts.
+ *
+ * Design: nothing in a message is believed before it is checked: its length, that the grant is open in this
+ *         generation, that this ship of this peer has claimed it, that the bytes lie inside. Only then is a receive
+ *         posted, straight into the block. A segment is verified as soon as it has landed, so that verification
+ *         overlaps with the arrival of the next ones. Whatever is dropped is also discarded in UCX: a handler
+ *         that returns without having posted a receive completes the sender's rendezvous.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/hash.h"
+#include "fabric/grant.h"
+
+struct receive {
+    struct sl_grant *grant;
+    struct sl_wire_segment segment;
+    uint32_t part_bytes[SL_SEGMENT_MAX_PARTS];
+};
+
+// ---- what all of them begin with -----------------------------------------------------------------------------------
+
+static struct sl_grant *find(struct sl_grants *grants, const struct sl_wire_key *key) {
+    struct sl_grant *grant = sl_slots_find(&grants->slots, key->grant_id);
+    return grant && grant->generation == key->generation ? grant : NULL; // only this thread frees grants
+}
+
+// The grant that this ship has claimed and that still takes bytes; else NULL, and the sender has been answered.
+static struct sl_grant *claimed_grant(struct sl_grants *grants, struct sl_peer *peer, const struct sl_wire_key *key) {
+    struct sl_grant *grant = find(grants, key);
+    if (!grant) {
+        sl_grant_answer_past(grants, peer, key);
+        return NULL;
+    }
+    if (grant->writer != peer || grant->ship_id != key->ship_id) {
+        atomic_fetch_add(&grants->n_stale, 1);
+        sl_grant_answer(peer, key, SL_ERR_PEER_STALE, 0, "the grant belongs to another ship");
+        return NULL;
+    }
+    if (grant->state != GRANT_CLAIMED) {
+        sl_grant_answer(peer, key, grant->status, 0, grant->text);
+        return NULL;
+    }
+    return grant;
+}
+
+// ---- CLAIM -----------------------------------------------------------------------------------------------------
+
+void sl_grant_on_claim(void *state, struct sl_peer *peer, struct sl_message *message) {
+    struct sl_wire_claim claim;
+    memcpy(&claim, message->header, sizeof claim);
+    struct sl_grant *grant = find(state, &claim.key);
+    if (grant && grant->state == GRANT_OPEN && sl_now_ns() <= atomic_load(&grant->deadline_ns)) {
+        grant->writer = peer;
+        grant->ship_id = claim.key.ship_id;
+        grant->one_sided = claim.one_sided != 0;
+        grant->state = GRANT_CLAIMED;
+    }
+    if (claimed_grant(state, peer, &claim.key)) {
+        sl_grant_answer(peer, &claim.key, SL_INPROGRESS, 0, "");
+    }
+}
+
+// ---- SEGMENT ---------------------------------------------------------------------------------------------------
+
+static bool digest_matches(const struct receive *receive) {
+    const uint8_t *at = receive->grant->block + receive->segment.offset;
+    uint64_t digest = 0;
+    for (uint32_t i = 0; i < receive->segment.n_parts; i++) {
+        digest = sl_hash(at, receive->part_bytes[i], digest);
+        at += receive->part_bytes[i];
+    }
+    return digest == receive->segment.digest;
+}
+
+// The bytes are in the block.
+static void verify(const struct receive *receive) {
+    struct sl_grant *grant = receive->grant;
+    const struct sl_wire_segment *segment = &receive->segment;
+    if (grant->state != GRANT_CLAIMED) {
+        sl_grant_try_release(grant);
+        return;
+    }
+    if (!digest_matches(receive)) {
+        atomic_fetch_add(&grant->grants->n_wrong, 1);
+        char text[SL_ANSWER_TEXT_BYTES];
+        snprintf(text, sizeof text, "bytes [%llu, %llu) failed their digest", (unsigned long long)segment->offset,
+                 (unsigned long long)(segment->offset + segment->bytes));
+        sl_grant_fail(grant, SL_ERR_PEER_CORRUPT, text);
+        return;
+    }
+    grant->n_segments++;
+    grant->body_bytes += segment->bytes;
+    if (segment->offset + segment->bytes > grant->highest) {
+        grant->highest = segment->offset + segment->bytes;
+    }
+    sl_grant_check_complete(grant);
+}
+
+static void on_received(void *arg, struct sl_peer *peer, ucs_status_t status, size_t bytes) {
+    struct receive *receive = arg;
+    struct sl_grant *grant = receive->grant;
+    (void)peer;
+    grant->n_receives--;
+    if (status == UCS_OK && bytes == receive->segment.bytes) {
+        verify(receive);
+    } else {
+        sl_grant_fail(grant, SL_ERR_PEER_LOST, ucs_status_string(status));
+    }
+    free(receive);
+}
+
+// Why a segment must not land; NULL: it may.
+static const char *refusal(const struct sl_grant *grant, const struct receive *receive, size_t bytes) {
+    const struct sl_wire_segment *segment = &receive->segment;
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < segment->n_parts; i++) {
+        sum += receive->part_bytes[i];
+    }
+    if (segment->bytes == 0 || segment->bytes > SL_SEGMENT_MAX_BYTES || sum != segment->bytes) {
+        return "a segment's parts do not add up";
+    }
+    if (bytes != (grant->one_sided ? 0 : segment->bytes)) {
+        return "a segment came the wrong way or with another length than announced";
+    }
+    if (segment->offset > grant->bytes || segment->bytes > grant->bytes - segment->offset) {
+        return "a segment lies outside of the grant";
+    }
+    return NULL;
+}
+
+// Ends with the receive freed, now or later.
+static void land(struct receive *receive, struct sl_peer *peer, struct sl_message *message) {
+    struct sl_grant *grant = receive->grant;
+    uint8_t *to = grant->block + receive->segment.offset;
+    if (message->by_rendezvous && message->bytes > 0) {
+        grant->n_receives++;
+        if (!sl_peer_receive(peer, message, to, on_received, receive)) {
+            on_received(receive, peer, UCS_ERR_NO_MEMORY, 0);
+        }
+        return;
+    }
+    if (message->bytes > 0) {
+        memcpy(to, message->data, message->bytes);
+    }
+    verify(receive);
+    free(receive);
+}
+
+void sl_grant_on_segment(void *state, struct sl_peer *peer, struct sl_message *message) {
+    struct sl_wire_segment segment;
+    memcpy(&segment, message->header, sizeof segment);
+    if (segment.n_parts == 0 || segment.n_parts > SL_SEGMENT_MAX_PARTS ||
+        message->header_bytes != SL_SEGMENT_HEADER_BYTES(segment.n_parts)) {
+        sl_fabric_unexpected(peer->fabric, "SEGMENT with a wrong number of parts", message->header_bytes);
+        return;
+    }
+    struct sl_grant *grant = claimed_grant(state, peer, &segment.key);
+    if (!grant) {
+        return;
+    }
+    struct receive *receive = malloc(sizeof *receive);
+    if (!receive) {
+        sl_grant_fail(grant, SL_ERR_EXHAUSTED, "the receiver has no memory for a segment");
+        return;
+    }
+    receive->grant = grant;
+    receive->segment = segment;
+    memcpy(receive->part_bytes, (const uint8_t *)message->header + sizeof segment, segment.n_parts * sizeof(uint32_t));
+    const char *why = refusal(grant, receive, message->bytes);
+    if (why) {
+        free(receive);
+        sl_grant_fail(grant, SL_ERR_RANGE, why);
+    } else {
+        land(receive, peer, message);
+    }
+}
+
+// ---- FINAL -----------------------------------------------------------------------------------------------------
+
+static void on_header_received(void *arg, struct sl_peer *peer, ucs_status_t status, size_t bytes) {
+    struct sl_grant *grant = arg;
+    (void)peer, (void)bytes;
+    grant->n_receives--;
+    grant->header_ready = status == UCS_OK;
+    if (status != UCS_OK) {
+        sl_grant_fail(grant, SL_ERR_PEER_LOST, ucs_status_string(status));
+    } else if (grant->state == GRANT_CLAIMED) {
+        sl_grant_check_complete(grant);
+    } else {
+        sl_grant_try_release(grant);
+    }
+}
+
+static void receive_header(struct sl_grant *grant, struct sl_peer *peer, struct sl_message *message) {
+    grant->header_ready = !message->by_rendezvous;
+    if (grant->header_ready) {
+        if (message->bytes > 0) {
+            memcpy(grant->header, message->data, message->bytes);
+        }
+        sl_grant_check_complete(grant);
+        return;
+    }
+    grant->n_receives++;
+    if (!sl_peer_receive(peer, message, grant->header, on_header_received, grant)) {
+        grant->n_receives--;
+        sl_grant_fail(grant, SL_ERR_EXHAUSTED, "the receiver has no memory for a header");
+    }
+}
+
+void sl_grant_on_final(void *state, struct sl_peer *peer, struct sl_message *message) {
+    struct sl_wire_final final;
+    memcpy(&final, message->header, sizeof final);
+    struct sl_grant *grant = claimed_grant(state, peer, &final.key);
+    if (!grant || grant->final_seen) {
+        return;
+    }
+    size_t bytes = message->bytes;
+    if (final.header_bytes != bytes || bytes > SL_HEADER_MAX_BYTES || final.body_bytes > grant->bytes) {
+        sl_grant_fail(grant, SL_ERR_RANGE, "the final message announces more than there can be");
+        return;
+    }
+    grant->header = malloc(bytes ? bytes : 1);
+    if (!grant->header) {
+        sl_grant_fail(grant, SL_ERR_EXHAUSTED, "the receiver has no memory for a header");
+        return;
+    }
+    grant->final = final;
+    grant->final_seen = true;
+    receive_header(grant, peer, message);
+}
+
+// ---- QUERY, ABORT ----------------------------------------------------------------------------------------------
+
+void sl_grant_on_query(void *state, struct sl_peer *peer, struct sl_message *message) {
+    struct sl_wire_query query;
+    memcpy(&query, message->header, sizeof query);
+    struct sl_grant *grant = claimed_grant(state, peer, &query.key);
+    if (grant) {
+        sl_grant_answer(peer, &query.key, SL_INPROGRESS,
+                        SL_ANSWER_TO_QUERY | (grant->final_seen ? SL_ANSWER_FINAL_SEEN : 0), "");
+    }
+}
+
+void sl_grant_on_abort(void *state, struct sl_peer *peer, struct sl_message *message) {
+    struct sl_wire_abort abortion;
+    memcpy(&abortion, message->header, sizeof abortion);
+    struct sl_grant *grant = find(state, &abortion.key);
+    if (grant && grant->writer == peer && grant->ship_id == abortion.key.ship_id) {
+        grant->writer_quiet = true;
+        char text[SL_ANSWER_TEXT_BYTES];
+        snprintf(text, sizeof text, "the sender gave the ship up: %s", sl_status_text((enum sl_status)abortion.status));
+        enum sl_status status = abortion.status < 0 ? (enum sl_status)abortion.status : SL_ERR_CANCELLED;
+        sl_grant_fail(grant, status, text); // releases it, if it had failed before
+    }
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: what the three files of ships share: ship.c, the life of a ship; ship_caller.c, its caller's half; segment.c, its
+ *          bytes on their way.
+ */
+#ifndef SL_FABRIC_SHIP_H
+#define SL_FABRIC_SHIP_H
+
+#include "fabric/core/core.h"
+#include "fabric/fabric.h"
+
+struct sl_ships {
+    struct sl_verb verb;
+    struct sl_ship *first;
+    _Atomic uint64_t last_id, n_open;
+    uint64_t corrupt, drop_final, stall; // fault injection: the Nth, counted down; 0: never
+};
+
+enum sl_ship_state { SHIP_WAITING, SHIP_CLAIMING, SHIP_FLOWING, SHIP_FINISHING, SHIP_ENDING, SHIP_ENDED };
+
+struct sl_piece {
+    size_t offset;
+    const uint8_t *data;
+    size_t bytes;
+};
+
+struct sl_pieces {
+    struct sl_piece *at;
+    size_t n, capacity;
+};
+
+struct sl_ship {
+    struct sl_ship *next;
+    struct sl_ships *ships;
+    struct sl_fabric *fabric;
+    struct sl_command open_command;
+    struct sl_ticket ticket;
+    struct sockaddr_storage sockaddr;
+    socklen_t sockaddr_bytes;
+    uint64_t id;
+    int64_t deadline_ns;
+
+    // shared, under lock
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct sl_pieces queued;
+    bool finish_wanted, close_wanted, ended, detached;
+    const void *header;
+    size_t header_bytes;
+    enum sl_status status;
+    char text[SL_ANSWER_TEXT_BYTES + 128];
+    char mode_text[48];
+    _Atomic(const char *) mode; // mode_text once it is written
+    atomic_bool work;           // something of the above is new to the progress thread
+    atomic_size_t acked_bytes;
+
+    // the progress thread's
+    enum sl_ship_state state;
+    struct sl_peer *peer;
+    struct sl_remote_region *region;
+    bool claimed;                   // CLAIM has been sent, so the owner must hear of the end
+    bool fresh, finishing, closing; // seen of the shared half: pieces queued, finish_wanted, close_wanted
+    bool stalled;                   // by fault injection
+    struct sl_pieces taken;
+    size_t cursor; // in taken
+    size_t n_outstanding, outstanding_bytes;
+    uint64_t n_segments, body_bytes;
+    int64_t asked_ns, ending_ns;
+};
+
+// ship_caller.c: the progress thread's view of the caller's half
+void sl_ship_see_wishes(struct sl_ship *ship);
+void sl_ship_take_pieces(struct sl_ship *ship); // more of them, when those taken before are used up
+void sl_ship_fail(struct sl_ship *ship, enum sl_status status, const char *text);
+void sl_ship_set_ended(struct sl_ship *ship);
+void sl_ship_detach(struct sl_ship *ship); // after this the ship is the caller's, who may free it
+
+// segment.c: send one segment of what the ship has taken. False: nothing to send.
+bool sl_ship_send_segment(struct sl_ship *ship);
+
+#endif

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: the caller's half of a ship: its queue of pieces, its wishes, its status; all of it under ship->lock, with `work`
+ *          to announce changes.
+ *
+ * Threads: the caller's calls come first; at the end is what the progress thread does with the same half.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "fabric/ship.h"
+
+// ---- the caller's side -----------------------------------------------------------------------------------------
+
+static enum sl_status push_piece(struct sl_pieces *pieces, size_t offset, const uint8_t *data, size_t bytes) {
+    struct sl_piece *last = pieces->n > 0 ? &pieces->at[pieces->n - 1] : NULL;
+    if (last && last->offset + last->bytes == offset && last->data + last->bytes == data) {
+        last->bytes += bytes;
+        return SL_OK;
+    }
+    if (pieces->n == pieces->capacity) {
+        size_t capacity = pieces->capacity ? 2 * pieces->capacity : 64;
+        struct sl_piece *grown = realloc(pieces->at, capacity * sizeof *grown);
+        if (!grown) {
+            return SL_ERR_EXHAUSTED;
+        }
+        pieces->at = grown;
+        pieces->capacity = capacity;
+    }
+    pieces->at[pieces->n++] = (struct sl_piece){offset, data, bytes};
+    return SL_OK;
+}
+
+enum sl_status sl_ship_piece(struct sl_ship *ship, size_t offset, const void *data, size_t bytes) {
+    if (offset > ship->ticket.head.bytes || bytes > ship->ticket.head.bytes - offset) {
+        return SL_ERR_RANGE;
+    }
+    pthread_mutex_lock(&ship->lock);
+    enum sl_status status = ship->status;
+    if (status == SL_OK && (ship->finish_wanted || ship->close_wanted)) {
+        status = SL_ERR_PRECONDITION;
+    }
+    if (status == SL_OK && bytes > 0) {
+        status = push_piece(&ship->queued, offset, data, bytes);
+        atomic_store(&ship->work, true);
+    }
+    bool attached = !ship->detached;
+    pthread_mutex_unlock(&ship->lock);
+    if (attached) {
+        sl_fabric_wake(ship->fabric);
+    }
+    return status;
+}
+
+// Ask the progress thread for something, and wait until *done. With the lock held.
+static void want(struct sl_ship *ship, bool *wish, const bool *done) {
+    *wish = true;
+    atomic_store(&ship->work, true);
+    if (!ship->detached) {
+        sl_fabric_wake(ship->fabric);
+    }
+    // The progress thread ends every ship: at its deadline, and SL_DRAIN_NS later by closing the connection.
+    while (!*done) {
+        pthread_cond_wait(&ship->changed, &ship->lock);
+    }
+}
+
+enum sl_status sl_ship_finish(struct sl_ship *ship, const void *header, size_t header_bytes, struct sl_error *err) {
+    if (header_bytes > SL_HEADER_MAX_BYTES) {
+        return sl_fail(err, SL_ERR_RANGE, "a header of %zu bytes; at most %u", header_bytes, SL_HEADER_MAX_BYTES);
+    }
+    pthread_mutex_lock(&ship->lock);
+    if (ship->finish_wanted) {
+        pthread_mutex_unlock(&ship->lock);
+        return sl_fail(err, SL_ERR_PRECONDITION, "the ship was finished before");
+    }
+    ship->header = header;
+    ship->header_bytes = header_bytes;
+    want(ship, &ship->finish_wanted, &ship->ended);
+    enum sl_status status = ship->status;
+    if (status != SL_OK) {
+        sl_fail(err, status, "ship to %s: %s", ship->ticket.address, ship->text);
+    }
+    pthread_mutex_unlock(&ship->lock);
+    return status;
+}
+
+size_t sl_ship_progress(const struct sl_ship *ship, enum sl_status *status_out) {
+    struct sl_ship *locked = (struct sl_ship *)(uintptr_t)ship; // the lock is not part of what is const
+    if (status_out) {
+        pthread_mutex_lock(&locked->lock);
+        *status_out = ship->status;
+        pthread_mutex_unlock(&locked->lock);
+    }
+    return atomic_load(&locked->acked_bytes);
+}
+
+const char *sl_ship_verb(const struct sl_ship *ship) {
+    return atomic_load(&((struct sl_ship *)(uintptr_t)ship)->mode);
+}
+
+void sl_ship_close(struct sl_ship **ship) {
+    if (!ship || !*ship) {
+        return;
+    }
+    struct sl_ship *it = *ship;
+    pthread_mutex_lock(&it->lock);
+    want(it, &it->close_wanted, &it->detached);
+    pthread_mutex_unlock(&it->lock);
+    pthread_mutex_destroy(&it->lock);
+    pthread_cond_destroy(&it->changed);
+    free(it->queued.at);
+    free(it->taken.at);
+    free(it);
+    *ship = NULL;
+}
+
+// ---- the progress thread's side --------------------------------------------------------------------------------
+
+void sl_ship_see_wishes(struct sl_ship *ship) {
+    if (atomic_exchange(&ship->work, false)) {
+        pthread_mutex_lock(&ship->lock);
+        ship->fresh = true;
+        ship->finishing = ship->finish_wanted;
+        ship->closing = ship->close_wanted;
+        pthread_mutex_unlock(&ship->lock);
+        if (ship->closing) {
+            sl_ship_fail(ship, SL_ERR_CANCELLED, "the sender closed the ship before it was finished");
+        }
+    }
+}
+
+void sl_ship_take_pieces(struct sl_ship *ship) {
+    if (ship->cursor < ship->taken.n || !ship->fresh) {
+        return;
+    }
+    pthread_mutex_lock(&ship->lock);
+    struct sl_pieces empty = ship->taken;
+    empty.n = 0;
+    ship->taken = ship->queued;
+    ship->queued = empty;
+    pthread_mutex_unlock(&ship->lock);
+    ship->cursor = 0;
+    ship->fresh = false;
+}
+
+void sl_ship_fail(struct sl_ship *ship, enum sl_status status, const char *text) {
+    if (ship->state == SHIP_ENDING || ship->state == SHIP_ENDED) {
+        return;
+    }
+    pthread_mutex_lock(&ship->lock);
+    ship->status = status;
+    snprintf(ship->text, sizeof ship->text, "%s", text);
+    pthread_mutex_unlock(&ship->lock);
+    ship->state = SHIP_ENDING;
+    ship->ending_ns = sl_now_ns();
+}
+
+void sl_ship_set_ended(struct sl_ship *ship) {
+    ship->state = SHIP_ENDED;
+    pthread_mutex_lock(&ship->lock);
+    ship->ended = true;
+    pthread_cond_broadcast(&ship->changed);
+    pthread_mutex_unlock(&ship->lock);
+}
+
+void sl_ship_detach(struct sl_ship *ship) {
+    atomic_fetch_sub(&ship->ships->n_open, 1);
+    pthread_mutex_lock(&ship->lock);
+    ship->ended = true;
+    ship->detached = true;
+    pthread_cond_broadcast(&ship->changed);
+    pthread_mutex_unlock(&ship->lock);
+}
