@@ -35,9 +35,10 @@ enum sl_status sl_demand_make(const struct sl_recipe *recipe, const struct sl_kv
     if (plan == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a plan");
     }
-    // Behind nothing that prefill has read there is no annex: every slot stays with decode.
-    enum sl_status status = n_prefill > 0 ? sl_plan_make(recipe, geometry, n_prefill, plan, err)
-                                          : sl_plan_make_local(recipe, geometry, 1, plan, err);
+    // Behind nothing that prefill has read there is no annex: every slot stays with decode. Sizes are the same for every set
+    // of frequencies.
+    enum sl_status status = n_prefill > 0 ? sl_plan_make(recipe, geometry, n_prefill, 0, plan, err)
+                                          : sl_plan_make_local(recipe, geometry, 1, 0, plan, err);
     if (status == SL_OK) {
         *demand_out = (struct sl_demand){
             .n_prefill_tokens = n_prefill,

@@ -235,9 +235,8 @@ static enum sl_status open_session(struct sl_decode *decode, const Sluice__V1__D
     int64_t n_read = *session ? (*session)->n_tokens : 0; // by prefill
     if (status == SL_OK) {
         // Behind nothing that prefill has read there is no annex: every slot stays here.
-        status = n_read > 0 ? sl_plan_make(&recipe, &geometry, n_read, &plan, err)
-                            : sl_plan_make_local(&recipe, &geometry, 1, &plan, err);
-        plan.rope_set = rope_set(decode, request);
+        status = n_read > 0 ? sl_plan_make(&recipe, &geometry, n_read, rope_set(decode, request), &plan, err)
+                            : sl_plan_make_local(&recipe, &geometry, 1, rope_set(decode, request), &plan, err);
     }
     if (status == SL_OK && *session) {
         status = sl_job_check_session(&plan, *session, err);

@@ -54,8 +54,9 @@ static enum sl_status prepare(struct sl_prefill *prefill, const Sluice__V1__Pref
     status = sl_job_recipe(request->recipe, model, &recipe, err);
     if (status == SL_OK) {
         struct sl_kv_geometry geometry = sl_model_geometry(model);
-        status = sl_plan_make(&recipe, &geometry, (int64_t)request->tokens->n_ids, &job->plan, err);
-        job->plan.rope_set = sl_model_rope_set(model, larger(request->n_positions, job->plan.n_prompt));
+        int64_t n_prompt = (int64_t)request->tokens->n_ids;
+        int rope_set = sl_model_rope_set(model, larger(request->n_positions, n_prompt));
+        status = sl_plan_make(&recipe, &geometry, n_prompt, rope_set, &job->plan, err);
     }
     if (status == SL_OK && sl_recipe_offloads(&job->plan.recipe) && request->n_stores == 0) {
         status = sl_fail(err, SL_ERR_PRECONDITION,

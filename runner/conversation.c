@@ -164,8 +164,7 @@ static bool is_packed(const struct sl_session *session, const struct sl_recipe *
 static enum sl_status make_plan(const struct sl_conversation *c, int64_t end, struct sl_plan *plan_out,
                                 struct sl_error *err) {
     struct sl_kv_geometry geometry = sl_model_geometry(sl_local_model(c->local));
-    enum sl_status status = sl_plan_make_local(&c->recipe, &geometry, end > 0 ? end : 1, plan_out, err);
-    plan_out->rope_set = c->rope_set;
+    enum sl_status status = sl_plan_make_local(&c->recipe, &geometry, end > 0 ? end : 1, c->rope_set, plan_out, err);
     if (status == SL_OK && c->sequence.session) {
         struct sl_session_stats stats;
         sl_session_get_stats(c->sequence.session, &stats);

@@ -15,8 +15,8 @@
 
 /*
  * A recipe together with a model and a prompt: what follows from the three, in numbers. Admission, session creation and
- * the size of a grant all come from here, so they cannot disagree. SL_ERR_INVALID: budget not above what the scope
- * protects, a layer range beyond the model, a head_dim that the format cannot group.
+ * the size of a grant all come from here, so they cannot disagree. SL_ERR_INVALID: more layers, heads or tokens than are
+ * possible, a layer beyond the model, more channels than keys have, a head_dim that the format cannot group.
  *
  * In a cluster the slots of offloaded layers are in kvstores: a capsule has none of them, prefill holds the newest
  * (sl_plan_held_slots()), decode sinks, recent slots, what is generated, and rows that it has fetched. A job in one
@@ -27,7 +27,7 @@ struct sl_plan {
     struct sl_kv_geometry geometry;
     bool keeps_offloaded; // made for a job in one process
     int64_t n_prompt;     // tokens that prefill will read
-    int rope_set;         // of the session; 0 unless who makes the plan sets it (sl_model_rope_set())
+    int rope_set;         // of the session (model/model.h: sl_model_rope_set())
     // Mean per (layer, KV head) that evicts, the tail not counted; n_prompt when nothing is evicted. Recipes with
     // when=step may have more than n_prompt: slots that decode will fill.
     int64_t budget_slots;
@@ -49,11 +49,11 @@ struct sl_plan {
 };
 // The recipe must be resolved (SL_ERR_PRECONDITION).
 enum sl_status sl_plan_make(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry, int64_t n_prompt,
-                            struct sl_plan *plan_out, struct sl_error *err);
+                            int rope_set, struct sl_plan *plan_out, struct sl_error *err);
 
 // For jobs in one process, which have no kvstores. Differs where the recipe offloads.
 enum sl_status sl_plan_make_local(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry,
-                                  int64_t n_prompt, struct sl_plan *plan_out, struct sl_error *err);
+                                  int64_t n_prompt, int rope_set, struct sl_plan *plan_out, struct sl_error *err);
 
 // Whether kvstores hold the layer's slots.
 static inline bool sl_plan_is_offloaded(const struct sl_plan *plan, int layer) {

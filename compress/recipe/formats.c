@@ -75,9 +75,10 @@ static void put_format(const struct sl_field *field, const struct sl_recipe *rec
 
 static bool format_is_sane(const struct sl_field *field, const struct sl_recipe *recipe) {
     (void)field;
-    bool sane =
-        sl_kv_format_is_known(recipe->format) && recipe->n_ranges >= 0 && recipe->n_ranges <= SL_MAX_FORMAT_RANGES &&
-        (recipe->dense_auto ? sl_kv_format_is_known(recipe->dense_format) : recipe->dense_format == sl_recipe_default.dense_format);
+    bool sane = sl_kv_format_is_known(recipe->format) && recipe->n_ranges >= 0 &&
+                recipe->n_ranges <= SL_MAX_FORMAT_RANGES &&
+                (recipe->dense_auto ? sl_kv_format_is_known(recipe->dense_format)
+                                    : recipe->dense_format == sl_recipe_default.dense_format);
     for (int i = 0; sane && i < recipe->n_ranges; i++) {
         const struct sl_format_range *range = &recipe->ranges[i];
         sane = range->from >= 0 && range->from < SL_MAX_LAYERS && range->to >= -1 && range->to < SL_MAX_LAYERS &&

@@ -145,8 +145,6 @@ bool sl_axis_same(const struct sl_axis *axis, const struct sl_recipe *a, const s
 
 // Do the axes fit each other? Whatever can be said without a model and a prompt; plan.c does the rest.
 enum sl_status sl_recipe_check(const struct sl_recipe *recipe, struct sl_error *err);
-// What needs the number of layers: names beyond the model, and what fits or not layer by layer.
-enum sl_status sl_recipe_check_layers(const struct sl_recipe *recipe, int n_layers, struct sl_error *err);
 
 // --- canonical.c
 

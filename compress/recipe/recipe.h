@@ -124,6 +124,12 @@ enum sl_status sl_recipe_parse(const char *text, struct sl_recipe *recipe_out, s
 enum sl_status sl_recipe_resolve(struct sl_recipe *recipe, const struct sl_layers *dense, int n_layers,
                                  struct sl_error *err);
 
+// Part of that, for who is given a resolved recipe: the layers that it names are of the model, and fit layer by layer.
+enum sl_status sl_recipe_check_layers(const struct sl_recipe *recipe, int n_layers, struct sl_error *err);
+static inline bool sl_recipe_is_resolved(const struct sl_recipe *recipe) {
+    return !recipe->dense_auto && !recipe->offload_auto && recipe->offload_from < 0 && !recipe->exempt_last;
+}
+
 // Canonical text: parses to an equal recipe, and names the preset that evicts alike, if there is one. Returns buf.
 #define SL_RECIPE_TEXT_BYTES 2048
 char *sl_recipe_format(const struct sl_recipe *recipe, char *buf, size_t buf_bytes);

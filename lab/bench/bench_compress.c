@@ -114,7 +114,8 @@ static enum sl_status plan_cases(struct bench *b, struct sl_error *err) {
         }
         enum sl_status status = sl_job_recipe(one->text, b->model.runtime.config, &recipe, &why);
         if (status == SL_OK) {
-            status = sl_plan_make_local(&recipe, &geometry, b->options.n_tokens, one->plan, &why);
+            int rope_set = sl_model_rope_set(b->model.runtime.config, b->options.n_tokens);
+            status = sl_plan_make_local(&recipe, &geometry, b->options.n_tokens, rope_set, one->plan, &why);
         }
         if (status != SL_OK && b->options.recipes.n > 0) {
             return sl_fail(err, status, "%.100s: %s", one->text, why.text);

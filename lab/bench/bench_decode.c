@@ -102,7 +102,8 @@ static enum sl_status make_plan(const struct bench *b, const char *text, int64_t
     if (status == SL_OK) {
         status = sl_recipe_resolve(&recipe, NULL, geometry.n_layers, err);
     }
-    return status == SL_OK ? sl_plan_make(&recipe, &geometry, n_tokens, plan, err) : status;
+    int rope_set = sl_model_rope_set(b->rig.runtime.config, n_tokens);
+    return status == SL_OK ? sl_plan_make(&recipe, &geometry, n_tokens, rope_set, plan, err) : status;
 }
 
 // Random rows in the layers that stay here, packed as their recipe says.

@@ -444,7 +444,8 @@ enum sl_status sl_fidelity_measure(struct sl_fidelity *fidelity, const struct sl
     struct sl_session *session = NULL, *copy = NULL;
     f->done = 0;
     f->total = f->config.n_read + 2 * f->config.n_new;
-    enum sl_status status = sl_plan_make_local(recipe, &geometry, f->config.n_read, plan, err);
+    int rope_set = sl_model_rope_set(f->config.model->runtime.config, f->config.n_read + f->config.n_new);
+    enum sl_status status = sl_plan_make_local(recipe, &geometry, f->config.n_read, rope_set, plan, err);
     if (status == SL_OK && sl_recipe_thins(recipe)) {
         status =
             sl_fail(err, SL_ERR_INVALID,
@@ -452,7 +453,6 @@ enum sl_status sl_fidelity_measure(struct sl_fidelity *fidelity, const struct sl
                     "them; use `sluice eval suites`, or place=offload without a budget");
     }
     if (status == SL_OK) {
-        plan->rope_set = sl_model_rope_set(f->config.model->runtime.config, f->config.n_read + f->config.n_new);
         sl_recipe_format(recipe, result.recipe, sizeof result.recipe);
         status = read_prompt(f, plan, &session, err);
     }

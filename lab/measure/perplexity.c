@@ -72,10 +72,8 @@ static enum sl_status stream_open(struct stream *s, const struct sl_recipe *reci
     enum sl_status status =
         plan && s->logits ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %d rows of logits", c->chunk);
     if (status == SL_OK) {
-        status = sl_plan_make_local(&streaming, &geometry, c->n_tokens, plan, err);
-    }
-    if (status == SL_OK) {
-        plan->rope_set = sl_model_rope_set(m->runtime.config, c->n_tokens);
+        int rope_set = sl_model_rope_set(m->runtime.config, c->n_tokens);
+        status = sl_plan_make_local(&streaming, &geometry, c->n_tokens, rope_set, plan, err);
     }
     if (status == SL_OK && !writes) {
         struct sl_sequence_config config = {.plan = plan, .runtime = &m->runtime, .arena = m->arena};

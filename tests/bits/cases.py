@@ -72,6 +72,7 @@ class Recipe:
         self.name, self.text = name, text
         # Where something is evicted behind chunks, or attention is summed chunk by chunk, other chunks are other bits.
         self.cut = any(word in axes for word in ("when=chunk", "score=aas", "score=aqas", "score=mas"))
+        self.evicts = "budget=" in text
 
     def at(self, chunk):
         return f"{self.text},chunk={chunk}"

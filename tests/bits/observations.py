@@ -11,7 +11,7 @@ import json
 import os
 import struct
 
-FIELDS = ("capsule", "counts", "logits", "logprobs", "pages", "resident", "stored", "tokens", "top20", "turns")
+FIELDS = ("capsule", "counts", "logits", "logprobs", "pages", "resident", "stored", "stream", "tokens", "top20", "turns")
 
 
 def digest(data):

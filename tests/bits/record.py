@@ -20,6 +20,7 @@ import time
 import cases
 import forward_pass
 import one_process
+import streams
 from observations import Observations, read_record, write_record
 
 RECORD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "recorded.json")
@@ -71,6 +72,8 @@ def observe_tier(observations, pool, tier, chosen, options, with_clusters):
     if not options.only:
         forward_pass.observe(observations, pool, tier, options.forward, options.quick)
     one_process.observe(observations, pool, tier, chosen, chunks)
+    if tier == cases.MAIN_TIERS[-1] or not options.quick:
+        streams.observe(observations, pool, tier, chosen, options.quick)
     print(f"tier {tier}: one process ({time.monotonic() - began:.1f} s)", flush=True)
     series = series_of(tier, options) if with_clusters else []
     if not series:

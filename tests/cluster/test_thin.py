@@ -5,10 +5,10 @@ import concurrent.futures
 import contextlib
 
 from harness import Cluster, document, eventually, in_one_process, inference, question, run_tests, tokens
-from test_offload import ids, store_stats, stores
+from test_offload import all_stats, ids, stores
 
 HALF = ",score=cis,budget=0.5,when=chunk"
-# Chunks that no split and no stretch is a multiple of.
+# Chunks that no split and no segment is a multiple of.
 RECIPES = ["tailorkv,topk=64" + HALF, "tailorkv-near,topk=64" + HALF + ",chunk=192",
            "tailorkv-near,topk=64,ahead=0,scan=int1,score=random,budget=0.3,when=chunk,seed=3"]
 # The machine may be busy: no layer does without a store that is merely slow.
@@ -19,7 +19,7 @@ PATIENT = {"decode": ["--retrieve-deadline-ms", "20000", "--retrieve-lost-ms", "
 def cluster_of(**options):
     with Cluster(**{"worker_args": PATIENT, **options}) as cluster:
         yield cluster
-        eventually(lambda: all(s.annexes == 0 for s in store_stats(cluster)), 10, "no annex is left")
+        eventually(lambda: all(s.annexes == 0 for s in all_stats(cluster)), 10, "no annex is left")
 
 
 def text_of(n_bytes, seed=0):

@@ -41,7 +41,7 @@ static void check_plan(const struct sl_recipe *recipe, const struct sl_kv_geomet
                        bool local) {
     struct sl_plan plan;
     struct sl_error err = {0};
-    enum sl_status status = (local ? sl_plan_make_local : sl_plan_make)(recipe, geometry, n_prompt, &plan, &err);
+    enum sl_status status = (local ? sl_plan_make_local : sl_plan_make)(recipe, geometry, n_prompt, 0, &plan, &err);
     if (status != SL_OK) {
         require(err.text[0] != '\0');
         return;

@@ -61,7 +61,7 @@ static enum sl_status make_plan(struct steps *s, struct sl_error *err) {
     if (status == SL_OK) {
         status = sl_recipe_resolve(&recipe, NULL, N_LAYERS, err);
     }
-    return status == SL_OK ? sl_plan_make(&recipe, &geometry, c->n_tokens, &s->plan, err) : status;
+    return status == SL_OK ? sl_plan_make(&recipe, &geometry, c->n_tokens, 0, &s->plan, err) : status;
 }
 
 static enum sl_status open(struct steps *s, struct sl_error *err) {

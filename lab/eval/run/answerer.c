@@ -89,7 +89,7 @@ static enum sl_status on_prefilled(void *arg, const struct sl_session *session, 
         }
     }
     struct sl_plan plan;
-    enum sl_status status = sl_plan_make(recipe, &session->geometry, session->n_tokens, &plan, err);
+    enum sl_status status = sl_plan_make(recipe, &session->geometry, session->n_tokens, session->rope_set, &plan, err);
     if (status == SL_OK) {
         asking->offloaded_bytes = (int64_t)sl_plan_offloaded_bytes(&plan);
         asking->resident_bytes = (int64_t)sl_plan_decode_bytes(&plan, 1);
@@ -221,7 +221,7 @@ static enum sl_status plan_offloaded(const struct sl_answerer *a, const struct s
     struct sl_recipe recipe;
     struct sl_plan plan;
     enum sl_status status = sl_job_recipe(question->recipe, &a->model, &recipe, err);
-    status = status == SL_OK ? sl_plan_make(&recipe, &geometry, question->n_ids - 1, &plan, err) : status;
+    status = status == SL_OK ? sl_plan_make(&recipe, &geometry, question->n_ids - 1, 0, &plan, err) : status;
     if (status == SL_OK) {
         *bytes_out = (int64_t)sl_plan_offloaded_bytes(&plan);
     }

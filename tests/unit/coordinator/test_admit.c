@@ -73,7 +73,7 @@ static void test_demand_agrees_with_the_plan(void **state) {
     const char *const recipes[] = {"full", "h2o,budget=256", "full,format=int4"};
     for (size_t r = 0; r < 3; r++) {
         assert_int_equal(sl_recipe_parse(recipes[r], &recipe, &err), SL_OK);
-        assert_int_equal(sl_plan_make(&recipe, &geometry, 1999, plan, &err), SL_OK);
+        assert_int_equal(sl_plan_make(&recipe, &geometry, 1999, 0, plan, &err), SL_OK);
         struct sl_demand demand;
         assert_int_equal(sl_demand_make(&recipe, &geometry, 2000, 100, &demand, &err), SL_OK);
         assert_int_equal(demand.n_prefill_tokens, 1999); // the last token is the decode worker's

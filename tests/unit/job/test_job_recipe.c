@@ -21,7 +21,7 @@ static void make_plan(const char *text, struct sl_plan *plan) {
     struct sl_recipe recipe;
     assert_int_equal(sl_recipe_parse(text, &recipe, NULL), SL_OK);
     assert_int_equal(sl_recipe_resolve(&recipe, NULL, geometry.n_layers, NULL), SL_OK);
-    assert_int_equal(sl_plan_make(&recipe, &geometry, 500, plan, NULL), SL_OK);
+    assert_int_equal(sl_plan_make(&recipe, &geometry, 500, 0, plan, NULL), SL_OK);
 }
 
 // Whether a session made for one recipe passes for one of another.

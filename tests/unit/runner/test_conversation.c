@@ -167,7 +167,7 @@ static void check_budget_over_turns(struct sl_local *local, const char *text) {
         // Everything but the answer's last token has been read, whatever is held of it.
         const struct sl_session *session = sl_conversation_session(conversation);
         assert_int_equal(session->n_tokens, n_tokens - 1);
-        assert_int_equal(sl_plan_make_local(&recipe, &geometry, n_tokens - N_ANSWER - 1, plan, &err), SL_OK);
+        assert_int_equal(sl_plan_make_local(&recipe, &geometry, n_tokens - N_ANSWER - 1, 0, plan, &err), SL_OK);
         bool steps = (recipe.when & SL_WHEN_STEP) != 0;
         assert_within(session, plan, steps ? 0 : N_ANSWER, text);
         assert_int_equal(result.slots.n_layers, geometry.n_layers);

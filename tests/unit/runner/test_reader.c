@@ -89,7 +89,7 @@ static struct reading read_prompt(struct fixture *f, const char *text, int64_t n
     struct sl_kv_geometry geometry = sl_model_geometry(config);
     struct sl_plan *plan = malloc(sizeof *plan);
     if (sl_job_recipe(text, config, &recipe, &err) != SL_OK ||
-        sl_plan_make_local(&recipe, &geometry, n_prompt, plan, &err) != SL_OK) {
+        sl_plan_make_local(&recipe, &geometry, n_prompt, 0, plan, &err) != SL_OK) {
         fail_msg("%s: %s", text, err.text);
     }
     struct sl_reader_config reader_config = {.sequence = {.plan = plan, .runtime = &f->runtime, .arena = f->arena},
@@ -159,7 +159,7 @@ static uint8_t *read_in_steps(struct fixture *f, const char *text, int64_t n_pro
     struct sl_kv_geometry geometry = sl_model_geometry(f->runtime.config);
     struct sl_plan *plan = malloc(sizeof *plan);
     assert_int_equal(sl_job_recipe(text, f->runtime.config, &recipe, NULL), SL_OK);
-    assert_int_equal(sl_plan_make_local(&recipe, &geometry, n_prompt, plan, NULL), SL_OK);
+    assert_int_equal(sl_plan_make_local(&recipe, &geometry, n_prompt, 0, plan, NULL), SL_OK);
     struct sl_reader_config config = {.sequence = {.plan = plan, .runtime = &f->runtime, .arena = f->arena},
                                       .tokens = f->tokens};
     struct sl_reader *reader;
@@ -211,7 +211,7 @@ static void test_reader_ends_with_the_status_of_whoever_takes_the_layers(void **
         struct sl_plan *plan = malloc(sizeof *plan);
         struct sl_error err = {0};
         assert_int_equal(sl_job_recipe(recipes[r], f->runtime.config, &recipe, &err), SL_OK);
-        assert_int_equal(sl_plan_make_local(&recipe, &geometry, 200, plan, &err), SL_OK);
+        assert_int_equal(sl_plan_make_local(&recipe, &geometry, 200, 0, plan, &err), SL_OK);
         struct sl_reader_config config = {.sequence = {.plan = plan, .runtime = &f->runtime, .arena = f->arena},
                                           .tokens = f->tokens};
         struct taker taker = {.last = -1};
@@ -264,7 +264,7 @@ static void test_reader_refuses_offloaded_layers_without_a_place_for_them(void *
     struct sl_error err = {0};
     struct sl_reader *reader;
     assert_int_equal(sl_job_recipe("place=offload/2-", f->runtime.config, &recipe, &err), SL_OK);
-    assert_int_equal(sl_plan_make(&recipe, &geometry, 200, plan, &err), SL_OK);
+    assert_int_equal(sl_plan_make(&recipe, &geometry, 200, 0, plan, &err), SL_OK);
     struct sl_reader_config config = {.sequence = {.plan = plan, .runtime = &f->runtime, .arena = f->arena},
                                       .tokens = f->tokens};
     assert_int_equal(sl_reader_create(&config, &reader, &err), SL_ERR_INVALID);

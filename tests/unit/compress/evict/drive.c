@@ -43,7 +43,7 @@ void drive_start(struct drive *drive, const char *text, const struct sl_kv_geome
     drive->scale = scale;
     if (sl_recipe_parse(text, &recipe, &err) != SL_OK ||
         sl_recipe_resolve(&recipe, NULL, geometry->n_layers, &err) != SL_OK ||
-        sl_plan_make_local(&recipe, geometry, n_prompt, &drive->plan, &err) != SL_OK) {
+        sl_plan_make_local(&recipe, geometry, n_prompt, 0, &drive->plan, &err) != SL_OK) {
         fail_msg("%s: %s", text, err.text);
     }
     size_t bytes = 2 * drive->plan.prefill_peak_bytes + (1 << 16);

@@ -37,7 +37,7 @@ void run_start(struct run *run, const char *text) {
     assert_true(run->geometry.head_dim / 2 <= (int)(sizeof run->inv_freq / sizeof run->inv_freq[0]));
     if (sl_recipe_parse(text, &recipe, &err) != SL_OK ||
         sl_recipe_resolve(&recipe, NULL, run->geometry.n_layers, &err) != SL_OK ||
-        sl_plan_make_local(&recipe, &run->geometry, run->n_prompt, &run->plan, &err) != SL_OK) {
+        sl_plan_make_local(&recipe, &run->geometry, run->n_prompt, 0, &run->plan, &err) != SL_OK) {
         fail_msg("%s: %s", text, err.text);
     }
     size_t n_heads = (size_t)run->geometry.n_layers * (size_t)run->geometry.n_kv_heads;

@@ -79,7 +79,7 @@ static void random_recipe(char *text, size_t bytes, const struct sl_kv_geometry 
         snprintf(text + strlen(text), 16, ",chunk=%d", 64 * (1 + rand() % 3));
     } while (sl_recipe_parse(text, &recipe, NULL) != SL_OK ||
              sl_recipe_resolve(&recipe, NULL, geometry->n_layers, NULL) != SL_OK ||
-             sl_plan_make_local(&recipe, geometry, n_prompt, &plan, NULL) != SL_OK);
+             sl_plan_make_local(&recipe, geometry, n_prompt, 0, &plan, NULL) != SL_OK);
 }
 
 static int64_t smaller(int64_t a, int64_t b) {

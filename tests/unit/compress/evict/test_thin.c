@@ -257,7 +257,8 @@ static void test_thin_halves_what_is_stored(void **state) {
         struct sl_recipe recipe;
         struct sl_error err;
         assert_int_equal(sl_recipe_parse(texts[i], &recipe, &err), SL_OK);
-        assert_int_equal(sl_plan_make(&recipe, &geometry, 20480, &plans[i], &err), SL_OK);
+        assert_int_equal(sl_recipe_resolve(&recipe, NULL, geometry.n_layers, &err), SL_OK);
+        assert_int_equal(sl_plan_make(&recipe, &geometry, 20480, 0, &plans[i], &err), SL_OK);
         assert_false(plans[i].work[2].has_positions);
         assert_int_equal(plans[i].work[2].n_states, 0);
     }

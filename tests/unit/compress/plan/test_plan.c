@@ -25,7 +25,8 @@ static struct sl_plan make_plan(const char *text, int64_t n_prompt, bool local) 
     struct sl_plan plan;
     struct sl_error err;
     if (sl_recipe_parse(text, &recipe, &err) != SL_OK ||
-        (local ? sl_plan_make_local : sl_plan_make)(&recipe, &geometry, n_prompt, &plan, &err) != SL_OK) {
+        sl_recipe_resolve(&recipe, NULL, geometry.n_layers, &err) != SL_OK ||
+        (local ? sl_plan_make_local : sl_plan_make)(&recipe, &geometry, n_prompt, 0, &plan, &err) != SL_OK) {
         fail_msg("%s: %s", text, err.text);
     }
     return plan;
@@ -227,7 +228,7 @@ static void test_plan_layouts_follow_the_score(void **state) {
     struct sl_recipe recipe;
     assert_int_equal(sl_recipe_parse("tailorkv", &recipe, NULL), SL_OK);
     assert_int_equal(sl_recipe_resolve(&recipe, NULL, 4, NULL), SL_OK);
-    assert_int_equal(sl_plan_make(&recipe, &geometry, 1000, &plan, NULL), SL_OK);
+    assert_int_equal(sl_plan_make(&recipe, &geometry, 1000, 0, &plan, NULL), SL_OK);
     assert_int_equal(plan.packed[0].format, SL_KV_INT2);
     assert_int_equal(plan.packed[3].format, SL_KV_F16);
     assert_false(plan.work[3].has_positions);
@@ -337,9 +338,9 @@ static void test_plan_packs_offloaded_rows_where_they_stay(void **state) {
     assert_int_equal(sl_plan_scan_format(&plan), SL_KV_BF16);
     struct sl_kv_geometry odd = {.n_layers = 4, .n_kv_heads = 1, .head_dim = 80}; // which no store could pack either
     struct sl_error err;
-    assert_int_equal(sl_plan_make(&plan.recipe, &odd, 100, &plan, &err), SL_OK);
+    assert_int_equal(sl_plan_make(&plan.recipe, &odd, 100, 0, &plan, &err), SL_OK);
     plan.recipe.format = SL_KV_F16, plan.recipe.ranges[0].format = SL_KV_INT8;
-    assert_int_equal(sl_plan_make(&plan.recipe, &odd, 100, &plan, &err), SL_ERR_INVALID);
+    assert_int_equal(sl_plan_make(&plan.recipe, &odd, 100, 0, &plan, &err), SL_ERR_INVALID);
     assert_non_null(strstr(err.text, "format=int8 cannot hold head_dim 80"));
 }
 
@@ -436,7 +437,7 @@ static void test_plan_capsule_bytes_bound_every_division(void **state) {
         struct sl_plan plan;
         struct sl_error err;
         if (sl_recipe_parse(text, &recipe, &err) != SL_OK ||
-            sl_plan_make(&recipe, &g, n_prompt, &plan, &err) != SL_OK) {
+            sl_plan_make(&recipe, &g, n_prompt, 0, &plan, &err) != SL_OK) {
             fail_msg("%s: %s", text, err.text);
         }
         double weights[4];
@@ -475,30 +476,38 @@ static void test_plan_capsule_bytes_bound_every_division(void **state) {
     }
 }
 
+// As jobs are planned: the recipe is resolved first.
+static enum sl_status plan_recipe(const struct sl_recipe *recipe, const struct sl_kv_geometry *g, int64_t n_prompt,
+                                  struct sl_plan *plan_out, struct sl_error *err) {
+    struct sl_recipe resolved = *recipe;
+    enum sl_status status = sl_recipe_resolve(&resolved, NULL, g->n_layers, err);
+    return status == SL_OK ? sl_plan_make(&resolved, g, n_prompt, 0, plan_out, err) : status;
+}
+
 static void test_plan_refuses_what_does_not_fit(void **state) {
     (void)state;
     struct sl_recipe recipe;
     struct sl_plan plan;
     struct sl_error err;
     assert_int_equal(sl_recipe_parse("format=f16/2-4:int4", &recipe, &err), SL_OK);
-    assert_int_equal(sl_plan_make(&recipe, &geometry, 100, &plan, &err), SL_ERR_INVALID);
+    assert_int_equal(plan_recipe(&recipe, &geometry, 100, &plan, &err), SL_ERR_INVALID);
     assert_non_null(strstr(err.text, "format names layer 4, but the model has layers 0 to 3"));
     assert_int_equal(sl_recipe_parse("format=f16/4-:int4", &recipe, &err), SL_OK);
-    assert_int_equal(sl_plan_make(&recipe, &geometry, 100, &plan, &err), SL_ERR_INVALID);
+    assert_int_equal(plan_recipe(&recipe, &geometry, 100, &plan, &err), SL_ERR_INVALID);
 
     assert_int_equal(sl_recipe_parse("format=int4", &recipe, &err), SL_OK);
     struct sl_kv_geometry odd = {.n_layers = 1, .n_kv_heads = 1, .head_dim = 80};
-    assert_int_equal(sl_plan_make(&recipe, &odd, 100, &plan, &err), SL_ERR_INVALID);
+    assert_int_equal(plan_recipe(&recipe, &odd, 100, &plan, &err), SL_ERR_INVALID);
     assert_non_null(strstr(err.text, "format=int4 cannot hold head_dim 80"));
     odd.head_dim = 12;
-    assert_int_equal(sl_plan_make(&recipe, &odd, 100, &plan, &err), SL_ERR_INVALID);
+    assert_int_equal(plan_recipe(&recipe, &odd, 100, &plan, &err), SL_ERR_INVALID);
     odd = (struct sl_kv_geometry){.n_layers = SL_MAX_LAYERS + 1, .n_kv_heads = 1, .head_dim = 64};
-    assert_int_equal(sl_plan_make(&recipe, &odd, 100, &plan, &err), SL_ERR_INVALID);
+    assert_int_equal(plan_recipe(&recipe, &odd, 100, &plan, &err), SL_ERR_INVALID);
     odd = (struct sl_kv_geometry){.n_layers = 1, .n_kv_heads = 0, .head_dim = 64};
-    assert_int_equal(sl_plan_make(&recipe, &odd, 100, &plan, &err), SL_ERR_INVALID);
-    assert_int_equal(sl_plan_make(&recipe, &geometry, 0, &plan, &err), SL_ERR_INVALID);
-    assert_int_equal(sl_plan_make(&recipe, &geometry, (1 << 24) + 1, &plan, &err), SL_ERR_INVALID);
-    assert_int_equal(sl_plan_make(&recipe, &geometry, 1 << 24, &plan, &err), SL_OK);
+    assert_int_equal(plan_recipe(&recipe, &odd, 100, &plan, &err), SL_ERR_INVALID);
+    assert_int_equal(plan_recipe(&recipe, &geometry, 0, &plan, &err), SL_ERR_INVALID);
+    assert_int_equal(plan_recipe(&recipe, &geometry, (1 << 24) + 1, &plan, &err), SL_ERR_INVALID);
+    assert_int_equal(plan_recipe(&recipe, &geometry, 1 << 24, &plan, &err), SL_OK);
 
     static const struct {
         const char *text, *says;
@@ -512,25 +521,25 @@ static void test_plan_refuses_what_does_not_fit(void **state) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         assert_int_equal(sl_recipe_parse(cases[i].text, &recipe, &err), SL_OK);
-        assert_int_equal(sl_plan_make(&recipe, &geometry, 100, &plan, &err), SL_ERR_INVALID);
+        assert_int_equal(plan_recipe(&recipe, &geometry, 100, &plan, &err), SL_ERR_INVALID);
         if (strstr(err.text, cases[i].says) == NULL) {
             fail_msg("%s: said \"%s\", expected \"%s\"", cases[i].text, err.text, cases[i].says);
         }
     }
     assert_int_equal(sl_recipe_parse("tailorkv", &recipe, &err), SL_OK);
-    assert_int_equal(sl_plan_make(&recipe, &geometry, 100, &plan, &err), SL_ERR_PRECONDITION);
+    assert_int_equal(sl_plan_make(&recipe, &geometry, 100, 0, &plan, &err), SL_ERR_PRECONDITION);
     assert_int_equal(sl_recipe_parse("format=int4", &recipe, &err), SL_OK);
 
     // Recipes that were put together without the grammar are checked as well.
     recipe.budget.slots = 8;
-    assert_int_equal(sl_plan_make(&recipe, &geometry, 100, &plan, &err), SL_ERR_INVALID);
+    assert_int_equal(plan_recipe(&recipe, &geometry, 100, &plan, &err), SL_ERR_INVALID);
     recipe.score = SL_SCORE_AAS, recipe.when = SL_WHEN_CHUNK, recipe.sinks = 8;
-    assert_int_equal(sl_plan_make(&recipe, &geometry, 100, &plan, &err), SL_ERR_INVALID);
+    assert_int_equal(plan_recipe(&recipe, &geometry, 100, &plan, &err), SL_ERR_INVALID);
     assert_non_null(strstr(err.text, "8 sinks + 0 recent = 8 slots"));
     recipe.sinks = 7;
-    assert_int_equal(sl_plan_make(&recipe, &geometry, 100, &plan, &err), SL_OK);
+    assert_int_equal(plan_recipe(&recipe, &geometry, 100, &plan, &err), SL_OK);
     recipe.chunk_tokens = 100;
-    assert_int_equal(sl_plan_make(&recipe, &geometry, 100, &plan, &err), SL_ERR_INVALID);
+    assert_int_equal(plan_recipe(&recipe, &geometry, 100, &plan, &err), SL_ERR_INVALID);
 }
 
 int main(void) {

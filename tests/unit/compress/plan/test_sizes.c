@@ -30,7 +30,7 @@ static struct sl_plan plan_for(const char *text, int64_t n_prompt) {
     struct sl_plan plan;
     struct sl_error err;
     if (sl_recipe_parse(text, &recipe, &err) != SL_OK ||
-        sl_plan_make(&recipe, &geometry, n_prompt, &plan, &err) != SL_OK) {
+        sl_plan_make(&recipe, &geometry, n_prompt, 0, &plan, &err) != SL_OK) {
         fail_msg("%s: %s", text, err.text);
     }
     return plan;

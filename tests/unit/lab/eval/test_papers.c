@@ -48,7 +48,7 @@ static void check_fits(const char *path, const struct sl_plan_recipe *entry, boo
         status = sl_recipe_resolve(&recipe, &dense, geometry.n_layers, &err);
     }
     if (status == SL_OK) {
-        status = sl_plan_make_local(&recipe, &geometry, n_prompt, &plan, &err);
+        status = sl_plan_make_local(&recipe, &geometry, n_prompt, 0, &plan, &err);
     }
     if (status != SL_OK) {
         fail_msg("%s: %s %s: %s", path, entry->name, entry->budget, err.text);

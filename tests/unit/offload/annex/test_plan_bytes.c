@@ -50,7 +50,8 @@ static void test_plan_annex_bytes_bound_segments(void **state) {
         snprintf(text, sizeof text, "place=offload/1-,format=%s,scan=%s,chunk=%d,channels=4", format, scans[rand() % 3],
                  64 * (1 + rand() % 16));
         if (sl_recipe_parse(text, &recipe, &err) != SL_OK ||
-            sl_plan_make(&recipe, &geometry, n_prompt, &plan, &err) != SL_OK) {
+            sl_recipe_resolve(&recipe, NULL, geometry.n_layers, &err) != SL_OK ||
+            sl_plan_make(&recipe, &geometry, n_prompt, 0, &plan, &err) != SL_OK) {
             fail_msg("%s: %s", text, err.text);
         }
         int n_lanes = (geometry.n_layers - 1) * geometry.n_kv_heads;

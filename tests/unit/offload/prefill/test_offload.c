@@ -60,7 +60,7 @@ static struct sl_plan make_plan_of(struct fixture *f, const char *text, bool loc
     const struct sl_model_config *config = f->runtime.config;
     struct sl_kv_geometry geometry = sl_model_geometry(config);
     if (sl_job_recipe(text, config, &recipe, &err) != SL_OK ||
-        (local ? sl_plan_make_local : sl_plan_make)(&recipe, &geometry, n_prompt, &plan, &err) != SL_OK) {
+        (local ? sl_plan_make_local : sl_plan_make)(&recipe, &geometry, n_prompt, 0, &plan, &err) != SL_OK) {
         fail_msg("%s", err.text);
     }
     return plan;
@@ -556,7 +556,7 @@ static void test_offload_shares_with_those_who_read_alike(void **state) {
         struct sl_kv_geometry geometry = {4, 2, 64};
         assert_int_equal(sl_recipe_parse(cases[i].recipe, &recipe, NULL), SL_OK);
         assert_int_equal(sl_recipe_resolve(&recipe, NULL, geometry.n_layers, NULL), SL_OK);
-        assert_int_equal(sl_plan_make(&recipe, &geometry, 1000, plan, NULL), SL_OK);
+        assert_int_equal(sl_plan_make(&recipe, &geometry, 1000, 0, plan, NULL), SL_OK);
         fingerprints[i] = sl_offload_fingerprint(plan, 77);
         for (int j = 0; j <= i; j++) {
             assert_int_equal(fingerprints[i] == fingerprints[j], cases[i].alike == cases[j].alike);
