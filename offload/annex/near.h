@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: every byte that a decode worker (or a prefill worker that reads back) and an annex say to each other: one
- *          request, one answer, each a contiguous message (fabric/ask.h). In one process the same bytes go through a
+ *          request, one answer, each a contiguous message (fabric/request.h). In one process the same bytes go through a
  *          function call, so that both ways compute the same.
  *
  *   TOPK      request  the query of every lane asked for (f32 [n_lanes][d])
