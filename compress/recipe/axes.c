@@ -161,7 +161,8 @@ static void put_form(const struct sl_field *field, struct sl_text *out) {
     } else {
         sl_text_put(out, "%s", field->kind->form);
     }
-    for (const struct sl_word *word = field->words; word < field->words + field->n_words; word++) {
+    for (int i = 0; i < field->n_words; i++) {
+        const struct sl_word *word = &field->words[i];
         const struct sl_kind *kind = word->argument.kind;
         sl_text_join(out, joined ? "+" : " ", word->name);
         if (kind != NULL && kind->separator != '\0') {

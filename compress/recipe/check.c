@@ -169,7 +169,8 @@ static enum sl_status check_belongings(const struct sl_recipe *recipe, struct sl
     bool uneven = sl_recipe_evicts(recipe) && !sl_recipe_offloads(recipe);
     char text[SL_RECIPE_TEXT_BYTES], name[40], scores[80];
     for (const struct sl_axis *axis = sl_axes; axis->name != NULL; axis++) {
-        for (const struct sl_word *word = axis->field.words; word < axis->field.words + axis->field.n_words; word++) {
+        for (int i = 0; i < axis->field.n_words; i++) {
+            const struct sl_word *word = &axis->field.words[i];
             if (!uneven && word->flags & SL_NEEDS_BUDGET && !sl_field_is_default(&word->argument, recipe)) {
                 snprintf(name, sizeof name, "%s=%s", axis->name, word->name);
                 return refuse_named(recipe, name, "", err);
