@@ -90,21 +90,12 @@ static enum sl_status save_capsule(void *arg, const struct sl_session *session, 
                            : status;
 }
 
-static Sluice__V1__Finished__Reason reason_of(enum sl_stop_reason stop) {
-    switch (stop) {
-    case SL_STOP_TOKEN:
-        return SLUICE__V1__FINISHED__REASON__STOP_TOKEN;
-    case SL_STOP_STRING:
-        return SLUICE__V1__FINISHED__REASON__STOP_STRING;
-    case SL_STOP_LENGTH:
-        return SLUICE__V1__FINISHED__REASON__LENGTH;
-    case SL_STOP_NONE:
-        break;
-    }
-    return SLUICE__V1__FINISHED__REASON__REASON_UNSPECIFIED;
-}
-
 static void tell_end(struct job *job, struct sl_local_result *result) {
+    static const Sluice__V1__Finished__Reason reasons[] = {
+        [SL_STOP_TOKEN] = SLUICE__V1__FINISHED__REASON__STOP_TOKEN,
+        [SL_STOP_STRING] = SLUICE__V1__FINISHED__REASON__STOP_STRING,
+        [SL_STOP_LENGTH] = SLUICE__V1__FINISHED__REASON__LENGTH,
+    };
     Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
     statistics.n_prompt_tokens = result->n_tokens;
     statistics.n_reused_tokens = result->n_tokens - result->n_read; // of earlier turns
@@ -130,7 +121,7 @@ static void tell_end(struct job *job, struct sl_local_result *result) {
     }
 
     Sluice__V1__Finished finished = SLUICE__V1__FINISHED__INIT;
-    finished.reason = reason_of(result->stop);
+    finished.reason = reasons[result->stop];
     finished.text = result->text;
     finished.statistics = &statistics;
     Sluice__V1__Event event = SLUICE__V1__EVENT__INIT;

@@ -65,9 +65,9 @@ enum sl_status sl_decode_run(const struct sl_decode_config *config, struct sl_er
     decode.inbox_end = &decode.inbox;
     decode.retrieve_deadline_ms = config->retrieve_deadline_ms;
     decode.retrieve_lost_ms = config->retrieve_lost_ms;
-    status = sl_lines_create(decode.node.fabric, &decode.lines, err);
+    status = sl_connections_create(decode.node.fabric, &decode.connections, err);
     status = status == SL_OK ? serve(&decode, err) : status;
-    sl_lines_destroy(&decode.lines);
+    sl_connections_destroy(&decode.connections);
     pthread_cond_destroy(&decode.wake);
     pthread_mutex_destroy(&decode.mutex);
     sl_node_close(&decode.node);

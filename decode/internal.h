@@ -52,7 +52,7 @@ struct sl_answer {
 
 struct sl_decode {
     struct sl_node node;
-    struct sl_lines *lines; // to stores
+    struct sl_connections *connections; // to stores
     int64_t retrieve_deadline_ms, retrieve_lost_ms;
     pthread_t engine_thread;
     pthread_mutex_t mutex; // over inbox and stopping

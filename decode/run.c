@@ -210,7 +210,7 @@ static enum sl_status begin_writing(struct sl_decode *decode, const Sluice__V1__
     writing.arg = answer;
     enum sl_status status = SL_OK;
     if (n_read > 0) {
-        status = sl_remote_source_create(decode->lines, request->annex, request->n_annex, plan,
+        status = sl_remote_source_create(decode->connections, request->annex, request->n_annex, plan,
                                          &answer->sequence.retrieval.source, err);
     }
     status = status == SL_OK ? begin_remote(decode, answer, &writing, call, err) : status;

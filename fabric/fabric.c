@@ -19,10 +19,11 @@
  * To add a verb: a file with its code that ends in its struct sl_verb_ops (core/verb.h says what the core calls), its
  * messages in core/wire.h, and its name here. What rests on another stands behind it: hooks are called in this order.
  */
-extern const struct sl_verb_ops sl_line_ops, sl_ask_ops, sl_question_ops, sl_fetch_ops, sl_window_ops, sl_ship_ops,
-    sl_grant_ops;
-static const struct sl_verb_ops *const verbs[] = {&sl_peer_ops,  &sl_line_ops,   &sl_ask_ops,  &sl_question_ops,
-                                                  &sl_fetch_ops, &sl_window_ops, &sl_ship_ops, &sl_grant_ops};
+extern const struct sl_verb_ops sl_connection_ops, sl_fabric_request_ops, sl_fabric_incoming_ops, sl_fetch_ops,
+    sl_window_ops, sl_ship_ops, sl_grant_ops;
+static const struct sl_verb_ops *const verbs[] = {
+    &sl_peer_ops,  &sl_connection_ops, &sl_fabric_request_ops, &sl_fabric_incoming_ops,
+    &sl_fetch_ops, &sl_window_ops,     &sl_ship_ops,           &sl_grant_ops};
 static_assert(SL_TICKET_MAX_BYTES == SL_WIRE_TICKET_MAX_BYTES, "callers have room for every ticket");
 static_assert(sizeof verbs / sizeof *verbs <= SL_MAX_VERBS, "they fit the table");
 

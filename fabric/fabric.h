@@ -44,8 +44,8 @@ enum sl_status sl_fabric_create(const struct sl_fabric_config *config, struct sl
                                 struct sl_error *err);
 
 /*
- * Ends every ship, grant (their callbacks run), line, ask and fetch, then stops. Ships, lines, asks, fetches and questions
- * are still closed or answered by their owners. Memory of regions is released here. Accepts NULL.
+ * Ends every ship, grant (their callbacks run), connection, request and fetch, then stops. All of these are still closed, and
+ * incoming requests replied to, by their owners. Memory of regions is released here. Accepts NULL.
  */
 void sl_fabric_destroy(struct sl_fabric **fabric);
 
@@ -131,11 +131,11 @@ void sl_ship_close(struct sl_ship **ship);
 struct sl_fabric_stats {
     uint64_t peers_lost, digests_wrong, stale_refused;
     uint64_t grants_open, grants_quarantined, ships_open, peers_connected; // the leak gauges
-    uint64_t lines_open, asks_open, questions_open, windows_open, fetches_open;
+    uint64_t connections_open, requests_open, incoming_open, windows_open, fetches_open;
 };
 void sl_fabric_get_stats(struct sl_fabric *fabric, struct sl_fabric_stats *stats_out);
 
 // What a ship to this ticket would use: "put" or "am", and the transport's name; for benchmarks and logs.
-const char *sl_ship_verb(const struct sl_ship *ship);
+const char *sl_ship_mode(const struct sl_ship *ship);
 
 #endif

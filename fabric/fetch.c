@@ -2,26 +2,26 @@
 /*
  * Purpose: the reader's side of windows.
  *
- *      (posted) ---------- the line is up, something to do: pump -----------------------> running, the transport's way
+ *      (posted) ---------- the connection is up, something to do: pump -----------------------> running, the transport's way
  *      running ----------- everything has arrived: check_end ---------------------------> ended (status OK)
  *      any --------------- refused, lost, late, closed: outcome ended by whoever knows --> ended
  *      ended ------------- nothing writes to the caller's memory any more: check_end ---> detached: the caller may free it
  *
- * Ways:  copy  where the window is mapped into this process: slices of COPY_SLICE_BYTES a turn, so that asks and other
+ * Ways:  copy  where the window is mapped into this process: slices of COPY_SLICE_BYTES a turn, so that requests and other
  *              fetches on the progress thread go on
  *        get   RDMA: ucp_get_nbx, at most GET_WINDOW_BYTES unacknowledged
- *        read  else: READ messages of at most SL_SEGMENT_MAX_BYTES, SL_READS_PER_PEER unanswered ones a connection
+ *        read  else: READ messages of at most SL_SEGMENT_MAX_BYTES, SL_READS_PER_PEER unanswered ones a peer
  *
  * Invariants: n_writes counts what may still write to the caller's memory by itself: gets, and rendezvous straight into it.
  *             A fetch is detached only at 0. A read that is merely unanswered is abandoned at once: its slot of the
- *             connection is free again when the answer has come, and been dropped.
+ *             peer is free again when the reply has come, and been dropped.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "fabric/connection.h"
 #include "fabric/fetch.h"
-#include "fabric/line.h"
 #include "fabric/outcome.h"
 
 #define DIRECT_BYTES     65536      // a range of at least so much is read alone, straight into the caller's memory
@@ -44,7 +44,7 @@ struct read {
     bool used, receiving;
     bool direct; // by rendezvous into the caller's memory: it ends before the fetch does
     uint32_t serial, n_ranges;
-    struct sl_fetch *fetch; // NULL: over, the answer will be dropped
+    struct sl_fetch *fetch; // NULL: over, the reply will be dropped
     size_t cursor, at;      // where it begins in the fetch's ranges
     size_t bytes;
     uint8_t *buffer; // receiving, but not direct
@@ -56,8 +56,8 @@ struct peer_reads {
 
 struct sl_fetch {
     struct sl_fetch *next;
-    struct sl_line *line;
-    struct sl_line_user user; // of the line
+    struct sl_connection *connection;
+    struct sl_connection_user user; // of the connection
     struct sl_command open_command;
     struct sl_outcome outcome;
     bool detached; // under outcome.lock: the progress thread does not know it any more
@@ -100,7 +100,7 @@ static enum sl_status copy_ranges(struct sl_fetch *fetch, const struct sl_fetch_
     return SL_OK;
 }
 
-enum sl_status sl_fetch_open(struct sl_line *line, const uint8_t *ticket, size_t ticket_bytes,
+enum sl_status sl_fetch_open(struct sl_connection *connection, const uint8_t *ticket, size_t ticket_bytes,
                              const struct sl_fetch_range *ranges, size_t n_ranges, int64_t deadline_ns,
                              struct sl_fetch **fetch_out, struct sl_error *err) {
     if (n_ranges > FETCH_MAX_RANGES) {
@@ -111,8 +111,9 @@ enum sl_status sl_fetch_open(struct sl_line *line, const uint8_t *ticket, size_t
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a fetch of %zu ranges", n_ranges);
     }
     enum sl_status status = sl_ticket_unpack(&fetch->ticket, SL_WIRE_WINDOW_MAGIC, "window", ticket, ticket_bytes, err);
-    if (status == SL_OK && fetch->ticket.head.epoch != line->epoch) {
-        status = sl_fail(err, SL_ERR_INVALID, "a window of another fabric than the line's, %s", line->address);
+    if (status == SL_OK && fetch->ticket.head.epoch != connection->epoch) {
+        status =
+            sl_fail(err, SL_ERR_INVALID, "a window of another fabric than the connection's, %s", connection->address);
     }
     if (status == SL_OK) {
         status = copy_ranges(fetch, ranges, n_ranges, err);
@@ -121,12 +122,12 @@ enum sl_status sl_fetch_open(struct sl_line *line, const uint8_t *ticket, size_t
         free(fetch);
         return status;
     }
-    fetch->line = line;
-    sl_line_ref(line);
+    fetch->connection = connection;
+    sl_connection_ref(connection);
     fetch->open_command.run = run_open;
     sl_outcome_init(&fetch->outcome);
     fetch->deadline_ns = deadline_ns;
-    if (!sl_gate_post(line->gate, &fetch->open_command)) {
+    if (!sl_gate_post(connection->gate, &fetch->open_command)) {
         sl_outcome_end(&fetch->outcome, SL_ERR_CANCELLED, "the fabric has stopped");
         fetch->detached = true;
     }
@@ -146,7 +147,7 @@ enum sl_status sl_fetch_wait(struct sl_fetch *fetch, int64_t until_ns, struct sl
     }
     return outcome->status == SL_OK
                ? SL_OK
-               : sl_fail(err, outcome->status, "fetch from %s: %s", fetch->line->address, outcome->text);
+               : sl_fail(err, outcome->status, "fetch from %s: %s", fetch->connection->address, outcome->text);
 }
 
 void sl_fetch_close(struct sl_fetch **fetch) {
@@ -159,16 +160,16 @@ void sl_fetch_close(struct sl_fetch **fetch) {
     bool detached = it->detached;
     pthread_mutex_unlock(&it->outcome.lock);
     if (!detached) {
-        sl_gate_wake(it->line->gate);
+        sl_gate_wake(it->connection->gate);
     }
-    // The progress thread lets go of every fetch: SL_DRAIN_NS after its end by closing the connection.
+    // The progress thread lets go of every fetch: SL_DRAIN_NS after its end by closing the peer.
     pthread_mutex_lock(&it->outcome.lock);
     while (!it->detached) {
         pthread_cond_wait(&it->outcome.changed, &it->outcome.lock);
     }
     pthread_mutex_unlock(&it->outcome.lock);
     sl_outcome_cleanup(&it->outcome);
-    sl_line_unref(it->line);
+    sl_connection_unref(it->connection);
     free(it);
     *fetch = NULL;
 }
@@ -183,7 +184,7 @@ static void detach(struct sl_fetch *fetch) {
         at = &(*at)->next;
     }
     *at = fetch->next;
-    sl_line_leave(fetch->line, &fetch->user);
+    sl_connection_leave(fetch->connection, &fetch->user);
     atomic_fetch_sub(&fetches->n_open, 1);
     pthread_mutex_lock(&fetch->outcome.lock);
     fetch->detached = true;
@@ -270,7 +271,7 @@ struct get {
 
 static void got(struct get *get, ucs_status_t status) {
     struct sl_fetch *fetch = get->fetch;
-    get->peer->n_requests--;
+    get->peer->n_operations--;
     fetch->n_writes--;
     fetch->get_bytes -= get->bytes;
     if (status != UCS_OK) {
@@ -311,7 +312,7 @@ static bool pump_get(struct sl_fetch *fetch) {
         step(fetch, bytes);
         fetch->n_writes++;
         fetch->get_bytes += bytes;
-        peer->n_requests++;
+        peer->n_operations++;
         void *request = ucp_get_nbx(peer->ep, to, bytes, from, fetch->region->rkey, &with);
         if (!UCS_PTR_IS_PTR(request)) {
             got(get, UCS_PTR_STATUS(request));
@@ -477,7 +478,7 @@ static void on_read_reply(void *state, struct sl_peer *peer, struct sl_message *
 
 // ---- the progress thread's side --------------------------------------------------------------------------------------
 
-static void line_over(struct sl_line_user *user, enum sl_status status, const char *text) {
+static void on_over(struct sl_connection_user *user, enum sl_status status, const char *text) {
     struct sl_fetch *fetch = SL_CONTAINER(user, struct sl_fetch, user);
     fail(fetch, status, text);
     check_end(fetch);
@@ -489,19 +490,19 @@ static void run_open(struct sl_fabric *fabric, struct sl_command *command) {
     fetch->next = fetches->first;
     fetches->first = fetch;
     atomic_fetch_add(&fetches->n_open, 1);
-    fetch->user.over = line_over;
-    sl_line_join(fetch->line, &fetch->user);
+    fetch->user.over = on_over;
+    sl_connection_join(fetch->connection, &fetch->user);
 }
 
 static bool advance(struct sl_fetch *fetch) {
-    struct sl_line *line = fetch->line;
-    if (!line->up) {
+    struct sl_connection *connection = fetch->connection;
+    if (!connection->up) {
         return false;
     }
     if (!fetch->region) {
         struct sl_error err = {0};
-        fetch->peer = line->peer;
-        fetch->region = sl_peer_region(line->peer, &fetch->ticket, &err);
+        fetch->peer = connection->peer;
+        fetch->region = sl_peer_region(connection->peer, &fetch->ticket, &err);
         if (!fetch->region) {
             fail(fetch, err.status, err.text);
             return true;
@@ -545,7 +546,7 @@ static void peer_closing(void *state, struct sl_peer *peer, enum sl_status statu
     struct fetches *fetches = state;
     (void)status, (void)text;
     for (struct sl_fetch *fetch = fetches->first; fetch; fetch = fetch->next) {
-        if (fetch->peer == peer) { // over since its line is; what is under way ends with the connection
+        if (fetch->peer == peer) { // over since its connection is; what is under way ends with the peer
             abandon_reads(fetch);
             fetch->peer = NULL;
         }

@@ -14,7 +14,7 @@
 #ifndef SL_FABRIC_FETCH_H
 #define SL_FABRIC_FETCH_H
 
-#include "fabric/ask.h"
+#include "fabric/request.h"
 
 struct sl_window;
 
@@ -37,12 +37,12 @@ struct sl_fetch;
 /*
  * The list of ranges is copied; `to` must stay until the fetch is closed, and is best in a region of this fabric. Returns
  * at once. Neighbours (in the window and in memory) travel as one range. SL_ERR_INVALID: not a window's ticket, or of
- * another fabric than the line's. SL_ERR_RANGE: outside of the window.
+ * another fabric than the connection's. SL_ERR_RANGE: outside of the window.
  */
-enum sl_status sl_fetch_open(struct sl_line *line, const uint8_t *ticket, size_t ticket_bytes,
+enum sl_status sl_fetch_open(struct sl_connection *connection, const uint8_t *ticket, size_t ticket_bytes,
                              const struct sl_fetch_range *ranges, size_t n_ranges, int64_t deadline_ns,
                              struct sl_fetch **fetch_out, struct sl_error *err);
-// As sl_ask_wait(). SL_ERR_PEER_STALE: the window is closed (by message).
+// As sl_fabric_request_wait(). SL_ERR_PEER_STALE: the window is closed (by message).
 enum sl_status sl_fetch_wait(struct sl_fetch *fetch, int64_t until_ns, struct sl_error *err);
 void sl_fetch_close(
     struct sl_fetch **fetch); // accepts NULL, nulls; when it returns nothing writes to the ranges' `to` any more

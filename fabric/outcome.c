@@ -48,7 +48,7 @@ bool sl_outcome_end(struct sl_outcome *outcome, enum sl_status status, const cha
 }
 
 bool sl_outcome_wait(struct sl_outcome *outcome, int64_t until_ns) {
-    // An answer that is near is not worth two switches of context; yielding leaves the processor to who prepares it.
+    // An end that is near is not worth two switches of context; yielding leaves the processor to who prepares it.
     int64_t start = sl_now_ns();
     for (int64_t now = start; !sl_outcome_is_done(outcome); now = sl_now_ns()) {
         if (now - start > WAIT_SPIN_NS || now >= until_ns) {

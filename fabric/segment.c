@@ -159,9 +159,9 @@ static void send_message(struct sl_ship *ship, struct sl_peer_send *send, struct
         with.op_attr_mask = UCP_OP_ATTR_FIELD_DATATYPE;
         with.datatype = ucp_dt_make_iov();
     } else {
-        ship->peer->n_requests++; // as if it had been sent
+        ship->peer->n_operations++; // as if it had been sent
         sl_ship_fail(ship, SL_ERR_EXHAUSTED, "the sender has no memory for a scatter list");
-        ship->peer->n_requests--;
+        ship->peer->n_operations--;
         on_segment_done(send, UCS_ERR_NO_MEMORY);
         sl_peer_send_free(send);
         return;
@@ -199,7 +199,7 @@ static void put_step(struct put *put, ucs_status_t status) {
                                     .user_data = put};
         void *request = ucp_ep_flush_nbx(peer->ep, &with);
         if (UCS_PTR_IS_PTR(request)) {
-            peer->n_requests++;
+            peer->n_operations++;
         } else {
             put_step(put, UCS_PTR_STATUS(request));
         }
@@ -217,7 +217,7 @@ static void put_step(struct put *put, ucs_status_t status) {
 
 static void on_put(void *request, ucs_status_t status, void *user_data) {
     struct put *put = user_data;
-    put->announcement->peer->n_requests--;
+    put->announcement->peer->n_operations--;
     put_step(put, status);
     ucp_request_free(request);
 }
@@ -231,7 +231,7 @@ static void put_range(struct put *put, size_t offset, const uint8_t *data, size_
     void *request =
         ucp_put_nbx(ship->peer->ep, data, bytes, ship->ticket.head.remote_address + offset, ship->region->rkey, &with);
     if (UCS_PTR_IS_PTR(request)) {
-        put->announcement->peer->n_requests++;
+        put->announcement->peer->n_operations++;
     } else {
         put_step(put, UCS_PTR_STATUS(request));
     }

@@ -43,7 +43,7 @@ static void run_open(struct sl_fabric *fabric, struct sl_command *command) {
     ship->next = ship->ships->first;
     ship->ships->first = ship;
     struct sl_error err = {0};
-    if (atomic_load(&fabric->stopping)) { // no connection is made that nobody would close
+    if (atomic_load(&fabric->stopping)) { // no peer is made that nobody would close
         sl_ship_fail(ship, SL_ERR_CANCELLED, "this fabric stops");
         return;
     }

@@ -96,7 +96,7 @@ size_t sl_ship_progress(const struct sl_ship *ship, enum sl_status *status_out) 
     return atomic_load(&locked->acked_bytes);
 }
 
-const char *sl_ship_verb(const struct sl_ship *ship) {
+const char *sl_ship_mode(const struct sl_ship *ship) {
     return atomic_load(&((struct sl_ship *)(uintptr_t)ship)->mode);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: windows, and the answers to reads that come by message.
+ * Purpose: windows, and the replies to reads that come by message.
  *
  * Design: a read names ranges of a window; they go back one behind the other in one message, from the window's memory where
  *         it is one range, packed where there are several: a scatter list of small ranges costs more than the copy.

@@ -117,6 +117,19 @@ enum sl_status sl_session_create(const struct sl_session_config *config, struct 
     return SL_OK;
 }
 
+enum sl_status sl_session_create_plain(const struct sl_kv_geometry *geometry, enum sl_kv_format format,
+                                       enum sl_position_mode positions, int64_t max_slots, struct sl_arena *arena,
+                                       struct sl_session **session_out, struct sl_error *err) {
+    struct sl_page_layout layouts[SL_MAX_LAYERS];
+    for (int l = 0; l < geometry->n_layers; l++) {
+        if (sl_page_layout_init(&layouts[l], format, geometry->head_dim, 0, false) != SL_OK) {
+            return sl_fail(err, SL_ERR_UNSUPPORTED, "no page layout for head_dim %d", geometry->head_dim);
+        }
+    }
+    struct sl_session_config config = {*geometry, positions, max_slots, layouts, layouts};
+    return sl_session_create(&config, arena, session_out, err);
+}
+
 static bool in_span(const struct sl_session *session, const void *page) {
     uintptr_t begin = (uintptr_t)session->span; // compared as numbers: the page may lie in another object
     uintptr_t at = (uintptr_t)page;

@@ -96,6 +96,11 @@ struct sl_session_config {
 enum sl_status sl_session_create(const struct sl_session_config *config, struct sl_arena *arena,
                                  struct sl_session **session_out, struct sl_error *err);
 
+// The same where every layer is kept in one format, and nothing is packed. SL_ERR_UNSUPPORTED: no such page for head_dim.
+enum sl_status sl_session_create_plain(const struct sl_kv_geometry *geometry, enum sl_kv_format format,
+                                       enum sl_position_mode positions, int64_t max_slots, struct sl_arena *arena,
+                                       struct sl_session **session_out, struct sl_error *err);
+
 // Returns every page and the span. Accepts NULL, nulls *session.
 void sl_session_destroy(struct sl_session **session);
 

@@ -53,19 +53,9 @@ void sl_eval_model_close(struct sl_eval_model *m) {
 
 enum sl_status sl_eval_model_session(const struct sl_eval_model *m, enum sl_position_mode positions, int64_t n_tokens,
                                      struct sl_session **session_out, struct sl_error *err) {
-    struct sl_page_layout layouts[SL_MAX_LAYERS];
-    struct sl_session_config config = {.geometry = sl_model_geometry(m->runtime.config),
-                                       .positions = positions,
-                                       .max_slots = n_tokens,
-                                       .work = layouts,
-                                       .packed = layouts};
-    for (int l = 0; l < m->runtime.config->n_layers; l++) {
-        enum sl_status status = sl_page_layout_init(&layouts[l], SL_KV_F16, m->runtime.config->head_dim, 0, false);
-        if (status != SL_OK) {
-            return sl_fail(err, status, "no page layout for head_dim %d", m->runtime.config->head_dim);
-        }
-    }
-    enum sl_status status = sl_session_create(&config, m->arena, session_out, err);
+    struct sl_kv_geometry geometry = sl_model_geometry(m->runtime.config);
+    enum sl_status status =
+        sl_session_create_plain(&geometry, SL_KV_F16, positions, n_tokens, m->arena, session_out, err);
     if (status == SL_OK) {
         (*session_out)->rope_set = sl_model_rope_set(m->runtime.config, n_tokens);
     }

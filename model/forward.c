@@ -177,18 +177,6 @@ static enum sl_status reserve_rows(const struct sl_input *inputs, int n_inputs, 
     return SL_OK;
 }
 
-// Scores of the retaining heads for m rows from `row` on, head by head: e->scores [m][Hk] to [Hk][m].
-static const float *input_importance(struct sl_engine *e, int64_t row, int m) {
-    int n_heads = e->model->config.n_kv_heads;
-    float *importance = e->importance + row * n_heads;
-    for (int h = 0; h < n_heads; h++) {
-        for (int r = 0; r < m; r++) {
-            importance[(int64_t)h * m + r] = e->scores[(row + r) * n_heads + h];
-        }
-    }
-    return importance;
-}
-
 // The rows of one input, whose slots have been counted; kv: room for its heads.
 static struct sl_attend describe(const struct sl_pass *pass, const struct sl_input *input, int64_t row,
                                  struct sl_kv *kv) {
@@ -212,7 +200,7 @@ static struct sl_attend describe(const struct sl_pass *pass, const struct sl_inp
         .positions = e->positions + row,
         .out = e->a + row * q_dim,
         .lse = pass->wants.lse ? e->lse + row * c->n_heads : NULL,
-        .importance = pass->wants.importance ? input_importance(e, row, input->n_tokens) : NULL,
+        .importance = pass->wants.importance ? e->scores + row * c->n_kv_heads : NULL,
         .next_q = predicts(pass) ? e->next_q + row * q_dim : NULL,
     };
 }

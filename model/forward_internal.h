@@ -22,7 +22,6 @@ struct sl_engine {
     float *hidden;           // [m][R] of the retaining heads, until they have scored: the memory of up
     float *next_q;           // [m][H d], during attention: the memory of up
     float *scores;           // [m][Hk] of the retaining heads
-    float *importance;       // [Hk][m] of every input
     float *lse;              // [H][m] of every input
     float *cosines;          // [m][rotary_dim / 2] of every row's position
     float *sines;            // the same

@@ -41,7 +41,6 @@ static size_t lay_out(struct sl_engine *e, char *base) {
     size_t up = larger(larger((size_t)c->intermediate, (size_t)c->retaining_hidden), q_dim);
     e->up = e->hidden = e->next_q = carve(base, &used, m * up, sizeof(float));
     e->scores = carve(base, &used, m * (size_t)c->n_kv_heads, sizeof(float));
-    e->importance = carve(base, &used, m * (size_t)c->n_kv_heads, sizeof(float));
     e->lse = carve(base, &used, m * (size_t)c->n_heads, sizeof(float));
     e->cosines = carve(base, &used, m * angles, sizeof(float));
     e->sines = carve(base, &used, m * angles, sizeof(float));

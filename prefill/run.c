@@ -242,7 +242,7 @@ static enum sl_status send_done(struct sl_rpc_call *call, struct sl_prefill_job 
     statistics.prefill_peak_bytes = (int64_t)job->peak_bytes;
     statistics.slots_evicted = job->stats.slots_evicted;
     statistics.slots_merged = job->stats.slots_merged;
-    statistics.transport = job->session ? (char *)sl_ship_verb(job->outbound.ship) : "store";
+    statistics.transport = job->session ? (char *)sl_ship_mode(job->outbound.ship) : "store";
     if (job->session) {
         struct sl_session_stats stats;
         sl_session_get_stats(job->session, &stats);

@@ -177,7 +177,7 @@ struct sl_attend {
     // of attend: slots that are not in `heads` and come before them; NULL: none. Without rope and window
     const struct sl_softmax *before;
     // What the forward pass has at hand for a hook that asked for it (model/model.h); not used by any op.
-    const float *importance; // [Hk][m]: the retaining heads' score of every new token
+    const float *importance; // [m][Hk]: the retaining heads' score of every new token
     const float *next_q;     // [m][H][d]: the next layer's query as predicted from this layer's input, after RoPE
 };
 
@@ -191,6 +191,59 @@ struct sl_fold {
     int sum;    // += sum_r abar[r][j]
     int square; // += sum_r abar[r][j]^2
     int above;  // += number of rows r with abar[r][j] > 1 / (slots that r sees)
+};
+
+// --- what is ranked and chosen ---------------------------------------------------------------------------------------
+
+/*
+ * Numbers of KV heads: x[h] = at + h * stride has an element a slot of head h, or of what is said. Memory is the caller's, and
+ * what an operation must put aside is a parameter of it: none allocates.
+ */
+struct sl_vectors {
+    float *at; // NULL: none
+    size_t stride;
+};
+
+// Slots of KV heads, ascending, in the same way.
+struct sl_lists {
+    uint32_t *at;
+    size_t stride;
+};
+
+// One number a head. The host does not know those that attention decides (ops->budgets).
+struct sl_counts {
+    const uint32_t *host; // [n], or NULL: the numbers are in `device`
+    uint32_t *device;     // [n]
+};
+
+// The slots of a head that stay whatever their score; more than it has: all.
+struct sl_protection {
+    int64_t n_first, n_newest;
+};
+
+// What quantizing pages has changed, in sums of squares over rows of K and of V: (x^ - x)^2, and x^2.
+struct sl_page_error {
+    double key, key_norm, value, value_norm;
+};
+
+// What stores and whoever searches or measures compute: on memory of the host, by the calling thread, done on return.
+struct sl_host_ops {
+    // The b largest of scores[n]: as ops->select, without ties
+    void (*select)(const float *scores, uint32_t n, uint32_t b, uint32_t *keep_out);
+    // As ops->quantize, a page
+    void (*quantize)(const struct sl_page_layout *work, const void *page, const struct sl_page_layout *packed,
+                     void *packed_page);
+    // Make a key index (kvcache/key_index.h) of the keys of the first n_slots slots of kv, at most layout->capacity. Of
+    // quantized pages: of what their codes stand for. Every tier makes the same bytes.
+    void (*index_keys)(const struct sl_kv *kv, uint32_t n_slots, const struct sl_key_index_layout *layout,
+                       void *index_out);
+    // scores_out[j - begin] = sum_i q[channels[i]] * K^_j[channels[i]] for slots [begin, end) of a key index, in f32,
+    // in ascending i: the same bits however the slots are divided into calls.
+    void (*scan)(const struct sl_key_index_layout *layout, const void *index, const float *q, const int *channels,
+                 int n_channels, uint32_t begin, uint32_t end, float *scores_out);
+    // K and V rows of the listed slots, [n][2][d] in the format of kv->work (of quantized pages: what they stand for,
+    // rounded to it): what ops->put_rows takes.
+    void (*copy_rows)(const struct sl_kv *kv, const uint32_t *slots, uint32_t n, void *rows_out);
 };
 
 struct sl_ops {
@@ -233,59 +286,111 @@ struct sl_ops {
     // the keys with the saved lse; no m-by-n matrix is stored. See struct sl_fold. `out` is not used.
     void (*fold)(struct sl_team *team, const struct sl_attend *args, int first_row, const struct sl_fold *what);
     // sums_out[h][j] = sum over rows r >= first_row of softmax_j(scale * q[r][h] . K_j), for query head h < H and the
-    // n_slots of its KV head; rows of sums_out are `stride` floats apart. A row does not see later slots: adds 0 there.
-    void (*window_sums)(struct sl_team *team, const struct sl_attend *args, int first_row, float *sums_out,
-                        size_t stride);
-    // scores[j] = state[plane][j] for all slots
-    void (*read_state)(const struct sl_kv *kv, int plane, float *scores);
-    // state[plane][j] = values[j - begin] for slots [begin, end), which must lie in working pages
-    void (*write_state)(const struct sl_kv *kv, int plane, uint32_t begin, uint32_t end, const float *values);
-    // positions_out[j] for all slots (j itself when the layout has no positions)
-    void (*read_positions)(const struct sl_kv *kv, int64_t *positions_out);
-    // Indices of the b largest of scores[n], ascending. Total order: score descending, then index ascending; NaN is
-    // lowest.
-    void (*select)(const float *scores, uint32_t n, uint32_t b, uint32_t *keep_out);
-    // Compact in place: slot i becomes slot keep[i] (ascending), K, V, position and state alike. Needs n_packed == 0.
-    void (*gather)(const struct sl_kv *kv, const uint32_t *keep, uint32_t n_keep);
-    // Group-quantize one full page of layout `work` into a page of layout `packed` (int8..int1): positions are copied,
-    // and state if packed has it. x^ = code * s + z, z = min, s = (max - min) / (2^b - 1), s and z rounded to f16
-    // first, code = round-half-even(clamp((x - z) / s, 0, 2^b - 1)), 0 where s = 0.
-    void (*quantize)(const struct sl_page_layout *work, const void *page, const struct sl_page_layout *packed,
-                     void *packed_page);
-    // CAOTE (eq. 21), with a = weights / sum(weights) over all slots:
-    //     change_out[j] = a_j / max(1 - a_j, 1e-6) * || c - V_j ||_2,  c = sum_k a_k V_k, or mean_k V_k if mean_center.
+    // n_slots of its KV head. A row does not see later slots: adds 0 there.
+    void (*window_sums)(struct sl_team *team, const struct sl_attend *args, int first_row, struct sl_vectors sums_out);
+    // Group-quantize: of every head the first n_pages pages in the working layout (all full) into the pages
+    // to[h * n_pages + p] in the packed one (int8..int1), NULL: not this one. Positions are copied, and state if packed has
+    // it. x^ = code * s + z, z = min, s = (max - min) / (2^b - 1), s and z rounded to f16 first,
+    // code = round-half-even(clamp((x - z) / s, 0, 2^b - 1)), 0 where s = 0.
+    void (*quantize)(struct sl_team *team, const struct sl_kv_heads *heads, uint32_t n_pages, void *const *to);
+
+    // --- scores of slots: j < kv[h].n_slots ------------------------------------------------------------------------
+    // out[h][j] = state[plane][j]; 0 where a packed page has dropped it
+    void (*read_state)(struct sl_team *team, const struct sl_kv_heads *heads, int plane, struct sl_vectors out);
+    // Of the last m slots, in working pages: state[plane] of slot n_slots - m + r of head h = values[r * n + h]
+    void (*write_state)(struct sl_team *team, const struct sl_kv_heads *heads, int plane, int m, const float *values);
+    // out[h][r] = values[r * n + h], r < m
+    void (*spread)(struct sl_team *team, const float *values, int n, int m, struct sl_vectors out);
+    // With q_j = n_tokens - position of slot j, and the planes 0 (sums) and 1 (sums of squares), in f64:
+    //     mean_out[h][j] = state[0][j] / q_j    deviation_out[h][j] = sqrt(max(state[1][j] / q_j - (state[0][j] / q_j)^2, 0))
+    // Either output may be none.
+    void (*mean_state)(struct sl_team *team, const struct sl_kv_heads *heads, int64_t n_tokens,
+                       struct sl_vectors mean_out, struct sl_vectors deviation_out);
+    // Of each of `group` query heads a KV head: out[i][j] = mean (max: maximum) of x[i] over slots [j - K / 2, j - K / 2 + K),
+    // K = kernel, among those before the last `window`; beyond the edges there is 0 (max: nothing). The last `window` as they are.
+    void (*pool)(struct sl_team *team, const struct sl_kv_heads *heads, int group, struct sl_vectors x, bool max,
+                 int kernel, int64_t window, struct sl_vectors out);
+    // out[h][j] = mean over its query heads, i in [h * group, (h + 1) * group), of x[i][j]
+    void (*mean_group)(struct sl_team *team, const struct sl_kv_heads *heads, int group, struct sl_vectors x,
+                       struct sl_vectors out);
+    // out[h][j] = j
+    void (*recency)(struct sl_team *team, const struct sl_kv_heads *heads, struct sl_vectors out);
+    // out[h][j] = a number in [0, 1) that depends on seed, layer, h and (position of slot j) + offset alone
+    void (*chance)(struct sl_team *team, const struct sl_kv_heads *heads, uint64_t seed, int layer, int64_t offset,
+                   struct sl_vectors out);
+    // CAOTE (eq. 21), with a = w / sum(w) over all slots, for the weights w = weights[i] of each of `group` query heads:
+    //     change_i[j] = a_j / max(1 - a_j, 1e-6) * || c - V_j ||_2,  c = sum_k a_k V_k, or mean_k V_k if mean_center.
+    //     out[h][j] = change_h[j], or with group > 1 the root of the sum of squares of the group's changes
     // Weights are >= 0; where they sum to 0 they count as equal.
-    void (*value_change)(const struct sl_kv *kv, const float *weights, bool mean_center, float *change_out);
-    // Of slot evicted[e]: the slot among kept[] whose K is the most similar by cosine (a zero key: cosine 0; ties: the
-    // first), and that cosine.
-    void (*nearest)(const struct sl_kv *kv, const uint32_t *evicted, uint32_t n_evicted, const uint32_t *kept,
-                    uint32_t n_kept, uint32_t *nearest_out, float *cosine_out);
-    // D2O's weighted merge, for each slot c in into[], over the i with into[i] == c (K and V alike, f32 sums):
-    //     x_c = (e * x_c + sum_i exp(cosine[i]) * x_from[i]) / (e + sum_i exp(cosine[i]))
-    // No slot is both in from[] and in into[]. Needs n_packed == 0.
-    void (*merge)(const struct sl_kv *kv, const uint32_t *from, const uint32_t *into, const float *cosine, uint32_t n);
+    void (*value_change)(struct sl_team *team, const struct sl_kv_heads *heads, int group, struct sl_vectors weights,
+                         bool mean_center, struct sl_vectors out);
+    // x_inout[h][j] = mean over the heads, which have equally many slots, of x[.][j], in f64
+    void (*share)(struct sl_team *team, const struct sl_kv_heads *heads, struct sl_vectors x_inout);
+    // out[h] = unbiased variance over the slots of state[plane], in f64; 0 for fewer than two
+    void (*variance)(struct sl_team *team, const struct sl_kv_heads *heads, int plane, double *out);
+
+    // --- which slots stay ------------------------------------------------------------------------------------------
+    // x_inout[h][j] = +inf for the slots in protections[h]
+    void (*protect)(struct sl_team *team, const struct sl_kv_heads *heads, const struct sl_protection *protections,
+                    struct sl_vectors x_inout);
+    // x_inout[h][j] = +inf for the slots in listed[h]
+    void (*spare)(struct sl_team *team, const struct sl_kv_heads *heads, struct sl_lists listed, struct sl_counts n,
+                  struct sl_vectors x_inout);
+    // AdaKV: how many slots each head keeps when the scores of all compete for n * budget slots. A head keeps at least
+    // floor(0.2 * budget), and at least the slots whose score is +inf. Total order: that of select(), equals by head and then
+    // by slot. kept_out.device[h] <= n_slots; their sum is min(n * budget, sum of n_slots). `work` is overwritten.
+    void (*budgets)(struct sl_team *team, const struct sl_kv_heads *heads, struct sl_vectors scores, uint32_t budget,
+                    struct sl_vectors work, struct sl_counts kept_out);
+    // The kept[h] slots (at most all) with the largest scores. Total order: score descending, then ties[h][j] descending, then
+    // slot ascending, or descending if `newest`; NaN is lowest. ties.at NULL: none.
+    void (*select)(struct sl_team *team, const struct sl_kv_heads *heads, struct sl_vectors scores,
+                   struct sl_vectors ties, bool newest, struct sl_counts kept, struct sl_lists keep_out);
+    // Compact in place: slot keep[h][i] becomes slot i < kept[h], K, V, position and state alike. Needs n_packed == 0.
+    void (*gather)(struct sl_team *team, const struct sl_kv_heads *heads, struct sl_lists keep, struct sl_counts kept);
+    /*
+     * D2O. nearest: evicted_out[h] lists the slots that are not in keep[h]. Of the i-th of them, into_out[h][i] is the slot in
+     * keep[h] whose K is the most similar by cosine (a zero key: cosine 0; ties: the first), and cosine_out[h][i] that
+     * cosine, within [-1, 1]; NaN: -1. Heads that keep nothing are passed over, here and in merge.
+     * merge: with m the mean of cosine over all heads and slots, and t = *threshold_inout,
+     *     t becomes m where it is 0, else (1 - beta) t + beta m
+     *     every evicted slot with cosine_i >= t goes into its nearest one, K and V alike, in f32:
+     *         x_c = (e * x_c + sum_i exp(cosine_i) * x_i) / (e + sum_i exp(cosine_i))
+     *     *n_merged_out counts them
+     * Where no slot is evicted t stays. The lists are overwritten. Needs n_packed == 0.
+     */
+    void (*nearest)(struct sl_team *team, const struct sl_kv_heads *heads, struct sl_lists keep, struct sl_counts kept,
+                    struct sl_lists evicted_out, struct sl_lists into_out, struct sl_vectors cosine_out);
+    void (*merge)(struct sl_team *team, const struct sl_kv_heads *heads, struct sl_counts kept, struct sl_lists evicted,
+                  struct sl_lists into, struct sl_vectors cosine, float beta, float *threshold_inout,
+                  uint32_t *n_merged_out);
+
+    // --- estimates of what that costs ------------------------------------------------------------------------------
+    // *lost_inout += mean over the heads of lost_h, in f64: the mean over the head's query heads of the sum of x[i] over the
+    // slots that are not in keep[h]; with n_rows > 0 that sum's share in the sum over all slots (0 of 0: 0), times n_rows
+    void (*lost)(struct sl_team *team, const struct sl_kv_heads *heads, int group, struct sl_vectors x,
+                 struct sl_lists keep, struct sl_counts kept, int64_t n_rows, double *lost_inout);
+    // *error_inout += what quantize() has changed with these arguments, page after page, and of those head after head
+    void (*page_error)(struct sl_team *team, const struct sl_kv_heads *heads, uint32_t n_pages, void *const *to,
+                       struct sl_page_error *error_inout);
 
     // --- retrieval (TailorKV) --------------------------------------------------------------------------------------
-    // As attend with m = 1, but the query heads of KV head h see only slots[h][0 .. n_slots[h]), in this order: the bits
-    // depend on the order and on what the slots hold, not on where they lie.
-    void (*attend_slots)(struct sl_team *team, const struct sl_attend *args, const uint32_t *const *slots,
-                         const uint32_t *n_slots);
-    // Make a key index (kvcache/key_index.h) of the keys of the first n_slots slots of kv, at most layout->capacity. Of
-    // quantized pages: of what their codes stand for. Every tier makes the same bytes.
-    void (*index_keys)(const struct sl_kv *kv, uint32_t n_slots, const struct sl_key_index_layout *layout,
-                       void *index_out);
-    // scores_out[j - begin] = sum_i q[channels[i]] * K^_j[channels[i]] for slots [begin, end), in f32, in ascending i:
-    // the same bits however the slots are divided into calls.
-    void (*scan)(const struct sl_key_index_layout *layout, const void *copy, const float *q, const int *channels,
-                 int n_channels, uint32_t begin, uint32_t end, float *scores_out);
-    // K and V rows of the listed slots, [n][2][d] in the format of kv->work (of quantized pages: what they stand for,
-    // rounded to it).
-    void (*copy_rows)(const struct sl_kv *kv, const uint32_t *slots, uint32_t n, void *rows_out);
-    // The inverse: rows [n][2][d] in the format of kv->work become K and V of the listed slots, which lie in working
-    // pages. Positions and state stay as they are.
-    void (*put_rows)(const struct sl_kv *kv, const uint32_t *slots, uint32_t n, const void *rows);
-    // K and V rows of slots [begin, end) as f32 [end - begin][d]; either output may be NULL. For tests and inspection.
+    // means_out[h][c] = mean over the G query heads g of KV head h of q[0][g][c], c < d, m = 1; signs cancel, as in TailorKV's
+    // code. q: args->q or next_q, of heads that lie side by side
+    void (*mean_query)(struct sl_team *team, const struct sl_attend *args, const float *q, float *means_out);
+    // As attend with m = 1, but the query heads of KV head h see only slots[h][0 .. n[h]), in this order: the bits depend on
+    // the order and on what the slots hold, not on where they lie.
+    void (*attend_slots)(struct sl_team *team, const struct sl_attend *args, struct sl_lists slots, struct sl_counts n);
+    // rows[h], [n[h]][2][d] in the working format, become K and V of slots[h][0 .. n[h]), which lie in working pages.
+    // Positions and state stay as they are.
+    void (*put_rows)(struct sl_team *team, const struct sl_kv_heads *heads, struct sl_lists slots, struct sl_counts n,
+                     const void *const *rows);
+    struct sl_host_ops host;
+
+    // --- for tests and inspection: one head ------------------------------------------------------------------------
+    // K and V rows of slots [begin, end) as f32 [end - begin][d]; either output may be NULL
     void (*read_rows)(const struct sl_kv *kv, uint32_t begin, uint32_t end, float *k_out, float *v_out);
+    // positions_out[j] for all slots (j itself when the layout has no positions)
+    void (*read_positions)(const struct sl_kv *kv, int64_t *positions_out);
 };
 
 #endif

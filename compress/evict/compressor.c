@@ -63,8 +63,9 @@ enum sl_status sl_compressor_create(const struct sl_plan *plan, const struct sl_
     if (status != SL_OK) {
         goto err_destroy;
     }
-    c->new_pages = calloc((size_t)plan->geometry.n_kv_heads, sizeof *c->new_pages);
-    if (c->new_pages == NULL) {
+    c->kv = calloc((size_t)plan->geometry.n_kv_heads, sizeof *c->kv);
+    c->new_pages = calloc((size_t)plan->geometry.n_kv_heads * SL_PACK_PAGES, sizeof *c->new_pages);
+    if (c->kv == NULL || c->new_pages == NULL) {
         status = sl_fail(err, SL_ERR_EXHAUSTED, "compressor: out of memory");
         goto err_destroy;
     }
@@ -92,6 +93,7 @@ void sl_compressor_destroy(struct sl_compressor **compressor) {
     sl_thin_destroy(&c->thin);
     sl_estimator_destroy(&c->estimator);
     free(c->step_budget);
+    free(c->kv);
     free(c->new_pages);
     free(c);
     *compressor = NULL;
@@ -196,18 +198,19 @@ static enum sl_status divide_budgets(struct sl_compressor *c, const struct sl_se
         goto done;
     }
     for (int l = 0; l < n_layers; l++) {
-        for (int h = 0; sl_layer_evicts(c, l) && h < n_heads; h++) {
-            struct sl_kv kv = sl_session_kv(session, l, h);
-            if (kv.n_slots > c->scratch.stride) {
-                status = sl_fail(err, SL_ERR_PRECONDITION,
-                                 "compressor: layer %d head %d holds %" PRIu32 " slots, the plan foresees at most %zu",
-                                 l, h, kv.n_slots, c->scratch.stride);
-                goto done;
+        if (sl_layer_evicts(c, l)) {
+            struct sl_kv_heads heads = sl_session_heads(session, l, c->kv);
+            for (int h = 0; h < n_heads; h++) {
+                if (heads.kv[h].n_slots > c->scratch.n_slots) {
+                    status =
+                        sl_fail(err, SL_ERR_PRECONDITION,
+                                "compressor: layer %d head %d holds %" PRIu32 " slots, the plan foresees at most %zu",
+                                l, h, heads.kv[h].n_slots, c->scratch.n_slots);
+                    goto done;
+                }
             }
-            c->ops->read_state(&kv, 0, c->scratch.scores);
-            variances[n * n_heads + h] = sl_budget_variance(c->scratch.scores, kv.n_slots);
+            c->ops->variance(c->team, &heads, 0, variances + n++ * n_heads);
         }
-        n += sl_layer_evicts(c, l);
     }
     if (n == 0) {
         goto done;

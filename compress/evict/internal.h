@@ -17,45 +17,46 @@
 #include "compress/evict/scores/score.h"
 #include "compress/recipe/recipe.h"
 
-// Arrays [n_kv_heads][stride], so that heads can be worked on in parallel and compared with each other. What a recipe
-// does not need is NULL.
+// What an eviction works in: of KV heads, a number or an entry a slot. What a recipe does not need is none.
 struct sl_scratch {
-    size_t stride;       // slots per head; 0 when nothing is ever evicted
-    float *scores;       // the larger, the longer the slot stays
-    float *base;         // value=...: the scores behind the changes, which decide between equal ones
-    float *deviations;   // scope=std
-    float *weights;      // value=...-heads: the attention of one query head
-    float *work;         // of one head; together also of sl_budget_adaptive()
-    float *cosine;       // evicted=merge, with `evicted` and `nearest`
-    int64_t *positions;  // scores that look at them
-    uint32_t *keep;      // slots that stay, ascending
-    uint32_t *evicted;   // the others, ascending
-    uint32_t *nearest;   // of each of those, the slot among `keep` that is most like it
-    uint32_t *kept;      // [n_kv_heads] how many slots stay
-    uint32_t *merged;    // [n_kv_heads] evicted=merge: how many of `evicted` are merged
-    const float **heads; // [n_kv_heads] of sl_budget_adaptive()
-    uint32_t *n_slots;   // [n_kv_heads]
-    float *sums;         // [n_heads][stride] of ops->window_sums; taken when the number of query heads is known
-    int n_heads;         // of `sums`
-    size_t sums_stride;  // of `sums`
+    void *block;
+    size_t n_slots, stride;       // of a head; 0 when nothing is ever evicted
+    struct sl_vectors scores;     // the larger, the longer the slot stays
+    struct sl_vectors base;       // value=...: the scores behind the changes, which decide between equal ones
+    struct sl_vectors deviations; // scope=std
+    struct sl_vectors work;
+    struct sl_vectors cosine; // evicted=merge, with `evicted` and `nearest`
+    struct sl_lists keep;     // slots that stay
+    struct sl_lists evicted;  // the others
+    struct sl_lists nearest;  // of each of those, the slot among `keep` that is most like it
+    uint32_t *decided;        // [n_kv_heads] how many slots stay, where attention decides
+    uint32_t *kept;           // [n_kv_heads] how many slots stay otherwise
+    uint32_t *n_spared;       // [n_kv_heads] scope=std
+    struct sl_protection *protections;  // [n_kv_heads]
+    void *of_queries;         // the block behind:
+    int n_heads;              // query heads; 0 until they have come
+    struct sl_vectors sums;   // [n_heads] of ops->window_sums
+    struct sl_vectors pooled; // [n_heads] of ops->pool, where the score pools
 };
 
-// Sums of error estimates; all NULL: not asked for.
+// Sums of error estimates; NULL: not asked for.
 struct sl_estimator {
     struct sl_estimate_sums *layers; // [n_layers]
-    double *lost;                    // [n_kv_heads] of one eviction
-    struct sl_page_error *pages;     // [n_kv_heads] of one round of packing
-    float *rows;                     // [team][4][SL_PAGE_SLOTS][head_dim]
 };
 
-// Offloaded layers under a budget. Arrays [n_layers][n_kv_heads][...] and [n_kv_heads][...]; all NULL for other recipes.
+// Offloaded layers under a budget; all NULL for other recipes. A batch is what is looked at behind a chunk: `recent` and it.
 struct sl_thin {
-    int64_t *n_read;  // [n_layers] tokens that have been through the layer
-    float *undecided; // [n_layers][n_kv_heads][recent] scores of slots that have not been chosen from yet
-    float *scores;    // [n_kv_heads][recent + chunk] of those, and of the chunk's
-    uint32_t *keep;   // [n_kv_heads][SL_PAGE_SLOTS + recent + chunk]
     int64_t n_recent, n_batch;
+    int64_t *n_read;          // [n_layers] tokens that have been through the layer
+    float *undecided;         // [n_layers][recent][n_kv_heads] scores of slots that have not been chosen from yet
+    float *batch;             // [n_batch][n_kv_heads] of those, and of the chunk's
+    struct sl_vectors scores; // the same, behind what else is in the first candidate's page: [SL_PAGE_SLOTS + n_batch]
+    struct sl_lists keep;     // the same
+    uint32_t *kept;           // [n_kv_heads]
+    struct sl_protection *protections;  // [n_kv_heads]
 };
+
+#define SL_PACK_PAGES 64 // of a head that are packed at once
 
 struct sl_compressor {
     struct sl_plan plan;
@@ -67,7 +68,8 @@ struct sl_compressor {
     struct sl_scratch scratch;
     struct sl_thin thin;
     struct sl_estimator estimator;
-    void **new_pages;     // [n_kv_heads]: packed pages of one round, NULL where a head has none to pack
+    struct sl_kv *kv;     // [n_kv_heads] of the layer that is worked on
+    void **new_pages;     // [n_kv_heads][SL_PACK_PAGES] at most: packed pages of one round, as ops->quantize has them
     int64_t *step_budget; // [n_layers][n_kv_heads] while stepping, of layers that evict; else NULL
 };
 
@@ -94,29 +96,30 @@ void sl_thin_destroy(struct sl_thin *thin);
 enum sl_status sl_thin_layer(struct sl_compressor *c, struct sl_session *session, int layer,
                              const struct sl_attend *attend, struct sl_error *err);
 
-// --- evict.c
+// --- scratch.c
 enum sl_status sl_scratch_create(struct sl_compressor *c, size_t n_slots, struct sl_error *err);
 void sl_scratch_destroy(struct sl_scratch *scratch);
-// SL_ERR_PRECONDITION: pages are packed already, or heads are longer than the scratch. SL_ERR_EXHAUSTED: `sums`.
-enum sl_status sl_evict_layer(struct sl_compressor *c, const struct sl_eviction *eviction, struct sl_error *err);
-
 // Attention of every query head over the rows at hand from first_row on, into scratch.sums. Nothing is allocated after
 // the first time. SL_ERR_EXHAUSTED.
 enum sl_status sl_take_sums(struct sl_compressor *c, const struct sl_attend *attend, int first_row,
                             struct sl_error *err);
 
+// --- evict.c
+// SL_ERR_PRECONDITION: pages are packed already, or heads are longer than the scratch. SL_ERR_EXHAUSTED: sl_take_sums().
+enum sl_status sl_evict_layer(struct sl_compressor *c, const struct sl_eviction *eviction, struct sl_error *err);
+
 // --- estimate.c: nothing to do where estimates are not asked for
 void sl_estimator_destroy(struct sl_estimator *estimator);
 // Behind the selection, while all slots are as they were. Overwrites scratch.sums and scratch.work. SL_ERR_EXHAUSTED:
-// `sums`, which nothing has allocated yet.
-enum sl_status sl_estimate_eviction(struct sl_compressor *c, const struct sl_eviction *e, struct sl_error *err);
-// `page` of one head has just become packed_page; by any member of the team. Then, behind the round, by one thread:
-void sl_estimate_page(struct sl_compressor *c, const struct sl_layer *layer, int64_t head, void *page,
-                      void *packed_page, int member);
-void sl_estimate_pages(struct sl_compressor *c, int layer);
+// sl_take_sums().
+enum sl_status sl_estimate_eviction(struct sl_compressor *c, const struct sl_eviction *e,
+                                    const struct sl_kv_heads *heads, struct sl_counts kept, struct sl_error *err);
+// Behind ops->quantize() into c->new_pages, while the heads have both.
+void sl_estimate_pages(struct sl_compressor *c, int layer, const struct sl_kv_heads *heads, uint32_t n_pages);
 
 // --- merge.c: behind the selection, before the compaction
-void sl_merge_evicted(struct sl_compressor *c, const struct sl_eviction *eviction);
+void sl_merge_evicted(struct sl_compressor *c, const struct sl_eviction *eviction, const struct sl_kv_heads *heads,
+                      struct sl_counts kept);
 
 // --- pack.c
 enum sl_status sl_pack_layer(struct sl_compressor *c, struct sl_session *session, int layer, struct sl_error *err);

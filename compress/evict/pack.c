@@ -2,77 +2,79 @@
 /*
  * Purpose: full pages of a layer that is final become pages of its packed layout; the last partial page stays as it is.
  *          Only after the layer's last eviction, because packed pages cannot be compacted.
+ *
+ * Design: in rounds, the first one of one page of every head, later ones of what the packed pages are smaller by than those
+ *         that they have replaced: so the layer never holds more than it did and one packed page per head, which is what
+ *         plans count on. If memory ends between rounds, the layer is valid as it is and packing can go on later.
  */
-#include <string.h>
-
 #include "compress/evict/internal.h"
 
-struct layer_task {
-    struct sl_compressor *compressor;
-    const struct sl_layer *layer;
-};
-
-static void pack_heads(void *arg, int64_t begin, int64_t end, int member) {
-    const struct layer_task *task = arg;
-    const struct sl_layer *l = task->layer;
-    for (int64_t h = begin; h < end; h++) {
-        void *page = task->compressor->new_pages[h];
-        if (page != NULL) {
-            void *from = l->heads[h].pages[l->heads[h].n_packed];
-            task->compressor->ops->quantize(&l->work, from, &l->packed, page);
-            sl_estimate_page(task->compressor, l, h, from, page, member);
-        }
-    }
+static uint32_t pages_to_pack(const struct sl_head *head) {
+    return head->n_slots / SL_PAGE_SLOTS - head->n_packed;
 }
 
-static bool has_page_to_pack(const struct sl_head *head) {
-    return ((int64_t)head->n_packed + 1) * SL_PAGE_SLOTS <= head->n_slots;
-}
-
-// A packed page for every head that has a page to pack, or none at all.
-static enum sl_status take_new_pages(struct sl_compressor *c, struct sl_session *session, int layer, int *n_pages_out,
-                                     struct sl_error *err) {
+// Up to n packed pages for every head that has as many pages to pack: *n_pages_out in all. False, and none: memory ends.
+static bool take_new_pages(struct sl_compressor *c, struct sl_session *session, int layer, uint32_t n,
+                           int64_t *n_pages_out) {
     const struct sl_layer *l = &session->layers[layer];
-    int n_heads = session->geometry.n_kv_heads, n_pages = 0;
-    memset(c->new_pages, 0, (size_t)n_heads * sizeof *c->new_pages);
-    for (int h = 0; h < n_heads; h++) {
-        if (!has_page_to_pack(&l->heads[h])) {
-            continue;
-        }
-        c->new_pages[h] = sl_arena_alloc(session->arena, l->packed.bytes);
-        if (c->new_pages[h] == NULL) {
-            while (h-- > 0) {
-                sl_arena_free(session->arena, c->new_pages[h]);
+    *n_pages_out = 0;
+    for (int64_t i = 0; i < (int64_t)session->geometry.n_kv_heads * n; i++) {
+        bool wanted = i % n < pages_to_pack(&l->heads[i / n]);
+        c->new_pages[i] = wanted ? sl_arena_alloc(session->arena, l->packed.bytes) : NULL;
+        if (wanted && c->new_pages[i] == NULL) {
+            while (i-- > 0) {
+                sl_arena_free(session->arena, c->new_pages[i]);
             }
-            return sl_fail(err, SL_ERR_EXHAUSTED, "compressor: no arena memory for quantized pages of layer %d", layer);
+            return false;
         }
-        n_pages++;
+        *n_pages_out += wanted;
     }
-    *n_pages_out = n_pages;
-    return SL_OK;
+    return true;
 }
 
-// Round by round, one page of every head: never more than one packed page per head beside the page that it replaces.
-// If memory ends between rounds, the layer is valid as it is and packing can go on later.
+static void put_new_pages(struct sl_compressor *c, struct sl_session *session, int layer, uint32_t n) {
+    for (int64_t i = 0; i < (int64_t)session->geometry.n_kv_heads * n; i++) {
+        if (c->new_pages[i] != NULL) {
+            sl_session_pack_page(session, layer, (int)(i / n), c->new_pages[i]);
+        }
+    }
+}
+
+// What a page takes of the arena.
+static size_t in_units(size_t bytes) {
+    return (bytes + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT;
+}
+
+// Pages a head for which what earlier rounds have given back has room, beside the first round's.
+static uint32_t next_round(const struct sl_layer *l, int n_heads, size_t given_back) {
+    size_t n = 1 + given_back / ((size_t)n_heads * in_units(l->packed.bytes));
+    return n < SL_PACK_PAGES ? (uint32_t)n : SL_PACK_PAGES;
+}
+
 enum sl_status sl_pack_layer(struct sl_compressor *c, struct sl_session *session, int layer, struct sl_error *err) {
     const struct sl_layer *l = &session->layers[layer];
+    int n_heads = session->geometry.n_kv_heads;
+    size_t given_back = 0;
     if (!sl_kv_format_is_quantized(l->packed.format)) {
         return SL_OK;
     }
-    for (;;) {
-        int n_pages = 0;
-        enum sl_status status = take_new_pages(c, session, layer, &n_pages, err);
-        if (status != SL_OK || n_pages == 0) {
-            return status;
-        }
-        struct layer_task task = {c, l};
-        sl_team_run(c->team, session->geometry.n_kv_heads, 1, pack_heads, &task);
-        sl_estimate_pages(c, layer);
-        for (int h = 0; h < session->geometry.n_kv_heads; h++) {
-            if (c->new_pages[h] != NULL) {
-                sl_session_pack_page(session, layer, h, c->new_pages[h]);
+    for (uint32_t n = 1;; n = next_round(l, n_heads, given_back)) {
+        int64_t n_pages;
+        if (!take_new_pages(c, session, layer, n, &n_pages)) {
+            n = 1; // what was given back may lie in pieces that are too small
+            if (!take_new_pages(c, session, layer, n, &n_pages)) {
+                return sl_fail(err, SL_ERR_EXHAUSTED, "compressor: no arena memory for quantized pages of layer %d",
+                               layer);
             }
         }
+        if (n_pages == 0) {
+            return SL_OK;
+        }
+        struct sl_kv_heads heads = sl_session_heads(session, layer, c->kv);
+        c->ops->quantize(c->team, &heads, n, c->new_pages);
+        sl_estimate_pages(c, layer, &heads, n);
+        put_new_pages(c, session, layer, n);
         c->stats.pages_quantized += n_pages;
+        given_back += (size_t)n_pages * (in_units(l->work.bytes) - in_units(l->packed.bytes));
     }
 }

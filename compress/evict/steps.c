@@ -65,7 +65,7 @@ static enum sl_status begin_evicting(struct sl_compressor *c, struct sl_session 
     }
     most = most < session->max_slots ? most : session->max_slots; // budgets may be above what will ever be held
     size_t n_slots = (size_t)most + SL_PAGE_SLOTS; // and the rows of a step; sl_compressor_step() makes room for more
-    return n_slots > c->scratch.stride ? sl_scratch_create(c, n_slots, err) : SL_OK;
+    return n_slots > c->scratch.n_slots ? sl_scratch_create(c, n_slots, err) : SL_OK;
 }
 
 enum sl_status sl_compressor_begin_steps(struct sl_compressor *c, struct sl_session *session, int64_t n_prompt,
@@ -82,7 +82,7 @@ static enum sl_status step_layer(struct sl_compressor *c, struct sl_session *ses
         const struct sl_head *head = &session->layers[layer].heads[h];
         n_slots = head->n_slots > n_slots ? head->n_slots : n_slots;
     }
-    if (n_slots > c->scratch.stride) {
+    if (n_slots > c->scratch.n_slots) {
         enum sl_status status = sl_scratch_create(c, n_slots + SL_PAGE_SLOTS, err);
         if (status != SL_OK) {
             return status;

@@ -18,13 +18,12 @@
  */
 #include <assert.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "compress/evict/internal.h"
 
-// One batch of one layer. Slots are counted in the session's pages, from the page of the first candidate on.
+// One batch of one layer.
 struct batch {
     struct sl_compressor *c;
     struct sl_session *session;
@@ -41,11 +40,16 @@ enum sl_status sl_thin_create(struct sl_compressor *c, struct sl_error *err) {
     struct sl_thin *thin = &c->thin;
     thin->n_recent = c->plan.recipe.recent.slots;
     thin->n_batch = thin->n_recent + c->plan.recipe.chunk_tokens;
+    size_t n_batch = (size_t)thin->n_batch, stride = (n_batch + SL_PAGE_SLOTS + 15) / 16 * 16;
     thin->n_read = calloc(n_layers, sizeof *thin->n_read);
     thin->undecided = calloc(n_layers * n_heads * (size_t)thin->n_recent + 1, sizeof *thin->undecided);
-    thin->scores = calloc(n_heads * (size_t)thin->n_batch, sizeof *thin->scores);
-    thin->keep = calloc(n_heads * (size_t)(thin->n_batch + SL_PAGE_SLOTS), sizeof *thin->keep);
-    return thin->n_read && thin->undecided && thin->scores && thin->keep
+    thin->batch = calloc(n_heads * n_batch, sizeof *thin->batch);
+    thin->scores = (struct sl_vectors){calloc(n_heads * stride, sizeof *thin->scores.at), stride};
+    thin->keep = (struct sl_lists){calloc(n_heads * stride, sizeof *thin->keep.at), stride};
+    thin->kept = calloc(n_heads, sizeof *thin->kept);
+    thin->protections = calloc(n_heads, sizeof *thin->protections);
+    return thin->n_read && thin->undecided && thin->batch && thin->scores.at && thin->keep.at && thin->kept &&
+                   thin->protections
                ? SL_OK
                : sl_fail(err, SL_ERR_EXHAUSTED, "compressor: no memory to choose among %" PRId64 " slots",
                          thin->n_batch);
@@ -54,72 +58,71 @@ enum sl_status sl_thin_create(struct sl_compressor *c, struct sl_error *err) {
 void sl_thin_destroy(struct sl_thin *thin) {
     free(thin->n_read);
     free(thin->undecided);
-    free(thin->scores);
-    free(thin->keep);
+    free(thin->batch);
+    free(thin->scores.at);
+    free(thin->keep.at);
+    free(thin->kept);
+    free(thin->protections);
     *thin = (struct sl_thin){0};
 }
 
-// Scores of the chunk's tokens in one head.
-static void score_chunk(const struct batch *b, int head, float *scores) {
-    const struct sl_attend *attend = b->attend;
-    if (b->c->score->wants_importance) {
-        memcpy(scores, attend->importance + (size_t)head * (size_t)attend->m, (size_t)attend->m * sizeof *scores);
+/*
+ * What retaining heads said of the batch's tokens: of those that waited, and of the chunk's, as scores from slot `before` on.
+ * Those that remain undecided wait for the next batch.
+ */
+static void read_importance(const struct batch *b, uint32_t before) {
+    const struct sl_thin *thin = &b->c->thin;
+    size_t n_heads = (size_t)b->c->plan.geometry.n_kv_heads, row_bytes = n_heads * sizeof *thin->batch;
+    size_t n_waiting = (size_t)b->n_waiting, m = (size_t)b->attend->m, n_candidates = (size_t)b->n_candidates;
+    float *undecided = thin->undecided + (size_t)(b->layer * thin->n_recent) * n_heads;
+    memcpy(thin->batch, undecided, n_waiting * row_bytes);
+    memcpy(thin->batch + n_waiting * n_heads, b->attend->importance, m * row_bytes);
+    memcpy(undecided, thin->batch + n_candidates * n_heads, (size_t)b->n_undecided * row_bytes);
+    struct sl_vectors scores = {thin->scores.at + before, thin->scores.stride};
+    b->c->ops->spread(b->c->team, thin->batch, (int)n_heads, (int)(n_waiting + m), scores);
+}
+
+// Heads of the session from the page of the first candidate on; *before_out: slots of that page that have been decided.
+static struct sl_kv_heads heads_from_candidates(const struct batch *b, uint32_t *before_out) {
+    struct sl_kv_heads heads = sl_session_heads(b->session, b->layer, b->c->kv);
+    uint32_t first = heads.kv[0].n_slots - (uint32_t)(b->n_candidates + b->n_undecided);
+    for (int h = 0; h < heads.n; h++) {
+        b->c->kv[h].pages += first / SL_PAGE_SLOTS;
+        b->c->kv[h].n_slots -= first / SL_PAGE_SLOTS * SL_PAGE_SLOTS;
+    }
+    *before_out = first % SL_PAGE_SLOTS;
+    return heads;
+}
+
+static void thin(const struct batch *b) {
+    const struct sl_compressor *c = b->c;
+    const struct sl_thin *thin = &c->thin;
+    uint32_t before;
+    struct sl_kv_heads heads = heads_from_candidates(b, &before);
+    if (c->score->wants_importance) {
+        read_importance(b, before);
+    } else { // of what is known of a token by its position
+        struct sl_score_input in = {.ops = c->ops,
+                                    .team = c->team,
+                                    .recipe = &c->plan.recipe,
+                                    .heads = &heads,
+                                    .layer = b->layer,
+                                    .offset = b->first_token - before};
+        c->method->read(&in, thin->scores);
+    }
+    if (b->n_keep == b->n_candidates) {
         return;
     }
-    for (int j = 0; j < attend->m; j++) { // one by one: chance needs a position and no neighbour
-        int64_t position = b->session->n_tokens + j;
-        struct sl_kv slot = {.n_slots = 1};
-        struct sl_score_input in = {.ops = b->c->ops,
-                                    .recipe = &b->c->plan.recipe,
-                                    .kv = &slot,
-                                    .layer = b->layer,
-                                    .head = head,
-                                    .n_tokens = position + 1,
-                                    .positions = &position};
-        b->c->method->read(&in, &scores[j]);
+    int64_t sinks = c->plan.recipe.sinks - b->first_token;
+    sinks = sinks < 0 ? 0 : sinks < b->n_candidates ? sinks : b->n_candidates;
+    for (int h = 0; h < heads.n; h++) {
+        thin->protections[h] = (struct sl_protection){before + sinks, b->n_undecided};
+        thin->kept[h] = before + (uint32_t)(b->n_keep + b->n_undecided);
     }
-}
-
-// keep[0 .. n_keep) are candidates that stay: the list of all slots from the first candidate's page on that stay.
-static void compact(const struct batch *b, int head, uint32_t *keep) {
-    struct sl_kv kv = sl_session_kv(b->session, b->layer, head);
-    int64_t first = (int64_t)kv.n_slots - b->n_candidates - b->n_undecided;
-    uint32_t n_pages = (uint32_t)(first / SL_PAGE_SLOTS), before = (uint32_t)(first % SL_PAGE_SLOTS);
-    uint32_t n_keep = (uint32_t)b->n_keep, n = before + n_keep;
-    for (uint32_t i = n_keep; i-- > 0;) {
-        keep[before + i] = before + keep[i];
-    }
-    for (uint32_t i = 0; i < before; i++) {
-        keep[i] = i;
-    }
-    for (int64_t i = 0; i < b->n_undecided; i++) {
-        keep[n++] = before + (uint32_t)(b->n_candidates + i);
-    }
-    kv.pages += n_pages;
-    kv.n_slots -= n_pages * SL_PAGE_SLOTS;
-    b->c->ops->gather(&kv, keep, n);
-}
-
-static void thin_heads(void *arg, int64_t begin, int64_t end, int member) {
-    (void)member;
-    const struct batch *b = arg;
-    const struct sl_thin *thin = &b->c->thin;
-    int64_t sinks = b->c->plan.recipe.sinks;
-    for (int64_t h = begin; h < end; h++) {
-        float *scores = thin->scores + h * thin->n_batch;
-        float *undecided = thin->undecided + (b->layer * b->c->plan.geometry.n_kv_heads + h) * thin->n_recent;
-        uint32_t *keep = thin->keep + h * (thin->n_batch + SL_PAGE_SLOTS);
-        memcpy(scores, undecided, (size_t)b->n_waiting * sizeof *scores);
-        score_chunk(b, (int)h, scores + b->n_waiting);
-        memcpy(undecided, scores + b->n_candidates, (size_t)b->n_undecided * sizeof *scores);
-        for (int64_t j = 0; j < b->n_candidates && b->first_token + j < sinks; j++) {
-            scores[j] = INFINITY;
-        }
-        if (b->n_keep < b->n_candidates) {
-            b->c->ops->select(scores, (uint32_t)b->n_candidates, (uint32_t)b->n_keep, keep);
-            compact(b, (int)h, keep);
-        }
-    }
+    struct sl_counts kept = {.host = thin->kept};
+    c->ops->protect(c->team, &heads, thin->protections, thin->scores);
+    c->ops->select(c->team, &heads, thin->scores, (struct sl_vectors){0}, false, kept, thin->keep);
+    c->ops->gather(c->team, &heads, thin->keep, kept);
 }
 
 static enum sl_status check_layer(const struct batch *b, struct sl_error *err) {
@@ -168,7 +171,7 @@ enum sl_status sl_thin_layer(struct sl_compressor *c, struct sl_session *session
     if (status != SL_OK) {
         return status;
     }
-    sl_team_run(c->team, session->geometry.n_kv_heads, 1, thin_heads, &b);
+    thin(&b);
     for (int h = 0; n_evicted > 0 && h < session->geometry.n_kv_heads; h++) {
         const struct sl_head *head = &session->layers[layer].heads[h];
         sl_session_set_slots(session, layer, h, head->n_slots - (uint32_t)n_evicted);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: dividing a budget over layers (in proportion, as a pyramid, by D2O's attention density) and over the heads
- *          of a layer (AdaKV). See compress/plan/budget.h for the formulas.
+ * Purpose: dividing a budget over layers: in proportion, as a pyramid, by D2O's attention density. See
+ *          compress/plan/budget.h for the formulas.
  *
  * Design: every division over layers ends in sl_budget_divide(), which alone knows about bounds and rounding; the
  *         methods only differ in their weights.
@@ -116,21 +116,6 @@ void sl_budget_pyramid(int64_t total, int n_layers, int64_t least, int64_t most,
     sl_budget_divide(total, weights, n_layers, least, most, shares_out);
 }
 
-double sl_budget_variance(const float *values, uint32_t n) {
-    if (n < 2) {
-        return 0;
-    }
-    double sum = 0, squares = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        sum += (double)values[i];
-    }
-    double mean = sum / n;
-    for (uint32_t i = 0; i < n; i++) {
-        squares += ((double)values[i] - mean) * ((double)values[i] - mean);
-    }
-    return squares / (n - 1);
-}
-
 static double min_of(const double *x, int n) {
     double min = x[0];
     for (int i = 1; i < n; i++) {
@@ -171,81 +156,4 @@ void sl_budget_d2o_weights(enum sl_split_layers reading, const double *variances
     for (int l = 0; l < n_layers; l++) {
         weights_out[l] /= sum;
     }
-}
-
-// --- over heads --------------------------------------------------------------------------------------------------
-
-// Bits that compare as scores do: NaN below -inf, and both zeros alike.
-static uint32_t order_key(float score) {
-    if (isnan(score)) {
-        return 0;
-    }
-    uint32_t bits;
-    score += 0.0f; // -0 + 0 = +0
-    memcpy(&bits, &score, sizeof bits);
-    return bits >> 31 ? ~bits : bits | 1u << 31;
-}
-
-static uint32_t count_above(const float *keys, uint32_t n, uint32_t key) {
-    uint32_t count = 0;
-    for (uint32_t j = 0; j < n; j++) {
-        uint32_t k;
-        memcpy(&k, &keys[j], sizeof k);
-        count += k > key;
-    }
-    return count;
-}
-
-// Slots that are kept in all when heads keep what is above `key`, but never less than least[h].
-static uint64_t kept_above(const float *keys, const uint32_t *n, int n_heads, const uint32_t *least, uint32_t key) {
-    uint64_t sum = 0;
-    for (int h = 0; h < n_heads; keys += n[h], h++) {
-        uint32_t above = count_above(keys, n[h], key);
-        sum += above > least[h] ? above : least[h];
-    }
-    return sum;
-}
-
-void sl_budget_adaptive(const float *const *scores, const uint32_t *n, int n_heads, uint32_t budget, float *scratch,
-                        uint32_t *kept_out) {
-    // scratch becomes order keys; they are moved by memcpy because the memory may have been declared as float.
-    uint64_t total = 0;
-    float *keys = scratch;
-    for (int h = 0; h < n_heads; keys += n[h], h++) {
-        uint32_t n_protected = 0;
-        for (uint32_t j = 0; j < n[h]; j++) {
-            uint32_t key = order_key(scores[h][j]);
-            memcpy(&keys[j], &key, sizeof key);
-            n_protected += isinf(scores[h][j]) && scores[h][j] > 0;
-        }
-        uint32_t least = budget / 5; // floor(0.2 * budget)
-        least = least > n_protected ? least : n_protected;
-        least = least < budget ? least : budget;
-        kept_out[h] = least < n[h] ? least : n[h];
-        total += n[h];
-    }
-    uint64_t all = (uint64_t)n_heads * budget;
-    total = total < all ? total : all;
-    // The lowest key above which no more than the total is kept. kept_out holds what every head keeps at least.
-    uint32_t low = 0, high = UINT32_MAX;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (kept_above(scratch, n, n_heads, kept_out, middle) <= total) {
-            high = middle;
-        } else {
-            low = middle + 1;
-        }
-    }
-    uint64_t left = total - kept_above(scratch, n, n_heads, kept_out, low);
-    keys = scratch;
-    for (int h = 0; h < n_heads; keys += n[h], h++) { // slots that are exactly at the key: first come, first served
-        uint32_t above = count_above(keys, n[h], low);
-        uint32_t up_to = low > 0 ? count_above(keys, n[h], low - 1) : n[h];
-        kept_out[h] = kept_out[h] > above ? kept_out[h] : above;
-        uint32_t more = up_to > kept_out[h] ? up_to - kept_out[h] : 0;
-        more = more < left ? more : (uint32_t)left;
-        kept_out[h] += more;
-        left -= more;
-    }
-    assert(left == 0);
 }

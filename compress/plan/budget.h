@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: how a budget is divided over layers and over the heads of a layer. Arithmetic on host arrays, no tensors.
+ * Purpose: how a budget is divided over layers. Arithmetic on host arrays, no tensors. Over the heads of a layer it is
+ *          divided by ops->budgets.
  *
  * Invariants: every division sums to its total exactly, and gives nobody more than there is to hold.
  */
@@ -35,17 +36,5 @@ void sl_budget_pyramid(int64_t total, int n_layers, int64_t least, int64_t most,
  */
 void sl_budget_d2o_weights(enum sl_split_layers reading, const double *variances, int n_layers, int n_heads,
                            double *weights_out);
-
-// Unbiased variance of n values, in f64; 0 for n < 2.
-double sl_budget_variance(const float *values, uint32_t n);
-
-/*
- * AdaKV: how many slots each head of a layer keeps, when the heads' scores compete for n_heads * budget slots in all.
- * Every head keeps at least floor(0.2 * budget) and at least its protected slots (+inf scores are protected and chosen
- * first). scores[h] has n[h] entries. Total order as in ops->select: score, then head, then index; NaN last.
- * kept_out[h] <= n[h]; their sum is min(n_heads * budget, sum n). scratch: sum n[h] entries.
- */
-void sl_budget_adaptive(const float *const *scores, const uint32_t *n, int n_heads, uint32_t budget, float *scratch,
-                        uint32_t *kept_out);
 
 #endif

@@ -26,7 +26,7 @@ static int64_t kept_slots(const struct sl_plan *plan, int layer) {
         return budget; // of a thinned layer; all of the prompt of others
     }
     if (plan->recipe.heads == SL_HEADS_ADAPTIVE) {
-        // A fifth is certain to each of them (sl_budget_adaptive()), in which the tail may be counted.
+        // A fifth is certain to each of them (ops->budgets), in which the tail may be counted.
         int64_t others = plan->geometry.n_kv_heads - 1;
         budget += others * (budget - larger((budget + plan->tail_slots) / 5 - plan->tail_slots, 0));
     }

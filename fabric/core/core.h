@@ -136,7 +136,7 @@ struct sl_region *sl_fabric_region(struct sl_fabric *fabric, const void *data, s
 void sl_fabric_use_region(struct sl_fabric *fabric, const void *data, size_t bytes, ucp_request_param_t *with);
 void sl_fabric_free_regions(struct sl_fabric *fabric);
 
-// The remote half of a region as this connection reaches it. Kept: attaching shared memory costs a fault per page.
+// The remote half of a region as this peer is reached. Kept: attaching shared memory costs a fault per page.
 struct sl_remote_region {
     struct sl_remote_region *next;
     ucp_rkey_h rkey;
@@ -153,7 +153,7 @@ void *sl_fabric_take_buffer(struct sl_fabric *fabric); // SL_SEGMENT_MAX_BYTES, 
 void sl_fabric_give_buffer(struct sl_fabric *fabric, void *buffer);
 void sl_fabric_free_buffers(struct sl_fabric *fabric);
 
-// ---- peer.c: connections ---------------------------------------------------------------------------------------------
+// ---- peer.c: peers ---------------------------------------------------------------------------------------------------
 
 enum sl_peer_state { PEER_CONNECTING, PEER_UP, PEER_CLOSING };
 
@@ -170,17 +170,17 @@ struct sl_peer {
     int64_t silence_ns; // after which it is lost
     int64_t born_ns, heard_ns, beat_ns;
     bool beating;       // a beat has not left yet
-    bool goodbye;       // it said BYE: the end of this connection is no loss
+    bool goodbye;       // it said BYE: its end is no loss
     bool parting;       // we said BYE, or never wanted it: no loss either
     bool silent;        // closed for its silence: it may wake up and go on putting
     ucs_status_t error; // from the error callback
     void *closing;      // request of ucp_ep_close_nbx
     bool closed;
-    size_t n_requests; // UCX requests not yet completed
+    size_t n_operations; // of UCX, not yet completed
     struct sl_remote_region *regions;
 };
 
-extern const struct sl_verb_ops sl_peer_ops; // of every fabric: how connections are made and kept alive
+extern const struct sl_verb_ops sl_peer_ops; // of every fabric: how peers are met and kept alive
 
 /*
  * A message is sent with its own copy of the header; done (may be NULL) runs exactly once, possibly before
@@ -215,7 +215,7 @@ ucs_status_t sl_peer_on_message(void *binding, const void *header, size_t header
 void sl_peer_on_connection(ucp_conn_request_h request, void *arg);
 void sl_peers_accept(struct sl_fabric *fabric);
 void sl_peers_settle(struct sl_fabric *fabric);
-// The connection to this incarnation of a fabric, made where there is none.
+// The peer with this epoch, connected to where there is none yet.
 struct sl_peer *sl_peer_connect(struct sl_fabric *fabric, const char *address, const struct sockaddr_storage *sockaddr,
                                 socklen_t sockaddr_bytes, uint64_t epoch, struct sl_error *err);
 void sl_peer_close(struct sl_peer *peer, enum sl_status status, const char *why);

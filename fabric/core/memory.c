@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: memory that transports know: regions of ours, regions of peers as a connection reaches them, and buffers for
+ * Purpose: memory that transports know: regions of ours, regions of peers, and buffers for
  *          what is packed or unpacked.
  */
 #include <errno.h>

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: connections: made and accepted, kept alive by heartbeats, given up when an error or silence says so.
+ * Purpose: peers: connected to and accepted, kept alive by heartbeats, given up when an error or silence says so.
  *
  *      CONNECTING --- HELLO of the right epoch: on_hello -------------------> UP
  *      CONNECTING --- no HELLO in time, another epoch: peer_close ----------> CLOSING
  *      UP ----------- error callback, silence, BYE, stop: peer_close -------> CLOSING
- *      CLOSING ------ endpoint closed, all requests completed: settle ------> freed
+ *      CLOSING ------ endpoint closed, all operations completed: settle ------> freed
  *
  * CONNECTING  messages may be sent (UCX queues them); the verbs wait, and their messages are dropped
  * UP          the epochs match; messages flow; the endpoint and the remote keys may be used
- * CLOSING     the verbs have been told; nothing may be sent; requests still complete, with errors
+ * CLOSING     the verbs have been told; nothing may be sent; operations still complete, with errors
  *
  * Invariants: an endpoint is never created inside a callback of UCX, and never closed inside one.
- *             A request holds its peer: peer->n_requests counts them, and a peer with requests is not freed.
+ *             An operation of UCX holds its peer: peer->n_operations counts them, and a peer with operations is not freed.
  *             A process that was restarted at the same address has another epoch, and is another peer.
  */
 #include <arpa/inet.h>
@@ -47,7 +47,7 @@ void sl_peer_send_free(struct sl_peer_send *send) {
 }
 
 static void send_finish(struct sl_peer_send *send, ucs_status_t status) {
-    send->peer->n_requests--;
+    send->peer->n_operations--;
     if (send->done) {
         send->done(send, status);
     }
@@ -66,7 +66,7 @@ void sl_peer_send_start(struct sl_peer_send *send, enum sl_wire_id id, size_t he
     param.cb.send = on_sent;
     param.user_data = send;
     param.flags |= UCP_AM_SEND_FLAG_REPLY;
-    send->peer->n_requests++;
+    send->peer->n_operations++;
     if (send->peer->state == PEER_CLOSING) {
         send_finish(send, UCS_ERR_CANCELED);
         return;
@@ -104,7 +104,7 @@ static void on_error(void *arg, ucp_ep_h ep, ucs_status_t status) {
 static struct sl_peer *create_peer(struct sl_fabric *fabric, ucp_ep_params_t *params, struct sl_error *err) {
     struct sl_peer *peer = calloc(1, fabric->peer_bytes);
     if (!peer) {
-        sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a connection");
+        sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a peer");
         return NULL;
     }
     peer->fabric = fabric;
@@ -230,7 +230,7 @@ struct receive {
 };
 
 static void received(struct receive *receive, ucs_status_t status, size_t bytes) {
-    receive->peer->n_requests--;
+    receive->peer->n_operations--;
     receive->done(receive->arg, receive->peer, status, bytes);
     free(receive);
 }
@@ -251,7 +251,7 @@ bool sl_peer_receive(struct sl_peer *peer, struct sl_message *message, void *to,
                                 .user_data = receive};
     sl_fabric_use_region(peer->fabric, to, message->bytes, &with);
     message->taken = true;
-    peer->n_requests++;
+    peer->n_operations++;
     void *request = ucp_am_recv_data_nbx(peer->fabric->worker, message->data, to, message->bytes, &with);
     if (!UCS_PTR_IS_PTR(request)) { // over already, well or badly
         received(receive, UCS_PTR_STATUS(request), message->bytes);
@@ -360,7 +360,7 @@ void sl_peers_settle(struct sl_fabric *fabric) {
             peer->closing = NULL;
             peer->closed = true;
         }
-        if (peer->state == PEER_CLOSING && peer->closed && peer->n_requests == 0) {
+        if (peer->state == PEER_CLOSING && peer->closed && peer->n_operations == 0) {
             *at = peer->next;
             free_peer(peer);
             continue;

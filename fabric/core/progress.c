@@ -120,7 +120,7 @@ static bool verbs_over(const struct sl_fabric *fabric) {
 
 static bool sends_over(const struct sl_fabric *fabric) {
     for (const struct sl_peer *peer = fabric->peers; peer; peer = peer->next) {
-        if (peer->n_requests > 0) {
+        if (peer->n_operations > 0) {
             return false;
         }
     }

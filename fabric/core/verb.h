@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: what a verb is: one end of one kind of exchange between two fabrics (a ship, the grant that it goes into, an
- *          ask, ...), as the core sees it.
+ *          request, ...), as the core sees it.
  *
  * Design: a verb registers everything that the core calls in one struct sl_verb_ops, beside its code. Its state is a
  *         struct of its own that begins with struct sl_verb; what it knows of a peer is one too. The core (progress.c,
@@ -77,7 +77,7 @@ struct sl_verb_ops {
     void (*leave)(void *state);   // with the gate's lock, before it is shut: let go of what belongs to the callers
     void (*stop)(void *state);    // end what is under way
     bool (*is_over)(void *state); // asked for some time: whether everything that was under way has ended
-    void (*release)(void *state); // every connection is closed: let go of the rest, whatever it waits for
+    void (*release)(void *state); // every peer is gone: let go of the rest, whatever it waits for
 };
 
 struct sl_verb {

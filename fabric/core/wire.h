@@ -15,11 +15,11 @@
  *      ABORT    sender -> owner: the ship is over and no put of it is under way any more
  *      ANSWER   owner -> sender: go on, done, or refused and why
  *
- *      ASK          asker -> answerer: a request
- *      REPLY        answerer -> asker: the answer, or why there is none
- *      ASK_GIVE_UP  asker -> answerer: nobody waits for the answer any more
- *      READ         reader -> owner: ranges of a window
- *      READ_REPLY   owner -> reader: their bytes, one behind the other, or why not
+ *      REQUEST     requester -> responder: a body
+ *      REPLY       responder -> requester: the reply, or why there is none
+ *      CANCEL      requester -> responder: nobody waits for the reply any more
+ *      READ        reader -> owner: ranges of a window
+ *      READ_REPLY  owner -> reader: their bytes, one behind the other, or why not
  */
 #ifndef SL_FABRIC_CORE_WIRE_H
 #define SL_FABRIC_CORE_WIRE_H
@@ -43,9 +43,9 @@ enum sl_wire_id {
     SL_WIRE_QUERY,
     SL_WIRE_ABORT,
     SL_WIRE_ANSWER,
-    SL_WIRE_ASK,
+    SL_WIRE_REQUEST,
     SL_WIRE_REPLY,
-    SL_WIRE_ASK_GIVE_UP,
+    SL_WIRE_CANCEL,
     SL_WIRE_READ,
     SL_WIRE_READ_REPLY,
     SL_WIRE_END
@@ -124,17 +124,17 @@ struct sl_wire_answer {
 };
 static_assert(sizeof(struct sl_wire_answer) == 232, "wire");
 
-#define SL_EAGER_MAX_BYTES ((size_t)256 << 10) // requests, answers: sent without asking, for a rendezvous costs a round
-// Its payload is the request.
-struct sl_wire_ask {
+#define SL_EAGER_MAX_BYTES ((size_t)256 << 10) // requests, replies: sent without asking, for a rendezvous costs a round
+// Its payload is the body.
+struct sl_wire_request {
     uint64_t id;
-    uint64_t answer_capacity;
-    uint32_t request_bytes;
+    uint64_t reply_capacity;
+    uint32_t body_bytes;
     uint32_t zero;
 };
-static_assert(sizeof(struct sl_wire_ask) == 24, "wire");
+static_assert(sizeof(struct sl_wire_request) == 24, "wire");
 
-// Its payload is the answer.
+// Its payload is the reply.
 struct sl_wire_reply {
     uint64_t id;
     int32_t status; // SL_OK, or why there is none
@@ -142,7 +142,7 @@ struct sl_wire_reply {
 };
 static_assert(sizeof(struct sl_wire_reply) == 16, "wire");
 
-struct sl_wire_give_up {
+struct sl_wire_cancel {
     uint64_t id;
 };
 

@@ -25,7 +25,7 @@
 // A question in the queue, or being answered.
 struct waiting {
     struct waiting *next;
-    struct sl_question *question;
+    struct sl_fabric_incoming *question;
     struct sl_near_request head; // zero where the request is shorter
 };
 
@@ -61,12 +61,12 @@ struct sl_questions {
 
 // ---- answers --------------------------------------------------------------------------------------------------------
 
-static void answer_without_memory(struct sl_question *question, struct sl_near_answer *refusal) {
-    sl_question_answer(&question, refusal, sizeof *refusal + refusal->n_bytes, NULL, NULL);
+static void answer_without_memory(struct sl_fabric_incoming *question, struct sl_near_answer *refusal) {
+    sl_fabric_incoming_reply(&question, refusal, sizeof *refusal + refusal->n_bytes, NULL, NULL);
 }
 
-static void refuse(struct sl_questions *questions, struct sl_question *question, const struct sl_near_request *head,
-                   enum sl_status status, const char *text) {
+static void refuse(struct sl_questions *questions, struct sl_fabric_incoming *question,
+                   const struct sl_near_request *head, enum sl_status status, const char *text) {
     struct sl_near_answer answer = {
         .magic = SL_NEAR_MAGIC, .status = (int32_t)status, .kind = head->kind, .n_bytes = strlen(text)};
     uint8_t *memory = sl_answers_take(questions->answers, sizeof answer + answer.n_bytes);
@@ -76,7 +76,7 @@ static void refuse(struct sl_questions *questions, struct sl_question *question,
     }
     memcpy(memory, &answer, sizeof answer);
     memcpy(memory + sizeof answer, text, answer.n_bytes);
-    sl_question_answer(&question, memory, sizeof answer + answer.n_bytes, sl_answers_give, memory);
+    sl_fabric_incoming_reply(&question, memory, sizeof answer + answer.n_bytes, sl_answers_give, memory);
 }
 
 // SL_NEAR_MAP: where everything lies in the window over the arena.
@@ -125,7 +125,7 @@ static size_t answer_bytes(const struct sl_annex *annex, const struct sl_near_re
 
 // One question of a pass: the annex that it is about and memory for its answer, or it has been answered already.
 struct asked {
-    struct sl_question *question; // NULL: answered
+    struct sl_fabric_incoming *question; // NULL: answered
     struct sl_held_annex *held;
     int n_segments; // of a map
 };
@@ -138,7 +138,7 @@ static struct asked prepare(struct sl_questions *questions, const struct waiting
                             struct sl_near_served *served_out) {
     const struct sl_near_request *head = &taken->head;
     struct asked asked = {.question = NULL};
-    if (sl_question_is_void(taken->question)) {
+    if (sl_fabric_incoming_is_cancelled(taken->question)) {
         answer_without_memory(taken->question, &questions->full.head); // nobody will read it
         return asked;
     }
@@ -155,7 +155,7 @@ static struct asked prepare(struct sl_questions *questions, const struct waiting
     }
     *served_out =
         (struct sl_near_served){.annex = sl_held_annex_get(asked.held), .memory = sl_held_annex_memory(asked.held)};
-    served_out->request = sl_question_request(taken->question, &served_out->request_bytes);
+    served_out->request = sl_fabric_incoming_body(taken->question, &served_out->request_bytes);
     size_t bytes =
         answer_bytes(served_out->annex, head, served_out->request, served_out->request_bytes, &asked.n_segments);
     served_out->answer = sl_answers_take(questions->answers, bytes);
@@ -190,7 +190,8 @@ static uint64_t answer_all(struct sl_questions *questions, struct scanner *scann
         memcpy(&said, served[i].answer, sizeof said);
         scanned += said.scan_bytes;
         sl_annexes_return(questions->config.annexes, &asked[i].held);
-        sl_question_answer(&asked[i].question, served[i].answer, served[i].n_out, sl_answers_give, served[i].answer);
+        sl_fabric_incoming_reply(&asked[i].question, served[i].answer, served[i].n_out, sl_answers_give,
+                                 served[i].answer);
     }
     return scanned;
 }
@@ -198,10 +199,10 @@ static uint64_t answer_all(struct sl_questions *questions, struct scanner *scann
 // ---- the queue ------------------------------------------------------------------------------------------------------
 
 // On the fabric's progress thread.
-static void on_question(void *arg, struct sl_question *question) {
+static void on_question(void *arg, struct sl_fabric_incoming *question) {
     struct sl_questions *questions = arg;
     size_t bytes;
-    const void *request = sl_question_request(question, &bytes);
+    const void *request = sl_fabric_incoming_body(question, &bytes);
     pthread_mutex_lock(&questions->mutex);
     struct waiting *waiting = questions->unused;
     bool stopping = questions->stopping;
@@ -452,7 +453,7 @@ enum sl_status sl_questions_create(const struct sl_questions_config *config, str
         sl_questions_destroy(&questions);
         return status;
     }
-    sl_fabric_on_question(config->fabric, on_question, questions);
+    sl_fabric_on_request(config->fabric, on_question, questions);
     *questions_out = questions;
     return SL_OK;
 }

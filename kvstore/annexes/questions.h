@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the threads that answer what is asked about annexes (offload/annex/near.h over fabric/ask.h).
+ * Purpose: the threads that answer what is asked about annexes (offload/annex/near.h over fabric/request.h).
  *
  * Design: the fabric's progress thread puts a question into a bounded queue; a scanning thread takes the oldest one that
  *         may be answered now, searches, and answers from memory that is used again and again (kvstore/annexes/answers.h). A
@@ -16,7 +16,7 @@
 #ifndef SL_KVSTORE_ANNEXES_QUESTIONS_H
 #define SL_KVSTORE_ANNEXES_QUESTIONS_H
 
-#include "fabric/ask.h"
+#include "fabric/request.h"
 #include "kvstore/annexes/annexes.h"
 
 struct sl_questions;

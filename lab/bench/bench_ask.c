@@ -44,11 +44,11 @@ struct place { // where the answerer is
 struct desk {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    struct sl_question *question; // one at a time
+    struct sl_fabric_incoming *question; // one at a time
     const uint8_t *answer;
 };
 
-static void on_question(void *arg, struct sl_question *question) {
+static void on_question(void *arg, struct sl_fabric_incoming *question) {
     struct desk *desk = arg;
     pthread_mutex_lock(&desk->lock);
     desk->question = question;
@@ -63,10 +63,10 @@ static void *serve(void *arg) {
         while (!desk->question) {
             pthread_cond_wait(&desk->changed, &desk->lock);
         }
-        struct sl_question *question = desk->question;
+        struct sl_fabric_incoming *question = desk->question;
         desk->question = NULL;
         pthread_mutex_unlock(&desk->lock);
-        sl_question_answer(&question, desk->answer, ANSWER_BYTES, NULL, NULL);
+        sl_fabric_incoming_reply(&question, desk->answer, ANSWER_BYTES, NULL, NULL);
     }
     return NULL;
 }
@@ -89,7 +89,7 @@ static int answer(const char *transport, int socket) {
         fprintf(stderr, "ask: %s\n", err.text);
         return 1;
     }
-    sl_fabric_on_question(fabric, on_question, &desk);
+    sl_fabric_on_request(fabric, on_question, &desk);
     memcpy(place.ticket, ticket, place.ticket_bytes);
     snprintf(place.address, sizeof place.address, "%s", sl_fabric_address(fabric));
     uint8_t request[REQUEST_BYTES];
@@ -107,7 +107,7 @@ struct asker {
     int socket;
     struct place place;
     struct sl_fabric *fabric;
-    struct sl_line *line;
+    struct sl_connection *connection;
     uint8_t *region;
     bool json;
 };
@@ -121,14 +121,14 @@ static int compare_double(const void *a, const void *b) {
 static double ask_once(struct asker *it) {
     static const uint8_t request[REQUEST_BYTES];
     struct sl_error err = {0};
-    struct sl_ask *ask = NULL;
+    struct sl_fabric_request *sent = NULL;
     size_t bytes = 0;
     int64_t start_ns = sl_now_ns(), deadline = start_ns + 5 * SL_NS_PER_S;
-    enum sl_status status =
-        sl_ask_open(it->line, request, sizeof request, it->region, ANSWER_BYTES, deadline, &ask, &err);
+    enum sl_status status = sl_fabric_request_open(it->connection, request, sizeof request, it->region, ANSWER_BYTES,
+                                                   deadline, &sent, &err);
     if (status == SL_OK) {
-        status = sl_ask_wait(ask, deadline, &bytes, &err);
-        sl_ask_close(&ask);
+        status = sl_fabric_request_wait(sent, deadline, &bytes, &err);
+        sl_fabric_request_close(&sent);
     }
     if (status != SL_OK) {
         fprintf(stderr, "ask: %s\n", err.text);
@@ -189,7 +189,7 @@ static double fetch_once(struct asker *it, const struct sl_fetch_range *ranges, 
     struct sl_fetch *fetch = NULL;
     int64_t start_ns = sl_now_ns(), deadline = start_ns + 20 * SL_NS_PER_S;
     enum sl_status status =
-        sl_fetch_open(it->line, it->place.ticket, it->place.ticket_bytes, ranges, n, deadline, &fetch, &err);
+        sl_fetch_open(it->connection, it->place.ticket, it->place.ticket_bytes, ranges, n, deadline, &fetch, &err);
     if (status == SL_OK) {
         status = sl_fetch_wait(fetch, deadline, &err);
         sl_fetch_close(&fetch);
@@ -249,13 +249,13 @@ static int ask(const char *transport, int socket, bool json) {
     struct sl_error err = {0};
     it.fabric = sl_pair_fabric(transport, WINDOW_BYTES, &it.region);
     bool good = it.fabric && sl_pair_read(socket, &it.place, sizeof it.place);
-    if (good && sl_line_open(it.fabric, it.place.address, it.place.epoch, &it.line, &err) != SL_OK) {
+    if (good && sl_connection_open(it.fabric, it.place.address, it.place.epoch, &it.connection, &err) != SL_OK) {
         fprintf(stderr, "ask: %s\n", err.text);
         good = false;
     }
     good = good && measure_asks(&it) && measure_fetches(&it, 128 << 10) && measure_fetches(&it, 1 << 10);
     fflush(NULL);
-    sl_line_close(&it.line);
+    sl_connection_close(&it.connection);
     sl_fabric_destroy(&it.fabric);
     close(socket); // which ends the answerer
     return good ? 0 : 1;

@@ -28,7 +28,6 @@
 #define MAX_LENGTHS  8
 #define WARM_UP      3
 #define AIM_RESIDENT 20.0 // times less than full's, at the longest prompt
-#define FILL_ROWS    SL_PAGE_SLOTS
 #define DEADLINE_MS  10000
 
 struct options {
@@ -107,50 +106,20 @@ static enum sl_status make_plan(const struct bench *b, const char *text, int64_t
 }
 
 // Random rows in the layers that stay here, packed as their recipe says.
-static enum sl_status fill_layer(struct bench *b, struct remote *r, struct sl_compressor *compressor, int layer,
-                                 const float *rows, struct sl_error *err) {
-    struct sl_session *session = r->sequence.session;
-    int head_dim = session->geometry.head_dim;
-    if (sl_session_reserve(session, layer, (int)r->plan.n_prompt) != SL_OK) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "no room for layer %d in its own arena", layer);
-    }
-    for (int h = 0; h < session->geometry.n_kv_heads; h++) {
-        struct sl_head *head = &session->layers[layer].heads[h];
-        struct sl_kv kv = {head->pages, 0, 0, &session->layers[layer].work, &session->layers[layer].packed};
-        struct sl_attend call = {.k = rows, .v = rows, .kv_stride = head_dim, .heads = {&kv, 1}};
-        while (kv.n_slots < r->plan.n_prompt) {
-            int64_t left = r->plan.n_prompt - kv.n_slots;
-            call.m = left < FILL_ROWS ? (int)left : FILL_ROWS;
-            kv.n_slots += (uint32_t)call.m;
-            b->rig.config.ops->append(NULL, &call, 1);
-        }
-        sl_session_set_slots(session, layer, h, kv.n_slots);
-    }
-    return sl_compressor_finish_layer(compressor, session, layer, err);
-}
-
 static enum sl_status fill_resident(struct bench *b, struct remote *r, struct sl_error *err) {
-    const struct sl_session *session = r->sequence.session;
-    size_t count = FILL_ROWS * (size_t)session->geometry.head_dim;
-    struct sl_compressor *compressor = NULL;
-    uint16_t *halves = malloc(count * sizeof *halves);
-    float *rows = malloc(count * sizeof *rows);
-    enum sl_status status = halves && rows ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    if (status == SL_OK) {
-        sl_random_halves(halves, count, 7);
-        for (size_t i = 0; i < count; i++) {
-            rows[i] = (float)(halves[i] & 0x3ff) * 0x1p-9f - 1.0f;
-        }
-    }
-    if (status == SL_OK) {
-        status = sl_compressor_create(&r->plan, b->rig.config.ops, b->team, &compressor, err);
+    struct sl_session *session = r->sequence.session;
+    struct sl_compressor *compressor;
+    enum sl_status status = sl_compressor_create(&r->plan, b->rig.config.ops, b->team, &compressor, err);
+    if (status != SL_OK) {
+        return status;
     }
     for (int l = 0; l < session->geometry.n_layers && status == SL_OK; l++) {
-        status = sl_plan_is_offloaded(&r->plan, l) ? SL_OK : fill_layer(b, r, compressor, l, rows, err);
+        if (!sl_plan_is_offloaded(&r->plan, l)) {
+            status = sl_rig_fill_layer(b->rig.config.ops, session, l, r->plan.n_prompt, err);
+            status = status == SL_OK ? sl_compressor_finish_layer(compressor, session, l, err) : status;
+        }
     }
     sl_compressor_destroy(&compressor);
-    free(halves);
-    free(rows);
     return status;
 }
 

@@ -39,24 +39,20 @@ static const struct sl_program program = {
 struct capsule {
     const char *path;
     struct sl_capsule_file file;
-    void *memory;
     struct sl_arena *arena;
     struct sl_session *session;
 };
 
 static enum sl_status open_body(struct capsule *c, struct sl_error *err) {
-    size_t bytes = (c->file.body_bytes + SL_ARENA_UNIT) / SL_ARENA_UNIT * SL_ARENA_UNIT; // one unit at least
-    c->memory = aligned_alloc(SL_ARENA_UNIT, bytes);
-    if (c->memory == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "%s: out of memory for %zu bytes", c->path, bytes);
-    }
-    enum sl_status status = sl_arena_create(c->memory, bytes, &c->arena, err);
-    void *body = status == SL_OK ? sl_arena_alloc(c->arena, c->file.body_bytes ? c->file.body_bytes : 1) : NULL;
+    void *body = NULL;
+    size_t bytes = c->file.body_bytes ? c->file.body_bytes : 1;
+    enum sl_status status = sl_arena_create_mapped(bytes, &c->arena, err);
     if (status == SL_OK) {
+        body = sl_arena_alloc(c->arena, bytes);
         status = sl_capsule_file_read_body(&c->file, body, err);
-        if (status != SL_OK) {
-            sl_error_prefix(err, c->path);
-        }
+    }
+    if (status != SL_OK) {
+        sl_error_prefix(err, c->path);
     }
     if (status == SL_OK) {
         const struct sl_capsule_info *info = &c->file.info;
@@ -72,7 +68,6 @@ static enum sl_status open_body(struct capsule *c, struct sl_error *err) {
 static void close_capsule(struct capsule *c) {
     sl_session_destroy(&c->session);
     sl_arena_destroy(&c->arena);
-    free(c->memory);
     sl_capsule_file_close(&c->file);
 }
 

@@ -81,7 +81,7 @@ static void add_paid(struct sl_fidelity *f, int layer, const struct sl_attend *a
     const struct sl_eval_model *m = f->config.model;
     size_t n_all = (size_t)(f->config.n_read + f->config.n_new), n_read = (size_t)f->config.n_read;
     int group = attend->n_heads / attend->heads.n;
-    m->runtime.ops->window_sums(m->runtime.team, attend, 0, f->window, n_all);
+    m->runtime.ops->window_sums(m->runtime.team, attend, 0, (struct sl_vectors){f->window, n_all});
     for (int head = 0; head < attend->n_heads; head++) {
         float *paid = f->paid + ((size_t)layer * (size_t)attend->heads.n + (size_t)(head / group)) * n_read;
         const float *row = f->window + (size_t)head * n_all;
@@ -257,7 +257,7 @@ static void measure_overlap(struct sl_fidelity *f, const struct sl_session *sess
                 f->kept[j] = (uint32_t)f->positions[j];
             }
             const float *paid = f->paid + ((size_t)l * (size_t)n_heads + (size_t)h) * n_read;
-            m->runtime.ops->select(paid, (uint32_t)n_read, kv.n_slots, f->top);
+            m->runtime.ops->host.select(paid, (uint32_t)n_read, kv.n_slots, f->top);
             sum += sl_jaccard(f->kept, kv.n_slots, f->top, kv.n_slots);
         }
         result->overlap[l] = sum / n_heads;
@@ -310,7 +310,7 @@ static enum sl_status attend_beside(struct shadow *s, int layer, const struct sl
     }
     if (status == SL_OK && s->recall.annex != NULL) { // rows come one by one then
         size_t n_all = (size_t)(f->config.n_read + f->config.n_new);
-        m->runtime.ops->window_sums(m->runtime.team, attend, 0, f->window, n_all);
+        m->runtime.ops->window_sums(m->runtime.team, attend, 0, (struct sl_vectors){f->window, n_all});
         status = sl_recall_add(&s->recall, layer, attend, f->window, n_all, err);
     }
     int64_t count = (int64_t)attend->m * attend->n_heads * attend->head_dim;

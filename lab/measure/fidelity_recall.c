@@ -83,7 +83,7 @@ enum sl_status sl_recall_add(struct sl_recall *r, int layer, const struct sl_att
         if (status != SL_OK) {
             return status;
         }
-        r->ops->select(row + r->first, (uint32_t)(r->last - r->first), r->topk, r->best);
+        r->ops->host.select(row + r->first, (uint32_t)(r->last - r->first), r->topk, r->best);
         for (uint32_t i = 0; i < r->topk; i++) {
             r->best[i] += (uint32_t)r->first;
         }

@@ -166,18 +166,9 @@ static void take_labels(struct reading *r, int layer, const struct sl_attend *at
 static enum sl_status create_session(const struct sl_teacher *teacher, int64_t n_tokens,
                                      struct sl_session **session_out, struct sl_error *err) {
     const struct sl_model_config *c = sl_model_get_config(teacher->model);
-    struct sl_page_layout layouts[SL_MAX_LAYERS];
-    for (int l = 0; l < c->n_layers; l++) {
-        if (sl_page_layout_init(&layouts[l], SL_KV_F32, c->head_dim, 0, false) != SL_OK) {
-            return sl_fail(err, SL_ERR_UNSUPPORTED, "no page layout for head_dim %d", c->head_dim);
-        }
-    }
-    struct sl_session_config config = {.geometry = sl_model_geometry(c),
-                                       .positions = SL_POSITION_ORIGINAL,
-                                       .max_slots = n_tokens,
-                                       .work = layouts,
-                                       .packed = layouts};
-    enum sl_status status = sl_session_create(&config, teacher->arena, session_out, err);
+    struct sl_kv_geometry geometry = sl_model_geometry(c);
+    enum sl_status status =
+        sl_session_create_plain(&geometry, SL_KV_F32, SL_POSITION_ORIGINAL, n_tokens, teacher->arena, session_out, err);
     if (status == SL_OK) {
         (*session_out)->rope_set = sl_model_rope_set(c, n_tokens);
     }

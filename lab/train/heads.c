@@ -269,8 +269,8 @@ static void score_tokens(void *arg, int64_t begin, int64_t end, int member) {
 // Of the best tenth by label, the share that is in the best tenth by score. best: [2][n_tokens]
 static double overlap_of(const struct pass *p, const float *scores, const float *labels, uint32_t *best) {
     uint32_t n = (uint32_t)p->example->n_tokens, b = n / 10 > 0 ? n / 10 : 1, *by_label = best + n, common = 0;
-    p->heads->ops->select(scores, n, b, best);
-    p->heads->ops->select(labels, n, b, by_label);
+    p->heads->ops->host.select(scores, n, b, best);
+    p->heads->ops->host.select(labels, n, b, by_label);
     for (uint32_t i = 0, j = 0; i < b && j < b;) { // both ascend
         common += best[i] == by_label[j];
         uint32_t at = best[i];

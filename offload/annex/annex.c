@@ -201,7 +201,7 @@ void sl_annex_rows(const struct sl_annex *annex, int lane, const uint32_t *token
             slots[m++] = (uint32_t)(tokens[i++] - s->config.begin);
         }
         assert(m > 0);
-        annex->ops->copy_rows(&s->kv[lane - annex->first_lane], slots, m, rows);
+        annex->ops->host.copy_rows(&s->kv[lane - annex->first_lane], slots, m, rows);
         rows += (size_t)m * 2 * (size_t)annex->head_dim * (size_t)sl_kv_format_bits(s->config.work.format) / 8;
     }
 }

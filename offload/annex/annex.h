@@ -16,7 +16,7 @@
  *         channels  the n_channels c with the largest |q_c| * max over segments of absmax_c; ties: the lower channel
  *         scores    sum over those c, in ascending order of c, of q_c * K^_j[c], in f32; K^ as the key index has it
  *         result    the topk tokens j in [first, last) with the largest score, in ascending order of j; total order as
- *                   ops->select: score descending, then j ascending, NaN lowest
+ *                   ops->host.select: score descending, then j ascending, NaN lowest
  *         No result depends on other searches at the same time or on the number of threads; nor on how segments are
  *         cut, but for key indexes in int8 and int1, whose scales are those of a segment.
  *

@@ -4,8 +4,8 @@
  *
  * Design: blocks of slots outside, queries inside, so that what queries share is read from memory once. A query keeps the
  *         best topk tokens so far, in ascending order, and behind them the scores of the tokens that follow; when these
- *         have filled their room, ops->select leaves the best topk of both. Of equals the lower index wins there, which is
- *         the lower token: so what is chosen in parts is what ops->select would choose from all scores at once, and scores
+ *         have filled their room, ops->host.select leaves the best topk of both. Of equals the lower index wins there, which is
+ *         the lower token: so what is chosen in parts is what ops->host.select would choose from all scores at once, and scores
  *         are read again while they are in the cache.
  *         A team's members take queries, each with its own blocks: no result depends on who computed it.
  */
@@ -61,7 +61,7 @@ struct ranking {
 
 // The k best of all stay. keep: [k].
 static void settle(struct ranking *r, const struct sl_ops *ops, uint32_t *keep) {
-    ops->select(r->scores, r->n_best + r->n_new, r->k, keep);
+    ops->host.select(r->scores, r->n_best + r->n_new, r->k, keep);
     for (uint32_t i = 0; i < r->k; i++) { // keep[i] >= i
         uint32_t j = keep[i];
         r->scores[i] = r->scores[j];
@@ -140,7 +140,7 @@ static void choose_channels(struct state *s, struct member *m) {
     for (int c = 0; c < a->head_dim; c++) {
         m->scores[c] *= fabsf(q->q[c]);
     }
-    a->ops->select(m->scores, (uint32_t)a->head_dim, (uint32_t)q->n_channels, m->keep);
+    a->ops->host.select(m->scores, (uint32_t)a->head_dim, (uint32_t)q->n_channels, m->keep);
     for (int i = 0; i < q->n_channels; i++) {
         s->channels[i] = (int)m->keep[i];
     }
@@ -160,7 +160,7 @@ static void scan_block(struct state *s, uint32_t index, uint32_t begin, uint32_t
     if (begin >= end) {
         return;
     }
-    // ops->scan likes whole bytes of codes: what it finds before `first` goes where nobody looks, and only in the first
+    // ops->host.scan likes whole bytes of codes: what it finds before `first` goes where nobody looks, and only in the first
     // block of a query is there any.
     uint32_t skip = first > begin ? (uint32_t)first - begin : 0, n = end - begin - skip;
     struct ranking *r = &s->ranking;
@@ -169,8 +169,8 @@ static void scan_block(struct state *s, uint32_t index, uint32_t begin, uint32_t
     }
     assert(r->next + r->n_new == origin + begin + skip);
     const char *keys = segment->indexes + (size_t)s->lane * segment->scan.bytes;
-    a->ops->scan(&segment->scan, keys, q->q, s->channels, q->n_channels, begin, end,
-                 r->scores + r->n_best + r->n_new - skip);
+    a->ops->host.scan(&segment->scan, keys, q->q, s->channels, q->n_channels, begin, end,
+                      r->scores + r->n_best + r->n_new - skip);
     r->n_new += n;
     size_t codes = (size_t)(end - begin) * (size_t)sl_kv_format_bits(segment->scan.format);
     s->search->scanned_bytes += (size_t)q->n_channels * ((codes + 7) / 8);

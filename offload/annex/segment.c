@@ -99,7 +99,7 @@ static void pack_lane(const struct make_task *task, int64_t lane) {
     const char *from = task->shipped + (size_t)lane * task->shipped_bytes;
     for (uint32_t p = 0; p < sl_pages_for(kv->n_slots); p++, from += kv->work->bytes) {
         if (p < kv->n_packed) {
-            task->ops->quantize(kv->work, from, kv->packed, kv->pages[p]);
+            task->ops->host.quantize(kv->work, from, kv->packed, kv->pages[p]);
         } else {
             memcpy(kv->pages[p], from, kv->work->bytes);
         }
@@ -114,7 +114,8 @@ static void make_lanes(void *arg, int64_t begin, int64_t end, int member) {
         if (task->shipped != NULL) {
             pack_lane(task, lane);
         }
-        task->ops->index_keys(&s->kv[lane], s->config.n_slots, &s->scan, s->indexes + (size_t)lane * s->scan.bytes);
+        task->ops->host.index_keys(&s->kv[lane], s->config.n_slots, &s->scan,
+                                   s->indexes + (size_t)lane * s->scan.bytes);
     }
 }
 

@@ -28,7 +28,7 @@ struct sl_link {
     const Sluice__V1__StoreShare *share;
     struct sl_rpc_channel *channel;
     Sluice__V1__Annex *annex; // the store's reply; NULL: not open
-    struct sl_line *line;
+    struct sl_connection *connection;
     int64_t n_tokens;        // slots of the annex, with what has been granted; the ships' thread's
     struct sl_annex_map map; // under the mutex
 };

@@ -66,8 +66,9 @@ static void open_fetches(struct sl_offload *offload, struct sl_read_back *read) 
         size_t n_ranges = list_ranges(offload, link, read, lanes);
         struct sl_error why = {0};
         read->from[read->n_fetches] = link;
-        read->status = sl_fetch_open(link->line, link->annex->window.data, link->annex->window.len, offload->ranges,
-                                     n_ranges, sl_deadline_in_ms(READ_MS), &read->fetches[read->n_fetches], &why);
+        read->status =
+            sl_fetch_open(link->connection, link->annex->window.data, link->annex->window.len, offload->ranges,
+                          n_ranges, sl_deadline_in_ms(READ_MS), &read->fetches[read->n_fetches], &why);
         if (read->status == SL_OK) {
             read->n_fetches++;
         } else {

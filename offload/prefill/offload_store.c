@@ -67,8 +67,8 @@ enum sl_status sl_link_open(struct sl_offload *offload, struct sl_link *link, Sl
         status = check_annex(offload, link, err);
     }
     if (status == SL_OK) {
-        status = sl_line_open(offload->node->fabric, link->annex->fabric_address, link->annex->fabric_epoch,
-                              &link->line, err);
+        status = sl_connection_open(offload->node->fabric, link->annex->fabric_address, link->annex->fabric_epoch,
+                                    &link->connection, err);
         link->n_tokens = link->annex->n_tokens;
     }
     return status;
@@ -86,7 +86,7 @@ void sl_link_close(struct sl_offload *offload, struct sl_link *link) {
                          link->share->address, why.text);
         }
     }
-    sl_line_close(&link->line);
+    sl_connection_close(&link->connection);
     if (link->annex) {
         protobuf_c_message_free_unpacked(&link->annex->base, NULL);
     }
@@ -138,13 +138,14 @@ enum sl_status sl_link_renew(struct sl_offload *offload, struct sl_link *link, s
 
 static enum sl_status ask_map(struct sl_link *link, const struct sl_near_request *request, void *answer,
                               size_t capacity, size_t *bytes_out, struct sl_error *err) {
-    struct sl_ask *ask;
+    struct sl_fabric_request *sent;
     int64_t deadline_ns = sl_deadline_in_ms(CALL_MS);
-    enum sl_status status = sl_ask_open(link->line, request, sizeof *request, answer, capacity, deadline_ns, &ask, err);
+    enum sl_status status =
+        sl_fabric_request_open(link->connection, request, sizeof *request, answer, capacity, deadline_ns, &sent, err);
     if (status == SL_OK) {
-        while ((status = sl_ask_wait(ask, deadline_ns, bytes_out, err)) == SL_AGAIN) {
+        while ((status = sl_fabric_request_wait(sent, deadline_ns, bytes_out, err)) == SL_AGAIN) {
         }
-        sl_ask_close(&ask);
+        sl_fabric_request_close(&sent);
     }
     return status;
 }

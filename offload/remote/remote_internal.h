@@ -17,8 +17,8 @@
 struct sl_replica {
     char *store, *address; // of its gRPC, for people; of its fabric
     uint64_t epoch, annex_id;
-    struct sl_line *line; // NULL while it is cut
-    int n_lines;          // that have been opened
+    struct sl_connection *connection; // NULL while it is cut
+    int n_connections;                // that have been opened
     bool is_gone; // another process is there now, one that does not answer such questions, or holds no such annex
     // Reads:
     bool is_read;    // retrieve=pull, and nothing speaks against it
@@ -26,7 +26,7 @@ struct sl_replica {
     size_t window_bytes;
     int64_t lease_ms, renewed_ns; // the annex lives so long from then on, at least
     struct sl_annex_map map;
-    struct sl_ask *map_ask; // under way
+    struct sl_fabric_request *map_request; // under way
     void *map_answer;
 };
 
@@ -37,7 +37,7 @@ struct sl_remote_share {
 
 struct sl_remote {
     struct sl_source base;
-    struct sl_lines *lines;
+    struct sl_connections *connections;
     struct sl_remote_share shares[SL_MAX_SHARES];
     int8_t *holder; // [n_lanes] by first lane of a TOPK request: whose answer was used last; -1: nobody's
     int n_lanes;
@@ -58,13 +58,13 @@ struct sl_asked {
     int reads;
     size_t read_bytes; // of the answer
     struct {
-        struct sl_ask *ask;
+        struct sl_fabric_request *request;
         void *answer;
         size_t cap;
         int64_t sent_ns;
-        int n_lines;      // of the replica: by which line it was asked
-        int64_t retry_ns; // not asked again before
-        bool was_cut;     // its line, while it was asked
+        int n_connections; // of the replica: by which connection it was asked
+        int64_t retry_ns;  // not asked again before
+        bool was_cut;      // its connection, while it was asked
     } replicas[SL_MAX_REPLICAS];
 };
 

@@ -39,9 +39,9 @@ bool sl_replica_set_up_reads(struct sl_replica *replica, const Sluice__V1__Annex
     return replica->window != NULL;
 }
 
-// By such lines windows are mapped or read by hardware; by others the peer's progress thread would send as it does answers.
-static bool reads_well(const struct sl_line *line) {
-    const char *transport = sl_line_transport(line);
+// By such connections windows are mapped or read by hardware; by others the peer's progress thread would send as it does answers.
+static bool reads_well(const struct sl_connection *connection) {
+    const char *transport = sl_connection_transport(connection);
     return strcmp(transport, "shm") == 0 || strcmp(transport, "rdma") == 0;
 }
 
@@ -59,23 +59,23 @@ static bool has_map(struct sl_remote *r, struct sl_replica *replica) {
     size_t capacity = sl_annex_map_answer_limit(r->n_prompt), bytes;
     struct sl_error why = {0};
     enum sl_status status = SL_OK;
-    if (!replica->map_ask) {
+    if (!replica->map_request) {
         if (!replica->map_answer && !(replica->map_answer = aligned_alloc(64, (capacity + 63) / 64 * 64))) {
             status = sl_fail(&why, SL_ERR_EXHAUSTED, "no memory for a map of %zu bytes", capacity);
         } else {
-            status = sl_ask_open(replica->line, &request, sizeof request, replica->map_answer, capacity,
-                                 sl_deadline_in_ms(MAP_MS), &replica->map_ask, &why);
+            status = sl_fabric_request_open(replica->connection, &request, sizeof request, replica->map_answer,
+                                            capacity, sl_deadline_in_ms(MAP_MS), &replica->map_request, &why);
         }
         if (status != SL_OK) {
             read_no_more(replica, &why);
         }
         return false;
     }
-    status = sl_ask_wait(replica->map_ask, 0, &bytes, &why);
+    status = sl_fabric_request_wait(replica->map_request, 0, &bytes, &why);
     if (status == SL_AGAIN) {
         return false;
     }
-    sl_ask_close(&replica->map_ask);
+    sl_fabric_request_close(&replica->map_request);
     status = status == SL_OK ? sl_annex_map_read(&replica->map, &request, replica->map_answer, bytes, r->n_prompt, &why)
                              : status;
     if (status != SL_OK && !sl_ask_may_pass(status)) {
@@ -106,7 +106,7 @@ bool sl_remote_begin_read(struct sl_remote *r, struct sl_asked *asked) {
     struct sl_replica *replica = &asked->share->replicas[i];
     struct sl_near_request head;
     memcpy(&head, asked->request, sizeof head);
-    if (!replica->is_read || !replica->line || !reads_well(replica->line) ||
+    if (!replica->is_read || !replica->connection || !reads_well(replica->connection) ||
         (head.kind != SL_NEAR_ROWS && head.kind != SL_NEAR_CHANNELS) || !has_map(r, replica) ||
         asked->asked_ns - replica->renewed_ns > replica->lease_ms * SL_NS_PER_MS / 3) {
         return false;
@@ -117,7 +117,7 @@ bool sl_remote_begin_read(struct sl_remote *r, struct sl_asked *asked) {
     }
     struct sl_error why = {0};
     asked->reads = i;
-    enum sl_status status = sl_fetch_open(replica->line, replica->window, replica->window_bytes, r->ranges, n,
+    enum sl_status status = sl_fetch_open(replica->connection, replica->window, replica->window_bytes, r->ranges, n,
                                           sl_asked_half(asked), &asked->fetch, &why);
     if (status != SL_OK && !sl_ask_may_pass(status)) {
         read_no_more(replica, &why);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: offloaded layers in kvstores, asked over lines. See remote_source.h.
+ * Purpose: offloaded layers in kvstores, asked over connections. See remote_source.h.
  *
  * Design: of the two stores that may hold a share one is asked first: who answered last. The other is asked when half of
- *         the time has gone, or at once when the line to the first is cut; whoever answers first is taken. A line that is
+ *         the time has gone, or at once when the connection to the first is cut; whoever answers first is taken. A connection that is
  *         cut is opened anew, because a store that was away for a moment still has the annex, until the time is over.
  *         Answers land in buffers that are used again: a step allocates nothing once the first few have run.
  * Delta:  a store remembers what it has sent, and knows nothing of what another one sent: `holder` says whose answer was
@@ -19,7 +19,7 @@
 
 // --- shares ----------------------------------------------------------------------------------------------------------
 
-#define RETRY_NS (100 * SL_NS_PER_MS) // between two attempts to open a line that is cut
+#define RETRY_NS (100 * SL_NS_PER_MS) // between two attempts to open a connection that is cut
 #define TURN_NS  (SL_NS_PER_MS)       // that one of two stores is waited for before the other is looked at
 
 static void destroy(struct sl_source **source) {
@@ -31,8 +31,8 @@ static void destroy(struct sl_source **source) {
     for (int s = 0; s < SL_MAX_SHARES; s++) {
         for (int i = 0; i < r->shares[s].n_replicas; i++) {
             struct sl_replica *replica = &r->shares[s].replicas[i];
-            sl_ask_close(&replica->map_ask);
-            sl_lines_give(r->lines, &replica->line);
+            sl_fabric_request_close(&replica->map_request);
+            sl_connections_give(r->connections, &replica->connection);
             free(replica->map_answer);
             free(replica->map.segments);
             free(replica->window);
@@ -52,7 +52,7 @@ static bool is_delta(const struct sl_near_request *head) {
     return head->kind == SL_NEAR_TOPK && !(head->flags & SL_NEAR_PROBE);
 }
 
-// Ask one of the stores that hold the share; a line that is cut is opened first. SL_AGAIN: not so soon again.
+// Ask one of the stores that hold the share; a connection that is cut is opened first. SL_AGAIN: not so soon again.
 static enum sl_status ask_replica(struct sl_remote *r, struct sl_asked *asked, int i, struct sl_error *err) {
     struct sl_replica *replica = &asked->share->replicas[i];
     int64_t now = sl_now_ns();
@@ -63,14 +63,15 @@ static enum sl_status ask_replica(struct sl_remote *r, struct sl_asked *asked, i
     if (!sl_asked_make_room(asked, i)) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for an answer of %zu bytes", asked->capacity);
     }
-    if (!replica->line) {
-        enum sl_status status = sl_lines_take(r->lines, replica->address, replica->epoch, &replica->line, err);
+    if (!replica->connection) {
+        enum sl_status status =
+            sl_connections_take(r->connections, replica->address, replica->epoch, &replica->connection, err);
         if (status != SL_OK) {
             return status;
         }
-        replica->n_lines++;
+        replica->n_connections++;
     }
-    asked->replicas[i].n_lines = replica->n_lines;
+    asked->replicas[i].n_connections = replica->n_connections;
     asked->replicas[i].sent_ns = now;
     struct sl_near_request head;
     memcpy(&head, asked->request, sizeof head);
@@ -82,8 +83,8 @@ static enum sl_status ask_replica(struct sl_remote *r, struct sl_asked *asked, i
     r->base.n_asks++;
     r->base.n_replica_asks += i != asked->share->first;
     r->base.bytes_sent += asked->request_bytes;
-    return sl_ask_open(replica->line, asked->request, asked->request_bytes, asked->replicas[i].answer, asked->capacity,
-                       asked->deadline_ns, &asked->replicas[i].ask, err);
+    return sl_fabric_request_open(replica->connection, asked->request, asked->request_bytes, asked->replicas[i].answer,
+                                  asked->capacity, asked->deadline_ns, &asked->replicas[i].request, err);
 }
 
 static struct sl_remote_share *share_of(struct sl_remote *r, const struct sl_near_request *head) {
@@ -104,7 +105,7 @@ static void forget(struct sl_source *source, struct sl_asked **asked_inout) {
     }
     sl_fetch_close(&asked->fetch);
     for (int i = 0; i < SL_MAX_REPLICAS; i++) {
-        sl_ask_close(&asked->replicas[i].ask);
+        sl_fabric_request_close(&asked->replicas[i].request);
     }
     sl_asked_give(&r->unused, asked_inout);
 }
@@ -162,21 +163,21 @@ static enum sl_status look(struct sl_remote *r, struct sl_asked *asked, int i, i
     if (replica->is_gone) {
         return SL_ERR_PEER_STALE;
     }
-    if (!asked->replicas[i].ask) {
+    if (!asked->replicas[i].request) {
         status = ask_replica(r, asked, i, err);
     }
     if (status == SL_OK) {
-        status = sl_ask_wait(asked->replicas[i].ask, until_ns, bytes_out, err);
+        status = sl_fabric_request_wait(asked->replicas[i].request, until_ns, bytes_out, err);
     }
     if (status == SL_OK) {
         status = check_refusal(asked, i, *bytes_out, err);
     }
     if (status < SL_OK) {
-        sl_ask_close(&asked->replicas[i].ask);
+        sl_fabric_request_close(&asked->replicas[i].request);
         replica->is_gone = !sl_ask_may_pass(status);
         asked->replicas[i].was_cut |= status == SL_ERR_PEER_LOST;
-        if (status == SL_ERR_PEER_LOST && asked->replicas[i].n_lines == replica->n_lines) {
-            sl_lines_give_cut(r->lines, &replica->line);
+        if (status == SL_ERR_PEER_LOST && asked->replicas[i].n_connections == replica->n_connections) {
+            sl_connections_give_lost(r->connections, &replica->connection);
         }
     }
     return status;
@@ -190,7 +191,7 @@ static enum sl_status take(struct sl_remote *r, struct sl_asked *asked, int i, s
         r->holder[head.first_lane] = (int8_t)i;
     }
     struct sl_replica *replica = &asked->share->replicas[i];
-    if (asked->replicas[i].ask && asked->replicas[i].sent_ns > replica->renewed_ns) {
+    if (asked->replicas[i].request && asked->replicas[i].sent_ns > replica->renewed_ns) {
         replica->renewed_ns = asked->replicas[i].sent_ns;
     }
     asked->share->first = i;
@@ -237,7 +238,7 @@ static enum sl_status wait(struct sl_source *source, struct sl_asked *asked, con
             if (status == SL_OK) {
                 return take(r, asked, i, bytes, answer_out, bytes_out);
             }
-            n_waiting += asked->replicas[i].ask != NULL;
+            n_waiting += asked->replicas[i].request != NULL;
             n_gone += share->replicas[i].is_gone;
             n_lost += share->replicas[i].is_gone || asked->replicas[i].was_cut;
             if (said.text[0] && (status != SL_ERR_DEADLINE || !why.text[0])) { // a reason says more than the time
@@ -254,7 +255,8 @@ static enum sl_status wait(struct sl_source *source, struct sl_asked *asked, con
         }
         bool was_both = both;
         both |= share->n_replicas > 1 && (n_waiting == 0 || now >= half_ns);
-        if (n_waiting == 0 && both == was_both) { // every line is cut, or the store is too busy to take a question
+        if (n_waiting == 0 &&
+            both == was_both) { // every connection is cut, or the store is too busy to take a question
             sleep_ns(now + TURN_NS < asked->deadline_ns ? TURN_NS : asked->deadline_ns - now);
         }
     }
@@ -267,7 +269,7 @@ static bool is_there(struct sl_source *source, struct sl_asked *asked) {
         return sl_fetch_wait(asked->fetch, 0, &why) == SL_OK;
     }
     for (int i = 0; i < SL_MAX_REPLICAS; i++) {
-        if (asked->replicas[i].ask && sl_ask_is_done(asked->replicas[i].ask)) {
+        if (asked->replicas[i].request && sl_fabric_request_is_done(asked->replicas[i].request)) {
             return true;
         }
     }
@@ -330,8 +332,8 @@ static enum sl_status check_cover(const struct sl_remote *r, struct sl_error *er
                : sl_fail(err, SL_ERR_INVALID, "annex: the shares do not cover each of the %d lanes once", r->n_lanes);
 }
 
-enum sl_status sl_remote_source_create(struct sl_lines *lines, Sluice__V1__AnnexShare *const *shares, size_t n_shares,
-                                       const struct sl_plan *plan, struct sl_source **source_out,
+enum sl_status sl_remote_source_create(struct sl_connections *connections, Sluice__V1__AnnexShare *const *shares,
+                                       size_t n_shares, const struct sl_plan *plan, struct sl_source **source_out,
                                        struct sl_error *err) {
     struct sl_lanes lanes;
     sl_lanes_init(&lanes, &plan->recipe.offload, &plan->geometry);
@@ -342,7 +344,7 @@ enum sl_status sl_remote_source_create(struct sl_lines *lines, Sluice__V1__Annex
         return sl_fail(err, SL_ERR_EXHAUSTED, "annex: out of memory");
     }
     r->base.ops = &remote_ops;
-    r->lines = lines;
+    r->connections = connections;
     r->n_lanes = n_lanes;
     r->n_prompt = sl_plan_offloaded_slots(plan, plan->n_prompt);
     memset(r->holder, -1, (size_t)n_lanes);

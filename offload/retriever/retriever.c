@@ -110,21 +110,23 @@ static void *rows_of(size_t n_rows, size_t row_bytes, void **rows_out) {
 static enum sl_status allocate(struct sl_retriever *r, struct sl_error *err) {
     const struct sl_plan *plan = r->config.plan;
     size_t n_heads = (size_t)r->n_heads, session_slots = (size_t)r->config.session->max_slots;
-    r->slots_cap = (size_t)r->sinks + r->topk + session_slots;
+    r->slots.stride = (size_t)r->sinks + r->topk + session_slots;
+    r->fresh.stride = r->topk;
     r->tables_cap = r->n_block_pages + (size_t)sl_pages_for((int64_t)session_slots);
     r->request = malloc(sizeof(struct sl_near_request) + sl_retriever_request_cap(r));
     r->means = calloc(n_heads * (size_t)r->head_dim, sizeof *r->means);
     r->brought = calloc(n_heads, sizeof *r->brought);
-    r->slots = calloc(n_heads, sizeof *r->slots);
+    r->slots.at = calloc(n_heads * r->slots.stride, sizeof *r->slots.at);
     r->tables = calloc(n_heads, sizeof *r->tables);
     r->n_slots = calloc(n_heads, sizeof *r->n_slots);
     r->kv = calloc(n_heads, sizeof *r->kv);
-    r->fresh_slots = calloc(n_heads * r->topk, sizeof *r->fresh_slots);
-    if (r->request == NULL || r->means == NULL || r->brought == NULL || r->slots == NULL || r->tables == NULL ||
-        r->n_slots == NULL || r->kv == NULL || r->fresh_slots == NULL ||
-        rows_of(n_heads, r->slots_cap * sizeof **r->slots, (void **)r->slots) == NULL ||
+    r->fresh.at = calloc(n_heads * r->topk, sizeof *r->fresh.at);
+    r->n_fresh = calloc(n_heads, sizeof *r->n_fresh);
+    r->fresh_rows = calloc(n_heads, sizeof *r->fresh_rows);
+    if (r->request == NULL || r->means == NULL || r->brought == NULL || r->slots.at == NULL || r->tables == NULL ||
+        r->n_slots == NULL || r->kv == NULL || r->fresh.at == NULL || r->n_fresh == NULL || r->fresh_rows == NULL ||
         rows_of(n_heads, r->tables_cap * sizeof **r->tables, (void **)r->tables) == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory for lists of %zu slots", r->slots_cap);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory for lists of %zu slots", r->slots.stride);
     }
     for (int i = 0; i < r->lanes.n_layers; i++) {
         size_t bytes = n_heads * r->n_block_pages * plan->work[r->layers[i].layer].bytes;
@@ -223,13 +225,14 @@ void sl_retriever_destroy(struct sl_retriever **retriever) {
     free(r->request);
     free(r->means);
     free(r->brought);
-    free(r->slots != NULL ? r->slots[0] : NULL);
-    free(r->slots);
+    free(r->slots.at);
     free(r->tables != NULL ? r->tables[0] : NULL);
     free(r->tables);
     free(r->n_slots);
     free(r->kv);
-    free(r->fresh_slots);
+    free(r->fresh.at);
+    free(r->n_fresh);
+    free(r->fresh_rows);
     free(r);
     *retriever = NULL;
 }
@@ -306,10 +309,12 @@ enum sl_status sl_retriever_attend(struct sl_retriever *retriever, int layer, co
         return status;
     }
     sl_retriever_list_slots(r, l, attend);
-    r->method->release(r, l);
     struct sl_attend combined = *attend;
     combined.heads.kv = r->kv;
-    r->config.ops->attend_slots(r->config.team, &combined, (const uint32_t *const *)r->slots, r->n_slots);
+    struct sl_counts n_fresh = {.host = r->n_fresh}, n_slots = {.host = r->n_slots};
+    r->config.ops->put_rows(r->config.team, &combined.heads, r->fresh, n_fresh, r->fresh_rows);
+    r->method->release(r, l);
+    r->config.ops->attend_slots(r->config.team, &combined, r->slots, n_slots);
     count(r, l);
     r->stats.n_steps += l == r->layers;
     l->n_steps++;

@@ -42,16 +42,8 @@ int sl_retriever_find_parts(const struct sl_retriever *r, int index, struct sl_r
     return n;
 }
 
-void sl_retriever_group_mean(const struct sl_attend *attend, const float *q, int h, float *mean_out) {
-    int group = attend->n_heads / attend->heads.n, d = attend->head_dim;
-    const float *first = q + (int64_t)h * group * d;
-    for (int c = 0; c < d; c++) {
-        float sum = 0.0f;
-        for (int g = 0; g < group; g++) {
-            sum += first[g * d + c];
-        }
-        mean_out[c] = sum / (float)group;
-    }
+void sl_retriever_take_means(struct sl_retriever *r, const struct sl_attend *attend, const float *q) {
+    r->config.ops->mean_query(r->config.team, attend, q, r->means);
 }
 
 void *sl_retriever_request_body(struct sl_retriever *r) {

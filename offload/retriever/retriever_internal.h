@@ -71,15 +71,16 @@ struct sl_retriever {
     int64_t silent_ns[SL_MAX_SHARES];  // when the first question was sent that has had no answer since; 0: it answers
     int asked_layer;                   // sl_retriever_ask() has been called for it; -1
     char *request;                     // scratch: a head and what follows it
-    float *means;                      // [n_heads][d]
+    float *means;                      // [n_heads][d] of the query that is asked about
     struct sl_retriever_brought *brought; // [n_heads]
-    uint32_t **slots;                     // [n_heads] lists of slots_cap entries
+    struct sl_lists slots;                // [n_heads] what is attended to
     uint32_t *n_slots;                    // [n_heads]
-    size_t slots_cap;
-    void ***tables; // [n_heads] page tables: the hot cache's pages, then the session's
+    void ***tables;                       // [n_heads] page tables: the hot cache's pages, then the session's
     size_t tables_cap;
     struct sl_kv *kv;               // [n_heads]
-    uint32_t *fresh_slots;          // [n_heads][topk]
+    struct sl_lists fresh;          // [n_heads][topk] slots of the rows that have come
+    uint32_t *n_fresh;              // [n_heads]
+    const void **fresh_rows;        // [n_heads]
     struct sl_retriever_pull *pull; // retrieve=pull
     struct sl_error why;            // the last answer did not come
     struct sl_retriever_stats stats;
@@ -110,13 +111,14 @@ extern const struct sl_retriever_way sl_retriever_near_way, sl_retriever_near_ah
 // The pages of head h in a layer's block.
 void sl_retriever_block_pages(const struct sl_retriever *r, const struct sl_retriever_layer *l, int h,
                               void **pages_out);
-// What r->brought has goes into the hot cache; r->kv, r->slots and r->n_slots say what every head attends to.
+// Of what r->brought has: r->fresh says where it goes in the hot cache; r->kv, r->slots and r->n_slots what every head attends
+// to.
 void sl_retriever_list_slots(struct sl_retriever *r, const struct sl_retriever_layer *l,
                              const struct sl_attend *attend);
 
 // --- retriever_ask.c
-// mean_out[c] = mean over the G query heads of KV head h of q[.][c]; signs cancel, as in TailorKV's code.
-void sl_retriever_group_mean(const struct sl_attend *attend, const float *q, int h, float *mean_out);
+// r->means of `q`: attend->q, or its next_q. Signs cancel, as in TailorKV's code.
+void sl_retriever_take_means(struct sl_retriever *r, const struct sl_attend *attend, const float *q);
 // Lanes l->parts into `parts`. Returns how many there are; parts may be NULL.
 int sl_retriever_find_parts(const struct sl_retriever *r, int index, struct sl_retriever_part *parts);
 /*

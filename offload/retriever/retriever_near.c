@@ -16,10 +16,10 @@
 
 // --- questions -------------------------------------------------------------------------------------------------------
 
-static enum sl_status send_query(struct sl_retriever *r, const struct sl_retriever_part *part,
-                                 const struct sl_attend *attend, const float *q, uint32_t flags,
+// By r->means.
+static enum sl_status send_query(struct sl_retriever *r, const struct sl_retriever_part *part, uint32_t flags,
                                  struct sl_retriever_pending *pending, struct sl_error *err) {
-    size_t d = (size_t)r->head_dim;
+    size_t d = (size_t)r->head_dim, bytes = (size_t)part->n_lanes * d * sizeof *r->means;
     struct sl_near_request head = sl_retriever_part_request(part, SL_NEAR_TOPK);
     head.flags = flags;
     head.n_channels = (uint32_t)r->n_channels;
@@ -28,21 +28,17 @@ static enum sl_status send_query(struct sl_retriever *r, const struct sl_retriev
     head.first = r->sinks;
     head.last = sl_retriever_last_choice(r);
     head.sequence = part->sequence;
-    for (int i = 0; i < part->n_lanes; i++) {
-        sl_retriever_group_mean(attend, q, part->first_head + i, r->means + (size_t)i * d);
-    }
-    memcpy(sl_retriever_request_body(r), r->means, (size_t)part->n_lanes * d * sizeof *r->means);
-    return sl_retriever_send(r, &head, (size_t)part->n_lanes * d * sizeof *r->means, pending, err);
+    memcpy(sl_retriever_request_body(r), r->means + (size_t)part->first_head * d, bytes);
+    return sl_retriever_send(r, &head, bytes, pending, err);
 }
 
-// For the layer's next attention, by the query at hand or a prediction of it.
-static enum sl_status send_all(struct sl_retriever *r, struct sl_retriever_layer *l, const struct sl_attend *attend,
-                               const float *q, struct sl_error *err) {
+// For the layer's next attention.
+static enum sl_status send_all(struct sl_retriever *r, struct sl_retriever_layer *l, struct sl_error *err) {
     enum sl_status status = SL_OK;
     for (int p = 0; status == SL_OK && p < l->n_parts; p++) {
         struct sl_retriever_part *part = &l->parts[p];
         bool forgets = part->reset || r->keeps_none;
-        status = send_query(r, part, attend, q, forgets ? SL_NEAR_RESET : 0, &part->main, err);
+        status = send_query(r, part, forgets ? SL_NEAR_RESET : 0, &part->main, err);
         part->reset = false;
         part->sequence++;
     }
@@ -51,7 +47,11 @@ static enum sl_status send_all(struct sl_retriever *r, struct sl_retriever_layer
 
 static enum sl_status ask(struct sl_retriever *r, struct sl_retriever_layer *l, const struct sl_attend *attend,
                           struct sl_error *err) {
-    return l->parts[0].main.asked == NULL ? send_all(r, l, attend, attend->q, err) : SL_OK;
+    if (l->parts[0].main.asked != NULL) {
+        return SL_OK;
+    }
+    sl_retriever_take_means(r, attend, attend->q);
+    return send_all(r, l, err);
 }
 
 // --- predictions -----------------------------------------------------------------------------------------------------
@@ -119,23 +119,31 @@ static enum sl_status ahead(struct sl_retriever *r, struct sl_retriever_layer *l
                             struct sl_error *err) {
     enum sl_status status = SL_OK;
     harvest(r, l);
+    sl_retriever_take_means(r, attend, attend->next_q);
     if (l->n_probes == 0 || l->recall >= r->config.least_recall) {
-        status = send_all(r, l, attend, attend->next_q, err);
+        status = send_all(r, l, err);
     }
     for (int p = 0; status == SL_OK && p < l->n_parts && is_probed(r, l); p++) {
-        status = send_query(r, &l->parts[p], attend, attend->next_q, SL_NEAR_PROBE, &l->parts[p].guessed, err);
+        status = send_query(r, &l->parts[p], SL_NEAR_PROBE, &l->parts[p].guessed, err);
     }
     return status;
 }
 
 static enum sl_status ask_unless_ahead(struct sl_retriever *r, struct sl_retriever_layer *l,
                                        const struct sl_attend *attend, struct sl_error *err) {
-    r->stats.n_exact += l->parts[0].main.asked == NULL;
-    enum sl_status status = ask(r, l, attend, err);
+    bool is_exact = l->parts[0].main.asked == NULL, probes = false;
+    for (int p = 0; p < l->n_parts; p++) {
+        probes |= l->parts[p].guessed.asked != NULL && l->parts[p].exact.asked == NULL;
+    }
+    r->stats.n_exact += is_exact;
+    if (is_exact || probes) {
+        sl_retriever_take_means(r, attend, attend->q);
+    }
+    enum sl_status status = is_exact ? send_all(r, l, err) : SL_OK;
     for (int p = 0; status == SL_OK && p < l->n_parts; p++) {
         struct sl_retriever_part *part = &l->parts[p];
         if (part->guessed.asked != NULL && part->exact.asked == NULL) {
-            status = send_query(r, part, attend, attend->q, SL_NEAR_PROBE, &part->exact, err);
+            status = send_query(r, part, SL_NEAR_PROBE, &part->exact, err);
         }
     }
     return status;

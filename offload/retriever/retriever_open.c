@@ -39,7 +39,7 @@ static struct sl_kv resident_kv(const struct sl_retriever *r, const struct sl_re
 }
 
 // slots: 0 .. n - 1
-static enum sl_status take_rows(struct sl_retriever *r, struct sl_retriever_layer *l, const uint32_t *slots, uint32_t n,
+static enum sl_status take_rows(struct sl_retriever *r, struct sl_retriever_layer *l, struct sl_lists slots, uint32_t n,
                                 struct sl_error *err) {
     struct sl_session *session = r->config.session;
     size_t row_bytes = sl_near_row_bytes(&r->shape);
@@ -56,8 +56,10 @@ static enum sl_status take_rows(struct sl_retriever *r, struct sl_retriever_laye
             status = sl_near_read_rows(&part->main.request, row_bytes, body, end, err);
         }
         for (int i = 0; status == SL_OK && i < part->n_lanes; i++) {
+            const void *rows = body + (size_t)i * n * row_bytes;
             struct sl_kv kv = resident_kv(r, l, part->first_head + i, n);
-            r->config.ops->put_rows(&kv, slots, n, body + (size_t)i * n * row_bytes);
+            struct sl_kv_heads head = {&kv, 1};
+            r->config.ops->put_rows(r->config.team, &head, slots, (struct sl_counts){.host = &n}, &rows);
             if (into_session) {
                 sl_session_set_slots(session, l->layer, part->first_head + i, n);
             }
@@ -87,7 +89,7 @@ enum sl_status sl_retriever_fetch_resident(struct sl_retriever *r, struct sl_err
         if (i + 1 < r->lanes.n_layers) {
             status = ask_rows(r, &r->layers[i + 1], tokens, n, err);
         }
-        status = status == SL_OK ? take_rows(r, &r->layers[i], slots, n, err) : status;
+        status = status == SL_OK ? take_rows(r, &r->layers[i], (struct sl_lists){slots, n}, n, err) : status;
     }
     free(tokens);
     return status;

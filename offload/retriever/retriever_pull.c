@@ -4,7 +4,7 @@
  *
  *     ahead (in layer l - 1)   per KV head the channels c with the largest |mean over the group of the predicted query|_c
  *                              * absmax_c; their keys, of all prompt tokens, are asked for
- *     in layer l               the true query scores them as the annex would (ops->scan over the same bytes); the rows of
+ *     in layer l               the true query scores them as the annex would (ops->host.scan over the same bytes); the rows of
  *                              the topk that the hot cache lacks are asked for, KV head by KV head
  *
  * Design: the channels of at most two layers are under way or here, this one's and the next one's. Which token lies in
@@ -24,8 +24,8 @@ struct pulled {
     const uint32_t *n_slots;                   // [n_segments]
     uint32_t *tokens, *places, *fresh, *lacks; // [topk] each; lacks: the tokens of fresh
     uint32_t n_fresh;
-    float *mean, *chosen_q; // [d], [n_channels]
-    float *scores;          // [last - first]
+    float *chosen_q; // [n_channels]
+    float *scores;   // [last - first]
     struct sl_retriever_pending rows;
 };
 
@@ -49,7 +49,7 @@ static bool allocate(struct sl_retriever *r, struct sl_retriever_pull *pull) {
     size_t n_lanes = (size_t)sl_lanes_count(&r->lanes), n_heads = (size_t)r->n_heads, d = (size_t)r->head_dim;
     size_t n_channels = (size_t)r->n_channels, n_scores = larger((size_t)(sl_retriever_last_choice(r) - r->sinks), d);
     size_t n_numbers = larger(r->topk, n_channels); // channels are ranked in the same scratch
-    pull->floats = calloc(n_lanes * d + n_heads * (d + n_channels + n_scores), sizeof *pull->floats);
+    pull->floats = calloc(n_lanes * d + n_heads * (n_channels + n_scores), sizeof *pull->floats);
     pull->numbers = calloc(n_heads * 4 * n_numbers, sizeof *pull->numbers);
     pull->channels = calloc(n_lanes * n_channels, sizeof *pull->channels);
     pull->lanes = calloc(n_lanes, sizeof *pull->lanes);
@@ -62,8 +62,7 @@ static bool allocate(struct sl_retriever *r, struct sl_retriever_pull *pull) {
     pull->absmax = pull->floats;
     for (size_t h = 0; h < n_heads; h++) {
         struct pulled *head = &pull->heads[h];
-        head->mean = pull->absmax + n_lanes * d + h * (d + n_channels + n_scores);
-        head->chosen_q = head->mean + d;
+        head->chosen_q = pull->absmax + n_lanes * d + h * (n_channels + n_scores);
         head->scores = head->chosen_q + n_channels;
         head->tokens = pull->numbers + h * 4 * n_numbers;
         head->places = head->tokens + n_numbers;
@@ -119,7 +118,7 @@ static void choose_channels(struct sl_retriever *r, int lane, const float *mean,
     for (size_t c = 0; c < d; c++) {
         scratch->scores[c] = fabsf(mean[c]) * absmax[c];
     }
-    r->config.ops->select(scratch->scores, (uint32_t)d, (uint32_t)n, scratch->tokens);
+    r->config.ops->host.select(scratch->scores, (uint32_t)d, (uint32_t)n, scratch->tokens);
     for (size_t i = 0; i < n; i++) {
         r->pull->channels[(size_t)lane * n + i] = (uint16_t)scratch->tokens[i];
     }
@@ -127,8 +126,9 @@ static void choose_channels(struct sl_retriever *r, int lane, const float *mean,
 
 static enum sl_status send_channels(struct sl_retriever *r, struct sl_retriever_layer *l,
                                     const struct sl_attend *attend, const float *q, struct sl_error *err) {
-    size_t n = (size_t)r->n_channels;
+    size_t n = (size_t)r->n_channels, d = (size_t)r->head_dim;
     enum sl_status status = SL_OK;
+    sl_retriever_take_means(r, attend, q);
     for (int p = 0; status == SL_OK && p < l->n_parts; p++) {
         struct sl_retriever_part *part = &l->parts[p];
         struct sl_near_request head = sl_retriever_part_request(part, SL_NEAR_CHANNELS);
@@ -136,8 +136,7 @@ static enum sl_status send_channels(struct sl_retriever *r, struct sl_retriever_
         head.n_channels = (uint32_t)n;
         head.last = r->config.n_prompt;
         for (int i = 0; i < part->n_lanes; i++) {
-            sl_retriever_group_mean(attend, q, part->first_head + i, r->means);
-            choose_channels(r, part->first_lane + i, r->means, &r->pull->heads[0]);
+            choose_channels(r, part->first_lane + i, r->means + (size_t)(part->first_head + i) * d, &r->pull->heads[0]);
         }
         memcpy(sl_retriever_request_body(r), r->pull->channels + (size_t)part->first_lane * n, bytes);
         status = sl_retriever_send(r, &head, bytes, &part->main, err);
@@ -178,7 +177,6 @@ static enum sl_status take_channels(struct sl_retriever *r, struct sl_retriever_
 
 struct rank_task {
     struct sl_retriever *r;
-    const struct sl_attend *attend;
     int first_lane;
 };
 
@@ -194,8 +192,8 @@ static void score(const struct sl_retriever *r, struct pulled *head, uint32_t fi
         (void)status;
         uint32_t from = begin > first ? begin : first, to = end < last ? end : last;
         if (from < to) {
-            r->config.ops->scan(&layout, index, head->chosen_q, r->pull->all_channels, r->n_channels, from - begin,
-                                to - begin, head->scores + (from - first));
+            r->config.ops->host.scan(&layout, index, head->chosen_q, r->pull->all_channels, r->n_channels, from - begin,
+                                     to - begin, head->scores + (from - first));
         }
         index += layout.bytes;
         begin = end;
@@ -215,12 +213,12 @@ static void rank_heads(void *arg, int64_t begin, int64_t end, int member) {
         if (head->indexes == NULL) {
             continue;
         }
-        sl_retriever_group_mean(task->attend, task->attend->q, (int)h, head->mean);
+        const float *mean = r->means + h * r->head_dim;
         for (int i = 0; i < r->n_channels; i++) {
-            head->chosen_q[i] = head->mean[r->pull->channels[lane * (size_t)r->n_channels + (size_t)i]];
+            head->chosen_q[i] = mean[r->pull->channels[lane * (size_t)r->n_channels + (size_t)i]];
         }
         score(r, head, first, last);
-        r->config.ops->select(head->scores, last - first, r->topk, head->tokens);
+        r->config.ops->host.select(head->scores, last - first, r->topk, head->tokens);
         for (uint32_t i = 0; i < r->topk; i++) {
             head->tokens[i] += first;
         }
@@ -285,7 +283,8 @@ static enum sl_status take(struct sl_retriever *r, struct sl_retriever_layer *l,
     if (status != SL_OK) {
         return status;
     }
-    struct rank_task task = {r, attend, l->parts[0].first_lane};
+    struct rank_task task = {r, l->parts[0].first_lane};
+    sl_retriever_take_means(r, attend, attend->q);
     sl_team_run(r->config.team, r->n_heads, 1, rank_heads, &task);
     for (int p = 0; status == SL_OK && p < l->n_parts; p++) {
         status = send_rows(r, &l->parts[p], err);

@@ -15,12 +15,6 @@ void sl_retriever_block_pages(const struct sl_retriever *r, const struct sl_retr
     }
 }
 
-struct list_task {
-    struct sl_retriever *r;
-    const struct sl_retriever_layer *l;
-    const struct sl_attend *attend;
-};
-
 static uint32_t add_range(uint32_t *list, uint32_t n, uint32_t begin, uint32_t end) {
     for (uint32_t j = begin; j < end; j++) {
         list[n++] = j;
@@ -29,9 +23,9 @@ static uint32_t add_range(uint32_t *list, uint32_t n, uint32_t begin, uint32_t e
 }
 
 // The list of what head h attends to, by its table.
-static uint32_t list_slots(const struct sl_retriever *r, int64_t h, uint32_t n_session) {
+static uint32_t list_slots(const struct sl_retriever *r, int h, uint32_t n_session) {
     const struct sl_retriever_brought *brought = &r->brought[h];
-    uint32_t *list = r->slots[h], block = r->n_block_pages * SL_PAGE_SLOTS;
+    uint32_t *list = r->slots.at + (size_t)h * r->slots.stride, block = r->n_block_pages * SL_PAGE_SLOTS;
     uint32_t sinks = r->config.resident_only ? block : sl_pages_for(r->n_places) * SL_PAGE_SLOTS;
     uint32_t n = add_range(list, 0, sinks, sinks + r->sinks);
     if (!brought->is_missing) {
@@ -44,34 +38,29 @@ static uint32_t list_slots(const struct sl_retriever *r, int64_t h, uint32_t n_s
     return add_range(list, n, block + resident - first, block + n_session - first);
 }
 
-// Heads [begin, end): the page table, fresh rows into the hot cache, and the list of what is attended to.
-static void list_heads(void *arg, int64_t begin, int64_t end, int member) {
-    const struct list_task *task = arg;
-    struct sl_retriever *r = task->r;
-    (void)member;
-    for (int64_t h = begin; h < end; h++) {
-        const struct sl_kv *in_session = &task->attend->heads.kv[h];
-        const struct sl_near_lane_view *view = &r->brought[h].view;
-        uint32_t n_pages = sl_pages_for(in_session->n_slots) - r->first_page, *fresh = r->fresh_slots + h * r->topk;
-        struct sl_kv *kv = &r->kv[h];
-        sl_retriever_block_pages(r, task->l, (int)h, r->tables[h]);
-        memcpy(r->tables[h] + r->n_block_pages, in_session->pages + r->first_page, n_pages * sizeof *r->tables[h]);
-        *kv = (struct sl_kv){.pages = r->tables[h],
-                             .n_slots = (r->n_block_pages + n_pages) * SL_PAGE_SLOTS,
-                             .work = in_session->work,
-                             .packed = in_session->packed};
-        for (uint32_t i = 0; i < view->n_new && !r->brought[h].is_missing; i++) {
-            fresh[i] = view->places[view->fresh[i]];
-        }
-        if (!r->brought[h].is_missing) {
-            r->config.ops->put_rows(kv, fresh, view->n_new, view->rows);
-        }
-        r->n_slots[h] = list_slots(r, h, in_session->n_slots);
+// Of head h: its page table, what has come of it and where it goes, and the list of what is attended to.
+static void list_head(struct sl_retriever *r, const struct sl_retriever_layer *l, const struct sl_kv *in_session,
+                      int h) {
+    const struct sl_near_lane_view *view = &r->brought[h].view;
+    uint32_t n_pages = sl_pages_for(in_session->n_slots) - r->first_page;
+    uint32_t *fresh = r->fresh.at + (size_t)h * r->fresh.stride;
+    sl_retriever_block_pages(r, l, h, r->tables[h]);
+    memcpy(r->tables[h] + r->n_block_pages, in_session->pages + r->first_page, n_pages * sizeof *r->tables[h]);
+    r->kv[h] = (struct sl_kv){.pages = r->tables[h],
+                              .n_slots = (r->n_block_pages + n_pages) * SL_PAGE_SLOTS,
+                              .work = in_session->work,
+                              .packed = in_session->packed};
+    r->n_fresh[h] = r->brought[h].is_missing ? 0 : view->n_new;
+    r->fresh_rows[h] = view->rows;
+    for (uint32_t i = 0; i < r->n_fresh[h]; i++) {
+        fresh[i] = view->places[view->fresh[i]];
     }
+    r->n_slots[h] = list_slots(r, h, in_session->n_slots);
 }
 
 void sl_retriever_list_slots(struct sl_retriever *r, const struct sl_retriever_layer *l,
                              const struct sl_attend *attend) {
-    struct list_task task = {r, l, attend};
-    sl_team_run(r->config.team, r->n_heads, 1, list_heads, &task);
+    for (int h = 0; h < r->n_heads; h++) {
+        list_head(r, l, &attend->heads.kv[h], h);
+    }
 }

@@ -400,7 +400,7 @@ static void test_fold_of_sums_equals_dense_columns(void **state) {
             ops->fold(NULL, &args, 0, &sums_only);
             for (int h = 0; h < args.heads.n; h++) {
                 double total = 0, packed = 0;
-                ops->read_state(&args.heads.kv[h], 0, once);
+                read_plane(ops, &args.heads.kv[h], 0, once);
                 for (uint32_t j = 0; j < args.heads.kv[h].n_slots; j++) {
                     double column = want.columns[(size_t)h * want.max_slots + j];
                     bool is_packed = j < args.heads.kv[h].n_packed * SL_PAGE_SLOTS;
@@ -413,18 +413,18 @@ static void test_fold_of_sums_equals_dense_columns(void **state) {
                 if (!rounded || packed == 0) { // else one part is as the tier rounds and one as f64 has it
                     assert_close(total + packed, args.m, rounded ? ROUNDING : 1e-5);
                 }
-                ops->read_state(&args.heads.kv[h], 1, twice); // the other plane is nobody's business
+                read_plane(ops, &args.heads.kv[h], 1, twice); // the other plane is nobody's business
                 for (uint32_t j = 0; j < args.heads.kv[h].n_slots; j++) {
                     assert_true(twice[j] == 0.0f);
                 }
             }
             ops->fold(team, &args, 0, &sums_only); // adds the very same, whatever the team
-            ops->read_state(&args.heads.kv[0], 0, twice);
+            read_plane(ops, &args.heads.kv[0], 0, twice);
             case_open(&cases[i], ops, &fresh);
             struct sl_attend again = fresh.args;
             ops->attend(team, &again, 1);
             ops->fold(team, &again, 0, &sums_only);
-            ops->read_state(&again.heads.kv[0], 0, once);
+            read_plane(ops, &again.heads.kv[0], 0, once);
             for (uint32_t j = 0; j < args.heads.kv[0].n_slots; j++) {
                 assert_true(twice[j] == once[j] + once[j]);
             }

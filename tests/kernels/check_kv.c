@@ -194,7 +194,7 @@ static void test_quantize_packs_codes_lsb_first(void **state) {
             }
             v[1] = top > 2 ? 0.5f : 0.0f; // halves round to even
             v[2] = top > 2 ? 1.5f : 0.0f;
-            ops->quantize(&work, page, &packed, out);
+            ops->host.quantize(&work, page, &packed, out);
             const uint8_t *k_codes = (const uint8_t *)out + packed.k, *v_codes = (const uint8_t *)out + packed.v;
             // channel 0 holds the codes 1, top, 0, top, ... of its 64 slots; channel 1 the same but for slot 0
             static const uint8_t mixed[] = {[8] = 1, [4] = 0xf1, [2] = 0xcd, [1] = 0xab};
@@ -238,7 +238,7 @@ static void test_gather_equals_a_copy(void **state) {
             float *k = take(N * D * 4), *v = take(N * D * 4), *k2 = take(N * D * 4), *v2 = take(N * D * 4), scores[N];
             int64_t positions[N];
             ops->read_rows(&c.kv[0], 0, N, k, v);
-            ops->gather(&c.kv[0], keep, n_keep);
+            gather_slots(ops, &c.kv[0], keep, n_keep);
             c.kv[0].n_slots = n_keep;
             ops->read_rows(&c.kv[0], 0, n_keep, k2, v2);
             ops->read_positions(&c.kv[0], positions);
@@ -248,7 +248,7 @@ static void test_gather_equals_a_copy(void **state) {
                 assert_true(positions[i] == position_of(keep[i]));
             }
             for (int plane = 0; plane < 2; plane++) {
-                ops->read_state(&c.kv[0], plane, scores);
+                read_plane(ops, &c.kv[0], plane, scores);
                 for (uint32_t i = 0; i < n_keep; i++) {
                     assert_true(scores[i] == (plane == 0 ? (float)keep[i] : -(float)keep[i]));
                 }

@@ -54,18 +54,20 @@ static void case_close(struct cache *c, struct sl_attend *args) {
 
 // Per head, the slots with (j + h) % every < some, and the last slot.
 struct lists {
-    uint32_t memory[MAX_KV_HEADS][512];
-    const uint32_t *slots[MAX_KV_HEADS];
+    uint32_t slots[MAX_KV_HEADS][512];
     uint32_t n[MAX_KV_HEADS];
 };
 
+static struct sl_lists lists_of(struct lists *l) {
+    return (struct sl_lists){l->slots[0], 512};
+}
+
 static void list_slots(struct lists *l, const struct sl_attend *args, uint32_t every, uint32_t some) {
     for (int h = 0; h < args->heads.n; h++) {
-        l->slots[h] = l->memory[h];
         l->n[h] = 0;
         for (uint32_t j = 0; j < args->heads.kv[h].n_slots; j++) {
             if ((j + (uint32_t)h) % every < some || j + 1 == args->heads.kv[h].n_slots) {
-                l->memory[h][l->n[h]++] = j;
+                l->slots[h][l->n[h]++] = j;
             }
         }
     }
@@ -88,7 +90,7 @@ static void test_attend_slots_with_all_slots_gives_the_bits_of_attend(void **sta
             memcpy(lse, args.lse, (size_t)args.n_heads * sizeof *lse);
             memset(args.out, 0xff, n_out);
             memset(args.lse, 0xff, (size_t)args.n_heads * sizeof *lse);
-            tier(*name)->attend_slots(NULL, &args, all.slots, all.n);
+            tier(*name)->attend_slots(NULL, &args, lists_of(&all), (struct sl_counts){.host = all.n});
             if (tier(*name)->attend_slots == tier("reference")->attend_slots || strcmp(*name, "avx2") == 0) {
                 assert_memory_equal(args.out, out, n_out);
                 assert_memory_equal(args.lse, lse, (size_t)args.n_heads * sizeof *lse);
@@ -163,14 +165,15 @@ static void test_attend_slots_of_a_subset_equals_dense_attention_over_it(void **
                 struct lists some_slots;
                 case_open(&cases[i], tier(*name), &c, &rope, &args);
                 list_slots(&some_slots, &args, every[s], some[s]);
-                tier(*name)->attend_slots(s % 2 ? team : NULL, &args, some_slots.slots, some_slots.n);
+                tier(*name)->attend_slots(s % 2 ? team : NULL, &args, lists_of(&some_slots),
+                                          (struct sl_counts){.host = some_slots.n});
                 int group = args.n_heads / args.heads.n;
                 for (int head = 0; head < args.n_heads; head++) {
                     check_head(&args, head, some_slots.slots[head / group], some_slots.n[head / group]);
                 }
                 float *lse = args.lse; // which may be NULL
                 args.lse = NULL;
-                tier(*name)->attend_slots(NULL, &args, some_slots.slots, some_slots.n);
+                tier(*name)->attend_slots(NULL, &args, lists_of(&some_slots), (struct sl_counts){.host = some_slots.n});
                 args.lse = lse;
                 case_close(&c, &args);
             }
@@ -204,19 +207,19 @@ static void test_attend_slots_does_not_depend_on_where_slots_lie(void **state) {
                 size_t row_bytes = (size_t)a->d * (size_t)sl_kv_format_bits(a->work) / 8;
                 for (uint32_t j = here.n[h]; j-- > 1;) { // two shuffles
                     uint32_t x = (uint32_t)(next_random(&seed) % (j + 1)), y = (uint32_t)(next_random(&seed) % (j + 1));
-                    uint32_t *p = here.memory[h], *q = there.memory[h], was = p[j];
+                    uint32_t *p = here.slots[h], *q = there.slots[h], was = p[j];
                     p[j] = p[x], p[x] = was, was = q[j];
                     q[j] = q[y], q[y] = was;
                 }
                 char *rows = take(2 * here.n[h] * row_bytes);
-                tier(*name)->copy_rows(&c.kv[h], here.slots[h], here.n[h], rows);
-                tier(*name)->put_rows(&other.kv[h], there.slots[h], there.n[h], rows);
+                tier(*name)->host.copy_rows(&c.kv[h], here.slots[h], here.n[h], rows);
+                put_rows(tier(*name), &other.kv[h], there.slots[h], there.n[h], rows);
                 here.n[h] = there.n[h] = here.n[h] - here.n[h] / 4; // and not all of them
                 free(rows);
             }
             size_t n_out = (size_t)args.n_heads * (size_t)args.head_dim * sizeof(float);
             float *out = take(n_out), *lse = take((size_t)args.n_heads * sizeof *lse);
-            tier(*name)->attend_slots(NULL, &args, here.slots, here.n);
+            tier(*name)->attend_slots(NULL, &args, lists_of(&here), (struct sl_counts){.host = here.n});
             for (int head = 0; head < args.n_heads; head++) {
                 int h = head / (args.n_heads / args.heads.n);
                 check_head(&args, head, here.slots[h], here.n[h]);
@@ -224,7 +227,7 @@ static void test_attend_slots_does_not_depend_on_where_slots_lie(void **state) {
             memcpy(out, args.out, n_out);
             memcpy(lse, args.lse, (size_t)args.n_heads * sizeof *lse);
             args.heads.kv = other.kv;
-            tier(*name)->attend_slots(NULL, &args, there.slots, there.n);
+            tier(*name)->attend_slots(NULL, &args, lists_of(&there), (struct sl_counts){.host = there.n});
             assert_memory_equal(args.out, out, n_out);
             assert_memory_equal(args.lse, lse, (size_t)args.n_heads * sizeof *lse);
             free(out);
@@ -245,7 +248,7 @@ static void test_attend_slots_without_slots_gives_zeros(void **state) {
         case_open(&cases[2], tier(*name), &c, &rope, &args);
         list_slots(&lists, &args, 2, 1);
         lists.n[1] = 0;
-        tier(*name)->attend_slots(NULL, &args, lists.slots, lists.n);
+        tier(*name)->attend_slots(NULL, &args, lists_of(&lists), (struct sl_counts){.host = lists.n});
         check_head(&args, 0, lists.slots[0], lists.n[0]);
         for (int e = 2 * args.head_dim; e < 4 * args.head_dim; e++) {
             assert_true(args.out[e] == 0.0f);
@@ -282,7 +285,7 @@ static void time_tier(const char *name, enum sl_kv_format format, int d) {
     }
     for (int i = 0; i < 5; i++) {
         int64_t at = sl_now_ns();
-        ops->attend_slots(NULL, &args, (const uint32_t *const[]){slots}, (const uint32_t[]){LISTED});
+        ops->attend_slots(NULL, &args, one_list(slots), (struct sl_counts){.host = (const uint32_t[]){LISTED}});
         ns[i] = sl_now_ns() - at;
     }
     print_time(name, "attend_slots G=4", format, LISTED, d, ns);

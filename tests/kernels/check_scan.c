@@ -48,7 +48,7 @@ static struct sl_key_index_layout layout_of(enum sl_kv_format format, int d, uin
 static void *make_index(const struct sl_ops *ops, const struct sl_kv *kv, uint32_t n,
                         const struct sl_key_index_layout *layout) {
     void *index = take(layout->bytes); // 0xff everywhere
-    ops->index_keys(kv, n, layout, index);
+    ops->host.index_keys(kv, n, layout, index);
     return index;
 }
 
@@ -190,11 +190,11 @@ static void test_scan_is_the_sum_over_the_channels_in_order(void **state) {
             for (size_t r = 0; r < N_RANGES; r++) {
                 uint32_t begin = ranges[r][0], end = ranges[r][1];
                 got[end - begin] = 123.0f;
-                tier(*name)->scan(&layout, index, q, channels, n_channels, begin, end, got);
+                tier(*name)->host.scan(&layout, index, q, channels, n_channels, begin, end, got);
                 for (uint32_t j = begin; j < end; j++) {
                     bool fused = strcmp(*name, "reference") != 0 && strcmp(*name, "neon") != 0;
                     float want = expected_score(&layout, index, q, channels, n_channels, j,
-                                                fused && tier(*name)->scan != tier("reference")->scan);
+                                                fused && tier(*name)->host.scan != tier("reference")->host.scan);
                     assert_memory_equal(&got[j - begin], &want, sizeof want);
                 }
                 assert_true(got[end - begin] == 123.0f);
@@ -232,15 +232,15 @@ static void test_scan_of_all_channels_ranks_as_the_logits(void **state) {
             want[j] = (float)sum;
         }
         free(k);
-        tier(*name)->select(want, N, TOP, exact);
+        tier(*name)->host.select(want, N, TOP, exact);
         for (size_t f = 0; f < N_SCAN_FORMATS; f++) {
             if (scan_formats[f] == SL_KV_BF16) {
                 continue; // pages are f16: rounding them may swap neighbours
             }
             struct sl_key_index_layout layout = layout_of(scan_formats[f], D, N);
             char *index = make_index(tier(*name), c.kv, N, &layout);
-            tier(*name)->scan(&layout, index, q, channels, D, 0, N, got);
-            tier(*name)->select(got, N, TOP, best);
+            tier(*name)->host.scan(&layout, index, q, channels, D, 0, N, got);
+            tier(*name)->host.select(got, N, TOP, best);
             uint32_t common = 0;
             for (uint32_t x = 0, y = 0; x < TOP && y < TOP;) {
                 common += best[x] == exact[y];
@@ -271,7 +271,7 @@ static void test_copy_rows_gives_rows_in_the_working_format(void **state) {
             }
             size_t d = (size_t)a->d, row_bytes = d * (size_t)sl_kv_format_bits(a->work) / 8;
             char *rows = take(2 * n * row_bytes + 1), *want = take(c.work.bytes);
-            tier(*name)->copy_rows(c.kv, slots, n, rows);
+            tier(*name)->host.copy_rows(c.kv, slots, n, rows);
             for (uint32_t s = 0; s < n; s++) { // as if what is read were appended
                 float k[SL_MAX_HEAD_DIM], v[SL_MAX_HEAD_DIM];
                 struct sl_kv one = {(void *const[]){want}, 0, 0, &c.work, &c.work};
@@ -312,8 +312,8 @@ static void test_put_rows_is_the_inverse_and_touches_nothing_else(void **state) 
                   *after = take(2 * a->n_slots * d * sizeof *after);
             tier(*name)->read_rows(c.kv, 0, a->n_slots, before, before + a->n_slots * d);
             int64_t *positions = take(a->n_slots * sizeof *positions);
-            tier(*name)->put_rows(c.kv, slots, n, rows);
-            tier(*name)->copy_rows(c.kv, slots, n, back);
+            put_rows(tier(*name), c.kv, slots, n, rows);
+            tier(*name)->host.copy_rows(c.kv, slots, n, back);
             assert_memory_equal(back, rows, 2 * n * row_bytes);
             tier(*name)->read_rows(c.kv, 0, a->n_slots, after, after + a->n_slots * d);
             tier(*name)->read_positions(c.kv, positions);
@@ -379,8 +379,8 @@ static void time_scan(const char *name, enum sl_kv_format format, int n_channels
         }
         int64_t at = sl_now_ns();
         for (int s = 0; s < N; s++) {
-            tier(name)->scan(&layout, indexes + (size_t)s * layout.bytes, q, channels, n_channels, 0, SLOTS,
-                             scores + s * SLOTS);
+            tier(name)->host.scan(&layout, indexes + (size_t)s * layout.bytes, q, channels, n_channels, 0, SLOTS,
+                                  scores + s * SLOTS);
         }
         ns[0][r] = sl_now_ns() - at, at = sl_now_ns();
         for (int s = 0; s < N; s++) { // the channels next to them
@@ -420,7 +420,7 @@ static void time_copy(const char *name, enum sl_kv_format work, enum sl_kv_forma
                 pages[p] = all + (size_t)(s * PAGES + p) * page.bytes;
             }
             const struct sl_kv kv = {pages, 0, PAGES * SL_PAGE_SLOTS, &page, &page};
-            tier(name)->index_keys(&kv, kv.n_slots, &layout, indexes + (size_t)s * layout.bytes);
+            tier(name)->host.index_keys(&kv, kv.n_slots, &layout, indexes + (size_t)s * layout.bytes);
         }
         ns[0][r] = sl_now_ns() - at, at = sl_now_ns();
         for (int p = 0; p < N * PAGES; p++) {
@@ -455,7 +455,7 @@ static void time_rows(const char *name) {
         }
         const struct sl_kv kv = {pages, 0, PAGES * SL_PAGE_SLOTS, &page, &page};
         int64_t at = sl_now_ns();
-        tier(name)->copy_rows(&kv, slots, N, rows);
+        tier(name)->host.copy_rows(&kv, slots, N, rows);
         ns[r] = sl_now_ns() - at;
     }
     double copy_ns = median_ns(ns);

@@ -37,7 +37,7 @@ static void test_select_equals_sorting(void **state) {
             uint32_t n_keep = b < n ? b : n;
             qsort(order, n_keep, sizeof *order, by_index);
             keep[n_keep] = 0xdeadbeef;
-            tier(*name)->select(scores, n, b, keep);
+            tier(*name)->host.select(scores, n, b, keep);
             assert_memory_equal(keep, order, n_keep * sizeof *keep);
             assert_int_equal(keep[n_keep], 0xdeadbeef);
         }
@@ -75,7 +75,7 @@ static void check_long(const struct sl_ops *ops, const float *scores, uint32_t n
     memcpy(want, order, b * sizeof *want);
     qsort(want, b, sizeof *want, by_index);
     keep[b] = 0xdeadbeef;
-    ops->select(scores, n, b, keep);
+    ops->host.select(scores, n, b, keep);
     assert_memory_equal(keep, want, b * sizeof *keep);
     assert_int_equal(keep[b], 0xdeadbeef);
 }
@@ -109,6 +109,72 @@ static void test_select_of_many_equals_sorting(void **state) {
     }
 }
 
+// --- heads and ties --------------------------------------------------------------------------------------------------
+
+static const float *sort_ties;
+static bool sort_newest;
+
+// Score, then ties, then slot; NaN lowest in both.
+static int by_tie(const void *a, const void *b) {
+    uint32_t i = *(const uint32_t *)a, j = *(const uint32_t *)b;
+    const float *of[] = {sort_scores, sort_ties};
+    for (int k = 0; k < 2; k++) {
+        float x = of[k] != NULL ? of[k][i] : 0, y = of[k] != NULL ? of[k][j] : 0;
+        if (isnan(x) != isnan(y)) {
+            return isnan(x) ? 1 : -1;
+        }
+        if (!isnan(x) && x != y) {
+            return x < y ? 1 : -1;
+        }
+    }
+    return sort_newest ? by_index(b, a) : by_index(a, b);
+}
+
+static void test_select_of_heads_settles_ties(void **state) {
+    (void)state;
+    enum { HEADS = 3, STRIDE = 5008 };
+    struct sl_team *team;
+    assert_int_equal(sl_team_create(2, &team, NULL), SL_OK);
+    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+        uint64_t seed = 9;
+        for (int trial = 0; trial < 600; trial++) {
+            static float scores[HEADS][STRIDE], ties[HEADS][STRIDE];
+            static uint32_t keep[HEADS][STRIDE], order[STRIDE];
+            uint32_t kept[HEADS], most = trial % 100 == 0 ? 5000 : 200;
+            struct sl_kv kv[HEADS];
+            int rule = trial % 3; // none, newest, ties
+            for (int h = 0; h < HEADS; h++) {
+                uint32_t n = (uint32_t)(next_random(&seed) % most);
+                kv[h] = (struct sl_kv){.n_slots = n};
+                kept[h] = (uint32_t)(next_random(&seed) % (n + 2));
+                for (uint32_t j = 0; j < n; j++) {
+                    bool odd = next_random(&seed) % 20 == 0;
+                    scores[h][j] = odd ? (float[]){NAN, INFINITY, -INFINITY, -0.0f}[j % 4]
+                                       : (float)(next_random(&seed) % (trial % 2 ? 3 : 50));
+                    ties[h][j] = odd ? NAN : (float)(next_random(&seed) % 7) - 3;
+                }
+            }
+            const struct sl_kv_heads heads = {kv, HEADS};
+            const struct sl_vectors none = {NULL, 0}, of_ties = {ties[0], STRIDE};
+            const struct sl_counts counts =
+                trial % 2 ? (struct sl_counts){.host = kept} : (struct sl_counts){NULL, kept};
+            tier(*name)->select(trial % 4 < 2 ? team : NULL, &heads, (struct sl_vectors){scores[0], STRIDE},
+                                rule == 2 ? of_ties : none, rule == 1, counts, (struct sl_lists){keep[0], STRIDE});
+            for (int h = 0; h < HEADS; h++) {
+                uint32_t n = kv[h].n_slots, b = kept[h] < n ? kept[h] : n;
+                for (uint32_t j = 0; j < n; j++) {
+                    order[j] = j;
+                }
+                sort_scores = scores[h], sort_ties = rule == 2 ? ties[h] : NULL, sort_newest = rule == 1;
+                qsort(order, n, sizeof *order, by_tie);
+                qsort(order, b, sizeof *order, by_index);
+                assert_memory_equal(keep[h], order, b * sizeof *order);
+            }
+        }
+    }
+    sl_team_destroy(&team);
+}
+
 // --- time ------------------------------------------------------------------------------------------------------------
 
 // The least of some, beside a scan of 8 channels of as many slots in f16, and of what 8 signs a slot can amount to.
@@ -130,11 +196,11 @@ static void time_tier(const char *name) {
         int64_t best[3] = {INT64_MAX, INT64_MAX, INT64_MAX};
         for (int r = 0; r < REPEATS; r++) {
             int64_t at = sl_now_ns(), ns[3];
-            tier(name)->scan(&layout, index, q, (const int[]){0, 1, 2, 3, 4, 5, 6, 7}, D, 0, N, out);
+            tier(name)->host.scan(&layout, index, q, (const int[]){0, 1, 2, 3, 4, 5, 6, 7}, D, 0, N, out);
             ns[2] = sl_now_ns() - at;
             for (int w = 0; w < 2; w++) {
                 at = sl_now_ns();
-                tier(name)->select(scores, N, wanted[w], keep);
+                tier(name)->host.select(scores, N, wanted[w], keep);
                 ns[w] = sl_now_ns() - at;
             }
             for (int i = 0; i < 3; i++) {
@@ -164,6 +230,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_select_equals_sorting),
         cmocka_unit_test(test_select_of_many_equals_sorting),
+        cmocka_unit_test(test_select_of_heads_settles_ties),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

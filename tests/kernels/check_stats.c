@@ -228,7 +228,7 @@ static void test_window_sums_equal_dense_sums_of_every_query_head(void **state) 
             struct expected *e = expect(*name, &s.args, first_row);
             size_t n_heads = (size_t)s.args.n_heads;
             float *sums = take(n_heads * stride * sizeof *sums), *untouched = take(stride * sizeof *sums);
-            tier(*name)->window_sums(NULL, &s.args, first_row, sums, stride);
+            tier(*name)->window_sums(NULL, &s.args, first_row, (struct sl_vectors){sums, stride});
             for (size_t head = 0; head < n_heads; head++) {
                 uint32_t n = a.n_slots[head / (size_t)a.group];
                 double total = 0;
@@ -256,7 +256,7 @@ static void test_window_sums_of_the_last_row_are_its_softmax(void **state) {
         struct setup s;
         setup_open(&s, tier(*name), &a);
         float sums[2 * MAX_SLOTS];
-        tier(*name)->window_sums(NULL, &s.args, a.m - 1, sums, MAX_SLOTS);
+        tier(*name)->window_sums(NULL, &s.args, a.m - 1, (struct sl_vectors){sums, MAX_SLOTS});
         double *keys = keys_f64(&s.args, s.args.heads.kv), weights[MAX_SLOTS], q[64];
         for (int head = 0; head < 2; head++) {
             for (int i = 0; i < 64; i++) {
@@ -291,12 +291,12 @@ static void test_tiers_agree_with_the_reference(void **state) {
         float *want_sums = calloc(n_sums, sizeof(float)), *got_sums = calloc(n_sums, sizeof(float));
         set_states(&s, 0.0f);
         tier("reference")->fold(NULL, &s.args, a.m / 3, &no_counts);
-        tier("reference")->window_sums(NULL, &s.args, a.m / 3, want_sums, MAX_SLOTS);
+        tier("reference")->window_sums(NULL, &s.args, a.m / 3, (struct sl_vectors){want_sums, MAX_SLOTS});
         size_t n = copy_states(&s, want);
         for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
             set_states(&s, 0.0f);
             tier(*name)->fold(NULL, &s.args, a.m / 3, &no_counts);
-            tier(*name)->window_sums(NULL, &s.args, a.m / 3, got_sums, MAX_SLOTS);
+            tier(*name)->window_sums(NULL, &s.args, a.m / 3, (struct sl_vectors){got_sums, MAX_SLOTS});
             copy_states(&s, got);
             struct expected *e = expect(*name, &s.args, a.m / 3);
             double slack = e->slack;
@@ -332,7 +332,7 @@ static void test_statistics_do_not_depend_on_the_team(void **state) {
             float *want_sums = calloc(n_sums, sizeof(float)), *got_sums = calloc(n_sums, sizeof(float));
             set_states(&s, 0.0f);
             tier(*name)->fold(NULL, &s.args, 0, &everything);
-            tier(*name)->window_sums(NULL, &s.args, 0, want_sums, MAX_SLOTS);
+            tier(*name)->window_sums(NULL, &s.args, 0, (struct sl_vectors){want_sums, MAX_SLOTS});
             size_t n = copy_states(&s, want);
             for (int size = 1; size <= 4; size++) {
                 struct sl_team *team;
@@ -340,7 +340,7 @@ static void test_statistics_do_not_depend_on_the_team(void **state) {
                 for (int repeat = 0; repeat < 2; repeat++) {
                     set_states(&s, 0.0f);
                     tier(*name)->fold(team, &s.args, 0, &everything);
-                    tier(*name)->window_sums(team, &s.args, 0, got_sums, MAX_SLOTS);
+                    tier(*name)->window_sums(team, &s.args, 0, (struct sl_vectors){got_sums, MAX_SLOTS});
                     copy_states(&s, got);
                     assert_memory_equal(got, want, n * sizeof *want);
                     assert_memory_equal(got_sums, want_sums, n_sums * sizeof *want_sums);
@@ -378,7 +378,7 @@ static void call_op(enum op op, const struct sl_ops *ops, struct sl_team *team, 
                          op == WINDOW_LAST ? args->m - 1
                          : args->m < 64    ? 0
                                            : args->m - 64,
-                         sums, args->heads.kv[0].n_slots);
+                         (struct sl_vectors){sums, args->heads.kv[0].n_slots});
         break;
     }
 }

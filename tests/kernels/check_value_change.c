@@ -5,6 +5,12 @@
  */
 #include "tests/kernels/evict_fixture.h"
 
+static void change_of(const struct sl_ops *ops, const struct sl_kv *kv, const float *weights, bool mean_center,
+                      float *change_out) {
+    const struct sl_kv_heads heads = one_head(kv);
+    ops->value_change(NULL, &heads, 1, one_vector(weights), mean_center, one_vector(change_out));
+}
+
 static void test_value_change_gives_the_golden_vectors(void **state) {
     (void)state;
     static const double exact[] = {.583095, .368671, .145774}, fast[] = {.745356, .319438, .117851};
@@ -15,11 +21,11 @@ static void test_value_change_gives_the_golden_vectors(void **state) {
         set_row(&c, v_of(&c, 0), 1, 0);
         set_row(&c, v_of(&c, 1), 0, 1);
         set_row(&c, v_of(&c, 2), 1, 1);
-        tier(*name)->value_change(c.kv, weights, false, change);
+        change_of(tier(*name), c.kv, weights, false, change);
         for (int j = 0; j < 3; j++) {
             assert_true(fabs((double)change[j] - exact[j]) < 1e-6);
         }
-        tier(*name)->value_change(c.kv, weights, true, change);
+        change_of(tier(*name), c.kv, weights, true, change);
         for (int j = 0; j < 3; j++) {
             assert_true(fabs((double)change[j] - fast[j]) < 1e-6);
         }
@@ -58,7 +64,7 @@ static void test_value_change_equals_the_output_change_of_removal(void **state) 
                 open_head(&c, tier(*name), formats[f], d, N, 1);
                 float *v = take(N * (size_t)d * sizeof *v), *weights = random_weights(N, 31 + f), change[N];
                 tier("reference")->read_rows(c.kv, 0, N, NULL, v);
-                tier(*name)->value_change(c.kv, weights, false, change);
+                change_of(tier(*name), c.kv, weights, false, change);
                 for (uint32_t j = 0; j < N; j++) {
                     assert_close((double)change[j], change_by_removal(v, weights, N, d, j), 1e-5);
                 }
@@ -86,7 +92,7 @@ static void test_value_change_around_the_mean_equals_its_formula(void **state) {
                     mean[i] += (double)v[j * D + i] / N;
                 }
             }
-            tier(*name)->value_change(c.kv, weights, true, change);
+            change_of(tier(*name), c.kv, weights, true, change);
             for (int j = 0; j < N; j++) {
                 double squares = 0, a = (double)weights[j] / sum;
                 for (int i = 0; i < D; i++) {
@@ -110,18 +116,18 @@ static void test_value_change_is_invariant_as_the_output_error_is(void **state) 
             struct cache c;
             float *weights = random_weights(N, 41), *shift = random_floats(D, 43), plain[N], changed[N];
             open_head(&c, tier(*name), SL_KV_F32, D, N, 0);
-            tier(*name)->value_change(c.kv, weights, fast, plain);
+            change_of(tier(*name), c.kv, weights, fast, plain);
             for (int j = 0; j < N; j++) {
                 weights[j] *= 8.0f;
             }
-            tier(*name)->value_change(c.kv, weights, fast, changed);
+            change_of(tier(*name), c.kv, weights, fast, changed);
             assert_memory_equal(plain, changed, sizeof plain);
             for (uint32_t j = 0; j < N; j++) {
                 for (int i = 0; i < D; i++) {
                     v_of(&c, j)[i] *= 4.0f;
                 }
             }
-            tier(*name)->value_change(c.kv, weights, fast, changed);
+            change_of(tier(*name), c.kv, weights, fast, changed);
             for (int j = 0; j < N; j++) {
                 assert_close((double)changed[j], 4.0 * (double)plain[j], 1e-6);
             }
@@ -130,7 +136,7 @@ static void test_value_change_is_invariant_as_the_output_error_is(void **state) 
                     v_of(&c, j)[i] = v_of(&c, j)[i] / 4.0f + shift[i];
                 }
             }
-            tier(*name)->value_change(c.kv, weights, fast, changed);
+            change_of(tier(*name), c.kv, weights, fast, changed);
             for (int j = 0; j < N; j++) {
                 assert_close((double)changed[j], (double)plain[j], 3e-6);
             }
@@ -152,7 +158,7 @@ static void test_value_change_of_equal_values_is_zero(void **state) {
             memcpy(v_of(&c, j), v_of(&c, 0), D * sizeof(float));
         }
         for (int fast = 0; fast < 2; fast++) {
-            tier(*name)->value_change(c.kv, weights, fast, change);
+            change_of(tier(*name), c.kv, weights, fast, change);
             for (int j = 0; j < N; j++) {
                 assert_true(fabs((double)change[j]) < 1e-6);
             }
@@ -173,8 +179,8 @@ static void test_value_change_is_finite_at_its_ends(void **state) {
         for (int j = 0; j < N; j++) {
             weights[j] = 3.0f;
         }
-        tier(*name)->value_change(c.kv, weights, false, equal);
-        tier(*name)->value_change(c.kv, none, false, got);
+        change_of(tier(*name), c.kv, weights, false, equal);
+        change_of(tier(*name), c.kv, none, false, got);
         for (int j = 0; j < N; j++) {
             assert_close((double)got[j], (double)equal[j], 1e-6);
         }
@@ -182,14 +188,50 @@ static void test_value_change_is_finite_at_its_ends(void **state) {
         for (uint32_t j = 0; j < N; j++) {
             set_row(&c, v_of(&c, j), j == 0 ? 0.0f : 1.0f, 0.0f);
         }
-        tier(*name)->value_change(c.kv, none, false, got);
+        change_of(tier(*name), c.kv, none, false, got);
         for (int j = 0; j < N; j++) {
             assert_true(got[j] == 0.0f); // slot 0 is its own center, the others have no weight
         }
-        tier(*name)->value_change(c.kv, none, true, got);
+        change_of(tier(*name), c.kv, none, true, got);
         assert_close((double)got[0], 1e6 * 69.0 / 70.0, 1e-5);
         cache_free(&c);
     }
+}
+
+// Of a group of query heads: the root of the sum of the squares of what each of them would say.
+static void test_value_change_of_a_group_adds_squares(void **state) {
+    (void)state;
+    enum { HEADS = 3, GROUP = 4, D = 24, STRIDE = 1024 };
+    static const uint32_t n_slots[HEADS] = {1000, 130, 64}, n_packed[HEADS] = {2, 0, 1};
+    struct sl_team *team;
+    assert_int_equal(sl_team_create(2, &team, NULL), SL_OK);
+    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+        for (int fast = 0; fast < 2; fast++) {
+            struct cache c;
+            float *weights = random_weights(HEADS * GROUP * STRIDE, 41), *got = take(HEADS * STRIDE * sizeof *got);
+            cache_fill(&c, tier(*name), SL_KV_F16, SL_KV_INT4, HEADS, D, 0, n_slots, n_packed);
+            const struct sl_kv_heads heads = {c.kv, HEADS};
+            tier(*name)->value_change(team, &heads, GROUP, (struct sl_vectors){weights, STRIDE}, fast,
+                                      (struct sl_vectors){got, STRIDE});
+            for (int h = 0; h < HEADS; h++) {
+                float alone[STRIDE];
+                double squares[STRIDE] = {0};
+                for (int g = 0; g < GROUP; g++) {
+                    change_of(tier(*name), &c.kv[h], weights + (h * GROUP + g) * STRIDE, fast, alone);
+                    for (uint32_t j = 0; j < n_slots[h]; j++) {
+                        squares[j] += (double)alone[j] * (double)alone[j];
+                    }
+                }
+                for (uint32_t j = 0; j < n_slots[h]; j++) {
+                    assert_close((double)got[h * STRIDE + (int)j], sqrt(squares[j]), 1e-6);
+                }
+            }
+            free(weights);
+            free(got);
+            cache_free(&c);
+        }
+    }
+    sl_team_destroy(&team);
 }
 
 int main(void) {
@@ -200,6 +242,7 @@ int main(void) {
         cmocka_unit_test(test_value_change_is_invariant_as_the_output_error_is),
         cmocka_unit_test(test_value_change_of_equal_values_is_zero),
         cmocka_unit_test(test_value_change_is_finite_at_its_ends),
+        cmocka_unit_test(test_value_change_of_a_group_adds_squares),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

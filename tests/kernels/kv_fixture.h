@@ -18,7 +18,7 @@
 #include "tensor/cpu/tiers.h"
 #include "tensor/half.h"
 #include "tensor/rope_angles.h"
-#include "tests/append_rows.h"
+#include "tests/one_head.h"
 
 static inline uint64_t next_random(uint64_t *state) { // splitmix64
     uint64_t z = (*state += 0x9e3779b97f4a7c15u);
@@ -121,7 +121,7 @@ static inline void cache_fill(struct cache *c, const struct sl_ops *ops, enum sl
         c->kv[h].n_slots = n_slots[h];
         for (uint32_t p = 0; p < n_packed[h]; p++) {
             void *page = take(c->packed.bytes);
-            ops->quantize(&c->work, c->pages[h][p], &c->packed, page);
+            ops->host.quantize(&c->work, c->pages[h][p], &c->packed, page);
             free(c->pages[h][p]);
             c->pages[h][p] = page;
         }

@@ -57,7 +57,7 @@ static inline void setup_open(struct setup *s, const struct sl_ops *ops, const s
         for (uint32_t p = 0; p < a->n_packed[h]; p++) {
             char *page = take(c->packed.bytes + GUARD_BYTES);
             memset(page + c->packed.bytes, 0, GUARD_BYTES);
-            ops->quantize(&c->work, c->pages[h][p], &c->packed, page);
+            ops->host.quantize(&c->work, c->pages[h][p], &c->packed, page);
             free(c->pages[h][p]);
             c->pages[h][p] = page;
         }

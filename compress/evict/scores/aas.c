@@ -10,8 +10,4 @@ static void accumulate(const struct sl_ops *ops, struct sl_team *team, const str
     ops->fold(team, attend, 0, &(struct sl_fold){.sum = 0, .square = -1, .above = -1});
 }
 
-static void read_scores(const struct sl_score_input *in, float *scores) {
-    in->ops->read_state(in->kv, 0, scores);
-}
-
-const struct sl_score_method sl_score_aas = {.accumulate = accumulate, .read = read_scores};
+const struct sl_score_method sl_score_aas = {.accumulate = accumulate, .read = sl_score_of_state};

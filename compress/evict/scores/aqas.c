@@ -12,8 +12,4 @@ static void accumulate(const struct sl_ops *ops, struct sl_team *team, const str
     ops->fold(team, attend, 0, &(struct sl_fold){.sum = -1, .square = -1, .above = 0});
 }
 
-static void read_scores(const struct sl_score_input *in, float *scores) {
-    in->ops->read_state(in->kv, 0, scores);
-}
-
-const struct sl_score_method sl_score_aqas = {.accumulate = accumulate, .read = read_scores};
+const struct sl_score_method sl_score_aqas = {.accumulate = accumulate, .read = sl_score_of_state};

@@ -7,16 +7,7 @@
 #include "compress/evict/scores/score.h"
 
 static void accumulate(const struct sl_ops *ops, struct sl_team *team, const struct sl_attend *attend) {
-    (void)team;
-    for (int h = 0; h < attend->heads.n; h++) {
-        const struct sl_kv *kv = &attend->heads.kv[h];
-        ops->write_state(kv, 0, kv->n_slots - (uint32_t)attend->m, kv->n_slots,
-                         attend->importance + (size_t)h * (size_t)attend->m);
-    }
+    ops->write_state(team, &attend->heads, 0, attend->m, attend->importance);
 }
 
-static void read_scores(const struct sl_score_input *in, float *scores) {
-    in->ops->read_state(in->kv, 0, scores);
-}
-
-const struct sl_score_method sl_score_cis = {.accumulate = accumulate, .read = read_scores};
+const struct sl_score_method sl_score_cis = {.accumulate = accumulate, .read = sl_score_of_state};

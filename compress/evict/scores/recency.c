@@ -7,10 +7,8 @@
  */
 #include "compress/evict/scores/score.h"
 
-static void read_scores(const struct sl_score_input *in, float *scores) {
-    for (uint32_t j = 0; j < in->kv->n_slots; j++) {
-        scores[j] = (float)j; // exact: prompts are shorter than 2^24 tokens
-    }
+static void read_scores(const struct sl_score_input *in, struct sl_vectors scores) {
+    in->ops->recency(in->team, in->heads, scores);
 }
 
 const struct sl_score_method sl_score_recency = {.read = read_scores};

@@ -12,25 +12,26 @@
 #include "compress/recipe/recipe.h"
 #include "tensor/ops.h"
 
-// What ranking one (layer, KV head) may look at.
+// What ranking the heads of a layer may look at.
 struct sl_score_input {
     const struct sl_ops *ops;
+    struct sl_team *team;
     const struct sl_recipe *recipe;
-    const struct sl_kv *kv;
-    int layer, head;
-    int64_t n_tokens;         // tokens read so far, the rows at hand included
-    const int64_t *positions; // [n_slots] original positions; only where the score wants_positions
-    int group;                // query heads of this KV head
-    const float *sums;        // [group][stride] of ops->window_sums; NULL where neither score nor value wants rows
-    size_t stride;
-    float *work; // [n_slots], free to use
+    const struct sl_kv_heads *heads;
+    int layer;
+    int64_t n_tokens; // tokens read so far, the rows at hand included
+    int64_t offset;   // of positions: slot 0 of `heads` is not the session's first
+    int group;        // query heads of a KV head
+    struct sl_vectors
+        weights; // [n_heads] their attention over the rows that the score looks at, pooled if it pools; none
+                 // where neither score nor value wants rows
 };
 
 struct sl_score_method {
     // Fold the rows at hand into the state of the slots; NULL when there is no state. Called for all rows ever read.
     void (*accumulate)(const struct sl_ops *ops, struct sl_team *team, const struct sl_attend *attend);
-    // scores[kv->n_slots]: the larger, the longer the slot stays. NULL: cannot evict.
-    void (*read)(const struct sl_score_input *in, float *scores);
+    // Scores of all slots: the larger, the longer the slot stays. NULL: cannot evict.
+    void (*read)(const struct sl_score_input *in, struct sl_vectors scores);
 };
 
 #define X(NAME, word, ...) extern const struct sl_score_method sl_score_##word;
@@ -41,11 +42,14 @@ SL_SCORE_MAP(X)
 const struct sl_score_method *sl_score_method(enum sl_score score);
 
 // scope=std: population standard deviation over the queries that saw slot j, of abar[.][j]; needs a score that sums_squares.
-void sl_score_deviation(const struct sl_score_input *in, float *deviations);
+void sl_score_deviation(const struct sl_score_input *in, struct sl_vectors deviations);
 
-// Attention of one query head (of `group`) over the rows in `sums`; pooled if the score pools. Not normalized.
-void sl_score_query_head(const struct sl_score_input *in, int query_head, float *weights);
-// The mean of that over the query heads: what scores that are of rows rank by.
-void sl_score_of_rows(const struct sl_score_input *in, float *scores);
+// What several rank by: the slots' state, and the mean of `weights` over the query heads.
+void sl_score_of_state(const struct sl_score_input *in, struct sl_vectors scores);
+void sl_score_of_rows(const struct sl_score_input *in, struct sl_vectors scores);
+
+static inline bool sl_score_pools(const struct sl_recipe *recipe) {
+    return sl_score_get_traits(recipe->score)->is_pooled && recipe->pool != SL_POOL_NONE;
+}
 
 #endif

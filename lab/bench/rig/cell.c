@@ -40,70 +40,53 @@ static int64_t slots_needed(const struct sl_rig *rig) {
     return rig->cell.prefill ? rig->cell.n : rig->cell.n + steps;
 }
 
-// Uniform with variance 1, as keys and values behind a norm are: [count].
-static void random_rows(float *rows, size_t count) {
+enum sl_status sl_rig_fill_layer(const struct sl_ops *ops, struct sl_session *session, int layer, int64_t n_slots,
+                                 struct sl_error *err) {
+    float rows[FILL_ROWS * SL_MAX_HEAD_DIM]; // uniform with variance 1, as keys and values behind a norm are
     uint64_t random = 1;
-    for (size_t i = 0; i < count; i++) {
+    for (int i = 0; i < FILL_ROWS * session->geometry.head_dim; i++) {
         random = random * 6364136223846793005u + 1442695040888963407u;
         rows[i] = ((float)(random >> 40) * 0x1p-24f - 0.5f) * 3.4641016f;
     }
-}
-
-// Slots [0, cell.n) of every head from `rows` [FILL_ROWS][head_dim].
-static enum sl_status fill_session(const struct sl_rig *rig, struct sl_session *session, const float *rows,
-                                   struct sl_error *err) {
-    int head_dim = session->geometry.head_dim;
-    for (int layer = 0; layer < session->geometry.n_layers; layer++) {
-        struct sl_layer *cache = &session->layers[layer];
-        if (sl_session_reserve(session, layer, (int)rig->cell.n) != SL_OK) {
-            return sl_fail(err, SL_ERR_EXHAUSTED, "no room for %s in its own arena", rig->cell.name);
-        }
-        for (int h = 0; h < session->geometry.n_kv_heads; h++) {
-            struct sl_head *head = &cache->heads[h];
-            struct sl_kv kv = {head->pages, 0, 0, &cache->work, &cache->packed};
-            struct sl_attend call = {.k = rows, .v = rows, .kv_stride = head_dim, .heads = {&kv, 1}};
-            while (kv.n_slots < rig->cell.n) {
-                int64_t left = rig->cell.n - kv.n_slots;
-                call.m = left < FILL_ROWS ? (int)left : FILL_ROWS;
-                kv.n_slots += (uint32_t)call.m;
-                rig->config.ops->append(NULL, &call, 1);
-            }
-            sl_session_set_slots(session, layer, h, kv.n_slots);
-        }
+    struct sl_layer *cache = &session->layers[layer];
+    if (sl_session_reserve(session, layer, (int)n_slots) != SL_OK) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no room for layer %d in its own arena", layer);
     }
-    session->n_tokens = rig->cell.n;
+    for (int h = 0; h < session->geometry.n_kv_heads; h++) {
+        struct sl_kv kv = {cache->heads[h].pages, 0, 0, &cache->work, &cache->packed};
+        struct sl_attend call = {.k = rows, .v = rows, .kv_stride = session->geometry.head_dim, .heads = {&kv, 1}};
+        while (kv.n_slots < n_slots) {
+            int64_t left = n_slots - kv.n_slots;
+            call.m = left < FILL_ROWS ? (int)left : FILL_ROWS;
+            kv.n_slots += (uint32_t)call.m;
+            ops->append(NULL, &call, 1);
+        }
+        sl_session_set_slots(session, layer, h, kv.n_slots);
+    }
     return SL_OK;
 }
 
 static enum sl_status make_sessions(struct sl_rig *rig, struct sl_error *err) {
     struct sl_kv_geometry geometry = sl_model_geometry(rig->runtime.config);
-    struct sl_page_layout layouts[SL_MAX_LAYERS];
-    for (int l = 0; l < geometry.n_layers; l++) {
-        enum sl_status status = sl_page_layout_init(&layouts[l], SL_KV_F16, geometry.head_dim, 0, false);
-        if (status != SL_OK) {
-            return sl_fail(err, status, "no page layout for head_dim %d", geometry.head_dim);
-        }
+    struct sl_page_layout page;
+    enum sl_status status = sl_page_layout_init(&page, SL_KV_F16, geometry.head_dim, 0, false);
+    if (status != SL_OK) {
+        return sl_fail(err, status, "no page layout for head_dim %d", geometry.head_dim);
     }
-    size_t heads = (size_t)geometry.n_layers * (size_t)geometry.n_kv_heads;
-    size_t page = (layouts[0].bytes + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT;
-    size_t pages =
-        (size_t)rig->cell.batch * heads * sl_pages_for(slots_needed(rig)) + 1; // one for the arena's rounding
-    rig->memory = aligned_alloc(SL_ARENA_UNIT, pages * page);
-    float *rows = malloc(sizeof(float) * FILL_ROWS * (size_t)geometry.head_dim);
-    if (rig->memory == NULL || rows == NULL) {
-        free(rows);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for the %zu bytes of %s", pages * page, rig->cell.name);
-    }
-    random_rows(rows, (size_t)FILL_ROWS * (size_t)geometry.head_dim);
-    enum sl_status status = sl_arena_create(rig->memory, pages * page, &rig->arena, err);
-    struct sl_session_config config = {geometry, SL_POSITION_ORIGINAL, slots_needed(rig), layouts, layouts};
+    size_t pages = (size_t)rig->cell.batch * (size_t)geometry.n_layers * (size_t)geometry.n_kv_heads *
+                       sl_pages_for(slots_needed(rig)) +
+                   1; // one for the arena's rounding
+    status = sl_arena_create_mapped(pages * (page.bytes + SL_ARENA_UNIT), &rig->arena, err);
     for (int s = 0; s < rig->cell.batch && status == SL_OK; s++) {
-        status = sl_session_create(&config, rig->arena, &rig->sessions[s], err);
+        status = sl_session_create_plain(&geometry, SL_KV_F16, SL_POSITION_ORIGINAL, slots_needed(rig), rig->arena,
+                                         &rig->sessions[s], err);
+        for (int l = 0; l < geometry.n_layers && status == SL_OK && !rig->cell.prefill; l++) {
+            status = sl_rig_fill_layer(rig->config.ops, rig->sessions[s], l, rig->cell.n, err);
+        }
         if (status == SL_OK && !rig->cell.prefill) {
-            status = fill_session(rig, rig->sessions[s], rows, err);
+            rig->sessions[s]->n_tokens = rig->cell.n;
         }
     }
-    free(rows);
     return status;
 }
 
@@ -130,9 +113,7 @@ void sl_rig_close_cell(struct sl_rig *rig) {
         sl_session_destroy(&rig->sessions[s]);
     }
     sl_arena_destroy(&rig->arena);
-    free(rig->memory);
     free(rig->tokens);
-    rig->memory = NULL;
     rig->tokens = NULL;
 }
 

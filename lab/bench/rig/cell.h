@@ -45,7 +45,6 @@ struct sl_rig {
     float *logits; // [SL_CELL_MAX_BATCH][n_vocab]; after prefill: of the last token
     struct sl_cell cell;
     struct sl_arena *arena; // of the cell's KV cache
-    void *memory;
     struct sl_session *sessions[SL_CELL_MAX_BATCH];
     int32_t *tokens; // [max(cell.n, SL_CELL_MAX_BATCH)]
 };
@@ -57,6 +56,10 @@ void sl_rig_close(struct sl_rig *rig);
 // Make the cell's sessions. SL_ERR_RANGE: the model was made for fewer positions. After a failure, too, it is to be closed.
 enum sl_status sl_rig_open_cell(struct sl_rig *rig, const struct sl_cell *cell, struct sl_error *err);
 void sl_rig_close_cell(struct sl_rig *rig);
+
+// Slots [0, n_slots) of every head of a layer that is empty, made of random rows. SL_ERR_EXHAUSTED: no room in its arena.
+enum sl_status sl_rig_fill_layer(const struct sl_ops *ops, struct sl_session *session, int layer, int64_t n_slots,
+                                 struct sl_error *err);
 
 // A little of the cell, so that its first run is like the others.
 enum sl_status sl_rig_warm_up(struct sl_rig *rig, struct sl_error *err);

@@ -24,7 +24,6 @@
 struct steps {
     const struct sl_retrieve_steps_config *config;
     struct sl_plan plan;
-    void *memory;
     struct sl_arena *arena;
     struct sl_session *session;
     struct sl_source *source;
@@ -73,15 +72,14 @@ static enum sl_status open(struct steps *s, struct sl_error *err) {
     }
     size_t heads = (size_t)c->n_heads * (size_t)c->group, d = (size_t)c->head_dim;
     size_t bytes = sl_plan_decode_bytes(&s->plan, n_rows) + ((size_t)64 << 20); // layer 0 is counted, and not there
-    s->memory = aligned_alloc(SL_ARENA_UNIT, bytes / SL_ARENA_UNIT * SL_ARENA_UNIT);
     s->q = calloc(heads * d, sizeof *s->q);
     s->next_q = calloc(heads * d, sizeof *s->next_q);
     s->rows = calloc((size_t)c->n_heads * d, sizeof *s->rows);
     s->out = calloc(heads * d, sizeof *s->out);
-    if (!s->memory || !s->q || !s->next_q || !s->rows || !s->out) {
+    if (!s->q || !s->next_q || !s->rows || !s->out) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
-    status = sl_arena_create(s->memory, bytes / SL_ARENA_UNIT * SL_ARENA_UNIT, &s->arena, err);
+    status = sl_arena_create_mapped(bytes, &s->arena, err);
     if (status == SL_OK) {
         status = sl_plan_create_session(&s->plan, n_rows, s->arena, &s->session, err);
     }
@@ -118,7 +116,6 @@ static void close_all(struct steps *s) {
     }
     sl_session_destroy(&s->session);
     sl_arena_destroy(&s->arena);
-    free(s->memory);
     free(s->q);
     free(s->next_q);
     free(s->rows);

@@ -76,10 +76,10 @@ static void scan_all(const struct sl_scan_speed_config *config, struct indexes *
     int64_t scan_ns = 0, select_ns = 0;
     for (size_t i = 0; i < c->n; i++) {
         int64_t begin = sl_now_ns();
-        config->ops->scan(&c->layout, c->memory + i * c->layout.bytes, c->q, channels, config->n_channels, 0,
-                          config->n_slots, c->scores);
+        config->ops->host.scan(&c->layout, c->memory + i * c->layout.bytes, c->q, channels, config->n_channels, 0,
+                               config->n_slots, c->scores);
         int64_t middle = sl_now_ns();
-        config->ops->select(c->scores, config->n_slots, topk, c->found);
+        config->ops->host.select(c->scores, config->n_slots, topk, c->found);
         select_ns += sl_now_ns() - middle;
         scan_ns += middle - begin;
     }

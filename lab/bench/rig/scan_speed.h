@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: how fast one thread scans channels of keys (ops->scan), beside how fast it reads memory.
+// Purpose: how fast one thread scans channels of keys (ops->host.scan), beside how fast it reads memory.
 #ifndef SL_LAB_BENCH_RIG_SCAN_SPEED_H
 #define SL_LAB_BENCH_RIG_SCAN_SPEED_H
 

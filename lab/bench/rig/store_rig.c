@@ -59,7 +59,7 @@ enum sl_status sl_store_rig_connect(struct sl_store_rig *rig, const char *transp
     if (status == SL_OK) {
         status = sl_fabric_create(&config, &rig->fabric, err);
     }
-    return status == SL_OK ? sl_lines_create(rig->fabric, &rig->lines, err) : status;
+    return status == SL_OK ? sl_connections_create(rig->fabric, &rig->connections, err) : status;
 }
 
 static void release_annex(struct sl_store_rig *rig) {
@@ -81,7 +81,7 @@ void sl_store_rig_close(struct sl_store_rig *rig) {
     if (rig->channel != NULL) {
         release_annex(rig);
     }
-    sl_lines_destroy(&rig->lines);
+    sl_connections_destroy(&rig->connections);
     sl_fabric_destroy(&rig->fabric); // with its region
     sl_rpc_channel_destroy(&rig->channel);
     if (rig->child.running) {
@@ -252,5 +252,5 @@ enum sl_status sl_store_rig_fill(struct sl_store_rig *rig, const struct sl_store
 enum sl_status sl_store_rig_source(struct sl_store_rig *rig, const struct sl_plan *plan, struct sl_source **source_out,
                                    struct sl_error *err) {
     Sluice__V1__AnnexShare *shares[] = {&rig->share};
-    return sl_remote_source_create(rig->lines, shares, 1, plan, source_out, err);
+    return sl_remote_source_create(rig->connections, shares, 1, plan, source_out, err);
 }

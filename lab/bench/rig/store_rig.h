@@ -16,7 +16,7 @@ struct sl_store_rig {
     struct sl_child child;
     char address[128]; // gRPC
     struct sl_fabric *fabric;
-    struct sl_lines *lines;
+    struct sl_connections *connections;
     struct sl_rpc_channel *channel;
     void *region; // pages to ship
     size_t region_bytes;

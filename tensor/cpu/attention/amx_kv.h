@@ -43,8 +43,7 @@ void sl_amx_load_values(const struct sl_kv *kv, uint32_t page, const char *next,
 
 // Entries of the table (amx_stats.c).
 void sl_amx_fold(struct sl_team *team, const struct sl_attend *args, int first_row, const struct sl_fold *what);
-void sl_amx_window_sums(struct sl_team *team, const struct sl_attend *args, int first_row, float *sums_out,
-                        size_t stride);
+void sl_amx_window_sums(struct sl_team *team, const struct sl_attend *args, int first_row, struct sl_vectors sums_out);
 
 // rows[16] become columns.
 void sl_amx_transpose_16x16(__m512 *rows);

@@ -90,11 +90,10 @@ void sl_amx_fold(struct sl_team *team, const struct sl_attend *args, int first_r
     }
 }
 
-void sl_amx_window_sums(struct sl_team *team, const struct sl_attend *args, int first_row, float *sums_out,
-                        size_t stride) {
+void sl_amx_window_sums(struct sl_team *team, const struct sl_attend *args, int first_row, struct sl_vectors sums_out) {
     if (sl_amx_covers(args)) {
-        sl_avx2_window_sums_by(&scorer, team, args, first_row, sums_out, stride);
+        sl_avx2_window_sums_by(&scorer, team, args, first_row, sums_out);
     } else {
-        sl_avx512_window_sums(team, args, first_row, sums_out, stride);
+        sl_avx512_window_sums(team, args, first_row, sums_out);
     }
 }

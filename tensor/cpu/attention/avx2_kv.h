@@ -91,7 +91,7 @@ struct sl_avx2_scorer {
 void sl_avx2_fold_by(const struct sl_avx2_scorer *by, struct sl_team *team, const struct sl_attend *args, int first_row,
                      const struct sl_fold *what);
 void sl_avx2_window_sums_by(const struct sl_avx2_scorer *by, struct sl_team *team, const struct sl_attend *args,
-                            int first_row, float *sums_out, size_t stride);
+                            int first_row, struct sl_vectors sums_out);
 
 // --- small things ----------------------------------------------------------------------------------------------------
 

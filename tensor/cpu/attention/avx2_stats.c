@@ -19,6 +19,7 @@
 
 #include "tensor/cpu/attention/avx2_kv.h"
 #include "tensor/cpu/attention/fills.h"
+#include "tensor/cpu/attention/heads.h"
 #include "tensor/cpu/attention/ref_kv.h"
 
 #define BLOCK SL_STATS_BLOCK
@@ -28,9 +29,8 @@ struct stats_call {
     struct sl_avx2_call call; // group <= BLOCK
     const struct sl_avx2_scorer *scorer;
     int first_row;
-    struct sl_fold what; // of fold
-    float *sums_out;     // of window_sums
-    size_t stride;
+    struct sl_fold what;        // of fold
+    struct sl_vectors sums_out; // of window_sums
 };
 
 enum { SUM, SQUARE, ABOVE, N_STATS };
@@ -268,11 +268,11 @@ static void window_run(const struct stats_call *stats, int head, uint32_t page_b
     int group = call->group, block_rows = BLOCK / group;
     struct scratch s;
     s.of_keys.page = s.of_queries.page = -1;
-    float *out = stats->sums_out + (size_t)(head * group) * stats->stride; // of the KV head's first query head
+    struct sl_vectors sums = {sl_vector(stats->sums_out, head * group), stats->sums_out.stride}; // of the KV head
     size_t begin = (size_t)page_begin * SL_PAGE_SLOTS, end = (size_t)page_end * SL_PAGE_SLOTS;
     for (int g = 0; g < group; g++) {
         size_t n = (kv->n_slots < end ? kv->n_slots : end) - begin;
-        memset(out + (size_t)g * stats->stride + begin, 0, n * sizeof *out);
+        memset(sl_vector(sums, g) + begin, 0, n * sizeof *sums.at);
     }
     if (is_before_windows(stats, kv, page_end)) {
         return;
@@ -291,7 +291,7 @@ static void window_run(const struct stats_call *stats, int head, uint32_t page_b
             struct sl_range rows = score_block(stats, block, page, s.k + (page - page_begin) * tile, &s);
             int n = sl_attend_visible(args, kv, args->m - 1, page).end;
             for (int g = 0; g < group; g++) {
-                add_head(&s, rows, group, g, n, out + (size_t)g * stats->stride + (size_t)page * SL_PAGE_SLOTS);
+                add_head(&s, rows, group, g, n, sl_vector(sums, g) + (size_t)page * SL_PAGE_SLOTS);
             }
         }
     }
@@ -308,8 +308,8 @@ static void run_tasks(void *arg, int64_t begin, int64_t end, int member) {
         int head = (int)(task % args->heads.n);
         uint32_t page = (uint32_t)(task / args->heads.n) * RUN, n_pages = sl_pages_for(args->heads.kv[head].n_slots);
         if (page < n_pages) {
-            (stats->sums_out != NULL ? window_run : fold_run)(stats, head, page,
-                                                              page + RUN < n_pages ? page + RUN : n_pages);
+            (stats->sums_out.at != NULL ? window_run : fold_run)(stats, head, page,
+                                                                 page + RUN < n_pages ? page + RUN : n_pages);
         }
     }
 }
@@ -337,12 +337,12 @@ void sl_avx2_fold_by(const struct sl_avx2_scorer *by, struct sl_team *team, cons
 }
 
 void sl_avx2_window_sums_by(const struct sl_avx2_scorer *by, struct sl_team *team, const struct sl_attend *args,
-                            int first_row, float *sums_out, size_t stride) {
+                            int first_row, struct sl_vectors sums_out) {
     if (args->n_heads / args->heads.n > BLOCK) {
-        sl_ref_window_sums(team, args, first_row, sums_out, stride);
+        sl_ref_window_sums(team, args, first_row, sums_out);
         return;
     }
-    struct stats_call stats = {.scorer = by, .first_row = first_row, .sums_out = sums_out, .stride = stride};
+    struct stats_call stats = {.scorer = by, .first_row = first_row, .sums_out = sums_out};
     run(team, &stats, args);
 }
 
@@ -357,9 +357,8 @@ static void fold(struct sl_team *team, const struct sl_attend *args, int first_r
     sl_avx2_fold_by(&scorer, team, args, first_row, what);
 }
 
-static void window_sums(struct sl_team *team, const struct sl_attend *args, int first_row, float *sums_out,
-                        size_t stride) {
-    sl_avx2_window_sums_by(&scorer, team, args, first_row, sums_out, stride);
+static void window_sums(struct sl_team *team, const struct sl_attend *args, int first_row, struct sl_vectors sums_out) {
+    sl_avx2_window_sums_by(&scorer, team, args, first_row, sums_out);
 }
 
 void sl_avx2_stats_fill(struct sl_ops *ops) {

@@ -210,9 +210,9 @@ void sl_avx512_fold(struct sl_team *team, const struct sl_attend *args, int firs
     sl_avx2_fold_by(&scorer, team, args, first_row, what);
 }
 
-void sl_avx512_window_sums(struct sl_team *team, const struct sl_attend *args, int first_row, float *sums_out,
-                           size_t stride) {
-    sl_avx2_window_sums_by(&scorer, team, args, first_row, sums_out, stride);
+void sl_avx512_window_sums(struct sl_team *team, const struct sl_attend *args, int first_row,
+                           struct sl_vectors sums_out) {
+    sl_avx2_window_sums_by(&scorer, team, args, first_row, sums_out);
 }
 
 void sl_avx512_kv_fill(struct sl_ops *ops) {

@@ -16,7 +16,6 @@ void sl_ref_score_keys(const struct sl_attend *args, const float *query, const f
 
 // Entries of the table (ref_stats.c); a tier may hand a shape to them that it does not cover.
 void sl_ref_fold(struct sl_team *team, const struct sl_attend *args, int first_row, const struct sl_fold *what);
-void sl_ref_window_sums(struct sl_team *team, const struct sl_attend *args, int first_row, float *sums_out,
-                        size_t stride);
+void sl_ref_window_sums(struct sl_team *team, const struct sl_attend *args, int first_row, struct sl_vectors sums_out);
 
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: slots in and out of pages in plain C: rows, state, positions, select, gather, quantize.
+ * Purpose: slots in and out of pages in plain C: rows, quantize, positions.
  */
 #include "tensor/cpu/attention/ref_kv_slots.h"
 
@@ -188,8 +188,8 @@ static unsigned encode(float x, struct group g, int bits) {
     return !(t > 0.0f) ? 0u : t >= top ? (unsigned)top : (unsigned)nearbyintf(t);
 }
 
-static void quantize(const struct sl_page_layout *work, const void *page, const struct sl_page_layout *packed,
-                     void *packed_page) {
+static void quantize_page(const struct sl_page_layout *work, const void *page, const struct sl_page_layout *packed,
+                          void *packed_page) {
     float x[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];
     int d = work->head_dim, bits = sl_kv_format_bits(packed->format), channels = sl_v_group(d);
     char *out = packed_page;
@@ -221,25 +221,31 @@ static void quantize(const struct sl_page_layout *work, const void *page, const 
            (size_t)packed->n_states * SL_PAGE_SLOTS * sizeof(float));
 }
 
-// --- state, positions, selection, compaction -------------------------------------------------------------------------
+struct quantize_call {
+    const struct sl_kv_heads *heads;
+    uint32_t n_pages;
+    void *const *to;
+};
 
-static void read_state(const struct sl_kv *kv, int plane, float *scores) {
-    for (uint32_t j = 0; j < kv->n_slots; j++) {
-        const struct sl_page_layout *layout = sl_kv_page_layout(kv, j / SL_PAGE_SLOTS);
-        // Packed slots may have dropped their score: they are not up for selection any more.
-        scores[j] = plane < layout->n_states
-                        ? sl_page_state(layout, kv->pages[j / SL_PAGE_SLOTS], plane)[j % SL_PAGE_SLOTS]
-                        : 0.0f;
+// Tasks: pages, head by head.
+static void quantize_tasks(void *arg, int64_t begin, int64_t end, int member) {
+    const struct quantize_call *call = arg;
+    (void)member;
+    for (int64_t task = begin; task < end; task++) {
+        const struct sl_kv *kv = &call->heads->kv[task / call->n_pages];
+        if (call->to[task] != NULL) {
+            uint32_t page = kv->n_packed + (uint32_t)(task % call->n_pages);
+            quantize_page(kv->work, kv->pages[page], kv->packed, call->to[task]);
+        }
     }
 }
 
-static void write_state(const struct sl_kv *kv, int plane, uint32_t begin, uint32_t end, const float *values) {
-    assert(begin >= end || begin / SL_PAGE_SLOTS >= kv->n_packed);
-    assert(end <= kv->n_slots && plane < kv->work->n_states);
-    for (uint32_t j = begin; j < end; j++) {
-        sl_page_state(kv->work, kv->pages[j / SL_PAGE_SLOTS], plane)[j % SL_PAGE_SLOTS] = values[j - begin];
-    }
+static void quantize(struct sl_team *team, const struct sl_kv_heads *heads, uint32_t n_pages, void *const *to) {
+    struct quantize_call call = {heads, n_pages, to};
+    sl_team_run(team, (int64_t)heads->n * n_pages, 1, quantize_tasks, &call);
 }
+
+// --- positions -------------------------------------------------------------------------------------------------------
 
 static void read_positions(const struct sl_kv *kv, int64_t *positions_out) {
     for (uint32_t j = 0; j < kv->n_slots; j++) {
@@ -251,92 +257,9 @@ static void read_positions(const struct sl_kv *kv, int64_t *positions_out) {
     }
 }
 
-// Bits whose unsigned order is the order of scores: NaN is 0, -0 is +0, and nothing else is below -infinity.
-static uint32_t order_key(float score) {
-    if (isnan(score)) {
-        return 0;
-    }
-    uint32_t bits = sl_f32_to_bits(score == 0.0f ? 0.0f : score);
-    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
-// Radix select: byte by byte from the top, the key of the b-th largest score; then one pass picks what is above it and
-// the first of what equals it.
-void sl_ref_select(const float *scores, uint32_t n, uint32_t b, uint32_t *keep_out) {
-    uint32_t key = 0, mask = 0;
-    uint32_t n_equal = b; // how many of the b are still to be found among the scores that match key under mask
-    for (int shift = 24; shift >= 0 && b < n; shift -= 8) {
-        uint32_t count[256] = {0};
-        for (uint32_t j = 0; j < n; j++) {
-            uint32_t k = order_key(scores[j]);
-            count[k >> shift & 0xffu] += (k & mask) == key;
-        }
-        uint32_t byte = 255;
-        while (byte > 0 && count[byte] < n_equal) {
-            n_equal -= count[byte--];
-        }
-        key |= byte << shift;
-        mask |= 0xffu << shift;
-    }
-    uint32_t n_kept = 0;
-    for (uint32_t j = 0; j < n; j++) {
-        uint32_t k = order_key(scores[j]);
-        if (b >= n || k > key || (k == key && n_equal > 0)) {
-            n_equal -= b < n && k == key;
-            keep_out[n_kept++] = j;
-        }
-    }
-}
-
-// The first i with keep[i] != i, or n: keep[i] - i never falls, so it can be looked for by halves.
-static uint32_t first_moved(const uint32_t *keep, uint32_t n) {
-    uint32_t begin = 0, end = n;
-    while (begin < end) {
-        uint32_t middle = begin + (end - begin) / 2;
-        if (keep[middle] == middle) {
-            begin = middle + 1;
-        } else {
-            end = middle;
-        }
-    }
-    return begin;
-}
-
-// Slots [b, b + n) of page `from` become slots [a, a + n) of page `to`, which may be the same page.
-static void move_slots(const struct sl_page_layout *layout, char *to, uint32_t a, const char *from, uint32_t b,
-                       size_t n) {
-    size_t row_bytes = (size_t)layout->head_dim * (size_t)sl_kv_format_bits(layout->format) / 8;
-    memmove(to + layout->k + a * row_bytes, from + layout->k + b * row_bytes, n * row_bytes);
-    memmove(to + layout->v + a * row_bytes, from + layout->v + b * row_bytes, n * row_bytes);
-    if (layout->has_positions) {
-        memmove(to + layout->positions + a * sizeof(int32_t), from + layout->positions + b * sizeof(int32_t),
-                n * sizeof(int32_t));
-    }
-    for (int plane = 0; plane < layout->n_states; plane++) {
-        size_t at = layout->states + (size_t)plane * SL_PAGE_SLOTS * sizeof(float);
-        memmove(to + at + a * sizeof(float), from + at + b * sizeof(float), n * sizeof(float));
-    }
-}
-
-// Runs of neighbours move together, as far as both of their pages reach: a decode step that evicts one slot moves whole
-// pages by one row, and looks at nothing before that slot.
-static void gather(const struct sl_kv *kv, const uint32_t *keep, uint32_t n_keep) {
-    assert(kv->n_packed == 0);
-    for (uint32_t i = first_moved(keep, n_keep), n; i < n_keep; i += n) {
-        uint32_t a = i % SL_PAGE_SLOTS, b = keep[i] % SL_PAGE_SLOTS, most = SL_PAGE_SLOTS - (a > b ? a : b);
-        for (n = 1; n < most && i + n < n_keep && keep[i + n] == keep[i] + n; n++) {
-        }
-        // keep[i] > i from here on, so nothing is overwritten before it has moved
-        move_slots(kv->work, kv->pages[i / SL_PAGE_SLOTS], a, kv->pages[keep[i] / SL_PAGE_SLOTS], b, n);
-    }
-}
-
 void sl_ref_kv_slots_fill(struct sl_ops *ops) {
-    ops->read_state = read_state;
-    ops->write_state = write_state;
     ops->read_positions = read_positions;
-    ops->select = sl_ref_select;
-    ops->gather = gather;
     ops->quantize = quantize;
+    ops->host.quantize = quantize_page;
     ops->read_rows = read_rows;
 }

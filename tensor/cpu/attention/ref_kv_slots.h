@@ -5,11 +5,8 @@
 
 #include "tensor/ops.h"
 
-// read_state write_state read_positions select gather quantize read_rows
+// quantize read_rows read_positions
 void sl_ref_kv_slots_fill(struct sl_ops *ops);
-
-// An entry of the table.
-void sl_ref_select(const float *scores, uint32_t n, uint32_t b, uint32_t *keep_out);
 
 // The K or V row of one slot as f32 [d], whatever its page's format.
 void sl_ref_read_k_row(const struct sl_kv *kv, uint32_t slot, float *out);

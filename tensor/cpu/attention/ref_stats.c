@@ -12,15 +12,15 @@
 #include <math.h>
 
 #include "tensor/cpu/attention/fills.h"
+#include "tensor/cpu/attention/heads.h"
 #include "tensor/cpu/attention/kv_page.h"
 #include "tensor/cpu/attention/ref_kv.h"
 
 struct stats_call {
     struct sl_attend args;
     int first_row;
-    struct sl_fold what; // of fold
-    float *sums_out;     // of window_sums
-    size_t stride;
+    struct sl_fold what;        // of fold
+    struct sl_vectors sums_out; // of window_sums
 };
 
 // weights[j] = exp(scale q . K_j - lse) for the slots of a page that the row sees
@@ -103,7 +103,7 @@ static void window_tasks(void *arg, int64_t begin, int64_t end, int member) {
     const struct sl_attend *args = &call->args;
     for (int64_t head = begin; head < end; head++) {
         const struct sl_kv *kv = &args->heads.kv[head / (args->n_heads / args->heads.n)];
-        float *out = call->sums_out + (size_t)head * call->stride;
+        float *out = sl_vector(call->sums_out, (int)head);
         for (uint32_t page = 0; page < sl_pages_for(kv->n_slots); page++) {
             float keys[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];
             double sums[SL_PAGE_SLOTS] = {0}, weights[SL_PAGE_SLOTS];
@@ -125,10 +125,9 @@ static void window_tasks(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-void sl_ref_window_sums(struct sl_team *team, const struct sl_attend *args, int first_row, float *sums_out,
-                        size_t stride) {
+void sl_ref_window_sums(struct sl_team *team, const struct sl_attend *args, int first_row, struct sl_vectors sums_out) {
     assert(args->lse != NULL && first_row >= 0);
-    struct stats_call call = {.args = *args, .first_row = first_row, .sums_out = sums_out, .stride = stride};
+    struct stats_call call = {.args = *args, .first_row = first_row, .sums_out = sums_out};
     sl_team_run(team, args->n_heads, 1, window_tasks, &call);
 }
 

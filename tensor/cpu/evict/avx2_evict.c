@@ -14,6 +14,7 @@
 #include "tensor/cpu/attention/avx2_kv.h"
 #include "tensor/cpu/attention/avx2_row.h"
 #include "tensor/cpu/attention/ref_kv_slots.h"
+#include "tensor/cpu/evict/evict.h"
 #include "tensor/cpu/evict/fills.h"
 #include "tensor/cpu/evict/merge_pages.h"
 
@@ -78,7 +79,8 @@ static void distances8(const struct values *v, int first, int n, int n_strips, f
     _mm256_storeu_ps(distances, _mm256_sqrt_ps(sl_avx2_sum8(squares)));
 }
 
-static void value_change(const struct sl_kv *kv, const float *weights, bool mean_center, float *change_out) {
+static void value_change(const struct sl_kv *kv, const float *weights, bool mean_center, bool add_square,
+                         float *change_inout) {
     int n_strips = sl_avx2_n_strips(kv->work->head_dim);
     struct values v;
     double sum = 0.0;
@@ -95,7 +97,8 @@ static void value_change(const struct sl_kv *kv, const float *weights, bool mean
             distances8(&v, first, n, n_strips, distances);
             for (int t = 0; t < 8 && first + t < n; t++, slot++) {
                 double a = equal ? 1.0 / kv->n_slots : (double)weights[slot] / sum;
-                change_out[slot] = (float)(a / fmax(1.0 - a, 1e-6) * (double)distances[t]);
+                float change = (float)(a / fmax(1.0 - a, 1e-6) * (double)distances[t]);
+                change_inout[slot] = add_square ? change_inout[slot] + change * change : change;
             }
         }
     }
@@ -229,8 +232,10 @@ static void merge(const struct sl_kv *kv, const uint32_t *from, const uint32_t *
     sl_merge_pages(&rows, kv, from, into, cosine, n);
 }
 
+static const struct sl_evict_kernels kernels = {value_change, nearest, merge};
+SL_EVICT_OPS(kernels)
+
 void sl_avx2_evict_fill(struct sl_ops *ops) {
-    ops->value_change = value_change;
-    ops->nearest = nearest;
-    ops->merge = merge;
+    fill_evict(ops);
+    sl_avx2_select_fill(ops);
 }

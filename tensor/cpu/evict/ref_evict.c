@@ -11,13 +11,15 @@
 
 #include "tensor/cpu/attention/kv_page.h"
 #include "tensor/cpu/attention/ref_kv_slots.h"
+#include "tensor/cpu/evict/evict.h"
 #include "tensor/cpu/evict/fills.h"
 #include "tensor/cpu/evict/merge_pages.h"
 
 // --- CAOTE -----------------------------------------------------------------------------------------------------------
 
 // change_out[j] = a_j / max(1 - a_j, 1e-6) ||c - V_j||
-static void value_change(const struct sl_kv *kv, const float *weights, bool mean_center, float *change_out) {
+static void value_change(const struct sl_kv *kv, const float *weights, bool mean_center, bool add_square,
+                         float *change_inout) {
     int d = kv->work->head_dim;
     double sum = 0.0, center[SL_MAX_HEAD_DIM] = {0};
     float row[SL_MAX_HEAD_DIM];
@@ -38,7 +40,8 @@ static void value_change(const struct sl_kv *kv, const float *weights, bool mean
         for (int i = 0; i < d; i++) {
             squares += (center[i] - (double)row[i]) * (center[i] - (double)row[i]);
         }
-        change_out[j] = (float)(a / fmax(1.0 - a, 1e-6) * sqrt(squares));
+        float change = (float)(a / fmax(1.0 - a, 1e-6) * sqrt(squares));
+        change_inout[j] = add_square ? change_inout[j] + change * change : change;
     }
 }
 
@@ -107,8 +110,14 @@ static void merge(const struct sl_kv *kv, const uint32_t *from, const uint32_t *
     sl_merge_pages(&rows, kv, from, into, cosine, n);
 }
 
+static const struct sl_evict_kernels kernels = {value_change, nearest, merge};
+SL_EVICT_OPS(kernels)
+
 void sl_ref_evict_fill(struct sl_ops *ops) {
-    ops->value_change = value_change;
-    ops->nearest = nearest;
-    ops->merge = merge;
+    fill_evict(ops);
+    sl_ref_scores_fill(ops);
+    sl_ref_choose_fill(ops);
+    sl_ref_select_fill(ops);
+    sl_ref_gather_fill(ops);
+    sl_ref_estimate_fill(ops);
 }

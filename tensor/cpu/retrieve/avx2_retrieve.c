@@ -12,6 +12,7 @@
 
 #include "tensor/cpu/attention/avx2_kv.h"
 #include "tensor/cpu/attention/avx2_row.h"
+#include "tensor/cpu/attention/heads.h"
 #include "tensor/cpu/retrieve/fills.h"
 
 #define BLOCK    32 // query heads that share one copy of the rows
@@ -21,8 +22,8 @@
 
 struct call {
     struct sl_avx2_call attend;
-    const uint32_t *const *slots;
-    const uint32_t *n_slots;
+    struct sl_lists slots;
+    struct sl_counts n;
 };
 
 struct scratch {
@@ -100,11 +101,11 @@ static void attend_block(const struct call *call, int head, int begin, int n_vec
     }
     const struct sl_avx2_product qk = {s.q, (size_t)d, s.k, (size_t)d, s.scores, SL_PAGE_SLOTS, NULL};
     const struct sl_avx2_product pv = {s.scores, SL_PAGE_SLOTS, s.v, SL_PAGE_SLOTS, s.out, wide, s.factors};
-    for (uint32_t at = 0; at < call->n_slots[head]; at += SL_PAGE_SLOTS) {
-        uint32_t left = call->n_slots[head] - at;
+    for (uint32_t at = 0; at < sl_count(call->n, head); at += SL_PAGE_SLOTS) {
+        uint32_t left = sl_count(call->n, head) - at;
         int n = left < SL_PAGE_SLOTS ? (int)left : SL_PAGE_SLOTS;
-        load_keys(call, kv, call->slots[head] + at, n, &s);
-        load_values(kv, call->slots[head] + at, n, &s);
+        load_keys(call, kv, sl_list(call->slots, head) + at, n, &s);
+        load_values(kv, sl_list(call->slots, head) + at, n, &s);
         sl_avx2_multiply(&qk, 0, n_vectors, (n + SL_STRIP - 1) / SL_STRIP, 0, (size_t)d);
         for (int v = 0; v < n_vectors; v++) {
             sl_avx2_mask(s.scores + v * SL_PAGE_SLOTS, (struct sl_range){0, n});
@@ -114,7 +115,7 @@ static void attend_block(const struct call *call, int head, int begin, int n_vec
     }
     for (int v = 0; v < n_vectors; v++) {
         float *out = args->out + (first_head + (size_t)v) * (size_t)d;
-        float sum = call->n_slots[head] > 0 ? states[v].sum : 1.0f; // without slots: zeros
+        float sum = sl_count(call->n, head) > 0 ? states[v].sum : 1.0f; // without slots: zeros
         for (int i = 0; i < d; i += 8) {
             _mm256_storeu_ps(out + i,
                              _mm256_div_ps(_mm256_load_ps(s.out + (size_t)v * wide + (size_t)i), _mm256_set1_ps(sum)));
@@ -135,10 +136,10 @@ static void attend_tasks(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-static void attend_slots(struct sl_team *team, const struct sl_attend *args, const uint32_t *const *slots,
-                         const uint32_t *n_slots) {
+static void attend_slots(struct sl_team *team, const struct sl_attend *args, struct sl_lists slots,
+                         struct sl_counts n) {
     struct sl_slot_angles angles;
-    struct call call = {.slots = slots, .n_slots = n_slots};
+    struct call call = {.slots = slots, .n = n};
     assert(args->m == 1);
     sl_avx2_call_init(&call.attend, args, &angles);
     sl_team_run(team, (int64_t)args->heads.n * ((call.attend.group + BLOCK - 1) / BLOCK), 1, attend_tasks, &call);

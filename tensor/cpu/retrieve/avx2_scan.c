@@ -15,7 +15,6 @@
 
 #include "tensor/cpu/attention/avx2_kv.h"
 #include "tensor/cpu/attention/avx2_row.h"
-#include "tensor/cpu/retrieve/avx2_retrieve.h"
 #include "tensor/cpu/retrieve/fills.h"
 #include "tensor/cpu/retrieve/scan_pages.h"
 #include "tensor/cpu/simd/avx2_transpose.h"
@@ -296,7 +295,6 @@ static inline __attribute__((always_inline)) void scan_page(const struct sl_scan
 SL_SCAN_OF_PAGES(scan_page)
 
 void sl_avx2_scan_fill(struct sl_ops *ops) {
-    ops->index_keys = index_keys;
-    ops->scan = scan;
-    ops->select = sl_avx2_select;
+    ops->host.index_keys = index_keys;
+    ops->host.scan = scan;
 }

@@ -63,5 +63,5 @@ static inline __attribute__((always_inline)) void scan_page(const struct sl_scan
 SL_SCAN_OF_PAGES(scan_page)
 
 void sl_avx512_scan_fill(struct sl_ops *ops) {
-    ops->scan = scan;
+    ops->host.scan = scan;
 }

@@ -5,12 +5,12 @@
 
 #include "tensor/ops.h"
 
-void sl_ref_retrieve_fill(struct sl_ops *ops); // attend_slots
+void sl_ref_retrieve_fill(struct sl_ops *ops); // mean_query attend_slots
 void sl_ref_scan_fill(struct sl_ops *ops);     // index_keys scan copy_rows put_rows
 
 #if defined(__x86_64__)
 void sl_avx2_retrieve_fill(struct sl_ops *ops);
-void sl_avx2_scan_fill(struct sl_ops *ops);   // index_keys scan select
+void sl_avx2_scan_fill(struct sl_ops *ops);   // index_keys scan
 void sl_avx512_scan_fill(struct sl_ops *ops); // scan
 #endif
 

@@ -9,6 +9,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "tensor/cpu/attention/heads.h"
 #include "tensor/cpu/attention/kv_page.h"
 #include "tensor/cpu/attention/ref_kv.h"
 #include "tensor/cpu/attention/ref_kv_slots.h"
@@ -19,8 +20,8 @@
 
 struct call {
     struct sl_attend args;
-    const uint32_t *const *slots;
-    const uint32_t *n_slots;
+    struct sl_lists slots;
+    struct sl_counts n;
 };
 
 // Task: one query head.
@@ -28,8 +29,8 @@ static void attend_head(const struct call *call, int head) {
     const struct sl_attend *args = &call->args;
     int kv_head = head / (args->n_heads / args->heads.n), d = args->head_dim;
     const struct sl_kv *kv = &args->heads.kv[kv_head];
-    const uint32_t *slots = call->slots[kv_head];
-    uint32_t n_slots = call->n_slots[kv_head];
+    const uint32_t *slots = sl_list(call->slots, kv_head);
+    uint32_t n_slots = sl_count(call->n, kv_head);
     float query[SL_MAX_HEAD_DIM], keys[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM], values[SL_PAGE_SLOTS * SL_MAX_HEAD_DIM];
     struct sl_ref_softmax s;
     sl_ref_softmax_init(&s, d);
@@ -64,13 +65,29 @@ static void attend_heads(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-static void attend_slots(struct sl_team *team, const struct sl_attend *args, const uint32_t *const *slots,
-                         const uint32_t *n_slots) {
+static void attend_slots(struct sl_team *team, const struct sl_attend *args, struct sl_lists slots,
+                         struct sl_counts n) {
     assert(args->m == 1);
-    struct call call = {*args, slots, n_slots};
+    struct call call = {*args, slots, n};
     sl_team_run(team, args->n_heads, 1, attend_heads, &call);
 }
 
+static void mean_query(struct sl_team *team, const struct sl_attend *args, const float *q, float *means_out) {
+    int group = args->n_heads / args->heads.n, d = args->head_dim;
+    (void)team; // one row
+    assert(args->m == 1);
+    for (int h = 0; h < args->heads.n; h++, q += group * d, means_out += d) {
+        for (int c = 0; c < d; c++) {
+            float sum = 0.0f;
+            for (int g = 0; g < group; g++) {
+                sum += q[g * d + c];
+            }
+            means_out[c] = sum / (float)group;
+        }
+    }
+}
+
 void sl_ref_retrieve_fill(struct sl_ops *ops) {
+    ops->mean_query = mean_query;
     ops->attend_slots = attend_slots;
 }

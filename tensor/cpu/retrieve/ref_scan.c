@@ -9,6 +9,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "tensor/cpu/attention/heads.h"
 #include "tensor/cpu/attention/kv_page.h"
 #include "tensor/cpu/attention/ref_kv_slots.h"
 #include "tensor/cpu/retrieve/fills.h"
@@ -149,11 +150,21 @@ static void copy_rows(const struct sl_kv *kv, const uint32_t *slots, uint32_t n,
     }
 }
 
-static void put_rows(const struct sl_kv *kv, const uint32_t *slots, uint32_t n, const void *rows) {
+struct put_call {
+    const struct sl_kv_heads *heads;
+    struct sl_lists slots;
+    struct sl_counts n;
+    const void *const *rows;
+};
+
+static void put_head(const void *arg, int h) {
+    const struct put_call *call = arg;
+    const struct sl_kv *kv = &call->heads->kv[h];
+    const uint32_t *slots = sl_list(call->slots, h);
     size_t row_bytes = work_row_bytes(kv);
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < sl_count(call->n, h); i++) {
         assert(slots[i] < kv->n_slots && slots[i] / SL_PAGE_SLOTS >= kv->n_packed);
-        const char *from = (const char *)rows + 2 * i * row_bytes;
+        const char *from = (const char *)call->rows[h] + 2 * i * row_bytes;
         char *page = kv->pages[slots[i] / SL_PAGE_SLOTS];
         size_t at = slots[i] % SL_PAGE_SLOTS * row_bytes;
         memcpy(page + kv->work->k + at, from, row_bytes);
@@ -161,9 +172,19 @@ static void put_rows(const struct sl_kv *kv, const uint32_t *slots, uint32_t n, 
     }
 }
 
+static void put_rows(struct sl_team *team, const struct sl_kv_heads *heads, struct sl_lists slots, struct sl_counts n,
+                     const void *const *rows) {
+    const struct put_call call = {heads, slots, n, rows};
+    size_t work = 0;
+    for (int h = 0; h < heads->n; h++) {
+        work += sl_count(n, h) * 2 * (size_t)heads->kv[h].work->head_dim;
+    }
+    sl_each_head(team, heads->n, work, put_head, &call);
+}
+
 void sl_ref_scan_fill(struct sl_ops *ops) {
-    ops->index_keys = index_keys;
-    ops->scan = scan;
-    ops->copy_rows = copy_rows;
+    ops->host.index_keys = index_keys;
+    ops->host.scan = scan;
+    ops->host.copy_rows = copy_rows;
     ops->put_rows = put_rows;
 }

@@ -7,55 +7,55 @@
 #include "base/clock.h"
 #include "base/thread.h"
 
-void make_request(uint8_t *request, size_t request_bytes, uint64_t seed, size_t answer_bytes, uint64_t work_ms) {
-    struct desk_request head = {seed, answer_bytes, work_ms};
-    memcpy(request, &head, sizeof head);
-    fill_pattern(request + sizeof head, request_bytes - sizeof head, seed);
+void make_body(uint8_t *body, size_t body_bytes, uint64_t seed, size_t reply_bytes, uint64_t work_ms) {
+    struct desk_body head = {seed, reply_bytes, work_ms};
+    memcpy(body, &head, sizeof head);
+    fill_pattern(body + sizeof head, body_bytes - sizeof head, seed);
 }
 
-bool answer_is_right(const uint8_t *answer, size_t bytes, uint64_t seed) {
+bool reply_is_right(const uint8_t *reply, size_t bytes, uint64_t seed) {
     uint8_t *expected = malloc(bytes + 1);
     fill_pattern(expected, bytes, seed + 1);
-    bool right = memcmp(answer, expected, bytes) == 0;
+    bool right = memcmp(reply, expected, bytes) == 0;
     free(expected);
     return right;
 }
 
-struct answer {
+struct reply {
     struct desk *desk;
     uint8_t data[];
 };
 
 static void release(void *arg) {
-    struct answer *answer = arg;
-    pthread_mutex_lock(&answer->desk->lock);
-    answer->desk->n_released++;
-    pthread_cond_broadcast(&answer->desk->changed);
-    pthread_mutex_unlock(&answer->desk->lock);
-    free(answer);
+    struct reply *reply = arg;
+    pthread_mutex_lock(&reply->desk->lock);
+    reply->desk->n_released++;
+    pthread_cond_broadcast(&reply->desk->changed);
+    pthread_mutex_unlock(&reply->desk->lock);
+    free(reply);
 }
 
-// Returns whether the request was what make_request() makes.
-static bool respond(struct desk *desk, struct sl_question *question) {
+// Returns whether the request was what make_body() makes.
+static bool respond(struct desk *desk, struct sl_fabric_incoming *incoming) {
     size_t bytes = 0;
-    const uint8_t *request = sl_question_request(question, &bytes);
-    struct desk_request head = {0};
+    const uint8_t *body = sl_fabric_incoming_body(incoming, &bytes);
+    struct desk_body head = {0};
     bool right = bytes >= sizeof head;
     if (right) {
-        memcpy(&head, request, sizeof head);
+        memcpy(&head, body, sizeof head);
         uint8_t *expected = malloc(bytes);
         fill_pattern(expected, bytes - sizeof head, head.seed);
-        right = memcmp(request + sizeof head, expected, bytes - sizeof head) == 0;
+        right = memcmp(body + sizeof head, expected, bytes - sizeof head) == 0;
         free(expected);
     }
     if (head.work_ms > 0) {
         sl_sleep_ms((int64_t)head.work_ms);
     }
-    struct answer *answer = malloc(sizeof *answer + head.answer_bytes);
-    answer->desk = desk;
-    fill_pattern(answer->data, head.answer_bytes, head.seed + 1);
-    sl_question_answer(&question, answer->data, head.answer_bytes, release, answer);
-    return right && !question;
+    struct reply *reply = malloc(sizeof *reply + head.reply_bytes);
+    reply->desk = desk;
+    fill_pattern(reply->data, head.reply_bytes, head.seed + 1);
+    sl_fabric_incoming_reply(&incoming, reply->data, head.reply_bytes, release, reply);
+    return right && !incoming;
 }
 
 static void *serve(void *arg) {
@@ -68,10 +68,10 @@ static void *serve(void *arg) {
         if (desk->first == desk->last) {
             break;
         }
-        struct sl_question *question = desk->queue[desk->first++ % (2 * SL_ASK_MAX_QUESTIONS)];
-        desk->n_void += sl_question_is_void(question);
+        struct sl_fabric_incoming *incoming = desk->queue[desk->first++ % (2 * SL_MAX_INCOMING)];
+        desk->n_cancelled += sl_fabric_incoming_is_cancelled(incoming);
         pthread_mutex_unlock(&desk->lock);
-        bool right = respond(desk, question);
+        bool right = respond(desk, incoming);
         pthread_mutex_lock(&desk->lock);
         desk->n_wrong += !right;
     }
@@ -79,10 +79,10 @@ static void *serve(void *arg) {
     return NULL;
 }
 
-static void on_question(void *arg, struct sl_question *question) {
+static void on_request(void *arg, struct sl_fabric_incoming *incoming) {
     struct desk *desk = arg;
     pthread_mutex_lock(&desk->lock);
-    desk->queue[desk->last++ % (2 * SL_ASK_MAX_QUESTIONS)] = question;
+    desk->queue[desk->last++ % (2 * SL_MAX_INCOMING)] = incoming;
     desk->n_taken++;
     pthread_cond_broadcast(&desk->changed);
     pthread_mutex_unlock(&desk->lock);
@@ -97,7 +97,7 @@ void open_desk(struct desk *desk, struct sl_fabric *fabric, int n_threads) {
     for (int i = 0; i < n_threads; i++) {
         assert_int_equal(sl_thread_start("desk", serve, desk, &desk->threads[i], NULL), SL_OK);
     }
-    sl_fabric_on_question(fabric, on_question, desk);
+    sl_fabric_on_request(fabric, on_request, desk);
 }
 
 void hold_desk(struct desk *desk, bool held) {

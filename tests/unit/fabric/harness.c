@@ -127,16 +127,16 @@ void assert_idle(struct sl_fabric *fabric) {
     int64_t deadline = sl_deadline_in_ms(2000);
     do { // a gauge falls just before or after the callback that the test has seen
         sl_fabric_get_stats(fabric, &stats);
-    } while (stats.grants_open + stats.grants_quarantined + stats.ships_open + stats.lines_open + stats.asks_open +
-                     stats.questions_open + stats.windows_open + stats.fetches_open >
+    } while (stats.grants_open + stats.grants_quarantined + stats.ships_open + stats.connections_open +
+                     stats.requests_open + stats.incoming_open + stats.windows_open + stats.fetches_open >
                  0 &&
              sl_now_ns() < deadline);
     assert_int_equal(stats.grants_open, 0);
     assert_int_equal(stats.grants_quarantined, 0);
     assert_int_equal(stats.ships_open, 0);
-    assert_int_equal(stats.lines_open, 0);
-    assert_int_equal(stats.asks_open, 0);
-    assert_int_equal(stats.questions_open, 0);
+    assert_int_equal(stats.connections_open, 0);
+    assert_int_equal(stats.requests_open, 0);
+    assert_int_equal(stats.incoming_open, 0);
     assert_int_equal(stats.windows_open, 0);
     assert_int_equal(stats.fetches_open, 0);
 }

@@ -61,7 +61,7 @@ static void test_ship_arrives_at_every_size(void **state) {
         if (sl_ship_finish(ship, "header", 6, &err) != SL_OK) {
             fail_msg("%zu bytes: %s", n, err.text);
         }
-        assert_non_null(strstr(sl_ship_verb(ship), strcmp(transport, "tcp") == 0 ? "am tcp" : "put posix"));
+        assert_non_null(strstr(sl_ship_mode(ship), strcmp(transport, "tcp") == 0 ? "am tcp" : "put posix"));
         assert_int_equal(sl_ship_progress(ship, NULL), n);
         sl_ship_close(&ship);
         assert_true(wait_landing(&landing, 1000));

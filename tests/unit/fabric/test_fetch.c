@@ -25,7 +25,7 @@ static const char *inject;    // of the reader
 
 struct pair {
     struct sl_fabric *reader, *owner;
-    struct sl_line *line;
+    struct sl_connection *connection;
     uint8_t *memory; // of the owner; the window begins at 4096
     struct sl_window *window;
     uint8_t *ticket;
@@ -44,15 +44,15 @@ static void start_pair(struct pair *pair) {
     fill_pattern(pair->memory, WINDOW_BYTES + 8192, 3);
     if (sl_window_open(pair->owner, pair->memory + 4096, WINDOW_BYTES, &pair->window, &pair->ticket,
                        &pair->ticket_bytes, &err) != SL_OK ||
-        sl_line_open(pair->reader, sl_fabric_address(pair->owner), sl_fabric_epoch(pair->owner), &pair->line, &err) !=
-            SL_OK) {
+        sl_connection_open(pair->reader, sl_fabric_address(pair->owner), sl_fabric_epoch(pair->owner),
+                           &pair->connection, &err) != SL_OK) {
         fail_msg("no pair: %s", err.text);
     }
     assert_true(pair->ticket_bytes <= SL_TICKET_MAX_BYTES);
 }
 
 static void stop_pair(struct pair *pair) {
-    sl_line_close(&pair->line);
+    sl_connection_close(&pair->connection);
     sl_window_close(&pair->window);
     free(pair->ticket);
     assert_idle(pair->owner);
@@ -64,8 +64,8 @@ static struct sl_fetch *open_fetch(const struct pair *pair, const struct sl_fetc
                                    int64_t deadline_ms) {
     struct sl_fetch *fetch = NULL;
     struct sl_error err = {0};
-    if (sl_fetch_open(pair->line, pair->ticket, pair->ticket_bytes, ranges, n, sl_deadline_in_ms(deadline_ms), &fetch,
-                      &err) != SL_OK) {
+    if (sl_fetch_open(pair->connection, pair->ticket, pair->ticket_bytes, ranges, n, sl_deadline_in_ms(deadline_ms),
+                      &fetch, &err) != SL_OK) {
         fail_msg("no fetch: %s", err.text);
     }
     return fetch;
@@ -199,19 +199,19 @@ static void test_bad_arguments_are_refused(void **state) {
     } outside[] = {{WINDOW_BYTES, 1}, {WINDOW_BYTES - 1, 2}, {UINT64_MAX, 2}, {1, SIZE_MAX}};
     for (size_t i = 0; i < sizeof outside / sizeof *outside; i++) {
         struct sl_fetch_range range = {outside[i].offset, to, outside[i].bytes};
-        assert_int_equal(sl_fetch_open(pair.line, pair.ticket, pair.ticket_bytes, &range, 1, 0, &fetch, NULL),
+        assert_int_equal(sl_fetch_open(pair.connection, pair.ticket, pair.ticket_bytes, &range, 1, 0, &fetch, NULL),
                          SL_ERR_RANGE);
     }
     struct sl_fetch_range range = {0, to, 1};
     for (size_t i = 0; i < pair.ticket_bytes; i++) { // any damaged byte is noticed
         pair.ticket[i] ^= 1;
-        assert_int_equal(sl_fetch_open(pair.line, pair.ticket, pair.ticket_bytes, &range, 1, 0, &fetch, NULL),
+        assert_int_equal(sl_fetch_open(pair.connection, pair.ticket, pair.ticket_bytes, &range, 1, 0, &fetch, NULL),
                          SL_ERR_INVALID);
         pair.ticket[i] ^= 1;
     }
     struct landing landing; // a grant's ticket is no window's, and the other way round
     open_landing(&landing, pair.owner, pair.memory, 4096, 1000);
-    assert_int_equal(sl_fetch_open(pair.line, landing.ticket, landing.ticket_bytes, &range, 1, 0, &fetch, NULL),
+    assert_int_equal(sl_fetch_open(pair.connection, landing.ticket, landing.ticket_bytes, &range, 1, 0, &fetch, NULL),
                      SL_ERR_INVALID);
     close_landing(&landing);
     struct sl_ship *ship = NULL;
@@ -222,10 +222,10 @@ static void test_bad_arguments_are_refused(void **state) {
     assert_int_equal(sl_window_open(pair.owner, pair.memory + WINDOW_BYTES, 8193, &window, &ticket, &bytes, NULL),
                      SL_ERR_INVALID);
     assert_int_equal(sl_window_open(pair.owner, to, 1, &window, &ticket, &bytes, NULL), SL_ERR_INVALID);
-    // A line to another fabric than the window's.
+    // A connection to another fabric than the window's.
     uint8_t *mine = make_region(pair.reader, 4096);
     assert_int_equal(sl_window_open(pair.reader, mine, 4096, &window, &ticket, &bytes, NULL), SL_OK);
-    assert_int_equal(sl_fetch_open(pair.line, ticket, bytes, &range, 1, 0, &fetch, NULL), SL_ERR_INVALID);
+    assert_int_equal(sl_fetch_open(pair.connection, ticket, bytes, &range, 1, 0, &fetch, NULL), SL_ERR_INVALID);
     free(ticket);
     sl_window_close(&window);
     stop_pair(&pair);
@@ -310,24 +310,25 @@ static void test_deadline_line_and_destroy_end_a_fetch(void **state) {
     struct sl_fetch *fetch = open_fetch(&pair, &all, 1, 0);
     assert_int_equal(wait_fetch(fetch), SL_ERR_DEADLINE);
     sl_fetch_close(&fetch);
-    struct sl_line *other = NULL;
+    struct sl_connection *other = NULL;
     assert_int_equal(
-        sl_line_open(pair.reader, sl_fabric_address(pair.owner), sl_fabric_epoch(pair.owner), &other, NULL), SL_OK);
+        sl_connection_open(pair.reader, sl_fabric_address(pair.owner), sl_fabric_epoch(pair.owner), &other, NULL),
+        SL_OK);
     assert_int_equal(sl_fetch_open(other, pair.ticket, pair.ticket_bytes, &all, 1, SL_NO_DEADLINE, &fetch, NULL),
                      SL_OK);
     assert_int_equal(sl_fetch_wait(fetch, 0, NULL), SL_AGAIN);
-    sl_line_close(&other);
+    sl_connection_close(&other);
     assert_int_equal(wait_fetch(fetch), SL_ERR_CANCELLED);
     sl_fetch_close(&fetch);
     fetch = open_fetch(&pair, &all, 1, 20000);
-    sl_fabric_destroy(&pair.reader); // lines and fetches outlive it
+    sl_fabric_destroy(&pair.reader); // connections and fetches outlive it
     enum sl_status status = wait_fetch(fetch);
     assert_true(status == SL_ERR_CANCELLED || status == SL_OK);
     sl_fetch_close(&fetch);
     fetch = open_fetch(&pair, &all, 1, 20000);
     assert_int_equal(wait_fetch(fetch), SL_ERR_CANCELLED);
     sl_fetch_close(&fetch);
-    sl_line_close(&pair.line);
+    sl_connection_close(&pair.connection);
     sl_fabric_destroy(&pair.owner); // and so do windows
     sl_window_close(&pair.window);
     free(pair.ticket);
@@ -365,7 +366,7 @@ static void test_killed_owner_is_noticed(void **state) {
     struct place place;
     read_all(child.from, &place, sizeof place);
     struct pair pair = {.reader = fabric, .ticket = place.ticket, .ticket_bytes = place.ticket_bytes};
-    assert_int_equal(sl_line_open(fabric, place.address, place.epoch, &pair.line, NULL), SL_OK);
+    assert_int_equal(sl_connection_open(fabric, place.address, place.epoch, &pair.connection, NULL), SL_OK);
     uint8_t *to = malloc(WINDOW_BYTES);
     uint8_t *expected = malloc(WINDOW_BYTES);
     fill_pattern(expected, WINDOW_BYTES, 1);
@@ -384,7 +385,7 @@ static void test_killed_owner_is_noticed(void **state) {
     }
     assert_int_equal(status, SL_ERR_PEER_LOST);
     assert_in_range((sl_now_ns() - start) / SL_NS_PER_MS, 0, 10 * QUICK_HEARTBEAT_MS);
-    sl_line_close(&pair.line);
+    sl_connection_close(&pair.connection);
     end_child(&child);
     stop_fabric(&fabric);
     free(expected);

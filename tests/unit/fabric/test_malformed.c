@@ -167,8 +167,8 @@ static void expect_dropped(struct sl_fabric *fabric, uint64_t before, uint64_t n
 // Random bytes name no grant: each one is dropped or refused, and counted.
 static void test_random_messages_are_counted(void **state) {
     (void)state;
-    static const enum sl_wire_id ids[] = {SL_WIRE_HELLO, SL_WIRE_CLAIM, SL_WIRE_SEGMENT, SL_WIRE_FINAL,
-                                          SL_WIRE_QUERY, SL_WIRE_ASK,   SL_WIRE_READ,    SL_WIRE_READ_REPLY};
+    static const enum sl_wire_id ids[] = {SL_WIRE_HELLO, SL_WIRE_CLAIM,   SL_WIRE_SEGMENT, SL_WIRE_FINAL,
+                                          SL_WIRE_QUERY, SL_WIRE_REQUEST, SL_WIRE_READ,    SL_WIRE_READ_REPLY};
     struct pair pair;
     start_pair(&pair);
     struct random random = {0x9e3779b97f4a7c15u};
@@ -185,8 +185,7 @@ static void test_random_messages_are_counted(void **state) {
 // What comes about something that is already over is no fault, and nothing happens.
 static void test_late_messages_are_ignored(void **state) {
     (void)state;
-    static const enum sl_wire_id ids[] = {SL_WIRE_BEAT, SL_WIRE_ABORT, SL_WIRE_ANSWER, SL_WIRE_REPLY,
-                                          SL_WIRE_ASK_GIVE_UP};
+    static const enum sl_wire_id ids[] = {SL_WIRE_BEAT, SL_WIRE_ABORT, SL_WIRE_ANSWER, SL_WIRE_REPLY, SL_WIRE_CANCEL};
     struct pair pair;
     start_pair(&pair);
     struct random random = {0xd1b54a32d192ed03u};

@@ -217,11 +217,11 @@ static Sluice__V1__Annex *open_whole(const struct store *store) {
 
 // ---- questions ------------------------------------------------------------------------------------------------------
 
-// One asker: an annex there, the same here, and a line between.
+// One asker: an annex there, the same here, and a connection between.
 struct asker {
     const struct store *store;
     Sluice__V1__Annex *remote;
-    struct sl_line *line;
+    struct sl_connection *connection;
     struct sl_annex *local;
     struct sl_near_memory *local_memory;
     struct sl_annex_scratch *scratch;
@@ -231,8 +231,9 @@ struct asker {
 
 static void open_asker(struct asker *asker, const struct store *store) {
     *asker = (struct asker){.store = store, .remote = open_whole(store)};
-    assert_int_equal(
-        sl_line_open(fabric, asker->remote->fabric_address, asker->remote->fabric_epoch, &asker->line, NULL), SL_OK);
+    assert_int_equal(sl_connection_open(fabric, asker->remote->fabric_address, asker->remote->fabric_epoch,
+                                        &asker->connection, NULL),
+                     SL_OK);
     assert_int_equal(
         sl_annex_create(ops, test_family.first_lane, test_family.n_lanes, HEAD_DIM, N_TOKENS, &asker->local, NULL),
         SL_OK);
@@ -245,7 +246,7 @@ static void open_asker(struct asker *asker, const struct store *store) {
 
 static void close_asker(struct asker *asker) {
     release(asker->store, asker->remote->lease_id);
-    sl_line_close(&asker->line);
+    sl_connection_close(&asker->connection);
     sl_near_memory_destroy(&asker->local_memory);
     sl_annex_destroy(&asker->local);
     sl_annex_scratch_destroy(&asker->scratch);
@@ -254,12 +255,13 @@ static void close_asker(struct asker *asker) {
 
 static enum sl_status ask(struct asker *asker, const void *request, size_t request_bytes, void *answer, size_t capacity,
                           size_t *n_out, struct sl_error *err) {
-    struct sl_ask *it;
+    struct sl_fabric_request *it;
     int64_t deadline = sl_deadline_in_ms(WAIT_MS);
-    enum sl_status status = sl_ask_open(asker->line, request, request_bytes, answer, capacity, deadline, &it, err);
+    enum sl_status status =
+        sl_fabric_request_open(asker->connection, request, request_bytes, answer, capacity, deadline, &it, err);
     if (status == SL_OK) {
-        status = sl_ask_wait(it, deadline, n_out, err);
-        sl_ask_close(&it);
+        status = sl_fabric_request_wait(it, deadline, n_out, err);
+        sl_fabric_request_close(&it);
     }
     return status;
 }
@@ -381,7 +383,7 @@ static void test_store_is_read_one_sided_where_its_map_says(void **state) {
         size_t bytes = sl_kv_segment_block_bytes(config), stride;
         struct sl_fetch_range range = {map[i].offset, source, bytes};
         struct sl_fetch *fetch;
-        assert_int_equal(sl_fetch_open(asker.line, asker.remote->window.data, asker.remote->window.len, &range, 1,
+        assert_int_equal(sl_fetch_open(asker.connection, asker.remote->window.data, asker.remote->window.len, &range, 1,
                                        sl_deadline_in_ms(WAIT_MS), &fetch, &err),
                          SL_OK);
         if (sl_fetch_wait(fetch, sl_deadline_in_ms(WAIT_MS), &err) != SL_OK) {
@@ -434,7 +436,7 @@ static void test_store_answers_what_has_piled_up(void **state) {
     (void)state;
     enum { N_EACH = 32, MAX_ANSWER = 20480 };
     struct asker askers[N_ASKERS];
-    struct sl_ask *asks[N_ASKERS][N_EACH];
+    struct sl_fabric_request *sent[N_ASKERS][N_EACH];
     uint8_t *there = aligned_alloc(64, (size_t)N_ASKERS * N_EACH * MAX_ANSWER);
     _Alignas(64) uint8_t here[MAX_ANSWER];
     struct {
@@ -463,8 +465,9 @@ static void test_store_answers_what_has_piled_up(void **state) {
     }
     for (int k = 0; k < N_ASKERS * N_EACH; k++) { // all of them before any is waited for
         int i = k % N_ASKERS, j = k / N_ASKERS;
-        assert_int_equal(sl_ask_open(askers[i].line, &requests[i][j], sizeof requests[i][j],
-                                     there + (size_t)k * MAX_ANSWER, MAX_ANSWER, deadline, &asks[i][j], &err),
+        assert_int_equal(sl_fabric_request_open(askers[i].connection, &requests[i][j], sizeof requests[i][j],
+                                                there + (size_t)k * MAX_ANSWER, MAX_ANSWER, deadline, &sent[i][j],
+                                                &err),
                          SL_OK);
     }
     for (int k = 0; k < N_ASKERS * N_EACH; k++) {
@@ -472,11 +475,11 @@ static void test_store_answers_what_has_piled_up(void **state) {
         const uint8_t *answer = there + (size_t)k * MAX_ANSWER, *body;
         size_t n_there, n_here;
         struct sl_near_answer head;
-        if (sl_ask_wait(asks[i][j], deadline, &n_there, &err) != SL_OK ||
+        if (sl_fabric_request_wait(sent[i][j], deadline, &n_there, &err) != SL_OK ||
             sl_near_check(&requests[i][j].head, answer, n_there, &head, &body, &err) != SL_OK) {
             fail_msg("question %d of asker %d: %s", j, i, err.text);
         }
-        sl_ask_close(&asks[i][j]);
+        sl_fabric_request_close(&sent[i][j]);
         sl_near_serve(askers[i].local, askers[i].local_memory, askers[i].scratch, &requests[i][j],
                       sizeof requests[i][j], here, &n_here);
         assert_int_equal(n_there, n_here);
@@ -557,7 +560,7 @@ static void test_store_stops_with_annexes_open_and_is_missed_when_killed(void **
     struct sl_error err = {0};
     assert_int_equal(ask(&asker, &request, sizeof request, answer, sizeof answer, &n_bytes, &err), SL_ERR_PEER_LOST);
     end_store(&stores[1], SIGKILL);
-    sl_line_close(&asker.line);
+    sl_connection_close(&asker.connection);
     sl_near_memory_destroy(&asker.local_memory);
     sl_annex_destroy(&asker.local);
     sl_annex_scratch_destroy(&asker.scratch);

@@ -50,7 +50,7 @@ static enum sl_status log_layer(void *arg, int segment, int layer, const struct 
     assert_non_null(attend->importance);
     for (int h = 0; h < GQA_KV_HEADS; h++) {
         for (int r = 0; r < attend->m; r++) {
-            float score = attend->importance[h * attend->m + r];
+            float score = attend->importance[r * attend->heads.n + h];
             log->importance[layer][h][log->first_row + r] = score;
             float k[GQA_KV_HEADS][GQA_HEAD_DIM], v[GQA_KV_HEADS][GQA_HEAD_DIM];
             for (int g = 0; g < GQA_KV_HEADS && log->check; g++) {
@@ -145,8 +145,9 @@ struct pair_log {
 static enum sl_status log_pair(void *arg, int segment, int layer, const struct sl_attend *attend) {
     struct pair_log *log = arg;
     for (int h = 0; h < GQA_KV_HEADS; h++) {
-        memcpy(log->importance[segment][layer][h], attend->importance + h * attend->m,
-               (size_t)attend->m * sizeof(float));
+        for (int r = 0; r < attend->m; r++) {
+            log->importance[segment][layer][h][r] = attend->importance[r * GQA_KV_HEADS + h];
+        }
     }
     return SL_OK;
 }

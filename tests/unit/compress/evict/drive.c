@@ -99,7 +99,7 @@ enum sl_status drive_layer(struct drive *drive, int layer, int m, bool last, str
     for (int r = 0; r < m; r++) {
         positions[r] = drive->n_read + r;
         for (int h = 0; h < n_kv; h++) {
-            importance[h * m + r] = drive_element(drive, DRIVE_IMPORTANCE, layer, drive->n_read + r, h, 0);
+            importance[r * n_kv + h] = drive_element(drive, DRIVE_IMPORTANCE, layer, drive->n_read + r, h, 0);
         }
     }
     assert_int_equal(sl_session_reserve(drive->session, layer, m), SL_OK);

@@ -83,8 +83,8 @@ static float *rows(const struct run *run, enum run_stream stream, int layer, int
 
 static float *importance(const struct run *run, int layer, int m) {
     float *data = floats((int64_t)run->geometry.n_kv_heads * m);
-    for (int h = 0, i = 0; h < run->geometry.n_kv_heads; h++) {
-        for (int64_t r = 0; r < m; r++) {
+    for (int64_t r = 0, i = 0; r < m; r++) {
+        for (int h = 0; h < run->geometry.n_kv_heads; h++) {
             data[i++] = run->element(run, RUN_CIS_HIGH, layer, run->n_read + r, h, 0) +
                         run->element(run, RUN_CIS_LOW, layer, run->n_read + r, h, 0) / 256;
         }

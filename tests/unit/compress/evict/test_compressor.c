@@ -14,6 +14,7 @@
 
 #include "drive.h"
 #include "kvcache/capsule.h"
+#include "tests/one_head.h"
 #include "tests/unit/capsule_body.h"
 
 static void assert_near(double a, double b, double tolerance, const char *what) {
@@ -242,7 +243,7 @@ static void test_compressor_accumulates_on_every_chunk(void **state) {
         for (int h = 0; h < g.n_kv_heads; h++) {
             struct sl_kv kv = drive_kv(&drive, 0, h);
             double sum = 0;
-            drive.ops->read_state(&kv, 0, scores);
+            read_plane(drive.ops, &kv, 0, scores);
             for (uint32_t j = 0; j < kv.n_slots; j++) {
                 sum += scores[j];
             }

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "drive.h"
+#include "tests/one_head.h"
 
 static const struct sl_kv_geometry geometry = {2, 2, 16};
 
@@ -39,7 +40,7 @@ static void read_head(const struct drive *drive, int layer, int head, struct row
     drive->ops->read_positions(&kv, rows->positions);
     drive->ops->read_rows(&kv, 0, kv.n_slots, rows->k, rows->v);
     for (int plane = 0; plane < kv.work->n_states && plane < 2; plane++) {
-        drive->ops->read_state(&kv, plane, rows->state[plane]);
+        read_plane(drive->ops, &kv, plane, rows->state[plane]);
     }
 }
 

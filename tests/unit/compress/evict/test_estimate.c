@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "dense.h"
+#include "tests/one_head.h"
 
 #define N_PROMPT 300
 #define N_STEPS  5
@@ -280,8 +281,8 @@ static void assert_same_slots(const struct drive *a, const struct drive *b, cons
             for (int plane = 0; plane < a->session->layers[l].work.n_states; plane++) {
                 struct sl_kv kv_a = drive_kv(a, l, h), kv_b = drive_kv(b, l, h);
                 if (kv_a.n_packed == 0) {
-                    a->ops->read_state(&kv_a, plane, k[0]);
-                    b->ops->read_state(&kv_b, plane, k[1]);
+                    read_plane(a->ops, &kv_a, plane, k[0]);
+                    read_plane(b->ops, &kv_b, plane, k[1]);
                     assert_memory_equal(k[0], k[1], n * sizeof **k);
                 }
             }

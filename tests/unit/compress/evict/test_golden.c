@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "drive.h"
+#include "tests/one_head.h"
 
 #define FOLDER "tests/golden/compress/"
 
@@ -69,7 +70,7 @@ static void check_line(struct trace *trace, const char *path, int n_line, char *
     assert_true(positions != NULL && scores != NULL);
     bool sums = strcmp(kind, "sums") == 0;
     if (sums) {
-        trace->drive.ops->read_state(&kv, 0, scores);
+        read_plane(trace->drive.ops, &kv, 0, scores);
     } else {
         assert_string_equal(kind, "kept");
         trace->drive.ops->read_positions(&kv, positions);

@@ -18,6 +18,7 @@
 
 #include "run.h"
 #include "tensor/cpu/tiers.h"
+#include "tests/one_head.h"
 
 #define FOLDER "tests/golden/compress/"
 
@@ -70,9 +71,8 @@ static void check_fetched(struct trace *trace, int layer) {
     struct sl_kv *kv = calloc((size_t)n_kv, sizeof *kv);
     uint32_t *slots = calloc((size_t)n_kv * (size_t)n_tokens(trace), sizeof *slots);
     uint32_t *n_slots = calloc((size_t)n_kv, sizeof *n_slots);
-    const uint32_t **lists = calloc((size_t)n_kv, sizeof *lists);
     float *out = aligned_alloc(64, (count * sizeof *out + 63) / 64 * 64);
-    assert_true(kv != NULL && slots != NULL && n_slots != NULL && lists != NULL && out != NULL);
+    assert_true(kv != NULL && slots != NULL && n_slots != NULL && out != NULL);
     for (int h = 0; h < n_kv; h++) {
         bool *fetched = row_of(trace, trace->fetched, layer, h);
         uint32_t *list = slots + h * n_tokens(trace);
@@ -83,16 +83,16 @@ static void check_fetched(struct trace *trace, int layer) {
             trace->n_fetched += fetched[j];
             fetched[j] = false;
         }
-        lists[h] = list;
         kv[h] = run_kv(run, layer, h);
     }
     struct sl_attend attend = run_attend(run, layer, 0, kv, out);
-    run->ops->attend_slots(NULL, &attend, lists, n_slots);
+    run->ops->attend_slots(NULL, &attend, (struct sl_lists){slots, (size_t)n_tokens(trace)},
+                           (struct sl_counts){.host = n_slots});
     if (memcmp(out, run->out[layer], count * sizeof *out) != 0) {
         fail_msg("%s:%d: %s, layer %d, after %" PRId64 " tokens: other slots were attended to", trace->path,
                  trace->n_line, trace->name, layer, run->n_read);
     }
-    free(kv), free(slots), free(n_slots), free(lists), free(out);
+    free(kv), free(slots), free(n_slots), free(out);
 }
 
 static void finish_pass(struct trace *trace) {
@@ -184,7 +184,7 @@ static void check_state(const struct trace *trace, int plane, int layer, int hea
     float *state = calloc(kv.n_slots, sizeof *state);
     double *found = calloc(kv.n_slots, sizeof *found);
     assert_true(state != NULL && found != NULL && plane < kv.work->n_states);
-    trace->run.ops->read_state(&kv, plane, state);
+    read_plane(trace->run.ops, &kv, plane, state);
     for (uint32_t j = 0; j < kv.n_slots; j++) {
         found[j] = (double)state[j];
     }

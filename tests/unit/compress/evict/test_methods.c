@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "run.h"
+#include "tests/one_head.h"
 
 #define N_PROMPT 230
 #define BUDGET   60
@@ -70,8 +71,8 @@ static void test_sums_over_slots_are_the_rows_while_nothing_is_evicted(void **st
                 float sums[N_PROMPT], squares[N_PROMPT];
                 double sum = 0;
                 assert_int_equal(kv.n_slots, run.n_read);
-                run.ops->read_state(&kv, 0, sums);
-                run.ops->read_state(&kv, 1, squares);
+                read_plane(run.ops, &kv, 0, sums);
+                read_plane(run.ops, &kv, 1, squares);
                 for (uint32_t j = 0; j < kv.n_slots; j++) {
                     sum += (double)sums[j];
                     assert_true(squares[j] <= sums[j] * 1.00001f); // probabilities: a square is not above its root
@@ -97,8 +98,8 @@ static void test_roco_by_blocks_is_roco_by_rows(void **state) {
         float a[N_PROMPT], b[N_PROMPT];
         struct sl_kv of_blocks = run_kv(&blocks, 1, 0), of_rows = run_kv(&rows, 1, 0);
         assert_int_equal(of_blocks.n_slots, BUDGET);
-        blocks.ops->read_state(&of_blocks, plane, a);
-        rows.ops->read_state(&of_rows, plane, b);
+        read_plane(blocks.ops, &of_blocks, plane, a);
+        read_plane(rows.ops, &of_rows, plane, b);
         for (int j = 0; j < BUDGET; j++) {
             assert_true(fabsf(a[j] - b[j]) <= 1e-5f * fabsf(a[j]));
         }

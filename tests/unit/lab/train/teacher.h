@@ -15,19 +15,9 @@ struct test_teacher {
     const struct sl_ops *ops;
     struct sl_model *model;
     const struct sl_model_config *config;
-    void *memory;
     struct sl_arena *arena;
     struct sl_teacher teacher;
 };
-
-// Of an arena for the longest prompt and its answer, in f32.
-static inline size_t test_teacher_bytes(const struct sl_model_config *config) {
-    struct sl_page_layout page;
-    assert_int_equal(sl_page_layout_init(&page, SL_KV_F32, config->head_dim, 0, false), SL_OK);
-    size_t n_heads = (size_t)config->n_layers * (size_t)config->n_kv_heads;
-    size_t bytes = n_heads * (sl_pages_for(2 * TEST_TEACHER_TOKENS) + 1) * (page.bytes + SL_ARENA_UNIT);
-    return (bytes + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT;
-}
 
 static inline struct test_teacher test_teacher_start(const char *folder, const char *tier) {
     struct test_teacher f = {0};
@@ -39,10 +29,7 @@ static inline struct test_teacher test_teacher_start(const char *folder, const c
         fail_msg("%s", err.text);
     }
     f.config = sl_model_get_config(f.model);
-    size_t bytes = test_teacher_bytes(f.config);
-    f.memory = aligned_alloc(SL_ARENA_UNIT, bytes);
-    assert_non_null(f.memory);
-    assert_int_equal(sl_arena_create(f.memory, bytes, &f.arena, &err), SL_OK);
+    assert_int_equal(sl_arena_create_mapped((size_t)1 << 30, &f.arena, &err), SL_OK);
     f.teacher = (struct sl_teacher){.engine = engine, .model = f.model, .arena = f.arena, .chunk = TEST_TEACHER_ROWS};
     return f;
 }
@@ -53,20 +40,16 @@ static inline void test_teacher_stop(struct test_teacher *f) {
     sl_arena_get_stats(f->arena, &stats);
     assert_int_equal(stats.n_blocks, 0);
     sl_arena_destroy(&f->arena);
-    free(f->memory);
     sl_engine_destroy(&f->teacher.engine);
     sl_model_destroy(&f->model);
 }
 
 static inline struct sl_session *test_teacher_session(struct test_teacher *f, int64_t n_tokens) {
-    struct sl_page_layout layouts[SL_MAX_LAYERS];
     struct sl_session *session = NULL;
     struct sl_error err = {0};
-    for (int l = 0; l < f->config->n_layers; l++) {
-        assert_int_equal(sl_page_layout_init(&layouts[l], SL_KV_F32, f->config->head_dim, 0, false), SL_OK);
-    }
-    struct sl_session_config config = {sl_model_geometry(f->config), SL_POSITION_ORIGINAL, n_tokens, layouts, layouts};
-    assert_int_equal(sl_session_create(&config, f->arena, &session, &err), SL_OK);
+    struct sl_kv_geometry geometry = sl_model_geometry(f->config);
+    assert_int_equal(
+        sl_session_create_plain(&geometry, SL_KV_F32, SL_POSITION_ORIGINAL, n_tokens, f->arena, &session, &err), SL_OK);
     session->rope_set = sl_model_rope_set(f->config, n_tokens);
     return session;
 }

@@ -175,7 +175,9 @@ static enum sl_status log_importance(void *arg, int segment, int layer, const st
     struct importance_log *log = arg;
     (void)segment;
     for (int h = 0; h < attend->heads.n; h++) {
-        memcpy(log->scores[layer][h], attend->importance + (int64_t)h * attend->m, (size_t)attend->m * sizeof(float));
+        for (int r = 0; r < attend->m; r++) {
+            log->scores[layer][h][r] = attend->importance[r * attend->heads.n + h];
+        }
     }
     return SL_OK;
 }

@@ -2,7 +2,7 @@
 // Purpose: see fixture.h.
 #include "fixture.h"
 #include "tensor/cpu/tiers.h"
-#include "tests/append_rows.h"
+#include "tests/one_head.h"
 
 #include <math.h>
 

@@ -22,7 +22,7 @@ static void check_rows(struct lanes *lanes, const struct sl_annex *annex, int la
         }
         const struct sl_kv_segment *s = sl_annex_segment(annex, index);
         uint32_t slot = tokens[i] - (uint32_t)s->config.begin;
-        lanes->ops->copy_rows(&s->kv[lane - annex->first_lane], &slot, 1, expected);
+        lanes->ops->host.copy_rows(&s->kv[lane - annex->first_lane], &slot, 1, expected);
         assert_memory_equal(rows + i * row_bytes, expected, row_bytes);
     }
     free(tokens);
@@ -83,7 +83,7 @@ static void test_segment_keeps_pages(void **state) {
             const char *at = pages + (size_t)lane * stride;
             for (uint32_t p = 0; p < 2; p++) {
                 memset(page, 0, packed.bytes);
-                lanes.ops->quantize(&lanes.work, lanes.kv[lane].pages[p], &packed, page);
+                lanes.ops->host.quantize(&lanes.work, lanes.kv[lane].pages[p], &packed, page);
                 assert_memory_equal(at, is_int8 ? page : lanes.kv[lane].pages[p],
                                     (is_int8 ? packed.bytes : lanes.work.bytes));
                 at += is_int8 ? packed.bytes : lanes.work.bytes;

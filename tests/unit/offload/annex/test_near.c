@@ -261,9 +261,9 @@ static void test_near_answers_channels(void **state) {
                 struct sl_key_index_layout layout;
                 uint32_t n = view.n_slots[s];
                 assert_int_equal(sl_near_channels_layout(&a.shape, CHANNELS, n, &layout), SL_OK);
-                a.lanes.ops->scan(&layout, index, chosen, own, CHANNELS, 0, n, scores);
-                a.lanes.ops->scan(&segment->scan, segment->indexes + (size_t)lane * segment->scan.bytes, q, all,
-                                  CHANNELS, 0, n, expected);
+                a.lanes.ops->host.scan(&layout, index, chosen, own, CHANNELS, 0, n, scores);
+                a.lanes.ops->host.scan(&segment->scan, segment->indexes + (size_t)lane * segment->scan.bytes, q, all,
+                                       CHANNELS, 0, n, expected);
                 assert_memory_equal(scores, expected, n * sizeof(float));
                 index += layout.bytes;
             }

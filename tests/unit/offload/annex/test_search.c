@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 
 #include "fixture.h"
-#include "tests/append_rows.h"
+#include "tests/one_head.h"
 
 // One query, checked against sorting.
 static void check_query(const struct sl_annex *annex, const float *scanned, const struct sl_annex_query *query,

@@ -222,11 +222,11 @@ static enum sl_status release(void *service, struct sl_rpc_call *call, const Pro
 }
 
 // On the progress thread: MAP takes no time.
-static void on_question(void *arg, struct sl_question *question) {
+static void on_question(void *arg, struct sl_fabric_incoming *question) {
     struct fake_store *store = arg;
     size_t bytes;
     struct sl_near_request request;
-    const void *data = sl_question_request(question, &bytes);
+    const void *data = sl_fabric_incoming_body(question, &bytes);
     assert_int_equal(bytes, sizeof request);
     memcpy(&request, data, sizeof request);
     assert_int_equal(request.kind, SL_NEAR_MAP);
@@ -242,7 +242,7 @@ static void on_question(void *arg, struct sl_question *question) {
     }
     pthread_mutex_unlock(&store->mutex);
     memcpy(answer, &head, sizeof head);
-    sl_question_answer(&question, answer, sizeof head + head.n_bytes, free, answer);
+    sl_fabric_incoming_reply(&question, answer, sizeof head + head.n_bytes, free, answer);
 }
 
 // ---- life ----------------------------------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ void fake_store_start(struct fake_store *store, const char *transport, const str
         fail_msg("fake store: %s", err.text);
     }
     store->region = region;
-    sl_fabric_on_question(store->fabric, on_question, store);
+    sl_fabric_on_request(store->fabric, on_question, store);
 }
 
 const char *fake_store_address(const struct fake_store *store) {

@@ -43,7 +43,7 @@ struct scene {
     int n_shares, n_replicas;
     struct store stores[MOST_SHARES][2]; // [share][replica]
     struct sl_fabric *fabric;            // the reader's
-    struct sl_lines *lines;
+    struct sl_connections *connections;
     struct sl_source *source;
     struct sl_plan plan;
     uint64_t seed;
@@ -72,11 +72,11 @@ static size_t write_map(const struct store *store, const struct sl_near_request 
     return sizeof said + said.n_bytes;
 }
 
-static void on_question(void *arg, struct sl_question *question) {
+static void on_question(void *arg, struct sl_fabric_incoming *question) {
     struct store *store = arg;
     struct sl_near_request head;
     size_t request_bytes, bytes;
-    const void *request = sl_question_request(question, &request_bytes);
+    const void *request = sl_fabric_incoming_body(question, &request_bytes);
     memcpy(&head, request, sizeof head);
     atomic_fetch_add(&store->n_asked[head.kind], 1);
     uint8_t *answer = malloc(sl_near_answer_bytes(store->annex, request, request_bytes) + SL_NEAR_REFUSAL_BYTES +
@@ -86,7 +86,7 @@ static void on_question(void *arg, struct sl_question *question) {
     } else {
         sl_near_serve(store->annex, NULL, store->scratch, request, request_bytes, answer, &bytes);
     }
-    sl_question_answer(&question, answer, bytes, free, answer);
+    sl_fabric_incoming_reply(&question, answer, bytes, free, answer);
 }
 
 static void add_segment(struct scene *s, struct store *store, int first_lane, int n_lanes, int64_t begin, uint32_t n) {
@@ -132,7 +132,7 @@ static void start_store(struct scene *s, int share, int replica, const char *tra
     assert_int_equal(sl_window_open(store->fabric, store->region, ARENA_BYTES, &store->window, &store->ticket,
                                     &store->ticket_bytes, &err),
                      SL_OK);
-    sl_fabric_on_question(store->fabric, on_question, store);
+    sl_fabric_on_request(store->fabric, on_question, store);
 }
 
 static void stop_store(struct store *store) {
@@ -197,16 +197,16 @@ static void start(struct scene *s, const struct setting *setting) {
             pointers[n] = &annexes[n];
         }
     }
-    assert_int_equal(sl_lines_create(s->fabric, &s->lines, &err), SL_OK);
-    if (sl_remote_source_create(s->lines, pointers, n, &s->plan, &s->source, &err) != SL_OK) {
+    assert_int_equal(sl_connections_create(s->fabric, &s->connections, &err), SL_OK);
+    if (sl_remote_source_create(s->connections, pointers, n, &s->plan, &s->source, &err) != SL_OK) {
         fail_msg("%s", err.text);
     }
 }
 
 static void stop(struct scene *s) {
     s->source->ops->destroy(&s->source);
-    sl_lines_destroy(&s->lines);
-    stop_fabric(&s->fabric); // no line, no ask, no fetch is left
+    sl_connections_destroy(&s->connections);
+    stop_fabric(&s->fabric); // no connection, no request, no fetch is left
     for (int i = 0; i < s->n_shares; i++) {
         for (int r = 0; r < s->n_replicas; r++) {
             stop_store(&s->stores[i][r]);

@@ -33,7 +33,7 @@ struct store {
     atomic_bool holds;
     atomic_int refuses_with; // enum sl_status; 0: it answers
     atomic_int n_questions, n_resets, n_held, n_wrong_ids;
-    struct sl_question *held[MAX_HELD];
+    struct sl_fabric_incoming *held[MAX_HELD];
     char name[16];
 };
 
@@ -42,11 +42,11 @@ static void release(void *arg) {
 }
 
 // On the progress thread, which a test may keep for so small an answer.
-static void on_question(void *arg, struct sl_question *question) {
+static void on_question(void *arg, struct sl_fabric_incoming *question) {
     struct store *store = arg;
     struct sl_near_request head;
     size_t request_bytes;
-    const void *request = sl_question_request(question, &request_bytes);
+    const void *request = sl_fabric_incoming_body(question, &request_bytes);
     memcpy(&head, request, sizeof head);
     atomic_fetch_add(&store->n_questions, 1);
     atomic_fetch_add(&store->n_resets, (head.flags & SL_NEAR_RESET) != 0);
@@ -62,11 +62,11 @@ static void on_question(void *arg, struct sl_question *question) {
             .magic = SL_NEAR_MAGIC, .status = atomic_load(&store->refuses_with), .kind = head.kind, .n_bytes = 3};
         memcpy(answer, &refusal, sizeof refusal);
         memcpy((char *)answer + sizeof refusal, "why", 3);
-        sl_question_answer(&question, answer, sizeof refusal + 3, release, answer);
+        sl_fabric_incoming_reply(&question, answer, sizeof refusal + 3, release, answer);
         return;
     }
     sl_near_serve(store->annex, store->memory, store->scratch, request, request_bytes, answer, &bytes);
-    sl_question_answer(&question, answer, bytes, release, answer);
+    sl_fabric_incoming_reply(&question, answer, bytes, release, answer);
 }
 
 struct scene {
@@ -75,7 +75,7 @@ struct scene {
     struct sl_fabric *fabric;  // the asker's
     struct store stores[2][2]; // [share][replica]
     int n_shares, n_replicas;
-    struct sl_lines *lines;
+    struct sl_connections *connections;
     struct sl_source *source;
     struct sl_near_shape shape;
 };
@@ -89,7 +89,7 @@ static void start_store(struct scene *s, int share, int replica) {
     assert_int_equal(sl_near_memory_create(store->annex, &store->memory, &err), SL_OK);
     snprintf(store->name, sizeof store->name, "store-%d-%d", share, replica);
     store->fabric = start_fabric("tcp", "127.0.0.1:0", NULL, 500);
-    sl_fabric_on_question(store->fabric, on_question, store);
+    sl_fabric_on_request(store->fabric, on_question, store);
 }
 
 static void stop_store(struct store *store) {
@@ -97,7 +97,7 @@ static void stop_store(struct store *store) {
         return;
     }
     for (int i = 0; i < atomic_load(&store->n_held); i++) {
-        sl_question_answer(&store->held[i], NULL, 0, release, NULL);
+        sl_fabric_incoming_reply(&store->held[i], NULL, 0, release, NULL);
     }
     sl_fabric_destroy(&store->fabric);
     sl_near_memory_destroy(&store->memory);
@@ -134,7 +134,7 @@ static enum sl_status create_source(struct scene *s, struct sl_source **source_o
             pointers[n] = &annexes[n];
         }
     }
-    return sl_remote_source_create(s->lines, pointers, n, plan_of_lanes(), source_out, err);
+    return sl_remote_source_create(s->connections, pointers, n, plan_of_lanes(), source_out, err);
 }
 
 static void start(struct scene *s, int n_shares, int n_replicas) {
@@ -151,7 +151,7 @@ static void start(struct scene *s, int n_shares, int n_replicas) {
             start_store(s, i, r);
         }
     }
-    assert_int_equal(sl_lines_create(s->fabric, &s->lines, &err), SL_OK);
+    assert_int_equal(sl_connections_create(s->fabric, &s->connections, &err), SL_OK);
     if (create_source(s, &s->source, &err) != SL_OK) {
         fail_msg("%s", err.text);
     }
@@ -160,8 +160,8 @@ static void start(struct scene *s, int n_shares, int n_replicas) {
 static void stop(struct scene *s) {
     s->source->ops->destroy(&s->source);
     assert_null(s->source);
-    sl_lines_destroy(&s->lines);
-    stop_fabric(&s->fabric); // no line, no ask is left
+    sl_connections_destroy(&s->connections);
+    stop_fabric(&s->fabric); // no connection, no request is left
     for (int i = 0; i < s->n_shares; i++) {
         for (int r = 0; r < s->n_replicas; r++) {
             assert_int_equal(atomic_load(&s->stores[i][r].n_wrong_ids), 0);
@@ -373,7 +373,7 @@ static void test_remote_source_does_not_wait_for_a_store_that_began_anew(void **
     annex.fabric_address = (char *)sl_fabric_address(s->stores[0][0].fabric);
     annex.fabric_epoch = sl_fabric_epoch(s->stores[0][0].fabric) + 1;
     struct sl_source *source;
-    assert_int_equal(sl_remote_source_create(s->lines, &pointer, 1, plan_of_lanes(), &source, &err), SL_OK);
+    assert_int_equal(sl_remote_source_create(s->connections, &pointer, 1, plan_of_lanes(), &source, &err), SL_OK);
     struct topk request = make_topk(s, 0, 0);
     struct sl_asked *asked;
     int64_t begin_ns = sl_now_ns();
@@ -405,7 +405,7 @@ static void test_remote_source_shares_lines_and_leaves_nothing_open(void **state
         other->ops->ask(other, &again.head, sizeof again, capacity, sl_deadline_in_ms(DEADLINE_MS), &asked, &err),
         SL_OK);
     sl_fabric_get_stats(s->fabric, &stats);
-    assert_int_equal(stats.lines_open, 1);
+    assert_int_equal(stats.connections_open, 1);
     other->ops->forget(other, &asked); // perhaps not answered yet
     other->ops->destroy(&other);
     stop(s);
@@ -439,7 +439,7 @@ static void test_remote_source_refuses_shares_that_do_not_fit(void **state) {
             pointers[i] = &annexes[i];
         }
         assert_int_equal(
-            sl_remote_source_create(s->lines, pointers, (size_t)cases[c].n, plan_of_lanes(), &source, &err),
+            sl_remote_source_create(s->connections, pointers, (size_t)cases[c].n, plan_of_lanes(), &source, &err),
             SL_ERR_INVALID);
         assert_null(source);
         assert_non_null(strstr(err.text, "annex:"));

@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "tensor/cpu/tiers.h"
-#include "tests/append_rows.h"
+#include "tests/one_head.h"
 #include "tests/unit/compress/evict/drive.h"
 
 // The ops of this processor, and what attend_slots was last called with.
@@ -24,18 +24,19 @@ int n_spied;
 static uint32_t n_spied_rows[N_KV];
 static float spied_k[N_KV][MAX_SLOTS][D], spied_v[N_KV][MAX_SLOTS][D];
 
-static void spy_attend_slots(struct sl_team *team, const struct sl_attend *args, const uint32_t *const *slots,
-                             const uint32_t *n_slots) {
+static void spy_attend_slots(struct sl_team *team, const struct sl_attend *args, struct sl_lists slots,
+                             struct sl_counts n) {
     n_spied++;
     for (int h = 0; h < N_KV; h++) {
-        assert_true(n_slots[h] <= MAX_SLOTS);
-        n_spied_rows[h] = n_slots[h];
-        for (uint32_t i = 0; i < n_slots[h]; i++) {
-            assert_true(slots[h][i] < args->heads.kv[h].n_slots);
-            real_ops->read_rows(&args->heads.kv[h], slots[h][i], slots[h][i] + 1, spied_k[h][i], spied_v[h][i]);
+        assert_true(n.host[h] <= MAX_SLOTS);
+        n_spied_rows[h] = n.host[h];
+        for (uint32_t i = 0; i < n.host[h]; i++) {
+            uint32_t slot = slots.at[(size_t)h * slots.stride + i];
+            assert_true(slot < args->heads.kv[h].n_slots);
+            real_ops->read_rows(&args->heads.kv[h], slot, slot + 1, spied_k[h][i], spied_v[h][i]);
         }
     }
-    real_ops->attend_slots(team, args, slots, n_slots);
+    real_ops->attend_slots(team, args, slots, n);
 }
 
 // --- the scene -----------------------------------------------------------------------------------------------------

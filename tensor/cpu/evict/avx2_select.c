@@ -12,8 +12,8 @@
 #include <math.h>
 
 #include "tensor/cpu/attention/avx2_kv.h"
-#include "tensor/cpu/attention/ref_kv_slots.h"
-#include "tensor/cpu/retrieve/avx2_retrieve.h"
+#include "tensor/cpu/evict/fills.h"
+#include "tensor/cpu/evict/select.h"
 
 #define SAMPLE     1024 // at most; of few scores every 16th
 #define CANDIDATES 8192
@@ -91,7 +91,7 @@ static void collect(const float *scores, uint32_t n, uint32_t b, float floor, st
     }
 }
 
-void sl_avx2_select(const float *scores, uint32_t n, uint32_t b, uint32_t *keep_out) {
+static void select_best(const float *scores, uint32_t n, uint32_t b, uint32_t *keep_out) {
     struct candidates c;
     if (n < LEAST || b > CANDIDATES / 2 || b > n / 8) {
         sl_ref_select(scores, n, b, keep_out);
@@ -106,4 +106,14 @@ void sl_avx2_select(const float *scores, uint32_t n, uint32_t b, uint32_t *keep_
     for (uint32_t i = 0; i < b; i++) {
         keep_out[i] = c.index[c.keep[i]];
     }
+}
+
+static void select_slots(struct sl_team *team, const struct sl_kv_heads *heads, struct sl_vectors scores,
+                         struct sl_vectors ties, bool newest, struct sl_counts kept, struct sl_lists keep_out) {
+    sl_select_heads(team, heads, scores, ties, newest, kept, keep_out, select_best);
+}
+
+void sl_avx2_select_fill(struct sl_ops *ops) {
+    ops->select = select_slots;
+    ops->host.select = select_best;
 }

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: connections that all sessions of a worker share.
+ * Threads: any.
+ */
+#ifndef SL_OFFLOAD_REMOTE_CONNECTIONS_H
+#define SL_OFFLOAD_REMOTE_CONNECTIONS_H
+
+#include "fabric/request.h"
+
+// Connections to stores by (address, epoch), kept while somebody uses them.
+struct sl_connections;
+enum sl_status sl_connections_create(struct sl_fabric *fabric, struct sl_connections **connections_out,
+                                     struct sl_error *err);
+void sl_connections_destroy(struct sl_connections **connections);
+enum sl_status sl_connections_take(struct sl_connections *connections, const char *address, uint64_t epoch,
+                                   struct sl_connection **connection_out, struct sl_error *err);
+void sl_connections_give(struct sl_connections *connections, struct sl_connection **connection); // accepts NULL, nulls
+// The same of a connection whose peer was lost: who takes next gets a new one.
+void sl_connections_give_lost(struct sl_connections *connections, struct sl_connection **connection);
+
+#endif
