@@ -3,7 +3,6 @@
 #include "kvstore/kvstore.h"
 
 #include <stdlib.h>
-#include <sys/random.h>
 
 #include "base/clock.h"
 #include "base/thread.h"
@@ -12,6 +11,7 @@
 #include "proto/sluice/v1/worker.pb-c.h"
 
 #define MAX_OFFERS 1024 // capsules that wait to be written to disk
+#define KEEP_MS    100
 
 static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     struct sl_kvstore *kvstore = arg;
@@ -21,9 +21,7 @@ static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     load->stored_bytes = (int64_t)stats.bytes;
     load->jobs = (int32_t)atomic_load(&kvstore->n_jobs);
     load->progress = atomic_load(&kvstore->n_calls);
-    pthread_mutex_lock(&kvstore->mutex);
-    load->leases += kvstore->n_pins;
-    pthread_mutex_unlock(&kvstore->mutex);
+    load->leases += sl_pins_count(kvstore->pins);
     struct sl_kv_segments_stats segments;
     sl_kv_segments_get_stats(kvstore->segments, &segments);
     struct sl_questions_stats questions;
@@ -71,14 +69,23 @@ static void close_annexes(struct sl_kvstore *kvstore) {
     sl_annexes_destroy(&kvstore->annexes);
 }
 
+// Shelves what arrives, ends leases that nobody renews, measures how busy the scanning threads are. A thread of its own, so
+// that nothing of this waits for new work.
+static void *keeper_main(void *arg) {
+    struct sl_kvstore *kvstore = arg;
+    uint64_t seen = 0;
+    while (!atomic_load(&kvstore->stopping)) {
+        sl_inbound_wait_change(kvstore->node.inbound, &seen, sl_deadline_in_ms(KEEP_MS));
+        sl_arrivals_shelve(kvstore->arrivals);
+        sl_pins_reap(kvstore->pins, sl_now_ns());
+        sl_annexes_reap(kvstore->annexes, sl_now_ns());
+        sl_questions_sample(kvstore->questions);
+    }
+    return NULL;
+}
+
 static enum sl_status serve(struct sl_kvstore *kvstore, struct sl_error *err) {
-    enum sl_status status = SL_OK;
-    if (getrandom(&kvstore->secret, sizeof kvstore->secret, 0) != sizeof kvstore->secret) {
-        status = sl_fail(err, SL_ERR_IO, "kvstore: no random numbers from the kernel");
-    }
-    if (status == SL_OK) {
-        status = sl_thread_start("keeper", sl_kvstore_keeper_main, kvstore, &kvstore->keeper, err);
-    }
+    enum sl_status status = sl_thread_start("keeper", keeper_main, kvstore, &kvstore->keeper, err);
     if (status != SL_OK) {
         return status;
     }
@@ -99,14 +106,12 @@ static enum sl_status serve(struct sl_kvstore *kvstore, struct sl_error *err) {
                                         .context = kvstore};
     struct sl_node_service service = {&rpc, report_load, kvstore};
     status = sl_node_serve(&kvstore->node, &service, err);
-    pthread_mutex_lock(&kvstore->mutex);
-    kvstore->stopping = true;
-    pthread_mutex_unlock(&kvstore->mutex);
+    atomic_store(&kvstore->stopping, true);
     pthread_join(kvstore->keeper, NULL);
     return status;
 }
 
-// Only if asked for.
+// The disk only if asked for.
 static enum sl_status open_disk(struct sl_kvstore *kvstore, const struct sl_kvstore_config *config,
                                 struct sl_error *err) {
     if (!config->disk[0]) {
@@ -120,20 +125,28 @@ static enum sl_status open_disk(struct sl_kvstore *kvstore, const struct sl_kvst
     return sl_disk_open(&disk, &kvstore->disk, err);
 }
 
+static enum sl_status open_capsules(struct sl_kvstore *kvstore, const struct sl_kvstore_config *config,
+                                    struct sl_error *err) {
+    enum sl_status status = open_disk(kvstore, config, err);
+    if (status == SL_OK) {
+        status = sl_pins_create(kvstore->shelf, kvstore->node.config.lease_ms, &kvstore->pins, err);
+    }
+    return status == SL_OK ? sl_arrivals_create(&kvstore->room, kvstore->disk, &kvstore->arrivals, err) : status;
+}
+
 enum sl_status sl_kvstore_run(const struct sl_kvstore_config *config, struct sl_error *err) {
     struct sl_kvstore kvstore = {0};
     enum sl_status status = sl_node_open(&kvstore.node, &config->node, SLUICE__V1__WORKER_ROLE__KVSTORE, 0, err);
     if (status != SL_OK) {
         return status;
     }
-    pthread_mutex_init(&kvstore.mutex, NULL);
     status = sl_shelf_create(kvstore.node.arena, config->keep_ms, &kvstore.shelf, err);
     if (status == SL_OK) {
         status = sl_kv_segments_create(config->keep_ms, &kvstore.segments, err);
     }
     sl_room_init(&kvstore.room, kvstore.node.ledger, kvstore.node.inbound, kvstore.shelf, kvstore.segments);
     if (status == SL_OK) {
-        status = open_disk(&kvstore, config, err);
+        status = open_capsules(&kvstore, config, err);
     }
     if (status == SL_OK) {
         status = open_annexes(&kvstore, config, err);
@@ -141,12 +154,13 @@ enum sl_status sl_kvstore_run(const struct sl_kvstore_config *config, struct sl_
     if (status == SL_OK) {
         status = serve(&kvstore, err);
     }
+    sl_arrivals_destroy(&kvstore.arrivals);
+    sl_pins_destroy(&kvstore.pins);
     sl_disk_close(&kvstore.disk, sl_deadline_in_ms(kvstore.node.config.grace_ms));
     close_annexes(&kvstore);
     sl_room_cleanup(&kvstore.room);
     sl_kv_segments_destroy(&kvstore.segments);
     sl_shelf_destroy(&kvstore.shelf);
-    pthread_mutex_destroy(&kvstore.mutex);
     sl_node_close(&kvstore.node);
     sl_questions_destroy(&kvstore.questions);
     return status;

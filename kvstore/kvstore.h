@@ -6,8 +6,8 @@
  *
  * Design: everything arrives like at a decode worker, in leased inbound transfers (node/inbound.h), and shares one memory
  *         (kvstore/memory/room.h).
- *         Capsules: a keeper thread shelves what has arrived and ends pins that nobody renews. Handlers of Fetch send from
- *         the shelf; a pinned capsule is not evicted.
+ *         Capsules: a keeper thread shelves what has arrived (kvstore/capsules/arrivals.h) and ends pins that nobody renews
+ *         (pins.h). Handlers of Fetch send from the shelf; a pinned capsule is not evicted.
  *         What memory cannot keep is found on disk, if the store has one (kvstore/disk/disk.h).
  *         Offloaded layers: a builder thread makes segments of what has arrived and appends them to annexes
  *         (kvstore/annexes/annexes.h); scanning threads answer what decode workers ask about them (kvstore/annexes/questions.h).

@@ -27,7 +27,7 @@ enum sl_status sl_store_handle_reserve(void *service, struct sl_rpc_call *call, 
     }
     struct sl_capsule_id id = {request->key->model_fingerprint, request->key->recipe_fingerprint,
                                request->key->prefix_hash};
-    if (sl_shelf_has(kvstore->shelf, &id) || sl_kvstore_expects(kvstore, &id)) {
+    if (sl_shelf_has(kvstore->shelf, &id) || sl_arrivals_expects(kvstore->arrivals, &id)) {
         return sl_fail(err, SL_ERR_EXISTS, "this capsule is stored, or on its way");
     }
     struct sl_inbound_ticket ticket;
@@ -37,7 +37,7 @@ enum sl_status sl_store_handle_reserve(void *service, struct sl_rpc_call *call, 
         return status;
     }
     struct sl_capsule_keys keys = {id, request->prefixes, request->n_prefixes, request->prefix_tokens};
-    status = sl_kvstore_expect(kvstore, ticket.id, &keys, err);
+    status = sl_arrivals_expect(kvstore->arrivals, ticket.id, &keys, err);
     if (status == SL_OK) {
         status = sl_lease_send_grant(call, &ticket, request->capsule_bytes);
     }
@@ -52,7 +52,7 @@ enum sl_status sl_store_handle_renew(void *service, struct sl_rpc_call *call, co
                                      struct sl_error *err) {
     struct sl_kvstore *kvstore = service;
     const Sluice__V1__RenewRequest *request = (const Sluice__V1__RenewRequest *)message;
-    if (sl_kvstore_renew_pin(kvstore, request->lease_id) || sl_annexes_renew(kvstore->annexes, request->lease_id)) {
+    if (sl_pins_renew(kvstore->pins, request->lease_id) || sl_annexes_renew(kvstore->annexes, request->lease_id)) {
         Sluice__V1__RenewReply reply = SLUICE__V1__RENEW_REPLY__INIT;
         reply.lease_ms = kvstore->node.config.lease_ms;
         return sl_rpc_call_send(call, &reply.base);
@@ -65,7 +65,7 @@ enum sl_status sl_store_handle_release(void *service, struct sl_rpc_call *call, 
     (void)err;
     struct sl_kvstore *kvstore = service;
     const char *lease_id = ((const Sluice__V1__ReleaseRequest *)message)->lease_id;
-    sl_kvstore_unpin(kvstore, lease_id);
+    sl_pins_release(kvstore->pins, lease_id);
     sl_annexes_release(kvstore->annexes, lease_id);
     return sl_lease_handle_release(kvstore->node.inbound, call, message);
 }
@@ -121,8 +121,8 @@ enum sl_status sl_store_handle_lookup(void *service, struct sl_rpc_call *call, c
         sl_shelf_count_miss(kvstore->shelf);
         return sl_fail(err, SL_ERR_NOT_FOUND, "no prefix of this prompt is stored under this model and recipe");
     }
-    char id[48];
-    enum sl_status status = sl_kvstore_pin(kvstore, stored, id, err);
+    char id[SL_PIN_ID_BYTES];
+    enum sl_status status = sl_pins_add(kvstore->pins, stored, id, err);
     if (status != SL_OK) {
         sl_shelf_unpin(kvstore->shelf, stored);
         return status;
@@ -135,7 +135,7 @@ enum sl_status sl_store_handle_lookup(void *service, struct sl_rpc_call *call, c
     reply.lease_ms = kvstore->node.config.lease_ms;
     status = sl_rpc_call_send(call, &reply.base);
     if (status != SL_OK) {
-        sl_kvstore_unpin(kvstore, id);
+        sl_pins_release(kvstore->pins, id);
     }
     return status;
 }
@@ -151,7 +151,7 @@ enum sl_status sl_store_handle_fetch(void *service, struct sl_rpc_call *call, co
     if (!request->destination) {
         return sl_fail(err, SL_ERR_INVALID, "destination: missing");
     }
-    struct sl_stored *stored = sl_kvstore_borrow(kvstore, request->lease_id);
+    struct sl_stored *stored = sl_pins_borrow(kvstore->pins, request->lease_id);
     if (!stored) {
         return sl_fail(err, SL_ERR_NOT_FOUND, "lease %s is unknown, has ended or is in use", request->lease_id);
     }
@@ -168,7 +168,7 @@ enum sl_status sl_store_handle_fetch(void *service, struct sl_rpc_call *call, co
     enum sl_status status = sl_send_capsule(kvstore->node.fabric, &send, err);
     Sluice__V1__FetchReply reply = SLUICE__V1__FETCH_REPLY__INIT;
     reply.bytes = (int64_t)(stored->capsule.body_bytes + stored->capsule.header_bytes);
-    sl_kvstore_return(kvstore, request->lease_id);
+    sl_pins_return(kvstore->pins, request->lease_id);
     atomic_fetch_sub(&kvstore->n_jobs, 1);
     atomic_fetch_add(&kvstore->n_calls, 1);
     return status == SL_OK ? sl_rpc_call_send(call, &reply.base) : status;
@@ -189,10 +189,7 @@ enum sl_status sl_store_handle_stats(void *service, struct sl_rpc_call *call, co
     reply.misses = stats.n_misses;
     reply.evicted = stats.n_evicted;
     reply.pinned = stats.n_pinned;
-    reply.leases = sl_inbound_count(kvstore->node.inbound);
-    pthread_mutex_lock(&kvstore->mutex);
-    reply.leases += kvstore->n_pins;
-    pthread_mutex_unlock(&kvstore->mutex);
+    reply.leases = sl_inbound_count(kvstore->node.inbound) + sl_pins_count(kvstore->pins);
     struct sl_kv_segments_stats segments;
     sl_kv_segments_get_stats(kvstore->segments, &segments);
     struct sl_questions_stats questions;

@@ -46,6 +46,7 @@ ROWS = {
     "kvstore/memory": "base kvcache node offload/annex",
     "kvstore/annexes": "base fabric compress/plan offload/annex kvstore/memory",
     "kvstore/disk": "base kvstore/memory",
+    "kvstore/capsules": "base kvstore/memory kvstore/disk",
     "kvstore": "base proto/* kvcache fabric node kvstore/*",
     "coordinator": "base proto/* kvcache rpc text/* model compress/recipe compress/plan offload/annex/lanes.h job",
     "libsluice": "base proto/* rpc",

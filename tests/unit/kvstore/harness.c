@@ -51,6 +51,24 @@ struct sl_kv_segment *make_segment(struct sl_arena *arena, const struct sl_kv_fa
     return segment;
 }
 
+struct sl_capsule_bytes make_capsule(struct sl_arena *arena, const struct sl_capsule_id *id, int64_t n_tokens,
+                                     bool evicting) {
+    struct sl_page_layout layout;
+    struct sl_session *session;
+    assert_int_equal(sl_page_layout_init(&layout, SL_KV_F16, 64, 0, evicting), SL_OK);
+    struct sl_session_config config = {
+        .geometry = {1, 1, 64}, .max_slots = n_tokens, .work = &layout, .packed = &layout};
+    int n_slots = (int)(evicting ? n_tokens / 2 : n_tokens);
+    assert_int_equal(sl_session_create(&config, arena, &session, NULL), SL_OK);
+    assert_int_equal(sl_session_reserve(session, 0, n_slots), SL_OK);
+    sl_session_set_slots(session, 0, 0, (uint32_t)n_slots);
+    session->n_tokens = n_tokens;
+    struct sl_capsule_bytes capsule = {.body_bytes = sl_capsule_body_bytes(session)};
+    assert_int_equal(sl_capsule_write_header(session, id, &capsule.header, &capsule.header_bytes, NULL), SL_OK);
+    sl_session_destroy(&session);
+    return capsule;
+}
+
 void open_parts(struct parts *parts, size_t arena_bytes, int64_t lease_ms, int64_t keep_ms) {
     struct sl_error err = {0};
     struct sl_fabric_config config = {.listen = "127.0.0.1:0", .transport = "tcp"};
@@ -95,6 +113,20 @@ void close_parts(struct parts *parts) {
 
 size_t promised_bytes(struct parts *parts) {
     return sl_ledger_promised_bytes(parts->ledger);
+}
+
+void ship_capsule(struct parts *parts, const struct sl_inbound_ticket *ticket, const struct sl_capsule_bytes *capsule) {
+    struct sl_ship *ship;
+    struct sl_error err = {0};
+    assert_true(capsule->body_bytes <= parts->source_bytes);
+    memcpy(parts->source, capsule->body, capsule->body_bytes);
+    assert_int_equal(
+        sl_ship_open(parts->sender, ticket->ticket, ticket->ticket_bytes, sl_deadline_in_ms(5000), &ship, &err), SL_OK);
+    assert_int_equal(sl_ship_piece(ship, 0, parts->source, capsule->body_bytes), SL_OK);
+    if (sl_ship_finish(ship, capsule->header, capsule->header_bytes, &err) != SL_OK) {
+        fail_msg("not shipped: %s", err.text);
+    }
+    sl_ship_close(&ship);
 }
 
 void ship_block(struct parts *parts, const struct sl_inbound_ticket *ticket, int64_t begin, int64_t end, int seed,

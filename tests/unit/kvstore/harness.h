@@ -36,6 +36,11 @@ void fill_block(void *block, const struct sl_kv_segment_config *config, int seed
 struct sl_kv_segment *make_segment(struct sl_arena *arena, const struct sl_kv_family *family, int64_t begin,
                                    int64_t end, int seed);
 
+// A capsule of one head without its body, whose block is the caller's to take; an evicting one holds half as many slots as
+// tokens. The arena has room for its pages, which are free again on return.
+struct sl_capsule_bytes make_capsule(struct sl_arena *arena, const struct sl_capsule_id *id, int64_t n_tokens,
+                                     bool evicting);
+
 struct parts {
     struct sl_fabric *receiver, *sender;
     struct sl_arena *arena;
@@ -52,6 +57,8 @@ void open_parts(struct parts *parts, size_t arena_bytes, int64_t lease_ms, int64
 void close_parts(struct parts *parts);
 size_t promised_bytes(struct parts *parts);
 
+// Ship a capsule into a grant.
+void ship_capsule(struct parts *parts, const struct sl_inbound_ticket *ticket, const struct sl_capsule_bytes *capsule);
 // Ship [begin, end) of a prompt made by `seed` into a grant; the whole block, or the first half and then give up.
 void ship_block(struct parts *parts, const struct sl_inbound_ticket *ticket, int64_t begin, int64_t end, int seed,
                 bool whole);

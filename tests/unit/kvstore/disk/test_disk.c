@@ -65,21 +65,10 @@ static int teardown(void **state) {
 // Shelve a capsule of N_TOKENS tokens whose bytes depend on `seed`; offer it or not.
 static void put(struct fixture *fixture, int seed, bool offer) {
     struct prompt prompt;
-    struct sl_page_layout layout;
-    struct sl_session *session;
     struct sl_arena *arena = fixture->parts.arena;
     make_prompt(&prompt, seed, fixture->shared, N_TOKENS);
-    assert_int_equal(sl_page_layout_init(&layout, SL_KV_F16, 64, 0, false), SL_OK);
-    struct sl_session_config config = {
-        .geometry = {1, 1, 64}, .max_slots = N_TOKENS, .work = &layout, .packed = &layout};
-    assert_int_equal(sl_session_create(&config, arena, &session, NULL), SL_OK);
-    assert_int_equal(sl_session_reserve(session, 0, N_TOKENS), SL_OK);
-    sl_session_set_slots(session, 0, 0, N_TOKENS);
-    session->n_tokens = N_TOKENS;
     struct sl_capsule_id id = {11, 22, prompt.hashes.whole};
-    struct sl_capsule_bytes capsule = {.body_bytes = sl_capsule_body_bytes(session)};
-    assert_int_equal(sl_capsule_write_header(session, &id, &capsule.header, &capsule.header_bytes, NULL), SL_OK);
-    sl_session_destroy(&session);
+    struct sl_capsule_bytes capsule = make_capsule(arena, &id, N_TOKENS, false);
     assert_int_equal(sl_room_take_block(&fixture->parts.room, "test", capsule.body_bytes, &capsule.body, NULL), SL_OK);
     memset(capsule.body, seed + 1, capsule.body_bytes);
     struct sl_capsule_keys keys = {id, prompt.prefixes, N_TOKENS / SL_PREFIX_BLOCK, SL_PREFIX_BLOCK};

@@ -1,16 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The shelf: found by prefix, evicted by age, never while pinned.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/unit/kvstore/harness.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "kvcache/capsule.h"
 #include "kvstore/memory/shelf.h"
 
 #define ARENA_BYTES ((size_t)8 << 20)
@@ -55,20 +49,8 @@ static void make_tokens(int seed, int shared, int32_t *tokens) {
  * Shelve a capsule of N_TOKENS tokens. `evicting` leaves fewer slots than tokens.
  */
 static enum sl_status put(struct fixture *fixture, const int32_t *tokens, bool evicting, struct sl_capsule_id *id_out) {
-    struct sl_page_layout layout;
-    assert_int_equal(sl_page_layout_init(&layout, SL_KV_F16, 64, 0, evicting), SL_OK);
-    struct sl_session_config config = {
-        .geometry = {1, 1, 64}, .max_slots = N_TOKENS, .work = &layout, .packed = &layout};
-    struct sl_session *session;
-    assert_int_equal(sl_session_create(&config, fixture->arena, &session, NULL), SL_OK);
-    int n_slots = evicting ? N_TOKENS / 2 : N_TOKENS;
-    assert_int_equal(sl_session_reserve(session, 0, n_slots), SL_OK);
-    sl_session_set_slots(session, 0, 0, (uint32_t)n_slots);
-    session->n_tokens = N_TOKENS;
     struct sl_capsule_id id = {11, 22, sl_prefix_hash(tokens, N_TOKENS)};
-    struct sl_capsule_bytes capsule = {.body_bytes = sl_capsule_body_bytes(session)};
-    assert_int_equal(sl_capsule_write_header(session, &id, &capsule.header, &capsule.header_bytes, NULL), SL_OK);
-    sl_session_destroy(&session);
+    struct sl_capsule_bytes capsule = make_capsule(fixture->arena, &id, N_TOKENS, evicting);
     capsule.body = sl_arena_alloc(fixture->arena, capsule.body_bytes);
     assert_non_null(capsule.body);
     uint64_t hashes[N_TOKENS / SL_PREFIX_BLOCK];

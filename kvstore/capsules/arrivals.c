@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// Capsules on their way in. See arrivals.h.
+#include "kvstore/capsules/arrivals.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+
+struct expected {
+    struct expected *next;
+    char lease_id[40];
+    struct sl_capsule_keys keys;
+};
+
+struct sl_arrivals {
+    struct sl_room *room;
+    struct sl_disk *disk;
+    pthread_mutex_t mutex; // over what follows
+    struct expected *first;
+};
+
+enum sl_status sl_arrivals_create(struct sl_room *room, struct sl_disk *disk, struct sl_arrivals **arrivals_out,
+                                  struct sl_error *err) {
+    struct sl_arrivals *arrivals = calloc(1, sizeof *arrivals);
+    if (!arrivals) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "arrivals: out of memory");
+    }
+    arrivals->room = room;
+    arrivals->disk = disk;
+    pthread_mutex_init(&arrivals->mutex, NULL);
+    *arrivals_out = arrivals;
+    return SL_OK;
+}
+
+enum sl_status sl_arrivals_expect(struct sl_arrivals *arrivals, const char *lease_id,
+                                  const struct sl_capsule_keys *keys, struct sl_error *err) {
+    struct expected *expected = calloc(1, sizeof *expected);
+    uint64_t *hashes = malloc(sizeof *hashes * (keys->n_hashes + 1));
+    if (!expected || !hashes) {
+        free(expected);
+        free(hashes);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "arrivals: out of memory");
+    }
+    if (keys->n_hashes > 0) {
+        memcpy(hashes, keys->hashes, sizeof *hashes * keys->n_hashes);
+    }
+    snprintf(expected->lease_id, sizeof expected->lease_id, "%s", lease_id);
+    expected->keys = *keys;
+    expected->keys.hashes = hashes;
+    pthread_mutex_lock(&arrivals->mutex);
+    expected->next = arrivals->first;
+    arrivals->first = expected;
+    pthread_mutex_unlock(&arrivals->mutex);
+    return SL_OK;
+}
+
+bool sl_arrivals_expects(struct sl_arrivals *arrivals, const struct sl_capsule_id *id) {
+    pthread_mutex_lock(&arrivals->mutex);
+    struct expected *expected = arrivals->first;
+    while (expected && memcmp(&expected->keys.id, id, sizeof *id) != 0) {
+        expected = expected->next;
+    }
+    pthread_mutex_unlock(&arrivals->mutex);
+    return expected != NULL;
+}
+
+static void shelve(struct sl_arrivals *arrivals, const struct expected *expected, struct sl_capsule_bytes *capsule) {
+    struct sl_error err = {0};
+    if (sl_shelf_put(arrivals->room->shelf, &expected->keys, capsule, &err) != SL_OK) {
+        sl_log_warn("kvstore", "lease=%s not shelved: %s", expected->lease_id, err.text);
+        sl_capsule_bytes_free(capsule, arrivals->room->arena);
+    } else {
+        sl_disk_offer(arrivals->disk, &expected->keys.id);
+    }
+}
+
+// One pass. is_last: what has not arrived yet is not waited for any more.
+static void look_after(struct sl_arrivals *arrivals, bool is_last) {
+    const struct sl_room *room = arrivals->room;
+    pthread_mutex_lock(&arrivals->mutex);
+    for (struct expected **at = &arrivals->first; *at;) {
+        struct expected *expected = *at;
+        struct sl_capsule_bytes capsule;
+        size_t promised;
+        enum sl_status status = sl_inbound_take(room->inbound, expected->lease_id, 0, &capsule, &promised, NULL);
+        if (status == SL_AGAIN && !is_last) {
+            at = &expected->next;
+            continue;
+        }
+        if (status == SL_OK) {
+            sl_ledger_return(room->ledger, promised);
+            shelve(arrivals, expected, &capsule);
+        } else {
+            sl_inbound_release(room->inbound, expected->lease_id); // failed: its memory is wanted
+        }
+        *at = expected->next;
+        free(expected->keys.hashes);
+        free(expected);
+    }
+    pthread_mutex_unlock(&arrivals->mutex);
+}
+
+void sl_arrivals_shelve(struct sl_arrivals *arrivals) {
+    look_after(arrivals, false);
+}
+
+void sl_arrivals_destroy(struct sl_arrivals **arrivals_inout) {
+    struct sl_arrivals *arrivals = *arrivals_inout;
+    if (!arrivals) {
+        return;
+    }
+    look_after(arrivals, true);
+    pthread_mutex_destroy(&arrivals->mutex);
+    free(arrivals);
+    *arrivals_inout = NULL;
+}

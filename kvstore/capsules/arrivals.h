@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: the capsules that have been announced and are on their way in: shelved when they have arrived, and offered to the
+ *          disk; forgotten when they never will.
+ *
+ * Threads: any number; one lock, above those of inbound transfers, ledger and shelf.
+ */
+#ifndef SL_KVSTORE_CAPSULES_ARRIVALS_H
+#define SL_KVSTORE_CAPSULES_ARRIVALS_H
+
+#include "kvstore/disk/disk.h"
+
+struct sl_arrivals;
+
+// room: with its ledger, inbound transfers and shelf. disk may be NULL. Both must outlive the arrivals.
+enum sl_status sl_arrivals_create(struct sl_room *room, struct sl_disk *disk, struct sl_arrivals **arrivals_out,
+                                  struct sl_error *err);
+// Shelves what has arrived by now, ends the leases of all others. Accepts NULL, nulls.
+void sl_arrivals_destroy(struct sl_arrivals **arrivals);
+
+// Shelve what arrives under this lease of an inbound transfer. The keys' hashes are copied.
+enum sl_status sl_arrivals_expect(struct sl_arrivals *arrivals, const char *lease_id,
+                                  const struct sl_capsule_keys *keys, struct sl_error *err);
+bool sl_arrivals_expects(struct sl_arrivals *arrivals, const struct sl_capsule_id *id);
+
+// Look after all of them once: for a thread that comes by when inbound transfers change.
+void sl_arrivals_shelve(struct sl_arrivals *arrivals);
+
+#endif

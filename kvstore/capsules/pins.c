@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// Leases on capsules. See pins.h.
+#include "kvstore/capsules/pins.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "base/clock.h"
+
+struct pin {
+    struct pin *next;
+    char id[SL_PIN_ID_BYTES];
+    struct sl_stored *stored;
+    int64_t deadline_ns;
+    bool in_use; // somebody is sending from it: not to be ended now
+};
+
+struct sl_pins {
+    struct sl_shelf *shelf;
+    int64_t lease_ms;
+    uint64_t secret;
+    pthread_mutex_t mutex; // over what follows
+    struct pin *first;
+    int64_t n_pins;
+    uint64_t next_id;
+};
+
+enum sl_status sl_pins_create(struct sl_shelf *shelf, int64_t lease_ms, struct sl_pins **pins_out,
+                              struct sl_error *err) {
+    struct sl_pins *pins = calloc(1, sizeof *pins);
+    if (!pins) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "pins: out of memory");
+    }
+    if (getrandom(&pins->secret, sizeof pins->secret, 0) != sizeof pins->secret) {
+        free(pins);
+        return sl_fail(err, SL_ERR_IO, "pins: no random numbers from the kernel");
+    }
+    pins->shelf = shelf;
+    pins->lease_ms = lease_ms;
+    pthread_mutex_init(&pins->mutex, NULL);
+    *pins_out = pins;
+    return SL_OK;
+}
+
+enum sl_status sl_pins_add(struct sl_pins *pins, struct sl_stored *stored, char id_out[SL_PIN_ID_BYTES],
+                           struct sl_error *err) {
+    struct pin *pin = calloc(1, sizeof *pin);
+    if (!pin) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "pins: out of memory");
+    }
+    pin->stored = stored;
+    pin->deadline_ns = sl_deadline_in_ms(pins->lease_ms);
+    pthread_mutex_lock(&pins->mutex);
+    snprintf(pin->id, sizeof pin->id, "pin-%016llx-%llu", (unsigned long long)pins->secret,
+             (unsigned long long)++pins->next_id);
+    memcpy(id_out, pin->id, sizeof pin->id);
+    pin->next = pins->first;
+    pins->first = pin;
+    pins->n_pins++;
+    pthread_mutex_unlock(&pins->mutex);
+    return SL_OK;
+}
+
+// Lock held.
+static struct pin **find(struct sl_pins *pins, const char *id) {
+    struct pin **at = &pins->first;
+    while (*at && strcmp((*at)->id, id) != 0) {
+        at = &(*at)->next;
+    }
+    return at;
+}
+
+// Lock held.
+static void end(struct sl_pins *pins, struct pin **at) {
+    struct pin *pin = *at;
+    *at = pin->next;
+    pins->n_pins--;
+    sl_shelf_unpin(pins->shelf, pin->stored);
+    free(pin);
+}
+
+bool sl_pins_renew(struct sl_pins *pins, const char *id) {
+    pthread_mutex_lock(&pins->mutex);
+    struct pin *pin = *find(pins, id);
+    if (pin) {
+        pin->deadline_ns = sl_deadline_in_ms(pins->lease_ms);
+    }
+    pthread_mutex_unlock(&pins->mutex);
+    return pin != NULL;
+}
+
+void sl_pins_release(struct sl_pins *pins, const char *id) {
+    pthread_mutex_lock(&pins->mutex);
+    struct pin **at = find(pins, id);
+    if (*at && (*at)->in_use) {
+        (*at)->deadline_ns = 0;
+    } else if (*at) {
+        end(pins, at);
+    }
+    pthread_mutex_unlock(&pins->mutex);
+}
+
+void sl_pins_reap(struct sl_pins *pins, int64_t now_ns) {
+    pthread_mutex_lock(&pins->mutex);
+    for (struct pin **at = &pins->first; *at;) {
+        if (!(*at)->in_use && (*at)->deadline_ns <= now_ns) {
+            end(pins, at);
+        } else {
+            at = &(*at)->next;
+        }
+    }
+    pthread_mutex_unlock(&pins->mutex);
+}
+
+struct sl_stored *sl_pins_borrow(struct sl_pins *pins, const char *id) {
+    pthread_mutex_lock(&pins->mutex);
+    struct pin *pin = *find(pins, id);
+    struct sl_stored *stored = pin && !pin->in_use ? pin->stored : NULL;
+    if (stored) {
+        pin->in_use = true;
+    }
+    pthread_mutex_unlock(&pins->mutex);
+    return stored;
+}
+
+void sl_pins_return(struct sl_pins *pins, const char *id) {
+    pthread_mutex_lock(&pins->mutex);
+    (*find(pins, id))->in_use = false;
+    pthread_mutex_unlock(&pins->mutex);
+}
+
+int64_t sl_pins_count(struct sl_pins *pins) {
+    pthread_mutex_lock(&pins->mutex);
+    int64_t n_pins = pins->n_pins;
+    pthread_mutex_unlock(&pins->mutex);
+    return n_pins;
+}
+
+void sl_pins_destroy(struct sl_pins **pins_inout) {
+    struct sl_pins *pins = *pins_inout;
+    if (!pins) {
+        return;
+    }
+    sl_pins_reap(pins, INT64_MAX);
+    pthread_mutex_destroy(&pins->mutex);
+    free(pins);
+    *pins_inout = NULL;
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// Capsules over a real fabric on the loopback interface: what was announced is shelved when it has arrived, and nothing else.
+#include "tests/unit/kvstore/harness.h"
+
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "kvstore/capsules/arrivals.h"
+
+#define ARENA_BYTES ((size_t)4 << 20)
+#define N_TOKENS    256
+#define LEASE_MS    30000
+#define WAIT_MS     5000
+
+struct fixture {
+    struct parts parts;
+    struct sl_arrivals *arrivals;
+    struct prompt prompt;
+    struct sl_capsule_keys keys;
+    struct sl_capsule_bytes capsule; // as its sender has it
+};
+
+static int setup(void **state) {
+    struct fixture *fixture = calloc(1, sizeof *fixture);
+    open_parts(&fixture->parts, ARENA_BYTES, LEASE_MS, 0);
+    assert_int_equal(sl_arrivals_create(&fixture->parts.room, NULL, &fixture->arrivals, NULL), SL_OK);
+    make_prompt(&fixture->prompt, 1, 0, N_TOKENS);
+    fixture->keys = (struct sl_capsule_keys){
+        {11, 22, fixture->prompt.hashes.whole}, fixture->prompt.prefixes, N_TOKENS / SL_PREFIX_BLOCK, SL_PREFIX_BLOCK};
+    fixture->capsule = make_capsule(fixture->parts.arena, &fixture->keys.id, N_TOKENS, false);
+    fixture->capsule.body = calloc(1, fixture->capsule.body_bytes);
+    *state = fixture;
+    return 0;
+}
+
+static int teardown(void **state) {
+    struct fixture *fixture = *state;
+    sl_arrivals_destroy(&fixture->arrivals);
+    sl_arrivals_destroy(&fixture->arrivals);
+    free(fixture->capsule.header);
+    free(fixture->capsule.body);
+    close_parts(&fixture->parts);
+    free(fixture);
+    return 0;
+}
+
+// As a Reserve does.
+static struct sl_inbound_ticket announce(struct fixture *fixture) {
+    struct sl_inbound_ticket ticket;
+    assert_int_equal(
+        sl_room_open_inbound(&fixture->parts.room, "test", fixture->capsule.body_bytes, 4096, 0, &ticket, NULL), SL_OK);
+    assert_int_equal(sl_arrivals_expect(fixture->arrivals, ticket.id, &fixture->keys, NULL), SL_OK);
+    assert_true(sl_arrivals_expects(fixture->arrivals, &fixture->keys.id));
+    return ticket;
+}
+
+static void wait_until_nothing_is_expected(struct fixture *fixture) {
+    int64_t deadline = sl_deadline_in_ms(WAIT_MS);
+    uint64_t seen = 0;
+    while (sl_arrivals_expects(fixture->arrivals, &fixture->keys.id) && sl_now_ns() < deadline) {
+        sl_inbound_wait_change(fixture->parts.inbound, &seen, sl_deadline_in_ms(100));
+        sl_arrivals_shelve(fixture->arrivals);
+    }
+    assert_false(sl_arrivals_expects(fixture->arrivals, &fixture->keys.id));
+    assert_int_equal(promised_bytes(&fixture->parts), 0);
+}
+
+static void test_arrivals_are_shelved_and_found_by_every_prefix(void **state) {
+    struct fixture *fixture = *state;
+    struct sl_inbound_ticket ticket = announce(fixture);
+    sl_arrivals_shelve(fixture->arrivals); // not yet
+    assert_true(sl_arrivals_expects(fixture->arrivals, &fixture->keys.id));
+    assert_false(sl_shelf_has(fixture->parts.shelf, &fixture->keys.id));
+    ship_capsule(&fixture->parts, &ticket, &fixture->capsule);
+    wait_until_nothing_is_expected(fixture);
+    assert_true(sl_shelf_has(fixture->parts.shelf, &fixture->keys.id));
+    for (size_t i = 0; i < fixture->keys.n_hashes; i++) {
+        struct sl_capsule_id prefix = {11, 22, fixture->prompt.prefixes[i]};
+        int64_t covered;
+        struct sl_stored *stored = sl_shelf_pin(fixture->parts.shelf, &prefix, &covered);
+        assert_non_null(stored);
+        assert_int_equal(covered, (i + 1) * SL_PREFIX_BLOCK);
+        sl_shelf_unpin(fixture->parts.shelf, stored);
+    }
+    free(ticket.ticket);
+}
+
+static void test_arrivals_that_end_are_forgotten(void **state) {
+    struct fixture *fixture = *state;
+    struct sl_inbound_ticket ticket = announce(fixture);
+    sl_inbound_release(fixture->parts.inbound, ticket.id);
+    wait_until_nothing_is_expected(fixture);
+    assert_false(sl_shelf_has(fixture->parts.shelf, &fixture->keys.id));
+    free(ticket.ticket);
+}
+
+static void test_arrivals_of_something_else_are_not_shelved(void **state) {
+    struct fixture *fixture = *state;
+    fixture->keys.id.recipe_fingerprint++;
+    struct sl_inbound_ticket ticket = announce(fixture);
+    ship_capsule(&fixture->parts, &ticket, &fixture->capsule);
+    wait_until_nothing_is_expected(fixture);
+    assert_false(sl_shelf_has(fixture->parts.shelf, &fixture->keys.id));
+    free(ticket.ticket);
+}
+
+// What has not arrived when the store stops gives its lease and its memory back.
+static void test_arrivals_end_with_the_store(void **state) {
+    struct fixture *fixture = *state;
+    struct sl_inbound_ticket ticket = announce(fixture);
+    sl_arrivals_destroy(&fixture->arrivals);
+    assert_int_equal(sl_inbound_count(fixture->parts.inbound), 0);
+    assert_int_equal(promised_bytes(&fixture->parts), 0);
+    free(ticket.ticket);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_arrivals_are_shelved_and_found_by_every_prefix, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_arrivals_that_end_are_forgotten, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_arrivals_of_something_else_are_not_shelved, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_arrivals_end_with_the_store, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
