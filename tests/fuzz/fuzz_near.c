@@ -12,6 +12,7 @@
 
 #include "offload/annex/near_internal.h"
 #include "tensor/cpu/attention/ref_kv_slots.h"
+#include "tensor/cpu/evict/fills.h"
 #include "tensor/cpu/retrieve/fills.h"
 
 #define ARENA_BYTES ((size_t)1 << 20)
@@ -43,6 +44,7 @@ static const struct sl_annex *make_annex(void) {
     struct sl_kv_segment_config config = {.first_lane = FIRST_LANE, .n_lanes = N_LANES};
     sl_ref_kv_slots_fill(&ops);
     sl_ref_scan_fill(&ops);
+    sl_ref_select_fill(&ops);
     must(sl_page_layout_init(&config.work, SL_KV_F16, HEAD_DIM, 0, false) == SL_OK);
     config.rows = config.scan = SL_KV_INT8;
     must(sl_arena_create(aligned_alloc(SL_ARENA_UNIT, ARENA_BYTES), ARENA_BYTES, &arena, NULL) == SL_OK);
