@@ -100,9 +100,9 @@ static void predict_queries(struct sl_engine *e, const struct sl_model_layer *ne
                              .y_stride = q_dim,
                              .n_columns = q_dim,
                              .scratch = e->products};
-    e->model->ops->matmul(e->team, &next->qkv, &args);
+    e->model->ops->matmul(e->stream, &next->qkv, &args);
     if (next->q_norm.weight != NULL) {
-        e->model->ops->norm(e->team, &next->q_norm, e->next_q, q_dim, m, c->n_heads, e->next_q, q_dim);
+        e->model->ops->norm(e->stream, &next->q_norm, e->next_q, q_dim, m, c->n_heads, e->next_q, q_dim);
     }
 }
 
@@ -111,10 +111,10 @@ static void normalize_heads(struct sl_engine *e, const struct sl_model_layer *la
     const struct sl_model_config *c = &e->model->config;
     float *k = e->qkv + (int64_t)c->n_heads * c->head_dim;
     if (layer->q_norm.weight != NULL) {
-        e->model->ops->norm(e->team, &layer->q_norm, e->qkv, sl_qkv_dim(c), m, c->n_heads, e->qkv, sl_qkv_dim(c));
+        e->model->ops->norm(e->stream, &layer->q_norm, e->qkv, sl_qkv_dim(c), m, c->n_heads, e->qkv, sl_qkv_dim(c));
     }
     if (layer->k_norm.weight != NULL) {
-        e->model->ops->norm(e->team, &layer->k_norm, k, sl_qkv_dim(c), m, c->n_kv_heads, k, sl_qkv_dim(c));
+        e->model->ops->norm(e->stream, &layer->k_norm, k, sl_qkv_dim(c), m, c->n_kv_heads, k, sl_qkv_dim(c));
     }
 }
 
@@ -131,7 +131,7 @@ static void compute_angles(struct sl_engine *e, const struct sl_input *inputs, i
         while (s < n_inputs && rope_of(e, inputs[s].session) == rope) {
             row += inputs[s++].n_tokens;
         }
-        e->model->ops->angles(e->team, rope, e->positions + begin, row - begin, e->cosines + begin * half,
+        e->model->ops->angles(e->stream, rope, e->positions + begin, row - begin, e->cosines + begin * half,
                               e->sines + begin * half);
     }
 }
@@ -151,10 +151,10 @@ static void rotate_rows(struct sl_engine *e, const struct sl_input *inputs, int 
         if (row > begin) {
             const float *cosines = e->cosines + begin * half, *sines = e->sines + begin * half;
             // k lies behind q: one call turns the heads of both
-            ops->rotate(e->team, rope, cosines, sines, e->qkv + begin * sl_qkv_dim(c), sl_qkv_dim(c), row - begin,
+            ops->rotate(e->stream, rope, cosines, sines, e->qkv + begin * sl_qkv_dim(c), sl_qkv_dim(c), row - begin,
                         c->n_heads + c->n_kv_heads);
             if (next_q != NULL) {
-                ops->rotate(e->team, rope, cosines, sines, next_q + begin * q_dim, q_dim, row - begin, c->n_heads);
+                ops->rotate(e->stream, rope, cosines, sines, next_q + begin * q_dim, q_dim, row - begin, c->n_heads);
             }
         }
         while (s < n_inputs && inputs[s].session->positions == SL_POSITION_SLOT) {
@@ -231,7 +231,7 @@ enum sl_status sl_pass_begin(struct sl_engine *e, struct sl_input *inputs, int n
     }
     gather_rows(e, inputs, n_inputs);
     compute_angles(e, inputs, n_inputs);
-    e->model->ops->embed(e->team, &e->model->embed, e->tokens, pass.n_rows, e->x);
+    e->model->ops->embed(e->stream, &e->model->embed, e->tokens, pass.n_rows, e->x);
     *pass_out = pass;
     return SL_OK;
 }
@@ -241,11 +241,11 @@ void sl_pass_project(struct sl_pass *pass, int layer) {
     const struct sl_model_layer *weights = &e->model->layers[layer];
     int64_t hidden = e->model->config.hidden, m = pass->n_rows;
     pass->layer = layer;
-    e->model->ops->norm(e->team, &weights->attention_norm, e->x, hidden, m, 1, e->h, hidden);
+    e->model->ops->norm(e->stream, &weights->attention_norm, e->x, hidden, m, 1, e->h, hidden);
     sl_engine_multiply(e, &weights->qkv, e->h, m, e->qkv, false);
     normalize_heads(e, weights, m);
     if (pass->wants.importance) {
-        sl_retaining_score(e->model, layer, e->team, e->qkv, m, e->hidden, e->products, e->scores);
+        sl_retaining_score(e->model, layer, e->stream, e->qkv, m, e->hidden, e->products, e->scores);
     }
     if (predicts(pass)) {
         predict_queries(e, weights + 1, m);
@@ -265,7 +265,7 @@ enum sl_status sl_pass_append(struct sl_pass *pass, struct sl_error *err) {
         sl_session_add_slots(pass->inputs[i].session, pass->layer, pass->inputs[i].n_tokens);
         e->calls[i] = describe(pass, &pass->inputs[i], row, e->kv + (int64_t)i * e->model->config.n_kv_heads);
     }
-    e->model->ops->append(e->team, e->calls, pass->n_inputs);
+    e->model->ops->append(e->stream, e->calls, pass->n_inputs);
     pass->attends = e->calls;
     return SL_OK;
 }
@@ -276,7 +276,7 @@ void sl_pass_finish(struct sl_pass *pass) {
     int64_t hidden = e->model->config.hidden, m = pass->n_rows;
     sl_engine_multiply(e, &weights->o, e->a, m, e->x, true);
     if (weights->mlp_norm.weight != NULL) {
-        e->model->ops->norm(e->team, &weights->mlp_norm, e->x, hidden, m, 1, e->h, hidden);
+        e->model->ops->norm(e->stream, &weights->mlp_norm, e->x, hidden, m, 1, e->h, hidden);
     }
     sl_engine_multiply(e, &weights->up, e->h, m, e->up, false);
     sl_engine_multiply(e, &weights->down, e->up, m, e->x, true);
@@ -293,7 +293,7 @@ enum sl_status sl_pass_attend(struct sl_pass *pass, int layer, struct sl_error *
     sl_pass_project(pass, layer);
     enum sl_status status = sl_pass_append(pass, err);
     if (status == SL_OK) {
-        pass->engine->model->ops->attend(pass->engine->team, pass->attends, pass->n_inputs);
+        pass->engine->model->ops->attend(pass->engine->stream, pass->attends, pass->n_inputs);
     }
     return status;
 }

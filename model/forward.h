@@ -15,19 +15,19 @@
  * Design: an input is consecutive tokens of one session: a chunk of a prompt, or the token that a step of decode reads. A
  *         pass takes those of many sessions, one behind the other as rows, and the code is the same. runner/step.c is the
  *         loop of everything that serves; sl_engine_forward() is the loop of those who watch nothing.
- * Threads: an engine (scratch memory and team) is used by one thread at a time, and carries out one pass at a time.
+ * Threads: an engine (scratch memory and stream) is used by one thread at a time, and carries out one pass at a time.
  */
 #ifndef SL_MODEL_FORWARD_H
 #define SL_MODEL_FORWARD_H
 
 #include "model/model.h"
 
-// Scratch for up to max_rows tokens a pass. `model` and `team` must outlive it. The model's ops are used.
+// Scratch for up to max_rows tokens a pass. `model` and `stream` must outlive it. The model's ops are used.
 struct sl_engine;
-enum sl_status sl_engine_create(const struct sl_model *model, struct sl_team *team, int max_rows,
+enum sl_status sl_engine_create(const struct sl_model *model, struct sl_stream *stream, int max_rows,
                                 struct sl_engine **engine_out, struct sl_error *err);
 void sl_engine_destroy(struct sl_engine **engine);
-struct sl_team *sl_engine_team(struct sl_engine *engine);
+struct sl_stream *sl_engine_stream(struct sl_engine *engine);
 const struct sl_ops *sl_engine_ops(const struct sl_engine *engine);
 
 // Consecutive tokens of one session; the inputs of a pass are of different sessions. Position of tokens[i]:

@@ -11,7 +11,7 @@
 
 struct sl_engine {
     const struct sl_model *model;
-    struct sl_team *team;
+    struct sl_stream *stream;
     int max_rows;
     void *scratch;           // one allocation behind everything below
     float *x;                // [m][E] the residual stream

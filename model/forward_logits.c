@@ -39,7 +39,7 @@ static void project_run(struct sl_engine *e, const struct sl_input *inputs, int 
     const struct sl_model *model = e->model;
     const struct sl_ops *ops = model->ops;
     int64_t hidden = model->config.hidden, n_vocab = model->config.n_vocab;
-    ops->norm(e->team, &model->final_norm, e->x + row * hidden, hidden, count, 1, e->h, hidden);
+    ops->norm(e->stream, &model->final_norm, e->x + row * hidden, hidden, count, 1, e->h, hidden);
     sl_engine_multiply(e, &model->head, e->h, count, e->logits, false);
     struct hand_out_args args = {.logits = e->logits, .n_vocab = n_vocab};
     for (int64_t r = 0; r < count; r++) {
@@ -49,7 +49,7 @@ static void project_run(struct sl_engine *e, const struct sl_input *inputs, int 
             i = 0;
         }
     }
-    sl_team_run(e->team, count, 1, hand_out_tasks, &args);
+    sl_stream_run(e->stream, count, 1, hand_out_tasks, &args);
 }
 
 // The rows that are wanted, in runs of adjacent ones: a decode step of many sessions is one run.

@@ -53,7 +53,7 @@ static size_t lay_out(struct sl_engine *e, char *base) {
     return used;
 }
 
-enum sl_status sl_engine_create(const struct sl_model *model, struct sl_team *team, int max_rows,
+enum sl_status sl_engine_create(const struct sl_model *model, struct sl_stream *stream, int max_rows,
                                 struct sl_engine **engine_out, struct sl_error *err) {
     if (max_rows < 1 || max_rows > 1 << 20) {
         return sl_fail(err, SL_ERR_INVALID, "an engine of %d rows: expected 1 to %d", max_rows, 1 << 20);
@@ -63,7 +63,7 @@ enum sl_status sl_engine_create(const struct sl_model *model, struct sl_team *te
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
     e->model = model;
-    e->team = team;
+    e->stream = stream;
     e->max_rows = max_rows;
     size_t bytes = lay_out(e, NULL);
     e->scratch = aligned_alloc(64, bytes);
@@ -84,8 +84,8 @@ void sl_engine_destroy(struct sl_engine **engine) {
     }
 }
 
-struct sl_team *sl_engine_team(struct sl_engine *engine) {
-    return engine->team;
+struct sl_stream *sl_engine_stream(struct sl_engine *engine) {
+    return engine->stream;
 }
 
 const struct sl_ops *sl_engine_ops(const struct sl_engine *engine) {
@@ -101,5 +101,5 @@ void sl_engine_multiply(struct sl_engine *e, const struct sl_matrix *w, const fl
                              .y_stride = sl_matrix_outputs(w),
                              .accumulate = accumulate,
                              .scratch = e->products};
-    e->model->ops->matmul(e->team, w, &args);
+    e->model->ops->matmul(e->stream, w, &args);
 }

@@ -54,7 +54,7 @@ static void attend_resident(const struct sl_runtime *runtime, struct sl_sequence
         }
     }
     if (n > 0) {
-        runtime->ops->attend(runtime->team, resident, n);
+        runtime->ops->attend(runtime->stream, resident, n);
     }
 }
 
@@ -68,7 +68,7 @@ static void attend_offloaded(const struct sl_runtime *runtime, struct sl_sequenc
         spoil(s, s->offload ? sl_offload_attend(s->offload, pass->layer, &pass->attends[i], &s->err)
                             : sl_retriever_attend(s->retrieval.retriever, pass->layer, &pass->attends[i], &s->err));
         if (s->status != SL_OK) {
-            runtime->ops->attend(runtime->team, &pass->attends[i], 1);
+            runtime->ops->attend(runtime->stream, &pass->attends[i], 1);
         }
     }
 }

@@ -48,7 +48,7 @@ static enum sl_status check_recipe(const struct sl_compressor *c, struct sl_erro
     return SL_OK;
 }
 
-enum sl_status sl_compressor_create(const struct sl_plan *plan, const struct sl_ops *ops, struct sl_team *team,
+enum sl_status sl_compressor_create(const struct sl_plan *plan, const struct sl_ops *ops, struct sl_stream *stream,
                                     struct sl_compressor **compressor_out, struct sl_error *err) {
     struct sl_compressor *c = calloc(1, sizeof *c);
     if (c == NULL) {
@@ -58,7 +58,7 @@ enum sl_status sl_compressor_create(const struct sl_plan *plan, const struct sl_
     c->score = sl_score_get_traits(plan->recipe.score);
     c->method = sl_score_method(plan->recipe.score);
     c->ops = ops;
-    c->team = team;
+    c->stream = stream;
     enum sl_status status = check_recipe(c, err);
     if (status != SL_OK) {
         goto err_destroy;
@@ -136,7 +136,7 @@ static enum sl_status evict_behind_chunk(struct sl_compressor *c, struct sl_sess
     bool at_end = sl_budgets_at_end(c);
     // In the tail, too: steps, sl_compressor_end() or the next turn of a conversation evict from it.
     if (c->method->accumulate != NULL) {
-        c->method->accumulate(c->ops, c->team, attend);
+        c->method->accumulate(c->ops, c->stream, attend);
     }
     bool final = !in_tail && (end == body || last); // of the body
     if (in_tail || at_end || !((recipe->when & SL_WHEN_CHUNK) || (final && (recipe->when & SL_WHEN_END)))) {
@@ -209,7 +209,7 @@ static enum sl_status divide_budgets(struct sl_compressor *c, const struct sl_se
                     goto done;
                 }
             }
-            c->ops->variance(c->team, &heads, 0, variances + n++ * n_heads);
+            c->ops->variance(c->stream, &heads, 0, variances + n++ * n_heads);
         }
     }
     if (n == 0) {

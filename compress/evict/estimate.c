@@ -81,11 +81,11 @@ enum sl_status sl_estimate_eviction(struct sl_compressor *c, const struct sl_evi
         if (status != SL_OK) {
             return status;
         }
-        c->ops->lost(c->team, heads, e->attend->n_heads / heads->n, s->sums, s->keep, kept, 0, &sums->lost);
+        c->ops->lost(c->stream, heads, e->attend->n_heads / heads->n, s->sums, s->keep, kept, 0, &sums->lost);
         sums->n_rows += e->attend->m;
     } else {
-        c->ops->read_state(c->team, heads, 0, s->work);
-        c->ops->lost(c->team, heads, 1, s->work, s->keep, kept, e->n_tokens, &sums->lost);
+        c->ops->read_state(c->stream, heads, 0, s->work);
+        c->ops->lost(c->stream, heads, 1, s->work, s->keep, kept, e->n_tokens, &sums->lost);
         sums->n_rows += e->n_tokens;
     }
     return SL_OK;
@@ -93,6 +93,6 @@ enum sl_status sl_estimate_eviction(struct sl_compressor *c, const struct sl_evi
 
 void sl_estimate_pages(struct sl_compressor *c, int layer, const struct sl_kv_heads *heads, uint32_t n_pages) {
     if (c->estimator.layers != NULL) {
-        c->ops->page_error(c->team, heads, n_pages, c->new_pages, &c->estimator.layers[layer].pages);
+        c->ops->page_error(c->stream, heads, n_pages, c->new_pages, &c->estimator.layers[layer].pages);
     }
 }

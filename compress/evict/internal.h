@@ -25,18 +25,18 @@ struct sl_scratch {
     struct sl_vectors base;       // value=...: the scores behind the changes, which decide between equal ones
     struct sl_vectors deviations; // scope=std
     struct sl_vectors work;
-    struct sl_vectors cosine; // evicted=merge, with `evicted` and `nearest`
-    struct sl_lists keep;     // slots that stay
-    struct sl_lists evicted;  // the others
-    struct sl_lists nearest;  // of each of those, the slot among `keep` that is most like it
-    uint32_t *decided;        // [n_kv_heads] how many slots stay, where attention decides
-    uint32_t *kept;           // [n_kv_heads] how many slots stay otherwise
-    uint32_t *n_spared;       // [n_kv_heads] scope=std
-    struct sl_protection *protections;  // [n_kv_heads]
-    void *of_queries;         // the block behind:
-    int n_heads;              // query heads; 0 until they have come
-    struct sl_vectors sums;   // [n_heads] of ops->window_sums
-    struct sl_vectors pooled; // [n_heads] of ops->pool, where the score pools
+    struct sl_vectors cosine;          // evicted=merge, with `evicted` and `nearest`
+    struct sl_lists keep;              // slots that stay
+    struct sl_lists evicted;           // the others
+    struct sl_lists nearest;           // of each of those, the slot among `keep` that is most like it
+    uint32_t *decided;                 // [n_kv_heads] how many slots stay, where attention decides
+    uint32_t *kept;                    // [n_kv_heads] how many slots stay otherwise
+    uint32_t *n_spared;                // [n_kv_heads] scope=std
+    struct sl_protection *protections; // [n_kv_heads]
+    void *of_queries;                  // the block behind:
+    int n_heads;                       // query heads; 0 until they have come
+    struct sl_vectors sums;            // [n_heads] of ops->window_sums
+    struct sl_vectors pooled;          // [n_heads] of ops->pool, where the score pools
 };
 
 // Sums of error estimates; NULL: not asked for.
@@ -53,7 +53,7 @@ struct sl_thin {
     struct sl_vectors scores; // the same, behind what else is in the first candidate's page: [SL_PAGE_SLOTS + n_batch]
     struct sl_lists keep;     // the same
     uint32_t *kept;           // [n_kv_heads]
-    struct sl_protection *protections;  // [n_kv_heads]
+    struct sl_protection *protections; // [n_kv_heads]
 };
 
 #define SL_PACK_PAGES 64 // of a head that are packed at once
@@ -63,7 +63,7 @@ struct sl_compressor {
     const struct sl_score_traits *score;
     const struct sl_score_method *method;
     const struct sl_ops *ops;
-    struct sl_team *team;
+    struct sl_stream *stream;
     struct sl_compress_stats stats;
     struct sl_scratch scratch;
     struct sl_thin thin;

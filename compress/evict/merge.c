@@ -21,8 +21,8 @@ void sl_merge_evicted(struct sl_compressor *c, const struct sl_eviction *e, cons
     struct sl_scratch *s = &c->scratch;
     float *threshold = &e->session->layers[e->layer].merge_threshold;
     uint32_t n_merged;
-    c->ops->nearest(c->team, heads, s->keep, kept, s->evicted, s->nearest, s->cosine);
-    c->ops->merge(c->team, heads, kept, s->evicted, s->nearest, s->cosine, (float)c->plan.recipe.merge_beta, threshold,
-                  &n_merged);
+    c->ops->nearest(c->stream, heads, s->keep, kept, s->evicted, s->nearest, s->cosine);
+    c->ops->merge(c->stream, heads, kept, s->evicted, s->nearest, s->cosine, (float)c->plan.recipe.merge_beta,
+                  threshold, &n_merged);
     c->stats.slots_merged += n_merged;
 }

@@ -71,7 +71,7 @@ enum sl_status sl_pack_layer(struct sl_compressor *c, struct sl_session *session
             return SL_OK;
         }
         struct sl_kv_heads heads = sl_session_heads(session, layer, c->kv);
-        c->ops->quantize(c->team, &heads, n, c->new_pages);
+        c->ops->quantize(c->stream, &heads, n, c->new_pages);
         sl_estimate_pages(c, layer, &heads, n);
         put_new_pages(c, session, layer, n);
         c->stats.pages_quantized += n_pages;

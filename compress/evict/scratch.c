@@ -80,6 +80,6 @@ enum sl_status sl_take_sums(struct sl_compressor *c, const struct sl_attend *att
         s->sums = (struct sl_vectors){block, s->stride};
         s->pooled = (struct sl_vectors){sl_score_pools(&c->plan.recipe) ? block + n : NULL, s->stride};
     }
-    c->ops->window_sums(c->team, attend, first_row, s->sums);
+    c->ops->window_sums(c->stream, attend, first_row, s->sums);
     return SL_OK;
 }

@@ -79,7 +79,7 @@ static void read_importance(const struct batch *b, uint32_t before) {
     memcpy(thin->batch + n_waiting * n_heads, b->attend->importance, m * row_bytes);
     memcpy(undecided, thin->batch + n_candidates * n_heads, (size_t)b->n_undecided * row_bytes);
     struct sl_vectors scores = {thin->scores.at + before, thin->scores.stride};
-    b->c->ops->spread(b->c->team, thin->batch, (int)n_heads, (int)(n_waiting + m), scores);
+    b->c->ops->spread(b->c->stream, thin->batch, (int)n_heads, (int)(n_waiting + m), scores);
 }
 
 // Heads of the session from the page of the first candidate on; *before_out: slots of that page that have been decided.
@@ -103,7 +103,7 @@ static void thin(const struct batch *b) {
         read_importance(b, before);
     } else { // of what is known of a token by its position
         struct sl_score_input in = {.ops = c->ops,
-                                    .team = c->team,
+                                    .stream = c->stream,
                                     .recipe = &c->plan.recipe,
                                     .heads = &heads,
                                     .layer = b->layer,
@@ -120,9 +120,9 @@ static void thin(const struct batch *b) {
         thin->kept[h] = before + (uint32_t)(b->n_keep + b->n_undecided);
     }
     struct sl_counts kept = {.host = thin->kept};
-    c->ops->protect(c->team, &heads, thin->protections, thin->scores);
-    c->ops->select(c->team, &heads, thin->scores, (struct sl_vectors){0}, false, kept, thin->keep);
-    c->ops->gather(c->team, &heads, thin->keep, kept);
+    c->ops->protect(c->stream, &heads, thin->protections, thin->scores);
+    c->ops->select(c->stream, &heads, thin->scores, (struct sl_vectors){0}, false, kept, thin->keep);
+    c->ops->gather(c->stream, &heads, thin->keep, kept);
 }
 
 static enum sl_status check_layer(const struct batch *b, struct sl_error *err) {

@@ -280,7 +280,7 @@ enum sl_status sl_offload_attend(struct sl_offload *offload, int layer, const st
                                                 .packed = &offload->kept};
             }
             args.heads.kv = offload->kv;
-            ops->attend_before(offload->node->runtime.team, &args, &offload->softmax);
+            ops->attend_before(offload->node->runtime.stream, &args, &offload->softmax);
         }
         if (status != SL_OK) {
             return status;
@@ -288,6 +288,6 @@ enum sl_status sl_offload_attend(struct sl_offload *offload, int layer, const st
         args.heads.kv = attend->heads.kv;
         args.before = &offload->softmax;
     }
-    ops->attend(offload->node->runtime.team, &args, 1);
+    ops->attend(offload->node->runtime.stream, &args, 1);
     return SL_OK;
 }

@@ -293,7 +293,7 @@ enum sl_status sl_retriever_attend(struct sl_retriever *retriever, int layer, co
         return status;
     }
     if (l == NULL) {
-        r->config.ops->attend(r->config.team, attend, 1);
+        r->config.ops->attend(r->config.stream, attend, 1);
         return SL_OK;
     }
     uint32_t least = r->config.resident_only ? r->sinks + r->recent : (uint32_t)r->config.n_prompt;
@@ -312,9 +312,9 @@ enum sl_status sl_retriever_attend(struct sl_retriever *retriever, int layer, co
     struct sl_attend combined = *attend;
     combined.heads.kv = r->kv;
     struct sl_counts n_fresh = {.host = r->n_fresh}, n_slots = {.host = r->n_slots};
-    r->config.ops->put_rows(r->config.team, &combined.heads, r->fresh, n_fresh, r->fresh_rows);
+    r->config.ops->put_rows(r->config.stream, &combined.heads, r->fresh, n_fresh, r->fresh_rows);
     r->method->release(r, l);
-    r->config.ops->attend_slots(r->config.team, &combined, r->slots, n_slots);
+    r->config.ops->attend_slots(r->config.stream, &combined, r->slots, n_slots);
     count(r, l);
     r->stats.n_steps += l == r->layers;
     l->n_steps++;

@@ -43,7 +43,7 @@ int sl_retriever_find_parts(const struct sl_retriever *r, int index, struct sl_r
 }
 
 void sl_retriever_take_means(struct sl_retriever *r, const struct sl_attend *attend, const float *q) {
-    r->config.ops->mean_query(r->config.team, attend, q, r->means);
+    r->config.ops->mean_query(r->config.stream, attend, q, r->means);
 }
 
 void *sl_retriever_request_body(struct sl_retriever *r) {

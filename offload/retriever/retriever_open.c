@@ -59,7 +59,7 @@ static enum sl_status take_rows(struct sl_retriever *r, struct sl_retriever_laye
             const void *rows = body + (size_t)i * n * row_bytes;
             struct sl_kv kv = resident_kv(r, l, part->first_head + i, n);
             struct sl_kv_heads head = {&kv, 1};
-            r->config.ops->put_rows(r->config.team, &head, slots, (struct sl_counts){.host = &n}, &rows);
+            r->config.ops->put_rows(r->config.stream, &head, slots, (struct sl_counts){.host = &n}, &rows);
             if (into_session) {
                 sl_session_set_slots(session, l->layer, part->first_head + i, n);
             }

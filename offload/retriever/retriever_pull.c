@@ -285,7 +285,7 @@ static enum sl_status take(struct sl_retriever *r, struct sl_retriever_layer *l,
     }
     struct rank_task task = {r, l->parts[0].first_lane};
     sl_retriever_take_means(r, attend, attend->q);
-    sl_team_run(r->config.team, r->n_heads, 1, rank_heads, &task);
+    sl_stream_run(r->config.stream, r->n_heads, 1, rank_heads, &task);
     for (int p = 0; status == SL_OK && p < l->n_parts; p++) {
         status = send_rows(r, &l->parts[p], err);
     }

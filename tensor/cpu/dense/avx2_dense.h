@@ -5,6 +5,6 @@
 
 #include "tensor/ops.h"
 
-void sl_avx2_matmul(struct sl_team *team, const struct sl_matrix *w, const struct sl_matmul *args);
+void sl_avx2_matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args);
 
 #endif

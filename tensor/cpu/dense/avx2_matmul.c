@@ -128,6 +128,6 @@ static void finish(const struct sl_matrix *w, const float *sums, int64_t n, floa
 
 #include "tensor/cpu/dense/narrow_tiles.h"
 
-void sl_avx2_matmul(struct sl_team *team, const struct sl_matrix *w, const struct sl_matmul *args) {
-    sl_narrow_matmul(&kernels, team, w, args);
+void sl_avx2_matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
+    sl_narrow_matmul(&kernels, stream, w, args);
 }
