@@ -2,13 +2,15 @@
 
 set(CMAKE_C_STANDARD 17)
 set(CMAKE_C_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_STANDARD 17) # kernels of tensor/cuda, and what runs them without a GPU
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_C_EXTENSIONS ON) # POSIX and GNU interfaces: clock_gettime, pthread_setname_np
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 
-add_compile_options(-Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wundef
-                    -fno-math-errno -fno-common -fvisibility=hidden)
+add_compile_options(-Wall -Wextra -Werror -Wshadow -Wvla -Wundef -fno-math-errno -fno-common -fvisibility=hidden)
+add_compile_options("$<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes;-Wmissing-prototypes>")
 # snprintf() is chosen because it cuts; under the sanitizers gcc's guesses about lengths are poor besides.
 add_compile_options($<$<C_COMPILER_ID:GNU>:-Wno-format-truncation>)
 add_compile_definitions(_GNU_SOURCE)
@@ -41,8 +43,8 @@ endif()
 # sl_library(SOURCES a.c ... [AVX2 b.c ...] DEPS target ... PRIVATE_DEPS target ...)
 # The static library of a folder, called after it: compress/recipe is target sl_compress_recipe. DEPS are the folders
 # that it includes, as tools/lint_includes.py allows them. Includes are written from the repository's root. Files behind
-# the name of an instruction set are compiled for it, where the processor's architecture has it. A folder of headers has
-# no SOURCES.
+# the name of an instruction set are compiled for it, where the processor's architecture has it. Kernels (.cu) are compiled
+# as C++ for the emulator. A folder of headers has no SOURCES.
 function(sl_library)
   set(sets AVX2 AVX512 AVX512BF16 AMX NEON)
   cmake_parse_arguments(A "" "" "SOURCES;${sets};DEPS;PRIVATE_DEPS" ${ARGN})
@@ -57,6 +59,9 @@ function(sl_library)
     target_link_libraries(${target} INTERFACE ${A_DEPS})
     return()
   endif()
+  set(kernels ${A_SOURCES})
+  list(FILTER kernels INCLUDE REGEX "[.]cu$")
+  set_source_files_properties(${kernels} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++")
   add_library(${target} STATIC ${A_SOURCES})
   target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})
   target_link_libraries(${target} PUBLIC ${A_DEPS} PRIVATE ${A_PRIVATE_DEPS})

@@ -26,7 +26,7 @@ SPDX = "SPDX-License-Identifier: Apache-2.0"
 UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME)\b")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(["<])([^">]+)[">]', re.M)
 
-SOURCES = {".c", ".h", ".cu", ".cuh"}
+SOURCES = {".c", ".h", ".cc", ".cu", ".cuh"}
 TEXTS = SOURCES | {".py", ".sh", ".cmake", ".proto", ".md", ".txt", ".yaml", ".yml"}
 SKIPPED_FOLDERS = re.compile(r"^(\.git|build.*|results|__pycache__|shared)$")
 

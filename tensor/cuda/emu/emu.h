@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: what a kernel of CUDA finds here in CUDA's place: threads of a block are fibers of one host thread. Use that the
+ *          emulator sees to be wrong ends the process and names the place.
+ *
+ * Design: a fiber runs until a barrier or an operation of its warp, which hands over to the next one. The emulator is never
+ *         instrumented by ThreadSanitizer, kernels may be: it is told that fibers are threads and that only __syncthreads and
+ *         __syncwarp put them in order, so it reports races between the threads of a block. Asynchronous copies happen when
+ *         they are waited for, the latest that a GPU can. Shared memory is poisoned before every block.
+ *
+ * What it does not show: time, banks, occupancy; the order of memory between blocks, which run one after another.
+ */
+#ifndef SL_TENSOR_CUDA_EMU_EMU_H
+#define SL_TENSOR_CUDA_EMU_EMU_H
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+struct gpu_queue;
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+// All of it in one section, which can be poisoned. Kernels and device functions must be static: a section holds no COMDAT.
+#define __shared__ static __attribute__((section("gpu_shared")))
+
+struct dim3 {
+    unsigned x, y, z;
+    dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+struct alignas(8) uint2 {
+    uint32_t x, y;
+};
+struct alignas(16) uint4 {
+    uint32_t x, y, z, w;
+};
+struct alignas(8) float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+
+namespace emu {
+
+#define EMU_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
+[[noreturn]] void die(const char *what, const char *file, int line);
+
+struct place {
+    dim3 thread, block, n_threads, n_blocks;
+};
+const place &here(); // of the thread that runs
+void *dynamic_shared();
+int barrier(int predicate, const char *file, int line); // how many threads say yes
+
+enum warp_op { SYNC, XOR, DOWN, UP, FROM, BALLOT, MMA_BF16, MMA_F16, LDMATRIX, LDMATRIX_T, MOVMATRIX };
+// One operation of the lanes in mask, of `bytes` from each lane's in to its out.
+void together(warp_op op, unsigned mask, const void *in, void *out, int bytes, int amount, int width, const char *file,
+              int line);
+
+// cp.async
+void copy_later(void *to, const void *from, unsigned bytes, const char *file, int line);
+void copy_commit();
+void copy_wait(size_t n_left);
+
+void run(const char *kernel, dim3 grid, dim3 block, size_t dynamic_bytes, const std::function<void()> &thread);
+void enqueue(gpu_queue *queue, std::function<void()> work);
+
+// Arguments are taken at the call, as CUDA does.
+template <class... P, class... A>
+void launch(const char *name, dim3 grid, dim3 block, size_t dynamic_bytes, gpu_queue *queue, void (*kernel)(P...),
+            A... arguments) {
+    std::function<void()> thread = [=] { kernel(P(arguments)...); };
+    enqueue(queue, [=] { run(name, grid, block, dynamic_bytes, thread); });
+}
+
+} // namespace emu
+
+#define threadIdx (emu::here().thread)
+#define blockIdx  (emu::here().block)
+#define blockDim  (emu::here().n_threads)
+#define gridDim   (emu::here().n_blocks)
+
+static inline void __syncthreads(EMU_HERE) {
+    emu::barrier(0, file, line);
+}
+static inline int __syncthreads_or(int p, EMU_HERE) {
+    return emu::barrier(p != 0, file, line) > 0;
+}
+static inline int __syncthreads_count(int p, EMU_HERE) {
+    return emu::barrier(p != 0, file, line);
+}
+static inline void __syncwarp(unsigned mask = ~0u, EMU_HERE) {
+    emu::together(emu::SYNC, mask, nullptr, nullptr, 0, 0, 32, file, line);
+}
+#define EMU_SHUFFLE(name, op)                                                                                          \
+    template <class T> static inline T name(unsigned mask, T v, int amount, int width = 32, EMU_HERE) {                \
+        static_assert(sizeof(T) <= 8, "a register or two");                                                            \
+        T out;                                                                                                         \
+        emu::together(op, mask, &v, &out, sizeof(T), amount, width, file, line);                                       \
+        return out;                                                                                                    \
+    }
+EMU_SHUFFLE(__shfl_xor_sync, emu::XOR)
+EMU_SHUFFLE(__shfl_down_sync, emu::DOWN)
+EMU_SHUFFLE(__shfl_up_sync, emu::UP)
+EMU_SHUFFLE(__shfl_sync, emu::FROM)
+static inline unsigned __ballot_sync(unsigned mask, int p, EMU_HERE) {
+    unsigned out;
+    emu::together(emu::BALLOT, mask, &p, &out, 4, 0, 32, file, line);
+    return out;
+}
+
+static inline int __popc(unsigned x) {
+    return __builtin_popcount(x);
+}
+static inline int __ffs(int x) {
+    return __builtin_ffs(x);
+}
+static inline float __uint_as_float(uint32_t u) {
+    float f;
+    __builtin_memcpy(&f, &u, 4);
+    return f;
+}
+static inline uint32_t __float_as_uint(float f) {
+    uint32_t u;
+    __builtin_memcpy(&u, &f, 4);
+    return u;
+}
+static inline float rsqrtf(float x) {
+    return 1.0f / sqrtf(x);
+}
+static inline uint32_t atomicAdd(uint32_t *p, uint32_t v) {
+    return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
+}
+static inline uint32_t atomicOr(uint32_t *p, uint32_t v) {
+    return __atomic_fetch_or(p, v, __ATOMIC_RELAXED);
+}
+
+#endif

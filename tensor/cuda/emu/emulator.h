@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: the host's side of an emulated GPU: memory, work in order, events, and what makes a test strict.
+ *
+ * Design: work runs when somebody waits for it, on the thread that waits, or at once if the emulator is eager: what a host
+ *         reads too early is not there yet. Device memory has no access rights but while work runs, and holds NaN where nothing
+ *         was written.
+ * Threads: any; one lock is held while work runs.
+ */
+#ifndef SL_TENSOR_CUDA_EMU_EMULATOR_H
+#define SL_TENSOR_CUDA_EMU_EMULATOR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct gpu_queue; // what CUDA calls a stream
+struct gpu_event;
+
+struct gpu_queue *sl_emu_queue_open(void);
+void sl_emu_queue_close(struct gpu_queue **queue); // waits. Accepts NULL, leaves NULL
+void sl_emu_copy(struct gpu_queue *queue, void *to, const void *from, size_t bytes);
+void sl_emu_wait(struct gpu_queue *queue);
+
+struct gpu_event *sl_emu_event_open(void);
+void sl_emu_event_close(struct gpu_event **event); // accepts NULL, leaves NULL
+void sl_emu_event_record(struct gpu_event *event, struct gpu_queue *queue);
+void sl_emu_event_before(struct gpu_event *event, struct gpu_queue *queue); // what follows in `queue` comes behind it
+bool sl_emu_event_reached(struct gpu_event *event); // never does the work. True if never recorded
+void sl_emu_event_wait(struct gpu_event *event);
+
+// Device memory, at a multiple of 256 bytes, filled with NaN. NULL: exhausted. Writing behind a block is found when it is freed.
+void *sl_emu_alloc(size_t bytes);
+void sl_emu_free(void *block); // NULL is fine
+size_t sl_emu_used(void);      // bytes of all blocks
+
+// Of the threads of a block and the blocks of a grid: 0 ascending, 1 descending, else the seed of a random order.
+void sl_emu_set_order(unsigned order);
+// Work runs when it is queued, the earliest that a GPU can.
+void sl_emu_set_eager(bool eager);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

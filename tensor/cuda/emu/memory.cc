@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: the memory of an emulated device: addresses that the host may not touch.
+ *
+ * Design: one range of addresses, reserved once, so that one call opens or closes all of it. Blocks lie in it by address; what
+ *         lies between two of them is free. Behind every block a border holds a pattern that is looked at when it is freed.
+ */
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <sys/mman.h>
+
+#include "tensor/cuda/emu/emulator.h"
+#include "tensor/cuda/emu/machine.h"
+
+namespace emu {
+
+constexpr size_t RANGE = (size_t)64 << 30, PAGE = 4096, ALIGN = 256, BORDER = 256;
+constexpr unsigned char PATTERN = 0xa5;
+
+static struct {
+    char *base;
+    size_t top;                      // bytes that were ever used, whole pages
+    std::map<size_t, size_t> blocks; // offset -> bytes asked for
+    size_t used;
+    int n_open;
+} memory;
+
+static void protect(size_t begin, size_t end, bool open) {
+    if (begin < end && mprotect(memory.base + begin, end - begin, open ? PROT_READ | PROT_WRITE : PROT_NONE) != 0) {
+        die("the rights of device memory cannot be changed", "?", 0);
+    }
+}
+
+void open_device(bool open) {
+    memory.n_open += open ? 1 : -1;
+    if (memory.n_open == (open ? 1 : 0)) {
+        protect(0, memory.top, open);
+    }
+}
+
+static size_t room_of(size_t bytes) {
+    return (bytes + ALIGN - 1) / ALIGN * ALIGN + BORDER;
+}
+
+// The first gap that is large enough, or the end.
+static size_t find_room(size_t room) {
+    size_t at = 0;
+    for (const auto &block : memory.blocks) {
+        if (block.first - at >= room) {
+            break;
+        }
+        at = block.first + room_of(block.second);
+    }
+    return at;
+}
+
+} // namespace emu
+
+void *sl_emu_alloc(size_t bytes) {
+    using namespace emu;
+    std::lock_guard<std::recursive_mutex> lock(m.lock);
+    if (memory.base == nullptr) {
+        void *base = mmap(nullptr, RANGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        memory.base = base == MAP_FAILED ? nullptr : (char *)base;
+    }
+    size_t room = room_of(bytes), at = find_room(room);
+    if (memory.base == nullptr || bytes == 0 || bytes > RANGE || at + room > RANGE) {
+        return nullptr;
+    }
+    size_t top = (at + room + PAGE - 1) / PAGE * PAGE;
+    if (top > memory.top) {
+        protect(memory.top, top, memory.n_open > 0);
+        memory.top = top;
+    }
+    open_device(true);
+    poison(memory.base + at, room);
+    memset(memory.base + at + bytes, PATTERN, room - bytes);
+    open_device(false);
+    memory.blocks[at] = bytes;
+    memory.used += bytes;
+    return memory.base + at;
+}
+
+void sl_emu_free(void *block) {
+    using namespace emu;
+    if (block == nullptr) {
+        return;
+    }
+    std::lock_guard<std::recursive_mutex> lock(m.lock);
+    auto found = memory.blocks.find((size_t)((char *)block - memory.base));
+    if (found == memory.blocks.end()) {
+        die("a block is freed that is none", "?", 0);
+    }
+    const unsigned char *border = (const unsigned char *)block + found->second;
+    open_device(true);
+    for (size_t i = 0; i < room_of(found->second) - found->second; i++) {
+        if (border[i] != PATTERN) {
+            fprintf(stderr, "emulator: byte %zu behind a block of %zu was written\n", i, found->second);
+            abort();
+        }
+    }
+    poison(block, found->second);
+    open_device(false);
+    memory.used -= found->second;
+    memory.blocks.erase(found);
+}
+
+size_t sl_emu_used(void) {
+    std::lock_guard<std::recursive_mutex> lock(emu::m.lock);
+    return emu::memory.used;
+}

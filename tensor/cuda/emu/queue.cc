@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: work in order, and events between queues.
+ *
+ * Design: a queue does nothing until somebody waits, for all of it or for an event in it. Then its steps run in order on the
+ *         thread that waits; where one comes behind an event of another queue, that queue goes on first, as far as the event.
+ */
+#include <cstring>
+#include <deque>
+
+#include "tensor/cuda/emu/emulator.h"
+#include "tensor/cuda/emu/machine.h"
+
+struct gpu_event {
+    gpu_queue *by; // which recorded it last
+    uint64_t n_recorded, n_reached;
+};
+
+struct step { // one of them
+    std::function<void()> work;
+    gpu_event *record, *behind;
+    uint64_t number; // of the record that is meant
+};
+
+struct gpu_queue {
+    std::deque<step> steps;
+};
+
+namespace emu {
+
+static bool eager;
+using guard = std::lock_guard<std::recursive_mutex>;
+
+// In order, until `until` was reached `number` times; NULL: to the end.
+static void advance(gpu_queue *queue, const gpu_event *until, uint64_t number) {
+    open_device(true);
+    while (!queue->steps.empty() && (until == nullptr || until->n_reached < number)) {
+        step next = std::move(queue->steps.front());
+        queue->steps.pop_front();
+        if (next.behind != nullptr && next.behind->n_reached < next.number) {
+            advance(next.behind->by, next.behind, next.number);
+        }
+        if (next.work) {
+            next.work();
+        }
+        if (next.record != nullptr) {
+            next.record->n_reached = next.number;
+        }
+    }
+    open_device(false);
+}
+
+static void add(gpu_queue *queue, step next) {
+    queue->steps.push_back(std::move(next));
+    if (eager) {
+        advance(queue, nullptr, 0);
+    }
+}
+
+void enqueue(gpu_queue *queue, std::function<void()> work) {
+    guard lock(m.lock);
+    add(queue, {std::move(work), nullptr, nullptr, 0});
+}
+
+} // namespace emu
+
+struct gpu_queue *sl_emu_queue_open(void) {
+    return new gpu_queue;
+}
+
+void sl_emu_wait(struct gpu_queue *queue) {
+    emu::guard lock(emu::m.lock);
+    emu::advance(queue, nullptr, 0);
+}
+
+void sl_emu_queue_close(struct gpu_queue **queue) {
+    if (*queue != nullptr) {
+        sl_emu_wait(*queue);
+        delete *queue;
+        *queue = nullptr;
+    }
+}
+
+void sl_emu_copy(struct gpu_queue *queue, void *to, const void *from, size_t bytes) {
+    emu::enqueue(queue, [=] { memcpy(to, from, bytes); });
+}
+
+struct gpu_event *sl_emu_event_open(void) {
+    return new gpu_event{};
+}
+
+void sl_emu_event_close(struct gpu_event **event) {
+    delete *event;
+    *event = nullptr;
+}
+
+void sl_emu_event_record(struct gpu_event *event, struct gpu_queue *queue) {
+    emu::guard lock(emu::m.lock);
+    event->by = queue;
+    event->n_recorded++;
+    emu::add(queue, {nullptr, event, nullptr, event->n_recorded});
+}
+
+void sl_emu_event_before(struct gpu_event *event, struct gpu_queue *queue) {
+    emu::guard lock(emu::m.lock);
+    if (event->n_recorded > 0) {
+        emu::add(queue, {nullptr, nullptr, event, event->n_recorded});
+    }
+}
+
+bool sl_emu_event_reached(struct gpu_event *event) {
+    emu::guard lock(emu::m.lock);
+    return event->n_reached == event->n_recorded;
+}
+
+void sl_emu_event_wait(struct gpu_event *event) {
+    emu::guard lock(emu::m.lock);
+    if (event->n_reached < event->n_recorded) {
+        emu::advance(event->by, event, event->n_recorded);
+    }
+}
+
+void sl_emu_set_eager(bool eager) {
+    emu::guard lock(emu::m.lock);
+    emu::eager = eager;
+}

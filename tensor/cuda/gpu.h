@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: what kernels are written against: CUDA, or its emulation. Only this file knows which.
+ *
+ * Kernels and device functions are static; a host function launches them with GPU_LAUNCH, on a queue, which is a stream of CUDA.
+ */
+#ifndef SL_TENSOR_CUDA_GPU_H
+#define SL_TENSOR_CUDA_GPU_H
+
+#if defined(__CUDACC__)
+#include <cstdint>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#define GPU_DYNAMIC_SHARED(type, name)                                                                                 \
+    extern __shared__ __align__(128) unsigned char gpu_dynamic_[];                                                     \
+    type *name = (type *)gpu_dynamic_
+#define GPU_LAUNCH(kernel, grid, block, dynamic_bytes, queue, ...)                                                     \
+    kernel<<<grid, block, dynamic_bytes, (cudaStream_t)(queue)>>>(__VA_ARGS__)
+#else
+#include "tensor/cuda/emu/emu.h"
+#include "tensor/half.h"
+#define GPU_DYNAMIC_SHARED(type, name) type *name = (type *)emu::dynamic_shared()
+#define GPU_LAUNCH(kernel, grid, block, dynamic_bytes, queue, ...)                                                     \
+    emu::launch(#kernel, grid, block, dynamic_bytes, queue, kernel, __VA_ARGS__)
+#endif
+
+#define GPU_DEVICE static __device__ __forceinline__
+
+namespace gpu {
+
+// --- 16-bit floats as bits: rounding to nearest even; a NaN keeps what of its bits there is room for, as tensor/half.h -----------
+
+GPU_DEVICE float bf16_to_f32(uint16_t b) {
+    return __uint_as_float((uint32_t)b << 16);
+}
+GPU_DEVICE uint16_t f32_to_bf16(float f) {
+    uint32_t u = __float_as_uint(f);
+    return (uint16_t)(f != f ? u >> 16 | 0x40u : (u + 0x7fffu + (u >> 16 & 1u)) >> 16);
+}
+#if defined(__CUDACC__)
+GPU_DEVICE float f16_to_f32(uint16_t h) {
+    return __half2float(__ushort_as_half(h));
+}
+GPU_DEVICE uint16_t f32_to_f16(float f) {
+    uint32_t u = __float_as_uint(f);
+    return f != f ? (uint16_t)((u >> 16 & 0x8000u) | 0x7e00u | (u >> 13 & 0x1ffu))
+                  : __half_as_ushort(__float2half_rn(f));
+}
+GPU_DEVICE uint32_t sub_f16x2(uint32_t a, uint32_t b) {
+    __half2 x = __hsub2(*(__half2 *)&a, *(__half2 *)&b);
+    return *(uint32_t *)&x;
+}
+GPU_DEVICE uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c) {
+    __half2 x = __hfma2(*(__half2 *)&a, *(__half2 *)&b, *(__half2 *)&c);
+    return *(uint32_t *)&x;
+}
+#else
+GPU_DEVICE float f16_to_f32(uint16_t h) {
+    return sl_f16_to_f32(h);
+}
+GPU_DEVICE uint16_t f32_to_f16(float f) {
+    return sl_f32_to_f16(f);
+}
+GPU_DEVICE uint32_t sub_f16x2(uint32_t a, uint32_t b) {
+    return f32_to_f16(f16_to_f32((uint16_t)a) - f16_to_f32((uint16_t)b)) |
+           (uint32_t)f32_to_f16(f16_to_f32((uint16_t)(a >> 16)) - f16_to_f32((uint16_t)(b >> 16))) << 16;
+}
+GPU_DEVICE uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c) {
+    uint32_t lo = f32_to_f16(fmaf(f16_to_f32((uint16_t)a), f16_to_f32((uint16_t)b), f16_to_f32((uint16_t)c)));
+    float x = f16_to_f32((uint16_t)(a >> 16)), y = f16_to_f32((uint16_t)(b >> 16));
+    return lo | (uint32_t)f32_to_f16(fmaf(x, y, f16_to_f32((uint16_t)(c >> 16)))) << 16;
+}
+#endif
+// What is beyond the range of f16 becomes its largest value, not infinity. NaN stays NaN.
+GPU_DEVICE uint16_t f32_to_f16_saturated(float f) {
+    f = f > 65504.0f ? 65504.0f : f;
+    return f32_to_f16(f < -65504.0f ? -65504.0f : f);
+}
+GPU_DEVICE uint32_t pack_f16(float lo, float hi) {
+    return f32_to_f16(lo) | (uint32_t)f32_to_f16(hi) << 16;
+}
+GPU_DEVICE uint32_t pack_bf16(float lo, float hi) {
+    return f32_to_bf16(lo) | (uint32_t)f32_to_bf16(hi) << 16;
+}
+
+/*
+ * --- products of matrices: d += a b of a warp, f32 sums: A 16x16, B 16x8. With g = lane / 4, t = lane % 4 a register holds
+ * the pair at k, k + 1:
+ *   a[0] A[g][2t]  a[1] A[g+8][2t]  a[2] A[g][2t+8]  a[3] A[g+8][2t+8]   b[0] B[2t][g]  b[1] B[2t+8][g]
+ *   d[0..1] D[g][2t, 2t+1]   d[2..3] D[g+8][2t, 2t+1]
+ * ldmatrix_x4: lane l has the address of row l % 8 of matrix l / 8 (8x8 of 16 bits); r[i] is lane l's pair of matrix i, row
+ * l / 4, columns 2 (l % 4), + 1. transpose_8x8: the same pairs of a matrix become those of its transpose.
+ */
+#if defined(__CUDACC__)
+#define GPU_MMA(name, type)                                                                                            \
+    GPU_DEVICE void name(float(&d)[4], const uint32_t(&a)[4], const uint32_t(&b)[2]) {                                 \
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type                                            \
+                     ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                                      \
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                  \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                              \
+    }
+GPU_MMA(mma_bf16, "bf16")
+GPU_MMA(mma_f16, "f16")
+GPU_DEVICE void ldmatrix_x4(uint32_t (&r)[4], const void *row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(row)));
+}
+GPU_DEVICE uint32_t transpose_8x8(uint32_t x) {
+    uint32_t y;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+GPU_DEVICE uint32_t bytes_of(uint32_t a, uint32_t b, uint32_t which) {
+    return __byte_perm(a, b, which);
+}
+GPU_DEVICE void cp_async16(void *to, const void *from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from));
+}
+GPU_DEVICE void cp_async_commit() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int N> GPU_DEVICE void cp_async_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+#else
+#define GPU_MMA(name, op)                                                                                              \
+    static inline void name(float(&d)[4], const uint32_t(&a)[4], const uint32_t(&b)[2], EMU_HERE) {                    \
+        const uint32_t in[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};                                                   \
+        emu::together(op, ~0u, in, d, 0, 0, 32, file, line);                                                           \
+    }
+GPU_MMA(mma_bf16, emu::MMA_BF16)
+GPU_MMA(mma_f16, emu::MMA_F16)
+static inline void ldmatrix_x4(uint32_t (&r)[4], const void *row, EMU_HERE) {
+    emu::together(emu::LDMATRIX, ~0u, row, r, 0, 0, 32, file, line);
+}
+static inline uint32_t transpose_8x8(uint32_t x, EMU_HERE) {
+    uint32_t y;
+    emu::together(emu::MOVMATRIX, ~0u, &x, &y, 0, 0, 32, file, line);
+    return y;
+}
+static inline uint32_t bytes_of(uint32_t a, uint32_t b, uint32_t which) {
+    uint64_t both = (uint64_t)b << 32 | a;
+    uint32_t out = 0;
+    for (int i = 0; i < 4; i++) {
+        out |= (uint32_t)(both >> 8 * (which >> 4 * i & 7) & 255) << 8 * i;
+    }
+    return out;
+}
+static inline void cp_async16(void *to, const void *from, EMU_HERE) {
+    emu::copy_later(to, from, 16, file, line);
+}
+static inline void cp_async_commit() {
+    emu::copy_commit();
+}
+template <int N> static inline void cp_async_wait() {
+    emu::copy_wait(N);
+}
+#endif
+
+} // namespace gpu
+
+#endif

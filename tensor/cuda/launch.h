@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: what of tensor/ops.h the GPU computes: each function queues one operation, whose formula stands there under the name
+ *          behind sl_gpu_.
+ *
+ * Parameters: every pointer leads to device memory, or to shared memory of the host, unless it is said to be the host's. heads:
+ *         [n_heads]. x, x_stride: as struct sl_vectors and struct sl_lists: row h is x + h * x_stride. Counts: [n_heads].
+ *         most_slots: at least the n_slots of every head. What it decides is how many threads there are and how much room is
+ *         needed, never a result.
+ *         work: what an operation puts aside, of sl_gpu_<operation>_work() bytes, at a multiple of 64; not shared between
+ *         queues. layout: the host's, that of the working pages of all heads.
+ * Bits:   Operations marked "exact" give the bits of tensor/cpu. The others are sums in another order: still one order,
+ *         whatever else is in the call.
+ * Failures: none; CUDA's come back where somebody waits for the queue.
+ */
+#ifndef SL_TENSOR_CUDA_LAUNCH_H
+#define SL_TENSOR_CUDA_LAUNCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "tensor/cuda/heads.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct gpu_queue; // a stream of CUDA, or of the emulator
+
+// --- scores of slots (evict/scores.cu): all exact but variance, which is a sum in f64 ---------------------------------
+
+void sl_gpu_read_state(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t most_slots,
+                       int plane, float *out, size_t out_stride);
+void sl_gpu_write_state(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, int plane, int m,
+                        const float *values);
+void sl_gpu_spread(struct gpu_queue *queue, const float *values, int n, int m, float *out, size_t out_stride);
+// mean_out, deviation_out: NULL: not wanted
+void sl_gpu_mean_state(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t most_slots,
+                       int64_t n_tokens, float *mean_out, size_t mean_stride, float *deviation_out,
+                       size_t deviation_stride);
+void sl_gpu_variance(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, int plane, double *out);
+void sl_gpu_pool(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t most_slots, int group,
+                 const float *x, size_t x_stride, bool max, int kernel, int64_t window, float *out, size_t out_stride);
+void sl_gpu_mean_group(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t most_slots,
+                       int group, const float *x, size_t x_stride, float *out, size_t out_stride);
+void sl_gpu_recency(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t most_slots, float *out,
+                    size_t out_stride);
+void sl_gpu_chance(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t most_slots,
+                   uint64_t seed, int layer, int64_t offset, float *out, size_t out_stride);
+void sl_gpu_share(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t most_slots,
+                  float *x_inout, size_t x_stride);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
