@@ -51,6 +51,27 @@ void sl_gpu_chance(struct gpu_queue *queue, const struct gpu_head *heads, int n_
 void sl_gpu_share(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t most_slots,
                   float *x_inout, size_t x_stride);
 
+// --- which slots stay (evict/choose.cu, select.cu, gather.cu): all exact ------------------------------------------------
+
+struct gpu_protection { // struct sl_protection
+    int64_t n_first, n_newest;
+};
+
+void sl_gpu_protect(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t most_slots,
+                    const struct gpu_protection *protections, float *x_inout, size_t x_stride);
+// most_slots: about how many are listed
+void sl_gpu_spare(struct gpu_queue *queue, int n_heads, uint32_t most_slots, const uint32_t *listed,
+                  size_t listed_stride, const uint32_t *n, float *x_inout, size_t x_stride);
+size_t sl_gpu_budgets_work(int n_heads);
+void sl_gpu_budgets(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t most_slots,
+                    const float *scores, size_t scores_stride, uint32_t budget, void *work, uint32_t *kept_out);
+// ties: NULL: none
+void sl_gpu_select(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, const float *scores,
+                   size_t scores_stride, const float *ties, size_t ties_stride, bool newest, const uint32_t *kept,
+                   uint32_t *keep_out, size_t keep_stride);
+void sl_gpu_gather(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads,
+                   const struct sl_page_layout *layout, const uint32_t *keep, size_t keep_stride, const uint32_t *kept);
+
 #ifdef __cplusplus
 }
 #endif

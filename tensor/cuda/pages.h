@@ -126,41 +126,6 @@ GPU_DEVICE void read_v8(const sl_page_layout *layout, const char *page, uint32_t
     }
 }
 
-// --- blocks ----------------------------------------------------------------------------------------------------------
-
-// The sum over the threads of a block, in one order always; for all of them. blockDim.x: a multiple of 32. scratch: [32],
-// shared, which may be used again behind the call.
-template <class T> GPU_DEVICE T block_sum(T x, T *scratch) {
-    for (int i = 16; i > 0; i /= 2) {
-        x += __shfl_xor_sync(~0u, x, i);
-    }
-    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    if (lane == 0) {
-        scratch[warp] = x;
-    }
-    __syncthreads();
-    x = lane < blockDim.x / 32 ? scratch[lane] : (T)0;
-    for (int i = 16; i > 0; i /= 2) {
-        x += __shfl_xor_sync(~0u, x, i);
-    }
-    __syncthreads();
-    return x;
-}
-
-// How many of keep[n], which ascends, are below slot j.
-GPU_DEVICE uint32_t kept_below(const uint32_t *keep, uint32_t n, uint32_t j) {
-    uint32_t low = 0, high = n;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (keep[middle] < j) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low;
-}
-
 } // namespace gpu
 
 #endif

@@ -5,18 +5,11 @@
  * Design: a thread a slot, a row of blocks a head: neighbours read neighbours. The bits of tensor/cpu/evict/scores.c: the same
  *         operations in the same order, to be compiled with -fmad=false. Only the variance is summed in another order.
  */
+#include "tensor/cuda/block.h"
 #include "tensor/cuda/launch.h"
 #include "tensor/cuda/pages.h"
 
 constexpr uint32_t THREADS = 256;
-
-// Blocks of a row for n threads: at most so many that they keep a GPU busy, and they go on from there.
-static dim3 grid_of(uint32_t n, int rows) {
-    uint32_t blocks = (n + THREADS - 1) / THREADS;
-    return dim3(blocks < 1 ? 1 : blocks > 64 ? 64 : blocks, (unsigned)rows);
-}
-
-#define FOR_SLOTS(j, n) for (uint32_t j = blockIdx.x * blockDim.x + threadIdx.x; j < (n); j += gridDim.x * blockDim.x)
 
 // --- what pages keep -------------------------------------------------------------------------------------------------
 
@@ -168,13 +161,14 @@ static __global__ void share(const gpu_head *heads, int n_heads, float *x, size_
 
 void sl_gpu_read_state(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t most_slots,
                        int plane, float *out, size_t out_stride) {
-    GPU_LAUNCH(read_state, grid_of(most_slots, n_heads), THREADS, 0, queue, heads, plane, out, out_stride);
+    GPU_LAUNCH(read_state, gpu::grid_of(most_slots, n_heads), THREADS, 0, queue, heads, plane, out, out_stride);
 }
 
 void sl_gpu_write_state(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, int plane, int m,
                         const float *values) {
     if (m > 0) {
-        GPU_LAUNCH(write_state, grid_of((uint32_t)m, n_heads), THREADS, 0, queue, heads, plane, (uint32_t)m, values);
+        GPU_LAUNCH(write_state, gpu::grid_of((uint32_t)m, n_heads), THREADS, 0, queue, heads, plane, (uint32_t)m,
+                   values);
     }
 }
 
@@ -188,7 +182,7 @@ void sl_gpu_spread(struct gpu_queue *queue, const float *values, int n, int m, f
 void sl_gpu_mean_state(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t most_slots,
                        int64_t n_tokens, float *mean_out, size_t mean_stride, float *deviation_out,
                        size_t deviation_stride) {
-    GPU_LAUNCH(mean_state, grid_of(most_slots, n_heads), THREADS, 0, queue, heads, n_tokens, mean_out, mean_stride,
+    GPU_LAUNCH(mean_state, gpu::grid_of(most_slots, n_heads), THREADS, 0, queue, heads, n_tokens, mean_out, mean_stride,
                deviation_out, deviation_stride);
 }
 
@@ -198,26 +192,28 @@ void sl_gpu_variance(struct gpu_queue *queue, const struct gpu_head *heads, int 
 
 void sl_gpu_pool(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t most_slots, int group,
                  const float *x, size_t x_stride, bool max, int kernel, int64_t window, float *out, size_t out_stride) {
-    GPU_LAUNCH(pool, grid_of(most_slots, n_heads * group), THREADS, 0, queue, heads, group, x, x_stride, max, kernel,
-               window, out, out_stride);
+    GPU_LAUNCH(pool, gpu::grid_of(most_slots, n_heads * group), THREADS, 0, queue, heads, group, x, x_stride, max,
+               kernel, window, out, out_stride);
 }
 
 void sl_gpu_mean_group(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t most_slots,
                        int group, const float *x, size_t x_stride, float *out, size_t out_stride) {
-    GPU_LAUNCH(mean_group, grid_of(most_slots, n_heads), THREADS, 0, queue, heads, group, x, x_stride, out, out_stride);
+    GPU_LAUNCH(mean_group, gpu::grid_of(most_slots, n_heads), THREADS, 0, queue, heads, group, x, x_stride, out,
+               out_stride);
 }
 
 void sl_gpu_recency(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t most_slots, float *out,
                     size_t out_stride) {
-    GPU_LAUNCH(recency, grid_of(most_slots, n_heads), THREADS, 0, queue, heads, out, out_stride);
+    GPU_LAUNCH(recency, gpu::grid_of(most_slots, n_heads), THREADS, 0, queue, heads, out, out_stride);
 }
 
 void sl_gpu_chance(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t most_slots,
                    uint64_t seed, int layer, int64_t offset, float *out, size_t out_stride) {
-    GPU_LAUNCH(chance, grid_of(most_slots, n_heads), THREADS, 0, queue, heads, seed, layer, offset, out, out_stride);
+    GPU_LAUNCH(chance, gpu::grid_of(most_slots, n_heads), THREADS, 0, queue, heads, seed, layer, offset, out,
+               out_stride);
 }
 
 void sl_gpu_share(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t most_slots,
                   float *x_inout, size_t x_stride) {
-    GPU_LAUNCH(share, grid_of(most_slots, 1), THREADS, 0, queue, heads, n_heads, x_inout, x_stride);
+    GPU_LAUNCH(share, gpu::grid_of(most_slots, 1), THREADS, 0, queue, heads, n_heads, x_inout, x_stride);
 }

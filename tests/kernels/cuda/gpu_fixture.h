@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: the emulated GPU for the checks of its kernels: heads and arrays copied there and back.
+#ifndef SL_TESTS_KERNELS_CUDA_GPU_FIXTURE_H
+#define SL_TESTS_KERNELS_CUDA_GPU_FIXTURE_H
+
+#include "tensor/cuda/emu/emulator.h"
+#include "tensor/cuda/launch.h"
+#include "tests/kernels/kv_fixture.h"
+
+static struct gpu_queue *queue;
+
+// Every check runs with each of these orders of threads and blocks.
+static const unsigned gpu_orders[] = {0, 1, 7};
+#define FOR_ORDERS(order) for (size_t order = 0; order < 3 && (sl_emu_set_order(gpu_orders[order]), true); order++)
+
+static inline int gpu_open(void **state) {
+    (void)state;
+    queue = sl_emu_queue_open();
+    return 0;
+}
+
+static inline int gpu_close(void **state) {
+    (void)state;
+    sl_emu_queue_close(&queue);
+    assert_int_equal(sl_emu_used(), 0);
+    return 0;
+}
+#define GPU_TEST(test) cmocka_unit_test_setup_teardown(test, gpu_open, gpu_close)
+
+// --- arrays ----------------------------------------------------------------------------------------------------------
+
+static inline void *gpu_room(size_t bytes) { // NaN
+    void *block = sl_emu_alloc(bytes > 0 ? bytes : 1);
+    assert_non_null(block);
+    return block;
+}
+
+static inline void *gpu_up(const void *from, size_t bytes) {
+    void *block = gpu_room(bytes);
+    sl_emu_copy(queue, block, from, bytes);
+    sl_emu_wait(queue);
+    return block;
+}
+
+static inline void gpu_down(void *to, const void *from, size_t bytes) {
+    sl_emu_copy(queue, to, from, bytes);
+    sl_emu_wait(queue);
+}
+
+// What the reference left in want[] is what is on the device, also where nobody wrote. Frees the device's.
+static inline void gpu_assert_equal(void *device, const void *want, size_t bytes, const char *what) {
+    char *got = take(bytes);
+    gpu_down(got, device, bytes);
+    for (size_t i = 0; i < bytes; i++) {
+        if (got[i] != ((const char *)want)[i]) {
+            fail_msg("%s: byte %zu of %zu differs", what, i, bytes);
+        }
+    }
+    free(got);
+    sl_emu_free(device);
+}
+
+// Within `tolerance` of want, of the size of want or 1; NaN where it has NaN. Frees the device's.
+static inline void gpu_assert_close(void *device, const float *want, size_t n, double tolerance, const char *what) {
+    float *got = take(n * sizeof *got);
+    gpu_down(got, device, n * sizeof *got);
+    for (size_t i = 0; i < n; i++) {
+        double most = tolerance * (1.0 + fabs((double)want[i]));
+        bool same = got[i] == want[i] || (isnan(got[i]) && isnan(want[i]));
+        if (!same && !(fabs((double)got[i] - (double)want[i]) <= most)) {
+            fail_msg("%s: %zu of %zu is %.9g, not %.9g", what, i, n, (double)got[i], (double)want[i]);
+        }
+    }
+    free(got);
+    sl_emu_free(device);
+}
+
+// --- heads -----------------------------------------------------------------------------------------------------------
+
+struct gpu_heads {
+    struct gpu_head *at; // device
+    int n;
+    const struct sl_kv *kv;
+    void *pages[64], *tables[64];
+};
+
+static inline size_t gpu_page_bytes(const struct sl_kv *kv, uint32_t page) {
+    return sl_kv_page_layout(kv, page)->bytes;
+}
+
+// A head's pages, one behind the other, there or back.
+static inline void gpu_copy_pages(const struct sl_kv *kv, char *device, bool up) {
+    for (uint32_t p = 0; p < sl_pages_for(kv->n_slots); p++) {
+        sl_emu_copy(queue, up ? device : kv->pages[p], up ? kv->pages[p] : device, gpu_page_bytes(kv, p));
+        device += gpu_page_bytes(kv, p);
+    }
+    sl_emu_wait(queue);
+}
+
+// Heads without pages are a number of slots.
+static inline struct gpu_heads gpu_heads_up(const struct sl_kv *kv, int n) {
+    struct gpu_heads heads = {.n = n, .kv = kv};
+    struct gpu_head at[64];
+    memset(at, 0, sizeof at);
+    for (int h = 0; h < n; h++) {
+        at[h].n_slots = kv[h].n_slots;
+        at[h].n_packed = kv[h].n_packed;
+        if (kv[h].pages == NULL) {
+            continue;
+        }
+        uint32_t n_pages = sl_pages_for(kv[h].n_slots);
+        void *table[MAX_PAGES];
+        size_t bytes = 0;
+        for (uint32_t p = 0; p < n_pages; p++) {
+            bytes += gpu_page_bytes(&kv[h], p);
+        }
+        char *page = heads.pages[h] = gpu_room(bytes);
+        gpu_copy_pages(&kv[h], page, true);
+        for (uint32_t p = 0; p < n_pages; p++) {
+            table[p] = page;
+            page += gpu_page_bytes(&kv[h], p);
+        }
+        heads.tables[h] = gpu_up(table, n_pages * sizeof table[0]);
+        at[h].pages = heads.tables[h];
+        at[h].work = *kv[h].work;
+        at[h].packed = *kv[h].packed;
+    }
+    heads.at = gpu_up(at, (size_t)n * sizeof at[0]);
+    return heads;
+}
+
+static inline void gpu_heads_free(struct gpu_heads *heads) {
+    for (int h = 0; h < heads->n; h++) {
+        sl_emu_free(heads->pages[h]);
+        sl_emu_free(heads->tables[h]);
+    }
+    sl_emu_free(heads->at);
+}
+
+// The pages of the device are those of `want`, byte by byte; or as rows and states within a tolerance.
+static inline void gpu_assert_pages(const struct gpu_heads *heads, const struct sl_kv *want, const char *what) {
+    for (int h = 0; h < heads->n; h++) {
+        char *at = heads->pages[h];
+        for (uint32_t p = 0; p < sl_pages_for(want[h].n_slots); p++) {
+            size_t bytes = gpu_page_bytes(&want[h], p);
+            char *got = take(bytes);
+            gpu_down(got, at, bytes);
+            if (memcmp(got, want[h].pages[p], bytes) != 0) {
+                fail_msg("%s: page %u of head %d differs", what, p, h);
+            }
+            free(got);
+            at += bytes;
+        }
+    }
+}
+
+static inline uint32_t gpu_most_slots(const struct sl_kv *kv, int n) {
+    uint32_t most = 0;
+    for (int h = 0; h < n; h++) {
+        most = kv[h].n_slots > most ? kv[h].n_slots : most;
+    }
+    return most;
+}
+
+#endif
