@@ -72,6 +72,50 @@ void sl_gpu_select(struct gpu_queue *queue, const struct gpu_head *heads, int n_
 void sl_gpu_gather(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads,
                    const struct sl_page_layout *layout, const uint32_t *keep, size_t keep_stride, const uint32_t *kept);
 
+// --- what eviction computes from rows (evict/value_change.cu, merge.cu): within 1e-5 of the largest ---------------------
+
+size_t sl_gpu_value_change_work(int n_heads, int group, int head_dim, uint32_t most_slots);
+void sl_gpu_value_change(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t most_slots,
+                         int head_dim, int group, const float *weights, size_t weights_stride, bool mean_center,
+                         void *work, float *out, size_t out_stride);
+// Of a key whose square overflows f32 the cosine is 0.
+void sl_gpu_nearest(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t most_slots,
+                    const uint32_t *keep, size_t keep_stride, const uint32_t *kept, uint32_t *evicted_out,
+                    size_t evicted_stride, uint32_t *into_out, size_t into_stride, float *cosine_out,
+                    size_t cosine_stride);
+// The lists stay as they are.
+size_t sl_gpu_merge_work(int n_heads);
+void sl_gpu_merge(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t most_slots, int head_dim,
+                  const uint32_t *kept, const uint32_t *evicted, size_t evicted_stride, const uint32_t *into,
+                  size_t into_stride, const float *cosine, size_t cosine_stride, float beta, void *work,
+                  float *threshold_inout, uint32_t *n_merged_out);
+
+// --- what it costs (evict/estimate.cu): sums in f64 -------------------------------------------------------------------
+
+struct gpu_page_error { // struct sl_page_error
+    double key, key_norm, value, value_norm;
+};
+
+size_t sl_gpu_lost_work(int n_heads);
+void sl_gpu_lost(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, int group, const float *x,
+                 size_t x_stride, const uint32_t *keep, size_t keep_stride, const uint32_t *kept, int64_t n_rows,
+                 void *work, double *lost_inout);
+// to: [n_heads][n_pages], as of sl_gpu_quantize()
+size_t sl_gpu_page_error_work(int n_heads, uint32_t n_pages);
+void sl_gpu_page_error(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t n_pages,
+                       void *const *to, void *work, struct gpu_page_error *error_inout);
+
+// --- pages (attention/quantize.cu, retrieve/rows.cu): exact, but for what bits a NaN has, and the sign of a zero that is
+// the least of its group -------------------------------------------------------------------------------------------------
+
+void sl_gpu_quantize(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t n_pages,
+                     void *const *to);
+void sl_gpu_mean_query(struct gpu_queue *queue, const float *q, int n_kv_heads, int group, int head_dim,
+                       float *means_out);
+// most_slots: about how many are listed. rows: [n_heads]
+void sl_gpu_put_rows(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t most_slots,
+                     const uint32_t *slots, size_t slots_stride, const uint32_t *n, const void *const *rows);
+
 #ifdef __cplusplus
 }
 #endif

@@ -58,6 +58,14 @@ GPU_DEVICE int v_group(int head_dim) { // sl_v_group()
     return head_dim <= 64 ? head_dim : head_dim % 64 == 0 ? 64 : 32;
 }
 
+GPU_DEVICE float read_float(sl_kv_format format, const char *part, size_t e) {
+    if (format == SL_KV_F32) {
+        return ((const float *)part)[e];
+    }
+    uint16_t half = ((const uint16_t *)part)[e];
+    return format == SL_KV_BF16 ? bf16_to_f32(half) : f16_to_f32(half);
+}
+
 // Elements [e, e + 8) of a part in a float format, e a multiple of 8.
 GPU_DEVICE void read_floats8(sl_kv_format format, const char *part, size_t e, float (&out)[8]) {
     if (format == SL_KV_F32) {

@@ -137,7 +137,14 @@ static inline void gpu_heads_free(struct gpu_heads *heads) {
     sl_emu_free(heads->at);
 }
 
-// The pages of the device are those of `want`, byte by byte; or as rows and states within a tolerance.
+// The device's pages take the place of the host's.
+static inline void gpu_heads_down(const struct gpu_heads *heads) {
+    for (int h = 0; h < heads->n; h++) {
+        gpu_copy_pages(&heads->kv[h], heads->pages[h], false);
+    }
+}
+
+// The pages of the device are those of `want`, byte by byte.
 static inline void gpu_assert_pages(const struct gpu_heads *heads, const struct sl_kv *want, const char *what) {
     for (int h = 0; h < heads->n; h++) {
         char *at = heads->pages[h];
