@@ -29,6 +29,7 @@ ROWS = {
     "tensor/cpu/retrieve": "tensor tensor/cpu/simd tensor/cpu/attention",
     "tensor/cuda/emu": "tensor",
     "tensor/cuda": "kvcache tensor tensor/cuda/emu",
+    "tensor/cuda/dense": "tensor tensor/cuda",
     "tensor/cuda/attention": "tensor/cuda",
     "tensor/cuda/evict": "tensor/cuda",
     "tensor/cuda/retrieve": "tensor/cuda",
