@@ -16,10 +16,14 @@
     type *name = (type *)gpu_dynamic_
 #define GPU_LAUNCH(kernel, grid, block, dynamic_bytes, queue, ...)                                                     \
     kernel<<<grid, block, dynamic_bytes, (cudaStream_t)(queue)>>>(__VA_ARGS__)
+// Before a launch with more than 48 KB of dynamic shared memory.
+#define GPU_ALLOW_SHARED(kernel, bytes)                                                                                \
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes))
 #else
 #include "tensor/cuda/emu/emu.h"
 #include "tensor/half.h"
-#define GPU_DYNAMIC_SHARED(type, name) type *name = (type *)emu::dynamic_shared()
+#define GPU_DYNAMIC_SHARED(type, name)  type *name = (type *)emu::dynamic_shared()
+#define GPU_ALLOW_SHARED(kernel, bytes) (void)(bytes)
 #define GPU_LAUNCH(kernel, grid, block, dynamic_bytes, queue, ...)                                                     \
     emu::launch(#kernel, grid, block, dynamic_bytes, queue, kernel, __VA_ARGS__)
 #endif

@@ -165,6 +165,36 @@ void sl_gpu_rotate(struct gpu_queue *queue, const struct gpu_rope *rope, const f
                    float *x, int64_t stride, int64_t m, int n_heads);
 void sl_gpu_matmul(struct gpu_queue *queue, const struct gpu_matrix *w, const struct gpu_product *args);
 
+// --- attention (attention/append.cu, attend.cu) ------------------------------------------------------------------------
+
+struct gpu_attend { // of struct sl_attend what differs between calls; an array [n_calls] in device memory
+    const float *q, *k, *v;
+    int m;
+    const struct gpu_head *heads;                // [n_kv_heads]
+    const int64_t *positions;                    // [m] or NULL
+    float *out, *lse;                            // lse: or NULL
+    float *before_out, *before_max, *before_sum; // struct sl_softmax, or NULL
+};
+
+struct gpu_attention { // and what does not: the host's, taken at the call
+    int n_heads, n_kv_heads, head_dim;
+    int64_t q_stride, kv_stride; // 0: packed
+    float scale;
+    int64_t window; // 0: none
+    // sl_attend.rope: keys and queries are rotated by their slots, whose angles these are, [slots][rotary_dim / 2]; NULL: not
+    const float *slot_cosines, *slot_sines;
+    int rotary_dim;
+    bool unfinished; // as ops->attend_before: all slots are added to before_*
+};
+
+void sl_gpu_append(struct gpu_queue *queue, const struct gpu_attend *calls, int n_calls, int most_rows,
+                   const struct gpu_attention *shape); // exact
+// work: for few rows over many slots; NULL: a row's slots are one block's work. The bits are the same. Within 1e-5 of the
+// reference, in f32 whatever the format.
+size_t sl_gpu_attend_work(int n_calls, int most_rows, uint32_t most_slots, const struct gpu_attention *shape);
+void sl_gpu_attend(struct gpu_queue *queue, const struct gpu_attend *calls, int n_calls, int most_rows,
+                   uint32_t most_slots, const struct gpu_attention *shape, void *work);
+
 #ifdef __cplusplus
 }
 #endif

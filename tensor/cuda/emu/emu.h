@@ -136,8 +136,17 @@ static inline float rsqrtf(float x) {
 static inline uint32_t atomicAdd(uint32_t *p, uint32_t v) {
     return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
 }
-static inline uint32_t atomicOr(uint32_t *p, uint32_t v) {
-    return __atomic_fetch_or(p, v, __ATOMIC_RELAXED);
+static inline uint32_t atomicMax(uint32_t *p, uint32_t v) {
+    uint32_t old = __atomic_load_n(p, __ATOMIC_RELAXED);
+    while (old < v && !__atomic_compare_exchange_n(p, &old, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+    return old;
+}
+static inline uint32_t atomicMin(uint32_t *p, uint32_t v) {
+    uint32_t old = __atomic_load_n(p, __ATOMIC_RELAXED);
+    while (old > v && !__atomic_compare_exchange_n(p, &old, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+    return old;
 }
 
 #endif
