@@ -28,7 +28,8 @@
     emu::launch(#kernel, grid, block, dynamic_bytes, queue, kernel, __VA_ARGS__)
 #endif
 
-#define GPU_DEVICE static __device__ __forceinline__
+#define GPU_DEVICE      static __device__ __forceinline__
+#define GPU_HOST_DEVICE static __host__ __device__ __forceinline__
 
 namespace gpu {
 

@@ -195,6 +195,21 @@ size_t sl_gpu_attend_work(int n_calls, int most_rows, uint32_t most_slots, const
 void sl_gpu_attend(struct gpu_queue *queue, const struct gpu_attend *calls, int n_calls, int most_rows,
                    uint32_t most_slots, const struct gpu_attention *shape, void *work);
 
+// One call of one row; slots, n: [n_kv_heads]. The list of all slots gives the bits of sl_gpu_attend(). work: as there, for
+// most_listed slots
+void sl_gpu_attend_slots(struct gpu_queue *queue, const struct gpu_attend *call, uint32_t most_listed,
+                         const struct gpu_attention *shape, const uint32_t *slots, size_t slots_stride,
+                         const uint32_t *n, void *work);
+
+// --- statistics of attention (attention/stats.cu): within 1e-5; a row whose weight is next to the even one may be counted
+// or not ----------------------------------------------------------------------------------------------------------------
+
+// sum, square, above: planes of the state, or -1. lse of the call is read.
+void sl_gpu_fold(struct gpu_queue *queue, const struct gpu_attend *call, uint32_t most_slots,
+                 const struct gpu_attention *shape, int first_row, int sum, int square, int above);
+void sl_gpu_window_sums(struct gpu_queue *queue, const struct gpu_attend *call, uint32_t most_slots,
+                        const struct gpu_attention *shape, int first_row, float *sums_out, size_t sums_stride);
+
 #ifdef __cplusplus
 }
 #endif

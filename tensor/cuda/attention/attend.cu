@@ -15,18 +15,24 @@
  *         are blocks, whose states are put aside and folded by another kernel; the bits are the same, and depend on neither
  *         the number of rows nor the calls. Tensor cores are not used.
  */
-#include "tensor/cuda/launch.h"
-#include "tensor/cuda/pages.h"
+#include "tensor/cuda/attention/tiles.h"
 
 constexpr uint32_t THREADS = 256, WARPS = THREADS / 32, QUERIES = 16, EACH = QUERIES / WARPS;
 constexpr uint32_t SPLIT = 512; // slots; SL_ATTEND_SPLIT is a multiple
+
+struct gpu_lists { // as struct sl_lists, and how long they are
+    const uint32_t *slots;
+    size_t stride;
+    const uint32_t *n;
+};
 
 struct attend_call {
     const gpu_attend *calls;
     gpu_attention shape;
     uint32_t n_tiles, n_splits; // of queries; 0 splits: a block folds them itself
     int most_rows;
-    float *parts; // [calls][most_rows][H][n_splits][2 + d] max, sum, out
+    gpu_lists listed; // of attend_slots; slots NULL: all slots
+    float *parts;     // [calls][most_rows][H][n_splits][2 + d] max, sum, out
 };
 
 // Channel `lane` + 32 i of a query is out[i], a register: loops over them have no other bound than PER.
@@ -63,21 +69,6 @@ struct query {           // one of a block
     uint32_t begin, end; // the slots that it sees
 };
 
-// The first slot whose position is above positions[row] - window.
-GPU_DEVICE uint32_t first_seen(const gpu_attend *call, const gpu_head *h, int64_t window, int row) {
-    uint32_t low = 0, high = window > 0 ? h->n_slots : 0;
-    int64_t above = window > 0 ? call->positions[row] - window : 0;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (gpu::position_of(h, middle) > above) {
-            high = middle;
-        } else {
-            low = middle + 1;
-        }
-    }
-    return low;
-}
-
 GPU_DEVICE query query_of(const attend_call &c, const gpu_attend *call, const gpu_head *h, uint32_t kv_head,
                           uint32_t at) {
     int group = c.shape.n_heads / c.shape.n_kv_heads, row = (int)at / group;
@@ -85,7 +76,8 @@ GPU_DEVICE query query_of(const attend_call &c, const gpu_attend *call, const gp
         return {-1, 0, 0, 0};
     }
     uint32_t end = c.shape.unfinished ? h->n_slots : h->n_slots - (uint32_t)call->m + (uint32_t)row + 1;
-    return {row, (int)kv_head * group + (int)at % group, first_seen(call, h, c.shape.window, row), end};
+    end = c.listed.slots != nullptr ? c.listed.n[kv_head] : end;
+    return {row, (int)kv_head * group + (int)at % group, gpu::first_seen(call, h, c.shape.window, row), end};
 }
 
 GPU_DEVICE size_t out_at(const gpu_attention &shape, const query &q) {
@@ -112,10 +104,12 @@ GPU_DEVICE void load_before(const attend_call &c, const gpu_attend *call, const 
 template <int PER>
 GPU_DEVICE void store(const attend_call &c, const gpu_attend *call, const query &q, const softmax<PER> &s) {
     bool one = threadIdx.x % 32 == 0;
+    // A list may have no slots.
+    float divisor = c.shape.unfinished || s.sum == 0.0f ? 1.0f : s.sum;
     float *out = (c.shape.unfinished ? call->before_out : call->out) + out_at(c.shape, q);
     __syncwarp(); // all lanes have read what came before
     FOR_CHANNELS(i, at, c.shape.head_dim) {
-        out[at] = c.shape.unfinished ? s.out[i] : s.out[i] / s.sum;
+        out[at] = s.out[i] / divisor;
     }
     if (one && c.shape.unfinished) {
         call->before_max[row_at(call, q)] = s.max;
@@ -125,45 +119,7 @@ GPU_DEVICE void store(const attend_call &c, const gpu_attend *call, const query 
     }
 }
 
-// --- tiles -----------------------------------------------------------------------------------------------------------
-
-// Rows of a tile lie this far apart, so that lanes that read one each meet no bank twice.
-GPU_DEVICE int pitch_of(int head_dim) {
-    return head_dim + 4;
-}
-
-// Slots [first, first + n), all of one page, as f32.
-GPU_DEVICE void load_tile(const gpu_head *h, uint32_t first, uint32_t n, bool keys, float *tile) {
-    const sl_page_layout *layout = gpu::layout_of(h, first / SL_PAGE_SLOTS);
-    const char *page = gpu::page_of(h, first);
-    uint32_t units = (uint32_t)layout->head_dim / 8;
-    for (uint32_t u = threadIdx.x; u < n * units; u += THREADS) {
-        uint32_t j = u / units;
-        int c = (int)(u % units) * 8;
-        float x[8];
-        if (keys) {
-            gpu::read_k8(layout, page, first % SL_PAGE_SLOTS + j, c, x);
-        } else {
-            gpu::read_v8(layout, page, first % SL_PAGE_SLOTS + j, c, x);
-        }
-        float4 *to = (float4 *)(tile + (int)j * pitch_of(layout->head_dim) + c);
-        to[0] = {x[0], x[1], x[2], x[3]};
-        to[1] = {x[4], x[5], x[6], x[7]};
-    }
-}
-
-// Vector j, `pitch` floats from the one before it, by the angles of slots[j]; or of slot first + j.
-GPU_DEVICE void rotate_tile(const gpu_attention &shape, float *x, int pitch, uint32_t n, const uint32_t *slots,
-                            uint32_t first) {
-    uint32_t half = (uint32_t)shape.rotary_dim / 2;
-    for (uint32_t u = threadIdx.x; u < n * half; u += THREADS) {
-        uint32_t j = u / half, i = u % half;
-        size_t at = (size_t)(slots != nullptr ? slots[j] : first + j) * half + i;
-        float *vector = x + (int)j * pitch, a = vector[i], b = vector[i + half];
-        vector[i] = a * shape.slot_cosines[at] - b * shape.slot_sines[at];
-        vector[i + half] = b * shape.slot_cosines[at] + a * shape.slot_sines[at];
-    }
-}
+// --- a tile ----------------------------------------------------------------------------------------------------------
 
 // weights[j] = exp(s_j - max') of the slots that the query sees; out and sum are scaled to max'.
 template <int PER>
@@ -176,7 +132,7 @@ GPU_DEVICE void score(const gpu_attention &shape, const query &q, const float *o
         scores[k] = -INFINITY;
         if (j < n && first + j >= q.begin && first + j < q.end) {
             const float4 *x = (const float4 *)of_query;
-            const float4 *y = (const float4 *)(keys + (int)j * pitch_of(shape.head_dim));
+            const float4 *y = (const float4 *)(keys + (int)j * gpu::pitch_of(shape.head_dim));
             float dot = 0.0f;
             for (int i = 0; i < shape.head_dim / 4; i++) {
                 float4 a = x[i], b = y[i];
@@ -213,7 +169,7 @@ GPU_DEVICE void add_values(const gpu_attention &shape, const query &q, const flo
     uint32_t begin = q.begin > first ? q.begin - first : 0, end = q.end > first ? q.end - first : 0;
     for (uint32_t j = begin; j < n && j < end; j++) {
         float weight = weights[j];
-        const float *row = values + (int)j * pitch_of(shape.head_dim);
+        const float *row = values + (int)j * gpu::pitch_of(shape.head_dim);
         FOR_CHANNELS(i, at, shape.head_dim) {
             s.out[i] += weight * row[at];
         }
@@ -252,23 +208,25 @@ GPU_DEVICE void load_queries(const attend_call &c, const gpu_attend *call, const
     }
     __syncthreads();
     if (c.shape.slot_cosines != nullptr) {
-        rotate_tile(c.shape, queries, d, QUERIES, m->slots, 0);
+        gpu::rotate_tile(c.shape, queries, d, QUERIES, m->slots, 0);
     }
     __syncthreads();
 }
 
 // Slots [begin, end) into the states of the warp's queries.
 template <int PER>
-GPU_DEVICE void add_slots(const attend_call &c, const gpu_head *h, uint32_t begin, uint32_t end, uint32_t tile_slots,
+GPU_DEVICE void add_slots(const attend_call &c, const gpu_head *h, const uint32_t *listed, uint32_t begin, uint32_t end,
                           const query (&q)[EACH], const float *queries, float *tile, block_memory *m,
                           softmax<PER> (&s)[EACH]) {
     uint32_t warp = threadIdx.x / 32;
+    uint32_t tile_slots = gpu::tile_slots(c.shape.head_dim);
     for (uint32_t first = begin / tile_slots * tile_slots; first < end; first += tile_slots) {
         uint32_t n = end - first < tile_slots ? end - first : tile_slots;
-        load_tile(h, first, n, true, tile);
+        const uint32_t *slots = listed != nullptr ? listed + first : nullptr;
+        gpu::load_tile(h, slots, first, n, true, tile);
         __syncthreads();
         if (c.shape.slot_cosines != nullptr) {
-            rotate_tile(c.shape, tile, pitch_of(c.shape.head_dim), n, nullptr, first);
+            gpu::rotate_tile(c.shape, tile, gpu::pitch_of(c.shape.head_dim), n, slots, first);
             __syncthreads();
         }
         for (uint32_t k = 0; k < EACH; k++) {
@@ -278,7 +236,7 @@ GPU_DEVICE void add_slots(const attend_call &c, const gpu_head *h, uint32_t begi
             }
         }
         __syncthreads();
-        load_tile(h, first, n, false, tile);
+        gpu::load_tile(h, slots, first, n, false, tile);
         __syncthreads();
         for (uint32_t k = 0; k < EACH; k++) {
             if (q[k].row >= 0) {
@@ -295,12 +253,13 @@ GPU_DEVICE float *part_of(const attend_call &c, uint32_t call, const query &q, u
 }
 
 // blockIdx: tile of queries (and split), KV head, call.
-template <int PER> static __global__ void __launch_bounds__(THREADS) attend(attend_call c, uint32_t tile_slots) {
+template <int PER> static __global__ void __launch_bounds__(THREADS) attend(attend_call c) {
     GPU_DYNAMIC_SHARED(float, queries);
     __shared__ block_memory m;
     float *tile = queries + (int)QUERIES * c.shape.head_dim;
     const gpu_attend *call = &c.calls[blockIdx.z];
     const gpu_head *h = &call->heads[blockIdx.y];
+    const uint32_t *listed = c.listed.slots != nullptr ? c.listed.slots + blockIdx.y * c.listed.stride : nullptr;
     uint32_t first = blockIdx.x % c.n_tiles * QUERIES, warp = threadIdx.x / 32;
     query q[EACH];
     softmax<PER> all[EACH], part[EACH];
@@ -321,7 +280,7 @@ template <int PER> static __global__ void __launch_bounds__(THREADS) attend(atte
         for (uint32_t k = 0; k < EACH; k++) {
             clear(part[k]);
         }
-        add_slots(c, h, begin, end, tile_slots, q, queries, tile, &m, part);
+        add_slots(c, h, listed, begin, end, q, queries, tile, &m, part);
         if (c.n_splits > 0) {
             break;
         }
@@ -370,11 +329,11 @@ template <int PER> static __global__ void fold_splits(attend_call c) {
 
 template <int PER> static void launch(struct gpu_queue *queue, const attend_call &c, int n_calls) {
     int d = c.shape.head_dim, group = c.shape.n_heads / c.shape.n_kv_heads;
-    uint32_t tile_slots = d <= 128 ? 64 : 32, heads = (uint32_t)c.shape.n_kv_heads;
+    uint32_t tile_slots = gpu::tile_slots(d), heads = (uint32_t)c.shape.n_kv_heads;
     size_t bytes = (QUERIES * (size_t)d + tile_slots * ((size_t)d + 4)) * sizeof(float);
     dim3 grid(c.n_tiles * (c.n_splits > 0 ? c.n_splits : 1), heads, (unsigned)n_calls);
     GPU_ALLOW_SHARED(attend<PER>, bytes);
-    GPU_LAUNCH(attend<PER>, grid, THREADS, bytes, queue, c, tile_slots);
+    GPU_LAUNCH(attend<PER>, grid, THREADS, bytes, queue, c);
     if (c.n_splits > 0) {
         GPU_LAUNCH(fold_splits<PER>, dim3((unsigned)(c.most_rows * group), heads, (unsigned)n_calls), 32, 0, queue, c);
     }
@@ -386,24 +345,37 @@ size_t sl_gpu_attend_work(int n_calls, int most_rows, uint32_t most_slots, const
            sizeof(float);
 }
 
-void sl_gpu_attend(struct gpu_queue *queue, const struct gpu_attend *calls, int n_calls, int most_rows,
-                   uint32_t most_slots, const struct gpu_attention *shape, void *work) {
-    int group = shape->n_heads / shape->n_kv_heads;
-    attend_call c = {};
-    c.calls = calls, c.shape = *shape, c.most_rows = most_rows;
-    c.n_tiles = ((uint32_t)(most_rows * group) + QUERIES - 1) / QUERIES;
+static void attend_calls(struct gpu_queue *queue, attend_call c, int n_calls, uint32_t most_slots, void *work) {
+    int group = c.shape.n_heads / c.shape.n_kv_heads, d = c.shape.head_dim;
+    c.n_tiles = ((uint32_t)(c.most_rows * group) + QUERIES - 1) / QUERIES;
     c.n_splits = work != nullptr ? (most_slots + SPLIT - 1) / SPLIT : 0;
     c.parts = (float *)work;
-    if (n_calls <= 0 || most_rows <= 0) {
+    if (n_calls <= 0 || c.most_rows <= 0) {
         return;
     }
-    if (shape->head_dim <= 64) {
+    if (d <= 64) {
         launch<2>(queue, c, n_calls);
-    } else if (shape->head_dim <= 128) {
+    } else if (d <= 128) {
         launch<4>(queue, c, n_calls);
-    } else if (shape->head_dim <= 256) {
+    } else if (d <= 256) {
         launch<8>(queue, c, n_calls);
     } else {
         launch<16>(queue, c, n_calls);
     }
+}
+
+void sl_gpu_attend(struct gpu_queue *queue, const struct gpu_attend *calls, int n_calls, int most_rows,
+                   uint32_t most_slots, const struct gpu_attention *shape, void *work) {
+    attend_call c = {};
+    c.calls = calls, c.shape = *shape, c.most_rows = most_rows;
+    attend_calls(queue, c, n_calls, most_slots, work);
+}
+
+void sl_gpu_attend_slots(struct gpu_queue *queue, const struct gpu_attend *call, uint32_t most_listed,
+                         const struct gpu_attention *shape, const uint32_t *slots, size_t slots_stride,
+                         const uint32_t *n, void *work) {
+    attend_call c = {};
+    c.calls = call, c.shape = *shape, c.most_rows = 1;
+    c.listed = {slots, slots_stride, n};
+    attend_calls(queue, c, 1, most_listed, work);
 }

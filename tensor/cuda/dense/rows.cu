@@ -20,7 +20,7 @@ static __global__ void __launch_bounds__(THREADS) embed(gpu_matrix table, const 
 }
 
 // blockIdx: row, group.
-static __global__ void norm(gpu_norm norm, const float *x, int64_t x_stride, float *out, int64_t out_stride) {
+static __global__ void norm_rows(gpu_norm norm, const float *x, int64_t x_stride, float *out, int64_t out_stride) {
     __shared__ double scratch[32];
     float mean = 0, squares = 0;
     x += blockIdx.x * x_stride + blockIdx.y * norm.n;
@@ -78,7 +78,7 @@ void sl_gpu_norm(struct gpu_queue *queue, const struct gpu_norm *of, const float
     int64_t warps = of->n / 256;
     unsigned threads = 32 * (unsigned)(warps < 1 ? 1 : warps > 8 ? 8 : warps);
     if (m > 0 && n_groups > 0) {
-        GPU_LAUNCH(norm, dim3((unsigned)m, (unsigned)n_groups), threads, 0, queue, *of, x, x_stride, out, out_stride);
+        GPU_LAUNCH(norm_rows, dim3((unsigned)m, (unsigned)n_groups), threads, 0, queue, *of, x, x_stride, out, out_stride);
     }
 }
 

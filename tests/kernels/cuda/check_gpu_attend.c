@@ -65,7 +65,7 @@ static void open_rope(struct scene *s) {
 static void open_call(struct scene *s, const struct shape *a, int i) {
     int n_heads = KV_HEADS * a->group, m = a->m[i];
     size_t n_q = (size_t)(m * n_heads * a->d), n_kv = (size_t)(m * KV_HEADS * a->d);
-    cache_fill(&s->cache[i], tier("reference"), a->work, a->packed, KV_HEADS, a->d, 1, a->n_slots[i], a->n_packed[i]);
+    cache_fill(&s->cache[i], tier("reference"), a->work, a->packed, KV_HEADS, a->d, 3, a->n_slots[i], a->n_packed[i]);
     for (int r = 0; r < m; r++) { // of append; in the window, behind what is there
         s->positions[i][r] = position_of(a->n_slots[i][0] - (uint32_t)(m - r));
     }
@@ -227,11 +227,103 @@ static void test_append(void **state) {
     }
 }
 
+// --- listed slots ----------------------------------------------------------------------------------------------------
+
+static void attend_listed(struct scene *s, uint32_t lists[KV_HEADS][1200], const uint32_t *n, bool aside) {
+    void *gpu_lists = gpu_up(lists, KV_HEADS * sizeof lists[0]), *gpu_n = gpu_up(n, KV_HEADS * sizeof *n);
+    void *work = gpu_room(sl_gpu_attend_work(1, 1, 1200, &s->shape));
+    tier("reference")->attend_slots(NULL, &s->cpu[0], (struct sl_lists){lists[0], 1200}, (struct sl_counts){.host = n});
+    sl_gpu_attend_slots(queue, s->gpu, 1200, &s->shape, gpu_lists, 1200, gpu_n, aside ? work : NULL);
+    expect(s->calls[0].out, s->cpu[0].out, s->n_out[0], 1e-5, "attend_slots");
+    expect(s->calls[0].lse, s->cpu[0].lse, s->n_lse[0], 1e-5, "lse of attend_slots");
+    sl_emu_free(gpu_lists), sl_emu_free(gpu_n), sl_emu_free(work);
+}
+
+static void test_attend_slots(void **state) {
+    (void)state;
+    static uint32_t lists[KV_HEADS][1200];
+    FOR_ORDERS(order) {
+        for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+            struct scene s;
+            if (shapes[i].m[0] != 1) {
+                continue;
+            }
+            scene_open(&s, &shapes[i]);
+            uint32_t n[KV_HEADS] = {s.cache[0].kv[0].n_slots, s.cache[0].kv[1].n_slots};
+            for (uint32_t j = 0; j < 1200; j++) {
+                lists[0][j] = lists[1][j] = j;
+            }
+            attend_listed(&s, lists, n, order == 0);
+            float *all = take(s.n_out[0] * sizeof *all);
+            gpu_down(all, s.calls[0].out, s.n_out[0] * sizeof *all);
+            sl_gpu_attend(queue, s.gpu, 1, 1, s.most_slots, &s.shape, NULL);
+            expect(s.calls[0].out, all, s.n_out[0], 0, "a list of all slots");
+            free(all);
+            for (uint32_t j = 0; j < n[1]; j++) {
+                lists[1][j] = j * 7 % n[1]; // of a head that has others beside it, in another order
+            }
+            const uint32_t few[KV_HEADS] = {0, (n[1] + 1) / 2};
+            attend_listed(&s, lists, few, order == 1);
+            scene_close(&s);
+        }
+    }
+}
+
+// --- statistics ------------------------------------------------------------------------------------------------------
+
+static void check_fold(struct scene *s, int call, int first_row) {
+    const struct sl_fold what = {2, 0, 1};
+    struct sl_kv_heads heads = {s->cache[call].kv, KV_HEADS};
+    float *want[3], *got = take(KV_HEADS * 1200 * sizeof *got);
+    tier("reference")->fold(NULL, &s->cpu[call], first_row, &what);
+    for (int plane = 0; plane < 3; plane++) {
+        want[plane] = take(KV_HEADS * 1200 * sizeof *got);
+        tier("reference")->read_state(NULL, &heads, plane, (struct sl_vectors){want[plane], 1200});
+    }
+    sl_gpu_fold(queue, s->gpu + call, s->most_slots, &s->shape, first_row, what.sum, what.square, what.above);
+    gpu_heads_down(&s->heads[call]);
+    for (int plane = 0; plane < 3; plane++) {
+        tier("reference")->read_state(NULL, &heads, plane, (struct sl_vectors){got, 1200});
+        for (int h = 0; h < KV_HEADS; h++) {
+            for (uint32_t j = 0; j < heads.kv[h].n_slots; j++) {
+                double x = (double)got[h * 1200 + (int)j], y = (double)want[plane][h * 1200 + (int)j];
+                if (!(fabs(x - y) <= 1e-5 * (1 + y))) {
+                    fail_msg("plane %d of head %d, slot %u: %.9g, not %.9g", plane, h, j, x, y);
+                }
+            }
+        }
+        free(want[plane]);
+    }
+    free(got);
+}
+
+static void test_fold_and_window_sums(void **state) {
+    (void)state;
+    FOR_ORDERS(order) {
+        for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+            struct scene s;
+            scene_open(&s, &shapes[i]);
+            tier("reference")->attend(NULL, s.cpu, CALLS);
+            for (int call = 0; call < CALLS; call++) {
+                int first_row = shapes[i].m[call] / 3, n_heads = s.shape.n_heads;
+                size_t n = (size_t)n_heads * 1200;
+                float *sums = take(n * sizeof *sums), *gpu_sums = gpu_up(sums, n * sizeof *sums);
+                sl_emu_copy(queue, s.calls[call].lse, s.cpu[call].lse, s.n_lse[call] * sizeof(float));
+                tier("reference")->window_sums(NULL, &s.cpu[call], first_row, (struct sl_vectors){sums, 1200});
+                sl_gpu_window_sums(queue, s.gpu + call, s.most_slots, &s.shape, first_row, gpu_sums, 1200);
+                gpu_assert_close(gpu_sums, sums, n, 1e-5, "window_sums");
+                free(sums);
+                check_fold(&s, call, first_row);
+            }
+            scene_close(&s);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        GPU_TEST(test_attend),
-        GPU_TEST(test_attend_before),
-        GPU_TEST(test_append),
+        GPU_TEST(test_attend),       GPU_TEST(test_attend_before),        GPU_TEST(test_append),
+        GPU_TEST(test_attend_slots), GPU_TEST(test_fold_and_window_sums),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
