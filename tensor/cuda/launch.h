@@ -154,8 +154,8 @@ struct gpu_rope { // struct sl_rope
     double scale;
 };
 
-// The structs are the host's and are taken at the call. embed, of stored weights, and rotate are exact; a product is one f32 sum
-// in ascending order of k, which may be fused.
+// The structs are the host's and are taken at the call. embed, of stored weights, and rotate are exact; a product is a sum in
+// f32 in ascending order of k, with x rounded to bf16 where weights are bf16 or quantized.
 void sl_gpu_embed(struct gpu_queue *queue, const struct gpu_matrix *table, const int32_t *ids, int64_t m, float *out);
 void sl_gpu_norm(struct gpu_queue *queue, const struct gpu_norm *of, const float *x, int64_t x_stride, int64_t m,
                  int n_groups, float *out, int64_t out_stride);

@@ -293,8 +293,10 @@ template <int PER> static __global__ void __launch_bounds__(THREADS) attend(atte
             store(c, call, q[k], all[k]);
         } else if (q[k].row >= 0 && split * SPLIT < m.end) {
             float *to = part_of(c, blockIdx.z, q[k], split);
-            to[0] = part[k].max; // of all lanes the same
-            to[1] = part[k].sum;
+            if (threadIdx.x % 32 == 0) {
+                to[0] = part[k].max;
+                to[1] = part[k].sum;
+            }
             FOR_CHANNELS(i, at, c.shape.head_dim) {
                 to[2 + at] = part[k].out[i];
             }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: y = act(x W^T + bias), and its gated form, for weights of every kind, in f32.
+ * Purpose: y = act(x W^T + bias), and its gated form, in f32: of f32 and f16 weights, whose other side may not be rounded. Others
+ *          are dense/tensor_cores.cu's.
  *
  * Design: a block has a tile of y, ROWS by 64; weights become f32 on their way to shared memory, 32 along k at a time, which is
  *         a group that shares a scale. Every element is one sum in ascending order of k, in both tiles: a row's bits do not depend
- *         on how many rows there are. Tensor cores are not used: not tuned, and right for f32 weights.
+ *         on how many rows there are.
  */
+#include "tensor/cuda/dense/tensor_cores.h"
 #include "tensor/cuda/dense/weights.h"
 
 constexpr uint32_t THREADS = 256, COLUMNS = 64, DEPTH = 32;
@@ -95,7 +97,9 @@ void sl_gpu_matmul(struct gpu_queue *queue, const struct gpu_matrix *w, const st
     if (args->m <= 0 || n_columns <= 0) {
         return;
     }
-    if (args->m <= 16) {
+    if (w->kind != GPU_WEIGHT_F32 && w->kind != GPU_WEIGHT_F16) {
+        sl_gpu_matmul_tensor_cores(queue, w, args, n_columns);
+    } else if (args->m <= 16) {
         launch<1>(queue, *w, *args, n_columns);
     } else {
         launch<4>(queue, *w, *args, n_columns);

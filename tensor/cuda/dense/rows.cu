@@ -78,7 +78,8 @@ void sl_gpu_norm(struct gpu_queue *queue, const struct gpu_norm *of, const float
     int64_t warps = of->n / 256;
     unsigned threads = 32 * (unsigned)(warps < 1 ? 1 : warps > 8 ? 8 : warps);
     if (m > 0 && n_groups > 0) {
-        GPU_LAUNCH(norm_rows, dim3((unsigned)m, (unsigned)n_groups), threads, 0, queue, *of, x, x_stride, out, out_stride);
+        GPU_LAUNCH(norm_rows, dim3((unsigned)m, (unsigned)n_groups), threads, 0, queue, *of, x, x_stride, out,
+                   out_stride);
     }
 }
 
