@@ -3,6 +3,7 @@
  * Purpose: what kernels are written against: CUDA, or its emulation. Only this file knows which.
  *
  * Kernels and device functions are static; a host function launches them with GPU_LAUNCH, on a queue, which is a stream of CUDA.
+ * GPU_UNROLL stands before loops over arrays that are to be registers: what is indexed by a variable lies in memory.
  */
 #ifndef SL_TENSOR_CUDA_GPU_H
 #define SL_TENSOR_CUDA_GPU_H
@@ -11,6 +12,7 @@
 #include <cstdint>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#define GPU_UNROLL _Pragma("unroll")
 #define GPU_DYNAMIC_SHARED(type, name)                                                                                 \
     extern __shared__ __align__(128) unsigned char gpu_dynamic_[];                                                     \
     type *name = (type *)gpu_dynamic_
@@ -22,6 +24,7 @@
 #else
 #include "tensor/cuda/emu/emu.h"
 #include "tensor/half.h"
+#define GPU_UNROLL
 #define GPU_DYNAMIC_SHARED(type, name)  type *name = (type *)emu::dynamic_shared()
 #define GPU_ALLOW_SHARED(kernel, bytes) (void)(bytes)
 #define GPU_LAUNCH(kernel, grid, block, dynamic_bytes, queue, ...)                                                     \

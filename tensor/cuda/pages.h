@@ -76,6 +76,7 @@ GPU_DEVICE void read_floats8(sl_kv_format format, const char *part, size_t e, fl
     }
     uint4 a = ((const uint4 *)part)[e / 8];
     const uint32_t pairs[4] = {a.x, a.y, a.z, a.w};
+    GPU_UNROLL
     for (int i = 0; i < 4; i++) {
         uint16_t lo = (uint16_t)pairs[i], hi = (uint16_t)(pairs[i] >> 16);
         out[2 * i] = format == SL_KV_BF16 ? bf16_to_f32(lo) : f16_to_f32(lo);
@@ -91,6 +92,7 @@ GPU_DEVICE void write_floats8(sl_kv_format format, char *part, size_t e, const f
         return;
     }
     uint32_t pairs[4];
+    GPU_UNROLL
     for (int i = 0; i < 4; i++) {
         pairs[i] = format == SL_KV_BF16
                        ? pack_bf16(x[2 * i], x[2 * i + 1])
@@ -114,6 +116,7 @@ GPU_DEVICE void read_k8(const sl_page_layout *layout, const char *page, uint32_t
     int bits = bits_of(layout->format);
     uint32_t at = j * (uint32_t)bits, mask = (1u << bits) - 1; // codes lie channel by channel
     const uint32_t *pairs = (const uint32_t *)(page + layout->k_scale) + c;
+    GPU_UNROLL
     for (int i = 0; i < 8; i++) {
         const uint8_t *row = (const uint8_t *)page + layout->k + (c + i) * (SL_PAGE_SLOTS / 8) * bits;
         out[i] = decode((uint32_t)row[at / 8] >> at % 8 & mask, pairs[i]);
@@ -129,6 +132,7 @@ GPU_DEVICE void read_v8(const sl_page_layout *layout, const char *page, uint32_t
     int bits = bits_of(layout->format); // bytes of eight codes, too
     const uint8_t *codes = (const uint8_t *)page + layout->v + ((size_t)j * (size_t)d + (size_t)c) / 8 * (size_t)bits;
     uint32_t pair = ((const uint32_t *)(page + layout->v_scale))[j * (uint32_t)(d / group) + (uint32_t)(c / group)];
+    GPU_UNROLL
     for (int i = 0; i < 8; i++) {
         out[i] = decode((uint32_t)codes[i * bits / 8] >> i * bits % 8 & ((1u << bits) - 1), pair);
     }

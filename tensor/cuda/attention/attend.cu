@@ -37,6 +37,7 @@ struct attend_call {
 
 // Channel `lane` + 32 i of a query is out[i], a register: loops over them have no other bound than PER.
 #define FOR_CHANNELS(i, at, d)                                                                                         \
+    GPU_UNROLL                                                                                                         \
     for (int i = 0, at = (int)threadIdx.x % 32; i < PER; i++, at += 32)                                                \
         if (at < (d))
 template <int PER> struct softmax { float max, sum, out[PER]; };
@@ -44,6 +45,7 @@ template <int PER> struct softmax { float max, sum, out[PER]; };
 template <int PER> GPU_DEVICE void clear(softmax<PER> &s) {
     s.max = -INFINITY;
     s.sum = 0.0f;
+    GPU_UNROLL
     for (int i = 0; i < PER; i++) {
         s.out[i] = 0.0f;
     }
@@ -57,6 +59,7 @@ template <int PER> GPU_DEVICE void fold(softmax<PER> &all, const softmax<PER> &p
     float max = fmaxf(all.max, part.max), a = expf(all.max - max), b = expf(part.max - max);
     all.max = max;
     all.sum = a * all.sum + b * part.sum;
+    GPU_UNROLL
     for (int i = 0; i < PER; i++) {
         all.out[i] = a * all.out[i] + b * part.out[i];
     }
@@ -127,6 +130,7 @@ GPU_DEVICE void score(const gpu_attention &shape, const query &q, const float *o
                       uint32_t first, uint32_t n, float *weights, softmax<PER> &s) {
     uint32_t lane = threadIdx.x % 32;
     float scores[2], most = s.max;
+    GPU_UNROLL
     for (uint32_t k = 0; k < 2; k++) {
         uint32_t j = lane + 32 * k;
         scores[k] = -INFINITY;
@@ -146,6 +150,7 @@ GPU_DEVICE void score(const gpu_attention &shape, const query &q, const float *o
         most = fmaxf(most, __shfl_xor_sync(~0u, most, lanes));
     }
     float keep = most == -INFINITY ? 1.0f : expf(s.max - most), sum = 0.0f; // nothing seen yet: nothing to scale
+    GPU_UNROLL
     for (uint32_t k = 0; k < 2; k++) {
         float weight = scores[k] == -INFINITY ? 0.0f : expf(scores[k] - most);
         weights[lane + 32 * k] = weight;
@@ -156,6 +161,7 @@ GPU_DEVICE void score(const gpu_attention &shape, const query &q, const float *o
     }
     s.max = most;
     s.sum = s.sum * keep + sum;
+    GPU_UNROLL
     for (int i = 0; i < PER; i++) {
         s.out[i] *= keep;
     }
@@ -229,6 +235,7 @@ GPU_DEVICE void add_slots(const attend_call &c, const gpu_head *h, const uint32_
             gpu::rotate_tile(c.shape, tile, gpu::pitch_of(c.shape.head_dim), n, slots, first);
             __syncthreads();
         }
+        GPU_UNROLL
         for (uint32_t k = 0; k < EACH; k++) {
             if (q[k].row >= 0) {
                 uint32_t at = warp + WARPS * k;
@@ -238,6 +245,7 @@ GPU_DEVICE void add_slots(const attend_call &c, const gpu_head *h, const uint32_
         __syncthreads();
         gpu::load_tile(h, slots, first, n, false, tile);
         __syncthreads();
+        GPU_UNROLL
         for (uint32_t k = 0; k < EACH; k++) {
             if (q[k].row >= 0) {
                 add_values(c.shape, q[k], tile, first, n, m->weights[warp + WARPS * k], s[k]);
@@ -267,6 +275,7 @@ template <int PER> static __global__ void __launch_bounds__(THREADS) attend(atte
         return;
     }
     load_queries(c, call, h, blockIdx.y, first, queries, &m);
+    GPU_UNROLL
     for (uint32_t k = 0; k < EACH; k++) {
         q[k] = query_of(c, call, h, blockIdx.y, first + warp + WARPS * k);
         if (q[k].row >= 0 && c.n_splits == 0) {
@@ -277,6 +286,7 @@ template <int PER> static __global__ void __launch_bounds__(THREADS) attend(atte
     for (; split * SPLIT < m.end; split++) {
         uint32_t begin = split * SPLIT > m.begin ? split * SPLIT : m.begin;
         uint32_t end = (split + 1) * SPLIT < m.end ? (split + 1) * SPLIT : m.end;
+        GPU_UNROLL
         for (uint32_t k = 0; k < EACH; k++) {
             clear(part[k]);
         }
@@ -284,10 +294,12 @@ template <int PER> static __global__ void __launch_bounds__(THREADS) attend(atte
         if (c.n_splits > 0) {
             break;
         }
+        GPU_UNROLL
         for (uint32_t k = 0; k < EACH; k++) {
             fold(all[k], part[k]);
         }
     }
+    GPU_UNROLL
     for (uint32_t k = 0; k < EACH; k++) {
         if (q[k].row >= 0 && c.n_splits == 0) {
             store(c, call, q[k], all[k]);

@@ -58,6 +58,7 @@ GPU_DEVICE void quantize_k(const sl_page_layout *work, const char *page, const s
 // Eight codes are as many bytes as one has bits.
 GPU_DEVICE void put_codes8(char *at, int bits, const uint32_t (&codes)[8]) {
     uint64_t all = 0;
+    GPU_UNROLL
     for (int e = 0; e < 8; e++) {
         all |= (uint64_t)codes[e] << e * bits;
     }
@@ -81,6 +82,7 @@ GPU_DEVICE void quantize_v(const sl_page_layout *work, const char *page, const s
         float x[8], min = NAN, max = NAN;
         if (mine) {
             gpu::read_floats8(work->format, page + work->v, (size_t)(j * d + c), x);
+            GPU_UNROLL
             for (int e = 0; e < 8; e++) {
                 min = fminf(min, x[e]);
                 max = fmaxf(max, x[e]);
@@ -93,6 +95,7 @@ GPU_DEVICE void quantize_v(const sl_page_layout *work, const char *page, const s
         if (mine) {
             group g = group_of(min, max, bits);
             uint32_t codes[8];
+            GPU_UNROLL
             for (int e = 0; e < 8; e++) {
                 codes[e] = encode(x[e], g);
             }

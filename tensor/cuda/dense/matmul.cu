@@ -19,6 +19,7 @@ GPU_DEVICE void load_weights(const gpu_matrix &w, int64_t j0, int64_t end, int64
     if (j0 + row < end) {
         gpu::read_weights8(w, j0 + row, k0 + c, x);
     }
+    GPU_UNROLL
     for (uint32_t e = 0; e < 8; e++) {
         tile[c + e][row] = x[e];
     }
@@ -31,6 +32,7 @@ GPU_DEVICE void add_tile(const float (*rows)[16 * EACH + 4], const float (*colum
     uint32_t x = threadIdx.x % 16, y = threadIdx.x / 16;
     for (uint32_t k = 0; k < DEPTH; k++) {
         float4 b = *(const float4 *)&columns[k][4 * x];
+        GPU_UNROLL
         for (uint32_t i = 0; i < EACH; i++) {
             float a = rows[k][y + 16 * i];
             sums[i][0] += a * b.x;
@@ -49,6 +51,7 @@ static __global__ void __launch_bounds__(THREADS) matmul(gpu_matrix w, gpu_produ
     uint32_t x = threadIdx.x % 16, y = threadIdx.x / 16;
     int64_t r0 = (int64_t)blockIdx.y * ROWS, j0 = (int64_t)blockIdx.x * COLUMNS;
     float sums[1 + GATED][EACH][4] = {};
+    GPU_UNROLL
     for (uint32_t i = 0; i < EACH * 4 && args.accumulate; i++) {
         int64_t r = r0 + y + 16 * (i / 4), j = j0 + 4 * x + i % 4;
         if (r < args.m && j < n_columns) {
@@ -60,15 +63,18 @@ static __global__ void __launch_bounds__(THREADS) matmul(gpu_matrix w, gpu_produ
             int64_t r = r0 + i / DEPTH, k = k0 + i % DEPTH;
             rows[i % DEPTH][i / DEPTH] = r < args.m && k < w.k ? args.x[r * args.x_stride + k] : 0.0f;
         }
+        GPU_UNROLL
         for (uint32_t side = 0; side <= GATED; side++) {
             load_weights(w, j0 + (side ? n_columns : 0), (1 + side) * n_columns, k0, columns[side]);
         }
         __syncthreads();
+        GPU_UNROLL
         for (uint32_t side = 0; side <= GATED; side++) {
             add_tile<EACH>(rows, columns[side], sums[side]);
         }
         __syncthreads();
     }
+    GPU_UNROLL
     for (uint32_t i = 0; i < EACH * 4; i++) {
         int64_t r = r0 + y + 16 * (i / 4), j = j0 + 4 * x + i % 4;
         if (r < args.m && j < n_columns) {

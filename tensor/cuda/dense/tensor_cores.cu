@@ -28,6 +28,7 @@ GPU_DEVICE uint4 read_bf16x8(const gpu_matrix &w, int64_t row, int64_t i) {
     }
     uint64_t codes = w.kind == GPU_WEIGHT_INT8 ? ((const uint64_t *)w.weights)[at] : ((const uint32_t *)w.weights)[at];
     uint32_t pairs[4];
+    GPU_UNROLL
     for (int e = 0; e < 4; e++) {
         int lo = w.kind == GPU_WEIGHT_INT8 ? (int8_t)(codes >> 16 * e) : (int)(codes >> 8 * e & 15) - 8;
         int hi = w.kind == GPU_WEIGHT_INT8 ? (int8_t)(codes >> (16 * e + 8)) : (int)(codes >> (8 * e + 4) & 15) - 8;
@@ -45,6 +46,7 @@ GPU_DEVICE uint4 read_x8(const gpu_product &args, int64_t r, int64_t k, int64_t 
             x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
             x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
         } else {
+            GPU_UNROLL
             for (int e = 0; e < 8; e++) {
                 x[e] = k + e < n_k ? from[e] : 0.0f;
             }
@@ -61,6 +63,7 @@ template <uint32_t ROWS, uint32_t SIDES> struct ahead { uint4 x[tile<ROWS>::X_UN
 template <uint32_t ROWS, uint32_t SIDES>
 GPU_DEVICE void fetch(const gpu_matrix &w, const gpu_product &args, int64_t n_columns, int64_t k0,
                       ahead<ROWS, SIDES> &next) {
+    GPU_UNROLL
     for (uint32_t i = 0; i < tile<ROWS>::X_UNITS; i++) {
         uint32_t u = threadIdx.x + i * THREADS;
         if (u < ROWS * DEPTH / 8) {
@@ -68,6 +71,7 @@ GPU_DEVICE void fetch(const gpu_matrix &w, const gpu_product &args, int64_t n_co
         }
     }
     int64_t j = (int64_t)blockIdx.x * COLUMNS + threadIdx.x / 4;
+    GPU_UNROLL
     for (uint32_t side = 0; side < SIDES; side++) {
         const uint4 none = {0, 0, 0, 0};
         next.w[side] = j < n_columns ? read_bf16x8(w, j + side * n_columns, k0 + threadIdx.x % 4 * 8) : none;
@@ -77,12 +81,14 @@ GPU_DEVICE void fetch(const gpu_matrix &w, const gpu_product &args, int64_t n_co
 template <uint32_t ROWS, uint32_t SIDES> struct stage { uint16_t x[ROWS][PITCH], w[SIDES][COLUMNS][PITCH]; };
 
 template <uint32_t ROWS, uint32_t SIDES> GPU_DEVICE void put(const ahead<ROWS, SIDES> &next, stage<ROWS, SIDES> *to) {
+    GPU_UNROLL
     for (uint32_t i = 0; i < tile<ROWS>::X_UNITS; i++) {
         uint32_t u = threadIdx.x + i * THREADS;
         if (u < ROWS * DEPTH / 8) {
             *(uint4 *)&to->x[u / 4][u % 4 * 8] = next.x[i];
         }
     }
+    GPU_UNROLL
     for (uint32_t side = 0; side < SIDES; side++) {
         *(uint4 *)&to->w[side][threadIdx.x / 4][threadIdx.x % 4 * 8] = next.w[side];
     }
@@ -107,29 +113,36 @@ GPU_DEVICE void multiply(const stage<ROWS, SIDES> *from, const gpu_matrix &w, in
     uint32_t lane = threadIdx.x % 32, down0 = threadIdx.x / 32 / T::WARPS_ACROSS * T::DOWN * 16;
     uint32_t across0 = threadIdx.x / 32 % T::WARPS_ACROSS * T::ACROSS * 8;
     uint32_t a[DEPTH / 16][T::DOWN][4];
+    GPU_UNROLL
     for (uint32_t step = 0; step < DEPTH / 16; step++) {
+        GPU_UNROLL
         for (uint32_t i = 0; i < T::DOWN; i++) {
             gpu::ldmatrix_x4(a[step][i], &from->x[down0 + 16 * i + lane % 16][16 * step + lane / 16 * 8]);
         }
     }
+    GPU_UNROLL
     for (uint32_t side = 0; side < SIDES; side++) {
+        GPU_UNROLL
         for (uint32_t j = 0; j < T::ACROSS; j++) {
             uint32_t b[4]; // all of the depth: two operands
             gpu::ldmatrix_x4(b, &from->w[side][across0 + 8 * j + lane % 8][lane / 8 * 8]);
             const uint32_t first[2] = {b[0], b[1]}, second[2] = {b[2], b[3]};
             float scales[2] = {1.0f, 1.0f};
+            GPU_UNROLL
             for (uint32_t e = 0; CODES && e < 2; e++) {
                 int64_t column = (int64_t)blockIdx.x * COLUMNS + column_of<ROWS>(j, e);
                 scales[e] = column < n_columns
                                 ? gpu::f16_to_f32(w.scales[((column + side * n_columns) * w.pitch + k0) / 32])
                                 : 0.0f;
             }
+            GPU_UNROLL
             for (uint32_t i = 0; i < T::DOWN; i++) {
                 float(&sum)[4] = sums[side][i][j];
                 if (CODES) {
                     float part[4] = {};
                     gpu::mma_bf16(part, a[0][i], first);
                     gpu::mma_bf16(part, a[1][i], second);
+                    GPU_UNROLL
                     for (uint32_t e = 0; e < 4; e++) {
                         sum[e] += scales[e % 2] * part[e];
                     }
@@ -149,6 +162,7 @@ static __global__ void __launch_bounds__(THREADS) matmul(gpu_matrix w, gpu_produ
     __shared__ __attribute__((aligned(16))) stage<ROWS, SIDES> stages[2];
     float sums[SIDES][T::DOWN][T::ACROSS][4] = {};
     ahead<ROWS, SIDES> next;
+    GPU_UNROLL
     for (uint32_t i = 0; i < T::DOWN * T::ACROSS * 4 && args.accumulate; i++) {
         int64_t r = (int64_t)blockIdx.y * ROWS + row_of<ROWS>(i / 4 / T::ACROSS, i % 4);
         int64_t j = (int64_t)blockIdx.x * COLUMNS + column_of<ROWS>(i / 4 % T::ACROSS, i % 4);
@@ -170,6 +184,7 @@ static __global__ void __launch_bounds__(THREADS) matmul(gpu_matrix w, gpu_produ
         }
         __syncthreads();
     }
+    GPU_UNROLL
     for (uint32_t i = 0; i < T::DOWN * T::ACROSS * 4; i++) {
         uint32_t down = i / 4 / T::ACROSS, across = i / 4 % T::ACROSS, e = i % 4;
         int64_t r = (int64_t)blockIdx.y * ROWS + row_of<ROWS>(down, e);

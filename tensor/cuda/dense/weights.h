@@ -28,6 +28,7 @@ GPU_DEVICE void read_weights8(const gpu_matrix &w, int64_t row, int64_t i, float
     if (w.kind == GPU_WEIGHT_F16 || w.kind == GPU_WEIGHT_BF16) {
         uint4 a = ((const uint4 *)w.weights)[at / 8];
         const uint32_t pairs[4] = {a.x, a.y, a.z, a.w};
+        GPU_UNROLL
         for (int e = 0; e < 8; e++) {
             uint16_t half = (uint16_t)(pairs[e / 2] >> e % 2 * 16);
             out[e] = w.kind == GPU_WEIGHT_F16 ? f16_to_f32(half) : bf16_to_f32(half);
@@ -37,6 +38,7 @@ GPU_DEVICE void read_weights8(const gpu_matrix &w, int64_t row, int64_t i, float
     float scale = f16_to_f32(w.scales[at / 32]);
     uint64_t codes =
         w.kind == GPU_WEIGHT_INT8 ? ((const uint64_t *)w.weights)[at / 8] : ((const uint32_t *)w.weights)[at / 8];
+    GPU_UNROLL
     for (int e = 0; e < 8; e++) {
         int code = w.kind == GPU_WEIGHT_INT8 ? (int8_t)(codes >> 8 * e) : (int)(codes >> 4 * e & 15) - 8;
         out[e] = scale * (float)code;

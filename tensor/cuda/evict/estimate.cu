@@ -71,6 +71,7 @@ static __global__ void __launch_bounds__(THREADS)
         for (uint32_t u = threadIdx.x; u < SL_PAGE_SLOTS * units; u += THREADS) {
             uint32_t j = u / units;
             int c = (int)(u % units) * 8;
+            GPU_UNROLL
             for (int side = 0; side < 2; side++) {
                 float a[8], b[8];
                 if (side == 0) {
@@ -80,6 +81,7 @@ static __global__ void __launch_bounds__(THREADS)
                     gpu::read_v8(&h->work, before, j, c, a);
                     gpu::read_v8(&h->packed, after, j, c, b);
                 }
+                GPU_UNROLL
                 for (int i = 0; i < 8; i++) {
                     double change = (double)b[i] - (double)a[i];
                     sums[2 * side] += change * change;
@@ -88,8 +90,9 @@ static __global__ void __launch_bounds__(THREADS)
             }
         }
     }
-    for (double &sum : sums) {
-        sum = gpu::block_sum(sum, scratch);
+    GPU_UNROLL
+    for (int i = 0; i < 4; i++) {
+        sums[i] = gpu::block_sum(sums[i], scratch);
     }
     if (threadIdx.x == 0) {
         errors[at] = {sums[0], sums[1], sums[2], sums[3]};

@@ -11,6 +11,21 @@
 
 constexpr uint32_t THREADS = 256, UNROLL = 4, COLUMN = 32; // bytes: what memory hands over at once
 
+// By elements: a struct that is copied whole may not become registers.
+GPU_DEVICE uint4 load(const uint4 *from) {
+    uint4 x = *from;
+    return {x.x, x.y, x.z, x.w};
+}
+GPU_DEVICE uint32_t load(const uint32_t *from) {
+    return *from;
+}
+GPU_DEVICE void store(uint4 *to, const uint4 &x) {
+    *to = {x.x, x.y, x.z, x.w};
+}
+GPU_DEVICE void store(uint32_t *to, uint32_t x) {
+    *to = x;
+}
+
 // Numbers of type T: `column` bytes into the rows, `pitch` bytes apart, of the part at `part`; UNITS of them a row.
 template <class T, uint32_t UNITS>
 GPU_DEVICE void move(const gpu_head *h, const uint32_t *keep, uint32_t begin, uint32_t n, uint32_t part, uint32_t pitch,
@@ -19,18 +34,18 @@ GPU_DEVICE void move(const gpu_head *h, const uint32_t *keep, uint32_t begin, ui
     uint32_t at = column + threadIdx.x % UNITS * (uint32_t)sizeof(T), row = threadIdx.x / UNITS;
     for (uint32_t first = begin; first < n; first += ROWS * UNROLL) {
         T held[UNROLL];
+        GPU_UNROLL
         for (uint32_t k = 0; k < UNROLL; k++) {
-            uint32_t i = first + k * ROWS + row;
-            if (i < n && at < pitch) {
-                uint32_t j = keep[i];
-                held[k] = *(const T *)(gpu::page_of(h, j) + part + j % SL_PAGE_SLOTS * pitch + at);
-            }
+            uint32_t i = first + k * ROWS + row, j = keep[i < n ? i : n - 1]; // no branch: the last stays as it is
+            held[k] =
+                load((const T *)(gpu::page_of(h, j) + part + j % SL_PAGE_SLOTS * pitch + (at < pitch ? at : column)));
         }
         __syncthreads();
+        GPU_UNROLL
         for (uint32_t k = 0; k < UNROLL; k++) {
             uint32_t i = first + k * ROWS + row;
             if (i < n && at < pitch) {
-                *(T *)(gpu::page_of(h, i) + part + i % SL_PAGE_SLOTS * pitch + at) = held[k];
+                store((T *)(gpu::page_of(h, i) + part + i % SL_PAGE_SLOTS * pitch + at), held[k]);
             }
         }
     }

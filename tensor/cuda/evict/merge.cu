@@ -55,6 +55,7 @@ GPU_DEVICE void load_keys(const gpu_head *h, const uint32_t *slots, uint32_t fir
         uint32_t j = slots[first + row];
         gpu::read_k8(&h->work, gpu::page_of(h, j), j % SL_PAGE_SLOTS, k0 + c, key);
     }
+    GPU_UNROLL
     for (int i = 0; i < 8; i++) {
         tile[c + i][row] = key[i];
         *square += key[i] * key[i];
@@ -83,8 +84,9 @@ static __global__ void __launch_bounds__(THREADS) nearest(merge_call c, const ui
     keep += h * keep_stride;
     for (uint32_t first = blockIdx.x * TILE; first < n; first += gridDim.x * TILE) {
         best best[4];
-        for (auto &b : best) {
-            b = {-INFINITY, 0};
+        GPU_UNROLL
+        for (uint32_t i = 0; i < 4; i++) {
+            best[i] = {-INFINITY, 0};
         }
         for (uint32_t column0 = 0; column0 < n_keep; column0 += TILE) {
             float sums[4][4] = {}, row_square = 0, column_square = 0;
@@ -95,8 +97,10 @@ static __global__ void __launch_bounds__(THREADS) nearest(merge_call c, const ui
                 for (uint32_t k = 0; k < DEPTH; k++) {
                     float4 a = *(const float4 *)&rows[k][4 * y];
                     const float of_row[4] = {a.x, a.y, a.z, a.w};
+                    GPU_UNROLL
                     for (uint32_t j = 0; j < 4; j++) {
                         float b = columns[k][x + 16 * j];
+                        GPU_UNROLL
                         for (uint32_t i = 0; i < 4; i++) {
                             sums[i][j] += of_row[i] * b;
                         }
@@ -110,8 +114,10 @@ static __global__ void __launch_bounds__(THREADS) nearest(merge_call c, const ui
                 column_norms[threadIdx.x / 4] = column_norm;
             }
             __syncthreads();
+            GPU_UNROLL
             for (uint32_t j = 0; j < 4; j++) {
                 uint32_t at = column0 + x + 16 * j;
+                GPU_UNROLL
                 for (uint32_t i = 0; i < 4 && at < n_keep; i++) {
                     float norms = row_norms[4 * y + i] * column_norms[x + 16 * j];
                     float value = norms > 0.0f ? sums[i][j] * norms : 0.0f;
@@ -121,6 +127,7 @@ static __global__ void __launch_bounds__(THREADS) nearest(merge_call c, const ui
                 }
             }
         }
+        GPU_UNROLL
         for (uint32_t i = 0; i < 4; i++) {
             for (int lanes = 8; lanes > 0; lanes /= 2) { // of the 16 that have the row
                 float value = __shfl_xor_sync(~0u, best[i].value, lanes);
@@ -206,6 +213,7 @@ GPU_DEVICE void add_listed(const gpu_head *h, merged *m, float *sums, uint32_t n
             float from[8], into[8], *sum = sums + slot * 2 * (uint32_t)d + 8 * unit;
             read_unit(h, m->from[q], unit, d / 8, from);
             read_unit(h, m->into[q], unit, d / 8, into);
+            GPU_UNROLL
             for (int i = 0; i < 8; i++) {
                 sum[i] += w * (from[i] - into[i]);
             }
@@ -226,6 +234,7 @@ GPU_DEVICE void write_merged(const gpu_head *h, const merged *m, const float *su
             uint32_t j = first + slot, part = unit < d / 8 ? h->work.k : h->work.v;
             float x[8];
             read_unit(h, j, unit, d / 8, x);
+            GPU_UNROLL
             for (int i = 0; i < 8; i++) {
                 x[i] += sums[slot * 2 * (uint32_t)d + (uint32_t)(8 * unit + i)] / weight;
             }

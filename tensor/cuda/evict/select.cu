@@ -37,6 +37,7 @@ template <class F> GPU_DEVICE edge find_key(F counts_in, uint32_t n, uint32_t b,
         }
         __syncthreads();
         uint32_t high = BINS - 1 - threadIdx.x * BINS_EACH, mine = 0, all; // bins high, high - 1, ..: from the top
+        GPU_UNROLL
         for (uint32_t i = 0; i < BINS_EACH; i++) {
             mine += s->counts[high - i];
         }

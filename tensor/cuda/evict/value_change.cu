@@ -58,15 +58,19 @@ static __global__ void __launch_bounds__(THREADS) add_rows(change_call c) {
             float v[8];
             if (channel < c.head_dim) {
                 gpu::read_v8(gpu::layout_of(h, j / SL_PAGE_SLOTS), gpu::page_of(h, j), j % SL_PAGE_SLOTS, channel, v);
+                GPU_UNROLL
                 for (int g = 0; g < WEIGHTS && g0 + g < c.group; g++) {
                     double a = share_of(c, blockIdx.y * (size_t)c.group + (size_t)(g0 + g), n, j, true);
+                    GPU_UNROLL
                     for (int i = 0; i < 8; i++) {
                         sums[g][i] += a * (double)v[i];
                     }
                 }
             }
         }
+        GPU_UNROLL
         for (int g = 0; g < WEIGHTS && g0 + g < c.group; g++) {
+            GPU_UNROLL
             for (int i = 0; i < 8; i++) {
                 double sum = sums[g][i]; // over the lanes of a warp that have the same channels
                 sum += __shfl_xor_sync(~0u, sum, 8);
@@ -114,14 +118,17 @@ static __global__ void __launch_bounds__(THREADS) change_of_slots(change_call c)
             for (int i0 = (int)lane * 8; j < n && i0 < c.head_dim; i0 += (int)CHANNELS) {
                 float v[8];
                 gpu::read_v8(gpu::layout_of(h, j / SL_PAGE_SLOTS), gpu::page_of(h, j), j % SL_PAGE_SLOTS, i0, v);
+                GPU_UNROLL
                 for (int g = 0; g < WEIGHTS && g0 + g < c.group; g++) {
                     size_t row = blockIdx.y * (size_t)c.group + (size_t)(g0 + g);
                     const double *center = c.centers + row * (size_t)c.head_dim + i0;
+                    GPU_UNROLL
                     for (int i = 0; i < 8; i++) {
                         sums[g] += (center[i] - (double)v[i]) * (center[i] - (double)v[i]);
                     }
                 }
             }
+            GPU_UNROLL
             for (int g = 0; g < WEIGHTS && g0 + g < c.group; g++) {
                 double sum = sums[g];
                 sum += __shfl_xor_sync(~0u, sum, 4);

@@ -1,0 +1,49 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The kernels as a GPU's compiler sees them: they compile for compute capability 8.0, arrays that are to be registers are, and the
+# instructions that kernels are written around are there. By clang, which needs no CUDA for that; where it is not
+# installed, or cannot make PTX, the test is skipped.
+#
+#   cuda_compiles.sh SOURCE_FOLDER
+set -e
+root=$1
+stub=$root/tests/kernels/cuda/stub
+ptx=$(mktemp)
+trap 'rm -f "$ptx"' EXIT
+
+clang=
+for name in clang++ clang++-14 clang++-15 clang++-16 clang++-17 clang++-18 clang++-19; do
+    if "$name" -print-targets 2>/dev/null | grep -q nvptx64; then
+        clang=$name
+        break
+    fi
+done
+if [ -z "$clang" ]; then
+    echo "no clang++ with a backend for NVPTX"
+    exit 77
+fi
+
+compile() {
+    "$clang" -x cuda --cuda-gpu-arch=sm_80 --cuda-device-only -nocudainc -nocudalib -S -O3 -std=c++17 -Wall -Werror \
+        -Wno-unknown-cuda-version -Wno-unused-function -D__CUDACC__ -include "$stub/cuda_stub.h" -I"$stub" -I"$root" "$1" -o "$ptx"
+}
+
+# wants FILE PATTERN...: each is in the PTX of the file
+wants() {
+    file=$1
+    shift
+    compile "$root/tensor/cuda/$file"
+    for pattern in "$@"; do
+        grep -q "$pattern" "$ptx" || { echo "$file: no $pattern in its PTX"; exit 1; }
+    done
+}
+
+for source in "$root"/tensor/cuda/*/*.cu; do
+    compile "$source"
+    if grep -q "__local_depot" "$ptx"; then
+        echo "$source: arrays lie in local memory: a loop over them is not unrolled (GPU_UNROLL), or a function not inlined"
+        exit 1
+    fi
+done
+wants dense/tensor_cores.cu "mma.sync.aligned.m16n8k16.row.col.f32.bf16" "ldmatrix.sync.aligned.m8n8.x4" "ld.*v4.*32"
+wants evict/gather.cu "ld.*v4.*32" "st.*v4.*32"
