@@ -20,8 +20,7 @@ static const struct sl_program program = {
     .usage = "[options] JOB JOB ...",
     .summary = "Show finished jobs side by side: answer, bytes shipped, memory held, times. At most 8 of them.",
     .epilog = SL_EXIT_CODES_HELP,
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
+    SL_OPTIONS(options),
 };
 
 // One job as it is known to the coordinator, and its answer.

@@ -18,11 +18,11 @@ struct recipes_config {
 
 static const struct sl_option options[] = {
     {"axes", 'a', SL_OPTION_FLAG, NULL, NULL, "below each preset, the axes that it stands for",
-     offsetof(struct recipes_config, axes), 0, 0},
+     SL_FIELD(recipes_config, axes)},
     {"grammar", 'g', SL_OPTION_FLAG, NULL, NULL, "every axis with its values, and every score, instead of the presets",
-     offsetof(struct recipes_config, grammar), 0, 0},
+     SL_FIELD(recipes_config, grammar)},
     {"recommended", 0, SL_OPTION_FLAG, NULL, NULL, "what `sluice run --ship-at-most` takes, instead of the presets",
-     offsetof(struct recipes_config, recommended), 0, 0},
+     SL_FIELD(recipes_config, recommended)},
     SL_LOCAL_TOOL_OPTIONS,
 };
 
@@ -33,8 +33,7 @@ static const struct sl_program program = {
                "show what recipes mean: their canonical text and fingerprint.",
     .epilog = "A recipe is a preset, axis=value words, or both, separated by commas: "
               "h2o,budget=1024,format=int4\n" SL_EXIT_CODES_HELP,
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
+    SL_OPTIONS(options),
 };
 
 static void print_json(json_t *object) {

@@ -295,16 +295,15 @@ struct bench {
 };
 
 static const struct sl_option option_table[] = {
-    {"transport", 't', SL_OPTION_STRING, "all", "NAME", "tcp, shm or all", offsetof(struct bench, transport), 0, 0},
-    {"json", 'j', SL_OPTION_FLAG, NULL, NULL, "one JSON object a line", offsetof(struct bench, json), 0, 0},
+    {"transport", 't', SL_OPTION_STRING, "all", "NAME", "tcp, shm or all", SL_FIELD(bench, transport)},
+    {"json", 'j', SL_OPTION_FLAG, NULL, NULL, "one JSON object a line", SL_FIELD(bench, json)},
 };
 
 static const struct sl_program program = {
     .name = "sluice bench ask",
     .usage = "[options]",
     .summary = "Measure asks and fetches between two processes.",
-    .options = option_table,
-    .n_options = sizeof option_table / sizeof option_table[0],
+    SL_OPTIONS(option_table),
 };
 
 static enum sl_status check(void *bench, struct sl_error *err) {

@@ -35,25 +35,23 @@ struct options {
 };
 
 static const struct sl_option option_table[] = {
-    {"model", 'm', SL_OPTION_STRING, "models/demo", "DIR", "model folder", offsetof(struct options, model), 0, 0},
+    {"model", 'm', SL_OPTION_STRING, "models/demo", "DIR", "model folder", SL_FIELD(options, model)},
     {"synthetic", 0, SL_OPTION_FLAG, "no", NULL, "a random model of 135 M parameters instead",
-     offsetof(struct options, synthetic), 0, 0},
+     SL_FIELD(options, synthetic)},
     {"recipe", 'r', SL_OPTION_LIST, NULL, "RECIPE",
      "may be given several times. Without: every preset, those that evict at budgets 0.2, 0.5 and 1024",
-     offsetof(struct options, recipes), 0, 0},
-    {"tokens", 'n', SL_OPTION_INT, "8000", "N", "length of the prompt", offsetof(struct options, n_tokens), 1, 1 << 24},
-    {"runs", 0, SL_OPTION_INT, "3", "N", "rounds", offsetof(struct options, runs), 1, MAX_RUNS},
-    {"threads", 't', SL_OPTION_INT, "0", "N", "threads; 0: one per processor", offsetof(struct options, threads), 0,
-     1024},
-    {"json", 'j', SL_OPTION_FLAG, "no", NULL, "one JSON object a line", offsetof(struct options, json), 0, 0},
+     SL_FIELD(options, recipes)},
+    {"tokens", 'n', SL_OPTION_INT, "8000", "N", "length of the prompt", SL_FIELD(options, n_tokens), 1, 1 << 24},
+    {"runs", 0, SL_OPTION_INT, "3", "N", "rounds", SL_FIELD(options, runs), 1, MAX_RUNS},
+    {"threads", 't', SL_OPTION_INT, "0", "N", "threads; 0: one per processor", SL_FIELD(options, threads), 0, 1024},
+    {"json", 'j', SL_OPTION_FLAG, "no", NULL, "one JSON object a line", SL_FIELD(options, json)},
 };
 
 static const struct sl_program program = {
     .name = "sluice bench compress",
     .usage = "[options]",
     .summary = "Measure the prefill time of each recipe beside the full cache's.",
-    .options = option_table,
-    .n_options = sizeof option_table / sizeof option_table[0],
+    SL_OPTIONS(option_table),
 };
 
 struct one {

@@ -39,28 +39,25 @@ struct options {
 
 static const struct sl_option option_table[] = {
     {"geometry", 0, SL_OPTION_STRING, "1b", "NAME", "of the random model: 135m, 1b or 8b (4 of its layers)",
-     offsetof(struct options, geometry), 0, 0},
-    {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "a model folder instead", offsetof(struct options, model), 0, 0},
+     SL_FIELD(options, geometry)},
+    {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "a model folder instead", SL_FIELD(options, model)},
     {"recipe", 'r', SL_OPTION_LIST, NULL, "RECIPE",
      "beside full; may be given several times [tailorkv; tailorkv-near,ahead=0; tailorkv-near]",
-     offsetof(struct options, recipes), 0, 0},
+     SL_FIELD(options, recipes)},
     {"tokens", 'n', SL_OPTION_STRING, "8192,32768,131072", "N,N,...", "lengths of the prompt, ascending",
-     offsetof(struct options, tokens), 0, 0},
-    {"transport", 't', SL_OPTION_STRING, "shm", "NAME", "to the store: shm, tcp or rdma",
-     offsetof(struct options, transport), 0, 0},
-    {"steps", 0, SL_OPTION_INT, "24", "N", "steps of a measurement", offsetof(struct options, steps), 4, 4096},
-    {"tier", 0, SL_OPTION_STRING, "auto", "NAME", "kernels to use", offsetof(struct options, tier), 0, 0},
-    {"threads", 0, SL_OPTION_INT, "0", "N", "threads; 0: one per processor", offsetof(struct options, threads), 0,
-     1024},
-    {"json", 'j', SL_OPTION_FLAG, "no", NULL, "one JSON object a line", offsetof(struct options, json), 0, 0},
+     SL_FIELD(options, tokens)},
+    {"transport", 't', SL_OPTION_STRING, "shm", "NAME", "to the store: shm, tcp or rdma", SL_FIELD(options, transport)},
+    {"steps", 0, SL_OPTION_INT, "24", "N", "steps of a measurement", SL_FIELD(options, steps), 4, 4096},
+    {"tier", 0, SL_OPTION_STRING, "auto", "NAME", "kernels to use", SL_FIELD(options, tier)},
+    {"threads", 0, SL_OPTION_INT, "0", "N", "threads; 0: one per processor", SL_FIELD(options, threads), 0, 1024},
+    {"json", 'j', SL_OPTION_FLAG, "no", NULL, "one JSON object a line", SL_FIELD(options, json)},
 };
 
 static const struct sl_program program = {
     .name = "sluice bench decode",
     .usage = "[options]",
     .summary = "Measure steps of decode whose layers are in a kvstore, beside steps with the full cache.",
-    .options = option_table,
-    .n_options = sizeof option_table / sizeof option_table[0],
+    SL_OPTIONS(option_table),
 };
 
 struct bench {

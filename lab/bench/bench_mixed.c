@@ -42,32 +42,26 @@ struct options {
 
 static const struct sl_option option_table[] = {
     {"coordinator", 'c', SL_OPTION_STRING, NULL, "HOST:PORT",
-     "a cluster that runs already, with this --model; else one is started here", offsetof(struct options, coordinator),
-     0, 0},
-    {"model", 'm', SL_OPTION_STRING, "models/demo", "DIR", "model folder", offsetof(struct options, model), 0, 0},
+     "a cluster that runs already, with this --model; else one is started here", SL_FIELD(options, coordinator)},
+    {"model", 'm', SL_OPTION_STRING, "models/demo", "DIR", "model folder", SL_FIELD(options, model)},
     {"synthetic", 0, SL_OPTION_FLAG, NULL, NULL,
-     "random weights of --model's shape, with as many positions as are needed", offsetof(struct options, synthetic), 0,
-     0},
-    {"recipe", 'r', SL_OPTION_STRING, "full", "RECIPE", "of all jobs", offsetof(struct options, recipe), 0, 0},
-    {"transport", 't', SL_OPTION_STRING, "auto", "NAME", "data plane of the cluster",
-     offsetof(struct options, transport), 0, 0},
-    {"arena", 'a', SL_OPTION_STRING, "512M", "SIZE", "memory for KV of each worker", offsetof(struct options, arena), 0,
-     0},
+     "random weights of --model's shape, with as many positions as are needed", SL_FIELD(options, synthetic)},
+    {"recipe", 'r', SL_OPTION_STRING, "full", "RECIPE", "of all jobs", SL_FIELD(options, recipe)},
+    {"transport", 't', SL_OPTION_STRING, "auto", "NAME", "data plane of the cluster", SL_FIELD(options, transport)},
+    {"arena", 'a', SL_OPTION_STRING, "512M", "SIZE", "memory for KV of each worker", SL_FIELD(options, arena)},
     {"long-tokens", 0, SL_OPTION_INT, "0", "N", "the long prompt; 0: 32768, or what the model has positions for",
-     offsetof(struct options, long_tokens), 0, 1 << 24},
-    {"short-tokens", 0, SL_OPTION_INT, "512", "N", "each short prompt", offsetof(struct options, short_tokens), 2,
-     1 << 20},
-    {"short-jobs", 0, SL_OPTION_INT, "20", "N", "how many", offsetof(struct options, short_jobs), 1, MAX_SHORT},
-    {"rounds", 0, SL_OPTION_INT, "3", "N", "of all measurements", offsetof(struct options, rounds), 1, MAX_ROUNDS},
-    {"json", 'j', SL_OPTION_FLAG, NULL, NULL, "one JSON object a line", offsetof(struct options, json), 0, 0},
+     SL_FIELD(options, long_tokens), 0, 1 << 24},
+    {"short-tokens", 0, SL_OPTION_INT, "512", "N", "each short prompt", SL_FIELD(options, short_tokens), 2, 1 << 20},
+    {"short-jobs", 0, SL_OPTION_INT, "20", "N", "how many", SL_FIELD(options, short_jobs), 1, MAX_SHORT},
+    {"rounds", 0, SL_OPTION_INT, "3", "N", "of all measurements", SL_FIELD(options, rounds), 1, MAX_ROUNDS},
+    {"json", 'j', SL_OPTION_FLAG, NULL, NULL, "one JSON object a line", SL_FIELD(options, json)},
 };
 
 static const struct sl_program program = {
     .name = "sluice bench mixed",
     .usage = "[options]",
     .summary = "Measure the time to first token of short prompts alone and beside a long one, and what they cost it.",
-    .options = option_table,
-    .n_options = sizeof option_table / sizeof option_table[0],
+    SL_OPTIONS(option_table),
 };
 
 struct round { // times to first token, in ms

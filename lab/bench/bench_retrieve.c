@@ -35,28 +35,26 @@ struct options {
 
 static const struct sl_option option_table[] = {
     {"tokens", 'n', SL_OPTION_STRING, "8192,32768,131072", "N,N,...", "lengths of the prompt, ascending",
-     offsetof(struct options, tokens), 0, 0},
-    {"transports", 't', SL_OPTION_STRING, "shm,tcp", "NAME,...", "of the steps", offsetof(struct options, transports),
-     0, 0},
-    {"kv-heads", 0, SL_OPTION_INT, "8", "N", "of the layer", offsetof(struct options, heads), 1, 128},
-    {"group", 0, SL_OPTION_INT, "4", "N", "query heads a KV head", offsetof(struct options, group), 1, 64},
-    {"head-dim", 0, SL_OPTION_INT, "128", "N", "of keys and values", offsetof(struct options, head_dim), 32, 256},
-    {"channels", 0, SL_OPTION_INT, "8", "N", "critical channels", offsetof(struct options, channels), 1, 256},
-    {"topk", 0, SL_OPTION_INT, "128", "N", "rows fetched a step and head", offsetof(struct options, topk), 1, 1 << 16},
-    {"steps", 0, SL_OPTION_INT, "200", "N", "steps of a measurement", offsetof(struct options, steps), 10, 100000},
-    {"runs", 'r', SL_OPTION_INT, "5", "N", "runs of the scan", offsetof(struct options, runs), 1, 64},
-    {"drift", 0, SL_OPTION_FLOAT, "0.1", "X", "how far a query walks in a step, 0 to 1",
-     offsetof(struct options, drift), 0, 1},
-    {"tier", 0, SL_OPTION_STRING, "auto", "NAME", "kernels to use", offsetof(struct options, tier), 0, 0},
-    {"json", 'j', SL_OPTION_FLAG, "no", NULL, "one JSON object a line", offsetof(struct options, json), 0, 0},
+     SL_FIELD(options, tokens)},
+    {"transports", 't', SL_OPTION_STRING, "shm,tcp", "NAME,...", "of the steps", SL_FIELD(options, transports)},
+    {"kv-heads", 0, SL_OPTION_INT, "8", "N", "of the layer", SL_FIELD(options, heads), 1, 128},
+    {"group", 0, SL_OPTION_INT, "4", "N", "query heads a KV head", SL_FIELD(options, group), 1, 64},
+    {"head-dim", 0, SL_OPTION_INT, "128", "N", "of keys and values", SL_FIELD(options, head_dim), 32, 256},
+    {"channels", 0, SL_OPTION_INT, "8", "N", "critical channels", SL_FIELD(options, channels), 1, 256},
+    {"topk", 0, SL_OPTION_INT, "128", "N", "rows fetched a step and head", SL_FIELD(options, topk), 1, 1 << 16},
+    {"steps", 0, SL_OPTION_INT, "200", "N", "steps of a measurement", SL_FIELD(options, steps), 10, 100000},
+    {"runs", 'r', SL_OPTION_INT, "5", "N", "runs of the scan", SL_FIELD(options, runs), 1, 64},
+    {"drift", 0, SL_OPTION_FLOAT, "0.1", "X", "how far a query walks in a step, 0 to 1", SL_FIELD(options, drift), 0,
+     1},
+    {"tier", 0, SL_OPTION_STRING, "auto", "NAME", "kernels to use", SL_FIELD(options, tier)},
+    {"json", 'j', SL_OPTION_FLAG, "no", NULL, "one JSON object a line", SL_FIELD(options, json)},
 };
 
 static const struct sl_program program = {
     .name = "sluice bench retrieve",
     .usage = "[options]",
     .summary = "Measure retrieval from offloaded layers: scan speed, latency over each transport, bytes a step.",
-    .options = option_table,
-    .n_options = sizeof option_table / sizeof option_table[0],
+    SL_OPTIONS(option_table),
 };
 
 #define MAX_TRANSPORTS 4

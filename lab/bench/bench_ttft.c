@@ -29,19 +29,18 @@ struct options {
 };
 
 static const struct sl_option option_table[] = {
-    {"model", 'm', SL_OPTION_STRING, "models/demo", "DIR", "model folder", offsetof(struct options, model), 0, 0},
-    {"recipe", 'r', SL_OPTION_STRING, "full", "RECIPE", "of the jobs", offsetof(struct options, recipe), 0, 0},
-    {"tokens", 'n', SL_OPTION_INT, "8000", "N", "length of the prompt", offsetof(struct options, n_tokens), 2, 1 << 24},
-    {"runs", 0, SL_OPTION_INT, "5", "N", "runs of every measurement", offsetof(struct options, runs), 1, MAX_RUNS},
-    {"json", 'j', SL_OPTION_FLAG, NULL, NULL, "one JSON object a line", offsetof(struct options, json), 0, 0},
+    {"model", 'm', SL_OPTION_STRING, "models/demo", "DIR", "model folder", SL_FIELD(options, model)},
+    {"recipe", 'r', SL_OPTION_STRING, "full", "RECIPE", "of the jobs", SL_FIELD(options, recipe)},
+    {"tokens", 'n', SL_OPTION_INT, "8000", "N", "length of the prompt", SL_FIELD(options, n_tokens), 2, 1 << 24},
+    {"runs", 0, SL_OPTION_INT, "5", "N", "runs of every measurement", SL_FIELD(options, runs), 1, MAX_RUNS},
+    {"json", 'j', SL_OPTION_FLAG, NULL, NULL, "one JSON object a line", SL_FIELD(options, json)},
 };
 
 static const struct sl_program program = {
     .name = "sluice bench ttft",
     .usage = "[options]",
     .summary = "Measure the time to first token of a cluster on this machine beside one process doing both phases.",
-    .options = option_table,
-    .n_options = sizeof option_table / sizeof option_table[0],
+    SL_OPTIONS(option_table),
 };
 
 static const char *const transports[] = {"shm", "tcp"};

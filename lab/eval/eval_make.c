@@ -32,8 +32,7 @@ static const struct sl_program program = {
     .epilog =
         "Of the model only the tokenizer is used: prompts are as many of its tokens long. What a data set's prompt\n"
         "would lose to --max-prompt-tokens is still there.\n" SL_EXIT_CODES_HELP,
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
+    SL_OPTIONS(options),
 };
 
 static json_t *texts(char *const *items, size_t n) {

@@ -25,12 +25,11 @@ static const struct sl_option options[] = {
     SL_EVAL_CLUSTER_OPTIONS(suites_config),
     {"part", 0, SL_OPTION_STRING, "1/1", "I/N",
      "ask only this part of the samples; N processes with files of their own, put one behind the other, are one run",
-     offsetof(struct suites_config, part), 0, 0},
+     SL_FIELD(suites_config, part)},
     {"png", 0, SL_OPTION_STRING, NULL, "PREFIX", "draw PREFIX-pareto.png, -bars.png and -tasks.png (needs gnuplot)",
-     offsetof(struct suites_config, png), 0, 0},
-    {"markdown", 0, SL_OPTION_STRING, NULL, "FILE", "the tables as a page", offsetof(struct suites_config, markdown), 0,
-     0},
-    {"list", 0, SL_OPTION_FLAG, NULL, NULL, "say which tasks there are", offsetof(struct suites_config, list), 0, 0},
+     SL_FIELD(suites_config, png)},
+    {"markdown", 0, SL_OPTION_STRING, NULL, "FILE", "the tables as a page", SL_FIELD(suites_config, markdown)},
+    {"list", 0, SL_OPTION_FLAG, NULL, NULL, "say which tasks there are", SL_FIELD(suites_config, list)},
     SL_LOCAL_TOOL_OPTIONS,
 };
 
@@ -42,8 +41,7 @@ static const struct sl_program program = {
     .epilog = "docs/EVALUATION.md describes tasks, metrics, plans and the tables.\n"
               "Ctrl-C ends it with the tables of what there is; with --out the same command goes on from "
               "there.\n" SL_EXIT_CODES_HELP,
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
+    SL_OPTIONS(options),
 };
 
 static void list_tasks(void) {

@@ -23,7 +23,7 @@ struct inspect_config {
 
 static const struct sl_option options[] = {
     {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw which positions each layer and head has kept (needs gnuplot)",
-     offsetof(struct inspect_config, png), 0, 0},
+     SL_FIELD(inspect_config, png)},
     SL_LOCAL_TOOL_OPTIONS,
 };
 
@@ -32,8 +32,7 @@ static const struct sl_program program = {
     .usage = "CAPSULE [options]",
     .summary = "Tell what a capsule holds: model, recipe, formats, and the slots that every layer has kept.",
     .epilog = "`sluice run --local --save-capsule FILE` writes capsules to files.\n" SL_EXIT_CODES_HELP,
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
+    SL_OPTIONS(options),
 };
 
 struct capsule {

@@ -27,23 +27,22 @@ struct eval_config {
 };
 
 static const struct sl_option options[] = {
-    {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "model folder", offsetof(struct eval_config, model), 0, 0},
+    {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "model folder", SL_FIELD(eval_config, model)},
     {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT", "of the model's weights in memory: stored, int8 or int4",
-     offsetof(struct eval_config, weights), 0, 0},
+     SL_FIELD(eval_config, weights)},
     {"recipe", 'r', SL_OPTION_LIST, NULL, "RECIPE",
      "may be given several times, or as a list joined by ';'. Without: every preset, with --budget where it evicts",
-     offsetof(struct eval_config, recipes), 0, 0},
+     SL_FIELD(eval_config, recipes)},
     {"budget", 'b', SL_OPTION_STRING, "0.2", "B", "of the presets: slots, or a ratio of the prompt",
-     offsetof(struct eval_config, budget), 0, 0},
+     SL_FIELD(eval_config, budget)},
     {"text", 't', SL_OPTION_STRING, NULL, "FILE", "what is read; - is standard input. Without: this tool's licence",
-     offsetof(struct eval_config, text), 0, 0},
+     SL_FIELD(eval_config, text)},
     {"tokens", 'n', SL_OPTION_INT, "0", "N", "of the prompt; 0: what the text has, up to 2048",
-     offsetof(struct eval_config, tokens), 0, 1 << 24},
+     SL_FIELD(eval_config, tokens), 0, 1 << 24},
     {"continuation", 0, SL_OPTION_INT, "128", "N", "tokens behind the prompt, over which everything is measured",
-     offsetof(struct eval_config, continuation), 1, 1 << 16},
-    {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw the results (needs gnuplot)", offsetof(struct eval_config, png), 0,
-     0},
-    {"threads", 0, SL_OPTION_INT, "0", "N", "0 is one per processor", offsetof(struct eval_config, threads), 0, 1024},
+     SL_FIELD(eval_config, continuation), 1, 1 << 16},
+    {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw the results (needs gnuplot)", SL_FIELD(eval_config, png)},
+    {"threads", 0, SL_OPTION_INT, "0", "N", "0 is one per processor", SL_FIELD(eval_config, threads), 0, 1024},
     SL_LOCAL_TOOL_OPTIONS,
 };
 
@@ -57,8 +56,7 @@ static const struct sl_program program = {
         "recall   of the topk slots that an offloaded layer's search should find, the share that it finds\n"
         "nll      mean negative log likelihood of the continuation's tokens, and what it is above the full cache's\n"
         "Recipes that this model cannot run are listed with the reason.\n" SL_EXIT_CODES_HELP,
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
+    SL_OPTIONS(options),
 };
 
 // One recipe and what came of it.

@@ -36,25 +36,23 @@ struct perplexity_config {
 };
 
 static const struct sl_option options[] = {
-    {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "model folder", offsetof(struct perplexity_config, model), 0, 0},
+    {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "model folder", SL_FIELD(perplexity_config, model)},
     {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT", "of the model's weights in memory: stored, int8 or int4",
-     offsetof(struct perplexity_config, weights), 0, 0},
+     SL_FIELD(perplexity_config, weights)},
     {"recipe", 'r', SL_OPTION_LIST, NULL, "RECIPE",
      "may be given several times, or as a list joined by ';'. Without: every preset, with --budget where it evicts",
-     offsetof(struct perplexity_config, recipes), 0, 0},
+     SL_FIELD(perplexity_config, recipes)},
     {"budget", 'b', SL_OPTION_STRING, "0.2", "B", "of the presets: slots, or a ratio of the tokens predicted",
-     offsetof(struct perplexity_config, budget), 0, 0},
+     SL_FIELD(perplexity_config, budget)},
     {"text", 't', SL_OPTION_LIST, NULL, "FILE",
      "may be given several times; - is standard input. Without: the text of this tool's licence",
-     offsetof(struct perplexity_config, texts), 0, 0},
+     SL_FIELD(perplexity_config, texts)},
     {"tokens", 'n', SL_OPTION_INT, "4096", "N", "predict at most so many of each text, in whole blocks of 256",
-     offsetof(struct perplexity_config, tokens), BLOCK, 1 << 24},
+     SL_FIELD(perplexity_config, tokens), BLOCK, 1 << 24},
     {"chunk", 0, SL_OPTION_INT, "32", "N", "tokens that are read at once; a recipe evicts behind each chunk",
-     offsetof(struct perplexity_config, chunk), 1, MAX_CHUNK},
-    {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw the results (needs gnuplot)",
-     offsetof(struct perplexity_config, png), 0, 0},
-    {"threads", 0, SL_OPTION_INT, "0", "N", "0 is one per processor", offsetof(struct perplexity_config, threads), 0,
-     1024},
+     SL_FIELD(perplexity_config, chunk), 1, MAX_CHUNK},
+    {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw the results (needs gnuplot)", SL_FIELD(perplexity_config, png)},
+    {"threads", 0, SL_OPTION_INT, "0", "N", "0 is one per processor", SL_FIELD(perplexity_config, threads), 0, 1024},
     SL_LOCAL_TOOL_OPTIONS,
 };
 
@@ -70,8 +68,7 @@ static const struct sl_program program = {
         "above full  what that mean is above the full cache's, in nats a token, with the 95% interval of a paired\n"
         "            bootstrap over blocks of 256 tokens\n"
         "Recipes that do not stream, or that this model cannot run, are listed with the reason.\n" SL_EXIT_CODES_HELP,
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
+    SL_OPTIONS(options),
 };
 
 struct text {

@@ -33,13 +33,12 @@ struct weights_config {
 };
 
 static const struct sl_option options[] = {
-    {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "model folder", offsetof(struct weights_config, model), 0, 0},
+    {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "model folder", SL_FIELD(weights_config, model)},
     {"text", 't', SL_OPTION_STRING, NULL, "FILE", "what is read; - is standard input. Without: this tool's licence",
-     offsetof(struct weights_config, text), 0, 0},
-    {"tokens", 'n', SL_OPTION_INT, "2048", "N", "predict at most so many of the text",
-     offsetof(struct weights_config, tokens), 1, 1 << 24},
-    {"threads", 0, SL_OPTION_INT, "0", "N", "0 is one per processor", offsetof(struct weights_config, threads), 0,
-     1024},
+     SL_FIELD(weights_config, text)},
+    {"tokens", 'n', SL_OPTION_INT, "2048", "N", "predict at most so many of the text", SL_FIELD(weights_config, tokens),
+     1, 1 << 24},
+    {"threads", 0, SL_OPTION_INT, "0", "N", "0 is one per processor", SL_FIELD(weights_config, threads), 0, 1024},
     SL_LOCAL_TOOL_OPTIONS,
 };
 
@@ -55,8 +54,7 @@ static const struct sl_program program = {
         "same top    positions whose likeliest token is the one of the stored weights\n"
         "The stored weights' logits go through a temporary file: 4 bytes for each token and word of the\n"
         "vocabulary.\n" SL_EXIT_CODES_HELP,
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
+    SL_OPTIONS(options),
 };
 
 struct result {

@@ -42,7 +42,7 @@ struct train_config {
     double lr, smooth, clip;
 };
 
-#define OPTION(field) offsetof(struct train_config, field)
+#define OPTION(field) SL_FIELD(train_config, field)
 static const struct sl_option options[] = {
     {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "model folder", OPTION(model), 0, 0},
     {"data", 'd', SL_OPTION_STRING, NULL, "FILE", "prompts: {\"prompt\": text, \"answer\": text} a line", OPTION(data),
@@ -94,8 +94,7 @@ static const struct sl_program program = {
               "gives a\n"
               "token is what they are to say of it. \"overlap\" is how much of the best tenth they find.\n"
               "A run that was stopped goes on when the same command is given again.\n" SL_EXIT_CODES_HELP,
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
+    SL_OPTIONS(options),
 };
 
 #define MAX_FACTS 16
