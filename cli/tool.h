@@ -81,7 +81,8 @@ struct sl_signals {
     int n_received;
 };
 enum sl_status sl_signals_init(struct sl_signals *signals, struct sl_error *err);
-int sl_signals_received(struct sl_signals *signals); // so far
+int sl_signals_received(struct sl_signals *signals);                               // so far
+enum sl_status sl_signals_check(struct sl_signals *signals, struct sl_error *err); // SL_ERR_CANCELLED: one; may be NULL
 void sl_signals_cleanup(struct sl_signals *signals);
 
 // Columns of the terminal behind fd; 0 when it is not a terminal.

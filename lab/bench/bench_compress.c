@@ -18,6 +18,7 @@
 #include "base/config.h"
 #include "job/job_recipe.h"
 #include "lab/bench/bench.h"
+#include "lab/bench/rig/cluster_job.h"
 #include "lab/bench/rig/synthetic.h"
 #include "lab/eval_model.h"
 #include "lab/result.h"
@@ -172,32 +173,18 @@ static void print_skipped(const struct one *one, bool json) {
 static void print(struct bench *b) {
     size_t runs = (size_t)b->options.runs;
     const struct one *full = &b->cases[0];
-    double full_ms[MAX_RUNS];
-    memcpy(full_ms, full->ms, sizeof full_ms);
-    double reference = sl_bench_median(full_ms, runs);
     for (size_t i = 0; i < b->n_cases; i++) {
         struct one *one = &b->cases[i];
         if (one->reason[0]) {
             print_skipped(one, b->options.json);
             continue;
         }
-        double ratios[MAX_RUNS], ms[MAX_RUNS];
-        for (size_t run = 0; run < runs; run++) {
-            ms[run] = one->ms[run];
-            ratios[run] = one->ms[run] / full->ms[run];
-        }
-        double value = sl_bench_median(ms, runs);
         char test[SL_RECIPE_TEXT_BYTES + 64];
         snprintf(test, sizeof test, "prefill %" PRId64 " tokens, %s", b->options.n_tokens, one->text);
-        sl_bench_print(&(struct sl_bench_result){.bench = "compress",
-                                                 .test = test,
-                                                 .value = value,
-                                                 .unit = "ms",
-                                                 .reference = i > 0 ? "full" : NULL,
-                                                 .reference_value = reference,
-                                                 .ratio_value = value,
-                                                 .paired_ratio = sl_bench_median(ratios, runs)},
-                       b->options.json);
+        sl_bench_print_turns(
+            (struct sl_bench_result){
+                .bench = "compress", .test = test, .unit = "ms", .reference = i > 0 ? "full" : NULL},
+            one->ms, full->ms, runs, b->options.json);
     }
 }
 
@@ -220,16 +207,8 @@ static enum sl_status open_model(struct bench *b, const char *dir, struct sl_err
         return sl_fail(err, SL_ERR_INVALID, "--tokens %" PRId64 ": the model has %" PRId64 " positions",
                        b->options.n_tokens, b->model.runtime.config->max_positions);
     }
-    b->tokens = malloc((size_t)b->options.n_tokens * sizeof *b->tokens);
-    if (b->tokens == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
-    uint64_t state = 1;
-    for (int64_t i = 0; i < b->options.n_tokens; i++) {
-        state = state * 6364136223846793005u + 1442695040888963407u; // Knuth's MMIX generator
-        b->tokens[i] = (int32_t)((state >> 33) % (uint64_t)b->model.runtime.config->n_vocab);
-    }
-    return SL_OK;
+    uint64_t random = 1;
+    return sl_rig_random_tokens(&random, b->model.runtime.config->n_vocab, b->options.n_tokens, &b->tokens, err);
 }
 
 static enum sl_status run_model(struct bench *b, const char *dir, struct sl_error *err) {

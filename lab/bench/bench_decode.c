@@ -169,9 +169,7 @@ static enum sl_status run_steps(struct bench *b, struct remote *r, int64_t n_ste
         sl_sequence_feed(sequence, &token, 1, b->rig.logits);
         status = sl_step(&b->rig.runtime, &sequence, 1, err);
         status = status == SL_OK ? sl_sequence_status(sequence, err) : status;
-        if (status == SL_OK && sl_signals_received(&b->signals) > 0) {
-            status = sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal");
-        }
+        status = status == SL_OK ? sl_signals_check(&b->signals, err) : status;
     }
     return status;
 }

@@ -398,9 +398,7 @@ static enum sl_status open_model(struct bench *b, const char *dir, struct sl_err
     };
     sl_bench_progress("%s: loading", b->label);
     enum sl_status status = sl_rig_open(&config, &b->rig, err);
-    if (status == SL_OK && sl_signals_received(&b->signals) > 0) {
-        status = sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal");
-    }
+    status = status == SL_OK ? sl_signals_check(&b->signals, err) : status;
     return status;
 }
 

@@ -110,9 +110,7 @@ static enum sl_status measure_scan(struct bench *b, struct sl_error *err) {
             struct sl_scan_speed speed;
             sl_bench_progress("scan of %" PRId64 " tokens, %s", b->lengths[i], sl_kv_format_name(formats[f]));
             status = sl_scan_speed_measure(&config, (uint32_t)b->options.topk, &speed, err);
-            if (status == SL_OK && sl_signals_received(&b->signals) > 0) {
-                status = sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal");
-            }
+            status = status == SL_OK ? sl_signals_check(&b->signals, err) : status;
             if (status != SL_OK) {
                 return status;
             }
