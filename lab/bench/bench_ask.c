@@ -286,13 +286,6 @@ static const struct sl_option option_table[] = {
     {"json", 'j', SL_OPTION_FLAG, NULL, NULL, "one JSON object a line", SL_FIELD(bench, json)},
 };
 
-static const struct sl_program program = {
-    .name = "sluice bench ask",
-    .usage = "[options]",
-    .summary = "Measure asks and fetches between two processes.",
-    SL_OPTIONS(option_table),
-};
-
 static enum sl_status check(void *bench, struct sl_error *err) {
     const struct bench *b = bench;
     return sl_pair_wants(b->transport, "shm") || sl_pair_wants(b->transport, "tcp")
@@ -314,7 +307,10 @@ static enum sl_status run(void *bench, struct sl_error *err) {
 }
 
 const struct sl_bench sl_bench_ask = {
-    .program = &program,
+    .name = "sluice bench ask",
+    .usage = "[options]",
+    .summary = "Measure asks and fetches between two processes.",
+    SL_OPTIONS(option_table),
     .bytes = sizeof(struct bench),
     .check = check,
     .run = run,

@@ -44,13 +44,6 @@ static const struct sl_option option_table[] = {
     {"json", 0, SL_OPTION_FLAG, "no", NULL, "one JSON object a line", SL_FIELD(options, json)},
 };
 
-static const struct sl_program program = {
-    .name = "sluice bench cells",
-    .usage = "--cell CELL [options]",
-    .summary = "Measure single cells of the engine: one prompt length, or one depth and batch.",
-    SL_OPTIONS(option_table),
-};
-
 struct bench {
     struct options options;
     struct sl_cell cells[SL_MAX_OPTION_LIST];
@@ -174,7 +167,10 @@ static enum sl_status run(void *bench, struct sl_error *err) {
 }
 
 const struct sl_bench sl_bench_cells = {
-    .program = &program,
+    .name = "sluice bench cells",
+    .usage = "--cell CELL [options]",
+    .summary = "Measure single cells of the engine: one prompt length, or one depth and batch.",
+    SL_OPTIONS(option_table),
     .bytes = sizeof(struct bench),
     .check = check,
     .run = run,

@@ -48,13 +48,6 @@ static const struct sl_option option_table[] = {
     {"json", 'j', SL_OPTION_FLAG, "no", NULL, "one JSON object a line", SL_FIELD(options, json)},
 };
 
-static const struct sl_program program = {
-    .name = "sluice bench compress",
-    .usage = "[options]",
-    .summary = "Measure the prefill time of each recipe beside the full cache's.",
-    SL_OPTIONS(option_table),
-};
-
 struct one {
     char text[SL_RECIPE_TEXT_BYTES];
     char reason[384]; // why it was left out; "" when it was not
@@ -275,7 +268,10 @@ static enum sl_status run(void *bench, struct sl_error *err) {
 }
 
 const struct sl_bench sl_bench_compress = {
-    .program = &program,
+    .name = "sluice bench compress",
+    .usage = "[options]",
+    .summary = "Measure the prefill time of each recipe beside the full cache's.",
+    SL_OPTIONS(option_table),
     .bytes = sizeof(struct bench),
     .check = check,
     .run = run,

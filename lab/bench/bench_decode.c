@@ -53,13 +53,6 @@ static const struct sl_option option_table[] = {
     {"json", 'j', SL_OPTION_FLAG, "no", NULL, "one JSON object a line", SL_FIELD(options, json)},
 };
 
-static const struct sl_program program = {
-    .name = "sluice bench decode",
-    .usage = "[options]",
-    .summary = "Measure steps of decode whose layers are in a kvstore, beside steps with the full cache.",
-    SL_OPTIONS(option_table),
-};
-
 struct bench {
     struct options options;
     const char *recipes[SL_MAX_OPTION_LIST];
@@ -329,7 +322,8 @@ static enum sl_status open_rig(struct bench *b, char *folder, size_t folder_byte
     return status;
 }
 
-static enum sl_status measure(struct bench *b, struct sl_error *err) {
+static enum sl_status run(void *bench, struct sl_error *err) {
+    struct bench *b = bench;
     char folder[SL_SYNTHETIC_PATH_BYTES] = "";
     // All lanes of the longest prompt, pages and key indexes, and a segment that is arriving.
     const struct sl_model_config *geometry = sl_synthetic_find(b->options.geometry);
@@ -365,19 +359,13 @@ static enum sl_status measure(struct bench *b, struct sl_error *err) {
     return status;
 }
 
-static enum sl_status run(void *bench, struct sl_error *err) {
-    struct bench *b = bench;
-    enum sl_status status = sl_signals_init(&b->signals, err);
-    if (status == SL_OK) {
-        status = measure(b, err);
-        sl_signals_cleanup(&b->signals);
-    }
-    return status;
-}
-
 const struct sl_bench sl_bench_decode = {
-    .program = &program,
+    .name = "sluice bench decode",
+    .usage = "[options]",
+    .summary = "Measure steps of decode whose layers are in a kvstore, beside steps with the full cache.",
+    SL_OPTIONS(option_table),
     .bytes = sizeof(struct bench),
+    .signals = offsetof(struct bench, signals),
     .check = check,
     .run = run,
 };

@@ -67,13 +67,6 @@ static const struct sl_option option_table[] = {
     {"json", 0, SL_OPTION_FLAG, "no", NULL, "one JSON object a line", SL_FIELD(options, json)},
 };
 
-static const struct sl_program program = {
-    .name = "sluice bench engine",
-    .usage = "[options]",
-    .summary = "Measure prefill and decode against this machine's arithmetic and memory.",
-    SL_OPTIONS(option_table),
-};
-
 // The cells of every model, prompts first and ascending, and what a random one should reach of the bound.
 static const struct {
     const char *cell;
@@ -521,17 +514,16 @@ static enum sl_status run(void *bench, struct sl_error *err) {
         b->options.max_tokens = b->options.max_tokens < QUICK_TOKENS ? b->options.max_tokens : QUICK_TOKENS;
         b->options.seconds = b->options.seconds < QUICK_SECONDS ? b->options.seconds : QUICK_SECONDS;
     }
-    enum sl_status status = sl_signals_init(&b->signals, err); // before there are threads
-    if (status == SL_OK) {
-        status = bench_all(b, err);
-        sl_signals_cleanup(&b->signals);
-    }
-    return status;
+    return bench_all(b, err);
 }
 
 const struct sl_bench sl_bench_engine = {
-    .program = &program,
+    .name = "sluice bench engine",
+    .usage = "[options]",
+    .summary = "Measure prefill and decode against this machine's arithmetic and memory.",
+    SL_OPTIONS(option_table),
     .bytes = sizeof(struct bench),
+    .signals = offsetof(struct bench, signals),
     .check = check,
     .run = run,
 };

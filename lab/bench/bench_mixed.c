@@ -56,13 +56,6 @@ static const struct sl_option option_table[] = {
     {"json", 'j', SL_OPTION_FLAG, NULL, NULL, "one JSON object a line", SL_FIELD(options, json)},
 };
 
-static const struct sl_program program = {
-    .name = "sluice bench mixed",
-    .usage = "[options]",
-    .summary = "Measure the time to first token of short prompts alone and beside a long one, and what they cost it.",
-    SL_OPTIONS(option_table),
-};
-
 struct round { // times to first token, in ms
     double long_alone, long_beside;
     double alone[MAX_SHORT], beside[MAX_SHORT]; // of the short ones
@@ -339,11 +332,7 @@ static enum sl_status start(struct bench *b, struct sl_error *err) {
 static enum sl_status run(void *bench, struct sl_error *err) {
     struct bench *b = bench;
     b->random = 1;
-    enum sl_status status = sl_signals_init(&b->signals, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    status = prepare_model(b, err);
+    enum sl_status status = prepare_model(b, err);
     status = status == SL_OK ? start(b, err) : status;
     status = status == SL_OK ? measure(b, err) : status;
     if (status == SL_OK) {
@@ -353,12 +342,15 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     }
     sl_rig_cluster_stop(&b->cluster, &b->signals);
     remove_synthetic(b);
-    sl_signals_cleanup(&b->signals);
     return status;
 }
 
 const struct sl_bench sl_bench_mixed = {
-    .program = &program,
+    .name = "sluice bench mixed",
+    .usage = "[options]",
+    .summary = "Measure the time to first token of short prompts alone and beside a long one, and what they cost it.",
+    SL_OPTIONS(option_table),
     .bytes = sizeof(struct bench),
+    .signals = offsetof(struct bench, signals),
     .run = run,
 };

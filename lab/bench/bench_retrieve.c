@@ -50,13 +50,6 @@ static const struct sl_option option_table[] = {
     {"json", 'j', SL_OPTION_FLAG, "no", NULL, "one JSON object a line", SL_FIELD(options, json)},
 };
 
-static const struct sl_program program = {
-    .name = "sluice bench retrieve",
-    .usage = "[options]",
-    .summary = "Measure retrieval from offloaded layers: scan speed, latency over each transport, bytes a step.",
-    SL_OPTIONS(option_table),
-};
-
 #define MAX_TRANSPORTS 4
 
 struct bench {
@@ -257,7 +250,8 @@ static enum sl_status start_stores(struct bench *b, struct sl_error *err) {
     return status;
 }
 
-static enum sl_status measure(struct bench *b, struct sl_error *err) {
+static enum sl_status run(void *bench, struct sl_error *err) {
+    struct bench *b = bench;
     enum sl_status status = start_stores(b, err); // forks: before any thread of ours
     if (status == SL_OK) {
         sl_rpc_init();
@@ -283,19 +277,13 @@ static enum sl_status measure(struct bench *b, struct sl_error *err) {
     return status;
 }
 
-static enum sl_status run(void *bench, struct sl_error *err) {
-    struct bench *b = bench;
-    enum sl_status status = sl_signals_init(&b->signals, err);
-    if (status == SL_OK) {
-        status = measure(b, err);
-        sl_signals_cleanup(&b->signals);
-    }
-    return status;
-}
-
 const struct sl_bench sl_bench_retrieve = {
-    .program = &program,
+    .name = "sluice bench retrieve",
+    .usage = "[options]",
+    .summary = "Measure retrieval from offloaded layers: scan speed, latency over each transport, bytes a step.",
+    SL_OPTIONS(option_table),
     .bytes = sizeof(struct bench),
+    .signals = offsetof(struct bench, signals),
     .check = check,
     .run = run,
 };

@@ -312,13 +312,6 @@ static const struct sl_option option_table[] = {
     {"json", 'j', SL_OPTION_FLAG, NULL, NULL, "one JSON object a line", SL_FIELD(bench, json)},
 };
 
-static const struct sl_program program = {
-    .name = "sluice bench ship",
-    .usage = "[options]",
-    .summary = "Measure capsules between two processes against ucx_perftest, and what shipping adds to a job.",
-    SL_OPTIONS(option_table),
-};
-
 static enum sl_status check(void *bench, struct sl_error *err) {
     const struct bench *b = bench;
     return sl_pair_wants(b->transport, "shm") || sl_pair_wants(b->transport, "tcp")
@@ -347,7 +340,10 @@ static enum sl_status run(void *bench, struct sl_error *err) {
 }
 
 const struct sl_bench sl_bench_ship = {
-    .program = &program,
+    .name = "sluice bench ship",
+    .usage = "[options]",
+    .summary = "Measure capsules between two processes against ucx_perftest, and what shipping adds to a job.",
+    SL_OPTIONS(option_table),
     .bytes = sizeof(struct bench),
     .check = check,
     .run = run,

@@ -34,13 +34,6 @@ static const struct sl_option option_table[] = {
     {"json", 'j', SL_OPTION_FLAG, NULL, NULL, "one JSON object a line", SL_FIELD(options, json)},
 };
 
-static const struct sl_program program = {
-    .name = "sluice bench ttft",
-    .usage = "[options]",
-    .summary = "Measure the time to first token of a cluster on this machine beside one process doing both phases.",
-    SL_OPTIONS(option_table),
-};
-
 static const char *const transports[] = {"shm", "tcp"};
 #define N_TRANSPORTS 2
 
@@ -174,11 +167,7 @@ static void print(struct bench *b) {
 static enum sl_status run(void *bench, struct sl_error *err) {
     struct bench *b = bench;
     struct sl_local_config config = {.model_dir = b->options.model};
-    enum sl_status status = sl_signals_init(&b->signals, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    status = start_clusters(b, err); // forks: before any thread of ours
+    enum sl_status status = start_clusters(b, err); // forks: before any thread of ours
     status = status == SL_OK ? sl_local_open(&config, &b->local, err) : status;
     status = status == SL_OK ? make_prompt(b, err) : status;
     status = status == SL_OK ? measure(b, err) : status;
@@ -186,12 +175,15 @@ static enum sl_status run(void *bench, struct sl_error *err) {
         print(b);
     }
     stop(b);
-    sl_signals_cleanup(&b->signals);
     return status;
 }
 
 const struct sl_bench sl_bench_ttft = {
-    .program = &program,
+    .name = "sluice bench ttft",
+    .usage = "[options]",
+    .summary = "Measure the time to first token of a cluster on this machine beside one process doing both phases.",
+    SL_OPTIONS(option_table),
     .bytes = sizeof(struct bench),
+    .signals = offsetof(struct bench, signals),
     .run = run,
 };
