@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "cli/message_json.h"
+
 static void print_json(const struct sl_bench_result *result, double ratio) {
     json_t *line = json_pack("{s:s, s:s, s:f, s:s}", "bench", result->bench, "case", result->test, "value",
                              result->value, "unit", result->unit);
@@ -21,9 +23,7 @@ static void print_json(const struct sl_bench_result *result, double ratio) {
         json_object_set_new(line, "aim", json_real(result->aim));
         json_object_set_new(line, "reached", json_boolean(ratio >= result->aim));
     }
-    json_dumpf(line, stdout, JSON_REAL_PRECISION(6));
-    putchar('\n');
-    json_decref(line);
+    sl_json_print(line, JSON_REAL_PRECISION(6), stdout);
 }
 
 static void print_row(const struct sl_bench_result *result, double ratio) {

@@ -171,8 +171,7 @@ static void print(const struct subject *subjects, size_t n_subjects) {
             rows[r].add(&table, &subjects[j]);
         }
     }
-    sl_table_print(&table, stdout);
-    sl_table_cleanup(&table);
+    sl_table_finish(&table, stdout);
 }
 
 static enum sl_status compare(struct sl_client *client, const struct sl_tool_config *config, char **ids, size_t n_ids,

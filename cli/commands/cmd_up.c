@@ -12,6 +12,7 @@
 #include "cli/cluster.h"
 #include "cli/commands/commands.h"
 #include "cli/listing.h"
+#include "cli/message_json.h"
 #include "cli/tool.h"
 
 struct up_config {
@@ -91,8 +92,7 @@ static enum sl_status announce(const struct up_config *config, const struct sl_c
     }
     enum sl_status status = config->state ? write_state(config->state, state, err) : SL_OK;
     if (status == SL_OK && config->tool.json) {
-        json_dumpf(state, stdout, JSON_COMPACT);
-        putchar('\n');
+        sl_json_print(json_incref(state), JSON_COMPACT, stdout);
     } else if (status == SL_OK) {
         Sluice__V1__WorkersReply *reply;
         status = sl_client_workers(client, sl_deadline_in_ms(5000), &reply, err);

@@ -11,6 +11,7 @@
 #include <stdio.h>
 
 #include "base/config.h"
+#include "cli/message_json.h"
 #include "lab/bench/bench.h"
 #include "lab/bench/rig/cell.h"
 #include "lab/result.h"
@@ -114,9 +115,7 @@ static void print_header(const struct bench *b) {
         json_t *line = json_pack("{s:s, s:s, s:f, s:f, s:s, s:i, s:I}", "bench", "cells", "model", b->options.model,
                                  "weight_mb", weight_mb, "memory_mb", memory_mb, "tier", rig->config.ops->name,
                                  "threads", sl_team_size(b->team), "chunk", b->options.chunk);
-        json_dumpf(line, stdout, JSON_REAL_PRECISION(6));
-        putchar('\n');
-        json_decref(line);
+        sl_json_print(line, JSON_REAL_PRECISION(6), stdout);
     }
     fflush(stdout);
 }

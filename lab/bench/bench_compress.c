@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/config.h"
+#include "cli/message_json.h"
 #include "job/job_recipe.h"
 #include "lab/bench/bench.h"
 #include "lab/bench/rig/cluster_job.h"
@@ -158,9 +159,7 @@ static void print_skipped(const struct one *one, bool json) {
         return;
     }
     json_t *line = json_pack("{s:s, s:s, s:s}", "bench", "compress", "case", one->text, "skipped", one->reason);
-    json_dumpf(line, stdout, 0);
-    putchar('\n');
-    json_decref(line);
+    sl_json_print(line, 0, stdout);
 }
 
 static void print(struct bench *b) {

@@ -54,9 +54,8 @@ static enum sl_status print_prompt(const struct sl_plan_cell *cell, size_t index
     if (line && sample->completion) {
         json_object_set_new(line, "completion", sl_text_json(sample->completion));
     }
-    int code = line ? json_dumpf(line, stdout, JSON_COMPACT) : -1;
-    json_decref(line);
-    return code == 0 && putchar('\n') != EOF ? SL_OK : sl_fail(err, SL_ERR_IO, "standard output cannot be written");
+    return sl_json_print(line, JSON_COMPACT, stdout) ? SL_OK
+                                                     : sl_fail(err, SL_ERR_IO, "standard output cannot be written");
 }
 
 static enum sl_status print_prompts(const struct sl_eval_questions *questions, struct sl_error *err) {

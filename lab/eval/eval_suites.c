@@ -46,16 +46,11 @@ static const struct sl_program program = {
 
 static void list_tasks(void) {
     static const struct sl_column columns[] = {{"TASK", false}, {"METRIC", false}, {"LEAST TOKENS", true}, {"", false}};
-    struct sl_table table;
-    sl_table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    struct sl_table table = SL_TABLE(columns);
     for (const struct sl_task *task = sl_tasks(); task->name; task++) {
-        sl_table_add(&table, "%s", task->name);
-        sl_table_add(&table, "%s", task->metric);
-        sl_table_add(&table, "%d", task->min_tokens);
-        sl_table_add(&table, "%s", task->summary);
+        sl_table_add(&table, "%s\t%s\t%d\t%s", task->name, task->metric, task->min_tokens, task->summary);
     }
-    sl_table_print(&table, stdout);
-    sl_table_cleanup(&table);
+    sl_table_finish(&table, stdout);
 }
 
 // --- files ------------------------------------------------------------------------------------------------------

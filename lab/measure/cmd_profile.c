@@ -109,13 +109,10 @@ static void print_table(const struct sl_attention_profile *p, double threshold, 
                                                {"FIRST 1", true}, {"FIRST 4", true},          {"FIRST 64", true},
                                                {"LAST 64", true}, {"SLOTS 90%", true},        {"95%", true},
                                                {"99%", true},     {"EFFECTIVE", true},        {"", false}};
-    struct sl_table table;
-    sl_table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    struct sl_table table = SL_TABLE(columns);
     for (int l = 0; l < p->n_layers; l++) {
         double score = sl_attention_of_layer(p, l, SL_ATTENTION_DENSE);
-        sl_table_add(&table, "%d", l);
-        sl_table_add(&table, "%.3f", score);
-        sl_table_add(&table, "%.*s", (int)(score * BAR_WIDTH + 0.5), "####################");
+        sl_table_add(&table, "%d\t%.3f\t%.*s", l, score, (int)(score * BAR_WIDTH + 0.5), "####################");
         for (int s = SL_ATTENTION_FIRST_1; s <= SL_ATTENTION_SLOTS_99; s++) {
             sl_table_add(&table, "%.1f%%", 100 * sl_attention_of_layer(p, l, s));
         }
@@ -126,8 +123,7 @@ static void print_table(const struct sl_attention_profile *p, double threshold, 
                      : sl_layers_has(dense, l) ? "dense"
                                                : "");
     }
-    sl_table_print(&table, stdout);
-    sl_table_cleanup(&table);
+    sl_table_finish(&table, stdout);
 }
 
 // --- the picture -----------------------------------------------------------------------------------------------------
@@ -227,8 +223,7 @@ static enum sl_status report(const struct profile_config *config, const struct s
         if (!config->dry_run) {
             json_object_set_new(json, "path", sl_text_json(path));
         }
-        json_dumpf(json, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
-        putchar('\n');
+        sl_json_print(json_incref(json), JSON_COMPACT | JSON_REAL_PRECISION(6), stdout);
     } else if (status == SL_OK) {
         print_table(p, config->threshold, &dense);
         if (!config->dry_run) {

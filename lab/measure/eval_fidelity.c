@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/message_json.h"
 #include "cli/progress.h"
 #include "cli/table.h"
 #include "cli/tool.h"
@@ -199,30 +200,23 @@ static void print_summary(const struct eval *e) {
     static const struct sl_column columns[] = {{"RECIPE", false}, {"SLOTS", true}, {"BYTES/TOKEN", true},
                                                {"OF F16", true},  {"ERROR", true}, {"OVERLAP", true},
                                                {"RECALL", true},  {"NLL", true},   {"ABOVE FULL", true}};
-    struct sl_table table;
-    sl_table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    struct sl_table table = SL_TABLE(columns);
     for (size_t i = 0; i < e->n_trials; i++) {
         const struct trial *trial = &e->trials[i];
         const struct sl_fidelity_result *r = &trial->result;
         if (trial->reason[0]) {
             continue;
         }
-        sl_table_add(&table, "%s", trial->text);
-        sl_table_add(&table, "%.1f", r->slots);
-        sl_table_add(&table, "%.1f", r->bytes_per_token);
-        sl_table_add(&table, "%.1f%%", 100 * r->share);
-        sl_table_add(&table, "%.4f", r->error_mean);
-        sl_table_add(&table, "%.3f", r->overlap_mean);
+        sl_table_add(&table, "%s\t%.1f\t%.1f\t%.1f%%\t%.4f\t%.3f", trial->text, r->slots, r->bytes_per_token,
+                     100 * r->share, r->error_mean, r->overlap_mean);
         if (r->recall_mean < 0) {
             sl_table_add(&table, "-");
         } else {
             sl_table_add(&table, "%.3f", r->recall_mean);
         }
-        sl_table_add(&table, "%.4f", r->nll);
-        sl_table_add(&table, "%+.4f", r->nll - e->full_nll);
+        sl_table_add(&table, "%.4f\t%+.4f", r->nll, r->nll - e->full_nll);
     }
-    sl_table_print(&table, stdout);
-    sl_table_cleanup(&table);
+    sl_table_finish(&table, stdout);
 }
 
 static void print_layers(const struct eval *e) {
@@ -244,8 +238,7 @@ static void print_layers(const struct eval *e) {
             }
         }
     }
-    sl_table_print(&table, stdout);
-    sl_table_cleanup(&table);
+    sl_table_finish(&table, stdout);
 }
 
 static void print_value(const char *recipe, const char *what, double value, const char *unit, const char *reference,
@@ -269,9 +262,7 @@ static void print_json(const struct eval *e) {
         if (trial->reason[0]) {
             json_t *line =
                 json_pack("{s:s, s:s, s:s}", "bench", "fidelity", "case", trial->text, "skipped", trial->reason);
-            json_dumpf(line, stdout, 0);
-            putchar('\n');
-            json_decref(line);
+            sl_json_print(line, 0, stdout);
             continue;
         }
         print_value(trial->text, "cache", r->bytes_per_token, "bytes/token", "f16", r->bytes_per_token / r->share);

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/message_json.h"
 #include "cli/progress.h"
 #include "cli/table.h"
 #include "cli/tool.h"
@@ -258,26 +259,21 @@ static double at_block(const struct eval *e, const struct trial *trial, int64_t 
 static void print_table(const struct eval *e) {
     static const struct sl_column columns[] = {{"RECIPE", false},    {"SLOTS", true},      {"MOST", true},
                                                {"PERPLEXITY", true}, {"ABOVE FULL", true}, {"95% INTERVAL", true}};
-    struct sl_table table;
-    sl_table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    struct sl_table table = SL_TABLE(columns);
     for (size_t i = 0; i < e->n_trials; i++) {
         const struct trial *trial = &e->trials[i];
         if (trial->reason[0]) {
             continue;
         }
-        sl_table_add(&table, "%s", trial->text);
-        sl_table_add(&table, "%.1f", trial->slots);
-        sl_table_add(&table, "%lld", (long long)trial->most_slots);
-        sl_table_add(&table, "%.3f", exp(trial->nll));
-        sl_table_add(&table, "%+.4f", trial->above.mean);
+        sl_table_add(&table, "%s\t%.1f\t%lld\t%.3f\t%+.4f", trial->text, trial->slots, (long long)trial->most_slots,
+                     exp(trial->nll), trial->above.mean);
         if (isnan(trial->above.low)) {
             sl_table_add(&table, "-");
         } else {
             sl_table_add(&table, "%+.4f to %+.4f", trial->above.low, trial->above.high);
         }
     }
-    sl_table_print(&table, stdout);
-    sl_table_cleanup(&table);
+    sl_table_finish(&table, stdout);
     for (size_t i = 0; i < e->n_trials; i++) {
         if (e->trials[i].reason[0]) {
             printf("skipped  %s: %s\n", e->trials[i].text, e->trials[i].reason);
@@ -309,9 +305,7 @@ static void print_json(const struct eval *e) {
             json_object_update(line, more);
             json_decref(more);
         }
-        json_dumpf(line, stdout, JSON_REAL_PRECISION(9));
-        putchar('\n');
-        json_decref(line);
+        sl_json_print(line, JSON_REAL_PRECISION(9), stdout);
     }
 }
 

@@ -185,24 +185,17 @@ static void print_table(const struct eval *e) {
                                                {"LOAD", true},         {"ERROR", true},  {"PERPLEXITY", true},
                                                {"ABOVE STORED", true}, {"KL", true},     {"SAME TOP", true}};
     const struct result *stored = &e->results[SL_WEIGHT_STORED];
-    struct sl_table table;
+    struct sl_table table = SL_TABLE(columns);
     printf("%s: %lld tokens predicted, tier %s\n\n", e->config.text ? e->config.text : "LICENSE", (long long)e->n,
            e->tier);
-    sl_table_init(&table, columns, sizeof columns / sizeof columns[0]);
     for (int f = 0; f <= SL_WEIGHT_INT4; f++) {
         const struct result *r = &e->results[f];
-        sl_table_add(&table, "%s", sl_weight_format_name((enum sl_weight_format)f));
-        sl_table_add(&table, "%.1f MB", (double)r->memory_bytes / 1e6);
-        sl_table_add(&table, "%.1f%%", 100.0 * (double)r->memory_bytes / (double)stored->memory_bytes);
-        sl_table_add(&table, "%.2f s", r->load_s);
-        sl_table_add(&table, "%.2e", r->error);
-        sl_table_add(&table, "%.4f", r->perplexity);
-        sl_table_add(&table, "%+.2f%%", 100.0 * (r->perplexity / stored->perplexity - 1.0));
-        sl_table_add(&table, "%.5f", r->kl);
-        sl_table_add(&table, "%.2f%%", 100.0 * r->same_top);
+        sl_table_add(&table, "%s\t%.1f MB\t%.1f%%\t%.2f s\t%.2e\t%.4f\t%+.2f%%\t%.5f\t%.2f%%",
+                     sl_weight_format_name((enum sl_weight_format)f), (double)r->memory_bytes / 1e6,
+                     100.0 * (double)r->memory_bytes / (double)stored->memory_bytes, r->load_s, r->error, r->perplexity,
+                     100.0 * (r->perplexity / stored->perplexity - 1.0), r->kl, 100.0 * r->same_top);
     }
-    sl_table_print(&table, stdout);
-    sl_table_cleanup(&table);
+    sl_table_finish(&table, stdout);
 }
 
 static void print_json(const struct eval *e) {

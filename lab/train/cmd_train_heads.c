@@ -332,10 +332,7 @@ static void report(struct training *t) {
         json_t *line = json_pack("{s:I, s:I, s:f, s:f, s:f, s:f}", "step", (json_int_t)step, "steps",
                                  (json_int_t)c->steps, "smooth_l1", loss.smooth_l1, "smoothness", loss.smoothness,
                                  "overlap", loss.overlap, "tokens_per_s", tokens);
-        json_dumpf(line, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
-        putchar('\n');
-        fflush(stdout);
-        json_decref(line);
+        sl_json_print(line, JSON_COMPACT | JSON_REAL_PRECISION(6), stdout);
     } else if (on_terminal) {
         struct sl_progress progress = {.phase = "step", .done = step, .total = c->steps, .unit = ""};
         snprintf(progress.note, sizeof progress.note, "loss %.2f  overlap %.2f  %.0f tokens/s  %s left", loss.smooth_l1,
@@ -353,9 +350,7 @@ static void report_end(const struct training *t) {
     if (t->config->tool.json) {
         json_t *line = json_pack("{s:o, s:f, s:f, s:f}", "path", sl_text_json(t->out), "smooth_l1", loss.smooth_l1,
                                  "smoothness", loss.smoothness, "overlap", loss.overlap);
-        json_dumpf(line, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
-        putchar('\n');
-        json_decref(line);
+        sl_json_print(line, JSON_COMPACT | JSON_REAL_PRECISION(6), stdout);
     } else {
         printf("written to %s: smooth-L1 %.4f, overlap %.3f over the last steps\n", t->out, loss.smooth_l1,
                loss.overlap);
@@ -419,9 +414,7 @@ static enum sl_status write_untrained(struct training *t, struct sl_error *err) 
     enum sl_status status = sl_heads_write(t->heads, t->out, t->dtype, err);
     if (status == SL_OK && t->config->tool.json) {
         json_t *line = json_pack("{s:o}", "path", sl_text_json(t->out));
-        json_dumpf(line, stdout, JSON_COMPACT);
-        putchar('\n');
-        json_decref(line);
+        sl_json_print(line, JSON_COMPACT, stdout);
     } else if (status == SL_OK) {
         printf("written to %s: untrained heads of seed %" PRId64 "\n", t->out, t->config->seed);
     }
