@@ -42,6 +42,9 @@ struct sl_option {
     double min, max; // bounds for numbers, ignored when both are 0
 };
 
+// In a row: where the value goes, SL_FIELD(options, tier) for member `tier` of struct options. min and max may follow.
+#define SL_FIELD(type, field) .offset = offsetof(struct type, field)
+
 // A row in a macro, where the formatter would give every field of a braced list a line of its own.
 #define SL_OPTION_ROW(...)                                                                                             \
     { __VA_ARGS__ }
@@ -54,6 +57,9 @@ struct sl_program {
     const struct sl_option *options;
     size_t n_options;
 };
+
+// In a program: its table.
+#define SL_OPTIONS(table) .options = (table), .n_options = sizeof(table) / sizeof *(table)
 
 /*
  * Fill *config from defaults, environment and argv. Positional arguments are left in argv[*first_out ..].

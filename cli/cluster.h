@@ -29,22 +29,21 @@ struct sl_cluster_config {
 // Rows for the member `cluster` of the command's config struct `type`; the port is the command's own affair.
 #define SL_CLUSTER_OPTIONS(type)                                                                                       \
     SL_OPTION_ROW("model", 'm', SL_OPTION_STRING, NULL, "DIR", "Hugging Face model folder",                            \
-                  offsetof(struct type, cluster.model), 0, 0),                                                         \
+                  SL_FIELD(type, cluster.model)),                                                                      \
         SL_OPTION_ROW("prefill", 0, SL_OPTION_INT, "1", "N", "prefill workers of a cluster on this machine",           \
-                      offsetof(struct type, cluster.n_prefill), 1, 32),                                                \
+                      SL_FIELD(type, cluster.n_prefill), 1, 32),                                                       \
         SL_OPTION_ROW("weights", 0, SL_OPTION_STRING, "stored", "FORMAT",                                              \
-                      "of the model's weights in memory: stored, int8 or int4",                                        \
-                      offsetof(struct type, cluster.weights), 0, 0),                                                   \
+                      "of the model's weights in memory: stored, int8 or int4", SL_FIELD(type, cluster.weights)),      \
         SL_OPTION_ROW("decode", 0, SL_OPTION_INT, "1", "N", "decode workers, likewise",                                \
-                      offsetof(struct type, cluster.n_decode), 1, 32),                                                 \
-        SL_OPTION_ROW("kvstore", 0, SL_OPTION_INT, "1", "N", "KV stores, likewise",                                    \
-                      offsetof(struct type, cluster.n_kvstore), 0, 32),                                                \
+                      SL_FIELD(type, cluster.n_decode), 1, 32),                                                        \
+        SL_OPTION_ROW("kvstore", 0, SL_OPTION_INT, "1", "N", "KV stores, likewise", SL_FIELD(type, cluster.n_kvstore), \
+                      0, 32),                                                                                          \
         SL_OPTION_ROW("transport", 't', SL_OPTION_STRING, "auto", "NAME", "data plane: auto, shm, tcp or rdma",        \
-                      offsetof(struct type, cluster.transport), 0, 0),                                                 \
+                      SL_FIELD(type, cluster.transport)),                                                              \
         SL_OPTION_ROW("arena", 'a', SL_OPTION_STRING, "256M", "SIZE", "memory for KV of each worker",                  \
-                      offsetof(struct type, cluster.arena), 0, 0),                                                     \
+                      SL_FIELD(type, cluster.arena)),                                                                  \
         SL_OPTION_ROW("ready-timeout", 0, SL_OPTION_DURATION, "60s", "TIME", "for the cluster to come up",             \
-                      offsetof(struct type, cluster.ready_ms), 100, 3600000)
+                      SL_FIELD(type, cluster.ready_ms), 100, 3600000)
 
 struct sl_cluster;
 

@@ -28,18 +28,15 @@ void sl_jobs_print(Sluice__V1__Job *const *jobs, size_t n_jobs, FILE *file) {
         {"JOB", false},    {"STATE", false},   {"AGE", true},     {"PROMPT", true},  {"OUTPUT", true}, {"TTFT", true},
         {"CAPSULE", true}, {"PREFILL", false}, {"DECODE", false}, {"RECIPE", false}, {"LABEL", false},
     };
-    struct sl_table table;
-    sl_table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    struct sl_table table = SL_TABLE(columns);
     int64_t now_ms = sl_wall_ms();
     for (size_t i = 0; i < n_jobs; i++) {
         const Sluice__V1__Job *job = jobs[i];
         const Sluice__V1__Statistics *s = job->statistics;
         char text[32];
-        sl_table_add(&table, "%s", job->job_id);
-        sl_table_add(&table, "%s", sl_job_state_name(job->state));
-        sl_table_add(&table, "%s", format_age(now_ms - job->submitted_ms, text, sizeof text));
-        sl_table_add(&table, "%lld", (long long)job->n_prompt_tokens);
-        sl_table_add(&table, "%lld", (long long)job->n_output_tokens);
+        sl_table_add(&table, "%s\t%s\t%s\t%lld\t%lld", job->job_id, sl_job_state_name(job->state),
+                     format_age(now_ms - job->submitted_ms, text, sizeof text), (long long)job->n_prompt_tokens,
+                     (long long)job->n_output_tokens);
         if (s && s->ttft_ms > 0) {
             sl_table_add(&table, "%.0f ms", s->ttft_ms);
         } else {
@@ -49,11 +46,9 @@ void sl_jobs_print(Sluice__V1__Job *const *jobs, size_t n_jobs, FILE *file) {
                      s && s->capsule_bytes > 0 ? sl_format_bytes((double)s->capsule_bytes, text, sizeof text) : "-");
         sl_table_add(&table, "%s", job->prefill_worker[0] ? job->prefill_worker : "-");
         sl_table_add(&table, "%s", job->decode_worker[0] ? job->decode_worker : "-");
-        sl_table_add(&table, "%s", job->recipe);
-        sl_table_add(&table, "%s", job->label);
+        sl_table_add(&table, "%s\t%s", job->recipe, job->label);
     }
-    sl_table_print(&table, file);
-    sl_table_cleanup(&table);
+    sl_table_finish(&table, file);
 }
 
 static void add_worker(struct sl_table *table, const Sluice__V1__WorkerStatus *worker) {
@@ -63,25 +58,20 @@ static void add_worker(struct sl_table *table, const Sluice__V1__WorkerStatus *w
     const Sluice__V1__WorkerLoad *load = worker->load ? worker->load : &no_load;
     char used[32], arena[32], stored[32], offloaded[32];
     sl_table_add(table, "%s", info->name);
-    sl_table_add(table, "%s", enum_name(&sluice__v1__worker_role__descriptor, (int)info->role));
-    sl_table_add(table, "%s", enum_name(&sluice__v1__worker_state__descriptor, (int)worker->state));
-    sl_table_add(table, "%d/%d", load->jobs, info->max_jobs);
-    sl_table_add(table, "%s of %s", sl_format_bytes((double)load->arena_used_bytes, used, sizeof used),
-                 sl_format_bytes((double)info->arena_bytes, arena, sizeof arena));
-    sl_table_add(table, "%lld", (long long)load->leases);
-    sl_table_add(table, "%.0f", load->tokens_per_s);
+    sl_table_add(
+        table, "%s\t%s\t%d/%d\t%s of %s\t%lld\t%.0f", enum_name(&sluice__v1__worker_role__descriptor, (int)info->role),
+        enum_name(&sluice__v1__worker_state__descriptor, (int)worker->state), load->jobs, info->max_jobs,
+        sl_format_bytes((double)load->arena_used_bytes, used, sizeof used),
+        sl_format_bytes((double)info->arena_bytes, arena, sizeof arena), (long long)load->leases, load->tokens_per_s);
     if (info->role == SLUICE__V1__WORKER_ROLE__KVSTORE) {
-        sl_table_add(table, "%lld, %s", (long long)load->stored_capsules,
-                     sl_format_bytes((double)load->stored_bytes, stored, sizeof stored));
-        sl_table_add(table, "%lld, %s, %.0f%% busy", (long long)load->annexes,
+        sl_table_add(table, "%lld, %s\t%lld, %s, %.0f%% busy", (long long)load->stored_capsules,
+                     sl_format_bytes((double)load->stored_bytes, stored, sizeof stored), (long long)load->annexes,
                      sl_format_bytes((double)load->offloaded_bytes, offloaded, sizeof offloaded),
                      100 * load->scan_load);
     } else {
-        sl_table_add(table, "-");
-        sl_table_add(table, "-");
+        sl_table_add(table, "-\t-");
     }
-    sl_table_add(table, "%lld ms", (long long)worker->heartbeat_age_ms);
-    sl_table_add(table, "%s", info->rpc_address);
+    sl_table_add(table, "%lld ms\t%s", (long long)worker->heartbeat_age_ms, info->rpc_address);
     sl_table_add(table, "%s", info->fabric_address[0] ? info->fabric_address : "-");
 }
 
@@ -91,11 +81,9 @@ void sl_workers_print(const Sluice__V1__WorkersReply *reply, FILE *file) {
         {"ARENA", true},     {"LEASES", true},    {"TOK/S", true},  {"STORED", true},
         {"OFFLOADED", true}, {"HEARTBEAT", true}, {"RPC", false},   {"FABRIC", false},
     };
-    struct sl_table table;
-    sl_table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    struct sl_table table = SL_TABLE(columns);
     for (size_t i = 0; i < reply->n_workers; i++) {
         add_worker(&table, reply->workers[i]);
     }
-    sl_table_print(&table, file);
-    sl_table_cleanup(&table);
+    sl_table_finish(&table, file);
 }

@@ -144,10 +144,12 @@ json_t *sl_message_json(const ProtobufCMessage *message) {
     return object;
 }
 
-bool sl_message_print_json(const ProtobufCMessage *message, FILE *file) {
-    json_t *json = sl_message_json(message);
-    bool ok = json && json_dumpf(json, file, JSON_COMPACT | JSON_REAL_PRECISION(9)) == 0 && fputc('\n', file) != EOF &&
-              fflush(file) == 0;
+bool sl_json_print(json_t *json, size_t flags, FILE *file) {
+    bool ok = json && json_dumpf(json, file, flags) == 0 && fputc('\n', file) != EOF && fflush(file) == 0;
     json_decref(json);
     return ok;
+}
+
+bool sl_message_print_json(const ProtobufCMessage *message, FILE *file) {
+    return sl_json_print(sl_message_json(message), JSON_COMPACT | JSON_REAL_PRECISION(9), file);
 }

@@ -20,7 +20,8 @@ json_t *sl_text_json(const char *text);
 // A new reference, or NULL when out of memory.
 json_t *sl_message_json(const ProtobufCMessage *message);
 
-// One line. False when it could not be written.
+// One line, and the reference is taken. False when it is NULL or could not be written. flags: jansson's.
+bool sl_json_print(json_t *json, size_t flags, FILE *file);
 bool sl_message_print_json(const ProtobufCMessage *message, FILE *file);
 
 #endif

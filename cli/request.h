@@ -20,46 +20,43 @@ struct sl_request_config {
 // Rows for the member `request` of the command's config struct `type`.
 #define SL_REQUEST_OPTIONS(type)                                                                                       \
     SL_OPTION_ROW("recipe", 'r', SL_OPTION_STRING, NULL, "RECIPE",                                                     \
-                  "how the KV cache is compressed; see `sluice recipes`", offsetof(struct type, request.recipe), 0,    \
-                  0),                                                                                                  \
+                  "how the KV cache is compressed; see `sluice recipes`", SL_FIELD(type, request.recipe)),             \
         SL_OPTION_ROW("ship-at-most", 0, SL_OPTION_FLOAT, "0", "PERCENT",                                              \
                       "of the full cache: the recipe recommended for that size, without --recipe; 0: the default",     \
-                      offsetof(struct type, request.ship_at_most), 0, 1000),                                           \
+                      SL_FIELD(type, request.ship_at_most), 0, 1000),                                                  \
         SL_OPTION_ROW("prompt-file", 'f', SL_OPTION_STRING, NULL, "FILE", "document to read; - is standard input",     \
-                      offsetof(struct type, request.prompt_file), 0, 0),                                               \
+                      SL_FIELD(type, request.prompt_file)),                                                            \
         SL_OPTION_ROW("prompt", 'p', SL_OPTION_STRING, NULL, "TEXT", "the document itself",                            \
-                      offsetof(struct type, request.prompt), 0, 0),                                                    \
+                      SL_FIELD(type, request.prompt)),                                                                 \
         SL_OPTION_ROW("question", 'q', SL_OPTION_LIST, NULL, "TEXT",                                                   \
                       "put behind the document, on a line of its own; with run --local several times: turns",          \
-                      offsetof(struct type, request.questions), 0, 0),                                                 \
+                      SL_FIELD(type, request.questions)),                                                              \
         SL_OPTION_ROW("chat", 0, SL_OPTION_FLAG, NULL, NULL,                                                           \
                       "the prompt is a user's message: render it by the model's chat template",                        \
-                      offsetof(struct type, request.chat), 0, 0),                                                      \
+                      SL_FIELD(type, request.chat)),                                                                   \
         SL_OPTION_ROW("system", 0, SL_OPTION_STRING, NULL, "TEXT", "with --chat: the system message before it",        \
-                      offsetof(struct type, request.system), 0, 0),                                                    \
+                      SL_FIELD(type, request.system)),                                                                 \
         SL_OPTION_ROW("max-new-tokens", 'n', SL_OPTION_INT, "128", "N", "tokens to generate at most",                  \
-                      offsetof(struct type, request.max_new), 1, 1 << 20),                                             \
+                      SL_FIELD(type, request.max_new), 1, 1 << 20),                                                    \
         SL_OPTION_ROW("stop", 0, SL_OPTION_STRING, NULL, "TEXT", "end the answer before this text",                    \
-                      offsetof(struct type, request.stop), 0, 0),                                                      \
+                      SL_FIELD(type, request.stop)),                                                                   \
         SL_OPTION_ROW("temperature", 0, SL_OPTION_FLOAT, "0", "T", "0 takes the likeliest token",                      \
-                      offsetof(struct type, request.temperature), 0, 100),                                             \
+                      SL_FIELD(type, request.temperature), 0, 100),                                                    \
         SL_OPTION_ROW("top-k", 0, SL_OPTION_INT, "0", "K", "sample among the K likeliest; 0: among all",               \
-                      offsetof(struct type, request.top_k), 0, 1 << 24),                                               \
+                      SL_FIELD(type, request.top_k), 0, 1 << 24),                                                      \
         SL_OPTION_ROW("top-p", 0, SL_OPTION_FLOAT, "1", "P", "sample among the likeliest that make up P",              \
-                      offsetof(struct type, request.top_p), 1e-6, 1),                                                  \
+                      SL_FIELD(type, request.top_p), 1e-6, 1),                                                         \
         SL_OPTION_ROW("repetition-penalty", 0, SL_OPTION_FLOAT, "1", "R", "above 1 discourages repetition",            \
-                      offsetof(struct type, request.repetition_penalty), 1e-3, 100),                                   \
-        SL_OPTION_ROW("seed", 0, SL_OPTION_INT, "0", "N", "of the sampling", offsetof(struct type, request.seed), 0,   \
-                      0),                                                                                              \
+                      SL_FIELD(type, request.repetition_penalty), 1e-3, 100),                                          \
+        SL_OPTION_ROW("seed", 0, SL_OPTION_INT, "0", "N", "of the sampling", SL_FIELD(type, request.seed)),            \
         SL_OPTION_ROW("ignore-eos", 0, SL_OPTION_FLAG, NULL, NULL, "go on to --max-new-tokens",                        \
-                      offsetof(struct type, request.ignore_eos), 0, 0),                                                \
+                      SL_FIELD(type, request.ignore_eos)),                                                             \
         SL_OPTION_ROW("estimate-errors", 0, SL_OPTION_FLAG, NULL, NULL,                                                \
-                      "estimate what compression costs, layer by layer",                                               \
-                      offsetof(struct type, request.estimate_errors), 0, 0),                                           \
+                      "estimate what compression costs, layer by layer", SL_FIELD(type, request.estimate_errors)),     \
         SL_OPTION_ROW("deadline", 0, SL_OPTION_DURATION, "10m", "TIME", "of the whole job",                            \
-                      offsetof(struct type, request.deadline_ms), 1, 604800000),                                       \
+                      SL_FIELD(type, request.deadline_ms), 1, 604800000),                                              \
         SL_OPTION_ROW("label", 0, SL_OPTION_STRING, "", "TEXT", "shown by `sluice jobs`",                              \
-                      offsetof(struct type, request.label), 0, 0)
+                      SL_FIELD(type, request.label))
 
 struct sl_request {
     Sluice__V1__GenerateRequest message; // points into the rest

@@ -10,7 +10,7 @@ void sl_table_init(struct sl_table *table, const struct sl_column *columns, size
     *table = (struct sl_table){.columns = columns, .n_columns = n_columns};
 }
 
-void sl_table_add(struct sl_table *table, const char *format, ...) {
+static void add_cell(struct sl_table *table, const char *text) {
     if (table->n_cells == table->n_allocated) {
         size_t n = table->n_allocated ? table->n_allocated * 2 : 64;
         char **cells = realloc(table->cells, n * sizeof *cells);
@@ -21,12 +21,8 @@ void sl_table_add(struct sl_table *table, const char *format, ...) {
         table->cells = cells;
         table->n_allocated = n;
     }
-    char *cell;
-    va_list args;
-    va_start(args, format);
-    int n = vasprintf(&cell, format, args);
-    va_end(args);
-    if (n < 0) {
+    char *cell = strdup(text);
+    if (!cell) {
         table->out_of_memory = true;
         return;
     }
@@ -36,6 +32,24 @@ void sl_table_add(struct sl_table *table, const char *format, ...) {
         }
     }
     table->cells[table->n_cells++] = cell;
+}
+
+void sl_table_add(struct sl_table *table, const char *format, ...) {
+    char *text;
+    va_list args;
+    va_start(args, format);
+    int n = vasprintf(&text, format, args);
+    va_end(args);
+    if (n < 0) {
+        table->out_of_memory = true;
+        return;
+    }
+    char *rest = text;
+    for (const char *tab = strchr(format, '\t'); tab; tab = strchr(tab + 1, '\t')) {
+        add_cell(table, strsep(&rest, "\t"));
+    }
+    add_cell(table, rest);
+    free(text);
 }
 
 // Columns that a text takes: its characters, not its bytes.
@@ -103,6 +117,11 @@ void sl_table_print_markdown(const struct sl_table *table, FILE *file) {
     if (table->out_of_memory) {
         fprintf(file, "\n(out of memory: the table is not complete)\n");
     }
+}
+
+void sl_table_finish(struct sl_table *table, FILE *file) {
+    sl_table_print(table, file);
+    sl_table_cleanup(table);
 }
 
 void sl_table_cleanup(struct sl_table *table) {

@@ -20,11 +20,18 @@ struct sl_table {
     bool out_of_memory; // sticky; sl_table_print() says so
 };
 
+// An empty table of an array of columns.
+#define SL_TABLE(array)                                                                                                \
+    (struct sl_table) {                                                                                                \
+        .columns = (array), .n_columns = sizeof(array) / sizeof *(array)                                               \
+    }
 void sl_table_init(struct sl_table *table, const struct sl_column *columns, size_t n_columns);
-// The next cell, left to right and row by row. Control characters become '?': names come from other machines.
+// The next cells, left to right and row by row: as many as the format has tabs, and one. Control characters become '?':
+// names come from other machines. A name with a tab belongs into a call of its own, or behind the format's last tab.
 void sl_table_add(struct sl_table *table, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void sl_table_print(const struct sl_table *table, FILE *file);
 void sl_table_print_markdown(const struct sl_table *table, FILE *file); // for pages such as docs/quality.md
+void sl_table_finish(struct sl_table *table, FILE *file);               // print and clean up
 void sl_table_cleanup(struct sl_table *table);
 
 #endif

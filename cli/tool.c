@@ -147,6 +147,11 @@ int sl_signals_received(struct sl_signals *signals) {
     return signals->n_received;
 }
 
+enum sl_status sl_signals_check(struct sl_signals *signals, struct sl_error *err) {
+    bool stopped = signals && sl_signals_received(signals) > 0;
+    return stopped ? sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal") : SL_OK;
+}
+
 void sl_signals_cleanup(struct sl_signals *signals) {
     close(signals->fd);
     signals->fd = -1;

@@ -39,16 +39,16 @@ struct sl_tool_config {
 // Of commands that work in this process and ask no coordinator.
 #define SL_LOCAL_TOOL_OPTIONS                                                                                          \
     SL_OPTION_ROW("json", 'j', SL_OPTION_FLAG, NULL, NULL, "one JSON object a line on standard output",                \
-                  offsetof(struct sl_tool_config, json), 0, 0),                                                        \
+                  SL_FIELD(sl_tool_config, json)),                                                                     \
         SL_OPTION_ROW("log", 0, SL_OPTION_STRING, "warn", "FILTER", "e.g. info, or warn,client=debug,compress=debug",  \
-                      offsetof(struct sl_tool_config, log), 0, 0)
+                      SL_FIELD(sl_tool_config, log))
 
 // Of all others.
 #define SL_TOOL_OPTIONS                                                                                                \
     SL_OPTION_ROW("coordinator", 'c', SL_OPTION_STRING, "127.0.0.1:7600", "HOST:PORT",                                 \
-                  "where the cluster's coordinator listens", offsetof(struct sl_tool_config, coordinator), 0, 0),      \
+                  "where the cluster's coordinator listens", SL_FIELD(sl_tool_config, coordinator)),                   \
         SL_OPTION_ROW("timeout", 0, SL_OPTION_DURATION, "10s", "TIME", "of one request to the coordinator",            \
-                      offsetof(struct sl_tool_config, timeout_ms), 1, 86400000),                                       \
+                      SL_FIELD(sl_tool_config, timeout_ms), 1, 86400000),                                              \
         SL_LOCAL_TOOL_OPTIONS
 
 /*
@@ -81,7 +81,8 @@ struct sl_signals {
     int n_received;
 };
 enum sl_status sl_signals_init(struct sl_signals *signals, struct sl_error *err);
-int sl_signals_received(struct sl_signals *signals); // so far
+int sl_signals_received(struct sl_signals *signals);                               // so far
+enum sl_status sl_signals_check(struct sl_signals *signals, struct sl_error *err); // SL_ERR_CANCELLED: one; may be NULL
 void sl_signals_cleanup(struct sl_signals *signals);
 
 // Columns of the terminal behind fd; 0 when it is not a terminal.

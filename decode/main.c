@@ -7,9 +7,9 @@ static const struct sl_option options[] = {
     SL_NODE_MODEL_OPTIONS,
     {"retrieve-deadline-ms", 0, SL_OPTION_INT, "500", "N",
      "wait so long for a store's answer about offloaded layers; then a layer does without for a step",
-     offsetof(struct sl_decode_config, retrieve_deadline_ms), 1, 60000},
+     SL_FIELD(sl_decode_config, retrieve_deadline_ms), 1, 60000},
     {"retrieve-lost-ms", 0, SL_OPTION_INT, "3000", "N", "a job fails when a store has not answered for so long",
-     offsetof(struct sl_decode_config, retrieve_lost_ms), 1, 3600000},
+     SL_FIELD(sl_decode_config, retrieve_lost_ms), 1, 3600000},
 };
 
 static enum sl_status run(const struct sl_node_config *config, struct sl_error *err) {
@@ -22,8 +22,7 @@ int main(int argc, char **argv) {
         .usage = "--model DIR [options]",
         .summary =
             "Decode worker of a Sluice cluster: receives compressed KV cache into leased memory and writes the answer.",
-        .options = options,
-        .n_options = sizeof options / sizeof *options,
+        SL_OPTIONS(options),
     };
     struct sl_decode_config config = {0};
     return sl_node_main(&program, argc, argv, &config.node, run);

@@ -5,22 +5,22 @@
 static const struct sl_option options[] = {
     SL_NODE_OPTIONS("kvstore-0", "64"),
     {"scan-threads", 0, SL_OPTION_INT, "0", "N", "threads that search offloaded layers; 0 is one for each processor",
-     offsetof(struct sl_kvstore_config, scan_threads), 0, 1024},
+     SL_FIELD(sl_kvstore_config, scan_threads), 0, 1024},
     {"pin", 0, SL_OPTION_FLAG, "no", NULL,
      "give each of them a processor of its own; for a store that shares its processors with none",
-     offsetof(struct sl_kvstore_config, node.pin), 0, 0},
+     SL_FIELD(sl_kvstore_config, node.pin)},
     {"max-scan-load", 0, SL_OPTION_FLOAT, "0.9", "SHARE",
-     "busy share of their time above which no further session is taken in",
-     offsetof(struct sl_kvstore_config, max_scan_load), 0, 1},
+     "busy share of their time above which no further session is taken in", SL_FIELD(sl_kvstore_config, max_scan_load),
+     0, 1},
     {"keep", 0, SL_OPTION_DURATION, "60s", "TIME",
-     "what a job has let go of stays so long unless there is no other room",
-     offsetof(struct sl_kvstore_config, keep_ms), 0, 86400000},
+     "what a job has let go of stays so long unless there is no other room", SL_FIELD(sl_kvstore_config, keep_ms), 0,
+     86400000},
     {"disk", 0, SL_OPTION_STRING, "", "DIR", "folder that keeps capsules when memory does not, and over restarts",
-     offsetof(struct sl_kvstore_config, disk), 0, 0},
+     SL_FIELD(sl_kvstore_config, disk)},
     {"disk-bytes", 0, SL_OPTION_SIZE, "0", "SIZE", "all that the folder may take",
-     offsetof(struct sl_kvstore_config, disk_bytes), 0, 0},
+     SL_FIELD(sl_kvstore_config, disk_bytes)},
     {"tier", 0, SL_OPTION_STRING, "auto", "NAME", "instruction set of the search",
-     offsetof(struct sl_kvstore_config, node.tier), 0, 0},
+     SL_FIELD(sl_kvstore_config, node.tier)},
 };
 
 static enum sl_status run(const struct sl_node_config *config, struct sl_error *err) {
@@ -33,8 +33,7 @@ int main(int argc, char **argv) {
         .usage = "[options]",
         .summary = "KV store of a Sluice cluster: keeps finished capsules in memory and ships them to workers that can "
                    "use them; keeps the offloaded layers of sessions and searches them for decode workers.",
-        .options = options,
-        .n_options = sizeof options / sizeof *options,
+        SL_OPTIONS(options),
     };
     struct sl_kvstore_config config = {0};
     return sl_node_main(&program, argc, argv, &config.node, run);

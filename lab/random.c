@@ -22,6 +22,11 @@ uint64_t sl_random_below(struct sl_random *random, uint64_t n) {
     return (uint64_t)((unsigned __int128)sl_random_next(random) * n >> 64);
 }
 
+uint64_t sl_random_mmix(uint64_t *state) {
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return *state;
+}
+
 uint64_t sl_random_permute(uint64_t i, uint64_t n, uint64_t key) {
     assert(i < n && n <= (uint64_t)1 << 62);
     int half = 1; // bits of each half: the network permutes 0..4^half-1, at most four times what is asked for

@@ -21,6 +21,9 @@ struct sl_random sl_random_start(const char *name, uint64_t seed, uint64_t index
 uint64_t sl_random_next(struct sl_random *random);
 uint64_t sl_random_below(struct sl_random *random, uint64_t n); // 0..n-1; n > 0
 
+// Knuth's MMIX generator, for what no result depends on: the next state, of which the upper bits are random.
+uint64_t sl_random_mmix(uint64_t *state);
+
 // Where i goes in a random permutation of 0..n-1 that `key` chooses; i < n <= 2^62.
 uint64_t sl_random_permute(uint64_t i, uint64_t n, uint64_t key);
 

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "cli/message_json.h"
+
 static void print_json(const struct sl_bench_result *result, double ratio) {
     json_t *line = json_pack("{s:s, s:s, s:f, s:s}", "bench", result->bench, "case", result->test, "value",
                              result->value, "unit", result->unit);
@@ -21,9 +23,7 @@ static void print_json(const struct sl_bench_result *result, double ratio) {
         json_object_set_new(line, "aim", json_real(result->aim));
         json_object_set_new(line, "reached", json_boolean(ratio >= result->aim));
     }
-    json_dumpf(line, stdout, JSON_REAL_PRECISION(6));
-    putchar('\n');
-    json_decref(line);
+    sl_json_print(line, JSON_REAL_PRECISION(6), stdout);
 }
 
 static void print_row(const struct sl_bench_result *result, double ratio) {
@@ -41,17 +41,33 @@ static void print_row(const struct sl_bench_result *result, double ratio) {
 }
 
 void sl_bench_print(const struct sl_bench_result *result, bool json) {
-    double ratio = result->reference == NULL ? 0.0 : result->ratio_value / result->reference_value;
-    if (result->paired_ratio > 0) {
-        ratio = result->paired_ratio;
+    struct sl_bench_result whole = *result;
+    whole.ratio_value = whole.ratio_value != 0 ? whole.ratio_value : whole.value;
+    double ratio = whole.reference == NULL ? 0.0 : whole.ratio_value / whole.reference_value;
+    if (whole.paired_ratio > 0) {
+        ratio = whole.paired_ratio;
     }
     sl_bench_progress(NULL);
     if (!json) {
-        print_row(result, ratio);
+        print_row(&whole, ratio);
     } else {
-        print_json(result, ratio);
+        print_json(&whole, ratio);
     }
     fflush(stdout);
+}
+
+void sl_bench_print_turns(struct sl_bench_result result, const double *values, const double *references, size_t n,
+                          bool json) {
+    double own[SL_BENCH_MAX_TURNS], reference[SL_BENCH_MAX_TURNS], ratios[SL_BENCH_MAX_TURNS];
+    for (size_t i = 0; i < n; i++) {
+        own[i] = values[i];
+        reference[i] = references[i];
+        ratios[i] = values[i] / references[i];
+    }
+    result.value = sl_bench_median(own, n);
+    result.reference_value = sl_bench_median(reference, n);
+    result.paired_ratio = sl_bench_median(ratios, n);
+    sl_bench_print(&result, json);
 }
 
 void sl_bench_progress(const char *format, ...) {
@@ -68,12 +84,12 @@ void sl_bench_progress(const char *format, ...) {
     fflush(stderr);
 }
 
-static int compare(const void *a, const void *b) {
+int sl_bench_ascending(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
 double sl_bench_median(double *values, size_t n) {
-    qsort(values, n, sizeof *values, compare);
+    qsort(values, n, sizeof *values, sl_bench_ascending);
     return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2.0;
 }

@@ -17,7 +17,7 @@ struct sl_bench_result {
     const char *unit;       // "tokens/s"
     const char *reference;  // "GEMM peak"
     double reference_value; // in the unit of ratio_value
-    double ratio_value;     // value, expressed in the unit of reference_value
+    double ratio_value;     // value, expressed in the unit of reference_value; 0: it is in this unit
     double paired_ratio;    // where value and reference were taken by turns; 0: ratio_value / reference_value
     double aim;             // what the ratio should at least be; 0: nobody said
     bool as_factor;         // print ratio and aim as factors, not as percentages
@@ -27,10 +27,17 @@ struct sl_bench_result {
 // reference its name, value and the ratio, with an aim that too and whether it was reached.
 void sl_bench_print(const struct sl_bench_result *result, bool json);
 
+// The same, of n values that were taken by turns with their references: medians, and the median of the turns' own ratios.
+void sl_bench_print_turns(struct sl_bench_result result, const double *values, const double *references, size_t n,
+                          bool json);
+#define SL_BENCH_MAX_TURNS 128
+
 // A progress line on standard error, only when that is a terminal; overwritten by the next one. NULL clears it.
 void sl_bench_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 // Middle value; sorts the array.
 double sl_bench_median(double *values, size_t n);
+
+int sl_bench_ascending(const void *a, const void *b); // of doubles, for qsort()
 
 #endif

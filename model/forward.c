@@ -123,7 +123,7 @@ static const struct sl_rope *rope_of(const struct sl_engine *e, const struct sl_
 }
 
 // Angles of every row's position, by its session's frequencies: runs of inputs that share them, as one call each.
-static void compute_angles(struct sl_engine *e, const struct sl_input *inputs, int n_inputs) {
+static void compute_angles(struct sl_engine *e, const int64_t *positions, const struct sl_input *inputs, int n_inputs) {
     int64_t half = e->model->config.rotary_dim / 2;
     for (int s = 0, row = 0; s < n_inputs;) {
         const struct sl_rope *rope = rope_of(e, inputs[s].session);
@@ -131,7 +131,7 @@ static void compute_angles(struct sl_engine *e, const struct sl_input *inputs, i
         while (s < n_inputs && rope_of(e, inputs[s].session) == rope) {
             row += inputs[s++].n_tokens;
         }
-        e->model->ops->angles(e->stream, rope, e->positions + begin, row - begin, e->cosines + begin * half,
+        e->model->ops->angles(e->stream, rope, positions + begin, row - begin, e->cosines + begin * half,
                               e->sines + begin * half);
     }
 }
@@ -177,9 +177,9 @@ static enum sl_status reserve_rows(const struct sl_input *inputs, int n_inputs, 
     return SL_OK;
 }
 
-// The rows of one input, whose slots have been counted; kv: room for its heads.
+// The rows of one input, from the pass's `row` on.
 static struct sl_attend describe(const struct sl_pass *pass, const struct sl_input *input, int64_t row,
-                                 struct sl_kv *kv) {
+                                 struct sl_kv_heads heads) {
     struct sl_engine *e = pass->engine;
     const struct sl_model_config *c = &e->model->config;
     int64_t q_dim = (int64_t)c->n_heads * c->head_dim, kv_dim = (int64_t)c->n_kv_heads * c->head_dim;
@@ -194,10 +194,10 @@ static struct sl_attend describe(const struct sl_pass *pass, const struct sl_inp
         .n_heads = c->n_heads,
         .head_dim = c->head_dim,
         .scale = 1.0f / sqrtf((float)c->head_dim),
-        .heads = sl_session_heads(input->session, pass->layer, kv),
+        .heads = heads,
         .rope = input->session->positions == SL_POSITION_SLOT ? rope_of(e, input->session) : NULL,
         .window = e->model->layers[pass->layer].window,
-        .positions = e->positions + row,
+        .positions = e->given[e->turn].positions + row,
         .out = e->a + row * q_dim,
         .lse = pass->wants.lse ? e->lse + row * c->n_heads : NULL,
         .importance = pass->wants.importance ? e->scores + row * c->n_kv_heads : NULL,
@@ -207,12 +207,12 @@ static struct sl_attend describe(const struct sl_pass *pass, const struct sl_inp
 
 // --- the pass ------------------------------------------------------------------------------------------------------
 
-static void gather_rows(struct sl_engine *e, const struct sl_input *inputs, int n_inputs) {
+static void give_rows(struct sl_given *given, const struct sl_input *inputs, int n_inputs) {
     int64_t row = 0;
     for (int s = 0; s < n_inputs; s++) {
         for (int i = 0; i < inputs[s].n_tokens; i++, row++) {
-            e->tokens[row] = inputs[s].tokens[i];
-            e->positions[row] = inputs[s].session->n_tokens + i;
+            given->tokens[row] = inputs[s].tokens[i];
+            given->positions[row] = inputs[s].session->n_tokens + i;
         }
     }
 }
@@ -229,9 +229,15 @@ enum sl_status sl_pass_begin(struct sl_engine *e, struct sl_input *inputs, int n
                        "the model has no retaining heads: retaining_heads.safetensors must lie beside it "
                        "(`sluice train-heads` trains one, tools/convert_retaining_heads.py converts a published one)");
     }
-    gather_rows(e, inputs, n_inputs);
-    compute_angles(e, inputs, n_inputs);
-    e->model->ops->embed(e->stream, &e->model->embed, e->tokens, pass.n_rows, e->x);
+    e->given[e->turn].used = sl_stream_mark(e->stream); // behind all of the last pass, whether it ended or was given up
+    struct sl_given *given = &e->given[e->turn ^= 1];
+    status = sl_mark_wait(&given->used, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    give_rows(given, inputs, n_inputs);
+    compute_angles(e, given->positions, inputs, n_inputs);
+    e->model->ops->embed(e->stream, &e->model->embed, given->tokens, pass.n_rows, e->x);
     *pass_out = pass;
     return SL_OK;
 }
@@ -260,10 +266,19 @@ enum sl_status sl_pass_append(struct sl_pass *pass, struct sl_error *err) {
     if (status != SL_OK) {
         return status;
     }
+    int n_heads = e->model->config.n_kv_heads;
+    for (int i = 0; i < pass->n_inputs; i++) {
+        sl_session_add_slots(pass->inputs[i].session, pass->layer, pass->inputs[i].n_tokens);
+        sl_session_heads(pass->inputs[i].session, pass->layer, e->kv + (int64_t)i * n_heads);
+    }
+    struct sl_kv_heads all = {.kv = e->kv, .n = pass->n_inputs * n_heads};
+    status = e->model->ops->publish(e->stream, &all, err);
+    if (status != SL_OK) {
+        return status;
+    }
     int64_t row = 0;
     for (int i = 0; i < pass->n_inputs; row += pass->inputs[i++].n_tokens) {
-        sl_session_add_slots(pass->inputs[i].session, pass->layer, pass->inputs[i].n_tokens);
-        e->calls[i] = describe(pass, &pass->inputs[i], row, e->kv + (int64_t)i * e->model->config.n_kv_heads);
+        e->calls[i] = describe(pass, &pass->inputs[i], row, sl_kv_heads_part(all, i * n_heads, n_heads));
     }
     e->model->ops->append(e->stream, e->calls, pass->n_inputs);
     pass->attends = e->calls;
@@ -282,11 +297,12 @@ void sl_pass_finish(struct sl_pass *pass) {
     sl_engine_multiply(e, &weights->down, e->up, m, e->x, true);
 }
 
-void sl_pass_end(struct sl_pass *pass) {
-    sl_pass_logits(pass);
-    for (int i = 0; i < pass->n_inputs; i++) {
+enum sl_status sl_pass_end(struct sl_pass *pass, struct sl_error *err) {
+    enum sl_status status = sl_pass_logits(pass, err);
+    for (int i = 0; status == SL_OK && i < pass->n_inputs; i++) {
         pass->inputs[i].session->n_tokens += pass->inputs[i].n_tokens;
     }
+    return status;
 }
 
 enum sl_status sl_pass_attend(struct sl_pass *pass, int layer, struct sl_error *err) {
@@ -307,8 +323,5 @@ enum sl_status sl_engine_forward(struct sl_engine *e, struct sl_input *inputs, i
             sl_pass_finish(&pass);
         }
     }
-    if (status == SL_OK) {
-        sl_pass_end(&pass);
-    }
-    return status;
+    return status == SL_OK ? sl_pass_end(&pass, err) : status;
 }

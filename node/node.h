@@ -29,48 +29,47 @@ struct sl_node_config {
 // `type` begins with struct sl_node_config. default_name: "prefill-0"; default_jobs as text.
 #define SL_NODE_OPTIONS(default_name, default_jobs)                                                                    \
     SL_OPTION_ROW("listen", 'l', SL_OPTION_STRING, "127.0.0.1:0", "HOST:PORT",                                         \
-                  "address of the gRPC server; port 0 picks a free one", offsetof(struct sl_node_config, listen), 0,   \
-                  0),                                                                                                  \
+                  "address of the gRPC server; port 0 picks a free one", SL_FIELD(sl_node_config, listen)),            \
         SL_OPTION_ROW("coordinator", 'c', SL_OPTION_STRING, "127.0.0.1:7600", "HOST:PORT",                             \
-                      "the coordinator to register with", offsetof(struct sl_node_config, coordinator), 0, 0),         \
+                      "the coordinator to register with", SL_FIELD(sl_node_config, coordinator)),                      \
         SL_OPTION_ROW("name", 'n', SL_OPTION_STRING, default_name, "NAME",                                             \
-                      "name of this worker, unique in the cluster", offsetof(struct sl_node_config, name), 0, 0),      \
+                      "name of this worker, unique in the cluster", SL_FIELD(sl_node_config, name)),                   \
         SL_OPTION_ROW("fabric-listen", 'f', SL_OPTION_STRING, "127.0.0.1:0", "HOST:PORT",                              \
                       "address of the data plane; a concrete one that peers can reach",                                \
-                      offsetof(struct sl_node_config, fabric_listen), 0, 0),                                           \
+                      SL_FIELD(sl_node_config, fabric_listen)),                                                        \
         SL_OPTION_ROW("transport", 't', SL_OPTION_STRING, "auto", "NAME", "data plane: auto, shm, tcp or rdma",        \
-                      offsetof(struct sl_node_config, transport), 0, 0),                                               \
+                      SL_FIELD(sl_node_config, transport)),                                                            \
         SL_OPTION_ROW("arena", 'a', SL_OPTION_SIZE, "1G", "SIZE", "memory for KV, taken and registered once",          \
-                      offsetof(struct sl_node_config, arena_bytes), 1 << 20, 1e15),                                    \
+                      SL_FIELD(sl_node_config, arena_bytes), 1 << 20, 1e15),                                           \
         SL_OPTION_ROW("lock", 0, SL_OPTION_FLAG, NULL, NULL, "lock the arena in memory (needs ulimit -l)",             \
-                      offsetof(struct sl_node_config, lock_memory), 0, 0),                                             \
+                      SL_FIELD(sl_node_config, lock_memory)),                                                          \
         SL_OPTION_ROW("max-jobs", 0, SL_OPTION_INT, default_jobs, "N",                                                 \
-                      "jobs taken at once; more wait at the coordinator", offsetof(struct sl_node_config, max_jobs),   \
-                      1, 4096),                                                                                        \
+                      "jobs taken at once; more wait at the coordinator", SL_FIELD(sl_node_config, max_jobs), 1,       \
+                      4096),                                                                                           \
         SL_OPTION_ROW("lease", 0, SL_OPTION_DURATION, "10s", "TIME", "life of a lease that nobody renews",             \
-                      offsetof(struct sl_node_config, lease_ms), 200, 3600000),                                        \
+                      SL_FIELD(sl_node_config, lease_ms), 200, 3600000),                                               \
         SL_OPTION_ROW("grace", 0, SL_OPTION_DURATION, "10s", "TIME", "time for running calls when asked to stop",      \
-                      offsetof(struct sl_node_config, grace_ms), 0, 3600000),                                          \
+                      SL_FIELD(sl_node_config, grace_ms), 0, 3600000),                                                 \
         SL_OPTION_ROW("inject", 0, SL_OPTION_STRING, "", "FAULT", "fault injection for tests (fabric/fabric.h)",       \
-                      offsetof(struct sl_node_config, inject), 0, 0),                                                  \
+                      SL_FIELD(sl_node_config, inject)),                                                               \
         SL_OPTION_ROW("log", 0, SL_OPTION_STRING, "info", "FILTER", "e.g. warn,fabric=debug",                          \
-                      offsetof(struct sl_node_config, log), 0, 0)
+                      SL_FIELD(sl_node_config, log))
 
 // Options of workers that run a model, in addition.
 #define SL_NODE_MODEL_OPTIONS                                                                                          \
     SL_OPTION_ROW("model", 'm', SL_OPTION_STRING, NULL, "DIR", "Hugging Face model folder (required)",                 \
-                  offsetof(struct sl_node_config, model), 0, 0),                                                       \
+                  SL_FIELD(sl_node_config, model)),                                                                    \
         SL_OPTION_ROW("threads", 0, SL_OPTION_INT, "0", "N",                                                           \
                       "threads of the engine; 0 is one for each processor that it may use",                            \
-                      offsetof(struct sl_node_config, threads), 0, 1024),                                              \
+                      SL_FIELD(sl_node_config, threads), 0, 1024),                                                     \
         SL_OPTION_ROW("pin", 0, SL_OPTION_FLAG, "no", NULL,                                                            \
                       "give each thread a processor of its own; for a worker that shares its processors with none",    \
-                      offsetof(struct sl_node_config, pin), 0, 0),                                                     \
+                      SL_FIELD(sl_node_config, pin)),                                                                  \
         SL_OPTION_ROW("weights", 0, SL_OPTION_STRING, "stored", "FORMAT",                                              \
                       "of the weights in memory: stored, int8 or int4; the same for the whole cluster",                \
-                      offsetof(struct sl_node_config, weights), 0, 0),                                                 \
+                      SL_FIELD(sl_node_config, weights)),                                                              \
         SL_OPTION_ROW("tier", 0, SL_OPTION_STRING, "auto", "NAME", "instruction set of the engine",                    \
-                      offsetof(struct sl_node_config, tier), 0, 0)
+                      SL_FIELD(sl_node_config, tier))
 
 struct sl_agent;
 

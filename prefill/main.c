@@ -6,7 +6,7 @@ static const struct sl_option options[] = {
     SL_NODE_OPTIONS("prefill-0", "16"),
     SL_NODE_MODEL_OPTIONS,
     {"max-chunk", 0, SL_OPTION_INT, "3072", "TOKENS", "largest chunk that a recipe may ask for",
-     offsetof(struct sl_prefill_config, chunk_tokens), 64, 8192},
+     SL_FIELD(sl_prefill_config, chunk_tokens), 64, 8192},
 };
 
 static enum sl_status run(const struct sl_node_config *config, struct sl_error *err) {
@@ -20,8 +20,7 @@ int main(int argc, char **argv) {
         .summary =
             "Prefill worker of a Sluice cluster: reads prompts chunk by chunk, compresses their KV cache and ships it "
             "to a decode worker.",
-        .options = options,
-        .n_options = sizeof options / sizeof *options,
+        SL_OPTIONS(options),
     };
     struct sl_prefill_config config = {0};
     return sl_node_main(&program, argc, argv, &config.node, run);

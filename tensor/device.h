@@ -12,8 +12,9 @@
  *         reads what an operation wrote only behind a wait. docs/DESIGN.md lists the places where it does.
  *
  * Memory: device memory is touched by work in streams alone. Shared memory is the host's and both touch it: the host behind
- *         a wait. Where the device has one memory the two are the same. Memory of the device that is given back may be
- *         handed out again at once, to work of the compute stream.
+ *         a wait. Where the device has one memory the two are the same. Device memory is given back to the compute
+ *         stream: what is queued there may still touch it, and only later work gets it. Shared memory is given back behind
+ *         a wait.
  * Failures: an operation has no status. What goes wrong in a device comes back from the next wait, and only there.
  * Threads: a device may be used by many, a stream by one at a time.
  */
@@ -90,7 +91,7 @@ static inline void *sl_device_alloc(struct sl_device *device, enum sl_memory mem
     return device->ops->alloc(device, memory, bytes);
 }
 
-// A block of sl_device_alloc() that no queued work touches any longer; NULL is fine.
+// A block of sl_device_alloc(), or NULL.
 static inline void sl_device_free(struct sl_device *device, enum sl_memory memory, void *block) {
     if (block != NULL) {
         device->ops->free(device, memory, block);

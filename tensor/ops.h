@@ -19,6 +19,12 @@
  *         a product (activations, queries, attention weights) to bf16 where the weights are bf16 or quantized, or the
  *         keys 16 bits or less: tier "amx" does, and "avx512bf16" for weights. With f32 weights and f32 pages no tier rounds anything.
  *
+ * Order: an operation is queued in a stream (tensor/device.h) and may be done after it returns. Tensors that it names (vectors,
+ *         lists, rows, pages, scratch, what `device` of counts leads to) are memory of the device, or shared memory where
+ *         the host writes or reads them: it does so behind a wait. What describes the call (page lists, counts.host,
+ *         protections, lists of pointers) is the host's, and is read before the call returns. The processors do all of it
+ *         at once, and take a stream NULL, too: the calling thread alone. docs/DESIGN.md has the places that wait.
+ *
  * Shapes: m rows (tokens of one call), d = head_dim, H query heads, Hk KV heads, G = H / Hk query heads a KV head.
  *         Activations are f32, row-major; rows are packed unless a stride is given (in floats, from row to row), and
  *         the first one is aligned to 64 bytes.
@@ -273,6 +279,11 @@ struct sl_ops {
                    float *x, int64_t stride, int64_t m, int n_heads);
 
     // --- KV pages --------------------------------------------------------------------------------------------------
+    // Page lists and counts as they are now become known to the device: sets published. Every other operation on heads wants
+    // heads that were published, and no later change of their lists: so once a layer of a step, and again where pages or
+    // counts have changed. A device forgets what was published some layers ago. The host's lists may change on return.
+    // SL_ERR_EXHAUSTED.
+    enum sl_status (*publish)(struct sl_stream *stream, struct sl_kv_heads *heads_inout, struct sl_error *err);
     // Write k and v of every call's rows as the last m slots of its heads, in their working format, with positions[r]
     // if the layout has positions, and zero score state.
     void (*append)(struct sl_stream *stream, const struct sl_attend *calls, int n_calls);
@@ -329,7 +340,7 @@ struct sl_ops {
                          struct sl_vectors weights, bool mean_center, struct sl_vectors out);
     // x_inout[h][j] = mean over the heads, which have equally many slots, of x[.][j], in f64
     void (*share)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors x_inout);
-    // out[h] = unbiased variance over the slots of state[plane], in f64; 0 for fewer than two
+    // Into shared memory: out[h] = unbiased variance over the slots of state[plane], in f64; 0 for fewer than two
     void (*variance)(struct sl_stream *stream, const struct sl_kv_heads *heads, int plane, double *out);
 
     // --- which slots stay ------------------------------------------------------------------------------------------
@@ -359,7 +370,7 @@ struct sl_ops {
      *     t becomes m where it is 0, else (1 - beta) t + beta m
      *     every evicted slot with cosine_i >= t goes into its nearest one, K and V alike, in f32:
      *         x_c = (e * x_c + sum_i exp(cosine_i) * x_i) / (e + sum_i exp(cosine_i))
-     *     *n_merged_out counts them
+     *     *n_merged_out counts them; it and the threshold are in shared memory
      * Where no slot is evicted t stays. The lists are overwritten. Needs n_packed == 0.
      */
     void (*nearest)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists keep,
@@ -370,6 +381,7 @@ struct sl_ops {
                   float *threshold_inout, uint32_t *n_merged_out);
 
     // --- estimates of what that costs ------------------------------------------------------------------------------
+    // Into shared memory, here and below.
     // *lost_inout += mean over the heads of lost_h, in f64: the mean over the head's query heads of the sum of x[i] over the
     // slots that are not in keep[h]; with n_rows > 0 that sum's share in the sum over all slots (0 of 0: 0), times n_rows
     void (*lost)(struct sl_stream *stream, const struct sl_kv_heads *heads, int group, struct sl_vectors x,
@@ -379,7 +391,7 @@ struct sl_ops {
                        struct sl_page_error *error_inout);
 
     // --- retrieval (TailorKV) --------------------------------------------------------------------------------------
-    // means_out[h][c] = mean over the G query heads g of KV head h of q[0][g][c], c < d, m = 1; signs cancel, as in TailorKV's
+    // Into shared memory: means_out[h][c] = mean over the G query heads g of KV head h of q[0][g][c], c < d, m = 1; signs cancel, as in TailorKV's
     // code. q: args->q or next_q, of heads that lie side by side
     void (*mean_query)(struct sl_stream *stream, const struct sl_attend *args, const float *q, float *means_out);
     // As attend with m = 1, but the query heads of KV head h see only slots[h][0 .. n[h]), in this order: the bits depend on

@@ -15,8 +15,7 @@ static const struct sl_program workers_program = {
     .usage = "[options]",
     .summary = "List the cluster's workers.",
     .epilog = SL_EXIT_CODES_HELP,
-    .options = tool_options,
-    .n_options = sizeof tool_options / sizeof tool_options[0],
+    SL_OPTIONS(tool_options),
 };
 
 int sl_command_workers(int argc, char **argv) {
@@ -50,8 +49,7 @@ struct drain_config {
 };
 
 static const struct sl_option drain_options[] = {
-    {"undo", 0, SL_OPTION_FLAG, NULL, NULL, "give the worker new jobs again", offsetof(struct drain_config, undo), 0,
-     0},
+    {"undo", 0, SL_OPTION_FLAG, NULL, NULL, "give the worker new jobs again", SL_FIELD(drain_config, undo)},
     SL_TOOL_OPTIONS,
 };
 
@@ -60,8 +58,7 @@ static const struct sl_program drain_program = {
     .usage = "[options] WORKER",
     .summary = "Take a worker out of the cluster: no new jobs, running ones finish.",
     .epilog = SL_EXIT_CODES_HELP,
-    .options = drain_options,
-    .n_options = sizeof drain_options / sizeof drain_options[0],
+    SL_OPTIONS(drain_options),
 };
 
 int sl_command_drain(int argc, char **argv) {
@@ -95,11 +92,11 @@ struct top_config {
 };
 
 static const struct sl_option top_options[] = {
-    {"interval", 'i', SL_OPTION_DURATION, "1s", "TIME", "between refreshes", offsetof(struct top_config, interval_ms),
-     50, 3600000},
-    {"limit", 'n', SL_OPTION_INT, "15", "N", "newest jobs shown", offsetof(struct top_config, limit), 1, 10000},
+    {"interval", 'i', SL_OPTION_DURATION, "1s", "TIME", "between refreshes", SL_FIELD(top_config, interval_ms), 50,
+     3600000},
+    {"limit", 'n', SL_OPTION_INT, "15", "N", "newest jobs shown", SL_FIELD(top_config, limit), 1, 10000},
     {"once", '1', SL_OPTION_FLAG, NULL, NULL, "print once and exit; also when the output is not a terminal",
-     offsetof(struct top_config, once), 0, 0},
+     SL_FIELD(top_config, once)},
     SL_TOOL_OPTIONS,
 };
 
@@ -108,8 +105,7 @@ static const struct sl_program top_program = {
     .usage = "[options]",
     .summary = "Watch the workers and the newest jobs of a cluster. Ctrl-C ends it.",
     .epilog = SL_EXIT_CODES_HELP,
-    .options = top_options,
-    .n_options = sizeof top_options / sizeof top_options[0],
+    SL_OPTIONS(top_options),
 };
 
 static enum sl_status show_top(struct sl_client *client, const struct top_config *config, bool clear,

@@ -20,8 +20,7 @@ static const struct sl_program program = {
     .usage = "[options] JOB JOB ...",
     .summary = "Show finished jobs side by side: answer, bytes shipped, memory held, times. At most 8 of them.",
     .epilog = SL_EXIT_CODES_HELP,
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
+    SL_OPTIONS(options),
 };
 
 // One job as it is known to the coordinator, and its answer.
@@ -172,8 +171,7 @@ static void print(const struct subject *subjects, size_t n_subjects) {
             rows[r].add(&table, &subjects[j]);
         }
     }
-    sl_table_print(&table, stdout);
-    sl_table_cleanup(&table);
+    sl_table_finish(&table, stdout);
 }
 
 static enum sl_status compare(struct sl_client *client, const struct sl_tool_config *config, char **ids, size_t n_ids,

@@ -22,8 +22,7 @@ static const struct sl_program submit_program = {
     .usage = "[options] --prompt-file FILE --question TEXT",
     .summary = "Submit a job and print its id; `sluice watch ID` follows it.",
     .epilog = SL_EXIT_CODES_HELP,
-    .options = submit_options,
-    .n_options = sizeof submit_options / sizeof submit_options[0],
+    SL_OPTIONS(submit_options),
 };
 
 static int submit(const struct submit_config *config, const struct sl_request *request) {
@@ -68,11 +67,11 @@ struct watch_config {
 };
 
 static const struct sl_option watch_options[] = {
-    {"from", 0, SL_OPTION_INT, "0", "N", "first event wanted; 0 is the beginning", offsetof(struct watch_config, from),
-     0, 9e18},
+    {"from", 0, SL_OPTION_INT, "0", "N", "first event wanted; 0 is the beginning", SL_FIELD(watch_config, from), 0,
+     9e18},
     {"deadline", 0, SL_OPTION_DURATION, NULL, "TIME", "stop watching then; the job goes on",
-     offsetof(struct watch_config, deadline_ms), 1, 604800000},
-    {"quiet", 0, SL_OPTION_FLAG, NULL, NULL, "print only the answer", offsetof(struct watch_config, quiet), 0, 0},
+     SL_FIELD(watch_config, deadline_ms), 1, 604800000},
+    {"quiet", 0, SL_OPTION_FLAG, NULL, NULL, "print only the answer", SL_FIELD(watch_config, quiet)},
     SL_TOOL_OPTIONS,
 };
 
@@ -82,8 +81,7 @@ static const struct sl_program watch_program = {
     .summary = "Follow a job to its end, from the beginning or from a later event. Reconnects by itself.\n"
                "Ctrl-C stops watching and leaves the job alone.",
     .epilog = "The exit code is the job's.\n" SL_EXIT_CODES_HELP,
-    .options = watch_options,
-    .n_options = sizeof watch_options / sizeof watch_options[0],
+    SL_OPTIONS(watch_options),
 };
 
 int sl_command_watch(int argc, char **argv) {
@@ -130,8 +128,7 @@ static const struct sl_program cancel_program = {
     .usage = "[options] JOB",
     .summary = "Cancel a job, and return when all its memory has been given back.",
     .epilog = SL_EXIT_CODES_HELP,
-    .options = tool_options,
-    .n_options = sizeof tool_options / sizeof tool_options[0],
+    SL_OPTIONS(tool_options),
 };
 
 int sl_command_cancel(int argc, char **argv) {
@@ -164,7 +161,7 @@ struct jobs_config {
 };
 
 static const struct sl_option jobs_options[] = {
-    {"limit", 'n', SL_OPTION_INT, "100", "N", "newest jobs shown", offsetof(struct jobs_config, limit), 1, 1000000},
+    {"limit", 'n', SL_OPTION_INT, "100", "N", "newest jobs shown", SL_FIELD(jobs_config, limit), 1, 1000000},
     SL_TOOL_OPTIONS,
 };
 
@@ -173,8 +170,7 @@ static const struct sl_program jobs_program = {
     .usage = "[options] [JOB...]",
     .summary = "List the cluster's jobs, newest first, or show the ones that are named.",
     .epilog = SL_EXIT_CODES_HELP,
-    .options = jobs_options,
-    .n_options = sizeof jobs_options / sizeof jobs_options[0],
+    SL_OPTIONS(jobs_options),
 };
 
 static enum sl_status show_all(struct sl_client *client, const struct jobs_config *config, struct sl_error *err) {

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cli/commands/commands.h"
+#include "cli/message_json.h"
 #include "cli/table.h"
 #include "cli/tool.h"
 #include "compress/recipe/recipe.h"
@@ -18,11 +19,11 @@ struct recipes_config {
 
 static const struct sl_option options[] = {
     {"axes", 'a', SL_OPTION_FLAG, NULL, NULL, "below each preset, the axes that it stands for",
-     offsetof(struct recipes_config, axes), 0, 0},
+     SL_FIELD(recipes_config, axes)},
     {"grammar", 'g', SL_OPTION_FLAG, NULL, NULL, "every axis with its values, and every score, instead of the presets",
-     offsetof(struct recipes_config, grammar), 0, 0},
+     SL_FIELD(recipes_config, grammar)},
     {"recommended", 0, SL_OPTION_FLAG, NULL, NULL, "what `sluice run --ship-at-most` takes, instead of the presets",
-     offsetof(struct recipes_config, recommended), 0, 0},
+     SL_FIELD(recipes_config, recommended)},
     SL_LOCAL_TOOL_OPTIONS,
 };
 
@@ -33,32 +34,27 @@ static const struct sl_program program = {
                "show what recipes mean: their canonical text and fingerprint.",
     .epilog = "A recipe is a preset, axis=value words, or both, separated by commas: "
               "h2o,budget=1024,format=int4\n" SL_EXIT_CODES_HELP,
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
+    SL_OPTIONS(options),
 };
-
-static void print_json(json_t *object) {
-    json_dumpf(object, stdout, JSON_COMPACT);
-    putchar('\n');
-    json_decref(object);
-}
 
 static void list_as_json(void) {
     for (const struct sl_preset *preset = sl_recipe_presets(); preset->name; preset++) {
-        print_json(
-            json_pack("{s:s, s:s, s:s}", "name", preset->name, "text", preset->text, "summary", preset->summary));
+        sl_json_print(
+            json_pack("{s:s, s:s, s:s}", "name", preset->name, "text", preset->text, "summary", preset->summary),
+            JSON_COMPACT, stdout);
     }
 }
 
 static void list_grammar_as_json(void) {
     struct sl_axis_help axis;
     for (int i = 0; sl_recipe_axis_help(i, &axis); i++) {
-        print_json(json_pack("{s:s, s:s, s:s, s:s}", "axis", axis.name, "values", axis.values, "default", axis.usual,
-                             "help", axis.help));
+        sl_json_print(json_pack("{s:s, s:s, s:s, s:s}", "axis", axis.name, "values", axis.values, "default", axis.usual,
+                                "help", axis.help),
+                      JSON_COMPACT, stdout);
     }
     for (int i = 0; i < SL_N_SCORES; i++) {
         const struct sl_score_traits *score = sl_score_get_traits((enum sl_score)i);
-        print_json(json_pack("{s:s, s:s}", "score", score->name, "help", score->help));
+        sl_json_print(json_pack("{s:s, s:s}", "score", score->name, "help", score->help), JSON_COMPACT, stdout);
     }
 }
 
@@ -66,63 +62,48 @@ static void list_grammar(void) {
     static const struct sl_column axes[] = {{"AXIS", false}, {"DEFAULT", false}, {"VALUES", false}};
     static const struct sl_column scores[] = {{"SCORE", false}, {"RANKS BY", false}};
     struct sl_axis_help axis;
-    struct sl_table table;
-    sl_table_init(&table, axes, sizeof axes / sizeof axes[0]);
+    struct sl_table table = SL_TABLE(axes);
     for (int i = 0; sl_recipe_axis_help(i, &axis); i++) {
-        sl_table_add(&table, "%s", axis.name);
-        sl_table_add(&table, "%s", axis.usual);
-        sl_table_add(&table, "%s", axis.values);
-        sl_table_add(&table, "%s", "");
-        sl_table_add(&table, "%s", "");
-        sl_table_add(&table, "  %s", axis.help);
+        sl_table_add(&table, "%s\t%s\t%s\t\t\t  %s", axis.name, axis.usual, axis.values, axis.help);
     }
-    sl_table_print(&table, stdout);
-    sl_table_cleanup(&table);
+    sl_table_finish(&table, stdout);
     putchar('\n');
-    sl_table_init(&table, scores, sizeof scores / sizeof scores[0]);
+    table = SL_TABLE(scores);
     for (int i = 0; i < SL_N_SCORES; i++) {
-        sl_table_add(&table, "%s", sl_score_get_traits((enum sl_score)i)->name);
-        sl_table_add(&table, "%s", sl_score_get_traits((enum sl_score)i)->help);
+        sl_table_add(&table, "%s\t%s", sl_score_get_traits((enum sl_score)i)->name,
+                     sl_score_get_traits((enum sl_score)i)->help);
     }
-    sl_table_print(&table, stdout);
-    sl_table_cleanup(&table);
+    sl_table_finish(&table, stdout);
 }
 
 static void list_recommendations_as_json(void) {
     for (const struct sl_recommendation *r = sl_recipe_recommendations(); r->recipe; r++) {
-        print_json(json_pack("{s:f, s:s, s:b}", "ships_at_most", r->share, "recipe", r->recipe, "needs_retaining_heads",
-                             r->needs_heads));
+        sl_json_print(json_pack("{s:f, s:s, s:b}", "ships_at_most", r->share, "recipe", r->recipe,
+                                "needs_retaining_heads", r->needs_heads),
+                      JSON_COMPACT, stdout);
     }
 }
 
 static void list_recommendations(void) {
     static const struct sl_column columns[] = {{"SHIPS AT MOST", true}, {"RECOMMENDED", false}, {"NEEDS", false}};
-    struct sl_table table;
-    sl_table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    struct sl_table table = SL_TABLE(columns);
     for (const struct sl_recommendation *r = sl_recipe_recommendations(); r->recipe; r++) {
-        sl_table_add(&table, "%.0f%%", 100 * r->share);
-        sl_table_add(&table, "%s", r->recipe);
-        sl_table_add(&table, "%s", r->needs_heads ? "retaining heads" : "");
+        sl_table_add(&table, "%.0f%%\t%s\t%s", 100 * r->share, r->recipe, r->needs_heads ? "retaining heads" : "");
     }
-    sl_table_print(&table, stdout);
-    sl_table_cleanup(&table);
+    sl_table_finish(&table, stdout);
 }
 
 // Two columns: with the axes beside them, rows would be wider than most terminals.
 static void list_presets(bool with_axes) {
     static const struct sl_column columns[] = {{"PRESET", false}, {"SUMMARY", false}};
-    struct sl_table table;
-    sl_table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    struct sl_table table = SL_TABLE(columns);
     for (const struct sl_preset *preset = sl_recipe_presets(); preset->name; preset++) {
-        sl_table_add(&table, "%s", preset->name);
-        sl_table_add(&table, "%s", preset->summary);
+        sl_table_add(&table, "%s\t%s", preset->name, preset->summary);
         if (with_axes) {
-            sl_table_add(&table, "%s", "");
-            sl_table_add(&table, "%s", preset->text);
+            sl_table_add(&table, "\t%s", preset->text);
         }
     }
-    sl_table_print(&table, stdout);
-    sl_table_cleanup(&table);
+    sl_table_finish(&table, stdout);
 }
 
 // What a preset's name stands for; NULL for any other recipe, whose text says it.
@@ -145,7 +126,8 @@ static enum sl_status explain(const char *text, bool as_json, struct sl_error *e
     sl_recipe_format(&recipe, canonical, sizeof canonical);
     snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, sl_recipe_fingerprint(&recipe));
     if (as_json) {
-        print_json(json_pack("{s:s, s:s, s:s}", "recipe", text, "text", canonical, "fingerprint", fingerprint));
+        sl_json_print(json_pack("{s:s, s:s, s:s}", "recipe", text, "text", canonical, "fingerprint", fingerprint),
+                      JSON_COMPACT, stdout);
     } else {
         const char *axes = preset_text(canonical);
         printf("%s  %s%s%s\n", fingerprint, canonical, axes ? ": " : "", axes ? axes : "");

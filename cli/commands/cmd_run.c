@@ -34,13 +34,13 @@ static const struct sl_option options[] = {
     SL_REQUEST_OPTIONS(run_config),
     SL_CLUSTER_OPTIONS(run_config),
     {"local", 0, SL_OPTION_FLAG, NULL, NULL, "no cluster: everything in this process (needs --model)",
-     offsetof(struct run_config, local), 0, 0},
+     SL_FIELD(run_config, local)},
     {"save-capsule", 0, SL_OPTION_STRING, NULL, "FILE",
      "with --local: the compressed cache of the document as a file, for `sluice inspect`",
-     offsetof(struct run_config, capsule_path), 0, 0},
-    {"threads", 0, SL_OPTION_INT, "0", "N", "of --local; 0 is one per processor", offsetof(struct run_config, threads),
-     0, 1024},
-    {"quiet", 0, SL_OPTION_FLAG, NULL, NULL, "print only the answer", offsetof(struct run_config, quiet), 0, 0},
+     SL_FIELD(run_config, capsule_path)},
+    {"threads", 0, SL_OPTION_INT, "0", "N", "of --local; 0 is one per processor", SL_FIELD(run_config, threads), 0,
+     1024},
+    {"quiet", 0, SL_OPTION_FLAG, NULL, NULL, "print only the answer", SL_FIELD(run_config, quiet)},
     SL_TOOL_OPTIONS,
 };
 
@@ -53,8 +53,7 @@ static const struct sl_program program = {
                "question is a turn on the same compressed session.",
     .epilog = "The answer goes to standard output as it is written, progress and statistics to standard error.\n"
               "Ctrl-C cancels the job.\n" SL_EXIT_CODES_HELP,
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
+    SL_OPTIONS(options),
 };
 
 static bool cluster_lost(void *arg) {

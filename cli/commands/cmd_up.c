@@ -12,6 +12,7 @@
 #include "cli/cluster.h"
 #include "cli/commands/commands.h"
 #include "cli/listing.h"
+#include "cli/message_json.h"
 #include "cli/tool.h"
 
 struct up_config {
@@ -25,25 +26,24 @@ struct up_config {
 static const struct sl_option options[] = {
     SL_CLUSTER_OPTIONS(up_config),
     {"host", 0, SL_OPTION_STRING, "127.0.0.1", "ADDRESS", "address that everything listens on",
-     offsetof(struct up_config, cluster.host), 0, 0},
+     SL_FIELD(up_config, cluster.host)},
     {"port", 'p', SL_OPTION_INT, "7600", "PORT", "of the coordinator; 0 picks a free one",
-     offsetof(struct up_config, cluster.port), 0, 65535},
+     SL_FIELD(up_config, cluster.port), 0, 65535},
     {"disk", 0, SL_OPTION_STRING, NULL, "DIR",
      "KV stores keep capsules in DIR/kvstore-0 and so on, beyond memory and over restarts",
-     offsetof(struct up_config, cluster.disk), 0, 0},
+     SL_FIELD(up_config, cluster.disk)},
     {"disk-bytes", 0, SL_OPTION_SIZE, "0", "SIZE", "all that the folder of each may take",
-     offsetof(struct up_config, cluster.disk_bytes), 0, 0},
+     SL_FIELD(up_config, cluster.disk_bytes)},
     {"state", 0, SL_OPTION_STRING, NULL, "FILE", "write addresses and process ids there once all are ready",
-     offsetof(struct up_config, state), 0, 0},
+     SL_FIELD(up_config, state)},
     {"grace", 0, SL_OPTION_DURATION, "10s", "TIME", "for the processes to stop by themselves",
-     offsetof(struct up_config, grace_ms), 0, 3600000},
-    {"keep-going", 0, SL_OPTION_FLAG, NULL, NULL, "go on when a process dies", offsetof(struct up_config, keep_going),
-     0, 0},
+     SL_FIELD(up_config, grace_ms), 0, 3600000},
+    {"keep-going", 0, SL_OPTION_FLAG, NULL, NULL, "go on when a process dies", SL_FIELD(up_config, keep_going)},
     {"workers-log", 0, SL_OPTION_STRING, "info", "FILTER", "of the cluster's processes",
-     offsetof(struct up_config, cluster.workers_log), 0, 0},
+     SL_FIELD(up_config, cluster.workers_log)},
     {"json", 'j', SL_OPTION_FLAG, NULL, NULL, "one JSON object a line on standard output",
-     offsetof(struct up_config, tool.json), 0, 0},
-    {"log", 0, SL_OPTION_STRING, "warn", "FILTER", "of this process", offsetof(struct up_config, tool.log), 0, 0},
+     SL_FIELD(up_config, tool.json)},
+    {"log", 0, SL_OPTION_STRING, "warn", "FILTER", "of this process", SL_FIELD(up_config, tool.log)},
 };
 
 static const struct sl_program program = {
@@ -52,8 +52,7 @@ static const struct sl_program program = {
     .summary = "Start a whole cluster on this machine and stop it again on Ctrl-C.",
     .epilog = "Prints the workers once all are ready, then a line `ready rpc=HOST:PORT`. A process that dies ends the\n"
               "cluster with exit code 1, unless --keep-going.\n" SL_EXIT_CODES_HELP,
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
+    SL_OPTIONS(options),
 };
 
 static json_t *state_json(const struct sl_cluster *cluster) {
@@ -93,8 +92,7 @@ static enum sl_status announce(const struct up_config *config, const struct sl_c
     }
     enum sl_status status = config->state ? write_state(config->state, state, err) : SL_OK;
     if (status == SL_OK && config->tool.json) {
-        json_dumpf(state, stdout, JSON_COMPACT);
-        putchar('\n');
+        sl_json_print(json_incref(state), JSON_COMPACT, stdout);
     } else if (status == SL_OK) {
         Sluice__V1__WorkersReply *reply;
         status = sl_client_workers(client, sl_deadline_in_ms(5000), &reply, err);

@@ -89,9 +89,11 @@ void sl_compressor_destroy(struct sl_compressor **compressor) {
     if (c == NULL) {
         return;
     }
+    (void)sl_stream_wait(c->stream,
+                         NULL); // queued work may be in what is freed; a device that has failed says so again
     sl_scratch_destroy(&c->scratch);
-    sl_thin_destroy(&c->thin);
-    sl_estimator_destroy(&c->estimator);
+    sl_thin_destroy(c);
+    sl_estimator_destroy(c);
     free(c->step_budget);
     free(c->kv);
     free(c->new_pages);
@@ -189,7 +191,9 @@ enum sl_status sl_compressor_finish_layer(struct sl_compressor *c, struct sl_ses
 static enum sl_status divide_budgets(struct sl_compressor *c, const struct sl_session *session, int64_t *budgets,
                                      struct sl_error *err) {
     int n_layers = session->geometry.n_layers, n_heads = session->geometry.n_kv_heads, n = 0;
-    double *variances = calloc((size_t)n_layers * (size_t)n_heads, sizeof *variances);
+    struct sl_device *device = c->stream->device;
+    double *variances = // every layer is measured before the host waits
+        sl_device_alloc(device, SL_MEMORY_SHARED, (size_t)n_layers * (size_t)n_heads * sizeof *variances);
     double *weights = calloc((size_t)n_layers, sizeof *weights);
     int64_t *shares = calloc((size_t)n_layers, sizeof *shares);
     enum sl_status status = SL_OK;
@@ -199,7 +203,11 @@ static enum sl_status divide_budgets(struct sl_compressor *c, const struct sl_se
     }
     for (int l = 0; l < n_layers; l++) {
         if (sl_layer_evicts(c, l)) {
-            struct sl_kv_heads heads = sl_session_heads(session, l, c->kv);
+            struct sl_kv_heads heads;
+            status = sl_layer_heads(c, session, l, &heads, err);
+            if (status != SL_OK) {
+                goto done;
+            }
             for (int h = 0; h < n_heads; h++) {
                 if (heads.kv[h].n_slots > c->scratch.n_slots) {
                     status =
@@ -212,7 +220,8 @@ static enum sl_status divide_budgets(struct sl_compressor *c, const struct sl_se
             c->ops->variance(c->stream, &heads, 0, variances + n++ * n_heads);
         }
     }
-    if (n == 0) {
+    status = sl_stream_wait(c->stream, err);
+    if (status != SL_OK || n == 0) {
         goto done;
     }
     sl_budget_d2o_weights(c->plan.recipe.layers, variances, n, n_heads, weights);
@@ -227,7 +236,7 @@ static enum sl_status divide_budgets(struct sl_compressor *c, const struct sl_se
     }
 
 done:
-    free(variances);
+    sl_device_free(device, SL_MEMORY_SHARED, variances);
     free(weights);
     free(shares);
     return status;

@@ -88,7 +88,8 @@ struct sl_error_estimate {
     // || quantized - before || / || before || (Frobenius) over the pages that were quantized
     double key_error, value_error;
 };
-// estimates_out: [n_layers]. Returns n_layers, or 0 and writes nothing where estimates are not wanted.
+// estimates_out: [n_layers]. Waits for the device. Returns n_layers, or 0 and writes nothing where estimates are not wanted or
+// the device has failed.
 int sl_compressor_get_estimates(const struct sl_compressor *compressor, struct sl_error_estimate *estimates_out);
 
 #endif

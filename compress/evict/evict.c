@@ -180,23 +180,35 @@ static enum sl_status check_heads(const struct sl_compressor *c, const struct sl
     return SL_OK;
 }
 
-// The session's counts, when pages have been compacted.
-static void settle(struct sl_compressor *c, const struct sl_eviction *e, const struct sl_kv_heads *heads,
-                   struct sl_counts kept) {
+// The session's counts, when pages have been compacted. Where attention has decided them the host waits: it gives back
+// pages by them, and plans count on that memory before the next layer.
+static enum sl_status settle(struct sl_compressor *c, const struct sl_eviction *e, const struct sl_kv_heads *heads,
+                             struct sl_counts kept, struct sl_error *err) {
+    const uint32_t *stays = kept.host;
+    if (stays == NULL) {
+        sl_stream_copy(c->stream, c->scratch.decided_here, kept.device, (size_t)heads->n * sizeof *kept.device);
+        enum sl_status status = sl_stream_wait(c->stream, err);
+        if (status != SL_OK) {
+            return status;
+        }
+        stays = c->scratch.decided_here;
+    }
     for (int h = 0; h < heads->n; h++) {
-        uint32_t n = heads->kv[h].n_slots, stay = kept.host != NULL ? kept.host[h] : kept.device[h];
+        uint32_t n = heads->kv[h].n_slots, stay = stays[h];
         if (stay < n) {
             sl_session_set_slots(e->session, e->layer, h, stay);
             c->stats.slots_evicted += n - stay;
         }
     }
+    return SL_OK;
 }
 
 enum sl_status sl_evict_layer(struct sl_compressor *c, const struct sl_eviction *e, struct sl_error *err) {
     struct sl_scratch *s = &c->scratch;
-    struct sl_kv_heads heads = sl_session_heads(e->session, e->layer, c->kv);
+    struct sl_kv_heads heads;
     bool over = false;
-    enum sl_status status = check_heads(c, e, &heads, &over, err);
+    enum sl_status status = sl_layer_heads(c, e->session, e->layer, &heads, err);
+    status = status == SL_OK ? check_heads(c, e, &heads, &over, err) : status;
     if (status == SL_OK && over) {
         status = rank(c, e, &heads, err);
     }
@@ -207,13 +219,12 @@ enum sl_status sl_evict_layer(struct sl_compressor *c, const struct sl_eviction 
     struct sl_counts kept = count(c, e, &heads);
     c->ops->select(c->stream, &heads, s->scores, s->base, c->score->newest_of_ties, kept, s->keep);
     status = sl_estimate_eviction(c, e, &heads, kept, err);
+    if (status == SL_OK && c->plan.recipe.evicted == SL_EVICTED_MERGE) {
+        status = sl_merge_evicted(c, e, &heads, kept, err);
+    }
     if (status != SL_OK) {
         return status;
     }
-    if (c->plan.recipe.evicted == SL_EVICTED_MERGE) {
-        sl_merge_evicted(c, e, &heads, kept);
-    }
     c->ops->gather(c->stream, &heads, s->keep, kept);
-    settle(c, e, &heads, kept);
-    return SL_OK;
+    return settle(c, e, &heads, kept, err);
 }

@@ -10,8 +10,12 @@
 #include "base/config.h"
 
 struct sl_bench {
-    const struct sl_program *program;
+    const char *name, *usage, *summary; // as in struct sl_program
+    const struct sl_option *options;
+    size_t n_options;
     size_t bytes; // of what it works on, which begins with its options; zeros behind them
+    // Of its struct sl_signals, which takes SIGINT and SIGTERM while it runs; 0: they end the process.
+    size_t signals;
     // What is wrong with the options that their table cannot say; or NULL.
     enum sl_status (*check)(void *bench, struct sl_error *err);
     enum sl_status (*run)(void *bench, struct sl_error *err);

@@ -112,11 +112,6 @@ struct asker {
     bool json;
 };
 
-static int compare_double(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 // Microseconds of one ask; negative: it failed.
 static double ask_once(struct asker *it) {
     static const uint8_t request[REQUEST_BYTES];
@@ -158,8 +153,8 @@ static bool measure_asks(struct asker *it) {
         good = sockets[i] >= 0;
     }
     if (good) {
-        qsort(asks, N_ASKS, sizeof *asks, compare_double);
-        qsort(sockets, N_ASKS, sizeof *sockets, compare_double);
+        qsort(asks, N_ASKS, sizeof *asks, sl_bench_ascending);
+        qsort(sockets, N_ASKS, sizeof *sockets, sl_bench_ascending);
         static const struct {
             const char *name;
             int at;
@@ -174,7 +169,6 @@ static bool measure_asks(struct asker *it) {
                                              .unit = "us",
                                              .reference = reference,
                                              .reference_value = sockets[quantiles[q].at],
-                                             .ratio_value = asks[quantiles[q].at],
                                              .as_factor = true};
             sl_bench_print(&result, it->json);
         }
@@ -213,7 +207,7 @@ static bool measure_fetches(struct asker *it, size_t range_bytes) {
     size_t n = FETCH_BYTES / range_bytes, stride = WINDOW_BYTES / n;
     struct sl_fetch_range *ranges = calloc(n, sizeof *ranges);
     uint8_t *to = malloc(FETCH_BYTES);
-    double rates[N_FETCHES], copies[N_FETCHES], ratios[N_FETCHES];
+    double rates[N_FETCHES], copies[N_FETCHES];
     bool good = ranges && to;
     for (size_t i = 0; good && i < n; i++) { // 7919 is odd: every stride once, in no order
         ranges[i] = (struct sl_fetch_range){i * 7919 % n * stride, to + i * range_bytes, range_bytes};
@@ -222,22 +216,15 @@ static bool measure_fetches(struct asker *it, size_t range_bytes) {
         int k = i < 0 ? 0 : i;
         rates[k] = fetch_once(it, ranges, n);
         copies[k] = copy_once(it, ranges, n);
-        ratios[k] = rates[k] / copies[k];
         good = rates[k] > 0;
     }
     if (good) {
         char name[96];
         snprintf(name, sizeof name, "%s: 16 MiB fetched, ranges of %zu KiB", it->transport, range_bytes >> 10);
-        double rate = sl_bench_median(rates, N_FETCHES);
-        struct sl_bench_result result = {.bench = "ask",
-                                         .test = name,
-                                         .value = rate,
-                                         .unit = "GB/s",
-                                         .reference = "copies in one process",
-                                         .reference_value = sl_bench_median(copies, N_FETCHES),
-                                         .ratio_value = rate,
-                                         .paired_ratio = sl_bench_median(ratios, N_FETCHES)};
-        sl_bench_print(&result, it->json);
+        sl_bench_print_turns(
+            (struct sl_bench_result){
+                .bench = "ask", .test = name, .unit = "GB/s", .reference = "copies in one process"},
+            rates, copies, N_FETCHES, it->json);
     }
     free(to);
     free(ranges);
@@ -295,16 +282,8 @@ struct bench {
 };
 
 static const struct sl_option option_table[] = {
-    {"transport", 't', SL_OPTION_STRING, "all", "NAME", "tcp, shm or all", offsetof(struct bench, transport), 0, 0},
-    {"json", 'j', SL_OPTION_FLAG, NULL, NULL, "one JSON object a line", offsetof(struct bench, json), 0, 0},
-};
-
-static const struct sl_program program = {
-    .name = "sluice bench ask",
-    .usage = "[options]",
-    .summary = "Measure asks and fetches between two processes.",
-    .options = option_table,
-    .n_options = sizeof option_table / sizeof option_table[0],
+    {"transport", 't', SL_OPTION_STRING, "all", "NAME", "tcp, shm or all", SL_FIELD(bench, transport)},
+    {"json", 'j', SL_OPTION_FLAG, NULL, NULL, "one JSON object a line", SL_FIELD(bench, json)},
 };
 
 static enum sl_status check(void *bench, struct sl_error *err) {
@@ -328,7 +307,10 @@ static enum sl_status run(void *bench, struct sl_error *err) {
 }
 
 const struct sl_bench sl_bench_ask = {
-    .program = &program,
+    .name = "sluice bench ask",
+    .usage = "[options]",
+    .summary = "Measure asks and fetches between two processes.",
+    SL_OPTIONS(option_table),
     .bytes = sizeof(struct bench),
     .check = check,
     .run = run,

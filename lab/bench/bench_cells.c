@@ -11,6 +11,7 @@
 #include <stdio.h>
 
 #include "base/config.h"
+#include "cli/message_json.h"
 #include "lab/bench/bench.h"
 #include "lab/bench/rig/cell.h"
 #include "lab/result.h"
@@ -26,32 +27,22 @@ struct options {
 };
 
 static const struct sl_option option_table[] = {
-    {"model", 'm', SL_OPTION_STRING, "models/demo", "DIR", "model folder", offsetof(struct options, model), 0, 0},
-    {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT", "stored, int8 or int4", offsetof(struct options, weights), 0,
-     0},
+    {"model", 'm', SL_OPTION_STRING, "models/demo", "DIR", "model folder", SL_FIELD(options, model)},
+    {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT", "stored, int8 or int4", SL_FIELD(options, weights)},
     {"cell", 'c', SL_OPTION_LIST, NULL, "CELL", "prefill:TOKENS or decode:DEPTHxBATCH; may be given several times",
-     offsetof(struct options, cells), 0, 0},
-    {"runs", 'r', SL_OPTION_INT, "5", "N", "runs of every cell", offsetof(struct options, runs), 1, MAX_RUNS},
-    {"tokens", 'n', SL_OPTION_INT, "16", "N", "steps of a decode run", offsetof(struct options, tokens), 1, 4096},
-    {"chunk", 0, SL_OPTION_INT, "512", "N", "tokens of a prompt that are read at once", offsetof(struct options, chunk),
+     SL_FIELD(options, cells)},
+    {"runs", 'r', SL_OPTION_INT, "5", "N", "runs of every cell", SL_FIELD(options, runs), 1, MAX_RUNS},
+    {"tokens", 'n', SL_OPTION_INT, "16", "N", "steps of a decode run", SL_FIELD(options, tokens), 1, 4096},
+    {"chunk", 0, SL_OPTION_INT, "512", "N", "tokens of a prompt that are read at once", SL_FIELD(options, chunk),
      SL_CELL_MAX_BATCH, 1 << 16},
-    {"tier", 0, SL_OPTION_STRING, "auto", "NAME", "kernels to use", offsetof(struct options, tier), 0, 0},
-    {"threads", 't', SL_OPTION_INT, "0", "N", "threads; 0: one per processor", offsetof(struct options, threads), 0,
-     1024},
+    {"tier", 0, SL_OPTION_STRING, "auto", "NAME", "kernels to use", SL_FIELD(options, tier)},
+    {"threads", 't', SL_OPTION_INT, "0", "N", "threads; 0: one per processor", SL_FIELD(options, threads), 0, 1024},
     {"logits", 0, SL_OPTION_STRING, NULL, "FILE", "write the logits after each prompt there, as f32",
-     offsetof(struct options, logits), 0, 0},
+     SL_FIELD(options, logits)},
     {"paced", 0, SL_OPTION_FLAG, "no", NULL,
      "say when a cell is ready, wait for a line on standard input before every run, print every run",
-     offsetof(struct options, paced), 0, 0},
-    {"json", 0, SL_OPTION_FLAG, "no", NULL, "one JSON object a line", offsetof(struct options, json), 0, 0},
-};
-
-static const struct sl_program program = {
-    .name = "sluice bench cells",
-    .usage = "--cell CELL [options]",
-    .summary = "Measure single cells of the engine: one prompt length, or one depth and batch.",
-    .options = option_table,
-    .n_options = sizeof option_table / sizeof option_table[0],
+     SL_FIELD(options, paced)},
+    {"json", 0, SL_OPTION_FLAG, "no", NULL, "one JSON object a line", SL_FIELD(options, json)},
 };
 
 struct bench {
@@ -124,9 +115,7 @@ static void print_header(const struct bench *b) {
         json_t *line = json_pack("{s:s, s:s, s:f, s:f, s:s, s:i, s:I}", "bench", "cells", "model", b->options.model,
                                  "weight_mb", weight_mb, "memory_mb", memory_mb, "tier", rig->config.ops->name,
                                  "threads", sl_team_size(b->team), "chunk", b->options.chunk);
-        json_dumpf(line, stdout, JSON_REAL_PRECISION(6));
-        putchar('\n');
-        json_decref(line);
+        sl_json_print(line, JSON_REAL_PRECISION(6), stdout);
     }
     fflush(stdout);
 }
@@ -177,7 +166,10 @@ static enum sl_status run(void *bench, struct sl_error *err) {
 }
 
 const struct sl_bench sl_bench_cells = {
-    .program = &program,
+    .name = "sluice bench cells",
+    .usage = "--cell CELL [options]",
+    .summary = "Measure single cells of the engine: one prompt length, or one depth and batch.",
+    SL_OPTIONS(option_table),
     .bytes = sizeof(struct bench),
     .check = check,
     .run = run,

@@ -16,8 +16,10 @@
 
 #include "base/clock.h"
 #include "base/config.h"
+#include "cli/message_json.h"
 #include "job/job_recipe.h"
 #include "lab/bench/bench.h"
+#include "lab/bench/rig/cluster_job.h"
 #include "lab/bench/rig/synthetic.h"
 #include "lab/eval_model.h"
 #include "lab/result.h"
@@ -35,25 +37,16 @@ struct options {
 };
 
 static const struct sl_option option_table[] = {
-    {"model", 'm', SL_OPTION_STRING, "models/demo", "DIR", "model folder", offsetof(struct options, model), 0, 0},
+    {"model", 'm', SL_OPTION_STRING, "models/demo", "DIR", "model folder", SL_FIELD(options, model)},
     {"synthetic", 0, SL_OPTION_FLAG, "no", NULL, "a random model of 135 M parameters instead",
-     offsetof(struct options, synthetic), 0, 0},
+     SL_FIELD(options, synthetic)},
     {"recipe", 'r', SL_OPTION_LIST, NULL, "RECIPE",
      "may be given several times. Without: every preset, those that evict at budgets 0.2, 0.5 and 1024",
-     offsetof(struct options, recipes), 0, 0},
-    {"tokens", 'n', SL_OPTION_INT, "8000", "N", "length of the prompt", offsetof(struct options, n_tokens), 1, 1 << 24},
-    {"runs", 0, SL_OPTION_INT, "3", "N", "rounds", offsetof(struct options, runs), 1, MAX_RUNS},
-    {"threads", 't', SL_OPTION_INT, "0", "N", "threads; 0: one per processor", offsetof(struct options, threads), 0,
-     1024},
-    {"json", 'j', SL_OPTION_FLAG, "no", NULL, "one JSON object a line", offsetof(struct options, json), 0, 0},
-};
-
-static const struct sl_program program = {
-    .name = "sluice bench compress",
-    .usage = "[options]",
-    .summary = "Measure the prefill time of each recipe beside the full cache's.",
-    .options = option_table,
-    .n_options = sizeof option_table / sizeof option_table[0],
+     SL_FIELD(options, recipes)},
+    {"tokens", 'n', SL_OPTION_INT, "8000", "N", "length of the prompt", SL_FIELD(options, n_tokens), 1, 1 << 24},
+    {"runs", 0, SL_OPTION_INT, "3", "N", "rounds", SL_FIELD(options, runs), 1, MAX_RUNS},
+    {"threads", 't', SL_OPTION_INT, "0", "N", "threads; 0: one per processor", SL_FIELD(options, threads), 0, 1024},
+    {"json", 'j', SL_OPTION_FLAG, "no", NULL, "one JSON object a line", SL_FIELD(options, json)},
 };
 
 struct one {
@@ -166,40 +159,24 @@ static void print_skipped(const struct one *one, bool json) {
         return;
     }
     json_t *line = json_pack("{s:s, s:s, s:s}", "bench", "compress", "case", one->text, "skipped", one->reason);
-    json_dumpf(line, stdout, 0);
-    putchar('\n');
-    json_decref(line);
+    sl_json_print(line, 0, stdout);
 }
 
 static void print(struct bench *b) {
     size_t runs = (size_t)b->options.runs;
     const struct one *full = &b->cases[0];
-    double full_ms[MAX_RUNS];
-    memcpy(full_ms, full->ms, sizeof full_ms);
-    double reference = sl_bench_median(full_ms, runs);
     for (size_t i = 0; i < b->n_cases; i++) {
         struct one *one = &b->cases[i];
         if (one->reason[0]) {
             print_skipped(one, b->options.json);
             continue;
         }
-        double ratios[MAX_RUNS], ms[MAX_RUNS];
-        for (size_t run = 0; run < runs; run++) {
-            ms[run] = one->ms[run];
-            ratios[run] = one->ms[run] / full->ms[run];
-        }
-        double value = sl_bench_median(ms, runs);
         char test[SL_RECIPE_TEXT_BYTES + 64];
         snprintf(test, sizeof test, "prefill %" PRId64 " tokens, %s", b->options.n_tokens, one->text);
-        sl_bench_print(&(struct sl_bench_result){.bench = "compress",
-                                                 .test = test,
-                                                 .value = value,
-                                                 .unit = "ms",
-                                                 .reference = i > 0 ? "full" : NULL,
-                                                 .reference_value = reference,
-                                                 .ratio_value = value,
-                                                 .paired_ratio = sl_bench_median(ratios, runs)},
-                       b->options.json);
+        sl_bench_print_turns(
+            (struct sl_bench_result){
+                .bench = "compress", .test = test, .unit = "ms", .reference = i > 0 ? "full" : NULL},
+            one->ms, full->ms, runs, b->options.json);
     }
 }
 
@@ -222,16 +199,8 @@ static enum sl_status open_model(struct bench *b, const char *dir, struct sl_err
         return sl_fail(err, SL_ERR_INVALID, "--tokens %" PRId64 ": the model has %" PRId64 " positions",
                        b->options.n_tokens, b->model.runtime.config->max_positions);
     }
-    b->tokens = malloc((size_t)b->options.n_tokens * sizeof *b->tokens);
-    if (b->tokens == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
-    }
-    uint64_t state = 1;
-    for (int64_t i = 0; i < b->options.n_tokens; i++) {
-        state = state * 6364136223846793005u + 1442695040888963407u; // Knuth's MMIX generator
-        b->tokens[i] = (int32_t)((state >> 33) % (uint64_t)b->model.runtime.config->n_vocab);
-    }
-    return SL_OK;
+    uint64_t random = 1;
+    return sl_rig_random_tokens(&random, b->model.runtime.config->n_vocab, b->options.n_tokens, &b->tokens, err);
 }
 
 static enum sl_status run_model(struct bench *b, const char *dir, struct sl_error *err) {
@@ -298,7 +267,10 @@ static enum sl_status run(void *bench, struct sl_error *err) {
 }
 
 const struct sl_bench sl_bench_compress = {
-    .program = &program,
+    .name = "sluice bench compress",
+    .usage = "[options]",
+    .summary = "Measure the prefill time of each recipe beside the full cache's.",
+    SL_OPTIONS(option_table),
     .bytes = sizeof(struct bench),
     .check = check,
     .run = run,

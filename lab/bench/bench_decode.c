@@ -39,28 +39,18 @@ struct options {
 
 static const struct sl_option option_table[] = {
     {"geometry", 0, SL_OPTION_STRING, "1b", "NAME", "of the random model: 135m, 1b or 8b (4 of its layers)",
-     offsetof(struct options, geometry), 0, 0},
-    {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "a model folder instead", offsetof(struct options, model), 0, 0},
+     SL_FIELD(options, geometry)},
+    {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "a model folder instead", SL_FIELD(options, model)},
     {"recipe", 'r', SL_OPTION_LIST, NULL, "RECIPE",
      "beside full; may be given several times [tailorkv; tailorkv-near,ahead=0; tailorkv-near]",
-     offsetof(struct options, recipes), 0, 0},
+     SL_FIELD(options, recipes)},
     {"tokens", 'n', SL_OPTION_STRING, "8192,32768,131072", "N,N,...", "lengths of the prompt, ascending",
-     offsetof(struct options, tokens), 0, 0},
-    {"transport", 't', SL_OPTION_STRING, "shm", "NAME", "to the store: shm, tcp or rdma",
-     offsetof(struct options, transport), 0, 0},
-    {"steps", 0, SL_OPTION_INT, "24", "N", "steps of a measurement", offsetof(struct options, steps), 4, 4096},
-    {"tier", 0, SL_OPTION_STRING, "auto", "NAME", "kernels to use", offsetof(struct options, tier), 0, 0},
-    {"threads", 0, SL_OPTION_INT, "0", "N", "threads; 0: one per processor", offsetof(struct options, threads), 0,
-     1024},
-    {"json", 'j', SL_OPTION_FLAG, "no", NULL, "one JSON object a line", offsetof(struct options, json), 0, 0},
-};
-
-static const struct sl_program program = {
-    .name = "sluice bench decode",
-    .usage = "[options]",
-    .summary = "Measure steps of decode whose layers are in a kvstore, beside steps with the full cache.",
-    .options = option_table,
-    .n_options = sizeof option_table / sizeof option_table[0],
+     SL_FIELD(options, tokens)},
+    {"transport", 't', SL_OPTION_STRING, "shm", "NAME", "to the store: shm, tcp or rdma", SL_FIELD(options, transport)},
+    {"steps", 0, SL_OPTION_INT, "24", "N", "steps of a measurement", SL_FIELD(options, steps), 4, 4096},
+    {"tier", 0, SL_OPTION_STRING, "auto", "NAME", "kernels to use", SL_FIELD(options, tier)},
+    {"threads", 0, SL_OPTION_INT, "0", "N", "threads; 0: one per processor", SL_FIELD(options, threads), 0, 1024},
+    {"json", 'j', SL_OPTION_FLAG, "no", NULL, "one JSON object a line", SL_FIELD(options, json)},
 };
 
 struct bench {
@@ -172,9 +162,7 @@ static enum sl_status run_steps(struct bench *b, struct remote *r, int64_t n_ste
         sl_sequence_feed(sequence, &token, 1, b->rig.logits);
         status = sl_step(&b->rig.runtime, &sequence, 1, err);
         status = status == SL_OK ? sl_sequence_status(sequence, err) : status;
-        if (status == SL_OK && sl_signals_received(&b->signals) > 0) {
-            status = sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal");
-        }
+        status = status == SL_OK ? sl_signals_check(&b->signals, err) : status;
     }
     return status;
 }
@@ -334,7 +322,8 @@ static enum sl_status open_rig(struct bench *b, char *folder, size_t folder_byte
     return status;
 }
 
-static enum sl_status measure(struct bench *b, struct sl_error *err) {
+static enum sl_status run(void *bench, struct sl_error *err) {
+    struct bench *b = bench;
     char folder[SL_SYNTHETIC_PATH_BYTES] = "";
     // All lanes of the longest prompt, pages and key indexes, and a segment that is arriving.
     const struct sl_model_config *geometry = sl_synthetic_find(b->options.geometry);
@@ -370,19 +359,13 @@ static enum sl_status measure(struct bench *b, struct sl_error *err) {
     return status;
 }
 
-static enum sl_status run(void *bench, struct sl_error *err) {
-    struct bench *b = bench;
-    enum sl_status status = sl_signals_init(&b->signals, err);
-    if (status == SL_OK) {
-        status = measure(b, err);
-        sl_signals_cleanup(&b->signals);
-    }
-    return status;
-}
-
 const struct sl_bench sl_bench_decode = {
-    .program = &program,
+    .name = "sluice bench decode",
+    .usage = "[options]",
+    .summary = "Measure steps of decode whose layers are in a kvstore, beside steps with the full cache.",
+    SL_OPTIONS(option_table),
     .bytes = sizeof(struct bench),
+    .signals = offsetof(struct bench, signals),
     .check = check,
     .run = run,
 };

@@ -46,37 +46,24 @@ struct options {
 
 static const struct sl_option option_table[] = {
     {"models", 0, SL_OPTION_STRING, "135m,1b,8b", "LIST",
-     "random models: 135m, 1b, 8b (4 of its layers), separated by commas; or none", offsetof(struct options, models), 0,
-     0},
-    {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "measure this model folder, too", offsetof(struct options, model), 0,
-     0},
-    {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT", "stored, int8 or int4", offsetof(struct options, weights), 0,
-     0},
+     "random models: 135m, 1b, 8b (4 of its layers), separated by commas; or none", SL_FIELD(options, models)},
+    {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "measure this model folder, too", SL_FIELD(options, model)},
+    {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT", "stored, int8 or int4", SL_FIELD(options, weights)},
     {"keep", 0, SL_OPTION_STRING, NULL, "DIR", "keep the random models there, and use those that are there",
-     offsetof(struct options, keep), 0, 0},
-    {"tier", 0, SL_OPTION_STRING, "auto", "NAME", "kernels to use", offsetof(struct options, tier), 0, 0},
-    {"threads", 't', SL_OPTION_INT, "0", "N", "threads; 0: one per processor", offsetof(struct options, threads), 0,
-     1024},
-    {"pin", 0, SL_OPTION_FLAG, "no", NULL, "give each thread a processor of its own", offsetof(struct options, pin), 0,
-     0},
-    {"runs", 'r', SL_OPTION_INT, "5", "N", "runs of every cell, at most", offsetof(struct options, runs), 1, MAX_RUNS},
+     SL_FIELD(options, keep)},
+    {"tier", 0, SL_OPTION_STRING, "auto", "NAME", "kernels to use", SL_FIELD(options, tier)},
+    {"threads", 't', SL_OPTION_INT, "0", "N", "threads; 0: one per processor", SL_FIELD(options, threads), 0, 1024},
+    {"pin", 0, SL_OPTION_FLAG, "no", NULL, "give each thread a processor of its own", SL_FIELD(options, pin)},
+    {"runs", 'r', SL_OPTION_INT, "5", "N", "runs of every cell, at most", SL_FIELD(options, runs), 1, MAX_RUNS},
     {"seconds", 0, SL_OPTION_FLOAT, "30", "S", "no further run of a cell once its runs have taken that long",
-     offsetof(struct options, seconds), 0, 1e6},
+     SL_FIELD(options, seconds), 0, 1e6},
     {"max-tokens", 0, SL_OPTION_INT, "16384", "N", "leave out longer prompts and greater depths",
-     offsetof(struct options, max_tokens), 1, 1 << 20},
+     SL_FIELD(options, max_tokens), 1, 1 << 20},
     {"quick", 0, SL_OPTION_FLAG, "no", NULL, "as --max-tokens 2048 --seconds 2, where these are larger",
-     offsetof(struct options, quick), 0, 0},
+     SL_FIELD(options, quick)},
     {"breakdown", 0, SL_OPTION_FLAG, "no", NULL, "below every cell: the share of every operation",
-     offsetof(struct options, breakdown), 0, 0},
-    {"json", 0, SL_OPTION_FLAG, "no", NULL, "one JSON object a line", offsetof(struct options, json), 0, 0},
-};
-
-static const struct sl_program program = {
-    .name = "sluice bench engine",
-    .usage = "[options]",
-    .summary = "Measure prefill and decode against this machine's arithmetic and memory.",
-    .options = option_table,
-    .n_options = sizeof option_table / sizeof option_table[0],
+     SL_FIELD(options, breakdown)},
+    {"json", 0, SL_OPTION_FLAG, "no", NULL, "one JSON object a line", SL_FIELD(options, json)},
 };
 
 // The cells of every model, prompts first and ascending, and what a random one should reach of the bound.
@@ -402,9 +389,7 @@ static enum sl_status open_model(struct bench *b, const char *dir, struct sl_err
     };
     sl_bench_progress("%s: loading", b->label);
     enum sl_status status = sl_rig_open(&config, &b->rig, err);
-    if (status == SL_OK && sl_signals_received(&b->signals) > 0) {
-        status = sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal");
-    }
+    status = status == SL_OK ? sl_signals_check(&b->signals, err) : status;
     return status;
 }
 
@@ -526,17 +511,16 @@ static enum sl_status run(void *bench, struct sl_error *err) {
         b->options.max_tokens = b->options.max_tokens < QUICK_TOKENS ? b->options.max_tokens : QUICK_TOKENS;
         b->options.seconds = b->options.seconds < QUICK_SECONDS ? b->options.seconds : QUICK_SECONDS;
     }
-    enum sl_status status = sl_signals_init(&b->signals, err); // before there are threads
-    if (status == SL_OK) {
-        status = bench_all(b, err);
-        sl_signals_cleanup(&b->signals);
-    }
-    return status;
+    return bench_all(b, err);
 }
 
 const struct sl_bench sl_bench_engine = {
-    .program = &program,
+    .name = "sluice bench engine",
+    .usage = "[options]",
+    .summary = "Measure prefill and decode against this machine's arithmetic and memory.",
+    SL_OPTIONS(option_table),
     .bytes = sizeof(struct bench),
+    .signals = offsetof(struct bench, signals),
     .check = check,
     .run = run,
 };

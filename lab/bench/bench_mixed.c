@@ -19,12 +19,11 @@
 
 #include "base/config.h"
 #include "base/thread.h"
-#include "cli/cluster.h"
-#include "cli/tool.h"
 #include "lab/bench/bench.h"
+#include "lab/bench/rig/cluster_job.h"
 #include "lab/bench/rig/synthetic.h"
+#include "lab/random.h"
 #include "lab/result.h"
-#include "libsluice/sluice.h"
 #include "model/model.h"
 
 #define MAX_ROUNDS  16
@@ -42,32 +41,19 @@ struct options {
 
 static const struct sl_option option_table[] = {
     {"coordinator", 'c', SL_OPTION_STRING, NULL, "HOST:PORT",
-     "a cluster that runs already, with this --model; else one is started here", offsetof(struct options, coordinator),
-     0, 0},
-    {"model", 'm', SL_OPTION_STRING, "models/demo", "DIR", "model folder", offsetof(struct options, model), 0, 0},
+     "a cluster that runs already, with this --model; else one is started here", SL_FIELD(options, coordinator)},
+    {"model", 'm', SL_OPTION_STRING, "models/demo", "DIR", "model folder", SL_FIELD(options, model)},
     {"synthetic", 0, SL_OPTION_FLAG, NULL, NULL,
-     "random weights of --model's shape, with as many positions as are needed", offsetof(struct options, synthetic), 0,
-     0},
-    {"recipe", 'r', SL_OPTION_STRING, "full", "RECIPE", "of all jobs", offsetof(struct options, recipe), 0, 0},
-    {"transport", 't', SL_OPTION_STRING, "auto", "NAME", "data plane of the cluster",
-     offsetof(struct options, transport), 0, 0},
-    {"arena", 'a', SL_OPTION_STRING, "512M", "SIZE", "memory for KV of each worker", offsetof(struct options, arena), 0,
-     0},
+     "random weights of --model's shape, with as many positions as are needed", SL_FIELD(options, synthetic)},
+    {"recipe", 'r', SL_OPTION_STRING, "full", "RECIPE", "of all jobs", SL_FIELD(options, recipe)},
+    {"transport", 't', SL_OPTION_STRING, "auto", "NAME", "data plane of the cluster", SL_FIELD(options, transport)},
+    {"arena", 'a', SL_OPTION_STRING, "512M", "SIZE", "memory for KV of each worker", SL_FIELD(options, arena)},
     {"long-tokens", 0, SL_OPTION_INT, "0", "N", "the long prompt; 0: 32768, or what the model has positions for",
-     offsetof(struct options, long_tokens), 0, 1 << 24},
-    {"short-tokens", 0, SL_OPTION_INT, "512", "N", "each short prompt", offsetof(struct options, short_tokens), 2,
-     1 << 20},
-    {"short-jobs", 0, SL_OPTION_INT, "20", "N", "how many", offsetof(struct options, short_jobs), 1, MAX_SHORT},
-    {"rounds", 0, SL_OPTION_INT, "3", "N", "of all measurements", offsetof(struct options, rounds), 1, MAX_ROUNDS},
-    {"json", 'j', SL_OPTION_FLAG, NULL, NULL, "one JSON object a line", offsetof(struct options, json), 0, 0},
-};
-
-static const struct sl_program program = {
-    .name = "sluice bench mixed",
-    .usage = "[options]",
-    .summary = "Measure the time to first token of short prompts alone and beside a long one, and what they cost it.",
-    .options = option_table,
-    .n_options = sizeof option_table / sizeof option_table[0],
+     SL_FIELD(options, long_tokens), 0, 1 << 24},
+    {"short-tokens", 0, SL_OPTION_INT, "512", "N", "each short prompt", SL_FIELD(options, short_tokens), 2, 1 << 20},
+    {"short-jobs", 0, SL_OPTION_INT, "20", "N", "how many", SL_FIELD(options, short_jobs), 1, MAX_SHORT},
+    {"rounds", 0, SL_OPTION_INT, "3", "N", "of all measurements", SL_FIELD(options, rounds), 1, MAX_ROUNDS},
+    {"json", 'j', SL_OPTION_FLAG, NULL, NULL, "one JSON object a line", SL_FIELD(options, json)},
 };
 
 struct round { // times to first token, in ms
@@ -81,97 +67,54 @@ struct bench {
     struct sl_signals signals;
     struct sl_model_config model;
     char synthetic_dir[PATH_MAX]; // "" for none
-    struct sl_cluster *cluster;
-    struct sl_client *client;
+    struct sl_rig_cluster cluster;
     uint64_t random;
     double arrivals[MAX_SHORT]; // of the short ones, as a share of the time over which they are spread
     struct round rounds[MAX_ROUNDS];
 };
 
-static double next_random(struct bench *b) {                             // [0, 1)
-    b->random = b->random * 6364136223846793005u + 1442695040888963407u; // Knuth's MMIX generator
-    return (double)(b->random >> 33) * 0x1p-31;
-}
-
 // ---- jobs -----------------------------------------------------------------------------------------------------------
 
 struct job {
     struct bench *bench;
-    int32_t *tokens;
-    int64_t n_tokens, begin_ns;
+    struct sl_rig_job asked;
+    int64_t begin_ns;
     pthread_t thread;
-    atomic_bool reading; // some of the prompt has been read
     // When the thread has ended:
     enum sl_status status;
     struct sl_error err;
-    bool finished;
-    double ttft_ms, prefill_ms;
 };
-
-static void on_event(void *arg, const Sluice__V1__Event *event) {
-    struct job *job = arg;
-    if (event->what_case == SLUICE__V1__EVENT__WHAT_PREFILL && event->prefill->tokens_done > 0) {
-        atomic_store(&job->reading, true);
-    } else if (event->what_case == SLUICE__V1__EVENT__WHAT_FINISHED) {
-        const Sluice__V1__Finished *finished = event->finished;
-        job->finished = finished->status_code == 0 && finished->statistics != NULL;
-        if (!job->finished) {
-            job->status = sl_fail(&job->err, SL_ERR_INTERNAL, "a job of %lld tokens failed: %.200s",
-                                  (long long)job->n_tokens, finished->status_text);
-        } else {
-            job->ttft_ms = finished->statistics->ttft_ms;
-            job->prefill_ms = finished->statistics->prefill_ms;
-        }
-    }
-}
 
 static void *job_main(void *arg) {
     struct job *job = arg;
-    struct bench *b = job->bench;
     int64_t wait_ns = job->begin_ns - sl_now_ns();
     sl_sleep_ms(wait_ns > 0 ? wait_ns / SL_NS_PER_MS : 0);
-    Sluice__V1__TokenIds ids = SLUICE__V1__TOKEN_IDS__INIT;
-    ids.ids = job->tokens;
-    ids.n_ids = (size_t)job->n_tokens;
-    Sluice__V1__GenerateRequest request = SLUICE__V1__GENERATE_REQUEST__INIT;
-    request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS;
-    request.tokens = &ids;
-    request.recipe = (char *)b->options.recipe;
-    request.max_new_tokens_present_case = SLUICE__V1__GENERATE_REQUEST__MAX_NEW_TOKENS_PRESENT_MAX_NEW_TOKENS;
-    request.max_new_tokens = N_OUTPUT;
-    request.ignore_eos = true;
-    struct sl_watch watch = {.deadline_ns = sl_deadline_in_ms(JOB_MS), .on_event = on_event, .arg = job};
-    char job_id[SL_JOB_ID_BYTES];
-    struct sl_error err = {0};
-    enum sl_status status = sl_client_generate(b->client, &request, &watch, job_id, &err);
-    if (status != SL_OK) {
-        job->status = status;
-        job->err = err;
+    job->status = sl_rig_job_run(job->bench->cluster.client, &job->asked, &job->err);
+    if (job->status == SL_OK && job->asked.failure[0]) {
+        job->status = sl_fail(&job->err, SL_ERR_INTERNAL, "a job of %lld tokens failed: %.200s",
+                              (long long)job->asked.n_tokens, job->asked.failure);
     }
-    atomic_store(&job->reading, true); // or it never will be
     return NULL;
 }
 
 static enum sl_status start_job(struct bench *b, struct job *job, int64_t n_tokens, int64_t begin_ns,
                                 struct sl_error *err) {
-    *job = (struct job){.bench = b, .n_tokens = n_tokens, .begin_ns = begin_ns};
-    job->tokens = malloc(sizeof *job->tokens * (size_t)n_tokens);
-    if (job->tokens == NULL) {
-        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    *job = (struct job){.bench = b, .begin_ns = begin_ns};
+    job->asked = (struct sl_rig_job){
+        .recipe = b->options.recipe, .n_tokens = n_tokens, .deadline_ms = JOB_MS, .n_output = N_OUTPUT};
+    enum sl_status status = sl_rig_random_tokens(&b->random, b->model.n_vocab, n_tokens, &job->asked.tokens, err);
+    if (status == SL_OK) {
+        status = sl_thread_start("job", job_main, job, &job->thread, err);
     }
-    for (int64_t i = 0; i < n_tokens; i++) {
-        job->tokens[i] = (int32_t)(next_random(b) * b->model.n_vocab);
-    }
-    enum sl_status status = sl_thread_start("job", job_main, job, &job->thread, err);
     if (status != SL_OK) {
-        free(job->tokens);
+        free(job->asked.tokens);
     }
     return status;
 }
 
 static enum sl_status end_job(struct job *job, enum sl_status status, struct sl_error *err) {
     pthread_join(job->thread, NULL);
-    free(job->tokens);
+    free(job->asked.tokens);
     if (status == SL_OK && job->status != SL_OK) {
         *err = job->err;
         return job->status;
@@ -186,7 +129,7 @@ static enum sl_status run_long(struct bench *b, double *ttft_ms_out, struct sl_e
     enum sl_status status = start_job(b, &job, b->options.long_tokens, 0, err);
     if (status == SL_OK) {
         status = end_job(&job, SL_OK, err);
-        *ttft_ms_out = job.ttft_ms;
+        *ttft_ms_out = job.asked.ttft_ms;
     }
     return status;
 }
@@ -208,8 +151,8 @@ static enum sl_status run_short(struct bench *b, double span_ms, double ttft_ms[
     double work_ms = 0;
     for (int64_t i = 0; i < n_started; i++) {
         status = end_job(&jobs[i], status, err);
-        ttft_ms[i] = jobs[i].ttft_ms;
-        work_ms += jobs[i].prefill_ms;
+        ttft_ms[i] = jobs[i].asked.ttft_ms;
+        work_ms += jobs[i].asked.prefill_ms;
         sl_bench_progress("short jobs: %lld of %lld", (long long)i + 1, (long long)n_started);
     }
     free(jobs);
@@ -223,13 +166,13 @@ static enum sl_status run_both(struct bench *b, double span_ms, struct round *ro
     if (status != SL_OK) {
         return status;
     }
-    while (!atomic_load(&job.reading)) {
+    while (!atomic_load(&job.asked.reading)) {
         sl_sleep_ms(1);
     }
     double work_ms; // with the long one's turns in between
     status = run_short(b, span_ms, round->beside, &work_ms, err);
     status = end_job(&job, status, err);
-    round->long_beside = job.ttft_ms;
+    round->long_beside = job.asked.ttft_ms;
     return status;
 }
 
@@ -237,7 +180,7 @@ static enum sl_status measure(struct bench *b, struct sl_error *err) {
     double sum = 0, warm_up_ms;
     for (int64_t i = 0; i < b->options.short_jobs; i++) { // a Poisson process
         b->arrivals[i] = sum;
-        sum += -log(1 - next_random(b));
+        sum += -log(1 - (double)(sl_random_mmix(&b->random) >> 33) * 0x1p-31);
     }
     for (int64_t i = 0; i < b->options.short_jobs; i++) {
         b->arrivals[i] /= sum;
@@ -254,25 +197,18 @@ static enum sl_status measure(struct bench *b, struct sl_error *err) {
         if (status == SL_OK) {
             status = run_both(b, span_ms, round, err);
         }
-        if (status == SL_OK && sl_signals_received(&b->signals) > 0) {
-            status = sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal");
-        }
+        status = status == SL_OK ? sl_signals_check(&b->signals, err) : status;
     }
     return status;
 }
 
 // ---- printing -------------------------------------------------------------------------------------------------------
 
-static int compare(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 // The value that `share` of n do not exceed (nearest rank).
 static double percentile(const double *values, size_t n, double share) {
     double sorted[MAX_ROUNDS * MAX_SHORT];
     memcpy(sorted, values, sizeof *values * n);
-    qsort(sorted, n, sizeof *sorted, compare);
+    qsort(sorted, n, sizeof *sorted, sl_bench_ascending);
     size_t rank = (size_t)ceil(share * (double)n);
     return sorted[rank > 0 ? rank - 1 : 0];
 }
@@ -298,43 +234,32 @@ static void print_short(struct bench *b, double share) {
                                              .unit = "ms",
                                              .reference = "alone",
                                              .reference_value = alone_ms,
-                                             .ratio_value = beside_ms,
                                              .paired_ratio = sl_bench_median(ratios, n_rounds)},
                    b->options.json);
 }
 
 static void print_long(struct bench *b) {
     size_t n_rounds = (size_t)b->options.rounds;
-    double alone[MAX_ROUNDS], beside[MAX_ROUNDS], ratios[MAX_ROUNDS], more[MAX_ROUNDS], work[MAX_ROUNDS];
+    double alone[MAX_ROUNDS], beside[MAX_ROUNDS], more[MAX_ROUNDS], work[MAX_ROUNDS];
     for (size_t r = 0; r < n_rounds; r++) {
         const struct round *round = &b->rounds[r];
         alone[r] = round->long_alone;
         beside[r] = round->long_beside;
-        ratios[r] = round->long_beside / round->long_alone;
         more[r] = round->long_beside - round->long_alone;
         work[r] = round->short_work;
     }
-    double alone_ms = sl_bench_median(alone, n_rounds), beside_ms = sl_bench_median(beside, n_rounds);
     double more_ms = sl_bench_median(more, n_rounds), work_ms = sl_bench_median(work, n_rounds);
     char name[128];
     snprintf(name, sizeof name, "ttft, %lld tokens beside %lld short jobs", (long long)b->options.long_tokens,
              (long long)b->options.short_jobs);
-    sl_bench_print(&(struct sl_bench_result){.bench = "mixed",
-                                             .test = name,
-                                             .value = beside_ms,
-                                             .unit = "ms",
-                                             .reference = "alone",
-                                             .reference_value = alone_ms,
-                                             .ratio_value = beside_ms,
-                                             .paired_ratio = sl_bench_median(ratios, n_rounds)},
-                   b->options.json);
+    sl_bench_print_turns((struct sl_bench_result){.bench = "mixed", .test = name, .unit = "ms", .reference = "alone"},
+                         beside, alone, n_rounds, b->options.json);
     sl_bench_print(&(struct sl_bench_result){.bench = "mixed",
                                              .test = "what the short jobs cost the long one",
                                              .value = more_ms,
                                              .unit = "ms",
                                              .reference = "what reading them takes alone",
-                                             .reference_value = work_ms,
-                                             .ratio_value = more_ms},
+                                             .reference_value = work_ms},
                    b->options.json);
 }
 
@@ -394,54 +319,20 @@ static enum sl_status prepare_model(struct bench *b, struct sl_error *err) {
 }
 
 static enum sl_status start(struct bench *b, struct sl_error *err) {
-    const char *address = b->options.coordinator;
+    const struct options *options = &b->options;
     enum sl_status status = SL_OK;
-    if (address == NULL) {
+    if (options->coordinator == NULL) {
         sl_bench_progress("starting a cluster");
-        struct sl_cluster_config config = {.model = b->synthetic_dir[0] != '\0' ? b->synthetic_dir : b->options.model,
-                                           .weights = "stored",
-                                           .host = "127.0.0.1",
-                                           .transport = b->options.transport,
-                                           .arena = b->options.arena,
-                                           .workers_log = "warn",
-                                           .n_prefill = 1,
-                                           .n_decode = 1,
-                                           .ready_ms = 60000};
-        status = sl_cluster_start(&config, &b->signals, stderr, &b->cluster, err); // forks: before any thread of ours
-        if (status != SL_OK) {
-            return status;
-        }
-        address = sl_cluster_address(b->cluster);
+        const char *model = b->synthetic_dir[0] != '\0' ? b->synthetic_dir : options->model;
+        status = sl_rig_cluster_start(&b->cluster, model, options->transport, options->arena, &b->signals, err);
     }
-    int code;
-    if (!sl_tool_connect("bench", address, &b->client, &code)) {
-        return sl_fail(err, SL_ERR_PEER_LOST, "no connection to %s", address);
-    }
-    if (b->cluster != NULL) {
-        status = sl_cluster_wait_ready(b->cluster, b->client, &b->signals, err);
-        status = status == SL_OK ? sl_cluster_run_thread(b->cluster, err) : status;
-    }
-    return status;
-}
-
-static void stop(struct bench *b) {
-    if (b->client != NULL) {
-        sl_tool_disconnect(&b->client);
-    }
-    if (b->cluster != NULL) {
-        sl_cluster_stop(&b->cluster, 5000, &b->signals);
-    }
-    remove_synthetic(b);
+    return status == SL_OK ? sl_rig_cluster_connect(&b->cluster, options->coordinator, &b->signals, err) : status;
 }
 
 static enum sl_status run(void *bench, struct sl_error *err) {
     struct bench *b = bench;
     b->random = 1;
-    enum sl_status status = sl_signals_init(&b->signals, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    status = prepare_model(b, err);
+    enum sl_status status = prepare_model(b, err);
     status = status == SL_OK ? start(b, err) : status;
     status = status == SL_OK ? measure(b, err) : status;
     if (status == SL_OK) {
@@ -449,13 +340,17 @@ static enum sl_status run(void *bench, struct sl_error *err) {
         print_short(b, 0.99);
         print_long(b);
     }
-    stop(b);
-    sl_signals_cleanup(&b->signals);
+    sl_rig_cluster_stop(&b->cluster, &b->signals);
+    remove_synthetic(b);
     return status;
 }
 
 const struct sl_bench sl_bench_mixed = {
-    .program = &program,
+    .name = "sluice bench mixed",
+    .usage = "[options]",
+    .summary = "Measure the time to first token of short prompts alone and beside a long one, and what they cost it.",
+    SL_OPTIONS(option_table),
     .bytes = sizeof(struct bench),
+    .signals = offsetof(struct bench, signals),
     .run = run,
 };

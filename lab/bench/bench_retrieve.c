@@ -35,28 +35,19 @@ struct options {
 
 static const struct sl_option option_table[] = {
     {"tokens", 'n', SL_OPTION_STRING, "8192,32768,131072", "N,N,...", "lengths of the prompt, ascending",
-     offsetof(struct options, tokens), 0, 0},
-    {"transports", 't', SL_OPTION_STRING, "shm,tcp", "NAME,...", "of the steps", offsetof(struct options, transports),
-     0, 0},
-    {"kv-heads", 0, SL_OPTION_INT, "8", "N", "of the layer", offsetof(struct options, heads), 1, 128},
-    {"group", 0, SL_OPTION_INT, "4", "N", "query heads a KV head", offsetof(struct options, group), 1, 64},
-    {"head-dim", 0, SL_OPTION_INT, "128", "N", "of keys and values", offsetof(struct options, head_dim), 32, 256},
-    {"channels", 0, SL_OPTION_INT, "8", "N", "critical channels", offsetof(struct options, channels), 1, 256},
-    {"topk", 0, SL_OPTION_INT, "128", "N", "rows fetched a step and head", offsetof(struct options, topk), 1, 1 << 16},
-    {"steps", 0, SL_OPTION_INT, "200", "N", "steps of a measurement", offsetof(struct options, steps), 10, 100000},
-    {"runs", 'r', SL_OPTION_INT, "5", "N", "runs of the scan", offsetof(struct options, runs), 1, 64},
-    {"drift", 0, SL_OPTION_FLOAT, "0.1", "X", "how far a query walks in a step, 0 to 1",
-     offsetof(struct options, drift), 0, 1},
-    {"tier", 0, SL_OPTION_STRING, "auto", "NAME", "kernels to use", offsetof(struct options, tier), 0, 0},
-    {"json", 'j', SL_OPTION_FLAG, "no", NULL, "one JSON object a line", offsetof(struct options, json), 0, 0},
-};
-
-static const struct sl_program program = {
-    .name = "sluice bench retrieve",
-    .usage = "[options]",
-    .summary = "Measure retrieval from offloaded layers: scan speed, latency over each transport, bytes a step.",
-    .options = option_table,
-    .n_options = sizeof option_table / sizeof option_table[0],
+     SL_FIELD(options, tokens)},
+    {"transports", 't', SL_OPTION_STRING, "shm,tcp", "NAME,...", "of the steps", SL_FIELD(options, transports)},
+    {"kv-heads", 0, SL_OPTION_INT, "8", "N", "of the layer", SL_FIELD(options, heads), 1, 128},
+    {"group", 0, SL_OPTION_INT, "4", "N", "query heads a KV head", SL_FIELD(options, group), 1, 64},
+    {"head-dim", 0, SL_OPTION_INT, "128", "N", "of keys and values", SL_FIELD(options, head_dim), 32, 256},
+    {"channels", 0, SL_OPTION_INT, "8", "N", "critical channels", SL_FIELD(options, channels), 1, 256},
+    {"topk", 0, SL_OPTION_INT, "128", "N", "rows fetched a step and head", SL_FIELD(options, topk), 1, 1 << 16},
+    {"steps", 0, SL_OPTION_INT, "200", "N", "steps of a measurement", SL_FIELD(options, steps), 10, 100000},
+    {"runs", 'r', SL_OPTION_INT, "5", "N", "runs of the scan", SL_FIELD(options, runs), 1, 64},
+    {"drift", 0, SL_OPTION_FLOAT, "0.1", "X", "how far a query walks in a step, 0 to 1", SL_FIELD(options, drift), 0,
+     1},
+    {"tier", 0, SL_OPTION_STRING, "auto", "NAME", "kernels to use", SL_FIELD(options, tier)},
+    {"json", 'j', SL_OPTION_FLAG, "no", NULL, "one JSON object a line", SL_FIELD(options, json)},
 };
 
 #define MAX_TRANSPORTS 4
@@ -111,9 +102,7 @@ static enum sl_status measure_scan(struct bench *b, struct sl_error *err) {
             struct sl_scan_speed speed;
             sl_bench_progress("scan of %" PRId64 " tokens, %s", b->lengths[i], sl_kv_format_name(formats[f]));
             status = sl_scan_speed_measure(&config, (uint32_t)b->options.topk, &speed, err);
-            if (status == SL_OK && sl_signals_received(&b->signals) > 0) {
-                status = sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal");
-            }
+            status = status == SL_OK ? sl_signals_check(&b->signals, err) : status;
             if (status != SL_OK) {
                 return status;
             }
@@ -260,7 +249,8 @@ static enum sl_status start_stores(struct bench *b, struct sl_error *err) {
     return status;
 }
 
-static enum sl_status measure(struct bench *b, struct sl_error *err) {
+static enum sl_status run(void *bench, struct sl_error *err) {
+    struct bench *b = bench;
     enum sl_status status = start_stores(b, err); // forks: before any thread of ours
     if (status == SL_OK) {
         sl_rpc_init();
@@ -284,19 +274,13 @@ static enum sl_status measure(struct bench *b, struct sl_error *err) {
     return status;
 }
 
-static enum sl_status run(void *bench, struct sl_error *err) {
-    struct bench *b = bench;
-    enum sl_status status = sl_signals_init(&b->signals, err);
-    if (status == SL_OK) {
-        status = measure(b, err);
-        sl_signals_cleanup(&b->signals);
-    }
-    return status;
-}
-
 const struct sl_bench sl_bench_retrieve = {
-    .program = &program,
+    .name = "sluice bench retrieve",
+    .usage = "[options]",
+    .summary = "Measure retrieval from offloaded layers: scan speed, latency over each transport, bytes a step.",
+    SL_OPTIONS(option_table),
     .bytes = sizeof(struct bench),
+    .signals = offsetof(struct bench, signals),
     .check = check,
     .run = run,
 };

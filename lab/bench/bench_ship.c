@@ -304,20 +304,12 @@ struct bench {
 };
 
 static const struct sl_option option_table[] = {
-    {"transport", 't', SL_OPTION_STRING, "all", "NAME", "tcp, shm or all", offsetof(struct bench, transport), 0, 0},
+    {"transport", 't', SL_OPTION_STRING, "all", "NAME", "tcp, shm or all", SL_FIELD(bench, transport)},
     {"model", 'm', SL_OPTION_STRING, "models/demo", "DIR",
-     "of the job whose time to first token is measured afterwards", offsetof(struct bench, model), 0, 0},
-    {"tokens", 'n', SL_OPTION_INT, "8000", "N", "length of its prompt; 0 leaves the job out",
-     offsetof(struct bench, n_tokens), 0, 1 << 24},
-    {"json", 'j', SL_OPTION_FLAG, NULL, NULL, "one JSON object a line", offsetof(struct bench, json), 0, 0},
-};
-
-static const struct sl_program program = {
-    .name = "sluice bench ship",
-    .usage = "[options]",
-    .summary = "Measure capsules between two processes against ucx_perftest, and what shipping adds to a job.",
-    .options = option_table,
-    .n_options = sizeof option_table / sizeof option_table[0],
+     "of the job whose time to first token is measured afterwards", SL_FIELD(bench, model)},
+    {"tokens", 'n', SL_OPTION_INT, "8000", "N", "length of its prompt; 0 leaves the job out", SL_FIELD(bench, n_tokens),
+     0, 1 << 24},
+    {"json", 'j', SL_OPTION_FLAG, NULL, NULL, "one JSON object a line", SL_FIELD(bench, json)},
 };
 
 static enum sl_status check(void *bench, struct sl_error *err) {
@@ -348,7 +340,10 @@ static enum sl_status run(void *bench, struct sl_error *err) {
 }
 
 const struct sl_bench sl_bench_ship = {
-    .program = &program,
+    .name = "sluice bench ship",
+    .usage = "[options]",
+    .summary = "Measure capsules between two processes against ucx_perftest, and what shipping adds to a job.",
+    SL_OPTIONS(option_table),
     .bytes = sizeof(struct bench),
     .check = check,
     .run = run,

@@ -33,12 +33,30 @@ static void print_usage(FILE *file) {
 }
 
 static enum sl_status parse(const struct sl_bench *bench, int argc, char **argv, void *state, struct sl_error *err) {
+    const struct sl_program program = {.name = bench->name,
+                                       .usage = bench->usage,
+                                       .summary = bench->summary,
+                                       .options = bench->options,
+                                       .n_options = bench->n_options};
     int first;
-    enum sl_status status = sl_config_parse(bench->program, argc, argv, state, &first, err);
+    enum sl_status status = sl_config_parse(&program, argc, argv, state, &first, err);
     if (status == SL_OK && first < argc) {
         status = sl_fail(err, SL_ERR_INVALID, "unexpected argument: %s", argv[first]);
     }
     return status == SL_OK && bench->check ? bench->check(state, err) : status;
+}
+
+static enum sl_status run_in(const struct sl_bench *bench, void *state, struct sl_error *err) {
+    if (bench->signals == 0) {
+        return bench->run(state, err);
+    }
+    struct sl_signals *signals = (struct sl_signals *)((char *)state + bench->signals);
+    enum sl_status status = sl_signals_init(signals, err); // before there are threads
+    if (status == SL_OK) {
+        status = bench->run(state, err);
+        sl_signals_cleanup(signals);
+    }
+    return status;
 }
 
 static int run(const struct sl_bench *bench, int argc, char **argv) {
@@ -48,7 +66,7 @@ static int run(const struct sl_bench *bench, int argc, char **argv) {
         state ? parse(bench, argc, argv, state, &err) : sl_fail(&err, SL_ERR_EXHAUSTED, "out of memory");
     int code = status == SL_ERR_CANCELLED ? SL_EXIT_OK : SL_EXIT_USAGE; // --help was printed
     if (status == SL_OK) {
-        status = bench->run(state, &err);
+        status = run_in(bench, state, &err);
         sl_bench_progress(NULL);
         code = status == SL_OK              ? SL_EXIT_OK
                : status == SL_ERR_CANCELLED ? SL_EXIT_CANCELLED
@@ -56,7 +74,7 @@ static int run(const struct sl_bench *bench, int argc, char **argv) {
                                             : SL_EXIT_FAILED;
     }
     if (code != SL_EXIT_OK) {
-        fprintf(stderr, "%s: %s\n", bench->program->name, err.text);
+        fprintf(stderr, "%s: %s\n", bench->name, err.text);
     }
     free(state);
     return code;

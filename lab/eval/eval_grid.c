@@ -22,13 +22,12 @@ struct grid_config {
 static const struct sl_option options[] = {
     SL_EVAL_PROMPT_OPTIONS(grid_config),
     {"task", 't', SL_OPTION_STRING, "niah-essay", "TASK",
-     "what is hidden and asked; one of `sluice eval suites --list`", offsetof(struct grid_config, task), 0, 0},
+     "what is hidden and asked; one of `sluice eval suites --list`", SL_FIELD(grid_config, task)},
     {"depths", 0, SL_OPTION_INT, "11", "N", "so many places, evenly from the beginning to the end",
-     offsetof(struct grid_config, depths), 1, MAX_DEPTHS},
+     SL_FIELD(grid_config, depths), 1, MAX_DEPTHS},
     SL_EVAL_ASK_OPTIONS(grid_config),
     SL_EVAL_CLUSTER_OPTIONS(grid_config),
-    {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw the maps (needs gnuplot)", offsetof(struct grid_config, png), 0,
-     0},
+    {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw the maps (needs gnuplot)", SL_FIELD(grid_config, png)},
     SL_LOCAL_TOOL_OPTIONS,
 };
 
@@ -38,8 +37,7 @@ static const struct sl_program program = {
     .summary = "Hide a fact at several depths of prompts of several lengths, and map where each recipe finds it.",
     .epilog = "Ctrl-C ends it with the maps of what there is; with --out the same command goes on from "
               "there.\n" SL_EXIT_CODES_HELP,
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
+    SL_OPTIONS(options),
 };
 
 // Five steps from nothing to all of a cell.

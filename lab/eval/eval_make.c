@@ -32,8 +32,7 @@ static const struct sl_program program = {
     .epilog =
         "Of the model only the tokenizer is used: prompts are as many of its tokens long. What a data set's prompt\n"
         "would lose to --max-prompt-tokens is still there.\n" SL_EXIT_CODES_HELP,
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
+    SL_OPTIONS(options),
 };
 
 static json_t *texts(char *const *items, size_t n) {
@@ -55,9 +54,8 @@ static enum sl_status print_prompt(const struct sl_plan_cell *cell, size_t index
     if (line && sample->completion) {
         json_object_set_new(line, "completion", sl_text_json(sample->completion));
     }
-    int code = line ? json_dumpf(line, stdout, JSON_COMPACT) : -1;
-    json_decref(line);
-    return code == 0 && putchar('\n') != EOF ? SL_OK : sl_fail(err, SL_ERR_IO, "standard output cannot be written");
+    return sl_json_print(line, JSON_COMPACT, stdout) ? SL_OK
+                                                     : sl_fail(err, SL_ERR_IO, "standard output cannot be written");
 }
 
 static enum sl_status print_prompts(const struct sl_eval_questions *questions, struct sl_error *err) {

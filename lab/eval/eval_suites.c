@@ -25,12 +25,11 @@ static const struct sl_option options[] = {
     SL_EVAL_CLUSTER_OPTIONS(suites_config),
     {"part", 0, SL_OPTION_STRING, "1/1", "I/N",
      "ask only this part of the samples; N processes with files of their own, put one behind the other, are one run",
-     offsetof(struct suites_config, part), 0, 0},
+     SL_FIELD(suites_config, part)},
     {"png", 0, SL_OPTION_STRING, NULL, "PREFIX", "draw PREFIX-pareto.png, -bars.png and -tasks.png (needs gnuplot)",
-     offsetof(struct suites_config, png), 0, 0},
-    {"markdown", 0, SL_OPTION_STRING, NULL, "FILE", "the tables as a page", offsetof(struct suites_config, markdown), 0,
-     0},
-    {"list", 0, SL_OPTION_FLAG, NULL, NULL, "say which tasks there are", offsetof(struct suites_config, list), 0, 0},
+     SL_FIELD(suites_config, png)},
+    {"markdown", 0, SL_OPTION_STRING, NULL, "FILE", "the tables as a page", SL_FIELD(suites_config, markdown)},
+    {"list", 0, SL_OPTION_FLAG, NULL, NULL, "say which tasks there are", SL_FIELD(suites_config, list)},
     SL_LOCAL_TOOL_OPTIONS,
 };
 
@@ -42,22 +41,16 @@ static const struct sl_program program = {
     .epilog = "docs/EVALUATION.md describes tasks, metrics, plans and the tables.\n"
               "Ctrl-C ends it with the tables of what there is; with --out the same command goes on from "
               "there.\n" SL_EXIT_CODES_HELP,
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
+    SL_OPTIONS(options),
 };
 
 static void list_tasks(void) {
     static const struct sl_column columns[] = {{"TASK", false}, {"METRIC", false}, {"LEAST TOKENS", true}, {"", false}};
-    struct sl_table table;
-    sl_table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    struct sl_table table = SL_TABLE(columns);
     for (const struct sl_task *task = sl_tasks(); task->name; task++) {
-        sl_table_add(&table, "%s", task->name);
-        sl_table_add(&table, "%s", task->metric);
-        sl_table_add(&table, "%d", task->min_tokens);
-        sl_table_add(&table, "%s", task->summary);
+        sl_table_add(&table, "%s\t%s\t%d\t%s", task->name, task->metric, task->min_tokens, task->summary);
     }
-    sl_table_print(&table, stdout);
-    sl_table_cleanup(&table);
+    sl_table_finish(&table, stdout);
 }
 
 // --- files ------------------------------------------------------------------------------------------------------

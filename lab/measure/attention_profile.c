@@ -112,10 +112,7 @@ static enum sl_status read_row(struct rows *r, struct sl_input *input, struct sl
             sl_pass_finish(&pass);
         }
     }
-    if (status == SL_OK) {
-        sl_pass_end(&pass);
-    }
-    return status;
+    return status == SL_OK ? sl_pass_end(&pass, err) : status;
 }
 
 // Everything but the last queries in chunks, then these one by one.

@@ -23,7 +23,7 @@ struct inspect_config {
 
 static const struct sl_option options[] = {
     {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw which positions each layer and head has kept (needs gnuplot)",
-     offsetof(struct inspect_config, png), 0, 0},
+     SL_FIELD(inspect_config, png)},
     SL_LOCAL_TOOL_OPTIONS,
 };
 
@@ -32,8 +32,7 @@ static const struct sl_program program = {
     .usage = "CAPSULE [options]",
     .summary = "Tell what a capsule holds: model, recipe, formats, and the slots that every layer has kept.",
     .epilog = "`sluice run --local --save-capsule FILE` writes capsules to files.\n" SL_EXIT_CODES_HELP,
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
+    SL_OPTIONS(options),
 };
 
 struct capsule {
@@ -123,21 +122,15 @@ static void print_text(const struct capsule *c) {
 
     static const struct sl_column columns[] = {{"LAYER", true}, {"FORMAT", false}, {"SLOTS MIN", true},
                                                {"MEAN", true},  {"MAX", true},     {"BYTES", true}};
-    struct sl_table table;
-    sl_table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    struct sl_table table = SL_TABLE(columns);
     for (int l = 0; l < info->geometry.n_layers; l++) {
         struct layer_summary s = summarize(c->session, l);
         char format[32];
         format_of(&c->session->layers[l], s.n_packed, format, sizeof format);
-        sl_table_add(&table, "%d", l);
-        sl_table_add(&table, "%s", format);
-        sl_table_add(&table, "%u", s.min);
-        sl_table_add(&table, "%.1f", s.mean);
-        sl_table_add(&table, "%u", s.max);
-        sl_table_add(&table, "%s", sl_format_bytes((double)s.bytes, bytes, sizeof bytes));
+        sl_table_add(&table, "%d\t%s\t%u\t%.1f\t%u\t%s", l, format, s.min, s.mean, s.max,
+                     sl_format_bytes((double)s.bytes, bytes, sizeof bytes));
     }
-    sl_table_print(&table, stdout);
-    sl_table_cleanup(&table);
+    sl_table_finish(&table, stdout);
 
     struct sl_session_stats stats;
     sl_session_get_stats(c->session, &stats);
@@ -184,9 +177,7 @@ static void print_json(const struct capsule *c) {
         info->geometry.n_layers, "n_kv_heads", info->geometry.n_kv_heads, "head_dim", info->geometry.head_dim,
         "n_tokens", (json_int_t)info->n_tokens, "positions", position_mode(c->session), "evicted", info->evicted,
         "body_bytes", (json_int_t)c->file.body_bytes, "layers", layers, "bytes_by_format", by_format);
-    json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
-    putchar('\n');
-    json_decref(object);
+    sl_json_print(object, JSON_COMPACT | JSON_REAL_PRECISION(6), stdout);
 }
 
 // --- the retention map ---------------------------------------------------------------------------------------------

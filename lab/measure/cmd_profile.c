@@ -29,20 +29,17 @@ struct profile_config {
 };
 
 static const struct sl_option options[] = {
-    {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "model folder", offsetof(struct profile_config, model), 0, 0},
+    {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "model folder", SL_FIELD(profile_config, model)},
     {"text", 't', SL_OPTION_LIST, NULL, "FILE",
      "a prompt; may be given several times, the scores are averaged. Without: the text of this tool's licence",
-     offsetof(struct profile_config, texts), 0, 0},
+     SL_FIELD(profile_config, texts)},
     {"tokens", 'n', SL_OPTION_INT, "2048", "N", "read at most so many tokens of each text",
-     offsetof(struct profile_config, tokens), SL_ATTENTION_MIN_TOKENS, 1 << 24},
-    {"threshold", 0, SL_OPTION_FLOAT, "0.2", "P", "a layer above it is dense",
-     offsetof(struct profile_config, threshold), 0, 1},
-    {"dry-run", 0, SL_OPTION_FLAG, NULL, NULL, "measure, and write nothing", offsetof(struct profile_config, dry_run),
-     0, 0},
-    {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw the measurements (needs gnuplot)",
-     offsetof(struct profile_config, png), 0, 0},
-    {"threads", 0, SL_OPTION_INT, "0", "N", "0 is one per processor", offsetof(struct profile_config, threads), 0,
-     1024},
+     SL_FIELD(profile_config, tokens), SL_ATTENTION_MIN_TOKENS, 1 << 24},
+    {"threshold", 0, SL_OPTION_FLOAT, "0.2", "P", "a layer above it is dense", SL_FIELD(profile_config, threshold), 0,
+     1},
+    {"dry-run", 0, SL_OPTION_FLAG, NULL, NULL, "measure, and write nothing", SL_FIELD(profile_config, dry_run)},
+    {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw the measurements (needs gnuplot)", SL_FIELD(profile_config, png)},
+    {"threads", 0, SL_OPTION_INT, "0", "N", "0 is one per processor", SL_FIELD(profile_config, threads), 0, 1024},
     SL_LOCAL_TOOL_OPTIONS,
 };
 
@@ -58,8 +55,7 @@ static const struct sl_program program = {
               "effective         exp of the entropy: as many slots, equally attended, would have the same\n"
               "Layer 0 is always dense: no layer before it can predict its query. --json has every KV "
               "head.\n" SL_EXIT_CODES_HELP,
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
+    SL_OPTIONS(options),
 };
 
 struct drawing {
@@ -113,13 +109,10 @@ static void print_table(const struct sl_attention_profile *p, double threshold, 
                                                {"FIRST 1", true}, {"FIRST 4", true},          {"FIRST 64", true},
                                                {"LAST 64", true}, {"SLOTS 90%", true},        {"95%", true},
                                                {"99%", true},     {"EFFECTIVE", true},        {"", false}};
-    struct sl_table table;
-    sl_table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    struct sl_table table = SL_TABLE(columns);
     for (int l = 0; l < p->n_layers; l++) {
         double score = sl_attention_of_layer(p, l, SL_ATTENTION_DENSE);
-        sl_table_add(&table, "%d", l);
-        sl_table_add(&table, "%.3f", score);
-        sl_table_add(&table, "%.*s", (int)(score * BAR_WIDTH + 0.5), "####################");
+        sl_table_add(&table, "%d\t%.3f\t%.*s", l, score, (int)(score * BAR_WIDTH + 0.5), "####################");
         for (int s = SL_ATTENTION_FIRST_1; s <= SL_ATTENTION_SLOTS_99; s++) {
             sl_table_add(&table, "%.1f%%", 100 * sl_attention_of_layer(p, l, s));
         }
@@ -130,8 +123,7 @@ static void print_table(const struct sl_attention_profile *p, double threshold, 
                      : sl_layers_has(dense, l) ? "dense"
                                                : "");
     }
-    sl_table_print(&table, stdout);
-    sl_table_cleanup(&table);
+    sl_table_finish(&table, stdout);
 }
 
 // --- the picture -----------------------------------------------------------------------------------------------------
@@ -231,8 +223,7 @@ static enum sl_status report(const struct profile_config *config, const struct s
         if (!config->dry_run) {
             json_object_set_new(json, "path", sl_text_json(path));
         }
-        json_dumpf(json, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
-        putchar('\n');
+        sl_json_print(json_incref(json), JSON_COMPACT | JSON_REAL_PRECISION(6), stdout);
     } else if (status == SL_OK) {
         print_table(p, config->threshold, &dense);
         if (!config->dry_run) {

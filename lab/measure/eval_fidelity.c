@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/message_json.h"
 #include "cli/progress.h"
 #include "cli/table.h"
 #include "cli/tool.h"
@@ -27,23 +28,22 @@ struct eval_config {
 };
 
 static const struct sl_option options[] = {
-    {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "model folder", offsetof(struct eval_config, model), 0, 0},
+    {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "model folder", SL_FIELD(eval_config, model)},
     {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT", "of the model's weights in memory: stored, int8 or int4",
-     offsetof(struct eval_config, weights), 0, 0},
+     SL_FIELD(eval_config, weights)},
     {"recipe", 'r', SL_OPTION_LIST, NULL, "RECIPE",
      "may be given several times, or as a list joined by ';'. Without: every preset, with --budget where it evicts",
-     offsetof(struct eval_config, recipes), 0, 0},
+     SL_FIELD(eval_config, recipes)},
     {"budget", 'b', SL_OPTION_STRING, "0.2", "B", "of the presets: slots, or a ratio of the prompt",
-     offsetof(struct eval_config, budget), 0, 0},
+     SL_FIELD(eval_config, budget)},
     {"text", 't', SL_OPTION_STRING, NULL, "FILE", "what is read; - is standard input. Without: this tool's licence",
-     offsetof(struct eval_config, text), 0, 0},
+     SL_FIELD(eval_config, text)},
     {"tokens", 'n', SL_OPTION_INT, "0", "N", "of the prompt; 0: what the text has, up to 2048",
-     offsetof(struct eval_config, tokens), 0, 1 << 24},
+     SL_FIELD(eval_config, tokens), 0, 1 << 24},
     {"continuation", 0, SL_OPTION_INT, "128", "N", "tokens behind the prompt, over which everything is measured",
-     offsetof(struct eval_config, continuation), 1, 1 << 16},
-    {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw the results (needs gnuplot)", offsetof(struct eval_config, png), 0,
-     0},
-    {"threads", 0, SL_OPTION_INT, "0", "N", "0 is one per processor", offsetof(struct eval_config, threads), 0, 1024},
+     SL_FIELD(eval_config, continuation), 1, 1 << 16},
+    {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw the results (needs gnuplot)", SL_FIELD(eval_config, png)},
+    {"threads", 0, SL_OPTION_INT, "0", "N", "0 is one per processor", SL_FIELD(eval_config, threads), 0, 1024},
     SL_LOCAL_TOOL_OPTIONS,
 };
 
@@ -57,8 +57,7 @@ static const struct sl_program program = {
         "recall   of the topk slots that an offloaded layer's search should find, the share that it finds\n"
         "nll      mean negative log likelihood of the continuation's tokens, and what it is above the full cache's\n"
         "Recipes that this model cannot run are listed with the reason.\n" SL_EXIT_CODES_HELP,
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
+    SL_OPTIONS(options),
 };
 
 // One recipe and what came of it.
@@ -201,30 +200,23 @@ static void print_summary(const struct eval *e) {
     static const struct sl_column columns[] = {{"RECIPE", false}, {"SLOTS", true}, {"BYTES/TOKEN", true},
                                                {"OF F16", true},  {"ERROR", true}, {"OVERLAP", true},
                                                {"RECALL", true},  {"NLL", true},   {"ABOVE FULL", true}};
-    struct sl_table table;
-    sl_table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    struct sl_table table = SL_TABLE(columns);
     for (size_t i = 0; i < e->n_trials; i++) {
         const struct trial *trial = &e->trials[i];
         const struct sl_fidelity_result *r = &trial->result;
         if (trial->reason[0]) {
             continue;
         }
-        sl_table_add(&table, "%s", trial->text);
-        sl_table_add(&table, "%.1f", r->slots);
-        sl_table_add(&table, "%.1f", r->bytes_per_token);
-        sl_table_add(&table, "%.1f%%", 100 * r->share);
-        sl_table_add(&table, "%.4f", r->error_mean);
-        sl_table_add(&table, "%.3f", r->overlap_mean);
+        sl_table_add(&table, "%s\t%.1f\t%.1f\t%.1f%%\t%.4f\t%.3f", trial->text, r->slots, r->bytes_per_token,
+                     100 * r->share, r->error_mean, r->overlap_mean);
         if (r->recall_mean < 0) {
             sl_table_add(&table, "-");
         } else {
             sl_table_add(&table, "%.3f", r->recall_mean);
         }
-        sl_table_add(&table, "%.4f", r->nll);
-        sl_table_add(&table, "%+.4f", r->nll - e->full_nll);
+        sl_table_add(&table, "%.4f\t%+.4f", r->nll, r->nll - e->full_nll);
     }
-    sl_table_print(&table, stdout);
-    sl_table_cleanup(&table);
+    sl_table_finish(&table, stdout);
 }
 
 static void print_layers(const struct eval *e) {
@@ -246,8 +238,7 @@ static void print_layers(const struct eval *e) {
             }
         }
     }
-    sl_table_print(&table, stdout);
-    sl_table_cleanup(&table);
+    sl_table_finish(&table, stdout);
 }
 
 static void print_value(const char *recipe, const char *what, double value, const char *unit, const char *reference,
@@ -271,9 +262,7 @@ static void print_json(const struct eval *e) {
         if (trial->reason[0]) {
             json_t *line =
                 json_pack("{s:s, s:s, s:s}", "bench", "fidelity", "case", trial->text, "skipped", trial->reason);
-            json_dumpf(line, stdout, 0);
-            putchar('\n');
-            json_decref(line);
+            sl_json_print(line, 0, stdout);
             continue;
         }
         print_value(trial->text, "cache", r->bytes_per_token, "bytes/token", "f16", r->bytes_per_token / r->share);

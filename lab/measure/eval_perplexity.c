@@ -15,6 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/message_json.h"
 #include "cli/progress.h"
 #include "cli/table.h"
 #include "cli/tool.h"
@@ -36,25 +37,23 @@ struct perplexity_config {
 };
 
 static const struct sl_option options[] = {
-    {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "model folder", offsetof(struct perplexity_config, model), 0, 0},
+    {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "model folder", SL_FIELD(perplexity_config, model)},
     {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT", "of the model's weights in memory: stored, int8 or int4",
-     offsetof(struct perplexity_config, weights), 0, 0},
+     SL_FIELD(perplexity_config, weights)},
     {"recipe", 'r', SL_OPTION_LIST, NULL, "RECIPE",
      "may be given several times, or as a list joined by ';'. Without: every preset, with --budget where it evicts",
-     offsetof(struct perplexity_config, recipes), 0, 0},
+     SL_FIELD(perplexity_config, recipes)},
     {"budget", 'b', SL_OPTION_STRING, "0.2", "B", "of the presets: slots, or a ratio of the tokens predicted",
-     offsetof(struct perplexity_config, budget), 0, 0},
+     SL_FIELD(perplexity_config, budget)},
     {"text", 't', SL_OPTION_LIST, NULL, "FILE",
      "may be given several times; - is standard input. Without: the text of this tool's licence",
-     offsetof(struct perplexity_config, texts), 0, 0},
+     SL_FIELD(perplexity_config, texts)},
     {"tokens", 'n', SL_OPTION_INT, "4096", "N", "predict at most so many of each text, in whole blocks of 256",
-     offsetof(struct perplexity_config, tokens), BLOCK, 1 << 24},
+     SL_FIELD(perplexity_config, tokens), BLOCK, 1 << 24},
     {"chunk", 0, SL_OPTION_INT, "32", "N", "tokens that are read at once; a recipe evicts behind each chunk",
-     offsetof(struct perplexity_config, chunk), 1, MAX_CHUNK},
-    {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw the results (needs gnuplot)",
-     offsetof(struct perplexity_config, png), 0, 0},
-    {"threads", 0, SL_OPTION_INT, "0", "N", "0 is one per processor", offsetof(struct perplexity_config, threads), 0,
-     1024},
+     SL_FIELD(perplexity_config, chunk), 1, MAX_CHUNK},
+    {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw the results (needs gnuplot)", SL_FIELD(perplexity_config, png)},
+    {"threads", 0, SL_OPTION_INT, "0", "N", "0 is one per processor", SL_FIELD(perplexity_config, threads), 0, 1024},
     SL_LOCAL_TOOL_OPTIONS,
 };
 
@@ -70,8 +69,7 @@ static const struct sl_program program = {
         "above full  what that mean is above the full cache's, in nats a token, with the 95% interval of a paired\n"
         "            bootstrap over blocks of 256 tokens\n"
         "Recipes that do not stream, or that this model cannot run, are listed with the reason.\n" SL_EXIT_CODES_HELP,
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
+    SL_OPTIONS(options),
 };
 
 struct text {
@@ -261,26 +259,21 @@ static double at_block(const struct eval *e, const struct trial *trial, int64_t 
 static void print_table(const struct eval *e) {
     static const struct sl_column columns[] = {{"RECIPE", false},    {"SLOTS", true},      {"MOST", true},
                                                {"PERPLEXITY", true}, {"ABOVE FULL", true}, {"95% INTERVAL", true}};
-    struct sl_table table;
-    sl_table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    struct sl_table table = SL_TABLE(columns);
     for (size_t i = 0; i < e->n_trials; i++) {
         const struct trial *trial = &e->trials[i];
         if (trial->reason[0]) {
             continue;
         }
-        sl_table_add(&table, "%s", trial->text);
-        sl_table_add(&table, "%.1f", trial->slots);
-        sl_table_add(&table, "%lld", (long long)trial->most_slots);
-        sl_table_add(&table, "%.3f", exp(trial->nll));
-        sl_table_add(&table, "%+.4f", trial->above.mean);
+        sl_table_add(&table, "%s\t%.1f\t%lld\t%.3f\t%+.4f", trial->text, trial->slots, (long long)trial->most_slots,
+                     exp(trial->nll), trial->above.mean);
         if (isnan(trial->above.low)) {
             sl_table_add(&table, "-");
         } else {
             sl_table_add(&table, "%+.4f to %+.4f", trial->above.low, trial->above.high);
         }
     }
-    sl_table_print(&table, stdout);
-    sl_table_cleanup(&table);
+    sl_table_finish(&table, stdout);
     for (size_t i = 0; i < e->n_trials; i++) {
         if (e->trials[i].reason[0]) {
             printf("skipped  %s: %s\n", e->trials[i].text, e->trials[i].reason);
@@ -312,9 +305,7 @@ static void print_json(const struct eval *e) {
             json_object_update(line, more);
             json_decref(more);
         }
-        json_dumpf(line, stdout, JSON_REAL_PRECISION(9));
-        putchar('\n');
-        json_decref(line);
+        sl_json_print(line, JSON_REAL_PRECISION(9), stdout);
     }
 }
 

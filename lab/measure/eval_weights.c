@@ -33,13 +33,12 @@ struct weights_config {
 };
 
 static const struct sl_option options[] = {
-    {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "model folder", offsetof(struct weights_config, model), 0, 0},
+    {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "model folder", SL_FIELD(weights_config, model)},
     {"text", 't', SL_OPTION_STRING, NULL, "FILE", "what is read; - is standard input. Without: this tool's licence",
-     offsetof(struct weights_config, text), 0, 0},
-    {"tokens", 'n', SL_OPTION_INT, "2048", "N", "predict at most so many of the text",
-     offsetof(struct weights_config, tokens), 1, 1 << 24},
-    {"threads", 0, SL_OPTION_INT, "0", "N", "0 is one per processor", offsetof(struct weights_config, threads), 0,
-     1024},
+     SL_FIELD(weights_config, text)},
+    {"tokens", 'n', SL_OPTION_INT, "2048", "N", "predict at most so many of the text", SL_FIELD(weights_config, tokens),
+     1, 1 << 24},
+    {"threads", 0, SL_OPTION_INT, "0", "N", "0 is one per processor", SL_FIELD(weights_config, threads), 0, 1024},
     SL_LOCAL_TOOL_OPTIONS,
 };
 
@@ -55,8 +54,7 @@ static const struct sl_program program = {
         "same top    positions whose likeliest token is the one of the stored weights\n"
         "The stored weights' logits go through a temporary file: 4 bytes for each token and word of the\n"
         "vocabulary.\n" SL_EXIT_CODES_HELP,
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
+    SL_OPTIONS(options),
 };
 
 struct result {
@@ -187,24 +185,17 @@ static void print_table(const struct eval *e) {
                                                {"LOAD", true},         {"ERROR", true},  {"PERPLEXITY", true},
                                                {"ABOVE STORED", true}, {"KL", true},     {"SAME TOP", true}};
     const struct result *stored = &e->results[SL_WEIGHT_STORED];
-    struct sl_table table;
+    struct sl_table table = SL_TABLE(columns);
     printf("%s: %lld tokens predicted, tier %s\n\n", e->config.text ? e->config.text : "LICENSE", (long long)e->n,
            e->tier);
-    sl_table_init(&table, columns, sizeof columns / sizeof columns[0]);
     for (int f = 0; f <= SL_WEIGHT_INT4; f++) {
         const struct result *r = &e->results[f];
-        sl_table_add(&table, "%s", sl_weight_format_name((enum sl_weight_format)f));
-        sl_table_add(&table, "%.1f MB", (double)r->memory_bytes / 1e6);
-        sl_table_add(&table, "%.1f%%", 100.0 * (double)r->memory_bytes / (double)stored->memory_bytes);
-        sl_table_add(&table, "%.2f s", r->load_s);
-        sl_table_add(&table, "%.2e", r->error);
-        sl_table_add(&table, "%.4f", r->perplexity);
-        sl_table_add(&table, "%+.2f%%", 100.0 * (r->perplexity / stored->perplexity - 1.0));
-        sl_table_add(&table, "%.5f", r->kl);
-        sl_table_add(&table, "%.2f%%", 100.0 * r->same_top);
+        sl_table_add(&table, "%s\t%.1f MB\t%.1f%%\t%.2f s\t%.2e\t%.4f\t%+.2f%%\t%.5f\t%.2f%%",
+                     sl_weight_format_name((enum sl_weight_format)f), (double)r->memory_bytes / 1e6,
+                     100.0 * (double)r->memory_bytes / (double)stored->memory_bytes, r->load_s, r->error, r->perplexity,
+                     100.0 * (r->perplexity / stored->perplexity - 1.0), r->kl, 100.0 * r->same_top);
     }
-    sl_table_print(&table, stdout);
-    sl_table_cleanup(&table);
+    sl_table_finish(&table, stdout);
 }
 
 static void print_json(const struct eval *e) {

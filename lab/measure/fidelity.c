@@ -110,8 +110,8 @@ static enum sl_status read_continuation_full(struct sl_fidelity *f, struct sl_er
                 sl_pass_finish(&pass);
             }
         }
+        status = status == SL_OK ? sl_pass_end(&pass, err) : status;
         if (status == SL_OK) {
-            sl_pass_end(&pass);
             nll += add_nll(f, input.tokens, input.n_tokens);
             status = advance(f, input.n_tokens);
         }
@@ -288,8 +288,11 @@ static enum sl_status append_same(struct shadow *s, int layer, const struct sl_a
     sl_session_add_slots(session, layer, attend->m);
     *beside_out = *attend;
     beside_out->heads = sl_session_heads(session, layer, kv);
-    runtime->ops->append(runtime->stream, beside_out, 1);
-    return SL_OK;
+    status = runtime->ops->publish(runtime->stream, &beside_out->heads, err);
+    if (status == SL_OK) {
+        runtime->ops->append(runtime->stream, beside_out, 1);
+    }
+    return status;
 }
 
 static enum sl_status attend_beside(struct shadow *s, int layer, const struct sl_attend *attend, struct sl_error *err) {
@@ -341,8 +344,8 @@ static enum sl_status read_beside(struct shadow *s, struct sl_session *full, int
             sl_pass_finish(&pass);
         }
     }
+    status = status == SL_OK ? sl_pass_end(&pass, err) : status;
     if (status == SL_OK) {
-        sl_pass_end(&pass);
         s->sequence.session->n_tokens += n;
         status = advance(f, n);
     }

@@ -42,7 +42,7 @@ struct train_config {
     double lr, smooth, clip;
 };
 
-#define OPTION(field) offsetof(struct train_config, field)
+#define OPTION(field) SL_FIELD(train_config, field)
 static const struct sl_option options[] = {
     {"model", 'm', SL_OPTION_STRING, NULL, "DIR", "model folder", OPTION(model), 0, 0},
     {"data", 'd', SL_OPTION_STRING, NULL, "FILE", "prompts: {\"prompt\": text, \"answer\": text} a line", OPTION(data),
@@ -94,8 +94,7 @@ static const struct sl_program program = {
               "gives a\n"
               "token is what they are to say of it. \"overlap\" is how much of the best tenth they find.\n"
               "A run that was stopped goes on when the same command is given again.\n" SL_EXIT_CODES_HELP,
-    .options = options,
-    .n_options = sizeof options / sizeof options[0],
+    SL_OPTIONS(options),
 };
 
 #define MAX_FACTS 16
@@ -333,10 +332,7 @@ static void report(struct training *t) {
         json_t *line = json_pack("{s:I, s:I, s:f, s:f, s:f, s:f}", "step", (json_int_t)step, "steps",
                                  (json_int_t)c->steps, "smooth_l1", loss.smooth_l1, "smoothness", loss.smoothness,
                                  "overlap", loss.overlap, "tokens_per_s", tokens);
-        json_dumpf(line, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
-        putchar('\n');
-        fflush(stdout);
-        json_decref(line);
+        sl_json_print(line, JSON_COMPACT | JSON_REAL_PRECISION(6), stdout);
     } else if (on_terminal) {
         struct sl_progress progress = {.phase = "step", .done = step, .total = c->steps, .unit = ""};
         snprintf(progress.note, sizeof progress.note, "loss %.2f  overlap %.2f  %.0f tokens/s  %s left", loss.smooth_l1,
@@ -354,9 +350,7 @@ static void report_end(const struct training *t) {
     if (t->config->tool.json) {
         json_t *line = json_pack("{s:o, s:f, s:f, s:f}", "path", sl_text_json(t->out), "smooth_l1", loss.smooth_l1,
                                  "smoothness", loss.smoothness, "overlap", loss.overlap);
-        json_dumpf(line, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
-        putchar('\n');
-        json_decref(line);
+        sl_json_print(line, JSON_COMPACT | JSON_REAL_PRECISION(6), stdout);
     } else {
         printf("written to %s: smooth-L1 %.4f, overlap %.3f over the last steps\n", t->out, loss.smooth_l1,
                loss.overlap);
@@ -420,9 +414,7 @@ static enum sl_status write_untrained(struct training *t, struct sl_error *err) 
     enum sl_status status = sl_heads_write(t->heads, t->out, t->dtype, err);
     if (status == SL_OK && t->config->tool.json) {
         json_t *line = json_pack("{s:o}", "path", sl_text_json(t->out));
-        json_dumpf(line, stdout, JSON_COMPACT);
-        putchar('\n');
-        json_decref(line);
+        sl_json_print(line, JSON_COMPACT, stdout);
     } else if (status == SL_OK) {
         printf("written to %s: untrained heads of seed %" PRId64 "\n", t->out, t->config->seed);
     }

@@ -192,10 +192,7 @@ static enum sl_status read_chunk(const struct sl_teacher *teacher, struct sl_inp
             sl_pass_finish(&pass);
         }
     }
-    if (status == SL_OK) {
-        sl_pass_end(&pass);
-    }
-    return status;
+    return status == SL_OK ? sl_pass_end(&pass, err) : status;
 }
 
 static enum sl_status read_all(const struct sl_teacher *teacher, const int32_t *tokens, int64_t n_tokens,

@@ -85,13 +85,13 @@ static const struct {
     {"avx2",
      has_avx2,
      always,
-     {sl_avx2_dense_fill, sl_avx2_kv_fill, sl_avx2_stats_fill, sl_avx2_evict_fill, sl_avx2_retrieve_fill,
+     {sl_vector_dense_fill, sl_avx2_kv_fill, sl_avx2_stats_fill, sl_avx2_evict_fill, sl_avx2_retrieve_fill,
       sl_avx2_scan_fill}},
     {"avx512", has_avx512, always, {sl_avx512_dense_fill, sl_avx512_kv_fill, sl_avx512_scan_fill}},
     {"avx512bf16", has_avx512bf16, has_no_tiles, {sl_avx512bf16_dense_fill}},
     {"amx", has_amx, always, {sl_amx_dense_fill, sl_amx_kv_fill}},
 #elif defined(__aarch64__)
-    {"neon", always, always, {sl_neon_dense_fill}},
+    {"neon", always, always, {sl_vector_dense_fill}},
 #endif
 };
 enum { N_TIERS = sizeof tiers / sizeof tiers[0] };

@@ -36,7 +36,7 @@ static void test_lost_is_what_is_not_kept(void **state) {
         }
         assert_int_equal(kept[2], 70);
         assert_int_equal(kept[3], 0);
-        const struct sl_kv_heads heads = {kv, HEADS};
+        const struct sl_kv_heads heads = {.kv = kv, .n = HEADS};
         const struct sl_vectors vectors = {x, STRIDE};
         const struct sl_lists lists = {keep, STRIDE};
         for (int side = 0; side < 4; side++) {
@@ -78,7 +78,7 @@ static void test_quantize_of_heads_and_its_error(void **state) {
                 bool there = c.kv[i / N_PAGES].n_packed + i % N_PAGES < n_slots[i / N_PAGES] / SL_PAGE_SLOTS;
                 to[i] = there && i != 4 ? take(c.packed.bytes) : NULL;
             }
-            const struct sl_kv_heads heads = {c.kv, HEADS};
+            const struct sl_kv_heads heads = {.kv = c.kv, .n = HEADS};
             ops->quantize(f % 2 ? stream : NULL, &heads, N_PAGES, to);
             ops->page_error(f % 2 ? stream : NULL, &heads, N_PAGES, to, &got);
             for (int p = 0; p < N_PAGES; p++) {

@@ -316,7 +316,7 @@ static void test_merge_of_heads_by_their_common_threshold(void **state) {
                     keep[2][kept[2]++] = j;
                 }
             }
-            const struct sl_kv_heads heads = {c.kv, HEADS};
+            const struct sl_kv_heads heads = {.kv = c.kv, .n = HEADS};
             const struct sl_counts counts = first ? (struct sl_counts){.host = kept} : (struct sl_counts){NULL, kept};
             const struct sl_lists lists[] = {{keep[0], STRIDE}, {evicted[0], STRIDE}, {into[0], STRIDE}};
             const struct sl_vectors vectors = {cosines[0], STRIDE};

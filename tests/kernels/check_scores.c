@@ -20,7 +20,7 @@ struct scene {
 
 static void scene_open(struct scene *s) {
     cache_fill(&s->cache, tier("reference"), SL_KV_F16, SL_KV_INT8, HEADS, D, STATES, n_slots, n_packed);
-    s->heads = (struct sl_kv_heads){s->cache.kv, HEADS};
+    s->heads = (struct sl_kv_heads){.kv = s->cache.kv, .n = HEADS};
     for (int plane = 0; plane < STATES; plane++) {
         s->state[plane] = random_floats(HEADS * STRIDE, 5 + (uint64_t)plane);
         for (int h = 0; h < HEADS; h++) {
@@ -145,7 +145,7 @@ static void variance_is_unbiased(const struct sl_ops *ops, struct sl_stream *str
             sl_page_state(&c.work, c.pages[h][0], 0)[j] = by_hand[h][j];
         }
     }
-    const struct sl_kv_heads heads = {c.kv, 4};
+    const struct sl_kv_heads heads = {.kv = c.kv, .n = 4};
     ops->variance(stream, &heads, 0, variances);
     for (int h = 0; h < 4; h++) {
         assert_true(variances[h] == expected[h]);
@@ -258,7 +258,7 @@ static void chance_is_a_function_of_the_place(const struct sl_ops *ops, struct s
 static void share_gives_all_heads_their_mean(const struct sl_ops *ops, struct sl_stream *stream) {
     enum { N = 8000 };
     struct sl_kv kv[HEADS] = {{.n_slots = N}, {.n_slots = N}, {.n_slots = N}};
-    const struct sl_kv_heads heads = {kv, HEADS};
+    const struct sl_kv_heads heads = {.kv = kv, .n = HEADS};
     float *was = random_floats(HEADS * STRIDE, 3);
     struct sl_vectors x = vectors(HEADS);
     memcpy(x.at, was, HEADS * STRIDE * sizeof *was);

@@ -155,7 +155,7 @@ static void test_select_of_heads_settles_ties(void **state) {
                     ties[h][j] = odd ? NAN : (float)(next_random(&seed) % 7) - 3;
                 }
             }
-            const struct sl_kv_heads heads = {kv, HEADS};
+            const struct sl_kv_heads heads = {.kv = kv, .n = HEADS};
             const struct sl_vectors none = {NULL, 0}, of_ties = {ties[0], STRIDE};
             const struct sl_counts counts =
                 trial % 2 ? (struct sl_counts){.host = kept} : (struct sl_counts){NULL, kept};

@@ -211,7 +211,7 @@ static void test_value_change_of_a_group_adds_squares(void **state) {
             struct cache c;
             float *weights = random_weights(HEADS * GROUP * STRIDE, 41), *got = take(HEADS * STRIDE * sizeof *got);
             cache_fill(&c, tier(*name), SL_KV_F16, SL_KV_INT4, HEADS, D, 0, n_slots, n_packed);
-            const struct sl_kv_heads heads = {c.kv, HEADS};
+            const struct sl_kv_heads heads = {.kv = c.kv, .n = HEADS};
             tier(*name)->value_change(stream, &heads, GROUP, (struct sl_vectors){weights, STRIDE}, fast,
                                       (struct sl_vectors){got, STRIDE});
             for (int h = 0; h < HEADS; h++) {

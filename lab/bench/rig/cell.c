@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "lab/random.h"
 
 #define MAX_TOKENS   1000000 // of a prompt or a depth
 #define FILL_ROWS    SL_PAGE_SLOTS
@@ -45,8 +46,7 @@ enum sl_status sl_rig_fill_layer(const struct sl_ops *ops, struct sl_session *se
     float rows[FILL_ROWS * SL_MAX_HEAD_DIM]; // uniform with variance 1, as keys and values behind a norm are
     uint64_t random = 1;
     for (int i = 0; i < FILL_ROWS * session->geometry.head_dim; i++) {
-        random = random * 6364136223846793005u + 1442695040888963407u;
-        rows[i] = ((float)(random >> 40) * 0x1p-24f - 0.5f) * 3.4641016f;
+        rows[i] = ((float)(sl_random_mmix(&random) >> 40) * 0x1p-24f - 0.5f) * 3.4641016f;
     }
     struct sl_layer *cache = &session->layers[layer];
     if (sl_session_reserve(session, layer, (int)n_slots) != SL_OK) {
@@ -120,10 +120,8 @@ void sl_rig_close_cell(struct sl_rig *rig) {
 // --- runs ----------------------------------------------------------------------------------------------------------
 
 static enum sl_status forward(struct sl_rig *rig, struct sl_input *inputs, int n_inputs, struct sl_error *err) {
-    if (rig->config.signals != NULL && sl_signals_received(rig->config.signals) > 0) {
-        return sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal");
-    }
-    return sl_engine_forward(rig->runtime.engine, inputs, n_inputs, err);
+    enum sl_status status = sl_signals_check(rig->config.signals, err);
+    return status == SL_OK ? sl_engine_forward(rig->runtime.engine, inputs, n_inputs, err) : status;
 }
 
 static enum sl_status read_prompt(struct sl_rig *rig, int64_t n, struct sl_error *err) {

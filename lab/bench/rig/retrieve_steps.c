@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "compress/plan/plan.h"
+#include "lab/random.h"
 #include "lab/result.h"
 #include "offload/retriever/retriever.h"
 
@@ -37,8 +38,7 @@ struct steps {
 static float noise(struct steps *s) {
     float sum = 0;
     for (int i = 0; i < 4; i++) {
-        s->random = s->random * 6364136223846793005u + 1442695040888963407u;
-        sum += (float)(s->random >> 40) * 0x1p-24f - 0.5f;
+        sum += (float)(sl_random_mmix(&s->random) >> 40) * 0x1p-24f - 0.5f;
     }
     return sum * 1.7320508f;
 }
@@ -172,11 +172,6 @@ static enum sl_status step(struct steps *s, double *us_out, struct sl_error *err
     return status;
 }
 
-static int compare(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 enum sl_status sl_retrieve_steps_run(const struct sl_retrieve_steps_config *config, struct sl_retrieve_steps *steps_out,
                                      struct sl_error *err) {
     struct steps *s = calloc(1, sizeof *s); // a plan is tens of kilobytes
@@ -202,7 +197,7 @@ enum sl_status sl_retrieve_steps_run(const struct sl_retrieve_steps_config *conf
     }
     if (status == SL_OK) {
         sl_retriever_get_stats(s->retriever, &after);
-        qsort(us, (size_t)config->n_steps, sizeof *us, compare);
+        qsort(us, (size_t)config->n_steps, sizeof *us, sl_bench_ascending);
         double n = config->n_steps, fetched = (double)(after.rows_fetched - before.rows_fetched);
         double kept = (double)(after.rows_kept - before.rows_kept);
         *steps_out = (struct sl_retrieve_steps){

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "lab/random.h"
 #include "lab/result.h"
 #include "node/send.h"
 #include "offload/annex/annex.h"
@@ -122,8 +123,7 @@ void sl_random_halves(uint16_t *out, size_t count, uint64_t seed) {
     uint16_t numbers[N_RANDOM];
     uint64_t state = RANDOM_FOR;
     for (int i = 0; i < N_RANDOM; i++) {
-        state = state * 6364136223846793005u + 1442695040888963407u;
-        float x = ((float)(state >> 40) * 0x1p-24f - 0.5f) * 3.4641016f;
+        float x = ((float)(sl_random_mmix(&state) >> 40) * 0x1p-24f - 0.5f) * 3.4641016f;
         _Float16 half = (_Float16)x;
         memcpy(&numbers[i], &half, sizeof half);
     }
@@ -240,9 +240,7 @@ enum sl_status sl_store_rig_fill(struct sl_store_rig *rig, const struct sl_store
         }
         sl_bench_progress("filling the store: %" PRId64 " of %" PRId64 " tokens", at + segment.n_slots,
                           filling->n_tokens);
-        if (status == SL_OK && signals != NULL && sl_signals_received(signals) > 0) {
-            status = sl_fail(err, SL_ERR_CANCELLED, "stopped by a signal");
-        }
+        status = status == SL_OK ? sl_signals_check(signals, err) : status;
     }
     status = status == SL_OK ? await(rig, filling->n_tokens, err) : status;
     *seconds_out = (double)(sl_now_ns() - begin_ns) / SL_NS_PER_S;

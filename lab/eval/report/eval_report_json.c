@@ -65,12 +65,8 @@ static json_t *choice_json(const struct sl_eval_report *r, const struct sl_eval_
 
 // Takes the line over.
 static enum sl_status print_line(json_t *line, FILE *file, struct sl_error *err) {
-    int code = line ? json_dumpf(line, file, JSON_REAL_PRECISION(6)) : -1;
-    json_decref(line);
-    if (code != 0 || fputc('\n', file) == EOF) {
-        return sl_fail(err, SL_ERR_IO, "the report cannot be written");
-    }
-    return SL_OK;
+    bool printed = sl_json_print(line, JSON_REAL_PRECISION(6), file);
+    return printed ? SL_OK : sl_fail(err, SL_ERR_IO, "the report cannot be written");
 }
 
 enum sl_status sl_eval_report_print_json(const struct sl_eval_report *r, FILE *file, struct sl_error *err) {

@@ -96,8 +96,7 @@ static void add_row(struct sl_table *table, const struct sl_eval_report *r, cons
         add_points(table, row->lengths[l]);
     }
     if (isnan(row->mean)) {
-        sl_table_add(table, "-");
-        sl_table_add(table, "-");
+        sl_table_add(table, "-\t-");
     } else {
         sl_table_add(table, "%.1f%s", 100 * row->mean, row->complete ? "" : "?");
         add_shipped(table, row);
@@ -189,9 +188,7 @@ static void print_legend(const struct writer *w, const struct sl_eval_report *r)
 // --- claims -----------------------------------------------------------------------------------------------------
 
 static void add_verdict(struct sl_table *table, const struct sl_eval_verdict *v) {
-    sl_table_add(table, "%s", v->claim->paper);
-    sl_table_add(table, "%s", v->claim->text);
-    sl_table_add(table, "%s", v->budget);
+    sl_table_add(table, "%s\t%s\t%s", v->claim->paper, v->claim->text, v->budget);
     add_points(table, v->better);
     add_points(table, v->worse);
     add_difference(table, &v->difference);
@@ -212,8 +209,7 @@ static void print_verdicts(const struct writer *w, const struct sl_eval_report *
         return;
     }
     print_heading(w, "Claims");
-    struct sl_table table;
-    sl_table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    struct sl_table table = SL_TABLE(columns);
     for (size_t i = 0; i < r->n_verdicts; i++) {
         add_verdict(&table, &r->verdicts[i]);
     }
@@ -227,15 +223,12 @@ static void print_choices(const struct writer *w, const struct sl_eval_report *r
     static const struct sl_column columns[] = {{"SHIPS ABOUT", true}, {"OFFLOADS", false}, {"RECIPE", false},
                                                {"MEAN", true},        {"SHIPPED", true},   {"TO FULL, 95%", false},
                                                {"TEXT", false}};
-    struct sl_table table;
-    sl_table_init(&table, columns, sizeof columns / sizeof columns[0]);
+    struct sl_table table = SL_TABLE(columns);
     for (size_t i = 0; i < r->n_choices; i++) {
         const struct sl_eval_choice *choice = &r->choices[i];
         const struct sl_eval_row *row = &r->rows[choice->row];
-        sl_table_add(&table, "%.0f%%", 100 * choice->most);
-        sl_table_add(&table, "%s", choice->offloads ? "yes" : "no");
-        sl_table_add(&table, "%s%s%s", row->recipe->name, row->recipe->budget[0] ? " at " : "", row->recipe->budget);
-        sl_table_add(&table, "%.1f", 100 * row->mean);
+        sl_table_add(&table, "%.0f%%\t%s\t%s%s%s\t%.1f", 100 * choice->most, choice->offloads ? "yes" : "no",
+                     row->recipe->name, row->recipe->budget[0] ? " at " : "", row->recipe->budget, 100 * row->mean);
         add_shipped(&table, row);
         add_difference(&table, &row->to_full);
         sl_table_add(&table, "%s", row->recipe->recipe);

@@ -19,59 +19,54 @@ struct sl_eval_options {
 
 // Rows for the member `eval` of the command's config struct `type`: of what prompts are made.
 #define SL_EVAL_PROMPT_OPTIONS(type)                                                                                   \
-    SL_OPTION_ROW("model", 'm', SL_OPTION_STRING, NULL, "DIR", "model folder", offsetof(struct type, eval.model), 0,   \
-                  0),                                                                                                  \
+    SL_OPTION_ROW("model", 'm', SL_OPTION_STRING, NULL, "DIR", "model folder", SL_FIELD(type, eval.model)),            \
         SL_OPTION_ROW("lengths", 'l', SL_OPTION_STRING, "4096", "N,N",                                                 \
-                      "of the tasks' prompts, in tokens of this model", offsetof(struct type, eval.lengths), 0, 0),    \
+                      "of the tasks' prompts, in tokens of this model", SL_FIELD(type, eval.lengths)),                 \
         SL_OPTION_ROW("samples", 'n', SL_OPTION_INT, "0", "N",                                                         \
-                      "questions of a task and length; 0: as the plan says, or 10",                                    \
-                      offsetof(struct type, eval.samples), 0, 1 << 20),                                                \
-        SL_OPTION_ROW("seed", 0, SL_OPTION_INT, "1", "N", "of the tasks", offsetof(struct type, eval.seed), 0,         \
-                      1LL << 48),                                                                                      \
+                      "questions of a task and length; 0: as the plan says, or 10", SL_FIELD(type, eval.samples), 0,   \
+                      1 << 20),                                                                                        \
+        SL_OPTION_ROW("seed", 0, SL_OPTION_INT, "1", "N", "of the tasks", SL_FIELD(type, eval.seed), 0, 1LL << 48),    \
         SL_OPTION_ROW("essay", 0, SL_OPTION_LIST, NULL, "FILE",                                                        \
                       "a text to hide facts in; may be given several times. Without: the licences of this system",     \
-                      offsetof(struct type, eval.essays), 0, 0)
+                      SL_FIELD(type, eval.essays))
 
 // Which questions, by name or by file.
 #define SL_EVAL_TASK_OPTIONS(type)                                                                                     \
     SL_OPTION_ROW("tasks", 't', SL_OPTION_STRING, NULL, "A,B", "tasks by name (--list), or all",                       \
-                  offsetof(struct type, eval.tasks), 0, 0),                                                            \
+                  SL_FIELD(type, eval.tasks)),                                                                         \
         SL_OPTION_ROW(                                                                                                 \
             "plan", 'p', SL_OPTION_STRING, NULL, "FILE",                                                               \
             "tasks, data sets, recipes, budgets and claims in a file (lab/eval/papers/), instead of options",          \
-            offsetof(struct type, eval.plan), 0, 0),                                                                   \
+            SL_FIELD(type, eval.plan)),                                                                                \
         SL_OPTION_ROW("data", 'd', SL_OPTION_STRING, NULL, "DIR",                                                      \
-                      "where the plan's data sets are; without: beside the plan", offsetof(struct type, eval.data), 0, \
-                      0),                                                                                              \
+                      "where the plan's data sets are; without: beside the plan", SL_FIELD(type, eval.data)),          \
         SL_OPTION_ROW(                                                                                                 \
             "max-prompt-tokens", 0, SL_OPTION_INT, "0", "N",                                                           \
             "a data set's longer prompts lose their middle; 0: as the plan says, or what the model was made for",      \
-            offsetof(struct type, eval.max_prompt_tokens), 0, 1LL << 32)
+            SL_FIELD(type, eval.max_prompt_tokens), 0, 1LL << 32)
 
 // Who answers, and how.
 #define SL_EVAL_ASK_OPTIONS(type)                                                                                      \
     SL_OPTION_ROW("recipe", 'r', SL_OPTION_LIST, NULL, "RECIPE",                                                       \
                   "beside full; may be given several times, or as a list joined by ';'; presets: all of them",         \
-                  offsetof(struct type, eval.recipes), 0, 0),                                                          \
+                  SL_FIELD(type, eval.recipes)),                                                                       \
         SL_OPTION_ROW("budgets", 'b', SL_OPTION_STRING, NULL, "B,B",                                                   \
                       "such as 5%,20%,512: each in the place of {budget}, or of recipes that evict and name none",     \
-                      offsetof(struct type, eval.budgets), 0, 0),                                                      \
+                      SL_FIELD(type, eval.budgets)),                                                                   \
         SL_OPTION_ROW("weights", 0, SL_OPTION_STRING, "stored", "FORMAT",                                              \
-                      "of the model's weights in memory: stored, int8 or int4", offsetof(struct type, eval.weights),   \
-                      0, 0),                                                                                           \
+                      "of the model's weights in memory: stored, int8 or int4", SL_FIELD(type, eval.weights)),         \
         SL_OPTION_ROW("out", 'o', SL_OPTION_STRING, NULL, "FILE",                                                      \
                       "keep every answer there as a JSON line; a run that was stopped goes on from it",                \
-                      offsetof(struct type, eval.out), 0, 0),                                                          \
+                      SL_FIELD(type, eval.out)),                                                                       \
         SL_OPTION_ROW("threads", 0, SL_OPTION_INT, "0", "N", "in this process; 0 is one per processor",                \
-                      offsetof(struct type, eval.threads), 0, 1024)
+                      SL_FIELD(type, eval.threads), 0, 1024)
 
 // The same, where it may be a cluster.
 #define SL_EVAL_CLUSTER_OPTIONS(type)                                                                                  \
     SL_OPTION_ROW("coordinator", 'c', SL_OPTION_STRING, NULL, "HOST:PORT",                                             \
-                  "ask the cluster there. Without: everything in this process",                                        \
-                  offsetof(struct type, eval.coordinator), 0, 0),                                                      \
+                  "ask the cluster there. Without: everything in this process", SL_FIELD(type, eval.coordinator)),     \
         SL_OPTION_ROW("deadline", 0, SL_OPTION_DURATION, "10m", "TIME", "of one answer of a cluster",                  \
-                      offsetof(struct type, eval.deadline_ms), 1, 86400000)
+                      SL_FIELD(type, eval.deadline_ms), 1, 86400000)
 
 /*
  * The plan in the file, or the one that the options describe: tasks at lengths, `full` and the recipes. SL_ERR_INVALID

@@ -182,7 +182,16 @@ static void attend_before(struct sl_stream *stream, const struct sl_attend *args
     run_calls(stream, &step);
 }
 
+// Operations read the host's lists when they are queued, which is when they are done.
+static enum sl_status publish(struct sl_stream *stream, struct sl_kv_heads *heads_inout, struct sl_error *err) {
+    (void)stream;
+    (void)err;
+    heads_inout->published = heads_inout->kv;
+    return SL_OK;
+}
+
 void sl_ref_kv_fill(struct sl_ops *ops) {
+    ops->publish = publish;
     ops->append = append;
     ops->attend = attend;
     ops->attend_before = attend_before;

@@ -6,30 +6,11 @@
  *         16 + u, u = code + 8 up to the sign bit's flip, and one fused multiply-add makes s * (16 + u) - 24 s of it: the
  *         same float as s * code, for a shift, a mask and one bit operation less than by way of integers.
  */
-#include <immintrin.h>
-
-#include "tensor/cpu/dense/avx2_dense.h"
 #include "tensor/cpu/dense/narrow.h"
-#include "tensor/cpu/dense/panels.h"
-#include "tensor/cpu/simd/avx2_math.h"
+#include "tensor/cpu/simd/vector.h"
 
 #define INLINE    static inline __attribute__((always_inline))
-#define VECTOR    __m256
-#define LANES     8
-#define REGISTERS (SL_NARROW / LANES)
-
-INLINE __m256 load(const float *from) {
-    return _mm256_loadu_ps(from);
-}
-INLINE void store(float *to, __m256 v) {
-    _mm256_storeu_ps(to, v);
-}
-INLINE __m256 broadcast(float x) {
-    return _mm256_set1_ps(x);
-}
-INLINE __m256 multiply_add(__m256 a, __m256 b, __m256 c) {
-    return _mm256_fmadd_ps(a, b, c);
-}
+#define REGISTERS (SL_NARROW / SL_VECTOR_FLOATS)
 
 // The scales of a group of steps; of INT4 also what its codes are biased by.
 struct scales {
@@ -82,52 +63,4 @@ INLINE void load_step(enum sl_narrow_form form, const char *group, int64_t q, in
     }
 }
 
-// --- activations ---------------------------------------------------------------------------------------------------
-
-// Lane by lane where there is no vector form: these activations are of families with small MLPs.
-static __m256 by_lane(enum sl_activation activation, __m256 x) {
-    float lanes[8];
-    _mm256_storeu_ps(lanes, x);
-    for (int i = 0; i < 8; i++) {
-        lanes[i] = sl_activate(activation, lanes[i]);
-    }
-    return _mm256_loadu_ps(lanes);
-}
-
-static inline __m256 activate(enum sl_activation activation, __m256 x) {
-    if (activation == SL_ACT_NONE) {
-        return x;
-    }
-    if (activation != SL_ACT_SILU) {
-        return by_lane(activation, x);
-    }
-    __m256 denominator = _mm256_add_ps(_mm256_set1_ps(1.0f), sl_avx2_exp(_mm256_sub_ps(_mm256_setzero_ps(), x)));
-    return _mm256_div_ps(x, denominator);
-}
-
-static void finish(const struct sl_matrix *w, const float *sums, int64_t n, float *y) {
-    for (int64_t i = 0; i < n; i += 8) {
-        // the last ones through the same instructions: an element's bits do not depend on where it lies
-        int64_t left = sl_min(8, n - i);
-        __m256i lanes = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)left), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-        __m256 x = _mm256_maskload_ps(sums + i, lanes);
-        if (w->bias != NULL) {
-            x = _mm256_add_ps(x, _mm256_maskload_ps(w->bias + i, lanes));
-        }
-        x = activate(w->activation, x);
-        if (w->gated) {
-            __m256 up = _mm256_maskload_ps(sums + n + i, lanes);
-            if (w->bias != NULL) {
-                up = _mm256_add_ps(up, _mm256_maskload_ps(w->bias + n + i, lanes));
-            }
-            x = _mm256_mul_ps(x, up);
-        }
-        _mm256_maskstore_ps(y + i, lanes, x);
-    }
-}
-
 #include "tensor/cpu/dense/narrow_tiles.h"
-
-void sl_avx2_matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
-    sl_narrow_matmul(&kernels, stream, w, args);
-}

@@ -5,15 +5,13 @@
 
 #include "tensor/ops.h"
 
-void sl_ref_dense_fill(struct sl_ops *ops); // pack unpack matmul_scratch matmul embed norm angles rotate
+void sl_ref_dense_fill(struct sl_ops *ops);    // pack unpack matmul_scratch matmul embed norm angles rotate
+void sl_vector_dense_fill(struct sl_ops *ops); // tiers avx2 and neon, but for angles
 
 #if defined(__x86_64__)
-void sl_avx2_dense_fill(struct sl_ops *ops);
 void sl_avx512_dense_fill(struct sl_ops *ops);
 void sl_avx512bf16_dense_fill(struct sl_ops *ops); // pack matmul_scratch matmul
 void sl_amx_dense_fill(struct sl_ops *ops);
-#elif defined(__aarch64__)
-void sl_neon_dense_fill(struct sl_ops *ops); // but for embed and angles
 #endif
 
 #endif

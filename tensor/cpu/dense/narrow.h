@@ -75,4 +75,7 @@ size_t sl_narrow_scratch(const struct sl_matrix *w, int64_t m);
 void sl_narrow_matmul(const struct sl_narrow_kernels *kernels, struct sl_stream *stream, const struct sl_matrix *w,
                       const struct sl_matmul *args);
 
+// matmul of tiers avx2 and neon: that, with the loops of the one that this is built for.
+void sl_vector_matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args);
+
 #endif

@@ -3,30 +3,29 @@
  * Purpose: the loops of a tile in narrow panels (narrow.h), over registers of any width. Included once by each tier's
  *          file, after it has defined
  *
- *     VECTOR, LANES                      a register and its floats; REGISTERS of them hold a step's weights
- *     load(from) store(to, v) broadcast(x) multiply_add(a, b, c)       a * b + c, rounded once
- *     struct scales, load_scales(form, group)                          what a group of quantized steps is multiplied by
- *     load_step(form, group, q, s, scales, step[REGISTERS])            step 4 q + s of a group, widened; s is a constant
- *     finish(w, sums, n, y)                                            as in struct sl_narrow_kernels
+ *     REGISTERS                                                  so many (SL_VECTOR) hold a step's weights
+ *     struct scales, load_scales(form, group)                    what a group of quantized steps is multiplied by
+ *     load_step(form, group, q, s, scales, step[REGISTERS])      step 4 q + s of a group, widened; s is a constant
  *
- * and leaves `kernels`.
+ * and leaves sl_vector_matmul().
  */
 #ifndef SL_TENSOR_CPU_DENSE_NARROW_TILES_H
 #define SL_TENSOR_CPU_DENSE_NARROW_TILES_H
 
 #include "tensor/cpu/dense/narrow.h"
 #include "tensor/cpu/dense/panels.h"
+#include "tensor/cpu/simd/vector.h"
 
 // An sl_narrow_tile_fn. Called with constants only, so that acc stays in registers.
 INLINE void tile(int rows, int panels, enum sl_narrow_form form, const char *weights, size_t stride, const float *x,
                  int64_t ldx, int64_t k, float *y, int64_t ldy, bool fresh) {
-    VECTOR acc[SL_NARROW_ROWS][4 * REGISTERS];
+    SL_VECTOR acc[SL_NARROW_ROWS][4 * REGISTERS];
     struct scales scales[4];
     SL_UNROLL
     for (int r = 0; r < rows; r++) {
         SL_UNROLL
         for (int c = 0; c < REGISTERS * panels; c++) {
-            acc[r][c] = fresh ? broadcast(0.0f) : load(y + r * ldy + LANES * c);
+            acc[r][c] = fresh ? sl_vector_set(0.0f) : sl_vector_load(y + r * ldy + SL_VECTOR_FLOATS * c);
         }
     }
     for (int64_t g = 0; g < k; g += SL_WEIGHT_GROUP, weights += sl_narrow_group_bytes(form), x += SL_WEIGHT_GROUP) {
@@ -43,14 +42,14 @@ INLINE void tile(int rows, int panels, enum sl_narrow_form form, const char *wei
                 }
                 SL_UNROLL
                 for (int p = 0; p < panels; p++) {
-                    VECTOR step[REGISTERS];
+                    SL_VECTOR step[REGISTERS];
                     load_step(form, weights + (size_t)p * stride, q, s, &scales[p], step);
                     SL_UNROLL
                     for (int r = 0; r < rows; r++) {
-                        VECTOR xi = broadcast(x[r * ldx + 4 * q + s]);
+                        SL_VECTOR xi = sl_vector_set(x[r * ldx + 4 * q + s]);
                         SL_UNROLL
                         for (int c = 0; c < REGISTERS; c++) {
-                            acc[r][p * REGISTERS + c] = multiply_add(xi, step[c], acc[r][p * REGISTERS + c]);
+                            acc[r][p * REGISTERS + c] = sl_vector_multiply_add(xi, step[c], acc[r][p * REGISTERS + c]);
                         }
                     }
                 }
@@ -61,7 +60,7 @@ INLINE void tile(int rows, int panels, enum sl_narrow_form form, const char *wei
     for (int r = 0; r < rows; r++) {
         SL_UNROLL
         for (int c = 0; c < REGISTERS * panels; c++) {
-            store(y + r * ldy + LANES * c, acc[r][c]);
+            sl_vector_store(y + r * ldy + SL_VECTOR_FLOATS * c, acc[r][c]);
         }
     }
 }
@@ -96,11 +95,11 @@ INLINE void widen_as(enum sl_narrow_form form, const char *group, int64_t k, flo
                 if (g + 4 * q + s >= k) {
                     break;
                 }
-                VECTOR step[REGISTERS];
+                SL_VECTOR step[REGISTERS];
                 load_step(form, group, q, s, &scales, step);
                 SL_UNROLL
                 for (int c = 0; c < REGISTERS; c++) {
-                    store(out + LANES * c, step[c]);
+                    sl_vector_store(out + SL_VECTOR_FLOATS * c, step[c]);
                 }
             }
         }
@@ -129,6 +128,50 @@ static void widen(enum sl_narrow_form form, const char *group, int64_t k, float 
     }
 }
 
+// --- activations ---------------------------------------------------------------------------------------------------
+
+// Lane by lane where there is no vector form: these activations are of families with small MLPs.
+static SL_VECTOR by_lane(enum sl_activation activation, SL_VECTOR x) {
+    float lanes[SL_VECTOR_FLOATS];
+    sl_vector_store(lanes, x);
+    for (int i = 0; i < SL_VECTOR_FLOATS; i++) {
+        lanes[i] = sl_activate(activation, lanes[i]);
+    }
+    return sl_vector_load(lanes);
+}
+
+static inline SL_VECTOR activate(enum sl_activation activation, SL_VECTOR x) {
+    if (activation == SL_ACT_NONE) {
+        return x;
+    }
+    if (activation != SL_ACT_SILU) {
+        return by_lane(activation, x);
+    }
+    return x / (sl_vector_set(1.0f) + sl_vector_exp(sl_vector_set(0.0f) - x));
+}
+
+static void finish(const struct sl_matrix *w, const float *sums, int64_t n, float *y) {
+    for (int64_t i = 0; i < n; i += SL_VECTOR_FLOATS) {
+        // the last ones through the same instructions: an element's bits do not depend on where it lies
+        int64_t left = n - i;
+        SL_VECTOR x = sl_vector_load_first(sums + i, left);
+        if (w->bias != NULL) {
+            x = x + sl_vector_load_first(w->bias + i, left);
+        }
+        x = activate(w->activation, x);
+        if (w->gated) {
+            SL_VECTOR up = sl_vector_load_first(sums + n + i, left);
+            if (w->bias != NULL) {
+                up = up + sl_vector_load_first(w->bias + n + i, left);
+            }
+            x = x * up;
+        }
+        sl_vector_store_first(y + i, left, x);
+    }
+}
+
+// --- the table -----------------------------------------------------------------------------------------------------
+
 #define CHOICES(suffix, wide)                                                                                          \
     {                                                                                                                  \
         {tile_1_##suffix, tile_1_wide_##suffix, wide}, {tile_2_##suffix, tile_2_wide_##suffix, 2},                     \
@@ -145,5 +188,9 @@ static const struct sl_narrow_kernels kernels = {
     .widen = widen,
     .finish = finish,
 };
+
+void sl_vector_matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
+    sl_narrow_matmul(&kernels, stream, w, args);
+}
 
 #endif

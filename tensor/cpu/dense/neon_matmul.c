@@ -5,30 +5,11 @@
  * Design: a tile keeps up to 24 of the 32 registers in sums. The same panels and the same order of sums as with AVX2, one
  *         fused multiply-add a step, so both tiers give the same bits but for what activations do.
  */
-#include <string.h>
-
 #include "tensor/cpu/dense/narrow.h"
-#include "tensor/cpu/dense/neon_dense.h"
-#include "tensor/cpu/dense/panels.h"
-#include "tensor/cpu/simd/neon_math.h"
+#include "tensor/cpu/simd/vector.h"
 
 #define INLINE    static inline __attribute__((always_inline))
-#define VECTOR    float32x4_t
-#define LANES     4
-#define REGISTERS (SL_NARROW / LANES)
-
-INLINE float32x4_t load(const float *from) {
-    return vld1q_f32(from);
-}
-INLINE void store(float *to, float32x4_t v) {
-    vst1q_f32(to, v);
-}
-INLINE float32x4_t broadcast(float x) {
-    return vdupq_n_f32(x);
-}
-INLINE float32x4_t multiply_add(float32x4_t a, float32x4_t b, float32x4_t c) {
-    return vfmaq_f32(c, a, b);
-}
+#define REGISTERS (SL_NARROW / SL_VECTOR_FLOATS)
 
 // The scales of a group of steps.
 struct scales {
@@ -86,61 +67,4 @@ INLINE void load_step(enum sl_narrow_form form, const char *group, int64_t q, in
     }
 }
 
-// --- activations ---------------------------------------------------------------------------------------------------
-
-// Lane by lane where there is no vector form: these activations are of families with small MLPs.
-static float32x4_t by_lane(enum sl_activation activation, float32x4_t x) {
-    float lanes[4];
-    vst1q_f32(lanes, x);
-    for (int i = 0; i < 4; i++) {
-        lanes[i] = sl_activate(activation, lanes[i]);
-    }
-    return vld1q_f32(lanes);
-}
-
-static inline float32x4_t activate(enum sl_activation activation, float32x4_t x) {
-    if (activation == SL_ACT_NONE) {
-        return x;
-    }
-    if (activation != SL_ACT_SILU) {
-        return by_lane(activation, x);
-    }
-    return vdivq_f32(x, vaddq_f32(vdupq_n_f32(1.0f), sl_neon_exp(vnegq_f32(x))));
-}
-
-static void finish_4(const struct sl_matrix *w, const float *sums, const float *up_sums, const float *bias,
-                     const float *up_bias, float *y) {
-    float32x4_t x = vld1q_f32(sums);
-    x = activate(w->activation, bias != NULL ? vaddq_f32(x, vld1q_f32(bias)) : x);
-    if (w->gated) {
-        float32x4_t up = vld1q_f32(up_sums);
-        x = vmulq_f32(x, bias != NULL ? vaddq_f32(up, vld1q_f32(up_bias)) : up);
-    }
-    vst1q_f32(y, x);
-}
-
-static void finish(const struct sl_matrix *w, const float *sums, int64_t n, float *y) {
-    const float *up_sums = w->gated ? sums + n : sums, *bias = w->bias, *up_bias = w->gated && bias ? bias + n : bias;
-    int64_t i = 0;
-    for (; i + 4 <= n; i += 4) {
-        finish_4(w, sums + i, up_sums + i, bias ? bias + i : NULL, bias ? up_bias + i : NULL, y + i);
-    }
-    if (i < n) { // the last ones through the same instructions: an element's bits do not depend on where it lies
-        float last[4][4] = {{0}}, out[4];
-        size_t bytes = (size_t)(n - i) * sizeof(float);
-        memcpy(last[0], sums + i, bytes);
-        memcpy(last[1], up_sums + i, bytes);
-        if (bias != NULL) {
-            memcpy(last[2], bias + i, bytes);
-            memcpy(last[3], up_bias + i, bytes);
-        }
-        finish_4(w, last[0], last[1], bias ? last[2] : NULL, last[3], out);
-        memcpy(y + i, out, bytes);
-    }
-}
-
 #include "tensor/cpu/dense/narrow_tiles.h"
-
-void sl_neon_matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
-    sl_narrow_matmul(&kernels, stream, w, args);
-}

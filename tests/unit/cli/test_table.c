@@ -40,6 +40,20 @@ static void test_table_aligns_columns(void **state) {
     sl_table_cleanup(&table);
 }
 
+static void test_table_takes_several_cells_at_once(void **state) {
+    (void)state;
+    struct sl_table table = SL_TABLE(columns);
+    sl_table_add(&table, "%s\t%d\t%s", "a", 1, "x\ty"); // a tab of an argument is one of the last cell's characters
+    sl_table_add(&table, "\t%d", 2);
+    sl_table_add(&table, "%s", "z\t");
+    char *text = print(&table);
+    assert_string_equal(text, "NAME  N  LAST\n"
+                              "a     1  x?y\n"
+                              "      2  z?\n");
+    free(text);
+    sl_table_cleanup(&table);
+}
+
 static void test_table_counts_characters_and_hides_controls(void **state) {
     (void)state;
     struct sl_table table;
@@ -86,6 +100,7 @@ static void test_table_of_nothing_has_titles(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_table_aligns_columns),
+        cmocka_unit_test(test_table_takes_several_cells_at_once),
         cmocka_unit_test(test_table_counts_characters_and_hides_controls),
         cmocka_unit_test(test_table_as_markdown),
         cmocka_unit_test(test_table_of_nothing_has_titles),

@@ -37,10 +37,7 @@ static inline enum sl_status watch_forward(struct sl_engine *engine, struct sl_i
             sl_pass_finish(&pass);
         }
     }
-    if (status == SL_OK) {
-        sl_pass_end(&pass);
-    }
-    return status;
+    return status == SL_OK ? sl_pass_end(&pass, err) : status;
 }
 
 #endif

@@ -132,9 +132,7 @@ void scene_open(struct scene *s) {
     s->memory = aligned_alloc(SL_ARENA_UNIT, bytes);
     assert_non_null(s->memory);
     assert_int_equal(sl_arena_create(s->memory, bytes, &s->arena, &err), SL_OK);
-    if (s->n_threads > 0) {
-        s->stream = test_stream_open(s->n_threads);
-    }
+    s->stream = test_stream_open(s->n_threads > 0 ? s->n_threads : 1);
     struct sl_session_config config = {s->plan.geometry, SL_POSITION_ORIGINAL, MAX_SLOTS, s->plan.work, s->plan.packed};
     assert_int_equal(sl_session_create(&config, s->arena, &s->whole, &err), SL_OK);
     s->session = s->whole;

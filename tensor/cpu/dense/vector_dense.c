@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the dense operations with AVX2, FMA and F16C, but for matmul (avx2_matmul.c).
-#include "tensor/cpu/dense/avx2_dense.h"
-
+// Purpose: the dense operations of tiers avx2 and neon, but for matmul (avx2_matmul.c, neon_matmul.c). What is not here
+//          stays the reference's.
 #include <assert.h>
-#include <immintrin.h>
 #include <math.h>
 #include <string.h>
 
@@ -11,47 +9,47 @@
 #include "tensor/cpu/dense/narrow.h"
 #include "tensor/cpu/dense/panels.h"
 #include "tensor/cpu/dense/rows.h"
-#include "tensor/cpu/simd/avx2_math.h"
+#include "tensor/cpu/simd/vector.h"
 #include "tensor/weights.h"
+
+#define STEP SL_VECTOR_FLOATS
 
 static void embed(struct sl_stream *stream, const struct sl_matrix *table, const int32_t *ids, int64_t m, float *out) {
     (void)stream;
     for (int64_t r = 0; r < m; r++) {
         assert(ids[r] >= 0 && ids[r] < table->n);
-        const unsigned char *from = sl_weight_row(table, ids[r]);
+        const void *row = sl_weight_row(table, ids[r]);
+        const uint16_t *from = row;
         float *to = out + r * table->k;
         int64_t i = 0;
         if (table->dtype == SL_F32) {
-            memcpy(to, from, (size_t)table->k * sizeof(float));
+            memcpy(to, row, (size_t)table->k * sizeof(float));
             continue;
         }
-        for (; i + 8 <= table->k; i += 8) {
-            __m128i halves = _mm_loadu_si128((const __m128i *)(from + 2 * i));
-            __m256 wide = table->dtype == SL_F16
-                              ? _mm256_cvtph_ps(halves)
-                              : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
-            _mm256_storeu_ps(to + i, wide);
+        for (; i + STEP <= table->k; i += STEP) {
+            bool is_f16 = table->dtype == SL_F16;
+            sl_vector_store(to + i, is_f16 ? sl_vector_from_f16(from + i) : sl_vector_from_bf16(from + i));
         }
         for (; i < table->k; i++) {
             uint16_t half;
-            memcpy(&half, from + 2 * i, sizeof half);
+            memcpy(&half, from + i, sizeof half);
             to[i] = table->dtype == SL_F16 ? sl_f16_to_f32(half) : sl_bf16_to_f32(half);
         }
     }
 }
 
-// sum_i (x[i] - mean)^power for power 1 or 2; 32 partial sums, added in a fixed order
+// sum_i (x[i] - mean)^power for power 1 or 2; as many partial sums as four registers hold, added in a fixed order
 static inline __attribute__((always_inline)) float moment(const float *x, int64_t n, float mean, int power) {
-    __m256 sums[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
+    SL_VECTOR sums[4] = {sl_vector_set(0.0f), sl_vector_set(0.0f), sl_vector_set(0.0f), sl_vector_set(0.0f)};
     int64_t i = 0;
-    for (; i + 32 <= n; i += 32) {
+    for (; i + 4 * STEP <= n; i += 4 * STEP) {
         SL_UNROLL
         for (int c = 0; c < 4; c++) {
-            __m256 v = _mm256_sub_ps(_mm256_loadu_ps(x + i + 8 * c), _mm256_set1_ps(mean));
-            sums[c] = power == 2 ? _mm256_fmadd_ps(v, v, sums[c]) : _mm256_add_ps(v, sums[c]);
+            SL_VECTOR v = sl_vector_load(x + i + STEP * c) - sl_vector_set(mean), plus_v = sums[c] + v;
+            sums[c] = power == 2 ? sl_vector_multiply_add(v, v, sums[c]) : plus_v;
         }
     }
-    float sum = sl_avx2_sum(_mm256_add_ps(_mm256_add_ps(sums[0], sums[1]), _mm256_add_ps(sums[2], sums[3])));
+    float sum = sl_vector_sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
     for (; i < n; i++) {
         float v = x[i] - mean;
         sum += power == 2 ? v * v : v;
@@ -62,15 +60,14 @@ static inline __attribute__((always_inline)) float moment(const float *x, int64_
 static void norm_vector(const struct sl_norm *norm, const float *x, float *out) {
     float n = (float)norm->n, mean = norm->kind == SL_NORM_LAYER ? moment(x, norm->n, 0.0f, 1) / n : 0.0f;
     float scale = 1.0f / sqrtf(moment(x, norm->n, mean, 2) / n + norm->eps);
-    int64_t i = 0;
-    for (; i + 8 <= norm->n; i += 8) {
-        __m256 v = _mm256_mul_ps(_mm256_sub_ps(_mm256_loadu_ps(x + i), _mm256_set1_ps(mean)), _mm256_set1_ps(scale));
-        v = _mm256_mul_ps(v, _mm256_loadu_ps(norm->weight + i));
-        _mm256_storeu_ps(out + i, norm->bias != NULL ? _mm256_add_ps(v, _mm256_loadu_ps(norm->bias + i)) : v);
-    }
-    for (; i < norm->n; i++) {
-        float v = (x[i] - mean) * scale * norm->weight[i];
-        out[i] = norm->bias != NULL ? v + norm->bias[i] : v;
+    for (int64_t i = 0; i < norm->n; i += STEP) {
+        int64_t left = norm->n - i;
+        SL_VECTOR v = (sl_vector_load_first(x + i, left) - sl_vector_set(mean)) * sl_vector_set(scale);
+        v = v * sl_vector_load_first(norm->weight + i, left);
+        if (norm->bias != NULL) {
+            v = v + sl_vector_load_first(norm->bias + i, left);
+        }
+        sl_vector_store_first(out + i, left, v);
     }
 }
 
@@ -84,11 +81,11 @@ static void rotate_row(const struct sl_rope *rope, const float *cosines, const f
     int half = rope->rotary_dim / 2;
     for (int h = 0; h < n_heads; h++) {
         float *head = x + (int64_t)h * rope->head_dim;
-        for (int i = 0; i < half; i += 4) { // rotary_dim is a multiple of 8, so half is one of 4
-            __m128 a = _mm_loadu_ps(head + i), b = _mm_loadu_ps(head + i + half);
-            __m128 c = _mm_loadu_ps(cosines + i), s = _mm_loadu_ps(sines + i);
-            _mm_storeu_ps(head + i, _mm_sub_ps(_mm_mul_ps(a, c), _mm_mul_ps(b, s)));
-            _mm_storeu_ps(head + i + half, _mm_add_ps(_mm_mul_ps(b, c), _mm_mul_ps(a, s)));
+        for (int i = 0; i < half; i += STEP) {
+            SL_VECTOR a = sl_vector_load_first(head + i, half - i), b = sl_vector_load_first(head + half + i, half - i);
+            SL_VECTOR c = sl_vector_load_first(cosines + i, half - i), s = sl_vector_load_first(sines + i, half - i);
+            sl_vector_store_first(head + i, half - i, a * c - b * s);
+            sl_vector_store_first(head + half + i, half - i, b * c + a * s);
         }
     }
 }
@@ -100,11 +97,11 @@ static void rotate(struct sl_stream *stream, const struct sl_rope *rope, const f
     sl_rotate_run(stream, &rows, m);
 }
 
-void sl_avx2_dense_fill(struct sl_ops *ops) {
+void sl_vector_dense_fill(struct sl_ops *ops) {
     ops->pack = sl_narrow_pack;
     ops->unpack = sl_panels_free;
     ops->matmul_scratch = sl_narrow_scratch;
-    ops->matmul = sl_avx2_matmul;
+    ops->matmul = sl_vector_matmul;
     ops->embed = embed;
     ops->norm = norm;
     ops->rotate = rotate;
