@@ -273,7 +273,7 @@ static void test_attend_slots(void **state) {
 
 static void check_fold(struct scene *s, int call, int first_row) {
     const struct sl_fold what = {2, 0, 1};
-    struct sl_kv_heads heads = {s->cache[call].kv, KV_HEADS};
+    struct sl_kv_heads heads = {.kv = s->cache[call].kv, .n = KV_HEADS};
     float *want[3], *got = take(KV_HEADS * 1200 * sizeof *got);
     tier("reference")->fold(NULL, &s->cpu[call], first_row, &what);
     for (int plane = 0; plane < 3; plane++) {

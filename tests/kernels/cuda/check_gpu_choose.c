@@ -15,7 +15,7 @@ static void scene_open(struct scene *s, uint32_t most) {
     for (int h = 0; h < HEADS; h++) {
         s->kv[h] = (struct sl_kv){.n_slots = n_slots[h] < most ? n_slots[h] : most};
     }
-    s->heads = (struct sl_kv_heads){s->kv, HEADS};
+    s->heads = (struct sl_kv_heads){.kv = s->kv, .n = HEADS};
     s->gpu = gpu_heads_up(s->kv, HEADS);
 }
 
@@ -155,7 +155,7 @@ static void test_gather(void **state) {
                 kept[h] = list_kept(cases[i].n_slots[h], cases[i].apart, h == 1 ? 1000 : 30, keep[h]);
             }
             struct gpu_heads gpu = gpu_heads_up(c.kv, 4);
-            const struct sl_kv_heads heads = {c.kv, 4};
+            const struct sl_kv_heads heads = {.kv = c.kv, .n = 4};
             void *gpu_keep = gpu_up(keep, sizeof keep), *gpu_kept = gpu_up(kept, sizeof kept);
             tier("reference")
                 ->gather(NULL, &heads, (struct sl_lists){keep[0], STRIDE}, (struct sl_counts){.host = kept});

@@ -31,7 +31,7 @@ static void test_value_change(void **state) {
             }
             weights[0] = 1e9f;
             struct gpu_heads gpu = gpu_heads_up(c.kv, HEADS);
-            const struct sl_kv_heads heads = {c.kv, HEADS};
+            const struct sl_kv_heads heads = {.kv = c.kv, .n = HEADS};
             uint32_t most = gpu_most_slots(c.kv, HEADS);
             void *gpu_weights = gpu_up(weights, n * sizeof *weights);
             void *work = gpu_room(sl_gpu_value_change_work(HEADS, group, d, most));
@@ -85,7 +85,7 @@ static void d2o_open(struct d2o *s, enum sl_kv_format format, int d, const uint3
         set_key(&s->cache, 3, 0, 0), set_key(&s->cache, 3, 1, 0), set_key(&s->cache, 3, 2, NAN);
         set_key(&s->cache, 2, 0, 1), set_key(&s->cache, 2, every + 1, 2), set_key(&s->cache, 2, 2 * every + 1, 2);
     }
-    s->heads = (struct sl_kv_heads){s->cache.kv, HEADS};
+    s->heads = (struct sl_kv_heads){.kv = s->cache.kv, .n = HEADS};
     s->most = gpu_most_slots(s->cache.kv, HEADS);
     s->evicted = take(list_bytes), s->into = take(list_bytes), s->cosine = take(list_bytes);
     tier("reference")

@@ -38,7 +38,7 @@ static void test_quantize_and_its_error(void **state) {
             c.packed.n_states = 0;
             make_targets(&c, N_PAGES, want, to);
             struct gpu_heads gpu = gpu_heads_up(c.kv, HEADS);
-            const struct sl_kv_heads heads = {c.kv, HEADS};
+            const struct sl_kv_heads heads = {.kv = c.kv, .n = HEADS};
             struct sl_page_error error = {1, 2, 3, 4}, got = error;
             void *gpu_to = gpu_up(to, sizeof to), *gpu_error = gpu_up(&error, sizeof error);
             void *work = gpu_room(sl_gpu_page_error_work(HEADS, N_PAGES));
@@ -80,7 +80,7 @@ static void test_quantize_keeps_state(void **state) {
         }
         make_targets(&c, 1, want, to);
         struct gpu_heads gpu = gpu_heads_up(c.kv, HEADS);
-        const struct sl_kv_heads heads = {c.kv, HEADS};
+        const struct sl_kv_heads heads = {.kv = c.kv, .n = HEADS};
         void *gpu_to = gpu_up(to, sizeof to);
         tier("reference")->quantize(NULL, &heads, 1, want);
         sl_gpu_quantize(queue, gpu.at, HEADS, 1, gpu_to);
@@ -113,7 +113,7 @@ static void test_lost(void **state) {
             }
         }
     }
-    const struct sl_kv_heads heads = {kv, HEADS};
+    const struct sl_kv_heads heads = {.kv = kv, .n = HEADS};
     FOR_ORDERS(order) {
         struct gpu_heads gpu = gpu_heads_up(kv, HEADS);
         void *gpu_x = gpu_up(x, HEADS * GROUP * STRIDE * sizeof *x), *gpu_keep = gpu_up(keep, sizeof keep);
@@ -147,7 +147,7 @@ static void test_put_rows(void **state) {
             struct cache c;
             cache_fill(&c, tier("reference"), (enum sl_kv_format)f, SL_KV_INT8, HEADS, 24, 1, n_slots, packed);
             struct gpu_heads gpu = gpu_heads_up(c.kv, HEADS);
-            const struct sl_kv_heads heads = {c.kv, HEADS};
+            const struct sl_kv_heads heads = {.kv = c.kv, .n = HEADS};
             float *rows = random_floats(STRIDE * 2 * 24, 4);
             char *gpu_rows = gpu_up(rows, STRIDE * 2 * 24 * sizeof *rows);
             const void *of_heads[HEADS], *gpu_of_heads[HEADS];
@@ -178,7 +178,7 @@ static void test_mean_query(void **state) {
     enum { GROUP = 5, D = 136 };
     struct sl_kv kv[HEADS];
     float *q = random_floats(HEADS * GROUP * D, 8), means[HEADS * D];
-    const struct sl_attend args = {.m = 1, .n_heads = HEADS * GROUP, .head_dim = D, .heads = {kv, HEADS}};
+    const struct sl_attend args = {.m = 1, .n_heads = HEADS * GROUP, .head_dim = D, .heads = {.kv = kv, .n = HEADS}};
     tier("reference")->mean_query(NULL, &args, q, means);
     FOR_ORDERS(order) {
         float *gpu_q = gpu_up(q, HEADS * GROUP * D * sizeof *q), *gpu = gpu_room(sizeof means);

@@ -31,7 +31,7 @@ static void scene_open(struct scene *s, int which, bool equal) {
             sl_page_state(&s->cache.work, s->cache.pages[h][j / 64], 1)[j % 64] = x * x * random_float(&seed);
         }
     }
-    s->heads = (struct sl_kv_heads){s->cache.kv, HEADS};
+    s->heads = (struct sl_kv_heads){.kv = s->cache.kv, .n = HEADS};
     s->gpu = gpu_heads_up(s->cache.kv, HEADS);
     s->most = gpu_most_slots(s->cache.kv, HEADS);
 }
