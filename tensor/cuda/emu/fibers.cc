@@ -18,12 +18,15 @@
 extern "C" {
 void __sanitizer_start_switch_fiber(void **save, const void *bottom, size_t size);
 void __sanitizer_finish_switch_fiber(void *save, const void **bottom, size_t *size);
+void __asan_unpoison_memory_region(const volatile void *at, size_t bytes);
 }
+#define ASAN_CLEAN(at, bytes)           __asan_unpoison_memory_region(at, bytes)
 #define ASAN_LEAVE(save, bottom, size)  __sanitizer_start_switch_fiber(save, bottom, size)
 #define ASAN_ENTER(saved, bottom, size) __sanitizer_finish_switch_fiber(saved, bottom, size)
 #else
 #define ASAN_LEAVE(save, bottom, size)  (void)0
 #define ASAN_ENTER(saved, bottom, size) (void)0
+#define ASAN_CLEAN(at, bytes)           (void)0
 #endif
 
 // The linker's, if there is shared memory at all.
@@ -122,6 +125,7 @@ static void prepare(fiber *f, dim3 block, dim3 n_blocks, dim3 n) {
             die("out of memory for stacks", m.kernel, 0);
         }
     }
+    ASAN_CLEAN(f->stack + 4096, STACK - 4096); // entry() never returned from what was there
     unsigned i = f->id;
     f->at = {dim3(i % n.x, i / n.x % n.y, i / n.x / n.y), block, n, n_blocks};
     uintptr_t top = ((uintptr_t)f->stack + STACK - f->id % 64 * 1088) & ~(uintptr_t)63; // stacks share no cache sets
