@@ -59,6 +59,17 @@ struct sl_tool_config {
 bool sl_tool_parse(const struct sl_program *program, int argc, char **argv, void *config, int n_min, int n_max,
                    int *first_out, int *exit_out);
 
+/*
+ * A whole command that takes no positional arguments: parse its line, run it, complain if that fails. Returns the exit
+ * code. Of a command that asks the cluster, which is connected to first, `arguments` are the positional ones, with NULL
+ * behind the last.
+ */
+int sl_tool_run(const struct sl_program *program, int argc, char **argv, void *config,
+                enum sl_status (*run_fn)(void *config, struct sl_error *err));
+int sl_tool_ask(const struct sl_program *program, int argc, char **argv, void *config, int n_min, int n_max,
+                enum sl_status (*ask_fn)(struct sl_client *client, void *config, char **arguments,
+                                         struct sl_error *err));
+
 // Complain on standard error and return the exit code that belongs to the error.
 int sl_tool_complain(const char *command, const struct sl_error *err);
 
