@@ -58,10 +58,18 @@ struct sl_kv {
     const struct sl_page_layout *work, *packed;
 };
 
-// KV heads of one layer of one session: operations on pages work on all of them at once.
+// KV heads of one layer, of one session or of several: operations on pages work on all of them at once.
 struct sl_kv_heads {
     const struct sl_kv *kv; // [n]
     int n;
+    // What a device with memory of its own knows of them (ops->publish), and where in it they begin; the processors' need none
+    const void *published;
+    int first;
 };
+
+// `n` of them from head `first` on.
+static inline struct sl_kv_heads sl_kv_heads_part(struct sl_kv_heads heads, int first, int n) {
+    return (struct sl_kv_heads){heads.kv + first, n, heads.published, heads.first + first};
+}
 
 #endif

@@ -78,7 +78,7 @@ static inline struct sl_kv_heads sl_session_heads(const struct sl_session *sessi
     for (int h = 0; h < session->geometry.n_kv_heads; h++) {
         kv[h] = sl_session_kv(session, layer, h);
     }
-    return (struct sl_kv_heads){kv, session->geometry.n_kv_heads};
+    return (struct sl_kv_heads){.kv = kv, .n = session->geometry.n_kv_heads};
 }
 
 struct sl_session_config {

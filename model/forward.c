@@ -100,9 +100,9 @@ static void predict_queries(struct sl_engine *e, const struct sl_model_layer *ne
                              .y_stride = q_dim,
                              .n_columns = q_dim,
                              .scratch = e->products};
-    e->model->ops->matmul(e->team, &next->qkv, &args);
+    e->model->ops->matmul(e->stream, &next->qkv, &args);
     if (next->q_norm.weight != NULL) {
-        e->model->ops->norm(e->team, &next->q_norm, e->next_q, q_dim, m, c->n_heads, e->next_q, q_dim);
+        e->model->ops->norm(e->stream, &next->q_norm, e->next_q, q_dim, m, c->n_heads, e->next_q, q_dim);
     }
 }
 
@@ -111,10 +111,10 @@ static void normalize_heads(struct sl_engine *e, const struct sl_model_layer *la
     const struct sl_model_config *c = &e->model->config;
     float *k = e->qkv + (int64_t)c->n_heads * c->head_dim;
     if (layer->q_norm.weight != NULL) {
-        e->model->ops->norm(e->team, &layer->q_norm, e->qkv, sl_qkv_dim(c), m, c->n_heads, e->qkv, sl_qkv_dim(c));
+        e->model->ops->norm(e->stream, &layer->q_norm, e->qkv, sl_qkv_dim(c), m, c->n_heads, e->qkv, sl_qkv_dim(c));
     }
     if (layer->k_norm.weight != NULL) {
-        e->model->ops->norm(e->team, &layer->k_norm, k, sl_qkv_dim(c), m, c->n_kv_heads, k, sl_qkv_dim(c));
+        e->model->ops->norm(e->stream, &layer->k_norm, k, sl_qkv_dim(c), m, c->n_kv_heads, k, sl_qkv_dim(c));
     }
 }
 
@@ -123,7 +123,7 @@ static const struct sl_rope *rope_of(const struct sl_engine *e, const struct sl_
 }
 
 // Angles of every row's position, by its session's frequencies: runs of inputs that share them, as one call each.
-static void compute_angles(struct sl_engine *e, const struct sl_input *inputs, int n_inputs) {
+static void compute_angles(struct sl_engine *e, const int64_t *positions, const struct sl_input *inputs, int n_inputs) {
     int64_t half = e->model->config.rotary_dim / 2;
     for (int s = 0, row = 0; s < n_inputs;) {
         const struct sl_rope *rope = rope_of(e, inputs[s].session);
@@ -131,7 +131,7 @@ static void compute_angles(struct sl_engine *e, const struct sl_input *inputs, i
         while (s < n_inputs && rope_of(e, inputs[s].session) == rope) {
             row += inputs[s++].n_tokens;
         }
-        e->model->ops->angles(e->team, rope, e->positions + begin, row - begin, e->cosines + begin * half,
+        e->model->ops->angles(e->stream, rope, positions + begin, row - begin, e->cosines + begin * half,
                               e->sines + begin * half);
     }
 }
@@ -151,10 +151,10 @@ static void rotate_rows(struct sl_engine *e, const struct sl_input *inputs, int 
         if (row > begin) {
             const float *cosines = e->cosines + begin * half, *sines = e->sines + begin * half;
             // k lies behind q: one call turns the heads of both
-            ops->rotate(e->team, rope, cosines, sines, e->qkv + begin * sl_qkv_dim(c), sl_qkv_dim(c), row - begin,
+            ops->rotate(e->stream, rope, cosines, sines, e->qkv + begin * sl_qkv_dim(c), sl_qkv_dim(c), row - begin,
                         c->n_heads + c->n_kv_heads);
             if (next_q != NULL) {
-                ops->rotate(e->team, rope, cosines, sines, next_q + begin * q_dim, q_dim, row - begin, c->n_heads);
+                ops->rotate(e->stream, rope, cosines, sines, next_q + begin * q_dim, q_dim, row - begin, c->n_heads);
             }
         }
         while (s < n_inputs && inputs[s].session->positions == SL_POSITION_SLOT) {
@@ -177,9 +177,9 @@ static enum sl_status reserve_rows(const struct sl_input *inputs, int n_inputs, 
     return SL_OK;
 }
 
-// The rows of one input, whose slots have been counted; kv: room for its heads.
+// The rows of one input, from the pass's `row` on.
 static struct sl_attend describe(const struct sl_pass *pass, const struct sl_input *input, int64_t row,
-                                 struct sl_kv *kv) {
+                                 struct sl_kv_heads heads) {
     struct sl_engine *e = pass->engine;
     const struct sl_model_config *c = &e->model->config;
     int64_t q_dim = (int64_t)c->n_heads * c->head_dim, kv_dim = (int64_t)c->n_kv_heads * c->head_dim;
@@ -194,10 +194,10 @@ static struct sl_attend describe(const struct sl_pass *pass, const struct sl_inp
         .n_heads = c->n_heads,
         .head_dim = c->head_dim,
         .scale = 1.0f / sqrtf((float)c->head_dim),
-        .heads = sl_session_heads(input->session, pass->layer, kv),
+        .heads = heads,
         .rope = input->session->positions == SL_POSITION_SLOT ? rope_of(e, input->session) : NULL,
         .window = e->model->layers[pass->layer].window,
-        .positions = e->positions + row,
+        .positions = e->given[e->turn].positions + row,
         .out = e->a + row * q_dim,
         .lse = pass->wants.lse ? e->lse + row * c->n_heads : NULL,
         .importance = pass->wants.importance ? e->scores + row * c->n_kv_heads : NULL,
@@ -207,12 +207,12 @@ static struct sl_attend describe(const struct sl_pass *pass, const struct sl_inp
 
 // --- the pass ------------------------------------------------------------------------------------------------------
 
-static void gather_rows(struct sl_engine *e, const struct sl_input *inputs, int n_inputs) {
+static void give_rows(struct sl_given *given, const struct sl_input *inputs, int n_inputs) {
     int64_t row = 0;
     for (int s = 0; s < n_inputs; s++) {
         for (int i = 0; i < inputs[s].n_tokens; i++, row++) {
-            e->tokens[row] = inputs[s].tokens[i];
-            e->positions[row] = inputs[s].session->n_tokens + i;
+            given->tokens[row] = inputs[s].tokens[i];
+            given->positions[row] = inputs[s].session->n_tokens + i;
         }
     }
 }
@@ -229,9 +229,15 @@ enum sl_status sl_pass_begin(struct sl_engine *e, struct sl_input *inputs, int n
                        "the model has no retaining heads: retaining_heads.safetensors must lie beside it "
                        "(`sluice train-heads` trains one, tools/convert_retaining_heads.py converts a published one)");
     }
-    gather_rows(e, inputs, n_inputs);
-    compute_angles(e, inputs, n_inputs);
-    e->model->ops->embed(e->team, &e->model->embed, e->tokens, pass.n_rows, e->x);
+    e->given[e->turn].used = sl_stream_mark(e->stream); // behind all of the last pass, whether it ended or was given up
+    struct sl_given *given = &e->given[e->turn ^= 1];
+    status = sl_mark_wait(&given->used, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    give_rows(given, inputs, n_inputs);
+    compute_angles(e, given->positions, inputs, n_inputs);
+    e->model->ops->embed(e->stream, &e->model->embed, given->tokens, pass.n_rows, e->x);
     *pass_out = pass;
     return SL_OK;
 }
@@ -241,11 +247,11 @@ void sl_pass_project(struct sl_pass *pass, int layer) {
     const struct sl_model_layer *weights = &e->model->layers[layer];
     int64_t hidden = e->model->config.hidden, m = pass->n_rows;
     pass->layer = layer;
-    e->model->ops->norm(e->team, &weights->attention_norm, e->x, hidden, m, 1, e->h, hidden);
+    e->model->ops->norm(e->stream, &weights->attention_norm, e->x, hidden, m, 1, e->h, hidden);
     sl_engine_multiply(e, &weights->qkv, e->h, m, e->qkv, false);
     normalize_heads(e, weights, m);
     if (pass->wants.importance) {
-        sl_retaining_score(e->model, layer, e->team, e->qkv, m, e->hidden, e->products, e->scores);
+        sl_retaining_score(e->model, layer, e->stream, e->qkv, m, e->hidden, e->products, e->scores);
     }
     if (predicts(pass)) {
         predict_queries(e, weights + 1, m);
@@ -260,12 +266,21 @@ enum sl_status sl_pass_append(struct sl_pass *pass, struct sl_error *err) {
     if (status != SL_OK) {
         return status;
     }
+    int n_heads = e->model->config.n_kv_heads;
+    for (int i = 0; i < pass->n_inputs; i++) {
+        sl_session_add_slots(pass->inputs[i].session, pass->layer, pass->inputs[i].n_tokens);
+        sl_session_heads(pass->inputs[i].session, pass->layer, e->kv + (int64_t)i * n_heads);
+    }
+    struct sl_kv_heads all = {.kv = e->kv, .n = pass->n_inputs * n_heads};
+    status = e->model->ops->publish(e->stream, &all, err);
+    if (status != SL_OK) {
+        return status;
+    }
     int64_t row = 0;
     for (int i = 0; i < pass->n_inputs; row += pass->inputs[i++].n_tokens) {
-        sl_session_add_slots(pass->inputs[i].session, pass->layer, pass->inputs[i].n_tokens);
-        e->calls[i] = describe(pass, &pass->inputs[i], row, e->kv + (int64_t)i * e->model->config.n_kv_heads);
+        e->calls[i] = describe(pass, &pass->inputs[i], row, sl_kv_heads_part(all, i * n_heads, n_heads));
     }
-    e->model->ops->append(e->team, e->calls, pass->n_inputs);
+    e->model->ops->append(e->stream, e->calls, pass->n_inputs);
     pass->attends = e->calls;
     return SL_OK;
 }
@@ -276,24 +291,25 @@ void sl_pass_finish(struct sl_pass *pass) {
     int64_t hidden = e->model->config.hidden, m = pass->n_rows;
     sl_engine_multiply(e, &weights->o, e->a, m, e->x, true);
     if (weights->mlp_norm.weight != NULL) {
-        e->model->ops->norm(e->team, &weights->mlp_norm, e->x, hidden, m, 1, e->h, hidden);
+        e->model->ops->norm(e->stream, &weights->mlp_norm, e->x, hidden, m, 1, e->h, hidden);
     }
     sl_engine_multiply(e, &weights->up, e->h, m, e->up, false);
     sl_engine_multiply(e, &weights->down, e->up, m, e->x, true);
 }
 
-void sl_pass_end(struct sl_pass *pass) {
-    sl_pass_logits(pass);
-    for (int i = 0; i < pass->n_inputs; i++) {
+enum sl_status sl_pass_end(struct sl_pass *pass, struct sl_error *err) {
+    enum sl_status status = sl_pass_logits(pass, err);
+    for (int i = 0; status == SL_OK && i < pass->n_inputs; i++) {
         pass->inputs[i].session->n_tokens += pass->inputs[i].n_tokens;
     }
+    return status;
 }
 
 enum sl_status sl_pass_attend(struct sl_pass *pass, int layer, struct sl_error *err) {
     sl_pass_project(pass, layer);
     enum sl_status status = sl_pass_append(pass, err);
     if (status == SL_OK) {
-        pass->engine->model->ops->attend(pass->engine->team, pass->attends, pass->n_inputs);
+        pass->engine->model->ops->attend(pass->engine->stream, pass->attends, pass->n_inputs);
     }
     return status;
 }
@@ -307,8 +323,5 @@ enum sl_status sl_engine_forward(struct sl_engine *e, struct sl_input *inputs, i
             sl_pass_finish(&pass);
         }
     }
-    if (status == SL_OK) {
-        sl_pass_end(&pass);
-    }
-    return status;
+    return status == SL_OK ? sl_pass_end(&pass, err) : status;
 }

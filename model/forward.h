@@ -10,24 +10,24 @@
  *         ...                                  evict, pack and ship the layer, or look at it
  *         sl_pass_finish(&pass)                output projection and MLP
  *     }
- *     sl_pass_end(&pass)                       logits; the sessions have advanced
+ *     sl_pass_end(&pass, err)                  logits; the sessions have advanced
  *
  * Design: an input is consecutive tokens of one session: a chunk of a prompt, or the token that a step of decode reads. A
  *         pass takes those of many sessions, one behind the other as rows, and the code is the same. runner/step.c is the
  *         loop of everything that serves; sl_engine_forward() is the loop of those who watch nothing.
- * Threads: an engine (scratch memory and team) is used by one thread at a time, and carries out one pass at a time.
+ * Threads: an engine (scratch memory and stream) is used by one thread at a time, and carries out one pass at a time.
  */
 #ifndef SL_MODEL_FORWARD_H
 #define SL_MODEL_FORWARD_H
 
 #include "model/model.h"
 
-// Scratch for up to max_rows tokens a pass. `model` and `team` must outlive it. The model's ops are used.
+// Scratch for up to max_rows tokens a pass. `model` and `stream` must outlive it. The model's ops are used.
 struct sl_engine;
-enum sl_status sl_engine_create(const struct sl_model *model, struct sl_team *team, int max_rows,
+enum sl_status sl_engine_create(const struct sl_model *model, struct sl_stream *stream, int max_rows,
                                 struct sl_engine **engine_out, struct sl_error *err);
 void sl_engine_destroy(struct sl_engine **engine);
-struct sl_team *sl_engine_team(struct sl_engine *engine);
+struct sl_stream *sl_engine_stream(struct sl_engine *engine);
 const struct sl_ops *sl_engine_ops(const struct sl_engine *engine);
 
 // Consecutive tokens of one session; the inputs of a pass are of different sessions. Position of tokens[i]:
@@ -62,15 +62,17 @@ struct sl_pass {
 /*
  * SL_ERR_RANGE: a token id outside the vocabulary, a position beyond max_positions, or more rows than the engine has.
  * SL_ERR_UNSUPPORTED: a model with sliding windows and a session whose keys are rotated by slot. Nothing has happened then.
- * `inputs` must stay valid until the pass ends. A pass that is given up needs no end, but its sessions must be destroyed.
+ * SL_ERR_INTERNAL: the device has failed. `inputs` must stay valid until the pass ends. A pass that is given up needs no end, but its sessions must be destroyed.
  */
 enum sl_status sl_pass_begin(struct sl_engine *engine, struct sl_input *inputs, int n_inputs,
                              struct sl_pass_wants wants, struct sl_pass *pass_out, struct sl_error *err);
 void sl_pass_project(struct sl_pass *pass, int layer);
-// SL_ERR_EXHAUSTED (arena): nothing has been appended to the layer.
+// SL_ERR_EXHAUSTED (arena): nothing has been appended to the layer. Where the page lists cannot be published the sessions
+// must be destroyed.
 enum sl_status sl_pass_append(struct sl_pass *pass, struct sl_error *err);
 void sl_pass_finish(struct sl_pass *pass);
-void sl_pass_end(struct sl_pass *pass);
+// Waits for the device where logits are wanted, and only there.
+enum sl_status sl_pass_end(struct sl_pass *pass, struct sl_error *err);
 
 // Project, append and ops->attend: for those who look at a layer behind its attention and change nothing.
 enum sl_status sl_pass_attend(struct sl_pass *pass, int layer, struct sl_error *err);

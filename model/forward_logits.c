@@ -35,13 +35,21 @@ static void hand_out_tasks(void *arg, int64_t begin, int64_t end, int member) {
 }
 
 // Norm and head for `count` adjacent rows, then every row to those who want it. (s, i) is the first row's place.
-static void project_run(struct sl_engine *e, const struct sl_input *inputs, int s, int i, int64_t row, int64_t count) {
+static enum sl_status project_run(struct sl_engine *e, const struct sl_input *inputs, int s, int i, int64_t row,
+                                  int64_t count, struct sl_error *err) {
     const struct sl_model *model = e->model;
     const struct sl_ops *ops = model->ops;
     int64_t hidden = model->config.hidden, n_vocab = model->config.n_vocab;
-    ops->norm(e->team, &model->final_norm, e->x + row * hidden, hidden, count, 1, e->h, hidden);
+    ops->norm(e->stream, &model->final_norm, e->x + row * hidden, hidden, count, 1, e->h, hidden);
     sl_engine_multiply(e, &model->head, e->h, count, e->logits, false);
-    struct hand_out_args args = {.logits = e->logits, .n_vocab = n_vocab};
+    if (e->logits_here != e->logits) {
+        sl_stream_copy(e->stream, e->logits_here, e->logits, (size_t)(count * n_vocab) * sizeof *e->logits);
+    }
+    enum sl_status status = sl_stream_wait(e->stream, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    struct hand_out_args args = {.logits = e->logits_here, .n_vocab = n_vocab};
     for (int64_t r = 0; r < count; r++) {
         args.wanted[r] = logits_wanted(&inputs[s], i, n_vocab, &args.also[r]);
         if (++i == inputs[s].n_tokens) {
@@ -49,21 +57,23 @@ static void project_run(struct sl_engine *e, const struct sl_input *inputs, int 
             i = 0;
         }
     }
-    sl_team_run(e->team, count, 1, hand_out_tasks, &args);
+    sl_stream_run(e->stream, count, 1, hand_out_tasks, &args);
+    return SL_OK;
 }
 
 // The rows that are wanted, in runs of adjacent ones: a decode step of many sessions is one run.
-void sl_pass_logits(struct sl_pass *pass) {
+enum sl_status sl_pass_logits(struct sl_pass *pass, struct sl_error *err) {
+    enum sl_status status = SL_OK;
     struct sl_engine *e = pass->engine;
     const struct sl_input *inputs = pass->inputs;
     int64_t row = 0, run = 0;
     int run_s = 0, run_i = 0;
     for (int s = 0; s < pass->n_inputs; s++) {
-        for (int i = 0; i < inputs[s].n_tokens; i++, row++) {
+        for (int i = 0; status == SL_OK && i < inputs[s].n_tokens; i++, row++) {
             float *also;
             bool wanted = logits_wanted(&inputs[s], i, e->model->config.n_vocab, &also) != NULL;
             if (run > 0 && (!wanted || run == SL_LOGIT_ROWS)) {
-                project_run(e, inputs, run_s, run_i, row - run, run);
+                status = project_run(e, inputs, run_s, run_i, row - run, run, err);
                 run = 0;
             }
             if (wanted && run++ == 0) {
@@ -72,7 +82,5 @@ void sl_pass_logits(struct sl_pass *pass) {
             }
         }
     }
-    if (run > 0) {
-        project_run(e, inputs, run_s, run_i, row - run, run);
-    }
+    return status == SL_OK && run > 0 ? project_run(e, inputs, run_s, run_i, row - run, run, err) : status;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the scratch of forward passes: one allocation, laid out once.
+// Purpose: the scratch of forward passes: a block of each kind of memory, laid out once.
 #include <stdlib.h>
 
 #include "model/forward_internal.h"
@@ -46,14 +46,32 @@ static size_t lay_out(struct sl_engine *e, char *base) {
     e->sines = carve(base, &used, m * angles, sizeof(float));
     e->logits = carve(base, &used, (m < SL_LOGIT_ROWS ? m : SL_LOGIT_ROWS) * (size_t)c->n_vocab, sizeof(float));
     e->products = carve(base, &used, product_bytes(e->model, e->max_rows), 1);
-    e->positions = carve(base, &used, m, sizeof(int64_t));
-    e->tokens = carve(base, &used, m, sizeof(int32_t));
-    e->calls = carve(base, &used, m, sizeof(struct sl_attend));
-    e->kv = carve(base, &used, m * (size_t)c->n_kv_heads, sizeof(struct sl_kv));
     return used;
 }
 
-enum sl_status sl_engine_create(const struct sl_model *model, struct sl_team *team, int max_rows,
+static size_t lay_out_shared(struct sl_engine *e, char *base) {
+    size_t m = (size_t)e->max_rows, used = 0;
+    for (int i = 0; i < 2; i++) {
+        e->given[i].positions = carve(base, &used, m, sizeof(int64_t));
+        e->given[i].tokens = carve(base, &used, m, sizeof(int32_t));
+    }
+    if (e->stream->device->ops->one_memory) {
+        e->logits_here = e->logits;
+    } else {
+        size_t n = (m < SL_LOGIT_ROWS ? m : SL_LOGIT_ROWS) * (size_t)e->model->config.n_vocab;
+        e->logits_here = carve(base, &used, n, sizeof(float));
+    }
+    return used;
+}
+
+static size_t lay_out_described(struct sl_engine *e, char *base) {
+    size_t m = (size_t)e->max_rows, used = 0;
+    e->calls = carve(base, &used, m, sizeof(struct sl_attend));
+    e->kv = carve(base, &used, m * (size_t)e->model->config.n_kv_heads, sizeof(struct sl_kv));
+    return used;
+}
+
+enum sl_status sl_engine_create(const struct sl_model *model, struct sl_stream *stream, int max_rows,
                                 struct sl_engine **engine_out, struct sl_error *err) {
     if (max_rows < 1 || max_rows > 1 << 20) {
         return sl_fail(err, SL_ERR_INVALID, "an engine of %d rows: expected 1 to %d", max_rows, 1 << 20);
@@ -63,29 +81,36 @@ enum sl_status sl_engine_create(const struct sl_model *model, struct sl_team *te
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
     e->model = model;
-    e->team = team;
+    e->stream = stream;
     e->max_rows = max_rows;
     size_t bytes = lay_out(e, NULL);
-    e->scratch = aligned_alloc(64, bytes);
-    if (e->scratch == NULL) {
-        free(e);
+    e->scratch = sl_device_alloc(stream->device, SL_MEMORY_DEVICE, bytes);
+    e->shared = sl_device_alloc(stream->device, SL_MEMORY_SHARED, lay_out_shared(e, NULL));
+    e->described = aligned_alloc(64, lay_out_described(e, NULL));
+    if (e->scratch == NULL || e->shared == NULL || e->described == NULL) {
+        sl_engine_destroy(&e);
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %zu bytes of activations; use smaller chunks", bytes);
     }
     lay_out(e, e->scratch);
+    lay_out_shared(e, e->shared);
+    lay_out_described(e, e->described);
     *engine_out = e;
     return SL_OK;
 }
 
 void sl_engine_destroy(struct sl_engine **engine) {
-    if (*engine != NULL) {
-        free((*engine)->scratch);
-        free(*engine);
+    struct sl_engine *e = *engine;
+    if (e != NULL) {
+        sl_device_free(e->stream->device, SL_MEMORY_DEVICE, e->scratch);
+        sl_device_free(e->stream->device, SL_MEMORY_SHARED, e->shared);
+        free(e->described);
+        free(e);
         *engine = NULL;
     }
 }
 
-struct sl_team *sl_engine_team(struct sl_engine *engine) {
-    return engine->team;
+struct sl_stream *sl_engine_stream(struct sl_engine *engine) {
+    return engine->stream;
 }
 
 const struct sl_ops *sl_engine_ops(const struct sl_engine *engine) {
@@ -101,5 +126,5 @@ void sl_engine_multiply(struct sl_engine *e, const struct sl_matrix *w, const fl
                              .y_stride = sl_matrix_outputs(w),
                              .accumulate = accumulate,
                              .scratch = e->products};
-    e->model->ops->matmul(e->team, w, &args);
+    e->model->ops->matmul(e->stream, w, &args);
 }

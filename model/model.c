@@ -24,7 +24,7 @@
 struct loader {
     struct sl_model *model;
     const struct sl_family *family;
-    struct sl_team *team;
+    struct sl_stream *stream;
     enum sl_weight_format weights; // of the layers' matrices and the head
     struct sl_error *err;
     int layer;          // whose tensors are being loaded; -1: those beside the layers
@@ -164,7 +164,7 @@ static enum sl_status load_matrix(struct loader *l, const struct sl_family_matri
     if (status == SL_OK) {
         matrix->bias = has_bias ? take_vector(l, matrix->n) : NULL;
         matrix->format = l->weights;
-        status = l->model->ops->pack(l->team, matrix, l->err);
+        status = l->model->ops->pack(l->stream, matrix, l->err);
     }
     for (int i = 0; i < n_parts && status == SL_OK && matrix->packed != NULL; i++) {
         sl_tensor_drop_pages(tensors[i]);
@@ -234,7 +234,7 @@ static enum sl_status load_tensors(struct loader *l) {
         status = find_part(l, l->family->head, c->n_vocab, c->hidden, 0, &model->head, &head);
     }
     model->head.format = l->weights;
-    status = status == SL_OK ? model->ops->pack(l->team, &model->head, l->err) : status;
+    status = status == SL_OK ? model->ops->pack(l->stream, &model->head, l->err) : status;
     if (status == SL_OK && model->head.packed != NULL) {
         sl_tensor_drop_pages(head != NULL ? head : embedding); // rows of the embedding come back as they are looked up
     }
@@ -276,7 +276,7 @@ static enum sl_status allocate(struct sl_model *model, struct sl_error *err) {
 }
 
 enum sl_status sl_model_load(const char *model_dir, const struct sl_ops *ops, enum sl_weight_format weights,
-                             struct sl_team *team, struct sl_model **model_out, struct sl_error *err) {
+                             struct sl_stream *stream, struct sl_model **model_out, struct sl_error *err) {
     int64_t begin_ns = sl_now_ns();
     struct sl_model *model = calloc(1, sizeof *model);
     if (model == NULL) {
@@ -292,11 +292,11 @@ enum sl_status sl_model_load(const char *model_dir, const struct sl_ops *ops, en
     }
     if (status == SL_OK) {
         sl_safetensors_will_read(model->tensors);
-        struct loader loader = {model, model->config.family, team, weights, err, -1, model->vectors};
+        struct loader loader = {model, model->config.family, stream, weights, err, -1, model->vectors};
         status = load_tensors(&loader);
     }
     if (status == SL_OK) {
-        status = sl_retaining_load(model, model_dir, team, err);
+        status = sl_retaining_load(model, model_dir, stream, err);
     }
     if (status != SL_OK) {
         sl_model_destroy(&model);

@@ -85,10 +85,10 @@ struct sl_model;
 /*
  * Map and check every tensor, then pack the matrices for `ops`; `weights` tells whether those of the layers and the
  * head are quantized on the way (tensor/ops.h). A missing or truncated file, a missing tensor or one of a wrong shape
- * or type is refused with its name and what was expected. `team` (may be NULL) is used for packing only.
+ * or type is refused with its name and what was expected. `stream` (may be NULL) is used for packing only.
  */
 enum sl_status sl_model_load(const char *model_dir, const struct sl_ops *ops, enum sl_weight_format weights,
-                             struct sl_team *team, struct sl_model **model_out, struct sl_error *err);
+                             struct sl_stream *stream, struct sl_model **model_out, struct sl_error *err);
 void sl_model_destroy(struct sl_model **model);
 
 const struct sl_model_config *sl_model_get_config(const struct sl_model *model);

@@ -51,14 +51,14 @@ void sl_rope_inv_freq(const struct sl_model_config *config, int rope_set, double
 enum sl_status sl_retaining_open(const char *model_dir, const struct sl_model_config *config,
                                  struct sl_safetensors **tensors_out, int *hidden_out, struct sl_error *err);
 // Check values and pack, for every layer; nothing where there are none. After a failure the model is destroyed as ever.
-enum sl_status sl_retaining_load(struct sl_model *model, const char *model_dir, struct sl_team *team,
+enum sl_status sl_retaining_load(struct sl_model *model, const char *model_dir, struct sl_stream *stream,
                                  struct sl_error *err);
 void sl_retaining_unload(struct sl_model *model, int layer);
 /*
  * scores_out[m][Hk] from the layer's projections before RoPE: qkv[m][(H + 2 Hk) d]. hidden: scratch [m][R]; scratch:
  * what matmul wants for the largest of these matrices.
  */
-void sl_retaining_score(const struct sl_model *model, int layer, struct sl_team *team, const float *qkv, int64_t m,
+void sl_retaining_score(const struct sl_model *model, int layer, struct sl_stream *stream, const float *qkv, int64_t m,
                         float *hidden, void *scratch, float *scores_out);
 
 #endif

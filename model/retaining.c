@@ -171,7 +171,7 @@ static void copy_columns(const struct sl_tensor *tensor, enum sl_dtype dtype, in
     }
 }
 
-static enum sl_status load_w1(struct sl_model *model, int layer, struct sl_team *team, struct sl_error *err) {
+static enum sl_status load_w1(struct sl_model *model, int layer, struct sl_stream *stream, struct sl_error *err) {
     const struct sl_model_config *c = &model->config;
     struct sl_retaining *heads = &model->layers[layer].retaining;
     int64_t rows = c->retaining_hidden, kv = kv_columns(c), begin = 0;
@@ -201,7 +201,7 @@ static enum sl_status load_w1(struct sl_model *model, int layer, struct sl_team 
         copy_columns(tensor, dtype, begin, block->k, to);
         begin += block->k;
         to += (size_t)(block->n * block->k) * dtype_bytes(dtype);
-        status = model->ops->pack(team, block, err);
+        status = model->ops->pack(stream, block, err);
         if (status != SL_OK) {
             return status;
         }
@@ -217,7 +217,7 @@ static enum sl_status load_w1(struct sl_model *model, int layer, struct sl_team 
     return SL_OK;
 }
 
-static enum sl_status load_w2(struct sl_model *model, int layer, struct sl_team *team, struct sl_error *err) {
+static enum sl_status load_w2(struct sl_model *model, int layer, struct sl_stream *stream, struct sl_error *err) {
     const struct sl_model_config *c = &model->config;
     struct sl_matrix *w2 = &model->layers[layer].retaining.w2;
     const struct sl_tensor *tensor;
@@ -231,19 +231,19 @@ static enum sl_status load_w2(struct sl_model *model, int layer, struct sl_team 
         *w2 = (struct sl_matrix){
             .n = c->n_kv_heads, .k = c->retaining_hidden, .dtype = dtype, .parts = {{tensor->data, c->n_kv_heads}}};
         model->weight_bytes += tensor->bytes;
-        status = model->ops->pack(team, w2, err);
+        status = model->ops->pack(stream, w2, err);
     }
     return status;
 }
 
-enum sl_status sl_retaining_load(struct sl_model *model, const char *model_dir, struct sl_team *team,
+enum sl_status sl_retaining_load(struct sl_model *model, const char *model_dir, struct sl_stream *stream,
                                  struct sl_error *err) {
     struct sl_model_config *c = &model->config;
     enum sl_status status = sl_retaining_open(model_dir, c, &model->retaining_tensors, &c->retaining_hidden, err);
     for (int l = 0; l < c->n_layers && status == SL_OK && c->retaining_hidden > 0; l++) {
-        status = load_w1(model, l, team, err);
+        status = load_w1(model, l, stream, err);
         if (status == SL_OK) {
-            status = load_w2(model, l, team, err);
+            status = load_w2(model, l, stream, err);
         }
     }
     return status;
@@ -261,7 +261,7 @@ void sl_retaining_unload(struct sl_model *model, int layer) {
 
 // --- scores --------------------------------------------------------------------------------------------------------
 
-void sl_retaining_score(const struct sl_model *model, int layer, struct sl_team *team, const float *qkv, int64_t m,
+void sl_retaining_score(const struct sl_model *model, int layer, struct sl_stream *stream, const float *qkv, int64_t m,
                         float *hidden, void *scratch, float *scores_out) {
     const struct sl_model_config *c = &model->config;
     const struct sl_retaining *heads = &model->layers[layer].retaining;
@@ -275,7 +275,7 @@ void sl_retaining_score(const struct sl_model *model, int layer, struct sl_team 
                                  .y_stride = c->retaining_hidden,
                                  .accumulate = i > 0,
                                  .scratch = scratch};
-        model->ops->matmul(team, blocks[i], &part);
+        model->ops->matmul(stream, blocks[i], &part);
         qkv += blocks[i]->k;
     }
     struct sl_matmul last = {.x = hidden,
@@ -284,5 +284,5 @@ void sl_retaining_score(const struct sl_model *model, int layer, struct sl_team 
                              .y = scores_out,
                              .y_stride = c->n_kv_heads,
                              .scratch = scratch};
-    model->ops->matmul(team, &heads->w2, &last);
+    model->ops->matmul(stream, &heads->w2, &last);
 }

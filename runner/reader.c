@@ -87,7 +87,7 @@ enum sl_status sl_reader_step(struct sl_reader *reader, bool *done_out, struct s
         sl_sequence_feed(sequence, reader->tokens + begin, (int)(end - begin), NULL);
         status = sl_step(reader->runtime, &sequence, 1, err);
     } else if (!reader->finished) {
-        sl_step_finish_reading(sequence);
+        sl_step_finish_reading(reader->runtime, sequence);
     }
     status = status == SL_OK ? sl_sequence_status(sequence, err) : status;
     if (status == SL_OK) {

@@ -26,7 +26,7 @@ enum sl_status sl_sequence_open(const struct sl_sequence_config *config, struct 
         return sl_fail(err, SL_ERR_EXHAUSTED, "sequence: out of memory");
     }
     *s.plan = *plan;
-    enum sl_status status = sl_compressor_create(plan, runtime->ops, runtime->team, &s.compressor, err);
+    enum sl_status status = sl_compressor_create(plan, runtime->ops, runtime->stream, &s.compressor, err);
     if (status == SL_OK && !config->offload && has_offloaded(plan)) {
         status =
             sl_fail(err, SL_ERR_INVALID, "sequence: the plan has offloaded layers, and there is nowhere to put them");
@@ -52,13 +52,13 @@ static enum sl_status open_retrieval(struct sl_sequence *s, const struct sl_runt
                                      const struct sl_writing *writing, struct sl_error *err) {
     s->wants.next_q = sl_retriever_wants_next_q(&s->plan->recipe);
     if (!writing->is_remote) {
-        return sl_retrieval_open_local(s->plan, runtime->ops, runtime->team, s->session, writing->n_read, &s->retrieval,
-                                       err);
+        return sl_retrieval_open_local(s->plan, runtime->ops, runtime->stream, s->session, writing->n_read,
+                                       &s->retrieval, err);
     }
     struct sl_retriever_config config = {
         .plan = s->plan,
         .ops = runtime->ops,
-        .team = runtime->team,
+        .stream = runtime->stream,
         .arena = s->session->arena,
         .session = s->session,
         .source = s->retrieval.source,
@@ -83,7 +83,7 @@ enum sl_status sl_sequence_begin_writing(struct sl_sequence *s, const struct sl_
     if (sl_recipe_offloads(&s->plan->recipe)) {
         return open_retrieval(s, runtime, writing, err);
     }
-    enum sl_status status = sl_compressor_create(s->plan, runtime->ops, runtime->team, &s->compressor, err);
+    enum sl_status status = sl_compressor_create(s->plan, runtime->ops, runtime->stream, &s->compressor, err);
     if (status != SL_OK) {
         return status;
     }

@@ -54,7 +54,7 @@ static void attend_resident(const struct sl_runtime *runtime, struct sl_sequence
         }
     }
     if (n > 0) {
-        runtime->ops->attend(runtime->team, resident, n);
+        runtime->ops->attend(runtime->stream, resident, n);
     }
 }
 
@@ -68,7 +68,7 @@ static void attend_offloaded(const struct sl_runtime *runtime, struct sl_sequenc
         spoil(s, s->offload ? sl_offload_attend(s->offload, pass->layer, &pass->attends[i], &s->err)
                             : sl_retriever_attend(s->retrieval.retriever, pass->layer, &pass->attends[i], &s->err));
         if (s->status != SL_OK) {
-            runtime->ops->attend(runtime->team, &pass->attends[i], 1);
+            runtime->ops->attend(runtime->stream, &pass->attends[i], 1);
         }
     }
 }
@@ -90,34 +90,36 @@ static enum sl_status evict_and_pack(struct sl_sequence *s, int layer, const str
     return sl_compressor_layer(s->compressor, s->session, layer, attend, s->last, &s->final[layer], &s->err);
 }
 
-// Every layer that is final and has no layer before it that is not.
-static enum sl_status ship_final(struct sl_sequence *s) {
-    enum sl_status status = SL_OK;
-    for (; status == SL_OK && s->n_handed < s->session->geometry.n_layers && s->final[s->n_handed]; s->n_handed++) {
+// Every layer that is final and has no layer before it that is not. Pages are read from where they lie.
+static enum sl_status ship_final(const struct sl_runtime *runtime, struct sl_sequence *s) {
+    int n_layers = s->session->geometry.n_layers;
+    bool ships = s->outbound && s->n_handed < n_layers && s->final[s->n_handed];
+    enum sl_status status = ships ? sl_stream_wait(runtime->stream, &s->err) : SL_OK;
+    for (; status == SL_OK && s->n_handed < n_layers && s->final[s->n_handed]; s->n_handed++) {
         status = s->outbound ? sl_outbound_layer(s->outbound, s->session, s->n_handed) : SL_OK;
     }
     return status;
 }
 
-static enum sl_status all_final(struct sl_sequence *s) {
+static enum sl_status all_final(const struct sl_runtime *runtime, struct sl_sequence *s) {
     for (int layer = 0; layer < s->session->geometry.n_layers; layer++) {
         s->final[layer] = true;
     }
-    return ship_final(s);
+    return ship_final(runtime, s);
 }
 
 // The prompt has been read: recipes that decide when they have seen every layer do so now.
-static enum sl_status end_reading(struct sl_sequence *s) {
+static enum sl_status end_reading(const struct sl_runtime *runtime, struct sl_sequence *s) {
     enum sl_status status = sl_compressor_end(s->compressor, s->session, &s->err);
-    return status == SL_OK ? all_final(s) : status;
+    return status == SL_OK ? all_final(runtime, s) : status;
 }
 
-enum sl_status sl_step_finish_reading(struct sl_sequence *s) {
+enum sl_status sl_step_finish_reading(const struct sl_runtime *runtime, struct sl_sequence *s) {
     enum sl_status status = SL_OK;
     for (int layer = 0; status == SL_OK && layer < s->session->geometry.n_layers; layer++) {
         status = sl_compressor_finish_layer(s->compressor, s->session, layer, &s->err);
     }
-    spoil(s, status == SL_OK ? all_final(s) : status);
+    spoil(s, status == SL_OK ? all_final(runtime, s) : status);
     return s->status;
 }
 
@@ -165,7 +167,7 @@ enum sl_status sl_step(const struct sl_runtime *runtime, struct sl_sequence *con
                 spoil(s, evict_and_pack(s, layer, &pass.attends[i]));
             }
             if (s->status == SL_OK) {
-                spoil(s, ship_final(s));
+                spoil(s, ship_final(runtime, s));
             }
         }
         if (all_spoiled(sequences, n)) {
@@ -173,13 +175,13 @@ enum sl_status sl_step(const struct sl_runtime *runtime, struct sl_sequence *con
         }
         sl_pass_finish(&pass);
     }
+    status = status == SL_OK ? sl_pass_end(&pass, err) : status;
     if (status != SL_OK) {
         return status;
     }
-    sl_pass_end(&pass);
     for (int i = 0; i < n; i++) {
         if (sequences[i]->last && sequences[i]->status == SL_OK) {
-            spoil(sequences[i], end_reading(sequences[i]));
+            spoil(sequences[i], end_reading(runtime, sequences[i]));
         }
     }
     return SL_OK;

@@ -20,6 +20,6 @@ enum sl_status sl_step(const struct sl_runtime *runtime, struct sl_sequence *con
 
 // A session that was resumed complete needs no step, only the finishing touches: pack what is not, hand every layer on.
 // The status is the sequence's, too.
-enum sl_status sl_step_finish_reading(struct sl_sequence *sequence);
+enum sl_status sl_step_finish_reading(const struct sl_runtime *runtime, struct sl_sequence *sequence);
 
 #endif

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations, threads, model, tokenizer and engine, opened in this order. See runtime.h.
+// Operations, threads, device, model, tokenizer and engine, opened in this order. See runtime.h.
 #include "runtime/runtime.h"
 
+#include "tensor/cpu/device.h"
 #include "tensor/cpu/tiers.h"
 
 static enum sl_status open_team(const struct sl_runtime_config *config, struct sl_runtime *r, struct sl_error *err) {
@@ -14,17 +15,25 @@ static enum sl_status open_team(const struct sl_runtime_config *config, struct s
     return status == SL_OK && config->pin ? sl_team_pin(r->team, err) : status;
 }
 
+static enum sl_status open_device(struct sl_runtime *r, struct sl_error *err) {
+    enum sl_status status = sl_cpu_device_open(r->team, &r->device, err);
+    if (status == SL_OK) {
+        r->stream = sl_device_stream(r->device, SL_STREAM_COMPUTE);
+    }
+    return status;
+}
+
 static enum sl_status open_model(const struct sl_runtime_config *config, struct sl_runtime *r, struct sl_error *err) {
     // Weights are packed by the team, each share where the member runs that will read it.
     sl_team_pin_caller(r->team);
-    enum sl_status status = sl_model_load(config->model_dir, r->ops, config->weights, r->team, &r->model, err);
+    enum sl_status status = sl_model_load(config->model_dir, r->ops, config->weights, r->stream, &r->model, err);
     sl_team_release_caller(r->team);
     if (status == SL_OK) {
         r->config = sl_model_get_config(r->model);
         status = config->tokenizer ? sl_tokenizer_load(config->model_dir, &r->tokenizer, err) : SL_OK;
     }
     if (status == SL_OK && config->max_rows > 0) {
-        status = sl_engine_create(r->model, r->team, config->max_rows, &r->engine, err);
+        status = sl_engine_create(r->model, r->stream, config->max_rows, &r->engine, err);
     }
     return status;
 }
@@ -35,6 +44,9 @@ enum sl_status sl_runtime_open(const struct sl_runtime_config *config, struct sl
     enum sl_status status = config->ops != NULL ? SL_OK : sl_ops_select(config->tier, &runtime.ops, err);
     if (status == SL_OK) {
         status = open_team(config, &runtime, err);
+    }
+    if (status == SL_OK) {
+        status = open_device(&runtime, err);
     }
     if (status == SL_OK && config->model_dir != NULL) {
         status = open_model(config, &runtime, err);
@@ -51,6 +63,7 @@ void sl_runtime_close(struct sl_runtime *runtime) {
     sl_engine_destroy(&runtime->engine);
     sl_tokenizer_destroy(&runtime->tokenizer);
     sl_model_destroy(&runtime->model);
+    sl_device_close(&runtime->device);
     if (runtime->owns_team) {
         sl_team_destroy(&runtime->team);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what computes: operations, threads, and (where there is one) a model with its tokenizer and engine. The one way
+ * Purpose: what computes: operations, threads, a device, and (where there is one) a model with its tokenizer and engine. The one way
  *          to open them, for workers, local runs, measurements and benches.
  * Threads: immutable after opening, but for the engine (model/forward.h).
  */
@@ -26,7 +26,9 @@ struct sl_runtime {
     const struct sl_ops *ops;
     struct sl_team *team;
     bool owns_team;
-    struct sl_model *model; // NULL: none was asked for; neither are the following
+    struct sl_device *device;
+    struct sl_stream *stream; // of the device: its operations
+    struct sl_model *model;   // NULL: none was asked for; neither are the following
     const struct sl_model_config *config;
     struct sl_tokenizer *tokenizer;
     struct sl_engine *engine;

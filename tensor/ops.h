@@ -19,6 +19,12 @@
  *         a product (activations, queries, attention weights) to bf16 where the weights are bf16 or quantized, or the
  *         keys 16 bits or less: tier "amx" does, and "avx512bf16" for weights. With f32 weights and f32 pages no tier rounds anything.
  *
+ * Order: an operation is queued in a stream (tensor/device.h) and may be done after it returns. Tensors that it names (vectors,
+ *         lists, rows, pages, scratch, what `device` of counts leads to) are memory of the device, or shared memory where
+ *         the host writes or reads them: it does so behind a wait. What describes the call (page lists, counts.host,
+ *         protections, lists of pointers) is the host's, and is read before the call returns. The processors do all of it
+ *         at once, and take a stream NULL, too: the calling thread alone. docs/DESIGN.md has the places that wait.
+ *
  * Shapes: m rows (tokens of one call), d = head_dim, H query heads, Hk KV heads, G = H / Hk query heads a KV head.
  *         Activations are f32, row-major; rows are packed unless a stride is given (in floats, from row to row), and
  *         the first one is aligned to 64 bytes.
@@ -32,9 +38,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/team.h"
 #include "kvcache/key_index.h"
 #include "kvcache/page.h"
+#include "tensor/device.h"
 
 // --- weights ---------------------------------------------------------------------------------------------------------
 
@@ -251,102 +257,111 @@ struct sl_ops {
 
     // --- weights ---------------------------------------------------------------------------------------------------
     // Prepare matrix->packed from the parts. SL_ERR_EXHAUSTED. The inverse accepts a matrix that was never packed.
-    enum sl_status (*pack)(struct sl_team *team, struct sl_matrix *matrix, struct sl_error *err);
+    enum sl_status (*pack)(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err);
     void (*unpack)(struct sl_matrix *matrix);
 
     // --- dense -----------------------------------------------------------------------------------------------------
     // Bytes of sl_matmul.scratch for up to m rows; 0: none is needed.
     size_t (*matmul_scratch)(const struct sl_matrix *w, int64_t m);
     // The product of struct sl_matrix.
-    void (*matmul)(struct sl_team *team, const struct sl_matrix *w, const struct sl_matmul *args);
+    void (*matmul)(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args);
     // out[r] = table[ids[r]], r < m
-    void (*embed)(struct sl_team *team, const struct sl_matrix *table, const int32_t *ids, int64_t m, float *out);
+    void (*embed)(struct sl_stream *stream, const struct sl_matrix *table, const int32_t *ids, int64_t m, float *out);
     // Each of n_groups adjacent vectors of norm->n, in m rows, on its own. out may be x.
-    void (*norm)(struct sl_team *team, const struct sl_norm *norm, const float *x, int64_t x_stride, int64_t m,
+    void (*norm)(struct sl_stream *stream, const struct sl_norm *norm, const float *x, int64_t x_stride, int64_t m,
                  int n_groups, float *out, int64_t out_stride);
     // cosines[r][i], sines[r][i] = scale * cos, sin of angle(positions[r], i), i < rotary_dim / 2: computed in f64,
     // rounded once. Made once for all layers.
-    void (*angles)(struct sl_team *team, const struct sl_rope *rope, const int64_t *positions, int64_t m,
+    void (*angles)(struct sl_stream *stream, const struct sl_rope *rope, const int64_t *positions, int64_t m,
                    float *cosines, float *sines);
     // Rotate n_heads adjacent vectors of rope->head_dim in each of m rows by the row's angles.
-    void (*rotate)(struct sl_team *team, const struct sl_rope *rope, const float *cosines, const float *sines, float *x,
-                   int64_t stride, int64_t m, int n_heads);
+    void (*rotate)(struct sl_stream *stream, const struct sl_rope *rope, const float *cosines, const float *sines,
+                   float *x, int64_t stride, int64_t m, int n_heads);
 
     // --- KV pages --------------------------------------------------------------------------------------------------
+    // Page lists and counts as they are now become known to the device: sets published. Every other operation on heads wants
+    // heads that were published, and no later change of their lists: so once a layer of a step, and again where pages or
+    // counts have changed. A device forgets what was published some layers ago. The host's lists may change on return.
+    // SL_ERR_EXHAUSTED.
+    enum sl_status (*publish)(struct sl_stream *stream, struct sl_kv_heads *heads_inout, struct sl_error *err);
     // Write k and v of every call's rows as the last m slots of its heads, in their working format, with positions[r]
     // if the layout has positions, and zero score state.
-    void (*append)(struct sl_team *team, const struct sl_attend *calls, int n_calls);
+    void (*append)(struct sl_stream *stream, const struct sl_attend *calls, int n_calls);
     // n_calls of different sessions at once: a decode step of many.
-    void (*attend)(struct sl_team *team, const struct sl_attend *calls, int n_calls);
+    void (*attend)(struct sl_stream *stream, const struct sl_attend *calls, int n_calls);
     // Add the slots of args->heads (a head may have none), all of which come before every row's own, to *before_inout;
     // out, lse and before are not used. Calls over consecutive multiples of SL_ATTEND_SPLIT slots and then attend() with
     // args->before give the bits of one attend() over all slots. Without window and rope.
-    void (*attend_before)(struct sl_team *team, const struct sl_attend *args, const struct sl_softmax *before_inout);
+    void (*attend_before)(struct sl_stream *stream, const struct sl_attend *args,
+                          const struct sl_softmax *before_inout);
     // Column statistics of attention into the score state of every slot, rows [first_row, m), from a second pass over
     // the keys with the saved lse; no m-by-n matrix is stored. See struct sl_fold. `out` is not used.
-    void (*fold)(struct sl_team *team, const struct sl_attend *args, int first_row, const struct sl_fold *what);
+    void (*fold)(struct sl_stream *stream, const struct sl_attend *args, int first_row, const struct sl_fold *what);
     // sums_out[h][j] = sum over rows r >= first_row of softmax_j(scale * q[r][h] . K_j), for query head h < H and the
     // n_slots of its KV head. A row does not see later slots: adds 0 there.
-    void (*window_sums)(struct sl_team *team, const struct sl_attend *args, int first_row, struct sl_vectors sums_out);
+    void (*window_sums)(struct sl_stream *stream, const struct sl_attend *args, int first_row,
+                        struct sl_vectors sums_out);
     // Group-quantize: of every head the first n_pages pages in the working layout (all full) into the pages
     // to[h * n_pages + p] in the packed one (int8..int1), NULL: not this one. Positions are copied, and state if packed has
     // it. x^ = code * s + z, z = min, s = (max - min) / (2^b - 1), s and z rounded to f16 first,
     // code = round-half-even(clamp((x - z) / s, 0, 2^b - 1)), 0 where s = 0.
-    void (*quantize)(struct sl_team *team, const struct sl_kv_heads *heads, uint32_t n_pages, void *const *to);
+    void (*quantize)(struct sl_stream *stream, const struct sl_kv_heads *heads, uint32_t n_pages, void *const *to);
 
     // --- scores of slots: j < kv[h].n_slots ------------------------------------------------------------------------
     // out[h][j] = state[plane][j]; 0 where a packed page has dropped it
-    void (*read_state)(struct sl_team *team, const struct sl_kv_heads *heads, int plane, struct sl_vectors out);
+    void (*read_state)(struct sl_stream *stream, const struct sl_kv_heads *heads, int plane, struct sl_vectors out);
     // Of the last m slots, in working pages: state[plane] of slot n_slots - m + r of head h = values[r * n + h]
-    void (*write_state)(struct sl_team *team, const struct sl_kv_heads *heads, int plane, int m, const float *values);
+    void (*write_state)(struct sl_stream *stream, const struct sl_kv_heads *heads, int plane, int m,
+                        const float *values);
     // out[h][r] = values[r * n + h], r < m
-    void (*spread)(struct sl_team *team, const float *values, int n, int m, struct sl_vectors out);
+    void (*spread)(struct sl_stream *stream, const float *values, int n, int m, struct sl_vectors out);
     // With q_j = n_tokens - position of slot j, and the planes 0 (sums) and 1 (sums of squares), in f64:
     //     mean_out[h][j] = state[0][j] / q_j    deviation_out[h][j] = sqrt(max(state[1][j] / q_j - (state[0][j] / q_j)^2, 0))
     // Either output may be none.
-    void (*mean_state)(struct sl_team *team, const struct sl_kv_heads *heads, int64_t n_tokens,
+    void (*mean_state)(struct sl_stream *stream, const struct sl_kv_heads *heads, int64_t n_tokens,
                        struct sl_vectors mean_out, struct sl_vectors deviation_out);
     // Of each of `group` query heads a KV head: out[i][j] = mean (max: maximum) of x[i] over slots [j - K / 2, j - K / 2 + K),
     // K = kernel, among those before the last `window`; beyond the edges there is 0 (max: nothing). The last `window` as they are.
-    void (*pool)(struct sl_team *team, const struct sl_kv_heads *heads, int group, struct sl_vectors x, bool max,
+    void (*pool)(struct sl_stream *stream, const struct sl_kv_heads *heads, int group, struct sl_vectors x, bool max,
                  int kernel, int64_t window, struct sl_vectors out);
     // out[h][j] = mean over its query heads, i in [h * group, (h + 1) * group), of x[i][j]
-    void (*mean_group)(struct sl_team *team, const struct sl_kv_heads *heads, int group, struct sl_vectors x,
+    void (*mean_group)(struct sl_stream *stream, const struct sl_kv_heads *heads, int group, struct sl_vectors x,
                        struct sl_vectors out);
     // out[h][j] = j
-    void (*recency)(struct sl_team *team, const struct sl_kv_heads *heads, struct sl_vectors out);
+    void (*recency)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors out);
     // out[h][j] = a number in [0, 1) that depends on seed, layer, h and (position of slot j) + offset alone
-    void (*chance)(struct sl_team *team, const struct sl_kv_heads *heads, uint64_t seed, int layer, int64_t offset,
+    void (*chance)(struct sl_stream *stream, const struct sl_kv_heads *heads, uint64_t seed, int layer, int64_t offset,
                    struct sl_vectors out);
     // CAOTE (eq. 21), with a = w / sum(w) over all slots, for the weights w = weights[i] of each of `group` query heads:
     //     change_i[j] = a_j / max(1 - a_j, 1e-6) * || c - V_j ||_2,  c = sum_k a_k V_k, or mean_k V_k if mean_center.
     //     out[h][j] = change_h[j], or with group > 1 the root of the sum of squares of the group's changes
     // Weights are >= 0; where they sum to 0 they count as equal.
-    void (*value_change)(struct sl_team *team, const struct sl_kv_heads *heads, int group, struct sl_vectors weights,
-                         bool mean_center, struct sl_vectors out);
+    void (*value_change)(struct sl_stream *stream, const struct sl_kv_heads *heads, int group,
+                         struct sl_vectors weights, bool mean_center, struct sl_vectors out);
     // x_inout[h][j] = mean over the heads, which have equally many slots, of x[.][j], in f64
-    void (*share)(struct sl_team *team, const struct sl_kv_heads *heads, struct sl_vectors x_inout);
-    // out[h] = unbiased variance over the slots of state[plane], in f64; 0 for fewer than two
-    void (*variance)(struct sl_team *team, const struct sl_kv_heads *heads, int plane, double *out);
+    void (*share)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors x_inout);
+    // Into shared memory: out[h] = unbiased variance over the slots of state[plane], in f64; 0 for fewer than two
+    void (*variance)(struct sl_stream *stream, const struct sl_kv_heads *heads, int plane, double *out);
 
     // --- which slots stay ------------------------------------------------------------------------------------------
     // x_inout[h][j] = +inf for the slots in protections[h]
-    void (*protect)(struct sl_team *team, const struct sl_kv_heads *heads, const struct sl_protection *protections,
+    void (*protect)(struct sl_stream *stream, const struct sl_kv_heads *heads, const struct sl_protection *protections,
                     struct sl_vectors x_inout);
     // x_inout[h][j] = +inf for the slots in listed[h]
-    void (*spare)(struct sl_team *team, const struct sl_kv_heads *heads, struct sl_lists listed, struct sl_counts n,
+    void (*spare)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists listed, struct sl_counts n,
                   struct sl_vectors x_inout);
     // AdaKV: how many slots each head keeps when the scores of all compete for n * budget slots. A head keeps at least
     // floor(0.2 * budget), and at least the slots whose score is +inf. Total order: that of select(), equals by head and then
     // by slot. kept_out.device[h] <= n_slots; their sum is min(n * budget, sum of n_slots). `work` is overwritten.
-    void (*budgets)(struct sl_team *team, const struct sl_kv_heads *heads, struct sl_vectors scores, uint32_t budget,
-                    struct sl_vectors work, struct sl_counts kept_out);
+    void (*budgets)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors scores,
+                    uint32_t budget, struct sl_vectors work, struct sl_counts kept_out);
     // The kept[h] slots (at most all) with the largest scores. Total order: score descending, then ties[h][j] descending, then
     // slot ascending, or descending if `newest`; NaN is lowest. ties.at NULL: none.
-    void (*select)(struct sl_team *team, const struct sl_kv_heads *heads, struct sl_vectors scores,
+    void (*select)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors scores,
                    struct sl_vectors ties, bool newest, struct sl_counts kept, struct sl_lists keep_out);
     // Compact in place: slot keep[h][i] becomes slot i < kept[h], K, V, position and state alike. Needs n_packed == 0.
-    void (*gather)(struct sl_team *team, const struct sl_kv_heads *heads, struct sl_lists keep, struct sl_counts kept);
+    void (*gather)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists keep,
+                   struct sl_counts kept);
     /*
      * D2O. nearest: evicted_out[h] lists the slots that are not in keep[h]. Of the i-th of them, into_out[h][i] is the slot in
      * keep[h] whose K is the most similar by cosine (a zero key: cosine 0; ties: the first), and cosine_out[h][i] that
@@ -355,35 +370,38 @@ struct sl_ops {
      *     t becomes m where it is 0, else (1 - beta) t + beta m
      *     every evicted slot with cosine_i >= t goes into its nearest one, K and V alike, in f32:
      *         x_c = (e * x_c + sum_i exp(cosine_i) * x_i) / (e + sum_i exp(cosine_i))
-     *     *n_merged_out counts them
+     *     *n_merged_out counts them; it and the threshold are in shared memory
      * Where no slot is evicted t stays. The lists are overwritten. Needs n_packed == 0.
      */
-    void (*nearest)(struct sl_team *team, const struct sl_kv_heads *heads, struct sl_lists keep, struct sl_counts kept,
-                    struct sl_lists evicted_out, struct sl_lists into_out, struct sl_vectors cosine_out);
-    void (*merge)(struct sl_team *team, const struct sl_kv_heads *heads, struct sl_counts kept, struct sl_lists evicted,
-                  struct sl_lists into, struct sl_vectors cosine, float beta, float *threshold_inout,
-                  uint32_t *n_merged_out);
+    void (*nearest)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists keep,
+                    struct sl_counts kept, struct sl_lists evicted_out, struct sl_lists into_out,
+                    struct sl_vectors cosine_out);
+    void (*merge)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_counts kept,
+                  struct sl_lists evicted, struct sl_lists into, struct sl_vectors cosine, float beta,
+                  float *threshold_inout, uint32_t *n_merged_out);
 
     // --- estimates of what that costs ------------------------------------------------------------------------------
+    // Into shared memory, here and below.
     // *lost_inout += mean over the heads of lost_h, in f64: the mean over the head's query heads of the sum of x[i] over the
     // slots that are not in keep[h]; with n_rows > 0 that sum's share in the sum over all slots (0 of 0: 0), times n_rows
-    void (*lost)(struct sl_team *team, const struct sl_kv_heads *heads, int group, struct sl_vectors x,
+    void (*lost)(struct sl_stream *stream, const struct sl_kv_heads *heads, int group, struct sl_vectors x,
                  struct sl_lists keep, struct sl_counts kept, int64_t n_rows, double *lost_inout);
     // *error_inout += what quantize() has changed with these arguments, page after page, and of those head after head
-    void (*page_error)(struct sl_team *team, const struct sl_kv_heads *heads, uint32_t n_pages, void *const *to,
+    void (*page_error)(struct sl_stream *stream, const struct sl_kv_heads *heads, uint32_t n_pages, void *const *to,
                        struct sl_page_error *error_inout);
 
     // --- retrieval (TailorKV) --------------------------------------------------------------------------------------
-    // means_out[h][c] = mean over the G query heads g of KV head h of q[0][g][c], c < d, m = 1; signs cancel, as in TailorKV's
+    // Into shared memory: means_out[h][c] = mean over the G query heads g of KV head h of q[0][g][c], c < d, m = 1; signs cancel, as in TailorKV's
     // code. q: args->q or next_q, of heads that lie side by side
-    void (*mean_query)(struct sl_team *team, const struct sl_attend *args, const float *q, float *means_out);
+    void (*mean_query)(struct sl_stream *stream, const struct sl_attend *args, const float *q, float *means_out);
     // As attend with m = 1, but the query heads of KV head h see only slots[h][0 .. n[h]), in this order: the bits depend on
     // the order and on what the slots hold, not on where they lie.
-    void (*attend_slots)(struct sl_team *team, const struct sl_attend *args, struct sl_lists slots, struct sl_counts n);
+    void (*attend_slots)(struct sl_stream *stream, const struct sl_attend *args, struct sl_lists slots,
+                         struct sl_counts n);
     // rows[h], [n[h]][2][d] in the working format, become K and V of slots[h][0 .. n[h]), which lie in working pages.
     // Positions and state stay as they are.
-    void (*put_rows)(struct sl_team *team, const struct sl_kv_heads *heads, struct sl_lists slots, struct sl_counts n,
-                     const void *const *rows);
+    void (*put_rows)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists slots,
+                     struct sl_counts n, const void *const *rows);
     struct sl_host_ops host;
 
     // --- for tests and inspection: one head ------------------------------------------------------------------------

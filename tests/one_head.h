@@ -6,7 +6,7 @@
 #include "tensor/ops.h"
 
 static inline struct sl_kv_heads one_head(const struct sl_kv *kv) {
-    return (struct sl_kv_heads){kv, 1};
+    return (struct sl_kv_heads){.kv = kv, .n = 1};
 }
 
 static inline struct sl_vectors one_vector(const float *x) {

@@ -48,7 +48,7 @@ static enum sl_status check_recipe(const struct sl_compressor *c, struct sl_erro
     return SL_OK;
 }
 
-enum sl_status sl_compressor_create(const struct sl_plan *plan, const struct sl_ops *ops, struct sl_team *team,
+enum sl_status sl_compressor_create(const struct sl_plan *plan, const struct sl_ops *ops, struct sl_stream *stream,
                                     struct sl_compressor **compressor_out, struct sl_error *err) {
     struct sl_compressor *c = calloc(1, sizeof *c);
     if (c == NULL) {
@@ -58,7 +58,7 @@ enum sl_status sl_compressor_create(const struct sl_plan *plan, const struct sl_
     c->score = sl_score_get_traits(plan->recipe.score);
     c->method = sl_score_method(plan->recipe.score);
     c->ops = ops;
-    c->team = team;
+    c->stream = stream;
     enum sl_status status = check_recipe(c, err);
     if (status != SL_OK) {
         goto err_destroy;
@@ -89,9 +89,11 @@ void sl_compressor_destroy(struct sl_compressor **compressor) {
     if (c == NULL) {
         return;
     }
+    (void)sl_stream_wait(c->stream,
+                         NULL); // queued work may be in what is freed; a device that has failed says so again
     sl_scratch_destroy(&c->scratch);
-    sl_thin_destroy(&c->thin);
-    sl_estimator_destroy(&c->estimator);
+    sl_thin_destroy(c);
+    sl_estimator_destroy(c);
     free(c->step_budget);
     free(c->kv);
     free(c->new_pages);
@@ -136,7 +138,7 @@ static enum sl_status evict_behind_chunk(struct sl_compressor *c, struct sl_sess
     bool at_end = sl_budgets_at_end(c);
     // In the tail, too: steps, sl_compressor_end() or the next turn of a conversation evict from it.
     if (c->method->accumulate != NULL) {
-        c->method->accumulate(c->ops, c->team, attend);
+        c->method->accumulate(c->ops, c->stream, attend);
     }
     bool final = !in_tail && (end == body || last); // of the body
     if (in_tail || at_end || !((recipe->when & SL_WHEN_CHUNK) || (final && (recipe->when & SL_WHEN_END)))) {
@@ -189,7 +191,9 @@ enum sl_status sl_compressor_finish_layer(struct sl_compressor *c, struct sl_ses
 static enum sl_status divide_budgets(struct sl_compressor *c, const struct sl_session *session, int64_t *budgets,
                                      struct sl_error *err) {
     int n_layers = session->geometry.n_layers, n_heads = session->geometry.n_kv_heads, n = 0;
-    double *variances = calloc((size_t)n_layers * (size_t)n_heads, sizeof *variances);
+    struct sl_device *device = c->stream->device;
+    double *variances = // every layer is measured before the host waits
+        sl_device_alloc(device, SL_MEMORY_SHARED, (size_t)n_layers * (size_t)n_heads * sizeof *variances);
     double *weights = calloc((size_t)n_layers, sizeof *weights);
     int64_t *shares = calloc((size_t)n_layers, sizeof *shares);
     enum sl_status status = SL_OK;
@@ -199,7 +203,11 @@ static enum sl_status divide_budgets(struct sl_compressor *c, const struct sl_se
     }
     for (int l = 0; l < n_layers; l++) {
         if (sl_layer_evicts(c, l)) {
-            struct sl_kv_heads heads = sl_session_heads(session, l, c->kv);
+            struct sl_kv_heads heads;
+            status = sl_layer_heads(c, session, l, &heads, err);
+            if (status != SL_OK) {
+                goto done;
+            }
             for (int h = 0; h < n_heads; h++) {
                 if (heads.kv[h].n_slots > c->scratch.n_slots) {
                     status =
@@ -209,10 +217,11 @@ static enum sl_status divide_budgets(struct sl_compressor *c, const struct sl_se
                     goto done;
                 }
             }
-            c->ops->variance(c->team, &heads, 0, variances + n++ * n_heads);
+            c->ops->variance(c->stream, &heads, 0, variances + n++ * n_heads);
         }
     }
-    if (n == 0) {
+    status = sl_stream_wait(c->stream, err);
+    if (status != SL_OK || n == 0) {
         goto done;
     }
     sl_budget_d2o_weights(c->plan.recipe.layers, variances, n, n_heads, weights);
@@ -227,7 +236,7 @@ static enum sl_status divide_budgets(struct sl_compressor *c, const struct sl_se
     }
 
 done:
-    free(variances);
+    sl_device_free(device, SL_MEMORY_SHARED, variances);
     free(weights);
     free(shares);
     return status;

@@ -16,9 +16,9 @@
 
 struct sl_compressor;
 
-// plan is copied; ops and team must outlive it. SL_ERR_INVALID: a plan that did not come from sl_plan_make() and asks
+// plan is copied; ops and stream must outlive it. SL_ERR_INVALID: a plan that did not come from sl_plan_make() and asks
 // for what no order of work could do. SL_ERR_EXHAUSTED: scratch.
-enum sl_status sl_compressor_create(const struct sl_plan *plan, const struct sl_ops *ops, struct sl_team *team,
+enum sl_status sl_compressor_create(const struct sl_plan *plan, const struct sl_ops *ops, struct sl_stream *stream,
                                     struct sl_compressor **compressor_out, struct sl_error *err);
 void sl_compressor_destroy(struct sl_compressor **compressor);
 
@@ -88,7 +88,8 @@ struct sl_error_estimate {
     // || quantized - before || / || before || (Frobenius) over the pages that were quantized
     double key_error, value_error;
 };
-// estimates_out: [n_layers]. Returns n_layers, or 0 and writes nothing where estimates are not wanted.
+// estimates_out: [n_layers]. Waits for the device. Returns n_layers, or 0 and writes nothing where estimates are not wanted or
+// the device has failed.
 int sl_compressor_get_estimates(const struct sl_compressor *compressor, struct sl_error_estimate *estimates_out);
 
 #endif

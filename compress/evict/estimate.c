@@ -14,7 +14,7 @@
  *         needs, between selection and merging.
  */
 #include <math.h>
-#include <stdlib.h>
+#include <string.h>
 
 #include "compress/evict/internal.h"
 
@@ -28,7 +28,7 @@ struct sl_estimate_sums {
 // --- life cycle ----------------------------------------------------------------------------------------------------
 
 enum sl_status sl_compressor_estimate(struct sl_compressor *c, bool wanted, struct sl_error *err) {
-    sl_estimator_destroy(&c->estimator);
+    sl_estimator_destroy(c);
     if (!wanted) {
         return SL_OK;
     }
@@ -38,14 +38,18 @@ enum sl_status sl_compressor_estimate(struct sl_compressor *c, bool wanted, stru
             "compressor: errors of place=offload with a budget are not estimated: the attention that evicted "
             "slots had is spread over kvstores; ask for none, or leave out budget");
     }
-    c->estimator.layers = calloc((size_t)c->plan.geometry.n_layers, sizeof *c->estimator.layers);
-    return c->estimator.layers != NULL ? SL_OK
-                                       : sl_fail(err, SL_ERR_EXHAUSTED, "compressor: no memory for error estimates");
+    size_t bytes = (size_t)c->plan.geometry.n_layers * sizeof *c->estimator.layers;
+    c->estimator.layers = sl_device_alloc(c->stream->device, SL_MEMORY_SHARED, bytes);
+    if (c->estimator.layers == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "compressor: no memory for error estimates");
+    }
+    memset(c->estimator.layers, 0, bytes);
+    return SL_OK;
 }
 
-void sl_estimator_destroy(struct sl_estimator *estimator) {
-    free(estimator->layers);
-    *estimator = (struct sl_estimator){0};
+void sl_estimator_destroy(struct sl_compressor *c) {
+    sl_device_free(c->stream->device, SL_MEMORY_SHARED, c->estimator.layers);
+    c->estimator = (struct sl_estimator){0};
 }
 
 static double relative(double error, double norm) {
@@ -54,7 +58,9 @@ static double relative(double error, double norm) {
 
 int sl_compressor_get_estimates(const struct sl_compressor *c, struct sl_error_estimate *estimates_out) {
     const struct sl_estimate_sums *layers = c->estimator.layers;
-    int n_layers = layers != NULL ? c->plan.geometry.n_layers : 0;
+    // A device that has failed says so to the next step, too.
+    bool known = layers != NULL && sl_stream_wait(c->stream, NULL) == SL_OK;
+    int n_layers = known ? c->plan.geometry.n_layers : 0;
     for (int l = 0; l < n_layers; l++) {
         estimates_out[l] = (struct sl_error_estimate){
             // of sums of rounded numbers
@@ -81,11 +87,11 @@ enum sl_status sl_estimate_eviction(struct sl_compressor *c, const struct sl_evi
         if (status != SL_OK) {
             return status;
         }
-        c->ops->lost(c->team, heads, e->attend->n_heads / heads->n, s->sums, s->keep, kept, 0, &sums->lost);
+        c->ops->lost(c->stream, heads, e->attend->n_heads / heads->n, s->sums, s->keep, kept, 0, &sums->lost);
         sums->n_rows += e->attend->m;
     } else {
-        c->ops->read_state(c->team, heads, 0, s->work);
-        c->ops->lost(c->team, heads, 1, s->work, s->keep, kept, e->n_tokens, &sums->lost);
+        c->ops->read_state(c->stream, heads, 0, s->work);
+        c->ops->lost(c->stream, heads, 1, s->work, s->keep, kept, e->n_tokens, &sums->lost);
         sums->n_rows += e->n_tokens;
     }
     return SL_OK;
@@ -93,6 +99,6 @@ enum sl_status sl_estimate_eviction(struct sl_compressor *c, const struct sl_evi
 
 void sl_estimate_pages(struct sl_compressor *c, int layer, const struct sl_kv_heads *heads, uint32_t n_pages) {
     if (c->estimator.layers != NULL) {
-        c->ops->page_error(c->team, heads, n_pages, c->new_pages, &c->estimator.layers[layer].pages);
+        c->ops->page_error(c->stream, heads, n_pages, c->new_pages, &c->estimator.layers[layer].pages);
     }
 }

@@ -57,7 +57,7 @@ static enum sl_status weigh(struct sl_compressor *c, const struct sl_eviction *e
     if (sl_score_pools(recipe)) {
         // As in SnapKV's code the window's own slots are neither pooled nor pooled with: scope=recent holds them.
         in->weights = c->scratch.pooled;
-        c->ops->pool(c->team, heads, in->group, c->scratch.sums, recipe->pool == SL_POOL_MAX, recipe->pool_kernel,
+        c->ops->pool(c->stream, heads, in->group, c->scratch.sums, recipe->pool == SL_POOL_MAX, recipe->pool_kernel,
                      recipe->window, c->scratch.pooled);
     }
     return SL_OK;
@@ -68,8 +68,12 @@ static enum sl_status rank(struct sl_compressor *c, const struct sl_eviction *e,
     const struct sl_recipe *recipe = &c->plan.recipe;
     struct sl_scratch *s = &c->scratch;
     bool by_change = recipe->value != SL_VALUE_OFF, by_query_head = sl_value_per_query_head(recipe);
-    struct sl_score_input in = {
-        .ops = c->ops, .team = c->team, .recipe = recipe, .heads = heads, .layer = e->layer, .n_tokens = e->n_tokens};
+    struct sl_score_input in = {.ops = c->ops,
+                                .stream = c->stream,
+                                .recipe = recipe,
+                                .heads = heads,
+                                .layer = e->layer,
+                                .n_tokens = e->n_tokens};
     enum sl_status status = sl_score_is_of_rows(c->score) || by_query_head ? weigh(c, e, heads, &in, err) : SL_OK;
     if (status != SL_OK) {
         return status;
@@ -77,7 +81,7 @@ static enum sl_status rank(struct sl_compressor *c, const struct sl_eviction *e,
     c->method->read(&in, by_change ? s->base : s->scores);
     if (by_change) {
         bool mean = recipe->value == SL_VALUE_FASTCAOTE || recipe->value == SL_VALUE_FASTCAOTE_HEADS;
-        c->ops->value_change(c->team, heads, by_query_head ? in.group : 1, by_query_head ? in.weights : s->base, mean,
+        c->ops->value_change(c->stream, heads, by_query_head ? in.group : 1, by_query_head ? in.weights : s->base, mean,
                              s->scores);
     }
     if (recipe->std > 0) {
@@ -86,7 +90,7 @@ static enum sl_status rank(struct sl_compressor *c, const struct sl_eviction *e,
     struct sl_vectors shared[] = {s->scores, s->base, s->deviations}; // heads=layer: so that all choose alike
     for (size_t i = 0; recipe->heads == SL_HEADS_LAYER && i < sizeof shared / sizeof shared[0]; i++) {
         if (shared[i].at != NULL) {
-            c->ops->share(c->team, heads, shared[i]);
+            c->ops->share(c->stream, heads, shared[i]);
         }
     }
     return SL_OK;
@@ -105,9 +109,9 @@ static void spare_deviants(struct sl_compressor *c, const struct sl_eviction *e,
         s->n_spared[h] = (uint32_t)least(least(r + recipe->sinks, budget) + e->tail, heads->kv[h].n_slots);
         s->protections[h] = (struct sl_protection){recipe->sinks, sl_recipe_recent_slots(recipe, budget) + e->tail};
     }
-    c->ops->protect(c->team, heads, s->protections, s->deviations);
-    c->ops->select(c->team, heads, s->deviations, (struct sl_vectors){0}, false, spared, s->keep);
-    c->ops->spare(c->team, heads, s->keep, spared, s->scores);
+    c->ops->protect(c->stream, heads, s->protections, s->deviations);
+    c->ops->select(c->stream, heads, s->deviations, (struct sl_vectors){0}, false, spared, s->keep);
+    c->ops->spare(c->stream, heads, s->keep, spared, s->scores);
 }
 
 static void protect(struct sl_compressor *c, const struct sl_eviction *e, const struct sl_kv_heads *heads) {
@@ -123,7 +127,7 @@ static void protect(struct sl_compressor *c, const struct sl_eviction *e, const 
         // Never more than stays, or the newest of the protected would be the ones to go.
         s->protections[h] = (struct sl_protection){sinks, least(newest, budget - sinks) + e->tail};
     }
-    c->ops->protect(c->team, heads, s->protections, s->scores);
+    c->ops->protect(c->stream, heads, s->protections, s->scores);
 }
 
 // --- count -----------------------------------------------------------------------------------------------------------
@@ -132,7 +136,7 @@ static struct sl_counts count(struct sl_compressor *c, const struct sl_eviction 
     struct sl_scratch *s = &c->scratch;
     if (is_adaptive(c, e)) {
         struct sl_counts decided = {.device = s->decided};
-        c->ops->budgets(c->team, heads, s->scores, (uint32_t)(e->budget + e->tail), s->work, decided);
+        c->ops->budgets(c->stream, heads, s->scores, (uint32_t)(e->budget + e->tail), s->work, decided);
         return decided;
     }
     for (int h = 0; h < heads->n; h++) {
@@ -176,23 +180,35 @@ static enum sl_status check_heads(const struct sl_compressor *c, const struct sl
     return SL_OK;
 }
 
-// The session's counts, when pages have been compacted.
-static void settle(struct sl_compressor *c, const struct sl_eviction *e, const struct sl_kv_heads *heads,
-                   struct sl_counts kept) {
+// The session's counts, when pages have been compacted. Where attention has decided them the host waits: it gives back
+// pages by them, and plans count on that memory before the next layer.
+static enum sl_status settle(struct sl_compressor *c, const struct sl_eviction *e, const struct sl_kv_heads *heads,
+                             struct sl_counts kept, struct sl_error *err) {
+    const uint32_t *stays = kept.host;
+    if (stays == NULL) {
+        sl_stream_copy(c->stream, c->scratch.decided_here, kept.device, (size_t)heads->n * sizeof *kept.device);
+        enum sl_status status = sl_stream_wait(c->stream, err);
+        if (status != SL_OK) {
+            return status;
+        }
+        stays = c->scratch.decided_here;
+    }
     for (int h = 0; h < heads->n; h++) {
-        uint32_t n = heads->kv[h].n_slots, stay = kept.host != NULL ? kept.host[h] : kept.device[h];
+        uint32_t n = heads->kv[h].n_slots, stay = stays[h];
         if (stay < n) {
             sl_session_set_slots(e->session, e->layer, h, stay);
             c->stats.slots_evicted += n - stay;
         }
     }
+    return SL_OK;
 }
 
 enum sl_status sl_evict_layer(struct sl_compressor *c, const struct sl_eviction *e, struct sl_error *err) {
     struct sl_scratch *s = &c->scratch;
-    struct sl_kv_heads heads = sl_session_heads(e->session, e->layer, c->kv);
+    struct sl_kv_heads heads;
     bool over = false;
-    enum sl_status status = check_heads(c, e, &heads, &over, err);
+    enum sl_status status = sl_layer_heads(c, e->session, e->layer, &heads, err);
+    status = status == SL_OK ? check_heads(c, e, &heads, &over, err) : status;
     if (status == SL_OK && over) {
         status = rank(c, e, &heads, err);
     }
@@ -201,15 +217,14 @@ enum sl_status sl_evict_layer(struct sl_compressor *c, const struct sl_eviction 
     }
     protect(c, e, &heads);
     struct sl_counts kept = count(c, e, &heads);
-    c->ops->select(c->team, &heads, s->scores, s->base, c->score->newest_of_ties, kept, s->keep);
+    c->ops->select(c->stream, &heads, s->scores, s->base, c->score->newest_of_ties, kept, s->keep);
     status = sl_estimate_eviction(c, e, &heads, kept, err);
+    if (status == SL_OK && c->plan.recipe.evicted == SL_EVICTED_MERGE) {
+        status = sl_merge_evicted(c, e, &heads, kept, err);
+    }
     if (status != SL_OK) {
         return status;
     }
-    if (c->plan.recipe.evicted == SL_EVICTED_MERGE) {
-        sl_merge_evicted(c, e, &heads, kept);
-    }
-    c->ops->gather(c->team, &heads, s->keep, kept);
-    settle(c, e, &heads, kept);
-    return SL_OK;
+    c->ops->gather(c->stream, &heads, s->keep, kept);
+    return settle(c, e, &heads, kept, err);
 }

@@ -19,7 +19,10 @@
 
 // What an eviction works in: of KV heads, a number or an entry a slot. What a recipe does not need is none.
 struct sl_scratch {
-    void *block;
+    struct sl_device *device;
+    void *block;                  // of the device, behind what has an entry a slot
+    void *shared;                 // behind what the host reads
+    void *host;                   // behind what it decides
     size_t n_slots, stride;       // of a head; 0 when nothing is ever evicted
     struct sl_vectors scores;     // the larger, the longer the slot stays
     struct sl_vectors base;       // value=...: the scores behind the changes, which decide between equal ones
@@ -30,16 +33,21 @@ struct sl_scratch {
     struct sl_lists evicted;  // the others
     struct sl_lists nearest;  // of each of those, the slot among `keep` that is most like it
     uint32_t *decided;        // [n_kv_heads] how many slots stay, where attention decides
-    uint32_t *kept;           // [n_kv_heads] how many slots stay otherwise
-    uint32_t *n_spared;       // [n_kv_heads] scope=std
-    struct sl_protection *protections;  // [n_kv_heads]
-    void *of_queries;         // the block behind:
-    int n_heads;              // query heads; 0 until they have come
-    struct sl_vectors sums;   // [n_heads] of ops->window_sums
-    struct sl_vectors pooled; // [n_heads] of ops->pool, where the score pools
+    uint32_t *decided_here;   // the same, where the host can read it
+    struct sl_merged {        // evicted=merge, in shared memory
+        float threshold;
+        uint32_t n;
+    } * merged;
+    uint32_t *kept;                    // [n_kv_heads] how many slots stay otherwise
+    uint32_t *n_spared;                // [n_kv_heads] scope=std
+    struct sl_protection *protections; // [n_kv_heads]
+    void *of_queries;                  // the block behind:
+    int n_heads;                       // query heads; 0 until they have come
+    struct sl_vectors sums;            // [n_heads] of ops->window_sums
+    struct sl_vectors pooled;          // [n_heads] of ops->pool, where the score pools
 };
 
-// Sums of error estimates; NULL: not asked for.
+// Sums of error estimates, in shared memory; NULL: not asked for.
 struct sl_estimator {
     struct sl_estimate_sums *layers; // [n_layers]
 };
@@ -53,7 +61,7 @@ struct sl_thin {
     struct sl_vectors scores; // the same, behind what else is in the first candidate's page: [SL_PAGE_SLOTS + n_batch]
     struct sl_lists keep;     // the same
     uint32_t *kept;           // [n_kv_heads]
-    struct sl_protection *protections;  // [n_kv_heads]
+    struct sl_protection *protections; // [n_kv_heads]
 };
 
 #define SL_PACK_PAGES 64 // of a head that are packed at once
@@ -63,7 +71,7 @@ struct sl_compressor {
     const struct sl_score_traits *score;
     const struct sl_score_method *method;
     const struct sl_ops *ops;
-    struct sl_team *team;
+    struct sl_stream *stream;
     struct sl_compress_stats stats;
     struct sl_scratch scratch;
     struct sl_thin thin;
@@ -87,7 +95,7 @@ struct sl_eviction {
 
 // --- thin.c
 enum sl_status sl_thin_create(struct sl_compressor *c, struct sl_error *err);
-void sl_thin_destroy(struct sl_thin *thin);
+void sl_thin_destroy(struct sl_compressor *c);
 /*
  * Behind a chunk that the layer has attended over: choose once among the slots that are newer than those chosen before and
  * older than the newest `recent`. SL_ERR_PRECONDITION: the session does not hold those, or was not read from token 0 on by
@@ -103,13 +111,16 @@ void sl_scratch_destroy(struct sl_scratch *scratch);
 // the first time. SL_ERR_EXHAUSTED.
 enum sl_status sl_take_sums(struct sl_compressor *c, const struct sl_attend *attend, int first_row,
                             struct sl_error *err);
+// All heads of a layer as they are now, published; they lie in c->kv until the next call.
+enum sl_status sl_layer_heads(struct sl_compressor *c, const struct sl_session *session, int layer,
+                              struct sl_kv_heads *heads_out, struct sl_error *err);
 
 // --- evict.c
 // SL_ERR_PRECONDITION: pages are packed already, or heads are longer than the scratch. SL_ERR_EXHAUSTED: sl_take_sums().
 enum sl_status sl_evict_layer(struct sl_compressor *c, const struct sl_eviction *eviction, struct sl_error *err);
 
 // --- estimate.c: nothing to do where estimates are not asked for
-void sl_estimator_destroy(struct sl_estimator *estimator);
+void sl_estimator_destroy(struct sl_compressor *c);
 // Behind the selection, while all slots are as they were. Overwrites scratch.sums and scratch.work. SL_ERR_EXHAUSTED:
 // sl_take_sums().
 enum sl_status sl_estimate_eviction(struct sl_compressor *c, const struct sl_eviction *e,
@@ -118,8 +129,9 @@ enum sl_status sl_estimate_eviction(struct sl_compressor *c, const struct sl_evi
 void sl_estimate_pages(struct sl_compressor *c, int layer, const struct sl_kv_heads *heads, uint32_t n_pages);
 
 // --- merge.c: behind the selection, before the compaction
-void sl_merge_evicted(struct sl_compressor *c, const struct sl_eviction *eviction, const struct sl_kv_heads *heads,
-                      struct sl_counts kept);
+// Waits for the device: the session keeps the threshold.
+enum sl_status sl_merge_evicted(struct sl_compressor *c, const struct sl_eviction *eviction,
+                                const struct sl_kv_heads *heads, struct sl_counts kept, struct sl_error *err);
 
 // --- pack.c
 enum sl_status sl_pack_layer(struct sl_compressor *c, struct sl_session *session, int layer, struct sl_error *err);

@@ -16,13 +16,18 @@
  */
 #include "compress/evict/internal.h"
 
-void sl_merge_evicted(struct sl_compressor *c, const struct sl_eviction *e, const struct sl_kv_heads *heads,
-                      struct sl_counts kept) {
+enum sl_status sl_merge_evicted(struct sl_compressor *c, const struct sl_eviction *e, const struct sl_kv_heads *heads,
+                                struct sl_counts kept, struct sl_error *err) {
     struct sl_scratch *s = &c->scratch;
     float *threshold = &e->session->layers[e->layer].merge_threshold;
-    uint32_t n_merged;
-    c->ops->nearest(c->team, heads, s->keep, kept, s->evicted, s->nearest, s->cosine);
-    c->ops->merge(c->team, heads, kept, s->evicted, s->nearest, s->cosine, (float)c->plan.recipe.merge_beta, threshold,
-                  &n_merged);
-    c->stats.slots_merged += n_merged;
+    s->merged->threshold = *threshold;
+    c->ops->nearest(c->stream, heads, s->keep, kept, s->evicted, s->nearest, s->cosine);
+    c->ops->merge(c->stream, heads, kept, s->evicted, s->nearest, s->cosine, (float)c->plan.recipe.merge_beta,
+                  &s->merged->threshold, &s->merged->n);
+    enum sl_status status = sl_stream_wait(c->stream, err);
+    if (status == SL_OK) {
+        *threshold = s->merged->threshold;
+        c->stats.slots_merged += s->merged->n;
+    }
+    return status;
 }

@@ -32,6 +32,12 @@ static bool take_new_pages(struct sl_compressor *c, struct sl_session *session, 
     return true;
 }
 
+static void give_back(struct sl_compressor *c, struct sl_session *session, uint32_t n) {
+    for (int64_t i = 0; i < (int64_t)session->geometry.n_kv_heads * n; i++) {
+        sl_arena_free(session->arena, c->new_pages[i]);
+    }
+}
+
 static void put_new_pages(struct sl_compressor *c, struct sl_session *session, int layer, uint32_t n) {
     for (int64_t i = 0; i < (int64_t)session->geometry.n_kv_heads * n; i++) {
         if (c->new_pages[i] != NULL) {
@@ -70,8 +76,13 @@ enum sl_status sl_pack_layer(struct sl_compressor *c, struct sl_session *session
         if (n_pages == 0) {
             return SL_OK;
         }
-        struct sl_kv_heads heads = sl_session_heads(session, layer, c->kv);
-        c->ops->quantize(c->team, &heads, n, c->new_pages);
+        struct sl_kv_heads heads;
+        enum sl_status status = sl_layer_heads(c, session, layer, &heads, err);
+        if (status != SL_OK) {
+            give_back(c, session, n);
+            return status;
+        }
+        c->ops->quantize(c->stream, &heads, n, c->new_pages);
         sl_estimate_pages(c, layer, &heads, n);
         put_new_pages(c, session, layer, n);
         c->stats.pages_quantized += n_pages;

@@ -89,7 +89,7 @@ static enum sl_status step_layer(struct sl_compressor *c, struct sl_session *ses
         }
     }
     if (c->method->accumulate != NULL) {
-        c->method->accumulate(c->ops, c->team, attend);
+        c->method->accumulate(c->ops, c->stream, attend);
     }
     struct sl_eviction eviction = {
         .session = session,

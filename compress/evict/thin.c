@@ -19,7 +19,6 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "compress/evict/internal.h"
 
@@ -35,6 +34,11 @@ struct batch {
     int64_t n_undecided;          // behind those
 };
 
+// n numbers in memory of the device.
+static void *alloc(struct sl_compressor *c, size_t n) {
+    return sl_device_alloc(c->stream->device, SL_MEMORY_DEVICE, n * sizeof(float));
+}
+
 enum sl_status sl_thin_create(struct sl_compressor *c, struct sl_error *err) {
     size_t n_layers = (size_t)c->plan.geometry.n_layers, n_heads = (size_t)c->plan.geometry.n_kv_heads;
     struct sl_thin *thin = &c->thin;
@@ -42,10 +46,10 @@ enum sl_status sl_thin_create(struct sl_compressor *c, struct sl_error *err) {
     thin->n_batch = thin->n_recent + c->plan.recipe.chunk_tokens;
     size_t n_batch = (size_t)thin->n_batch, stride = (n_batch + SL_PAGE_SLOTS + 15) / 16 * 16;
     thin->n_read = calloc(n_layers, sizeof *thin->n_read);
-    thin->undecided = calloc(n_layers * n_heads * (size_t)thin->n_recent + 1, sizeof *thin->undecided);
-    thin->batch = calloc(n_heads * n_batch, sizeof *thin->batch);
-    thin->scores = (struct sl_vectors){calloc(n_heads * stride, sizeof *thin->scores.at), stride};
-    thin->keep = (struct sl_lists){calloc(n_heads * stride, sizeof *thin->keep.at), stride};
+    thin->undecided = alloc(c, n_layers * n_heads * (size_t)thin->n_recent + 1);
+    thin->batch = alloc(c, n_heads * n_batch);
+    thin->scores = (struct sl_vectors){alloc(c, n_heads * stride), stride};
+    thin->keep = (struct sl_lists){alloc(c, n_heads * stride), stride};
     thin->kept = calloc(n_heads, sizeof *thin->kept);
     thin->protections = calloc(n_heads, sizeof *thin->protections);
     return thin->n_read && thin->undecided && thin->batch && thin->scores.at && thin->keep.at && thin->kept &&
@@ -55,12 +59,14 @@ enum sl_status sl_thin_create(struct sl_compressor *c, struct sl_error *err) {
                          thin->n_batch);
 }
 
-void sl_thin_destroy(struct sl_thin *thin) {
+void sl_thin_destroy(struct sl_compressor *c) {
+    struct sl_device *device = c->stream->device;
+    struct sl_thin *thin = &c->thin;
     free(thin->n_read);
-    free(thin->undecided);
-    free(thin->batch);
-    free(thin->scores.at);
-    free(thin->keep.at);
+    sl_device_free(device, SL_MEMORY_DEVICE, thin->undecided);
+    sl_device_free(device, SL_MEMORY_DEVICE, thin->batch);
+    sl_device_free(device, SL_MEMORY_DEVICE, thin->scores.at);
+    sl_device_free(device, SL_MEMORY_DEVICE, thin->keep.at);
     free(thin->kept);
     free(thin->protections);
     *thin = (struct sl_thin){0};
@@ -75,35 +81,41 @@ static void read_importance(const struct batch *b, uint32_t before) {
     size_t n_heads = (size_t)b->c->plan.geometry.n_kv_heads, row_bytes = n_heads * sizeof *thin->batch;
     size_t n_waiting = (size_t)b->n_waiting, m = (size_t)b->attend->m, n_candidates = (size_t)b->n_candidates;
     float *undecided = thin->undecided + (size_t)(b->layer * thin->n_recent) * n_heads;
-    memcpy(thin->batch, undecided, n_waiting * row_bytes);
-    memcpy(thin->batch + n_waiting * n_heads, b->attend->importance, m * row_bytes);
-    memcpy(undecided, thin->batch + n_candidates * n_heads, (size_t)b->n_undecided * row_bytes);
+    struct sl_stream *stream = b->c->stream;
+    sl_stream_copy(stream, thin->batch, undecided, n_waiting * row_bytes);
+    sl_stream_copy(stream, thin->batch + n_waiting * n_heads, b->attend->importance, m * row_bytes);
+    sl_stream_copy(stream, undecided, thin->batch + n_candidates * n_heads, (size_t)b->n_undecided * row_bytes);
     struct sl_vectors scores = {thin->scores.at + before, thin->scores.stride};
-    b->c->ops->spread(b->c->team, thin->batch, (int)n_heads, (int)(n_waiting + m), scores);
+    b->c->ops->spread(b->c->stream, thin->batch, (int)n_heads, (int)(n_waiting + m), scores);
 }
 
 // Heads of the session from the page of the first candidate on; *before_out: slots of that page that have been decided.
-static struct sl_kv_heads heads_from_candidates(const struct batch *b, uint32_t *before_out) {
-    struct sl_kv_heads heads = sl_session_heads(b->session, b->layer, b->c->kv);
-    uint32_t first = heads.kv[0].n_slots - (uint32_t)(b->n_candidates + b->n_undecided);
-    for (int h = 0; h < heads.n; h++) {
+static enum sl_status heads_from_candidates(const struct batch *b, struct sl_kv_heads *heads_out, uint32_t *before_out,
+                                            struct sl_error *err) {
+    *heads_out = sl_session_heads(b->session, b->layer, b->c->kv);
+    uint32_t first = b->c->kv[0].n_slots - (uint32_t)(b->n_candidates + b->n_undecided);
+    for (int h = 0; h < heads_out->n; h++) {
         b->c->kv[h].pages += first / SL_PAGE_SLOTS;
         b->c->kv[h].n_slots -= first / SL_PAGE_SLOTS * SL_PAGE_SLOTS;
     }
     *before_out = first % SL_PAGE_SLOTS;
-    return heads;
+    return b->c->ops->publish(b->c->stream, heads_out, err);
 }
 
-static void thin(const struct batch *b) {
+static enum sl_status thin(const struct batch *b, struct sl_error *err) {
     const struct sl_compressor *c = b->c;
     const struct sl_thin *thin = &c->thin;
     uint32_t before;
-    struct sl_kv_heads heads = heads_from_candidates(b, &before);
+    struct sl_kv_heads heads;
+    enum sl_status status = heads_from_candidates(b, &heads, &before, err);
+    if (status != SL_OK) {
+        return status;
+    }
     if (c->score->wants_importance) {
         read_importance(b, before);
     } else { // of what is known of a token by its position
         struct sl_score_input in = {.ops = c->ops,
-                                    .team = c->team,
+                                    .stream = c->stream,
                                     .recipe = &c->plan.recipe,
                                     .heads = &heads,
                                     .layer = b->layer,
@@ -111,7 +123,7 @@ static void thin(const struct batch *b) {
         c->method->read(&in, thin->scores);
     }
     if (b->n_keep == b->n_candidates) {
-        return;
+        return SL_OK;
     }
     int64_t sinks = c->plan.recipe.sinks - b->first_token;
     sinks = sinks < 0 ? 0 : sinks < b->n_candidates ? sinks : b->n_candidates;
@@ -120,9 +132,10 @@ static void thin(const struct batch *b) {
         thin->kept[h] = before + (uint32_t)(b->n_keep + b->n_undecided);
     }
     struct sl_counts kept = {.host = thin->kept};
-    c->ops->protect(c->team, &heads, thin->protections, thin->scores);
-    c->ops->select(c->team, &heads, thin->scores, (struct sl_vectors){0}, false, kept, thin->keep);
-    c->ops->gather(c->team, &heads, thin->keep, kept);
+    c->ops->protect(c->stream, &heads, thin->protections, thin->scores);
+    c->ops->select(c->stream, &heads, thin->scores, (struct sl_vectors){0}, false, kept, thin->keep);
+    c->ops->gather(c->stream, &heads, thin->keep, kept);
+    return SL_OK;
 }
 
 static enum sl_status check_layer(const struct batch *b, struct sl_error *err) {
@@ -168,10 +181,10 @@ enum sl_status sl_thin_layer(struct sl_compressor *c, struct sl_session *session
     b.n_keep = b.n_candidates - n_evicted;
     assert(n_evicted >= 0 && b.n_keep >= 0);
     enum sl_status status = check_layer(&b, err);
+    status = status == SL_OK ? thin(&b, err) : status;
     if (status != SL_OK) {
         return status;
     }
-    thin(&b);
     for (int h = 0; n_evicted > 0 && h < session->geometry.n_kv_heads; h++) {
         const struct sl_head *head = &session->layers[layer].heads[h];
         sl_session_set_slots(session, layer, h, head->n_slots - (uint32_t)n_evicted);

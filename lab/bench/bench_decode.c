@@ -99,7 +99,7 @@ static enum sl_status make_plan(const struct bench *b, const char *text, int64_t
 static enum sl_status fill_resident(struct bench *b, struct remote *r, struct sl_error *err) {
     struct sl_session *session = r->sequence.session;
     struct sl_compressor *compressor;
-    enum sl_status status = sl_compressor_create(&r->plan, b->rig.config.ops, b->team, &compressor, err);
+    enum sl_status status = sl_compressor_create(&r->plan, b->rig.config.ops, b->rig.runtime.stream, &compressor, err);
     if (status != SL_OK) {
         return status;
     }

@@ -28,7 +28,6 @@
 #include "lab/bench/rig/peak.h"
 #include "lab/bench/rig/synthetic.h"
 #include "lab/result.h"
-#include "tensor/cpu/tiers.h"
 
 #define CHUNK         512
 #define DECODE_STEPS  16 // a run
@@ -85,9 +84,8 @@ enum { N_PLAN = sizeof plan / sizeof plan[0] };
 struct bench {
     struct options options;
     enum sl_weight_format weights;
-    unsigned chosen;          // geometries
-    const struct sl_ops *ops; // of the bounds; models may get them timed
-    struct sl_team *team;
+    unsigned chosen;             // geometries
+    struct sl_runtime computing; // of the bounds; models may get its operations timed
     struct sl_signals signals;
     double gemm_gflops[SL_BF16 + 1][SL_WEIGHT_INT4 + 1]; // 0: not measured yet
     double read_gbps;
@@ -113,7 +111,7 @@ static double time_matmul(struct bench *b, const struct sl_matrix *w, const stru
     double best = 0.0, spent = 0.0;
     for (int64_t run = 0; run < b->options.runs + 1 && spent < GEMM_SECONDS; run++) {
         int64_t begin = sl_now_ns();
-        b->ops->matmul(b->team, w, product);
+        b->computing.ops->matmul(b->computing.stream, w, product);
         double seconds = (double)(sl_now_ns() - begin) / 1e9;
         best = larger(best, 2e-9 * (double)product->m * SIDE * SIDE / seconds);
         spent += seconds;
@@ -125,7 +123,7 @@ static enum sl_status measure_gemm(struct bench *b, enum sl_dtype dtype, double 
     static const int64_t rows[] = {CHUNK, 4 * CHUNK};
     size_t weights = (size_t)SIDE * SIDE, activations = 4 * CHUNK * (size_t)SIDE;
     struct sl_matrix w = {.n = SIDE, .k = SIDE, .dtype = dtype, .format = b->weights};
-    size_t scratch_bytes = b->ops->matmul_scratch(&w, 4 * CHUNK);
+    size_t scratch_bytes = b->computing.ops->matmul_scratch(&w, 4 * CHUNK);
     void *stored = malloc(weights * (dtype == SL_F32 ? 4 : 2));
     float *x = aligned_alloc(64, activations * sizeof *x), *y = aligned_alloc(64, activations * sizeof *y);
     void *scratch = aligned_alloc(64, (scratch_bytes + 64) / 64 * 64);
@@ -139,7 +137,7 @@ static enum sl_status measure_gemm(struct bench *b, enum sl_dtype dtype, double 
             x[i] = (float)(i % 17) * 0.1f - 0.8f;
         }
         w.parts[0] = (struct sl_rows){stored, SIDE};
-        status = b->ops->pack(b->team, &w, err);
+        status = b->computing.ops->pack(b->computing.stream, &w, err);
     }
     double best = 0.0;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0] && status == SL_OK; i++) {
@@ -150,7 +148,7 @@ static enum sl_status measure_gemm(struct bench *b, enum sl_dtype dtype, double 
             .x = x, .x_stride = SIDE, .m = rows[i], .y = y, .y_stride = SIDE, .scratch = scratch};
         best = larger(best, time_matmul(b, &w, &product));
     }
-    b->ops->unpack(&w);
+    b->computing.ops->unpack(&w);
     free(stored);
     free(x);
     free(y);
@@ -173,7 +171,7 @@ static enum sl_status find_gemm_peak(struct bench *b, enum sl_dtype dtype, struc
     if (status != SL_OK) {
         return status;
     }
-    double instructions = sl_peak_gflops(b->team, b->ops->name, !stored || dtype == SL_BF16, &what);
+    double instructions = sl_peak_gflops(b->computing.team, b->computing.ops->name, !stored || dtype == SL_BF16, &what);
     char test[96], reference[96];
     snprintf(test, sizeof test, "GEMM peak: matmul of %s, %d x %d", stored ? names[dtype] : b->options.weights, SIDE,
              SIDE);
@@ -192,7 +190,7 @@ static enum sl_status find_gemm_peak(struct bench *b, enum sl_dtype dtype, struc
 static enum sl_status find_read_bound(struct bench *b, struct sl_error *err) {
     size_t bytes = 0;
     sl_bench_progress("read bandwidth");
-    enum sl_status status = sl_peak_read_gbps(b->team, &bytes, &b->read_gbps, err);
+    enum sl_status status = sl_peak_read_gbps(b->computing.team, &bytes, &b->read_gbps, err);
     if (status != SL_OK) {
         return status;
     }
@@ -383,8 +381,8 @@ static enum sl_status open_model(struct bench *b, const char *dir, struct sl_err
     struct sl_rig_config config = {
         .model_dir = dir,
         .weights = b->weights,
-        .ops = b->options.breakdown ? sl_breakdown_of(b->ops) : b->ops,
-        .team = b->team,
+        .ops = b->options.breakdown ? sl_breakdown_of(b->computing.ops) : b->computing.ops,
+        .team = b->computing.team,
         .chunk = CHUNK,
         .n_steps = DECODE_STEPS,
         .signals = &b->signals,
@@ -477,16 +475,15 @@ static enum sl_status parse_models(const char *list, unsigned *geometries_out, s
 }
 
 static enum sl_status bench_all(struct bench *b, struct sl_error *err) {
-    enum sl_status status = sl_ops_select(b->options.tier, &b->ops, err);
+    struct sl_runtime_config config = {
+        .tier = b->options.tier, .threads = (int)b->options.threads, .pin = b->options.pin};
+    enum sl_status status = sl_runtime_open(&config, &b->computing, err);
     if (status == SL_OK) {
-        status = sl_team_create((int)b->options.threads, &b->team, err);
-    }
-    if (status == SL_OK && b->options.pin) {
-        status = sl_team_pin(b->team, err);
-        sl_team_pin_caller(b->team);
+        sl_team_pin_caller(b->computing.team);
     }
     if (status == SL_OK && !b->options.json) {
-        printf("tier %s, %d threads, weights %s, KV f16\n", b->ops->name, sl_team_size(b->team), b->options.weights);
+        printf("tier %s, %d threads, weights %s, KV f16\n", b->computing.ops->name, sl_team_size(b->computing.team),
+               b->options.weights);
     }
     status = status == SL_OK ? find_read_bound(b, err) : status;
     if (status == SL_OK && b->options.model != NULL) {
@@ -498,7 +495,7 @@ static enum sl_status bench_all(struct bench *b, struct sl_error *err) {
     for (int i = 0; i < SL_N_GEOMETRIES && status == SL_OK; i++) {
         status = b->chosen & 1u << i ? bench_random(b, i, err) : SL_OK;
     }
-    sl_team_destroy(&b->team);
+    sl_runtime_close(&b->computing);
     return status;
 }
 

@@ -18,7 +18,7 @@
 #include "lab/bench/rig/retrieve_steps.h"
 #include "lab/bench/rig/scan_speed.h"
 #include "lab/result.h"
-#include "tensor/cpu/tiers.h"
+#include "runtime/runtime.h"
 
 #define MAX_LENGTHS 8
 #define AIM_SCAN    0.8
@@ -59,8 +59,7 @@ struct bench {
     const char *transports[MAX_TRANSPORTS];
     int n_transports;
     struct sl_signals signals;
-    const struct sl_ops *ops;
-    struct sl_team *team;
+    struct sl_runtime computing; // of one thread
     struct sl_store_rig stores[MAX_TRANSPORTS];
 };
 
@@ -92,8 +91,8 @@ static enum sl_status measure_scan(struct bench *b, struct sl_error *err) {
     enum sl_status status = SL_OK;
     for (size_t f = 0; f < sizeof formats / sizeof formats[0]; f++) {
         for (int i = 0; i < b->n_lengths && status == SL_OK; i++) {
-            struct sl_scan_speed_config config = {.ops = b->ops,
-                                                  .team = b->team,
+            struct sl_scan_speed_config config = {.ops = b->computing.ops,
+                                                  .team = b->computing.team,
                                                   .format = formats[f],
                                                   .head_dim = (int)b->options.head_dim,
                                                   .n_channels = (int)b->options.channels,
@@ -150,8 +149,8 @@ static enum sl_status run_way(const struct bench *b, struct sl_store_rig *store,
     snprintf(recipe, sizeof recipe, "full,place=offload/1,scope=sinks:%d+recent:%d,topk=%d,channels=%d,%s",
              shape->sinks, shape->recent, shape->topk, shape->channels, way->words);
     struct sl_retrieve_steps_config config = {.store = store,
-                                              .ops = b->ops,
-                                              .team = b->team,
+                                              .ops = b->computing.ops,
+                                              .stream = b->computing.stream,
                                               .recipe = recipe,
                                               .n_heads = (int)b->options.heads,
                                               .group = (int)b->options.group,
@@ -254,10 +253,8 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     enum sl_status status = start_stores(b, err); // forks: before any thread of ours
     if (status == SL_OK) {
         sl_rpc_init();
-        status = sl_ops_select(b->options.tier, &b->ops, err);
-    }
-    if (status == SL_OK) {
-        status = sl_team_create(1, &b->team, err);
+        status =
+            sl_runtime_open(&(struct sl_runtime_config){.tier = b->options.tier, .threads = 1}, &b->computing, err);
     }
     if (status == SL_OK) {
         status = measure_scan(b, err);
@@ -272,7 +269,7 @@ static enum sl_status run(void *bench, struct sl_error *err) {
     for (int t = 0; t < b->n_transports; t++) {
         sl_store_rig_close(&b->stores[t]);
     }
-    sl_team_destroy(&b->team);
+    sl_runtime_close(&b->computing);
     return status;
 }
 

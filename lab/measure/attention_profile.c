@@ -89,7 +89,7 @@ static void count_heads(void *arg, int64_t begin, int64_t end, int member) {
 static void add_rows(struct rows *r, int layer, const struct sl_attend *attend) {
     int group = attend->n_heads / attend->heads.n;
     r->attend = attend;
-    r->m->runtime.ops->window_sums(r->m->runtime.team, attend, attend->m - 1,
+    r->m->runtime.ops->window_sums(r->m->runtime.stream, attend, attend->m - 1,
                                    (struct sl_vectors){r->probabilities, r->n_tokens});
     sl_team_run(r->m->runtime.team, attend->n_heads, 1, count_heads, r);
     for (int head = 0; head < attend->n_heads; head++) {
@@ -112,10 +112,7 @@ static enum sl_status read_row(struct rows *r, struct sl_input *input, struct sl
             sl_pass_finish(&pass);
         }
     }
-    if (status == SL_OK) {
-        sl_pass_end(&pass);
-    }
-    return status;
+    return status == SL_OK ? sl_pass_end(&pass, err) : status;
 }
 
 // Everything but the last queries in chunks, then these one by one.

@@ -80,7 +80,7 @@ static void add_paid(struct sl_fidelity *f, int layer, const struct sl_attend *a
     const struct sl_eval_model *m = f->config.model;
     size_t n_all = (size_t)(f->config.n_read + f->config.n_new), n_read = (size_t)f->config.n_read;
     int group = attend->n_heads / attend->heads.n;
-    m->runtime.ops->window_sums(m->runtime.team, attend, 0, (struct sl_vectors){f->window, n_all});
+    m->runtime.ops->window_sums(m->runtime.stream, attend, 0, (struct sl_vectors){f->window, n_all});
     for (int head = 0; head < attend->n_heads; head++) {
         float *paid = f->paid + ((size_t)layer * (size_t)attend->heads.n + (size_t)(head / group)) * n_read;
         const float *row = f->window + (size_t)head * n_all;
@@ -109,8 +109,8 @@ static enum sl_status read_continuation_full(struct sl_fidelity *f, struct sl_er
                 sl_pass_finish(&pass);
             }
         }
+        status = status == SL_OK ? sl_pass_end(&pass, err) : status;
         if (status == SL_OK) {
-            sl_pass_end(&pass);
             nll += add_nll(f, input.tokens, input.n_tokens);
             status = advance(f, input.n_tokens);
         }
@@ -287,8 +287,11 @@ static enum sl_status append_same(struct shadow *s, int layer, const struct sl_a
     sl_session_add_slots(session, layer, attend->m);
     *beside_out = *attend;
     beside_out->heads = sl_session_heads(session, layer, kv);
-    runtime->ops->append(runtime->team, beside_out, 1);
-    return SL_OK;
+    status = runtime->ops->publish(runtime->stream, &beside_out->heads, err);
+    if (status == SL_OK) {
+        runtime->ops->append(runtime->stream, beside_out, 1);
+    }
+    return status;
 }
 
 static enum sl_status attend_beside(struct shadow *s, int layer, const struct sl_attend *attend, struct sl_error *err) {
@@ -305,11 +308,11 @@ static enum sl_status attend_beside(struct shadow *s, int layer, const struct sl
     if (s->sequence.retrieval.retriever != NULL) {
         status = sl_retriever_attend(s->sequence.retrieval.retriever, layer, &beside, err);
     } else {
-        m->runtime.ops->attend(m->runtime.team, &beside, 1);
+        m->runtime.ops->attend(m->runtime.stream, &beside, 1);
     }
     if (status == SL_OK && s->recall.annex != NULL) { // rows come one by one then
         size_t n_all = (size_t)(f->config.n_read + f->config.n_new);
-        m->runtime.ops->window_sums(m->runtime.team, attend, 0, (struct sl_vectors){f->window, n_all});
+        m->runtime.ops->window_sums(m->runtime.stream, attend, 0, (struct sl_vectors){f->window, n_all});
         status = sl_recall_add(&s->recall, layer, attend, f->window, n_all, err);
     }
     int64_t count = (int64_t)attend->m * attend->n_heads * attend->head_dim;
@@ -340,8 +343,8 @@ static enum sl_status read_beside(struct shadow *s, struct sl_session *full, int
             sl_pass_finish(&pass);
         }
     }
+    status = status == SL_OK ? sl_pass_end(&pass, err) : status;
     if (status == SL_OK) {
-        sl_pass_end(&pass);
         s->sequence.session->n_tokens += n;
         status = advance(f, n);
     }

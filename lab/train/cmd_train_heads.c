@@ -243,7 +243,7 @@ static enum sl_status list_facts(struct training *t, struct sl_error *err) {
 
 static enum sl_status create_heads(struct training *t, struct sl_error *err) {
     struct sl_heads_shape shape = sl_heads_shape_of(t->model.runtime.config, (int)t->config->hidden);
-    return sl_heads_create(&shape, t->model.runtime.ops, t->model.runtime.team, INITIALIZER_RANGE,
+    return sl_heads_create(&shape, t->model.runtime.ops, t->model.runtime.stream, INITIALIZER_RANGE,
                            (uint64_t)t->config->seed, &t->heads, err);
 }
 

@@ -60,7 +60,7 @@ struct sl_heads_example sl_example_layer(const struct sl_example *example, int l
 
 struct reading {
     const struct sl_ops *ops;
-    struct sl_team *team;
+    struct sl_stream *stream;
     struct sl_example *example;
     int64_t n_read; // tokens before those of this call
 };
@@ -85,7 +85,7 @@ static void take_features(struct reading *r, int layer, const float *features, i
     int64_t left = example->n_tokens - r->n_read; // rows behind them are the answer's
     int64_t row = (int64_t)layer * example->n_tokens + r->n_read;
     struct rounding rounding = {features, example->features + row * example->n_columns, example->n_columns};
-    sl_team_run(r->team, left < n_rows ? left : n_rows, 16, round_rows, &rounding);
+    sl_stream_run(r->stream, left < n_rows ? left : n_rows, 16, round_rows, &rounding);
 }
 
 struct labelling {
@@ -158,7 +158,7 @@ static void take_labels(struct reading *r, int layer, const struct sl_attend *at
                                   .n = example->n_tokens,
                                   .first_row = first_row > 0 ? (int)first_row : 0};
     int64_t n_blocks = (labelling.n - labelling.first + SLOT_BLOCK - 1) / SLOT_BLOCK;
-    sl_team_run(r->team, n_blocks * example->n_kv_heads, 1, label_blocks, &labelling);
+    sl_stream_run(r->stream, n_blocks * example->n_kv_heads, 1, label_blocks, &labelling);
 }
 
 // --- reading ---------------------------------------------------------------------------------------------------------
@@ -187,21 +187,18 @@ static enum sl_status read_chunk(const struct sl_teacher *teacher, struct sl_inp
         }
         status = sl_pass_append(&pass, err);
         if (status == SL_OK) {
-            reading->ops->attend(reading->team, pass.attends, 1);
+            reading->ops->attend(reading->stream, pass.attends, 1);
             take_labels(reading, layer, pass.attends);
             sl_pass_finish(&pass);
         }
     }
-    if (status == SL_OK) {
-        sl_pass_end(&pass);
-    }
-    return status;
+    return status == SL_OK ? sl_pass_end(&pass, err) : status;
 }
 
 static enum sl_status read_all(const struct sl_teacher *teacher, const int32_t *tokens, int64_t n_tokens,
                                struct sl_example *example, struct sl_error *err) {
     struct reading reading = {
-        .ops = sl_engine_ops(teacher->engine), .team = sl_engine_team(teacher->engine), .example = example};
+        .ops = sl_engine_ops(teacher->engine), .stream = sl_engine_stream(teacher->engine), .example = example};
     struct sl_session *session = NULL;
     enum sl_status status = create_session(teacher, n_tokens, &session, err);
     while (status == SL_OK && session->n_tokens < n_tokens) {

@@ -25,7 +25,7 @@
 struct sl_heads {
     struct sl_heads_shape shape;
     const struct sl_ops *ops;
-    struct sl_team *team;
+    struct sl_stream *stream;
     struct sl_heads_state state;
     // Scratch for up to max_tokens, grown as longer prompts come.
     int64_t max_tokens;
@@ -90,7 +90,7 @@ static void fill_normal(float *w, int64_t n, double deviation, uint64_t seed, ui
     }
 }
 
-enum sl_status sl_heads_create(const struct sl_heads_shape *shape, const struct sl_ops *ops, struct sl_team *team,
+enum sl_status sl_heads_create(const struct sl_heads_shape *shape, const struct sl_ops *ops, struct sl_stream *stream,
                                double initializer_range, uint64_t seed, struct sl_heads **heads_out,
                                struct sl_error *err) {
     size_t n = sl_heads_w1_offset(shape, shape->n_layers), bytes = n * sizeof(float);
@@ -100,7 +100,7 @@ enum sl_status sl_heads_create(const struct sl_heads_shape *shape, const struct 
     }
     h->shape = *shape;
     h->ops = ops;
-    h->team = team;
+    h->stream = stream;
     struct sl_heads_state *s = &h->state;
     s->n = n;
     float **arrays[] = {&s->parameters, &s->gradients, &s->means, &s->squares};
@@ -176,7 +176,7 @@ static enum sl_status reserve_tokens(struct sl_heads *h, int64_t n_tokens, struc
 static enum sl_status multiply(struct sl_heads *h, const void *w, enum sl_dtype dtype, int64_t n, int64_t k,
                                struct sl_matmul args, struct sl_error *err) {
     struct sl_matrix matrix = {.n = n, .k = k, .dtype = dtype, .parts = {{w, n}}};
-    enum sl_status status = h->ops->pack(h->team, &matrix, err);
+    enum sl_status status = h->ops->pack(h->stream, &matrix, err);
     if (status != SL_OK) {
         return status;
     }
@@ -191,7 +191,7 @@ static enum sl_status multiply(struct sl_heads *h, const void *w, enum sl_dtype 
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %zu bytes of a product", bytes);
     }
     args.scratch = h->products;
-    h->ops->matmul(h->team, &matrix, &args);
+    h->ops->matmul(h->stream, &matrix, &args);
     h->ops->unpack(&matrix);
     return SL_OK;
 }
@@ -400,11 +400,11 @@ static enum sl_status run_pass(struct pass *p, int layer, struct sl_error *err) 
     if (status != SL_OK) {
         return status;
     }
-    sl_team_run(h->team, s->n_hidden, 8, sigmoid_rows, p);
-    sl_team_run(h->team, (e->n_tokens + TOKEN_BLOCK - 1) / TOKEN_BLOCK, 1, score_tokens, p);
-    sl_team_run(h->team, s->n_kv_heads, 1, judge_heads, p);
-    sl_team_run(h->team, s->n_hidden, 8, differentiate_rows, p);
-    sl_team_run(h->team, s->n_columns, 32, transpose_columns, p);
+    sl_stream_run(h->stream, s->n_hidden, 8, sigmoid_rows, p);
+    sl_stream_run(h->stream, (e->n_tokens + TOKEN_BLOCK - 1) / TOKEN_BLOCK, 1, score_tokens, p);
+    sl_stream_run(h->stream, s->n_kv_heads, 1, judge_heads, p);
+    sl_stream_run(h->stream, s->n_hidden, 8, differentiate_rows, p);
+    sl_stream_run(h->stream, s->n_columns, 32, transpose_columns, p);
     return multiply(h, h->transposed, e->dtype, s->n_columns, e->n_tokens, backward, err);
 }
 
@@ -470,7 +470,7 @@ void sl_heads_step(struct sl_heads *heads, const struct sl_adamw *adamw) {
                               .clip = adamw->clip > 0 ? (float)adamw->clip : INFINITY,
                               .step = (float)(adamw->lr / (1.0 - pow(adamw->beta1, t))),
                               .correction = (float)sqrt(1.0 - pow(adamw->beta2, t))};
-    sl_team_run(heads->team, (int64_t)((s->n + PARAMETERS - 1) / PARAMETERS), 1, adamw_blocks, &pass);
+    sl_stream_run(heads->stream, (int64_t)((s->n + PARAMETERS - 1) / PARAMETERS), 1, adamw_blocks, &pass);
 }
 
 double sl_heads_lr(double lr, int64_t step, int64_t warm_up, int64_t n_steps) {

@@ -22,7 +22,7 @@
 #ifndef SL_LAB_TRAIN_HEADS_H
 #define SL_LAB_TRAIN_HEADS_H
 
-#include "base/team.h"
+#include "tensor/device.h"
 #include "tensor/ops.h"
 
 struct sl_heads_shape {
@@ -34,10 +34,10 @@ struct sl_heads_shape {
 struct sl_heads; // parameters, gradients and AdamW's moments of every layer
 
 /*
- * W1 and W2 are normal with this standard deviation: the same bits for the same seed. `ops` and `team` must outlive it.
+ * W1 and W2 are normal with this standard deviation: the same bits for the same seed. `ops` and `stream` must outlive it.
  * SL_ERR_EXHAUSTED.
  */
-enum sl_status sl_heads_create(const struct sl_heads_shape *shape, const struct sl_ops *ops, struct sl_team *team,
+enum sl_status sl_heads_create(const struct sl_heads_shape *shape, const struct sl_ops *ops, struct sl_stream *stream,
                                double initializer_range, uint64_t seed, struct sl_heads **heads_out,
                                struct sl_error *err);
 void sl_heads_destroy(struct sl_heads **heads);

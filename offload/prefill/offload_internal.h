@@ -55,8 +55,9 @@ struct sl_read_back {
 
 struct sl_tile {
     struct sl_read_back read;
-    void *memory; // block of the arena: [n_kv_heads][SL_TILE_PAGES] pages
-    void **pages; // of memory, in this order
+    void *memory;        // block of the arena: [n_kv_heads][SL_TILE_PAGES] pages
+    void **pages;        // of memory, in this order
+    struct sl_mark used; // behind the last attention to it
 };
 
 struct sl_offload {
@@ -77,6 +78,7 @@ struct sl_offload {
     struct sl_kv *kv;              // [n_kv_heads] of a tile
     struct sl_fetch_range *ranges; // [n_kv_heads * SL_TILE_PAGES] scratch
     struct sl_softmax softmax;     // of a step's rows over tiles
+    float *unseen;                 // what its maxima are before the first tile
     size_t softmax_rows;           // rows times query heads that it has room for
     int replica;                   // that is read from
     bool handed_on;                // the leases are somebody else's

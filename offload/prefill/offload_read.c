@@ -160,7 +160,21 @@ enum sl_status sl_read_back_create(struct sl_offload *offload, struct sl_error *
     return there ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "offload: out of memory");
 }
 
+static void free_softmax(struct sl_offload *offload) {
+    struct sl_device *device = offload->node->runtime.device;
+    sl_device_free(device, SL_MEMORY_DEVICE, offload->softmax.out);
+    sl_device_free(device, SL_MEMORY_DEVICE, offload->softmax.max);
+    sl_device_free(device, SL_MEMORY_DEVICE, offload->softmax.sum);
+    sl_device_free(device, SL_MEMORY_SHARED, offload->unseen);
+    offload->softmax = (struct sl_softmax){0};
+    offload->unseen = NULL;
+    offload->softmax_rows = 0;
+}
+
 void sl_read_back_destroy(struct sl_offload *offload) {
+    for (int t = 0; t < 2; t++) {
+        (void)sl_mark_wait(&offload->tiles[t].used, NULL); // a device that has failed says so again
+    }
     for (int t = 0; t < 2; t++) {
         struct sl_tile *tile = &offload->tiles[t];
         sl_read_back_end(&tile->read);
@@ -169,9 +183,7 @@ void sl_read_back_destroy(struct sl_offload *offload) {
     }
     free(offload->kv);
     free(offload->ranges);
-    free(offload->softmax.out);
-    free(offload->softmax.max);
-    free(offload->softmax.sum);
+    free_softmax(offload);
 }
 
 // The buffers are taken when there is a first tile to read.
@@ -200,23 +212,28 @@ static enum sl_status take_buffers(struct sl_offload *offload, struct sl_error *
 // One set for all layers and steps; a step may have more rows than those before it.
 static enum sl_status grow_softmax(struct sl_offload *offload, const struct sl_attend *attend, struct sl_error *err) {
     struct sl_softmax *softmax = &offload->softmax;
+    struct sl_stream *stream = offload->node->runtime.stream;
     size_t n = (size_t)attend->m * (size_t)attend->n_heads;
     if (n > offload->softmax_rows) {
-        size_t out_bytes = n * (size_t)attend->head_dim * sizeof(float);
-        free(softmax->out);
-        free(softmax->max);
-        free(softmax->sum);
-        softmax->out = aligned_alloc(64, (out_bytes + 63) / 64 * 64);
-        softmax->max = malloc(n * sizeof(float));
-        softmax->sum = malloc(n * sizeof(float));
-        offload->softmax_rows = softmax->out && softmax->max && softmax->sum ? n : 0;
-        if (offload->softmax_rows == 0) {
+        enum sl_status status = sl_stream_wait(stream, err);
+        if (status != SL_OK) {
+            return status;
+        }
+        free_softmax(offload);
+        softmax->out = sl_device_alloc(stream->device, SL_MEMORY_DEVICE, n * (size_t)attend->head_dim * sizeof(float));
+        softmax->max = sl_device_alloc(stream->device, SL_MEMORY_DEVICE, n * sizeof(float));
+        softmax->sum = sl_device_alloc(stream->device, SL_MEMORY_DEVICE, n * sizeof(float));
+        offload->unseen = sl_device_alloc(stream->device, SL_MEMORY_SHARED, n * sizeof(float));
+        if (!softmax->out || !softmax->max || !softmax->sum || !offload->unseen) {
+            free_softmax(offload);
             return sl_fail(err, SL_ERR_EXHAUSTED, "offload: out of memory");
         }
+        offload->softmax_rows = n;
+        for (size_t i = 0; i < n; i++) {
+            offload->unseen[i] = -INFINITY;
+        }
     }
-    for (size_t i = 0; i < n; i++) {
-        softmax->max[i] = -INFINITY;
-    }
+    sl_stream_copy(stream, softmax->max, offload->unseen, n * sizeof(float));
     return SL_OK;
 }
 
@@ -231,18 +248,25 @@ static struct sl_tile *find(struct sl_offload *offload, int layer, int64_t begin
     return NULL;
 }
 
-// Ask for a tile, into the buffer that is not `in_use`.
-static struct sl_tile *ask_for(struct sl_offload *offload, int layer, int64_t begin, const struct sl_tile *in_use) {
+// Ask for a tile, into the buffer that is not `in_use`, once nothing attends to what it held.
+static enum sl_status ask_for(struct sl_offload *offload, int layer, int64_t begin, const struct sl_tile *in_use,
+                              struct sl_tile **tile_out, struct sl_error *err) {
+    enum sl_status status = SL_OK;
     struct sl_tile *tile = find(offload, layer, begin);
     if (!tile) {
         tile = &offload->tiles[in_use == &offload->tiles[0]];
-        sl_read_back_begin(offload, &tile->read, layer, begin, SL_TILE_PAGES);
+        status = sl_mark_wait(&tile->used, err);
+        if (status == SL_OK) {
+            sl_read_back_begin(offload, &tile->read, layer, begin, SL_TILE_PAGES);
+        }
     }
-    return tile;
+    *tile_out = tile;
+    return status;
 }
 
 // What comes behind this tile, while it is computed on. `last`: no step comes behind this one.
-static void ask_for_next(struct sl_offload *offload, const struct sl_tile *tile, bool last) {
+static enum sl_status ask_for_next(struct sl_offload *offload, const struct sl_tile *tile, bool last,
+                                   struct sl_error *err) {
     int layer = tile->read.layer, index = offload->lanes.index_of[layer];
     int64_t begin = tile->read.begin + SL_ATTEND_SPLIT;
     if (begin >= offload->held) {
@@ -250,15 +274,17 @@ static void ask_for_next(struct sl_offload *offload, const struct sl_tile *tile,
         index = (index + 1) % offload->lanes.n_layers;
         layer = offload->lanes.layers[index];
         if (index == 0 && last) {
-            return;
+            return SL_OK;
         }
     }
-    ask_for(offload, layer, begin, tile);
+    struct sl_tile *next;
+    return ask_for(offload, layer, begin, tile, &next, err);
 }
 
 enum sl_status sl_offload_attend(struct sl_offload *offload, int layer, const struct sl_attend *attend,
                                  struct sl_error *err) {
     const struct sl_ops *ops = offload->node->runtime.ops;
+    struct sl_stream *stream = offload->node->runtime.stream;
     bool packs = sl_kv_format_is_quantized(offload->kept.format);
     struct sl_attend args = *attend;
     if (offload->held > 0) {
@@ -266,12 +292,13 @@ enum sl_status sl_offload_attend(struct sl_offload *offload, int layer, const st
         status = status == SL_OK ? grow_softmax(offload, attend, err) : status;
         struct sl_tile *tile = NULL;
         for (int64_t begin = 0; status == SL_OK && begin < offload->held; begin += SL_ATTEND_SPLIT) {
-            tile = ask_for(offload, layer, begin, tile);
-            status = sl_read_back_wait(offload, &tile->read, err);
+            status = ask_for(offload, layer, begin, tile, &tile, err);
+            status = status == SL_OK ? sl_read_back_wait(offload, &tile->read, err) : status;
+            bool last = offload->n_tokens + attend->m >= offload->plan->n_prompt;
+            status = status == SL_OK ? ask_for_next(offload, tile, last, err) : status;
             if (status != SL_OK) {
                 break;
             }
-            ask_for_next(offload, tile, offload->n_tokens + attend->m >= offload->plan->n_prompt);
             for (int h = 0; h < attend->heads.n; h++) {
                 offload->kv[h] = (struct sl_kv){.pages = tile->pages + (size_t)h * SL_TILE_PAGES,
                                                 .n_packed = packs ? SL_TILE_PAGES : 0,
@@ -279,15 +306,19 @@ enum sl_status sl_offload_attend(struct sl_offload *offload, int layer, const st
                                                 .work = &offload->work,
                                                 .packed = &offload->kept};
             }
-            args.heads.kv = offload->kv;
-            ops->attend_before(offload->node->runtime.team, &args, &offload->softmax);
+            args.heads = (struct sl_kv_heads){.kv = offload->kv, .n = attend->heads.n};
+            status = ops->publish(stream, &args.heads, err);
+            if (status == SL_OK) {
+                ops->attend_before(stream, &args, &offload->softmax);
+                tile->used = sl_stream_mark(stream);
+            }
         }
         if (status != SL_OK) {
             return status;
         }
-        args.heads.kv = attend->heads.kv;
+        args.heads = attend->heads;
         args.before = &offload->softmax;
     }
-    ops->attend(offload->node->runtime.team, &args, 1);
+    ops->attend(stream, &args, 1);
     return SL_OK;
 }

@@ -75,19 +75,19 @@ static enum sl_status make_annex(const struct sl_plan *plan, const struct sl_ops
     return status;
 }
 
-enum sl_status sl_retrieval_open_local(const struct sl_plan *plan, const struct sl_ops *ops, struct sl_team *team,
+enum sl_status sl_retrieval_open_local(const struct sl_plan *plan, const struct sl_ops *ops, struct sl_stream *stream,
                                        struct sl_session *session, int64_t n_prompt, struct sl_retrieval *local_out,
                                        struct sl_error *err) {
     struct sl_retrieval local = {0};
     enum sl_status status = SL_OK;
     int64_t n_slots = sl_plan_offloaded_slots(plan, n_prompt);
     if (sl_hot_cache_places(plan, n_slots) > 0) {
-        status = make_annex(plan, ops, team, session, n_slots, &local.annex, err);
-        status = status == SL_OK ? sl_local_source_create(local.annex, team, &local.source, err) : status;
+        status = make_annex(plan, ops, stream->team, session, n_slots, &local.annex, err);
+        status = status == SL_OK ? sl_local_source_create(local.annex, stream->team, &local.source, err) : status;
     }
     struct sl_retriever_config config = {.plan = plan,
                                          .ops = ops,
-                                         .team = team,
+                                         .stream = stream,
                                          .arena = session->arena,
                                          .session = session,
                                          .source = local.source,

@@ -18,7 +18,7 @@ struct sl_retrieval {
  * The session holds what the recipe keeps of n_prompt tokens in every layer and must outlive this; plan is needed at
  * creation alone. Key indexes and hot caches are taken from the session's arena. Statuses: as of sl_retriever_create().
  */
-enum sl_status sl_retrieval_open_local(const struct sl_plan *plan, const struct sl_ops *ops, struct sl_team *team,
+enum sl_status sl_retrieval_open_local(const struct sl_plan *plan, const struct sl_ops *ops, struct sl_stream *stream,
                                        struct sl_session *session, int64_t n_prompt, struct sl_retrieval *local_out,
                                        struct sl_error *err);
 void sl_retrieval_close(struct sl_retrieval *local); // accepts zeros, leaves zeros

@@ -107,6 +107,18 @@ static void *rows_of(size_t n_rows, size_t row_bytes, void **rows_out) {
     return block;
 }
 
+// With base NULL only what it takes.
+static size_t lay_out_shared(struct sl_retriever *r, char *base) {
+    size_t n_heads = (size_t)r->n_heads, means = n_heads * (size_t)r->head_dim * sizeof *r->means;
+    size_t slots = n_heads * r->slots.stride * sizeof *r->slots.at, fresh = n_heads * r->topk * sizeof *r->fresh.at;
+    if (base != NULL) {
+        r->means = (float *)base;
+        r->slots.at = (uint32_t *)(base + means);
+        r->fresh.at = (uint32_t *)(base + means + slots);
+    }
+    return means + slots + fresh;
+}
+
 static enum sl_status allocate(struct sl_retriever *r, struct sl_error *err) {
     const struct sl_plan *plan = r->config.plan;
     size_t n_heads = (size_t)r->n_heads, session_slots = (size_t)r->config.session->max_slots;
@@ -114,20 +126,19 @@ static enum sl_status allocate(struct sl_retriever *r, struct sl_error *err) {
     r->fresh.stride = r->topk;
     r->tables_cap = r->n_block_pages + (size_t)sl_pages_for((int64_t)session_slots);
     r->request = malloc(sizeof(struct sl_near_request) + sl_retriever_request_cap(r));
-    r->means = calloc(n_heads * (size_t)r->head_dim, sizeof *r->means);
     r->brought = calloc(n_heads, sizeof *r->brought);
-    r->slots.at = calloc(n_heads * r->slots.stride, sizeof *r->slots.at);
     r->tables = calloc(n_heads, sizeof *r->tables);
     r->n_slots = calloc(n_heads, sizeof *r->n_slots);
     r->kv = calloc(n_heads, sizeof *r->kv);
-    r->fresh.at = calloc(n_heads * r->topk, sizeof *r->fresh.at);
     r->n_fresh = calloc(n_heads, sizeof *r->n_fresh);
     r->fresh_rows = calloc(n_heads, sizeof *r->fresh_rows);
-    if (r->request == NULL || r->means == NULL || r->brought == NULL || r->slots.at == NULL || r->tables == NULL ||
-        r->n_slots == NULL || r->kv == NULL || r->fresh.at == NULL || r->n_fresh == NULL || r->fresh_rows == NULL ||
+    r->shared = sl_device_alloc(r->config.stream->device, SL_MEMORY_SHARED, lay_out_shared(r, NULL));
+    if (r->shared == NULL || r->request == NULL || r->brought == NULL || r->tables == NULL || r->n_slots == NULL ||
+        r->kv == NULL || r->n_fresh == NULL || r->fresh_rows == NULL ||
         rows_of(n_heads, r->tables_cap * sizeof **r->tables, (void **)r->tables) == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory for lists of %zu slots", r->slots.stride);
     }
+    lay_out_shared(r, r->shared);
     for (int i = 0; i < r->lanes.n_layers; i++) {
         size_t bytes = n_heads * r->n_block_pages * plan->work[r->layers[i].layer].bytes;
         if (bytes > 0 && (r->layers[i].block = sl_arena_alloc(r->config.arena, bytes)) == NULL) {
@@ -223,14 +234,12 @@ void sl_retriever_destroy(struct sl_retriever **retriever) {
     free(r->parts);
     free(r->layers);
     free(r->request);
-    free(r->means);
     free(r->brought);
-    free(r->slots.at);
     free(r->tables != NULL ? r->tables[0] : NULL);
     free(r->tables);
     free(r->n_slots);
     free(r->kv);
-    free(r->fresh.at);
+    sl_device_free(r->config.stream->device, SL_MEMORY_SHARED, r->shared);
     free(r->n_fresh);
     free(r->fresh_rows);
     free(r);
@@ -293,7 +302,7 @@ enum sl_status sl_retriever_attend(struct sl_retriever *retriever, int layer, co
         return status;
     }
     if (l == NULL) {
-        r->config.ops->attend(r->config.team, attend, 1);
+        r->config.ops->attend(r->config.stream, attend, 1);
         return SL_OK;
     }
     uint32_t least = r->config.resident_only ? r->sinks + r->recent : (uint32_t)r->config.n_prompt;
@@ -310,11 +319,19 @@ enum sl_status sl_retriever_attend(struct sl_retriever *retriever, int layer, co
     }
     sl_retriever_list_slots(r, l, attend);
     struct sl_attend combined = *attend;
-    combined.heads.kv = r->kv;
+    combined.heads = (struct sl_kv_heads){.kv = r->kv, .n = r->n_heads};
+    status = r->config.ops->publish(r->config.stream, &combined.heads, err);
+    if (status != SL_OK) {
+        return status;
+    }
     struct sl_counts n_fresh = {.host = r->n_fresh}, n_slots = {.host = r->n_slots};
-    r->config.ops->put_rows(r->config.team, &combined.heads, r->fresh, n_fresh, r->fresh_rows);
+    r->config.ops->put_rows(r->config.stream, &combined.heads, r->fresh, n_fresh, r->fresh_rows);
+    status = sl_stream_wait(r->config.stream, err); // rows and lists are used again
+    if (status != SL_OK) {
+        return status;
+    }
     r->method->release(r, l);
-    r->config.ops->attend_slots(r->config.team, &combined, r->slots, n_slots);
+    r->config.ops->attend_slots(r->config.stream, &combined, r->slots, n_slots);
     count(r, l);
     r->stats.n_steps += l == r->layers;
     l->n_steps++;

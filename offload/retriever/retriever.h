@@ -35,7 +35,7 @@ struct sl_retriever_config {
     const struct sl_plan
         *plan; // recipe: topk, channels, sinks, recent, retrieve, ahead, keep; needed at creation alone
     const struct sl_ops *ops;
-    struct sl_team *team;
+    struct sl_stream *stream;
     struct sl_arena *arena; // the hot caches are taken from it: sl_plan_hot_cache_bytes(), in one process a little more
     struct sl_session *session; // see resident_only
     struct sl_source *source;   // not owned; must outlive the retriever

@@ -42,8 +42,10 @@ int sl_retriever_find_parts(const struct sl_retriever *r, int index, struct sl_r
     return n;
 }
 
-void sl_retriever_take_means(struct sl_retriever *r, const struct sl_attend *attend, const float *q) {
-    r->config.ops->mean_query(r->config.team, attend, q, r->means);
+enum sl_status sl_retriever_take_means(struct sl_retriever *r, const struct sl_attend *attend, const float *q,
+                                       struct sl_error *err) {
+    r->config.ops->mean_query(r->config.stream, attend, q, r->means);
+    return sl_stream_wait(r->config.stream, err);
 }
 
 void *sl_retriever_request_body(struct sl_retriever *r) {

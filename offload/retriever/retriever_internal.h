@@ -71,7 +71,8 @@ struct sl_retriever {
     int64_t silent_ns[SL_MAX_SHARES];  // when the first question was sent that has had no answer since; 0: it answers
     int asked_layer;                   // sl_retriever_ask() has been called for it; -1
     char *request;                     // scratch: a head and what follows it
-    float *means;                      // [n_heads][d] of the query that is asked about
+    void *shared; // memory of the device's that the host writes and reads, behind means, slots, fresh
+    float *means; // [n_heads][d] of the query that is asked about
     struct sl_retriever_brought *brought; // [n_heads]
     struct sl_lists slots;                // [n_heads] what is attended to
     uint32_t *n_slots;                    // [n_heads]
@@ -117,8 +118,9 @@ void sl_retriever_list_slots(struct sl_retriever *r, const struct sl_retriever_l
                              const struct sl_attend *attend);
 
 // --- retriever_ask.c
-// r->means of `q`: attend->q, or its next_q. Signs cancel, as in TailorKV's code.
-void sl_retriever_take_means(struct sl_retriever *r, const struct sl_attend *attend, const float *q);
+// r->means of `q`: attend->q, or its next_q. Signs cancel, as in TailorKV's code. Waits for the device.
+enum sl_status sl_retriever_take_means(struct sl_retriever *r, const struct sl_attend *attend, const float *q,
+                                       struct sl_error *err);
 // Lanes l->parts into `parts`. Returns how many there are; parts may be NULL.
 int sl_retriever_find_parts(const struct sl_retriever *r, int index, struct sl_retriever_part *parts);
 /*

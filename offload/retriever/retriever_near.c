@@ -50,8 +50,8 @@ static enum sl_status ask(struct sl_retriever *r, struct sl_retriever_layer *l, 
     if (l->parts[0].main.asked != NULL) {
         return SL_OK;
     }
-    sl_retriever_take_means(r, attend, attend->q);
-    return send_all(r, l, err);
+    enum sl_status status = sl_retriever_take_means(r, attend, attend->q, err);
+    return status == SL_OK ? send_all(r, l, err) : status;
 }
 
 // --- predictions -----------------------------------------------------------------------------------------------------
@@ -117,10 +117,9 @@ static bool is_probed(const struct sl_retriever *r, const struct sl_retriever_la
 
 static enum sl_status ahead(struct sl_retriever *r, struct sl_retriever_layer *l, const struct sl_attend *attend,
                             struct sl_error *err) {
-    enum sl_status status = SL_OK;
     harvest(r, l);
-    sl_retriever_take_means(r, attend, attend->next_q);
-    if (l->n_probes == 0 || l->recall >= r->config.least_recall) {
+    enum sl_status status = sl_retriever_take_means(r, attend, attend->next_q, err);
+    if (status == SL_OK && (l->n_probes == 0 || l->recall >= r->config.least_recall)) {
         status = send_all(r, l, err);
     }
     for (int p = 0; status == SL_OK && p < l->n_parts && is_probed(r, l); p++) {
@@ -136,10 +135,8 @@ static enum sl_status ask_unless_ahead(struct sl_retriever *r, struct sl_retriev
         probes |= l->parts[p].guessed.asked != NULL && l->parts[p].exact.asked == NULL;
     }
     r->stats.n_exact += is_exact;
-    if (is_exact || probes) {
-        sl_retriever_take_means(r, attend, attend->q);
-    }
-    enum sl_status status = is_exact ? send_all(r, l, err) : SL_OK;
+    enum sl_status status = is_exact || probes ? sl_retriever_take_means(r, attend, attend->q, err) : SL_OK;
+    status = status == SL_OK && is_exact ? send_all(r, l, err) : status;
     for (int p = 0; status == SL_OK && p < l->n_parts; p++) {
         struct sl_retriever_part *part = &l->parts[p];
         if (part->guessed.asked != NULL && part->exact.asked == NULL) {

@@ -58,12 +58,16 @@ static enum sl_status take_rows(struct sl_retriever *r, struct sl_retriever_laye
         for (int i = 0; status == SL_OK && i < part->n_lanes; i++) {
             const void *rows = body + (size_t)i * n * row_bytes;
             struct sl_kv kv = resident_kv(r, l, part->first_head + i, n);
-            struct sl_kv_heads head = {&kv, 1};
-            r->config.ops->put_rows(r->config.team, &head, slots, (struct sl_counts){.host = &n}, &rows);
-            if (into_session) {
+            struct sl_kv_heads head = {.kv = &kv, .n = 1};
+            status = r->config.ops->publish(r->config.stream, &head, err);
+            if (status == SL_OK) {
+                r->config.ops->put_rows(r->config.stream, &head, slots, (struct sl_counts){.host = &n}, &rows);
+            }
+            if (status == SL_OK && into_session) {
                 sl_session_set_slots(session, l->layer, part->first_head + i, n);
             }
         }
+        status = status == SL_OK ? sl_stream_wait(r->config.stream, err) : status; // the rows are the source's
         sl_retriever_give_up(r, &part->main);
     }
     return status;
@@ -76,7 +80,8 @@ enum sl_status sl_retriever_fetch_resident(struct sl_retriever *r, struct sl_err
     if (n == 0) {
         return SL_OK;
     }
-    uint32_t *tokens = calloc(2 * (size_t)n, sizeof *tokens), *slots = tokens + n;
+    struct sl_device *device = r->config.stream->device;
+    uint32_t *tokens = sl_device_alloc(device, SL_MEMORY_SHARED, 2 * (size_t)n * sizeof *tokens), *slots = tokens + n;
     if (tokens == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory");
     }
@@ -91,7 +96,7 @@ enum sl_status sl_retriever_fetch_resident(struct sl_retriever *r, struct sl_err
         }
         status = status == SL_OK ? take_rows(r, &r->layers[i], (struct sl_lists){slots, n}, n, err) : status;
     }
-    free(tokens);
+    sl_device_free(device, SL_MEMORY_SHARED, tokens);
     return status;
 }
 

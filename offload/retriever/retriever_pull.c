@@ -127,8 +127,7 @@ static void choose_channels(struct sl_retriever *r, int lane, const float *mean,
 static enum sl_status send_channels(struct sl_retriever *r, struct sl_retriever_layer *l,
                                     const struct sl_attend *attend, const float *q, struct sl_error *err) {
     size_t n = (size_t)r->n_channels, d = (size_t)r->head_dim;
-    enum sl_status status = SL_OK;
-    sl_retriever_take_means(r, attend, q);
+    enum sl_status status = sl_retriever_take_means(r, attend, q, err);
     for (int p = 0; status == SL_OK && p < l->n_parts; p++) {
         struct sl_retriever_part *part = &l->parts[p];
         struct sl_near_request head = sl_retriever_part_request(part, SL_NEAR_CHANNELS);
@@ -280,12 +279,12 @@ static enum sl_status take(struct sl_retriever *r, struct sl_retriever_layer *l,
     for (int p = 0; status == SL_OK && p < l->n_parts; p++) {
         status = take_channels(r, &l->parts[p], err);
     }
+    status = status == SL_OK ? sl_retriever_take_means(r, attend, attend->q, err) : status;
     if (status != SL_OK) {
         return status;
     }
     struct rank_task task = {r, l->parts[0].first_lane};
-    sl_retriever_take_means(r, attend, attend->q);
-    sl_team_run(r->config.team, r->n_heads, 1, rank_heads, &task);
+    sl_stream_run(r->config.stream, r->n_heads, 1, rank_heads, &task);
     for (int p = 0; status == SL_OK && p < l->n_parts; p++) {
         status = send_rows(r, &l->parts[p], err);
     }

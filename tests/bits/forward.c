@@ -16,6 +16,7 @@
 #include "kvcache/capsule.h"
 #include "model/forward.h"
 #include "tensor/cpu/tiers.h"
+#include "tests/stream.h"
 
 #define N_PROMPTS   8
 #define N_THREADS   2
@@ -122,17 +123,17 @@ int main(int argc, char **argv) {
     r.n_tokens = atoi(argv[2]);
     r.chunk = atoi(argv[3]);
     struct sl_error err = {0};
-    struct sl_team *team = NULL;
+    struct sl_stream *stream = NULL;
     const struct sl_ops *ops;
     void *memory = calloc(1, ARENA_BYTES + SL_ARENA_UNIT); // zeros, so that slots which no token has yet are the same
     char *aligned = (char *)(((uintptr_t)memory + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT);
     enum sl_status status = r.n_tokens > 0 && r.chunk > 0 && memory != NULL
                                 ? SL_OK
                                 : sl_fail(&err, SL_ERR_INVALID, "no tokens, no chunk, or no memory");
-    status = status == SL_OK ? sl_team_create(N_THREADS, &team, &err) : status;
+    stream = test_stream_open(N_THREADS);
     status = status == SL_OK ? sl_ops_select(argv[1], &ops, &err) : status;
-    status = status == SL_OK ? sl_model_load(argv[5], ops, SL_WEIGHT_STORED, team, &r.model, &err) : status;
-    status = status == SL_OK ? sl_engine_create(r.model, team, r.chunk * batch, &r.engine, &err) : status;
+    status = status == SL_OK ? sl_model_load(argv[5], ops, SL_WEIGHT_STORED, stream, &r.model, &err) : status;
+    status = status == SL_OK ? sl_engine_create(r.model, stream, r.chunk * batch, &r.engine, &err) : status;
     status = status == SL_OK ? sl_arena_create(aligned, ARENA_BYTES, &r.arena, &err) : status;
     status = status == SL_OK ? make_prompts(&r, &err) : status;
     status = status == SL_OK ? read_all(&r, batch, &err) : status;
@@ -145,6 +146,6 @@ int main(int argc, char **argv) {
     free(r.logits);
     sl_engine_destroy(&r.engine);
     sl_model_destroy(&r.model);
-    sl_team_destroy(&team);
+    test_stream_close(&stream);
     return status == SL_OK ? 0 : 1;
 }

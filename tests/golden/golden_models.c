@@ -19,6 +19,7 @@
 
 #include "model/forward.h"
 #include "tensor/cpu/tiers.h"
+#include "tests/stream.h"
 
 #define GOLDEN         "tests/golden/"
 #define DEMO           "models/demo"
@@ -53,7 +54,7 @@ static int32_t *read_words(const char *path, size_t *n_out) {
 // --- one model on one tier -----------------------------------------------------------------------------------------
 
 struct fixture {
-    struct sl_team *team;
+    struct sl_stream *stream;
     struct sl_model *model;
     struct sl_engine *engine;
     void *memory;
@@ -65,12 +66,12 @@ static struct fixture fixture_create(const char *folder, const char *tier) {
     struct fixture f = {0};
     struct sl_error err = {0};
     const struct sl_ops *ops;
-    assert_int_equal(sl_team_create(2, &f.team, &err), SL_OK);
+    f.stream = test_stream_open(2);
     assert_int_equal(sl_ops_select(tier, &ops, &err), SL_OK);
-    if (sl_model_load(folder, ops, SL_WEIGHT_STORED, f.team, &f.model, &err) != SL_OK) {
+    if (sl_model_load(folder, ops, SL_WEIGHT_STORED, f.stream, &f.model, &err) != SL_OK) {
         fail_msg("%s", err.text);
     }
-    assert_int_equal(sl_engine_create(f.model, f.team, MAX_ROWS, &f.engine, &err), SL_OK);
+    assert_int_equal(sl_engine_create(f.model, f.stream, MAX_ROWS, &f.engine, &err), SL_OK);
     f.memory = aligned_alloc(SL_ARENA_UNIT, ARENA_BYTES);
     assert_non_null(f.memory);
     assert_int_equal(sl_arena_create(f.memory, ARENA_BYTES, &f.arena, &err), SL_OK);
@@ -106,7 +107,7 @@ static void fixture_destroy(struct fixture *f) {
     free(f->memory);
     sl_engine_destroy(&f->engine);
     sl_model_destroy(&f->model);
-    sl_team_destroy(&f->team);
+    test_stream_close(&f->stream);
 }
 
 // Read the tokens `chunk` at a time; all_logits and last_logits may be NULL.

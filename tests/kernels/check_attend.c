@@ -12,6 +12,7 @@
  *         that might hide shows in test_attend_rounds_nothing_but_weights: numbers of no more digits than bf16 has.
  */
 #include "tests/kernels/kv_fixture.h"
+#include "tests/stream.h"
 
 // --- dense attention -------------------------------------------------------------------------------------------------
 
@@ -256,16 +257,16 @@ static void test_attend_equals_dense_attention(void **state) {
 // The last m rows in one call, one by one, and in odd chunks, with and without a team: the same bits.
 static void test_attend_rows_do_not_depend_on_each_other(void **state) {
     (void)state;
-    struct sl_team *teams[2];
-    assert_int_equal(sl_team_create(2, &teams[0], NULL), SL_OK);
-    assert_int_equal(sl_team_create(40, &teams[1], NULL), SL_OK); // more than there are blocks: splits are tasks
+    struct sl_stream *streams[2];
+    streams[0] = test_stream_open(2);
+    streams[1] = test_stream_open(40); // more than there are blocks: splits are tasks
     static const int chunks[] = {1, 2, 5, 31};
     for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
         for (size_t i = 0; i < N_CASES; i++) {
             struct setup s;
             case_open(&cases[i], tier(*name), &s);
             const struct sl_attend *args = &s.args;
-            tier(*name)->attend(teams[0], args, 1);
+            tier(*name)->attend(streams[0], args, 1);
             size_t row_floats = (size_t)args->n_heads * (size_t)args->head_dim;
             float *out = take((size_t)args->m * row_floats * sizeof *out);
             float *lse = take((size_t)args->m * (size_t)args->n_heads * sizeof *lse);
@@ -283,7 +284,7 @@ static void test_attend_rows_do_not_depend_on_each_other(void **state) {
                     part.positions = args->positions + row;
                     part.out = out + (size_t)row * row_floats;
                     part.lse = lse;
-                    tier(*name)->attend(c % 3 == 2 ? NULL : teams[c % 2], &part, 1);
+                    tier(*name)->attend(c % 3 == 2 ? NULL : streams[c % 2], &part, 1);
                     for (int head = 0; head < args->n_heads; head++) {
                         assert_memory_equal(lse + head * part.m, args->lse + head * args->m + row,
                                             (size_t)part.m * sizeof *lse);
@@ -296,8 +297,8 @@ static void test_attend_rows_do_not_depend_on_each_other(void **state) {
             case_close(&s);
         }
     }
-    sl_team_destroy(&teams[0]);
-    sl_team_destroy(&teams[1]);
+    test_stream_close(&streams[0]);
+    test_stream_close(&streams[1]);
 }
 
 // All cases as the calls of one step, whatever the team: the bits of each on its own.
@@ -319,17 +320,17 @@ static void test_attend_of_many_calls_equals_each_on_its_own(void **state) {
             lses[i] = calls[i].lse = take(n_vectors * sizeof(float));
         }
         for (int size = 1; size <= 17; size += 8) {
-            struct sl_team *team;
-            assert_int_equal(sl_team_create(size, &team, NULL), SL_OK);
+            struct sl_stream *stream;
+            stream = test_stream_open(size);
             int n_calls = strcmp(*name, "reference") == 0 ? N_CASES : N; // the reference takes its time
-            tier(*name)->attend(team, calls, n_calls);
+            tier(*name)->attend(stream, calls, n_calls);
             for (int i = 0; i < n_calls; i++) {
                 const struct sl_attend *alone = &setups[(size_t)i % N_CASES].args;
                 size_t n_vectors = (size_t)alone->m * (size_t)alone->n_heads;
                 assert_memory_equal(outs[i], alone->out, n_vectors * (size_t)alone->head_dim * sizeof(float));
                 assert_memory_equal(lses[i], alone->lse, n_vectors * sizeof(float));
             }
-            sl_team_destroy(&team);
+            test_stream_close(&stream);
         }
         for (size_t i = 0; i < N; i++) {
             free(outs[i]);
@@ -385,8 +386,8 @@ static const struct sl_fold sums_only = {.sum = 0, .square = -1, .above = -1};
 
 static void test_fold_of_sums_equals_dense_columns(void **state) {
     (void)state;
-    struct sl_team *team;
-    assert_int_equal(sl_team_create(3, &team, NULL), SL_OK);
+    struct sl_stream *stream;
+    stream = test_stream_open(3);
     for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
         const struct sl_ops *ops = tier(*name);
         for (size_t i = 0; i < N_CASES; i++) {
@@ -418,12 +419,12 @@ static void test_fold_of_sums_equals_dense_columns(void **state) {
                     assert_true(twice[j] == 0.0f);
                 }
             }
-            ops->fold(team, &args, 0, &sums_only); // adds the very same, whatever the team
+            ops->fold(stream, &args, 0, &sums_only); // adds the very same, whatever the team
             read_plane(ops, &args.heads.kv[0], 0, twice);
             case_open(&cases[i], ops, &fresh);
             struct sl_attend again = fresh.args;
-            ops->attend(team, &again, 1);
-            ops->fold(team, &again, 0, &sums_only);
+            ops->attend(stream, &again, 1);
+            ops->fold(stream, &again, 0, &sums_only);
             read_plane(ops, &again.heads.kv[0], 0, once);
             for (uint32_t j = 0; j < args.heads.kv[0].n_slots; j++) {
                 assert_true(twice[j] == once[j] + once[j]);
@@ -435,7 +436,7 @@ static void test_fold_of_sums_equals_dense_columns(void **state) {
             case_close(&s);
         }
     }
-    sl_team_destroy(&team);
+    test_stream_close(&stream);
 }
 
 // --- time ------------------------------------------------------------------------------------------------------------
@@ -448,7 +449,7 @@ static int by_time(const void *a, const void *b) {
 enum { TIME_KV_HEADS = 4 };
 
 // One line: median and best of several runs of attend for n_sessions calls of m rows each at the same depth.
-static void time_shape(struct sl_team *team, const char *name, enum sl_kv_format format, int group, int d, int m,
+static void time_shape(struct sl_stream *stream, const char *name, enum sl_kv_format format, int group, int d, int m,
                        uint32_t depth, int n_sessions) {
     enum { RUNS = 5, MAX_SESSIONS = 16 };
     static struct setup setups[MAX_SESSIONS];
@@ -469,11 +470,11 @@ static void time_shape(struct sl_team *team, const char *name, enum sl_kv_format
         case_open(&a, tier(name), &setups[i]);
         calls[i] = setups[i].args;
     }
-    tier(name)->attend(team, calls, n_sessions);
+    tier(name)->attend(stream, calls, n_sessions);
     int64_t times[RUNS];
     for (int i = 0; i < RUNS; i++) {
         int64_t begin = sl_now_ns();
-        tier(name)->attend(team, calls, n_sessions);
+        tier(name)->attend(stream, calls, n_sessions);
         times[i] = sl_now_ns() - begin;
     }
     qsort(times, RUNS, sizeof *times, by_time);
@@ -495,9 +496,9 @@ static void time_shape(struct sl_team *team, const char *name, enum sl_kv_format
 
 static void time_attention(const char *only) {
     static const enum sl_kv_format formats[] = {SL_KV_F32, SL_KV_BF16, SL_KV_INT8, SL_KV_INT4, SL_KV_INT2};
-    struct sl_team *team;
-    assert_int_equal(sl_team_create(0, &team, NULL), SL_OK);
-    printf("%d KV heads of G query heads, team of %d\n", TIME_KV_HEADS, sl_team_size(team));
+    struct sl_stream *stream;
+    stream = test_stream_open(0);
+    printf("%d KV heads of G query heads, team of %d\n", TIME_KV_HEADS, sl_stream_threads(stream));
     for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
         if (only != NULL ? strcmp(*name, only) != 0 : strcmp(*name, "reference") == 0) {
             continue; // the reference takes its time: only when asked for
@@ -505,21 +506,21 @@ static void time_attention(const char *only) {
         for (int d = 64; d <= 128; d *= 2) {
             for (int group = 1; group <= 4; group *= 4) {
                 for (uint32_t depth = 2048; depth <= 16384; depth *= depth == 2048 ? 4 : 2) {
-                    time_shape(team, *name, SL_KV_F16, group, d, 512, depth, 1);
+                    time_shape(stream, *name, SL_KV_F16, group, d, 512, depth, 1);
                 }
             }
             for (int group = 1; group <= 8; group *= group == 1 ? 4 : 2) {
                 for (uint32_t depth = 4096; depth <= 16384; depth *= 4) {
-                    time_shape(team, *name, SL_KV_F16, group, d, 1, depth, 1);
-                    time_shape(team, *name, SL_KV_F16, group, d, 1, depth, 16);
+                    time_shape(stream, *name, SL_KV_F16, group, d, 1, depth, 1);
+                    time_shape(stream, *name, SL_KV_F16, group, d, 1, depth, 16);
                 }
             }
             for (size_t f = 0; f < sizeof formats / sizeof formats[0]; f++) {
-                time_shape(team, *name, formats[f], 4, d, 1, 16384, 1);
+                time_shape(stream, *name, formats[f], 4, d, 1, 16384, 1);
             }
         }
     }
-    sl_team_destroy(&team);
+    test_stream_close(&stream);
 }
 
 int main(int argc, char **argv) {

@@ -4,6 +4,7 @@
  *          attend over all slots, in every tier, however the splits are shared among calls and whoever computes them.
  */
 #include "tests/kernels/kv_fixture.h"
+#include "tests/stream.h"
 
 #define SPLIT_PAGES (SL_ATTEND_SPLIT / SL_PAGE_SLOTS)
 
@@ -90,8 +91,8 @@ static void softmax_free(struct sl_softmax *x) {
 }
 
 // `a_call` splits in each attend_before(), but for the last `left`. kv_out: what attend() is then to see.
-static void attend_before_rest(const struct sl_ops *ops, struct sl_team *team, const struct setup *s, uint32_t a_call,
-                               uint32_t left, struct sl_softmax *before, struct sl_kv *kv_out) {
+static void attend_before_rest(const struct sl_ops *ops, struct sl_stream *stream, const struct setup *s,
+                               uint32_t a_call, uint32_t left, struct sl_softmax *before, struct sl_kv *kv_out) {
     struct sl_attend args = s->args;
     args.out = args.lse = NULL;
     args.heads.kv = kv_out;
@@ -104,7 +105,7 @@ static void attend_before_rest(const struct sl_ops *ops, struct sl_team *team, c
             kv_out[h] = part_of(&s->args.heads.kv[h], begin * SL_ATTEND_SPLIT, end * SL_ATTEND_SPLIT);
             more = more || end > begin;
         }
-        ops->attend_before(team, &args, before);
+        ops->attend_before(stream, &args, before);
     }
     for (int h = 0; h < args.heads.n; h++) {
         kv_out[h] = part_of(&s->args.heads.kv[h], splits_before(&s->args, h, left) * SL_ATTEND_SPLIT,
@@ -117,8 +118,8 @@ static void test_attend_in_parts_gives_the_bits_of_one_attend(void **state) {
     static const int team_sizes[] = {0, 2, 5};
     static const uint32_t splits_a_call[] = {1, 2, 4};
     for (size_t t = 0; t < sizeof team_sizes / sizeof team_sizes[0]; t++) {
-        struct sl_team *team = NULL;
-        assert_true(team_sizes[t] == 0 || sl_team_create(team_sizes[t], &team, NULL) == SL_OK);
+        struct sl_stream *stream = NULL;
+        stream = team_sizes[t] == 0 ? NULL : test_stream_open(team_sizes[t]);
         for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
             for (size_t i = 0; i < N_CASES; i++) {
                 if (strcmp(*name, "reference") == 0 && cases[i].m > 7 && (t + i) % 3 != 0) {
@@ -128,15 +129,15 @@ static void test_attend_in_parts_gives_the_bits_of_one_attend(void **state) {
                 struct sl_kv kv[MAX_KV_HEADS];
                 case_open(&cases[i], tier(*name), &s);
                 float *out = take(s.n_out * sizeof *out), *lse = take(s.n_rows * sizeof *lse);
-                tier(*name)->attend(team, &s.args, 1);
+                tier(*name)->attend(stream, &s.args, 1);
                 struct sl_softmax before = no_softmax(&s);
-                attend_before_rest(tier(*name), team, &s, splits_a_call[(i + t) % 3], (uint32_t)t, &before, kv);
+                attend_before_rest(tier(*name), stream, &s, splits_a_call[(i + t) % 3], (uint32_t)t, &before, kv);
                 struct sl_attend rest = s.args;
                 rest.heads.kv = kv;
                 rest.before = &before;
                 rest.out = out;
                 rest.lse = lse;
-                tier(*name)->attend(team, &rest, 1);
+                tier(*name)->attend(stream, &rest, 1);
                 assert_memory_equal(out, s.args.out, s.n_out * sizeof *out);
                 assert_memory_equal(lse, s.args.lse, s.n_rows * sizeof *lse);
                 softmax_free(&before);
@@ -145,15 +146,15 @@ static void test_attend_in_parts_gives_the_bits_of_one_attend(void **state) {
                 case_close(&s);
             }
         }
-        sl_team_destroy(&team);
+        test_stream_close(&stream);
     }
 }
 
 // The softmax itself does not tell who computed it, and calls with and without one share a step.
 static void test_attend_before_does_not_depend_on_the_team_or_the_step(void **state) {
     (void)state;
-    struct sl_team *team;
-    assert_int_equal(sl_team_create(3, &team, NULL), SL_OK);
+    struct sl_stream *stream;
+    stream = test_stream_open(3);
     for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
         struct setup s[2];
         struct sl_kv kv[2][MAX_KV_HEADS];
@@ -161,7 +162,7 @@ static void test_attend_before_does_not_depend_on_the_team_or_the_step(void **st
         case_open(&cases[7], tier(*name), &s[1]);
         struct sl_softmax alone = no_softmax(&s[0]), shared = no_softmax(&s[0]);
         attend_before_rest(tier(*name), NULL, &s[0], 1, 0, &alone, kv[0]);
-        attend_before_rest(tier(*name), team, &s[0], 3, 0, &shared, kv[0]);
+        attend_before_rest(tier(*name), stream, &s[0], 3, 0, &shared, kv[0]);
         assert_memory_equal(alone.out, shared.out, s[0].n_out * sizeof *alone.out);
         assert_memory_equal(alone.max, shared.max, s[0].n_rows * sizeof *alone.max);
         assert_memory_equal(alone.sum, shared.sum, s[0].n_rows * sizeof *alone.sum);
@@ -179,7 +180,7 @@ static void test_attend_before_does_not_depend_on_the_team_or_the_step(void **st
         calls[0].heads.kv = kv[0];
         calls[0].before = &alone;
         calls[0].lse = NULL;
-        tier(*name)->attend(team, calls, 2);
+        tier(*name)->attend(stream, calls, 2);
         for (int i = 0; i < 2; i++) {
             assert_memory_equal(s[i].args.out, want[i], s[i].n_out * sizeof *want[i]);
             free(want[i]);
@@ -190,7 +191,7 @@ static void test_attend_before_does_not_depend_on_the_team_or_the_step(void **st
         case_close(&s[0]);
         case_close(&s[1]);
     }
-    sl_team_destroy(&team);
+    test_stream_close(&stream);
 }
 
 int main(void) {

@@ -19,7 +19,7 @@ static void test_protect_and_spare_set_infinity_and_nothing_else(void **state) {
                 x[h][j] = (float)(100 * h + j);
             }
         }
-        const struct sl_kv_heads heads = {kv, HEADS};
+        const struct sl_kv_heads heads = {.kv = kv, .n = HEADS};
         tier(*name)->protect(NULL, &heads, protections, (struct sl_vectors){x[0], STRIDE});
         for (int h = 0; h < HEADS; h++) {
             for (int64_t j = 0; j < STRIDE; j++) {
@@ -52,7 +52,7 @@ static void adaptive(const struct sl_ops *ops, float scores[][STRIDE], const uin
     for (int h = 0; h < n_heads; h++) {
         kv[h] = (struct sl_kv){.n_slots = n[h]};
     }
-    const struct sl_kv_heads heads = {kv, n_heads};
+    const struct sl_kv_heads heads = {.kv = kv, .n = n_heads};
     ops->budgets(NULL, &heads, (struct sl_vectors){scores[0], STRIDE}, budget, (struct sl_vectors){work[0], STRIDE},
                  (struct sl_counts){.device = kept});
 }

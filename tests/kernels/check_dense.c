@@ -10,10 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/team.h"
 #include "tensor/rope_angles.h"
 #include "tensor/weights.h"
 #include "tests/kernels/dense_fixture.h"
+#include "tests/stream.h"
 
 // --- checks --------------------------------------------------------------------------------------------------------
 
@@ -76,7 +76,7 @@ static void test_norm_matches_reference(void **state) {
     }
 }
 
-static void check_rotate(const struct sl_ops *ops, int d, int rotary, struct sl_team *team) {
+static void check_rotate(const struct sl_ops *ops, int d, int rotary, struct sl_stream *stream) {
     enum { ROWS = 33, HEADS = 3, EXTRA = 5 };
     int64_t stride = HEADS * d + EXTRA, positions[ROWS];
     double inv_freq[SL_MAX_HEAD_DIM / 2];
@@ -91,8 +91,8 @@ static void check_rotate(const struct sl_ops *ops, int d, int rotary, struct sl_
         positions[r] = (int64_t)r * r * 1190;
     }
     memcpy(y.data, x, (size_t)(ROWS * stride) * sizeof(float));
-    ops->angles(team, &rope, positions, ROWS, cosines.data, sines.data);
-    ops->rotate(team, &rope, cosines.data, sines.data, y.data, stride, ROWS, HEADS);
+    ops->angles(stream, &rope, positions, ROWS, cosines.data, sines.data);
+    ops->rotate(stream, &rope, cosines.data, sines.data, y.data, stride, ROWS, HEADS);
     for (int64_t e = 0; e < ROWS * stride; e++) {
         int64_t r = e / stride, column = e % stride, channel = column % d;
         double expected = x[e];
@@ -114,16 +114,16 @@ static void check_rotate(const struct sl_ops *ops, int d, int rotary, struct sl_
 
 static void test_rotate_matches_f64(void **state) {
     const int dims[] = {8, 24, 64, 128, SL_MAX_HEAD_DIM};
-    struct sl_team *team = NULL;
+    struct sl_stream *stream = NULL;
     (void)state;
-    assert_int_equal(sl_team_create(2, &team, NULL), SL_OK);
+    stream = test_stream_open(2);
     for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
         for (size_t i = 0; i < sizeof dims / sizeof dims[0]; i++) {
-            check_rotate(tier(*name), dims[i], dims[i], team);
-            check_rotate(tier(*name), dims[i], (dims[i] / 2 + 7) / 8 * 8, team);
+            check_rotate(tier(*name), dims[i], dims[i], stream);
+            check_rotate(tier(*name), dims[i], (dims[i] / 2 + 7) / 8 * 8, stream);
         }
     }
-    sl_team_destroy(&team);
+    test_stream_close(&stream);
 }
 
 static double activation_f64(enum sl_activation activation, double x) {

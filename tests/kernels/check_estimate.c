@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: holds lost and page_error, what eviction and quantization cost, to their formulas in f64, in every tier.
 #include "tests/kernels/evict_fixture.h"
+#include "tests/stream.h"
 
 static void test_lost_is_what_is_not_kept(void **state) {
     (void)state;
     enum { HEADS = 4, GROUP = 3, STRIDE = 6016 };
     static const uint32_t n_slots[HEADS] = {6000, 5000, 70, 70}, every[HEADS] = {2, 5, 1, 80}; // the third keeps all
-    struct sl_team *team;
-    assert_int_equal(sl_team_create(2, &team, NULL), SL_OK);
+    struct sl_stream *stream;
+    stream = test_stream_open(2);
     for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
         struct sl_kv kv[HEADS];
         uint32_t kept[HEADS] = {0}, *keep = take(HEADS * STRIDE * sizeof *keep);
@@ -35,17 +36,17 @@ static void test_lost_is_what_is_not_kept(void **state) {
         }
         assert_int_equal(kept[2], 70);
         assert_int_equal(kept[3], 0);
-        const struct sl_kv_heads heads = {kv, HEADS};
+        const struct sl_kv_heads heads = {.kv = kv, .n = HEADS};
         const struct sl_vectors vectors = {x, STRIDE};
         const struct sl_lists lists = {keep, STRIDE};
         for (int side = 0; side < 4; side++) {
             const struct sl_counts counts =
                 side < 2 ? (struct sl_counts){.host = kept} : (struct sl_counts){NULL, kept};
             double lost = 7;
-            tier(*name)->lost(side % 2 ? team : NULL, &heads, GROUP, vectors, lists, counts, 0, &lost);
+            tier(*name)->lost(side % 2 ? stream : NULL, &heads, GROUP, vectors, lists, counts, 0, &lost);
             assert_close(lost - 7, of_rows, 1e-12);
             lost = 0;
-            tier(*name)->lost(side % 2 ? team : NULL, &heads, 1, vectors, lists, counts, 1000, &lost);
+            tier(*name)->lost(side % 2 ? stream : NULL, &heads, 1, vectors, lists, counts, 1000, &lost);
             assert_close(lost, of_all, 1e-12);
         }
         memset(x, 0, HEADS * GROUP * STRIDE * sizeof *x);
@@ -55,7 +56,7 @@ static void test_lost_is_what_is_not_kept(void **state) {
         free(x);
         free(keep);
     }
-    sl_team_destroy(&team);
+    test_stream_close(&stream);
 }
 
 // Pages as quantize() of all heads makes them are those that it makes one by one, and their error is what read_rows() says.
@@ -63,8 +64,8 @@ static void test_quantize_of_heads_and_its_error(void **state) {
     (void)state;
     enum { HEADS = 3, D = 32, N_PAGES = 3 };
     static const uint32_t n_slots[HEADS] = {300, 200, 64}, packed_before[HEADS] = {1, 0, 0};
-    struct sl_team *team;
-    assert_int_equal(sl_team_create(3, &team, NULL), SL_OK);
+    struct sl_stream *stream;
+    stream = test_stream_open(3);
     for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
         const struct sl_ops *ops = tier(*name);
         for (int f = SL_KV_INT8; f <= SL_KV_INT1; f++) {
@@ -77,9 +78,9 @@ static void test_quantize_of_heads_and_its_error(void **state) {
                 bool there = c.kv[i / N_PAGES].n_packed + i % N_PAGES < n_slots[i / N_PAGES] / SL_PAGE_SLOTS;
                 to[i] = there && i != 4 ? take(c.packed.bytes) : NULL;
             }
-            const struct sl_kv_heads heads = {c.kv, HEADS};
-            ops->quantize(f % 2 ? team : NULL, &heads, N_PAGES, to);
-            ops->page_error(f % 2 ? team : NULL, &heads, N_PAGES, to, &got);
+            const struct sl_kv_heads heads = {.kv = c.kv, .n = HEADS};
+            ops->quantize(f % 2 ? stream : NULL, &heads, N_PAGES, to);
+            ops->page_error(f % 2 ? stream : NULL, &heads, N_PAGES, to, &got);
             for (int p = 0; p < N_PAGES; p++) {
                 for (int h = 0; h < HEADS; h++) {
                     void *before = c.pages[h][c.kv[h].n_packed + (uint32_t)p], *after = to[h * N_PAGES + p];
@@ -113,7 +114,7 @@ static void test_quantize_of_heads_and_its_error(void **state) {
             cache_free(&c);
         }
     }
-    sl_team_destroy(&team);
+    test_stream_close(&stream);
 }
 
 int main(void) {

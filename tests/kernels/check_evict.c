@@ -7,6 +7,7 @@
  *         numbers are known (two dimensions), they stand in the first channels of keys that are zero elsewhere.
  */
 #include "tests/kernels/evict_fixture.h"
+#include "tests/stream.h"
 
 // --- nearest ---------------------------------------------------------------------------------------------------------
 
@@ -296,8 +297,8 @@ static void test_merge_of_heads_by_their_common_threshold(void **state) {
     (void)state;
     enum { HEADS = 3, D = 16, N = 2000, STRIDE = 2048 };
     const float beta = 0.7f;
-    struct sl_team *team;
-    assert_int_equal(sl_team_create(2, &team, NULL), SL_OK);
+    struct sl_stream *stream;
+    stream = test_stream_open(2);
     for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
         const struct sl_ops *ops = tier(*name);
         for (int first = 0; first < 2; first++) {
@@ -315,13 +316,13 @@ static void test_merge_of_heads_by_their_common_threshold(void **state) {
                     keep[2][kept[2]++] = j;
                 }
             }
-            const struct sl_kv_heads heads = {c.kv, HEADS};
+            const struct sl_kv_heads heads = {.kv = c.kv, .n = HEADS};
             const struct sl_counts counts = first ? (struct sl_counts){.host = kept} : (struct sl_counts){NULL, kept};
             const struct sl_lists lists[] = {{keep[0], STRIDE}, {evicted[0], STRIDE}, {into[0], STRIDE}};
             const struct sl_vectors vectors = {cosines[0], STRIDE};
             k_of(&c, 1)[3] = NAN;
             k_of(&same, 1)[3] = NAN;
-            ops->nearest(team, &heads, lists[0], counts, lists[1], lists[2], vectors);
+            ops->nearest(stream, &heads, lists[0], counts, lists[1], lists[2], vectors);
             assert_true(cosines[0][0] >= -1 && cosines[0][0] <= 1);
             memcpy(kept_cosines, cosines, sizeof cosines);
             double sum = 0, n = 0;
@@ -333,7 +334,7 @@ static void test_merge_of_heads_by_their_common_threshold(void **state) {
             }
             float mean = (float)(sum / n), threshold = first ? 0 : 0.9f;
             float want = first ? mean : (1 - beta) * 0.9f + beta * mean;
-            ops->merge(team, &heads, counts, lists[1], lists[2], vectors, beta, &threshold, &n_merged);
+            ops->merge(stream, &heads, counts, lists[1], lists[2], vectors, beta, &threshold, &n_merged);
             assert_true(threshold == want);
             uint32_t n_above = 0;
             for (int h = 0; h < HEADS; h += 2) { // and each head is merged as if it were alone
@@ -358,7 +359,7 @@ static void test_merge_of_heads_by_their_common_threshold(void **state) {
                    beta, &threshold, &n_merged);
         assert_true(threshold == 0.25f && n_merged == 0);
     }
-    sl_team_destroy(&team);
+    test_stream_close(&stream);
 }
 
 // --- gather ---------------------------------------------------------------------------------------------------------

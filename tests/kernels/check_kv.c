@@ -7,6 +7,7 @@
  *         exactly (what was appended, qsort, a copy, a group's extremes).
  */
 #include "tests/kernels/kv_fixture.h"
+#include "tests/stream.h"
 
 // --- rows, positions -------------------------------------------------------------------------------------------------
 
@@ -66,8 +67,8 @@ static void test_append_of_many_calls_equals_head_by_head(void **state) {
     (void)state;
     enum { D = 24, HEADS = 3, WIDE = 2 * HEADS * D + 16, CALLS = 5, STATES = 2 };
     static const int rows[CALLS] = {1, 100, 0, 7, 1};
-    struct sl_team *team;
-    assert_int_equal(sl_team_create(3, &team, NULL), SL_OK);
+    struct sl_stream *stream;
+    stream = test_stream_open(3);
     for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
         const struct sl_ops *ops = tier(*name);
         struct cache many[CALLS], single[CALLS];
@@ -99,7 +100,7 @@ static void test_append_of_many_calls_equals_head_by_head(void **state) {
                                           .heads = {many[i].kv, HEADS},
                                           .positions = positions};
         }
-        ops->append(team, calls, CALLS);
+        ops->append(stream, calls, CALLS);
         for (int i = 0; i < CALLS; i++) {
             for (int h = 0; h < HEADS; h++) {
                 for (uint32_t p = 0; p < sl_pages_for(many[i].kv[h].n_slots); p++) {
@@ -111,7 +112,7 @@ static void test_append_of_many_calls_equals_head_by_head(void **state) {
         }
         free(wide);
     }
-    sl_team_destroy(&team);
+    test_stream_close(&stream);
 }
 
 // --- quantize --------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@
  *
  * Design: random inputs of odd sizes, through every combination of what a product goes through (`flavours`). The bound
  *         scales with the magnitude of what was added up. Guard words around every output, and between its rows. And
- *         the promise of tensor/ops.h: a row's bits depend neither on the other rows of the call, nor on the team, nor
+ *         the promise of tensor/ops.h: a row's bits depend neither on the other rows of the call, nor on the stream, nor
  *         on how many columns were asked for.
  */
 #include <float.h>
@@ -13,9 +13,9 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "base/team.h"
 #include "tensor/weights.h"
 #include "tests/kernels/dense_fixture.h"
+#include "tests/stream.h"
 
 static const int64_t row_counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 31, 33, 64, 65, 129, 600};
 
@@ -167,7 +167,7 @@ static struct estimate estimate(const struct expected *e, const struct flavour *
 
 struct matmul_case {
     const struct sl_ops *ops;
-    struct sl_team *team;
+    struct sl_stream *stream;
     const struct flavour *flavour;
     struct sl_matrix *w;
     const float *x, *start; // start: [max_rows][n + GAP]
@@ -189,7 +189,7 @@ static struct guarded multiply(const struct matmul_case *c, int64_t m) {
     size_t scratch_bytes = c->ops->matmul_scratch(c->w, m);
     struct guarded scratch = guarded_create((int64_t)(scratch_bytes + 3) / 4);
     product.scratch = scratch.data;
-    c->ops->matmul(m % 2 == 0 ? NULL : c->team, c->w, &product);
+    c->ops->matmul(m % 2 == 0 ? NULL : c->stream, c->w, &product);
     guarded_destroy(&scratch);
     for (int64_t e = 0; e < m * stride; e++) {
         if (e % stride >= c->n_columns) {
@@ -239,7 +239,8 @@ static struct guarded check_flavour(struct matmul_case *c, size_t kind, const st
     return all;
 }
 
-static void check_size(const struct sl_ops *ops, struct sl_team *team, size_t kind, int64_t n, int64_t k, int64_t m) {
+static void check_size(const struct sl_ops *ops, struct sl_stream *stream, size_t kind, int64_t n, int64_t k,
+                       int64_t m) {
     void *owner;
     struct sl_matrix all = random_matrix(2 * n, k, kinds[kind].dtype, (uint64_t)(n * 1000 + k), &owner);
     all.format = kinds[kind].format;
@@ -258,8 +259,8 @@ static void check_size(const struct sl_ops *ops, struct sl_team *team, size_t ki
         w.bias = flavour->bias ? bias : NULL;
         w.activation = flavour->activation;
         w.gated = flavour->gated;
-        struct matmul_case c = {ops, team, flavour, &w, x, start, n, flavour->part ? (n + 1) / 2 : n};
-        assert_int_equal(ops->pack(team, &w, NULL), SL_OK);
+        struct matmul_case c = {ops, stream, flavour, &w, x, start, n, flavour->part ? (n + 1) / 2 : n};
+        assert_int_equal(ops->pack(stream, &w, NULL), SL_OK);
         struct guarded y = check_flavour(&c, kind, &expected, f > 0 ? &plain : NULL);
         if (f == 0) {
             plain = y;
@@ -279,19 +280,19 @@ static void check_size(const struct sl_ops *ops, struct sl_team *team, size_t ki
 }
 
 static void test_matmul_matches_f64_and_is_independent_of_m(void **state) {
-    struct sl_team *team = NULL;
+    struct sl_stream *stream = NULL;
     (void)state;
-    assert_int_equal(sl_team_create(3, &team, NULL), SL_OK);
+    stream = test_stream_open(3);
     for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
         for (size_t kind = 0; kind < N_KINDS; kind++) {
             for (size_t s = 0; s < sizeof sizes / sizeof sizes[0] && !(quick && sizes[s].k > QUICK_K); s++) {
                 int64_t m =
                     strcmp(*name, "reference") == 0 && sizes[s].max_rows > 33 ? 33 : sizes[s].max_rows; // it is slow
-                check_size(tier(*name), team, kind, sizes[s].n, sizes[s].k, m);
+                check_size(tier(*name), stream, kind, sizes[s].n, sizes[s].k, m);
             }
         }
     }
-    sl_team_destroy(&team);
+    test_stream_close(&stream);
 }
 
 // Packed weights are the bytes that decoding reads: no more than the format's, but for padding.
@@ -314,43 +315,43 @@ static void test_packed_bytes(void **state) {
 // --- times ---------------------------------------------------------------------------------------------------------
 
 // Of a team of one it is the thread's own time, which other programs do not change much.
-static int64_t time_ns(const struct sl_team *team) {
+static int64_t time_ns(const struct sl_stream *stream) {
     struct timespec t;
-    if (sl_team_size(team) > 1) {
+    if (sl_stream_threads(stream) > 1) {
         return sl_now_ns();
     }
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
 }
 
-static double seconds_of_matmul(const struct sl_ops *ops, struct sl_team *team, const struct sl_matrix *w,
+static double seconds_of_matmul(const struct sl_ops *ops, struct sl_stream *stream, const struct sl_matrix *w,
                                 const float *x, int64_t m, float *y) {
     double best = HUGE_VAL;
     void *scratch = aligned_alloc(64, (ops->matmul_scratch(w, m) + 127) / 64 * 64);
     assert_non_null(scratch);
     int64_t end = sl_now_ns() + 40000000;
     for (int run = 0; run < 5 || (run < 200 && sl_now_ns() < end); run++) {
-        int64_t begin = time_ns(team);
+        int64_t begin = time_ns(stream);
         struct sl_matmul args = {.x = x, .x_stride = w->k, .m = m, .y = y, .y_stride = w->n, .scratch = scratch};
-        ops->matmul(team, w, &args);
-        double seconds = (double)(time_ns(team) - begin) / 1e9;
+        ops->matmul(stream, w, &args);
+        double seconds = (double)(time_ns(stream) - begin) / 1e9;
         best = seconds < best ? seconds : best;
     }
     free(scratch);
     return best;
 }
 
-static void time_kind(const struct sl_ops *ops, struct sl_team *team, size_t kind, int64_t n, int64_t k) {
+static void time_kind(const struct sl_ops *ops, struct sl_stream *stream, size_t kind, int64_t n, int64_t k) {
     const int64_t rows[] = {1, 4, 8, 16, 32, 128, 512};
     bool is_reference = strcmp(ops->name, "reference") == 0;
     void *owner;
     float *x = random_floats(512 * k, 1), *y = random_floats(512 * n, 2);
     struct sl_matrix w = random_matrix(n, k, kinds[kind].dtype, 9, &owner);
     w.format = kinds[kind].format;
-    assert_int_equal(ops->pack(team, &w, NULL), SL_OK);
+    assert_int_equal(ops->pack(stream, &w, NULL), SL_OK);
     double bytes = w.packed_bytes != 0 ? (double)w.packed_bytes : (double)(n * k) * (w.dtype == SL_F32 ? 4 : 2);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0] && !(is_reference && rows[i] > 1); i++) {
-        double seconds = seconds_of_matmul(ops, team, &w, x, rows[i], y);
+        double seconds = seconds_of_matmul(ops, stream, &w, x, rows[i], y);
         printf("matmul %-9s %-4s m=%-3ld n=%ld k=%ld: %9.1f us %7.1f GFLOP/s %6.1f GB/s of weights\n", ops->name,
                kinds[kind].name, (long)rows[i], (long)n, (long)k, seconds * 1e6,
                2e-9 * (double)(rows[i] * n * k) / seconds, bytes / seconds / 1e9);
@@ -364,16 +365,16 @@ static void time_kind(const struct sl_ops *ops, struct sl_team *team, size_t kin
 // Arguments: a tier, or none for all, and the size of a team (0: of all processors).
 static void print_times(const char *only, int n_threads) {
     const int64_t shapes[][2] = {{2048, 2048}, {2048, 8192}, {8192, 2048}}; // n, k
-    struct sl_team *team = NULL;
-    assert_int_equal(sl_team_create(n_threads, &team, NULL), SL_OK);
+    struct sl_stream *stream = NULL;
+    stream = test_stream_open(n_threads);
     for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
         for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
             for (size_t kind = 0; kind < N_KINDS && (only == NULL || strcmp(only, *name) == 0); kind++) {
-                time_kind(tier(*name), team, kind, shapes[s][0], shapes[s][1]);
+                time_kind(tier(*name), stream, kind, shapes[s][0], shapes[s][1]);
             }
         }
     }
-    sl_team_destroy(&team);
+    test_stream_close(&stream);
 }
 
 int main(int argc, char **argv) {

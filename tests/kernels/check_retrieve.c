@@ -3,6 +3,7 @@
  * Purpose: holds attention over listed slots to the formula of tensor/ops.h, in every tier, and times it (--time).
  */
 #include "tests/kernels/kv_fixture.h"
+#include "tests/stream.h"
 
 static void assert_close(double got, double want, double tolerance) {
     if (!(fabs(got - want) <= tolerance * (1.0 + fabs(want)))) {
@@ -154,8 +155,8 @@ static void check_head(const struct sl_attend *args, int head, const uint32_t *s
 static void test_attend_slots_of_a_subset_equals_dense_attention_over_it(void **state) {
     (void)state;
     static const uint32_t every[] = {2, 3, 10, 100}, some[] = {1, 2, 1, 70};
-    struct sl_team *team;
-    assert_int_equal(sl_team_create(2, &team, NULL), SL_OK);
+    struct sl_stream *stream;
+    stream = test_stream_open(2);
     for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
         for (size_t i = 0; i < N_CASES; i++) {
             for (size_t s = 0; s < 4; s++) {
@@ -165,7 +166,7 @@ static void test_attend_slots_of_a_subset_equals_dense_attention_over_it(void **
                 struct lists some_slots;
                 case_open(&cases[i], tier(*name), &c, &rope, &args);
                 list_slots(&some_slots, &args, every[s], some[s]);
-                tier(*name)->attend_slots(s % 2 ? team : NULL, &args, lists_of(&some_slots),
+                tier(*name)->attend_slots(s % 2 ? stream : NULL, &args, lists_of(&some_slots),
                                           (struct sl_counts){.host = some_slots.n});
                 int group = args.n_heads / args.heads.n;
                 for (int head = 0; head < args.n_heads; head++) {
@@ -179,7 +180,7 @@ static void test_attend_slots_of_a_subset_equals_dense_attention_over_it(void **
             }
         }
     }
-    sl_team_destroy(&team);
+    test_stream_close(&stream);
 }
 
 // The same rows, listed in an order of their own, in pages where each lies elsewhere, as in a hot cache.

@@ -7,6 +7,7 @@
  *         again slot by slot from what was put in.
  */
 #include "tests/kernels/kv_fixture.h"
+#include "tests/stream.h"
 
 enum { HEADS = 3, D = 8, STATES = 2, GROUP = 4, STRIDE = 8192 };
 static const uint32_t n_slots[HEADS] = {8000, 130, 7001}, n_packed[HEADS] = {3, 0, 100};
@@ -19,7 +20,7 @@ struct scene {
 
 static void scene_open(struct scene *s) {
     cache_fill(&s->cache, tier("reference"), SL_KV_F16, SL_KV_INT8, HEADS, D, STATES, n_slots, n_packed);
-    s->heads = (struct sl_kv_heads){s->cache.kv, HEADS};
+    s->heads = (struct sl_kv_heads){.kv = s->cache.kv, .n = HEADS};
     for (int plane = 0; plane < STATES; plane++) {
         s->state[plane] = random_floats(HEADS * STRIDE, 5 + (uint64_t)plane);
         for (int h = 0; h < HEADS; h++) {
@@ -51,30 +52,30 @@ static struct sl_vectors vectors(int n) {
 
 // A check of one tier, alone and in a team.
 struct check {
-    void (*fn)(const struct sl_ops *ops, struct sl_team *team);
+    void (*fn)(const struct sl_ops *ops, struct sl_stream *stream);
 };
 
 static void run_check(void **state) {
     const struct check *check = *state;
-    struct sl_team *team;
-    assert_int_equal(sl_team_create(3, &team, NULL), SL_OK);
+    struct sl_stream *stream;
+    stream = test_stream_open(3);
     for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
         check->fn(tier(*name), NULL);
-        check->fn(tier(*name), team);
+        check->fn(tier(*name), stream);
     }
-    sl_team_destroy(&team);
+    test_stream_close(&stream);
 }
 
-static void state_is_what_pages_keep(const struct sl_ops *ops, struct sl_team *team) {
+static void state_is_what_pages_keep(const struct sl_ops *ops, struct sl_stream *stream) {
     enum { M = 100 };
     struct scene s;
     scene_open(&s);
     struct sl_vectors out = vectors(HEADS);
     float *values = random_floats(M * HEADS, 9);
-    ops->write_state(team, &s.heads, 1, M, values);
-    ops->write_state(team, &s.heads, 0, 0, values);
+    ops->write_state(stream, &s.heads, 1, M, values);
+    ops->write_state(stream, &s.heads, 0, 0, values);
     for (int plane = 0; plane < STATES; plane++) {
-        ops->read_state(team, &s.heads, plane, out);
+        ops->read_state(stream, &s.heads, plane, out);
         FOR_SLOTS(h, j) {
             bool written = plane == 1 && j >= n_slots[h] - M;
             float want =
@@ -82,7 +83,7 @@ static void state_is_what_pages_keep(const struct sl_ops *ops, struct sl_team *t
             assert_true(out.at[h * STRIDE + (int)j] == want);
         }
     }
-    ops->spread(team, values, HEADS, M, out);
+    ops->spread(stream, values, HEADS, M, out);
     for (int h = 0; h < HEADS; h++) {
         for (int r = 0; r < M; r++) {
             assert_true(out.at[h * STRIDE + r] == values[r * HEADS + h]);
@@ -93,20 +94,20 @@ static void state_is_what_pages_keep(const struct sl_ops *ops, struct sl_team *t
     scene_close(&s);
 }
 
-static void mean_state_is_the_mean_and_the_deviation_over_queries(const struct sl_ops *ops, struct sl_team *team) {
+static void mean_state_is_the_mean_and_the_deviation_over_queries(const struct sl_ops *ops, struct sl_stream *stream) {
     const int64_t n_tokens = 30000;
     struct scene s;
     scene_open(&s);
     struct sl_vectors mean = vectors(HEADS), deviation = vectors(HEADS), alone = vectors(HEADS);
-    ops->mean_state(team, &s.heads, n_tokens, mean, deviation);
+    ops->mean_state(stream, &s.heads, n_tokens, mean, deviation);
     FOR_SLOTS(h, j) {
         double n = (double)(n_tokens - position_of(j)), m = (double)s.state[0][h * STRIDE + (int)j] / n;
         double v = (double)s.state[1][h * STRIDE + (int)j] / n - m * m;
         assert_true(mean.at[h * STRIDE + (int)j] == (float)m);
         assert_true(deviation.at[h * STRIDE + (int)j] == (float)sqrt(v > 0 ? v : 0));
     }
-    ops->mean_state(team, &s.heads, n_tokens, alone, (struct sl_vectors){0});
-    ops->mean_state(team, &s.heads, n_tokens, (struct sl_vectors){0}, mean);
+    ops->mean_state(stream, &s.heads, n_tokens, alone, (struct sl_vectors){0});
+    ops->mean_state(stream, &s.heads, n_tokens, (struct sl_vectors){0}, mean);
     FOR_SLOTS(h, j) {
         double n = (double)(n_tokens - position_of(j));
         assert_true(alone.at[h * STRIDE + (int)j] == (float)((double)s.state[0][h * STRIDE + (int)j] / n));
@@ -116,11 +117,11 @@ static void mean_state_is_the_mean_and_the_deviation_over_queries(const struct s
     scene_close(&s);
 }
 
-static void variance_is_unbiased(const struct sl_ops *ops, struct sl_team *team) {
+static void variance_is_unbiased(const struct sl_ops *ops, struct sl_stream *stream) {
     struct scene s;
     scene_open(&s);
     double got[HEADS];
-    ops->variance(team, &s.heads, 0, got);
+    ops->variance(stream, &s.heads, 0, got);
     for (int h = 0; h < HEADS; h++) { // by sums of powers: another way to the same number
         double n = n_slots[h], sum = 0, squares = 0;
         for (uint32_t j = 0; j < n_slots[h]; j++) {
@@ -144,8 +145,8 @@ static void variance_is_unbiased(const struct sl_ops *ops, struct sl_team *team)
             sl_page_state(&c.work, c.pages[h][0], 0)[j] = by_hand[h][j];
         }
     }
-    const struct sl_kv_heads heads = {c.kv, 4};
-    ops->variance(team, &heads, 0, variances);
+    const struct sl_kv_heads heads = {.kv = c.kv, .n = 4};
+    ops->variance(stream, &heads, 0, variances);
     for (int h = 0; h < 4; h++) {
         assert_true(variances[h] == expected[h]);
     }
@@ -154,7 +155,7 @@ static void variance_is_unbiased(const struct sl_ops *ops, struct sl_team *team)
 
 // --- attention of query heads ----------------------------------------------------------------------------------------
 
-static void pool_is_its_definition(const struct sl_ops *ops, struct sl_team *team) {
+static void pool_is_its_definition(const struct sl_ops *ops, struct sl_stream *stream) {
     static const struct {
         bool max;
         int kernel;
@@ -165,7 +166,7 @@ static void pool_is_its_definition(const struct sl_ops *ops, struct sl_team *tea
     struct sl_vectors x = {random_floats(HEADS * GROUP * STRIDE, 3), STRIDE}, out = vectors(HEADS * GROUP);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         int kernel = cases[i].kernel;
-        ops->pool(team, &s.heads, GROUP, x, cases[i].max, kernel, cases[i].window, out);
+        ops->pool(stream, &s.heads, GROUP, x, cases[i].max, kernel, cases[i].window, out);
         for (int row = 0; row < HEADS * GROUP; row++) {
             const float *in = x.at + (size_t)row * STRIDE;
             int64_t n = n_slots[row / GROUP], before = n > cases[i].window ? n - cases[i].window : 0;
@@ -185,12 +186,12 @@ static void pool_is_its_definition(const struct sl_ops *ops, struct sl_team *tea
     scene_close(&s);
 }
 
-static void mean_group_is_the_mean_over_query_heads(const struct sl_ops *ops, struct sl_team *team) {
+static void mean_group_is_the_mean_over_query_heads(const struct sl_ops *ops, struct sl_stream *stream) {
     struct scene s;
     scene_open(&s);
     struct sl_vectors x = {random_floats(HEADS * GROUP * STRIDE, 3), STRIDE}, out = vectors(HEADS);
     for (int group = 1; group <= GROUP; group++) {
-        ops->mean_group(team, &s.heads, group, x, out);
+        ops->mean_group(stream, &s.heads, group, x, out);
         FOR_SLOTS(h, j) {
             double sum = 0;
             for (int g = 0; g < group; g++) {
@@ -207,11 +208,11 @@ static void mean_group_is_the_mean_over_query_heads(const struct sl_ops *ops, st
 
 // --- of no attention, of all heads -----------------------------------------------------------------------------------
 
-static void recency_counts(const struct sl_ops *ops, struct sl_team *team) {
+static void recency_counts(const struct sl_ops *ops, struct sl_stream *stream) {
     struct scene s;
     scene_open(&s);
     struct sl_vectors out = vectors(HEADS);
-    ops->recency(team, &s.heads, out);
+    ops->recency(stream, &s.heads, out);
     FOR_SLOTS(h, j) {
         assert_true(out.at[h * STRIDE + (int)j] == (float)j);
     }
@@ -219,11 +220,11 @@ static void recency_counts(const struct sl_ops *ops, struct sl_team *team) {
     scene_close(&s);
 }
 
-static void chance_is_a_function_of_the_place(const struct sl_ops *ops, struct sl_team *team) {
+static void chance_is_a_function_of_the_place(const struct sl_ops *ops, struct sl_stream *stream) {
     struct scene s;
     scene_open(&s);
     struct sl_vectors out = vectors(HEADS), other = vectors(HEADS);
-    ops->chance(team, &s.heads, 42, 5, 0, out);
+    ops->chance(stream, &s.heads, 42, 5, 0, out);
     double sum = 0, squares = 0, n = 0;
     FOR_SLOTS(h, j) {
         double x = (double)out.at[h * STRIDE + (int)j];
@@ -231,17 +232,17 @@ static void chance_is_a_function_of_the_place(const struct sl_ops *ops, struct s
         sum += x, squares += x * x, n++;
     }
     assert_true(fabs(sum / n - 0.5) < 0.01 && fabs(squares / n - 1.0 / 3) < 0.01);
-    ops->chance(team, &s.heads, 42, 5, 3, other); // positions are 3 j + 1: the next slot's
+    ops->chance(stream, &s.heads, 42, 5, 3, other); // positions are 3 j + 1: the next slot's
     FOR_SLOTS(h, j) {
         assert_true(j + 1 == n_slots[h] || other.at[h * STRIDE + (int)j] == out.at[h * STRIDE + (int)j + 1]);
     }
     uint32_t n_same[3] = {0};
-    ops->chance(team, &s.heads, 43, 5, 0, other);
+    ops->chance(stream, &s.heads, 43, 5, 0, other);
     FOR_SLOTS(h, j) {
         n_same[0] += other.at[h * STRIDE + (int)j] == out.at[h * STRIDE + (int)j];
         n_same[1] += j < n_slots[1] && out.at[j] == out.at[STRIDE + j];
     }
-    ops->chance(team, &s.heads, 42, 6, 0, other);
+    ops->chance(stream, &s.heads, 42, 6, 0, other);
     FOR_SLOTS(h, j) {
         n_same[2] += other.at[h * STRIDE + (int)j] == out.at[h * STRIDE + (int)j];
     }
@@ -254,14 +255,14 @@ static void chance_is_a_function_of_the_place(const struct sl_ops *ops, struct s
     scene_close(&s);
 }
 
-static void share_gives_all_heads_their_mean(const struct sl_ops *ops, struct sl_team *team) {
+static void share_gives_all_heads_their_mean(const struct sl_ops *ops, struct sl_stream *stream) {
     enum { N = 8000 };
     struct sl_kv kv[HEADS] = {{.n_slots = N}, {.n_slots = N}, {.n_slots = N}};
-    const struct sl_kv_heads heads = {kv, HEADS};
+    const struct sl_kv_heads heads = {.kv = kv, .n = HEADS};
     float *was = random_floats(HEADS * STRIDE, 3);
     struct sl_vectors x = vectors(HEADS);
     memcpy(x.at, was, HEADS * STRIDE * sizeof *was);
-    ops->share(team, &heads, x);
+    ops->share(stream, &heads, x);
     for (int j = 0; j < N; j++) {
         double sum = (double)was[j] + (double)was[STRIDE + j] + (double)was[2 * STRIDE + j];
         for (int h = 0; h < HEADS; h++) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: holds select of every tier to sorting by the total order of tensor/ops.h, and times it (--time [TIER]).
 #include "tests/kernels/kv_fixture.h"
+#include "tests/stream.h"
 
 static const float *sort_scores; // qsort has no argument for it
 
@@ -133,8 +134,8 @@ static int by_tie(const void *a, const void *b) {
 static void test_select_of_heads_settles_ties(void **state) {
     (void)state;
     enum { HEADS = 3, STRIDE = 5008 };
-    struct sl_team *team;
-    assert_int_equal(sl_team_create(2, &team, NULL), SL_OK);
+    struct sl_stream *stream;
+    stream = test_stream_open(2);
     for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
         uint64_t seed = 9;
         for (int trial = 0; trial < 600; trial++) {
@@ -154,11 +155,11 @@ static void test_select_of_heads_settles_ties(void **state) {
                     ties[h][j] = odd ? NAN : (float)(next_random(&seed) % 7) - 3;
                 }
             }
-            const struct sl_kv_heads heads = {kv, HEADS};
+            const struct sl_kv_heads heads = {.kv = kv, .n = HEADS};
             const struct sl_vectors none = {NULL, 0}, of_ties = {ties[0], STRIDE};
             const struct sl_counts counts =
                 trial % 2 ? (struct sl_counts){.host = kept} : (struct sl_counts){NULL, kept};
-            tier(*name)->select(trial % 4 < 2 ? team : NULL, &heads, (struct sl_vectors){scores[0], STRIDE},
+            tier(*name)->select(trial % 4 < 2 ? stream : NULL, &heads, (struct sl_vectors){scores[0], STRIDE},
                                 rule == 2 ? of_ties : none, rule == 1, counts, (struct sl_lists){keep[0], STRIDE});
             for (int h = 0; h < HEADS; h++) {
                 uint32_t n = kv[h].n_slots, b = kept[h] < n ? kept[h] : n;
@@ -172,7 +173,7 @@ static void test_select_of_heads_settles_ties(void **state) {
             }
         }
     }
-    sl_team_destroy(&team);
+    test_stream_close(&stream);
 }
 
 // --- time ------------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@
  *         that lies within rounding of 1/v_r may count as above or not, so counts are held between two bounds.
  */
 #include "tests/kernels/stats_fixture.h"
+#include "tests/stream.h"
 
 // --- fold ------------------------------------------------------------------------------------------------------------
 
@@ -335,17 +336,17 @@ static void test_statistics_do_not_depend_on_the_team(void **state) {
             tier(*name)->window_sums(NULL, &s.args, 0, (struct sl_vectors){want_sums, MAX_SLOTS});
             size_t n = copy_states(&s, want);
             for (int size = 1; size <= 4; size++) {
-                struct sl_team *team;
-                assert_int_equal(sl_team_create(size, &team, NULL), SL_OK);
+                struct sl_stream *stream;
+                stream = test_stream_open(size);
                 for (int repeat = 0; repeat < 2; repeat++) {
                     set_states(&s, 0.0f);
-                    tier(*name)->fold(team, &s.args, 0, &everything);
-                    tier(*name)->window_sums(team, &s.args, 0, (struct sl_vectors){got_sums, MAX_SLOTS});
+                    tier(*name)->fold(stream, &s.args, 0, &everything);
+                    tier(*name)->window_sums(stream, &s.args, 0, (struct sl_vectors){got_sums, MAX_SLOTS});
                     copy_states(&s, got);
                     assert_memory_equal(got, want, n * sizeof *want);
                     assert_memory_equal(got_sums, want_sums, n_sums * sizeof *want_sums);
                 }
-                sl_team_destroy(&team);
+                test_stream_close(&stream);
             }
             free(want_sums);
             free(got_sums);
@@ -360,21 +361,21 @@ static void test_statistics_do_not_depend_on_the_team(void **state) {
 
 enum op { ATTEND, FOLD_SUM, FOLD_ALL, WINDOW_LAST, WINDOW_64, N_OPS };
 
-static void call_op(enum op op, const struct sl_ops *ops, struct sl_team *team, const struct sl_attend *args,
+static void call_op(enum op op, const struct sl_ops *ops, struct sl_stream *stream, const struct sl_attend *args,
                     float *sums) {
     static const struct sl_fold sums_only = {.sum = 0, .square = -1, .above = -1};
     switch (op) {
     case ATTEND:
-        ops->attend(team, args, 1);
+        ops->attend(stream, args, 1);
         break;
     case FOLD_SUM:
-        ops->fold(team, args, 0, &sums_only);
+        ops->fold(stream, args, 0, &sums_only);
         break;
     case FOLD_ALL:
-        ops->fold(team, args, 0, &everything);
+        ops->fold(stream, args, 0, &everything);
         break;
     default:
-        ops->window_sums(team, args,
+        ops->window_sums(stream, args,
                          op == WINDOW_LAST ? args->m - 1
                          : args->m < 64    ? 0
                                            : args->m - 64,
@@ -389,7 +390,7 @@ static int by_time(const void *a, const void *b) {
 }
 
 // One line an operation: median and best of several runs, and the median beside attend's. The runs take turns.
-static void time_shape(struct sl_team *team, const char *name, const struct shape *a) {
+static void time_shape(struct sl_stream *stream, const char *name, const struct shape *a) {
     enum { RUNS = 7 };
     static const char *const names[N_OPS] = {"attend", "fold sum", "fold all", "window 1", "window 64"};
     struct setup s;
@@ -399,7 +400,7 @@ static void time_shape(struct sl_team *team, const char *name, const struct shap
     for (int i = 0; i < RUNS; i++) {
         for (int op = 0; op < N_OPS; op++) {
             int64_t begin = sl_now_ns();
-            call_op((enum op)op, tier(name), team, &s.args, sums);
+            call_op((enum op)op, tier(name), stream, &s.args, sums);
             times[op][i] = sl_now_ns() - begin;
         }
     }
@@ -415,9 +416,9 @@ static void time_shape(struct sl_team *team, const char *name, const struct shap
 }
 
 static void time_statistics(void) {
-    struct sl_team *team;
-    assert_int_equal(sl_team_create(0, &team, NULL), SL_OK);
-    printf("16 heads, 4 KV heads, team of %d\n", sl_team_size(team));
+    struct sl_stream *stream;
+    stream = test_stream_open(0);
+    printf("16 heads, 4 KV heads, team of %d\n", sl_stream_threads(stream));
     for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
         bool slow = strcmp(*name, "reference") == 0;
         uint32_t n = slow ? 512 : 8192;
@@ -426,12 +427,12 @@ static void time_statistics(void) {
                 for (int rope = 0; rope < 2; rope++) {
                     struct shape a = {SL_KV_F16, SL_KV_F16,    4,   4, d, rows == 0 ? 1 : slow ? 32 : 512, 3, 3,
                                       rope == 1, {n, n, n, n}, {0}, 0};
-                    time_shape(team, *name, &a);
+                    time_shape(stream, *name, &a);
                 }
             }
         }
     }
-    sl_team_destroy(&team);
+    test_stream_close(&stream);
 }
 
 int main(int argc, char **argv) {

@@ -4,6 +4,7 @@
  *          check_evict.c times it.
  */
 #include "tests/kernels/evict_fixture.h"
+#include "tests/stream.h"
 
 static void change_of(const struct sl_ops *ops, const struct sl_kv *kv, const float *weights, bool mean_center,
                       float *change_out) {
@@ -203,15 +204,15 @@ static void test_value_change_of_a_group_adds_squares(void **state) {
     (void)state;
     enum { HEADS = 3, GROUP = 4, D = 24, STRIDE = 1024 };
     static const uint32_t n_slots[HEADS] = {1000, 130, 64}, n_packed[HEADS] = {2, 0, 1};
-    struct sl_team *team;
-    assert_int_equal(sl_team_create(2, &team, NULL), SL_OK);
+    struct sl_stream *stream;
+    stream = test_stream_open(2);
     for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
         for (int fast = 0; fast < 2; fast++) {
             struct cache c;
             float *weights = random_weights(HEADS * GROUP * STRIDE, 41), *got = take(HEADS * STRIDE * sizeof *got);
             cache_fill(&c, tier(*name), SL_KV_F16, SL_KV_INT4, HEADS, D, 0, n_slots, n_packed);
-            const struct sl_kv_heads heads = {c.kv, HEADS};
-            tier(*name)->value_change(team, &heads, GROUP, (struct sl_vectors){weights, STRIDE}, fast,
+            const struct sl_kv_heads heads = {.kv = c.kv, .n = HEADS};
+            tier(*name)->value_change(stream, &heads, GROUP, (struct sl_vectors){weights, STRIDE}, fast,
                                       (struct sl_vectors){got, STRIDE});
             for (int h = 0; h < HEADS; h++) {
                 float alone[STRIDE];
@@ -231,7 +232,7 @@ static void test_value_change_of_a_group_adds_squares(void **state) {
             cache_free(&c);
         }
     }
-    sl_team_destroy(&team);
+    test_stream_close(&stream);
 }
 
 int main(void) {

@@ -13,12 +13,12 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "base/team.h"
 #include "tensor/cpu/attention/kv_page.h"
 #include "tensor/cpu/tiers.h"
 #include "tensor/half.h"
 #include "tensor/rope_angles.h"
 #include "tests/one_head.h"
+#include "tests/stream.h"
 
 static inline uint64_t next_random(uint64_t *state) { // splitmix64
     uint64_t z = (*state += 0x9e3779b97f4a7c15u);

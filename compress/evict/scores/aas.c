@@ -6,8 +6,8 @@
  */
 #include "compress/evict/scores/score.h"
 
-static void accumulate(const struct sl_ops *ops, struct sl_team *team, const struct sl_attend *attend) {
-    ops->fold(team, attend, 0, &(struct sl_fold){.sum = 0, .square = -1, .above = -1});
+static void accumulate(const struct sl_ops *ops, struct sl_stream *stream, const struct sl_attend *attend) {
+    ops->fold(stream, attend, 0, &(struct sl_fold){.sum = 0, .square = -1, .above = -1});
 }
 
 const struct sl_score_method sl_score_aas = {.accumulate = accumulate, .read = sl_score_of_state};

@@ -10,16 +10,16 @@
  */
 #include "compress/evict/scores/score.h"
 
-static void accumulate(const struct sl_ops *ops, struct sl_team *team, const struct sl_attend *attend) {
-    ops->fold(team, attend, 0, &(struct sl_fold){.sum = 0, .square = 1, .above = -1});
+static void accumulate(const struct sl_ops *ops, struct sl_stream *stream, const struct sl_attend *attend) {
+    ops->fold(stream, attend, 0, &(struct sl_fold){.sum = 0, .square = 1, .above = -1});
 }
 
 static void read_scores(const struct sl_score_input *in, struct sl_vectors scores) {
-    in->ops->mean_state(in->team, in->heads, in->n_tokens, scores, (struct sl_vectors){0});
+    in->ops->mean_state(in->stream, in->heads, in->n_tokens, scores, (struct sl_vectors){0});
 }
 
 void sl_score_deviation(const struct sl_score_input *in, struct sl_vectors deviations) {
-    in->ops->mean_state(in->team, in->heads, in->n_tokens, (struct sl_vectors){0}, deviations);
+    in->ops->mean_state(in->stream, in->heads, in->n_tokens, (struct sl_vectors){0}, deviations);
 }
 
 const struct sl_score_method sl_score_mas = {.accumulate = accumulate, .read = read_scores};

@@ -8,7 +8,7 @@
 #include "compress/evict/scores/score.h"
 
 static void read_scores(const struct sl_score_input *in, struct sl_vectors scores) {
-    in->ops->chance(in->team, in->heads, in->recipe->seed, in->layer, in->offset, scores);
+    in->ops->chance(in->stream, in->heads, in->recipe->seed, in->layer, in->offset, scores);
 }
 
 const struct sl_score_method sl_score_random = {.read = read_scores};

@@ -8,7 +8,7 @@
 #include "compress/evict/scores/score.h"
 
 static void read_scores(const struct sl_score_input *in, struct sl_vectors scores) {
-    in->ops->recency(in->team, in->heads, scores);
+    in->ops->recency(in->stream, in->heads, scores);
 }
 
 const struct sl_score_method sl_score_recency = {.read = read_scores};

@@ -15,7 +15,7 @@
 // What ranking the heads of a layer may look at.
 struct sl_score_input {
     const struct sl_ops *ops;
-    struct sl_team *team;
+    struct sl_stream *stream;
     const struct sl_recipe *recipe;
     const struct sl_kv_heads *heads;
     int layer;
@@ -29,7 +29,7 @@ struct sl_score_input {
 
 struct sl_score_method {
     // Fold the rows at hand into the state of the slots; NULL when there is no state. Called for all rows ever read.
-    void (*accumulate)(const struct sl_ops *ops, struct sl_team *team, const struct sl_attend *attend);
+    void (*accumulate)(const struct sl_ops *ops, struct sl_stream *stream, const struct sl_attend *attend);
     // Scores of all slots: the larger, the longer the slot stays. NULL: cannot evict.
     void (*read)(const struct sl_score_input *in, struct sl_vectors scores);
 };

@@ -3,9 +3,9 @@
 #include "compress/evict/scores/score.h"
 
 void sl_score_of_state(const struct sl_score_input *in, struct sl_vectors scores) {
-    in->ops->read_state(in->team, in->heads, 0, scores);
+    in->ops->read_state(in->stream, in->heads, 0, scores);
 }
 
 void sl_score_of_rows(const struct sl_score_input *in, struct sl_vectors scores) {
-    in->ops->mean_group(in->team, in->heads, in->group, in->weights, scores);
+    in->ops->mean_group(in->stream, in->heads, in->group, in->weights, scores);
 }

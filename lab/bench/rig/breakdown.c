@@ -42,37 +42,37 @@ static void count(const char *name, int64_t n, int64_t k, int64_t begin_ns, doub
     breakdown.rows[i].flop += flop;
 }
 
-static void matmul(struct sl_team *team, const struct sl_matrix *w, const struct sl_matmul *args) {
+static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
     int64_t begin = sl_now_ns();
-    breakdown.ops->matmul(team, w, args);
+    breakdown.ops->matmul(stream, w, args);
     int64_t n = args->n_columns > 0 ? args->n_columns : w->n;
     count("matmul", n, w->k, begin, 2.0 * (double)args->m * (double)n * (double)w->k);
 }
 
-static void embed(struct sl_team *team, const struct sl_matrix *table, const int32_t *ids, int64_t m, float *out) {
+static void embed(struct sl_stream *stream, const struct sl_matrix *table, const int32_t *ids, int64_t m, float *out) {
     int64_t begin = sl_now_ns();
-    breakdown.ops->embed(team, table, ids, m, out);
+    breakdown.ops->embed(stream, table, ids, m, out);
     count("embed", 0, 0, begin, 0.0);
 }
 
-static void norm(struct sl_team *team, const struct sl_norm *what, const float *x, int64_t x_stride, int64_t m,
+static void norm(struct sl_stream *stream, const struct sl_norm *what, const float *x, int64_t x_stride, int64_t m,
                  int n_groups, float *out, int64_t out_stride) {
     int64_t begin = sl_now_ns();
-    breakdown.ops->norm(team, what, x, x_stride, m, n_groups, out, out_stride);
+    breakdown.ops->norm(stream, what, x, x_stride, m, n_groups, out, out_stride);
     count("norm", 0, 0, begin, 0.0);
 }
 
-static void angles(struct sl_team *team, const struct sl_rope *rope, const int64_t *positions, int64_t m,
+static void angles(struct sl_stream *stream, const struct sl_rope *rope, const int64_t *positions, int64_t m,
                    float *cosines, float *sines) {
     int64_t begin = sl_now_ns();
-    breakdown.ops->angles(team, rope, positions, m, cosines, sines);
+    breakdown.ops->angles(stream, rope, positions, m, cosines, sines);
     count("angles", 0, 0, begin, 0.0);
 }
 
-static void rotate(struct sl_team *team, const struct sl_rope *rope, const float *cosines, const float *sines, float *x,
-                   int64_t stride, int64_t m, int n_heads) {
+static void rotate(struct sl_stream *stream, const struct sl_rope *rope, const float *cosines, const float *sines,
+                   float *x, int64_t stride, int64_t m, int n_heads) {
     int64_t begin = sl_now_ns();
-    breakdown.ops->rotate(team, rope, cosines, sines, x, stride, m, n_heads);
+    breakdown.ops->rotate(stream, rope, cosines, sines, x, stride, m, n_heads);
     count("rotate", 0, 0, begin, 0.0);
 }
 
@@ -85,9 +85,9 @@ static double attend_flop(const struct sl_attend *call) {
     return 4.0 * call->head_dim * pairs;
 }
 
-static void attend(struct sl_team *team, const struct sl_attend *calls, int n_calls) {
+static void attend(struct sl_stream *stream, const struct sl_attend *calls, int n_calls) {
     int64_t begin = sl_now_ns();
-    breakdown.ops->attend(team, calls, n_calls);
+    breakdown.ops->attend(stream, calls, n_calls);
     double flop = 0.0;
     for (int i = 0; i < n_calls; i++) {
         flop += attend_flop(&calls[i]);

@@ -89,7 +89,7 @@ static enum sl_status open(struct steps *s, struct sl_error *err) {
     }
     struct sl_retriever_config config = {.plan = &s->plan,
                                          .ops = c->ops,
-                                         .team = c->team,
+                                         .stream = c->stream,
                                          .arena = s->arena,
                                          .session = s->session,
                                          .source = s->source,

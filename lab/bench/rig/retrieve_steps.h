@@ -8,7 +8,7 @@
 struct sl_retrieve_steps_config {
     struct sl_store_rig *store; // filled with n_heads lanes of n_tokens
     const struct sl_ops *ops;
-    struct sl_team *team;
+    struct sl_stream *stream;
     const char *recipe; // "place=offload/1,retrieve=near,..."
     int n_heads, group, head_dim;
     int64_t n_tokens;

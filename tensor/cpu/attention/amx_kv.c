@@ -375,12 +375,13 @@ static const struct sl_kv_kernel *kernel_for(const struct sl_attend *calls, int 
     return covered ? &tiles : &mixed;
 }
 
-static void attend(struct sl_team *team, const struct sl_attend *calls, int n_calls) {
-    sl_kv_attend(team, calls, n_calls, kernel_for(calls, n_calls));
+static void attend(struct sl_stream *stream, const struct sl_attend *calls, int n_calls) {
+    sl_kv_attend(stream, calls, n_calls, kernel_for(calls, n_calls));
 }
 
-static void attend_before(struct sl_team *team, const struct sl_attend *args, const struct sl_softmax *before_inout) {
-    sl_kv_attend_before(team, args, before_inout, kernel_for(args, 1));
+static void attend_before(struct sl_stream *stream, const struct sl_attend *args,
+                          const struct sl_softmax *before_inout) {
+    sl_kv_attend_before(stream, args, before_inout, kernel_for(args, 1));
 }
 
 void sl_amx_kv_fill(struct sl_ops *ops) {

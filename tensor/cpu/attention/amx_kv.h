@@ -42,8 +42,9 @@ void sl_amx_load_values(const struct sl_kv *kv, uint32_t page, const char *next,
                         uint16_t *out);
 
 // Entries of the table (amx_stats.c).
-void sl_amx_fold(struct sl_team *team, const struct sl_attend *args, int first_row, const struct sl_fold *what);
-void sl_amx_window_sums(struct sl_team *team, const struct sl_attend *args, int first_row, struct sl_vectors sums_out);
+void sl_amx_fold(struct sl_stream *stream, const struct sl_attend *args, int first_row, const struct sl_fold *what);
+void sl_amx_window_sums(struct sl_stream *stream, const struct sl_attend *args, int first_row,
+                        struct sl_vectors sums_out);
 
 // rows[16] become columns.
 void sl_amx_transpose_16x16(__m512 *rows);

@@ -50,11 +50,11 @@ static void append_tasks(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-void sl_append_rows(struct sl_team *team, const struct sl_attend *calls, int n_calls, sl_write_row_fn write_row) {
+void sl_append_rows(struct sl_stream *stream, const struct sl_attend *calls, int n_calls, sl_write_row_fn write_row) {
     struct step step = {calls, write_row};
     int64_t n_tasks = 0;
     for (int i = 0; i < n_calls; i++) {
         n_tasks += (int64_t)calls[i].m * calls[i].heads.n;
     }
-    sl_team_run(team, n_tasks, GRAIN, append_tasks, &step);
+    sl_stream_run(stream, n_tasks, GRAIN, append_tasks, &step);
 }

@@ -219,12 +219,13 @@ void sl_avx2_call_init(struct sl_avx2_call *call, const struct sl_attend *args, 
 
 static const struct sl_kv_kernel attention = {attend_block, BLOCK};
 
-static void attend(struct sl_team *team, const struct sl_attend *calls, int n_calls) {
-    sl_kv_attend(team, calls, n_calls, &attention);
+static void attend(struct sl_stream *stream, const struct sl_attend *calls, int n_calls) {
+    sl_kv_attend(stream, calls, n_calls, &attention);
 }
 
-static void attend_before(struct sl_team *team, const struct sl_attend *args, const struct sl_softmax *before_inout) {
-    sl_kv_attend_before(team, args, before_inout, &attention);
+static void attend_before(struct sl_stream *stream, const struct sl_attend *args,
+                          const struct sl_softmax *before_inout) {
+    sl_kv_attend_before(stream, args, before_inout, &attention);
 }
 
 void sl_avx2_kv_fill(struct sl_ops *ops) {

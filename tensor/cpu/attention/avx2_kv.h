@@ -70,7 +70,7 @@ void sl_avx2_load_keys(const struct sl_avx2_call *call, int head, uint32_t page,
 
 // --- entries of the table in other files -----------------------------------------------------------------------------
 
-void sl_avx2_append(struct sl_team *team, const struct sl_attend *calls, int n_calls);
+void sl_avx2_append(struct sl_stream *stream, const struct sl_attend *calls, int n_calls);
 
 /*
  * Statistics with scores that a tier of its own computes: what is made of queries and keys is opaque to the others, if it
@@ -88,9 +88,9 @@ struct sl_avx2_scorer {
     // be written
     void (*score)(const float *q, const float *tile, size_t d, int v_begin, int v_end, int n_slots, float *scores);
 };
-void sl_avx2_fold_by(const struct sl_avx2_scorer *by, struct sl_team *team, const struct sl_attend *args, int first_row,
-                     const struct sl_fold *what);
-void sl_avx2_window_sums_by(const struct sl_avx2_scorer *by, struct sl_team *team, const struct sl_attend *args,
+void sl_avx2_fold_by(const struct sl_avx2_scorer *by, struct sl_stream *stream, const struct sl_attend *args,
+                     int first_row, const struct sl_fold *what);
+void sl_avx2_window_sums_by(const struct sl_avx2_scorer *by, struct sl_stream *stream, const struct sl_attend *args,
                             int first_row, struct sl_vectors sums_out);
 
 // --- small things ----------------------------------------------------------------------------------------------------

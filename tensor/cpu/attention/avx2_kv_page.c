@@ -40,8 +40,8 @@ static void write_row(const struct sl_page_layout *layout, char *part, uint32_t 
     }
 }
 
-void sl_avx2_append(struct sl_team *team, const struct sl_attend *calls, int n_calls) {
-    sl_append_rows(team, calls, n_calls, write_row);
+void sl_avx2_append(struct sl_stream *stream, const struct sl_attend *calls, int n_calls) {
+    sl_append_rows(stream, calls, n_calls, write_row);
 }
 
 // --- rotation --------------------------------------------------------------------------------------------------------

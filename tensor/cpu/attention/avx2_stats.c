@@ -314,7 +314,7 @@ static void run_tasks(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-static void run(struct sl_team *team, struct stats_call *stats, const struct sl_attend *args) {
+static void run(struct sl_stream *stream, struct stats_call *stats, const struct sl_attend *args) {
     assert(args->lse != NULL && stats->first_row >= 0);
     struct sl_slot_angles angles;
     sl_avx2_call_init(&stats->call, args, &angles);
@@ -323,27 +323,27 @@ static void run(struct sl_team *team, struct stats_call *stats, const struct sl_
         uint32_t n = sl_pages_for(args->heads.kv[h].n_slots);
         n_pages = n > n_pages ? n : n_pages;
     }
-    sl_team_run(team, (int64_t)((n_pages + RUN - 1) / RUN) * args->heads.n, 1, run_tasks, stats);
+    sl_stream_run(stream, (int64_t)((n_pages + RUN - 1) / RUN) * args->heads.n, 1, run_tasks, stats);
 }
 
-void sl_avx2_fold_by(const struct sl_avx2_scorer *by, struct sl_team *team, const struct sl_attend *args, int first_row,
-                     const struct sl_fold *what) {
+void sl_avx2_fold_by(const struct sl_avx2_scorer *by, struct sl_stream *stream, const struct sl_attend *args,
+                     int first_row, const struct sl_fold *what) {
     if (args->n_heads / args->heads.n > BLOCK) { // a row does not fit a block
-        sl_ref_fold(team, args, first_row, what);
+        sl_ref_fold(stream, args, first_row, what);
         return;
     }
     struct stats_call stats = {.scorer = by, .first_row = first_row, .what = *what};
-    run(team, &stats, args);
+    run(stream, &stats, args);
 }
 
-void sl_avx2_window_sums_by(const struct sl_avx2_scorer *by, struct sl_team *team, const struct sl_attend *args,
+void sl_avx2_window_sums_by(const struct sl_avx2_scorer *by, struct sl_stream *stream, const struct sl_attend *args,
                             int first_row, struct sl_vectors sums_out) {
     if (args->n_heads / args->heads.n > BLOCK) {
-        sl_ref_window_sums(team, args, first_row, sums_out);
+        sl_ref_window_sums(stream, args, first_row, sums_out);
         return;
     }
     struct stats_call stats = {.scorer = by, .first_row = first_row, .sums_out = sums_out};
-    run(team, &stats, args);
+    run(stream, &stats, args);
 }
 
 static void score(const float *q, const float *tile, size_t d, int v_begin, int v_end, int n_slots, float *scores) {
@@ -353,12 +353,13 @@ static void score(const float *q, const float *tile, size_t d, int v_begin, int 
 
 static const struct sl_avx2_scorer scorer = {sl_avx2_load_queries, sl_avx2_load_keys, score};
 
-static void fold(struct sl_team *team, const struct sl_attend *args, int first_row, const struct sl_fold *what) {
-    sl_avx2_fold_by(&scorer, team, args, first_row, what);
+static void fold(struct sl_stream *stream, const struct sl_attend *args, int first_row, const struct sl_fold *what) {
+    sl_avx2_fold_by(&scorer, stream, args, first_row, what);
 }
 
-static void window_sums(struct sl_team *team, const struct sl_attend *args, int first_row, struct sl_vectors sums_out) {
-    sl_avx2_window_sums_by(&scorer, team, args, first_row, sums_out);
+static void window_sums(struct sl_stream *stream, const struct sl_attend *args, int first_row,
+                        struct sl_vectors sums_out) {
+    sl_avx2_window_sums_by(&scorer, stream, args, first_row, sums_out);
 }
 
 void sl_avx2_stats_fill(struct sl_ops *ops) {

@@ -180,12 +180,13 @@ void sl_avx512_attend_block(const struct sl_kv_block *b, uint32_t page_begin, ui
 
 static const struct sl_kv_kernel attention = {sl_avx512_attend_block, SL_AVX512_BLOCK};
 
-static void attend(struct sl_team *team, const struct sl_attend *calls, int n_calls) {
-    sl_kv_attend(team, calls, n_calls, &attention);
+static void attend(struct sl_stream *stream, const struct sl_attend *calls, int n_calls) {
+    sl_kv_attend(stream, calls, n_calls, &attention);
 }
 
-static void attend_before(struct sl_team *team, const struct sl_attend *args, const struct sl_softmax *before_inout) {
-    sl_kv_attend_before(team, args, before_inout, &attention);
+static void attend_before(struct sl_stream *stream, const struct sl_attend *args,
+                          const struct sl_softmax *before_inout) {
+    sl_kv_attend_before(stream, args, before_inout, &attention);
 }
 
 // --- statistics: those of avx2_stats.c, by scores of this tier -------------------------------------------------------
@@ -206,13 +207,13 @@ static void score(const float *q, const float *tile, size_t d, int v_begin, int 
 
 static const struct sl_avx2_scorer scorer = {sl_avx2_load_queries, load_keys, score};
 
-void sl_avx512_fold(struct sl_team *team, const struct sl_attend *args, int first_row, const struct sl_fold *what) {
-    sl_avx2_fold_by(&scorer, team, args, first_row, what);
+void sl_avx512_fold(struct sl_stream *stream, const struct sl_attend *args, int first_row, const struct sl_fold *what) {
+    sl_avx2_fold_by(&scorer, stream, args, first_row, what);
 }
 
-void sl_avx512_window_sums(struct sl_team *team, const struct sl_attend *args, int first_row,
+void sl_avx512_window_sums(struct sl_stream *stream, const struct sl_attend *args, int first_row,
                            struct sl_vectors sums_out) {
-    sl_avx2_window_sums_by(&scorer, team, args, first_row, sums_out);
+    sl_avx2_window_sums_by(&scorer, stream, args, first_row, sums_out);
 }
 
 void sl_avx512_kv_fill(struct sl_ops *ops) {

@@ -30,8 +30,8 @@ void sl_avx512_attend_block(const struct sl_kv_block *b, uint32_t page_begin, ui
                             const struct sl_kv_partial *partial);
 
 // Entries of the table, for calls that a faster tier does not cover.
-void sl_avx512_fold(struct sl_team *team, const struct sl_attend *args, int first_row, const struct sl_fold *what);
-void sl_avx512_window_sums(struct sl_team *team, const struct sl_attend *args, int first_row,
+void sl_avx512_fold(struct sl_stream *stream, const struct sl_attend *args, int first_row, const struct sl_fold *what);
+void sl_avx512_window_sums(struct sl_stream *stream, const struct sl_attend *args, int first_row,
                            struct sl_vectors sums_out);
 
 // As sl_avx2_exp_weight().

@@ -17,7 +17,7 @@ static void run_heads(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-void sl_each_head(struct sl_team *team, int n, size_t work, sl_head_fn fn, const void *call) {
+void sl_each_head(struct sl_stream *stream, int n, size_t work, sl_head_fn fn, const void *call) {
     struct loop loop = {fn, call};
-    sl_team_run(work < LEAST_WORK ? NULL : team, n, 1, run_heads, &loop);
+    sl_stream_run(work < LEAST_WORK ? NULL : stream, n, 1, run_heads, &loop);
 }

@@ -10,7 +10,7 @@ typedef void (*sl_head_fn)(const void *call, int head);
 
 // Heads 0 .. n - 1. work: about how many numbers are touched in all; a little is done by the caller alone, sooner than others
 // would have woken up.
-void sl_each_head(struct sl_team *team, int n, size_t work, sl_head_fn fn, const void *call);
+void sl_each_head(struct sl_stream *stream, int n, size_t work, sl_head_fn fn, const void *call);
 
 static inline size_t sl_heads_slots(const struct sl_kv_heads *heads) {
     size_t n = 0;

@@ -262,10 +262,10 @@ static void split_tasks(void *arg, int64_t task_begin, int64_t task_end, int mem
     }
 }
 
-static void run_splits(struct sl_team *team, struct step *step) {
+static void run_splits(struct sl_stream *stream, struct step *step) {
     struct sl_kv_block b;
     for (step->split_begin = 0; step->split_begin < step->n_splits; step->split_begin += (uint32_t)step->n_places - 1) {
-        sl_team_run(team, step->n_blocks * (step->n_places - 1), 1, split_tasks, step);
+        sl_stream_run(stream, step->n_blocks * (step->n_places - 1), 1, split_tasks, step);
         for (int64_t block = 0; block < step->n_blocks; block++) {
             find_block(step, block, &b);
             const struct sl_kv_partial all = waiting(step, block, 0);
@@ -321,10 +321,10 @@ static void add_call(struct step *step, const struct sl_attend *args, int block_
     step->d = (size_t)args->head_dim > step->d ? (size_t)args->head_dim : step->d;
 }
 
-static void run_step(struct sl_team *team, struct step *step) {
+static void run_step(struct sl_stream *stream, struct step *step) {
     _Alignas(64) float results[WAITING_FLOATS];
     qsort(step->items, (size_t)step->n_items, sizeof step->items[0], by_cost);
-    int64_t enough = sl_team_size(team) > 1 ? (int64_t)sl_team_size(team) * TASKS_A_MEMBER : 1;
+    int64_t enough = sl_stream_threads(stream) > 1 ? (int64_t)sl_stream_threads(stream) * TASKS_A_MEMBER : 1;
     int block_vectors = step->kernel->block_vectors;
     while ((size_t)block_vectors * step->d > SL_BLOCK_FLOATS) {
         block_vectors /= 2;
@@ -337,15 +337,16 @@ static void run_step(struct sl_team *team, struct step *step) {
     size_t a_split = (size_t)step->n_blocks * result_floats(step);
     size_t places = a_split <= WAITING_FLOATS ? WAITING_FLOATS / a_split : 0;
     if (step->n_blocks >= enough || step->n_splits == 1 || places < 3) {
-        sl_team_run(team, step->n_blocks, 1, block_tasks, step);
+        sl_stream_run(stream, step->n_blocks, 1, block_tasks, step);
         return;
     }
     step->n_places = places > step->n_splits + 1 ? (int)step->n_splits + 1 : (int)places;
     step->waiting = results;
-    run_splits(team, step);
+    run_splits(stream, step);
 }
 
-void sl_kv_attend(struct sl_team *team, const struct sl_attend *calls, int n_calls, const struct sl_kv_kernel *kernel) {
+void sl_kv_attend(struct sl_stream *stream, const struct sl_attend *calls, int n_calls,
+                  const struct sl_kv_kernel *kernel) {
     assert(kernel->block_vectors <= SL_BLOCK_VECTORS);
     struct sl_slot_angles angles;
     const struct sl_rope *rope = NULL; // whose angles they are
@@ -361,16 +362,16 @@ void sl_kv_attend(struct sl_team *team, const struct sl_attend *calls, int n_cal
             }
             add_call(&step, &calls[i], kernel->block_vectors);
         }
-        run_step(team, &step);
+        run_step(stream, &step);
     }
 }
 
-void sl_kv_attend_before(struct sl_team *team, const struct sl_attend *args, const struct sl_softmax *before_inout,
+void sl_kv_attend_before(struct sl_stream *stream, const struct sl_attend *args, const struct sl_softmax *before_inout,
                          const struct sl_kv_kernel *kernel) {
     assert(kernel->block_vectors <= SL_BLOCK_VECTORS);
     struct sl_attend call = *args;
     call.before = before_inout;
     struct step step = {.kernel = kernel, .unfinished = before_inout};
     add_call(&step, &call, kernel->block_vectors);
-    run_step(team, &step);
+    run_step(stream, &step);
 }

@@ -75,10 +75,11 @@ struct sl_kv_kernel {
 };
 
 // ops->attend by a kernel.
-void sl_kv_attend(struct sl_team *team, const struct sl_attend *calls, int n_calls, const struct sl_kv_kernel *kernel);
+void sl_kv_attend(struct sl_stream *stream, const struct sl_attend *calls, int n_calls,
+                  const struct sl_kv_kernel *kernel);
 
 // ops->attend_before by a kernel: what the splits of other calls came to is what the merge of this one's begins with.
-void sl_kv_attend_before(struct sl_team *team, const struct sl_attend *args, const struct sl_softmax *before_inout,
+void sl_kv_attend_before(struct sl_stream *stream, const struct sl_attend *args, const struct sl_softmax *before_inout,
                          const struct sl_kv_kernel *kernel);
 
 // Of the block, the vectors [*v_begin, *v_end) that see a slot of the page, and how many of its slots are to be read.

@@ -153,7 +153,7 @@ static void attend_tasks(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-static void run_calls(struct sl_team *team, struct attend_call *step) {
+static void run_calls(struct sl_stream *stream, struct attend_call *step) {
     int64_t n_heads = 0;
     for (int i = 0; i < step->n_calls; i++) {
         const struct sl_attend *args = &step->calls[i];
@@ -162,26 +162,36 @@ static void run_calls(struct sl_team *team, struct attend_call *step) {
         step->n_blocks = n_blocks > step->n_blocks ? n_blocks : step->n_blocks;
         n_heads = args->n_heads > n_heads ? args->n_heads : n_heads;
     }
-    sl_team_run(team, n_heads * step->n_blocks * step->n_calls, 1, attend_tasks, step);
+    sl_stream_run(stream, n_heads * step->n_blocks * step->n_calls, 1, attend_tasks, step);
 }
 
-static void append(struct sl_team *team, const struct sl_attend *calls, int n_calls) {
-    sl_append_rows(team, calls, n_calls, sl_ref_write_row);
+static void append(struct sl_stream *stream, const struct sl_attend *calls, int n_calls) {
+    sl_append_rows(stream, calls, n_calls, sl_ref_write_row);
 }
 
-static void attend(struct sl_team *team, const struct sl_attend *calls, int n_calls) {
+static void attend(struct sl_stream *stream, const struct sl_attend *calls, int n_calls) {
     struct attend_call step = {.calls = calls, .n_calls = n_calls};
-    run_calls(team, &step);
+    run_calls(stream, &step);
 }
 
-static void attend_before(struct sl_team *team, const struct sl_attend *args, const struct sl_softmax *before_inout) {
+static void attend_before(struct sl_stream *stream, const struct sl_attend *args,
+                          const struct sl_softmax *before_inout) {
     struct sl_attend call = *args;
     call.before = before_inout;
     struct attend_call step = {.calls = &call, .n_calls = 1, .unfinished = before_inout};
-    run_calls(team, &step);
+    run_calls(stream, &step);
+}
+
+// Operations read the host's lists when they are queued, which is when they are done.
+static enum sl_status publish(struct sl_stream *stream, struct sl_kv_heads *heads_inout, struct sl_error *err) {
+    (void)stream;
+    (void)err;
+    heads_inout->published = heads_inout->kv;
+    return SL_OK;
 }
 
 void sl_ref_kv_fill(struct sl_ops *ops) {
+    ops->publish = publish;
     ops->append = append;
     ops->attend = attend;
     ops->attend_before = attend_before;

@@ -15,7 +15,8 @@ void sl_ref_read_query(const struct sl_attend *args, const struct sl_kv *kv, int
 void sl_ref_score_keys(const struct sl_attend *args, const float *query, const float *keys, int n, double *scores);
 
 // Entries of the table (ref_stats.c); a tier may hand a shape to them that it does not cover.
-void sl_ref_fold(struct sl_team *team, const struct sl_attend *args, int first_row, const struct sl_fold *what);
-void sl_ref_window_sums(struct sl_team *team, const struct sl_attend *args, int first_row, struct sl_vectors sums_out);
+void sl_ref_fold(struct sl_stream *stream, const struct sl_attend *args, int first_row, const struct sl_fold *what);
+void sl_ref_window_sums(struct sl_stream *stream, const struct sl_attend *args, int first_row,
+                        struct sl_vectors sums_out);
 
 #endif

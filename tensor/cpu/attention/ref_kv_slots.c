@@ -240,9 +240,9 @@ static void quantize_tasks(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-static void quantize(struct sl_team *team, const struct sl_kv_heads *heads, uint32_t n_pages, void *const *to) {
+static void quantize(struct sl_stream *stream, const struct sl_kv_heads *heads, uint32_t n_pages, void *const *to) {
     struct quantize_call call = {heads, n_pages, to};
-    sl_team_run(team, (int64_t)heads->n * n_pages, 1, quantize_tasks, &call);
+    sl_stream_run(stream, (int64_t)heads->n * n_pages, 1, quantize_tasks, &call);
 }
 
 // --- positions -------------------------------------------------------------------------------------------------------

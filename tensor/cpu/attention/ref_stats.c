@@ -90,10 +90,10 @@ static void fold_tasks(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-void sl_ref_fold(struct sl_team *team, const struct sl_attend *args, int first_row, const struct sl_fold *what) {
+void sl_ref_fold(struct sl_stream *stream, const struct sl_attend *args, int first_row, const struct sl_fold *what) {
     assert(args->lse != NULL && first_row >= 0);
     struct stats_call call = {.args = *args, .first_row = first_row, .what = *what};
-    sl_team_run(team, args->heads.n, 1, fold_tasks, &call);
+    sl_stream_run(stream, args->heads.n, 1, fold_tasks, &call);
 }
 
 // Task: all slots of one query head.
@@ -125,10 +125,11 @@ static void window_tasks(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-void sl_ref_window_sums(struct sl_team *team, const struct sl_attend *args, int first_row, struct sl_vectors sums_out) {
+void sl_ref_window_sums(struct sl_stream *stream, const struct sl_attend *args, int first_row,
+                        struct sl_vectors sums_out) {
     assert(args->lse != NULL && first_row >= 0);
     struct stats_call call = {.args = *args, .first_row = first_row, .sums_out = sums_out};
-    sl_team_run(team, args->n_heads, 1, window_tasks, &call);
+    sl_stream_run(stream, args->n_heads, 1, window_tasks, &call);
 }
 
 void sl_ref_stats_fill(struct sl_ops *ops) {

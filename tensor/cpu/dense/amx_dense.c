@@ -369,9 +369,9 @@ static void matmul_block(void *arg, int64_t begin, int64_t end, int member) {
 
 // --- matmul --------------------------------------------------------------------------------------------------------
 
-static void matmul(struct sl_team *team, const struct sl_matrix *w, const struct sl_matmul *args) {
+static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
     if (w->format == SL_WEIGHT_STORED && w->dtype != SL_BF16) {
-        sl_avx512_matmul(team, w, args);
+        sl_avx512_matmul(stream, w, args);
         return;
     }
     assert(!w->gated || (!args->accumulate && args->n_columns == 0));
@@ -381,21 +381,21 @@ static void matmul(struct sl_team *team, const struct sl_matrix *w, const struct
         return;
     }
     int64_t n_chunks = sl_div_up(a.m, TOKENS) * sl_div_up(steps, PACK_STEPS);
-    sl_team_run(a.m * w->k < SL_ALONE_WORK ? NULL : team, n_chunks, 16, pack_x, &a);
-    struct sl_team *used = a.n_panels * steps < 256 ? NULL : team; // half a million weights a row
+    sl_stream_run(a.m * w->k < SL_ALONE_WORK ? NULL : stream, n_chunks, 16, pack_x, &a);
+    struct sl_stream *used = a.n_panels * steps < 256 ? NULL : stream; // half a million weights a row
     if (a.m <= STREAM_ROWS) {
         size_t panel_bytes = (size_t)steps * sl_amx_packed_step_bytes(w);
-        a.tasks = sl_panel_stream(team, a.m, a.n_panels, panel_bytes, 2);
-        sl_team_run(used, a.tasks.n, 1, matmul_stream, &a);
+        a.tasks = sl_panel_stream(stream, a.m, a.n_panels, panel_bytes, 2);
+        sl_stream_run(used, a.tasks.n, 1, matmul_stream, &a);
     } else {
-        a.tasks = sl_panel_blocks(team, a.m, ROW_BLOCK, 2 * TOKENS, a.n_panels, PANEL_GROUP);
-        sl_team_run(used, a.tasks.n, 1, matmul_block, &a);
+        a.tasks = sl_panel_blocks(stream, a.m, ROW_BLOCK, 2 * TOKENS, a.n_panels, PANEL_GROUP);
+        sl_stream_run(used, a.tasks.n, 1, matmul_block, &a);
     }
 }
 
-static enum sl_status pack(struct sl_team *team, struct sl_matrix *matrix, struct sl_error *err) {
-    return matrix->format == SL_WEIGHT_STORED && matrix->dtype != SL_BF16 ? sl_avx512_pack(team, matrix, err)
-                                                                          : sl_amx_pack(team, matrix, err);
+static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
+    return matrix->format == SL_WEIGHT_STORED && matrix->dtype != SL_BF16 ? sl_avx512_pack(stream, matrix, err)
+                                                                          : sl_amx_pack(stream, matrix, err);
 }
 
 void sl_amx_dense_fill(struct sl_ops *ops) { // the rest is tier avx512's, which also frees what either packs

@@ -27,7 +27,7 @@ static inline int64_t sl_amx_steps(const struct sl_matrix *w) {
 size_t sl_amx_packed_step_bytes(const struct sl_matrix *w);
 
 // ops->pack for bf16 and quantized weights.
-enum sl_status sl_amx_pack(struct sl_team *team, struct sl_matrix *matrix, struct sl_error *err);
+enum sl_status sl_amx_pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err);
 
 // Tiles of `count` adjacent steps, of which the first lies at `packed`: there, or made in buffer[count * SL_AMX_STEP_BYTES].
 const char *sl_amx_tiles(const struct sl_matrix *w, const char *packed, int64_t count, char *buffer);

@@ -49,9 +49,9 @@ static void embed_rows(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-static void embed(struct sl_team *team, const struct sl_matrix *table, const int32_t *ids, int64_t m, float *out) {
+static void embed(struct sl_stream *stream, const struct sl_matrix *table, const int32_t *ids, int64_t m, float *out) {
     struct embed_args args = {table, ids, out};
-    sl_team_run(m * table->k < SL_ALONE_WORK ? NULL : team, m, 8, embed_rows, &args);
+    sl_stream_run(m * table->k < SL_ALONE_WORK ? NULL : stream, m, 8, embed_rows, &args);
 }
 
 // --- norm ----------------------------------------------------------------------------------------------------------
@@ -84,10 +84,10 @@ static void norm_vector(const struct sl_norm *norm, const float *x, float *out) 
     }
 }
 
-static void norm(struct sl_team *team, const struct sl_norm *norm, const float *x, int64_t x_stride, int64_t m,
+static void norm(struct sl_stream *stream, const struct sl_norm *norm, const float *x, int64_t x_stride, int64_t m,
                  int n_groups, float *out, int64_t out_stride) {
     struct sl_norm_rows rows = {norm, norm_vector, x, x_stride, n_groups, out, out_stride};
-    sl_norm_run(team, &rows, m);
+    sl_norm_run(stream, &rows, m);
 }
 
 // --- rotate --------------------------------------------------------------------------------------------------------
@@ -107,10 +107,10 @@ static void rotate_row(const struct sl_rope *rope, const float *cosines, const f
     }
 }
 
-static void rotate(struct sl_team *team, const struct sl_rope *rope, const float *cosines, const float *sines, float *x,
-                   int64_t stride, int64_t m, int n_heads) {
+static void rotate(struct sl_stream *stream, const struct sl_rope *rope, const float *cosines, const float *sines,
+                   float *x, int64_t stride, int64_t m, int n_heads) {
     struct sl_rotate_rows rows = {rotate_row, rope, cosines, sines, x, stride, n_heads};
-    sl_rotate_run(team, &rows, m);
+    sl_rotate_run(stream, &rows, m);
 }
 
 void sl_avx512_dense_fill(struct sl_ops *ops) { // angles are the reference's: f64 from libm, once a row

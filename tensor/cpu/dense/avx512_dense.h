@@ -5,8 +5,8 @@
 
 #include "tensor/ops.h"
 
-enum sl_status sl_avx512_pack(struct sl_team *team, struct sl_matrix *matrix, struct sl_error *err);
+enum sl_status sl_avx512_pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err);
 size_t sl_avx512_matmul_scratch(const struct sl_matrix *w, int64_t m);
-void sl_avx512_matmul(struct sl_team *team, const struct sl_matrix *w, const struct sl_matmul *args);
+void sl_avx512_matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args);
 
 #endif

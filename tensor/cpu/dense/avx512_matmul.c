@@ -102,8 +102,8 @@ static void pack_quantized_row(const struct sl_matrix *w, int64_t p, int c, char
     }
 }
 
-enum sl_status sl_avx512_pack(struct sl_team *team, struct sl_matrix *matrix, struct sl_error *err) {
-    return sl_panels_pack(team, matrix, panel_bytes(matrix),
+enum sl_status sl_avx512_pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
+    return sl_panels_pack(stream, matrix, panel_bytes(matrix),
                           matrix->format == SL_WEIGHT_STORED ? pack_stored_row : pack_quantized_row, err);
 }
 
@@ -374,18 +374,18 @@ static void matmul_block(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-void sl_avx512_matmul(struct sl_team *team, const struct sl_matrix *w, const struct sl_matmul *args) {
+void sl_avx512_matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
     assert(!w->gated || (!args->accumulate && args->n_columns == 0));
     struct sl_product a = sl_product_of(w, args);
     if (a.m < 1) {
         return;
     }
-    struct sl_team *used = a.m * a.n_panels * SL_PANEL * w->k < SL_ALONE_WORK ? NULL : team;
+    struct sl_stream *used = a.m * a.n_panels * SL_PANEL * w->k < SL_ALONE_WORK ? NULL : stream;
     if (a.m <= STREAM_ROWS) {
-        a.tasks = sl_panel_stream(team, a.m, a.n_panels, panel_bytes(w), WIDE_PANELS);
-        sl_team_run(used, a.tasks.n, 1, matmul_stream, &a);
+        a.tasks = sl_panel_stream(stream, a.m, a.n_panels, panel_bytes(w), WIDE_PANELS);
+        sl_stream_run(used, a.tasks.n, 1, matmul_stream, &a);
     } else {
-        a.tasks = sl_panel_blocks(team, a.m, ROW_BLOCK, TILE_ROWS, a.n_panels, PANEL_GROUP);
-        sl_team_run(used, a.tasks.n, 1, matmul_block, &a);
+        a.tasks = sl_panel_blocks(stream, a.m, ROW_BLOCK, TILE_ROWS, a.n_panels, PANEL_GROUP);
+        sl_stream_run(used, a.tasks.n, 1, matmul_block, &a);
     }
 }

@@ -250,9 +250,9 @@ static void multiply_tasks(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-static void matmul(struct sl_team *team, const struct sl_matrix *w, const struct sl_matmul *args) {
+static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
     if (is_avx512s(w)) {
-        sl_avx512_matmul(team, w, args);
+        sl_avx512_matmul(stream, w, args);
         return;
     }
     assert(!w->gated || (!args->accumulate && args->n_columns == 0));
@@ -260,14 +260,14 @@ static void matmul(struct sl_team *team, const struct sl_matrix *w, const struct
     if (a.m < 1) {
         return;
     }
-    sl_team_run(a.m * w->k < SL_ALONE_WORK ? NULL : team, a.m, 8, round_x, &a);
-    a.tasks = sl_panel_blocks(team, a.m, ROW_BLOCK, TILE_ROWS, a.n_panels, PANEL_GROUP);
+    sl_stream_run(a.m * w->k < SL_ALONE_WORK ? NULL : stream, a.m, 8, round_x, &a);
+    a.tasks = sl_panel_blocks(stream, a.m, ROW_BLOCK, TILE_ROWS, a.n_panels, PANEL_GROUP);
     bool alone = a.m * a.n_panels * SL_PANEL * w->k < SL_ALONE_WORK;
-    sl_team_run(alone ? NULL : team, a.tasks.n, 1, multiply_tasks, &a);
+    sl_stream_run(alone ? NULL : stream, a.tasks.n, 1, multiply_tasks, &a);
 }
 
-static enum sl_status pack(struct sl_team *team, struct sl_matrix *matrix, struct sl_error *err) {
-    return is_avx512s(matrix) ? sl_avx512_pack(team, matrix, err) : sl_pairs_pack(team, matrix, err);
+static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
+    return is_avx512s(matrix) ? sl_avx512_pack(stream, matrix, err) : sl_pairs_pack(stream, matrix, err);
 }
 
 void sl_avx512bf16_dense_fill(struct sl_ops *ops) { // the rest is tier avx512's, which also frees what either packs

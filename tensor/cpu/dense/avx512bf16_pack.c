@@ -55,8 +55,8 @@ static void pack_quantized_row(const struct sl_matrix *w, int64_t p, int c, char
     }
 }
 
-enum sl_status sl_pairs_pack(struct sl_team *team, struct sl_matrix *matrix, struct sl_error *err) {
-    return sl_panels_pack(team, matrix, (size_t)sl_weight_groups(matrix->k) * sl_pairs_packed_bytes(matrix),
+enum sl_status sl_pairs_pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
+    return sl_panels_pack(stream, matrix, (size_t)sl_weight_groups(matrix->k) * sl_pairs_packed_bytes(matrix),
                           matrix->format == SL_WEIGHT_STORED ? pack_stored_row : pack_quantized_row, err);
 }
 

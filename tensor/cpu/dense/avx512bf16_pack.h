@@ -26,7 +26,7 @@
 size_t sl_pairs_packed_bytes(const struct sl_matrix *w);
 
 // ops->pack for bf16 and quantized weights.
-enum sl_status sl_pairs_pack(struct sl_team *team, struct sl_matrix *matrix, struct sl_error *err);
+enum sl_status sl_pairs_pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err);
 
 // Pairs of `count` adjacent groups of quantized weights, of which the first lies at `packed`. out: [count *
 // SL_PAIR_GROUP_BYTES], aligned to 64.

@@ -76,11 +76,11 @@ static void pack_panels(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-enum sl_status sl_narrow_pack(struct sl_team *team, struct sl_matrix *matrix, struct sl_error *err) {
+enum sl_status sl_narrow_pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
     int64_t n_panels = sl_div_up(matrix->n, SL_NARROW);
     enum sl_status status = sl_panels_allocate(matrix, (size_t)n_panels * panel_bytes(matrix), err);
     if (status == SL_OK) {
-        sl_team_run(team, n_panels, 4, pack_panels, matrix);
+        sl_stream_run(stream, n_panels, 4, pack_panels, matrix);
     }
     return status;
 }
@@ -189,16 +189,16 @@ static void matmul_block(void *arg, int64_t begin, int64_t end, int member) {
 }
 
 // The sums of args: y = (y +) x W^T.
-static void multiply(struct sl_team *team, struct product *args) {
+static void multiply(struct sl_stream *stream, struct product *args) {
     const struct sl_matrix *w = args->w;
     int64_t n_panels = sl_div_up(args->n, SL_NARROW), m = args->m;
-    struct sl_team *used = m * args->n * w->k < SL_ALONE_WORK ? NULL : team;
+    struct sl_stream *used = m * args->n * w->k < SL_ALONE_WORK ? NULL : stream;
     if (m <= SL_NARROW_ROWS) {
-        args->tasks = sl_panel_stream(team, m, n_panels, panel_bytes(w), 4);
-        sl_team_run(used, args->tasks.n, 1, matmul_stream, args);
+        args->tasks = sl_panel_stream(stream, m, n_panels, panel_bytes(w), 4);
+        sl_stream_run(used, args->tasks.n, 1, matmul_stream, args);
     } else {
-        args->tasks = sl_panel_blocks(team, m, ROW_BLOCK, SL_NARROW_ROWS, n_panels, PANEL_GROUP);
-        sl_team_run(used, args->tasks.n, 1, matmul_block, args);
+        args->tasks = sl_panel_blocks(stream, m, ROW_BLOCK, SL_NARROW_ROWS, n_panels, PANEL_GROUP);
+        sl_stream_run(used, args->tasks.n, 1, matmul_block, args);
     }
 }
 
@@ -224,7 +224,7 @@ size_t sl_narrow_scratch(const struct sl_matrix *w, int64_t m) {
     return w->gated ? (size_t)(m * w->n) * sizeof(float) : 0;
 }
 
-void sl_narrow_matmul(const struct sl_narrow_kernels *kernels, struct sl_team *team, const struct sl_matrix *w,
+void sl_narrow_matmul(const struct sl_narrow_kernels *kernels, struct sl_stream *stream, const struct sl_matrix *w,
                       const struct sl_matmul *args) {
     assert(!w->gated || (!args->accumulate && args->n_columns == 0));
     if (args->m < 1) {
@@ -240,10 +240,10 @@ void sl_narrow_matmul(const struct sl_narrow_kernels *kernels, struct sl_team *t
                               .n = w->gated ? w->n : outputs,
                               .y_stride = w->gated ? w->n : args->y_stride,
                               .accumulate = args->accumulate};
-    multiply(team, &product);
+    multiply(stream, &product);
     if (w->gated || w->bias != NULL || w->activation != SL_ACT_NONE) {
         struct finish_args finish = {&product, args->y, outputs, args->y_stride};
-        sl_team_run(args->m * outputs < SL_ALONE_WORK ? NULL : team, args->m, sl_div_up(1 << 12, outputs), finish_rows,
-                    &finish);
+        sl_stream_run(args->m * outputs < SL_ALONE_WORK ? NULL : stream, args->m, sl_div_up(1 << 12, outputs),
+                      finish_rows, &finish);
     }
 }

@@ -70,12 +70,12 @@ struct sl_narrow_kernels {
 };
 
 // For struct sl_ops; sl_panels_free() is the inverse of the first.
-enum sl_status sl_narrow_pack(struct sl_team *team, struct sl_matrix *matrix, struct sl_error *err);
+enum sl_status sl_narrow_pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err);
 size_t sl_narrow_scratch(const struct sl_matrix *w, int64_t m);
-void sl_narrow_matmul(const struct sl_narrow_kernels *kernels, struct sl_team *team, const struct sl_matrix *w,
+void sl_narrow_matmul(const struct sl_narrow_kernels *kernels, struct sl_stream *stream, const struct sl_matrix *w,
                       const struct sl_matmul *args);
 
 // matmul of tiers avx2 and neon: that, with the loops of the one that this is built for.
-void sl_vector_matmul(struct sl_team *team, const struct sl_matrix *w, const struct sl_matmul *args);
+void sl_vector_matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args);
 
 #endif

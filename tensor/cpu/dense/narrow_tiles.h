@@ -189,8 +189,8 @@ static const struct sl_narrow_kernels kernels = {
     .finish = finish,
 };
 
-void sl_vector_matmul(struct sl_team *team, const struct sl_matrix *w, const struct sl_matmul *args) {
-    sl_narrow_matmul(&kernels, team, w, args);
+void sl_vector_matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
+    sl_narrow_matmul(&kernels, stream, w, args);
 }
 
 #endif

@@ -42,13 +42,13 @@ static void pack_panels(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-enum sl_status sl_panels_pack(struct sl_team *team, struct sl_matrix *w, size_t panel_bytes, sl_pack_row_fn pack_row,
-                              struct sl_error *err) {
+enum sl_status sl_panels_pack(struct sl_stream *stream, struct sl_matrix *w, size_t panel_bytes,
+                              sl_pack_row_fn pack_row, struct sl_error *err) {
     int64_t n_panels = sl_panel_count(w, sl_matrix_outputs(w));
     enum sl_status status = sl_panels_allocate(w, (size_t)n_panels * panel_bytes, err);
     if (status == SL_OK) {
         struct packing packing = {w, panel_bytes, pack_row};
-        sl_team_run(team, n_panels, 2, pack_panels, &packing);
+        sl_stream_run(stream, n_panels, 2, pack_panels, &packing);
     }
     return status;
 }
@@ -67,9 +67,9 @@ uint16_t sl_panel_quantize(const struct sl_matrix *w, int64_t p, int c, int64_t 
     return scale;
 }
 
-struct sl_panel_tasks sl_panel_stream(const struct sl_team *team, int64_t m, int64_t n_panels, size_t panel_bytes,
+struct sl_panel_tasks sl_panel_stream(const struct sl_stream *stream, int64_t m, int64_t n_panels, size_t panel_bytes,
                                       int64_t wide) {
-    int64_t members = sl_team_size(team); // 1 when there is none
+    int64_t members = sl_stream_threads(stream); // 1 when there is none
     int64_t panels = sl_min(sl_div_up(65536, (int64_t)panel_bytes), sl_div_up(n_panels, members));
     struct sl_panel_tasks tasks = {.m = m, .n_panels = n_panels, .rows_per_task = m};
     tasks.panels_per_task = sl_div_up(panels, wide) * wide;
@@ -77,9 +77,9 @@ struct sl_panel_tasks sl_panel_stream(const struct sl_team *team, int64_t m, int
     return tasks;
 }
 
-struct sl_panel_tasks sl_panel_blocks(const struct sl_team *team, int64_t m, int64_t row_block, int64_t tile_rows,
+struct sl_panel_tasks sl_panel_blocks(const struct sl_stream *stream, int64_t m, int64_t row_block, int64_t tile_rows,
                                       int64_t n_panels, int64_t panel_group) {
-    int64_t least = 4 * sl_team_size(team), n_blocks = sl_div_up(m, row_block);
+    int64_t least = 4 * sl_stream_threads(stream), n_blocks = sl_div_up(m, row_block);
     struct sl_panel_tasks tasks = {.m = m, .n_panels = n_panels, .panels_per_task = panel_group};
     tasks.rows_per_task = sl_div_up(sl_div_up(m, n_blocks), tile_rows) * tile_rows;
     n_blocks = sl_div_up(m, tasks.rows_per_task);

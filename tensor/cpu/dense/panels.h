@@ -48,8 +48,8 @@ static inline int64_t sl_panel_row(const struct sl_matrix *w, int64_t p, int c) 
 typedef void (*sl_pack_row_fn)(const struct sl_matrix *w, int64_t p, int c, char *panel);
 
 // Make w->packed, panels of panel_bytes, aligned to 64 and in huge pages where that is worth it. SL_ERR_EXHAUSTED.
-enum sl_status sl_panels_pack(struct sl_team *team, struct sl_matrix *w, size_t panel_bytes, sl_pack_row_fn pack_row,
-                              struct sl_error *err);
+enum sl_status sl_panels_pack(struct sl_stream *stream, struct sl_matrix *w, size_t panel_bytes,
+                              sl_pack_row_fn pack_row, struct sl_error *err);
 // The same without anything in it, for panels of another width (narrow.h).
 enum sl_status sl_panels_allocate(struct sl_matrix *w, size_t bytes, struct sl_error *err);
 void sl_panels_free(struct sl_matrix *w);
@@ -65,11 +65,11 @@ struct sl_panel_tasks {
 };
 
 // Few rows: a task streams some 64 KiB or more, in multiples of `wide` panels, but there are tasks for every member.
-struct sl_panel_tasks sl_panel_stream(const struct sl_team *team, int64_t m, int64_t n_panels, size_t panel_bytes,
+struct sl_panel_tasks sl_panel_stream(const struct sl_stream *stream, int64_t m, int64_t n_panels, size_t panel_bytes,
                                       int64_t wide);
 // Many: at most row_block rows, whole tiles of them, by at most panel_group panels; at least four tasks a member, if there
 // are panels for them.
-struct sl_panel_tasks sl_panel_blocks(const struct sl_team *team, int64_t m, int64_t row_block, int64_t tile_rows,
+struct sl_panel_tasks sl_panel_blocks(const struct sl_stream *stream, int64_t m, int64_t row_block, int64_t tile_rows,
                                       int64_t n_panels, int64_t panel_group);
 
 // What task t computes.

@@ -35,7 +35,7 @@ static void quantize_rows(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-static enum sl_status pack(struct sl_team *team, struct sl_matrix *matrix, struct sl_error *err) {
+static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
     matrix->packed = NULL;
     matrix->packed_bytes = 0;
     if (matrix->format == SL_WEIGHT_STORED) {
@@ -47,7 +47,7 @@ static enum sl_status pack(struct sl_team *team, struct sl_matrix *matrix, struc
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %zu bytes of packed weights", bytes);
     }
     matrix->packed_bytes = bytes;
-    sl_team_run(team, matrix->n, 16, quantize_rows, matrix);
+    sl_stream_run(stream, matrix->n, 16, quantize_rows, matrix);
     return SL_OK;
 }
 
@@ -102,16 +102,16 @@ static void matmul_columns(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-static void matmul(struct sl_team *team, const struct sl_matrix *w, const struct sl_matmul *args) {
+static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
     assert(!w->gated || (!args->accumulate && args->n_columns == 0));
     struct matmul_task task = {w, *args};
-    sl_team_run(team, args->n_columns > 0 ? args->n_columns : sl_matrix_outputs(w), 16, matmul_columns, &task);
+    sl_stream_run(stream, args->n_columns > 0 ? args->n_columns : sl_matrix_outputs(w), 16, matmul_columns, &task);
 }
 
 // --- the others ----------------------------------------------------------------------------------------------------
 
-static void embed(struct sl_team *team, const struct sl_matrix *table, const int32_t *ids, int64_t m, float *out) {
-    (void)team;
+static void embed(struct sl_stream *stream, const struct sl_matrix *table, const int32_t *ids, int64_t m, float *out) {
+    (void)stream;
     for (int64_t r = 0; r < m; r++) {
         assert(ids[r] >= 0 && ids[r] < table->n);
         const unsigned char *row = sl_weight_row(table, ids[r]);
@@ -136,9 +136,9 @@ static void norm_vector(const struct sl_norm *norm, const float *x, float *out) 
     }
 }
 
-static void norm(struct sl_team *team, const struct sl_norm *norm, const float *x, int64_t x_stride, int64_t m,
+static void norm(struct sl_stream *stream, const struct sl_norm *norm, const float *x, int64_t x_stride, int64_t m,
                  int n_groups, float *out, int64_t out_stride) {
-    (void)team;
+    (void)stream;
     for (int64_t r = 0; r < m; r++) {
         for (int64_t g = 0; g < n_groups; g++) {
             norm_vector(norm, x + r * x_stride + g * norm->n, out + r * out_stride + g * norm->n);
@@ -161,16 +161,16 @@ static void angles_rows(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-static void angles(struct sl_team *team, const struct sl_rope *rope, const int64_t *positions, int64_t m,
+static void angles(struct sl_stream *stream, const struct sl_rope *rope, const int64_t *positions, int64_t m,
                    float *cosines, float *sines) {
     struct angles_args args = {rope, positions, cosines, sines};
-    sl_team_run(m < 8 ? NULL : team, m, 8, angles_rows, &args);
+    sl_stream_run(m < 8 ? NULL : stream, m, 8, angles_rows, &args);
 }
 
 // (a, b) = (x[i], x[i + half]) becomes (a cos - b sin, b cos + a sin) for the angle i of the row's position
-static void rotate(struct sl_team *team, const struct sl_rope *rope, const float *cosines, const float *sines, float *x,
-                   int64_t stride, int64_t m, int n_heads) {
-    (void)team;
+static void rotate(struct sl_stream *stream, const struct sl_rope *rope, const float *cosines, const float *sines,
+                   float *x, int64_t stride, int64_t m, int n_heads) {
+    (void)stream;
     int half = rope->rotary_dim / 2;
     for (int64_t r = 0; r < m; r++, cosines += half, sines += half) {
         for (int h = 0; h < n_heads; h++) {

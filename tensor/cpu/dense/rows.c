@@ -17,10 +17,10 @@ static void normalize(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-void sl_norm_run(struct sl_team *team, const struct sl_norm_rows *rows, int64_t m) {
+void sl_norm_run(struct sl_stream *stream, const struct sl_norm_rows *rows, int64_t m) {
     struct sl_norm_rows args = *rows;
     int64_t row = rows->norm->n * rows->n_groups;
-    sl_team_run(m * row < SL_ALONE_WORK ? NULL : team, m, sl_div_up(TASK_FLOATS, row), normalize, &args);
+    sl_stream_run(m * row < SL_ALONE_WORK ? NULL : stream, m, sl_div_up(TASK_FLOATS, row), normalize, &args);
 }
 
 static void rotate(void *arg, int64_t begin, int64_t end, int member) {
@@ -32,8 +32,8 @@ static void rotate(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-void sl_rotate_run(struct sl_team *team, const struct sl_rotate_rows *rows, int64_t m) {
+void sl_rotate_run(struct sl_stream *stream, const struct sl_rotate_rows *rows, int64_t m) {
     struct sl_rotate_rows args = *rows;
     int64_t row = (int64_t)rows->n_heads * rows->rope->rotary_dim;
-    sl_team_run(m * row < SL_ALONE_WORK ? NULL : team, m, 8, rotate, &args);
+    sl_stream_run(m * row < SL_ALONE_WORK ? NULL : stream, m, 8, rotate, &args);
 }

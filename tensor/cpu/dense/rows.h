@@ -15,7 +15,7 @@ struct sl_norm_rows {
     int64_t out_stride;
 };
 
-void sl_norm_run(struct sl_team *team, const struct sl_norm_rows *rows, int64_t m);
+void sl_norm_run(struct sl_stream *stream, const struct sl_norm_rows *rows, int64_t m);
 
 // (a, b) = (x[i], x[i + half]) becomes (a cos - b sin, b cos + a sin), half = rotary_dim / 2, in n_heads heads of a row.
 typedef void sl_rotate_row_fn(const struct sl_rope *rope, const float *cosines, const float *sines, float *x,
@@ -30,6 +30,6 @@ struct sl_rotate_rows {
     int n_heads;
 };
 
-void sl_rotate_run(struct sl_team *team, const struct sl_rotate_rows *rows, int64_t m);
+void sl_rotate_run(struct sl_stream *stream, const struct sl_rotate_rows *rows, int64_t m);
 
 #endif

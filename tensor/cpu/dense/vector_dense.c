@@ -14,8 +14,8 @@
 
 #define STEP SL_VECTOR_FLOATS
 
-static void embed(struct sl_team *team, const struct sl_matrix *table, const int32_t *ids, int64_t m, float *out) {
-    (void)team;
+static void embed(struct sl_stream *stream, const struct sl_matrix *table, const int32_t *ids, int64_t m, float *out) {
+    (void)stream;
     for (int64_t r = 0; r < m; r++) {
         assert(ids[r] >= 0 && ids[r] < table->n);
         const void *row = sl_weight_row(table, ids[r]);
@@ -71,10 +71,10 @@ static void norm_vector(const struct sl_norm *norm, const float *x, float *out) 
     }
 }
 
-static void norm(struct sl_team *team, const struct sl_norm *norm, const float *x, int64_t x_stride, int64_t m,
+static void norm(struct sl_stream *stream, const struct sl_norm *norm, const float *x, int64_t x_stride, int64_t m,
                  int n_groups, float *out, int64_t out_stride) {
     struct sl_norm_rows rows = {norm, norm_vector, x, x_stride, n_groups, out, out_stride};
-    sl_norm_run(team, &rows, m);
+    sl_norm_run(stream, &rows, m);
 }
 
 static void rotate_row(const struct sl_rope *rope, const float *cosines, const float *sines, float *x, int n_heads) {
@@ -90,11 +90,11 @@ static void rotate_row(const struct sl_rope *rope, const float *cosines, const f
     }
 }
 
-static void rotate(struct sl_team *team, const struct sl_rope *rope, const float *cosines, const float *sines, float *x,
-                   int64_t stride, int64_t m, int n_heads) {
+static void rotate(struct sl_stream *stream, const struct sl_rope *rope, const float *cosines, const float *sines,
+                   float *x, int64_t stride, int64_t m, int n_heads) {
     struct sl_rotate_rows rows = {rotate_row, rope, cosines, sines, x, stride, n_heads};
     assert(rope->rotary_dim % 8 == 0);
-    sl_rotate_run(team, &rows, m);
+    sl_rotate_run(stream, &rows, m);
 }
 
 void sl_vector_dense_fill(struct sl_ops *ops) {

@@ -14,9 +14,9 @@ static int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-static void protect(struct sl_team *team, const struct sl_kv_heads *heads, const struct sl_protection *protections,
+static void protect(struct sl_stream *stream, const struct sl_kv_heads *heads, const struct sl_protection *protections,
                     struct sl_vectors x_inout) {
-    (void)team; // as many stores as slots are protected: a few
+    (void)stream; // as many stores as slots are protected: a few
     for (int h = 0; h < heads->n; h++) {
         int64_t n = heads->kv[h].n_slots;
         float *x = sl_vector(x_inout, h);
@@ -29,9 +29,9 @@ static void protect(struct sl_team *team, const struct sl_kv_heads *heads, const
     }
 }
 
-static void spare(struct sl_team *team, const struct sl_kv_heads *heads, struct sl_lists listed, struct sl_counts n,
+static void spare(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists listed, struct sl_counts n,
                   struct sl_vectors x_inout) {
-    (void)team;
+    (void)stream;
     for (int h = 0; h < heads->n; h++) {
         for (uint32_t i = 0; i < sl_count(n, h); i++) {
             sl_vector(x_inout, h)[sl_list(listed, h)[i]] = INFINITY;
@@ -78,11 +78,11 @@ static uint64_t kept_above(const struct sl_kv_heads *heads, struct sl_vectors ke
     return sum;
 }
 
-static void budgets(struct sl_team *team, const struct sl_kv_heads *heads, struct sl_vectors scores, uint32_t budget,
-                    struct sl_vectors work, struct sl_counts kept_out) {
+static void budgets(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors scores,
+                    uint32_t budget, struct sl_vectors work, struct sl_counts kept_out) {
     uint32_t *kept = kept_out.device; // at first what every head keeps at least
     uint64_t total = 0, all = (uint64_t)heads->n * budget;
-    (void)team;
+    (void)stream;
     for (int h = 0; h < heads->n; h++) {
         uint32_t n = heads->kv[h].n_slots, n_infinite = count_infinite(sl_vector(scores, h), n);
         write_keys(sl_vector(scores, h), n, sl_vector(work, h));

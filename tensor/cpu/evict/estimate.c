@@ -46,11 +46,11 @@ static void lose_head(const void *arg, int h) {
     c->lost[h] = c->n_rows <= 0 ? sum / c->group : all > 0 ? sum / all * (double)c->n_rows : 0;
 }
 
-static void lost(struct sl_team *team, const struct sl_kv_heads *heads, int group, struct sl_vectors x,
+static void lost(struct sl_stream *stream, const struct sl_kv_heads *heads, int group, struct sl_vectors x,
                  struct sl_lists keep, struct sl_counts kept, int64_t n_rows, double *lost_inout) {
     double of_heads[SL_MAX_HEADS], sum = 0;
     const struct lost_call call = {heads, group, x, keep, kept, n_rows, of_heads};
-    sl_each_head(team, heads->n, sl_heads_slots(heads) * (size_t)group, lose_head, &call);
+    sl_each_head(stream, heads->n, sl_heads_slots(heads) * (size_t)group, lose_head, &call);
     for (int h = 0; h < heads->n; h++) {
         sum += of_heads[h];
     }
@@ -92,12 +92,12 @@ static void compare_page(const void *arg, int h) {
     }
 }
 
-static void page_error(struct sl_team *team, const struct sl_kv_heads *heads, uint32_t n_pages, void *const *to,
+static void page_error(struct sl_stream *stream, const struct sl_kv_heads *heads, uint32_t n_pages, void *const *to,
                        struct sl_page_error *error_inout) {
     struct sl_page_error errors[SL_MAX_HEADS];
     struct error_call call = {.heads = heads, .n_pages = n_pages, .to = to, .errors = errors};
     for (; call.page < n_pages; call.page++) {
-        sl_each_head(team, heads->n, SIZE_MAX, compare_page, &call);
+        sl_each_head(stream, heads->n, SIZE_MAX, compare_page, &call);
         for (int h = 0; h < heads->n; h++) {
             error_inout->key += errors[h].key;
             error_inout->key_norm += errors[h].key_norm;

@@ -49,11 +49,11 @@ static void value_change_head(const void *arg, int h) {
     }
 }
 
-void sl_evict_value_change(const struct sl_evict_kernels *by, struct sl_team *team, const struct sl_kv_heads *heads,
+void sl_evict_value_change(const struct sl_evict_kernels *by, struct sl_stream *stream, const struct sl_kv_heads *heads,
                            int group, struct sl_vectors weights, bool mean_center, struct sl_vectors out) {
     const struct call call = {
         .by = by, .heads = heads, .group = group, .x = weights, .mean_center = mean_center, .out = out};
-    sl_each_head(team, heads->n, n_numbers(heads), value_change_head, &call);
+    sl_each_head(stream, heads->n, n_numbers(heads), value_change_head, &call);
 }
 
 // --- D2O -------------------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ static void nearest_head(const void *arg, int h) {
     }
 }
 
-void sl_evict_nearest(const struct sl_evict_kernels *by, struct sl_team *team, const struct sl_kv_heads *heads,
+void sl_evict_nearest(const struct sl_evict_kernels *by, struct sl_stream *stream, const struct sl_kv_heads *heads,
                       struct sl_lists keep, struct sl_counts kept, struct sl_lists evicted_out,
                       struct sl_lists into_out, struct sl_vectors cosine_out) {
     const struct call call = {.by = by,
@@ -100,7 +100,7 @@ void sl_evict_nearest(const struct sl_evict_kernels *by, struct sl_team *team, c
                               .evicted = evicted_out,
                               .into = into_out,
                               .out = cosine_out};
-    sl_each_head(team, heads->n, n_numbers(heads), nearest_head, &call);
+    sl_each_head(stream, heads->n, n_numbers(heads), nearest_head, &call);
 }
 
 // False where no slot may be merged.
@@ -137,7 +137,7 @@ static void merge_head(const void *arg, int h) {
     }
 }
 
-void sl_evict_merge(const struct sl_evict_kernels *by, struct sl_team *team, const struct sl_kv_heads *heads,
+void sl_evict_merge(const struct sl_evict_kernels *by, struct sl_stream *stream, const struct sl_kv_heads *heads,
                     struct sl_counts kept, struct sl_lists evicted, struct sl_lists into, struct sl_vectors cosine,
                     float beta, float *threshold_inout, uint32_t *n_merged_out) {
     uint32_t n[SL_MAX_HEADS];
@@ -153,7 +153,7 @@ void sl_evict_merge(const struct sl_evict_kernels *by, struct sl_team *team, con
         n[h] = list_merged(&call, h, *threshold_inout);
         *n_merged_out += n[h];
     }
-    sl_each_head(team, heads->n, n_numbers(heads), merge_head, &call);
+    sl_each_head(stream, heads->n, n_numbers(heads), merge_head, &call);
 }
 
 // --- compaction ------------------------------------------------------------------------------------------------------
@@ -208,9 +208,10 @@ static void gather_head(const void *arg, int h) {
     }
 }
 
-static void gather(struct sl_team *team, const struct sl_kv_heads *heads, struct sl_lists keep, struct sl_counts kept) {
+static void gather(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists keep,
+                   struct sl_counts kept) {
     const struct call call = {.heads = heads, .keep = keep, .kept = kept};
-    sl_each_head(team, heads->n, n_numbers(heads), gather_head, &call);
+    sl_each_head(stream, heads->n, n_numbers(heads), gather_head, &call);
 }
 
 void sl_ref_gather_fill(struct sl_ops *ops) {

@@ -19,30 +19,30 @@ struct sl_evict_kernels {
 };
 
 // ops->value_change, nearest and merge by a tier's kernels.
-void sl_evict_value_change(const struct sl_evict_kernels *by, struct sl_team *team, const struct sl_kv_heads *heads,
+void sl_evict_value_change(const struct sl_evict_kernels *by, struct sl_stream *stream, const struct sl_kv_heads *heads,
                            int group, struct sl_vectors weights, bool mean_center, struct sl_vectors out);
-void sl_evict_nearest(const struct sl_evict_kernels *by, struct sl_team *team, const struct sl_kv_heads *heads,
+void sl_evict_nearest(const struct sl_evict_kernels *by, struct sl_stream *stream, const struct sl_kv_heads *heads,
                       struct sl_lists keep, struct sl_counts kept, struct sl_lists evicted_out,
                       struct sl_lists into_out, struct sl_vectors cosine_out);
-void sl_evict_merge(const struct sl_evict_kernels *by, struct sl_team *team, const struct sl_kv_heads *heads,
+void sl_evict_merge(const struct sl_evict_kernels *by, struct sl_stream *stream, const struct sl_kv_heads *heads,
                     struct sl_counts kept, struct sl_lists evicted, struct sl_lists into, struct sl_vectors cosine,
                     float beta, float *threshold_inout, uint32_t *n_merged_out);
 
 // A tier's entries of the table from its kernels: they differ in nothing else.
 #define SL_EVICT_OPS(kernels)                                                                                          \
-    static void value_change_heads(struct sl_team *team, const struct sl_kv_heads *heads, int group,                   \
+    static void value_change_heads(struct sl_stream *stream, const struct sl_kv_heads *heads, int group,               \
                                    struct sl_vectors weights, bool mean_center, struct sl_vectors out) {               \
-        sl_evict_value_change(&(kernels), team, heads, group, weights, mean_center, out);                              \
+        sl_evict_value_change(&(kernels), stream, heads, group, weights, mean_center, out);                            \
     }                                                                                                                  \
-    static void nearest_heads(struct sl_team *team, const struct sl_kv_heads *heads, struct sl_lists keep,             \
+    static void nearest_heads(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists keep,         \
                               struct sl_counts kept, struct sl_lists evicted_out, struct sl_lists into_out,            \
                               struct sl_vectors cosine_out) {                                                          \
-        sl_evict_nearest(&(kernels), team, heads, keep, kept, evicted_out, into_out, cosine_out);                      \
+        sl_evict_nearest(&(kernels), stream, heads, keep, kept, evicted_out, into_out, cosine_out);                    \
     }                                                                                                                  \
-    static void merge_heads(struct sl_team *team, const struct sl_kv_heads *heads, struct sl_counts kept,              \
+    static void merge_heads(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_counts kept,          \
                             struct sl_lists evicted, struct sl_lists into, struct sl_vectors cosine, float beta,       \
                             float *threshold_inout, uint32_t *n_merged_out) {                                          \
-        sl_evict_merge(&(kernels), team, heads, kept, evicted, into, cosine, beta, threshold_inout, n_merged_out);     \
+        sl_evict_merge(&(kernels), stream, heads, kept, evicted, into, cosine, beta, threshold_inout, n_merged_out);   \
     }                                                                                                                  \
     static void fill_evict(struct sl_ops *ops) {                                                                       \
         ops->value_change = value_change_heads;                                                                        \

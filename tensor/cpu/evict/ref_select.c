@@ -106,16 +106,16 @@ static void select_head(const void *arg, int h) {
     }
 }
 
-void sl_select_heads(struct sl_team *team, const struct sl_kv_heads *heads, struct sl_vectors scores,
+void sl_select_heads(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors scores,
                      struct sl_vectors ties, bool newest, struct sl_counts kept, struct sl_lists keep_out,
                      sl_select_fn select) {
     const struct call call = {heads, scores, ties, newest, kept, keep_out, select};
-    sl_each_head(team, heads->n, 4 * sl_heads_slots(heads), select_head, &call);
+    sl_each_head(stream, heads->n, 4 * sl_heads_slots(heads), select_head, &call);
 }
 
-static void select_slots(struct sl_team *team, const struct sl_kv_heads *heads, struct sl_vectors scores,
+static void select_slots(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors scores,
                          struct sl_vectors ties, bool newest, struct sl_counts kept, struct sl_lists keep_out) {
-    sl_select_heads(team, heads, scores, ties, newest, kept, keep_out, sl_ref_select);
+    sl_select_heads(stream, heads, scores, ties, newest, kept, keep_out, sl_ref_select);
 }
 
 void sl_ref_select_fill(struct sl_ops *ops) {

@@ -50,9 +50,9 @@ static void read_head(const void *arg, int h) {
     }
 }
 
-static void read_state(struct sl_team *team, const struct sl_kv_heads *heads, int plane, struct sl_vectors out) {
+static void read_state(struct sl_stream *stream, const struct sl_kv_heads *heads, int plane, struct sl_vectors out) {
     const struct call call = {.heads = heads, .plane = plane, .out = out};
-    sl_each_head(team, heads->n, sl_heads_slots(heads), read_head, &call);
+    sl_each_head(stream, heads->n, sl_heads_slots(heads), read_head, &call);
 }
 
 static void write_head(const void *arg, int h) {
@@ -68,9 +68,10 @@ static void write_head(const void *arg, int h) {
     }
 }
 
-static void write_state(struct sl_team *team, const struct sl_kv_heads *heads, int plane, int m, const float *values) {
+static void write_state(struct sl_stream *stream, const struct sl_kv_heads *heads, int plane, int m,
+                        const float *values) {
     const struct call call = {.heads = heads, .plane = plane, .m = m, .values = values};
-    sl_each_head(team, heads->n, (size_t)m * (size_t)heads->n, write_head, &call);
+    sl_each_head(stream, heads->n, (size_t)m * (size_t)heads->n, write_head, &call);
 }
 
 static void spread_head(const void *arg, int h) {
@@ -81,9 +82,9 @@ static void spread_head(const void *arg, int h) {
     }
 }
 
-static void spread(struct sl_team *team, const float *values, int n, int m, struct sl_vectors out) {
+static void spread(struct sl_stream *stream, const float *values, int n, int m, struct sl_vectors out) {
     const struct call call = {.values = values, .n = n, .m = m, .out = out};
-    sl_each_head(team, n, (size_t)m * (size_t)n, spread_head, &call);
+    sl_each_head(stream, n, (size_t)m * (size_t)n, spread_head, &call);
 }
 
 static void mean_head(const void *arg, int h) {
@@ -104,10 +105,10 @@ static void mean_head(const void *arg, int h) {
     }
 }
 
-static void mean_state(struct sl_team *team, const struct sl_kv_heads *heads, int64_t n_tokens,
+static void mean_state(struct sl_stream *stream, const struct sl_kv_heads *heads, int64_t n_tokens,
                        struct sl_vectors mean_out, struct sl_vectors deviation_out) {
     const struct call call = {.heads = heads, .n_tokens = n_tokens, .out = mean_out, .deviation = deviation_out};
-    sl_each_head(team, heads->n, sl_heads_slots(heads), mean_head, &call);
+    sl_each_head(stream, heads->n, sl_heads_slots(heads), mean_head, &call);
 }
 
 static void variance_head(const void *arg, int h) {
@@ -125,9 +126,9 @@ static void variance_head(const void *arg, int h) {
     c->sums[h] = n < 2 ? 0 : squares / (n - 1);
 }
 
-static void variance(struct sl_team *team, const struct sl_kv_heads *heads, int plane, double *out) {
+static void variance(struct sl_stream *stream, const struct sl_kv_heads *heads, int plane, double *out) {
     const struct call call = {.heads = heads, .plane = plane, .sums = out};
-    sl_each_head(team, heads->n, sl_heads_slots(heads), variance_head, &call);
+    sl_each_head(stream, heads->n, sl_heads_slots(heads), variance_head, &call);
 }
 
 // --- attention of query heads ----------------------------------------------------------------------------------------
@@ -153,11 +154,11 @@ static void pool_head(const void *arg, int row) {
     memcpy(out + n_before, x + n_before, (size_t)(n - n_before) * sizeof *out);
 }
 
-static void pool(struct sl_team *team, const struct sl_kv_heads *heads, int group, struct sl_vectors x, bool max,
+static void pool(struct sl_stream *stream, const struct sl_kv_heads *heads, int group, struct sl_vectors x, bool max,
                  int kernel, int64_t window, struct sl_vectors out) {
     const struct call call = {
         .heads = heads, .group = group, .x = x, .max = max, .kernel = kernel, .window = window, .out = out};
-    sl_each_head(team, heads->n * group, sl_heads_slots(heads) * (size_t)(group * kernel), pool_head, &call);
+    sl_each_head(stream, heads->n * group, sl_heads_slots(heads) * (size_t)(group * kernel), pool_head, &call);
 }
 
 static void mean_group_head(const void *arg, int h) {
@@ -176,10 +177,10 @@ static void mean_group_head(const void *arg, int h) {
     }
 }
 
-static void mean_group(struct sl_team *team, const struct sl_kv_heads *heads, int group, struct sl_vectors x,
+static void mean_group(struct sl_stream *stream, const struct sl_kv_heads *heads, int group, struct sl_vectors x,
                        struct sl_vectors out) {
     const struct call call = {.heads = heads, .group = group, .x = x, .out = out};
-    sl_each_head(team, heads->n, sl_heads_slots(heads) * (size_t)group, mean_group_head, &call);
+    sl_each_head(stream, heads->n, sl_heads_slots(heads) * (size_t)group, mean_group_head, &call);
 }
 
 // --- of no attention -------------------------------------------------------------------------------------------------
@@ -192,9 +193,9 @@ static void recency_head(const void *arg, int h) {
     }
 }
 
-static void recency(struct sl_team *team, const struct sl_kv_heads *heads, struct sl_vectors out) {
+static void recency(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors out) {
     const struct call call = {.heads = heads, .out = out};
-    sl_each_head(team, heads->n, sl_heads_slots(heads), recency_head, &call);
+    sl_each_head(stream, heads->n, sl_heads_slots(heads), recency_head, &call);
 }
 
 static void chance_head(const void *arg, int h) {
@@ -209,10 +210,10 @@ static void chance_head(const void *arg, int h) {
     }
 }
 
-static void chance(struct sl_team *team, const struct sl_kv_heads *heads, uint64_t seed, int layer, int64_t offset,
+static void chance(struct sl_stream *stream, const struct sl_kv_heads *heads, uint64_t seed, int layer, int64_t offset,
                    struct sl_vectors out) {
     const struct call call = {.heads = heads, .seed = seed, .layer = layer, .offset = offset, .out = out};
-    sl_each_head(team, heads->n, sl_heads_slots(heads), chance_head, &call);
+    sl_each_head(stream, heads->n, sl_heads_slots(heads), chance_head, &call);
 }
 
 // --- of all heads ----------------------------------------------------------------------------------------------------
@@ -233,13 +234,13 @@ static void share_slots(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-static void share(struct sl_team *team, const struct sl_kv_heads *heads, struct sl_vectors x_inout) {
+static void share(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors x_inout) {
     enum { GRAIN = 4096 };
     struct call call = {.heads = heads, .out = x_inout};
     for (int h = 1; h < heads->n; h++) {
         assert(heads->kv[h].n_slots == heads->kv[0].n_slots);
     }
-    sl_team_run(team, heads->kv[0].n_slots, GRAIN, share_slots, &call);
+    sl_stream_run(stream, heads->kv[0].n_slots, GRAIN, share_slots, &call);
 }
 
 void sl_ref_scores_fill(struct sl_ops *ops) {

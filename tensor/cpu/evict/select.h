@@ -22,7 +22,7 @@ typedef void (*sl_select_fn)(const float *scores, uint32_t n, uint32_t b, uint32
 void sl_ref_select(const float *scores, uint32_t n, uint32_t b, uint32_t *keep_out);
 
 // ops->select by a tier's selection of one list.
-void sl_select_heads(struct sl_team *team, const struct sl_kv_heads *heads, struct sl_vectors scores,
+void sl_select_heads(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors scores,
                      struct sl_vectors ties, bool newest, struct sl_counts kept, struct sl_lists keep_out,
                      sl_select_fn select);
 

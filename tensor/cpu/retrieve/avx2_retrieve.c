@@ -136,13 +136,13 @@ static void attend_tasks(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-static void attend_slots(struct sl_team *team, const struct sl_attend *args, struct sl_lists slots,
+static void attend_slots(struct sl_stream *stream, const struct sl_attend *args, struct sl_lists slots,
                          struct sl_counts n) {
     struct sl_slot_angles angles;
     struct call call = {.slots = slots, .n = n};
     assert(args->m == 1);
     sl_avx2_call_init(&call.attend, args, &angles);
-    sl_team_run(team, (int64_t)args->heads.n * ((call.attend.group + BLOCK - 1) / BLOCK), 1, attend_tasks, &call);
+    sl_stream_run(stream, (int64_t)args->heads.n * ((call.attend.group + BLOCK - 1) / BLOCK), 1, attend_tasks, &call);
 }
 
 void sl_avx2_retrieve_fill(struct sl_ops *ops) {

@@ -65,16 +65,16 @@ static void attend_heads(void *arg, int64_t begin, int64_t end, int member) {
     }
 }
 
-static void attend_slots(struct sl_team *team, const struct sl_attend *args, struct sl_lists slots,
+static void attend_slots(struct sl_stream *stream, const struct sl_attend *args, struct sl_lists slots,
                          struct sl_counts n) {
     assert(args->m == 1);
     struct call call = {*args, slots, n};
-    sl_team_run(team, args->n_heads, 1, attend_heads, &call);
+    sl_stream_run(stream, args->n_heads, 1, attend_heads, &call);
 }
 
-static void mean_query(struct sl_team *team, const struct sl_attend *args, const float *q, float *means_out) {
+static void mean_query(struct sl_stream *stream, const struct sl_attend *args, const float *q, float *means_out) {
     int group = args->n_heads / args->heads.n, d = args->head_dim;
-    (void)team; // one row
+    (void)stream; // one row
     assert(args->m == 1);
     for (int h = 0; h < args->heads.n; h++, q += group * d, means_out += d) {
         for (int c = 0; c < d; c++) {

@@ -172,14 +172,14 @@ static void put_head(const void *arg, int h) {
     }
 }
 
-static void put_rows(struct sl_team *team, const struct sl_kv_heads *heads, struct sl_lists slots, struct sl_counts n,
-                     const void *const *rows) {
+static void put_rows(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_lists slots,
+                     struct sl_counts n, const void *const *rows) {
     const struct put_call call = {heads, slots, n, rows};
     size_t work = 0;
     for (int h = 0; h < heads->n; h++) {
         work += sl_count(n, h) * 2 * (size_t)heads->kv[h].work->head_dim;
     }
-    sl_each_head(team, heads->n, work, put_head, &call);
+    sl_each_head(stream, heads->n, work, put_head, &call);
 }
 
 void sl_ref_scan_fill(struct sl_ops *ops) {

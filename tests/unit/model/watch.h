@@ -28,7 +28,7 @@ static inline enum sl_status watch_forward(struct sl_engine *engine, struct sl_i
         if (status == SL_OK && watch->attend_fn != NULL) {
             status = watch->attend_fn(watch->arg, layer, pass.attends, n_inputs);
         } else if (status == SL_OK) {
-            sl_engine_ops(engine)->attend(sl_engine_team(engine), pass.attends, n_inputs);
+            sl_engine_ops(engine)->attend(sl_engine_stream(engine), pass.attends, n_inputs);
         }
         for (int i = 0; i < n_inputs && status == SL_OK && watch->fn != NULL; i++) {
             status = watch->fn(watch->arg, i, layer, &pass.attends[i]);
@@ -37,10 +37,7 @@ static inline enum sl_status watch_forward(struct sl_engine *engine, struct sl_i
             sl_pass_finish(&pass);
         }
     }
-    if (status == SL_OK) {
-        sl_pass_end(&pass);
-    }
-    return status;
+    return status == SL_OK ? sl_pass_end(&pass, err) : status;
 }
 
 #endif

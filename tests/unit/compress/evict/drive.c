@@ -8,6 +8,7 @@
 
 #include "drive.h"
 #include "tensor/cpu/tiers.h"
+#include "tests/stream.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -51,11 +52,9 @@ void drive_start(struct drive *drive, const char *text, const struct sl_kv_geome
     assert_non_null(drive->memory);
     assert_int_equal(sl_arena_create(drive->memory, bytes, &drive->arena, &err), SL_OK);
     assert_int_equal(sl_ops_select(NULL, &drive->ops, &err), SL_OK);
-    if (n_threads > 1) {
-        assert_int_equal(sl_team_create(n_threads, &drive->team, &err), SL_OK);
-    }
+    drive->stream = test_stream_open(n_threads);
     assert_int_equal(sl_plan_create_session(&drive->plan, DRIVE_STEPS, drive->arena, &drive->session, &err), SL_OK);
-    assert_int_equal(sl_compressor_create(&drive->plan, drive->ops, drive->team, &drive->compressor, &err), SL_OK);
+    assert_int_equal(sl_compressor_create(&drive->plan, drive->ops, drive->stream, &drive->compressor, &err), SL_OK);
     assert_true(geometry->head_dim / 2 <= 64);
     for (int i = 0; i < geometry->head_dim / 2; i++) {
         drive->inv_freq[i] = pow(10000.0, -2.0 * i / geometry->head_dim);
@@ -119,9 +118,9 @@ enum sl_status drive_layer(struct drive *drive, int layer, int m, bool last, str
         .lse = wants.lse ? lse : NULL,
         .importance = wants.importance ? importance : NULL,
     };
-    drive->ops->append(drive->team, &attend, 1);
+    drive->ops->append(drive->stream, &attend, 1);
     if (attend.lse != NULL) { // attention itself matters only to those who look at it
-        drive->ops->attend(drive->team, &attend, 1);
+        drive->ops->attend(drive->stream, &attend, 1);
     }
     bool final = false;
     enum sl_status status =
@@ -181,6 +180,6 @@ void drive_stop(struct drive *drive) {
     assert_int_equal(stats.n_blocks, 0);
     assert_int_equal(stats.used_bytes, 0);
     sl_arena_destroy(&drive->arena);
-    sl_team_destroy(&drive->team);
+    test_stream_close(&drive->stream);
     free(drive->memory);
 }

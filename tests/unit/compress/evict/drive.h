@@ -20,7 +20,7 @@ struct drive {
     float scale;
     void *memory;
     struct sl_arena *arena;
-    struct sl_team *team;
+    struct sl_stream *stream;
     const struct sl_ops *ops;
     struct sl_session *session;
     struct sl_compressor *compressor;
@@ -37,7 +37,7 @@ float drive_value(uint64_t seed, enum drive_stream stream, uint64_t index);
 // Of K or V at (layer, token, KV head, channel), of Q with n_kv_heads * group heads; importance has one channel.
 float drive_element(const struct drive *drive, enum drive_stream stream, int layer, int64_t token, int head, int c);
 
-// Arena, ops, team (of n_threads; 1: none), session and compressor for a recipe. Fails the test on any error.
+// Arena, ops, stream (of n_threads), session and compressor for a recipe. Fails the test on any error.
 void drive_start(struct drive *drive, const char *recipe, const struct sl_kv_geometry *geometry, int group,
                  int64_t n_prompt, uint64_t seed, float scale, int n_threads);
 // One chunk of m tokens through one layer: reserve, append, attend, compress.

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "drive.h"
+#include "tensor/cpu/device.h"
 #include "tensor/cpu/tiers.h"
 
 static int query_heads(const struct run *run) {
@@ -49,7 +50,7 @@ void run_start(struct run *run, const char *text) {
     assert_int_equal(sl_arena_create(run->memory, bytes, &run->arena, &err), SL_OK);
     assert_int_equal(sl_ops_select(run->tier, &run->ops, &err), SL_OK);
     assert_int_equal(sl_plan_create_session(&run->plan, run->n_steps, run->arena, &run->session, &err), SL_OK);
-    if (sl_compressor_create(&run->plan, run->ops, NULL, &run->compressor, &err) != SL_OK) {
+    if (sl_compressor_create(&run->plan, run->ops, sl_cpu_caller(), &run->compressor, &err) != SL_OK) {
         fail_msg("%s: %s", text, err.text);
     }
     for (int i = 0; i < run->geometry.head_dim / 2; i++) {
@@ -168,9 +169,9 @@ void run_pass(struct run *run, int m, enum run_pass kind) {
             must(sl_compressor_begin_steps(run->compressor, run->session, run->n_prompt, &err), &err, "begin", 0);
         }
         if (sl_recipe_offloads(&run->plan.recipe)) {
-            must(
-                sl_retrieval_open_local(&run->plan, run->ops, NULL, run->session, run->n_prompt, &run->offloaded, &err),
-                &err, "retriever", 0);
+            must(sl_retrieval_open_local(&run->plan, run->ops, sl_cpu_caller(), run->session, run->n_prompt,
+                                         &run->offloaded, &err),
+                 &err, "retriever", 0);
         }
     }
     for (int l = 0; l < run->geometry.n_layers; l++) {

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "drive.h"
+#include "tensor/cpu/device.h"
 
 #define N_SLOTS 400
 #define D       16
@@ -222,7 +223,7 @@ static void test_compressor_steps_go_on_with_the_landed_threshold(void **state) 
     while (drive_next_chunk(&drive)) {
     }
     sl_compressor_destroy(&drive.compressor);
-    assert_int_equal(sl_compressor_create(&drive.plan, drive.ops, NULL, &drive.compressor, &err), SL_OK);
+    assert_int_equal(sl_compressor_create(&drive.plan, drive.ops, sl_cpu_caller(), &drive.compressor, &err), SL_OK);
     drive.session->layers[0].merge_threshold = 4; // half of it is above any similarity
     drive_step(&drive, 1);
     float now = drive.session->layers[0].merge_threshold;

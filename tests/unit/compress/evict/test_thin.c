@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "run.h"
+#include "tensor/cpu/device.h"
 
 #define N_PROMPT 700
 #define SINKS    5
@@ -283,7 +284,7 @@ static void test_thin_refuses_what_it_cannot_know(void **state) {
     // A compressor that has not seen the beginning.
     struct sl_compressor *other;
     bool final;
-    assert_int_equal(sl_compressor_create(&run.plan, run.ops, NULL, &other, &err), SL_OK);
+    assert_int_equal(sl_compressor_create(&run.plan, run.ops, sl_cpu_caller(), &other, &err), SL_OK);
     struct sl_attend attend = {.m = 1, .n_heads = 4, .head_dim = 16, .heads = {NULL, 2}};
     assert_int_equal(sl_compressor_layer(other, run.session, 1, &attend, false, &final, &err), SL_ERR_PRECONDITION);
     assert_non_null(strstr(err.text, "of 128 tokens 0 have been read here"));

@@ -5,6 +5,7 @@
 
 #include "lab/train/example.h"
 #include "lab/train/heads_file.h"
+#include "tensor/cpu/device.h"
 #include "tensor/cpu/tiers.h"
 #include "tests/unit/temp_folder.h"
 
@@ -24,8 +25,8 @@ static inline struct test_teacher test_teacher_start(const char *folder, const c
     struct sl_error err = {0};
     struct sl_engine *engine;
     assert_int_equal(sl_ops_select(tier, &f.ops, &err), SL_OK);
-    if (sl_model_load(folder, f.ops, SL_WEIGHT_STORED, NULL, &f.model, &err) != SL_OK ||
-        sl_engine_create(f.model, NULL, TEST_TEACHER_ROWS, &engine, &err) != SL_OK) {
+    if (sl_model_load(folder, f.ops, SL_WEIGHT_STORED, sl_cpu_caller(), &f.model, &err) != SL_OK ||
+        sl_engine_create(f.model, sl_cpu_caller(), TEST_TEACHER_ROWS, &engine, &err) != SL_OK) {
         fail_msg("%s", err.text);
     }
     f.config = sl_model_get_config(f.model);

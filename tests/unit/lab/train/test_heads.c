@@ -14,6 +14,7 @@
 #include "lab/train/heads.h"
 #include "tensor/cpu/tiers.h"
 #include "tensor/half.h"
+#include "tests/stream.h"
 
 #define LAYERS   2
 #define COLUMNS  24
@@ -42,12 +43,12 @@ struct fixture {
     struct sl_heads_example example;
 };
 
-static struct fixture *start(const char *tier, struct sl_team *team, enum sl_dtype dtype) {
+static struct fixture *start(const char *tier, struct sl_stream *stream, enum sl_dtype dtype) {
     struct fixture *f = calloc(1, sizeof *f);
     struct sl_error err = {0};
     assert_non_null(f);
     assert_int_equal(sl_ops_select(tier, &f->ops, &err), SL_OK);
-    assert_int_equal(sl_heads_create(&shape, f->ops, team, 0.5, 8, &f->heads, &err), SL_OK);
+    assert_int_equal(sl_heads_create(&shape, f->ops, stream, 0.5, 8, &f->heads, &err), SL_OK);
     for (int i = 0; i < TOKENS * COLUMNS; i++) {
         f->features[i] = invented((uint64_t)i);
         f->halves[i] = sl_f32_to_bf16(f->features[i]);
@@ -226,10 +227,8 @@ static void test_heads_gradients_add_up_over_examples(void **state) {
 
 static void test_heads_learn_the_same_bits_with_any_number_of_threads(void **state) {
     (void)state;
-    struct sl_error err = {0};
-    struct sl_team *team;
-    assert_int_equal(sl_team_create(3, &team, &err), SL_OK);
-    struct fixture *alone = start("auto", NULL, SL_BF16), *many = start("auto", team, SL_BF16);
+    struct sl_stream *stream = test_stream_open(3);
+    struct fixture *alone = start("auto", NULL, SL_BF16), *many = start("auto", stream, SL_BF16);
     struct sl_adamw adamw = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.01, .clip = 0.5};
     for (int step = 0; step < 5; step++) {
         for (int layer = 0; layer < LAYERS; layer++) {
@@ -244,7 +243,7 @@ static void test_heads_learn_the_same_bits_with_any_number_of_threads(void **sta
     assert_memory_equal(a->squares, b->squares, a->n * sizeof(float));
     stop(alone);
     stop(many);
-    sl_team_destroy(&team);
+    test_stream_close(&stream);
 }
 
 static void test_heads_of_a_seed_are_normal_and_its_own(void **state) {

@@ -15,6 +15,7 @@
 
 #include "tensor/cpu/tiers.h"
 #include "tests/one_head.h"
+#include "tests/stream.h"
 #include "tests/unit/compress/evict/drive.h"
 
 // The ops of this processor, and what attend_slots was last called with.
@@ -24,7 +25,7 @@ int n_spied;
 static uint32_t n_spied_rows[N_KV];
 static float spied_k[N_KV][MAX_SLOTS][D], spied_v[N_KV][MAX_SLOTS][D];
 
-static void spy_attend_slots(struct sl_team *team, const struct sl_attend *args, struct sl_lists slots,
+static void spy_attend_slots(struct sl_stream *stream, const struct sl_attend *args, struct sl_lists slots,
                              struct sl_counts n) {
     n_spied++;
     for (int h = 0; h < N_KV; h++) {
@@ -36,7 +37,7 @@ static void spy_attend_slots(struct sl_team *team, const struct sl_attend *args,
             real_ops->read_rows(&args->heads.kv[h], slot, slot + 1, spied_k[h][i], spied_v[h][i]);
         }
     }
-    real_ops->attend_slots(team, args, slots, n);
+    real_ops->attend_slots(stream, args, slots, n);
 }
 
 // --- the scene -----------------------------------------------------------------------------------------------------
@@ -86,7 +87,7 @@ enum sl_status scene_create(struct scene *s, struct sl_error *err) {
     struct sl_retriever_config config = {
         .plan = &s->plan,
         .ops = &spy_ops,
-        .team = s->team,
+        .stream = s->stream,
         .arena = s->arena,
         .session = s->session,
         .source = &s->shares->base,
@@ -131,9 +132,7 @@ void scene_open(struct scene *s) {
     s->memory = aligned_alloc(SL_ARENA_UNIT, bytes);
     assert_non_null(s->memory);
     assert_int_equal(sl_arena_create(s->memory, bytes, &s->arena, &err), SL_OK);
-    if (s->n_threads > 0) {
-        assert_int_equal(sl_team_create(s->n_threads, &s->team, &err), SL_OK);
-    }
+    s->stream = test_stream_open(s->n_threads > 0 ? s->n_threads : 1);
     struct sl_session_config config = {s->plan.geometry, SL_POSITION_ORIGINAL, MAX_SLOTS, s->plan.work, s->plan.packed};
     assert_int_equal(sl_session_create(&config, s->arena, &s->whole, &err), SL_OK);
     s->session = s->whole;
@@ -165,7 +164,7 @@ void scene_close(struct scene *s) {
     sl_arena_get_stats(s->arena, &stats);
     assert_int_equal(stats.n_blocks, 0);
     sl_arena_destroy(&s->arena);
-    sl_team_destroy(&s->team);
+    test_stream_close(&s->stream);
     free(s->memory);
 }
 

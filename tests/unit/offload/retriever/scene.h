@@ -34,7 +34,7 @@ struct scene {
     struct sl_plan plan;
     void *memory;
     struct sl_arena *arena;
-    struct sl_team *team;
+    struct sl_stream *stream;
     struct sl_session *whole;   // holds every token
     struct sl_session *session; // the retriever's: the same, or one without the prompt's offloaded tokens
     struct shares *shares;

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: where tensors live, and in which order work on them is done. Beside tensor/ops.h, which says what the work is.
+ *
+ * Vocabulary: device  what computes: the processors of a team, or a GPU; its memory
+ *             stream  work in order. An operation is queued in a stream and may be done later; its arguments are taken when
+ *                     it is queued, but what pointers lead to is read when it runs
+ *             mark    a place in a stream: behind everything that was queued before it
+ *
+ * Design: the processors are one filling (tensor/cpu/device.c): one memory, and everything is done when the call that
+ *         queues it returns, so marks are reached and waits pass. A GPU is another. Callers are written for both: the host
+ *         reads what an operation wrote only behind a wait. docs/DESIGN.md lists the places where it does.
+ *
+ * Memory: device memory is touched by work in streams alone. Shared memory is the host's and both touch it: the host behind
+ *         a wait. Where the device has one memory the two are the same. Device memory is given back to the compute
+ *         stream: what is queued there may still touch it, and only later work gets it. Shared memory is given back behind
+ *         a wait.
+ * Failures: an operation has no status. What goes wrong in a device comes back from the next wait, and only there.
+ * Threads: a device may be used by many, a stream by one at a time.
+ */
+#ifndef SL_TENSOR_DEVICE_H
+#define SL_TENSOR_DEVICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "base/team.h"
+
+enum sl_memory {
+    SL_MEMORY_DEVICE,
+    SL_MEMORY_SHARED,
+};
+
+enum sl_stream_kind {
+    SL_STREAM_COMPUTE, // operations
+    SL_STREAM_IN,      // copies from shared to device memory, beside computation
+    SL_STREAM_OUT,     // copies back
+    SL_N_STREAMS,
+};
+
+struct sl_device;
+
+// A filling's own stream begins with it.
+struct sl_stream {
+    struct sl_device *device;
+    struct sl_team *team; // the host's threads beside it; of the CPU those that compute. NULL: the caller alone
+};
+
+struct sl_mark {
+    struct sl_stream *stream; // NULL: nothing was marked yet, which is always reached
+    uint64_t number;
+};
+
+struct sl_device_ops {
+    const char *name; // "cpu", "cuda"
+    bool one_memory;  // the host may touch device memory: nothing needs to be copied
+    void (*close)(struct sl_device *device);
+    struct sl_stream *(*stream)(struct sl_device *device, enum sl_stream_kind kind);
+    void *(*alloc)(struct sl_device *device, enum sl_memory memory, size_t bytes);
+    void (*free)(struct sl_device *device, enum sl_memory memory, void *block);
+    enum sl_status (*share)(struct sl_device *device, void *base, size_t bytes, struct sl_error *err);
+    void (*copy)(struct sl_stream *stream, void *to, const void *from, size_t bytes);
+    void (*mark)(struct sl_stream *stream, struct sl_mark *mark_out);
+    void (*after)(struct sl_stream *stream, const struct sl_mark *mark);
+    bool (*reached)(const struct sl_mark *mark);
+    enum sl_status (*wait)(const struct sl_mark *mark, struct sl_error *err);
+};
+
+// A filling's own device begins with it.
+struct sl_device {
+    const struct sl_device_ops *ops;
+};
+
+// Ends everything: no stream, mark or block of the device may be used afterwards. Accepts NULL, leaves NULL.
+static inline void sl_device_close(struct sl_device **device) {
+    if (*device != NULL) {
+        (*device)->ops->close(*device);
+        *device = NULL;
+    }
+}
+
+// The device's stream of a kind; it lives as long as the device.
+static inline struct sl_stream *sl_device_stream(struct sl_device *device, enum sl_stream_kind kind) {
+    return device->ops->stream(device, kind);
+}
+
+// At a multiple of 64 bytes, not cleared. NULL: exhausted, or 0 bytes.
+static inline void *sl_device_alloc(struct sl_device *device, enum sl_memory memory, size_t bytes) {
+    return device->ops->alloc(device, memory, bytes);
+}
+
+// A block of sl_device_alloc(), or NULL.
+static inline void sl_device_free(struct sl_device *device, enum sl_memory memory, void *block) {
+    if (block != NULL) {
+        device->ops->free(device, memory, block);
+    }
+}
+
+// Memory of somebody else (a region of the fabric) becomes shared memory. SL_ERR_EXHAUSTED: it cannot be pinned.
+static inline enum sl_status sl_device_share(struct sl_device *device, void *base, size_t bytes, struct sl_error *err) {
+    return device->ops->share(device, base, bytes, err);
+}
+
+// Either side device or shared memory of the stream's device.
+static inline void sl_stream_copy(struct sl_stream *stream, void *to, const void *from, size_t bytes) {
+    stream->device->ops->copy(stream, to, from, bytes);
+}
+
+static inline struct sl_mark sl_stream_mark(struct sl_stream *stream) {
+    struct sl_mark mark;
+    stream->device->ops->mark(stream, &mark);
+    return mark;
+}
+
+// What is queued in `stream` from now on comes behind the mark, which is another stream's of the same device.
+static inline void sl_stream_after(struct sl_stream *stream, const struct sl_mark *mark) {
+    stream->device->ops->after(stream, mark);
+}
+
+static inline bool sl_mark_reached(const struct sl_mark *mark) {
+    return mark->stream == NULL || mark->stream->device->ops->reached(mark);
+}
+
+// The host waits until the mark is reached. SL_ERR_INTERNAL: work before it has failed, and every wait will from now on.
+static inline enum sl_status sl_mark_wait(const struct sl_mark *mark, struct sl_error *err) {
+    return mark->stream == NULL ? SL_OK : mark->stream->device->ops->wait(mark, err);
+}
+
+// Waits for everything that is queued.
+static inline enum sl_status sl_stream_wait(struct sl_stream *stream, struct sl_error *err) {
+    struct sl_mark mark = sl_stream_mark(stream);
+    return sl_mark_wait(&mark, err);
+}
+
+// A loop of the host's threads beside the stream, as sl_team_run(). It is not queued: it is done on return. stream NULL: the
+// caller alone.
+static inline void sl_stream_run(struct sl_stream *stream, int64_t n_tasks, int64_t grain, sl_team_fn fn, void *arg) {
+    sl_team_run(stream != NULL ? stream->team : NULL, n_tasks, grain, fn, arg);
+}
+
+// How many threads that are.
+static inline int sl_stream_threads(const struct sl_stream *stream) {
+    return sl_team_size(stream != NULL ? stream->team : NULL);
+}
+
+#endif
