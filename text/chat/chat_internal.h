@@ -129,6 +129,7 @@ bool sl_chat_text_is(struct sl_chat_text a, const char *string);
 bool sl_chat_text_equal(struct sl_chat_text a, struct sl_chat_text b);
 
 struct sl_chat_value sl_chat_undefined(struct sl_chat_text name);
+struct sl_chat_value sl_chat_nothing(void); // what a failed operation gives
 struct sl_chat_value sl_chat_bool(bool truth);
 struct sl_chat_value sl_chat_int(int64_t integer);
 struct sl_chat_value sl_chat_string(struct sl_chat_text text);

@@ -13,10 +13,6 @@ const struct sl_chat_builtin *sl_chat_find_row(const struct sl_chat_rows *rows, 
     return NULL;
 }
 
-struct sl_chat_value sl_chat_nothing(void) {
-    return sl_chat_undefined(SL_CHAT_TEXT(""));
-}
-
 bool sl_chat_given(struct sl_chat_value arg) {
     return arg.kind != SL_CHAT_ABSENT && arg.kind != SL_CHAT_NONE;
 }
@@ -89,8 +85,7 @@ static void split_by(struct sl_chat_work *work, struct sl_chat_text text, struct
     }
 }
 
-struct sl_chat_value sl_chat_split(struct sl_chat_work *work, struct sl_chat_value subject,
-                                   const struct sl_chat_value *args) {
+SL_CHAT_ROW_FN(sl_chat_split) {
     int64_t max_splits = -1;
     struct sl_chat_list *list = sl_chat_list_create(work, 0);
     if (!list || (args[1].kind != SL_CHAT_ABSENT && !sl_chat_want_int(work, args[1], "split", &max_splits)) ||
@@ -135,8 +130,7 @@ struct sl_chat_value sl_chat_replace(struct sl_chat_work *work, struct sl_chat_t
     return sl_chat_string((struct sl_chat_text){buffer.bytes, buffer.n_bytes});
 }
 
-struct sl_chat_value sl_chat_find_in(struct sl_chat_work *work, struct sl_chat_value subject,
-                                     const struct sl_chat_value *args) {
+SL_CHAT_ROW_FN(sl_chat_find_in) {
     if (!sl_chat_want_string(work, args[0], "find") || !sl_chat_step(work, subject.text.n_bytes)) {
         return sl_chat_nothing();
     }
@@ -158,13 +152,11 @@ static struct sl_chat_value matches(struct sl_chat_work *work, struct sl_chat_te
                                                                part.text.bytes, n) == 0));
 }
 
-struct sl_chat_value sl_chat_startswith(struct sl_chat_work *work, struct sl_chat_value subject,
-                                        const struct sl_chat_value *args) {
+SL_CHAT_ROW_FN(sl_chat_startswith) {
     return matches(work, subject.text, args[0], false);
 }
 
-struct sl_chat_value sl_chat_endswith(struct sl_chat_work *work, struct sl_chat_value subject,
-                                      const struct sl_chat_value *args) {
+SL_CHAT_ROW_FN(sl_chat_endswith) {
     return matches(work, subject.text, args[0], true);
 }
 
@@ -212,29 +204,21 @@ struct sl_chat_value sl_chat_change_case(struct sl_chat_work *work, struct sl_ch
     return bytes ? sl_chat_string((struct sl_chat_text){bytes, text.n_bytes}) : sl_chat_nothing();
 }
 
-struct sl_chat_value sl_chat_upper(struct sl_chat_work *work, struct sl_chat_value subject,
-                                   const struct sl_chat_value *args) {
-    (void)args;
+SL_CHAT_ROW_FN(sl_chat_upper) {
     return sl_chat_change_case(work, sl_chat_str(work, subject), SL_CHAT_UPPER);
 }
 
-struct sl_chat_value sl_chat_lower(struct sl_chat_work *work, struct sl_chat_value subject,
-                                   const struct sl_chat_value *args) {
-    (void)args;
+SL_CHAT_ROW_FN(sl_chat_lower) {
     return sl_chat_change_case(work, sl_chat_str(work, subject), SL_CHAT_LOWER);
 }
 
-struct sl_chat_value sl_chat_capitalize(struct sl_chat_work *work, struct sl_chat_value subject,
-                                        const struct sl_chat_value *args) {
-    (void)args;
+SL_CHAT_ROW_FN(sl_chat_capitalize) {
     return sl_chat_change_case(work, sl_chat_str(work, subject), SL_CHAT_CAPITALIZE);
 }
 
 // ---- dicts ----------------------------------------------------------------------------------------------------------
 
-struct sl_chat_value sl_chat_pairs(struct sl_chat_work *work, struct sl_chat_value subject,
-                                   const struct sl_chat_value *args) {
-    (void)args;
+SL_CHAT_ROW_FN(sl_chat_pairs) {
     struct sl_chat_list *list = sl_chat_list_create(work, 0);
     if (subject.kind != SL_CHAT_DICT && subject.kind != SL_CHAT_UNDEFINED) {
         sl_chat_fail(work, SL_ERR_INVALID, "items of %s", sl_chat_kind_name(subject.kind));
