@@ -51,6 +51,12 @@ struct sl_rpc_implementation {
     int max_calls;                      // concurrent handlers of this service alone; 0: it shares the server's
     void (*stopping_fn)(void *context); // the server begins to stop: handlers that only wait shall return; may be NULL
 };
+// Of an array of handlers.
+#define SL_RPC_IMPLEMENTATION(its_service, array, its_context)                                                         \
+    (struct sl_rpc_implementation) {                                                                                   \
+        .service = (its_service), .handlers = (array), .n_handlers = sizeof(array) / sizeof *(array),                  \
+        .context = (its_context)                                                                                       \
+    }
 
 struct sl_rpc_server_config {
     const char *listen;                           // "HOST:PORT"; port 0 picks a free one

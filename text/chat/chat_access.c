@@ -10,8 +10,7 @@
 
 static struct sl_chat_value undefined_object(struct sl_chat_work *work, struct sl_chat_value object) {
     int n = sl_chat_excerpt(object.text);
-    sl_chat_fail(work, SL_ERR_INVALID, "'%.*s' is undefined, and so has nothing in it", n, object.text.bytes);
-    return sl_chat_nothing();
+    return sl_chat_fail(work, SL_ERR_INVALID, "'%.*s' is undefined, and so has nothing in it", n, object.text.bytes);
 }
 
 // Names that Python's objects have of their own.
@@ -77,9 +76,8 @@ static struct sl_chat_value loop_attribute(const struct sl_chat_loop *loop, stru
 static struct sl_chat_value own_attribute(struct sl_chat_work *work, struct sl_chat_value object,
                                           struct sl_chat_text name) {
     if (is_python_attribute(object.kind, name)) {
-        sl_chat_fail(work, SL_ERR_UNSUPPORTED, "uses the attribute %.*s of %s without calling it",
-                     sl_chat_excerpt(name), name.bytes, sl_chat_kind_name(object.kind));
-        return sl_chat_nothing();
+        return sl_chat_fail(work, SL_ERR_UNSUPPORTED, "uses the attribute %.*s of %s without calling it",
+                            sl_chat_excerpt(name), name.bytes, sl_chat_kind_name(object.kind));
     }
     if (object.kind == SL_CHAT_LOOP) {
         return loop_attribute(object.loop, name);
@@ -195,22 +193,19 @@ static struct sl_chat_value slice_list(struct sl_chat_work *work, struct sl_chat
 struct sl_chat_value sl_chat_slice(struct sl_chat_work *work, struct sl_chat_value object,
                                    const struct sl_chat_value bounds[3]) {
     if (object.kind != SL_CHAT_STRING && object.kind != SL_CHAT_LIST && object.kind != SL_CHAT_TUPLE) {
-        sl_chat_fail(work, SL_ERR_INVALID, "cuts a slice out of %s", sl_chat_kind_name(object.kind));
-        return sl_chat_nothing();
+        return sl_chat_fail(work, SL_ERR_INVALID, "cuts a slice out of %s", sl_chat_kind_name(object.kind));
     }
     for (int i = 0; i < 3; i++) {
         if (bounds[i].kind != SL_CHAT_ABSENT && bounds[i].kind != SL_CHAT_NONE && bounds[i].kind != SL_CHAT_INT &&
             bounds[i].kind != SL_CHAT_BOOL) {
-            sl_chat_fail(work, SL_ERR_INVALID, "cuts a slice at %s", sl_chat_kind_name(bounds[i].kind));
-            return sl_chat_nothing();
+            return sl_chat_fail(work, SL_ERR_INVALID, "cuts a slice at %s", sl_chat_kind_name(bounds[i].kind));
         }
     }
     int64_t step = bounds[2].kind == SL_CHAT_INT    ? bounds[2].integer
                    : bounds[2].kind == SL_CHAT_BOOL ? bounds[2].truth
                                                     : 1;
     if (step == 0) {
-        sl_chat_fail(work, SL_ERR_INVALID, "cuts a slice with a step of 0");
-        return sl_chat_nothing();
+        return sl_chat_fail(work, SL_ERR_INVALID, "cuts a slice with a step of 0");
     }
     int64_t n = (int64_t)sl_chat_length(work, object);
     int64_t start = adjust(&bounds[0], n, step < 0, false), stop = adjust(&bounds[1], n, step < 0, true);

@@ -28,8 +28,7 @@ static struct sl_chat_value wrong_operands(struct sl_chat_work *work, const char
 // Quotients are rounded down, and remainders have the divisor's sign.
 static struct sl_chat_value divide_reals(struct sl_chat_work *work, char op, double a, double b) {
     if (b == 0) {
-        sl_chat_fail(work, SL_ERR_INVALID, "divides by zero");
-        return sl_chat_nothing();
+        return sl_chat_fail(work, SL_ERR_INVALID, "divides by zero");
     }
     if (op == '/') {
         return real(a / b);
@@ -49,8 +48,7 @@ static struct sl_chat_value divide_reals(struct sl_chat_work *work, char op, dou
 
 static struct sl_chat_value divide_integers(struct sl_chat_work *work, char op, int64_t a, int64_t b) {
     if (b == 0) {
-        sl_chat_fail(work, SL_ERR_INVALID, "divides by zero");
-        return sl_chat_nothing();
+        return sl_chat_fail(work, SL_ERR_INVALID, "divides by zero");
     }
     if (b == -1) { // the one quotient that may not fit is the one of -1
         return op == '%' ? sl_chat_int(0) : sl_chat_arithmetic(work, "-", sl_chat_int(0), sl_chat_int(a));

@@ -52,16 +52,14 @@ SL_CHAT_FN(call_strftime_now) {
     }
     size_t n = args[0].text.n_bytes;
     if (n >= sizeof(format)) {
-        sl_chat_fail(work, SL_ERR_UNSUPPORTED, "strftime_now with a format of %zu bytes", n);
-        return sl_chat_nothing();
+        return sl_chat_fail(work, SL_ERR_UNSUPPORTED, "strftime_now with a format of %zu bytes", n);
     }
     memcpy(format, n > 0 ? args[0].text.bytes : "", n);
     format[n] = '\0';
     for (const char *at = strchr(format, '%'); at; at = strchr(at + (*at != '\0'), '%')) {
         at += at[1] == '-' ? 2 : 1;
         if (*at == '\0' || !strchr("aAbBdeHIjmMpSyY%", *at)) {
-            sl_chat_fail(work, SL_ERR_UNSUPPORTED, "strftime_now with the format '%s'", format);
-            return sl_chat_nothing();
+            return sl_chat_fail(work, SL_ERR_UNSUPPORTED, "strftime_now with the format '%s'", format);
         }
     }
     time_t now = (time_t)(work->time_ms / 1000);

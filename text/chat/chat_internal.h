@@ -61,9 +61,6 @@ void sl_chat_work_cleanup(struct sl_chat_work *work);
 void *sl_chat_alloc(struct sl_chat_work *work, size_t n_bytes);
 // Counts what is about to be done; false when the work has failed. n_bytes: of text that will be passed over.
 bool sl_chat_step(struct sl_chat_work *work, size_t n_bytes);
-// Keeps the first failure, with the line in front.
-void sl_chat_fail(struct sl_chat_work *work, enum sl_status status, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
 
 // ---- values ---------------------------------------------------------------------------------------------------------
 
@@ -130,6 +127,9 @@ bool sl_chat_text_equal(struct sl_chat_text a, struct sl_chat_text b);
 
 struct sl_chat_value sl_chat_undefined(struct sl_chat_text name);
 struct sl_chat_value sl_chat_nothing(void); // what a failed operation gives
+// Keeps the first failure, with the line in front; returns that.
+struct sl_chat_value sl_chat_fail(struct sl_chat_work *work, enum sl_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 struct sl_chat_value sl_chat_bool(bool truth);
 struct sl_chat_value sl_chat_int(int64_t integer);
 struct sl_chat_value sl_chat_string(struct sl_chat_text text);

@@ -37,8 +37,7 @@ struct sl_chat_value sl_chat_strip_by(struct sl_chat_work *work, struct sl_chat_
                                       enum sl_chat_sides sides) {
     bool given = sl_chat_given(chars);
     if (given && (!sl_chat_want_string(work, chars, "strip") || chars.text.n_bytes > MAX_STRIPPED_BYTES)) {
-        sl_chat_fail(work, SL_ERR_UNSUPPORTED, "strip of more than %d bytes of characters", MAX_STRIPPED_BYTES);
-        return sl_chat_nothing();
+        return sl_chat_fail(work, SL_ERR_UNSUPPORTED, "strip of more than %d bytes of characters", MAX_STRIPPED_BYTES);
     }
     struct sl_chat_text left = sl_chat_strip(text, given ? &chars.text : NULL, sides);
     size_t n_bytes = (text.n_bytes - left.n_bytes) * (given ? 1 + chars.text.n_bytes / 4 : 4);
@@ -96,8 +95,7 @@ SL_CHAT_ROW_FN(sl_chat_split) {
         split_words(work, subject.text, max_splits, list);
     } else if (sl_chat_want_string(work, args[0], "split")) {
         if (args[0].text.n_bytes == 0) {
-            sl_chat_fail(work, SL_ERR_INVALID, "split by an empty string");
-            return sl_chat_nothing();
+            return sl_chat_fail(work, SL_ERR_INVALID, "split by an empty string");
         }
         split_by(work, subject.text, args[0].text, max_splits, list);
     }
@@ -191,8 +189,7 @@ static bool begins_word(enum sl_chat_case form, char c) {
 
 struct sl_chat_value sl_chat_change_case(struct sl_chat_work *work, struct sl_chat_text text, enum sl_chat_case form) {
     if (!sl_chat_is_ascii(text)) {
-        sl_chat_fail(work, SL_ERR_UNSUPPORTED, "upper or lower case of text that is not ASCII");
-        return sl_chat_nothing();
+        return sl_chat_fail(work, SL_ERR_UNSUPPORTED, "upper or lower case of text that is not ASCII");
     }
     char *bytes = sl_chat_step(work, text.n_bytes) ? sl_chat_alloc(work, text.n_bytes + 1) : NULL;
     for (size_t i = 0; bytes && i < text.n_bytes; i++) {
