@@ -126,7 +126,9 @@ bool sl_chat_text_is(struct sl_chat_text a, const char *string);
 bool sl_chat_text_equal(struct sl_chat_text a, struct sl_chat_text b);
 
 struct sl_chat_value sl_chat_undefined(struct sl_chat_text name);
-struct sl_chat_value sl_chat_nothing(void); // what a failed operation gives
+static inline struct sl_chat_value sl_chat_nothing(void) { // what a failed operation gives
+    return (struct sl_chat_value){.kind = SL_CHAT_UNDEFINED, .text = SL_CHAT_TEXT("")};
+}
 // Keeps the first failure, with the line in front; returns that.
 struct sl_chat_value sl_chat_fail(struct sl_chat_work *work, enum sl_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

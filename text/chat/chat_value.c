@@ -13,10 +13,6 @@ struct sl_chat_value sl_chat_undefined(struct sl_chat_text name) {
     return (struct sl_chat_value){.kind = SL_CHAT_UNDEFINED, .text = name};
 }
 
-struct sl_chat_value sl_chat_nothing(void) {
-    return sl_chat_undefined(SL_CHAT_TEXT(""));
-}
-
 struct sl_chat_value sl_chat_bool(bool truth) {
     return (struct sl_chat_value){.kind = SL_CHAT_BOOL, .truth = truth};
 }
