@@ -5,8 +5,7 @@
  * To add a command: write `int sl_command_<name>(int argc, char **argv)` in a file of cli/commands/ and give it a row in
  * the table of sluice/main.c. argv[0] is the command's name. Return one of the exit codes below.
  */
-#ifndef SL_CLI_TOOL_H
-#define SL_CLI_TOOL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -98,5 +97,3 @@ void sl_signals_cleanup(struct sl_signals *signals);
 
 // Columns of the terminal behind fd; 0 when it is not a terminal.
 int sl_terminal_width(int fd);
-
-#endif

@@ -10,8 +10,7 @@
  * Threads: a server handles calls concurrently. A channel may be used by many threads, a stream by one at a time
  *          (sl_rpc_stream_cancel() by any).
  */
-#ifndef SL_RPC_RPC_H
-#define SL_RPC_RPC_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -136,5 +135,3 @@ const char *sl_rpc_code_name(int code);
 
 // Calls being handled or made right now: a leak gauge.
 int sl_rpc_live_calls(void);
-
-#endif

@@ -21,8 +21,7 @@
  * ends soon because every loop asks sl_chat_step(), and is thrown away. A tree is at most SL_CHAT_MAX_DEPTH deep, and so
  * is every recursion over one; recursion over values has the same bound.
  */
-#ifndef SL_TEXT_CHAT_CHAT_INTERNAL_H
-#define SL_TEXT_CHAT_CHAT_INTERNAL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -354,5 +353,3 @@ struct sl_chat_text sl_chat_render(struct sl_chat_work *work, const struct sl_ch
 // As sl_chat_template_load(), from the source itself, without special tokens. For tests.
 enum sl_status sl_chat_template_parse(const char *source, struct sl_chat_template **chat_template_out,
                                       struct sl_error *err);
-
-#endif

@@ -3,8 +3,7 @@
  * Purpose: what the tables of builtins (chat_builtins.c, chat_filters.c, chat_tests.c) share: how they are written, and the
  *          operations on values behind them that are more than a line. Engine-internal.
  */
-#ifndef SL_TEXT_CHAT_CHAT_METHODS_H
-#define SL_TEXT_CHAT_CHAT_METHODS_H
+#pragma once
 
 #include "text/chat/chat_internal.h"
 
@@ -47,5 +46,3 @@ SL_CHAT_ROW_FN(sl_chat_split);
 SL_CHAT_ROW_FN(sl_chat_find_in);
 SL_CHAT_ROW_FN(sl_chat_startswith);
 SL_CHAT_ROW_FN(sl_chat_endswith);
-
-#endif
