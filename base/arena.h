@@ -7,8 +7,7 @@
  * Invariants: blocks are multiples of SL_ARENA_UNIT bytes and aligned to it; no two free blocks are neighbours.
  * Threads: every function takes the arena's lock; none blocks for longer than that.
  */
-#ifndef SL_BASE_ARENA_H
-#define SL_BASE_ARENA_H
+#pragma once
 
 #include <stddef.h>
 
@@ -48,5 +47,3 @@ void sl_arena_free(struct sl_arena *arena, void *memory);
 void *sl_arena_base(const struct sl_arena *arena);
 void sl_arena_get_stats(struct sl_arena *arena, struct sl_arena_stats *stats_out);
 void sl_arena_reset_high_water(struct sl_arena *arena);
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: time. Deadlines are absolute monotonic nanoseconds, so that they can be passed down and never drift.
-#ifndef SL_BASE_CLOCK_H
-#define SL_BASE_CLOCK_H
+#pragma once
 
 #include <stdint.h>
 #include <time.h>
@@ -26,5 +25,3 @@ int64_t sl_deadline_left_ms(int64_t deadline_ns);
 struct timespec sl_deadline_timespec(int64_t deadline_ns);
 
 void sl_sleep_ms(int64_t ms);
-
-#endif

@@ -6,8 +6,7 @@
  *         --help is printed from the table. Parsing is getopt_long's; numbers are checked to the last character;
  *         sizes take K, M, G and T (powers of 1024), durations take ms, s, m and h.
  */
-#ifndef SL_BASE_CONFIG_H
-#define SL_BASE_CONFIG_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -77,5 +76,3 @@ enum sl_status sl_parse_duration(const char *text, int64_t *ms_out);
 char *sl_format_bytes(double bytes, char *buf, size_t buf_bytes);
 
 #define SL_VERSION "0.1.0"
-
-#endif

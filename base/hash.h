@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: the one hash of the project (XXH3, 64 bits): segment digests, prefix keys, fingerprints; and the one mixer.
-#ifndef SL_BASE_HASH_H
-#define SL_BASE_HASH_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -17,5 +16,3 @@ static inline uint64_t sl_mix(uint64_t x) { // its finalizer: every bit of the r
     x = (x ^ x >> 27) * 0x94d049bb133111ebu;
     return x ^ x >> 31;
 }
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: a JSON file of a model folder: bounded in size, an object at the top, duplicate keys refused.
-#ifndef SL_BASE_JSON_FILE_H
-#define SL_BASE_JSON_FILE_H
+#pragma once
 
 #include <jansson.h>
 
@@ -12,5 +11,3 @@ enum sl_status sl_model_path(const char *dir, const char *name, char *buf, size_
 
 // The caller releases *root_out with json_decref(). SL_ERR_NOT_FOUND: no such file. SL_ERR_INVALID: not a JSON object.
 enum sl_status sl_json_file_load(const char *dir, const char *name, json_t **root_out, struct sl_error *err);
-
-#endif

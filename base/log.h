@@ -5,8 +5,7 @@
  *         "warn,fabric=trace,job=debug", from --log or SLUICE_LOG. The logger is the only global of the project.
  * Threads: every function may be called from any thread; a line is written with one write().
  */
-#ifndef SL_BASE_LOG_H
-#define SL_BASE_LOG_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -34,5 +33,3 @@ void sl_log_write(const char *component, enum sl_log_level level, const char *fo
 #define sl_log_warn(component, ...)  sl_log(component, SL_LOG_WARN, __VA_ARGS__)
 #define sl_log_info(component, ...)  sl_log(component, SL_LOG_INFO, __VA_ARGS__)
 #define sl_log_debug(component, ...) sl_log(component, SL_LOG_DEBUG, __VA_ARGS__)
-
-#endif

@@ -5,8 +5,7 @@
  * Design: the kernel's own description is read from /proc and /sys; nothing is linked for it. `root` is put before
  *         those paths: "" on a real machine, a folder with copies of such files in a test.
  */
-#ifndef SL_BASE_PROCESSORS_H
-#define SL_BASE_PROCESSORS_H
+#pragma once
 
 #include <sched.h>
 
@@ -26,5 +25,3 @@ int sl_processors_quota(const char *root);
  */
 enum sl_status sl_processors_place(const char *root, const cpu_set_t *allowed, int n, int *processors_out,
                                    struct sl_error *err);
-
-#endif

@@ -4,8 +4,7 @@
  * Design: a ring under one mutex. A full queue is back-pressure (SL_AGAIN), not an error. The queue never owns items.
  * Threads: any number of pushers and poppers.
  */
-#ifndef SL_BASE_QUEUE_H
-#define SL_BASE_QUEUE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -27,5 +26,3 @@ enum sl_status sl_queue_pop(struct sl_queue *queue, int64_t deadline_ns, void **
 
 // No more pushes; poppers get what is left and then SL_ERR_CANCELLED. Idempotent.
 void sl_queue_close(struct sl_queue *queue);
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: how many a second, over windows of a second: counted by one thread, read by any.
-#ifndef SL_BASE_RATE_H
-#define SL_BASE_RATE_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -27,5 +26,3 @@ static inline void sl_rate_count(struct sl_rate *rate, int64_t n) {
         rate->n = 0;
     }
 }
-
-#endif

@@ -14,8 +14,7 @@
  * Whoever first knows the cause describes it once, with sl_fail(); everybody above only propagates the status.
  * A function's outputs are written only when it returns SL_OK.
  */
-#ifndef SL_BASE_STATUS_H
-#define SL_BASE_STATUS_H
+#pragma once
 
 #include <stdarg.h>
 
@@ -63,5 +62,3 @@ enum sl_status sl_fail(struct sl_error *err, enum sl_status status, const char *
 
 // Put "what: " in front of the text of *err (err may be NULL); for context that only the caller has.
 void sl_error_prefix(struct sl_error *err, const char *what);
-
-#endif

@@ -19,8 +19,7 @@
  *
  * Threads: one sl_team_run() at a time per team (callers are serialised by the team's lock).
  */
-#ifndef SL_BASE_TEAM_H
-#define SL_BASE_TEAM_H
+#pragma once
 
 #include <stdint.h>
 
@@ -57,5 +56,3 @@ void sl_team_pin_caller(struct sl_team *team);
 
 // Give the calling thread back the processors that it had when the team was pinned.
 void sl_team_release_caller(struct sl_team *team);
-
-#endif

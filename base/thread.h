@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: threads with names, and condition variables on the monotonic clock. The team of threads is base/team.h.
-#ifndef SL_BASE_THREAD_H
-#define SL_BASE_THREAD_H
+#pragma once
 
 #include <pthread.h>
 #include <stddef.h>
@@ -24,5 +23,3 @@ void sl_cond_init(pthread_cond_t *cond);
 
 // Wait until signalled or the deadline passes: SL_OK or SL_ERR_DEADLINE. As ever, test the predicate in a loop.
 enum sl_status sl_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t deadline_ns);
-
-#endif

@@ -10,8 +10,7 @@
  * Design: a temporary file in the same folder, which is synced and then takes the name. Everybody may read it, as is usual
  *         for what people are to look at; of the file before nothing is kept, neither mode nor links.
  */
-#ifndef SL_BASE_WHOLE_FILE_H
-#define SL_BASE_WHOLE_FILE_H
+#pragma once
 
 #include <limits.h>
 #include <stdio.h>
@@ -31,5 +30,3 @@ enum sl_status sl_whole_file_open(struct sl_whole_file *whole, const char *path,
 enum sl_status sl_whole_file_finish(struct sl_whole_file *whole, struct sl_error *err);
 // Of a file that is not open, nothing.
 void sl_whole_file_abandon(struct sl_whole_file *whole);
-
-#endif

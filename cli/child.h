@@ -5,8 +5,7 @@
  *         children in order; and the kernel kills it when the parent dies, however that happens.
  * Threads: none; one thread at a time uses a child, and only a single-threaded process before sl_rpc_init() starts one.
  */
-#ifndef SL_CLI_CHILD_H
-#define SL_CLI_CHILD_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -48,5 +47,3 @@ char *sl_child_describe_end(const struct sl_child *child, char *buf, size_t buf_
 
 void sl_child_signal(const struct sl_child *child, int number); // nothing if it has ended
 void sl_child_cleanup(struct sl_child *child);
-
-#endif

@@ -8,8 +8,7 @@
  *         that nobody complains of a lost coordinator; SIGKILL to whoever is still there when the grace is over.
  * Threads: one thread at a time, or sl_cluster_run_thread(). Started before sl_rpc_init(): it forks.
  */
-#ifndef SL_CLI_CLUSTER_H
-#define SL_CLI_CLUSTER_H
+#pragma once
 
 #include "base/config.h"
 #include "cli/child.h"
@@ -68,5 +67,3 @@ bool sl_cluster_coordinator_lost(struct sl_cluster *cluster); // with the thread
 
 // Accepts NULL, nulls *cluster. A further signal cuts the grace short.
 void sl_cluster_stop(struct sl_cluster **cluster, int64_t grace_ms, struct sl_signals *signals);
-
-#endif

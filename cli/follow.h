@@ -3,8 +3,7 @@
  * Purpose: show a job while it runs: the answer on standard output as it comes, progress on the terminal behind
  *          standard error, the statistics as a small table at the end; or everything as JSON lines.
  */
-#ifndef SL_CLI_FOLLOW_H
-#define SL_CLI_FOLLOW_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -36,5 +35,3 @@ void sl_follow_attach(struct sl_follow *follow, struct sl_watch *watch);
 int sl_follow_end(struct sl_follow *follow, enum sl_status status, const struct sl_error *err);
 
 void sl_statistics_print(const Sluice__V1__Statistics *statistics, FILE *file);
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: jobs and workers as tables for people.
-#ifndef SL_CLI_LISTING_H
-#define SL_CLI_LISTING_H
+#pragma once
 
 #include <stdio.h>
 
@@ -12,5 +11,3 @@ const char *sl_job_state_name(Sluice__V1__JobState state);
 
 void sl_jobs_print(Sluice__V1__Job *const *jobs, size_t n_jobs, FILE *file);
 void sl_workers_print(const Sluice__V1__WorkersReply *reply, FILE *file);
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: a job without a cluster, in this process, told in the same events as one of a cluster.
-#ifndef SL_CLI_LOCAL_JOB_H
-#define SL_CLI_LOCAL_JOB_H
+#pragma once
 
 #include "cli/request.h"
 #include "libsluice/sluice.h"
@@ -16,5 +15,3 @@
 enum sl_status sl_local_job(const char *model_dir, enum sl_weight_format weights, int threads,
                             const struct sl_request *request, const char *capsule_path, const struct sl_watch *watch,
                             struct sl_error *err);
-
-#endif

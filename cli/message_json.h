@@ -5,8 +5,7 @@
  *         64-bit integers are numbers; fixed64 and uint64 (fingerprints, epochs, seeds) are strings, because most
  *         JSON readers would round them.
  */
-#ifndef SL_CLI_MESSAGE_JSON_H
-#define SL_CLI_MESSAGE_JSON_H
+#pragma once
 
 #include <jansson.h>
 #include <protobuf-c/protobuf-c.h>
@@ -23,5 +22,3 @@ json_t *sl_message_json(const ProtobufCMessage *message);
 // One line, and the reference is taken. False when it is NULL or could not be written. flags: jansson's.
 bool sl_json_print(json_t *json, size_t flags, FILE *file);
 bool sl_message_print_json(const ProtobufCMessage *message, FILE *file);
-
-#endif

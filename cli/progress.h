@@ -5,8 +5,7 @@
  * Design: rendering is a function of the state and the width, so that tests can look at it; writing it to a terminal
  *         is a carriage return and a clear-to-end around it.
  */
-#ifndef SL_CLI_PROGRESS_H
-#define SL_CLI_PROGRESS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -32,5 +31,3 @@ char *sl_progress_render(const struct sl_progress *progress, int width, char *bu
 
 void sl_progress_draw(const struct sl_progress *progress, int width, FILE *terminal);
 void sl_progress_clear(FILE *terminal);
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: the options that describe a job, shared by `sluice run` and `sluice submit`, and the request made of them.
-#ifndef SL_CLI_REQUEST_H
-#define SL_CLI_REQUEST_H
+#pragma once
 
 #include "base/config.h"
 #include "proto/sluice/v1/inference.pb-c.h"
@@ -82,5 +81,3 @@ enum sl_status sl_request_check_one_turn(const struct sl_request *request, struc
 
 // A whole file as a string that is valid UTF-8 without zero bytes; "-" is standard input.
 enum sl_status sl_request_read_text(const char *path, char **text_out, struct sl_error *err);
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: a table of text for people: columns as wide as their widest cell, numbers to the right.
-#ifndef SL_CLI_TABLE_H
-#define SL_CLI_TABLE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -33,5 +32,3 @@ void sl_table_print(const struct sl_table *table, FILE *file);
 void sl_table_print_markdown(const struct sl_table *table, FILE *file); // for pages such as docs/quality.md
 void sl_table_finish(struct sl_table *table, FILE *file);               // print and clean up
 void sl_table_cleanup(struct sl_table *table);
-
-#endif

@@ -82,6 +82,36 @@ void sl_tool_disconnect(struct sl_client **client) {
     sl_rpc_shutdown();
 }
 
+// As it is called: without the tool's name.
+static const char *command_of(const struct sl_program *program) {
+    return program->name + strlen("sluice ");
+}
+
+int sl_tool_run(const struct sl_program *program, int argc, char **argv, void *config,
+                enum sl_status (*run_fn)(void *config, struct sl_error *err)) {
+    struct sl_error err = {0};
+    int first, code;
+    if (!sl_tool_parse(program, argc, argv, config, 0, 0, &first, &code)) {
+        return code;
+    }
+    return run_fn(config, &err) == SL_OK ? SL_EXIT_OK : sl_tool_complain(command_of(program), &err);
+}
+
+int sl_tool_ask(const struct sl_program *program, int argc, char **argv, void *config, int n_min, int n_max,
+                enum sl_status (*ask_fn)(struct sl_client *client, void *config, char **arguments,
+                                         struct sl_error *err)) {
+    struct sl_client *client;
+    struct sl_error err = {0};
+    int first, code;
+    if (!sl_tool_parse(program, argc, argv, config, n_min, n_max, &first, &code) ||
+        !sl_tool_connect(command_of(program), ((struct sl_tool_config *)config)->coordinator, &client, &code)) {
+        return code;
+    }
+    enum sl_status status = ask_fn(client, config, argv + first, &err);
+    sl_tool_disconnect(&client);
+    return status == SL_OK ? SL_EXIT_OK : sl_tool_complain(command_of(program), &err);
+}
+
 static bool connects(const struct addrinfo *at, int timeout_ms) {
     int fd = socket(at->ai_family, at->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, at->ai_protocol);
     if (fd < 0) {

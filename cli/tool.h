@@ -5,8 +5,7 @@
  * To add a command: write `int sl_command_<name>(int argc, char **argv)` in a file of cli/commands/ and give it a row in
  * the table of sluice/main.c. argv[0] is the command's name. Return one of the exit codes below.
  */
-#ifndef SL_CLI_TOOL_H
-#define SL_CLI_TOOL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -59,6 +58,17 @@ struct sl_tool_config {
 bool sl_tool_parse(const struct sl_program *program, int argc, char **argv, void *config, int n_min, int n_max,
                    int *first_out, int *exit_out);
 
+/*
+ * A whole command that takes no positional arguments: parse its line, run it, complain if that fails. Returns the exit
+ * code. Of a command that asks the cluster, which is connected to first, `arguments` are the positional ones, with NULL
+ * behind the last.
+ */
+int sl_tool_run(const struct sl_program *program, int argc, char **argv, void *config,
+                enum sl_status (*run_fn)(void *config, struct sl_error *err));
+int sl_tool_ask(const struct sl_program *program, int argc, char **argv, void *config, int n_min, int n_max,
+                enum sl_status (*ask_fn)(struct sl_client *client, void *config, char **arguments,
+                                         struct sl_error *err));
+
 // Complain on standard error and return the exit code that belongs to the error.
 int sl_tool_complain(const char *command, const struct sl_error *err);
 
@@ -87,5 +97,3 @@ void sl_signals_cleanup(struct sl_signals *signals);
 
 // Columns of the terminal behind fd; 0 when it is not a terminal.
 int sl_terminal_width(int fd);
-
-#endif

@@ -11,8 +11,7 @@
  * Invariants: the sum of the claims on a worker never exceeds its arena; all gauges are 0 when no job lives.
  * Threads: every function from any thread. Lock order: admission, then registry.
  */
-#ifndef SL_COORDINATOR_ADMIT_H
-#define SL_COORDINATOR_ADMIT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -124,5 +123,3 @@ struct sl_admission_stats {
     int64_t claimed_bytes; // not yet given back, on all workers
 };
 void sl_admission_get_stats(struct sl_admission *admission, struct sl_admission_stats *stats_out);
-
-#endif

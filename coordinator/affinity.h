@@ -8,8 +8,7 @@
  *         the index survives their restarts.
  * Threads: every function from any thread.
  */
-#ifndef SL_COORDINATOR_AFFINITY_H
-#define SL_COORDINATOR_AFFINITY_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -28,5 +27,3 @@ void sl_affinity_put(struct sl_affinity *affinity, const uint64_t *keys, int64_t
 int64_t sl_affinity_match(struct sl_affinity *affinity, const uint64_t *keys, int64_t n_keys, uint64_t *worker_out);
 
 size_t sl_affinity_size(struct sl_affinity *affinity);
-
-#endif

@@ -88,8 +88,5 @@ static const struct sl_rpc_handler handlers[] = {
 };
 
 struct sl_rpc_implementation sl_cluster_service(struct sl_coordinator *coordinator) {
-    return (struct sl_rpc_implementation){.service = &sl_service_cluster,
-                                          .handlers = handlers,
-                                          .n_handlers = sizeof handlers / sizeof *handlers,
-                                          .context = coordinator};
+    return SL_RPC_IMPLEMENTATION(&sl_service_cluster, handlers, coordinator);
 }

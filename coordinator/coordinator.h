@@ -11,8 +11,7 @@
  *     inference_service.c, cluster_service.c              what clients and workers call
  * Threads: gRPC's handlers, one thread a job, and one that sweeps: it gives up silent workers and forgets old jobs.
  */
-#ifndef SL_COORDINATOR_COORDINATOR_H
-#define SL_COORDINATOR_COORDINATOR_H
+#pragma once
 
 #include <stdint.h>
 
@@ -57,5 +56,3 @@ void sl_coordinator_stop(struct sl_coordinator *coordinator, int64_t grace_ms);
 
 // After sl_coordinator_run() has returned, or instead of it (then without grace). Accepts NULL, nulls *coordinator.
 void sl_coordinator_destroy(struct sl_coordinator **coordinator);
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: what the coordinator's own files share; not for other folders.
-#ifndef SL_COORDINATOR_COORDINATOR_INTERNAL_H
-#define SL_COORDINATOR_COORDINATOR_INTERNAL_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -52,5 +51,3 @@ enum sl_status sl_coordinator_submit(struct sl_coordinator *coordinator, const S
 // inference_service.c, cluster_service.c: what answers the contract's services.
 struct sl_rpc_implementation sl_inference_service(struct sl_coordinator *coordinator);
 struct sl_rpc_implementation sl_cluster_service(struct sl_coordinator *coordinator);
-
-#endif

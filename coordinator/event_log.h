@@ -8,8 +8,7 @@
  *             Progress may only use what is left of max_progress, so it can never crowd out tokens and states.
  * Threads: every function from any thread, except init and cleanup.
  */
-#ifndef SL_COORDINATOR_EVENT_LOG_H
-#define SL_COORDINATOR_EVENT_LOG_H
+#pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -58,5 +57,3 @@ enum sl_status sl_event_log_wait_closed(struct sl_event_log *log, int64_t deadli
 
 int64_t sl_event_log_last_sequence(struct sl_event_log *log);
 size_t sl_event_log_bytes(struct sl_event_log *log);
-
-#endif

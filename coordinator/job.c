@@ -8,7 +8,6 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "rpc/rpc.h"
 
 // Events beside one a token: states of all attempts and the end; and progress, which is dropped beyond its share.
 #define MAX_STATE_EVENTS    512

@@ -19,8 +19,7 @@
  * Ownership: reference-counted: the table of jobs, the running thread and every handler hold one each.
  * Threads: every function from any thread; those marked "runner" from the job's thread only.
  */
-#ifndef SL_COORDINATOR_JOB_H
-#define SL_COORDINATOR_JOB_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -147,5 +146,3 @@ void sl_job_describe(struct sl_job *job, struct sl_job_report *report);
 Sluice__V1__JobState sl_job_state(struct sl_job *job);
 int64_t sl_job_ended_ns(struct sl_job *job); // 0 while it lives
 size_t sl_job_bytes(struct sl_job *job);     // that its retention costs
-
-#endif

@@ -7,8 +7,7 @@
  *         A forgotten job lives on until the last handler that holds it lets go.
  * Threads: every function from any thread. Lock order: jobs, then job.
  */
-#ifndef SL_COORDINATOR_JOBS_H
-#define SL_COORDINATOR_JOBS_H
+#pragma once
 
 #include "coordinator/job.h"
 
@@ -46,5 +45,3 @@ size_t sl_jobs_list(struct sl_jobs *jobs, unsigned state_mask, struct sl_job **l
 void sl_jobs_trim(struct sl_jobs *jobs, int64_t now_ns);
 
 void sl_jobs_cancel_all(struct sl_jobs *jobs);
-
-#endif

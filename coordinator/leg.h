@@ -13,8 +13,7 @@
  *
  * Threads: a leg and a lease are used by the job's thread only.
  */
-#ifndef SL_COORDINATOR_LEG_H
-#define SL_COORDINATOR_LEG_H
+#pragma once
 
 #include "coordinator/job.h"
 #include "coordinator/registry.h"
@@ -55,5 +54,3 @@ void sl_leg_close(struct sl_leg *leg); // cancels what still runs
 bool sl_lease_release(struct sl_lease *lease, const char *job_id);
 
 bool sl_status_is_lost(enum sl_status status); // another attempt may succeed
-
-#endif

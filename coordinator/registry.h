@@ -17,8 +17,7 @@
  * Bounds: SL_MAX_WORKERS entries; lost ones leave after a while, or when room is needed and no job holds them.
  * Threads: every function from any thread. Time is passed in where it decides.
  */
-#ifndef SL_COORDINATOR_REGISTRY_H
-#define SL_COORDINATOR_REGISTRY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -99,5 +98,3 @@ struct sl_worker_report {
 // Rows in order of registration. *reports_out is the caller's to free.
 enum sl_status sl_registry_report(struct sl_registry *registry, int64_t now_ns, struct sl_worker_report **reports_out,
                                   size_t *n_reports_out, struct sl_error *err);
-
-#endif

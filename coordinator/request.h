@@ -3,8 +3,7 @@
  * Purpose: believe nothing of a GenerateRequest; turn it into a job's specification or say which field is wrong.
  * Threads: any number at once.
  */
-#ifndef SL_COORDINATOR_REQUEST_H
-#define SL_COORDINATOR_REQUEST_H
+#pragma once
 
 #include "coordinator/job.h"
 #include "model/model.h"
@@ -27,5 +26,3 @@ struct sl_request_rules {
  */
 enum sl_status sl_request_check(const struct sl_request_rules *rules, const Sluice__V1__GenerateRequest *request,
                                 int64_t call_deadline_ns, struct sl_job_spec *spec_out, struct sl_error *err);
-
-#endif

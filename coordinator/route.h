@@ -13,8 +13,7 @@
  *                   as many lanes to each as it has room for; a second replica only in stores that the first left alone.
  *         Ties go to the worker that was given the fewest jobs so far, so that an idle cluster takes turns.
  */
-#ifndef SL_COORDINATOR_ROUTE_H
-#define SL_COORDINATOR_ROUTE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -65,5 +64,3 @@ int sl_route_count_ready(const struct sl_route_view *views, int n_views);
 
 // The largest arena that takes jobs, 0 when there is none: what is above it fits never.
 int64_t sl_route_largest(const struct sl_route_view *views, int n_views);
-
-#endif

@@ -4,8 +4,7 @@
  *          held, and how it goes back.
  * Threads: the job's thread only.
  */
-#ifndef SL_COORDINATOR_RUN_ANNEX_H
-#define SL_COORDINATOR_RUN_ANNEX_H
+#pragma once
 
 #include "coordinator/admit.h"
 #include "coordinator/leg.h"
@@ -40,5 +39,3 @@ int sl_annex_find_lost(const struct sl_claim *claim, struct sl_avoid *avoid);
  * counted.
  */
 int sl_annex_find_named(const struct sl_claim *claim, const char *text, struct sl_avoid *avoid);
-
-#endif

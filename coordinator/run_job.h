@@ -10,8 +10,7 @@
  *         the decode worker reads the old tokens without sending them again. So there is one path, not one a failure.
  *         A prompt of one token has no capsule: Reserve and Prefill are left out, and Decode.Run has no lease.
  */
-#ifndef SL_COORDINATOR_RUN_JOB_H
-#define SL_COORDINATOR_RUN_JOB_H
+#pragma once
 
 #include "coordinator/admit.h"
 #include "coordinator/job.h"
@@ -28,5 +27,3 @@ struct sl_run_context {
 
 // Blocks until the job has ended and holds nothing any more.
 void sl_run_job(const struct sl_run_context *context, struct sl_job *job);
-
-#endif

@@ -4,8 +4,7 @@
  *          each, put together from both legs and the coordinator's clock.
  * Threads: the job's thread only.
  */
-#ifndef SL_COORDINATOR_RUN_REPORT_H
-#define SL_COORDINATOR_RUN_REPORT_H
+#pragma once
 
 #include "coordinator/job.h"
 #include "proto/sluice/v1/worker.pb-c.h"
@@ -33,5 +32,3 @@ void sl_run_report_retry(struct sl_run_report *report, struct sl_job *job);
 // Completes the statistics, frees the report's text and finishes the job: DONE for SL_OK.
 void sl_run_report_finish(struct sl_run_report *report, struct sl_job *job, enum sl_status status,
                           const struct sl_error *err);
-
-#endif

@@ -39,10 +39,7 @@ static enum sl_status serve(struct sl_decode *decode, struct sl_error *err) {
         {&sl_method_decode_release, handle_release},
         {&sl_method_decode_run, sl_decode_handle_run},
     };
-    struct sl_rpc_implementation rpc = {.service = &sl_service_decode,
-                                        .handlers = handlers,
-                                        .n_handlers = sizeof handlers / sizeof *handlers,
-                                        .context = decode};
+    struct sl_rpc_implementation rpc = SL_RPC_IMPLEMENTATION(&sl_service_decode, handlers, decode);
     struct sl_node_service service = {&rpc, report_load, decode};
     status = sl_node_serve(node, &service, err); // returns when no handler runs any more, so no sequence is left
     pthread_mutex_lock(&decode->mutex);

@@ -7,8 +7,7 @@
  *         steps. The handler of each Run call waits for its capsule, opens it as a session and passes on what the
  *         engine's thread writes.
  */
-#ifndef SL_DECODE_DECODE_H
-#define SL_DECODE_DECODE_H
+#pragma once
 
 #include "node/node.h"
 
@@ -20,5 +19,3 @@ struct sl_decode_config {
 
 // The whole life of a worker: open, serve until SIGTERM, close.
 enum sl_status sl_decode_run(const struct sl_decode_config *config, struct sl_error *err);
-
-#endif

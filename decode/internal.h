@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: what the files of the decode worker share.
-#ifndef SL_DECODE_INTERNAL_H
-#define SL_DECODE_INTERNAL_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -72,5 +71,3 @@ enum sl_status sl_decode_handle_run(void *service, struct sl_rpc_call *call, con
                                     struct sl_error *err);
 enum sl_status sl_decode_handle_reserve(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                         struct sl_error *err);
-
-#endif

@@ -2,7 +2,6 @@
 // Decode.Reserve: memory for a capsule that will come, and the promise of memory for what follows it.
 #include <stdlib.h>
 
-#include "compress/recipe/recipe.h"
 #include "decode/internal.h"
 #include "node/lease_rpc.h"
 #include "proto/sluice/v1/worker.pb-c.h"

@@ -3,8 +3,7 @@
  * Purpose: connections, as what travels on them sees them: requests and fetches join a connection, and are told when it is up
  *          and when it is over. A connection does not know what they are.
  */
-#ifndef SL_FABRIC_CONNECTION_H
-#define SL_FABRIC_CONNECTION_H
+#pragma once
 
 #include "fabric/core/core.h"
 #include "fabric/request.h"
@@ -39,5 +38,3 @@ struct sl_connection_user {
 // Calls at once where the connection is up or over.
 void sl_connection_join(struct sl_connection *connection, struct sl_connection_user *user);
 void sl_connection_leave(struct sl_connection *connection, struct sl_connection_user *user); // also one that has left
-
-#endif

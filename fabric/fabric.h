@@ -19,8 +19,7 @@
  *          before its ship completed over one-sided puts is quarantined: its memory is reported back (on_release) only
  *          when no late write can land in it any more.
  */
-#ifndef SL_FABRIC_FABRIC_H
-#define SL_FABRIC_FABRIC_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -137,5 +136,3 @@ void sl_fabric_get_stats(struct sl_fabric *fabric, struct sl_fabric_stats *stats
 
 // What a ship to this ticket would use: "put" or "am", and the transport's name; for benchmarks and logs.
 const char *sl_ship_mode(const struct sl_ship *ship);
-
-#endif

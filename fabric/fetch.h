@@ -11,8 +11,7 @@
  * window is refused. Windows that are closed refuse fetches that come by message; one-sided reads under way may still
  * see the bytes, so their memory must not be unmapped (regions live as long as their fabric).
  */
-#ifndef SL_FABRIC_FETCH_H
-#define SL_FABRIC_FETCH_H
+#pragma once
 
 #include "fabric/request.h"
 
@@ -46,5 +45,3 @@ enum sl_status sl_fetch_open(struct sl_connection *connection, const uint8_t *ti
 enum sl_status sl_fetch_wait(struct sl_fetch *fetch, int64_t until_ns, struct sl_error *err);
 void sl_fetch_close(
     struct sl_fetch **fetch); // accepts NULL, nulls; when it returns nothing writes to the ranges' `to` any more
-
-#endif

@@ -3,8 +3,7 @@
  * Purpose: what the three files of grants share: grant.c, their life; receive.c, the messages that reach their owner;
  *          grant_end.c, how they end and what is remembered of it.
  */
-#ifndef SL_FABRIC_GRANT_H
-#define SL_FABRIC_GRANT_H
+#pragma once
 
 #include "fabric/core/core.h"
 #include "fabric/fabric.h"
@@ -77,5 +76,3 @@ void sl_grant_on_segment(void *state, struct sl_peer *peer, struct sl_message *m
 void sl_grant_on_final(void *state, struct sl_peer *peer, struct sl_message *message);
 void sl_grant_on_query(void *state, struct sl_peer *peer, struct sl_message *message);
 void sl_grant_on_abort(void *state, struct sl_peer *peer, struct sl_message *message);
-
-#endif

@@ -5,8 +5,7 @@
  * Threads: the progress thread completes what callers wait for, and callers give up: whoever moves an outcome from OPEN
  *          to ENDING alone may write it, and the caller's buffer with it.
  */
-#ifndef SL_FABRIC_OUTCOME_H
-#define SL_FABRIC_OUTCOME_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -40,5 +39,3 @@ static inline bool sl_outcome_is_open(const struct sl_outcome *outcome) {
 static inline bool sl_outcome_is_done(const struct sl_outcome *outcome) {
     return atomic_load(&((struct sl_outcome *)(uintptr_t)outcome)->state) == OUTCOME_DONE;
 }
-
-#endif

@@ -12,8 +12,7 @@
  *          SL_REQUEST_MAX_BYTES, replies longer than what the requester has room for, and more than SL_MAX_INCOMING requests
  *          of one peer without a reply are refused.
  */
-#ifndef SL_FABRIC_REQUEST_H
-#define SL_FABRIC_REQUEST_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -75,5 +74,3 @@ enum sl_status sl_fabric_request_wait(struct sl_fabric_request *request, int64_t
 bool sl_fabric_request_is_done(const struct sl_fabric_request *request);
 void sl_fabric_request_close(
     struct sl_fabric_request **request); // accepts NULL, nulls; gives up what is not done; never waits
-
-#endif

@@ -3,8 +3,7 @@
  * Purpose: what the three files of ships share: ship.c, the life of a ship; ship_caller.c, its caller's half; segment.c, its
  *          bytes on their way.
  */
-#ifndef SL_FABRIC_SHIP_H
-#define SL_FABRIC_SHIP_H
+#pragma once
 
 #include "fabric/core/core.h"
 #include "fabric/fabric.h"
@@ -77,5 +76,3 @@ void sl_ship_detach(struct sl_ship *ship); // after this the ship is the caller'
 
 // segment.c: send one segment of what the ship has taken. False: nothing to send.
 bool sl_ship_send_segment(struct sl_ship *ship);
-
-#endif

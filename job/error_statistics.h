@@ -3,8 +3,7 @@
  * Purpose: error estimates of a compressor as the Statistics message tells them. Estimated where slots are evicted and
  *          pages quantized, carried by the coordinator, printed by the client.
  */
-#ifndef SL_JOB_ERROR_STATISTICS_H
-#define SL_JOB_ERROR_STATISTICS_H
+#pragma once
 
 #include "compress/evict/compressor.h"
 #include "proto/sluice/v1/inference.pb-c.h"
@@ -30,5 +29,3 @@ void sl_error_statistics_attach(struct sl_error_statistics *statistics, Sluice__
 
 // Copy out of a message of somebody else. What cannot be is taken as "nothing known", as in slot_statistics.h.
 void sl_error_statistics_copy(const Sluice__V1__Statistics *message, struct sl_error_statistics *statistics_out);
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: the prompt of a job that is given as messages, the same for the coordinator and for `sluice run --local`.
-#ifndef SL_JOB_JOB_CHAT_H
-#define SL_JOB_JOB_CHAT_H
+#pragma once
 
 #include "proto/sluice/v1/inference.pb-c.h"
 #include "text/chat/chat_template.h"
@@ -18,5 +17,3 @@
  */
 enum sl_status sl_job_chat(const struct sl_chat_template *chat_template, const struct sl_tokenizer *tokenizer,
                            const Sluice__V1__Chat *chat, int32_t **ids_out, size_t *n_ids_out, struct sl_error *err);
-
-#endif

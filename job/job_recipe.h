@@ -3,8 +3,7 @@
  * Purpose: the recipe of a job, from its text to one that fits the model at hand. The only way by which a service gets
  *          a recipe, so that coordinator, prefill, decode and `sluice run --local` agree on every layer of it.
  */
-#ifndef SL_JOB_JOB_RECIPE_H
-#define SL_JOB_JOB_RECIPE_H
+#pragma once
 
 #include "compress/plan/plan.h"
 #include "compress/recipe/recipe.h"
@@ -29,5 +28,3 @@ const char *sl_job_default_recipe(const struct sl_model_config *model);
  * SL_ERR_PEER_CORRUPT: it is not.
  */
 enum sl_status sl_job_check_session(const struct sl_plan *plan, const struct sl_session *session, struct sl_error *err);
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: fields that several requests about a job have, read the same by all who get them.
-#ifndef SL_JOB_JOB_REQUEST_H
-#define SL_JOB_JOB_REQUEST_H
+#pragma once
 
 #include "model/model.h"
 #include "model/sampler.h"
@@ -15,5 +14,3 @@ enum sl_status sl_job_check_ids(const struct sl_model_config *model, const char 
 struct sl_sampling sl_job_sampling(const Sluice__V1__Sampling *message);
 // The reverse.
 Sluice__V1__Sampling sl_job_sampling_message(const struct sl_sampling *sampling);
-
-#endif

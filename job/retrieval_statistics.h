@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: how offloaded layers were served, as the Statistics message tells it.
-#ifndef SL_JOB_RETRIEVAL_STATISTICS_H
-#define SL_JOB_RETRIEVAL_STATISTICS_H
+#pragma once
 
 #include "offload/retriever/retriever.h"
 #include "proto/sluice/v1/inference.pb-c.h"
@@ -13,5 +12,3 @@ struct sl_retriever_stats sl_retriever_stats_since(const struct sl_retriever_sta
 // Have `message` point to *retrieval, which must outlive it, with what a retriever has counted.
 void sl_retrieval_statistics_attach(const struct sl_retriever_stats *stats, Sluice__V1__Retrieval *retrieval,
                                     Sluice__V1__Statistics *message);
-
-#endif

@@ -3,8 +3,7 @@
  * Purpose: what a session holds, layer by layer and format by format, as the Statistics message tells it. Measured
  *          where the answer is written, carried by the coordinator, printed by the client.
  */
-#ifndef SL_JOB_SLOT_STATISTICS_H
-#define SL_JOB_SLOT_STATISTICS_H
+#pragma once
 
 #include "kvcache/session.h"
 #include "proto/sluice/v1/inference.pb-c.h"
@@ -30,5 +29,3 @@ void sl_slot_statistics_attach(struct sl_slot_statistics *statistics, Sluice__V1
 // Copy out of a message of somebody else. Lists of different or impossible lengths, or numbers that count nothing, are
 // taken as "nothing known": statistics are told, never acted upon.
 void sl_slot_statistics_copy(const Sluice__V1__Statistics *message, struct sl_slot_statistics *statistics_out);
-
-#endif

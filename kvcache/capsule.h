@@ -12,8 +12,7 @@
  * Trust: a header comes from the network. sl_capsule_open() believes nothing: versions, geometry against the model's,
  *        layouts, counts and the exact body size are checked before a page table is built.
  */
-#ifndef SL_KVCACHE_CAPSULE_H
-#define SL_KVCACHE_CAPSULE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -94,5 +93,3 @@ enum sl_status sl_capsule_adopt(struct sl_capsule_bytes *capsule, struct sl_aren
 #define SL_PREFIX_BLOCK 64
 uint64_t sl_prefix_hash(const int32_t *tokens, int64_t n_tokens);
 int64_t sl_prefix_keys(const int32_t *tokens, int64_t n_tokens, uint64_t *keys_out, int64_t max_keys);
-
-#endif

@@ -14,8 +14,7 @@
  *         so that it is made while pages are written from where they lie.
  * Trust: a file is as foreign as a message: sizes are bounded and must add up to the file's size, digests must agree.
  */
-#ifndef SL_KVCACHE_CAPSULE_FILE_H
-#define SL_KVCACHE_CAPSULE_FILE_H
+#pragma once
 
 #include "kvcache/capsule.h"
 
@@ -49,5 +48,3 @@ enum sl_status sl_capsule_file_open(const char *path, struct sl_capsule_file *fi
 // body_out: [file->body_bytes]. SL_ERR_PEER_CORRUPT: the digest is another.
 enum sl_status sl_capsule_file_read_body(struct sl_capsule_file *file, void *body_out, struct sl_error *err);
 void sl_capsule_file_close(struct sl_capsule_file *file);
-
-#endif

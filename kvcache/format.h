@@ -8,8 +8,7 @@
  * To add one: a line here; a field of KvBytes (proto/sluice/v1/inference.proto); then what -Wswitch asks for: how each tier
  * reads it, and writes it if tokens are appended in it.
  */
-#ifndef SL_KVCACHE_FORMAT_H
-#define SL_KVCACHE_FORMAT_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -71,5 +70,3 @@ static inline enum sl_kv_kind sl_kv_format_kind(enum sl_kv_format format) {
 static inline bool sl_kv_format_is_quantized(enum sl_kv_format format) {
     return sl_kv_format_kind(format) == SL_KV_CODES;
 }
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: what session.c and capsule.c share and nobody else needs.
-#ifndef SL_KVCACHE_INTERNAL_H
-#define SL_KVCACHE_INTERNAL_H
+#pragma once
 
 #include "kvcache/session.h"
 
@@ -15,5 +14,3 @@ static inline const struct sl_page_layout *sl_layer_page_layout(const struct sl_
 // nothing in it that work lacks.
 enum sl_status sl_layer_check_layouts(const struct sl_page_layout *work, const struct sl_page_layout *packed,
                                       int head_dim, struct sl_error *err);
-
-#endif

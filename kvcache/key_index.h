@@ -14,8 +14,7 @@
  * A NaN counts as 0 in absmax and scale, and its int8 code is 0.
  * Every part starts at a multiple of 64 bytes. Slots from n_slots to capacity hold zeros.
  */
-#ifndef SL_KVCACHE_KEY_INDEX_H
-#define SL_KVCACHE_KEY_INDEX_H
+#pragma once
 
 #include <stddef.h>
 
@@ -33,5 +32,3 @@ struct sl_key_index_layout {
 // SL_ERR_INVALID: another format, head_dim or n_slots out of bounds.
 enum sl_status sl_key_index_layout_init(struct sl_key_index_layout *layout, enum sl_kv_format format, int head_dim,
                                         uint32_t n_slots);
-
-#endif

@@ -17,8 +17,7 @@
  *
  * Not here: who owns a page (kvcache/session.h), how rows get in and out (tensor/ops.h): page memory is opaque here.
  */
-#ifndef SL_KVCACHE_PAGE_H
-#define SL_KVCACHE_PAGE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -71,5 +70,3 @@ struct sl_kv_heads {
 static inline struct sl_kv_heads sl_kv_heads_part(struct sl_kv_heads heads, int first, int n) {
     return (struct sl_kv_heads){heads.kv + first, n, heads.published, heads.first + first};
 }
-
-#endif

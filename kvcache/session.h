@@ -12,8 +12,7 @@
  *             n_tokens counts all tokens ever read, whatever was evicted: it is the position of the next one.
  * Threads: one at a time per session. Sessions on one arena are independent.
  */
-#ifndef SL_KVCACHE_SESSION_H
-#define SL_KVCACHE_SESSION_H
+#pragma once
 
 #include <stdint.h>
 
@@ -143,5 +142,3 @@ struct sl_session_stats {
     size_t bytes_by_format[SL_KV_N_FORMATS];
 };
 void sl_session_get_stats(const struct sl_session *session, struct sl_session_stats *stats_out);
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: what the files of the kvstore share.
-#ifndef SL_KVSTORE_INTERNAL_H
-#define SL_KVSTORE_INTERNAL_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -55,5 +54,3 @@ enum sl_status sl_store_handle_grant_stretch(void *service, struct sl_rpc_call *
                                              struct sl_error *err);
 enum sl_status sl_store_handle_await_annex(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                            struct sl_error *err);
-
-#endif

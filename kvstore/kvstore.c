@@ -100,10 +100,7 @@ static enum sl_status serve(struct sl_kvstore *kvstore, struct sl_error *err) {
         {&sl_method_store_grant_stretch, sl_store_handle_grant_stretch},
         {&sl_method_store_await_annex, sl_store_handle_await_annex},
     };
-    struct sl_rpc_implementation rpc = {.service = &sl_service_store,
-                                        .handlers = handlers,
-                                        .n_handlers = sizeof handlers / sizeof *handlers,
-                                        .context = kvstore};
+    struct sl_rpc_implementation rpc = SL_RPC_IMPLEMENTATION(&sl_service_store, handlers, kvstore);
     struct sl_node_service service = {&rpc, report_load, kvstore};
     status = sl_node_serve(&kvstore->node, &service, err);
     atomic_store(&kvstore->stopping, true);

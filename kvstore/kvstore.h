@@ -12,8 +12,7 @@
  *         Offloaded layers: a builder thread makes segments of what has arrived and appends them to annexes
  *         (kvstore/annexes/annexes.h); scanning threads answer what decode workers ask about them (kvstore/annexes/questions.h).
  */
-#ifndef SL_KVSTORE_KVSTORE_H
-#define SL_KVSTORE_KVSTORE_H
+#pragma once
 
 #include "node/node.h"
 
@@ -28,5 +27,3 @@ struct sl_kvstore_config {
 
 // The whole life of a worker: open, serve until SIGTERM, close.
 enum sl_status sl_kvstore_run(const struct sl_kvstore_config *config, struct sl_error *err);
-
-#endif

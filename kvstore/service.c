@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "kvstore/internal.h"
 #include "node/lease_rpc.h"
 #include "node/send.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: how sure a difference is that was measured on the same questions twice: the paired bootstrap (Efron, 1979).
-#ifndef SL_LAB_BOOTSTRAP_H
-#define SL_LAB_BOOTSTRAP_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -17,5 +16,3 @@ struct sl_interval {
  */
 struct sl_interval sl_bootstrap_mean(const double *differences, const uint32_t *strata, size_t n, uint32_t n_strata,
                                      uint64_t seed);
-
-#endif

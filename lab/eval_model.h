@@ -3,8 +3,7 @@
  * Purpose: what commands that measure a model in this process begin with: the model, an engine, memory for sessions,
  *          a text as tokens; and lists of texts.
  */
-#ifndef SL_LAB_EVAL_MODEL_H
-#define SL_LAB_EVAL_MODEL_H
+#pragma once
 
 #include "base/arena.h"
 #include "base/config.h"
@@ -47,5 +46,3 @@ struct sl_list {
 // Append the parts of `text` between separators; empty ones are left out. '\0' separates nothing.
 enum sl_status sl_list_add(struct sl_list *list, const char *text, char separator, struct sl_error *err);
 void sl_list_cleanup(struct sl_list *list);
-
-#endif

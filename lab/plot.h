@@ -7,8 +7,7 @@
  *     }
  *     return sl_plot_finish(&plot, err);
  */
-#ifndef SL_LAB_PLOT_H
-#define SL_LAB_PLOT_H
+#pragma once
 
 #include "base/whole_file.h"
 
@@ -31,5 +30,3 @@ enum sl_status sl_plot_finish(struct sl_plot *plot, struct sl_error *err);
 
 // A text as gnuplot reads it, in single quotes: nothing in it is a command. Returns buf.
 char *sl_plot_quote(const char *text, char *buf, size_t buf_bytes);
-
-#endif

@@ -6,8 +6,7 @@
  *         permutations, walked until it is back in range. So "the i-th of n things in random order" needs no list, and
  *         draws without repetition no memory of what was drawn.
  */
-#ifndef SL_LAB_RANDOM_H
-#define SL_LAB_RANDOM_H
+#pragma once
 
 #include <stdint.h>
 
@@ -26,5 +25,3 @@ uint64_t sl_random_mmix(uint64_t *state);
 
 // Where i goes in a random permutation of 0..n-1 that `key` chooses; i < n <= 2^62.
 uint64_t sl_random_permute(uint64_t i, uint64_t n, uint64_t key);
-
-#endif

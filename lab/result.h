@@ -3,8 +3,7 @@
  * Purpose: results that say what they are measured against: every figure stands beside a bound of this machine or beside
  *          the alternative.
  */
-#ifndef SL_LAB_RESULT_H
-#define SL_LAB_RESULT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -39,5 +38,3 @@ void sl_bench_progress(const char *format, ...) __attribute__((format(printf, 1,
 double sl_bench_median(double *values, size_t n);
 
 int sl_bench_ascending(const void *a, const void *b); // of doubles, for qsort()
-
-#endif

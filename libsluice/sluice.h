@@ -7,8 +7,7 @@
  *         a watch that loses its connection goes on behind the last event it delivered.
  * Threads: a client may be used by many threads at once. The program calls sl_rpc_init() before the first function.
  */
-#ifndef SL_LIBSLUICE_SLUICE_H
-#define SL_LIBSLUICE_SLUICE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -73,5 +72,3 @@ enum sl_status sl_client_workers(struct sl_client *client, int64_t deadline_ns, 
                                  struct sl_error *err);
 enum sl_status sl_client_drain(struct sl_client *client, const char *worker, bool undo, int64_t deadline_ns,
                                int32_t *jobs_running_out, struct sl_error *err);
-
-#endif

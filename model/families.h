@@ -4,8 +4,7 @@
  *          norms, biases and activations its layers have. families.c is the table; model_config.c reads config.json by
  *          a row of it, model.c loads tensors by it, and the forward pass never asks whose model it runs.
  */
-#ifndef SL_MODEL_FAMILIES_H
-#define SL_MODEL_FAMILIES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -81,5 +80,3 @@ struct sl_family {
 const struct sl_family *sl_family_find(const char *architecture);
 // The architectures of all rows, for messages; cut to `bytes`.
 const char *sl_family_list(char *text_out, size_t bytes);
-
-#endif

@@ -17,8 +17,7 @@
  *         loop of everything that serves; sl_engine_forward() is the loop of those who watch nothing.
  * Threads: an engine (scratch memory and stream) is used by one thread at a time, and carries out one pass at a time.
  */
-#ifndef SL_MODEL_FORWARD_H
-#define SL_MODEL_FORWARD_H
+#pragma once
 
 #include "model/model.h"
 
@@ -79,5 +78,3 @@ enum sl_status sl_pass_attend(struct sl_pass *pass, int layer, struct sl_error *
 
 // The whole loop, with ops->attend and nothing else in it.
 enum sl_status sl_engine_forward(struct sl_engine *engine, struct sl_input *inputs, int n_inputs, struct sl_error *err);
-
-#endif

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: the scratch that a forward pass works in. m rows of a pass, E hidden, F intermediate, H query heads and Hk KV
 // heads of d, R rows of the retaining heads' W1, V vocabulary.
-#ifndef SL_MODEL_FORWARD_INTERNAL_H
-#define SL_MODEL_FORWARD_INTERNAL_H
+#pragma once
 
 #include "model/forward.h"
 #include "model/model_internal.h"
@@ -51,5 +50,3 @@ void sl_engine_multiply(struct sl_engine *engine, const struct sl_matrix *w, con
 
 // forward_logits.c: norm and head for the rows whose logits are wanted, each copied to whoever wants it.
 enum sl_status sl_pass_logits(struct sl_pass *pass, struct sl_error *err);
-
-#endif

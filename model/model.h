@@ -5,8 +5,7 @@
  *
  * Threads: a model is immutable after loading.
  */
-#ifndef SL_MODEL_MODEL_H
-#define SL_MODEL_MODEL_H
+#pragma once
 
 #include <stdint.h>
 
@@ -103,5 +102,3 @@ int64_t sl_model_layer_weights(const struct sl_model *model);
 // the model was loaded in. SL_ERR_EXHAUSTED.
 enum sl_status sl_model_weight_error(const struct sl_model *model, enum sl_weight_format format, struct sl_team *team,
                                      double *relative_out, struct sl_error *err);
-
-#endif

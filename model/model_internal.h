@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: what model.c and retaining.c build and forward.c reads. E hidden, F intermediate, H query and Hk KV heads of d.
-#ifndef SL_MODEL_MODEL_INTERNAL_H
-#define SL_MODEL_MODEL_INTERNAL_H
+#pragma once
 
 #include "model/families.h"
 #include "model/model.h"
@@ -60,5 +59,3 @@ void sl_retaining_unload(struct sl_model *model, int layer);
  */
 void sl_retaining_score(const struct sl_model *model, int layer, struct sl_stream *stream, const float *qkv, int64_t m,
                         float *hidden, void *scratch, float *scores_out);
-
-#endif

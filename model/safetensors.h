@@ -8,8 +8,7 @@
  *       each must have exactly the bytes that its shape and type need.
  * Threads: immutable after opening.
  */
-#ifndef SL_MODEL_SAFETENSORS_H
-#define SL_MODEL_SAFETENSORS_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -49,5 +48,3 @@ enum sl_status sl_safetensors_find(const struct sl_safetensors *tensors, const c
 // Tell the kernel that the whole mapping is about to be read, or that its pages may be dropped for now.
 void sl_safetensors_will_read(const struct sl_safetensors *tensors);
 void sl_tensor_drop_pages(const struct sl_tensor *tensor);
-
-#endif

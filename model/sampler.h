@@ -6,8 +6,7 @@
  *         draws what it would have drawn. Order: repetition penalty, temperature, top-k, top-p, draw. Temperature 0 is
  *         greedy (ties: lowest id).
  */
-#ifndef SL_MODEL_SAMPLER_H
-#define SL_MODEL_SAMPLER_H
+#pragma once
 
 #include <stdint.h>
 
@@ -47,5 +46,3 @@ void sl_sampler_destroy(struct sl_sampler **sampler);
  */
 enum sl_status sl_sampler_next(struct sl_sampler *sampler, const struct sl_sampling *sampling, const float *logits,
                                const int32_t *history, int64_t n_history, int64_t step, struct sl_token *token_out);
-
-#endif

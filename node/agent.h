@@ -6,8 +6,7 @@
  *         may restart); one that refuses the worker (other model, other version) ends it: refused_fn says why.
  * Threads: create and destroy from one thread; load_fn runs on the agent's thread.
  */
-#ifndef SL_NODE_AGENT_H
-#define SL_NODE_AGENT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -27,5 +26,3 @@ struct sl_agent_config {
 
 enum sl_status sl_agent_create(const struct sl_agent_config *config, struct sl_agent **agent_out, struct sl_error *err);
 void sl_agent_destroy(struct sl_agent **agent);
-
-#endif

@@ -18,8 +18,7 @@
  *             its own and does not wait for new work.
  * Threads: all functions may be called from any thread.
  */
-#ifndef SL_NODE_INBOUND_H
-#define SL_NODE_INBOUND_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -73,5 +72,3 @@ enum sl_status sl_inbound_take(struct sl_inbound *inbound, const char *id, int64
 void sl_inbound_wait_change(struct sl_inbound *inbound, uint64_t *seen_inout, int64_t deadline_ns);
 
 int64_t sl_inbound_count(struct sl_inbound *inbound); // leases held: a leak gauge
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: what Decode and Store say alike about leases: a grant is answered, Renew and Release are handled.
-#ifndef SL_NODE_LEASE_RPC_H
-#define SL_NODE_LEASE_RPC_H
+#pragma once
 
 #include "node/inbound.h"
 #include "rpc/rpc.h"
@@ -15,5 +14,3 @@ enum sl_status sl_lease_handle_renew(struct sl_inbound *inbound, struct sl_rpc_c
 // `request` is a ReleaseRequest. Idempotent.
 enum sl_status sl_lease_handle_release(struct sl_inbound *inbound, struct sl_rpc_call *call,
                                        const ProtobufCMessage *request);
-
-#endif

@@ -8,8 +8,7 @@
  * Threads: any number. One lock, held for no call but the arena's: it may be asked for under any other lock. What is used
  *          is read under it, so that of two who want the same bytes one is refused.
  */
-#ifndef SL_NODE_LEDGER_H
-#define SL_NODE_LEDGER_H
+#pragma once
 
 #include "base/arena.h"
 
@@ -34,5 +33,3 @@ enum sl_status sl_ledger_take_block(struct sl_ledger *ledger, const char *label,
                                     size_t promised_bytes, void **block_out, struct sl_error *err);
 
 size_t sl_ledger_promised_bytes(struct sl_ledger *ledger); // a leak gauge
-
-#endif

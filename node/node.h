@@ -6,8 +6,7 @@
  * Design: a service's configuration struct begins with struct sl_node_config, and its option table with
  *         SL_NODE_OPTIONS.
  */
-#ifndef SL_NODE_NODE_H
-#define SL_NODE_NODE_H
+#pragma once
 
 #include <stddef.h>
 
@@ -119,5 +118,3 @@ void sl_node_close(struct sl_node *node);
  */
 int sl_node_main(const struct sl_program *program, int argc, char **argv, struct sl_node_config *config,
                  enum sl_status (*run_fn)(const struct sl_node_config *config, struct sl_error *err));
-
-#endif

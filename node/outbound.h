@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: a capsule that is shipped while it is being made: layer by layer, each as soon as it is final.
-#ifndef SL_NODE_OUTBOUND_H
-#define SL_NODE_OUTBOUND_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -16,5 +15,3 @@ struct sl_outbound {
 // The next layer: its pages go to the ship from where they lie and must stay until the ship is finished. Statuses of
 // sl_ship_piece().
 enum sl_status sl_outbound_layer(struct sl_outbound *outbound, const struct sl_session *session, int layer);
-
-#endif

@@ -3,8 +3,7 @@
  * Purpose: ship one contiguous capsule body to whoever granted memory for it: what a kvstore does for a Fetch and a prefill
  *          worker for its copy to the kvstore and for its segments.
  */
-#ifndef SL_NODE_SEND_H
-#define SL_NODE_SEND_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -29,5 +28,3 @@ enum sl_status sl_send_capsule(struct sl_fabric *fabric, const struct sl_send *s
 // The second half alone, for pieces that lie here and there: all send->body_bytes have been queued in *ship, which is
 // closed in any case. destination, body and deadline_ns are not used.
 enum sl_status sl_send_finish(struct sl_ship **ship, const struct sl_send *send, struct sl_error *err);
-
-#endif

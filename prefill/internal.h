@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: what the files of the prefill worker share.
-#ifndef SL_PREFILL_INTERNAL_H
-#define SL_PREFILL_INTERNAL_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -111,5 +110,3 @@ enum sl_status sl_archive_create(struct sl_prefill *prefill, struct sl_archive *
 void sl_archive_destroy(struct sl_archive **archive); // what is still queued is dropped
 void sl_archive_put(struct sl_archive *archive, const struct sl_prefill_job *job, const struct sl_session *session,
                     bool boundary);
-
-#endif

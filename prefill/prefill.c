@@ -28,10 +28,7 @@ static enum sl_status serve(struct sl_prefill *prefill, struct sl_error *err) {
     static const struct sl_rpc_handler handlers[] = {
         {&sl_method_prefill_run, sl_prefill_handle_run},
     };
-    struct sl_rpc_implementation rpc = {.service = &sl_service_prefill,
-                                        .handlers = handlers,
-                                        .n_handlers = sizeof handlers / sizeof *handlers,
-                                        .context = prefill};
+    struct sl_rpc_implementation rpc = SL_RPC_IMPLEMENTATION(&sl_service_prefill, handlers, prefill);
     struct sl_node_service service = {&rpc, report_load, prefill};
     status = sl_node_serve(node, &service, err); // returns when no handler runs any more, so no job is read
     pthread_mutex_lock(&prefill->mutex);

@@ -12,8 +12,7 @@
  *             that are open may still take: none runs out of memory half way through because of another. Memory is
  *             promised in order of arrival.
  */
-#ifndef SL_PREFILL_PREFILL_H
-#define SL_PREFILL_PREFILL_H
+#pragma once
 
 #include "node/node.h"
 
@@ -24,5 +23,3 @@ struct sl_prefill_config {
 
 // The whole life of a worker: open, serve until SIGTERM, close.
 enum sl_status sl_prefill_run(const struct sl_prefill_config *config, struct sl_error *err);
-
-#endif

@@ -18,8 +18,7 @@
  *         look short, and a share of chunks would be most of the time. With `half`, the position where attention costs
  *         as much as the weights do, a token that attends to s slots costs 1 + s / half.
  */
-#ifndef SL_PREFILL_SCHEDULE_H
-#define SL_PREFILL_SCHEDULE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -44,5 +43,3 @@ double sl_schedule_work(int64_t begin, int64_t end, int64_t most_slots, double h
 
 // How many tokens from `begin` on cost about `work`; at least 1.
 int64_t sl_schedule_tokens(double work, int64_t begin, int64_t most_slots, double half);
-
-#endif

@@ -3,8 +3,7 @@
  * Purpose: the kvstore as a prefill worker sees it: find a prefix, have it shipped, store a capsule.
  * Threads: any number. Every call has a deadline of its own.
  */
-#ifndef SL_PREFILL_STORE_H
-#define SL_PREFILL_STORE_H
+#pragma once
 
 #include "compress/plan/plan.h"
 #include "kvcache/capsule.h"
@@ -71,5 +70,3 @@ enum sl_status sl_store_resume(const struct sl_store_job *job, const struct sl_s
 
 // End a lease at a store: a match, or a grant. Best effort: what is lost ends with the lease.
 void sl_store_release(struct sl_store_client *client, const char *address, const char *lease_id);
-
-#endif

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: the serialized FileDescriptorSet of every .proto file here; what server reflection answers from.
-#ifndef SL_PROTO_DESCRIPTORS_H
-#define SL_PROTO_DESCRIPTORS_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
 
 extern const uint8_t sl_proto_descriptors[];
 extern const size_t sl_proto_descriptors_bytes;
-
-#endif

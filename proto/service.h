@@ -3,8 +3,7 @@
  * Purpose: a service and its methods as the contract declares them. The build generates a constant for each from the .proto
  *          files (proto/methods.py): proto/methods.h has sl_service_<service> and sl_method_<service>_<method>.
  */
-#ifndef SL_PROTO_SERVICE_H
-#define SL_PROTO_SERVICE_H
+#pragma once
 
 #include <protobuf-c/protobuf-c.h>
 #include <stddef.h>
@@ -22,5 +21,3 @@ struct sl_rpc_service {
     const struct sl_rpc_method *const *methods; // [n_methods]
     size_t n_methods;
 };
-
-#endif

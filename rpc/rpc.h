@@ -10,8 +10,7 @@
  * Threads: a server handles calls concurrently. A channel may be used by many threads, a stream by one at a time
  *          (sl_rpc_stream_cancel() by any).
  */
-#ifndef SL_RPC_RPC_H
-#define SL_RPC_RPC_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -51,6 +50,12 @@ struct sl_rpc_implementation {
     int max_calls;                      // concurrent handlers of this service alone; 0: it shares the server's
     void (*stopping_fn)(void *context); // the server begins to stop: handlers that only wait shall return; may be NULL
 };
+// Of an array of handlers.
+#define SL_RPC_IMPLEMENTATION(its_service, array, its_context)                                                         \
+    (struct sl_rpc_implementation) {                                                                                   \
+        .service = (its_service), .handlers = (array), .n_handlers = sizeof(array) / sizeof *(array),                  \
+        .context = (its_context)                                                                                       \
+    }
 
 struct sl_rpc_server_config {
     const char *listen;                           // "HOST:PORT"; port 0 picks a free one
@@ -130,5 +135,3 @@ const char *sl_rpc_code_name(int code);
 
 // Calls being handled or made right now: a leak gauge.
 int sl_rpc_live_calls(void);
-
-#endif

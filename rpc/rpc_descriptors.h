@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: questions about a serialized FileDescriptorSet, answered from its bytes. For rpc_reflection.c only.
-#ifndef SL_RPC_RPC_DESCRIPTORS_H
-#define SL_RPC_RPC_DESCRIPTORS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -32,5 +31,3 @@ size_t sl_rpc_files_defining(const struct sl_rpc_files *files, const char *symbo
 
 // Indices of a file and of all that it imports, directly or not; the file comes first. Returns their number.
 size_t sl_rpc_files_closure(const struct sl_rpc_files *files, size_t file, size_t indices[SL_RPC_MAX_FILES]);
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: grpc.health.v1.Health, a service: whether the server and each of its services want work. All do at first.
-#ifndef SL_RPC_RPC_HEALTH_H
-#define SL_RPC_RPC_HEALTH_H
+#pragma once
 
 #include "rpc/rpc.h"
 
@@ -15,5 +14,3 @@ void sl_rpc_health_destroy(struct sl_rpc_health **health);
 void sl_rpc_health_set(struct sl_rpc_health *health, const char *service, bool serving);
 
 struct sl_rpc_implementation sl_rpc_health_service(struct sl_rpc_health *health);
-
-#endif

@@ -5,8 +5,7 @@
  * Design: a tag is the first member of whatever waits for an operation; a polling thread calls tag->fn, which must be
  *         short and must never wait. Code that wants to wait uses sl_rpc_batch_run() on a thread of its own.
  */
-#ifndef SL_RPC_RPC_INTERNAL_H
-#define SL_RPC_RPC_INTERNAL_H
+#pragma once
 
 #include <grpc/grpc.h>
 #include <grpc/grpc_security.h>
@@ -139,5 +138,3 @@ enum sl_status sl_rpc_call_watch(struct sl_rpc_call *call);
 // Send the final status without waiting. Takes its own reference. The call's handler has returned, or never ran.
 void sl_rpc_call_finish(struct sl_rpc_call *call, enum sl_status status, const char *text);
 void sl_rpc_call_unref(struct sl_rpc_call *call);
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: server reflection, two services: what foreign clients ask to learn ours. Answers from proto/descriptors.h.
-#ifndef SL_RPC_RPC_REFLECTION_H
-#define SL_RPC_RPC_REFLECTION_H
+#pragma once
 
 #include "rpc/rpc.h"
 
@@ -15,5 +14,3 @@ void sl_rpc_reflection_destroy(struct sl_rpc_reflection **reflection);
 enum { SL_RPC_N_REFLECTION = 2 }; // v1, v1alpha
 void sl_rpc_reflection_services(struct sl_rpc_reflection *reflection,
                                 struct sl_rpc_implementation services_out[SL_RPC_N_REFLECTION]);
-
-#endif

@@ -22,7 +22,6 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/thread.h"
 #include "rpc/rpc_internal.h"
 #include "rpc/rpc_tsan.h"
 

@@ -4,8 +4,7 @@
  *
  * Design: ordinary services with limits of their own, so that probes are answered when the others are full.
  */
-#ifndef SL_RPC_RPC_STANDARD_H
-#define SL_RPC_RPC_STANDARD_H
+#pragma once
 
 #include "rpc/rpc_health.h"
 #include "rpc/rpc_reflection.h"
@@ -22,5 +21,3 @@ enum sl_status sl_rpc_standard_init(struct sl_rpc_standard *standard, struct sl_
                                     size_t n_services, struct sl_error *err);
 // After the server has stopped, or has failed to start.
 void sl_rpc_standard_cleanup(struct sl_rpc_standard *standard);
-
-#endif

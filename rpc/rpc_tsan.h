@@ -4,8 +4,7 @@
  *          handing in a tag and getting it back from a completion queue is invisible; these two macros state it.
  *          Run with TSAN_OPTIONS=ignore_noninstrumented_modules=1.
  */
-#ifndef SL_RPC_RPC_TSAN_H
-#define SL_RPC_RPC_TSAN_H
+#pragma once
 
 #if defined(__SANITIZE_THREAD__)
 #define SL_RPC_TSAN 1
@@ -22,6 +21,4 @@
 #else
 #define SL_RPC_HAND_OVER(tag) ((void)(tag))
 #define SL_RPC_TAKE_OVER(tag) ((void)(tag))
-#endif
-
 #endif

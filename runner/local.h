@@ -6,8 +6,7 @@
  * Design: the same reader and output as the workers', around one session that is never shipped. The last prompt token
  *         is read with the first step of writing, as it is by a decode worker, so both give the same bits.
  */
-#ifndef SL_RUNNER_LOCAL_H
-#define SL_RUNNER_LOCAL_H
+#pragma once
 
 #include "compress/recipe/recipe.h"
 #include "job/error_statistics.h"
@@ -105,5 +104,3 @@ enum sl_status sl_conversation_turn(struct sl_conversation *conversation, const 
 // For tests and inspection; NULL before the first turn.
 const struct sl_session *sl_conversation_session(const struct sl_conversation *conversation);
 void sl_conversation_close(struct sl_conversation **conversation);
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: what the files of local runs share: a loaded model with its engine and arena.
-#ifndef SL_RUNNER_LOCAL_INTERNAL_H
-#define SL_RUNNER_LOCAL_INTERNAL_H
+#pragma once
 
 #include "runner/local.h"
 #include "runner/trunk.h"
@@ -14,5 +13,3 @@ struct sl_local {
     struct sl_trunks *trunks; // NULL: none are kept
     int max_chunk_tokens;
 };
-
-#endif

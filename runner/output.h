@@ -7,8 +7,7 @@
  *         string never shows, not even in part.
  * Threads: one at a time per output processor.
  */
-#ifndef SL_RUNNER_OUTPUT_H
-#define SL_RUNNER_OUTPUT_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -58,5 +57,3 @@ enum sl_status sl_output_next(struct sl_output *output, const float *logits, str
 // All text so far that may be shown, stop string removed; NUL-terminated. Owned by the output.
 const char *sl_output_text(const struct sl_output *output);
 int64_t sl_output_n_tokens(const struct sl_output *output); // resumed ones included
-
-#endif

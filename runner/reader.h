@@ -5,8 +5,7 @@
  * Threads: one at a time per reader; the runtime is used during sl_reader_step() only, so several readers can take
  *          turns.
  */
-#ifndef SL_RUNNER_READER_H
-#define SL_RUNNER_READER_H
+#pragma once
 
 #include "job/error_statistics.h"
 #include "runner/sequence.h"
@@ -47,5 +46,3 @@ int64_t sl_reader_shared_tokens(const struct sl_plan *plan);
 size_t sl_reader_peak_bytes(const struct sl_reader *reader);
 void sl_reader_get_stats(const struct sl_reader *reader, struct sl_compress_stats *stats_out);
 void sl_reader_get_errors(const struct sl_reader *reader, struct sl_error_statistics *errors_out);
-
-#endif

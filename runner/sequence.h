@@ -10,8 +10,7 @@
  * Design: whoever drives sequences (prefill, decode, a conversation, a measurement) says what each reads next, in `input`,
  *         and calls sl_step() (runner/step.h) with all of them.
  */
-#ifndef SL_RUNNER_SEQUENCE_H
-#define SL_RUNNER_SEQUENCE_H
+#pragma once
 
 #include "compress/evict/compressor.h"
 #include "compress/plan/plan.h"
@@ -103,5 +102,3 @@ static inline enum sl_status sl_sequence_status(const struct sl_sequence *sequen
 
 struct sl_session *sl_sequence_take_session(struct sl_sequence *sequence); // the caller's to destroy
 void sl_sequence_close(struct sl_sequence *sequence);                      // accepts zeros, leaves zeros
-
-#endif

@@ -3,8 +3,7 @@
  * Purpose: one step of all sequences: the forward pass, and what their recipes do in it. The loop of everything that reads
  *          or writes: prefill, decode, conversations, measurements.
  */
-#ifndef SL_RUNNER_STEP_H
-#define SL_RUNNER_STEP_H
+#pragma once
 
 #include "runner/sequence.h"
 
@@ -21,5 +20,3 @@ enum sl_status sl_step(const struct sl_runtime *runtime, struct sl_sequence *con
 // A session that was resumed complete needs no step, only the finishing touches: pack what is not, hand every layer on.
 // The status is the sequence's, too.
 enum sl_status sl_step_finish_reading(const struct sl_runtime *runtime, struct sl_sequence *sequence);
-
-#endif

@@ -10,8 +10,7 @@
  * Not here: prompts of a cluster: its kvstore does that, for one recipe at a time.
  * Threads: one at a time.
  */
-#ifndef SL_RUNNER_TRUNK_H
-#define SL_RUNNER_TRUNK_H
+#pragma once
 
 #include "compress/plan/plan.h"
 
@@ -35,5 +34,3 @@ void sl_trunks_keep(struct sl_trunks *trunks, const struct sl_plan *plan, const 
 enum sl_status sl_trunks_resume(const struct sl_trunks *trunks, const struct sl_plan *plan, const int32_t *tokens,
                                 int64_t extra_slots, struct sl_arena *arena, struct sl_session **session_out,
                                 struct sl_error *err);
-
-#endif

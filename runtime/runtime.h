@@ -4,8 +4,7 @@
  *          to open them, for workers, local runs, measurements and benches.
  * Threads: immutable after opening, but for the engine (model/forward.h).
  */
-#ifndef SL_RUNTIME_RUNTIME_H
-#define SL_RUNTIME_RUNTIME_H
+#pragma once
 
 #include "model/forward.h"
 #include "text/tokenizer/tokenizer.h"
@@ -38,5 +37,3 @@ struct sl_runtime {
 enum sl_status sl_runtime_open(const struct sl_runtime_config *config, struct sl_runtime *runtime_out,
                                struct sl_error *err);
 void sl_runtime_close(struct sl_runtime *runtime); // accepts zeros, leaves zeros
-
-#endif

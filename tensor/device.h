@@ -18,8 +18,7 @@
  * Failures: an operation has no status. What goes wrong in a device comes back from the next wait, and only there.
  * Threads: a device may be used by many, a stream by one at a time.
  */
-#ifndef SL_TENSOR_DEVICE_H
-#define SL_TENSOR_DEVICE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -144,5 +143,3 @@ static inline void sl_stream_run(struct sl_stream *stream, int64_t n_tasks, int6
 static inline int sl_stream_threads(const struct sl_stream *stream) {
     return sl_team_size(stream != NULL ? stream->team : NULL);
 }
-
-#endif

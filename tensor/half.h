@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: the two 16-bit float formats to and from f32, bit by bit and rounding to nearest even: what processors do.
-#ifndef SL_TENSOR_HALF_H
-#define SL_TENSOR_HALF_H
+#pragma once
 
 #include <stdint.h>
 #include <string.h>
@@ -63,5 +62,3 @@ static inline uint16_t sl_f32_to_f16(float value) {
     uint32_t rounded = magnitude + 0xfffu + (magnitude >> 13 & 1u);
     return (uint16_t)(sign | ((rounded - 0x38000000u) >> 13));
 }
-
-#endif

@@ -31,8 +31,7 @@
  *
  * To add an op: an entry here with its formula, ref_<op> in a ref_*.c of tensor/cpu, tests/kernels/check_<op>.c; then tiers.
  */
-#ifndef SL_TENSOR_OPS_H
-#define SL_TENSOR_OPS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -410,5 +409,3 @@ struct sl_ops {
     // positions_out[j] for all slots (j itself when the layout has no positions)
     void (*read_positions)(const struct sl_kv *kv, int64_t *positions_out);
 };
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: the angles of RoPE, the one formula that every filling of the table uses.
-#ifndef SL_TENSOR_ROPE_ANGLES_H
-#define SL_TENSOR_ROPE_ANGLES_H
+#pragma once
 
 #include <math.h>
 
@@ -16,5 +15,3 @@ static inline void sl_rope_angles(const struct sl_rope *rope, int64_t position, 
         sin_out[i] = (float)(sin(angle) * rope->scale);
     }
 }
-
-#endif

@@ -3,8 +3,7 @@
  * Purpose: what the packers of all tiers share: rows of a matrix as they lie in the model's files, and the one
  *          quantization of them, so that every tier computes with the same codes and scales.
  */
-#ifndef SL_TENSOR_WEIGHTS_H
-#define SL_TENSOR_WEIGHTS_H
+#pragma once
 
 #include <assert.h>
 #include <stddef.h>
@@ -61,5 +60,3 @@ void sl_weight_quantize_row(const struct sl_matrix *w, int64_t j, int8_t *codes_
 // --- what a product goes through, as formulas ------------------------------------------------------------------------
 
 float sl_activate(enum sl_activation activation, float x);
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: operations on one head, for tests that look at one.
-#ifndef SL_TESTS_ONE_HEAD_H
-#define SL_TESTS_ONE_HEAD_H
+#pragma once
 
 #include "tensor/ops.h"
 
@@ -43,5 +42,3 @@ static inline void put_rows(const struct sl_ops *ops, const struct sl_kv *kv, co
     const struct sl_kv_heads heads = one_head(kv);
     ops->put_rows(NULL, &heads, one_list(slots), (struct sl_counts){.host = &n}, &rows);
 }
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: a stream of the processors with threads of its own, for tests of operations and of what queues them.
-#ifndef SL_TESTS_STREAM_H
-#define SL_TESTS_STREAM_H
+#pragma once
 
 #include <stdlib.h>
 
@@ -26,5 +25,3 @@ static inline void test_stream_close(struct sl_stream **stream) {
         *stream = NULL;
     }
 }
-
-#endif

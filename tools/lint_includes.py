@@ -101,10 +101,9 @@ def check_includes(path, text, rules, complain):
 
 
 def check_guard(path, text, complain):
-    guard = "SL_" + re.sub(r"[^A-Z0-9]", "_", path.upper().rsplit(".", 1)[0]) + "_H"
     directives = re.findall(r"^[ \t]*#[ \t]*(\w+)[ \t]*(.*?)[ \t]*$", text, re.M)
-    if directives[:2] != [("ifndef", guard), ("define", guard)] or directives[-1][0] != "endif":
-        complain(path, f"the include guard must be {guard}")
+    if directives[:1] != [("pragma", "once")]:
+        complain(path, "a header's first directive must be #pragma once")
 
 
 def functions_of(text):
@@ -346,9 +345,8 @@ def source(text=""):
     return f"// {SPDX}\n{text}"
 
 
-def header(path, text=""):
-    guard = "SL_" + re.sub(r"[^A-Z0-9]", "_", path.upper().rsplit(".", 1)[0]) + "_H"
-    return source(f"#ifndef {guard}\n#define {guard}\n{text}#endif\n")
+def header(text=""):
+    return source(f"#pragma once\n{text}")
 
 
 def including(*names):
@@ -368,30 +366,30 @@ def good_tree():
     macro = "#define TWICE(x) \\\n    do { \\\n" + "        x; \\\n" * MAX_FUNCTION_LINES + "    } while (0)\n"
     return {
         "base/CMakeLists.txt": library("a.c"),
-        "base/a.h": header("base/a.h", "#include <stdio.h>\n"),
+        "base/a.h": header("#include <stdio.h>\n"),
         "base/a.c": including("base/a.h") + table + macro + function("f", MAX_FUNCTION_LINES, "struct sl_x *"),
         "proto/CMakeLists.txt": "add_library(sl_proto STATIC ${generated})\n",
-        "proto/d.h": header("proto/d.h"),
+        "proto/d.h": header(),
         "kvcache/CMakeLists.txt": library("c.c", "sl_proto"),
         "kvcache/c.c": including("proto/sluice/v1/capsule.pb-c.h", "proto/d.h"),
         "tensor/CMakeLists.txt": library("ops.c", "sl_base"),
-        "tensor/ops.h": header("tensor/ops.h"),
-        "tensor/model.h": header("tensor/model.h"),
+        "tensor/ops.h": header(),
+        "tensor/model.h": header(),
         "tensor/ops.c": including("base/a.h"),
         "tensor/cpu/CMakeLists.txt": library("cpu.c", "sl_base sl_tensor"),
-        "tensor/cpu/cpu.h": header("tensor/cpu/cpu.h"),
+        "tensor/cpu/cpu.h": header(),
         "tensor/cpu/cpu.c": including("tensor/ops.h", "base/a.h"),
         "compress/CMakeLists.txt": library("b.c", "sl_base sl_tensor"),
         "compress/b.c": including("tensor/ops.h", "base/a.h") + function("long_by_permission", MAX_FUNCTION_LINES + 5),
         "fabric/CMakeLists.txt": library("f.c", "sl_base"),
-        "fabric/fabric.h": header("fabric/fabric.h"),
+        "fabric/fabric.h": header(),
         "fabric/f.c": including("<ucp/api/ucp.h>", "base/a.h"),
         "rpc/CMakeLists.txt": library("r.c", "sl_proto"),
         "rpc/r.c": including("<grpc/grpc.h>", "proto/sluice/v1/cluster.pb-c.h"),
         "decode/CMakeLists.txt": library("d.c", "sl_fabric sl_tensor_cpu"),
-        "decode/d.h": header("decode/d.h"),
+        "decode/d.h": header(),
         "decode/d.c": including("tensor/cpu/cpu.h", "fabric/fabric.h"),
-        **{f"decode/{i}.h": header(f"decode/{i}.h", "int x;\n" * (MAX_LINES - 10)) for i in range(8)},
+        **{f"decode/{i}.h": header("int x;\n" * (MAX_LINES - 10)) for i in range(8)},
         "sluice/CMakeLists.txt": "sl_program(NAME sluice SOURCES main.c DEPS sl_decode)\n",
         "sluice/main.c": including("decode/d.h"),
         "tests/unit/t.c": including("decode/d.h", "helper.h", "<grpc/grpc.h>"),
@@ -414,7 +412,7 @@ def violations():
     def build(folder, text, what):
         return file(folder + "/CMakeLists.txt", text, folder, what)
 
-    big = header("base/big.h", "int x;\n" * (MAX_LINES - 10))
+    big = header("int x;\n" * (MAX_LINES - 10))
     many = " ".join(f"{i}.c" for i in range(MAX_FOLDER_FILES))
     rows = SELF_TEST_RULES["ROWS"]
     circle = {
@@ -431,8 +429,8 @@ def violations():
         added("compress/x.c", including("<grpc/grpc.h>"), "only rpc/ may include"),
         added("tensor/cpu/x.c", including("<cuda_runtime.h>"), "only tensor/cuda/ may include"),
         added("base/x.c", including("a.h"), "not written from the root"),
-        file("attic/x.h", header("attic/x.h"), None, "folder attic/ has no row"),
-        ({"base/deep/x.h": header("base/deep/x.h"), "base/deep/CMakeLists.txt": "sl_library()\n"}, "base/deep/x.h",
+        file("attic/x.h", header(), None, "folder attic/ has no row"),
+        ({"base/deep/x.h": header(), "base/deep/CMakeLists.txt": "sl_library()\n"}, "base/deep/x.h",
          "folder base/deep/ has no row", {}),
         ({}, "attic", "has a row, and no files", {"ROWS": {**rows, "attic": "base"}}),
         ({}, "base", "its row names attic/*, which is not there", {"ROWS": {**rows, "base": "attic/*"}}),
@@ -443,8 +441,8 @@ def violations():
         ({}, "base fabric", "no circle any more", {"OPEN_CIRCLES": ["fabric base"]}),
         # files
         file("base/a.c", "int x;\n", None, "the first line must be"),
-        file("base/x.h", source("#ifndef X_H\n#define X_H\n#endif\n"), None, "guard must be SL_BASE_X_H"),
-        file("tensor/cpu/x.h", source("#pragma once\n"), None, "guard must be SL_TENSOR_CPU_X_H"),
+        file("base/x.h", source("#ifndef SL_BASE_X_H\n#define SL_BASE_X_H\n#endif\n"), None, "must be #pragma once"),
+        file("tensor/cpu/x.h", source("int x;\n"), None, "must be #pragma once"),
         file("tools/x.py", "# TO" + "DO later\n", None, "finish it"),
         file("docs/x.md", "FIX" + "ME\n", None, "finish it"),
         # sizes
@@ -455,7 +453,7 @@ def violations():
         ({f"base/{i}.h": big.replace("BIG", str(i)) for i in range(8)}, "base", f"lines, at most {MAX_FOLDER_LINES}", {}),
         ({**{f"base/{i}.c": source() for i in range(25)}, "base/CMakeLists.txt": library("a.c " + many)},
          "base", "26 sources, at most 25", {}),
-        file("decode/0.h", header("decode/0.h"), "decode", "needs no exception"),
+        file("decode/0.h", header(), "decode", "needs no exception"),
         file("decode/8.h", big.replace("BASE_BIG", "DECODE_8"), "decode", f"lines, at most {MAX_FOLDER_LINES + 300}"),
         # CMake
         file("base/new.c", source(), None, "is in no CMakeLists.txt"),

@@ -18,29 +18,27 @@ static const struct sl_program workers_program = {
     SL_OPTIONS(tool_options),
 };
 
-int sl_command_workers(int argc, char **argv) {
-    struct sl_tool_config config = {0};
-    int first, code;
-    struct sl_client *client;
-    if (!sl_tool_parse(&workers_program, argc, argv, &config, 0, 0, &first, &code) ||
-        !sl_tool_connect("workers", config.coordinator, &client, &code)) {
-        return code;
-    }
+static enum sl_status list_workers(struct sl_client *client, void *arg, char **arguments, struct sl_error *err) {
+    const struct sl_tool_config *config = arg;
     Sluice__V1__WorkersReply *reply = NULL;
-    struct sl_error err;
-    enum sl_status status = sl_client_workers(client, sl_deadline_in_ms(config.timeout_ms), &reply, &err);
-    sl_tool_disconnect(&client);
+    (void)arguments;
+    enum sl_status status = sl_client_workers(client, sl_deadline_in_ms(config->timeout_ms), &reply, err);
     if (status != SL_OK) {
-        return sl_tool_complain("workers", &err);
+        return status;
     }
-    for (size_t i = 0; config.json && i < reply->n_workers; i++) {
+    for (size_t i = 0; config->json && i < reply->n_workers; i++) {
         sl_message_print_json(&reply->workers[i]->base, stdout);
     }
-    if (!config.json) {
+    if (!config->json) {
         sl_workers_print(reply, stdout);
     }
     sluice__v1__workers_reply__free_unpacked(reply, NULL);
-    return SL_EXIT_OK;
+    return SL_OK;
+}
+
+int sl_command_workers(int argc, char **argv) {
+    struct sl_tool_config config = {0};
+    return sl_tool_ask(&workers_program, argc, argv, &config, 0, 0, list_workers);
 }
 
 struct drain_config {
@@ -61,28 +59,22 @@ static const struct sl_program drain_program = {
     SL_OPTIONS(drain_options),
 };
 
+static enum sl_status drain(struct sl_client *client, void *arg, char **arguments, struct sl_error *err) {
+    const struct drain_config *config = arg;
+    int32_t n_running = 0;
+    enum sl_status status = sl_client_drain(client, arguments[0], config->undo,
+                                            sl_deadline_in_ms(config->tool.timeout_ms), &n_running, err);
+    if (status == SL_OK && config->tool.json) {
+        printf("{\"jobs_running\":%d}\n", n_running);
+    } else if (status == SL_OK) {
+        printf("%s %s, %d jobs running\n", arguments[0], config->undo ? "takes new jobs again" : "drains", n_running);
+    }
+    return status;
+}
+
 int sl_command_drain(int argc, char **argv) {
     struct drain_config config = {0};
-    int first, code;
-    struct sl_client *client;
-    if (!sl_tool_parse(&drain_program, argc, argv, &config, 1, 1, &first, &code) ||
-        !sl_tool_connect("drain", config.tool.coordinator, &client, &code)) {
-        return code;
-    }
-    int32_t n_running = 0;
-    struct sl_error err;
-    enum sl_status status =
-        sl_client_drain(client, argv[first], config.undo, sl_deadline_in_ms(config.tool.timeout_ms), &n_running, &err);
-    sl_tool_disconnect(&client);
-    if (status != SL_OK) {
-        return sl_tool_complain("drain", &err);
-    }
-    if (config.tool.json) {
-        printf("{\"jobs_running\":%d}\n", n_running);
-    } else {
-        printf("%s %s, %d jobs running\n", argv[first], config.undo ? "takes new jobs again" : "drains", n_running);
-    }
-    return SL_EXIT_OK;
+    return sl_tool_ask(&drain_program, argc, argv, &config, 1, 1, drain);
 }
 
 struct top_config {

@@ -174,12 +174,13 @@ static void print(const struct subject *subjects, size_t n_subjects) {
     sl_table_finish(&table, stdout);
 }
 
-static enum sl_status compare(struct sl_client *client, const struct sl_tool_config *config, char **ids, size_t n_ids,
-                              struct sl_error *err) {
+static enum sl_status compare(struct sl_client *client, void *arg, char **ids, struct sl_error *err) {
+    const struct sl_tool_config *config = arg;
     struct subject subjects[MAX_JOBS] = {0};
     enum sl_status status = SL_OK;
-    for (size_t j = 0; j < n_ids && status == SL_OK; j++) {
-        status = fetch(client, ids[j], config->timeout_ms, &subjects[j], err);
+    size_t n_ids = 0;
+    for (; ids[n_ids] && status == SL_OK; n_ids++) {
+        status = fetch(client, ids[n_ids], config->timeout_ms, &subjects[n_ids], err);
     }
     if (status == SL_OK && config->json) {
         for (size_t j = 0; j < n_ids; j++) {
@@ -199,16 +200,5 @@ static enum sl_status compare(struct sl_client *client, const struct sl_tool_con
 
 int sl_command_compare(int argc, char **argv) {
     struct sl_tool_config config = {0};
-    int first, code;
-    if (!sl_tool_parse(&program, argc, argv, &config, 1, MAX_JOBS, &first, &code)) {
-        return code;
-    }
-    struct sl_client *client;
-    if (!sl_tool_connect("compare", config.coordinator, &client, &code)) {
-        return code;
-    }
-    struct sl_error err = {0};
-    enum sl_status status = compare(client, &config, argv + first, (size_t)(argc - first), &err);
-    sl_tool_disconnect(&client);
-    return status == SL_OK ? SL_EXIT_OK : sl_tool_complain("compare", &err);
+    return sl_tool_ask(&program, argc, argv, &config, 1, MAX_JOBS, compare);
 }

@@ -131,28 +131,25 @@ static const struct sl_program cancel_program = {
     SL_OPTIONS(tool_options),
 };
 
-int sl_command_cancel(int argc, char **argv) {
-    struct sl_tool_config config = {0};
-    int first, code;
-    struct sl_client *client;
-    if (!sl_tool_parse(&cancel_program, argc, argv, &config, 1, 1, &first, &code) ||
-        !sl_tool_connect("cancel", config.coordinator, &client, &code)) {
-        return code;
-    }
+static enum sl_status cancel(struct sl_client *client, void *arg, char **arguments, struct sl_error *err) {
+    const struct sl_tool_config *config = arg;
     Sluice__V1__Job *job = NULL;
-    struct sl_error err;
-    enum sl_status status = sl_client_cancel(client, argv[first], sl_deadline_in_ms(config.timeout_ms), &job, &err);
-    sl_tool_disconnect(&client);
+    enum sl_status status = sl_client_cancel(client, arguments[0], sl_deadline_in_ms(config->timeout_ms), &job, err);
     if (status != SL_OK) {
-        return sl_tool_complain("cancel", &err);
+        return status;
     }
-    if (config.json) {
+    if (config->json) {
         sl_message_print_json(&job->base, stdout);
     } else {
         printf("%s %s\n", job->job_id, sl_job_state_name(job->state));
     }
     sluice__v1__job__free_unpacked(job, NULL);
-    return SL_EXIT_OK;
+    return SL_OK;
+}
+
+int sl_command_cancel(int argc, char **argv) {
+    struct sl_tool_config config = {0};
+    return sl_tool_ask(&cancel_program, argc, argv, &config, 1, 1, cancel);
 }
 
 struct jobs_config {
@@ -210,19 +207,15 @@ static enum sl_status show_one(struct sl_client *client, const struct jobs_confi
     return status;
 }
 
+static enum sl_status show(struct sl_client *client, void *config, char **arguments, struct sl_error *err) {
+    enum sl_status status = *arguments ? SL_OK : show_all(client, config, err);
+    for (; *arguments && status == SL_OK; arguments++) {
+        status = show_one(client, config, *arguments, err);
+    }
+    return status;
+}
+
 int sl_command_jobs(int argc, char **argv) {
     struct jobs_config config = {0};
-    int first, code;
-    struct sl_client *client;
-    if (!sl_tool_parse(&jobs_program, argc, argv, &config, 0, argc, &first, &code) ||
-        !sl_tool_connect("jobs", config.tool.coordinator, &client, &code)) {
-        return code;
-    }
-    struct sl_error err;
-    enum sl_status status = first == argc ? show_all(client, &config, &err) : SL_OK;
-    for (int i = first; i < argc && status == SL_OK; i++) {
-        status = show_one(client, &config, argv[i], &err);
-    }
-    sl_tool_disconnect(&client);
-    return status == SL_OK ? SL_EXIT_OK : sl_tool_complain("jobs", &err);
+    return sl_tool_ask(&jobs_program, argc, argv, &config, 0, argc, show);
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: the commands of the tool that speak with a cluster or do a job here. See cli/tool.h.
-#ifndef SL_CLI_COMMANDS_COMMANDS_H
-#define SL_CLI_COMMANDS_COMMANDS_H
+#pragma once
 
 int sl_command_run(int argc, char **argv);
 int sl_command_up(int argc, char **argv);
@@ -14,5 +13,3 @@ int sl_command_top(int argc, char **argv);
 int sl_command_workers(int argc, char **argv);
 int sl_command_drain(int argc, char **argv);
 int sl_command_recipes(int argc, char **argv);
-
-#endif

@@ -8,8 +8,7 @@
  *         table of scores; everything that touches pages is an op (tensor/ops.h).
  * Threads: a compressor is used by one thread at a time.
  */
-#ifndef SL_COMPRESS_EVICT_COMPRESSOR_H
-#define SL_COMPRESS_EVICT_COMPRESSOR_H
+#pragma once
 
 #include "compress/plan/plan.h"
 #include "tensor/ops.h"
@@ -91,5 +90,3 @@ struct sl_error_estimate {
 // estimates_out: [n_layers]. Waits for the device. Returns n_layers, or 0 and writes nothing where estimates are not wanted or
 // the device has failed.
 int sl_compressor_get_estimates(const struct sl_compressor *compressor, struct sl_error_estimate *estimates_out);
-
-#endif

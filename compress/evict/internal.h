@@ -10,8 +10,7 @@
  *     thin.c         what is evicted of an offloaded layer before its slots are shipped
  *     steps.c        decode
  */
-#ifndef SL_COMPRESS_EVICT_INTERNAL_H
-#define SL_COMPRESS_EVICT_INTERNAL_H
+#pragma once
 
 #include "compress/evict/compressor.h"
 #include "compress/evict/scores/score.h"
@@ -147,5 +146,3 @@ static inline bool sl_budgets_at_end(const struct sl_compressor *c) {
 static inline bool sl_value_per_query_head(const struct sl_recipe *recipe) {
     return recipe->value == SL_VALUE_CAOTE_HEADS || recipe->value == SL_VALUE_FASTCAOTE_HEADS;
 }
-
-#endif

@@ -5,8 +5,7 @@
  *
  * Invariants: every division sums to its total exactly, and gives nobody more than there is to hold.
  */
-#ifndef SL_COMPRESS_PLAN_BUDGET_H
-#define SL_COMPRESS_PLAN_BUDGET_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -36,5 +35,3 @@ void sl_budget_pyramid(int64_t total, int n_layers, int64_t least, int64_t most,
  */
 void sl_budget_d2o_weights(enum sl_split_layers reading, const double *variances, int n_layers, int n_heads,
                            double *weights_out);
-
-#endif

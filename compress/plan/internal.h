@@ -7,8 +7,7 @@
  *     sizes.c   bytes
  *     plan.c    the plan: layouts, budgets
  */
-#ifndef SL_COMPRESS_PLAN_INTERNAL_H
-#define SL_COMPRESS_PLAN_INTERNAL_H
+#pragma once
 
 #include "compress/plan/plan.h"
 
@@ -31,5 +30,3 @@ int64_t sl_plan_at_work_slots(const struct sl_plan *plan, int layer);
 
 size_t sl_plan_capsule_bytes(const struct sl_plan *plan);
 size_t sl_plan_prefill_peak_bytes(const struct sl_plan *plan);
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: a recipe together with a model and a prompt: what follows from the three, in numbers.
-#ifndef SL_COMPRESS_PLAN_PLAN_H
-#define SL_COMPRESS_PLAN_PLAN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -110,5 +109,3 @@ size_t sl_plan_offloaded_bytes(const struct sl_plan *plan);
 // int8, or int1 (of what is searched). The recipe must offload.
 enum sl_kv_format sl_plan_row_format(const struct sl_plan *plan);
 enum sl_kv_format sl_plan_scan_format(const struct sl_plan *plan);
-
-#endif

@@ -15,8 +15,7 @@
  *     text.c       a recipe from text
  *     canonical.c  text from a recipe, which preset it is, its fingerprint
  */
-#ifndef SL_COMPRESS_RECIPE_INTERNAL_H
-#define SL_COMPRESS_RECIPE_INTERNAL_H
+#pragma once
 
 #include <stddef.h>
 #include <string.h>
@@ -150,5 +149,3 @@ enum sl_status sl_recipe_check(const struct sl_recipe *recipe, struct sl_error *
 
 // every_axis: also write the axes that have their default value.
 char *sl_recipe_write(const struct sl_recipe *recipe, bool every_axis, char *buf, size_t buf_bytes);
-
-#endif

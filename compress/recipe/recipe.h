@@ -25,8 +25,7 @@
  * What there is not is refused by name, with what there is; impossible combinations are refused with the axis and the
  * reason when the recipe is parsed (or fitted to a model), before any work.
  */
-#ifndef SL_COMPRESS_RECIPE_RECIPE_H
-#define SL_COMPRESS_RECIPE_RECIPE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -203,5 +202,3 @@ const struct sl_recommendation *sl_recipe_recommendations(void);
 
 // The recommendation for at most `share`; NULL: none ships so little.
 const struct sl_recommendation *sl_recipe_recommend(double share);
-
-#endif

@@ -5,8 +5,7 @@
  * Design: what a score computes is a file of its own in compress/evict/scores/. Whoever must know more of a score than its
  *         name asks its row.
  */
-#ifndef SL_COMPRESS_RECIPE_SCORES_H
-#define SL_COMPRESS_RECIPE_SCORES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -77,5 +76,3 @@ static inline bool sl_score_is_of_rows(const struct sl_score_traits *traits) {
 
 // "aas, mas or cis": those that has() holds for. Returns buf.
 char *sl_scores_list(bool (*has)(const struct sl_score_traits *traits), char *buf, size_t buf_bytes);
-
-#endif

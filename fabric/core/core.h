@@ -8,8 +8,7 @@
  *          (sl_fabric_post), what a verb shares with its callers under a lock of its own, and atomics.
  *          fabric->lock guards what is marked so below; it is never held while a callback of the user runs.
  */
-#ifndef SL_FABRIC_CORE_CORE_H
-#define SL_FABRIC_CORE_CORE_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -257,5 +256,3 @@ void sl_slots_give(struct sl_slots *slots, uint32_t id);
 void *sl_slots_find(struct sl_slots *slots, uint32_t id); // NULL: free
 void *sl_slots_next(struct sl_slots *slots,
                     uint32_t *id_inout); // the first from *id on, which is set behind it; or NULL
-
-#endif

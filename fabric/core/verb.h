@@ -9,8 +9,7 @@
  *         calls go down only, from fabric.c, which has the list, to the verbs, and from those to the core.
  * Threads: hooks run on the progress thread where nothing else is said. One that is NULL is not called.
  */
-#ifndef SL_FABRIC_CORE_VERB_H
-#define SL_FABRIC_CORE_VERB_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -103,5 +102,3 @@ static inline void *sl_verb_of_peer(const void *state, struct sl_peer *peer) {
 #define SL_VERBS_WITH(hook, fabric, verb)                                                                              \
     for (struct sl_verb *const *verb##_at = (fabric)->verbs, *verb; (verb = *verb##_at) != NULL; verb##_at++)          \
         if (verb->ops->hook != NULL)
-
-#endif

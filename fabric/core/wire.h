@@ -21,8 +21,7 @@
  *      READ        reader -> owner: ranges of a window
  *      READ_REPLY  owner -> reader: their bytes, one behind the other, or why not
  */
-#ifndef SL_FABRIC_CORE_WIRE_H
-#define SL_FABRIC_CORE_WIRE_H
+#pragma once
 
 #include <assert.h>
 #include <stdint.h>
@@ -188,5 +187,3 @@ struct sl_wire_ticket {
     uint16_t rkey_bytes;
 };
 static_assert(sizeof(struct sl_wire_ticket) == 64, "wire");
-
-#endif

@@ -18,8 +18,7 @@
  * Leases: ended by sl_annexes_release(), or by the reaper when nobody renews; questions renew too. Ids cannot be guessed.
  * Threads: any number. Locks in this order: annexes, then room, segments, inbound, ledger, arena.
  */
-#ifndef SL_KVSTORE_ANNEXES_ANNEXES_H
-#define SL_KVSTORE_ANNEXES_ANNEXES_H
+#pragma once
 
 #include "kvstore/memory/room.h"
 #include "offload/annex/near.h"
@@ -87,5 +86,3 @@ struct sl_near_memory *sl_held_annex_memory(struct sl_held_annex *held);
 bool sl_annexes_begin_alike(uint64_t annex_id, uint64_t other_id);
 
 int64_t sl_annexes_count(struct sl_annexes *annexes); // leases: a leak gauge
-
-#endif

@@ -7,8 +7,7 @@
  *         KEPT bytes in all lists is freed; what is out at a time is bounded too.
  * Threads: any number; one lock, held for short.
  */
-#ifndef SL_KVSTORE_ANNEXES_ANSWERS_H
-#define SL_KVSTORE_ANNEXES_ANSWERS_H
+#pragma once
 
 #include <stddef.h>
 
@@ -24,5 +23,3 @@ void sl_answers_destroy(struct sl_answers **answers); // everything has been giv
 void *sl_answers_take(struct sl_answers *answers,
                       size_t bytes); // at a multiple of 64; NULL: no memory, or too much out
 void sl_answers_give(void *answer);  // of sl_answers_take()
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: what the table of annexes (annexes.c), one of them (held_annex.c) and their growth (growth.c) share.
-#ifndef SL_KVSTORE_ANNEXES_INTERNAL_H
-#define SL_KVSTORE_ANNEXES_INTERNAL_H
+#pragma once
 
 #include "kvstore/annexes/annexes.h"
 
@@ -68,5 +67,3 @@ void sl_annexes_forget_from(struct sl_annexes *annexes, struct sl_held_annex *he
 // are shipped in, as many blocks beside them as prefill has on their way at a time (SL_KV_SEGMENTS_QUEUED).
 enum sl_status sl_annexes_bytes_to_come(const struct sl_kv_family *family, int64_t begin, int64_t n_tokens,
                                         size_t *bytes_out, struct sl_error *err);
-
-#endif

@@ -13,8 +13,7 @@
  *         The share of the threads' time that they are busy is measured over the last seconds: what admission goes by.
  * Threads: any number.
  */
-#ifndef SL_KVSTORE_ANNEXES_QUESTIONS_H
-#define SL_KVSTORE_ANNEXES_QUESTIONS_H
+#pragma once
 
 #include "fabric/request.h"
 #include "kvstore/annexes/annexes.h"
@@ -48,5 +47,3 @@ struct sl_questions_stats {
     int n_threads;
 };
 void sl_questions_get_stats(struct sl_questions *questions, struct sl_questions_stats *stats_out);
-
-#endif

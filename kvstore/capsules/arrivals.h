@@ -5,8 +5,7 @@
  *
  * Threads: any number; one lock, above those of inbound transfers, ledger and shelf.
  */
-#ifndef SL_KVSTORE_CAPSULES_ARRIVALS_H
-#define SL_KVSTORE_CAPSULES_ARRIVALS_H
+#pragma once
 
 #include "kvstore/disk/disk.h"
 
@@ -25,5 +24,3 @@ bool sl_arrivals_expects(struct sl_arrivals *arrivals, const struct sl_capsule_i
 
 // Look after all of them once: for a thread that comes by when inbound transfers change.
 void sl_arrivals_shelve(struct sl_arrivals *arrivals);
-
-#endif

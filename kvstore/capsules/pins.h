@@ -8,8 +8,7 @@
  *
  * Threads: any number; one lock, held for no call but the shelf's. Ids cannot be guessed.
  */
-#ifndef SL_KVSTORE_CAPSULES_PINS_H
-#define SL_KVSTORE_CAPSULES_PINS_H
+#pragma once
 
 #include "kvstore/memory/shelf.h"
 
@@ -33,5 +32,3 @@ struct sl_stored *sl_pins_borrow(struct sl_pins *pins, const char *id);
 void sl_pins_return(struct sl_pins *pins, const char *id);
 
 int64_t sl_pins_count(struct sl_pins *pins); // leases: a leak gauge
-
-#endif

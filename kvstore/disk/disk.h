@@ -13,8 +13,7 @@
  *        a prompt of 7.8k tokens, models/demo, 24 MB of capsule: 660 ms to its first token read anew, 36 to 180 from disk.
  * Threads: any number may offer and recall.
  */
-#ifndef SL_KVSTORE_DISK_DISK_H
-#define SL_KVSTORE_DISK_DISK_H
+#pragma once
 
 #include "kvstore/memory/room.h"
 
@@ -55,5 +54,3 @@ struct sl_disk_stats {
     char failure[384];         // why the disk is not used any more; "" while it is
 };
 void sl_disk_get_stats(struct sl_disk *disk, struct sl_disk_stats *stats_out);
-
-#endif

@@ -16,8 +16,7 @@
  *         longest ago goes.
  * Threads: one writes; any number find and read.
  */
-#ifndef SL_KVSTORE_DISK_FOLDER_H
-#define SL_KVSTORE_DISK_FOLDER_H
+#pragma once
 
 #include "kvstore/disk/index.h"
 
@@ -68,5 +67,3 @@ enum sl_status sl_disk_folder_touch(struct sl_disk_folder *folder, const struct 
                                     struct sl_error *err);
 
 void sl_disk_folder_get_size(struct sl_disk_folder *folder, int64_t *n_capsules_out, int64_t *bytes_out);
-
-#endif

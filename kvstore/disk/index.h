@@ -17,8 +17,7 @@
  *
  * Unless said otherwise functions return SL_OK, SL_ERR_NOT_FOUND or SL_ERR_IO.
  */
-#ifndef SL_KVSTORE_DISK_INDEX_H
-#define SL_KVSTORE_DISK_INDEX_H
+#pragma once
 
 #include "kvstore/memory/shelf.h"
 
@@ -84,5 +83,3 @@ enum sl_status sl_disk_index_oldest(struct sl_disk_index *index, uint64_t *id_ou
 
 // The first capsule whose id is at least `from`; for a pass over all.
 enum sl_status sl_disk_index_walk(struct sl_disk_index *index, uint64_t from, uint64_t *id_out, struct sl_error *err);
-
-#endif

@@ -12,8 +12,7 @@
  * Threads: any number. Whoever takes memory does it under one lock, so that what was made room for cannot be taken by
  *          another in between.
  */
-#ifndef SL_KVSTORE_MEMORY_ROOM_H
-#define SL_KVSTORE_MEMORY_ROOM_H
+#pragma once
 
 #include <pthread.h>
 
@@ -50,5 +49,3 @@ enum sl_status sl_room_take_block(struct sl_room *room, const char *label, size_
 
 // Evict whatever was used longest ago, kept or not; false: all is in use. For who has a promise and finds no block.
 bool sl_room_evict_one(struct sl_room *room);
-
-#endif

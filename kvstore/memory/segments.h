@@ -13,8 +13,7 @@
  *         it is worth nothing without those before it.
  * Threads: any number; one lock, held for short.
  */
-#ifndef SL_KVSTORE_MEMORY_SEGMENTS_H
-#define SL_KVSTORE_MEMORY_SEGMENTS_H
+#pragma once
 
 #include "offload/annex/annex.h"
 
@@ -80,5 +79,3 @@ struct sl_kv_segments_stats {
     size_t bytes, evictable_bytes; // of all; of those that nobody uses
 };
 void sl_kv_segments_get_stats(struct sl_kv_segments *segments, struct sl_kv_segments_stats *stats_out);
-
-#endif

@@ -9,8 +9,7 @@
  *         SL_SHELF_MAX_PREFIXES index entries a capsule.
  * Threads: any number; one lock, held for short.
  */
-#ifndef SL_KVSTORE_MEMORY_SHELF_H
-#define SL_KVSTORE_MEMORY_SHELF_H
+#pragma once
 
 #include "base/arena.h"
 #include "kvcache/capsule.h"
@@ -95,5 +94,3 @@ struct sl_shelf_stats {
 };
 void sl_shelf_get_stats(struct sl_shelf *shelf, struct sl_shelf_stats *stats_out);
 void sl_shelf_count_miss(struct sl_shelf *shelf);
-
-#endif

@@ -4,8 +4,7 @@
  *
  * To add one: a struct sl_bench here, its file in CMakeLists.txt, a row in the table of bench_table.c.
  */
-#ifndef SL_LAB_BENCH_BENCH_H
-#define SL_LAB_BENCH_BENCH_H
+#pragma once
 
 #include "base/config.h"
 
@@ -24,7 +23,5 @@ struct sl_bench {
 // `sluice bench`: find the bench in the table of bench_table.c and run it. argv[0] is "bench". Returns the exit status.
 int sl_bench_main(int argc, char **argv);
 
-extern const struct sl_bench sl_bench_ask, sl_bench_cells, sl_bench_compress, sl_bench_decode, sl_bench_engine,
-    sl_bench_mixed, sl_bench_retrieve, sl_bench_ship, sl_bench_ttft;
-
-#endif
+extern const struct sl_bench sl_bench_cells, sl_bench_compress, sl_bench_decode, sl_bench_engine, sl_bench_mixed,
+    sl_bench_retrieve, sl_bench_ship, sl_bench_ttft;

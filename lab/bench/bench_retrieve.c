@@ -15,7 +15,6 @@
 
 #include "base/config.h"
 #include "lab/bench/bench.h"
-#include "lab/bench/rig/peak.h"
 #include "lab/bench/rig/retrieve_steps.h"
 #include "lab/bench/rig/scan_speed.h"
 #include "lab/result.h"

@@ -16,7 +16,6 @@ static const struct {
     {"engine", &sl_bench_engine, "prefill and decode against this machine's arithmetic and memory"},
     {"cells", &sl_bench_cells, "single cells of prefill and decode; what lab/bench/peers compares with others"},
     {"compress", &sl_bench_compress, "prefill under each recipe against prefill with the full cache"},
-    {"ask", &sl_bench_ask, "questions and one-sided reads between two processes"},
     {"ship", &sl_bench_ship, "capsules between two processes against ucx_perftest"},
     {"retrieve", &sl_bench_retrieve, "offloaded layers: the scan, latency over each transport, bytes a step"},
     {"decode", &sl_bench_decode, "steps of decode with layers in a kvstore against steps with the full cache"},

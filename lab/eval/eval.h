@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: `sluice eval` and the evaluations behind it. argv[0] is the evaluation's name. Return an exit code (cli/tool.h).
-#ifndef SL_LAB_EVAL_EVAL_H
-#define SL_LAB_EVAL_EVAL_H
+#pragma once
 
 int sl_command_eval(int argc, char **argv); // finds the evaluation and runs it
 
 int sl_command_eval_grid(int argc, char **argv);
 int sl_command_eval_make(int argc, char **argv);
 int sl_command_eval_suites(int argc, char **argv);
-
-#endif

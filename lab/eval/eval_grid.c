@@ -103,7 +103,8 @@ static enum sl_status make_plan(const struct grid_config *c, const struct sl_eva
     return status;
 }
 
-static enum sl_status evaluate(const struct grid_config *c, struct sl_error *err) {
+static enum sl_status evaluate(void *config, struct sl_error *err) {
+    const struct grid_config *c = config;
     double depths[MAX_DEPTHS];
     int64_t *lengths = NULL;
     struct sl_eval_grid grid = {.depths = depths, .n_depths = (size_t)c->depths};
@@ -136,10 +137,5 @@ static enum sl_status evaluate(const struct grid_config *c, struct sl_error *err
 
 int sl_command_eval_grid(int argc, char **argv) {
     struct grid_config config = {0};
-    struct sl_error err = {0};
-    int first, code;
-    if (!sl_tool_parse(&program, argc, argv, &config, 0, 0, &first, &code)) {
-        return code;
-    }
-    return evaluate(&config, &err) == SL_OK ? SL_EXIT_OK : sl_tool_complain("eval grid", &err);
+    return sl_tool_run(&program, argc, argv, &config, evaluate);
 }

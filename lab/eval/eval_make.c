@@ -74,7 +74,8 @@ static enum sl_status print_prompts(const struct sl_eval_questions *questions, s
                                                   : status;
 }
 
-static enum sl_status make(const struct sl_eval_options *o, struct sl_error *err) {
+static enum sl_status make(void *config, struct sl_error *err) {
+    const struct sl_eval_options *o = &((struct make_config *)config)->eval;
     if (!o->model) {
         return sl_fail(err, SL_ERR_INVALID, "--model DIR is needed");
     }
@@ -103,10 +104,5 @@ static enum sl_status make(const struct sl_eval_options *o, struct sl_error *err
 
 int sl_command_eval_make(int argc, char **argv) {
     struct make_config config = {0};
-    struct sl_error err = {0};
-    int first, code;
-    if (!sl_tool_parse(&program, argc, argv, &config, 0, 0, &first, &code)) {
-        return code;
-    }
-    return make(&config.eval, &err) == SL_OK ? SL_EXIT_OK : sl_tool_complain("eval make", &err);
+    return sl_tool_run(&program, argc, argv, &config, make);
 }

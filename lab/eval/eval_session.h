@@ -3,8 +3,7 @@
  * Purpose: an evaluation from its plan to its report, as `sluice eval suites` and `grid` run it: whoever answers is
  *          opened, asked and closed, progress is shown on standard error, Ctrl-C ends it with what there is.
  */
-#ifndef SL_LAB_EVAL_EVAL_SESSION_H
-#define SL_LAB_EVAL_EVAL_SESSION_H
+#pragma once
 
 #include "cli/tool.h"
 #include "lab/eval/report/eval_report.h"
@@ -35,5 +34,3 @@ struct sl_eval_session {
  */
 enum sl_status sl_eval_session_run(struct sl_eval_session *session, struct sl_error *err);
 void sl_eval_session_cleanup(struct sl_eval_session *session);
-
-#endif

@@ -136,7 +136,12 @@ static enum sl_status check_outputs(const struct suites_config *c, struct sl_err
     return status;
 }
 
-static enum sl_status evaluate(const struct suites_config *c, struct sl_error *err) {
+static enum sl_status evaluate(void *config, struct sl_error *err) {
+    const struct suites_config *c = config;
+    if (c->list) {
+        list_tasks();
+        return SL_OK;
+    }
     struct sl_eval_session session = {.command = "eval suites", .options = &c->eval};
     enum sl_status status = read_part(c->part, &session, err);
     status = status == SL_OK ? check_outputs(c, err) : status;
@@ -157,14 +162,5 @@ static enum sl_status evaluate(const struct suites_config *c, struct sl_error *e
 
 int sl_command_eval_suites(int argc, char **argv) {
     struct suites_config config = {0};
-    struct sl_error err = {0};
-    int first, code;
-    if (!sl_tool_parse(&program, argc, argv, &config, 0, 0, &first, &code)) {
-        return code;
-    }
-    if (config.list) {
-        list_tasks();
-        return SL_EXIT_OK;
-    }
-    return evaluate(&config, &err) == SL_OK ? SL_EXIT_OK : sl_tool_complain("eval suites", &err);
+    return sl_tool_run(&program, argc, argv, &config, evaluate);
 }

@@ -14,8 +14,7 @@
  *     slots 90, 95, 99   the smallest share of the row's slots that holds so many percent of its attention
  *     effective slots    exp(entropy of the row): as many slots, equally attended, would have the same entropy
  */
-#ifndef SL_LAB_MEASURE_ATTENTION_PROFILE_H
-#define SL_LAB_MEASURE_ATTENTION_PROFILE_H
+#pragma once
 
 #include "lab/eval_model.h"
 
@@ -69,5 +68,3 @@ double sl_attention_of_head(const struct sl_attention_profile *profile, int laye
                             enum sl_attention_statistic statistic);
 double sl_attention_of_layer(const struct sl_attention_profile *profile, int layer, // mean of the layer's heads
                              enum sl_attention_statistic statistic);
-
-#endif

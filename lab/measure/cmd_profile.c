@@ -234,7 +234,8 @@ static enum sl_status report(const struct profile_config *config, const struct s
     return status == SL_OK && config->png ? draw_plot(p, config->threshold, config->png, err) : status;
 }
 
-static enum sl_status profile(const struct profile_config *config, struct sl_error *err) {
+static enum sl_status profile(void *arg, struct sl_error *err) {
+    const struct profile_config *config = arg;
     struct sl_eval_model m;
     struct sl_eval_model_config model = {.dir = config->model,
                                          .threads = (int)config->threads,
@@ -263,10 +264,5 @@ static enum sl_status profile(const struct profile_config *config, struct sl_err
 
 int sl_command_profile(int argc, char **argv) {
     struct profile_config config = {0};
-    struct sl_error err = {0};
-    int first, code;
-    if (!sl_tool_parse(&program, argc, argv, &config, 0, 0, &first, &code)) {
-        return code;
-    }
-    return profile(&config, &err) == SL_OK ? SL_EXIT_OK : sl_tool_complain("profile", &err);
+    return sl_tool_run(&program, argc, argv, &config, profile);
 }

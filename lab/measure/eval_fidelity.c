@@ -368,7 +368,8 @@ static enum sl_status report(const struct eval *e, struct sl_error *err) {
     return e->config.png ? draw(e, err) : SL_OK;
 }
 
-static enum sl_status evaluate(struct eval *e, struct sl_error *err) {
+static enum sl_status evaluate(void *arg, struct sl_error *err) {
+    struct eval *e = arg;
     const struct eval_config *c = &e->config;
     enum sl_status status = make_trials(e, err);
     if (status == SL_OK && c->png) {
@@ -403,12 +404,7 @@ static enum sl_status evaluate(struct eval *e, struct sl_error *err) {
 
 int sl_command_eval_fidelity(int argc, char **argv) {
     struct eval e = {.width = sl_terminal_width(STDERR_FILENO)};
-    struct sl_error err = {0};
-    int first, code;
-    if (!sl_tool_parse(&program, argc, argv, &e.config, 0, 0, &first, &code)) {
-        return code;
-    }
-    code = evaluate(&e, &err) == SL_OK ? SL_EXIT_OK : sl_tool_complain("eval fidelity", &err);
+    int code = sl_tool_run(&program, argc, argv, &e, evaluate);
     free(e.trials);
     sl_list_cleanup(&e.recipes);
     return code;

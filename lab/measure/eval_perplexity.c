@@ -386,7 +386,8 @@ static enum sl_status report(const struct eval *e, struct sl_error *err) {
     return e->config.png ? draw(e, err) : SL_OK;
 }
 
-static enum sl_status evaluate(struct eval *e, struct sl_error *err) {
+static enum sl_status evaluate(void *arg, struct sl_error *err) {
+    struct eval *e = arg;
     const struct perplexity_config *c = &e->config;
     enum sl_status status = make_trials(e, err);
     if (status == SL_OK && c->png) {
@@ -418,12 +419,7 @@ static enum sl_status evaluate(struct eval *e, struct sl_error *err) {
 
 int sl_command_eval_perplexity(int argc, char **argv) {
     struct eval e = {.width = sl_terminal_width(STDERR_FILENO)};
-    struct sl_error err = {0};
-    int first, code;
-    if (!sl_tool_parse(&program, argc, argv, &e.config, 0, 0, &first, &code)) {
-        return code;
-    }
-    code = evaluate(&e, &err) == SL_OK ? SL_EXIT_OK : sl_tool_complain("eval perplexity", &err);
+    int code = sl_tool_run(&program, argc, argv, &e, evaluate);
     for (size_t i = 0; i < e.n_trials; i++) {
         free(e.trials[i].blocks);
     }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: the recipes that an evaluation compares: those that were asked for, or every preset.
-#ifndef SL_LAB_MEASURE_EVAL_RECIPES_H
-#define SL_LAB_MEASURE_EVAL_RECIPES_H
+#pragma once
 
 #include "lab/eval_model.h"
 
@@ -12,5 +11,3 @@
  */
 enum sl_status sl_eval_recipes(const struct sl_option_list *named, const char *budget, struct sl_list *list,
                                struct sl_error *err);
-
-#endif

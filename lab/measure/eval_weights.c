@@ -230,7 +230,8 @@ static void print_json(const struct eval *e) {
     }
 }
 
-static enum sl_status evaluate(struct eval *e, struct sl_error *err) {
+static enum sl_status evaluate(void *arg, struct sl_error *err) {
+    struct eval *e = arg;
     enum sl_status status = SL_OK;
     for (int f = 0; f <= SL_WEIGHT_INT4 && status == SL_OK; f++) {
         status = measure(e, (enum sl_weight_format)f, err);
@@ -251,12 +252,7 @@ static enum sl_status evaluate(struct eval *e, struct sl_error *err) {
 
 int sl_command_eval_weights(int argc, char **argv) {
     struct eval e = {.width = sl_terminal_width(STDERR_FILENO)};
-    struct sl_error err = {0};
-    int first, code;
-    if (!sl_tool_parse(&program, argc, argv, &e.config, 0, 0, &first, &code)) {
-        return code;
-    }
-    code = evaluate(&e, &err) == SL_OK ? SL_EXIT_OK : sl_tool_complain("eval weights", &err);
+    int code = sl_tool_run(&program, argc, argv, &e, evaluate);
     free(e.tokens);
     if (e.logits) {
         fclose(e.logits);

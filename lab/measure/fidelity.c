@@ -9,7 +9,6 @@
 #include "compress/evict/compressor.h"
 #include "compress/plan/plan.h"
 #include "kvcache/capsule.h"
-#include "offload/retriever/local_retriever.h"
 #include "runner/reader.h"
 #include "runner/step.h"
 

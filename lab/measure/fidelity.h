@@ -20,8 +20,7 @@
  *         been shipped: one copy shadows the run over the full cache, the other reads the continuation by itself.
  * Threads: one at a time. Not here: memory that this process cannot read (activations are taken as host memory).
  */
-#ifndef SL_LAB_MEASURE_FIDELITY_H
-#define SL_LAB_MEASURE_FIDELITY_H
+#pragma once
 
 #include "compress/recipe/recipe.h"
 #include "lab/eval_model.h"
@@ -69,5 +68,3 @@ double sl_negative_log_likelihood(const float *logits, int64_t n, int32_t token)
 double sl_kl_divergence(const float *p_logits, const float *q_logits, int64_t n);
 // The first of the largest.
 int64_t sl_arg_max(const float *logits, int64_t n);
-
-#endif

@@ -4,8 +4,7 @@
  *          attends to most over the full cache (mean over the group; sinks and recent slots are not searched), the share
  *          that the search finds with the same query. What prediction loses on top of that is in a job's statistics.
  */
-#ifndef SL_LAB_MEASURE_FIDELITY_RECALL_H
-#define SL_LAB_MEASURE_FIDELITY_RECALL_H
+#pragma once
 
 #include "compress/plan/plan.h"
 #include "offload/annex/annex.h"
@@ -33,5 +32,3 @@ enum sl_status sl_recall_add(struct sl_recall *recall, int layer, const struct s
                              size_t stride, struct sl_error *err);
 double sl_recall_mean(const struct sl_recall *recall, int layer); // -1: nothing was searched
 void sl_recall_close(struct sl_recall *recall);
-
-#endif

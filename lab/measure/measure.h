@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: the commands that look into a model or a capsule in this process. Return an exit code (cli/tool.h).
-#ifndef SL_LAB_MEASURE_MEASURE_H
-#define SL_LAB_MEASURE_MEASURE_H
+#pragma once
 
 int sl_command_inspect(int argc, char **argv);
 int sl_command_profile(int argc, char **argv);
@@ -10,5 +9,3 @@ int sl_command_profile(int argc, char **argv);
 int sl_command_eval_fidelity(int argc, char **argv);
 int sl_command_eval_perplexity(int argc, char **argv);
 int sl_command_eval_weights(int argc, char **argv);
-
-#endif

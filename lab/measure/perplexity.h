@@ -14,8 +14,7 @@
  *         what a recipe does at a prompt's end does not happen (scope=tail), and a recipe that does nothing else is refused.
  * Threads: the model's engine is used by one at a time.
  */
-#ifndef SL_LAB_MEASURE_PERPLEXITY_H
-#define SL_LAB_MEASURE_PERPLEXITY_H
+#pragma once
 
 #include "compress/recipe/recipe.h"
 #include "lab/eval_model.h"
@@ -40,5 +39,3 @@ struct sl_perplexity_result {
 // end), or does not fit the model.
 enum sl_status sl_perplexity_measure(const struct sl_perplexity_config *config, const struct sl_recipe *recipe,
                                      double *nll_out, struct sl_perplexity_result *result_out, struct sl_error *err);
-
-#endif

@@ -8,8 +8,7 @@
  *         The model's loader (model/model_config.c) reads all but "attention", which is for people and scripts: its other
  *         names are sl_attention_names[]. The version changes when a reader of today would go wrong.
  */
-#ifndef SL_LAB_MEASURE_PROFILE_FILE_H
-#define SL_LAB_MEASURE_PROFILE_FILE_H
+#pragma once
 
 #include <jansson.h>
 
@@ -26,5 +25,3 @@ json_t *sl_profile_json(const struct sl_attention_profile *profile, double thres
 // Write it into the model's folder, whole or not at all. path_out: where it is. SL_ERR_IO.
 enum sl_status sl_profile_write(const char *model_dir, const json_t *profile, char *path_out, size_t path_bytes,
                                 struct sl_error *err);
-
-#endif

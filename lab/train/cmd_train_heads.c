@@ -421,7 +421,8 @@ static enum sl_status write_untrained(struct training *t, struct sl_error *err) 
     return status;
 }
 
-static enum sl_status train(const struct train_config *config, struct sl_error *err) {
+static enum sl_status train(void *arg, struct sl_error *err) {
+    const struct train_config *config = arg;
     struct training t = {.config = config, .width = sl_terminal_width(STDERR_FILENO)};
     enum sl_status status = check_config(&t, err);
     if (status != SL_OK) {
@@ -442,10 +443,5 @@ static enum sl_status train(const struct train_config *config, struct sl_error *
 
 int sl_command_train_heads(int argc, char **argv) {
     struct train_config config = {0};
-    struct sl_error err = {0};
-    int first, code;
-    if (!sl_tool_parse(&program, argc, argv, &config, 0, 0, &first, &code)) {
-        return code;
-    }
-    return train(&config, &err) == SL_OK ? SL_EXIT_OK : sl_tool_complain("train-heads", &err);
+    return sl_tool_run(&program, argc, argv, &config, train);
 }

@@ -18,8 +18,7 @@
  * Windows: tokens of a sliding-window layer that lie outside of the window of every answer row have no label: nothing
  *          is to be learned from them. What a layer has begins at first[layer].
  */
-#ifndef SL_LAB_TRAIN_EXAMPLE_H
-#define SL_LAB_TRAIN_EXAMPLE_H
+#pragma once
 
 #include "lab/train/heads.h"
 #include "model/forward.h"
@@ -55,5 +54,3 @@ void sl_example_cleanup(struct sl_example *example);
 
 // One layer, as sl_heads_backward() takes it; it points into the example.
 struct sl_heads_example sl_example_layer(const struct sl_example *example, int layer);
-
-#endif

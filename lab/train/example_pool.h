@@ -3,8 +3,7 @@
  * Purpose: what retaining heads learn from, prompt by prompt: read once and kept, to be walked through over and over;
  *          or read anew for every step, where there are more prompts than memory.
  */
-#ifndef SL_LAB_TRAIN_EXAMPLE_POOL_H
-#define SL_LAB_TRAIN_EXAMPLE_POOL_H
+#pragma once
 
 #include "lab/eval_model.h"
 #include "lab/train/trainer.h"
@@ -38,5 +37,3 @@ int64_t sl_example_pool_tokens(const struct sl_example_pool *pool); // kept
 size_t sl_example_pool_bytes(const struct sl_example_pool *pool);
 
 struct sl_example_source sl_example_pool_source(struct sl_example_pool *pool);
-
-#endif

@@ -19,8 +19,7 @@
  *
  * Reproducibility: the number of threads changes no bit.
  */
-#ifndef SL_LAB_TRAIN_HEADS_H
-#define SL_LAB_TRAIN_HEADS_H
+#pragma once
 
 #include "tensor/device.h"
 #include "tensor/ops.h"
@@ -87,5 +86,3 @@ void sl_heads_step(struct sl_heads *heads, const struct sl_adamw *adamw);
 
 // Of step 0, 1, ...: linear up to lr within warm_up of n_steps, then linear to 0 behind the last one.
 double sl_heads_lr(double lr, int64_t step, int64_t warm_up, int64_t n_steps);
-
-#endif

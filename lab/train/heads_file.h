@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: trained heads as the file that model/retaining.c loads: retaining_heads.safetensors.
-#ifndef SL_LAB_TRAIN_HEADS_FILE_H
-#define SL_LAB_TRAIN_HEADS_FILE_H
+#pragma once
 
 #include "lab/train/heads.h"
 
@@ -9,5 +8,3 @@
 
 // Write layers.<i>.w1 and .w2 in this type, whole or not at all. SL_ERR_INVALID: a parameter is not finite; SL_ERR_IO.
 enum sl_status sl_heads_write(struct sl_heads *heads, const char *path, enum sl_dtype dtype, struct sl_error *err);
-
-#endif

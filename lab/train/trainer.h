@@ -5,8 +5,7 @@
  * Design: nothing but the first parameters is random here, and example i is the same whenever it is asked for. So a run
  *         that is loaded from a checkpoint goes on to the same bits as one that was never stopped.
  */
-#ifndef SL_LAB_TRAIN_TRAINER_H
-#define SL_LAB_TRAIN_TRAINER_H
+#pragma once
 
 #include "lab/train/example.h"
 #include "lab/train/heads.h"
@@ -70,5 +69,3 @@ enum sl_status sl_trainer_save(struct sl_trainer *trainer, const char *path, con
  */
 enum sl_status sl_trainer_load(struct sl_trainer *trainer, const char *path, const struct sl_trainer_fact *facts,
                                size_t n_facts, struct sl_error *err);
-
-#endif

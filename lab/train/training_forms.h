@@ -5,8 +5,7 @@
  * Design: a form is a task with a needle, said in other words: what is hidden where, and how long the text is, the task
  *         decides.
  */
-#ifndef SL_LAB_TRAIN_TRAINING_FORMS_H
-#define SL_LAB_TRAIN_TRAINING_FORMS_H
+#pragma once
 
 #include "lab/eval/tasks/task.h"
 
@@ -24,5 +23,3 @@ const struct sl_training_form *sl_training_form_find(const char *name);
 // Put the sample of form->task into the words of the form. SL_ERR_EXHAUSTED.
 enum sl_status sl_training_form_apply(const struct sl_training_form *form, struct sl_sample *sample,
                                       struct sl_error *err);
-
-#endif

@@ -6,8 +6,7 @@
  * Design: prompt i is a function of the configuration and i, without end: tasks draw another sample for every index,
  *         rows come again in another order. So a run that was stopped finds its prompts again.
  */
-#ifndef SL_LAB_TRAIN_TRAINING_PROMPTS_H
-#define SL_LAB_TRAIN_TRAINING_PROMPTS_H
+#pragma once
 
 #include "base/config.h"
 #include "text/tokenizer/tokenizer.h"
@@ -34,5 +33,3 @@ struct sl_training_prompt {
 };
 enum sl_status sl_training_prompts_get(const struct sl_training_prompts *prompts, uint64_t index,
                                        struct sl_training_prompt *prompt_out, struct sl_error *err);
-
-#endif

@@ -23,8 +23,7 @@
  * Threads: an annex is appended to by one thread at a time; searches and gathers by any number at the same time, also
  *          while it is appended to (they see the tokens that were there when they began).
  */
-#ifndef SL_OFFLOAD_ANNEX_ANNEX_H
-#define SL_OFFLOAD_ANNEX_ANNEX_H
+#pragma once
 
 #include "base/arena.h"
 #include "kvcache/key_index.h"
@@ -128,5 +127,3 @@ void sl_annex_rows(const struct sl_annex *annex, int lane, const uint32_t *token
 
 // Largest magnitude of every channel over all tokens: absmax_out[d].
 void sl_annex_absmax(const struct sl_annex *annex, int lane, float *absmax_out);
-
-#endif

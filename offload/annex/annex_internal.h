@@ -6,8 +6,7 @@
  *     annex.c    the table of segments; rows of tokens wherever they lie
  *     search.c   the search
  */
-#ifndef SL_OFFLOAD_ANNEX_ANNEX_INTERNAL_H
-#define SL_OFFLOAD_ANNEX_ANNEX_INTERNAL_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -67,5 +66,3 @@ struct sl_annex_scratch {
     struct sl_buffer searches; // of search.c
     struct sl_buffer answer;   // of near_serve.c
 };
-
-#endif

@@ -7,8 +7,7 @@
  *             share  adjacent lanes that one kvstore holds of a session; the shares of a session cover all of its lanes,
  *                    `replicas` times
  */
-#ifndef SL_OFFLOAD_ANNEX_LANES_H
-#define SL_OFFLOAD_ANNEX_LANES_H
+#pragma once
 
 #include "compress/recipe/recipe.h"
 
@@ -30,5 +29,3 @@ static inline int sl_lanes_first(const struct sl_lanes *lanes, int layer) {
 }
 
 #define SL_MAX_SHARES 64
-
-#endif

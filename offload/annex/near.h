@@ -26,8 +26,7 @@
  * Trust: both sides check everything before they believe it; sl_near_read_*() bound every count by what the caller knows.
  *        Requests may lie anywhere; answers lie at multiples of 64 bytes.
  */
-#ifndef SL_OFFLOAD_ANNEX_NEAR_H
-#define SL_OFFLOAD_ANNEX_NEAR_H
+#pragma once
 
 #include "offload/annex/annex.h"
 
@@ -169,5 +168,3 @@ enum sl_status sl_near_channels_layout(const struct sl_near_shape *shape, int n_
 // Segments from token 0 on without gaps. Offsets are checked by who reads there (fabric/fetch.h).
 enum sl_status sl_near_read_map(const uint8_t *body, const uint8_t *end, const struct sl_near_segment **segments_out,
                                 size_t *n_out, struct sl_error *err);
-
-#endif

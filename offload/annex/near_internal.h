@@ -6,8 +6,7 @@
  *     near_memory.c  what lies in an asker's places
  *     near_serve.c   answers
  */
-#ifndef SL_OFFLOAD_ANNEX_NEAR_INTERNAL_H
-#define SL_OFFLOAD_ANNEX_NEAR_INTERNAL_H
+#pragma once
 
 #include "offload/annex/annex_internal.h"
 #include "offload/annex/near.h"
@@ -38,5 +37,3 @@ enum sl_status sl_near_read_request(const struct sl_annex *annex, const void *re
 enum sl_status sl_near_memory_want(struct sl_near_memory *memory, int lane, const struct sl_near_request *request,
                                    const uint32_t *tokens, uint32_t n, uint32_t *places_out, uint32_t *fresh_out,
                                    uint32_t *n_new_out, struct sl_error *err);
-
-#endif

@@ -9,8 +9,7 @@
  *         Every step is O(1).
  * Threads: one at a time.
  */
-#ifndef SL_OFFLOAD_ANNEX_ROW_PLACES_H
-#define SL_OFFLOAD_ANNEX_ROW_PLACES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -45,5 +44,3 @@ void sl_row_places_claim(struct sl_row_places *places, const uint32_t *tokens, u
                          uint32_t *fresh_out, uint32_t *n_fresh_out);
 // A claimed place is the one wanted last.
 void sl_row_places_put_last(struct sl_row_places *places, uint32_t place);
-
-#endif

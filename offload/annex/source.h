@@ -4,8 +4,7 @@
  *          kvstores (offload/remote/remote_source.c). Requests and answers are the bytes of offload/annex/near.h.
  * Threads: used by the engine's thread alone.
  */
-#ifndef SL_OFFLOAD_ANNEX_SOURCE_H
-#define SL_OFFLOAD_ANNEX_SOURCE_H
+#pragma once
 
 #include "offload/annex/near.h"
 
@@ -49,5 +48,3 @@ struct sl_source {
 // Annexes of this process; borrows `annex`, which has all lanes, and `team` (NULL: the caller alone), which searches.
 enum sl_status sl_local_source_create(const struct sl_annex *annex, struct sl_team *team, struct sl_source **source_out,
                                       struct sl_error *err);
-
-#endif

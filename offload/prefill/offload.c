@@ -8,7 +8,6 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
-#include "base/log.h"
 #include "base/thread.h"
 #include "offload/prefill/offload_internal.h"
 

@@ -21,8 +21,7 @@
  *          archived).
  * Threads: the functions below are the engine's thread's and the handler's, one after the other; the ships have a thread.
  */
-#ifndef SL_OFFLOAD_PREFILL_OFFLOAD_H
-#define SL_OFFLOAD_PREFILL_OFFLOAD_H
+#pragma once
 
 #include "compress/plan/plan.h"
 #include "kvcache/capsule.h"
@@ -110,5 +109,3 @@ struct sl_offload_stats {
     int64_t read_back_bytes, read_back_wait_ns;
 };
 void sl_offload_get_stats(const struct sl_offload *offload, struct sl_offload_stats *stats_out);
-
-#endif

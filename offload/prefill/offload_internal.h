@@ -7,8 +7,7 @@
  *     offload_ship.c   the thread that ships segments and keeps leases
  *     offload_read.c   reading back: tiles, attention over them
  */
-#ifndef SL_OFFLOAD_PREFILL_OFFLOAD_INTERNAL_H
-#define SL_OFFLOAD_PREFILL_OFFLOAD_INTERNAL_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -126,5 +125,3 @@ void sl_read_back_begin(struct sl_offload *offload, struct sl_read_back *read, i
                         uint32_t n_pages);
 enum sl_status sl_read_back_wait(struct sl_offload *offload, struct sl_read_back *read, struct sl_error *err);
 void sl_read_back_end(struct sl_read_back *read); // nothing is written to its pages any more
-
-#endif

@@ -6,8 +6,7 @@
  * A map is a MAP answer: segments do not move while the annex has its lease, so one is enough. What is read is only
  * true if the lease has lived until the read was over: whoever reads renews it.
  */
-#ifndef SL_OFFLOAD_REMOTE_ANNEX_MAP_H
-#define SL_OFFLOAD_REMOTE_ANNEX_MAP_H
+#pragma once
 
 #include "fabric/fetch.h"
 #include "offload/annex/near.h"
@@ -50,5 +49,3 @@ size_t sl_annex_map_n_ranges(const struct sl_annex_map *map, const struct sl_nea
  */
 size_t sl_annex_map_answer(const struct sl_annex_map *map, const struct sl_near_request *request, const void *body,
                            void *answer, struct sl_fetch_range *ranges_out);
-
-#endif

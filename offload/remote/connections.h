@@ -3,8 +3,7 @@
  * Purpose: connections that all sessions of a worker share.
  * Threads: any.
  */
-#ifndef SL_OFFLOAD_REMOTE_CONNECTIONS_H
-#define SL_OFFLOAD_REMOTE_CONNECTIONS_H
+#pragma once
 
 #include "fabric/request.h"
 
@@ -18,5 +17,3 @@ enum sl_status sl_connections_take(struct sl_connections *connections, const cha
 void sl_connections_give(struct sl_connections *connections, struct sl_connection **connection); // accepts NULL, nulls
 // The same of a connection whose peer was lost: who takes next gets a new one.
 void sl_connections_give_lost(struct sl_connections *connections, struct sl_connection **connection);
-
-#endif

@@ -6,8 +6,7 @@
  *     asked.c          the memory of a question and its answers
  *     remote_reads.c   retrieve=pull: what can be read from a store's memory instead of being asked for
  */
-#ifndef SL_OFFLOAD_REMOTE_REMOTE_INTERNAL_H
-#define SL_OFFLOAD_REMOTE_REMOTE_INTERNAL_H
+#pragma once
 
 #include "offload/remote/annex_map.h"
 #include "offload/remote/remote_source.h"
@@ -96,5 +95,3 @@ bool sl_replica_set_up_reads(struct sl_replica *replica, const Sluice__V1__Annex
 bool sl_remote_begin_read(struct sl_remote *r, struct sl_asked *asked);
 // SL_OK: everything has been read while the annex had its lease. Else it is as if it had never begun.
 enum sl_status sl_remote_end_read(struct sl_remote *r, struct sl_asked *asked);
-
-#endif

@@ -6,8 +6,7 @@
  * has the same bytes, and no thread of the store has put them together. Else, and where such a read fails, they are asked
  * for. int8 rows always are: the store decodes them.
  */
-#ifndef SL_OFFLOAD_REMOTE_REMOTE_SOURCE_H
-#define SL_OFFLOAD_REMOTE_REMOTE_SOURCE_H
+#pragma once
 
 #include "compress/plan/plan.h"
 #include "offload/annex/source.h"
@@ -21,5 +20,3 @@
 enum sl_status sl_remote_source_create(struct sl_connections *connections, Sluice__V1__AnnexShare *const *shares,
                                        size_t n_shares, const struct sl_plan *plan, struct sl_source **source_out,
                                        struct sl_error *err);
-
-#endif

@@ -8,8 +8,7 @@
  * Places: a wanted token that is not there gets a place that was never used (the lowest first), else the one wanted
  *         longest ago (of those wanted at once the lowest place), never one that is wanted now.
  */
-#ifndef SL_OFFLOAD_RETRIEVER_HOT_CACHE_H
-#define SL_OFFLOAD_RETRIEVER_HOT_CACHE_H
+#pragma once
 
 #include "compress/plan/plan.h"
 #include "compress/recipe/recipe.h"
@@ -33,5 +32,3 @@ void sl_hot_cache_forget(struct sl_hot_cache *cache);  // every place is as if n
  */
 void sl_hot_cache_want(struct sl_hot_cache *cache, const uint32_t *tokens, uint32_t n, uint32_t *places_out,
                        uint32_t *fresh_out, uint32_t *n_fresh_out);
-
-#endif

@@ -3,8 +3,7 @@
  * Purpose: offloaded layers in one process: the pages stay in the session, and what a retriever needs of an annex is made
  *          around them. What a cluster's answers are compared with.
  */
-#ifndef SL_OFFLOAD_RETRIEVER_LOCAL_RETRIEVER_H
-#define SL_OFFLOAD_RETRIEVER_LOCAL_RETRIEVER_H
+#pragma once
 
 #include "offload/retriever/retriever.h"
 
@@ -22,5 +21,3 @@ enum sl_status sl_retrieval_open_local(const struct sl_plan *plan, const struct 
                                        struct sl_session *session, int64_t n_prompt, struct sl_retrieval *local_out,
                                        struct sl_error *err);
 void sl_retrieval_close(struct sl_retrieval *local); // accepts zeros, leaves zeros
-
-#endif

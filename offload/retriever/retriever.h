@@ -22,8 +22,7 @@
  *
  * Threads: one at a time; the engine's, once it steps.
  */
-#ifndef SL_OFFLOAD_RETRIEVER_RETRIEVER_H
-#define SL_OFFLOAD_RETRIEVER_RETRIEVER_H
+#pragma once
 
 #include "compress/plan/plan.h"
 #include "kvcache/session.h"
@@ -91,5 +90,3 @@ struct sl_retriever_stats {
     size_t hot_cache_bytes;
 };
 void sl_retriever_get_stats(const struct sl_retriever *retriever, struct sl_retriever_stats *stats_out);
-
-#endif

@@ -10,8 +10,7 @@
  *     retriever_pull.c   channels come here, are scored here, and rows follow
  *     hot_cache.c        which token lies in which place (pull)
  */
-#ifndef SL_OFFLOAD_RETRIEVER_RETRIEVER_INTERNAL_H
-#define SL_OFFLOAD_RETRIEVER_RETRIEVER_INTERNAL_H
+#pragma once
 
 #include "offload/retriever/hot_cache.h"
 #include "offload/retriever/retriever.h"
@@ -156,5 +155,3 @@ static inline struct sl_near_request sl_retriever_part_request(const struct sl_r
 static inline int64_t sl_retriever_last_choice(const struct sl_retriever *r) {
     return r->config.n_prompt - r->recent;
 }
-
-#endif

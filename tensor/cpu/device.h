@@ -2,8 +2,7 @@
 /*
  * Purpose: the processors as a device (tensor/device.h): one memory, and streams whose work is done when a call returns.
  */
-#ifndef SL_TENSOR_CPU_DEVICE_H
-#define SL_TENSOR_CPU_DEVICE_H
+#pragma once
 
 #include "tensor/device.h"
 
@@ -12,5 +11,3 @@ enum sl_status sl_cpu_device_open(struct sl_team *team, struct sl_device **devic
 
 // The stream of a device that is always there, without a team; never closed.
 struct sl_stream *sl_cpu_caller(void);
-
-#endif

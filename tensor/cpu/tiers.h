@@ -6,8 +6,7 @@
  * functions in the rooms' fills.h, and a row in the table of tiers.c, where a group that the tier leaves as it is may
  * be NULL.
  */
-#ifndef SL_TENSOR_CPU_TIERS_H
-#define SL_TENSOR_CPU_TIERS_H
+#pragma once
 
 #include "base/status.h"
 #include "tensor/ops.h"
@@ -21,5 +20,3 @@ enum sl_status sl_ops_select(const char *tier, const struct sl_ops **ops_out, st
 
 // Names of the tiers that this processor can run, slowest first, NULL-terminated.
 const char *const *sl_ops_tiers(void);
-
-#endif

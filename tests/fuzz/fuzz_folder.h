@@ -6,8 +6,7 @@
  * Design: it lies in memory (TMPDIR, else /dev/shm), where a file costs some microseconds. Whoever starts a fuzzer may
  *         set TMPDIR and remove what a crash leaves there (tests/fuzz/run.sh does).
  */
-#ifndef SL_TESTS_FUZZ_FUZZ_FOLDER_H
-#define SL_TESTS_FUZZ_FUZZ_FOLDER_H
+#pragma once
 
 #include <endian.h>
 #include <fcntl.h>
@@ -114,5 +113,3 @@ static inline bool fuzz_next_part(const char **rest, size_t *rest_bytes, const c
     *rest = end != NULL ? end + 1 : NULL;
     return true;
 }
-
-#endif

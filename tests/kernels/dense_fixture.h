@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: random inputs, guarded outputs and random matrices for the checks of dense operations.
-#ifndef SL_TESTS_KERNELS_DENSE_FIXTURE_H
-#define SL_TESTS_KERNELS_DENSE_FIXTURE_H
+#pragma once
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -84,5 +83,3 @@ static inline const struct sl_ops *tier(const char *name) {
     assert_int_equal(sl_ops_select(name, &ops, NULL), SL_OK);
     return ops;
 }
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: one head of cached rows that can be set by hand, for the checks of what eviction computes.
-#ifndef SL_TESTS_KERNELS_EVICT_FIXTURE_H
-#define SL_TESTS_KERNELS_EVICT_FIXTURE_H
+#pragma once
 
 #include "tests/kernels/kv_fixture.h"
 
@@ -44,5 +43,3 @@ static inline float *random_weights(uint32_t n, uint64_t seed) { // >= 0, some e
 
 static const enum sl_kv_format formats[] = {SL_KV_F32, SL_KV_F16, SL_KV_BF16, SL_KV_INT8, SL_KV_INT4, SL_KV_INT2};
 #define N_FORMATS (sizeof formats / sizeof formats[0])
-
-#endif

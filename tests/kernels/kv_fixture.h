@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: head sets of random pages behind ordinary memory, for the checks of the operations on KV pages.
-#ifndef SL_TESTS_KERNELS_KV_FIXTURE_H
-#define SL_TESTS_KERNELS_KV_FIXTURE_H
+#pragma once
 
 #include <math.h>
 #include <setjmp.h>
@@ -182,5 +181,3 @@ static inline const double *inverse_frequencies(int d) {
     }
     return inv_freq;
 }
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: random geometries of attention, and its column statistics computed densely in f64, for check_stats.c.
-#ifndef SL_TESTS_KERNELS_STATS_FIXTURE_H
-#define SL_TESTS_KERNELS_STATS_FIXTURE_H
+#pragma once
 
 #include "tests/kernels/kv_fixture.h"
 
@@ -246,5 +245,3 @@ static inline size_t copy_states(const struct setup *s, float *out) {
     return n;
 }
 #define MAX_STATES_COPIED (MAX_KV_HEADS * MAX_SLOTS * SL_MAX_STATES)
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: the body of a session's capsule in one piece of memory.
-#ifndef SL_TESTS_UNIT_CAPSULE_BODY_H
-#define SL_TESTS_UNIT_CAPSULE_BODY_H
+#pragma once
 
 #include <string.h>
 
@@ -30,5 +29,3 @@ static inline size_t copy_body(const struct sl_session *session, void *body) {
     assert_int_equal(to.bytes, sl_capsule_body_bytes(session));
     return to.bytes;
 }
-
-#endif

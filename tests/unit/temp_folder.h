@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: model folders for tests: a temporary folder, files written into it, safetensors files made from JSON text.
-#ifndef SL_TESTS_UNIT_TEMP_FOLDER_H
-#define SL_TESTS_UNIT_TEMP_FOLDER_H
+#pragma once
 
 #include <dirent.h>
 #include <endian.h>
@@ -82,5 +81,3 @@ static inline void temp_folder_destroy(struct temp_folder *folder) {
     closedir(dir);
     assert_int_equal(rmdir(folder->path), 0);
 }
-
-#endif

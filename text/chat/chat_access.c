@@ -8,14 +8,9 @@
  */
 #include "text/chat/chat_internal.h"
 
-static struct sl_chat_value failed(void) {
-    return sl_chat_undefined(SL_CHAT_TEXT(""));
-}
-
 static struct sl_chat_value undefined_object(struct sl_chat_work *work, struct sl_chat_value object) {
     int n = sl_chat_excerpt(object.text);
-    sl_chat_fail(work, SL_ERR_INVALID, "'%.*s' is undefined, and so has nothing in it", n, object.text.bytes);
-    return failed();
+    return sl_chat_fail(work, SL_ERR_INVALID, "'%.*s' is undefined, and so has nothing in it", n, object.text.bytes);
 }
 
 // Names that Python's objects have of their own.
@@ -81,9 +76,8 @@ static struct sl_chat_value loop_attribute(const struct sl_chat_loop *loop, stru
 static struct sl_chat_value own_attribute(struct sl_chat_work *work, struct sl_chat_value object,
                                           struct sl_chat_text name) {
     if (is_python_attribute(object.kind, name)) {
-        sl_chat_fail(work, SL_ERR_UNSUPPORTED, "uses the attribute %.*s of %s without calling it",
-                     sl_chat_excerpt(name), name.bytes, sl_chat_kind_name(object.kind));
-        return failed();
+        return sl_chat_fail(work, SL_ERR_UNSUPPORTED, "uses the attribute %.*s of %s without calling it",
+                            sl_chat_excerpt(name), name.bytes, sl_chat_kind_name(object.kind));
     }
     if (object.kind == SL_CHAT_LOOP) {
         return loop_attribute(object.loop, name);
@@ -111,13 +105,13 @@ struct sl_chat_value sl_chat_attribute(struct sl_chat_work *work, struct sl_chat
 
 static struct sl_chat_value character(struct sl_chat_work *work, struct sl_chat_text text, int64_t at) {
     if (at == INT64_MAX) {
-        return failed();
+        return sl_chat_nothing();
     }
     struct sl_chat_value bounds[3] = {{.kind = SL_CHAT_INT, .integer = at},
                                       {.kind = at == -1 ? SL_CHAT_NONE : SL_CHAT_INT, .integer = at + 1},
                                       {.kind = SL_CHAT_NONE}};
     struct sl_chat_value found = sl_chat_slice(work, sl_chat_string(text), bounds);
-    return found.kind == SL_CHAT_STRING && found.text.n_bytes > 0 ? found : failed();
+    return found.kind == SL_CHAT_STRING && found.text.n_bytes > 0 ? found : sl_chat_nothing();
 }
 
 struct sl_chat_value sl_chat_item(struct sl_chat_work *work, struct sl_chat_value object, struct sl_chat_value key) {
@@ -136,10 +130,10 @@ struct sl_chat_value sl_chat_item(struct sl_chat_work *work, struct sl_chat_valu
         if (object.kind == SL_CHAT_LIST || object.kind == SL_CHAT_TUPLE) {
             int64_t n = (int64_t)object.list->n;
             at += at < 0 ? n : 0;
-            return at >= 0 && at < n ? object.list->items[at] : failed();
+            return at >= 0 && at < n ? object.list->items[at] : sl_chat_nothing();
         }
     }
-    return failed(); // in Jinja this is undefined, not an error
+    return sl_chat_nothing(); // in Jinja this is undefined, not an error
 }
 
 // ---- slices ---------------------------------------------------------------------------------------------------------
@@ -199,27 +193,24 @@ static struct sl_chat_value slice_list(struct sl_chat_work *work, struct sl_chat
 struct sl_chat_value sl_chat_slice(struct sl_chat_work *work, struct sl_chat_value object,
                                    const struct sl_chat_value bounds[3]) {
     if (object.kind != SL_CHAT_STRING && object.kind != SL_CHAT_LIST && object.kind != SL_CHAT_TUPLE) {
-        sl_chat_fail(work, SL_ERR_INVALID, "cuts a slice out of %s", sl_chat_kind_name(object.kind));
-        return failed();
+        return sl_chat_fail(work, SL_ERR_INVALID, "cuts a slice out of %s", sl_chat_kind_name(object.kind));
     }
     for (int i = 0; i < 3; i++) {
         if (bounds[i].kind != SL_CHAT_ABSENT && bounds[i].kind != SL_CHAT_NONE && bounds[i].kind != SL_CHAT_INT &&
             bounds[i].kind != SL_CHAT_BOOL) {
-            sl_chat_fail(work, SL_ERR_INVALID, "cuts a slice at %s", sl_chat_kind_name(bounds[i].kind));
-            return failed();
+            return sl_chat_fail(work, SL_ERR_INVALID, "cuts a slice at %s", sl_chat_kind_name(bounds[i].kind));
         }
     }
     int64_t step = bounds[2].kind == SL_CHAT_INT    ? bounds[2].integer
                    : bounds[2].kind == SL_CHAT_BOOL ? bounds[2].truth
                                                     : 1;
     if (step == 0) {
-        sl_chat_fail(work, SL_ERR_INVALID, "cuts a slice with a step of 0");
-        return failed();
+        return sl_chat_fail(work, SL_ERR_INVALID, "cuts a slice with a step of 0");
     }
     int64_t n = (int64_t)sl_chat_length(work, object);
     int64_t start = adjust(&bounds[0], n, step < 0, false), stop = adjust(&bounds[1], n, step < 0, true);
     if (!sl_chat_step(work, object.kind == SL_CHAT_STRING ? object.text.n_bytes : 0)) {
-        return failed();
+        return sl_chat_nothing();
     }
     return object.kind == SL_CHAT_STRING ? slice_text(work, object.text, start, stop, step)
                                          : slice_list(work, object, start, stop, step);

@@ -12,10 +12,6 @@ static struct sl_chat_value real(double value) {
     return (struct sl_chat_value){.kind = SL_CHAT_FLOAT, .real = value};
 }
 
-static struct sl_chat_value failed(void) {
-    return sl_chat_undefined(SL_CHAT_TEXT(""));
-}
-
 static struct sl_chat_value wrong_operands(struct sl_chat_work *work, const char *op, struct sl_chat_value a,
                                            struct sl_chat_value b) {
     const struct sl_chat_value *undefined = a.kind == SL_CHAT_UNDEFINED ? &a : b.kind == SL_CHAT_UNDEFINED ? &b : NULL;
@@ -26,14 +22,13 @@ static struct sl_chat_value wrong_operands(struct sl_chat_work *work, const char
         sl_chat_fail(work, SL_ERR_INVALID, "%s cannot be applied to %s and %s", op, sl_chat_kind_name(a.kind),
                      sl_chat_kind_name(b.kind));
     }
-    return failed();
+    return sl_chat_nothing();
 }
 
 // Quotients are rounded down, and remainders have the divisor's sign.
 static struct sl_chat_value divide_reals(struct sl_chat_work *work, char op, double a, double b) {
     if (b == 0) {
-        sl_chat_fail(work, SL_ERR_INVALID, "divides by zero");
-        return failed();
+        return sl_chat_fail(work, SL_ERR_INVALID, "divides by zero");
     }
     if (op == '/') {
         return real(a / b);
@@ -53,8 +48,7 @@ static struct sl_chat_value divide_reals(struct sl_chat_work *work, char op, dou
 
 static struct sl_chat_value divide_integers(struct sl_chat_work *work, char op, int64_t a, int64_t b) {
     if (b == 0) {
-        sl_chat_fail(work, SL_ERR_INVALID, "divides by zero");
-        return failed();
+        return sl_chat_fail(work, SL_ERR_INVALID, "divides by zero");
     }
     if (b == -1) { // the one quotient that may not fit is the one of -1
         return op == '%' ? sl_chat_int(0) : sl_chat_arithmetic(work, "-", sl_chat_int(0), sl_chat_int(a));
@@ -138,7 +132,7 @@ struct sl_chat_value sl_chat_arithmetic(struct sl_chat_work *work, const char *o
     }
     if (op[0] == '%' && a.kind == SL_CHAT_STRING) {
         sl_chat_fail(work, SL_ERR_UNSUPPORTED, "formats text with %%; \"~\" is supported");
-        return failed();
+        return sl_chat_nothing();
     }
     return wrong_operands(work, op, a, b);
 }

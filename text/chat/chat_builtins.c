@@ -12,7 +12,6 @@
 // ---- functions ------------------------------------------------------------------------------------------------------
 
 SL_CHAT_FN(call_raise_exception) {
-    (void)subject;
     struct sl_chat_text text = sl_chat_str(work, args[0]);
     if (work->status == SL_OK) { // the template's own words, without a line
         size_t n = text.n_bytes < 256 ? text.n_bytes : 256;
@@ -25,7 +24,6 @@ SL_CHAT_FN(call_raise_exception) {
 }
 
 SL_CHAT_FN(call_range) {
-    (void)subject;
     int64_t bounds[3] = {0, 0, 1};
     bool one = args[1].kind == SL_CHAT_ABSENT;
     for (int i = 0; i < 3; i++) {
@@ -48,23 +46,20 @@ SL_CHAT_FN(call_range) {
 }
 
 SL_CHAT_FN(call_strftime_now) {
-    (void)subject;
     char format[64], text[256];
     if (!sl_chat_want_string(work, args[0], "strftime_now")) {
         return sl_chat_nothing();
     }
     size_t n = args[0].text.n_bytes;
     if (n >= sizeof(format)) {
-        sl_chat_fail(work, SL_ERR_UNSUPPORTED, "strftime_now with a format of %zu bytes", n);
-        return sl_chat_nothing();
+        return sl_chat_fail(work, SL_ERR_UNSUPPORTED, "strftime_now with a format of %zu bytes", n);
     }
     memcpy(format, n > 0 ? args[0].text.bytes : "", n);
     format[n] = '\0';
     for (const char *at = strchr(format, '%'); at; at = strchr(at + (*at != '\0'), '%')) {
         at += at[1] == '-' ? 2 : 1;
         if (*at == '\0' || !strchr("aAbBdeHIjmMpSyY%", *at)) {
-            sl_chat_fail(work, SL_ERR_UNSUPPORTED, "strftime_now with the format '%s'", format);
-            return sl_chat_nothing();
+            return sl_chat_fail(work, SL_ERR_UNSUPPORTED, "strftime_now with the format '%s'", format);
         }
     }
     time_t now = (time_t)(work->time_ms / 1000);
@@ -97,7 +92,6 @@ SL_CHAT_FN(method_rstrip) {
 }
 
 SL_CHAT_FN(method_title) {
-    (void)args;
     return sl_chat_change_case(work, subject.text, SL_CHAT_TITLE);
 }
 
@@ -127,12 +121,10 @@ SL_CHAT_FN(method_get) {
 
 // keys(), values() and items() give lists, so indexing them is no error, as it is in Python.
 SL_CHAT_FN(method_keys) {
-    (void)args;
     return sl_chat_list_value(SL_CHAT_LIST, sl_chat_iterate(work, subject));
 }
 
 SL_CHAT_FN(method_values) {
-    (void)args;
     struct sl_chat_list *list = sl_chat_list_create(work, subject.dict->n);
     for (size_t i = 0; i < subject.dict->n; i++) {
         sl_chat_list_push(work, list, subject.dict->pairs[i].value);

@@ -2,10 +2,6 @@
 // Purpose: the value of an expression. See chat_internal.h. Recursion is over the tree, whose depth is bounded.
 #include "text/chat/chat_internal.h"
 
-static struct sl_chat_value failed(void) {
-    return sl_chat_undefined(SL_CHAT_TEXT(""));
-}
-
 static struct sl_chat_value eval_name(const struct sl_chat_scope *scope, struct sl_chat_text name) {
     for (; scope; scope = scope->parent) {
         const struct sl_chat_value *found = sl_chat_dict_get(scope->variables, name);
@@ -40,7 +36,7 @@ static struct sl_chat_value eval_dict(struct sl_chat_work *work, const struct sl
         }
         sl_chat_dict_set(work, dict.dict, name.text, value);
     }
-    return work->status == SL_OK ? dict : failed();
+    return work->status == SL_OK ? dict : sl_chat_nothing();
 }
 
 static struct sl_chat_value eval_namespace(struct sl_chat_work *work, const struct sl_chat_scope *scope,
@@ -49,7 +45,7 @@ static struct sl_chat_value eval_namespace(struct sl_chat_work *work, const stru
     for (const struct sl_chat_node *arg = node->list; arg && work->status == SL_OK; arg = arg->next) {
         sl_chat_dict_set(work, namespace.dict, arg->text, sl_chat_eval(work, scope, arg->a));
     }
-    return work->status == SL_OK ? namespace : failed();
+    return work->status == SL_OK ? namespace : sl_chat_nothing();
 }
 
 // ---- calls ----------------------------------------------------------------------------------------------------------
@@ -92,7 +88,7 @@ static struct sl_chat_value call(struct sl_chat_work *work, const struct sl_chat
         args[at] = sl_chat_eval(work, scope, keyword ? arg->a : arg);
     }
     work->line = node->line;
-    return work->status == SL_OK ? builtin->fn(work, subject, args) : failed();
+    return work->status == SL_OK ? builtin->fn(work, subject, args) : sl_chat_nothing();
 }
 
 static struct sl_chat_value call_method(struct sl_chat_work *work, const struct sl_chat_scope *scope,
@@ -108,9 +104,10 @@ static struct sl_chat_value call_method(struct sl_chat_work *work, const struct 
             sl_chat_fail(work, SL_ERR_INVALID, "%s has no method %s", sl_chat_kind_name(object.kind),
                          node->builtin->name);
         }
-        return failed();
+        return sl_chat_nothing();
     }
-    return sl_chat_check_arguments(work, method, node->list) ? call(work, scope, node, method, object) : failed();
+    return sl_chat_check_arguments(work, method, node->list) ? call(work, scope, node, method, object)
+                                                             : sl_chat_nothing();
 }
 
 // ---- operators ------------------------------------------------------------------------------------------------------
@@ -159,14 +156,14 @@ static struct sl_chat_value eval_slice(struct sl_chat_work *work, const struct s
 static struct sl_chat_value eval_choice(struct sl_chat_work *work, const struct sl_chat_scope *scope,
                                         const struct sl_chat_node *node) {
     const struct sl_chat_node *chosen = sl_chat_is_true(work, sl_chat_eval(work, scope, node->a)) ? node->b : node->c;
-    return chosen ? sl_chat_eval(work, scope, chosen) : failed(); // without else: undefined
+    return chosen ? sl_chat_eval(work, scope, chosen) : sl_chat_nothing(); // without else: undefined
 }
 
 // Both operands, then the line that they are reported with.
 static void eval_pair(struct sl_chat_work *work, const struct sl_chat_scope *scope, const struct sl_chat_node *node,
                       struct sl_chat_value pair[2]) {
     pair[0] = sl_chat_eval(work, scope, node->a);
-    pair[1] = node->b ? sl_chat_eval(work, scope, node->b) : failed();
+    pair[1] = node->b ? sl_chat_eval(work, scope, node->b) : sl_chat_nothing();
     work->line = node->line;
 }
 
@@ -195,7 +192,7 @@ static struct sl_chat_value eval_operator(struct sl_chat_work *work, const struc
 struct sl_chat_value sl_chat_eval(struct sl_chat_work *work, const struct sl_chat_scope *scope,
                                   const struct sl_chat_node *node) {
     if (!sl_chat_step(work, 0)) {
-        return failed();
+        return sl_chat_nothing();
     }
     work->line = node->line;
     switch (node->op) {
@@ -213,7 +210,7 @@ struct sl_chat_value sl_chat_eval(struct sl_chat_work *work, const struct sl_cha
     case SL_CHAT_OP_SLICE:
         return eval_slice(work, scope, node);
     case SL_CHAT_OP_CALL:
-        return call(work, scope, node, node->builtin, failed());
+        return call(work, scope, node, node->builtin, sl_chat_nothing());
     case SL_CHAT_OP_METHOD:
         return call_method(work, scope, node);
     case SL_CHAT_OP_FILTER:

@@ -15,12 +15,10 @@ SL_CHAT_FN(filter_trim) {
 }
 
 SL_CHAT_FN(filter_length) {
-    (void)args;
     return sl_chat_int((int64_t)sl_chat_length(work, subject));
 }
 
 SL_CHAT_FN(filter_title) {
-    (void)args;
     return sl_chat_change_case(work, sl_chat_str(work, subject), SL_CHAT_WORDS);
 }
 
@@ -48,7 +46,6 @@ SL_CHAT_FN(filter_default) {
 }
 
 SL_CHAT_FN(filter_first) {
-    (void)args;
     struct sl_chat_list *list = subject.kind == SL_CHAT_ITERATOR ? subject.list : sl_chat_iterate(work, subject);
     if (!list || list->n == 0) {
         return sl_chat_nothing();
@@ -63,7 +60,6 @@ SL_CHAT_FN(filter_first) {
 }
 
 SL_CHAT_FN(filter_last) {
-    (void)args;
     if (subject.kind == SL_CHAT_ITERATOR) {
         sl_chat_fail(work, SL_ERR_INVALID, "last of an iterator; put \"| list\" before it");
         return sl_chat_nothing();
@@ -82,12 +78,10 @@ SL_CHAT_FN(filter_replace) {
 }
 
 SL_CHAT_FN(filter_list) {
-    (void)args;
     return sl_chat_list_value(SL_CHAT_LIST, sl_chat_iterate(work, subject));
 }
 
 SL_CHAT_FN(filter_string) {
-    (void)args;
     return sl_chat_string(sl_chat_str(work, subject));
 }
 
@@ -138,7 +132,6 @@ SL_CHAT_FN(filter_int) {
 }
 
 SL_CHAT_FN(filter_reverse) {
-    (void)args;
     const struct sl_chat_list *list = sl_chat_iterate(work, subject);
     struct sl_chat_list *reversed = sl_chat_list_create(work, list ? list->n : 0);
     for (size_t i = list ? list->n : 0; i > 0 && work->status == SL_OK; i--) {

@@ -21,8 +21,7 @@
  * ends soon because every loop asks sl_chat_step(), and is thrown away. A tree is at most SL_CHAT_MAX_DEPTH deep, and so
  * is every recursion over one; recursion over values has the same bound.
  */
-#ifndef SL_TEXT_CHAT_CHAT_INTERNAL_H
-#define SL_TEXT_CHAT_CHAT_INTERNAL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -61,9 +60,6 @@ void sl_chat_work_cleanup(struct sl_chat_work *work);
 void *sl_chat_alloc(struct sl_chat_work *work, size_t n_bytes);
 // Counts what is about to be done; false when the work has failed. n_bytes: of text that will be passed over.
 bool sl_chat_step(struct sl_chat_work *work, size_t n_bytes);
-// Keeps the first failure, with the line in front.
-void sl_chat_fail(struct sl_chat_work *work, enum sl_status status, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
 
 // ---- values ---------------------------------------------------------------------------------------------------------
 
@@ -129,6 +125,12 @@ bool sl_chat_text_is(struct sl_chat_text a, const char *string);
 bool sl_chat_text_equal(struct sl_chat_text a, struct sl_chat_text b);
 
 struct sl_chat_value sl_chat_undefined(struct sl_chat_text name);
+static inline struct sl_chat_value sl_chat_nothing(void) { // what a failed operation gives
+    return (struct sl_chat_value){.kind = SL_CHAT_UNDEFINED, .text = SL_CHAT_TEXT("")};
+}
+// Keeps the first failure, with the line in front; returns that.
+struct sl_chat_value sl_chat_fail(struct sl_chat_work *work, enum sl_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 struct sl_chat_value sl_chat_bool(bool truth);
 struct sl_chat_value sl_chat_int(int64_t integer);
 struct sl_chat_value sl_chat_string(struct sl_chat_text text);
@@ -351,5 +353,3 @@ struct sl_chat_text sl_chat_render(struct sl_chat_work *work, const struct sl_ch
 // As sl_chat_template_load(), from the source itself, without special tokens. For tests.
 enum sl_status sl_chat_template_parse(const char *source, struct sl_chat_template **chat_template_out,
                                       struct sl_error *err);
-
-#endif

@@ -13,10 +13,6 @@ const struct sl_chat_builtin *sl_chat_find_row(const struct sl_chat_rows *rows, 
     return NULL;
 }
 
-struct sl_chat_value sl_chat_nothing(void) {
-    return sl_chat_undefined(SL_CHAT_TEXT(""));
-}
-
 bool sl_chat_given(struct sl_chat_value arg) {
     return arg.kind != SL_CHAT_ABSENT && arg.kind != SL_CHAT_NONE;
 }
@@ -41,8 +37,7 @@ struct sl_chat_value sl_chat_strip_by(struct sl_chat_work *work, struct sl_chat_
                                       enum sl_chat_sides sides) {
     bool given = sl_chat_given(chars);
     if (given && (!sl_chat_want_string(work, chars, "strip") || chars.text.n_bytes > MAX_STRIPPED_BYTES)) {
-        sl_chat_fail(work, SL_ERR_UNSUPPORTED, "strip of more than %d bytes of characters", MAX_STRIPPED_BYTES);
-        return sl_chat_nothing();
+        return sl_chat_fail(work, SL_ERR_UNSUPPORTED, "strip of more than %d bytes of characters", MAX_STRIPPED_BYTES);
     }
     struct sl_chat_text left = sl_chat_strip(text, given ? &chars.text : NULL, sides);
     size_t n_bytes = (text.n_bytes - left.n_bytes) * (given ? 1 + chars.text.n_bytes / 4 : 4);
@@ -89,8 +84,7 @@ static void split_by(struct sl_chat_work *work, struct sl_chat_text text, struct
     }
 }
 
-struct sl_chat_value sl_chat_split(struct sl_chat_work *work, struct sl_chat_value subject,
-                                   const struct sl_chat_value *args) {
+SL_CHAT_ROW_FN(sl_chat_split) {
     int64_t max_splits = -1;
     struct sl_chat_list *list = sl_chat_list_create(work, 0);
     if (!list || (args[1].kind != SL_CHAT_ABSENT && !sl_chat_want_int(work, args[1], "split", &max_splits)) ||
@@ -101,8 +95,7 @@ struct sl_chat_value sl_chat_split(struct sl_chat_work *work, struct sl_chat_val
         split_words(work, subject.text, max_splits, list);
     } else if (sl_chat_want_string(work, args[0], "split")) {
         if (args[0].text.n_bytes == 0) {
-            sl_chat_fail(work, SL_ERR_INVALID, "split by an empty string");
-            return sl_chat_nothing();
+            return sl_chat_fail(work, SL_ERR_INVALID, "split by an empty string");
         }
         split_by(work, subject.text, args[0].text, max_splits, list);
     }
@@ -135,8 +128,7 @@ struct sl_chat_value sl_chat_replace(struct sl_chat_work *work, struct sl_chat_t
     return sl_chat_string((struct sl_chat_text){buffer.bytes, buffer.n_bytes});
 }
 
-struct sl_chat_value sl_chat_find_in(struct sl_chat_work *work, struct sl_chat_value subject,
-                                     const struct sl_chat_value *args) {
+SL_CHAT_ROW_FN(sl_chat_find_in) {
     if (!sl_chat_want_string(work, args[0], "find") || !sl_chat_step(work, subject.text.n_bytes)) {
         return sl_chat_nothing();
     }
@@ -158,13 +150,11 @@ static struct sl_chat_value matches(struct sl_chat_work *work, struct sl_chat_te
                                                                part.text.bytes, n) == 0));
 }
 
-struct sl_chat_value sl_chat_startswith(struct sl_chat_work *work, struct sl_chat_value subject,
-                                        const struct sl_chat_value *args) {
+SL_CHAT_ROW_FN(sl_chat_startswith) {
     return matches(work, subject.text, args[0], false);
 }
 
-struct sl_chat_value sl_chat_endswith(struct sl_chat_work *work, struct sl_chat_value subject,
-                                      const struct sl_chat_value *args) {
+SL_CHAT_ROW_FN(sl_chat_endswith) {
     return matches(work, subject.text, args[0], true);
 }
 
@@ -199,8 +189,7 @@ static bool begins_word(enum sl_chat_case form, char c) {
 
 struct sl_chat_value sl_chat_change_case(struct sl_chat_work *work, struct sl_chat_text text, enum sl_chat_case form) {
     if (!sl_chat_is_ascii(text)) {
-        sl_chat_fail(work, SL_ERR_UNSUPPORTED, "upper or lower case of text that is not ASCII");
-        return sl_chat_nothing();
+        return sl_chat_fail(work, SL_ERR_UNSUPPORTED, "upper or lower case of text that is not ASCII");
     }
     char *bytes = sl_chat_step(work, text.n_bytes) ? sl_chat_alloc(work, text.n_bytes + 1) : NULL;
     for (size_t i = 0; bytes && i < text.n_bytes; i++) {
@@ -212,29 +201,21 @@ struct sl_chat_value sl_chat_change_case(struct sl_chat_work *work, struct sl_ch
     return bytes ? sl_chat_string((struct sl_chat_text){bytes, text.n_bytes}) : sl_chat_nothing();
 }
 
-struct sl_chat_value sl_chat_upper(struct sl_chat_work *work, struct sl_chat_value subject,
-                                   const struct sl_chat_value *args) {
-    (void)args;
+SL_CHAT_ROW_FN(sl_chat_upper) {
     return sl_chat_change_case(work, sl_chat_str(work, subject), SL_CHAT_UPPER);
 }
 
-struct sl_chat_value sl_chat_lower(struct sl_chat_work *work, struct sl_chat_value subject,
-                                   const struct sl_chat_value *args) {
-    (void)args;
+SL_CHAT_ROW_FN(sl_chat_lower) {
     return sl_chat_change_case(work, sl_chat_str(work, subject), SL_CHAT_LOWER);
 }
 
-struct sl_chat_value sl_chat_capitalize(struct sl_chat_work *work, struct sl_chat_value subject,
-                                        const struct sl_chat_value *args) {
-    (void)args;
+SL_CHAT_ROW_FN(sl_chat_capitalize) {
     return sl_chat_change_case(work, sl_chat_str(work, subject), SL_CHAT_CAPITALIZE);
 }
 
 // ---- dicts ----------------------------------------------------------------------------------------------------------
 
-struct sl_chat_value sl_chat_pairs(struct sl_chat_work *work, struct sl_chat_value subject,
-                                   const struct sl_chat_value *args) {
-    (void)args;
+SL_CHAT_ROW_FN(sl_chat_pairs) {
     struct sl_chat_list *list = sl_chat_list_create(work, 0);
     if (subject.kind != SL_CHAT_DICT && subject.kind != SL_CHAT_UNDEFINED) {
         sl_chat_fail(work, SL_ERR_INVALID, "items of %s", sl_chat_kind_name(subject.kind));

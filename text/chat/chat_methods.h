@@ -3,15 +3,16 @@
  * Purpose: what the tables of builtins (chat_builtins.c, chat_filters.c, chat_tests.c) share: how they are written, and the
  *          operations on values behind them that are more than a line. Engine-internal.
  */
-#ifndef SL_TEXT_CHAT_CHAT_METHODS_H
-#define SL_TEXT_CHAT_CHAT_METHODS_H
+#pragma once
 
 #include "text/chat/chat_internal.h"
 
-// What a row of a table calls.
-#define SL_CHAT_FN(name)                                                                                               \
-    static struct sl_chat_value name(struct sl_chat_work *work, struct sl_chat_value subject,                          \
-                                     const struct sl_chat_value *args)
+// What a row of a table calls; a row needs not all of its arguments.
+#define SL_CHAT_ROW_FN(name)                                                                                           \
+    struct sl_chat_value name(struct sl_chat_work *work __attribute__((unused)),                                       \
+                              struct sl_chat_value subject __attribute__((unused)),                                    \
+                              const struct sl_chat_value *args __attribute__((unused)))
+#define SL_CHAT_FN(name) static SL_CHAT_ROW_FN(name)
 
 struct sl_chat_rows {
     const struct sl_chat_builtin *rows; // [n]
@@ -20,7 +21,6 @@ struct sl_chat_rows {
 extern const struct sl_chat_rows sl_chat_filters, sl_chat_tests;
 const struct sl_chat_builtin *sl_chat_find_row(const struct sl_chat_rows *rows, struct sl_chat_text name); // or NULL
 
-struct sl_chat_value sl_chat_nothing(void);   // what a failed operation gives
 bool sl_chat_given(struct sl_chat_value arg); // and is not none
 bool sl_chat_want_string(struct sl_chat_work *work, struct sl_chat_value value, const char *what);
 bool sl_chat_want_int(struct sl_chat_work *work, struct sl_chat_value value, const char *what, int64_t *out);
@@ -37,22 +37,12 @@ enum sl_chat_case { SL_CHAT_UPPER, SL_CHAT_LOWER, SL_CHAT_CAPITALIZE, SL_CHAT_TI
 struct sl_chat_value sl_chat_change_case(struct sl_chat_work *work, struct sl_chat_text text, enum sl_chat_case form);
 
 // Filters and methods, as rows of the tables have them.
-struct sl_chat_value sl_chat_upper(struct sl_chat_work *work, struct sl_chat_value subject,
-                                   const struct sl_chat_value *args);
-struct sl_chat_value sl_chat_lower(struct sl_chat_work *work, struct sl_chat_value subject,
-                                   const struct sl_chat_value *args);
-struct sl_chat_value sl_chat_capitalize(struct sl_chat_work *work, struct sl_chat_value subject,
-                                        const struct sl_chat_value *args);
-struct sl_chat_value sl_chat_pairs(struct sl_chat_work *work, struct sl_chat_value subject,
-                                   const struct sl_chat_value *args); // Jinja's "items": an iterator
+SL_CHAT_ROW_FN(sl_chat_upper);
+SL_CHAT_ROW_FN(sl_chat_lower);
+SL_CHAT_ROW_FN(sl_chat_capitalize);
+SL_CHAT_ROW_FN(sl_chat_pairs); // Jinja's "items": an iterator
 // Methods of strings.
-struct sl_chat_value sl_chat_split(struct sl_chat_work *work, struct sl_chat_value subject,
-                                   const struct sl_chat_value *args);
-struct sl_chat_value sl_chat_find_in(struct sl_chat_work *work, struct sl_chat_value subject,
-                                     const struct sl_chat_value *args);
-struct sl_chat_value sl_chat_startswith(struct sl_chat_work *work, struct sl_chat_value subject,
-                                        const struct sl_chat_value *args);
-struct sl_chat_value sl_chat_endswith(struct sl_chat_work *work, struct sl_chat_value subject,
-                                      const struct sl_chat_value *args);
-
-#endif
+SL_CHAT_ROW_FN(sl_chat_split);
+SL_CHAT_ROW_FN(sl_chat_find_in);
+SL_CHAT_ROW_FN(sl_chat_startswith);
+SL_CHAT_ROW_FN(sl_chat_endswith);

@@ -7,8 +7,7 @@
  * A template is code from outside: its size, its nesting, its steps, its memory and its output are bounded.
  * Threads: a template is immutable after loading; any number of threads may render it.
  */
-#ifndef SL_TEXT_CHAT_CHAT_TEMPLATE_H
-#define SL_TEXT_CHAT_CHAT_TEMPLATE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -49,5 +48,3 @@ void sl_chat_template_destroy(struct sl_chat_template **chat_template);
  */
 enum sl_status sl_chat_template_render(const struct sl_chat_template *chat_template, const struct sl_chat *chat,
                                        char **text_out, struct sl_error *err);
-
-#endif

@@ -15,8 +15,6 @@ static struct sl_chat_value is_kind(struct sl_chat_value value, unsigned kinds) 
 #define KIND(kind) (1u << SL_CHAT_##kind)
 #define TEST_OF_KIND(name, kinds)                                                                                      \
     SL_CHAT_FN(name) {                                                                                                 \
-        (void)work;                                                                                                    \
-        (void)args;                                                                                                    \
         return is_kind(subject, kinds);                                                                                \
     }
 
@@ -36,14 +34,10 @@ TEST_OF_KIND(test_iterable,
 TEST_OF_KIND(test_callable, KIND(FUNCTION))
 
 SL_CHAT_FN(test_true) {
-    (void)work;
-    (void)args;
     return sl_chat_bool(subject.kind == SL_CHAT_BOOL && subject.truth);
 }
 
 SL_CHAT_FN(test_false) {
-    (void)work;
-    (void)args;
     return sl_chat_bool(subject.kind == SL_CHAT_BOOL && !subject.truth);
 }
 
@@ -77,12 +71,10 @@ SL_CHAT_FN(test_divisibleby) {
 }
 
 SL_CHAT_FN(test_even) {
-    (void)args;
     return remainder_is(work, subject, sl_chat_int(2), 0);
 }
 
 SL_CHAT_FN(test_odd) {
-    (void)args;
     return remainder_is(work, subject, sl_chat_int(2), 1);
 }
 

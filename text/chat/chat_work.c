@@ -69,14 +69,14 @@ bool sl_chat_step(struct sl_chat_work *work, size_t n_bytes) {
     return work->status == SL_OK;
 }
 
-void sl_chat_fail(struct sl_chat_work *work, enum sl_status status, const char *format, ...) {
-    if (work->status != SL_OK) {
-        return;
+struct sl_chat_value sl_chat_fail(struct sl_chat_work *work, enum sl_status status, const char *format, ...) {
+    if (work->status == SL_OK) {
+        char text[sizeof(work->err->text)];
+        va_list args;
+        va_start(args, format);
+        vsnprintf(text, sizeof(text), format, args);
+        va_end(args);
+        work->status = sl_fail(work->err, status, "line %d: %s", work->line, text);
     }
-    char text[sizeof(work->err->text)];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof(text), format, args);
-    va_end(args);
-    work->status = sl_fail(work->err, status, "line %d: %s", work->line, text);
+    return sl_chat_nothing();
 }

@@ -8,8 +8,7 @@
  *         time.
  * Threads: a tokenizer is immutable after loading; any number of threads may use it.
  */
-#ifndef SL_TEXT_TOKENIZER_TOKENIZER_H
-#define SL_TEXT_TOKENIZER_TOKENIZER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -61,5 +60,3 @@ size_t sl_detokenizer_max_bytes(const struct sl_tokenizer *tokenizer);
 
 // True when text is well-formed UTF-8 (no surrogates, no overlong forms); *bad_offset_out, if given, says where not.
 bool sl_utf8_valid(const char *text, size_t n_bytes, size_t *bad_offset_out);
-
-#endif

@@ -14,8 +14,7 @@
  *         A piece is what the pre-tokenizer cuts text into; merges never cross its ends.
  *         The mark is U+2581, which stands for a space in vocabularies of SentencePiece's kind.
  */
-#ifndef SL_TEXT_TOKENIZER_TOKENIZER_INTERNAL_H
-#define SL_TEXT_TOKENIZER_TOKENIZER_INTERNAL_H
+#pragma once
 
 #include <jansson.h>
 
@@ -303,5 +302,3 @@ enum sl_status sl_tokenizer_build(const json_t *root, const json_t *config, cons
 // --- UTF-8 (detokenizer.c) -------------------------------------------------------------------------------------------
 // Bytes of the character at p if it lies whole in [p, p + n), n >= 1; 0 if all n bytes could begin one; -1 if not.
 int sl_utf8_length(const unsigned char *p, size_t n);
-
-#endif

@@ -6,8 +6,7 @@
  * Vocabulary: abar[i][j]  attention of query i to slot j, mean over the query heads of a KV head
  *             rows at hand  the queries of the forward pass behind which slots are evicted (a chunk, or a step)
  */
-#ifndef SL_COMPRESS_EVICT_SCORES_SCORE_H
-#define SL_COMPRESS_EVICT_SCORES_SCORE_H
+#pragma once
 
 #include "compress/recipe/recipe.h"
 #include "tensor/ops.h"
@@ -51,5 +50,3 @@ void sl_score_of_rows(const struct sl_score_input *in, struct sl_vectors scores)
 static inline bool sl_score_pools(const struct sl_recipe *recipe) {
     return sl_score_get_traits(recipe->score)->is_pooled && recipe->pool != SL_POOL_NONE;
 }
-
-#endif

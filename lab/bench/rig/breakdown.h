@@ -8,8 +8,7 @@
  *         within its own loops.
  * Threads: operations are given no argument of their own, so there is one breakdown a process, for one engine at a time.
  */
-#ifndef SL_LAB_BENCH_RIG_BREAKDOWN_H
-#define SL_LAB_BENCH_RIG_BREAKDOWN_H
+#pragma once
 
 #include "tensor/ops.h"
 
@@ -22,5 +21,3 @@ void sl_breakdown_reset(void);
 // Since then: every operation's share of `seconds`, which the forward passes took, those of products with their shapes
 // and GFLOP/s, below the line of what was measured; in JSON each names it (`label`).
 void sl_breakdown_print(const char *label, double seconds, bool json);
-
-#endif

@@ -10,8 +10,7 @@
  *         attention costs does not depend on the values. After every run they are cut back to that depth. Loading and
  *         making sessions are not measured.
  */
-#ifndef SL_LAB_BENCH_RIG_CELL_H
-#define SL_LAB_BENCH_RIG_CELL_H
+#pragma once
 
 #include "cli/tool.h"
 #include "runtime/runtime.h"
@@ -69,5 +68,3 @@ enum sl_status sl_rig_run(struct sl_rig *rig, double *seconds_out, struct sl_err
 
 // Tokens that a run reads or writes, of all sessions.
 int64_t sl_rig_tokens(const struct sl_rig *rig);
-
-#endif

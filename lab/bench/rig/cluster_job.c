@@ -7,7 +7,6 @@
 
 #include "base/clock.h"
 #include "lab/random.h"
-#include "lab/result.h"
 
 enum sl_status sl_rig_cluster_start(struct sl_rig_cluster *c, const char *model, const char *transport,
                                     const char *arena, struct sl_signals *signals, struct sl_error *err) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: random prompts put to a cluster, for benches of the time to first token: the cluster of two workers, and a job.
-#ifndef SL_LAB_BENCH_RIG_CLUSTER_JOB_H
-#define SL_LAB_BENCH_RIG_CLUSTER_JOB_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -39,5 +38,3 @@ enum sl_status sl_rig_job_run(struct sl_client *client, struct sl_rig_job *job, 
 // *tokens_out: n random tokens, malloc'd. *random goes on.
 enum sl_status sl_rig_random_tokens(uint64_t *random, int64_t n_vocab, int64_t n, int32_t **tokens_out,
                                     struct sl_error *err);
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: what benches of two processes need: a fabric with memory in each, and bytes over a pipe or socket between them.
-#ifndef SL_LAB_BENCH_RIG_PAIR_H
-#define SL_LAB_BENCH_RIG_PAIR_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -16,5 +15,3 @@ struct sl_fabric *sl_pair_fabric(const char *transport, size_t region_bytes, uin
 
 // Whether --transport `chosen` is "all" or this one.
 bool sl_pair_wants(const char *chosen, const char *transport);
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: bounds of this machine that no kernel can pass: arithmetic from registers, and reading memory.
-#ifndef SL_LAB_BENCH_RIG_PEAK_H
-#define SL_LAB_BENCH_RIG_PEAK_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,5 +20,3 @@ double sl_peak_gflops(struct sl_team *team, const char *tier, bool bf16, const c
  * SL_ERR_EXHAUSTED: no memory for the buffer.
  */
 enum sl_status sl_peak_read_gbps(struct sl_team *team, size_t *bytes_out, double *gbps_out, struct sl_error *err);
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: steps of decode over one offloaded layer in a store, without a model around it: what they take and what they send.
-#ifndef SL_LAB_BENCH_RIG_RETRIEVE_STEPS_H
-#define SL_LAB_BENCH_RIG_RETRIEVE_STEPS_H
+#pragma once
 
 #include "lab/bench/rig/store_rig.h"
 
@@ -30,5 +29,3 @@ struct sl_retrieve_steps {
 
 enum sl_status sl_retrieve_steps_run(const struct sl_retrieve_steps_config *config, struct sl_retrieve_steps *steps_out,
                                      struct sl_error *err);
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: how fast one thread scans channels of keys (ops->host.scan), beside how fast it reads memory.
-#ifndef SL_LAB_BENCH_RIG_SCAN_SPEED_H
-#define SL_LAB_BENCH_RIG_SCAN_SPEED_H
+#pragma once
 
 #include "tensor/ops.h"
 
@@ -25,5 +24,3 @@ struct sl_scan_speed {
 // topk: of select. SL_ERR_EXHAUSTED.
 enum sl_status sl_scan_speed_measure(const struct sl_scan_speed_config *config, uint32_t topk,
                                      struct sl_scan_speed *speed_out, struct sl_error *err);
-
-#endif

@@ -4,8 +4,7 @@
  *          ask. The store is the executable beside this one; what is shipped to it and asked of it goes through the same
  *          calls as a prefill and a decode worker make.
  */
-#ifndef SL_LAB_BENCH_RIG_STORE_RIG_H
-#define SL_LAB_BENCH_RIG_STORE_RIG_H
+#pragma once
 
 #include "cli/child.h"
 #include "cli/tool.h"
@@ -53,5 +52,3 @@ enum sl_status sl_store_rig_lengths(const char *text, int64_t *lengths_out, int 
 
 // f16 bits of `count` numbers of variance 1 (uniform), the same for the same seed.
 void sl_random_halves(uint16_t *out, size_t count, uint64_t seed);
-
-#endif

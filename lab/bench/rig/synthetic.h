@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: model folders of any geometry with random bf16 weights: speed does not depend on what a model has learned.
-#ifndef SL_LAB_BENCH_RIG_SYNTHETIC_H
-#define SL_LAB_BENCH_RIG_SYNTHETIC_H
+#pragma once
 
 #include "cli/tool.h"
 #include "model/model.h"
@@ -32,5 +31,3 @@ enum sl_status sl_synthetic_create(const struct sl_model_config *config, struct 
 
 // Remove the two files and the folder. A model that is loaded stays usable: its mapping keeps what it needs.
 void sl_synthetic_remove(const char *dir);
-
-#endif

@@ -23,8 +23,7 @@
  *                       answers are that text and that letter
  *     code-choice       the same, if it comes first or behind "answer is:" (InfiniteBench's code debug)
  */
-#ifndef SL_LAB_EVAL_METRICS_METRIC_H
-#define SL_LAB_EVAL_METRICS_METRIC_H
+#pragma once
 
 #include "lab/eval/metrics/sample.h"
 
@@ -42,5 +41,3 @@ const struct sl_metric *sl_metric_find(const char *name);
 // As the benchmarks do before they judge some tasks (LongBench's trec, triviaqa, samsum, lsht): leading newlines are
 // dropped, and so is all behind the first line. Works in place; returns text.
 char *sl_metric_first_line(char *text);
-
-#endif

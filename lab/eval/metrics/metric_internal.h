@@ -5,8 +5,7 @@
  * Design: most metrics compare the text with one answer at a time (sl_metric_compare()) and differ in how both are read, how
  *         they are compared, and whether the best, the mean or the first comparison counts.
  */
-#ifndef SL_LAB_EVAL_METRICS_METRIC_INTERNAL_H
-#define SL_LAB_EVAL_METRICS_METRIC_INTERNAL_H
+#pragma once
 
 #include "lab/eval/metrics/metric.h"
 #include "lab/eval/metrics/metric_text.h"
@@ -38,5 +37,3 @@ sl_metric_score_fn sl_score_classification, sl_score_choice, sl_score_code_choic
 sl_metric_score_fn sl_score_f1, sl_score_f1_zh, sl_score_edit_similarity;
 // lab/eval/metrics/metric_rouge.c
 sl_metric_score_fn sl_score_rouge_l, sl_score_rouge_l_zh, sl_score_rouge_lsum;
-
-#endif

@@ -6,8 +6,7 @@
  *         that are no UTF-8 become U+FFFD, one each: a model may be cut off in the middle of a character. Whoever takes a
  *         text or words releases them; all zeros is an empty one, and is left behind.
  */
-#ifndef SL_LAB_EVAL_METRICS_METRIC_TEXT_H
-#define SL_LAB_EVAL_METRICS_METRIC_TEXT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -68,5 +67,3 @@ void sl_words_end_sentence(struct sl_words *words);
 
 // Number the words of both: ids are below *n_ids_out.
 enum sl_status sl_words_number(struct sl_words *a, struct sl_words *b, uint32_t *n_ids_out, struct sl_error *err);
-
-#endif

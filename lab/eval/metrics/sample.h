@@ -3,8 +3,7 @@
  * Purpose: one question to a model, with what a right answer is. What tasks make, data sets hold, runners ask and
  *          metrics judge.
  */
-#ifndef SL_LAB_EVAL_METRICS_SAMPLE_H
-#define SL_LAB_EVAL_METRICS_SAMPLE_H
+#pragma once
 
 #include <stddef.h>
 
@@ -30,5 +29,3 @@ void sl_sample_cleanup(struct sl_sample *sample);
 // Append a copy of `text` (n_bytes of it) to answers or classes.
 enum sl_status sl_sample_add_answer(struct sl_sample *sample, const char *text, size_t n_bytes, struct sl_error *err);
 enum sl_status sl_sample_add_class(struct sl_sample *sample, const char *text, size_t n_bytes, struct sl_error *err);
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: a report as pictures. SL_ERR_UNSUPPORTED: no gnuplot here (sl_plot_check() knows before the work).
-#ifndef SL_LAB_EVAL_REPORT_EVAL_PLOTS_H
-#define SL_LAB_EVAL_REPORT_EVAL_PLOTS_H
+#pragma once
 
 #include "lab/eval/report/eval_report.h"
 
@@ -27,5 +26,3 @@ enum sl_status sl_eval_plot_grid(const struct sl_eval_report *report, const stru
 // The rows of the frontier, fewest bytes first: nothing that offloads nothing and ships no more has a better mean.
 // rows_out: [report->n_rows]. Returns how many.
 size_t sl_eval_frontier(const struct sl_eval_report *report, size_t *rows_out);
-
-#endif

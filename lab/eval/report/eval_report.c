@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compress/plan/plan.h"
 #include "compress/recipe/recipe.h"
 #include "lab/eval/run/eval_run.h"
 

@@ -7,8 +7,7 @@
  *         eval_report_json.c, eval_plots.c. Differences are paired: only questions count that both recipes have
  *         answered.
  */
-#ifndef SL_LAB_EVAL_REPORT_EVAL_REPORT_H
-#define SL_LAB_EVAL_REPORT_EVAL_REPORT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -105,5 +104,3 @@ void sl_eval_report_print_markdown(const struct sl_eval_report *report, const ch
 
 // eval_report_json.c: a line for every recipe, verdict and choice.
 enum sl_status sl_eval_report_print_json(const struct sl_eval_report *report, FILE *file, struct sl_error *err);
-
-#endif

@@ -7,8 +7,7 @@
  *         same; a cluster that serves another model is refused when it is opened.
  * Threads: one at a time per answerer.
  */
-#ifndef SL_LAB_EVAL_RUN_ANSWERER_H
-#define SL_LAB_EVAL_RUN_ANSWERER_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -65,5 +64,3 @@ struct sl_reply {
  */
 enum sl_status sl_answerer_ask(struct sl_answerer *answerer, const struct sl_question *question,
                                struct sl_reply *reply_out, struct sl_error *err);
-
-#endif

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: the options that say what is asked of whom, shared by `sluice eval suites`, `grid` and `make`, and the plan
 // made of them.
-#ifndef SL_LAB_EVAL_RUN_EVAL_OPTIONS_H
-#define SL_LAB_EVAL_RUN_EVAL_OPTIONS_H
+#pragma once
 
 #include "base/config.h"
 #include "lab/eval/run/answerer.h"
@@ -85,5 +84,3 @@ enum sl_status sl_eval_find_task(const char *name, const struct sl_task **task_o
 // "4096,8192", each from least to most. *numbers_out is malloc'd, the caller's. `option`: for complaints.
 enum sl_status sl_eval_parse_numbers(const char *option, const char *text, int64_t least, int64_t most,
                                      int64_t **numbers_out, size_t *n_out, struct sl_error *err);
-
-#endif

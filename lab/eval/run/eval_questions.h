@@ -3,8 +3,7 @@
  * Purpose: the questions of a plan, as the model reads them: every cell's samples, made or read, tokenized, and cut
  *          where a data set's prompt is too long.
  */
-#ifndef SL_LAB_EVAL_RUN_EVAL_QUESTIONS_H
-#define SL_LAB_EVAL_RUN_EVAL_QUESTIONS_H
+#pragma once
 
 #include "lab/eval/tasks/plan.h"
 #include "text/tokenizer/tokenizer.h"
@@ -47,5 +46,3 @@ struct sl_eval_prompt {
 enum sl_status sl_eval_prompt_make(const struct sl_eval_questions *questions, size_t cell, size_t index,
                                    struct sl_eval_prompt *prompt_out, struct sl_error *err);
 void sl_eval_prompt_cleanup(struct sl_eval_prompt *prompt);
-
-#endif

@@ -21,8 +21,7 @@
  * would be mixed.
  * Threads: one. One process at a time has the file (SL_ERR_EXISTS).
  */
-#ifndef SL_LAB_EVAL_RUN_EVAL_RESULTS_H
-#define SL_LAB_EVAL_RUN_EVAL_RESULTS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -75,5 +74,3 @@ bool sl_eval_results_find(const struct sl_eval_results *results, const struct sl
 // Write it to the file, whole or (if that fails) so that it will be dropped.
 enum sl_status sl_eval_results_add(struct sl_eval_results *results, const struct sl_eval_key *key,
                                    const struct sl_eval_answer *answer, struct sl_error *err);
-
-#endif

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "compress/plan/plan.h"
 #include "compress/recipe/recipe.h"
 #include "lab/eval/metrics/metric.h"
 

@@ -6,8 +6,7 @@
  *         `full` first. So a prompt is made and tokenized once, and a run that is stopped has about as many answers of
  *         one recipe and one cell as of another. What the results have already is not asked again.
  */
-#ifndef SL_LAB_EVAL_RUN_EVAL_RUN_H
-#define SL_LAB_EVAL_RUN_EVAL_RUN_H
+#pragma once
 
 #include "lab/eval/run/answerer.h"
 #include "lab/eval/run/eval_questions.h"
@@ -47,5 +46,3 @@ struct sl_eval_key sl_eval_key_of(const struct sl_eval_plan *plan, const char *c
  * results keep what there is. SL_ERR_PRECONDITION: the results have an answer to another prompt for the same question.
  */
 enum sl_status sl_eval_runner_run(const struct sl_eval_runner *runner, struct sl_error *err);
-
-#endif

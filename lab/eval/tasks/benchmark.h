@@ -5,8 +5,7 @@
  * Design: prompts are of our own and short; who wants a benchmark's own words puts them into the plan. Metrics and lengths
  *         are those of its authors.
  */
-#ifndef SL_LAB_EVAL_TASKS_BENCHMARK_H
-#define SL_LAB_EVAL_TASKS_BENCHMARK_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -21,5 +20,3 @@ struct sl_benchmark_task {
 
 // NULL: no such task. A name that ends in "_e" (LongBench-E) is that of the task without.
 const struct sl_benchmark_task *sl_benchmark_find(const char *format, const char *name);
-
-#endif

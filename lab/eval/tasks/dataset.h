@@ -13,8 +13,7 @@
  * Design: name and format say which task of the benchmark a file is (lab/eval/tasks/benchmark.h), and what is not given follows from
  *         that. Files may be of gigabytes: one line is parsed at a time, of which the sample's texts are kept.
  */
-#ifndef SL_LAB_EVAL_TASKS_DATASET_H
-#define SL_LAB_EVAL_TASKS_DATASET_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -49,5 +48,3 @@ struct sl_dataset {
 enum sl_status sl_dataset_open(const struct sl_dataset_config *config, struct sl_dataset *dataset_out,
                                struct sl_error *err);
 void sl_dataset_cleanup(struct sl_dataset *dataset);
-
-#endif

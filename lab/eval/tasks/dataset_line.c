@@ -2,7 +2,6 @@
 // Purpose: one line of a data set. See dataset_line.h.
 #include "lab/eval/tasks/dataset_line.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

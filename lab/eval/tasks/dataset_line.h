@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: one line of a data set: how a format names the members of its JSON objects, and a sample made from one.
-#ifndef SL_LAB_EVAL_TASKS_DATASET_LINE_H
-#define SL_LAB_EVAL_TASKS_DATASET_LINE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -31,5 +30,3 @@ struct sl_dataset_form {
 // line: [n_bytes] JSON text. SL_ERR_INVALID says what is wrong with it, not where it stands.
 enum sl_status sl_dataset_read_line(const struct sl_dataset_form *form, const char *line, size_t n_bytes,
                                     struct sl_sample *sample_out, struct sl_error *err);
-
-#endif

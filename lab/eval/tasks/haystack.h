@@ -3,8 +3,7 @@
  * Purpose: running text, cut into sentences between which facts can stand. What lab/eval/tasks/task.h opens for callers, for those
  *          who write prompts.
  */
-#ifndef SL_LAB_EVAL_TASKS_HAYSTACK_H
-#define SL_LAB_EVAL_TASKS_HAYSTACK_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -25,5 +24,3 @@ int64_t sl_haystack_n_sentences(const struct sl_haystack *haystack); // > 0
 void sl_haystack_write(const struct sl_haystack *haystack, int64_t first, int64_t n, FILE *out);
 
 bool sl_haystack_contains(const struct sl_haystack *haystack, const char *text);
-
-#endif

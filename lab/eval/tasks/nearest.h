@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: of names that there are, the one that was probably meant: for messages about one that there is not.
-#ifndef SL_LAB_EVAL_TASKS_NEAREST_H
-#define SL_LAB_EVAL_TASKS_NEAREST_H
+#pragma once
 
 #include <stddef.h>
 
@@ -17,5 +16,3 @@ void sl_nearest_consider(struct sl_nearest *nearest, const char *name);
 
 // SL_ERR_INVALID: there is no `what` of this name; with the best of those that were considered, if any is like it.
 enum sl_status sl_nearest_fail(const struct sl_nearest *nearest, const char *what, struct sl_error *err);
-
-#endif

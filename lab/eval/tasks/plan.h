@@ -20,8 +20,7 @@
  *
  * "full" is always asked, first: it is what the others are compared with. Members that are not above are refused.
  */
-#ifndef SL_LAB_EVAL_TASKS_PLAN_H
-#define SL_LAB_EVAL_TASKS_PLAN_H
+#pragma once
 
 #include "lab/eval/tasks/dataset.h"
 #include "lab/eval/tasks/task.h"
@@ -91,5 +90,3 @@ enum sl_status sl_eval_plan_add_dataset(struct sl_eval_plan *plan, const struct 
                                         struct sl_error *err);
 // Put "full" first, which is added where there is none.
 enum sl_status sl_eval_plan_put_full_first(struct sl_eval_plan *plan, struct sl_error *err);
-
-#endif

@@ -6,8 +6,7 @@
  * Design: a task is a row of a table and a function that writes the parts of a prompt; how much haystack fits is found by
  *         counting tokens, once for all tasks. The same (task, tokens, seed, index) gives the same bytes on every machine.
  */
-#ifndef SL_LAB_EVAL_TASKS_TASK_H
-#define SL_LAB_EVAL_TASKS_TASK_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -56,5 +55,3 @@ struct sl_task_config {
  */
 enum sl_status sl_task_make(const struct sl_task *task, const struct sl_task_config *config, uint64_t index,
                             struct sl_sample *sample_out, struct sl_error *err);
-
-#endif

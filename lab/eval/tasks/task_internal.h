@@ -6,8 +6,7 @@
  *         places from the same stream, so that what is searched for, the largest size that fits, grows with size. Size
  *         is sentences of haystack, facts, or words; each writer says which.
  */
-#ifndef SL_LAB_EVAL_TASKS_TASK_INTERNAL_H
-#define SL_LAB_EVAL_TASKS_TASK_INTERNAL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -81,5 +80,3 @@ enum sl_status sl_add_answer(struct sl_draft *draft, const char *text);
  */
 enum sl_status sl_complete(struct sl_draft *draft, const char *before, char (*names)[SL_WORD_PAIR_BYTES],
                            const char *after);
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: the words that keys and lists are made of. No word is a part of another one, and no pair of another pair.
-#ifndef SL_LAB_EVAL_TASKS_WORDS_H
-#define SL_LAB_EVAL_TASKS_WORDS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -16,5 +15,3 @@ void sl_split_pair(uint64_t i, uint64_t n, uint64_t *first_out, uint64_t *second
 
 // "stone-window" for i < SL_N_WORD_PAIRS: two different words, every pair in both orders.
 void sl_word_pair(uint64_t i, char key_out[SL_WORD_PAIR_BYTES]);
-
-#endif

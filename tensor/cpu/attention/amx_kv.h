@@ -7,8 +7,7 @@
  *                   16 rows (one for two of its own) of 16 pairs: row r, pair x holds B[2r][x], B[2r + 1][x]
  *             step  32 of the numbers that are summed over: a tile of A, a tile of B
  */
-#ifndef SL_TENSOR_CPU_ATTENTION_AMX_KV_H
-#define SL_TENSOR_CPU_ATTENTION_AMX_KV_H
+#pragma once
 
 #include "tensor/cpu/attention/avx512_kv.h"
 #include "tensor/cpu/simd/amx_tile.h"
@@ -48,5 +47,3 @@ void sl_amx_window_sums(struct sl_stream *stream, const struct sl_attend *args, 
 
 // rows[16] become columns.
 void sl_amx_transpose_16x16(__m512 *rows);
-
-#endif

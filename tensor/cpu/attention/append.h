@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: ops->append of every tier, by how the tier writes a row.
-#ifndef SL_TENSOR_CPU_ATTENTION_APPEND_H
-#define SL_TENSOR_CPU_ATTENTION_APPEND_H
+#pragma once
 
 #include "tensor/ops.h"
 
@@ -9,5 +8,3 @@
 typedef void (*sl_write_row_fn)(const struct sl_page_layout *layout, char *part, uint32_t slot, const float *row);
 
 void sl_append_rows(struct sl_stream *stream, const struct sl_attend *calls, int n_calls, sl_write_row_fn write_row);
-
-#endif

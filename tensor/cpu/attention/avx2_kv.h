@@ -6,8 +6,7 @@
  *             tile   a page's K or V in f32 as strips: K^T is SL_PAGE_SLOTS columns (tokens) of d rows (channels),
  *                    V is d columns (channels), rounded up to whole strips, of SL_PAGE_SLOTS rows (tokens)
  */
-#ifndef SL_TENSOR_CPU_ATTENTION_AVX2_KV_H
-#define SL_TENSOR_CPU_ATTENTION_AVX2_KV_H
+#pragma once
 
 #include "tensor/cpu/attention/kv_blocks.h"
 #include "tensor/cpu/simd/avx2_math.h"
@@ -158,5 +157,3 @@ static inline float sl_avx2_softmax_add(struct sl_avx2_softmax *s, float *scores
     s->sum = s->sum * c + sl_avx2_sum(sum);
     return c;
 }
-
-#endif

@@ -5,8 +5,7 @@
  *
  * The values are those of the tiles (avx2_kv.h): a packed element is one fused multiply-add here, too.
  */
-#ifndef SL_TENSOR_CPU_ATTENTION_AVX2_ROW_H
-#define SL_TENSOR_CPU_ATTENTION_AVX2_ROW_H
+#pragma once
 
 #include "tensor/cpu/attention/kv_page.h"
 #include "tensor/cpu/simd/avx2_math.h"
@@ -105,5 +104,3 @@ static inline __m256 sl_avx2_sum8(const __m256 *x) {
     __m256 b = _mm256_hadd_ps(_mm256_hadd_ps(x[4], x[5]), _mm256_hadd_ps(x[6], x[7]));
     return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
 }
-
-#endif

@@ -5,8 +5,7 @@
  * Design: tiles are those of avx2_kv.h, where a strip is a register of this width: what makes them of the rarer formats,
  *         and rotates them, is the code of that tier.
  */
-#ifndef SL_TENSOR_CPU_ATTENTION_AVX512_KV_H
-#define SL_TENSOR_CPU_ATTENTION_AVX512_KV_H
+#pragma once
 
 #include "tensor/cpu/attention/avx2_kv.h"
 
@@ -57,5 +56,3 @@ static inline float sl_avx512_sum(__m512 x) {
 static inline float sl_avx512_max(__m512 x) {
     return sl_avx2_max(_mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1)));
 }
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: how each tier fills the operations on KV pages into its table; tensor/cpu/tiers.c says which tier may run.
-#ifndef SL_TENSOR_CPU_ATTENTION_FILLS_H
-#define SL_TENSOR_CPU_ATTENTION_FILLS_H
+#pragma once
 
 #include "tensor/ops.h"
 
@@ -13,6 +12,4 @@ void sl_avx2_kv_fill(struct sl_ops *ops);    // append attend attend_before
 void sl_avx2_stats_fill(struct sl_ops *ops); // fold window_sums
 void sl_avx512_kv_fill(struct sl_ops *ops);  // attend attend_before fold window_sums
 void sl_amx_kv_fill(struct sl_ops *ops);     // attend attend_before fold window_sums
-#endif
-
 #endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: operations as loops over KV heads: how those that are a function of one head become a loop of the team.
-#ifndef SL_TENSOR_CPU_ATTENTION_HEADS_H
-#define SL_TENSOR_CPU_ATTENTION_HEADS_H
+#pragma once
 
 #include "tensor/ops.h"
 
@@ -31,5 +30,3 @@ static inline uint32_t *sl_list(struct sl_lists x, int head) {
 static inline uint32_t sl_count(struct sl_counts n, int head) {
     return n.host != NULL ? n.host[head] : n.device[head];
 }
-
-#endif

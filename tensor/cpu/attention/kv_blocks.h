@@ -16,8 +16,7 @@
  *         one task goes through them all or many share them: with many blocks a task is a block, with few (a decode
  *         step on many cores) it is one split of a block. All calls of a step are one loop of the team.
  */
-#ifndef SL_TENSOR_CPU_ATTENTION_KV_BLOCKS_H
-#define SL_TENSOR_CPU_ATTENTION_KV_BLOCKS_H
+#pragma once
 
 #include "tensor/cpu/attention/kv_page.h"
 
@@ -96,5 +95,3 @@ static inline int sl_kv_block_clip(const struct sl_kv_block *b, uint32_t page, i
     *v_end = to;
     return from == to ? 0 : b->end[to - 1] < end ? (int)(b->end[to - 1] - begin) : SL_PAGE_SLOTS;
 }
-
-#endif

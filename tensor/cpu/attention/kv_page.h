@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: how tensor/cpu reaches into pages, and which slots a row sees: what the KV operations of all tiers share.
-#ifndef SL_TENSOR_CPU_ATTENTION_KV_PAGE_H
-#define SL_TENSOR_CPU_ATTENTION_KV_PAGE_H
+#pragma once
 
 #include <stddef.h>
 
@@ -85,5 +84,3 @@ static inline struct sl_range sl_attend_visible(const struct sl_attend *args, co
 // Rows [0, n_rows) of the K or V part of a page as f32 [n_rows][d].
 void sl_ref_read_k(const struct sl_page_layout *layout, const void *page, int n_rows, float *out);
 void sl_ref_read_v(const struct sl_page_layout *layout, const void *page, int n_rows, float *out);
-
-#endif

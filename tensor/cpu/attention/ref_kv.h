@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: how queries meet keys in plain C, for the reference's operations that compute attention weights; and those.
-#ifndef SL_TENSOR_CPU_ATTENTION_REF_KV_H
-#define SL_TENSOR_CPU_ATTENTION_REF_KV_H
+#pragma once
 
 #include "tensor/ops.h"
 
@@ -18,5 +17,3 @@ void sl_ref_score_keys(const struct sl_attend *args, const float *query, const f
 void sl_ref_fold(struct sl_stream *stream, const struct sl_attend *args, int first_row, const struct sl_fold *what);
 void sl_ref_window_sums(struct sl_stream *stream, const struct sl_attend *args, int first_row,
                         struct sl_vectors sums_out);
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: the half of the reference's KV operations that is about slots and pages, not attention.
-#ifndef SL_TENSOR_CPU_ATTENTION_REF_KV_SLOTS_H
-#define SL_TENSOR_CPU_ATTENTION_REF_KV_SLOTS_H
+#pragma once
 
 #include "tensor/ops.h"
 
@@ -18,5 +17,3 @@ void sl_ref_write_float(enum sl_kv_format format, char *part, size_t e, float x)
 
 // A row into slot `slot` of the K or V part of a working page: rounded to the format, f16 saturated.
 void sl_ref_write_row(const struct sl_page_layout *layout, char *part, uint32_t slot, const float *row);
-
-#endif

@@ -9,8 +9,7 @@
  *              sum  = sum c + sum_j exp(s_j - max')
  *              out  = out c + sum_j exp(s_j - max') V_j          at the end: out / sum, lse = max' + log(sum)
  */
-#ifndef SL_TENSOR_CPU_ATTENTION_REF_SOFTMAX_H
-#define SL_TENSOR_CPU_ATTENTION_REF_SOFTMAX_H
+#pragma once
 
 #include <math.h>
 #include <string.h>
@@ -77,5 +76,3 @@ static inline void sl_ref_rotate_row(const struct sl_rope *rope, int64_t positio
         row[i + half] = b * cosines[i] + a * sines[i];
     }
 }
-
-#endif

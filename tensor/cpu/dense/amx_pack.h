@@ -10,8 +10,7 @@
  *           INT8   32 scales, then the codes [32][32], plus 128
  *           INT4   32 scales, then 8 times the codes of four rows: row i of the four in nibble i of 16-bit word k
  */
-#ifndef SL_TENSOR_CPU_DENSE_AMX_PACK_H
-#define SL_TENSOR_CPU_DENSE_AMX_PACK_H
+#pragma once
 
 #include "tensor/cpu/dense/panels.h"
 
@@ -31,5 +30,3 @@ enum sl_status sl_amx_pack(struct sl_stream *stream, struct sl_matrix *matrix, s
 
 // Tiles of `count` adjacent steps, of which the first lies at `packed`: there, or made in buffer[count * SL_AMX_STEP_BYTES].
 const char *sl_amx_tiles(const struct sl_matrix *w, const char *packed, int64_t count, char *buffer);
-
-#endif

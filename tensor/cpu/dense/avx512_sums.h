@@ -6,8 +6,7 @@
  * Design: a tile of any kernel adds to sums that lie in a cache, never to y: so y is written once, and nothing depends on
  *         how k was cut, because f32 in memory is f32 in a register.
  */
-#ifndef SL_TENSOR_CPU_DENSE_AVX512_SUMS_H
-#define SL_TENSOR_CPU_DENSE_AVX512_SUMS_H
+#pragma once
 
 #include "tensor/cpu/dense/panels.h"
 #include "tensor/cpu/simd/avx512_math.h"
@@ -94,5 +93,3 @@ static inline void sl_sums_finish(const struct sl_product *a, int64_t p, int64_t
         sl_sums_finish_as(a, p, row, rows, sums, a->w->activation, a->w->gated);
     }
 }
-
-#endif

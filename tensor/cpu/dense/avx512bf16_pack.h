@@ -12,8 +12,7 @@
  *         and quantized ones are multiplied as
  *                  32 scales in f32; steps of codes in bf16
  */
-#ifndef SL_TENSOR_CPU_DENSE_AVX512BF16_PACK_H
-#define SL_TENSOR_CPU_DENSE_AVX512BF16_PACK_H
+#pragma once
 
 #include "tensor/cpu/dense/panels.h"
 
@@ -31,5 +30,3 @@ enum sl_status sl_pairs_pack(struct sl_stream *stream, struct sl_matrix *matrix,
 // Pairs of `count` adjacent groups of quantized weights, of which the first lies at `packed`. out: [count *
 // SL_PAIR_GROUP_BYTES], aligned to 64.
 void sl_pairs_of_codes(const struct sl_matrix *w, const char *packed, int64_t count, char *out);
-
-#endif

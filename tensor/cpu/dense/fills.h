@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: how each tier fills the dense operations into its table; tensor/cpu/tiers.c says which tier may run.
-#ifndef SL_TENSOR_CPU_DENSE_FILLS_H
-#define SL_TENSOR_CPU_DENSE_FILLS_H
+#pragma once
 
 #include "tensor/ops.h"
 
@@ -12,6 +11,4 @@ void sl_vector_dense_fill(struct sl_ops *ops); // tiers avx2 and neon, but for a
 void sl_avx512_dense_fill(struct sl_ops *ops);
 void sl_avx512bf16_dense_fill(struct sl_ops *ops); // pack matmul_scratch matmul
 void sl_amx_dense_fill(struct sl_ops *ops);
-#endif
-
 #endif

@@ -16,8 +16,7 @@
  *             stretches of k it passes through y unchanged. So neither m, nor the tile, nor the number of threads
  *             changes a bit. All types widen exactly, quantized weights too: a code of 8 bits times an f16 is an f32.
  */
-#ifndef SL_TENSOR_CPU_DENSE_NARROW_H
-#define SL_TENSOR_CPU_DENSE_NARROW_H
+#pragma once
 
 #include "tensor/ops.h"
 #include "tensor/weights.h"
@@ -77,5 +76,3 @@ void sl_narrow_matmul(const struct sl_narrow_kernels *kernels, struct sl_stream 
 
 // matmul of tiers avx2 and neon: that, with the loops of the one that this is built for.
 void sl_vector_matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args);
-
-#endif

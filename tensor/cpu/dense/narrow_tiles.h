@@ -9,8 +9,7 @@
  *
  * and leaves sl_vector_matmul().
  */
-#ifndef SL_TENSOR_CPU_DENSE_NARROW_TILES_H
-#define SL_TENSOR_CPU_DENSE_NARROW_TILES_H
+#pragma once
 
 #include "tensor/cpu/dense/narrow.h"
 #include "tensor/cpu/dense/panels.h"
@@ -192,5 +191,3 @@ static const struct sl_narrow_kernels kernels = {
 void sl_vector_matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
     sl_narrow_matmul(&kernels, stream, w, args);
 }
-
-#endif

@@ -7,8 +7,7 @@
  *         matrix has 16 rows of G and the 16 rows of U that belong to them, and gives 16 columns of y: whoever computed
  *         a panel can apply the gate without another pass over memory.
  */
-#ifndef SL_TENSOR_CPU_DENSE_PANELS_H
-#define SL_TENSOR_CPU_DENSE_PANELS_H
+#pragma once
 
 #include "tensor/ops.h"
 
@@ -88,5 +87,3 @@ static inline struct sl_panel_task sl_panel_task(const struct sl_panel_tasks *ta
  * the scale (f16).
  */
 uint16_t sl_panel_quantize(const struct sl_matrix *w, int64_t p, int c, int64_t g, int8_t *codes_out);
-
-#endif

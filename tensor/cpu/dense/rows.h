@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: the loops of ops->norm and ops->rotate over rows, one for all tiers; a tier says what becomes of one.
-#ifndef SL_TENSOR_CPU_DENSE_ROWS_H
-#define SL_TENSOR_CPU_DENSE_ROWS_H
+#pragma once
 
 #include "tensor/ops.h"
 
@@ -31,5 +30,3 @@ struct sl_rotate_rows {
 };
 
 void sl_rotate_run(struct sl_stream *stream, const struct sl_rotate_rows *rows, int64_t m);
-
-#endif

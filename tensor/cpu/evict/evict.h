@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: what eviction asks of cached rows: functions of one head that tiers fill, and the operations that are made of them.
-#ifndef SL_TENSOR_CPU_EVICT_EVICT_H
-#define SL_TENSOR_CPU_EVICT_EVICT_H
+#pragma once
 
 #include "tensor/ops.h"
 
@@ -49,5 +48,3 @@ void sl_evict_merge(const struct sl_evict_kernels *by, struct sl_stream *stream,
         ops->nearest = nearest_heads;                                                                                  \
         ops->merge = merge_heads;                                                                                      \
     }
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: how each tier fills what eviction asks for into its table; tensor/cpu/tiers.c says which tier may run.
-#ifndef SL_TENSOR_CPU_EVICT_FILLS_H
-#define SL_TENSOR_CPU_EVICT_FILLS_H
+#pragma once
 
 #include "tensor/ops.h"
 
@@ -15,6 +14,4 @@ void sl_ref_estimate_fill(struct sl_ops *ops);
 #if defined(__x86_64__)
 void sl_avx2_evict_fill(struct sl_ops *ops);  // value_change nearest merge select
 void sl_avx2_select_fill(struct sl_ops *ops); // of it: select
-#endif
-
 #endif

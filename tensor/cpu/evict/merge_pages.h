@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: the loop of ops->merge over slots and pages, one for all tiers; a tier says what is done with a row.
-#ifndef SL_TENSOR_CPU_EVICT_MERGE_PAGES_H
-#define SL_TENSOR_CPU_EVICT_MERGE_PAGES_H
+#pragma once
 
 #include "tensor/ops.h"
 
@@ -17,5 +16,3 @@ struct sl_merge_rows {
 
 void sl_merge_pages(const struct sl_merge_rows *rows, const struct sl_kv *kv, const uint32_t *from,
                     const uint32_t *into, const float *cosine, uint32_t n);
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: the order of scores, and selection by it: of one list, and of all heads with their ties.
-#ifndef SL_TENSOR_CPU_EVICT_SELECT_H
-#define SL_TENSOR_CPU_EVICT_SELECT_H
+#pragma once
 
 #include <math.h>
 
@@ -25,5 +24,3 @@ void sl_ref_select(const float *scores, uint32_t n, uint32_t b, uint32_t *keep_o
 void sl_select_heads(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors scores,
                      struct sl_vectors ties, bool newest, struct sl_counts kept, struct sl_lists keep_out,
                      sl_select_fn select);
-
-#endif

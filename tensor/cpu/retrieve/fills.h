@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: how each tier fills what retrieval asks for into its table; tensor/cpu/tiers.c says which tier may run.
-#ifndef SL_TENSOR_CPU_RETRIEVE_FILLS_H
-#define SL_TENSOR_CPU_RETRIEVE_FILLS_H
+#pragma once
 
 #include "tensor/ops.h"
 
@@ -12,6 +11,4 @@ void sl_ref_scan_fill(struct sl_ops *ops);     // index_keys scan copy_rows put_
 void sl_avx2_retrieve_fill(struct sl_ops *ops);
 void sl_avx2_scan_fill(struct sl_ops *ops);   // index_keys scan
 void sl_avx512_scan_fill(struct sl_ops *ops); // scan
-#endif
-
 #endif

@@ -7,8 +7,7 @@
  *         as a whole one, which is there to be read because an index's capacity is whole pages, so that a score is the
  *         same chain of sums whatever range it is asked for in.
  */
-#ifndef SL_TENSOR_CPU_RETRIEVE_SCAN_PAGES_H
-#define SL_TENSOR_CPU_RETRIEVE_SCAN_PAGES_H
+#pragma once
 
 #include <assert.h>
 #include <string.h>
@@ -92,5 +91,3 @@ static inline void sl_scan_pages(const struct sl_scan_kernel *kernel, const stru
         j += last - first;
     }
 }
-
-#endif

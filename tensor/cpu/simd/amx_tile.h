@@ -2,8 +2,7 @@
 /*
  * Purpose: what everybody who uses tile registers needs: their configuration, and what compilers are not told of them.
  */
-#ifndef SL_TENSOR_CPU_SIMD_AMX_TILE_H
-#define SL_TENSOR_CPU_SIMD_AMX_TILE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -21,5 +20,3 @@ struct sl_tile_config {
 static inline void sl_amx_written(void) {
     __asm__ volatile("" ::: "memory");
 }
-
-#endif

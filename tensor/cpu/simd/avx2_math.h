@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: what several AVX2 kernels need: the sum of a register, and exp. Include only from files built with -mavx2.
-#ifndef SL_TENSOR_CPU_SIMD_AVX2_MATH_H
-#define SL_TENSOR_CPU_SIMD_AVX2_MATH_H
+#pragma once
 
 #include <immintrin.h>
 #include <math.h>
@@ -49,5 +48,3 @@ static inline __m256 sl_avx2_exp(__m256 x) {
     y = _mm256_blendv_ps(y, _mm256_set1_ps(INFINITY), _mm256_cmp_ps(x, most, _CMP_GT_OQ));
     return _mm256_blendv_ps(y, x, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
 }
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: a transposition of 16-bit elements. Include only from files built with -mavx2.
-#ifndef SL_TENSOR_CPU_SIMD_AVX2_TRANSPOSE_H
-#define SL_TENSOR_CPU_SIMD_AVX2_TRANSPOSE_H
+#pragma once
 
 #include "tensor/cpu/simd/avx2_math.h" // SL_UNROLL
 
@@ -25,5 +24,3 @@ static inline __attribute__((always_inline)) void sl_avx2_transpose_16x8(__m256i
         }
     }
 }
-
-#endif

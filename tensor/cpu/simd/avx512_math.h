@@ -3,8 +3,7 @@
  * Purpose: what several AVX-512 kernels need: exp and the activations of a register. Include only from files built for
  *          AVX-512.
  */
-#ifndef SL_TENSOR_CPU_SIMD_AVX512_MATH_H
-#define SL_TENSOR_CPU_SIMD_AVX512_MATH_H
+#pragma once
 
 #include <immintrin.h>
 
@@ -66,5 +65,3 @@ static inline __m512 sl_avx512_activate(enum sl_activation activation, __m512 x)
     z = _mm512_max_ps(_mm512_set1_ps(-80.0f), _mm512_sub_ps(_mm512_setzero_ps(), z)); // NaN stays
     return _mm512_div_ps(x, _mm512_add_ps(one, sl_avx512_exp(z)));
 }
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: transpositions of 32-bit and of 16-bit elements. Include only from files built for AVX-512.
-#ifndef SL_TENSOR_CPU_SIMD_AVX512_TRANSPOSE_H
-#define SL_TENSOR_CPU_SIMD_AVX512_TRANSPOSE_H
+#pragma once
 
 #include <immintrin.h>
 #include <stdint.h>
@@ -52,5 +51,3 @@ static inline __attribute__((always_inline)) void sl_avx512_transpose_32x8(__m51
         }
     }
 }
-
-#endif

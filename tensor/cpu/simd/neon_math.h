@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: what several NEON kernels need: exp, and how to unroll. Include only from files built for AArch64.
-#ifndef SL_TENSOR_CPU_SIMD_NEON_MATH_H
-#define SL_TENSOR_CPU_SIMD_NEON_MATH_H
+#pragma once
 
 #include <arm_neon.h>
 #include <math.h>
@@ -40,5 +39,3 @@ static inline float32x4_t sl_neon_exp(float32x4_t x) {
     y = vbslq_f32(vcgtq_f32(x, most), vdupq_n_f32(INFINITY), y);
     return vbslq_f32(vceqq_f32(x, x), y, x);
 }
-
-#endif

@@ -4,8 +4,7 @@
  *          Sums, differences, products and quotients are the compiler's operators. Include only from files that are built
  *          for one of them.
  */
-#ifndef SL_TENSOR_CPU_SIMD_VECTOR_H
-#define SL_TENSOR_CPU_SIMD_VECTOR_H
+#pragma once
 
 #include <stdint.h>
 #include <string.h>
@@ -93,5 +92,3 @@ static inline void sl_vector_store_first(float *to, int64_t n, SL_VECTOR v) {
     sl_vector_store(floats, v);
     memcpy(to, floats, (size_t)n * sizeof(float));
 }
-
-#endif

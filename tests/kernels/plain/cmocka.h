@@ -3,8 +3,7 @@
  * Purpose: as much of cmocka's interface as check_dense.c and check_matmul.c use, for processors that we build for without
  *          having their libraries (neon_compiles.sh). What fails ends the program.
  */
-#ifndef SL_TESTS_KERNELS_PLAIN_CMOCKA_H
-#define SL_TESTS_KERNELS_PLAIN_CMOCKA_H
+#pragma once
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,5 +36,3 @@ static inline int run_tests(const struct CMUnitTest *tests, size_t n) {
 }
 
 #define cmocka_run_group_tests(tests, setup, teardown) run_tests(tests, sizeof(tests) / sizeof((tests)[0]))
-
-#endif

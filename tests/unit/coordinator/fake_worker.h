@@ -3,8 +3,7 @@
  * Purpose: workers that speak the protocol and hold no model, so that the coordinator can be shown every failure of
  *          theirs at will; and a coordinator in this process for them to join.
  */
-#ifndef SL_TESTS_UNIT_COORDINATOR_FAKE_WORKER_H
-#define SL_TESTS_UNIT_COORDINATOR_FAKE_WORKER_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -106,5 +105,3 @@ const Sluice__V1__Finished *fake_events_check(const struct fake_events *events, 
 Sluice__V1__Job *fake_call_job(struct fake_cluster *cluster, const struct sl_rpc_method *method, const char *id);
 // Wait until the job is in this state.
 void fake_await_state(struct fake_cluster *cluster, const char *id, Sluice__V1__JobState state);
-
-#endif

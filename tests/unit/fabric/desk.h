@@ -3,8 +3,7 @@
  * Purpose: somebody who replies, for the tests of requests: threads that take incoming requests off a queue. A body says how
  *          long its reply shall be and what is in it; its own bytes are checked.
  */
-#ifndef SL_TESTS_UNIT_FABRIC_DESK_H
-#define SL_TESTS_UNIT_FABRIC_DESK_H
+#pragma once
 
 #include "fabric/request.h"
 #include "harness.h"
@@ -38,5 +37,3 @@ size_t desk_read(struct desk *desk, const size_t *n); // one of its numbers
 // The body that asks for `reply_bytes`, `body_bytes` long (at least sizeof(struct desk_body)).
 void make_body(uint8_t *body, size_t body_bytes, uint64_t seed, size_t reply_bytes, uint64_t work_ms);
 bool reply_is_right(const uint8_t *reply, size_t bytes, uint64_t seed);
-
-#endif

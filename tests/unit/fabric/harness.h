@@ -3,8 +3,7 @@
  * Purpose: what the tests of the fabric share: a grant that notes down its events, a ship of a pattern into it.
  * Threads: events come from the progress thread; everything in a landing is under its lock.
  */
-#ifndef SL_TESTS_UNIT_FABRIC_HARNESS_H
-#define SL_TESTS_UNIT_FABRIC_HARNESS_H
+#pragma once
 
 // clang-format off
 #include <setjmp.h>
@@ -60,5 +59,3 @@ struct child start_child(const char *transport, const char *role);
 void end_child(struct child *child); // kills it
 void read_all(int fd, void *data, size_t bytes);
 void write_all(int fd, const void *data, size_t bytes);
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: random sessions on a small arena, for the tests of this folder.
-#ifndef SL_TESTS_UNIT_KVCACHE_FIXTURE_H
-#define SL_TESTS_UNIT_KVCACHE_FIXTURE_H
+#pragma once
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -111,5 +110,3 @@ static inline struct sl_session *random_session(uint64_t *seed, struct sl_arena 
     session->n_tokens = n_tokens;
     return session;
 }
-
-#endif

@@ -3,8 +3,7 @@
  * Purpose: what the tests of offloaded layers in a kvstore share: prompts and their hashes, blocks as prefill ships them,
  *          and a store's parts without its processes: fabric, arena, ledger, inbound, shelf, segments, room.
  */
-#ifndef SL_TESTS_UNIT_KVSTORE_HARNESS_H
-#define SL_TESTS_UNIT_KVSTORE_HARNESS_H
+#pragma once
 
 // clang-format off
 #include <setjmp.h>
@@ -62,5 +61,3 @@ void ship_capsule(struct parts *parts, const struct sl_inbound_ticket *ticket, c
 // Ship [begin, end) of a prompt made by `seed` into a grant; the whole block, or the first half and then give up.
 void ship_block(struct parts *parts, const struct sl_inbound_ticket *ticket, int64_t begin, int64_t end, int seed,
                 bool whole);
-
-#endif

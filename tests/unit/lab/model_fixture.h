@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: for tests of what measures a model: models/demo and the text that comes with the tool.
-#ifndef SL_TESTS_UNIT_LAB_MODEL_FIXTURE_H
-#define SL_TESTS_UNIT_LAB_MODEL_FIXTURE_H
+#pragma once
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,5 +44,3 @@ static inline int model_fixture_close(void **state) {
     free(f);
     return stats.n_blocks != 0;
 }
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: model folders with retaining heads for tests: a copy of a golden model and a file of invented heads.
-#ifndef SL_TESTS_UNIT_MODEL_HEADS_FILE_H
-#define SL_TESTS_UNIT_MODEL_HEADS_FILE_H
+#pragma once
 
 #include "model/model.h"
 #include "tensor/half.h"
@@ -103,5 +102,3 @@ static inline struct temp_folder gqa_folder(void) {
     temp_folder_copy(&folder, GQA, "model.safetensors");
     return folder;
 }
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: for tests of the forward pass: a model with an engine and one session of f32 pages.
-#ifndef SL_TESTS_UNIT_MODEL_RUN_MODEL_H
-#define SL_TESTS_UNIT_MODEL_RUN_MODEL_H
+#pragma once
 
 #include <stdlib.h>
 
@@ -74,5 +73,3 @@ static inline enum sl_status run_read(struct run_model *f, int n, const struct w
     struct sl_input segment = {.session = f->session, .tokens = tokens, .n_tokens = n};
     return watch_forward(f->engine, &segment, 1, hook, err);
 }
-
-#endif

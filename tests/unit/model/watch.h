@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: for tests of the forward pass: its loop with something to see or to do in every layer.
-#ifndef SL_TESTS_UNIT_MODEL_WATCH_H
-#define SL_TESTS_UNIT_MODEL_WATCH_H
+#pragma once
 
 #include "model/forward.h"
 
@@ -39,5 +38,3 @@ static inline enum sl_status watch_forward(struct sl_engine *engine, struct sl_i
     }
     return status == SL_OK ? sl_pass_end(&pass, err) : status;
 }
-
-#endif

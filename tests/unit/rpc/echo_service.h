@@ -11,8 +11,7 @@
  *   /test.Echo/Relay  JobRequest -> Job            Get at the next server, as a child of this call
  *   /test.Echo/Follow WatchRequest -> Event...     Watch at the next server, as a child of this call
  */
-#ifndef SL_TESTS_UNIT_RPC_ECHO_SERVICE_H
-#define SL_TESTS_UNIT_RPC_ECHO_SERVICE_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -53,5 +52,3 @@ enum sl_status echo_open(struct sl_rpc_channel *channel, const struct sl_rpc_met
 // Does the value become `wanted` within ms? Does the leak gauge become 0?
 bool echo_reaches(atomic_int *value, int wanted, int64_t ms);
 bool echo_no_calls(int64_t ms);
-
-#endif

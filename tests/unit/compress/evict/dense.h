@@ -6,8 +6,7 @@
  * Design: where rounding could decide between two slots, either is right: dense_follow() checks that what stayed is the
  *         best there was, up to a tolerance, and then goes on with what stayed.
  */
-#ifndef SL_TESTS_UNIT_COMPRESS_EVICT_DENSE_H
-#define SL_TESTS_UNIT_COMPRESS_EVICT_DENSE_H
+#pragma once
 
 #include "drive.h"
 
@@ -38,5 +37,3 @@ void dense_protect(const struct drive *drive, const struct dense_head *dense, in
 // What the drive's head holds must be the best of `dense`; then dense holds the same.
 void dense_follow(const struct drive *drive, int layer, int head, const struct dense_ranking *ranking,
                   struct dense_head *dense);
-
-#endif

@@ -5,8 +5,7 @@
  * Values are multiples of 1/32 in [-4, 4), a function of (stream, index) alone: exact in every float format, and
  * tools/golden_compress.py makes the same ones.
  */
-#ifndef SL_TESTS_UNIT_COMPRESS_EVICT_DRIVE_H
-#define SL_TESTS_UNIT_COMPRESS_EVICT_DRIVE_H
+#pragma once
 
 #include "compress/evict/compressor.h"
 #include "compress/plan/plan.h"
@@ -51,5 +50,3 @@ void drive_step(struct drive *drive, int m);
 struct sl_kv drive_kv(const struct drive *drive, int layer, int head);
 // Checks that the arena is empty again.
 void drive_stop(struct drive *drive);
-
-#endif

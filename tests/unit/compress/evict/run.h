@@ -6,8 +6,7 @@
  * The inputs are those of tools/golden_methods.py: drive_value() over (seed, stream, index); queries (next_q, too) of
  * head h in layer l are scaled by (1 + (h + 2 l) mod 4) / 2. All are exact in f16. For drive.h's inputs see drive.h.
  */
-#ifndef SL_TESTS_UNIT_COMPRESS_EVICT_RUN_H
-#define SL_TESTS_UNIT_COMPRESS_EVICT_RUN_H
+#pragma once
 
 #include "compress/evict/compressor.h"
 #include "compress/plan/plan.h"
@@ -59,5 +58,3 @@ struct sl_kv run_kv(const struct run *run, int layer, int head);
 struct sl_attend run_attend(const struct run *run, int layer, int row, const struct sl_kv *kv, float *out);
 // Positions of the slots of one head; the caller frees them.
 int64_t *run_positions(const struct run *run, int layer, int head, uint32_t *n_out);
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: that text and struct are two forms of one recipe, field by field, for tests.
-#ifndef SL_TESTS_UNIT_COMPRESS_RECIPE_ROUND_TRIP_H
-#define SL_TESTS_UNIT_COMPRESS_RECIPE_ROUND_TRIP_H
+#pragma once
 
 #include "compress/recipe/recipe.h"
 
@@ -10,5 +9,3 @@ struct sl_recipe parsed_recipe(const char *text);
 void assert_recipe_equal(const struct sl_recipe *a, const struct sl_recipe *b);
 // parse(write(r)) == r, in the short form and in the long one, and with the same fingerprint.
 void assert_round_trip(const struct sl_recipe *recipe);
-
-#endif

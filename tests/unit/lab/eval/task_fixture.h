@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: tokenizers, a haystack and samples for tests of tasks; the fixture is made once for all tests of a program.
-#ifndef SL_TESTS_UNIT_LAB_EVAL_TASK_FIXTURE_H
-#define SL_TESTS_UNIT_LAB_EVAL_TASK_FIXTURE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -125,5 +124,3 @@ static inline char *answer_text(const struct sl_task *task, const struct sl_samp
     assert_int_equal(fclose(out), 0);
     return text;
 }
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: for tests of lab/train: a model that reads prompts for heads to learn from.
-#ifndef SL_TESTS_UNIT_LAB_TRAIN_TEACHER_H
-#define SL_TESTS_UNIT_LAB_TRAIN_TEACHER_H
+#pragma once
 
 #include "lab/train/example.h"
 #include "lab/train/heads_file.h"
@@ -54,5 +53,3 @@ static inline struct sl_session *test_teacher_session(struct test_teacher *f, in
     session->rope_set = sl_model_rope_set(f->config, n_tokens);
     return session;
 }
-
-#endif

@@ -6,8 +6,7 @@
  *         included: the scale of int8 pages is 1 and that of int8 key indexes 2, every product and sum is exact in f32
  *         whatever the order, and ties are everywhere.
  */
-#ifndef SL_TESTS_UNIT_OFFLOAD_ANNEX_FIXTURE_H
-#define SL_TESTS_UNIT_OFFLOAD_ANNEX_FIXTURE_H
+#pragma once
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -58,5 +57,3 @@ void read_scanned(const struct sl_annex *annex, int lane, float *k_out); // [n_t
 // What the search must find: tokens_out [topk], ascending. Returns how many.
 uint32_t expected_topk(const struct sl_annex *annex, const struct sl_annex_query *query, const float *scanned,
                        uint32_t *tokens_out);
-
-#endif

@@ -3,8 +3,7 @@
  * Purpose: a source over several shares in this process, which can be told to fail: what kvstores do to a retriever,
  *          without them.
  */
-#ifndef SL_TESTS_UNIT_OFFLOAD_ANNEX_SHARES_H
-#define SL_TESTS_UNIT_OFFLOAD_ANNEX_SHARES_H
+#pragma once
 
 #include "offload/annex/source.h"
 
@@ -31,5 +30,3 @@ struct shares {
 struct shares *shares_create(const struct sl_ops *ops, struct sl_arena *arena, const struct sl_kv *kv, int n_lanes,
                              uint32_t n_slots, enum sl_kv_format scan, int n_shares);
 void shares_destroy(struct shares **shares); // asserts that everything asked was forgotten
-
-#endif

@@ -268,10 +268,7 @@ void fake_store_start(struct fake_store *store, const char *transport, const str
     struct sl_error err = {0};
     void *region;
     struct sl_fabric_config fabric_config = {.listen = "127.0.0.1:0", .transport = transport};
-    struct sl_rpc_implementation service = {.service = &store_service,
-                                            .handlers = handlers,
-                                            .n_handlers = sizeof handlers / sizeof *handlers,
-                                            .context = store};
+    struct sl_rpc_implementation service = SL_RPC_IMPLEMENTATION(&store_service, handlers, store);
     struct sl_rpc_server_config config = {.listen = "127.0.0.1:0", .services = &service, .n_services = 1};
     if (sl_fabric_create(&fabric_config, &store->fabric, &err) != SL_OK ||
         sl_fabric_region_create(store->fabric, bytes, 0, &region, &err) != SL_OK ||

@@ -3,8 +3,7 @@
  * Purpose: a kvstore's side of offloaded layers for tests of prefill's: annexes whose segments lie in a region of a
  *          fabric of its own, in this process. It keeps what has arrived as it came, and searches nothing.
  */
-#ifndef SL_TESTS_UNIT_OFFLOAD_PREFILL_FAKE_STORE_H
-#define SL_TESTS_UNIT_OFFLOAD_PREFILL_FAKE_STORE_H
+#pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -65,5 +64,3 @@ int fake_store_n_leased(struct fake_store *store);
 struct fake_annex *fake_store_annex(struct fake_store *store, int32_t first_lane);
 // The page of `lane` (of the session) that holds `token`, as it has arrived.
 const void *fake_annex_page(const struct fake_annex *annex, int32_t lane, int64_t token);
-
-#endif

@@ -5,8 +5,7 @@
  *
  * Keys, values and queries are multiples of 1/32: sums of their products are exact, so plain code finds the same order.
  */
-#ifndef SL_TESTS_UNIT_OFFLOAD_RETRIEVER_SCENE_H
-#define SL_TESTS_UNIT_OFFLOAD_RETRIEVER_SCENE_H
+#pragma once
 
 #include "offload/retriever/retriever.h"
 #include "tests/unit/offload/annex/shares.h"
@@ -67,5 +66,3 @@ void assert_attended(struct scene *s, int layer, int h, const uint32_t *tokens, 
 void assert_retrieved(struct scene *s, int layer, const float *by, const float *with); // every head
 
 extern int n_spied; // calls of attend_slots so far
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: tokenizers for tests: the demo model's tokenizer.json, changed, loaded from a temporary folder.
-#ifndef SL_TESTS_UNIT_TEXT_TOKENIZER_TOKENIZER_JSON_H
-#define SL_TESTS_UNIT_TEXT_TOKENIZER_TOKENIZER_JSON_H
+#pragma once
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -32,5 +31,3 @@ static inline enum sl_status load_json(json_t *root, const char *config, struct 
     json_decref(root);
     return status;
 }
-
-#endif
