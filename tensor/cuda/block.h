@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: what the threads of a block do together, and what else kernels of several files need. blockDim.x is a multiple of 32.
-#ifndef SL_TENSOR_CUDA_BLOCK_H
-#define SL_TENSOR_CUDA_BLOCK_H
+#pragma once
 
 #include "tensor/cuda/gpu.h"
 
@@ -78,5 +77,3 @@ GPU_DEVICE uint32_t kept_below(const uint32_t *keep, uint32_t n, uint32_t j) {
 
 // The slots j < n of the threads of a row of blocks.
 #define FOR_SLOTS(j, n) for (uint32_t j = blockIdx.x * blockDim.x + threadIdx.x; j < (n); j += gridDim.x * blockDim.x)
-
-#endif

@@ -5,8 +5,7 @@
  * Kernels and device functions are static; a host function launches them with GPU_LAUNCH, on a queue, which is a stream of CUDA.
  * GPU_UNROLL stands before loops over arrays that are to be registers: what is indexed by a variable lies in memory.
  */
-#ifndef SL_TENSOR_CUDA_GPU_H
-#define SL_TENSOR_CUDA_GPU_H
+#pragma once
 
 #if defined(__CUDACC__)
 #include <cstdint>
@@ -167,5 +166,3 @@ template <int N> static inline void cp_async_wait() {
 #endif
 
 } // namespace gpu
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: KV heads as kernels see them. Of C and of kernels.
-#ifndef SL_TENSOR_CUDA_HEADS_H
-#define SL_TENSOR_CUDA_HEADS_H
+#pragma once
 
 #include "kvcache/page.h"
 
@@ -11,5 +10,3 @@ struct gpu_head {
     uint32_t n_packed, n_slots;
     struct sl_page_layout work, packed;
 };
-
-#endif

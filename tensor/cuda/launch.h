@@ -13,8 +13,7 @@
  *         whatever else is in the call.
  * Failures: none; CUDA's come back where somebody waits for the queue.
  */
-#ifndef SL_TENSOR_CUDA_LAUNCH_H
-#define SL_TENSOR_CUDA_LAUNCH_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -212,6 +211,4 @@ void sl_gpu_window_sums(struct gpu_queue *queue, const struct gpu_attend *call, 
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

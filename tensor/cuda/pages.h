@@ -3,8 +3,7 @@
  * Purpose: how kernels reach into pages (kvcache/page.h): parts, positions, state, and rows as f32, eight channels at a time:
  *          16 bytes of a 16-bit format, a load.
  */
-#ifndef SL_TENSOR_CUDA_PAGES_H
-#define SL_TENSOR_CUDA_PAGES_H
+#pragma once
 
 #include "tensor/cuda/gpu.h"
 #include "tensor/cuda/heads.h"
@@ -139,5 +138,3 @@ GPU_DEVICE void read_v8(const sl_page_layout *layout, const char *page, uint32_t
 }
 
 } // namespace gpu
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: rows of K and V as f32 in shared memory, and which of them a query sees: what kernels of attention share.
-#ifndef SL_TENSOR_CUDA_ATTENTION_TILES_H
-#define SL_TENSOR_CUDA_ATTENTION_TILES_H
+#pragma once
 
 #include "tensor/cuda/launch.h"
 #include "tensor/cuda/pages.h"
@@ -67,5 +66,3 @@ GPU_DEVICE void rotate_tile(const gpu_attention &shape, float *x, int pitch, uin
 }
 
 } // namespace gpu
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: what a filling of ops->pack() does for a GPU: the bytes of a matrix, to be copied to the device.
-#ifndef SL_TENSOR_CUDA_DENSE_PACK_H
-#define SL_TENSOR_CUDA_DENSE_PACK_H
+#pragma once
 
 #include "tensor/cuda/launch.h"
 #include "tensor/ops.h"
@@ -12,5 +11,3 @@ void sl_gpu_matrix_describe(const struct sl_matrix *matrix, struct gpu_matrix *o
 
 // Row j of the bytes, which begin at bytes_out, a multiple of 4. Rows may be packed by different threads.
 void sl_gpu_matrix_pack_row(const struct sl_matrix *matrix, const struct gpu_matrix *as, int64_t j, void *bytes_out);
-
-#endif

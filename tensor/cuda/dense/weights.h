@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: weights as kernels read them; struct gpu_matrix says where they lie.
-#ifndef SL_TENSOR_CUDA_DENSE_WEIGHTS_H
-#define SL_TENSOR_CUDA_DENSE_WEIGHTS_H
+#pragma once
 
 #include "tensor/cuda/gpu.h"
 #include "tensor/cuda/launch.h"
@@ -61,5 +60,3 @@ GPU_DEVICE float activate(int activation, float x) {
 }
 
 } // namespace gpu
-
-#endif

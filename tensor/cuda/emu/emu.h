@@ -10,8 +10,7 @@
  *
  * What it does not show: time, banks, occupancy; the order of memory between blocks, which run one after another.
  */
-#ifndef SL_TENSOR_CUDA_EMU_EMU_H
-#define SL_TENSOR_CUDA_EMU_EMU_H
+#pragma once
 
 #include <cmath>
 #include <cstddef>
@@ -148,5 +147,3 @@ static inline uint32_t atomicMin(uint32_t *p, uint32_t v) {
     }
     return old;
 }
-
-#endif

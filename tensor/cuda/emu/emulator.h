@@ -7,8 +7,7 @@
  *         was written.
  * Threads: any; one lock is held while work runs.
  */
-#ifndef SL_TENSOR_CUDA_EMU_EMULATOR_H
-#define SL_TENSOR_CUDA_EMU_EMULATOR_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -45,6 +44,4 @@ void sl_emu_set_eager(bool eager);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

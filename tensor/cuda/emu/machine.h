@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: the state of the emulator, and what sanitizers are told about it: between its own files.
-#ifndef SL_TENSOR_CUDA_EMU_MACHINE_H
-#define SL_TENSOR_CUDA_EMU_MACHINE_H
+#pragma once
 
 #include <mutex>
 #include <vector>
@@ -95,5 +94,3 @@ void poison(void *at, size_t bytes); // NaN in every format
 constexpr unsigned char POISON = 0xff;
 
 } // namespace emu
-
-#endif

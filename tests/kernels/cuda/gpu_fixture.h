@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: the emulated GPU for the checks of its kernels: heads and arrays copied there and back.
-#ifndef SL_TESTS_KERNELS_CUDA_GPU_FIXTURE_H
-#define SL_TESTS_KERNELS_CUDA_GPU_FIXTURE_H
+#pragma once
 
 #include "tensor/cuda/emu/emulator.h"
 #include "tensor/cuda/launch.h"
@@ -168,5 +167,3 @@ static inline uint32_t gpu_most_slots(const struct sl_kv *kv, int n) {
     }
     return most;
 }
-
-#endif

@@ -1,5 +1,3 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: CUDA's bf16, of which kernels use nothing: a bf16 is the upper half of an f32.
-#ifndef SL_TESTS_KERNELS_CUDA_STUB_CUDA_BF16_H
-#define SL_TESTS_KERNELS_CUDA_STUB_CUDA_BF16_H
-#endif
+#pragma once

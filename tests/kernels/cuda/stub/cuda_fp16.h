@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: CUDA's f16, as bits.
-#ifndef SL_TESTS_KERNELS_CUDA_STUB_CUDA_FP16_H
-#define SL_TESTS_KERNELS_CUDA_STUB_CUDA_FP16_H
+#pragma once
 
 typedef unsigned short __half;
 typedef unsigned __half2;
@@ -11,5 +10,3 @@ __device__ __half __ushort_as_half(unsigned short);
 __device__ unsigned short __half_as_ushort(__half);
 __device__ __half2 __hsub2(__half2, __half2);
 __device__ __half2 __hfma2(__half2, __half2, __half2);
-
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: as much of CUDA as clang needs to compile our kernels where CUDA is not installed: declarations, and no definitions.
-#ifndef SL_TESTS_KERNELS_CUDA_STUB_CUDA_STUB_H
-#define SL_TESTS_KERNELS_CUDA_STUB_CUDA_STUB_H
+#pragma once
 
 #include <math.h>
 #include <stddef.h>
@@ -70,5 +69,3 @@ __device__ double fmax(double, double);
 __device__ double sqrt(double);
 __device__ double cos(double);
 __device__ double sin(double);
-
-#endif
