@@ -219,10 +219,10 @@ static enum sl_status run_turns(struct sl_local *local, const struct sl_request 
     return status;
 }
 
-enum sl_status sl_local_job(const char *model_dir, enum sl_weight_format weights, int threads,
+enum sl_status sl_local_job(const char *model_dir, const char *device, enum sl_weight_format weights, int threads,
                             const struct sl_request *request, const char *capsule_path, const struct sl_watch *watch,
                             struct sl_error *err) {
-    struct sl_local_config config = {.model_dir = model_dir, .weights = weights, .threads = threads};
+    struct sl_local_config config = {.model_dir = model_dir, .device = device, .weights = weights, .threads = threads};
     struct sl_local *local = NULL;
     enum sl_status status = sl_local_open(&config, &local, err);
     if (status == SL_OK) {

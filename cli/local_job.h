@@ -12,6 +12,6 @@
  * SL_ERR_CANCELLED when `stopped` said so. capsule_path: the file that takes the session as a capsule
  * (kvcache/capsule_file.h) once the first prompt has been read; may be NULL.
  */
-enum sl_status sl_local_job(const char *model_dir, enum sl_weight_format weights, int threads,
+enum sl_status sl_local_job(const char *model_dir, const char *device, enum sl_weight_format weights, int threads,
                             const struct sl_request *request, const char *capsule_path, const struct sl_watch *watch,
                             struct sl_error *err);

@@ -27,8 +27,8 @@ struct loader {
     struct sl_stream *stream;
     enum sl_weight_format weights; // of the layers' matrices and the head
     struct sl_error *err;
-    int layer;          // whose tensors are being loaded; -1: those beside the layers
-    float *next_vector; // in model->vectors
+    int layer;                    // whose tensors are being loaded; -1: those beside the layers
+    float *vectors, *next_vector; // as model->vectors, where the host writes them
 };
 
 // The full name of a tensor of the layer at hand, or of one beside the layers.
@@ -48,7 +48,7 @@ static size_t vector_stride(int64_t n) {
     return ((size_t)n + 15) / 16 * 16;
 }
 
-// Copy a vector of n into what is left of model->vectors, behind `offset` floats that are taken.
+// Copy a vector of n into what is left of the vectors, behind `offset` floats that are taken.
 static enum sl_status copy_vector(struct loader *l, const char *name, const char *suffix, int64_t n, int64_t offset) {
     char full[MAX_NAME];
     const struct sl_tensor *tensor;
@@ -67,7 +67,7 @@ static enum sl_status copy_vector(struct loader *l, const char *name, const char
 }
 
 static const float *take_vector(struct loader *l, int64_t n) {
-    const float *vector = l->next_vector;
+    const float *vector = l->model->vectors + (l->next_vector - l->vectors);
     l->next_vector += vector_stride(n);
     return vector;
 }
@@ -218,6 +218,7 @@ static enum sl_status load_tensors(struct loader *l) {
     const struct sl_model_config *c = &model->config;
     const struct sl_tensor *embedding;
     enum sl_status status = find_part(l, l->family->embed, c->n_vocab, c->hidden, 0, &model->embed, &embedding);
+    status = status == SL_OK ? model->ops->pack_rows(l->stream, &model->embed, l->err) : status;
     for (int i = 0; i < c->n_layers && status == SL_OK; i++) {
         status = load_layer(l, i);
     }
@@ -230,6 +231,7 @@ static enum sl_status load_tensors(struct loader *l) {
     const struct sl_tensor *head = NULL;
     if (c->tied_embeddings) {
         model->head = model->embed;
+        model->head.packed = NULL;
     } else {
         status = find_part(l, l->family->head, c->n_vocab, c->hidden, 0, &model->head, &head);
     }
@@ -259,11 +261,32 @@ static size_t vector_floats(const struct sl_model_config *c) {
     return (size_t)c->n_layers * layer + norm_vectors * vector_stride(c->hidden);
 }
 
+// Where the device has memory of its own, vectors are gathered in a block that both sides touch and go up as one.
+static enum sl_status load_all(struct sl_model *model, const char *model_dir, enum sl_weight_format weights,
+                               struct sl_stream *stream, struct sl_error *err) {
+    size_t bytes = vector_floats(&model->config) * sizeof(float);
+    bool one = model->device->ops->one_memory;
+    float *vectors = one ? model->vectors : sl_device_alloc(model->device, SL_MEMORY_SHARED, bytes);
+    if (vectors == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for %zu bytes of norms", bytes);
+    }
+    sl_safetensors_will_read(model->tensors);
+    struct loader loader = {model, model->config.family, stream, weights, err, -1, vectors, vectors};
+    enum sl_status status = load_tensors(&loader);
+    if (!one) {
+        sl_stream_copy(stream, model->vectors, vectors, bytes);
+        enum sl_status copied = sl_stream_wait(stream, status == SL_OK ? err : NULL);
+        status = status == SL_OK ? copied : status;
+        sl_device_free(model->device, SL_MEMORY_SHARED, vectors);
+    }
+    return status == SL_OK ? sl_retaining_load(model, model_dir, stream, err) : status;
+}
+
 static enum sl_status allocate(struct sl_model *model, struct sl_error *err) {
     const struct sl_model_config *c = &model->config;
     model->inv_freq = calloc(SL_MAX_ROPE_SETS * (size_t)c->rotary_dim / 2, sizeof *model->inv_freq);
     model->layers = calloc((size_t)c->n_layers, sizeof *model->layers);
-    model->vectors = aligned_alloc(64, vector_floats(c) * sizeof(float));
+    model->vectors = sl_device_alloc(model->device, SL_MEMORY_DEVICE, vector_floats(c) * sizeof(float));
     if (model->inv_freq == NULL || model->layers == NULL || model->vectors == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory for a model of %d layers", c->n_layers);
     }
@@ -283,6 +306,7 @@ enum sl_status sl_model_load(const char *model_dir, const struct sl_ops *ops, en
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
     model->ops = ops;
+    model->device = stream->device;
     enum sl_status status = sl_model_config_load(model_dir, &model->config, err);
     if (status == SL_OK) {
         status = sl_safetensors_open(model_dir, &model->tensors, err);
@@ -291,12 +315,7 @@ enum sl_status sl_model_load(const char *model_dir, const struct sl_ops *ops, en
         status = allocate(model, err);
     }
     if (status == SL_OK) {
-        sl_safetensors_will_read(model->tensors);
-        struct loader loader = {model, model->config.family, stream, weights, err, -1, model->vectors};
-        status = load_tensors(&loader);
-    }
-    if (status == SL_OK) {
-        status = sl_retaining_load(model, model_dir, stream, err);
+        status = load_all(model, model_dir, weights, stream, err);
     }
     if (status != SL_OK) {
         sl_model_destroy(&model);
@@ -324,10 +343,11 @@ void sl_model_destroy(struct sl_model **model) {
         sl_retaining_unload(m, i);
     }
     m->ops->unpack(&m->head);
+    m->ops->unpack(&m->embed);
     sl_safetensors_close(&m->tensors);
     sl_safetensors_close(&m->retaining_tensors);
     free(m->layers);
-    free(m->vectors);
+    sl_device_free(m->device, SL_MEMORY_DEVICE, m->vectors);
     free(m->inv_freq);
     free(m);
     *model = NULL;

@@ -30,12 +30,13 @@ struct sl_model_layer {
 struct sl_model {
     struct sl_model_config config;
     const struct sl_ops *ops;
+    struct sl_device *device;                 // of weights
     struct sl_safetensors *tensors;           // the mapping behind every source
     struct sl_safetensors *retaining_tensors; // the same of the retaining heads; NULL: there are none
     struct sl_rope ropes[SL_MAX_ROPE_SETS];
     double *inv_freq;       // [SL_MAX_ROPE_SETS][rotary_dim / 2], what ropes point to
     float *vectors;         // one allocation behind all norms and biases
-    struct sl_matrix embed; // [V][E], not packed: rows are read from the mapping
+    struct sl_matrix embed; // [V][E]: its rows are looked up, where the device can reach them from the mapping
     struct sl_model_layer *layers;
     struct sl_norm final_norm; // [E]
     struct sl_matrix head;     // [V][E], packed; the embedding's rows when they are tied

@@ -183,7 +183,7 @@ static enum sl_status begin_at_trunk(struct sl_conversation *c, const struct sl_
                                      const struct sl_plan *plan, struct sl_error *err) {
     const struct sl_local *local = c->local;
     return local->trunks && !c->sequence.session && !request->estimate_errors
-               ? sl_trunks_resume(local->trunks, plan, c->tokens, c->max_tokens - end, local->arena,
+               ? sl_trunks_resume(local->trunks, plan, c->tokens, c->max_tokens - end, local->runtime.arena,
                                   &c->sequence.session, err)
                : SL_OK;
 }
@@ -202,7 +202,7 @@ static enum sl_status read_by_chunks(struct sl_conversation *c, const struct sl_
     struct sl_reader *reader;
     struct sl_reader_config config = {.sequence = {.plan = plan,
                                                    .runtime = &c->local->runtime,
-                                                   .arena = c->local->arena,
+                                                   .arena = c->local->runtime.arena,
                                                    .extra_slots = c->max_tokens - end,
                                                    .estimate_errors = request->estimate_errors,
                                                    .resumed = c->sequence.session},
@@ -245,7 +245,7 @@ static enum sl_status read_prompt(struct sl_conversation *c, const struct sl_loc
     }
     enum sl_status status = make_plan(c, end, &plan, err);
     if (status == SL_OK && first && end == 0) {
-        status = sl_plan_create_session(&plan, c->max_tokens, c->local->arena, &c->sequence.session, err);
+        status = sl_plan_create_session(&plan, c->max_tokens, c->local->runtime.arena, &c->sequence.session, err);
     } else if (status == SL_OK && sl_sequence_one_by_one(&c->sequence)) {
         status = read_by_steps(c, request, end, err);
     } else if (status == SL_OK && begin < end) {
@@ -272,6 +272,11 @@ static enum sl_status read_prompt(struct sl_conversation *c, const struct sl_loc
     result->capsule_bytes = sl_capsule_body_bytes(c->sequence.session);
     result->full_bytes = (size_t)result->n_tokens * (size_t)g.n_layers * (size_t)g.n_kv_heads * (size_t)g.head_dim * 2 *
                          sizeof(uint16_t);
+    const struct sl_device *device = c->local->runtime.device;
+    if (request->prefilled_fn && !device->ops->one_memory) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "the session lies in the memory of device %s; use --device cpu",
+                       device->ops->name);
+    }
     return request->prefilled_fn ? request->prefilled_fn(request->arg, c->sequence.session, &c->recipe, c->tokens, err)
                                  : SL_OK;
 }
@@ -345,13 +350,13 @@ static enum sl_status run_turn(struct sl_conversation *c, const struct sl_local_
         status = sl_sequence_estimate(&c->sequence, request->estimate_errors, err);
     }
     result->errors.n_layers = request->estimate_errors ? sl_local_model(c->local)->n_layers : 0; // zeros, to add to
-    sl_arena_reset_high_water(c->local->arena);
+    sl_arena_reset_high_water(c->local->runtime.arena);
     status = status == SL_OK ? read_prompt(c, request, result, err) : status;
     if (status != SL_OK) {
         return status;
     }
     struct sl_arena_stats arena;
-    sl_arena_get_stats(c->local->arena, &arena);
+    sl_arena_get_stats(c->local->runtime.arena, &arena);
     result->prefill_peak_bytes = arena.high_water_bytes;
     result->prefill_ms = (double)(sl_now_ns() - began_ns) / SL_NS_PER_MS;
     status = write_answer(c, request, output, began_ns, result, err);

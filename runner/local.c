@@ -12,14 +12,17 @@ enum sl_status sl_local_open(const struct sl_local_config *config, struct sl_loc
     local->max_chunk_tokens = config->max_chunk_tokens ? config->max_chunk_tokens : 3072;
     struct sl_runtime_config runtime = {.model_dir = config->model_dir,
                                         .tier = config->tier,
+                                        .device = config->device,
                                         .weights = config->weights,
                                         .threads = config->threads,
                                         .max_rows = local->max_chunk_tokens,
                                         .tokenizer = true};
     enum sl_status status = sl_runtime_open(&runtime, &local->runtime, err);
     if (status == SL_OK) {
-        status =
-            sl_arena_create_mapped(config->arena_bytes ? config->arena_bytes : (size_t)1 << 30, &local->arena, err);
+        // The processors' is address space, of which pages are touched as they are used; another device's is taken at once.
+        size_t usual = (size_t)(local->runtime.device->ops->one_memory ? 1024 : 32) << 20;
+        size_t bytes = config->arena_bytes ? config->arena_bytes : usual;
+        status = sl_runtime_open_arena(&local->runtime, bytes, err);
     }
     if (status == SL_OK) {
         size_t n_vocab = (size_t)local->runtime.config->n_vocab;
@@ -44,7 +47,6 @@ void sl_local_close(struct sl_local **local_inout) {
     }
     sl_trunks_destroy(&local->trunks);
     free(local->logits);
-    sl_arena_destroy(&local->arena);
     sl_runtime_close(&local->runtime);
     free(local);
     *local_inout = NULL;

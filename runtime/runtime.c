@@ -2,8 +2,11 @@
 // Operations, threads, device, model, tokenizer and engine, opened in this order. See runtime.h.
 #include "runtime/runtime.h"
 
+#include <string.h>
+
 #include "tensor/cpu/device.h"
 #include "tensor/cpu/tiers.h"
+#include "tensor/cuda/table/ops.h"
 
 static enum sl_status open_team(const struct sl_runtime_config *config, struct sl_runtime *r, struct sl_error *err) {
     if (config->team != NULL) {
@@ -15,8 +18,16 @@ static enum sl_status open_team(const struct sl_runtime_config *config, struct s
     return status == SL_OK && config->pin ? sl_team_pin(r->team, err) : status;
 }
 
-static enum sl_status open_device(struct sl_runtime *r, struct sl_error *err) {
-    enum sl_status status = sl_cpu_device_open(r->team, &r->device, err);
+static enum sl_status open_device(const char *name, struct sl_runtime *r, struct sl_error *err) {
+    enum sl_status status = SL_OK;
+    if (name == NULL || strcmp(name, "cpu") == 0) {
+        status = sl_cpu_device_open(r->team, &r->device, err);
+    } else if (strcmp(name, "emulated") == 0) {
+        r->ops = sl_gpu_ops(&sl_gpu_emulator, r->ops);
+        status = sl_gpu_device_open(&sl_gpu_emulator, 0, r->team, &r->device, err);
+    } else {
+        status = sl_fail(err, SL_ERR_INVALID, "--device: there is no \"%s\"; expected cpu or emulated", name);
+    }
     if (status == SL_OK) {
         r->stream = sl_device_stream(r->device, SL_STREAM_COMPUTE);
     }
@@ -46,7 +57,7 @@ enum sl_status sl_runtime_open(const struct sl_runtime_config *config, struct sl
         status = open_team(config, &runtime, err);
     }
     if (status == SL_OK) {
-        status = open_device(&runtime, err);
+        status = open_device(config->device, &runtime, err);
     }
     if (status == SL_OK && config->model_dir != NULL) {
         status = open_model(config, &runtime, err);
@@ -59,10 +70,25 @@ enum sl_status sl_runtime_open(const struct sl_runtime_config *config, struct sl
     return SL_OK;
 }
 
+enum sl_status sl_runtime_open_arena(struct sl_runtime *r, size_t bytes, struct sl_error *err) {
+    if (r->device->ops->one_memory) {
+        return sl_arena_create_mapped(bytes, &r->arena, err);
+    }
+    r->arena_memory = sl_device_alloc(r->device, SL_MEMORY_DEVICE, bytes + SL_ARENA_UNIT);
+    uintptr_t base = ((uintptr_t)r->arena_memory + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT;
+    return r->arena_memory != NULL
+               ? sl_arena_create((void *)base, bytes, &r->arena, err)
+               : sl_fail(err, SL_ERR_EXHAUSTED, "the device has no room for a KV cache of %zu bytes", bytes);
+}
+
 void sl_runtime_close(struct sl_runtime *runtime) {
     sl_engine_destroy(&runtime->engine);
     sl_tokenizer_destroy(&runtime->tokenizer);
     sl_model_destroy(&runtime->model);
+    sl_arena_destroy(&runtime->arena);
+    if (runtime->device != NULL) {
+        sl_device_free(runtime->device, SL_MEMORY_DEVICE, runtime->arena_memory);
+    }
     sl_device_close(&runtime->device);
     if (runtime->owns_team) {
         sl_team_destroy(&runtime->team);

@@ -13,6 +13,7 @@ struct sl_runtime_config {
     const char *model_dir;    // NULL: operations and threads alone
     const struct sl_ops *ops; // or NULL: those of `tier`
     const char *tier;         // NULL: auto
+    const char *device;       // "cpu" (NULL), or "emulated": a GPU that the processors play, for tests
     enum sl_weight_format weights;
     struct sl_team *team; // somebody else's, or NULL: made here, as the following say
     int threads;          // 0: one for each processor that this process may use
@@ -27,13 +28,19 @@ struct sl_runtime {
     bool owns_team;
     struct sl_device *device;
     struct sl_stream *stream; // of the device: its operations
+    struct sl_arena *arena;   // sl_runtime_open_arena()
+    void *arena_memory;       // of the device
     struct sl_model *model;   // NULL: none was asked for; neither are the following
     const struct sl_model_config *config;
     struct sl_tokenizer *tokenizer;
     struct sl_engine *engine;
 };
 
-// On failure nothing is left behind. Statuses as of what it opens.
+// On failure nothing is left behind. SL_ERR_INVALID: no device of that name. Statuses as of what it opens.
 enum sl_status sl_runtime_open(const struct sl_runtime_config *config, struct sl_runtime *runtime_out,
                                struct sl_error *err);
 void sl_runtime_close(struct sl_runtime *runtime); // accepts zeros, leaves zeros
+
+// An arena for sessions: in the device's memory, taken as it is used where the device is the processors. It ends before the
+// runtime is closed. SL_ERR_EXHAUSTED.
+enum sl_status sl_runtime_open_arena(struct sl_runtime *runtime, size_t bytes, struct sl_error *err);

@@ -258,6 +258,8 @@ struct sl_ops {
     // Prepare matrix->packed from the parts. SL_ERR_EXHAUSTED. The inverse accepts a matrix that was never packed.
     enum sl_status (*pack)(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err);
     void (*unpack)(struct sl_matrix *matrix);
+    // The same of a matrix that only embed() reads: nothing to do where the device reaches the parts.
+    enum sl_status (*pack_rows)(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err);
 
     // --- dense -----------------------------------------------------------------------------------------------------
     // Bytes of sl_matmul.scratch for up to m rows; 0: none is needed.
@@ -355,7 +357,7 @@ struct sl_ops {
     void (*budgets)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors scores,
                     uint32_t budget, struct sl_vectors work, struct sl_counts kept_out);
     // The kept[h] slots (at most all) with the largest scores. Total order: score descending, then ties[h][j] descending, then
-    // slot ascending, or descending if `newest`; NaN is lowest. ties.at NULL: none.
+    // slot ascending; without ties (ties.at NULL) slot descending if `newest`. NaN is lowest.
     void (*select)(struct sl_stream *stream, const struct sl_kv_heads *heads, struct sl_vectors scores,
                    struct sl_vectors ties, bool newest, struct sl_counts kept, struct sl_lists keep_out);
     // Compact in place: slot keep[h][i] becomes slot i < kept[h], K, V, position and state alike. Needs n_packed == 0.
@@ -363,7 +365,7 @@ struct sl_ops {
                    struct sl_counts kept);
     /*
      * D2O. nearest: evicted_out[h] lists the slots that are not in keep[h]. Of the i-th of them, into_out[h][i] is the slot in
-     * keep[h] whose K is the most similar by cosine (a zero key: cosine 0; ties: the first), and cosine_out[h][i] that
+     * keep[h] whose K is the most similar by cosine (a key of no length, or of NaN: cosine 0; ties: the first), and cosine_out[h][i] that
      * cosine, within [-1, 1]; NaN: -1. Heads that keep nothing are passed over, here and in merge.
      * merge: with m the mean of cosine over all heads and slots, and t = *threshold_inout,
      *     t becomes m where it is 0, else (1 - beta) t + beta m

@@ -81,6 +81,13 @@ enum sl_status sl_retrieval_open_local(const struct sl_plan *plan, const struct 
     struct sl_retrieval local = {0};
     enum sl_status status = SL_OK;
     int64_t n_slots = sl_plan_offloaded_slots(plan, n_prompt);
+    if (sl_hot_cache_places(plan, n_slots) > 0 && !stream->device->ops->one_memory) {
+        return sl_fail(
+            err, SL_ERR_UNSUPPORTED,
+            "place=offload in one process searches the session's pages where they lie, and the host does not "
+            "reach those of device %s; use --device cpu",
+            stream->device->ops->name);
+    }
     if (sl_hot_cache_places(plan, n_slots) > 0) {
         status = make_annex(plan, ops, stream->team, session, n_slots, &local.annex, err);
         status = status == SL_OK ? sl_local_source_create(local.annex, stream->team, &local.source, err) : status;

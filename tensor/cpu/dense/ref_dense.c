@@ -51,6 +51,13 @@ static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, s
     return SL_OK;
 }
 
+static enum sl_status pack_rows(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
+    (void)stream;
+    (void)err;
+    matrix->packed = NULL;
+    return SL_OK;
+}
+
 static void unpack(struct sl_matrix *matrix) {
     free(matrix->packed);
     matrix->packed = NULL;
@@ -187,6 +194,7 @@ static void rotate(struct sl_stream *stream, const struct sl_rope *rope, const f
 void sl_ref_dense_fill(struct sl_ops *ops) {
     ops->pack = pack;
     ops->unpack = unpack;
+    ops->pack_rows = pack_rows;
     ops->matmul_scratch = matmul_scratch;
     ops->matmul = matmul;
     ops->embed = embed;

@@ -6,7 +6,7 @@
  *         from the cache, and leave as words of codes. V, groups of up to 64 channels of a slot: eight lanes a group, eight channels
  *         each. The bits of tensor/cpu/attention/ref_kv_slots.c; to be compiled with -fmad=false.
  */
-#include "tensor/cuda/launch.h"
+#include "tensor/cuda/attention/launch.h"
 #include "tensor/cuda/pages.h"
 
 constexpr uint32_t THREADS = 256;

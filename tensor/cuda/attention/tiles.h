@@ -2,7 +2,7 @@
 // Purpose: rows of K and V as f32 in shared memory, and which of them a query sees: what kernels of attention share.
 #pragma once
 
-#include "tensor/cuda/launch.h"
+#include "tensor/cuda/attention/launch.h"
 #include "tensor/cuda/pages.h"
 
 namespace gpu {

@@ -2,7 +2,7 @@
 // Purpose: what a filling of ops->pack() does for a GPU: the bytes of a matrix, to be copied to the device.
 #pragma once
 
-#include "tensor/cuda/launch.h"
+#include "tensor/cuda/dense/launch.h"
 #include "tensor/ops.h"
 
 // All of *out but its pointers. out->bytes at a multiple of 16 are needed on the device; then

@@ -7,7 +7,7 @@
  */
 #include "tensor/cuda/block.h"
 #include "tensor/cuda/dense/weights.h"
-#include "tensor/cuda/launch.h"
+#include "tensor/cuda/dense/launch.h"
 
 constexpr uint32_t THREADS = 256;
 

@@ -2,8 +2,8 @@
 // Purpose: weights as kernels read them; struct gpu_matrix says where they lie.
 #pragma once
 
+#include "tensor/cuda/dense/launch.h"
 #include "tensor/cuda/gpu.h"
-#include "tensor/cuda/launch.h"
 
 namespace gpu {
 

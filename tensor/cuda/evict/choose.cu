@@ -6,7 +6,7 @@
  *         the keys of their head that agree with what is known, by their next byte; then one block knows the byte.
  */
 #include "tensor/cuda/block.h"
-#include "tensor/cuda/launch.h"
+#include "tensor/cuda/evict/launch.h"
 
 constexpr uint32_t THREADS = 256, BYTES = 256;
 constexpr uint32_t INFINITE = 0xff800000u; // score_key() of +infinity

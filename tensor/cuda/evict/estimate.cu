@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: what eviction and quantization cost: sums in f64, each in one order, by blocks that put their parts aside.
 #include "tensor/cuda/block.h"
-#include "tensor/cuda/launch.h"
+#include "tensor/cuda/evict/launch.h"
 #include "tensor/cuda/pages.h"
 
 constexpr uint32_t THREADS = 256, PARTS = 32; // of a head

@@ -6,7 +6,7 @@
  *         them tile by tile, in order. keep[i] >= i, so what a later tile reads no earlier one has written; within a tile all is
  *         read before anything is written. No block waits for another one.
  */
-#include "tensor/cuda/launch.h"
+#include "tensor/cuda/evict/launch.h"
 #include "tensor/cuda/pages.h"
 
 constexpr uint32_t THREADS = 256, UNROLL = 4, COLUMN = 32; // bytes: what memory hands over at once

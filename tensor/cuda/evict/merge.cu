@@ -9,7 +9,7 @@
  *         nowhere, so blocks do not meet.
  */
 #include "tensor/cuda/block.h"
-#include "tensor/cuda/launch.h"
+#include "tensor/cuda/evict/launch.h"
 #include "tensor/cuda/pages.h"
 
 constexpr uint32_t THREADS = 256, WARPS = THREADS / 32, TILE = 64, DEPTH = 32;

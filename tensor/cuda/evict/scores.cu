@@ -6,7 +6,7 @@
  *         operations in the same order, to be compiled with -fmad=false. Only the variance is summed in another order.
  */
 #include "tensor/cuda/block.h"
-#include "tensor/cuda/launch.h"
+#include "tensor/cuda/evict/launch.h"
 #include "tensor/cuda/pages.h"
 
 constexpr uint32_t THREADS = 256;

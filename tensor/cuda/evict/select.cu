@@ -7,7 +7,7 @@
  *         what stays in a range of its own, knows where its first one goes, and lists them in order.
  */
 #include "tensor/cuda/block.h"
-#include "tensor/cuda/launch.h"
+#include "tensor/cuda/evict/launch.h"
 
 constexpr uint32_t THREADS = 512, WARPS = THREADS / 32, BINS = 2048, BINS_EACH = BINS / THREADS;
 

@@ -8,7 +8,7 @@
  *         the length of other heads.
  */
 #include "tensor/cuda/block.h"
-#include "tensor/cuda/launch.h"
+#include "tensor/cuda/evict/launch.h"
 #include "tensor/cuda/pages.h"
 
 constexpr uint32_t THREADS = 256, SPLIT = 16 * SL_PAGE_SLOTS, CHANNELS = 64, LANES = CHANNELS / 8;

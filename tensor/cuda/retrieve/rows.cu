@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: what retrieval from an offloaded layer asks for: its question, and rows that come back.
 #include "tensor/cuda/block.h"
-#include "tensor/cuda/launch.h"
+#include "tensor/cuda/retrieve/launch.h"
 #include "tensor/cuda/pages.h"
 
 constexpr uint32_t THREADS = 256;

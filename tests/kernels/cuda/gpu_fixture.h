@@ -2,8 +2,11 @@
 // Purpose: the emulated GPU for the checks of its kernels: heads and arrays copied there and back.
 #pragma once
 
+#include "tensor/cuda/attention/launch.h"
+#include "tensor/cuda/dense/launch.h"
 #include "tensor/cuda/emu/emulator.h"
-#include "tensor/cuda/launch.h"
+#include "tensor/cuda/evict/launch.h"
+#include "tensor/cuda/retrieve/launch.h"
 #include "tests/kernels/kv_fixture.h"
 
 static struct gpu_queue *queue;

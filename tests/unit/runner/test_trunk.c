@@ -35,7 +35,7 @@ static struct sl_local *open_local(size_t trunk_bytes) {
 
 static void close_local(struct sl_local **local) {
     struct sl_arena_stats stats;
-    sl_arena_get_stats((*local)->arena, &stats);
+    sl_arena_get_stats((*local)->runtime.arena, &stats);
     assert_int_equal(stats.n_blocks, 0);
     sl_local_close(local);
 }

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: rows into pages, attention over them, and what it adds up to. Parameters, bits and failures as tensor/cuda/launch.h says.
+#pragma once
+
+#include "tensor/cuda/launch.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// --- pages (quantize.cu): exact, but for what bits a NaN has, and the sign of a zero that is the least of its group
+
+void sl_gpu_quantize(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t n_pages,
+                     void *const *to);
+
+// --- attention (attention/append.cu, attend.cu) ------------------------------------------------------------------------
+
+struct gpu_attend { // of struct sl_attend what differs between calls; an array [n_calls] in device memory
+    const float *q, *k, *v;
+    int m;
+    const struct gpu_head *heads;                // [n_kv_heads]
+    const int64_t *positions;                    // [m] or NULL
+    float *out, *lse;                            // lse: or NULL
+    float *before_out, *before_max, *before_sum; // struct sl_softmax, or NULL
+};
+
+struct gpu_attention { // and what does not: the host's, taken at the call
+    int n_heads, n_kv_heads, head_dim;
+    int64_t q_stride, kv_stride; // 0: packed
+    float scale;
+    int64_t window; // 0: none
+    // sl_attend.rope: keys and queries are rotated by their slots, whose angles these are, [slots][rotary_dim / 2]; NULL: not
+    const float *slot_cosines, *slot_sines;
+    int rotary_dim;
+    bool unfinished; // as ops->attend_before: all slots are added to before_*
+};
+
+void sl_gpu_append(struct gpu_queue *queue, const struct gpu_attend *calls, int n_calls, int most_rows,
+                   const struct gpu_attention *shape); // exact
+// work: for few rows over many slots; NULL: a row's slots are one block's work. The bits are the same. Within 1e-5 of the
+// reference, in f32 whatever the format.
+size_t sl_gpu_attend_work(int n_calls, int most_rows, uint32_t most_slots, const struct gpu_attention *shape);
+void sl_gpu_attend(struct gpu_queue *queue, const struct gpu_attend *calls, int n_calls, int most_rows,
+                   uint32_t most_slots, const struct gpu_attention *shape, void *work);
+
+// One call of one row; slots, n: [n_kv_heads]. The list of all slots gives the bits of sl_gpu_attend(). work: as there, for
+// most_listed slots
+void sl_gpu_attend_slots(struct gpu_queue *queue, const struct gpu_attend *call, uint32_t most_listed,
+                         const struct gpu_attention *shape, const uint32_t *slots, size_t slots_stride,
+                         const uint32_t *n, void *work);
+
+// --- statistics of attention (attention/stats.cu): within 1e-5; a row whose weight is next to the even one may be counted
+// or not ----------------------------------------------------------------------------------------------------------------
+
+// sum, square, above: planes of the state, or -1. lse of the call is read.
+void sl_gpu_fold(struct gpu_queue *queue, const struct gpu_attend *call, uint32_t most_slots,
+                 const struct gpu_attention *shape, int first_row, int sum, int square, int above);
+void sl_gpu_window_sums(struct gpu_queue *queue, const struct gpu_attend *call, uint32_t most_slots,
+                        const struct gpu_attention *shape, int first_row, float *sums_out, size_t sums_stride);
+
+#ifdef __cplusplus
+}
+#endif

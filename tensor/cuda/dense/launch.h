@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: weights, products, norms and rotations. Parameters, bits and failures as tensor/cuda/launch.h says.
+#pragma once
+
+#include "tensor/cuda/launch.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// --- dense (dense/rows.cu, matmul.cu) ---------------------------------------------------------------------------------
+
+enum gpu_weight_kind { GPU_WEIGHT_F32, GPU_WEIGHT_F16, GPU_WEIGHT_BF16, GPU_WEIGHT_INT8, GPU_WEIGHT_INT4 };
+enum gpu_activation { GPU_ACT_NONE, GPU_ACT_SILU, GPU_ACT_GELU, GPU_ACT_GELU_TANH }; // enum sl_activation
+
+// struct sl_matrix on the device; dense/pack.h makes its bytes. Rows of W are `pitch` weights apart, those behind k are 0.
+struct gpu_matrix {
+    enum gpu_weight_kind kind;
+    int64_t n, k, pitch;    // pitch: a multiple of 32
+    const void *weights;    // [n][pitch]; INT8: a byte each; INT4: two a byte, the first in the lower half, 8 added
+    const uint16_t *scales; // [n][pitch / 32] f16, of the quantized ones
+    const float *bias;      // [n] or NULL
+    int activation;
+    bool gated;
+    size_t scales_at, bytes; // of what is packed
+};
+
+struct gpu_product { // struct sl_matmul
+    const float *x;
+    int64_t x_stride, m;
+    float *y;
+    int64_t y_stride, n_columns; // 0: all
+    bool accumulate;
+};
+
+struct gpu_norm { // struct sl_norm
+    bool layer;   // SL_NORM_LAYER
+    int64_t n;
+    float eps;
+    const float *weight, *bias;
+};
+
+struct gpu_rope { // struct sl_rope
+    int head_dim, rotary_dim;
+    const double *inv_freq;
+    double scale;
+};
+
+// The structs are the host's and are taken at the call. embed, of stored weights, and rotate are exact; a product is a sum in
+// f32 in ascending order of k, with x rounded to bf16 where weights are bf16 or quantized.
+void sl_gpu_embed(struct gpu_queue *queue, const struct gpu_matrix *table, const int32_t *ids, int64_t m, float *out);
+void sl_gpu_norm(struct gpu_queue *queue, const struct gpu_norm *of, const float *x, int64_t x_stride, int64_t m,
+                 int n_groups, float *out, int64_t out_stride);
+void sl_gpu_angles(struct gpu_queue *queue, const struct gpu_rope *rope, const int64_t *positions, int64_t m,
+                   float *cosines, float *sines);
+void sl_gpu_rotate(struct gpu_queue *queue, const struct gpu_rope *rope, const float *cosines, const float *sines,
+                   float *x, int64_t stride, int64_t m, int n_heads);
+void sl_gpu_matmul(struct gpu_queue *queue, const struct gpu_matrix *w, const struct gpu_product *args);
+
+#ifdef __cplusplus
+}
+#endif

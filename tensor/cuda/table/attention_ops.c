@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: rows into pages, and attention over them. See ops.h.
+ *
+ * Design: calls that are alike (heads, scale, strides, window, rotation) and lie side by side are one launch: a step of decode is
+ *         one, unless its sessions keep keys in different ways. Where keys are rotated by slot, the angles of slots are made
+ *         once and kept in the stream.
+ */
+#include "tensor/cuda/table/ops.h"
+
+// --- angles of slots -----------------------------------------------------------------------------------------------------
+
+// Those of slots 0 .. n_slots - 1 at least. False: no room; the next wait says so.
+static bool make_slot_angles(struct gpu_stream *s, const struct sl_rope *rope, uint32_t n_slots) {
+    struct gpu_slot_angles *kept = &s->slot_angles;
+    if (kept->inv_freq == rope->inv_freq && kept->n >= n_slots) {
+        return true;
+    }
+    uint32_t n = kept->inv_freq == rope->inv_freq ? 2 * kept->n : 0;
+    n = n > n_slots ? n : n_slots;
+    size_t half = (size_t)rope->rotary_dim / 2;
+    void *here;
+    int64_t *positions = sl_gpu_describe_begin(s, n * sizeof *positions, &here);
+    const double *inv_freq = sl_gpu_describe(s, rope->inv_freq, half * sizeof *inv_freq);
+    if (positions == NULL || inv_freq == NULL || !sl_gpu_grow(s, &kept->cosines, n * half * sizeof(float)) ||
+        !sl_gpu_grow(s, &kept->sines, n * half * sizeof(float))) {
+        *kept = (struct gpu_slot_angles){.cosines = kept->cosines, .sines = kept->sines};
+        return false;
+    }
+    for (uint32_t j = 0; j < n; j++) {
+        ((int64_t *)here)[j] = j;
+    }
+    sl_gpu_describe_end(s, positions, n * sizeof *positions);
+    struct gpu_rope of = {rope->head_dim, rope->rotary_dim, inv_freq, rope->scale};
+    sl_gpu_angles(s->queue, &of, positions, n, kept->cosines.at, kept->sines.at);
+    kept->inv_freq = rope->inv_freq;
+    kept->n = n;
+    return true;
+}
+
+// --- calls -----------------------------------------------------------------------------------------------------------------
+
+static bool alike(const struct sl_attend *a, const struct sl_attend *b) {
+    return a->n_heads == b->n_heads && a->heads.n == b->heads.n && a->head_dim == b->head_dim &&
+           a->q_stride == b->q_stride && a->kv_stride == b->kv_stride && a->scale == b->scale &&
+           a->window == b->window && a->rope == b->rope;
+}
+
+// Calls that are alike, as a launch takes them.
+struct launch {
+    const struct gpu_attend *calls; // of the device; NULL: no room
+    int n, most_rows;
+    uint32_t most_slots;
+    struct gpu_attention shape;
+};
+
+// Of calls[0 .. n_calls) as many as are alike; `before`: of attend_before, or NULL.
+static struct launch describe(struct gpu_stream *s, const struct sl_attend *calls, int n_calls,
+                              const struct sl_softmax *before) {
+    const struct sl_attend *first = &calls[0];
+    struct launch l = {.shape = {.n_heads = first->n_heads,
+                                 .n_kv_heads = first->heads.n,
+                                 .head_dim = first->head_dim,
+                                 .q_stride = first->q_stride,
+                                 .kv_stride = first->kv_stride,
+                                 .scale = first->scale,
+                                 .window = first->window,
+                                 .unfinished = before != NULL}};
+    while (l.n < n_calls && alike(first, &calls[l.n])) {
+        l.n++;
+    }
+    void *here;
+    struct gpu_attend *there = sl_gpu_describe_begin(s, (size_t)l.n * sizeof *there, &here);
+    if (there == NULL) {
+        return l;
+    }
+    for (int i = 0; i < l.n; i++) {
+        const struct sl_attend *c = &calls[i];
+        const struct sl_softmax *softmax = before != NULL ? before : c->before;
+        uint32_t slots = sl_gpu_most_slots(&c->heads);
+        l.most_slots = slots > l.most_slots ? slots : l.most_slots;
+        l.most_rows = c->m > l.most_rows ? c->m : l.most_rows;
+        ((struct gpu_attend *)here)[i] = (struct gpu_attend){.q = c->q,
+                                                             .k = c->k,
+                                                             .v = c->v,
+                                                             .m = c->m,
+                                                             .heads = sl_gpu_heads(s, &c->heads),
+                                                             .positions = c->positions,
+                                                             .out = c->out,
+                                                             .lse = c->lse,
+                                                             .before_out = softmax != NULL ? softmax->out : NULL,
+                                                             .before_max = softmax != NULL ? softmax->max : NULL,
+                                                             .before_sum = softmax != NULL ? softmax->sum : NULL};
+    }
+    sl_gpu_describe_end(s, there, (size_t)l.n * sizeof *there);
+    if (first->rope != NULL) {
+        if (!make_slot_angles(s, first->rope, l.most_slots)) {
+            return l;
+        }
+        l.shape.slot_cosines = s->slot_angles.cosines.at;
+        l.shape.slot_sines = s->slot_angles.sines.at;
+        l.shape.rotary_dim = first->rope->rotary_dim;
+    }
+    l.calls = there;
+    return l;
+}
+
+static void append(struct sl_stream *stream, const struct sl_attend *calls, int n_calls) {
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    for (int i = 0, n = 0; i < n_calls; i += n) {
+        struct launch l = describe(s, calls + i, n_calls - i, NULL);
+        n = l.n;
+        if (l.calls != NULL) {
+            sl_gpu_append(s->queue, l.calls, l.n, l.most_rows, &l.shape);
+        }
+    }
+}
+
+static void run(struct gpu_stream *s, const struct launch *l) {
+    size_t bytes = l->calls != NULL ? sl_gpu_attend_work(l->n, l->most_rows, l->most_slots, &l->shape) : 0;
+    void *work = bytes > 0 ? sl_gpu_scratch(s, bytes) : NULL;
+    if (l->calls != NULL && (bytes == 0 || work != NULL)) {
+        sl_gpu_attend(s->queue, l->calls, l->n, l->most_rows, l->most_slots, &l->shape, work);
+    }
+}
+
+static void attend(struct sl_stream *stream, const struct sl_attend *calls, int n_calls) {
+    for (int i = 0, n = 0; i < n_calls; i += n) {
+        struct launch l = describe(sl_gpu_stream(stream), calls + i, n_calls - i, NULL);
+        run(sl_gpu_stream(stream), &l);
+        n = l.n;
+    }
+}
+
+static void attend_before(struct sl_stream *stream, const struct sl_attend *args,
+                          const struct sl_softmax *before_inout) {
+    struct launch l = describe(sl_gpu_stream(stream), args, 1, before_inout);
+    run(sl_gpu_stream(stream), &l);
+}
+
+static uint32_t most_listed(const struct sl_attend *args, struct sl_counts n) {
+    uint32_t most = 0;
+    for (int h = 0; n.host != NULL && h < args->heads.n; h++) {
+        most = n.host[h] > most ? n.host[h] : most;
+    }
+    return n.host != NULL ? most : sl_gpu_most_slots(&args->heads);
+}
+
+static void attend_slots(struct sl_stream *stream, const struct sl_attend *args, struct sl_lists slots,
+                         struct sl_counts n) {
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    struct launch l = describe(s, args, 1, NULL);
+    uint32_t most = most_listed(args, n);
+    const uint32_t *counts = sl_gpu_counts(s, n, args->heads.n);
+    size_t bytes = sl_gpu_attend_work(1, 1, most, &l.shape);
+    void *work = bytes > 0 ? sl_gpu_scratch(s, bytes) : NULL;
+    if (l.calls != NULL && counts != NULL && (bytes == 0 || work != NULL)) {
+        sl_gpu_attend_slots(s->queue, l.calls, most, &l.shape, slots.at, slots.stride, counts, work);
+    }
+}
+
+// --- statistics --------------------------------------------------------------------------------------------------------------
+
+static void fold(struct sl_stream *stream, const struct sl_attend *args, int first_row, const struct sl_fold *what) {
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    struct launch l = describe(s, args, 1, NULL);
+    if (l.calls != NULL) {
+        sl_gpu_fold(s->queue, l.calls, l.most_slots, &l.shape, first_row, what->sum, what->square, what->above);
+    }
+}
+
+static void window_sums(struct sl_stream *stream, const struct sl_attend *args, int first_row,
+                        struct sl_vectors sums_out) {
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    struct launch l = describe(s, args, 1, NULL);
+    if (l.calls != NULL) {
+        sl_gpu_window_sums(s->queue, l.calls, l.most_slots, &l.shape, first_row, sums_out.at, sums_out.stride);
+    }
+}
+
+void sl_gpu_attention_fill(struct sl_ops *ops) {
+    ops->append = append;
+    ops->attend = attend;
+    ops->attend_before = attend_before;
+    ops->attend_slots = attend_slots;
+    ops->fold = fold;
+    ops->window_sums = window_sums;
+}

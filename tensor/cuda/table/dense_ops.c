@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: weights, products, norms and rotations. See ops.h.
+#include <stdlib.h>
+
+#include "tensor/cuda/dense/pack.h"
+#include "tensor/cuda/table/ops.h"
+
+// What sl_matrix.packed is.
+struct gpu_packed {
+    struct sl_device *device;
+    void *block; // of the device
+    struct gpu_matrix matrix;
+};
+
+// --- weights -------------------------------------------------------------------------------------------------------------
+
+struct packing {
+    const struct sl_matrix *matrix;
+    const struct gpu_matrix *as;
+    void *bytes;
+};
+
+static void pack_rows_of(void *arg, int64_t begin, int64_t end, int member) {
+    const struct packing *p = arg;
+    (void)member;
+    for (int64_t j = begin; j < end; j++) {
+        sl_gpu_matrix_pack_row(p->matrix, p->as, j, p->bytes);
+    }
+}
+
+static void unpack(struct sl_matrix *matrix) {
+    struct gpu_packed *packed = matrix->packed;
+    if (packed != NULL) {
+        sl_device_free(packed->device, SL_MEMORY_DEVICE, packed->block);
+        free(packed);
+    }
+    matrix->packed = NULL;
+    matrix->packed_bytes = 0;
+}
+
+static enum sl_status pack(struct sl_stream *stream, struct sl_matrix *matrix, struct sl_error *err) {
+    struct sl_device *device = stream->device;
+    struct gpu_packed *packed = calloc(1, sizeof *packed);
+    if (packed == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    sl_gpu_matrix_describe(matrix, &packed->matrix);
+    size_t bytes = packed->matrix.bytes;
+    packed->device = device;
+    packed->block = sl_device_alloc(device, SL_MEMORY_DEVICE, bytes);
+    struct packing packing = {matrix, &packed->matrix, sl_device_alloc(device, SL_MEMORY_SHARED, bytes)};
+    matrix->packed = packed;
+    matrix->packed_bytes = bytes;
+    enum sl_status status = SL_OK;
+    if (packed->block == NULL || packing.bytes == NULL) {
+        status = sl_fail(err, SL_ERR_EXHAUSTED, "the device has no room for %zu bytes of weights", bytes);
+    } else {
+        sl_stream_run(stream, matrix->n, 16, pack_rows_of, &packing);
+        sl_stream_copy(stream, packed->block, packing.bytes, bytes);
+        status = sl_stream_wait(stream, err);
+    }
+    sl_device_free(device, SL_MEMORY_SHARED, packing.bytes);
+    if (status != SL_OK) {
+        unpack(matrix);
+        return status;
+    }
+    bool is_quantized = matrix->format != SL_WEIGHT_STORED;
+    packed->matrix.weights = packed->block;
+    packed->matrix.scales = is_quantized ? (const uint16_t *)((char *)packed->block + packed->matrix.scales_at) : NULL;
+    packed->matrix.bias = matrix->bias;
+    return SL_OK;
+}
+
+static const struct gpu_matrix *on_device(const struct sl_matrix *matrix) {
+    return &((const struct gpu_packed *)matrix->packed)->matrix;
+}
+
+// --- dense ---------------------------------------------------------------------------------------------------------------
+
+static size_t matmul_scratch(const struct sl_matrix *w, int64_t m) {
+    (void)w;
+    (void)m;
+    return 0;
+}
+
+static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const struct sl_matmul *args) {
+    struct gpu_product product = {.x = args->x,
+                                  .x_stride = args->x_stride,
+                                  .m = args->m,
+                                  .y = args->y,
+                                  .y_stride = args->y_stride,
+                                  .n_columns = args->n_columns,
+                                  .accumulate = args->accumulate};
+    sl_gpu_matmul(sl_gpu_stream(stream)->queue, on_device(w), &product);
+}
+
+static void embed(struct sl_stream *stream, const struct sl_matrix *table, const int32_t *ids, int64_t m, float *out) {
+    sl_gpu_embed(sl_gpu_stream(stream)->queue, on_device(table), ids, m, out);
+}
+
+static void norm(struct sl_stream *stream, const struct sl_norm *norm, const float *x, int64_t x_stride, int64_t m,
+                 int n_groups, float *out, int64_t out_stride) {
+    struct gpu_norm of = {norm->kind == SL_NORM_LAYER, norm->n, norm->eps, norm->weight, norm->bias};
+    sl_gpu_norm(sl_gpu_stream(stream)->queue, &of, x, x_stride, m, n_groups, out, out_stride);
+}
+
+static void angles(struct sl_stream *stream, const struct sl_rope *rope, const int64_t *positions, int64_t m,
+                   float *cosines, float *sines) {
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    const double *inv_freq = sl_gpu_describe(s, rope->inv_freq, (size_t)rope->rotary_dim / 2 * sizeof *inv_freq);
+    if (inv_freq != NULL) {
+        struct gpu_rope of = {rope->head_dim, rope->rotary_dim, inv_freq, rope->scale};
+        sl_gpu_angles(s->queue, &of, positions, m, cosines, sines);
+    }
+}
+
+static void rotate(struct sl_stream *stream, const struct sl_rope *rope, const float *cosines, const float *sines,
+                   float *x, int64_t stride, int64_t m, int n_heads) {
+    struct gpu_rope of = {rope->head_dim, rope->rotary_dim, NULL, rope->scale};
+    sl_gpu_rotate(sl_gpu_stream(stream)->queue, &of, cosines, sines, x, stride, m, n_heads);
+}
+
+void sl_gpu_dense_fill(struct sl_ops *ops) {
+    ops->pack = pack;
+    ops->unpack = unpack;
+    ops->pack_rows = pack;
+    ops->matmul_scratch = matmul_scratch;
+    ops->matmul = matmul;
+    ops->embed = embed;
+    ops->norm = norm;
+    ops->angles = angles;
+    ops->rotate = rotate;
+}

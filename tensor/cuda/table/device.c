@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see device.h.
+#include "tensor/cuda/table/device.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct gpu_device {
+    struct sl_device device;
+    const struct gpu_driver *driver;
+    struct gpu_stream streams[SL_N_STREAMS];
+};
+
+// --- life cycle --------------------------------------------------------------------------------------------------------
+
+static void close_stream(struct gpu_stream *s) {
+    if (s->queue != NULL) {
+        s->driver->queue_close(&s->queue);
+    }
+    for (int i = 0; i < GPU_EVENTS && s->events[i] != NULL; i++) {
+        s->driver->event_close(&s->events[i]);
+    }
+    s->driver->free_shared(s->here);
+    s->driver->free(s->there);
+    s->driver->free(s->scratch.at);
+    s->driver->free(s->slot_angles.cosines.at);
+    s->driver->free(s->slot_angles.sines.at);
+}
+
+static void close_device(struct sl_device *device) {
+    struct gpu_device *gpu = (struct gpu_device *)device;
+    for (int i = 0; i < SL_N_STREAMS; i++) {
+        close_stream(&gpu->streams[i]);
+    }
+    free(gpu);
+}
+
+static bool open_stream(struct gpu_device *gpu, enum sl_stream_kind kind, struct sl_team *team) {
+    struct gpu_stream *s = &gpu->streams[kind];
+    const struct gpu_driver *driver = gpu->driver;
+    s->stream = (struct sl_stream){&gpu->device, team};
+    s->driver = driver;
+    s->queue = driver->queue_open();
+    bool there = s->queue != NULL;
+    for (int i = 0; i < GPU_EVENTS && there; i++) {
+        s->events[i] = driver->event_open();
+        there = s->events[i] != NULL;
+    }
+    if (there && kind == SL_STREAM_COMPUTE) {
+        s->here = driver->alloc_shared(driver->ring_bytes);
+        s->there = driver->alloc(driver->ring_bytes);
+        there = s->here != NULL && s->there != NULL;
+    }
+    return there;
+}
+
+// --- what a device does ----------------------------------------------------------------------------------------------
+
+static struct sl_stream *stream_of(struct sl_device *device, enum sl_stream_kind kind) {
+    return &((struct gpu_device *)device)->streams[kind].stream;
+}
+
+static void *alloc_block(struct sl_device *device, enum sl_memory memory, size_t bytes) {
+    const struct gpu_driver *driver = ((struct gpu_device *)device)->driver;
+    if (bytes == 0) {
+        return NULL;
+    }
+    return memory == SL_MEMORY_DEVICE ? driver->alloc(bytes) : driver->alloc_shared(bytes);
+}
+
+// A block of the device goes back behind everything that is queued: whoever frees need not wait.
+static void free_block(struct sl_device *device, enum sl_memory memory, void *block) {
+    struct gpu_device *gpu = (struct gpu_device *)device;
+    if (memory == SL_MEMORY_SHARED) {
+        gpu->driver->free_shared(block);
+        return;
+    }
+    for (int i = 0; i < SL_N_STREAMS; i++) {
+        (void)sl_stream_wait(&gpu->streams[i].stream, NULL);
+    }
+    gpu->driver->free(block);
+}
+
+static enum sl_status share_block(struct sl_device *device, void *base, size_t bytes, struct sl_error *err) {
+    return ((struct gpu_device *)device)->driver->share(base, bytes, err);
+}
+
+static void copy_block(struct sl_stream *stream, void *to, const void *from, size_t bytes) {
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    if (bytes > 0) {
+        s->driver->copy(s->queue, to, from, bytes);
+    }
+}
+
+static void mark_here(struct sl_stream *stream, struct sl_mark *mark_out) {
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    *mark_out = (struct sl_mark){stream, ++s->n_marks};
+    s->driver->event_record(s->events[s->n_marks % GPU_EVENTS], s->queue);
+}
+
+static void come_after(struct sl_stream *stream, const struct sl_mark *mark) {
+    struct gpu_stream *s = sl_gpu_stream(stream), *of = sl_gpu_stream(mark->stream);
+    s->driver->event_before(of->events[mark->number % GPU_EVENTS], s->queue);
+}
+
+static void note_reached(struct gpu_stream *s, uint64_t number) {
+    uint64_t was = atomic_load(&s->n_reached);
+    while (was < number && !atomic_compare_exchange_weak(&s->n_reached, &was, number)) {
+    }
+}
+
+static bool is_reached(const struct sl_mark *mark) {
+    struct gpu_stream *s = sl_gpu_stream(mark->stream);
+    if (mark->number > atomic_load(&s->n_reached) && !s->driver->event_reached(s->events[mark->number % GPU_EVENTS])) {
+        return false;
+    }
+    note_reached(s, mark->number);
+    return true;
+}
+
+static enum sl_status wait_for(const struct sl_mark *mark, struct sl_error *err) {
+    struct gpu_stream *s = sl_gpu_stream(mark->stream);
+    if (s->status != SL_OK) {
+        if (err != NULL) {
+            *err = s->err;
+        }
+        return s->status;
+    }
+    if (mark->number <= atomic_load(&s->n_reached)) {
+        return SL_OK;
+    }
+    enum sl_status status = s->driver->event_wait(s->events[mark->number % GPU_EVENTS], err);
+    if (status == SL_OK) {
+        note_reached(s, mark->number);
+    }
+    return status;
+}
+
+static const struct sl_device_ops gpu_ops = {
+    .name = "cuda",
+    .close = close_device,
+    .stream = stream_of,
+    .alloc = alloc_block,
+    .free = free_block,
+    .share = share_block,
+    .copy = copy_block,
+    .mark = mark_here,
+    .after = come_after,
+    .reached = is_reached,
+    .wait = wait_for,
+};
+
+enum sl_status sl_gpu_device_open(const struct gpu_driver *driver, int index, struct sl_team *team,
+                                  struct sl_device **device_out, struct sl_error *err) {
+    enum sl_status status = driver->open(index, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    struct gpu_device *gpu = calloc(1, sizeof *gpu);
+    if (gpu == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    gpu->device.ops = &gpu_ops;
+    gpu->driver = driver;
+    for (int i = 0; i < SL_N_STREAMS; i++) {
+        gpu->streams[i].driver = driver;
+    }
+    for (int i = 0; i < SL_N_STREAMS; i++) {
+        if (!open_stream(gpu, (enum sl_stream_kind)i, team)) {
+            close_device(&gpu->device);
+            return sl_fail(err, SL_ERR_EXHAUSTED, "device %d has no memory for %zu bytes of page lists", index,
+                           driver->ring_bytes);
+        }
+    }
+    *device_out = &gpu->device;
+    return SL_OK;
+}
+
+// --- what describes a call -----------------------------------------------------------------------------------------------
+
+static void *run_short(struct gpu_stream *s, const char *of, size_t bytes) {
+    if (s->status == SL_OK) {
+        s->status = sl_fail(&s->err, SL_ERR_EXHAUSTED, "the device has no room for %zu bytes of %s", bytes, of);
+    }
+    return NULL;
+}
+
+void *sl_gpu_describe_begin(struct gpu_stream *s, size_t bytes, void **here_out) {
+    size_t half = s->driver->ring_bytes / 2;
+    size_t rounded = (bytes + 63) / 64 * 64, left = half - s->described % half;
+    if (rounded > half) {
+        return run_short(s, "page lists of one layer", bytes);
+    }
+    if (rounded > left || left == half) { // into the other half, once what was read from it has been
+        s->described += left == half ? 0 : left;
+        struct sl_mark before = s->half;
+        s->half = sl_stream_mark(&s->stream);
+        if (sl_mark_wait(&before, &s->err) != SL_OK) {
+            s->status = s->err.status;
+            return NULL;
+        }
+    }
+    *here_out = s->here + s->described % s->driver->ring_bytes;
+    void *there = s->there + s->described % s->driver->ring_bytes;
+    s->described += rounded;
+    return there;
+}
+
+void sl_gpu_describe_end(struct gpu_stream *s, void *there, size_t bytes) {
+    s->driver->copy(s->queue, there, s->here + ((char *)there - s->there), bytes);
+}
+
+void *sl_gpu_describe(struct gpu_stream *s, const void *bytes, size_t n_bytes) {
+    void *here, *there = sl_gpu_describe_begin(s, n_bytes, &here);
+    if (there != NULL) {
+        memcpy(here, bytes, n_bytes);
+        sl_gpu_describe_end(s, there, n_bytes);
+    }
+    return there;
+}
+
+void *sl_gpu_grow(struct gpu_stream *s, struct gpu_block *block, size_t bytes) {
+    if (bytes > block->bytes) {
+        (void)sl_stream_wait(&s->stream, NULL); // what runs may be in it
+        s->driver->free(block->at);
+        *block = (struct gpu_block){s->driver->alloc(bytes + bytes / 4), bytes + bytes / 4};
+        if (block->at == NULL) {
+            block->bytes = 0;
+            return run_short(s, "scratch", bytes);
+        }
+    }
+    return block->at;
+}
+
+void *sl_gpu_scratch(struct gpu_stream *s, size_t bytes) {
+    return sl_gpu_grow(s, &s->scratch, bytes > 0 ? bytes : 1); // never NULL for want of nothing
+}

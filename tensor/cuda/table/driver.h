@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: what the table and the device ask of CUDA's runtime: memory, queues, events. Two fillings: the emulator, and cudart in
+ *          the plugin. Kernels are launched on the same queues.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/status.h"
+
+struct gpu_queue;
+struct gpu_event;
+
+struct gpu_driver {
+    const char *name;
+    size_t ring_bytes; // of what describes calls, twice: half of it holds the page lists of one layer of one step
+    // The first call of all, on any thread. SL_ERR_UNSUPPORTED: no such device, or it is too old; says which and why.
+    enum sl_status (*open)(int index, struct sl_error *err);
+    void *(*alloc)(size_t bytes); // device memory; NULL: exhausted
+    void (*free)(void *block);
+    void *(*alloc_shared)(size_t bytes); // host memory that kernels reach
+    void (*free_shared)(void *block);
+    enum sl_status (*share)(void *base, size_t bytes, struct sl_error *err);
+    struct gpu_queue *(*queue_open)(void); // NULL: exhausted
+    void (*queue_close)(struct gpu_queue **queue);
+    void (*copy)(struct gpu_queue *queue, void *to, const void *from, size_t bytes);
+    struct gpu_event *(*event_open)(void);
+    void (*event_close)(struct gpu_event **event);
+    void (*event_record)(struct gpu_event *event, struct gpu_queue *queue);
+    void (*event_before)(struct gpu_event *event, struct gpu_queue *queue);
+    bool (*event_reached)(struct gpu_event *event);
+    // SL_ERR_INTERNAL: the device has failed before the event, and for good; says what CUDA says.
+    enum sl_status (*event_wait)(struct gpu_event *event, struct sl_error *err);
+};
+
+extern const struct gpu_driver sl_gpu_emulator; // emulator_driver.c

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: the emulator as a driver. Shared memory is the host's own: emulated kernels reach all of it.
+#include <stdlib.h>
+
+#include "tensor/cuda/emu/emulator.h"
+#include "tensor/cuda/table/driver.h"
+
+static enum sl_status open_device(int index, struct sl_error *err) {
+    return index == 0 ? SL_OK
+                      : sl_fail(err, SL_ERR_UNSUPPORTED, "there is one emulated device, number 0, not %d", index);
+}
+
+static void *alloc_shared(size_t bytes) {
+    return aligned_alloc(64, (bytes + 63) / 64 * 64);
+}
+
+static enum sl_status share(void *base, size_t bytes, struct sl_error *err) {
+    (void)base;
+    (void)bytes;
+    (void)err;
+    return SL_OK;
+}
+
+static enum sl_status event_wait(struct gpu_event *event, struct sl_error *err) {
+    (void)err; // what is wrong ends the process, with the place
+    sl_emu_event_wait(event);
+    return SL_OK;
+}
+
+const struct gpu_driver sl_gpu_emulator = {
+    .name = "emulated",
+    .ring_bytes = (size_t)4 << 20,
+    .open = open_device,
+    .alloc = sl_emu_alloc,
+    .free = sl_emu_free,
+    .alloc_shared = alloc_shared,
+    .free_shared = free,
+    .share = share,
+    .queue_open = sl_emu_queue_open,
+    .queue_close = sl_emu_queue_close,
+    .copy = sl_emu_copy,
+    .event_open = sl_emu_event_open,
+    .event_close = sl_emu_event_close,
+    .event_record = sl_emu_event_record,
+    .event_before = sl_emu_event_before,
+    .event_reached = sl_emu_event_reached,
+    .event_wait = event_wait,
+};

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An emulated GPU answers as the processors do: every preset, in one process, token by token. But for
+format=int1: emulated tensor cores round activations to bf16, and one bit a number makes of that another text.
+
+Its memory is closed to the host and its work is done when somebody waits for it, so a wait that is missing above the table of
+operations, or a pointer that the host follows, ends here.
+"""
+import json
+import multiprocessing.pool
+import os
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+SLUICE = os.path.join(os.environ.get("SLUICE_BIN", os.path.join(ROOT, "build", "bin")), "sluice")
+MODEL = os.path.join(ROOT, "models", "demo")
+QUESTION = "What is the special magic number for lantern mentioned in the provided text? The special magic number for lantern is"
+SMALL = "budget=80,chunk=64"  # so that a short text is evicted from several times
+# What a preset needs beside SMALL to fit so small a budget.
+BESIDE = {"locret": "scope=stabilizers:32+tail:16"}
+# Axes that no preset has, and formats: packed pages are attended to in other kernels.
+OTHERS = [
+    "full,format=f32", "full,format=bf16", "full,format=int8", "full,format=int4", "full,format=int2",
+    "h2o,positions=slot," + SMALL, "h2o,when=chunk+step," + SMALL, "snapkv,heads=layer,format=int4," + SMALL,
+]
+OFFLOADED = "place=offload in one process searches the session's pages"
+
+
+def document():
+    with open("/usr/share/common-licenses/GPL-3", encoding="ascii") as file:
+        words = file.read().split()
+    return " ".join(words[:40] + ["One of the special magic numbers for lantern is: 48213."] + words[40:70])
+
+
+def run(device, recipe):
+    command = [SLUICE, "run", "--local", "--quiet", "--model", MODEL, "--device", device, "--recipe", recipe,
+               "--prompt", document(), "--question", QUESTION, "--max-new-tokens", "4", "--ignore-eos"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+def presets():
+    listed = subprocess.run([SLUICE, "recipes", "--json"], capture_output=True, text=True, check=True, timeout=60).stdout
+    return [json.loads(line)["name"] for line in listed.splitlines() if "name" in json.loads(line)]
+
+
+def main():
+    recipes = list(OTHERS)
+    for name in presets():
+        words = [name] + ([] if name == "full" or name.startswith("tailorkv") else [SMALL])
+        recipes.append(",".join(words + ([BESIDE[name]] if name in BESIDE else [])))
+    assert len(recipes) > 25, recipes
+    failures = []
+    with multiprocessing.pool.ThreadPool(2) as pool: # what takes time is one thread of another process each
+        there_of = pool.map(lambda recipe: run("emulated", recipe), recipes)
+    for recipe, there in zip(recipes, there_of):
+        here = run("cpu", recipe)
+        if here.returncode != 0:
+            failures.append(f"{recipe}: on the processors: {here.stderr.strip()}")
+        elif "tailorkv" in recipe and there.returncode != 0 and OFFLOADED in there.stderr:
+            print(f"{recipe}: refused, as it says", flush=True)
+        elif there.returncode != 0 or here.stdout != there.stdout:
+            failures.append(f"{recipe}: {here.stdout!r} on the processors, {there.stdout!r} {there.stderr.strip()}")
+        else:
+            print(f"{recipe}: {here.stdout!r}", flush=True)
+    unknown = run("abacus", "full")
+    if unknown.returncode == 0 or 'there is no "abacus"; expected cpu or emulated' not in unknown.stderr:
+        failures.append(f"--device abacus: {unknown.returncode} {unknown.stderr}")
+    print("\n".join(failures) or f"{len(recipes)} recipes alike")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
