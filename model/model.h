@@ -84,7 +84,8 @@ struct sl_model;
 /*
  * Map and check every tensor, then pack the matrices for `ops`; `weights` tells whether those of the layers and the
  * head are quantized on the way (tensor/ops.h). A missing or truncated file, a missing tensor or one of a wrong shape
- * or type is refused with its name and what was expected. `stream` (may be NULL) is used for packing only.
+ * or type is refused with its name and what was expected. The device of `stream` has the weights, and must outlive the
+ * model.
  */
 enum sl_status sl_model_load(const char *model_dir, const struct sl_ops *ops, enum sl_weight_format weights,
                              struct sl_stream *stream, struct sl_model **model_out, struct sl_error *err);

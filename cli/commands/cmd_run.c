@@ -6,6 +6,7 @@
  *         reached; with --model, a cluster started on this machine for this one job.
  */
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "cli/cluster.h"
@@ -165,6 +166,10 @@ int sl_command_run(int argc, char **argv) {
     struct sl_error err;
     if (config.local && !config.cluster.model) {
         sl_fail(&err, SL_ERR_INVALID, "--local needs --model DIR");
+        return sl_tool_complain("run", &err);
+    }
+    if (strcmp(config.device, "cpu") != 0 && !config.local) {
+        sl_fail(&err, SL_ERR_INVALID, "--device %s needs --local: workers compute on processors", config.device);
         return sl_tool_complain("run", &err);
     }
     if (config.capsule_path && !config.local) {

@@ -6,7 +6,6 @@ Its memory is closed to the host and its work is done when somebody waits for it
 operations, or a pointer that the host follows, ends here.
 """
 import json
-import multiprocessing.pool
 import os
 import subprocess
 import sys
@@ -50,9 +49,8 @@ def main():
         recipes.append(",".join(words + ([BESIDE[name]] if name in BESIDE else [])))
     assert len(recipes) > 25, recipes
     failures = []
-    with multiprocessing.pool.ThreadPool(2) as pool: # what takes time is one thread of another process each
-        there_of = pool.map(lambda recipe: run("emulated", recipe), recipes)
-    for recipe, there in zip(recipes, there_of):
+    for recipe in recipes:
+        there = run("emulated", recipe)
         here = run("cpu", recipe)
         if here.returncode != 0:
             failures.append(f"{recipe}: on the processors: {here.stderr.strip()}")
@@ -62,6 +60,9 @@ def main():
             failures.append(f"{recipe}: {here.stdout!r} on the processors, {there.stdout!r} {there.stderr.strip()}")
         else:
             print(f"{recipe}: {here.stdout!r}", flush=True)
+    elsewhere = subprocess.run([SLUICE, "run", "--device", "emulated", "--prompt", "x"], capture_output=True, text=True, timeout=60)
+    if elsewhere.returncode != 2 or "--device emulated needs --local" not in elsewhere.stderr:
+        failures.append(f"--device without --local: {elsewhere.returncode} {elsewhere.stderr}")
     unknown = run("abacus", "full")
     if unknown.returncode == 0 or 'there is no "abacus"; expected cpu or emulated' not in unknown.stderr:
         failures.append(f"--device abacus: {unknown.returncode} {unknown.stderr}")

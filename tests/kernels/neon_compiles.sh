@@ -16,7 +16,7 @@ command -v "$cc" >/dev/null || { echo "skipped: no $cc"; exit 77; }
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 
-sources="$(find tensor -name '*.c' ! -name 'avx*' ! -name 'amx*') kvcache/page.c
+sources="$(find tensor -name '*.c' ! -path 'tensor/cuda/*' ! -name 'avx*' ! -name 'amx*') kvcache/page.c
     base/team.c base/thread.c base/status.c base/clock.c base/log.c base/processors.c"
 for check in dense matmul; do
     # shellcheck disable=SC2086 # a list of words
