@@ -121,20 +121,17 @@ static bool is_reached(const struct sl_mark *mark) {
 
 static enum sl_status wait_for(const struct sl_mark *mark, struct sl_error *err) {
     struct gpu_stream *s = sl_gpu_stream(mark->stream);
-    if (s->status != SL_OK) {
-        if (err != NULL) {
-            *err = s->err;
+    if (mark->number > atomic_load(&s->n_reached)) {
+        enum sl_status status = s->driver->event_wait(s->events[mark->number % GPU_EVENTS], err);
+        if (status != SL_OK) {
+            return status;
         }
-        return s->status;
-    }
-    if (mark->number <= atomic_load(&s->n_reached)) {
-        return SL_OK;
-    }
-    enum sl_status status = s->driver->event_wait(s->events[mark->number % GPU_EVENTS], err);
-    if (status == SL_OK) {
         note_reached(s, mark->number);
     }
-    return status;
+    if (s->status != SL_OK && err != NULL) { // behind the wait: whoever frees memory counts on nothing running in it
+        *err = s->err;
+    }
+    return s->status;
 }
 
 static const struct sl_device_ops gpu_ops = {
