@@ -6,6 +6,7 @@
 #include "runtime/plugin.h"
 #include "tensor/cpu/device.h"
 #include "tensor/cpu/tiers.h"
+#include "tensor/cuda/emulated/driver.h"
 #include "tensor/cuda/table/ops.h"
 
 static enum sl_status open_team(const struct sl_runtime_config *config, struct sl_runtime *r, struct sl_error *err) {
@@ -30,7 +31,10 @@ static enum sl_status open_cuda(int index, struct sl_runtime *r, struct sl_error
         status = plugin->open(index, r->team, &r->device, err);
     }
     if (status == SL_OK) {
+        char text[160];
         r->ops = plugin->ops(r->ops);
+        plugin->describe(text, sizeof text);
+        sl_log_info("runtime", "device=cuda:%d is=\"%s\"", index, text);
     }
     return status;
 }

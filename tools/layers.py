@@ -29,13 +29,15 @@ ROWS = {
     "tensor/cpu/retrieve": "tensor tensor/cpu/simd tensor/cpu/attention",
     "tensor/cuda/emu": "tensor",
     "tensor/cuda": "kvcache tensor tensor/cuda/emu",
-    "tensor/cuda/dense": "tensor tensor/cuda",
+    "tensor/cuda/dense": "tensor/cuda",
     "tensor/cuda/attention": "tensor/cuda",
     "tensor/cuda/evict": "tensor/cuda",
     "tensor/cuda/retrieve": "tensor/cuda",
-    "tensor/cuda/table": "base tensor tensor/cuda tensor/cuda/*",
+    "tensor/cuda/table": "base tensor tensor/cuda tensor/cuda/attention tensor/cuda/dense tensor/cuda/evict tensor/cuda/retrieve",
+    "tensor/cuda/emulated": "tensor/cuda/emu tensor/cuda/table",
+    "tensor/cuda/plugin": "tensor tensor/cuda tensor/cuda/table",
     "model": "base kvcache tensor",
-    "runtime": "base tensor tensor/cpu tensor/cuda/table model text/tokenizer",
+    "runtime": "base tensor tensor/cpu tensor/cuda/emulated tensor/cuda/table model text/tokenizer",
     "compress/recipe": "base kvcache",
     "compress/plan": "base kvcache tensor compress/recipe",
     "compress/evict": "base tensor compress/recipe compress/plan compress/evict/scores",
@@ -79,7 +81,7 @@ WRAPPED = {
     "ucp/ ucs/ uct/": "fabric/core",
     "grpc/": "rpc",
     "lmdb": "kvstore/disk",
-    "cuda cublas nccl": "tensor/cuda",
+    "cuda_runtime cublas nccl": "tensor/cuda/plugin",
 }
 
 # Folders with more .c files, or more lines of .c and .h, than others may have: folder -> (files, lines, why).

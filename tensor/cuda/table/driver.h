@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what the table and the device ask of CUDA's runtime: memory, queues, events. Two fillings: the emulator, and cudart in
- *          the plugin. Kernels are launched on the same queues.
+ * Purpose: what the table and the device ask of CUDA's runtime: memory, queues, events. Two fillings: the emulator
+ *          (tensor/cuda/emulated), and cudart in the plugin (tensor/cuda/plugin). Kernels are launched on the same queues.
  */
 #pragma once
 
@@ -34,5 +34,3 @@ struct gpu_driver {
     // SL_ERR_INTERNAL: the device has failed before the event, and for good; says what CUDA says.
     enum sl_status (*event_wait)(struct gpu_event *event, struct sl_error *err);
 };
-
-extern const struct gpu_driver sl_gpu_emulator; // emulator_driver.c

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: the emulator as a driver. Shared memory is the host's own: emulated kernels reach all of it.
+#include "tensor/cuda/emulated/driver.h"
+
 #include <stdlib.h>
 
 #include "tensor/cuda/emu/emulator.h"
-#include "tensor/cuda/table/driver.h"
 
 static enum sl_status open_device(int index, struct sl_error *err) {
     return index == 0 ? SL_OK
