@@ -109,6 +109,7 @@ static enum sl_status start_workers(struct sl_cluster *cluster, const char *role
         add_option(&arguments, "--arena", cluster->config.arena);
         add_option(&arguments, "--model", has_model ? cluster->config.model : NULL);
         add_option(&arguments, "--weights", has_model ? cluster->config.weights : NULL);
+        add_option(&arguments, "--device", has_model ? cluster->config.device : NULL);
         add_option(&arguments, "--disk", disk ? folder : NULL);
         add_option(&arguments, "--disk-bytes", disk ? disk_bytes : NULL);
         add_option(&arguments, "--log", cluster->config.workers_log);
@@ -200,7 +201,11 @@ enum sl_status sl_cluster_start(const struct sl_cluster_config *config, struct s
         return sl_fail(err, SL_ERR_IO, "--disk %s: cannot be made: %s", config->disk, strerror(errno));
     }
     enum sl_weight_format weights; // the children would refuse it too, each for itself
+    struct sl_device_choice device;
     enum sl_status parsed = sl_weight_format_parse(config->weights, &weights, err);
+    if (parsed == SL_OK) {
+        parsed = sl_device_choice_parse(config->device, &device, err);
+    }
     if (parsed != SL_OK) {
         return parsed;
     }

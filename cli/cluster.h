@@ -14,9 +14,10 @@
 #include "cli/child.h"
 #include "cli/tool.h"
 #include "libsluice/sluice.h"
+#include "runtime/device_choice.h"
 
 struct sl_cluster_config {
-    const char *model, *weights, *host, *transport, *arena, *workers_log;
+    const char *model, *weights, *device, *host, *transport, *arena, *workers_log;
     int64_t n_prefill, n_decode, n_kvstore, ready_ms;
     int64_t port;                  // of the coordinator; 0 picks a free one
     const char *disk;              // NULL or a folder in which every KV store has one of its own name; made if need be
@@ -33,6 +34,7 @@ struct sl_cluster_config {
                       SL_FIELD(type, cluster.n_prefill), 1, 32),                                                       \
         SL_OPTION_ROW("weights", 0, SL_OPTION_STRING, "stored", "FORMAT",                                              \
                       "of the model's weights in memory: stored, int8 or int4", SL_FIELD(type, cluster.weights)),      \
+        SL_DEVICE_OPTION(type, cluster.device),                                                                        \
         SL_OPTION_ROW("decode", 0, SL_OPTION_INT, "1", "N", "decode workers, likewise",                                \
                       SL_FIELD(type, cluster.n_decode), 1, 32),                                                        \
         SL_OPTION_ROW("kvstore", 0, SL_OPTION_INT, "1", "N", "KV stores, likewise", SL_FIELD(type, cluster.n_kvstore), \

@@ -30,6 +30,8 @@ enum sl_status sl_eval_model_open(const struct sl_eval_model_config *config, str
         return sl_fail(err, SL_ERR_INVALID, "--model DIR is needed");
     }
     struct sl_runtime_config runtime = {.model_dir = config->dir,
+                                        .device = config->device,
+                                        .host_reader = "this command",
                                         .threads = config->threads,
                                         .max_rows = config->max_rows,
                                         .tokenizer = config->tokenizer};

@@ -17,6 +17,7 @@ struct sl_eval_model {
 struct sl_eval_model_config {
     const char *dir;      // what --model says; NULL, when it says nothing, is refused
     const char *weights;  // what --weights says; NULL: as stored
+    const char *device;   // what --device says; NULL: cpu. These commands look into tensors: others are refused
     int threads;          // 0: one per processor
     int max_rows;         // of the engine
     int64_t cache_tokens; // the arena has room for so many, uncompressed, all sessions together; touched as it is used

@@ -27,6 +27,8 @@ static enum sl_status open_model(struct sl_node *node, int max_rows, struct sl_e
     if (status == SL_OK) {
         struct sl_runtime_config runtime = {.model_dir = dir,
                                             .tier = node->config.tier,
+                                            .device = node->config.device,
+                                            .host_reader = "a worker", // its arena is the fabric's region
                                             .weights = weights,
                                             .threads = (int)node->config.threads,
                                             .pin = node->config.pin,

@@ -20,7 +20,8 @@
 #include "text/tokenizer/tokenizer.h"
 
 struct sl_node_config {
-    const char *listen, *coordinator, *model, *name, *fabric_listen, *transport, *tier, *weights, *log, *inject;
+    const char *listen, *coordinator, *model, *name, *fabric_listen, *transport, *tier, *weights, *device, *log,
+        *inject;
     int64_t arena_bytes, threads, lease_ms, max_jobs, grace_ms;
     bool lock_memory, pin;
 };
@@ -67,6 +68,7 @@ struct sl_node_config {
         SL_OPTION_ROW("weights", 0, SL_OPTION_STRING, "stored", "FORMAT",                                              \
                       "of the weights in memory: stored, int8 or int4; the same for the whole cluster",                \
                       SL_FIELD(sl_node_config, weights)),                                                              \
+        SL_DEVICE_OPTION(sl_node_config, device),                                                                      \
         SL_OPTION_ROW("tier", 0, SL_OPTION_STRING, "auto", "NAME", "instruction set of the engine",                    \
                       SL_FIELD(sl_node_config, tier))
 

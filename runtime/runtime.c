@@ -2,8 +2,8 @@
 // Operations, threads, device, model, tokenizer and engine, opened in this order. See runtime.h.
 #include "runtime/runtime.h"
 
-#include <string.h>
-
+#include "base/log.h"
+#include "runtime/plugin.h"
 #include "tensor/cpu/device.h"
 #include "tensor/cpu/tiers.h"
 #include "tensor/cuda/table/ops.h"
@@ -18,15 +18,62 @@ static enum sl_status open_team(const struct sl_runtime_config *config, struct s
     return status == SL_OK && config->pin ? sl_team_pin(r->team, err) : status;
 }
 
-static enum sl_status open_device(const char *name, struct sl_runtime *r, struct sl_error *err) {
-    enum sl_status status = SL_OK;
-    if (name == NULL || strcmp(name, "cpu") == 0) {
+static enum sl_status open_emulated(struct sl_runtime *r, struct sl_error *err) {
+    r->ops = sl_gpu_ops(&sl_gpu_emulator, r->ops);
+    return sl_gpu_device_open(&sl_gpu_emulator, 0, r->team, &r->device, err);
+}
+
+static enum sl_status open_cuda(int index, struct sl_runtime *r, struct sl_error *err) {
+    const struct sl_plugin *plugin;
+    enum sl_status status = sl_plugin_find(&plugin, err);
+    if (status == SL_OK) {
+        status = plugin->open(index, r->team, &r->device, err);
+    }
+    if (status == SL_OK) {
+        r->ops = plugin->ops(r->ops);
+    }
+    return status;
+}
+
+static enum sl_status open_best(const struct sl_runtime_config *config, struct sl_runtime *r, struct sl_error *err) {
+    struct sl_error why;
+    enum sl_status status = config->host_reader == NULL ? open_cuda(0, r, &why)
+                                                        : sl_fail(&why, SL_ERR_UNSUPPORTED,
+                                                                  "%s reads tensors as the host", config->host_reader);
+    if (status != SL_ERR_UNSUPPORTED) {
+        if (status != SL_OK && err != NULL) {
+            *err = why;
+        }
+        return status;
+    }
+    sl_log_info("runtime", "device=cpu not=cuda reason=\"%s\"", why.text);
+    return sl_cpu_device_open(r->team, &r->device, err);
+}
+
+static enum sl_status open_device(const struct sl_runtime_config *config, struct sl_runtime *r, struct sl_error *err) {
+    struct sl_device_choice choice;
+    enum sl_status status = sl_device_choice_parse(config->device, &choice, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    switch (choice.kind) {
+    case SL_DEVICE_AUTO:
+        status = open_best(config, r, err);
+        break;
+    case SL_DEVICE_CPU:
         status = sl_cpu_device_open(r->team, &r->device, err);
-    } else if (strcmp(name, "emulated") == 0) {
-        r->ops = sl_gpu_ops(&sl_gpu_emulator, r->ops);
-        status = sl_gpu_device_open(&sl_gpu_emulator, 0, r->team, &r->device, err);
-    } else {
-        status = sl_fail(err, SL_ERR_INVALID, "--device: there is no \"%s\"; expected cpu or emulated", name);
+        break;
+    case SL_DEVICE_CUDA:
+        status = open_cuda(choice.index, r, err);
+        break;
+    case SL_DEVICE_EMULATED:
+        status = open_emulated(r, err);
+        break;
+    }
+    if (status == SL_OK && config->host_reader != NULL && !r->device->ops->one_memory) {
+        status =
+            sl_fail(err, SL_ERR_UNSUPPORTED, "--device %s: %s reads tensors as the host, and has to use --device cpu",
+                    config->device, config->host_reader);
     }
     if (status == SL_OK) {
         r->stream = sl_device_stream(r->device, SL_STREAM_COMPUTE);
@@ -57,7 +104,7 @@ enum sl_status sl_runtime_open(const struct sl_runtime_config *config, struct sl
         status = open_team(config, &runtime, err);
     }
     if (status == SL_OK) {
-        status = open_device(config->device, &runtime, err);
+        status = open_device(config, &runtime, err);
     }
     if (status == SL_OK && config->model_dir != NULL) {
         status = open_model(config, &runtime, err);

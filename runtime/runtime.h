@@ -7,13 +7,16 @@
 #pragma once
 
 #include "model/forward.h"
+#include "runtime/device_choice.h"
 #include "text/tokenizer/tokenizer.h"
 
 struct sl_runtime_config {
     const char *model_dir;    // NULL: operations and threads alone
     const struct sl_ops *ops; // or NULL: those of `tier`
     const char *tier;         // NULL: auto
-    const char *device;       // "cpu" (NULL), or "emulated": a GPU that the processors play, for tests
+    const char *device;       // as --device says (device_choice.h); NULL: cpu
+    // Who reads tensors as the host does ("a worker"): auto is cpu then, and a device with memory of its own is refused. Or NULL.
+    const char *host_reader;
     enum sl_weight_format weights;
     struct sl_team *team; // somebody else's, or NULL: made here, as the following say
     int threads;          // 0: one for each processor that this process may use
@@ -36,7 +39,8 @@ struct sl_runtime {
     struct sl_engine *engine;
 };
 
-// On failure nothing is left behind. SL_ERR_INVALID: no device of that name. Statuses as of what it opens.
+// On failure nothing is left behind. SL_ERR_INVALID: no device of that name. SL_ERR_UNSUPPORTED: it is not there, or not for this
+// reader. Statuses as of what it opens. Where auto is cpu for want of a GPU, the log says why.
 enum sl_status sl_runtime_open(const struct sl_runtime_config *config, struct sl_runtime *runtime_out,
                                struct sl_error *err);
 void sl_runtime_close(struct sl_runtime *runtime); // accepts zeros, leaves zeros

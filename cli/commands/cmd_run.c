@@ -29,7 +29,6 @@ struct run_config {
     int64_t threads;
     const char *capsule_path;
     bool local, quiet;
-    const char *device;
 };
 
 static const struct sl_option options[] = {
@@ -40,8 +39,6 @@ static const struct sl_option options[] = {
     {"save-capsule", 0, SL_OPTION_STRING, NULL, "FILE",
      "with --local: the compressed cache of the document as a file, for `sluice inspect`",
      SL_FIELD(run_config, capsule_path)},
-    {"device", 0, SL_OPTION_STRING, "cpu", "NAME",
-     "of --local: cpu, or emulated: a GPU played by the processors, slowly", SL_FIELD(run_config, device)},
     {"threads", 0, SL_OPTION_INT, "0", "N", "of --local; 0 is one per processor", SL_FIELD(run_config, threads), 0,
      1024},
     {"quiet", 0, SL_OPTION_FLAG, NULL, NULL, "print only the answer", SL_FIELD(run_config, quiet)},
@@ -134,7 +131,7 @@ static int run_local(const struct run_config *config, const struct sl_request *r
     sl_follow_attach(follow, &watch);
     enum sl_status status = sl_weight_format_parse(config->cluster.weights, &weights, &err);
     if (status == SL_OK) {
-        status = sl_local_job(config->cluster.model, config->device, weights, (int)config->threads, request,
+        status = sl_local_job(config->cluster.model, config->cluster.device, weights, (int)config->threads, request,
                               config->capsule_path, &watch, &err);
     }
     return sl_follow_end(follow, status, &err);
@@ -166,10 +163,6 @@ int sl_command_run(int argc, char **argv) {
     struct sl_error err;
     if (config.local && !config.cluster.model) {
         sl_fail(&err, SL_ERR_INVALID, "--local needs --model DIR");
-        return sl_tool_complain("run", &err);
-    }
-    if (strcmp(config.device, "cpu") != 0 && !config.local) {
-        sl_fail(&err, SL_ERR_INVALID, "--device %s needs --local: workers compute on processors", config.device);
         return sl_tool_complain("run", &err);
     }
     if (config.capsule_path && !config.local) {

@@ -20,7 +20,7 @@
 #define MAX_RUNS 101
 
 struct options {
-    const char *model, *weights, *tier, *logits;
+    const char *model, *weights, *tier, *device, *logits;
     struct sl_option_list cells;
     int64_t threads, runs, chunk, tokens;
     bool paced, json;
@@ -37,6 +37,7 @@ static const struct sl_option option_table[] = {
      SL_CELL_MAX_BATCH, 1 << 16},
     {"tier", 0, SL_OPTION_STRING, "auto", "NAME", "kernels to use", SL_FIELD(options, tier)},
     {"threads", 't', SL_OPTION_INT, "0", "N", "threads; 0: one per processor", SL_FIELD(options, threads), 0, 1024},
+    SL_DEVICE_OPTION(options, device),
     {"logits", 0, SL_OPTION_STRING, NULL, "FILE", "write the logits after each prompt there, as f32",
      SL_FIELD(options, logits)},
     {"paced", 0, SL_OPTION_FLAG, "no", NULL,
@@ -122,8 +123,11 @@ static void print_header(const struct bench *b) {
 
 static enum sl_status open_rig(struct bench *b, struct sl_error *err) {
     const struct options *options = &b->options;
-    struct sl_rig_config config = {
-        .model_dir = options->model, .weights = b->weights, .chunk = (int)options->chunk, .n_steps = options->tokens};
+    struct sl_rig_config config = {.model_dir = options->model,
+                                   .device = options->device,
+                                   .weights = b->weights,
+                                   .chunk = (int)options->chunk,
+                                   .n_steps = options->tokens};
     enum sl_status status = sl_ops_select(options->tier, &config.ops, err);
     if (status == SL_OK) {
         status = sl_team_create((int)options->threads, &b->team, err);

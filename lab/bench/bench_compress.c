@@ -30,7 +30,7 @@
 #define PATH_BYTES 512
 
 struct options {
-    const char *model;
+    const char *model, *device;
     struct sl_option_list recipes;
     int64_t n_tokens, runs, threads;
     bool json, synthetic;
@@ -46,6 +46,7 @@ static const struct sl_option option_table[] = {
     {"tokens", 'n', SL_OPTION_INT, "8000", "N", "length of the prompt", SL_FIELD(options, n_tokens), 1, 1 << 24},
     {"runs", 0, SL_OPTION_INT, "3", "N", "rounds", SL_FIELD(options, runs), 1, MAX_RUNS},
     {"threads", 't', SL_OPTION_INT, "0", "N", "threads; 0: one per processor", SL_FIELD(options, threads), 0, 1024},
+    SL_DEVICE_OPTION(options, device),
     {"json", 'j', SL_OPTION_FLAG, "no", NULL, "one JSON object a line", SL_FIELD(options, json)},
 };
 
@@ -188,6 +189,7 @@ static enum sl_status open_model(struct bench *b, const char *dir, struct sl_err
         max_rows = good && recipe.chunk_tokens > max_rows ? recipe.chunk_tokens : max_rows;
     }
     struct sl_eval_model_config config = {.dir = dir,
+                                          .device = b->options.device,
                                           .threads = (int)b->options.threads,
                                           .max_rows = max_rows,
                                           .cache_tokens = 2 * b->options.n_tokens + max_rows};

@@ -31,7 +31,7 @@
 #define DEADLINE_MS  10000
 
 struct options {
-    const char *geometry, *model, *keep, *tokens, *transport, *tier;
+    const char *geometry, *model, *keep, *tokens, *transport, *tier, *device;
     struct sl_option_list recipes;
     int64_t threads, steps;
     bool json;
@@ -50,6 +50,7 @@ static const struct sl_option option_table[] = {
     {"steps", 0, SL_OPTION_INT, "24", "N", "steps of a measurement", SL_FIELD(options, steps), 4, 4096},
     {"tier", 0, SL_OPTION_STRING, "auto", "NAME", "kernels to use", SL_FIELD(options, tier)},
     {"threads", 0, SL_OPTION_INT, "0", "N", "threads; 0: one per processor", SL_FIELD(options, threads), 0, 1024},
+    SL_DEVICE_OPTION(options, device),
     {"json", 'j', SL_OPTION_FLAG, "no", NULL, "one JSON object a line", SL_FIELD(options, json)},
 };
 
@@ -315,6 +316,7 @@ static enum sl_status open_rig(struct bench *b, char *folder, size_t folder_byte
     }
     config.team = b->team;
     config.model_dir = dir;
+    config.device = b->options.device;
     status = status == SL_OK ? sl_rig_open(&config, &b->rig, err) : status;
     if (folder[0] != '\0') {
         sl_synthetic_remove(folder); // its mapping keeps what is needed

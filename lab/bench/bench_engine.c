@@ -38,7 +38,7 @@
 #define GEMM_SECONDS  2.0  // for each number of rows
 
 struct options {
-    const char *model, *models, *weights, *tier, *keep;
+    const char *model, *models, *weights, *tier, *device, *keep;
     int64_t threads, runs, max_tokens;
     double seconds;
     bool pin, quick, breakdown, json;
@@ -53,6 +53,7 @@ static const struct sl_option option_table[] = {
      SL_FIELD(options, keep)},
     {"tier", 0, SL_OPTION_STRING, "auto", "NAME", "kernels to use", SL_FIELD(options, tier)},
     {"threads", 't', SL_OPTION_INT, "0", "N", "threads; 0: one per processor", SL_FIELD(options, threads), 0, 1024},
+    SL_DEVICE_OPTION(options, device),
     {"pin", 0, SL_OPTION_FLAG, "no", NULL, "give each thread a processor of its own", SL_FIELD(options, pin)},
     {"runs", 'r', SL_OPTION_INT, "5", "N", "runs of every cell, at most", SL_FIELD(options, runs), 1, MAX_RUNS},
     {"seconds", 0, SL_OPTION_FLOAT, "30", "S", "no further run of a cell once its runs have taken that long",
@@ -380,6 +381,7 @@ static enum sl_status bench_cell(struct bench *b, const struct sl_cell *cell, do
 static enum sl_status open_model(struct bench *b, const char *dir, struct sl_error *err) {
     struct sl_rig_config config = {
         .model_dir = dir,
+        .device = b->options.device,
         .weights = b->weights,
         .ops = b->options.breakdown ? sl_breakdown_of(b->computing.ops) : b->computing.ops,
         .team = b->computing.team,

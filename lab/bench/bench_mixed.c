@@ -34,7 +34,7 @@
 #define SPREAD      0.8 // of the time that the long job takes alone: so the short ones are beside it
 
 struct options {
-    const char *coordinator, *model, *recipe, *transport, *arena;
+    const char *coordinator, *model, *device, *recipe, *transport, *arena;
     int64_t long_tokens, short_tokens, short_jobs, rounds;
     bool synthetic, json;
 };
@@ -47,6 +47,7 @@ static const struct sl_option option_table[] = {
      "random weights of --model's shape, with as many positions as are needed", SL_FIELD(options, synthetic)},
     {"recipe", 'r', SL_OPTION_STRING, "full", "RECIPE", "of all jobs", SL_FIELD(options, recipe)},
     {"transport", 't', SL_OPTION_STRING, "auto", "NAME", "data plane of the cluster", SL_FIELD(options, transport)},
+    SL_DEVICE_OPTION(options, device),
     {"arena", 'a', SL_OPTION_STRING, "512M", "SIZE", "memory for KV of each worker", SL_FIELD(options, arena)},
     {"long-tokens", 0, SL_OPTION_INT, "0", "N", "the long prompt; 0: 32768, or what the model has positions for",
      SL_FIELD(options, long_tokens), 0, 1 << 24},
@@ -324,7 +325,8 @@ static enum sl_status start(struct bench *b, struct sl_error *err) {
     if (options->coordinator == NULL) {
         sl_bench_progress("starting a cluster");
         const char *model = b->synthetic_dir[0] != '\0' ? b->synthetic_dir : options->model;
-        status = sl_rig_cluster_start(&b->cluster, model, options->transport, options->arena, &b->signals, err);
+        status = sl_rig_cluster_start(&b->cluster, model, options->device, options->transport, options->arena,
+                                      &b->signals, err);
     }
     return status == SL_OK ? sl_rig_cluster_connect(&b->cluster, options->coordinator, &b->signals, err) : status;
 }

@@ -21,7 +21,7 @@
 #define JOB_MS   120000
 
 struct options {
-    const char *model, *recipe;
+    const char *model, *device, *recipe;
     int64_t n_tokens, runs;
     bool json;
 };
@@ -31,6 +31,7 @@ static const struct sl_option option_table[] = {
     {"recipe", 'r', SL_OPTION_STRING, "full", "RECIPE", "of the jobs", SL_FIELD(options, recipe)},
     {"tokens", 'n', SL_OPTION_INT, "8000", "N", "length of the prompt", SL_FIELD(options, n_tokens), 2, 1 << 24},
     {"runs", 0, SL_OPTION_INT, "5", "N", "runs of every measurement", SL_FIELD(options, runs), 1, MAX_RUNS},
+    SL_DEVICE_OPTION(options, device),
     {"json", 'j', SL_OPTION_FLAG, NULL, NULL, "one JSON object a line", SL_FIELD(options, json)},
 };
 
@@ -92,7 +93,8 @@ static enum sl_status start_clusters(struct bench *b, struct sl_error *err) {
     enum sl_status status = SL_OK;
     for (int i = 0; i < N_TRANSPORTS && status == SL_OK; i++) {
         sl_bench_progress("starting a cluster over %s", transports[i]);
-        status = sl_rig_cluster_start(&b->sides[i].cluster, b->options.model, transports[i], NULL, &b->signals, err);
+        status = sl_rig_cluster_start(&b->sides[i].cluster, b->options.model, b->options.device, transports[i], NULL,
+                                      &b->signals, err);
     }
     for (int i = 0; i < N_TRANSPORTS && status == SL_OK; i++) {
         status = sl_rig_cluster_connect(&b->sides[i].cluster, NULL, &b->signals, err);
@@ -166,7 +168,7 @@ static void print(struct bench *b) {
 
 static enum sl_status run(void *bench, struct sl_error *err) {
     struct bench *b = bench;
-    struct sl_local_config config = {.model_dir = b->options.model};
+    struct sl_local_config config = {.model_dir = b->options.model, .device = b->options.device};
     enum sl_status status = start_clusters(b, err); // forks: before any thread of ours
     status = status == SL_OK ? sl_local_open(&config, &b->local, err) : status;
     status = status == SL_OK ? make_prompt(b, err) : status;

@@ -158,6 +158,7 @@ enum sl_status sl_eval_session_run(struct sl_eval_session *s, struct sl_error *e
     s->drawn_ns = sl_now_ns();
     struct sl_answerer_config config = {.model_dir = o->model,
                                         .weights = weights,
+                                        .device = o->device,
                                         .threads = (int)o->threads,
                                         .max_tokens = sl_eval_plan_tokens(&s->plan, model.max_positions),
                                         .coordinator = o->coordinator,

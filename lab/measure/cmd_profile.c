@@ -21,7 +21,7 @@
 
 struct profile_config {
     struct sl_tool_config tool;
-    const char *model, *png;
+    const char *model, *device, *png;
     struct sl_option_list texts;
     double threshold;
     int64_t tokens, threads;
@@ -40,6 +40,7 @@ static const struct sl_option options[] = {
     {"dry-run", 0, SL_OPTION_FLAG, NULL, NULL, "measure, and write nothing", SL_FIELD(profile_config, dry_run)},
     {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw the measurements (needs gnuplot)", SL_FIELD(profile_config, png)},
     {"threads", 0, SL_OPTION_INT, "0", "N", "0 is one per processor", SL_FIELD(profile_config, threads), 0, 1024},
+    SL_DEVICE_OPTION(profile_config, device),
     SL_LOCAL_TOOL_OPTIONS,
 };
 
@@ -238,6 +239,7 @@ static enum sl_status profile(void *arg, struct sl_error *err) {
     const struct profile_config *config = arg;
     struct sl_eval_model m;
     struct sl_eval_model_config model = {.dir = config->model,
+                                         .device = config->device,
                                          .threads = (int)config->threads,
                                          .max_rows = MAX_ROWS,
                                          .cache_tokens = config->tokens,

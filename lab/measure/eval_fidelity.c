@@ -23,7 +23,7 @@
 struct eval_config {
     struct sl_tool_config tool;
     struct sl_option_list recipes;
-    const char *model, *weights, *budget, *text, *png;
+    const char *model, *weights, *device, *budget, *text, *png;
     int64_t tokens, continuation, threads;
 };
 
@@ -44,6 +44,7 @@ static const struct sl_option options[] = {
      SL_FIELD(eval_config, continuation), 1, 1 << 16},
     {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw the results (needs gnuplot)", SL_FIELD(eval_config, png)},
     {"threads", 0, SL_OPTION_INT, "0", "N", "0 is one per processor", SL_FIELD(eval_config, threads), 0, 1024},
+    SL_DEVICE_OPTION(eval_config, device),
     SL_LOCAL_TOOL_OPTIONS,
 };
 
@@ -382,6 +383,7 @@ static enum sl_status evaluate(void *arg, struct sl_error *err) {
     int64_t most = c->tokens ? c->tokens : DEFAULT_TOKENS;
     struct sl_eval_model_config model = {.dir = c->model,
                                          .weights = c->weights,
+                                         .device = c->device,
                                          .threads = (int)c->threads,
                                          .max_rows = largest_chunk(e),
                                          .cache_tokens = 6 * (most + c->continuation + SL_PAGE_SLOTS),

@@ -32,7 +32,7 @@
 struct perplexity_config {
     struct sl_tool_config tool;
     struct sl_option_list recipes, texts;
-    const char *model, *weights, *budget, *png;
+    const char *model, *weights, *device, *budget, *png;
     int64_t tokens, chunk, threads;
 };
 
@@ -54,6 +54,7 @@ static const struct sl_option options[] = {
      SL_FIELD(perplexity_config, chunk), 1, MAX_CHUNK},
     {"png", 0, SL_OPTION_STRING, NULL, "FILE", "draw the results (needs gnuplot)", SL_FIELD(perplexity_config, png)},
     {"threads", 0, SL_OPTION_INT, "0", "N", "0 is one per processor", SL_FIELD(perplexity_config, threads), 0, 1024},
+    SL_DEVICE_OPTION(perplexity_config, device),
     SL_LOCAL_TOOL_OPTIONS,
 };
 
@@ -398,6 +399,7 @@ static enum sl_status evaluate(void *arg, struct sl_error *err) {
     }
     struct sl_eval_model_config model = {.dir = c->model,
                                          .weights = c->weights,
+                                         .device = c->device,
                                          .threads = (int)c->threads,
                                          .max_rows = (int)c->chunk,
                                          .cache_tokens = c->tokens + MAX_CHUNK,

@@ -28,7 +28,7 @@
 
 struct weights_config {
     struct sl_tool_config tool;
-    const char *model, *text;
+    const char *model, *device, *text;
     int64_t tokens, threads;
 };
 
@@ -39,6 +39,7 @@ static const struct sl_option options[] = {
     {"tokens", 'n', SL_OPTION_INT, "2048", "N", "predict at most so many of the text", SL_FIELD(weights_config, tokens),
      1, 1 << 24},
     {"threads", 0, SL_OPTION_INT, "0", "N", "0 is one per processor", SL_FIELD(weights_config, threads), 0, 1024},
+    SL_DEVICE_OPTION(weights_config, device),
     SL_LOCAL_TOOL_OPTIONS,
 };
 
@@ -150,6 +151,7 @@ static enum sl_status prepare(struct eval *e, const struct sl_eval_model *m, str
 static enum sl_status measure(struct eval *e, enum sl_weight_format format, struct sl_error *err) {
     struct sl_eval_model_config config = {.dir = e->config.model,
                                           .weights = sl_weight_format_name(format),
+                                          .device = e->config.device,
                                           .threads = (int)e->config.threads,
                                           .max_rows = ROWS,
                                           .cache_tokens = e->config.tokens + SL_PAGE_SLOTS,

@@ -36,7 +36,7 @@
 
 struct train_config {
     struct sl_tool_config tool;
-    const char *model, *data, *checkpoint, *out, *png, *dtype;
+    const char *model, *device, *data, *checkpoint, *out, *png, *dtype;
     struct sl_option_list tasks, texts;
     int64_t hidden, steps, warm_up, batch, prompts, max_tokens, seed, memory, save_ms, every, threads;
     double lr, smooth, clip;
@@ -81,6 +81,7 @@ static const struct sl_option options[] = {
     {"every", 0, SL_OPTION_INT, "25", "N", "report every so many steps, where there is no terminal", OPTION(every), 1,
      1 << 28},
     {"threads", 0, SL_OPTION_INT, "0", "N", "0 is one per processor", OPTION(threads), 0, 1024},
+    SL_DEVICE_OPTION(train_config, device),
     SL_LOCAL_TOOL_OPTIONS,
 };
 
@@ -276,6 +277,7 @@ static enum sl_status find_checkpoint(struct training *t, struct sl_error *err) 
 static enum sl_status open_model(struct training *t, struct sl_error *err) {
     const struct train_config *c = t->config;
     struct sl_eval_model_config model = {.dir = c->model,
+                                         .device = c->device,
                                          .threads = (int)c->threads,
                                          .max_rows = CHUNK,
                                          .cache_tokens = c->max_tokens,

@@ -60,11 +60,12 @@ def main():
             failures.append(f"{recipe}: {here.stdout!r} on the processors, {there.stdout!r} {there.stderr.strip()}")
         else:
             print(f"{recipe}: {here.stdout!r}", flush=True)
-    elsewhere = subprocess.run([SLUICE, "run", "--device", "emulated", "--prompt", "x"], capture_output=True, text=True, timeout=60)
-    if elsewhere.returncode != 2 or "--device emulated needs --local" not in elsewhere.stderr:
-        failures.append(f"--device without --local: {elsewhere.returncode} {elsewhere.stderr}")
+    command = [SLUICE, "profile", "--model", MODEL, "--tokens", "64", "--device", "emulated"]
+    looking = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if looking.returncode == 0 or "--device emulated: this command reads tensors as the host" not in looking.stderr:
+        failures.append(f"profile --device emulated: {looking.returncode} {looking.stderr}")
     unknown = run("abacus", "full")
-    if unknown.returncode == 0 or 'there is no "abacus"; expected cpu or emulated' not in unknown.stderr:
+    if unknown.returncode == 0 or 'there is no "abacus"; expected auto, cpu, cuda, cuda:N or emulated' not in unknown.stderr:
         failures.append(f"--device abacus: {unknown.returncode} {unknown.stderr}")
     print("\n".join(failures) or f"{len(recipes)} recipes alike")
     return 1 if failures else 0

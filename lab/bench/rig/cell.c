@@ -180,6 +180,8 @@ enum sl_status sl_rig_open(const struct sl_rig_config *config, struct sl_rig *ri
     *rig = (struct sl_rig){.config = *config};
     struct sl_runtime_config runtime = {.model_dir = config->model_dir,
                                         .ops = config->ops,
+                                        .device = config->device,
+                                        .host_reader = "this bench",
                                         .weights = config->weights,
                                         .team = config->team,
                                         .max_rows = config->chunk};

@@ -29,6 +29,7 @@ enum sl_status sl_cell_parse(const char *text, struct sl_cell *cell_out, struct 
 
 struct sl_rig_config {
     const char *model_dir;
+    const char *device; // what --device says; cells are filled by the host, so others than cpu are refused
     enum sl_weight_format weights;
     const struct sl_ops *ops;
     struct sl_team *team;

@@ -8,9 +8,11 @@
 #include "base/clock.h"
 #include "lab/random.h"
 
-enum sl_status sl_rig_cluster_start(struct sl_rig_cluster *c, const char *model, const char *transport,
-                                    const char *arena, struct sl_signals *signals, struct sl_error *err) {
+enum sl_status sl_rig_cluster_start(struct sl_rig_cluster *c, const char *model, const char *device,
+                                    const char *transport, const char *arena, struct sl_signals *signals,
+                                    struct sl_error *err) {
     struct sl_cluster_config config = {.model = model,
+                                       .device = device,
                                        .weights = "stored",
                                        .host = "127.0.0.1",
                                        .transport = transport,

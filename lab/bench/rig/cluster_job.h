@@ -14,8 +14,9 @@ struct sl_rig_cluster {
 
 // One prefill and one decode worker on this machine, and no kvstore, so that nothing is reused. Forks: before any thread
 // of ours. arena may be NULL.
-enum sl_status sl_rig_cluster_start(struct sl_rig_cluster *c, const char *model, const char *transport,
-                                    const char *arena, struct sl_signals *signals, struct sl_error *err);
+enum sl_status sl_rig_cluster_start(struct sl_rig_cluster *c, const char *model, const char *device,
+                                    const char *transport, const char *arena, struct sl_signals *signals,
+                                    struct sl_error *err);
 // To the cluster that was started, until it is ready, or to the one that runs at `address`.
 enum sl_status sl_rig_cluster_connect(struct sl_rig_cluster *c, const char *address, struct sl_signals *signals,
                                       struct sl_error *err);

@@ -49,6 +49,7 @@ static size_t trunk_bytes(void) {
 static enum sl_status open_local(struct sl_answerer *a, struct sl_error *err) {
     struct sl_local_config config = {.model_dir = a->config.model_dir,
                                      .weights = a->config.weights,
+                                     .device = a->config.device,
                                      .threads = a->config.threads,
                                      .arena_bytes = arena_bytes(&a->model, a->config.max_tokens),
                                      .trunk_bytes = trunk_bytes()};

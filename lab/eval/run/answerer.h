@@ -20,6 +20,7 @@ struct sl_local;
 struct sl_answerer_config {
     const char *model_dir;
     enum sl_weight_format weights;
+    const char *device;      // in this process; as --device says
     int threads;             // in this process; 0: one per processor
     int64_t max_tokens;      // of a prompt and its answer: what memory is set aside for; 0: what the model was made for
     const char *coordinator; // "HOST:PORT"; NULL: in this process

@@ -6,12 +6,13 @@
 #include "base/config.h"
 #include "lab/eval/run/answerer.h"
 #include "lab/eval/tasks/plan.h"
+#include "runtime/device_choice.h"
 
 struct sl_eval_options {
     const char *model, *plan, *data, *tasks, *lengths; // the questions
     struct sl_option_list essays;
     int64_t samples, seed, max_prompt_tokens;
-    const char *weights, *coordinator, *budgets, *out; // the answers
+    const char *weights, *device, *coordinator, *budgets, *out; // the answers
     struct sl_option_list recipes;
     int64_t threads, deadline_ms;
 };
@@ -58,7 +59,8 @@ struct sl_eval_options {
                       "keep every answer there as a JSON line; a run that was stopped goes on from it",                \
                       SL_FIELD(type, eval.out)),                                                                       \
         SL_OPTION_ROW("threads", 0, SL_OPTION_INT, "0", "N", "in this process; 0 is one per processor",                \
-                      SL_FIELD(type, eval.threads), 0, 1024)
+                      SL_FIELD(type, eval.threads), 0, 1024),                                                          \
+        SL_DEVICE_OPTION(type, eval.device)
 
 // The same, where it may be a cluster.
 #define SL_EVAL_CLUSTER_OPTIONS(type)                                                                                  \

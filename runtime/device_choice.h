@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: what --device says.
+#pragma once
+
+#include "base/config.h"
+#include "base/status.h"
+
+enum sl_device_kind {
+    SL_DEVICE_AUTO, // a GPU where one can be used, else the processors
+    SL_DEVICE_CPU,
+    SL_DEVICE_CUDA,
+    SL_DEVICE_EMULATED, // a GPU that the processors play
+};
+
+struct sl_device_choice {
+    enum sl_device_kind kind;
+    int index; // of a GPU
+};
+
+// word NULL: cpu. SL_ERR_INVALID: it is none.
+enum sl_status sl_device_choice_parse(const char *word, struct sl_device_choice *choice_out, struct sl_error *err);
+
+// The row of every program that opens a runtime (runtime/runtime.h), for member `field` of its config struct `type`.
+#define SL_DEVICE_OPTION(type, field)                                                                                  \
+    SL_OPTION_ROW("device", 0, SL_OPTION_STRING, "auto", "NAME",                                                       \
+                  "what computes: auto, cpu, cuda, cuda:N, or emulated (a GPU played by processors, slowly)",          \
+                  SL_FIELD(type, field))

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which device a word opens, and what is said where there is none. The loader finds a plugin here that finds no driver.
+#include "runtime/device_choice.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "runtime/runtime.h"
+
+static void test_device_choice_knows_its_words(void **state) {
+    static const struct {
+        const char *word;
+        struct sl_device_choice choice;
+    } words[] = {
+        {NULL, {SL_DEVICE_CPU, 0}},
+        {"auto", {SL_DEVICE_AUTO, 0}},
+        {"cpu", {SL_DEVICE_CPU, 0}},
+        {"cuda", {SL_DEVICE_CUDA, 0}},
+        {"cuda:0", {SL_DEVICE_CUDA, 0}},
+        {"cuda:13", {SL_DEVICE_CUDA, 13}},
+        {"emulated", {SL_DEVICE_EMULATED, 0}},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        struct sl_device_choice choice = {SL_DEVICE_AUTO, -1};
+        assert_int_equal(sl_device_choice_parse(words[i].word, &choice, NULL), SL_OK);
+        assert_int_equal(choice.kind, words[i].choice.kind);
+        assert_int_equal(choice.index, words[i].choice.index);
+    }
+}
+
+static void test_device_choice_refuses_what_it_does_not_know(void **state) {
+    static const char *const words[] = {"",        "gpu",      "CUDA",    "cuda:", "cuda:x",
+                                        "cuda:-1", "cuda:0-3", "cuda:1,", "cpu:0"};
+    (void)state;
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        struct sl_device_choice choice;
+        struct sl_error err = {0};
+        assert_int_equal(sl_device_choice_parse(words[i], &choice, &err), SL_ERR_INVALID);
+        assert_non_null(strstr(err.text, "expected auto, cpu, cuda, cuda:N or emulated"));
+    }
+}
+
+static enum sl_status open_as(const char *word, const char *host_reader, char *name_out, struct sl_error *err) {
+    struct sl_runtime_config config = {.device = word, .host_reader = host_reader, .threads = 1};
+    struct sl_runtime runtime;
+    enum sl_status status = sl_runtime_open(&config, &runtime, err);
+    if (status == SL_OK) {
+        strcpy(name_out, runtime.device->ops->name);
+        sl_runtime_close(&runtime);
+    }
+    return status;
+}
+
+static void test_runtime_takes_the_processors_where_there_is_no_gpu(void **state) {
+    struct sl_error err = {0};
+    char name[16];
+    (void)state;
+    assert_int_equal(open_as("auto", NULL, name, &err), SL_OK);
+    assert_string_equal(name, "cpu");
+    assert_int_equal(open_as(NULL, NULL, name, &err), SL_OK);
+    assert_string_equal(name, "cpu");
+}
+
+static void test_runtime_says_why_there_is_no_gpu(void **state) {
+    struct sl_error err = {0};
+    char name[16];
+    (void)state;
+    assert_int_equal(open_as("cuda", NULL, name, &err), SL_ERR_UNSUPPORTED);
+    assert_string_equal(err.text, "no NVIDIA driver (CUDA says 35); nvidia-smi must work");
+}
+
+static void test_runtime_refuses_memory_that_its_reader_cannot_reach(void **state) {
+    struct sl_error err = {0};
+    char name[16];
+    (void)state;
+    assert_int_equal(open_as("emulated", NULL, name, &err), SL_OK);
+    assert_int_equal(open_as("emulated", "a worker", name, &err), SL_ERR_UNSUPPORTED);
+    assert_string_equal(err.text, "--device emulated: a worker reads tensors as the host, and has to use --device cpu");
+    assert_int_equal(open_as("auto", "a worker", name, &err), SL_OK);
+    assert_string_equal(name, "cpu");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_device_choice_knows_its_words),
+        cmocka_unit_test(test_device_choice_refuses_what_it_does_not_know),
+        cmocka_unit_test(test_runtime_takes_the_processors_where_there_is_no_gpu),
+        cmocka_unit_test(test_runtime_says_why_there_is_no_gpu),
+        cmocka_unit_test(test_runtime_refuses_memory_that_its_reader_cannot_reach),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
