@@ -9,7 +9,7 @@
  *
  *         Stopping: services are told, so that handlers which only wait return; gRPC refuses new calls; after the grace
  *         period the rest is cancelled; the handlers return; the last call object goes; only then are pool and server
- *         destroyed.
+ *         destroyed. gRPC also waits for every connection: those without calls are closed behind the last call.
  *
  * Invariants: the server outlives all of its calls, posted and accepted.
  *             n_running of a quota <= its limit, and counts calls whose handler has not returned.
@@ -32,6 +32,7 @@ enum {
     KEEPALIVE_TIME_MS = 4000, // a dead client is noticed within the sum of the two
     KEEPALIVE_TIMEOUT_MS = 2000,
     STOP_REPORT_MS = 5000,
+    LEAVE_MS = 50, // for clients that were told to leave, behind the last call
 };
 
 struct sl_rpc_server {
@@ -252,14 +253,19 @@ static enum sl_status listen_on(struct sl_rpc_server *server, const char *text, 
     return SL_OK;
 }
 
-// Shut a grpc_server down and destroy it. Returns when gRPC is done with it.
-static void close_grpc_server(grpc_server *server, int64_t grace_ms) {
+// Shut a server's gRPC down. Returns when gRPC is done with it: no call and no connection is left.
+static void close_grpc_server(struct sl_rpc_server *server, int64_t grace_ms) {
     grpc_completion_queue *queue =
         grpc_completion_queue_create_for_pluck(NULL); // its own: nobody else may take the tag
-    grpc_server_shutdown_and_notify(server, queue, NULL);
-    const gpr_timespec deadline = sl_rpc_deadline_to_timespec(sl_deadline_in_ms(grace_ms > 0 ? grace_ms : 0));
+    grpc_server_shutdown_and_notify(server->server, queue, NULL);
+    int64_t deadline_ns = sl_deadline_in_ms(grace_ms > 0 ? grace_ms : 0);
+    if (sl_rpc_calls_wait(&server->calls, deadline_ns) == SL_OK) {
+        int64_t leave_ns = sl_deadline_in_ms(LEAVE_MS); // an idle client may not poll, and would use up the grace
+        deadline_ns = leave_ns < deadline_ns ? leave_ns : deadline_ns;
+    }
+    const gpr_timespec deadline = sl_rpc_deadline_to_timespec(deadline_ns);
     if (grpc_completion_queue_pluck(queue, NULL, deadline, NULL).type == GRPC_QUEUE_TIMEOUT) {
-        grpc_server_cancel_all_calls(server);
+        grpc_server_cancel_all_calls(server->server);
         grpc_completion_queue_pluck(queue, NULL, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
     }
     grpc_completion_queue_shutdown(queue);
@@ -297,7 +303,7 @@ enum sl_status sl_rpc_server_start(const struct sl_rpc_server_config *config, st
         status = listen_on(server, config->listen, err);
     }
     if (status != SL_OK) {
-        close_grpc_server(server->server, 0);
+        close_grpc_server(server, 0);
         destroy(server);
         return status;
     }
@@ -339,7 +345,7 @@ void sl_rpc_server_stop(struct sl_rpc_server **server, int64_t grace_ms) {
             s->services[i].stopping_fn(s->services[i].context);
         }
     }
-    close_grpc_server(s->server, grace_ms);
+    close_grpc_server(s, grace_ms);
     // A handler that ignores its cancellation is a bug; it is named until it returns.
     while (sl_rpc_calls_wait(&s->calls, sl_deadline_in_ms(STOP_REPORT_MS)) != SL_OK) {
         sl_log_warn("rpc", "%s: stopping waits for %d handlers that do not watch their cancellation", s->address,

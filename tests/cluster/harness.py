@@ -26,6 +26,8 @@ with open(os.path.join(MODEL, "config.json")) as file:
     LAYERS = json.load(file)["num_hidden_layers"]
 # Sanitized builds are many times slower; they may be told to wait longer, never to check less.
 SLOW = float(os.environ.get("SLUICE_TEST_SLOWNESS", "1"))
+# Of every worker: 10,000 tokens of the demo model. Over shared memory UCX writes all of it when a worker starts.
+ARENA = "48M"
 # For every process that a test starts: UCX's hooks of the memory calls and those of a sanitizer do not bear each other.
 os.environ["UCX_MEM_EVENTS"] = "n"
 
@@ -150,7 +152,7 @@ class Cluster:
     def start_worker(self, name, extra=()):
         role = name.split("-")[0]
         args = [f"sluice-{role}", "--name", name, "--coordinator", self.coordinator.address, "--transport", self.transport,
-                "--arena", "256M", "--lease", "3s", *self.args, *self.worker_args.get(role, ()), *extra]
+                "--arena", ARENA, "--lease", "3s", *self.args, *self.worker_args.get(role, ()), *extra]
         if role != "kvstore":
             args += ["--model", self.model, "--threads", "1"]
         return self._start(name, args)

@@ -10,6 +10,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 DEMO = os.path.join(ROOT, "models", "demo")
 
 GEOMETRIES = {  # layers, heads, KV heads, head_dim, hidden, intermediate
+    "narrow": (8, 1, 1, 64, 64, 128),
     "135m": (30, 9, 3, 64, 576, 1536),
     "1b": (16, 32, 8, 64, 2048, 8192),
 }

@@ -46,7 +46,7 @@ def test_cancel_while_prefilling():
 
 
 def test_cancel_while_waiting_for_a_prefill_worker_s_turn():
-    with Cluster(kvstore=0) as cluster:
+    with Cluster(kvstore=0, args=["--arena", "128M"]) as cluster:  # neither waits for memory
         first = cluster.submit(request(20000, recipe="full,chunk=64"))
         wait_for_state(cluster, first, "PREFILLING")
         second = cluster.submit(request(22000))  # neither the oldest nor the shortest

@@ -30,7 +30,8 @@ def answers(path):
 
 
 def test_a_cluster_answers_as_one_process_does():
-    with tempfile.TemporaryDirectory(prefix="sluice-test-") as folder, Cluster() as cluster:
+    with tempfile.TemporaryDirectory(prefix="sluice-test-") as folder, \
+            Cluster(worker_args={"kvstore": ["--arena", "128M"]}) as cluster:  # for all that is asked
         found = []
         for where in ([], ["--coordinator", cluster.coordinator.address]):
             out = os.path.join(folder, str(len(found)))

@@ -1,11 +1,15 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """Prompts that are read by turns: short ones do not wait for a long one; nobody's answer or memory is touched by the others."""
+import functools
 import threading
 
-from harness import Cluster, State, document, eventually, question, request, run_tests, states, tokens
+from harness import Cluster as AnyCluster, State, document, eventually, question, request, run_tests, states, tokens
+from shallow import shallow_model
 
 LONG = 24000  # bytes, about 8,000 tokens
+SHALLOW = shallow_model(4)  # where it is not a matter of how long the long one takes
+Cluster = functools.partial(AnyCluster, args=["--arena", "128M"])  # of memory there is enough, unless a test says otherwise
 
 
 def reading(cluster, job_id):
@@ -65,7 +69,7 @@ def test_answers_do_not_depend_on_the_company():
                "tova,budget=300,chunk=64,format=int2"]
     requests = [request(n_bytes, recipe=recipe, seed=seed)
                 for seed, (n_bytes, recipe) in enumerate([(12000, r) for r in recipes] + [(1500, r) for r in recipes])]
-    with Cluster(kvstore=0) as cluster:
+    with Cluster(kvstore=0, model=SHALLOW) as cluster:
         alone = [list(cluster.generate(r)) for r in requests]
         assert all(tokens(events) for events in alone)
         together, finished = answers(cluster, requests)
@@ -109,7 +113,7 @@ def test_a_lost_receiver_ends_its_own_job_only():
 
 def test_prompts_wait_for_memory():
     # Room for one long prompt and little beside it; more jobs than fit come at once, and all are answered.
-    with Cluster(kvstore=0, worker_args={"prefill": ["--arena", "35M"]}) as cluster:
+    with Cluster(kvstore=0, model=SHALLOW, worker_args={"prefill": ["--arena", "18M"]}) as cluster:
         requests = [request(LONG if i % 3 == 0 else 3000, seed=i) for i in range(9)]
         results, _ = answers(cluster, requests)
         for events in results:

@@ -3,10 +3,15 @@
 """Offloaded layers under a budget: what kvstores never get, and that the answers are those of one process all the same."""
 import concurrent.futures
 import contextlib
+import functools
 
-from harness import Cluster, document, eventually, in_one_process, inference, question, run_tests, tokens
+import harness
+from harness import document, eventually, inference, question, run_tests, tokens
+from shallow import shallow_model
 from test_offload import all_stats, ids, stores
 
+MODEL = shallow_model(4)
+in_one_process = functools.partial(harness.in_one_process, model=MODEL)
 HALF = ",score=cis,budget=0.5,when=chunk"
 # Chunks that no split and no segment is a multiple of.
 RECIPES = ["tailorkv,topk=64" + HALF, "tailorkv-near,topk=64" + HALF + ",chunk=192",
@@ -17,7 +22,7 @@ PATIENT = {"decode": ["--retrieve-deadline-ms", "20000", "--retrieve-lost-ms", "
 
 @contextlib.contextmanager
 def cluster_of(**options):
-    with Cluster(**{"worker_args": PATIENT, **options}) as cluster:
+    with harness.Cluster(**{"worker_args": PATIENT, "model": MODEL, **options}) as cluster:
         yield cluster
         eventually(lambda: all(s.annexes == 0 for s in all_stats(cluster)), 10, "no annex is left")
 
@@ -31,7 +36,7 @@ def job(recipe, text, n_new=12):
 
 
 def test_a_cluster_writes_what_one_process_writes():
-    cases = [(recipe, size) for recipe in RECIPES for size in (200, 6000, 18000)]
+    cases = [(recipe, size) for recipe in RECIPES for size in (200, 6000, 14000)]  # 14,000 bytes are more tokens than a split
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         expected = list(pool.map(lambda case: in_one_process(case[0], text_of(case[1])), cases))
     for transport in ("shm", "tcp"):
@@ -46,8 +51,8 @@ def test_a_cluster_writes_what_one_process_writes():
 
 
 def test_what_comes_back_while_a_long_prompt_is_read():
-    """More slots than a split, behind chunks that are not cut at splits."""
-    text = "".join(text_of(20000, seed=i) for i in range(3))
+    """More slots than a split, behind chunks that are not cut at splits: half of these tokens are."""
+    text = "".join(text_of(11000, seed=i) for i in range(3))
     expected = in_one_process(RECIPES[1], text)
     with cluster_of() as cluster:
         finished, events = cluster.answer(job(RECIPES[1], text))

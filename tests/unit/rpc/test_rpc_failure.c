@@ -7,8 +7,11 @@
 #include <cmocka.h>
 // clang-format on
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdlib.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -150,6 +153,34 @@ static void test_server_stop_cancels_after_the_grace(void **state) {
     sl_rpc_server_stop(&server, 0); // NULL
 }
 
+// A connection without calls whose client never looks at it again.
+static int connect_idle_client(const char *address) {
+    static const char hello[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" // and no settings: nine bytes of a frame's head
+                                "\0\0\0\4\0\0\0\0";
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    to.sin_port = htons((uint16_t)atoi(strrchr(address, ':') + 1));
+    int client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(client, (struct sockaddr *)&to, sizeof to), 0);
+    assert_int_equal(send(client, hello, sizeof hello, 0), sizeof hello); // the last byte of the head is the literal's
+    char first;
+    assert_int_equal(recv(client, &first, 1, MSG_PEEK), 1); // the server's settings: it knows the connection
+    return client;
+}
+
+static void test_server_stop_does_not_wait_for_idle_clients(void **state) {
+    (void)state;
+    struct sl_rpc_server *server;
+    struct echo echo;
+    struct sl_error err;
+    echo_init(&echo);
+    assert_int_equal(echo_start(&echo, "127.0.0.1:0", 0, &server, &err), SL_OK);
+    int client = connect_idle_client(sl_rpc_server_address(server));
+    const int64_t start_ns = sl_now_ns();
+    echo_stop(&echo, &server, 20000);
+    assert_true(sl_now_ns() - start_ns < 5000 * SL_NS_PER_MS);
+    close(client);
+}
+
 // Read events until the peer dies of the signal; how long did it take to notice?
 static int64_t lose_peer(struct peer *peer, int with_signal) {
     struct sl_rpc_channel *channel;
@@ -199,6 +230,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_server_names_an_address_in_use),
         cmocka_unit_test(test_server_listens_on_ipv6),
         cmocka_unit_test(test_server_stop_cancels_after_the_grace),
+        cmocka_unit_test(test_server_stop_does_not_wait_for_idle_clients),
         cmocka_unit_test(test_killed_peer_is_noticed),
         cmocka_unit_test(test_peer_that_stands_still_is_noticed),
     };
