@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operations, threads, device, model, tokenizer and engine, opened in this order. See runtime.h.
-#include "runtime/runtime.h"
+#include "runtime/transfer.h"
 
 #include "base/log.h"
 #include "runtime/plugin.h"
@@ -110,6 +110,9 @@ enum sl_status sl_runtime_open(const struct sl_runtime_config *config, struct sl
     if (status == SL_OK) {
         status = open_device(config, &runtime, err);
     }
+    if (status == SL_OK && !runtime.device->ops->one_memory) {
+        status = sl_transfer_create(runtime.device, &runtime.transfer, err);
+    }
     if (status == SL_OK && config->model_dir != NULL) {
         status = open_model(config, &runtime, err);
     }
@@ -140,6 +143,7 @@ void sl_runtime_close(struct sl_runtime *runtime) {
     if (runtime->device != NULL) {
         sl_device_free(runtime->device, SL_MEMORY_DEVICE, runtime->arena_memory);
     }
+    sl_transfer_destroy(&runtime->transfer);
     sl_device_close(&runtime->device);
     if (runtime->owns_team) {
         sl_team_destroy(&runtime->team);

@@ -37,7 +37,7 @@ ROWS = {
     "tensor/cuda/emulated": "tensor/cuda/emu tensor/cuda/table",
     "tensor/cuda/plugin": "tensor tensor/cuda tensor/cuda/table",
     "model": "base kvcache tensor",
-    "runtime": "base tensor tensor/cpu tensor/cuda/emulated tensor/cuda/table model text/tokenizer",
+    "runtime": "base kvcache tensor tensor/cpu tensor/cuda/emulated tensor/cuda/table model text/tokenizer",
     "compress/recipe": "base kvcache",
     "compress/plan": "base kvcache tensor compress/recipe",
     "compress/evict": "base tensor compress/recipe compress/plan compress/evict/scores",
@@ -46,7 +46,7 @@ ROWS = {
     "offload/annex": "base kvcache tensor compress/recipe",
     "offload/retriever": "base kvcache compress/recipe compress/plan offload/annex",
     "offload/remote": "base proto/* fabric compress/plan offload/annex",
-    "offload/prefill": "base proto/* kvcache fabric tensor node compress/plan offload/annex offload/remote",
+    "offload/prefill": "base proto/* kvcache fabric tensor runtime node compress/plan offload/annex offload/remote",
     # What a job means, the same for those who run it and for the coordinator, which has no data plane.
     "job": "base proto/* kvcache text/* model compress/* offload/retriever",
     "runner": "base kvcache text/tokenizer model runtime compress/* node offload/retriever offload/prefill job",

@@ -191,6 +191,11 @@ static enum sl_status share(void *base, size_t bytes, struct sl_error *err) {
                    bytes, cuda.index, cudaGetErrorString(error), (int)error);
 }
 
+static void end_sharing(void *base) {
+    make_current();
+    check(cudaHostUnregister(base), "cudaHostUnregister");
+}
+
 // --- queues and events -------------------------------------------------------------------------------------------------------
 
 static struct gpu_queue *queue_open(void) {
@@ -269,6 +274,7 @@ const struct gpu_driver sl_gpu_cudart = {
     .alloc_shared = alloc_shared,
     .free_shared = free_shared,
     .share = share,
+    .unshare = end_sharing,
     .queue_open = queue_open,
     .queue_close = queue_close,
     .copy = copy,

@@ -23,6 +23,7 @@ struct gpu_driver {
     void *(*alloc_shared)(size_t bytes); // host memory that kernels reach
     void (*free_shared)(void *block);
     enum sl_status (*share)(void *base, size_t bytes, struct sl_error *err);
+    void (*unshare)(void *base);
     struct gpu_queue *(*queue_open)(void); // NULL: exhausted
     void (*queue_close)(struct gpu_queue **queue);
     void (*copy)(struct gpu_queue *queue, void *to, const void *from, size_t bytes);
