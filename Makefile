@@ -7,7 +7,7 @@ TIME       ?= 600
 FUZZER     ?= $(notdir $(wildcard tests/fuzz/corpus/*))
 C_FILES    := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
 
-.PHONY: all deps build test test-asan test-tsan bits fuzz demo bench quality lint tidy format clean help
+.PHONY: all deps build gpu test test-asan test-tsan bits fuzz demo bench quality lint tidy format clean help
 
 all: build
 
@@ -16,6 +16,10 @@ deps:            ## install the Debian packages that are missing
 
 build: deps      ## build everything; executables land in build/bin
 	@cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=$(BUILD_TYPE) --log-level=WARNING >/dev/null
+	@cmake --build build -j $(JOBS)
+
+gpu: build       ## libsluice_cuda.so, the plugin for NVIDIA GPUs, beside the programs (needs nvcc)
+	@cmake -S . -B build -DSLUICE_CUDA=ON --log-level=WARNING >/dev/null
 	@cmake --build build -j $(JOBS)
 
 test: build      ## build, then run every test

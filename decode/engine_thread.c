@@ -152,7 +152,8 @@ static void write_tokens(struct stepper *stepper) {
         struct sl_answer *answer = stepper->active[i];
         settle_promise(stepper->decode, answer);
         if (answer->sequence.status != SL_OK) {
-            drop(stepper, i, answer->sequence.status, answer->sequence.err.text);
+            struct sl_error *err = &answer->sequence.err;
+            drop(stepper, i, sl_node_check_device(&stepper->decode->node, answer->sequence.status, err), err->text);
             continue;
         }
         int n_taken = answer->sequence.input.n_tokens, n_left = answer->n_pending - n_taken;
@@ -197,7 +198,7 @@ void *sl_decode_engine_main(void *arg) {
             continue;
         }
         struct sl_error err = {0};
-        enum sl_status status = step(stepper, &err);
+        enum sl_status status = sl_node_check_device(&decode->node, step(stepper, &err), &err);
         if (status != SL_OK) {
             sl_log_error("decode", "forward pass of %d sequences failed: %s", stepper->n_active, err.text);
             end_all(stepper, status, err.text);

@@ -15,6 +15,7 @@
 #include "job/job_request.h"
 #include "job/retrieval_statistics.h"
 #include "job/slot_statistics.h"
+#include "node/adopt.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
 #define ALIVE_MS  300  // between two signs of life; callers take seconds of silence for death
@@ -78,7 +79,7 @@ static int rope_set(const struct sl_decode *decode, const Sluice__V1__DecodeRequ
 // Open what has arrived as a session, if it is what this job waits for.
 static enum sl_status open_capsule(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                    const struct sl_recipe *recipe, struct sl_capsule_bytes *capsule,
-                                   struct sl_session **session_out, struct sl_error *err) {
+                                   size_t *promised_inout, struct sl_session **session_out, struct sl_error *err) {
     int64_t n_prompt = (int64_t)request->prompt->n_ids;
     struct sl_capsule_info info;
     enum sl_status status = sl_capsule_read_header(capsule->header, capsule->header_bytes, &info, err);
@@ -87,7 +88,7 @@ static enum sl_status open_capsule(struct sl_decode *decode, const Sluice__V1__D
                          (long long)info.n_tokens, (long long)n_prompt);
     }
     if (status != SL_OK) {
-        sl_capsule_bytes_free(capsule, decode->node.arena);
+        sl_capsule_bytes_free(capsule, decode->node.staging);
         return status;
     }
     struct sl_kv_geometry geometry = sl_model_geometry(decode->node.runtime.config);
@@ -96,7 +97,7 @@ static enum sl_status open_capsule(struct sl_decode *decode, const Sluice__V1__D
                                .recipe_fingerprint = sl_recipe_fingerprint(recipe),
                                .prefix_hash = sl_prefix_hash(request->prompt->ids, info.n_tokens)};
     int64_t max_slots = n_prompt + request->max_new_tokens; // enough whatever was evicted
-    return sl_capsule_adopt(capsule, decode->node.arena, &geometry, &id, max_slots, session_out, err);
+    return sl_node_adopt(&decode->node, capsule, promised_inout, &geometry, &id, max_slots, session_out, err);
 }
 
 // Wait for the capsule, as long as its lease lives and the caller listens.
@@ -114,8 +115,9 @@ static enum sl_status receive(struct sl_decode *decode, const Sluice__V1__Decode
         }
     } while (status == SL_AGAIN);
     if (status == SL_OK) {
-        answer->session_bytes = answer->promised_bytes;
-        status = open_capsule(decode, request, recipe, &capsule, &answer->sequence.session, err);
+        status =
+            open_capsule(decode, request, recipe, &capsule, &answer->promised_bytes, &answer->sequence.session, err);
+        answer->session_bytes = answer->promised_bytes; // what is promised beside the capsule
     }
     return status;
 }
@@ -445,7 +447,7 @@ enum sl_status sl_decode_handle_run(void *service, struct sl_rpc_call *call, con
         status = create_output(decode, request, &answer->output, err);
     }
     if (status == SL_OK) {
-        status = open_session(decode, request, call, answer, err);
+        status = sl_node_check_device(&decode->node, open_session(decode, request, call, answer, err), err);
     }
     if (status == SL_OK) {
         status = write_answer(decode, request, answer, call, err);

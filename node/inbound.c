@@ -35,8 +35,8 @@ struct transfer {
 
 struct sl_inbound {
     struct sl_fabric *fabric;
-    struct sl_ledger *ledger;
-    struct sl_arena *arena; // the ledger's
+    struct sl_ledger *staging, *sessions;
+    struct sl_arena *arena; // of staging
     int64_t lease_ms;
     pthread_mutex_t mutex;  // over what follows; the ledger's is taken under it
     pthread_cond_t changed; // an inbound transfer has arrived, failed or ended; or stopping
@@ -128,7 +128,7 @@ static struct sl_grant *unlist(struct sl_inbound *table, struct transfer **at) {
     *at = transfer->next;
     transfer->listed = false;
     if (transfer->state != TAKEN) {
-        sl_ledger_return(table->ledger, transfer->promised_bytes);
+        sl_ledger_return(table->sessions, transfer->promised_bytes);
     }
     table->n_leases--; // behind that: without leases there are no promises
     announce(table);
@@ -169,15 +169,16 @@ static void *reaper_main(void *arg) {
     return NULL;
 }
 
-enum sl_status sl_inbound_create(struct sl_fabric *fabric, struct sl_ledger *ledger, int64_t lease_ms,
-                                 struct sl_inbound **inbound_out, struct sl_error *err) {
+enum sl_status sl_inbound_create(struct sl_fabric *fabric, struct sl_ledger *staging, struct sl_ledger *sessions,
+                                 int64_t lease_ms, struct sl_inbound **inbound_out, struct sl_error *err) {
     struct sl_inbound *table = calloc(1, sizeof *table);
     if (!table) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "inbound transfers: out of memory");
     }
     table->fabric = fabric;
-    table->ledger = ledger;
-    table->arena = sl_ledger_arena(ledger);
+    table->staging = staging;
+    table->sessions = sessions;
+    table->arena = sl_ledger_arena(staging);
     table->lease_ms = lease_ms;
     // Lease ids are capabilities: not to be guessed, not to be repeated by a restarted process.
     if (getrandom(&table->secret, sizeof table->secret, 0) != sizeof table->secret) {
@@ -232,6 +233,29 @@ void sl_inbound_destroy(struct sl_inbound **inbound) {
     free(table);
 }
 
+// With the lock held: the block, and what is promised, both or neither.
+static enum sl_status take_memory(struct sl_inbound *table, struct transfer *transfer, const char *label,
+                                  size_t body_bytes, size_t promised_bytes, struct sl_error *err) {
+    if (table->staging == table->sessions) {
+        transfer->promised_bytes = promised_bytes;
+        return sl_ledger_take_block(table->staging, label, body_bytes, promised_bytes, &transfer->block, err);
+    }
+    if (body_bytes > SIZE_MAX / 4 || promised_bytes > SIZE_MAX / 4) {
+        return sl_fail(err, SL_ERR_INVALID, "%s: a capsule of %zu bytes cannot be reserved", label, body_bytes);
+    }
+    transfer->promised_bytes = body_bytes + promised_bytes;
+    if (sl_ledger_try_promise(table->sessions, transfer->promised_bytes) != SL_OK) {
+        return sl_fail(err, SL_ERR_EXHAUSTED,
+                       "%s: %zu bytes for the capsule and %zu beside it do not fit the device's arena; retry in 500 ms",
+                       label, body_bytes, promised_bytes);
+    }
+    enum sl_status status = sl_ledger_take_block(table->staging, label, body_bytes, 0, &transfer->block, err);
+    if (status != SL_OK) {
+        sl_ledger_return(table->sessions, transfer->promised_bytes);
+    }
+    return status;
+}
+
 enum sl_status sl_inbound_open(struct sl_inbound *table, const char *label, size_t body_bytes, size_t promised_bytes,
                                struct sl_inbound_ticket *ticket_out, struct sl_error *err) {
     struct transfer *transfer = calloc(1, sizeof *transfer);
@@ -239,13 +263,11 @@ enum sl_status sl_inbound_open(struct sl_inbound *table, const char *label, size
         return sl_fail(err, SL_ERR_EXHAUSTED, "inbound transfers: out of memory");
     }
     transfer->table = table;
-    transfer->promised_bytes = promised_bytes;
     transfer->deadline_ns = sl_deadline_in_ms(table->lease_ms);
 
     pthread_mutex_lock(&table->mutex);
-    enum sl_status status =
-        table->stopping ? sl_fail(err, SL_ERR_PEER_LOST, "this worker is stopping")
-                        : sl_ledger_take_block(table->ledger, label, body_bytes, promised_bytes, &transfer->block, err);
+    enum sl_status status = table->stopping ? sl_fail(err, SL_ERR_PEER_LOST, "this worker is stopping")
+                                            : take_memory(table, transfer, label, body_bytes, promised_bytes, err);
     if (status == SL_OK) {
         table->n_held++;
         snprintf(transfer->id, sizeof transfer->id, "%016llx-%llu", (unsigned long long)table->secret,
@@ -266,7 +288,7 @@ enum sl_status sl_inbound_open(struct sl_inbound *table, const char *label, size
                            &ticket.ticket, &ticket.ticket_bytes, err);
     pthread_mutex_lock(&table->mutex);
     if (status != SL_OK) {
-        sl_ledger_return(table->ledger, promised_bytes);
+        sl_ledger_return(table->sessions, transfer->promised_bytes);
         transfer->released = true;
         free_if_over(transfer);
     } else {

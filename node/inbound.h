@@ -30,9 +30,12 @@
 
 struct sl_inbound; // the table
 
-// The ledger's arena must lie in a region of the fabric; all three must outlive the table.
-enum sl_status sl_inbound_create(struct sl_fabric *fabric, struct sl_ledger *ledger, int64_t lease_ms,
-                                 struct sl_inbound **inbound_out, struct sl_error *err);
+/*
+ * Blocks come from `staging`, whose arena must lie in a region of the fabric; promises are of `sessions`, the same ledger, or that of a
+ * device's memory: then they count the capsule as well, which is moved there when it has arrived. All must outlive the table.
+ */
+enum sl_status sl_inbound_create(struct sl_fabric *fabric, struct sl_ledger *staging, struct sl_ledger *sessions,
+                                 int64_t lease_ms, struct sl_inbound **inbound_out, struct sl_error *err);
 // End every lease and refuse new ones. For a worker that stops: the fabric is destroyed next, which releases every block.
 void sl_inbound_close(struct sl_inbound *inbound);
 // Closes if that has not been done, and waits (bounded) until the fabric has released the blocks.

@@ -28,7 +28,6 @@ static enum sl_status open_model(struct sl_node *node, int max_rows, struct sl_e
         struct sl_runtime_config runtime = {.model_dir = dir,
                                             .tier = node->config.tier,
                                             .device = node->config.device,
-                                            .host_reader = "a worker", // its arena is the fabric's region
                                             .weights = weights,
                                             .threads = (int)node->config.threads,
                                             .pin = node->config.pin,
@@ -64,30 +63,64 @@ static int64_t available_bytes(void) {
     return available;
 }
 
-static enum sl_status open_memory(struct sl_node *node, struct sl_error *err) {
-    // An arena is touched whole at start: refuse what would only drive the machine out of memory.
+static enum sl_status check_available(const char *option, int64_t bytes, struct sl_error *err) {
     int64_t available = available_bytes();
-    if (available >= 0 && node->config.arena_bytes > available) {
-        return sl_fail(err, SL_ERR_EXHAUSTED,
-                       "--arena %lld bytes: this machine has %lld available (memory, or /dev/shm, whichever is less)",
-                       (long long)node->config.arena_bytes, (long long)available);
+    return available < 0 || bytes <= available
+               ? SL_OK
+               : sl_fail(err, SL_ERR_EXHAUSTED,
+                         "%s %lld bytes: this machine has %lld available (memory, or /dev/shm, whichever is less)",
+                         option, (long long)bytes, (long long)available);
+}
+
+static bool has_device_memory(const struct sl_node *node) {
+    return node->runtime.device && !node->runtime.device->ops->one_memory;
+}
+
+// The fabric's region, and what is accounted in it.
+static enum sl_status open_region(struct sl_node *node, int64_t bytes, struct sl_error *err) {
+    void *base = NULL;
+    enum sl_status status = sl_fabric_region_create(node->fabric, (size_t)bytes, node->config.lock_memory, &base, err);
+    if (status == SL_OK && has_device_memory(node)) {
+        status = sl_device_share(node->runtime.device, base, (size_t)bytes, err);
+        node->shared = status == SL_OK ? base : NULL;
     }
+    if (status == SL_OK) {
+        status = sl_arena_create(base, (size_t)bytes, &node->staging, err);
+    }
+    return status == SL_OK ? sl_ledger_create(node->staging, &node->staging_ledger, err) : status;
+}
+
+// Sessions live in the region, or in the memory of the device.
+static enum sl_status open_arena(struct sl_node *node, struct sl_error *err) {
+    if (!has_device_memory(node)) {
+        node->arena = node->staging;
+        node->ledger = node->staging_ledger;
+        return SL_OK;
+    }
+    enum sl_status status = sl_runtime_open_arena(&node->runtime, (size_t)node->config.arena_bytes, err);
+    node->arena = node->runtime.arena;
+    return status == SL_OK ? sl_ledger_create(node->arena, &node->ledger, err) : status;
+}
+
+static enum sl_status open_memory(struct sl_node *node, struct sl_error *err) {
+    // A region is touched whole at start: refuse what would only drive the machine out of memory.
+    bool staged = has_device_memory(node);
+    int64_t bytes = staged ? node->config.staging_bytes : node->config.arena_bytes;
     struct sl_fabric_config fabric = {
         .listen = node->config.fabric_listen, .transport = node->config.transport, .inject = node->config.inject};
-    enum sl_status status = sl_fabric_create(&fabric, &node->fabric, err);
-    void *base = NULL;
+    enum sl_status status = check_available(staged ? "--staging" : "--arena", bytes, err);
     if (status == SL_OK) {
-        status = sl_fabric_region_create(node->fabric, (size_t)node->config.arena_bytes, node->config.lock_memory,
-                                         &base, err);
+        status = sl_fabric_create(&fabric, &node->fabric, err);
     }
     if (status == SL_OK) {
-        status = sl_arena_create(base, (size_t)node->config.arena_bytes, &node->arena, err);
+        status = open_region(node, bytes, err);
     }
     if (status == SL_OK) {
-        status = sl_ledger_create(node->arena, &node->ledger, err);
+        status = open_arena(node, err);
     }
     if (status == SL_OK) {
-        status = sl_inbound_create(node->fabric, node->ledger, node->config.lease_ms, &node->inbound, err);
+        status = sl_inbound_create(node->fabric, node->staging_ledger, node->ledger, node->config.lease_ms,
+                                   &node->inbound, err);
     }
     return status;
 }
@@ -120,11 +153,17 @@ void sl_node_close(struct sl_node *node) {
     if (node->inbound) {
         sl_inbound_close(node->inbound);
     }
+    if (node->shared) {
+        sl_device_unshare(node->runtime.device, node->shared);
+    }
     sl_fabric_destroy(&node->fabric); // releases every block of the inbound transfers
     sl_inbound_destroy(&node->inbound);
-    sl_ledger_destroy(&node->ledger);
-    sl_arena_destroy(&node->arena);
-    sl_runtime_close(&node->runtime);
+    if (node->ledger != node->staging_ledger) {
+        sl_ledger_destroy(&node->ledger);
+    }
+    sl_ledger_destroy(&node->staging_ledger);
+    sl_arena_destroy(&node->staging);
+    sl_runtime_close(&node->runtime); // and its arena
 }
 
 // ---- serving -------------------------------------------------------------------------------------------------------
@@ -142,6 +181,10 @@ static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     sl_arena_get_stats(node->arena, &arena);
     load->arena_used_bytes = (int64_t)arena.used_bytes;
     load->arena_high_water_bytes = (int64_t)arena.high_water_bytes;
+    if (node->staging != node->arena) {
+        sl_arena_get_stats(node->staging, &arena);
+        load->staging_used_bytes = (int64_t)arena.used_bytes;
+    }
     struct sl_fabric_stats fabric;
     sl_fabric_get_stats(node->fabric, &fabric);
     load->fabric_grants = fabric.grants_open + fabric.grants_quarantined;
@@ -154,6 +197,20 @@ static void refused(void *arg, const char *reason) {
     struct sl_node *node = ((struct serving *)arg)->node;
     snprintf(node->refusal, sizeof node->refusal, "%s", reason);
     kill(getpid(), SIGTERM); // wakes sl_node_serve(), which sees the refusal
+}
+
+enum sl_status sl_node_check_device(struct sl_node *node, enum sl_status status, struct sl_error *err) {
+    if (status == SL_OK || !sl_device_has_failed(node->runtime.device)) {
+        return status;
+    }
+    char why[sizeof node->failure];
+    snprintf(why, sizeof why, "%s", err->text);
+    if (!atomic_flag_test_and_set(&node->failing)) {
+        snprintf(node->failure, sizeof node->failure, "%s", why);
+        sl_log_error("node", "the device has failed: %s", why);
+        kill(getpid(), SIGTERM);
+    }
+    return sl_fail(err, SL_ERR_PEER_LOST, "the device of this worker has failed: %s", why);
 }
 
 static void block_signals(void) {
@@ -236,6 +293,8 @@ enum sl_status sl_node_serve(struct sl_node *node, const struct sl_node_service 
         if (node->refusal[0]) {
             status = sl_fail(err, SL_ERR_PRECONDITION, "the coordinator at %s refuses this worker: %s",
                              node->config.coordinator, node->refusal);
+        } else if (node->failure[0]) {
+            status = sl_fail(err, SL_ERR_INTERNAL, "the device has failed: %s", node->failure);
         } else {
             sl_log_info("node", "stopping signal=%d", signal_number);
             announce_drain(node);

@@ -8,6 +8,7 @@
  */
 #pragma once
 
+#include <stdatomic.h>
 #include <stddef.h>
 
 #include "base/arena.h"
@@ -22,7 +23,7 @@
 struct sl_node_config {
     const char *listen, *coordinator, *model, *name, *fabric_listen, *transport, *tier, *weights, *device, *log,
         *inject;
-    int64_t arena_bytes, threads, lease_ms, max_jobs, grace_ms;
+    int64_t arena_bytes, staging_bytes, threads, lease_ms, max_jobs, grace_ms;
     bool lock_memory, pin;
 };
 
@@ -70,15 +71,23 @@ struct sl_node_config {
                       SL_FIELD(sl_node_config, weights)),                                                              \
         SL_DEVICE_OPTION(sl_node_config, device),                                                                      \
         SL_OPTION_ROW("tier", 0, SL_OPTION_STRING, "auto", "NAME", "instruction set of the engine",                    \
-                      SL_FIELD(sl_node_config, tier))
+                      SL_FIELD(sl_node_config, tier)),                                                                 \
+        SL_OPTION_ROW("staging", 0, SL_OPTION_SIZE, "1G", "SIZE",                                                      \
+                      "of a device with memory of its own, which --arena is then taken from: host memory for "         \
+                      "capsules on their way",                                                                         \
+                      SL_FIELD(sl_node_config, staging_bytes), 1 << 20, 1e15)
 
 struct sl_agent;
 
 struct sl_node {
     struct sl_node_config config;
     struct sl_fabric *fabric;
-    struct sl_arena *arena;
+    struct sl_arena *arena;   // of sessions: the fabric's region, or memory of the device (runtime.arena)
     struct sl_ledger *ledger; // of the arena
+    // Of what travels: the same two, or those of the region where the device has memory of its own.
+    struct sl_arena *staging;
+    struct sl_ledger *staging_ledger;
+    void *shared; // the region, of which the device knows; NULL: it need not
     struct sl_inbound *inbound;
     struct sl_rpc_standard standard; // beside the service
     struct sl_rpc_server *server;
@@ -87,8 +96,9 @@ struct sl_node {
     uint64_t model_fingerprint; // only with a model
     struct sl_runtime runtime;  // of a kvstore, which has no model, its own doing
     char rpc_address[128];      // info.rpc_address: outlives the server, as the agent does
-    // Why the coordinator refused us, if it did.
-    char refusal[384];
+    // Why the coordinator refused us, or what became of the device; "" otherwise. Written once, before the signal that ends us.
+    char refusal[384], failure[384];
+    atomic_flag failing;
 };
 
 /*
@@ -110,6 +120,12 @@ struct sl_node_service {
  * coordinator refused this worker; err says why.
  */
 enum sl_status sl_node_serve(struct sl_node *node, const struct sl_node_service *service, struct sl_error *err);
+
+/*
+ * Of a status that may come from the device: where that has failed, this worker ends, with the device's words, and the status is
+ * SL_ERR_PEER_LOST, so that the job goes on elsewhere. Any other is returned as it is. Any thread.
+ */
+enum sl_status sl_node_check_device(struct sl_node *node, enum sl_status status, struct sl_error *err);
 
 // The inverse of sl_node_open(): after the service has stopped its own threads.
 void sl_node_close(struct sl_node *node);

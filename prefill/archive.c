@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Copies of capsules on their way to the kvstore, in the background, so that neither the engine nor the client waits for a
- * store. The copies are outside the arena: jobs were admitted to all of that. They are bounded by number and by bytes, and a
- * store that is slow or gone costs the copy, not the job.
+ * store. The copies are outside the arena: jobs were admitted to all of that. (Those from a device with memory of its own
+ * are in staging memory, and a finished capsule is there already.) They are bounded by number and by bytes, and a store that is
+ * slow or gone costs the copy, not the job.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +22,6 @@
 #define MAX_PREFIXES 1024
 #define PUT_MS       15000
 #define CALL_MS      2000
-#define PIECE_BYTES  (4u << 20)
 
 struct sl_archive {
     struct sl_prefill *prefill;
@@ -39,25 +39,25 @@ struct entry {
     size_t header_bytes;
     void *body;
     size_t body_bytes;
-    uint64_t *prefixes; // of capsules that can be truncated
+    struct sl_arena *staging; // whose block the body is; NULL: malloc's
+    uint64_t *prefixes;       // of capsules that can be truncated
     size_t n_prefixes;
     int64_t prefix_tokens;
 };
 
 static void entry_free(struct sl_archive *archive, struct entry *entry) {
     atomic_fetch_sub(&archive->n_bytes, (int64_t)entry->body_bytes);
-    free(entry->body);
+    if (entry->staging) {
+        sl_arena_free(entry->staging, entry->body);
+    } else {
+        free(entry->body);
+    }
     free(entry->header);
     free(entry->prefixes);
     free(entry);
 }
 
 // ---- copying (engine's or handler's thread) -----------------------------------------------------------------------
-
-static enum sl_status copy_piece(void *arg, const struct sl_capsule_piece *piece) {
-    memcpy((char *)arg + piece->offset, piece->data, piece->bytes);
-    return SL_OK;
-}
 
 // Every block boundary of a capsule that can be truncated is a prefix under which it can be found; long ones get fewer.
 static enum sl_status list_prefixes(struct entry *entry, const int32_t *tokens) {
@@ -78,25 +78,39 @@ static enum sl_status list_prefixes(struct entry *entry, const int32_t *tokens) 
     return SL_OK;
 }
 
+// Memory for the body. Of a finished capsule from a device it is what was shipped.
+static enum sl_status take_body(struct sl_node *node, struct entry *entry, struct sl_outbound *outbound,
+                                bool boundary) {
+    if (node->staging == node->arena) {
+        entry->body = malloc(entry->body_bytes);
+        return entry->body ? SL_OK : SL_ERR_EXHAUSTED;
+    }
+    entry->staging = node->staging;
+    if (boundary) {
+        return sl_ledger_take_block(node->staging_ledger, "archive", entry->body_bytes, 0, &entry->body, NULL);
+    }
+    entry->body = sl_outbound_take_body(outbound);
+    return SL_OK;
+}
+
 // The session's pages and header into the entry.
-static enum sl_status copy_session(struct sl_archive *archive, struct entry *entry, const struct sl_session *session) {
+static enum sl_status copy_session(struct sl_archive *archive, struct entry *entry, struct sl_outbound *outbound,
+                                   const struct sl_session *session, bool boundary) {
+    struct sl_node *node = &archive->prefill->node;
     entry->body_bytes = sl_capsule_body_bytes(session);
     int64_t n_bytes = atomic_fetch_add(&archive->n_bytes, (int64_t)entry->body_bytes) + (int64_t)entry->body_bytes;
-    if (n_bytes > archive->prefill->node.config.arena_bytes / MAX_SHARE) {
+    if (n_bytes > node->config.arena_bytes / MAX_SHARE) {
         return SL_AGAIN;
     }
-    entry->body = malloc(entry->body_bytes);
-    enum sl_status status = entry->body ? SL_OK : SL_ERR_EXHAUSTED;
-    size_t offset = 0;
-    for (int layer = 0; status == SL_OK && layer < session->geometry.n_layers; layer++) {
-        status = sl_capsule_layer_pieces(session, layer, offset, PIECE_BYTES, copy_piece, entry->body);
-        offset += sl_capsule_layer_bytes(session, layer);
+    enum sl_status status = take_body(node, entry, outbound, boundary);
+    if (status == SL_OK && (boundary || !entry->staging)) {
+        status = sl_transfer_body_out(&node->runtime, session, entry->body, NULL);
     }
     return status == SL_OK ? sl_capsule_write_header(session, &entry->id, &entry->header, &entry->header_bytes, NULL)
                            : status;
 }
 
-void sl_archive_put(struct sl_archive *archive, const struct sl_prefill_job *job, const struct sl_session *session,
+void sl_archive_put(struct sl_archive *archive, struct sl_prefill_job *job, const struct sl_session *session,
                     bool boundary) {
     if (!job->store_address[0] || session->n_tokens == 0) {
         return;
@@ -110,7 +124,7 @@ void sl_archive_put(struct sl_archive *archive, const struct sl_prefill_job *job
     entry->n_tokens = session->n_tokens;
     uint64_t hash = sl_prefix_hash(job->tokens, session->n_tokens);
     entry->id.prefix_hash = boundary ? sl_store_boundary_hash(&job->plan, hash) : hash;
-    enum sl_status status = copy_session(archive, entry, session);
+    enum sl_status status = copy_session(archive, entry, &job->outbound, session, boundary);
     if (status == SL_OK && !sl_recipe_evicts(&job->plan.recipe)) {
         status = list_prefixes(entry, job->tokens);
     }

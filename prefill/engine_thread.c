@@ -145,6 +145,19 @@ static bool take(struct sl_prefill_job *job) {
     return taken;
 }
 
+// What reading may take, and room for the capsule where it cannot be shipped from its pages: both or neither.
+static enum sl_status take_memory(struct sl_node *node, struct sl_prefill_job *job) {
+    enum sl_status status = sl_ledger_try_promise(node->ledger, job->memory_bytes);
+    if (status == SL_OK && node->staging != node->arena) {
+        status = sl_outbound_stage(&job->outbound, node->staging_ledger, job->id, job->plan.capsule_bytes, NULL);
+        if (status != SL_OK) {
+            sl_ledger_return(node->ledger, job->memory_bytes);
+        }
+    }
+    job->promised_bytes = status == SL_OK ? job->memory_bytes : 0;
+    return status;
+}
+
 // SL_AGAIN: no memory now, the job stays in line. SL_OK: it has left the line.
 static enum sl_status open_job(struct stepper *stepper, struct sl_prefill_job *job) {
     struct sl_node *node = &stepper->prefill->node;
@@ -154,13 +167,12 @@ static enum sl_status open_job(struct stepper *stepper, struct sl_prefill_job *j
     }
     size_t kept_bytes = kept_span_bytes(&job->plan, job->session), peak_bytes = job->plan.prefill_peak_bytes;
     job->memory_bytes = peak_bytes > kept_bytes ? peak_bytes - kept_bytes : 0;
-    if (sl_ledger_try_promise(node->ledger, job->memory_bytes) != SL_OK) {
+    if (take_memory(node, job) != SL_OK) {
         pthread_mutex_lock(&job->mutex);
         job->phase = SL_PREFILL_WAITING;
         pthread_mutex_unlock(&job->mutex);
         return SL_AGAIN;
     }
-    job->promised_bytes = job->memory_bytes;
     struct sl_error err = {0};
     struct sl_reader_config config = {.sequence = {.plan = &job->plan,
                                                    .runtime = &node->runtime,
@@ -324,7 +336,7 @@ static void take_turn(struct stepper *stepper) {
     int64_t before = session->n_tokens, begin_ns = sl_now_ns();
     struct sl_error err = {0};
     bool done = false;
-    enum sl_status status = step(job, &done, &err);
+    enum sl_status status = sl_node_check_device(&stepper->prefill->node, step(job, &done, &err), &err);
     count(stepper, session->n_tokens - before, status == SL_OK ? work : 0, sl_now_ns() - begin_ns);
     if (status != SL_OK || done) {
         end_open(stepper, i, status, &err);

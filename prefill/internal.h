@@ -103,10 +103,11 @@ enum sl_status sl_prefill_reuse(struct sl_prefill_job *job, const Sluice__V1__Pr
 
 /*
  * archive.c: copies of capsules on their way to the kvstore, in the background.
- * put copies the session's pages and returns. `boundary`: the session is between two chunks, not finished. When too
+ * put copies the session's pages and returns. `boundary`: the session is between two chunks, not finished, and this is the
+ * engine's thread. When too
  * much is queued already, the copy is left out (logged at debug).
  */
 enum sl_status sl_archive_create(struct sl_prefill *prefill, struct sl_archive **archive_out, struct sl_error *err);
 void sl_archive_destroy(struct sl_archive **archive); // what is still queued is dropped
-void sl_archive_put(struct sl_archive *archive, const struct sl_prefill_job *job, const struct sl_session *session,
+void sl_archive_put(struct sl_archive *archive, struct sl_prefill_job *job, const struct sl_session *session,
                     bool boundary);

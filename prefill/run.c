@@ -72,6 +72,12 @@ static enum sl_status prepare(struct sl_prefill *prefill, const Sluice__V1__Pref
                          "reading this prompt takes up to %zu bytes of KV memory and this worker has --arena %lld",
                          job->plan.prefill_peak_bytes, (long long)prefill->node.config.arena_bytes);
     }
+    bool staged = prefill->node.staging != prefill->node.arena;
+    if (status == SL_OK && staged && (int64_t)job->plan.capsule_bytes > prefill->node.config.staging_bytes) {
+        status = sl_fail(err, SL_ERR_EXHAUSTED,
+                         "this prompt's capsule has up to %zu bytes and this worker has --staging %lld",
+                         job->plan.capsule_bytes, (long long)prefill->node.config.staging_bytes);
+    }
     if (status != SL_OK) {
         return status;
     }
@@ -351,6 +357,7 @@ enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, co
 
     sl_rpc_call_on_cancel(call, NULL, NULL);
     sl_ship_close(&job->outbound.ship); // before the pages that they may still be reading
+    sl_outbound_close(&job->outbound);
     sl_annex_shares_free(&job->shares, job->n_shares);
     sl_offload_close(&job->offload);
     sl_session_destroy(&job->session);

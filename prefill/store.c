@@ -11,6 +11,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "job/job_recipe.h"
+#include "node/adopt.h"
 #include "proto/methods.h"
 #include "runner/reader.h"
 
@@ -259,8 +260,8 @@ void sl_store_release(struct sl_store_client *client, const char *address, const
 
 // Open what has arrived and cut it to what the prompt shares with it.
 static enum sl_status open_match(const struct sl_store_job *job, const struct sl_store_match *match,
-                                 struct sl_capsule_bytes *capsule, struct sl_session **session_out,
-                                 struct sl_error *err) {
+                                 struct sl_capsule_bytes *capsule, size_t *promised_inout,
+                                 struct sl_session **session_out, struct sl_error *err) {
     struct sl_capsule_id id = *job->id;
     if (sl_recipe_evicts(&job->plan->recipe)) {
         id.prefix_hash = sl_store_boundary_hash(job->plan, sl_prefix_hash(job->tokens, match->n_tokens));
@@ -270,8 +271,8 @@ static enum sl_status open_match(const struct sl_store_job *job, const struct sl
         id.prefix_hash = sl_prefix_hash(job->tokens, match->n_tokens);
     }
     struct sl_session *session;
-    enum sl_status status = sl_capsule_adopt(capsule, job->client->node->arena, &job->plan->geometry, &id,
-                                             job->plan->max_slots, &session, err);
+    enum sl_status status = sl_node_adopt(job->client->node, capsule, promised_inout, &job->plan->geometry, &id,
+                                          job->plan->max_slots, &session, err);
     if (status != SL_OK) {
         return status;
     }
@@ -321,5 +322,7 @@ enum sl_status sl_store_resume(const struct sl_store_job *job, const struct sl_s
         sl_inbound_release(inbound, ticket.id);
         return status;
     }
-    return open_match(job, match, &capsule, session_out, err);
+    status = open_match(job, match, &capsule, &promised, session_out, err);
+    sl_ledger_return(job->client->node->ledger, promised); // nothing comes beside the capsule
+    return status;
 }

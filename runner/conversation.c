@@ -17,6 +17,7 @@
 #include "runner/local_internal.h"
 #include "runner/reader.h"
 #include "runner/step.h"
+#include "runtime/transfer.h"
 
 struct sl_conversation {
     struct sl_local *local;
@@ -233,6 +234,18 @@ static enum sl_status read_by_chunks(struct sl_conversation *c, const struct sl_
 
 // ---- a turn --------------------------------------------------------------------------------------------------------
 
+// To whoever wants to see it: where the host can read it.
+static enum sl_status show_session(const struct sl_conversation *c, const struct sl_local_request *request,
+                                   struct sl_error *err) {
+    struct sl_mirror mirror;
+    enum sl_status status = sl_mirror_open(&c->local->runtime, c->sequence.session, &mirror, err);
+    if (status == SL_OK) {
+        status = request->prefilled_fn(request->arg, mirror.session, &c->recipe, c->tokens, err);
+        sl_mirror_close(&mirror);
+    }
+    return status;
+}
+
 // All but the last token of what is new.
 static enum sl_status read_prompt(struct sl_conversation *c, const struct sl_local_request *request,
                                   struct sl_local_result *result, struct sl_error *err) {
@@ -272,13 +285,7 @@ static enum sl_status read_prompt(struct sl_conversation *c, const struct sl_loc
     result->capsule_bytes = sl_capsule_body_bytes(c->sequence.session);
     result->full_bytes = (size_t)result->n_tokens * (size_t)g.n_layers * (size_t)g.n_kv_heads * (size_t)g.head_dim * 2 *
                          sizeof(uint16_t);
-    const struct sl_device *device = c->local->runtime.device;
-    if (request->prefilled_fn && !device->ops->one_memory) {
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "the session lies in the memory of device %s; use --device cpu",
-                       device->ops->name);
-    }
-    return request->prefilled_fn ? request->prefilled_fn(request->arg, c->sequence.session, &c->recipe, c->tokens, err)
-                                 : SL_OK;
+    return request->prefilled_fn ? show_session(c, request, err) : SL_OK;
 }
 
 static enum sl_status write_answer(struct sl_conversation *c, const struct sl_local_request *request,

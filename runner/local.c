@@ -29,7 +29,8 @@ enum sl_status sl_local_open(const struct sl_local_config *config, struct sl_loc
         local->logits = aligned_alloc(64, (n_vocab * sizeof(float) + 63) / 64 * 64);
         status = local->logits ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "local: out of memory");
     }
-    if (status == SL_OK && config->trunk_bytes > 0) {
+    // Kept pages are the host's to copy: another device reads everything again.
+    if (status == SL_OK && config->trunk_bytes > 0 && local->runtime.device->ops->one_memory) {
         status = sl_trunks_create(config->trunk_bytes, &local->trunks, err);
     }
     if (status != SL_OK) {

@@ -52,8 +52,10 @@ static enum sl_status open_retrieval(struct sl_sequence *s, const struct sl_runt
                                      const struct sl_writing *writing, struct sl_error *err) {
     s->wants.next_q = sl_retriever_wants_next_q(&s->plan->recipe);
     if (!writing->is_remote) {
-        return sl_retrieval_open_local(s->plan, runtime->ops, runtime->stream, s->session, writing->n_read,
-                                       &s->retrieval, err);
+        enum sl_status status = sl_mirror_open(runtime, s->session, &s->searched, err);
+        return status == SL_OK ? sl_retrieval_open_local(s->plan, runtime->ops, runtime->stream, s->session,
+                                                         s->searched.session, writing->n_read, &s->retrieval, err)
+                               : status;
     }
     struct sl_retriever_config config = {
         .plan = s->plan,
@@ -92,7 +94,13 @@ enum sl_status sl_sequence_begin_writing(struct sl_sequence *s, const struct sl_
         return SL_OK;
     }
     status = sl_sequence_estimate(s, writing->estimate_errors, err);
-    return status == SL_OK ? sl_compressor_begin_steps(s->compressor, s->session, writing->n_read, err) : status;
+    if (status == SL_OK) {
+        sl_stream_hold(runtime->stream);
+        status = sl_compressor_begin_steps(s->compressor, s->session, writing->n_read, err);
+        enum sl_status left_out = sl_stream_let_go(runtime->stream, status == SL_OK ? err : NULL);
+        status = status == SL_OK ? left_out : status;
+    }
+    return status;
 }
 
 enum sl_status sl_sequence_estimate(struct sl_sequence *s, bool wanted, struct sl_error *err) {
@@ -110,7 +118,8 @@ struct sl_session *sl_sequence_take_session(struct sl_sequence *s) {
 }
 
 void sl_sequence_close(struct sl_sequence *s) {
-    sl_retrieval_close(&s->retrieval); // before the session that it knows; ends what is being asked
+    sl_retrieval_close(&s->retrieval); // before the sessions that it knows; ends what is being asked
+    sl_mirror_close(&s->searched);
     sl_compressor_destroy(&s->compressor);
     sl_session_destroy(&s->session);
     free(s->plan);

@@ -15,7 +15,7 @@
 #include "compress/evict/compressor.h"
 #include "compress/plan/plan.h"
 #include "offload/retriever/local_retriever.h"
-#include "runtime/runtime.h"
+#include "runtime/transfer.h"
 
 struct sl_offload;
 struct sl_outbound;
@@ -36,6 +36,7 @@ struct sl_sequence {
 
     // Writing:
     struct sl_retrieval retrieval; // zeros: nothing is offloaded
+    struct sl_mirror searched;     // of what is offloaded in this process
 
     // Of the next step; session and tokens by sl_sequence_feed():
     struct sl_input input;

@@ -90,22 +90,21 @@ static enum sl_status evict_and_pack(struct sl_sequence *s, int layer, const str
     return sl_compressor_layer(s->compressor, s->session, layer, attend, s->last, &s->final[layer], &s->err);
 }
 
-// Every layer that is final and has no layer before it that is not. Pages are read from where they lie.
-static enum sl_status ship_final(const struct sl_runtime *runtime, struct sl_sequence *s) {
+// Every layer that is final and has no layer before it that is not; all of them where `all`, which waits.
+static enum sl_status ship_final(const struct sl_runtime *runtime, struct sl_sequence *s, bool all) {
     int n_layers = s->session->geometry.n_layers;
-    bool ships = s->outbound && s->n_handed < n_layers && s->final[s->n_handed];
-    enum sl_status status = ships ? sl_stream_wait(runtime->stream, &s->err) : SL_OK;
+    enum sl_status status = SL_OK;
     for (; status == SL_OK && s->n_handed < n_layers && s->final[s->n_handed]; s->n_handed++) {
-        status = s->outbound ? sl_outbound_layer(s->outbound, s->session, s->n_handed) : SL_OK;
+        status = s->outbound ? sl_outbound_layer(s->outbound, runtime, s->session, s->n_handed, &s->err) : SL_OK;
     }
-    return status;
+    return status == SL_OK && s->outbound ? sl_outbound_flush(s->outbound, all, &s->err) : status;
 }
 
 static enum sl_status all_final(const struct sl_runtime *runtime, struct sl_sequence *s) {
     for (int layer = 0; layer < s->session->geometry.n_layers; layer++) {
         s->final[layer] = true;
     }
-    return ship_final(runtime, s);
+    return ship_final(runtime, s, true);
 }
 
 // The prompt has been read: recipes that decide when they have seen every layer do so now.
@@ -116,10 +115,12 @@ static enum sl_status end_reading(const struct sl_runtime *runtime, struct sl_se
 
 enum sl_status sl_step_finish_reading(const struct sl_runtime *runtime, struct sl_sequence *s) {
     enum sl_status status = SL_OK;
+    sl_stream_hold(runtime->stream);
     for (int layer = 0; status == SL_OK && layer < s->session->geometry.n_layers; layer++) {
         status = sl_compressor_finish_layer(s->compressor, s->session, layer, &s->err);
     }
     spoil(s, status == SL_OK ? all_final(runtime, s) : status);
+    spoil(s, sl_stream_let_go(runtime->stream, s->status == SL_OK ? &s->err : NULL));
     return s->status;
 }
 
@@ -143,8 +144,8 @@ static bool all_spoiled(struct sl_sequence *const *sequences, int n) {
     return n_spoiled == n;
 }
 
-enum sl_status sl_step(const struct sl_runtime *runtime, struct sl_sequence *const *sequences, int n,
-                       struct sl_error *err) {
+static enum sl_status step(const struct sl_runtime *runtime, struct sl_sequence *const *sequences, int n,
+                           struct sl_error *err) {
     struct sl_input inputs[SL_STEP_MAX_SEQUENCES];
     struct sl_pass pass;
     assert(n >= 1 && n <= SL_STEP_MAX_SEQUENCES);
@@ -167,7 +168,7 @@ enum sl_status sl_step(const struct sl_runtime *runtime, struct sl_sequence *con
                 spoil(s, evict_and_pack(s, layer, &pass.attends[i]));
             }
             if (s->status == SL_OK) {
-                spoil(s, ship_final(runtime, s));
+                spoil(s, ship_final(runtime, s, false));
             }
         }
         if (all_spoiled(sequences, n)) {
@@ -185,4 +186,12 @@ enum sl_status sl_step(const struct sl_runtime *runtime, struct sl_sequence *con
         }
     }
     return SL_OK;
+}
+
+enum sl_status sl_step(const struct sl_runtime *runtime, struct sl_sequence *const *sequences, int n,
+                       struct sl_error *err) {
+    sl_stream_hold(runtime->stream); // others open their sequences between steps
+    enum sl_status status = step(runtime, sequences, n, err),
+                   left_out = sl_stream_let_go(runtime->stream, status == SL_OK ? err : NULL);
+    return status == SL_OK ? left_out : status;
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operations, threads, device, model, tokenizer and engine, opened in this order. See runtime.h.
-#include "runtime/runtime.h"
+#include "runtime/transfer.h"
 
 #include "base/log.h"
 #include "runtime/plugin.h"
 #include "tensor/cpu/device.h"
 #include "tensor/cpu/tiers.h"
+#include "tensor/cuda/emulated/driver.h"
 #include "tensor/cuda/table/ops.h"
 
 static enum sl_status open_team(const struct sl_runtime_config *config, struct sl_runtime *r, struct sl_error *err) {
@@ -30,7 +31,10 @@ static enum sl_status open_cuda(int index, struct sl_runtime *r, struct sl_error
         status = plugin->open(index, r->team, &r->device, err);
     }
     if (status == SL_OK) {
+        char text[160];
         r->ops = plugin->ops(r->ops);
+        plugin->describe(text, sizeof text);
+        sl_log_info("runtime", "device=cuda:%d is=\"%s\"", index, text);
     }
     return status;
 }
@@ -106,6 +110,9 @@ enum sl_status sl_runtime_open(const struct sl_runtime_config *config, struct sl
     if (status == SL_OK) {
         status = open_device(config, &runtime, err);
     }
+    if (status == SL_OK && !runtime.device->ops->one_memory) {
+        status = sl_transfer_create(runtime.device, &runtime.transfer, err);
+    }
     if (status == SL_OK && config->model_dir != NULL) {
         status = open_model(config, &runtime, err);
     }
@@ -136,6 +143,7 @@ void sl_runtime_close(struct sl_runtime *runtime) {
     if (runtime->device != NULL) {
         sl_device_free(runtime->device, SL_MEMORY_DEVICE, runtime->arena_memory);
     }
+    sl_transfer_destroy(&runtime->transfer);
     sl_device_close(&runtime->device);
     if (runtime->owns_team) {
         sl_team_destroy(&runtime->team);

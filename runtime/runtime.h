@@ -25,15 +25,18 @@ struct sl_runtime_config {
     bool tokenizer;       // load it too
 };
 
+struct sl_transfer;
+
 struct sl_runtime {
     const struct sl_ops *ops;
     struct sl_team *team;
     bool owns_team;
     struct sl_device *device;
-    struct sl_stream *stream; // of the device: its operations
-    struct sl_arena *arena;   // sl_runtime_open_arena()
-    void *arena_memory;       // of the device
-    struct sl_model *model;   // NULL: none was asked for; neither are the following
+    struct sl_stream *stream;     // of the device: its operations
+    struct sl_transfer *transfer; // of a device with memory of its own (runtime/transfer.h)
+    struct sl_arena *arena;       // sl_runtime_open_arena()
+    void *arena_memory;           // of the device
+    struct sl_model *model;       // NULL: none was asked for; neither are the following
     const struct sl_model_config *config;
     struct sl_tokenizer *tokenizer;
     struct sl_engine *engine;

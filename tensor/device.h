@@ -15,8 +15,12 @@
  *         a wait. Where the device has one memory the two are the same. Device memory is given back to the compute
  *         stream: what is queued there may still touch it, and only later work gets it. Shared memory is given back behind
  *         a wait.
- * Failures: an operation has no status. What goes wrong in a device comes back from the next wait, and only there.
- * Threads: a device may be used by many, a stream by one at a time.
+ * Failures: an operation has no status. What goes wrong in a device comes back from the next wait, and for good: nothing that is
+ *         queued afterwards is done. An operation for which the host finds no room (of scratch, of lists) is left out: waits say
+ *         so until whoever holds the stream lets go and is told.
+ * Threads: a device may be used by many. Operations are queued in a stream by one at a time: where several threads do, each holds
+ *         the stream meanwhile. Copies and marks by any thread; whoever copies into memory that was just given back comes after
+ *         a mark of the stream that may still touch it.
  */
 #pragma once
 
@@ -60,6 +64,10 @@ struct sl_device_ops {
     void *(*alloc)(struct sl_device *device, enum sl_memory memory, size_t bytes);
     void (*free)(struct sl_device *device, enum sl_memory memory, void *block);
     enum sl_status (*share)(struct sl_device *device, void *base, size_t bytes, struct sl_error *err);
+    void (*unshare)(struct sl_device *device, void *base);
+    void (*hold)(struct sl_stream *stream);
+    enum sl_status (*let_go)(struct sl_stream *stream, struct sl_error *err);
+    bool (*has_failed)(const struct sl_device *device);
     void (*copy)(struct sl_stream *stream, void *to, const void *from, size_t bytes);
     void (*mark)(struct sl_stream *stream, struct sl_mark *mark_out);
     void (*after)(struct sl_stream *stream, const struct sl_mark *mark);
@@ -100,6 +108,29 @@ static inline void sl_device_free(struct sl_device *device, enum sl_memory memor
 // Memory of somebody else (a region of the fabric) becomes shared memory. SL_ERR_EXHAUSTED: it cannot be pinned.
 static inline enum sl_status sl_device_share(struct sl_device *device, void *base, size_t bytes, struct sl_error *err) {
     return device->ops->share(device, base, bytes, err);
+}
+
+// Its inverse, behind the last wait and before the memory goes.
+static inline void sl_device_unshare(struct sl_device *device, void *base) {
+    device->ops->unshare(device, base);
+}
+
+/*
+ * Nobody else queues operations until as many calls of sl_stream_let_go(): threads take turns in the order in which they came. The
+ * processors' operations are done when they return, and nobody waits.
+ * let_go: SL_ERR_EXHAUSTED: since hold() an operation was left out, and what depends on it is worth nothing; later ones may do
+ * better. The last of several calls says so.
+ */
+static inline void sl_stream_hold(struct sl_stream *stream) {
+    stream->device->ops->hold(stream);
+}
+static inline enum sl_status sl_stream_let_go(struct sl_stream *stream, struct sl_error *err) {
+    return stream->device->ops->let_go(stream, err);
+}
+
+// Some wait has come back with the device's failure: whoever works with it should end.
+static inline bool sl_device_has_failed(const struct sl_device *device) {
+    return device->ops->has_failed(device);
 }
 
 // Either side device or shared memory of the stream's device.

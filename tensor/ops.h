@@ -231,6 +231,12 @@ struct sl_page_error {
     double key, key_norm, value, value_norm;
 };
 
+// Bytes that lie together: of pages, so multiples of 16.
+struct sl_piece {
+    const void *at;
+    size_t bytes;
+};
+
 // What stores and whoever searches or measures compute: on memory of the host, by the calling thread, done on return.
 struct sl_host_ops {
     // The b largest of scores[n]: as ops->select, without ties
@@ -307,6 +313,8 @@ struct sl_ops {
     // it. x^ = code * s + z, z = min, s = (max - min) / (2^b - 1), s and z rounded to f16 first,
     // code = round-half-even(clamp((x - z) / s, 0, 2^b - 1)), 0 where s = 0.
     void (*quantize)(struct sl_stream *stream, const struct sl_kv_heads *heads, uint32_t n_pages, void *const *to);
+    // The pieces, one behind the other, into adjacent memory: what travels leaves a device in one copy
+    void (*collect)(struct sl_stream *stream, const struct sl_piece *pieces, uint32_t n, void *to);
 
     // --- scores of slots: j < kv[h].n_slots ------------------------------------------------------------------------
     // out[h][j] = state[plane][j]; 0 where a packed page has dropped it

@@ -24,6 +24,7 @@ struct sl_plugin {
     const struct sl_ops *(*ops)(const struct sl_ops *host);
     // SL_ERR_UNSUPPORTED: no driver, no such device, or one that is too old; says which. SL_ERR_EXHAUSTED.
     enum sl_status (*open)(int index, struct sl_team *team, struct sl_device **device_out, struct sl_error *err);
+    void (*describe)(char *text, size_t bytes); // the device that was opened, for a person
 };
 
 #define SL_PLUGIN_GETTER "sl_plugin_get" // of this type

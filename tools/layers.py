@@ -29,13 +29,15 @@ ROWS = {
     "tensor/cpu/retrieve": "tensor tensor/cpu/simd tensor/cpu/attention",
     "tensor/cuda/emu": "tensor",
     "tensor/cuda": "kvcache tensor tensor/cuda/emu",
-    "tensor/cuda/dense": "tensor tensor/cuda",
+    "tensor/cuda/dense": "tensor/cuda",
     "tensor/cuda/attention": "tensor/cuda",
     "tensor/cuda/evict": "tensor/cuda",
     "tensor/cuda/retrieve": "tensor/cuda",
-    "tensor/cuda/table": "base tensor tensor/cuda tensor/cuda/*",
+    "tensor/cuda/table": "base tensor tensor/cuda tensor/cuda/attention tensor/cuda/dense tensor/cuda/evict tensor/cuda/retrieve",
+    "tensor/cuda/emulated": "tensor/cuda/emu tensor/cuda/table",
+    "tensor/cuda/plugin": "tensor tensor/cuda tensor/cuda/table",
     "model": "base kvcache tensor",
-    "runtime": "base tensor tensor/cpu tensor/cuda/table model text/tokenizer",
+    "runtime": "base kvcache tensor tensor/cpu tensor/cuda/emulated tensor/cuda/table model text/tokenizer",
     "compress/recipe": "base kvcache",
     "compress/plan": "base kvcache tensor compress/recipe",
     "compress/evict": "base tensor compress/recipe compress/plan compress/evict/scores",
@@ -44,7 +46,7 @@ ROWS = {
     "offload/annex": "base kvcache tensor compress/recipe",
     "offload/retriever": "base kvcache compress/recipe compress/plan offload/annex",
     "offload/remote": "base proto/* fabric compress/plan offload/annex",
-    "offload/prefill": "base proto/* kvcache fabric tensor node compress/plan offload/annex offload/remote",
+    "offload/prefill": "base proto/* kvcache fabric tensor runtime node compress/plan offload/annex offload/remote",
     # What a job means, the same for those who run it and for the coordinator, which has no data plane.
     "job": "base proto/* kvcache text/* model compress/* offload/retriever",
     "runner": "base kvcache text/tokenizer model runtime compress/* node offload/retriever offload/prefill job",
@@ -79,7 +81,7 @@ WRAPPED = {
     "ucp/ ucs/ uct/": "fabric/core",
     "grpc/": "rpc",
     "lmdb": "kvstore/disk",
-    "cuda cublas nccl": "tensor/cuda",
+    "cuda_runtime cublas nccl": "tensor/cuda/plugin",
 }
 
 # Folders with more .c files, or more lines of .c and .h, than others may have: folder -> (files, lines, why).

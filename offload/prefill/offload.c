@@ -10,6 +10,7 @@
 #include "base/hash.h"
 #include "base/thread.h"
 #include "offload/prefill/offload_internal.h"
+#include "runtime/transfer.h"
 
 #define LOOK_MS 50 // between looks at the job's call while there is no room for a segment
 
@@ -107,13 +108,20 @@ static enum sl_status open_links(struct sl_offload *offload, const struct sl_off
 
 static enum sl_status create_ring(struct sl_offload *offload, struct sl_error *err) {
     size_t n_pages = (size_t)sl_lanes_count(&offload->lanes) * SL_KV_SEGMENT_PAGES;
-    for (int i = 0; i < SL_RING; i++) {
-        offload->ring[i].pages = malloc(n_pages * sizeof(void *));
-        if (!offload->ring[i].pages) {
-            return sl_fail(err, SL_ERR_EXHAUSTED, "offload: out of memory");
+    enum sl_status status = SL_OK;
+    for (int i = 0; status == SL_OK && i < SL_RING; i++) {
+        struct sl_shipment *shipment = &offload->ring[i];
+        shipment->pages = malloc(n_pages * sizeof(void *));
+        if (!shipment->pages) {
+            status = sl_fail(err, SL_ERR_EXHAUSTED, "offload: out of memory");
+        } else if (sl_offload_stages(offload)) {
+            void *block = NULL;
+            status = sl_ledger_take_block(offload->node->staging_ledger, offload->job_id, n_pages * offload->work.bytes,
+                                          0, &block, err);
+            shipment->staged = block;
         }
     }
-    return SL_OK;
+    return status;
 }
 
 enum sl_status sl_offload_open(const struct sl_offload_config *config, struct sl_offload **offload_out,
@@ -175,6 +183,8 @@ void sl_offload_close(struct sl_offload **offload_inout) {
         sl_link_close(offload, &offload->links[i]);
     }
     for (int i = 0; i < SL_RING; i++) {
+        (void)sl_mark_wait(&offload->ring[i].down, NULL); // a device that has failed writes nothing any more
+        sl_arena_free(offload->node->staging, offload->ring[i].staged);
         free(offload->ring[i].pages);
     }
     pthread_cond_destroy(&offload->changed);
@@ -209,13 +219,7 @@ static enum sl_status fetch_held(struct sl_offload *offload, struct sl_session *
     if (status != SL_OK) {
         return sl_fail(err, status, "no room in the KV cache for %u stored tokens of layer %d", n_slots, layer);
     }
-    struct sl_read_back *read = &offload->tiles[0].read;
-    for (int h = 0; h < session->geometry.n_kv_heads; h++) {
-        read->heads[h] = session->layers[layer].heads[h].pages;
-    }
-    sl_read_back_begin(offload, read, layer, offload->held, sl_pages_for(n_slots));
-    status = sl_read_back_wait(offload, read, err);
-    sl_read_back_end(read);
+    status = sl_read_back_session(offload, session, layer, n_slots, err);
     for (int h = 0; status == SL_OK && h < session->geometry.n_kv_heads; h++) {
         sl_session_set_slots(session, layer, h, n_slots);
     }
@@ -236,22 +240,58 @@ enum sl_status sl_offload_begin(struct sl_offload *offload, struct sl_session *s
     return status;
 }
 
-// Hand [n_handed, end) to the ships. There is room for it.
-static void hand_over(struct sl_offload *offload, const struct sl_session *session, int64_t end) {
-    assert(offload->n_queued < SL_RING && end - offload->n_handed <= SL_KV_SEGMENT_TOKENS);
-    struct sl_shipment *shipment = &offload->ring[(offload->first + offload->n_queued) % SL_RING];
-    shipment->begin = offload->n_handed;
-    shipment->n_slots = (uint32_t)(end - offload->n_handed);
-    uint32_t first = (uint32_t)((offload->n_handed - offload->held) / SL_PAGE_SLOTS);
+// Where the shipment's pages lie in the session.
+static void list_pages(struct sl_offload *offload, const struct sl_session *session, struct sl_shipment *shipment) {
+    uint32_t first = (uint32_t)((shipment->begin - offload->held) / SL_PAGE_SLOTS);
     for (int lane = 0; lane < sl_lanes_count(&offload->lanes); lane++) {
         int layer = offload->lanes.layers[lane / offload->lanes.n_heads], h = lane % offload->lanes.n_heads;
         const struct sl_head *head = &session->layers[layer].heads[h];
         memcpy(shipment->pages + (size_t)lane * SL_KV_SEGMENT_PAGES, head->pages + first,
                sl_pages_for(shipment->n_slots) * sizeof(void *));
     }
+}
+
+// They come down from the device, lane by lane, and are shipped from there.
+static enum sl_status stage(struct sl_offload *offload, struct sl_shipment *shipment, struct sl_error *err) {
+    uint32_t n_pages = sl_pages_for(shipment->n_slots), n_lanes = (uint32_t)sl_lanes_count(&offload->lanes);
+    size_t page_bytes = offload->work.bytes, n = 0;
+    struct sl_piece *pieces = malloc((size_t)n_lanes * n_pages * sizeof *pieces);
+    if (!pieces) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "offload: out of memory");
+    }
+    for (uint32_t lane = 0; lane < n_lanes; lane++) {
+        const void **pages = shipment->pages + (size_t)lane * SL_KV_SEGMENT_PAGES;
+        for (uint32_t p = 0; p < n_pages; p++, n++) {
+            pieces[n] = (struct sl_piece){pages[p], page_bytes};
+            pages[p] = shipment->staged + n * page_bytes;
+        }
+    }
+    enum sl_status status = sl_transfer_pieces_out(&offload->node->runtime, pieces, (uint32_t)n, n * page_bytes,
+                                                   shipment->staged, &shipment->down, err);
+    free(pieces);
+    return status;
+}
+
+// Hand [n_handed, end) to the ships. There is room for it. The mutex is held; not while the device is asked for pages.
+static enum sl_status hand_over(struct sl_offload *offload, const struct sl_session *session, int64_t end,
+                                struct sl_error *err) {
+    assert(offload->n_queued < SL_RING && end - offload->n_handed <= SL_KV_SEGMENT_TOKENS);
+    struct sl_shipment *shipment = &offload->ring[(offload->first + offload->n_queued) % SL_RING];
+    shipment->begin = offload->n_handed;
+    shipment->n_slots = (uint32_t)(end - offload->n_handed);
+    list_pages(offload, session, shipment);
+    if (sl_offload_stages(offload)) {
+        pthread_mutex_unlock(&offload->mutex);
+        enum sl_status status = stage(offload, shipment, err);
+        pthread_mutex_lock(&offload->mutex);
+        if (status != SL_OK) {
+            return status;
+        }
+    }
     offload->n_handed = end;
     offload->n_queued++;
     pthread_cond_broadcast(&offload->changed);
+    return SL_OK;
 }
 
 // The mutex is held. Comes back with the failure of the ships.
@@ -300,9 +340,7 @@ enum sl_status sl_offload_step(struct sl_offload *offload, struct sl_session *se
     int64_t decided = decided_at(offload, session->n_tokens);
     for (; status == SL_OK && end <= decided; end += SL_KV_SEGMENT_TOKENS) {
         status = wait_for(offload, has_room, err);
-        if (status == SL_OK) {
-            hand_over(offload, session, end);
-        }
+        status = status == SL_OK ? hand_over(offload, session, end, err) : status;
     }
     if (status == SL_OK && sl_kv_format_is_quantized(offload->kept.format) &&
         session->n_tokens < offload->plan->n_prompt) {
@@ -374,22 +412,22 @@ void sl_offload_hand_on(struct sl_offload *offload) {
 }
 
 // Full pages and the partial one apart: see offload.h. What is read behind a step is less than two segments.
-static void hand_over_rest(struct sl_offload *offload, const struct sl_session *session) {
+static enum sl_status hand_over_rest(struct sl_offload *offload, const struct sl_session *session,
+                                     struct sl_error *err) {
+    enum sl_status status = SL_OK;
     int64_t n_slots = slots_at(offload, session->n_tokens), full = n_slots / SL_PAGE_SLOTS * SL_PAGE_SLOTS;
     offload->n_tokens = session->n_tokens;
     if (offload->n_handed < full) {
-        hand_over(offload, session, full);
+        status = hand_over(offload, session, full, err);
     }
-    if (offload->n_handed < n_slots) {
-        hand_over(offload, session, n_slots);
-    }
+    return status == SL_OK && offload->n_handed < n_slots ? hand_over(offload, session, n_slots, err) : status;
 }
 
 enum sl_status sl_offload_finish(struct sl_offload *offload, struct sl_session *session, int64_t until_ns,
                                  Sluice__V1__AnnexShare ***shares_out, size_t *n_shares_out, struct sl_error *err) {
     pthread_mutex_lock(&offload->mutex);
-    if (session && !offload->no_more) {
-        hand_over_rest(offload, session);
+    if (session && !offload->no_more && hand_over_rest(offload, session, &offload->err) != SL_OK) {
+        offload->status = offload->err.status;
     }
     offload->no_more = true;
     pthread_cond_broadcast(&offload->changed);

@@ -36,7 +36,9 @@ struct sl_link {
 struct sl_shipment {
     int64_t begin;
     uint32_t n_slots;
-    const void **pages; // [n_lanes][SL_KV_SEGMENT_PAGES]
+    const void **pages;  // [n_lanes][SL_KV_SEGMENT_PAGES] where the ship finds them
+    char *staged;        // of staging memory, where a device has memory of its own: room for all of them
+    struct sl_mark down; // behind which they are there
 };
 
 // Pages of one offloaded layer on their way here.
@@ -56,6 +58,9 @@ struct sl_tile {
     struct sl_read_back read;
     void *memory;        // block of the arena: [n_kv_heads][SL_TILE_PAGES] pages
     void **pages;        // of memory, in this order
+    void *staged;        // the same in staging memory, where reads arrive; NULL: they arrive in `memory`
+    void **landing;      // of where they arrive: [n_kv_heads][SL_TILE_PAGES]
+    bool is_up;          // what has arrived is in `memory`
     struct sl_mark used; // behind the last attention to it
 };
 
@@ -112,6 +117,11 @@ enum sl_status sl_link_await(struct sl_offload *offload, struct sl_link *link, i
 enum sl_status sl_link_map(struct sl_offload *offload, struct sl_link *link, int64_t n_tokens, struct sl_error *err);
 enum sl_status sl_link_renew(struct sl_offload *offload, struct sl_link *link, struct sl_error *err);
 
+// Whether the device has memory of its own: what is shipped and read back goes through staging memory.
+static inline bool sl_offload_stages(const struct sl_offload *offload) {
+    return offload->node->staging != offload->node->arena;
+}
+
 // offload_ship.c
 void *sl_offload_ship_main(void *offload);
 // Await and map the first n_tokens at every link; leases are renewed by the ships' thread alone.
@@ -124,4 +134,7 @@ void sl_read_back_destroy(struct sl_offload *offload);
 void sl_read_back_begin(struct sl_offload *offload, struct sl_read_back *read, int layer, int64_t begin,
                         uint32_t n_pages);
 enum sl_status sl_read_back_wait(struct sl_offload *offload, struct sl_read_back *read, struct sl_error *err);
+// Pages of slots [held, held + n_slots) of a layer into a session's, where there is room for them. Waits.
+enum sl_status sl_read_back_session(struct sl_offload *offload, struct sl_session *session, int layer, uint32_t n_slots,
+                                    struct sl_error *err);
 void sl_read_back_end(struct sl_read_back *read); // nothing is written to its pages any more

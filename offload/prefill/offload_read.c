@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "offload/prefill/offload_internal.h"
+#include "runtime/transfer.h"
 
 #define READ_MS 5000
 
@@ -155,7 +156,8 @@ enum sl_status sl_read_back_create(struct sl_offload *offload, struct sl_error *
     for (int t = 0; t < 2; t++) {
         offload->tiles[t].read.layer = -1;
         offload->tiles[t].pages = calloc(n_pages, sizeof *offload->tiles[t].pages);
-        there &= offload->tiles[t].pages != NULL;
+        offload->tiles[t].landing = calloc(n_pages, sizeof *offload->tiles[t].landing);
+        there &= offload->tiles[t].pages && offload->tiles[t].landing;
     }
     return there ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "offload: out of memory");
 }
@@ -179,16 +181,38 @@ void sl_read_back_destroy(struct sl_offload *offload) {
         struct sl_tile *tile = &offload->tiles[t];
         sl_read_back_end(&tile->read);
         sl_arena_free(offload->node->arena, tile->memory);
+        sl_arena_free(offload->node->staging, tile->staged);
         free(tile->pages);
+        free(tile->landing);
     }
     free(offload->kv);
     free(offload->ranges);
     free_softmax(offload);
 }
 
+// Where the reads of a tile arrive: staging memory where the device has memory of its own.
+static enum sl_status take_landing(struct sl_offload *offload, struct sl_tile *tile, struct sl_error *err) {
+    if (sl_offload_stages(offload) && !tile->staged) {
+        enum sl_status status = sl_ledger_take_block(offload->node->staging_ledger, offload->job_id,
+                                                     tile_bytes(offload), 0, &tile->staged, err);
+        if (status != SL_OK) {
+            return status;
+        }
+    }
+    char *begin = sl_offload_stages(offload) ? tile->staged : tile->memory;
+    for (int h = 0; h < offload->lanes.n_heads; h++) {
+        tile->read.heads[h] = tile->landing + (size_t)h * SL_TILE_PAGES;
+    }
+    for (size_t page = 0; page < (size_t)offload->lanes.n_heads * SL_TILE_PAGES; page++) {
+        tile->landing[page] = begin + page * offload->kept.bytes;
+    }
+    return SL_OK;
+}
+
 // The buffers are taken when there is a first tile to read.
 static enum sl_status take_buffers(struct sl_offload *offload, struct sl_error *err) {
-    for (int t = 0; t < 2; t++) {
+    enum sl_status status = SL_OK;
+    for (int t = 0; status == SL_OK && t < 2; t++) {
         struct sl_tile *tile = &offload->tiles[t];
         if (tile->memory) {
             continue;
@@ -198,15 +222,57 @@ static enum sl_status take_buffers(struct sl_offload *offload, struct sl_error *
             return sl_fail(err, SL_ERR_EXHAUSTED, "no room in the arena for %zu bytes to read offloaded layers back",
                            tile_bytes(offload));
         }
-        for (int h = 0; h < offload->lanes.n_heads; h++) {
-            tile->read.heads[h] = tile->pages + (size_t)h * SL_TILE_PAGES;
-            for (size_t p = 0; p < SL_TILE_PAGES; p++) {
-                size_t page = (size_t)h * SL_TILE_PAGES + p;
-                tile->pages[page] = (char *)tile->memory + page * offload->kept.bytes;
-            }
+        for (size_t page = 0; page < (size_t)offload->lanes.n_heads * SL_TILE_PAGES; page++) {
+            tile->pages[page] = (char *)tile->memory + page * offload->kept.bytes;
+        }
+        status = take_landing(offload, tile, err);
+    }
+    return status;
+}
+
+// What has arrived goes up, in one copy beside the computation, which goes on behind it.
+static void move_up(struct sl_offload *offload, struct sl_tile *tile) {
+    if (!sl_offload_stages(offload) || tile->is_up) {
+        return;
+    }
+    struct sl_stream *compute = offload->node->runtime.stream;
+    struct sl_stream *in = sl_device_stream(compute->device, SL_STREAM_IN);
+    sl_stream_copy(in, tile->memory, tile->staged, tile_bytes(offload));
+    tile->used = sl_stream_mark(in);
+    sl_stream_after(compute, &tile->used);
+    tile->is_up = true;
+}
+
+// The pages of one head, and of what is in between in staging memory one copy each.
+static enum sl_status read_staged(struct sl_offload *offload, const struct sl_session *session, int layer,
+                                  uint32_t n_pages, struct sl_error *err) {
+    struct sl_tile *tile = &offload->tiles[0];
+    enum sl_status status = sl_read_back_wait(offload, &tile->read, err);
+    for (int h = 0; status == SL_OK && h < session->geometry.n_kv_heads; h++) {
+        for (uint32_t p = 0; status == SL_OK && p < n_pages; p++) {
+            status = sl_transfer_in(&offload->node->runtime, session->layers[layer].heads[h].pages[p],
+                                    tile->read.heads[h][p], offload->kept.bytes, err);
         }
     }
-    return SL_OK;
+    return status;
+}
+
+enum sl_status sl_read_back_session(struct sl_offload *offload, struct sl_session *session, int layer, uint32_t n_slots,
+                                    struct sl_error *err) {
+    struct sl_read_back *read = &offload->tiles[0].read;
+    bool stages = sl_offload_stages(offload);
+    uint32_t n_pages = sl_pages_for(n_slots); // of less than a split
+    enum sl_status status = stages ? take_landing(offload, &offload->tiles[0], err) : SL_OK;
+    if (status != SL_OK) {
+        return status;
+    }
+    for (int h = 0; !stages && h < session->geometry.n_kv_heads; h++) {
+        read->heads[h] = session->layers[layer].heads[h].pages;
+    }
+    sl_read_back_begin(offload, read, layer, offload->held, n_pages);
+    status = stages ? read_staged(offload, session, layer, n_pages, err) : sl_read_back_wait(offload, read, err);
+    sl_read_back_end(read);
+    return status;
 }
 
 // One set for all layers and steps; a step may have more rows than those before it.
@@ -257,6 +323,7 @@ static enum sl_status ask_for(struct sl_offload *offload, int layer, int64_t beg
         tile = &offload->tiles[in_use == &offload->tiles[0]];
         status = sl_mark_wait(&tile->used, err);
         if (status == SL_OK) {
+            tile->is_up = false;
             sl_read_back_begin(offload, &tile->read, layer, begin, SL_TILE_PAGES);
         }
     }
@@ -299,6 +366,7 @@ enum sl_status sl_offload_attend(struct sl_offload *offload, int layer, const st
             if (status != SL_OK) {
                 break;
             }
+            move_up(offload, tile);
             for (int h = 0; h < attend->heads.n; h++) {
                 offload->kv[h] = (struct sl_kv){.pages = tile->pages + (size_t)h * SL_TILE_PAGES,
                                                 .n_packed = packs ? SL_TILE_PAGES : 0,

@@ -214,6 +214,7 @@ static enum sl_status ship(struct sl_offload *offload, int first, int n_queued, 
     int n_begun = n_queued;
     for (int s = 0; s < n_begun; s++) {
         const struct sl_shipment *shipment = &offload->ring[(first + s) % SL_RING];
+        status = status == SL_OK ? sl_mark_wait(&shipment->down, err) : status;
         for (int i = 0; status == SL_OK && i < offload->n_links; i++) {
             status = begin_sending(offload, &offload->links[i], shipment, s == 0 ? watch : NULL, &sendings[s][i], err);
         }

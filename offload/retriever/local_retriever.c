@@ -49,7 +49,7 @@ static enum sl_status append_all(struct borrowed *b, struct sl_annex *annex, int
 }
 
 static enum sl_status make_annex(const struct sl_plan *plan, const struct sl_ops *ops, struct sl_team *team,
-                                 struct sl_session *session, int64_t n_slots, struct sl_annex **annex_out,
+                                 const struct sl_session *session, int64_t n_slots, struct sl_annex **annex_out,
                                  struct sl_error *err) {
     struct sl_lanes lanes;
     sl_lanes_init(&lanes, &plan->recipe.offload, &plan->geometry);
@@ -76,20 +76,13 @@ static enum sl_status make_annex(const struct sl_plan *plan, const struct sl_ops
 }
 
 enum sl_status sl_retrieval_open_local(const struct sl_plan *plan, const struct sl_ops *ops, struct sl_stream *stream,
-                                       struct sl_session *session, int64_t n_prompt, struct sl_retrieval *local_out,
-                                       struct sl_error *err) {
+                                       struct sl_session *session, const struct sl_session *searched, int64_t n_prompt,
+                                       struct sl_retrieval *local_out, struct sl_error *err) {
     struct sl_retrieval local = {0};
     enum sl_status status = SL_OK;
     int64_t n_slots = sl_plan_offloaded_slots(plan, n_prompt);
-    if (sl_hot_cache_places(plan, n_slots) > 0 && !stream->device->ops->one_memory) {
-        return sl_fail(
-            err, SL_ERR_UNSUPPORTED,
-            "place=offload in one process searches the session's pages where they lie, and the host does not "
-            "reach those of device %s; use --device cpu",
-            stream->device->ops->name);
-    }
     if (sl_hot_cache_places(plan, n_slots) > 0) {
-        status = make_annex(plan, ops, stream->team, session, n_slots, &local.annex, err);
+        status = make_annex(plan, ops, stream->team, searched, n_slots, &local.annex, err);
         status = status == SL_OK ? sl_local_source_create(local.annex, stream->team, &local.source, err) : status;
     }
     struct sl_retriever_config config = {.plan = plan,

@@ -14,10 +14,12 @@ struct sl_retrieval {
 };
 
 /*
- * The session holds what the recipe keeps of n_prompt tokens in every layer and must outlive this; plan is needed at
- * creation alone. Key indexes and hot caches are taken from the session's arena. Statuses: as of sl_retriever_create().
+ * The session holds what the recipe keeps of n_prompt tokens in every layer; plan is needed at creation alone. `searched` is
+ * the session, or where the host does not reach its pages a copy in memory of the host: what is searched. Both must outlive
+ * this. Key indexes are taken from the arena of `searched`, hot caches from the session's. Statuses: as of
+ * sl_retriever_create().
  */
 enum sl_status sl_retrieval_open_local(const struct sl_plan *plan, const struct sl_ops *ops, struct sl_stream *stream,
-                                       struct sl_session *session, int64_t n_prompt, struct sl_retrieval *local_out,
-                                       struct sl_error *err);
+                                       struct sl_session *session, const struct sl_session *searched, int64_t n_prompt,
+                                       struct sl_retrieval *local_out, struct sl_error *err);
 void sl_retrieval_close(struct sl_retrieval *local); // accepts zeros, leaves zeros

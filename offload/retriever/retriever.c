@@ -111,12 +111,15 @@ static void *rows_of(size_t n_rows, size_t row_bytes, void **rows_out) {
 static size_t lay_out_shared(struct sl_retriever *r, char *base) {
     size_t n_heads = (size_t)r->n_heads, means = n_heads * (size_t)r->head_dim * sizeof *r->means;
     size_t slots = n_heads * r->slots.stride * sizeof *r->slots.at, fresh = n_heads * r->topk * sizeof *r->fresh.at;
-    if (base != NULL) {
-        r->means = (float *)base;
-        r->slots.at = (uint32_t *)(base + means);
-        r->fresh.at = (uint32_t *)(base + means + slots);
+    bool is_copied = !r->config.stream->device->ops->one_memory;
+    size_t rows = is_copied ? n_heads * r->topk * sl_near_row_bytes(&r->shape) : 0;
+    if (base != NULL) { // rows first, for their alignment
+        r->rows = is_copied ? base : NULL;
+        r->means = (float *)(base + rows);
+        r->slots.at = (uint32_t *)(base + rows + means);
+        r->fresh.at = (uint32_t *)(base + rows + means + slots);
     }
-    return means + slots + fresh;
+    return rows + means + slots + fresh;
 }
 
 static enum sl_status allocate(struct sl_retriever *r, struct sl_error *err) {
@@ -239,6 +242,7 @@ void sl_retriever_destroy(struct sl_retriever **retriever) {
     free(r->tables);
     free(r->n_slots);
     free(r->kv);
+    (void)sl_mark_wait(&r->attended, NULL); // a device that has failed reads nothing any more
     sl_device_free(r->config.stream->device, SL_MEMORY_SHARED, r->shared);
     free(r->n_fresh);
     free(r->fresh_rows);
@@ -314,6 +318,7 @@ enum sl_status sl_retriever_attend(struct sl_retriever *retriever, int layer, co
         }
     }
     status = r->method->take(r, l, attend, err);
+    status = status == SL_OK ? sl_mark_wait(&r->attended, err) : status; // the lists are used again
     if (status != SL_OK) {
         return status;
     }
@@ -326,12 +331,13 @@ enum sl_status sl_retriever_attend(struct sl_retriever *retriever, int layer, co
     }
     struct sl_counts n_fresh = {.host = r->n_fresh}, n_slots = {.host = r->n_slots};
     r->config.ops->put_rows(r->config.stream, &combined.heads, r->fresh, n_fresh, r->fresh_rows);
-    status = sl_stream_wait(r->config.stream, err); // rows and lists are used again
+    status = sl_stream_wait(r->config.stream, err); // rows are used again
     if (status != SL_OK) {
         return status;
     }
     r->method->release(r, l);
     r->config.ops->attend_slots(r->config.stream, &combined, r->slots, n_slots);
+    r->attended = sl_stream_mark(r->config.stream);
     count(r, l);
     r->stats.n_steps += l == r->layers;
     l->n_steps++;

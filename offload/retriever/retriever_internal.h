@@ -70,11 +70,13 @@ struct sl_retriever {
     int64_t silent_ns[SL_MAX_SHARES];  // when the first question was sent that has had no answer since; 0: it answers
     int asked_layer;                   // sl_retriever_ask() has been called for it; -1
     char *request;                     // scratch: a head and what follows it
-    void *shared; // memory of the device's that the host writes and reads, behind means, slots, fresh
-    float *means; // [n_heads][d] of the query that is asked about
+    void *shared; // memory of the device's that the host writes and reads, behind rows, means, slots, fresh
+    char *rows; // [n_heads][topk] rows on their way into a device's own memory; NULL: they are put from where they are
+    float *means;                         // [n_heads][d] of the query that is asked about
     struct sl_retriever_brought *brought; // [n_heads]
     struct sl_lists slots;                // [n_heads] what is attended to
     uint32_t *n_slots;                    // [n_heads]
+    struct sl_mark attended;              // behind the last attention that reads `slots`
     void ***tables;                       // [n_heads] page tables: the hot cache's pages, then the session's
     size_t tables_cap;
     struct sl_kv *kv;               // [n_heads]

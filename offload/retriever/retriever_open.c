@@ -38,36 +38,58 @@ static struct sl_kv resident_kv(const struct sl_retriever *r, const struct sl_re
     return kv;
 }
 
-// slots: 0 .. n - 1
-static enum sl_status take_rows(struct sl_retriever *r, struct sl_retriever_layer *l, struct sl_lists slots, uint32_t n,
+// What rows are put with: in shared memory, made once for all layers.
+struct put {
+    uint32_t n;
+    uint32_t *slots; // [n] 0 .. n - 1
+    char *rows;      // [n_heads][n] on their way into a device's own memory; NULL: they are put from where they are
+};
+
+// The rows of a part's heads into their slots.
+static enum sl_status put_rows(struct sl_retriever *r, const struct sl_retriever_layer *l,
+                               const struct sl_retriever_part *part, const struct put *put, const uint8_t *body,
+                               struct sl_error *err) {
+    size_t bytes = put->n * sl_near_row_bytes(&r->shape);
+    enum sl_status status = SL_OK;
+    for (int i = 0; status == SL_OK && i < part->n_lanes; i++) {
+        const void *rows = body + (size_t)i * bytes;
+        if (put->rows != NULL) {
+            rows = memcpy(put->rows + (size_t)(part->first_head + i) * bytes, rows, bytes);
+        }
+        struct sl_kv kv = resident_kv(r, l, part->first_head + i, put->n);
+        struct sl_kv_heads head = {.kv = &kv, .n = 1};
+        status = r->config.ops->publish(r->config.stream, &head, err);
+        if (status == SL_OK) {
+            r->config.ops->put_rows(r->config.stream, &head, (struct sl_lists){put->slots, put->n},
+                                    (struct sl_counts){.host = &put->n}, &rows);
+        }
+        if (status == SL_OK && r->config.resident_only) {
+            sl_session_set_slots(r->config.session, l->layer, part->first_head + i, put->n);
+        }
+    }
+    return status == SL_OK ? sl_stream_wait(r->config.stream, err) : status; // the rows are the source's
+}
+
+static enum sl_status take_rows(struct sl_retriever *r, struct sl_retriever_layer *l, const struct put *put,
                                 struct sl_error *err) {
-    struct sl_session *session = r->config.session;
-    size_t row_bytes = sl_near_row_bytes(&r->shape);
     const uint8_t *body, *end;
-    bool into_session = r->config.resident_only;
-    enum sl_status status = into_session ? sl_session_reserve(session, l->layer, (int)n) : SL_OK;
+    enum sl_status status =
+        r->config.resident_only ? sl_session_reserve(r->config.session, l->layer, (int)put->n) : SL_OK;
     if (status != SL_OK) {
-        return sl_fail(err, status, "retrieval: no room in the KV cache for %u slots of layer %d", n, l->layer);
+        return sl_fail(err, status, "retrieval: no room in the KV cache for %u slots of layer %d", put->n, l->layer);
     }
     for (int p = 0; status == SL_OK && p < l->n_parts; p++) {
         struct sl_retriever_part *part = &l->parts[p];
         status = receive_once(r, part->share, &part->main, &body, &end, err);
         if (status == SL_OK) {
-            status = sl_near_read_rows(&part->main.request, row_bytes, body, end, err);
+            status = sl_near_read_rows(&part->main.request, sl_near_row_bytes(&r->shape), body, end, err);
         }
-        for (int i = 0; status == SL_OK && i < part->n_lanes; i++) {
-            const void *rows = body + (size_t)i * n * row_bytes;
-            struct sl_kv kv = resident_kv(r, l, part->first_head + i, n);
-            struct sl_kv_heads head = {.kv = &kv, .n = 1};
-            status = r->config.ops->publish(r->config.stream, &head, err);
-            if (status == SL_OK) {
-                r->config.ops->put_rows(r->config.stream, &head, slots, (struct sl_counts){.host = &n}, &rows);
-            }
-            if (status == SL_OK && into_session) {
-                sl_session_set_slots(session, l->layer, part->first_head + i, n);
-            }
+        if (status == SL_OK) {
+            sl_stream_hold(r->config.stream); // others step
+            status = put_rows(r, l, part, put, body, err);
+            enum sl_status left_out = sl_stream_let_go(r->config.stream, status == SL_OK ? err : NULL);
+            status = status == SL_OK ? left_out : status;
         }
-        status = status == SL_OK ? sl_stream_wait(r->config.stream, err) : status; // the rows are the source's
         sl_retriever_give_up(r, &part->main);
     }
     return status;
@@ -81,22 +103,25 @@ enum sl_status sl_retriever_fetch_resident(struct sl_retriever *r, struct sl_err
         return SL_OK;
     }
     struct sl_device *device = r->config.stream->device;
-    uint32_t *tokens = sl_device_alloc(device, SL_MEMORY_SHARED, 2 * (size_t)n * sizeof *tokens), *slots = tokens + n;
-    if (tokens == NULL) {
+    size_t rows = device->ops->one_memory ? 0 : (size_t)r->n_heads * n * sl_near_row_bytes(&r->shape);
+    char *shared = sl_device_alloc(device, SL_MEMORY_SHARED, rows + 2 * (size_t)n * sizeof(uint32_t));
+    if (shared == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "retrieval: out of memory");
     }
+    uint32_t *tokens = (uint32_t *)(shared + rows);
+    struct put put = {.n = n, .slots = tokens + n, .rows = rows > 0 ? shared : NULL};
     for (uint32_t i = 0; i < n; i++) {
         tokens[i] = i < r->sinks ? i : (uint32_t)n_prompt - (n - i);
-        slots[i] = i;
+        put.slots[i] = i;
     }
     enum sl_status status = ask_rows(r, &r->layers[0], tokens, n, err);
     for (int i = 0; status == SL_OK && i < r->lanes.n_layers; i++) {
         if (i + 1 < r->lanes.n_layers) {
             status = ask_rows(r, &r->layers[i + 1], tokens, n, err);
         }
-        status = status == SL_OK ? take_rows(r, &r->layers[i], (struct sl_lists){slots, n}, n, err) : status;
+        status = status == SL_OK ? take_rows(r, &r->layers[i], &put, err) : status;
     }
-    sl_device_free(device, SL_MEMORY_SHARED, tokens);
+    sl_device_free(device, SL_MEMORY_SHARED, shared);
     return status;
 }
 

@@ -52,6 +52,11 @@ static void list_head(struct sl_retriever *r, const struct sl_retriever_layer *l
                               .packed = in_session->packed};
     r->n_fresh[h] = r->brought[h].is_missing ? 0 : view->n_new;
     r->fresh_rows[h] = view->rows;
+    if (r->rows != NULL && r->n_fresh[h] > 0) {
+        size_t row_bytes = sl_near_row_bytes(&r->shape);
+        void *rows = r->rows + (size_t)h * r->topk * row_bytes;
+        r->fresh_rows[h] = memcpy(rows, view->rows, r->n_fresh[h] * row_bytes);
+    }
     for (uint32_t i = 0; i < r->n_fresh[h]; i++) {
         fresh[i] = view->places[view->fresh[i]];
     }

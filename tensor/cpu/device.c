@@ -40,6 +40,26 @@ static enum sl_status share_block(struct sl_device *device, void *base, size_t b
     return SL_OK;
 }
 
+static void unshare_block(struct sl_device *device, void *base) {
+    (void)device;
+    (void)base;
+}
+
+static void hold(struct sl_stream *stream) {
+    (void)stream;
+}
+
+static enum sl_status let_go(struct sl_stream *stream, struct sl_error *err) {
+    (void)stream;
+    (void)err;
+    return SL_OK;
+}
+
+static bool has_failed(const struct sl_device *device) {
+    (void)device;
+    return false;
+}
+
 static void copy_block(struct sl_stream *stream, void *to, const void *from, size_t bytes) {
     (void)stream;
     memcpy(to, from, bytes);
@@ -73,6 +93,10 @@ static const struct sl_device_ops cpu_ops = {
     .alloc = alloc_block,
     .free = free_block,
     .share = share_block,
+    .unshare = unshare_block,
+    .hold = hold,
+    .let_go = let_go,
+    .has_failed = has_failed,
     .copy = copy_block,
     .mark = mark_here,
     .after = come_after,

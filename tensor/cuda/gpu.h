@@ -11,15 +11,19 @@
 #include <cstdint>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+
+#include "tensor/cuda/launching.h"
 #define GPU_UNROLL _Pragma("unroll")
 #define GPU_DYNAMIC_SHARED(type, name)                                                                                 \
     extern __shared__ __align__(128) unsigned char gpu_dynamic_[];                                                     \
     type *name = (type *)gpu_dynamic_
 #define GPU_LAUNCH(kernel, grid, block, dynamic_bytes, queue, ...)                                                     \
-    kernel<<<grid, block, dynamic_bytes, (cudaStream_t)(queue)>>>(__VA_ARGS__)
+    (sl_cuda_launching(#kernel), kernel<<<grid, block, dynamic_bytes, (cudaStream_t)(queue)>>>(__VA_ARGS__),           \
+     sl_cuda_launched())
 // Before a launch with more than 48 KB of dynamic shared memory.
 #define GPU_ALLOW_SHARED(kernel, bytes)                                                                                \
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes))
+    (sl_cuda_launching(#kernel),                                                                                       \
+     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes)))
 #else
 #include "tensor/cuda/emu/emu.h"
 #include "tensor/half.h"

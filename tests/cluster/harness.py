@@ -248,6 +248,7 @@ class Cluster:
             result[f"{name}.ships"] = worker.load.fabric_ships
             if worker.info.role != cluster_pb.KVSTORE:  # a store's arena holds what it stores
                 result[f"{name}.arena"] = worker.load.arena_used_bytes
+                result[f"{name}.staging"] = worker.load.staging_used_bytes
         return result
 
     def assert_clean(self, timeout=15):

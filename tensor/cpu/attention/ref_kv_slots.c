@@ -245,6 +245,14 @@ static void quantize(struct sl_stream *stream, const struct sl_kv_heads *heads, 
     sl_stream_run(stream, (int64_t)heads->n * n_pages, 1, quantize_tasks, &call);
 }
 
+static void collect(struct sl_stream *stream, const struct sl_piece *pieces, uint32_t n, void *to) {
+    (void)stream;
+    for (uint32_t i = 0; i < n; i++) {
+        memcpy(to, pieces[i].at, pieces[i].bytes);
+        to = (char *)to + pieces[i].bytes;
+    }
+}
+
 // --- positions -------------------------------------------------------------------------------------------------------
 
 static void read_positions(const struct sl_kv *kv, int64_t *positions_out) {
@@ -260,6 +268,7 @@ static void read_positions(const struct sl_kv *kv, int64_t *positions_out) {
 void sl_ref_kv_slots_fill(struct sl_ops *ops) {
     ops->read_positions = read_positions;
     ops->quantize = quantize;
+    ops->collect = collect;
     ops->host.quantize = quantize_page;
     ops->read_rows = read_rows;
 }

@@ -260,8 +260,8 @@ GPU_DEVICE float *part_of(const attend_call &c, uint32_t call, const query &q, u
     return c.parts + (row * c.n_splits + split) * (size_t)(2 + c.shape.head_dim);
 }
 
-// blockIdx: tile of queries (and split), KV head, call.
-template <int PER> static __global__ void __launch_bounds__(THREADS) attend(attend_call c) {
+// blockIdx: tile of queries (and split), KV head, call. One block at least: ptxas spills rather than take more registers, else.
+template <int PER> static __global__ void __launch_bounds__(THREADS, 1) attend(attend_call c) {
     GPU_DYNAMIC_SHARED(float, queries);
     __shared__ block_memory m;
     float *tile = queries + (int)QUERIES * c.shape.head_dim;

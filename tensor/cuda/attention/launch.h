@@ -13,6 +13,17 @@ extern "C" {
 void sl_gpu_quantize(struct gpu_queue *queue, const struct gpu_head *heads, int n_heads, uint32_t n_pages,
                      void *const *to);
 
+// --- what travels (collect.cu): exact
+
+struct gpu_share { // of a piece, what one block copies; an array [n] in device memory
+    const void *from;
+    size_t offset;  // behind `to`
+    uint32_t bytes; // a multiple of 16
+};
+#define GPU_SHARE_BYTES ((size_t)16 << 10)
+
+void sl_gpu_collect(struct gpu_queue *queue, const struct gpu_share *shares, uint32_t n, void *to); // n >= 1
+
 // --- attention (attention/append.cu, attend.cu) ------------------------------------------------------------------------
 
 struct gpu_attend { // of struct sl_attend what differs between calls; an array [n_calls] in device memory

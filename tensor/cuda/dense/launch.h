@@ -13,7 +13,7 @@ extern "C" {
 enum gpu_weight_kind { GPU_WEIGHT_F32, GPU_WEIGHT_F16, GPU_WEIGHT_BF16, GPU_WEIGHT_INT8, GPU_WEIGHT_INT4 };
 enum gpu_activation { GPU_ACT_NONE, GPU_ACT_SILU, GPU_ACT_GELU, GPU_ACT_GELU_TANH }; // enum sl_activation
 
-// struct sl_matrix on the device; dense/pack.h makes its bytes. Rows of W are `pitch` weights apart, those behind k are 0.
+// struct sl_matrix on the device; table/pack.h makes its bytes. Rows of W are `pitch` weights apart, those behind k are 0.
 struct gpu_matrix {
     enum gpu_weight_kind kind;
     int64_t n, k, pitch;    // pitch: a multiple of 32

@@ -43,9 +43,9 @@ GPU_DEVICE void add_tile(const float (*rows)[16 * EACH + 4], const float (*colum
     }
 }
 
-// blockIdx: tiles of columns, of rows.
+// blockIdx: tiles of columns, of rows. One block at least: ptxas spills rather than take more registers, else.
 template <uint32_t EACH, bool GATED>
-static __global__ void __launch_bounds__(THREADS) matmul(gpu_matrix w, gpu_product args, int64_t n_columns) {
+static __global__ void __launch_bounds__(THREADS, 1) matmul(gpu_matrix w, gpu_product args, int64_t n_columns) {
     constexpr uint32_t ROWS = 16 * EACH;
     __shared__ __attribute__((aligned(16))) float rows[DEPTH][ROWS + 4], columns[1 + GATED][DEPTH][COLUMNS + 4];
     uint32_t x = threadIdx.x % 16, y = threadIdx.x / 16;

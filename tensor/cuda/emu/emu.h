@@ -67,14 +67,14 @@ void copy_commit();
 void copy_wait(size_t n_left);
 
 void run(const char *kernel, dim3 grid, dim3 block, size_t dynamic_bytes, const std::function<void()> &thread);
-void enqueue(gpu_queue *queue, std::function<void()> work);
+void enqueue(gpu_queue *queue, const char *kernel, std::function<void()> work); // kernel NULL: a copy
 
 // Arguments are taken at the call, as CUDA does.
 template <class... P, class... A>
 void launch(const char *name, dim3 grid, dim3 block, size_t dynamic_bytes, gpu_queue *queue, void (*kernel)(P...),
             A... arguments) {
     std::function<void()> thread = [=] { kernel(P(arguments)...); };
-    enqueue(queue, [=] { run(name, grid, block, dynamic_bytes, thread); });
+    enqueue(queue, name, [=] { run(name, grid, block, dynamic_bytes, thread); });
 }
 
 } // namespace emu

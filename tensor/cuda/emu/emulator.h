@@ -42,6 +42,11 @@ void sl_emu_set_order(unsigned order);
 // Work runs when it is queued, the earliest that a GPU can.
 void sl_emu_set_eager(bool eager);
 
+// The n-th kernel that runs from now on goes wrong, as one does that follows a wrong address: it is not done, and nothing after it
+// ever is. 0: none. Events behind it are not reached.
+void sl_emu_fail_at(uint64_t n);
+const char *sl_emu_failed(void); // the kernel that went wrong, or NULL
+
 #ifdef __cplusplus
 }
 #endif

@@ -17,6 +17,7 @@ struct gpu_event {
 };
 
 struct step { // one of them
+    const char *kernel;
     std::function<void()> work;
     gpu_event *record, *behind;
     uint64_t number; // of the record that is meant
@@ -29,6 +30,8 @@ struct gpu_queue {
 namespace emu {
 
 static bool eager;
+static uint64_t n_before_failure; // kernels; 0: none will go wrong
+static const char *failed;
 using guard = std::lock_guard<std::recursive_mutex>;
 
 // In order, until `until` was reached `number` times; NULL: to the end.
@@ -39,6 +42,12 @@ static void advance(gpu_queue *queue, const gpu_event *until, uint64_t number) {
         queue->steps.pop_front();
         if (next.behind != nullptr && next.behind->n_reached < next.number) {
             advance(next.behind->by, next.behind, next.number);
+        }
+        if (next.kernel != nullptr && n_before_failure > 0 && --n_before_failure == 0) {
+            failed = next.kernel;
+        }
+        if (failed != nullptr) {
+            continue;
         }
         if (next.work) {
             next.work();
@@ -57,9 +66,9 @@ static void add(gpu_queue *queue, step next) {
     }
 }
 
-void enqueue(gpu_queue *queue, std::function<void()> work) {
+void enqueue(gpu_queue *queue, const char *kernel, std::function<void()> work) {
     guard lock(m.lock);
-    add(queue, {std::move(work), nullptr, nullptr, 0});
+    add(queue, {kernel, std::move(work), nullptr, nullptr, 0});
 }
 
 } // namespace emu
@@ -82,7 +91,7 @@ void sl_emu_queue_close(struct gpu_queue **queue) {
 }
 
 void sl_emu_copy(struct gpu_queue *queue, void *to, const void *from, size_t bytes) {
-    emu::enqueue(queue, [=] { memcpy(to, from, bytes); });
+    emu::enqueue(queue, nullptr, [=] { memcpy(to, from, bytes); });
 }
 
 struct gpu_event *sl_emu_event_open(void) {
@@ -98,13 +107,13 @@ void sl_emu_event_record(struct gpu_event *event, struct gpu_queue *queue) {
     emu::guard lock(emu::m.lock);
     event->by = queue;
     event->n_recorded++;
-    emu::add(queue, {nullptr, event, nullptr, event->n_recorded});
+    emu::add(queue, {nullptr, nullptr, event, nullptr, event->n_recorded});
 }
 
 void sl_emu_event_before(struct gpu_event *event, struct gpu_queue *queue) {
     emu::guard lock(emu::m.lock);
     if (event->n_recorded > 0) {
-        emu::add(queue, {nullptr, nullptr, event, event->n_recorded});
+        emu::add(queue, {nullptr, nullptr, nullptr, event, event->n_recorded});
     }
 }
 
@@ -123,4 +132,15 @@ void sl_emu_event_wait(struct gpu_event *event) {
 void sl_emu_set_eager(bool eager) {
     emu::guard lock(emu::m.lock);
     emu::eager = eager;
+}
+
+void sl_emu_fail_at(uint64_t n) {
+    emu::guard lock(emu::m.lock);
+    emu::n_before_failure = n;
+    emu::failed = nullptr;
+}
+
+const char *sl_emu_failed(void) {
+    emu::guard lock(emu::m.lock);
+    return emu::failed;
 }

@@ -178,7 +178,38 @@ static void window_sums(struct sl_stream *stream, const struct sl_attend *args, 
     }
 }
 
+// --- what travels ------------------------------------------------------------------------------------------------------------
+
+#define SHARES 1024 // of a launch: what describes them is a small part of a ring
+
+static void launch_collect(struct gpu_stream *s, const struct gpu_share *shares, uint32_t n, void *to) {
+    const struct gpu_share *there = n > 0 ? sl_gpu_describe(s, shares, n * sizeof *shares) : NULL;
+    if (there != NULL) {
+        sl_gpu_collect(s->queue, there, n, to);
+    }
+}
+
+static void collect(struct sl_stream *stream, const struct sl_piece *pieces, uint32_t n, void *to) {
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    struct gpu_share shares[SHARES];
+    uint32_t n_shares = 0;
+    size_t offset = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        for (size_t at = 0; at < pieces[i].bytes; at += GPU_SHARE_BYTES) {
+            size_t left = pieces[i].bytes - at, bytes = left < GPU_SHARE_BYTES ? left : GPU_SHARE_BYTES;
+            shares[n_shares++] = (struct gpu_share){(const char *)pieces[i].at + at, offset + at, (uint32_t)bytes};
+            if (n_shares == SHARES) {
+                launch_collect(s, shares, n_shares, to);
+                n_shares = 0;
+            }
+        }
+        offset += pieces[i].bytes;
+    }
+    launch_collect(s, shares, n_shares, to);
+}
+
 void sl_gpu_attention_fill(struct sl_ops *ops) {
+    ops->collect = collect;
     ops->append = append;
     ops->attend = attend;
     ops->attend_before = attend_before;

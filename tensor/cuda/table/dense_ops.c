@@ -2,7 +2,7 @@
 // Purpose: weights, products, norms and rotations. See ops.h.
 #include <stdlib.h>
 
-#include "tensor/cuda/dense/pack.h"
+#include "tensor/cuda/table/pack.h"
 #include "tensor/cuda/table/ops.h"
 
 // What sl_matrix.packed is.

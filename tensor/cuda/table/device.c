@@ -10,6 +10,7 @@ struct gpu_device {
     struct sl_device device;
     const struct gpu_driver *driver;
     struct gpu_stream streams[SL_N_STREAMS];
+    atomic_bool failed;
 };
 
 // --- life cycle --------------------------------------------------------------------------------------------------------
@@ -26,6 +27,8 @@ static void close_stream(struct gpu_stream *s) {
     s->driver->free(s->scratch.at);
     s->driver->free(s->slot_angles.cosines.at);
     s->driver->free(s->slot_angles.sines.at);
+    pthread_cond_destroy(&s->changed);
+    pthread_mutex_destroy(&s->mutex);
 }
 
 static void close_device(struct sl_device *device) {
@@ -86,6 +89,45 @@ static enum sl_status share_block(struct sl_device *device, void *base, size_t b
     return ((struct gpu_device *)device)->driver->share(base, bytes, err);
 }
 
+static void unshare_block(struct sl_device *device, void *base) {
+    ((struct gpu_device *)device)->driver->unshare(base);
+}
+
+static void hold(struct sl_stream *stream) {
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    pthread_mutex_lock(&s->mutex);
+    if (s->n_held == 0 || !pthread_equal(s->holder, pthread_self())) {
+        uint64_t ticket = s->n_tickets++;
+        while (ticket != s->n_served) {
+            pthread_cond_wait(&s->changed, &s->mutex);
+        }
+        s->holder = pthread_self();
+    }
+    s->n_held++;
+    pthread_mutex_unlock(&s->mutex);
+}
+
+static enum sl_status let_go(struct sl_stream *stream, struct sl_error *err) {
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    enum sl_status status = SL_OK;
+    pthread_mutex_lock(&s->mutex);
+    assert(s->n_held > 0);
+    if (--s->n_held == 0) {
+        status = atomic_exchange(&s->status, SL_OK);
+        if (status != SL_OK && err != NULL) {
+            *err = s->err;
+        }
+        s->n_served++;
+        pthread_cond_broadcast(&s->changed);
+    }
+    pthread_mutex_unlock(&s->mutex);
+    return status;
+}
+
+static bool has_failed(const struct sl_device *device) {
+    return atomic_load(&((const struct gpu_device *)device)->failed);
+}
+
 static void copy_block(struct sl_stream *stream, void *to, const void *from, size_t bytes) {
     struct gpu_stream *s = sl_gpu_stream(stream);
     if (bytes > 0) {
@@ -95,8 +137,10 @@ static void copy_block(struct sl_stream *stream, void *to, const void *from, siz
 
 static void mark_here(struct sl_stream *stream, struct sl_mark *mark_out) {
     struct gpu_stream *s = sl_gpu_stream(stream);
+    pthread_mutex_lock(&s->mutex);
     *mark_out = (struct sl_mark){stream, ++s->n_marks};
     s->driver->event_record(s->events[s->n_marks % GPU_EVENTS], s->queue);
+    pthread_mutex_unlock(&s->mutex);
 }
 
 static void come_after(struct sl_stream *stream, const struct sl_mark *mark) {
@@ -110,13 +154,11 @@ static void note_reached(struct gpu_stream *s, uint64_t number) {
     }
 }
 
+// Noted by waits alone: a device that has failed reaches everything, and the next wait has to say so.
 static bool is_reached(const struct sl_mark *mark) {
     struct gpu_stream *s = sl_gpu_stream(mark->stream);
-    if (mark->number > atomic_load(&s->n_reached) && !s->driver->event_reached(s->events[mark->number % GPU_EVENTS])) {
-        return false;
-    }
-    note_reached(s, mark->number);
-    return true;
+    return mark->number <= atomic_load(&s->n_reached) ||
+           s->driver->event_reached(s->events[mark->number % GPU_EVENTS]);
 }
 
 static enum sl_status wait_for(const struct sl_mark *mark, struct sl_error *err) {
@@ -124,6 +166,7 @@ static enum sl_status wait_for(const struct sl_mark *mark, struct sl_error *err)
     if (mark->number > atomic_load(&s->n_reached)) {
         enum sl_status status = s->driver->event_wait(s->events[mark->number % GPU_EVENTS], err);
         if (status != SL_OK) {
+            atomic_store(&((struct gpu_device *)mark->stream->device)->failed, true);
             return status;
         }
         note_reached(s, mark->number);
@@ -141,6 +184,10 @@ static const struct sl_device_ops gpu_ops = {
     .alloc = alloc_block,
     .free = free_block,
     .share = share_block,
+    .unshare = unshare_block,
+    .hold = hold,
+    .let_go = let_go,
+    .has_failed = has_failed,
     .copy = copy_block,
     .mark = mark_here,
     .after = come_after,
@@ -162,6 +209,8 @@ enum sl_status sl_gpu_device_open(const struct gpu_driver *driver, int index, st
     gpu->driver = driver;
     for (int i = 0; i < SL_N_STREAMS; i++) {
         gpu->streams[i].driver = driver;
+        pthread_mutex_init(&gpu->streams[i].mutex, NULL);
+        pthread_cond_init(&gpu->streams[i].changed, NULL);
     }
     for (int i = 0; i < SL_N_STREAMS; i++) {
         if (!open_stream(gpu, (enum sl_stream_kind)i, team)) {

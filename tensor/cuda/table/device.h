@@ -6,10 +6,11 @@
  * Design: what describes a call (page lists, counts, protections) goes up through a ring of shared memory with a ring of device
  *         memory of the same size behind it, in the order of the queue. So the host goes on at once, and waits only where it is
  *         half a ring ahead of the device. Scratch is one block a stream that grows: operations of a queue run one after the other.
- * Threads: a stream is used by one at a time; marks may be looked at by any.
+ * Threads: operations are queued by one at a time; copies and marks by any, and marks may be looked at by any.
  */
 #pragma once
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "tensor/cuda/heads.h"
@@ -43,7 +44,12 @@ struct gpu_stream {
     struct gpu_queue *queue;
     const struct gpu_driver *driver;
     struct gpu_event *events[GPU_EVENTS];
+    pthread_mutex_t mutex; // over what follows: marks lie in the queue in the order of their numbers
+    pthread_cond_t changed;
     uint64_t n_marks;
+    uint64_t n_tickets, n_served; // of those who hold the stream, or wait for it
+    pthread_t holder;             // where n_held > 0
+    int n_held;
     _Atomic uint64_t n_reached; // marks that somebody has seen reached
     char *here, *there;         // the rings, of shared and of device memory; NULL in streams that only copy
     uint64_t described;         // bytes that have gone through
@@ -52,7 +58,7 @@ struct gpu_stream {
     uint64_t n_published;
     struct gpu_block scratch;
     struct gpu_slot_angles slot_angles;
-    enum sl_status status; // the host ran short of memory for an operation: the next wait says so
+    _Atomic enum sl_status status; // the host ran short of memory for an operation: the next wait says so
     struct sl_error err;
 };
 

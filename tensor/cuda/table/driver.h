@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: what the table and the device ask of CUDA's runtime: memory, queues, events. Two fillings: the emulator, and cudart in
- *          the plugin. Kernels are launched on the same queues.
+ * Purpose: what the table and the device ask of CUDA's runtime: memory, queues, events. Two fillings: the emulator
+ *          (tensor/cuda/emulated), and cudart in the plugin (tensor/cuda/plugin). Kernels are launched on the same queues.
  */
 #pragma once
 
@@ -23,6 +23,7 @@ struct gpu_driver {
     void *(*alloc_shared)(size_t bytes); // host memory that kernels reach
     void (*free_shared)(void *block);
     enum sl_status (*share)(void *base, size_t bytes, struct sl_error *err);
+    void (*unshare)(void *base);
     struct gpu_queue *(*queue_open)(void); // NULL: exhausted
     void (*queue_close)(struct gpu_queue **queue);
     void (*copy)(struct gpu_queue *queue, void *to, const void *from, size_t bytes);
@@ -34,5 +35,3 @@ struct gpu_driver {
     // SL_ERR_INTERNAL: the device has failed before the event, and for good; says what CUDA says.
     enum sl_status (*event_wait)(struct gpu_event *event, struct sl_error *err);
 };
-
-extern const struct gpu_driver sl_gpu_emulator; // emulator_driver.c

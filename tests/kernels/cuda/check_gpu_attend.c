@@ -118,7 +118,7 @@ static void scene_close(struct scene *s) {
         free(s->cpu[i].out), free(s->cpu[i].lse);
     }
     for (int i = 0; i < s->n_to_free; i++) {
-        sl_emu_free(s->to_free[i]);
+        gpu_free(s->to_free[i]);
     }
 }
 
@@ -150,7 +150,7 @@ static void test_attend(void **state) {
                 expect(s.calls[call].lse, lse, n_lse, 0, "lse of splits put aside");
                 free(out), free(lse);
             }
-            sl_emu_free(work);
+            gpu_free(work);
             scene_close(&s);
         }
     }
@@ -175,7 +175,7 @@ static void test_attend_before(void **state) {
         struct gpu_attend *gpu = gpu_up(&call, sizeof call);
         sl_gpu_attend(queue, gpu, 1, M, N, &shape, NULL);
         gpu_down(want, call.out, sizeof want);
-        sl_emu_free(gpu);
+        gpu_free(gpu);
         call.before_out = gpu_room(sizeof got), call.before_sum = gpu_room(sizeof nothing);
         call.before_max = gpu_up(nothing, sizeof nothing);
         for (uint32_t first = 0; first < N; first += SL_ATTEND_SPLIT) {
@@ -191,14 +191,14 @@ static void test_attend_before(void **state) {
             shape.unfinished = first + SL_ATTEND_SPLIT < N;
             void *work = gpu_room(sl_gpu_attend_work(1, M, SL_ATTEND_SPLIT, &shape));
             sl_gpu_attend(queue, gpu, 1, M, SL_ATTEND_SPLIT, &shape, first > 0 ? work : NULL);
-            sl_emu_wait(queue);
-            sl_emu_free(work), sl_emu_free(gpu);
+            gpu_wait(queue);
+            gpu_free(work), gpu_free(gpu);
             gpu_heads_free(&of_part);
         }
         gpu_down(got, call.out, sizeof got);
         assert_memory_equal(got, want, sizeof got);
-        sl_emu_free((void *)call.q), sl_emu_free(call.out), sl_emu_free(call.before_out);
-        sl_emu_free(call.before_sum), sl_emu_free(call.before_max);
+        gpu_free((void *)call.q), gpu_free(call.out), gpu_free(call.before_out);
+        gpu_free(call.before_sum), gpu_free(call.before_max);
         gpu_heads_free(&heads);
     }
     cache_free(&c);
@@ -216,7 +216,7 @@ static void test_append(void **state) {
             scene_open(&s, &shapes[i]);
             ((float *)s.cpu[0].k)[1] = 1e6f; // beyond f16
             gpu_down((float *)s.cpu[1].k, s.calls[1].k, 4);
-            sl_emu_copy(queue, (void *)s.calls[0].k, s.cpu[0].k, 2 * sizeof(float));
+            gpu_copy(queue, (void *)s.calls[0].k, s.cpu[0].k, 2 * sizeof(float));
             tier("reference")->append(NULL, s.cpu, CALLS);
             sl_gpu_append(queue, s.gpu, CALLS, s.most_rows, &s.shape);
             for (int call = 0; call < CALLS; call++) {
@@ -236,7 +236,7 @@ static void attend_listed(struct scene *s, uint32_t lists[KV_HEADS][1200], const
     sl_gpu_attend_slots(queue, s->gpu, 1200, &s->shape, gpu_lists, 1200, gpu_n, aside ? work : NULL);
     expect(s->calls[0].out, s->cpu[0].out, s->n_out[0], 1e-5, "attend_slots");
     expect(s->calls[0].lse, s->cpu[0].lse, s->n_lse[0], 1e-5, "lse of attend_slots");
-    sl_emu_free(gpu_lists), sl_emu_free(gpu_n), sl_emu_free(work);
+    gpu_free(gpu_lists), gpu_free(gpu_n), gpu_free(work);
 }
 
 static void test_attend_slots(void **state) {
@@ -308,7 +308,7 @@ static void test_fold_and_window_sums(void **state) {
                 int first_row = shapes[i].m[call] / 3, n_heads = s.shape.n_heads;
                 size_t n = (size_t)n_heads * 1200;
                 float *sums = take(n * sizeof *sums), *gpu_sums = gpu_up(sums, n * sizeof *sums);
-                sl_emu_copy(queue, s.calls[call].lse, s.cpu[call].lse, s.n_lse[call] * sizeof(float));
+                gpu_copy(queue, s.calls[call].lse, s.cpu[call].lse, s.n_lse[call] * sizeof(float));
                 tier("reference")->window_sums(NULL, &s.cpu[call], first_row, (struct sl_vectors){sums, 1200});
                 sl_gpu_window_sums(queue, s.gpu + call, s.most_slots, &s.shape, first_row, gpu_sums, 1200);
                 gpu_assert_close(gpu_sums, sums, n, 1e-5, "window_sums");

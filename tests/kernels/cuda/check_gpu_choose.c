@@ -53,7 +53,7 @@ static void test_protect_and_spare(void **state) {
                     (struct sl_vectors){x, STRIDE});
         sl_gpu_spare(queue, HEADS, 300, l, STRIDE, n, gpu, STRIDE);
         gpu_assert_equal(gpu, x, HEADS * STRIDE * sizeof *x, "protect and spare");
-        sl_emu_free(p), sl_emu_free(l), sl_emu_free(n);
+        gpu_free(p), gpu_free(l), gpu_free(n);
         gpu_heads_free(&s.gpu);
         free(x);
     }
@@ -82,11 +82,11 @@ static void test_budgets(void **state) {
                           (struct sl_counts){.device = kept});
             sl_gpu_budgets(queue, s.gpu.at, HEADS, 1000, gpu, STRIDE, budget, gpu_work, gpu_kept);
             gpu_assert_equal(gpu_kept, kept, sizeof kept, "budgets");
-            sl_emu_free(gpu);
+            gpu_free(gpu);
             free(x);
         }
         free(work);
-        sl_emu_free(gpu_work);
+        gpu_free(gpu_work);
         gpu_heads_free(&s.gpu);
     }
 }
@@ -115,7 +115,7 @@ static void test_select(void **state) {
             sl_gpu_select(queue, s.gpu.at, HEADS, gpu_x, STRIDE, has_ties ? gpu_ties : NULL, STRIDE, newest, gpu_kept,
                           gpu_keep, STRIDE);
             gpu_assert_equal(gpu_keep, keep, bytes, "select");
-            sl_emu_free(gpu_x), sl_emu_free(gpu_ties), sl_emu_free(gpu_kept);
+            gpu_free(gpu_x), gpu_free(gpu_ties), gpu_free(gpu_kept);
             free(x), free(ties), free(keep);
         }
         gpu_heads_free(&s.gpu);
@@ -161,7 +161,7 @@ static void test_gather(void **state) {
                 ->gather(NULL, &heads, (struct sl_lists){keep[0], STRIDE}, (struct sl_counts){.host = kept});
             sl_gpu_gather(queue, gpu.at, 4, &c.work, gpu_keep, STRIDE, gpu_kept);
             gpu_assert_pages(&gpu, c.kv, "gather");
-            sl_emu_free(gpu_keep), sl_emu_free(gpu_kept);
+            gpu_free(gpu_keep), gpu_free(gpu_kept);
             gpu_heads_free(&gpu);
             cache_free(&c);
         }

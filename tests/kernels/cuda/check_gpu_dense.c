@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: holds the GPU's dense operations to the reference tier; embedding and rotation to its bits.
-#include "tensor/cuda/dense/pack.h"
+#include "tensor/cuda/table/pack.h"
 #include "tests/kernels/cuda/gpu_fixture.h"
 
 // --- matrices --------------------------------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ static void weights_open(struct weights *w, int64_t n, int64_t k, enum sl_dtype 
 
 static void weights_close(struct weights *w) {
     tier("reference")->unpack(&w->cpu);
-    sl_emu_free(w->device), sl_emu_free(w->gpu_bias);
+    gpu_free(w->device), gpu_free(w->gpu_bias);
     free(w->owner), free(w->bytes), free(w->bias);
 }
 
@@ -79,7 +79,7 @@ static void check_product(const struct weights *w, int64_t m, bool accumulate, i
     tier("reference")->matmul(NULL, &w->cpu, &args);
     sl_gpu_matmul(queue, &w->gpu, &product);
     gpu_assert_close(gpu_y, y, n_y, rounds ? 2e-4 : 1e-6, "matmul");
-    sl_emu_free(gpu_x);
+    gpu_free(gpu_x);
     free(x), free(y);
 }
 
@@ -120,7 +120,7 @@ static void test_matmul_of_a_row_is_the_same_in_any_company(void **state) {
         }
         weights_close(&w);
     }
-    sl_emu_free(gpu_x), sl_emu_free(gpu_y);
+    gpu_free(gpu_x), gpu_free(gpu_y);
     free(x);
 }
 
@@ -139,7 +139,7 @@ static void test_embed(void **state) {
             tier("reference")->embed(NULL, &w.cpu, ids, M, want);
             sl_gpu_embed(queue, &w.gpu, gpu_ids, M, out);
             gpu_assert_equal(out, want, sizeof want, "embed");
-            sl_emu_free(gpu_ids);
+            gpu_free(gpu_ids);
             weights_close(&w);
         }
     }
@@ -171,7 +171,7 @@ static void test_norm(void **state) {
             tier("reference")->norm(NULL, &of, x, STRIDE, M, norms[i].groups, x, STRIDE);
             sl_gpu_norm(queue, &gpu, gpu_x, STRIDE, M, norms[i].groups, gpu_x, STRIDE);
             gpu_assert_close(gpu_x, x, M * STRIDE, 2e-6, "norm");
-            sl_emu_free(gpu_weight), sl_emu_free(gpu_bias);
+            gpu_free(gpu_weight), gpu_free(gpu_bias);
             free(x), free(weight), free(bias);
         }
     }
@@ -197,7 +197,7 @@ static void test_angles_and_rotate(void **state) {
         gpu_assert_close(gpu_cosines, cosines, M * ROTARY / 2, 1e-7, "cosines");
         gpu_assert_close(gpu_sines, sines, M * ROTARY / 2, 1e-7, "sines");
         gpu_assert_equal(gpu_x, x, M * STRIDE * sizeof *x, "rotate");
-        sl_emu_free(gpu_positions), sl_emu_free(gpu_freq);
+        gpu_free(gpu_positions), gpu_free(gpu_freq);
         free(x);
     }
 }

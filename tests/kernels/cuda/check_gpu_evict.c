@@ -42,7 +42,7 @@ static void test_value_change(void **state) {
             sl_gpu_value_change(queue, gpu.at, HEADS, most, d, group, gpu_weights, stride, cases[i].mean_center, work,
                                 gpu_out, stride);
             gpu_assert_close(gpu_out, out, HEADS * stride, 1e-5, "value_change");
-            sl_emu_free(gpu_weights), sl_emu_free(work);
+            gpu_free(gpu_weights), gpu_free(work);
             free(weights), free(out);
             gpu_heads_free(&gpu);
             cache_free(&c);
@@ -99,7 +99,7 @@ static void d2o_open(struct d2o *s, enum sl_kv_format format, int d, const uint3
 
 static void d2o_close(struct d2o *s) {
     free(s->evicted), free(s->into), free(s->cosine);
-    sl_emu_free(s->gpu_keep), sl_emu_free(s->gpu_kept);
+    gpu_free(s->gpu_keep), gpu_free(s->gpu_kept);
     gpu_heads_free(&s->gpu);
     cache_free(&s->cache);
 }
@@ -150,7 +150,7 @@ static void test_nearest(void **state) {
                 assert_int_equal(got[3 * STRIDE + 1], 1); // no number
             }
             free(got);
-            sl_emu_free(into);
+            gpu_free(into);
             d2o_close(&s);
         }
     }
@@ -201,8 +201,8 @@ static void test_merge(void **state) {
             for (int side = 0; side < 2; side++) {
                 free(k[side]), free(v[side]);
             }
-            sl_emu_free(evicted), sl_emu_free(into), sl_emu_free(cosine), sl_emu_free(work);
-            sl_emu_free(gpu_threshold), sl_emu_free(gpu_merged);
+            gpu_free(evicted), gpu_free(into), gpu_free(cosine), gpu_free(work);
+            gpu_free(gpu_threshold), gpu_free(gpu_merged);
             d2o_close(&s);
         }
     }
@@ -225,7 +225,7 @@ static void test_merge_of_nothing(void **state) {
     gpu_down(&n_merged, gpu_merged, sizeof n_merged);
     assert_true(threshold == 0.5f && n_merged == 0);
     gpu_assert_pages(&s.gpu, s.cache.kv, "nothing to merge");
-    sl_emu_free(gpu_threshold), sl_emu_free(gpu_merged), sl_emu_free(list), sl_emu_free(work);
+    gpu_free(gpu_threshold), gpu_free(gpu_merged), gpu_free(list), gpu_free(work);
     d2o_close(&s);
 }
 

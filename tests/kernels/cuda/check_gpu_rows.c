@@ -57,7 +57,7 @@ static void test_quantize_and_its_error(void **state) {
                     free(want[p]);
                 }
             }
-            sl_emu_free(gpu_to), sl_emu_free(gpu_error), sl_emu_free(work);
+            gpu_free(gpu_to), gpu_free(gpu_error), gpu_free(work);
             gpu_heads_free(&gpu);
             cache_free(&c);
         }
@@ -88,7 +88,7 @@ static void test_quantize_keeps_state(void **state) {
             gpu_assert_equal(to[h], want[h], c.packed.bytes, "state");
             free(want[h]);
         }
-        sl_emu_free(gpu_to);
+        gpu_free(gpu_to);
         gpu_heads_free(&gpu);
         cache_free(&c);
     }
@@ -128,9 +128,9 @@ static void test_lost(void **state) {
             gpu_down(&got, gpu_lost, sizeof got);
             assert_true(want > 8);
             assert_near(got, want);
-            sl_emu_free(gpu_lost);
+            gpu_free(gpu_lost);
         }
-        sl_emu_free(gpu_x), sl_emu_free(gpu_keep), sl_emu_free(gpu_kept), sl_emu_free(work);
+        gpu_free(gpu_x), gpu_free(gpu_keep), gpu_free(gpu_kept), gpu_free(work);
         gpu_heads_free(&gpu);
     }
     free(x);
@@ -165,7 +165,7 @@ static void test_put_rows(void **state) {
                            of_heads);
             sl_gpu_put_rows(queue, gpu.at, HEADS, 400, gpu_slots, STRIDE, n, table);
             gpu_assert_pages(&gpu, c.kv, "put_rows");
-            sl_emu_free(gpu_rows), sl_emu_free(gpu_slots), sl_emu_free(n), sl_emu_free(table);
+            gpu_free(gpu_rows), gpu_free(gpu_slots), gpu_free(n), gpu_free(table);
             free(rows);
             gpu_heads_free(&gpu);
             cache_free(&c);
@@ -184,7 +184,7 @@ static void test_mean_query(void **state) {
         float *gpu_q = gpu_up(q, HEADS * GROUP * D * sizeof *q), *gpu = gpu_room(sizeof means);
         sl_gpu_mean_query(queue, gpu_q, HEADS, GROUP, D, gpu);
         gpu_assert_equal(gpu, means, sizeof means, "mean_query");
-        sl_emu_free(gpu_q);
+        gpu_free(gpu_q);
     }
     free(q);
 }

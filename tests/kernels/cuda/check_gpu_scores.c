@@ -71,7 +71,7 @@ static void test_what_pages_keep(void **state) {
             for (int h = 0; h < HEADS; h++) {
                 assert_true(fabs(got[h] - want[h]) <= 1e-12 * want[h]);
             }
-            sl_emu_free(gpu);
+            gpu_free(gpu);
             scene_close(&s);
         }
     }
@@ -95,14 +95,14 @@ static void test_write_state_and_spread(void **state) {
         begin(&s);
         ops->share(NULL, &s.heads, s.out); // of what was never written, NaN
         sl_gpu_share(queue, s.gpu.at, HEADS, s.most, s.gpu_out, STRIDE);
-        sl_emu_free(s.gpu_out);
+        gpu_free(s.gpu_out);
         free(s.out.at);
         s.out.at = random_floats(HEADS * GROUP * STRIDE, 4);
         s.gpu_out = gpu_up(s.out.at, out_bytes);
         ops->share(NULL, &s.heads, s.out);
         sl_gpu_share(queue, s.gpu.at, HEADS, s.most, s.gpu_out, STRIDE);
         end(&s, "share");
-        sl_emu_free(gpu);
+        gpu_free(gpu);
         free(values);
         scene_close(&s);
     }
@@ -158,7 +158,7 @@ static void test_scores_of_attention(void **state) {
             end(&s, "mean_group");
             scene_close(&s);
         }
-        sl_emu_free(gpu);
+        gpu_free(gpu);
     }
     free(x);
 }

@@ -1,52 +1,78 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the emulated GPU for the checks of its kernels: heads and arrays copied there and back.
+// Purpose: a GPU for the checks of its kernels: heads and arrays copied there and back. Which one is linked: the emulator, or what
+// CUDA finds (under_test.h).
 #pragma once
 
 #include "tensor/cuda/attention/launch.h"
 #include "tensor/cuda/dense/launch.h"
-#include "tensor/cuda/emu/emulator.h"
 #include "tensor/cuda/evict/launch.h"
 #include "tensor/cuda/retrieve/launch.h"
+#include "tests/kernels/cuda/under_test.h"
 #include "tests/kernels/kv_fixture.h"
 
 static struct gpu_queue *queue;
 
 // Every check runs with each of these orders of threads and blocks.
 static const unsigned gpu_orders[] = {0, 1, 7};
-#define FOR_ORDERS(order) for (size_t order = 0; order < 3 && (sl_emu_set_order(gpu_orders[order]), true); order++)
+#define FOR_ORDERS(order) for (size_t order = 0; order < 3 && (sl_under_test_order(gpu_orders[order]), true); order++)
 
 static inline int gpu_open(void **state) {
+    struct sl_error err = {0};
     (void)state;
-    queue = sl_emu_queue_open();
+    if (sl_under_test->open(0, &err) != SL_OK) {
+        fail_msg("%s", err.text);
+    }
+    queue = sl_under_test->queue_open();
+    assert_non_null(queue);
     return 0;
 }
 
 static inline int gpu_close(void **state) {
     (void)state;
-    sl_emu_queue_close(&queue);
-    assert_int_equal(sl_emu_used(), 0);
+    sl_under_test->queue_close(&queue);
+    assert_int_equal(sl_under_test_used(), 0);
     return 0;
 }
 #define GPU_TEST(test) cmocka_unit_test_setup_teardown(test, gpu_open, gpu_close)
 
 // --- arrays ----------------------------------------------------------------------------------------------------------
 
+// Everything that is queued has been done.
+static inline void gpu_wait(struct gpu_queue *of) {
+    struct sl_error err = {0};
+    struct gpu_event *event = sl_under_test->event_open();
+    assert_non_null(event);
+    sl_under_test->event_record(event, of);
+    if (sl_under_test->event_wait(event, &err) != SL_OK) {
+        fail_msg("%s", err.text);
+    }
+    sl_under_test->event_close(&event);
+}
+
+static inline void gpu_copy(struct gpu_queue *in, void *to, const void *from, size_t bytes) {
+    sl_under_test->copy(in, to, from, bytes);
+}
+
+static inline void gpu_free(void *block) {
+    sl_under_test_free(block);
+}
+
 static inline void *gpu_room(size_t bytes) { // NaN
-    void *block = sl_emu_alloc(bytes > 0 ? bytes : 1);
+    void *block = sl_under_test_alloc(bytes > 0 ? bytes : 1);
     assert_non_null(block);
     return block;
 }
 
 static inline void *gpu_up(const void *from, size_t bytes) {
     void *block = gpu_room(bytes);
-    sl_emu_copy(queue, block, from, bytes);
-    sl_emu_wait(queue);
+    gpu_copy(queue, block, from, bytes);
+    gpu_wait(queue);
     return block;
 }
 
 static inline void gpu_down(void *to, const void *from, size_t bytes) {
-    sl_emu_copy(queue, to, from, bytes);
-    sl_emu_wait(queue);
+    gpu_copy(queue, to, from, bytes);
+    gpu_wait(queue);
 }
 
 // What the reference left in want[] is what is on the device, also where nobody wrote. Frees the device's.
@@ -59,7 +85,7 @@ static inline void gpu_assert_equal(void *device, const void *want, size_t bytes
         }
     }
     free(got);
-    sl_emu_free(device);
+    gpu_free(device);
 }
 
 // Within `tolerance` of want, of the size of want or 1; NaN where it has NaN. Frees the device's.
@@ -74,7 +100,7 @@ static inline void gpu_assert_close(void *device, const float *want, size_t n, d
         }
     }
     free(got);
-    sl_emu_free(device);
+    gpu_free(device);
 }
 
 // --- heads -----------------------------------------------------------------------------------------------------------
@@ -93,10 +119,10 @@ static inline size_t gpu_page_bytes(const struct sl_kv *kv, uint32_t page) {
 // A head's pages, one behind the other, there or back.
 static inline void gpu_copy_pages(const struct sl_kv *kv, char *device, bool up) {
     for (uint32_t p = 0; p < sl_pages_for(kv->n_slots); p++) {
-        sl_emu_copy(queue, up ? device : kv->pages[p], up ? kv->pages[p] : device, gpu_page_bytes(kv, p));
+        gpu_copy(queue, up ? device : kv->pages[p], up ? kv->pages[p] : device, gpu_page_bytes(kv, p));
         device += gpu_page_bytes(kv, p);
     }
-    sl_emu_wait(queue);
+    gpu_wait(queue);
 }
 
 // Heads without pages are a number of slots.
@@ -133,10 +159,10 @@ static inline struct gpu_heads gpu_heads_up(const struct sl_kv *kv, int n) {
 
 static inline void gpu_heads_free(struct gpu_heads *heads) {
     for (int h = 0; h < heads->n; h++) {
-        sl_emu_free(heads->pages[h]);
-        sl_emu_free(heads->tables[h]);
+        gpu_free(heads->pages[h]);
+        gpu_free(heads->tables[h]);
     }
-    sl_emu_free(heads->at);
+    gpu_free(heads->at);
 }
 
 // The device's pages take the place of the host's.

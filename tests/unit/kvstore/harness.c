@@ -82,7 +82,8 @@ void open_parts(struct parts *parts, size_t arena_bytes, int64_t lease_ms, int64
     parts->source = source;
     assert_int_equal(sl_arena_create(base, arena_bytes, &parts->arena, &err), SL_OK);
     assert_int_equal(sl_ledger_create(parts->arena, &parts->ledger, &err), SL_OK);
-    assert_int_equal(sl_inbound_create(parts->receiver, parts->ledger, lease_ms, &parts->inbound, &err), SL_OK);
+    assert_int_equal(sl_inbound_create(parts->receiver, parts->ledger, parts->ledger, lease_ms, &parts->inbound, &err),
+                     SL_OK);
     assert_int_equal(sl_shelf_create(parts->arena, keep_ms, &parts->shelf, &err), SL_OK);
     assert_int_equal(sl_kv_segments_create(keep_ms, &parts->segments, &err), SL_OK);
     sl_room_init(&parts->room, parts->ledger, parts->inbound, parts->shelf, parts->segments);

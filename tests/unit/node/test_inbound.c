@@ -35,7 +35,9 @@ static int setup(void **state) {
     assert_int_equal(sl_fabric_region_create(fixture->sender, 1 << 20, 0, &fixture->source, &err), SL_OK);
     assert_int_equal(sl_arena_create(base, ARENA_BYTES, &fixture->arena, &err), SL_OK);
     assert_int_equal(sl_ledger_create(fixture->arena, &fixture->ledger, &err), SL_OK);
-    assert_int_equal(sl_inbound_create(fixture->receiver, fixture->ledger, LEASE_MS, &fixture->inbound, &err), SL_OK);
+    assert_int_equal(
+        sl_inbound_create(fixture->receiver, fixture->ledger, fixture->ledger, LEASE_MS, &fixture->inbound, &err),
+        SL_OK);
     for (int i = 0; i < 1 << 20; i++) {
         ((unsigned char *)fixture->source)[i] = (unsigned char)(i * 31 >> 3);
     }

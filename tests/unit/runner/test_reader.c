@@ -72,7 +72,17 @@ struct taker {
     int last;
 };
 
-enum sl_status sl_outbound_layer(struct sl_outbound *outbound, const struct sl_session *session, int layer) {
+enum sl_status sl_outbound_flush(struct sl_outbound *outbound, bool all, struct sl_error *err) {
+    (void)outbound;
+    (void)all;
+    (void)err;
+    return SL_OK;
+}
+
+enum sl_status sl_outbound_layer(struct sl_outbound *outbound, const struct sl_runtime *runtime,
+                                 const struct sl_session *session, int layer, struct sl_error *err) {
+    (void)runtime;
+    (void)err;
     struct taker *taker = (struct taker *)outbound;
     taker->last = layer;
     if (taker->reading) {

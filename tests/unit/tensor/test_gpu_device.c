@@ -11,6 +11,7 @@
 
 #include "tensor/cpu/tiers.h"
 #include "tensor/cuda/emu/emulator.h"
+#include "tensor/cuda/emulated/driver.h"
 #include "tensor/cuda/table/ops.h"
 
 static struct sl_device *open_device(void) {

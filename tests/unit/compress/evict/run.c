@@ -169,8 +169,8 @@ void run_pass(struct run *run, int m, enum run_pass kind) {
             must(sl_compressor_begin_steps(run->compressor, run->session, run->n_prompt, &err), &err, "begin", 0);
         }
         if (sl_recipe_offloads(&run->plan.recipe)) {
-            must(sl_retrieval_open_local(&run->plan, run->ops, sl_cpu_caller(), run->session, run->n_prompt,
-                                         &run->offloaded, &err),
+            must(sl_retrieval_open_local(&run->plan, run->ops, sl_cpu_caller(), run->session, run->session,
+                                         run->n_prompt, &run->offloaded, &err),
                  &err, "retriever", 0);
         }
     }

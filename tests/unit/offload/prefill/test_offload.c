@@ -26,7 +26,6 @@
 // A split of slots and some; chunks end anywhere in it, and what is recent is longer than the last chunk.
 #define THINNED RECIPE ",scope=sinks:8+recent:400,score=random,budget=0.6,when=chunk"
 #define N_LANES 4 // two KV heads a layer
-
 static const int offloaded[] = {2, 3};
 
 struct share {
@@ -135,6 +134,7 @@ static void start(struct fixture *f, const char *transport) {
         sl_arena_create(region, ARENA_BYTES, &f->node.arena, &err) != SL_OK) {
         fail_msg("%s", err.text);
     }
+    f->node.staging = f->node.arena;
     for (int i = 0; i < 2; i++) {
         fake_store_start(&f->stores[i], transport, &f->plan.work[offloaded[0]], STORE_BYTES);
     }

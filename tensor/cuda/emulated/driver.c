@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: the emulator as a driver. Shared memory is the host's own: emulated kernels reach all of it.
+#include "tensor/cuda/emulated/driver.h"
+
 #include <stdlib.h>
 
 #include "tensor/cuda/emu/emulator.h"
-#include "tensor/cuda/table/driver.h"
+
+#define FAULT "SLUICE_EMULATED_FAULT" // for tests of what becomes of a worker: the number of the kernel that goes wrong
 
 static enum sl_status open_device(int index, struct sl_error *err) {
+    const char *fault = getenv(FAULT);
+    if (fault != NULL) {
+        sl_emu_fail_at(strtoull(fault, NULL, 10));
+    }
     return index == 0 ? SL_OK
                       : sl_fail(err, SL_ERR_UNSUPPORTED, "there is one emulated device, number 0, not %d", index);
 }
@@ -21,10 +28,14 @@ static enum sl_status share(void *base, size_t bytes, struct sl_error *err) {
     return SL_OK;
 }
 
+static void end_sharing(void *base) {
+    (void)base;
+}
+
 static enum sl_status event_wait(struct gpu_event *event, struct sl_error *err) {
-    (void)err; // what is wrong ends the process, with the place
-    sl_emu_event_wait(event);
-    return SL_OK;
+    sl_emu_event_wait(event); // what is wrong with a kernel ends the process, with the place
+    const char *kernel = sl_emu_failed();
+    return kernel == NULL ? SL_OK : sl_fail(err, SL_ERR_INTERNAL, "the emulated kernel %s was made to fail", kernel);
 }
 
 const struct gpu_driver sl_gpu_emulator = {
@@ -36,6 +47,7 @@ const struct gpu_driver sl_gpu_emulator = {
     .alloc_shared = alloc_shared,
     .free_shared = free,
     .share = share,
+    .unshare = end_sharing,
     .queue_open = sl_emu_queue_open,
     .queue_close = sl_emu_queue_close,
     .copy = sl_emu_copy,

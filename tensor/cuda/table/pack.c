@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: a matrix as it lies in the model's files into the bytes that kernels read, in memory of the host: a caller copies them.
-#include "tensor/cuda/dense/pack.h"
+#include "tensor/cuda/table/pack.h"
 
 #include <string.h>
 

@@ -1,0 +1,67 @@
+# The plugin for GPUs: kernels by nvcc, which is called here and is no language of the project: nothing else needs it.
+
+find_program(NVCC nvcc HINTS /usr/local/cuda/bin)
+set(SLUICE_CUDA_ARCHITECTURES 80-real 89-real 90a-real 80-virtual CACHE STRING "what the plugin's kernels are compiled for")
+set(SLUICE_CUDA_CHECKED 80-real 80-virtual) # by the tests
+if(NVCC)
+  get_filename_component(NVCC_REAL ${NVCC} REALPATH)
+  get_filename_component(CUDA_HOME ${NVCC_REAL} DIRECTORY)
+  get_filename_component(CUDA_HOME ${CUDA_HOME} DIRECTORY)
+endif()
+
+set(CUDA_KERNELS
+  attention/append attention/attend attention/quantize attention/stats
+  dense/matmul dense/rows dense/tensor_cores
+  evict/choose evict/estimate evict/gather evict/merge evict/scores evict/select evict/value_change
+  retrieve/rows)
+# Those of which launch.h says exact: a product and a sum are not fused, as they are not on the processors.
+set(CUDA_EXACT
+  attention/append attention/quantize dense/rows evict/choose evict/gather evict/scores evict/select retrieve/rows)
+
+# sl_plugin(NAME target FOLDER dir [KEEP] ARCHITECTURES 80-real 80-virtual ...)
+# libsluice_cuda.so in a folder; not built unless somebody asks. A kernel whose registers spill does not compile.
+# KEEP leaves the PTX in <build>/<target>/.
+function(sl_plugin)
+  cmake_parse_arguments(A "KEEP" "NAME;FOLDER" "ARCHITECTURES" ${ARGN})
+  set(targets "")
+  foreach(architecture IN LISTS A_ARCHITECTURES)
+    if(NOT architecture MATCHES "^([0-9]+[af]?)-(real|virtual)$")
+      message(FATAL_ERROR "SLUICE_CUDA_ARCHITECTURES: ${architecture} is not like 80-real or 80-virtual")
+    endif()
+    set(code ${CMAKE_MATCH_1})
+    string(REPLACE real sm kind ${CMAKE_MATCH_2})
+    string(REPLACE virtual compute kind ${kind})
+    list(APPEND targets -gencode=arch=compute_${code},code=${kind}_${code})
+  endforeach()
+  set(objects "")
+  foreach(kernel IN LISTS CUDA_KERNELS)
+    set(source ${CMAKE_SOURCE_DIR}/tensor/cuda/${kernel}.cu)
+    string(REPLACE / _ name ${kernel})
+    set(folder ${CMAKE_BINARY_DIR}/${A_NAME}/${name})
+    file(MAKE_DIRECTORY ${folder})
+    set(flags -std=c++17 -O3 -Xptxas=-warn-spills,-Werror -Werror=all-warnings
+      -Xcompiler=-fPIC,-fvisibility=hidden,-Wall,-Wextra,-Werror,-O2)
+    if(kernel IN_LIST CUDA_EXACT)
+      list(APPEND flags -fmad=false)
+    endif()
+    if(A_KEEP)
+      list(APPEND flags -keep -keep-dir ${folder})
+    endif()
+    add_custom_command(
+      OUTPUT ${folder}.o
+      COMMAND ${NVCC} ${flags} ${targets} -I${CMAKE_SOURCE_DIR} -MD -MF ${folder}.d -c ${source} -o ${folder}.o
+      DEPENDS ${source}
+      DEPFILE ${folder}.d
+      COMMENT "Compiling tensor/cuda/${kernel}.cu for GPUs"
+      VERBATIM)
+    list(APPEND objects ${folder}.o)
+  endforeach()
+  add_library(${A_NAME} MODULE EXCLUDE_FROM_ALL
+    ${objects} $<TARGET_OBJECTS:sl_tensor_cuda_plugin> $<TARGET_OBJECTS:sl_tensor_cuda_table>)
+  set_source_files_properties(${objects} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
+  set_target_properties(${A_NAME} PROPERTIES
+    OUTPUT_NAME sluice_cuda LIBRARY_OUTPUT_DIRECTORY ${A_FOLDER} LINKER_LANGUAGE CXX)
+  target_link_options(${A_NAME} PRIVATE LINKER:--exclude-libs,ALL LINKER:--as-needed LINKER:--no-undefined
+    -static-libgcc -static-libstdc++)
+  target_link_libraries(${A_NAME} PRIVATE sl_tensor sl_base ${CUDA_HOME}/lib64/libcudart_static.a rt dl pthread)
+endfunction()

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: see cudart_driver.h.
+ *
+ * Design: a process has one device. CUDA keeps the device that is meant for each thread: calls and launches make it ours first.
+ *         Failures arrive late, and do not say whose they are: the names of what was queued last are kept beside the first.
+ * Threads: any.
+ */
+#include "tensor/cuda/plugin/cudart_driver.h"
+
+#include <cuda_runtime_api.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tensor/cuda/launching.h"
+
+#define LEAST_CAPABILITY 80 // bf16 tensor cores, cp.async
+#define N_RECENT         4  // names that a failure is told with
+
+static struct {
+    pthread_mutex_t lock; // of opening, and of the first failure
+    int index;            // of the device; -1: none yet
+    _Atomic bool failed;
+    struct sl_error first;
+    const char *_Atomic recent[N_RECENT];
+    _Atomic unsigned n_queued;
+} cuda = {.lock = PTHREAD_MUTEX_INITIALIZER, .index = -1};
+
+static _Thread_local bool is_current; // the device is this thread's
+
+static void make_current(void) {
+    if (!is_current) {
+        is_current = cudaSetDevice(cuda.index) == cudaSuccess;
+    }
+}
+
+// --- failures ------------------------------------------------------------------------------------------------------------
+
+static void note_queued(const char *what) {
+    atomic_store(&cuda.recent[atomic_fetch_add(&cuda.n_queued, 1) % N_RECENT], what);
+}
+
+// The newest last: "copy, norm_rows, matmul".
+static void list_recent(char *text, size_t bytes) {
+    unsigned end = atomic_load(&cuda.n_queued), begin = end > N_RECENT ? end - N_RECENT : 0;
+    size_t used = 0;
+    text[0] = '\0';
+    for (unsigned i = begin; i < end && used < bytes; i++) {
+        const char *name = atomic_load(&cuda.recent[i % N_RECENT]);
+        used += (size_t)snprintf(text + used, bytes - used, "%s%s", i > begin ? ", " : "", name);
+    }
+}
+
+static void note_failure(cudaError_t error, const char *where) {
+    char recent[160];
+    pthread_mutex_lock(&cuda.lock);
+    if (!atomic_load(&cuda.failed)) {
+        list_recent(recent, sizeof recent);
+        sl_fail(&cuda.first, SL_ERR_INTERNAL,
+                "device %d: %s: %s (CUDA says %d); queued last: %s. CUDA_LAUNCH_BLOCKING=1 finds the one that failed",
+                cuda.index, where, cudaGetErrorString(error), (int)error, recent);
+        atomic_store(&cuda.failed, true);
+    }
+    pthread_mutex_unlock(&cuda.lock);
+}
+
+// True where nothing is wrong; else it is kept for the next wait.
+static bool check(cudaError_t error, const char *where) {
+    if (error != cudaSuccess) {
+        (void)cudaGetLastError(); // or the next launch is blamed for it
+        note_failure(error, where);
+    }
+    return error == cudaSuccess;
+}
+
+void sl_cuda_launching(const char *what) {
+    make_current();
+    note_queued(what);
+}
+
+void sl_cuda_launched(void) {
+    check(cudaGetLastError(), "launch");
+}
+
+// --- the device ------------------------------------------------------------------------------------------------------------
+
+static enum sl_status find_device(int index, struct sl_error *err) {
+    int n = 0, driver = 0, major = 0, minor = 0;
+    (void)cudaDriverGetVersion(&driver); // 0: none
+    cudaError_t error = cudaGetDeviceCount(&n);
+    if (error == cudaErrorInsufficientDriver && driver > 0) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "the NVIDIA driver is for CUDA %d.%d, %d.%d is needed (CUDA says %d)",
+                       driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10,
+                       (int)error);
+    }
+    if (error != cudaSuccess) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "no NVIDIA driver (CUDA says %d); nvidia-smi must work", (int)error);
+    }
+    if (index >= n) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "there is no device %d: CUDA finds %d", index, n);
+    }
+    (void)cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index);
+    (void)cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index);
+    if (10 * major + minor < LEAST_CAPABILITY) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "device %d has compute capability %d.%d, %d.%d is needed", index, major,
+                       minor, LEAST_CAPABILITY / 10, LEAST_CAPABILITY % 10);
+    }
+    error = cudaSetDevice(index);
+    return error == cudaSuccess ? SL_OK
+                                : sl_fail(err, SL_ERR_UNSUPPORTED, "device %d cannot be used: %s (CUDA says %d)", index,
+                                          cudaGetErrorString(error), (int)error);
+}
+
+static enum sl_status open_device(int index, struct sl_error *err) {
+    enum sl_status status = SL_OK;
+    pthread_mutex_lock(&cuda.lock);
+    if (cuda.index >= 0 && cuda.index != index) {
+        status = sl_fail(err, SL_ERR_UNSUPPORTED, "this process computes on device %d already, not on %d", cuda.index,
+                         index);
+    } else if (cuda.index < 0) {
+        status = find_device(index, err);
+        cuda.index = status == SL_OK ? index : -1;
+    }
+    pthread_mutex_unlock(&cuda.lock);
+    return status;
+}
+
+void sl_cudart_describe(char *text, size_t bytes) {
+    struct cudaDeviceProp device;
+    int driver = 0;
+    if (cudaGetDeviceProperties(&device, cuda.index) != cudaSuccess || cudaDriverGetVersion(&driver) != cudaSuccess) {
+        snprintf(text, bytes, "device %d", cuda.index);
+        return;
+    }
+    snprintf(text, bytes, "%s, compute capability %d.%d, %d multiprocessors, %.1f GiB, driver for CUDA %d.%d",
+             device.name, device.major, device.minor, device.multiProcessorCount,
+             (double)device.totalGlobalMem / (1 << 30), driver / 1000, driver % 1000 / 10);
+}
+
+// --- memory ----------------------------------------------------------------------------------------------------------------
+
+static void *alloc(size_t bytes) {
+    void *block = NULL;
+    make_current();
+    cudaError_t error = cudaMalloc(&block, bytes);
+    if (error == cudaErrorMemoryAllocation) {
+        (void)cudaGetLastError();
+        return NULL;
+    }
+    return check(error, "cudaMalloc") ? block : NULL;
+}
+
+static void free_block(void *block) {
+    make_current();
+    check(cudaFree(block), "cudaFree");
+}
+
+static void *alloc_shared(size_t bytes) {
+    void *block = NULL;
+    make_current();
+    cudaError_t error = cudaHostAlloc(&block, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
+    if (error == cudaErrorMemoryAllocation) {
+        (void)cudaGetLastError();
+        return NULL;
+    }
+    return check(error, "cudaHostAlloc") ? block : NULL;
+}
+
+static void free_shared(void *block) {
+    make_current();
+    check(cudaFreeHost(block), "cudaFreeHost");
+}
+
+static enum sl_status share(void *base, size_t bytes, struct sl_error *err) {
+    int same = 0;
+    make_current();
+    (void)cudaDeviceGetAttribute(&same, cudaDevAttrCanUseHostPointerForRegisteredMem, cuda.index);
+    if (!same) {
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "device %d does not reach registered memory by the host's addresses",
+                       cuda.index);
+    }
+    cudaError_t error = cudaHostRegister(base, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
+    if (error == cudaSuccess || error == cudaErrorHostMemoryAlreadyRegistered) {
+        (void)cudaGetLastError();
+        return SL_OK;
+    }
+    (void)cudaGetLastError();
+    return sl_fail(err, SL_ERR_EXHAUSTED, "%zu bytes cannot be pinned for device %d: %s (CUDA says %d); see ulimit -l",
+                   bytes, cuda.index, cudaGetErrorString(error), (int)error);
+}
+
+static void end_sharing(void *base) {
+    make_current();
+    check(cudaHostUnregister(base), "cudaHostUnregister");
+}
+
+// --- queues and events -------------------------------------------------------------------------------------------------------
+
+static struct gpu_queue *queue_open(void) {
+    cudaStream_t stream = NULL;
+    make_current();
+    return check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate")
+               ? (struct gpu_queue *)stream
+               : NULL;
+}
+
+static void queue_close(struct gpu_queue **queue) {
+    make_current();
+    check(cudaStreamDestroy((cudaStream_t)*queue), "cudaStreamDestroy");
+    *queue = NULL;
+}
+
+static void copy(struct gpu_queue *queue, void *to, const void *from, size_t bytes) {
+    sl_cuda_launching("copy");
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, (cudaStream_t)queue), "copy");
+}
+
+static struct gpu_event *event_open(void) {
+    cudaEvent_t event = NULL;
+    make_current();
+    return check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate")
+               ? (struct gpu_event *)event
+               : NULL;
+}
+
+static void event_close(struct gpu_event **event) {
+    make_current();
+    check(cudaEventDestroy((cudaEvent_t)*event), "cudaEventDestroy");
+    *event = NULL;
+}
+
+static void event_record(struct gpu_event *event, struct gpu_queue *queue) {
+    make_current();
+    check(cudaEventRecord((cudaEvent_t)event, (cudaStream_t)queue), "cudaEventRecord");
+}
+
+static void event_before(struct gpu_event *event, struct gpu_queue *queue) {
+    make_current();
+    check(cudaStreamWaitEvent((cudaStream_t)queue, (cudaEvent_t)event, 0), "cudaStreamWaitEvent");
+}
+
+// Nothing will be reached any more in a device that has failed: the wait behind it says so.
+static bool event_reached(struct gpu_event *event) {
+    make_current();
+    cudaError_t error = cudaEventQuery((cudaEvent_t)event);
+    if (error == cudaErrorNotReady) {
+        (void)cudaGetLastError();
+        return false;
+    }
+    check(error, "cudaEventQuery");
+    return true;
+}
+
+static enum sl_status event_wait(struct gpu_event *event, struct sl_error *err) {
+    make_current();
+    check(cudaEventSynchronize((cudaEvent_t)event), "wait");
+    if (!atomic_load(&cuda.failed)) {
+        return SL_OK;
+    }
+    if (err != NULL) {
+        *err = cuda.first; // written once, before `failed`
+    }
+    return SL_ERR_INTERNAL;
+}
+
+const struct gpu_driver sl_gpu_cudart = {
+    .name = "cuda",
+    .ring_bytes = (size_t)32 << 20,
+    .open = open_device,
+    .alloc = alloc,
+    .free = free_block,
+    .alloc_shared = alloc_shared,
+    .free_shared = free_shared,
+    .share = share,
+    .unshare = end_sharing,
+    .queue_open = queue_open,
+    .queue_close = queue_close,
+    .copy = copy,
+    .event_open = event_open,
+    .event_close = event_close,
+    .event_record = event_record,
+    .event_before = event_before,
+    .event_reached = event_reached,
+    .event_wait = event_wait,
+};

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: CUDA's runtime as a driver (tensor/cuda/table/driver.h).
+#pragma once
+
+#include "tensor/cuda/table/driver.h"
+
+extern const struct gpu_driver sl_gpu_cudart;
+
+// The device that was opened, for a person: its name, compute capability, memory, driver.
+void sl_cudart_describe(char *text, size_t bytes);

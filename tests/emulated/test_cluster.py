@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workers on an emulated GPU, whose memory the host cannot touch: in every pair of devices a job's answer is that of one process
+on the processors, and nothing is left behind."""
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cluster"))
+from harness import SLOW, Cluster, inference, local_tokens, request, run_local, run_tests, tokens  # noqa: E402
+
+QUESTION = "What is the special magic number for lantern mentioned in the provided text? The special magic number for lantern is"
+SMALL = "budget=80,chunk=64"  # so that a short text is evicted from several times
+ON_DEVICE = ["--device", "emulated", "--arena", "24M", "--staging", "16M"]
+
+
+def document():
+    with open("/usr/share/common-licenses/GPL-3", encoding="ascii") as file:
+        words = file.read().split()
+    return " ".join(words[:40] + ["One of the special magic numbers for lantern is: 48213."] + words[40:70])
+
+
+def job(recipe):
+    return inference.GenerateRequest(text=document() + " " + QUESTION, recipe=recipe, max_new_tokens=6, stop=["."])
+
+
+def expected(recipe):
+    return local_tokens(run_local(recipe, job(recipe).text, "--stop", ".", n_tokens=6))
+
+
+def answer_on(devices, recipes):
+    """Every recipe, twice: the second time the store has the capsule, or the state between two chunks."""
+    with Cluster(kvstore=1, worker_args={role: ON_DEVICE for role in devices}) as cluster:
+        for recipe in recipes:
+            for time in ("first", "second"):
+                finished, events = cluster.answer(job(recipe), timeout=120)
+                assert tokens(events) == expected(recipe), f"{recipe}, the {time} time: {tokens(events)}"
+            assert "48213" in finished.text or not recipe.startswith("full"), (recipe, finished.text)
+            cluster.assert_clean()
+
+
+def test_prefill_on_a_device():
+    answer_on(["prefill"], ["full,format=int8", "h2o," + SMALL, "tailorkv-near,topk=32"])
+
+
+def test_decode_on_a_device():
+    answer_on(["decode"], ["full", "snapkv,format=int4," + SMALL, "h2o,when=chunk+step," + SMALL])
+
+
+def test_both_on_devices():
+    answer_on(["prefill", "decode"], ["d2o," + SMALL, "tailorkv,topk=32"])
+
+
+def fail_on(role, kernel):
+    """The device goes wrong at that kernel: its worker says where and ends, and the job goes on with another."""
+    recipe = "h2o," + SMALL
+    os.environ["SLUICE_EMULATED_FAULT"] = str(kernel)
+    with Cluster(kvstore=1, worker_args={role: ON_DEVICE}, coordinator_args=["--worker-wait", "30s"]) as cluster:
+        del os.environ["SLUICE_EMULATED_FAULT"]
+        events = cluster.generate(job(recipe), timeout=120)
+        worker = cluster.processes[f"{role}-0"]
+        assert worker.popen.wait(60 * SLOW) == 1, worker.errors()
+        assert "the device has failed: the emulated kernel " in worker.errors(), worker.errors()
+        worker.killed = True  # by itself: that was looked at
+        cluster.worker_args = {}
+        cluster.start_worker(f"{role}-1")
+        assert tokens(list(events)) == expected(recipe)
+
+
+def test_prefill_goes_on_elsewhere():
+    fail_on("prefill", 200)
+
+
+def test_decode_goes_on_elsewhere():
+    fail_on("decode", 250)
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests(globals()))

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// KV between a device's memory and the host's: the bytes are those of the session, whichever way they went.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "runtime/transfer.h"
+#include "tests/unit/capsule_body.h"
+
+enum { LAYERS = 3, HEADS = 2, DIM = 64 };
+static const struct sl_kv_geometry geometry = {LAYERS, HEADS, DIM};
+
+static void open_runtime(struct sl_runtime *runtime, const char *device) {
+    struct sl_runtime_config config = {.device = device, .threads = 1};
+    assert_int_equal(sl_runtime_open(&config, runtime, NULL), SL_OK);
+    assert_int_equal(sl_runtime_open_arena(runtime, (size_t)8 << 20, NULL), SL_OK);
+}
+
+// malloc'd.
+static void *body_of(const struct sl_session *session) {
+    void *body = malloc(sl_capsule_body_bytes(session) + 1);
+    copy_body(session, body);
+    return body;
+}
+
+// Layers differ in length, heads too: `n_slots` and less. An empty layer is among them.
+static struct sl_session *make_session(struct sl_arena *arena, int n_slots) {
+    struct sl_session *session;
+    assert_int_equal(
+        sl_session_create_plain(&geometry, SL_KV_F16, SL_POSITION_ORIGINAL, n_slots, arena, &session, NULL), SL_OK);
+    for (int l = 0; l < LAYERS; l++) {
+        int n = l == 1 ? 0 : n_slots / (l + 1);
+        assert_int_equal(sl_session_reserve(session, l, n), SL_OK);
+        for (int h = 0; h < HEADS; h++) {
+            sl_session_set_slots(session, l, h, (uint32_t)(n / (h + 1)));
+        }
+    }
+    session->n_tokens = n_slots;
+    return session;
+}
+
+// The same bytes into the pages of both: `there` lies in the device's memory.
+static void fill(const struct sl_runtime *runtime, const struct sl_session *here, const struct sl_session *there) {
+    unsigned char next = 1;
+    for (int l = 0; l < LAYERS; l++) {
+        for (int h = 0; h < HEADS; h++) {
+            const struct sl_head *head = &here->layers[l].heads[h];
+            for (uint32_t p = 0; p < head->n_pages; p++) {
+                size_t bytes = here->layers[l].work.bytes;
+                for (size_t i = 0; i < bytes; i++) {
+                    ((unsigned char *)head->pages[p])[i] = (unsigned char)(next += 3);
+                }
+                next++;
+                assert_int_equal(
+                    sl_transfer_in(runtime, there->layers[l].heads[h].pages[p], head->pages[p], bytes, NULL), SL_OK);
+            }
+        }
+    }
+}
+
+static void test_body_is_the_same_from_a_device(void **state) {
+    static const int lengths[] = {1, 64, 700, 4000}; // pages, and shares of a launch, of which one is never enough
+    struct sl_runtime cpu, gpu;
+    (void)state;
+    open_runtime(&cpu, "cpu");
+    open_runtime(&gpu, "emulated");
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        struct sl_session *here = make_session(cpu.arena, lengths[i]), *there = make_session(gpu.arena, lengths[i]);
+        fill(&gpu, here, there);
+        size_t bytes = sl_capsule_body_bytes(here);
+        char *want = body_of(here), *body = malloc(bytes), *of_cpu = malloc(bytes);
+        assert_int_equal(sl_transfer_body_out(&gpu, there, body, NULL), SL_OK);
+        assert_memory_equal(body, want, bytes);
+        assert_int_equal(sl_transfer_body_out(&cpu, here, of_cpu, NULL), SL_OK);
+        assert_memory_equal(of_cpu, want, bytes);
+        free(want);
+        free(body);
+        free(of_cpu);
+        sl_session_destroy(&here);
+        sl_session_destroy(&there);
+    }
+    sl_runtime_close(&cpu);
+    sl_runtime_close(&gpu);
+}
+
+// A layer leaves while the session goes on: what is evicted and written behind it does not show.
+static void test_layer_leaves_as_it_was(void **state) {
+    struct sl_runtime cpu, gpu;
+    (void)state;
+    open_runtime(&cpu, "cpu");
+    open_runtime(&gpu, "emulated");
+    struct sl_session *here = make_session(cpu.arena, 300), *there = make_session(gpu.arena, 300);
+    fill(&gpu, here, there);
+    size_t bytes = sl_capsule_layer_bytes(here, 0), page_bytes = here->layers[0].work.bytes;
+    char *want = body_of(here), *body[4], *zeros = calloc(1, page_bytes);
+    struct sl_mark down[4];
+    for (int i = 0; i < 4; i++) { // more than there are blocks on the way
+        body[i] = malloc(bytes);
+        assert_int_equal(sl_transfer_layer_out(&gpu, there, 0, body[i], &down[i], NULL), SL_OK);
+    }
+    assert_false(sl_mark_reached(&down[3]));
+    sl_stream_copy(gpu.stream, there->layers[0].heads[0].pages[0], zeros, page_bytes);
+    sl_session_destroy(&there);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(sl_mark_wait(&down[i], NULL), SL_OK);
+        assert_memory_equal(body[i], want, bytes);
+        free(body[i]);
+    }
+    assert_int_equal(sl_stream_wait(gpu.stream, NULL), SL_OK); // `zeros` has been read
+    free(want);
+    free(zeros);
+    sl_session_destroy(&here);
+    sl_runtime_close(&cpu);
+    sl_runtime_close(&gpu);
+}
+
+static void test_mirror_is_what_the_host_reads(void **state) {
+    struct sl_runtime cpu, gpu;
+    struct sl_mirror mirror;
+    (void)state;
+    open_runtime(&cpu, "cpu");
+    open_runtime(&gpu, "emulated");
+    struct sl_session *here = make_session(cpu.arena, 200), *there = make_session(gpu.arena, 200);
+    fill(&gpu, here, there);
+    assert_int_equal(sl_mirror_open(&cpu, here, &mirror, NULL), SL_OK);
+    assert_ptr_equal(mirror.session, here);
+    sl_mirror_close(&mirror);
+    assert_int_equal(sl_mirror_open(&gpu, there, &mirror, NULL), SL_OK);
+    char *want = body_of(here), *got = body_of(mirror.session);
+    assert_memory_equal(got, want, sl_capsule_body_bytes(here));
+    assert_int_equal(mirror.session->n_tokens, 200);
+    sl_mirror_close(&mirror);
+    free(want);
+    free(got);
+    sl_session_destroy(&here);
+    sl_session_destroy(&there);
+    sl_runtime_close(&cpu);
+    sl_runtime_close(&gpu);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_body_is_the_same_from_a_device),
+        cmocka_unit_test(test_layer_leaves_as_it_was),
+        cmocka_unit_test(test_mirror_is_what_the_host_reads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
