@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: new rows into their pages, in the working format, with positions and zero state.
-#include "tensor/cuda/block.h"
 #include "tensor/cuda/attention/launch.h"
+#include "tensor/cuda/block.h"
 #include "tensor/cuda/pages.h"
 
 constexpr uint32_t THREADS = 256;
