@@ -7,7 +7,7 @@ TIME       ?= 600
 FUZZER     ?= $(notdir $(wildcard tests/fuzz/corpus/*))
 C_FILES    := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
 
-.PHONY: all deps build gpu test test-asan test-tsan bits fuzz demo bench quality lint tidy format clean help
+.PHONY: all deps build gpu gpu-kit test test-asan test-tsan bits fuzz demo bench quality lint tidy format clean help
 
 all: build
 
@@ -21,6 +21,10 @@ build: deps      ## build everything; executables land in build/bin
 gpu: build       ## libsluice_cuda.so, the plugin for NVIDIA GPUs, beside the programs (needs nvcc)
 	@cmake -S . -B build -DSLUICE_CUDA=ON --log-level=WARNING >/dev/null
 	@cmake --build build -j $(JOBS)
+
+gpu-kit: gpu     ## a folder for a machine with an NVIDIA driver and nothing else: build/gpu-kit, see docs/GPU.md
+	@cmake --build build -j $(JOBS) --target gpu_checks
+	@tools/gpu_kit/make.sh build build/gpu-kit
 
 test: build      ## build, then run every test
 	@$(CTEST) --test-dir build

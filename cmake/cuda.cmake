@@ -7,10 +7,11 @@ if(NVCC)
   get_filename_component(NVCC_REAL ${NVCC} REALPATH)
   get_filename_component(CUDA_HOME ${NVCC_REAL} DIRECTORY)
   get_filename_component(CUDA_HOME ${CUDA_HOME} DIRECTORY)
+  set(CUDA_RUNTIME ${CUDA_HOME}/lib64/libcudart_static.a rt dl pthread)
 endif()
 
 set(CUDA_KERNELS
-  attention/append attention/attend attention/quantize attention/stats
+  attention/append attention/attend attention/attend_tensor attention/collect attention/quantize attention/stats
   dense/matmul dense/rows dense/tensor_cores
   evict/choose evict/estimate evict/gather evict/merge evict/scores evict/select evict/value_change
   retrieve/rows)
@@ -56,12 +57,29 @@ function(sl_plugin)
       VERBATIM)
     list(APPEND objects ${folder}.o)
   endforeach()
-  add_library(${A_NAME} MODULE EXCLUDE_FROM_ALL
-    ${objects} $<TARGET_OBJECTS:sl_tensor_cuda_plugin> $<TARGET_OBJECTS:sl_tensor_cuda_table>)
   set_source_files_properties(${objects} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
+  add_library(${A_NAME}_kernels STATIC EXCLUDE_FROM_ALL ${objects})
+  set_target_properties(${A_NAME}_kernels PROPERTIES LINKER_LANGUAGE CXX)
+  set(drivers $<TARGET_OBJECTS:sl_tensor_cuda_plugin> $<TARGET_OBJECTS:sl_tensor_cuda_table>)
+  add_library(${A_NAME} MODULE EXCLUDE_FROM_ALL ${drivers})
   set_target_properties(${A_NAME} PROPERTIES
     OUTPUT_NAME sluice_cuda LIBRARY_OUTPUT_DIRECTORY ${A_FOLDER} LINKER_LANGUAGE CXX)
   target_link_options(${A_NAME} PRIVATE LINKER:--exclude-libs,ALL LINKER:--as-needed LINKER:--no-undefined
     -static-libgcc -static-libstdc++)
-  target_link_libraries(${A_NAME} PRIVATE sl_tensor sl_base ${CUDA_HOME}/lib64/libcudart_static.a rt dl pthread)
+  target_link_libraries(${A_NAME} PRIVATE ${A_NAME}_kernels sl_tensor sl_base ${CUDA_RUNTIME})
+endfunction()
+
+# sl_gpu_check(NAME target SOURCES check.c ...): a program over the kernels as they are in sluice_cuda, for a machine with a device.
+function(sl_gpu_check)
+  cmake_parse_arguments(A "" "NAME" "SOURCES" ${ARGN})
+  add_executable(${A_NAME} EXCLUDE_FROM_ALL ${A_SOURCES})
+  set_target_properties(${A_NAME} PROPERTIES
+    LINKER_LANGUAGE CXX RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/gpu-checks)
+  target_include_directories(${A_NAME} PRIVATE ${CMAKE_SOURCE_DIR})
+  target_include_directories(${A_NAME} SYSTEM PRIVATE ${CUDA_HOME}/include)
+  # As files: as targets they would bring the emulated kernels. What is not needed stays out: kernels are large.
+  add_dependencies(${A_NAME} sl_tensor_cuda_plugin sl_tensor_cuda_table)
+  target_link_libraries(${A_NAME} PRIVATE
+    sluice_cuda_kernels $<TARGET_FILE:sl_tensor_cuda_plugin> $<TARGET_FILE:sl_tensor_cuda_table>
+    sl_tensor_cpu sl_tensor sl_base sluice::cmocka ${CUDA_RUNTIME} m)
 endfunction()

@@ -3,7 +3,8 @@
  * Purpose: what kernels are written against: CUDA, or its emulation. Only this file knows which.
  *
  * Kernels and device functions are static; a host function launches them with GPU_LAUNCH, on a queue, which is a stream of CUDA.
- * GPU_UNROLL stands before loops over arrays that are to be registers: what is indexed by a variable lies in memory.
+ * GPU_UNROLL stands before loops over arrays that are to be registers: what is indexed by a variable lies in memory. GPU_UNROLL_BY
+ * where the compiler would unroll so far that registers spill, or that fewer blocks run at a time.
  */
 #pragma once
 
@@ -13,7 +14,9 @@
 #include <cuda_fp16.h>
 
 #include "tensor/cuda/launching.h"
-#define GPU_UNROLL _Pragma("unroll")
+#define GPU_UNROLL       _Pragma("unroll")
+#define GPU_PRAGMA(x)    _Pragma(#x)
+#define GPU_UNROLL_BY(n) GPU_PRAGMA(unroll n)
 #define GPU_DYNAMIC_SHARED(type, name)                                                                                 \
     extern __shared__ __align__(128) unsigned char gpu_dynamic_[];                                                     \
     type *name = (type *)gpu_dynamic_
@@ -28,6 +31,7 @@
 #include "tensor/cuda/emu/emu.h"
 #include "tensor/half.h"
 #define GPU_UNROLL
+#define GPU_UNROLL_BY(n)
 #define GPU_DYNAMIC_SHARED(type, name)  type *name = (type *)emu::dynamic_shared()
 #define GPU_ALLOW_SHARED(kernel, bytes) (void)(bytes)
 #define GPU_LAUNCH(kernel, grid, block, dynamic_bytes, queue, ...)                                                     \

@@ -14,7 +14,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 SLUICE = os.path.join(os.environ.get("SLUICE_BIN", os.path.join(ROOT, "build", "bin")), "sluice")
 MODEL = os.path.join(ROOT, "models", "demo")
 QUESTION = "What is the special magic number for lantern mentioned in the provided text? The special magic number for lantern is"
-SMALL = "budget=80,chunk=64"  # so that a short text is evicted from several times
+SMALL = "budget=56,chunk=64"  # so that a short text is evicted from twice, the second time of more than a page
 # What a preset needs beside SMALL to fit so small a budget.
 BESIDE = {"locret": "scope=stabilizers:32+tail:16"}
 # Axes that no preset has, and formats: packed pages are attended to in other kernels.
@@ -27,7 +27,7 @@ OTHERS = [
 def document():
     with open("/usr/share/common-licenses/GPL-3", encoding="ascii") as file:
         words = file.read().split()
-    return " ".join(words[:40] + ["One of the special magic numbers for lantern is: 48213."] + words[40:70])
+    return " ".join(words[:4] + ["One of the special magic numbers for lantern is: 48213."] + words[4:10])
 
 
 def run(device, recipe):

@@ -99,6 +99,7 @@ GPU_DEVICE void score(const gpu_attention &shape, const query &q, const float *o
             const float4 *x = (const float4 *)of_query;
             const float4 *y = (const float4 *)(keys + (int)j * gpu::pitch_of(shape.head_dim));
             float dot = 0.0f;
+            GPU_UNROLL_BY(2)
             for (int i = 0; i < shape.head_dim / 4; i++) {
                 float4 a = x[i], b = y[i];
                 dot += a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w;
@@ -134,6 +135,7 @@ template <int PER>
 GPU_DEVICE void add_values(const gpu_attention &shape, const query &q, const float *values, uint32_t first, uint32_t n,
                            const float *weights, softmax<PER> &s) {
     uint32_t begin = q.begin > first ? q.begin - first : 0, end = q.end > first ? q.end - first : 0;
+    GPU_UNROLL_BY((PER > 8 ? 1 : 2))
     for (uint32_t j = begin; j < n && j < end; j++) {
         float weight = weights[j];
         const float *row = values + (int)j * gpu::pitch_of(shape.head_dim);
@@ -216,8 +218,8 @@ GPU_DEVICE void add_slots(const attend_call &c, const gpu_head *h, const uint32_
     }
 }
 
-// blockIdx: tile of queries (and split), KV head, call. One block at least: ptxas spills rather than take more registers, else.
-template <int PER> static __global__ void __launch_bounds__(THREADS, 1) attend(attend_call c) {
+// blockIdx: tile of queries (and split), KV head, call. Two blocks a multiprocessor: 128 registers, which loops are unrolled for.
+template <int PER> static __global__ void __launch_bounds__(THREADS, 2) attend(attend_call c) {
     GPU_DYNAMIC_SHARED(float, queries);
     __shared__ block_memory m;
     float *tile = queries + (int)QUERIES * c.shape.head_dim;

@@ -84,7 +84,8 @@ GPU_DEVICE double sum_of_slot(float x, float *scratch, uint32_t n_slots) {
     return sum;
 }
 
-// blockIdx: tile of slots; KV head of fold, query head of window_sums. One block: as attend().
+// blockIdx: tile of slots; KV head of fold, query head of window_sums. One block at least:
+// ptxas spills rather than take more registers, else.
 template <bool FOLD> static __global__ void __launch_bounds__(THREADS, 1) add_rows(stats_call c) {
     GPU_DYNAMIC_SHARED(float, queries);
     __shared__ float scratch[THREADS];

@@ -4,6 +4,7 @@
  *
  * Design: one range of addresses, reserved once, so that one call opens or closes all of it. Blocks lie in it by address; what
  *         lies between two of them is free. Behind every block a border holds a pattern that is looked at when it is freed.
+ *         Opening and closing costs time by the page: they are as large as the kernel makes them.
  */
 #include <cstdio>
 #include <cstdlib>
@@ -16,7 +17,7 @@
 
 namespace emu {
 
-constexpr size_t RANGE = (size_t)64 << 30, PAGE = 4096, ALIGN = 256, BORDER = 256;
+constexpr size_t RANGE = (size_t)64 << 30, PAGE = (size_t)2 << 20, ALIGN = 256, BORDER = 256;
 constexpr unsigned char PATTERN = 0xa5;
 
 static struct {
@@ -26,6 +27,17 @@ static struct {
     size_t used;
     int n_open;
 } memory;
+
+// Pages of 2 MiB where the kernel has them: opened and closed by one entry of its tables instead of 512.
+static char *reserve() {
+    void *range = mmap(nullptr, RANGE + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (range == MAP_FAILED) {
+        return nullptr;
+    }
+    char *base = (char *)(((uintptr_t)range + PAGE - 1) & ~(uintptr_t)(PAGE - 1));
+    (void)madvise(base, RANGE, MADV_HUGEPAGE); // a wish
+    return base;
+}
 
 static void protect(size_t begin, size_t end, bool open) {
     if (begin < end && mprotect(memory.base + begin, end - begin, open ? PROT_READ | PROT_WRITE : PROT_NONE) != 0) {
@@ -62,8 +74,7 @@ void *sl_emu_alloc(size_t bytes) {
     using namespace emu;
     std::lock_guard<std::recursive_mutex> lock(m.lock);
     if (memory.base == nullptr) {
-        void *base = mmap(nullptr, RANGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        memory.base = base == MAP_FAILED ? nullptr : (char *)base;
+        memory.base = reserve();
     }
     size_t room = room_of(bytes), at = find_room(room);
     if (memory.base == nullptr || bytes == 0 || bytes > RANGE || at + room > RANGE) {

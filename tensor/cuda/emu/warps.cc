@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: what the lanes of a warp do together: shuffles, ballots, products of matrices; and each thread's asynchronous copies.
+#include <cstring>
+
 #include "tensor/cuda/emu/machine.h"
 #include "tensor/half.h"
 
@@ -14,8 +16,12 @@ static void move(void *to, const void *from, size_t bytes) {
 
 // --- matrices: gpu.h says who holds what -----------------------------------------------------------------------------
 
-static void mma(warp &w, float (*value)(uint16_t)) {
-    float A[16][16], B[8][16];
+typedef float four __attribute__((vector_size(16)));
+
+// Each sum in ascending order of k; the columns of a row side by side.
+template <float (*value)(uint16_t)> static void mma(warp &w) {
+    float A[16][16], C[16][8];
+    four B[16][2];
     for (int l = 0; l < 32; l++) { // in: a[4], b[2]
         const uint32_t *f = (const uint32_t *)w.lanes[l]->in;
         int g = l / 4, t = l % 4;
@@ -24,19 +30,23 @@ static void mma(warp &w, float (*value)(uint16_t)) {
                 A[g + 8 * (i & 1)][2 * t + 8 * (i >> 1) + e] = value((uint16_t)(f[i] >> 16 * e));
             }
             for (int i = 0; i < 2; i++) {
-                B[g][2 * t + 8 * i + e] = value((uint16_t)(f[4 + i] >> 16 * e));
+                B[2 * t + 8 * i + e][g / 4][g % 4] = value((uint16_t)(f[4 + i] >> 16 * e));
             }
         }
+    }
+    for (int row = 0; row < 16; row++) {
+        four low = {}, high = {};
+        for (int k = 0; k < 16; k++) {
+            low += A[row][k] * B[k][0];
+            high += A[row][k] * B[k][1];
+        }
+        memcpy(&C[row][0], &low, sizeof low);
+        memcpy(&C[row][4], &high, sizeof high);
     }
     for (int l = 0; l < 32; l++) {
         float *d = (float *)w.lanes[l]->out;
         for (int i = 0; i < 4; i++) {
-            const float *x = A[l / 4 + 8 * (i >> 1)], *y = B[2 * (l % 4) + (i & 1)];
-            float sum = 0;
-            for (int k = 0; k < 16; k++) {
-                sum += x[k] * y[k];
-            }
-            d[i] += sum;
+            d[i] += C[l / 4 + 8 * (i >> 1)][2 * (l % 4) + (i & 1)];
         }
     }
 }
@@ -123,10 +133,10 @@ static void work(warp &w, int bytes, int width, const char *file, int line) {
         ballot(w);
         break;
     case MMA_BF16:
-        mma(w, sl_bf16_to_f32);
+        mma<sl_bf16_to_f32>(w);
         break;
     case MMA_F16:
-        mma(w, sl_f16_to_f32);
+        mma<sl_f16_to_f32>(w);
         break;
     case LDMATRIX:
     case LDMATRIX_T:

@@ -1,0 +1,581 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: what every operation of a device takes, beside the least that it could take, and what was predicted.
+ *
+ * Design: the floor is bytes over the bandwidth of a copy that was measured here, or operations over the rate of the best product that
+ *         was; --tflops says what the device can do where our own product falls short of it. An operation is queued again and again
+ *         until that takes some milliseconds, and the median of --runs such batches is divided: what a launch costs is in it.
+ *         Predictions are fractions of the floor that were written down before anything was measured, from instruction counts
+ *         (docs/GPU.md); 0: nobody predicted it.
+ *
+ * To add one: a function that queues it, and a row in cases[].
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/config.h"
+#include "lab/bench/bench.h"
+#include "lab/bench/rig/kernel_world.h"
+#include "lab/result.h"
+
+#define BATCH_SECONDS 2e-3
+#define MAX_BATCH     100 // page lists are forgotten some operations later
+#define MAX_RUNS      101
+#define PEAK_SIDE     4096 // of the product that gives the peak, at most
+
+struct options {
+    const char *device, *tier, *only;
+    int64_t rows, slots, hidden, ffn, heads, kv_heads, head_dim, runs, copy_bytes, threads;
+    double tflops, seconds;
+    bool json;
+};
+
+static const struct sl_option option_table[] = {
+    SL_DEVICE_OPTION(options, device),
+    {"only", 0, SL_OPTION_STRING, "", "TEXT", "only operations whose name has it", SL_FIELD(options, only)},
+    {"rows", 0, SL_OPTION_INT, "2048", "N", "new rows: of products, norms, and attention of a prompt",
+     SL_FIELD(options, rows), 16, 1 << 20},
+    {"slots", 0, SL_OPTION_INT, "16384", "N", "slots of every KV head, the rows' own among them; a multiple of 64",
+     SL_FIELD(options, slots), 64, 1 << 22},
+    {"hidden", 0, SL_OPTION_INT, "4096", "N", "of the model", SL_FIELD(options, hidden), 32, 1 << 20},
+    {"ffn", 0, SL_OPTION_INT, "14336", "N", "of the model", SL_FIELD(options, ffn), 32, 1 << 20},
+    {"heads", 0, SL_OPTION_INT, "32", "N", "query heads", SL_FIELD(options, heads), 1, 512},
+    {"kv-heads", 0, SL_OPTION_INT, "8", "N", "KV heads", SL_FIELD(options, kv_heads), 1, 64},
+    {"head-dim", 0, SL_OPTION_INT, "128", "N", "channels of a head", SL_FIELD(options, head_dim), 8, SL_MAX_HEAD_DIM},
+    {"copy", 0, SL_OPTION_SIZE, "1G", "SIZE", "of the copy that gives the bandwidth", SL_FIELD(options, copy_bytes),
+     4096, 1e11},
+    {"tflops", 0, SL_OPTION_FLOAT, "0", "X", "rate of the device for bf16 products; 0: our best one, measured",
+     SL_FIELD(options, tflops), 0, 1e5},
+    {"runs", 'r', SL_OPTION_INT, "50", "N", "batches of every operation, at most", SL_FIELD(options, runs), 1,
+     MAX_RUNS},
+    {"seconds", 0, SL_OPTION_FLOAT, "5", "S", "no further batch of an operation once they have taken that long",
+     SL_FIELD(options, seconds), 0, 1e6},
+    {"tier", 0, SL_OPTION_STRING, "auto", "NAME", "on processors: kernels to use", SL_FIELD(options, tier)},
+    {"threads", 't', SL_OPTION_INT, "0", "N", "threads; 0: one per processor", SL_FIELD(options, threads), 0, 1024},
+    {"json", 'j', SL_OPTION_FLAG, "no", NULL, "one JSON object a line", SL_FIELD(options, json)},
+};
+
+struct bench {
+    struct options options;
+    struct sl_runtime runtime;
+    struct sl_world world;
+    struct sl_matrix weights; // of the product at hand
+    void *scratch;            // of it
+    double bytes_per_s, flop_per_s;
+    bool predicts; // of a real device
+};
+
+struct cost {
+    double bytes, flop; // one of them is 0
+};
+
+// --- operations --------------------------------------------------------------------------------------------------------
+
+// `arg`: a format of pages, rows, or what the cost has to know.
+typedef void (*queue_fn)(struct bench *b, int arg);
+typedef struct cost (*cost_fn)(const struct sl_world *w, int arg);
+
+#define OPS      (b->runtime.ops)
+#define STREAM   (b->runtime.stream)
+#define VECTORS  ((struct sl_vectors){b->world.of_heads, (size_t)b->world.shape.slots})
+#define QUERIES  ((struct sl_vectors){b->world.of_queries, (size_t)b->world.shape.slots})
+#define LIST(of) ((struct sl_lists){b->world.of, (size_t)b->world.shape.slots})
+#define KEPT     ((struct sl_counts){.host = b->world.kept})
+
+static void do_matmul(struct bench *b, int m) {
+    struct sl_matmul product = {.x = b->world.x,
+                                .x_stride = b->weights.k,
+                                .m = m > 0 ? m : b->world.shape.rows,
+                                .y = b->world.y,
+                                .y_stride = sl_matrix_outputs(&b->weights),
+                                .scratch = b->scratch};
+    OPS->matmul(STREAM, &b->weights, &product);
+}
+
+static void do_norm(struct bench *b, int arg) {
+    const struct sl_world_shape *s = &b->world.shape;
+    struct sl_norm norm = {SL_NORM_RMS, s->hidden, 1e-5f, b->world.x, NULL};
+    (void)arg;
+    OPS->norm(STREAM, &norm, b->world.x, s->hidden, s->rows, 1, b->world.y, s->hidden);
+}
+
+static void do_rotate(struct bench *b, int arg) {
+    const struct sl_world_shape *s = &b->world.shape;
+    struct sl_rope rope = {s->head_dim, s->head_dim, b->world.inv_freq, 1.0};
+    (void)arg;
+    OPS->rotate(STREAM, &rope, b->world.cosines, b->world.sines, b->world.y, (int64_t)s->n_heads * s->head_dim, s->rows,
+                s->n_heads);
+}
+
+static void do_angles(struct bench *b, int arg) {
+    const struct sl_world_shape *s = &b->world.shape;
+    struct sl_rope rope = {s->head_dim, s->head_dim, b->world.inv_freq, 1.0};
+    (void)arg;
+    OPS->angles(STREAM, &rope, b->world.positions, s->rows, b->world.cosines, b->world.sines);
+}
+
+static void do_append(struct bench *b, int f) {
+    struct sl_attend call = sl_world_attend(&b->world, f, (int)b->world.shape.rows);
+    OPS->append(STREAM, &call, 1);
+}
+
+static void do_prefill(struct bench *b, int products) {
+    struct sl_attend call = sl_world_attend(&b->world, 0, (int)b->world.shape.rows);
+    (void)products;
+    OPS->attend(STREAM, &call, 1);
+}
+
+static void do_decode(struct bench *b, int f) {
+    struct sl_attend call = sl_world_attend(&b->world, f, 1);
+    OPS->attend(STREAM, &call, 1);
+}
+
+static void do_slots(struct bench *b, int f) {
+    struct sl_attend call = sl_world_attend(&b->world, f, 1);
+    OPS->attend_slots(STREAM, &call, LIST(keep), KEPT);
+}
+
+static void do_fold(struct bench *b, int products) {
+    struct sl_attend call = sl_world_attend(&b->world, 0, (int)b->world.shape.rows);
+    (void)products;
+    OPS->fold(STREAM, &call, 0, &(struct sl_fold){.sum = 0, .square = 1, .above = -1});
+}
+
+static void do_window(struct bench *b, int rows) {
+    struct sl_attend call = sl_world_attend(&b->world, 0, (int)b->world.shape.rows);
+    OPS->window_sums(STREAM, &call, rows < call.m ? call.m - rows : 0, QUERIES);
+}
+
+static void do_quantize(struct bench *b, int f) {
+    struct sl_world *w = &b->world;
+    OPS->quantize(STREAM, &w->heads_to[f], sl_pages_for(w->shape.slots), w->lists[f]);
+}
+
+static void do_read_state(struct bench *b, int f) {
+    OPS->read_state(STREAM, &b->world.heads[f], 0, VECTORS);
+}
+
+static void do_mean_state(struct bench *b, int f) {
+    OPS->mean_state(STREAM, &b->world.heads[f], b->world.shape.slots, VECTORS, (struct sl_vectors){NULL, 0});
+}
+
+static void do_pool(struct bench *b, int of_queries) {
+    const struct sl_world_shape *s = &b->world.shape;
+    struct sl_vectors out = {b->world.y, (size_t)s->slots};
+    (void)of_queries;
+    OPS->pool(STREAM, &b->world.heads[0], s->n_heads / s->n_kv_heads, QUERIES, false, 7, 32, out);
+}
+
+static void do_chance(struct bench *b, int f) {
+    OPS->chance(STREAM, &b->world.heads[f], 1, 0, 0, VECTORS);
+}
+
+static void do_value_change(struct bench *b, int f) {
+    const struct sl_world_shape *s = &b->world.shape;
+    struct sl_vectors out = {b->world.y, (size_t)s->slots};
+    OPS->value_change(STREAM, &b->world.heads[f], s->n_heads / s->n_kv_heads, QUERIES, false, out);
+}
+
+static void do_select(struct bench *b, int f) {
+    OPS->select(STREAM, &b->world.heads[f], VECTORS, (struct sl_vectors){NULL, 0}, true, KEPT, LIST(keep));
+}
+
+static void do_gather(struct bench *b, int f) {
+    OPS->gather(STREAM, &b->world.heads[f], LIST(keep), KEPT);
+}
+
+static void do_nearest(struct bench *b, int f) {
+    OPS->nearest(STREAM, &b->world.heads[f], LIST(keep), KEPT, LIST(evicted), LIST(into), VECTORS);
+}
+
+static void do_merge(struct bench *b, int f) {
+    OPS->merge(STREAM, &b->world.heads[f], KEPT, LIST(evicted), LIST(into), VECTORS, 0.5f, b->world.threshold,
+               b->world.n_merged);
+}
+
+// --- what they have to move or compute at least --------------------------------------------------------------------------
+
+static double all_slots(const struct sl_world *w) {
+    return (double)w->shape.n_kv_heads * (double)w->shape.slots;
+}
+
+static struct cost floats_twice(const struct sl_world *w, int of_heads) {
+    return (struct cost){.bytes = 8.0 * (double)w->shape.slots * (of_heads ? w->shape.n_heads : w->shape.n_kv_heads)};
+}
+
+static struct cost of_norm(const struct sl_world *w, int arg) {
+    (void)arg;
+    return (struct cost){.bytes = 8.0 * (double)w->shape.rows * (double)w->shape.hidden};
+}
+
+static struct cost of_rotate(const struct sl_world *w, int arg) {
+    (void)arg;
+    return (struct cost){.bytes = 8.0 * (double)w->shape.rows * w->shape.n_heads * w->shape.head_dim};
+}
+
+static struct cost of_angles(const struct sl_world *w, int arg) {
+    (void)arg;
+    return (struct cost){.bytes = 4.0 * (double)w->shape.rows * w->shape.head_dim};
+}
+
+static struct cost of_append(const struct sl_world *w, int arg) {
+    (void)arg;
+    return (struct cost){.bytes = 12.0 * (double)w->shape.rows * w->shape.n_kv_heads * w->shape.head_dim};
+}
+
+static struct cost of_pages(const struct sl_world *w, int f) {
+    return (struct cost){.bytes = all_slots(w) / SL_PAGE_SLOTS * w->layouts[f].bytes};
+}
+
+static struct cost of_quantize(const struct sl_world *w, int f) {
+    return (struct cost){.bytes = of_pages(w, 0).bytes + of_pages(w, f).bytes};
+}
+
+// q.K and p.V of the slots that rows see.
+static struct cost of_attention(const struct sl_world *w, int products) {
+    double seen = (double)w->shape.rows * ((double)w->shape.slots - ((double)w->shape.rows - 1) / 2);
+    return (struct cost){.flop = 2.0 * products * w->shape.n_heads * w->shape.head_dim * seen};
+}
+
+static struct cost of_window(const struct sl_world *w, int rows) {
+    (void)rows; // few: reading the keys is more than what is computed
+    return (struct cost){.bytes = 2.0 * all_slots(w) * w->shape.head_dim};
+}
+
+static struct cost of_listed(const struct sl_world *w, int arg) {
+    (void)arg;
+    return (struct cost){.bytes = 4.0 * all_slots(w) * w->shape.kept * w->shape.head_dim};
+}
+
+static struct cost of_value_change(const struct sl_world *w, int arg) {
+    (void)arg;
+    return (struct cost){.bytes = 4.0 * all_slots(w) * w->shape.head_dim};
+}
+
+static struct cost of_select(const struct sl_world *w, int arg) {
+    (void)arg;
+    return (struct cost){.bytes = all_slots(w) * 4.0 * (1 + w->shape.kept)};
+}
+
+static struct cost of_gather(const struct sl_world *w, int arg) {
+    (void)arg;
+    return (struct cost){.bytes = 2.0 * w->shape.kept * of_pages(w, 0).bytes};
+}
+
+static struct cost of_nearest(const struct sl_world *w, int arg) {
+    double kept = (double)w->shape.slots * w->shape.kept, others = (double)w->shape.slots - kept;
+    (void)arg;
+    return (struct cost){.flop = 2.0 * w->shape.n_kv_heads * kept * others * w->shape.head_dim};
+}
+
+// The order matters to some: lists are chosen, then used.
+static const struct {
+    const char *name;
+    queue_fn queue;
+    cost_fn cost;
+    int arg;
+    double predicted; // fraction of the floor
+} cases[] = {
+    {"norm", do_norm, of_norm, 0, 0.80},
+    {"angles", do_angles, of_angles, 0, 0.05},
+    {"rotate", do_rotate, of_rotate, 0, 0.80},
+    {"append", do_append, of_append, 0, 0.50},
+    {"attend, a prompt, f16", do_prefill, of_attention, 2, 0.034},
+    {"attend, a step, f16", do_decode, of_pages, 0, 0.15},
+    {"attend, a step, int8", do_decode, of_pages, 1, 0.06},
+    {"attend, a step, int4", do_decode, of_pages, 2, 0.03},
+    {"attend, a step, int2", do_decode, of_pages, 3, 0.016},
+    {"attend, a step, int1", do_decode, of_pages, 4, 0.009},
+    {"fold", do_fold, of_attention, 1, 0.025},
+    {"window_sums, 32 rows", do_window, of_window, 32, 0.05},
+    {"quantize to int8", do_quantize, of_quantize, 1, 0.30},
+    {"quantize to int4", do_quantize, of_quantize, 2, 0.30},
+    {"quantize to int1", do_quantize, of_quantize, 4, 0.30},
+    {"read_state", do_read_state, floats_twice, 0, 0.60},
+    {"mean_state", do_mean_state, floats_twice, 0, 0.40},
+    {"pool", do_pool, floats_twice, 1, 0.40},
+    {"value_change", do_value_change, of_value_change, 0, 0.40},
+    {"chance", do_chance, floats_twice, 0, 0.40},
+    {"select", do_select, of_select, 0, 0.01},
+    {"attend_slots, the kept", do_slots, of_listed, 0, 0.10},
+    {"nearest", do_nearest, of_nearest, 0, 0.05},
+    {"merge", do_merge, of_gather, 0, 0.05},
+    {"gather", do_gather, of_gather, 0, 0.50},
+};
+
+// Products: columns and depth are those of the model, in the place of these words.
+enum side { HIDDEN, FFN, QKV };
+static const struct {
+    const char *name;
+    enum side n, k;
+    bool gated;
+    int rows; // 0: --rows
+    enum sl_weight_format format;
+    double predicted;
+} products[] = {
+    {"matmul up, bf16", FFN, HIDDEN, true, 0, SL_WEIGHT_STORED, 1.0},
+    {"matmul down, bf16", HIDDEN, FFN, false, 0, SL_WEIGHT_STORED, 0.95},
+    {"matmul qkv, bf16", QKV, HIDDEN, false, 0, SL_WEIGHT_STORED, 0.90},
+    {"matmul up, int8", FFN, HIDDEN, true, 0, SL_WEIGHT_INT8, 0.55},
+    {"matmul up, int4", FFN, HIDDEN, true, 0, SL_WEIGHT_INT4, 0.55},
+    {"matmul down, 1 row, bf16", HIDDEN, FFN, false, 1, SL_WEIGHT_STORED, 0.30},
+    {"matmul up, 1 row, bf16", FFN, HIDDEN, true, 1, SL_WEIGHT_STORED, 0.50},
+    {"matmul up, 16 rows, bf16", FFN, HIDDEN, true, 16, SL_WEIGHT_STORED, 0.50},
+    {"matmul up, 1 row, int8", FFN, HIDDEN, true, 1, SL_WEIGHT_INT8, 0.25},
+    {"matmul up, 1 row, int4", FFN, HIDDEN, true, 1, SL_WEIGHT_INT4, 0.15},
+};
+enum { N_CASES = sizeof cases / sizeof cases[0], N_PRODUCTS = sizeof products / sizeof products[0] };
+
+// --- timing --------------------------------------------------------------------------------------------------------------
+
+// Seconds of `n` of them, one behind the other.
+static enum sl_status time_batch(struct bench *b, queue_fn queue, int arg, int n, double *seconds_out,
+                                 struct sl_error *err) {
+    enum sl_status status = SL_OK;
+    for (int f = 0; f < SL_WORLD_FORMATS && status == SL_OK; f++) {
+        status = sl_world_publish(&b->world, f, err);
+    }
+    status = status == SL_OK ? sl_stream_wait(b->runtime.stream, err) : status;
+    int64_t begin = sl_now_ns();
+    for (int i = 0; i < n && status == SL_OK; i++) {
+        queue(b, arg);
+    }
+    status = status == SL_OK ? sl_stream_wait(b->runtime.stream, err) : status;
+    *seconds_out = (double)(sl_now_ns() - begin) / 1e9;
+    return status;
+}
+
+static enum sl_status time_one(struct bench *b, queue_fn queue, int arg, double *median_out, struct sl_error *err) {
+    double seconds[MAX_RUNS], once, spent = 0.0;
+    size_t runs = 0;
+    enum sl_status status = time_batch(b, queue, arg, 1, &once, err); // what is done once, is
+    status = status == SL_OK ? time_batch(b, queue, arg, 1, &once, err) : status;
+    double fit = once > 0.0 ? BATCH_SECONDS / once : MAX_BATCH;
+    int batch = fit < 1.0 ? 1 : fit > MAX_BATCH ? MAX_BATCH : (int)fit;
+    while (status == SL_OK && runs < (size_t)b->options.runs && (runs == 0 || spent < b->options.seconds)) {
+        status = time_batch(b, queue, arg, batch, &seconds[runs], err);
+        spent += seconds[runs];
+        seconds[runs++] /= batch;
+    }
+    if (status == SL_OK) {
+        *median_out = sl_bench_median(seconds, runs);
+    }
+    return status;
+}
+
+static void print(const struct bench *b, const char *name, double seconds, struct cost cost, double predicted) {
+    bool moves = cost.bytes > 0.0;
+    struct sl_bench_result result = {.bench = "kernels",
+                                     .test = name,
+                                     .value = seconds * 1e6,
+                                     .unit = "us",
+                                     .reference = moves ? "copy, GB/s" : "product, TFLOP/s",
+                                     .reference_value = moves ? b->bytes_per_s / 1e9 : b->flop_per_s / 1e12,
+                                     .ratio_value = moves ? cost.bytes / seconds / 1e9 : cost.flop / seconds / 1e12,
+                                     .aim = b->predicts ? predicted : 0.0};
+    sl_bench_print(&result, b->options.json);
+}
+
+static bool is_asked_for(const struct bench *b, const char *name) {
+    return strstr(name, b->options.only) != NULL;
+}
+
+// --- ceilings ------------------------------------------------------------------------------------------------------------
+
+// From device to device: what is read and what is written counts.
+static enum sl_status measure_copy(struct bench *b, struct sl_error *err) {
+    struct sl_device *device = b->runtime.device;
+    size_t bytes = (size_t)b->options.copy_bytes;
+    void *from = sl_device_alloc(device, SL_MEMORY_DEVICE, bytes),
+         *to = sl_device_alloc(device, SL_MEMORY_DEVICE, bytes);
+    enum sl_status status = from != NULL && to != NULL
+                                ? SL_OK
+                                : sl_fail(err, SL_ERR_EXHAUSTED, "--copy %zu: no room for twice that", bytes);
+    double best = 0.0;
+    for (int i = 0; i < 5 && status == SL_OK; i++) {
+        int64_t begin = sl_now_ns();
+        sl_stream_copy(b->runtime.stream, to, from, bytes);
+        status = sl_stream_wait(b->runtime.stream, err);
+        double rate = 2e9 * (double)bytes / (double)(sl_now_ns() - begin);
+        best = rate > best ? rate : best;
+    }
+    sl_device_free(device, SL_MEMORY_DEVICE, from);
+    sl_device_free(device, SL_MEMORY_DEVICE, to);
+    b->bytes_per_s = best;
+    if (status == SL_OK) {
+        sl_bench_print(
+            &(struct sl_bench_result){.bench = "kernels", .test = "copy", .value = best / 1e9, .unit = "GB/s"},
+            b->options.json);
+    }
+    return status;
+}
+
+static void free_weights(struct bench *b, void *stored) {
+    b->runtime.ops->unpack(&b->weights);
+    sl_device_free(b->runtime.device, SL_MEMORY_DEVICE, b->scratch);
+    b->scratch = NULL;
+    free(stored);
+}
+
+// A matrix of [n][k] bf16 weights of one value, as b->weights, until free_weights().
+static enum sl_status make_weights(struct bench *b, int64_t n, int64_t k, bool gated, enum sl_weight_format format,
+                                   void **stored_out, struct sl_error *err) {
+    size_t bytes = (size_t)n * (size_t)k * 2;
+    void *stored = malloc(bytes);
+    if (stored == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
+    }
+    memset(stored, 0x3f, bytes); // 0.7 or so
+    b->weights = (struct sl_matrix){.n = n,
+                                    .k = k,
+                                    .dtype = SL_BF16,
+                                    .format = format,
+                                    .parts = {{stored, n}},
+                                    .activation = gated ? SL_ACT_SILU : SL_ACT_NONE,
+                                    .gated = gated};
+    enum sl_status status = b->runtime.ops->pack(b->runtime.stream, &b->weights, err);
+    size_t scratch = b->runtime.ops->matmul_scratch(&b->weights, b->options.rows);
+    if (status == SL_OK && scratch > 0) {
+        b->scratch = sl_device_alloc(b->runtime.device, SL_MEMORY_DEVICE, scratch);
+        status =
+            b->scratch != NULL ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "no room for %zu bytes of scratch", scratch);
+    }
+    if (status != SL_OK) {
+        free_weights(b, stored);
+        return status;
+    }
+    *stored_out = stored;
+    return SL_OK;
+}
+
+static enum sl_status measure_product(struct bench *b, struct sl_error *err) {
+    if (b->options.tflops > 0.0) {
+        b->flop_per_s = b->options.tflops * 1e12;
+        return SL_OK;
+    }
+    int64_t side = b->options.hidden < PEAK_SIDE ? b->options.hidden : PEAK_SIDE;
+    void *stored;
+    double seconds;
+    enum sl_status status = make_weights(b, side, side, false, SL_WEIGHT_STORED, &stored, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    status = time_one(b, do_matmul, 0, &seconds, err);
+    free_weights(b, stored);
+    if (status == SL_OK) {
+        b->flop_per_s = 2.0 * (double)b->options.rows * (double)side * (double)side / seconds;
+        sl_bench_print(
+            &(struct sl_bench_result){
+                .bench = "kernels", .test = "product of bf16", .value = b->flop_per_s / 1e12, .unit = "TFLOP/s"},
+            b->options.json);
+    }
+    return status;
+}
+
+// --- all -----------------------------------------------------------------------------------------------------------------
+
+static int64_t side_of(const struct bench *b, enum side side) {
+    const struct options *o = &b->options;
+    return side == HIDDEN ? o->hidden : side == FFN ? o->ffn : (o->heads + 2 * o->kv_heads) * o->head_dim;
+}
+
+static enum sl_status bench_product(struct bench *b, int i, struct sl_error *err) {
+    int64_t n = side_of(b, products[i].n) * (products[i].gated ? 2 : 1), k = side_of(b, products[i].k);
+    int64_t m = products[i].rows > 0 ? products[i].rows : b->options.rows;
+    void *stored;
+    double seconds = 0.0;
+    enum sl_status status = make_weights(b, n, k, products[i].gated, products[i].format, &stored, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    status = time_one(b, do_matmul, products[i].rows, &seconds, err);
+    if (status == SL_OK) {
+        struct cost cost = {.bytes = (double)b->weights.packed_bytes}; // few rows: weights are read
+        if (m > 16) {
+            cost = (struct cost){.flop = 2.0 * (double)m * (double)n * (double)k};
+        }
+        print(b, products[i].name, seconds, cost, products[i].predicted);
+    }
+    free_weights(b, stored);
+    return status;
+}
+
+static enum sl_status bench_all(struct bench *b, struct sl_error *err) {
+    enum sl_status status = SL_OK;
+    for (int i = 0; i < N_PRODUCTS && status == SL_OK; i++) {
+        status = is_asked_for(b, products[i].name) ? bench_product(b, i, err) : SL_OK;
+    }
+    do_select(b, 0); // for those that want a list, whichever are asked for
+    do_prefill(b, 0);
+    do_nearest(b, 0);
+    for (int i = 0; i < N_CASES && status == SL_OK; i++) {
+        double seconds = 0.0;
+        if (is_asked_for(b, cases[i].name)) {
+            status = time_one(b, cases[i].queue, cases[i].arg, &seconds, err);
+        }
+        if (status == SL_OK && seconds > 0.0) {
+            print(b, cases[i].name, seconds, cases[i].cost(&b->world, cases[i].arg), cases[i].predicted);
+        }
+    }
+    return status;
+}
+
+static enum sl_status check(void *bench, struct sl_error *err) {
+    const struct options *o = &((const struct bench *)bench)->options;
+    if (o->slots % SL_PAGE_SLOTS != 0 || o->slots < o->rows) {
+        return sl_fail(err, SL_ERR_INVALID, "--slots %" PRId64 ": a multiple of %d, at least --rows", o->slots,
+                       SL_PAGE_SLOTS);
+    }
+    if (o->heads % o->kv_heads != 0 || o->head_dim % 8 != 0 || o->hidden % SL_WEIGHT_GROUP != 0 ||
+        o->ffn % SL_WEIGHT_GROUP != 0) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "--heads must be a multiple of --kv-heads, --head-dim of 8, --hidden and --ffn of %d",
+                       SL_WEIGHT_GROUP);
+    }
+    struct sl_device_choice device;
+    return sl_device_choice_parse(o->device, &device, err);
+}
+
+static enum sl_status run(void *bench, struct sl_error *err) {
+    struct bench *b = bench;
+    const struct options *o = &b->options;
+    const struct sl_world_shape shape = {.rows = o->rows,
+                                         .slots = o->slots,
+                                         .hidden = o->hidden,
+                                         .ffn = o->ffn,
+                                         .n_heads = (int)o->heads,
+                                         .n_kv_heads = (int)o->kv_heads,
+                                         .head_dim = (int)o->head_dim,
+                                         .kept = 0.2};
+    struct sl_runtime_config config = {.tier = o->tier, .device = o->device, .threads = (int)o->threads};
+    enum sl_status status = sl_runtime_open(&config, &b->runtime, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    b->predicts = strcmp(b->runtime.ops->name, "cuda") == 0;
+    if (!o->json) {
+        printf("device %s: %" PRId64 " rows, %" PRId64
+               " slots of %d KV heads; shares are of the floor, aims what was predicted\n",
+               b->runtime.ops->name, o->rows, o->slots, shape.n_kv_heads);
+    }
+    status = sl_world_open(&b->runtime, &shape, &b->world, err);
+    status = status == SL_OK ? measure_copy(b, err) : status;
+    status = status == SL_OK ? measure_product(b, err) : status;
+    status = status == SL_OK ? bench_all(b, err) : status;
+    sl_world_close(&b->world);
+    sl_runtime_close(&b->runtime);
+    return status;
+}
+
+const struct sl_bench sl_bench_kernels = {
+    .name = "sluice bench kernels",
+    .usage = "[options]",
+    .summary = "Time every operation of a device beside the least that it could take.",
+    SL_OPTIONS(option_table),
+    .bytes = sizeof(struct bench),
+    .check = check,
+    .run = run,
+};

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: what single operations are timed on: the KV heads of one layer in pages of a device, rows, scores and lists beside them,
+ *          all of one size, and full of numbers that are like those of a model.
+ */
+#pragma once
+
+#include "runtime/runtime.h"
+
+#define SL_WORLD_FORMATS 5 // of pages: f16, int8, int4, int2, int1
+
+struct sl_world_shape {
+    int64_t rows, slots; // slots: of every head, the rows' own among them; a multiple of SL_PAGE_SLOTS
+    int64_t hidden, ffn;
+    int n_heads, n_kv_heads, head_dim;
+    double kept; // share of slots that an eviction leaves
+};
+
+struct sl_world {
+    struct sl_world_shape shape;
+    struct sl_runtime *runtime;
+    struct sl_page_layout layouts[SL_WORLD_FORMATS];
+    void *pages[SL_WORLD_FORMATS]; // device: blocks of pages, head after head
+    void **lists[SL_WORLD_FORMATS];
+    struct sl_kv *kv[SL_WORLD_FORMATS], *kv_to[SL_WORLD_FORMATS]; // [n_kv_heads]
+    struct sl_kv_heads heads[SL_WORLD_FORMATS];                   // published: pages of each format
+    struct sl_kv_heads heads_to[SL_WORLD_FORMATS];                // those of f16, which are to be quantized to it
+    float *q, *k, *v, *x, *y, *out, *lse;                         // device: [rows] of heads, hidden, ffn; lse [H][rows]
+    float *of_queries, *of_heads, *cosines, *sines;               // device: [H][slots], [Hk][slots]; angles
+    uint32_t *keep, *evicted, *into;                              // device: [Hk][slots]
+    int64_t *positions;                                           // device: [rows]
+    uint32_t *kept;                                               // host: [Hk]
+    float *threshold;                                             // shared
+    uint32_t *n_merged;                                           // shared
+    double inv_freq[SL_MAX_HEAD_DIM / 2];
+    void *blocks[32]; // device memory that is to be freed
+    int n_blocks;
+};
+
+// After a failure, too, it is to be closed. SL_ERR_EXHAUSTED.
+enum sl_status sl_world_open(struct sl_runtime *runtime, const struct sl_world_shape *shape, struct sl_world *w,
+                             struct sl_error *err);
+void sl_world_close(struct sl_world *w);
+
+// Page lists are forgotten some operations later: tells the device of format `f`'s again.
+enum sl_status sl_world_publish(struct sl_world *w, int f, struct sl_error *err);
+
+// A call of `m` rows, the last ones, over the pages of format `f`.
+struct sl_attend sl_world_attend(const struct sl_world *w, int f, int m);
