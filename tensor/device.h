@@ -61,6 +61,7 @@ struct sl_device_ops {
     bool one_memory;  // the host may touch device memory: nothing needs to be copied
     void (*close)(struct sl_device *device);
     struct sl_stream *(*stream)(struct sl_device *device, enum sl_stream_kind kind);
+    size_t (*room)(struct sl_device *device);
     void *(*alloc)(struct sl_device *device, enum sl_memory memory, size_t bytes);
     void (*free)(struct sl_device *device, enum sl_memory memory, void *block);
     enum sl_status (*share)(struct sl_device *device, void *base, size_t bytes, struct sl_error *err);
@@ -91,6 +92,11 @@ static inline void sl_device_close(struct sl_device **device) {
 // The device's stream of a kind; it lives as long as the device.
 static inline struct sl_stream *sl_device_stream(struct sl_device *device, enum sl_stream_kind kind) {
     return device->ops->stream(device, kind);
+}
+
+// Bytes of device memory that are free now; of processors those of the address space.
+static inline size_t sl_device_room(struct sl_device *device) {
+    return device->ops->room(device);
 }
 
 // At a multiple of 64 bytes, not cleared. NULL: exhausted, or 0 bytes.

@@ -20,6 +20,11 @@ static struct sl_stream *stream_of(struct sl_device *device, enum sl_stream_kind
     return &((struct cpu_device *)device)->streams[kind];
 }
 
+static size_t room(struct sl_device *device) {
+    (void)device;
+    return SIZE_MAX;
+}
+
 static void *alloc_block(struct sl_device *device, enum sl_memory memory, size_t bytes) {
     (void)device;
     (void)memory;
@@ -90,6 +95,7 @@ static const struct sl_device_ops cpu_ops = {
     .one_memory = true,
     .close = close_device,
     .stream = stream_of,
+    .room = room,
     .alloc = alloc_block,
     .free = free_block,
     .share = share_block,

@@ -85,6 +85,11 @@ GPU_DEVICE void store(const attend_call &c, const gpu_attend *call, const query 
 
 // --- a tile ----------------------------------------------------------------------------------------------------------
 
+// Beside 16 queries of the longest rows a multiprocessor of 8.6 has shared memory for no more.
+GPU_HOST_DEVICE uint32_t slots_of_tile(int head_dim) {
+    return head_dim <= 256 ? gpu::tile_slots(head_dim) : 16;
+}
+
 // weights[j] = exp(s_j - max') of the slots that the query sees; out and sum are scaled to max'.
 template <int PER>
 GPU_DEVICE void score(const gpu_attention &shape, const query &q, const float *of_query, const float *keys,
@@ -188,7 +193,7 @@ GPU_DEVICE void add_slots(const attend_call &c, const gpu_head *h, const uint32_
                           const query (&q)[EACH], const float *queries, float *tile, block_memory *m,
                           softmax<PER> (&s)[EACH]) {
     uint32_t warp = threadIdx.x / 32;
-    uint32_t tile_slots = gpu::tile_slots(c.shape.head_dim);
+    uint32_t tile_slots = slots_of_tile(c.shape.head_dim);
     for (uint32_t first = begin / tile_slots * tile_slots; first < end; first += tile_slots) {
         uint32_t n = end - first < tile_slots ? end - first : tile_slots;
         const uint32_t *slots = listed != nullptr ? listed + first : nullptr;
@@ -301,7 +306,7 @@ template <int PER> static __global__ void fold_splits(attend_call c) {
 
 template <int PER> static void launch(struct gpu_queue *queue, const attend_call &c, int n_calls) {
     int d = c.shape.head_dim, group = c.shape.n_heads / c.shape.n_kv_heads;
-    uint32_t tile_slots = gpu::tile_slots(d), heads = (uint32_t)c.shape.n_kv_heads;
+    uint32_t tile_slots = slots_of_tile(d), heads = (uint32_t)c.shape.n_kv_heads;
     size_t bytes = (QUERIES * (size_t)d + tile_slots * ((size_t)d + 4)) * sizeof(float);
     dim3 grid(c.n_tiles * (c.n_splits > 0 ? c.n_splits : 1), heads, (unsigned)n_calls);
     if (!gpu_attend_tensor(queue, c, n_calls)) {

@@ -17,6 +17,12 @@ static enum sl_status open_device(int index, struct sl_error *err) {
                       : sl_fail(err, SL_ERR_UNSUPPORTED, "there is one emulated device, number 0, not %d", index);
 }
 
+// Small, because all of it is written at once: enough for a text that a test can wait for.
+static size_t room(void) {
+    size_t most = (size_t)64 << 20, used = sl_emu_used();
+    return used < most ? most - used : 0;
+}
+
 static void *alloc_shared(size_t bytes) {
     return aligned_alloc(64, (bytes + 63) / 64 * 64);
 }
@@ -42,6 +48,7 @@ const struct gpu_driver sl_gpu_emulator = {
     .name = "emulated",
     .ring_bytes = (size_t)4 << 20,
     .open = open_device,
+    .room = room,
     .alloc = sl_emu_alloc,
     .free = sl_emu_free,
     .alloc_shared = alloc_shared,

@@ -141,6 +141,12 @@ void sl_cudart_describe(char *text, size_t bytes) {
 
 // --- memory ----------------------------------------------------------------------------------------------------------------
 
+static size_t room(void) {
+    size_t free_bytes = 0, all = 0;
+    make_current();
+    return check(cudaMemGetInfo(&free_bytes, &all), "cudaMemGetInfo") ? free_bytes : 0;
+}
+
 static void *alloc(size_t bytes) {
     void *block = NULL;
     make_current();
@@ -269,6 +275,7 @@ const struct gpu_driver sl_gpu_cudart = {
     .name = "cuda",
     .ring_bytes = (size_t)32 << 20,
     .open = open_device,
+    .room = room,
     .alloc = alloc,
     .free = free_block,
     .alloc_shared = alloc_shared,

@@ -64,6 +64,10 @@ static struct sl_stream *stream_of(struct sl_device *device, enum sl_stream_kind
     return &((struct gpu_device *)device)->streams[kind].stream;
 }
 
+static size_t room(struct sl_device *device) {
+    return ((struct gpu_device *)device)->driver->room();
+}
+
 static void *alloc_block(struct sl_device *device, enum sl_memory memory, size_t bytes) {
     const struct gpu_driver *driver = ((struct gpu_device *)device)->driver;
     if (bytes == 0) {
@@ -157,8 +161,7 @@ static void note_reached(struct gpu_stream *s, uint64_t number) {
 // Noted by waits alone: a device that has failed reaches everything, and the next wait has to say so.
 static bool is_reached(const struct sl_mark *mark) {
     struct gpu_stream *s = sl_gpu_stream(mark->stream);
-    return mark->number <= atomic_load(&s->n_reached) ||
-           s->driver->event_reached(s->events[mark->number % GPU_EVENTS]);
+    return mark->number <= atomic_load(&s->n_reached) || s->driver->event_reached(s->events[mark->number % GPU_EVENTS]);
 }
 
 static enum sl_status wait_for(const struct sl_mark *mark, struct sl_error *err) {
@@ -181,6 +184,7 @@ static const struct sl_device_ops gpu_ops = {
     .name = "cuda",
     .close = close_device,
     .stream = stream_of,
+    .room = room,
     .alloc = alloc_block,
     .free = free_block,
     .share = share_block,
