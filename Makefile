@@ -2,7 +2,8 @@
 
 JOBS       ?= $(shell nproc)
 BUILD_TYPE ?= RelWithDebInfo
-CTEST      := ctest --output-on-failure --no-tests=error -j $(JOBS)
+# One more than processors: clusters wait, and fuzzers take what others leave.
+CTEST      := ctest --output-on-failure --no-tests=error -j $(shell expr $(JOBS) + 1)
 TIME       ?= 600
 FUZZER     ?= $(notdir $(wildcard tests/fuzz/corpus/*))
 C_FILES    := $(shell git ls-files '*.c' '*.h' 2>/dev/null)

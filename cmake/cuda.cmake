@@ -7,11 +7,29 @@ if(NVCC)
   get_filename_component(NVCC_REAL ${NVCC} REALPATH)
   get_filename_component(CUDA_HOME ${NVCC_REAL} DIRECTORY)
   get_filename_component(CUDA_HOME ${CUDA_HOME} DIRECTORY)
-  set(CUDA_RUNTIME ${CUDA_HOME}/lib64/libcudart_static.a rt dl pthread)
+  find_path(CUDA_INCLUDE cuda_runtime_api.h HINTS ${CUDA_HOME}/include)
+  find_library(CUDART_STATIC cudart_static HINTS ${CUDA_HOME}/lib64 ${CUDA_HOME}/lib)
+  set(CUDA_RUNTIME ${CUDART_STATIC} rt dl pthread)
+  # A toolkit without its runtime, or one that does not take this compiler of C++, is none.
+  if(NOT NVCC_WORKS)
+    file(WRITE ${CMAKE_BINARY_DIR}/nvcc_works.cu "__global__ void k(float *x) { *x = 1; }\n")
+    execute_process(
+      COMMAND ${NVCC} -std=c++17 -Xptxas=-warn-spills,-Werror -gencode=arch=compute_80,code=sm_80
+        -c ${CMAKE_BINARY_DIR}/nvcc_works.cu -o ${CMAKE_BINARY_DIR}/nvcc_works.o
+      RESULT_VARIABLE result OUTPUT_QUIET ERROR_VARIABLE why)
+    if(result EQUAL 0 AND CUDA_INCLUDE AND CUDART_STATIC)
+      set(NVCC_WORKS ON CACHE INTERNAL "")
+    else()
+      message(STATUS "${NVCC} is not used: header ${CUDA_INCLUDE}, runtime ${CUDART_STATIC}, test compilation: ${result} ${why}")
+    endif()
+  endif()
+  if(NOT NVCC_WORKS)
+    set(NVCC "") # here; the cache keeps what was found
+  endif()
 endif()
 
 set(CUDA_KERNELS
-  attention/append attention/attend attention/collect attention/quantize attention/stats
+  attention/append attention/attend attention/attend_tensor attention/collect attention/quantize attention/stats
   dense/matmul dense/rows dense/tensor_cores
   evict/choose evict/estimate evict/gather evict/merge evict/scores evict/select evict/value_change
   retrieve/rows)
@@ -76,7 +94,7 @@ function(sl_gpu_check)
   set_target_properties(${A_NAME} PROPERTIES
     LINKER_LANGUAGE CXX RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/gpu-checks)
   target_include_directories(${A_NAME} PRIVATE ${CMAKE_SOURCE_DIR})
-  target_include_directories(${A_NAME} SYSTEM PRIVATE ${CUDA_HOME}/include)
+  target_include_directories(${A_NAME} SYSTEM PRIVATE ${CUDA_INCLUDE})
   # As files: as targets they would bring the emulated kernels. What is not needed stays out: kernels are large.
   add_dependencies(${A_NAME} sl_tensor_cuda_plugin sl_tensor_cuda_table)
   target_link_libraries(${A_NAME} PRIVATE

@@ -14,13 +14,14 @@
 #include "cli/message_json.h"
 #include "lab/bench/bench.h"
 #include "lab/bench/rig/cell.h"
+#include "lab/bench/rig/synthetic.h"
 #include "lab/result.h"
 #include "tensor/cpu/tiers.h"
 
 #define MAX_RUNS 101
 
 struct options {
-    const char *model, *weights, *tier, *device, *logits;
+    const char *model, *geometry, *weights, *tier, *device, *logits;
     struct sl_option_list cells;
     int64_t threads, runs, chunk, tokens;
     bool paced, json;
@@ -28,6 +29,8 @@ struct options {
 
 static const struct sl_option option_table[] = {
     {"model", 'm', SL_OPTION_STRING, "models/demo", "DIR", "model folder", SL_FIELD(options, model)},
+    {"geometry", 0, SL_OPTION_STRING, NULL, "NAME", "a random model instead: 135m, 1b or 8b (4 of its layers)",
+     SL_FIELD(options, geometry)},
     {"weights", 0, SL_OPTION_STRING, "stored", "FORMAT", "stored, int8 or int4", SL_FIELD(options, weights)},
     {"cell", 'c', SL_OPTION_LIST, NULL, "CELL", "prefill:TOKENS or decode:DEPTHxBATCH; may be given several times",
      SL_FIELD(options, cells)},
@@ -111,10 +114,10 @@ static void print_header(const struct bench *b) {
     double memory_mb = (double)sl_model_memory_bytes(rig->runtime.model) / 1e6;
     if (!b->options.json) {
         printf("%s: %.1f MB of weights, %.1f MB in memory, tier %s, %d threads\n", b->options.model, weight_mb,
-               memory_mb, rig->config.ops->name, sl_team_size(b->team));
+               memory_mb, rig->runtime.ops->name, sl_team_size(b->team));
     } else {
         json_t *line = json_pack("{s:s, s:s, s:f, s:f, s:s, s:i, s:I}", "bench", "cells", "model", b->options.model,
-                                 "weight_mb", weight_mb, "memory_mb", memory_mb, "tier", rig->config.ops->name,
+                                 "weight_mb", weight_mb, "memory_mb", memory_mb, "tier", rig->runtime.ops->name,
                                  "threads", sl_team_size(b->team), "chunk", b->options.chunk);
         sl_json_print(line, JSON_REAL_PRECISION(6), stdout);
     }
@@ -133,7 +136,19 @@ static enum sl_status open_rig(struct bench *b, struct sl_error *err) {
         status = sl_team_create((int)options->threads, &b->team, err);
         config.team = b->team;
     }
-    return status == SL_OK ? sl_rig_open(&config, &b->rig, err) : status;
+    char folder[SL_SYNTHETIC_PATH_BYTES] = "";
+    if (status == SL_OK && options->geometry != NULL) {
+        const struct sl_model_config *geometry = sl_synthetic_find(options->geometry);
+        status = geometry == NULL ? sl_fail(err, SL_ERR_INVALID, "--geometry %s: unknown", options->geometry)
+                                  : sl_synthetic_create(geometry, NULL, folder, sizeof folder, err);
+        config.model_dir = folder;
+        b->options.model = options->geometry; // its name from here on
+    }
+    status = status == SL_OK ? sl_rig_open(&config, &b->rig, err) : status;
+    if (folder[0] != '\0') {
+        sl_synthetic_remove(folder); // its mapping keeps what is needed
+    }
+    return status;
 }
 
 static enum sl_status check(void *bench, struct sl_error *err) {

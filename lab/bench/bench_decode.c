@@ -106,7 +106,7 @@ static enum sl_status fill_resident(struct bench *b, struct remote *r, struct sl
     }
     for (int l = 0; l < session->geometry.n_layers && status == SL_OK; l++) {
         if (!sl_plan_is_offloaded(&r->plan, l)) {
-            status = sl_rig_fill_layer(b->rig.config.ops, session, l, r->plan.n_prompt, err);
+            status = sl_rig_fill_layer(&b->rig.runtime, session, l, r->plan.n_prompt, err);
             status = status == SL_OK ? sl_compressor_finish_layer(compressor, session, l, err) : status;
         }
     }
@@ -317,6 +317,7 @@ static enum sl_status open_rig(struct bench *b, char *folder, size_t folder_byte
     config.team = b->team;
     config.model_dir = dir;
     config.device = b->options.device;
+    config.host_reader = "this bench";
     status = status == SL_OK ? sl_rig_open(&config, &b->rig, err) : status;
     if (folder[0] != '\0') {
         sl_synthetic_remove(folder); // its mapping keeps what is needed

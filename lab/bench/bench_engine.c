@@ -382,6 +382,7 @@ static enum sl_status open_model(struct bench *b, const char *dir, struct sl_err
     struct sl_rig_config config = {
         .model_dir = dir,
         .device = b->options.device,
+        .host_reader = "this bench", // its bounds are those of processors
         .weights = b->weights,
         .ops = b->options.breakdown ? sl_breakdown_of(b->computing.ops) : b->computing.ops,
         .team = b->computing.team,

@@ -18,9 +18,15 @@ trap 'rm -rf "$out"' EXIT
 
 sources="$(find tensor -name '*.c' ! -path 'tensor/cuda/*' ! -name 'avx*' ! -name 'amx*') kvcache/page.c
     base/team.c base/thread.c base/status.c base/clock.c base/log.c base/processors.c"
+compile() { # SOURCE OBJECT
+    "$cc" -std=gnu17 -O2 -pthread -Wall -Wextra -Werror -Wshadow -Wundef -ffp-contract=off -fno-math-errno \
+        -D_GNU_SOURCE -I. -Itests/kernels/plain -c "$1" -o "$2"
+}
+for source in $sources; do # once for both checks
+    compile "$source" "$out/$(echo "$source" | tr / _).o"
+done
 for check in dense matmul; do
-    # shellcheck disable=SC2086 # a list of words
-    "$cc" -std=gnu17 -O2 -static -pthread -Wall -Wextra -Werror -Wshadow -Wundef -ffp-contract=off -fno-math-errno \
-        -D_GNU_SOURCE -I. -Itests/kernels/plain "tests/kernels/check_$check.c" $sources -lm -o "$out/$check"
+    compile "tests/kernels/check_$check.c" "$out/$check.main"
+    "$cc" -static -pthread "$out/$check.main" "$out"/*.o -lm -o "$out/$check"
     "$emulator" "$out/$check" --quick
 done

@@ -4,7 +4,8 @@
 #
 #   run.sh check   the driver and the plugin; every kernel against the reference tier, three times; 6 minutes
 #   run.sh time    every operation at three sizes: time, floor, fraction, what was predicted; 9 minutes
-#   run.sh whole   models/demo on processors and on the device: every preset's answer; cells of it; 8 minutes
+#   run.sh whole   models/demo on processors and on the device: every preset's answer; chunks of any size to the bit; random
+#                  weights of 8B's shape; 8 minutes
 #
 # DEVICE=emulated runs time and whole, small, where there is no GPU: to see that they work. Everything is printed and
 # kept in results/.
@@ -115,9 +116,28 @@ answers() {
     [ $other -eq 0 ] && [ $same -gt 0 ]
 }
 
+# Logits are the same to the bit, however a prompt is cut into chunks.
+chunks() {
+    for chunk in 64 "$prompt"; do
+        # shellcheck disable=SC2086
+        $sluice bench cells --device "$device" --model "$here/models/demo" --cell "prefill:$prompt" --chunk "$chunk" --runs 1 \
+            --logits "$out/logits-$chunk" || return 1
+    done
+    cmp "$out/logits-64" "$out/logits-$prompt"
+}
+
+# A model of 8B's shape, four layers of it.
+cells() {
+    for weights in stored int4; do
+        # shellcheck disable=SC2086
+        $sluice bench cells --device "$device" --geometry 8b --weights "$weights" --chunk 2048 --runs 3 --cell prefill:8192 \
+            --cell prefill:32768 --cell decode:4096x1 --cell decode:4096x16 --cell decode:4096x64 || return 1
+    done
+}
+
 whole() {
-    lines=60 tokens=16
-    [ "$device" = emulated ] && lines=1 tokens=1
+    lines=60 tokens=16 prompt=1024
+    [ "$device" = emulated ] && lines=1 tokens=1 prompt=128
     text $lines >"$out/document.txt"
     step answers answers "$out/document.txt"
     for d in cpu "$device"; do
@@ -125,6 +145,8 @@ whole() {
         step "run-$d" $sluice run --local --model "$here/models/demo" --device "$d" --recipe full --prompt-file "$out/document.txt" \
             --question "What is said?" --max-new-tokens "$tokens" --ignore-eos
     done
+    step chunks chunks
+    [ "$device" = emulated ] || step cells cells
 }
 
 case $1 in
@@ -132,7 +154,7 @@ check) check ;;
 time) measure ;;
 whole) whole ;;
 *)
-    sed -n '3,10p' "$0"
+    sed -n '3,11p' "$0"
     exit 2
     ;;
 esac

@@ -41,29 +41,65 @@ static int64_t slots_needed(const struct sl_rig *rig) {
     return rig->cell.prefill ? rig->cell.n : rig->cell.n + steps;
 }
 
-enum sl_status sl_rig_fill_layer(const struct sl_ops *ops, struct sl_session *session, int layer, int64_t n_slots,
-                                 struct sl_error *err) {
-    float rows[FILL_ROWS * SL_MAX_HEAD_DIM]; // uniform with variance 1, as keys and values behind a norm are
-    uint64_t random = 1;
-    for (int i = 0; i < FILL_ROWS * session->geometry.head_dim; i++) {
-        rows[i] = ((float)(sl_random_mmix(&random) >> 40) * 0x1p-24f - 0.5f) * 3.4641016f;
+// Of one head, `n_slots` in steps of FILL_ROWS.
+static enum sl_status fill_head(const struct sl_runtime *r, const struct sl_layer *cache, int head, const float *rows,
+                                int head_dim, int64_t n_slots, struct sl_error *err) {
+    struct sl_kv kv = {cache->heads[head].pages, 0, 0, &cache->work, &cache->packed};
+    enum sl_status status = SL_OK;
+    while (kv.n_slots < n_slots && status == SL_OK) {
+        int64_t left = n_slots - kv.n_slots;
+        struct sl_attend call = {.k = rows, .v = rows, .kv_stride = head_dim, .head_dim = head_dim, .n_heads = 1};
+        call.m = left < FILL_ROWS ? (int)left : FILL_ROWS;
+        call.heads = (struct sl_kv_heads){.kv = &kv, .n = 1};
+        kv.n_slots += (uint32_t)call.m;
+        status = r->ops->publish(r->stream, &call.heads, err);
+        if (status == SL_OK) {
+            r->ops->append(r->stream, &call, 1);
+        }
     }
+    return status;
+}
+
+enum sl_status sl_rig_fill_layer(const struct sl_runtime *runtime, struct sl_session *session, int layer,
+                                 int64_t n_slots, struct sl_error *err) {
+    int d = session->geometry.head_dim;
     struct sl_layer *cache = &session->layers[layer];
     if (sl_session_reserve(session, layer, (int)n_slots) != SL_OK) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no room for layer %d in its own arena", layer);
     }
-    for (int h = 0; h < session->geometry.n_kv_heads; h++) {
-        struct sl_kv kv = {cache->heads[h].pages, 0, 0, &cache->work, &cache->packed};
-        struct sl_attend call = {.k = rows, .v = rows, .kv_stride = session->geometry.head_dim, .heads = {&kv, 1}};
-        while (kv.n_slots < n_slots) {
-            int64_t left = n_slots - kv.n_slots;
-            call.m = left < FILL_ROWS ? (int)left : FILL_ROWS;
-            kv.n_slots += (uint32_t)call.m;
-            ops->append(NULL, &call, 1);
-        }
-        sl_session_set_slots(session, layer, h, kv.n_slots);
+    // Uniform with variance 1, as keys and values behind a norm are.
+    size_t n = FILL_ROWS * (size_t)d;
+    float *rows = sl_device_alloc(runtime->device, SL_MEMORY_SHARED, n * sizeof *rows);
+    if (rows == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
-    return SL_OK;
+    uint64_t random = 1;
+    for (size_t i = 0; i < n; i++) {
+        rows[i] = ((float)(sl_random_mmix(&random) >> 40) * 0x1p-24f - 0.5f) * 3.4641016f;
+    }
+    enum sl_status status = SL_OK;
+    for (int h = 0; h < session->geometry.n_kv_heads && status == SL_OK; h++) {
+        status = fill_head(runtime, cache, h, rows, d, n_slots, err);
+        if (status == SL_OK) {
+            sl_session_set_slots(session, layer, h, (uint32_t)n_slots);
+        }
+    }
+    status = status == SL_OK ? sl_stream_wait(runtime->stream, err) : status;
+    sl_device_free(runtime->device, SL_MEMORY_SHARED, rows);
+    return status;
+}
+
+static enum sl_status open_arena(struct sl_rig *rig, size_t bytes, struct sl_error *err) {
+    struct sl_device *device = rig->runtime.device;
+    if (device->ops->one_memory) {
+        return sl_arena_create_mapped(bytes, &rig->arena, err);
+    }
+    rig->device_memory = sl_device_alloc(device, SL_MEMORY_DEVICE, bytes + SL_ARENA_UNIT);
+    if (rig->device_memory == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "%s: the device has no room for %zu bytes", rig->cell.name, bytes);
+    }
+    uintptr_t base = ((uintptr_t)rig->device_memory + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT;
+    return sl_arena_create((void *)base, bytes, &rig->arena, err);
 }
 
 static enum sl_status make_sessions(struct sl_rig *rig, struct sl_error *err) {
@@ -76,12 +112,13 @@ static enum sl_status make_sessions(struct sl_rig *rig, struct sl_error *err) {
     size_t pages = (size_t)rig->cell.batch * (size_t)geometry.n_layers * (size_t)geometry.n_kv_heads *
                        sl_pages_for(slots_needed(rig)) +
                    1; // one for the arena's rounding
-    status = sl_arena_create_mapped(pages * (page.bytes + SL_ARENA_UNIT), &rig->arena, err);
+    status = open_arena(rig, (pages * (page.bytes + SL_ARENA_UNIT) + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT,
+                        err);
     for (int s = 0; s < rig->cell.batch && status == SL_OK; s++) {
         status = sl_session_create_plain(&geometry, SL_KV_F16, SL_POSITION_ORIGINAL, slots_needed(rig), rig->arena,
                                          &rig->sessions[s], err);
         for (int l = 0; l < geometry.n_layers && status == SL_OK && !rig->cell.prefill; l++) {
-            status = sl_rig_fill_layer(rig->config.ops, rig->sessions[s], l, rig->cell.n, err);
+            status = sl_rig_fill_layer(&rig->runtime, rig->sessions[s], l, rig->cell.n, err);
         }
         if (status == SL_OK && !rig->cell.prefill) {
             rig->sessions[s]->n_tokens = rig->cell.n;
@@ -113,6 +150,10 @@ void sl_rig_close_cell(struct sl_rig *rig) {
         sl_session_destroy(&rig->sessions[s]);
     }
     sl_arena_destroy(&rig->arena);
+    if (rig->runtime.device != NULL) {
+        sl_device_free(rig->runtime.device, SL_MEMORY_DEVICE, rig->device_memory);
+    }
+    rig->device_memory = NULL;
     free(rig->tokens);
     rig->tokens = NULL;
 }
@@ -181,7 +222,7 @@ enum sl_status sl_rig_open(const struct sl_rig_config *config, struct sl_rig *ri
     struct sl_runtime_config runtime = {.model_dir = config->model_dir,
                                         .ops = config->ops,
                                         .device = config->device,
-                                        .host_reader = "this bench",
+                                        .host_reader = config->host_reader,
                                         .weights = config->weights,
                                         .team = config->team,
                                         .max_rows = config->chunk};

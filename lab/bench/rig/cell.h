@@ -29,7 +29,8 @@ enum sl_status sl_cell_parse(const char *text, struct sl_cell *cell_out, struct 
 
 struct sl_rig_config {
     const char *model_dir;
-    const char *device; // what --device says; cells are filled by the host, so others than cpu are refused
+    const char *device;      // what --device says
+    const char *host_reader; // of struct sl_runtime_config
     enum sl_weight_format weights;
     const struct sl_ops *ops;
     struct sl_team *team;
@@ -45,6 +46,7 @@ struct sl_rig {
     float *logits; // [SL_CELL_MAX_BATCH][n_vocab]; after prefill: of the last token
     struct sl_cell cell;
     struct sl_arena *arena; // of the cell's KV cache
+    void *device_memory;    // that it is in, where the device has its own
     struct sl_session *sessions[SL_CELL_MAX_BATCH];
     int32_t *tokens; // [max(cell.n, SL_CELL_MAX_BATCH)]
 };
@@ -58,8 +60,8 @@ enum sl_status sl_rig_open_cell(struct sl_rig *rig, const struct sl_cell *cell, 
 void sl_rig_close_cell(struct sl_rig *rig);
 
 // Slots [0, n_slots) of every head of a layer that is empty, made of random rows. SL_ERR_EXHAUSTED: no room in its arena.
-enum sl_status sl_rig_fill_layer(const struct sl_ops *ops, struct sl_session *session, int layer, int64_t n_slots,
-                                 struct sl_error *err);
+enum sl_status sl_rig_fill_layer(const struct sl_runtime *runtime, struct sl_session *session, int layer,
+                                 int64_t n_slots, struct sl_error *err);
 
 // A little of the cell, so that its first run is like the others.
 enum sl_status sl_rig_warm_up(struct sl_rig *rig, struct sl_error *err);

@@ -192,11 +192,13 @@ static void test_angles_and_rotate(void **state) {
         const struct gpu_rope gpu = {D, ROTARY, gpu_freq, 1.25};
         tier("reference")->angles(NULL, &rope, positions, M, cosines, sines);
         sl_gpu_angles(queue, &gpu, gpu_positions, M, gpu_cosines, gpu_sines);
-        tier("reference")->rotate(NULL, &rope, cosines, sines, x, STRIDE, M, HEADS);
-        sl_gpu_rotate(queue, &gpu, gpu_cosines, gpu_sines, gpu_x, STRIDE, M, HEADS);
         gpu_assert_close(gpu_cosines, cosines, M * ROTARY / 2, 1e-7, "cosines");
         gpu_assert_close(gpu_sines, sines, M * ROTARY / 2, 1e-7, "sines");
+        gpu_cosines = gpu_up(cosines, sizeof cosines), gpu_sines = gpu_up(sines, sizeof sines); // the same for both
+        tier("reference")->rotate(NULL, &rope, cosines, sines, x, STRIDE, M, HEADS);
+        sl_gpu_rotate(queue, &gpu, gpu_cosines, gpu_sines, gpu_x, STRIDE, M, HEADS);
         gpu_assert_equal(gpu_x, x, M * STRIDE * sizeof *x, "rotate");
+        gpu_free(gpu_cosines), gpu_free(gpu_sines);
         gpu_free(gpu_positions), gpu_free(gpu_freq);
         free(x);
     }

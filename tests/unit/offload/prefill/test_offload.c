@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Offloaded layers while prefill reads: what the stores get, what comes back, and what becomes of it when they fail. With
-// the demo model, for more positions than it was trained for, and stores in this process.
+// the first layers of the demo model, for more positions than it was trained for, and stores in this process.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,11 +18,13 @@
 #include "offload/prefill/offload.h"
 #include "runner/reader.h"
 #include "tests/unit/capsule_body.h"
+#include "tests/unit/shallow_model.h"
 
 #define MAX_TOKENS  8500 // two splits and some: two tiles to read back at the end
+#define ONE_SPLIT   5000 // and some: where it is not a matter of tiles
 #define ARENA_BYTES ((size_t)96 << 20)
 #define STORE_BYTES ((size_t)64 << 20)
-#define RECIPE      "place=offload/2+3,topk=64,chunk=512" // the layers after 3 tell whether attention was right
+#define RECIPE      "place=offload/2+3,topk=64,chunk=512" // the layer after 3 tells whether attention was right
 // A split of slots and some; chunks end anywhere in it, and what is recent is longer than the last chunk.
 #define THINNED RECIPE ",scope=sinks:8+recent:400,score=random,budget=0.6,when=chunk"
 #define N_LANES 4 // two KV heads a layer
@@ -40,6 +42,7 @@ struct job {
 };
 
 struct fixture {
+    struct temp_folder model;
     struct sl_runtime runtime;
     int32_t tokens[MAX_TOKENS];
     struct sl_plan plan, local_plan;
@@ -98,7 +101,8 @@ static struct sl_session *read_here(struct fixture *f, const struct sl_plan *pla
 
 static int group_setup(void **state) {
     struct fixture *f = calloc(1, sizeof *f);
-    struct sl_runtime_config config = {.model_dir = "models/demo", .threads = 2, .max_rows = 512};
+    f->model = shallow_model(5);
+    struct sl_runtime_config config = {.model_dir = f->model.path, .threads = 2, .max_rows = 512};
     assert_int_equal(sl_runtime_open(&config, &f->runtime, NULL), SL_OK);
     for (int i = 0; i < MAX_TOKENS; i++) {
         f->tokens[i] = (int32_t)((unsigned)i * 2654435761u >> 8) % 1900 + 50;
@@ -120,6 +124,7 @@ static int group_teardown(void **state) {
     sl_arena_destroy(&f->arena);
     free(f->memory);
     sl_runtime_close(&f->runtime);
+    temp_folder_destroy(&f->model);
     free(f);
     return 0;
 }
@@ -215,6 +220,14 @@ static enum sl_status finish(struct job *job, struct sl_session *session, Sluice
         status = sl_offload_finish(job->offload, session, sl_deadline_in_ms(10), shares_out, n_out, err);
     } while (status == SL_AGAIN);
     return status;
+}
+
+static void finish_well(struct job *job, struct sl_session *session) {
+    Sluice__V1__AnnexShare **annex;
+    size_t n_annex;
+    struct sl_error err = {0};
+    assert_int_equal(finish(job, session, &annex, &n_annex, &err), SL_OK);
+    sl_annex_shares_free(&annex, n_annex);
 }
 
 // As it comes out of the store: without slots of offloaded layers, with room for the longer prompt.
@@ -328,10 +341,11 @@ static void test_offload_reads_with_the_bits_of_layers_held_here(void **state) {
 static void test_offload_is_divided_between_stores(void **state) {
     struct fixture *f = *state;
     static const struct share shares[] = {{1, 3, 1, 0}, {0, 0, 3, 0}};
+    struct sl_plan plan = make_plan(f, false, ONE_SPLIT);
     struct job *job = &f->job;
     struct sl_error err = {0};
-    assert_int_equal(open_job(f, job, &f->plan, shares, 2, NULL, &err), SL_OK);
-    assert_int_equal(read_until(job->reader, job->offload, MAX_TOKENS, &err), SL_OK);
+    assert_int_equal(open_job(f, job, &plan, shares, 2, NULL, &err), SL_OK);
+    assert_int_equal(read_until(job->reader, job->offload, ONE_SPLIT, &err), SL_OK);
     Sluice__V1__AnnexShare **annex;
     size_t n_annex;
     assert_int_equal(finish(job, sl_reader_session(job->reader), &annex, &n_annex, &err), SL_OK);
@@ -352,10 +366,7 @@ static void test_offload_reads_from_the_replica_that_lives(void **state) {
     assert_int_equal(read_until(job->reader, job->offload, 2048, &err), SL_OK);
     fake_store_close_window(&f->stores[0]); // before anything is read back
     assert_int_equal(read_until(job->reader, job->offload, MAX_TOKENS, &err), SL_OK);
-    Sluice__V1__AnnexShare **annex;
-    size_t n_annex;
-    assert_int_equal(finish(job, sl_reader_session(job->reader), &annex, &n_annex, &err), SL_OK);
-    sl_annex_shares_free(&annex, n_annex);
+    finish_well(job, sl_reader_session(job->reader));
     assert_same_bits(f, job, shares, 2);
     struct sl_offload_stats stats;
     sl_offload_get_stats(job->offload, &stats);
@@ -371,12 +382,9 @@ static void test_offload_goes_on_from_what_is_stored(void **state) {
     struct sl_plan shorter = make_plan(f, false, SHORTER);
     struct job *job = &f->job;
     struct sl_error err = {0};
-    Sluice__V1__AnnexShare **annex;
-    size_t n_annex;
     assert_int_equal(open_job(f, job, &shorter, shares, 1, NULL, &err), SL_OK);
     assert_int_equal(read_until(job->reader, job->offload, SHORTER, &err), SL_OK);
-    assert_int_equal(finish(job, sl_reader_session(job->reader), &annex, &n_annex, &err), SL_OK);
-    sl_annex_shares_free(&annex, n_annex);
+    finish_well(job, sl_reader_session(job->reader));
     struct sl_session *session = sl_reader_take_session(job->reader);
     close_job(job);
 
@@ -384,8 +392,7 @@ static void test_offload_goes_on_from_what_is_stored(void **state) {
     int n_granted = f->stores[0].n_granted;
     assert_int_equal(open_job(f, job, &shorter, shares, 1, NULL, &err), SL_OK);
     assert_int_equal(sl_offload_n_stored(job->offload), SHORTER);
-    assert_int_equal(finish(job, NULL, &annex, &n_annex, &err), SL_OK);
-    sl_annex_shares_free(&annex, n_annex);
+    finish_well(job, NULL);
     close_job(job);
     assert_int_equal(f->stores[0].n_granted, n_granted);
 
@@ -397,8 +404,7 @@ static void test_offload_goes_on_from_what_is_stored(void **state) {
     assert_int_equal(sl_offload_begins_at(job->offload, 4321), 4288);
     assert_int_equal(resumed->layers[offloaded[1]].heads[1].n_slots, FULL - SL_ATTEND_SPLIT);
     assert_int_equal(read_until(job->reader, job->offload, MAX_TOKENS, &err), SL_OK);
-    assert_int_equal(finish(job, sl_reader_session(job->reader), &annex, &n_annex, &err), SL_OK);
-    sl_annex_shares_free(&annex, n_annex);
+    finish_well(job, sl_reader_session(job->reader));
     assert_same_bits(f, job, shares, 1);
     struct sl_offload_stats stats;
     sl_offload_get_stats(job->offload, &stats);
@@ -414,14 +420,11 @@ static void test_offload_does_not_ship_what_is_stored(void **state) {
     struct sl_plan shorter = make_plan(f, false, 1500);
     struct job *job = &f->job;
     struct sl_error err = {0};
-    Sluice__V1__AnnexShare **annex;
-    size_t n_annex;
     for (int round = 0; round < 2; round++) {
         struct sl_plan longer = make_plan(f, false, 2000);
         assert_int_equal(open_job(f, job, round == 0 ? &shorter : &longer, shares, 1, NULL, &err), SL_OK);
         assert_int_equal(read_until(job->reader, job->offload, 2000, &err), SL_OK);
-        assert_int_equal(finish(job, sl_reader_session(job->reader), &annex, &n_annex, &err), SL_OK);
-        sl_annex_shares_free(&annex, n_annex);
+        finish_well(job, sl_reader_session(job->reader));
         assert_same_bits(f, job, shares, 1);
         struct sl_offload_stats stats;
         sl_offload_get_stats(job->offload, &stats);
@@ -435,19 +438,17 @@ static void test_offload_does_not_ship_what_is_stored(void **state) {
 static void test_offload_waits_for_what_stores_build(void **state) {
     struct fixture *f = *state;
     static const struct share shares[] = {{0, 0, 2, 0}, {1, 2, 2, 0}};
+    struct sl_plan plan = make_plan(f, false, ONE_SPLIT);
     struct job *job = &f->job;
     struct sl_error err = {0};
     f->stores[1].one_at_a_time = true;
-    assert_int_equal(open_job(f, job, &f->plan, shares, 2, NULL, &err), SL_OK);
-    assert_int_equal(read_until(job->reader, job->offload, MAX_TOKENS, &err), SL_OK);
+    assert_int_equal(open_job(f, job, &plan, shares, 2, NULL, &err), SL_OK);
+    assert_int_equal(read_until(job->reader, job->offload, ONE_SPLIT, &err), SL_OK);
     pthread_mutex_lock(&f->stores[0].mutex);
     f->stores[0].n_unready = 6; // for three leases together
     pthread_mutex_unlock(&f->stores[0].mutex);
     int n_renewed = f->stores[1].n_renewed;
-    Sluice__V1__AnnexShare **annex;
-    size_t n_annex;
-    assert_int_equal(finish(job, sl_reader_session(job->reader), &annex, &n_annex, &err), SL_OK);
-    sl_annex_shares_free(&annex, n_annex);
+    finish_well(job, sl_reader_session(job->reader));
     assert_true(f->stores[1].n_renewed >= n_renewed + 3);
     assert_true(f->stores[1].n_refused > 0);
     assert_int_equal(f->stores[0].n_unready, 0);
@@ -468,8 +469,6 @@ static void test_offload_ships_what_a_budget_leaves(void **state) {
     struct sl_session *whole = read_here(f, &local);
     struct job *job = &f->job;
     struct sl_error err = {0};
-    Sluice__V1__AnnexShare **annex;
-    size_t n_annex;
     for (int l = 0; l < whole->geometry.n_layers; l++) {
         bool thinned = l == offloaded[0] || l == offloaded[1];
         assert_int_equal(whole->layers[l].heads[1].n_slots, thinned ? N_SLOTS : MAX_TOKENS);
@@ -484,8 +483,7 @@ static void test_offload_ships_what_a_budget_leaves(void **state) {
     }
     assert_true(most_held < N_SLOTS && most_held <= sl_plan_held_slots(&plan));
     assert_true(sl_reader_peak_bytes(job->reader) <= plan.prefill_peak_bytes);
-    assert_int_equal(finish(job, sl_reader_session(job->reader), &annex, &n_annex, &err), SL_OK);
-    sl_annex_shares_free(&annex, n_annex);
+    finish_well(job, sl_reader_session(job->reader));
     assert_same_bits_as(f, whole, job, shares, 2);
     struct sl_offload_stats stats;
     sl_offload_get_stats(job->offload, &stats);
@@ -498,8 +496,7 @@ static void test_offload_ships_what_a_budget_leaves(void **state) {
     assert_int_equal(open_job(f, job, &plan, shares, 2, NULL, &err), SL_OK);
     assert_true(sl_offload_is_stored(job->offload));
     assert_int_equal(sl_offload_begins_at(job->offload, 4096), 0);
-    assert_int_equal(finish(job, NULL, &annex, &n_annex, &err), SL_OK);
-    sl_annex_shares_free(&annex, n_annex);
+    finish_well(job, NULL);
     sl_offload_get_stats(job->offload, &stats);
     assert_int_equal(stats.stored_tokens, MAX_TOKENS);
     assert_int_equal(stats.shipped_tokens, 0);
@@ -508,8 +505,7 @@ static void test_offload_ships_what_a_budget_leaves(void **state) {
     // The capsule is gone: read again, which finds the same slots.
     assert_int_equal(open_job(f, job, &plan, shares, 2, NULL, &err), SL_OK);
     assert_int_equal(read_until(job->reader, job->offload, MAX_TOKENS, &err), SL_OK);
-    assert_int_equal(finish(job, sl_reader_session(job->reader), &annex, &n_annex, &err), SL_OK);
-    sl_annex_shares_free(&annex, n_annex);
+    finish_well(job, sl_reader_session(job->reader));
     assert_same_bits_as(f, whole, job, shares, 2);
     close_job(job);
     sl_session_destroy(&whole);
