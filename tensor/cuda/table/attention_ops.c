@@ -20,10 +20,12 @@ static bool make_slot_angles(struct gpu_stream *s, const struct sl_rope *rope, u
     n = n > n_slots ? n : n_slots;
     size_t half = (size_t)rope->rotary_dim / 2;
     void *here;
-    int64_t *positions = sl_gpu_describe_begin(s, n * sizeof *positions, &here);
     const double *inv_freq = sl_gpu_describe(s, rope->inv_freq, half * sizeof *inv_freq);
-    if (positions == NULL || inv_freq == NULL || !sl_gpu_grow(s, &kept->cosines, n * half * sizeof(float)) ||
-        !sl_gpu_grow(s, &kept->sines, n * half * sizeof(float))) {
+    bool there = inv_freq != NULL && sl_gpu_grow(s, &kept->cosines, n * half * sizeof(float)) &&
+                 sl_gpu_grow(s, &kept->sines, n * half * sizeof(float));
+    // Last: a half of the ring that is left between begin and end is written anew without a wait for what is sent then.
+    int64_t *positions = there ? sl_gpu_describe_begin(s, n * sizeof *positions, &here) : NULL;
+    if (positions == NULL) {
         *kept = (struct gpu_slot_angles){.cosines = kept->cosines, .sines = kept->sines};
         return false;
     }
