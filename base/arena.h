@@ -38,6 +38,11 @@ enum sl_status sl_arena_create_mapped(size_t bytes, struct sl_arena **arena_out,
 // Frees the bookkeeping, and the memory where it is its own, and nulls *arena. Accepts NULL. Blocks still handed out are a bug of the caller: logged.
 void sl_arena_destroy(struct sl_arena **arena);
 
+// What a block of `bytes` takes: an arena that is empty has a block of as many as it was created with.
+static inline size_t sl_arena_rounded(size_t bytes) {
+    return (bytes + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT;
+}
+
 // A block of at least `bytes`, or NULL when no free block is large enough (back-pressure, not logged).
 void *sl_arena_alloc(struct sl_arena *arena, size_t bytes);
 

@@ -243,6 +243,13 @@ static enum sl_status take_memory(struct sl_inbound *table, struct transfer *tra
     if (body_bytes > SIZE_MAX / 4 || promised_bytes > SIZE_MAX / 4) {
         return sl_fail(err, SL_ERR_INVALID, "%s: a capsule of %zu bytes cannot be reserved", label, body_bytes);
     }
+    struct sl_arena_stats staging;
+    sl_arena_get_stats(table->arena, &staging);
+    if (body_bytes > staging.capacity_bytes) {
+        return sl_fail(err, SL_ERR_PRECONDITION,
+                       "%s: a capsule of %zu bytes and this worker has --staging %zu; start it with more", label,
+                       body_bytes, staging.capacity_bytes);
+    }
     transfer->promised_bytes = body_bytes + promised_bytes;
     if (sl_ledger_try_promise(table->sessions, transfer->promised_bytes) != SL_OK) {
         return sl_fail(err, SL_ERR_EXHAUSTED,

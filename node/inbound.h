@@ -44,6 +44,7 @@ void sl_inbound_destroy(struct sl_inbound **inbound);
 /*
  * Take a block of body_bytes and open a grant over it. promised_bytes, what the session will add later, are promised until
  * the transfer is gone, or by whoever has taken it. SL_ERR_EXHAUSTED: block and promise do not fit; err has the numbers.
+ * SL_ERR_PRECONDITION: staging memory will never do.
  */
 struct sl_inbound_ticket {
     char id[40];

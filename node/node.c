@@ -204,7 +204,9 @@ enum sl_status sl_node_check_device(struct sl_node *node, enum sl_status status,
         return status;
     }
     char why[sizeof node->failure];
-    snprintf(why, sizeof why, "%s", err->text);
+    struct sl_error words = *err; // the device's own: `err` may be about something that ended for its sake
+    (void)sl_stream_wait(node->runtime.stream, &words);
+    snprintf(why, sizeof why, "%s", words.text);
     if (!atomic_flag_test_and_set(&node->failing)) {
         snprintf(node->failure, sizeof node->failure, "%s", why);
         sl_log_error("node", "the device has failed: %s", why);

@@ -44,12 +44,14 @@ enum sl_status sl_outbound_layer(struct sl_outbound *outbound, const struct sl_r
         return sl_fail(err, SL_ERR_INTERNAL, "layer %d of the capsule ends at byte %zu, planned were %zu in all", layer,
                        begin + bytes, outbound->room_bytes);
     }
-    struct sl_mark down;
+    struct sl_mark down = {0};
     enum sl_status status = sl_transfer_layer_out(runtime, session, layer, outbound->body + begin, &down, err);
     if (status == SL_OK) {
         outbound->body_bytes = begin + bytes;
         outbound->layers[outbound->n_layers].down = down;
         outbound->layers[outbound->n_layers++].end = begin + bytes;
+    } else {
+        (void)sl_mark_wait(&down, NULL); // a copy that is worth nothing may be under way into the body
     }
     return status;
 }
@@ -94,4 +96,7 @@ void sl_outbound_close(struct sl_outbound *outbound) {
     if (outbound->staging != NULL) {
         sl_arena_free(outbound->staging, outbound->body);
     }
+    outbound->staging = NULL;
+    outbound->body = NULL;
+    outbound->n_layers = 0;
 }

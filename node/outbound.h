@@ -43,5 +43,5 @@ enum sl_status sl_outbound_flush(struct sl_outbound *outbound, bool all, struct 
 // The body is somebody else's to free, into the staging arena. NULL: nothing was staged. Behind a flush of all, and the ship's end.
 void *sl_outbound_take_body(struct sl_outbound *outbound);
 
-// Behind the ship's end. Waits for copies that are under way.
+// Behind the ship's end, or before its first layer: it can be staged anew. Waits for copies that are under way.
 void sl_outbound_close(struct sl_outbound *outbound);

@@ -18,7 +18,7 @@
 #include "proto/methods.h"
 
 #define MAX_QUEUED   32
-#define MAX_SHARE    4 // a quarter of the arena's size
+#define MAX_SHARE    4 // a quarter of the arena's size, or of staging memory's where copies lie there
 #define MAX_PREFIXES 1024
 #define PUT_MS       15000
 #define CALL_MS      2000
@@ -99,7 +99,8 @@ static enum sl_status copy_session(struct sl_archive *archive, struct entry *ent
     struct sl_node *node = &archive->prefill->node;
     entry->body_bytes = sl_capsule_body_bytes(session);
     int64_t n_bytes = atomic_fetch_add(&archive->n_bytes, (int64_t)entry->body_bytes) + (int64_t)entry->body_bytes;
-    if (n_bytes > node->config.arena_bytes / MAX_SHARE) {
+    bool staged = node->staging != node->arena;
+    if (n_bytes > (staged ? node->config.staging_bytes : node->config.arena_bytes) / MAX_SHARE) {
         return SL_AGAIN;
     }
     enum sl_status status = take_body(node, entry, outbound, boundary);

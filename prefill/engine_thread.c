@@ -145,11 +145,27 @@ static bool take(struct sl_prefill_job *job) {
     return taken;
 }
 
-// What reading may take, and room for the capsule where it cannot be shipped from its pages: both or neither.
+// Room for the capsule where it cannot be shipped from its pages, and for segments of offloaded layers: both or neither.
+static enum sl_status take_staging(struct sl_node *node, struct sl_prefill_job *job) {
+    if (node->staging == node->arena) {
+        return SL_OK;
+    }
+    enum sl_status status =
+        sl_outbound_stage(&job->outbound, node->staging_ledger, job->id, job->plan.capsule_bytes, NULL);
+    if (status == SL_OK && job->offload) {
+        status = sl_offload_stage(job->offload, NULL);
+        if (status != SL_OK) {
+            sl_outbound_close(&job->outbound);
+        }
+    }
+    return status;
+}
+
+// What reading may take, and what travels: both or neither. Jobs in line hold nothing of either, so none waits for another.
 static enum sl_status take_memory(struct sl_node *node, struct sl_prefill_job *job) {
     enum sl_status status = sl_ledger_try_promise(node->ledger, job->memory_bytes);
-    if (status == SL_OK && node->staging != node->arena) {
-        status = sl_outbound_stage(&job->outbound, node->staging_ledger, job->id, job->plan.capsule_bytes, NULL);
+    if (status == SL_OK) {
+        status = take_staging(node, job);
         if (status != SL_OK) {
             sl_ledger_return(node->ledger, job->memory_bytes);
         }
@@ -336,7 +352,7 @@ static void take_turn(struct stepper *stepper) {
     int64_t before = session->n_tokens, begin_ns = sl_now_ns();
     struct sl_error err = {0};
     bool done = false;
-    enum sl_status status = sl_node_check_device(&stepper->prefill->node, step(job, &done, &err), &err);
+    enum sl_status status = step(job, &done, &err);
     count(stepper, session->n_tokens - before, status == SL_OK ? work : 0, sl_now_ns() - begin_ns);
     if (status != SL_OK || done) {
         end_open(stepper, i, status, &err);

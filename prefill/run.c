@@ -72,12 +72,6 @@ static enum sl_status prepare(struct sl_prefill *prefill, const Sluice__V1__Pref
                          "reading this prompt takes up to %zu bytes of KV memory and this worker has --arena %lld",
                          job->plan.prefill_peak_bytes, (long long)prefill->node.config.arena_bytes);
     }
-    bool staged = prefill->node.staging != prefill->node.arena;
-    if (status == SL_OK && staged && (int64_t)job->plan.capsule_bytes > prefill->node.config.staging_bytes) {
-        status = sl_fail(err, SL_ERR_EXHAUSTED,
-                         "this prompt's capsule has up to %zu bytes and this worker has --staging %lld",
-                         job->plan.capsule_bytes, (long long)prefill->node.config.staging_bytes);
-    }
     if (status != SL_OK) {
         return status;
     }
@@ -273,13 +267,30 @@ static enum sl_status send_done(struct sl_rpc_call *call, struct sl_prefill_job 
     return status;
 }
 
+// The prompt waits for staging memory as long as others have it: there must be enough of it at all.
+static enum sl_status check_staging(const struct sl_prefill_job *job, struct sl_error *err) {
+    const struct sl_node *node = &job->prefill->node;
+    size_t capsule_bytes = job->plan.capsule_bytes;
+    size_t offload_bytes = job->offload ? sl_offload_staging_bytes(job->offload) : 0;
+    return node->staging == node->arena || sl_arena_rounded(capsule_bytes) + sl_arena_rounded(offload_bytes) <=
+                                               (size_t)node->config.staging_bytes
+               ? SL_OK
+               : sl_fail(err, SL_ERR_EXHAUSTED,
+                         "this prompt's capsule takes up to %zu bytes and its offloaded layers %zu on their way, and "
+                         "this worker has --staging %lld; start it with more",
+                         capsule_bytes, offload_bytes, (long long)node->config.staging_bytes);
+}
+
 // Have the engine read the prompt while we report, then see the ship through.
 static enum sl_status read_and_ship(struct sl_prefill_job *job, const Sluice__V1__PrefillRequest *request,
                                     struct sl_rpc_call *call, struct sl_error *err) {
     int64_t deadline = sl_rpc_call_deadline_ns(call);
-    enum sl_status status =
-        sl_ship_open(job->prefill->node.fabric, request->destination->ticket.data, request->destination->ticket.len,
-                     deadline == SL_NO_DEADLINE ? sl_deadline_in_ms(SHIP_MS) : deadline, &job->outbound.ship, err);
+    enum sl_status status = check_staging(job, err);
+    if (status == SL_OK) {
+        status =
+            sl_ship_open(job->prefill->node.fabric, request->destination->ticket.data, request->destination->ticket.len,
+                         deadline == SL_NO_DEADLINE ? sl_deadline_in_ms(SHIP_MS) : deadline, &job->outbound.ship, err);
+    }
     if (status != SL_OK) {
         return status;
     }
@@ -346,6 +357,7 @@ enum sl_status sl_prefill_handle_run(void *service, struct sl_rpc_call *call, co
     } else if (status == SL_OK) {
         status = read_and_ship(job, request, call, err);
     }
+    status = sl_node_check_device(&prefill->node, status, err);
     if (status == SL_ERR_PEER_LOST && request->n_stores > 0) {
         status = err->status = SL_ERR_PEER_STALE; // a store was lost: as our answer, PEER_LOST would say that we are
     }

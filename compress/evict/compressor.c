@@ -236,6 +236,9 @@ static enum sl_status divide_budgets(struct sl_compressor *c, const struct sl_se
     }
 
 done:
+    if (status != SL_OK) {
+        (void)sl_stream_wait(c->stream, NULL); // what was queued before that writes to them
+    }
     sl_device_free(device, SL_MEMORY_SHARED, variances);
     free(weights);
     free(shares);

@@ -114,11 +114,6 @@ static enum sl_status create_ring(struct sl_offload *offload, struct sl_error *e
         shipment->pages = malloc(n_pages * sizeof(void *));
         if (!shipment->pages) {
             status = sl_fail(err, SL_ERR_EXHAUSTED, "offload: out of memory");
-        } else if (sl_offload_stages(offload)) {
-            void *block = NULL;
-            status = sl_ledger_take_block(offload->node->staging_ledger, offload->job_id, n_pages * offload->work.bytes,
-                                          0, &block, err);
-            shipment->staged = block;
         }
     }
     return status;
@@ -184,14 +179,48 @@ void sl_offload_close(struct sl_offload **offload_inout) {
     }
     for (int i = 0; i < SL_RING; i++) {
         (void)sl_mark_wait(&offload->ring[i].down, NULL); // a device that has failed writes nothing any more
-        sl_arena_free(offload->node->staging, offload->ring[i].staged);
         free(offload->ring[i].pages);
     }
+    sl_arena_free(offload->node->staging, offload->staging); // behind those, and what was read back
     pthread_cond_destroy(&offload->changed);
     pthread_mutex_destroy(&offload->mutex);
     free(offload);
     *offload_inout = NULL;
 }
+
+// ---- staging memory ------------------------------------------------------------------------------------------------
+
+static size_t shipment_bytes(const struct sl_offload *offload) {
+    return (size_t)sl_lanes_count(&offload->lanes) * SL_KV_SEGMENT_PAGES * offload->work.bytes;
+}
+
+size_t sl_offload_staging_bytes(const struct sl_offload *offload) {
+    bool reads_back = offload->n_slots >= SL_ATTEND_SPLIT || offload->n_stored > 0;
+    return sl_offload_stages(offload)
+               ? SL_RING * shipment_bytes(offload) + (reads_back ? 2 * sl_tile_bytes(offload) : 0)
+               : 0;
+}
+
+// One block: jobs that had a part of theirs could wait for each other.
+enum sl_status sl_offload_stage(struct sl_offload *offload, struct sl_error *err) {
+    size_t bytes = sl_offload_staging_bytes(offload);
+    void *block = NULL;
+    enum sl_status status =
+        bytes > 0 ? sl_ledger_take_block(offload->node->staging_ledger, offload->job_id, bytes, 0, &block, err) : SL_OK;
+    if (status != SL_OK || block == NULL) {
+        return status;
+    }
+    char *at = offload->staging = block, *end = at + bytes;
+    for (int i = 0; i < SL_RING; i++, at += shipment_bytes(offload)) {
+        offload->ring[i].staged = at;
+    }
+    for (int t = 0; t < 2 && at < end; t++, at += sl_tile_bytes(offload)) {
+        offload->tiles[t].staged = at;
+    }
+    return SL_OK;
+}
+
+// ---- what the stores have ------------------------------------------------------------------------------------------
 
 int64_t sl_offload_n_stored(const struct sl_offload *offload) {
     return offload->n_stored;
@@ -425,9 +454,11 @@ static enum sl_status hand_over_rest(struct sl_offload *offload, const struct sl
 
 enum sl_status sl_offload_finish(struct sl_offload *offload, struct sl_session *session, int64_t until_ns,
                                  Sluice__V1__AnnexShare ***shares_out, size_t *n_shares_out, struct sl_error *err) {
+    struct sl_error why = {0};
     pthread_mutex_lock(&offload->mutex);
-    if (session && !offload->no_more && hand_over_rest(offload, session, &offload->err) != SL_OK) {
-        offload->status = offload->err.status;
+    if (session && !offload->no_more && hand_over_rest(offload, session, &why) != SL_OK && offload->status == SL_OK) {
+        offload->status = why.status;
+        offload->err = why;
     }
     offload->no_more = true;
     pthread_cond_broadcast(&offload->changed);

@@ -74,6 +74,11 @@ bool sl_offload_is_stored(const struct sl_offload *offload); // all
 // where rows are kept in another format than they are read in; 0 where the recipe thins.
 int64_t sl_offload_begins_at(const struct sl_offload *offload, int64_t n_tokens);
 
+// Of a device with memory of its own: what segments on their way and tiles that are read back take of staging memory. 0: nothing.
+size_t sl_offload_staging_bytes(const struct sl_offload *offload);
+// They are taken, until sl_offload_close(), once and before sl_offload_begin(). SL_ERR_EXHAUSTED: there is no room now.
+enum sl_status sl_offload_stage(struct sl_offload *offload, struct sl_error *err);
+
 /*
  * Make `session`, which is empty or holds sl_offload_begins_at() tokens, ready for reading on: of its offloaded layers the
  * slots that this worker must hold are fetched. Blocks for them.

@@ -37,7 +37,7 @@ struct sl_shipment {
     int64_t begin;
     uint32_t n_slots;
     const void **pages;  // [n_lanes][SL_KV_SEGMENT_PAGES] where the ship finds them
-    char *staged;        // of staging memory, where a device has memory of its own: room for all of them
+    char *staged;        // of offload->staging, where a device has memory of its own: room for all of them
     struct sl_mark down; // behind which they are there
 };
 
@@ -58,7 +58,7 @@ struct sl_tile {
     struct sl_read_back read;
     void *memory;        // block of the arena: [n_kv_heads][SL_TILE_PAGES] pages
     void **pages;        // of memory, in this order
-    void *staged;        // the same in staging memory, where reads arrive; NULL: they arrive in `memory`
+    void *staged;        // the same of offload->staging, where reads arrive; NULL: they arrive in `memory`
     void **landing;      // of where they arrive: [n_kv_heads][SL_TILE_PAGES]
     bool is_up;          // what has arrived is in `memory`
     struct sl_mark used; // behind the last attention to it
@@ -74,6 +74,7 @@ struct sl_offload {
     struct sl_link links[SL_MAX_LINKS];
     int n_links, n_replicas;
     int64_t n_slots, n_stored; // of a lane when the prompt has been read; of those, stored when the annexes were opened
+    char *staging;             // block of staging memory: all that is staged. NULL: nothing is, or not yet
 
     // The engine's (or the handler's) thread:
     int64_t n_tokens;       // read so far
@@ -130,6 +131,7 @@ enum sl_status sl_offload_map(struct sl_offload *offload, int64_t n_tokens, stru
 // offload_read.c
 enum sl_status sl_read_back_create(struct sl_offload *offload, struct sl_error *err);
 void sl_read_back_destroy(struct sl_offload *offload);
+size_t sl_tile_bytes(const struct sl_offload *offload);
 // Begin reading the pages of slots [begin, begin + 64 * n_pages) of a layer; read->heads says where they go.
 void sl_read_back_begin(struct sl_offload *offload, struct sl_read_back *read, int layer, int64_t begin,
                         uint32_t n_pages);

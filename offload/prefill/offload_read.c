@@ -6,6 +6,7 @@
  * first one again, of the next step. So while a tile is computed on, the one behind it is read into the other buffer; it is the
  * same tile even where the next step holds less here, because what is stored never changes.
  */
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -140,12 +141,12 @@ enum sl_status sl_read_back_wait(struct sl_offload *offload, struct sl_read_back
 
 // ---- tiles ---------------------------------------------------------------------------------------------------------
 
-static size_t tile_bytes(const struct sl_offload *offload) {
+size_t sl_tile_bytes(const struct sl_offload *offload) {
     return (size_t)offload->lanes.n_heads * SL_TILE_PAGES * offload->kept.bytes;
 }
 
 size_t sl_offload_arena_bytes(const struct sl_offload *offload) {
-    return offload->tiles[0].memory ? 2 * tile_bytes(offload) : 0;
+    return offload->tiles[0].memory ? 2 * sl_tile_bytes(offload) : 0;
 }
 
 enum sl_status sl_read_back_create(struct sl_offload *offload, struct sl_error *err) {
@@ -181,7 +182,6 @@ void sl_read_back_destroy(struct sl_offload *offload) {
         struct sl_tile *tile = &offload->tiles[t];
         sl_read_back_end(&tile->read);
         sl_arena_free(offload->node->arena, tile->memory);
-        sl_arena_free(offload->node->staging, tile->staged);
         free(tile->pages);
         free(tile->landing);
     }
@@ -191,43 +191,35 @@ void sl_read_back_destroy(struct sl_offload *offload) {
 }
 
 // Where the reads of a tile arrive: staging memory where the device has memory of its own.
-static enum sl_status take_landing(struct sl_offload *offload, struct sl_tile *tile, struct sl_error *err) {
-    if (sl_offload_stages(offload) && !tile->staged) {
-        enum sl_status status = sl_ledger_take_block(offload->node->staging_ledger, offload->job_id,
-                                                     tile_bytes(offload), 0, &tile->staged, err);
-        if (status != SL_OK) {
-            return status;
-        }
-    }
+static void set_landing(struct sl_offload *offload, struct sl_tile *tile) {
     char *begin = sl_offload_stages(offload) ? tile->staged : tile->memory;
+    assert(begin != NULL);
     for (int h = 0; h < offload->lanes.n_heads; h++) {
         tile->read.heads[h] = tile->landing + (size_t)h * SL_TILE_PAGES;
     }
     for (size_t page = 0; page < (size_t)offload->lanes.n_heads * SL_TILE_PAGES; page++) {
         tile->landing[page] = begin + page * offload->kept.bytes;
     }
-    return SL_OK;
 }
 
 // The buffers are taken when there is a first tile to read.
 static enum sl_status take_buffers(struct sl_offload *offload, struct sl_error *err) {
-    enum sl_status status = SL_OK;
-    for (int t = 0; status == SL_OK && t < 2; t++) {
+    for (int t = 0; t < 2; t++) {
         struct sl_tile *tile = &offload->tiles[t];
         if (tile->memory) {
             continue;
         }
-        tile->memory = sl_arena_alloc(offload->node->arena, tile_bytes(offload));
+        tile->memory = sl_arena_alloc(offload->node->arena, sl_tile_bytes(offload));
         if (!tile->memory) {
             return sl_fail(err, SL_ERR_EXHAUSTED, "no room in the arena for %zu bytes to read offloaded layers back",
-                           tile_bytes(offload));
+                           sl_tile_bytes(offload));
         }
         for (size_t page = 0; page < (size_t)offload->lanes.n_heads * SL_TILE_PAGES; page++) {
             tile->pages[page] = (char *)tile->memory + page * offload->kept.bytes;
         }
-        status = take_landing(offload, tile, err);
+        set_landing(offload, tile);
     }
-    return status;
+    return SL_OK;
 }
 
 // What has arrived goes up, in one copy beside the computation, which goes on behind it.
@@ -237,7 +229,7 @@ static void move_up(struct sl_offload *offload, struct sl_tile *tile) {
     }
     struct sl_stream *compute = offload->node->runtime.stream;
     struct sl_stream *in = sl_device_stream(compute->device, SL_STREAM_IN);
-    sl_stream_copy(in, tile->memory, tile->staged, tile_bytes(offload));
+    sl_stream_copy(in, tile->memory, tile->staged, sl_tile_bytes(offload));
     tile->used = sl_stream_mark(in);
     sl_stream_after(compute, &tile->used);
     tile->is_up = true;
@@ -262,15 +254,15 @@ enum sl_status sl_read_back_session(struct sl_offload *offload, struct sl_sessio
     struct sl_read_back *read = &offload->tiles[0].read;
     bool stages = sl_offload_stages(offload);
     uint32_t n_pages = sl_pages_for(n_slots); // of less than a split
-    enum sl_status status = stages ? take_landing(offload, &offload->tiles[0], err) : SL_OK;
-    if (status != SL_OK) {
-        return status;
+    if (stages) {
+        set_landing(offload, &offload->tiles[0]);
     }
     for (int h = 0; !stages && h < session->geometry.n_kv_heads; h++) {
         read->heads[h] = session->layers[layer].heads[h].pages;
     }
     sl_read_back_begin(offload, read, layer, offload->held, n_pages);
-    status = stages ? read_staged(offload, session, layer, n_pages, err) : sl_read_back_wait(offload, read, err);
+    enum sl_status status =
+        stages ? read_staged(offload, session, layer, n_pages, err) : sl_read_back_wait(offload, read, err);
     sl_read_back_end(read);
     return status;
 }

@@ -67,7 +67,9 @@ static enum sl_status put_rows(struct sl_retriever *r, const struct sl_retriever
             sl_session_set_slots(r->config.session, l->layer, part->first_head + i, put->n);
         }
     }
-    return status == SL_OK ? sl_stream_wait(r->config.stream, err) : status; // the rows are the source's
+    // In any case: the rows are the source's, the list and its copies go when this has failed.
+    enum sl_status waited = sl_stream_wait(r->config.stream, status == SL_OK ? err : NULL);
+    return status == SL_OK ? waited : status;
 }
 
 static enum sl_status take_rows(struct sl_retriever *r, struct sl_retriever_layer *l, const struct put *put,

@@ -104,7 +104,8 @@ GPU_DEVICE uint32_t pack_bf16(float lo, float hi) {
  *   a[0] A[g][2t]  a[1] A[g+8][2t]  a[2] A[g][2t+8]  a[3] A[g+8][2t+8]   b[0] B[2t][g]  b[1] B[2t+8][g]
  *   d[0..1] D[g][2t, 2t+1]   d[2..3] D[g+8][2t, 2t+1]
  * ldmatrix_x4: lane l has the address of row l % 8 of matrix l / 8 (8x8 of 16 bits); r[i] is lane l's pair of matrix i, row
- * l / 4, columns 2 (l % 4), + 1. transpose_8x8: the same pairs of a matrix become those of its transpose.
+ * l / 4, columns 2 (l % 4), + 1. transpose_8x8: the same pairs of a matrix become those of its transpose; ldmatrix_x4_trans does it
+ * to all four.
  */
 #if defined(__CUDACC__)
 #define GPU_MMA(name, type)                                                                                            \
@@ -118,6 +119,11 @@ GPU_MMA(mma_bf16, "bf16")
 GPU_MMA(mma_f16, "f16")
 GPU_DEVICE void ldmatrix_x4(uint32_t (&r)[4], const void *row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(row)));
+}
+GPU_DEVICE void ldmatrix_x4_trans(uint32_t (&r)[4], const void *row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"((uint32_t)__cvta_generic_to_shared(row)));
 }
@@ -153,6 +159,12 @@ static inline uint32_t transpose_8x8(uint32_t x, EMU_HERE) {
     uint32_t y;
     emu::together(emu::MOVMATRIX, ~0u, &x, &y, 0, 0, 32, file, line);
     return y;
+}
+static inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void *row, EMU_HERE) {
+    ldmatrix_x4(r, row, file, line);
+    for (int i = 0; i < 4; i++) {
+        r[i] = transpose_8x8(r[i], file, line);
+    }
 }
 static inline uint32_t bytes_of(uint32_t a, uint32_t b, uint32_t which) {
     uint64_t both = (uint64_t)b << 32 | a;

@@ -49,6 +49,16 @@ def test_both_on_devices():
     answer_on(["prefill", "decode"], ["d2o," + SMALL, "tailorkv,topk=32"])
 
 
+def test_prompts_take_turns_in_staging_memory():
+    """It has room for one prompt that offloads, not for two: who waits in line holds none of it."""
+    recipe = "tailorkv-near,topk=32"
+    with Cluster(kvstore=1, worker_args={"prefill": ["--device", "emulated", "--arena", "24M", "--staging", "7M"]}) as cluster:
+        for events in [cluster.generate(job(recipe), timeout=120) for _ in range(2)]:
+            events = list(events)
+            assert tokens(events) == expected(recipe), events[-1]
+        cluster.assert_clean()
+
+
 def fail_on(role, kernel):
     """The device goes wrong at that kernel: its worker says where and ends, and the job goes on with another."""
     recipe = "h2o," + SMALL

@@ -13,27 +13,12 @@
  * Design: a block has 16 queries of a KV head, rows and query heads alike, and goes over the slots by tiles in shared memory, in
  *         f32: K, and in its place V. A warp has two queries: a lane scores slots, then adds up channels. Where rows are few, splits
  *         are blocks, whose states are put aside and folded by another kernel; the bits are the same, and depend on neither
- *         the number of rows nor the calls. Tensor cores are not used.
+ *         the number of rows nor the calls. attend_tensor.cu has tensor cores do it, where they can.
  */
+#include "tensor/cuda/attention/calls.h"
 #include "tensor/cuda/attention/tiles.h"
 
 constexpr uint32_t THREADS = 256, WARPS = THREADS / 32, QUERIES = 16, EACH = QUERIES / WARPS;
-constexpr uint32_t SPLIT = 512; // slots; SL_ATTEND_SPLIT is a multiple
-
-struct gpu_lists { // as struct sl_lists, and how long they are
-    const uint32_t *slots;
-    size_t stride;
-    const uint32_t *n;
-};
-
-struct attend_call {
-    const gpu_attend *calls;
-    gpu_attention shape;
-    uint32_t n_tiles, n_splits; // of queries; 0 splits: a block folds them itself
-    int most_rows;
-    gpu_lists listed; // of attend_slots; slots NULL: all slots
-    float *parts;     // [calls][most_rows][H][n_splits][2 + d] max, sum, out
-};
 
 // Channel `lane` + 32 i of a query is out[i], a register: loops over them have no other bound than PER.
 #define FOR_CHANNELS(i, at, d)                                                                                         \
@@ -65,31 +50,7 @@ template <int PER> GPU_DEVICE void fold(softmax<PER> &all, const softmax<PER> &p
     }
 }
 
-// --- where things are ------------------------------------------------------------------------------------------------
-
-struct query {           // one of a block
-    int row, head;       // row < 0: there is none
-    uint32_t begin, end; // the slots that it sees
-};
-
-GPU_DEVICE query query_of(const attend_call &c, const gpu_attend *call, const gpu_head *h, uint32_t kv_head,
-                          uint32_t at) {
-    int group = c.shape.n_heads / c.shape.n_kv_heads, row = (int)at / group;
-    if (row >= call->m) {
-        return {-1, 0, 0, 0};
-    }
-    uint32_t end = c.shape.unfinished ? h->n_slots : h->n_slots - (uint32_t)call->m + (uint32_t)row + 1;
-    end = c.listed.slots != nullptr ? c.listed.n[kv_head] : end;
-    return {row, (int)kv_head * group + (int)at % group, gpu::first_seen(call, h, c.shape.window, row), end};
-}
-
-GPU_DEVICE size_t out_at(const gpu_attention &shape, const query &q) {
-    return ((size_t)q.row * (size_t)shape.n_heads + (size_t)q.head) * (size_t)shape.head_dim;
-}
-
-GPU_DEVICE size_t row_at(const gpu_attend *call, const query &q) {
-    return (size_t)q.head * (size_t)call->m + (size_t)q.row;
-}
+// --- what came before, and what is the end ---------------------------------------------------------------------------
 
 template <int PER>
 GPU_DEVICE void load_before(const attend_call &c, const gpu_attend *call, const query &q, softmax<PER> &s) {
@@ -257,11 +218,6 @@ GPU_DEVICE void add_slots(const attend_call &c, const gpu_head *h, const uint32_
     }
 }
 
-GPU_DEVICE float *part_of(const attend_call &c, uint32_t call, const query &q, uint32_t split) {
-    size_t row = ((size_t)call * (size_t)c.most_rows + (size_t)q.row) * (size_t)c.shape.n_heads + (size_t)q.head;
-    return c.parts + (row * c.n_splits + split) * (size_t)(2 + c.shape.head_dim);
-}
-
 // blockIdx: tile of queries (and split), KV head, call. Two blocks a multiprocessor: 128 registers, which loops are unrolled for.
 template <int PER> static __global__ void __launch_bounds__(THREADS, 2) attend(attend_call c) {
     GPU_DYNAMIC_SHARED(float, queries);
@@ -348,8 +304,10 @@ template <int PER> static void launch(struct gpu_queue *queue, const attend_call
     uint32_t tile_slots = gpu::tile_slots(d), heads = (uint32_t)c.shape.n_kv_heads;
     size_t bytes = (QUERIES * (size_t)d + tile_slots * ((size_t)d + 4)) * sizeof(float);
     dim3 grid(c.n_tiles * (c.n_splits > 0 ? c.n_splits : 1), heads, (unsigned)n_calls);
-    GPU_ALLOW_SHARED(attend<PER>, bytes);
-    GPU_LAUNCH(attend<PER>, grid, THREADS, bytes, queue, c);
+    if (!gpu_attend_tensor(queue, c, n_calls)) {
+        GPU_ALLOW_SHARED(attend<PER>, bytes);
+        GPU_LAUNCH(attend<PER>, grid, THREADS, bytes, queue, c);
+    }
     if (c.n_splits > 0) {
         GPU_LAUNCH(fold_splits<PER>, dim3((unsigned)(c.most_rows * group), heads, (unsigned)n_calls), 32, 0, queue, c);
     }

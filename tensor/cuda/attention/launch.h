@@ -43,13 +43,15 @@ struct gpu_attention { // and what does not: the host's, taken at the call
     // sl_attend.rope: keys and queries are rotated by their slots, whose angles these are, [slots][rotary_dim / 2]; NULL: not
     const float *slot_cosines, *slot_sines;
     int rotary_dim;
-    bool unfinished; // as ops->attend_before: all slots are added to before_*
+    bool unfinished;          // as ops->attend_before: all slots are added to before_*
+    enum sl_kv_format format; // of working pages
+    bool has_packed;          // some head has pages in another
 };
 
 void sl_gpu_append(struct gpu_queue *queue, const struct gpu_attend *calls, int n_calls, int most_rows,
                    const struct gpu_attention *shape); // exact
 // work: for few rows over many slots; NULL: a row's slots are one block's work. The bits are the same. Within 1e-5 of the
-// reference, in f32 whatever the format.
+// reference; where tensor cores do it, which round queries and weights to the format of the pages, f16 within 4e-3, bf16 3e-2.
 size_t sl_gpu_attend_work(int n_calls, int most_rows, uint32_t most_slots, const struct gpu_attention *shape);
 void sl_gpu_attend(struct gpu_queue *queue, const struct gpu_attend *calls, int n_calls, int most_rows,
                    uint32_t most_slots, const struct gpu_attention *shape, void *work);

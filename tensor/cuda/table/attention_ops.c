@@ -2,7 +2,7 @@
 /*
  * Purpose: rows into pages, and attention over them. See ops.h.
  *
- * Design: calls that are alike (heads, scale, strides, window, rotation) and lie side by side are one launch: a step of decode is
+ * Design: calls that are alike (heads, scale, strides, window, rotation, formats) and lie side by side are one launch: a step of decode is
  *         one, unless its sessions keep keys in different ways. Where keys are rotated by slot, the angles of slots are made
  *         once and kept in the stream.
  */
@@ -20,10 +20,12 @@ static bool make_slot_angles(struct gpu_stream *s, const struct sl_rope *rope, u
     n = n > n_slots ? n : n_slots;
     size_t half = (size_t)rope->rotary_dim / 2;
     void *here;
-    int64_t *positions = sl_gpu_describe_begin(s, n * sizeof *positions, &here);
     const double *inv_freq = sl_gpu_describe(s, rope->inv_freq, half * sizeof *inv_freq);
-    if (positions == NULL || inv_freq == NULL || !sl_gpu_grow(s, &kept->cosines, n * half * sizeof(float)) ||
-        !sl_gpu_grow(s, &kept->sines, n * half * sizeof(float))) {
+    bool there = inv_freq != NULL && sl_gpu_grow(s, &kept->cosines, n * half * sizeof(float)) &&
+                 sl_gpu_grow(s, &kept->sines, n * half * sizeof(float));
+    // Last: a half of the ring that is left between begin and end is written anew without a wait for what is sent then.
+    int64_t *positions = there ? sl_gpu_describe_begin(s, n * sizeof *positions, &here) : NULL;
+    if (positions == NULL) {
         *kept = (struct gpu_slot_angles){.cosines = kept->cosines, .sines = kept->sines};
         return false;
     }
@@ -40,10 +42,19 @@ static bool make_slot_angles(struct gpu_stream *s, const struct sl_rope *rope, u
 
 // --- calls -----------------------------------------------------------------------------------------------------------------
 
+static bool has_packed(const struct sl_attend *a) {
+    bool any = false;
+    for (int h = 0; h < a->heads.n; h++) {
+        any |= a->heads.kv[h].n_packed > 0;
+    }
+    return any;
+}
+
 static bool alike(const struct sl_attend *a, const struct sl_attend *b) {
     return a->n_heads == b->n_heads && a->heads.n == b->heads.n && a->head_dim == b->head_dim &&
            a->q_stride == b->q_stride && a->kv_stride == b->kv_stride && a->scale == b->scale &&
-           a->window == b->window && a->rope == b->rope;
+           a->window == b->window && a->rope == b->rope && a->heads.kv[0].work->format == b->heads.kv[0].work->format &&
+           has_packed(a) == has_packed(b);
 }
 
 // Calls that are alike, as a launch takes them.
@@ -65,6 +76,8 @@ static struct launch describe(struct gpu_stream *s, const struct sl_attend *call
                                  .kv_stride = first->kv_stride,
                                  .scale = first->scale,
                                  .window = first->window,
+                                 .format = first->heads.kv[0].work->format,
+                                 .has_packed = has_packed(first),
                                  .unfinished = before != NULL}};
     while (l.n < n_calls && alike(first, &calls[l.n])) {
         l.n++;

@@ -24,7 +24,9 @@ struct gpu_published {
     const struct gpu_head *heads; // device memory
     uint64_t at;                  // place in the ring, counted from its beginning
 };
-#define GPU_PUBLISHED 256 // that are remembered
+// That are remembered: while a layer is at hand each of a step's sequences publishes several times, and each tile of what is
+// read back once.
+#define GPU_PUBLISHED 4096
 
 // A block that grows.
 struct gpu_block {

@@ -57,6 +57,8 @@ for source in "$root"/tensor/cuda/*/*.cu; do
 done
 wants dense/tensor_cores.cu "mma.sync.aligned.m16n8k16.row.col.f32.bf16" "ldmatrix.sync.aligned.m8n8.x4" "ld.*v4.*32"
 wants attention/attend.cu "ld.*v4.*32" "st.shared.*v4.*32"
+wants attention/attend_tensor.cu "mma.sync.aligned.m16n8k16.row.col.f32.f16" "mma.sync.aligned.m16n8k16.row.col.f32.bf16" \
+    "ldmatrix.sync.aligned.m8n8.x4.shared" "ldmatrix.sync.aligned.m8n8.x4.trans" "cp.async.cg.shared.global"
 wants attention/stats.cu "ld.*v4.*32"
 wants evict/gather.cu "ld.*v4.*32" "st.*v4.*32"
 echo "$n files, by ${clang:-nvcc}"

@@ -167,12 +167,42 @@ static void test_inbound_of_an_aborted_ship_fails(void **state) {
     free(ticket.ticket);
 }
 
+// A device with memory of its own: blocks are of staging memory, the promise is of both.
+static void test_inbound_promises_the_device_what_is_staged(void **state) {
+    struct fixture *fixture = *state;
+    struct sl_arena *arena;
+    struct sl_ledger *sessions;
+    struct sl_inbound *inbound;
+    struct sl_inbound_ticket first, second;
+    struct sl_error err = {0};
+    assert_int_equal(sl_arena_create_mapped(3 * ARENA_BYTES, &arena, NULL), SL_OK);
+    assert_int_equal(sl_ledger_create(arena, &sessions, NULL), SL_OK);
+    assert_int_equal(sl_inbound_create(fixture->receiver, fixture->ledger, sessions, LEASE_MS, &inbound, NULL), SL_OK);
+
+    assert_int_equal(sl_inbound_open(inbound, "large", ARENA_BYTES + 1, 0, &first, &err), SL_ERR_PRECONDITION);
+    assert_non_null(strstr(err.text, "--staging")); // waiting would not help
+    assert_int_equal(sl_inbound_open(inbound, "first", ARENA_BYTES, 1000, &first, NULL), SL_OK);
+    assert_int_equal(sl_ledger_promised_bytes(sessions), ARENA_BYTES + 1000);
+    assert_int_equal(sl_inbound_open(inbound, "second", 4096, 0, &second, &err), SL_ERR_EXHAUSTED); // of staging memory
+    assert_int_equal(sl_inbound_open(inbound, "second", 4096, 2 * ARENA_BYTES, &second, &err), SL_ERR_EXHAUSTED);
+    assert_non_null(strstr(err.text, "the device's arena"));
+    assert_int_equal(sl_ledger_promised_bytes(sessions), ARENA_BYTES + 1000);
+    sl_inbound_release(inbound, first.id);
+    assert_int_equal(sl_ledger_promised_bytes(sessions), 0);
+
+    sl_inbound_destroy(&inbound);
+    sl_ledger_destroy(&sessions);
+    sl_arena_destroy(&arena);
+    free(first.ticket);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_inbound_what_was_shipped_can_be_taken, setup, teardown),
         cmocka_unit_test_setup_teardown(test_inbound_ends_by_itself_unless_renewed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_inbound_counts_blocks_and_promises, setup, teardown),
         cmocka_unit_test_setup_teardown(test_inbound_of_an_aborted_ship_fails, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_inbound_promises_the_device_what_is_staged, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

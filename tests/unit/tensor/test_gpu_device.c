@@ -126,6 +126,10 @@ static void test_gpu_heads_are_found_where_they_were_published(void **state) {
     struct sl_kv_heads heads = {.kv = kv, .n = HEADS};
     assert_int_equal(ops->publish(stream, &heads, NULL), SL_OK);
     memset(pages, 0, sizeof pages[0]); // the host's list may change
+    for (int i = 0; i < 2000; i++) {   // a step of many sequences, each of which publishes its own
+        struct sl_kv_heads other = {.kv = kv, .n = 1};
+        assert_int_equal(ops->publish(stream, &other, NULL), SL_OK);
+    }
     float *out = sl_device_alloc(device, SL_MEMORY_SHARED, SLOTS * sizeof *out);
     struct sl_kv_heads last = sl_kv_heads_part(heads, HEADS - 1, 1);
     ops->read_state(stream, &last, 0, (struct sl_vectors){out, SLOTS});

@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: attention by tensor cores, over pages of f16 and bf16.
+ *
+ * Formula: attend.cu's. Queries and weights are rounded to the format of the pages; products are summed in f32.
+ *
+ * Design: a warp has 16 queries of a KV head, rows and query heads alike, a block four warps, and goes over the slots page by page: K by
+ *         cp.async into shared memory, V while scores are computed, the next K while V is added up. Scores S = Q K^T and out +=
+ *         P V are m16n8k16; a lane has the numbers of two queries, so the softmax needs three neighbours. A warp passes over
+ *         pages that none of its queries sees: to those that do not, a page adds nothing to the bit.
+ */
+#include "tensor/cuda/attention/calls.h"
+
+constexpr uint32_t THREADS = 128, WARPS = THREADS / 32, ROWS = 16, QUERIES = WARPS * ROWS, TILE = SL_PAGE_SLOTS;
+
+template <int D> constexpr uint32_t PITCH = D + 8; // of rows in shared memory: eight of them meet no bank twice
+
+template <bool BF16> GPU_DEVICE uint32_t pack(float lo, float hi) {
+    return BF16 ? gpu::pack_bf16(lo, hi)
+                : gpu::f32_to_f16_saturated(lo) | (uint32_t)gpu::f32_to_f16_saturated(hi) << 16;
+}
+template <bool BF16> GPU_DEVICE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    const uint32_t b[2] = {b0, b1};
+    if (BF16) {
+        gpu::mma_bf16(d, a, b);
+    } else {
+        gpu::mma_f16(d, a, b);
+    }
+}
+
+// Of a lane's two queries, lane / 4 and 8 more: channels 8 n + 2 (lane % 4), + 1 in out[n][0..1] and [2..3].
+template <int D> struct state { float max[2], sum[2], out[D / 8][4]; };
+
+template <int D> GPU_DEVICE void clear(state<D> &s) {
+    s.max[0] = s.max[1] = -INFINITY;
+    s.sum[0] = s.sum[1] = 0.0f;
+    GPU_UNROLL
+    for (int n = 0; n < D / 8; n++) {
+        s.out[n][0] = s.out[n][1] = s.out[n][2] = s.out[n][3] = 0.0f;
+    }
+}
+
+// The whole of it: a lane keeps its own channels in shared memory.
+struct whole {
+    float max[2], sum[2];
+    float *out; // [D / 8][4] of this lane, 32 apart
+};
+
+template <int D> GPU_DEVICE void fold(whole &all, const state<D> &part) {
+    GPU_UNROLL
+    for (int i = 0; i < 2; i++) {
+        if (part.max[i] == -INFINITY) {
+            continue;
+        }
+        float max = fmaxf(all.max[i], part.max[i]), a = expf(all.max[i] - max), b = expf(part.max[i] - max);
+        all.max[i] = max;
+        all.sum[i] = a * all.sum[i] + b * part.sum[i];
+        GPU_UNROLL
+        for (int n = 0; n < D / 8; n++) {
+            GPU_UNROLL
+            for (int k = 2 * i; k < 2 * i + 2; k++) {
+                float *out = all.out + (n * 4 + k) * 32;
+                *out = a * *out + b * part.out[n][k];
+            }
+        }
+    }
+}
+
+// --- tiles -----------------------------------------------------------------------------------------------------------
+
+// Rows of n slots on their way into shared memory; zeros behind them: 0 times what lies there might be NaN.
+template <int D>
+GPU_DEVICE void load(const gpu_head *h, const uint32_t *slots, uint32_t first, uint32_t n, uint32_t part,
+                     uint16_t *tile) {
+    constexpr uint32_t UNITS = D / 8;
+    for (uint32_t u = threadIdx.x; u < TILE * UNITS; u += THREADS) {
+        uint32_t j = u / UNITS, c = u % UNITS * 8;
+        uint16_t *to = tile + j * PITCH<D> + c;
+        if (j < n) {
+            uint32_t slot = slots != nullptr ? slots[j] : first + j;
+            gpu::cp_async16(to, gpu::page_of(h, slot) + part + (slot % SL_PAGE_SLOTS * (uint32_t)D + c) * 2);
+        } else {
+            *(uint4 *)to = {0, 0, 0, 0};
+        }
+    }
+    gpu::cp_async_commit();
+}
+
+// S = Q K^T of a tile.
+template <int D, bool BF16>
+GPU_DEVICE void score(const uint32_t (&q)[D / 16][4], const uint16_t *keys, float (&s)[TILE / 8][4]) {
+    uint32_t lane = threadIdx.x % 32, row = lane / 16 * 8 + lane % 8, column = lane / 8 % 2 * 8;
+    GPU_UNROLL
+    for (uint32_t n = 0; n < TILE / 8; n++) {
+        s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.0f;
+    }
+    GPU_UNROLL
+    for (uint32_t k = 0; k < D / 16; k++) {
+        GPU_UNROLL
+        for (uint32_t n = 0; n < TILE / 16; n++) {
+            uint32_t b[4];
+            gpu::ldmatrix_x4(b, keys + (n * 16 + row) * PITCH<D> + k * 16 + column);
+            mma<BF16>(s[2 * n], q[k], b[0], b[1]);
+            mma<BF16>(s[2 * n + 1], q[k], b[2], b[3]);
+        }
+    }
+}
+
+GPU_DEVICE float of_four(float x, bool max) {
+    float y = __shfl_xor_sync(~0u, x, 1);
+    x = max ? fmaxf(x, y) : x + y;
+    y = __shfl_xor_sync(~0u, x, 2);
+    return max ? fmaxf(x, y) : x + y;
+}
+
+// s becomes the weights exp(s - max') of slots that are seen, else 0; the state is scaled to max'.
+template <int D>
+GPU_DEVICE void weigh(const query (&q)[2], float scale, uint32_t first, uint32_t n_slots, float (&s)[TILE / 8][4],
+                      state<D> &state) {
+    uint32_t column = first + threadIdx.x % 4 * 2;
+    GPU_UNROLL
+    for (uint32_t i = 0; i < 2; i++) {
+        float most = -INFINITY, sum = 0.0f;
+        GPU_UNROLL
+        for (uint32_t n = 0; n < TILE / 8; n++) {
+            GPU_UNROLL
+            for (uint32_t k = 0; k < 2; k++) {
+                uint32_t j = column + n * 8 + k;
+                bool seen = j >= q[i].begin && j < q[i].end && j - first < n_slots;
+                s[n][2 * i + k] = seen ? s[n][2 * i + k] * scale : -INFINITY;
+                most = fmaxf(most, s[n][2 * i + k]);
+            }
+        }
+        most = fmaxf(state.max[i], of_four(most, true));
+        float keep = most == -INFINITY ? 1.0f : expf(state.max[i] - most); // nothing seen yet: nothing to scale
+        GPU_UNROLL
+        for (uint32_t n = 0; n < TILE / 8; n++) {
+            GPU_UNROLL
+            for (uint32_t k = 2 * i; k < 2 * i + 2; k++) {
+                s[n][k] = s[n][k] == -INFINITY ? 0.0f : expf(s[n][k] - most);
+                sum += s[n][k];
+            }
+        }
+        state.max[i] = most;
+        state.sum[i] = state.sum[i] * keep + of_four(sum, false);
+        GPU_UNROLL
+        for (int n = 0; n < D / 8; n++) {
+            state.out[n][2 * i] *= keep;
+            state.out[n][2 * i + 1] *= keep;
+        }
+    }
+}
+
+// out += P V of a tile.
+template <int D, bool BF16>
+GPU_DEVICE void add_values(const float (&p)[TILE / 8][4], const uint16_t *values, state<D> &state) {
+    uint32_t lane = threadIdx.x % 32, row = lane % 16, column = lane / 16 * 8;
+    GPU_UNROLL
+    for (uint32_t k = 0; k < TILE / 16; k++) {
+        const float(&lo)[4] = p[2 * k], (&hi)[4] = p[2 * k + 1];
+        const uint32_t a[4] = {pack<BF16>(lo[0], lo[1]), pack<BF16>(lo[2], lo[3]), pack<BF16>(hi[0], hi[1]),
+                               pack<BF16>(hi[2], hi[3])};
+        GPU_UNROLL
+        for (uint32_t n = 0; n < D / 16; n++) {
+            uint32_t b[4];
+            gpu::ldmatrix_x4_trans(b, values + (k * 16 + row) * PITCH<D> + n * 16 + column);
+            mma<BF16>(state.out[2 * n], a, b[0], b[1]);
+            mma<BF16>(state.out[2 * n + 1], a, b[2], b[3]);
+        }
+    }
+}
+
+// --- a block ---------------------------------------------------------------------------------------------------------
+
+struct range {
+    uint32_t begin, end;
+};
+
+// What any of the warp's queries sees.
+GPU_DEVICE range range_of_warp(const query (&q)[2]) {
+    range r = {~0u, 0};
+    GPU_UNROLL
+    for (int i = 0; i < 2; i++) {
+        r.begin = q[i].row >= 0 && q[i].begin < r.begin ? q[i].begin : r.begin;
+        r.end = q[i].row >= 0 && q[i].end > r.end ? q[i].end : r.end;
+    }
+    for (int lanes = 4; lanes < 32; lanes *= 2) {
+        uint32_t begin = __shfl_xor_sync(~0u, r.begin, lanes), end = __shfl_xor_sync(~0u, r.end, lanes);
+        r = {begin < r.begin ? begin : r.begin, end > r.end ? end : r.end};
+    }
+    return r;
+}
+
+GPU_DEVICE range range_of_block(const range &warp, range *shared) {
+    if (threadIdx.x == 0) {
+        *shared = {~0u, 0};
+    }
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) {
+        atomicMin(&shared->begin, warp.begin);
+        atomicMax(&shared->end, warp.end);
+    }
+    __syncthreads();
+    return *shared;
+}
+
+template <int D, bool BF16>
+GPU_DEVICE void load_queries(const attend_call &c, const gpu_attend *call, const query (&of)[2],
+                             uint32_t (&q)[D / 16][4]) {
+    int64_t stride = c.shape.q_stride > 0 ? c.shape.q_stride : (int64_t)c.shape.n_heads * D;
+    GPU_UNROLL
+    for (uint32_t i = 0; i < 2; i++) {
+        const float *x = call->q + of[i].row * stride + (int64_t)of[i].head * D + threadIdx.x % 4 * 2;
+        GPU_UNROLL
+        for (int k = 0; k < D / 16; k++) {
+            float2 lo = {0, 0}, hi = {0, 0};
+            if (of[i].row >= 0) {
+                lo = *(const float2 *)(x + k * 16);
+                hi = *(const float2 *)(x + k * 16 + 8);
+            }
+            q[k][i] = pack<BF16>(lo.x, lo.y);
+            q[k][i + 2] = pack<BF16>(hi.x, hi.y);
+        }
+    }
+}
+
+// Slots [begin, end) into the warp's state. V follows K into shared memory, and the next K follows V.
+template <int D, bool BF16>
+GPU_DEVICE void add_slots(const attend_call &c, const gpu_head *h, const uint32_t *listed, const range &of_split,
+                          const range &of_warp, const query (&q)[2], const uint32_t (&fragments)[D / 16][4],
+                          uint16_t *keys, uint16_t *values, state<D> &state) {
+    uint32_t first = of_split.begin / TILE * TILE, end = of_split.end;
+    load<D>(h, listed != nullptr ? listed + first : nullptr, first, end - first, h->work.k, keys);
+    for (; first < end; first += TILE) {
+        const uint32_t *slots = listed != nullptr ? listed + first : nullptr;
+        bool sees = first < of_warp.end && first + TILE > of_warp.begin;
+        float s[TILE / 8][4];
+        gpu::cp_async_wait<0>();
+        __syncthreads(); // K is there; V has been used
+        load<D>(h, slots, first, end - first, h->work.v, values);
+        if (sees) {
+            score<D, BF16>(fragments, keys, s);
+            weigh(q, c.shape.scale, first, end - first, s, state);
+        }
+        gpu::cp_async_wait<0>();
+        __syncthreads(); // V is there; K has been used
+        if (first + TILE < end) {
+            load<D>(h, slots != nullptr ? slots + TILE : nullptr, first + TILE, end - first - TILE, h->work.k, keys);
+        }
+        if (sees) {
+            add_values<D, BF16>(s, values, state);
+        }
+    }
+    __syncthreads(); // V has been used
+}
+
+template <int D>
+GPU_DEVICE void begin_whole(const attend_call &c, const gpu_attend *call, const query (&q)[2], whole &all) {
+    GPU_UNROLL
+    for (int i = 0; i < 2; i++) {
+        bool before = q[i].row >= 0 && call->before_max != nullptr && call->before_max[row_at(call, q[i])] != -INFINITY;
+        all.max[i] = before ? call->before_max[row_at(call, q[i])] : -INFINITY;
+        all.sum[i] = before ? call->before_sum[row_at(call, q[i])] : 0.0f;
+        const float *out = call->before_out + (before ? out_at(c.shape, q[i]) : 0) + threadIdx.x % 4 * 2;
+        for (int n = 0; n < D / 8; n++) {
+            for (int k = 0; k < 2; k++) {
+                all.out[(n * 4 + 2 * i + k) * 32] = before ? out[n * 8 + k] : 0.0f;
+            }
+        }
+    }
+}
+
+template <int D>
+GPU_DEVICE void store_whole(const attend_call &c, const gpu_attend *call, const query (&q)[2], const whole &all) {
+    __syncwarp(); // all lanes have read what came before
+    for (int i = 0; i < 2; i++) {
+        if (q[i].row < 0) {
+            continue;
+        }
+        bool unfinished = c.shape.unfinished, one = threadIdx.x % 4 == 0;
+        float divisor = unfinished || all.sum[i] == 0.0f ? 1.0f : all.sum[i]; // a list may have no slots
+        float *out = (unfinished ? call->before_out : call->out) + out_at(c.shape, q[i]) + threadIdx.x % 4 * 2;
+        for (int n = 0; n < D / 8; n++) {
+            for (int k = 0; k < 2; k++) {
+                out[n * 8 + k] = all.out[(n * 4 + 2 * i + k) * 32] / divisor;
+            }
+        }
+        if (one && unfinished) {
+            call->before_max[row_at(call, q[i])] = all.max[i];
+            call->before_sum[row_at(call, q[i])] = all.sum[i];
+        } else if (one && call->lse != nullptr) {
+            call->lse[row_at(call, q[i])] = all.max[i] + logf(all.sum[i]);
+        }
+    }
+}
+
+template <int D>
+GPU_DEVICE void store_part(const attend_call &c, uint32_t split, const query (&q)[2], const state<D> &part) {
+    GPU_UNROLL
+    for (int i = 0; i < 2; i++) {
+        if (q[i].row < 0) {
+            continue;
+        }
+        float *to = part_of(c, blockIdx.z, q[i], split);
+        if (threadIdx.x % 4 == 0) {
+            to[0] = part.max[i];
+            to[1] = part.sum[i];
+        }
+        GPU_UNROLL
+        for (int n = 0; n < D / 8; n++) {
+            to[2 + n * 8 + (int)threadIdx.x % 4 * 2] = part.out[n][2 * i];
+            to[3 + n * 8 + (int)threadIdx.x % 4 * 2] = part.out[n][2 * i + 1];
+        }
+    }
+}
+
+// blockIdx: tile of queries (and split), KV head, call.
+template <int D, bool BF16> static __global__ void __launch_bounds__(THREADS, 1) attend_tensor(attend_call c) {
+    GPU_DYNAMIC_SHARED(uint16_t, keys); // and values [TILE][PITCH] each, out of the whole [D / 8][4] a thread
+    __shared__ range block;
+    uint16_t *values = keys + TILE * PITCH<D>;
+    const gpu_attend *call = &c.calls[blockIdx.z];
+    const gpu_head *h = &call->heads[blockIdx.y];
+    const uint32_t *listed = c.listed.slots != nullptr ? c.listed.slots + blockIdx.y * c.listed.stride : nullptr;
+    uint32_t first = blockIdx.x % c.n_tiles * QUERIES, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if ((int)first >= call->m * (c.shape.n_heads / c.shape.n_kv_heads)) {
+        return;
+    }
+    first += warp * ROWS + lane / 4;
+    const query q[2] = {query_of(c, call, h, blockIdx.y, first), query_of(c, call, h, blockIdx.y, first + 8)};
+    range of_warp = range_of_warp(q), of_block = range_of_block(of_warp, &block);
+    uint32_t fragments[D / 16][4];
+    load_queries<D, BF16>(c, call, q, fragments);
+    whole all = {};
+    all.out = (float *)(values + TILE * PITCH<D>)+warp * (D / 8) * 4 * 32 + lane;
+    if (c.n_splits == 0) {
+        begin_whole<D>(c, call, q, all);
+    }
+    state<D> part;
+    uint32_t split = c.n_splits > 0 ? blockIdx.x / c.n_tiles : of_block.begin / SPLIT;
+    for (; split * SPLIT < of_block.end; split++) {
+        range of_split = {split * SPLIT > of_block.begin ? split * SPLIT : of_block.begin,
+                          (split + 1) * SPLIT < of_block.end ? (split + 1) * SPLIT : of_block.end};
+        clear(part);
+        if (of_split.begin < of_split.end) {
+            add_slots<D, BF16>(c, h, listed, of_split, of_warp, q, fragments, keys, values, part);
+        }
+        if (c.n_splits > 0) {
+            store_part(c, split, q, part);
+            return;
+        }
+        fold(all, part);
+    }
+    if (c.n_splits == 0) {
+        store_whole<D>(c, call, q, all);
+    }
+}
+
+// --- launches --------------------------------------------------------------------------------------------------------
+
+template <int D, bool BF16> static void launch(struct gpu_queue *queue, const attend_call &c, int n_calls) {
+    size_t bytes = 2 * TILE * PITCH<D> * sizeof(uint16_t) + THREADS * (D / 8) * 4 * sizeof(float);
+    dim3 grid(c.n_tiles * (c.n_splits > 0 ? c.n_splits : 1), (unsigned)c.shape.n_kv_heads, (unsigned)n_calls);
+    auto kernel = attend_tensor<D, BF16>;
+    GPU_ALLOW_SHARED(kernel, bytes);
+    GPU_LAUNCH(kernel, grid, THREADS, bytes, queue, c);
+}
+
+template <int D> static void launch_of(struct gpu_queue *queue, const attend_call &c, int n_calls) {
+    if (c.shape.format == SL_KV_BF16) {
+        launch<D, true>(queue, c, n_calls);
+    } else {
+        launch<D, false>(queue, c, n_calls);
+    }
+}
+
+bool gpu_attend_tensor(struct gpu_queue *queue, attend_call c, int n_calls) {
+    bool halves = c.shape.format == SL_KV_F16 || c.shape.format == SL_KV_BF16;
+    bool aligned = c.shape.q_stride % 2 == 0;
+    if (!halves || c.shape.has_packed || c.shape.slot_cosines != nullptr || !aligned) {
+        return false;
+    }
+    c.n_tiles = ((uint32_t)(c.most_rows * (c.shape.n_heads / c.shape.n_kv_heads)) + QUERIES - 1) / QUERIES;
+    switch (c.shape.head_dim) {
+    case 64:
+        launch_of<64>(queue, c, n_calls);
+        return true;
+    case 96:
+        launch_of<96>(queue, c, n_calls);
+        return true;
+    case 128:
+        launch_of<128>(queue, c, n_calls);
+        return true;
+    default:
+        return false;
+    }
+}
