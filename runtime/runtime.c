@@ -132,7 +132,9 @@ enum sl_status sl_runtime_open_arena(struct sl_runtime *r, size_t bytes, struct 
     uintptr_t base = ((uintptr_t)r->arena_memory + SL_ARENA_UNIT - 1) / SL_ARENA_UNIT * SL_ARENA_UNIT;
     return r->arena_memory != NULL
                ? sl_arena_create((void *)base, bytes, &r->arena, err)
-               : sl_fail(err, SL_ERR_EXHAUSTED, "the device has no room for a KV cache of %zu bytes", bytes);
+               : sl_fail(err, SL_ERR_EXHAUSTED,
+                         "the device has no room for a KV cache of %zu bytes: %zu are free; see --arena", bytes,
+                         sl_device_room(r->device));
 }
 
 void sl_runtime_close(struct sl_runtime *runtime) {

@@ -163,8 +163,9 @@ static enum sl_status copy_session(const struct sl_runtime *r, const struct sl_s
     struct sl_capsule_bytes capsule = {.body_bytes = sl_capsule_body_bytes(session)};
     struct sl_capsule_id id = {0};
     capsule.body = sl_arena_alloc(mirror->arena, capsule.body_bytes);
-    enum sl_status status = sl_device_share(r->device, capsule.body, capsule.body_bytes, err);
-    if (status == SL_OK) {
+    bool any = capsule.body_bytes > 0; // nothing cannot be pinned
+    enum sl_status status = any ? sl_device_share(r->device, capsule.body, capsule.body_bytes, err) : SL_OK;
+    if (status == SL_OK && any) {
         status = sl_transfer_body_out(r, session, capsule.body, err);
         sl_device_unshare(r->device, capsule.body);
     }

@@ -229,6 +229,8 @@ static void move_up(struct sl_offload *offload, struct sl_tile *tile) {
     }
     struct sl_stream *compute = offload->node->runtime.stream;
     struct sl_stream *in = sl_device_stream(compute->device, SL_STREAM_IN);
+    struct sl_mark before = sl_stream_mark(compute); // the memory may just have been somebody else's
+    sl_stream_after(in, &before);
     sl_stream_copy(in, tile->memory, tile->staged, sl_tile_bytes(offload));
     tile->used = sl_stream_mark(in);
     sl_stream_after(compute, &tile->used);

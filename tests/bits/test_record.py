@@ -24,7 +24,7 @@ def run(*arguments):
     """(exit code, what was printed) of record.py on two recipes and a short prompt."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), unittest.mock.patch("cases.prompt", lambda tier: PROMPT):
-        code = record.main(["--local", "--tier", TIER, "--only", RECIPE, "--only", "int4", *arguments])
+        code = record.main(["--quick", "--local", "--tier", TIER, "--only", RECIPE, "--only", "int4", *arguments])
     return code, out.getvalue()
 
 

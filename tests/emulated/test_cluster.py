@@ -8,14 +8,14 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from harness import SLOW, Cluster, inference, local_tokens, request, run_local, run_tests, tokens  # noqa: E402
 
 QUESTION = "What is the special magic number for lantern mentioned in the provided text? The special magic number for lantern is"
-SMALL = "budget=80,chunk=64"  # so that a short text is evicted from several times
+SMALL = "budget=56,chunk=64"  # so that a short text is evicted from twice, the second time of more than a page
 ON_DEVICE = ["--device", "emulated", "--arena", "24M", "--staging", "16M"]
 
 
 def document():
     with open("/usr/share/common-licenses/GPL-3", encoding="ascii") as file:
         words = file.read().split()
-    return " ".join(words[:40] + ["One of the special magic numbers for lantern is: 48213."] + words[40:70])
+    return " ".join(words[:4] + ["One of the special magic numbers for lantern is: 48213."] + words[4:10])
 
 
 def job(recipe):
@@ -76,11 +76,11 @@ def fail_on(role, kernel):
 
 
 def test_prefill_goes_on_elsewhere():
-    fail_on("prefill", 200)
+    fail_on("prefill", 100)
 
 
 def test_decode_goes_on_elsewhere():
-    fail_on("decode", 250)
+    fail_on("decode", 150)
 
 
 if __name__ == "__main__":
