@@ -25,7 +25,7 @@ static enum sl_status move_up(struct sl_node *node, struct sl_capsule_bytes *cap
 enum sl_status sl_node_adopt(struct sl_node *node, struct sl_capsule_bytes *capsule, size_t *promised_inout,
                              const struct sl_kv_geometry *geometry, const struct sl_capsule_id *id, int64_t max_slots,
                              struct sl_session **session_out, struct sl_error *err) {
-    enum sl_status status = node->staging != node->arena ? move_up(node, capsule, promised_inout, err) : SL_OK;
+    enum sl_status status = sl_node_stages(node) ? move_up(node, capsule, promised_inout, err) : SL_OK;
     if (status != SL_OK) {
         sl_capsule_bytes_free(capsule, node->arena);
         return status;

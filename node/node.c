@@ -181,7 +181,7 @@ static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     sl_arena_get_stats(node->arena, &arena);
     load->arena_used_bytes = (int64_t)arena.used_bytes;
     load->arena_high_water_bytes = (int64_t)arena.high_water_bytes;
-    if (node->staging != node->arena) {
+    if (sl_node_stages(node)) {
         sl_arena_get_stats(node->staging, &arena);
         load->staging_used_bytes = (int64_t)arena.used_bytes;
     }

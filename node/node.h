@@ -101,6 +101,11 @@ struct sl_node {
     atomic_flag failing;
 };
 
+// Whether the device has memory of its own: what travels goes through staging memory.
+static inline bool sl_node_stages(const struct sl_node *node) {
+    return node->staging != node->arena;
+}
+
 /*
  * Start everything up to, but not including, the server. max_rows: of the engine; 0: without a model (a kvstore).
  * config.model, config.listen etc. must stay valid.

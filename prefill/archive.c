@@ -81,7 +81,7 @@ static enum sl_status list_prefixes(struct entry *entry, const int32_t *tokens) 
 // Memory for the body. Of a finished capsule from a device it is what was shipped.
 static enum sl_status take_body(struct sl_node *node, struct entry *entry, struct sl_outbound *outbound,
                                 bool boundary) {
-    if (node->staging == node->arena) {
+    if (!sl_node_stages(node)) {
         entry->body = malloc(entry->body_bytes);
         return entry->body ? SL_OK : SL_ERR_EXHAUSTED;
     }
@@ -99,7 +99,7 @@ static enum sl_status copy_session(struct sl_archive *archive, struct entry *ent
     struct sl_node *node = &archive->prefill->node;
     entry->body_bytes = sl_capsule_body_bytes(session);
     int64_t n_bytes = atomic_fetch_add(&archive->n_bytes, (int64_t)entry->body_bytes) + (int64_t)entry->body_bytes;
-    bool staged = node->staging != node->arena;
+    bool staged = sl_node_stages(node);
     if (n_bytes > (staged ? node->config.staging_bytes : node->config.arena_bytes) / MAX_SHARE) {
         return SL_AGAIN;
     }

@@ -147,7 +147,7 @@ static bool take(struct sl_prefill_job *job) {
 
 // Room for the capsule where it cannot be shipped from its pages, and for segments of offloaded layers: both or neither.
 static enum sl_status take_staging(struct sl_node *node, struct sl_prefill_job *job) {
-    if (node->staging == node->arena) {
+    if (!sl_node_stages(node)) {
         return SL_OK;
     }
     enum sl_status status =

@@ -272,8 +272,8 @@ static enum sl_status check_staging(const struct sl_prefill_job *job, struct sl_
     const struct sl_node *node = &job->prefill->node;
     size_t capsule_bytes = job->plan.capsule_bytes;
     size_t offload_bytes = job->offload ? sl_offload_staging_bytes(job->offload) : 0;
-    return node->staging == node->arena || sl_arena_rounded(capsule_bytes) + sl_arena_rounded(offload_bytes) <=
-                                               (size_t)node->config.staging_bytes
+    return !sl_node_stages(node) || sl_arena_rounded(capsule_bytes) + sl_arena_rounded(offload_bytes) <=
+                                        (size_t)node->config.staging_bytes
                ? SL_OK
                : sl_fail(err, SL_ERR_EXHAUSTED,
                          "this prompt's capsule takes up to %zu bytes and its offloaded layers %zu on their way, and "

@@ -97,8 +97,7 @@ enum sl_status sl_sequence_begin_writing(struct sl_sequence *s, const struct sl_
     if (status == SL_OK) {
         sl_stream_hold(runtime->stream);
         status = sl_compressor_begin_steps(s->compressor, s->session, writing->n_read, err);
-        enum sl_status left_out = sl_stream_let_go(runtime->stream, status == SL_OK ? err : NULL);
-        status = status == SL_OK ? left_out : status;
+        status = sl_stream_let_go_after(runtime->stream, status, err);
     }
     return status;
 }

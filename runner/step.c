@@ -191,7 +191,6 @@ static enum sl_status step(const struct sl_runtime *runtime, struct sl_sequence 
 enum sl_status sl_step(const struct sl_runtime *runtime, struct sl_sequence *const *sequences, int n,
                        struct sl_error *err) {
     sl_stream_hold(runtime->stream); // others open their sequences between steps
-    enum sl_status status = step(runtime, sequences, n, err),
-                   left_out = sl_stream_let_go(runtime->stream, status == SL_OK ? err : NULL);
-    return status == SL_OK ? left_out : status;
+    enum sl_status status = step(runtime, sequences, n, err);
+    return sl_stream_let_go_after(runtime->stream, status, err);
 }

@@ -113,8 +113,7 @@ enum sl_status sl_transfer_pieces_out(const struct sl_runtime *r, const struct s
     }
     sl_stream_hold(r->stream);
     enum sl_status status = collect_and_copy(r, pieces, n, bytes, to, done_out, err);
-    enum sl_status left_out = sl_stream_let_go(r->stream, status == SL_OK ? err : NULL);
-    return status == SL_OK ? left_out : status;
+    return sl_stream_let_go_after(r->stream, status, err);
 }
 
 enum sl_status sl_transfer_layer_out(const struct sl_runtime *r, const struct sl_session *session, int layer, void *to,

@@ -134,6 +134,13 @@ static inline enum sl_status sl_stream_let_go(struct sl_stream *stream, struct s
     return stream->device->ops->let_go(stream, err);
 }
 
+// The same behind work that has come to `status`, which is what is returned where it is a failure.
+static inline enum sl_status sl_stream_let_go_after(struct sl_stream *stream, enum sl_status status,
+                                                    struct sl_error *err) {
+    enum sl_status left_out = sl_stream_let_go(stream, status == SL_OK ? err : NULL);
+    return status == SL_OK ? left_out : status;
+}
+
 // Some wait has come back with the device's failure: whoever works with it should end.
 static inline bool sl_device_has_failed(const struct sl_device *device) {
     return device->ops->has_failed(device);

@@ -196,7 +196,7 @@ static size_t shipment_bytes(const struct sl_offload *offload) {
 
 size_t sl_offload_staging_bytes(const struct sl_offload *offload) {
     bool reads_back = offload->n_slots >= SL_ATTEND_SPLIT || offload->n_stored > 0;
-    return sl_offload_stages(offload)
+    return sl_node_stages(offload->node)
                ? SL_RING * shipment_bytes(offload) + (reads_back ? 2 * sl_tile_bytes(offload) : 0)
                : 0;
 }
@@ -309,7 +309,7 @@ static enum sl_status hand_over(struct sl_offload *offload, const struct sl_sess
     shipment->begin = offload->n_handed;
     shipment->n_slots = (uint32_t)(end - offload->n_handed);
     list_pages(offload, session, shipment);
-    if (sl_offload_stages(offload)) {
+    if (sl_node_stages(offload->node)) {
         pthread_mutex_unlock(&offload->mutex);
         enum sl_status status = stage(offload, shipment, err);
         pthread_mutex_lock(&offload->mutex);

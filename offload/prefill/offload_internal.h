@@ -118,11 +118,6 @@ enum sl_status sl_link_await(struct sl_offload *offload, struct sl_link *link, i
 enum sl_status sl_link_map(struct sl_offload *offload, struct sl_link *link, int64_t n_tokens, struct sl_error *err);
 enum sl_status sl_link_renew(struct sl_offload *offload, struct sl_link *link, struct sl_error *err);
 
-// Whether the device has memory of its own: what is shipped and read back goes through staging memory.
-static inline bool sl_offload_stages(const struct sl_offload *offload) {
-    return offload->node->staging != offload->node->arena;
-}
-
 // offload_ship.c
 void *sl_offload_ship_main(void *offload);
 // Await and map the first n_tokens at every link; leases are renewed by the ships' thread alone.

@@ -192,7 +192,7 @@ void sl_read_back_destroy(struct sl_offload *offload) {
 
 // Where the reads of a tile arrive: staging memory where the device has memory of its own.
 static void set_landing(struct sl_offload *offload, struct sl_tile *tile) {
-    char *begin = sl_offload_stages(offload) ? tile->staged : tile->memory;
+    char *begin = sl_node_stages(offload->node) ? tile->staged : tile->memory;
     assert(begin != NULL);
     for (int h = 0; h < offload->lanes.n_heads; h++) {
         tile->read.heads[h] = tile->landing + (size_t)h * SL_TILE_PAGES;
@@ -224,7 +224,7 @@ static enum sl_status take_buffers(struct sl_offload *offload, struct sl_error *
 
 // What has arrived goes up, in one copy beside the computation, which goes on behind it.
 static void move_up(struct sl_offload *offload, struct sl_tile *tile) {
-    if (!sl_offload_stages(offload) || tile->is_up) {
+    if (!sl_node_stages(offload->node) || tile->is_up) {
         return;
     }
     struct sl_stream *compute = offload->node->runtime.stream;
@@ -254,7 +254,7 @@ static enum sl_status read_staged(struct sl_offload *offload, const struct sl_se
 enum sl_status sl_read_back_session(struct sl_offload *offload, struct sl_session *session, int layer, uint32_t n_slots,
                                     struct sl_error *err) {
     struct sl_read_back *read = &offload->tiles[0].read;
-    bool stages = sl_offload_stages(offload);
+    bool stages = sl_node_stages(offload->node);
     uint32_t n_pages = sl_pages_for(n_slots); // of less than a split
     if (stages) {
         set_landing(offload, &offload->tiles[0]);

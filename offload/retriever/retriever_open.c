@@ -89,8 +89,7 @@ static enum sl_status take_rows(struct sl_retriever *r, struct sl_retriever_laye
         if (status == SL_OK) {
             sl_stream_hold(r->config.stream); // others step
             status = put_rows(r, l, part, put, body, err);
-            enum sl_status left_out = sl_stream_let_go(r->config.stream, status == SL_OK ? err : NULL);
-            status = status == SL_OK ? left_out : status;
+            status = sl_stream_let_go_after(r->config.stream, status, err);
         }
         sl_retriever_give_up(r, &part->main);
     }
