@@ -21,8 +21,14 @@ static inline void append_rows(const struct sl_ops *ops, const struct sl_kv *kv,
                                int64_t stride, int m, const int64_t *positions) {
     struct sl_kv with = *kv;
     with.n_slots += (uint32_t)m;
-    const struct sl_attend call = {
-        .k = k, .v = v, .kv_stride = stride, .m = m, .heads = one_head(&with), .positions = positions};
+    const struct sl_attend call = {.k = k,
+                                   .v = v,
+                                   .kv_stride = stride,
+                                   .m = m,
+                                   .n_heads = 1,
+                                   .head_dim = kv->work->head_dim,
+                                   .heads = one_head(&with),
+                                   .positions = positions};
     ops->append(NULL, &call, 1);
 }
 
@@ -34,6 +40,13 @@ static inline void read_plane(const struct sl_ops *ops, const struct sl_kv *kv, 
 static inline void gather_slots(const struct sl_ops *ops, const struct sl_kv *kv, const uint32_t *keep, uint32_t n) {
     const struct sl_kv_heads heads = one_head(kv);
     ops->gather(NULL, &heads, one_list(keep), (struct sl_counts){.host = &n});
+}
+
+static inline void quantize_page(const struct sl_ops *ops, const struct sl_page_layout *work, void *page,
+                                 const struct sl_page_layout *packed, void *packed_page) {
+    const struct sl_kv kv = {&page, 0, SL_PAGE_SLOTS, work, packed};
+    const struct sl_kv_heads heads = one_head(&kv);
+    ops->quantize(NULL, &heads, 1, &packed_page);
 }
 
 // Rows [n][2][d] of the working format into the listed slots.

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tensor/cpu/tiers.h"
 #include "tensor/rope_angles.h"
 #include "tensor/weights.h"
 #include "tests/kernels/dense_fixture.h"
@@ -20,16 +21,18 @@
 static void test_embed_widens_exactly(void **state) {
     const int32_t ids[] = {12, 0, 7, 7, 3};
     (void)state;
-    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+    for (const char *const *name = tested(); *name != NULL; name++) {
         for (int dtype = SL_F32; dtype <= SL_BF16; dtype++) {
             void *owner;
             struct sl_matrix table = random_matrix(13, 37, (enum sl_dtype)dtype, 5, &owner);
             struct guarded out = guarded_create(5 * table.k);
+            assert_int_equal(tier(*name)->pack_rows(NULL, &table, NULL), SL_OK);
             tier(*name)->embed(NULL, &table, ids, 5, out.data);
             for (int64_t e = 0; e < 5 * table.k; e++) {
                 float expected = sl_weight_element(sl_weight_row(&table, ids[e / table.k]), table.dtype, e % table.k);
                 assert_int_equal(sl_f32_to_bits(out.data[e]), sl_f32_to_bits(expected));
             }
+            tier(*name)->unpack(&table);
             guarded_destroy(&out);
             free(owner);
         }
@@ -63,7 +66,7 @@ static void check_norm(const struct sl_ops *ops, const struct sl_norm *norm) {
 static void test_norm_matches_reference(void **state) {
     const int64_t widths[] = {1, 8, 31, 64, 257, 576};
     (void)state;
-    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+    for (const char *const *name = tested(); *name != NULL; name++) {
         for (size_t i = 0; i < sizeof widths / sizeof widths[0]; i++) {
             float *weight = random_floats(widths[i], 4), *bias = random_floats(widths[i], 5);
             struct sl_norm norm = {SL_NORM_RMS, widths[i], 1e-5f, weight, NULL};
@@ -117,7 +120,7 @@ static void test_rotate_matches_f64(void **state) {
     struct sl_stream *stream = NULL;
     (void)state;
     stream = test_stream_open(2);
-    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+    for (const char *const *name = tested(); *name != NULL; name++) {
         for (size_t i = 0; i < sizeof dims / sizeof dims[0]; i++) {
             check_rotate(tier(*name), dims[i], dims[i], stream);
             check_rotate(tier(*name), dims[i], (dims[i] / 2 + 7) / 8 * 8, stream);
@@ -191,7 +194,7 @@ static void check_activation(const struct sl_ops *ops, enum sl_activation activa
 
 static void test_activations_match_f64(void **state) {
     (void)state;
-    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+    for (const char *const *name = tested(); *name != NULL; name++) {
         for (int activation = SL_ACT_NONE; activation <= SL_ACT_GELU_TANH; activation++) {
             check_activation(tier(*name), (enum sl_activation)activation, false);
             check_activation(tier(*name), (enum sl_activation)activation, true);

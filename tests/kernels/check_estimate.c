@@ -9,7 +9,7 @@ static void test_lost_is_what_is_not_kept(void **state) {
     static const uint32_t n_slots[HEADS] = {6000, 5000, 70, 70}, every[HEADS] = {2, 5, 1, 80}; // the third keeps all
     struct sl_stream *stream;
     stream = test_stream_open(2);
-    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+    for (const char *const *name = tested(); *name != NULL; name++) {
         struct sl_kv kv[HEADS];
         uint32_t kept[HEADS] = {0}, *keep = take(HEADS * STRIDE * sizeof *keep);
         float *x = random_floats(HEADS * GROUP * STRIDE, 3);
@@ -62,17 +62,31 @@ static void test_lost_is_what_is_not_kept(void **state) {
 // Pages as quantize() of all heads makes them are those that it makes one by one, and their error is what read_rows() says.
 static void test_quantize_of_heads_and_its_error(void **state) {
     (void)state;
-    enum { HEADS = 3, D = 32, N_PAGES = 3 };
+    enum { HEADS = 3, MOST_D = 128, N_PAGES = 3, N_DIMS = 5 };
+    static const int dims[N_DIMS] = {32, 8, 24, 96, MOST_D};
     static const uint32_t n_slots[HEADS] = {300, 200, 64}, packed_before[HEADS] = {1, 0, 0};
     struct sl_stream *stream;
     stream = test_stream_open(3);
-    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+    for (const char *const *name = tested(); *name != NULL; name++) {
         const struct sl_ops *ops = tier(*name);
-        for (int f = SL_KV_INT8; f <= SL_KV_INT1; f++) {
+        for (int i_case = 0; i_case < 4 * N_DIMS; i_case++) {
+            int f = SL_KV_INT8 + i_case % 4, d = dims[i_case / 4];
             struct cache c;
             struct sl_page_error want = {1, 2, 3, 4}, got = want;
             void *to[HEADS * N_PAGES];
-            cache_fill(&c, ops, SL_KV_F16, (enum sl_kv_format)f, HEADS, D, 1, n_slots, packed_before);
+            cache_fill(&c, ops, SL_KV_F16, (enum sl_kv_format)f, HEADS, d, 2, n_slots, packed_before);
+            if (i_case % 3 > 0) { // state travels where the packed layout has it; the page that is packed has none
+                c.kv[0].n_packed = 0;
+                free(c.pages[0][0]);
+                c.pages[0][0] = take(c.work.bytes);
+                memcpy(c.pages[0][0], c.pages[1][0], c.work.bytes);
+                assert_int_equal(sl_page_layout_init(&c.packed, (enum sl_kv_format)f, d, i_case % 3, true), SL_OK);
+            }
+            for (int plane = 0; plane < 2; plane++) {
+                for (uint32_t j = 0; j < 64; j++) {
+                    sl_page_state(&c.work, c.pages[1][0], plane)[j] = (float)(100 * plane) + (float)j;
+                }
+            }
             char *alone = take(c.packed.bytes);
             for (int i = 0; i < HEADS * N_PAGES; i++) {
                 bool there = c.kv[i / N_PAGES].n_packed + i % N_PAGES < n_slots[i / N_PAGES] / SL_PAGE_SLOTS;
@@ -89,13 +103,13 @@ static void test_quantize_of_heads_and_its_error(void **state) {
                     }
                     ops->host.quantize(&c.work, before, &c.packed, alone);
                     assert_memory_equal(after, alone, c.packed.bytes);
-                    float k[2][64 * D], v[2][64 * D];
+                    float k[2][64 * MOST_D], v[2][64 * MOST_D];
                     const struct sl_kv kv[2] = {{&before, 0, 64, &c.work, &c.packed},
                                                 {&after, 1, 64, &c.work, &c.packed}};
                     for (int side = 0; side < 2; side++) {
                         ops->read_rows(&kv[side], 0, 64, k[side], v[side]);
                     }
-                    for (int i = 0; i < 64 * D; i++) {
+                    for (int i = 0; i < 64 * d; i++) {
                         want.key += pow((double)k[1][i] - (double)k[0][i], 2);
                         want.key_norm += pow((double)k[0][i], 2);
                         want.value += pow((double)v[1][i] - (double)v[0][i], 2);

@@ -15,7 +15,7 @@ static void test_append_stores_rows_rounded_and_saturated(void **state) {
     (void)state;
     enum { D = 16, N = 130 };
     static const float extremes[] = {65504.0f, 65519.9f, 65520.0f, 1e6f, -1e30f, 5.9e-8f, -6e-5f, 1.0f / 3.0f};
-    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+    for (const char *const *name = tested(); *name != NULL; name++) {
         const struct sl_ops *ops = tier(*name);
         for (int f = SL_KV_F32; f <= SL_KV_BF16; f++) {
             struct cache c;
@@ -69,7 +69,7 @@ static void test_append_of_many_calls_equals_head_by_head(void **state) {
     static const int rows[CALLS] = {1, 100, 0, 7, 1};
     struct sl_stream *stream;
     stream = test_stream_open(3);
-    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+    for (const char *const *name = tested(); *name != NULL; name++) {
         const struct sl_ops *ops = tier(*name);
         struct cache many[CALLS], single[CALLS];
         struct sl_attend calls[CALLS];
@@ -97,6 +97,8 @@ static void test_append_of_many_calls_equals_head_by_head(void **state) {
                                           .v = wide + HEADS * D,
                                           .kv_stride = WIDE,
                                           .m = rows[i],
+                                          .n_heads = HEADS,
+                                          .head_dim = D,
                                           .heads = {many[i].kv, HEADS},
                                           .positions = positions};
         }
@@ -119,16 +121,21 @@ static void test_append_of_many_calls_equals_head_by_head(void **state) {
 
 static void test_quantize_stays_within_half_a_step(void **state) {
     (void)state;
-    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+    for (const char *const *name = tested(); *name != NULL; name++) {
         const struct sl_ops *ops = tier(*name);
         static const int dims[] = {8, 40, 64, 96, 128};
         for (size_t s = 0; s < sizeof dims / sizeof dims[0]; s++) {
             for (int f = SL_KV_INT8; f <= SL_KV_INT1; f++) {
                 int d = dims[s], bits = sl_kv_format_bits((enum sl_kv_format)f), group = d == 96 ? 32 : d < 64 ? d : 64;
                 struct cache plain, packed;
-                uint32_t n[1] = {64}, none[1] = {0}, one[1] = {1};
+                uint32_t n[1] = {64}, none[1] = {0};
                 cache_fill(&plain, ops, SL_KV_F16, (enum sl_kv_format)f, 1, d, 1, n, none);
-                cache_fill(&packed, ops, SL_KV_F16, (enum sl_kv_format)f, 1, d, 1, n, one);
+                cache_fill(&packed, ops, SL_KV_F16, (enum sl_kv_format)f, 1, d, 1, n, none);
+                void *page = take(packed.packed.bytes);
+                quantize_page(ops, &packed.work, packed.pages[0][0], &packed.packed, page);
+                free(packed.pages[0][0]);
+                packed.pages[0][0] = page;
+                packed.kv[0].n_packed = 1;
                 size_t count = (size_t)(64 * d);
                 float *k = take(count * 4), *v = take(count * 4), *kq = take(count * 4), *vq = take(count * 4);
                 ops->read_rows(&plain.kv[0], 0, 64, k, v);
@@ -177,7 +184,7 @@ static void test_quantize_stays_within_half_a_step(void **state) {
 static void test_quantize_packs_codes_lsb_first(void **state) {
     (void)state;
     enum { D = 8 };
-    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+    for (const char *const *name = tested(); *name != NULL; name++) {
         const struct sl_ops *ops = tier(*name);
         for (int f = SL_KV_INT8; f <= SL_KV_INT1; f++) {
             struct sl_page_layout work, packed;
@@ -195,7 +202,7 @@ static void test_quantize_packs_codes_lsb_first(void **state) {
             }
             v[1] = top > 2 ? 0.5f : 0.0f; // halves round to even
             v[2] = top > 2 ? 1.5f : 0.0f;
-            ops->host.quantize(&work, page, &packed, out);
+            quantize_page(ops, &work, page, &packed, out);
             const uint8_t *k_codes = (const uint8_t *)out + packed.k, *v_codes = (const uint8_t *)out + packed.v;
             // channel 0 holds the codes 1, top, 0, top, ... of its 64 slots; channel 1 the same but for slot 0
             static const uint8_t mixed[] = {[8] = 1, [4] = 0xf1, [2] = 0xcd, [1] = 0xab};
@@ -222,7 +229,7 @@ static void test_quantize_packs_codes_lsb_first(void **state) {
 static void test_gather_equals_a_copy(void **state) {
     (void)state;
     enum { D = 24, N = 321 };
-    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+    for (const char *const *name = tested(); *name != NULL; name++) {
         const struct sl_ops *ops = tier(*name);
         for (int f = SL_KV_F32; f <= SL_KV_BF16; f++) {
             uint64_t seed = 11 + (uint64_t)f;
@@ -263,6 +270,71 @@ static void test_gather_equals_a_copy(void **state) {
     }
 }
 
+// Heads of several lengths at once, of which some keep all and one nothing: the bytes that each makes alone.
+static void test_gather_of_heads_equals_each_on_its_own(void **state) {
+    (void)state;
+    enum { HEADS = 4, D = 16, STRIDE = 512 };
+    static const uint32_t n_slots[HEADS] = {500, 1, 64, 65}, every[HEADS] = {3, 1, 2, 100}, none[HEADS];
+    static uint32_t keep[HEADS][STRIDE];
+    struct sl_stream *stream = test_stream_open(2);
+    for (const char *const *name = tested(); *name != NULL; name++) {
+        const struct sl_ops *ops = tier(*name);
+        for (int f = SL_KV_F32; f <= SL_KV_BF16; f++) {
+            struct cache many, single;
+            uint32_t kept[HEADS] = {0};
+            cache_fill(&many, ops, (enum sl_kv_format)f, (enum sl_kv_format)f, HEADS, D, 1, n_slots, none);
+            cache_fill(&single, ops, (enum sl_kv_format)f, (enum sl_kv_format)f, HEADS, D, 1, n_slots, none);
+            for (int h = 0; h < HEADS; h++) {
+                for (uint32_t j = 0; j < n_slots[h] && h != 2; j++) {
+                    if (j % every[h] == 0) {
+                        keep[h][kept[h]++] = j;
+                    }
+                }
+                gather_slots(ops, &single.kv[h], keep[h], kept[h]);
+            }
+            const struct sl_kv_heads heads = {.kv = many.kv, .n = HEADS};
+            ops->gather(stream, &heads, (struct sl_lists){keep[0], STRIDE}, (struct sl_counts){NULL, kept});
+            for (int h = 0; h < HEADS; h++) {
+                for (uint32_t p = 0; p < sl_pages_for(n_slots[h]); p++) {
+                    assert_memory_equal(many.pages[h][p], single.pages[h][p], many.work.bytes);
+                }
+            }
+            cache_free(&many);
+            cache_free(&single);
+        }
+    }
+    test_stream_close(&stream);
+}
+
+// --- collect ---------------------------------------------------------------------------------------------------------
+
+static void test_collect_puts_pieces_side_by_side(void **state) {
+    (void)state;
+    enum { N = 3, MOST = 50000 };
+    static const size_t sizes[N] = {16, 16384 * 3 + 48, 4096};
+    for (const char *const *name = tested(); *name != NULL; name++) {
+        for (int round = 0; round < 3; round++) {
+            struct sl_piece pieces[N];
+            char *from[N], *to = take(N * MOST + 1), *at = to;
+            for (int i = 0; i < N; i++) {
+                from[i] = take(sizes[i]);
+                for (size_t b = 0; b < sizes[i]; b++) {
+                    from[i][b] = (char)(b * 7 + (size_t)i + b / 256);
+                }
+                pieces[i] = (struct sl_piece){from[i], sizes[i]};
+            }
+            tier(*name)->collect(NULL, pieces, N, to);
+            for (int i = 0; i < N; i++) {
+                assert_memory_equal(at, from[i], sizes[i]);
+                at += sizes[i];
+                free(from[i]);
+            }
+            assert_int_equal((unsigned char)*at, 0xff);
+            free(to);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_append_stores_rows_rounded_and_saturated),
@@ -270,6 +342,8 @@ int main(void) {
         cmocka_unit_test(test_quantize_stays_within_half_a_step),
         cmocka_unit_test(test_quantize_packs_codes_lsb_first),
         cmocka_unit_test(test_gather_equals_a_copy),
+        cmocka_unit_test(test_gather_of_heads_equals_each_on_its_own),
+        cmocka_unit_test(test_collect_puts_pieces_side_by_side),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

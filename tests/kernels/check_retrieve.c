@@ -76,7 +76,7 @@ static void list_slots(struct lists *l, const struct sl_attend *args, uint32_t e
 
 static void test_attend_slots_with_all_slots_gives_the_bits_of_attend(void **state) {
     (void)state;
-    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+    for (const char *const *name = tested(); *name != NULL; name++) {
         for (size_t i = 0; i < N_CASES; i++) {
             struct cache c;
             struct sl_rope rope;
@@ -92,7 +92,8 @@ static void test_attend_slots_with_all_slots_gives_the_bits_of_attend(void **sta
             memset(args.out, 0xff, n_out);
             memset(args.lse, 0xff, (size_t)args.n_heads * sizeof *lse);
             tier(*name)->attend_slots(NULL, &args, lists_of(&all), (struct sl_counts){.host = all.n});
-            if (tier(*name)->attend_slots == tier("reference")->attend_slots || strcmp(*name, "avx2") == 0) {
+            if (tier(*name)->attend_slots == tier("reference")->attend_slots || strcmp(*name, "avx2") == 0 ||
+                is_device(*name)) {
                 assert_memory_equal(args.out, out, n_out);
                 assert_memory_equal(args.lse, lse, (size_t)args.n_heads * sizeof *lse);
             } // other tiers have the attend_slots of avx2, but an attend of their own
@@ -113,11 +114,13 @@ static void rotate_f64(const struct sl_rope *rope, int64_t position, double *x) 
     }
 }
 
-// Softmax attention of one query head over the listed slots, in f64.
-static void check_head(const struct sl_attend *args, int head, const uint32_t *slots, uint32_t n) {
+// Softmax attention of one query head over the listed slots, in f64; see check_attend.c for how far a tier may be from it.
+static void check_head(const char *name, const struct sl_attend *args, int head, const uint32_t *slots, uint32_t n) {
     const struct sl_kv *kv = &args->heads.kv[head / (args->n_heads / args->heads.n)];
     int d = args->head_dim;
     double q[SL_MAX_HEAD_DIM], key[SL_MAX_HEAD_DIM], out[SL_MAX_HEAD_DIM] = {0}, scores[512], max = -INFINITY, sum = 0;
+    double magnitude[SL_MAX_HEAD_DIM] = {0}, u = is_device(name) ? rounding_of(name, args) : 0,
+           e = 0; // no tier rounds here
     float k[SL_MAX_HEAD_DIM], v[SL_MAX_HEAD_DIM];
     for (int i = 0; i < d; i++) {
         q[i] = (double)args->q[(size_t)head * (size_t)d + (size_t)i];
@@ -137,6 +140,7 @@ static void check_head(const struct sl_attend *args, int head, const uint32_t *s
         for (int i = 0; i < d; i++) {
             scores[j] += q[i] * key[i] * (double)args->scale;
         }
+        e = fmax(e, score_error(q, key, 1, d, (double)args->scale, u));
         max = fmax(max, scores[j]);
     }
     for (uint32_t j = 0; j < n; j++) {
@@ -144,12 +148,14 @@ static void check_head(const struct sl_attend *args, int head, const uint32_t *s
         sum += exp(scores[j] - max);
         for (int i = 0; i < d; i++) {
             out[i] += exp(scores[j] - max) * (double)v[i];
+            magnitude[i] += exp(scores[j] - max) * fabs((double)v[i]);
         }
     }
     for (int i = 0; i < d; i++) {
-        assert_close((double)args->out[(size_t)head * (size_t)d + (size_t)i], out[i] / sum, 3e-6);
+        double bound = (exp(2 * e) * pow(1 + u, 3) - 1) * magnitude[i] / sum;
+        assert_close((double)args->out[(size_t)head * (size_t)d + (size_t)i], out[i] / sum, within(name, 3e-6) + bound);
     }
-    assert_close((double)args->lse[head], max + log(sum), 2e-6);
+    assert_close((double)args->lse[head], max + log(sum), within(name, 2e-6) + e);
 }
 
 static void test_attend_slots_of_a_subset_equals_dense_attention_over_it(void **state) {
@@ -157,7 +163,7 @@ static void test_attend_slots_of_a_subset_equals_dense_attention_over_it(void **
     static const uint32_t every[] = {2, 3, 10, 100}, some[] = {1, 2, 1, 70};
     struct sl_stream *stream;
     stream = test_stream_open(2);
-    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+    for (const char *const *name = tested(); *name != NULL; name++) {
         for (size_t i = 0; i < N_CASES; i++) {
             for (size_t s = 0; s < 4; s++) {
                 struct cache c;
@@ -170,7 +176,7 @@ static void test_attend_slots_of_a_subset_equals_dense_attention_over_it(void **
                                           (struct sl_counts){.host = some_slots.n});
                 int group = args.n_heads / args.heads.n;
                 for (int head = 0; head < args.n_heads; head++) {
-                    check_head(&args, head, some_slots.slots[head / group], some_slots.n[head / group]);
+                    check_head(*name, &args, head, some_slots.slots[head / group], some_slots.n[head / group]);
                 }
                 float *lse = args.lse; // which may be NULL
                 args.lse = NULL;
@@ -192,7 +198,7 @@ static void test_attend_slots_does_not_depend_on_where_slots_lie(void **state) {
         {SL_KV_F16, SL_KV_F16, 8, 2, 128, false, {512, 193}, {0, 0}},
         {SL_KV_BF16, SL_KV_BF16, 6, 2, 72, false, {65, 333}, {0, 0}},
     };
-    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+    for (const char *const *name = tested(); *name != NULL; name++) {
         for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
             const struct attend_case *a = &places[i];
             struct cache c, other;
@@ -223,7 +229,7 @@ static void test_attend_slots_does_not_depend_on_where_slots_lie(void **state) {
             tier(*name)->attend_slots(NULL, &args, lists_of(&here), (struct sl_counts){.host = here.n});
             for (int head = 0; head < args.n_heads; head++) {
                 int h = head / (args.n_heads / args.heads.n);
-                check_head(&args, head, here.slots[h], here.n[h]);
+                check_head(*name, &args, head, here.slots[h], here.n[h]);
             }
             memcpy(out, args.out, n_out);
             memcpy(lse, args.lse, (size_t)args.n_heads * sizeof *lse);
@@ -241,7 +247,7 @@ static void test_attend_slots_does_not_depend_on_where_slots_lie(void **state) {
 
 static void test_attend_slots_without_slots_gives_zeros(void **state) {
     (void)state;
-    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+    for (const char *const *name = tested(); *name != NULL; name++) {
         struct cache c;
         struct sl_rope rope;
         struct sl_attend args;
@@ -250,13 +256,39 @@ static void test_attend_slots_without_slots_gives_zeros(void **state) {
         list_slots(&lists, &args, 2, 1);
         lists.n[1] = 0;
         tier(*name)->attend_slots(NULL, &args, lists_of(&lists), (struct sl_counts){.host = lists.n});
-        check_head(&args, 0, lists.slots[0], lists.n[0]);
+        check_head(*name, &args, 0, lists.slots[0], lists.n[0]);
         for (int e = 2 * args.head_dim; e < 4 * args.head_dim; e++) {
             assert_true(args.out[e] == 0.0f);
         }
         assert_true(args.lse[2] == -INFINITY && args.lse[3] == -INFINITY);
         case_close(&c, &args);
     }
+}
+
+// --- mean_query ------------------------------------------------------------------------------------------------------
+
+static void test_mean_query_is_the_mean_over_query_heads(void **state) {
+    (void)state;
+    enum { HEADS = 4, D = 136, MOST = 5 };
+    struct sl_kv kv[HEADS] = {{0}};
+    float *q = random_floats(HEADS * MOST * D, 8), means[HEADS * D], reference[HEADS * D];
+    for (const char *const *name = tested(); *name != NULL; name++) {
+        for (int group = 1; group <= MOST; group++) {
+            const struct sl_attend args = {
+                .m = 1, .n_heads = HEADS * group, .head_dim = D, .heads = {.kv = kv, .n = HEADS}};
+            tier(*name)->mean_query(NULL, &args, q, means);
+            tier("reference")->mean_query(NULL, &args, q, reference);
+            assert_memory_equal(means, reference, sizeof means); // all tiers have the same
+            for (int e = 0; e < HEADS * D; e++) {
+                double sum = 0;
+                for (int g = 0; g < group; g++) {
+                    sum += (double)q[(e / D * group + g) * D + e % D];
+                }
+                assert_close((double)means[e], sum / group, 1e-6);
+            }
+        }
+    }
+    free(q);
 }
 
 // --- time ------------------------------------------------------------------------------------------------------------
@@ -296,7 +328,7 @@ static void time_tier(const char *name, enum sl_kv_format format, int d) {
 
 int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "--time") == 0) {
-        for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+        for (const char *const *name = tested(); *name != NULL; name++) {
             time_tier(*name, SL_KV_F16, 64);
             time_tier(*name, SL_KV_F16, 128);
             time_tier(*name, SL_KV_INT4, 128);
@@ -308,6 +340,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_attend_slots_of_a_subset_equals_dense_attention_over_it),
         cmocka_unit_test(test_attend_slots_does_not_depend_on_where_slots_lie),
         cmocka_unit_test(test_attend_slots_without_slots_gives_zeros),
+        cmocka_unit_test(test_mean_query_is_the_mean_over_query_heads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

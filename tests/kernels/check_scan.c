@@ -93,8 +93,9 @@ static void check_channel(const struct sl_key_index_layout *l, const char *index
 }
 
 static void test_key_index_holds_the_keys_channel_by_channel(void **state) {
+    PROCESSORS_ONLY(); // ops->host
     (void)state;
-    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+    for (const char *const *name = tested(); *name != NULL; name++) {
         for (size_t i = 0; i < N_PAGE_CASES; i++) {
             struct cache c;
             const struct page_case *a = &page_cases[i];
@@ -119,8 +120,9 @@ static void test_key_index_holds_the_keys_channel_by_channel(void **state) {
 }
 
 static void test_key_index_of_no_slots_is_zeros(void **state) {
+    PROCESSORS_ONLY(); // ops->host
     (void)state;
-    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+    for (const char *const *name = tested(); *name != NULL; name++) {
         struct cache c;
         open_keys(&c, &page_cases[0], tier(*name));
         for (size_t f = 0; f < N_SCAN_FORMATS; f++) {
@@ -172,11 +174,12 @@ static const uint32_t ranges[][2] = {{0, 700}, {0, 1},    {0, 64},    {5, 9},  {
 
 // Bit by bit: whatever range a slot is asked for in, its score is the same chain of sums.
 static void test_scan_is_the_sum_over_the_channels_in_order(void **state) {
+    PROCESSORS_ONLY(); // ops->host
     (void)state;
     enum { N = 700, D = 64 };
     static const int counts[] = {0, 1, 2, 3, 8, 12, 13, 64};
     const struct page_case a = {SL_KV_F16, SL_KV_F16, D, N, 0};
-    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+    for (const char *const *name = tested(); *name != NULL; name++) {
         struct cache c;
         open_keys(&c, &a, tier(*name));
         float *q = random_floats(D, 5), got[N + 1];
@@ -208,11 +211,12 @@ static void test_scan_is_the_sum_over_the_channels_in_order(void **state) {
 
 // An index is made of many keys and ranked by all channels: what comes out on top are the keys nearest to the query.
 static void test_scan_of_all_channels_ranks_as_the_logits(void **state) {
+    PROCESSORS_ONLY(); // ops->host
     (void)state;
     enum { N = 1000, D = 64, TOP = 50 };
     const struct page_case a = {SL_KV_F16, SL_KV_F16, D, N, 0};
     static const uint32_t at_least[N_SCAN_FORMATS] = {TOP, TOP, TOP, TOP * 9 / 10, TOP / 4}; // of the exact ones
-    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+    for (const char *const *name = tested(); *name != NULL; name++) {
         struct cache c;
         uint32_t n_slots = N, n_packed = 0;
         cache_fill(&c, tier(*name), a.work, a.packed, 1, D, 0, &n_slots, &n_packed);
@@ -259,8 +263,9 @@ static void test_scan_of_all_channels_ranks_as_the_logits(void **state) {
 // --- rows ------------------------------------------------------------------------------------------------------------
 
 static void test_copy_rows_gives_rows_in_the_working_format(void **state) {
+    PROCESSORS_ONLY(); // ops->host
     (void)state;
-    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+    for (const char *const *name = tested(); *name != NULL; name++) {
         for (size_t i = 0; i < N_PAGE_CASES; i++) {
             struct cache c;
             const struct page_case *a = &page_cases[i];
@@ -290,7 +295,7 @@ static void test_copy_rows_gives_rows_in_the_working_format(void **state) {
 
 static void test_put_rows_is_the_inverse_and_touches_nothing_else(void **state) {
     (void)state;
-    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+    for (const char *const *name = tested(); *name != NULL; name++) {
         for (size_t i = 0; i < N_PAGE_CASES; i++) {
             struct cache c;
             const struct page_case *a = &page_cases[i];
@@ -335,6 +340,40 @@ static void test_put_rows_is_the_inverse_and_touches_nothing_else(void **state) 
             free(positions);
             cache_free(&c);
         }
+    }
+}
+
+static void test_put_rows_of_heads_equals_each_on_its_own(void **state) {
+    (void)state;
+    enum { HEADS = 4, D = 24, STRIDE = 512 };
+    static const uint32_t n_slots[HEADS] = {65, 1000, 64, 130}, packed[HEADS] = {0, 3, 0, 1};
+    static const uint32_t n_listed[HEADS] = {0, 400, 1, 60};
+    static uint32_t slots[HEADS][STRIDE];
+    for (int round = 0; round < 3 * n_tested(); round++) { // in every working format
+        const struct sl_ops *ops = tier(tested()[round / 3]);
+        struct cache many, single;
+        cache_fill(&many, ops, (enum sl_kv_format)(round % 3), SL_KV_INT8, HEADS, D, 1, n_slots, packed);
+        cache_fill(&single, ops, (enum sl_kv_format)(round % 3), SL_KV_INT8, HEADS, D, 1, n_slots, packed);
+        float *rows = random_floats(STRIDE * 2 * D, 4);
+        const void *of_heads[HEADS];
+        for (uint32_t h = 0; h < HEADS; h++) {
+            of_heads[h] = (char *)rows + 192 * h;
+            for (uint32_t i = 0; i < n_listed[h]; i++) { // in any order
+                slots[h][i] = packed[h] * 64 + i * 7 % (n_slots[h] - packed[h] * 64);
+            }
+            put_rows(ops, &single.kv[h], slots[h], n_listed[h], of_heads[h]);
+        }
+        const struct sl_kv_heads heads = {.kv = many.kv, .n = HEADS};
+        ops->put_rows(NULL, &heads, (struct sl_lists){slots[0], STRIDE}, (struct sl_counts){.host = n_listed},
+                      of_heads);
+        for (int h = 0; h < HEADS; h++) {
+            for (uint32_t p = 0; p < sl_pages_for(n_slots[h]); p++) {
+                assert_memory_equal(many.pages[h][p], single.pages[h][p], sl_kv_page_layout(&many.kv[h], p)->bytes);
+            }
+        }
+        free(rows);
+        cache_free(&many);
+        cache_free(&single);
     }
 }
 
@@ -481,7 +520,7 @@ static void time_tier(const char *name) {
 
 int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "--time") == 0) {
-        for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+        for (const char *const *name = tested(); *name != NULL; name++) {
             if (argc < 3 || strcmp(*name, argv[2]) == 0) {
                 time_tier(*name);
             }
@@ -495,6 +534,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_scan_of_all_channels_ranks_as_the_logits),
         cmocka_unit_test(test_copy_rows_gives_rows_in_the_working_format),
         cmocka_unit_test(test_put_rows_is_the_inverse_and_touches_nothing_else),
+        cmocka_unit_test(test_put_rows_of_heads_equals_each_on_its_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,9 +19,10 @@ static int by_index(const void *a, const void *b) {
 }
 
 static void test_select_equals_sorting(void **state) {
+    PROCESSORS_ONLY(); // ops->host
     (void)state;
     static const float special[] = {NAN, -NAN, INFINITY, -INFINITY, 0.0f, -0.0f, 1e-42f, -1e-42f, 1.0f, -1.0f};
-    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+    for (const char *const *name = tested(); *name != NULL; name++) {
         uint64_t seed = 5;
         for (int trial = 0; trial < 3000; trial++) {
             uint32_t n = (uint32_t)(next_random(&seed) % 300), b = (uint32_t)(next_random(&seed) % (n + 3));
@@ -82,6 +83,7 @@ static void check_long(const struct sl_ops *ops, const float *scores, uint32_t n
 }
 
 static void test_select_of_many_equals_sorting(void **state) {
+    PROCESSORS_ONLY();
     (void)state;
     static const uint32_t counts[] = {8191, 8192, 20000, 70001, 131072},
                           wanted[] = {0, 1, 5, 128, 1000, 4096, 8192, 9000};
@@ -97,7 +99,7 @@ static void test_select_of_many_equals_sorting(void **state) {
             }
             sort_scores = scores;
             qsort(order, n, sizeof *order, by_score);
-            for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+            for (const char *const *name = tested(); *name != NULL; name++) {
                 for (size_t w = 0; w < sizeof wanted / sizeof wanted[0] && wanted[w] <= n; w++) {
                     check_long(tier(*name), scores, n, wanted[w], order, want, keep);
                 }
@@ -136,9 +138,9 @@ static void test_select_of_heads_settles_ties(void **state) {
     enum { HEADS = 3, STRIDE = 5008 };
     struct sl_stream *stream;
     stream = test_stream_open(2);
-    for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+    for (const char *const *name = tested(); *name != NULL; name++) {
         uint64_t seed = 9;
-        for (int trial = 0; trial < 600; trial++) {
+        for (int trial = 0; trial < (is_emulated(*name) ? 40 : 600); trial++) {
             static float scores[HEADS][STRIDE], ties[HEADS][STRIDE];
             static uint32_t keep[HEADS][STRIDE], order[STRIDE];
             uint32_t kept[HEADS], most = trial % 100 == 0 ? 5000 : 200;
@@ -221,7 +223,7 @@ static void time_tier(const char *name) {
 
 int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "--time") == 0) {
-        for (const char *const *name = sl_ops_tiers(); *name != NULL; name++) {
+        for (const char *const *name = tested(); *name != NULL; name++) {
             if (argc < 3 || strcmp(*name, argv[2]) == 0) {
                 time_tier(*name);
             }

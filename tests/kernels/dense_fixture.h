@@ -11,9 +11,9 @@
 
 #include <cmocka.h>
 
-#include "tensor/cpu/tiers.h"
 #include "tensor/half.h"
 #include "tensor/ops.h"
+#include "tests/kernels/tested.h"
 
 static inline uint64_t next_random(uint64_t *state) { // splitmix64
     uint64_t z = (*state += 0x9e3779b97f4a7c15u);
@@ -76,10 +76,4 @@ static inline struct sl_matrix random_matrix(int64_t n, int64_t k, enum sl_dtype
     }
     *owner_out = block;
     return (struct sl_matrix){.n = n, .k = k, .dtype = dtype, .parts = {{block + 1, n}}};
-}
-
-static inline const struct sl_ops *tier(const char *name) {
-    const struct sl_ops *ops;
-    assert_int_equal(sl_ops_select(name, &ops, NULL), SL_OK);
-    return ops;
 }

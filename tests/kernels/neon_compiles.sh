@@ -25,6 +25,7 @@ compile() { # SOURCE OBJECT
 for source in $sources; do # once for both checks
     compile "$source" "$out/$(echo "$source" | tr / _).o"
 done
+compile tests/kernels/tested_processors.c "$out/tested_processors.o"
 for check in dense matmul; do
     compile "tests/kernels/check_$check.c" "$out/$check.main"
     "$cc" -static -pthread "$out/$check.main" "$out"/*.o -lm -o "$out/$check"

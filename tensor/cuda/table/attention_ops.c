@@ -8,15 +8,23 @@
  */
 #include "tensor/cuda/table/ops.h"
 
+#include <string.h>
+
 // --- angles of slots -----------------------------------------------------------------------------------------------------
+
+// By what is in it: another model may have its frequencies where this one's were.
+static bool is_kept(const struct gpu_slot_angles *kept, const struct sl_rope *rope) {
+    return kept->rotary_dim == rope->rotary_dim && kept->scale == rope->scale &&
+           memcmp(kept->inv_freq, rope->inv_freq, (size_t)rope->rotary_dim / 2 * sizeof *rope->inv_freq) == 0;
+}
 
 // Those of slots 0 .. n_slots - 1 at least. False: no room; the next wait says so.
 static bool make_slot_angles(struct gpu_stream *s, const struct sl_rope *rope, uint32_t n_slots) {
     struct gpu_slot_angles *kept = &s->slot_angles;
-    if (kept->inv_freq == rope->inv_freq && kept->n >= n_slots) {
+    if (is_kept(kept, rope) && kept->n >= n_slots) {
         return true;
     }
-    uint32_t n = kept->inv_freq == rope->inv_freq ? 2 * kept->n : 0;
+    uint32_t n = is_kept(kept, rope) ? 2 * kept->n : 0;
     n = n > n_slots ? n : n_slots;
     size_t half = (size_t)rope->rotary_dim / 2;
     void *here;
@@ -35,7 +43,9 @@ static bool make_slot_angles(struct gpu_stream *s, const struct sl_rope *rope, u
     sl_gpu_describe_end(s, positions, n * sizeof *positions);
     struct gpu_rope of = {rope->head_dim, rope->rotary_dim, inv_freq, rope->scale};
     sl_gpu_angles(s->queue, &of, positions, n, kept->cosines.at, kept->sines.at);
-    kept->inv_freq = rope->inv_freq;
+    kept->rotary_dim = rope->rotary_dim;
+    kept->scale = rope->scale;
+    memcpy(kept->inv_freq, rope->inv_freq, half * sizeof *rope->inv_freq);
     kept->n = n;
     return true;
 }

@@ -16,6 +16,7 @@
 #include "tensor/cuda/heads.h"
 #include "tensor/cuda/table/driver.h"
 #include "tensor/device.h"
+#include "tensor/ops.h"
 
 #define GPU_EVENTS 64 // of a stream: marks that are told apart; an older one is as far as the next that is
 
@@ -36,7 +37,8 @@ struct gpu_block {
 
 // Of keys that are rotated by their slots: cosines and sines [n][rotary_dim / 2] in device memory.
 struct gpu_slot_angles {
-    const double *inv_freq; // whose they are
+    int rotary_dim; // whose they are; 0: nobody's
+    double scale, inv_freq[SL_MAX_HEAD_DIM / 2];
     uint32_t n;
     struct gpu_block cosines, sines;
 };

@@ -4,9 +4,6 @@
 #pragma once
 
 #include "tensor/cuda/attention/launch.h"
-#include "tensor/cuda/dense/launch.h"
-#include "tensor/cuda/evict/launch.h"
-#include "tensor/cuda/retrieve/launch.h"
 #include "tests/kernels/cuda/under_test.h"
 #include "tests/kernels/kv_fixture.h"
 
@@ -75,34 +72,6 @@ static inline void gpu_down(void *to, const void *from, size_t bytes) {
     gpu_wait(queue);
 }
 
-// What the reference left in want[] is what is on the device, also where nobody wrote. Frees the device's.
-static inline void gpu_assert_equal(void *device, const void *want, size_t bytes, const char *what) {
-    char *got = take(bytes);
-    gpu_down(got, device, bytes);
-    for (size_t i = 0; i < bytes; i++) {
-        if (got[i] != ((const char *)want)[i]) {
-            fail_msg("%s: byte %zu of %zu differs", what, i, bytes);
-        }
-    }
-    free(got);
-    gpu_free(device);
-}
-
-// Within `tolerance` of want, of the size of want or 1; NaN where it has NaN. Frees the device's.
-static inline void gpu_assert_close(void *device, const float *want, size_t n, double tolerance, const char *what) {
-    float *got = take(n * sizeof *got);
-    gpu_down(got, device, n * sizeof *got);
-    for (size_t i = 0; i < n; i++) {
-        double most = tolerance * (1.0 + fabs((double)want[i]));
-        bool same = got[i] == want[i] || (isnan(got[i]) && isnan(want[i]));
-        if (!same && !(fabs((double)got[i] - (double)want[i]) <= most)) {
-            fail_msg("%s: %zu of %zu is %.9g, not %.9g", what, i, n, (double)got[i], (double)want[i]);
-        }
-    }
-    free(got);
-    gpu_free(device);
-}
-
 // --- heads -----------------------------------------------------------------------------------------------------------
 
 struct gpu_heads {
@@ -163,30 +132,6 @@ static inline void gpu_heads_free(struct gpu_heads *heads) {
         gpu_free(heads->tables[h]);
     }
     gpu_free(heads->at);
-}
-
-// The device's pages take the place of the host's.
-static inline void gpu_heads_down(const struct gpu_heads *heads) {
-    for (int h = 0; h < heads->n; h++) {
-        gpu_copy_pages(&heads->kv[h], heads->pages[h], false);
-    }
-}
-
-// The pages of the device are those of `want`, byte by byte.
-static inline void gpu_assert_pages(const struct gpu_heads *heads, const struct sl_kv *want, const char *what) {
-    for (int h = 0; h < heads->n; h++) {
-        char *at = heads->pages[h];
-        for (uint32_t p = 0; p < sl_pages_for(want[h].n_slots); p++) {
-            size_t bytes = gpu_page_bytes(&want[h], p);
-            char *got = take(bytes);
-            gpu_down(got, at, bytes);
-            if (memcmp(got, want[h].pages[p], bytes) != 0) {
-                fail_msg("%s: page %u of head %d differs", what, p, h);
-            }
-            free(got);
-            at += bytes;
-        }
-    }
 }
 
 static inline uint32_t gpu_most_slots(const struct sl_kv *kv, int n) {

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see device_under_test.h: device 0 of libsluice_cuda.so. A real device has an order of its own.
+#include "tests/kernels/cuda/device_under_test.h"
+
+#include "runtime/plugin.h"
+
+const char *const device_under_test = "cuda";
+
+enum sl_status device_under_test_open(const struct sl_ops *host, struct sl_device **device_out,
+                                      const struct sl_ops **ops_out, struct sl_error *err) {
+    const struct sl_plugin *plugin;
+    enum sl_status status = sl_plugin_find(&plugin, err);
+    if (status == SL_OK) {
+        *ops_out = plugin->ops(host);
+        status = plugin->open(0, NULL, device_out, err);
+    }
+    return status;
+}
+
+void device_under_test_order(unsigned order) {
+    (void)order;
+}
+
+size_t device_under_test_used(void) {
+    return 0;
+}

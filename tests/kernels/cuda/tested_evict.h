@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: the operations of scores and of what stays, as tested_device.c has them.
+#pragma once
+
+#include "tensor/ops.h"
+
+void tested_evict_fill(struct sl_ops *ops);

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: whose operations a check is about, whichever is linked beside it: every tier of the processors (tested_processors.c), or
+ *          those of a device with memory of its own, called with the host's (cuda/tested_device.c).
+ */
+#pragma once
+
+#include <stdbool.h>
+
+#include "tensor/ops.h"
+
+// Their names, NULL-terminated.
+const char *const *tested(void);
+
+static inline int n_tested(void) {
+    int n = 0;
+    while (tested()[n] != NULL) {
+        n++;
+    }
+    return n;
+}
+
+// One of them, or a tier of the processors. Ends the program where there is none of that name.
+const struct sl_ops *tier(const char *name);
+
+// Not the processors': ops->host is the reference's then, and has been checked as such.
+bool is_device(const char *name);
+
+// A device that is emulated, a hundred times as slow: checks leave out what is large, and repeat less.
+bool is_emulated(const char *name);
+
+// What a device promises where no operation says more (tensor/cuda/attention/launch.h): sums in an order of their own.
+static inline double within(const char *name, double tolerance) {
+    return is_device(name) && tolerance < 1e-5 ? 1e-5 : tolerance;
+}

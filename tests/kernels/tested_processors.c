@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see tested.h.
+#include "tests/kernels/tested.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tensor/cpu/tiers.h"
+
+const char *const *tested(void) {
+    return sl_ops_tiers();
+}
+
+const struct sl_ops *tier(const char *name) {
+    const struct sl_ops *ops;
+    struct sl_error err;
+    if (sl_ops_select(name, &ops, &err) != SL_OK) {
+        fprintf(stderr, "%s\n", err.text);
+        abort();
+    }
+    return ops;
+}
+
+bool is_device(const char *name) {
+    (void)name;
+    return false;
+}
+
+bool is_emulated(const char *name) {
+    (void)name;
+    return false;
+}
