@@ -114,6 +114,14 @@ uint64_t sl_fabric_epoch(const struct sl_fabric *fabric) {
     return fabric->epoch;
 }
 
+bool sl_fabric_has_rdma(const struct sl_fabric *fabric) {
+    return fabric->has_rdma;
+}
+
+bool sl_fabric_knows_cuda(const struct sl_fabric *fabric) {
+    return sl_ucx_knows_cuda(fabric);
+}
+
 enum sl_status sl_fabric_region_create(struct sl_fabric *fabric, size_t bytes, int lock, void **base_out,
                                        struct sl_error *err) {
     return sl_region_create(fabric, bytes, lock != 0, base_out, err);

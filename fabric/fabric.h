@@ -21,6 +21,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -52,6 +53,10 @@ void sl_fabric_destroy(struct sl_fabric **fabric);
 const char *sl_fabric_address(const struct sl_fabric *fabric);
 // Random number of this incarnation: a restarted process at the same address is another peer.
 uint64_t sl_fabric_epoch(const struct sl_fabric *fabric);
+
+// Whether RDMA would carry what is sent, and whether UCX here could send from memory of a GPU at all. Takes a while: for start-up.
+bool sl_fabric_has_rdma(const struct sl_fabric *fabric);
+bool sl_fabric_knows_cuda(const struct sl_fabric *fabric);
 
 /*
  * Allocate and register `bytes` of memory for the fabric's transports (shared-memory segments where peers on this host

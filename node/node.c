@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "node/agent.h"
+#include "node/staged.h"
 #include "proto/methods.h"
 
 #define SPARE_CALLS 64 // for Reserve, Renew, Release beside one long call a job
@@ -102,6 +103,13 @@ static enum sl_status open_arena(struct sl_node *node, struct sl_error *err) {
     return status == SL_OK ? sl_ledger_create(node->arena, &node->ledger, err) : status;
 }
 
+static void tell_reason(const struct sl_node *node) {
+    const struct sl_direct_means means = {.ucx_knows_cuda = sl_fabric_knows_cuda(node->fabric),
+                                          .has_rdma = sl_fabric_has_rdma(node->fabric),
+                                          .network_reaches = sl_device_network_reaches(node->runtime.device)};
+    sl_log_info("node", "staged reason=\"%s\"", sl_staged_reason(&means));
+}
+
 static enum sl_status open_memory(struct sl_node *node, struct sl_error *err) {
     // A region is touched whole at start: refuse what would only drive the machine out of memory.
     bool staged = has_device_memory(node);
@@ -121,6 +129,9 @@ static enum sl_status open_memory(struct sl_node *node, struct sl_error *err) {
     if (status == SL_OK) {
         status = sl_inbound_create(node->fabric, node->staging_ledger, node->ledger, node->config.lease_ms,
                                    &node->inbound, err);
+    }
+    if (status == SL_OK && staged) {
+        tell_reason(node);
     }
     return status;
 }

@@ -62,6 +62,7 @@ struct sl_device_ops {
     void (*close)(struct sl_device *device);
     struct sl_stream *(*stream)(struct sl_device *device, enum sl_stream_kind kind);
     size_t (*room)(struct sl_device *device);
+    bool (*network_reaches)(struct sl_device *device);
     void *(*alloc)(struct sl_device *device, enum sl_memory memory, size_t bytes);
     void (*free)(struct sl_device *device, enum sl_memory memory, void *block);
     enum sl_status (*share)(struct sl_device *device, void *base, size_t bytes, struct sl_error *err);
@@ -97,6 +98,11 @@ static inline struct sl_stream *sl_device_stream(struct sl_device *device, enum 
 // Bytes of device memory that are free now; of processors those of the address space.
 static inline size_t sl_device_room(struct sl_device *device) {
     return device->ops->room(device);
+}
+
+// An RDMA device may read and write device memory without the host (GPUDirect).
+static inline bool sl_device_network_reaches(struct sl_device *device) {
+    return device->ops->network_reaches(device);
 }
 
 // At a multiple of 64 bytes, not cleared. NULL: exhausted, or 0 bytes.

@@ -35,6 +35,7 @@ struct sl_command {
 
 struct sl_fabric {
     enum sl_transport transport;
+    bool has_rdma; // of UCX here, and not another transport was asked for
     int64_t heartbeat_ms;
     char *listen_text; // NULL: not listening
     struct sockaddr_storage listen;
@@ -114,7 +115,8 @@ enum sl_status sl_ucx_handle(struct sl_fabric *fabric, enum sl_wire_id id, ucp_a
                              struct sl_error *err);
 enum sl_status sl_ucx_listen(struct sl_fabric *fabric, ucp_listener_conn_callback_t on_connection,
                              struct sl_error *err);
-void sl_ucx_stop(struct sl_fabric *fabric); // also one that has not started completely
+bool sl_ucx_knows_cuda(const struct sl_fabric *fabric); // by whatever transport
+void sl_ucx_stop(struct sl_fabric *fabric);             // also one that has not started completely
 void sl_ucx_transport(ucp_ep_h ep, char *name_out, size_t name_bytes);
 
 // ---- memory.c: memory that transports know, ours and the peers' ------------------------------------------------------

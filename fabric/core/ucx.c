@@ -242,6 +242,7 @@ static enum sl_status start_context(struct sl_fabric *fabric, struct sl_error *e
         } else if (transport == SL_TRANSPORT_RDMA) {
             return sl_fail(err, SL_ERR_UNSUPPORTED, "transport rdma: no RDMA device that UCX can use on this host");
         }
+        fabric->has_rdma = status == SL_OK;
         if (transport == SL_TRANSPORT_AUTO) {
             const char *list = status == SL_OK ? "rc,dc,ud,posix,self,tcp" : tls[SL_TRANSPORT_SHM];
             return init_context(fabric, status == SL_OK ? SL_TRANSPORT_RDMA : SL_TRANSPORT_AUTO, list, &fabric->context,
@@ -249,6 +250,18 @@ static enum sl_status start_context(struct sl_fabric *fabric, struct sl_error *e
         }
     }
     return init_context(fabric, transport, tls[transport], &fabric->context, err);
+}
+
+// Asked of a context with all transports: those of CUDA are no use without what we list, but UCX has them or has not.
+bool sl_ucx_knows_cuda(const struct sl_fabric *fabric) {
+    ucp_context_h probe = NULL;
+    if (init_context(fabric, fabric->transport, "all", &probe, NULL) != SL_OK) {
+        return false;
+    }
+    ucp_context_attr_t attr = {.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES};
+    bool known = ucp_context_query(probe, &attr) == UCS_OK && (attr.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)) != 0;
+    ucp_cleanup(probe);
+    return known;
 }
 
 enum sl_status sl_ucx_start(struct sl_fabric *fabric, struct sl_error *err) {

@@ -35,6 +35,9 @@ def answer_on(devices, recipes):
                 assert tokens(events) == expected(recipe), f"{recipe}, the {time} time: {tokens(events)}"
             assert "48213" in finished.text or not recipe.startswith("full"), (recipe, finished.text)
             cluster.assert_clean()
+        for role in devices:
+            log = cluster.processes[f"{role}-0"].errors()
+            assert log.count('staged reason="') == 1, log
 
 
 def test_prefill_on_a_device():

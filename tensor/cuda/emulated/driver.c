@@ -23,6 +23,10 @@ static size_t room(void) {
     return used < most ? most - used : 0;
 }
 
+static bool network_reaches(void) {
+    return false; // not even the host
+}
+
 static void *alloc_shared(size_t bytes) {
     return aligned_alloc(64, (bytes + 63) / 64 * 64);
 }
@@ -49,6 +53,7 @@ const struct gpu_driver sl_gpu_emulator = {
     .ring_bytes = (size_t)4 << 20,
     .open = open_device,
     .room = room,
+    .network_reaches = network_reaches,
     .alloc = sl_emu_alloc,
     .free = sl_emu_free,
     .alloc_shared = alloc_shared,

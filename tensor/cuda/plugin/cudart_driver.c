@@ -141,6 +141,13 @@ void sl_cudart_describe(char *text, size_t bytes) {
 
 // --- memory ----------------------------------------------------------------------------------------------------------------
 
+static bool network_reaches(void) {
+    int supported = 0;
+    make_current();
+    return cudaDeviceGetAttribute(&supported, cudaDevAttrGPUDirectRDMASupported, cuda.index) == cudaSuccess &&
+           supported;
+}
+
 static size_t room(void) {
     size_t free_bytes = 0, all = 0;
     make_current();
@@ -276,6 +283,7 @@ const struct gpu_driver sl_gpu_cudart = {
     .ring_bytes = (size_t)32 << 20,
     .open = open_device,
     .room = room,
+    .network_reaches = network_reaches,
     .alloc = alloc,
     .free = free_block,
     .alloc_shared = alloc_shared,

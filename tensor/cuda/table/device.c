@@ -68,6 +68,10 @@ static size_t room(struct sl_device *device) {
     return ((struct gpu_device *)device)->driver->room();
 }
 
+static bool network_reaches(struct sl_device *device) {
+    return ((struct gpu_device *)device)->driver->network_reaches();
+}
+
 static void *alloc_block(struct sl_device *device, enum sl_memory memory, size_t bytes) {
     const struct gpu_driver *driver = ((struct gpu_device *)device)->driver;
     if (bytes == 0) {
@@ -185,6 +189,7 @@ static const struct sl_device_ops gpu_ops = {
     .close = close_device,
     .stream = stream_of,
     .room = room,
+    .network_reaches = network_reaches,
     .alloc = alloc_block,
     .free = free_block,
     .share = share_block,

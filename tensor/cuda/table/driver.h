@@ -18,8 +18,9 @@ struct gpu_driver {
     size_t ring_bytes; // of what describes calls, twice: half of it holds the page lists of one layer of one step
     // The first call of all, on any thread. SL_ERR_UNSUPPORTED: no such device, or it is too old; says which and why.
     enum sl_status (*open)(int index, struct sl_error *err);
-    size_t (*room)(void);         // bytes of device memory that are free
-    void *(*alloc)(size_t bytes); // device memory; NULL: exhausted
+    size_t (*room)(void);          // bytes of device memory that are free
+    bool (*network_reaches)(void); // an RDMA device may read and write its memory
+    void *(*alloc)(size_t bytes);  // device memory; NULL: exhausted
     void (*free)(void *block);
     void *(*alloc_shared)(size_t bytes); // host memory that kernels reach
     void (*free_shared)(void *block);
