@@ -30,7 +30,7 @@ endif()
 
 set(CUDA_KERNELS
   attention/append attention/attend attention/attend_tensor attention/collect attention/quantize attention/stats
-  dense/matmul dense/rows dense/tensor_cores
+  dense/matmul dense/pick dense/rows dense/tensor_cores
   evict/choose evict/estimate evict/gather evict/merge evict/scores evict/select evict/value_change
   retrieve/rows)
 # Those of which launch.h says exact: a product and a sum are not fused, as they are not on the processors.

@@ -3,7 +3,7 @@
  * The thread that owns the engine: all sequences step together.
  *
  * A step: let new sequences in and cancelled ones out; give every sequence its share of rows (what it still has to
- * read, or the token that it wrote last); one forward pass; choose a token for every sequence that has read everything.
+ * read, or the token that it wrote last); one forward pass, which chooses a token for every sequence that has read everything.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -109,7 +109,8 @@ static int share_rows(struct stepper *stepper) {
             drop(stepper, i, SL_ERR_EXHAUSTED, "the arena of this decode worker is full; retry in 1000 ms");
             continue;
         }
-        sl_sequence_feed(sequence, answer->pending, n, n == answer->n_pending ? answer->logits : NULL);
+        sl_sequence_feed(sequence, answer->pending, n,
+                         n == answer->n_pending ? sl_output_choice(answer->output) : NULL);
         rows_left -= n;
         i++;
     }
@@ -145,7 +146,7 @@ static enum sl_status emit(struct sl_answer *answer, const struct sl_output_toke
     return SL_OK;
 }
 
-// After the forward pass: choose the next token of every sequence that has read all it was given.
+// After the forward pass: hand out the next token of every sequence that has read all it was given.
 static void write_tokens(struct stepper *stepper) {
     int64_t n_written = 0;
     for (int i = 0; i < stepper->n_active;) {
@@ -165,7 +166,7 @@ static void write_tokens(struct stepper *stepper) {
         }
         struct sl_output_token written;
         struct sl_error err = {0};
-        enum sl_status status = sl_output_next(answer->output, answer->logits, &written, &err);
+        enum sl_status status = sl_output_next(answer->output, &written, &err);
         if (status == SL_OK) {
             status = emit(answer, &written);
         }

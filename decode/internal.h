@@ -33,7 +33,6 @@ struct sl_answer {
     struct sl_output *output;
     int32_t *pending; // tokens to read before the next one is written
     int n_pending;
-    float *logits;
     size_t session_bytes;  // what the session may take from the arena beside its capsule
     size_t promised_bytes; // of those, what it has not taken
 

@@ -390,13 +390,12 @@ static enum sl_status send_done(struct sl_decode *decode, struct sl_answer *answ
 }
 
 // What the engine has to read before it can write: the prompt's tokens behind the capsule's, then the resumed ones.
-static enum sl_status set_pending(struct sl_answer *answer, const Sluice__V1__DecodeRequest *request, int32_t n_vocab,
+static enum sl_status set_pending(struct sl_answer *answer, const Sluice__V1__DecodeRequest *request,
                                   struct sl_error *err) {
     size_t n_read = (size_t)answer->sequence.session->n_tokens, n_prompt = request->prompt->n_ids - n_read;
     size_t n_resumed = request->resumed ? request->resumed->n_ids : 0;
     answer->pending = malloc(sizeof(int32_t) * (n_prompt + n_resumed));
-    answer->logits = aligned_alloc(64, (sizeof(float) * (size_t)n_vocab + 63) / 64 * 64);
-    if (!answer->pending || !answer->logits) {
+    if (!answer->pending) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "decode: out of memory");
     }
     memcpy(answer->pending, request->prompt->ids + n_read, sizeof(int32_t) * n_prompt);
@@ -409,8 +408,7 @@ static enum sl_status set_pending(struct sl_answer *answer, const Sluice__V1__De
 
 static enum sl_status write_answer(struct sl_decode *decode, const Sluice__V1__DecodeRequest *request,
                                    struct sl_answer *answer, struct sl_rpc_call *call, struct sl_error *err) {
-    int32_t n_vocab = decode->node.runtime.config->n_vocab;
-    enum sl_status status = set_pending(answer, request, n_vocab, err);
+    enum sl_status status = set_pending(answer, request, err);
     if (status != SL_OK) {
         return status;
     }
@@ -461,7 +459,6 @@ enum sl_status sl_decode_handle_run(void *service, struct sl_rpc_call *call, con
     sl_inbound_release(decode->node.inbound, request->lease_id); // if it never got as far as taking it
     sl_output_destroy(&answer->output);
     free(answer->pending);
-    free(answer->logits);
     free(answer);
     atomic_fetch_sub(&decode->n_jobs, 1);
     return status;

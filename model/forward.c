@@ -13,7 +13,7 @@
  *     finish     x = x + out Wo^T
  *                h = norm(x), but in a parallel block, where h is what attention read
  *                x = x + (act(h Wgate^T) * (h Wup^T)) Wdown^T                              or act(h Wup^T) Wdown^T
- *   end          logits = norm(x) Whead^T
+ *   end          logits = norm(x) Whead^T, and tokens chosen from them
  *
  * Design: the rows of all inputs lie one after another: the dense operations see one matrix of m rows, and attention
  *         all inputs at once. A row's result never depends on its neighbours (tensor/ops.h), so neither chunking a

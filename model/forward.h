@@ -10,7 +10,7 @@
  *         ...                                  evict, pack and ship the layer, or look at it
  *         sl_pass_finish(&pass)                output projection and MLP
  *     }
- *     sl_pass_end(&pass, err)                  logits; the sessions have advanced
+ *     sl_pass_end(&pass, err)                  logits, and what is chosen from them; the sessions have advanced
  *
  * Design: an input is consecutive tokens of one session: a chunk of a prompt, or the token that a step of decode reads. A
  *         pass takes those of many sessions, one behind the other as rows, and the code is the same. runner/step.c is the
@@ -20,6 +20,7 @@
 #pragma once
 
 #include "model/model.h"
+#include "model/sampler.h"
 
 // Scratch for up to max_rows tokens a pass. `model` and `stream` must outlive it. The model's ops are used.
 struct sl_engine;
@@ -35,8 +36,9 @@ struct sl_input {
     struct sl_session *session;
     const int32_t *tokens;
     int n_tokens;
-    float *logits;     // [n_vocab] of the last token, or NULL when they are not wanted
-    float *all_logits; // [n_tokens][n_vocab] or NULL; for perplexity and tests
+    float *logits;            // [n_vocab] of the last token, or NULL when they are not wanted
+    float *all_logits;        // [n_tokens][n_vocab] or NULL; for perplexity and tests
+    struct sl_choice *choice; // a token is chosen from the last token's, wherever they are; NULL: none
 };
 
 // What a pass computes beside attention, for whoever stands in the loop.
@@ -70,7 +72,7 @@ void sl_pass_project(struct sl_pass *pass, int layer);
 // must be destroyed.
 enum sl_status sl_pass_append(struct sl_pass *pass, struct sl_error *err);
 void sl_pass_finish(struct sl_pass *pass);
-// Waits for the device where logits are wanted, and only there.
+// Waits for the device where logits or choices are wanted, and only there. Whether a choice has failed is in its status alone.
 enum sl_status sl_pass_end(struct sl_pass *pass, struct sl_error *err);
 
 // Project, append and ops->attend: for those who look at a layer behind its attention and change nothing.

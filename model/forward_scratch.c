@@ -60,6 +60,7 @@ static size_t lay_out_shared(struct sl_engine *e, char *base) {
     } else {
         size_t n = (m < SL_LOGIT_ROWS ? m : SL_LOGIT_ROWS) * (size_t)e->model->config.n_vocab;
         e->logits_here = carve(base, &used, n, sizeof(float));
+        e->picked = carve(base, &used, m < SL_LOGIT_ROWS ? m : SL_LOGIT_ROWS, sizeof *e->picked);
     }
     return used;
 }

@@ -9,6 +9,11 @@
  *      top-p     of these, the fewest largest whose weights reach p of the sum remain
  *      draw      the first candidate at which the running sum of weights exceeds u times their sum, u in [0, 1)
  *
+ * From the best of a row: a penalty above 1 only lowers logits, so what after it is still not behind the last of the best is
+ * ahead of every token that is not among them. These leading ones are the whole row's, in its order. Greedy needs one of them,
+ * top-k k. Top-p needs the sum of all weights, of which those beside the best are known as a sum before the penalty: between
+ * what the penalty may have taken away at most and at least, the nucleus must be the same.
+ *
  * Design: the vocabulary is never sorted. Top-k keeps the k best in a heap while it looks at each logit once. Top-p
  *         drops the tokens that even together can not matter, then takes the largest from a heap until p is reached.
  *         Order is total (logit descending, then id ascending), so that no result depends on how a selection works.
@@ -136,8 +141,9 @@ static void pop_to_end(struct candidate *heap, int32_t n, before_fn before) {
 }
 
 // --- the steps -------------------------------------------------------------------------------------------------------
-// Mark the ids of the history. False: one is outside of the vocabulary.
-static bool mark_history(struct sl_sampler *sampler, const int32_t *history, int64_t n_history) {
+// Mark the ids of the history, and count how many different ones they are. False: one is outside of the vocabulary.
+static bool mark_history(struct sl_sampler *sampler, const int32_t *history, int64_t n_history, int64_t *n_marked_out) {
+    int64_t n_marked = 0;
     if (++sampler->generation == 0) { // after 2^32 calls old marks would look new
         memset(sampler->marks, 0, (size_t)sampler->n_vocab * sizeof(*sampler->marks));
         sampler->generation = 1;
@@ -146,13 +152,18 @@ static bool mark_history(struct sl_sampler *sampler, const int32_t *history, int
         if (history[i] < 0 || history[i] >= sampler->n_vocab) {
             return false;
         }
+        n_marked += sampler->marks[history[i]] != sampler->generation;
         sampler->marks[history[i]] = sampler->generation;
     }
+    *n_marked_out = n_marked;
     return true;
 }
 
-static double penalize(double logit, double penalty) {
-    return logit > 0 ? logit / penalty : logit * penalty;
+// The logit of an id, after the penalty.
+static struct candidate penalized(const struct sl_sampler *sampler, int32_t id, double logit, double penalty) {
+    bool seen = penalty != 1 && sampler->marks[id] == sampler->generation;
+    double lowered = logit > 0 ? logit / penalty : logit * penalty;
+    return (struct candidate){.logit = seen ? lowered : logit, .id = id};
 }
 
 // The finite logits, after the penalty, in the order of their ids. Returns how many.
@@ -160,9 +171,7 @@ static int32_t gather(struct sl_sampler *sampler, const float *logits, double pe
     int32_t n = 0;
     for (int32_t id = 0; id < sampler->n_vocab; id++) {
         if (isfinite(logits[id])) {
-            double logit = logits[id];
-            bool seen = penalty != 1 && sampler->marks[id] == sampler->generation;
-            sampler->candidates[n++] = (struct candidate){.logit = seen ? penalize(logit, penalty) : logit, .id = id};
+            sampler->candidates[n++] = penalized(sampler, id, logits[id], penalty);
         }
     }
     return n;
@@ -178,6 +187,13 @@ static const struct candidate *best_of(const struct candidate *candidates, int32
     return best;
 }
 
+// A heap of the worst becomes an order, best first.
+static void sort_heap(struct candidate *heap, int32_t n) {
+    for (int32_t left = n; left > 1; left--) {
+        pop_to_end(heap, left, worse);
+    }
+}
+
 // Keep the k best, best first.
 static int32_t keep_top_k(struct candidate *candidates, int32_t n, int32_t k) {
     heapify(candidates, k, worse); // the worst of those kept is on top
@@ -187,9 +203,7 @@ static int32_t keep_top_k(struct candidate *candidates, int32_t n, int32_t k) {
             sift_down(candidates, k, 0, worse);
         }
     }
-    for (int32_t left = k; left > 1; left--) {
-        pop_to_end(candidates, left, worse);
-    }
+    sort_heap(candidates, k);
     return k;
 }
 
@@ -326,7 +340,8 @@ enum sl_status sl_sampler_next(struct sl_sampler *sampler, const struct sl_sampl
     if (!log_sum_exp(logits, sampler->n_vocab, &lse)) {
         return SL_ERR_INTERNAL;
     }
-    if (sampling->repetition_penalty != 1 && !mark_history(sampler, history, n_history)) {
+    int64_t n_marked = 0;
+    if (sampling->repetition_penalty != 1 && !mark_history(sampler, history, n_history, &n_marked)) {
         return SL_ERR_RANGE;
     }
     int32_t n = gather(sampler, logits, sampling->repetition_penalty);
@@ -336,4 +351,147 @@ enum sl_status sl_sampler_next(struct sl_sampler *sampler, const struct sl_sampl
     list_alternatives(logits, sampler->n_vocab, lse, sampling->n_logprobs, &token);
     *token_out = token;
     return SL_OK;
+}
+
+// --- from the best of a row ------------------------------------------------------------------------------------------
+bool sl_sampler_asks(const struct sl_sampling *sampling, int64_t n_history, struct sl_pick *pick_out) {
+    bool greedy = sampling->temperature == 0, by_k = !greedy && sampling->top_k > 0;
+    if (sampling->repetition_penalty < 1 || (by_k && sampling->top_k > SL_MAX_CANDIDATES) ||
+        (!greedy && !by_k && sampling->top_p >= 1)) {
+        return false;
+    }
+    int64_t most = greedy ? 1 : by_k ? sampling->top_k : SL_MAX_CANDIDATES;
+    most += sampling->repetition_penalty != 1 ? n_history : 0; // as many may fall behind others
+    most = most < sampling->n_logprobs ? sampling->n_logprobs : most;
+    *pick_out = (struct sl_pick){.most = (int32_t)(most < SL_MAX_CANDIDATES ? most : SL_MAX_CANDIDATES),
+                                 .temperature = greedy || by_k ? 0 : sampling->temperature};
+    return true;
+}
+
+// What is known of a row.
+struct known {
+    struct candidate *candidates; // [n] after the penalty, best first
+    int32_t n, n_leading;         // leading: ahead of all tokens that are not here
+    bool complete;                // no finite logit is elsewhere
+    double last;                  // the lowest logit here, before the penalty
+    double rest;                  // sum_i exp((l_i - last) / T) of those elsewhere, before the penalty
+    int64_t n_penalized;          // of those elsewhere, at most
+};
+
+static struct known know(struct sl_sampler *sampler, const struct sl_picked *picked, double penalty, int64_t n_marked) {
+    struct known known = {.candidates = sampler->candidates,
+                          .n = picked->n,
+                          .complete = picked->n == picked->n_finite,
+                          .last = picked->best[picked->n - 1].logit,
+                          .rest = picked->rest,
+                          .n_penalized = n_marked};
+    for (int32_t i = 0; i < picked->n; i++) {
+        int32_t id = picked->best[i].id;
+        known.candidates[i] = penalized(sampler, id, picked->best[i].logit, penalty);
+        known.n_penalized -= penalty != 1 && sampler->marks[id] == sampler->generation;
+    }
+    if (penalty != 1) {
+        heapify(known.candidates, known.n, worse);
+        sort_heap(known.candidates, known.n);
+    }
+    const struct candidate last = {.logit = known.last, .id = picked->best[picked->n - 1].id};
+    while (known.n_leading < known.n && (known.complete || !better(&last, &known.candidates[known.n_leading]))) {
+        known.n_leading++;
+    }
+    return known;
+}
+
+// Of the leading candidates, whose weights are there, those that reach p of the sum, whatever the sum is exactly. 0: nobody knows.
+static int32_t nucleus_of_known(const struct known *known, double sum, double top_p, double temperature) {
+    double unit = exp((known->last - known->candidates[0].logit) / temperature);
+    double taken = known->rest < (double)known->n_penalized ? known->rest : (double)known->n_penalized;
+    double most = sum + (known->complete ? 0 : unit * known->rest);
+    double least = most - (known->complete ? 0 : unit * taken);
+    double rounding = 1e-9 * most; // a million terms in another order: 1e-10
+    double reached = 0;
+    for (int32_t i = 0; i < known->n_leading; i++) {
+        reached += known->candidates[i].weight;
+        if (reached >= top_p * most + rounding) {
+            return i + 1;
+        }
+        if (reached >= top_p * least - rounding) {
+            return 0;
+        }
+    }
+    return 0;
+}
+
+// As sample(): the same candidates in the same order, so the same token. -1: they do not say it.
+static int32_t sample_known(const struct known *known, int32_t n_finite, const struct sl_sampling *sampling,
+                            int64_t step) {
+    struct candidate *candidates = known->candidates;
+    int32_t n = sampling->top_k;
+    bool sorted = sampling->top_k > 0 && sampling->top_k < n_finite;
+    if (known->n_leading == 0 || (sorted && n > known->n_leading) || (!sorted && sampling->top_p >= 1)) {
+        return -1;
+    }
+    double sum = weigh(candidates, sorted ? n : known->n, candidates[0].logit, sampling->temperature);
+    if (sorted && sampling->top_p < 1) {
+        n = nucleus_of_sorted(candidates, n, sampling->top_p * sum);
+    } else if (!sorted) {
+        n = nucleus_of_known(known, sum, sampling->top_p, sampling->temperature);
+        for (int32_t i = 0; i < n / 2; i++) { // best last
+            struct candidate moved = candidates[i];
+            candidates[i] = candidates[n - 1 - i];
+            candidates[n - 1 - i] = moved;
+        }
+    }
+    return n > 0 ? draw(candidates, n, uniform(sampling->seed, step)) : -1;
+}
+
+enum sl_status sl_sampler_next_of(struct sl_sampler *sampler, const struct sl_sampling *sampling,
+                                  const struct sl_picked *picked, const int32_t *history, int64_t n_history,
+                                  int64_t step, struct sl_token *token_out) {
+    enum sl_status status = sl_sampling_check(sampling, NULL);
+    struct sl_pick asked;
+    int64_t n_marked = 0;
+    if (status != SL_OK || !sl_sampler_asks(sampling, n_history, &asked)) {
+        return status == SL_OK ? SL_AGAIN : status;
+    }
+    if (picked->n_finite == 0) {
+        return SL_ERR_INTERNAL;
+    }
+    if (sampling->repetition_penalty != 1 && !mark_history(sampler, history, n_history, &n_marked)) {
+        return SL_ERR_RANGE;
+    }
+    struct known known = know(sampler, picked, sampling->repetition_penalty, n_marked);
+    struct sl_token token = {.id = -1};
+    if (sampling->temperature > 0) {
+        token.id = sample_known(&known, picked->n_finite, sampling, step);
+    } else if (known.n_leading > 0) {
+        token.id = known.candidates[0].id;
+    }
+    if (token.id < 0 || (!known.complete && picked->n < sampling->n_logprobs)) {
+        return SL_AGAIN;
+    }
+    for (int32_t i = 0; i < picked->n; i++) {
+        float logprob = (float)(picked->best[i].logit - picked->lse);
+        token.logprob = picked->best[i].id == token.id ? logprob : token.logprob;
+        if (i < sampling->n_logprobs) {
+            token.alternatives[i].id = picked->best[i].id;
+            token.alternatives[i].logprob = logprob;
+            token.n_alternatives = i + 1;
+        }
+    }
+    *token_out = token;
+    return SL_OK;
+}
+
+void sl_choice_take_row(struct sl_choice *choice, const float *logits) {
+    choice->by_candidates = false;
+    choice->status = sl_sampler_next(choice->sampler, choice->sampling, logits, choice->history, choice->n_history,
+                                     choice->step, &choice->token);
+}
+
+bool sl_choice_take_candidates(struct sl_choice *choice, const struct sl_picked *picked) {
+    enum sl_status status = sl_sampler_next_of(choice->sampler, choice->sampling, picked, choice->history,
+                                               choice->n_history, choice->step, &choice->token);
+    choice->by_candidates = status != SL_AGAIN;
+    choice->status = choice->by_candidates ? status : choice->status;
+    return choice->by_candidates;
 }

@@ -118,11 +118,11 @@ static enum sl_status add_prompt(struct sl_conversation *c, const struct sl_loca
 
 // ---- steps ---------------------------------------------------------------------------------------------------------
 
-// Rows of decode: n tokens behind the session's. logits: of the last one, or NULL.
-static enum sl_status step(struct sl_conversation *c, const int32_t *tokens, int n, float *logits,
+// Rows of decode: n tokens behind the session's. choice: of the token behind them, or NULL.
+static enum sl_status step(struct sl_conversation *c, const int32_t *tokens, int n, struct sl_choice *choice,
                            struct sl_error *err) {
     struct sl_sequence *sequence = &c->sequence;
-    sl_sequence_feed(sequence, tokens, n, logits);
+    sl_sequence_feed(sequence, tokens, n, choice);
     enum sl_status status = sl_step(&c->local->runtime, &sequence, 1, err);
     return status == SL_OK ? sl_sequence_status(sequence, err) : status;
 }
@@ -294,9 +294,9 @@ static enum sl_status write_answer(struct sl_conversation *c, const struct sl_lo
     int64_t first_ns = 0;
     struct sl_output_token written = {0};
     while (written.stop == SL_STOP_NONE) {
-        enum sl_status status = step(c, c->tokens + c->n_tokens - 1, 1, c->local->logits, err);
+        enum sl_status status = step(c, c->tokens + c->n_tokens - 1, 1, sl_output_choice(output), err);
         if (status == SL_OK) {
-            status = sl_output_next(output, c->local->logits, &written, err);
+            status = sl_output_next(output, &written, err);
         }
         if (status == SL_OK) {
             c->tokens[c->n_tokens++] = written.token.id;

@@ -23,11 +23,6 @@ enum sl_status sl_local_open(const struct sl_local_config *config, struct sl_loc
         size_t bytes = config->arena_bytes ? config->arena_bytes : usual;
         status = sl_runtime_open_arena(&local->runtime, bytes, err);
     }
-    if (status == SL_OK) {
-        size_t n_vocab = (size_t)local->runtime.config->n_vocab;
-        local->logits = aligned_alloc(64, (n_vocab * sizeof(float) + 63) / 64 * 64);
-        status = local->logits ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "local: out of memory");
-    }
     // Kept pages are the host's to copy: another device reads everything again.
     if (status == SL_OK && config->trunk_bytes > 0 && local->runtime.device->ops->one_memory) {
         status = sl_trunks_create(config->trunk_bytes, &local->trunks, err);
@@ -46,7 +41,6 @@ void sl_local_close(struct sl_local **local_inout) {
         return;
     }
     sl_trunks_destroy(&local->trunks);
-    free(local->logits);
     sl_runtime_close(&local->runtime);
     free(local);
     *local_inout = NULL;

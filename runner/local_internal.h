@@ -8,7 +8,6 @@
 
 struct sl_local {
     struct sl_runtime runtime;
-    float *logits;            // [n_vocab]
     struct sl_trunks *trunks; // NULL: none are kept
     int max_chunk_tokens;
 };

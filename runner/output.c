@@ -2,12 +2,14 @@
 // Sampling, streaming text, stop conditions. See output.h.
 #include "runner/output.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct sl_output {
     struct sl_output_config config; // pointers into it are replaced by our copies below
     struct sl_sampler *sampler;
+    struct sl_choice choice; // of the next token
     struct sl_detokenizer detokenizer;
     char *stops[SL_MAX_STOPS];
     size_t stop_bytes[SL_MAX_STOPS];
@@ -151,13 +153,22 @@ void sl_output_destroy(struct sl_output **output_inout) {
     *output_inout = NULL;
 }
 
-enum sl_status sl_output_next(struct sl_output *output, const float *logits, struct sl_output_token *token_out,
-                              struct sl_error *err) {
-    struct sl_output_token written = {.index = output->n_output};
-    enum sl_status status = sl_sampler_next(output->sampler, &output->config.sampling, logits, output->history,
-                                            output->n_history, output->n_output, &written.token);
-    if (status != SL_OK) {
-        return sl_fail(err, status, "step %lld: the model's logits are not finite", (long long)output->n_output);
+struct sl_choice *sl_output_choice(struct sl_output *output) {
+    output->choice = (struct sl_choice){.sampler = output->sampler,
+                                        .sampling = &output->config.sampling,
+                                        .history = output->history,
+                                        .n_history = output->n_history,
+                                        .step = output->n_output,
+                                        .status = SL_AGAIN}; // until the step has been
+    return &output->choice;
+}
+
+enum sl_status sl_output_next(struct sl_output *output, struct sl_output_token *token_out, struct sl_error *err) {
+    struct sl_output_token written = {.token = output->choice.token, .index = output->n_output};
+    assert(output->choice.status != SL_AGAIN);
+    if (output->choice.status != SL_OK) {
+        return sl_fail(err, output->choice.status, "step %lld: the model's logits are not finite",
+                       (long long)output->n_output);
     }
     bool ends = !output->config.ignore_eos && is_end_token(output, written.token.id);
     if (!ends) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the output processor: from each step's logits to the next token, its text, and the reason to stop. The same code
+ * Purpose: the output processor: from each step's choice to the next token, its text, and the reason to stop. The same code
  *          in a decode worker and in `sluice run --local`.
  *
  * Design: text that might be the beginning of a stop string is held back until it is clear that it is not, so a stop
@@ -49,10 +49,11 @@ struct sl_output_token {
 };
 
 /*
- * Choose the next token from logits[n_vocab]. When token_out->stop is set, the answer is complete.
+ * The next token: sl_output_choice() goes into the step that reads the one before it, and is valid until sl_output_next(), behind
+ * that step, takes what was chosen. When token_out->stop is set, the answer is complete.
  */
-enum sl_status sl_output_next(struct sl_output *output, const float *logits, struct sl_output_token *token_out,
-                              struct sl_error *err);
+struct sl_choice *sl_output_choice(struct sl_output *output);
+enum sl_status sl_output_next(struct sl_output *output, struct sl_output_token *token_out, struct sl_error *err);
 
 // All text so far that may be shown, stop string removed; NUL-terminated. Owned by the output.
 const char *sl_output_text(const struct sl_output *output);

@@ -87,10 +87,11 @@ static inline bool sl_sequence_one_by_one(const struct sl_sequence *sequence) {
     return sequence->compressor != NULL || sequence->retrieval.retriever != NULL;
 }
 
-// The next step reads these. logits: of the last one, or NULL.
-static inline void sl_sequence_feed(struct sl_sequence *sequence, const int32_t *tokens, int n_tokens, float *logits) {
+// The next step reads these. choice: of the token behind them, or NULL.
+static inline void sl_sequence_feed(struct sl_sequence *sequence, const int32_t *tokens, int n_tokens,
+                                    struct sl_choice *choice) {
     sequence->input =
-        (struct sl_input){.session = sequence->session, .tokens = tokens, .n_tokens = n_tokens, .logits = logits};
+        (struct sl_input){.session = sequence->session, .tokens = tokens, .n_tokens = n_tokens, .choice = choice};
 }
 
 // Its status, and why, in err (may be NULL).

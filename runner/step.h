@@ -10,7 +10,7 @@
 #define SL_STEP_MAX_SEQUENCES 256
 
 /*
- * Every sequence reads its input; logits are there where the input wants them.
+ * Every sequence reads its input; logits and choices are there where the input wants them.
  * A failure of one sequence's recipe is in its `status`, spoils no other, and is no failure of the step. Anything else that
  * is returned is the end of all of them: statuses of sl_pass_begin() (nothing has happened) and sl_pass_append().
  */

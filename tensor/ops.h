@@ -231,6 +231,30 @@ struct sl_page_error {
     double key, key_norm, value, value_norm;
 };
 
+#define SL_MAX_CANDIDATES 1024
+
+// What is asked of a row of logits.
+struct sl_pick {
+    int32_t most;      // candidates, at most SL_MAX_CANDIDATES; 0: nothing is asked of the row
+    float temperature; // of `rest`; 0: that is not asked for
+};
+
+/*
+ * The best of the finite logits of a row: best[0 .. n), the logit descending, then the id ascending; n is the smaller of n_finite and
+ * pick.most. With m the logit of the last of them, sums in f64 over finite logits:
+ *     lse  = log sum_i exp(l_i)
+ *     rest = sum_i exp((l_i - m) / pick.temperature), of those that are not among the best
+ * Where none is finite, nothing else is set.
+ */
+struct sl_picked {
+    double lse, rest;
+    int32_t n_finite, n;
+    struct sl_candidate {
+        float logit;
+        int32_t id;
+    } best[SL_MAX_CANDIDATES];
+};
+
 // Bytes that lie together: of pages, so multiples of 16.
 struct sl_piece {
     const void *at;
@@ -284,6 +308,10 @@ struct sl_ops {
     // Rotate n_heads adjacent vectors of rope->head_dim in each of m rows by the row's angles.
     void (*rotate)(struct sl_stream *stream, const struct sl_rope *rope, const float *cosines, const float *sines,
                    float *x, int64_t stride, int64_t m, int n_heads);
+
+    // Into shared memory: picked_out[r] of logits[r][n_vocab], r < m, as asked[r] says, which is the host's.
+    void (*pick)(struct sl_stream *stream, const float *logits, int64_t n_vocab, const struct sl_pick *asked, int64_t m,
+                 struct sl_picked *picked_out);
 
     // --- KV pages --------------------------------------------------------------------------------------------------
     // Page lists and counts as they are now become known to the device: sets published. Every other operation on heads wants

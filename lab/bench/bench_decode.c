@@ -160,7 +160,8 @@ static enum sl_status run_steps(struct bench *b, struct remote *r, int64_t n_ste
     int32_t token = 1;
     enum sl_status status = SL_OK;
     for (int64_t i = 0; i < n_steps && status == SL_OK; i++) {
-        sl_sequence_feed(sequence, &token, 1, b->rig.logits);
+        sl_sequence_feed(sequence, &token, 1, NULL);
+        sequence->input.logits = b->rig.logits;
         status = sl_step(&b->rig.runtime, &sequence, 1, err);
         status = status == SL_OK ? sl_sequence_status(sequence, err) : status;
         status = status == SL_OK ? sl_signals_check(&b->signals, err) : status;

@@ -28,7 +28,7 @@
 
 struct options {
     const char *device, *tier, *only;
-    int64_t rows, slots, hidden, ffn, heads, kv_heads, head_dim, runs, copy_bytes, threads;
+    int64_t rows, slots, hidden, ffn, vocab, heads, kv_heads, head_dim, runs, copy_bytes, threads;
     double tflops, seconds;
     bool json;
 };
@@ -42,6 +42,7 @@ static const struct sl_option option_table[] = {
      SL_FIELD(options, slots), 64, 1 << 22},
     {"hidden", 0, SL_OPTION_INT, "4096", "N", "of the model", SL_FIELD(options, hidden), 32, 1 << 20},
     {"ffn", 0, SL_OPTION_INT, "14336", "N", "of the model", SL_FIELD(options, ffn), 32, 1 << 20},
+    {"vocab", 0, SL_OPTION_INT, "128256", "N", "of the model", SL_FIELD(options, vocab), 1, 1 << 20},
     {"heads", 0, SL_OPTION_INT, "32", "N", "query heads", SL_FIELD(options, heads), 1, 512},
     {"kv-heads", 0, SL_OPTION_INT, "8", "N", "KV heads", SL_FIELD(options, kv_heads), 1, 64},
     {"head-dim", 0, SL_OPTION_INT, "128", "N", "channels of a head", SL_FIELD(options, head_dim), 8, SL_MAX_HEAD_DIM},
@@ -196,6 +197,14 @@ static void do_merge(struct bench *b, int f) {
                b->world.n_merged);
 }
 
+static void do_pick(struct bench *b, int rows) {
+    struct sl_pick asked[SL_WORLD_SEQUENCES];
+    for (int r = 0; r < rows; r++) {
+        asked[r] = (struct sl_pick){SL_MAX_CANDIDATES, 0.8f};
+    }
+    OPS->pick(STREAM, b->world.logits, b->world.shape.vocab, asked, rows, b->world.picked);
+}
+
 // --- what they have to move or compute at least --------------------------------------------------------------------------
 
 static double all_slots(const struct sl_world *w) {
@@ -271,6 +280,10 @@ static struct cost of_nearest(const struct sl_world *w, int arg) {
     return (struct cost){.flop = 2.0 * w->shape.n_kv_heads * kept * others * w->shape.head_dim};
 }
 
+static struct cost of_logits(const struct sl_world *w, int rows) {
+    return (struct cost){.bytes = 4.0 * rows * (double)w->shape.vocab};
+}
+
 // The order matters to some: lists are chosen, then used.
 static const struct {
     const char *name;
@@ -304,6 +317,8 @@ static const struct {
     {"nearest", do_nearest, of_nearest, 0, 0.05},
     {"merge", do_merge, of_gather, 0, 0.05},
     {"gather", do_gather, of_gather, 0, 0.50},
+    {"pick, 64 rows", do_pick, of_logits, SL_WORLD_SEQUENCES, 0.12},
+    {"pick, 1 row", do_pick, of_logits, 1, 0.002},
 };
 
 // Products: columns and depth are those of the model, in the place of these words.
@@ -546,6 +561,7 @@ static enum sl_status run(void *bench, struct sl_error *err) {
                                          .slots = o->slots,
                                          .hidden = o->hidden,
                                          .ffn = o->ffn,
+                                         .vocab = o->vocab,
                                          .n_heads = (int)o->heads,
                                          .n_kv_heads = (int)o->kv_heads,
                                          .head_dim = (int)o->head_dim,

@@ -70,7 +70,7 @@ static bool has_amx(void) {
 }
 #endif
 
-enum { N_FILLS = 6 }; // of one tier, at most
+enum { N_FILLS = 7 }; // of one tier, at most
 static const struct {
     const char *name;
     bool (*runs_here)(void);
@@ -80,7 +80,8 @@ static const struct {
     {"reference",
      always,
      always,
-     {sl_ref_dense_fill, sl_ref_kv_fill, sl_ref_stats_fill, sl_ref_evict_fill, sl_ref_retrieve_fill, sl_ref_scan_fill}},
+     {sl_ref_dense_fill, sl_ref_pick_fill, sl_ref_kv_fill, sl_ref_stats_fill, sl_ref_evict_fill, sl_ref_retrieve_fill,
+      sl_ref_scan_fill}},
 #if defined(__x86_64__)
     {"avx2",
      has_avx2,

@@ -290,8 +290,11 @@ static void test_batching_changes_no_bits(void **state) {
                 forward(&f, tokens, 3 + s, 3 + s, NULL, NULL);
                 sessions[s] = f.session;
                 f.session = NULL;
-                segments[s] = (struct sl_input){sessions[s], tokens + offsets[s], lengths[s],
-                                                pass == 0 ? alone[s] : together[s], s == 1 ? all[0] : NULL};
+                segments[s] = (struct sl_input){.session = sessions[s],
+                                                .tokens = tokens + offsets[s],
+                                                .n_tokens = lengths[s],
+                                                .logits = pass == 0 ? alone[s] : together[s],
+                                                .all_logits = s == 1 ? all[0] : NULL};
             }
             for (int s = 0; s < 3 && pass == 0; s++) {
                 assert_int_equal(sl_engine_forward(f.engine, &segments[s], 1, &err), SL_OK);
@@ -336,7 +339,7 @@ static void check_demo(struct fixture *f, const char *name) {
     forward(f, prompt, n_prompt, 500, NULL, logits);
     for (int i = 0; i < n_output; i++) {
         int32_t token = argmax(logits, n_vocab);
-        struct sl_input segment = {f->session, &token, 1, logits, NULL};
+        struct sl_input segment = {.session = f->session, .tokens = &token, .n_tokens = 1, .logits = logits};
         struct sl_error err = {0};
         assert_int_equal(token, output[i]);
         assert_int_equal(sl_engine_forward(f->engine, &segment, 1, &err), SL_OK);

@@ -169,7 +169,10 @@ static enum sl_status read_prompt(struct sl_rig *rig, int64_t n, struct sl_error
     enum sl_status status = SL_OK;
     for (int64_t i = 0; i < n && status == SL_OK; i += rig->config.chunk) {
         int count = (int)(n - i < rig->config.chunk ? n - i : rig->config.chunk);
-        struct sl_input input = {rig->sessions[0], rig->tokens + i, count, i + count == n ? rig->logits : NULL, NULL};
+        struct sl_input input = {.session = rig->sessions[0],
+                                 .tokens = rig->tokens + i,
+                                 .n_tokens = count,
+                                 .logits = i + count == n ? rig->logits : NULL};
         status = forward(rig, &input, 1, err);
     }
     return status;
@@ -182,7 +185,10 @@ static enum sl_status write_tokens(struct sl_rig *rig, int64_t n_steps, struct s
     for (int64_t i = 0; i < n_steps && status == SL_OK; i++) {
         struct sl_input inputs[SL_CELL_MAX_BATCH];
         for (int s = 0; s < rig->cell.batch; s++) {
-            inputs[s] = (struct sl_input){rig->sessions[s], rig->tokens + s, 1, rig->logits + s * n_vocab, NULL};
+            inputs[s] = (struct sl_input){.session = rig->sessions[s],
+                                          .tokens = rig->tokens + s,
+                                          .n_tokens = 1,
+                                          .logits = rig->logits + s * n_vocab};
         }
         status = forward(rig, inputs, rig->cell.batch, err);
     }

@@ -140,7 +140,8 @@ static enum sl_status fill_rows(struct sl_world *w, struct sl_error *err) {
                {&w->of_queries, of_slots},
                {&w->of_heads, (size_t)s->n_kv_heads * (size_t)s->slots},
                {&w->cosines, rows * d},
-               {&w->sines, rows * d}};
+               {&w->sines, rows * d},
+               {&w->logits, SL_WORLD_SEQUENCES * (size_t)s->vocab}};
     enum sl_status status = SL_OK;
     for (size_t i = 0; i < sizeof all / sizeof all[0] && status == SL_OK; i++) {
         status = fill(w, all[i].to, all[i].n, err);
@@ -157,10 +158,11 @@ static enum sl_status make_lists(struct sl_world *w, struct sl_error *err) {
     w->kept = calloc((size_t)s->n_kv_heads, sizeof *w->kept);
     w->threshold = sl_device_alloc(device, SL_MEMORY_SHARED, sizeof *w->threshold);
     w->n_merged = sl_device_alloc(device, SL_MEMORY_SHARED, sizeof *w->n_merged);
+    w->picked = sl_device_alloc(device, SL_MEMORY_SHARED, SL_WORLD_SEQUENCES * sizeof *w->picked);
     int64_t *here = sl_device_alloc(device, SL_MEMORY_SHARED, (size_t)s->rows * sizeof *here);
     enum sl_status status = SL_OK;
     if (w->keep == NULL || w->evicted == NULL || w->into == NULL || w->positions == NULL || w->kept == NULL ||
-        w->threshold == NULL || w->n_merged == NULL || here == NULL) {
+        w->threshold == NULL || w->n_merged == NULL || w->picked == NULL || here == NULL) {
         status = sl_fail(err, SL_ERR_EXHAUSTED, "no room for lists of %zu bytes", bytes);
     } else {
         *w->threshold = 0.0f;
@@ -204,6 +206,7 @@ void sl_world_close(struct sl_world *w) {
     if (w->runtime != NULL) {
         sl_device_free(w->runtime->device, SL_MEMORY_SHARED, w->threshold);
         sl_device_free(w->runtime->device, SL_MEMORY_SHARED, w->n_merged);
+        sl_device_free(w->runtime->device, SL_MEMORY_SHARED, w->picked);
     }
     free(w->kept);
     *w = (struct sl_world){0};

@@ -11,10 +11,11 @@
 
 struct sl_world_shape {
     int64_t rows, slots; // slots: of every head, the rows' own among them; a multiple of SL_PAGE_SLOTS
-    int64_t hidden, ffn;
+    int64_t hidden, ffn, vocab;
     int n_heads, n_kv_heads, head_dim;
     double kept; // share of slots that an eviction leaves
 };
+#define SL_WORLD_SEQUENCES 64 // of a step of decode
 
 struct sl_world {
     struct sl_world_shape shape;
@@ -29,6 +30,8 @@ struct sl_world {
     float *of_queries, *of_heads, *cosines, *sines;               // device: [H][slots], [Hk][slots]; angles
     uint32_t *keep, *evicted, *into;                              // device: [Hk][slots]
     int64_t *positions;                                           // device: [rows]
+    float *logits;                                                // device: [SL_WORLD_SEQUENCES][vocab]
+    struct sl_picked *picked;                                     // shared: [SL_WORLD_SEQUENCES]
     uint32_t *kept;                                               // host: [Hk]
     float *threshold;                                             // shared
     uint32_t *n_merged;                                           // shared

@@ -5,6 +5,7 @@
 #include "tensor/ops.h"
 
 void sl_ref_dense_fill(struct sl_ops *ops);    // pack unpack matmul_scratch matmul embed norm angles rotate
+void sl_ref_pick_fill(struct sl_ops *ops);     // pick
 void sl_vector_dense_fill(struct sl_ops *ops); // tiers avx2 and neon, but for angles
 
 #if defined(__x86_64__)

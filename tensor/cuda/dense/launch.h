@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-// --- dense (dense/rows.cu, matmul.cu) ---------------------------------------------------------------------------------
+// --- dense (dense/rows.cu, matmul.cu, pick.cu) ---------------------------------------------------------------------------------
 
 enum gpu_weight_kind { GPU_WEIGHT_F32, GPU_WEIGHT_F16, GPU_WEIGHT_BF16, GPU_WEIGHT_INT8, GPU_WEIGHT_INT4 };
 enum gpu_activation { GPU_ACT_NONE, GPU_ACT_SILU, GPU_ACT_GELU, GPU_ACT_GELU_TANH }; // enum sl_activation
@@ -46,6 +46,22 @@ struct gpu_rope { // struct sl_rope
     double scale;
 };
 
+#define GPU_MAX_CANDIDATES 1024 // SL_MAX_CANDIDATES
+
+struct gpu_pick { // struct sl_pick
+    int32_t most;
+    float temperature;
+};
+
+struct gpu_picked { // struct sl_picked
+    double lse, rest;
+    int32_t n_finite, n;
+    struct gpu_candidate {
+        float logit;
+        int32_t id;
+    } best[GPU_MAX_CANDIDATES];
+};
+
 // The structs are the host's and are taken at the call. embed, of stored weights, and rotate are exact; a product is a sum in
 // f32 in ascending order of k, with x rounded to bf16 where weights are bf16 or quantized.
 void sl_gpu_embed(struct gpu_queue *queue, const struct gpu_matrix *table, const int32_t *ids, int64_t m, float *out);
@@ -56,6 +72,11 @@ void sl_gpu_angles(struct gpu_queue *queue, const struct gpu_rope *rope, const i
 void sl_gpu_rotate(struct gpu_queue *queue, const struct gpu_rope *rope, const float *cosines, const float *sines,
                    float *x, int64_t stride, int64_t m, int n_heads);
 void sl_gpu_matmul(struct gpu_queue *queue, const struct gpu_matrix *w, const struct gpu_product *args);
+
+// asked: device, [m]. Candidates are exact; lse and rest are sums in f64.
+size_t sl_gpu_pick_work(int64_t m);
+void sl_gpu_pick(struct gpu_queue *queue, const float *logits, int64_t n_vocab, const struct gpu_pick *asked, int64_t m,
+                 void *work, struct gpu_picked *picked_out);
 
 #ifdef __cplusplus
 }

@@ -2,61 +2,14 @@
 /*
  * Purpose: the best of many scores, a block a head.
  *
- * Design: radix select, 11 bits at a time from the top: the key of the b-th largest. What is above it stays, and some of what equals
- *         it: the first, the last, or those with the best ties, found by the same search among the equals. Then every warp counts
- *         what stays in a range of its own, knows where its first one goes, and lists them in order.
+ * Design: the key of the b-th largest (radix.h). What is above it stays, and some of what equals it: the first, the last, or those
+ *         with the best ties, found by the same search among the equals. Then every warp counts what stays in a range of its own,
+ *         knows where its first one goes, and lists them in order.
  */
-#include "tensor/cuda/block.h"
 #include "tensor/cuda/evict/launch.h"
+#include "tensor/cuda/radix.h"
 
-constexpr uint32_t THREADS = 512, WARPS = THREADS / 32, BINS = 2048, BINS_EACH = BINS / THREADS;
-
-struct edge { // the key of the b-th largest, and how many of the b equal it
-    uint32_t key, n_equal;
-};
-
-struct shared_search {
-    uint32_t counts[BINS], scratch[32];
-    edge found;
-};
-
-// Of the slots j < n that `counts_in(j, &key)`; 1 <= b <= how many that are.
-template <class F> GPU_DEVICE edge find_key(F counts_in, uint32_t n, uint32_t b, shared_search *s) {
-    uint32_t key = 0, mask = 0;
-    for (int shift = 21; shift >= 0; shift = shift == 21 ? 10 : shift == 10 ? 0 : -1) {
-        uint32_t top = shift == 0 ? 1023 : 2047;
-        for (uint32_t i = threadIdx.x; i < BINS; i += THREADS) {
-            s->counts[i] = 0;
-        }
-        __syncthreads();
-        for (uint32_t j = threadIdx.x; j < n; j += THREADS) {
-            uint32_t k;
-            if (counts_in(j, &k) && (k & mask) == key) {
-                atomicAdd(&s->counts[k >> shift & top], 1u);
-            }
-        }
-        __syncthreads();
-        uint32_t high = BINS - 1 - threadIdx.x * BINS_EACH, mine = 0, all; // bins high, high - 1, ..: from the top
-        GPU_UNROLL
-        for (uint32_t i = 0; i < BINS_EACH; i++) {
-            mine += s->counts[high - i];
-        }
-        uint32_t before = gpu::block_before(mine, s->scratch, &all);
-        if (before < b && b <= before + mine) { // one thread
-            uint32_t bin = high, left = b - before;
-            for (; s->counts[bin] < left; bin--) {
-                left -= s->counts[bin];
-            }
-            s->found = {key | bin << shift, left};
-        }
-        __syncthreads();
-        key = s->found.key;
-        b = s->found.n_equal;
-        mask |= top << shift;
-        __syncthreads();
-    }
-    return {key, b};
-}
+constexpr uint32_t THREADS = 512, WARPS = THREADS / 32;
 
 // Which slots stay: those above, and of those at the edge the ones with a rank in [skip, skip + n).
 template <class F> GPU_DEVICE void list(F place_of, uint32_t n, bool last, uint32_t n_equal, uint32_t *keep) {
@@ -94,10 +47,11 @@ template <class F> GPU_DEVICE void list(F place_of, uint32_t n, bool last, uint3
     }
 }
 
-static __global__ void __launch_bounds__(THREADS)
+// One block at least: ptxas spills rather than take more registers, else.
+static __global__ void __launch_bounds__(THREADS, 1)
     select_slots(const gpu_head *heads, const float *scores, size_t scores_stride, const float *ties,
                  size_t ties_stride, bool newest, const uint32_t *kept, uint32_t *keep, size_t keep_stride) {
-    __shared__ shared_search s;
+    __shared__ gpu::search s;
     uint32_t h = blockIdx.x, n = heads[h].n_slots, b = kept[h];
     scores += h * scores_stride;
     keep += h * keep_stride;
@@ -107,7 +61,7 @@ static __global__ void __launch_bounds__(THREADS)
         }
         return;
     }
-    edge found = find_key(
+    gpu::edge found = gpu::find_key<THREADS>(
         [=](uint32_t j, uint32_t *key_out) {
             *key_out = gpu::score_key(scores[j]);
             return true;
@@ -123,7 +77,7 @@ static __global__ void __launch_bounds__(THREADS)
         return;
     }
     ties += h * ties_stride;
-    edge tie = find_key(
+    gpu::edge tie = gpu::find_key<THREADS>(
         [=](uint32_t j, uint32_t *key_out) {
             *key_out = gpu::score_key(ties[j]);
             return gpu::score_key(scores[j]) == found.key;

@@ -2,8 +2,8 @@
 // Purpose: weights, products, norms and rotations. See ops.h.
 #include <stdlib.h>
 
-#include "tensor/cuda/table/pack.h"
 #include "tensor/cuda/table/ops.h"
+#include "tensor/cuda/table/pack.h"
 
 // What sl_matrix.packed is.
 struct gpu_packed {
@@ -120,6 +120,20 @@ static void rotate(struct sl_stream *stream, const struct sl_rope *rope, const f
     sl_gpu_rotate(sl_gpu_stream(stream)->queue, &of, cosines, sines, x, stride, m, n_heads);
 }
 
+_Static_assert(sizeof(struct gpu_pick) == sizeof(struct sl_pick), "one struct in two languages");
+_Static_assert(sizeof(struct gpu_picked) == sizeof(struct sl_picked), "one struct in two languages");
+_Static_assert(offsetof(struct gpu_picked, best) == offsetof(struct sl_picked, best), "one struct in two languages");
+
+static void pick(struct sl_stream *stream, const float *logits, int64_t n_vocab, const struct sl_pick *asked, int64_t m,
+                 struct sl_picked *picked_out) {
+    struct gpu_stream *s = sl_gpu_stream(stream);
+    const struct gpu_pick *of = sl_gpu_describe(s, asked, (size_t)m * sizeof *asked);
+    void *work = sl_gpu_scratch(s, sl_gpu_pick_work(m));
+    if (of != NULL && work != NULL) {
+        sl_gpu_pick(s->queue, logits, n_vocab, of, m, work, (struct gpu_picked *)picked_out);
+    }
+}
+
 void sl_gpu_dense_fill(struct sl_ops *ops) {
     ops->pack = pack;
     ops->unpack = unpack;
@@ -130,4 +144,5 @@ void sl_gpu_dense_fill(struct sl_ops *ops) {
     ops->norm = norm;
     ops->angles = angles;
     ops->rotate = rotate;
+    ops->pick = pick;
 }

@@ -110,6 +110,13 @@ static void rotate(struct sl_stream *stream, const struct sl_rope *rope, const f
     CALL(rotate, rope, c, s, x_there, stride, m, n_heads);
 }
 
+static void pick(struct sl_stream *stream, const float *logits, int64_t n_vocab, const struct sl_pick *asked, int64_t m,
+                 struct sl_picked *picked_out) {
+    const float *logits_there = floats(logits, m * n_vocab, READ);
+    struct sl_picked *picked = led(picked_out, (size_t)m * sizeof *picked, WRITTEN);
+    CALL(pick, logits_there, n_vocab, asked, m, picked);
+}
+
 // --- attention -------------------------------------------------------------------------------------------------------
 
 static enum sl_status publish(struct sl_stream *stream, struct sl_kv_heads *heads_inout, struct sl_error *err) {
@@ -272,6 +279,7 @@ static void open_device(void) {
                             .norm = norm,
                             .angles = angles,
                             .rotate = rotate,
+                            .pick = pick,
                             .publish = publish,
                             .append = append,
                             .attend = attend,

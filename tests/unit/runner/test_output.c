@@ -51,7 +51,8 @@ static struct sl_output_token force(struct fixture *fixture, struct sl_output *o
     memset(fixture->logits, 0, sizeof(float) * (size_t)fixture->model.n_vocab);
     fixture->logits[id] = 10;
     struct sl_output_token written;
-    assert_int_equal(sl_output_next(output, fixture->logits, &written, NULL), SL_OK);
+    sl_choice_take_row(sl_output_choice(output), fixture->logits);
+    assert_int_equal(sl_output_next(output, &written, NULL), SL_OK);
     assert_int_equal(written.token.id, id);
     return written;
 }
