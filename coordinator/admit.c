@@ -54,8 +54,8 @@ enum sl_status sl_demand_make(const struct sl_recipe *recipe, const struct sl_kv
             offloaded->n = sl_lanes_count(&lanes);
             offloaded->replicas = plan->recipe.replicas;
             offloaded->bytes = (int64_t)sl_plan_annex_bytes(plan) / offloaded->n;
-            // What stores have of it already only the worker learns, which may wait or refuse.
-            demand_out->travelling_bytes = (int64_t)sl_plan_travelling_bytes(plan, false);
+            // Stores may have the beginning of any prompt by the time it is read.
+            demand_out->travelling_bytes = (int64_t)sl_plan_travelling_bytes(plan, true);
         }
     }
     free(plan);
