@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arena.h"
 #include "base/clock.h"
 #include "base/thread.h"
 #include "compress/plan/plan.h"
@@ -53,10 +54,26 @@ enum sl_status sl_demand_make(const struct sl_recipe *recipe, const struct sl_kv
             offloaded->n = sl_lanes_count(&lanes);
             offloaded->replicas = plan->recipe.replicas;
             offloaded->bytes = (int64_t)sl_plan_annex_bytes(plan) / offloaded->n;
+            // Stores may have the beginning of any prompt by the time it is read.
+            demand_out->travelling_bytes = (int64_t)sl_plan_travelling_bytes(plan, true);
         }
     }
     free(plan);
     return status;
+}
+
+static int64_t in_units(int64_t bytes) {
+    return (int64_t)sl_arena_rounded((size_t)bytes);
+}
+
+// The capsule is in staging memory on both sides until it has been shipped.
+static struct sl_route_need decode_need(const struct sl_demand *demand) {
+    return (struct sl_route_need){demand->decode_bytes, in_units(demand->capsule_bytes)};
+}
+
+static struct sl_route_need prefill_need(const struct sl_demand *demand) {
+    return (struct sl_route_need){demand->prefill_bytes,
+                                  in_units(demand->capsule_bytes) + in_units(demand->travelling_bytes)};
 }
 
 // ---- life -------------------------------------------------------------------------------------------------------
@@ -120,23 +137,40 @@ static enum sl_status too_big(const char *role, int64_t need_bytes, int64_t larg
                    need_bytes, role, largest_bytes);
 }
 
+// Whether some worker of the set, which has some that take jobs, could do it when idle.
+static enum sl_status check_fits(const struct sl_worker_set *set, const char *role, struct sl_route_need need,
+                                 struct sl_error *err) {
+    int64_t largest = sl_route_largest(set->views, set->n);
+    if (need.bytes > largest) {
+        return too_big(role, need.bytes, largest, err);
+    }
+    return sl_route_fits(set->views, set->n, need)
+               ? SL_OK
+               : sl_fail(
+                     err, SL_ERR_EXHAUSTED,
+                     "what travels of the job takes %" PRId64
+                     " bytes of staging memory, and no %s worker has that beside an arena of %" PRId64
+                     ": it fits never; start one with more --staging, or use a shorter prompt or a smaller budget or "
+                     "format",
+                     need.staging_bytes, role, need.bytes);
+}
+
 // Both roles, where there are workers to compare with; a cluster without workers is a matter of waiting.
 static enum sl_status check_fits_ever(struct sl_admission *admission, const struct sl_demand *demand,
                                       struct sl_error *err) {
     struct sl_worker_set set;
+    enum sl_status status = SL_OK;
     sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__DECODE, &set);
-    int64_t largest_decode = sl_route_largest(set.views, set.n);
+    if (sl_route_count_ready(set.views, set.n) > 0) {
+        status = check_fits(&set, "decode", decode_need(demand), err);
+    }
     sl_worker_set_release(&set);
     sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__PREFILL, &set);
-    int64_t largest_prefill = sl_route_largest(set.views, set.n);
+    if (status == SL_OK && sl_route_count_ready(set.views, set.n) > 0) {
+        status = check_fits(&set, "prefill", prefill_need(demand), err);
+    }
     sl_worker_set_release(&set);
-    if (largest_decode > 0 && demand->decode_bytes > largest_decode) {
-        return too_big("decode", demand->decode_bytes, largest_decode, err);
-    }
-    if (largest_prefill > 0 && demand->prefill_bytes > largest_prefill) {
-        return too_big("prefill", demand->prefill_bytes, largest_prefill, err);
-    }
-    return SL_OK;
+    return status;
 }
 
 enum sl_status sl_admission_enter(struct sl_admission *admission, const struct sl_demand *demand,
@@ -190,13 +224,13 @@ static void mark_avoided(struct sl_worker_set *set, const struct sl_avoid *avoid
     }
 }
 
-static enum sl_status nobody(const struct sl_worker_set *set, const char *role, int64_t need_bytes,
+static enum sl_status nobody(const struct sl_worker_set *set, const char *role, struct sl_route_need need,
                              struct sl_error *err) {
     if (sl_route_count_ready(set->views, set->n) == 0) {
         return sl_fail(err, SL_ERR_PEER_LOST, "no %s worker is ready", role);
     }
-    int64_t largest = sl_route_largest(set->views, set->n);
-    return need_bytes > largest ? too_big(role, need_bytes, largest, err) : SL_AGAIN;
+    enum sl_status status = check_fits(set, role, need, err);
+    return status == SL_OK ? SL_AGAIN : status;
 }
 
 static enum sl_status choose_decode(struct sl_admission *admission, const struct sl_claim_spec *spec,
@@ -205,8 +239,8 @@ static enum sl_status choose_decode(struct sl_admission *admission, const struct
     struct sl_worker_set set;
     sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__DECODE, &set);
     mark_avoided(&set, spec->avoid);
-    int i = sl_route_decode(set.views, set.n, demand->decode_bytes);
-    enum sl_status status = i < 0 ? nobody(&set, "decode", demand->decode_bytes, err) : SL_OK;
+    int i = sl_route_decode(set.views, set.n, decode_need(demand));
+    enum sl_status status = i < 0 ? nobody(&set, "decode", decode_need(demand), err) : SL_OK;
     if (status == SL_OK) {
         *worker_out = sl_worker_ref(set.workers[i]);
     }
@@ -227,8 +261,8 @@ static enum sl_status choose_prefill(struct sl_admission *admission, const struc
             set.views[i].matched_tokens = n_blocks * SL_PREFIX_BLOCK;
         }
     }
-    int i = sl_route_prefill(set.views, set.n, demand->n_prefill_tokens, demand->prefill_bytes);
-    enum sl_status status = i < 0 ? nobody(&set, "prefill", demand->prefill_bytes, err) : SL_OK;
+    int i = sl_route_prefill(set.views, set.n, demand->n_prefill_tokens, prefill_need(demand));
+    enum sl_status status = i < 0 ? nobody(&set, "prefill", prefill_need(demand), err) : SL_OK;
     if (status == SL_OK) {
         *worker_out = sl_worker_ref(set.workers[i]);
     }
@@ -315,13 +349,13 @@ static enum sl_status try_claim(struct sl_admission *admission, const struct sl_
     }
     for (int i = 0; i < claim.n_shares; i++) {
         int64_t bytes = claim.shares[i].n_lanes * demand->offloaded.bytes;
-        sl_worker_claim(claim.shares[i].store, bytes, 0);
+        sl_worker_claim(claim.shares[i].store, (struct sl_route_need){.bytes = bytes}, 0);
         admission->stats.claimed_bytes += bytes;
     }
-    sl_worker_claim(claim.decode, demand->decode_bytes, 0);
+    sl_worker_claim(claim.decode, decode_need(demand), 0);
     admission->stats.claimed_bytes += demand->decode_bytes;
     if (claim.prefill != NULL) {
-        sl_worker_claim(claim.prefill, demand->prefill_bytes, demand->n_prefill_tokens);
+        sl_worker_claim(claim.prefill, prefill_need(demand), demand->n_prefill_tokens);
         admission->stats.claimed_bytes += demand->prefill_bytes;
     }
     *claim_out = claim;
@@ -360,7 +394,8 @@ enum sl_status sl_admission_claim(struct sl_admission *admission, struct sl_plac
 // Called under the lock.
 static void give_back_prefill(struct sl_admission *admission, struct sl_claim *claim) {
     if (claim->prefill != NULL) {
-        sl_worker_unclaim(claim->prefill, claim->demand.prefill_bytes, claim->demand.n_prefill_tokens);
+        sl_worker_unclaim(claim->prefill, prefill_need(&claim->demand), claim->demand.n_prefill_tokens);
+        sl_worker_unclaim_staging(claim->decode, decode_need(&claim->demand).staging_bytes); // the capsule has arrived
         admission->stats.claimed_bytes -= claim->demand.prefill_bytes;
         sl_worker_unref(&claim->prefill);
     }
@@ -377,13 +412,13 @@ void sl_admission_release(struct sl_admission *admission, struct sl_claim *claim
     pthread_mutex_lock(&admission->mutex);
     give_back_prefill(admission, claim);
     if (claim->decode != NULL) {
-        sl_worker_unclaim(claim->decode, claim->demand.decode_bytes, 0);
+        sl_worker_unclaim(claim->decode, (struct sl_route_need){.bytes = claim->demand.decode_bytes}, 0);
         admission->stats.claimed_bytes -= claim->demand.decode_bytes;
         admission->stats.n_running--;
     }
     for (int i = 0; i < claim->n_shares; i++) {
         int64_t bytes = claim->shares[i].n_lanes * claim->demand.offloaded.bytes;
-        sl_worker_unclaim(claim->shares[i].store, bytes, 0);
+        sl_worker_unclaim(claim->shares[i].store, (struct sl_route_need){.bytes = bytes}, 0);
         admission->stats.claimed_bytes -= bytes;
     }
     unref_claimed(claim);

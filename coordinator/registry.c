@@ -21,7 +21,7 @@ struct sl_worker {
     char name[64], rpc_address[SL_ADDRESS_BYTES], fabric_address[SL_ADDRESS_BYTES], version[32];
     Sluice__V1__WorkerRole role;
     uint64_t model_fingerprint, epoch;
-    int64_t arena_bytes;
+    int64_t arena_bytes, staging_bytes;
     int max_jobs;
     struct sl_rpc_channel *channel;
     // Guarded.
@@ -29,7 +29,7 @@ struct sl_worker {
     bool draining, lost, suspect;
     int64_t last_beat_ns;
     Sluice__V1__WorkerLoad load; // as last reported
-    int64_t claimed_bytes, claimed_tokens, jobs_ever;
+    int64_t claimed_bytes, claimed_staging_bytes, claimed_tokens, jobs_ever;
     int jobs;
 };
 
@@ -90,21 +90,31 @@ void sl_worker_unref(struct sl_worker **worker_in) {
     }
 }
 
-void sl_worker_claim(struct sl_worker *worker, int64_t bytes, int64_t tokens) {
+void sl_worker_claim(struct sl_worker *worker, struct sl_route_need need, int64_t tokens) {
     pthread_mutex_lock(&worker->registry->mutex);
-    worker->claimed_bytes += bytes;
+    worker->claimed_bytes += need.bytes;
+    worker->claimed_staging_bytes += need.staging_bytes;
     worker->claimed_tokens += tokens;
     worker->jobs++;
     worker->jobs_ever++;
     pthread_mutex_unlock(&worker->registry->mutex);
 }
 
-void sl_worker_unclaim(struct sl_worker *worker, int64_t bytes, int64_t tokens) {
+void sl_worker_unclaim(struct sl_worker *worker, struct sl_route_need need, int64_t tokens) {
     pthread_mutex_lock(&worker->registry->mutex);
-    worker->claimed_bytes -= bytes;
+    worker->claimed_bytes -= need.bytes;
+    worker->claimed_staging_bytes -= need.staging_bytes;
     worker->claimed_tokens -= tokens;
     worker->jobs--;
-    assert(worker->claimed_bytes >= 0 && worker->claimed_tokens >= 0 && worker->jobs >= 0);
+    assert(worker->claimed_bytes >= 0 && worker->claimed_staging_bytes >= 0 && worker->claimed_tokens >= 0 &&
+           worker->jobs >= 0);
+    pthread_mutex_unlock(&worker->registry->mutex);
+}
+
+void sl_worker_unclaim_staging(struct sl_worker *worker, int64_t staging_bytes) {
+    pthread_mutex_lock(&worker->registry->mutex);
+    worker->claimed_staging_bytes -= staging_bytes;
+    assert(worker->claimed_staging_bytes >= 0);
     pthread_mutex_unlock(&worker->registry->mutex);
 }
 
@@ -189,9 +199,11 @@ static enum sl_status check_info(const struct sl_registry *registry, const Sluic
                        ": start it with the coordinator's --model and --weights",
                        info->name, info->model_fingerprint, registry->config.model_fingerprint);
     }
-    if (computes && (info->arena_bytes < 1 || info->max_jobs < 1)) {
-        return sl_fail(err, SL_ERR_INVALID, "worker %.60s: arena_bytes %" PRId64 " and max_jobs %d must be positive",
-                       info->name, info->arena_bytes, info->max_jobs);
+    if (computes && (info->arena_bytes < 1 || info->max_jobs < 1 || info->staging_bytes < 0)) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "worker %.60s: arena_bytes %" PRId64 " and max_jobs %d must be positive, staging_bytes %" PRId64
+                       " not negative",
+                       info->name, info->arena_bytes, info->max_jobs, info->staging_bytes);
     }
     return SL_OK;
 }
@@ -226,6 +238,7 @@ static enum sl_status make_worker(struct sl_registry *registry, const Sluice__V1
     worker->model_fingerprint = info->model_fingerprint;
     worker->epoch = info->epoch;
     worker->arena_bytes = info->arena_bytes;
+    worker->staging_bytes = info->staging_bytes;
     worker->max_jobs = info->max_jobs;
     worker->refs = 1;
     worker->last_beat_ns = now_ns;
@@ -381,6 +394,8 @@ void sl_registry_snapshot(struct sl_registry *registry, Sluice__V1__WorkerRole r
             .ready = !worker->draining && !worker->suspect,
             .capacity_bytes = worker->arena_bytes,
             .claimed_bytes = worker->claimed_bytes,
+            .staging_bytes = worker->staging_bytes,
+            .claimed_staging_bytes = worker->claimed_staging_bytes,
             .claimed_tokens = worker->claimed_tokens,
             .jobs = worker->jobs,
             .max_jobs = worker->max_jobs,
@@ -418,6 +433,7 @@ static void report_one(const struct sl_worker *worker, int64_t now_ns, struct sl
     report->info.role = worker->role;
     report->info.model_fingerprint = worker->model_fingerprint;
     report->info.arena_bytes = worker->arena_bytes;
+    report->info.staging_bytes = worker->staging_bytes;
     report->info.max_jobs = worker->max_jobs;
     report->info.epoch = worker->epoch;
     report->load = worker->load;

@@ -70,9 +70,10 @@ void sl_worker_set_release(struct sl_worker_set *set);
 struct sl_worker *sl_worker_ref(struct sl_worker *worker);
 void sl_worker_unref(struct sl_worker **worker); // accepts NULL, nulls *worker
 
-// Promise memory (and tokens to read) of a worker to a job, and take the promise back.
-void sl_worker_claim(struct sl_worker *worker, int64_t bytes, int64_t tokens);
-void sl_worker_unclaim(struct sl_worker *worker, int64_t bytes, int64_t tokens);
+// Promise memory (and tokens to read) of a worker to a job, and take the promise back; of staging memory earlier, maybe.
+void sl_worker_claim(struct sl_worker *worker, struct sl_route_need need, int64_t tokens);
+void sl_worker_unclaim(struct sl_worker *worker, struct sl_route_need need, int64_t tokens);
+void sl_worker_unclaim_staging(struct sl_worker *worker, int64_t staging_bytes);
 
 bool sl_worker_is_lost(struct sl_worker *worker);
 void sl_worker_suspect(struct sl_worker *worker);

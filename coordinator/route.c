@@ -16,9 +16,16 @@ static bool must_avoid(const struct sl_route_view *views, int n_views) {
     return false;
 }
 
-static bool can_take(const struct sl_route_view *view, bool no_avoided, int64_t need_bytes) {
+// In a worker of which so much is claimed.
+static bool has_room(const struct sl_route_view *view, struct sl_route_need need, int64_t claimed_bytes,
+                     int64_t claimed_staging_bytes) {
+    return need.bytes <= view->capacity_bytes - claimed_bytes &&
+           (view->staging_bytes == 0 || need.staging_bytes <= view->staging_bytes - claimed_staging_bytes);
+}
+
+static bool can_take(const struct sl_route_view *view, bool no_avoided, struct sl_route_need need) {
     return view->ready && !(no_avoided && view->avoid) && view->jobs < view->max_jobs &&
-           need_bytes <= view->capacity_bytes - view->claimed_bytes;
+           has_room(view, need, view->claimed_bytes, view->claimed_staging_bytes);
 }
 
 // Between equal costs: fewer jobs now, then fewer ever, then the name.
@@ -42,13 +49,13 @@ static double decode_cost(const struct sl_route_view *view, int64_t need_bytes) 
 }
 
 // The worker that can take it at the least cost; -1: none can. `amount` is what cost_fn wants to know of the job.
-static int cheapest(const struct sl_route_view *views, int n_views, int64_t need_bytes,
+static int cheapest(const struct sl_route_view *views, int n_views, struct sl_route_need need,
                     double (*cost_fn)(const struct sl_route_view *view, int64_t amount), int64_t amount) {
     bool no_avoided = must_avoid(views, n_views);
     int best = -1;
     double best_cost = 0;
     for (int i = 0; i < n_views; i++) {
-        if (!can_take(&views[i], no_avoided, need_bytes)) {
+        if (!can_take(&views[i], no_avoided, need)) {
             continue;
         }
         double cost = cost_fn(&views[i], amount);
@@ -60,12 +67,12 @@ static int cheapest(const struct sl_route_view *views, int n_views, int64_t need
     return best;
 }
 
-int sl_route_prefill(const struct sl_route_view *views, int n_views, int64_t n_tokens, int64_t need_bytes) {
-    return cheapest(views, n_views, need_bytes, prefill_cost, n_tokens);
+int sl_route_prefill(const struct sl_route_view *views, int n_views, int64_t n_tokens, struct sl_route_need need) {
+    return cheapest(views, n_views, need, prefill_cost, n_tokens);
 }
 
-int sl_route_decode(const struct sl_route_view *views, int n_views, int64_t need_bytes) {
-    return cheapest(views, n_views, need_bytes, decode_cost, need_bytes);
+int sl_route_decode(const struct sl_route_view *views, int n_views, struct sl_route_need need) {
+    return cheapest(views, n_views, need, decode_cost, need.bytes);
 }
 
 // ---- stores -----------------------------------------------------------------------------------------------------
@@ -165,6 +172,15 @@ int sl_route_count_ready(const struct sl_route_view *views, int n_views) {
         n_ready += views[i].ready;
     }
     return n_ready;
+}
+
+bool sl_route_fits(const struct sl_route_view *views, int n_views, struct sl_route_need need) {
+    for (int i = 0; i < n_views; i++) {
+        if (views[i].ready && has_room(&views[i], need, 0, 0)) {
+            return true;
+        }
+    }
+    return false;
 }
 
 int64_t sl_route_largest(const struct sl_route_view *views, int n_views) {

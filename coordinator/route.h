@@ -26,15 +26,23 @@ struct sl_route_view {
     bool avoid;             // failed this job before: only if nobody else is ready
     int64_t capacity_bytes; // of the arena
     int64_t claimed_bytes;  // promised to admitted jobs
+    int64_t staging_bytes;  // memory for what travels, where it is not the arena's; 0: it is
+    int64_t claimed_staging_bytes;
     int64_t claimed_tokens; // still to be read (prefill)
     int64_t matched_tokens; // of this job's prompt that it has read before (prefill)
     int jobs, max_jobs;     // admitted to it now
     int64_t jobs_ever;
 };
 
+// What a job asks of a worker.
+struct sl_route_need {
+    int64_t bytes;         // of its arena
+    int64_t staging_bytes; // of its staging memory, if it has any
+};
+
 // All return an index, or -1 when nobody can take it now.
-int sl_route_prefill(const struct sl_route_view *views, int n_views, int64_t n_tokens, int64_t need_bytes);
-int sl_route_decode(const struct sl_route_view *views, int n_views, int64_t need_bytes);
+int sl_route_prefill(const struct sl_route_view *views, int n_views, int64_t n_tokens, struct sl_route_need need);
+int sl_route_decode(const struct sl_route_view *views, int n_views, struct sl_route_need need);
 int sl_route_store(const struct sl_route_view *views, int n_views, uint64_t key);
 
 // What stores are to hold of a session's offloaded layers: n lanes of equal size, `replicas` times in different stores.
@@ -61,6 +69,9 @@ bool sl_route_shares_fit(const struct sl_route_view *views, int n_views, uint64_
 int64_t sl_route_store_room(const struct sl_route_view *views, int n_views);
 
 int sl_route_count_ready(const struct sl_route_view *views, int n_views);
+
+// Could some worker that takes jobs do it when idle? Otherwise it fits never.
+bool sl_route_fits(const struct sl_route_view *views, int n_views, struct sl_route_need need);
 
 // The largest arena that takes jobs, 0 when there is none: what is above it fits never.
 int64_t sl_route_largest(const struct sl_route_view *views, int n_views);

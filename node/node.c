@@ -111,6 +111,9 @@ static void tell_reason(const struct sl_node *node) {
 }
 
 static enum sl_status open_memory(struct sl_node *node, struct sl_error *err) {
+    if (node->config.arena_bytes == 0) {
+        node->config.arena_bytes = (int64_t)sl_runtime_usual_arena_bytes(&node->runtime);
+    }
     // A region is touched whole at start: refuse what would only drive the machine out of memory.
     bool staged = has_device_memory(node);
     int64_t bytes = staged ? node->config.staging_bytes : node->config.arena_bytes;
@@ -154,7 +157,8 @@ enum sl_status sl_node_open(struct sl_node *node, const struct sl_node_config *c
     node->info.fabric_address = (char *)sl_fabric_address(node->fabric);
     node->info.version = (char *)SL_VERSION;
     node->info.model_fingerprint = node->model_fingerprint;
-    node->info.arena_bytes = config->arena_bytes;
+    node->info.arena_bytes = node->config.arena_bytes;
+    node->info.staging_bytes = sl_node_stages(node) ? config->staging_bytes : 0;
     node->info.max_jobs = (int32_t)config->max_jobs;
     node->info.epoch = sl_fabric_epoch(node->fabric);
     return SL_OK;

@@ -40,7 +40,9 @@ struct sl_node_config {
                       SL_FIELD(sl_node_config, fabric_listen)),                                                        \
         SL_OPTION_ROW("transport", 't', SL_OPTION_STRING, "auto", "NAME", "data plane: auto, shm, tcp or rdma",        \
                       SL_FIELD(sl_node_config, transport)),                                                            \
-        SL_OPTION_ROW("arena", 'a', SL_OPTION_SIZE, "1G", "SIZE", "memory for KV, taken and registered once",          \
+        SL_OPTION_ROW("arena", 'a', SL_OPTION_SIZE, NULL, "SIZE",                                                      \
+                      "memory for KV, taken and registered once; 1G, and of a device with memory of its own 85% of "   \
+                      "what the model leaves",                                                                         \
                       SL_FIELD(sl_node_config, arena_bytes), 1 << 20, 1e15),                                           \
         SL_OPTION_ROW("lock", 0, SL_OPTION_FLAG, NULL, NULL, "lock the arena in memory (needs ulimit -l)",             \
                       SL_FIELD(sl_node_config, lock_memory)),                                                          \

@@ -19,10 +19,7 @@ enum sl_status sl_local_open(const struct sl_local_config *config, struct sl_loc
                                         .tokenizer = true};
     enum sl_status status = sl_runtime_open(&runtime, &local->runtime, err);
     if (status == SL_OK) {
-        // The processors' is address space, of which pages are touched as they are used. Of another device's memory most of what
-        // weights have left: the rest is scratch's.
-        struct sl_device *device = local->runtime.device;
-        size_t usual = device->ops->one_memory ? (size_t)1 << 30 : sl_device_room(device) / 100 * 85;
+        size_t usual = sl_runtime_usual_arena_bytes(&local->runtime);
         size_t bytes = config->arena_bytes ? config->arena_bytes : usual;
         status = sl_runtime_open_arena(&local->runtime, bytes, err);
     }

@@ -22,7 +22,7 @@ struct sl_local_config {
     const char *device; // NULL: cpu; see runtime/runtime.h
     enum sl_weight_format weights;
     int threads;          // 0: one per processor
-    size_t arena_bytes;   // 0: 1 GiB of address space; pages are touched as they are used. Of another device 32 MiB
+    size_t arena_bytes;   // 0: sl_runtime_usual_arena_bytes(); of processors pages are touched as they are used
     int max_chunk_tokens; // 0: 3072, the most that a preset asks for
     // For the same prompt under many recipes: so much memory for what those have in common that evict at its end, or
     // nothing. Jobs give the same bits as without, sooner. 0: none.

@@ -124,6 +124,11 @@ enum sl_status sl_runtime_open(const struct sl_runtime_config *config, struct sl
     return SL_OK;
 }
 
+size_t sl_runtime_usual_arena_bytes(const struct sl_runtime *r) {
+    bool apart = r->device != NULL && !r->device->ops->one_memory;
+    return apart ? sl_device_room(r->device) / 100 * 85 : (size_t)1 << 30;
+}
+
 enum sl_status sl_runtime_open_arena(struct sl_runtime *r, size_t bytes, struct sl_error *err) {
     if (r->device->ops->one_memory) {
         return sl_arena_create_mapped(bytes, &r->arena, err);

@@ -48,6 +48,9 @@ enum sl_status sl_runtime_open(const struct sl_runtime_config *config, struct sl
                                struct sl_error *err);
 void sl_runtime_close(struct sl_runtime *runtime); // accepts zeros, leaves zeros
 
+// What an arena takes where nobody says: 1 GiB; of a device with memory of its own 85% of what is free, the rest is scratch's.
+size_t sl_runtime_usual_arena_bytes(const struct sl_runtime *runtime);
+
 // An arena for sessions: in the device's memory, taken as it is used where the device is the processors. It ends before the
 // runtime is closed. SL_ERR_EXHAUSTED.
 enum sl_status sl_runtime_open_arena(struct sl_runtime *runtime, size_t bytes, struct sl_error *err);

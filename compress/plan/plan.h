@@ -105,6 +105,12 @@ size_t sl_plan_annex_bytes(const struct sl_plan *plan);
 // Bytes of the pages that prefill ships to kvstores, once for every replica, where these have nothing of the prompt yet.
 size_t sl_plan_offloaded_bytes(const struct sl_plan *plan);
 
+// Bytes of what prefill has on its way of offloaded layers: segments that wait for their ships, and where it reads back two tiles: of
+// long prompts, and of those of which stores have the beginning. A device with memory of its own has them in the host's, too.
+#define SL_KV_SEGMENTS_HELD                                                                                            \
+    (SL_KV_SEGMENTS_QUEUED + 2) // the end of a prompt: a segment of full pages, and the partial page
+size_t sl_plan_travelling_bytes(const struct sl_plan *plan, bool is_stored);
+
 // The formats in which kvstores keep rows and what they search, the same for all offloaded layers: the working format,
 // int8, or int1 (of what is searched). The recipe must offload.
 enum sl_kv_format sl_plan_row_format(const struct sl_plan *plan);

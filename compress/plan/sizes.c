@@ -202,6 +202,25 @@ size_t sl_plan_annex_bytes(const struct sl_plan *plan) {
     return n_layers * (size_t)plan->geometry.n_kv_heads * lane;
 }
 
+size_t sl_plan_travelling_bytes(const struct sl_plan *plan, bool is_stored) {
+    if (!sl_recipe_offloads(&plan->recipe)) {
+        return 0;
+    }
+    const struct sl_page_layout *work = &plan->work[first_offloaded(plan)];
+    struct sl_page_layout rows;
+    enum sl_status status = sl_page_layout_init(&rows, sl_plan_row_format(plan), plan->geometry.head_dim, 0, false);
+    assert(status == SL_OK); // make_layouts() has made one
+    (void)status;
+    size_t n_heads = (size_t)plan->geometry.n_kv_heads, n_layers = 0;
+    for (int l = 0; l < plan->geometry.n_layers; l++) {
+        n_layers += sl_layers_has(&plan->recipe.offload, l);
+    }
+    size_t segment = n_layers * n_heads * (SL_KV_SEGMENT_TOKENS / SL_PAGE_SLOTS) * work->bytes;
+    size_t tile = n_heads * (SL_ATTEND_SPLIT / SL_PAGE_SLOTS) * rows.bytes;
+    bool reads_back = is_stored || sl_plan_offloaded_slots(plan, plan->n_prompt) >= SL_ATTEND_SPLIT;
+    return SL_KV_SEGMENTS_HELD * segment + (reads_back ? 2 * tile : 0);
+}
+
 size_t sl_plan_offloaded_bytes(const struct sl_plan *plan) {
     size_t lane_pages = sl_pages_for(sl_plan_offloaded_slots(plan, plan->n_prompt)), bytes = 0;
     for (int l = 0; l < plan->geometry.n_layers; l++) {

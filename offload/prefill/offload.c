@@ -195,10 +195,7 @@ static size_t shipment_bytes(const struct sl_offload *offload) {
 }
 
 size_t sl_offload_staging_bytes(const struct sl_offload *offload) {
-    bool reads_back = offload->n_slots >= SL_ATTEND_SPLIT || offload->n_stored > 0;
-    return sl_node_stages(offload->node)
-               ? SL_RING * shipment_bytes(offload) + (reads_back ? 2 * sl_tile_bytes(offload) : 0)
-               : 0;
+    return sl_node_stages(offload->node) ? sl_plan_travelling_bytes(offload->plan, offload->n_stored > 0) : 0;
 }
 
 // One block: jobs that had a part of theirs could wait for each other.

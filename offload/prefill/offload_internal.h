@@ -19,8 +19,8 @@
 
 #define SL_KV_SEGMENT_PAGES (SL_KV_SEGMENT_TOKENS / SL_PAGE_SLOTS)
 #define SL_TILE_PAGES       (SL_ATTEND_SPLIT / SL_PAGE_SLOTS)
-#define SL_MAX_LINKS        (2 * SL_MAX_SHARES)         // shares and their replicas
-#define SL_RING             (SL_KV_SEGMENTS_QUEUED + 2) // the end of a prompt: a segment of full pages, and the partial page
+#define SL_MAX_LINKS        (2 * SL_MAX_SHARES) // shares and their replicas
+#define SL_RING             SL_KV_SEGMENTS_HELD
 
 // A share at a store.
 struct sl_link {

@@ -4,6 +4,8 @@ on the processors, and nothing is left behind."""
 import os
 import sys
 
+import grpc
+
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cluster"))
 from harness import SLOW, Cluster, inference, local_tokens, request, run_local, run_tests, tokens  # noqa: E402
 
@@ -53,13 +55,34 @@ def test_both_on_devices():
 
 
 def test_prompts_take_turns_in_staging_memory():
-    """It has room for one prompt that offloads, not for two: who waits in line holds none of it."""
+    """It has room for one prompt that offloads, not for two, of which stores have or have not the beginning: who waits in line holds none
+    of it."""
     recipe = "tailorkv-near,topk=32"
-    with Cluster(kvstore=1, worker_args={"prefill": ["--device", "emulated", "--arena", "24M", "--staging", "7M"]}) as cluster:
+    with Cluster(kvstore=1, worker_args={"prefill": ["--device", "emulated", "--arena", "24M", "--staging", "11M"]}) as cluster:
         for events in [cluster.generate(job(recipe), timeout=120) for _ in range(2)]:
             events = list(events)
             assert tokens(events) == expected(recipe), events[-1]
         cluster.assert_clean()
+
+
+def test_who_has_too_little_staging_memory_is_passed_over():
+    """A capsule of more than a decode worker's staging memory: refused where there is no other, else the other's."""
+    text = " ".join([document()] * 24) + " " + QUESTION
+    long = inference.GenerateRequest(text=text, recipe="full", max_new_tokens=3, ignore_eos=True)
+    want = local_tokens(run_local("full", text, n_tokens=3))
+    with Cluster(kvstore=0, worker_args={"decode": ["--device", "emulated", "--staging", "1M"]}) as cluster:
+        try:
+            cluster.submit(long)
+            raise AssertionError("a capsule that no worker could receive was taken")
+        except grpc.RpcError as error:
+            assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED and "--staging" in error.details(), error
+        cluster.start_worker("decode-1", ["--staging", "16M"])
+        cluster.wait_ready()
+        for events in [cluster.generate(long, timeout=120) for _ in range(3)]:
+            events = list(events)
+            assert tokens(events) == want, events[-1]
+        cluster.assert_clean()
+        assert "decode: job=" not in cluster.processes["decode-0"].errors(), cluster.processes["decode-0"].errors()
 
 
 def fail_on(role, kernel):

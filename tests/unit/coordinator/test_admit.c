@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "base/arena.h"
 #include "base/clock.h"
 #include "base/config.h"
 #include "compress/plan/plan.h"
@@ -43,7 +44,9 @@ static void cleanup(struct fixture *f) {
     sl_registry_destroy(&f->registry);
 }
 
-static void join(struct fixture *f, char *name, Sluice__V1__WorkerRole role, int64_t arena_bytes, int max_jobs) {
+// staging_bytes: 0: what travels lies in the arena
+static void join_staging(struct fixture *f, char *name, Sluice__V1__WorkerRole role, int64_t arena_bytes,
+                         int64_t staging_bytes, int max_jobs) {
     Sluice__V1__WorkerInfo info = SLUICE__V1__WORKER_INFO__INIT;
     info.name = name;
     info.role = role;
@@ -51,9 +54,14 @@ static void join(struct fixture *f, char *name, Sluice__V1__WorkerRole role, int
     info.version = SL_VERSION;
     info.model_fingerprint = 1;
     info.arena_bytes = arena_bytes;
+    info.staging_bytes = staging_bytes;
     info.max_jobs = max_jobs;
     info.epoch = 1;
     assert_int_equal(sl_registry_register(f->registry, &info, sl_now_ns(), NULL), SL_OK);
+}
+
+static void join(struct fixture *f, char *name, Sluice__V1__WorkerRole role, int64_t arena_bytes, int max_jobs) {
+    join_staging(f, name, role, arena_bytes, 0, max_jobs);
 }
 
 #define PREFILL SLUICE__V1__WORKER_ROLE__PREFILL
@@ -120,6 +128,52 @@ static void test_admission_refuses_what_never_fits_with_numbers(void **state) {
     demand.prefill_bytes = 777;
     assert_int_equal(sl_admission_enter(f.admission, &demand, &place, &err), SL_OK);
     sl_admission_leave(f.admission, &place);
+    cleanup(&f);
+}
+
+// Two decode workers, of which one can never hold the capsule on its way, and the other one at a time, until it has arrived.
+static void test_admission_counts_staging_memory(void **state) {
+    (void)state;
+    struct fixture f = make(4, 4);
+    struct sl_error err;
+    struct sl_place places[2] = {{0}};
+    struct sl_claim claims[2];
+    const int64_t capsule = 3 * SL_ARENA_UNIT;
+    struct sl_demand demand = {
+        .n_prefill_tokens = 10, .capsule_bytes = capsule - 1, .decode_bytes = capsule, .prefill_bytes = capsule};
+    demand.travelling_bytes = 2 * SL_ARENA_UNIT;
+    join_staging(&f, "decode-0", DECODE, 100 * capsule, capsule - 1, 4);
+    join(&f, "prefill-0", PREFILL, 100 * capsule, 4);
+    assert_int_equal(sl_admission_enter(f.admission, &demand, &places[0], &err), SL_ERR_EXHAUSTED);
+    assert_non_null(strstr(err.text, "--staging"));
+    assert_non_null(strstr(err.text, "decode"));
+    join_staging(&f, "decode-1", DECODE, 100 * capsule, 2 * capsule - 1, 4);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(sl_admission_enter(f.admission, &demand, &places[i], &err), SL_OK);
+    }
+    assert_int_equal(claim(&f, &places[0], &demand, &claims[0], &err), SL_OK);
+    assert_string_equal(sl_worker_name(claims[0].decode), "decode-1");
+    assert_int_equal(claim(&f, &places[1], &demand, &claims[1], &err), SL_AGAIN);
+    sl_admission_release_prefill(f.admission, &claims[0]); // the capsule has arrived
+    assert_int_equal(claim(&f, &places[1], &demand, &claims[1], &err), SL_OK);
+    assert_string_equal(sl_worker_name(claims[1].decode), "decode-1");
+    for (int i = 0; i < 2; i++) {
+        sl_admission_release(f.admission, &claims[i]);
+        sl_admission_leave(f.admission, &places[i]);
+    }
+    // A prefill worker needs room for what goes to stores beside the capsule.
+    struct fixture g = make(4, 4);
+    join(&g, "decode-0", DECODE, 100 * capsule, 4);
+    join_staging(&g, "prefill-0", PREFILL, 100 * capsule, capsule + 2 * SL_ARENA_UNIT - 1, 4);
+    assert_int_equal(sl_admission_enter(g.admission, &demand, &places[0], &err), SL_ERR_EXHAUSTED);
+    assert_non_null(strstr(err.text, "prefill"));
+    join_staging(&g, "prefill-1", PREFILL, 100 * capsule, capsule + 2 * SL_ARENA_UNIT, 4);
+    assert_int_equal(sl_admission_enter(g.admission, &demand, &places[0], &err), SL_OK);
+    assert_int_equal(claim(&g, &places[0], &demand, &claims[0], &err), SL_OK);
+    assert_string_equal(sl_worker_name(claims[0].prefill), "prefill-1");
+    sl_admission_release(g.admission, &claims[0]);
+    sl_admission_leave(g.admission, &places[0]);
+    cleanup(&g);
     cleanup(&f);
 }
 
@@ -249,6 +303,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_demand_agrees_with_the_plan),
         cmocka_unit_test(test_admission_refuses_what_never_fits_with_numbers),
+        cmocka_unit_test(test_admission_counts_staging_memory),
         cmocka_unit_test(test_admission_full_line_says_when_to_retry),
         cmocka_unit_test(test_admission_is_first_come_first_served),
         cmocka_unit_test(test_admission_names_the_missing_role),

@@ -157,7 +157,7 @@ static void test_registry_drain_and_suspicion_stop_new_jobs(void **state) {
     Sluice__V1__WorkerInfo info = worker_info("prefill-0", SLUICE__V1__WORKER_ROLE__PREFILL, 1);
     assert_int_equal(sl_registry_register(registry, &info, 0, &err), SL_OK);
     struct sl_worker *worker = only_worker(registry, SLUICE__V1__WORKER_ROLE__PREFILL);
-    sl_worker_claim(worker, 100, 5);
+    sl_worker_claim(worker, (struct sl_route_need){100, 40}, 5);
     assert_int_equal(sl_registry_drain(registry, "prefill-0", false, &jobs, &err), SL_OK);
     assert_int_equal(jobs, 1);
     assert_int_equal(count_ready(registry, SLUICE__V1__WORKER_ROLE__PREFILL), 0);
@@ -172,7 +172,8 @@ static void test_registry_drain_and_suspicion_stop_new_jobs(void **state) {
     assert_int_equal(count_ready(registry, SLUICE__V1__WORKER_ROLE__PREFILL), 0);
     assert_int_equal(beat(registry, "prefill-0", 1, 2 * MS, &drain), SL_OK);
     assert_int_equal(count_ready(registry, SLUICE__V1__WORKER_ROLE__PREFILL), 1);
-    sl_worker_unclaim(worker, 100, 5);
+    sl_worker_unclaim_staging(worker, 40);
+    sl_worker_unclaim(worker, (struct sl_route_need){100, 0}, 5);
     sl_worker_unref(&worker);
     sl_registry_destroy(&registry);
 }

@@ -21,12 +21,16 @@ static void idle_cluster(struct sl_route_view views[N]) {
     }
 }
 
+static struct sl_route_need arena(int64_t bytes) {
+    return (struct sl_route_need){.bytes = bytes};
+}
+
 static void test_prefill_idle_cluster_takes_turns(void **state) {
     (void)state;
     struct sl_route_view views[N];
     idle_cluster(views);
     for (int job = 0; job < 3 * N; job++) { // each ends before the next comes
-        int i = sl_route_prefill(views, N, 100, 10);
+        int i = sl_route_prefill(views, N, 100, arena(10));
         assert_int_equal(i, job % N);
         views[i].jobs_ever++;
     }
@@ -41,8 +45,8 @@ static void test_prefill_same_inputs_same_answer(void **state) {
         views[i].claimed_tokens = i == 3 || i == 5 ? 0 : 50;
         reversed[N - 1 - i] = views[i];
     }
-    int a = sl_route_prefill(views, N, 100, 10);
-    int b = sl_route_prefill(reversed, N, 100, 10);
+    int a = sl_route_prefill(views, N, 100, arena(10));
+    int b = sl_route_prefill(reversed, N, 100, arena(10));
     assert_int_equal(a, 3);
     assert_string_equal(views[a].name, reversed[b].name); // the order of the snapshot does not matter
 }
@@ -52,9 +56,9 @@ static void test_prefill_prefers_who_has_read_the_prefix(void **state) {
     struct sl_route_view views[N];
     idle_cluster(views);
     views[6].matched_tokens = 64;
-    assert_int_equal(sl_route_prefill(views, N, 100, 10), 6);
+    assert_int_equal(sl_route_prefill(views, N, 100, arena(10)), 6);
     views[6].claimed_tokens = 65; // its line is longer than what the prefix saves
-    assert_int_not_equal(sl_route_prefill(views, N, 100, 10), 6);
+    assert_int_not_equal(sl_route_prefill(views, N, 100, arena(10)), 6);
 }
 
 // Everybody asks for the same prefix, which one worker has: load spreads all the same, because jobs pile up.
@@ -70,7 +74,7 @@ static void test_prefill_popular_prefix_makes_no_hot_worker(void **state) {
     views[0].matched_tokens = 900;
     const int n_jobs = 80;
     for (int job = 0; job < n_jobs; job++) { // none ends
-        int i = sl_route_prefill(views, N, 1000, 10);
+        int i = sl_route_prefill(views, N, 1000, arena(10));
         assert_in_range(i, 0, N - 1);
         jobs[i]++;
         views[i].claimed_tokens += 1000;
@@ -92,7 +96,7 @@ static void test_decode_balances_projected_bytes(void **state) {
         views[i].capacity_bytes = 100000 * (1 + i % 2); // half of them twice as large
     }
     for (int job = 0; job < 900; job++) {
-        int i = sl_route_decode(views, N, 500 + job % 7 * 100);
+        int i = sl_route_decode(views, N, arena(500 + job % 7 * 100));
         assert_in_range(i, 0, N - 1);
         views[i].claimed_bytes += 500 + job % 7 * 100;
         views[i].jobs++;
@@ -114,13 +118,13 @@ static void test_route_never_exceeds_room(void **state) {
     for (int i = 0; i < N; i++) {
         views[i].claimed_bytes = 995;
     }
-    assert_int_equal(sl_route_decode(views, N, 6), -1);
-    assert_int_equal(sl_route_prefill(views, N, 1, 6), -1);
-    assert_int_equal(sl_route_decode(views, N, 5), 0);
+    assert_int_equal(sl_route_decode(views, N, arena(6)), -1);
+    assert_int_equal(sl_route_prefill(views, N, 1, arena(6)), -1);
+    assert_int_equal(sl_route_decode(views, N, arena(5)), 0);
     for (int i = 0; i < N; i++) {
         views[i].jobs = views[i].max_jobs;
     }
-    assert_int_equal(sl_route_decode(views, N, 5), -1);
+    assert_int_equal(sl_route_decode(views, N, arena(5)), -1);
     assert_int_equal(sl_route_largest(views, N), 1000);
 }
 
@@ -133,11 +137,11 @@ static void test_route_skips_unready_and_avoids_if_it_can(void **state) {
     }
     assert_int_equal(sl_route_count_ready(views, N), 2);
     views[2].avoid = true;
-    assert_int_equal(sl_route_prefill(views, N, 10, 10), 4);
+    assert_int_equal(sl_route_prefill(views, N, 10, arena(10)), 4);
     views[4].jobs = views[4].max_jobs; // busy: wait for it rather than go back to the one that failed
-    assert_int_equal(sl_route_prefill(views, N, 10, 10), -1);
+    assert_int_equal(sl_route_prefill(views, N, 10, arena(10)), -1);
     views[4].ready = false; // gone: the avoided one is better than none
-    assert_int_equal(sl_route_prefill(views, N, 10, 10), 2);
+    assert_int_equal(sl_route_prefill(views, N, 10, arena(10)), 2);
 }
 
 static void test_store_moves_only_the_lost_share(void **state) {
@@ -168,6 +172,33 @@ static void test_store_moves_only_the_lost_share(void **state) {
 
 #define LANE               1000
 #define LANES(n, replicas) (&(struct sl_route_lanes){n, replicas, LANE})
+
+// A worker whose capsules go through memory of their own needs room in both; of one without only its arena counts.
+static void test_route_passes_over_who_has_too_little_staging_memory(void **state) {
+    (void)state;
+    struct sl_route_view views[N];
+    idle_cluster(views);
+    const struct sl_route_need need = {10, 50};
+    for (int i = 0; i < N; i++) {
+        views[i].ready = i < 3;
+        views[i].capacity_bytes = 1000;
+        views[i].jobs_ever = i; // in this order where nothing else decides
+    }
+    views[0].staging_bytes = 49;
+    views[1].staging_bytes = 100;
+    assert_int_equal(sl_route_decode(views, N, need), 1);
+    assert_int_equal(sl_route_prefill(views, N, 1, need), 1);
+    views[1].claimed_staging_bytes = 51; // now it has 49, too
+    assert_int_equal(sl_route_decode(views, N, need), 2);
+    views[2].ready = false;
+    assert_int_equal(sl_route_decode(views, N, need), -1);
+    assert_true(sl_route_fits(views, N, need)); // the second does when it is idle
+    views[1].staging_bytes = 49;
+    assert_false(sl_route_fits(views, N, need));
+    views[2].ready = true;
+    assert_true(sl_route_fits(views, N, need));
+    assert_false(sl_route_fits(views, N, (struct sl_route_need){1001, 0}));
+}
 
 // Every lane is held once by each replica, in order, cut alike and in different stores; room is kept to.
 static void assert_covered(const struct sl_route_view *views, const struct sl_route_share *shares, int n_shares,
@@ -281,6 +312,7 @@ int main(void) {
         cmocka_unit_test(test_prefill_popular_prefix_makes_no_hot_worker),
         cmocka_unit_test(test_decode_balances_projected_bytes),
         cmocka_unit_test(test_route_never_exceeds_room),
+        cmocka_unit_test(test_route_passes_over_who_has_too_little_staging_memory),
         cmocka_unit_test(test_route_skips_unready_and_avoids_if_it_can),
         cmocka_unit_test(test_store_moves_only_the_lost_share),
         cmocka_unit_test(test_a_session_goes_to_one_store_where_it_fits),

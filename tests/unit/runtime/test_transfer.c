@@ -143,8 +143,21 @@ static void test_mirror_is_what_the_host_reads(void **state) {
     sl_runtime_close(&gpu);
 }
 
+static void test_arena_takes_most_of_a_device_where_nobody_says(void **state) {
+    struct sl_runtime cpu, device;
+    (void)state;
+    open_runtime(&cpu, "cpu");
+    assert_int_equal(sl_runtime_usual_arena_bytes(&cpu), (size_t)1 << 30);
+    open_runtime(&device, "emulated");
+    size_t room = sl_device_room(device.device), usual = sl_runtime_usual_arena_bytes(&device);
+    assert_true(usual > room / 100 * 84 && usual < room / 100 * 86);
+    sl_runtime_close(&device);
+    sl_runtime_close(&cpu);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_arena_takes_most_of_a_device_where_nobody_says),
         cmocka_unit_test(test_body_is_the_same_from_a_device),
         cmocka_unit_test(test_layer_leaves_as_it_was),
         cmocka_unit_test(test_mirror_is_what_the_host_reads),
