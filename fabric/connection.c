@@ -39,7 +39,7 @@ enum sl_status sl_connection_open(struct sl_fabric *fabric, const char *address,
     if (!connection) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a connection to %s", address);
     }
-    enum sl_status status = sl_ucx_resolve(address, &connection->sockaddr, &connection->sockaddr_bytes, err);
+    enum sl_status status = sl_address_resolve(address, &connection->sockaddr, &connection->sockaddr_bytes, err);
     if (status != SL_OK) {
         free(connection);
         return status;
@@ -170,9 +170,9 @@ static void run_close(struct sl_fabric *fabric, struct sl_command *command) {
 static void name_transport(struct sl_connection *connection) {
     static const struct {
         const char *prefix, *name;
-    } names[] = {{"posix", "shm"}, {"rc_", "rdma"}, {"dc_", "rdma"}, {"tcp", "tcp"}, {"self", "self"}};
+    } names[] = {{"posix", "shm"}, {"rc_", "rdma"}, {"dc_", "rdma"}, {"tcp", "tcp"}, {"tls", "tls"}, {"self", "self"}};
     char transport[32];
-    sl_ucx_transport(connection->peer->ep, transport, sizeof transport);
+    sl_peer_transport(connection->peer, transport, sizeof transport);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strncmp(transport, names[i].prefix, strlen(names[i].prefix)) == 0) {
             atomic_store(&connection->transport, names[i].name);

@@ -4,7 +4,9 @@
  */
 #include "fabric/fabric.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +15,7 @@
 
 #include "base/hash.h"
 #include "base/thread.h"
-#include "fabric/core/core.h"
+#include "fabric/core/ucx.h"
 
 /*
  * To add a verb: a file with its code that ends in its struct sl_verb_ops (core/verb.h says what the core calls), its
@@ -28,14 +30,14 @@ static_assert(SL_TICKET_MAX_BYTES == SL_WIRE_TICKET_MAX_BYTES, "callers have roo
 static_assert(sizeof verbs / sizeof *verbs <= SL_MAX_VERBS, "they fit the table");
 
 static enum sl_status parse_transport(const char *name, enum sl_transport *transport_out, struct sl_error *err) {
-    static const char *const names[] = {"auto", "shm", "tcp", "rdma"};
+    static const char *const names[] = {"auto", "shm", "tcp", "rdma", "ucx-tcp"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strcmp(name, names[i]) == 0) {
             *transport_out = (enum sl_transport)i;
             return SL_OK;
         }
     }
-    return sl_fail(err, SL_ERR_INVALID, "transport \"%s\": expected auto, shm, tcp or rdma", name);
+    return sl_fail(err, SL_ERR_INVALID, "transport \"%s\": expected auto, shm, tcp, rdma or ucx-tcp", name);
 }
 
 // Shared memory is only looked for where the kernel is the same one.
@@ -49,6 +51,36 @@ static uint64_t host_id(void) {
         fclose(file);
     }
     return sl_hash(boot_id, strlen(boot_id), 0);
+}
+
+static bool is_loopback(const struct sockaddr_storage *address) {
+    return address->ss_family == AF_INET6
+               ? IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)address)->sin6_addr)
+               : ntohl(((const struct sockaddr_in *)address)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+}
+
+static enum sl_status check_secure(const struct sl_fabric *fabric, const struct sl_fabric_config *config,
+                                   struct sl_error *err) {
+    if (fabric->transport == SL_TRANSPORT_UCX_TCP && !config->insecure) {
+        return sl_fail(
+            err, SL_ERR_PRECONDITION,
+            "transport ucx-tcp: UCX lets whoever connects write into this process; --insecure says that this "
+            "is wanted");
+    }
+    if (config->listen && !config->tls && !config->insecure && !is_loopback(&fabric->listen)) {
+        return sl_fail(
+            err, SL_ERR_PRECONDITION,
+            "fabric address \"%s\": other hosts could connect, and there are no certificates; give --tls-ca, "
+            "--tls-cert and --tls-key, or --insecure",
+            config->listen);
+    }
+    return SL_OK;
+}
+
+static enum sl_status resolve_own(struct sl_fabric *fabric, struct sl_error *err) {
+    enum sl_status status = sl_address_host(fabric->listen_text, fabric->listen_host, sizeof fabric->listen_host, err);
+    return status == SL_OK ? sl_address_resolve(fabric->listen_text, &fabric->listen, &fabric->listen_bytes, err)
+                           : status;
 }
 
 static enum sl_status fill(struct sl_fabric *fabric, const struct sl_fabric_config *config, struct sl_error *err) {
@@ -71,10 +103,11 @@ static enum sl_status fill(struct sl_fabric *fabric, const struct sl_fabric_conf
     }
     if (status == SL_OK && config->listen) {
         fabric->listen_text = strdup(config->listen);
-        status = fabric->listen_text ? sl_ucx_find_device(fabric, err)
-                                     : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a fabric");
+        status =
+            fabric->listen_text ? resolve_own(fabric, err) : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a fabric");
     }
-    return status;
+    fabric->tls = config->tls;
+    return status == SL_OK ? check_secure(fabric, config, err) : status;
 }
 
 enum sl_status sl_fabric_create(const struct sl_fabric_config *config, struct sl_fabric **fabric_out,

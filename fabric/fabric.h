@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: the data plane. Moves bytes from one process's registered memory into memory that another process has
- *          granted, over whatever UCX finds between them (RDMA, shared memory, TCP). The only user of UCX.
+ *          granted, over what there is between them: RDMA and shared memory by UCX, TCP by links of our own.
  *
  * Vocabulary: region  memory registered once, at start-up
  *             grant   a block of a region that the owner has opened for one ship, with a generation and a deadline
  *             ticket  the grant as bytes, carried to the sender by the control plane
  *             ship    the sender's side: pieces into the grant, then a final message with a header
  *
- * Design: one UCX worker and one progress thread per fabric; every other thread talks to it through a queue and waits
- *         with deadlines. The way is chosen per peer by what the transport does well: one-sided puts where hardware or
- *         shared memory does them, active messages with rendezvous straight into the granted block on TCP, where UCX
- *         emulates puts and is several times slower. Each piece carries its digest in the final message (one-sided) or
+ * Design: one progress thread per fabric; every other thread talks to it through a queue and waits
+ *         with deadlines. Peers meet over a link (fabric/link), with TLS where there are certificates. The way is chosen
+ *         per peer by what there is: one-sided puts where hardware or shared memory does them, else messages, received
+ *         straight into the granted block. Each piece carries its digest in the final message (one-sided) or
  *         beside it (active message); the receiver verifies all of them before the grant completes, and acknowledges.
  *
  * Failure: a lost peer (error callback, or heartbeats missed) ends every ship to it and every grant that it was writing
@@ -26,19 +26,23 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "base/tls_files.h"
 
 struct sl_fabric;
 
 struct sl_fabric_config {
     const char *listen;    // "HOST:PORT"; port 0 picks a free one. NULL: this process only sends
-    const char *transport; // "auto", "shm" (same host only), "tcp", "rdma"
-    int64_t heartbeat_ms;  // between beats to each connected peer; a peer silent for 3 beats is lost. 0: 1000
+    const char *transport; // "auto", "shm" (same host only), "tcp", "rdma"; "ucx-tcp" to compare with, insecure
+    const struct sl_tls_files *tls; // NULL: nobody is asked who it is, and anybody can read what is sent
+    bool insecure;                  // that is wanted, also where other hosts can connect
+    int64_t heartbeat_ms;           // between beats to each connected peer; a peer silent for 3 beats is lost. 0: 1000
     const char *inject; // fault injection for tests: e.g. "corrupt:3" flips a byte of the 3rd piece; NULL or "": none
 };
 
 /*
  * Starts UCX and the progress thread. A start that takes longer than 20 s is given up (SL_ERR_DEADLINE).
- * SL_ERR_EXISTS: the port is in use. SL_ERR_UNSUPPORTED: the transport is not there.
+ * SL_ERR_EXISTS: the port is in use. SL_ERR_UNSUPPORTED: the transport is not there. SL_ERR_PRECONDITION: without tls
+ * other hosts could connect, and `insecure` is not set.
  */
 enum sl_status sl_fabric_create(const struct sl_fabric_config *config, struct sl_fabric **fabric_out,
                                 struct sl_error *err);

@@ -9,7 +9,7 @@
  *
  * Ways:  copy  where the window is mapped into this process: slices of COPY_SLICE_BYTES a turn, so that requests and other
  *              fetches on the progress thread go on
- *        get   RDMA: ucp_get_nbx, at most GET_WINDOW_BYTES unacknowledged
+ *        get   RDMA: at most GET_WINDOW_BYTES unacknowledged
  *        read  else: READ messages of at most SL_SEGMENT_MAX_BYTES, SL_READS_PER_PEER unanswered ones a peer
  *
  * Invariants: n_writes counts what may still write to the caller's memory by itself: gets, and rendezvous straight into it.
@@ -264,30 +264,28 @@ static bool pump_copy(struct sl_fetch *fetch) {
 // ---- get -------------------------------------------------------------------------------------------------------------
 
 struct get {
-    struct sl_peer *peer;
+    struct sl_peer_op op;
     struct sl_fetch *fetch;
     size_t bytes;
 };
 
-static void got(struct get *get, ucs_status_t status) {
+static void got(struct get *get, enum sl_status status) {
     struct sl_fetch *fetch = get->fetch;
-    get->peer->n_operations--;
     fetch->n_writes--;
     fetch->get_bytes -= get->bytes;
-    if (status != UCS_OK) {
-        fail(fetch, sl_ucx_status(status), ucs_status_string(status));
+    if (status != SL_OK) {
+        fail(fetch, status, sl_status_text(status));
     } else {
         fetch->n_missing -= get->bytes;
     }
     free(get);
 }
 
-static void on_got(void *request, ucs_status_t status, void *user_data) {
-    struct get *get = user_data;
+static void on_got(struct sl_peer_op *op, enum sl_status status) {
+    struct get *get = SL_CONTAINER(op, struct get, op);
     struct sl_fetch *fetch = get->fetch;
     got(get, status);
     check_end(fetch);
-    ucp_request_free(request);
 }
 
 static bool pump_get(struct sl_fetch *fetch) {
@@ -302,20 +300,15 @@ static bool pump_get(struct sl_fetch *fetch) {
             fail(fetch, SL_ERR_EXHAUSTED, "no memory for a get");
             break;
         }
-        *get = (struct get){peer, fetch, bytes};
+        *get = (struct get){{peer, on_got}, fetch, bytes};
         uint8_t *to = (uint8_t *)range->to + fetch->at;
-        ucp_request_param_t with = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
-                                    .cb.send = on_got,
-                                    .user_data = get};
-        sl_fabric_use_region(peer->fabric, to, bytes, &with);
         uint64_t from = fetch->ticket.head.remote_address + range->offset + fetch->at;
         step(fetch, bytes);
         fetch->n_writes++;
         fetch->get_bytes += bytes;
-        peer->n_operations++;
-        void *request = ucp_get_nbx(peer->ep, to, bytes, from, fetch->region->rkey, &with);
-        if (!UCS_PTR_IS_PTR(request)) {
-            got(get, UCS_PTR_STATUS(request));
+        enum sl_status status = sl_peer_get(&get->op, fetch->region, to, bytes, from);
+        if (status != SL_INPROGRESS) {
+            got(get, status);
         }
         moved = true;
     }
@@ -385,8 +378,8 @@ static bool pump_read(struct sl_fetch *fetch) {
         read->direct = read->receiving = false;
         read->fetch = fetch;
         moved = true;
-        const ucp_request_param_t with = {.flags = UCP_AM_SEND_FLAG_EAGER};
-        sl_peer_send_start(send, SL_WIRE_READ, sizeof header, list, list_bytes, &with);
+        send->eager = true;
+        sl_peer_send_start(send, SL_WIRE_READ, list, list_bytes);
     }
     return moved;
 }
@@ -402,7 +395,7 @@ static void scatter(const struct sl_fetch *fetch, const struct read *read, const
 }
 
 // The bytes of a read are here (`data`, or in place already), or will not come.
-static void finish_read(struct read *read, ucs_status_t status, const uint8_t *data) {
+static void finish_read(struct read *read, enum sl_status status, const uint8_t *data) {
     struct sl_fetch *fetch = read->fetch;
     read->used = false;
     read->fetch = NULL;
@@ -410,8 +403,8 @@ static void finish_read(struct read *read, ucs_status_t status, const uint8_t *d
         return;
     }
     fetch->n_writes -= read->direct;
-    if (status != UCS_OK) {
-        fail(fetch, SL_ERR_PEER_LOST, ucs_status_string(status));
+    if (status != SL_OK) {
+        fail(fetch, SL_ERR_PEER_LOST, sl_status_text(status));
     } else {
         if (data) {
             scatter(fetch, read, data);
@@ -421,7 +414,7 @@ static void finish_read(struct read *read, ucs_status_t status, const uint8_t *d
     check_end(fetch);
 }
 
-static void on_received(void *arg, struct sl_peer *peer, ucs_status_t status, size_t bytes) {
+static void on_received(void *arg, struct sl_peer *peer, enum sl_status status, size_t bytes) {
     struct read *read = arg;
     uint8_t *buffer = read->buffer;
     (void)bytes;
@@ -469,10 +462,10 @@ static void on_read_reply(void *state, struct sl_peer *peer, struct sl_message *
             refuse(fetch, reply.status < 0 ? (enum sl_status)reply.status : SL_ERR_INTERNAL);
             check_end(fetch);
         }
-    } else if (message->by_rendezvous) {
+    } else if (message->on_its_way) {
         receive_ranges(peer, read, message);
     } else {
-        finish_read(read, UCS_OK, message->data);
+        finish_read(read, SL_OK, message->data);
     }
 }
 
@@ -508,7 +501,7 @@ static bool advance(struct sl_fetch *fetch) {
             return true;
         }
     }
-    if (fetch->fetches->get > 0) {
+    if (fetch->fetches->get > 0 && fetch->region->rkey) {
         return pump_get(fetch);
     }
     return fetch->region->mapping != 0 ? pump_copy(fetch)

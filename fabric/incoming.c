@@ -150,7 +150,7 @@ static void reply_status(struct sl_peer *peer, uint64_t id, enum sl_status statu
     sl_peer_tell(peer, SL_WIRE_REPLY, &reply, sizeof reply);
 }
 
-static void on_replied(struct sl_peer_send *send, ucs_status_t status) {
+static void on_replied(struct sl_peer_send *send, enum sl_status status) {
     (void)status;
     finish(send->arg);
 }
@@ -174,9 +174,8 @@ static void reply(struct sl_fabric_incoming *incoming) {
     send->arg = incoming;
     send->done = on_replied;
     incoming->state = INCOMING_SENDING;
-    ucp_request_param_t with = {.flags = incoming->reply_bytes <= SL_EAGER_MAX_BYTES ? UCP_AM_SEND_FLAG_EAGER : 0};
-    sl_fabric_use_region(incoming->peer->fabric, incoming->reply, incoming->reply_bytes, &with);
-    sl_peer_send_start(send, SL_WIRE_REPLY, sizeof header, incoming->reply, incoming->reply_bytes, &with);
+    send->eager = incoming->reply_bytes <= SL_EAGER_MAX_BYTES;
+    sl_peer_send_start(send, SL_WIRE_REPLY, incoming->reply, incoming->reply_bytes);
 }
 
 static void run_reply(struct sl_fabric *fabric, struct sl_command *command) {
@@ -207,9 +206,9 @@ static void deliver(struct sl_fabric_incoming *incoming) {
     atomic_load (&inbox->fn)(inbox->arg, incoming);
 }
 
-static void on_received(void *arg, struct sl_peer *peer, ucs_status_t status, size_t bytes) {
+static void on_received(void *arg, struct sl_peer *peer, enum sl_status status, size_t bytes) {
     (void)peer, (void)bytes;
-    if (status == UCS_OK) {
+    if (status == SL_OK) {
         deliver(arg);
     } else { // the error callback closes the peer
         finish(arg);
@@ -253,7 +252,7 @@ static void on_request(void *state, struct sl_peer *peer, struct sl_message *mes
     incoming->capacity = request.reply_capacity;
     incoming->body_bytes = bytes;
     enlist(inbox, incoming);
-    if (!message->by_rendezvous) {
+    if (!message->on_its_way) {
         if (bytes > 0) {
             memcpy(incoming->body, message->data, bytes);
         }

@@ -5,8 +5,8 @@
  * Design: nothing in a message is believed before it is checked: its length, that the grant is open in this
  *         generation, that this ship of this peer has claimed it, that the bytes lie inside. Only then is a receive
  *         posted, straight into the block. A segment is verified as soon as it has landed, so that verification
- *         overlaps with the arrival of the next ones. Whatever is dropped is also discarded in UCX: a handler
- *         that returns without having posted a receive completes the sender's rendezvous.
+ *         overlaps with the arrival of the next ones. Whatever is dropped is also discarded by link and UCX: a
+ *         handler that returns without having posted a receive completes the sender's transfer.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +36,8 @@ static struct sl_grant *claimed_grant(struct sl_grants *grants, struct sl_peer *
         sl_grant_answer_past(grants, peer, key);
         return NULL;
     }
-    if (grant->writer != peer || grant->ship_id != key->ship_id) {
+    bool unclaimed = grant->writer == NULL && grant->state != GRANT_CLAIMED; // over before any claim came: told why
+    if (!unclaimed && (grant->writer != peer || grant->ship_id != key->ship_id)) {
         atomic_fetch_add(&grants->n_stale, 1);
         sl_grant_answer(peer, key, SL_ERR_PEER_STALE, 0, "the grant belongs to another ship");
         return NULL;
@@ -101,15 +102,15 @@ static void verify(const struct receive *receive) {
     sl_grant_check_complete(grant);
 }
 
-static void on_received(void *arg, struct sl_peer *peer, ucs_status_t status, size_t bytes) {
+static void on_received(void *arg, struct sl_peer *peer, enum sl_status status, size_t bytes) {
     struct receive *receive = arg;
     struct sl_grant *grant = receive->grant;
     (void)peer;
     grant->n_receives--;
-    if (status == UCS_OK && bytes == receive->segment.bytes) {
+    if (status == SL_OK && bytes == receive->segment.bytes) {
         verify(receive);
     } else {
-        sl_grant_fail(grant, SL_ERR_PEER_LOST, ucs_status_string(status));
+        sl_grant_fail(grant, SL_ERR_PEER_LOST, sl_status_text(status));
     }
     free(receive);
 }
@@ -137,10 +138,10 @@ static const char *refusal(const struct sl_grant *grant, const struct receive *r
 static void land(struct receive *receive, struct sl_peer *peer, struct sl_message *message) {
     struct sl_grant *grant = receive->grant;
     uint8_t *to = grant->block + receive->segment.offset;
-    if (message->by_rendezvous && message->bytes > 0) {
+    if (message->on_its_way && message->bytes > 0) {
         grant->n_receives++;
         if (!sl_peer_receive(peer, message, to, on_received, receive)) {
-            on_received(receive, peer, UCS_ERR_NO_MEMORY, 0);
+            on_received(receive, peer, SL_ERR_EXHAUSTED, 0);
         }
         return;
     }
@@ -182,13 +183,13 @@ void sl_grant_on_segment(void *state, struct sl_peer *peer, struct sl_message *m
 
 // ---- FINAL -----------------------------------------------------------------------------------------------------
 
-static void on_header_received(void *arg, struct sl_peer *peer, ucs_status_t status, size_t bytes) {
+static void on_header_received(void *arg, struct sl_peer *peer, enum sl_status status, size_t bytes) {
     struct sl_grant *grant = arg;
     (void)peer, (void)bytes;
     grant->n_receives--;
-    grant->header_ready = status == UCS_OK;
-    if (status != UCS_OK) {
-        sl_grant_fail(grant, SL_ERR_PEER_LOST, ucs_status_string(status));
+    grant->header_ready = status == SL_OK;
+    if (status != SL_OK) {
+        sl_grant_fail(grant, SL_ERR_PEER_LOST, sl_status_text(status));
     } else if (grant->state == GRANT_CLAIMED) {
         sl_grant_check_complete(grant);
     } else {
@@ -197,7 +198,7 @@ static void on_header_received(void *arg, struct sl_peer *peer, ucs_status_t sta
 }
 
 static void receive_header(struct sl_grant *grant, struct sl_peer *peer, struct sl_message *message) {
-    grant->header_ready = !message->by_rendezvous;
+    grant->header_ready = !message->on_its_way;
     if (grant->header_ready) {
         if (message->bytes > 0) {
             memcpy(grant->header, message->data, message->bytes);

@@ -163,10 +163,10 @@ static void end(struct sl_fabric_request *request, enum sl_status status, const 
     let_go(request);
 }
 
-static void on_sent(struct sl_peer_send *send, ucs_status_t status) {
+static void on_sent(struct sl_peer_send *send, enum sl_status status) {
     struct sl_fabric_request *request = send->arg;
-    if (status != UCS_OK) {
-        end(request, sl_ucx_status(status), ucs_status_string(status));
+    if (status != SL_OK) {
+        end(request, status, sl_status_text(status));
     }
     unref(request);
 }
@@ -183,8 +183,8 @@ static void on_up(struct sl_connection_user *user) {
     send->arg = request;
     send->done = on_sent;
     atomic_fetch_add(&request->refs, 1);
-    const ucp_request_param_t with = {.flags = request->body_bytes <= SL_EAGER_MAX_BYTES ? UCP_AM_SEND_FLAG_EAGER : 0};
-    sl_peer_send_start(send, SL_WIRE_REQUEST, sizeof header, request->body, request->body_bytes, &with);
+    send->eager = request->body_bytes <= SL_EAGER_MAX_BYTES;
+    sl_peer_send_start(send, SL_WIRE_REQUEST, request->body, request->body_bytes);
 }
 
 static void on_over(struct sl_connection_user *user, enum sl_status status, const char *text) {
@@ -264,15 +264,15 @@ static void free_buffer(struct sl_fabric *fabric, uint8_t *buffer, size_t bytes)
     }
 }
 
-static void on_received(void *arg, struct sl_peer *peer, ucs_status_t status, size_t bytes) {
+static void on_received(void *arg, struct sl_peer *peer, enum sl_status status, size_t bytes) {
     struct sl_fabric_request *request = arg;
     uint8_t *buffer = request->buffer;
     bytes = request->buffer_bytes; // 0 where it failed
     request->buffer = NULL;
-    if (status == UCS_OK) {
+    if (status == SL_OK) {
         deliver(request, buffer, bytes);
     } else {
-        end(request, SL_ERR_PEER_LOST, ucs_status_string(status));
+        end(request, SL_ERR_PEER_LOST, sl_status_text(status));
     }
     free_buffer(peer->fabric, buffer, bytes);
 }
@@ -321,7 +321,7 @@ static void on_reply(void *state, struct sl_peer *peer, struct sl_message *messa
         refuse(request, (enum sl_status)reply.status);
     } else if (message->bytes > request->reply_capacity) {
         refuse(request, SL_ERR_RANGE);
-    } else if (message->by_rendezvous) {
+    } else if (message->on_its_way) {
         receive_reply(peer, request, message);
     } else {
         deliver(request, message->data, message->bytes);

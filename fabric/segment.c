@@ -81,14 +81,14 @@ static uint64_t digest_of(const struct parts *parts) {
     return digest;
 }
 
-static void on_segment_done(struct sl_peer_send *send, ucs_status_t status) {
+static void on_segment_done(struct sl_peer_send *send, enum sl_status status) {
     struct sl_ship *ship = send->arg;
     ship->n_outstanding--;
     ship->outstanding_bytes -= send->bytes;
-    if (status == UCS_OK) {
+    if (status == SL_OK) {
         atomic_fetch_add(&ship->acked_bytes, send->bytes);
     } else {
-        sl_ship_fail(ship, sl_ucx_status(status), ucs_status_string(status));
+        sl_ship_fail(ship, status, sl_status_text(status));
     }
 }
 
@@ -115,14 +115,14 @@ static bool corrupt(struct sl_peer_send *send, struct parts *parts) {
 // ---- active messages -----------------------------------------------------------------------------------------------
 
 // Neighbours in the source become one entry. Returns the number of entries, 0 when there is no memory.
-static size_t scatter_list(const struct parts *parts, ucp_dt_iov_t **iov_out) {
-    ucp_dt_iov_t *iov = malloc(parts->n * sizeof *iov);
+static size_t scatter_list(const struct parts *parts, struct iovec **iov_out) {
+    struct iovec *iov = malloc(parts->n * sizeof *iov);
     size_t n = 0;
     for (uint32_t i = 0; iov && i < parts->n; i++) {
-        if (n > 0 && (const uint8_t *)iov[n - 1].buffer + iov[n - 1].length == parts->data[i]) {
-            iov[n - 1].length += parts->part_bytes[i];
+        if (n > 0 && (const uint8_t *)iov[n - 1].iov_base + iov[n - 1].iov_len == parts->data[i]) {
+            iov[n - 1].iov_len += parts->part_bytes[i];
         } else {
-            iov[n++] = (ucp_dt_iov_t){(void *)(uintptr_t)parts->data[i], parts->part_bytes[i]};
+            iov[n++] = (struct iovec){(void *)(uintptr_t)parts->data[i], parts->part_bytes[i]};
         }
     }
     *iov_out = iov;
@@ -143,97 +143,70 @@ static bool pack(struct sl_peer_send *send, const struct parts *parts) {
 }
 
 static void send_message(struct sl_ship *ship, struct sl_peer_send *send, struct parts *parts) {
-    ucp_request_param_t with = {0};
     size_t n = scatter_list(parts, &send->iov);
-    if (n > 1 && parts->bytes / n < PACK_BELOW_BYTES && pack(send, parts)) { // without memory for it the list will do
-        send->iov[0] = (ucp_dt_iov_t){send->buffer, parts->bytes};
-        n = 1;
-    }
-    const void *data = send->iov;
-    size_t count = n;
-    if (n == 1) {
-        data = send->iov[0].buffer;
-        count = parts->bytes;
-        sl_fabric_use_region(ship->fabric, data, count, &with);
-    } else if (n > 1) {
-        with.op_attr_mask = UCP_OP_ATTR_FIELD_DATATYPE;
-        with.datatype = ucp_dt_make_iov();
-    } else {
-        ship->peer->n_operations++; // as if it had been sent
-        sl_ship_fail(ship, SL_ERR_EXHAUSTED, "the sender has no memory for a scatter list");
-        ship->peer->n_operations--;
-        on_segment_done(send, UCS_ERR_NO_MEMORY);
+    if (n == 0) {
+        on_segment_done(send, SL_ERR_EXHAUSTED);
         sl_peer_send_free(send);
         return;
     }
-    sl_peer_send_start(send, SL_WIRE_SEGMENT, SL_SEGMENT_HEADER_BYTES(parts->n), data, count, &with);
+    // The link writes from a list; for UCX small parts cost more in a list than in a copy. Without memory it must do.
+    if (n > 1 && ship->peer->ep && parts->bytes / n < PACK_BELOW_BYTES && pack(send, parts)) {
+        send->iov[0] = (struct iovec){send->buffer, parts->bytes};
+        n = 1;
+    }
+    send->n_iov = n > 1 ? n : 0;
+    sl_peer_send_start(send, SL_WIRE_SEGMENT, send->iov[0].iov_base, parts->bytes);
 }
 
 // ---- puts ------------------------------------------------------------------------------------------------------
 
 // A segment on its way by puts; becomes its announcement when the flush is over.
 struct put {
+    struct sl_peer_op op;
     struct sl_ship *ship;
     struct sl_peer_send *announcement;
-    size_t header_bytes;
     size_t n_pending; // put requests, the flush, and the function that starts them
     bool flushing;
-    ucs_status_t status;
+    enum sl_status status;
 };
 
-static void on_put(void *request, ucs_status_t status, void *user_data);
-
-static void put_step(struct put *put, ucs_status_t status) {
-    struct sl_peer *peer = put->announcement->peer;
-    if (status != UCS_OK && put->status == UCS_OK) {
+static void put_step(struct put *put, enum sl_status status) {
+    struct sl_peer *peer = put->op.peer;
+    if (status != SL_OK && put->status == SL_OK) {
         put->status = status;
     }
     if (--put->n_pending > 0) {
         return;
     }
-    if (put->status == UCS_OK && !put->flushing && peer->state != PEER_CLOSING) {
+    if (put->status == SL_OK && !put->flushing && peer->state != PEER_CLOSING) {
         put->flushing = true;
         put->n_pending = 1;
-        ucp_request_param_t with = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
-                                    .cb.send = on_put,
-                                    .user_data = put};
-        void *request = ucp_ep_flush_nbx(peer->ep, &with);
-        if (UCS_PTR_IS_PTR(request)) {
-            peer->n_operations++;
-        } else {
-            put_step(put, UCS_PTR_STATUS(request));
+        enum sl_status flushed = sl_peer_flush(&put->op);
+        if (flushed != SL_INPROGRESS) {
+            put_step(put, flushed);
         }
         return;
     }
     struct sl_peer_send *send = put->announcement;
-    if (put->status == UCS_OK && put->flushing) {
-        sl_peer_send_start(send, SL_WIRE_SEGMENT, put->header_bytes, NULL, 0, NULL);
+    if (put->status == SL_OK && put->flushing) {
+        sl_peer_send_start(send, SL_WIRE_SEGMENT, NULL, 0);
     } else {
-        on_segment_done(send, put->status == UCS_OK ? UCS_ERR_CANCELED : put->status);
+        on_segment_done(send, put->status == SL_OK ? SL_ERR_CANCELLED : put->status);
         sl_peer_send_free(send);
     }
     free(put);
 }
 
-static void on_put(void *request, ucs_status_t status, void *user_data) {
-    struct put *put = user_data;
-    put->announcement->peer->n_operations--;
-    put_step(put, status);
-    ucp_request_free(request);
+static void on_put(struct sl_peer_op *op, enum sl_status status) {
+    put_step(SL_CONTAINER(op, struct put, op), status);
 }
 
 static void put_range(struct put *put, size_t offset, const uint8_t *data, size_t bytes) {
-    struct sl_ship *ship = put->ship;
-    ucp_request_param_t with = {
-        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA, .cb.send = on_put, .user_data = put};
-    sl_fabric_use_region(ship->fabric, data, bytes, &with);
+    const struct sl_ship *ship = put->ship;
     put->n_pending++;
-    void *request =
-        ucp_put_nbx(ship->peer->ep, data, bytes, ship->ticket.head.remote_address + offset, ship->region->rkey, &with);
-    if (UCS_PTR_IS_PTR(request)) {
-        put->announcement->peer->n_operations++;
-    } else {
-        put_step(put, UCS_PTR_STATUS(request));
+    enum sl_status status = sl_peer_put(&put->op, ship->region, data, bytes, ship->ticket.head.remote_address + offset);
+    if (status != SL_INPROGRESS) {
+        put_step(put, status);
     }
 }
 
@@ -274,18 +247,17 @@ static void send_copies(struct sl_ship *ship, struct sl_peer_send *send, const s
     if (!digested) {
         set_digest(send, digest);
     }
-    sl_peer_send_start(send, SL_WIRE_SEGMENT, SL_SEGMENT_HEADER_BYTES(parts->n), NULL, 0, NULL);
+    sl_peer_send_start(send, SL_WIRE_SEGMENT, NULL, 0);
 }
 
 static void send_puts(struct sl_ship *ship, struct sl_peer_send *send, const struct parts *parts, bool digested) {
     struct put *put = calloc(1, sizeof *put);
     if (!put) {
-        on_segment_done(send, UCS_ERR_NO_MEMORY);
+        on_segment_done(send, SL_ERR_EXHAUSTED);
         sl_peer_send_free(send);
         return;
     }
-    *put = (struct put){.ship = ship, .announcement = send, .n_pending = 1, .status = UCS_OK};
-    put->header_bytes = SL_SEGMENT_HEADER_BYTES(parts->n);
+    *put = (struct put){{ship->peer, on_put}, .ship = ship, .announcement = send, .n_pending = 1, .status = SL_OK};
     uint64_t digest = 0;
     size_t offset = parts->offset;
     for (uint32_t i = 0; i < parts->n; i++) {
@@ -298,7 +270,7 @@ static void send_puts(struct sl_ship *ship, struct sl_peer_send *send, const str
     if (!digested) {
         set_digest(send, digest);
     }
-    put_step(put, UCS_OK);
+    put_step(put, SL_OK);
 }
 
 // ---- both ------------------------------------------------------------------------------------------------------

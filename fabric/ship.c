@@ -62,7 +62,7 @@ enum sl_status sl_ship_open(struct sl_fabric *fabric, const uint8_t *ticket, siz
     }
     enum sl_status status = sl_ticket_unpack(&ship->ticket, SL_WIRE_MAGIC, "grant", ticket, ticket_bytes, err);
     if (status == SL_OK) {
-        status = sl_ucx_resolve(ship->ticket.address, &ship->sockaddr, &ship->sockaddr_bytes, err);
+        status = sl_address_resolve(ship->ticket.address, &ship->sockaddr, &ship->sockaddr_bytes, err);
     }
     if (status != SL_OK) {
         free(ship);
@@ -85,11 +85,11 @@ enum sl_status sl_ship_open(struct sl_fabric *fabric, const uint8_t *ticket, siz
 
 // ---- FINAL and ANSWER ------------------------------------------------------------------------------------------
 
-static void on_final_sent(struct sl_peer_send *send, ucs_status_t status) {
+static void on_final_sent(struct sl_peer_send *send, enum sl_status status) {
     struct sl_ship *ship = send->arg;
     ship->n_outstanding--;
-    if (status != UCS_OK) {
-        sl_ship_fail(ship, sl_ucx_status(status), ucs_status_string(status));
+    if (status != SL_OK) {
+        sl_ship_fail(ship, status, sl_status_text(status));
     }
 }
 
@@ -112,7 +112,7 @@ static void send_final(struct sl_ship *ship) {
     send->done = on_final_sent;
     send->arg = ship;
     ship->n_outstanding++;
-    sl_peer_send_start(send, SL_WIRE_FINAL, sizeof final, ship->header, ship->header_bytes, NULL);
+    sl_peer_send_start(send, SL_WIRE_FINAL, ship->header, ship->header_bytes);
 }
 
 static void on_answer(void *state, struct sl_peer *peer, struct sl_message *message) {
@@ -164,7 +164,7 @@ static bool pump_waiting(struct sl_ship *ship) {
         return true;
     }
     char transport[32];
-    sl_ucx_transport(ship->peer->ep, transport, sizeof transport);
+    sl_peer_transport(ship->peer, transport, sizeof transport);
     snprintf(ship->mode_text, sizeof ship->mode_text, "%s %s", one_sided ? "put" : "am", transport);
     atomic_store(&ship->mode, ship->mode_text);
     struct sl_wire_claim claim = {.key = key_of(ship), .one_sided = one_sided};

@@ -129,7 +129,7 @@ static bool ranges_fit(struct ranges *ranges, size_t window_bytes) {
     return true;
 }
 
-static void on_read_sent(struct sl_peer_send *send, ucs_status_t status) {
+static void on_read_sent(struct sl_peer_send *send, enum sl_status status) {
     struct peer_windows *of_peer = send->arg;
     (void)status;
     of_peer->n_reads--;
@@ -172,12 +172,10 @@ static enum sl_status serve(struct windows *windows, struct sl_peer *peer, const
         send->buffer = packed;
         data = packed;
     }
-    ucp_request_param_t with = {0};
-    sl_fabric_use_region(fabric, data, ranges->bytes, &with);
     send->done = on_read_sent;
     send->arg = of_peer;
     of_peer->n_reads++;
-    sl_peer_send_start(send, SL_WIRE_READ_REPLY, sizeof reply, data, ranges->bytes, &with);
+    sl_peer_send_start(send, SL_WIRE_READ_REPLY, data, ranges->bytes);
     return SL_OK;
 }
 
@@ -185,7 +183,7 @@ static void on_read(void *state, struct sl_peer *peer, struct sl_message *messag
     struct sl_wire_read read;
     memcpy(&read, message->header, sizeof read);
     if (read.n_ranges == 0 || read.n_ranges > SL_READ_MAX_RANGES ||
-        message->bytes != read.n_ranges * sizeof(struct sl_wire_range) || message->by_rendezvous) {
+        message->bytes != read.n_ranges * sizeof(struct sl_wire_range) || message->on_its_way) {
         sl_fabric_unexpected(peer->fabric, "READ with a wrong number of ranges",
                              message->header_bytes + message->bytes);
         return;

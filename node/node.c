@@ -103,6 +103,22 @@ static enum sl_status open_arena(struct sl_node *node, struct sl_error *err) {
     return status == SL_OK ? sl_ledger_create(node->arena, &node->ledger, err) : status;
 }
 
+// All three files, or none.
+static enum sl_status choose_tls(const struct sl_node_config *config, const struct sl_tls_files **tls_out,
+                                 struct sl_error *err) {
+    const struct sl_tls_files *tls = &config->tls;
+    int n = (tls->ca[0] != '\0') + (tls->certificate[0] != '\0') + (tls->key[0] != '\0');
+    if (n != 0 && n != 3) {
+        return sl_fail(err, SL_ERR_INVALID, "--tls-ca, --tls-cert and --tls-key belong together");
+    }
+    *tls_out = n == 3 ? tls : NULL;
+    if (n == 0 && config->insecure) {
+        sl_log_warn("node", "insecure: whoever reaches fabric=%s can read and write what moves over it",
+                    config->fabric_listen);
+    }
+    return SL_OK;
+}
+
 static void tell_reason(const struct sl_node *node) {
     const struct sl_direct_means means = {.ucx_knows_cuda = sl_fabric_knows_cuda(node->fabric),
                                           .has_rdma = sl_fabric_has_rdma(node->fabric),
@@ -117,9 +133,14 @@ static enum sl_status open_memory(struct sl_node *node, struct sl_error *err) {
     // A region is touched whole at start: refuse what would only drive the machine out of memory.
     bool staged = has_device_memory(node);
     int64_t bytes = staged ? node->config.staging_bytes : node->config.arena_bytes;
-    struct sl_fabric_config fabric = {
-        .listen = node->config.fabric_listen, .transport = node->config.transport, .inject = node->config.inject};
+    struct sl_fabric_config fabric = {.listen = node->config.fabric_listen,
+                                      .transport = node->config.transport,
+                                      .insecure = node->config.insecure,
+                                      .inject = node->config.inject};
     enum sl_status status = check_available(staged ? "--staging" : "--arena", bytes, err);
+    if (status == SL_OK) {
+        status = choose_tls(&node->config, &fabric.tls, err);
+    }
     if (status == SL_OK) {
         status = sl_fabric_create(&fabric, &node->fabric, err);
     }

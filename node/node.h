@@ -13,6 +13,7 @@
 
 #include "base/arena.h"
 #include "base/config.h"
+#include "base/tls_files.h"
 #include "fabric/fabric.h"
 #include "node/inbound.h"
 #include "proto/sluice/v1/cluster.pb-c.h"
@@ -23,8 +24,9 @@
 struct sl_node_config {
     const char *listen, *coordinator, *model, *name, *fabric_listen, *transport, *tier, *weights, *device, *log,
         *inject;
+    struct sl_tls_files tls;
     int64_t arena_bytes, staging_bytes, threads, lease_ms, max_jobs, grace_ms;
-    bool lock_memory, pin;
+    bool lock_memory, pin, insecure;
 };
 
 // `type` begins with struct sl_node_config. default_name: "prefill-0"; default_jobs as text.
@@ -40,6 +42,16 @@ struct sl_node_config {
                       SL_FIELD(sl_node_config, fabric_listen)),                                                        \
         SL_OPTION_ROW("transport", 't', SL_OPTION_STRING, "auto", "NAME", "data plane: auto, shm, tcp or rdma",        \
                       SL_FIELD(sl_node_config, transport)),                                                            \
+        SL_OPTION_ROW("tls-ca", 0, SL_OPTION_STRING, "", "FILE",                                                       \
+                      "certificates of the cluster's authority, PEM; with --tls-cert and --tls-key",                   \
+                      SL_FIELD(sl_node_config, tls.ca)),                                                               \
+        SL_OPTION_ROW("tls-cert", 0, SL_OPTION_STRING, "", "FILE",                                                     \
+                      "this worker's certificate, of spiffe://CLUSTER/worker/NAME",                                    \
+                      SL_FIELD(sl_node_config, tls.certificate)),                                                      \
+        SL_OPTION_ROW("tls-key", 0, SL_OPTION_STRING, "", "FILE", "its key", SL_FIELD(sl_node_config, tls.key)),       \
+        SL_OPTION_ROW("insecure", 0, SL_OPTION_FLAG, NULL, NULL,                                                       \
+                      "without certificates, listen where other hosts can connect",                                    \
+                      SL_FIELD(sl_node_config, insecure)),                                                             \
         SL_OPTION_ROW("arena", 'a', SL_OPTION_SIZE, NULL, "SIZE",                                                      \
                       "memory for KV, taken and registered once; 1G, and of a device with memory of its own 85% of "   \
                       "what the model leaves",                                                                         \

@@ -15,7 +15,8 @@ ROWS = {
     "base": "",
     "proto": "",
     "kvcache": "base proto/*",
-    "fabric/core": "base",
+    "fabric/link": "base",
+    "fabric/core": "base fabric/link",
     "fabric": "base fabric/core",
     "rpc": "base proto/*",
     "text/tokenizer": "base",
@@ -79,6 +80,7 @@ ROWS = {
 # Prefix of a system header -> the folders that may include it. Tests may include anything.
 WRAPPED = {
     "ucp/ ucs/ uct/": "fabric/core",
+    "openssl/": "fabric/link",
     "grpc/": "rpc",
     "lmdb": "kvstore/disk",
     "cuda_runtime cublas nccl": "tensor/cuda/plugin",

@@ -3,8 +3,8 @@
  * Purpose: what the core of the fabric offers its verbs: the way to the progress thread, memory that transports know,
  *          peers, and messages to and from them. See verb.h.
  *
- * Threads: one thread, the progress thread, calls UCX and owns every peer and everything under way to and from one; so
- *          nothing of UCX can be closed while it is being used. Other threads reach it in three ways: commands
+ * Threads: one thread, the progress thread, has the links and UCX, and owns every peer and everything under way to and from
+ *          one; so nothing of these can be closed while it is being used. Other threads reach it in three ways: commands
  *          (sl_fabric_post), what a verb shares with its callers under a lock of its own, and atomics.
  *          fabric->lock guards what is marked so below; it is never held while a callback of the user runs.
  */
@@ -13,17 +13,16 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
-#include <ucp/api/ucp.h>
 
 #include "base/status.h"
 #include "fabric/core/verb.h"
 #include "fabric/core/wire.h"
+#include "fabric/link/link.h"
 
-enum sl_transport { SL_TRANSPORT_AUTO, SL_TRANSPORT_SHM, SL_TRANSPORT_TCP, SL_TRANSPORT_RDMA };
+enum sl_transport { SL_TRANSPORT_AUTO, SL_TRANSPORT_SHM, SL_TRANSPORT_TCP, SL_TRANSPORT_RDMA, SL_TRANSPORT_UCX_TCP };
 
-#define SL_MAX_CONNECTING 64
-#define SL_N_BUFFERS      8                 // kept at most
-#define SL_DRAIN_NS       (2 * SL_NS_PER_S) // for what is under way when it has failed; then its connection is closed
+#define SL_N_BUFFERS 8                 // kept at most
+#define SL_DRAIN_NS  (2 * SL_NS_PER_S) // for what is under way when it has failed; then its connection is closed
 
 // Something for the progress thread to do. Freed by run(), or lives on the stack of a caller that waits.
 struct sl_command {
@@ -42,7 +41,6 @@ struct sl_fabric {
     socklen_t listen_bytes;
     char address[256];
     char listen_host[128];
-    char device[64];
     uint64_t epoch, host_id;
 
     struct sl_verb *verbs[SL_MAX_VERBS + 1]; // up to the first NULL
@@ -68,12 +66,10 @@ struct sl_fabric {
     _Atomic uint64_t peers_lost, peers_connected;
 
     // the progress thread's
-    ucp_context_h context;
-    ucp_worker_h worker;
-    ucp_listener_h listener;
-    int worker_fd;
-    ucp_conn_request_h connecting[SL_MAX_CONNECTING];
-    size_t n_connecting;
+    const struct sl_tls_files *tls; // while it starts; NULL: links in the clear
+    struct sl_links *links;
+    struct sl_ucx *ucx; // NULL: transport tcp
+    int64_t links_ns;   // when links were last looked at
     struct sl_peer *peers;
     bool peers_changed;
     void *buffers[SL_N_BUFFERS]; // of SL_SEGMENT_MAX_BYTES, for what is packed: fresh memory costs a fault a page
@@ -104,20 +100,13 @@ bool sl_gate_post(struct sl_gate *gate, struct sl_command *command); // false: s
 void sl_gate_wake(struct sl_gate *gate);                             // have the progress thread look around
 void sl_gate_shut(struct sl_gate *gate);                             // the verbs leave first
 
-// ---- ucx.c: what is peculiar to UCX ----------------------------------------------------------------------------------
+// ---- address.c -------------------------------------------------------------------------------------------------------
 
-enum sl_status sl_ucx_status(ucs_status_t status);
-enum sl_status sl_ucx_resolve(const char *address, struct sockaddr_storage *sockaddr_out, socklen_t *bytes_out,
-                              struct sl_error *err);
-enum sl_status sl_ucx_find_device(struct sl_fabric *fabric, struct sl_error *err);
-enum sl_status sl_ucx_start(struct sl_fabric *fabric, struct sl_error *err);
-enum sl_status sl_ucx_handle(struct sl_fabric *fabric, enum sl_wire_id id, ucp_am_recv_callback_t run, void *arg,
-                             struct sl_error *err);
-enum sl_status sl_ucx_listen(struct sl_fabric *fabric, ucp_listener_conn_callback_t on_connection,
-                             struct sl_error *err);
-bool sl_ucx_knows_cuda(const struct sl_fabric *fabric); // by whatever transport
-void sl_ucx_stop(struct sl_fabric *fabric);             // also one that has not started completely
-void sl_ucx_transport(ucp_ep_h ep, char *name_out, size_t name_bytes);
+// "HOST:PORT" or "[HOST]:PORT". SL_ERR_INVALID.
+enum sl_status sl_address_resolve(const char *address, struct sockaddr_storage *sockaddr_out, socklen_t *bytes_out,
+                                  struct sl_error *err);
+// Its host alone.
+enum sl_status sl_address_host(const char *address, char *host_out, size_t host_bytes, struct sl_error *err);
 
 // ---- memory.c: memory that transports know, ours and the peers' ------------------------------------------------------
 
@@ -125,7 +114,7 @@ struct sl_region {
     struct sl_region *next;
     uint8_t *base;
     size_t bytes;
-    ucp_mem_h handle;
+    void *handle; // UCX's; NULL: it does not know the region
     void *rkey;
     size_t rkey_bytes;
 };
@@ -133,14 +122,12 @@ struct sl_region {
 enum sl_status sl_region_create(struct sl_fabric *fabric, size_t bytes, bool lock, void **base_out,
                                 struct sl_error *err);
 struct sl_region *sl_fabric_region(struct sl_fabric *fabric, const void *data, size_t bytes);
-// Where data lies in a region a transfer is spared its registration: adds that to *with.
-void sl_fabric_use_region(struct sl_fabric *fabric, const void *data, size_t bytes, ucp_request_param_t *with);
 void sl_fabric_free_regions(struct sl_fabric *fabric);
 
 // The remote half of a region as this peer is reached. Kept: attaching shared memory costs a fault per page.
 struct sl_remote_region {
     struct sl_remote_region *next;
-    ucp_rkey_h rkey;
+    void *rkey; // UCX's
     bool one_sided;
     intptr_t mapping; // of shared memory: what turns an address of the owner's into one of ours. 0: not mapped
     uint64_t packed_hash;
@@ -163,21 +150,24 @@ struct sl_peer {
     struct sl_peer *next;
     struct sl_fabric *fabric;
     enum sl_peer_state state;
-    ucp_ep_h ep;
+    struct sl_link *link;
+    void *ep;         // UCX's endpoint: messages go that way; NULL: over the link
+    void *ep_closing; // its end, under way
+    uint64_t number;  // ours for this peer, which it puts in front of its messages over UCX
+    uint64_t its_number;
     char name[128];     // address that we connected to, or of the one who connected
     bool connector;     // we connected, so what begins here may use it
     uint64_t wanted;    // epoch; 0 when accepted
     uint64_t epoch;     // after HELLO
     int64_t silence_ns; // after which it is lost
-    int64_t born_ns, heard_ns, beat_ns;
-    bool beating;       // a beat has not left yet
-    bool goodbye;       // it said BYE: its end is no loss
-    bool parting;       // we said BYE, or never wanted it: no loss either
-    bool silent;        // closed for its silence: it may wake up and go on putting
-    ucs_status_t error; // from the error callback
-    void *closing;      // request of ucp_ep_close_nbx
-    bool closed;
-    size_t n_operations; // of UCX, not yet completed
+    int64_t heard_ns, beat_ns;
+    bool beating;         // a beat has not left yet
+    bool goodbye;         // it said BYE: its end is no loss
+    bool parting;         // we said BYE, or never wanted it: no loss either
+    bool silent;          // closed for its silence: it may wake up and go on putting
+    enum sl_status error; // SL_OK, or how link or endpoint were lost
+    char error_text[128];
+    size_t n_operations; // not yet completed: none outlives its peer
     struct sl_remote_region *regions;
 };
 
@@ -189,33 +179,54 @@ extern const struct sl_verb_ops sl_peer_ops; // of every fabric: how peers are m
  */
 struct sl_peer_send {
     struct sl_peer *peer;
-    void (*done)(struct sl_peer_send *send, ucs_status_t status);
+    void (*done)(struct sl_peer_send *send, enum sl_status status);
     void *arg;
     size_t bytes;      // for the sender's windows
     void *buffer;      // of sl_fabric_take_buffer(), goes back afterwards
-    ucp_dt_iov_t *iov; // freed afterwards
+    struct iovec *iov; // scattered data, in place of sl_peer_send_start()'s; freed afterwards
+    size_t n_iov;
+    bool eager; // no rendezvous over UCX: it costs a round
+    struct sl_link_send by_link;
+    struct iovec whole;
+    size_t header_bytes;
+    uint64_t to; // its_number: in front of the header over UCX
     uint8_t header[];
 };
 struct sl_peer_send *sl_peer_send_create(struct sl_peer *peer, const void *header, size_t header_bytes);
 void sl_peer_send_free(struct sl_peer_send *send); // one that was not started
-void sl_peer_send_start(struct sl_peer_send *send, enum sl_wire_id id, size_t header_bytes, const void *data,
-                        size_t data_bytes, const ucp_request_param_t *with);
+void sl_peer_send_start(struct sl_peer_send *send, enum sl_wire_id id, const void *data, size_t bytes);
 void sl_peer_tell(struct sl_peer *peer, enum sl_wire_id id, const void *header, size_t header_bytes);
 
 /*
- * Fetch what a message offers by rendezvous: message->bytes bytes to `to`. done runs exactly once, possibly before this
- * returns, with the number of bytes that came. False: no memory for it; done does not run.
+ * Receive the data of a message that is on its way: message->bytes bytes to `to`. done runs exactly once, possibly before
+ * this returns, with the number of bytes that came. False: no memory for it; done does not run.
  */
-typedef void (*sl_received_fn)(void *arg, struct sl_peer *peer, ucs_status_t status, size_t bytes);
+typedef void (*sl_received_fn)(void *arg, struct sl_peer *peer, enum sl_status status, size_t bytes);
 bool sl_peer_receive(struct sl_peer *peer, struct sl_message *message, void *to, sl_received_fn done, void *arg);
 // A message that nobody expects: counted, rarely logged.
 void sl_fabric_unexpected(struct sl_fabric *fabric, const char *what, size_t bytes);
 
-ucs_status_t sl_peer_on_message(void *binding, const void *header, size_t header_bytes, void *data, size_t bytes,
-                                const ucp_am_recv_param_t *param);
-void sl_peer_on_connection(ucp_conn_request_h request, void *arg);
-void sl_peers_accept(struct sl_fabric *fabric);
+struct sl_ucx_events;
+// What links and UCX tell, to peers.
+extern const struct sl_link_events sl_peer_link_events;
+extern const struct sl_ucx_events sl_peer_ucx_events;
 void sl_peers_settle(struct sl_fabric *fabric);
+// "tcp" for the link, else UCX's name of what carries one-sided transfers.
+void sl_peer_transport(const struct sl_peer *peer, char *name_out, size_t name_bytes);
+
+/*
+ * One-sided transfers, where the remote region says that there are any: data to or from `remote`, an address of the
+ * owner's. SL_INPROGRESS: op->done runs later; else it is over, and done does not run.
+ */
+struct sl_peer_op { // may be shared by several at once
+    struct sl_peer *peer;
+    void (*done)(struct sl_peer_op *op, enum sl_status status);
+};
+enum sl_status sl_peer_put(struct sl_peer_op *op, const struct sl_remote_region *region, const void *data, size_t bytes,
+                           uint64_t remote);
+enum sl_status sl_peer_get(struct sl_peer_op *op, const struct sl_remote_region *region, void *data, size_t bytes,
+                           uint64_t remote);
+enum sl_status sl_peer_flush(struct sl_peer_op *op); // every put before it has landed
 // The peer with this epoch, connected to where there is none yet.
 struct sl_peer *sl_peer_connect(struct sl_fabric *fabric, const char *address, const struct sockaddr_storage *sockaddr,
                                 socklen_t sockaddr_bytes, uint64_t epoch, struct sl_error *err);

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/hash.h"
-#include "fabric/core/core.h"
+#include "fabric/core/ucx.h"
 
 // ---- regions of ours -------------------------------------------------------------------------------------------------
 
@@ -35,30 +35,29 @@ static enum sl_status lock_memory(void *base, size_t bytes, struct sl_error *err
                    strerror(errno), (unsigned long long)limit.rlim_cur);
 }
 
+static void unmap_region(struct sl_fabric *fabric, struct sl_region *region) {
+    if (region->handle) {
+        sl_ucx_unmap(fabric, region);
+    } else {
+        munmap(region->base, region->bytes);
+    }
+}
+
+// Of UCX where it is there, so that peers on this host can put into it.
 static enum sl_status map_region(struct sl_fabric *fabric, size_t bytes, bool lock, struct sl_region *region,
                                  struct sl_error *err) {
-    ucp_mem_map_params_t params = {.field_mask = UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_FLAGS,
-                                   .length = bytes,
-                                   .flags = UCP_MEM_MAP_ALLOCATE};
-    ucs_status_t ucs = ucp_mem_map(fabric->context, &params, &region->handle);
-    if (ucs != UCS_OK) {
-        return sl_fail(err, sl_ucx_status(ucs), "cannot register %zu bytes: %s", bytes, ucs_status_string(ucs));
-    }
-    ucp_mem_attr_t attr = {.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS | UCP_MEM_ATTR_FIELD_LENGTH};
-    ucs = ucp_mem_query(region->handle, &attr);
     enum sl_status status = SL_OK;
-    if (ucs == UCS_OK) {
-        region->base = attr.address;
-        region->bytes = bytes;
-        ucs = ucp_rkey_pack(fabric->context, region->handle, &region->rkey, &region->rkey_bytes);
+    if (fabric->ucx) {
+        status = sl_ucx_map(fabric, bytes, region, err);
+    } else {
+        void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (base == MAP_FAILED) {
+            return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a region of %zu bytes: %s", bytes, strerror(errno));
+        }
+        *region = (struct sl_region){.base = base, .bytes = bytes};
     }
-    if (ucs != UCS_OK) {
-        status = sl_fail(err, sl_ucx_status(ucs), "registered memory: %s", ucs_status_string(ucs));
-    } else if (lock && (status = lock_memory(region->base, bytes, err)) != SL_OK) {
-        ucp_rkey_buffer_release(region->rkey);
-    }
-    if (status != SL_OK) {
-        ucp_mem_unmap(fabric->context, region->handle);
+    if (status == SL_OK && lock && (status = lock_memory(region->base, bytes, err)) != SL_OK) {
+        unmap_region(fabric, region);
     }
     return status;
 }
@@ -102,39 +101,17 @@ enum sl_status sl_region_create(struct sl_fabric *fabric, size_t bytes, bool loc
     return call.status;
 }
 
-// Regions are never taken off the list before the fabric stops, so the result may be used without the lock.
-struct sl_region *sl_fabric_region(struct sl_fabric *fabric, const void *data, size_t bytes) {
-    pthread_mutex_lock(&fabric->lock);
-    struct sl_region *region = fabric->regions;
-    while (region && !((const uint8_t *)data >= region->base && bytes <= region->bytes &&
-                       (size_t)((const uint8_t *)data - region->base) <= region->bytes - bytes)) {
-        region = region->next;
-    }
-    pthread_mutex_unlock(&fabric->lock);
-    return region;
-}
-
-void sl_fabric_use_region(struct sl_fabric *fabric, const void *data, size_t bytes, ucp_request_param_t *with) {
-    const struct sl_region *region = sl_fabric_region(fabric, data, bytes);
-    if (region) {
-        with->op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
-        with->memh = region->handle;
-    }
-}
-
 void sl_fabric_free_regions(struct sl_fabric *fabric) {
     while (fabric->regions) {
         struct sl_region *region = fabric->regions;
         fabric->regions = region->next;
-        ucp_rkey_buffer_release(region->rkey);
-        ucp_mem_unmap(fabric->context, region->handle);
+        unmap_region(fabric, region);
         free(region);
     }
 }
 
 // ---- regions of peers ------------------------------------------------------------------------------------------------
 
-// Attach the owner's region, and find out whether a put to it is more than an emulation.
 struct sl_remote_region *sl_peer_region(struct sl_peer *peer, const struct sl_ticket *ticket, struct sl_error *err) {
     const struct sl_wire_ticket *head = &ticket->head;
     uint64_t hash = sl_hash(ticket->rkey, head->rkey_bytes, 0);
@@ -148,24 +125,11 @@ struct sl_remote_region *sl_peer_region(struct sl_peer *peer, const struct sl_ti
         sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a remote region");
         return NULL;
     }
-    ucs_status_t ucs = ucp_ep_rkey_unpack(peer->ep, ticket->rkey, &region->rkey);
-    if (ucs != UCS_OK) {
-        sl_fail(err, SL_ERR_PEER_LOST, "remote region of %s: %s", peer->name, ucs_status_string(ucs));
+    // Without UCX on both sides there is nothing to attach: everything goes by message.
+    if (peer->ep && head->rkey_bytes > 0 && sl_ucx_attach(peer, ticket, region, err) != SL_OK) {
         free(region);
         return NULL;
     }
-    /*
-     * ucp_rkey_ptr() succeeds exactly when the region has been attached to this process's address space: shared
-     * memory, really mapped. Whether puts then take that way is a matter of the endpoint's lanes.
-     */
-    void *mapped = NULL;
-    char transport[32];
-    sl_ucx_transport(peer->ep, transport, sizeof transport);
-    bool shared =
-        head->host_id == peer->fabric->host_id && ucp_rkey_ptr(region->rkey, head->remote_address, &mapped) == UCS_OK;
-    bool rdma = strncmp(transport, "rc_", 3) == 0 || strncmp(transport, "dc_", 3) == 0;
-    region->one_sided = rdma || (shared && strcmp(transport, "posix") == 0);
-    region->mapping = shared ? (intptr_t)((uintptr_t)mapped - (uintptr_t)head->remote_address) : 0;
     region->packed_hash = hash;
     region->packed_bytes = head->rkey_bytes;
     region->next = peer->regions;
@@ -177,7 +141,7 @@ void sl_peer_free_regions(struct sl_peer *peer) {
     while (peer->regions) {
         struct sl_remote_region *region = peer->regions;
         peer->regions = region->next;
-        ucp_rkey_destroy(region->rkey);
+        sl_ucx_detach(region);
         free(region);
     }
 }

@@ -3,29 +3,32 @@
  * Purpose: peers: connected to and accepted, kept alive by heartbeats, given up when an error or silence says so.
  *
  *      CONNECTING --- HELLO of the right epoch: on_hello -------------------> UP
- *      CONNECTING --- no HELLO in time, another epoch: peer_close ----------> CLOSING
- *      UP ----------- error callback, silence, BYE, stop: peer_close -------> CLOSING
- *      CLOSING ------ endpoint closed, all operations completed: settle ------> freed
+ *      CONNECTING --- the link is lost, another epoch: peer_close ----------> CLOSING
+ *      UP ----------- error, silence, BYE, stop: peer_close ----------------> CLOSING
+ *      CLOSING ------ endpoint closed, all operations completed: settle ----> freed
  *
- * CONNECTING  messages may be sent (UCX queues them); the verbs wait, and their messages are dropped
+ * CONNECTING  messages may be sent (the link queues them); the verbs wait, and their messages are dropped
  * UP          the epochs match; messages flow; the endpoint and the remote keys may be used
  * CLOSING     the verbs have been told; nothing may be sent; operations still complete, with errors
  *
- * Invariants: an endpoint is never created inside a callback of UCX, and never closed inside one.
- *             An operation of UCX holds its peer: peer->n_operations counts them, and a peer with operations is not freed.
+ * Design: two fabrics meet over a link of ours. HELLO also says where UCX can be reached; where both ends can use that
+ *         (shared memory, RDMA), messages and one-sided transfers go there, and the link has the heartbeats and tells of
+ *         the other's end: the kernel closes it with its process.
+ *
+ * Invariants: neither link nor endpoint is made or closed inside of a callback of theirs.
+ *             Operations hold their peer: peer->n_operations counts them, and a peer with operations is not freed.
  *             A process that was restarted at the same address has another epoch, and is another peer.
  */
-#include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "fabric/core/core.h"
+#include "fabric/core/ucx.h"
 
 #define MISSED_BEATS 3
-#define CONNECT_NS   (5 * SL_NS_PER_S)
 
 // ---- sending messages ----------------------------------------------------------------------------------------------
 
@@ -33,6 +36,8 @@ struct sl_peer_send *sl_peer_send_create(struct sl_peer *peer, const void *heade
     struct sl_peer_send *send = calloc(1, sizeof *send + header_bytes);
     if (send) {
         send->peer = peer;
+        send->to = peer->its_number;
+        send->header_bytes = header_bytes;
         if (header_bytes > 0) {
             memcpy(send->header, header, header_bytes);
         }
@@ -46,7 +51,7 @@ void sl_peer_send_free(struct sl_peer_send *send) {
     free(send);
 }
 
-static void send_finish(struct sl_peer_send *send, ucs_status_t status) {
+static void finish_send(struct sl_peer_send *send, enum sl_status status) {
     send->peer->n_operations--;
     if (send->done) {
         send->done(send, status);
@@ -54,26 +59,35 @@ static void send_finish(struct sl_peer_send *send, ucs_status_t status) {
     sl_peer_send_free(send);
 }
 
-static void on_sent(void *request, ucs_status_t status, void *user_data) {
-    send_finish(user_data, status);
-    ucp_request_free(request);
+static void on_sent(struct sl_link_send *by_link, enum sl_status status) {
+    finish_send(SL_CONTAINER(by_link, struct sl_peer_send, by_link), status);
 }
 
-void sl_peer_send_start(struct sl_peer_send *send, enum sl_wire_id id, size_t header_bytes, const void *data,
-                        size_t data_bytes, const ucp_request_param_t *with) {
-    ucp_request_param_t param = with ? *with : (ucp_request_param_t){0};
-    param.op_attr_mask |= UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
-    param.cb.send = on_sent;
-    param.user_data = send;
-    param.flags |= UCP_AM_SEND_FLAG_REPLY;
-    send->peer->n_operations++;
-    if (send->peer->state == PEER_CLOSING) {
-        send_finish(send, UCS_ERR_CANCELED);
-        return;
-    }
-    void *request = ucp_am_send_nbx(send->peer->ep, id, send->header, header_bytes, data, data_bytes, &param);
-    if (!UCS_PTR_IS_PTR(request)) {
-        send_finish(send, UCS_PTR_STATUS(request));
+static void send_by_link(struct sl_peer_send *send, enum sl_wire_id id, const void *data, size_t bytes) {
+    send->whole = (struct iovec){(void *)(uintptr_t)data, bytes};
+    send->by_link = (struct sl_link_send){.id = id,
+                                          .header = send->header,
+                                          .header_bytes = send->header_bytes,
+                                          .parts = send->n_iov > 0 ? send->iov : &send->whole,
+                                          .n_parts = send->n_iov > 0 ? send->n_iov : bytes > 0,
+                                          .done = on_sent};
+    sl_link_send(send->peer->link, &send->by_link);
+}
+
+// What keeps the link alive, and what comes before there is another way.
+static bool is_of_the_link(enum sl_wire_id id) {
+    return id == SL_WIRE_HELLO || id == SL_WIRE_BEAT;
+}
+
+void sl_peer_send_start(struct sl_peer_send *send, enum sl_wire_id id, const void *data, size_t bytes) {
+    struct sl_peer *peer = send->peer;
+    peer->n_operations++;
+    if (peer->state == PEER_CLOSING) {
+        finish_send(send, SL_ERR_CANCELLED);
+    } else if (peer->ep && !is_of_the_link(id)) {
+        sl_ucx_send(send, id, data, bytes);
+    } else {
+        send_by_link(send, id, data, bytes);
     }
 }
 
@@ -83,94 +97,91 @@ void sl_peer_tell(struct sl_peer *peer, enum sl_wire_id id, const void *header, 
         sl_log_error("fabric", "no memory for a message to peer=%s", peer->name);
         return;
     }
-    sl_peer_send_start(send, id, header_bytes, NULL, 0, NULL);
+    sl_peer_send_start(send, id, NULL, 0);
 }
 
-static void say_hello(struct sl_peer *peer, uint64_t wanted) {
-    struct sl_wire_hello hello = {SL_WIRE_MAGIC, SL_WIRE_VERSION, peer->fabric->epoch, wanted,
-                                  peer->fabric->heartbeat_ms};
-    sl_peer_tell(peer, SL_WIRE_HELLO, &hello, sizeof hello);
+// To a stranger, who wants another than us, nothing that would help it to be let in.
+static void say_hello(struct sl_peer *peer, uint64_t wanted, bool to_stranger) {
+    struct sl_fabric *fabric = peer->fabric;
+    struct {
+        struct sl_wire_hello hello;
+        uint8_t address[SL_HELLO_ADDRESS_MAX_BYTES];
+    } message = {{.magic = SL_WIRE_MAGIC,
+                  .version = SL_WIRE_VERSION,
+                  .epoch = to_stranger ? SL_EPOCH_OF_ANOTHER : fabric->epoch,
+                  .wanted = wanted,
+                  .heartbeat_ms = fabric->heartbeat_ms,
+                  .host_id = to_stranger ? 0 : fabric->host_id,
+                  .number = to_stranger ? 0 : peer->number},
+                 {0}};
+    size_t bytes = 0;
+    if (fabric->ucx && !to_stranger) {
+        const void *address = sl_ucx_address(fabric->ucx, &bytes);
+        memcpy(message.address, address, bytes);
+    }
+    message.hello.address_bytes = (uint32_t)bytes;
+    sl_peer_tell(peer, SL_WIRE_HELLO, &message, sizeof message.hello + bytes);
 }
 
 // ---- making ----------------------------------------------------------------------------------------------------
 
-static void on_error(void *arg, ucp_ep_h ep, ucs_status_t status) {
-    struct sl_peer *peer = arg;
-    (void)ep;
-    peer->error = status;
+// Acted upon in sl_peers_settle().
+static void lose(struct sl_peer *peer, enum sl_status status, const char *text) {
+    if (peer->error == SL_OK) {
+        peer->error = status;
+        snprintf(peer->error_text, sizeof peer->error_text, "%s", text);
+    }
     peer->fabric->peers_changed = true;
 }
 
-static struct sl_peer *create_peer(struct sl_fabric *fabric, ucp_ep_params_t *params, struct sl_error *err) {
+static struct sl_peer *create_peer(struct sl_fabric *fabric) {
     struct sl_peer *peer = calloc(1, fabric->peer_bytes);
-    if (!peer) {
-        sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a peer");
-        return NULL;
-    }
-    peer->fabric = fabric;
-    peer->born_ns = peer->heard_ns = sl_now_ns();
-    peer->silence_ns = MISSED_BEATS * fabric->heartbeat_ms * SL_NS_PER_MS;
-    params->field_mask |= UCP_EP_PARAM_FIELD_ERR_HANDLER | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE;
-    params->err_handler = (ucp_err_handler_t){on_error, peer};
-    params->err_mode = UCP_ERR_HANDLING_MODE_PEER;
-    ucs_status_t ucs = ucp_ep_create(fabric->worker, params, &peer->ep);
-    if (ucs != UCS_OK) {
-        sl_fail(err, SL_ERR_PEER_LOST, "cannot connect: %s", ucs_status_string(ucs));
+    uint64_t number = 0;
+    if (!peer || getrandom(&number, sizeof number, 0) != (ssize_t)sizeof number) {
         free(peer);
         return NULL;
     }
+    peer->fabric = fabric;
+    peer->number = number | 1;
+    peer->heard_ns = sl_now_ns();
+    peer->silence_ns = MISSED_BEATS * fabric->heartbeat_ms * SL_NS_PER_MS;
     peer->next = fabric->peers;
     fabric->peers = peer;
     return peer;
 }
 
-void sl_peer_on_connection(ucp_conn_request_h request, void *arg) {
-    struct sl_fabric *fabric = arg;
-    if (fabric->n_connecting == SL_MAX_CONNECTING) {
-        ucp_listener_reject(fabric->listener, request);
-        sl_fabric_unexpected(fabric, "connection", 0);
-        return;
+static void *on_accepted(void *arg, struct sl_link *link, const char *from) {
+    struct sl_peer *peer = create_peer(arg);
+    if (peer) {
+        peer->link = link;
+        snprintf(peer->name, sizeof peer->name, "from %s", from);
     }
-    fabric->connecting[fabric->n_connecting++] = request;
-}
-
-void sl_peers_accept(struct sl_fabric *fabric) {
-    while (fabric->n_connecting > 0) {
-        ucp_conn_request_h request = fabric->connecting[--fabric->n_connecting];
-        ucp_conn_request_attr_t attr = {.field_mask = UCP_CONN_REQUEST_ATTR_FIELD_CLIENT_ADDR};
-        char host[INET_ADDRSTRLEN] = "?";
-        if (ucp_conn_request_query(request, &attr) == UCS_OK && attr.client_address.ss_family == AF_INET) {
-            inet_ntop(AF_INET, &((struct sockaddr_in *)&attr.client_address)->sin_addr, host, sizeof host);
-        }
-        ucp_ep_params_t params = {.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST, .conn_request = request};
-        struct sl_error err = {0};
-        struct sl_peer *peer = create_peer(fabric, &params, &err);
-        if (peer) {
-            snprintf(peer->name, sizeof peer->name, "from %s", host);
-        } else {
-            sl_log_warn("fabric", "connection from=%s failed: %s", host, err.text);
-        }
-    }
+    return peer;
 }
 
 struct sl_peer *sl_peer_connect(struct sl_fabric *fabric, const char *address, const struct sockaddr_storage *sockaddr,
                                 socklen_t sockaddr_bytes, uint64_t epoch, struct sl_error *err) {
     for (struct sl_peer *peer = fabric->peers; peer; peer = peer->next) {
-        if (peer->connector && peer->state != PEER_CLOSING && peer->error == UCS_OK && peer->wanted == epoch &&
+        if (peer->connector && peer->state != PEER_CLOSING && peer->error == SL_OK && peer->wanted == epoch &&
             strcmp(peer->name, address) == 0) {
             return peer;
         }
     }
-    ucp_ep_params_t params = {.field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR,
-                              .flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER,
-                              .sockaddr = {(const struct sockaddr *)sockaddr, sockaddr_bytes}};
-    struct sl_peer *peer = create_peer(fabric, &params, err);
-    if (peer) {
-        snprintf(peer->name, sizeof peer->name, "%.*s", (int)sizeof peer->name - 1, address);
-        peer->connector = true;
-        peer->wanted = epoch;
-        say_hello(peer, peer->wanted);
+    struct sl_peer *peer = create_peer(fabric);
+    if (!peer) {
+        sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a peer");
+        return NULL;
     }
+    snprintf(peer->name, sizeof peer->name, "%.*s", (int)sizeof peer->name - 1, address);
+    if (sl_link_connect(fabric->links, (const struct sockaddr *)sockaddr, sockaddr_bytes, peer, &peer->link, err) !=
+        SL_OK) {
+        fabric->peers = peer->next;
+        free(peer);
+        return NULL;
+    }
+    peer->connector = true;
+    peer->wanted = epoch;
+    say_hello(peer, peer->wanted, false);
     return peer;
 }
 
@@ -186,42 +197,57 @@ void sl_fabric_unexpected(struct sl_fabric *fabric, const char *what, size_t byt
     }
 }
 
-static struct sl_peer *find_sender(struct sl_fabric *fabric, const ucp_am_recv_param_t *param) {
-    if (!(param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP)) {
-        return NULL;
-    }
+static struct sl_peer *find_peer(struct sl_fabric *fabric, uint64_t number) {
     struct sl_peer *peer = fabric->peers;
-    while (peer && peer->ep != param->reply_ep) {
+    while (peer && peer->number != number) {
         peer = peer->next;
     }
-    if (!peer || peer->state == PEER_CLOSING) {
-        return NULL;
-    }
-    peer->heard_ns = sl_now_ns();
     return peer;
 }
 
 // Every message: to the handler that is bound to it, if its sender may send it and its header is long enough.
-ucs_status_t sl_peer_on_message(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                                const ucp_am_recv_param_t *param) {
-    const struct sl_binding *binding = arg;
-    const struct sl_handler *handler = binding->handler;
-    struct sl_fabric *fabric = binding->verb->fabric;
-    struct sl_peer *peer = find_sender(fabric, param);
-    if (!peer || header_bytes < handler->least || (peer->state != PEER_UP && !handler->early)) {
-        if (handler->name) {
-            sl_fabric_unexpected(fabric, handler->name, header_bytes + bytes);
+static void on_message(struct sl_peer *peer, unsigned id, struct sl_message *message) {
+    struct sl_fabric *fabric = peer->fabric;
+    const struct sl_binding *binding = id < SL_WIRE_END ? &fabric->bindings[id] : NULL;
+    const struct sl_handler *handler = binding ? binding->handler : NULL;
+    peer->heard_ns = sl_now_ns();
+    if (!handler || peer->state == PEER_CLOSING || message->header_bytes < handler->least ||
+        (peer->state != PEER_UP && !handler->early)) {
+        if (!handler || handler->name) {
+            sl_fabric_unexpected(fabric, handler ? handler->name : "of no kind",
+                                 message->header_bytes + message->bytes);
         }
-        return UCS_OK;
+        return;
     }
-    struct sl_message message = {.header = header,
-                                 .header_bytes = header_bytes,
-                                 .data = data,
-                                 .bytes = bytes,
-                                 .by_rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0};
-    handler->run(binding->verb, peer, &message);
-    return message.taken ? UCS_INPROGRESS : UCS_OK;
+    handler->run(binding->verb, peer, message);
 }
+
+static void on_frame(void *owner, struct sl_link *link, const struct sl_link_frame *frame) {
+    (void)link;
+    struct sl_message message = {.header = frame->header,
+                                 .header_bytes = frame->header_bytes,
+                                 .data = frame->data,
+                                 .bytes = frame->bytes,
+                                 .on_its_way = frame->data == NULL};
+    on_message(owner, frame->id, &message);
+}
+
+static void on_lost(void *owner, enum sl_status status, const char *text) {
+    lose(owner, status, text);
+}
+
+const struct sl_link_events sl_peer_link_events = {on_accepted, on_frame, on_lost};
+
+static void on_ucx_message(struct sl_fabric *fabric, uint64_t number, unsigned id, struct sl_message *message) {
+    struct sl_peer *peer = number ? find_peer(fabric, number) : NULL;
+    if (peer) {
+        on_message(peer, id, message);
+    } else {
+        sl_fabric_unexpected(fabric, "of nobody", message->header_bytes + message->bytes);
+    }
+}
+
+const struct sl_ucx_events sl_peer_ucx_events = {on_ucx_message, finish_send, lose};
 
 struct receive {
     struct sl_peer *peer;
@@ -229,34 +255,62 @@ struct receive {
     void *arg;
 };
 
-static void received(struct receive *receive, ucs_status_t status, size_t bytes) {
+static void on_received(void *arg, enum sl_status status, size_t bytes) {
+    struct receive *receive = arg;
     receive->peer->n_operations--;
     receive->done(receive->arg, receive->peer, status, bytes);
     free(receive);
 }
 
-static void on_received(void *request, ucs_status_t status, size_t bytes, void *user_data) {
-    received(user_data, status, bytes);
-    ucp_request_free(request);
-}
-
 bool sl_peer_receive(struct sl_peer *peer, struct sl_message *message, void *to, sl_received_fn done, void *arg) {
+    if (message->data) {
+        return sl_ucx_receive(peer, message, to, done, arg);
+    }
     struct receive *receive = malloc(sizeof *receive);
     if (!receive) {
         return false;
     }
     *receive = (struct receive){peer, done, arg};
-    ucp_request_param_t with = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
-                                .cb.recv_am = on_received,
-                                .user_data = receive};
-    sl_fabric_use_region(peer->fabric, to, message->bytes, &with);
     message->taken = true;
     peer->n_operations++;
-    void *request = ucp_am_recv_data_nbx(peer->fabric->worker, message->data, to, message->bytes, &with);
-    if (!UCS_PTR_IS_PTR(request)) { // over already, well or badly
-        received(receive, UCS_PTR_STATUS(request), message->bytes);
-    }
+    sl_link_receive(peer->link, to, on_received, receive);
     return true;
+}
+
+void sl_peer_transport(const struct sl_peer *peer, char *name_out, size_t name_bytes) {
+    if (peer->ep) {
+        sl_ucx_transport(peer, name_out, name_bytes);
+    } else {
+        snprintf(name_out, name_bytes, "%s", sl_link_name(peer->link));
+    }
+}
+
+// ---- HELLO, BEAT, BYE ------------------------------------------------------------------------------------------------
+
+// UCX's way to it, where both ends have one. Without, the link carries everything.
+static void connect_ucx(struct sl_peer *peer, const struct sl_wire_hello *hello, const void *address) {
+    struct sl_fabric *fabric = peer->fabric;
+    bool near = hello->host_id == fabric->host_id;
+    bool reaches_far = fabric->has_rdma || fabric->transport == SL_TRANSPORT_UCX_TCP;
+    if (!fabric->ucx || hello->address_bytes == 0 || (!near && !reaches_far)) {
+        return;
+    }
+    struct sl_error err = {0};
+    if (sl_ucx_connect(peer, address, hello->address_bytes, &err) != SL_OK) {
+        sl_log_debug("fabric", "peer=%s goes over tcp: %s", peer->name, err.text);
+    }
+}
+
+static void come_up(struct sl_peer *peer, const struct sl_wire_hello *hello) {
+    struct sl_fabric *fabric = peer->fabric;
+    int64_t silence_ns = MISSED_BEATS * hello->heartbeat_ms * SL_NS_PER_MS;
+    peer->silence_ns = silence_ns > peer->silence_ns ? silence_ns : peer->silence_ns;
+    peer->epoch = hello->epoch;
+    peer->its_number = hello->number;
+    peer->state = PEER_UP;
+    sl_link_set_met(peer->link);
+    atomic_fetch_add(&fabric->peers_connected, 1);
+    sl_log_debug("fabric", "connected peer=%s epoch=%016llx", peer->name, (unsigned long long)peer->epoch);
 }
 
 static void on_hello(void *state, struct sl_peer *peer, struct sl_message *message) {
@@ -269,26 +323,23 @@ static void on_hello(void *state, struct sl_peer *peer, struct sl_message *messa
         return;
     }
     if (hello.magic != SL_WIRE_MAGIC || hello.version != SL_WIRE_VERSION || hello.heartbeat_ms < 1 ||
-        hello.heartbeat_ms > 3600 * 1000) {
+        hello.heartbeat_ms > 3600 * 1000 || hello.address_bytes > SL_HELLO_ADDRESS_MAX_BYTES ||
+        message->header_bytes != sizeof hello + hello.address_bytes) {
         sl_fabric_unexpected(fabric, "HELLO of another version", message->header_bytes + message->bytes);
         return; // it will be given up as never connected
     }
-    if (!peer->connector) {
-        say_hello(peer, hello.wanted);
-    }
     uint64_t met = peer->connector ? hello.epoch : fabric->epoch;
     uint64_t wanted = peer->connector ? peer->wanted : hello.wanted;
+    if (!peer->connector) {
+        say_hello(peer, hello.wanted, met != wanted);
+    }
     if (met != wanted) { // the connector closes; the acceptor has told it enough
         peer->epoch = hello.epoch;
         fabric->peers_changed = true;
         return;
     }
-    int64_t silence_ns = MISSED_BEATS * hello.heartbeat_ms * SL_NS_PER_MS;
-    peer->silence_ns = silence_ns > peer->silence_ns ? silence_ns : peer->silence_ns;
-    peer->epoch = hello.epoch;
-    peer->state = PEER_UP;
-    atomic_fetch_add(&fabric->peers_connected, 1);
-    sl_log_debug("fabric", "connected peer=%s epoch=%016llx", peer->name, (unsigned long long)peer->epoch);
+    connect_ucx(peer, &hello, (const uint8_t *)message->header + sizeof hello);
+    come_up(peer, &hello);
 }
 
 static void on_beat(void *state, struct sl_peer *peer, struct sl_message *message) {
@@ -311,7 +362,9 @@ void sl_peer_close(struct sl_peer *peer, enum sl_status status, const char *why)
     if (peer->state == PEER_UP) {
         atomic_fetch_sub(&fabric->peers_connected, 1);
     }
-    if (!peer->goodbye && !peer->parting) {
+    if (peer->state == PEER_CONNECTING && !peer->connector) {
+        sl_log_debug("fabric", "never met peer=%s: %s", peer->name, why);
+    } else if (!peer->goodbye && !peer->parting) {
         atomic_fetch_add(&fabric->peers_lost, 1);
         sl_log_warn("fabric", "lost peer=%s: %s", peer->name, why);
     }
@@ -322,12 +375,9 @@ void sl_peer_close(struct sl_peer *peer, enum sl_status status, const char *why)
     SL_VERBS_WITH(peer_closing, fabric, verb) {
         verb->ops->peer_closing(verb, peer, status, text);
     }
-    ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS, .flags = UCP_EP_CLOSE_FLAG_FORCE};
-    void *request = ucp_ep_close_nbx(peer->ep, &param);
-    if (UCS_PTR_IS_PTR(request)) {
-        peer->closing = request;
-    } else {
-        peer->closed = true;
+    sl_link_close(&peer->link);
+    if (peer->ep) {
+        sl_ucx_disconnect(peer);
     }
 }
 
@@ -346,8 +396,8 @@ void sl_peers_settle(struct sl_fabric *fabric) {
     while (*at) {
         struct sl_peer *peer = *at;
         if (peer->state != PEER_CLOSING) {
-            if (peer->error != UCS_OK) {
-                sl_peer_close(peer, SL_ERR_PEER_LOST, ucs_status_string(peer->error));
+            if (peer->error != SL_OK && !peer->goodbye) {
+                sl_peer_close(peer, SL_ERR_PEER_LOST, peer->error_text);
             } else if (peer->goodbye) {
                 sl_peer_close(peer, SL_ERR_PEER_LOST, "the peer has stopped");
             } else if (peer->connector && peer->epoch != 0 && peer->epoch != peer->wanted) {
@@ -355,12 +405,7 @@ void sl_peers_settle(struct sl_fabric *fabric) {
                 sl_peer_close(peer, SL_ERR_PEER_STALE, "another process answers at this address (restarted)");
             }
         }
-        if (peer->closing && ucp_request_check_status(peer->closing) != UCS_INPROGRESS) {
-            ucp_request_free(peer->closing);
-            peer->closing = NULL;
-            peer->closed = true;
-        }
-        if (peer->state == PEER_CLOSING && peer->closed && peer->n_operations == 0) {
+        if (peer->state == PEER_CLOSING && sl_ucx_is_disconnected(peer) && peer->n_operations == 0) {
             *at = peer->next;
             free_peer(peer);
             continue;
@@ -370,17 +415,14 @@ void sl_peers_settle(struct sl_fabric *fabric) {
     }
 }
 
-static void on_beaten(struct sl_peer_send *send, ucs_status_t status) {
-    (void)status; // a failure is the error callback's business
+static void on_beaten(struct sl_peer_send *send, enum sl_status status) {
+    (void)status; // a failure is the link's business
     send->peer->beating = false;
 }
 
 static void tick(void *state, int64_t now_ns) {
     struct sl_fabric *fabric = ((struct sl_verb *)state)->fabric;
     for (struct sl_peer *peer = fabric->peers; peer; peer = peer->next) {
-        if (peer->state == PEER_CONNECTING && now_ns - peer->born_ns > CONNECT_NS) {
-            sl_peer_close(peer, SL_ERR_PEER_LOST, "no answer to the connection");
-        }
         if (peer->state != PEER_UP) {
             continue;
         }
@@ -395,7 +437,7 @@ static void tick(void *state, int64_t now_ns) {
                 peer->beat_ns = now_ns;
                 peer->beating = true;
                 send->done = on_beaten;
-                sl_peer_send_start(send, SL_WIRE_BEAT, sizeof fabric->epoch, NULL, 0, NULL);
+                sl_peer_send_start(send, SL_WIRE_BEAT, NULL, 0);
             }
         }
     }

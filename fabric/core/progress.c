@@ -2,26 +2,29 @@
 /*
  * Purpose: the progress thread, from its start to its stop.
  *
- * Design: it turns one loop: commands of other threads, UCX, new connections, the clock (heartbeats, deadlines), and what
- *         the verbs have under way. When nothing has moved for SPIN_NS it sleeps in poll() on UCX's descriptor and on
- *         an eventfd, never past the next tick: the clock does not depend on new work. How others wake it: post.c.
+ * Design: it turns one loop: commands of other threads, UCX, links, the clock (heartbeats, deadlines), and what
+ *         the verbs have under way. When nothing has moved for SPIN_NS it sleeps in poll() on UCX's descriptor, the links'
+ *         and an eventfd, never past the next tick: the clock does not depend on new work. How others wake it: post.c.
  *         UCX is started on that thread too, and its creator waits for at most START_NS: a start that hangs keeps
  *         its thread and memory, which cannot be taken from it, and nothing else.
  */
 #include <poll.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "fabric/core/core.h"
+#include "fabric/core/ucx.h"
 
 #define START_NS    (20 * SL_NS_PER_S) // UCX that has not started by then never will
 #define SPIN_NS     50000              // of idleness before it sleeps
 #define TICK_MAX_NS (50 * SL_NS_PER_MS)
-#define PART_MS     1000 // for the peers to hear BYE and close
+#define LINKS_NS    20000 // between two looks at the links where UCX has the messages: a look is a system call
+#define PART_MS     1000  // for the peers to hear BYE and close
 
 // ---- the loop ------------------------------------------------------------------------------------------------------
 
@@ -39,35 +42,44 @@ static bool has_work(struct sl_fabric *fabric) {
 
 static void sleep_until_work(struct sl_fabric *fabric, int64_t now_ns) {
     atomic_store(&fabric->sleeping, true);
-    if (!has_work(fabric) && ucp_worker_arm(fabric->worker) == UCS_OK) {
-        struct pollfd fds[2] = {{fabric->worker_fd, POLLIN, 0}, {fabric->wake_fd, POLLIN, 0}};
+    int ucx_fd = fabric->ucx ? sl_ucx_arm(fabric->ucx) : -1;
+    if (!has_work(fabric) && !sl_links_busy(fabric->links) && (!fabric->ucx || ucx_fd >= 0)) {
+        struct pollfd fds[] = {
+            {fabric->wake_fd, POLLIN, 0}, {sl_links_fd(fabric->links), POLLIN, 0}, {ucx_fd, POLLIN, 0}};
         int64_t left_ms = (fabric->next_tick_ns - now_ns) / SL_NS_PER_MS + 1;
-        poll(fds, 2, left_ms < 1 ? 1 : (int)left_ms);
-        if (fds[1].revents) {
+        poll(fds, sizeof fds / sizeof *fds, left_ms < 1 ? 1 : (int)left_ms);
+        if (fds[0].revents) {
             uint64_t count;
             ssize_t n = read(fabric->wake_fd, &count, sizeof count);
             (void)n;
         }
+        fabric->links_ns = 0;
     }
     atomic_store(&fabric->sleeping, false);
+}
+
+static bool turn_transports(struct sl_fabric *fabric, int64_t now_ns) {
+    bool moved = fabric->ucx && sl_ucx_progress(fabric->ucx);
+    if (!fabric->ucx || now_ns - fabric->links_ns > LINKS_NS || sl_links_busy(fabric->links)) {
+        fabric->links_ns = now_ns;
+        moved |= sl_links_progress(fabric->links);
+    }
+    return moved;
 }
 
 // One turn. Returns whether anything moved.
 static bool turn(struct sl_fabric *fabric, int64_t now_ns) {
     bool moved = sl_fabric_run_commands(fabric);
-    for (int i = 0; i < 16 && ucp_worker_progress(fabric->worker) > 0; i++) {
-        moved = true;
-    }
-    if (fabric->n_connecting > 0) {
-        sl_peers_accept(fabric);
-        moved = true;
-    }
+    moved |= turn_transports(fabric, now_ns);
     if (fabric->peers_changed) {
+        for (int i = 0; i < 64 && fabric->ucx && sl_ucx_progress(fabric->ucx); i++) {
+        } // what a lost peer had sent before comes first
         sl_peers_settle(fabric);
     }
     if (now_ns >= fabric->next_tick_ns) {
         int64_t period = fabric->heartbeat_ms * SL_NS_PER_MS / 4;
         fabric->next_tick_ns = now_ns + (period < TICK_MAX_NS ? period : TICK_MAX_NS);
+        sl_links_tick(fabric->links, now_ns);
         SL_VERBS_WITH(tick, fabric, verb) {
             verb->ops->tick(verb, now_ns);
         }
@@ -152,7 +164,7 @@ static void part(struct sl_fabric *fabric) {
     }
 }
 
-// Everybody is told, everything is closed; then no callback of UCX can come any more.
+// Everybody is told, everything is closed; then no callback can come any more.
 static void wind_down(struct sl_fabric *fabric) {
     sl_gate_shut(fabric->gate);
     sl_fabric_run_commands(fabric);
@@ -170,24 +182,35 @@ static void wind_down(struct sl_fabric *fabric) {
 
 // ---- the thread ----------------------------------------------------------------------------------------------------
 
-static void stop_ucx(struct sl_fabric *fabric) {
+static void stop_transports(struct sl_fabric *fabric) {
+    sl_links_destroy(&fabric->links);
     sl_fabric_free_regions(fabric);
     sl_ucx_stop(fabric);
 }
 
-static enum sl_status start_ucx(struct sl_fabric *fabric, struct sl_error *err) {
-    enum sl_status status = sl_ucx_start(fabric, err);
-    for (int id = 0; status == SL_OK && id < SL_WIRE_END; id++) {
-        struct sl_binding *binding = &fabric->bindings[id];
-        if (binding->handler) {
-            status = sl_ucx_handle(fabric, (enum sl_wire_id)id, sl_peer_on_message, binding, err);
-        }
+static enum sl_status listen_to_links(struct sl_fabric *fabric, struct sl_error *err) {
+    unsigned port = 0;
+    struct sl_error why = {0};
+    enum sl_status status =
+        sl_links_listen(fabric->links, (const struct sockaddr *)&fabric->listen, fabric->listen_bytes, &port, &why);
+    if (status != SL_OK) {
+        return sl_fail(err, status, "cannot listen on %s: %s", fabric->listen_text, why.text);
     }
+    const char *format = strchr(fabric->listen_host, ':') ? "[%s]:%u" : "%s:%u";
+    snprintf(fabric->address, sizeof fabric->address, format, fabric->listen_host, port);
+    return SL_OK;
+}
+
+static enum sl_status start_transports(struct sl_fabric *fabric, struct sl_error *err) {
+    enum sl_status status = sl_links_create(fabric->tls, &sl_peer_link_events, fabric, &fabric->links, err);
     if (status == SL_OK && fabric->listen_text) {
-        status = sl_ucx_listen(fabric, sl_peer_on_connection, err);
+        status = listen_to_links(fabric, err);
+    }
+    if (status == SL_OK) {
+        status = sl_ucx_start(fabric, &sl_peer_ucx_events, err);
     }
     if (status != SL_OK) {
-        stop_ucx(fabric);
+        stop_transports(fabric);
     }
     return status;
 }
@@ -195,7 +218,7 @@ static enum sl_status start_ucx(struct sl_fabric *fabric, struct sl_error *err) 
 static void *progress_main(void *arg) {
     struct sl_fabric *fabric = arg;
     struct sl_error err = {0};
-    enum sl_status status = start_ucx(fabric, &err);
+    enum sl_status status = start_transports(fabric, &err);
     pthread_mutex_lock(&fabric->lock);
     bool abandoned = fabric->abandoned;
     fabric->started = true;
@@ -205,7 +228,7 @@ static void *progress_main(void *arg) {
     pthread_mutex_unlock(&fabric->lock);
     if (abandoned) { // nobody waits any more: this thread owns everything
         if (status == SL_OK) {
-            stop_ucx(fabric);
+            stop_transports(fabric);
         }
         sl_fabric_free(fabric);
         return NULL;
@@ -214,7 +237,7 @@ static void *progress_main(void *arg) {
         run(fabric);
         wind_down(fabric);
         if (!fabric->peers) {
-            stop_ucx(fabric);
+            stop_transports(fabric);
         }
     }
     return NULL;

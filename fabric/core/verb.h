@@ -26,10 +26,10 @@ struct sl_peer;
 struct sl_message {
     const void *header;
     size_t header_bytes;
-    void *data;
+    const void *data; // where it is on its way: UCX's, or NULL
     size_t bytes;
-    bool by_rendezvous; // data is for sl_peer_receive(); a handler that does not call it refuses the bytes
-    bool taken;         // it was called
+    bool on_its_way; // data is for sl_peer_receive(); a handler that does not call it refuses the bytes
+    bool taken;      // it was called
 };
 
 struct sl_handler {

@@ -2,11 +2,11 @@
 /*
  * Purpose: every byte that two fabrics say to each other, and the ticket that goes through the control plane.
  *
- * Design: fixed structs in little endian, copied in and out with memcpy because UCX may hand over unaligned headers.
+ * Design: fixed structs in little endian, copied in and out with memcpy because headers may come unaligned.
  *         Sizes are pinned. A message that is shorter than its struct is dropped before any field is believed.
  *
- *      HELLO    both ways, first on a connection: who am I, whom did I want
- *      BEAT     both ways: still there
+ *      HELLO    both ways, first on a link: who am I, whom did I want, how else can I be reached
+ *      BEAT     both ways, over the link: still there
  *      BYE      both ways: this fabric stops on purpose
  *      CLAIM    sender -> owner: this ship is the one that writes into the grant
  *      SEGMENT  sender -> owner: bytes (active message), or the notice that they have been put, and their digest
@@ -30,7 +30,7 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the wire format is the
 
 #define SL_WIRE_MAGIC        0x53464231u // "SFB1", and of a grant's ticket
 #define SL_WIRE_WINDOW_MAGIC 0x53465731u // "SFW1": of a window's ticket
-#define SL_WIRE_VERSION      1
+#define SL_WIRE_VERSION      2
 
 enum sl_wire_id {
     SL_WIRE_HELLO = 1,
@@ -62,8 +62,14 @@ struct sl_wire_hello {
     uint64_t epoch;  // of the one who speaks
     uint64_t wanted; // the epoch that the connector expects to meet; the acceptor repeats it
     int64_t heartbeat_ms;
+    uint64_t host_id; // hash of the kernel's boot id: equal on one host
+    uint64_t number;  // that is to stand in front of every message over UCX
+    uint32_t address_bytes;
+    uint32_t zero;
 };
-static_assert(sizeof(struct sl_wire_hello) == 32, "wire");
+static_assert(sizeof(struct sl_wire_hello) == 56, "wire");
+#define SL_HELLO_ADDRESS_MAX_BYTES 1024
+#define SL_EPOCH_OF_ANOTHER        ((uint64_t)2) // what a stranger who wants another epoch is told: epochs are odd
 
 // Which ship into which grant. In every message below.
 struct sl_wire_key {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: how fast the fabric ships a capsule between two processes of this host, beside what ucx_perftest (package
- *          ucx-utils) reaches over the same transport in the same minute.
+ * Purpose: how fast the fabric ships a capsule between two processes of this host, beside other ways between them in the
+ *          same minute: the same ship over another transport, ucx_perftest (package ucx-utils), iperf3.
  *
  * Design: sender and receiver are two children, forked before UCX is started in either; this process only asks and
  *         prints. A ship is timed from sl_ship_open() to the receiver's word that every digest was right, so that the
@@ -138,6 +138,7 @@ struct children {
     struct pipes pipes;
 };
 
+// Those that are started first are stopped last: the others have inherited their pipes.
 static bool start_children(struct children *children, const char *transport) {
     struct pipes *pipes = &children->pipes;
     if (pipe(pipes->go) != 0 || pipe(pipes->asks) != 0 || pipe(pipes->tickets) != 0 || pipe(pipes->rates) != 0) {
@@ -223,24 +224,58 @@ static double perftest(const char *tls, const char *test, uint64_t bytes, int it
     return rate;
 }
 
+// GB/s of iperf3's for two seconds; 0: it is not installed, or failed.
+static double iperf(void) {
+    int port = 20000 + (int)(getpid() % 20000);
+    char command[256];
+    snprintf(command, sizeof command,
+             "iperf3 -s -1 -B 127.0.0.1 -p %d >/dev/null 2>&1 & sleep 0.3; iperf3 -c 127.0.0.1 -p %d -t 2 -f K "
+             "2>/dev/null; wait",
+             port, port);
+    double rate = 0;
+    FILE *pipe_in = popen(command, "r");
+    char line[512];
+    while (pipe_in && fgets(line, sizeof line, pipe_in)) {
+        double kib_per_s;
+        if (strstr(line, "receiver") && sscanf(line, "[%*[^]]] %*s sec %*s %*s %lf KBytes/sec", &kib_per_s) == 1) {
+            rate = kib_per_s * 1024 / 1e9;
+        }
+    }
+    if (pipe_in) {
+        pclose(pipe_in);
+    }
+    return rate;
+}
+
+// What a transport is set beside: the same ships over `transport`, or ucx_perftest's `test` over `tls`, or else iperf3.
 struct reference {
-    const char *name, *tls, *test;
+    const char *name, *transport, *tls, *test;
     uint64_t bytes;
     int iterations;
 };
 
-// Both stand beside every shape.
+#define MAX_REFERENCES 3
 static const struct transport {
     const char *name;
-    struct reference references[2];
+    struct reference references[MAX_REFERENCES]; // up to the first without a name
 } transports[] = {
     {"tcp",
-     {{"ucx_perftest ucp_am_bw 1 MiB", "tcp,self", "ucp_am_bw", MIB, 2000},
-      {"ucx_perftest ucp_am_bw 64 MiB", "tcp,self", "ucp_am_bw", 64ull * MIB, 30}}},
+     {{"the same over ucx-tcp", .transport = "ucx-tcp"},
+      {"ucx_perftest ucp_am_bw 1 MiB", NULL, "tcp,self", "ucp_am_bw", MIB, 2000},
+      {.name = "iperf3"}}},
+    {"tls", {{"the same over tcp, in the clear", .transport = "tcp"}}},
     {"shm",
-     {{"ucx_perftest ucp_put_bw 64 MiB", "posix,self,tcp", "ucp_put_bw", 64ull * MIB, 60},
-      {"ucx_perftest ucp_put_bw 1 MiB", "posix,self,tcp", "ucp_put_bw", MIB, 4000}}},
+     {{"ucx_perftest ucp_put_bw 64 MiB", NULL, "posix,self,tcp", "ucp_put_bw", 64ull * MIB, 60},
+      {"ucx_perftest ucp_put_bw 1 MiB", NULL, "posix,self,tcp", "ucp_put_bw", MIB, 4000}}},
 };
+
+static int n_references(const struct transport *transport) {
+    int n = 0;
+    while (n < MAX_REFERENCES && transport->references[n].name) {
+        n++;
+    }
+    return n;
+}
 
 static void print_shape(const struct transport *transport, int s, int r, const double rates[ROUNDS],
                         const double reference_rates[ROUNDS], bool json) {
@@ -268,29 +303,65 @@ static void print_shape(const struct transport *transport, int s, int r, const d
     sl_bench_print(&result, json);
 }
 
-static bool compare(const struct transport *transport, bool json) {
-    struct children children = {0};
-    if (!start_children(&children, transport->name)) {
-        return false;
+// One round of a reference: GB/s beside every shape.
+static bool run_reference(const struct reference *it, const struct children *children, double rates_out[N_SHAPES]) {
+    if (it->transport) {
+        return ship_all(children, rates_out);
     }
-    double rates[N_SHAPES][ROUNDS], reference_rates[2][ROUNDS], round_rates[N_SHAPES];
+    double rate = it->test ? perftest(it->tls, it->test, it->bytes, it->iterations) : iperf();
+    for (int s = 0; s < N_SHAPES; s++) {
+        rates_out[s] = rate;
+    }
+    return true;
+}
+
+struct comparison {
+    struct children own, beside[MAX_REFERENCES];
+    double rates[N_SHAPES][ROUNDS], references[MAX_REFERENCES][N_SHAPES][ROUNDS];
+};
+
+static bool take_turns(const struct transport *transport, struct comparison *c) {
     bool good = true;
     for (int round = -WARM_UPS; good && round < ROUNDS; round++) {
+        double rates[N_SHAPES];
         sl_bench_progress("ship over %s: round %d of %d", transport->name, round + 1, ROUNDS);
-        for (int r = 0; r < 2 && round >= 0; r++) {
-            const struct reference *it = &transport->references[r];
-            reference_rates[r][round] = perftest(it->tls, it->test, it->bytes, it->iterations);
+        for (int r = 0; good && r < n_references(transport); r++) {
+            if (round < 0 && !transport->references[r].transport) {
+                continue;
+            }
+            good = run_reference(&transport->references[r], &c->beside[r], rates);
+            for (int s = 0; good && s < N_SHAPES && round >= 0; s++) {
+                c->references[r][s][round] = rates[s];
+            }
         }
-        good = ship_all(&children, round_rates);
+        good = good && ship_all(&c->own, rates);
         for (int s = 0; good && s < N_SHAPES && round >= 0; s++) {
-            rates[s][round] = round_rates[s];
+            c->rates[s][round] = rates[s];
         }
     }
     sl_bench_progress(NULL);
-    stop_children(&children);
+    return good;
+}
+
+static bool compare(const struct transport *transport, bool json) {
+    static struct comparison c;
+    int n = n_references(transport), n_started = 0;
+    memset(&c, 0, sizeof c);
+    bool good = start_children(&c.own, transport->name);
+    for (; good && n_started < n; n_started++) {
+        const char *beside = transport->references[n_started].transport;
+        good = !beside || start_children(&c.beside[n_started], beside);
+    }
+    good = good && take_turns(transport, &c);
+    while (n_started-- > 0) {
+        if (transport->references[n_started].transport) {
+            stop_children(&c.beside[n_started]);
+        }
+    }
+    stop_children(&c.own);
     for (int s = 0; good && s < N_SHAPES; s++) {
-        for (int r = 0; r < 2; r++) {
-            print_shape(transport, s, r, rates[s], reference_rates[r], json);
+        for (int r = 0; r < n; r++) {
+            print_shape(transport, s, r, c.rates[s], c.references[r][s], json);
         }
     }
     fflush(NULL); // before the next fork
@@ -298,13 +369,15 @@ static bool compare(const struct transport *transport, bool json) {
 }
 
 struct bench {
-    const char *transport, *model;
+    const char *transport, *model, *certificates;
     int64_t n_tokens;
     bool json;
 };
 
 static const struct sl_option option_table[] = {
-    {"transport", 't', SL_OPTION_STRING, "all", "NAME", "tcp, shm or all", SL_FIELD(bench, transport)},
+    {"transport", 't', SL_OPTION_STRING, "all", "NAME", "tcp, tls, shm or all", SL_FIELD(bench, transport)},
+    {"certificates", 0, SL_OPTION_STRING, "", "DIR",
+     "for tls: tools/test-ca.sh DIR worker/bench; without, it is left out", SL_FIELD(bench, certificates)},
     {"model", 'm', SL_OPTION_STRING, "models/demo", "DIR",
      "of the job whose time to first token is measured afterwards", SL_FIELD(bench, model)},
     {"tokens", 'n', SL_OPTION_INT, "8000", "N", "length of its prompt; 0 leaves the job out", SL_FIELD(bench, n_tokens),
@@ -314,17 +387,26 @@ static const struct sl_option option_table[] = {
 
 static enum sl_status check(void *bench, struct sl_error *err) {
     const struct bench *b = bench;
-    return sl_pair_wants(b->transport, "shm") || sl_pair_wants(b->transport, "tcp")
-               ? SL_OK
-               : sl_fail(err, SL_ERR_INVALID, "--transport: tcp, shm or all");
+    if (strcmp(b->transport, "tls") == 0 && !b->certificates[0]) {
+        return sl_fail(err, SL_ERR_INVALID, "--transport tls: needs --certificates");
+    }
+    for (size_t i = 0; i < sizeof transports / sizeof *transports; i++) {
+        if (sl_pair_wants(b->transport, transports[i].name)) {
+            return SL_OK;
+        }
+    }
+    return sl_fail(err, SL_ERR_INVALID, "--transport: tcp, tls, shm or all");
 }
 
 static enum sl_status run(void *bench, struct sl_error *err) {
     const struct bench *b = bench;
     signal(SIGPIPE, SIG_IGN); // a child that has ended is told by write()
     fflush(NULL);             // before fork
+    sl_pair_certificates(b->certificates);
     for (size_t i = 0; i < sizeof transports / sizeof *transports; i++) {
-        if (sl_pair_wants(b->transport, transports[i].name) && !compare(&transports[i], b->json)) {
+        bool is_tls = strcmp(transports[i].name, "tls") == 0;
+        if ((!is_tls || b->certificates[0]) && sl_pair_wants(b->transport, transports[i].name) &&
+            !compare(&transports[i], b->json)) {
             return sl_fail(err, SL_ERR_INTERNAL, "a process has failed; what it said is above");
         }
     }
@@ -342,7 +424,7 @@ static enum sl_status run(void *bench, struct sl_error *err) {
 const struct sl_bench sl_bench_ship = {
     .name = "sluice bench ship",
     .usage = "[options]",
-    .summary = "Measure capsules between two processes against ucx_perftest, and what shipping adds to a job.",
+    .summary = "Measure capsules between two processes against other ways, and what shipping adds to a job.",
     SL_OPTIONS(option_table),
     .bytes = sizeof(struct bench),
     .check = check,

@@ -95,9 +95,9 @@ static enum sl_status open_links(struct sl_offload *offload, const struct sl_off
     enum sl_status status = SL_OK;
     offload->n_stored = n_slots;
     for (size_t i = 0; status == SL_OK && i < config->n_stores; i++) {
-        struct sl_link *link = &offload->links[offload->n_links++];
+        struct sl_store_link *link = &offload->links[offload->n_links++];
         link->share = config->stores[i];
-        status = sl_link_open(offload, link, &request, err);
+        status = sl_store_link_open(offload, link, &request, err);
         if (status == SL_OK) {
             offload->n_stored = smaller(offload->n_stored, link->n_tokens);
         }
@@ -175,7 +175,7 @@ void sl_offload_close(struct sl_offload **offload_inout) {
     }
     sl_read_back_destroy(offload);
     for (int i = 0; i < offload->n_links; i++) {
-        sl_link_close(offload, &offload->links[i]);
+        sl_store_link_close(offload, &offload->links[i]);
     }
     for (int i = 0; i < SL_RING; i++) {
         (void)sl_mark_wait(&offload->ring[i].down, NULL); // a device that has failed writes nothing any more
@@ -395,7 +395,7 @@ void sl_annex_shares_free(Sluice__V1__AnnexShare ***shares, size_t n_shares) {
 }
 
 // A copy with everything in it: through its bytes, so that nothing is forgotten when the message grows.
-static Sluice__V1__AnnexShare *describe(const struct sl_link *link) {
+static Sluice__V1__AnnexShare *describe(const struct sl_store_link *link) {
     Sluice__V1__AnnexShare share = SLUICE__V1__ANNEX_SHARE__INIT;
     share.share = (Sluice__V1__StoreShare *)link->share;
     share.annex_id = link->annex->annex_id;

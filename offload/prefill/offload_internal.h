@@ -23,7 +23,7 @@
 #define SL_RING             SL_KV_SEGMENTS_HELD
 
 // A share at a store.
-struct sl_link {
+struct sl_store_link {
     const Sluice__V1__StoreShare *share;
     struct sl_rpc_channel *channel;
     Sluice__V1__Annex *annex; // the store's reply; NULL: not open
@@ -48,7 +48,7 @@ struct sl_read_back {
     uint32_t n_pages;
     void *const *heads[SL_MAX_HEADS]; // [n_kv_heads][n_pages] where they go
     struct sl_fetch *fetches[SL_MAX_SHARES];
-    const struct sl_link *from[SL_MAX_SHARES];
+    const struct sl_store_link *from[SL_MAX_SHARES];
     int n_fetches;
     enum sl_status status; // of opening them
     struct sl_error err;
@@ -71,7 +71,7 @@ struct sl_offload {
     struct sl_rpc_call *parent;
     struct sl_lanes lanes;
     struct sl_page_layout work, kept; // of pages as they are read and shipped, and as the stores keep full ones
-    struct sl_link links[SL_MAX_LINKS];
+    struct sl_store_link links[SL_MAX_LINKS];
     int n_links, n_replicas;
     int64_t n_slots, n_stored; // of a lane when the prompt has been read; of those, stored when the annexes were opened
     char *staging;             // block of staging memory: all that is staged. NULL: nothing is, or not yet
@@ -105,18 +105,19 @@ struct sl_offload {
 };
 
 // offload_store.c. Failures name the store; one that does not answer or has forgotten us is lost (SL_ERR_PEER_LOST).
-enum sl_status sl_link_open(struct sl_offload *offload, struct sl_link *link, Sluice__V1__OpenAnnexRequest *request,
-                            struct sl_error *err);
-void sl_link_close(struct sl_offload *offload, struct sl_link *link);
+enum sl_status sl_store_link_open(struct sl_offload *offload, struct sl_store_link *link,
+                                  Sluice__V1__OpenAnnexRequest *request, struct sl_error *err);
+void sl_store_link_close(struct sl_offload *offload, struct sl_store_link *link);
 // SL_ERR_EXISTS: no need to ship. *grant_out is freed with protobuf_c_message_free_unpacked().
-enum sl_status sl_link_grant(struct sl_offload *offload, struct sl_link *link, int64_t begin, uint32_t n_slots,
-                             Sluice__V1__Grant **grant_out, struct sl_error *err);
+enum sl_status sl_store_link_grant(struct sl_offload *offload, struct sl_store_link *link, int64_t begin,
+                                   uint32_t n_slots, Sluice__V1__Grant **grant_out, struct sl_error *err);
 // Wait about a second until the store can be asked about the first n_tokens. SL_AGAIN: not yet, but about *n_built_out.
-enum sl_status sl_link_await(struct sl_offload *offload, struct sl_link *link, int64_t n_tokens, int64_t *n_built_out,
-                             struct sl_error *err);
+enum sl_status sl_store_link_await(struct sl_offload *offload, struct sl_store_link *link, int64_t n_tokens,
+                                   int64_t *n_built_out, struct sl_error *err);
 // Ask where the first n_tokens lie.
-enum sl_status sl_link_map(struct sl_offload *offload, struct sl_link *link, int64_t n_tokens, struct sl_error *err);
-enum sl_status sl_link_renew(struct sl_offload *offload, struct sl_link *link, struct sl_error *err);
+enum sl_status sl_store_link_map(struct sl_offload *offload, struct sl_store_link *link, int64_t n_tokens,
+                                 struct sl_error *err);
+enum sl_status sl_store_link_renew(struct sl_offload *offload, struct sl_store_link *link, struct sl_error *err);
 
 // offload_ship.c
 void *sl_offload_ship_main(void *offload);

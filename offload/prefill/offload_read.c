@@ -23,7 +23,7 @@ struct span { // of lanes of a link, counted within the layer
     int first, n;
 };
 
-static struct span lanes_of(const struct sl_offload *offload, const struct sl_link *link, int layer) {
+static struct span lanes_of(const struct sl_offload *offload, const struct sl_store_link *link, int layer) {
     int layer_first = sl_lanes_first(&offload->lanes, layer), share_first = link->share->first_lane;
     int first = share_first > layer_first ? share_first : layer_first;
     int end = share_first + link->share->n_lanes, layer_end = layer_first + offload->lanes.n_heads;
@@ -32,7 +32,7 @@ static struct span lanes_of(const struct sl_offload *offload, const struct sl_li
 }
 
 // Pages that are neighbours at both ends are one range.
-static size_t list_ranges(struct sl_offload *offload, const struct sl_link *link, const struct sl_read_back *read,
+static size_t list_ranges(struct sl_offload *offload, const struct sl_store_link *link, const struct sl_read_back *read,
                           struct span lanes) {
     size_t n = 0, page_bytes = offload->kept.bytes;
     int share_lane = sl_lanes_first(&offload->lanes, read->layer) + lanes.first - link->share->first_lane;
@@ -60,7 +60,7 @@ static void open_fetches(struct sl_offload *offload, struct sl_read_back *read) 
     read->status = SL_OK;
     read->err = (struct sl_error){0};
     for (int i = 0; read->status == SL_OK && i < offload->n_links; i++) {
-        const struct sl_link *link = &offload->links[i];
+        const struct sl_store_link *link = &offload->links[i];
         struct span lanes = lanes_of(offload, link, read->layer);
         if (link->share->replica != offload->replica || lanes.n == 0) {
             continue;

@@ -42,7 +42,7 @@ static enum sl_status renew_if_due(struct watch *watch, struct sl_error *err) {
     }
     enum sl_status status = SL_OK;
     for (int i = 0; status == SL_OK && i < offload->n_links; i++) {
-        status = sl_link_renew(offload, &offload->links[i], err);
+        status = sl_store_link_renew(offload, &offload->links[i], err);
     }
     watch->renew_ns = next_renewal_ns(offload);
     return status;
@@ -50,11 +50,11 @@ static enum sl_status renew_if_due(struct watch *watch, struct sl_error *err) {
 
 // Wait until a store can be asked about the first n_tokens. The leases of all stores are renewed meanwhile, unless watch is
 // NULL: then that is somebody else's matter.
-static enum sl_status await_tokens(struct sl_offload *offload, struct sl_link *link, int64_t n_tokens,
+static enum sl_status await_tokens(struct sl_offload *offload, struct sl_store_link *link, int64_t n_tokens,
                                    struct watch *watch, struct sl_error *err) {
     int64_t n_built = 0, n_before = -1, deadline_ns = 0;
     enum sl_status status;
-    while ((status = sl_link_await(offload, link, n_tokens, &n_built, err)) == SL_AGAIN) {
+    while ((status = sl_store_link_await(offload, link, n_tokens, &n_built, err)) == SL_AGAIN) {
         status = watch ? renew_if_due(watch, err) : SL_OK;
         if (status != SL_OK) {
             return status;
@@ -86,7 +86,7 @@ struct sending {
 };
 
 // Pages of adjacent lanes and tokens that lie one behind the other travel as one piece.
-static enum sl_status queue_pages(struct sl_offload *offload, const struct sl_link *link,
+static enum sl_status queue_pages(struct sl_offload *offload, const struct sl_store_link *link,
                                   const struct sl_shipment *shipment, uint32_t skipped, struct sending *sending) {
     uint32_t n_pages = sl_pages_for(shipment->n_slots);
     size_t page_bytes = offload->work.bytes, piece = 0;
@@ -109,7 +109,7 @@ static enum sl_status queue_pages(struct sl_offload *offload, const struct sl_li
 
 // What of the shipment a store does not have yet goes on its way there. watch: where the store has no room for it before
 // what was shipped is built, that is awaited; NULL: it is what is on its way that is in the way, SL_ERR_EXHAUSTED.
-static enum sl_status begin_sending(struct sl_offload *offload, struct sl_link *link,
+static enum sl_status begin_sending(struct sl_offload *offload, struct sl_store_link *link,
                                     const struct sl_shipment *shipment, struct watch *watch, struct sending *sending,
                                     struct sl_error *err) {
     int64_t end = shipment->begin + shipment->n_slots;
@@ -118,10 +118,11 @@ static enum sl_status begin_sending(struct sl_offload *offload, struct sl_link *
         return SL_OK;
     }
     Sluice__V1__Grant *grant = NULL;
-    enum sl_status status = sl_link_grant(offload, link, begin, (uint32_t)(end - begin), &grant, err);
+    enum sl_status status = sl_store_link_grant(offload, link, begin, (uint32_t)(end - begin), &grant, err);
     if (status == SL_ERR_EXHAUSTED && watch && link->n_tokens > link->annex->n_tokens) {
         status = await_tokens(offload, link, link->n_tokens, watch, err);
-        status = status == SL_OK ? sl_link_grant(offload, link, begin, (uint32_t)(end - begin), &grant, err) : status;
+        status =
+            status == SL_OK ? sl_store_link_grant(offload, link, begin, (uint32_t)(end - begin), &grant, err) : status;
     }
     if (status == SL_ERR_EXISTS) {
         link->n_tokens = end;
@@ -145,8 +146,8 @@ static enum sl_status begin_sending(struct sl_offload *offload, struct sl_link *
                                   : SL_OK; // whatever else has failed, sl_send_finish() knows
 }
 
-static enum sl_status finish_sending(struct sl_offload *offload, const struct sl_link *link, struct sending *sending,
-                                     struct watch *watch, struct sl_error *err) {
+static enum sl_status finish_sending(struct sl_offload *offload, const struct sl_store_link *link,
+                                     struct sending *sending, struct watch *watch, struct sl_error *err) {
     if (!sending->ship) {
         return SL_OK;
     }
@@ -173,7 +174,7 @@ static enum sl_status map(struct sl_offload *offload, int64_t n_tokens, struct w
     enum sl_status status = SL_OK;
     for (int i = 0; status == SL_OK && i < offload->n_links; i++) {
         status = await_tokens(offload, &offload->links[i], n_tokens, watch, err);
-        status = status == SL_OK ? sl_link_map(offload, &offload->links[i], n_tokens, err) : status;
+        status = status == SL_OK ? sl_store_link_map(offload, &offload->links[i], n_tokens, err) : status;
     }
     if (status == SL_OK) {
         pthread_mutex_lock(&offload->mutex);

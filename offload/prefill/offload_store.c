@@ -17,9 +17,9 @@
  * A unary call that ends when the job does. A store that does not answer in time, or does not know us any more, has lost
  * what it held for us: whoever tries again must do so with another.
  */
-static enum sl_status call(struct sl_offload *offload, const struct sl_link *link, const struct sl_rpc_method *method,
-                           const ProtobufCMessage *request, int64_t limit_ms, ProtobufCMessage **reply_out,
-                           struct sl_error *err) {
+static enum sl_status call(struct sl_offload *offload, const struct sl_store_link *link,
+                           const struct sl_rpc_method *method, const ProtobufCMessage *request, int64_t limit_ms,
+                           ProtobufCMessage **reply_out, struct sl_error *err) {
     struct sl_error why = {0};
     struct sl_rpc_stream *stream;
     enum sl_status status =
@@ -45,7 +45,8 @@ static enum sl_status call(struct sl_offload *offload, const struct sl_link *lin
 }
 
 // What a store says about an annex is believed as far as it is possible.
-static enum sl_status check_annex(const struct sl_offload *offload, const struct sl_link *link, struct sl_error *err) {
+static enum sl_status check_annex(const struct sl_offload *offload, const struct sl_store_link *link,
+                                  struct sl_error *err) {
     const Sluice__V1__Annex *annex = link->annex;
     int64_t n = annex->n_tokens;
     if (n < 0 || n > offload->n_slots || (n < offload->n_slots && n % SL_PAGE_SLOTS != 0) || annex->lease_ms < 1 ||
@@ -55,8 +56,8 @@ static enum sl_status check_annex(const struct sl_offload *offload, const struct
     return SL_OK;
 }
 
-enum sl_status sl_link_open(struct sl_offload *offload, struct sl_link *link, Sluice__V1__OpenAnnexRequest *request,
-                            struct sl_error *err) {
+enum sl_status sl_store_link_open(struct sl_offload *offload, struct sl_store_link *link,
+                                  Sluice__V1__OpenAnnexRequest *request, struct sl_error *err) {
     request->share = (Sluice__V1__StoreShare *)link->share;
     enum sl_status status = sl_rpc_channel_create(link->share->address, &link->channel, err);
     if (status == SL_OK) {
@@ -74,7 +75,7 @@ enum sl_status sl_link_open(struct sl_offload *offload, struct sl_link *link, Sl
     return status;
 }
 
-void sl_link_close(struct sl_offload *offload, struct sl_link *link) {
+void sl_store_link_close(struct sl_offload *offload, struct sl_store_link *link) {
     if (link->annex && !offload->handed_on) {
         Sluice__V1__ReleaseRequest request = SLUICE__V1__RELEASE_REQUEST__INIT;
         request.lease_id = link->annex->lease_id;
@@ -92,11 +93,11 @@ void sl_link_close(struct sl_offload *offload, struct sl_link *link) {
     }
     sl_rpc_channel_destroy(&link->channel);
     free(link->map.segments);
-    *link = (struct sl_link){0};
+    *link = (struct sl_store_link){0};
 }
 
-enum sl_status sl_link_grant(struct sl_offload *offload, struct sl_link *link, int64_t begin, uint32_t n_slots,
-                             Sluice__V1__Grant **grant_out, struct sl_error *err) {
+enum sl_status sl_store_link_grant(struct sl_offload *offload, struct sl_store_link *link, int64_t begin,
+                                   uint32_t n_slots, Sluice__V1__Grant **grant_out, struct sl_error *err) {
     Sluice__V1__GrantStretchRequest request = SLUICE__V1__GRANT_STRETCH_REQUEST__INIT;
     request.lease_id = link->annex->lease_id;
     request.begin = begin;
@@ -105,8 +106,8 @@ enum sl_status sl_link_grant(struct sl_offload *offload, struct sl_link *link, i
                 err);
 }
 
-enum sl_status sl_link_await(struct sl_offload *offload, struct sl_link *link, int64_t n_tokens, int64_t *n_built_out,
-                             struct sl_error *err) {
+enum sl_status sl_store_link_await(struct sl_offload *offload, struct sl_store_link *link, int64_t n_tokens,
+                                   int64_t *n_built_out, struct sl_error *err) {
     Sluice__V1__AwaitAnnexRequest request = SLUICE__V1__AWAIT_ANNEX_REQUEST__INIT;
     request.lease_id = link->annex->lease_id;
     request.n_tokens = n_tokens;
@@ -123,7 +124,7 @@ enum sl_status sl_link_await(struct sl_offload *offload, struct sl_link *link, i
     return status;
 }
 
-enum sl_status sl_link_renew(struct sl_offload *offload, struct sl_link *link, struct sl_error *err) {
+enum sl_status sl_store_link_renew(struct sl_offload *offload, struct sl_store_link *link, struct sl_error *err) {
     Sluice__V1__RenewRequest request = SLUICE__V1__RENEW_REQUEST__INIT;
     request.lease_id = link->annex->lease_id;
     ProtobufCMessage *reply;
@@ -136,7 +137,7 @@ enum sl_status sl_link_renew(struct sl_offload *offload, struct sl_link *link, s
 
 // ---- where segments lie --------------------------------------------------------------------------------------------
 
-static enum sl_status ask_map(struct sl_link *link, const struct sl_near_request *request, void *answer,
+static enum sl_status ask_map(struct sl_store_link *link, const struct sl_near_request *request, void *answer,
                               size_t capacity, size_t *bytes_out, struct sl_error *err) {
     struct sl_fabric_request *sent;
     int64_t deadline_ns = sl_deadline_in_ms(CALL_MS);
@@ -150,7 +151,8 @@ static enum sl_status ask_map(struct sl_link *link, const struct sl_near_request
     return status;
 }
 
-enum sl_status sl_link_map(struct sl_offload *offload, struct sl_link *link, int64_t n_tokens, struct sl_error *err) {
+enum sl_status sl_store_link_map(struct sl_offload *offload, struct sl_store_link *link, int64_t n_tokens,
+                                 struct sl_error *err) {
     struct sl_annex_map map = {.first_lane = link->share->first_lane,
                                .n_lanes = link->share->n_lanes,
                                .work = offload->work,

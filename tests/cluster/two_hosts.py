@@ -109,7 +109,7 @@ class Cluster:
         self.coordinator = coordinator.address
         for role, host in (("prefill", "a"), ("kvstore", "a"), ("decode", "b")):
             args = ["--name", f"{role}-0", "--coordinator", self.coordinator, "--listen", f"{HOSTS[host]}:0", "--fabric-listen",
-                    f"{HOSTS[host]}:0", "--arena", arena, "--log", "warn"]
+                    f"{HOSTS[host]}:0", "--insecure", "--arena", arena, "--log", "warn"]
             self._start(role, host, args + ([] if role == "kvstore" else ["--model", model]))
 
     def _start(self, role, host, args):

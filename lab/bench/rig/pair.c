@@ -28,8 +28,21 @@ bool sl_pair_write(int fd, const void *data, size_t bytes) {
     return true;
 }
 
+static char ca[512], certificate[512], key[512];
+
+void sl_pair_certificates(const char *dir) {
+    snprintf(ca, sizeof ca, "%s/ca.pem", dir);
+    snprintf(certificate, sizeof certificate, "%s/worker-bench.pem", dir);
+    snprintf(key, sizeof key, "%s/worker-bench.key", dir);
+}
+
 struct sl_fabric *sl_pair_fabric(const char *transport, size_t region_bytes, uint8_t **region_out) {
-    struct sl_fabric_config config = {.listen = "127.0.0.1:0", .transport = transport};
+    const struct sl_tls_files files = {ca, certificate, key};
+    bool is_tls = strcmp(transport, "tls") == 0;
+    struct sl_fabric_config config = {.listen = "127.0.0.1:0",
+                                      .transport = is_tls ? "tcp" : transport,
+                                      .tls = is_tls ? &files : NULL,
+                                      .insecure = true};
     struct sl_fabric *fabric = NULL;
     struct sl_error err = {0};
     void *region = NULL;

@@ -11,6 +11,14 @@
 #include "base/clock.h"
 #include "base/thread.h"
 
+static void remove_certificates(void) {
+    char command[256];
+    snprintf(command, sizeof command, "rm -rf %s", getenv("SLUICE_TEST_CERTS"));
+    if (system(command) != 0) {
+        fprintf(stderr, "left behind: %s\n", getenv("SLUICE_TEST_CERTS"));
+    }
+}
+
 static void on_complete(void *arg, const void *header, size_t header_bytes, size_t body_bytes) {
     struct landing *landing = arg;
     pthread_mutex_lock(&landing->lock);
@@ -42,9 +50,42 @@ static void on_release(void *arg) {
     pthread_mutex_unlock(&landing->lock);
 }
 
+// Made by the first process of a test; those that it starts find them by the environment.
+const char *certificates(void) {
+    static char dir[64] = "/tmp/sluice-test-certs-XXXXXX", command[256];
+    const char *made = getenv("SLUICE_TEST_CERTS");
+    if (!made) {
+        assert_non_null(mkdtemp(dir));
+        snprintf(command, sizeof command, "tools/test-ca.sh %s worker/a", dir);
+        assert_int_equal(system(command), 0);
+        setenv("SLUICE_TEST_CERTS", dir, 1);
+        atexit(remove_certificates);
+        made = dir;
+    }
+    return made;
+}
+
+bool is_link(const char *transport) {
+    return strcmp(transport, "tcp") == 0 || strcmp(transport, "tls") == 0;
+}
+
+static void use_certificates(struct sl_fabric_config *config, struct sl_tls_files *files) {
+    static char ca[128], certificate[128], key[128];
+    snprintf(ca, sizeof ca, "%s/ca.pem", certificates());
+    snprintf(certificate, sizeof certificate, "%s/worker-a.pem", certificates());
+    snprintf(key, sizeof key, "%s/worker-a.key", certificates());
+    *files = (struct sl_tls_files){ca, certificate, key};
+    config->transport = "tcp";
+    config->tls = files;
+}
+
 struct sl_fabric *start_fabric(const char *transport, const char *listen, const char *inject, int64_t heartbeat_ms) {
+    struct sl_tls_files files;
     struct sl_fabric_config config = {
-        .listen = listen, .transport = transport, .heartbeat_ms = heartbeat_ms, .inject = inject};
+        .listen = listen, .transport = transport, .heartbeat_ms = heartbeat_ms, .inject = inject, .insecure = true};
+    if (strcmp(transport, "tls") == 0) {
+        use_certificates(&config, &files);
+    }
     struct sl_fabric *fabric = NULL;
     struct sl_error err = {0};
     if (sl_fabric_create(&config, &fabric, &err) != SL_OK) {
@@ -148,6 +189,9 @@ void stop_fabric(struct sl_fabric **fabric) {
 }
 
 struct child start_child(const char *transport, const char *role) {
+    if (strcmp(transport, "tls") == 0) {
+        certificates(); // of one authority for both
+    }
     int down[2], up[2];
     assert_int_equal(pipe(down), 0);
     assert_int_equal(pipe(up), 0);

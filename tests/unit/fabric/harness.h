@@ -35,6 +35,11 @@ struct landing {
     size_t ticket_bytes;
 };
 
+// Where an authority and the certificate worker-a of this run are (tools/test-ca.sh).
+const char *certificates(void);
+// Whether messages go over a link of ours, and not over UCX.
+bool is_link(const char *transport);
+// transport: of sl_fabric_config, or "tls": tcp with certificates.
 struct sl_fabric *start_fabric(const char *transport, const char *listen, const char *inject, int64_t heartbeat_ms);
 uint8_t *make_region(struct sl_fabric *fabric, size_t bytes);
 void open_landing(struct landing *landing, struct sl_fabric *fabric, void *block, size_t bytes, int64_t deadline_ms);

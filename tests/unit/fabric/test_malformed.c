@@ -82,7 +82,7 @@ static void run_send(struct sl_fabric *fabric, struct sl_command *command) {
         size_t payload_bytes = draw(it->random) % 3 ? 0 : draw(it->random) % PAYLOAD_MAX;
         send->buffer = sl_fabric_take_buffer(fabric);
         fill_pattern(send->buffer, payload_bytes, draw(it->random));
-        sl_peer_send_start(send, it->id, header_bytes, send->buffer, payload_bytes, NULL);
+        sl_peer_send_start(send, it->id, send->buffer, payload_bytes);
     }
     atomic_store(&it->done, true);
 }

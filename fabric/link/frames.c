@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: frames onto the socket and off it.
+ *
+ * Design: writing gathers what is queued into one system call, as far as the kernel takes it. Reading looks for prefix and
+ *         header in the link's buffer; data that is longer than SL_LINK_WHOLE_MAX goes where the owner of the frame says,
+ *         first what the buffer already has of it, then from the socket by itself. What a turn reads of one link is bounded:
+ *         the others, and the clock, come next.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "fabric/link/link_internal.h"
+
+#define N_PARTS     256                // of one system call
+#define SHARE_BYTES ((size_t)1 << 20)  // that a turn reads of one link
+#define DROP_BYTES  ((size_t)16 << 10) // at once, of what nobody wants
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the wire format is the memory format of little endian");
+static_assert(sizeof(struct sl_link_prefix) == sizeof((struct sl_link_send *)NULL)->prefix, "wire");
+static_assert(sizeof(struct sl_link_prefix) + SL_LINK_HEADER_MAX + SL_LINK_WHOLE_MAX <= SL_LINK_BUFFER_BYTES,
+              "a frame that is handed over whole fits");
+
+// ---- sending ---------------------------------------------------------------------------------------------------------
+
+static void finish(struct sl_link *link, enum sl_status status) {
+    struct sl_link_send *send = link->first;
+    link->first = send->next;
+    if (!link->first) {
+        link->last = &link->first;
+    }
+    send->done(send, status);
+}
+
+static size_t total(const struct sl_link_send *send) {
+    return sizeof send->prefix + send->header_bytes + send->bytes;
+}
+
+// What is left of a send, from iov[n] on. Returns the new n.
+static size_t list(const struct sl_link_send *send, struct iovec *iov, size_t n) {
+    const size_t ends[] = {sizeof send->prefix, sizeof send->prefix + send->header_bytes};
+    if (send->n_written < ends[0]) {
+        iov[n++] = (struct iovec){(uint8_t *)(uintptr_t)send->prefix + send->n_written, ends[0] - send->n_written};
+    }
+    if (send->n_written < ends[1] && n < N_PARTS && send->header_bytes > 0) {
+        size_t at = send->n_written > ends[0] ? send->n_written - ends[0] : 0;
+        iov[n++] = (struct iovec){(uint8_t *)(uintptr_t)send->header + at, send->header_bytes - at};
+    }
+    size_t at = send->part_at;
+    for (size_t part = send->part; part < send->n_parts && n < N_PARTS; part++, at = 0) {
+        iov[n++] = (struct iovec){(uint8_t *)send->parts[part].iov_base + at, send->parts[part].iov_len - at};
+    }
+    return n;
+}
+
+// `bytes` of what is queued have been written.
+static void advance(struct sl_link *link, size_t bytes) {
+    while (link->first && link->state == LINK_OPEN) {
+        struct sl_link_send *send = link->first;
+        size_t left = total(send) - send->n_written, step = bytes < left ? bytes : left;
+        size_t head = sizeof send->prefix + send->header_bytes;
+        size_t of_head = send->n_written < head ? head - send->n_written : 0;
+        size_t of_parts = step > of_head ? step - of_head : 0;
+        send->n_written += step;
+        bytes -= step;
+        while (of_parts > 0) {
+            size_t rest = send->parts[send->part].iov_len - send->part_at;
+            size_t n = of_parts < rest ? of_parts : rest;
+            of_parts -= n;
+            send->part_at += n;
+            if (n == rest) {
+                send->part++;
+                send->part_at = 0;
+            }
+        }
+        if (send->n_written < total(send)) {
+            return;
+        }
+        finish(link, SL_OK);
+    }
+}
+
+// What is queued, as one list. Returns the number of its parts.
+static size_t list_all(const struct sl_link *link, struct iovec *iov) {
+    size_t n = 0;
+    for (const struct sl_link_send *send = link->first; send && n < N_PARTS; send = send->next) {
+        n = list(send, iov, n);
+    }
+    return n;
+}
+
+// One system call. False: the kernel has no more room.
+static bool write_clear(struct sl_link *link) {
+    struct iovec iov[N_PARTS];
+    size_t n = list_all(link, iov), bytes = 0;
+    for (size_t i = 0; i < n; i++) {
+        bytes += iov[i].iov_len;
+    }
+    const struct msghdr message = {.msg_iov = iov, .msg_iovlen = n};
+    ssize_t written = sendmsg(link->fd, &message, MSG_NOSIGNAL);
+    if (written >= 0) {
+        advance(link, (size_t)written);
+        return (size_t)written == bytes;
+    }
+    if (errno == EAGAIN || errno == EWOULDBLOCK) {
+        return false;
+    }
+    if (errno != EINTR) {
+        sl_link_lose_errno(link, "cannot send", errno);
+    }
+    return true;
+}
+
+// One record: of a long part from where it lies, of short ones side by side. False: TLS wants the same again, later.
+static bool write_record(struct sl_link *link) {
+    struct iovec iov[N_PARTS];
+    size_t n = list_all(link, iov), bytes = 0;
+    const uint8_t *from = link->record;
+    if (iov[0].iov_len >= SL_LINK_RECORD_BYTES && link->n_record == 0) {
+        from = iov[0].iov_base;
+        bytes = SL_LINK_RECORD_BYTES;
+    } else if (link->n_record > 0) {
+        bytes = link->n_record;
+    } else {
+        for (size_t i = 0; i < n && bytes < SL_LINK_RECORD_BYTES; i++) {
+            size_t room = SL_LINK_RECORD_BYTES - bytes, part = iov[i].iov_len < room ? iov[i].iov_len : room;
+            memcpy(link->record + bytes, iov[i].iov_base, part);
+            bytes += part;
+        }
+    }
+    enum sl_status status = SL_OK;
+    size_t written = sl_tls_write(link->ssl, from, bytes, &status);
+    if (status != SL_OK) {
+        sl_link_lose(link, status, "cannot send: TLS is over");
+        return true;
+    }
+    link->n_record = written == 0 && from == link->record ? bytes : 0;
+    advance(link, written);
+    return written > 0;
+}
+
+void sl_link_write(struct sl_link *link) {
+    if (link->writing) { // a send that is done sends another: the loop below has it
+        return;
+    }
+    link->writing = true;
+    bool room = true;
+    while (link->state == LINK_OPEN && link->first && room) {
+        room = link->ssl ? write_record(link) : write_clear(link);
+    }
+    link->writing = false;
+    bool waits = link->state == LINK_OPEN && link->first != NULL;
+    if (link->state == LINK_OPEN && waits != link->wants_out) {
+        sl_link_watch(link, waits);
+    }
+}
+
+void sl_link_send(struct sl_link *link, struct sl_link_send *send) {
+    send->next = NULL;
+    send->bytes = send->n_written = send->part = send->part_at = 0;
+    for (size_t i = 0; i < send->n_parts; i++) {
+        send->bytes += send->parts[i].iov_len;
+    }
+    assert(send->header_bytes <= SL_LINK_HEADER_MAX && send->bytes <= SL_LINK_DATA_MAX);
+    const struct sl_link_prefix prefix = {SL_LINK_MAGIC, (uint16_t)send->id, (uint32_t)send->header_bytes, send->bytes};
+    memcpy(send->prefix, &prefix, sizeof prefix);
+    if (link->state == LINK_LOST) {
+        send->done(send, link->status);
+        return;
+    }
+    bool first = link->first == NULL;
+    *link->last = send;
+    link->last = &send->next;
+    if (first &&
+        link->state == LINK_OPEN) { // else it waits for the connection, or behind what the kernel has no room for
+        sl_link_write(link);
+    }
+}
+
+// ---- receiving -------------------------------------------------------------------------------------------------------
+
+static void received(struct sl_link *link, enum sl_status status) {
+    sl_link_received_fn done = link->received;
+    link->received = NULL;
+    link->to = NULL;
+    if (done) {
+        done(link->received_arg, status, status == SL_OK ? link->bytes : 0);
+    }
+}
+
+void sl_link_receive(struct sl_link *link, void *to, sl_link_received_fn done, void *arg) {
+    assert(link->received == NULL);
+    link->to = to;
+    link->received = done;
+    link->received_arg = arg;
+    if (link->state == LINK_LOST) {
+        received(link, link->status);
+    }
+}
+
+void sl_link_end_traffic(struct sl_link *link, enum sl_status status) {
+    while (link->first) {
+        finish(link, status);
+    }
+    received(link, status);
+}
+
+// From the socket. 0: nothing there now, or the link is lost.
+static size_t read_some(struct sl_link *link, void *to, size_t bytes) {
+    if (link->ssl) {
+        enum sl_status status = SL_OK;
+        size_t got = sl_tls_read(link->ssl, to, bytes, &status);
+        if (status != SL_OK) {
+            sl_link_lose(link, status, "the connection was closed");
+        }
+        return got;
+    }
+    ssize_t n;
+    do {
+        n = recv(link->fd, to, bytes, 0);
+    } while (n < 0 && errno == EINTR);
+    if (n > 0) {
+        return (size_t)n;
+    }
+    if (n == 0) {
+        sl_link_lose(link, SL_ERR_PEER_LOST, "the connection was closed");
+    } else if (errno != EAGAIN && errno != EWOULDBLOCK) {
+        sl_link_lose_errno(link, "cannot receive", errno);
+    }
+    return 0;
+}
+
+// What the buffer or the socket has of data on its way. Returns how much came.
+static size_t read_data(struct sl_link *link) {
+    size_t n = link->n_buffered - link->n_taken;
+    n = n < link->n_missing ? n : (size_t)link->n_missing;
+    if (n > 0) {
+        if (link->to) {
+            memcpy(link->to, link->buffer + link->n_taken, n);
+        }
+        link->n_taken += n;
+    } else if (link->to) {
+        n = read_some(link, link->to, (size_t)link->n_missing < SHARE_BYTES ? (size_t)link->n_missing : SHARE_BYTES);
+    } else {
+        uint8_t dropped[DROP_BYTES];
+        n = read_some(link, dropped, link->n_missing < sizeof dropped ? (size_t)link->n_missing : sizeof dropped);
+    }
+    if (n > 0) {
+        link->to = link->to ? link->to + n : NULL;
+        link->n_missing -= n;
+        if (link->n_missing == 0) {
+            received(link, SL_OK);
+        }
+    }
+    return n;
+}
+
+static const char *fault_of(const struct sl_link *link, const struct sl_link_prefix *prefix) {
+    if (prefix->magic != SL_LINK_MAGIC) {
+        return "what came is not a frame";
+    }
+    if (prefix->header_bytes > SL_LINK_HEADER_MAX || prefix->data_bytes > SL_LINK_DATA_MAX) {
+        return "a frame is longer than any may be";
+    }
+    return !link->met && prefix->data_bytes > 0 ? "data came before it said who it is" : NULL;
+}
+
+/*
+ * The next frame of the buffer, if all of it that is wanted at once is there. False: more must come first, or the link is
+ * lost or closed.
+ */
+static bool take_frame(struct sl_link *link) {
+    const uint8_t *at = link->buffer + link->n_taken;
+    size_t there = link->n_buffered - link->n_taken;
+    struct sl_link_prefix prefix;
+    if (there < sizeof prefix) {
+        return false;
+    }
+    memcpy(&prefix, at, sizeof prefix);
+    const char *fault = fault_of(link, &prefix);
+    if (fault) {
+        sl_link_lose(link, SL_ERR_PEER_CORRUPT, fault);
+        return false;
+    }
+    size_t head = sizeof prefix + prefix.header_bytes;
+    bool whole = prefix.data_bytes <= SL_LINK_WHOLE_MAX;
+    if (there < head + (whole ? prefix.data_bytes : 0)) {
+        return false;
+    }
+    struct sl_link_frame frame = {.id = prefix.id,
+                                  .header = at + sizeof prefix,
+                                  .header_bytes = prefix.header_bytes,
+                                  .data = whole ? at + head : NULL,
+                                  .bytes = (size_t)prefix.data_bytes};
+    link->n_taken += head + (whole ? frame.bytes : 0);
+    if (!whole) {
+        link->bytes = frame.bytes;
+        link->n_missing = prefix.data_bytes;
+    }
+    link->links->events.on_frame(link->owner, link, &frame);
+    return link->state == LINK_OPEN;
+}
+
+// More of frames into the buffer.
+static size_t fill(struct sl_link *link) {
+    if (link->n_taken > 0) {
+        memmove(link->buffer, link->buffer + link->n_taken, link->n_buffered - link->n_taken);
+        link->n_buffered -= link->n_taken;
+        link->n_taken = 0;
+    }
+    size_t n = read_some(link, link->buffer + link->n_buffered, SL_LINK_BUFFER_BYTES - link->n_buffered);
+    link->n_buffered += n;
+    return n;
+}
+
+bool sl_link_read(struct sl_link *link) {
+    size_t share = 0;
+    while (link->state == LINK_OPEN && share < SHARE_BYTES) {
+        size_t n = 1; // of a frame that the buffer had
+        if (link->n_missing > 0) {
+            n = read_data(link);
+        } else if (!take_frame(link)) {
+            n = link->state == LINK_OPEN ? fill(link) : 0;
+        }
+        if (n == 0) {
+            break;
+        }
+        share += n;
+    }
+    link->more = link->state == LINK_OPEN && share >= SHARE_BYTES;
+    link->links->busy |= link->more;
+    return share > 0;
+}

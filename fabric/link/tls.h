@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: TLS 1.3 under links, by OpenSSL: both sides prove themselves with certificates of the cluster's authority.
+ *
+ * Design: a certificate says who its owner is by one URI, spiffe://CLUSTER/ROLE/NAME. Fabrics are the data plane of workers, so
+ *         both must have role "worker", and the same CLUSTER. OpenSSL reads and writes the socket itself, so that it can
+ *         leave the cipher to the kernel where that knows TLS.
+ */
+#pragma once
+
+#include <openssl/types.h>
+
+#include "base/tls_files.h"
+#include "fabric/link/link.h"
+
+struct sl_tls;
+
+// SL_ERR_INVALID names the file that is not what it should be.
+enum sl_status sl_tls_create(const struct sl_tls_files *files, struct sl_tls **tls_out, struct sl_error *err);
+void sl_tls_destroy(struct sl_tls **tls); // accepts NULL, nulls
+
+SSL *sl_tls_open(struct sl_tls *tls, int fd, bool connector); // NULL: no memory
+// SL_AGAIN: after *wants_write_out, or something to read. SL_ERR_PEER_CORRUPT: it is not who it should be.
+enum sl_status sl_tls_shake_hands(struct sl_tls *tls, SSL *ssl, bool *wants_write_out, struct sl_error *err);
+// Bytes moved; 0: not now. SL_ERR_PEER_LOST in *status_out where the connection is over, else SL_OK.
+size_t sl_tls_read(SSL *ssl, void *to, size_t bytes, enum sl_status *status_out);
+size_t sl_tls_write(SSL *ssl, const void *from, size_t bytes, enum sl_status *status_out); // again with the same bytes

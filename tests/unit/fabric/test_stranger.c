@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: whoever is not a worker of the cluster, at the fabric's port: garbage, silence, too many connections, other
+ *          people's certificates. Nobody gets in, nobody dies, ships go on meanwhile, and nothing is left behind.
+ */
+#include "harness.h"
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "fabric/core/wire.h"
+#include "fabric/link/link.h"
+
+#define MIB    (1u << 20)
+#define N_IDLE 600
+
+static const char *transport;
+
+struct pair {
+    struct sl_fabric *from, *to;
+    uint8_t *source, *target;
+};
+
+static void start_pair(struct pair *pair) {
+    pair->to = start_fabric(transport, "127.0.0.1:0", NULL, 500);
+    pair->from = start_fabric(transport, "127.0.0.1:0", NULL, 500);
+    pair->target = make_region(pair->to, MIB);
+    pair->source = make_region(pair->from, MIB);
+    fill_pattern(pair->source, MIB, 5);
+}
+
+static void ship_well(struct pair *pair) {
+    struct landing landing;
+    struct sl_ship *ship = NULL;
+    struct sl_error err = {0};
+    memset(pair->target, 0, MIB);
+    open_landing(&landing, pair->to, pair->target, MIB, 20000);
+    if (sl_ship_open(pair->from, landing.ticket, landing.ticket_bytes, sl_deadline_in_ms(20000), &ship, &err) !=
+            SL_OK ||
+        sl_ship_piece(ship, 0, pair->source, MIB) != SL_OK || sl_ship_finish(ship, "h", 1, &err) != SL_OK) {
+        fail_msg("no ship: %s", err.text);
+    }
+    sl_ship_close(&ship);
+    assert_memory_equal(pair->target, pair->source, MIB);
+    close_landing(&landing);
+}
+
+static void stop_pair(struct pair *pair) {
+    ship_well(pair);
+    stop_fabric(&pair->from);
+    stop_fabric(&pair->to);
+}
+
+static int connect_to(const struct sl_fabric *fabric) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    address.sin_port = htons((uint16_t)atoi(strrchr(sl_fabric_address(fabric), ':') + 1));
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_true(fd >= 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+    return fd;
+}
+
+// Whether the fabric closes this connection within ms; what it says before is read and dropped.
+static bool is_closed_within(int fd, int64_t ms) {
+    int64_t deadline = sl_deadline_in_ms(ms);
+    char dropped[4096];
+    for (int64_t now = sl_now_ns(); now < deadline; now = sl_now_ns()) {
+        struct pollfd poll_fd = {fd, POLLIN, 0};
+        if (poll(&poll_fd, 1, (int)((deadline - now) / SL_NS_PER_MS) + 1) > 0 &&
+            read(fd, dropped, sizeof dropped) <= 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static int n_descriptors(void) {
+    DIR *dir = opendir("/proc/self/fd");
+    assert_non_null(dir);
+    int n = 0;
+    while (readdir(dir)) {
+        n++;
+    }
+    closedir(dir);
+    return n;
+}
+
+// ---- bytes -----------------------------------------------------------------------------------------------------------
+
+static void send_and_expect_the_end(const struct sl_fabric *fabric, const void *bytes, size_t n) {
+    int fd = connect_to(fabric);
+    (void)!send(fd, bytes, n, MSG_NOSIGNAL); // it may have been closed in the middle of it
+    assert_true(
+        is_closed_within(fd, 8000 * SLOWNESS)); // at once, but where it looks like the beginning of a TLS record
+    close(fd);
+}
+
+static void test_garbage_ends_its_connection_alone(void **state) {
+    (void)state;
+    struct pair pair;
+    start_pair(&pair);
+    ship_well(&pair);
+    uint8_t bytes[512];
+    for (uint64_t seed = 1; seed <= 200; seed++) {
+        fill_pattern(bytes, sizeof bytes, seed);
+        send_and_expect_the_end(pair.to, bytes, sizeof bytes);
+    }
+    // What UCX 1.13's TCP interface obeyed began so.
+    static const char http[] = "GET / HTTP/1.1\r\nHost: somebody\r\n\r\n";
+    send_and_expect_the_end(pair.to, http, sizeof http);
+    struct sl_fabric_stats stats;
+    sl_fabric_get_stats(pair.to, &stats);
+    assert_int_equal(stats.peers_lost, 0);
+    stop_pair(&pair);
+}
+
+struct frame {
+    uint16_t magic, id;
+    uint32_t header_bytes;
+    uint64_t data_bytes;
+    struct sl_wire_hello hello;
+};
+
+static struct frame hello_frame(void) {
+    return (struct frame){.magic = 0x534c,
+                          .id = SL_WIRE_HELLO,
+                          .header_bytes = sizeof(struct sl_wire_hello),
+                          .hello = {.magic = SL_WIRE_MAGIC,
+                                    .version = SL_WIRE_VERSION,
+                                    .epoch = 77,
+                                    .wanted = 99,
+                                    .heartbeat_ms = 1000,
+                                    .number = 5}};
+}
+
+// In the clear only: behind TLS these bytes do not come so far.
+static void test_lying_frames_of_strangers_are_refused(void **state) {
+    (void)state;
+    if (strcmp(transport, "tls") == 0) {
+        skip();
+    }
+    struct pair pair;
+    start_pair(&pair);
+    struct frame frame = hello_frame();
+    frame.data_bytes = 1; // before it is met
+    send_and_expect_the_end(pair.to, &frame, sizeof frame);
+    frame = hello_frame();
+    frame.header_bytes = SL_LINK_HEADER_MAX + 1;
+    send_and_expect_the_end(pair.to, &frame, sizeof frame);
+    frame = hello_frame();
+    frame.data_bytes = UINT64_MAX;
+    send_and_expect_the_end(pair.to, &frame, sizeof frame);
+    // Who wants another epoch is not told ours.
+    frame = hello_frame();
+    int fd = connect_to(pair.to);
+    assert_int_equal(send(fd, &frame, sizeof frame, MSG_NOSIGNAL), sizeof frame);
+    struct frame answer;
+    read_all(fd, &answer, sizeof answer);
+    assert_int_equal(answer.id, SL_WIRE_HELLO);
+    assert_true(answer.hello.epoch != sl_fabric_epoch(pair.to));
+    assert_int_equal(answer.hello.number, 0);
+    assert_int_equal(answer.hello.address_bytes, 0);
+    // And messages of others than peers are dropped.
+    frame.id = SL_WIRE_SEGMENT;
+    assert_int_equal(send(fd, &frame, sizeof frame, MSG_NOSIGNAL), sizeof frame);
+    close(fd);
+    stop_pair(&pair);
+}
+
+// ---- silence ---------------------------------------------------------------------------------------------------------
+
+static void test_silent_connections_are_few_and_short(void **state) {
+    (void)state;
+    static int fds[N_IDLE];
+    struct pair pair;
+    start_pair(&pair);
+    ship_well(&pair);
+    int before = n_descriptors();
+    for (size_t i = 0; i < N_IDLE; i++) {
+        fds[i] = connect_to(pair.to);
+    }
+    ship_well(&pair); // while they wait
+    sl_sleep_ms(300);
+    // This process is both ends: what is over ours is theirs.
+    assert_in_range(n_descriptors(), before + N_IDLE, before + N_IDLE + SL_LINKS_UNMET + 4);
+    // A fabric that is new finds its way in all the same.
+    struct pair other = pair;
+    other.from = start_fabric(transport, "127.0.0.1:0", NULL, 500);
+    other.source = make_region(other.from, MIB);
+    fill_pattern(other.source, MIB, 6);
+    ship_well(&other);
+    stop_fabric(&other.from);
+    for (size_t i = 0; i < N_IDLE; i++) {
+        assert_true(is_closed_within(fds[i], 8000 * SLOWNESS));
+        close(fds[i]);
+    }
+    stop_pair(&pair);
+}
+
+// ---- what listens ----------------------------------------------------------------------------------------------------
+
+// Of the sockets that listen on this machine, those that this process has.
+static int n_listeners(void) {
+    int n = 0;
+    FILE *file = fopen("/proc/net/tcp", "r");
+    assert_non_null(file);
+    char line[512];
+    while (fgets(line, sizeof line, file)) {
+        unsigned socket_state = 0;
+        unsigned long inode = 0;
+        if (sscanf(line, " %*d: %*s %*s %x %*s %*s %*s %*d %*d %lu", &socket_state, &inode) != 2 ||
+            socket_state != 0x0a) {
+            continue;
+        }
+        char wanted[64], link[64];
+        snprintf(wanted, sizeof wanted, "socket:[%lu]", inode);
+        for (int fd = 0; fd < 1024; fd++) {
+            char path[64];
+            snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+            ssize_t bytes = readlink(path, link, sizeof link - 1);
+            if (bytes > 0 && (link[bytes] = '\0', strcmp(link, wanted) == 0)) {
+                n++;
+            }
+        }
+    }
+    fclose(file);
+    return n;
+}
+
+static void test_one_port_listens(void **state) {
+    (void)state;
+    struct pair pair;
+    int before = n_listeners();
+    start_pair(&pair);
+    ship_well(&pair);
+    assert_int_equal(n_listeners(), before + 2); // two fabrics
+    stop_pair(&pair);
+    assert_int_equal(n_listeners(), before);
+}
+
+static void test_other_hosts_are_not_let_in_by_accident(void **state) {
+    (void)state;
+    struct sl_fabric *fabric = NULL;
+    struct sl_error err = {0};
+    struct sl_fabric_config config = {.listen = "0.0.0.0:0", .transport = "tcp"};
+    assert_int_equal(sl_fabric_create(&config, &fabric, &err), SL_ERR_PRECONDITION);
+    assert_non_null(strstr(err.text, "--tls-cert"));
+    config = (struct sl_fabric_config){.listen = "127.0.0.1:0", .transport = "ucx-tcp"};
+    assert_int_equal(sl_fabric_create(&config, &fabric, &err), SL_ERR_PRECONDITION);
+    assert_non_null(strstr(err.text, "--insecure"));
+}
+
+// ---- certificates ----------------------------------------------------------------------------------------------------
+
+static struct sl_fabric *fabric_of(const char *dir, const char *who) {
+    char ca[160], certificate[160], key[160];
+    snprintf(ca, sizeof ca, "%s/ca.pem", dir);
+    snprintf(certificate, sizeof certificate, "%s/%s.pem", dir, who);
+    snprintf(key, sizeof key, "%s/%s.key", dir, who);
+    const struct sl_tls_files files = {ca, certificate, key};
+    const struct sl_fabric_config config = {
+        .listen = "127.0.0.1:0", .transport = "tcp", .heartbeat_ms = 500, .tls = &files};
+    struct sl_fabric *fabric = NULL;
+    struct sl_error err = {0};
+    if (sl_fabric_create(&config, &fabric, &err) != SL_OK) {
+        fail_msg("no fabric of %s: %s", who, err.text);
+    }
+    return fabric;
+}
+
+static void run(const char *format, const char *dir) {
+    char command[512];
+    snprintf(command, sizeof command, format, dir);
+    assert_int_equal(system(command), 0);
+}
+
+static void expect_no_ship(struct sl_fabric *from, struct sl_fabric *to, uint8_t *target) {
+    struct landing landing;
+    struct sl_ship *ship = NULL;
+    struct sl_error err = {0};
+    open_landing(&landing, to, target, 4096, 3000 * SLOWNESS);
+    assert_int_equal(
+        sl_ship_open(from, landing.ticket, landing.ticket_bytes, sl_deadline_in_ms(3000 * SLOWNESS), &ship, &err),
+        SL_OK);
+    assert_int_equal(sl_ship_piece(ship, 0, "secret", 7), SL_OK);
+    assert_true(sl_ship_finish(ship, NULL, 0, &err) < 0);
+    assert_int_equal(landing.n_completed, 0);
+    assert_int_equal(target[0], 0);
+    sl_ship_close(&ship);
+    sl_grant_close(&landing.grant);
+    close_landing(&landing);
+}
+
+static void test_only_workers_of_the_cluster_get_in(void **state) {
+    (void)state;
+    if (strcmp(transport, "tls") != 0) {
+        skip();
+    }
+    const char *dir = certificates();
+    char others[128];
+    snprintf(others, sizeof others, "%s/others", dir);
+    run("tools/test-ca.sh %s worker/b client/c", dir);
+    run("CLUSTER=elsewhere tools/test-ca.sh %s worker/d", dir); // the same authority, another cluster
+    run("tools/test-ca.sh %s worker/b", others);                // the same name, another authority
+    run("tools/test-ca.sh %s worker/old", dir);
+
+    struct sl_fabric *to = fabric_of(dir, "worker-a"), *good = fabric_of(dir, "worker-b");
+    uint8_t *target = make_region(to, MIB);
+    struct pair pair = {good, to, make_region(good, MIB), target};
+    fill_pattern(pair.source, MIB, 9);
+    ship_well(&pair);
+    memset(target, 0, MIB);
+
+    struct sl_fabric *bad = fabric_of(others, "worker-b");
+    expect_no_ship(bad, to, target); // each refuses the other
+    stop_fabric(&bad);
+    bad = fabric_of(dir, "worker-d");
+    expect_no_ship(bad, to, target);
+    stop_fabric(&bad);
+    // In the clear.
+    bad = start_fabric("tcp", "127.0.0.1:0", NULL, 500);
+    expect_no_ship(bad, to, target);
+    stop_fabric(&bad);
+    ship_well(&pair);
+    stop_fabric(&good);
+    stop_fabric(&to);
+
+    // A certificate of another role is refused at the start already.
+    char ca[160], certificate[160], key[160];
+    snprintf(ca, sizeof ca, "%s/ca.pem", dir);
+    snprintf(certificate, sizeof certificate, "%s/client-c.pem", dir);
+    snprintf(key, sizeof key, "%s/client-c.key", dir);
+    struct sl_tls_files files = {ca, certificate, key};
+    struct sl_fabric_config config = {.listen = "127.0.0.1:0", .transport = "tcp", .tls = &files};
+    struct sl_error err = {0};
+    assert_int_equal(sl_fabric_create(&config, &bad, &err), SL_ERR_INVALID);
+    assert_non_null(strstr(err.text, "spiffe://sluice/client/c"));
+    files.key = ca;
+    assert_int_equal(sl_fabric_create(&config, &bad, &err), SL_ERR_INVALID);
+    files.ca = "/nowhere/ca.pem";
+    assert_int_equal(sl_fabric_create(&config, &bad, &err), SL_ERR_INVALID);
+    assert_non_null(strstr(err.text, "/nowhere/ca.pem"));
+}
+
+int main(int argc, char **argv) {
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_garbage_ends_its_connection_alone),
+        cmocka_unit_test(test_lying_frames_of_strangers_are_refused),
+        cmocka_unit_test(test_silent_connections_are_few_and_short),
+        cmocka_unit_test(test_one_port_listens),
+        cmocka_unit_test(test_other_hosts_are_not_let_in_by_accident),
+        cmocka_unit_test(test_only_workers_of_the_cluster_get_in),
+    };
+    transport = argc > 1 ? argv[1] : "tcp";
+    signal(SIGPIPE, SIG_IGN);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

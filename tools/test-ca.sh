@@ -1,0 +1,45 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# An authority and certificates for a cluster that one tries out: tools/test-ca.sh DIR ROLE/NAME...
+#
+#     tools/test-ca.sh certs worker/prefill-0 worker/decode-0
+#
+# makes DIR/ca.pem once, and DIR/ROLE-NAME.pem and .key for each name; CLUSTER (sluice) names the cluster, DAYS (30) their life.
+# The authority's key lies beside them, unprotected: it is good for tests, and for nothing else.
+set -eu
+
+[ $# -ge 2 ] || { echo "usage: $0 DIR ROLE/NAME..." >&2; exit 2; }
+dir=$1
+shift
+cluster=${CLUSTER:-sluice}
+days=${DAYS:-30}
+umask 077
+mkdir -p "$dir"
+
+# openssl, which has much to say, heard only when it fails.
+quietly() {
+    openssl "$@" 2>"$dir/openssl.log" || { cat "$dir/openssl.log" >&2; exit 1; }
+    rm -f "$dir/openssl.log"
+}
+
+if [ ! -e "$dir/ca.key" ]; then
+    quietly req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -sha256 -days "$days" \
+        -subj "/CN=$cluster test authority" -addext "basicConstraints=critical,CA:TRUE" \
+        -addext "keyUsage=critical,keyCertSign,cRLSign" -keyout "$dir/ca.key" -out "$dir/ca.pem"
+fi
+
+for who in "$@"; do
+    case $who in
+    */*) ;;
+    *) echo "$0: \"$who\": expected ROLE/NAME, as worker/decode-0" >&2; exit 2 ;;
+    esac
+    name=$(echo "$who" | tr / -)
+    file=$dir/$name
+    quietly req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -sha256 -subj "/CN=$name" \
+        -keyout "$file.key" -out "$file.csr"
+    printf 'basicConstraints=critical,CA:FALSE\nkeyUsage=critical,digitalSignature\nextendedKeyUsage=serverAuth,clientAuth\nsubjectAltName=URI:spiffe://%s/%s,DNS:localhost,IP:127.0.0.1\n' \
+        "$cluster" "$who" >"$file.ext"
+    quietly x509 -req -in "$file.csr" -CA "$dir/ca.pem" -CAkey "$dir/ca.key" -CAcreateserial -sha256 -days "$days" \
+        -extfile "$file.ext" -out "$file.pem"
+    rm -f "$file.csr" "$file.ext"
+done
