@@ -6,7 +6,7 @@
  *     FAKE_VERSION   says that it is this
  *     FAKE_BY_ROWS   sums in another order where there are many rows
  *     FAKE_SPLITS    has nothing but split-K
- *     FAKE_WRONG     takes no transpose
+ *     FAKE_WRONG     takes the weights of the next column
  */
 #include <cublasLt.h>
 #include <dlfcn.h>
@@ -186,16 +186,16 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
         for (uint64_t i = 0; i < d->rows; i++) {
             float sum = 0;
 #ifdef FAKE_WRONG
-            const cublasOperation_t op = CUBLAS_OP_N;
+            uint64_t column = (i + 1) % d->rows;
 #else
-            const cublasOperation_t op = product->a;
+            uint64_t column = i;
 #endif
             for (uint64_t l = 0; l < depth; l++) {
                 uint64_t at = l;
 #ifdef FAKE_BY_ROWS
                 at = d->columns > 16 ? depth - 1 - l : l;
 #endif
-                sum += element(A, a, op, i, at) * element(B, b, product->b, at, j);
+                sum += element(A, a, product->a, column, at) * element(B, b, product->b, at, j);
             }
             ((float *)D)[i + j * (uint64_t)d->leading] = sum;
         }
