@@ -10,6 +10,9 @@ if(NVCC)
   find_path(CUDA_INCLUDE cuda_runtime_api.h HINTS ${CUDA_HOME}/include)
   find_library(CUDART_STATIC cudart_static HINTS ${CUDA_HOME}/lib64 ${CUDA_HOME}/lib)
   set(CUDA_RUNTIME ${CUDART_STATIC} rt dl pthread)
+  # Compiled against and never linked; where the header is not, the plugin does without.
+  find_file(CUBLASLT_HEADER cublasLt.h PATHS ${CUDA_INCLUDE} NO_DEFAULT_PATH)
+  find_file(CUBLASLT_LIBRARY libcublasLt.so.13 PATHS ${CUDA_HOME}/lib64 ${CUDA_HOME}/lib NO_DEFAULT_PATH) # for a test
   # A toolkit without its runtime, or one that does not take this compiler of C++, is none.
   if(NOT NVCC_WORKS)
     file(WRITE ${CMAKE_BINARY_DIR}/nvcc_works.cu "__global__ void k(float *x) { *x = 1; }\n")
@@ -23,6 +26,12 @@ if(NVCC)
       message(STATUS "${NVCC} is not used: header ${CUDA_INCLUDE}, runtime ${CUDART_STATIC}, test compilation: ${result} ${why}")
     endif()
   endif()
+  if(NVCC_WORKS AND CUBLASLT_HEADER)
+    set(CUBLASLT ON)
+    if(NOT CUBLASLT_LIBRARY)
+      set(CUBLASLT_LIBRARY "") # here
+    endif()
+  endif()
   if(NOT NVCC_WORKS)
     set(NVCC "") # here; the cache keeps what was found
   endif()
@@ -30,7 +39,7 @@ endif()
 
 set(CUDA_KERNELS
   attention/append attention/attend attention/attend_tensor attention/collect attention/quantize attention/stats
-  dense/matmul dense/pick dense/rows dense/tensor_cores
+  dense/around dense/matmul dense/pick dense/rows dense/tensor_cores
   evict/choose evict/estimate evict/gather evict/merge evict/scores evict/select evict/value_change
   retrieve/rows)
 # Those of which launch.h says exact: a product and a sum are not fused, as they are not on the processors.

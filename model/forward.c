@@ -235,6 +235,7 @@ enum sl_status sl_pass_begin(struct sl_engine *e, struct sl_input *inputs, int n
     if (status != SL_OK) {
         return status;
     }
+    e->reading = wants.reading;
     give_rows(given, inputs, n_inputs);
     compute_angles(e, given->positions, inputs, n_inputs);
     e->model->ops->embed(e->stream, &e->model->embed, given->tokens, pass.n_rows, e->x);

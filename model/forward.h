@@ -46,6 +46,7 @@ struct sl_pass_wants {
     bool lse;        // attend.lse
     bool importance; // attend.importance; SL_ERR_PRECONDITION where the model has no retaining heads
     bool next_q;     // attend.next_q, but in the last layer: one projection more for every other layer
+    bool reading;    // the inputs are parts of prompts: sl_matmul.reading
 };
 
 struct sl_pass {

@@ -35,7 +35,8 @@ struct sl_engine {
         int32_t *tokens;    // [m]
         struct sl_mark used; // behind the last pass that reads it
     } given[2];
-    int turn; // of given[]: the pass at hand
+    int turn;     // of given[]: the pass at hand
+    bool reading; // what that wants
     // of the host:
     struct sl_attend *calls; // [inputs], at most m
     struct sl_kv *kv;        // [inputs][Hk]

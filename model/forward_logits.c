@@ -128,6 +128,7 @@ enum sl_status sl_pass_logits(struct sl_pass *pass, struct sl_error *err) {
     struct run run = {.engine = pass->engine, .n_vocab = pass->engine->model->config.n_vocab};
     enum sl_status status = SL_OK;
     int64_t row = 0;
+    run.engine->reading = false; // one row of many
     for (int s = 0; s < pass->n_inputs; s++) {
         for (int i = 0; status == SL_OK && i < pass->inputs[s].n_tokens; i++, row++) {
             struct wanted wanted = who_wants(&pass->inputs[s], i, run.n_vocab);

@@ -126,6 +126,7 @@ void sl_engine_multiply(struct sl_engine *e, const struct sl_matrix *w, const fl
                              .y = y,
                              .y_stride = sl_matrix_outputs(w),
                              .accumulate = accumulate,
+                             .reading = e->reading,
                              .scratch = e->products};
     e->model->ops->matmul(e->stream, w, &args);
 }

@@ -132,7 +132,9 @@ static struct sl_pass_wants wants_of_all(struct sl_sequence *const *sequences, i
         wants.lse |= sequences[i]->wants.lse;
         wants.importance |= sequences[i]->wants.importance;
         wants.next_q |= sequences[i]->wants.next_q;
+        assert(sequences[i]->writing == sequences[0]->writing); // bits must not depend on who else steps
     }
+    wants.reading = !sequences[0]->writing;
     return wants;
 }
 

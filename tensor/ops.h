@@ -11,7 +11,8 @@
  *         What differs between model families is data here: a matrix carries the bias and the activation that its
  *         product goes through, a norm its kind, a rope its dimensions, so that the forward pass is one for all.
  *
- * Reproducibility: the result of a row never depends on how many other rows are in the call. matmul sums over k in one
+ * Reproducibility: the result of a row never depends on how many other rows are in the call; of a product at most on
+ *         whether these are being read (sl_matmul.reading). matmul sums over k in one
  *         fixed order per element and attend visits pages in slot order, so a prompt gives the same bits whatever the
  *         chunk size, and one process the same bits as the cluster (on processors of the same tier).
  *
@@ -113,6 +114,7 @@ struct sl_matmul {
     int64_t y_stride;
     int64_t n_columns; // compute only the first n_columns of y, not of a gated matrix; 0: all
     bool accumulate;   // y = act(y + x W^T + bias); not with a gated matrix
+    bool reading;      // rows of prompts, many as a rule: a device may have another way for all of these
     void *scratch;     // ops->matmul_scratch() bytes, aligned to 64; not shared between calls at the same time
 };
 

@@ -36,7 +36,7 @@ ROWS = {
     "tensor/cuda/retrieve": "tensor/cuda",
     "tensor/cuda/table": "base tensor tensor/cuda tensor/cuda/attention tensor/cuda/dense tensor/cuda/evict tensor/cuda/retrieve",
     "tensor/cuda/emulated": "tensor/cuda/emu tensor/cuda/table",
-    "tensor/cuda/plugin": "tensor tensor/cuda tensor/cuda/table",
+    "tensor/cuda/plugin": "base tensor tensor/cuda tensor/cuda/table",
     "model": "base kvcache tensor",
     "runtime": "base kvcache tensor tensor/cpu tensor/cuda/emulated tensor/cuda/table model text/tokenizer",
     "compress/recipe": "base kvcache",

@@ -92,6 +92,7 @@ static void do_matmul(struct bench *b, int m) {
                                 .m = m > 0 ? m : b->world.shape.rows,
                                 .y = b->world.y,
                                 .y_stride = sl_matrix_outputs(&b->weights),
+                                .reading = m == 0,
                                 .scratch = b->scratch};
     OPS->matmul(STREAM, &b->weights, &product);
 }

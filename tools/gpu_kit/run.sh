@@ -69,6 +69,9 @@ measure() {
         # shellcheck disable=SC2086
         step "time-$(echo "$size" | tr ' ' -)" $sluice bench kernels --device "$device" --rows "${size% *}" --slots "${size#* }" --seconds 3
     done
+    # Where there is no libcublasLt the log says so, and these are our own products again.
+    # shellcheck disable=SC2086
+    step time-cublaslt env SLUICE_GEMM=cublaslt SLUICE_LOG=info $sluice bench kernels --device "$device" --only matmul --seconds 3
 }
 
 text() {
@@ -146,7 +149,11 @@ whole() {
             --question "What is said?" --max-new-tokens "$tokens" --ignore-eos
     done
     step chunks chunks
-    [ "$device" = emulated ] || step cells cells
+    [ "$device" = emulated ] && return
+    export SLUICE_GEMM=cublaslt
+    step chunks-cublaslt chunks
+    unset SLUICE_GEMM
+    step cells cells
 }
 
 case $1 in

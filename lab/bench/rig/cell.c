@@ -161,8 +161,17 @@ void sl_rig_close_cell(struct sl_rig *rig) {
 // --- runs ----------------------------------------------------------------------------------------------------------
 
 static enum sl_status forward(struct sl_rig *rig, struct sl_input *inputs, int n_inputs, struct sl_error *err) {
+    struct sl_pass_wants wants = {.reading = rig->cell.prefill};
+    struct sl_pass pass;
     enum sl_status status = sl_signals_check(rig->config.signals, err);
-    return status == SL_OK ? sl_engine_forward(rig->runtime.engine, inputs, n_inputs, err) : status;
+    status = status == SL_OK ? sl_pass_begin(rig->runtime.engine, inputs, n_inputs, wants, &pass, err) : status;
+    for (int layer = 0; layer < rig->runtime.config->n_layers && status == SL_OK; layer++) {
+        status = sl_pass_attend(&pass, layer, err);
+        if (status == SL_OK) {
+            sl_pass_finish(&pass);
+        }
+    }
+    return status == SL_OK ? sl_pass_end(&pass, err) : status;
 }
 
 static enum sl_status read_prompt(struct sl_rig *rig, int64_t n, struct sl_error *err) {

@@ -19,6 +19,7 @@
 #include "tensor/cuda/attention/tiles.h"
 
 constexpr uint32_t THREADS = 256, WARPS = THREADS / 32, QUERIES = 16, EACH = QUERIES / WARPS;
+constexpr size_t ENOUGH_BLOCKS = 512, MOST_QUERIES = 64; // of a device; of a block, here and by tensor cores
 
 // Channel `lane` + 32 i of a query is out[i], a register: loops over them have no other bound than PER.
 #define FOR_CHANNELS(i, at, d)                                                                                         \
@@ -319,9 +320,12 @@ template <int PER> static void launch(struct gpu_queue *queue, const attend_call
 }
 
 size_t sl_gpu_attend_work(int n_calls, int most_rows, uint32_t most_slots, const struct gpu_attention *shape) {
-    size_t splits = (most_slots + SPLIT - 1) / SPLIT;
-    return (size_t)n_calls * (size_t)most_rows * (size_t)shape->n_heads * splits * (size_t)(2 + shape->head_dim) *
-           sizeof(float);
+    size_t splits = (most_slots + SPLIT - 1) / SPLIT, queries = (size_t)most_rows * (size_t)shape->n_heads;
+    size_t tiles = (queries / (size_t)shape->n_kv_heads + MOST_QUERIES - 1) / MOST_QUERIES;
+    // Of one call: one long session among many is not left to one block.
+    size_t blocks = (size_t)shape->n_kv_heads * tiles;
+    size_t bytes = (size_t)n_calls * queries * splits * (size_t)(2 + shape->head_dim) * sizeof(float);
+    return blocks < ENOUGH_BLOCKS && bytes <= GPU_MOST_WORK ? bytes : 0;
 }
 
 static void attend_calls(struct gpu_queue *queue, attend_call c, int n_calls, uint32_t most_slots, void *work) {

@@ -73,6 +73,13 @@ void sl_gpu_rotate(struct gpu_queue *queue, const struct gpu_rope *rope, const f
                    float *x, int64_t stride, int64_t m, int n_heads);
 void sl_gpu_matmul(struct gpu_queue *queue, const struct gpu_matrix *w, const struct gpu_product *args);
 
+// What is around a product by a library. x[m][k] to bf16, out[m][pitch] with zeros behind k; and of its sums[m][w->n] what
+// sl_gpu_matmul() does with its own, but that y is added behind them.
+void sl_gpu_round_rows(struct gpu_queue *queue, const float *x, int64_t x_stride, int64_t m, int64_t k, int64_t pitch,
+                       void *out);
+void sl_gpu_finish_rows(struct gpu_queue *queue, const struct gpu_matrix *w, const float *sums,
+                        const struct gpu_product *args);
+
 // asked: device, [m]. Candidates are exact; lse and rest are sums in f64.
 size_t sl_gpu_pick_work(int64_t m);
 void sl_gpu_pick(struct gpu_queue *queue, const float *logits, int64_t n_vocab, const struct gpu_pick *asked, int64_t m,

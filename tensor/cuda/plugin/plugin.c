@@ -1,17 +1,78 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: what libsluice_cuda.so exports (tensor/plugin.h): the table and the device over CUDA's runtime.
+// Purpose: what libsluice_cuda.so exports (tensor/plugin.h): the table and the device over CUDA's runtime, with cuBLASLt where it is
+// asked for.
 #include "tensor/plugin.h"
 
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
 #include "tensor/cuda/plugin/cudart_driver.h"
 #include "tensor/cuda/table/ops.h"
+#if defined(SLUICE_CUBLASLT)
+#include "tensor/cuda/plugin/cublaslt.h"
+#endif
+
+#define GEMM "SLUICE_GEMM" // of the environment: whose products are for rows of prompts, "own" or "cublaslt"
+
+static struct {
+    pthread_once_t driver_once, library_once;
+    struct gpu_driver driver;
+    const struct gpu_library *library; // NULL: our own kernels alone
+} here = {.driver_once = PTHREAD_ONCE_INIT, .library_once = PTHREAD_ONCE_INIT};
+
+// --- products of a library -------------------------------------------------------------------------------------------------
+
+static const struct gpu_library *open_cublaslt(struct sl_error *err) {
+#if defined(SLUICE_CUBLASLT)
+    return sl_cublaslt_open(NULL, err);
+#else
+    sl_fail(err, SL_ERR_UNSUPPORTED, "the plugin was built without cublasLt.h");
+    return NULL;
+#endif
+}
+
+static void open_library(void) {
+    const char *asked = getenv(GEMM);
+    struct sl_error err;
+    if (asked == NULL || strcmp(asked, "own") == 0) {
+        return;
+    }
+    if (strcmp(asked, "cublaslt") == 0) {
+        here.library = open_cublaslt(&err);
+    } else {
+        sl_fail(&err, SL_ERR_INVALID, GEMM " is \"%s\", expected own or cublaslt", asked);
+    }
+    if (here.library == NULL) {
+        sl_log_warn("cuda", "products=own reason=\"%s\"", err.text);
+    }
+}
+
+static const struct gpu_library *find_library(void) {
+    pthread_once(&here.library_once, open_library);
+    return here.library;
+}
+
+// --- the plugin --------------------------------------------------------------------------------------------------------------
+
+static void make_driver(void) {
+    here.driver = sl_gpu_cudart;
+    here.driver.library = find_library;
+}
+
+static const struct gpu_driver *the_driver(void) {
+    pthread_once(&here.driver_once, make_driver);
+    return &here.driver;
+}
 
 static const struct sl_ops *fill(const struct sl_ops *host) {
-    return sl_gpu_ops(&sl_gpu_cudart, host);
+    return sl_gpu_ops(the_driver(), host);
 }
 
 static enum sl_status open_device(int index, struct sl_team *team, struct sl_device **device_out,
                                   struct sl_error *err) {
-    return sl_gpu_device_open(&sl_gpu_cudart, index, team, device_out, err);
+    return sl_gpu_device_open(the_driver(), index, team, device_out, err);
 }
 
 static const struct sl_plugin plugin = {

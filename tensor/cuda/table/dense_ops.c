@@ -2,6 +2,7 @@
 // Purpose: weights, products, norms and rotations. See ops.h.
 #include <stdlib.h>
 
+#include "tensor/cuda/table/library.h"
 #include "tensor/cuda/table/ops.h"
 #include "tensor/cuda/table/pack.h"
 
@@ -91,7 +92,9 @@ static void matmul(struct sl_stream *stream, const struct sl_matrix *w, const st
                                   .y_stride = args->y_stride,
                                   .n_columns = args->n_columns,
                                   .accumulate = args->accumulate};
-    sl_gpu_matmul(sl_gpu_stream(stream)->queue, on_device(w), &product);
+    if (!args->reading || !sl_gpu_library_matmul(sl_gpu_stream(stream), on_device(w), &product)) {
+        sl_gpu_matmul(sl_gpu_stream(stream)->queue, on_device(w), &product);
+    }
 }
 
 static void embed(struct sl_stream *stream, const struct sl_matrix *table, const int32_t *ids, int64_t m, float *out) {

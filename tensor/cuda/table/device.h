@@ -43,6 +43,13 @@ struct gpu_slot_angles {
     struct gpu_block cosines, sines;
 };
 
+// How a library multiplies by matrices of a shape, since it was tried.
+struct gpu_way {
+    int64_t n, k;
+    int way; // -1: not at all
+};
+#define GPU_WAYS 64
+
 struct gpu_stream {
     struct sl_stream stream;
     struct gpu_queue *queue;
@@ -62,6 +69,8 @@ struct gpu_stream {
     uint64_t n_published;
     struct gpu_block scratch;
     struct gpu_slot_angles slot_angles;
+    struct gpu_way ways[GPU_WAYS];
+    int n_ways;
     _Atomic enum sl_status status; // the host ran short of memory for an operation: the next wait says so
     struct sl_error err;
 };

@@ -7,11 +7,23 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/status.h"
 
 struct gpu_queue;
 struct gpu_event;
+
+// A library's products in the place of our own kernel's.
+struct gpu_library {
+    const char *name;
+    // How rows are multiplied by a W[n][k] of bf16, k a multiple of 32, from now on: one way a shape, whatever the number of rows.
+    // SL_ERR_UNSUPPORTED: there is none.
+    enum sl_status (*choose)(int64_t n, int64_t k, int *way_out, struct sl_error *err);
+    // sums[m][n] = x[m][k] W^T: f32 of bf16, all in rows without gaps, at multiples of 16 bytes. Queued.
+    enum sl_status (*multiply)(struct gpu_queue *queue, int way, const void *w, const void *x, int64_t m, float *sums,
+                               struct sl_error *err);
+};
 
 struct gpu_driver {
     const char *name;
@@ -36,4 +48,5 @@ struct gpu_driver {
     bool (*event_reached)(struct gpu_event *event);
     // SL_ERR_INTERNAL: the device has failed before the event, and for good; says what CUDA says.
     enum sl_status (*event_wait)(struct gpu_event *event, struct sl_error *err);
+    const struct gpu_library *(*library)(void); // asked once the device is open; NULL, or returns NULL: none
 };

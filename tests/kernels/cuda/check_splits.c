@@ -206,10 +206,25 @@ static void test_attend_slots(void **state) {
     }
 }
 
+// A step of decode puts splits aside, a chunk of a prompt does not, and nothing takes more than GPU_MOST_WORK.
+static void test_work_is_for_few_rows(void **state) {
+    (void)state;
+    const struct gpu_attention shape = {.n_heads = 32, .n_kv_heads = 8, .head_dim = 128, .format = SL_KV_F16};
+    assert_true(sl_gpu_attend_work(1, 1, 131072, &shape) > 0);
+    assert_true(sl_gpu_attend_work(64, 1, 131072, &shape) > 0);
+    assert_true(sl_gpu_attend_work(1, 2048, 1024, &shape) == 0);
+    for (int rows = 1; rows <= 4096; rows *= 2) {
+        for (uint32_t slots = 64; slots <= 1u << 20; slots *= 4) {
+            assert_true(sl_gpu_attend_work(1, rows, slots, &shape) <= GPU_MOST_WORK);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         GPU_TEST(test_attend),
         GPU_TEST(test_attend_slots),
+        cmocka_unit_test(test_work_is_for_few_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

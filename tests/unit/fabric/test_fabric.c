@@ -168,8 +168,10 @@ static void test_ships_at_once_do_not_mix(void **state) {
         shippers[i] = (struct shipper){&pair, (size_t)i * 2 * MIB, 2 * MIB - 777 * (size_t)i, 12, 0};
         assert_int_equal(sl_thread_start("shipper", ship_many, &shippers[i], &threads[i], NULL), SL_OK);
     }
-    for (int i = 0; i < N; i++) {
+    for (int i = 0; i < N; i++) { // all of them, before an assertion leaves what they use
         pthread_join(threads[i], NULL);
+    }
+    for (int i = 0; i < N; i++) {
         assert_int_equal(shippers[i].n_wrong, 0);
     }
     struct sl_fabric_stats stats;
