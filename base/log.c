@@ -130,9 +130,17 @@ void sl_log_write(const char *component, enum sl_log_level level, const char *fo
         used = sizeof line - 2;
         memcpy(line + used - 3, "...", 3);
     }
-    for (size_t i = 0; i < used; i++) { // one event is one line, whatever a peer put into its error text
-        if (line[i] == '\n' || line[i] == '\r') {
+    // One event is one line, and a terminal is not told to do anything, whatever a peer put into a name or its error text.
+    // Beyond ASCII, UTF-8 stays but its control characters (C2 80 to C2 9F), which some terminals obey too.
+    for (size_t i = 0; i < used; i++) {
+        unsigned char c = (unsigned char)line[i], next = (unsigned char)(i + 1 < used ? line[i + 1] : 0);
+        if (c == '\n' || c == '\r' || c == '\t') {
             line[i] = ' ';
+        } else if (c < 0x20 || c == 0x7f || (c == 0xc2 && next >= 0x80 && next < 0xa0)) {
+            line[i] = '?';
+            if (c == 0xc2) {
+                line[++i] = '?';
+            }
         }
     }
     line[used++] = '\n';

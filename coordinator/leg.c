@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/lease_id.h"
 #include "base/log.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
@@ -56,7 +57,7 @@ bool sl_lease_release(struct sl_lease *lease, const char *job_id) {
                                          sl_deadline_in_ms(wait_ms), NULL, NULL, &err);
     if (status != SL_OK && status != SL_ERR_NOT_FOUND) {
         sl_log_warn("job", "job=%s lease=%s could not be released at %s, which will do so by itself: %s", job_id,
-                    lease->id, sl_worker_name(lease->worker), err.text);
+                    sl_lease_name(lease->id).text, sl_worker_name(lease->worker), err.text);
         sl_worker_suspect(lease->worker);
     }
     lease->worker = NULL;
@@ -82,8 +83,9 @@ static void renew_other(struct sl_leg *leg) {
         if (lease->worker != NULL && sl_now_ns() >= lease->renew_ns) {
             struct sl_error err = {0};
             if (sl_worker_is_lost(lease->worker) || renew_if_due(lease, &err) != SL_OK) {
-                sl_log_warn("job", "job=%s goes on without lease=%s at %s: %s", leg->job->id, lease->id,
-                            sl_worker_name(lease->worker), err.text[0] ? err.text : "it was lost");
+                sl_log_warn("job", "job=%s goes on without lease=%s at %s: %s", leg->job->id,
+                            sl_lease_name(lease->id).text, sl_worker_name(lease->worker),
+                            err.text[0] ? err.text : "it was lost");
                 lease->worker = NULL;
             }
             return;

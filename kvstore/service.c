@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/lease_id.h"
 #include "kvstore/internal.h"
 #include "node/lease_rpc.h"
 #include "node/send.h"
@@ -120,7 +121,7 @@ enum sl_status sl_store_handle_lookup(void *service, struct sl_rpc_call *call, c
         sl_shelf_count_miss(kvstore->shelf);
         return sl_fail(err, SL_ERR_NOT_FOUND, "no prefix of this prompt is stored under this model and recipe");
     }
-    char id[SL_PIN_ID_BYTES];
+    char id[SL_LEASE_ID_BYTES];
     enum sl_status status = sl_pins_add(kvstore->pins, stored, id, err);
     if (status != SL_OK) {
         sl_shelf_unpin(kvstore->shelf, stored);
@@ -152,7 +153,8 @@ enum sl_status sl_store_handle_fetch(void *service, struct sl_rpc_call *call, co
     }
     struct sl_stored *stored = sl_pins_borrow(kvstore->pins, request->lease_id);
     if (!stored) {
-        return sl_fail(err, SL_ERR_NOT_FOUND, "lease %s is unknown, has ended or is in use", request->lease_id);
+        return sl_fail(err, SL_ERR_NOT_FOUND, "lease %s is unknown, has ended or is in use",
+                       sl_lease_name(request->lease_id).text);
     }
     atomic_fetch_add(&kvstore->n_jobs, 1);
     int64_t limit = sl_deadline_in_ms(SHIP_MS), deadline = sl_rpc_call_deadline_ns(call);

@@ -9,6 +9,7 @@
 #include <sys/random.h>
 
 #include "base/clock.h"
+#include "base/lease_id.h"
 #include "base/log.h"
 #include "base/thread.h"
 
@@ -20,7 +21,7 @@ enum state { OPEN, RECEIVED, FAILED, TAKEN };
 struct transfer {
     struct sl_inbound *table;
     struct transfer *next;
-    char id[40];
+    char id[SL_LEASE_ID_BYTES];
     enum state state;
     int64_t deadline_ns;
     void *block;
@@ -44,7 +45,6 @@ struct sl_inbound {
     struct transfer *first;
     int64_t n_leases;
     int64_t n_held; // inbound transfers whose memory exists, listed or not
-    uint64_t next_id, secret;
     bool stopping;
     pthread_t reaper;
 };
@@ -116,7 +116,7 @@ static void on_release(void *arg) {
 
 static struct transfer **find(struct sl_inbound *table, const char *id) {
     struct transfer **at = &table->first;
-    while (*at && strcmp((*at)->id, id) != 0) {
+    while (*at && !sl_lease_id_equals((*at)->id, id)) {
         at = &(*at)->next;
     }
     return at;
@@ -148,7 +148,7 @@ static void reap(struct sl_inbound *table, int64_t now_ns) {
             return;
         }
         if (!table->stopping) {
-            sl_log_warn("inbound", "lease=%s expired: nobody renewed it for %lld ms", (*at)->id,
+            sl_log_warn("inbound", "lease=%s expired: nobody renewed it for %lld ms", sl_lease_name((*at)->id).text,
                         (long long)table->lease_ms);
         }
         struct sl_grant *grant = unlist(table, at);
@@ -180,11 +180,6 @@ enum sl_status sl_inbound_create(struct sl_fabric *fabric, struct sl_ledger *sta
     table->sessions = sessions;
     table->arena = sl_ledger_arena(staging);
     table->lease_ms = lease_ms;
-    // Lease ids are capabilities: not to be guessed, not to be repeated by a restarted process.
-    if (getrandom(&table->secret, sizeof table->secret, 0) != sizeof table->secret) {
-        free(table);
-        return sl_fail(err, SL_ERR_IO, "inbound transfers: no random numbers from the kernel");
-    }
     pthread_mutex_init(&table->mutex, NULL);
     sl_cond_init(&table->changed);
     enum sl_status status = sl_thread_start("reaper", reaper_main, table, &table->reaper, err);
@@ -271,15 +266,14 @@ enum sl_status sl_inbound_open(struct sl_inbound *table, const char *label, size
     }
     transfer->table = table;
     transfer->deadline_ns = sl_deadline_in_ms(table->lease_ms);
+    enum sl_status status = sl_lease_id_draw("", transfer->id, err);
 
     pthread_mutex_lock(&table->mutex);
-    enum sl_status status = table->stopping ? sl_fail(err, SL_ERR_PEER_LOST, "this worker is stopping")
-                                            : take_memory(table, transfer, label, body_bytes, promised_bytes, err);
     if (status == SL_OK) {
-        table->n_held++;
-        snprintf(transfer->id, sizeof transfer->id, "%016llx-%llu", (unsigned long long)table->secret,
-                 (unsigned long long)++table->next_id);
+        status = table->stopping ? sl_fail(err, SL_ERR_PEER_LOST, "this worker is stopping")
+                                 : take_memory(table, transfer, label, body_bytes, promised_bytes, err);
     }
+    table->n_held += status == SL_OK;
     pthread_mutex_unlock(&table->mutex);
     if (status != SL_OK) {
         free(transfer);
@@ -319,7 +313,7 @@ enum sl_status sl_inbound_renew(struct sl_inbound *table, const char *id, int64_
         sl_grant_renew(transfer->grant, transfer->deadline_ns);
         *lease_ms_out = table->lease_ms;
     } else {
-        status = sl_fail(err, SL_ERR_NOT_FOUND, "lease %s is unknown or has ended", id);
+        status = sl_fail(err, SL_ERR_NOT_FOUND, "lease %s is unknown or has ended", sl_lease_name(id).text);
     }
     pthread_mutex_unlock(&table->mutex);
     return status;
@@ -345,7 +339,7 @@ enum sl_status sl_inbound_take(struct sl_inbound *table, const char *id, int64_t
     for (;;) {
         at = find(table, id);
         if (!*at) {
-            status = sl_fail(err, SL_ERR_NOT_FOUND, "lease %s is unknown or has ended", id);
+            status = sl_fail(err, SL_ERR_NOT_FOUND, "lease %s is unknown or has ended", sl_lease_name(id).text);
         } else if ((*at)->state == FAILED) {
             status = sl_fail(err, (*at)->failure.status, "%s", (*at)->failure.text);
         } else if ((*at)->state == OPEN) {

@@ -24,6 +24,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/lease_id.h"
 #include "fabric/fabric.h"
 #include "kvcache/capsule.h"
 #include "node/ledger.h"
@@ -47,7 +48,7 @@ void sl_inbound_destroy(struct sl_inbound **inbound);
  * SL_ERR_PRECONDITION: staging memory will never do.
  */
 struct sl_inbound_ticket {
-    char id[40];
+    char id[SL_LEASE_ID_BYTES];
     uint8_t *ticket; // malloc'd, the caller's to free
     size_t ticket_bytes;
     int64_t lease_ms;

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
+#include "base/lease_id.h"
 #include "base/log.h"
 #include "job/job_recipe.h"
 #include "node/adopt.h"
@@ -254,7 +255,8 @@ void sl_store_release(struct sl_store_client *client, const char *address, const
                               NULL, &err);
     }
     if (status != SL_OK) {
-        sl_log_debug("store", "lease=%s ends by itself: kvstore %s: %s", lease_id, address, err.text);
+        sl_log_debug("store", "lease=%s ends by itself: kvstore %s: %s", sl_lease_name(lease_id).text, address,
+                     err.text);
     }
 }
 

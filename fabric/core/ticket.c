@@ -27,7 +27,9 @@ uint8_t *sl_ticket_pack(const struct sl_fabric *fabric, const struct sl_region *
     head.address_bytes = (uint16_t)address_bytes;
     head.rkey_bytes = (uint16_t)region->rkey_bytes;
     memcpy(ticket + sizeof head, fabric->address, address_bytes);
-    memcpy(ticket + sizeof head + address_bytes, region->rkey, region->rkey_bytes);
+    if (region->rkey_bytes > 0) {
+        memcpy(ticket + sizeof head + address_bytes, region->rkey, region->rkey_bytes);
+    }
     memcpy(ticket, &head, sizeof head);
     head.digest = sl_hash(ticket + sizeof head.digest, bytes - sizeof head.digest, 0);
     memcpy(ticket, &head.digest, sizeof head.digest);

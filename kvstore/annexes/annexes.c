@@ -6,6 +6,7 @@
 #include <sys/random.h>
 
 #include "base/clock.h"
+#include "base/lease_id.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "kvstore/annexes/internal.h"
@@ -19,10 +20,6 @@ enum sl_status sl_annexes_create(const struct sl_annexes_config *config, struct 
         return sl_fail(err, SL_ERR_EXHAUSTED, "annexes: out of memory");
     }
     annexes->config = *config;
-    if (getrandom(&annexes->secret, sizeof annexes->secret, 0) != sizeof annexes->secret) {
-        free(annexes);
-        return sl_fail(err, SL_ERR_IO, "annexes: no random numbers from the kernel");
-    }
     pthread_mutex_init(&annexes->mutex, NULL);
     sl_cond_init(&annexes->changed);
     enum sl_status status = sl_thread_start("builder", sl_annexes_builder_main, annexes, &annexes->builder, err);
@@ -77,6 +74,9 @@ enum sl_status sl_annexes_open(struct sl_annexes *annexes, const char *label, co
         status = sl_annexes_bytes_to_come(family, sl_annex_n_tokens(held->annex), prompt->n_tokens, &promised, err);
     }
     if (status == SL_OK && promised > 0) {
+        status = sl_lease_id_draw("annex-", held->lease_id, err);
+    }
+    if (status == SL_OK) {
         status = sl_room_promise(annexes->config.room, label, promised, err);
     }
     if (status != SL_OK) {
@@ -87,8 +87,6 @@ enum sl_status sl_annexes_open(struct sl_annexes *annexes, const char *label, co
     held->deadline_ns = sl_deadline_in_ms(annexes->config.lease_ms);
     held->listed = true;
     pthread_mutex_lock(&annexes->mutex);
-    snprintf(held->lease_id, sizeof held->lease_id, "annex-%016llx-%llu", (unsigned long long)annexes->secret,
-             (unsigned long long)++annexes->next_lease);
     held->next = annexes->first;
     annexes->first = held;
     annexes->n_leases++;
@@ -158,8 +156,8 @@ void sl_annexes_reap(struct sl_annexes *annexes, int64_t now_ns) {
     pthread_mutex_lock(&annexes->mutex);
     for (struct sl_held_annex **at = &annexes->first; *at;) {
         if ((*at)->deadline_ns <= now_ns) {
-            sl_log_warn("annexes", "lease=%s expired: nobody renewed it or asked for %lld ms", (*at)->lease_id,
-                        (long long)annexes->config.lease_ms);
+            sl_log_warn("annexes", "lease=%s expired: nobody renewed it or asked for %lld ms",
+                        sl_lease_name((*at)->lease_id).text, (long long)annexes->config.lease_ms);
             end_lease(annexes, at);
         } else {
             at = &(*at)->next;
@@ -186,7 +184,7 @@ enum sl_status sl_annexes_await(struct sl_annexes *annexes, const char *lease_id
         struct sl_held_annex *held = sl_annexes_find(annexes, lease_id);
         n_held = held ? sl_annex_n_tokens(held->annex) : 0;
         if (!held) {
-            status = sl_fail(err, SL_ERR_NOT_FOUND, "lease %s is unknown or has ended", lease_id);
+            status = sl_fail(err, SL_ERR_NOT_FOUND, "lease %s is unknown or has ended", sl_lease_name(lease_id).text);
         } else if (n_tokens > held->prompt.n_tokens) {
             status = sl_fail(err, SL_ERR_INVALID, "n_tokens %lld: the annex is for %lld", (long long)n_tokens,
                              (long long)held->prompt.n_tokens);

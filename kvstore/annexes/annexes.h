@@ -20,6 +20,7 @@
  */
 #pragma once
 
+#include "base/lease_id.h"
 #include "kvstore/memory/room.h"
 #include "offload/annex/near.h"
 
@@ -41,7 +42,7 @@ void sl_annexes_destroy(struct sl_annexes **annexes);
 
 struct sl_annex_lease {
     uint64_t annex_id; // see sl_annexes_begin_alike(); the rest is random
-    char lease_id[48];
+    char lease_id[SL_LEASE_ID_BYTES];
     int64_t n_tokens; // held already
 };
 /*

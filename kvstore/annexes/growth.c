@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/lease_id.h"
 #include "base/log.h"
 #include "compress/plan/plan.h"
 #include "kvstore/annexes/internal.h"
@@ -68,8 +69,8 @@ void sl_annexes_forget_from(struct sl_annexes *annexes, struct sl_held_annex *he
 // Lock held. A segment will never be part of the annex, and so none behind it.
 static void fail_from(struct sl_annexes *annexes, struct sl_held_annex *held, struct sl_growth **at,
                       const struct sl_error *failure) {
-    sl_log_warn("annexes", "lease=%s segment at token %lld: %s", held->lease_id, (long long)(*at)->config.begin,
-                failure->text);
+    sl_log_warn("annexes", "lease=%s segment at token %lld: %s", sl_lease_name(held->lease_id).text,
+                (long long)(*at)->config.begin, failure->text);
     held->failure = *failure;
     sl_annexes_forget_from(annexes, held, at);
     pthread_cond_broadcast(&annexes->changed);
@@ -204,8 +205,9 @@ enum sl_status sl_annexes_grant(struct sl_annexes *annexes, const char *lease_id
     }
     pthread_mutex_lock(&annexes->mutex);
     struct sl_held_annex *held = sl_annexes_find(annexes, lease_id);
-    enum sl_status status = held ? check_place(annexes, held, begin, end, err)
-                                 : sl_fail(err, SL_ERR_NOT_FOUND, "lease %s is unknown or has ended", lease_id);
+    enum sl_status status =
+        held ? check_place(annexes, held, begin, end, err)
+             : sl_fail(err, SL_ERR_NOT_FOUND, "lease %s is unknown or has ended", sl_lease_name(lease_id).text);
     if (status == SL_OK) {
         status = sl_kv_family_config(&held->family, begin, end, &growth->config, err);
     }
@@ -321,7 +323,8 @@ static bool build_one(struct sl_annexes *annexes) {
         struct sl_error why = {0};
         if (sl_kv_segments_put(annexes->config.room->segments, &held->family,
                                sl_prompt_hash_at(&held->prompt, end_of(&built.config)), &segment, &why) != SL_OK) {
-            sl_log_warn("annexes", "lease=%s a segment will not be found by others: %s", held->lease_id, why.text);
+            sl_log_warn("annexes", "lease=%s a segment will not be found by others: %s",
+                        sl_lease_name(held->lease_id).text, why.text);
         }
     }
     pthread_mutex_lock(&annexes->mutex);

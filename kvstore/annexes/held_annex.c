@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
+#include "base/lease_id.h"
 #include "kvstore/annexes/internal.h"
 
 #define BEGINNING_BITS (UINT64_C(0xffff) << 48) // of an annex's id
@@ -67,7 +68,7 @@ enum sl_status sl_held_annex_create(const struct sl_ops *ops, const struct sl_kv
 
 struct sl_held_annex **sl_annexes_find_lease(struct sl_annexes *annexes, const char *lease_id) {
     struct sl_held_annex **at = &annexes->first;
-    while (*at && strcmp((*at)->lease_id, lease_id) != 0) {
+    while (*at && !sl_lease_id_equals((*at)->lease_id, lease_id)) {
         at = &(*at)->next;
     }
     return at;

@@ -18,7 +18,7 @@ struct sl_growth {
 struct sl_held_annex {
     struct sl_held_annex *next;
     uint64_t id;
-    char lease_id[48];
+    char lease_id[SL_LEASE_ID_BYTES];
     int64_t deadline_ns;
     bool listed; // under a lease
     int n_users; // threads at work with it; freed when there are none and the lease has ended
@@ -38,7 +38,7 @@ struct sl_annexes {
     pthread_cond_t changed; // an annex has grown, failed or ended
     struct sl_held_annex *first;
     int64_t n_leases;
-    uint64_t next_lease, next_serial, secret;
+    uint64_t next_serial;
     bool stopping;
     pthread_t builder;
 };

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/lease_id.h"
 #include "base/log.h"
 
 struct expected {
@@ -70,7 +71,7 @@ bool sl_arrivals_expects(struct sl_arrivals *arrivals, const struct sl_capsule_i
 static void shelve(struct sl_arrivals *arrivals, const struct expected *expected, struct sl_capsule_bytes *capsule) {
     struct sl_error err = {0};
     if (sl_shelf_put(arrivals->room->shelf, &expected->keys, capsule, &err) != SL_OK) {
-        sl_log_warn("kvstore", "lease=%s not shelved: %s", expected->lease_id, err.text);
+        sl_log_warn("kvstore", "lease=%s not shelved: %s", sl_lease_name(expected->lease_id).text, err.text);
         sl_capsule_bytes_free(capsule, arrivals->room->arena);
     } else {
         sl_disk_offer(arrivals->disk, &expected->keys.id);

@@ -9,10 +9,11 @@
 #include <sys/random.h>
 
 #include "base/clock.h"
+#include "base/lease_id.h"
 
 struct pin {
     struct pin *next;
-    char id[SL_PIN_ID_BYTES];
+    char id[SL_LEASE_ID_BYTES];
     struct sl_stored *stored;
     int64_t deadline_ns;
     bool in_use; // somebody is sending from it: not to be ended now
@@ -21,11 +22,9 @@ struct pin {
 struct sl_pins {
     struct sl_shelf *shelf;
     int64_t lease_ms;
-    uint64_t secret;
     pthread_mutex_t mutex; // over what follows
     struct pin *first;
     int64_t n_pins;
-    uint64_t next_id;
 };
 
 enum sl_status sl_pins_create(struct sl_shelf *shelf, int64_t lease_ms, struct sl_pins **pins_out,
@@ -34,10 +33,6 @@ enum sl_status sl_pins_create(struct sl_shelf *shelf, int64_t lease_ms, struct s
     if (!pins) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "pins: out of memory");
     }
-    if (getrandom(&pins->secret, sizeof pins->secret, 0) != sizeof pins->secret) {
-        free(pins);
-        return sl_fail(err, SL_ERR_IO, "pins: no random numbers from the kernel");
-    }
     pins->shelf = shelf;
     pins->lease_ms = lease_ms;
     pthread_mutex_init(&pins->mutex, NULL);
@@ -45,17 +40,20 @@ enum sl_status sl_pins_create(struct sl_shelf *shelf, int64_t lease_ms, struct s
     return SL_OK;
 }
 
-enum sl_status sl_pins_add(struct sl_pins *pins, struct sl_stored *stored, char id_out[SL_PIN_ID_BYTES],
+enum sl_status sl_pins_add(struct sl_pins *pins, struct sl_stored *stored, char id_out[SL_LEASE_ID_BYTES],
                            struct sl_error *err) {
     struct pin *pin = calloc(1, sizeof *pin);
     if (!pin) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "pins: out of memory");
     }
+    enum sl_status status = sl_lease_id_draw("pin-", pin->id, err);
+    if (status != SL_OK) {
+        free(pin);
+        return status;
+    }
     pin->stored = stored;
     pin->deadline_ns = sl_deadline_in_ms(pins->lease_ms);
     pthread_mutex_lock(&pins->mutex);
-    snprintf(pin->id, sizeof pin->id, "pin-%016llx-%llu", (unsigned long long)pins->secret,
-             (unsigned long long)++pins->next_id);
     memcpy(id_out, pin->id, sizeof pin->id);
     pin->next = pins->first;
     pins->first = pin;
@@ -67,7 +65,7 @@ enum sl_status sl_pins_add(struct sl_pins *pins, struct sl_stored *stored, char 
 // Lock held.
 static struct pin **find(struct sl_pins *pins, const char *id) {
     struct pin **at = &pins->first;
-    while (*at && strcmp((*at)->id, id) != 0) {
+    while (*at && !sl_lease_id_equals((*at)->id, id)) {
         at = &(*at)->next;
     }
     return at;

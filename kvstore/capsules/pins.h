@@ -10,9 +10,8 @@
  */
 #pragma once
 
+#include "base/lease_id.h"
 #include "kvstore/memory/shelf.h"
-
-#define SL_PIN_ID_BYTES 48
 
 struct sl_pins;
 
@@ -21,7 +20,7 @@ enum sl_status sl_pins_create(struct sl_shelf *shelf, int64_t lease_ms, struct s
 void sl_pins_destroy(struct sl_pins **pins); // ends all; none may be in use. Accepts NULL, nulls
 
 // Hold a capsule that is pinned on the shelf: from here on the lease unpins it. SL_ERR_EXHAUSTED: it is still the caller's.
-enum sl_status sl_pins_add(struct sl_pins *pins, struct sl_stored *stored, char id_out[SL_PIN_ID_BYTES],
+enum sl_status sl_pins_add(struct sl_pins *pins, struct sl_stored *stored, char id_out[SL_LEASE_ID_BYTES],
                            struct sl_error *err);
 bool sl_pins_renew(struct sl_pins *pins, const char *id); // false: no such lease
 void sl_pins_release(struct sl_pins *pins, const char *id);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/lease_id.h"
 #include "base/log.h"
 #include "offload/prefill/offload_internal.h"
 #include "proto/methods.h"
@@ -83,8 +84,8 @@ void sl_store_link_close(struct sl_offload *offload, struct sl_store_link *link)
         // Without the job's call, which may be cancelled. What is lost ends with its lease.
         if (sl_rpc_unary(link->channel, &sl_method_store_release, &request.base, sl_deadline_in_ms(RELEASE_MS), NULL,
                          NULL, &why) != SL_OK) {
-            sl_log_debug("offload", "job=%s lease=%s ends by itself: kvstore %s: %s", offload->job_id, request.lease_id,
-                         link->share->address, why.text);
+            sl_log_debug("offload", "job=%s lease=%s ends by itself: kvstore %s: %s", offload->job_id,
+                         sl_lease_name(request.lease_id).text, link->share->address, why.text);
         }
     }
     sl_connection_close(&link->connection);

@@ -125,8 +125,23 @@ static void test_filter_may_change_under_readers(void **state) {
     assert_true(sl_log_enabled("a", SL_LOG_ERROR));
 }
 
+static void say_what_a_terminal_obeys(void) {
+    sl_log_warn("test", "name=\x1b[31mred\x1b]0;title\x07 \x08\x7f \xc2\x9b"
+                        "31m tab\there caf\xc3\xa9"
+                        "!");
+}
+
+static void test_terminals_are_told_nothing(void **state) {
+    (void)state;
+    char text[512];
+    capture(say_what_a_terminal_obeys, text, sizeof text);
+    assert_non_null(strstr(text, "name=?[31mred?]0;title? ?? ??31m tab here caf\xc3\xa9"
+                                 "!\n"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_terminals_are_told_nothing),
         cmocka_unit_test(test_filter_default_is_info),
         cmocka_unit_test(test_filter_rules_override_the_level),
         cmocka_unit_test(test_filter_last_word_wins),

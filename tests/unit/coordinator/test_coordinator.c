@@ -105,7 +105,7 @@ static void test_statistics_come_from_both_legs_and_the_clock(void **state) {
     assert_string_equal(s->transport, "put/fake");
     assert_true(s->slots_per_head == 12.5 && s->prefill_ms == 8 && s->ship_ms == 2);
     assert_true(s->queue_ms >= 0 && s->queue_ms < s->ttft_ms && s->ttft_ms < s->total_ms);
-    assert_true(s->tpot_ms >= 19 && s->tpot_ms < 60);
+    assert_true(s->tpot_ms >= 19);
     double gap_ms = s->total_ms - s->ttft_ms - s->tpot_ms * 10; // the definition: tpot = (end - first) / (out - 1)
     assert_true(gap_ms > -0.01 && gap_ms < 0.01);
     fake_events_free(&events);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -199,6 +200,7 @@ struct child start_child(const char *transport, const char *role) {
     if (child.pid == 0) {
         dup2(down[0], 3);
         dup2(up[1], 4);
+        prctl(PR_SET_PDEATHSIG, SIGKILL); // also where a test has failed
         close(5); // whatever else is open dies with this program
         execl("/proc/self/exe", "child", transport, role, (char *)NULL);
         _exit(127);

@@ -42,7 +42,7 @@ static int teardown(void **state) {
 }
 
 // As a Lookup does.
-static struct sl_stored *hold(struct fixture *fixture, char id[SL_PIN_ID_BYTES]) {
+static struct sl_stored *hold(struct fixture *fixture, char id[SL_LEASE_ID_BYTES]) {
     int64_t covered;
     struct sl_stored *stored = sl_shelf_pin(fixture->parts.shelf, &fixture->id, &covered);
     assert_non_null(stored);
@@ -56,7 +56,7 @@ static bool is_evictable(struct fixture *fixture) {
 
 static void test_pins_hold_a_capsule_until_released(void **state) {
     struct fixture *fixture = *state;
-    char first[SL_PIN_ID_BYTES], second[SL_PIN_ID_BYTES];
+    char first[SL_LEASE_ID_BYTES], second[SL_LEASE_ID_BYTES];
     hold(fixture, first);
     hold(fixture, second);
     assert_string_not_equal(first, second);
@@ -72,7 +72,7 @@ static void test_pins_hold_a_capsule_until_released(void **state) {
 
 static void test_pins_end_unless_renewed(void **state) {
     struct fixture *fixture = *state;
-    char id[SL_PIN_ID_BYTES];
+    char id[SL_LEASE_ID_BYTES];
     hold(fixture, id);
     sl_pins_reap(fixture->pins, sl_now_ns());
     assert_true(sl_pins_renew(fixture->pins, id));
@@ -85,7 +85,7 @@ static void test_pins_end_unless_renewed(void **state) {
 
 static void test_pins_in_use_end_behind_their_return(void **state) {
     struct fixture *fixture = *state;
-    char id[SL_PIN_ID_BYTES];
+    char id[SL_LEASE_ID_BYTES];
     struct sl_stored *stored = hold(fixture, id);
     assert_ptr_equal(sl_pins_borrow(fixture->pins, id), stored);
     assert_null(sl_pins_borrow(fixture->pins, id)); // by one at a time
@@ -101,7 +101,7 @@ static void test_pins_in_use_end_behind_their_return(void **state) {
 
 static void test_pins_know_no_other_ids(void **state) {
     struct fixture *fixture = *state;
-    char id[SL_PIN_ID_BYTES];
+    char id[SL_LEASE_ID_BYTES];
     hold(fixture, id);
     id[5] ^= 1;
     assert_null(sl_pins_borrow(fixture->pins, id));
