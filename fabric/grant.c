@@ -15,7 +15,7 @@
  *
  * Invariants: on_release is the last callback, and there is one for every grant.
  *             "No write can land" means: no receive is posted into the block (n_receives == 0), and its writer, if it
- *             puts, is quiet (writer_quiet): it completed, it confirmed, or its process or queue pair is gone. A
+ *             puts, is quiet (writer_quiet): it completed, it confirmed, or its end of the connection is gone. A
  *             writer that merely fell silent may wake up in the middle of a put: its grants stay in quarantine for
  *             QUARANTINE_NS.
  *             A generation is used once. What became of the last SL_N_PAST grants is remembered for a repeated QUERY.
@@ -120,7 +120,7 @@ static void peer_gone(void *state, struct sl_peer *peer) {
     for (struct sl_grant *grant; (grant = next(state, &id)) != NULL;) {
         if (grant->writer == peer) {
             grant->writer = NULL;
-            grant->writer_quiet |= !peer->silent;
+            grant->writer_quiet |= peer->quiet;
             sl_grant_try_release(grant);
         }
     }

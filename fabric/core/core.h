@@ -164,7 +164,8 @@ struct sl_peer {
     bool beating;         // a beat has not left yet
     bool goodbye;         // it said BYE: its end is no loss
     bool parting;         // we said BYE, or never wanted it: no loss either
-    bool silent;          // closed for its silence: it may wake up and go on putting
+    int64_t finished_ns;  // CLOSING: when we had ended everything, and said so; 0: not yet
+    bool quiet;           // gone, and so is everything that it had under way to our memory
     enum sl_status error; // SL_OK, or how link or endpoint were lost
     char error_text[128];
     size_t n_operations; // not yet completed: none outlives its peer

@@ -5,7 +5,8 @@
  *      CONNECTING --- HELLO of the right epoch: on_hello -------------------> UP
  *      CONNECTING --- the link is lost, another epoch: peer_close ----------> CLOSING
  *      UP ----------- error, silence, BYE, stop: peer_close ----------------> CLOSING
- *      CLOSING ------ endpoint closed, all operations completed: settle ----> freed
+ *      CLOSING ------ endpoint closed, all operations completed, and the
+ *                     same at the other end, or FAREWELL_NS: settle --------> freed
  *
  * CONNECTING  messages may be sent (the link queues them); the verbs wait, and their messages are dropped
  * UP          the epochs match; messages flow; the endpoint and the remote keys may be used
@@ -14,6 +15,10 @@
  * Design: two fabrics meet over a link of ours. HELLO also says where UCX can be reached; where both ends can use that
  *         (shared memory, RDMA), messages and one-sided transfers go there, and the link has the heartbeats and tells of
  *         the other's end: the kernel closes it with its process.
+ *
+ *         Whoever ends a connection says so over the link when nothing of its own is under way any more, and waits for the
+ *         other to say the same: only then is memory that it could put into quiet. One that does not answer, because it
+ *         stands still, may wake up in the middle of a put: peer->quiet stays false.
  *
  * Invariants: neither link nor endpoint is made or closed inside of a callback of theirs.
  *             Operations hold their peer: peer->n_operations counts them, and a peer with operations is not freed.
@@ -29,6 +34,7 @@
 #include "fabric/core/ucx.h"
 
 #define MISSED_BEATS 3
+#define FAREWELL_NS  SL_NS_PER_S // for the other side to end, too
 
 // ---- sending messages ----------------------------------------------------------------------------------------------
 
@@ -375,13 +381,35 @@ void sl_peer_close(struct sl_peer *peer, enum sl_status status, const char *why)
     SL_VERBS_WITH(peer_closing, fabric, verb) {
         verb->ops->peer_closing(verb, peer, status, text);
     }
-    sl_link_close(&peer->link);
     if (peer->ep) {
         sl_ucx_disconnect(peer);
     }
 }
 
+/*
+ * CLOSING, towards its end: whether it is over. Nothing is left to wait for where the other side was never let in, or was
+ * the one to begin.
+ */
+static bool is_parted(struct sl_peer *peer, int64_t now_ns) {
+    if (!peer->finished_ns) {
+        if (peer->epoch == 0) {
+            sl_link_close(&peer->link);
+            peer->quiet = true; // it never had a way to our memory
+            return sl_ucx_is_disconnected(peer) && peer->n_operations == 0;
+        }
+        sl_link_end_sends(peer->link);
+        if (!sl_ucx_is_disconnected(peer) || peer->n_operations > 0) {
+            return false;
+        }
+        sl_link_finish(peer->link);
+        peer->finished_ns = now_ns;
+    }
+    peer->quiet = sl_link_ended_by_peer(peer->link);
+    return sl_link_is_over(peer->link) || now_ns - peer->finished_ns > FAREWELL_NS;
+}
+
 static void free_peer(struct sl_peer *peer) {
+    sl_link_close(&peer->link);
     SL_VERBS_WITH(peer_gone, peer->fabric, verb) {
         verb->ops->peer_gone(verb, peer);
     }
@@ -405,7 +433,7 @@ void sl_peers_settle(struct sl_fabric *fabric) {
                 sl_peer_close(peer, SL_ERR_PEER_STALE, "another process answers at this address (restarted)");
             }
         }
-        if (peer->state == PEER_CLOSING && sl_ucx_is_disconnected(peer) && peer->n_operations == 0) {
+        if (peer->state == PEER_CLOSING && is_parted(peer, sl_now_ns())) {
             *at = peer->next;
             free_peer(peer);
             continue;
@@ -429,7 +457,6 @@ static void tick(void *state, int64_t now_ns) {
         if (now_ns - peer->heard_ns > peer->silence_ns) {
             char why[64];
             snprintf(why, sizeof why, "silent for %lld ms", (long long)((now_ns - peer->heard_ns) / SL_NS_PER_MS));
-            peer->silent = true;
             sl_peer_close(peer, SL_ERR_PEER_LOST, why);
         } else if (!peer->beating && now_ns - peer->beat_ns >= fabric->heartbeat_ms * SL_NS_PER_MS) {
             struct sl_peer_send *send = sl_peer_send_create(peer, &fabric->epoch, sizeof fabric->epoch);

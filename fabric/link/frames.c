@@ -214,7 +214,9 @@ static size_t read_some(struct sl_link *link, void *to, size_t bytes) {
         enum sl_status status = SL_OK;
         size_t got = sl_tls_read(link->ssl, to, bytes, &status);
         if (status != SL_OK) {
-            sl_link_lose(link, status, "the connection was closed");
+            link->by_peer = status == SL_ERR_PEER_LOST;
+            sl_link_lose(link, status,
+                         link->by_peer ? "the connection was closed" : "what came is not TLS of this connection");
         }
         return got;
     }
@@ -226,11 +228,27 @@ static size_t read_some(struct sl_link *link, void *to, size_t bytes) {
         return (size_t)n;
     }
     if (n == 0) {
+        link->by_peer = true;
         sl_link_lose(link, SL_ERR_PEER_LOST, "the connection was closed");
     } else if (errno != EAGAIN && errno != EWOULDBLOCK) {
+        link->by_peer = errno == ECONNRESET;
         sl_link_lose_errno(link, "cannot receive", errno);
     }
     return 0;
+}
+
+void sl_link_drop(struct sl_link *link) {
+    uint8_t dropped[DROP_BYTES];
+    for (size_t share = 0; link->state == LINK_ENDING && share < SHARE_BYTES; share += sizeof dropped) {
+        ssize_t n = recv(link->fd, dropped, sizeof dropped, 0); // below TLS: nobody looks at it
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+            return;
+        }
+        if (n == 0 || (n < 0 && errno != EINTR)) {
+            link->by_peer = n == 0 || errno == ECONNRESET;
+            sl_link_lose(link, SL_ERR_PEER_LOST, "the other side has ended, too");
+        }
+    }
 }
 
 // What the buffer or the socket has of data on its way. Returns how much came.

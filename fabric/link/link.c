@@ -5,6 +5,8 @@
  *      CONNECTING --- the kernel says how it ended: sl_link_connected --------> SHAKING, OPEN or LOST
  *      SHAKING ------ both have proved who they are: sl_link_shake_hands -----> OPEN
  *      OPEN --------- error, end of the stream, a bad frame: sl_link_lose ----> LOST    its owner is told in the next turn
+ *      OPEN --------- no more is to be said: sl_link_finish -----------------> ENDING  what still comes is dropped
+ *      ENDING ------- the other side has ended, too --------------------------> LOST
  *      any ---------- sl_link_close -------------------------------------------> freed
  */
 #include <errno.h>
@@ -107,6 +109,36 @@ void sl_link_shake_hands(struct sl_link *link) {
         sl_link_watch(link, false);
         sl_link_write(link);
     }
+}
+
+void sl_link_end_sends(struct sl_link *link) {
+    link->told = true; // by the caller's own wish
+    sl_link_end_traffic(link, SL_ERR_CANCELLED);
+}
+
+void sl_link_finish(struct sl_link *link) {
+    sl_link_end_sends(link);
+    if (link->state == LINK_OPEN) {
+        if (link->ssl) { // it is told that this is no cut
+            SSL_shutdown(link->ssl);
+        }
+        link->state = LINK_ENDING;
+        link->more = false;
+        sl_link_watch(link, false);
+        if (link->state == LINK_ENDING && shutdown(link->fd, SHUT_WR) != 0) {
+            sl_link_lose_errno(link, "shutdown", errno);
+        }
+    } else if (link->state != LINK_LOST) {
+        sl_link_lose(link, SL_ERR_CANCELLED, "closed");
+    }
+}
+
+bool sl_link_is_over(const struct sl_link *link) {
+    return link->state == LINK_LOST;
+}
+
+bool sl_link_ended_by_peer(const struct sl_link *link) {
+    return link->by_peer;
 }
 
 const char *sl_link_name(const struct sl_link *link) {

@@ -75,6 +75,15 @@ enum sl_status sl_link_connect(struct sl_links *links, const struct sockaddr *ad
                                struct sl_link **link_out, struct sl_error *err);
 void sl_link_set_met(struct sl_link *link);           // its frames may have data from now on
 const char *sl_link_name(const struct sl_link *link); // "tcp" or "tls"
+void sl_link_end_sends(struct sl_link *link); // every send and receive ends (SL_ERR_CANCELLED); no more may follow
+/*
+ * The orderly end: every send and receive ends (SL_ERR_CANCELLED) before this returns, the other side is told that no more
+ * comes, and what it still sends is dropped until it ends, too: then sl_link_is_over(). on_lost() is not called.
+ */
+void sl_link_finish(struct sl_link *link);
+bool sl_link_is_over(const struct sl_link *link);
+// It ended because its other side did, or the other side's process: nothing of that is under way any more.
+bool sl_link_ended_by_peer(const struct sl_link *link);
 // Every send and receive of it ends (SL_ERR_CANCELLED) before this returns, and no byte is read or written any more.
 void sl_link_close(struct sl_link **link); // accepts NULL, nulls
 

@@ -16,7 +16,7 @@ struct sl_link_prefix { // of a frame, on the wire
     uint64_t data_bytes;
 };
 
-enum sl_link_state { LINK_CONNECTING, LINK_SHAKING, LINK_OPEN, LINK_LOST };
+enum sl_link_state { LINK_CONNECTING, LINK_SHAKING, LINK_OPEN, LINK_ENDING, LINK_LOST };
 
 struct sl_link {
     struct sl_link *next, **at;
@@ -25,8 +25,9 @@ struct sl_link {
     int fd;
     enum sl_link_state state;
     bool met, accepted;
-    bool told; // of its loss
-    bool more; // there is more to read than one turn takes
+    bool told;    // of its loss
+    bool by_peer; // LOST: its other side ended it
+    bool more;    // there is more to read than one turn takes
     bool wants_out;
     int64_t born_ns;
     enum sl_status status; // LOST: why
@@ -75,3 +76,4 @@ void sl_link_count_out(struct sl_link *link);       // of those that nobody has 
 void sl_link_write(struct sl_link *link); // as much as goes
 bool sl_link_read(struct sl_link *link);  // one turn's share: whether anything came
 void sl_link_end_traffic(struct sl_link *link, enum sl_status status);
+void sl_link_drop(struct sl_link *link); // what still comes, until the end

@@ -125,7 +125,7 @@ static bool make_room(struct sl_links *links) {
     }
     struct sl_link *oldest = NULL;
     for (struct sl_link *link = links->first; link; link = link->next) {
-        if (link->accepted && !link->met && link->state != LINK_LOST && (!oldest || link->born_ns < oldest->born_ns)) {
+        if (link->accepted && !link->met && link->state < LINK_ENDING && (!oldest || link->born_ns < oldest->born_ns)) {
             oldest = link;
         }
     }
@@ -200,6 +200,10 @@ static bool serve(struct sl_link *link, uint32_t events) {
         sl_link_shake_hands(link);
         return true;
     }
+    if (link->state == LINK_ENDING) {
+        sl_link_drop(link);
+        return true;
+    }
     if (events & EPOLLOUT) {
         sl_link_write(link);
     }
@@ -258,7 +262,7 @@ void sl_links_tick(struct sl_links *links, int64_t now_ns) {
         watch_listener(links, true);
     }
     for (struct sl_link *link = links->first; link; link = link->next) {
-        if (link->state != LINK_LOST && !link->met && now_ns - link->born_ns > CONNECT_NS) {
+        if (link->state < LINK_ENDING && !link->met && now_ns - link->born_ns > CONNECT_NS) {
             sl_link_lose(link, SL_ERR_PEER_LOST, "no answer to the connection");
         }
     }

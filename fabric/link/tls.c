@@ -177,7 +177,9 @@ static size_t moved(SSL *ssl, int rc, size_t n, enum sl_status *status_out) {
     }
     int why = SSL_get_error(ssl, rc);
     if (why != SSL_ERROR_WANT_READ && why != SSL_ERROR_WANT_WRITE) {
-        *status_out = SL_ERR_PEER_LOST;
+        // A process that was killed ends without TLS's own goodbye.
+        bool cut = ERR_GET_REASON(ERR_peek_last_error()) == SSL_R_UNEXPECTED_EOF_WHILE_READING;
+        *status_out = why == SSL_ERROR_SSL && !cut ? SL_ERR_PEER_CORRUPT : SL_ERR_PEER_LOST;
         ERR_clear_error();
     }
     return 0;

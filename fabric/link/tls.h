@@ -22,6 +22,7 @@ void sl_tls_destroy(struct sl_tls **tls); // accepts NULL, nulls
 SSL *sl_tls_open(struct sl_tls *tls, int fd, bool connector); // NULL: no memory
 // SL_AGAIN: after *wants_write_out, or something to read. SL_ERR_PEER_CORRUPT: it is not who it should be.
 enum sl_status sl_tls_shake_hands(struct sl_tls *tls, SSL *ssl, bool *wants_write_out, struct sl_error *err);
-// Bytes moved; 0: not now. SL_ERR_PEER_LOST in *status_out where the connection is over, else SL_OK.
+// Bytes moved; 0: not now. *status_out: SL_OK, SL_ERR_PEER_LOST where the other side has ended, SL_ERR_PEER_CORRUPT where what
+// came is not TLS.
 size_t sl_tls_read(SSL *ssl, void *to, size_t bytes, enum sl_status *status_out);
 size_t sl_tls_write(SSL *ssl, const void *from, size_t bytes, enum sl_status *status_out); // again with the same bytes
