@@ -179,13 +179,10 @@ static bool keep_putting(void *arg) {
     return !atomic_load(&watch->archive->stopping);
 }
 
-static enum sl_status put(struct sl_archive *archive, const struct entry *entry, struct sl_error *err) {
-    struct sl_rpc_channel *channel;
+static enum sl_status put_over(struct sl_archive *archive, const struct entry *entry, struct sl_rpc_channel *channel,
+                               struct sl_error *err) {
     Sluice__V1__Grant *grant = NULL;
-    enum sl_status status = sl_store_client_channel(archive->prefill->store, entry->store_address, &channel, err);
-    if (status == SL_OK) {
-        status = reserve(channel, entry, &grant, err);
-    }
+    enum sl_status status = reserve(channel, entry, &grant, err);
     if (status == SL_ERR_EXISTS) {
         return SL_OK; // somebody else has stored it
     }
@@ -206,6 +203,17 @@ static enum sl_status put(struct sl_archive *archive, const struct entry *entry,
         sl_store_release(archive->prefill->store, entry->store_address, grant->lease_id);
     }
     protobuf_c_message_free_unpacked(&grant->base, NULL);
+    return status;
+}
+
+static enum sl_status put(struct sl_archive *archive, const struct entry *entry, struct sl_error *err) {
+    struct sl_store_channels *channels = sl_store_client_channels(archive->prefill->store);
+    struct sl_rpc_channel *channel;
+    enum sl_status status = sl_store_channels_take(channels, entry->store_address, &channel, err);
+    if (status == SL_OK) {
+        status = put_over(archive, entry, channel, err);
+        sl_store_channels_give(channels, channel);
+    }
     return status;
 }
 

@@ -2,7 +2,6 @@
 // Client of the kvstore. See store.h.
 #include "prefill/store.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,18 +22,11 @@
 #define RELEASE_MS         500
 #define TAKE_MS            500
 #define ALIVE_MS           250
-#define MAX_CHANNELS       64
 #define MAX_KEYS           4096
 
 struct sl_store_client {
     struct sl_node *node;
-    pthread_mutex_t mutex;
-    struct {
-        char address[128];
-        struct sl_rpc_channel *channel;
-        int64_t avoid_until_ns; // it has failed a fetch
-    } channels[MAX_CHANNELS];
-    int n_channels;
+    struct sl_store_channels *channels;
 };
 
 enum sl_status sl_store_client_create(struct sl_node *node, struct sl_store_client **client_out, struct sl_error *err) {
@@ -42,65 +34,27 @@ enum sl_status sl_store_client_create(struct sl_node *node, struct sl_store_clie
     if (!client) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "store client: out of memory");
     }
+    enum sl_status status = sl_store_channels_create(&client->channels, err);
+    if (status != SL_OK) {
+        free(client);
+        return status;
+    }
     client->node = node;
-    pthread_mutex_init(&client->mutex, NULL);
     *client_out = client;
     return SL_OK;
 }
 
 void sl_store_client_destroy(struct sl_store_client **client_inout) {
     struct sl_store_client *client = *client_inout;
-    if (!client) {
-        return;
+    if (client) {
+        sl_store_channels_destroy(&client->channels);
+        free(client);
+        *client_inout = NULL;
     }
-    for (int i = 0; i < client->n_channels; i++) {
-        sl_rpc_channel_destroy(&client->channels[i].channel);
-    }
-    pthread_mutex_destroy(&client->mutex);
-    free(client);
-    *client_inout = NULL;
 }
 
-enum sl_status sl_store_client_channel(struct sl_store_client *client, const char *address,
-                                       struct sl_rpc_channel **channel_out, struct sl_error *err) {
-    enum sl_status status = SL_OK;
-    pthread_mutex_lock(&client->mutex);
-    int i = 0;
-    while (i < client->n_channels && strcmp(client->channels[i].address, address) != 0) {
-        i++;
-    }
-    if (i == client->n_channels) {
-        if (i == MAX_CHANNELS || strlen(address) >= sizeof client->channels[i].address) {
-            status = sl_fail(err, SL_ERR_EXHAUSTED, "more than %d kvstores in the life of this worker", MAX_CHANNELS);
-        } else {
-            status = sl_rpc_channel_create(address, &client->channels[i].channel, err);
-        }
-        if (status == SL_OK) {
-            snprintf(client->channels[i].address, sizeof client->channels[i].address, "%s", address);
-            client->n_channels++;
-        }
-    }
-    if (status == SL_OK) {
-        *channel_out = client->channels[i].channel;
-    }
-    pthread_mutex_unlock(&client->mutex);
-    return status;
-}
-
-// With `failed`, avoid this store for a while from now on; without, whether it is being avoided.
-static bool avoided(struct sl_store_client *client, const char *address, bool failed) {
-    bool result = false;
-    pthread_mutex_lock(&client->mutex);
-    for (int i = 0; i < client->n_channels; i++) {
-        if (strcmp(client->channels[i].address, address) == 0) {
-            if (failed) {
-                client->channels[i].avoid_until_ns = sl_deadline_in_ms(AVOID_MS);
-            }
-            result = sl_now_ns() < client->channels[i].avoid_until_ns;
-        }
-    }
-    pthread_mutex_unlock(&client->mutex);
-    return result;
+struct sl_store_channels *sl_store_client_channels(struct sl_store_client *client) {
+    return client->channels;
 }
 
 uint64_t sl_store_boundary_hash(const struct sl_plan *plan, uint64_t prefix_hash) {
@@ -119,9 +73,10 @@ static enum sl_status call(const struct sl_store_job *job, const struct sl_rpc_m
     struct sl_rpc_channel *channel;
     struct sl_rpc_stream *stream;
     int64_t limit_ns = sl_deadline_in_ms(limit_ms), lease_ms;
-    enum sl_status status = sl_store_client_channel(job->client, job->address, &channel, err);
+    enum sl_status status = sl_store_channels_take(job->client->channels, job->address, &channel, err);
     if (status == SL_OK) {
         status = sl_rpc_stream_open(channel, method, request, limit_ns, job->parent, &stream, err);
+        sl_store_channels_give(job->client->channels, channel); // the call outlives it
     }
     if (status != SL_OK) {
         return status;
@@ -185,7 +140,7 @@ static enum sl_status read_match(const struct sl_store_job *job, const Sluice__V
 }
 
 enum sl_status sl_store_lookup(const struct sl_store_job *job, struct sl_store_match *match_out, struct sl_error *err) {
-    if (avoided(job->client, job->address, false)) {
+    if (sl_store_channels_is_avoided(job->client->channels, job->address)) {
         return sl_fail(err, SL_ERR_NOT_FOUND, "kvstore %s has failed lately and is not asked", job->address);
     }
     Sluice__V1__PrefixKey *keys = malloc(sizeof *keys * MAX_KEYS);
@@ -234,7 +189,7 @@ static enum sl_status fetch(const struct sl_store_job *job, const struct sl_stor
         *bytes_out = ((Sluice__V1__FetchReply *)reply)->bytes;
         protobuf_c_message_free_unpacked(reply, NULL);
     } else if (status != SL_ERR_NOT_FOUND && status != SL_ERR_CANCELLED) {
-        avoided(job->client, job->address, true);
+        sl_store_channels_avoid(job->client->channels, job->address, sl_deadline_in_ms(AVOID_MS));
     }
     return status;
 }
@@ -249,10 +204,11 @@ void sl_store_release(struct sl_store_client *client, const char *address, const
     request.lease_id = (char *)lease_id;
     struct sl_rpc_channel *channel;
     struct sl_error err = {0};
-    enum sl_status status = sl_store_client_channel(client, address, &channel, &err);
+    enum sl_status status = sl_store_channels_take(client->channels, address, &channel, &err);
     if (status == SL_OK) {
         status = sl_rpc_unary(channel, &sl_method_store_release, &request.base, sl_deadline_in_ms(RELEASE_MS), NULL,
                               NULL, &err);
+        sl_store_channels_give(client->channels, channel);
     }
     if (status != SL_OK) {
         sl_log_debug("store", "lease=%s ends by itself: kvstore %s: %s", sl_lease_name(lease_id).text, address,

@@ -8,6 +8,7 @@
 #include "compress/plan/plan.h"
 #include "kvcache/capsule.h"
 #include "node/node.h"
+#include "prefill/store_channels.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 #include "rpc/rpc.h"
 
@@ -16,9 +17,7 @@ struct sl_store_client;
 enum sl_status sl_store_client_create(struct sl_node *node, struct sl_store_client **client_out, struct sl_error *err);
 void sl_store_client_destroy(struct sl_store_client **client);
 
-// The channel to a store; channels are kept for the life of the client.
-enum sl_status sl_store_client_channel(struct sl_store_client *client, const char *address,
-                                       struct sl_rpc_channel **channel_out, struct sl_error *err);
+struct sl_store_channels *sl_store_client_channels(struct sl_store_client *client); // the client's
 
 /*
  * The key under which the state between two chunks is stored. Only a prompt with the same budget in slots goes through the same

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "prefill/store_channels.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+
+struct sl_store_channels {
+    pthread_mutex_t mutex;
+    struct entry {
+        char address[128];
+        struct sl_rpc_channel *channel;
+        int n_users;
+        int64_t used_ns, avoid_until_ns;
+    } at[SL_STORE_CHANNELS_MAX];
+    int n;
+};
+
+enum sl_status sl_store_channels_create(struct sl_store_channels **channels_out, struct sl_error *err) {
+    struct sl_store_channels *channels = calloc(1, sizeof *channels);
+    if (!channels) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for channels to kvstores");
+    }
+    pthread_mutex_init(&channels->mutex, NULL);
+    *channels_out = channels;
+    return SL_OK;
+}
+
+void sl_store_channels_destroy(struct sl_store_channels **channels) {
+    struct sl_store_channels *it = *channels;
+    if (it) {
+        for (int i = 0; i < it->n; i++) {
+            sl_rpc_channel_destroy(&it->at[i].channel);
+        }
+        pthread_mutex_destroy(&it->mutex);
+        free(it);
+        *channels = NULL;
+    }
+}
+
+// Lock held.
+static struct entry *find(struct sl_store_channels *channels, const char *address) {
+    for (int i = 0; i < channels->n; i++) {
+        if (strcmp(channels->at[i].address, address) == 0) {
+            return &channels->at[i];
+        }
+    }
+    return NULL;
+}
+
+// A place for one more; NULL: every channel is in use. Lock held.
+static struct entry *make_room(struct sl_store_channels *channels) {
+    if (channels->n < SL_STORE_CHANNELS_MAX) {
+        return &channels->at[channels->n++];
+    }
+    struct entry *oldest = NULL;
+    for (int i = 0; i < channels->n; i++) {
+        struct entry *entry = &channels->at[i];
+        if (entry->n_users == 0 && (!oldest || entry->used_ns < oldest->used_ns)) {
+            oldest = entry;
+        }
+    }
+    if (oldest) {
+        sl_rpc_channel_destroy(&oldest->channel);
+    }
+    return oldest;
+}
+
+// Lock held.
+static enum sl_status add(struct sl_store_channels *channels, const char *address, struct entry **entry_out,
+                          struct sl_error *err) {
+    struct sl_rpc_channel *channel = NULL;
+    if (strlen(address) >= sizeof channels->at->address) {
+        return sl_fail(err, SL_ERR_INVALID, "kvstore address \"%.64s...\" is too long", address);
+    }
+    enum sl_status status = sl_rpc_channel_create(address, &channel, err);
+    struct entry *entry = status == SL_OK ? make_room(channels) : NULL;
+    if (status == SL_OK && !entry) {
+        sl_rpc_channel_destroy(&channel);
+        status = sl_fail(err, SL_ERR_EXHAUSTED, "more than %d kvstores at once", SL_STORE_CHANNELS_MAX);
+    }
+    if (status == SL_OK) {
+        *entry = (struct entry){.channel = channel};
+        snprintf(entry->address, sizeof entry->address, "%s", address);
+        *entry_out = entry;
+    }
+    return status;
+}
+
+enum sl_status sl_store_channels_take(struct sl_store_channels *channels, const char *address,
+                                      struct sl_rpc_channel **channel_out, struct sl_error *err) {
+    pthread_mutex_lock(&channels->mutex);
+    struct entry *entry = find(channels, address);
+    enum sl_status status = entry ? SL_OK : add(channels, address, &entry, err);
+    if (status == SL_OK) {
+        entry->n_users++;
+        entry->used_ns = sl_now_ns();
+        *channel_out = entry->channel;
+    }
+    pthread_mutex_unlock(&channels->mutex);
+    return status;
+}
+
+void sl_store_channels_give(struct sl_store_channels *channels, struct sl_rpc_channel *channel) {
+    pthread_mutex_lock(&channels->mutex);
+    for (int i = 0; i < channels->n; i++) {
+        if (channels->at[i].channel == channel) {
+            channels->at[i].n_users--;
+        }
+    }
+    pthread_mutex_unlock(&channels->mutex);
+}
+
+void sl_store_channels_avoid(struct sl_store_channels *channels, const char *address, int64_t until_ns) {
+    pthread_mutex_lock(&channels->mutex);
+    struct entry *entry = find(channels, address);
+    if (entry) {
+        entry->avoid_until_ns = until_ns;
+    }
+    pthread_mutex_unlock(&channels->mutex);
+}
+
+bool sl_store_channels_is_avoided(struct sl_store_channels *channels, const char *address) {
+    pthread_mutex_lock(&channels->mutex);
+    const struct entry *entry = find(channels, address);
+    bool avoided = entry && sl_now_ns() < entry->avoid_until_ns;
+    pthread_mutex_unlock(&channels->mutex);
+    return avoided;
+}
+
+int sl_store_channels_count(struct sl_store_channels *channels) {
+    pthread_mutex_lock(&channels->mutex);
+    int n = channels->n;
+    pthread_mutex_unlock(&channels->mutex);
+    return n;
+}
