@@ -73,10 +73,10 @@ enum sl_status sl_annexes_open(struct sl_annexes *annexes, const char *label, co
     if (status == SL_OK) {
         status = sl_annexes_bytes_to_come(family, sl_annex_n_tokens(held->annex), prompt->n_tokens, &promised, err);
     }
-    if (status == SL_OK && promised > 0) {
+    if (status == SL_OK) {
         status = sl_lease_id_draw("annex-", held->lease_id, err);
     }
-    if (status == SL_OK) {
+    if (status == SL_OK && promised > 0) {
         status = sl_room_promise(annexes->config.room, label, promised, err);
     }
     if (status != SL_OK) {

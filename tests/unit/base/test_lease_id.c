@@ -35,6 +35,7 @@ static void test_equal_is_all_of_it(void **state) {
     assert_true(sl_lease_id_equals(id, id));
     assert_false(sl_lease_id_equals(id, ""));
     assert_false(sl_lease_id_equals("", id));
+    assert_false(sl_lease_id_equals("", "")); // never drawn
     for (size_t i = 0; i < strlen(id); i++) {
         memcpy(other, id, sizeof id);
         other[i] ^= 1;

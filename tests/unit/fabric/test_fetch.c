@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: fetches from windows, by copies of mapped memory (shm), by messages (tcp) and by gets (what RDMA hardware takes,
- *          here over shm and UCX's tcp): bytes arrive where they belong and nowhere else, what must not be read is refused, every
+ *          here over shm): bytes arrive where they belong and nowhere else, what must not be read is refused, every
  *          ending is told, and nothing is written behind sl_fetch_close().
  */
 #include "fabric/fetch.h"

@@ -46,6 +46,7 @@ static struct sl_annex_lease open_annex(struct fixture *fixture, const struct pr
     if (sl_annexes_open(fixture->annexes, "test", &test_family, &prompt->hashes, &lease, &err) != SL_OK) {
         fail_msg("not opened: %s", err.text);
     }
+    assert_int_equal(strlen(lease.lease_id), strlen("annex-") + 32); // also where all of it is stored already
     return lease;
 }
 
