@@ -228,10 +228,11 @@ static double perftest(const char *tls, const char *test, uint64_t bytes, int it
 static double iperf(void) {
     int port = 20000 + (int)(getpid() % 20000);
     char command[256];
-    snprintf(command, sizeof command,
-             "iperf3 -s -1 -B 127.0.0.1 -p %d >/dev/null 2>&1 & sleep 0.3; iperf3 -c 127.0.0.1 -p %d -t 2 -f K "
-             "2>/dev/null; wait",
-             port, port);
+    snprintf(
+        command, sizeof command,
+        "timeout 10 iperf3 -s -1 -B 127.0.0.1 -p %d >/dev/null 2>&1 & sleep 0.3; iperf3 -c 127.0.0.1 -p %d -t 2 -f K "
+        "2>/dev/null; wait",
+        port, port);
     double rate = 0;
     FILE *pipe_in = popen(command, "r");
     char line[512];
