@@ -5,10 +5,11 @@ BUILD_TYPE ?= RelWithDebInfo
 # One more than processors: clusters wait, and fuzzers take what others leave.
 CTEST      := ctest --output-on-failure --no-tests=error -j $(shell expr $(JOBS) + 1)
 TIME       ?= 600
+SEED       ?= 1
 FUZZER     ?= $(notdir $(wildcard tests/fuzz/corpus/*))
 C_FILES    := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
 
-.PHONY: all deps build gpu gpu-kit test test-asan test-tsan bits fuzz demo bench quality lint tidy format clean help
+.PHONY: all deps build gpu gpu-kit test test-asan test-tsan bits fuzz chaos faults demo bench quality lint tidy format clean help
 
 all: build
 
@@ -46,6 +47,12 @@ bits: build      ## capsules, tokens and log-probabilities of every recipe, bit 
 fuzz: deps       ## every fuzzer for TIME seconds with a new seed, one after the other; only FUZZER=name
 	@tests/fuzz/run.sh build build-fuzz
 	@for name in $(FUZZER); do tests/fuzz/run.sh hunt build-fuzz $$name $(TIME) || exit 1; done
+
+faults: build    ## every allocation, send and receive of a job fails once, in every process (tests/faults/faults.py)
+	@SLUICE_BIN=$(CURDIR)/build/tests/faulty UCX_MEM_EVENTS=n /usr/bin/python3 -u tests/faults/faults.py
+
+chaos: build     ## random faults under load for TIME seconds, drawn by SEED; as root on two hosts (tests/chaos/chaos.py)
+	@SLUICE_BIN=$(CURDIR)/build/bin UCX_MEM_EVENTS=n /usr/bin/python3 -u tests/chaos/chaos.py --time $(TIME) --seed $(SEED)
 
 demo: build      ## a cluster on this machine reads a long text and answers
 	@tools/demo.sh

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: the one hash of the project. Its values cross the network and outlive processes: never another algorithm.
+ * Purpose: see hash.h. Its values cross the network and outlive processes: never another algorithm.
  *
  * Design: distributions compile libxxhash for the oldest processor of the architecture. On x86 the library also has
  *         the same function for AVX2 and AVX-512 and picks one at run time: the same values, two to three times faster.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Purpose: the one hash of the project (XXH3, 64 bits): segment digests, prefix keys, fingerprints; and the one mixer.
+// Purpose: the project's hash (XXH3, 64 bits) of what is no secret: segment digests, fingerprints, tables; and the one mixer.
+// Not here: names that only some may recognize (base/salted_hash.h).
 #pragma once
 
 #include <stddef.h>

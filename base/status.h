@@ -31,6 +31,7 @@
     X(ERR_CANCELLED, -6, "cancelled")                                                                                  \
     X(ERR_DEADLINE, -7, "deadline exceeded")                                                                           \
     X(ERR_PRECONDITION, -8, "precondition failed")                                                                     \
+    X(ERR_DENIED, -9, "permission denied")                                                                             \
     X(ERR_PEER_LOST, -20, "peer lost")                                                                                 \
     X(ERR_PEER_STALE, -21, "stale generation or lease")                                                                \
     X(ERR_PEER_CORRUPT, -22, "data from the peer failed its digest")                                                   \

@@ -53,6 +53,7 @@ struct patience {
 struct member {
     _Alignas(CACHE_LINE) _Atomic int64_t next_range; // of its share; may be raised beyond the end
     int64_t end_range;
+    _Atomic uint64_t n_done; // ranges that this member has executed
 
     struct sl_team *team;
     pthread_t thread; // not of member 0
@@ -162,6 +163,10 @@ static void wait_until(struct sl_team *team, bool (*happened)(struct sl_team *te
 
 // --- the loop ------------------------------------------------------------------------------------------------------
 
+static void count_done(struct member *member) {
+    atomic_fetch_add_explicit(&member->n_done, 1, memory_order_relaxed);
+}
+
 // Execute, as `member`, what is left of `owner`'s share.
 static void take_share(struct sl_team *team, struct member *owner, int member) {
     if (atomic_load_explicit(&owner->next_range, memory_order_relaxed) >= owner->end_range) {
@@ -174,6 +179,7 @@ static void take_share(struct sl_team *team, struct member *owner, int member) {
         }
         int64_t begin = range * team->grain, left = team->n_tasks - begin;
         team->fn(team->arg, begin, begin + (left < team->grain ? left : team->grain), member);
+        count_done(&team->members[member]);
     }
 }
 
@@ -187,11 +193,14 @@ static void take_shares(struct sl_team *team, int member) {
 }
 
 // The same ranges as in a team, so that a task may size its scratch by `grain`.
-static void run_in_caller(int64_t n_tasks, int64_t grain, sl_team_fn fn, void *arg) {
+static void run_in_caller(struct sl_team *team, int64_t n_tasks, int64_t grain, sl_team_fn fn, void *arg) {
     for (int64_t begin = 0; begin < n_tasks;) {
         int64_t end = n_tasks - begin < grain ? n_tasks : begin + grain;
         fn(arg, begin, end, 0);
         begin = end;
+        if (team) {
+            count_done(&team->members[0]);
+        }
     }
 }
 
@@ -226,12 +235,13 @@ void sl_team_run(struct sl_team *team, int64_t n_tasks, int64_t grain, sl_team_f
         grain = 1;
     }
     if (!team || team->n_members == 1) {
-        run_in_caller(n_tasks, grain, fn, arg);
+        run_in_caller(team, n_tasks, grain, fn, arg);
         return;
     }
     pthread_mutex_lock(&team->busy);
     if (n_tasks <= grain) { // one range: not worth waking anybody, but member 0's scratch needs the lock
         fn(arg, 0, n_tasks, 0);
+        count_done(&team->members[0]);
     } else {
         run_in_team(team, n_tasks, grain, fn, arg);
     }
@@ -316,6 +326,14 @@ void sl_team_destroy(struct sl_team **team) {
 
 int sl_team_size(const struct sl_team *team) {
     return team ? team->n_members : 1;
+}
+
+uint64_t sl_team_tasks_done(const struct sl_team *team) {
+    uint64_t n = 0;
+    for (int i = 0; team && i < team->n_members; i++) {
+        n += atomic_load_explicit(&team->members[i].n_done, memory_order_relaxed);
+    }
+    return n;
 }
 
 // --- pinning -------------------------------------------------------------------------------------------------------

@@ -35,6 +35,9 @@ enum sl_status sl_team_create(int n_threads, struct sl_team **team_out, struct s
 void sl_team_destroy(struct sl_team **team);
 int sl_team_size(const struct sl_team *team);
 
+// Ranges of tasks that have been executed so far, of the loop that is running too; 0 where `team` is NULL. Any thread.
+uint64_t sl_team_tasks_done(const struct sl_team *team);
+
 /*
  * Execute tasks [0, n_tasks) in ranges of `grain` tasks (at least 1): range r begins at task r * grain. Member i of n
  * starts with the ranges from n_ranges * i / n on. Returns when all are done. `team` NULL runs them in the caller, in

@@ -27,6 +27,7 @@ struct sl_cluster {
     struct sl_child *children; // [0] is the coordinator
     bool *reported;            // its end
     int64_t ready_deadline_ns;
+    struct sl_cluster_tls operator_tls; // with config.tls
 
     pthread_t thread;
     bool has_thread;
@@ -41,6 +42,14 @@ static enum sl_status find_executables(struct sl_cluster *cluster, struct sl_err
     cluster->bin[n] = '\0';
     *strrchr(cluster->bin, '/') = '\0';
     return SL_OK;
+}
+
+static enum sl_status make_certificates(struct sl_cluster *cluster, struct sl_error *err) {
+    const struct sl_cluster_config *config = &cluster->config;
+    struct sl_cluster_names names = {config->n_prefill, config->n_decode, config->n_kvstore};
+    enum sl_status status = sl_cluster_tls_make(cluster->bin, config->tls, &names, err);
+    return status == SL_OK ? sl_cluster_tls_find(config->tls, "operator", "local", &cluster->operator_tls, err)
+                           : status;
 }
 
 struct arguments {
@@ -66,6 +75,17 @@ static enum sl_status start_child(struct sl_cluster *cluster, const char *role, 
     char path[sizeof cluster->bin + 32];
     snprintf(path, sizeof path, "%s/sluice-%s", cluster->bin, role);
     arguments->words[0] = path;
+    struct sl_cluster_tls tls;
+    if (cluster->config.tls) {
+        bool works = strcmp(role, "coordinator") != 0;
+        enum sl_status found = sl_cluster_tls_find(cluster->config.tls, works ? "worker" : role, name, &tls, err);
+        if (found != SL_OK) {
+            return found;
+        }
+        add_option(arguments, "--tls-ca", tls.ca);
+        add_option(arguments, "--tls-cert", tls.certificate);
+        add_option(arguments, "--tls-key", tls.key);
+    }
     if (arguments->n == MAX_ARGUMENTS) {
         return sl_fail(err, SL_ERR_RANGE, "more than %d arguments for a worker", MAX_ARGUMENTS);
     }
@@ -84,6 +104,13 @@ static enum sl_status start_coordinator(struct sl_cluster *cluster, struct sl_er
     add_option(&arguments, "--model", cluster->config.model);
     add_option(&arguments, "--weights", cluster->config.weights);
     add_option(&arguments, "--log", cluster->config.workers_log);
+    char salt_file[PATH_MAX];
+    if (cluster->config.tls) {
+        if (snprintf(salt_file, sizeof salt_file, "%s/salt", cluster->config.tls) >= PATH_MAX) {
+            return sl_fail(err, SL_ERR_INVALID, "--tls %.200s...: the path is too long", cluster->config.tls);
+        }
+        add_option(&arguments, "--salt-file", salt_file);
+    }
     return start_child(cluster, "coordinator", "coordinator", &arguments, err);
 }
 
@@ -168,6 +195,9 @@ static enum sl_status wait_for_lines(struct sl_cluster *cluster, size_t first, s
 static enum sl_status start_all(struct sl_cluster *cluster, struct sl_signals *signals, struct sl_error *err) {
     const struct sl_cluster_config *config = &cluster->config;
     enum sl_status status = find_executables(cluster, err);
+    if (status == SL_OK && config->tls) {
+        status = make_certificates(cluster, err);
+    }
     if (status == SL_OK) {
         status = start_coordinator(cluster, err);
     }
@@ -230,6 +260,9 @@ enum sl_status sl_cluster_start(const struct sl_cluster_config *config, struct s
     return SL_OK;
 }
 
+const struct sl_tls_files *sl_cluster_operator(const struct sl_cluster *cluster) {
+    return cluster->config.tls ? &cluster->operator_tls.files : NULL;
+}
 const char *sl_cluster_address(const struct sl_cluster *cluster) {
     return cluster->address;
 }

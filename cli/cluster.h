@@ -12,6 +12,7 @@
 
 #include "base/config.h"
 #include "cli/child.h"
+#include "cli/cluster_tls.h"
 #include "cli/tool.h"
 #include "libsluice/sluice.h"
 #include "runtime/device_choice.h"
@@ -20,6 +21,7 @@ struct sl_cluster_config {
     const char *model, *weights, *device, *host, *transport, *arena, *workers_log;
     int64_t n_prefill, n_decode, n_kvstore, ready_ms;
     int64_t port;                  // of the coordinator; 0 picks a free one
+    const char *tls;               // NULL, or a folder of certificates, which are made: everything asks who is there
     const char *disk;              // NULL or a folder in which every KV store has one of its own name; made if need be
     int64_t disk_bytes;            // of each
     char *const *worker_arguments; // given to every worker in addition
@@ -43,6 +45,9 @@ struct sl_cluster_config {
                       SL_FIELD(type, cluster.transport)),                                                              \
         SL_OPTION_ROW("arena", 'a', SL_OPTION_STRING, "256M", "SIZE", "memory for KV of each worker",                  \
                       SL_FIELD(type, cluster.arena)),                                                                  \
+        SL_OPTION_ROW("tls", 0, SL_OPTION_STRING, NULL, "DIR",                                                         \
+                      "make certificates there, and let only them in (tools/test-ca.sh, docs/SECURITY.md)",            \
+                      SL_FIELD(type, cluster.tls)),                                                                    \
         SL_OPTION_ROW("ready-timeout", 0, SL_OPTION_DURATION, "60s", "TIME", "for the cluster to come up",             \
                       SL_FIELD(type, cluster.ready_ms), 100, 3600000)
 
@@ -53,6 +58,8 @@ enum sl_status sl_cluster_start(const struct sl_cluster_config *config, struct s
                                 struct sl_cluster **cluster_out, struct sl_error *err);
 
 const char *sl_cluster_address(const struct sl_cluster *cluster); // of the coordinator
+const struct sl_tls_files *
+sl_cluster_operator(const struct sl_cluster *cluster); // its operator's; NULL: it has no certificates
 size_t sl_cluster_n_children(const struct sl_cluster *cluster);
 const struct sl_child *sl_cluster_child(const struct sl_cluster *cluster, size_t i);
 

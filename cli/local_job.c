@@ -79,9 +79,10 @@ static enum sl_status on_token(void *arg, const struct sl_output_token *written)
 static enum sl_status save_capsule(void *arg, const struct sl_session *session, const struct sl_recipe *recipe,
                                    const int32_t *tokens, struct sl_error *err) {
     _Static_assert(SL_RECIPE_TEXT_BYTES <= SL_CAPSULE_LABEL_BYTES, "every recipe can be a label");
+    static const struct sl_hash128 nobodys = {{0}}; // salt
     const struct job *job = arg;
     struct sl_capsule_id id = {.recipe_fingerprint = sl_recipe_fingerprint(recipe),
-                               .prefix_hash = sl_prefix_hash(tokens, session->n_tokens)};
+                               .prefix_hash = sl_prefix_hash(&nobodys, tokens, session->n_tokens)};
     char text[SL_RECIPE_TEXT_BYTES];
     enum sl_status status = sl_model_fingerprint(job->model_dir, job->weights, &id.model_fingerprint, err);
     id.model_fingerprint = sl_model_set_fingerprint(id.model_fingerprint, session->rope_set);

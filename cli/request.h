@@ -5,8 +5,8 @@
 #include "base/config.h"
 #include "proto/sluice/v1/inference.pb-c.h"
 
-// One request is one message, and servers take 16 MiB by default: this leaves room for the rest of it.
-#define SL_MAX_PROMPT_BYTES ((size_t)15 << 20)
+// What a coordinator takes by default.
+#define SL_MAX_PROMPT_BYTES ((size_t)64 << 20)
 
 struct sl_request_config {
     const char *recipe, *prompt, *prompt_file, *system, *stop, *label;

@@ -66,10 +66,11 @@ bool sl_tool_parse(const struct sl_program *program, int argc, char **argv, void
     return true;
 }
 
-bool sl_tool_connect(const char *command, const char *address, struct sl_client **client_out, int *exit_out) {
+bool sl_tool_connect(const char *command, const char *address, const struct sl_tls_files *tls,
+                     struct sl_client **client_out, int *exit_out) {
     struct sl_error err;
     sl_rpc_init();
-    if (sl_client_connect(address, client_out, &err) != SL_OK) {
+    if (sl_client_connect(address, tls, client_out, &err) != SL_OK) {
         sl_rpc_shutdown();
         *exit_out = sl_tool_complain(command, &err);
         return false;
@@ -100,11 +101,12 @@ int sl_tool_run(const struct sl_program *program, int argc, char **argv, void *c
 int sl_tool_ask(const struct sl_program *program, int argc, char **argv, void *config, int n_min, int n_max,
                 enum sl_status (*ask_fn)(struct sl_client *client, void *config, char **arguments,
                                          struct sl_error *err)) {
+    const struct sl_tool_config *tool = config;
     struct sl_client *client;
     struct sl_error err = {0};
     int first, code;
     if (!sl_tool_parse(program, argc, argv, config, n_min, n_max, &first, &code) ||
-        !sl_tool_connect(command_of(program), ((struct sl_tool_config *)config)->coordinator, &client, &code)) {
+        !sl_tool_connect(command_of(program), tool->coordinator, &tool->tls, &client, &code)) {
         return code;
     }
     enum sl_status status = ask_fn(client, config, argv + first, &err);

@@ -31,6 +31,7 @@ enum sl_exit {
 struct sl_tool_config {
     const char *coordinator;
     const char *log;
+    struct sl_tls_files tls;
     int64_t timeout_ms; // of one request to the coordinator
     bool json;
 };
@@ -46,6 +47,7 @@ struct sl_tool_config {
 #define SL_TOOL_OPTIONS                                                                                                \
     SL_OPTION_ROW("coordinator", 'c', SL_OPTION_STRING, "127.0.0.1:7600", "HOST:PORT",                                 \
                   "where the cluster's coordinator listens", SL_FIELD(sl_tool_config, coordinator)),                   \
+        SL_TLS_OPTIONS(sl_tool_config, tls, "client"),                                                                 \
         SL_OPTION_ROW("timeout", 0, SL_OPTION_DURATION, "10s", "TIME", "of one request to the coordinator",            \
                       SL_FIELD(sl_tool_config, timeout_ms), 1, 86400000),                                              \
         SL_LOCAL_TOOL_OPTIONS
@@ -76,7 +78,8 @@ int sl_tool_complain(const char *command, const struct sl_error *err);
  * Connect for a command that asks one thing: starts gRPC. Pair with sl_tool_disconnect(). False: complained, with the
  * exit code in *exit_out.
  */
-bool sl_tool_connect(const char *command, const char *address, struct sl_client **client_out, int *exit_out);
+bool sl_tool_connect(const char *command, const char *address, const struct sl_tls_files *tls,
+                     struct sl_client **client_out, int *exit_out);
 void sl_tool_disconnect(struct sl_client **client);
 
 // Whether anybody listens there: a plain connection attempt, for decisions that come before gRPC may start.

@@ -1,10 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: what workers and operators call (proto/sluice/v1/cluster.proto).
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "coordinator/coordinator_internal.h"
 #include "proto/methods.h"
+
+// A worker speaks for itself alone; an operator for any. Without certificates everybody is anybody.
+static enum sl_status check_speaker(const struct sl_rpc_call *call, const char *name, struct sl_error *err) {
+    const struct sl_identity *caller = sl_rpc_call_identity(call);
+    if (caller->role != SL_ROLE_WORKER || strcmp(caller->name, name) == 0) {
+        return SL_OK;
+    }
+    return sl_fail(err, SL_ERR_DENIED, "name: \"%.100s\" is not that of the certificate, \"%s\"", name, caller->name);
+}
 
 static enum sl_status handle_register(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                       struct sl_error *err) {
@@ -13,7 +23,10 @@ static enum sl_status handle_register(void *service, struct sl_rpc_call *call, c
     if (info == NULL) {
         return sl_fail(err, SL_ERR_INVALID, "worker: is missing");
     }
-    enum sl_status status = sl_registry_register(coordinator->registry, info, sl_now_ns(), err);
+    enum sl_status status = check_speaker(call, info->name, err);
+    if (status == SL_OK) {
+        status = sl_registry_register(coordinator->registry, info, sl_now_ns(), err);
+    }
     if (status != SL_OK) {
         return status;
     }
@@ -25,9 +38,12 @@ static enum sl_status handle_register(void *service, struct sl_rpc_call *call, c
 static enum sl_status handle_heartbeat(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                        struct sl_error *err) {
     struct sl_coordinator *coordinator = service;
+    const Sluice__V1__HeartbeatRequest *beat = (const Sluice__V1__HeartbeatRequest *)request;
     bool drain = false;
-    enum sl_status status = sl_registry_heartbeat(coordinator->registry, (const Sluice__V1__HeartbeatRequest *)request,
-                                                  sl_now_ns(), &drain, err);
+    enum sl_status status = check_speaker(call, beat->name, err);
+    if (status == SL_OK) {
+        status = sl_registry_heartbeat(coordinator->registry, beat, sl_now_ns(), &drain, err);
+    }
     if (status != SL_OK) {
         return status;
     }
@@ -44,7 +60,10 @@ static enum sl_status handle_drain(void *service, struct sl_rpc_call *call, cons
     struct sl_coordinator *coordinator = service;
     const Sluice__V1__DrainRequest *drain = (const Sluice__V1__DrainRequest *)request;
     int jobs = 0;
-    enum sl_status status = sl_registry_drain(coordinator->registry, drain->name, drain->undo, &jobs, err);
+    enum sl_status status = check_speaker(call, drain->name, err);
+    if (status == SL_OK) {
+        status = sl_registry_drain(coordinator->registry, drain->name, drain->undo, &jobs, err);
+    }
     if (status != SL_OK) {
         return status;
     }
@@ -81,10 +100,10 @@ static enum sl_status handle_workers(void *service, struct sl_rpc_call *call, co
 }
 
 static const struct sl_rpc_handler handlers[] = {
-    {&sl_method_cluster_register_worker, handle_register},
-    {&sl_method_cluster_heartbeat, handle_heartbeat},
-    {&sl_method_cluster_drain, handle_drain},
-    {&sl_method_cluster_workers, handle_workers},
+    {&sl_method_cluster_register_worker, handle_register, SL_ROLE_WORKER},
+    {&sl_method_cluster_heartbeat, handle_heartbeat, SL_ROLE_WORKER},
+    {&sl_method_cluster_drain, handle_drain, SL_ROLE_OPERATOR | SL_ROLE_WORKER},
+    {&sl_method_cluster_workers, handle_workers, SL_ROLE_OPERATOR},
 };
 
 struct sl_rpc_implementation sl_cluster_service(struct sl_coordinator *coordinator) {

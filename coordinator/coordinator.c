@@ -28,6 +28,7 @@ void sl_coordinator_config_init(struct sl_coordinator_config *config) {
         .max_queued = 256,
         .max_watchers = 1024,
         .heartbeat_ms = 1000,
+        .stall_ms = 30000,
         .silence_ms = 3000,
         .worker_wait_ms = 2300,
         .max_retries = 2,
@@ -36,6 +37,10 @@ void sl_coordinator_config_init(struct sl_coordinator_config *config) {
         .max_kept_jobs = 1000,
         .max_kept_bytes = INT64_C(256) << 20,
         .max_prefixes = 65536,
+        .max_prompt_bytes = INT64_C(64) << 20,
+        .request_bytes = INT64_C(1) << 30,
+        .tenant_share = 50,
+        .reader_ms = 30000,
     };
 }
 
@@ -68,8 +73,9 @@ static enum sl_status check_config(const struct sl_coordinator_config *config, s
     }
     if (config->max_jobs < 1 || config->max_jobs > 4096 || config->max_queued < 1 || config->max_queued > 4096 ||
         config->max_watchers < 1 || config->max_watchers > 65536 || config->heartbeat_ms < 10 ||
-        config->silence_ms < 10 || config->max_retries < 0 || config->max_retries > 100 || config->deadline_ms < 1 ||
-        config->deadline_ms > MAX_DEADLINE_MS || config->max_kept_jobs < 1 || config->max_prefixes < 1) {
+        config->stall_ms < 1000 || config->silence_ms < 10 || config->max_retries < 0 || config->max_retries > 100 ||
+        config->deadline_ms < 1 || config->deadline_ms > MAX_DEADLINE_MS || config->max_kept_jobs < 1 ||
+        config->max_prefixes < 1) {
         return sl_fail(err, SL_ERR_INVALID, "coordinator: a limit is out of bounds; see sluice-coordinator --help");
     }
     return SL_OK;
@@ -135,9 +141,15 @@ static enum sl_status load_model(struct sl_coordinator *coordinator, uint64_t *f
 
 static enum sl_status make_parts(struct sl_coordinator *coordinator, uint64_t fingerprint, struct sl_error *err) {
     const struct sl_coordinator_config *config = &coordinator->config;
-    struct sl_registry_config registry = {.model_fingerprint = fingerprint, .heartbeat_ms = config->heartbeat_ms};
+    struct sl_registry_config registry = {.model_fingerprint = fingerprint,
+                                          .heartbeat_ms = config->heartbeat_ms,
+                                          .stall_ms = config->stall_ms,
+                                          .credentials = coordinator->credentials};
     struct sl_retention retention = {config->retention_ms, config->max_kept_jobs, config->max_kept_bytes};
     enum sl_status status = sl_registry_create(&registry, &coordinator->registry, err);
+    if (status == SL_OK) {
+        status = sl_tenants_create((int)config->tenant_share, &coordinator->tenants, err);
+    }
     if (status == SL_OK) {
         status = sl_affinity_create((size_t)config->max_prefixes, &coordinator->affinity, err);
     }
@@ -163,6 +175,10 @@ static enum sl_status start_server(struct sl_coordinator *coordinator, struct sl
         .services = services,
         .n_services = sizeof services / sizeof *services,
         .max_calls = (int)coordinator->config.max_watchers + SPARE_HANDLERS,
+        .credentials = coordinator->credentials,
+        .insecure = coordinator->config.insecure,
+        .send_ms = coordinator->config.reader_ms,
+        .request_bytes = coordinator->config.request_bytes,
     };
     return sl_rpc_server_start(&config, &coordinator->server, err);
 }
@@ -184,7 +200,14 @@ enum sl_status sl_coordinator_create(const struct sl_coordinator_config *config,
     sl_cond_init(&coordinator->changed);
 
     uint64_t fingerprint = 0;
-    status = load_model(coordinator, &fingerprint, err);
+    status = sl_rpc_credentials_create(&config->tls, &coordinator->credentials, err);
+    if (status == SL_OK) {
+        bool has_certificates = coordinator->credentials != NULL;
+        status = sl_salt_secret_open(config->salt_file, has_certificates, &coordinator->salt_secret, err);
+    }
+    if (status == SL_OK) {
+        status = load_model(coordinator, &fingerprint, err);
+    }
     if (status == SL_OK) {
         status = make_parts(coordinator, fingerprint, err);
     }
@@ -202,7 +225,8 @@ enum sl_status sl_coordinator_create(const struct sl_coordinator_config *config,
     }
     // Whoever was given strings by pointer: they need not outlive this call.
     coordinator->config.listen = coordinator->config.model_dir = coordinator->config.default_recipe = NULL;
-    coordinator->config.weights = NULL;
+    coordinator->config.weights = coordinator->config.salt_file = NULL;
+    coordinator->config.tls = (struct sl_tls_files){0};
     sl_log_info("coordinator", "serving at %s, model %016" PRIx64, sl_coordinator_address(coordinator), fingerprint);
     *coordinator_out = coordinator;
     return SL_OK;
@@ -283,8 +307,10 @@ void sl_coordinator_destroy(struct sl_coordinator **coordinator_in) {
     sl_rpc_standard_cleanup(&coordinator->standard);
     sl_jobs_destroy(&coordinator->jobs);
     sl_admission_destroy(&coordinator->admission);
+    sl_tenants_destroy(&coordinator->tenants);
     sl_affinity_destroy(&coordinator->affinity);
     sl_registry_destroy(&coordinator->registry);
+    sl_rpc_credentials_destroy(&coordinator->credentials);
     sl_chat_template_destroy(&coordinator->chat_template);
     sl_tokenizer_destroy(&coordinator->tokenizer);
     free(coordinator->default_recipe);

@@ -16,18 +16,24 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "trust/tls_files.h"
 
 struct sl_coordinator;
 
 struct sl_coordinator_config {
-    const char *listen;         // "HOST:PORT"; port 0 picks a free one
-    const char *model_dir;      // tokenizer, config.json and fingerprint; the weights are not loaded
-    const char *weights;        // the format of the workers' weights (tensor/ops.h): part of the fingerprint
+    const char *listen;      // "HOST:PORT"; port 0 picks a free one
+    struct sl_tls_files tls; // none: callers are not asked who they are
+    bool insecure;           // and then, listen also where other hosts can connect
+    const char *salt_file;   // what tenants' salts are made of, made where it is not there; NULL: trust/tenant_salt.h
+    const char *model_dir;   // tokenizer, config.json and fingerprint; the weights are not loaded
+    const char *weights;     // the format of the workers' weights (tensor/ops.h): part of the fingerprint
     const char *default_recipe; // of requests without one; NULL: sl_job_default_recipe() of the model
     int64_t max_jobs;           // admitted at once
     int64_t max_queued;         // accepted and waiting
     int64_t max_watchers;       // Generate, Watch and Cancel calls at once
     int64_t heartbeat_ms;       // two missed, and a worker is lost
+    int64_t stall_ms;           // a worker that has work and makes no progress for so long is stalled
+    int64_t reader_ms;          // a client that does not read what it is sent for so long is taken for gone
     int64_t silence_ms;         // a leg that says nothing for so long is lost
     int64_t worker_wait_ms;     // how long a job waits for a role of which no worker is ready
     int64_t max_retries;        // legs of a job that may be lost
@@ -36,6 +42,9 @@ struct sl_coordinator_config {
     int64_t max_kept_jobs;      // ended ones
     int64_t max_kept_bytes;     // of ended ones' events
     int64_t max_prefixes;       // entries of the affinity index
+    int64_t max_prompt_bytes;   // of a request that comes in parts
+    int64_t request_bytes;      // memory of all requests that are being handled
+    int64_t tenant_share;       // percent of max_queued, max_watchers and what is kept that one tenant may have
 };
 
 // What sluice-coordinator does without options; listen and model_dir are to be set.

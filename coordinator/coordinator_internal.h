@@ -5,18 +5,21 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "coordinator/admit.h"
-#include "coordinator/affinity.h"
 #include "coordinator/coordinator.h"
-#include "coordinator/jobs.h"
-#include "coordinator/registry.h"
-#include "coordinator/request.h"
+#include "coordinator/jobs/jobs.h"
+#include "coordinator/jobs/request.h"
+#include "coordinator/workers/admit.h"
+#include "coordinator/workers/affinity.h"
+#include "coordinator/workers/registry.h"
 #include "model/model.h"
 #include "rpc/rpc_standard.h"
 #include "text/tokenizer/tokenizer.h"
+#include "trust/tenant_salt.h"
 
 struct sl_coordinator {
     struct sl_coordinator_config config;
+    struct sl_rpc_credentials *credentials; // NULL: none
+    struct sl_salt_secret salt_secret;
     char *default_recipe; // owned copy
     struct sl_model_config model;
     struct sl_tokenizer *tokenizer;
@@ -26,6 +29,7 @@ struct sl_coordinator {
     struct sl_registry *registry;
     struct sl_affinity *affinity;
     struct sl_admission *admission;
+    struct sl_tenants *tenants;
     struct sl_jobs *jobs;
     struct sl_rpc_standard standard; // beside the coordinator's own services
     struct sl_rpc_server *server;
@@ -42,11 +46,12 @@ struct sl_coordinator {
 };
 
 /*
- * submit.c: check a request, admit it into the line and start its thread. *job_out is a reference of the caller's.
- * call_deadline_ns: SL_NO_DEADLINE for Submit.
+ * submit.c: check a request, admit it into the line and start its thread; or find the job that its idempotency key has made before.
+ * *job_out is a reference of the caller's. call_deadline_ns: SL_NO_DEADLINE for Submit.
  */
-enum sl_status sl_coordinator_submit(struct sl_coordinator *coordinator, const Sluice__V1__GenerateRequest *request,
-                                     int64_t call_deadline_ns, struct sl_job **job_out, struct sl_error *err);
+enum sl_status sl_coordinator_submit(struct sl_coordinator *coordinator, const struct sl_identity *caller,
+                                     const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns,
+                                     struct sl_job **job_out, struct sl_error *err);
 
 // inference_service.c, cluster_service.c: what answers the contract's services.
 struct sl_rpc_implementation sl_inference_service(struct sl_coordinator *coordinator);

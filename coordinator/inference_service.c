@@ -6,9 +6,11 @@
  */
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "coordinator/coordinator_internal.h"
+#include "coordinator/jobs/parts.h"
 #include "proto/methods.h"
 
 #define POLL_MS        100   // between looks at the client while nothing happens
@@ -16,17 +18,31 @@
 #define LIST_DEFAULT   100
 #define LIST_MAX       1000
 
-static enum sl_status enter_watcher(struct sl_coordinator *coordinator, struct sl_error *err) {
-    if (atomic_fetch_add(&coordinator->n_watchers, 1) >= coordinator->config.max_watchers) {
-        atomic_fetch_sub(&coordinator->n_watchers, 1);
-        return sl_fail(err, SL_ERR_EXHAUSTED, "%" PRId64 " calls follow jobs, the most allowed; retry in 1000 ms",
-                       coordinator->config.max_watchers);
-    }
-    return SL_OK;
+static void leave_watcher(struct sl_coordinator *coordinator, struct sl_tenant **tenant) {
+    atomic_fetch_sub(&coordinator->n_watchers, 1);
+    atomic_fetch_sub(&(*tenant)->n_watchers, 1);
+    sl_tenant_give(tenant);
 }
 
-static void leave_watcher(struct sl_coordinator *coordinator) {
-    atomic_fetch_sub(&coordinator->n_watchers, 1);
+// A call that may stay for long, within the bound of all and its tenant's share of it. Pair with leave_watcher().
+static enum sl_status enter_watcher(struct sl_coordinator *coordinator, const struct sl_rpc_call *call,
+                                    struct sl_tenant **tenant_out, struct sl_error *err) {
+    const int64_t most = coordinator->config.max_watchers;
+    struct sl_tenant *tenant;
+    enum sl_status status = sl_tenants_take(coordinator->tenants, sl_rpc_call_identity(call)->tenant, &tenant, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    int n_all = atomic_fetch_add(&coordinator->n_watchers, 1), n_own = atomic_fetch_add(&tenant->n_watchers, 1);
+    if (n_all < most && n_own < sl_tenant_share(tenant, most)) {
+        *tenant_out = tenant;
+        return SL_OK;
+    }
+    leave_watcher(coordinator, &tenant);
+    return n_all >= most ? sl_fail(err, SL_ERR_EXHAUSTED,
+                                   "%" PRId64 " calls follow jobs, the most allowed; retry in 1000 ms", most)
+                         : sl_fail(err, SL_ERR_EXHAUSTED, "%d calls follow jobs of %s, its share; retry in 1000 ms",
+                                   n_own, sl_rpc_call_identity(call)->tenant);
 }
 
 // Send events from `sequence` on until the log ends or the client is gone.
@@ -56,6 +72,12 @@ static enum sl_status send_events(struct sl_rpc_call *call, struct sl_job *job, 
     }
 }
 
+// Whose jobs a caller may see: a client its tenant's; NULL: everybody's.
+static const char *sees(const struct sl_rpc_call *call) {
+    const struct sl_identity *caller = sl_rpc_call_identity(call);
+    return caller->role == SL_ROLE_CLIENT ? caller->tenant : NULL;
+}
+
 static void cancel_job(void *job) {
     sl_job_cancel(job);
 }
@@ -70,16 +92,108 @@ static enum sl_status job_status(struct sl_job *job, struct sl_error *err) {
     return sl_fail(err, sl_rpc_status_of_code(report.message.status_code), "%s", report.status_text);
 }
 
+// What tokenizing a prompt takes beside it, of the memory of requests: an id for each byte in the worst case.
+#define TOKENS_A_BYTE ((size_t)sizeof(int32_t))
+
+static enum sl_status hold_tokens(struct sl_rpc_call *call, const Sluice__V1__GenerateRequest *request,
+                                  struct sl_error *err) {
+    size_t n = request->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT ? strlen(request->text) : 0;
+    if (request->prompt_case == SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT) {
+        for (size_t i = 0; i < request->chat->n_messages; i++) {
+            n += strlen(request->chat->messages[i]->content);
+        }
+    }
+    return sl_rpc_call_hold(call, TOKENS_A_BYTE * n, err);
+}
+
+static enum sl_status submit(struct sl_coordinator *coordinator, struct sl_rpc_call *call,
+                             const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns,
+                             struct sl_job **job_out, struct sl_error *err) {
+    enum sl_status status = hold_tokens(call, request, err);
+    return status == SL_OK
+               ? sl_coordinator_submit(coordinator, sl_rpc_call_identity(call), request, call_deadline_ns, job_out, err)
+               : status;
+}
+
+static enum sl_status submit_and_reply(struct sl_coordinator *coordinator, struct sl_rpc_call *call,
+                                       const Sluice__V1__GenerateRequest *request, struct sl_error *err) {
+    struct sl_job *job = NULL;
+    enum sl_status status = submit(coordinator, call, request, SL_NO_DEADLINE, &job, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    Sluice__V1__SubmitReply reply = SLUICE__V1__SUBMIT_REPLY__INIT;
+    reply.job_id = job->id;
+    status = sl_rpc_call_send(call, &reply.base);
+    sl_job_unref(&job);
+    return status;
+}
+
+// Until the client has half-closed.
+static enum sl_status receive_parts(struct sl_rpc_call *call, struct sl_request_parts *parts, struct sl_error *err) {
+    for (;;) {
+        ProtobufCMessage *message;
+        enum sl_status status = sl_rpc_call_receive(call, &sluice__v1__generate_request__descriptor, &message);
+        if (status != SL_OK) {
+            return status == SL_ERR_NOT_FOUND
+                       ? SL_OK
+                       : sl_fail(err, status, "a part of the request: %s", sl_status_text(status));
+        }
+        Sluice__V1__GenerateRequest *part = (Sluice__V1__GenerateRequest *)message;
+        size_t added;
+        status = sl_request_parts_add(parts, part, &added, err);
+        if (part != parts->request) {
+            sluice__v1__generate_request__free_unpacked(part, NULL);
+        }
+        if (status == SL_OK) {
+            status = sl_rpc_call_hold(call, added, err);
+        }
+        if (status != SL_OK) {
+            return status;
+        }
+    }
+}
+
+static enum sl_status handle_submit_in_parts(void *service, struct sl_rpc_call *call,
+                                             const ProtobufCMessage *no_request, struct sl_error *err) {
+    (void)no_request;
+    struct sl_coordinator *coordinator = service;
+    struct sl_tenant *tenant;
+    enum sl_status status = enter_watcher(coordinator, call, &tenant, err); // may stay for as long as the client takes
+    if (status != SL_OK) {
+        return status;
+    }
+    struct sl_request_parts parts;
+    const Sluice__V1__GenerateRequest *whole;
+    sl_request_parts_init(&parts, (size_t)coordinator->config.max_prompt_bytes);
+    status = receive_parts(call, &parts, err);
+    if (status == SL_OK) {
+        status = sl_request_parts_finish(&parts, &whole, err);
+    }
+    if (status == SL_OK) {
+        status = submit_and_reply(coordinator, call, whole, err);
+    }
+    sl_request_parts_cleanup(&parts);
+    leave_watcher(coordinator, &tenant);
+    return status;
+}
+
+static enum sl_status handle_submit(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
+                                    struct sl_error *err) {
+    return submit_and_reply(service, call, (const Sluice__V1__GenerateRequest *)request, err);
+}
+
 static enum sl_status handle_generate(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                       struct sl_error *err) {
     struct sl_coordinator *coordinator = service;
-    enum sl_status status = enter_watcher(coordinator, err);
+    struct sl_tenant *tenant;
+    enum sl_status status = enter_watcher(coordinator, call, &tenant, err);
     if (status != SL_OK) {
         return status;
     }
     struct sl_job *job = NULL;
-    status = sl_coordinator_submit(coordinator, (const Sluice__V1__GenerateRequest *)request,
-                                   sl_rpc_call_deadline_ns(call), &job, err);
+    status = submit(coordinator, call, (const Sluice__V1__GenerateRequest *)request, sl_rpc_call_deadline_ns(call),
+                    &job, err);
     if (status == SL_OK) {
         sl_rpc_call_on_cancel(call, cancel_job, job);
         status = send_events(call, job, 1, err);
@@ -91,39 +205,25 @@ static enum sl_status handle_generate(void *service, struct sl_rpc_call *call, c
         }
         sl_job_unref(&job);
     }
-    leave_watcher(coordinator);
-    return status;
-}
-
-static enum sl_status handle_submit(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
-                                    struct sl_error *err) {
-    struct sl_job *job = NULL;
-    enum sl_status status =
-        sl_coordinator_submit(service, (const Sluice__V1__GenerateRequest *)request, SL_NO_DEADLINE, &job, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    Sluice__V1__SubmitReply reply = SLUICE__V1__SUBMIT_REPLY__INIT;
-    reply.job_id = job->id;
-    status = sl_rpc_call_send(call, &reply.base);
-    sl_job_unref(&job);
+    leave_watcher(coordinator, &tenant);
     return status;
 }
 
 static enum sl_status handle_watch(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                    struct sl_error *err) {
     struct sl_coordinator *coordinator = service;
+    struct sl_tenant *tenant;
     const Sluice__V1__WatchRequest *watch = (const Sluice__V1__WatchRequest *)request;
     if (watch->from_sequence < 0) {
         return sl_fail(err, SL_ERR_INVALID, "from_sequence: is %" PRId64 ", must be 0 or more", watch->from_sequence);
     }
     struct sl_job *job = NULL;
-    enum sl_status status = sl_jobs_find(coordinator->jobs, watch->job_id, &job, err);
+    enum sl_status status = sl_jobs_find(coordinator->jobs, watch->job_id, sees(call), &job, err);
     if (status == SL_OK) {
-        status = enter_watcher(coordinator, err);
+        status = enter_watcher(coordinator, call, &tenant, err);
         if (status == SL_OK) {
             status = send_events(call, job, watch->from_sequence > 0 ? watch->from_sequence : 1, err);
-            leave_watcher(coordinator);
+            leave_watcher(coordinator, &tenant);
         }
         sl_job_unref(&job);
     }
@@ -156,15 +256,16 @@ static enum sl_status cancel_and_wait(struct sl_rpc_call *call, struct sl_job *j
 static enum sl_status handle_cancel(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                     struct sl_error *err) {
     struct sl_coordinator *coordinator = service;
+    struct sl_tenant *tenant;
     struct sl_job *job = NULL;
     const char *id = ((const Sluice__V1__JobRequest *)request)->job_id;
-    enum sl_status status = sl_jobs_find(coordinator->jobs, id, &job, err);
+    enum sl_status status = sl_jobs_find(coordinator->jobs, id, sees(call), &job, err);
     if (status == SL_OK) {
         sl_job_cancel(job); // also when there are too many who wait
-        status = enter_watcher(coordinator, err);
+        status = enter_watcher(coordinator, call, &tenant, err);
         if (status == SL_OK) {
             status = cancel_and_wait(call, job, err);
-            leave_watcher(coordinator);
+            leave_watcher(coordinator, &tenant);
         }
         sl_job_unref(&job);
     }
@@ -176,7 +277,7 @@ static enum sl_status handle_get(void *service, struct sl_rpc_call *call, const 
     struct sl_coordinator *coordinator = service;
     struct sl_job *job = NULL;
     const char *id = ((const Sluice__V1__JobRequest *)request)->job_id;
-    enum sl_status status = sl_jobs_find(coordinator->jobs, id, &job, err);
+    enum sl_status status = sl_jobs_find(coordinator->jobs, id, sees(call), &job, err);
     if (status == SL_OK) {
         status = send_job(call, job);
         sl_job_unref(&job);
@@ -217,7 +318,7 @@ static enum sl_status handle_list(void *service, struct sl_rpc_call *call, const
         status = sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a list of %zu jobs", limit);
     } else {
         Sluice__V1__ListReply reply = SLUICE__V1__LIST_REPLY__INIT;
-        reply.n_jobs = sl_jobs_list(coordinator->jobs, mask, jobs, limit);
+        reply.n_jobs = sl_jobs_list(coordinator->jobs, sees(call), mask, jobs, limit);
         reply.jobs = messages;
         for (size_t i = 0; i < reply.n_jobs; i++) {
             sl_job_describe(jobs[i], &reports[i]);
@@ -233,9 +334,13 @@ static enum sl_status handle_list(void *service, struct sl_rpc_call *call, const
 }
 
 static const struct sl_rpc_handler handlers[] = {
-    {&sl_method_inference_generate, handle_generate}, {&sl_method_inference_submit, handle_submit},
-    {&sl_method_inference_watch, handle_watch},       {&sl_method_inference_cancel, handle_cancel},
-    {&sl_method_inference_get, handle_get},           {&sl_method_inference_list, handle_list},
+    {&sl_method_inference_generate, handle_generate, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
+    {&sl_method_inference_submit, handle_submit, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
+    {&sl_method_inference_submit_in_parts, handle_submit_in_parts, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
+    {&sl_method_inference_watch, handle_watch, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
+    {&sl_method_inference_cancel, handle_cancel, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
+    {&sl_method_inference_get, handle_get, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
+    {&sl_method_inference_list, handle_list, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
 };
 
 struct sl_rpc_implementation sl_inference_service(struct sl_coordinator *coordinator) {

@@ -10,15 +10,21 @@
 #include "base/log.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
-#define POLL_MS       40  // between looks at everything but the stream
-#define LEASE_CALL_MS 500 // Renew and Release: far less than any lease
-#define LOST_CALL_MS  100 // Release at a worker that was given up: worth a try, not a wait
+#define POLL_MS       40      // between looks at everything but the stream
+#define LEASE_CALL_MS 500     // Renew and Release: far less than any lease
+#define LEASE_MAX_MS  3600000 // renewed three times in it, however much longer a worker says that it lasts
+#define LOST_CALL_MS  100     // Release at a worker that was given up: worth a try, not a wait
 
 bool sl_status_is_lost(enum sl_status status) {
     return status == SL_ERR_PEER_LOST || status == SL_ERR_PEER_STALE || status == SL_ERR_PEER_CORRUPT;
 }
 
 // ---- leases -----------------------------------------------------------------------------------------------------
+
+void sl_lease_granted(struct sl_lease *lease, int64_t lease_ms) {
+    lease->lease_ms = lease_ms < LEASE_MAX_MS ? lease_ms : LEASE_MAX_MS;
+    lease->renew_ns = sl_now_ns() + lease->lease_ms * SL_NS_PER_MS / 3;
+}
 
 // SL_ERR_PEER_STALE when the worker does not know the lease any more. Other failures are left to the stream to notice.
 static enum sl_status renew_if_due(struct sl_lease *lease, struct sl_error *err) {
@@ -37,7 +43,7 @@ static enum sl_status renew_if_due(struct sl_lease *lease, struct sl_error *err)
         lease->lease_ms = granted_ms > 0 ? granted_ms : lease->lease_ms;
         protobuf_c_message_free_unpacked(message, NULL);
     }
-    lease->renew_ns = sl_now_ns() + lease->lease_ms * SL_NS_PER_MS / 3;
+    sl_lease_granted(lease, lease->lease_ms);
     if (status == SL_ERR_NOT_FOUND || status == SL_ERR_PEER_STALE) {
         return sl_fail(err, SL_ERR_PEER_STALE, "%s has given up the lease: %.200s", sl_worker_name(lease->worker),
                        why.text);
@@ -99,10 +105,10 @@ static enum sl_status check_surroundings(struct sl_leg *leg, struct sl_error *er
         return status;
     }
     if (sl_worker_is_lost(leg->worker)) {
-        return sl_fail(err, SL_ERR_PEER_LOST, "%s was lost", sl_worker_name(leg->worker));
+        return sl_fail(err, SL_ERR_PEER_LOST, "%s was lost, or stands still", sl_worker_name(leg->worker));
     }
     if (leg->peer != NULL && sl_worker_is_lost(leg->peer)) {
-        return sl_fail(err, SL_ERR_PEER_LOST, "%s was lost", sl_worker_name(leg->peer));
+        return sl_fail(err, SL_ERR_PEER_LOST, "%s was lost, or stands still", sl_worker_name(leg->peer));
     }
     renew_other(leg);
     if (leg->lease != NULL) {

@@ -15,8 +15,8 @@
  */
 #pragma once
 
-#include "coordinator/job.h"
-#include "coordinator/registry.h"
+#include "coordinator/jobs/job.h"
+#include "coordinator/workers/registry.h"
 #include "rpc/rpc.h"
 
 // A worker's promise to hold memory for the job.
@@ -47,6 +47,7 @@ enum sl_status sl_leg_open(struct sl_leg *leg, const struct sl_rpc_method *metho
 enum sl_status sl_leg_next(struct sl_leg *leg, ProtobufCMessage **message_out, struct sl_error *err);
 void sl_leg_close(struct sl_leg *leg); // cancels what still runs
 
+void sl_lease_granted(struct sl_lease *lease, int64_t lease_ms); // from now on, as its worker says: at least 1
 /*
  * Give the memory back, waiting briefly. False when the worker could not be told: its reaper will do it when the lease
  * ends; the worker is then suspected.

@@ -6,8 +6,8 @@
  */
 #pragma once
 
-#include "coordinator/admit.h"
 #include "coordinator/leg.h"
+#include "coordinator/workers/admit.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
 // The shares of a claim as PrefillRequest.stores; points into the claim.

@@ -113,8 +113,7 @@ static enum sl_status reserve(struct run *run, struct sl_error *err) {
     run->lease.worker = run->claim.decode;
     run->lease.renew = &sl_method_decode_renew;
     run->lease.release = &sl_method_decode_release;
-    run->lease.lease_ms = grant->lease_ms;
-    run->lease.renew_ns = sl_now_ns() + grant->lease_ms * SL_NS_PER_MS / 3;
+    sl_lease_granted(&run->lease, grant->lease_ms);
     run->grant = grant;
     return SL_OK;
 }
@@ -158,6 +157,12 @@ static enum sl_status hear_prefill(struct run *run, const Sluice__V1__PrefillEve
     }
 }
 
+// For workers, who compute the hashes. Empty where nobody is told apart.
+static ProtobufCBinaryData salt_of(const struct sl_job_spec *spec) {
+    size_t bytes = sl_hash128_is_zero(&spec->salt) ? 0 : sizeof spec->salt;
+    return (ProtobufCBinaryData){bytes, (uint8_t *)spec->salt.bytes};
+}
+
 static enum sl_status prefill(struct run *run, struct sl_error *err) {
     const struct sl_job_spec *spec = &run->job->spec;
     char store[SL_ADDRESS_BYTES];
@@ -172,6 +177,7 @@ static enum sl_status prefill(struct run *run, struct sl_error *err) {
     request.kvstore_address = store;
     request.estimate_errors = spec->estimate_errors;
     request.n_positions = spec->n_tokens + spec->max_new_tokens;
+    request.salt = salt_of(spec);
     struct sl_store_shares shares;
     sl_store_shares_fill(&run->claim, &shares);
     request.stores = shares.pointers;
@@ -229,6 +235,17 @@ static int64_t count_resumed(const struct run *run) {
     return job->n_output - may_end;
 }
 
+// An id of no token would go to clients, and to the next worker as what was written before.
+static enum sl_status check_ids(const struct run *run, const Sluice__V1__Token *token, struct sl_error *err) {
+    int32_t n_vocab = run->context->model->n_vocab, id = token->id;
+    for (size_t i = 0; id >= 0 && id < n_vocab && i < token->n_alternatives; i++) {
+        id = token->alternatives[i]->id;
+    }
+    return id >= 0 && id < n_vocab ? SL_OK
+                                   : sl_fail(err, SL_ERR_PEER_CORRUPT, "%s wrote a token %d, the vocabulary has %d",
+                                             sl_worker_name(run->claim.decode), id, n_vocab);
+}
+
 // A token goes to clients exactly once and in order, whatever the workers do.
 static enum sl_status hear_token(struct run *run, const Sluice__V1__Token *token, struct sl_error *err) {
     int64_t expected = run->job->n_output; // only this thread writes it
@@ -249,8 +266,12 @@ static enum sl_status hear_token(struct run *run, const Sluice__V1__Token *token
         return sl_fail(err, SL_ERR_INTERNAL, "%s sent %zu alternatives, at most %d", name, token->n_alternatives,
                        SL_MAX_LOGPROBS);
     }
+    enum sl_status status = check_ids(run, token, err);
+    if (status != SL_OK) {
+        return status;
+    }
     sl_run_report_token(&run->report, run->job);
-    enum sl_status status = sl_job_tell_token(run->job, token);
+    status = sl_job_tell_token(run->job, token);
     return status == SL_OK ? SL_OK : sl_fail(err, status, "no memory for the job's events");
 }
 
@@ -290,6 +311,7 @@ static enum sl_status decode(struct run *run, struct sl_error *err) {
     request.ignore_eos = spec->ignore_eos;
     request.recipe = (char *)spec->recipe;
     request.estimate_errors = spec->estimate_errors;
+    request.salt = salt_of(spec);
     if (run->prefilled != NULL) {
         request.annex = run->prefilled->done->annex;
         request.n_annex = run->prefilled->done->n_annex;
@@ -337,7 +359,8 @@ static void announce_workers(struct run *run) {
 /*
  * After a failed attempt: who is avoided by the next one? A store that the failure names or that does not answer, however
  * the worker fares that told of it. Or else the worker whose leg has failed; a decode worker that could not be told to
- * free its session (released is false) is the one to avoid, whichever leg has failed.
+ * free its session (released is false) is the one to avoid, whichever leg has failed. A prefill worker that says PEER_STALE could not ship:
+ * one of the two stands still with its data plane, and both are avoided.
  */
 static void find_guilty(struct run *run, enum sl_status status, const char *text, bool released) {
     bool lost = sl_status_is_lost(status);
@@ -348,7 +371,12 @@ static void find_guilty(struct run *run, enum sl_status status, const char *text
     if (lost && n_stores == 0 && run->claim.decode != NULL) {
         bool prefilling = run->claim.prefill != NULL && run->grant != NULL;
         bool decode_lives = released && !sl_worker_is_lost(run->claim.decode);
-        sl_avoid_add(&run->avoid, prefilling && decode_lives ? run->claim.prefill : run->claim.decode);
+        if (prefilling && decode_lives) {
+            sl_avoid_add(&run->avoid, run->claim.prefill);
+        }
+        if (!prefilling || !decode_lives || status == SL_ERR_PEER_STALE) {
+            sl_avoid_add(&run->avoid, run->claim.decode);
+        }
     }
 }
 

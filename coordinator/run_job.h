@@ -12,9 +12,9 @@
  */
 #pragma once
 
-#include "coordinator/admit.h"
-#include "coordinator/job.h"
-#include "coordinator/registry.h"
+#include "coordinator/jobs/job.h"
+#include "coordinator/workers/admit.h"
+#include "coordinator/workers/registry.h"
 #include "model/model.h"
 
 struct sl_run_context {

@@ -6,7 +6,7 @@
  */
 #pragma once
 
-#include "coordinator/job.h"
+#include "coordinator/jobs/job.h"
 #include "proto/sluice/v1/worker.pb-c.h"
 
 // Zero-initialised.

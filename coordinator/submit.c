@@ -4,7 +4,9 @@
  * Invariants: n_threads counts the threads that may still touch the coordinator.
  */
 #include <stdlib.h>
+#include <string.h>
 
+#include "base/hash.h"
 #include "base/thread.h"
 #include "coordinator/coordinator_internal.h"
 #include "coordinator/run_job.h"
@@ -69,13 +71,79 @@ static enum sl_status start_thread(struct sl_coordinator *coordinator, struct sl
     return status;
 }
 
-enum sl_status sl_coordinator_submit(struct sl_coordinator *coordinator, const Sluice__V1__GenerateRequest *request,
-                                     int64_t call_deadline_ns, struct sl_job **job_out, struct sl_error *err) {
+static enum sl_status hash_request(const Sluice__V1__GenerateRequest *request, uint64_t *hash_out,
+                                   struct sl_error *err) {
+    size_t n = sluice__v1__generate_request__get_packed_size(request);
+    uint8_t *packed = malloc(n + 1);
+    if (packed == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a request of %zu bytes", n);
+    }
+    *hash_out = sl_hash(packed, sluice__v1__generate_request__pack(request, packed), 0);
+    free(packed);
+    return SL_OK;
+}
+
+// The job that was made of this request before. The reference is given back if it was another request.
+static enum sl_status same_job(struct sl_job *first, uint64_t request_hash, struct sl_job **job_out,
+                               struct sl_error *err) {
+    if (first->spec.request_hash == request_hash) {
+        *job_out = first;
+        return SL_OK;
+    }
+    enum sl_status status =
+        sl_fail(err, SL_ERR_EXISTS, "idempotency_key: %s was submitted with it, by another request", first->id);
+    sl_job_unref(&first);
+    return status;
+}
+
+// A job that is in the line; *job_out is it, or, if another call was faster, the one that has its key.
+static enum sl_status start(struct sl_coordinator *coordinator, struct sl_job *job, struct sl_job **job_out,
+                            struct sl_error *err) {
+    // Into the table before the thread starts, so that a job is found as soon as anything happens to it.
+    struct sl_job *first = sl_jobs_add(coordinator->jobs, job);
+    enum sl_status status;
+    if (first != NULL) {
+        sl_admission_leave(coordinator->admission, &job->place);
+        status = same_job(first, job->spec.request_hash, job_out, err);
+        sl_job_unref(&job);
+        return status;
+    }
+    status = start_thread(coordinator, job, err);
+    if (status != SL_OK) {
+        sl_admission_leave(coordinator->admission, &job->place);
+        sl_jobs_remove(coordinator->jobs, job);
+        sl_job_unref(&job);
+        return status;
+    }
+    *job_out = job;
+    return SL_OK;
+}
+
+enum sl_status sl_coordinator_submit(struct sl_coordinator *coordinator, const struct sl_identity *caller,
+                                     const Sluice__V1__GenerateRequest *request, int64_t call_deadline_ns,
+                                     struct sl_job **job_out, struct sl_error *err) {
+    uint64_t request_hash = 0;
+    if (request->idempotency_key[0] != '\0') {
+        enum sl_status hashed = hash_request(request, &request_hash, err);
+        if (hashed != SL_OK) {
+            return hashed;
+        }
+        struct sl_job *first = sl_jobs_find_key(coordinator->jobs, caller->tenant, request->idempotency_key);
+        if (first != NULL) {
+            return same_job(first, request_hash, job_out, err);
+        }
+    }
     struct sl_job_spec spec;
-    enum sl_status status = sl_request_check(&coordinator->rules, request, call_deadline_ns, &spec, err);
+    struct sl_hash128 salt;
+    enum sl_status status = sl_tenant_salt(&coordinator->salt_secret, caller->tenant, &salt, err);
+    if (status == SL_OK) {
+        status = sl_request_check(&coordinator->rules, request, &salt, call_deadline_ns, &spec, err);
+    }
     if (status != SL_OK) {
         return status;
     }
+    strcpy(spec.tenant, caller->tenant);
+    spec.request_hash = request_hash;
     char id[SL_JOB_ID_BYTES];
     sl_jobs_new_id(coordinator->jobs, id);
     struct sl_job *job = NULL;
@@ -84,23 +152,13 @@ enum sl_status sl_coordinator_submit(struct sl_coordinator *coordinator, const S
         sl_job_spec_cleanup(&spec);
         return status;
     }
-    status = sl_admission_enter(coordinator->admission, &job->spec.demand, &job->place, err);
-    if (status != SL_OK) {
-        goto err_unref;
+    status = sl_tenants_take(coordinator->tenants, caller->tenant, &job->place.tenant, err);
+    if (status == SL_OK) {
+        status = sl_admission_enter(coordinator->admission, &job->spec.demand, &job->place, err);
     }
-    // Into the table before the thread starts, so that a job is found as soon as anything happens to it.
-    sl_jobs_add(coordinator->jobs, job);
-    status = start_thread(coordinator, job, err);
     if (status != SL_OK) {
-        goto err_remove;
+        sl_job_unref(&job);
+        return status;
     }
-    *job_out = job;
-    return SL_OK;
-
-err_remove:
-    sl_admission_leave(coordinator->admission, &job->place);
-    sl_jobs_remove(coordinator->jobs, job);
-err_unref:
-    sl_job_unref(&job);
-    return status;
+    return start(coordinator, job, job_out, err);
 }

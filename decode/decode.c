@@ -12,7 +12,6 @@ static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     struct sl_decode *decode = arg;
     load->jobs = (int32_t)atomic_load(&decode->n_jobs);
     load->leases += load->jobs; // a session in use is held for its job as much as an inbound transfer is
-    load->progress = atomic_load(&decode->n_steps);
     load->tokens_per_s = (double)atomic_load(&decode->tokens_rate.per_s);
 }
 
@@ -34,10 +33,10 @@ static enum sl_status serve(struct sl_decode *decode, struct sl_error *err) {
         return status;
     }
     static const struct sl_rpc_handler handlers[] = {
-        {&sl_method_decode_reserve, sl_decode_handle_reserve},
-        {&sl_method_decode_renew, handle_renew},
-        {&sl_method_decode_release, handle_release},
-        {&sl_method_decode_run, sl_decode_handle_run},
+        {&sl_method_decode_reserve, sl_decode_handle_reserve, SL_ROLE_COORDINATOR},
+        {&sl_method_decode_renew, handle_renew, SL_ROLE_COORDINATOR},
+        {&sl_method_decode_release, handle_release, SL_ROLE_COORDINATOR},
+        {&sl_method_decode_run, sl_decode_handle_run, SL_ROLE_COORDINATOR},
     };
     struct sl_rpc_implementation rpc = SL_RPC_IMPLEMENTATION(&sl_service_decode, handlers, decode);
     struct sl_node_service service = {&rpc, report_load, decode};
@@ -52,6 +51,10 @@ static enum sl_status serve(struct sl_decode *decode, struct sl_error *err) {
 
 enum sl_status sl_decode_run(const struct sl_decode_config *config, struct sl_error *err) {
     struct sl_decode decode = {0};
+    if (config->retrieve_deadline_ms >= config->node.stall_ms) { // the engine waits for a store so long
+        return sl_fail(err, SL_ERR_INVALID, "--retrieve-deadline-ms %lld must be less than --stall-after, %lld ms",
+                       (long long)config->retrieve_deadline_ms, (long long)config->node.stall_ms);
+    }
     enum sl_status status =
         sl_node_open(&decode.node, &config->node, SLUICE__V1__WORKER_ROLE__DECODE, SL_DECODE_MAX_ROWS, err);
     if (status != SL_OK) {

@@ -25,6 +25,7 @@ struct stepper {
 void sl_decode_join(struct sl_decode *decode, struct sl_answer *answer) {
     pthread_mutex_lock(&decode->mutex);
     answer->next = NULL;
+    atomic_fetch_add(&decode->node.engine.n_waiting, 1);
     *decode->inbox_end = answer;
     decode->inbox_end = &answer->next;
     pthread_cond_signal(&decode->wake);
@@ -32,7 +33,8 @@ void sl_decode_join(struct sl_decode *decode, struct sl_answer *answer) {
 }
 
 // Hand an answer back to its handler. It must not be touched afterwards.
-static void end_answer(struct sl_answer *answer, enum sl_status status, const char *text) {
+static void end_answer(struct sl_decode *decode, struct sl_answer *answer, enum sl_status status, const char *text) {
+    atomic_fetch_sub(&decode->node.engine.n_waiting, 1);
     pthread_mutex_lock(&answer->mutex);
     answer->status = status;
     if (status != SL_OK) {
@@ -46,7 +48,7 @@ static void end_answer(struct sl_answer *answer, enum sl_status status, const ch
 static void drop(struct stepper *stepper, int i, enum sl_status status, const char *text) {
     struct sl_answer *answer = stepper->active[i];
     stepper->active[i] = stepper->active[--stepper->n_active];
-    end_answer(answer, status, text);
+    end_answer(stepper->decode, answer, status, text);
 }
 
 // Wait for work; take in what has come. False when the worker stops.
@@ -68,6 +70,7 @@ static bool take_inbox(struct stepper *stepper) {
         stepper->active[stepper->n_active++] = answer;
     }
     pthread_mutex_unlock(&decode->mutex);
+    sl_pulse_tick(&decode->node.engine);
     return go_on;
 }
 
@@ -205,7 +208,6 @@ void *sl_decode_engine_main(void *arg) {
             end_all(stepper, status, err.text);
             continue;
         }
-        atomic_fetch_add(&decode->n_steps, 1);
         write_tokens(stepper);
     }
     end_all(stepper, SL_ERR_PEER_LOST, "the decode worker is stopping");

@@ -57,7 +57,7 @@ struct sl_decode {
     pthread_cond_t wake;
     struct sl_answer *inbox, **inbox_end; // in order of arrival
     bool stopping;
-    _Atomic int64_t n_jobs, n_steps;
+    _Atomic int64_t n_jobs;
     struct sl_rate tokens_rate;
 };
 

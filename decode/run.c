@@ -87,6 +87,10 @@ static enum sl_status open_capsule(struct sl_decode *decode, const Sluice__V1__D
         status = sl_fail(err, SL_ERR_PEER_CORRUPT, "a capsule of %lld tokens does not fit a prompt of %lld",
                          (long long)info.n_tokens, (long long)n_prompt);
     }
+    struct sl_hash128 salt;
+    if (status == SL_OK) {
+        status = sl_job_read_salt(&request->salt, &salt, err);
+    }
     if (status != SL_OK) {
         sl_capsule_bytes_free(capsule, decode->node.staging);
         return status;
@@ -95,7 +99,7 @@ static enum sl_status open_capsule(struct sl_decode *decode, const Sluice__V1__D
     struct sl_capsule_id id = {.model_fingerprint =
                                    sl_model_set_fingerprint(decode->node.model_fingerprint, rope_set(decode, request)),
                                .recipe_fingerprint = sl_recipe_fingerprint(recipe),
-                               .prefix_hash = sl_prefix_hash(request->prompt->ids, info.n_tokens)};
+                               .prefix_hash = sl_prefix_hash(&salt, request->prompt->ids, info.n_tokens)};
     int64_t max_slots = n_prompt + request->max_new_tokens; // enough whatever was evicted
     return sl_node_adopt(&decode->node, capsule, promised_inout, &geometry, &id, max_slots, session_out, err);
 }
@@ -305,8 +309,8 @@ static void on_cancel(void *arg) {
     atomic_store(&answer->cancelled, true);
 }
 
-// Send what the engine's thread writes until it has let go of the sequence.
-static void relay(struct sl_answer *answer, struct sl_rpc_call *call) {
+// Send what the engine's thread writes until it has let go of the sequence. While that stands still nothing says that we live.
+static void relay(const struct sl_decode *decode, struct sl_answer *answer, struct sl_rpc_call *call) {
     int64_t next_notice_ns = 0;
     for (bool ended = false; !ended;) {
         pthread_mutex_lock(&answer->mutex);
@@ -320,7 +324,8 @@ static void relay(struct sl_answer *answer, struct sl_rpc_call *call) {
         ended = answer->ended;
         pthread_mutex_unlock(&answer->mutex);
 
-        enum sl_status status = decoded || ended ? SL_OK : send_alive(call);
+        bool alive = !decoded && !ended && !sl_node_stands_still(&decode->node);
+        enum sl_status status = alive ? send_alive(call) : SL_OK;
         if (status == SL_OK) {
             status = send_notice(answer, call, &next_notice_ns, ended);
         }
@@ -417,7 +422,7 @@ static enum sl_status write_answer(struct sl_decode *decode, const Sluice__V1__D
     answer->last = &answer->first;
     sl_rpc_call_on_cancel(call, on_cancel, answer);
     sl_decode_join(decode, answer);
-    relay(answer, call);
+    relay(decode, answer, call);
     sl_rpc_call_on_cancel(call, NULL, NULL);
     status = answer->status;
     if (status == SL_OK) {

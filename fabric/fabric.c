@@ -53,12 +53,6 @@ static uint64_t host_id(void) {
     return sl_hash(boot_id, strlen(boot_id), 0);
 }
 
-static bool is_loopback(const struct sockaddr_storage *address) {
-    return address->ss_family == AF_INET6
-               ? IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)address)->sin6_addr)
-               : ntohl(((const struct sockaddr_in *)address)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
-}
-
 static enum sl_status check_secure(const struct sl_fabric *fabric, const struct sl_fabric_config *config,
                                    struct sl_error *err) {
     if (fabric->transport == SL_TRANSPORT_UCX_TCP && !config->insecure) {
@@ -67,14 +61,9 @@ static enum sl_status check_secure(const struct sl_fabric *fabric, const struct 
             "transport ucx-tcp: UCX lets whoever connects write into this process; --insecure says that this "
             "is wanted");
     }
-    if (config->listen && !config->tls && !config->insecure && !is_loopback(&fabric->listen)) {
-        return sl_fail(
-            err, SL_ERR_PRECONDITION,
-            "fabric address \"%s\": other hosts could connect, and there are no certificates; give --tls-ca, "
-            "--tls-cert and --tls-key, or --insecure",
-            config->listen);
-    }
-    return SL_OK;
+    return config->listen ? sl_tls_may_listen((const struct sockaddr *)&fabric->listen, config->listen, config->tls,
+                                              config->insecure, err)
+                          : SL_OK;
 }
 
 static enum sl_status resolve_own(struct sl_fabric *fabric, struct sl_error *err) {
@@ -84,6 +73,7 @@ static enum sl_status resolve_own(struct sl_fabric *fabric, struct sl_error *err
 }
 
 static enum sl_status fill(struct sl_fabric *fabric, const struct sl_fabric_config *config, struct sl_error *err) {
+    fabric->pulse = (struct sl_pulse){.name = "data plane", .n_waiting = 1};
     fabric->heartbeat_ms = config->heartbeat_ms > 0 ? config->heartbeat_ms : 1000;
     fabric->last = &fabric->first;
     fabric->host_id = host_id();
@@ -145,6 +135,10 @@ const char *sl_fabric_address(const struct sl_fabric *fabric) {
 
 uint64_t sl_fabric_epoch(const struct sl_fabric *fabric) {
     return fabric->epoch;
+}
+
+struct sl_pulse *sl_fabric_pulse(struct sl_fabric *fabric) {
+    return &fabric->pulse;
 }
 
 bool sl_fabric_has_rdma(const struct sl_fabric *fabric) {

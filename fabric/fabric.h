@@ -26,7 +26,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "base/tls_files.h"
+#include "trust/tls_files.h"
 
 struct sl_fabric;
 
@@ -35,7 +35,8 @@ struct sl_fabric_config {
     const char *transport; // "auto", "shm" (same host only), "tcp", "rdma"; "ucx-tcp" to compare with, insecure
     const struct sl_tls_files *tls; // NULL: nobody is asked who it is, and anybody can read what is sent
     bool insecure;                  // that is wanted, also where other hosts can connect
-    int64_t heartbeat_ms;           // between beats to each connected peer; a peer silent for 3 beats is lost. 0: 1000
+    int64_t
+        heartbeat_ms; // between beats to each connected peer; one silent for 3 beats, of the slower side, is lost. 0: 1000
     const char *inject; // fault injection for tests: e.g. "corrupt:3" flips a byte of the 3rd piece; NULL or "": none
 };
 
@@ -57,6 +58,9 @@ void sl_fabric_destroy(struct sl_fabric **fabric);
 const char *sl_fabric_address(const struct sl_fabric *fabric);
 // Random number of this incarnation: a restarted process at the same address is another peer.
 uint64_t sl_fabric_epoch(const struct sl_fabric *fabric);
+
+// Of the progress thread, which always has work: its turns. Lives as long as the fabric.
+struct sl_pulse *sl_fabric_pulse(struct sl_fabric *fabric);
 
 // Whether RDMA would carry what is sent, and whether UCX here could send from memory of a GPU at all. Takes a while: for start-up.
 bool sl_fabric_has_rdma(const struct sl_fabric *fabric);

@@ -7,6 +7,7 @@
  *      any --------------- refused, lost, late, closed: outcome ended by whoever knows --> ended
  *      ended ------------- nothing writes to the caller's memory any more: check_end ---> detached: the caller may free it
  *
+ * Where a window lies its owner is asked (LOOK), once a connection; without UCX's way there is nothing to ask.
  * Ways:  copy  where the window is mapped into this process: slices of COPY_SLICE_BYTES a turn, so that requests and other
  *              fetches on the progress thread go on
  *        get   RDMA: at most GET_WINDOW_BYTES unacknowledged
@@ -23,6 +24,7 @@
 #include "fabric/connection.h"
 #include "fabric/fetch.h"
 #include "fabric/outcome.h"
+#include "fabric/places.h"
 
 #define DIRECT_BYTES     65536      // a range of at least so much is read alone, straight into the caller's memory
 #define GET_BYTES        (1u << 20) // of one get
@@ -52,6 +54,7 @@ struct read {
 
 struct peer_reads {
     struct read at[SL_READS_PER_PEER];
+    struct sl_places places; // of its windows
 };
 
 struct sl_fetch {
@@ -65,10 +68,12 @@ struct sl_fetch {
     struct sl_ticket ticket;
     // the progress thread's
     struct fetches *fetches;
-    struct sl_peer *peer; // NULL: not yet, or lost
-    struct sl_remote_region *region;
-    int64_t ended_ns;  // 0: not over
-    size_t cursor, at; // the next byte to get: in which range, and where in it
+    struct sl_peer *peer;            // NULL: not yet, or lost
+    bool placed;                     // how the window is reached is known:
+    struct sl_remote_region *region; // NULL: by messages
+    uint64_t address;                // of the window in it
+    int64_t ended_ns;                // 0: not over
+    size_t cursor, at;               // the next byte to get: in which range, and where in it
     size_t n_writes, get_bytes;
     size_t n_missing; // bytes that have not arrived
     size_t n_ranges;
@@ -247,8 +252,7 @@ static void step(struct sl_fetch *fetch, size_t bytes) {
 }
 
 static bool pump_copy(struct sl_fetch *fetch) {
-    const uint8_t *window =
-        (const uint8_t *)((uintptr_t)fetch->ticket.head.remote_address + (uintptr_t)fetch->region->mapping);
+    const uint8_t *window = (const uint8_t *)((uintptr_t)fetch->address + (uintptr_t)fetch->region->mapping);
     size_t room = COPY_SLICE_BYTES, bytes = 0, copied = 0;
     const struct sl_fetch_range *range;
     while (room > 0 && (range = next_range(fetch, room, &bytes)) != NULL) {
@@ -302,7 +306,7 @@ static bool pump_get(struct sl_fetch *fetch) {
         }
         *get = (struct get){{peer, on_got}, fetch, bytes};
         uint8_t *to = (uint8_t *)range->to + fetch->at;
-        uint64_t from = fetch->ticket.head.remote_address + range->offset + fetch->at;
+        uint64_t from = fetch->address + range->offset + fetch->at;
         step(fetch, bytes);
         fetch->n_writes++;
         fetch->get_bytes += bytes;
@@ -359,6 +363,7 @@ static bool pump_read(struct sl_fetch *fetch) {
         struct sl_wire_range ranges[SL_READ_MAX_RANGES];
         uint32_t n = gather(fetch, ranges, read);
         struct sl_wire_read header = {.generation = fetch->ticket.head.generation,
+                                      .secret = fetch->ticket.head.secret,
                                       .window_id = fetch->ticket.head.id,
                                       .slot = (uint32_t)(read - reads),
                                       .serial = ++read->serial,
@@ -487,26 +492,37 @@ static void run_open(struct sl_fabric *fabric, struct sl_command *command) {
     sl_connection_join(fetch->connection, &fetch->user);
 }
 
+static void on_look_reply(void *state, struct sl_peer *peer, struct sl_message *message) {
+    struct peer_reads *reads = sl_verb_of_peer(state, peer);
+    sl_places_hear(&reads->places, peer, message);
+}
+
+// Whether it is known how the window is reached, or will never be.
+static bool find_place(struct sl_fetch *fetch) {
+    struct peer_reads *reads = sl_verb_of_peer(fetch->fetches, fetch->peer);
+    struct sl_error err = {0};
+    enum sl_status status =
+        sl_places_find(&reads->places, fetch->peer, &fetch->ticket.head, &fetch->region, &fetch->address, &err);
+    if (status < 0) {
+        fail(fetch, status, err.text);
+    }
+    fetch->placed = status == SL_OK;
+    return status != SL_AGAIN;
+}
+
 static bool advance(struct sl_fetch *fetch) {
     struct sl_connection *connection = fetch->connection;
     if (!connection->up) {
         return false;
     }
+    fetch->peer = connection->peer;
+    if (!fetch->placed) {
+        return find_place(fetch);
+    }
     if (!fetch->region) {
-        struct sl_error err = {0};
-        fetch->peer = connection->peer;
-        fetch->region = sl_peer_region(connection->peer, &fetch->ticket, &err);
-        if (!fetch->region) {
-            fail(fetch, err.status, err.text);
-            return true;
-        }
+        return pump_read(fetch);
     }
-    if (fetch->fetches->get > 0 && fetch->region->rkey) {
-        return pump_get(fetch);
-    }
-    return fetch->region->mapping != 0 ? pump_copy(fetch)
-           : fetch->region->one_sided  ? pump_get(fetch)
-                                       : pump_read(fetch);
+    return fetch->region->mapping != 0 && fetch->fetches->get == 0 ? pump_copy(fetch) : pump_get(fetch);
 }
 
 static bool pump(void *state, int64_t now_ns) {
@@ -556,7 +572,8 @@ static void release(void *state) {
 const struct sl_verb_ops sl_fetch_ops = {
     .state_bytes = sizeof(struct fetches),
     .peer_bytes = sizeof(struct peer_reads),
-    .handlers = {{SL_WIRE_READ_REPLY, "READ_REPLY", sizeof(struct sl_wire_read_reply), false, on_read_reply}},
+    .handlers = {{SL_WIRE_READ_REPLY, "READ_REPLY", sizeof(struct sl_wire_read_reply), false, on_read_reply},
+                 {SL_WIRE_LOOK_REPLY, "LOOK_REPLY", sizeof(struct sl_wire_look_reply), false, on_look_reply}},
     .faults = {{"get", offsetof(struct fetches, get)}},
     .gauges = {SL_GAUGE(struct fetches, n_open, fetches_open)},
     .pump = pump,

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: one-sided reads: ranges of a peer's memory into ours, without a thread of the peer where the transport can do
- *          that (shared memory, RDMA); on TCP, where UCX only emulates gets, the peer's progress thread sends them.
+ *          that (shared memory, RDMA); on TCP the peer's progress thread sends them.
  *
- * Vocabulary: window  memory of a region that its owner has opened for reading, with a generation; a window's ticket is
- *                     the window as bytes
+ * Vocabulary: window  memory of a region, of which its owner has opened parts for reading; a window's ticket is its name
  *             fetch   ranges on their way
  *
- * The owner must not change what is being read; who may read is said by leases above this layer. A range outside the
- * window is refused. Windows that are closed refuse fetches that come by message; one-sided reads under way may still
- * see the bytes, so their memory must not be unmapped (regions live as long as their fabric).
+ * What holds where. By message (TCP) the owner checks every range: it is inside of what the window shows, or refused; a window that
+ * is closed refuses everything. Without a message nobody checks: whoever has a ticket is told where the window lies, and
+ * UCX's key for that is one of the whole region, so it could read all of that, and on shared memory write. A peer of which that must
+ * not be believed is one to run with transport tcp. Here a reader keeps to the window all the same, and to what is mapped.
+ * The owner must not change what is being read; reads under way when a window closes may still see the bytes, or what comes there
+ * next, so their memory must not be unmapped (regions live as long as their fabric).
  */
 #pragma once
 
@@ -18,11 +20,14 @@
 struct sl_window;
 
 /*
- * [base, base + bytes) must lie in a region (SL_ERR_INVALID), and the fabric must listen (SL_ERR_PRECONDITION).
+ * A window that shows nothing yet. Offsets count from base. [base, base + bytes) must lie in a region (SL_ERR_INVALID), and the
+ * fabric must listen (SL_ERR_PRECONDITION).
  * *ticket_out is malloc'd, at most SL_TICKET_MAX_BYTES, the caller's to free.
  */
 enum sl_status sl_window_open(struct sl_fabric *fabric, void *base, size_t bytes, struct sl_window **window_out,
                               uint8_t **ticket_out, size_t *ticket_bytes_out, struct sl_error *err);
+// [at, at + bytes) may be read from now on. SL_ERR_INVALID: not inside the window. Not behind the fabric's end.
+enum sl_status sl_window_show(struct sl_window *window, const void *at, size_t bytes, struct sl_error *err);
 void sl_window_close(struct sl_window **window); // accepts NULL, nulls; also after the fabric was destroyed
 
 struct sl_fetch_range {

@@ -53,11 +53,17 @@ enum sl_status sl_grant_open(struct sl_fabric *fabric, void *block, size_t bytes
     grant->fabric = fabric;
     grant->generation = atomic_fetch_add(&fabric->generation, 1) + 1;
     grant->close_command.run = run_close;
+    grant->region = region;
     grant->block = block;
     grant->bytes = bytes;
     grant->events = *events;
     grant->arg = arg;
     atomic_store(&grant->deadline_ns, deadline_ns);
+    enum sl_status status = sl_secret_draw(&grant->secret, err);
+    if (status != SL_OK) {
+        free(grant);
+        return status;
+    }
     // The ticket leaves this function after the slot is taken: no ship can come too early.
     if (!sl_slots_take(&grants->slots, grant, &grant->id)) {
         free(grant);
@@ -65,10 +71,10 @@ enum sl_status sl_grant_open(struct sl_fabric *fabric, void *block, size_t bytes
     }
     struct sl_wire_ticket what = {.magic = SL_WIRE_MAGIC,
                                   .generation = grant->generation,
-                                  .remote_address = (uint64_t)(uintptr_t)grant->block,
+                                  .secret = grant->secret,
                                   .bytes = grant->bytes,
                                   .id = grant->id};
-    uint8_t *ticket = sl_ticket_pack(fabric, region, &what, ticket_bytes_out);
+    uint8_t *ticket = sl_ticket_pack(fabric, &what, ticket_bytes_out);
     if (!ticket) {
         sl_slots_give(&grants->slots, grant->id);
         free(grant);

@@ -34,6 +34,8 @@ struct sl_grant {
     struct sl_command close_command;
     uint32_t id;
     uint64_t generation;
+    struct sl_wire_secret secret;
+    const struct sl_region *region;
     uint8_t *block;
     size_t bytes;
     _Atomic int64_t deadline_ns;

@@ -51,17 +51,44 @@ static struct sl_grant *claimed_grant(struct sl_grants *grants, struct sl_peer *
 
 // ---- CLAIM -----------------------------------------------------------------------------------------------------
 
+// Where the writer may put. False: it cannot be reached by this peer.
+static bool tell_place(const struct sl_grant *grant, struct sl_peer *peer) {
+    uint8_t message[sizeof(struct sl_wire_key) + SL_PLACE_MAX_BYTES];
+    struct sl_wire_key key = {grant->generation, grant->ship_id, grant->id, 0};
+    size_t bytes = peer->ep ? sl_place_pack(grant->region, grant->block, grant->bytes, message + sizeof key) : 0;
+    if (bytes > 0) {
+        memcpy(message, &key, sizeof key);
+        sl_peer_tell(peer, SL_WIRE_PLACE, message, sizeof key + bytes);
+    }
+    return bytes > 0;
+}
+
+// The writer was told where to put, and cannot: it has written nothing, and goes on by messages.
+static void unclaim_one_sided(struct sl_grant *grant, const struct sl_peer *peer, const struct sl_wire_key *key) {
+    if (grant->state == GRANT_CLAIMED && grant->writer == peer && grant->ship_id == key->ship_id) {
+        grant->one_sided = false;
+    }
+}
+
 void sl_grant_on_claim(void *state, struct sl_peer *peer, struct sl_message *message) {
     struct sl_wire_claim claim;
     memcpy(&claim, message->header, sizeof claim);
-    struct sl_grant *grant = find(state, &claim.key);
+    struct sl_grants *grants = state;
+    struct sl_grant *grant = find(grants, &claim.key);
+    if (grant && !sl_secret_equals(&grant->secret, &claim.secret)) { // guessed: it hears what anybody hears
+        sl_grant_answer_past(grants, peer, &claim.key);
+        return;
+    }
     if (grant && grant->state == GRANT_OPEN && sl_now_ns() <= atomic_load(&grant->deadline_ns)) {
         grant->writer = peer;
         grant->ship_id = claim.key.ship_id;
-        grant->one_sided = claim.one_sided != 0;
         grant->state = GRANT_CLAIMED;
+        grant->one_sided = claim.one_sided != 0 && tell_place(grant, peer);
+    } else if (grant && claim.one_sided == 0 && grant->n_segments == 0) {
+        unclaim_one_sided(grant, peer, &claim.key);
     }
-    if (claimed_grant(state, peer, &claim.key)) {
+    grant = claimed_grant(grants, peer, &claim.key);
+    if (grant && !grant->one_sided) {
         sl_grant_answer(peer, &claim.key, SL_INPROGRESS, 0, "");
     }
 }

@@ -204,7 +204,7 @@ static void on_put(struct sl_peer_op *op, enum sl_status status) {
 static void put_range(struct put *put, size_t offset, const uint8_t *data, size_t bytes) {
     const struct sl_ship *ship = put->ship;
     put->n_pending++;
-    enum sl_status status = sl_peer_put(&put->op, ship->region, data, bytes, ship->ticket.head.remote_address + offset);
+    enum sl_status status = sl_peer_put(&put->op, ship->region, data, bytes, ship->address + offset);
     if (status != SL_INPROGRESS) {
         put_step(put, status);
     }
@@ -234,8 +234,7 @@ static void copy_past_caches(uint8_t *to, const uint8_t *from, size_t bytes) {
 
 // Into the owner's memory, mapped here.
 static void send_copies(struct sl_ship *ship, struct sl_peer_send *send, const struct parts *parts, bool digested) {
-    uint8_t *to =
-        (uint8_t *)((uintptr_t)ship->ticket.head.remote_address + (uintptr_t)ship->region->mapping) + parts->offset;
+    uint8_t *to = (uint8_t *)((uintptr_t)ship->address + (uintptr_t)ship->region->mapping) + parts->offset;
     uint64_t digest = 0;
     for (uint32_t i = 0; i < parts->n; i++) {
         copy_past_caches(to, parts->data[i], parts->part_bytes[i]);
@@ -296,15 +295,15 @@ bool sl_ship_send_segment(struct sl_ship *ship) {
     ship->n_segments++;
     ship->body_bytes += parts.bytes;
     bool corrupting = ships->corrupt > 0 && --ships->corrupt == 0;
-    if (corrupting || !ship->region->one_sided) {
+    if (corrupting || !ship->region) {
         set_digest(send, digest_of(&parts));
     }
     if (corrupting && !corrupt(send, &parts)) {
         corrupting = false;
     }
-    if (ship->region->one_sided && ship->region->mapping != 0) {
+    if (ship->region && ship->region->mapping != 0) {
         send_copies(ship, send, &parts, corrupting);
-    } else if (ship->region->one_sided) {
+    } else if (ship->region) {
         send_puts(ship, send, &parts, corrupting);
     } else {
         send_message(ship, send, &parts);

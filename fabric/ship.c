@@ -2,15 +2,15 @@
 /*
  * Purpose: the life of a ship, from sl_ship_open() to sl_ship_close().
  *
- *      WAITING ---- peer up, CLAIM sent: pump_waiting -----------------> CLAIMING (puts) or FLOWING (messages)
- *      CLAIMING --- owner says go on: on_answer -----------------------> FLOWING
+ *      WAITING ---- peer up, CLAIM sent: pump_waiting -----------------> CLAIMING (could put) or FLOWING (messages)
+ *      CLAIMING --- owner says where: on_place; or go on: on_answer ---> FLOWING
  *      FLOWING ---- all pieces sent, finish wanted: pump_flowing ------> FINISHING
  *      FINISHING -- owner has verified everything: on_answer ----------> ENDING (status OK)
  *      any -------- refused, lost, late, closed: ship_fail ------------> ENDING (status < 0)
  *      ENDING ----- no send outstanding: pump_ending ------------------> ENDED
  *
  * WAITING    the connection is being made
- * CLAIMING   no put may be under way before the owner has agreed: a put cannot be refused
+ * CLAIMING   no put may be under way before the owner has agreed, since a put cannot be refused; and the owner alone says where
  * FLOWING    segments leave, at most WINDOW_BYTES unacknowledged; messages need no agreement, each is checked
  * FINISHING  FINAL has been sent; its answer is asked for again every REQUERY_NS, since either may have been lost
  * ENDING     nothing new leaves; a send that hangs for SL_DRAIN_NS costs the peer its connection
@@ -83,7 +83,7 @@ enum sl_status sl_ship_open(struct sl_fabric *fabric, const uint8_t *ticket, siz
     return SL_OK;
 }
 
-// ---- FINAL and ANSWER ------------------------------------------------------------------------------------------
+// ---- FINAL -----------------------------------------------------------------------------------------------------
 
 static void on_final_sent(struct sl_peer_send *send, enum sl_status status) {
     struct sl_ship *ship = send->arg;
@@ -115,16 +115,105 @@ static void send_final(struct sl_ship *ship) {
     sl_peer_send_start(send, SL_WIRE_FINAL, ship->header, ship->header_bytes);
 }
 
+// ---- CLAIM, PLACE and ANSWER -----------------------------------------------------------------------------------
+
+static void set_mode(struct sl_ship *ship) {
+    char transport[32];
+    sl_peer_transport(ship->peer, transport, sizeof transport);
+    snprintf(ship->mode_text, sizeof ship->mode_text, "%s %s", ship->region ? "put" : "am", transport);
+    atomic_store(&ship->mode, ship->mode_text);
+}
+
+static void send_claim(struct sl_ship *ship, bool one_sided) {
+    struct sl_wire_claim claim = {.key = key_of(ship), .secret = ship->ticket.head.secret, .one_sided = one_sided};
+    sl_peer_tell(ship->peer, SL_WIRE_CLAIM, &claim, sizeof claim);
+    ship->claimed = true;
+}
+
+static void flow_by_messages(struct sl_ship *ship) {
+    if (ship->fabric->transport == SL_TRANSPORT_SHM) {
+        sl_ship_fail(ship, SL_ERR_UNSUPPORTED,
+                     "transport shm: the receiver's memory cannot be mapped here (another "
+                     "host or container, or a receiver without shared memory)");
+        return;
+    }
+    ship->state = SHIP_FLOWING;
+    set_mode(ship);
+}
+
+// Without UCX's way to the owner nothing can be put, and nothing need be waited for.
+static bool pump_waiting(struct sl_ship *ship) {
+    if (ship->peer->state != PEER_UP) {
+        return false;
+    }
+    bool could_put = ship->peer->ep != NULL;
+    send_claim(ship, could_put);
+    if (could_put) {
+        ship->state = SHIP_CLAIMING;
+    } else {
+        flow_by_messages(ship);
+    }
+    return true;
+}
+
+// The owner's word, where it would have us put. Where that cannot be done it must agree to messages.
+static bool pump_claiming(struct sl_ship *ship) {
+    if (ship->place_bytes == 0) {
+        return false;
+    }
+    struct sl_place there;
+    struct sl_error err = {0};
+    struct sl_remote_region *region = NULL;
+    enum sl_status status = sl_place_unpack(&there, ship->place, ship->place_bytes, ship->ticket.head.bytes, &err);
+    if (status == SL_OK) {
+        status = sl_peer_region(ship->peer, &there, &region, &err);
+    }
+    if (status != SL_OK) {
+        sl_ship_fail(ship, status, err.text);
+    } else if (region->one_sided) {
+        ship->region = region;
+        ship->address = there.head.address;
+        ship->state = SHIP_FLOWING;
+        set_mode(ship);
+    } else {
+        ship->place_bytes = 0;
+        send_claim(ship, false); // over the link: what goes over UCX must not overtake it, so its answer is waited for
+    }
+    return true;
+}
+
+static struct sl_ship *find(const struct sl_ships *ships, const struct sl_peer *peer, const struct sl_wire_key *key) {
+    struct sl_ship *ship = ships->first;
+    while (ship &&
+           !(ship->id == key->ship_id && ship->peer == peer && ship->ticket.head.generation == key->generation)) {
+        ship = ship->next;
+    }
+    return ship;
+}
+
+static void on_place(void *state, struct sl_peer *peer, struct sl_message *message) {
+    struct sl_wire_key key;
+    memcpy(&key, message->header, sizeof key);
+    struct sl_ship *ship = find(state, peer, &key);
+    size_t bytes = message->header_bytes - sizeof key;
+    if (!ship || ship->state != SHIP_CLAIMING) { // it was closed meanwhile, or nobody asked
+        return;
+    }
+    if (bytes > sizeof ship->place) {
+        sl_ship_fail(ship, SL_ERR_PEER_CORRUPT, "the receiver says at length where its memory is");
+        return;
+    }
+    memcpy(ship->place, (const uint8_t *)message->header + sizeof key,
+           bytes); // UCX attaches nothing from within a callback
+    ship->place_bytes = bytes;
+}
+
 static void on_answer(void *state, struct sl_peer *peer, struct sl_message *message) {
     struct sl_ships *ships = state;
     struct sl_wire_answer answer;
     memcpy(&answer, message->header, sizeof answer);
     answer.text[sizeof answer.text - 1] = '\0';
-    struct sl_ship *ship = ships->first;
-    while (ship && !(ship->id == answer.key.ship_id && ship->peer == peer &&
-                     ship->ticket.head.generation == answer.key.generation)) {
-        ship = ship->next;
-    }
+    struct sl_ship *ship = find(ships, peer, &answer.key);
     if (!ship) { // it was closed meanwhile
         return;
     }
@@ -136,7 +225,7 @@ static void on_answer(void *state, struct sl_peer *peer, struct sl_message *mess
         ship->state = SHIP_ENDING;
         ship->ending_ns = sl_now_ns();
     } else if (answer.status == SL_INPROGRESS && ship->state == SHIP_CLAIMING) {
-        ship->state = SHIP_FLOWING;
+        flow_by_messages(ship); // its memory cannot be reached from here
     } else if (answer.status == SL_INPROGRESS && ship->state == SHIP_FINISHING &&
                answer.flags == SL_ANSWER_TO_QUERY) { // and not SL_ANSWER_FINAL_SEEN
         send_final(ship);
@@ -145,40 +234,11 @@ static void on_answer(void *state, struct sl_peer *peer, struct sl_message *mess
 
 // ---- by state --------------------------------------------------------------------------------------------------
 
-static bool pump_waiting(struct sl_ship *ship) {
-    if (ship->peer->state != PEER_UP) {
-        return false;
-    }
-    struct sl_fabric *fabric = ship->fabric;
-    struct sl_error err = {0};
-    ship->region = sl_peer_region(ship->peer, &ship->ticket, &err);
-    if (!ship->region) {
-        sl_ship_fail(ship, err.status, err.text);
-        return true;
-    }
-    bool one_sided = ship->region->one_sided;
-    if (fabric->transport == SL_TRANSPORT_SHM && !one_sided) {
-        sl_ship_fail(ship, SL_ERR_UNSUPPORTED,
-                     "transport shm: the receiver's memory cannot be mapped here (another "
-                     "host or container, or a receiver without shared memory)");
-        return true;
-    }
-    char transport[32];
-    sl_peer_transport(ship->peer, transport, sizeof transport);
-    snprintf(ship->mode_text, sizeof ship->mode_text, "%s %s", one_sided ? "put" : "am", transport);
-    atomic_store(&ship->mode, ship->mode_text);
-    struct sl_wire_claim claim = {.key = key_of(ship), .one_sided = one_sided};
-    sl_peer_tell(ship->peer, SL_WIRE_CLAIM, &claim, sizeof claim);
-    ship->claimed = true;
-    ship->state = one_sided ? SHIP_CLAIMING : SHIP_FLOWING;
-    return true;
-}
-
 static bool pump_flowing(struct sl_ship *ship) {
     bool moved = false;
     sl_ship_take_pieces(ship);
     // Puts through shared memory copy at once: one segment a turn keeps the other ships and the clock going.
-    int at_most = ship->region->one_sided ? 1 : INT32_MAX;
+    int at_most = ship->region ? 1 : INT32_MAX;
     while (at_most-- > 0 && ship->state == SHIP_FLOWING && ship->outstanding_bytes < WINDOW_BYTES &&
            sl_ship_send_segment(ship)) {
         moved = true;
@@ -204,9 +264,7 @@ static bool claim_to_abort(struct sl_ship *ship) {
     if (ship->peer->state == PEER_CONNECTING) {
         return sl_now_ns() - ship->ending_ns > SL_DRAIN_NS;
     }
-    struct sl_wire_claim claim = {.key = key_of(ship)};
-    sl_peer_tell(ship->peer, SL_WIRE_CLAIM, &claim, sizeof claim);
-    ship->claimed = true;
+    send_claim(ship, false);
     return true;
 }
 
@@ -232,6 +290,7 @@ static bool pump_ship(struct sl_ship *ship) {
     case SHIP_ENDING:
         return pump_ending(ship);
     case SHIP_CLAIMING:
+        return pump_claiming(ship);
     case SHIP_FINISHING:
     case SHIP_ENDED:
         break;
@@ -323,7 +382,8 @@ static void release(void *state) {
 
 const struct sl_verb_ops sl_ship_ops = {
     .state_bytes = sizeof(struct sl_ships),
-    .handlers = {{SL_WIRE_ANSWER, "ANSWER", sizeof(struct sl_wire_answer), true, on_answer}},
+    .handlers = {{SL_WIRE_ANSWER, "ANSWER", sizeof(struct sl_wire_answer), true, on_answer},
+                 {SL_WIRE_PLACE, "PLACE", sizeof(struct sl_wire_grant_place), false, on_place}},
     .faults = {{"corrupt", offsetof(struct sl_ships, corrupt)},
                {"drop_final", offsetof(struct sl_ships, drop_final)},
                {"stall", offsetof(struct sl_ships, stall)}},

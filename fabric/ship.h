@@ -56,7 +56,10 @@ struct sl_ship {
     // the progress thread's
     enum sl_ship_state state;
     struct sl_peer *peer;
-    struct sl_remote_region *region;
+    struct sl_remote_region *region; // to put into; NULL: everything goes by messages
+    uint64_t address;                // of the grant in it, as its owner says
+    size_t place_bytes;              // of PLACE, not yet looked at
+    uint8_t place[SL_PLACE_MAX_BYTES];
     bool claimed;                   // CLAIM has been sent, so the owner must hear of the end
     bool fresh, finishing, closing; // seen of the shared half: pieces queued, finish_wanted, close_wanted
     bool stalled;                   // by fault injection

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: windows, and the replies to reads that come by message.
+ * Purpose: windows, what they show, and the replies to reads that come by message.
  *
  * Design: a read names ranges of a window; they go back one behind the other in one message, from the window's memory where
  *         it is one range, packed where there are several: a scatter list of small ranges costs more than the copy.
@@ -34,8 +34,13 @@ struct sl_window {
     struct windows *windows; // there while the gate is open
     uint32_t id;
     uint64_t generation;
+    struct sl_wire_secret secret;
+    const struct sl_region *region;
     uint8_t *base;
     size_t bytes;
+    // Under the gate's lock: what may be read, in ascending order, none touching another.
+    struct sl_wire_range *shown;
+    size_t n_shown, capacity;
 };
 
 // ---- the owner's side ------------------------------------------------------------------------------------------------
@@ -56,17 +61,24 @@ enum sl_status sl_window_open(struct sl_fabric *fabric, void *base, size_t bytes
     window->gate = sl_gate_ref(fabric->gate);
     window->windows = sl_verb_of_fabric(fabric, &sl_window_ops);
     window->generation = atomic_fetch_add(&fabric->generation, 1) + 1;
+    window->region = region;
     window->base = base;
     window->bytes = bytes;
     uint8_t *ticket = NULL;
+    enum sl_status status = sl_secret_draw(&window->secret, err);
+    if (status != SL_OK) {
+        sl_gate_unref(window->gate);
+        free(window);
+        return status;
+    }
     if (sl_slots_take(&window->windows->slots, window, &window->id)) {
         atomic_fetch_add(&window->windows->n_open, 1);
         struct sl_wire_ticket what = {.magic = SL_WIRE_WINDOW_MAGIC,
                                       .generation = window->generation,
-                                      .remote_address = (uint64_t)(uintptr_t)base,
+                                      .secret = window->secret,
                                       .bytes = bytes,
                                       .id = window->id};
-        ticket = sl_ticket_pack(fabric, region, &what, ticket_bytes_out);
+        ticket = sl_ticket_pack(fabric, &what, ticket_bytes_out);
         if (!ticket) {
             sl_window_close(&window);
         }
@@ -94,8 +106,58 @@ void sl_window_close(struct sl_window **window) {
     }
     pthread_mutex_unlock(&it->gate->lock);
     sl_gate_unref(it->gate);
+    free(it->shown);
     free(it);
     *window = NULL;
+}
+
+// The first range that does not end before `offset`.
+static size_t first_from(const struct sl_window *window, uint64_t offset) {
+    size_t low = 0, high = window->n_shown;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        const struct sl_wire_range *range = &window->shown[middle];
+        if (range->offset + range->bytes < offset) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+// With those that it touches it becomes one range.
+static enum sl_status show(struct sl_window *window, uint64_t begin, uint64_t end) {
+    size_t first = first_from(window, begin), behind = first;
+    while (behind < window->n_shown && window->shown[behind].offset <= end) {
+        const struct sl_wire_range *range = &window->shown[behind++];
+        begin = range->offset < begin ? range->offset : begin;
+        end = range->offset + range->bytes > end ? range->offset + range->bytes : end;
+    }
+    if (first == behind && window->n_shown == window->capacity) {
+        size_t capacity = window->capacity ? 2 * window->capacity : 8;
+        struct sl_wire_range *grown = realloc(window->shown, capacity * sizeof *grown);
+        if (!grown) {
+            return SL_ERR_EXHAUSTED;
+        }
+        window->shown = grown;
+        window->capacity = capacity;
+    }
+    memmove(&window->shown[first + 1], &window->shown[behind], (window->n_shown - behind) * sizeof *window->shown);
+    window->n_shown = window->n_shown - (behind - first) + 1;
+    window->shown[first] = (struct sl_wire_range){begin, end - begin};
+    return SL_OK;
+}
+
+enum sl_status sl_window_show(struct sl_window *window, const void *at, size_t bytes, struct sl_error *err) {
+    uintptr_t base = (uintptr_t)window->base, from = (uintptr_t)at;
+    if (from < base || from - base > window->bytes || bytes == 0 || bytes > window->bytes - (from - base)) {
+        return sl_fail(err, SL_ERR_INVALID, "%zu bytes at %p are not inside the window", bytes, at);
+    }
+    pthread_mutex_lock(&window->gate->lock);
+    enum sl_status status = show(window, from - base, from - base + bytes);
+    pthread_mutex_unlock(&window->gate->lock);
+    return status == SL_OK ? SL_OK : sl_fail(err, status, "no memory for what a window shows");
 }
 
 // ---- READ ------------------------------------------------------------------------------------------------------------
@@ -106,27 +168,43 @@ struct ranges {
     struct sl_wire_range at[SL_READ_MAX_RANGES];
 };
 
-static const uint8_t *window_base(struct windows *windows, const struct sl_wire_read *read, size_t *bytes_out) {
-    struct sl_gate *gate = windows->verb.fabric->gate;
-    pthread_mutex_lock(&gate->lock); // it is not closed meanwhile
-    const struct sl_window *window = sl_slots_find(&windows->slots, read->window_id);
-    const uint8_t *base = window && window->generation == read->generation ? window->base : NULL;
-    *bytes_out = base ? window->bytes : 0;
-    pthread_mutex_unlock(&gate->lock);
-    return base;
+// Lock held: it is not closed meanwhile. NULL: nobody was given such a window.
+static const struct sl_window *find(struct windows *windows, uint32_t id, uint64_t generation,
+                                    const struct sl_wire_secret *secret) {
+    const struct sl_window *window = sl_slots_find(&windows->slots, id);
+    bool known = window && window->generation == generation && sl_secret_equals(&window->secret, secret);
+    return known ? window : NULL;
 }
 
-static bool ranges_fit(struct ranges *ranges, size_t window_bytes) {
+static bool is_shown(const struct sl_window *window, const struct sl_wire_range *range) {
+    size_t i = first_from(window, range->offset + 1); // one that ends there has nothing of it
+    return i < window->n_shown && window->shown[i].offset <= range->offset &&
+           range->bytes <= window->shown[i].bytes - (range->offset - window->shown[i].offset);
+}
+
+static bool ranges_fit(struct ranges *ranges, const struct sl_window *window) {
     ranges->bytes = 0;
     for (uint32_t i = 0; i < ranges->n; i++) {
         const struct sl_wire_range *range = &ranges->at[i];
-        if (range->offset > window_bytes || range->bytes > window_bytes - range->offset || range->bytes == 0 ||
-            range->bytes > SL_SEGMENT_MAX_BYTES - ranges->bytes) {
+        if (range->offset > window->bytes || range->bytes > window->bytes - range->offset || range->bytes == 0 ||
+            range->bytes > SL_SEGMENT_MAX_BYTES - ranges->bytes || !is_shown(window, range)) {
             return false;
         }
         ranges->bytes += range->bytes;
     }
     return true;
+}
+
+// SL_OK: the ranges may be read, from *base on.
+static enum sl_status check(struct windows *windows, const struct sl_wire_read *read, struct ranges *ranges,
+                            const uint8_t **base_out) {
+    struct sl_gate *gate = windows->verb.fabric->gate;
+    pthread_mutex_lock(&gate->lock);
+    const struct sl_window *window = find(windows, read->window_id, read->generation, &read->secret);
+    enum sl_status status = !window ? SL_ERR_PEER_STALE : ranges_fit(ranges, window) ? SL_OK : SL_ERR_RANGE;
+    *base_out = window ? window->base : NULL;
+    pthread_mutex_unlock(&gate->lock);
+    return status;
 }
 
 static void on_read_sent(struct sl_peer_send *send, enum sl_status status) {
@@ -140,14 +218,11 @@ static enum sl_status serve(struct windows *windows, struct sl_peer *peer, const
                             struct ranges *ranges) {
     struct sl_fabric *fabric = peer->fabric;
     struct peer_windows *of_peer = sl_verb_of_peer(windows, peer);
-    size_t window_bytes = 0;
-    const uint8_t *base = window_base(windows, read, &window_bytes);
-    if (!base) {
-        atomic_fetch_add(&windows->n_stale, 1);
-        return SL_ERR_PEER_STALE;
-    }
-    if (!ranges_fit(ranges, window_bytes)) {
-        return SL_ERR_RANGE;
+    const uint8_t *base;
+    enum sl_status status = check(windows, read, ranges, &base);
+    if (status != SL_OK) {
+        atomic_fetch_add(&windows->n_stale, status == SL_ERR_PEER_STALE);
+        return status;
     }
     if (of_peer->n_reads >= 2 * SL_READS_PER_PEER) { // the news that one has been sent may be late
         return SL_ERR_EXHAUSTED;
@@ -197,6 +272,32 @@ static void on_read(void *state, struct sl_peer *peer, struct sl_message *messag
     }
 }
 
+// ---- LOOK ------------------------------------------------------------------------------------------------------------
+
+// Where the window lies, for whoever reads without asking us. What it shows is not looked at then: see fetch.h.
+static void on_look(void *state, struct sl_peer *peer, struct sl_message *message) {
+    struct windows *windows = state;
+    struct sl_wire_look look;
+    memcpy(&look, message->header, sizeof look);
+    uint8_t reply[sizeof(struct sl_wire_look_reply) + SL_PLACE_KEY_MAX_BYTES];
+    const size_t at = offsetof(struct sl_wire_look_reply, place);
+    struct sl_wire_look_reply head = {.generation = look.generation, .window_id = look.window_id, .status = SL_OK};
+    size_t bytes = 0;
+    struct sl_gate *gate = windows->verb.fabric->gate;
+    pthread_mutex_lock(&gate->lock);
+    const struct sl_window *window = find(windows, look.window_id, look.generation, &look.secret);
+    if (!window) {
+        atomic_fetch_add(&windows->n_stale, 1);
+        head.status = SL_ERR_PEER_STALE;
+    } else {
+        bytes = peer->ep ? sl_place_pack(window->region, window->base, window->bytes, reply + at) : 0;
+        head.status = bytes > 0 ? SL_OK : SL_ERR_UNSUPPORTED;
+    }
+    pthread_mutex_unlock(&gate->lock);
+    memcpy(reply, &head, bytes > 0 ? at : sizeof head);
+    sl_peer_tell(peer, SL_WIRE_LOOK_REPLY, reply, bytes > 0 ? at + bytes : sizeof head);
+}
+
 // ---- the verb --------------------------------------------------------------------------------------------------------
 
 static void init(void *state) {
@@ -210,7 +311,8 @@ static void cleanup(void *state) {
 const struct sl_verb_ops sl_window_ops = {
     .state_bytes = sizeof(struct windows),
     .peer_bytes = sizeof(struct peer_windows),
-    .handlers = {{SL_WIRE_READ, "READ", sizeof(struct sl_wire_read), false, on_read}},
+    .handlers = {{SL_WIRE_READ, "READ", sizeof(struct sl_wire_read), false, on_read},
+                 {SL_WIRE_LOOK, "LOOK", sizeof(struct sl_wire_look), false, on_look}},
     .init = init,
     .cleanup = cleanup,
     .gauges = {SL_GAUGE(struct windows, n_open, windows_open), SL_GAUGE(struct windows, n_stale, stale_refused)},

@@ -13,6 +13,15 @@ enum sl_status sl_job_check_ids(const struct sl_model_config *model, const char 
     return SL_OK;
 }
 
+enum sl_status sl_job_read_salt(const ProtobufCBinaryData *field, struct sl_hash128 *salt_out, struct sl_error *err) {
+    struct sl_hash128 salt = {{0}};
+    if (field->len > 0 && !sl_hash128_read(field->data, field->len, &salt)) {
+        return sl_fail(err, SL_ERR_INVALID, "salt: has %zu bytes, must have %zu or none", field->len, sizeof salt);
+    }
+    *salt_out = salt;
+    return SL_OK;
+}
+
 struct sl_sampling sl_job_sampling(const Sluice__V1__Sampling *message) {
     struct sl_sampling sampling = {.top_p = 1, .repetition_penalty = 1};
     if (message == NULL) {

@@ -2,6 +2,7 @@
 // Purpose: fields that several requests about a job have, read the same by all who get them.
 #pragma once
 
+#include "base/salted_hash.h"
 #include "model/model.h"
 #include "model/sampler.h"
 #include "proto/sluice/v1/inference.pb-c.h"
@@ -9,6 +10,9 @@
 // SL_ERR_INVALID names the field, and the id that the model's vocabulary does not have. ids may be NULL.
 enum sl_status sl_job_check_ids(const struct sl_model_config *model, const char *field, const Sluice__V1__TokenIds *ids,
                                 struct sl_error *err);
+
+// The salt of a prompt's prefix hashes; zeros if there is none. SL_ERR_INVALID: it has another length.
+enum sl_status sl_job_read_salt(const ProtobufCBinaryData *field, struct sl_hash128 *salt_out, struct sl_error *err);
 
 // Absent fields, and an absent message (NULL), have the defaults of inference.proto. Nothing is checked.
 struct sl_sampling sl_job_sampling(const Sluice__V1__Sampling *message);

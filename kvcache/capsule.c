@@ -17,9 +17,6 @@
 typedef Sluice__V1__CapsuleHeader header_message;
 typedef Sluice__V1__CapsuleLayer layer_message;
 
-// SL_MAX_LAYERS layers of SL_MAX_HEADS heads with two numbers each fit; more is not a header but an attack on memory.
-#define MAX_HEADER_BYTES ((size_t)4 << 20)
-
 // Slots of a head that are in the capsule.
 static uint32_t shipped_slots(const struct sl_layer *layer, const struct sl_head *head) {
     return layer->offloaded ? 0 : head->n_slots;
@@ -118,7 +115,8 @@ enum sl_status sl_capsule_write_header(const struct sl_session *session, const s
     header.version = SL_CAPSULE_VERSION;
     header.model_fingerprint = id->model_fingerprint;
     header.recipe_fingerprint = id->recipe_fingerprint;
-    header.prefix_hash = id->prefix_hash;
+    struct sl_hash128 prefix_hash = id->prefix_hash;
+    header.prefix_hash = (ProtobufCBinaryData){sizeof prefix_hash, prefix_hash.bytes};
     header.n_kv_heads = (uint32_t)n_heads;
     header.head_dim = (uint32_t)session->geometry.head_dim;
     header.position_mode = session->positions;
@@ -198,6 +196,10 @@ static enum sl_status check_header(const header_message *header, bool *evicted, 
     if (header->version != SL_CAPSULE_VERSION) {
         return sl_fail(err, SL_ERR_INVALID, "capsule version %u, expected %d", header->version, SL_CAPSULE_VERSION);
     }
+    if (header->prefix_hash.len != sizeof(struct sl_hash128)) {
+        return sl_fail(err, SL_ERR_INVALID, "capsule with a prefix hash of %zu bytes, expected %zu",
+                       header->prefix_hash.len, sizeof(struct sl_hash128));
+    }
     if (header->n_layers < 1 || header->n_layers > SL_MAX_LAYERS || header->n_kv_heads < 1 ||
         header->n_kv_heads > SL_MAX_HEADS || header->head_dim > INT32_MAX || header->n_tokens > INT32_MAX - 64 ||
         header->position_mode > SL_POSITION_SLOT || header->rope_set >= SL_MAX_ROPE_SETS) {
@@ -229,9 +231,9 @@ static enum sl_status check_header(const header_message *header, bool *evicted, 
 // *message_out is freed with sluice__v1__capsule_header__free_unpacked().
 static enum sl_status read_header(const void *bytes, size_t n_bytes, header_message **message_out,
                                   struct sl_capsule_info *info_out, struct sl_error *err) {
-    if (n_bytes > MAX_HEADER_BYTES) {
+    if (n_bytes > SL_CAPSULE_MAX_HEADER_BYTES) {
         return sl_fail(err, SL_ERR_INVALID, "capsule header of %zu bytes, at most %zu are possible", n_bytes,
-                       MAX_HEADER_BYTES);
+                       SL_CAPSULE_MAX_HEADER_BYTES);
     }
     header_message *m = sluice__v1__capsule_header__unpack(NULL, n_bytes, bytes);
     if (m == NULL) {
@@ -243,8 +245,10 @@ static enum sl_status read_header(const void *bytes, size_t n_bytes, header_mess
         sluice__v1__capsule_header__free_unpacked(m, NULL);
         return status;
     }
+    struct sl_hash128 prefix_hash;
+    memcpy(&prefix_hash, m->prefix_hash.data, sizeof prefix_hash); // its length has been checked
     *info_out = (struct sl_capsule_info){
-        .id = {m->model_fingerprint, m->recipe_fingerprint, m->prefix_hash},
+        .id = {m->model_fingerprint, m->recipe_fingerprint, prefix_hash},
         .geometry = {(int)m->n_layers, (int)m->n_kv_heads, (int)m->head_dim},
         .n_tokens = (int64_t)m->n_tokens,
         .body_bytes = m->body_bytes,
@@ -284,9 +288,8 @@ static enum sl_status check_expected(const struct sl_capsule_info *info, const s
         return sl_fail(err, SL_ERR_PRECONDITION, "capsule of recipe %016llx, expected %016llx",
                        (unsigned long long)info->id.recipe_fingerprint, (unsigned long long)id->recipe_fingerprint);
     }
-    if (id->prefix_hash != 0 && info->id.prefix_hash != id->prefix_hash) {
-        return sl_fail(err, SL_ERR_PRECONDITION, "capsule of another prefix (%016llx, expected %016llx)",
-                       (unsigned long long)info->id.prefix_hash, (unsigned long long)id->prefix_hash);
+    if (!sl_hash128_is_zero(&id->prefix_hash) && !sl_hash128_equals(&info->id.prefix_hash, &id->prefix_hash)) {
+        return sl_fail(err, SL_ERR_PRECONDITION, "capsule of another prefix"); // its hash is for no log
     }
     if (info->body_bytes != body_bytes) {
         return sl_fail(err, SL_ERR_INVALID, "capsule body of %zu bytes, its header says %zu", body_bytes,

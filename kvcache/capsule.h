@@ -17,9 +17,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/salted_hash.h"
 #include "kvcache/session.h"
 
-#define SL_CAPSULE_VERSION 1
+#define SL_CAPSULE_VERSION 2
+// SL_MAX_LAYERS layers of SL_MAX_HEADS heads with two numbers each fit; more is not a header but an attack on memory.
+#define SL_CAPSULE_MAX_HEADER_BYTES ((size_t)4 << 20)
 
 // A contiguous stretch of the body, where it lies now.
 struct sl_capsule_piece {
@@ -43,7 +46,7 @@ enum sl_status sl_capsule_layer_pieces(const struct sl_session *session, int lay
 struct sl_capsule_id {
     uint64_t model_fingerprint;
     uint64_t recipe_fingerprint;
-    uint64_t prefix_hash; // of the tokens read: sl_prefix_hash()
+    struct sl_hash128 prefix_hash; // of the tokens read: sl_prefix_hash()
 };
 
 /*
@@ -74,7 +77,7 @@ void sl_capsule_bytes_free(struct sl_capsule_bytes *capsule, struct sl_arena *ar
 
 /*
  * Build a session over a capsule whose body lies in `arena`; on success the session owns the body, everything else stays the
- * caller's. `geometry` and `id` (the fingerprints; prefix_hash 0 means any) are what this worker expects. The size that counts
+ * caller's. `geometry` and `id` (the fingerprints; prefix_hash of zeros means any) are what this worker expects. The size that counts
  * is that of the body, not the one that the header claims. max_slots as in sl_session_config; it is raised to what the capsule
  * holds. SL_ERR_INVALID (malformed), SL_ERR_PRECONDITION (another model or recipe), SL_ERR_EXHAUSTED.
  */
@@ -89,7 +92,10 @@ enum sl_status sl_capsule_adopt(struct sl_capsule_bytes *capsule, struct sl_aren
 /*
  * Prefix keys: hash of the first n tokens, chained over blocks of SL_PREFIX_BLOCK tokens so that all of a prompt's keys
  * cost one pass: keys_out[i] is the key of the first (i+1) * SL_PREFIX_BLOCK tokens; returns how many were written.
+ * The salt is that of whoever may find what the prompt leaves behind: its tenant's (trust/tenant_salt.h). Under another one the
+ * same tokens have other keys. Where nobody is told apart it is zeros.
  */
 #define SL_PREFIX_BLOCK 64
-uint64_t sl_prefix_hash(const int32_t *tokens, int64_t n_tokens);
-int64_t sl_prefix_keys(const int32_t *tokens, int64_t n_tokens, uint64_t *keys_out, int64_t max_keys);
+struct sl_hash128 sl_prefix_hash(const struct sl_hash128 *salt, const int32_t *tokens, int64_t n_tokens);
+int64_t sl_prefix_keys(const struct sl_hash128 *salt, const int32_t *tokens, int64_t n_tokens,
+                       struct sl_hash128 *keys_out, int64_t max_keys);

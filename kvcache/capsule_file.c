@@ -13,10 +13,9 @@
 #include "base/hash.h"
 #include "base/whole_file.h"
 
-#define MAGIC            "SLUICECP"
-#define PREFIX_BYTES     48
-#define BLOCK_BYTES      ((size_t)1 << 20)
-#define MAX_HEADER_BYTES ((uint64_t)4 << 20) // as in capsule.c: more is no header
+#define MAGIC        "SLUICECP"
+#define PREFIX_BYTES 48
+#define BLOCK_BYTES  ((size_t)1 << 20)
 
 // --- bytes -----------------------------------------------------------------------------------------------------------
 
@@ -213,7 +212,7 @@ static enum sl_status read_head(struct sl_capsule_file *file, struct sl_error *e
         return sl_fail(err, SL_ERR_UNSUPPORTED, "version %llu of capsule files; this program reads version %d",
                        (unsigned long long)version, SL_CAPSULE_FILE_VERSION);
     }
-    if (label_bytes >= SL_CAPSULE_LABEL_BYTES || header_bytes < 1 || header_bytes > MAX_HEADER_BYTES ||
+    if (label_bytes >= SL_CAPSULE_LABEL_BYTES || header_bytes < 1 || header_bytes > SL_CAPSULE_MAX_HEADER_BYTES ||
         body_bytes > INT64_MAX / 2 ||
         PREFIX_BYTES + label_bytes + header_bytes + body_bytes != (uint64_t)stat.st_size) {
         return sl_fail(err, SL_ERR_INVALID,

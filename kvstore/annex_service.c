@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "fabric/fabric.h"
 #include "kvcache/capsule.h"
 #include "kvstore/internal.h"
 #include "node/lease_rpc.h"
@@ -27,16 +28,23 @@ static enum sl_status check_scan_load(struct sl_kvstore *kvstore, struct sl_erro
 
 static enum sl_status read_prompt(const Sluice__V1__OpenAnnexRequest *request, struct sl_prompt_hashes *prompt_out,
                                   struct sl_error *err) {
-    if (request->n_tokens < 1 || request->n_prefixes != (size_t)(request->n_tokens / SL_PREFIX_BLOCK)) {
+    struct sl_prompt_hashes prompt = {request->n_tokens, (struct sl_hash128 *)request->prefixes.data, {{0}}};
+    size_t n_prefixes = request->prefixes.len / sizeof prompt.whole;
+    if (request->prefixes.len % sizeof prompt.whole != 0 ||
+        !sl_hash128_read(request->prefix_hash.data, request->prefix_hash.len, &prompt.whole)) {
+        return sl_fail(err, SL_ERR_INVALID, "prefixes or prefix_hash: a prefix hash has %zu bytes",
+                       sizeof prompt.whole);
+    }
+    if (request->n_tokens < 1 || n_prefixes != (size_t)(request->n_tokens / SL_PREFIX_BLOCK)) {
         return sl_fail(err, SL_ERR_INVALID,
                        "n_tokens %lld, %zu prefixes: one is needed for each whole block of %d tokens",
-                       (long long)request->n_tokens, request->n_prefixes, SL_PREFIX_BLOCK);
+                       (long long)request->n_tokens, n_prefixes, SL_PREFIX_BLOCK);
     }
     if (request->n_tokens % SL_PREFIX_BLOCK == 0 &&
-        request->prefixes[request->n_prefixes - 1] != request->prefix_hash) {
+        !sl_hash128_equals(&prompt.prefixes[n_prefixes - 1], &prompt.whole)) {
         return sl_fail(err, SL_ERR_INVALID, "prefix_hash: the last prefix has all tokens, and another hash");
     }
-    *prompt_out = (struct sl_prompt_hashes){request->n_tokens, request->prefixes, request->prefix_hash};
+    *prompt_out = prompt;
     return SL_OK;
 }
 
@@ -73,8 +81,8 @@ enum sl_status sl_store_handle_open_annex(void *service, struct sl_rpc_call *cal
     reply.n_tokens = lease.n_tokens;
     reply.fabric_address = (char *)sl_fabric_address(kvstore->node.fabric);
     reply.fabric_epoch = sl_fabric_epoch(kvstore->node.fabric);
-    reply.window.data = kvstore->window_ticket;
-    reply.window.len = kvstore->window_ticket_bytes;
+    reply.window.data = lease.window;
+    reply.window.len = lease.window_bytes;
     atomic_fetch_add(&kvstore->n_calls, 1);
     status = sl_rpc_call_send(call, &reply.base);
     if (status != SL_OK) {

@@ -5,7 +5,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "fabric/fetch.h"
 #include "kvstore/annexes/annexes.h"
 #include "kvstore/annexes/questions.h"
 #include "kvstore/capsules/arrivals.h"
@@ -24,9 +23,7 @@ struct sl_kvstore {
     struct sl_arrivals *arrivals;
     struct sl_annexes *annexes;
     struct sl_questions *questions;
-    struct sl_window *window; // over the arena, for one-sided reads
-    uint8_t *window_ticket;   // malloc'd
-    size_t window_ticket_bytes;
+    struct sl_pulse keeping, building; // of the keeper and of the annexes' builder
     double max_scan_load;
     pthread_t keeper;
     _Atomic bool stopping;

@@ -11,6 +11,7 @@
 #include "proto/sluice/v1/worker.pb-c.h"
 
 #define MAX_OFFERS 1024 // capsules that wait to be written to disk
+#define SILENT_MS  10000
 #define KEEP_MS    100
 
 static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
@@ -39,13 +40,10 @@ static enum sl_status open_annexes(struct sl_kvstore *kvstore, const struct sl_k
     struct sl_runtime_config runtime = {.tier = node->config.tier, .threads = (int)config->scan_threads};
     enum sl_status status = sl_runtime_open(&runtime, &node->runtime, err);
     if (status == SL_OK) {
-        struct sl_annexes_config annexes = {&kvstore->room, node->runtime.ops, node->runtime.team,
-                                            node->config.lease_ms};
+        kvstore->building = (struct sl_pulse){.name = "builder", .n_waiting = 1, .team = node->runtime.team};
+        struct sl_annexes_config annexes = {&kvstore->room,        node->runtime.ops,  node->runtime.team,
+                                            node->config.lease_ms, &kvstore->building, node->fabric};
         status = sl_annexes_create(&annexes, &kvstore->annexes, err);
-    }
-    if (status == SL_OK) {
-        status = sl_window_open(node->fabric, sl_arena_base(node->arena), (size_t)node->config.arena_bytes,
-                                &kvstore->window, &kvstore->window_ticket, &kvstore->window_ticket_bytes, err);
     }
     if (status == SL_OK) {
         struct sl_questions_config questions = {.fabric = node->fabric,
@@ -64,8 +62,7 @@ static void close_annexes(struct sl_kvstore *kvstore) {
     if (kvstore->questions) {
         sl_questions_stop(kvstore->questions);
     }
-    sl_window_close(&kvstore->window);
-    free(kvstore->window_ticket);
+    atomic_store(&kvstore->building.n_waiting, 0);
     sl_annexes_destroy(&kvstore->annexes);
 }
 
@@ -75,6 +72,7 @@ static void *keeper_main(void *arg) {
     struct sl_kvstore *kvstore = arg;
     uint64_t seen = 0;
     while (!atomic_load(&kvstore->stopping)) {
+        sl_pulse_tick(&kvstore->keeping);
         sl_inbound_wait_change(kvstore->node.inbound, &seen, sl_deadline_in_ms(KEEP_MS));
         sl_arrivals_shelve(kvstore->arrivals);
         sl_pins_reap(kvstore->pins, sl_now_ns());
@@ -84,27 +82,40 @@ static void *keeper_main(void *arg) {
     return NULL;
 }
 
+// A store's engine is many threads. Those that come by at regular times have work until they are stopped.
+static void watch_threads(struct sl_kvstore *kvstore) {
+    kvstore->keeping = (struct sl_pulse){.name = "keeper", .n_waiting = 1};
+    sl_node_add_pulse(&kvstore->node, &kvstore->keeping);
+    sl_node_add_pulse(&kvstore->node, &kvstore->building);
+    struct sl_pulse *scanning;
+    for (int i = 0; (scanning = sl_questions_pulse(kvstore->questions, i)) != NULL; i++) {
+        sl_node_add_pulse(&kvstore->node, scanning);
+    }
+}
+
 static enum sl_status serve(struct sl_kvstore *kvstore, struct sl_error *err) {
+    watch_threads(kvstore);
     enum sl_status status = sl_thread_start("keeper", keeper_main, kvstore, &kvstore->keeper, err);
     if (status != SL_OK) {
         return status;
     }
     static const struct sl_rpc_handler handlers[] = {
-        {&sl_method_store_reserve, sl_store_handle_reserve},
-        {&sl_method_store_renew, sl_store_handle_renew},
-        {&sl_method_store_release, sl_store_handle_release},
-        {&sl_method_store_lookup, sl_store_handle_lookup},
-        {&sl_method_store_fetch, sl_store_handle_fetch},
-        {&sl_method_store_stats, sl_store_handle_stats},
-        {&sl_method_store_open_annex, sl_store_handle_open_annex},
-        {&sl_method_store_grant_stretch, sl_store_handle_grant_stretch},
-        {&sl_method_store_await_annex, sl_store_handle_await_annex},
+        {&sl_method_store_reserve, sl_store_handle_reserve, SL_ROLE_WORKER},
+        {&sl_method_store_renew, sl_store_handle_renew, SL_ROLE_WORKER | SL_ROLE_COORDINATOR},
+        {&sl_method_store_release, sl_store_handle_release, SL_ROLE_WORKER | SL_ROLE_COORDINATOR},
+        {&sl_method_store_lookup, sl_store_handle_lookup, SL_ROLE_WORKER},
+        {&sl_method_store_fetch, sl_store_handle_fetch, SL_ROLE_WORKER},
+        {&sl_method_store_stats, sl_store_handle_stats, SL_ROLE_COORDINATOR | SL_ROLE_OPERATOR},
+        {&sl_method_store_open_annex, sl_store_handle_open_annex, SL_ROLE_WORKER},
+        {&sl_method_store_grant_stretch, sl_store_handle_grant_stretch, SL_ROLE_WORKER},
+        {&sl_method_store_await_annex, sl_store_handle_await_annex, SL_ROLE_WORKER},
     };
     struct sl_rpc_implementation rpc = SL_RPC_IMPLEMENTATION(&sl_service_store, handlers, kvstore);
     struct sl_node_service service = {&rpc, report_load, kvstore};
     status = sl_node_serve(&kvstore->node, &service, err);
     atomic_store(&kvstore->stopping, true);
     pthread_join(kvstore->keeper, NULL);
+    atomic_store(&kvstore->keeping.n_waiting, 0);
     return status;
 }
 
@@ -117,6 +128,7 @@ static enum sl_status open_disk(struct sl_kvstore *kvstore, const struct sl_kvst
     struct sl_disk_config disk = {.folder = config->disk,
                                   .bytes = config->disk_bytes,
                                   .max_offers = MAX_OFFERS,
+                                  .silent_ms = SILENT_MS,
                                   .shelf = kvstore->shelf,
                                   .room = &kvstore->room};
     return sl_disk_open(&disk, &kvstore->disk, err);

@@ -17,7 +17,8 @@ enum sl_status sl_store_handle_reserve(void *service, struct sl_rpc_call *call, 
                                        struct sl_error *err) {
     struct sl_kvstore *kvstore = service;
     const Sluice__V1__StoreReserveRequest *request = (const Sluice__V1__StoreReserveRequest *)message;
-    if (!request->key || request->capsule_bytes < 1 || request->n_prefixes >= SL_SHELF_MAX_PREFIXES) {
+    if (!request->key || request->capsule_bytes < 1 ||
+        request->prefixes.len >= SL_SHELF_MAX_PREFIXES * sizeof(struct sl_hash128)) {
         return sl_fail(err, SL_ERR_INVALID, "key, capsule_bytes or prefixes (at most %d) out of bounds",
                        SL_SHELF_MAX_PREFIXES - 1);
     }
@@ -25,8 +26,12 @@ enum sl_status sl_store_handle_reserve(void *service, struct sl_rpc_call *call, 
         return sl_fail(err, SL_ERR_INVALID, "capsule_bytes %lld exceed the store's %lld",
                        (long long)request->capsule_bytes, (long long)kvstore->node.config.arena_bytes);
     }
-    struct sl_capsule_id id = {request->key->model_fingerprint, request->key->recipe_fingerprint,
-                               request->key->prefix_hash};
+    struct sl_capsule_id id = {request->key->model_fingerprint, request->key->recipe_fingerprint, {{0}}};
+    if (!sl_hash128_read(request->key->prefix_hash.data, request->key->prefix_hash.len, &id.prefix_hash) ||
+        request->prefixes.len % sizeof id.prefix_hash != 0) {
+        return sl_fail(err, SL_ERR_INVALID, "key or prefixes: a prefix hash has %zu bytes", sizeof id.prefix_hash);
+    }
+    size_t n_prefixes = request->prefixes.len / sizeof id.prefix_hash;
     if (sl_shelf_has(kvstore->shelf, &id) || sl_arrivals_expects(kvstore->arrivals, &id)) {
         return sl_fail(err, SL_ERR_EXISTS, "this capsule is stored, or on its way");
     }
@@ -36,7 +41,7 @@ enum sl_status sl_store_handle_reserve(void *service, struct sl_rpc_call *call, 
     if (status != SL_OK) {
         return status;
     }
-    struct sl_capsule_keys keys = {id, request->prefixes, request->n_prefixes, request->prefix_tokens};
+    struct sl_capsule_keys keys = {id, (struct sl_hash128 *)request->prefixes.data, n_prefixes, request->prefix_tokens};
     status = sl_arrivals_expect(kvstore->arrivals, ticket.id, &keys, err);
     if (status == SL_OK) {
         status = sl_lease_send_grant(call, &ticket, request->capsule_bytes);
@@ -96,6 +101,21 @@ static struct sl_stored *pin_longest(struct sl_kvstore *kvstore, const struct sl
     return stored;
 }
 
+// The longest first. prefixes_out: [request->n_prefixes].
+static enum sl_status read_prefixes(const Sluice__V1__LookupRequest *request, struct sl_prefix *prefixes_out,
+                                    struct sl_error *err) {
+    qsort(request->prefixes, request->n_prefixes, sizeof *request->prefixes, longest_first);
+    for (size_t i = 0; i < request->n_prefixes; i++) {
+        const Sluice__V1__PrefixKey *prefix = request->prefixes[i];
+        struct sl_capsule_id id = {request->model_fingerprint, request->recipe_fingerprint, {{0}}};
+        if (!sl_hash128_read(prefix->hash.data, prefix->hash.len, &id.prefix_hash)) {
+            return sl_fail(err, SL_ERR_INVALID, "prefixes: a prefix hash has %zu bytes", sizeof id.prefix_hash);
+        }
+        prefixes_out[i] = (struct sl_prefix){id, prefix->n_tokens};
+    }
+    return SL_OK;
+}
+
 enum sl_status sl_store_handle_lookup(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
                                       struct sl_error *err) {
     struct sl_kvstore *kvstore = service;
@@ -108,11 +128,10 @@ enum sl_status sl_store_handle_lookup(void *service, struct sl_rpc_call *call, c
     if (!prefixes) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "kvstore: out of memory");
     }
-    qsort(request->prefixes, request->n_prefixes, sizeof *request->prefixes, longest_first);
-    for (size_t i = 0; i < request->n_prefixes; i++) {
-        const Sluice__V1__PrefixKey *prefix = request->prefixes[i];
-        prefixes[i] = (struct sl_prefix){{request->model_fingerprint, request->recipe_fingerprint, prefix->hash},
-                                         prefix->n_tokens};
+    enum sl_status status = read_prefixes(request, prefixes, err);
+    if (status != SL_OK) {
+        free(prefixes);
+        return status;
     }
     struct sl_stored *stored =
         pin_longest(kvstore, prefixes, request->n_prefixes, sl_rpc_call_deadline_ns(call), &covered);
@@ -122,7 +141,7 @@ enum sl_status sl_store_handle_lookup(void *service, struct sl_rpc_call *call, c
         return sl_fail(err, SL_ERR_NOT_FOUND, "no prefix of this prompt is stored under this model and recipe");
     }
     char id[SL_LEASE_ID_BYTES];
-    enum sl_status status = sl_pins_add(kvstore->pins, stored, id, err);
+    status = sl_pins_add(kvstore->pins, stored, id, err);
     if (status != SL_OK) {
         sl_shelf_unpin(kvstore->shelf, stored);
         return status;
@@ -205,6 +224,7 @@ enum sl_status sl_store_handle_stats(void *service, struct sl_rpc_call *call, co
     reply.scan_load = questions.scan_load;
     struct sl_disk_stats disk;
     sl_disk_get_stats(kvstore->disk, &disk);
+    reply.refused = atomic_load(&kvstore->room.n_refused);
     reply.disk_capsules = disk.n_capsules;
     reply.disk_bytes = disk.bytes;
     reply.disk_hits = disk.n_hits;

@@ -16,18 +16,24 @@
 #include "base/status.h"
 #include "proto/sluice/v1/cluster.pb-c.h"
 #include "proto/sluice/v1/inference.pb-c.h"
+#include "trust/tls_files.h"
 
 #define SL_JOB_ID_BYTES 64 // with the terminating zero
 
 struct sl_client;
 
-// Remember where the coordinator is. Connects on demand: an absent coordinator is reported by the first call.
-enum sl_status sl_client_connect(const char *address, struct sl_client **client_out, struct sl_error *err);
+/*
+ * Remember where the coordinator is. Connects on demand: an absent coordinator is reported by the first call. tls: who we are, to a
+ * cluster that asks; NULL, or no files: in the clear. SL_ERR_INVALID names the file that cannot be read.
+ */
+enum sl_status sl_client_connect(const char *address, const struct sl_tls_files *tls, struct sl_client **client_out,
+                                 struct sl_error *err);
 void sl_client_close(struct sl_client **client); // accepts NULL, nulls *client
 
 /*
  * Submit a job. SL_ERR_INVALID names the field; SL_ERR_EXHAUSTED says when to try again; SL_ERR_PEER_LOST: no
- * coordinator. Not repeated here on failure, because a job could then run twice.
+ * coordinator, a few times in a row. A request without an idempotency key is given a random one: however often it has to be sent,
+ * it is one job.
  */
 enum sl_status sl_client_submit(struct sl_client *client, const Sluice__V1__GenerateRequest *request,
                                 int64_t deadline_ns, char job_id_out[SL_JOB_ID_BYTES], struct sl_error *err);

@@ -5,5 +5,6 @@
 #include "rpc/rpc.h"
 
 struct sl_client {
+    struct sl_rpc_credentials *credentials; // NULL: none
     struct sl_rpc_channel *channel;
 };

@@ -13,6 +13,9 @@
 
 #define RETRY_MS 500
 #define CALL_MS  2000
+// What a coordinator can ask for (its --heartbeat): whoever beats more slowly than asked is lost.
+#define HEARTBEAT_MIN_MS 10
+#define HEARTBEAT_MAX_MS 60000
 
 struct sl_agent {
     struct sl_agent_config config;
@@ -42,7 +45,7 @@ static enum sl_status register_worker(struct sl_agent *agent, int64_t *heartbeat
                                          sl_deadline_in_ms(CALL_MS), NULL, &reply, err);
     if (status == SL_OK) {
         int64_t ms = ((Sluice__V1__RegisterReply *)reply)->heartbeat_ms;
-        *heartbeat_ms_out = ms < 50 ? 50 : ms > 60000 ? 60000 : ms;
+        *heartbeat_ms_out = ms < HEARTBEAT_MIN_MS ? HEARTBEAT_MIN_MS : ms > HEARTBEAT_MAX_MS ? HEARTBEAT_MAX_MS : ms;
         protobuf_c_message_free_unpacked(reply, NULL);
     }
     return status;
@@ -59,12 +62,23 @@ static enum sl_status beat(struct sl_agent *agent, struct sl_error *err) {
                         NULL, err);
 }
 
+// A worker that stands still does not join: it would be given jobs until its first beat.
+static bool may_join(struct sl_agent *agent) {
+    Sluice__V1__WorkerLoad load = SLUICE__V1__WORKER_LOAD__INIT;
+    agent->config.load_fn(agent->config.arg, &load);
+    return !load.stalled;
+}
+
 static void *agent_main(void *arg) {
     struct sl_agent *agent = arg;
     const char *coordinator = agent->config.coordinator;
     bool registered = false, complained = false;
     int64_t heartbeat_ms = 1000;
     for (int64_t wait_ms = 0; pause_for(agent, wait_ms);) {
+        if (!registered && !may_join(agent)) {
+            wait_ms = RETRY_MS;
+            continue;
+        }
         struct sl_error err = {0};
         enum sl_status status = registered ? beat(agent, &err) : register_worker(agent, &heartbeat_ms, &err);
         if (status == SL_OK) {
@@ -78,7 +92,8 @@ static void *agent_main(void *arg) {
             sl_log_warn("agent", "coordinator=%s has forgotten this worker: registering again", coordinator);
             registered = false;
             wait_ms = 0;
-        } else if (status == SL_ERR_PRECONDITION || status == SL_ERR_INVALID || status == SL_ERR_EXISTS) {
+        } else if (status == SL_ERR_PRECONDITION || status == SL_ERR_INVALID || status == SL_ERR_EXISTS ||
+                   status == SL_ERR_DENIED) {
             agent->config.refused_fn(agent->config.arg, err.text);
             return NULL;
         } else {
@@ -99,7 +114,8 @@ enum sl_status sl_agent_create(const struct sl_agent_config *config, struct sl_a
         return sl_fail(err, SL_ERR_EXHAUSTED, "agent: out of memory");
     }
     agent->config = *config;
-    enum sl_status status = sl_rpc_channel_create(config->coordinator, &agent->channel, err);
+    enum sl_status status =
+        sl_rpc_channel_create(config->coordinator, config->credentials, SL_ROLE_COORDINATOR, &agent->channel, err);
     if (status != SL_OK) {
         goto err_free;
     }

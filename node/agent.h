@@ -13,11 +13,13 @@
 
 #include "base/status.h"
 #include "proto/sluice/v1/cluster.pb-c.h"
+#include "rpc/rpc.h"
 
 struct sl_agent;
 
 struct sl_agent_config {
     const char *coordinator;                                  // HOST:PORT
+    const struct sl_rpc_credentials *credentials;             // outlive the agent
     const Sluice__V1__WorkerInfo *info;                       // must stay valid
     void (*load_fn)(void *arg, Sluice__V1__WorkerLoad *load); // fill a fresh load report
     void (*refused_fn)(void *arg, const char *reason);        // the coordinator will not have this worker: stop

@@ -13,10 +13,13 @@
 #include "base/log.h"
 #include "node/agent.h"
 #include "node/staged.h"
+#include "node/watch.h"
 #include "proto/methods.h"
 
-#define SPARE_CALLS 64 // for Reserve, Renew, Release beside one long call a job
-#define DRAIN_MS    500
+#define MAX_MESSAGE_BYTES (64 << 20) // a prompt of millions of tokens, which the coordinator has looked at
+#define REQUEST_BYTES     (INT64_C(1) << 30)
+#define SPARE_CALLS       64 // for Reserve, Renew, Release beside one long call a job
+#define DRAIN_MS          500
 
 static enum sl_status open_model(struct sl_node *node, int max_rows, struct sl_error *err) {
     const char *dir = node->config.model;
@@ -103,22 +106,6 @@ static enum sl_status open_arena(struct sl_node *node, struct sl_error *err) {
     return status == SL_OK ? sl_ledger_create(node->arena, &node->ledger, err) : status;
 }
 
-// All three files, or none.
-static enum sl_status choose_tls(const struct sl_node_config *config, const struct sl_tls_files **tls_out,
-                                 struct sl_error *err) {
-    const struct sl_tls_files *tls = &config->tls;
-    int n = (tls->ca[0] != '\0') + (tls->certificate[0] != '\0') + (tls->key[0] != '\0');
-    if (n != 0 && n != 3) {
-        return sl_fail(err, SL_ERR_INVALID, "--tls-ca, --tls-cert and --tls-key belong together");
-    }
-    *tls_out = n == 3 ? tls : NULL;
-    if (n == 0 && config->insecure) {
-        sl_log_warn("node", "insecure: whoever reaches fabric=%s can read and write what moves over it",
-                    config->fabric_listen);
-    }
-    return SL_OK;
-}
-
 static void tell_reason(const struct sl_node *node) {
     const struct sl_direct_means means = {.ucx_knows_cuda = sl_fabric_knows_cuda(node->fabric),
                                           .has_rdma = sl_fabric_has_rdma(node->fabric),
@@ -134,13 +121,11 @@ static enum sl_status open_memory(struct sl_node *node, struct sl_error *err) {
     bool staged = has_device_memory(node);
     int64_t bytes = staged ? node->config.staging_bytes : node->config.arena_bytes;
     struct sl_fabric_config fabric = {.listen = node->config.fabric_listen,
+                                      .tls = node->credentials ? &node->config.tls : NULL,
                                       .transport = node->config.transport,
                                       .insecure = node->config.insecure,
                                       .inject = node->config.inject};
     enum sl_status status = check_available(staged ? "--staging" : "--arena", bytes, err);
-    if (status == SL_OK) {
-        status = choose_tls(&node->config, &fabric.tls, err);
-    }
     if (status == SL_OK) {
         status = sl_fabric_create(&fabric, &node->fabric, err);
     }
@@ -160,11 +145,25 @@ static enum sl_status open_memory(struct sl_node *node, struct sl_error *err) {
     return status;
 }
 
+// With certificates, a worker is who its own one says.
+static enum sl_status check_name(struct sl_node *node, struct sl_error *err) {
+    enum sl_status status = sl_rpc_credentials_create(&node->config.tls, &node->credentials, err);
+    const char *name = sl_rpc_credentials_self(node->credentials)->name;
+    if (status == SL_OK && node->credentials && strcmp(name, node->config.name) != 0) {
+        return sl_fail(err, SL_ERR_INVALID, "--name %s: the certificate %s is of \"%s\"", node->config.name,
+                       node->config.tls.certificate, name);
+    }
+    return status;
+}
+
 enum sl_status sl_node_open(struct sl_node *node, const struct sl_node_config *config, Sluice__V1__WorkerRole role,
                             int max_rows, struct sl_error *err) {
     *node = (struct sl_node){.config = *config};
     sl_rpc_init();
-    enum sl_status status = max_rows > 0 ? open_model(node, max_rows, err) : SL_OK;
+    enum sl_status status = check_name(node, err);
+    if (status == SL_OK && max_rows > 0) {
+        status = open_model(node, max_rows, err);
+    }
     if (status == SL_OK) {
         status = open_memory(node, err);
     }
@@ -182,10 +181,18 @@ enum sl_status sl_node_open(struct sl_node *node, const struct sl_node_config *c
     node->info.staging_bytes = sl_node_stages(node) ? config->staging_bytes : 0;
     node->info.max_jobs = (int32_t)config->max_jobs;
     node->info.epoch = sl_fabric_epoch(node->fabric);
+    sl_node_add_pulse(node, sl_fabric_pulse(node->fabric));
+    if (max_rows > 0) {
+        node->engine = (struct sl_pulse){.name = "engine", .team = node->runtime.team};
+        sl_node_add_pulse(node, &node->engine);
+        node->runtime.pulse = &node->engine;
+    }
     return SL_OK;
 }
 
 void sl_node_close(struct sl_node *node) {
+    sl_watch_destroy(&node->watch);
+    sl_rpc_standard_cleanup(&node->standard); // which the watch used
     if (node->inbound) {
         sl_inbound_close(node->inbound);
     }
@@ -200,6 +207,7 @@ void sl_node_close(struct sl_node *node) {
     sl_ledger_destroy(&node->staging_ledger);
     sl_arena_destroy(&node->staging);
     sl_runtime_close(&node->runtime); // and its arena
+    sl_rpc_credentials_destroy(&node->credentials);
 }
 
 // ---- serving -------------------------------------------------------------------------------------------------------
@@ -207,7 +215,6 @@ void sl_node_close(struct sl_node *node) {
 struct serving {
     struct sl_node *node;
     const struct sl_node_service *service;
-    int64_t started_ns;
 };
 
 static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
@@ -226,7 +233,61 @@ static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     load->fabric_grants = fabric.grants_open + fabric.grants_quarantined;
     load->fabric_ships = fabric.ships_open;
     load->leases = sl_inbound_count(node->inbound);
+    load->stalled = sl_node_stands_still(node);
+    load->waiting = atomic_load(&node->engine.n_waiting);
+    load->progress = (int64_t)sl_pulse_count(&node->engine);
     serving->service->load_fn(serving->service->arg, load); // may add to leases
+}
+
+// ---- threads that stand still --------------------------------------------------------------------------------------
+
+void sl_node_add_pulse(struct sl_node *node, struct sl_pulse *pulse) {
+    pulse->next = node->pulses;
+    node->pulses = pulse;
+}
+
+bool sl_node_stands_still(const struct sl_node *node) {
+    return atomic_load(&node->stands_still);
+}
+
+static void say_health(struct sl_node *node, bool well) {
+    atomic_store(&node->stands_still, !well);
+    sl_rpc_health_set(node->standard.health, "", well);
+    sl_rpc_health_set(node->standard.health, node->service_name, well);
+}
+
+static void on_still(void *arg, const struct sl_pulse *pulse) {
+    struct sl_node *node = arg;
+    say_health(node, false);
+    sl_log_error("node", "the %s stands still: it has work and nothing of it was done for %lld ms (--stall-after)",
+                 pulse->name, (long long)node->config.stall_ms);
+}
+
+static void on_moving(void *arg, const struct sl_pulse *pulse) {
+    struct sl_node *node = arg;
+    bool well = true;
+    for (const struct sl_pulse *other = node->pulses; other; other = other->next) {
+        well &= other->still_ns < node->config.stall_ms * SL_NS_PER_MS;
+    }
+    if (well) {
+        say_health(node, true);
+    }
+    sl_log_warn("node", "the %s moves again", pulse->name);
+}
+
+/*
+ * A process in which a thread has stopped cannot be stopped in order: that waits for the thread. So it ends here, and whoever looks
+ * after it starts another. The log may be what it stands still with: the words go to standard error without any lock.
+ */
+static void on_over(void *arg, const struct sl_pulse *pulse) {
+    const struct sl_node *node = arg;
+    char text[256];
+    int n = snprintf(text, sizeof text,
+                     "%s: the %s has been standing still for %lld ms: this process ends, to be started again\n",
+                     node->config.name, pulse->name, (long long)(2 * node->config.stall_ms));
+    ssize_t written = write(STDERR_FILENO, text, n < (int)sizeof text ? (size_t)n : sizeof text - 1);
+    (void)written;
+    _exit(1);
 }
 
 static void refused(void *arg, const char *reason) {
@@ -278,7 +339,8 @@ static int wait_for_signal(void) {
 static void announce_drain(struct sl_node *node) {
     struct sl_rpc_channel *channel;
     struct sl_error err = {0};
-    enum sl_status status = sl_rpc_channel_create(node->config.coordinator, &channel, &err);
+    enum sl_status status =
+        sl_rpc_channel_create(node->config.coordinator, node->credentials, SL_ROLE_COORDINATOR, &channel, &err);
     if (status == SL_OK) {
         Sluice__V1__DrainRequest request = SLUICE__V1__DRAIN_REQUEST__INIT;
         request.name = node->info.name;
@@ -301,12 +363,26 @@ static enum sl_status start_server(struct sl_node *node, const struct sl_rpc_imp
     struct sl_rpc_server_config config = {.listen = node->config.listen,
                                           .services = services,
                                           .n_services = sizeof services / sizeof *services,
-                                          .max_calls = 2 * (int)node->config.max_jobs + SPARE_CALLS};
+                                          .max_calls = 2 * (int)node->config.max_jobs + SPARE_CALLS,
+                                          .max_message_bytes = MAX_MESSAGE_BYTES,
+                                          .request_bytes = REQUEST_BYTES,
+                                          .credentials = node->credentials,
+                                          .insecure = node->config.insecure};
     status = sl_rpc_server_start(&config, &node->server, err);
     if (status != SL_OK) {
         sl_rpc_standard_cleanup(&node->standard);
     }
     return status;
+}
+
+static enum sl_status start_watch(struct sl_node *node, struct sl_error *err) {
+    struct sl_watch_config watch = {.stall_ms = node->config.stall_ms,
+                                    .pulses = node->pulses,
+                                    .still_fn = on_still,
+                                    .moving_fn = on_moving,
+                                    .over_fn = on_over,
+                                    .arg = node};
+    return sl_watch_create(&watch, &node->watch, err);
 }
 
 enum sl_status sl_node_serve(struct sl_node *node, const struct sl_node_service *service, struct sl_error *err) {
@@ -317,13 +393,16 @@ enum sl_status sl_node_serve(struct sl_node *node, const struct sl_node_service 
     snprintf(node->rpc_address, sizeof node->rpc_address, "%s", sl_rpc_server_address(node->server));
     node->info.rpc_address = node->rpc_address;
 
-    struct serving serving = {node, service, sl_now_ns()};
+    struct serving serving = {node, service};
     struct sl_agent_config agent = {.coordinator = node->config.coordinator,
+                                    .credentials = node->credentials,
                                     .info = &node->info,
                                     .load_fn = report_load,
                                     .refused_fn = refused,
                                     .arg = &serving};
-    status = sl_agent_create(&agent, &node->agent, err);
+    node->service_name = service->rpc->service->name;
+    status = start_watch(node, err);
+    status = status == SL_OK ? sl_agent_create(&agent, &node->agent, err) : status;
     if (status == SL_OK) {
         printf("ready rpc=%s fabric=%s name=%s\n", node->info.rpc_address, node->info.fabric_address, node->info.name);
         fflush(stdout);
@@ -339,7 +418,6 @@ enum sl_status sl_node_serve(struct sl_node *node, const struct sl_node_service 
         }
     }
     sl_rpc_server_stop(&node->server, status == SL_OK ? node->config.grace_ms : 0);
-    sl_rpc_standard_cleanup(&node->standard);
     sl_agent_destroy(&node->agent); // last: a worker that no longer beats is lost, and its jobs with it
     return status;
 }

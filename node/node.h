@@ -9,23 +9,25 @@
 #pragma once
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/arena.h"
 #include "base/config.h"
-#include "base/tls_files.h"
+#include "base/pulse.h"
 #include "fabric/fabric.h"
 #include "node/inbound.h"
 #include "proto/sluice/v1/cluster.pb-c.h"
 #include "rpc/rpc_standard.h"
 #include "runtime/runtime.h"
 #include "text/tokenizer/tokenizer.h"
+#include "trust/tls_files.h"
 
 struct sl_node_config {
     const char *listen, *coordinator, *model, *name, *fabric_listen, *transport, *tier, *weights, *device, *log,
         *inject;
     struct sl_tls_files tls;
-    int64_t arena_bytes, staging_bytes, threads, lease_ms, max_jobs, grace_ms;
+    int64_t arena_bytes, staging_bytes, threads, lease_ms, max_jobs, grace_ms, stall_ms;
     bool lock_memory, pin, insecure;
 };
 
@@ -42,16 +44,7 @@ struct sl_node_config {
                       SL_FIELD(sl_node_config, fabric_listen)),                                                        \
         SL_OPTION_ROW("transport", 't', SL_OPTION_STRING, "auto", "NAME", "data plane: auto, shm, tcp or rdma",        \
                       SL_FIELD(sl_node_config, transport)),                                                            \
-        SL_OPTION_ROW("tls-ca", 0, SL_OPTION_STRING, "", "FILE",                                                       \
-                      "certificates of the cluster's authority, PEM; with --tls-cert and --tls-key",                   \
-                      SL_FIELD(sl_node_config, tls.ca)),                                                               \
-        SL_OPTION_ROW("tls-cert", 0, SL_OPTION_STRING, "", "FILE",                                                     \
-                      "this worker's certificate, of spiffe://CLUSTER/worker/NAME",                                    \
-                      SL_FIELD(sl_node_config, tls.certificate)),                                                      \
-        SL_OPTION_ROW("tls-key", 0, SL_OPTION_STRING, "", "FILE", "its key", SL_FIELD(sl_node_config, tls.key)),       \
-        SL_OPTION_ROW("insecure", 0, SL_OPTION_FLAG, NULL, NULL,                                                       \
-                      "without certificates, listen where other hosts can connect",                                    \
-                      SL_FIELD(sl_node_config, insecure)),                                                             \
+        SL_TLS_OPTIONS(sl_node_config, tls, "worker"), SL_INSECURE_OPTION(sl_node_config, insecure),                   \
         SL_OPTION_ROW("arena", 'a', SL_OPTION_SIZE, NULL, "SIZE",                                                      \
                       "memory for KV, taken and registered once; 1G, and of a device with memory of its own 85% of "   \
                       "what the model leaves",                                                                         \
@@ -65,6 +58,11 @@ struct sl_node_config {
                       SL_FIELD(sl_node_config, lease_ms), 200, 3600000),                                               \
         SL_OPTION_ROW("grace", 0, SL_OPTION_DURATION, "10s", "TIME", "time for running calls when asked to stop",      \
                       SL_FIELD(sl_node_config, grace_ms), 0, 3600000),                                                 \
+        SL_OPTION_ROW(                                                                                                 \
+            "stall-after", 0, SL_OPTION_DURATION, "30s", "TIME",                                                       \
+            "a thread that has work and gets nothing done for so long stands still: health says so, jobs go "          \
+            "on elsewhere; after twice the time this process ends",                                                    \
+            SL_FIELD(sl_node_config, stall_ms), 1000, 86400000),                                                       \
         SL_OPTION_ROW("inject", 0, SL_OPTION_STRING, "", "FAULT", "fault injection for tests (fabric/fabric.h)",       \
                       SL_FIELD(sl_node_config, inject)),                                                               \
         SL_OPTION_ROW("log", 0, SL_OPTION_STRING, "info", "FILTER", "e.g. warn,fabric=debug",                          \
@@ -92,9 +90,11 @@ struct sl_node_config {
                       SL_FIELD(sl_node_config, staging_bytes), 1 << 20, 1e15)
 
 struct sl_agent;
+struct sl_watch;
 
 struct sl_node {
     struct sl_node_config config;
+    struct sl_rpc_credentials *credentials; // NULL: without certificates
     struct sl_fabric *fabric;
     struct sl_arena *arena;   // of sessions: the fabric's region, or memory of the device (runtime.arena)
     struct sl_ledger *ledger; // of the arena
@@ -106,6 +106,12 @@ struct sl_node {
     struct sl_rpc_standard standard; // beside the service
     struct sl_rpc_server *server;
     struct sl_agent *agent;
+    struct sl_watch *watch; // of the pulses
+    atomic_bool stands_still;
+    const char *service_name;
+    struct sl_pulse *pulses; // a list: those of sl_node_add_pulse(), and the fabric's
+    struct sl_pulse
+        engine; // of workers with a model: of the thread that has it. n_waiting: jobs that it has been given
     Sluice__V1__WorkerInfo info;
     uint64_t model_fingerprint; // only with a model
     struct sl_runtime runtime;  // of a kvstore, which has no model, its own doing
@@ -145,6 +151,12 @@ enum sl_status sl_node_serve(struct sl_node *node, const struct sl_node_service 
  * SL_ERR_PEER_LOST, so that the job goes on elsewhere. Any other is returned as it is. Any thread.
  */
 enum sl_status sl_node_check_device(struct sl_node *node, enum sl_status status, struct sl_error *err);
+
+// Before sl_node_serve(): have another thread watched. The pulse outlives sl_node_close().
+void sl_node_add_pulse(struct sl_node *node, struct sl_pulse *pulse);
+
+// Whether a thread of this worker has work and stands still: then nobody is told any more that jobs here are alive. Any thread.
+bool sl_node_stands_still(const struct sl_node *node);
 
 // The inverse of sl_node_open(): after the service has stopped its own threads.
 void sl_node_close(struct sl_node *node);

@@ -39,8 +39,8 @@ struct entry {
     size_t header_bytes;
     void *body;
     size_t body_bytes;
-    struct sl_arena *staging; // whose block the body is; NULL: malloc's
-    uint64_t *prefixes;       // of capsules that can be truncated
+    struct sl_arena *staging;    // whose block the body is; NULL: malloc's
+    struct sl_hash128 *prefixes; // of capsules that can be truncated
     size_t n_prefixes;
     int64_t prefix_tokens;
 };
@@ -60,7 +60,7 @@ static void entry_free(struct sl_archive *archive, struct entry *entry) {
 // ---- copying (engine's or handler's thread) -----------------------------------------------------------------------
 
 // Every block boundary of a capsule that can be truncated is a prefix under which it can be found; long ones get fewer.
-static enum sl_status list_prefixes(struct entry *entry, const int32_t *tokens) {
+static enum sl_status list_prefixes(struct entry *entry, const struct sl_prefill_job *job) {
     int64_t n_blocks = entry->n_tokens / SL_PREFIX_BLOCK;
     int64_t stride = (n_blocks + MAX_PREFIXES - 1) / MAX_PREFIXES;
     if (n_blocks == 0) {
@@ -70,7 +70,7 @@ static enum sl_status list_prefixes(struct entry *entry, const int32_t *tokens) 
     if (!entry->prefixes) {
         return SL_ERR_EXHAUSTED;
     }
-    n_blocks = sl_prefix_keys(tokens, entry->n_tokens, entry->prefixes, n_blocks);
+    n_blocks = sl_prefix_keys(&job->salt, job->tokens, entry->n_tokens, entry->prefixes, n_blocks);
     for (int64_t i = stride - 1; i < n_blocks; i += stride) {
         entry->prefixes[entry->n_prefixes++] = entry->prefixes[i];
     }
@@ -123,11 +123,11 @@ void sl_archive_put(struct sl_archive *archive, struct sl_prefill_job *job, cons
     snprintf(entry->store_address, sizeof entry->store_address, "%s", job->store_address);
     entry->id = job->capsule;
     entry->n_tokens = session->n_tokens;
-    uint64_t hash = sl_prefix_hash(job->tokens, session->n_tokens);
-    entry->id.prefix_hash = boundary ? sl_store_boundary_hash(&job->plan, hash) : hash;
+    struct sl_hash128 hash = sl_prefix_hash(&job->salt, job->tokens, session->n_tokens);
+    entry->id.prefix_hash = boundary ? sl_store_boundary_hash(&job->plan, &hash) : hash;
     enum sl_status status = copy_session(archive, entry, &job->outbound, session, boundary);
     if (status == SL_OK && !sl_recipe_evicts(&job->plan.recipe)) {
-        status = list_prefixes(entry, job->tokens);
+        status = list_prefixes(entry, job);
     }
     if (status == SL_OK) {
         status = sl_queue_try_push(archive->queue, entry);
@@ -146,13 +146,14 @@ static enum sl_status reserve(struct sl_rpc_channel *channel, const struct entry
     Sluice__V1__StoreKey key = SLUICE__V1__STORE_KEY__INIT;
     key.model_fingerprint = entry->id.model_fingerprint;
     key.recipe_fingerprint = entry->id.recipe_fingerprint;
-    key.prefix_hash = entry->id.prefix_hash;
+    struct sl_hash128 hash = entry->id.prefix_hash;
+    key.prefix_hash = (ProtobufCBinaryData){sizeof hash, hash.bytes};
     key.n_tokens = entry->n_tokens;
     Sluice__V1__StoreReserveRequest request = SLUICE__V1__STORE_RESERVE_REQUEST__INIT;
     request.key = &key;
     request.capsule_bytes = (int64_t)entry->body_bytes;
-    request.prefixes = entry->prefixes;
-    request.n_prefixes = entry->n_prefixes;
+    request.prefixes.data = (uint8_t *)entry->prefixes;
+    request.prefixes.len = entry->n_prefixes * sizeof *entry->prefixes;
     request.prefix_tokens = entry->prefix_tokens;
     return sl_rpc_unary(channel, &sl_method_store_reserve, &request.base, sl_deadline_in_ms(CALL_MS), NULL,
                         (ProtobufCMessage **)grant_out, err);

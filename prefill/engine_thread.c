@@ -72,7 +72,6 @@ static void settle_promise(struct sl_prefill_job *job, size_t taken_bytes) {
 }
 
 static enum sl_status step(struct sl_prefill_job *job, bool *done_out, struct sl_error *err) {
-    struct sl_prefill *prefill = job->prefill;
     struct sl_session *session = sl_reader_session(job->reader);
     job->started_ns = job->started_ns == 0 ? sl_now_ns() : job->started_ns;
     archive_boundary(job, session);
@@ -83,7 +82,6 @@ static enum sl_status step(struct sl_prefill_job *job, bool *done_out, struct sl
     if (status == SL_OK) {
         settle_promise(job, session->taken_bytes + (job->offload ? sl_offload_arena_bytes(job->offload) : 0));
         report(job, session);
-        atomic_fetch_add(&prefill->n_steps, 1);
     } else if (err->status == SL_OK) {
         sl_fail(err, status, "job %s: %s", job->id, sl_status_text(status));
     }
@@ -107,6 +105,12 @@ static size_t kept_span_bytes(const struct sl_plan *plan, const struct sl_sessio
     return bytes;
 }
 
+// The engine's thread has nothing more to do for the job.
+static void forget(struct sl_prefill_job *job) {
+    atomic_fetch_sub(&job->prefill->node.engine.n_waiting, 1);
+    sl_prefill_job_unref(job);
+}
+
 // Hand the job back to its handler, who may be gone when this returns.
 static void end_job(struct sl_prefill_job *job, enum sl_status status, const struct sl_error *err) {
     struct sl_session *session = job->session;
@@ -125,7 +129,7 @@ static void end_job(struct sl_prefill_job *job, enum sl_status status, const str
     job->phase = SL_PREFILL_READ;
     pthread_cond_signal(&job->changed);
     pthread_mutex_unlock(&job->mutex);
-    sl_prefill_job_unref(job);
+    forget(job);
 }
 
 static void end_open(struct stepper *stepper, int i, enum sl_status status, const struct sl_error *err) {
@@ -178,7 +182,7 @@ static enum sl_status take_memory(struct sl_node *node, struct sl_prefill_job *j
 static enum sl_status open_job(struct stepper *stepper, struct sl_prefill_job *job) {
     struct sl_node *node = &stepper->prefill->node;
     if (!take(job)) {
-        sl_prefill_job_unref(job);
+        forget(job);
         return SL_OK;
     }
     size_t kept_bytes = kept_span_bytes(&job->plan, job->session), peak_bytes = job->plan.prefill_peak_bytes;
@@ -222,7 +226,7 @@ static int64_t clear_line(struct stepper *stepper) {
         pthread_mutex_unlock(&job->mutex);
         if (abandoned) {
             *at = job->next;
-            sl_prefill_job_unref(job);
+            forget(job);
         } else {
             n_waiting++;
             at = &job->next;
@@ -288,6 +292,7 @@ static bool take_inbox(struct stepper *stepper) {
     prefill->inbox_end = &prefill->inbox;
     bool go_on = !prefill->stopping;
     pthread_mutex_unlock(&prefill->mutex);
+    sl_pulse_tick(&prefill->node.engine);
     for (struct sl_prefill_job *job = *end; job; job = job->next) {
         job->ticket = ++stepper->n_arrived;
     }

@@ -27,7 +27,7 @@ struct sl_prefill {
     bool stopping;
     struct sl_store_client *store;
     struct sl_archive *archive;
-    _Atomic int64_t n_jobs, n_steps; // running now; ever taken
+    _Atomic int64_t n_jobs;
     struct sl_rate tokens_rate;
     int64_t max_chunk_tokens;
 };
@@ -46,6 +46,7 @@ struct sl_prefill_job {
     struct sl_prefill *prefill;
     const char *id;
     const int32_t *tokens;
+    struct sl_hash128 salt; // of their hashes
     struct sl_plan plan;
     struct sl_capsule_id capsule;
     const char *store_address; // "" for none

@@ -16,6 +16,7 @@ void sl_prefill_job_unref(struct sl_prefill_job *job) {
 void sl_prefill_join(struct sl_prefill *prefill, struct sl_prefill_job *job) {
     pthread_mutex_lock(&prefill->mutex);
     job->next = NULL;
+    atomic_fetch_add(&prefill->node.engine.n_waiting, 1);
     *prefill->inbox_end = job;
     prefill->inbox_end = &job->next;
     pthread_cond_signal(&prefill->wake);

@@ -9,7 +9,6 @@
 static void report_load(void *arg, Sluice__V1__WorkerLoad *load) {
     struct sl_prefill *prefill = arg;
     load->jobs = (int32_t)atomic_load(&prefill->n_jobs);
-    load->progress = atomic_load(&prefill->n_steps);
     load->tokens_per_s = (double)atomic_load(&prefill->tokens_rate.per_s);
 }
 
@@ -26,7 +25,7 @@ static enum sl_status serve(struct sl_prefill *prefill, struct sl_error *err) {
         return status;
     }
     static const struct sl_rpc_handler handlers[] = {
-        {&sl_method_prefill_run, sl_prefill_handle_run},
+        {&sl_method_prefill_run, sl_prefill_handle_run, SL_ROLE_COORDINATOR},
     };
     struct sl_rpc_implementation rpc = SL_RPC_IMPLEMENTATION(&sl_service_prefill, handlers, prefill);
     struct sl_node_service service = {&rpc, report_load, prefill};

@@ -62,6 +62,7 @@ enum sl_status sl_prefill_reuse(struct sl_prefill_job *job, const Sluice__V1__Pr
                                  .plan = &job->plan,
                                  .id = &job->capsule,
                                  .tokens = job->tokens,
+                                 .salt = &job->salt,
                                  .parent = call,
                                  .alive = tell_alive,
                                  .arg = &watch};

@@ -40,6 +40,9 @@ static int64_t larger(int64_t a, int64_t b) {
 static enum sl_status prepare(struct sl_prefill *prefill, const Sluice__V1__PrefillRequest *request,
                               struct sl_prefill_job *job, struct sl_error *err) {
     enum sl_status status = check_request(prefill, request, err);
+    if (status == SL_OK) {
+        status = sl_job_read_salt(&request->salt, &job->salt, err);
+    }
     if (status != SL_OK) {
         return status;
     }
@@ -78,7 +81,7 @@ static enum sl_status prepare(struct sl_prefill *prefill, const Sluice__V1__Pref
     uint64_t fingerprint = sl_model_set_fingerprint(prefill->node.model_fingerprint, job->plan.rope_set);
     job->capsule = (struct sl_capsule_id){.model_fingerprint = fingerprint,
                                           .recipe_fingerprint = sl_recipe_fingerprint(&recipe),
-                                          .prefix_hash = sl_prefix_hash(job->tokens, job->plan.n_prompt)};
+                                          .prefix_hash = sl_prefix_hash(&job->salt, job->tokens, job->plan.n_prompt)};
     pthread_mutex_init(&job->mutex, NULL);
     sl_cond_init(&job->changed);
     return SL_OK;
@@ -94,6 +97,7 @@ static enum sl_status open_offload(struct sl_prefill_job *job, const Sluice__V1_
                                        .job_id = job->id,
                                        .model_fingerprint = job->capsule.model_fingerprint,
                                        .tokens = job->tokens,
+                                       .salt = &job->salt,
                                        .stores = request->stores,
                                        .n_stores = request->n_stores,
                                        .parent = call};
@@ -142,7 +146,8 @@ static void follow(struct sl_prefill_job *job, struct sl_rpc_call *call) {
         enum sl_status ship_status;
         int64_t sent = (int64_t)sl_ship_progress(job->outbound.ship, &ship_status);
         enum sl_status status = SL_OK;
-        if (n_done != reported || sl_now_ns() >= next_report_ns) {
+        bool due = sl_now_ns() >= next_report_ns && !sl_node_stands_still(&job->prefill->node);
+        if (n_done != reported || due) {
             status = sl_prefill_send_progress(call, job, n_done, n_reused, resident);
             if (status == SL_OK && atomic_load(&job->outbound.shipped_bytes) > 0) {
                 status = send_ship_progress(call, sent, 0);
@@ -281,6 +286,14 @@ static enum sl_status check_staging(const struct sl_prefill_job *job, struct sl_
                          capsule_bytes, offload_bytes, (long long)node->config.staging_bytes);
 }
 
+// The receiver is lost, or does not take what is shipped to it. As our answer PEER_LOST would say that we are.
+static enum sl_status of_receiver(enum sl_status status, struct sl_error *err) {
+    if (status == SL_ERR_PEER_LOST) {
+        status = err->status = SL_ERR_PEER_STALE;
+    }
+    return status;
+}
+
 // Have the engine read the prompt while we report, then see the ship through.
 static enum sl_status read_and_ship(struct sl_prefill_job *job, const Sluice__V1__PrefillRequest *request,
                                     struct sl_rpc_call *call, struct sl_error *err) {
@@ -301,7 +314,7 @@ static enum sl_status read_and_ship(struct sl_prefill_job *job, const Sluice__V1
     enum sl_status ship_status;
     sl_ship_progress(job->outbound.ship, &ship_status);
     if (ship_status < 0) {
-        return sl_ship_finish(job->outbound.ship, NULL, 0, err); // says what became of the receiver
+        return of_receiver(sl_ship_finish(job->outbound.ship, NULL, 0, err), err); // says what became of it
     }
     if (job->phase == SL_PREFILL_ABANDONED) {
         return sl_fail(err, SL_ERR_CANCELLED, "job %s was cancelled before its turn", job->id);
@@ -311,7 +324,7 @@ static enum sl_status read_and_ship(struct sl_prefill_job *job, const Sluice__V1
     }
     status = finish_offload(job, call, err);
     if (status == SL_OK) {
-        status = finish_ship(job, call, err);
+        status = of_receiver(finish_ship(job, call, err), err);
     }
     if (status != SL_OK) {
         return status;

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/hash.h"
 #include "base/lease_id.h"
 #include "base/log.h"
 #include "job/job_recipe.h"
@@ -34,7 +33,7 @@ enum sl_status sl_store_client_create(struct sl_node *node, struct sl_store_clie
     if (!client) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "store client: out of memory");
     }
-    enum sl_status status = sl_store_channels_create(&client->channels, err);
+    enum sl_status status = sl_store_channels_create(node->credentials, &client->channels, err);
     if (status != SL_OK) {
         free(client);
         return status;
@@ -57,10 +56,10 @@ struct sl_store_channels *sl_store_client_channels(struct sl_store_client *clien
     return client->channels;
 }
 
-uint64_t sl_store_boundary_hash(const struct sl_plan *plan, uint64_t prefix_hash) {
+struct sl_hash128 sl_store_boundary_hash(const struct sl_plan *plan, const struct sl_hash128 *prefix_hash) {
     const int64_t slots[2] = {plan->budget_slots, plan->recent_slots};
-    uint64_t hash = sl_hash(slots, sizeof slots, prefix_hash);
-    return sl_hash(plan->layer_budget, sizeof *plan->layer_budget * (size_t)plan->geometry.n_layers, hash);
+    struct sl_hash128 hash = sl_salted_hash(prefix_hash, slots, sizeof slots); // who knows the one may know the other
+    return sl_salted_hash(&hash, plan->layer_budget, sizeof *plan->layer_budget * (size_t)plan->geometry.n_layers);
 }
 
 /*
@@ -98,29 +97,36 @@ static enum sl_status call(const struct sl_store_job *job, const struct sl_rpc_m
     return status;
 }
 
+static void put_key(Sluice__V1__PrefixKey *key, struct sl_hash128 *hash, int64_t n_tokens) {
+    *key = (Sluice__V1__PrefixKey)SLUICE__V1__PREFIX_KEY__INIT;
+    key->hash = (ProtobufCBinaryData){sizeof *hash, hash->bytes};
+    key->n_tokens = n_tokens;
+}
+
 /*
- * The keys to ask for, longest prefix first: the whole, then boundaries from the highest down. At most MAX_KEYS.
+ * The keys to ask for, longest prefix first: the whole, then boundaries from the highest down. At most MAX_KEYS. They point to
+ * hashes_out.
  */
-static size_t make_keys(const struct sl_store_job *job, Sluice__V1__PrefixKey *keys) {
+static size_t make_keys(const struct sl_store_job *job, Sluice__V1__PrefixKey *keys, struct sl_hash128 *hashes_out) {
     int64_t n_tokens = job->plan->n_prompt;
     bool evicts = sl_recipe_evicts(&job->plan->recipe);
     int64_t step = evicts ? job->plan->recipe.chunk_tokens : SL_PREFIX_BLOCK;
     int64_t n_blocks = n_tokens / SL_PREFIX_BLOCK;
-    uint64_t *hashes = malloc(sizeof *hashes * (size_t)(n_blocks + 1));
+    struct sl_hash128 *hashes = malloc(sizeof *hashes * (size_t)(n_blocks + 1));
     if (!hashes) {
         return 0;
     }
-    sl_prefix_keys(job->tokens, n_tokens, hashes, n_blocks);
+    sl_prefix_keys(job->salt, job->tokens, n_tokens, hashes, n_blocks);
     size_t n = 0;
-    keys[n] = (Sluice__V1__PrefixKey)SLUICE__V1__PREFIX_KEY__INIT;
-    keys[n].hash = sl_prefix_hash(job->tokens, n_tokens);
-    keys[n++].n_tokens = n_tokens;
+    hashes_out[n] = sl_prefix_hash(job->salt, job->tokens, n_tokens);
+    put_key(&keys[n], &hashes_out[n], n_tokens);
+    n++;
     int64_t last = evicts ? sl_reader_shared_tokens(job->plan) : n_tokens - 1;
     for (int64_t at = last / step * step; at > 0 && n < MAX_KEYS; at -= step) {
-        uint64_t hash = hashes[at / SL_PREFIX_BLOCK - 1];
-        keys[n] = (Sluice__V1__PrefixKey)SLUICE__V1__PREFIX_KEY__INIT;
-        keys[n].hash = evicts ? sl_store_boundary_hash(job->plan, hash) : hash;
-        keys[n++].n_tokens = at;
+        const struct sl_hash128 *hash = &hashes[at / SL_PREFIX_BLOCK - 1];
+        hashes_out[n] = evicts ? sl_store_boundary_hash(job->plan, hash) : *hash;
+        put_key(&keys[n], &hashes_out[n], at);
+        n++;
     }
     free(hashes);
     return n;
@@ -145,7 +151,8 @@ enum sl_status sl_store_lookup(const struct sl_store_job *job, struct sl_store_m
     }
     Sluice__V1__PrefixKey *keys = malloc(sizeof *keys * MAX_KEYS);
     Sluice__V1__PrefixKey **pointers = malloc(sizeof *pointers * MAX_KEYS);
-    size_t n_keys = keys && pointers ? make_keys(job, keys) : 0;
+    struct sl_hash128 *hashes = malloc(sizeof *hashes * MAX_KEYS);
+    size_t n_keys = keys && pointers && hashes ? make_keys(job, keys, hashes) : 0;
     enum sl_status status = n_keys > 0 ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "store lookup: out of memory");
     ProtobufCMessage *reply = NULL;
     if (status == SL_OK) {
@@ -163,6 +170,7 @@ enum sl_status sl_store_lookup(const struct sl_store_job *job, struct sl_store_m
         status = read_match(job, (Sluice__V1__LookupReply *)reply, match_out, err);
         protobuf_c_message_free_unpacked(reply, NULL);
     }
+    free(hashes);
     free(pointers);
     free(keys);
     return status;
@@ -221,12 +229,11 @@ static enum sl_status open_match(const struct sl_store_job *job, const struct sl
                                  struct sl_capsule_bytes *capsule, size_t *promised_inout,
                                  struct sl_session **session_out, struct sl_error *err) {
     struct sl_capsule_id id = *job->id;
+    id.prefix_hash = sl_prefix_hash(job->salt, job->tokens, match->n_tokens);
     if (sl_recipe_evicts(&job->plan->recipe)) {
-        id.prefix_hash = sl_store_boundary_hash(job->plan, sl_prefix_hash(job->tokens, match->n_tokens));
+        id.prefix_hash = sl_store_boundary_hash(job->plan, &id.prefix_hash);
     } else if (match->capsule_tokens > match->n_tokens) {
-        id.prefix_hash = 0; // of tokens that we do not know; the shelf answers for its prefixes
-    } else {
-        id.prefix_hash = sl_prefix_hash(job->tokens, match->n_tokens);
+        id.prefix_hash = (struct sl_hash128){{0}}; // of tokens that we do not know; the shelf answers for its prefixes
     }
     struct sl_session *session;
     enum sl_status status = sl_node_adopt(job->client->node, capsule, promised_inout, &job->plan->geometry, &id,

@@ -24,7 +24,7 @@ struct sl_store_channels *sl_store_client_channels(struct sl_store_client *clien
  * state (a ratio's depends on the prompt's length), and a finished capsule of the same tokens is something else: it has
  * been evicted to its end and quantized. So it is not the plain hash of the prefix.
  */
-uint64_t sl_store_boundary_hash(const struct sl_plan *plan, uint64_t prefix_hash);
+struct sl_hash128 sl_store_boundary_hash(const struct sl_plan *plan, const struct sl_hash128 *prefix_hash);
 
 // A job's view of its store. `alive` is called at least every 250 ms while a call is waited for; false gives it up.
 struct sl_store_job {
@@ -32,7 +32,8 @@ struct sl_store_job {
     const char *address;
     const struct sl_plan *plan;
     const struct sl_capsule_id *id;
-    const int32_t *tokens;      // [plan->n_prompt]
+    const int32_t *tokens; // [plan->n_prompt]
+    const struct sl_hash128 *salt;
     struct sl_rpc_call *parent; // its cancellation and deadline are those of every call
     bool (*alive)(void *arg);
     void *arg;

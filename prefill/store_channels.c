@@ -9,6 +9,7 @@
 #include "base/clock.h"
 
 struct sl_store_channels {
+    const struct sl_rpc_credentials *credentials;
     pthread_mutex_t mutex;
     struct entry {
         char address[128];
@@ -19,11 +20,13 @@ struct sl_store_channels {
     int n;
 };
 
-enum sl_status sl_store_channels_create(struct sl_store_channels **channels_out, struct sl_error *err) {
+enum sl_status sl_store_channels_create(const struct sl_rpc_credentials *credentials,
+                                        struct sl_store_channels **channels_out, struct sl_error *err) {
     struct sl_store_channels *channels = calloc(1, sizeof *channels);
     if (!channels) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for channels to kvstores");
     }
+    channels->credentials = credentials;
     pthread_mutex_init(&channels->mutex, NULL);
     *channels_out = channels;
     return SL_OK;
@@ -76,7 +79,7 @@ static enum sl_status add(struct sl_store_channels *channels, const char *addres
     if (strlen(address) >= sizeof channels->at->address) {
         return sl_fail(err, SL_ERR_INVALID, "kvstore address \"%.64s...\" is too long", address);
     }
-    enum sl_status status = sl_rpc_channel_create(address, &channel, err);
+    enum sl_status status = sl_rpc_channel_create(address, channels->credentials, SL_ROLE_WORKER, &channel, err);
     struct entry *entry = status == SL_OK ? make_room(channels) : NULL;
     if (status == SL_OK && !entry) {
         sl_rpc_channel_destroy(&channel);

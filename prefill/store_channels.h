@@ -14,7 +14,9 @@
 
 struct sl_store_channels;
 
-enum sl_status sl_store_channels_create(struct sl_store_channels **channels_out, struct sl_error *err);
+// credentials outlive the channels; may be NULL.
+enum sl_status sl_store_channels_create(const struct sl_rpc_credentials *credentials,
+                                        struct sl_store_channels **channels_out, struct sl_error *err);
 void sl_store_channels_destroy(struct sl_store_channels **channels); // all given back; accepts NULL, nulls
 
 // The channel to this store, to be given back. SL_ERR_EXHAUSTED: all of them are in use.

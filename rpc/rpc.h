@@ -17,11 +17,28 @@
 
 #include "base/status.h"
 #include "proto/service.h"
+#include "trust/identity.h"
+#include "trust/tls_files.h"
 
 // Start and stop gRPC core; once per process, before any thread that matters and after the last. Blocks no signals.
 // Fork and spawn before, never in between. Stopping leaves gRPC's own globals behind (rpc/rpc_core.c says why).
 void sl_rpc_init(void);
 void sl_rpc_shutdown(void);
+
+// ---- who we are ------------------------------------------------------------------------------------------------
+
+// A process's certificate. NULL wherever it is wanted: calls are in the clear, and everybody is anybody.
+struct sl_rpc_credentials;
+
+/*
+ * Of a process's files, which are read again when they change; the paths are copied. No files given: SL_OK, and NULL.
+ * SL_ERR_INVALID names the file and what is wrong with it. Destroyed after the servers and channels that were made with it.
+ */
+enum sl_status sl_rpc_credentials_create(const struct sl_tls_files *files, struct sl_rpc_credentials **credentials_out,
+                                         struct sl_error *err);
+void sl_rpc_credentials_destroy(struct sl_rpc_credentials **credentials); // *credentials may be NULL
+// Who they say that we are; of NULL: anybody.
+const struct sl_identity *sl_rpc_credentials_self(const struct sl_rpc_credentials *credentials);
 
 // ---- server ----------------------------------------------------------------------------------------------------
 
@@ -39,6 +56,7 @@ typedef enum sl_status (*sl_rpc_handler_fn)(void *context, struct sl_rpc_call *c
 struct sl_rpc_handler {
     const struct sl_rpc_method *method;
     sl_rpc_handler_fn fn;
+    unsigned roles; // who may call it: of enum sl_role, not 0. Others get PERMISSION_DENIED before the handler runs
 };
 
 // What answers the calls of a service.
@@ -62,11 +80,15 @@ struct sl_rpc_server_config {
     const struct sl_rpc_implementation *services; // [n_services]
     size_t n_services;
     int max_calls;         // concurrent handlers; 0: 256
-    int max_message_bytes; // 0: 16 MiB
+    int max_message_bytes; // of one message; 0: 4 MiB
+    int64_t request_bytes; // memory of all requests that are being handled; 0: 256 MiB
+    int64_t send_ms;       // a client that has read nothing for so long is taken for gone; 0: 30 s
+    const struct sl_rpc_credentials *credentials; // outlive the server
+    bool insecure;                                // without them, listen also where other hosts can connect
 };
 
-// SL_ERR_EXISTS: the address is in use. SL_ERR_INTERNAL: a method has no handler, or two. Config is copied, the services'
-// tables must stay valid.
+// SL_ERR_EXISTS: the address is in use. SL_ERR_PRECONDITION: it wants credentials. SL_ERR_INTERNAL: a method has no handler, or
+// two, or one that nobody may call. Config is copied, the services' tables must stay valid.
 enum sl_status sl_rpc_server_start(const struct sl_rpc_server_config *config, struct sl_rpc_server **server_out,
                                    struct sl_error *err);
 const char *sl_rpc_server_address(const struct sl_rpc_server *server); // "HOST:PORT" with the real port
@@ -79,9 +101,14 @@ void sl_rpc_server_stop(struct sl_rpc_server **server, int64_t grace_ms);
 // deadline has passed. SL_ERR_INTERNAL: not the method's reply (logged). The message stays the caller's.
 enum sl_status sl_rpc_call_send(struct sl_rpc_call *call, const ProtobufCMessage *message);
 // Next message of a bidirectional call: SL_OK with a message to free with protobuf_c_message_free_unpacked(),
-// SL_ERR_NOT_FOUND when the client has half-closed, SL_ERR_INVALID when it sent something else, SL_ERR_CANCELLED.
+// SL_ERR_NOT_FOUND when the client has half-closed, SL_ERR_INVALID when it sent something else, SL_ERR_EXHAUSTED when requests
+// take all memory that is for them, SL_ERR_CANCELLED. The message is freed before the next one is received.
 enum sl_status sl_rpc_call_receive(struct sl_rpc_call *call, const ProtobufCMessageDescriptor *type,
                                    ProtobufCMessage **message_out);
+// Who calls: one of the roles that the handler is for. Lives as long as the call.
+const struct sl_identity *sl_rpc_call_identity(const struct sl_rpc_call *call);
+// Count what a handler keeps of its client's, until it returns, as memory of its request. SL_ERR_EXHAUSTED: there is none left.
+enum sl_status sl_rpc_call_hold(struct sl_rpc_call *call, size_t bytes, struct sl_error *err);
 bool sl_rpc_call_cancelled(const struct sl_rpc_call *call);
 int64_t sl_rpc_call_deadline_ns(const struct sl_rpc_call *call); // SL_NO_DEADLINE when the client set none
 /*
@@ -95,7 +122,12 @@ void sl_rpc_call_on_cancel(struct sl_rpc_call *call, void (*fn)(void *), void *a
 
 struct sl_rpc_channel; // connects on demand and reconnects on its own; keepalive pings find dead peers
 
-enum sl_status sl_rpc_channel_create(const char *address, struct sl_rpc_channel **channel_out, struct sl_error *err);
+/*
+ * credentials outlive the channel; roles: of enum sl_role, one of which the server must be. A server that is not is never sent a
+ * request: calls end with SL_ERR_PEER_LOST, and say whom we met.
+ */
+enum sl_status sl_rpc_channel_create(const char *address, const struct sl_rpc_credentials *credentials, unsigned roles,
+                                     struct sl_rpc_channel **channel_out, struct sl_error *err);
 void sl_rpc_channel_destroy(struct sl_rpc_channel **channel);
 
 // Milliseconds that the server asked for in a RESOURCE_EXHAUSTED reply come back in err->text ("... retry in N ms").
@@ -109,6 +141,14 @@ void sl_rpc_channel_destroy(struct sl_rpc_channel **channel);
 enum sl_status sl_rpc_unary(struct sl_rpc_channel *channel, const struct sl_rpc_method *method,
                             const ProtobufCMessage *request, int64_t deadline_ns, struct sl_rpc_call *parent,
                             ProtobufCMessage **reply_out, struct sl_error *err);
+
+/*
+ * One request in several messages, all of the method's type, and one reply. next_fn gives the next message, which lives until it is
+ * asked again; NULL: that was all. The rest as sl_rpc_unary(). A server that has heard enough ends the call, and is not sent the rest.
+ */
+enum sl_status sl_rpc_upload(struct sl_rpc_channel *channel, const struct sl_rpc_method *method,
+                             const ProtobufCMessage *(*next_fn)(void *arg), void *arg, int64_t deadline_ns,
+                             ProtobufCMessage **reply_out, struct sl_error *err);
 
 struct sl_rpc_stream;
 

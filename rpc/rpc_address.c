@@ -56,14 +56,38 @@ void sl_rpc_address_target(const struct sl_rpc_address *address, char *target, s
     snprintf(target, target_bytes, "%s%s", scheme, text);
 }
 
-enum sl_status sl_rpc_address_diagnose(const struct sl_rpc_address *address, struct sl_error *err) {
-    char text[sizeof address->host + 16], port[16];
-    sl_rpc_address_format(address, text, sizeof text);
+// What an address that we listen on stands for; the caller's. text_out: as it is told.
+static enum sl_status resolve(const struct sl_rpc_address *address, char *text_out, size_t text_bytes,
+                              struct addrinfo **found_out, struct sl_error *err) {
+    char port[16];
+    sl_rpc_address_format(address, text_out, text_bytes);
     snprintf(port, sizeof port, "%d", address->port);
-    struct addrinfo *found, hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
-    const int failure = getaddrinfo(address->host, port, &hints, &found);
-    if (failure) {
-        return sl_fail(err, SL_ERR_INVALID, "cannot listen on %s: %s", text, gai_strerror(failure));
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
+    const int failure = getaddrinfo(address->host, port, &hints, found_out);
+    return failure ? sl_fail(err, SL_ERR_INVALID, "cannot listen on %s: %s", text_out, gai_strerror(failure)) : SL_OK;
+}
+
+enum sl_status sl_rpc_address_may_listen(const struct sl_rpc_address *address, bool has_credentials, bool insecure,
+                                         struct sl_error *err) {
+    char text[sizeof address->host + 16];
+    struct addrinfo *found;
+    enum sl_status status = resolve(address, text, sizeof text, &found, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    for (const struct addrinfo *at = found; at && status == SL_OK; at = at->ai_next) {
+        status = sl_tls_may_listen(at->ai_addr, text, has_credentials, insecure, err);
+    }
+    freeaddrinfo(found);
+    return status;
+}
+
+enum sl_status sl_rpc_address_diagnose(const struct sl_rpc_address *address, struct sl_error *err) {
+    char text[sizeof address->host + 16];
+    struct addrinfo *found;
+    enum sl_status status = resolve(address, text, sizeof text, &found, err);
+    if (status != SL_OK) {
+        return status;
     }
     int error = 0;
     for (const struct addrinfo *at = found; at && !error; at = at->ai_next) {

@@ -11,6 +11,7 @@
  */
 #include <assert.h>
 #include <grpc/byte_buffer.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -142,6 +143,10 @@ enum sl_status sl_rpc_call_watch(struct sl_rpc_call *call) {
     return status;
 }
 
+const struct sl_identity *sl_rpc_call_identity(const struct sl_rpc_call *call) {
+    return &call->caller;
+}
+
 bool sl_rpc_call_cancelled(const struct sl_rpc_call *call) {
     return atomic_load(&call->cancelled);
 }
@@ -192,7 +197,12 @@ enum sl_status sl_rpc_call_send(struct sl_rpc_call *call, const ProtobufCMessage
     }
     ops[n_ops].op = GRPC_OP_SEND_MESSAGE;
     ops[n_ops++].data.send_message.send_message = bytes;
-    const enum sl_status status = sl_rpc_batch_run(call->call, ops, n_ops);
+    const int64_t give_up_ns = sl_deadline_in_ms(call->send_ms);
+    const enum sl_status status = sl_rpc_batch_run(call->call, ops, n_ops, give_up_ns);
+    if (status != SL_OK && sl_now_ns() >= give_up_ns) {
+        sl_log_warn("rpc", "%s: the client has read nothing for %" PRId64 " ms: the call is cancelled", method->path,
+                    call->send_ms);
+    }
     grpc_byte_buffer_destroy(bytes);
     return status;
 }
@@ -202,7 +212,7 @@ enum sl_status sl_rpc_call_receive(struct sl_rpc_call *call, const ProtobufCMess
     assert(call->bound->method->kind == SL_RPC_BIDI);
     grpc_byte_buffer *bytes = NULL;
     const grpc_op op = {.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &bytes};
-    const enum sl_status status = sl_rpc_batch_run(call->call, &op, 1);
+    const enum sl_status status = sl_rpc_batch_run(call->call, &op, 1, SL_NO_DEADLINE);
     if (status != SL_OK) {
         return status;
     }
@@ -210,13 +220,21 @@ enum sl_status sl_rpc_call_receive(struct sl_rpc_call *call, const ProtobufCMess
         const bool failed = sl_rpc_call_cancelled(call) || grpc_call_failed_before_recv_message(call->call);
         return failed ? SL_ERR_CANCELLED : SL_ERR_NOT_FOUND;
     }
-    ProtobufCMessage *message = sl_rpc_message_unpack(bytes, type);
+    sl_rpc_account_begin(&call->account, grpc_byte_buffer_length(bytes));
+    ProtobufCMessage *message = sl_rpc_message_unpack(bytes, type, &call->account);
     grpc_byte_buffer_destroy(bytes);
     if (!message) {
-        return SL_ERR_INVALID;
+        return sl_rpc_account_complain(&call->account, "", NULL) == SL_ERR_EXHAUSTED ? SL_ERR_EXHAUSTED
+                                                                                     : SL_ERR_INVALID;
     }
     *message_out = message;
     return SL_OK;
+}
+
+enum sl_status sl_rpc_call_hold(struct sl_rpc_call *call, size_t bytes, struct sl_error *err) {
+    return bytes < INT64_MAX && sl_rpc_account_hold(&call->account, (int64_t)bytes)
+               ? SL_OK
+               : sl_rpc_account_complain(&call->account, call->bound->method->path, err);
 }
 
 // ---- the end -------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@
 #include <grpc/impl/codegen/propagation_bits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/thread.h"
@@ -34,9 +35,11 @@ enum {
 
 struct sl_rpc_channel {
     grpc_channel *channel;
+    bool in_clear;
 };
 
-enum sl_status sl_rpc_channel_create(const char *address, struct sl_rpc_channel **channel_out, struct sl_error *err) {
+enum sl_status sl_rpc_channel_create(const char *address, const struct sl_rpc_credentials *credentials, unsigned roles,
+                                     struct sl_rpc_channel **channel_out, struct sl_error *err) {
     struct sl_rpc_address parsed;
     const enum sl_status status = sl_rpc_address_parse(address, &parsed, err);
     if (status != SL_OK) {
@@ -46,7 +49,9 @@ enum sl_status sl_rpc_channel_create(const char *address, struct sl_rpc_channel 
         return sl_fail(err, SL_ERR_INVALID, "address '%s': port 0 cannot be called", address);
     }
     struct sl_rpc_channel *channel = calloc(1, sizeof *channel);
-    if (!channel) {
+    grpc_channel_credentials *theirs = channel ? sl_rpc_channel_credentials(credentials, roles) : NULL;
+    if (!theirs) {
+        free(channel);
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a channel to %s", address);
     }
     grpc_arg args[] = {
@@ -65,9 +70,9 @@ enum sl_status sl_rpc_channel_create(const char *address, struct sl_rpc_channel 
     const grpc_channel_args all = {.num_args = sizeof args / sizeof *args, .args = args};
     char target[300];
     sl_rpc_address_target(&parsed, target, sizeof target);
-    grpc_channel_credentials *credentials = grpc_insecure_credentials_create();
-    channel->channel = grpc_channel_create(target, credentials, &all);
-    grpc_channel_credentials_release(credentials);
+    channel->channel = grpc_channel_create(target, theirs, &all);
+    channel->in_clear = credentials == NULL;
+    grpc_channel_credentials_release(theirs);
     *channel_out = channel;
     return SL_OK;
 }
@@ -105,12 +110,14 @@ static grpc_call *create_call(struct sl_rpc_channel *channel, const char *path, 
 
 // What a call ended with, as gRPC writes it.
 struct outcome {
+    bool in_clear;
     grpc_metadata_array initial, trailing;
     grpc_status_code code;
     grpc_slice details;
 };
 
-static void outcome_init(struct outcome *outcome) {
+static void outcome_init(struct outcome *outcome, const struct sl_rpc_channel *channel) {
+    outcome->in_clear = channel->in_clear;
     grpc_metadata_array_init(&outcome->initial);
     grpc_metadata_array_init(&outcome->trailing);
     outcome->code = GRPC_STATUS_UNKNOWN;
@@ -123,6 +130,10 @@ static void outcome_cleanup(struct outcome *outcome) {
     grpc_slice_unref(outcome->details);
 }
 
+static bool outcome_has(const struct outcome *outcome, const char *words) {
+    return memmem(GRPC_SLICE_START_PTR(outcome->details), GRPC_SLICE_LENGTH(outcome->details), words, strlen(words));
+}
+
 static enum sl_status outcome_status(const struct outcome *outcome, struct sl_error *err) {
     const enum sl_status status = sl_rpc_status_of_code((int)outcome->code);
     if (status == SL_OK) {
@@ -132,9 +143,12 @@ static enum sl_status outcome_status(const struct outcome *outcome, struct sl_er
     if (length == 0) {
         return sl_fail(err, status, "%s", sl_rpc_code_name((int)outcome->code));
     }
-    const size_t limit = sizeof err->text - 1;
-    return sl_fail(err, status, "%.*s", (int)(length < limit ? length : limit),
-                   (const char *)GRPC_SLICE_START_PTR(outcome->details));
+    const char *hint = outcome->in_clear && status == SL_ERR_PEER_LOST && outcome_has(outcome, "Socket closed")
+                           ? "; if it wants certificates: --tls-ca, --tls-cert, --tls-key"
+                           : "";
+    const size_t limit = sizeof err->text - 1 - strlen(hint);
+    return sl_fail(err, status, "%.*s%s", (int)(length < limit ? length : limit),
+                   (const char *)GRPC_SLICE_START_PTR(outcome->details), hint);
 }
 
 static grpc_op status_op(struct outcome *outcome) {
@@ -160,7 +174,7 @@ static void start_ops(grpc_op ops[N_START_OPS], grpc_byte_buffer *request, struc
 
 static enum sl_status take_reply(const struct sl_rpc_method *method, grpc_byte_buffer *bytes,
                                  ProtobufCMessage **reply_out, struct sl_error *err) {
-    ProtobufCMessage *reply = bytes ? sl_rpc_message_unpack(bytes, method->reply) : NULL;
+    ProtobufCMessage *reply = bytes ? sl_rpc_message_unpack(bytes, method->reply, NULL) : NULL;
     if (!reply) {
         return sl_fail(err, SL_ERR_PEER_CORRUPT, "%s: the reply is %s%s", method->path, bytes ? "not a " : "missing",
                        bytes ? method->reply->name : "");
@@ -171,6 +185,19 @@ static enum sl_status take_reply(const struct sl_rpc_method *method, grpc_byte_b
         protobuf_c_message_free_unpacked(reply, NULL);
     }
     return SL_OK;
+}
+
+// What has become of a call whose last operations have ended with `status`; outcome and reply are used up.
+static enum sl_status finish_call(const struct sl_rpc_method *method, enum sl_status status, struct outcome *outcome,
+                                  grpc_byte_buffer *reply, ProtobufCMessage **reply_out, struct sl_error *err) {
+    if (status != SL_OK) {
+        sl_fail(err, status, "%s: the call could not be started", method->path);
+    } else if ((status = outcome_status(outcome, err)) == SL_OK) {
+        status = take_reply(method, reply, reply_out, err);
+    }
+    grpc_byte_buffer_destroy(reply);
+    outcome_cleanup(outcome);
+    return status;
 }
 
 enum sl_status sl_rpc_unary(struct sl_rpc_channel *channel, const struct sl_rpc_method *method,
@@ -187,24 +214,55 @@ enum sl_status sl_rpc_unary(struct sl_rpc_channel *channel, const struct sl_rpc_
     grpc_call *call = create_call(channel, method->path, deadline_ns, parent);
     grpc_byte_buffer *bytes = sl_rpc_message_pack(request), *reply = NULL;
     struct outcome outcome;
-    outcome_init(&outcome);
+    outcome_init(&outcome, channel);
     grpc_op ops[N_START_OPS + 2];
     start_ops(ops, bytes, &outcome);
     ops[N_START_OPS] = (grpc_op){.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &reply};
     ops[N_START_OPS + 1] = status_op(&outcome);
     // With the status among the operations gRPC reports success, whatever the call's outcome.
-    status = sl_rpc_batch_run(call, ops, N_START_OPS + 2);
-    if (status == SL_OK) {
-        status = outcome_status(&outcome, err);
-        if (status == SL_OK) {
-            status = take_reply(method, reply, reply_out, err);
-        }
-    } else {
-        sl_fail(err, status, "%s: the call could not be started", method->path);
-    }
+    status = sl_rpc_batch_run(call, ops, N_START_OPS + 2, SL_NO_DEADLINE);
     grpc_byte_buffer_destroy(bytes);
-    grpc_byte_buffer_destroy(reply);
-    outcome_cleanup(&outcome);
+    status = finish_call(method, status, &outcome, reply, reply_out, err);
+    grpc_call_unref(call);
+    sl_rpc_live_calls_add(-1);
+    return status;
+}
+
+// ---- requests in parts ---------------------------------------------------------------------------------------------
+
+// All messages, one behind the other. SL_ERR_CANCELLED: the call has ended before.
+static enum sl_status send_all(grpc_call *call, const ProtobufCMessage *(*next_fn)(void *arg), void *arg,
+                               int64_t deadline_ns) {
+    const grpc_op begin = {.op = GRPC_OP_SEND_INITIAL_METADATA}, close = {.op = GRPC_OP_SEND_CLOSE_FROM_CLIENT};
+    enum sl_status status = sl_rpc_batch_run(call, &begin, 1, deadline_ns);
+    const ProtobufCMessage *message;
+    while (status == SL_OK && (message = next_fn(arg)) != NULL) {
+        grpc_byte_buffer *bytes = sl_rpc_message_pack(message);
+        const grpc_op send = {.op = GRPC_OP_SEND_MESSAGE, .data.send_message.send_message = bytes};
+        status = sl_rpc_batch_run(call, &send, 1, deadline_ns);
+        grpc_byte_buffer_destroy(bytes);
+    }
+    return status == SL_OK ? sl_rpc_batch_run(call, &close, 1, deadline_ns) : status;
+}
+
+enum sl_status sl_rpc_upload(struct sl_rpc_channel *channel, const struct sl_rpc_method *method,
+                             const ProtobufCMessage *(*next_fn)(void *arg), void *arg, int64_t deadline_ns,
+                             ProtobufCMessage **reply_out, struct sl_error *err) {
+    if (method->kind != SL_RPC_BIDI || deadline_ns == SL_NO_DEADLINE) {
+        return sl_fail(err, SL_ERR_INTERNAL, "%s: is not called in parts, or without a deadline", method->path);
+    }
+    sl_rpc_live_calls_add(1);
+    grpc_call *call = create_call(channel, method->path, deadline_ns, NULL);
+    grpc_byte_buffer *reply = NULL;
+    struct outcome outcome;
+    outcome_init(&outcome, channel);
+    (void)send_all(call, next_fn, arg, deadline_ns); // its failure is the call's, which the outcome tells
+    const grpc_op ops[] = {
+        {.op = GRPC_OP_RECV_INITIAL_METADATA, .data.recv_initial_metadata.recv_initial_metadata = &outcome.initial},
+        {.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &reply},
+        status_op(&outcome)};
+    enum sl_status status = sl_rpc_batch_run(call, ops, sizeof ops / sizeof *ops, SL_NO_DEADLINE);
+    status = finish_call(method, status, &outcome, reply, reply_out, err);
     grpc_call_unref(call);
     sl_rpc_live_calls_add(-1);
     return status;
@@ -285,7 +343,7 @@ enum sl_status sl_rpc_stream_open(struct sl_rpc_channel *channel, const struct s
     stream->read_tag.fn = on_read;
     pthread_mutex_init(&stream->mutex, NULL);
     sl_cond_init(&stream->cond);
-    outcome_init(&stream->outcome);
+    outcome_init(&stream->outcome, channel);
     sl_rpc_live_calls_add(1);
     stream->call = create_call(channel, method->path, deadline_ns, parent);
 

@@ -134,14 +134,21 @@ static void wake(struct sl_rpc_tag *tag, bool ok) {
     pthread_mutex_unlock(&waiter->mutex); // the waiter may be gone from here on
 }
 
-enum sl_status sl_rpc_batch_run(grpc_call *call, const grpc_op *ops, size_t n_ops) {
+enum sl_status sl_rpc_batch_run(grpc_call *call, const grpc_op *ops, size_t n_ops, int64_t deadline_ns) {
     struct waiter waiter = {.tag = {wake}};
     pthread_mutex_init(&waiter.mutex, NULL);
     sl_cond_init(&waiter.cond);
     enum sl_status status = sl_rpc_batch_start(call, ops, n_ops, &waiter.tag);
     if (status == SL_OK) {
-        // Bounded by the call's deadline, its cancellation, and keepalive: gRPC completes every operation by then.
         pthread_mutex_lock(&waiter.mutex);
+        while (!waiter.done && sl_cond_wait_until(&waiter.cond, &waiter.mutex, deadline_ns) == SL_OK) {
+        }
+        if (!waiter.done) {
+            pthread_mutex_unlock(&waiter.mutex);
+            grpc_call_cancel(call, NULL);
+            pthread_mutex_lock(&waiter.mutex);
+        }
+        // Bounded by the call's deadline, its cancellation, and keepalive: gRPC completes every operation by then.
         while (!waiter.done) {
             pthread_cond_wait(&waiter.cond, &waiter.mutex);
         }
@@ -163,15 +170,23 @@ grpc_byte_buffer *sl_rpc_message_pack(const ProtobufCMessage *message) {
     return bytes;
 }
 
-ProtobufCMessage *sl_rpc_message_unpack(grpc_byte_buffer *bytes, const ProtobufCMessageDescriptor *type) {
+ProtobufCMessage *sl_rpc_message_unpack(grpc_byte_buffer *bytes, const ProtobufCMessageDescriptor *type,
+                                        struct sl_rpc_account *account) {
+    ProtobufCAllocator allocator;
+    if (account) {
+        allocator = sl_rpc_account_allocator(account);
+        if (!sl_rpc_account_take(account, grpc_byte_buffer_length(bytes))) { // in one piece, once more
+            return NULL;
+        }
+    }
     grpc_byte_buffer_reader reader;
     if (!grpc_byte_buffer_reader_init(&reader, bytes)) { // compressed, and does not decompress
         return NULL;
     }
     grpc_slice slice = grpc_byte_buffer_reader_readall(&reader);
     grpc_byte_buffer_reader_destroy(&reader);
-    ProtobufCMessage *message =
-        protobuf_c_message_unpack(type, NULL, GRPC_SLICE_LENGTH(slice), GRPC_SLICE_START_PTR(slice));
+    ProtobufCMessage *message = protobuf_c_message_unpack(type, account ? &allocator : NULL, GRPC_SLICE_LENGTH(slice),
+                                                          GRPC_SLICE_START_PTR(slice));
     grpc_slice_unref(slice); // unpacking has copied
     return message;
 }

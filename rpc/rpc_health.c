@@ -155,8 +155,8 @@ static enum sl_status watch(void *context, struct sl_rpc_call *call, const Proto
 }
 
 static const struct sl_rpc_handler handlers[] = {
-    {&sl_method_grpc_health_v1_health_check, check},
-    {&sl_method_grpc_health_v1_health_watch, watch},
+    {&sl_method_grpc_health_v1_health_check, check, SL_ROLE_ANY},
+    {&sl_method_grpc_health_v1_health_watch, watch, SL_ROLE_ANY},
 };
 
 struct sl_rpc_implementation sl_rpc_health_service(struct sl_rpc_health *health) {

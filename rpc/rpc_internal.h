@@ -27,14 +27,18 @@ grpc_completion_queue *sl_rpc_queue(void);
 // Start operations; tag->fn runs when all have completed. On failure (a bug of ours: logged) it never runs.
 enum sl_status sl_rpc_batch_start(grpc_call *call, const grpc_op *ops, size_t n_ops, struct sl_rpc_tag *tag);
 
-// Start operations and wait for them. SL_ERR_CANCELLED: gRPC reports failure, which for sends means that the call is
-// over.
-enum sl_status sl_rpc_batch_run(grpc_call *call, const grpc_op *ops, size_t n_ops);
+// Start operations and wait for them; a call that is still at it at the deadline (SL_NO_DEADLINE: its own will do) is cancelled.
+// SL_ERR_CANCELLED: gRPC reports failure, which for sends means that the call is over.
+enum sl_status sl_rpc_batch_run(grpc_call *call, const grpc_op *ops, size_t n_ops, int64_t deadline_ns);
+
+struct sl_rpc_account;
 
 // A message as bytes, in one allocation; NULL when there is no memory. Free with grpc_byte_buffer_destroy().
 grpc_byte_buffer *sl_rpc_message_pack(const ProtobufCMessage *message);
-// The reverse; NULL when the bytes are not a message of this type. The buffer stays the caller's.
-ProtobufCMessage *sl_rpc_message_unpack(grpc_byte_buffer *bytes, const ProtobufCMessageDescriptor *type);
+// The reverse; NULL when the bytes are not a message of this type, or `account` (NULL: nobody counts) has no room for it, as it then
+// says. The buffer stays the caller's.
+ProtobufCMessage *sl_rpc_message_unpack(grpc_byte_buffer *bytes, const ProtobufCMessageDescriptor *type,
+                                        struct sl_rpc_account *account);
 
 gpr_timespec sl_rpc_deadline_to_timespec(int64_t deadline_ns);
 int64_t sl_rpc_deadline_from_timespec(gpr_timespec deadline);
@@ -63,6 +67,19 @@ void sl_rpc_address_format(const struct sl_rpc_address *address, char *text, siz
 // Why can nobody listen there? Tries itself, since gRPC only says that it failed. Returns the failure.
 enum sl_status sl_rpc_address_diagnose(const struct sl_rpc_address *address, struct sl_error *err);
 
+// What names that address and no other host can reach: see trust/tls_files.h.
+enum sl_status sl_rpc_address_may_listen(const struct sl_rpc_address *address, bool has_credentials, bool insecure,
+                                         struct sl_error *err);
+
+// ---- rpc_credentials.c ---------------------------------------------------------------------------------------------
+
+// For channels to servers of these roles; NULL: no memory. The caller's.
+grpc_channel_credentials *sl_rpc_channel_credentials(const struct sl_rpc_credentials *credentials, unsigned roles);
+grpc_server_credentials *sl_rpc_server_credentials(const struct sl_rpc_credentials *credentials); // the caller's
+// Who has made a call. SL_ERR_DENIED: none of the roles.
+enum sl_status sl_rpc_identify(const struct sl_rpc_credentials *credentials, grpc_call *call, unsigned roles,
+                               struct sl_identity *caller_out, struct sl_error *err);
+
 // ---- rpc_pool.c: threads that come and go --------------------------------------------------------------------------
 
 struct sl_rpc_pool;
@@ -77,6 +94,32 @@ enum sl_status sl_rpc_pool_create(struct sl_rpc_pool **pool_out, struct sl_error
 enum sl_status sl_rpc_pool_submit(struct sl_rpc_pool *pool, struct sl_rpc_job *job, struct sl_error *err);
 // Runs what was submitted, then joins every thread.
 void sl_rpc_pool_destroy(struct sl_rpc_pool **pool);
+
+// ---- rpc_budget.c: memory of requests -------------------------------------------------------------------------------
+
+struct sl_rpc_budget { // of all requests of a server
+    atomic_llong left;
+};
+
+enum sl_rpc_over { SL_RPC_WITHIN, SL_RPC_OVER_ITS_OWN, SL_RPC_OVER_ALL, SL_RPC_NO_MEMORY };
+
+struct sl_rpc_account { // of one call; one thread at a time
+    struct sl_rpc_budget *budget;
+    int64_t left;          // of the message that is looked at
+    int64_t taken, held;   // by that message; by what the handler keeps beside it
+    enum sl_rpc_over over; // since the message began
+};
+
+void sl_rpc_account_open(struct sl_rpc_account *account, struct sl_rpc_budget *budget);
+void sl_rpc_account_begin(struct sl_rpc_account *account,
+                          size_t message_bytes);                         // a message comes; the one before is gone
+bool sl_rpc_account_take(struct sl_rpc_account *account, size_t bytes);  // false: account->over says why
+bool sl_rpc_account_hold(struct sl_rpc_account *account, int64_t bytes); // until the call ends
+void sl_rpc_account_end(struct sl_rpc_account *account);                 // the message is gone
+void sl_rpc_account_close(struct sl_rpc_account *account);               // and so is the call
+// SL_OK while nothing was refused; else the refusal. what: "/sluice.v1.Inference/Submit".
+enum sl_status sl_rpc_account_complain(const struct sl_rpc_account *account, const char *what, struct sl_error *err);
+ProtobufCAllocator sl_rpc_account_allocator(struct sl_rpc_account *account); // account outlives it
 
 // ---- rpc_call.c: one call at the server ----------------------------------------------------------------------------
 
@@ -94,6 +137,7 @@ struct sl_rpc_quota { // how many handlers may run at once
 struct sl_rpc_bound { // a method as registered with gRPC
     const struct sl_rpc_method *method;
     sl_rpc_handler_fn handler;
+    unsigned roles;
     void *context;
     struct sl_rpc_quota *quota;
     void *registered;
@@ -102,6 +146,7 @@ struct sl_rpc_bound { // a method as registered with gRPC
 struct sl_rpc_call {
     struct sl_rpc_server *server;
     struct sl_rpc_calls *calls;
+    int64_t send_ms;                  // the server's
     const struct sl_rpc_bound *bound; // NULL: an unknown method
     grpc_call *call;                  // NULL until accepted
     grpc_metadata_array metadata;
@@ -110,6 +155,8 @@ struct sl_rpc_call {
     grpc_byte_buffer *payload; // the request; NULL for bidirectional calls
     grpc_byte_buffer *reply;   // of a unary call, kept to travel with the status
     int64_t deadline_ns;
+    struct sl_identity caller; // once admitted
+    struct sl_rpc_account account;
     bool metadata_sent;
     atomic_int refs; // the thread that handles it, and each operation under way
     struct sl_rpc_tag accept_tag, close_tag, finish_tag;

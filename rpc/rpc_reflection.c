@@ -175,9 +175,9 @@ static enum sl_status reflect(void *context, struct sl_rpc_call *call, const Pro
 }
 
 static const struct sl_rpc_handler v1_handler = {&sl_method_grpc_reflection_v1_server_reflection_server_reflection_info,
-                                                 reflect};
+                                                 reflect, SL_ROLE_ANY};
 static const struct sl_rpc_handler v1alpha_handler = {
-    &sl_method_grpc_reflection_v1alpha_server_reflection_server_reflection_info, reflect};
+    &sl_method_grpc_reflection_v1alpha_server_reflection_server_reflection_info, reflect, SL_ROLE_ANY};
 
 void sl_rpc_reflection_services(struct sl_rpc_reflection *reflection,
                                 struct sl_rpc_implementation services_out[SL_RPC_N_REFLECTION]) {

@@ -28,10 +28,13 @@
 enum {
     POSTED_CALLS = 8, // per method: a burst longer than that waits inside gRPC for microseconds
     DEFAULT_MAX_CALLS = 256,
-    DEFAULT_MAX_MESSAGE_BYTES = 16 << 20,
+    DEFAULT_MAX_MESSAGE_BYTES = 4 << 20,
+    DEFAULT_REQUEST_BYTES = 256 << 20,
+    DEFAULT_SEND_MS = 30000,
     KEEPALIVE_TIME_MS = 4000, // a dead client is noticed within the sum of the two
     KEEPALIVE_TIMEOUT_MS = 2000,
     STOP_REPORT_MS = 5000,
+    MIN_QUOTA_BYTES = 64 << 20,
     LEAVE_MS = 50, // for clients that were told to leave, behind the last call
 };
 
@@ -45,6 +48,9 @@ struct sl_rpc_server {
     size_t n_bound;
     struct sl_rpc_pool *pool;
     struct sl_rpc_calls calls;
+    const struct sl_rpc_credentials *credentials;
+    int64_t send_ms;
+    struct sl_rpc_budget budget;
 };
 
 // ---- one call ------------------------------------------------------------------------------------------------------
@@ -53,9 +59,13 @@ static enum sl_status run_handler(struct sl_rpc_call *call, struct sl_error *err
     const struct sl_rpc_method *method = call->bound->method;
     ProtobufCMessage *request = NULL;
     if (method->kind != SL_RPC_BIDI) {
-        request = call->payload ? sl_rpc_message_unpack(call->payload, method->request) : NULL;
+        request = call->payload ? sl_rpc_message_unpack(call->payload, method->request, &call->account) : NULL;
         grpc_byte_buffer_destroy(call->payload);
         call->payload = NULL;
+        const enum sl_status over = sl_rpc_account_complain(&call->account, method->path, err);
+        if (over != SL_OK) {
+            return over;
+        }
         if (!request) {
             return sl_fail(err, SL_ERR_INVALID, "%s: the request is not a %s", method->path, method->request->name);
         }
@@ -78,6 +88,7 @@ static void serve(struct sl_rpc_job *job) {
     struct sl_error err = {0};
     const enum sl_status status = run_handler(call, &err);
     const bool told = err.status == status && err.text[0];
+    sl_rpc_account_close(&call->account);
     // Before the client can know, so that it may call again at once.
     atomic_fetch_sub(&call->bound->quota->n_running, 1);
     sl_rpc_call_finish(call, status, told ? err.text : sl_status_text(status));
@@ -93,6 +104,19 @@ static void admit(struct sl_rpc_call *call) {
     struct sl_rpc_server *server = call->server;
     struct sl_rpc_quota *quota = call->bound->quota;
     struct sl_error err;
+    if (sl_rpc_identify(server->credentials, call->call, call->bound->roles, &call->caller, &err) != SL_OK) {
+        sl_log_warn("rpc", "%s: %s refused: %s", server->address, call->bound->method->path, err.text);
+        refuse(call, SL_ERR_DENIED, err.text);
+        return;
+    }
+    const size_t bytes = call->payload ? grpc_byte_buffer_length(call->payload) : 0;
+    sl_rpc_account_open(&call->account, &server->budget);
+    sl_rpc_account_begin(&call->account, bytes);
+    if (!sl_rpc_account_take(&call->account, bytes)) {
+        sl_rpc_account_complain(&call->account, call->bound->method->path, &err);
+        refuse(call, SL_ERR_EXHAUSTED, err.text);
+        return;
+    }
     if (atomic_fetch_add(&quota->n_running, 1) >= quota->limit) {
         sl_fail(&err, SL_ERR_EXHAUSTED, "%s handles %d calls already; retry in 1000 ms", server->address, quota->limit);
     } else {
@@ -104,6 +128,7 @@ static void admit(struct sl_rpc_call *call) {
         sl_fail(&err, SL_ERR_EXHAUSTED, "%s has no thread for the call; retry in 1000 ms", server->address);
     }
     atomic_fetch_sub(&quota->n_running, 1);
+    sl_rpc_account_close(&call->account);
     refuse(call, SL_ERR_EXHAUSTED, err.text);
 }
 
@@ -141,6 +166,7 @@ static void post(struct sl_rpc_server *server, const struct sl_rpc_bound *bound)
         return;
     }
     call->accept_tag.fn = on_accept;
+    call->send_ms = server->send_ms;
     grpc_completion_queue *queue = sl_rpc_queue();
     SL_RPC_HAND_OVER(&call->accept_tag);
     grpc_call_error error =
@@ -157,8 +183,14 @@ static void post(struct sl_rpc_server *server, const struct sl_rpc_bound *bound)
 
 // ---- starting ------------------------------------------------------------------------------------------------------
 
-static grpc_server *make_grpc_server(int max_message_bytes) {
+static grpc_server *make_grpc_server(int max_message_bytes, int64_t request_bytes) {
+    // Of messages that have not arrived whole. At least one connection's windows, or nothing would ever arrive.
+    grpc_resource_quota *quota = grpc_resource_quota_create("requests");
+    grpc_resource_quota_resize(quota, (size_t)(request_bytes > MIN_QUOTA_BYTES ? request_bytes : MIN_QUOTA_BYTES));
     grpc_arg args[] = {
+        {.type = GRPC_ARG_POINTER,
+         .key = GRPC_ARG_RESOURCE_QUOTA,
+         .value.pointer = {.p = quota, .vtable = grpc_resource_quota_arg_vtable()}},
         sl_rpc_setting(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, max_message_bytes),
         sl_rpc_setting(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1),
         sl_rpc_setting(GRPC_ARG_ALLOW_REUSEPORT, 0), // or two servers would share a port in silence
@@ -171,19 +203,26 @@ static grpc_server *make_grpc_server(int max_message_bytes) {
         sl_rpc_setting(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0), // our own clients do ping while idle
     };
     const grpc_channel_args all = {.num_args = sizeof args / sizeof *args, .args = args};
-    return grpc_server_create(&all, NULL);
+    grpc_server *server = grpc_server_create(&all, NULL);
+    grpc_resource_quota_unref(quota);
+    return server;
 }
 
-static enum sl_status find_handler(const struct sl_rpc_implementation *service, const struct sl_rpc_method *method,
-                                   sl_rpc_handler_fn *handler_out, struct sl_error *err) {
+static enum sl_status find_handler(const struct sl_rpc_implementation *service, struct sl_rpc_bound *bound,
+                                   struct sl_error *err) {
     size_t n_found = 0;
     for (size_t i = 0; i < service->n_handlers; i++) {
-        if (service->handlers[i].method == method) {
-            *handler_out = service->handlers[i].fn;
+        if (service->handlers[i].method == bound->method) {
+            bound->handler = service->handlers[i].fn;
+            bound->roles = service->handlers[i].roles;
             n_found++;
         }
     }
-    return n_found == 1 ? SL_OK : sl_fail(err, SL_ERR_INTERNAL, "%s has %zu handlers, not one", method->path, n_found);
+    const char *path = bound->method->path;
+    if (n_found == 1 && bound->roles == 0) {
+        return sl_fail(err, SL_ERR_INTERNAL, "%s has a handler that nobody may call", path);
+    }
+    return n_found == 1 ? SL_OK : sl_fail(err, SL_ERR_INTERNAL, "%s has %zu handlers, not one", path, n_found);
 }
 
 static enum sl_status bind_service(struct sl_rpc_server *server, const struct sl_rpc_implementation *implementation,
@@ -195,7 +234,7 @@ static enum sl_status bind_service(struct sl_rpc_server *server, const struct sl
     for (size_t i = 0; i < service->n_methods; i++) {
         const struct sl_rpc_method *method = service->methods[i];
         struct sl_rpc_bound bound = {.method = method, .context = implementation->context, .quota = quota};
-        const enum sl_status status = find_handler(implementation, method, &bound.handler, err);
+        const enum sl_status status = find_handler(implementation, &bound, err);
         if (status != SL_OK) {
             return status;
         }
@@ -235,14 +274,18 @@ static enum sl_status bind_services(struct sl_rpc_server *server, const struct s
     return status;
 }
 
-static enum sl_status listen_on(struct sl_rpc_server *server, const char *text, struct sl_error *err) {
+static enum sl_status listen_on(struct sl_rpc_server *server, const struct sl_rpc_server_config *config,
+                                struct sl_error *err) {
     struct sl_rpc_address address;
-    enum sl_status status = sl_rpc_address_parse(text, &address, err);
+    enum sl_status status = sl_rpc_address_parse(config->listen, &address, err);
+    if (status == SL_OK) {
+        status = sl_rpc_address_may_listen(&address, config->credentials, config->insecure, err);
+    }
     if (status != SL_OK) {
         return status;
     }
     sl_rpc_address_format(&address, server->address, sizeof server->address);
-    grpc_server_credentials *credentials = grpc_insecure_server_credentials_create();
+    grpc_server_credentials *credentials = sl_rpc_server_credentials(config->credentials);
     const int port = grpc_server_add_http2_port(server->server, server->address, credentials);
     grpc_server_credentials_release(credentials);
     if (port == 0) {
@@ -284,7 +327,7 @@ static void destroy(struct sl_rpc_server *server) {
 
 enum sl_status sl_rpc_server_start(const struct sl_rpc_server_config *config, struct sl_rpc_server **server_out,
                                    struct sl_error *err) {
-    if (config->max_calls < 0 || config->max_message_bytes < 0) {
+    if (config->max_calls < 0 || config->max_message_bytes < 0 || config->send_ms < 0 || config->request_bytes < 0) {
         return sl_fail(err, SL_ERR_INVALID, "a server's limits are not negative");
     }
     struct sl_rpc_server *server = calloc(1, sizeof *server);
@@ -292,15 +335,19 @@ enum sl_status sl_rpc_server_start(const struct sl_rpc_server_config *config, st
         return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a server");
     }
     sl_rpc_calls_init(&server->calls);
-    server->server =
-        make_grpc_server(config->max_message_bytes ? config->max_message_bytes : DEFAULT_MAX_MESSAGE_BYTES);
+    server->credentials = config->credentials;
+    server->send_ms = config->send_ms ? config->send_ms : DEFAULT_SEND_MS;
+    const int64_t request_bytes = config->request_bytes ? config->request_bytes : DEFAULT_REQUEST_BYTES;
+    atomic_init(&server->budget.left, request_bytes);
+    server->server = make_grpc_server(config->max_message_bytes ? config->max_message_bytes : DEFAULT_MAX_MESSAGE_BYTES,
+                                      request_bytes);
     grpc_server_register_completion_queue(server->server, sl_rpc_queue(), NULL);
     enum sl_status status = bind_services(server, config, err);
     if (status == SL_OK) {
         status = sl_rpc_pool_create(&server->pool, err);
     }
     if (status == SL_OK) {
-        status = listen_on(server, config->listen, err);
+        status = listen_on(server, config, err);
     }
     if (status != SL_OK) {
         close_grpc_server(server, 0);

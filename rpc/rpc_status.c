@@ -32,6 +32,8 @@ int sl_rpc_code_of_status(enum sl_status status) {
         return GRPC_STATUS_DEADLINE_EXCEEDED;
     case SL_ERR_PRECONDITION:
         return GRPC_STATUS_FAILED_PRECONDITION;
+    case SL_ERR_DENIED:
+        return GRPC_STATUS_PERMISSION_DENIED;
     case SL_ERR_PEER_LOST:
     case SL_ERR_IO:
         return GRPC_STATUS_UNAVAILABLE;
@@ -67,6 +69,7 @@ enum sl_status sl_rpc_status_of_code(int code) {
         return SL_ERR_EXHAUSTED;
     case GRPC_STATUS_PERMISSION_DENIED:
     case GRPC_STATUS_UNAUTHENTICATED:
+        return SL_ERR_DENIED;
     case GRPC_STATUS_FAILED_PRECONDITION:
         return SL_ERR_PRECONDITION;
     case GRPC_STATUS_ABORTED:

@@ -156,6 +156,9 @@ static enum sl_status step(const struct sl_runtime *runtime, struct sl_sequence 
     }
     enum sl_status status = sl_pass_begin(runtime->engine, inputs, n, wants_of_all(sequences, n), &pass, err);
     for (int layer = 0; status == SL_OK && layer < runtime->config->n_layers; layer++) {
+        if (runtime->pulse) {
+            sl_pulse_tick(runtime->pulse);
+        }
         sl_pass_project(&pass, layer);
         status = sl_pass_append(&pass, err);
         if (status != SL_OK) {

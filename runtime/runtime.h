@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include "base/pulse.h"
 #include "model/forward.h"
 #include "runtime/device_choice.h"
 #include "text/tokenizer/tokenizer.h"
@@ -40,6 +41,7 @@ struct sl_runtime {
     const struct sl_model_config *config;
     struct sl_tokenizer *tokenizer;
     struct sl_engine *engine;
+    struct sl_pulse *pulse; // of the thread that has the engine: steps count their layers. NULL: nobody watches it
 };
 
 // On failure nothing is left behind. SL_ERR_INVALID: no device of that name. SL_ERR_UNSUPPORTED: it is not there, or not for this

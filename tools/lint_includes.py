@@ -96,8 +96,8 @@ def check_includes(path, text, rules, complain):
             elif os.path.dirname(header) != folder and not any(matches(word, header) for word in words):
                 complain(path, f'{folder}/ may not include "{header}"')
         for prefixes, owner in rules.WRAPPED.items():
-            if header.startswith(tuple(prefixes.split())) and folder != owner and not is_test(path):
-                complain(path, f"only {owner}/ may include <{header}>")
+            if header.startswith(tuple(prefixes.split())) and folder not in owner.split() and not is_test(path):
+                complain(path, f"only {'/ and '.join(owner.split())}/ may include <{header}>")
 
 
 def check_guard(path, text, complain):

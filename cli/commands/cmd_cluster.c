@@ -165,7 +165,7 @@ int sl_command_top(int argc, char **argv) {
         return sl_tool_complain("top", &err);
     }
     struct sl_client *client;
-    if (sl_tool_connect("top", config.tool.coordinator, &client, &code)) {
+    if (sl_tool_connect("top", config.tool.coordinator, &config.tool.tls, &client, &code)) {
         bool once = config.once || config.tool.json || sl_terminal_width(STDOUT_FILENO) == 0;
         enum sl_status status =
             once ? show_top(client, &config, false, &err) : refresh(client, &config, &signals, &err);

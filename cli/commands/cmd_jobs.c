@@ -28,7 +28,7 @@ static const struct sl_program submit_program = {
 static int submit(const struct submit_config *config, const struct sl_request *request) {
     struct sl_client *client;
     int code;
-    if (!sl_tool_connect("submit", config->tool.coordinator, &client, &code)) {
+    if (!sl_tool_connect("submit", config->tool.coordinator, &config->tool.tls, &client, &code)) {
         return code;
     }
     struct sl_error err;
@@ -96,7 +96,7 @@ int sl_command_watch(int argc, char **argv) {
         return sl_tool_complain("watch", &err);
     }
     struct sl_client *client;
-    if (sl_tool_connect("watch", config.tool.coordinator, &client, &code)) {
+    if (sl_tool_connect("watch", config.tool.coordinator, &config.tool.tls, &client, &code)) {
         struct sl_follow follow = {
             .command = "watch",
             .json = config.tool.json,

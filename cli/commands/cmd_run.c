@@ -74,7 +74,7 @@ static int follow_job(const struct run_config *config, struct sl_client *client,
 static int run_remote(const struct run_config *config, const struct sl_request *request, struct sl_follow *follow) {
     struct sl_client *client;
     int code;
-    if (!sl_tool_connect("run", config->tool.coordinator, &client, &code)) {
+    if (!sl_tool_connect("run", config->tool.coordinator, &config->tool.tls, &client, &code)) {
         return code;
     }
     code = follow_job(config, client, request, follow);
@@ -87,7 +87,7 @@ static int run_in_cluster(const struct run_config *config, const struct sl_reque
                           struct sl_cluster *cluster) {
     struct sl_client *client;
     int code;
-    if (!sl_tool_connect("run", sl_cluster_address(cluster), &client, &code)) {
+    if (!sl_tool_connect("run", sl_cluster_address(cluster), sl_cluster_operator(cluster), &client, &code)) {
         return code;
     }
     struct sl_error err;

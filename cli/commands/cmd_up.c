@@ -100,6 +100,12 @@ static enum sl_status announce(const struct up_config *config, const struct sl_c
             sl_workers_print(reply, stdout);
             sluice__v1__workers_reply__free_unpacked(reply, NULL);
             printf("ready rpc=%s\n", sl_cluster_address(cluster));
+            if (config->cluster.tls) {
+                const char *dir = config->cluster.tls;
+                printf("export SLUICE_TLS_CA=%s/ca.pem SLUICE_TLS_CERT=%s/client-local.pem "
+                       "SLUICE_TLS_KEY=%s/client-local.key\n",
+                       dir, dir, dir);
+            }
         }
     }
     fflush(stdout);
@@ -126,7 +132,7 @@ static enum sl_status serve(const struct up_config *config, struct sl_cluster *c
                             struct sl_error *err) {
     struct sl_client *client;
     int code;
-    if (!sl_tool_connect("up", sl_cluster_address(cluster), &client, &code)) {
+    if (!sl_tool_connect("up", sl_cluster_address(cluster), sl_cluster_operator(cluster), &client, &code)) {
         return sl_fail(err, SL_ERR_INTERNAL, "no connection to %s", sl_cluster_address(cluster));
     }
     enum sl_status status = sl_cluster_wait_ready(cluster, client, signals, err);

@@ -14,6 +14,7 @@
 #include <stdatomic.h>
 #include <sys/socket.h>
 
+#include "base/pulse.h"
 #include "base/status.h"
 #include "fabric/core/verb.h"
 #include "fabric/core/wire.h"
@@ -51,6 +52,7 @@ struct sl_fabric {
     } bindings[SL_WIRE_END]; // by message
 
     pthread_t thread;
+    struct sl_pulse pulse; // turns of the progress thread
     int wake_fd;
     atomic_bool sleeping, stopping, posted;
     struct sl_gate *gate; // for what may outlive the fabric
@@ -129,12 +131,26 @@ struct sl_remote_region {
     struct sl_remote_region *next;
     void *rkey; // UCX's
     bool one_sided;
-    intptr_t mapping; // of shared memory: what turns an address of the owner's into one of ours. 0: not mapped
-    uint64_t packed_hash;
-    size_t packed_bytes;
+    intptr_t mapping;     // of shared memory: what turns an address of the owner's into one of ours. 0: not mapped
+    uintptr_t begin, end; // of what is mapped here
+    size_t key_bytes;
+    uint8_t key[SL_PLACE_KEY_MAX_BYTES];
 };
-struct sl_ticket;
-struct sl_remote_region *sl_peer_region(struct sl_peer *peer, const struct sl_ticket *ticket, struct sl_error *err);
+
+// Where memory of a peer lies, as it says itself, on its connection.
+struct sl_place {
+    struct sl_wire_place head;
+    uint8_t key[SL_PLACE_KEY_MAX_BYTES];
+};
+// What says so of [base, base + bytes) of a region of ours, at most SL_PLACE_MAX_BYTES to `to`; 0: others cannot reach it.
+#define SL_PLACE_MAX_BYTES (sizeof(struct sl_wire_place) + SL_PLACE_KEY_MAX_BYTES)
+size_t sl_place_pack(const struct sl_region *region, const void *base, size_t bytes, uint8_t *to);
+// SL_ERR_PEER_CORRUPT: it says something else than `expected` bytes, or nothing that could be.
+enum sl_status sl_place_unpack(struct sl_place *place, const uint8_t *from, size_t from_bytes, uint64_t expected,
+                               struct sl_error *err);
+// SL_ERR_PEER_CORRUPT: the place is not within what the key of it has mapped here.
+enum sl_status sl_peer_region(struct sl_peer *peer, const struct sl_place *place, struct sl_remote_region **region_out,
+                              struct sl_error *err);
 void sl_peer_free_regions(struct sl_peer *peer);
 
 void *sl_fabric_take_buffer(struct sl_fabric *fabric); // SL_SEGMENT_MAX_BYTES, or NULL
@@ -153,8 +169,10 @@ struct sl_peer {
     struct sl_link *link;
     void *ep;         // UCX's endpoint: messages go that way; NULL: over the link
     void *ep_closing; // its end, under way
+    int64_t ep_ns;    // when it was made
     uint64_t number;  // ours for this peer, which it puts in front of its messages over UCX
     uint64_t its_number;
+    bool near;          // on this host
     char name[128];     // address that we connected to, or of the one who connected
     bool connector;     // we connected, so what begins here may use it
     uint64_t wanted;    // epoch; 0 when accepted
@@ -246,11 +264,13 @@ void sl_fabric_free(struct sl_fabric *fabric); // one without a thread
 struct sl_ticket {
     struct sl_wire_ticket head;
     char address[256];
-    uint8_t rkey[SL_WIRE_TICKET_MAX_BYTES];
 };
-// pack takes magic, id, generation and range of *what; malloc'd, NULL when there is no memory for it.
-uint8_t *sl_ticket_pack(const struct sl_fabric *fabric, const struct sl_region *region,
-                        const struct sl_wire_ticket *what, size_t *bytes_out);
+// pack takes magic, id, generation, secret and size of *what; malloc'd, NULL when there is no memory for it.
+uint8_t *sl_ticket_pack(const struct sl_fabric *fabric, const struct sl_wire_ticket *what, size_t *bytes_out);
+// SL_ERR_IO: the kernel has no random numbers.
+enum sl_status sl_secret_draw(struct sl_wire_secret *secret_out, struct sl_error *err);
+// In a time that does not depend on where two differ.
+bool sl_secret_equals(const struct sl_wire_secret *ours, const struct sl_wire_secret *theirs);
 // owner: what the magic says, for people.
 enum sl_status sl_ticket_unpack(struct sl_ticket *ticket, uint32_t magic, const char *owner, const uint8_t *data,
                                 size_t bytes, struct sl_error *err);

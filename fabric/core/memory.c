@@ -10,8 +10,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "base/hash.h"
 #include "fabric/core/ucx.h"
+
+#define MAX_REMOTE_REGIONS 64 // of one peer
 
 // ---- regions of ours -------------------------------------------------------------------------------------------------
 
@@ -112,29 +113,85 @@ void sl_fabric_free_regions(struct sl_fabric *fabric) {
 
 // ---- regions of peers ------------------------------------------------------------------------------------------------
 
-struct sl_remote_region *sl_peer_region(struct sl_peer *peer, const struct sl_ticket *ticket, struct sl_error *err) {
-    const struct sl_wire_ticket *head = &ticket->head;
-    uint64_t hash = sl_hash(ticket->rkey, head->rkey_bytes, 0);
-    for (struct sl_remote_region *at = peer->regions; at; at = at->next) {
-        if (at->packed_hash == hash && at->packed_bytes == head->rkey_bytes) {
-            return at;
-        }
+size_t sl_place_pack(const struct sl_region *region, const void *base, size_t bytes, uint8_t *to) {
+    if (region->rkey_bytes == 0 || region->rkey_bytes > SL_PLACE_KEY_MAX_BYTES) {
+        return 0;
+    }
+    struct sl_wire_place head = {(uint64_t)(uintptr_t)base, bytes, (uint32_t)region->rkey_bytes, 0};
+    memcpy(to, &head, sizeof head);
+    memcpy(to + sizeof head, region->rkey, region->rkey_bytes);
+    return sizeof head + region->rkey_bytes;
+}
+
+enum sl_status sl_place_unpack(struct sl_place *place, const uint8_t *from, size_t from_bytes, uint64_t expected,
+                               struct sl_error *err) {
+    struct sl_wire_place *head = &place->head;
+    uint64_t end;
+    if (from_bytes < sizeof *head) {
+        return sl_fail(err, SL_ERR_PEER_CORRUPT, "a place of %zu bytes", from_bytes);
+    }
+    memcpy(head, from, sizeof *head);
+    if (head->key_bytes == 0 || head->key_bytes > SL_PLACE_KEY_MAX_BYTES ||
+        head->key_bytes != from_bytes - sizeof *head) {
+        return sl_fail(err, SL_ERR_PEER_CORRUPT, "a place with a key of %u bytes in %zu", head->key_bytes, from_bytes);
+    }
+    if (head->bytes != expected || head->address == 0 || __builtin_add_overflow(head->address, head->bytes, &end)) {
+        return sl_fail(err, SL_ERR_PEER_CORRUPT, "a place of %llu bytes, its ticket is for %llu",
+                       (unsigned long long)head->bytes, (unsigned long long)expected);
+    }
+    memcpy(place->key, from + sizeof *head, head->key_bytes);
+    return SL_OK;
+}
+
+static struct sl_remote_region *find_region(const struct sl_peer *peer, const struct sl_place *place) {
+    struct sl_remote_region *at = peer->regions;
+    while (at && !(at->key_bytes == place->head.key_bytes && memcmp(at->key, place->key, at->key_bytes) == 0)) {
+        at = at->next;
+    }
+    return at;
+}
+
+static enum sl_status attach_region(struct sl_peer *peer, const struct sl_place *place,
+                                    struct sl_remote_region **region_out, struct sl_error *err) {
+    size_t n = 0;
+    for (const struct sl_remote_region *at = peer->regions; at; at = at->next) {
+        n++;
+    }
+    if (n >= MAX_REMOTE_REGIONS) {
+        return sl_fail(err, SL_ERR_PEER_CORRUPT, "%s has shown %zu regions: a worker has one", peer->name, n);
     }
     struct sl_remote_region *region = calloc(1, sizeof *region);
     if (!region) {
-        sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a remote region");
-        return NULL;
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a remote region");
     }
-    // Without UCX on both sides there is nothing to attach: everything goes by message.
-    if (peer->ep && head->rkey_bytes > 0 && sl_ucx_attach(peer, ticket, region, err) != SL_OK) {
+    enum sl_status status = sl_ucx_attach(peer, place, region, err);
+    if (status != SL_OK) {
         free(region);
-        return NULL;
+        return status;
     }
-    region->packed_hash = hash;
-    region->packed_bytes = head->rkey_bytes;
+    region->key_bytes = place->head.key_bytes;
+    memcpy(region->key, place->key, region->key_bytes);
     region->next = peer->regions;
     peer->regions = region;
-    return region;
+    *region_out = region;
+    return SL_OK;
+}
+
+enum sl_status sl_peer_region(struct sl_peer *peer, const struct sl_place *place, struct sl_remote_region **region_out,
+                              struct sl_error *err) {
+    struct sl_remote_region *region = find_region(peer, place);
+    enum sl_status status = region ? SL_OK : attach_region(peer, place, &region, err);
+    if (status == SL_OK && region->mapping != 0) { // else the network's adapter knows the bounds, of the key
+        uintptr_t here = (uintptr_t)place->head.address + (uintptr_t)region->mapping;
+        if (here < region->begin || here > region->end || place->head.bytes > region->end - here) {
+            status = sl_fail(err, SL_ERR_PEER_CORRUPT,
+                             "%s says that its memory lies outside of what it has mapped here", peer->name);
+        }
+    }
+    if (status == SL_OK) {
+        *region_out = region;
+    }
+    return status;
 }
 
 void sl_peer_free_regions(struct sl_peer *peer) {

@@ -33,8 +33,10 @@
 #include "base/log.h"
 #include "fabric/core/ucx.h"
 
-#define MISSED_BEATS 3
-#define FAREWELL_NS  SL_NS_PER_S // for the other side to end, too
+#define MISSED_BEATS     3
+#define EP_MEETS_NS      (5 * SL_NS_PER_MS) // in which two endpoints of UCX that were made for each other have met
+#define HEARTBEAT_MAX_MS 60000              // that a peer may announce: it is lost after three of them
+#define FAREWELL_NS      SL_NS_PER_S        // for the other side to end, too
 
 // ---- sending messages ----------------------------------------------------------------------------------------------
 
@@ -80,9 +82,13 @@ static void send_by_link(struct sl_peer_send *send, enum sl_wire_id id, const vo
     sl_link_send(send->peer->link, &send->by_link);
 }
 
-// What keeps the link alive, and what comes before there is another way.
+/*
+ * What keeps the link alive, what comes before there is another way, and who may use which memory: that is for the link, which knows
+ * its peer by a certificate. So are ends of ships, which must not overtake their beginnings.
+ */
 static bool is_of_the_link(enum sl_wire_id id) {
-    return id == SL_WIRE_HELLO || id == SL_WIRE_BEAT;
+    return id == SL_WIRE_HELLO || id == SL_WIRE_BEAT || id == SL_WIRE_CLAIM || id == SL_WIRE_PLACE ||
+           id == SL_WIRE_ABORT || id == SL_WIRE_LOOK || id == SL_WIRE_LOOK_REPLY;
 }
 
 void sl_peer_send_start(struct sl_peer_send *send, enum sl_wire_id id, const void *data, size_t bytes) {
@@ -97,10 +103,19 @@ void sl_peer_send_start(struct sl_peer_send *send, enum sl_wire_id id, const voi
     }
 }
 
+// Acted upon in sl_peers_settle().
+static void lose(struct sl_peer *peer, enum sl_status status, const char *text) {
+    if (peer->error == SL_OK) {
+        peer->error = status;
+        snprintf(peer->error_text, sizeof peer->error_text, "%s", text);
+    }
+    peer->fabric->peers_changed = true;
+}
+
 void sl_peer_tell(struct sl_peer *peer, enum sl_wire_id id, const void *header, size_t header_bytes) {
     struct sl_peer_send *send = sl_peer_send_create(peer, header, header_bytes);
-    if (!send) { // whoever waits for it asks again, or runs into its deadline
-        sl_log_error("fabric", "no memory for a message to peer=%s", peer->name);
+    if (!send) { // who waits for it would wait until its deadline: better that it hears of the end at once
+        lose(peer, SL_ERR_PEER_LOST, "no memory for a message to it");
         return;
     }
     sl_peer_send_start(send, id, NULL, 0);
@@ -130,15 +145,6 @@ static void say_hello(struct sl_peer *peer, uint64_t wanted, bool to_stranger) {
 }
 
 // ---- making ----------------------------------------------------------------------------------------------------
-
-// Acted upon in sl_peers_settle().
-static void lose(struct sl_peer *peer, enum sl_status status, const char *text) {
-    if (peer->error == SL_OK) {
-        peer->error = status;
-        snprintf(peer->error_text, sizeof peer->error_text, "%s", text);
-    }
-    peer->fabric->peers_changed = true;
-}
 
 static struct sl_peer *create_peer(struct sl_fabric *fabric) {
     struct sl_peer *peer = calloc(1, fabric->peer_bytes);
@@ -296,7 +302,7 @@ void sl_peer_transport(const struct sl_peer *peer, char *name_out, size_t name_b
 // UCX's way to it, where both ends have one. Without, the link carries everything.
 static void connect_ucx(struct sl_peer *peer, const struct sl_wire_hello *hello, const void *address) {
     struct sl_fabric *fabric = peer->fabric;
-    bool near = hello->host_id == fabric->host_id;
+    bool near = peer->near = hello->host_id == fabric->host_id;
     bool reaches_far = fabric->has_rdma || fabric->transport == SL_TRANSPORT_UCX_TCP;
     if (!fabric->ucx || hello->address_bytes == 0 || (!near && !reaches_far)) {
         return;
@@ -305,6 +311,7 @@ static void connect_ucx(struct sl_peer *peer, const struct sl_wire_hello *hello,
     if (sl_ucx_connect(peer, address, hello->address_bytes, &err) != SL_OK) {
         sl_log_debug("fabric", "peer=%s goes over tcp: %s", peer->name, err.text);
     }
+    peer->ep_ns = sl_now_ns();
 }
 
 static void come_up(struct sl_peer *peer, const struct sl_wire_hello *hello) {
@@ -329,7 +336,7 @@ static void on_hello(void *state, struct sl_peer *peer, struct sl_message *messa
         return;
     }
     if (hello.magic != SL_WIRE_MAGIC || hello.version != SL_WIRE_VERSION || hello.heartbeat_ms < 1 ||
-        hello.heartbeat_ms > 3600 * 1000 || hello.address_bytes > SL_HELLO_ADDRESS_MAX_BYTES ||
+        hello.heartbeat_ms > HEARTBEAT_MAX_MS || hello.address_bytes > SL_HELLO_ADDRESS_MAX_BYTES ||
         message->header_bytes != sizeof hello + hello.address_bytes) {
         sl_fabric_unexpected(fabric, "HELLO of another version", message->header_bytes + message->bytes);
         return; // it will be given up as never connected
@@ -360,6 +367,20 @@ static void on_bye(void *state, struct sl_peer *peer, struct sl_message *message
 
 // ---- losing ----------------------------------------------------------------------------------------------------
 
+/*
+ * CLOSING: UCX's endpoint goes when it has met the other end's. UCX 1.13 ends the process where messages about an endpoint that is
+ * new meet one that is gone already (`remote_id == ...' in ucp_ep.inl).
+ */
+static bool disconnect_ucx(struct sl_peer *peer, int64_t now_ns) {
+    if (peer->ep && now_ns - peer->ep_ns < EP_MEETS_NS) {
+        return false;
+    }
+    if (peer->ep) {
+        sl_ucx_disconnect(peer);
+    }
+    return true;
+}
+
 void sl_peer_close(struct sl_peer *peer, enum sl_status status, const char *why) {
     if (peer->state == PEER_CLOSING) {
         return;
@@ -381,9 +402,7 @@ void sl_peer_close(struct sl_peer *peer, enum sl_status status, const char *why)
     SL_VERBS_WITH(peer_closing, fabric, verb) {
         verb->ops->peer_closing(verb, peer, status, text);
     }
-    if (peer->ep) {
-        sl_ucx_disconnect(peer);
-    }
+    disconnect_ucx(peer, sl_now_ns());
 }
 
 /*
@@ -391,6 +410,9 @@ void sl_peer_close(struct sl_peer *peer, enum sl_status status, const char *why)
  * the one to begin.
  */
 static bool is_parted(struct sl_peer *peer, int64_t now_ns) {
+    if (!disconnect_ucx(peer, now_ns)) {
+        return false;
+    }
     if (!peer->finished_ns) {
         if (peer->epoch == 0) {
             sl_link_close(&peer->link);

@@ -69,6 +69,7 @@ static bool turn_transports(struct sl_fabric *fabric, int64_t now_ns) {
 
 // One turn. Returns whether anything moved.
 static bool turn(struct sl_fabric *fabric, int64_t now_ns) {
+    sl_pulse_tick(&fabric->pulse);
     bool moved = sl_fabric_run_commands(fabric);
     moved |= turn_transports(fabric, now_ns);
     if (fabric->peers_changed) {

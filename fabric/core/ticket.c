@@ -1,21 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: tickets: what a fabric hands out so that others can reach a piece of its memory, a grant or a window, as bytes
+ * Purpose: tickets: what a fabric hands out so that others may reach a piece of its memory, a grant or a window, as bytes
  *          for the control plane.
  *
- * Design: a ticket carries its own digest: mangled on its way it is refused, not unpacked. The kind is in the magic, so
- *         that a window's ticket is no grant's.
+ * Design: a ticket is a name: who the owner is, which grant or window, and 128 random bits that show that its bearer was given it.
+ *         Where the memory lies it does not say: the owner tells its bearer, over the connection to it. So a ticket that was
+ *         edited on its way opens nothing, and needs no signature. Its digest is for accidents: mangled it is refused at once. The
+ *         kind is in the magic, so that a window's ticket is no grant's.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "base/hash.h"
 #include "fabric/core/core.h"
 
-uint8_t *sl_ticket_pack(const struct sl_fabric *fabric, const struct sl_region *region,
-                        const struct sl_wire_ticket *what, size_t *bytes_out) {
+enum sl_status sl_secret_draw(struct sl_wire_secret *secret_out, struct sl_error *err) {
+    return getrandom(secret_out, sizeof *secret_out, 0) == (ssize_t)sizeof *secret_out
+               ? SL_OK
+               : sl_fail(err, SL_ERR_IO, "no random numbers from the kernel: %s", strerror(errno));
+}
+
+bool sl_secret_equals(const struct sl_wire_secret *ours, const struct sl_wire_secret *theirs) {
+    return ((ours->bits[0] ^ theirs->bits[0]) | (ours->bits[1] ^ theirs->bits[1])) == 0;
+}
+
+uint8_t *sl_ticket_pack(const struct sl_fabric *fabric, const struct sl_wire_ticket *what, size_t *bytes_out) {
     size_t address_bytes = strlen(fabric->address);
-    size_t bytes = sizeof *what + address_bytes + region->rkey_bytes;
+    size_t bytes = sizeof *what + address_bytes;
     uint8_t *ticket = bytes <= SL_WIRE_TICKET_MAX_BYTES ? malloc(bytes) : NULL;
     if (!ticket) {
         return NULL;
@@ -23,13 +36,8 @@ uint8_t *sl_ticket_pack(const struct sl_fabric *fabric, const struct sl_region *
     struct sl_wire_ticket head = *what;
     head.version = SL_WIRE_VERSION;
     head.epoch = fabric->epoch;
-    head.host_id = fabric->host_id;
-    head.address_bytes = (uint16_t)address_bytes;
-    head.rkey_bytes = (uint16_t)region->rkey_bytes;
+    head.address_bytes = (uint32_t)address_bytes;
     memcpy(ticket + sizeof head, fabric->address, address_bytes);
-    if (region->rkey_bytes > 0) {
-        memcpy(ticket + sizeof head + address_bytes, region->rkey, region->rkey_bytes);
-    }
     memcpy(ticket, &head, sizeof head);
     head.digest = sl_hash(ticket + sizeof head.digest, bytes - sizeof head.digest, 0);
     memcpy(ticket, &head.digest, sizeof head.digest);
@@ -47,13 +55,11 @@ enum sl_status sl_ticket_unpack(struct sl_ticket *ticket, uint32_t magic, const 
     if (head->magic != magic || head->version != SL_WIRE_VERSION) {
         return sl_fail(err, SL_ERR_INVALID, "not a %s's ticket of version %d", owner, SL_WIRE_VERSION);
     }
-    if (sizeof *head + head->address_bytes + head->rkey_bytes != bytes ||
-        head->address_bytes >= sizeof ticket->address || head->epoch == 0 ||
-        head->digest != sl_hash(data + sizeof head->digest, bytes - sizeof head->digest, 0)) {
+    if (bytes - sizeof *head != head->address_bytes || head->address_bytes >= sizeof ticket->address ||
+        head->epoch == 0 || head->digest != sl_hash(data + sizeof head->digest, bytes - sizeof head->digest, 0)) {
         return sl_fail(err, SL_ERR_INVALID, "the ticket is damaged");
     }
     memcpy(ticket->address, data + sizeof *head, head->address_bytes);
     ticket->address[head->address_bytes] = '\0';
-    memcpy(ticket->rkey, data + sizeof *head + head->address_bytes, head->rkey_bytes);
     return SL_OK;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Purpose: endpoints of UCX, messages over them, one-sided transfers, and memory that both ends know.
+ * Purpose: endpoints of UCX, messages over them, and one-sided transfers.
  *
  * Design: a message begins with the number that its receiver gave the sender over their link. Numbers are random: who has
  *         not been told one is nobody, and what it sends is dropped.
@@ -250,66 +250,4 @@ enum sl_status sl_peer_get(struct sl_peer_op *op, const struct sl_remote_region 
 enum sl_status sl_peer_flush(struct sl_peer_op *op) {
     ucp_request_param_t with = param_of(op);
     return started(op, ucp_ep_flush_nbx(op->peer->ep, &with));
-}
-
-// ---- memory ----------------------------------------------------------------------------------------------------------
-
-enum sl_status sl_ucx_map(struct sl_fabric *fabric, size_t bytes, struct sl_region *region, struct sl_error *err) {
-    ucp_context_h context = fabric->ucx->context;
-    ucp_mem_map_params_t params = {.field_mask = UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_FLAGS,
-                                   .length = bytes,
-                                   .flags = UCP_MEM_MAP_ALLOCATE};
-    ucp_mem_h handle = NULL;
-    ucs_status_t ucs = ucp_mem_map(context, &params, &handle);
-    if (ucs != UCS_OK) {
-        return sl_fail(err, sl_ucx_status(ucs), "cannot register %zu bytes: %s", bytes, ucs_status_string(ucs));
-    }
-    ucp_mem_attr_t attr = {.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS | UCP_MEM_ATTR_FIELD_LENGTH};
-    ucs = ucp_mem_query(handle, &attr);
-    if (ucs == UCS_OK) {
-        region->base = attr.address;
-        region->bytes = bytes;
-        ucs = ucp_rkey_pack(context, handle, &region->rkey, &region->rkey_bytes);
-    }
-    if (ucs != UCS_OK) {
-        ucp_mem_unmap(context, handle);
-        return sl_fail(err, sl_ucx_status(ucs), "registered memory: %s", ucs_status_string(ucs));
-    }
-    region->handle = handle;
-    return SL_OK;
-}
-
-void sl_ucx_unmap(struct sl_fabric *fabric, struct sl_region *region) {
-    ucp_rkey_buffer_release(region->rkey);
-    ucp_mem_unmap(fabric->ucx->context, region->handle);
-}
-
-// Attach the owner's region, and find out whether a put to it is more than an emulation.
-enum sl_status sl_ucx_attach(struct sl_peer *peer, const struct sl_ticket *ticket, struct sl_remote_region *region,
-                             struct sl_error *err) {
-    const struct sl_wire_ticket *head = &ticket->head;
-    ucp_rkey_h rkey = NULL;
-    ucs_status_t ucs = ucp_ep_rkey_unpack(peer->ep, ticket->rkey, &rkey);
-    if (ucs != UCS_OK) {
-        return sl_fail(err, SL_ERR_PEER_LOST, "remote region of %s: %s", peer->name, ucs_status_string(ucs));
-    }
-    /*
-     * ucp_rkey_ptr() succeeds exactly when the region has been attached to this process's address space: shared
-     * memory, really mapped. Whether puts then take that way is a matter of the endpoint's lanes.
-     */
-    void *mapped = NULL;
-    char transport[32];
-    sl_ucx_transport(peer, transport, sizeof transport);
-    bool shared = head->host_id == peer->fabric->host_id && ucp_rkey_ptr(rkey, head->remote_address, &mapped) == UCS_OK;
-    bool rdma = strncmp(transport, "rc_", 3) == 0 || strncmp(transport, "dc_", 3) == 0;
-    region->rkey = rkey;
-    region->one_sided = rdma || (shared && strcmp(transport, "posix") == 0);
-    region->mapping = shared ? (intptr_t)((uintptr_t)mapped - (uintptr_t)head->remote_address) : 0;
-    return SL_OK;
-}
-
-void sl_ucx_detach(struct sl_remote_region *region) {
-    if (region->rkey) {
-        ucp_rkey_destroy(region->rkey);
-    }
 }

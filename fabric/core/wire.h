@@ -8,7 +8,8 @@
  *      HELLO    both ways, first on a link: who am I, whom did I want, how else can I be reached
  *      BEAT     both ways, over the link: still there
  *      BYE      both ways: this fabric stops on purpose
- *      CLAIM    sender -> owner: this ship is the one that writes into the grant
+ *      CLAIM    sender -> owner: this ship is the one that writes into the grant, and whether it could put
+ *      PLACE    owner -> sender, where both could: where to put. A ticket does not say: it travels through others
  *      SEGMENT  sender -> owner: bytes (active message), or the notice that they have been put, and their digest
  *      FINAL    sender -> owner: how much that was, and the header
  *      QUERY    sender -> owner: what became of my ship? (an answer may have been lost)
@@ -18,6 +19,8 @@
  *      REQUEST     requester -> responder: a body
  *      REPLY       responder -> requester: the reply, or why there is none
  *      CANCEL      requester -> responder: nobody waits for the reply any more
+ *      LOOK        reader -> owner: where does the window lie? For reads without a message
+ *      LOOK_REPLY  owner -> reader: there, or nowhere that you could reach, or why not
  *      READ        reader -> owner: ranges of a window
  *      READ_REPLY  owner -> reader: their bytes, one behind the other, or why not
  */
@@ -30,7 +33,7 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the wire format is the
 
 #define SL_WIRE_MAGIC        0x53464231u // "SFB1", and of a grant's ticket
 #define SL_WIRE_WINDOW_MAGIC 0x53465731u // "SFW1": of a window's ticket
-#define SL_WIRE_VERSION      2
+#define SL_WIRE_VERSION      3
 
 enum sl_wire_id {
     SL_WIRE_HELLO = 1,
@@ -47,6 +50,9 @@ enum sl_wire_id {
     SL_WIRE_CANCEL,
     SL_WIRE_READ,
     SL_WIRE_READ_REPLY,
+    SL_WIRE_PLACE,
+    SL_WIRE_LOOK,
+    SL_WIRE_LOOK_REPLY,
     SL_WIRE_END
 };
 
@@ -71,6 +77,12 @@ static_assert(sizeof(struct sl_wire_hello) == 56, "wire");
 #define SL_HELLO_ADDRESS_MAX_BYTES 1024
 #define SL_EPOCH_OF_ANOTHER        ((uint64_t)2) // what a stranger who wants another epoch is told: epochs are odd
 
+// 128 random bits, of a grant or a window: who has been given them, in a ticket, may claim it or read from it.
+struct sl_wire_secret {
+    uint64_t bits[2];
+};
+static_assert(sizeof(struct sl_wire_secret) == 16, "wire");
+
 // Which ship into which grant. In every message below.
 struct sl_wire_key {
     uint64_t generation;
@@ -82,10 +94,27 @@ static_assert(sizeof(struct sl_wire_key) == 24, "wire");
 
 struct sl_wire_claim {
     struct sl_wire_key key;
-    uint32_t one_sided; // 1: the bytes will be put
+    struct sl_wire_secret secret;
+    uint32_t one_sided; // 1: the sender could put. 0: messages, also from one that was told where to put, and cannot
     uint32_t zero;
 };
-static_assert(sizeof(struct sl_wire_claim) == 32, "wire");
+static_assert(sizeof(struct sl_wire_claim) == 48, "wire");
+
+#define SL_PLACE_KEY_MAX_BYTES 384
+// Where memory of the one who speaks lies. Followed by key[key_bytes], of UCX.
+struct sl_wire_place {
+    uint64_t address;
+    uint64_t bytes;
+    uint32_t key_bytes;
+    uint32_t zero;
+};
+static_assert(sizeof(struct sl_wire_place) == 24, "wire");
+
+struct sl_wire_grant_place {
+    struct sl_wire_key key;
+    struct sl_wire_place place;
+};
+static_assert(sizeof(struct sl_wire_grant_place) == 48, "wire");
 
 // Followed by uint32_t part_bytes[n_parts]: the digest is chained over the parts, each seeding the next.
 struct sl_wire_segment {
@@ -156,12 +185,13 @@ struct sl_wire_cancel {
 // Its payload is struct sl_wire_range[n_ranges], together at most SL_SEGMENT_MAX_BYTES.
 struct sl_wire_read {
     uint64_t generation;
+    struct sl_wire_secret secret;
     uint32_t window_id;
     uint32_t slot; // of the reader, who tells successive users of it apart by the serial number
     uint32_t serial;
     uint32_t n_ranges;
 };
-static_assert(sizeof(struct sl_wire_read) == 24, "wire");
+static_assert(sizeof(struct sl_wire_read) == 40, "wire");
 
 struct sl_wire_range {
     uint64_t offset; // in the window
@@ -177,19 +207,36 @@ struct sl_wire_read_reply {
 };
 static_assert(sizeof(struct sl_wire_read_reply) == 16, "wire");
 
+struct sl_wire_look {
+    uint64_t generation;
+    struct sl_wire_secret secret;
+    uint32_t window_id;
+    uint32_t zero;
+};
+static_assert(sizeof(struct sl_wire_look) == 32, "wire");
+
+struct sl_wire_look_reply {
+    uint64_t generation;
+    uint32_t window_id;
+    int32_t status; // SL_OK; SL_ERR_UNSUPPORTED: by messages; else why not
+    struct sl_wire_place place;
+};
+static_assert(sizeof(struct sl_wire_look_reply) == 40, "wire");
+
 #define SL_WIRE_TICKET_MAX_BYTES 512
-// Followed by address[address_bytes] (no terminator) and rkey[rkey_bytes].
+/*
+ * The name of a grant or a window: whose, which, how large. No address and no key: nothing that is wrong in it leads anywhere but to
+ * a refusal by its owner. Followed by address[address_bytes] (no terminator), of the owner's fabric.
+ */
 struct sl_wire_ticket {
     uint64_t digest; // of everything behind it: a ticket mangled on its way is refused, not unpacked
     uint32_t magic;
     uint32_t version;
     uint64_t epoch;
     uint64_t generation;
-    uint64_t remote_address;
+    struct sl_wire_secret secret;
     uint64_t bytes;
-    uint64_t host_id; // hash of the kernel's boot id: equal on one host
-    uint32_t id;      // of the grant or the window
-    uint16_t address_bytes;
-    uint16_t rkey_bytes;
+    uint32_t id; // of the grant or the window
+    uint32_t address_bytes;
 };
 static_assert(sizeof(struct sl_wire_ticket) == 64, "wire");

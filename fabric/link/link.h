@@ -25,7 +25,7 @@
 #include <sys/uio.h>
 
 #include "base/status.h"
-#include "base/tls_files.h"
+#include "trust/tls_files.h"
 
 #define SL_LINK_HEADER_MAX ((size_t)2048)
 #define SL_LINK_DATA_MAX   ((uint64_t)64 << 20)

@@ -10,16 +10,17 @@
 
 #include <openssl/types.h>
 
-#include "base/tls_files.h"
 #include "fabric/link/link.h"
+#include "trust/tls_files.h"
 
 struct sl_tls;
 
-// SL_ERR_INVALID names the file that is not what it should be.
+// SL_ERR_INVALID names the file that is not what it should be. The paths are copied.
 enum sl_status sl_tls_create(const struct sl_tls_files *files, struct sl_tls **tls_out, struct sl_error *err);
 void sl_tls_destroy(struct sl_tls **tls); // accepts NULL, nulls
 
-SSL *sl_tls_open(struct sl_tls *tls, int fd, bool connector); // NULL: no memory
+// With the files as they are now: certificates can be replaced under way. NULL: no memory.
+SSL *sl_tls_open(struct sl_tls *tls, int fd, bool connector);
 // SL_AGAIN: after *wants_write_out, or something to read. SL_ERR_PEER_CORRUPT: it is not who it should be.
 enum sl_status sl_tls_shake_hands(struct sl_tls *tls, SSL *ssl, bool *wants_write_out, struct sl_error *err);
 // Bytes moved; 0: not now. *status_out: SL_OK, SL_ERR_PEER_LOST where the other side has ended, SL_ERR_PEER_CORRUPT where what

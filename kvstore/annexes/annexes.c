@@ -46,11 +46,28 @@ static enum sl_status append_stored(struct sl_annexes *annexes, struct sl_held_a
     }
     for (size_t i = 0; i < n_chain; i++) {
         if (status == SL_OK) {
-            status = sl_annex_append(held->annex, chain[i], err);
+            status = sl_held_annex_append(held, chain[i], err);
         }
         sl_kv_segment_unref(&chain[i]);
     }
     free(chain);
+    return status;
+}
+
+static enum sl_status open_window(struct sl_annexes *annexes, struct sl_held_annex *held,
+                                  struct sl_annex_lease *lease_out, struct sl_error *err) {
+    struct sl_arena *arena = annexes->config.room->arena;
+    struct sl_arena_stats stats;
+    sl_arena_get_stats(arena, &stats);
+    uint8_t *ticket = NULL;
+    size_t ticket_bytes = 0;
+    enum sl_status status = sl_window_open(annexes->config.fabric, sl_arena_base(arena), stats.capacity_bytes,
+                                           &held->window, &ticket, &ticket_bytes, err);
+    if (status == SL_OK) {
+        memcpy(lease_out->window, ticket, ticket_bytes);
+        lease_out->window_bytes = ticket_bytes;
+    }
+    free(ticket);
     return status;
 }
 
@@ -65,6 +82,10 @@ enum sl_status sl_annexes_open(struct sl_annexes *annexes, const char *label, co
     struct sl_held_annex *held = NULL;
     if (status == SL_OK) {
         status = sl_held_annex_create(annexes->config.ops, family, prompt, &held, err);
+    }
+    struct sl_annex_lease lease = {.window_bytes = 0};
+    if (status == SL_OK && annexes->config.fabric) {
+        status = open_window(annexes, held, &lease, err);
     }
     if (status == SL_OK) {
         status = append_stored(annexes, held, err);
@@ -90,8 +111,10 @@ enum sl_status sl_annexes_open(struct sl_annexes *annexes, const char *label, co
     held->next = annexes->first;
     annexes->first = held;
     annexes->n_leases++;
-    *lease_out = (struct sl_annex_lease){.annex_id = held->id, .n_tokens = sl_annex_n_tokens(held->annex)};
-    memcpy(lease_out->lease_id, held->lease_id, sizeof lease_out->lease_id);
+    lease.annex_id = held->id;
+    lease.n_tokens = sl_annex_n_tokens(held->annex);
+    memcpy(lease.lease_id, held->lease_id, sizeof lease.lease_id);
+    *lease_out = lease;
     pthread_mutex_unlock(&annexes->mutex);
     return SL_OK;
 }
@@ -101,6 +124,7 @@ static void end_lease(struct sl_annexes *annexes, struct sl_held_annex **at) {
     struct sl_held_annex *held = *at;
     *at = held->next;
     held->listed = false;
+    sl_window_close(&held->window);
     annexes->n_leases--;
     sl_annexes_forget_from(annexes, held, &held->growing);
     sl_ledger_settle(annexes->config.room->ledger, &held->promised_bytes, 0);

@@ -15,12 +15,16 @@
  * Memory: opening promises what is still to come; every grant takes its part out of the promise, and what is forgotten puts
  *         it back. Where rows are packed, the blocks that were shipped are promised as well, as many as are on their way at
  *         a time. An annex that ends gives the rest of its promise back; its segments stay, as cache (kvstore/memory/segments.h).
+ * Windows: every annex has one of its own, over the arena (offsets count from its base), that shows its segments and nothing else, and
+ *         closes when its lease ends. fabric/fetch.h says what that is worth where reads come without a message.
  * Leases: ended by sl_annexes_release(), or by the reaper when nobody renews; questions renew too. Ids cannot be guessed.
  * Threads: any number. Locks in this order: annexes, then room, segments, inbound, ledger, arena.
  */
 #pragma once
 
 #include "base/lease_id.h"
+#include "base/pulse.h"
+#include "fabric/fetch.h"
 #include "kvstore/memory/room.h"
 #include "offload/annex/near.h"
 
@@ -31,6 +35,8 @@ struct sl_annexes_config {
     const struct sl_ops *ops;
     struct sl_team *team; // makes key indexes; may be NULL
     int64_t lease_ms;
+    struct sl_pulse *pulse;   // of the builder, which counts its turns; may be NULL
+    struct sl_fabric *fabric; // that the room's arena is a region of; NULL: annexes without windows
 };
 
 enum sl_status sl_annexes_create(const struct sl_annexes_config *config, struct sl_annexes **annexes_out,
@@ -43,7 +49,9 @@ void sl_annexes_destroy(struct sl_annexes **annexes);
 struct sl_annex_lease {
     uint64_t annex_id; // see sl_annexes_begin_alike(); the rest is random
     char lease_id[SL_LEASE_ID_BYTES];
-    int64_t n_tokens; // held already
+    int64_t n_tokens;                    // held already
+    uint8_t window[SL_TICKET_MAX_BYTES]; // ticket for reads of what is held
+    size_t window_bytes;
 };
 /*
  * prompt: its hashes are copied. SL_ERR_INVALID: family or prompt out of bounds. SL_ERR_EXHAUSTED: no memory for what is

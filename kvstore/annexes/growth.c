@@ -81,7 +81,7 @@ static void append_built(struct sl_annexes *annexes, struct sl_held_annex *held)
     while (held->growing && held->growing->segment) {
         struct sl_growth *growth = held->growing;
         struct sl_error err = {0};
-        if (sl_annex_append(held->annex, growth->segment, &err) != SL_OK) {
+        if (sl_held_annex_append(held, growth->segment, &err) != SL_OK) {
             fail_from(annexes, held, &held->growing, &err);
             return;
         }
@@ -357,8 +357,11 @@ void *sl_annexes_builder_main(void *arg) {
     uint64_t seen = 0;
     for (bool go_on = true; go_on;) {
         sl_inbound_wait_change(annexes->config.room->inbound, &seen, sl_deadline_in_ms(LOOK_MS));
-        while (build_one(annexes)) {
-        }
+        do {
+            if (annexes->config.pulse) {
+                sl_pulse_tick(annexes->config.pulse);
+            }
+        } while (build_one(annexes));
         pthread_mutex_lock(&annexes->mutex);
         go_on = !annexes->stopping;
         pthread_mutex_unlock(&annexes->mutex);

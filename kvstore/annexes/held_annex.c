@@ -14,7 +14,8 @@
 // What annexes that begin alike have in common.
 static uint64_t beginning_of(const struct sl_kv_family *family, const struct sl_prompt_hashes *prompt) {
     int64_t first_page = prompt->n_tokens < SL_PAGE_SLOTS ? prompt->n_tokens : SL_PAGE_SLOTS;
-    return sl_hash(family, sizeof *family, sl_prompt_hash_at(prompt, first_page));
+    struct sl_hash128 beginning = sl_prompt_hash_at(prompt, first_page);
+    return sl_hash(family, sizeof *family, sl_hash128_short(&beginning));
 }
 
 bool sl_annexes_begin_alike(uint64_t annex_id, uint64_t other_id) {
@@ -26,6 +27,7 @@ void sl_held_annex_destroy(struct sl_held_annex **held_inout) {
     if (!held) {
         return;
     }
+    sl_window_close(&held->window);
     sl_near_memory_destroy(&held->memory);
     sl_annex_destroy(&held->annex);
     free(held->prompt.prefixes);
@@ -38,7 +40,7 @@ enum sl_status sl_held_annex_create(const struct sl_ops *ops, const struct sl_kv
                                     struct sl_error *err) {
     size_t n_prefixes = (size_t)(prompt->n_tokens / SL_PAGE_SLOTS);
     struct sl_held_annex *held = calloc(1, sizeof *held);
-    uint64_t *prefixes = malloc(sizeof *prefixes * (n_prefixes + 1));
+    struct sl_hash128 *prefixes = malloc(sizeof *prefixes * (n_prefixes + 1));
     if (!held || !prefixes) {
         free(held);
         free(prefixes);
@@ -64,6 +66,20 @@ enum sl_status sl_held_annex_create(const struct sl_ops *ops, const struct sl_kv
     held->id = (held->id & ~BEGINNING_BITS) | (beginning_of(family, prompt) & BEGINNING_BITS);
     *held_out = held;
     return SL_OK;
+}
+
+// Pages, and the key indexes that whoever searches for itself reads.
+static enum sl_status show(struct sl_held_annex *held, const struct sl_kv_segment *segment, struct sl_error *err) {
+    size_t n_lanes = (size_t)sl_kv_segment_get_config(segment)->n_lanes, page_stride, index_stride;
+    const void *pages = sl_kv_segment_pages(segment, &page_stride);
+    const void *indexes = sl_kv_segment_key_indexes(segment, &index_stride);
+    enum sl_status status = sl_window_show(held->window, pages, n_lanes * page_stride, err);
+    return status == SL_OK ? sl_window_show(held->window, indexes, n_lanes * index_stride, err) : status;
+}
+
+enum sl_status sl_held_annex_append(struct sl_held_annex *held, struct sl_kv_segment *segment, struct sl_error *err) {
+    enum sl_status status = held->window ? show(held, segment, err) : SL_OK;
+    return status == SL_OK ? sl_annex_append(held->annex, segment, err) : status;
 }
 
 struct sl_held_annex **sl_annexes_find_lease(struct sl_annexes *annexes, const char *lease_id) {

@@ -25,6 +25,7 @@ struct sl_held_annex {
     struct sl_kv_family family;
     struct sl_prompt_hashes prompt;
     struct sl_annex *annex;
+    struct sl_window *window; // NULL: none, or the lease has ended
     // Of whoever asks. A lease has one asker at a time; another one, after a failure, begins with a reset.
     struct sl_near_memory *memory;
     size_t promised_bytes; // of what has not been granted yet
@@ -50,6 +51,8 @@ enum sl_status sl_held_annex_create(const struct sl_ops *ops, const struct sl_kv
                                     const struct sl_prompt_hashes *prompt, struct sl_held_annex **held_out,
                                     struct sl_error *err);
 void sl_held_annex_destroy(struct sl_held_annex **held); // accepts NULL, nulls
+// The segment, of the annex's own prompt, is shown by its window and becomes part of it.
+enum sl_status sl_held_annex_append(struct sl_held_annex *held, struct sl_kv_segment *segment, struct sl_error *err);
 // Lock held, of these four. Where the annex under this lease is linked; NULL is linked there if there is none.
 struct sl_held_annex **sl_annexes_find_lease(struct sl_annexes *annexes, const char *lease_id);
 // The annex under this lease, renewed, or NULL.

@@ -33,6 +33,8 @@ struct scanner {
     struct sl_questions *questions;
     pthread_t thread;
     struct sl_annex_scratch *scratch;
+    struct sl_pulse pulse;
+    char name[16];
     // Under the lock:
     struct waiting *taken;     // being answered, in one pass; NULL: idle
     int64_t busy_ns, since_ns; // until the last pass; when the present one began
@@ -317,10 +319,13 @@ static void *scanner_main(void *arg) {
             continue;
         }
         scanner->since_ns = sl_now_ns();
+        atomic_store(&scanner->pulse.n_waiting, 1);
         pthread_mutex_unlock(&questions->mutex);
         uint64_t scanned = answer_all(questions, scanner);
         pthread_mutex_lock(&questions->mutex);
         give_back(questions, scanner);
+        atomic_store(&scanner->pulse.n_waiting, 0);
+        sl_pulse_tick(&scanner->pulse);
         scanner->busy_ns += sl_now_ns() - scanner->since_ns;
         questions->stats.n_passes++;
         questions->stats.scanned_bytes += (int64_t)scanned;
@@ -394,15 +399,15 @@ static enum sl_status pin_scanners(struct sl_questions *questions, struct sl_err
 static enum sl_status start_scanners(struct sl_questions *questions, int n_threads, struct sl_error *err) {
     for (int i = 0; i < n_threads; i++) {
         struct scanner *scanner = &questions->scanners[i];
-        char name[16];
-        snprintf(name, sizeof name, "scan-%d", i);
+        snprintf(scanner->name, sizeof scanner->name, "scan-%d", i);
         scanner->questions = questions;
+        scanner->pulse.name = scanner->name;
         scanner->scratch = sl_annex_scratch_create(NULL);
         enum sl_status status =
             scanner->scratch ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "questions: no memory for thread %d", i);
         pthread_mutex_lock(&questions->mutex); // threads that run already look at n_scanners
         if (status == SL_OK) {
-            status = sl_thread_start(name, scanner_main, scanner, &scanner->thread, err);
+            status = sl_thread_start(scanner->name, scanner_main, scanner, &scanner->thread, err);
         }
         questions->n_scanners += status == SL_OK;
         pthread_mutex_unlock(&questions->mutex);
@@ -456,6 +461,10 @@ enum sl_status sl_questions_create(const struct sl_questions_config *config, str
     sl_fabric_on_request(config->fabric, on_question, questions);
     *questions_out = questions;
     return SL_OK;
+}
+
+struct sl_pulse *sl_questions_pulse(struct sl_questions *questions, int i) {
+    return i < questions->n_scanners ? &questions->scanners[i].pulse : NULL;
 }
 
 void sl_questions_stop(struct sl_questions *questions) {

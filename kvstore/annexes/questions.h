@@ -15,6 +15,7 @@
  */
 #pragma once
 
+#include "base/pulse.h"
 #include "fabric/request.h"
 #include "kvstore/annexes/annexes.h"
 
@@ -36,6 +37,9 @@ enum sl_status sl_questions_create(const struct sl_questions_config *config, str
 void sl_questions_stop(struct sl_questions *questions);
 // Behind sl_questions_stop() and sl_fabric_destroy(): until then answers may be on their way. Accepts NULL, nulls.
 void sl_questions_destroy(struct sl_questions **questions);
+
+// Of the i-th thread; NULL behind the last. Lives as long as the questions.
+struct sl_pulse *sl_questions_pulse(struct sl_questions *questions, int i);
 
 // A measuring point of scan_load; for a thread that comes by several times a second.
 void sl_questions_sample(struct sl_questions *questions);

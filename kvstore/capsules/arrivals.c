@@ -39,7 +39,7 @@ enum sl_status sl_arrivals_create(struct sl_room *room, struct sl_disk *disk, st
 enum sl_status sl_arrivals_expect(struct sl_arrivals *arrivals, const char *lease_id,
                                   const struct sl_capsule_keys *keys, struct sl_error *err) {
     struct expected *expected = calloc(1, sizeof *expected);
-    uint64_t *hashes = malloc(sizeof *hashes * (keys->n_hashes + 1));
+    struct sl_hash128 *hashes = malloc(sizeof *hashes * (keys->n_hashes + 1));
     if (!expected || !hashes) {
         free(expected);
         free(hashes);

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/queue.h"
 #include "base/thread.h"
+#include "kvcache/capsule.h"
 #include "kvstore/disk/folder.h"
 
 #define MAX_CLOSING 65536 // capsules that closing looks at
@@ -26,7 +27,10 @@ struct sl_disk {
     _Atomic bool failed;
     pthread_mutex_t mutex;
     pthread_cond_t recalled;
-    bool recalling; // mutex
+    // Under the mutex:
+    bool recalling;
+    int64_t recall_begin_ns;
+    bool is_silent; // has been said of this recall
     char failure[384];
 };
 
@@ -115,21 +119,37 @@ void sl_disk_offer(struct sl_disk *disk, const struct sl_capsule_id *key) {
 
 // ---- reading back ---------------------------------------------------------------------------------------------------
 
+// The shelf checks the rest. SL_ERR_INVALID: the file's head says something else than the capsule.
+static enum sl_status check_tokens(const struct sl_disk_entry *found, const struct sl_capsule_bytes *capsule,
+                                   struct sl_error *err) {
+    struct sl_capsule_info info;
+    enum sl_status status = sl_capsule_read_header(capsule->header, capsule->header_bytes, &info, err);
+    if (status == SL_OK && info.n_tokens != found->head.n_tokens) {
+        status = sl_fail(err, SL_ERR_INVALID, "its file says %lld tokens, its header %lld",
+                         (long long)found->head.n_tokens, (long long)info.n_tokens);
+    }
+    return status;
+}
+
 // Read it into the arena and shelve it. SL_ERR_NOT_FOUND, SL_ERR_EXHAUSTED, SL_ERR_IO.
-static enum sl_status bring_back(struct sl_disk *disk, const struct sl_disk_found *found, struct sl_error *err) {
+static enum sl_status bring_back(struct sl_disk *disk, const struct sl_disk_entry *found, struct sl_error *err) {
     struct sl_capsule_bytes capsule = {0};
     struct sl_capsule_keys keys = {0};
+    struct sl_error why = {0};
     struct sl_room *room = disk->config.room;
-    enum sl_status status = sl_room_take_block(room, "disk", (size_t)found->entry.body_bytes, &capsule.body, err);
+    enum sl_status status = sl_room_take_block(room, "disk", (size_t)found->head.body_bytes, &capsule.body, err);
     if (status != SL_OK) {
         return status;
     }
     status = sl_disk_folder_read(disk->folder, found, capsule.body, &capsule, &keys, err);
     if (status == SL_OK) {
-        status = sl_shelf_put(disk->config.shelf, &keys, &capsule, err);
+        status = check_tokens(found, &capsule, &why);
+        status = status == SL_OK ? sl_shelf_put(disk->config.shelf, &keys, &capsule, &why) : status;
         if (status == SL_ERR_INVALID) { // of another version, perhaps
-            status = sl_disk_folder_discard(disk->folder, found->id, err->text, err);
+            status = sl_disk_folder_discard(disk->folder, found, why.text, err);
             status = status == SL_OK ? SL_ERR_NOT_FOUND : status;
+        } else if (status != SL_OK) {
+            sl_fail(err, status, "%s", why.text);
         }
         free(keys.hashes);
     }
@@ -141,10 +161,10 @@ static enum sl_status bring_back(struct sl_disk *disk, const struct sl_disk_foun
 
 // Pin the capsule that was found, if it is on the shelf, by its own key: there a younger one may have taken the prefix over
 // and gone with it. The shelf's list of its prefixes was verified, the index's entry of this prefix was not.
-static struct sl_stored *pin_found(struct sl_disk *disk, const struct sl_disk_found *found,
+static struct sl_stored *pin_found(struct sl_disk *disk, const struct sl_disk_entry *found,
                                    const struct sl_prefix *prefix) {
     int64_t covered;
-    struct sl_stored *stored = sl_shelf_pin(disk->config.shelf, &found->entry.key, &covered);
+    struct sl_stored *stored = sl_shelf_pin(disk->config.shelf, &found->head.key, &covered);
     for (size_t i = 0; stored && i <= stored->keys.n_hashes; i++) {
         struct sl_prefix own = sl_capsule_prefix(&stored->keys, stored->n_tokens, i);
         if (memcmp(&own, prefix, sizeof own) == 0) {
@@ -159,7 +179,8 @@ static struct sl_stored *pin_found(struct sl_disk *disk, const struct sl_disk_fo
 
 static struct sl_stored *recall(struct sl_disk *disk, const struct sl_prefix *prefixes, size_t n_prefixes,
                                 size_t *at_out) {
-    struct sl_disk_found found;
+    struct sl_disk_entry found;
+    size_t at = 0;
     struct sl_error err = {0};
     struct sl_stored *stored = sl_shelf_pin_longest(disk->config.shelf, prefixes, n_prefixes, at_out);
     if (stored) { // somebody else has brought it back while we waited
@@ -168,25 +189,35 @@ static struct sl_stored *recall(struct sl_disk *disk, const struct sl_prefix *pr
     int64_t begin_ns = sl_now_ns();
     enum sl_status status;
     do { // of what was damaged nothing is left: look again
-        status = sl_disk_folder_find(disk->folder, prefixes, n_prefixes, &found, &err);
-        stored = status == SL_OK ? pin_found(disk, &found, &prefixes[found.at]) : NULL;
+        bool is_there = sl_disk_folder_find(disk->folder, prefixes, n_prefixes, &at, &found);
+        status = is_there ? SL_OK : SL_ERR_NOT_FOUND;
+        stored = is_there ? pin_found(disk, &found, &prefixes[at]) : NULL;
     } while (status == SL_OK && !stored && (status = bring_back(disk, &found, &err)) == SL_ERR_NOT_FOUND);
     if (status == SL_OK) {
         if (!stored) {
-            stored = pin_found(disk, &found, &prefixes[found.at]);
+            stored = pin_found(disk, &found, &prefixes[at]);
             atomic_fetch_add(&disk->n_hits, 1);
-            sl_log_debug("disk", "capsule tokens=%lld bytes=%llu is back after %.1f ms",
-                         (long long)found.entry.n_tokens, (unsigned long long)found.entry.body_bytes,
-                         (double)(sl_now_ns() - begin_ns) / SL_NS_PER_MS);
+            sl_log_debug("disk", "capsule tokens=%lld bytes=%llu is back after %.1f ms", (long long)found.head.n_tokens,
+                         (unsigned long long)found.head.body_bytes, (double)(sl_now_ns() - begin_ns) / SL_NS_PER_MS);
         }
-        *at_out = found.at;
-        sl_disk_offer(disk, &found.entry.key); // counts the use
+        *at_out = at;
+        sl_disk_offer(disk, &found.head.key); // counts the use
     } else if (status == SL_ERR_IO) {
         give_up(disk, &err);
     } else if (status != SL_ERR_NOT_FOUND) {
         sl_log_info("disk", "a capsule was not read back: %s", err.text);
     }
     return stored;
+}
+
+// Lock held, another is reading.
+static void note_silence(struct sl_disk *disk) {
+    int64_t ms = (sl_now_ns() - disk->recall_begin_ns) / SL_NS_PER_MS;
+    if (ms >= disk->config.silent_ms && !disk->is_silent) {
+        disk->is_silent = true;
+        sl_log_warn("disk", "%s has not answered for %lld ms: nobody waits for it until it does", disk->config.folder,
+                    (long long)ms);
+    }
 }
 
 struct sl_stored *sl_disk_recall(struct sl_disk *disk, const struct sl_prefix *prefixes, size_t n_prefixes,
@@ -198,15 +229,21 @@ struct sl_stored *sl_disk_recall(struct sl_disk *disk, const struct sl_prefix *p
     enum sl_status status = SL_OK;
     pthread_mutex_lock(&disk->mutex);
     while (disk->recalling && status == SL_OK) {
-        status = sl_cond_wait_until(&disk->recalled, &disk->mutex, deadline_ns);
+        int64_t silent_ns = disk->recall_begin_ns + disk->config.silent_ms * SL_NS_PER_MS;
+        status = sl_cond_wait_until(&disk->recalled, &disk->mutex, deadline_ns < silent_ns ? deadline_ns : silent_ns);
     }
     bool our_turn = !disk->recalling;
-    disk->recalling = true; // ours, or another's still
+    if (our_turn) {
+        disk->recalling = true;
+        disk->recall_begin_ns = sl_now_ns();
+    } else {
+        note_silence(disk);
+    }
     pthread_mutex_unlock(&disk->mutex);
     if (our_turn) {
         stored = recall(disk, prefixes, n_prefixes, at_out);
         pthread_mutex_lock(&disk->mutex);
-        disk->recalling = false;
+        disk->recalling = disk->is_silent = false;
         pthread_cond_signal(&disk->recalled);
         pthread_mutex_unlock(&disk->mutex);
     }

@@ -8,7 +8,8 @@
  *         dropped and counted.
  *         A capsule that is found is read back into the arena, shelved and pinned, as if it had never left; it stays on disk
  *         too. One is read back at a time: the disk is one, and whoever waited for the same capsule finds it on the shelf.
- *         When the disk fails or is full, the store goes on without it: that is said once in the log, and in the statistics.
+ *         When the disk fails, the store goes on without it: that is said once in the log, and in the statistics. When others have
+ *         filled it, capsules are dropped until there is room, and those that are there are found.
  * Speed: 64 MiB come back at 1.3 GB/s cold and 2.4 GB/s from the page cache (2 cores of a Sapphire Rapids, virtual disk);
  *        a prompt of 7.8k tokens, models/demo, 24 MB of capsule: 660 ms to its first token read anew, 36 to 180 from disk.
  * Threads: any number may offer and recall.
@@ -23,6 +24,7 @@ struct sl_disk_config {
     const char *folder;
     int64_t bytes;
     size_t max_offers; // waiting to be written
+    int64_t silent_ms; // a reading that takes longer is waited for by nobody else
     struct sl_shelf *shelf;
     struct sl_room *room;
 };
@@ -42,7 +44,8 @@ void sl_disk_offer(struct sl_disk *disk, const struct sl_capsule_id *key);
 /*
  * The capsule for the longest of these prefixes (longest first), from the shelf or read back to it, pinned
  * (sl_shelf_unpin()); *at_out is which prefix it is. NULL: there is none, it was damaged, it does not fit, or another was
- * still being read at the deadline. A reading that has begun goes on beyond the deadline: who asks again finds it in memory.
+ * still being read at the deadline, or for silent_ms. A reading that has begun goes on beyond the deadline: who asks again finds it in
+ * memory.
  */
 struct sl_stored *sl_disk_recall(struct sl_disk *disk, const struct sl_prefix *prefixes, size_t n_prefixes,
                                  int64_t deadline_ns, size_t *at_out);
@@ -50,7 +53,7 @@ struct sl_stored *sl_disk_recall(struct sl_disk *disk, const struct sl_prefix *p
 struct sl_disk_stats {
     int64_t n_capsules, bytes; // on disk
     int64_t n_hits;            // read back
-    int64_t n_dropped;         // never written: evicted too soon, too many at once, or too large
+    int64_t n_dropped;         // never written: evicted too soon, too many at once, too large, or no room
     char failure[384];         // why the disk is not used any more; "" while it is
 };
 void sl_disk_get_stats(struct sl_disk *disk, struct sl_disk_stats *stats_out);

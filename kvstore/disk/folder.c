@@ -2,7 +2,6 @@
 // Capsules as files. See folder.h.
 #include "kvstore/disk/folder.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -13,71 +12,104 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
-#include "base/hash.h"
+#include "base/clock.h"
 #include "base/log.h"
+#include "kvstore/disk/scan.h"
 
-#define PIECE_BYTES     ((size_t)1 << 20) // hashed while it is in the caches
-#define BLOCK_BYTES     4096              // a file takes whole blocks
-#define INDEX_SHARE     64                // one of so many bytes, but at least
+#define BLOCK_BYTES     4096 // a file takes whole blocks
+#define INDEX_SHARE     64   // one of so many bytes, but
 #define MIN_INDEX_BYTES ((int64_t)4 << 20)
-#define FILE_PREFIX     "capsule-"
+#define MAX_INDEX_BYTES ((int64_t)1 << 30)
+#define MAKE_WAY_MS     60000
 
 struct sl_disk_folder {
     char path[PATH_MAX - 32];
     int dir_fd, owner_fd;
     struct sl_disk_index *index;
-    int64_t max_bytes; // of files
+    int64_t max_bytes;
     _Atomic int64_t n_capsules, bytes;
+    // The writer's:
+    uint64_t next_id;
+    int64_t last_use_ns;
+    bool is_short;          // others have filled the disk: that has been said
+    int64_t make_way_at_ns; // before it nothing more goes for what does not fit
 };
 
-static int64_t file_bytes(const struct sl_disk_entry *entry) {
-    return (int64_t)((entry->header_bytes + entry->body_bytes + BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES);
+static int64_t in_blocks(int64_t bytes) {
+    return (bytes + BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES;
 }
 
-static void name_file(uint64_t id, char name[40]) {
-    snprintf(name, 40, FILE_PREFIX "%016" PRIx64, id);
+static int64_t bytes_of(const struct sl_disk_entry *entry) {
+    return in_blocks(sl_disk_head_file_bytes(&entry->head));
 }
 
-static enum sl_status io_failed(const struct sl_disk_folder *folder, const char *name, const char *what,
-                                struct sl_error *err) {
-    return sl_fail(err, SL_ERR_IO, "%.200s/%s: %s: %s", folder->path, name, what, strerror(errno));
+// errno says why.
+static enum sl_status failed(const struct sl_disk_folder *folder, const char *name, const char *what,
+                             enum sl_status status, struct sl_error *err) {
+    return sl_fail(err, status, "%.200s/%s: %s: %s", folder->path, name, what, strerror(errno));
 }
 
-// Remove an entry and its file. SL_ERR_NOT_FOUND: somebody else has.
-static enum sl_status remove_capsule(struct sl_disk_folder *folder, uint64_t id, struct sl_error *err) {
-    struct sl_disk_entry entry;
-    enum sl_status status = sl_disk_index_remove(folder->index, id, &entry, err);
-    if (status != SL_OK) {
-        return status;
-    }
-    char name[40];
-    struct stat file;
-    name_file(id, name);
-    if (sl_disk_entry_is_damaged(&entry) && fstatat(folder->dir_fd, name, &file, 0) == 0) { // as it was counted
-        entry.header_bytes = 0;
-        entry.body_bytes = (uint64_t)file.st_size;
+// The number of this use: the time, but later than all before it.
+static struct timespec count_use(struct sl_disk_folder *folder) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    int64_t now_ns = now.tv_sec * SL_NS_PER_S + now.tv_nsec;
+    folder->last_use_ns = now_ns > folder->last_use_ns ? now_ns : folder->last_use_ns + 1;
+    return (struct timespec){folder->last_use_ns / SL_NS_PER_S, folder->last_use_ns % SL_NS_PER_S};
+}
+
+// ---- room -----------------------------------------------------------------------------------------------------------
+
+// Remove a capsule and its file. SL_ERR_NOT_FOUND: somebody else has.
+static enum sl_status remove_capsule(struct sl_disk_folder *folder, const struct sl_disk_entry *entry,
+                                     struct sl_error *err) {
+    if (!sl_disk_index_remove(folder->index, entry)) {
+        return sl_fail(err, SL_ERR_NOT_FOUND, "not on disk any more");
     }
     atomic_fetch_sub(&folder->n_capsules, 1);
-    atomic_fetch_sub(&folder->bytes, file_bytes(&entry));
+    atomic_fetch_sub(&folder->bytes, bytes_of(entry));
+    char name[SL_DISK_NAME_BYTES];
+    sl_disk_file_name(entry->id, name);
     if (unlinkat(folder->dir_fd, name, 0) != 0 && errno != ENOENT) {
-        return io_failed(folder, name, "cannot be removed", err);
+        return failed(folder, name, "cannot be removed", SL_ERR_IO, err);
     }
     return SL_OK;
 }
 
 // SL_ERR_NOT_FOUND: there is none.
 static enum sl_status remove_oldest(struct sl_disk_folder *folder, struct sl_error *err) {
-    uint64_t id;
-    enum sl_status status = sl_disk_index_oldest(folder->index, &id, err);
-    return status == SL_OK ? remove_capsule(folder, id, err) : status;
+    struct sl_disk_entry entry;
+    if (!sl_disk_index_oldest(folder->index, &entry)) {
+        return sl_fail(err, SL_ERR_NOT_FOUND, "nothing is on disk");
+    }
+    enum sl_status status = remove_capsule(folder, &entry, err);
+    return status == SL_ERR_NOT_FOUND ? SL_OK : status; // a reader found it damaged: gone all the same
 }
 
 static enum sl_status shrink_to(struct sl_disk_folder *folder, int64_t bytes, struct sl_error *err) {
     enum sl_status status = SL_OK;
     while (status == SL_OK && atomic_load(&folder->bytes) > bytes) {
         status = remove_oldest(folder, err);
+    }
+    return status == SL_ERR_NOT_FOUND ? SL_OK : status;
+}
+
+// A file is there: make it the capsule used last.
+static enum sl_status enter(struct sl_disk_folder *folder, const struct sl_disk_entry *entry,
+                            const struct sl_hash128 *hashes, struct sl_error *err) {
+    enum sl_status status;
+    while ((status = sl_disk_index_put(folder->index, entry, hashes, err)) == SL_AGAIN) {
+        status = remove_oldest(folder, err);
+        if (status != SL_OK) {
+            return status;
+        }
+    }
+    if (status == SL_OK) {
+        atomic_fetch_add(&folder->n_capsules, 1);
+        atomic_fetch_add(&folder->bytes, bytes_of(entry));
     }
     return status;
 }
@@ -91,7 +123,7 @@ static enum sl_status open_directory(struct sl_disk_folder *folder, struct sl_er
     }
     folder->dir_fd = open(folder->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder->dir_fd >= 0) {
-        folder->owner_fd = openat(folder->dir_fd, "owner", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        folder->owner_fd = openat(folder->dir_fd, "owner", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     }
     if (folder->dir_fd < 0 || folder->owner_fd < 0) {
         return sl_fail(err, SL_ERR_IO, "--disk %s: %s; give a folder that this user can write to", folder->path,
@@ -105,60 +137,85 @@ static enum sl_status open_directory(struct sl_disk_folder *folder, struct sl_er
     return SL_OK;
 }
 
-// Count what is there; entries whose file is gone or of another size go.
-static enum sl_status count_entries(struct sl_disk_folder *folder, struct sl_error *err) {
-    enum sl_status status;
-    int64_t n_lost = 0;
-    uint64_t id = 0;
-    while ((status = sl_disk_index_walk(folder->index, id, &id, err)) == SL_OK) {
-        struct sl_disk_entry entry;
-        struct stat file;
-        char name[40];
-        name_file(id, name);
-        atomic_fetch_add(&folder->n_capsules, 1);
-        status = sl_disk_index_get(folder->index, id, &entry, err);
-        bool is_whole = status == SL_OK && fstatat(folder->dir_fd, name, &file, 0) == 0 &&
-                        (uint64_t)file.st_size == entry.header_bytes + entry.body_bytes;
-        if (is_whole) {
-            atomic_fetch_add(&folder->bytes, file_bytes(&entry));
-        } else {
-            int64_t bytes = atomic_load(&folder->bytes);
-            status = remove_capsule(folder, id, err);
-            atomic_store(&folder->bytes, bytes); // it was never counted
-            n_lost++;
-        }
-        if (status != SL_OK) {
-            return status;
-        }
-        id++;
+// A file for reading. SL_ERR_INVALID: it cannot be used. SL_ERR_EXHAUSTED: it may be fine, but not now.
+static enum sl_status open_file(const struct sl_disk_folder *folder, uint64_t id, int *fd_out, struct sl_error *err) {
+    int fd = sl_disk_file_open(folder->dir_fd, id);
+    if (fd < 0) {
+        bool not_now = errno == EMFILE || errno == ENFILE || errno == ENOMEM;
+        return sl_fail(err, not_now ? SL_ERR_EXHAUSTED : SL_ERR_INVALID, "it cannot be opened: %s", strerror(errno));
     }
-    if (n_lost > 0) {
-        sl_log_warn("disk", "%s: files=%lld are gone, cut short or damaged: forgotten", folder->path,
-                    (long long)n_lost);
-    }
-    return status == SL_ERR_NOT_FOUND ? SL_OK : status;
+    *fd_out = fd;
+    return SL_OK;
 }
 
-// Files without an entry: a process was killed while it wrote them.
-static enum sl_status sweep(struct sl_disk_folder *folder, struct sl_error *err) {
-    DIR *dir = opendir(folder->path);
-    if (!dir) {
-        return io_failed(folder, "", "cannot be listed", err);
+// Read the head of a file that was there before us. SL_ERR_INVALID: the file cannot be used.
+static enum sl_status read_entry(const struct sl_disk_folder *folder, uint64_t id, struct sl_disk_entry *entry_out,
+                                 struct sl_hash128 hashes_out[SL_SHELF_MAX_PREFIXES - 1], struct sl_error *err) {
+    int fd = -1;
+    enum sl_status status = open_file(folder, id, &fd, err);
+    if (status != SL_OK) {
+        return status;
     }
-    for (struct dirent *file; (file = readdir(dir));) {
-        uint64_t id;
-        char name[40];
-        struct sl_disk_entry entry;
-        if (sscanf(file->d_name, FILE_PREFIX "%16" SCNx64, &id) != 1) {
-            continue;
-        }
-        name_file(id, name);
-        if (strcmp(name, file->d_name) == 0 && sl_disk_index_get(folder->index, id, &entry, NULL) == SL_ERR_NOT_FOUND) {
-            unlinkat(folder->dir_fd, name, 0);
-        }
+    entry_out->id = id;
+    status = sl_disk_file_read_head(fd, &entry_out->head, hashes_out, err);
+    close(fd);
+    if (status == SL_OK && bytes_of(entry_out) > folder->max_bytes) {
+        status = sl_fail(err, SL_ERR_INVALID, "it is larger than all that --disk-bytes allows");
     }
-    closedir(dir);
-    return SL_OK;
+    return status;
+}
+
+// Enter such a file, as the capsule used last, or remove it.
+static enum sl_status restore(struct sl_disk_folder *folder, uint64_t id, int64_t *n_removed, struct sl_error *err) {
+    struct sl_disk_entry entry, older;
+    struct sl_hash128 hashes[SL_SHELF_MAX_PREFIXES - 1];
+    struct sl_error why = {0};
+    char name[SL_DISK_NAME_BYTES];
+    sl_disk_file_name(id, name);
+    enum sl_status status = read_entry(folder, id, &entry, hashes, &why);
+    if (status == SL_ERR_INVALID) {
+        sl_log_debug("disk", "%s/%s: %s", folder->path, name, why.text);
+        ++*n_removed;
+        return unlinkat(folder->dir_fd, name, 0) == 0 || errno == ENOENT
+                   ? SL_OK
+                   : failed(folder, name, "is damaged and cannot be removed", SL_ERR_IO, err);
+    }
+    if (status != SL_OK) {
+        return sl_fail(err, status, "%.200s/%s: %s", folder->path, name, why.text);
+    }
+    if (sl_disk_index_get(folder->index, &entry.head.key, &older)) {
+        ++*n_removed;
+        status = remove_capsule(folder, &older, err);
+    }
+    return status == SL_OK ? enter(folder, &entry, hashes, err) : status;
+}
+
+static enum sl_status restore_all(struct sl_disk_folder *folder, struct sl_error *err) {
+    struct sl_disk_file *files;
+    size_t n_files;
+    int64_t n_removed = 0, begin_ns = sl_now_ns();
+    enum sl_status status = sl_disk_scan(folder->dir_fd, &files, &n_files, err);
+    if (status != SL_OK) {
+        sl_error_prefix(err, folder->path);
+        return status;
+    }
+    struct sl_disk_read_ahead *ahead = sl_disk_read_ahead_start(folder->dir_fd, files, n_files);
+    for (size_t i = 0; i < n_files && status == SL_OK; i++) {
+        status = restore(folder, files[i].id, &n_removed, err);
+        folder->next_id = files[i].id >= folder->next_id ? files[i].id + 1 : folder->next_id;
+        folder->last_use_ns = files[i].used_ns;
+    }
+    sl_disk_read_ahead_stop(&ahead);
+    free(files);
+    if (n_removed > 0) {
+        sl_log_warn(
+            "disk",
+            "%s: files=%lld of %zu were unfinished, damaged, of another version or there twice, and are removed",
+            folder->path, (long long)n_removed, n_files);
+    }
+    sl_log_debug("disk", "%s: files=%zu looked at in %.1f ms", folder->path, n_files,
+                 (double)(sl_now_ns() - begin_ns) / SL_NS_PER_MS);
+    return status;
 }
 
 enum sl_status sl_disk_folder_open(const char *path, int64_t max_bytes, struct sl_disk_folder **folder_out,
@@ -172,6 +229,7 @@ enum sl_status sl_disk_folder_open(const char *path, int64_t max_bytes, struct s
         return sl_fail(err, SL_ERR_EXHAUSTED, "disk: out of memory");
     }
     folder->dir_fd = folder->owner_fd = -1;
+    folder->max_bytes = max_bytes;
     enum sl_status status = SL_OK;
     if ((size_t)snprintf(folder->path, sizeof folder->path, "%s", path) >= sizeof folder->path) {
         status = sl_fail(err, SL_ERR_INVALID, "--disk: the folder's name is too long");
@@ -179,19 +237,14 @@ enum sl_status sl_disk_folder_open(const char *path, int64_t max_bytes, struct s
     if (status == SL_OK) {
         status = open_directory(folder, err);
     }
-    int64_t index_bytes = max_bytes / INDEX_SHARE > MIN_INDEX_BYTES ? max_bytes / INDEX_SHARE : MIN_INDEX_BYTES;
-    index_bytes -= index_bytes % BLOCK_BYTES;
-    folder->max_bytes = max_bytes - index_bytes;
+    int64_t index_bytes = max_bytes / INDEX_SHARE;
+    index_bytes = index_bytes < MIN_INDEX_BYTES ? MIN_INDEX_BYTES : index_bytes;
+    index_bytes = index_bytes > MAX_INDEX_BYTES ? MAX_INDEX_BYTES : index_bytes;
     if (status == SL_OK) {
-        char index_path[PATH_MAX];
-        snprintf(index_path, sizeof index_path, "%s/index.mdb", folder->path);
-        status = sl_disk_index_open(index_path, (size_t)index_bytes, &folder->index, err);
+        status = sl_disk_index_create((size_t)index_bytes, &folder->index, err);
     }
     if (status == SL_OK) {
-        status = count_entries(folder, err);
-    }
-    if (status == SL_OK) {
-        status = sweep(folder, err);
+        status = restore_all(folder, err);
     }
     if (status == SL_OK) {
         status = shrink_to(folder, folder->max_bytes, err);
@@ -209,7 +262,7 @@ void sl_disk_folder_close(struct sl_disk_folder **folder_inout) {
     if (!folder) {
         return;
     }
-    sl_disk_index_close(&folder->index);
+    sl_disk_index_destroy(&folder->index);
     if (folder->owner_fd >= 0) {
         close(folder->owner_fd);
     }
@@ -222,192 +275,180 @@ void sl_disk_folder_close(struct sl_disk_folder **folder_inout) {
 
 // ---- writing --------------------------------------------------------------------------------------------------------
 
-struct writing {
+// A new file under an id that nobody has; *id_out is its id. -1: errno.
+static int make_file(struct sl_disk_folder *folder, uint64_t *id_out) {
     int fd;
-    bool (*go_on)(void *arg);
-    void *arg;
-    uint64_t digest;
-    size_t at; // in the file
-};
-
-// SL_ERR_IO: errno says why.
-static enum sl_status write_part(struct writing *writing, const uint8_t *data, size_t bytes) {
-    for (size_t done = 0; done < bytes;) {
-        size_t piece = bytes - done < PIECE_BYTES ? bytes - done : PIECE_BYTES;
-        if (writing->go_on && !writing->go_on(writing->arg)) {
-            return SL_ERR_CANCELLED;
-        }
-        writing->digest = sl_hash(data + done, piece, writing->digest);
-        for (size_t written = 0; written < piece;) {
-            ssize_t n = pwrite(writing->fd, data + done + written, piece - written, (off_t)(writing->at + written));
-            if (n < 0 && errno != EINTR) {
-                return SL_ERR_IO;
-            }
-            written += n > 0 ? (size_t)n : 0;
-        }
-        done += piece;
-        writing->at += piece;
-    }
-    return SL_OK;
+    do {
+        char name[SL_DISK_NAME_BYTES];
+        *id_out = folder->next_id++;
+        sl_disk_file_name(*id_out, name);
+        fd = openat(folder->dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    } while (fd < 0 && errno == EEXIST); // another's, or ids have begun anew
+    return fd;
 }
 
-static enum sl_status write_file(struct sl_disk_folder *folder, const char *name,
-                                 const struct sl_capsule_bytes *capsule, struct writing *writing,
+// What a failure of the system means for whoever wanted a file: there is no room; not now; never.
+static enum sl_status group_of(int error) {
+    switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+        return SL_ERR_EXHAUSTED;
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+        return SL_ERR_CANCELLED;
+    default:
+        return SL_ERR_IO;
+    }
+}
+
+// A file with the capsule, or none.
+static enum sl_status write_file(struct sl_disk_folder *folder, const struct sl_stored *stored,
+                                 bool (*go_on)(void *arg), void *arg, struct sl_disk_entry *entry_out,
                                  struct sl_error *err) {
-    writing->fd = openat(folder->dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (writing->fd < 0) {
-        return io_failed(folder, name, "cannot be made", err);
+    struct sl_disk_entry entry;
+    char name[SL_DISK_NAME_BYTES];
+    int fd = make_file(folder, &entry.id);
+    sl_disk_file_name(entry.id, name);
+    if (fd < 0) {
+        return failed(folder, name, "cannot be made", group_of(errno), err);
     }
-    // All of it at once, so that a full disk is known first. Where a file system cannot do that, writing will say so.
-    enum sl_status status = SL_OK;
-    if (fallocate(writing->fd, 0, 0, (off_t)(capsule->header_bytes + capsule->body_bytes)) != 0 && errno == ENOSPC) {
-        status = SL_ERR_IO;
+    struct sl_error why = {0};
+    enum sl_status status = sl_disk_file_write(fd, stored, go_on, arg, &entry.head, &why);
+    struct timespec used[2] = {count_use(folder)};
+    used[1] = used[0];
+    if (status != SL_OK) {
+        sl_fail(err, status, "%.200s/%s: %s", folder->path, name, why.text);
+    } else if (futimens(fd, used) != 0) {
+        status = failed(folder, name, "cannot be dated", SL_ERR_IO, err);
+    }
+    if (close(fd) != 0 && status == SL_OK) {
+        status = failed(folder, name, "cannot be written", group_of(errno), err);
+    }
+    if (status != SL_OK && unlinkat(folder->dir_fd, name, 0) != 0 && errno != ENOENT) {
+        status = failed(folder, name, "cannot be removed", SL_ERR_IO, err);
     }
     if (status == SL_OK) {
-        status = write_part(writing, capsule->header, capsule->header_bytes);
+        *entry_out = entry;
     }
-    if (status == SL_OK) {
-        status = write_part(writing, capsule->body, capsule->body_bytes);
+    return status;
+}
+
+// Whether there is room beside the other users of the disk: said when that changes.
+static void note_room(struct sl_disk_folder *folder, bool is_short, const struct sl_error *why) {
+    if (is_short && !folder->is_short) {
+        sl_log_warn("disk", "%s: others have filled the disk: capsules are dropped until there is room: %s",
+                    folder->path, why->text);
+    } else if (!is_short && folder->is_short) {
+        sl_log_info("disk", "%s: there is room again", folder->path);
     }
-    if (status == SL_ERR_CANCELLED) {
-        sl_fail(err, status, "given up while writing %s", name);
-    } else if (status != SL_OK) {
-        io_failed(folder, name, "cannot be written", err);
+    folder->is_short = is_short;
+}
+
+// Write it; where the disk is full, others of ours go until there are no more than `left` bytes of them. Where somebody else takes that
+// room, too, it is left at that for a while: otherwise they would get all of it, capsule by capsule.
+static enum sl_status write_or_make_way(struct sl_disk_folder *folder, const struct sl_stored *stored, int64_t left,
+                                        bool (*go_on)(void *arg), void *arg, struct sl_disk_entry *entry_out,
+                                        struct sl_error *err) {
+    enum sl_status status = write_file(folder, stored, go_on, arg, entry_out, err);
+    if (status == SL_ERR_EXHAUSTED && sl_now_ns() >= folder->make_way_at_ns) {
+        status = shrink_to(folder, left, err);
+        status = status == SL_OK ? write_file(folder, stored, go_on, arg, entry_out, err) : status;
+        folder->make_way_at_ns = status == SL_ERR_EXHAUSTED ? sl_deadline_in_ms(MAKE_WAY_MS) : 0;
     }
-    if (close(writing->fd) != 0 && status == SL_OK) {
-        status = io_failed(folder, name, "cannot be written", err);
+    if (status == SL_OK || status == SL_ERR_EXHAUSTED) {
+        note_room(folder, status != SL_OK, err);
     }
     return status;
 }
 
 enum sl_status sl_disk_folder_write(struct sl_disk_folder *folder, const struct sl_stored *stored,
                                     bool (*go_on)(void *arg), void *arg, struct sl_error *err) {
-    uint64_t id;
-    if (sl_disk_index_has(folder->index, &stored->keys.id, &id)) {
+    if (sl_disk_folder_has(folder, &stored->keys.id)) {
         return sl_fail(err, SL_ERR_EXISTS, "this capsule is on disk already");
     }
-    struct sl_disk_entry entry = {.key = stored->keys.id,
-                                  .n_tokens = stored->n_tokens,
-                                  .header_bytes = stored->capsule.header_bytes,
-                                  .body_bytes = stored->capsule.body_bytes,
-                                  .n_hashes = stored->keys.n_hashes,
-                                  .stride = stored->keys.stride};
-    if (file_bytes(&entry) > folder->max_bytes) {
+    int64_t bytes = in_blocks(sl_disk_stored_file_bytes(stored));
+    if (bytes > folder->max_bytes) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "a capsule of %lld bytes is larger than all that --disk-bytes allows",
-                       (long long)file_bytes(&entry));
+                       (long long)bytes);
     }
-    enum sl_status status = shrink_to(folder, folder->max_bytes - file_bytes(&entry), err);
-    char name[40];
-    id = sl_disk_index_next(folder->index);
-    name_file(id, name);
-    struct writing writing = {.fd = -1, .go_on = go_on, .arg = arg};
+    struct sl_error why = {0};
+    struct sl_disk_entry entry;
+    int64_t left = atomic_load(&folder->bytes) - bytes;
+    enum sl_status status = shrink_to(folder, folder->max_bytes - bytes, &why);
     if (status == SL_OK) {
-        status = write_file(folder, name, &stored->capsule, &writing, err);
-        entry.file_digest = writing.digest;
+        status = write_or_make_way(folder, stored, left > 0 ? left : 0, go_on, arg, &entry, &why);
     }
-    while (status == SL_OK &&
-           (status = sl_disk_index_put(folder->index, id, &entry, stored->keys.hashes, err)) == SL_AGAIN) {
-        status = remove_oldest(folder, err); // the index is full
-        if (status == SL_ERR_NOT_FOUND) {
-            status = sl_fail(err, SL_ERR_IO, "disk: the index is full and nothing is left to remove");
+    if (status != SL_OK) {
+        return sl_fail(err, status, "%s", why.text);
+    }
+    status = enter(folder, &entry, stored->keys.hashes, err);
+    if (status != SL_OK) { // it is not counted, so it may not stay
+        char name[SL_DISK_NAME_BYTES];
+        sl_disk_file_name(entry.id, name);
+        if (unlinkat(folder->dir_fd, name, 0) != 0) {
+            status = failed(folder, name, "cannot be removed", SL_ERR_IO, err);
         }
-    }
-    if (status == SL_OK) {
-        atomic_fetch_add(&folder->n_capsules, 1);
-        atomic_fetch_add(&folder->bytes, file_bytes(&entry));
-    } else if (writing.fd >= 0) {
-        unlinkat(folder->dir_fd, name, 0);
     }
     return status;
 }
 
 // ---- reading --------------------------------------------------------------------------------------------------------
 
-enum sl_status sl_disk_folder_discard(struct sl_disk_folder *folder, uint64_t id, const char *why,
+enum sl_status sl_disk_folder_discard(struct sl_disk_folder *folder, const struct sl_disk_entry *entry, const char *why,
                                       struct sl_error *err) {
-    enum sl_status status = remove_capsule(folder, id, err);
+    enum sl_status status = remove_capsule(folder, entry, err);
     if (status == SL_OK) {
-        sl_log_warn("disk", "%s: capsule=%016" PRIx64 " removed: %s", folder->path, id, why);
+        sl_log_warn("disk", "%s: capsule=%016" PRIx64 " removed: %s", folder->path, entry->id, why);
     }
     return status == SL_ERR_NOT_FOUND ? SL_OK : status;
 }
 
-enum sl_status sl_disk_folder_find(struct sl_disk_folder *folder, const struct sl_prefix *prefixes, size_t n_prefixes,
-                                   struct sl_disk_found *found_out, struct sl_error *err) {
-    enum sl_status status;
-    struct sl_error why = {0};
-    while ((status = sl_disk_index_find(folder->index, prefixes, n_prefixes, &found_out->at, &found_out->id,
-                                        &found_out->entry, &why)) == SL_ERR_INVALID) {
-        status = sl_disk_folder_discard(folder, found_out->id, why.text, err);
-        if (status != SL_OK) {
-            return status;
-        }
-    }
-    return status == SL_OK ? SL_OK : sl_fail(err, status, "%s", status == SL_ERR_NOT_FOUND ? "not on disk" : why.text);
-}
-
-// False: it is not all there, or not readable.
-static bool read_part(int fd, size_t *at_inout, uint8_t *data, size_t bytes, uint64_t *digest_inout) {
-    for (size_t done = 0; done < bytes;) {
-        size_t piece = bytes - done < PIECE_BYTES ? bytes - done : PIECE_BYTES;
-        for (size_t n_read = 0; n_read < piece;) {
-            ssize_t n = pread(fd, data + done + n_read, piece - n_read, (off_t)(*at_inout + n_read));
-            if (n == 0 || (n < 0 && errno != EINTR)) {
-                return false;
-            }
-            n_read += n > 0 ? (size_t)n : 0;
-        }
-        *digest_inout = sl_hash(data + done, piece, *digest_inout);
-        done += piece;
-        *at_inout += piece;
-    }
-    return true;
+bool sl_disk_folder_find(struct sl_disk_folder *folder, const struct sl_prefix *prefixes, size_t n_prefixes,
+                         size_t *at_out, struct sl_disk_entry *entry_out) {
+    return sl_disk_index_find(folder->index, prefixes, n_prefixes, at_out, entry_out);
 }
 
 // SL_ERR_INVALID: it is damaged, or gone.
-static enum sl_status read_file(struct sl_disk_folder *folder, const struct sl_disk_found *found,
-                                const struct sl_capsule_bytes *into, struct sl_error *err) {
-    char name[40];
-    name_file(found->id, name);
-    int fd = openat(folder->dir_fd, name, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 && errno != ENOENT) {
-        return io_failed(folder, name, "cannot be opened", err);
+static enum sl_status read_file(struct sl_disk_folder *folder, const struct sl_disk_entry *entry,
+                                struct sl_hash128 *hashes_out, const struct sl_capsule_bytes *into,
+                                struct sl_error *err) {
+    struct sl_disk_head head;
+    int fd = -1;
+    enum sl_status status = open_file(folder, entry->id, &fd, err);
+    if (status != SL_OK) {
+        return status;
     }
-    if (fd < 0) {
-        return sl_fail(err, SL_ERR_INVALID, "its file is gone");
+    status = sl_disk_file_read_head(fd, &head, hashes_out, err);
+    if (status == SL_OK && memcmp(&head, &entry->head, sizeof head) != 0) {
+        status = sl_fail(err, SL_ERR_INVALID, "it is another one than it was");
     }
-    posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
-    size_t at = 0;
-    uint64_t digest = 0;
-    bool is_whole = read_part(fd, &at, into->header, into->header_bytes, &digest) &&
-                    read_part(fd, &at, into->body, into->body_bytes, &digest) && digest == found->entry.file_digest;
+    if (status == SL_OK) {
+        status = sl_disk_file_read_content(fd, &head, into->header, into->body, err);
+    }
     close(fd);
-    return is_whole ? SL_OK : sl_fail(err, SL_ERR_INVALID, "its file cannot be read, or fails its digest");
+    return status;
 }
 
-enum sl_status sl_disk_folder_read(struct sl_disk_folder *folder, const struct sl_disk_found *found, void *body,
+enum sl_status sl_disk_folder_read(struct sl_disk_folder *folder, const struct sl_disk_entry *entry, void *body,
                                    struct sl_capsule_bytes *capsule_out, struct sl_capsule_keys *keys_out,
                                    struct sl_error *err) {
-    const struct sl_disk_entry *entry = &found->entry;
-    struct sl_capsule_bytes capsule = {body, (size_t)entry->body_bytes, malloc((size_t)entry->header_bytes + 1),
-                                       (size_t)entry->header_bytes};
-    struct sl_capsule_keys keys = {entry->key, malloc(sizeof *keys.hashes * ((size_t)entry->n_hashes + 1)),
-                                   (size_t)entry->n_hashes, entry->stride};
+    const struct sl_disk_head *head = &entry->head;
+    struct sl_capsule_bytes capsule = {body, head->body_bytes, malloc(head->header_bytes), head->header_bytes};
+    struct sl_capsule_keys keys = {head->key, malloc(sizeof *keys.hashes * SL_SHELF_MAX_PREFIXES), head->n_hashes,
+                                   head->stride};
     struct sl_error why = {0};
-    enum sl_status status = SL_OK;
+    enum sl_status status = SL_ERR_EXHAUSTED;
     if (!capsule.header || !keys.hashes) {
-        status = sl_fail(err, SL_ERR_EXHAUSTED, "disk: out of memory");
+        sl_fail(err, status, "disk: out of memory");
     } else {
-        status = sl_disk_index_list(folder->index, found->id, entry, keys.hashes, &why);
-        if (status == SL_OK) {
-            status = read_file(folder, found, &capsule, &why);
-        }
-        if (status == SL_ERR_INVALID) { // or removed meanwhile, file and all: then nobody says anything
-            status = sl_disk_folder_discard(folder, found->id, why.text, err);
-            status = status == SL_OK ? sl_fail(err, SL_ERR_NOT_FOUND, "not on disk any more") : status;
-        } else if (status != SL_OK) {
-            sl_fail(err, status, "%s", why.text);
-        }
+        status = read_file(folder, entry, keys.hashes, &capsule, &why);
+    }
+    if (status == SL_ERR_INVALID) { // or removed meanwhile, file and all: then nobody says anything
+        status = sl_disk_folder_discard(folder, entry, why.text, err);
+        status = status == SL_OK ? sl_fail(err, SL_ERR_NOT_FOUND, "not on disk any more") : status;
+    } else if (why.text[0]) {
+        sl_fail(err, status, "%s", why.text);
     }
     if (status != SL_OK) {
         free(capsule.header);
@@ -420,14 +461,28 @@ enum sl_status sl_disk_folder_read(struct sl_disk_folder *folder, const struct s
 }
 
 bool sl_disk_folder_has(struct sl_disk_folder *folder, const struct sl_capsule_id *key) {
-    uint64_t id;
-    return sl_disk_index_has(folder->index, key, &id);
+    struct sl_disk_entry entry;
+    return sl_disk_index_get(folder->index, key, &entry);
 }
 
 enum sl_status sl_disk_folder_touch(struct sl_disk_folder *folder, const struct sl_capsule_id *key,
                                     struct sl_error *err) {
-    uint64_t id;
-    return sl_disk_index_has(folder->index, key, &id) ? sl_disk_index_touch(folder->index, id, err) : SL_ERR_NOT_FOUND;
+    struct sl_disk_entry entry;
+    if (!sl_disk_index_touch(folder->index, key, &entry)) {
+        return sl_fail(err, SL_ERR_NOT_FOUND, "not on disk");
+    }
+    char name[SL_DISK_NAME_BYTES];
+    struct timespec used[2] = {count_use(folder)};
+    used[1] = used[0];
+    sl_disk_file_name(entry.id, name);
+    if (utimensat(folder->dir_fd, name, used, AT_SYMLINK_NOFOLLOW) == 0) {
+        return SL_OK;
+    }
+    if (errno != ENOENT) {
+        return failed(folder, name, "cannot be dated", SL_ERR_IO, err);
+    }
+    enum sl_status status = sl_disk_folder_discard(folder, &entry, "its file is gone", err);
+    return status == SL_OK ? sl_fail(err, SL_ERR_NOT_FOUND, "not on disk any more") : status;
 }
 
 void sl_disk_folder_get_size(struct sl_disk_folder *folder, int64_t *n_capsules_out, int64_t *bytes_out) {

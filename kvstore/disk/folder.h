@@ -2,18 +2,16 @@
 /*
  * Purpose: capsules as files in a folder, found by prefix, never more bytes than allowed.
  *
- *          DIR/owner                          locked by the one process that uses the folder
- *          DIR/index.mdb, index.mdb-lock      kvstore/disk/index.h
- *          DIR/capsule-<id>                   header, then body, as they are in memory
+ *          DIR/owner            locked by the one process that uses the folder
+ *          DIR/capsule-<id>     kvstore/disk/file.h; its time of modification is that of its last use
  *
- * Design: a file is written first and then entered into the index, and goes the other way round; so what a killed process
- *         leaves is a file without an entry, which the next open removes. Files are not synced: what a crash of the system
- *         leaves half written fails its digest when it is read. A capsule is read with pread into the caller's block, hashed
- *         while it is in the caches: nothing is mapped, so that a bad disk is an error and no signal.
- *         Bodies are not values of LMDB: it would copy every byte once more through memory of its own, and large values of
- *         all sizes leave its file full of gaps.
- *         The index may take a 64th of the bytes (4 MiB at least), files the rest; when either is used up, the capsule that was used
- *         longest ago goes.
+ * Design: there is nothing else. What is found under which key is in memory (kvstore/disk/index.h), made anew at every start from
+ *         the heads of the files. So there is nothing beside the files that could be damaged or be at odds with them, and a damaged
+ *         file costs its own capsule. What does not hold what its head must say is removed at the start: a file that a killed process
+ *         left, one that is cut short or damaged, the older of two for the same capsule. Files of other names are let be.
+ *         The index may take a 64th of the bytes in memory (4 MiB at least, 1 GiB at most); when it or the folder is full, the capsule
+ *         that was used longest ago goes. Where others have filled the disk, as much as the new capsule needs goes; where they take that as well, capsules are dropped
+ *         and nothing more goes for a minute.
  * Threads: one writes; any number find and read.
  */
 #pragma once
@@ -34,32 +32,26 @@ void sl_disk_folder_close(struct sl_disk_folder **folder);
 
 /*
  * Write a capsule; others go for it. Asks go_on (may be NULL) between pieces. SL_ERR_EXISTS: it is there.
- * SL_ERR_EXHAUSTED: it is larger than the folder may become. SL_ERR_CANCELLED: go_on said no. SL_ERR_IO: the disk is full
- * or fails. In none of these cases a part of it stays.
+ * SL_ERR_EXHAUSTED: it is larger than the folder may become, or others have filled the disk (logged when that begins and ends).
+ * SL_ERR_CANCELLED: go_on said no, or no file can be opened just now. SL_ERR_IO: the disk fails. In none of these cases a part of it stays.
  */
 enum sl_status sl_disk_folder_write(struct sl_disk_folder *folder, const struct sl_stored *stored,
                                     bool (*go_on)(void *arg), void *arg, struct sl_error *err);
 
-struct sl_disk_found {
-    uint64_t id;
-    size_t at; // which of the prefixes
-    struct sl_disk_entry entry;
-};
-/*
- * What is stored for the longest of these prefixes (longest first). SL_ERR_NOT_FOUND; SL_ERR_IO: the index cannot be read.
- */
-enum sl_status sl_disk_folder_find(struct sl_disk_folder *folder, const struct sl_prefix *prefixes, size_t n_prefixes,
-                                   struct sl_disk_found *found_out, struct sl_error *err);
+// What is stored for the longest of these prefixes (longest first); *at_out is which one it is. False: nothing.
+bool sl_disk_folder_find(struct sl_disk_folder *folder, const struct sl_prefix *prefixes, size_t n_prefixes,
+                         size_t *at_out, struct sl_disk_entry *entry_out);
 
 /*
- * Read it into body[entry.body_bytes], which *capsule_out then has; its header and keys_out->hashes are malloc'd and the
- * caller's. SL_ERR_NOT_FOUND: it has gone meanwhile, or it was damaged and is now gone (logged).
+ * Read it into body[entry->head.body_bytes], which *capsule_out then has; its header and keys_out->hashes are malloc'd and the
+ * caller's. SL_ERR_NOT_FOUND: it has gone meanwhile, or it was damaged and is now gone (logged). SL_ERR_EXHAUSTED. SL_ERR_IO: what is
+ * damaged cannot be removed.
  */
-enum sl_status sl_disk_folder_read(struct sl_disk_folder *folder, const struct sl_disk_found *found, void *body,
+enum sl_status sl_disk_folder_read(struct sl_disk_folder *folder, const struct sl_disk_entry *entry, void *body,
                                    struct sl_capsule_bytes *capsule_out, struct sl_capsule_keys *keys_out,
                                    struct sl_error *err);
-// It cannot be used, whatever its digests say: remove it and say why.
-enum sl_status sl_disk_folder_discard(struct sl_disk_folder *folder, uint64_t id, const char *why,
+// It cannot be used, whatever its digests say: remove it and say why. SL_ERR_IO.
+enum sl_status sl_disk_folder_discard(struct sl_disk_folder *folder, const struct sl_disk_entry *entry, const char *why,
                                       struct sl_error *err);
 bool sl_disk_folder_has(struct sl_disk_folder *folder, const struct sl_capsule_id *key); // whole
 // Count this capsule, whole, as the one used last. SL_ERR_NOT_FOUND, SL_ERR_IO.

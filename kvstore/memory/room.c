@@ -3,10 +3,12 @@
 #include "kvstore/memory/room.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 
 // Above HIGH of the arena, evict down to LOW before anything new comes in.
 #define HIGH_PERCENT 90
 #define LOW_PERCENT  85
+#define ALARM_MS     60000
 #define NO_MERCY     INT64_MAX // in place of the time: passes over nothing that may be evicted
 
 void sl_room_init(struct sl_room *room, struct sl_ledger *ledger, struct sl_inbound *inbound, struct sl_shelf *shelf,
@@ -67,14 +69,33 @@ static enum sl_status make_room(struct sl_room *room, const char *label, size_t 
     return SL_OK;
 }
 
+// Lock held: the end of every request for room. A store that is full of what cannot be evicted refuses whoever comes, and that is for
+// people to know.
+static enum sl_status tell(struct sl_room *room, enum sl_status status, const struct sl_error *why,
+                           struct sl_error *err) {
+    if (status == SL_ERR_EXHAUSTED) {
+        atomic_fetch_add(&room->n_refused, 1);
+        room->n_not_told++;
+    }
+    if (room->n_not_told > 0 && sl_now_ns() >= room->alarm_at_ns) {
+        sl_log_warn("kvstore", "no room, and nothing more can be evicted: refused=%lld since this was said last: %s",
+                    (long long)room->n_not_told, status == SL_OK ? "now there is" : why->text);
+        room->n_not_told = 0;
+        room->alarm_at_ns = sl_deadline_in_ms(ALARM_MS);
+    }
+    return status == SL_OK ? SL_OK : sl_fail(err, status, "%s", why->text);
+}
+
 enum sl_status sl_room_promise(struct sl_room *room, const char *label, size_t bytes, struct sl_error *err) {
+    struct sl_error why = {0};
     pthread_mutex_lock(&room->mutex);
-    enum sl_status status = make_room(room, label, bytes, 0, err);
+    enum sl_status status = make_room(room, label, bytes, 0, &why);
     if (status == SL_OK && sl_ledger_try_promise(room->ledger, bytes) != SL_OK) {
         status =
-            sl_fail(err, SL_ERR_EXHAUSTED, "%s: %zu bytes do not fit beside %zu in use or promised; retry in 500 ms",
+            sl_fail(&why, SL_ERR_EXHAUSTED, "%s: %zu bytes do not fit beside %zu in use or promised; retry in 500 ms",
                     label, bytes, taken_bytes(room, 0));
     }
+    status = tell(room, status, &why, err);
     pthread_mutex_unlock(&room->mutex);
     return status;
 }
@@ -87,25 +108,28 @@ static bool has_block(struct sl_room *room, size_t bytes) {
 
 enum sl_status sl_room_open_inbound(struct sl_room *room, const char *label, size_t body_bytes, size_t promised_bytes,
                                     size_t covered_bytes, struct sl_inbound_ticket *ticket_out, struct sl_error *err) {
+    struct sl_error why = {0};
     pthread_mutex_lock(&room->mutex);
-    enum sl_status status = make_room(room, label, body_bytes + promised_bytes, covered_bytes, err);
+    enum sl_status status = make_room(room, label, body_bytes + promised_bytes, covered_bytes, &why);
     if (status == SL_OK) {
         while (!has_block(room, body_bytes) && sl_room_evict_one(room)) { // an inbound transfer is one contiguous block
         }
         sl_ledger_return(room->ledger, covered_bytes);
-        status = sl_inbound_open(room->inbound, label, body_bytes, promised_bytes, ticket_out, err);
+        status = sl_inbound_open(room->inbound, label, body_bytes, promised_bytes, ticket_out, &why);
         if (status != SL_OK) {
             sl_ledger_promise_again(room->ledger, covered_bytes);
         }
     }
+    status = tell(room, status, &why, err);
     pthread_mutex_unlock(&room->mutex);
     return status;
 }
 
 enum sl_status sl_room_take_block(struct sl_room *room, const char *label, size_t bytes, void **block_out,
                                   struct sl_error *err) {
+    struct sl_error why = {0};
     pthread_mutex_lock(&room->mutex);
-    enum sl_status status = make_room(room, label, bytes, 0, err);
+    enum sl_status status = make_room(room, label, bytes, 0, &why);
     if (status == SL_OK) {
         while (!has_block(room, bytes) && sl_room_evict_one(room)) {
         }
@@ -113,9 +137,11 @@ enum sl_status sl_room_take_block(struct sl_room *room, const char *label, size_
         if (block) {
             *block_out = block;
         } else {
-            status = sl_fail(err, SL_ERR_EXHAUSTED, "%s: no block of %zu bytes is free; retry in 500 ms", label, bytes);
+            status =
+                sl_fail(&why, SL_ERR_EXHAUSTED, "%s: no block of %zu bytes is free; retry in 500 ms", label, bytes);
         }
     }
+    status = tell(room, status, &why, err);
     pthread_mutex_unlock(&room->mutex);
     return status;
 }

@@ -9,12 +9,14 @@
  *         What does not fit even so, by the number of bytes, is refused with the numbers, and nothing has been evicted for
  *         it. An inbound transfer is one block: where what is free lies in pieces, more is evicted in the same order until there is
  *         one, and where what is in use lies between, everything may have gone before it is refused.
+ *         Who is refused comes again; that nothing can be evicted any more is counted, and logged: at once, then once a minute.
  * Threads: any number. Whoever takes memory does it under one lock, so that what was made room for cannot be taken by
  *          another in between.
  */
 #pragma once
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "kvstore/memory/segments.h"
 #include "kvstore/memory/shelf.h"
@@ -27,6 +29,9 @@ struct sl_room {
     struct sl_shelf *shelf;
     struct sl_kv_segments *segments;
     pthread_mutex_t mutex;
+    _Atomic int64_t n_refused; // since the start
+    // Under the mutex:
+    int64_t alarm_at_ns, n_not_told;
 };
 
 void sl_room_init(struct sl_room *room, struct sl_ledger *ledger, struct sl_inbound *inbound, struct sl_shelf *shelf,

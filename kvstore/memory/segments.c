@@ -15,7 +15,7 @@
 struct key {
     struct sl_kv_family family;
     int64_t end;
-    uint64_t prefix_hash;
+    struct sl_hash128 prefix_hash;
 };
 
 struct entry {
@@ -73,7 +73,7 @@ enum sl_status sl_kv_family_config(const struct sl_kv_family *family, int64_t be
     return SL_OK;
 }
 
-uint64_t sl_prompt_hash_at(const struct sl_prompt_hashes *prompt, int64_t end) {
+struct sl_hash128 sl_prompt_hash_at(const struct sl_prompt_hashes *prompt, int64_t end) {
     return end % SL_PAGE_SLOTS == 0 ? prompt->prefixes[end / SL_PAGE_SLOTS - 1] : prompt->whole;
 }
 
@@ -127,7 +127,7 @@ static struct entry *find_oldest(struct sl_kv_segments *segments, int64_t now_ns
 
 // ---- index (lock held) --------------------------------------------------------------------------------------------
 
-static struct key make_key(const struct sl_kv_family *family, int64_t end, uint64_t prefix_hash) {
+static struct key make_key(const struct sl_kv_family *family, int64_t end, struct sl_hash128 prefix_hash) {
     return (struct key){.family = *family, .end = end, .prefix_hash = prefix_hash};
 }
 
@@ -173,7 +173,8 @@ void sl_kv_segments_destroy(struct sl_kv_segments **segments_inout) {
 // ---- segments ----------------------------------------------------------------------------------------------------
 
 enum sl_status sl_kv_segments_put(struct sl_kv_segments *segments, const struct sl_kv_family *family,
-                                  uint64_t prefix_hash, struct sl_kv_segment **segment_inout, struct sl_error *err) {
+                                  struct sl_hash128 prefix_hash, struct sl_kv_segment **segment_inout,
+                                  struct sl_error *err) {
     const struct sl_kv_segment_config *config = sl_kv_segment_get_config(*segment_inout);
     struct entry *entry = calloc(1, sizeof *entry);
     if (!entry) {

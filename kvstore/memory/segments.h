@@ -15,6 +15,7 @@
  */
 #pragma once
 
+#include "base/salted_hash.h"
 #include "offload/annex/annex.h"
 
 // All that the segments of an annex have in common. Without padding: compared as bytes.
@@ -31,11 +32,11 @@ enum sl_status sl_kv_family_config(const struct sl_kv_family *family, int64_t be
 // A prompt by the hashes of its beginnings (kvcache/capsule.h).
 struct sl_prompt_hashes {
     int64_t n_tokens;
-    uint64_t *prefixes; // [n_tokens / SL_PAGE_SLOTS]: of the first (i + 1) * SL_PAGE_SLOTS tokens
-    uint64_t whole;     // of all n_tokens
+    struct sl_hash128 *prefixes; // [n_tokens / SL_PAGE_SLOTS]: of the first (i + 1) * SL_PAGE_SLOTS tokens
+    struct sl_hash128 whole;     // of all n_tokens
 };
 // Of the first `end` tokens: a multiple of SL_PAGE_SLOTS, or all.
-uint64_t sl_prompt_hash_at(const struct sl_prompt_hashes *prompt, int64_t end);
+struct sl_hash128 sl_prompt_hash_at(const struct sl_prompt_hashes *prompt, int64_t end);
 
 struct sl_kv_segments;
 
@@ -48,7 +49,8 @@ void sl_kv_segments_destroy(struct sl_kv_segments **segments); // lets go of all
  * SL_ERR_EXHAUSTED: not indexed, *segment_inout is as before.
  */
 enum sl_status sl_kv_segments_put(struct sl_kv_segments *segments, const struct sl_kv_family *family,
-                                  uint64_t prefix_hash, struct sl_kv_segment **segment_inout, struct sl_error *err);
+                                  struct sl_hash128 prefix_hash, struct sl_kv_segment **segment_inout,
+                                  struct sl_error *err);
 
 // The segment [begin, end) of a prompt, or NULL. A reference, the caller's.
 struct sl_kv_segment *sl_kv_segments_find(struct sl_kv_segments *segments, const struct sl_kv_family *family,

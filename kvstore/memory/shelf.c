@@ -9,7 +9,10 @@
 #include "base/clock.h"
 #include "base/hash.h"
 
-#define N_BUCKETS (1u << 16)
+#define N_BUCKETS        (1u << 16)
+#define BESIDE_SHARE     16 // one of so many bytes of the arena
+#define MIN_BESIDE_BYTES ((size_t)16 << 20)
+#define MALLOC_BYTES     16 // what malloc adds to a block
 
 struct node { // of the index
     struct node *next;
@@ -21,6 +24,7 @@ struct node { // of the index
 struct sl_shelf {
     struct sl_arena *arena;
     int64_t keep_ms;
+    size_t max_beside_bytes;
     pthread_mutex_t mutex;
     struct node **buckets; // [N_BUCKETS]
     struct sl_stored *newest, *oldest;
@@ -38,6 +42,12 @@ enum sl_status sl_shelf_create(struct sl_arena *arena, int64_t keep_ms, struct s
     }
     shelf->arena = arena;
     shelf->keep_ms = keep_ms;
+    struct sl_arena_stats about;
+    sl_arena_get_stats(arena, &about);
+    shelf->max_beside_bytes = about.capacity_bytes / BESIDE_SHARE;
+    if (shelf->max_beside_bytes < MIN_BESIDE_BYTES) {
+        shelf->max_beside_bytes = MIN_BESIDE_BYTES;
+    }
     shelf->buckets = buckets;
     pthread_mutex_init(&shelf->mutex, NULL);
     *shelf_out = shelf;
@@ -120,6 +130,13 @@ static void stored_free(struct sl_stored *stored) {
     free(stored);
 }
 
+// Of its header and its keys: the hashes, and a node of the index for each.
+static size_t beside_bytes(const struct sl_stored *stored) {
+    size_t n_keys = stored->keys.n_hashes + 1;
+    return sizeof *stored + stored->capsule.header_bytes +
+           n_keys * (sizeof(struct sl_hash128) + sizeof(struct node) + MALLOC_BYTES);
+}
+
 // Lock held: take it out of index and order; its memory goes.
 static void discard(struct sl_shelf *shelf, struct sl_stored *stored) {
     unlink_use(shelf, stored);
@@ -129,6 +146,7 @@ static void discard(struct sl_shelf *shelf, struct sl_stored *stored) {
     }
     shelf->stats.n_capsules--;
     shelf->stats.bytes -= stored->capsule.body_bytes;
+    shelf->stats.beside_bytes -= beside_bytes(stored);
     sl_capsule_bytes_free(&stored->capsule, shelf->arena);
     stored_free(stored);
 }
@@ -173,7 +191,7 @@ static struct sl_stored *make_stored(const struct sl_capsule_keys *keys, const s
         n_hashes++;
     }
     struct sl_stored *stored = calloc(1, sizeof *stored);
-    uint64_t *hashes = malloc(sizeof *hashes * (n_hashes + 1));
+    struct sl_hash128 *hashes = malloc(sizeof *hashes * (n_hashes + 1));
     if (!stored || !hashes) {
         free(stored);
         free(hashes);
@@ -186,6 +204,33 @@ static struct sl_stored *make_stored(const struct sl_capsule_keys *keys, const s
     stored->n_tokens = info->n_tokens;
     stored->capsule = *capsule;
     return stored;
+}
+
+// Lock held. The least recently used that may go.
+static struct sl_stored *find_oldest(struct sl_shelf *shelf, int64_t now_ns) {
+    struct sl_stored *stored = shelf->oldest;
+    while (stored && (stored->n_pins > 0 || stored->kept_until_ns > now_ns)) {
+        stored = stored->newer;
+    }
+    return stored;
+}
+
+// Lock held.
+static bool evict_one(struct sl_shelf *shelf, int64_t now_ns) {
+    struct sl_stored *stored = find_oldest(shelf, now_ns);
+    if (stored) {
+        discard(shelf, stored);
+        shelf->stats.n_evicted++;
+    }
+    return stored != NULL;
+}
+
+// Lock held.
+static bool make_room_beside(struct sl_shelf *shelf, size_t bytes) {
+    while (shelf->stats.beside_bytes + bytes > shelf->max_beside_bytes &&
+           (evict_one(shelf, sl_now_ns()) || evict_one(shelf, INT64_MAX))) {
+    }
+    return shelf->stats.beside_bytes + bytes <= shelf->max_beside_bytes;
 }
 
 enum sl_status sl_shelf_put(struct sl_shelf *shelf, const struct sl_capsule_keys *keys,
@@ -202,10 +247,14 @@ enum sl_status sl_shelf_put(struct sl_shelf *shelf, const struct sl_capsule_keys
     pthread_mutex_lock(&shelf->mutex);
     if (find_whole(shelf, &keys->id)) {
         status = sl_fail(err, SL_ERR_EXISTS, "this capsule is on the shelf already");
+    } else if (!make_room_beside(shelf, beside_bytes(stored))) {
+        status = sl_fail(err, SL_ERR_EXHAUSTED, "shelf: headers and keys of pinned capsules take all of %zu bytes",
+                         shelf->max_beside_bytes);
     } else {
         link_newest(shelf, stored);
         shelf->stats.n_capsules++;
         shelf->stats.bytes += capsule->body_bytes;
+        shelf->stats.beside_bytes += beside_bytes(stored);
         for (size_t i = 0; i <= stored->keys.n_hashes; i++) {
             struct sl_prefix prefix = sl_capsule_prefix(&stored->keys, stored->n_tokens, i);
             index_add(shelf, &prefix, stored);
@@ -284,24 +333,11 @@ size_t sl_shelf_list(struct sl_shelf *shelf, struct sl_capsule_id *ids_out, size
     return n;
 }
 
-// Lock held.
-static struct sl_stored *find_oldest(struct sl_shelf *shelf, int64_t now_ns) {
-    struct sl_stored *stored = shelf->oldest;
-    while (stored && (stored->n_pins > 0 || stored->kept_until_ns > now_ns)) {
-        stored = stored->newer;
-    }
-    return stored;
-}
-
 bool sl_shelf_evict_one(struct sl_shelf *shelf, int64_t now_ns) {
     pthread_mutex_lock(&shelf->mutex);
-    struct sl_stored *stored = find_oldest(shelf, now_ns);
-    if (stored) {
-        discard(shelf, stored);
-        shelf->stats.n_evicted++;
-    }
+    bool evicted = evict_one(shelf, now_ns);
     pthread_mutex_unlock(&shelf->mutex);
-    return stored != NULL;
+    return evicted;
 }
 
 int64_t sl_shelf_oldest_ns(struct sl_shelf *shelf, int64_t now_ns) {

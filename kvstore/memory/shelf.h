@@ -5,8 +5,9 @@
  * Design: an index from (model, recipe, prefix hash) to a capsule; a capsule that can be truncated is found under many
  *         prefixes, any other only under the whole. Of two capsules with a common prefix the younger one is found, but
  *         a capsule that is just that prefix is preferred to both. Least recently used capsules go first; pinned ones
- *         stay, and those unpinned within the last keep_ms stay unless asked for without mercy. Bounded: at most
- *         SL_SHELF_MAX_PREFIXES index entries a capsule.
+ *         stay, and those unpinned within the last keep_ms stay unless asked for without mercy.
+ *         Bounded: at most SL_SHELF_MAX_PREFIXES index entries a capsule; and what all take beside their bodies, headers and keys,
+ *         is a 16th of the arena at most (16 MiB at least): for what comes beyond it the least recently used go as well.
  * Threads: any number; one lock, held for short.
  */
 #pragma once
@@ -21,7 +22,7 @@ struct sl_shelf;
 // What a capsule is found under: its id, and where it can be truncated also its prefixes.
 struct sl_capsule_keys {
     struct sl_capsule_id id;
-    uint64_t *hashes; // [n_hashes]: hashes[i] is of the first (i + 1) * stride tokens
+    struct sl_hash128 *hashes; // [n_hashes]: hashes[i] is of the first (i + 1) * stride tokens
     size_t n_hashes;
     int64_t stride;
 };
@@ -54,7 +55,8 @@ bool sl_shelf_has(struct sl_shelf *shelf, const struct sl_capsule_id *id);
 /*
  * Put a capsule on the shelf. Its bytes (the body of the shelf's arena) become the shelf's on success; the hashes are copied,
  * and ignored for capsules that have evicted something.
- * SL_ERR_EXISTS, SL_ERR_INVALID (the header does not say what the id says), SL_ERR_EXHAUSTED.
+ * SL_ERR_EXISTS, SL_ERR_INVALID (the header does not say what the id says), SL_ERR_EXHAUSTED (out of memory, or headers and keys of
+ * those that are pinned leave no room).
  */
 enum sl_status sl_shelf_put(struct sl_shelf *shelf, const struct sl_capsule_keys *keys,
                             const struct sl_capsule_bytes *capsule, struct sl_error *err);
@@ -91,6 +93,7 @@ int64_t sl_shelf_oldest_ns(struct sl_shelf *shelf, int64_t now_ns);
 struct sl_shelf_stats {
     int64_t n_capsules, n_pinned, n_evicted, n_hits, n_misses;
     size_t bytes, evictable_bytes; // of all; of those that are not pinned
+    size_t beside_bytes;           // of headers and keys of all, outside the arena
 };
 void sl_shelf_get_stats(struct sl_shelf *shelf, struct sl_shelf_stats *stats_out);
 void sl_shelf_count_miss(struct sl_shelf *shelf);

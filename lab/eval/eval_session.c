@@ -162,6 +162,7 @@ enum sl_status sl_eval_session_run(struct sl_eval_session *s, struct sl_error *e
                                         .threads = (int)o->threads,
                                         .max_tokens = sl_eval_plan_tokens(&s->plan, model.max_positions),
                                         .coordinator = o->coordinator,
+                                        .tls = o->tls,
                                         .deadline_ms = o->deadline_ms,
                                         .stopped = stopped,
                                         .arg = s};

@@ -109,6 +109,15 @@ static const char *position_mode(const struct sl_session *session) {
     return session->positions == SL_POSITION_SLOT ? "slot" : "original";
 }
 
+#define HASH_TEXT_BYTES (2 * sizeof(struct sl_hash128) + 1)
+
+static const char *hash_text(const struct sl_hash128 *hash, char text_out[HASH_TEXT_BYTES]) {
+    for (size_t i = 0; i < sizeof hash->bytes; i++) {
+        snprintf(text_out + 2 * i, 3, "%02x", hash->bytes[i]);
+    }
+    return text_out;
+}
+
 static void print_text(const struct capsule *c) {
     const struct sl_capsule_info *info = &c->file.info;
     char bytes[32];
@@ -117,8 +126,10 @@ static void print_text(const struct capsule *c) {
     printf("recipe   %s (%016" PRIx64 ")\n", c->file.label, info->id.recipe_fingerprint);
     printf("model    %016" PRIx64 ": %d layers, %d KV heads of %d\n", info->id.model_fingerprint,
            info->geometry.n_layers, info->geometry.n_kv_heads, info->geometry.head_dim);
-    printf("tokens   %" PRId64 " read (prefix %016" PRIx64 "), positions %s, %s\n\n", info->n_tokens,
-           info->id.prefix_hash, position_mode(c->session), info->evicted ? "some evicted" : "none evicted");
+    char prefix[HASH_TEXT_BYTES];
+    printf("tokens   %" PRId64 " read (prefix %s), positions %s, %s\n\n", info->n_tokens,
+           hash_text(&info->id.prefix_hash, prefix), position_mode(c->session),
+           info->evicted ? "some evicted" : "none evicted");
 
     static const struct sl_column columns[] = {{"LAYER", true}, {"FORMAT", false}, {"SLOTS MIN", true},
                                                {"MEAN", true},  {"MAX", true},     {"BYTES", true}};
@@ -152,6 +163,7 @@ static void print_json(const struct capsule *c) {
     const struct sl_capsule_info *info = &c->file.info;
     struct sl_session_stats stats;
     sl_session_get_stats(c->session, &stats);
+    char prefix[HASH_TEXT_BYTES];
     json_t *layers = json_array(), *by_format = json_object();
     for (int l = 0; l < info->geometry.n_layers; l++) {
         struct layer_summary s = summarize(c->session, l);
@@ -169,14 +181,15 @@ static void print_json(const struct capsule *c) {
                                 json_integer((json_int_t)stats.bytes_by_format[format]));
         }
     }
-    json_t *object = json_pack(
-        "{s:o, s:i, s:s, s:o, s:o, s:o, s:i, s:i, s:i, s:I, s:s, s:b, s:I, s:o, s:o}", "capsule", sl_text_json(c->path),
-        "version", SL_CAPSULE_VERSION, "recipe", c->file.label, "recipe_fingerprint",
-        json_fingerprint(info->id.recipe_fingerprint), "model_fingerprint",
-        json_fingerprint(info->id.model_fingerprint), "prefix_hash", json_fingerprint(info->id.prefix_hash), "n_layers",
-        info->geometry.n_layers, "n_kv_heads", info->geometry.n_kv_heads, "head_dim", info->geometry.head_dim,
-        "n_tokens", (json_int_t)info->n_tokens, "positions", position_mode(c->session), "evicted", info->evicted,
-        "body_bytes", (json_int_t)c->file.body_bytes, "layers", layers, "bytes_by_format", by_format);
+    json_t *object =
+        json_pack("{s:o, s:i, s:s, s:o, s:o, s:s, s:i, s:i, s:i, s:I, s:s, s:b, s:I, s:o, s:o}", "capsule",
+                  sl_text_json(c->path), "version", SL_CAPSULE_VERSION, "recipe", c->file.label, "recipe_fingerprint",
+                  json_fingerprint(info->id.recipe_fingerprint), "model_fingerprint",
+                  json_fingerprint(info->id.model_fingerprint), "prefix_hash", hash_text(&info->id.prefix_hash, prefix),
+                  "n_layers", info->geometry.n_layers, "n_kv_heads", info->geometry.n_kv_heads, "head_dim",
+                  info->geometry.head_dim, "n_tokens", (json_int_t)info->n_tokens, "positions",
+                  position_mode(c->session), "evicted", info->evicted, "body_bytes", (json_int_t)c->file.body_bytes,
+                  "layers", layers, "bytes_by_format", by_format);
     sl_json_print(object, JSON_COMPACT | JSON_REAL_PRECISION(6), stdout);
 }
 

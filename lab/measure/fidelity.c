@@ -221,7 +221,7 @@ static enum sl_status copy_piece(void *arg, const struct sl_capsule_piece *piece
 // The session as it would be after a ship.
 static enum sl_status copy_session(struct sl_fidelity *f, const struct sl_session *session, int64_t max_slots,
                                    struct sl_session **copy_out, struct sl_error *err) {
-    static const struct sl_capsule_id id = {1, 1, 0};
+    static const struct sl_capsule_id id = {1, 1, {{0}}};
     struct sl_arena *arena = f->config.model->arena;
     size_t bytes = sl_capsule_body_bytes(session), header_bytes, offset = 0;
     uint8_t *header;

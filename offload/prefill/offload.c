@@ -72,7 +72,7 @@ static enum sl_status open_links(struct sl_offload *offload, const struct sl_off
                                  struct sl_error *err) {
     const struct sl_plan *plan = config->plan;
     int64_t n_slots = offload->n_slots, n_keys = n_slots / SL_PREFIX_BLOCK;
-    uint64_t *keys = malloc(sizeof *keys * (size_t)(n_keys + 1));
+    struct sl_hash128 *keys = malloc(sizeof *keys * (size_t)(n_keys + 1));
     if (!keys) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "offload: out of memory");
     }
@@ -83,15 +83,16 @@ static enum sl_status open_links(struct sl_offload *offload, const struct sl_off
     request.work_format = (int32_t)offload->work.format;
     request.rows_format = (int32_t)offload->kept.format;
     request.scan_format = (int32_t)sl_plan_scan_format(plan);
-    // Where slots are not tokens these are names: the family is this prompt's alone.
-    request.n_tokens = n_slots;
-    request.n_prefixes = (size_t)sl_prefix_keys(config->tokens, n_slots, keys, n_keys);
-    request.prefixes = keys;
-    request.prefix_hash = sl_prefix_hash(config->tokens, n_slots);
+    // Where slots are not tokens these are names, and this prompt's alone: its own hash is their salt.
+    struct sl_hash128 salt = *config->salt;
     if (sl_recipe_thins(&plan->recipe)) {
-        uint64_t prompt = sl_prefix_hash(config->tokens, plan->n_prompt);
-        request.model_fingerprint = sl_hash(&prompt, sizeof prompt, request.model_fingerprint);
+        salt = sl_prefix_hash(config->salt, config->tokens, plan->n_prompt);
     }
+    struct sl_hash128 whole = sl_prefix_hash(&salt, config->tokens, n_slots);
+    request.n_tokens = n_slots;
+    request.prefixes.len = (size_t)sl_prefix_keys(&salt, config->tokens, n_slots, keys, n_keys) * sizeof *keys;
+    request.prefixes.data = (uint8_t *)keys;
+    request.prefix_hash = (ProtobufCBinaryData){sizeof whole, whole.bytes};
     enum sl_status status = SL_OK;
     offload->n_stored = n_slots;
     for (size_t i = 0; status == SL_OK && i < config->n_stores; i++) {

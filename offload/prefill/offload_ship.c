@@ -55,6 +55,7 @@ static enum sl_status await_tokens(struct sl_offload *offload, struct sl_store_l
     int64_t n_built = 0, n_before = -1, deadline_ns = 0;
     enum sl_status status;
     while ((status = sl_store_link_await(offload, link, n_tokens, &n_built, err)) == SL_AGAIN) {
+        sl_pulse_tick(&offload->node->engine); // which may wait for us: this wait is bounded, and goes on
         status = watch ? renew_if_due(watch, err) : SL_OK;
         if (status != SL_OK) {
             return status;
@@ -73,6 +74,7 @@ static enum sl_status await_tokens(struct sl_offload *offload, struct sl_store_l
 // Asked while bytes are on their way.
 static bool keep_shipping(void *arg) {
     struct watch *watch = arg;
+    sl_pulse_tick(&watch->offload->node->engine);
     watch->status = renew_if_due(watch, &watch->err);
     return watch->status == SL_OK && !atomic_load(&watch->offload->stopping);
 }

@@ -38,8 +38,10 @@ static enum sl_status call(struct sl_offload *offload, const struct sl_store_lin
     bool given_up = atomic_load(&offload->stopping) || (offload->parent && sl_rpc_call_cancelled(offload->parent));
     if (status == SL_AGAIN || (given_up && status == SL_ERR_DEADLINE)) {
         status = sl_fail(&why, SL_ERR_CANCELLED, "given up while waiting for %s", method->path);
-    } else if (!given_up && (status == SL_ERR_DEADLINE || status == SL_ERR_NOT_FOUND || status == SL_ERR_CANCELLED)) {
-        status = SL_ERR_PEER_LOST;
+    } else if (!given_up && (status == SL_ERR_DEADLINE || status == SL_ERR_NOT_FOUND || status == SL_ERR_CANCELLED ||
+                             status == SL_ERR_INVALID || status == SL_ERR_PRECONDITION)) {
+        status =
+            SL_ERR_PEER_LOST; // or it and we do not agree about an annex, for which no client can do anything: begin anew
     }
     return sl_fail(err, status, "kvstore %.80s: %.280s", link->share->address,
                    why.text[0] ? why.text : "its reply is missing");
@@ -60,7 +62,8 @@ static enum sl_status check_annex(const struct sl_offload *offload, const struct
 enum sl_status sl_store_link_open(struct sl_offload *offload, struct sl_store_link *link,
                                   Sluice__V1__OpenAnnexRequest *request, struct sl_error *err) {
     request->share = (Sluice__V1__StoreShare *)link->share;
-    enum sl_status status = sl_rpc_channel_create(link->share->address, &link->channel, err);
+    enum sl_status status =
+        sl_rpc_channel_create(link->share->address, offload->node->credentials, SL_ROLE_WORKER, &link->channel, err);
     if (status == SL_OK) {
         status = call(offload, link, &sl_method_store_open_annex, &request->base, CALL_MS,
                       (ProtobufCMessage **)&link->annex, err);

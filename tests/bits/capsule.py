@@ -2,7 +2,7 @@
 """
 A capsule as numbers (kvcache/capsule.h, kvcache/page.h, proto/sluice/v1/capsule.proto), read by a second pair of eyes.
 
-What is digested is the header and all that pages hold. The last page of a head has room for slots that do not exist; whatever
+What is digested is the header, but for its version and whose prompt it is of (which is a matter of salts), and all that pages hold. The last page of a head has room for slots that do not exist; whatever
 bytes lie there travel along and mean nothing, so they are left out. So are the gaps between the parts of a page.
 """
 import hashlib
@@ -11,7 +11,9 @@ import struct
 PAGE_SLOTS = 64
 BITS = {0: 32, 1: 16, 2: 16, 3: 8, 4: 4, 5: 2, 6: 1}  # of an element, by enum sl_kv_format
 FIRST_QUANTIZED = 3
+IDENTITY = (1, 12)  # of a header's fields: version, prefix_hash
 FILE_MAGIC, FILE_HEAD = b"SLUICECP", 48  # kvcache/capsule_file.h
+STORE_SIZES_AT = 64  # of a file in a store's folder: kvstore/disk/file.h
 
 
 def _varint(data, at):
@@ -25,9 +27,10 @@ def _varint(data, at):
 
 
 def _fields(data):
-    """(number, value) of a protobuf message: integers, or bytes of a length."""
+    """(number, value, the field's own bytes) of a protobuf message; values are integers, or bytes of a length."""
     at = 0
     while at < len(data):
+        begin = at
         key, at = _varint(data, at)
         kind = key & 7
         if kind == 0:
@@ -38,7 +41,7 @@ def _fields(data):
         else:
             length = {1: 8, 5: 4}[kind]
             value, at = int.from_bytes(data[at:at + length], "little"), at + length
-        yield key >> 3, value
+        yield key >> 3, value, data[begin:at]
 
 
 def _packed(data):
@@ -53,7 +56,7 @@ class Layer:
     def __init__(self, data):
         number = {1: 0, 2: 0, 3: 0, 4: 0, 5: 0, 6: 0, 10: 0}
         lists = {7: [], 8: []}
-        for field, value in _fields(data):
+        for field, value, _ in _fields(data):
             if field in lists:
                 lists[field] += _packed(value) if isinstance(value, bytes) else [value]
             else:
@@ -67,7 +70,7 @@ class Header:
     def __init__(self, data):
         number = {}
         layers = []
-        for field, value in _fields(data):
+        for field, value, _ in _fields(data):
             if field == 10:
                 layers.append(Layer(value))
             else:
@@ -75,6 +78,7 @@ class Header:
         self.recipe_fingerprint = number[3]
         self.head_dim, self.n_tokens, self.body_bytes = number[6], number.get(8, 0), number.get(9, 0)
         self.layers = layers
+        self.anonymous = b"".join(text for field, _, text in _fields(data) if field not in IDENTITY)
 
 
 def _align(n_bytes):
@@ -122,7 +126,7 @@ def _digest_layer(layer, d, body, at):
 
 
 class Capsule:
-    """pages: the digest of what the pages hold; whole: with the header."""
+    """pages: the digest of what the pages hold; whole: with the header, see above."""
 
     def __init__(self, header, body):
         self.header, self.layers, at = Header(header), [], 0
@@ -132,7 +136,7 @@ class Capsule:
         assert at == len(body) == self.header.body_bytes, (at, len(body), self.header.body_bytes)
         held = b"".join(self.layers)
         self.pages = hashlib.blake2b(held, digest_size=8).hexdigest()
-        self.whole = hashlib.blake2b(header + held, digest_size=8).hexdigest()
+        self.whole = hashlib.blake2b(self.header.anonymous + held, digest_size=8).hexdigest()
 
     def is_resident_part_of(self, other):
         """One process has all layers in its capsule, a cluster those that no store keeps."""
@@ -151,9 +155,9 @@ def of_file(path):
 
 
 def of_store(path):
-    """What a kvstore keeps on its disk: header and body; how long the body is stands near the header's begin."""
+    """What a kvstore keeps on its disk (kvstore/disk/file.h): a head, header and body; how long they are stands in the head."""
     with open(path, "rb") as file:
         data = file.read()
-    body_bytes = next(value for number, value in _fields(data) if number == 9)
+    header_bytes, body_bytes = struct.unpack_from("<QQ", data, STORE_SIZES_AT)
     begin = len(data) - body_bytes
-    return Capsule(data[:begin], data[begin:])
+    return Capsule(data[begin - header_bytes:begin], data[begin:])

@@ -70,6 +70,51 @@ def stub(kind, method):
                 request_serializer=lambda request: request.SerializeToString())
 
 
+class Certificates:
+    """A folder of certificates, and who has which: "operator/me"."""
+
+    def __init__(self, folder, *names):
+        self.folder = folder
+        self.make(*names)
+
+    def make(self, *names):
+        if names:
+            subprocess.run([os.path.join(ROOT, "tools/test-ca.sh"), self.folder, *names], check=True)
+
+    def file(self, who, end):
+        return f"{self.folder}/{who.replace('/', '-')}.{end}"
+
+    def options(self, who):
+        return ["--tls-ca", f"{self.folder}/ca.pem", "--tls-cert", self.file(who, "pem"), "--tls-key", self.file(who, "key")]
+
+    def channel(self, address, who):
+        content = [open(path, "rb").read() for path in (f"{self.folder}/ca.pem", self.file(who, "key"), self.file(who, "pem"))]
+        return grpc.secure_channel(address, grpc.ssl_channel_credentials(*content),
+                                   options=[("grpc.enable_http_proxy", 0), ("grpc.ssl_target_name_override", "localhost")])
+
+
+@contextlib.contextmanager
+def certificates(*names):
+    """Certificates in a folder that goes."""
+    with tempfile.TemporaryDirectory(prefix="sluice-certificates-") as folder:
+        yield Certificates(folder, *names)
+
+
+def call(channel, method, message, timeout=20):
+    """One request over a channel, one reply."""
+    return stub(channel.unary_unary, method)(message, timeout=timeout * SLOW)
+
+
+def refused(codes, what, *arguments):
+    """What an error says that must come, with one of the codes."""
+    try:
+        answer = what(*arguments)
+    except grpc.RpcError as error:
+        assert error.code() in codes, error
+        return error.details()
+    raise AssertionError(f"{arguments} was answered: {answer}")
+
+
 def store_stats(address):
     """What a kvstore itself says."""
     with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
@@ -79,12 +124,12 @@ def store_stats(address):
 class Process:
     """One of our executables. Its standard error is kept; its first line of output says where it listens."""
 
-    def __init__(self, name, args, env=None):
+    def __init__(self, name, args, env=None, wrap=lambda words: words):
         self.name, self.args = name, args
         log, self.log_path = tempfile.mkstemp(prefix=f"sluice-{name}-", suffix=".log")
         self.killed = False
         try:
-            self.popen = subprocess.Popen([os.path.join(BIN, args[0]), *args[1:]], stdout=subprocess.PIPE, stderr=log,
+            self.popen = subprocess.Popen(wrap([os.path.join(BIN, args[0]), *args[1:]]), stdout=subprocess.PIPE, stderr=log,
                                           env={**os.environ, **(env or {})})
         finally:
             os.close(log)
@@ -93,6 +138,8 @@ class Process:
         if not match:
             raise AssertionError(f"{name} did not start: {line!r}\n{self.errors()}")
         self.address = match.group(1)
+        fabric = re.search(r"fabric=(\S+)", line)
+        self.fabric = fabric.group(1) if fabric else None
 
     def _first_line(self, timeout):
         result = []
@@ -124,16 +171,20 @@ class Process:
 
 class Cluster:
     def __init__(self, prefill=1, decode=1, kvstore=1, transport="auto", args=(), worker_args=None, coordinator_args=(),
-                 model=MODEL):
+                 model=MODEL, certificates=None, listen="127.0.0.1:0"):
         self.transport, self.args, self.model = transport, list(args), model
         self.worker_args = worker_args or {}
+        self.certificates = certificates  # of everybody; our own calls are those of operator/me
         self.processes = {}
         self.log_paths = []  # of all that were ever started
         self.counts = {"prefill": prefill, "decode": decode, "kvstore": kvstore}
         try:
-            self.coordinator = self._start("coordinator", ["sluice-coordinator", "--listen", "127.0.0.1:0", "--model", model,
+            if certificates:
+                certificates.make("coordinator/coordinator", "operator/me")
+                coordinator_args = [*coordinator_args, *certificates.options("coordinator/coordinator")]
+            self.coordinator = self._start("coordinator", ["sluice-coordinator", "--listen", listen, "--model", model,
                                                            *coordinator_args])
-            self.channel = grpc.insecure_channel(self.coordinator.address, options=[("grpc.enable_http_proxy", 0)])
+            self.channel = self.channel_of("operator/me")
             for role, count in self.counts.items():
                 for index in range(count):
                     self.start_worker(f"{role}-{index}")
@@ -149,13 +200,16 @@ class Cluster:
         self.log_paths.append(self.processes[name].log_path)
         return self.processes[name]
 
-    def start_worker(self, name, extra=()):
+    def start_worker(self, name, extra=(), env=None):
         role = name.split("-")[0]
         args = [f"sluice-{role}", "--name", name, "--coordinator", self.coordinator.address, "--transport", self.transport,
                 "--arena", ARENA, "--lease", "3s", *self.args, *self.worker_args.get(role, ()), *extra]
+        if self.certificates:
+            self.certificates.make(f"worker/{name}")
+            args += self.certificates.options(f"worker/{name}")
         if role != "kvstore":
             args += ["--model", self.model, "--threads", "1"]
-        return self._start(name, args)
+        return self._start(name, args, env)
 
     def kill(self, name, number=signal.SIGKILL):
         self.processes[name].signal(number)
@@ -194,6 +248,12 @@ class Cluster:
         for path in self.log_paths:
             os.remove(path)
 
+    def channel_of(self, who):
+        """A connection to the coordinator, by somebody who has a certificate if the cluster wants any."""
+        if self.certificates:
+            return self.certificates.channel(self.coordinator.address, who)
+        return grpc.insecure_channel(self.coordinator.address, options=[("grpc.enable_http_proxy", 0)])
+
     # -- calls ------------------------------------------------------------------------------------------------------------
 
     def _call(self, method, request):
@@ -223,7 +283,6 @@ class Cluster:
 
     def workers(self):
         return self._call("sluice.v1.Cluster.Workers", cluster_pb.WorkersRequest())
-
 
     def answer(self, request, timeout=60):
         """Run a job to its end: (finished, events)."""

@@ -7,10 +7,11 @@ import shutil
 import struct
 import subprocess
 import tempfile
+import threading
 
 import grpc
 
-from harness import BIN, MODEL, ROOT, SLOW, Cluster, document, inference, request, run_tests
+from harness import BIN, MODEL, ROOT, SLOW, Cluster, document, inference, request, run_tests, stub
 
 Code = grpc.StatusCode
 
@@ -26,6 +27,63 @@ def refused(cluster, code, words, job):
                 assert word in error.details(), f"{word!r} is not in {error.details()!r}"
         else:
             raise AssertionError(f"accepted: {job}")
+
+
+def test_small_messages_that_want_much_memory():
+    """Empty messages and strings in repeated fields, by the million: refused before the coordinator has grown by them."""
+    def varint(n):
+        return bytes([n & 127 | 128]) + varint(n >> 7) if n > 127 else bytes([n])
+    n = (4 << 20) - 100
+    evil = {"chat": b"\x5a" + varint(n // 2 * 2) + b"\x0a\x00" * (n // 2), "stop": b"\x32\x00" * (n // 2),
+            "unknown": b"\xa0\x06\x00" * (n // 3)}
+    with Cluster(kvstore=0) as cluster:
+        def high_water():
+            with open(f"/proc/{cluster.coordinator.popen.pid}/status") as status:
+                return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM"))
+        before = high_water()
+        said = []
+
+        def ask(body):
+            with grpc.insecure_channel(cluster.coordinator.address, options=[("grpc.max_send_message_length", -1)]) as channel:
+                try:
+                    channel.unary_unary("/sluice.v1.Inference/Submit")(body, timeout=60 * SLOW)
+                    said.append((None, "answered"))
+                except grpc.RpcError as error:
+                    said.append((error.code(), error.details()))
+        threads = [threading.Thread(target=ask, args=(body,)) for body in evil.values() for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(said) == 12 and all(code == Code.INVALID_ARGUMENT and "takes more memory" in words for code, words in said), said
+        grown = high_water() - before
+        assert grown < 12 * (80 << 20), f"grew by {grown >> 20} MiB"  # it was 12 times 650
+        finished, _ = cluster.answer(request(1000))
+        assert finished.status_code == 0, finished
+
+
+def test_prompts_in_parts():
+    with Cluster(kvstore=0) as cluster:
+        whole = request(3000)
+        finished, _ = cluster.answer(whole)
+
+        def in_parts(parts):
+            submit = stub(cluster.channel.stream_stream, "sluice.v1.Inference.SubmitInParts")
+            return next(submit(iter(parts), timeout=20 * SLOW)).job_id
+        first = inference.GenerateRequest()
+        first.CopyFrom(whole)
+        first.text = whole.text[:1000]
+        rest = [inference.GenerateRequest(text=whole.text[at:at + 700]) for at in range(1000, len(whole.text), 700)]
+        again = list(cluster.watch(in_parts([first, *rest])))[-1].finished
+        assert again.text == finished.text and again.statistics.n_prompt_tokens == finished.statistics.n_prompt_tokens, again
+        for parts, words in (([], "no parts"), ([first, inference.GenerateRequest(tokens=inference.TokenIds(ids=[1]))], "tokens"),
+                             ([first, inference.GenerateRequest(text="x", recipe="full")], "behind the first"),
+                             ([inference.GenerateRequest()], "prompt")):
+            try:
+                in_parts(parts)
+                raise AssertionError(f"accepted: {parts}")
+            except grpc.RpcError as error:
+                assert error.code() == Code.INVALID_ARGUMENT and words in error.details(), error
 
 
 def test_requests():

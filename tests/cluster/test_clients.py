@@ -14,6 +14,31 @@ def test_generate():
         assert finished.text.strip() == "48213" and finished.reason == inference.Finished.STOP_STRING
 
 
+def test_an_idempotency_key_makes_one_job():
+    with Cluster(kvstore=0) as cluster:
+        asked = request(1500, idempotency_key="order 66")
+        ids = {cluster.submit(asked) for _ in range(3)}
+        assert len(ids) == 1 and len(cluster.list()) == 1, ids
+        events = list(cluster.watch(ids.pop()))
+        assert tokens(list(cluster.generate(asked))) == tokens(events)  # the answer that is there already
+        try:
+            cluster.submit(request(1600, idempotency_key="order 66"))
+            raise AssertionError("another request under the same key was taken")
+        except grpc.RpcError as error:
+            assert error.code() == grpc.StatusCode.ALREADY_EXISTS and "idempotency_key" in error.details(), error
+        try:
+            cluster.submit(request(100, idempotency_key="k" * 129))
+            raise AssertionError("a key that is too long was taken")
+        except grpc.RpcError as error:
+            assert error.code() == grpc.StatusCode.INVALID_ARGUMENT and "idempotency_key" in error.details(), error
+        cancelled = endless(500, 4000, idempotency_key="once more")
+        first = cluster.submit(cancelled)
+        cluster.cancel(first)
+        second = cluster.submit(cancelled)
+        assert second != first
+        cluster.cancel(second)
+
+
 def test_requests_that_name_no_recipe():
     for arguments, recipe in (((), "full,format=int8"), (("--recipe", "tova,budget=0.4"), "tova,budget=0.4")):
         with Cluster(kvstore=0, coordinator_args=arguments) as cluster:
@@ -102,7 +127,7 @@ def test_reflection():
         described = [descriptor_pb2.FileDescriptorProto.FromString(b)
                      for b in file.file_descriptor_response.file_descriptor_proto]
         methods = {m.name for f in described for s in f.service if s.name == "Inference" for m in s.method}
-        assert methods == {"Generate", "Submit", "Watch", "Cancel", "Get", "List"}, methods
+        assert methods == {"Generate", "Submit", "SubmitInParts", "Watch", "Cancel", "Get", "List"}, methods
         assert missing.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
 
 

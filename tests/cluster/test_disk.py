@@ -114,6 +114,36 @@ def test_a_damaged_capsule_is_read_anew():
         settled(cluster, 1)  # written anew
 
 
+def test_a_store_starts_whatever_its_folder_holds():
+    """Of four capsules one is damaged, one is cut short and one is there twice, beside files that are none: the others serve."""
+    with Folder() as folder, folder.cluster(arena="64M") as cluster:
+        answers = [tokens(cluster.answer(request(3000, seed=seed))[1]) for seed in range(4)]
+        settled(cluster, 4)
+        kill_store(cluster)
+        paths = sorted((os.path.join(folder.path, name) for name in os.listdir(folder.path) if name.startswith("capsule-")),
+                       key=os.path.getmtime)
+        assert len(paths) == 4, paths  # written one after another, as the answers came
+        with open(paths[0], "r+b") as file:
+            file.write(os.urandom(4096))
+        os.truncate(paths[1], os.path.getsize(paths[1]) // 2)
+        shutil.copy2(paths[2], os.path.join(folder.path, "capsule-00000000000000ff"))
+        for name in ("index.mdb", "capsule-of-somebody", "capsule-0000000000000abc"):
+            with open(os.path.join(folder.path, name), "wb") as file:
+                file.write(os.urandom(10000))
+        start_store(cluster)
+        assert stats(cluster).disk_capsules == 2
+        errors = cluster.processes["kvstore-0"].errors()
+        assert "files=4 of 6 were unfinished, damaged" in errors, errors  # two, the older copy, and one that only has such a name
+        for seed in (2, 3):
+            assert_reused(cluster, request(3000, seed=seed), answers[seed])
+        for seed in (0, 1):
+            finished, events = cluster.answer(request(3000, seed=seed))
+            assert finished.statistics.n_reused_tokens == 0 and tokens(events) == answers[seed]
+        settled(cluster, 4)
+        assert sorted(name for name in os.listdir(folder.path) if not name.startswith("capsule-0000")) == [
+            "capsule-of-somebody", "index.mdb", "owner"]
+
+
 def test_a_folder_that_cannot_be_used_is_refused():
     with Folder() as folder:
         file = os.path.join(folder.path, "file")

@@ -28,7 +28,7 @@ enum sl_status sl_rig_cluster_connect(struct sl_rig_cluster *c, const char *addr
                                       struct sl_error *err) {
     int code;
     address = c->cluster ? sl_cluster_address(c->cluster) : address;
-    if (!sl_tool_connect("bench", address, &c->client, &code)) {
+    if (!sl_tool_connect("bench", address, c->cluster ? sl_cluster_operator(c->cluster) : NULL, &c->client, &code)) {
         return sl_fail(err, SL_ERR_PEER_LOST, "no connection to %s", address);
     }
     enum sl_status status = c->cluster ? sl_cluster_wait_ready(c->cluster, c->client, signals, err) : SL_OK;

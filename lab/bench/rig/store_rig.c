@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/salted_hash.h"
 #include "lab/random.h"
 #include "lab/result.h"
 #include "node/send.h"
@@ -56,7 +57,7 @@ enum sl_status sl_store_rig_start(struct sl_store_rig *rig, const char *transpor
 
 enum sl_status sl_store_rig_connect(struct sl_store_rig *rig, const char *transport, struct sl_error *err) {
     struct sl_fabric_config config = {.listen = "127.0.0.1:0", .transport = transport};
-    enum sl_status status = sl_rpc_channel_create(rig->address, &rig->channel, err);
+    enum sl_status status = sl_rpc_channel_create(rig->address, NULL, SL_ROLE_ANY, &rig->channel, err);
     if (status == SL_OK) {
         status = sl_fabric_create(&config, &rig->fabric, err);
     }
@@ -150,17 +151,17 @@ static enum sl_status open_annex(struct sl_store_rig *rig, const struct sl_store
     request.scan_format = (int32_t)filling->scan;
     request.n_tokens = filling->n_tokens;
     size_t n_prefixes = (size_t)(filling->n_tokens / SL_PAGE_SLOTS);
-    uint64_t *prefixes = malloc(sizeof *prefixes * (n_prefixes + 1));
+    struct sl_hash128 *prefixes = malloc(sizeof *prefixes * (n_prefixes + 1));
     if (prefixes == NULL) {
         return sl_fail(err, SL_ERR_EXHAUSTED, "out of memory");
     }
-    uint64_t unique = (uint64_t)sl_now_ns(); // nothing that an earlier filling has left is taken for this one
+    int64_t unique[2] = {sl_now_ns(), 0}; // nothing that an earlier filling has left is taken for this one
     for (size_t i = 0; i < n_prefixes; i++) {
-        prefixes[i] = (unique + i) * 0x9E3779B97F4A7C15u;
+        unique[1] = (int64_t)i;
+        memcpy(&prefixes[i], unique, sizeof prefixes[i]);
     }
-    request.prefixes = prefixes;
-    request.n_prefixes = n_prefixes;
-    request.prefix_hash = prefixes[n_prefixes - 1];
+    request.prefixes = (ProtobufCBinaryData){n_prefixes * sizeof *prefixes, (uint8_t *)prefixes};
+    request.prefix_hash = (ProtobufCBinaryData){sizeof *prefixes, prefixes[n_prefixes - 1].bytes};
     ProtobufCMessage *reply = NULL;
     enum sl_status status = sl_rpc_unary(rig->channel, &sl_method_store_open_annex, &request.base,
                                          sl_deadline_in_ms(CALL_MS), NULL, &reply, err);

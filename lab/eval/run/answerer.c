@@ -159,7 +159,7 @@ static enum sl_status open_cluster(struct sl_answerer *a, struct sl_error *err) 
         return status;
     }
     sl_rpc_init();
-    status = sl_client_connect(a->config.coordinator, &a->client, err);
+    status = sl_client_connect(a->config.coordinator, &a->config.tls, &a->client, err);
     if (status != SL_OK) {
         sl_rpc_shutdown();
         return status;

@@ -13,6 +13,7 @@
 
 #include "model/model.h"
 #include "text/tokenizer/tokenizer.h"
+#include "trust/tls_files.h"
 
 struct sl_answerer;
 struct sl_local;
@@ -24,6 +25,7 @@ struct sl_answerer_config {
     int threads;             // in this process; 0: one per processor
     int64_t max_tokens;      // of a prompt and its answer: what memory is set aside for; 0: what the model was made for
     const char *coordinator; // "HOST:PORT"; NULL: in this process
+    struct sl_tls_files tls; // who we are to that cluster
     int64_t deadline_ms;     // of one answer; 0: none
     // Asked behind every chunk and every token; true ends the answer with SL_ERR_CANCELLED. May be NULL.
     bool (*stopped)(void *arg);

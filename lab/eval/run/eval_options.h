@@ -13,6 +13,7 @@ struct sl_eval_options {
     struct sl_option_list essays;
     int64_t samples, seed, max_prompt_tokens;
     const char *weights, *device, *coordinator, *budgets, *out; // the answers
+    struct sl_tls_files tls;
     struct sl_option_list recipes;
     int64_t threads, deadline_ms;
 };
@@ -66,6 +67,7 @@ struct sl_eval_options {
 #define SL_EVAL_CLUSTER_OPTIONS(type)                                                                                  \
     SL_OPTION_ROW("coordinator", 'c', SL_OPTION_STRING, NULL, "HOST:PORT",                                             \
                   "ask the cluster there. Without: everything in this process", SL_FIELD(type, eval.coordinator)),     \
+        SL_TLS_OPTIONS(type, eval.tls, "operator"),                                                                    \
         SL_OPTION_ROW("deadline", 0, SL_OPTION_DURATION, "10m", "TIME", "of one answer of a cluster",                  \
                       SL_FIELD(type, eval.deadline_ms), 1, 86400000)
 

@@ -186,14 +186,14 @@ static void test_request_bounds_the_prompt(void **state) {
     struct sl_request_config config = plain();
     config.prompt_file = path;
     write_file(text, n + 1);
-    assert_refused(&config, "larger than 15 MiB");
+    assert_refused(&config, "larger than 64 MiB");
     write_file(text, n);
     struct sl_request request;
     assert_int_equal(sl_request_init(&request, &config, NULL), SL_OK);
     assert_int_equal(strlen(request.prompt), n);
     sl_request_cleanup(&request);
     config.questions = (struct sl_option_list){{"one byte too many"}, 1};
-    assert_refused(&config, "larger than 15 MiB");
+    assert_refused(&config, "larger than 64 MiB");
     free(text);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: see fake_worker.h.
-#include "fake_worker.h"
+#include "fake_lies.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -66,8 +66,9 @@ static enum sl_status send_ship(struct sl_rpc_call *call, int64_t sent, int64_t 
 }
 
 // The last event: what was asked to be held by stores is held.
-static enum sl_status send_prefill_done(struct sl_rpc_call *call, const Sluice__V1__PrefillRequest *request) {
-    Sluice__V1__AnnexShare annexes[MAX_SHARES], *pointers[MAX_SHARES];
+static enum sl_status send_prefill_done(struct fake_worker *worker, struct sl_rpc_call *call,
+                                        const Sluice__V1__PrefillRequest *request) {
+    Sluice__V1__AnnexShare annexes[MAX_SHARES + 1], *pointers[MAX_SHARES + 1];
     assert_true(request->n_stores <= MAX_SHARES);
     for (size_t i = 0; i < request->n_stores; i++) {
         annexes[i] = (Sluice__V1__AnnexShare)SLUICE__V1__ANNEX_SHARE__INIT;
@@ -87,10 +88,34 @@ static enum sl_status send_prefill_done(struct sl_rpc_call *call, const Sluice__
     done.statistics = &statistics;
     done.annex = pointers;
     done.n_annex = request->n_stores;
+    if (fake_lies(worker, FAKE_ANNEX_NOBODY_ASKED_FOR)) {
+        annexes[done.n_annex] = (Sluice__V1__AnnexShare)SLUICE__V1__ANNEX_SHARE__INIT; // of no share at all
+        pointers[done.n_annex] = &annexes[done.n_annex];
+        done.n_annex++;
+    }
     Sluice__V1__PrefillEvent event = SLUICE__V1__PREFILL_EVENT__INIT;
     event.what_case = SLUICE__V1__PREFILL_EVENT__WHAT_DONE;
     event.done = &done;
+    if (fake_lies(worker, FAKE_PREFILL_DONE_TWICE)) {
+        sl_rpc_call_send(call, &event.base);
+    }
     return sl_rpc_call_send(call, &event.base);
+}
+
+static void send_prefill_lies(struct fake_worker *worker, struct sl_rpc_call *call, int64_t total) {
+    if (fake_lies(worker, FAKE_PROGRESS_BACKWARDS)) {
+        send_progress(call, total, total);
+        send_progress(call, 1, total);
+        send_ship(call, CAPSULE_BYTES, CAPSULE_BYTES);
+        send_ship(call, 1, CAPSULE_BYTES);
+    } else if (fake_lies(worker, FAKE_PROGRESS_OUT_OF_RANGE)) {
+        send_progress(call, -1, total);
+        send_progress(call, INT64_MAX, INT64_MIN);
+        send_ship(call, INT64_MAX, -1);
+    } else if (fake_lies(worker, FAKE_PREFILL_EVENT_OF_NO_KIND)) {
+        Sluice__V1__PrefillEvent event = SLUICE__V1__PREFILL_EVENT__INIT;
+        sl_rpc_call_send(call, &event.base);
+    }
 }
 
 static enum sl_status prefill_run(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
@@ -135,12 +160,13 @@ static enum sl_status prefill_run(void *service, struct sl_rpc_call *call, const
             return gone(worker, err);
         }
     }
+    send_prefill_lies(worker, call, total);
     if (!nap(worker, call, PREFILL_MS)) {
         return gone(worker, err);
     }
     send_progress(call, total, total);
     send_ship(call, CAPSULE_BYTES, CAPSULE_BYTES);
-    return send_prefill_done(call, request);
+    return send_prefill_done(worker, call, request);
 }
 
 static enum sl_status decode_reserve(void *service, struct sl_rpc_call *call, const ProtobufCMessage *message,
@@ -160,6 +186,7 @@ static enum sl_status decode_reserve(void *service, struct sl_rpc_call *call, co
     grant.capacity_bytes = request->capsule_bytes;
     grant.ticket.data = ticket;
     grant.ticket.len = sizeof(ticket);
+    fake_lie_about_grant(worker, &grant);
     atomic_fetch_add(&worker->open_leases, 1);
     return sl_rpc_call_send(call, &grant.base);
 }
@@ -168,9 +195,12 @@ static enum sl_status renew(void *service, struct sl_rpc_call *call, const Proto
                             struct sl_error *err) {
     (void)message;
     (void)err;
-    atomic_fetch_add(&((struct fake_worker *)service)->n_renewed, 1);
+    struct fake_worker *worker = service;
+    atomic_fetch_add(&worker->n_renewed, 1);
     Sluice__V1__RenewReply reply = SLUICE__V1__RENEW_REPLY__INIT;
-    reply.lease_ms = LEASE_MS;
+    reply.lease_ms = fake_lies(worker, FAKE_RENEWED_FOR_EVER)                ? INT64_MAX
+                     : fake_lies(worker, FAKE_RENEWED_FOR_LESS_THAN_NO_TIME) ? INT64_MIN
+                                                                             : LEASE_MS;
     return sl_rpc_call_send(call, &reply.base);
 }
 
@@ -185,14 +215,40 @@ static enum sl_status release(void *service, struct sl_rpc_call *call, const Pro
     return sl_rpc_call_send(call, &reply.base);
 }
 
-static enum sl_status send_token(struct sl_rpc_call *call, int index) {
+static enum sl_status send_token(struct fake_worker *worker, struct sl_rpc_call *call, int index) {
     Sluice__V1__Token token = SLUICE__V1__TOKEN__INIT;
     token.id = FIRST_ID + index;
     token.index = index;
     token.text = "a ";
+    fake_lie_about_token(worker, &token);
     Sluice__V1__DecodeEvent event = SLUICE__V1__DECODE_EVENT__INIT;
     event.what_case = SLUICE__V1__DECODE_EVENT__WHAT_TOKEN;
     event.token = &token;
+    return sl_rpc_call_send(call, &event.base);
+}
+
+static enum sl_status send_decode_done(struct fake_worker *worker, struct sl_rpc_call *call,
+                                       const Sluice__V1__DecodeRequest *request) {
+    Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
+    statistics.decode_resident_bytes = 4321;
+    Sluice__V1__DecodeDone done = SLUICE__V1__DECODE_DONE__INIT;
+    done.reason = fake_lies(worker, FAKE_DONE_FOR_NO_REASON) ? SLUICE__V1__FINISHED__REASON__ERROR
+                                                             : SLUICE__V1__FINISHED__REASON__LENGTH;
+    done.text = "the whole answer";
+    done.statistics = &statistics;
+    Sluice__V1__DecodeEvent event = SLUICE__V1__DECODE_EVENT__INIT;
+    event.what_case = SLUICE__V1__DECODE_EVENT__WHAT_DONE;
+    event.done = &done;
+    if (fake_lies(worker, FAKE_DECODE_EVENT_OF_NO_KIND)) {
+        event.what_case = SLUICE__V1__DECODE_EVENT__WHAT__NOT_SET;
+    }
+    atomic_fetch_add(&worker->n_done, 1);
+    if (request->lease_id[0] != '\0') {
+        atomic_fetch_sub(&worker->open_leases, 1);
+    }
+    if (fake_lies(worker, FAKE_DONE_TWICE)) {
+        sl_rpc_call_send(call, &event.base);
+    }
     return sl_rpc_call_send(call, &event.base);
 }
 
@@ -227,44 +283,34 @@ static enum sl_status decode_run(void *service, struct sl_rpc_call *call, const 
             atomic_store(&worker->break_at_token, -1);
             return sl_fail(err, SL_ERR_PEER_LOST, "out of electricity");
         }
-        if (!nap(worker, call, atomic_load(&worker->token_ms)) || send_token(call, i) != SL_OK) {
+        if (!nap(worker, call, atomic_load(&worker->token_ms)) || send_token(worker, call, i) != SL_OK) {
             return gone(worker, err);
         }
         if (atomic_load(&worker->repeat_tokens)) {
-            send_token(call, i);
+            send_token(worker, call, i);
         }
     }
     if (atomic_load(&worker->break_at_token) == request->max_new_tokens) {
         atomic_store(&worker->break_at_token, -1);
         return sl_fail(err, SL_ERR_PEER_LOST, "out of electricity at the very end");
     }
-    Sluice__V1__Statistics statistics = SLUICE__V1__STATISTICS__INIT;
-    statistics.decode_resident_bytes = 4321;
-    Sluice__V1__DecodeDone done = SLUICE__V1__DECODE_DONE__INIT;
-    done.reason = SLUICE__V1__FINISHED__REASON__LENGTH;
-    done.text = "the whole answer";
-    done.statistics = &statistics;
-    Sluice__V1__DecodeEvent event = SLUICE__V1__DECODE_EVENT__INIT;
-    event.what_case = SLUICE__V1__DECODE_EVENT__WHAT_DONE;
-    event.done = &done;
-    atomic_fetch_add(&worker->n_done, 1);
-    if (request->lease_id[0] != '\0') {
-        atomic_fetch_sub(&worker->open_leases, 1);
+    if (fake_lies(worker, FAKE_TOKEN_TOO_MANY)) {
+        send_token(worker, call, request->max_new_tokens);
     }
-    return sl_rpc_call_send(call, &event.base);
+    return send_decode_done(worker, call, request);
 }
 
-static const struct sl_rpc_handler prefill_handlers[] = {{&sl_method_prefill_run, prefill_run}};
+static const struct sl_rpc_handler prefill_handlers[] = {{&sl_method_prefill_run, prefill_run, SL_ROLE_ANY}};
 static const struct sl_rpc_handler decode_handlers[] = {
-    {&sl_method_decode_reserve, decode_reserve},
-    {&sl_method_decode_renew, renew},
-    {&sl_method_decode_release, release},
-    {&sl_method_decode_run, decode_run},
+    {&sl_method_decode_reserve, decode_reserve, SL_ROLE_ANY},
+    {&sl_method_decode_renew, renew, SL_ROLE_ANY},
+    {&sl_method_decode_release, release, SL_ROLE_ANY},
+    {&sl_method_decode_run, decode_run, SL_ROLE_ANY},
 };
 // Annexes are opened by prefill, which here only says so.
 static const struct sl_rpc_handler store_handlers[] = {
-    {&sl_method_store_renew, renew},
-    {&sl_method_store_release, release},
+    {&sl_method_store_renew, renew, SL_ROLE_ANY},
+    {&sl_method_store_release, release, SL_ROLE_ANY},
 };
 static const struct sl_rpc_method *const store_methods[] = {&sl_method_store_renew, &sl_method_store_release};
 static const struct sl_rpc_service store_service = {"sluice.v1.Store", store_methods, 2};
@@ -328,7 +374,7 @@ enum sl_status fake_worker_start(struct fake_worker *worker, const char *address
     }
     struct sl_rpc_server_config config = {.listen = "127.0.0.1:0", .services = &service, .n_services = 1};
     assert_int_equal(sl_rpc_server_start(&config, &worker->server, err), SL_OK);
-    assert_int_equal(sl_rpc_channel_create(address, &worker->channel, err), SL_OK);
+    assert_int_equal(sl_rpc_channel_create(address, NULL, SL_ROLE_ANY, &worker->channel, err), SL_OK);
     enum sl_status status = join(worker, err);
     assert_int_equal(sl_thread_start("heart", beat, worker, &worker->heart, err), SL_OK);
     return status;
@@ -366,8 +412,9 @@ void fake_cluster_start(struct fake_cluster *cluster, const struct sl_coordinato
     if (sl_coordinator_create(config, &cluster->coordinator, &err) != SL_OK) {
         fail_msg("%s", err.text);
     }
-    assert_int_equal(sl_rpc_channel_create(sl_coordinator_address(cluster->coordinator), &cluster->channel, &err),
-                     SL_OK);
+    assert_int_equal(
+        sl_rpc_channel_create(sl_coordinator_address(cluster->coordinator), NULL, SL_ROLE_ANY, &cluster->channel, &err),
+        SL_OK);
     assert_int_equal(sl_model_fingerprint(MODEL, SL_WEIGHT_STORED, &cluster->model_fingerprint, &err), SL_OK);
 }
 

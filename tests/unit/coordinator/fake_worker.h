@@ -42,6 +42,7 @@ struct fake_worker {
     atomic_bool repeat_tokens; // decode sends every token twice
     atomic_bool decode_hangs;  // alive, but no token
     atomic_bool mute;          // heartbeats are not sent
+    atomic_int lie;            // enum fake_lie of fake_lies.h
 
     // This many runs of prefill end with this status, and the words that the first store has no room.
     atomic_int n_store_refusals, store_refusal;

@@ -11,14 +11,7 @@
 
 #include "base/clock.h"
 #include "base/thread.h"
-
-static void remove_certificates(void) {
-    char command[256];
-    snprintf(command, sizeof command, "rm -rf %s", getenv("SLUICE_TEST_CERTS"));
-    if (system(command) != 0) {
-        fprintf(stderr, "left behind: %s\n", getenv("SLUICE_TEST_CERTS"));
-    }
-}
+#include "tests/certificates.h"
 
 static void on_complete(void *arg, const void *header, size_t header_bytes, size_t body_bytes) {
     struct landing *landing = arg;
@@ -51,41 +44,23 @@ static void on_release(void *arg) {
     pthread_mutex_unlock(&landing->lock);
 }
 
-// Made by the first process of a test; those that it starts find them by the environment.
 const char *certificates(void) {
-    static char dir[64] = "/tmp/sluice-test-certs-XXXXXX", command[256];
-    const char *made = getenv("SLUICE_TEST_CERTS");
-    if (!made) {
-        assert_non_null(mkdtemp(dir));
-        snprintf(command, sizeof command, "tools/test-ca.sh %s worker/a", dir);
-        assert_int_equal(system(command), 0);
-        setenv("SLUICE_TEST_CERTS", dir, 1);
-        atexit(remove_certificates);
-        made = dir;
-    }
-    return made;
+    const char *dir = test_certificates("worker/a");
+    assert_non_null(dir);
+    return dir;
 }
 
 bool is_link(const char *transport) {
     return strcmp(transport, "tcp") == 0 || strcmp(transport, "tls") == 0;
 }
 
-static void use_certificates(struct sl_fabric_config *config, struct sl_tls_files *files) {
-    static char ca[128], certificate[128], key[128];
-    snprintf(ca, sizeof ca, "%s/ca.pem", certificates());
-    snprintf(certificate, sizeof certificate, "%s/worker-a.pem", certificates());
-    snprintf(key, sizeof key, "%s/worker-a.key", certificates());
-    *files = (struct sl_tls_files){ca, certificate, key};
-    config->transport = "tcp";
-    config->tls = files;
-}
-
 struct sl_fabric *start_fabric(const char *transport, const char *listen, const char *inject, int64_t heartbeat_ms) {
-    struct sl_tls_files files;
+    struct test_files at;
     struct sl_fabric_config config = {
         .listen = listen, .transport = transport, .heartbeat_ms = heartbeat_ms, .inject = inject, .insecure = true};
     if (strcmp(transport, "tls") == 0) {
-        use_certificates(&config, &files);
+        config.transport = "tcp";
+        config.tls = test_files_of(certificates(), "worker-a", &at);
     }
     struct sl_fabric *fabric = NULL;
     struct sl_error err = {0};
@@ -201,7 +176,7 @@ struct child start_child(const char *transport, const char *role) {
         dup2(down[0], 3);
         dup2(up[1], 4);
         prctl(PR_SET_PDEATHSIG, SIGKILL); // also where a test has failed
-        close(5); // whatever else is open dies with this program
+        close(5);                         // whatever else is open dies with this program
         execl("/proc/self/exe", "child", transport, role, (char *)NULL);
         _exit(127);
     }

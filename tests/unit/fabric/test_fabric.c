@@ -409,6 +409,32 @@ static void test_restarted_receiver_is_another_peer(void **state) {
     stop_pair(&pair);
 }
 
+// The quick side waits for three beats of the slow one, whichever side connected.
+static void test_slow_and_fast_beats_keep_a_connection(void **state) {
+    (void)state;
+    for (int slow_sender = 0; slow_sender < 2; slow_sender++) {
+        int64_t quick_ms = QUICK_HEARTBEAT_MS, slow_ms = 8 * quick_ms;
+        struct pair pair;
+        pair.to = start_fabric(transport, "127.0.0.1:0", NULL, slow_sender ? quick_ms : slow_ms);
+        pair.from = start_fabric(transport, "127.0.0.1:0", NULL, slow_sender ? slow_ms : quick_ms);
+        pair.target = make_region(pair.to, MIB);
+        pair.source = make_region(pair.from, MIB);
+        struct landing landing;
+        for (int i = 0; i < 2; i++) {
+            open_landing(&landing, pair.to, pair.target, MIB, 30000);
+            expect_end(&pair, &landing, SL_OK, 30000);
+            close_landing(&landing);
+            sl_sleep_ms(i == 0 ? 7 * quick_ms : 0); // between two beats of the slow side
+        }
+        struct sl_fabric_stats from, to;
+        sl_fabric_get_stats(pair.from, &from);
+        sl_fabric_get_stats(pair.to, &to);
+        assert_int_equal(from.peers_lost + to.peers_lost, 0);
+        assert_int_equal(from.peers_connected, 1);
+        stop_pair(&pair);
+    }
+}
+
 static void test_config_is_checked(void **state) {
     (void)state;
     struct sl_fabric *fabric = NULL;
@@ -444,6 +470,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_destroy_ends_everything),
         cmocka_unit_test(test_port_in_use_is_told),
         cmocka_unit_test(test_restarted_receiver_is_another_peer),
+        cmocka_unit_test(test_slow_and_fast_beats_keep_a_connection),
         cmocka_unit_test(test_config_is_checked),
     };
     transport = argc > 1 ? argv[1] : "tcp";

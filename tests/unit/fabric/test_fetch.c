@@ -44,6 +44,7 @@ static void start_pair(struct pair *pair) {
     fill_pattern(pair->memory, WINDOW_BYTES + 8192, 3);
     if (sl_window_open(pair->owner, pair->memory + 4096, WINDOW_BYTES, &pair->window, &pair->ticket,
                        &pair->ticket_bytes, &err) != SL_OK ||
+        sl_window_show(pair->window, pair->memory + 4096, WINDOW_BYTES, &err) != SL_OK ||
         sl_connection_open(pair->reader, sl_fabric_address(pair->owner), sl_fabric_epoch(pair->owner),
                            &pair->connection, &err) != SL_OK) {
         fail_msg("no pair: %s", err.text);
@@ -281,6 +282,64 @@ static void test_owner_checks_what_is_read(void **state) {
     stop_pair(&pair);
 }
 
+static bool can_read(struct pair *pair, uint64_t offset, size_t bytes) {
+    uint8_t *to = malloc(bytes);
+    const struct sl_fetch_range range = {offset, to, bytes};
+    struct sl_fetch *fetch = open_fetch(pair, &range, 1, 20000);
+    enum sl_status status = wait_fetch(fetch);
+    sl_fetch_close(&fetch);
+    assert_true(status == SL_OK || status == SL_ERR_RANGE);
+    if (status == SL_OK) {
+        assert_memory_equal(to, window_at(pair, offset), bytes);
+    }
+    free(to);
+    return status == SL_OK;
+}
+
+// A window is what it shows, as far as anybody is asked: nothing at first, then what was added, and not a byte beside it.
+static void test_owner_shows_what_it_says(void **state) {
+    (void)state;
+    if (!by_message()) {
+        skip();
+    }
+    struct pair pair;
+    start_pair(&pair);
+    sl_window_close(&pair.window);
+    free(pair.ticket);
+    assert_int_equal(sl_window_open(pair.owner, pair.memory + 4096, WINDOW_BYTES, &pair.window, &pair.ticket,
+                                    &pair.ticket_bytes, NULL),
+                     SL_OK);
+    assert_false(can_read(&pair, 0, 1));
+    static const struct {
+        uint64_t offset;
+        size_t bytes;
+    } shown[] = {{8192, 4096}, {0, 100}, {20000, 1}, {12288, 4096}, {100, 28}, {16384, 1000}, {8200, 8000}};
+    uint8_t *expected = calloc(1, 24000);
+    for (size_t i = 0; i < sizeof shown / sizeof *shown; i++) {
+        assert_int_equal(sl_window_show(pair.window, window_at(&pair, shown[i].offset), shown[i].bytes, NULL), SL_OK);
+        memset(expected + shown[i].offset, 1, shown[i].bytes);
+    }
+    uint64_t x = 88172645463325252u;
+    for (int i = 0; i < 400; i++) {
+        x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+        static const uint64_t edges[] = {0,     99,    100,   127,   128,   8191,  8192,
+                                         12287, 16384, 17383, 17384, 19999, 20000, 20001};
+        uint64_t begin = edges[x % (sizeof edges / sizeof *edges)];
+        size_t bytes = 1 + (size_t)((x >> 20) % 3 == 0 ? (x >> 24) % 3000 : (x >> 24) % 3);
+        bool all = true;
+        for (size_t k = 0; k < bytes; k++) {
+            all &= expected[begin + k] == 1;
+        }
+        assert_int_equal(can_read(&pair, begin, bytes), all);
+    }
+    assert_int_equal(sl_window_show(pair.window, window_at(&pair, WINDOW_BYTES - 1), 2, NULL), SL_ERR_INVALID);
+    assert_int_equal(sl_window_show(pair.window, window_at(&pair, 0) - 1, 1, NULL), SL_ERR_INVALID);
+    assert_int_equal(sl_window_show(pair.window, window_at(&pair, 0), 0, NULL), SL_ERR_INVALID);
+    assert_false(can_read(&pair, WINDOW_BYTES - 1, 1));
+    free(expected);
+    stop_pair(&pair);
+}
+
 // Closed at every moment: the memory is the caller's again.
 static void test_closed_fetch_writes_no_more(void **state) {
     (void)state;
@@ -363,6 +422,7 @@ static void open_for_ever(void) {
     struct sl_window *window = NULL;
     uint8_t *ticket = NULL;
     sl_window_open(fabric, memory, WINDOW_BYTES, &window, &ticket, &place.ticket_bytes, NULL);
+    sl_window_show(window, memory, WINDOW_BYTES, NULL);
     memcpy(place.ticket, ticket, place.ticket_bytes);
     write_all(4, &place, sizeof place);
     sl_sleep_ms(60000);
@@ -407,6 +467,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_fetches_at_once_do_not_mix),
         cmocka_unit_test(test_bad_arguments_are_refused),
         cmocka_unit_test(test_owner_checks_what_is_read),
+        cmocka_unit_test(test_owner_shows_what_it_says),
         cmocka_unit_test(test_closed_fetch_writes_no_more),
         cmocka_unit_test(test_deadline_line_and_destroy_end_a_fetch),
         cmocka_unit_test(test_killed_owner_is_noticed),

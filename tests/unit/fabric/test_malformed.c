@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/hash.h"
 #include "fabric/core/core.h"
 
 #define MIB         (1u << 20)
@@ -45,6 +46,7 @@ struct call {
     enum sl_wire_id id;
     size_t n, least;         // messages to send, with headers of at least so many bytes
     struct sl_wire_key *key; // that some of them begin with; NULL: none do
+    struct sl_wire_secret secret;
     struct random *random;
     uint64_t n_dropped; // answer
 };
@@ -89,7 +91,7 @@ static void run_send(struct sl_fabric *fabric, struct sl_command *command) {
 
 static void run_claim(struct sl_fabric *fabric, struct sl_command *command) {
     struct call *it = (struct call *)command;
-    struct sl_wire_claim claim = {.key = *it->key};
+    struct sl_wire_claim claim = {.key = *it->key, .secret = it->secret};
     struct sl_peer *peer = connected(fabric);
     if (peer) {
         sl_peer_tell(peer, SL_WIRE_CLAIM, &claim, sizeof claim);
@@ -167,8 +169,9 @@ static void expect_dropped(struct sl_fabric *fabric, uint64_t before, uint64_t n
 // Random bytes name no grant: each one is dropped or refused, and counted.
 static void test_random_messages_are_counted(void **state) {
     (void)state;
-    static const enum sl_wire_id ids[] = {SL_WIRE_HELLO, SL_WIRE_CLAIM,   SL_WIRE_SEGMENT, SL_WIRE_FINAL,
-                                          SL_WIRE_QUERY, SL_WIRE_REQUEST, SL_WIRE_READ,    SL_WIRE_READ_REPLY};
+    static const enum sl_wire_id ids[] = {SL_WIRE_HELLO, SL_WIRE_CLAIM,      SL_WIRE_SEGMENT,
+                                          SL_WIRE_FINAL, SL_WIRE_QUERY,      SL_WIRE_REQUEST,
+                                          SL_WIRE_READ,  SL_WIRE_READ_REPLY, SL_WIRE_LOOK};
     struct pair pair;
     start_pair(&pair);
     struct random random = {0x9e3779b97f4a7c15u};
@@ -185,7 +188,8 @@ static void test_random_messages_are_counted(void **state) {
 // What comes about something that is already over is no fault, and nothing happens.
 static void test_late_messages_are_ignored(void **state) {
     (void)state;
-    static const enum sl_wire_id ids[] = {SL_WIRE_BEAT, SL_WIRE_ABORT, SL_WIRE_ANSWER, SL_WIRE_REPLY, SL_WIRE_CANCEL};
+    static const enum sl_wire_id ids[] = {SL_WIRE_BEAT,   SL_WIRE_ABORT, SL_WIRE_ANSWER,    SL_WIRE_REPLY,
+                                          SL_WIRE_CANCEL, SL_WIRE_PLACE, SL_WIRE_LOOK_REPLY};
     struct pair pair;
     start_pair(&pair);
     struct random random = {0xd1b54a32d192ed03u};
@@ -222,7 +226,7 @@ static void test_messages_of_a_claimed_grant_are_checked(void **state) {
         struct sl_wire_ticket ticket;
         memcpy(&ticket, landing.ticket, sizeof ticket);
         struct sl_wire_key key = {ticket.generation, 1000000 + round, ticket.id, 0};
-        struct call claim = {.key = &key};
+        struct call claim = {.key = &key, .secret = ticket.secret};
         call(pair.from, &claim, run_claim);
         enum sl_wire_id id = ids[round % (sizeof ids / sizeof *ids)];
         struct call it = {.id = id, .n = 20, .least = LONG_ENOUGH, .key = &key, .random = &random};
@@ -238,11 +242,78 @@ static void test_messages_of_a_claimed_grant_are_checked(void **state) {
     stop_pair(&pair);
 }
 
+struct final_call {
+    struct call call;
+    struct sl_wire_final final;
+    size_t payload_bytes;
+    bool wrong_digest; // else that of what comes
+};
+
+static void run_final(struct sl_fabric *fabric, struct sl_command *command) {
+    struct final_call *it = (struct final_call *)command;
+    struct sl_peer *peer = connected(fabric);
+    if (peer) {
+        void *buffer = sl_fabric_take_buffer(fabric);
+        fill_pattern(buffer, it->payload_bytes, 3);
+        it->final.header_digest = sl_hash(buffer, it->payload_bytes, 0) + it->wrong_digest;
+        struct sl_peer_send *send = sl_peer_send_create(peer, &it->final, sizeof it->final);
+        send->buffer = buffer;
+        sl_peer_send_start(send, SL_WIRE_FINAL, send->buffer, it->payload_bytes);
+    }
+    atomic_store(&it->call.done, true);
+}
+
+// The grant fails, and never is a header or a body handed on that is not what was announced.
+static void test_finals_that_lie_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *what;
+        uint64_t n_segments, body_bytes, header_bytes;
+        size_t payload_bytes;
+        bool wrong_digest;
+    } lies[] = {
+        {"a header longer than what came", 0, 0, 101, 100, false},
+        {"a header shorter than what came", 0, 0, 99, 100, false},
+        {"a header that did not come", 0, 0, 100, 0, false},
+        {"a header of nothing, and one came", 0, 0, 0, 100, false},
+        {"a header of all there is", 0, 0, UINT64_MAX, 100, false},
+        {"a header of 64 KiB, on its way, that is shorter", 0, 0, 65536, 65535, false},
+        {"a body larger than the grant", 1, BLOCK_BYTES + 1, 100, 100, false},
+        {"a body of all there is", 1, UINT64_MAX, 100, 100, false},
+        {"the wrong digest of a header", 0, 0, 100, 100, true},
+    };
+    struct pair pair;
+    start_pair(&pair);
+    for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
+        struct landing landing;
+        open_landing(&landing, pair.to, pair.target + GUARD_BYTES, BLOCK_BYTES, 30000);
+        struct sl_wire_ticket ticket;
+        memcpy(&ticket, landing.ticket, sizeof ticket);
+        struct sl_wire_key key = {ticket.generation, 2000000 + i, ticket.id, 0};
+        struct call claim = {.key = &key, .secret = ticket.secret};
+        call(pair.from, &claim, run_claim);
+        struct final_call it = {.final = {.key = key,
+                                          .n_segments = lies[i].n_segments,
+                                          .body_bytes = lies[i].body_bytes,
+                                          .header_bytes = lies[i].header_bytes},
+                                .payload_bytes = lies[i].payload_bytes,
+                                .wrong_digest = lies[i].wrong_digest};
+        call(pair.from, &it.call, run_final);
+        if (!wait_landing(&landing, 10000) || landing.n_completed != 0) {
+            fail_msg("%s: %s", lies[i].what, landing.n_completed ? "accepted" : "nothing happened");
+        }
+        close_landing(&landing);
+    }
+    ship_well(&pair);
+    stop_pair(&pair);
+}
+
 int main(int argc, char **argv) {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_messages_are_counted),
         cmocka_unit_test(test_late_messages_are_ignored),
         cmocka_unit_test(test_messages_of_a_claimed_grant_are_checked),
+        cmocka_unit_test(test_finals_that_lie_are_refused),
     };
     transport = argc > 1 ? argv[1] : "tcp";
     return cmocka_run_group_tests(tests, NULL, NULL);

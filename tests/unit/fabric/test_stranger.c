@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "fabric/core/wire.h"
 #include "fabric/link/link.h"
+#include "tests/certificates.h"
 
 #define MIB    (1u << 20)
 #define N_IDLE 600
@@ -261,13 +262,9 @@ static void test_other_hosts_are_not_let_in_by_accident(void **state) {
 // ---- certificates ----------------------------------------------------------------------------------------------------
 
 static struct sl_fabric *fabric_of(const char *dir, const char *who) {
-    char ca[160], certificate[160], key[160];
-    snprintf(ca, sizeof ca, "%s/ca.pem", dir);
-    snprintf(certificate, sizeof certificate, "%s/%s.pem", dir, who);
-    snprintf(key, sizeof key, "%s/%s.key", dir, who);
-    const struct sl_tls_files files = {ca, certificate, key};
+    struct test_files at;
     const struct sl_fabric_config config = {
-        .listen = "127.0.0.1:0", .transport = "tcp", .heartbeat_ms = 500, .tls = &files};
+        .listen = "127.0.0.1:0", .transport = "tcp", .heartbeat_ms = 500, .tls = test_files_of(dir, who, &at)};
     struct sl_fabric *fabric = NULL;
     struct sl_error err = {0};
     if (sl_fabric_create(&config, &fabric, &err) != SL_OK) {
@@ -334,18 +331,15 @@ static void test_only_workers_of_the_cluster_get_in(void **state) {
     stop_fabric(&to);
 
     // A certificate of another role is refused at the start already.
-    char ca[160], certificate[160], key[160];
-    snprintf(ca, sizeof ca, "%s/ca.pem", dir);
-    snprintf(certificate, sizeof certificate, "%s/client-c.pem", dir);
-    snprintf(key, sizeof key, "%s/client-c.key", dir);
-    struct sl_tls_files files = {ca, certificate, key};
-    struct sl_fabric_config config = {.listen = "127.0.0.1:0", .transport = "tcp", .tls = &files};
+    struct test_files at;
+    struct sl_fabric_config config = {
+        .listen = "127.0.0.1:0", .transport = "tcp", .tls = test_files_of(dir, "client-c", &at)};
     struct sl_error err = {0};
     assert_int_equal(sl_fabric_create(&config, &bad, &err), SL_ERR_INVALID);
     assert_non_null(strstr(err.text, "spiffe://sluice/client/c"));
-    files.key = ca;
+    at.files.key = at.ca;
     assert_int_equal(sl_fabric_create(&config, &bad, &err), SL_ERR_INVALID);
-    files.ca = "/nowhere/ca.pem";
+    at.files.ca = "/nowhere/ca.pem";
     assert_int_equal(sl_fabric_create(&config, &bad, &err), SL_ERR_INVALID);
     assert_non_null(strstr(err.text, "/nowhere/ca.pem"));
 }

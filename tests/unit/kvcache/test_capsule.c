@@ -8,7 +8,7 @@
 #include "proto/sluice/v1/capsule.pb-c.h"
 #include "tests/unit/kvcache/fixture.h"
 
-static const struct sl_capsule_id an_id = {0x1111222233334444u, 0x5555666677778888u, 0x99aabbccddeeff00u};
+static const struct sl_capsule_id an_id = {0x1111222233334444u, 0x5555666677778888u, {{0x99, 0xaa, [15] = 0xff}}};
 
 // A capsule as it lies on the other side.
 struct landed {
@@ -224,7 +224,7 @@ static void test_capsule_of_another_model_is_refused(void **state) {
         geometry.head_dim += i == 2 ? 8 : 0;
         id.model_fingerprint ^= i == 3;
         id.recipe_fingerprint ^= i == 4;
-        id.prefix_hash ^= i == 5;
+        id.prefix_hash.bytes[15] ^= i == 5;
         body_bytes += i == 6 ? 64 : 0;
         struct sl_capsule_bytes capsule = {to.body, body_bytes, to.header, to.header_bytes};
         assert_int_equal(sl_capsule_open(&capsule, f.arena, &geometry, &id, 500, &opened, &err),
@@ -232,7 +232,7 @@ static void test_capsule_of_another_model_is_refused(void **state) {
         assert_null(opened);
     }
     struct sl_capsule_id any = an_id;
-    any.prefix_hash = 0;
+    any.prefix_hash = (struct sl_hash128){{0}};
     struct sl_capsule_bytes capsule = {to.body, to.body_bytes, to.header, to.header_bytes};
     assert_int_equal(sl_capsule_adopt(&capsule, f.arena, &g, &any, 1, &opened, &err), SL_OK);
     assert_true(capsule.body == NULL && capsule.header == NULL);                        // used up
@@ -253,7 +253,7 @@ static void test_capsule_with_a_lying_field_is_refused(void **state) {
     } while (session->n_tokens < 64 && (sl_session_destroy(&session), true));
     struct landed to = ship(session, f.arena, SIZE_MAX);
     static const float thresholds[] = {1.001f, -1.001f, INFINITY, -INFINITY, NAN};
-    for (int i = 0; i <= 22; i++) {
+    for (int i = 0; i <= 24; i++) {
         Sluice__V1__CapsuleHeader *m = sluice__v1__capsule_header__unpack(NULL, to.header_bytes, to.header);
         assert_non_null(m);
         Sluice__V1__CapsuleLayer *l = m->layers[0];
@@ -272,6 +272,7 @@ static void test_capsule_with_a_lying_field_is_refused(void **state) {
         l->merge_threshold = i >= 16 && i <= 20 ? thresholds[i - 16] : l->merge_threshold;
         l->offloaded = i == 22; // and slots all the same
         m->rope_set = i == 21 ? SL_MAX_ROPE_SETS : m->rope_set;
+        m->prefix_hash.len -= i == 23 ? 1 : i == 24 ? m->prefix_hash.len : 0;
         size_t n_bytes = sluice__v1__capsule_header__get_packed_size(m);
         uint8_t *bytes = malloc(n_bytes);
         sluice__v1__capsule_header__pack(m, bytes);

@@ -9,7 +9,7 @@
 
 static char path[] = "/tmp/sluice-capsule-XXXXXX";
 
-static const struct sl_capsule_id id = {0x1111, 0x2222, 0x3333};
+static const struct sl_capsule_id id = {0x1111, 0x2222, {{0x33, 0x44}}};
 
 static int make_path(void **state) {
     (void)state;
@@ -43,7 +43,7 @@ static void test_capsule_file_returns_what_was_written(void **state) {
         }
         assert_string_equal(file.label, "h2o,budget=0.2");
         assert_int_equal(file.info.id.model_fingerprint, id.model_fingerprint);
-        assert_int_equal(file.info.id.prefix_hash, id.prefix_hash);
+        assert_true(sl_hash128_equals(&file.info.id.prefix_hash, &id.prefix_hash));
         assert_int_equal(file.info.n_tokens, session->n_tokens);
         size_t bytes;
         uint8_t *expected = body_of(session, &bytes), *body = malloc(bytes + 1);

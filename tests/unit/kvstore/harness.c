@@ -18,8 +18,10 @@ void make_prompt(struct prompt *prompt, int seed, int shared, int64_t n_tokens) 
     for (int i = 0; i < n_tokens; i++) {
         prompt->tokens[i] = i < shared ? i : i * 7 + seed * 1000;
     }
-    sl_prefix_keys(prompt->tokens, n_tokens, prompt->prefixes, MAX_PROMPT / SL_PREFIX_BLOCK);
-    prompt->hashes = (struct sl_prompt_hashes){n_tokens, prompt->prefixes, sl_prefix_hash(prompt->tokens, n_tokens)};
+    static const struct sl_hash128 salt = {{1}};
+    sl_prefix_keys(&salt, prompt->tokens, n_tokens, prompt->prefixes, MAX_PROMPT / SL_PREFIX_BLOCK);
+    struct sl_hash128 whole = sl_prefix_hash(&salt, prompt->tokens, n_tokens);
+    prompt->hashes = (struct sl_prompt_hashes){n_tokens, prompt->prefixes, whole};
 }
 
 void fill_block(void *block, const struct sl_kv_segment_config *config, int seed) {

@@ -22,7 +22,7 @@
 // A prompt whose first `shared` tokens are common to all and whose others are `seed`'s own.
 struct prompt {
     int32_t tokens[MAX_PROMPT];
-    uint64_t prefixes[MAX_PROMPT / SL_PREFIX_BLOCK];
+    struct sl_hash128 prefixes[MAX_PROMPT / SL_PREFIX_BLOCK];
     struct sl_prompt_hashes hashes; // points into prefixes
 };
 void make_prompt(struct prompt *prompt, int seed, int shared, int64_t n_tokens);

@@ -89,7 +89,7 @@ static int open_all(void **state) {
     assert_int_equal(sl_fabric_region_create(fabric, 1 << 20, 0, &region, NULL), SL_OK);
     source = region;
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(sl_rpc_channel_create(stores[i].rpc, &stores[i].channel, NULL), SL_OK);
+        assert_int_equal(sl_rpc_channel_create(stores[i].rpc, NULL, SL_ROLE_ANY, &stores[i].channel, NULL), SL_OK);
     }
     memory = aligned_alloc(4096, ARENA_BYTES);
     assert_int_equal(sl_arena_create(memory, ARENA_BYTES, &arena, NULL), SL_OK);
@@ -131,9 +131,9 @@ static enum sl_status open_annex(const struct store *store, Sluice__V1__Annex **
     request.rows_format = test_family.rows;
     request.scan_format = test_family.scan;
     request.n_tokens = N_TOKENS;
-    request.n_prefixes = N_TOKENS / SL_PREFIX_BLOCK;
-    request.prefixes = prompt.prefixes;
-    request.prefix_hash = prompt.hashes.whole;
+    request.prefixes.len = N_TOKENS / SL_PREFIX_BLOCK * sizeof *prompt.prefixes;
+    request.prefixes.data = (uint8_t *)prompt.prefixes;
+    request.prefix_hash = (ProtobufCBinaryData){sizeof prompt.hashes.whole, prompt.hashes.whole.bytes};
     return call(store, &sl_method_store_open_annex, &request.base, annex_out, err);
 }
 

@@ -13,6 +13,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -20,6 +21,7 @@
 #include "libsluice/sluice.h"
 #include "proto/methods.h"
 #include "rpc/rpc.h"
+#include "text/tokenizer/tokenizer.h"
 
 #define N_EVENTS 20 // of the job; the last one is Finished
 
@@ -40,7 +42,12 @@ struct coordinator {
     int64_t asked_from[32]; // from_sequence of each call
     int n_cancelled;
     char cancelled_id[SL_JOB_ID_BYTES];
-    enum sl_status submit_status;
+    enum sl_status submit_status; // of the first n_failing
+    int n_failing, n_submitted;
+    char keys[8][64]; // of the submits
+    int n_parts;      // of the last request that came in parts, and its text
+    bool parts_are_good;
+    char text[5 << 20];
     struct sl_rpc_server *server;
 };
 
@@ -93,14 +100,37 @@ static enum sl_status handle_watch(void *service, struct sl_rpc_call *call, cons
 
 static enum sl_status handle_submit(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
                                     struct sl_error *err) {
-    (void)request;
     struct coordinator *c = service;
-    if (c->submit_status != SL_OK) {
+    assert_true(c->n_submitted < 8);
+    snprintf(c->keys[c->n_submitted], sizeof c->keys[0], "%s",
+             ((const Sluice__V1__GenerateRequest *)request)->idempotency_key);
+    if (c->n_submitted++ < c->n_failing) {
         return sl_fail(err, c->submit_status, "the cluster is full; retry in 250 ms");
     }
     Sluice__V1__SubmitReply reply = SLUICE__V1__SUBMIT_REPLY__INIT;
     reply.job_id = (char *)"job-1";
     return sl_rpc_call_send(call, &reply.base);
+}
+
+static enum sl_status handle_parts(void *service, struct sl_rpc_call *call, const ProtobufCMessage *no_request,
+                                   struct sl_error *err) {
+    (void)no_request;
+    struct coordinator *c = service;
+    c->n_parts = 0;
+    c->text[0] = '\0';
+    for (ProtobufCMessage *message;; c->n_parts++) {
+        enum sl_status status = sl_rpc_call_receive(call, &sluice__v1__generate_request__descriptor, &message);
+        if (status != SL_OK) {
+            Sluice__V1__SubmitReply reply = SLUICE__V1__SUBMIT_REPLY__INIT;
+            reply.job_id = (char *)"job-1";
+            return status == SL_ERR_NOT_FOUND ? sl_rpc_call_send(call, &reply.base) : sl_fail(err, status, "a part");
+        }
+        const Sluice__V1__GenerateRequest *part = (const Sluice__V1__GenerateRequest *)message;
+        c->parts_are_good &=
+            sl_utf8_valid(part->text, strlen(part->text), NULL) && (c->n_parts == 0) == (part->deadline_ms == 1234);
+        strcat(c->text, part->text);
+        protobuf_c_message_free_unpacked(message, NULL);
+    }
 }
 
 static enum sl_status handle_cancel(void *service, struct sl_rpc_call *call, const ProtobufCMessage *request,
@@ -116,23 +146,25 @@ static enum sl_status handle_cancel(void *service, struct sl_rpc_call *call, con
 }
 
 static const struct sl_rpc_handler handlers[] = {
-    {&sl_method_inference_watch, handle_watch},
-    {&sl_method_inference_submit, handle_submit},
-    {&sl_method_inference_cancel, handle_cancel},
+    {&sl_method_inference_watch, handle_watch, SL_ROLE_ANY},
+    {&sl_method_inference_submit, handle_submit, SL_ROLE_ANY},
+    {&sl_method_inference_cancel, handle_cancel, SL_ROLE_ANY},
+    {&sl_method_inference_submit_in_parts, handle_parts, SL_ROLE_ANY},
 };
 // As much of sluice.v1.Inference as the client is made to call here.
 static const struct sl_rpc_method *const methods[] = {&sl_method_inference_watch, &sl_method_inference_submit,
-                                                      &sl_method_inference_cancel};
-static const struct sl_rpc_service inference = {"sluice.v1.Inference", methods, 3};
+                                                      &sl_method_inference_cancel,
+                                                      &sl_method_inference_submit_in_parts};
+static const struct sl_rpc_service inference = {"sluice.v1.Inference", methods, 4};
 static const struct sl_rpc_implementation service = {
-    .service = &inference, .handlers = handlers, .n_handlers = 3, .context = &coordinator};
+    .service = &inference, .handlers = handlers, .n_handlers = 4, .context = &coordinator};
 
 static void start(const char *listen, const struct act *acts, int n_acts) {
     coordinator.acts = acts;
     coordinator.n_acts = n_acts;
     coordinator.n_calls = 0;
     coordinator.n_cancelled = 0;
-    coordinator.submit_status = SL_OK;
+    coordinator.n_failing = coordinator.n_submitted = 0;
     struct sl_rpc_server_config config = {.listen = listen, .services = &service, .n_services = 1};
     struct sl_error err = {0};
     enum sl_status status = sl_rpc_server_start(&config, &coordinator.server, &err);
@@ -183,7 +215,7 @@ static void assert_sequences(const struct seen *seen, int64_t first, int64_t las
 
 static struct sl_client *connect_client(void) {
     struct sl_client *client = NULL;
-    assert_int_equal(sl_client_connect(sl_rpc_server_address(coordinator.server), &client, NULL), SL_OK);
+    assert_int_equal(sl_client_connect(sl_rpc_server_address(coordinator.server), NULL, &client, NULL), SL_OK);
     return client;
 }
 
@@ -360,6 +392,7 @@ static void test_generate_reports_a_refusal(void **state) {
     static const struct act acts[] = {{N_EVENTS, 0, END_ORDERLY, SL_OK}};
     start("127.0.0.1:0", acts, 1);
     coordinator.submit_status = SL_ERR_EXHAUSTED;
+    coordinator.n_failing = 8;
     struct sl_client *client = connect_client();
     struct seen seen = {0};
     struct sl_watch watch = watch_into(&seen, 20000);
@@ -370,7 +403,7 @@ static void test_generate_reports_a_refusal(void **state) {
     assert_non_null(strstr(err.text, "retry in 250 ms"));
     assert_string_equal(job_id, "");
     assert_int_equal(coordinator.n_cancelled, 0);
-    coordinator.submit_status = SL_OK;
+    coordinator.n_failing = 0;
     assert_int_equal(sl_client_generate(client, &request, &watch, job_id, &err), SL_OK);
     assert_sequences(&seen, 1, N_EVENTS);
     sl_client_close(&client);
@@ -392,6 +425,71 @@ static int stop_rpc(void **state) {
     return 0;
 }
 
+// An answer that was lost: the same request again, which its key makes the same job.
+static void test_submit_is_repeated_with_its_key(void **state) {
+    (void)state;
+    static const struct act acts[] = {{N_EVENTS, 0, END_ORDERLY, SL_OK}};
+    start("127.0.0.1:0", acts, 1);
+    struct sl_client *client = connect_client();
+    Sluice__V1__GenerateRequest request = SLUICE__V1__GENERATE_REQUEST__INIT;
+    char id[SL_JOB_ID_BYTES];
+    struct sl_error err;
+    coordinator.submit_status = SL_ERR_PEER_LOST;
+    coordinator.n_failing = 2;
+    assert_int_equal(sl_client_submit(client, &request, sl_deadline_in_ms(20000), id, &err), SL_OK);
+    assert_string_equal(id, "job-1");
+    assert_int_equal(coordinator.n_submitted, 3);
+    assert_int_equal(strlen(coordinator.keys[0]), 32);
+    assert_string_equal(coordinator.keys[1], coordinator.keys[0]);
+    assert_string_equal(coordinator.keys[2], coordinator.keys[0]);
+
+    assert_int_equal(sl_client_submit(client, &request, sl_deadline_in_ms(20000), id, &err), SL_OK);
+    assert_string_not_equal(coordinator.keys[3], coordinator.keys[0]); // another job
+    request.idempotency_key = (char *)"the client's own";
+    assert_int_equal(sl_client_submit(client, &request, sl_deadline_in_ms(20000), id, &err), SL_OK);
+    assert_string_equal(coordinator.keys[4], "the client's own");
+
+    coordinator.submit_status = SL_ERR_INVALID; // what cannot succeed is not repeated
+    coordinator.n_failing = 8;
+    assert_int_equal(sl_client_submit(client, &request, sl_deadline_in_ms(20000), id, &err), SL_ERR_INVALID);
+    assert_int_equal(coordinator.n_submitted, 6);
+    sl_client_close(&client);
+    stop();
+}
+
+// Longer than a message may be, of characters of one to four bytes.
+static void test_long_prompts_are_submitted_in_parts(void **state) {
+    (void)state;
+    static const struct act acts[] = {{N_EVENTS, 0, END_ORDERLY, SL_OK}};
+    static const char *const characters[] = {"a", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80", "\xf0\x9f\x98\x80"};
+    start("127.0.0.1:0", acts, 1);
+    coordinator.parts_are_good = true;
+    struct sl_client *client = connect_client();
+    struct sl_error err = {0};
+    char *text = malloc(5 << 20), id[SL_JOB_ID_BYTES];
+    size_t n = 0;
+    for (unsigned i = 0; n < (size_t)4500000; i++) {
+        const char *character = characters[i % 5];
+        strcpy(text + n, character);
+        n += strlen(character);
+    }
+    Sluice__V1__GenerateRequest request = SLUICE__V1__GENERATE_REQUEST__INIT;
+    request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT;
+    request.text = text;
+    request.deadline_ms = 1234;
+    if (sl_client_submit(client, &request, sl_deadline_in_ms(60000), id, &err) != SL_OK) {
+        fail_msg("%s", err.text);
+    }
+    assert_string_equal(id, "job-1");
+    assert_int_equal(coordinator.n_parts, 5);
+    assert_true(coordinator.parts_are_good);
+    assert_int_equal(strlen(coordinator.text), n);
+    assert_memory_equal(coordinator.text, text, n);
+    free(text);
+    sl_client_close(&client);
+    stop();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_watch_delivers_all_events),
@@ -403,6 +501,8 @@ int main(void) {
         cmocka_unit_test(test_watch_stops_when_asked),
         cmocka_unit_test(test_generate_cancels_the_job_that_it_gives_up),
         cmocka_unit_test(test_generate_reports_a_refusal),
+        cmocka_unit_test(test_submit_is_repeated_with_its_key),
+        cmocka_unit_test(test_long_prompts_are_submitted_in_parts),
     };
     return cmocka_run_group_tests(tests, start_rpc, stop_rpc);
 }

@@ -26,7 +26,7 @@ static struct sl_rpc_channel *take(struct sl_store_channels *channels, int n) {
 static void test_stores_come_and_go(void **state) {
     (void)state;
     struct sl_store_channels *channels = NULL;
-    assert_int_equal(sl_store_channels_create(&channels, NULL), SL_OK);
+    assert_int_equal(sl_store_channels_create(NULL, &channels, NULL), SL_OK);
     struct sl_rpc_channel *kept = take(channels, 0); // in use all the time
     for (int n = 1; n < 5 * SL_STORE_CHANNELS_MAX; n++) {
         sl_store_channels_give(channels, take(channels, n));
@@ -47,7 +47,7 @@ static void test_all_in_use_is_told(void **state) {
     struct sl_store_channels *channels = NULL;
     struct sl_rpc_channel *channel = NULL, *first = NULL;
     struct sl_error err = {0};
-    assert_int_equal(sl_store_channels_create(&channels, NULL), SL_OK);
+    assert_int_equal(sl_store_channels_create(NULL, &channels, NULL), SL_OK);
     for (int n = 0; n < SL_STORE_CHANNELS_MAX; n++) {
         channel = take(channels, n);
         first = first ? first : channel;
@@ -62,7 +62,7 @@ static void test_all_in_use_is_told(void **state) {
 static void test_a_store_is_avoided_for_a_while(void **state) {
     (void)state;
     struct sl_store_channels *channels = NULL;
-    assert_int_equal(sl_store_channels_create(&channels, NULL), SL_OK);
+    assert_int_equal(sl_store_channels_create(NULL, &channels, NULL), SL_OK);
     sl_store_channels_give(channels, take(channels, 1));
     sl_store_channels_give(channels, take(channels, 2));
     sl_store_channels_avoid(channels, "127.0.0.1:10001", sl_deadline_in_ms(60000));

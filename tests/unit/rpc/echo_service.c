@@ -147,7 +147,8 @@ static enum sl_status follow(void *context, struct sl_rpc_call *call, const Prot
 }
 
 static const struct sl_rpc_handler handlers[] = {
-    {&echo_get, get}, {&echo_watch, watch}, {&echo_chat, chat}, {&echo_relay, relay}, {&echo_follow, follow},
+    {&echo_get, get, SL_ROLE_ANY},     {&echo_watch, watch, SL_ROLE_ANY},   {&echo_chat, chat, SL_ROLE_ANY},
+    {&echo_relay, relay, SL_ROLE_ANY}, {&echo_follow, follow, SL_ROLE_ANY},
 };
 
 enum sl_status echo_start(struct echo *echo, const char *listen, int max_calls, struct sl_rpc_server **server_out,
@@ -162,6 +163,7 @@ enum sl_status echo_start(struct echo *echo, const char *listen, int max_calls, 
         return status;
     }
     const struct sl_rpc_server_config config = {.listen = listen,
+                                                .insecure = true,
                                                 .services = services,
                                                 .n_services = sizeof services / sizeof *services,
                                                 .max_calls = max_calls,

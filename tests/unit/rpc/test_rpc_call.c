@@ -29,9 +29,9 @@ static int set_up(void **state) {
     echo_init(&at.back_echo);
     echo_init(&at.front_echo);
     if (echo_start(&at.back_echo, "127.0.0.1:0", MAX_CALLS, &at.back, &err) != SL_OK ||
-        sl_rpc_channel_create(sl_rpc_server_address(at.back), &at.to_back, &err) != SL_OK ||
+        sl_rpc_channel_create(sl_rpc_server_address(at.back), NULL, SL_ROLE_ANY, &at.to_back, &err) != SL_OK ||
         echo_start(&at.front_echo, "127.0.0.1:0", 0, &at.front, &err) != SL_OK ||
-        sl_rpc_channel_create(sl_rpc_server_address(at.front), &at.to_front, &err) != SL_OK) {
+        sl_rpc_channel_create(sl_rpc_server_address(at.front), NULL, SL_ROLE_ANY, &at.to_front, &err) != SL_OK) {
         print_error("%s\n", err.text);
         return -1;
     }

@@ -61,7 +61,7 @@ static void test_dead_port_is_unavailable_at_once(void **state) {
     assert_int_equal(echo_start(&echo, "127.0.0.1:0", 0, &server, &err), SL_OK);
     snprintf(address, sizeof address, "%s", sl_rpc_server_address(server));
     echo_stop(&echo, &server, 0);
-    assert_int_equal(sl_rpc_channel_create(address, &channel, &err), SL_OK);
+    assert_int_equal(sl_rpc_channel_create(address, NULL, SL_ROLE_ANY, &channel, &err), SL_OK);
     const int64_t start_ns = sl_now_ns();
     assert_int_equal(echo_call(channel, &echo_get, "x", 10000, &err), SL_ERR_PEER_LOST);
     assert_int_equal(echo_open(channel, &echo_watch, "x", 1, 10000, &stream, &err), SL_OK);
@@ -105,7 +105,7 @@ static void test_server_listens_on_ipv6(void **state) {
         print_message("no IPv6 loopback here: %s\n", err.text);
         skip();
     }
-    assert_int_equal(sl_rpc_channel_create(sl_rpc_server_address(server), &channel, &err), SL_OK);
+    assert_int_equal(sl_rpc_channel_create(sl_rpc_server_address(server), NULL, SL_ROLE_ANY, &channel, &err), SL_OK);
     assert_int_equal(echo_call(channel, &echo_get, "x", 5000, &err), SL_OK);
     sl_rpc_channel_destroy(&channel);
     echo_stop(&echo, &server, 0);
@@ -121,7 +121,7 @@ static void test_server_stop_cancels_after_the_grace(void **state) {
     ProtobufCMessage *event;
     echo_init(&echo);
     assert_int_equal(echo_start(&echo, "127.0.0.1:0", 0, &server, &err), SL_OK);
-    assert_int_equal(sl_rpc_channel_create(sl_rpc_server_address(server), &channel, &err), SL_OK);
+    assert_int_equal(sl_rpc_channel_create(sl_rpc_server_address(server), NULL, SL_ROLE_ANY, &channel, &err), SL_OK);
     assert_int_equal(echo_open(channel, &echo_watch, "slow", 10, 20000, &slow, &err), SL_OK);        // 0.2 s
     assert_int_equal(echo_open(channel, &echo_watch, "slow", 100000, 20000, &endless, &err), SL_OK); // 2000 s
     for (int i = 0; i < 2; i++) {
@@ -187,7 +187,7 @@ static int64_t lose_peer(struct peer *peer, int with_signal) {
     struct sl_rpc_stream *stream;
     struct sl_error err;
     ProtobufCMessage *event;
-    assert_int_equal(sl_rpc_channel_create(peer->address, &channel, &err), SL_OK);
+    assert_int_equal(sl_rpc_channel_create(peer->address, NULL, SL_ROLE_ANY, &channel, &err), SL_OK);
     assert_int_equal(echo_open(channel, &echo_watch, "slow", 100000, 60000, &stream, &err), SL_OK);
     for (int i = 0; i < 5; i++) {
         assert_int_equal(sl_rpc_stream_next(stream, 5000, &event, &err), SL_OK);

@@ -29,9 +29,10 @@ static enum sl_status start(const struct sl_rpc_implementation *services, size_t
 
 static void test_server_wants_a_handler_for_each_method(void **state) {
     (void)state;
-    const struct sl_rpc_handler handlers[] = {{&echo_relay, answer_nothing}, {&echo_watch, answer_nothing},
-                                              {&echo_chat, answer_nothing},  {&echo_get, answer_nothing},
-                                              {&echo_get, answer_nothing},   {&echo_follow, answer_nothing}};
+    const struct sl_rpc_handler handlers[] = {
+        {&echo_relay, answer_nothing, SL_ROLE_ANY}, {&echo_watch, answer_nothing, SL_ROLE_ANY},
+        {&echo_chat, answer_nothing, SL_ROLE_ANY},  {&echo_get, answer_nothing, SL_ROLE_ANY},
+        {&echo_get, answer_nothing, SL_ROLE_ANY},   {&echo_follow, answer_nothing, SL_ROLE_ANY}};
     struct sl_rpc_implementation service = {.service = &echo_service, .handlers = handlers, .n_handlers = 4};
     struct sl_error err = {0};
     assert_int_equal(start(&service, 1, &err), SL_ERR_INTERNAL);
@@ -46,7 +47,7 @@ static void test_server_wants_a_handler_for_each_method(void **state) {
 
 static void test_server_serves_a_service_once(void **state) {
     (void)state;
-    const struct sl_rpc_handler handlers[] = {{&echo_get, answer_nothing}};
+    const struct sl_rpc_handler handlers[] = {{&echo_get, answer_nothing, SL_ROLE_ANY}};
     static const struct sl_rpc_method *const methods[] = {&echo_get};
     const struct sl_rpc_service only_get = {"test.Echo", methods, 1};
     const struct sl_rpc_implementation services[2] = {{.service = &only_get, .handlers = handlers, .n_handlers = 1},

@@ -112,7 +112,7 @@ static void check_decode_bytes(const struct drive *drive, int n_new) {
     void *memory = aligned_alloc(SL_ARENA_UNIT, bound);
     struct sl_arena *arena = NULL;
     struct sl_session *session = NULL;
-    struct sl_capsule_id id = {1, 2, 3};
+    struct sl_capsule_id id = {1, 2, {{3}}};
     uint8_t *header = NULL;
     size_t header_bytes = 0;
     assert_non_null(memory);

@@ -182,7 +182,7 @@ static void ship(struct drive *drive, int64_t n_new) {
     void *memory = aligned_alloc(SL_ARENA_UNIT, bytes);
     struct sl_arena *arena = NULL;
     struct sl_session *session = NULL;
-    struct sl_capsule_id id = {1, 2, 3};
+    struct sl_capsule_id id = {1, 2, {{3}}};
     uint8_t *header = NULL;
     assert_non_null(memory);
     assert_int_equal(sl_arena_create(memory, bytes, &arena, &err), SL_OK);

@@ -106,7 +106,7 @@ static void test_sizes_of_a_session_and_its_capsule(void **state) {
 
     uint8_t *header;
     size_t header_bytes;
-    struct sl_capsule_id id = {1, 2, 3};
+    struct sl_capsule_id id = {1, 2, {{3}}};
     struct sl_capsule_info info;
     assert_int_equal(sl_capsule_write_header(session, &id, &header, &header_bytes, &err), SL_OK);
     assert_int_equal(sl_capsule_read_header(header, header_bytes, &info, &err), SL_OK);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "fabric/fetch.h"
 #include "kvstore/annexes/annexes.h"
 
 #define ARENA_BYTES ((size_t)8 << 20)
@@ -20,7 +21,8 @@ struct fixture {
 static int setup(void **state) {
     struct fixture *fixture = calloc(1, sizeof *fixture);
     open_parts(&fixture->parts, ARENA_BYTES, LEASE_MS, KEEP_MS);
-    struct sl_annexes_config config = {.room = &fixture->parts.room, .lease_ms = LEASE_MS};
+    struct sl_annexes_config config = {
+        .room = &fixture->parts.room, .lease_ms = LEASE_MS, .fabric = fixture->parts.receiver};
     assert_int_equal(sl_ops_select("auto", &config.ops, NULL), SL_OK);
     assert_int_equal(sl_annexes_create(&config, &fixture->annexes, NULL), SL_OK);
     *state = fixture;
@@ -94,6 +96,92 @@ static int64_t n_segments(struct fixture *fixture) {
     struct sl_kv_segments_stats stats;
     sl_kv_segments_get_stats(fixture->parts.segments, &stats);
     return stats.n_segments;
+}
+
+// Of the annex's i-th segment: where its pages or its key indexes lie in a window.
+static struct sl_fetch_range place_of(struct fixture *fixture, const struct sl_annex_lease *lease, int i,
+                                      bool indexes) {
+    struct sl_held_annex *held = sl_annexes_borrow(fixture->annexes, lease->annex_id);
+    assert_non_null(held);
+    const struct sl_kv_segment *segment = sl_annex_segment(sl_held_annex_get(held), i);
+    size_t stride;
+    const uint8_t *at = indexes ? sl_kv_segment_key_indexes(segment, &stride) : sl_kv_segment_pages(segment, &stride);
+    struct sl_fetch_range range = {.offset = (uint64_t)(at - (uint8_t *)sl_arena_base(fixture->parts.arena)),
+                                   .bytes = stride * (size_t)test_family.n_lanes};
+    sl_annexes_return(fixture->annexes, &held);
+    return range;
+}
+
+static enum sl_status read_range(struct fixture *fixture, const struct sl_annex_lease *lease,
+                                 struct sl_fetch_range range) {
+    struct sl_connection *connection = NULL;
+    struct sl_fetch *fetch = NULL;
+    struct sl_error err = {0};
+    struct sl_fabric *owner = fixture->parts.receiver;
+    assert_int_equal(
+        sl_connection_open(fixture->parts.sender, sl_fabric_address(owner), sl_fabric_epoch(owner), &connection, &err),
+        SL_OK);
+    assert_true(range.bytes <= fixture->parts.source_bytes);
+    range.to = fixture->parts.source;
+    enum sl_status status = sl_fetch_open(connection, lease->window, lease->window_bytes, &range, 1,
+                                          sl_deadline_in_ms(10000), &fetch, &err);
+    assert_int_equal(status, SL_OK);
+    do {
+        status = sl_fetch_wait(fetch, sl_deadline_in_ms(10000), &err);
+    } while (status == SL_AGAIN);
+    sl_fetch_close(&fetch);
+    sl_connection_close(&connection);
+    if (status == SL_OK) {
+        const uint8_t *base = sl_arena_base(fixture->parts.arena);
+        assert_memory_equal(fixture->parts.source, base + range.offset, range.bytes);
+    }
+    return status;
+}
+
+// Whoever opens an annex reads what it has, and nothing of anybody else's, whatever they make up.
+static void test_window_shows_its_annex_alone(void **state) {
+    struct fixture *fixture = *state;
+    struct prompt first, second, other, made_up;
+    make_prompt(&first, 1, 256, 384);
+    make_prompt(&second, 2, 256, 384); // begins like the first
+    make_prompt(&other, 3, 0, 256);
+    make_prompt(&made_up, 4, 0, 256);
+    struct sl_annex_lease one = open_annex(fixture, &first);
+    assert_true(one.window_bytes > 0);
+    grow(fixture, &one, 0, 256, 1);
+    grow(fixture, &one, 256, 384, 1);
+    struct sl_annex_lease two = open_annex(fixture, &second), three = open_annex(fixture, &other);
+    grow(fixture, &two, 256, 384, 2);
+    grow(fixture, &three, 0, 256, 3);
+    struct sl_annex_lease four = open_annex(fixture, &made_up);
+    assert_int_equal(two.n_tokens, 256);
+    assert_int_equal(four.n_tokens, 0);
+
+    for (int indexes = 0; indexes < 2; indexes++) {
+        struct sl_fetch_range shared = place_of(fixture, &one, 0, indexes), own = place_of(fixture, &one, 1, indexes),
+                              seconds = place_of(fixture, &two, 1, indexes),
+                              third = place_of(fixture, &three, 0, indexes);
+        assert_int_equal(read_range(fixture, &one, shared), SL_OK);
+        assert_int_equal(read_range(fixture, &one, own), SL_OK);
+        assert_int_equal(read_range(fixture, &two, shared), SL_OK);
+        assert_int_equal(read_range(fixture, &two, seconds), SL_OK);
+        assert_int_equal(read_range(fixture, &one, seconds), SL_ERR_RANGE);
+        assert_int_equal(read_range(fixture, &two, own), SL_ERR_RANGE);
+        assert_int_equal(read_range(fixture, &one, third), SL_ERR_RANGE);
+        assert_int_equal(read_range(fixture, &four, shared), SL_ERR_RANGE);
+        assert_int_equal(read_range(fixture, &four, third), SL_ERR_RANGE);
+    }
+    struct sl_fetch_range own = place_of(fixture, &one, 0, false);
+    for (uint64_t offset = 0; offset < ARENA_BYTES; offset += ARENA_BYTES / 64) { // who has nothing reads nothing
+        assert_int_equal(read_range(fixture, &four, (struct sl_fetch_range){.offset = offset, .bytes = 64}),
+                         SL_ERR_RANGE);
+    }
+    sl_annexes_release(fixture->annexes, one.lease_id);
+    assert_int_equal(read_range(fixture, &one, own), SL_ERR_PEER_STALE);
+    assert_int_equal(read_range(fixture, &two, own), SL_OK); // its own as well
+    sl_annexes_release(fixture->annexes, two.lease_id);
+    sl_annexes_release(fixture->annexes, three.lease_id);
+    sl_annexes_release(fixture->annexes, four.lease_id);
 }
 
 static void test_annex_grows_and_the_next_job_reuses_it(void **state) {
@@ -237,9 +325,9 @@ static void test_annex_promises_what_is_to_come(void **state) {
     struct fixture *fixture = *state;
     // Hashes of a long prompt: what they are of does not matter here.
     int64_t n_tokens = tokens_for(60);
-    uint64_t *prefixes = calloc((size_t)(n_tokens / SL_PAGE_SLOTS), sizeof *prefixes);
+    struct sl_hash128 *prefixes = calloc((size_t)(n_tokens / SL_PAGE_SLOTS), sizeof *prefixes);
     for (int64_t i = 0; i < n_tokens / SL_PAGE_SLOTS; i++) {
-        prefixes[i] = (uint64_t)i + 1;
+        memcpy(&prefixes[i], &(uint64_t){(uint64_t)i + 1}, sizeof(uint64_t));
     }
     struct sl_prompt_hashes prompt = {n_tokens, prefixes, prefixes[n_tokens / SL_PAGE_SLOTS - 1]};
     struct sl_annex_lease first, second;
@@ -379,6 +467,7 @@ static void test_annex_grows_where_everything_is_promised(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_annex_grows_and_the_next_job_reuses_it, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_window_shows_its_annex_alone, setup, teardown),
         cmocka_unit_test_setup_teardown(test_annex_two_segments_land_in_the_other_order, setup, teardown),
         cmocka_unit_test_setup_teardown(test_annex_refuses_what_does_not_fit_on, setup, teardown),
         cmocka_unit_test_setup_teardown(test_annex_takes_what_another_job_has_stored_meanwhile, setup, teardown),

@@ -22,7 +22,7 @@ static int setup(void **state) {
     struct fixture *fixture = calloc(1, sizeof *fixture);
     open_parts(&fixture->parts, ARENA_BYTES, LEASE_MS, 0);
     assert_int_equal(sl_pins_create(fixture->parts.shelf, LEASE_MS, &fixture->pins, NULL), SL_OK);
-    struct sl_capsule_keys keys = {.id = {1, 2, 3}};
+    struct sl_capsule_keys keys = {.id = {1, 2, {{3}}}};
     struct sl_capsule_bytes capsule = make_capsule(fixture->parts.arena, &keys.id, N_TOKENS, false);
     capsule.body = sl_arena_alloc(fixture->parts.arena, capsule.body_bytes);
     assert_non_null(capsule.body);

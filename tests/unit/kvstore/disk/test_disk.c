@@ -2,6 +2,7 @@
 // The disk below the shelf: what memory has evicted comes back, over restarts; a disk that fails is done without.
 #include "tests/unit/kvstore/harness.h"
 
+#include <errno.h>
 #include <ftw.h>
 #include <signal.h>
 #include <stdio.h>
@@ -14,6 +15,7 @@
 #include "base/clock.h"
 #include "base/thread.h"
 #include "kvstore/disk/disk.h"
+#include "tests/unit/kvstore/disk/faults.h"
 
 #define ARENA_BYTES ((size_t)1 << 20)
 #define N_TOKENS    256 // a capsule of 64 KiB
@@ -24,6 +26,7 @@ struct fixture {
     struct parts parts;
     struct sl_disk *disk;
     int shared; // tokens that all prompts begin with
+    int64_t silent_ms;
 };
 
 static void open_disk(struct fixture *fixture, size_t max_offers) {
@@ -31,6 +34,7 @@ static void open_disk(struct fixture *fixture, size_t max_offers) {
     struct sl_disk_config config = {.folder = fixture->path,
                                     .bytes = 16 << 20,
                                     .max_offers = max_offers,
+                                    .silent_ms = fixture->silent_ms,
                                     .shelf = fixture->parts.shelf,
                                     .room = &fixture->parts.room};
     if (sl_disk_open(&config, &fixture->disk, &err) != SL_OK) {
@@ -43,6 +47,7 @@ static int setup(void **state) {
     strcpy(fixture->path, "/tmp/sluice-disk-XXXXXX");
     assert_non_null(mkdtemp(fixture->path));
     open_parts(&fixture->parts, ARENA_BYTES, 60000, 0);
+    fixture->silent_ms = 60000;
     open_disk(fixture, 64);
     *state = fixture;
     return 0;
@@ -225,7 +230,7 @@ static void test_disk_what_cannot_be_written_is_counted(void **state) {
     struct fixture *fixture = *state;
     sl_disk_close(&fixture->disk, 0);
     open_disk(fixture, 1);
-    struct sl_capsule_id gone = {1, 2, 3}; // evicted, or one too many in a queue of one
+    struct sl_capsule_id gone = {1, 2, {{3}}}; // evicted, or one too many in a queue of one
     for (int i = 0; i < 1000; i++) {
         sl_disk_offer(fixture->disk, &gone);
     }
@@ -263,10 +268,101 @@ static void test_disk_that_fails_is_done_without(void **state) {
     assert_true(recalls(fixture, 1, N_TOKENS));
 }
 
+static void test_disk_that_is_full_goes_on(void **state) {
+    struct fixture *fixture = *state;
+    for (int i = 0; i < 3; i++) {
+        put(fixture, i, true);
+        wait_for_capsules(fixture, i + 1);
+    }
+    fault_begin(&(struct fault){.kind = FAULT_ERROR, .error = ENOSPC, .lasting = true, .scope = FAULT_GROWING});
+    for (int i = 3; i < 9; i++) {
+        put(fixture, i, true);
+    }
+    int64_t deadline = sl_deadline_in_ms(DEADLINE_MS);
+    while (stats_of(fixture).n_dropped < 6 && sl_now_ns() < deadline) {
+        sl_sleep_ms(2);
+    }
+    evict_all(fixture);
+    assert_true(recalls(fixture, 1, N_TOKENS)); // one has gone to make room, in vain; the others serve
+    assert_true(recalls(fixture, 2, N_TOKENS));
+    assert_non_null(fault_end());
+    struct sl_disk_stats stats = stats_of(fixture);
+    assert_int_equal(stats.n_dropped, 6);
+    assert_int_equal(stats.n_capsules, 2);
+    assert_string_equal(stats.failure, "");
+    put(fixture, 9, true); // and there is room again
+    wait_for_capsules(fixture, 3);
+}
+
+// Every call fails: memory works, and the next start finds what there was.
+static void test_disk_that_is_lost_is_done_without(void **state) {
+    struct fixture *fixture = *state;
+    for (int i = 0; i < 3; i++) {
+        put(fixture, i, true);
+        wait_for_capsules(fixture, i + 1);
+    }
+    fault_begin(&(struct fault){.kind = FAULT_ERROR, .error = EIO, .lasting = true});
+    put(fixture, 3, true);
+    int64_t deadline = sl_deadline_in_ms(DEADLINE_MS);
+    while (!stats_of(fixture).failure[0] && sl_now_ns() < deadline) {
+        sl_sleep_ms(2);
+    }
+    assert_non_null(strstr(stats_of(fixture).failure, fixture->path));
+    put(fixture, 4, true); // memory works
+    evict_all(fixture);
+    assert_false(recalls(fixture, 1, N_TOKENS));
+    assert_non_null(fault_end());
+    restart(fixture, 0);
+    for (int i = 0; i < 3; i++) {
+        assert_true(recalls(fixture, i, N_TOKENS));
+    }
+}
+
+struct silent {
+    struct fixture *fixture;
+    bool found;
+    pthread_t thread;
+};
+
+static void *ask_once(void *arg) {
+    struct silent *asker = arg;
+    asker->found = recalls(asker->fixture, 1, N_TOKENS);
+    return NULL;
+}
+
+// A disk that does not answer costs who asked it first; the others are told soon that there is nothing, and memory works.
+static void test_disk_that_is_silent_is_not_waited_for(void **state) {
+    struct fixture *fixture = *state;
+    struct silent first = {.fixture = fixture};
+    fixture->silent_ms = 200;
+    restart(fixture, 0);
+    for (int i = 1; i <= 2; i++) {
+        put(fixture, i, true);
+        wait_for_capsules(fixture, i);
+    }
+    evict_all(fixture);
+    fault_begin(&(struct fault){.kind = FAULT_SILENT, .lasting = true});
+    int64_t begin_ns = sl_now_ns();
+    assert_int_equal(sl_thread_start("asker", ask_once, &first, &first.thread, NULL), SL_OK);
+    while (fault_hits() == 0 && sl_now_ns() < begin_ns + DEADLINE_MS * SL_NS_PER_MS) {
+        sl_sleep_ms(1);
+    }
+    for (int i = 0; i < 20; i++) { // each may wait for seconds: together they wait for 200 ms
+        assert_false(recalls(fixture, 2, N_TOKENS));
+    }
+    assert_in_range(sl_now_ns() - begin_ns, 150 * SL_NS_PER_MS, DEADLINE_MS * SL_NS_PER_MS);
+    put(fixture, 3, true); // nor does whoever offers
+    fault_end();
+    pthread_join(first.thread, NULL);
+    assert_true(first.found);
+    assert_true(recalls(fixture, 2, N_TOKENS));
+    wait_for_capsules(fixture, 3);
+}
+
 static void test_disk_none_is_fine(void **state) {
     (void)state;
     struct sl_disk *none = NULL;
-    struct sl_capsule_id key = {1, 2, 3};
+    struct sl_capsule_id key = {1, 2, {{3}}};
     struct sl_prefix prefix = {key, 64};
     struct sl_disk_stats stats;
     size_t at;
@@ -321,6 +417,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_disk_finds_what_the_shelf_has_under_another_prefix, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_what_cannot_be_written_is_counted, setup, teardown),
         cmocka_unit_test_setup_teardown(test_disk_that_fails_is_done_without, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_disk_that_is_full_goes_on, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_disk_that_is_lost_is_done_without, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_disk_that_is_silent_is_not_waited_for, setup, teardown),
         cmocka_unit_test(test_disk_none_is_fine),
         cmocka_unit_test_setup_teardown(test_disk_many_ask_at_once, setup, teardown),
     };

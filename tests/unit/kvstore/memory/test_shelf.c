@@ -38,6 +38,8 @@ static int teardown(void **state) {
     return 0;
 }
 
+static const struct sl_hash128 salt = {{7}};
+
 // A prompt whose first `shared` tokens are common to all and whose others are `seed`'s own.
 static void make_tokens(int seed, int shared, int32_t *tokens) {
     for (int i = 0; i < N_TOKENS; i++) {
@@ -49,12 +51,12 @@ static void make_tokens(int seed, int shared, int32_t *tokens) {
  * Shelve a capsule of N_TOKENS tokens. `evicting` leaves fewer slots than tokens.
  */
 static enum sl_status put(struct fixture *fixture, const int32_t *tokens, bool evicting, struct sl_capsule_id *id_out) {
-    struct sl_capsule_id id = {11, 22, sl_prefix_hash(tokens, N_TOKENS)};
+    struct sl_capsule_id id = {11, 22, sl_prefix_hash(&salt, tokens, N_TOKENS)};
     struct sl_capsule_bytes capsule = make_capsule(fixture->arena, &id, N_TOKENS, evicting);
     capsule.body = sl_arena_alloc(fixture->arena, capsule.body_bytes);
     assert_non_null(capsule.body);
-    uint64_t hashes[N_TOKENS / SL_PREFIX_BLOCK];
-    int64_t n_hashes = sl_prefix_keys(tokens, N_TOKENS, hashes, N_TOKENS / SL_PREFIX_BLOCK);
+    struct sl_hash128 hashes[N_TOKENS / SL_PREFIX_BLOCK];
+    int64_t n_hashes = sl_prefix_keys(&salt, tokens, N_TOKENS, hashes, N_TOKENS / SL_PREFIX_BLOCK);
     *id_out = id;
     struct sl_capsule_keys keys = {id, hashes, (size_t)n_hashes, SL_PREFIX_BLOCK};
     enum sl_status status = sl_shelf_put(fixture->shelf, &keys, &capsule, NULL);
@@ -66,7 +68,7 @@ static enum sl_status put(struct fixture *fixture, const int32_t *tokens, bool e
 
 static struct sl_stored *pin_prefix(struct fixture *fixture, const int32_t *tokens, int64_t n_tokens,
                                     int64_t *covered_out) {
-    struct sl_capsule_id key = {11, 22, sl_prefix_hash(tokens, n_tokens)};
+    struct sl_capsule_id key = {11, 22, sl_prefix_hash(&salt, tokens, n_tokens)};
     return sl_shelf_pin(fixture->shelf, &key, covered_out);
 }
 
@@ -142,11 +144,11 @@ static void test_shelf_of_a_common_prefix_the_younger_is_found(void **state) {
     }
     struct sl_stored *stored = pin_prefix(fixture, tokens[0], 128, &covered);
     assert_non_null(stored);
-    assert_int_equal(stored->keys.id.prefix_hash, keys[1].prefix_hash);
+    assert_true(sl_hash128_equals(&stored->keys.id.prefix_hash, &keys[1].prefix_hash));
     sl_shelf_unpin(fixture->shelf, stored);
     // What is the older one's own still finds it, and goes with it.
     stored = pin_prefix(fixture, tokens[0], 192, &covered);
-    assert_int_equal(stored->keys.id.prefix_hash, keys[0].prefix_hash);
+    assert_true(sl_hash128_equals(&stored->keys.id.prefix_hash, &keys[0].prefix_hash));
     sl_shelf_unpin(fixture->shelf, stored);
     sl_shelf_unpin(fixture->shelf, pin_prefix(fixture, tokens[1], 192, &covered));
     assert_true(sl_shelf_evict_one(fixture->shelf, INT64_MAX));
@@ -160,7 +162,7 @@ static void test_shelf_refuses_what_was_not_announced(void **state) {
     struct fixture *fixture = *state;
     void *body = sl_arena_alloc(fixture->arena, 4096);
     uint8_t header[16] = {1, 2, 3};
-    struct sl_capsule_keys keys = {.id = {1, 2, 3}};
+    struct sl_capsule_keys keys = {.id = {1, 2, {{3}}}};
     struct sl_capsule_bytes capsule = {body, 4096, header, sizeof header};
     assert_true(sl_shelf_put(fixture->shelf, &keys, &capsule, NULL) < 0);
     assert_false(sl_shelf_has(fixture->shelf, &keys.id));

@@ -248,9 +248,11 @@ static void on_question(void *arg, struct sl_fabric_incoming *question) {
 // ---- life ----------------------------------------------------------------------------------------------------------
 
 static const struct sl_rpc_handler handlers[] = {
-    {&sl_method_store_open_annex, open_annex},   {&sl_method_store_grant_stretch, grant_stretch},
-    {&sl_method_store_await_annex, await_annex}, {&sl_method_store_renew, renew},
-    {&sl_method_store_release, release},
+    {&sl_method_store_open_annex, open_annex, SL_ROLE_ANY},
+    {&sl_method_store_grant_stretch, grant_stretch, SL_ROLE_ANY},
+    {&sl_method_store_await_annex, await_annex, SL_ROLE_ANY},
+    {&sl_method_store_renew, renew, SL_ROLE_ANY},
+    {&sl_method_store_release, release, SL_ROLE_ANY},
 };
 
 // As much of sluice.v1.Store as offloading calls.
@@ -275,6 +277,7 @@ void fake_store_start(struct fake_store *store, const char *transport, const str
         sl_arena_create(region, bytes, &store->arena, &err) != SL_OK ||
         sl_window_open(store->fabric, region, bytes, &store->window, &store->ticket, &store->ticket_bytes, &err) !=
             SL_OK ||
+        sl_window_show(store->window, region, bytes, &err) != SL_OK ||
         sl_rpc_server_start(&config, &store->server, &err) != SL_OK) {
         fail_msg("fake store: %s", err.text);
     }

@@ -197,6 +197,7 @@ static enum sl_status open_job(struct fixture *f, struct job *job, struct sl_pla
                                        .job_id = "test",
                                        .model_fingerprint = 1,
                                        .tokens = f->tokens,
+                                       .salt = &(struct sl_hash128){{1}},
                                        .stores = job->pointers,
                                        .n_stores = n_shares};
     enum sl_status status = sl_offload_open(&config, &job->offload, err);
@@ -233,7 +234,7 @@ static void finish_well(struct job *job, struct sl_session *session) {
 // As it comes out of the store: without slots of offloaded layers, with room for the longer prompt.
 static struct sl_session *through_capsule(struct fixture *f, struct sl_session **session) {
     size_t bytes = sl_capsule_body_bytes(*session), header_bytes;
-    struct sl_capsule_id id = {1, 2, 3};
+    struct sl_capsule_id id = {1, 2, {{3}}};
     uint8_t *header;
     void *body = sl_arena_alloc(f->node.arena, bytes);
     assert_non_null(body);

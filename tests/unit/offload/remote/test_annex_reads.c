@@ -132,6 +132,7 @@ static void start_store(struct scene *s, int share, int replica, const char *tra
     assert_int_equal(sl_window_open(store->fabric, store->region, ARENA_BYTES, &store->window, &store->ticket,
                                     &store->ticket_bytes, &err),
                      SL_OK);
+    assert_int_equal(sl_window_show(store->window, store->region, ARENA_BYTES, &err), SL_OK);
     sl_fabric_on_request(store->fabric, on_question, store);
 }
 

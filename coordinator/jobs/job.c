@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see job.h.
+#include "coordinator/jobs/job.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+// Events beside one a token: states of all attempts and the end; and progress, which is dropped beyond its share.
+#define MAX_STATE_EVENTS    512
+#define MAX_PROGRESS_EVENTS 4096
+
+#define QUEUED     SLUICE__V1__JOB_STATE__QUEUED
+#define PREFILLING SLUICE__V1__JOB_STATE__PREFILLING
+#define SHIPPING   SLUICE__V1__JOB_STATE__SHIPPING
+#define DECODING   SLUICE__V1__JOB_STATE__DECODING
+#define DONE       SLUICE__V1__JOB_STATE__DONE
+#define FAILED     SLUICE__V1__JOB_STATE__FAILED
+#define CANCELLED  SLUICE__V1__JOB_STATE__CANCELLED
+
+#define TO(state) (1U << (state))
+
+// The diagram of job.h, edge by edge.
+static const unsigned edges[] = {
+    [QUEUED] = TO(QUEUED) | TO(PREFILLING) | TO(FAILED) | TO(CANCELLED),
+    [PREFILLING] = TO(PREFILLING) | TO(SHIPPING) | TO(DECODING) | TO(FAILED) | TO(CANCELLED),
+    [SHIPPING] = TO(PREFILLING) | TO(DECODING) | TO(FAILED) | TO(CANCELLED),
+    [DECODING] = TO(PREFILLING) | TO(DONE) | TO(FAILED) | TO(CANCELLED),
+    [DONE] = 0,
+    [FAILED] = 0,
+    [CANCELLED] = 0,
+};
+
+static bool is_edge(Sluice__V1__JobState from, Sluice__V1__JobState to) {
+    return to >= QUEUED && to <= CANCELLED && (edges[from] & TO(to)) != 0;
+}
+
+// ---- life -------------------------------------------------------------------------------------------------------
+
+void sl_job_spec_cleanup(struct sl_job_spec *spec) {
+    free(spec->tokens);
+    free(spec->keys);
+    for (int i = 0; i < spec->n_stop; i++) {
+        free(spec->stop[i]);
+    }
+    spec->tokens = NULL;
+    spec->keys = NULL;
+    spec->n_stop = 0;
+}
+
+enum sl_status sl_job_create(const char *id, struct sl_job_spec *spec, struct sl_job **job_out, struct sl_error *err) {
+    struct sl_job *job = calloc(1, sizeof(*job));
+    int32_t *output = calloc((size_t)spec->max_new_tokens, sizeof(*output));
+    if (job == NULL || output == NULL) {
+        free(job);
+        free(output);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a job");
+    }
+    assert(strlen(id) < sizeof(job->id));
+    strcpy(job->id, id);
+    job->output = output;
+    job->spec = *spec;
+    memset(spec, 0, sizeof(*spec));
+    job->submitted_ms = sl_wall_ms();
+    atomic_init(&job->refs, 1);
+    atomic_init(&job->cancel, false);
+    pthread_mutex_init(&job->mutex, NULL);
+    sluice__v1__statistics__init(&job->statistics);
+    job->statistics.transport = job->transport;
+    job->statistics.recipe = job->spec.recipe;
+    job->statistics.n_prompt_tokens = job->spec.n_tokens;
+    job->statistics.full_bytes = job->spec.full_bytes;
+    size_t max_events = (size_t)job->spec.max_new_tokens + MAX_STATE_EVENTS + MAX_PROGRESS_EVENTS;
+    sl_event_log_init(&job->log, max_events, MAX_PROGRESS_EVENTS);
+    job->state = QUEUED;
+    sl_job_move(job, QUEUED, "");
+    *job_out = job;
+    return SL_OK;
+}
+
+struct sl_job *sl_job_ref(struct sl_job *job) {
+    atomic_fetch_add_explicit(&job->refs, 1, memory_order_relaxed);
+    return job;
+}
+
+void sl_job_unref(struct sl_job **job_in) {
+    struct sl_job *job = *job_in;
+    *job_in = NULL;
+    if (job == NULL || atomic_fetch_sub_explicit(&job->refs, 1, memory_order_acq_rel) > 1) {
+        return;
+    }
+    sl_event_log_cleanup(&job->log);
+    sl_job_spec_cleanup(&job->spec);
+    sl_tenant_give(&job->place.tenant);
+    pthread_mutex_destroy(&job->mutex);
+    free(job->output);
+    free(job);
+}
+
+// ---- being told to stop -----------------------------------------------------------------------------------------
+
+void sl_job_cancel(struct sl_job *job) {
+    atomic_store(&job->cancel, true);
+}
+
+enum sl_status sl_job_interrupted(struct sl_job *job, struct sl_error *err) {
+    // The deadline first: a client whose call ran out of time also cancels it, and the cause is the time.
+    if (sl_now_ns() >= job->spec.deadline_ns) {
+        return sl_fail(err, SL_ERR_DEADLINE, "the job's deadline has passed");
+    }
+    if (atomic_load(&job->cancel)) {
+        return sl_fail(err, SL_ERR_CANCELLED, "cancelled by the client");
+    }
+    return SL_OK;
+}
+
+// ---- what happens to it -----------------------------------------------------------------------------------------
+
+static enum sl_status tell(struct sl_job *job, enum sl_event_kind kind, Sluice__V1__Event *event) {
+    event->job_id = job->id;
+    enum sl_status status = sl_event_log_append(&job->log, kind, event);
+    if (status < 0) {
+        sl_log_error("job", "job=%s event=%d lost: %s", job->id, (int)event->what_case, sl_status_text(status));
+    }
+    return status;
+}
+
+enum sl_status sl_job_move(struct sl_job *job, Sluice__V1__JobState state, const char *detail) {
+    pthread_mutex_lock(&job->mutex);
+    Sluice__V1__JobState from = job->state;
+    bool legal = is_edge(from, state);
+    if (legal) {
+        job->state = state;
+    }
+    pthread_mutex_unlock(&job->mutex);
+    if (!legal) {
+        return SL_ERR_PRECONDITION;
+    }
+    Sluice__V1__StateChange change = SLUICE__V1__STATE_CHANGE__INIT;
+    change.state = state;
+    change.detail = (char *)detail;
+    Sluice__V1__Event event = SLUICE__V1__EVENT__INIT;
+    event.what_case = SLUICE__V1__EVENT__WHAT_STATE;
+    event.state = &change;
+    sl_log_info("job", "job=%s state=%s %s", job->id, sluice__v1__job_state__descriptor.values[state].name, detail);
+    return tell(job, SL_EVENT_FACT, &event);
+}
+
+void sl_job_finish(struct sl_job *job, Sluice__V1__JobState state, const Sluice__V1__Finished *finished) {
+    assert(edges[state] == 0 && "a job ends in a final state");
+    pthread_mutex_lock(&job->mutex);
+    job->status_code = finished->status_code;
+    strncpy(job->status_text, finished->status_text, sizeof(job->status_text) - 1);
+    pthread_mutex_unlock(&job->mutex);
+
+    enum sl_status status = sl_job_move(job, state, finished->status_text);
+    assert(status != SL_ERR_PRECONDITION && "a runner finished its job twice, or without decoding");
+    (void)status;
+    Sluice__V1__Event event = SLUICE__V1__EVENT__INIT;
+    event.what_case = SLUICE__V1__EVENT__WHAT_FINISHED;
+    event.finished = (Sluice__V1__Finished *)finished;
+    tell(job, SL_EVENT_FACT, &event);
+
+    sl_job_spec_cleanup(&job->spec);
+    pthread_mutex_lock(&job->mutex);
+    job->ended_ns = sl_now_ns();
+    pthread_mutex_unlock(&job->mutex);
+    sl_event_log_close(&job->log);
+}
+
+enum sl_status sl_job_tell_token(struct sl_job *job, const Sluice__V1__Token *token) {
+    assert(job->n_output < job->spec.max_new_tokens);
+    Sluice__V1__Event event = SLUICE__V1__EVENT__INIT;
+    event.what_case = SLUICE__V1__EVENT__WHAT_TOKEN;
+    event.token = (Sluice__V1__Token *)token;
+    enum sl_status status = tell(job, SL_EVENT_FACT, &event);
+    if (status != SL_OK) {
+        return status;
+    }
+    pthread_mutex_lock(&job->mutex);
+    job->output[job->n_output++] = token->id;
+    job->statistics.n_output_tokens = job->n_output;
+    pthread_mutex_unlock(&job->mutex);
+    return SL_OK;
+}
+
+void sl_job_tell_prefill(struct sl_job *job, const Sluice__V1__PrefillProgress *progress) {
+    Sluice__V1__Event event = SLUICE__V1__EVENT__INIT;
+    event.what_case = SLUICE__V1__EVENT__WHAT_PREFILL;
+    event.prefill = (Sluice__V1__PrefillProgress *)progress;
+    tell(job, SL_EVENT_PROGRESS, &event);
+}
+
+void sl_job_tell_ship(struct sl_job *job, const Sluice__V1__ShipProgress *progress) {
+    Sluice__V1__Event event = SLUICE__V1__EVENT__INIT;
+    event.what_case = SLUICE__V1__EVENT__WHAT_SHIP;
+    event.ship = (Sluice__V1__ShipProgress *)progress;
+    tell(job, SL_EVENT_PROGRESS, &event);
+}
+
+void sl_job_tell_notice(struct sl_job *job, const Sluice__V1__Notice *notice) {
+    Sluice__V1__Event event = SLUICE__V1__EVENT__INIT;
+    event.what_case = SLUICE__V1__EVENT__WHAT_NOTICE;
+    event.notice = (Sluice__V1__Notice *)notice;
+    tell(job, SL_EVENT_PROGRESS, &event);
+}
+
+void sl_job_set_workers(struct sl_job *job, const char *prefill, const char *decode) {
+    pthread_mutex_lock(&job->mutex);
+    strncpy(job->prefill_worker, prefill != NULL ? prefill : "", sizeof(job->prefill_worker) - 1);
+    strncpy(job->decode_worker, decode != NULL ? decode : "", sizeof(job->decode_worker) - 1);
+    pthread_mutex_unlock(&job->mutex);
+}
+
+Sluice__V1__Statistics *sl_job_statistics_lock(struct sl_job *job) {
+    pthread_mutex_lock(&job->mutex);
+    return &job->statistics;
+}
+
+void sl_job_statistics_unlock(struct sl_job *job) {
+    pthread_mutex_unlock(&job->mutex);
+}
+
+void sl_job_set_transport(struct sl_job *job, const char *transport) {
+    strncpy(job->transport, transport, sizeof(job->transport) - 1);
+}
+
+void sl_job_set_slots(struct sl_job *job, const Sluice__V1__Statistics *known) {
+    sl_slot_statistics_copy(known, &job->slots);
+    sl_slot_statistics_attach(&job->slots, &job->statistics);
+}
+
+// Plain numbers, but for what protobuf-c keeps of a message.
+static void copy_retrieval(const Sluice__V1__Retrieval *from, Sluice__V1__Retrieval *to) {
+    *to = *from;
+    to->base.n_unknown_fields = 0;
+    to->base.unknown_fields = NULL;
+}
+
+void sl_job_set_offloaded(struct sl_job *job, const Sluice__V1__Statistics *prefill) {
+    job->statistics.retrieval = NULL;
+    if (prefill->retrieval != NULL) {
+        copy_retrieval(prefill->retrieval, &job->retrieval);
+        job->statistics.retrieval = &job->retrieval;
+    }
+}
+
+void sl_job_set_served(struct sl_job *job, const Sluice__V1__Statistics *decode) {
+    if (decode->retrieval == NULL) {
+        return;
+    }
+    bool known = job->statistics.retrieval != NULL;
+    int64_t offloaded = known ? job->retrieval.offloaded_bytes : 0, reused = known ? job->retrieval.reused_tokens : 0;
+    copy_retrieval(decode->retrieval, &job->retrieval);
+    job->retrieval.offloaded_bytes = offloaded;
+    job->retrieval.reused_tokens = reused;
+    job->statistics.retrieval = &job->retrieval;
+}
+
+void sl_job_set_errors(struct sl_job *job, const Sluice__V1__Statistics *prefill) {
+    sl_error_statistics_copy(prefill, &job->errors);
+    sl_error_statistics_attach(&job->errors, &job->statistics);
+}
+
+void sl_job_add_errors(struct sl_job *job, const Sluice__V1__Statistics *decode) {
+    struct sl_error_statistics steps;
+    sl_error_statistics_copy(decode, &steps);
+    if (job->spec.demand.n_prefill_tokens == 0) { // decode has read everything
+        job->errors = steps;
+    } else {
+        sl_error_statistics_add_steps(&job->errors, &steps);
+    }
+    sl_error_statistics_attach(&job->errors, &job->statistics);
+}
+
+// ---- what others see --------------------------------------------------------------------------------------------
+
+void sl_job_describe(struct sl_job *job, struct sl_job_report *report) {
+    memset(report, 0, sizeof(*report));
+    sluice__v1__job__init(&report->message);
+    int64_t last_sequence = sl_event_log_last_sequence(&job->log);
+    strcpy(report->id, job->id);
+    strcpy(report->label, job->spec.label);
+    strcpy(report->tenant, job->spec.tenant);
+    strcpy(report->recipe, job->spec.recipe);
+    pthread_mutex_lock(&job->mutex);
+    report->message.state = job->state;
+    report->message.n_output_tokens = job->n_output;
+    report->message.status_code = job->status_code;
+    report->statistics = job->statistics;
+    report->slots = job->slots;
+    report->errors = job->errors;
+    report->retrieval = job->retrieval;
+    strcpy(report->prefill_worker, job->prefill_worker);
+    strcpy(report->decode_worker, job->decode_worker);
+    strcpy(report->transport, job->transport);
+    strcpy(report->status_text, job->status_text);
+    pthread_mutex_unlock(&job->mutex);
+    report->statistics.transport = report->transport;
+    report->statistics.recipe = report->recipe;
+    sl_slot_statistics_attach(&report->slots, &report->statistics);
+    sl_error_statistics_attach(&report->errors, &report->statistics);
+    report->statistics.retrieval = report->statistics.retrieval != NULL ? &report->retrieval : NULL;
+    report->message.statistics = &report->statistics;
+    report->message.job_id = report->id;
+    report->message.label = report->label;
+    report->message.tenant = report->tenant;
+    report->message.recipe = report->recipe;
+    report->message.submitted_ms = job->submitted_ms;
+    report->message.n_prompt_tokens = job->spec.n_tokens;
+    report->message.prefill_worker = report->prefill_worker;
+    report->message.decode_worker = report->decode_worker;
+    report->message.status_text = report->status_text;
+    report->message.last_sequence = last_sequence;
+}
+
+Sluice__V1__JobState sl_job_state(struct sl_job *job) {
+    pthread_mutex_lock(&job->mutex);
+    Sluice__V1__JobState state = job->state;
+    pthread_mutex_unlock(&job->mutex);
+    return state;
+}
+
+int64_t sl_job_ended_ns(struct sl_job *job) {
+    pthread_mutex_lock(&job->mutex);
+    int64_t ended_ns = job->ended_ns;
+    pthread_mutex_unlock(&job->mutex);
+    return ended_ns;
+}
+
+size_t sl_job_bytes(struct sl_job *job) {
+    return sizeof(*job) + (size_t)job->spec.max_new_tokens * sizeof(*job->output) + sl_event_log_bytes(&job->log);
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: one request of a client, from Submit to the day it is forgotten.
+ *
+ *                       +--------------- a leg was lost: retry --------------+
+ *                       v                     |                             |
+ *   QUEUED --------> PREFILLING -------> SHIPPING -------> DECODING -------> DONE
+ *    |  ^              |  ^   |              |                ^ |
+ *    |  +- retry       |  +- retry           |                | |
+ *    |                 |      +------ one-token prompt -------+ |
+ *    +-----------------+---------------------+------------------+----------> FAILED, CANCELLED
+ *
+ * What may be trusted: in PREFILLING and later both legs' workers are chosen and the decode worker holds a grant; in
+ * DECODING the capsule has arrived; in DONE, FAILED and CANCELLED nothing is held anywhere on the job's behalf, because
+ * those are entered last, and the event log is closed.
+ *
+ * Design: the thread that runs the job (run_job.c) alone moves it; everybody else reads, watches, or asks to cancel.
+ *         sl_job_move() is the only function that changes the state.
+ * Ownership: reference-counted: the table of jobs, the running thread and every handler hold one each.
+ * Threads: every function from any thread; those marked "runner" from the job's thread only.
+ */
+#pragma once
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/salted_hash.h"
+#include "base/status.h"
+#include "compress/recipe/recipe.h"
+#include "coordinator/jobs/event_log.h"
+#include "coordinator/workers/admit.h"
+#include "job/error_statistics.h"
+#include "job/slot_statistics.h"
+#include "model/sampler.h"
+#include "proto/sluice/v1/inference.pb-c.h"
+#include "trust/identity.h"
+
+#define SL_MAX_STOPS      16
+#define SL_MAX_STOP_BYTES 256
+#define SL_MAX_LABEL      128
+#define SL_MAX_KEY        128
+#define SL_JOB_ID_BYTES   40
+
+// What was asked for, checked (request.c). Constant from then on.
+struct sl_job_spec {
+    int32_t *tokens; // the prompt; owned
+    int64_t n_tokens;
+    char recipe[SL_RECIPE_TEXT_BYTES]; // canonical
+    struct sl_demand demand;
+    int64_t full_bytes; // what the prompt takes in f16 without compression
+    // Of prefix hashes, shortened and mixed with the recipe; owned. They say where to ask: who is led astray by one finds nothing there.
+    uint64_t *keys;
+    int64_t n_keys;
+    struct sl_sampling sampling;
+    int32_t max_new_tokens;
+    char *stop[SL_MAX_STOPS]; // owned
+    int n_stop;
+    bool ignore_eos, estimate_errors;
+    char label[SL_MAX_LABEL + 1];
+    char tenant[SL_TENANT_BYTES]; // whose it is; "": an operator's, or nobody is asked
+    struct sl_hash128 salt;       // the tenant's, of prefix hashes
+    char key[SL_MAX_KEY + 1];     // the client's, by which it is one job however often it is submitted; "": none
+    uint64_t request_hash;        // with a key
+    int64_t submitted_ns;         // when the request came in: all times of the statistics count from here
+    int64_t deadline_ns;
+};
+void sl_job_spec_cleanup(struct sl_job_spec *spec);
+
+struct sl_job {
+    // Constant.
+    char id[SL_JOB_ID_BYTES];
+    struct sl_job_spec spec; // tokens, keys and stops are dropped when the job ends
+    int64_t submitted_ms;    // Unix time
+
+    struct sl_event_log log;
+    atomic_int refs;
+    atomic_bool cancel;
+    struct sl_place place; // admission's, but for its tenant: a reference of the job's, or NULL
+
+    // Runner.
+    int32_t *output; // ids of the tokens that were sent to clients, [spec.max_new_tokens]
+
+    // Guarded by the mutex; written by the runner.
+    pthread_mutex_t mutex;
+    Sluice__V1__JobState state;
+    int64_t n_output;
+    char prefill_worker[64], decode_worker[64];
+    Sluice__V1__Statistics statistics; // points into the next four
+    char transport[32];
+    struct sl_slot_statistics slots;
+    struct sl_error_statistics errors;
+    Sluice__V1__Retrieval retrieval;
+    int status_code; // gRPC's
+    char status_text[sizeof(((struct sl_error *)0)->text)];
+    int64_t ended_ns;
+
+    // Of the table (jobs.c), under its lock.
+    struct sl_job *newer, *older, *chain, *key_chain;
+};
+
+// Takes over *spec (and clears it) on success. The job is QUEUED and has one reference.
+enum sl_status sl_job_create(const char *id, struct sl_job_spec *spec, struct sl_job **job_out, struct sl_error *err);
+struct sl_job *sl_job_ref(struct sl_job *job);
+void sl_job_unref(struct sl_job **job); // accepts NULL, nulls *job
+
+// Ask the runner to stop; it will within about 100 ms. Idempotent, never blocks.
+void sl_job_cancel(struct sl_job *job);
+
+// SL_ERR_DEADLINE or SL_ERR_CANCELLED with a text when the job must not go on, else SL_OK.
+enum sl_status sl_job_interrupted(struct sl_job *job, struct sl_error *err);
+
+// Runner: enter `state` and tell the watchers why. SL_ERR_PRECONDITION: not an edge of the diagram, nothing happened.
+enum sl_status sl_job_move(struct sl_job *job, Sluice__V1__JobState state, const char *detail);
+
+// Runner: enter a final state, with the last event, and close the log. The prompt is dropped.
+void sl_job_finish(struct sl_job *job, Sluice__V1__JobState state, const Sluice__V1__Finished *finished);
+
+// Runner: append one thing that happened. Progress beyond what the log keeps is dropped silently.
+enum sl_status sl_job_tell_token(struct sl_job *job, const Sluice__V1__Token *token);
+void sl_job_tell_prefill(struct sl_job *job, const Sluice__V1__PrefillProgress *progress);
+void sl_job_tell_ship(struct sl_job *job, const Sluice__V1__ShipProgress *progress);
+void sl_job_tell_notice(struct sl_job *job, const Sluice__V1__Notice *notice); // as progress: bounded
+
+// Runner: who works on it (NULL: nobody yet).
+void sl_job_set_workers(struct sl_job *job, const char *prefill, const char *decode);
+
+// The runner edits statistics between these two; the setters copy what the statistics point to.
+Sluice__V1__Statistics *sl_job_statistics_lock(struct sl_job *job);
+void sl_job_statistics_unlock(struct sl_job *job);
+void sl_job_set_transport(struct sl_job *job, const char *transport);           // while locked
+void sl_job_set_slots(struct sl_job *job, const Sluice__V1__Statistics *known); // while locked
+// Of prefill (forgets those of an earlier attempt), and what decode adds to them; while locked.
+void sl_job_set_errors(struct sl_job *job, const Sluice__V1__Statistics *prefill);
+void sl_job_add_errors(struct sl_job *job, const Sluice__V1__Statistics *decode);
+// What prefill has offloaded (forgets an earlier attempt), and how decode was served; while locked.
+void sl_job_set_offloaded(struct sl_job *job, const Sluice__V1__Statistics *prefill);
+void sl_job_set_served(struct sl_job *job, const Sluice__V1__Statistics *decode);
+
+// What Get and List answer; the strings and the statistics point into the struct.
+struct sl_job_report {
+    Sluice__V1__Job message;
+    Sluice__V1__Statistics statistics;
+    char id[SL_JOB_ID_BYTES], label[SL_MAX_LABEL + 1], recipe[SL_RECIPE_TEXT_BYTES], tenant[SL_TENANT_BYTES];
+    char prefill_worker[64], decode_worker[64], transport[32];
+    struct sl_slot_statistics slots;
+    struct sl_error_statistics errors;
+    Sluice__V1__Retrieval retrieval;
+    char status_text[sizeof(((struct sl_error *)0)->text)];
+};
+void sl_job_describe(struct sl_job *job, struct sl_job_report *report);
+
+Sluice__V1__JobState sl_job_state(struct sl_job *job);
+int64_t sl_job_ended_ns(struct sl_job *job); // 0 while it lives
+size_t sl_job_bytes(struct sl_job *job);     // that its retention costs

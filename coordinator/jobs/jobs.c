@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see jobs.h.
+#include "coordinator/jobs/jobs.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/hash.h"
+
+#define N_BUCKETS 4096
+
+struct sl_jobs {
+    struct sl_retention retention;
+    pthread_mutex_t mutex;
+    struct sl_job *newest, *oldest;
+    struct sl_job *buckets[N_BUCKETS];
+    struct sl_job *key_buckets[N_BUCKETS]; // of jobs with an idempotency key
+    int64_t born_ms;                       // makes ids of this process unlike those of the one before
+    uint64_t last_number;
+};
+
+enum sl_status sl_jobs_create(const struct sl_retention *retention, struct sl_jobs **jobs_out, struct sl_error *err) {
+    struct sl_jobs *jobs = calloc(1, sizeof(*jobs));
+    if (jobs == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the table of jobs");
+    }
+    jobs->retention = *retention;
+    jobs->born_ms = sl_wall_ms();
+    pthread_mutex_init(&jobs->mutex, NULL);
+    *jobs_out = jobs;
+    return SL_OK;
+}
+
+static struct sl_job **bucket_of(struct sl_jobs *jobs, const char *id) {
+    return &jobs->buckets[sl_hash(id, strlen(id), 0) % N_BUCKETS];
+}
+
+// Take a job out of table and list; its reference passes to the caller. Called under the lock.
+static struct sl_job **key_bucket_of(struct sl_jobs *jobs, const char *tenant, const char *key) {
+    uint64_t of_tenant = sl_hash(tenant, strlen(tenant), 0);
+    return &jobs->key_buckets[sl_hash(key, strlen(key), of_tenant) % N_BUCKETS];
+}
+
+static void take_out(struct sl_jobs *jobs, struct sl_job *job) {
+    struct sl_job **at = bucket_of(jobs, job->id);
+    while (*at != job) {
+        at = &(*at)->chain;
+    }
+    *at = job->chain;
+    if (job->spec.key[0] != '\0') {
+        at = key_bucket_of(jobs, job->spec.tenant, job->spec.key);
+        while (*at != job) {
+            at = &(*at)->key_chain;
+        }
+        *at = job->key_chain;
+    }
+    *(job->newer != NULL ? &job->newer->older : &jobs->newest) = job->older;
+    *(job->older != NULL ? &job->older->newer : &jobs->oldest) = job->newer;
+    job->newer = job->older = job->chain = job->key_chain = NULL;
+}
+
+void sl_jobs_destroy(struct sl_jobs **jobs_in) {
+    struct sl_jobs *jobs = *jobs_in;
+    if (jobs == NULL) {
+        return;
+    }
+    while (jobs->oldest != NULL) {
+        struct sl_job *job = jobs->oldest;
+        take_out(jobs, job);
+        sl_job_unref(&job);
+    }
+    pthread_mutex_destroy(&jobs->mutex);
+    free(jobs);
+    *jobs_in = NULL;
+}
+
+void sl_jobs_new_id(struct sl_jobs *jobs, char id_out[SL_JOB_ID_BYTES]) {
+    pthread_mutex_lock(&jobs->mutex);
+    uint64_t number = ++jobs->last_number;
+    pthread_mutex_unlock(&jobs->mutex);
+    snprintf(id_out, SL_JOB_ID_BYTES, "job-%" PRIx64 "-%" PRIu64, (uint64_t)jobs->born_ms, number);
+}
+
+// Lock held.
+static struct sl_job *find_key(struct sl_jobs *jobs, const char *tenant, const char *key) {
+    struct sl_job *job = *key_bucket_of(jobs, tenant, key);
+    while (job != NULL && (strcmp(job->spec.key, key) != 0 || strcmp(job->spec.tenant, tenant) != 0 ||
+                           sl_job_state(job) == SLUICE__V1__JOB_STATE__CANCELLED)) {
+        job = job->key_chain;
+    }
+    return job;
+}
+
+struct sl_job *sl_jobs_find_key(struct sl_jobs *jobs, const char *tenant, const char *key) {
+    pthread_mutex_lock(&jobs->mutex);
+    struct sl_job *job = find_key(jobs, tenant, key);
+    if (job != NULL) {
+        sl_job_ref(job);
+    }
+    pthread_mutex_unlock(&jobs->mutex);
+    return job;
+}
+
+struct sl_job *sl_jobs_add(struct sl_jobs *jobs, struct sl_job *job) {
+    pthread_mutex_lock(&jobs->mutex);
+    if (job->spec.key[0] != '\0') {
+        struct sl_job *first = find_key(jobs, job->spec.tenant, job->spec.key);
+        if (first != NULL) {
+            sl_job_ref(first);
+            pthread_mutex_unlock(&jobs->mutex);
+            return first;
+        }
+        struct sl_job **key_bucket = key_bucket_of(jobs, job->spec.tenant, job->spec.key);
+        job->key_chain = *key_bucket;
+        *key_bucket = job;
+    }
+    sl_job_ref(job);
+    struct sl_job **bucket = bucket_of(jobs, job->id);
+    job->chain = *bucket;
+    *bucket = job;
+    job->older = jobs->newest;
+    *(jobs->newest != NULL ? &jobs->newest->newer : &jobs->oldest) = job;
+    jobs->newest = job;
+    pthread_mutex_unlock(&jobs->mutex);
+    sl_jobs_trim(jobs, sl_now_ns());
+    return NULL;
+}
+
+void sl_jobs_remove(struct sl_jobs *jobs, struct sl_job *job) {
+    pthread_mutex_lock(&jobs->mutex);
+    struct sl_job *found = *bucket_of(jobs, job->id);
+    while (found != NULL && found != job) {
+        found = found->chain;
+    }
+    if (found != NULL) {
+        take_out(jobs, job);
+    }
+    pthread_mutex_unlock(&jobs->mutex);
+    sl_job_unref(&found);
+}
+
+static bool is_of(const struct sl_job *job, const char *tenant) {
+    return tenant == NULL || strcmp(job->spec.tenant, tenant) == 0;
+}
+
+enum sl_status sl_jobs_find(struct sl_jobs *jobs, const char *id, const char *tenant, struct sl_job **job_out,
+                            struct sl_error *err) {
+    pthread_mutex_lock(&jobs->mutex);
+    struct sl_job *job = *bucket_of(jobs, id);
+    while (job != NULL && strcmp(job->id, id) != 0) {
+        job = job->chain;
+    }
+    job = job != NULL && is_of(job, tenant) ? sl_job_ref(job) : NULL;
+    pthread_mutex_unlock(&jobs->mutex);
+    if (job == NULL) {
+        return sl_fail(err, SL_ERR_NOT_FOUND, "there is no job '%.60s' (or it ended too long ago)", id);
+    }
+    *job_out = job;
+    return SL_OK;
+}
+
+size_t sl_jobs_list(struct sl_jobs *jobs, const char *tenant, unsigned state_mask, struct sl_job **list,
+                    size_t max_list) {
+    size_t n = 0;
+    pthread_mutex_lock(&jobs->mutex);
+    for (struct sl_job *job = jobs->newest; job != NULL && n < max_list; job = job->older) {
+        if (is_of(job, tenant) && (state_mask >> sl_job_state(job) & 1U) != 0) {
+            list[n++] = sl_job_ref(job);
+        }
+    }
+    pthread_mutex_unlock(&jobs->mutex);
+    return n;
+}
+
+// Whether one more ended job is within the tenant's share; if so it is counted. Lock held.
+static bool fits_share(struct sl_jobs *jobs, struct sl_tenant *tenant, int64_t job_bytes) {
+    if (tenant == NULL) {
+        return true;
+    }
+    if (tenant->n_kept_jobs >= sl_tenant_share(tenant, jobs->retention.max_jobs) ||
+        tenant->kept_bytes + job_bytes > sl_tenant_share(tenant, jobs->retention.max_bytes)) {
+        return false;
+    }
+    tenant->n_kept_jobs++;
+    tenant->kept_bytes += job_bytes;
+    return true;
+}
+
+void sl_jobs_trim(struct sl_jobs *jobs, int64_t now_ns) {
+    struct sl_job *gone = NULL; // chained by `older`
+    int64_t n_ended = 0, bytes = 0;
+
+    pthread_mutex_lock(&jobs->mutex);
+    for (struct sl_job *job = jobs->newest; job != NULL; job = job->older) {
+        if (job->place.tenant != NULL) {
+            job->place.tenant->n_kept_jobs = job->place.tenant->kept_bytes = 0;
+        }
+    }
+    struct sl_job *older;
+    for (struct sl_job *job = jobs->newest; job != NULL; job = older) {
+        older = job->older;
+        int64_t ended_ns = sl_job_ended_ns(job);
+        if (ended_ns == 0) {
+            continue;
+        }
+        int64_t job_bytes = (int64_t)sl_job_bytes(job);
+        if (n_ended < jobs->retention.max_jobs && bytes + job_bytes <= jobs->retention.max_bytes &&
+            now_ns - ended_ns <= jobs->retention.ms * SL_NS_PER_MS && fits_share(jobs, job->place.tenant, job_bytes)) {
+            n_ended++;
+            bytes += job_bytes;
+        } else {
+            take_out(jobs, job);
+            job->older = gone;
+            gone = job;
+        }
+    }
+    pthread_mutex_unlock(&jobs->mutex);
+
+    while (gone != NULL) {
+        struct sl_job *job = gone;
+        gone = job->older;
+        sl_job_unref(&job);
+    }
+}
+
+void sl_jobs_cancel_all(struct sl_jobs *jobs) {
+    pthread_mutex_lock(&jobs->mutex);
+    for (struct sl_job *job = jobs->newest; job != NULL; job = job->older) {
+        sl_job_cancel(job);
+    }
+    pthread_mutex_unlock(&jobs->mutex);
+}

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see request.h. One function a field.
+#include "coordinator/jobs/request.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "job/job_chat.h"
+#include "job/job_recipe.h"
+#include "job/job_request.h"
+#include "kvcache/capsule.h"
+
+#define DEFAULT_NEW_TOKENS 128
+// More keys would find longer prefixes of very long prompts, at a cost for every prompt.
+#define MAX_PREFIX_KEYS 512
+
+static enum sl_status check_tokens(const struct sl_request_rules *rules, const Sluice__V1__TokenIds *ids,
+                                   struct sl_job_spec *spec, struct sl_error *err) {
+    if (ids == NULL || ids->n_ids == 0) {
+        return sl_fail(err, SL_ERR_INVALID, "tokens: the prompt is empty");
+    }
+    enum sl_status status = sl_job_check_ids(rules->model, "tokens", ids, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    spec->tokens = malloc(ids->n_ids * sizeof(*spec->tokens));
+    if (spec->tokens == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a prompt of %zu tokens", ids->n_ids);
+    }
+    memcpy(spec->tokens, ids->ids, ids->n_ids * sizeof(*spec->tokens));
+    spec->n_tokens = (int64_t)ids->n_ids;
+    return SL_OK;
+}
+
+// Before a text is tokenized, which takes many times its length: whether it could ever fit. Normalization makes a third of a text.
+static enum sl_status check_bytes(const struct sl_request_rules *rules, size_t n_bytes, struct sl_error *err) {
+    size_t most = 3 * sl_detokenizer_max_bytes(rules->tokenizer) * (size_t)rules->model->max_positions;
+    return n_bytes <= most
+               ? SL_OK
+               : sl_fail(err, SL_ERR_INVALID, "%zu bytes are more than %" PRId64 " positions of the model can be",
+                         n_bytes, rules->model->max_positions);
+}
+
+static enum sl_status check_text(const struct sl_request_rules *rules, const char *text, struct sl_job_spec *spec,
+                                 struct sl_error *err) {
+    if (text == NULL || text[0] == '\0') {
+        return sl_fail(err, SL_ERR_INVALID, "text: the prompt is empty");
+    }
+    size_t n_tokens = 0, n_bytes = strlen(text);
+    enum sl_status status = check_bytes(rules, n_bytes, err);
+    if (status == SL_OK) {
+        status = sl_tokenizer_encode(rules->tokenizer, text, n_bytes, true, &spec->tokens, &n_tokens, err);
+    }
+    if (status != SL_OK) {
+        sl_error_prefix(err, "text");
+        return status;
+    }
+    spec->n_tokens = (int64_t)n_tokens;
+    return n_tokens > 0 ? SL_OK : sl_fail(err, SL_ERR_INVALID, "text: the prompt has no tokens");
+}
+
+static enum sl_status check_chat(const struct sl_request_rules *rules, const Sluice__V1__Chat *chat,
+                                 struct sl_job_spec *spec, struct sl_error *err) {
+    size_t n_tokens = 0;
+    enum sl_status status = rules->chat_template == NULL ? sl_fail(err, SL_ERR_INVALID, "%s", rules->no_chat_because)
+                                                         : sl_job_chat(rules->chat_template, rules->tokenizer, chat,
+                                                                       &spec->tokens, &n_tokens, err);
+    if (status != SL_OK) {
+        sl_error_prefix(err, "chat");
+        return status;
+    }
+    spec->n_tokens = (int64_t)n_tokens;
+    return SL_OK;
+}
+
+static enum sl_status check_prompt(const struct sl_request_rules *rules, const Sluice__V1__GenerateRequest *request,
+                                   struct sl_job_spec *spec, struct sl_error *err) {
+    switch (request->prompt_case) {
+    case SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT:
+        return check_text(rules, request->text, spec, err);
+    case SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS:
+        return check_tokens(rules, request->tokens, spec, err);
+    case SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT:
+        return check_chat(rules, request->chat, spec, err);
+    default:
+        return sl_fail(err, SL_ERR_INVALID, "prompt: neither text nor tokens nor chat given");
+    }
+}
+
+static enum sl_status check_length(const struct sl_request_rules *rules, const Sluice__V1__GenerateRequest *request,
+                                   struct sl_job_spec *spec, struct sl_error *err) {
+    spec->max_new_tokens = DEFAULT_NEW_TOKENS;
+    if (request->max_new_tokens_present_case == SLUICE__V1__GENERATE_REQUEST__MAX_NEW_TOKENS_PRESENT_MAX_NEW_TOKENS) {
+        spec->max_new_tokens = request->max_new_tokens;
+    }
+    if (spec->max_new_tokens < 1) {
+        return sl_fail(err, SL_ERR_INVALID, "max_new_tokens: is %d, must be at least 1", spec->max_new_tokens);
+    }
+    if (spec->n_tokens + spec->max_new_tokens > rules->model->max_positions) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "max_new_tokens: %" PRId64 " prompt tokens and %d new ones exceed the model's %" PRId64
+                       " positions",
+                       spec->n_tokens, spec->max_new_tokens, rules->model->max_positions);
+    }
+    return SL_OK;
+}
+
+static enum sl_status check_sampling(const Sluice__V1__Sampling *sampling, struct sl_job_spec *spec,
+                                     struct sl_error *err) {
+    spec->sampling = sl_job_sampling(sampling);
+    enum sl_status status = sl_sampling_check(&spec->sampling, err);
+    if (status != SL_OK) {
+        sl_error_prefix(err, "sampling");
+    }
+    return status;
+}
+
+static enum sl_status check_stops(const Sluice__V1__GenerateRequest *request, struct sl_job_spec *spec,
+                                  struct sl_error *err) {
+    if (request->n_stop > SL_MAX_STOPS) {
+        return sl_fail(err, SL_ERR_INVALID, "stop: %zu strings, at most %d", request->n_stop, SL_MAX_STOPS);
+    }
+    for (size_t i = 0; i < request->n_stop; i++) {
+        size_t n_bytes = strlen(request->stop[i]);
+        if (n_bytes < 1 || n_bytes > SL_MAX_STOP_BYTES) {
+            return sl_fail(err, SL_ERR_INVALID, "stop: string %zu has %zu bytes, must be 1 to %d", i, n_bytes,
+                           SL_MAX_STOP_BYTES);
+        }
+        if (!sl_utf8_valid(request->stop[i], n_bytes, NULL)) {
+            return sl_fail(err, SL_ERR_INVALID, "stop: string %zu is not UTF-8", i);
+        }
+        spec->stop[spec->n_stop] = strdup(request->stop[i]);
+        if (spec->stop[spec->n_stop] == NULL) {
+            return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for stop strings");
+        }
+        spec->n_stop++;
+    }
+    return SL_OK;
+}
+
+static enum sl_status check_label(const char *label, struct sl_job_spec *spec, struct sl_error *err) {
+    size_t n_bytes = strlen(label);
+    if (n_bytes > SL_MAX_LABEL) {
+        return sl_fail(err, SL_ERR_INVALID, "label: %zu bytes, at most %d", n_bytes, SL_MAX_LABEL);
+    }
+    if (!sl_utf8_valid(label, n_bytes, NULL)) {
+        return sl_fail(err, SL_ERR_INVALID, "label: is not UTF-8");
+    }
+    strcpy(spec->label, label);
+    return SL_OK;
+}
+
+static enum sl_status check_key(const char *key, struct sl_job_spec *spec, struct sl_error *err) {
+    if (strlen(key) > SL_MAX_KEY) {
+        return sl_fail(err, SL_ERR_INVALID, "idempotency_key: has %zu bytes, at most %d are allowed", strlen(key),
+                       SL_MAX_KEY);
+    }
+    strcpy(spec->key, key);
+    return SL_OK;
+}
+
+static enum sl_status check_deadline(const struct sl_request_rules *rules, int64_t deadline_ms,
+                                     int64_t call_deadline_ns, struct sl_job_spec *spec, struct sl_error *err) {
+    if (deadline_ms < 0 || deadline_ms > rules->max_deadline_ms) {
+        return sl_fail(err, SL_ERR_INVALID, "deadline_ms: is %" PRId64 ", must be 0 (the default) to %" PRId64,
+                       deadline_ms, rules->max_deadline_ms);
+    }
+    spec->deadline_ns = sl_deadline_in_ms(deadline_ms > 0 ? deadline_ms : rules->default_deadline_ms);
+    if (call_deadline_ns < spec->deadline_ns) {
+        spec->deadline_ns = call_deadline_ns;
+    }
+    return SL_OK;
+}
+
+// The recipe, what the job needs under it, and the keys by which a part of its capsule may be found.
+static enum sl_status check_recipe(const struct sl_request_rules *rules, const char *text, struct sl_job_spec *spec,
+                                   struct sl_error *err) {
+    struct sl_recipe recipe;
+    enum sl_status status = sl_job_recipe(text[0] != '\0' ? text : rules->default_recipe, rules->model, &recipe, err);
+    struct sl_kv_geometry geometry = sl_model_geometry(rules->model);
+    if (status == SL_OK) {
+        status = sl_demand_make(&recipe, &geometry, spec->n_tokens, spec->max_new_tokens, &spec->demand, err);
+    }
+    if (status != SL_OK) {
+        return status;
+    }
+    sl_recipe_format(&recipe, spec->recipe, sizeof(spec->recipe)); // with layers: what every worker is told
+    // K and V, two bytes an element.
+    spec->full_bytes = spec->n_tokens * geometry.n_layers * geometry.n_kv_heads * geometry.head_dim * 2 * 2;
+
+    int64_t max_keys = spec->n_tokens / SL_PREFIX_BLOCK;
+    max_keys = max_keys < MAX_PREFIX_KEYS ? max_keys : MAX_PREFIX_KEYS;
+    spec->keys = malloc((size_t)(max_keys + 1) * sizeof(*spec->keys));
+    struct sl_hash128 *hashes = malloc((size_t)(max_keys + 1) * sizeof(*hashes));
+    if (spec->keys == NULL || hashes == NULL) {
+        free(hashes);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for prefix keys");
+    }
+    spec->n_keys = sl_prefix_keys(&spec->salt, spec->tokens, spec->n_tokens, hashes, max_keys);
+    // A cache made by one recipe, or for another length of context, is of no use to others.
+    int rope_set = sl_model_rope_set(rules->model, spec->n_tokens + spec->max_new_tokens);
+    uint64_t fingerprint = sl_model_set_fingerprint(sl_recipe_fingerprint(&recipe), rope_set);
+    for (int64_t i = 0; i < spec->n_keys; i++) {
+        spec->keys[i] = sl_hash128_short(&hashes[i]) ^ fingerprint;
+    }
+    free(hashes);
+    return SL_OK;
+}
+
+enum sl_status sl_request_check(const struct sl_request_rules *rules, const Sluice__V1__GenerateRequest *request,
+                                const struct sl_hash128 *salt, int64_t call_deadline_ns, struct sl_job_spec *spec_out,
+                                struct sl_error *err) {
+    struct sl_job_spec spec = {.submitted_ns = sl_now_ns(),
+                               .ignore_eos = request->ignore_eos,
+                               .estimate_errors = request->estimate_errors,
+                               .salt = *salt};
+    enum sl_status status = check_label(request->label, &spec, err);
+    if (status == SL_OK) {
+        status = check_key(request->idempotency_key, &spec, err);
+    }
+    if (status == SL_OK) {
+        status = check_deadline(rules, request->deadline_ms, call_deadline_ns, &spec, err);
+    }
+    if (status == SL_OK) {
+        status = check_sampling(request->sampling, &spec, err);
+    }
+    if (status == SL_OK) {
+        status = check_stops(request, &spec, err);
+    }
+    if (status == SL_OK) {
+        status = check_prompt(rules, request, &spec, err);
+    }
+    if (status == SL_OK) {
+        status = check_length(rules, request, &spec, err);
+    }
+    if (status == SL_OK) {
+        status = check_recipe(rules, request->recipe, &spec, err);
+    }
+    if (status != SL_OK) {
+        sl_job_spec_cleanup(&spec);
+        return status;
+    }
+    *spec_out = spec;
+    return SL_OK;
+}

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: believe nothing of a GenerateRequest; turn it into a job's specification or say which field is wrong.
+ * Threads: any number at once.
+ */
+#pragma once
+
+#include "coordinator/jobs/job.h"
+#include "model/model.h"
+#include "text/chat/chat_template.h"
+#include "text/tokenizer/tokenizer.h"
+
+struct sl_request_rules {
+    const struct sl_tokenizer *tokenizer;
+    const struct sl_chat_template *chat_template; // NULL: chats are refused,
+    const char *no_chat_because;                  // with this text
+    const struct sl_model_config *model;
+    const char *default_recipe;
+    int64_t default_deadline_ms;
+    int64_t max_deadline_ms;
+};
+
+/*
+ * SL_ERR_INVALID: err begins with the name of the field. call_deadline_ns is that of a Generate call, or
+ * SL_NO_DEADLINE. salt: the tenant's (trust/tenant_salt.h). *spec_out is freed by sl_job_spec_cleanup() or taken over by sl_job_create().
+ */
+enum sl_status sl_request_check(const struct sl_request_rules *rules, const Sluice__V1__GenerateRequest *request,
+                                const struct sl_hash128 *salt, int64_t call_deadline_ns, struct sl_job_spec *spec_out,
+                                struct sl_error *err);

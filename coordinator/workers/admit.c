@@ -1,0 +1,479 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see admit.h.
+#include "coordinator/workers/admit.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/clock.h"
+#include "base/thread.h"
+#include "compress/plan/plan.h"
+#include "kvcache/capsule.h"
+
+struct sl_admission {
+    struct sl_registry *registry;
+    struct sl_affinity *affinity;
+    int max_running, max_queued;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed; // room may have appeared, or the first in line has changed
+    struct sl_place line;   // sentinel of a ring in order of tickets
+    struct sl_place *first; // whose turn it is; NULL: the line is empty
+    uint64_t next_ticket;
+    struct sl_admission_stats stats;
+    double place_interval_ms; // how often a job ends lately: what the retry hint is made of
+    int64_t last_end_ns;
+};
+
+// ---- arithmetic -------------------------------------------------------------------------------------------------
+
+enum sl_status sl_demand_make(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry, int64_t n_prompt,
+                              int64_t max_new_tokens, struct sl_demand *demand_out, struct sl_error *err) {
+    int64_t n_prefill = n_prompt - 1;
+    struct sl_plan *plan = malloc(sizeof(*plan)); // tens of kilobytes of page layouts
+    if (plan == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a plan");
+    }
+    // Behind nothing that prefill has read there is no annex: every slot stays with decode. Sizes are the same for every set
+    // of frequencies.
+    enum sl_status status = n_prefill > 0 ? sl_plan_make(recipe, geometry, n_prefill, 0, plan, err)
+                                          : sl_plan_make_local(recipe, geometry, 1, 0, plan, err);
+    if (status == SL_OK) {
+        *demand_out = (struct sl_demand){
+            .n_prefill_tokens = n_prefill,
+            .capsule_bytes = n_prefill > 0 ? (int64_t)plan->capsule_bytes : 0,
+            .decode_bytes = (int64_t)sl_plan_decode_bytes(plan, max_new_tokens + 1),
+            .prefill_bytes = n_prefill > 0 ? (int64_t)plan->prefill_peak_bytes : 0,
+        };
+        if (n_prefill > 0 && sl_recipe_offloads(&plan->recipe)) {
+            struct sl_lanes lanes;
+            sl_lanes_init(&lanes, &plan->recipe.offload, geometry);
+            struct sl_route_lanes *offloaded = &demand_out->offloaded;
+            offloaded->n = sl_lanes_count(&lanes);
+            offloaded->replicas = plan->recipe.replicas;
+            offloaded->bytes = (int64_t)sl_plan_annex_bytes(plan) / offloaded->n;
+            // Stores may have the beginning of any prompt by the time it is read.
+            demand_out->travelling_bytes = (int64_t)sl_plan_travelling_bytes(plan, true);
+        }
+    }
+    free(plan);
+    return status;
+}
+
+static int64_t in_units(int64_t bytes) {
+    return (int64_t)sl_arena_rounded((size_t)bytes);
+}
+
+// The capsule is in staging memory on both sides until it has been shipped.
+static struct sl_route_need decode_need(const struct sl_demand *demand) {
+    return (struct sl_route_need){demand->decode_bytes, in_units(demand->capsule_bytes)};
+}
+
+static struct sl_route_need prefill_need(const struct sl_demand *demand) {
+    return (struct sl_route_need){demand->prefill_bytes,
+                                  in_units(demand->capsule_bytes) + in_units(demand->travelling_bytes)};
+}
+
+// ---- life -------------------------------------------------------------------------------------------------------
+
+enum sl_status sl_admission_create(struct sl_registry *registry, struct sl_affinity *affinity, int max_running,
+                                   int max_queued, struct sl_admission **admission_out, struct sl_error *err) {
+    struct sl_admission *admission = calloc(1, sizeof(*admission));
+    if (admission == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "admission: no memory");
+    }
+    admission->registry = registry;
+    admission->affinity = affinity;
+    admission->max_running = max_running;
+    admission->max_queued = max_queued;
+    admission->place_interval_ms = 1000;
+    admission->line.next = admission->line.prev = &admission->line;
+    pthread_mutex_init(&admission->mutex, NULL);
+    sl_cond_init(&admission->changed);
+    *admission_out = admission;
+    return SL_OK;
+}
+
+void sl_admission_destroy(struct sl_admission **admission_in) {
+    struct sl_admission *admission = *admission_in;
+    if (admission == NULL) {
+        return;
+    }
+    assert(admission->line.next == &admission->line && admission->stats.n_running == 0);
+    pthread_cond_destroy(&admission->changed);
+    pthread_mutex_destroy(&admission->mutex);
+    free(admission);
+    *admission_in = NULL;
+}
+
+// ---- the line ---------------------------------------------------------------------------------------------------
+
+static int n_running_of(const struct sl_place *place) {
+    return place->tenant != NULL ? place->tenant->n_running : 0;
+}
+
+// After the line or what runs has changed. Called under the lock.
+static void choose_first(struct sl_admission *admission) {
+    admission->first = NULL;
+    for (struct sl_place *at = admission->line.next; at != &admission->line; at = at->next) {
+        if (admission->first == NULL || n_running_of(at) < n_running_of(admission->first)) {
+            admission->first = at;
+        }
+    }
+}
+
+// One more or one less of a place's tenant. Called under the lock.
+static void count_queued(struct sl_admission *admission, struct sl_place *place, int n) {
+    admission->stats.n_queued += n;
+    if (place->tenant != NULL) {
+        place->tenant->n_queued += n;
+    }
+}
+
+static void count_running(struct sl_admission *admission, struct sl_place *place, int n) {
+    admission->stats.n_running += n;
+    if (place->tenant != NULL) {
+        place->tenant->n_running += n;
+    }
+}
+
+// In order of tickets: a retry goes where its job came from. Called under the lock.
+static void line_insert(struct sl_admission *admission, struct sl_place *place) {
+    struct sl_place *before = admission->line.prev;
+    while (before != &admission->line && before->ticket > place->ticket) {
+        before = before->prev;
+    }
+    place->prev = before;
+    place->next = before->next;
+    before->next->prev = place;
+    before->next = place;
+    place->in_line = true;
+}
+
+static void line_remove(struct sl_place *place) {
+    place->prev->next = place->next;
+    place->next->prev = place->prev;
+    place->next = place->prev = NULL;
+    place->in_line = false;
+}
+
+static enum sl_status check_queue(const struct sl_admission *admission, const struct sl_tenant *tenant,
+                                  struct sl_error *err) {
+    double hint_ms = admission->place_interval_ms;
+    hint_ms = hint_ms < 50 ? 50 : hint_ms > 30000 ? 30000 : hint_ms;
+    if (admission->stats.n_queued >= admission->max_queued) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "%" PRId64 " jobs are queued, the most allowed; retry in %.0f ms",
+                       admission->stats.n_queued, hint_ms);
+    }
+    if (tenant != NULL && tenant->n_queued >= sl_tenant_share(tenant, admission->max_queued)) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "%d jobs of %s are queued, its share of the line; retry in %.0f ms",
+                       tenant->n_queued, tenant->name, hint_ms);
+    }
+    return SL_OK;
+}
+
+static enum sl_status too_big(const char *role, int64_t need_bytes, int64_t largest_bytes, struct sl_error *err) {
+    return sl_fail(err, SL_ERR_EXHAUSTED,
+                   "the job needs %" PRId64 " bytes of KV memory on a %s worker and the largest has %" PRId64
+                   ": it fits never; use a shorter prompt, fewer new tokens or a smaller budget or format",
+                   need_bytes, role, largest_bytes);
+}
+
+// Whether some worker of the set, which has some that take jobs, could do it when idle.
+static enum sl_status check_fits(const struct sl_worker_set *set, const char *role, struct sl_route_need need,
+                                 struct sl_error *err) {
+    int64_t largest = sl_route_largest(set->views, set->n);
+    if (need.bytes > largest) {
+        return too_big(role, need.bytes, largest, err);
+    }
+    return sl_route_fits(set->views, set->n, need)
+               ? SL_OK
+               : sl_fail(
+                     err, SL_ERR_EXHAUSTED,
+                     "what travels of the job takes %" PRId64
+                     " bytes of staging memory, and no %s worker has that beside an arena of %" PRId64
+                     ": it fits never; start one with more --staging, or use a shorter prompt or a smaller budget or "
+                     "format",
+                     need.staging_bytes, role, need.bytes);
+}
+
+// Both roles, where there are workers to compare with; a cluster without workers is a matter of waiting.
+static enum sl_status check_fits_ever(struct sl_admission *admission, const struct sl_demand *demand,
+                                      struct sl_error *err) {
+    struct sl_worker_set set;
+    enum sl_status status = SL_OK;
+    sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__DECODE, &set);
+    if (sl_route_count_ready(set.views, set.n) > 0) {
+        status = check_fits(&set, "decode", decode_need(demand), err);
+    }
+    sl_worker_set_release(&set);
+    sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__PREFILL, &set);
+    if (status == SL_OK && sl_route_count_ready(set.views, set.n) > 0) {
+        status = check_fits(&set, "prefill", prefill_need(demand), err);
+    }
+    sl_worker_set_release(&set);
+    return status;
+}
+
+enum sl_status sl_admission_enter(struct sl_admission *admission, const struct sl_demand *demand,
+                                  struct sl_place *place, struct sl_error *err) {
+    enum sl_status status = check_fits_ever(admission, demand, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    pthread_mutex_lock(&admission->mutex);
+    status = check_queue(admission, place->tenant, err);
+    if (status == SL_OK) {
+        place->ticket = ++admission->next_ticket;
+        line_insert(admission, place);
+        choose_first(admission);
+        count_queued(admission, place, 1);
+    }
+    pthread_mutex_unlock(&admission->mutex);
+    return status;
+}
+
+void sl_admission_leave(struct sl_admission *admission, struct sl_place *place) {
+    pthread_mutex_lock(&admission->mutex);
+    if (place->in_line) {
+        line_remove(place);
+    }
+    if (!place->was_admitted && place->ticket != 0) {
+        count_queued(admission, place, -1);
+    } else if (place->was_admitted) { // a moving average of the time between two ends
+        int64_t now_ns = sl_now_ns();
+        int64_t since_ns = admission->last_end_ns > place->admitted_ns ? admission->last_end_ns : place->admitted_ns;
+        admission->place_interval_ms =
+            0.8 * admission->place_interval_ms + 0.2 * (double)(now_ns - since_ns) / SL_NS_PER_MS;
+        admission->last_end_ns = now_ns;
+    }
+    place->ticket = 0;
+    place->was_admitted = false;
+    choose_first(admission);
+    pthread_cond_broadcast(&admission->changed);
+    pthread_mutex_unlock(&admission->mutex);
+}
+
+// ---- claims -----------------------------------------------------------------------------------------------------
+
+static void mark_avoided(struct sl_worker_set *set, const struct sl_avoid *avoid) {
+    for (int i = 0; i < set->n; i++) {
+        for (int j = 0; j < avoid->n; j++) {
+            set->views[i].avoid |= set->workers[i] == avoid->workers[j];
+        }
+    }
+}
+
+static enum sl_status nobody(const struct sl_worker_set *set, const char *role, struct sl_route_need need,
+                             struct sl_error *err) {
+    if (sl_route_count_ready(set->views, set->n) == 0) {
+        return sl_fail(err, SL_ERR_PEER_LOST, "no %s worker is ready", role);
+    }
+    enum sl_status status = check_fits(set, role, need, err);
+    return status == SL_OK ? SL_AGAIN : status;
+}
+
+static enum sl_status choose_decode(struct sl_admission *admission, const struct sl_claim_spec *spec,
+                                    struct sl_worker **worker_out, struct sl_error *err) {
+    const struct sl_demand *demand = spec->demand;
+    struct sl_worker_set set;
+    sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__DECODE, &set);
+    mark_avoided(&set, spec->avoid);
+    int i = sl_route_decode(set.views, set.n, decode_need(demand));
+    enum sl_status status = i < 0 ? nobody(&set, "decode", decode_need(demand), err) : SL_OK;
+    if (status == SL_OK) {
+        *worker_out = sl_worker_ref(set.workers[i]);
+    }
+    sl_worker_set_release(&set);
+    return status;
+}
+
+static enum sl_status choose_prefill(struct sl_admission *admission, const struct sl_claim_spec *spec,
+                                     struct sl_worker **worker_out, struct sl_error *err) {
+    const struct sl_demand *demand = spec->demand;
+    struct sl_worker_set set;
+    sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__PREFILL, &set);
+    mark_avoided(&set, spec->avoid);
+    uint64_t reader;
+    int64_t n_blocks = sl_affinity_match(admission->affinity, spec->keys, spec->n_keys, &reader);
+    for (int i = 0; i < set.n; i++) {
+        if (n_blocks > 0 && sl_worker_name_hash(set.views[i].name) == reader) {
+            set.views[i].matched_tokens = n_blocks * SL_PREFIX_BLOCK;
+        }
+    }
+    int i = sl_route_prefill(set.views, set.n, demand->n_prefill_tokens, prefill_need(demand));
+    enum sl_status status = i < 0 ? nobody(&set, "prefill", prefill_need(demand), err) : SL_OK;
+    if (status == SL_OK) {
+        *worker_out = sl_worker_ref(set.workers[i]);
+    }
+    sl_worker_set_release(&set);
+    return status;
+}
+
+// Stores for what is offloaded. References go into the claim at once, claims of memory later.
+static enum sl_status choose_stores(struct sl_admission *admission, const struct sl_claim_spec *spec,
+                                    struct sl_claim *claim, struct sl_error *err) {
+    const struct sl_route_lanes *lanes = &spec->demand->offloaded;
+    const uint64_t key = spec->n_keys > 0 ? spec->keys[0] : 0;
+    struct sl_worker_set set;
+    struct sl_route_share shares[SL_MAX_SHARES];
+    sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, &set);
+    mark_avoided(&set, spec->avoid);
+    int n = sl_route_shares(set.views, set.n, key, lanes, shares, SL_MAX_SHARES);
+    enum sl_status status = n < 0 ? SL_AGAIN : SL_OK;
+    int n_ready = sl_route_count_ready(set.views, set.n);
+    if (n < 0 && n_ready < lanes->replicas) {
+        status = sl_fail(err, SL_ERR_PEER_LOST,
+                         "the recipe offloads layers %d times over and %d kvstores are ready: start more "
+                         "(sluice-kvstore), or use place=resident",
+                         lanes->replicas, n_ready);
+    } else if (n < 0 && !sl_route_shares_fit(set.views, set.n, key, lanes, SL_MAX_SHARES)) {
+        status = sl_fail(err, SL_ERR_EXHAUSTED,
+                         "the job's offloaded layers take %" PRId64
+                         " bytes, %d times in different kvstores, which together hold %" PRId64
+                         ": it fits never; start more kvstores, or use a shorter prompt or a smaller format",
+                         lanes->bytes * lanes->n, lanes->replicas, sl_route_store_room(set.views, set.n));
+    }
+    for (int i = 0; i < n; i++) {
+        claim->shares[i].store = sl_worker_ref(set.workers[shares[i].view]);
+        claim->shares[i].first_lane = shares[i].first_lane;
+        claim->shares[i].n_lanes = shares[i].n_lanes;
+        claim->shares[i].replica = shares[i].replica;
+        claim->n_shares++;
+    }
+    sl_worker_set_release(&set);
+    return status;
+}
+
+bool sl_admission_has_other_stores(struct sl_admission *admission, const struct sl_demand *demand,
+                                   const struct sl_avoid *avoid) {
+    struct sl_worker_set set;
+    struct sl_route_share shares[SL_MAX_SHARES];
+    sl_registry_snapshot(admission->registry, SLUICE__V1__WORKER_ROLE__KVSTORE, &set);
+    mark_avoided(&set, avoid);
+    for (int i = 0; i < set.n; i++) {
+        set.views[i].ready &= !set.views[i].avoid;
+    }
+    int n = sl_route_shares(set.views, set.n, 0, &demand->offloaded, shares, SL_MAX_SHARES);
+    sl_worker_set_release(&set);
+    return n > 0;
+}
+
+static void unref_claimed(struct sl_claim *claim) {
+    sl_worker_unref(&claim->prefill);
+    sl_worker_unref(&claim->decode);
+    while (claim->n_shares > 0) {
+        sl_worker_unref(&claim->shares[--claim->n_shares].store);
+    }
+}
+
+// Called under the lock, which makes choosing and claiming one step: only claims add to what a worker holds.
+static enum sl_status try_claim(struct sl_admission *admission, struct sl_place *place,
+                                const struct sl_claim_spec *spec, struct sl_claim *claim_out, struct sl_error *err) {
+    const struct sl_demand *demand = spec->demand;
+    struct sl_claim claim = {.place = place, .demand = *demand};
+    enum sl_status status = choose_decode(admission, spec, &claim.decode, err);
+    if (status == SL_OK && demand->n_prefill_tokens > 0) {
+        status = choose_prefill(admission, spec, &claim.prefill, err);
+    }
+    if (status == SL_OK && demand->offloaded.n > 0) {
+        status = choose_stores(admission, spec, &claim, err);
+    }
+    // The others' turn matters only now: that a role is missing, everybody in line must hear.
+    if (status == SL_OK && (place != admission->first || admission->stats.n_running >= admission->max_running)) {
+        status = SL_AGAIN;
+    }
+    if (status != SL_OK) {
+        unref_claimed(&claim);
+        return status;
+    }
+    for (int i = 0; i < claim.n_shares; i++) {
+        int64_t bytes = claim.shares[i].n_lanes * demand->offloaded.bytes;
+        sl_worker_claim(claim.shares[i].store, (struct sl_route_need){.bytes = bytes}, 0);
+        admission->stats.claimed_bytes += bytes;
+    }
+    sl_worker_claim(claim.decode, decode_need(demand), 0);
+    admission->stats.claimed_bytes += demand->decode_bytes;
+    if (claim.prefill != NULL) {
+        sl_worker_claim(claim.prefill, prefill_need(demand), demand->n_prefill_tokens);
+        admission->stats.claimed_bytes += demand->prefill_bytes;
+    }
+    *claim_out = claim;
+    return SL_OK;
+}
+
+enum sl_status sl_admission_claim(struct sl_admission *admission, struct sl_place *place,
+                                  const struct sl_claim_spec *spec, int64_t wait_ms, struct sl_claim *claim_out,
+                                  struct sl_error *err) {
+    int64_t deadline_ns = sl_deadline_in_ms(wait_ms);
+    pthread_mutex_lock(&admission->mutex);
+    assert(place->ticket != 0);
+    if (!place->in_line) {
+        line_insert(admission, place);
+        choose_first(admission);
+    }
+    enum sl_status status;
+    while ((status = try_claim(admission, place, spec, claim_out, err)) == SL_AGAIN) {
+        if (sl_cond_wait_until(&admission->changed, &admission->mutex, deadline_ns) == SL_ERR_DEADLINE) {
+            break;
+        }
+    }
+    if (status == SL_OK) {
+        line_remove(place);
+        count_running(admission, place, 1);
+        if (!place->was_admitted) {
+            place->was_admitted = true;
+            place->admitted_ns = sl_now_ns();
+            count_queued(admission, place, -1);
+        }
+        choose_first(admission);
+        pthread_cond_broadcast(&admission->changed); // the next is first now
+    }
+    pthread_mutex_unlock(&admission->mutex);
+    return status;
+}
+
+// Called under the lock.
+static void give_back_prefill(struct sl_admission *admission, struct sl_claim *claim) {
+    if (claim->prefill != NULL) {
+        sl_worker_unclaim(claim->prefill, prefill_need(&claim->demand), claim->demand.n_prefill_tokens);
+        sl_worker_unclaim_staging(claim->decode, decode_need(&claim->demand).staging_bytes); // the capsule has arrived
+        admission->stats.claimed_bytes -= claim->demand.prefill_bytes;
+        sl_worker_unref(&claim->prefill);
+    }
+}
+
+void sl_admission_release_prefill(struct sl_admission *admission, struct sl_claim *claim) {
+    pthread_mutex_lock(&admission->mutex);
+    give_back_prefill(admission, claim);
+    pthread_cond_broadcast(&admission->changed);
+    pthread_mutex_unlock(&admission->mutex);
+}
+
+void sl_admission_release(struct sl_admission *admission, struct sl_claim *claim) {
+    pthread_mutex_lock(&admission->mutex);
+    give_back_prefill(admission, claim);
+    if (claim->decode != NULL) {
+        sl_worker_unclaim(claim->decode, (struct sl_route_need){.bytes = claim->demand.decode_bytes}, 0);
+        admission->stats.claimed_bytes -= claim->demand.decode_bytes;
+        count_running(admission, claim->place, -1);
+        choose_first(admission);
+    }
+    for (int i = 0; i < claim->n_shares; i++) {
+        int64_t bytes = claim->shares[i].n_lanes * claim->demand.offloaded.bytes;
+        sl_worker_unclaim(claim->shares[i].store, (struct sl_route_need){.bytes = bytes}, 0);
+        admission->stats.claimed_bytes -= bytes;
+    }
+    unref_claimed(claim);
+    pthread_cond_broadcast(&admission->changed);
+    pthread_mutex_unlock(&admission->mutex);
+}
+
+void sl_admission_get_stats(struct sl_admission *admission, struct sl_admission_stats *stats_out) {
+    pthread_mutex_lock(&admission->mutex);
+    *stats_out = admission->stats;
+    pthread_mutex_unlock(&admission->mutex);
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: may this job start? Admission counts projected KV bytes, not jobs: what the decode worker will hold when the
+ *          last token is written, and what the prefill worker holds at its worst, both under the job's recipe.
+ *
+ * Design: refused at once   it fits no worker of the cluster even when idle (the text has the numbers), or the line is
+ *                           full (the text says when a place may be free)
+ *         in line           it fits, but not now. First is the job of the tenant that has fewest running, and of a tenant, or
+ *                           between equal ones, the one that came first: a big job is not starved by small ones that could
+ *                           slip by, nor a tenant by one that asks more. A retry keeps the place of its job.
+ *         admitted          the job holds a claim on one worker of each role until it gives it back
+ * Invariants: the sum of the claims on a worker never exceeds its arena; all gauges are 0 when no job lives.
+ * Threads: every function from any thread. Lock order: admission, then registry.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "compress/recipe/recipe.h"
+#include "coordinator/workers/affinity.h"
+#include "coordinator/workers/registry.h"
+#include "coordinator/workers/route.h"
+#include "coordinator/workers/tenants.h"
+#include "offload/annex/lanes.h"
+
+// What a job asks of the cluster's memory.
+struct sl_demand {
+    int64_t n_prefill_tokens;        // all of the prompt but the last token; 0: nothing to prefill
+    int64_t capsule_bytes;           // upper bound of the capsule's body
+    int64_t decode_bytes;            // of the decode worker: capsule, last prompt token, output
+    int64_t prefill_bytes;           // of the prefill worker, at its worst
+    int64_t travelling_bytes;        // of its staging memory beside the capsule: offloaded layers on their way
+    struct sl_route_lanes offloaded; // what kvstores hold; none where the recipe does not offload
+};
+
+/*
+ * The last prompt token is read by the decode worker, which samples the first output token from it: the capsule covers
+ * n_prompt - 1 tokens. A prompt of one token has no capsule.
+ */
+enum sl_status sl_demand_make(const struct sl_recipe *recipe, const struct sl_kv_geometry *geometry, int64_t n_prompt,
+                              int64_t max_new_tokens, struct sl_demand *demand_out, struct sl_error *err);
+
+struct sl_admission;
+
+enum sl_status sl_admission_create(struct sl_registry *registry, struct sl_affinity *affinity, int max_running,
+                                   int max_queued, struct sl_admission **admission_out, struct sl_error *err);
+void sl_admission_destroy(struct sl_admission **admission);
+
+// A place in the line; part of a job. Zero-initialised, then used by the functions below only.
+struct sl_place {
+    struct sl_tenant *tenant; // set by its owner, who holds it; NULL: nobody's
+    struct sl_place *next, *prev;
+    uint64_t ticket;
+    bool in_line, was_admitted;
+    int64_t admitted_ns;
+};
+
+// Workers promised to a job. Owned by the caller between claim and release.
+struct sl_claim {
+    struct sl_worker *prefill; // NULL when there is nothing to prefill, or no more
+    struct sl_worker *decode;
+    struct sl_place *place; // whose it is, and who outlives it
+    struct {
+        struct sl_worker *store;
+        int first_lane, n_lanes, replica;
+    } shares[SL_MAX_SHARES];
+    int n_shares;
+    struct sl_demand demand;
+};
+
+// Workers that have failed this job before: taken only when there is nobody else.
+#define SL_MAX_AVOIDED 8
+struct sl_avoid {
+    const struct sl_worker *workers[SL_MAX_AVOIDED]; // compared, never followed
+    int n;
+};
+
+static inline void sl_avoid_add(struct sl_avoid *avoid, const struct sl_worker *worker) {
+    for (int i = 0; i < avoid->n; i++) {
+        if (avoid->workers[i] == worker) {
+            return;
+        }
+    }
+    if (avoid->n < SL_MAX_AVOIDED) {
+        avoid->workers[avoid->n++] = worker;
+    }
+}
+
+/*
+ * Take a place in the line. SL_ERR_EXHAUSTED: fits never, or the line, or the tenant's share of it, is full; err has the numbers.
+ */
+enum sl_status sl_admission_enter(struct sl_admission *admission, const struct sl_demand *demand,
+                                  struct sl_place *place, struct sl_error *err);
+
+struct sl_claim_spec {
+    const struct sl_demand *demand;
+    const uint64_t *keys; // [n_keys] the prompt's prefix keys (already mixed with the recipe)
+    int64_t n_keys;
+    const struct sl_avoid *avoid;
+};
+
+/*
+ * Wait at most wait_ms for this place to be the first, and for workers that have room, and claim them.
+ * SL_AGAIN: not yet; the place is kept. SL_ERR_PEER_LOST: no worker of a role is ready; err says which.
+ * SL_ERR_EXHAUSTED: it fits none of the workers that are ready now.
+ */
+enum sl_status sl_admission_claim(struct sl_admission *admission, struct sl_place *place,
+                                  const struct sl_claim_spec *spec, int64_t wait_ms, struct sl_claim *claim_out,
+                                  struct sl_error *err);
+
+// Would the job's offloaded layers have room in kvstores that it does not avoid, now?
+bool sl_admission_has_other_stores(struct sl_admission *admission, const struct sl_demand *demand,
+                                   const struct sl_avoid *avoid);
+
+// The prompt has been read: the prefill worker is free for others.
+void sl_admission_release_prefill(struct sl_admission *admission, struct sl_claim *claim);
+// Give everything back. Idempotent.
+void sl_admission_release(struct sl_admission *admission, struct sl_claim *claim);
+
+// The job is over: it leaves the line if it was still in it.
+void sl_admission_leave(struct sl_admission *admission, struct sl_place *place);
+
+struct sl_admission_stats {
+    int64_t n_queued;      // never admitted yet
+    int64_t n_running;     // holding a claim
+    int64_t claimed_bytes; // not yet given back, on all workers
+};
+void sl_admission_get_stats(struct sl_admission *admission, struct sl_admission_stats *stats_out);

@@ -1,0 +1,495 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see registry.h.
+#include "coordinator/workers/registry.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/config.h"
+#include "base/hash.h"
+#include "base/log.h"
+
+#define FORGET_LOST_AFTER_NS (600 * SL_NS_PER_S)
+#define MAX_MEMORY_BYTES     ((int64_t)1 << 50) // of a worker: sums over all of them stay within 64 bits
+
+struct sl_worker {
+    struct sl_registry *registry; // whose mutex guards what is not constant
+    // Constant.
+    char name[64], rpc_address[SL_ADDRESS_BYTES], fabric_address[SL_ADDRESS_BYTES], version[32];
+    Sluice__V1__WorkerRole role;
+    uint64_t model_fingerprint, epoch;
+    int64_t arena_bytes, staging_bytes;
+    int max_jobs;
+    struct sl_rpc_channel *channel;
+    // Guarded.
+    int refs;
+    bool draining, lost, suspect, stalled;
+    int64_t last_beat_ns;
+    int64_t still_ns;            // without progress, though there is work
+    Sluice__V1__WorkerLoad load; // as last reported
+    int64_t claimed_bytes, claimed_staging_bytes, claimed_tokens, jobs_ever;
+    int jobs;
+};
+
+struct sl_registry {
+    struct sl_registry_config config;
+    pthread_mutex_t mutex;
+    struct sl_worker *workers[SL_MAX_WORKERS]; // one reference each, in order of registration
+    int n_workers;
+};
+
+enum sl_status sl_registry_create(const struct sl_registry_config *config, struct sl_registry **registry_out,
+                                  struct sl_error *err) {
+    struct sl_registry *registry = calloc(1, sizeof(*registry));
+    if (registry == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "registry: no memory");
+    }
+    registry->config = *config;
+    pthread_mutex_init(&registry->mutex, NULL);
+    *registry_out = registry;
+    return SL_OK;
+}
+
+void sl_registry_destroy(struct sl_registry **registry_in) {
+    struct sl_registry *registry = *registry_in;
+    if (registry == NULL) {
+        return;
+    }
+    for (int i = 0; i < registry->n_workers; i++) {
+        assert(registry->workers[i]->refs == 1 && "a job outlived the registry");
+        sl_worker_unref(&registry->workers[i]);
+    }
+    pthread_mutex_destroy(&registry->mutex);
+    free(registry);
+    *registry_in = NULL;
+}
+
+// ---- entries ----------------------------------------------------------------------------------------------------
+
+struct sl_worker *sl_worker_ref(struct sl_worker *worker) {
+    pthread_mutex_lock(&worker->registry->mutex);
+    worker->refs++;
+    pthread_mutex_unlock(&worker->registry->mutex);
+    return worker;
+}
+
+void sl_worker_unref(struct sl_worker **worker_in) {
+    struct sl_worker *worker = *worker_in;
+    if (worker == NULL) {
+        return;
+    }
+    *worker_in = NULL;
+    pthread_mutex_lock(&worker->registry->mutex);
+    int refs = --worker->refs;
+    pthread_mutex_unlock(&worker->registry->mutex);
+    if (refs == 0) { // closing a channel may take a while: not under the lock
+        sl_rpc_channel_destroy(&worker->channel);
+        free(worker);
+    }
+}
+
+void sl_worker_claim(struct sl_worker *worker, struct sl_route_need need, int64_t tokens) {
+    pthread_mutex_lock(&worker->registry->mutex);
+    worker->claimed_bytes += need.bytes;
+    worker->claimed_staging_bytes += need.staging_bytes;
+    worker->claimed_tokens += tokens;
+    worker->jobs++;
+    worker->jobs_ever++;
+    pthread_mutex_unlock(&worker->registry->mutex);
+}
+
+void sl_worker_unclaim(struct sl_worker *worker, struct sl_route_need need, int64_t tokens) {
+    pthread_mutex_lock(&worker->registry->mutex);
+    worker->claimed_bytes -= need.bytes;
+    worker->claimed_staging_bytes -= need.staging_bytes;
+    worker->claimed_tokens -= tokens;
+    worker->jobs--;
+    assert(worker->claimed_bytes >= 0 && worker->claimed_staging_bytes >= 0 && worker->claimed_tokens >= 0 &&
+           worker->jobs >= 0);
+    pthread_mutex_unlock(&worker->registry->mutex);
+}
+
+void sl_worker_unclaim_staging(struct sl_worker *worker, int64_t staging_bytes) {
+    pthread_mutex_lock(&worker->registry->mutex);
+    worker->claimed_staging_bytes -= staging_bytes;
+    assert(worker->claimed_staging_bytes >= 0);
+    pthread_mutex_unlock(&worker->registry->mutex);
+}
+
+bool sl_worker_is_lost(struct sl_worker *worker) {
+    pthread_mutex_lock(&worker->registry->mutex);
+    bool lost = worker->lost || worker->stalled;
+    pthread_mutex_unlock(&worker->registry->mutex);
+    return lost;
+}
+
+void sl_worker_suspect(struct sl_worker *worker) {
+    pthread_mutex_lock(&worker->registry->mutex);
+    bool news = !worker->suspect && !worker->lost;
+    worker->suspect = true;
+    pthread_mutex_unlock(&worker->registry->mutex);
+    if (news) {
+        sl_log_warn("registry", "worker=%s epoch=%" PRIx64 " does not answer: no new jobs until its next heartbeat",
+                    worker->name, worker->epoch);
+    }
+}
+
+const char *sl_worker_name(const struct sl_worker *worker) {
+    return worker->name;
+}
+
+const char *sl_worker_address(const struct sl_worker *worker) {
+    return worker->rpc_address;
+}
+
+struct sl_rpc_channel *sl_worker_channel(struct sl_worker *worker) {
+    return worker->channel;
+}
+
+uint64_t sl_worker_name_hash(const char *name) {
+    return sl_hash(name, strlen(name), 0);
+}
+
+// ---- membership -------------------------------------------------------------------------------------------------
+
+// The living entry of a name, or NULL. Called under the lock.
+static struct sl_worker *find_living(struct sl_registry *registry, const char *name) {
+    for (int i = 0; i < registry->n_workers; i++) {
+        struct sl_worker *worker = registry->workers[i];
+        if (!worker->lost && strcmp(worker->name, name) == 0) {
+            return worker;
+        }
+    }
+    return NULL;
+}
+
+static enum sl_status copy_field(const char *field, const char *value, bool required, char *to, size_t to_bytes,
+                                 struct sl_error *err) {
+    if (required && value[0] == '\0') {
+        return sl_fail(err, SL_ERR_INVALID, "worker.%s is empty", field);
+    }
+    if (strlen(value) >= to_bytes) {
+        return sl_fail(err, SL_ERR_INVALID, "worker.%s is longer than %zu bytes", field, to_bytes - 1);
+    }
+    for (const unsigned char *c = (const unsigned char *)value; *c != '\0'; c++) {
+        if (*c <= ' ' || *c >= 127) {
+            return sl_fail(err, SL_ERR_INVALID, "worker.%s contains the byte 0x%02x: visible ASCII only", field, *c);
+        }
+    }
+    strcpy(to, value);
+    return SL_OK;
+}
+
+static enum sl_status check_info(const struct sl_registry *registry, const Sluice__V1__WorkerInfo *info,
+                                 struct sl_error *err) {
+    bool computes = info->role == SLUICE__V1__WORKER_ROLE__PREFILL || info->role == SLUICE__V1__WORKER_ROLE__DECODE;
+    if (!computes && info->role != SLUICE__V1__WORKER_ROLE__KVSTORE) {
+        return sl_fail(err, SL_ERR_INVALID, "worker.role is %d: must be PREFILL, DECODE or KVSTORE", info->role);
+    }
+    if (strcmp(info->version, SL_VERSION) != 0) {
+        return sl_fail(err, SL_ERR_PRECONDITION,
+                       "worker %.60s has version '%.30s', the cluster has '%s': use the same build everywhere",
+                       info->name, info->version, SL_VERSION);
+    }
+    if (computes && info->model_fingerprint != registry->config.model_fingerprint) {
+        return sl_fail(err, SL_ERR_PRECONDITION,
+                       "worker %.60s has the model %016" PRIx64 ", the cluster has %016" PRIx64
+                       ": start it with the coordinator's --model and --weights",
+                       info->name, info->model_fingerprint, registry->config.model_fingerprint);
+    }
+    if (info->arena_bytes < 0 || info->arena_bytes > MAX_MEMORY_BYTES || info->staging_bytes > MAX_MEMORY_BYTES) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "worker %.60s: arena_bytes %" PRId64 " and staging_bytes %" PRId64
+                       " must be what a host can have, at most 1 PiB",
+                       info->name, info->arena_bytes, info->staging_bytes);
+    }
+    if (computes && (info->arena_bytes < 1 || info->max_jobs < 1 || info->staging_bytes < 0)) {
+        return sl_fail(err, SL_ERR_INVALID,
+                       "worker %.60s: arena_bytes %" PRId64 " and max_jobs %d must be positive, staging_bytes %" PRId64
+                       " not negative",
+                       info->name, info->arena_bytes, info->max_jobs, info->staging_bytes);
+    }
+    return SL_OK;
+}
+
+static enum sl_status make_worker(struct sl_registry *registry, const Sluice__V1__WorkerInfo *info, int64_t now_ns,
+                                  struct sl_worker **worker_out, struct sl_error *err) {
+    struct sl_worker *worker = calloc(1, sizeof(*worker));
+    if (worker == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "registry: no memory for a worker");
+    }
+    enum sl_status status = copy_field("name", info->name, true, worker->name, sizeof(worker->name), err);
+    if (status == SL_OK) {
+        status =
+            copy_field("rpc_address", info->rpc_address, true, worker->rpc_address, sizeof(worker->rpc_address), err);
+    }
+    if (status == SL_OK) {
+        status = copy_field("fabric_address", info->fabric_address, false, worker->fabric_address,
+                            sizeof(worker->fabric_address), err);
+    }
+    if (status == SL_OK) {
+        status = copy_field("version", info->version, true, worker->version, sizeof(worker->version), err);
+    }
+    if (status == SL_OK) {
+        status = sl_rpc_channel_create(worker->rpc_address, registry->config.credentials, SL_ROLE_WORKER,
+                                       &worker->channel, err);
+    }
+    if (status != SL_OK) {
+        free(worker);
+        return status;
+    }
+    worker->registry = registry;
+    worker->role = info->role;
+    worker->model_fingerprint = info->model_fingerprint;
+    worker->epoch = info->epoch;
+    worker->arena_bytes = info->arena_bytes;
+    worker->staging_bytes = info->staging_bytes;
+    worker->max_jobs = info->max_jobs;
+    worker->refs = 1;
+    worker->last_beat_ns = now_ns;
+    sluice__v1__worker_load__init(&worker->load);
+    *worker_out = worker;
+    return SL_OK;
+}
+
+// Take entry i out of the table and hand its reference to the caller. Called under the lock.
+static struct sl_worker *take_out(struct sl_registry *registry, int i) {
+    struct sl_worker *worker = registry->workers[i];
+    memmove(&registry->workers[i], &registry->workers[i + 1],
+            (size_t)(registry->n_workers - i - 1) * sizeof(registry->workers[0]));
+    registry->n_workers--;
+    return worker;
+}
+
+// Room for one more: the entry that was lost first goes. Called under the lock.
+static struct sl_worker *take_out_oldest_lost(struct sl_registry *registry) {
+    for (int i = 0; i < registry->n_workers; i++) {
+        if (registry->workers[i]->lost && registry->workers[i]->refs == 1) {
+            return take_out(registry, i);
+        }
+    }
+    return NULL;
+}
+
+enum sl_status sl_registry_register(struct sl_registry *registry, const Sluice__V1__WorkerInfo *info, int64_t now_ns,
+                                    struct sl_error *err) {
+    enum sl_status status = check_info(registry, info, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    struct sl_worker *worker = NULL, *forgotten = NULL;
+    status = make_worker(registry, info, now_ns, &worker, err);
+    if (status != SL_OK) {
+        return status;
+    }
+    bool known = false, replaced = false;
+
+    pthread_mutex_lock(&registry->mutex);
+    struct sl_worker *old = find_living(registry, info->name);
+    if (old != NULL && old->epoch == info->epoch) { // the reply to its first attempt was lost
+        old->last_beat_ns = now_ns;
+        old->suspect = false;
+        known = true;
+        forgotten = worker;
+    } else {
+        if (registry->n_workers == SL_MAX_WORKERS) {
+            forgotten = take_out_oldest_lost(registry);
+        }
+        if (registry->n_workers < SL_MAX_WORKERS) {
+            if (old != NULL) {
+                old->lost = true; // its jobs see it and go elsewhere
+                replaced = true;
+            }
+            registry->workers[registry->n_workers++] = worker;
+        } else {
+            forgotten = worker;
+            status = sl_fail(err, SL_ERR_EXHAUSTED, "the registry is full: %d workers", SL_MAX_WORKERS);
+        }
+    }
+    pthread_mutex_unlock(&registry->mutex);
+
+    if (status == SL_OK && !known) {
+        sl_log_info("registry", "worker=%s role=%d rpc=%s epoch=%" PRIx64 " arena_bytes=%" PRId64 " joined%s",
+                    info->name, (int)info->role, info->rpc_address, info->epoch, info->arena_bytes,
+                    replaced ? ", replacing its former incarnation" : "");
+    }
+    sl_worker_unref(&forgotten);
+    return status;
+}
+
+// Called under the lock, before the beat counts.
+static void look_at_progress(const struct sl_registry *registry, struct sl_worker *worker,
+                             const Sluice__V1__WorkerLoad *load, int64_t now_ns) {
+    int64_t age_ns = now_ns - worker->last_beat_ns, most_ns = 2 * registry->config.heartbeat_ms * SL_NS_PER_MS;
+    bool moves = load->waiting == 0 || load->progress != worker->load.progress;
+    worker->still_ns = moves ? 0 : worker->still_ns + (age_ns < most_ns ? age_ns : most_ns);
+    bool stalled = load->stalled || worker->still_ns > registry->config.stall_ms * SL_NS_PER_MS;
+    if (stalled && !worker->stalled) {
+        sl_log_warn("registry",
+                    "worker=%s epoch=%" PRIx64 " stalled: it beats, but with %" PRId64
+                    " jobs at its engine nothing gets done "
+                    "(%s); its jobs go on elsewhere",
+                    worker->name, worker->epoch, load->waiting,
+                    load->stalled ? "as it says itself" : "no progress for --stall-after");
+    } else if (!stalled && worker->stalled) {
+        sl_log_info("registry", "worker=%s epoch=%" PRIx64 " moves again", worker->name, worker->epoch);
+    }
+    worker->stalled = stalled;
+}
+
+enum sl_status sl_registry_heartbeat(struct sl_registry *registry, const Sluice__V1__HeartbeatRequest *beat,
+                                     int64_t now_ns, bool *drain_out, struct sl_error *err) {
+    pthread_mutex_lock(&registry->mutex);
+    struct sl_worker *worker = find_living(registry, beat->name);
+    bool known = worker != NULL && worker->epoch == beat->epoch;
+    if (known) {
+        if (beat->load != NULL) {
+            look_at_progress(registry, worker, beat->load, now_ns);
+            Sluice__V1__WorkerLoad load = *beat->load;
+            load.base = worker->load.base; // not the unknown fields, which belong to the request
+            worker->load = load;
+        }
+        worker->last_beat_ns = now_ns;
+        worker->suspect = false;
+        *drain_out = worker->draining;
+    }
+    pthread_mutex_unlock(&registry->mutex);
+    if (!known) {
+        return sl_fail(err, SL_ERR_NOT_FOUND, "worker %.60s with epoch %" PRIx64 " is not registered: register again",
+                       beat->name, beat->epoch);
+    }
+    return SL_OK;
+}
+
+enum sl_status sl_registry_drain(struct sl_registry *registry, const char *name, bool undo, int *jobs_out,
+                                 struct sl_error *err) {
+    pthread_mutex_lock(&registry->mutex);
+    struct sl_worker *worker = find_living(registry, name);
+    if (worker != NULL) {
+        worker->draining = !undo;
+        *jobs_out = worker->jobs;
+    }
+    pthread_mutex_unlock(&registry->mutex);
+    if (worker == NULL) {
+        return sl_fail(err, SL_ERR_NOT_FOUND, "there is no worker '%.60s'; `sluice top` lists them", name);
+    }
+    sl_log_info("registry", "worker=%s %s", name, undo ? "takes jobs again" : "drains");
+    return SL_OK;
+}
+
+void sl_registry_sweep(struct sl_registry *registry, int64_t now_ns) {
+    // Two beats missed, and a fifth of one for the way.
+    int64_t patience_ns = (2 * registry->config.heartbeat_ms + registry->config.heartbeat_ms / 5) * SL_NS_PER_MS;
+    struct sl_worker *forgotten[SL_MAX_WORKERS];
+    int n_forgotten = 0;
+
+    pthread_mutex_lock(&registry->mutex);
+    for (int i = registry->n_workers - 1; i >= 0; i--) {
+        struct sl_worker *worker = registry->workers[i];
+        int64_t age_ns = now_ns - worker->last_beat_ns;
+        if (!worker->lost && age_ns > patience_ns) {
+            worker->lost = true;
+            sl_log_warn("registry", "worker=%s epoch=%" PRIx64 " lost: no heartbeat for %" PRId64 " ms", worker->name,
+                        worker->epoch, (int64_t)(age_ns / SL_NS_PER_MS));
+        }
+        if (worker->lost && worker->refs == 1 && age_ns > FORGET_LOST_AFTER_NS) {
+            forgotten[n_forgotten++] = take_out(registry, i);
+        }
+    }
+    pthread_mutex_unlock(&registry->mutex);
+
+    for (int i = 0; i < n_forgotten; i++) {
+        sl_worker_unref(&forgotten[i]);
+    }
+}
+
+// ---- views ------------------------------------------------------------------------------------------------------
+
+void sl_registry_snapshot(struct sl_registry *registry, Sluice__V1__WorkerRole role, struct sl_worker_set *set_out) {
+    set_out->n = 0;
+    pthread_mutex_lock(&registry->mutex);
+    for (int i = 0; i < registry->n_workers; i++) {
+        struct sl_worker *worker = registry->workers[i];
+        if (worker->role != role || worker->lost) {
+            continue;
+        }
+        worker->refs++;
+        set_out->workers[set_out->n] = worker;
+        set_out->views[set_out->n++] = (struct sl_route_view){
+            .name = worker->name,
+            .ready = !worker->draining && !worker->suspect && !worker->stalled,
+            .capacity_bytes = worker->arena_bytes,
+            .claimed_bytes = worker->claimed_bytes,
+            .staging_bytes = worker->staging_bytes,
+            .claimed_staging_bytes = worker->claimed_staging_bytes,
+            .claimed_tokens = worker->claimed_tokens,
+            .jobs = worker->jobs,
+            .max_jobs = worker->max_jobs,
+            .jobs_ever = worker->jobs_ever,
+        };
+    }
+    pthread_mutex_unlock(&registry->mutex);
+}
+
+void sl_worker_set_release(struct sl_worker_set *set) {
+    for (int i = 0; i < set->n; i++) {
+        sl_worker_unref(&set->workers[i]);
+    }
+    set->n = 0;
+}
+
+void sl_registry_store_address(struct sl_registry *registry, uint64_t key, char address_out[SL_ADDRESS_BYTES]) {
+    struct sl_worker_set stores;
+    sl_registry_snapshot(registry, SLUICE__V1__WORKER_ROLE__KVSTORE, &stores);
+    int i = sl_route_store(stores.views, stores.n, key);
+    strcpy(address_out, i < 0 ? "" : stores.workers[i]->rpc_address);
+    sl_worker_set_release(&stores);
+}
+
+static void report_one(const struct sl_worker *worker, int64_t now_ns, struct sl_worker_report *report) {
+    strcpy(report->name, worker->name);
+    strcpy(report->rpc_address, worker->rpc_address);
+    strcpy(report->fabric_address, worker->fabric_address);
+    strcpy(report->version, worker->version);
+    sluice__v1__worker_info__init(&report->info);
+    report->info.name = report->name;
+    report->info.rpc_address = report->rpc_address;
+    report->info.fabric_address = report->fabric_address;
+    report->info.version = report->version;
+    report->info.role = worker->role;
+    report->info.model_fingerprint = worker->model_fingerprint;
+    report->info.arena_bytes = worker->arena_bytes;
+    report->info.staging_bytes = worker->staging_bytes;
+    report->info.max_jobs = worker->max_jobs;
+    report->info.epoch = worker->epoch;
+    report->load = worker->load;
+    sluice__v1__worker_status__init(&report->status);
+    report->status.info = &report->info;
+    report->status.load = &report->load;
+    report->status.state = worker->lost       ? SLUICE__V1__WORKER_STATE__LOST
+                           : worker->stalled  ? SLUICE__V1__WORKER_STATE__STALLED
+                           : worker->draining ? SLUICE__V1__WORKER_STATE__DRAINING
+                                              : SLUICE__V1__WORKER_STATE__READY;
+    report->status.heartbeat_age_ms = (now_ns - worker->last_beat_ns) / SL_NS_PER_MS;
+}
+
+enum sl_status sl_registry_report(struct sl_registry *registry, int64_t now_ns, struct sl_worker_report **reports_out,
+                                  size_t *n_reports_out, struct sl_error *err) {
+    struct sl_worker_report *reports = calloc(SL_MAX_WORKERS, sizeof(*reports));
+    if (reports == NULL) {
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for the list of workers");
+    }
+    pthread_mutex_lock(&registry->mutex);
+    int n = registry->n_workers;
+    for (int i = 0; i < n; i++) {
+        report_one(registry->workers[i], now_ns, &reports[i]);
+    }
+    pthread_mutex_unlock(&registry->mutex);
+    *reports_out = reports;
+    *n_reports_out = (size_t)n;
+    return SL_OK;
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: who is in the cluster: the incarnations of workers, how they are, and what was promised to them.
+ *
+ * Design: an entry is one incarnation (name and epoch) of a worker. It never comes back to life:
+ *
+ *        register            Drain              Drain(undo)
+ *     -------------> READY ---------> DRAINING -------------> READY
+ *                      |                 |
+ *                      +------> LOST <---+     two missed heartbeats, or another incarnation under the same name
+ *
+ *         STALLED is a mark on a worker that beats but gets nothing of its work done: it gets no new job, and to the jobs that
+ *         it has it is lost. It goes with the first beat that tells of progress, or of no work. Time counts from beat to beat,
+ *         a long time between two as a short one.
+ *         A worker that was LOST hears NOT_FOUND at its next heartbeat and registers again, as a new entry; jobs that
+ *         hold the old one see that it is lost and go elsewhere. SUSPECT is a mark on a READY worker that has just
+ *         broken a connection: it gets no new job until its next heartbeat shows that it lives.
+ *
+ * Ownership: entries are reference-counted; a job keeps the workers it uses, with their channels, alive.
+ * Bounds: SL_MAX_WORKERS entries; lost ones leave after a while, or when room is needed and no job holds them.
+ * Threads: every function from any thread. Time is passed in where it decides.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "coordinator/workers/route.h"
+#include "proto/sluice/v1/cluster.pb-c.h"
+#include "rpc/rpc.h"
+
+#define SL_MAX_WORKERS SL_ROUTE_MAX_VIEWS
+
+struct sl_registry;
+struct sl_worker; // one incarnation
+
+struct sl_registry_config {
+    uint64_t model_fingerprint; // that prefill and decode workers must have
+    int64_t heartbeat_ms;
+    int64_t stall_ms;                             // without progress though there is work, and a worker is stalled
+    const struct sl_rpc_credentials *credentials; // outlive the registry
+};
+
+enum sl_status sl_registry_create(const struct sl_registry_config *config, struct sl_registry **registry_out,
+                                  struct sl_error *err);
+// Every reference to a worker must have been given back.
+void sl_registry_destroy(struct sl_registry **registry);
+
+// ---- what workers and operators say -----------------------------------------------------------------------------
+
+// Registering the same living incarnation again is a heartbeat. SL_ERR_PRECONDITION: another version or model.
+enum sl_status sl_registry_register(struct sl_registry *registry, const Sluice__V1__WorkerInfo *info, int64_t now_ns,
+                                    struct sl_error *err);
+// SL_ERR_NOT_FOUND: this incarnation is not known, or was given up.
+enum sl_status sl_registry_heartbeat(struct sl_registry *registry, const Sluice__V1__HeartbeatRequest *beat,
+                                     int64_t now_ns, bool *drain_out, struct sl_error *err);
+enum sl_status sl_registry_drain(struct sl_registry *registry, const char *name, bool undo, int *jobs_out,
+                                 struct sl_error *err);
+
+// Give up workers that have missed two heartbeats, forget those lost long ago. Called regularly.
+void sl_registry_sweep(struct sl_registry *registry, int64_t now_ns);
+
+// ---- what routing sees ------------------------------------------------------------------------------------------
+
+// Snapshot of the workers of one role that are not lost: views[i] describes workers[i].
+struct sl_worker_set {
+    int n;
+    struct sl_route_view views[SL_MAX_WORKERS];
+    struct sl_worker *workers[SL_MAX_WORKERS]; // one reference each
+};
+void sl_registry_snapshot(struct sl_registry *registry, Sluice__V1__WorkerRole role, struct sl_worker_set *set_out);
+void sl_worker_set_release(struct sl_worker_set *set);
+
+struct sl_worker *sl_worker_ref(struct sl_worker *worker);
+void sl_worker_unref(struct sl_worker **worker); // accepts NULL, nulls *worker
+
+// Promise memory (and tokens to read) of a worker to a job, and take the promise back; of staging memory earlier, maybe.
+void sl_worker_claim(struct sl_worker *worker, struct sl_route_need need, int64_t tokens);
+void sl_worker_unclaim(struct sl_worker *worker, struct sl_route_need need, int64_t tokens);
+void sl_worker_unclaim_staging(struct sl_worker *worker, int64_t staging_bytes);
+
+bool sl_worker_is_lost(struct sl_worker *worker); // or stalled: whoever has it goes elsewhere
+void sl_worker_suspect(struct sl_worker *worker);
+
+const char *sl_worker_name(const struct sl_worker *worker);
+const char *sl_worker_address(const struct sl_worker *worker);
+struct sl_rpc_channel *sl_worker_channel(struct sl_worker *worker);
+uint64_t sl_worker_name_hash(const char *name); // how the affinity index knows it
+
+// gRPC address of the store that keeps prompts beginning with `key`; "" when there is none.
+#define SL_ADDRESS_BYTES 128
+void sl_registry_store_address(struct sl_registry *registry, uint64_t key, char address_out[SL_ADDRESS_BYTES]);
+
+// ---- what operators see -----------------------------------------------------------------------------------------
+
+// One row of `sluice top`; the strings of info point into the struct.
+struct sl_worker_report {
+    Sluice__V1__WorkerStatus status;
+    Sluice__V1__WorkerInfo info;
+    Sluice__V1__WorkerLoad load;
+    char name[64], rpc_address[SL_ADDRESS_BYTES], fabric_address[SL_ADDRESS_BYTES], version[32];
+};
+// Rows in order of registration. *reports_out is the caller's to free.
+enum sl_status sl_registry_report(struct sl_registry *registry, int64_t now_ns, struct sl_worker_report **reports_out,
+                                  size_t *n_reports_out, struct sl_error *err);

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see route.h.
+#include "coordinator/workers/route.h"
+
+#include <string.h>
+
+#include "base/hash.h"
+
+// Avoided workers count only when every ready one is avoided.
+static bool must_avoid(const struct sl_route_view *views, int n_views) {
+    for (int i = 0; i < n_views; i++) {
+        if (views[i].ready && !views[i].avoid) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// In a worker of which so much is claimed.
+static bool has_room(const struct sl_route_view *view, struct sl_route_need need, int64_t claimed_bytes,
+                     int64_t claimed_staging_bytes) {
+    return need.bytes <= view->capacity_bytes - claimed_bytes &&
+           (view->staging_bytes == 0 || need.staging_bytes <= view->staging_bytes - claimed_staging_bytes);
+}
+
+static bool can_take(const struct sl_route_view *view, bool no_avoided, struct sl_route_need need) {
+    return view->ready && !(no_avoided && view->avoid) && view->jobs < view->max_jobs &&
+           has_room(view, need, view->claimed_bytes, view->claimed_staging_bytes);
+}
+
+// Between equal costs: fewer jobs now, then fewer ever, then the name.
+static bool ties_before(const struct sl_route_view *a, const struct sl_route_view *b) {
+    if (a->jobs != b->jobs) {
+        return a->jobs < b->jobs;
+    }
+    if (a->jobs_ever != b->jobs_ever) {
+        return a->jobs_ever < b->jobs_ever;
+    }
+    return strcmp(a->name, b->name) < 0;
+}
+
+static double prefill_cost(const struct sl_route_view *view, int64_t n_tokens) {
+    int64_t unread = n_tokens - view->matched_tokens;
+    return (double)view->claimed_tokens + (double)(unread > 0 ? unread : 0);
+}
+
+static double decode_cost(const struct sl_route_view *view, int64_t need_bytes) {
+    return ((double)view->claimed_bytes + (double)need_bytes) / (double)(view->capacity_bytes + 1);
+}
+
+// The worker that can take it at the least cost; -1: none can. `amount` is what cost_fn wants to know of the job.
+static int cheapest(const struct sl_route_view *views, int n_views, struct sl_route_need need,
+                    double (*cost_fn)(const struct sl_route_view *view, int64_t amount), int64_t amount) {
+    bool no_avoided = must_avoid(views, n_views);
+    int best = -1;
+    double best_cost = 0;
+    for (int i = 0; i < n_views; i++) {
+        if (!can_take(&views[i], no_avoided, need)) {
+            continue;
+        }
+        double cost = cost_fn(&views[i], amount);
+        if (best < 0 || cost < best_cost || (cost == best_cost && ties_before(&views[i], &views[best]))) {
+            best = i;
+            best_cost = cost;
+        }
+    }
+    return best;
+}
+
+int sl_route_prefill(const struct sl_route_view *views, int n_views, int64_t n_tokens, struct sl_route_need need) {
+    return cheapest(views, n_views, need, prefill_cost, n_tokens);
+}
+
+int sl_route_decode(const struct sl_route_view *views, int n_views, struct sl_route_need need) {
+    return cheapest(views, n_views, need, decode_cost, need.bytes);
+}
+
+// ---- stores -----------------------------------------------------------------------------------------------------
+
+// Of the stores that may, the one of the largest weight; -1: none may. Avoided ones come last.
+static int heaviest(const struct sl_route_view *views, int n_views, uint64_t key, const bool *may) {
+    int best = -1;
+    uint64_t best_weight = 0;
+    for (int i = 0; i < n_views; i++) {
+        if (!may[i]) {
+            continue;
+        }
+        uint64_t weight = sl_hash(views[i].name, strlen(views[i].name), key);
+        bool better = best < 0 || (views[i].avoid == views[best].avoid ? weight > best_weight : views[best].avoid);
+        if (better) {
+            best = i;
+            best_weight = weight;
+        }
+    }
+    return best;
+}
+
+int sl_route_store(const struct sl_route_view *views, int n_views, uint64_t key) {
+    bool may[SL_ROUTE_MAX_VIEWS];
+    for (int i = 0; i < n_views; i++) {
+        may[i] = views[i].ready;
+    }
+    return heaviest(views, n_views, key, may);
+}
+
+// Bytes of annexes that a store may still be promised.
+static int64_t store_room(const struct sl_route_view *view, int64_t claimed_bytes) {
+    int64_t room = (int64_t)(SL_STORE_FILL * (double)view->capacity_bytes) - claimed_bytes;
+    return view->ready && room > 0 ? room : 0;
+}
+
+// Share by share, so that lanes are cut at the same places in every replica: what is asked about them has one answer.
+int sl_route_shares(const struct sl_route_view *views, int n_views, uint64_t key, const struct sl_route_lanes *lanes,
+                    struct sl_route_share *shares_out, int max_shares) {
+    int64_t fits[SL_ROUTE_MAX_VIEWS]; // lanes
+    for (int i = 0; i < n_views; i++) {
+        fits[i] = store_room(&views[i], views[i].claimed_bytes) / lanes->bytes;
+    }
+    int n_shares = 0;
+    for (int lane = 0; lane < lanes->n;) {
+        bool may[SL_ROUTE_MAX_VIEWS];
+        for (int i = 0; i < n_views; i++) {
+            may[i] = fits[i] > 0;
+        }
+        int64_t n = lanes->n - lane;
+        if (n_shares + lanes->replicas > max_shares) {
+            return -1;
+        }
+        struct sl_route_share *first = &shares_out[n_shares];
+        for (int replica = 0; replica < lanes->replicas; replica++) {
+            int i = heaviest(views, n_views, key, may);
+            if (i < 0) {
+                return -1;
+            }
+            may[i] = false;
+            n = fits[i] < n ? fits[i] : n;
+            first[replica] = (struct sl_route_share){.view = i, .first_lane = lane, .replica = replica};
+        }
+        for (int replica = 0; replica < lanes->replicas; replica++) {
+            first[replica].n_lanes = (int)n;
+            fits[first[replica].view] -= n;
+        }
+        n_shares += lanes->replicas;
+        lane += (int)n;
+    }
+    return n_shares;
+}
+
+bool sl_route_shares_fit(const struct sl_route_view *views, int n_views, uint64_t key,
+                         const struct sl_route_lanes *lanes, int max_shares) {
+    struct sl_route_view idle[SL_ROUTE_MAX_VIEWS];
+    struct sl_route_share shares[SL_ROUTE_MAX_VIEWS];
+    int most = max_shares < SL_ROUTE_MAX_VIEWS ? max_shares : SL_ROUTE_MAX_VIEWS;
+    for (int i = 0; i < n_views; i++) {
+        idle[i] = views[i];
+        idle[i].claimed_bytes = 0;
+    }
+    return sl_route_shares(idle, n_views, key, lanes, shares, most) >= 0;
+}
+
+int64_t sl_route_store_room(const struct sl_route_view *views, int n_views) {
+    int64_t room = 0;
+    for (int i = 0; i < n_views; i++) {
+        room += store_room(&views[i], 0);
+    }
+    return room;
+}
+
+int sl_route_count_ready(const struct sl_route_view *views, int n_views) {
+    int n_ready = 0;
+    for (int i = 0; i < n_views; i++) {
+        n_ready += views[i].ready;
+    }
+    return n_ready;
+}
+
+bool sl_route_fits(const struct sl_route_view *views, int n_views, struct sl_route_need need) {
+    for (int i = 0; i < n_views; i++) {
+        if (views[i].ready && has_room(&views[i], need, 0, 0)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+int64_t sl_route_largest(const struct sl_route_view *views, int n_views) {
+    int64_t largest = 0;
+    for (int i = 0; i < n_views; i++) {
+        if (views[i].ready && views[i].capacity_bytes > largest) {
+            largest = views[i].capacity_bytes;
+        }
+    }
+    return largest;
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+// One capsule in one file. See file.h.
+#include "kvstore/disk/file.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/hash.h"
+
+#define MAGIC       "SLUICEKV"
+#define PREFIX      "capsule-"
+#define PIECE_BYTES ((size_t)1 << 20) // hashed while it is in the caches
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the head in a file is the head in memory of little endian");
+static_assert(sizeof(struct sl_disk_head) == 96, "without padding");
+
+void sl_disk_file_name(uint64_t id, char name_out[SL_DISK_NAME_BYTES]) {
+    snprintf(name_out, SL_DISK_NAME_BYTES, PREFIX "%016" PRIx64, id);
+}
+
+bool sl_disk_file_is_named(const char *name, uint64_t *id_out) {
+    uint64_t id;
+    char again[SL_DISK_NAME_BYTES];
+    if (sscanf(name, PREFIX "%16" SCNx64, &id) != 1) {
+        return false;
+    }
+    sl_disk_file_name(id, again);
+    *id_out = id;
+    return strcmp(name, again) == 0;
+}
+
+int sl_disk_file_open(int dir_fd, uint64_t id) {
+    char name[SL_DISK_NAME_BYTES];
+    sl_disk_file_name(id, name);
+    int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd >= 0) {
+        posix_fadvise(fd, 0, 0,
+                      POSIX_FADV_RANDOM); // only what is asked for: a head is a page or three, its body megabytes
+    }
+    return fd;
+}
+
+static size_t content_at(const struct sl_disk_head *head) {
+    return sizeof *head + sizeof(struct sl_hash128) * head->n_hashes;
+}
+
+int64_t sl_disk_head_file_bytes(const struct sl_disk_head *head) {
+    return (int64_t)(content_at(head) + head->header_bytes + head->body_bytes);
+}
+
+// Without its digests.
+static struct sl_disk_head head_of(const struct sl_stored *stored) {
+    struct sl_disk_head head = {.version = SL_DISK_FILE_VERSION,
+                                .n_hashes = (uint32_t)stored->keys.n_hashes,
+                                .key = stored->keys.id,
+                                .n_tokens = stored->n_tokens,
+                                .stride = stored->keys.stride,
+                                .header_bytes = stored->capsule.header_bytes,
+                                .body_bytes = stored->capsule.body_bytes};
+    memcpy(head.magic, MAGIC, sizeof head.magic);
+    return head;
+}
+
+int64_t sl_disk_stored_file_bytes(const struct sl_stored *stored) {
+    struct sl_disk_head head = head_of(stored);
+    return sl_disk_head_file_bytes(&head);
+}
+
+static uint64_t digest_of(const struct sl_disk_head *head, const struct sl_hash128 *hashes) {
+    return sl_hash(hashes, sizeof *hashes * head->n_hashes, sl_hash(head, offsetof(struct sl_disk_head, digest), 0));
+}
+
+// ---- writing --------------------------------------------------------------------------------------------------------
+
+static enum sl_status write_failed(struct sl_error *err) {
+    bool is_full = errno == ENOSPC || errno == EDQUOT;
+    return sl_fail(err, is_full ? SL_ERR_EXHAUSTED : SL_ERR_IO, "cannot be written: %s", strerror(errno));
+}
+
+static enum sl_status write_at(int fd, size_t at, const void *data, size_t bytes, struct sl_error *err) {
+    for (size_t done = 0; done < bytes;) {
+        ssize_t n = pwrite(fd, (const uint8_t *)data + done, bytes - done, (off_t)(at + done));
+        if (n < 0 && errno != EINTR) {
+            return write_failed(err);
+        }
+        done += n > 0 ? (size_t)n : 0;
+    }
+    return SL_OK;
+}
+
+struct content {
+    int fd;
+    bool (*go_on)(void *arg);
+    void *arg;
+    size_t at; // in the file
+    uint64_t digest;
+};
+
+static enum sl_status write_content(struct content *content, const uint8_t *data, size_t bytes, struct sl_error *err) {
+    for (size_t done = 0; done < bytes;) {
+        size_t piece = bytes - done < PIECE_BYTES ? bytes - done : PIECE_BYTES;
+        if (content->go_on && !content->go_on(content->arg)) {
+            return sl_fail(err, SL_ERR_CANCELLED, "given up while it was written");
+        }
+        content->digest = sl_hash(data + done, piece, content->digest);
+        enum sl_status status = write_at(content->fd, content->at, data + done, piece, err);
+        if (status != SL_OK) {
+            return status;
+        }
+        done += piece;
+        content->at += piece;
+    }
+    return SL_OK;
+}
+
+enum sl_status sl_disk_file_write(int fd, const struct sl_stored *stored, bool (*go_on)(void *arg), void *arg,
+                                  struct sl_disk_head *head_out, struct sl_error *err) {
+    const struct sl_capsule_bytes *capsule = &stored->capsule;
+    struct sl_disk_head head = head_of(stored);
+    // All of it at once, so that a full disk is known first. Where a file system cannot do that, writing will say so.
+    if (fallocate(fd, 0, 0, sl_disk_head_file_bytes(&head)) != 0 && (errno == ENOSPC || errno == EDQUOT)) {
+        return write_failed(err);
+    }
+    struct content content = {fd, go_on, arg, content_at(&head), 0};
+    enum sl_status status = write_content(&content, capsule->header, capsule->header_bytes, err);
+    if (status == SL_OK) {
+        status = write_content(&content, capsule->body, capsule->body_bytes, err);
+    }
+    if (status == SL_OK) {
+        status = write_at(fd, sizeof head, stored->keys.hashes, sizeof(struct sl_hash128) * head.n_hashes, err);
+    }
+    if (status == SL_OK) {
+        head.content_digest = content.digest;
+        head.digest = digest_of(&head, stored->keys.hashes);
+        status = write_at(fd, 0, &head, sizeof head, err);
+    }
+    if (status == SL_OK) {
+        *head_out = head;
+    }
+    return status;
+}
+
+// ---- reading --------------------------------------------------------------------------------------------------------
+
+// How many of these bytes there are; -1: it cannot be read.
+static ssize_t read_at(int fd, size_t at, void *data, size_t bytes) {
+    size_t done = 0;
+    while (done < bytes) {
+        ssize_t n = pread(fd, (uint8_t *)data + done, bytes - done, (off_t)(at + done));
+        if (n < 0 && errno != EINTR) {
+            return -1;
+        }
+        if (n == 0) {
+            break;
+        }
+        done += n > 0 ? (size_t)n : 0;
+    }
+    return (ssize_t)done;
+}
+
+// Whether its numbers can be those of a file of so many bytes.
+static bool is_plausible(const struct sl_disk_head *head, uint64_t file_bytes) {
+    uint64_t left = file_bytes - content_at(head); // the caller has read so much
+    return head->n_tokens > 0 && head->header_bytes > 0 && head->header_bytes <= SL_CAPSULE_MAX_HEADER_BYTES &&
+           head->header_bytes < left && head->body_bytes == left - head->header_bytes &&
+           (head->n_hashes == 0 || (head->stride > 0 && head->stride <= (head->n_tokens - 1) / head->n_hashes));
+}
+
+enum sl_status sl_disk_file_read_head(int fd, struct sl_disk_head *head_out,
+                                      struct sl_hash128 hashes_out[SL_SHELF_MAX_PREFIXES - 1], struct sl_error *err) {
+    struct {
+        struct sl_disk_head head;
+        struct sl_hash128 hashes[SL_SHELF_MAX_PREFIXES - 1];
+    } begin = {0};
+    struct stat file;
+    ssize_t n = read_at(fd, 0, &begin, sizeof begin);
+    if (n < 0 || fstat(fd, &file) != 0) {
+        return sl_fail(err, SL_ERR_INVALID, "it cannot be read: %s", strerror(errno));
+    }
+    if ((size_t)n < sizeof begin.head || memcmp(begin.head.magic, MAGIC, sizeof begin.head.magic) != 0) {
+        return sl_fail(err, SL_ERR_INVALID, "it is no capsule, or was never finished");
+    }
+    if (begin.head.version != SL_DISK_FILE_VERSION) {
+        return sl_fail(err, SL_ERR_INVALID, "it is of version %u, this is version %d", begin.head.version,
+                       SL_DISK_FILE_VERSION);
+    }
+    if (begin.head.n_hashes >= SL_SHELF_MAX_PREFIXES || (size_t)n < content_at(&begin.head) ||
+        digest_of(&begin.head, begin.hashes) != begin.head.digest) {
+        return sl_fail(err, SL_ERR_INVALID, "its head is damaged");
+    }
+    if (!is_plausible(&begin.head, (uint64_t)file.st_size)) {
+        return sl_fail(err, SL_ERR_INVALID, "it is cut short, or its head lies");
+    }
+    memcpy(hashes_out, begin.hashes, sizeof *hashes_out * begin.head.n_hashes);
+    *head_out = begin.head;
+    return SL_OK;
+}
+
+static bool read_content(struct content *content, uint8_t *data, size_t bytes) {
+    for (size_t done = 0; done < bytes;) {
+        size_t piece = bytes - done < PIECE_BYTES ? bytes - done : PIECE_BYTES;
+        if (read_at(content->fd, content->at, data + done, piece) != (ssize_t)piece) {
+            return false;
+        }
+        content->digest = sl_hash(data + done, piece, content->digest);
+        done += piece;
+        content->at += piece;
+    }
+    return true;
+}
+
+enum sl_status sl_disk_file_read_content(int fd, const struct sl_disk_head *head, uint8_t *header_out, void *body_out,
+                                         struct sl_error *err) {
+    struct content content = {.fd = fd, .at = content_at(head)};
+    posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
+    bool is_whole = read_content(&content, header_out, head->header_bytes) &&
+                    read_content(&content, body_out, head->body_bytes) && content.digest == head->content_digest;
+    return is_whole ? SL_OK : sl_fail(err, SL_ERR_INVALID, "its file cannot be read, or fails its digest");
+}

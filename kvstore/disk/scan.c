@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// The capsule files of a folder. See scan.h.
+#include "kvstore/disk/scan.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/thread.h"
+
+#define N_THREADS   16
+#define WORTH_WHILE 256 // files
+
+static int64_t to_ns(const struct timespec *time, int64_t now_s) {
+    int64_t s = time->tv_sec < 0 ? 0 : time->tv_sec > now_s ? now_s : time->tv_sec;
+    return s * SL_NS_PER_S + time->tv_nsec;
+}
+
+static int by_use(const void *a, const void *b) {
+    const struct sl_disk_file *x = a, *y = b;
+    if (x->used_ns != y->used_ns) {
+        return x->used_ns < y->used_ns ? -1 : 1;
+    }
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+// False: no memory.
+static bool add(struct sl_disk_file **files, size_t *n_files, size_t *n_room, struct sl_disk_file file) {
+    if (*n_files == *n_room) {
+        size_t n_more = *n_room * 2 + 64;
+        struct sl_disk_file *more = realloc(*files, n_more * sizeof *more);
+        if (!more) {
+            return false;
+        }
+        *files = more;
+        *n_room = n_more;
+    }
+    (*files)[(*n_files)++] = file;
+    return true;
+}
+
+static enum sl_status list(DIR *dir, struct sl_disk_file **files, size_t *n_files, struct sl_error *err) {
+    size_t n_room = 0;
+    int64_t now_s = sl_wall_ms() / 1000;
+    struct dirent *name;
+    while (errno = 0, (name = readdir(dir))) {
+        struct sl_disk_file file;
+        struct stat about;
+        if (!sl_disk_file_is_named(name->d_name, &file.id) ||
+            fstatat(dirfd(dir), name->d_name, &about, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(about.st_mode)) {
+            continue;
+        }
+        file.used_ns = to_ns(&about.st_mtim, now_s);
+        if (!add(files, n_files, &n_room, file)) {
+            return sl_fail(err, SL_ERR_EXHAUSTED, "disk: out of memory");
+        }
+    }
+    return errno == 0 ? SL_OK : sl_fail(err, SL_ERR_IO, "cannot be listed: %s", strerror(errno));
+}
+
+enum sl_status sl_disk_scan(int dir_fd, struct sl_disk_file **files_out, size_t *n_files_out, struct sl_error *err) {
+    int fd = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC); // its own place in the list of names
+    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    if (!dir) {
+        sl_fail(err, SL_ERR_IO, "cannot be listed: %s", strerror(errno));
+        if (fd >= 0) {
+            close(fd);
+        }
+        return SL_ERR_IO;
+    }
+    struct sl_disk_file *files = NULL;
+    size_t n_files = 0;
+    enum sl_status status = list(dir, &files, &n_files, err);
+    closedir(dir);
+    if (status != SL_OK) {
+        free(files);
+        return status;
+    }
+    if (n_files > 0) {
+        qsort(files, n_files, sizeof *files, by_use);
+    }
+    *files_out = files;
+    *n_files_out = n_files;
+    return SL_OK;
+}
+
+// ---- reading ahead --------------------------------------------------------------------------------------------------
+
+struct sl_disk_read_ahead {
+    int dir_fd;
+    const struct sl_disk_file *files;
+    size_t n_files;
+    _Atomic size_t next;
+    pthread_t threads[N_THREADS];
+    int n_threads;
+};
+
+static void *read_ahead_main(void *arg) {
+    struct sl_disk_read_ahead *ahead = arg;
+    size_t i;
+    while ((i = atomic_fetch_add(&ahead->next, 1)) < ahead->n_files) {
+        struct sl_disk_head head;
+        struct sl_hash128 hashes[SL_SHELF_MAX_PREFIXES - 1];
+        int fd = sl_disk_file_open(ahead->dir_fd, ahead->files[i].id);
+        if (fd >= 0) {
+            sl_disk_file_read_head(fd, &head, hashes, NULL); // whoever comes behind us judges it
+            close(fd);
+        }
+    }
+    return NULL;
+}
+
+struct sl_disk_read_ahead *sl_disk_read_ahead_start(int dir_fd, const struct sl_disk_file *files, size_t n_files) {
+    struct sl_disk_read_ahead *ahead = n_files >= WORTH_WHILE ? calloc(1, sizeof *ahead) : NULL;
+    if (!ahead) {
+        return NULL;
+    }
+    ahead->dir_fd = dir_fd;
+    ahead->files = files;
+    ahead->n_files = n_files;
+    while (ahead->n_threads < N_THREADS &&
+           sl_thread_start("ahead", read_ahead_main, ahead, &ahead->threads[ahead->n_threads], NULL) == SL_OK) {
+        ahead->n_threads++;
+    }
+    return ahead;
+}
+
+void sl_disk_read_ahead_stop(struct sl_disk_read_ahead **ahead_inout) {
+    struct sl_disk_read_ahead *ahead = *ahead_inout;
+    if (!ahead) {
+        return;
+    }
+    atomic_store(&ahead->next, ahead->n_files);
+    for (int i = 0; i < ahead->n_threads; i++) {
+        pthread_join(ahead->threads[i], NULL);
+    }
+    free(ahead);
+    *ahead_inout = NULL;
+}

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Clients under faults. What they hold the cluster to: every call ends by its deadline, tokens are those of a run without faults, and an
+error is one of those that a client can do something about.
+"""
+import threading
+import time
+
+import grpc
+
+from harness import SLOW, call, document, in_one_process, inference, question, stub, tokens
+from shallow import shallow_model
+
+RECIPES = ["full", "full,format=int8", "h2o,budget=0.5", "snapkv,budget=0.3", "tailorkv", "tailorkv-near"]
+LENGTHS = [600, 2500, 6000]
+N_TOKENS = 12
+SLACK_S = 12 * SLOW  # for an answer behind the deadline: the last RPC to a worker that stands still has its own
+Code = grpc.StatusCode
+# Lost workers, a lost coordinator, too much work, too late, cancelled by us.
+ALLOWED = {Code.UNAVAILABLE, Code.RESOURCE_EXHAUSTED, Code.DEADLINE_EXCEEDED, Code.CANCELLED}
+MODEL = shallow_model(4)
+
+
+class Counts:
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.by_outcome, self.violations = {}, []
+
+    def count(self, outcome):
+        with self.lock:
+            self.by_outcome[outcome] = self.by_outcome.get(outcome, 0) + 1
+
+    def violation(self, text):
+        with self.lock:
+            self.violations.append(text)
+        print(f"chaos: VIOLATION: {text}", flush=True)
+
+
+def prompts():
+    return [document(n, value=str(10000 + n), seed=i) + question() for i, n in enumerate(LENGTHS)]
+
+
+class Client(threading.Thread):
+    """One of a tenant's, with a connection of its own, which it makes anew now and then."""
+
+    def __init__(self, number, rng, connect, texts, counts, stop):
+        super().__init__(daemon=True, name=f"client-{number}")
+        self.rng, self.connect, self.texts, self.counts, self.stop = rng, connect, texts, counts, stop
+        self.n_keys = 0
+
+    def run(self):
+        while not self.stop.is_set():
+            with self.connect() as channel:
+                for _ in range(self.rng.randrange(1, 12)):
+                    if self.stop.is_set():
+                        return
+                    self.one(channel)
+
+    def one(self, channel):
+        rng = self.rng
+        deadline_s = rng.choice([2, 10, 30, 30]) * SLOW
+        recipe, text = rng.choice(RECIPES), rng.choice(self.texts)
+        asked = inference.GenerateRequest(text=text, recipe=recipe, max_new_tokens=N_TOKENS, ignore_eos=True,
+                                          deadline_ms=int(deadline_s * 1000))
+        act = rng.choice([self.generate, self.generate, self.generate, self.leave, self.submit_and_watch, self.submit_and_cancel])
+        what = f"{act.__name__} {recipe} of {len(text)} bytes within {deadline_s} s"
+        began = time.monotonic()
+        try:
+            got = act(channel, asked, deadline_s)
+            if got is not None and got != in_one_process(recipe, text, N_TOKENS, MODEL):
+                self.counts.violation(f"{what}: tokens {got} are not those of one process")
+            self.counts.count("right" if got is not None else "left")
+        except grpc.RpcError as error:
+            if error.code() not in ALLOWED and not (error.code() == Code.NOT_FOUND and "there is no job" in error.details()):
+                self.counts.violation(f"{what}: {error.code().name}: {error.details()}")
+            self.counts.count(error.code().name)
+        took = time.monotonic() - began
+        if took > deadline_s + SLACK_S:
+            self.counts.violation(f"{what}: took {took:.1f} s")
+        self.stop.wait(rng.random() * 0.3)
+
+    @staticmethod
+    def answer(events):
+        """Tokens of a job that has ended well; the error of one that has not."""
+        finished = events[-1].finished if events and events[-1].HasField("finished") else None
+        if finished is None or finished.status_code != 0:
+            raise Failed(finished)
+        if finished.statistics.retrieval.fallbacks > 0:  # a store owed answers, and decode did without: other tokens, and it says so
+            return None
+        return tokens(events)
+
+    def generate(self, channel, asked, deadline_s):
+        return self.answer(list(stub(channel.unary_stream, "sluice.v1.Inference.Generate")(asked, timeout=deadline_s)))
+
+    def leave(self, channel, asked, deadline_s):
+        events = stub(channel.unary_stream, "sluice.v1.Inference.Generate")(asked, timeout=deadline_s)
+        for _ in zip(range(self.rng.randrange(8)), events):
+            pass
+        events.cancel()
+
+    def submit(self, channel, asked, deadline_s):
+        """Sent once more if there was no answer: one job by its key."""
+        self.n_keys += 1
+        asked.idempotency_key = f"{self.name}-{self.n_keys}"
+        try:
+            return call(channel, "sluice.v1.Inference.Submit", asked, deadline_s / SLOW).job_id
+        except grpc.RpcError as error:
+            if error.code() != Code.UNAVAILABLE:
+                raise
+            time.sleep(0.2)
+            return call(channel, "sluice.v1.Inference.Submit", asked, deadline_s / SLOW).job_id
+
+    def submit_and_watch(self, channel, asked, deadline_s):
+        """With one look away in the middle."""
+        give_up = time.monotonic() + deadline_s + SLACK_S / 2
+        job_id, events = self.submit(channel, asked, deadline_s), []
+        look_away = self.rng.randrange(1, 12)
+        watch = stub(channel.unary_stream, "sluice.v1.Inference.Watch")
+        for limit in (look_away, None):
+            request = inference.WatchRequest(job_id=job_id, from_sequence=events[-1].sequence + 1 if events else 1)
+            stream = watch(request, timeout=max(give_up - time.monotonic(), 0.1))
+            for event in stream:
+                events.append(event)
+                if limit and len(events) >= limit:
+                    break
+            stream.cancel()
+            if events[-1].HasField("finished"):
+                break
+        assert [e.sequence for e in events] == list(range(1, len(events) + 1)), f"{job_id}: events are missing"
+        return self.answer(events)
+
+    def submit_and_cancel(self, channel, asked, deadline_s):
+        job_id = self.submit(channel, asked, deadline_s)
+        time.sleep(self.rng.random())
+        call(channel, "sluice.v1.Inference.Cancel", inference.JobRequest(job_id=job_id), (deadline_s + SLACK_S) / SLOW)
+
+
+class Failed(grpc.RpcError):
+    """What a Watch tells of a job that has failed, as the error that a Generate would have ended with."""
+
+    def __init__(self, finished):
+        super().__init__()
+        self.finished = finished
+
+    def code(self):
+        number = self.finished.status_code if self.finished else Code.UNAVAILABLE.value[0]
+        return next(code for code in Code if code.value[0] == number)
+
+    def details(self):
+        return self.finished.status_text if self.finished else "the stream ended before the job"

@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: every field that can be wrong is refused by name, and what is right arrives whole.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "coordinator/jobs/request.h"
+#include "job/job_chat.h"
+#include "text/chat/chat_internal.h"
+
+#define MODEL "models/demo"
+
+static struct sl_tokenizer *tokenizer;
+static struct sl_model_config model;
+static struct sl_request_rules rules;
+static const struct sl_hash128 salt = {{1, 2, 3}};
+
+static int load(void **state) {
+    (void)state;
+    struct sl_error err;
+    assert_int_equal(sl_tokenizer_load(MODEL, &tokenizer, &err), SL_OK);
+    assert_int_equal(sl_model_config_load(MODEL, &model, &err), SL_OK);
+    rules = (struct sl_request_rules){.tokenizer = tokenizer,
+                                      .model = &model,
+                                      .default_recipe = "full",
+                                      .default_deadline_ms = 5000,
+                                      .max_deadline_ms = 100000};
+    return 0;
+}
+
+static int unload(void **state) {
+    (void)state;
+    sl_tokenizer_destroy(&tokenizer);
+    return 0;
+}
+
+static Sluice__V1__GenerateRequest good_request(void) {
+    Sluice__V1__GenerateRequest request = SLUICE__V1__GENERATE_REQUEST__INIT;
+    request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TEXT;
+    request.text = "Once upon a time";
+    return request;
+}
+
+static void refused(const Sluice__V1__GenerateRequest *request, const char *field) {
+    struct sl_job_spec spec;
+    struct sl_error err = {0};
+    assert_int_equal(sl_request_check(&rules, request, &salt, SL_NO_DEADLINE, &spec, &err), SL_ERR_INVALID);
+    if (strncmp(err.text, field, strlen(field)) != 0) {
+        fail_msg("the text should begin with '%s': %s", field, err.text);
+    }
+}
+
+static void test_request_defaults(void **state) {
+    (void)state;
+    Sluice__V1__GenerateRequest request = good_request();
+    struct sl_job_spec spec;
+    struct sl_error err;
+    int64_t now_ns = sl_now_ns();
+    assert_int_equal(sl_request_check(&rules, &request, &salt, SL_NO_DEADLINE, &spec, &err), SL_OK);
+    assert_true(spec.n_tokens >= 3);
+    assert_int_equal(spec.max_new_tokens, 128);
+    assert_true(spec.sampling.top_p == 1 && spec.sampling.repetition_penalty == 1 && spec.sampling.temperature == 0);
+    assert_true(spec.deadline_ns >= now_ns + 5000 * SL_NS_PER_MS);
+    assert_int_equal(spec.full_bytes, spec.n_tokens * 8 * 2 * 64 * 4);
+    assert_int_equal(spec.demand.n_prefill_tokens, spec.n_tokens - 1);
+    sl_job_spec_cleanup(&spec);
+    assert_false(spec.ignore_eos || spec.estimate_errors);
+    request.ignore_eos = true;
+    assert_int_equal(sl_request_check(&rules, &request, &salt, SL_NO_DEADLINE, &spec, &err), SL_OK);
+    assert_true(spec.ignore_eos && !spec.estimate_errors);
+    sl_job_spec_cleanup(&spec);
+    request.estimate_errors = true;
+    assert_int_equal(sl_request_check(&rules, &request, &salt, SL_NO_DEADLINE, &spec, &err), SL_OK);
+    assert_true(spec.estimate_errors);
+    sl_job_spec_cleanup(&spec);
+    // The call's own deadline counts when it is earlier.
+    assert_int_equal(sl_request_check(&rules, &request, &salt, now_ns + 7, &spec, &err), SL_OK);
+    assert_int_equal(spec.deadline_ns, now_ns + 7);
+    sl_job_spec_cleanup(&spec);
+}
+
+static void test_request_bad_prompts(void **state) {
+    (void)state;
+    Sluice__V1__GenerateRequest request = SLUICE__V1__GENERATE_REQUEST__INIT;
+    refused(&request, "prompt:");
+    request = good_request();
+    request.text = "";
+    refused(&request, "text:");
+    request.text = "abc\xff\xfe";
+    refused(&request, "text:");
+    Sluice__V1__TokenIds ids = SLUICE__V1__TOKEN_IDS__INIT;
+    int32_t values[3] = {1, 2, model.n_vocab};
+    request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS;
+    request.tokens = &ids;
+    refused(&request, "tokens:");
+    ids.ids = values;
+    ids.n_ids = 3;
+    refused(&request, "tokens: ids[2]");
+    values[2] = -1;
+    refused(&request, "tokens: ids[2]");
+    values[2] = 3;
+    struct sl_job_spec spec;
+    struct sl_error err;
+    assert_int_equal(sl_request_check(&rules, &request, &salt, SL_NO_DEADLINE, &spec, &err), SL_OK);
+    assert_int_equal(spec.n_tokens, 3); // as they are: no begin token
+    assert_memory_equal(spec.tokens, values, sizeof(values));
+    sl_job_spec_cleanup(&spec);
+}
+
+// Messages in, tokens out: what the template writes, special tokens as such, and no begin token but its own.
+static void test_request_renders_a_chat(void **state) {
+    (void)state;
+    struct sl_chat_template *chat_template = NULL;
+    struct sl_error err = {0};
+    assert_int_equal(
+        sl_chat_template_parse("{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content }}{% endfor %}"
+                               "{% if messages[0].role == 'critic' %}{{ raise_exception('no critics') }}"
+                               "{% endif %}{% if add_generation_prompt %}<|im_end|>{% endif %}",
+                               &chat_template, &err),
+        SL_OK);
+    Sluice__V1__ChatMessage messages[2] = {SLUICE__V1__CHAT_MESSAGE__INIT, SLUICE__V1__CHAT_MESSAGE__INIT};
+    Sluice__V1__ChatMessage *list[2] = {&messages[0], &messages[1]};
+    Sluice__V1__Chat chat = SLUICE__V1__CHAT__INIT;
+    Sluice__V1__GenerateRequest request = SLUICE__V1__GENERATE_REQUEST__INIT;
+    request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_CHAT;
+    request.chat = &chat;
+    chat.messages = list;
+    chat.n_messages = 2;
+    messages[0].role = "system";
+    messages[0].content = "Be brief.";
+    messages[1].role = "user";
+    messages[1].content = "Hello";
+
+    rules.no_chat_because = "the model has no chat template";
+    refused(&request, "chat: the model has no chat template");
+    rules.chat_template = chat_template;
+    struct sl_job_spec spec;
+    int32_t *expected = NULL;
+    size_t n_expected = 0;
+    static const char text[] = "<|im_start|>system Be brief.<|im_start|>user Hello<|im_end|>";
+    assert_int_equal(sl_tokenizer_encode(tokenizer, text, strlen(text), false, &expected, &n_expected, &err), SL_OK);
+    if (sl_request_check(&rules, &request, &salt, SL_NO_DEADLINE, &spec, &err) != SL_OK) {
+        fail_msg("%s", err.text);
+    }
+    assert_int_equal(spec.n_tokens, n_expected);
+    assert_memory_equal(spec.tokens, expected, n_expected * sizeof(*expected));
+    sl_job_spec_cleanup(&spec);
+    free(expected);
+
+    messages[0].role = "critic";
+    refused(&request, "chat: chat template: no critics");
+    messages[0].role = "";
+    refused(&request, "chat: message 0: the role has 0 bytes");
+    messages[0].role = "a role whose name is longer than any that a template would be asked for";
+    refused(&request, "chat: message 0: the role has 71 bytes");
+    messages[0].role = "user";
+    messages[0].content = "\xff";
+    refused(&request, "chat: message 0: the content is not UTF-8");
+    chat.n_messages = 0;
+    refused(&request, "chat: 0 messages");
+    chat.n_messages = SL_MAX_CHAT_MESSAGES + 1; // refused before any is looked at
+    refused(&request, "chat: 4097 messages");
+    chat.n_messages = 1;
+    char *large = malloc(SL_MAX_CHAT_BYTES + 2);
+    assert_non_null(large);
+    memset(large, 'a', SL_MAX_CHAT_BYTES + 1);
+    large[SL_MAX_CHAT_BYTES + 1] = '\0';
+    messages[0].content = large;
+    refused(&request, "chat: messages of 15728641 bytes");
+    free(large);
+    sl_chat_template_destroy(&chat_template);
+    rules.chat_template = NULL;
+}
+
+static void test_request_bad_lengths(void **state) {
+    (void)state;
+    Sluice__V1__GenerateRequest request = good_request();
+    request.max_new_tokens_present_case = SLUICE__V1__GENERATE_REQUEST__MAX_NEW_TOKENS_PRESENT_MAX_NEW_TOKENS;
+    request.max_new_tokens = 0; // given, and not the default
+    refused(&request, "max_new_tokens:");
+    request.max_new_tokens = -3;
+    refused(&request, "max_new_tokens:");
+    request.max_new_tokens = (int32_t)model.max_positions;
+    refused(&request, "max_new_tokens:");
+    request.max_new_tokens = INT32_MAX;
+    refused(&request, "max_new_tokens:");
+}
+
+static void test_request_bad_sampling(void **state) {
+    (void)state;
+    Sluice__V1__GenerateRequest request = good_request();
+    Sluice__V1__Sampling sampling = SLUICE__V1__SAMPLING__INIT;
+    request.sampling = &sampling;
+    sampling.temperature = -1;
+    refused(&request, "sampling:");
+    sampling.temperature = NAN;
+    refused(&request, "sampling:");
+    sampling.temperature = 0;
+    sampling.top_k = -1;
+    refused(&request, "sampling:");
+    sampling.top_k = 0;
+    sampling.top_p_present_case = SLUICE__V1__SAMPLING__TOP_P_PRESENT_TOP_P;
+    sampling.top_p = 0;
+    refused(&request, "sampling:");
+    sampling.top_p = 0.5F;
+    sampling.logprobs = 21;
+    refused(&request, "sampling:");
+}
+
+static void test_request_bad_stops_labels_deadlines_recipes(void **state) {
+    (void)state;
+    char long_text[400];
+    memset(long_text, 'x', sizeof(long_text) - 1);
+    long_text[sizeof(long_text) - 1] = '\0';
+    char *stops[17];
+    for (int i = 0; i < 17; i++) {
+        stops[i] = "end";
+    }
+    Sluice__V1__GenerateRequest request = good_request();
+    request.stop = stops;
+    request.n_stop = 17;
+    refused(&request, "stop:");
+    request.n_stop = 16;
+    stops[3] = "";
+    refused(&request, "stop: string 3");
+    stops[3] = long_text;
+    refused(&request, "stop: string 3");
+    stops[3] = "\xc0\x80";
+    refused(&request, "stop: string 3");
+
+    request = good_request();
+    request.label = long_text;
+    refused(&request, "label:");
+    request.label = "\xff";
+    refused(&request, "label:");
+
+    request = good_request();
+    request.deadline_ms = -1;
+    refused(&request, "deadline_ms:");
+    request.deadline_ms = 100001;
+    refused(&request, "deadline_ms:");
+    request.deadline_ms = INT64_MAX;
+    refused(&request, "deadline_ms:");
+
+    request = good_request();
+    request.recipe = "nonsense";
+    refused(&request, "recipe");
+    request.recipe = "full,format=int4/0-99:int2"; // a layer that the model does not have
+    refused(&request, "recipe");
+}
+
+static void test_request_keys_depend_on_the_recipe(void **state) {
+    (void)state;
+    int32_t values[300] = {0};
+    Sluice__V1__TokenIds ids = SLUICE__V1__TOKEN_IDS__INIT;
+    ids.ids = values;
+    ids.n_ids = 300;
+    Sluice__V1__GenerateRequest request = good_request();
+    request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS;
+    request.tokens = &ids;
+    struct sl_job_spec a, b;
+    struct sl_error err;
+    assert_int_equal(sl_request_check(&rules, &request, &salt, SL_NO_DEADLINE, &a, &err), SL_OK);
+    request.recipe = "full,format=int8";
+    assert_int_equal(sl_request_check(&rules, &request, &salt, SL_NO_DEADLINE, &b, &err), SL_OK);
+    assert_int_equal(a.n_keys, 4);
+    assert_int_equal(b.n_keys, 4);
+    for (int i = 0; i < 4; i++) {
+        assert_true(a.keys[i] != b.keys[i]);
+    }
+    sl_job_spec_cleanup(&a);
+    sl_job_spec_cleanup(&b);
+}
+
+static void test_request_keys_depend_on_the_tenant(void **state) {
+    (void)state;
+    static const struct sl_hash128 other = {{1, 2, 4}};
+    int32_t values[300] = {0};
+    Sluice__V1__TokenIds ids = SLUICE__V1__TOKEN_IDS__INIT;
+    ids.ids = values;
+    ids.n_ids = 300;
+    Sluice__V1__GenerateRequest request = good_request();
+    request.prompt_case = SLUICE__V1__GENERATE_REQUEST__PROMPT_TOKENS;
+    request.tokens = &ids;
+    struct sl_job_spec a, b;
+    struct sl_error err;
+    assert_int_equal(sl_request_check(&rules, &request, &salt, SL_NO_DEADLINE, &a, &err), SL_OK);
+    assert_int_equal(sl_request_check(&rules, &request, &other, SL_NO_DEADLINE, &b, &err), SL_OK);
+    assert_memory_equal(&a.salt, &salt, sizeof salt);
+    assert_memory_equal(&b.salt, &other, sizeof other);
+    assert_int_equal(a.n_keys, 4);
+    for (int i = 0; i < 4; i++) {
+        assert_true(a.keys[i] != b.keys[i]);
+    }
+    sl_job_spec_cleanup(&a);
+    sl_job_spec_cleanup(&b);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_request_defaults),
+        cmocka_unit_test(test_request_bad_prompts),
+        cmocka_unit_test(test_request_renders_a_chat),
+        cmocka_unit_test(test_request_bad_lengths),
+        cmocka_unit_test(test_request_bad_sampling),
+        cmocka_unit_test(test_request_bad_stops_labels_deadlines_recipes),
+        cmocka_unit_test(test_request_keys_depend_on_the_recipe),
+        cmocka_unit_test(test_request_keys_depend_on_the_tenant),
+    };
+    return cmocka_run_group_tests(tests, load, unload);
+}

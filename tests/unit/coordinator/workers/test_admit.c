@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: admission's arithmetic agrees with the plan, the line is fair, and what is claimed comes back.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/arena.h"
+#include "base/clock.h"
+#include "base/config.h"
+#include "compress/plan/plan.h"
+#include "coordinator/workers/admit.h"
+
+static const struct sl_kv_geometry geometry = {.n_layers = 6, .n_kv_heads = 2, .head_dim = 64};
+static const struct sl_avoid none;
+
+struct fixture {
+    struct sl_registry *registry;
+    struct sl_affinity *affinity;
+    struct sl_admission *admission;
+};
+
+static struct fixture make(int max_running, int max_queued) {
+    struct fixture f = {0};
+    struct sl_registry_config config = {.model_fingerprint = 1, .heartbeat_ms = 1000};
+    assert_int_equal(sl_registry_create(&config, &f.registry, NULL), SL_OK);
+    assert_int_equal(sl_affinity_create(100, &f.affinity, NULL), SL_OK);
+    assert_int_equal(sl_admission_create(f.registry, f.affinity, max_running, max_queued, &f.admission, NULL), SL_OK);
+    return f;
+}
+
+static void cleanup(struct fixture *f) {
+    struct sl_admission_stats stats;
+    sl_admission_get_stats(f->admission, &stats);
+    assert_int_equal(stats.n_queued, 0);
+    assert_int_equal(stats.n_running, 0);
+    assert_int_equal(stats.claimed_bytes, 0);
+    sl_admission_destroy(&f->admission);
+    sl_affinity_destroy(&f->affinity);
+    sl_registry_destroy(&f->registry);
+}
+
+// staging_bytes: 0: what travels lies in the arena
+static void join_staging(struct fixture *f, char *name, Sluice__V1__WorkerRole role, int64_t arena_bytes,
+                         int64_t staging_bytes, int max_jobs) {
+    Sluice__V1__WorkerInfo info = SLUICE__V1__WORKER_INFO__INIT;
+    info.name = name;
+    info.role = role;
+    info.rpc_address = "127.0.0.1:1";
+    info.version = SL_VERSION;
+    info.model_fingerprint = 1;
+    info.arena_bytes = arena_bytes;
+    info.staging_bytes = staging_bytes;
+    info.max_jobs = max_jobs;
+    info.epoch = 1;
+    assert_int_equal(sl_registry_register(f->registry, &info, sl_now_ns(), NULL), SL_OK);
+}
+
+static void join(struct fixture *f, char *name, Sluice__V1__WorkerRole role, int64_t arena_bytes, int max_jobs) {
+    join_staging(f, name, role, arena_bytes, 0, max_jobs);
+}
+
+#define PREFILL SLUICE__V1__WORKER_ROLE__PREFILL
+#define DECODE  SLUICE__V1__WORKER_ROLE__DECODE
+
+static enum sl_status claim(struct fixture *f, struct sl_place *place, const struct sl_demand *demand,
+                            struct sl_claim *claim_out, struct sl_error *err) {
+    const struct sl_claim_spec spec = {.demand = demand, .avoid = &none};
+    return sl_admission_claim(f->admission, place, &spec, 20, claim_out, err);
+}
+
+static void test_demand_agrees_with_the_plan(void **state) {
+    (void)state;
+    struct sl_recipe recipe;
+    struct sl_error err;
+    struct sl_plan *plan = malloc(sizeof(*plan));
+    const char *const recipes[] = {"full", "h2o,budget=256", "full,format=int4"};
+    for (size_t r = 0; r < 3; r++) {
+        assert_int_equal(sl_recipe_parse(recipes[r], &recipe, &err), SL_OK);
+        assert_int_equal(sl_plan_make(&recipe, &geometry, 1999, 0, plan, &err), SL_OK);
+        struct sl_demand demand;
+        assert_int_equal(sl_demand_make(&recipe, &geometry, 2000, 100, &demand, &err), SL_OK);
+        assert_int_equal(demand.n_prefill_tokens, 1999); // the last token is the decode worker's
+        assert_int_equal(demand.capsule_bytes, plan->capsule_bytes);
+        assert_int_equal(demand.prefill_bytes, plan->prefill_peak_bytes);
+        assert_int_equal(demand.decode_bytes, sl_plan_decode_bytes(plan, 101));
+        assert_true(demand.decode_bytes > demand.capsule_bytes);
+    }
+    struct sl_demand full, evicting;
+    assert_int_equal(sl_recipe_parse("full", &recipe, &err), SL_OK);
+    assert_int_equal(sl_demand_make(&recipe, &geometry, 4000, 10, &full, &err), SL_OK);
+    assert_int_equal(sl_recipe_parse("h2o,budget=256", &recipe, &err), SL_OK);
+    assert_int_equal(sl_demand_make(&recipe, &geometry, 4000, 10, &evicting, &err), SL_OK);
+    // f16 without compression: 2 bytes, K and V, in whole pages.
+    assert_true(full.capsule_bytes >= (int64_t)3999 * 6 * 2 * 64 * 2 * 2);
+    assert_true(evicting.decode_bytes * 8 < full.decode_bytes); // 256 of 4000 slots: a cluster holds more of these
+
+    struct sl_demand single;
+    assert_int_equal(sl_demand_make(&recipe, &geometry, 1, 10, &single, &err), SL_OK);
+    assert_int_equal(single.n_prefill_tokens, 0);
+    assert_int_equal(single.capsule_bytes, 0);
+    assert_int_equal(single.prefill_bytes, 0);
+    assert_true(single.decode_bytes > 0);
+    free(plan);
+}
+
+static void test_admission_refuses_what_never_fits_with_numbers(void **state) {
+    (void)state;
+    struct fixture f = make(4, 4);
+    struct sl_error err;
+    struct sl_place place = {0};
+    struct sl_demand demand = {.n_prefill_tokens = 10, .decode_bytes = 1001, .prefill_bytes = 10};
+    join(&f, "decode-0", DECODE, 1000, 4);
+    join(&f, "decode-1", DECODE, 500, 4);
+    join(&f, "prefill-0", PREFILL, 777, 4);
+    assert_int_equal(sl_admission_enter(f.admission, &demand, &place, &err), SL_ERR_EXHAUSTED);
+    assert_non_null(strstr(err.text, "1001"));
+    assert_non_null(strstr(err.text, "1000"));
+    demand.decode_bytes = 1000;
+    demand.prefill_bytes = 778;
+    assert_int_equal(sl_admission_enter(f.admission, &demand, &place, &err), SL_ERR_EXHAUSTED);
+    assert_non_null(strstr(err.text, "778"));
+    assert_non_null(strstr(err.text, "prefill"));
+    demand.prefill_bytes = 777;
+    assert_int_equal(sl_admission_enter(f.admission, &demand, &place, &err), SL_OK);
+    sl_admission_leave(f.admission, &place);
+    cleanup(&f);
+}
+
+// Two decode workers, of which one can never hold the capsule on its way, and the other one at a time, until it has arrived.
+static void test_admission_counts_staging_memory(void **state) {
+    (void)state;
+    struct fixture f = make(4, 4);
+    struct sl_error err;
+    struct sl_place places[2] = {{0}};
+    struct sl_claim claims[2];
+    const int64_t capsule = 3 * SL_ARENA_UNIT;
+    struct sl_demand demand = {
+        .n_prefill_tokens = 10, .capsule_bytes = capsule - 1, .decode_bytes = capsule, .prefill_bytes = capsule};
+    demand.travelling_bytes = 2 * SL_ARENA_UNIT;
+    join_staging(&f, "decode-0", DECODE, 100 * capsule, capsule - 1, 4);
+    join(&f, "prefill-0", PREFILL, 100 * capsule, 4);
+    assert_int_equal(sl_admission_enter(f.admission, &demand, &places[0], &err), SL_ERR_EXHAUSTED);
+    assert_non_null(strstr(err.text, "--staging"));
+    assert_non_null(strstr(err.text, "decode"));
+    join_staging(&f, "decode-1", DECODE, 100 * capsule, 2 * capsule - 1, 4);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(sl_admission_enter(f.admission, &demand, &places[i], &err), SL_OK);
+    }
+    assert_int_equal(claim(&f, &places[0], &demand, &claims[0], &err), SL_OK);
+    assert_string_equal(sl_worker_name(claims[0].decode), "decode-1");
+    assert_int_equal(claim(&f, &places[1], &demand, &claims[1], &err), SL_AGAIN);
+    sl_admission_release_prefill(f.admission, &claims[0]); // the capsule has arrived
+    assert_int_equal(claim(&f, &places[1], &demand, &claims[1], &err), SL_OK);
+    assert_string_equal(sl_worker_name(claims[1].decode), "decode-1");
+    for (int i = 0; i < 2; i++) {
+        sl_admission_release(f.admission, &claims[i]);
+        sl_admission_leave(f.admission, &places[i]);
+    }
+    // A prefill worker needs room for what goes to stores beside the capsule.
+    struct fixture g = make(4, 4);
+    join(&g, "decode-0", DECODE, 100 * capsule, 4);
+    join_staging(&g, "prefill-0", PREFILL, 100 * capsule, capsule + 2 * SL_ARENA_UNIT - 1, 4);
+    assert_int_equal(sl_admission_enter(g.admission, &demand, &places[0], &err), SL_ERR_EXHAUSTED);
+    assert_non_null(strstr(err.text, "prefill"));
+    join_staging(&g, "prefill-1", PREFILL, 100 * capsule, capsule + 2 * SL_ARENA_UNIT, 4);
+    assert_int_equal(sl_admission_enter(g.admission, &demand, &places[0], &err), SL_OK);
+    assert_int_equal(claim(&g, &places[0], &demand, &claims[0], &err), SL_OK);
+    assert_string_equal(sl_worker_name(claims[0].prefill), "prefill-1");
+    sl_admission_release(g.admission, &claims[0]);
+    sl_admission_leave(g.admission, &places[0]);
+    cleanup(&g);
+    cleanup(&f);
+}
+
+static void test_admission_full_line_says_when_to_retry(void **state) {
+    (void)state;
+    struct fixture f = make(4, 2);
+    struct sl_error err;
+    struct sl_place places[3] = {{0}};
+    struct sl_demand demand = {.decode_bytes = 10};
+    assert_int_equal(sl_admission_enter(f.admission, &demand, &places[0], &err), SL_OK);
+    assert_int_equal(sl_admission_enter(f.admission, &demand, &places[1], &err), SL_OK);
+    assert_int_equal(sl_admission_enter(f.admission, &demand, &places[2], &err), SL_ERR_EXHAUSTED);
+    assert_non_null(strstr(err.text, "retry in "));
+    assert_non_null(strstr(err.text, " ms"));
+    sl_admission_leave(f.admission, &places[0]);
+    assert_int_equal(sl_admission_enter(f.admission, &demand, &places[2], &err), SL_OK);
+    sl_admission_leave(f.admission, &places[1]);
+    sl_admission_leave(f.admission, &places[2]);
+    cleanup(&f);
+}
+
+static void test_admission_is_first_come_first_served(void **state) {
+    (void)state;
+    struct fixture f = make(8, 8);
+    struct sl_error err;
+    join(&f, "decode-0", DECODE, 1000, 8);
+    struct sl_demand big = {.decode_bytes = 700}, small = {.decode_bytes = 100};
+    struct sl_place first = {0}, second = {0}, third = {0};
+    struct sl_claim a, b, c;
+    assert_int_equal(sl_admission_enter(f.admission, &big, &first, &err), SL_OK);
+    assert_int_equal(sl_admission_enter(f.admission, &big, &second, &err), SL_OK);
+    assert_int_equal(sl_admission_enter(f.admission, &small, &third, &err), SL_OK);
+    assert_int_equal(claim(&f, &second, &big, &b, &err), SL_AGAIN); // not its turn
+    assert_int_equal(claim(&f, &first, &big, &a, &err), SL_OK);
+    assert_int_equal(claim(&f, &second, &big, &b, &err), SL_AGAIN);  // its turn, no room
+    assert_int_equal(claim(&f, &third, &small, &c, &err), SL_AGAIN); // room, not its turn: big ones do not starve
+    struct sl_admission_stats stats;
+    sl_admission_get_stats(f.admission, &stats);
+    assert_int_equal(stats.n_queued, 2);
+    assert_int_equal(stats.n_running, 1);
+    assert_int_equal(stats.claimed_bytes, 700);
+    sl_admission_release(f.admission, &a);
+    sl_admission_release(f.admission, &a); // idempotent
+    assert_int_equal(claim(&f, &second, &big, &b, &err), SL_OK);
+    assert_int_equal(claim(&f, &third, &small, &c, &err), SL_OK);
+    // A retry of the first goes before whoever came later.
+    struct sl_place fourth = {0};
+    struct sl_claim d;
+    assert_int_equal(sl_admission_enter(f.admission, &big, &fourth, &err), SL_OK);
+    assert_int_equal(claim(&f, &first, &big, &a, &err), SL_AGAIN);
+    sl_admission_release(f.admission, &b);
+    assert_int_equal(claim(&f, &fourth, &big, &d, &err), SL_AGAIN);
+    assert_int_equal(claim(&f, &first, &big, &a, &err), SL_OK);
+    sl_admission_release(f.admission, &a);
+    sl_admission_release(f.admission, &c);
+    sl_admission_leave(f.admission, &first);
+    sl_admission_leave(f.admission, &second);
+    sl_admission_leave(f.admission, &third);
+    sl_admission_leave(f.admission, &fourth);
+    cleanup(&f);
+}
+
+static void test_admission_names_the_missing_role(void **state) {
+    (void)state;
+    struct fixture f = make(8, 8);
+    struct sl_error err;
+    struct sl_demand demand = {.n_prefill_tokens = 5, .decode_bytes = 10, .prefill_bytes = 10};
+    struct sl_place place = {0};
+    struct sl_claim got;
+    assert_int_equal(sl_admission_enter(f.admission, &demand, &place, &err), SL_OK);
+    assert_int_equal(claim(&f, &place, &demand, &got, &err), SL_ERR_PEER_LOST);
+    assert_non_null(strstr(err.text, "no decode worker"));
+    join(&f, "decode-0", DECODE, 1000, 8);
+    assert_int_equal(claim(&f, &place, &demand, &got, &err), SL_ERR_PEER_LOST);
+    assert_non_null(strstr(err.text, "no prefill worker"));
+    join(&f, "prefill-0", PREFILL, 1000, 8);
+    assert_int_equal(claim(&f, &place, &demand, &got, &err), SL_OK);
+    struct sl_admission_stats stats;
+    sl_admission_release_prefill(f.admission, &got);
+    assert_null(got.prefill);
+    sl_admission_get_stats(f.admission, &stats);
+    assert_int_equal(stats.claimed_bytes, 10);
+    sl_admission_release(f.admission, &got);
+    sl_admission_leave(f.admission, &place);
+    cleanup(&f);
+}
+
+static void test_admission_never_promises_more_than_there_is(void **state) {
+    (void)state;
+    struct fixture f = make(1000, 1000);
+    struct sl_error err;
+    join(&f, "decode-0", DECODE, 1000, 100);
+    join(&f, "decode-1", DECODE, 1500, 100);
+    struct sl_place places[40] = {{0}};
+    struct sl_claim claims[40];
+    struct sl_demand demand = {.decode_bytes = 130};
+    int n = 0;
+    for (int i = 0; i < 40; i++) {
+        assert_int_equal(sl_admission_enter(f.admission, &demand, &places[i], &err), SL_OK);
+    }
+    while (n < 40 && claim(&f, &places[n], &demand, &claims[n], &err) == SL_OK) {
+        n++;
+    }
+    assert_int_equal(n, 1000 / 130 + 1500 / 130);
+    for (int i = 0; i < n; i++) {
+        sl_admission_release(f.admission, &claims[i]);
+    }
+    for (int i = 0; i < 40; i++) {
+        sl_admission_leave(f.admission, &places[i]);
+    }
+    cleanup(&f);
+}
+
+static int start_rpc(void **state) {
+    (void)state;
+    sl_rpc_init();
+    return 0;
+}
+
+static int stop_rpc(void **state) {
+    (void)state;
+    sl_rpc_shutdown();
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_demand_agrees_with_the_plan),
+        cmocka_unit_test(test_admission_refuses_what_never_fits_with_numbers),
+        cmocka_unit_test(test_admission_counts_staging_memory),
+        cmocka_unit_test(test_admission_full_line_says_when_to_retry),
+        cmocka_unit_test(test_admission_is_first_come_first_served),
+        cmocka_unit_test(test_admission_names_the_missing_role),
+        cmocka_unit_test(test_admission_never_promises_more_than_there_is),
+    };
+    return cmocka_run_group_tests(tests, start_rpc, stop_rpc);
+}

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: routing is deterministic, respects room, follows prefixes, and cannot make one worker hot.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "coordinator/workers/route.h"
+
+#define N 8
+
+static char names[N][16];
+
+static void idle_cluster(struct sl_route_view views[N]) {
+    for (int i = 0; i < N; i++) {
+        snprintf(names[i], sizeof(names[i]), "worker-%d", i);
+        views[i] = (struct sl_route_view){.name = names[i], .ready = true, .capacity_bytes = 1000, .max_jobs = 4};
+    }
+}
+
+static struct sl_route_need arena(int64_t bytes) {
+    return (struct sl_route_need){.bytes = bytes};
+}
+
+static void test_prefill_idle_cluster_takes_turns(void **state) {
+    (void)state;
+    struct sl_route_view views[N];
+    idle_cluster(views);
+    for (int job = 0; job < 3 * N; job++) { // each ends before the next comes
+        int i = sl_route_prefill(views, N, 100, arena(10));
+        assert_int_equal(i, job % N);
+        views[i].jobs_ever++;
+    }
+}
+
+static void test_prefill_same_inputs_same_answer(void **state) {
+    (void)state;
+    struct sl_route_view views[N], reversed[N];
+    idle_cluster(views);
+    views[3].claimed_tokens = views[5].claimed_tokens = 0;
+    for (int i = 0; i < N; i++) {
+        views[i].claimed_tokens = i == 3 || i == 5 ? 0 : 50;
+        reversed[N - 1 - i] = views[i];
+    }
+    int a = sl_route_prefill(views, N, 100, arena(10));
+    int b = sl_route_prefill(reversed, N, 100, arena(10));
+    assert_int_equal(a, 3);
+    assert_string_equal(views[a].name, reversed[b].name); // the order of the snapshot does not matter
+}
+
+static void test_prefill_prefers_who_has_read_the_prefix(void **state) {
+    (void)state;
+    struct sl_route_view views[N];
+    idle_cluster(views);
+    views[6].matched_tokens = 64;
+    assert_int_equal(sl_route_prefill(views, N, 100, arena(10)), 6);
+    views[6].claimed_tokens = 65; // its line is longer than what the prefix saves
+    assert_int_not_equal(sl_route_prefill(views, N, 100, arena(10)), 6);
+}
+
+// Everybody asks for the same prefix, which one worker has: load spreads all the same, because jobs pile up.
+static void test_prefill_popular_prefix_makes_no_hot_worker(void **state) {
+    (void)state;
+    struct sl_route_view views[N];
+    idle_cluster(views);
+    int jobs[N] = {0};
+    for (int i = 0; i < N; i++) {
+        views[i].max_jobs = 1000;
+        views[i].capacity_bytes = 1000000;
+    }
+    views[0].matched_tokens = 900;
+    const int n_jobs = 80;
+    for (int job = 0; job < n_jobs; job++) { // none ends
+        int i = sl_route_prefill(views, N, 1000, arena(10));
+        assert_in_range(i, 0, N - 1);
+        jobs[i]++;
+        views[i].claimed_tokens += 1000;
+        views[i].claimed_bytes += 10;
+        views[i].jobs++;
+        views[i].jobs_ever++;
+    }
+    for (int i = 0; i < N; i++) {
+        assert_in_range(jobs[i], n_jobs / N - 1, n_jobs / N + 1);
+    }
+}
+
+static void test_decode_balances_projected_bytes(void **state) {
+    (void)state;
+    struct sl_route_view views[N];
+    idle_cluster(views);
+    for (int i = 0; i < N; i++) {
+        views[i].max_jobs = 1000;
+        views[i].capacity_bytes = 100000 * (1 + i % 2); // half of them twice as large
+    }
+    for (int job = 0; job < 900; job++) {
+        int i = sl_route_decode(views, N, arena(500 + job % 7 * 100));
+        assert_in_range(i, 0, N - 1);
+        views[i].claimed_bytes += 500 + job % 7 * 100;
+        views[i].jobs++;
+    }
+    double low = 1, high = 0;
+    for (int i = 0; i < N; i++) {
+        double full = (double)views[i].claimed_bytes / (double)views[i].capacity_bytes;
+        low = full < low ? full : low;
+        high = full > high ? full : high;
+    }
+    assert_true(high <= 1.0);
+    assert_true(high - low < 0.03);
+}
+
+static void test_route_never_exceeds_room(void **state) {
+    (void)state;
+    struct sl_route_view views[N];
+    idle_cluster(views);
+    for (int i = 0; i < N; i++) {
+        views[i].claimed_bytes = 995;
+    }
+    assert_int_equal(sl_route_decode(views, N, arena(6)), -1);
+    assert_int_equal(sl_route_prefill(views, N, 1, arena(6)), -1);
+    assert_int_equal(sl_route_decode(views, N, arena(5)), 0);
+    for (int i = 0; i < N; i++) {
+        views[i].jobs = views[i].max_jobs;
+    }
+    assert_int_equal(sl_route_decode(views, N, arena(5)), -1);
+    assert_int_equal(sl_route_largest(views, N), 1000);
+}
+
+static void test_route_skips_unready_and_avoids_if_it_can(void **state) {
+    (void)state;
+    struct sl_route_view views[N];
+    idle_cluster(views);
+    for (int i = 0; i < N; i++) {
+        views[i].ready = i == 2 || i == 4;
+    }
+    assert_int_equal(sl_route_count_ready(views, N), 2);
+    views[2].avoid = true;
+    assert_int_equal(sl_route_prefill(views, N, 10, arena(10)), 4);
+    views[4].jobs = views[4].max_jobs; // busy: wait for it rather than go back to the one that failed
+    assert_int_equal(sl_route_prefill(views, N, 10, arena(10)), -1);
+    views[4].ready = false; // gone: the avoided one is better than none
+    assert_int_equal(sl_route_prefill(views, N, 10, arena(10)), 2);
+}
+
+static void test_store_moves_only_the_lost_share(void **state) {
+    (void)state;
+    struct sl_route_view views[N];
+    idle_cluster(views);
+    int before[1000], share[N] = {0};
+    for (int key = 0; key < 1000; key++) {
+        before[key] = sl_route_store(views, N, (uint64_t)key * 2654435761U);
+        share[before[key]]++;
+    }
+    views[5].ready = false;
+    for (int key = 0; key < 1000; key++) {
+        int after = sl_route_store(views, N, (uint64_t)key * 2654435761U);
+        assert_int_not_equal(after, 5);
+        if (before[key] != 5) {
+            assert_int_equal(after, before[key]);
+        }
+    }
+    for (int i = 0; i < N; i++) {
+        assert_in_range(share[i], 60, 200);
+        views[i].ready = false;
+    }
+    assert_int_equal(sl_route_store(views, N, 1), -1);
+}
+
+// --- shares of what is offloaded -------------------------------------------------------------------------------------
+
+#define LANE               1000
+#define LANES(n, replicas) (&(struct sl_route_lanes){n, replicas, LANE})
+
+// A worker whose capsules go through memory of their own needs room in both; of one without only its arena counts.
+static void test_route_passes_over_who_has_too_little_staging_memory(void **state) {
+    (void)state;
+    struct sl_route_view views[N];
+    idle_cluster(views);
+    const struct sl_route_need need = {10, 50};
+    for (int i = 0; i < N; i++) {
+        views[i].ready = i < 3;
+        views[i].capacity_bytes = 1000;
+        views[i].jobs_ever = i; // in this order where nothing else decides
+    }
+    views[0].staging_bytes = 49;
+    views[1].staging_bytes = 100;
+    assert_int_equal(sl_route_decode(views, N, need), 1);
+    assert_int_equal(sl_route_prefill(views, N, 1, need), 1);
+    views[1].claimed_staging_bytes = 51; // now it has 49, too
+    assert_int_equal(sl_route_decode(views, N, need), 2);
+    views[2].ready = false;
+    assert_int_equal(sl_route_decode(views, N, need), -1);
+    assert_true(sl_route_fits(views, N, need)); // the second does when it is idle
+    views[1].staging_bytes = 49;
+    assert_false(sl_route_fits(views, N, need));
+    views[2].ready = true;
+    assert_true(sl_route_fits(views, N, need));
+    assert_false(sl_route_fits(views, N, (struct sl_route_need){1001, 0}));
+}
+
+// Every lane is held once by each replica, in order, cut alike and in different stores; room is kept to.
+static void assert_covered(const struct sl_route_view *views, const struct sl_route_share *shares, int n_shares,
+                           int n_lanes, int replicas) {
+    int next[4] = {0};
+    int64_t held[8] = {0}; // by views
+    for (int i = 0; i < n_shares; i++) {
+        const struct sl_route_share *share = &shares[i];
+        assert_in_range(share->replica, 0, replicas - 1);
+        assert_int_equal(share->first_lane, next[share->replica]);
+        assert_true(share->n_lanes > 0);
+        next[share->replica] += share->n_lanes;
+        const struct sl_route_view *view = &views[share->view];
+        assert_true(view->ready);
+        held[share->view] += share->n_lanes * LANE;
+        assert_true((double)(view->claimed_bytes + held[share->view]) <= SL_STORE_FILL * (double)view->capacity_bytes);
+        for (int j = 0; j < n_shares; j++) {
+            bool overlap = shares[j].first_lane < share->first_lane + share->n_lanes &&
+                           share->first_lane < shares[j].first_lane + shares[j].n_lanes;
+            if (j != i && overlap) { // a replica of it
+                assert_int_equal(shares[j].first_lane, share->first_lane);
+                assert_int_equal(shares[j].n_lanes, share->n_lanes);
+                assert_int_not_equal(shares[j].view, share->view);
+            }
+        }
+    }
+    for (int r = 0; r < replicas; r++) {
+        assert_int_equal(next[r], n_lanes);
+    }
+}
+
+static void test_a_session_goes_to_one_store_where_it_fits(void **state) {
+    (void)state;
+    struct sl_route_view views[3] = {{.name = "a", .ready = true, .capacity_bytes = 100 * LANE},
+                                     {.name = "b", .ready = true, .capacity_bytes = 100 * LANE},
+                                     {.name = "c", .ready = true, .capacity_bytes = 100 * LANE}};
+    struct sl_route_share shares[8];
+    bool used[3] = {false};
+    for (uint64_t key = 0; key < 64; key++) {
+        uint64_t k = key * 0x9E3779B97F4A7C15u;
+        assert_int_equal(sl_route_shares(views, 3, k, LANES(90, 1), shares, 8), 1);
+        assert_covered(views, shares, 1, 90, 1);
+        assert_int_equal(shares[0].view, sl_route_store(views, 3, k)); // where the capsule of the prompt goes, too
+        used[shares[0].view] = true;
+    }
+    assert_true(used[0] && used[1] && used[2]);
+}
+
+static void test_a_large_session_is_spread_by_lanes(void **state) {
+    (void)state;
+    struct sl_route_view views[4] = {
+        {.name = "a", .ready = true, .capacity_bytes = 100 * LANE, .claimed_bytes = 50 * LANE},
+        {.name = "b", .ready = true, .capacity_bytes = 100 * LANE},
+        {.name = "c", .capacity_bytes = 1000 * LANE}, // not ready
+        {.name = "d", .ready = true, .capacity_bytes = 20 * LANE}};
+    struct sl_route_share shares[8];
+    for (uint64_t key = 1; key < 50; key++) {
+        int n = sl_route_shares(views, 4, key * 77777, LANES(40 + 90 + 18, 1), shares, 8);
+        assert_int_equal(n, 3);
+        assert_covered(views, shares, n, 148, 1);
+        assert_int_equal(sl_route_shares(views, 4, key * 77777, LANES(149, 1), shares, 8), -1);
+        assert_int_equal(sl_route_shares(views, 4, key * 77777, LANES(148, 1), shares, 2), -1); // more than two shares
+    }
+    assert_int_equal(sl_route_store_room(views, 4), 198 * LANE);
+}
+
+static void test_replicas_are_in_different_stores(void **state) {
+    (void)state;
+    struct sl_route_view views[4] = {{.name = "a", .ready = true, .capacity_bytes = 100 * LANE},
+                                     {.name = "b", .ready = true, .capacity_bytes = 100 * LANE},
+                                     {.name = "c", .ready = true, .capacity_bytes = 100 * LANE},
+                                     {.name = "d", .ready = true, .avoid = true, .capacity_bytes = 100 * LANE}};
+    struct sl_route_share shares[8];
+    for (uint64_t key = 1; key < 50; key++) {
+        int n = sl_route_shares(views, 4, key * 99991, LANES(60, 2), shares, 8);
+        assert_int_equal(n, 2);
+        assert_covered(views, shares, n, 60, 2);
+        assert_true(shares[0].view != 3 && shares[1].view != 3); // failed this job before: only if nobody else
+        n = sl_route_shares(views, 4, key * 99991, LANES(170, 2), shares, 8);
+        assert_int_equal(n, 4);
+        assert_covered(views, shares, n, 170, 2);
+        assert_int_equal(sl_route_shares(views, 1, key, LANES(10, 2), shares, 8), -1);
+        assert_false(sl_route_shares_fit(views, 1, key, LANES(10, 2), 8)); // nor ever
+        assert_true(sl_route_shares_fit(views, 4, key * 99991, LANES(170, 2), 8));
+    }
+}
+
+static void test_replicas_are_cut_alike_however_large_stores_are(void **state) {
+    (void)state;
+    struct sl_route_view views[5] = {{.name = "a", .ready = true, .capacity_bytes = 20 * LANE},
+                                     {.name = "b", .ready = true, .capacity_bytes = 30 * LANE},
+                                     {.name = "c", .ready = true, .capacity_bytes = 50 * LANE},
+                                     {.name = "d", .ready = true, .capacity_bytes = 100 * LANE},
+                                     {.name = "e", .ready = true, .capacity_bytes = 200 * LANE}};
+    struct sl_route_share shares[16];
+    int n_cut = 0;
+    for (uint64_t key = 1; key < 50; key++) {
+        int n = sl_route_shares(views, 5, key * 99991, LANES(60, 2), shares, 16);
+        assert_in_range(n, 2, 16);
+        assert_covered(views, shares, n, 60, 2);
+        n_cut += n > 2;
+    }
+    assert_true(n_cut > 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_prefill_idle_cluster_takes_turns),
+        cmocka_unit_test(test_prefill_same_inputs_same_answer),
+        cmocka_unit_test(test_prefill_prefers_who_has_read_the_prefix),
+        cmocka_unit_test(test_prefill_popular_prefix_makes_no_hot_worker),
+        cmocka_unit_test(test_decode_balances_projected_bytes),
+        cmocka_unit_test(test_route_never_exceeds_room),
+        cmocka_unit_test(test_route_passes_over_who_has_too_little_staging_memory),
+        cmocka_unit_test(test_route_skips_unready_and_avoids_if_it_can),
+        cmocka_unit_test(test_store_moves_only_the_lost_share),
+        cmocka_unit_test(test_a_session_goes_to_one_store_where_it_fits),
+        cmocka_unit_test(test_a_large_session_is_spread_by_lanes),
+        cmocka_unit_test(test_replicas_are_in_different_stores),
+        cmocka_unit_test(test_replicas_are_cut_alike_however_large_stores_are),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

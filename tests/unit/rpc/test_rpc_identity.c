@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: gRPC with certificates: who is let in to which method, and whom a client believes.
+// clang-format off
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+// clang-format on
+
+#include <stdlib.h>
+
+#include "tests/certificates.h"
+#include "tests/unit/rpc/echo_service.h"
+
+#define NAMES "coordinator/c worker/w client/acme/alice operator/o"
+
+static char folder[128], elsewhere[160], others[160]; // ours; the same authority, another cluster; another authority
+static struct sl_rpc_credentials *ours;
+static struct sl_rpc_server *server;
+
+// ---- a service that says who calls -----------------------------------------------------------------------------------
+
+static enum sl_status say_caller(void *context, struct sl_rpc_call *call, const ProtobufCMessage *request,
+                                 struct sl_error *err) {
+    (void)context, (void)request, (void)err;
+    const struct sl_identity *caller = sl_rpc_call_identity(call);
+    Sluice__V1__Job reply = SLUICE__V1__JOB__INIT;
+    reply.job_id = (char *)caller->name;
+    reply.tenant = (char *)caller->tenant;
+    return sl_rpc_call_send(call, &reply.base);
+}
+
+static const struct sl_rpc_handler handlers[] = {{&echo_get, say_caller, SL_ROLE_CLIENT | SL_ROLE_OPERATOR},
+                                                 {&echo_relay, say_caller, SL_ROLE_WORKER}};
+static const struct sl_rpc_method *const methods[] = {&echo_get, &echo_relay};
+static const struct sl_rpc_service service = {"test.Echo", methods, 2};
+static const struct sl_rpc_implementation implementation = {.service = &service, .handlers = handlers, .n_handlers = 2};
+
+static struct sl_rpc_credentials *credentials_of(const char *dir, const char *who) {
+    struct test_files at;
+    struct sl_rpc_credentials *credentials = NULL;
+    struct sl_error err = {0};
+    if (sl_rpc_credentials_create(test_files_of(dir, who, &at), &credentials, &err) != SL_OK) {
+        fail_msg("%s: %s", who, err.text);
+    }
+    return credentials;
+}
+
+static int set_up(void **state) {
+    (void)state;
+    const char *dir = test_certificates(NAMES);
+    if (!dir) {
+        return -1;
+    }
+    char command[600];
+    snprintf(folder, sizeof folder, "%s", dir);
+    snprintf(elsewhere, sizeof elsewhere, "%s/elsewhere", dir);
+    snprintf(others, sizeof others, "%s/others", dir);
+    snprintf(command, sizeof command,
+             "mkdir %s && cp %s/ca.* %s && CLUSTER=elsewhere tools/test-ca.sh %s client/acme && tools/test-ca.sh %s "
+             "client/acme",
+             elsewhere, dir, elsewhere, elsewhere, others);
+    if (system(command) != 0) {
+        return -1;
+    }
+    sl_rpc_init();
+    ours = credentials_of(folder, "coordinator-c");
+    const struct sl_rpc_server_config config = {
+        .listen = "127.0.0.1:0", .services = &implementation, .n_services = 1, .credentials = ours};
+    return sl_rpc_server_start(&config, &server, NULL) == SL_OK ? 0 : -1;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    sl_rpc_server_stop(&server, 0);
+    sl_rpc_credentials_destroy(&ours);
+    sl_rpc_shutdown();
+    return 0;
+}
+
+// One call by `who` of a folder (NULL: in the clear) to a server that it takes for one of `roles`. The reply, or NULL.
+static Sluice__V1__Job *call(const char *dir, const char *who, unsigned roles, const struct sl_rpc_method *method,
+                             enum sl_status *status_out, struct sl_error *err) {
+    struct sl_rpc_credentials *credentials = dir ? credentials_of(dir, who) : NULL;
+    struct sl_rpc_channel *channel;
+    assert_int_equal(sl_rpc_channel_create(sl_rpc_server_address(server), credentials, roles, &channel, err), SL_OK);
+    Sluice__V1__JobRequest request = SLUICE__V1__JOB_REQUEST__INIT;
+    ProtobufCMessage *reply = NULL;
+    *status_out = sl_rpc_unary(channel, method, &request.base, sl_deadline_in_ms(10000), NULL, &reply, err);
+    sl_rpc_channel_destroy(&channel);
+    sl_rpc_credentials_destroy(&credentials);
+    return (Sluice__V1__Job *)reply;
+}
+
+static void expect_refusal(const char *dir, const char *who, unsigned roles, enum sl_status wanted, const char *words) {
+    struct sl_error err = {0};
+    enum sl_status status;
+    assert_null(call(dir, who, roles, &echo_get, &status, &err));
+    assert_int_equal(status, wanted);
+    if (!strstr(err.text, words)) {
+        fail_msg("\"%s\" does not say \"%s\"", err.text, words);
+    }
+}
+
+// ---- tests -----------------------------------------------------------------------------------------------------------
+
+static void test_callers_are_known(void **state) {
+    (void)state;
+    const struct {
+        const char *who;
+        const struct sl_rpc_method *method;
+        const char *name, *tenant;
+    } rows[] = {{"client-acme-alice", &echo_get, "acme/alice", "acme"},
+                {"operator-o", &echo_get, "o", ""},
+                {"worker-w", &echo_relay, "w", ""}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        enum sl_status status;
+        struct sl_error err = {0};
+        Sluice__V1__Job *job = call(folder, rows[i].who, SL_ROLE_COORDINATOR, rows[i].method, &status, &err);
+        if (status != SL_OK) {
+            fail_msg("%s: %s", rows[i].who, err.text);
+        }
+        assert_string_equal(job->job_id, rows[i].name);
+        assert_string_equal(job->tenant, rows[i].tenant);
+        sluice__v1__job__free_unpacked(job, NULL);
+    }
+}
+
+static void test_roles_bound_what_may_be_called(void **state) {
+    (void)state;
+    expect_refusal(folder, "worker-w", SL_ROLE_ANY, SL_ERR_DENIED,
+                   "spiffe://sluice/worker/w: expected client or operator of sluice");
+    expect_refusal(folder, "coordinator-c", SL_ROLE_ANY, SL_ERR_DENIED, "coordinator/c: expected client");
+}
+
+static void test_strangers_stay_outside(void **state) {
+    (void)state;
+    expect_refusal(elsewhere, "client-acme", SL_ROLE_ANY, SL_ERR_PEER_LOST, "expected");
+    expect_refusal(others, "client-acme", SL_ROLE_ANY, SL_ERR_PEER_LOST, "");
+    expect_refusal(NULL, NULL, SL_ROLE_ANY, SL_ERR_PEER_LOST, "");
+    // A foreign client that believes every server: the same authority lets it in, its cluster does not.
+    const char *dir = folder;
+    char command[400];
+    snprintf(
+        command, sizeof command,
+        "CLUSTER=elsewhere tools/test-ca.sh %s client/mallory && /usr/bin/python3 tests/unit/rpc/foreign_client.py %s "
+        "%s client-mallory",
+        dir, sl_rpc_server_address(server), dir);
+    assert_int_equal(system(command), 0);
+}
+
+static void test_a_server_must_be_who_it_should_be(void **state) {
+    (void)state;
+    expect_refusal(folder, "operator-o", SL_ROLE_WORKER, SL_ERR_PEER_LOST,
+                   "spiffe://sluice/coordinator/c: expected worker of sluice");
+}
+
+static void test_no_credentials_no_other_hosts(void **state) {
+    (void)state;
+    struct sl_rpc_server *second = NULL;
+    struct sl_error err = {0};
+    struct sl_rpc_server_config config = {.listen = "0.0.0.0:0", .services = &implementation, .n_services = 1};
+    assert_int_equal(sl_rpc_server_start(&config, &second, &err), SL_ERR_PRECONDITION);
+    assert_non_null(strstr(err.text, "--insecure"));
+    config.insecure = true;
+    assert_int_equal(sl_rpc_server_start(&config, &second, &err), SL_OK);
+    sl_rpc_server_stop(&second, 0);
+    config = (struct sl_rpc_server_config){
+        .listen = "0.0.0.0:0", .services = &implementation, .n_services = 1, .credentials = ours};
+    assert_int_equal(sl_rpc_server_start(&config, &second, &err), SL_OK);
+    sl_rpc_server_stop(&second, 0);
+}
+
+static void test_files_that_are_not_what_they_should_be(void **state) {
+    (void)state;
+    struct test_files at;
+    struct sl_rpc_credentials *credentials = NULL;
+    struct sl_error err = {0};
+    test_files_of(folder, "worker-w", &at);
+    at.files.key = at.ca;
+    assert_int_equal(sl_rpc_credentials_create(&at.files, &credentials, &err), SL_ERR_INVALID);
+    assert_non_null(strstr(err.text, "ca.pem: no private key"));
+    at.files.certificate = "/nowhere/w.pem";
+    assert_int_equal(sl_rpc_credentials_create(&at.files, &credentials, &err), SL_ERR_INVALID);
+    assert_non_null(strstr(err.text, "/nowhere/w.pem"));
+    at.files.key = "";
+    assert_int_equal(sl_rpc_credentials_create(&at.files, &credentials, &err), SL_ERR_INVALID);
+    at.files = (struct sl_tls_files){"", "", ""};
+    assert_int_equal(sl_rpc_credentials_create(&at.files, &credentials, &err), SL_OK);
+    assert_null(credentials);
+    assert_int_equal(sl_rpc_credentials_self(credentials)->role, SL_ROLE_ANY);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_callers_are_known),
+        cmocka_unit_test(test_roles_bound_what_may_be_called),
+        cmocka_unit_test(test_strangers_stay_outside),
+        cmocka_unit_test(test_a_server_must_be_who_it_should_be),
+        cmocka_unit_test(test_no_credentials_no_other_hosts),
+        cmocka_unit_test(test_files_that_are_not_what_they_should_be),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

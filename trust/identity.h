@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: who somebody is: the one SPIFFE URI of a certificate, spiffe://CLUSTER/ROLE/NAME. What each role may do: docs/SECURITY.md.
+ * A client's NAME is its tenant, or TENANT/USER.
+ */
+#pragma once
+
+#include "base/status.h"
+
+enum sl_role { // bits, so that several may be allowed
+    SL_ROLE_CLIENT = 1,
+    SL_ROLE_OPERATOR = 2,
+    SL_ROLE_WORKER = 4,
+    SL_ROLE_COORDINATOR = 8,
+    SL_ROLE_ANY = 15,
+};
+
+#define SL_CLUSTER_NAME_BYTES 64 // with the terminator
+#define SL_IDENTITY_BYTES     128
+#define SL_TENANT_BYTES       64
+
+struct sl_identity {
+    unsigned role; // one of the roles; all of them where nobody is asked who it is, and then the names are empty
+    char cluster[SL_CLUSTER_NAME_BYTES];
+    char name[SL_IDENTITY_BYTES];
+    char tenant[SL_TENANT_BYTES]; // of a client; otherwise empty
+};
+
+// Who anybody is where there are no certificates.
+extern const struct sl_identity sl_identity_anybody;
+
+/*
+ * From the text of a URI. Names are letters, digits, '.', '_', '-', and in NAME '/' between them. SL_ERR_INVALID quotes the URI,
+ * which may be anybody's.
+ */
+enum sl_status sl_identity_parse(const char *uri, struct sl_identity *identity_out, struct sl_error *err);
+
+/*
+ * Whether this is one of `roles` in a cluster. SL_ERR_DENIED says who was expected.
+ */
+enum sl_status sl_identity_check(const struct sl_identity *identity, const char *cluster, unsigned roles,
+                                 struct sl_error *err);

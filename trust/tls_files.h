@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: the files that a process proves itself with, for gRPC and for the data plane alike, as options of every program, and where
+ *          it may listen without them. docs/SECURITY.md.
+ */
+#pragma once
+
+#include <stdbool.h>
+
+#include "base/config.h"
+
+struct sockaddr;
+
+struct sl_tls_files {        // PEM
+    const char *ca;          // certificates of the cluster's authority
+    const char *certificate; // ours, with those between it and the authority's; its SPIFFE URI says who we are
+    const char *key;         // ours
+};
+
+// For the member `tls` of struct `type`. who: the certificate's role, as text.
+#define SL_TLS_OPTIONS(type, tls, who)                                                                                 \
+    SL_OPTION_ROW("tls-ca", 0, SL_OPTION_STRING, "", "FILE",                                                           \
+                  "certificates of the cluster's authority, PEM; with --tls-cert and --tls-key",                       \
+                  SL_FIELD(type, tls.ca)),                                                                             \
+        SL_OPTION_ROW("tls-cert", 0, SL_OPTION_STRING, "", "FILE",                                                     \
+                      "our certificate, of spiffe://CLUSTER/" who "/NAME", SL_FIELD(type, tls.certificate)),           \
+        SL_OPTION_ROW("tls-key", 0, SL_OPTION_STRING, "", "FILE", "its key", SL_FIELD(type, tls.key))
+
+// Of programs that listen, in addition.
+#define SL_INSECURE_OPTION(type, field)                                                                                \
+    SL_OPTION_ROW("insecure", 0, SL_OPTION_FLAG, NULL, NULL,                                                           \
+                  "without certificates, listen where other hosts can connect", SL_FIELD(type, field))
+
+// Whether there are certificates: all three files, or none. SL_ERR_INVALID: some.
+enum sl_status sl_tls_files_given(const struct sl_tls_files *files, bool *given_out, struct sl_error *err);
+
+/*
+ * Whether we may listen at an address, `text` as the user gave it: with certificates, on loopback, or because `insecure` says so,
+ * which is logged. SL_ERR_PRECONDITION names the remedy.
+ */
+enum sl_status sl_tls_may_listen(const struct sockaddr *address, const char *text, bool has_certificates, bool insecure,
+                                 struct sl_error *err);
