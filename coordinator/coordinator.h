@@ -30,7 +30,7 @@ struct sl_coordinator_config {
     const char *default_recipe; // of requests without one; NULL: sl_job_default_recipe() of the model
     int64_t max_jobs;           // admitted at once
     int64_t max_queued;         // accepted and waiting
-    int64_t max_watchers;       // Generate, Watch and Cancel calls at once
+    int64_t max_watchers;       // Generate, Watch, Cancel and SubmitInParts calls at once
     int64_t heartbeat_ms;       // two missed, and a worker is lost
     int64_t stall_ms;           // a worker that has work and makes no progress for so long is stalled
     int64_t reader_ms;          // a client that does not read what it is sent for so long is taken for gone

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Purpose: what clients call (proto/sluice/v1/inference.proto). Handlers only read jobs and ask to cancel them.
- * Design: Generate, Watch and Cancel may take long. Their number is bounded well below the server's, so that whatever
- *         clients do, there is always a handler left for the heartbeats of workers.
+ * Design: Generate, Watch, Cancel and SubmitInParts may take long. Their number is bounded well below the server's, so
+ *         that whatever clients do, there is always a handler left for the heartbeats of workers.
  */
 #include <inttypes.h>
 #include <stdlib.h>

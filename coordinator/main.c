@@ -39,7 +39,7 @@ static const struct sl_option options[] = {
      4096},
     {"queue", 0, SL_OPTION_INT, "256", "N", "jobs that may wait; more are refused with a hint when to retry",
      SL_FIELD(options, coordinator.max_queued), 1, 4096},
-    {"max-watchers", 0, SL_OPTION_INT, "1024", "N", "Generate, Watch and Cancel calls at once",
+    {"max-watchers", 0, SL_OPTION_INT, "1024", "N", "Generate, Watch, Cancel and SubmitInParts calls at once",
      SL_FIELD(options, coordinator.max_watchers), 1, 65536},
     {"heartbeat", 0, SL_OPTION_DURATION, "1s", "TIME", "of workers; after two missed ones a worker is lost",
      SL_FIELD(options, coordinator.heartbeat_ms), 10, 60000},

@@ -440,5 +440,8 @@ void sl_run_job(const struct sl_run_context *context, struct sl_job *job) {
         announce_retry(&run, &err);
     }
     sl_admission_leave(context->admission, &job->place);
+    if (sl_status_is_lost(status)) { // how, is between us and workers: a client may try again
+        status = SL_ERR_PEER_LOST;
+    }
     sl_run_report_finish(&run.report, job, status, &err);
 }

@@ -212,7 +212,7 @@ enum sl_status sl_rpc_call_receive(struct sl_rpc_call *call, const ProtobufCMess
     assert(call->bound->method->kind == SL_RPC_BIDI);
     grpc_byte_buffer *bytes = NULL;
     const grpc_op op = {.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &bytes};
-    const enum sl_status status = sl_rpc_batch_run(call->call, &op, 1, SL_NO_DEADLINE);
+    const enum sl_status status = sl_rpc_batch_run(call->call, &op, 1, call->deadline_ns);
     if (status != SL_OK) {
         return status;
     }

@@ -6,6 +6,8 @@
  *         read that is always posted ahead, so that waiting for it can time out without losing anything.
  *         Calls fail at once (UNAVAILABLE) while the peer refuses connections; channels come back within a second.
  *         With a parent, gRPC itself makes the deadline the smaller one and cancels the child with the parent.
+ *         gRPC's timers wait by the time of day (its build in distributions does): a clock that is set back by an hour stops
+ *         them for an hour. So a call is also ended by our own deadline, and a channel that fails is told to try again.
  *
  * Invariants of a stream: `message` is ours when read_done; the next read is posted only after it was taken; once a
  * read has brought no message none is posted again, and the status follows. n_pending counts the tags under way; the
@@ -13,6 +15,7 @@
  */
 #include <grpc/byte_buffer.h>
 #include <grpc/impl/codegen/propagation_bits.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +32,8 @@ enum {
     BACKOFF_FIRST_MS = 100,
     BACKOFF_MAX_MS = 1000,
     RESOLVE_AGAIN_MS = 1000,
+    TIMERS_MS = 200, // behind a deadline gRPC has had its time to end a call
+    TRY_AGAIN_MS = 2 * BACKOFF_MAX_MS,
 };
 
 // ---- channels ------------------------------------------------------------------------------------------------------
@@ -36,6 +41,7 @@ enum {
 struct sl_rpc_channel {
     grpc_channel *channel;
     bool in_clear;
+    atomic_llong tried_again_ns; // when gRPC was last told to forget its backoff
 };
 
 enum sl_status sl_rpc_channel_create(const char *address, const struct sl_rpc_credentials *credentials, unsigned roles,
@@ -110,14 +116,14 @@ static grpc_call *create_call(struct sl_rpc_channel *channel, const char *path, 
 
 // What a call ended with, as gRPC writes it.
 struct outcome {
-    bool in_clear;
+    struct sl_rpc_channel *channel;
     grpc_metadata_array initial, trailing;
     grpc_status_code code;
     grpc_slice details;
 };
 
-static void outcome_init(struct outcome *outcome, const struct sl_rpc_channel *channel) {
-    outcome->in_clear = channel->in_clear;
+static void outcome_init(struct outcome *outcome, struct sl_rpc_channel *channel) {
+    outcome->channel = channel;
     grpc_metadata_array_init(&outcome->initial);
     grpc_metadata_array_init(&outcome->trailing);
     outcome->code = GRPC_STATUS_UNKNOWN;
@@ -143,7 +149,7 @@ static enum sl_status outcome_status(const struct outcome *outcome, struct sl_er
     if (length == 0) {
         return sl_fail(err, status, "%s", sl_rpc_code_name((int)outcome->code));
     }
-    const char *hint = outcome->in_clear && status == SL_ERR_PEER_LOST && outcome_has(outcome, "Socket closed")
+    const char *hint = outcome->channel->in_clear && status == SL_ERR_PEER_LOST && outcome_has(outcome, "Socket closed")
                            ? "; if it wants certificates: --tls-ca, --tls-cert, --tls-key"
                            : "";
     const size_t limit = sizeof err->text - 1 - strlen(hint);
@@ -187,9 +193,31 @@ static enum sl_status take_reply(const struct sl_rpc_method *method, grpc_byte_b
     return SL_OK;
 }
 
+// When a call is ended that gRPC has not ended.
+static int64_t own_deadline(int64_t deadline_ns) {
+    const int64_t later_ns = TIMERS_MS * SL_NS_PER_MS;
+    return deadline_ns < SL_NO_DEADLINE - later_ns ? deadline_ns + later_ns : SL_NO_DEADLINE;
+}
+
+// Of a call that we gave up, the reason; and a channel that could not connect forgets its backoff when that must be over.
+static void check_timers(struct outcome *outcome, int64_t deadline_ns) {
+    const int64_t now_ns = sl_now_ns();
+    if (outcome->code == GRPC_STATUS_CANCELLED && now_ns >= deadline_ns) {
+        outcome->code = GRPC_STATUS_DEADLINE_EXCEEDED;
+    }
+    long long before_ns = atomic_load(&outcome->channel->tried_again_ns);
+    if ((outcome->code == GRPC_STATUS_DEADLINE_EXCEEDED || outcome->code == GRPC_STATUS_UNAVAILABLE) &&
+        now_ns - before_ns >= TRY_AGAIN_MS * SL_NS_PER_MS &&
+        atomic_compare_exchange_strong(&outcome->channel->tried_again_ns, &before_ns, now_ns)) {
+        grpc_channel_reset_connect_backoff(outcome->channel->channel);
+    }
+}
+
 // What has become of a call whose last operations have ended with `status`; outcome and reply are used up.
-static enum sl_status finish_call(const struct sl_rpc_method *method, enum sl_status status, struct outcome *outcome,
-                                  grpc_byte_buffer *reply, ProtobufCMessage **reply_out, struct sl_error *err) {
+static enum sl_status finish_call(const struct sl_rpc_method *method, enum sl_status status, int64_t deadline_ns,
+                                  struct outcome *outcome, grpc_byte_buffer *reply, ProtobufCMessage **reply_out,
+                                  struct sl_error *err) {
+    check_timers(outcome, deadline_ns);
     if (status != SL_OK) {
         sl_fail(err, status, "%s: the call could not be started", method->path);
     } else if ((status = outcome_status(outcome, err)) == SL_OK) {
@@ -210,6 +238,9 @@ enum sl_status sl_rpc_unary(struct sl_rpc_channel *channel, const struct sl_rpc_
     if (status != SL_OK) {
         return status;
     }
+    if (deadline_ns == SL_NO_DEADLINE) {
+        deadline_ns = parent->deadline_ns;
+    }
     sl_rpc_live_calls_add(1);
     grpc_call *call = create_call(channel, method->path, deadline_ns, parent);
     grpc_byte_buffer *bytes = sl_rpc_message_pack(request), *reply = NULL;
@@ -220,9 +251,9 @@ enum sl_status sl_rpc_unary(struct sl_rpc_channel *channel, const struct sl_rpc_
     ops[N_START_OPS] = (grpc_op){.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &reply};
     ops[N_START_OPS + 1] = status_op(&outcome);
     // With the status among the operations gRPC reports success, whatever the call's outcome.
-    status = sl_rpc_batch_run(call, ops, N_START_OPS + 2, SL_NO_DEADLINE);
+    status = sl_rpc_batch_run(call, ops, N_START_OPS + 2, own_deadline(deadline_ns));
     grpc_byte_buffer_destroy(bytes);
-    status = finish_call(method, status, &outcome, reply, reply_out, err);
+    status = finish_call(method, status, deadline_ns, &outcome, reply, reply_out, err);
     grpc_call_unref(call);
     sl_rpc_live_calls_add(-1);
     return status;
@@ -261,8 +292,8 @@ enum sl_status sl_rpc_upload(struct sl_rpc_channel *channel, const struct sl_rpc
         {.op = GRPC_OP_RECV_INITIAL_METADATA, .data.recv_initial_metadata.recv_initial_metadata = &outcome.initial},
         {.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &reply},
         status_op(&outcome)};
-    enum sl_status status = sl_rpc_batch_run(call, ops, sizeof ops / sizeof *ops, SL_NO_DEADLINE);
-    status = finish_call(method, status, &outcome, reply, reply_out, err);
+    enum sl_status status = sl_rpc_batch_run(call, ops, sizeof ops / sizeof *ops, own_deadline(deadline_ns));
+    status = finish_call(method, status, deadline_ns, &outcome, reply, reply_out, err);
     grpc_call_unref(call);
     sl_rpc_live_calls_add(-1);
     return status;

@@ -15,7 +15,8 @@
 #include "base/log.h"
 #include "offload/remote/remote_internal.h"
 
-#define MAP_MS 2000
+#define MAP_MS       2000
+#define LEASE_MAX_MS 3600000 // renewed three times in it, however much longer a store says that it lasts
 
 bool sl_replica_set_up_reads(struct sl_replica *replica, const Sluice__V1__AnnexShare *annex,
                              const struct sl_plan *plan) {
@@ -27,7 +28,7 @@ bool sl_replica_set_up_reads(struct sl_replica *replica, const Sluice__V1__Annex
                                          .n_lanes = annex->share->n_lanes,
                                          .work = plan->work[layer], // of all: compress/recipe/recipe.h
                                          .scan = sl_plan_scan_format(plan)};
-    replica->lease_ms = annex->lease_ms;
+    replica->lease_ms = annex->lease_ms < LEASE_MAX_MS ? annex->lease_ms : LEASE_MAX_MS;
     replica->window_bytes = annex->window.len;
     replica->is_read =
         plan->recipe.retrieve == SL_RETRIEVE_PULL && annex->lease_ms > 0 && annex->window.len > 0 &&

@@ -157,8 +157,8 @@ def main(argv=None):
         return 0
     try:
         chosen = cases.recipes(options.quick, options.only)
-        if not options.record and not os.path.exists(options.file):
-            raise FileNotFoundError(f"{options.file} is missing: --record writes it")
+        if not options.record and not os.path.isfile(options.file):
+            raise FileNotFoundError(f"{options.file} is no file: --record writes it")
     except (cases.NoSuchRecipe, OSError) as error:
         print(f"record.py: {error}", file=sys.stderr)
         return 2

@@ -77,7 +77,9 @@ class TestRecord(unittest.TestCase):
         with contextlib.redirect_stderr(errors):
             self.assertEqual(record.main(["--only", "wizardry"]), 2)
             self.assertIn("no such recipe: wizardry", errors.getvalue())
-            self.assertEqual(record.main(["--file", "/nowhere"]), 2)
+            for missing in (os.path.join(self.folder, "missing.json"), self.folder):
+                self.assertEqual(record.main(["--file", missing]), 2)
+                self.assertIn(f"{missing} is no file", errors.getvalue())
             with self.assertRaises(SystemExit) as end:
                 record.main(["--tier", "abacus"])
         self.assertEqual(end.exception.code, 2)

@@ -4,8 +4,8 @@
 Random faults under load: chaos.py [--time SECONDS] [--seed N] [--clients N]
 
 A cluster of real processes with certificates, on two hosts where this machine lets us make them, is asked by several tenants, while its
-processes are killed, stopped and started again with other options, single threads stand still, the link is cut and slowed, the store's
-disk is full, and strangers send garbage. What must hold: every call ends by its deadline; tokens are those of one process without faults;
+processes are killed, stopped and started again with other options, single threads stand still, clocks jump, the link is cut and slowed,
+connections are reset, the store's disk is full or fails, and strangers send garbage. What must hold: every call ends by its deadline; tokens are those of one process without faults;
 errors are of those that clients can act upon; whoever was not killed lives; and when the faults are over, the cluster serves, every gauge
 is zero, and descriptors and memory are back. The same seed draws the same faults in the same order; what they meet is up to the machine.
 """
@@ -34,16 +34,18 @@ def parse():
 class Scene:
     """The cluster, and what is needed to hurt it."""
 
-    def __init__(self, network, certificates, disk):
+    def __init__(self, network, certificates, disk, folder):
         self.network, self.disk = network, disk
         # worker -> its host
         self.places = {"kvstore-0": "a", "kvstore-1": "b", "prefill-0": "a", "prefill-1": "b", "decode-0": "b", "decode-1": "a"}
+        self.bends = {name: bend.Bend(folder, name) for name in ["coordinator", *self.places]}
         scene = self
 
         class OnHosts(harness.Cluster):
             def _start(self, name, args, env=None):
                 host = scene.places.get(name, "a")
-                self.processes[name] = harness.Process(name, args, {**(env or {}), **stalls.ENVIRONMENT},
+                bent = {**stalls.ENVIRONMENT, **scene.bends[name].environment, "LD_PRELOAD": f"{stalls.FREEZE}:{bend.LIBRARY}"}
+                self.processes[name] = harness.Process(name, args, {**(env or {}), **bent},
                                                        lambda words: scene.network.command(host, words))
                 self.log_paths.append(self.processes[name].log_path)
                 return self.processes[name]
@@ -171,8 +173,30 @@ def fill_disk(scene, rng):
     return f"for {seconds} s"
 
 
+def fail_disk(scene, rng):
+    fails, seconds = rng.choice([5, 100, 1000]), rng.choice([1, 3])
+    with scene.bends["kvstore-0"].bent("disk_fails", fails):
+        time.sleep(seconds)
+    return f"{fails} of 1000 calls for {seconds} s"
+
+
+def reset_connections(scene, rng):
+    name, resets, seconds = rng.choice(sorted(scene.bends)), rng.choice([20, 500, 10000]), rng.choice([1, 3])
+    with scene.bends[name].bent("link_resets", resets):
+        time.sleep(seconds)
+    return f"of {name}, at {resets} of 100000 calls for {seconds} s"
+
+
+def jump_clock(scene, rng):
+    """And back. Certificates are from today: a clock of last week lets nobody in."""
+    name, later, seconds = rng.choice(sorted(scene.bends)), rng.choice([-604800, -5, 5, 3600]), rng.choice([1, 3])
+    with scene.bends[name].bent("clock_s", later):
+        time.sleep(seconds)
+    return f"of {name} by {later} s for {seconds} s"
+
+
 FAULTS = {fault.__name__: fault for fault in (kill, stop_and_continue, freeze_a_thread, restart_coordinator, cut_link, slow_link, strangers,
-                                              fill_disk)}
+                                              fill_disk, fail_disk, reset_connections, jump_clock)}
 OF_THE_LINK = {"cut_link", "slow_link"}
 
 
@@ -216,11 +240,12 @@ def run(options, network, folder):
     counts, stop = load.Counts(), threading.Event()
     certificates = harness.Certificates(os.path.join(folder, "certificates"), *names)
     disk = os.path.join(folder, "disk")
-    scene = Scene(network, certificates, os.path.join(disk, "store"))
+    scene = Scene(network, certificates, os.path.join(disk, "store"), folder)
     texts = load.prompts()
     for recipe in load.RECIPES:
         for text in texts:
-            harness.in_one_process(recipe, text, load.N_TOKENS, load.MODEL)
+            for turn in (text, load.next_turn(text)):
+                harness.in_one_process(recipe, turn, load.N_TOKENS, load.MODEL)
     clients = [load.Client(i, draw(f"client {i}"), lambda who=who: scene.cluster.channel_of(who), texts, counts, stop)
                for i, who in enumerate(names)]
     for client in clients:
@@ -267,8 +292,9 @@ def run(options, network, folder):
 def main():
     options = parse()
     with hosts.choose() as network, tempfile.TemporaryDirectory(prefix="sluice-chaos-") as folder:
-        global harness, load, stalls
-        import harness  # noqa: E402
+        global bend, harness, load, stalls
+        import bend  # noqa: E402
+        import harness
         import load
         import test_stalls as stalls
         if not network.has_link:

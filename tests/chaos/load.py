@@ -40,6 +40,11 @@ def prompts():
     return [document(n, value=str(10000 + n), seed=i) + question() for i, n in enumerate(LENGTHS)]
 
 
+def next_turn(text):
+    """What is asked when `text` was answered: that again, and more; what was stored of the first is read no more."""
+    return text + " And now once more, slowly." + question()
+
+
 class Client(threading.Thread):
     """One of a tenant's, with a connection of its own, which it makes anew now and then."""
 
@@ -62,12 +67,13 @@ class Client(threading.Thread):
         recipe, text = rng.choice(RECIPES), rng.choice(self.texts)
         asked = inference.GenerateRequest(text=text, recipe=recipe, max_new_tokens=N_TOKENS, ignore_eos=True,
                                           deadline_ms=int(deadline_s * 1000))
-        act = rng.choice([self.generate, self.generate, self.generate, self.leave, self.submit_and_watch, self.submit_and_cancel])
+        act = rng.choice([self.generate, self.generate, self.generate, self.converse, self.leave, self.submit_and_watch,
+                          self.submit_and_cancel])
         what = f"{act.__name__} {recipe} of {len(text)} bytes within {deadline_s} s"
         began = time.monotonic()
         try:
             got = act(channel, asked, deadline_s)
-            if got is not None and got != in_one_process(recipe, text, N_TOKENS, MODEL):
+            if got is not None and got != in_one_process(recipe, asked.text, N_TOKENS, MODEL):
                 self.counts.violation(f"{what}: tokens {got} are not those of one process")
             self.counts.count("right" if got is not None else "left")
         except grpc.RpcError as error:
@@ -91,6 +97,15 @@ class Client(threading.Thread):
 
     def generate(self, channel, asked, deadline_s):
         return self.answer(list(stub(channel.unary_stream, "sluice.v1.Inference.Generate")(asked, timeout=deadline_s)))
+
+    def converse(self, channel, asked, deadline_s):
+        """Two turns within the deadline of one."""
+        give_up = time.monotonic() + deadline_s
+        first = self.generate(channel, asked, deadline_s)
+        if first is not None and first != in_one_process(asked.recipe, asked.text, N_TOKENS, MODEL):
+            self.counts.violation(f"first turn of {asked.recipe}: tokens {first} are not those of one process")
+        asked.text = next_turn(asked.text)
+        return self.generate(channel, asked, max(give_up - time.monotonic(), 0.1))
 
     def leave(self, channel, asked, deadline_s):
         events = stub(channel.unary_stream, "sluice.v1.Inference.Generate")(asked, timeout=deadline_s)

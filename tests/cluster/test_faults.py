@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """kill -9 and worse. A job finishes (retried, resumed) or fails with UNAVAILABLE within 5 s, and the next job works."""
 import signal
+import tempfile
 import threading
 import time
 
 import grpc
 
-from harness import SLOW, Cluster, State, cluster_pb, document, endless, eventually, inference, question, request
+from bend import Bend
+from harness import MODEL, SLOW, Cluster, State, cluster_pb, document, endless, eventually, inference, question, request
 from harness import run_tests, tokens
 from test_cancel import wait_for_state
 
@@ -129,15 +131,32 @@ def test_a_corrupted_transfer_is_noticed_and_repeated():
             assert finished.statistics.retries == 1
 
 
+def restart_coordinator(cluster):
+    host_port = cluster.coordinator.address
+    cluster.kill("coordinator")
+    cluster.processes.pop("coordinator").popen.wait()
+    time.sleep(0.6)  # workers find nobody
+    cluster.coordinator = cluster._start("coordinator", ["sluice-coordinator", "--listen", host_port, "--model", MODEL])
+    cluster.wait_ready(30)
+    assert cluster.answer(request(3000))[0].text.strip() == "48213"
+
+
 def test_a_restarted_coordinator_gets_its_workers_back():
     with Cluster(kvstore=0) as cluster:
-        host_port = cluster.coordinator.address
-        cluster.kill("coordinator")
-        cluster.processes.pop("coordinator").popen.wait()
-        from harness import MODEL
-        cluster.coordinator = cluster._start("coordinator", ["sluice-coordinator", "--listen", host_port, "--model", MODEL])
-        cluster.wait_ready(30)
-        assert cluster.answer(request(3000))[0].text.strip() == "48213"
+        restart_coordinator(cluster)
+
+
+def test_a_clock_that_is_set_back_stops_nobody():
+    """gRPC's timers wait by the time of day: what they should end or begin again must not depend on them."""
+    with tempfile.TemporaryDirectory(prefix="sluice-bend-") as folder, Cluster(decode=0, kvstore=0, coordinator_args=["--heartbeat", "500ms"]) as cluster:
+        bend = Bend(folder, "decode-0")
+        cluster.start_worker("decode-0", (), bend.environment)
+        cluster.counts["decode"] = 1
+        cluster.wait_ready()
+        with bend.bent("clock_s", 3600):
+            time.sleep(1)
+        time.sleep(3)  # timers that were set meanwhile are waited for now
+        restart_coordinator(cluster)
 
 
 def test_many_jobs_at_once_with_losses_and_cancels_leave_nothing_behind():

@@ -150,6 +150,9 @@ static enum sl_status prefill_run(void *service, struct sl_rpc_call *call, const
     if (mode == FAKE_PREFILL_UNAVAILABLE) {
         return sl_fail(err, SL_ERR_PEER_LOST, "struck by lightning");
     }
+    if (mode == FAKE_PREFILL_LOST_ANOTHER) {
+        return sl_fail(err, SL_ERR_PEER_STALE, "a store was struck by lightning");
+    }
     while (mode == FAKE_PREFILL_READS_FOR_EVER) {
         if (!nap(worker, call, HANG_PROGRESS_MS) || send_progress(call, 1, total) != SL_OK) {
             return gone(worker, err);

@@ -23,6 +23,7 @@ enum fake_prefill_mode {
     FAKE_PREFILL_SHIPS_FOR_EVER, // shipping progress, but never done
     FAKE_PREFILL_SILENT,         // nothing at all
     FAKE_PREFILL_UNAVAILABLE,    // the call breaks after the first progress
+    FAKE_PREFILL_LOST_ANOTHER,   // likewise, and says that it was not itself that broke
     FAKE_PREFILL_REFUSES,        // FAILED_PRECONDITION: no retry can help
 };
 

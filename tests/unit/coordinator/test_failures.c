@@ -234,10 +234,10 @@ static void test_worker_that_comes_back_is_waited_for(void **state) {
     fake_events_free(&events);
 }
 
-static void test_retries_are_bounded(void **state) {
-    (void)state;
-    atomic_store(&prefill[0].prefill_mode, FAKE_PREFILL_UNAVAILABLE);
-    atomic_store(&prefill[1].prefill_mode, FAKE_PREFILL_UNAVAILABLE);
+// Clients hear the same of it, however workers put it.
+static void retries_are_bounded(int prefill_mode) {
+    atomic_store(&prefill[0].prefill_mode, prefill_mode);
+    atomic_store(&prefill[1].prefill_mode, prefill_mode);
     const Sluice__V1__Finished *finished = run_job(10, 0);
     assert_int_equal(finished->status_code, 14);
     assert_int_equal(finished->statistics->retries, 2);
@@ -245,6 +245,16 @@ static void test_retries_are_bounded(void **state) {
     assert_int_equal(atomic_load(&prefill[0].n_runs) + atomic_load(&prefill[1].n_runs), 3);
     assert_int_equal(atomic_load(&decode[0].open_leases) + atomic_load(&decode[1].open_leases), 0);
     fake_events_free(&events);
+}
+
+static void test_retries_are_bounded(void **state) {
+    (void)state;
+    retries_are_bounded(FAKE_PREFILL_UNAVAILABLE);
+}
+
+static void test_retries_that_others_cause_are_bounded(void **state) {
+    (void)state;
+    retries_are_bounded(FAKE_PREFILL_LOST_ANOTHER);
 }
 
 static void test_deadline_ends_a_job_everywhere(void **state) {
@@ -279,6 +289,7 @@ int main(void) {
         TEST(test_nobody_left_fails_in_time_with_unavailable),
         TEST(test_worker_that_comes_back_is_waited_for),
         TEST(test_retries_are_bounded),
+        TEST(test_retries_that_others_cause_are_bounded),
         TEST(test_deadline_ends_a_job_everywhere),
     };
     sl_rpc_init();
