@@ -4,13 +4,15 @@
  *          into what was said that it takes and its asker believes it; whatever the bytes of an answer, it is refused, or
  *          what it says lies inside it.
  *
- * Design: the first byte says which side the rest is for. To an annex of two lanes: one request. To an asker: eight bytes
+ * Design: the first byte says which side the rest is for. To a reader: seven bytes of what it reads, then a store's map: what is read lands
+ *         inside of the answer, without a gap to what is written there by hand. To an annex of two lanes: one request. To an asker: eight bytes
  *         of what it asked for (kind, flags, lanes, topk, places, tokens, channels, last), then the answer.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "offload/annex/near_internal.h"
+#include "offload/remote/annex_map.h"
 #include "tensor/cpu/attention/ref_kv_slots.h"
 #include "tensor/cpu/evict/fills.h"
 #include "tensor/cpu/retrieve/fills.h"
@@ -155,6 +157,66 @@ static void ask(const uint8_t *data, size_t size) {
     free(answer);
 }
 
+// --- the reader ----------------------------------------------------------------------------------------------------
+
+// What the channels or tokens of a request would be, for all lanes.
+static void fill_body(uint8_t *body, size_t bytes, uint32_t kind, const uint8_t *data) {
+    for (size_t i = 0; kind == SL_NEAR_CHANNELS && i < bytes / 2; i++) {
+        uint16_t channel = (uint16_t)((data[0] + i) % (HEAD_DIM + (data[0] == 255)));
+        memcpy(body + 2 * i, &channel, sizeof channel);
+    }
+    for (size_t i = 0; kind == SL_NEAR_ROWS && i < bytes / 4; i++) {
+        uint32_t token = (uint32_t)(data[0] * (i + 1));
+        memcpy(body + 4 * i, &token, sizeof token);
+    }
+}
+
+// How a store's map is believed: by a reader of `tokens` tokens of two lanes.
+static void read_by_map(const uint8_t *data, size_t size) {
+    static const enum sl_kv_format scans[] = {SL_KV_F16, SL_KV_INT8, SL_KV_INT1};
+    if (size < 7) {
+        return;
+    }
+    int64_t tokens = 1 + data[0] * 4;
+    struct sl_near_shape shape = {HEAD_DIM, SL_KV_F16, scans[data[1] % 3], tokens};
+    struct sl_annex_map map = {.first_lane = FIRST_LANE, .n_lanes = N_LANES, .scan = shape.scan};
+    must(sl_page_layout_init(&map.work, SL_KV_F16, HEAD_DIM, 0, false) == SL_OK);
+    must(sl_page_layout_init(&map.kept, data[1] & 64 ? SL_KV_INT8 : SL_KV_F16, HEAD_DIM, 0, false) == SL_OK);
+    struct sl_near_request asked = sl_annex_map_request(&map, 1);
+    size_t bytes = size - 7 < sl_annex_map_answer_limit(tokens) ? size - 7 : sl_annex_map_answer_limit(tokens);
+    uint8_t *told = tight(bytes);
+    memcpy(told, data + 7, bytes);
+    struct sl_error err;
+    if (sl_annex_map_read(&map, &asked, told, bytes, tokens, &err) == SL_OK) {
+        struct sl_near_request request = asked;
+        request.kind = data[2] & 1 ? SL_NEAR_ROWS : SL_NEAR_CHANNELS;
+        request.first_lane = data[3] % 4;
+        request.n_lanes = 1 + data[3] / 4 % 3;
+        request.n_channels = request.kind == SL_NEAR_CHANNELS ? 1 + data[4] % HEAD_DIM : 0;
+        request.n_tokens = request.kind == SL_NEAR_ROWS ? 1 + data[4] % 16u : 0;
+        request.last = 1 + data[5] * 4u;
+        uint8_t body[N_LANES * HEAD_DIM * 8];
+        fill_body(body, sizeof body, request.kind, data + 6);
+        size_t n = sl_annex_map_n_ranges(&map, &request, body), limit = sl_near_answer_limit(&shape, &request);
+        if (n > 0 && limit > 0) { // more is not asked for
+            uint8_t *answer = tight(limit);
+            struct sl_fetch_range *ranges = calloc(n, sizeof *ranges);
+            must(ranges != NULL);
+            size_t whole = sl_annex_map_answer(&map, &request, body, answer, ranges);
+            must(whole <= limit);
+            for (size_t i = 0; i < n; i++) {
+                uint8_t *to = ranges[i].to;
+                must(to >= answer && ranges[i].bytes <= (size_t)(answer + whole - to));
+                memset(to, 1, ranges[i].bytes);
+            }
+            free(ranges);
+            free(answer);
+        }
+    }
+    free(map.segments);
+    free(told);
+}
+
 // --- the annex -----------------------------------------------------------------------------------------------------
 
 static void serve(const struct sl_annex *annex, const uint8_t *data, size_t size) {
@@ -189,7 +251,9 @@ static void serve(const struct sl_annex *annex, const uint8_t *data, size_t size
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const struct sl_annex *annex;
     annex = annex != NULL ? annex : make_annex();
-    if (size > 0 && data[0] % 2 == 0) {
+    if (size > 0 && data[0] >= 128) {
+        read_by_map(data + 1, size - 1);
+    } else if (size > 0 && data[0] % 2 == 0) {
         serve(annex, data + 1, size - 1);
     } else if (size > 0) {
         ask(data + 1, size - 1);
