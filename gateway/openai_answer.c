@@ -11,9 +11,10 @@
 
 // ---- tokens -----------------------------------------------------------------------------------------------------------
 
-// Text of bytes that may be a part of a character, as OpenAI shows it: what is none becomes "\xNN" behind "bytes:".
+// Text of bytes that may be a part of a character, or a zero, which readers of JSON stumble over: as OpenAI shows it, "bytes:\xNN".
 static json_t *text_of(ProtobufCBinaryData raw) {
-    json_t *text = json_stringn((const char *)raw.data, raw.len);
+    bool has_zero = raw.len > 0 && memchr(raw.data, 0, raw.len);
+    json_t *text = has_zero ? NULL : json_stringn(raw.data ? (const char *)raw.data : "", raw.len);
     if (text) {
         return text;
     }
