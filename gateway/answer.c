@@ -62,9 +62,11 @@ static bool wait_for_room(struct sl_answer *answer, size_t n) {
 }
 
 static bool grow(struct sl_answer *answer, size_t n) {
-    memmove(answer->text, answer->text + answer->n_taken, answer->n_text - answer->n_taken);
-    answer->n_text -= answer->n_taken;
-    answer->n_taken = 0;
+    if (answer->n_taken > 0) {
+        memmove(answer->text, answer->text + answer->n_taken, answer->n_text - answer->n_taken);
+        answer->n_text -= answer->n_taken;
+        answer->n_taken = 0;
+    }
     size_t wanted = answer->n_text + n;
     if (wanted > answer->text_bytes) {
         size_t bytes = wanted < 4096 ? 4096 : wanted + wanted / 2;
