@@ -18,6 +18,7 @@ struct sl_exchange {
     char *body;
     size_t n_body, body_bytes; // bytes is what it has of the gateway's memory for bodies
     struct sl_refusal refusal; // of a body that need not come to its end; http_status 0: none
+    struct sl_api_key key;
     struct sl_answer *answer;
     struct sl_exchange *previous, *next; // of those with an answer
 };
@@ -33,6 +34,8 @@ static enum MHD_Result reply(struct sl_gateway *gateway, struct MHD_Connection *
     MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
     if (http_status == MHD_HTTP_TOO_MANY_REQUESTS || http_status == MHD_HTTP_SERVICE_UNAVAILABLE) {
         MHD_add_response_header(response, MHD_HTTP_HEADER_RETRY_AFTER, "1");
+    } else if (http_status == MHD_HTTP_UNAUTHORIZED) {
+        MHD_add_response_header(response, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
     }
     enum MHD_Result result = MHD_queue_response(connection, (unsigned)http_status, response);
     MHD_destroy_response(response);
@@ -178,6 +181,15 @@ static enum sl_status check_model(const struct sl_served_model *model, const str
     return SL_OK;
 }
 
+// Of one key.
+static int64_t count_answers(const struct sl_gateway *gateway, const struct sl_api_key *key) {
+    int64_t n = 0;
+    for (const struct sl_exchange *other = gateway->answering; other; other = other->next) {
+        n += memcmp(other->key.hash, key->hash, sizeof key->hash) == 0;
+    }
+    return n;
+}
+
 // A place among the answers under way.
 static enum sl_status take_place(struct sl_exchange *exchange, struct sl_refusal *refusal) {
     struct sl_gateway *gateway = exchange->gateway;
@@ -188,6 +200,10 @@ static enum sl_status take_place(struct sl_exchange *exchange, struct sl_refusal
         status = SL_ERR_CANCELLED;
     } else if (gateway->n_answers >= gateway->config.max_requests) {
         sl_refuse(refusal, 429, "%d requests are being answered (--max-requests)", gateway->n_answers);
+        status = SL_ERR_EXHAUSTED;
+    } else if (count_answers(gateway, &exchange->key) >= exchange->key.max_answers) {
+        sl_refuse(refusal, 429, "this key has %" PRId64 " answers under way, and may have no more",
+                  exchange->key.max_answers);
         status = SL_ERR_EXHAUSTED;
     } else {
         gateway->n_answers++;
@@ -224,7 +240,8 @@ void sl_exchange_stop_all(struct sl_gateway *gateway) {
     }
 }
 
-static enum MHD_Result begin_answer(struct sl_exchange *exchange, struct MHD_Connection *connection, bool is_chat) {
+static enum MHD_Result begin_answer(struct sl_exchange *exchange, struct MHD_Connection *connection,
+                                    struct sl_client *client, bool is_chat) {
     struct sl_gateway *gateway = exchange->gateway;
     struct sl_served_model model = sl_served_model(gateway->served);
     struct sl_openai_request *request = NULL;
@@ -242,7 +259,7 @@ static enum MHD_Result begin_answer(struct sl_exchange *exchange, struct MHD_Con
         sl_openai_request_destroy(&request);
         return reply_refusal(gateway, connection, &refusal);
     }
-    struct sl_answer_config config = {.client = gateway->client,
+    struct sl_answer_config config = {.client = client,
                                       .model = model.name,
                                       .deadline_ms = gateway->config.deadline_ms,
                                       .ping_ms = gateway->config.ping_ms,
@@ -296,7 +313,13 @@ static enum MHD_Result route(struct sl_exchange *exchange, struct MHD_Connection
     bool is_get = strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
     bool is_model = strncmp(url, models, sizeof models - 1) == 0;
     bool is_other = strcmp(url, "/v1/models") == 0 || strcmp(url, "/health") == 0 || strcmp(url, "/metrics") == 0;
+    bool is_open = url[0] == '/' && (url[1] == 'h' || url[1] == 'm'); // to whoever watches over us
+    struct sl_client *client;
     struct sl_refusal refusal;
+    const char *authorization = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
+    if (!is_open && sl_tenants_find(gateway->tenants, authorization, &exchange->key, &client, &refusal) != SL_OK) {
+        return reply_refusal(gateway, connection, &refusal);
+    }
     if (!is_chat && !is_completion && !is_model && !is_other) {
         sl_refuse(&refusal, 404, "there is nothing at %.200s", url);
     } else if (is_chat || is_completion ? strcmp(method, "POST") != 0 : !is_get) {
@@ -304,7 +327,7 @@ static enum MHD_Result route(struct sl_exchange *exchange, struct MHD_Connection
     } else if (exchange->refusal.http_status != 0) {
         refusal = exchange->refusal;
     } else if (is_chat || is_completion) {
-        return begin_answer(exchange, connection, is_chat);
+        return begin_answer(exchange, connection, client, is_chat);
     } else if (is_model) {
         return get_model(gateway, connection, url + sizeof models - 1);
     } else {

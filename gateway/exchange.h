@@ -12,6 +12,7 @@
 #include "gateway/answer.h"
 #include "gateway/gateway.h"
 #include "gateway/served.h"
+#include "gateway/tenants.h"
 
 enum { SL_N_OUTCOMES = 6 }; // status codes by their first digit
 
@@ -22,6 +23,7 @@ struct sl_gateway {
     char *https_cert, *https_key; // contents
     struct sl_client *client;
     struct sl_served *served;
+    struct sl_tenant_clients *tenants;
     struct MHD_Daemon *daemon;
     int64_t started_s; // Unix time
 

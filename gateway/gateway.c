@@ -108,6 +108,7 @@ void sl_gateway_destroy(struct sl_gateway **gateway_ptr) {
         MHD_stop_daemon(gateway->daemon);
     }
     sl_served_destroy(&gateway->served);
+    sl_tenants_close(&gateway->tenants);
     sl_client_close(&gateway->client);
     pthread_cond_destroy(&gateway->changed);
     pthread_mutex_destroy(&gateway->mutex);
@@ -129,6 +130,14 @@ enum sl_status sl_gateway_start(const struct sl_gateway_config *config, struct s
     enum sl_status status = read_certificate(gateway, err);
     if (status == SL_OK) {
         status = sl_client_connect(config->coordinator, &gateway->config.tls, &gateway->client, err);
+    }
+    if (status == SL_OK) {
+        struct sl_tenants_config tenants = {.keys = config->keys,
+                                            .folder = config->tenants,
+                                            .coordinator = config->coordinator,
+                                            .ca = config->tls.ca,
+                                            .own = gateway->client};
+        status = sl_tenants_open(&tenants, &gateway->tenants, err);
     }
     if (status == SL_OK) {
         status = sl_served_create(gateway->client, &gateway->served, err);

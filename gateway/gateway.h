@@ -5,7 +5,7 @@
  * Design, in reading order:
  *     openai_request.h   what is asked         openai_answer.h   what is answered      refusal.h   what is refused
  *     answer.h           one answer under way  exchange.h        one request of HTTP, from its first byte to its last
- *     served.h           what model there is   listen.h
+ *     tenants.h          on whose behalf        served.h          what model there is        listen.h
  *     POST /v1/chat/completions, /v1/completions    GET /v1/models, /v1/models/NAME, /health, /metrics
  * Threads: libmicrohttpd's one, which holds all connections in one epoll set and never waits; one an answer under way, of which there
  *     are at most max_requests; and one that asks the coordinator for its model. Connections that are idle cost no thread.
@@ -26,6 +26,7 @@ struct sl_gateway_config {
     bool insecure;                      // and then, listen also where other hosts can connect
     const char *coordinator;            // "HOST:PORT"
     struct sl_tls_files tls;            // who we are, to a cluster that asks
+    const char *keys, *tenants;         // see tenants.h
     int64_t max_connections;
     int64_t max_requests;       // answers under way; more are refused with 429
     int64_t max_body_bytes;     // of one request

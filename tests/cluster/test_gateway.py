@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """sluice-gateway in front of a real cluster, asked over sockets: what OpenAI's clients ask, what they trip over, and what strangers do."""
 import contextlib
+import hashlib
 import http.client
 import json
 import os
@@ -56,11 +57,11 @@ class Gateway:
             reply = connection.getresponse()
             return reply.status, reply.read().decode()
 
-    def post(self, path, body):
+    def post(self, path, body, key=None):
         """(status, what came)."""
+        headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
         with contextlib.closing(self.connect()) as connection:
-            connection.request("POST", path, body if isinstance(body, (bytes, str)) else json.dumps(body),
-                               {"Content-Type": "application/json"})
+            connection.request("POST", path, body if isinstance(body, (bytes, str)) else json.dumps(body), headers)
             reply = connection.getresponse()
             return reply.status, json.loads(reply.read())
 
@@ -394,10 +395,55 @@ def secured(cluster, context, *options):
     return Secured(cluster, *options)
 
 
+def key_line(key, tenant, limits=""):
+    return f"{hashlib.sha256(key.encode()).hexdigest()} {tenant} {limits}\n"
+
+
+def test_keys_are_tenants():
+    """Neither finds what the other has had read, and the cluster knows whose a job is."""
+    with tempfile.TemporaryDirectory(prefix="sluice-keys-") as folder, certificates() as made, Cluster(certificates=made) as cluster:
+        made.make("client/acme", "client/beta")
+        keys = os.path.join(folder, "keys")
+        with open(keys, "w") as file:
+            file.write(key_line("sk-acme", "acme") + key_line("sk-beta", "beta", "answers=1") + key_line("sk-gone", "gone"))
+        with Gateway(cluster, "--keys", keys, "--tenants", made.folder) as gateway:
+            def ask(key, **fields):
+                return gateway.post("/v1/completions", {**ANSWER, **fields}, key)
+
+            for key in (None, "", "sk-acm", "sk-acmee"):
+                status, reply = ask(key)
+                assert status == 401 and reply["error"]["type"] == "authentication_error", (key, reply)
+            assert gateway.get("/v1/models")[0] == 401 and gateway.get("/health")[0] == 200 and gateway.get("/metrics")[0] == 200
+            status, reply = ask("sk-gone")
+            assert status == 503 and "certificate" in reply["error"]["message"], reply
+
+            def cached(key):
+                status, reply = ask(key)
+                assert status == 200, reply
+                return reply["usage"]["prompt_tokens_details"]["cached_tokens"]
+            assert cached("sk-acme") == 0
+            eventually(lambda: cached("sk-acme") > 100, 20, "acme finds its own")
+            assert cached("sk-beta") == 0, "beta finds nothing of acme's"
+            assert {job.tenant for job in cluster.list()} == {"acme", "beta"}
+
+            # One answer at a time for beta; acme does not mind.
+            body = json.dumps({**ANSWER, "max_tokens": 2000, "ignore_eos": True, "stop": None, "stream": True})
+            with contextlib.closing(gateway.connect()) as connection:
+                connection.request("POST", "/v1/completions", body, {"Authorization": "Bearer sk-beta"})
+                reply = connection.getresponse()
+                assert reply.status == 200 and reply.read(100)
+                assert ask("sk-beta")[0] == 429 and ask("sk-acme")[0] == 200
+
+            with open(keys, "w") as file:
+                file.write(key_line("sk-acme", "acme"))
+            eventually(lambda: ask("sk-beta")[0] == 401, 10, "a key that is taken away is nobody's")
+            assert ask("sk-acme")[0] == 200
+
+
 def test_wrong_options_name_the_remedy():
     from harness import BIN
     for words, said in ((["--listen", "0.0.0.0:0"], "--insecure"), (["--https-cert", "/dev/null/x", "--https-key", "y"], "/dev/null/x"),
-                        (["--https-cert", "/dev/null"], "belong together"), (["--listen", "nowhere"], "HOST:PORT")):
+                        (["--https-cert", "/dev/null"], "belong together"), (["--keys", "/dev/null/k"], "/dev/null/k"), (["--tenants", "x"], "--keys"), (["--listen", "nowhere"], "HOST:PORT")):
         refused = subprocess.run([os.path.join(BIN, "sluice-gateway"), *words], capture_output=True, text=True, timeout=30 * SLOW)
         assert refused.returncode in (1, 2) and said in refused.stderr, refused
 

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: on whose behalf a request is made. By its key; and then by that tenant's own certificate, so that the cluster itself tells
+ *          tenants apart and need not believe the gateway.
+ *
+ * Design: a folder has client-TENANT.pem and client-TENANT.key for each, as tools/test-ca.sh writes them. A connection is made when a tenant
+ *         first asks, and stays. Without a file of keys everybody is the gateway's own client; in a cluster without certificates too.
+ * Threads: any.
+ */
+#pragma once
+
+#include "gateway/refusal.h"
+#include "libsluice/sluice.h"
+#include "trust/api_keys.h"
+
+struct sl_tenants_config {
+    const char *keys;        // a file (trust/api_keys.h); "": nobody is asked
+    const char *folder;      // of certificates; ""
+    const char *coordinator; // "HOST:PORT"
+    const char *ca;          // of the cluster; ""
+    struct sl_client *own;   // of the gateway itself
+};
+
+struct sl_tenant_clients;
+
+enum sl_status sl_tenants_open(const struct sl_tenants_config *config, struct sl_tenant_clients **tenants_out,
+                               struct sl_error *err);
+void sl_tenants_close(struct sl_tenant_clients **tenants); // accepts NULL, nulls *tenants
+
+/*
+ * authorization: the header, or NULL. *client_out is ours, and lives as long as we do. SL_ERR_DENIED and others: *refusal says why.
+ */
+enum sl_status sl_tenants_find(struct sl_tenant_clients *tenants, const char *authorization, struct sl_api_key *key_out,
+                               struct sl_client **client_out, struct sl_refusal *refusal);

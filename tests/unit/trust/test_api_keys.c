@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: files of API keys: what they may say, who is found by them, and what becomes of one that changes.
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <setjmp.h> // setjmp.h before cmocka.h
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "trust/api_keys.h"
+
+// SHA-256 of "one" and of "two" (sha256sum).
+#define ONE "7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed"
+#define TWO "3fc4ccfe745870e2c0d99f71f30ff0656c8dedd41cc1d7d3d376b0dbe685e2f3"
+
+static char path[64];
+
+static void write_file(const char *text, mode_t mode) {
+    char new_path[80];
+    snprintf(new_path, sizeof new_path, "%s.new", path);
+    FILE *file = fopen(new_path, "w");
+    assert_non_null(file);
+    assert_true(fputs(text, file) >= 0 && fclose(file) == 0);
+    assert_int_equal(chmod(new_path, mode), 0);
+    assert_int_equal(rename(new_path, path), 0);
+}
+
+static int set_up(void **state) {
+    (void)state;
+    snprintf(path, sizeof path, "/tmp/sluice-test-keys-%d", (int)getpid());
+    return 0;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    return unlink(path);
+}
+
+static void test_keys_are_found_by_their_hash(void **state) {
+    (void)state;
+    write_file("# ours\n" ONE "  acme answers=8 # a comment\r\n\n\t" TWO "\tbeta", 0600);
+    struct sl_api_keys *keys;
+    struct sl_error err;
+    assert_int_equal(sl_api_keys_open(path, &keys, &err), SL_OK);
+    struct sl_api_key key;
+    assert_int_equal(sl_api_keys_find(keys, "one", &key), SL_OK);
+    assert_string_equal(key.tenant, "acme");
+    assert_int_equal(key.max_answers, 8);
+    assert_int_equal(sl_api_keys_find(keys, "two", &key), SL_OK);
+    assert_string_equal(key.tenant, "beta");
+    assert_true(key.max_answers == INT64_MAX);
+    static const char *const nobodys[] = {"", "o", "one ", "One", ONE};
+    for (size_t i = 0; i < sizeof nobodys / sizeof *nobodys; i++) {
+        assert_int_equal(sl_api_keys_find(keys, nobodys[i], &key), SL_ERR_DENIED);
+    }
+    sl_api_keys_close(&keys);
+}
+
+// Until the file is looked at again; the last answer.
+static enum sl_status find_eventually(struct sl_api_keys *keys, const char *presented, enum sl_status wanted) {
+    struct sl_api_key key;
+    enum sl_status status = SL_ERR_INTERNAL;
+    for (int64_t deadline_ns = sl_deadline_in_ms(20000); status != wanted && sl_deadline_left_ms(deadline_ns) > 0;) {
+        status = sl_api_keys_find(keys, presented, &key);
+        sl_sleep_ms(10);
+    }
+    return status;
+}
+
+static void test_a_file_that_changes(void **state) {
+    (void)state;
+    write_file(ONE " acme\n", 0600);
+    struct sl_api_keys *keys;
+    struct sl_error err;
+    assert_int_equal(sl_api_keys_open(path, &keys, &err), SL_OK);
+    write_file(TWO " acme\n", 0600);
+    assert_int_equal(find_eventually(keys, "one", SL_ERR_DENIED), SL_ERR_DENIED);
+    assert_int_equal(find_eventually(keys, "two", SL_OK), SL_OK);
+    write_file("nonsense\n", 0600); // nobody is locked out by a slip
+    sl_sleep_ms(1200);
+    assert_int_equal(find_eventually(keys, "two", SL_OK), SL_OK);
+    write_file("", 0600); // but by an order
+    assert_int_equal(find_eventually(keys, "two", SL_ERR_DENIED), SL_ERR_DENIED);
+    sl_api_keys_close(&keys);
+}
+
+static void test_what_is_no_file_of_keys(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *says;
+    } rows[] = {
+        {"one acme\n", "line 1: expected a SHA-256"},
+        {"\n" ONE "a acme\n", "line 2: expected a SHA-256"},
+        {"7692C3AD3540BB803C020B3AEE66CD8887123234EA0C6E7143C0ADD73FF431ED acme", "small hexadecimal"},
+        {ONE, "line 1: expected a tenant"},
+        {ONE " ../acme", "line 1: expected a tenant"},
+        {ONE " .acme", "line 1: expected a tenant"},
+        {ONE " a/b", "line 1: expected a tenant"},
+        {ONE " a123456789012345678901234567890123456789012345678901234567890123", "expected a tenant"},
+        {ONE " acme answers=0", "answers=0"},
+        {ONE " acme answers=", "answers="},
+        {ONE " acme answers=-1", "answers=-1"},
+        {ONE " acme answers=99999999999999999999", "answers=9"},
+        {ONE " acme answers=1x", "answers=1x"},
+        {ONE " acme speed=1", "speed=1"},
+    };
+    struct sl_api_keys *keys;
+    struct sl_error err;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        write_file(rows[i].text, 0600);
+        assert_int_equal(sl_api_keys_open(path, &keys, &err), SL_ERR_INVALID);
+        if (!strstr(err.text, rows[i].says) || !strstr(err.text, path)) {
+            fail_msg("%s: %s", rows[i].text, err.text);
+        }
+    }
+    write_file(ONE " acme\n", 0622);
+    assert_int_equal(sl_api_keys_open(path, &keys, &err), SL_ERR_PRECONDITION);
+    assert_int_equal(sl_api_keys_open("/dev/null/keys", &keys, &err), SL_ERR_IO);
+    assert_int_equal(sl_api_keys_open("/tmp", &keys, &err), SL_ERR_INVALID);
+    struct sl_api_key *list;
+    size_t n;
+    assert_int_equal(sl_api_keys_parse("#\0", 2, &list, &n, &err), SL_ERR_INVALID);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_keys_are_found_by_their_hash, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_a_file_that_changes, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_what_is_no_file_of_keys, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// Purpose: see api_keys.h.
+#include "trust/api_keys.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <openssl/evp.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+enum { MAX_FILE_BYTES = 64 << 20, LOOK_AGAIN_MS = 1000 };
+
+struct sl_api_keys {
+    char *path;
+    pthread_mutex_t mutex; // guards what follows
+    struct sl_api_key *list;
+    size_t n;
+    struct stat seen; // of the file that the list is of
+    int64_t looked_ns;
+};
+
+// ---- lines ----------------------------------------------------------------------------------------------------------
+
+static int digit(char c) {
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+static bool parse_hash(const char *word, uint8_t hash_out[32]) {
+    if (strlen(word) != 64) {
+        return false;
+    }
+    for (int i = 0; i < 32; i++) {
+        int high = digit(word[2 * i]), low = digit(word[2 * i + 1]);
+        if (high < 0 || low < 0) {
+            return false;
+        }
+        hash_out[i] = (uint8_t)(high << 4 | low);
+    }
+    return true;
+}
+
+// Names of files are made of it.
+static bool is_tenant(const char *word) {
+    size_t n = strspn(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-");
+    return n > 0 && word[n] == '\0' && n < SL_TENANT_NAME_BYTES && isalnum((unsigned char)word[0]);
+}
+
+static bool parse_limit(const char *word, struct sl_api_key *key) {
+    static const char answers[] = "answers=";
+    char *end;
+    if (strncmp(word, answers, sizeof answers - 1) != 0 || !isdigit((unsigned char)word[sizeof answers - 1])) {
+        return false;
+    }
+    errno = 0;
+    key->max_answers = strtoll(word + sizeof answers - 1, &end, 10);
+    return *end == '\0' && errno == 0 && key->max_answers > 0;
+}
+
+// Whether there is one in the line, which is changed.
+static enum sl_status parse_line(char *line, bool *there_out, struct sl_api_key *key_out, struct sl_error *err) {
+    line[strcspn(line, "#\r")] = '\0';
+    char *rest = NULL, *word = strtok_r(line, " \t", &rest);
+    *there_out = word != NULL;
+    if (!word) {
+        return SL_OK;
+    }
+    key_out->max_answers = INT64_MAX;
+    if (!parse_hash(word, key_out->hash)) {
+        return sl_fail(err, SL_ERR_INVALID, "expected a SHA-256 in 64 small hexadecimal digits");
+    }
+    word = strtok_r(NULL, " \t", &rest);
+    if (!word || !is_tenant(word)) {
+        return sl_fail(err, SL_ERR_INVALID, "expected a tenant behind the hash: letters, digits, '.', '_', '-'");
+    }
+    snprintf(key_out->tenant, sizeof key_out->tenant, "%s", word);
+    while ((word = strtok_r(NULL, " \t", &rest))) {
+        if (!parse_limit(word, key_out)) {
+            return sl_fail(err, SL_ERR_INVALID, "\"%.40s\": expected answers=N", word);
+        }
+    }
+    return SL_OK;
+}
+
+static enum sl_status parse_lines(char *text, struct sl_api_key *list, size_t *n_out, struct sl_error *err) {
+    size_t n = 0, number = 0;
+    for (char *line = text, *next; line; line = next) {
+        char *newline = strchr(line, '\n');
+        next = newline ? newline + 1 : NULL;
+        if (newline) {
+            *newline = '\0';
+        }
+        number++;
+        bool there;
+        struct sl_error why;
+        enum sl_status status = parse_line(line, &there, &list[n], &why);
+        if (status != SL_OK) {
+            return sl_fail(err, status, "line %zu: %s", number, why.text);
+        }
+        n += there;
+    }
+    *n_out = n;
+    return SL_OK;
+}
+
+enum sl_status sl_api_keys_parse(const char *text, size_t n_bytes, struct sl_api_key **list_out, size_t *n_out,
+                                 struct sl_error *err) {
+    size_t n_lines = 1;
+    for (size_t i = 0; i < n_bytes; i++) {
+        n_lines += text[i] == '\n';
+        if (text[i] == '\0') {
+            return sl_fail(err, SL_ERR_INVALID, "line %zu: a zero byte", n_lines);
+        }
+    }
+    char *copy = malloc(n_bytes + 1);
+    struct sl_api_key *list = calloc(n_lines, sizeof *list);
+    enum sl_status status = copy && list ? SL_OK : sl_fail(err, SL_ERR_EXHAUSTED, "no memory for %zu keys", n_lines);
+    if (status == SL_OK) {
+        memcpy(copy, text, n_bytes);
+        copy[n_bytes] = '\0';
+        status = parse_lines(copy, list, n_out, err);
+    }
+    free(copy);
+    if (status != SL_OK) {
+        free(list);
+        return status;
+    }
+    *list_out = list;
+    return SL_OK;
+}
+
+// ---- the file -------------------------------------------------------------------------------------------------------
+
+static enum sl_status read_text(int fd, const struct stat *about, char **text_out, struct sl_error *err) {
+    char *text = malloc((size_t)about->st_size + 1);
+    ssize_t n = text ? read(fd, text, (size_t)about->st_size) : -1;
+    if (n != about->st_size) {
+        free(text);
+        return sl_fail(err, SL_ERR_IO, "cannot be read whole");
+    }
+    *text_out = text;
+    return SL_OK;
+}
+
+static enum sl_status load(struct sl_api_keys *keys, struct sl_error *err) {
+    int fd = open(keys->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    struct stat about;
+    char *text = NULL;
+    struct sl_api_key *list = NULL;
+    size_t n = 0;
+    enum sl_status status = SL_OK;
+    if (fd < 0 || fstat(fd, &about) != 0) {
+        status = sl_fail(err, SL_ERR_IO, "%s", strerror(errno));
+    } else if (!S_ISREG(about.st_mode) || about.st_size > MAX_FILE_BYTES) {
+        status = sl_fail(err, SL_ERR_INVALID, "is not a file of keys");
+    } else if ((about.st_mode & 022) != 0) {
+        status = sl_fail(err, SL_ERR_PRECONDITION, "others may write it: chmod go-w");
+    } else {
+        status = read_text(fd, &about, &text, err);
+    }
+    if (status == SL_OK) {
+        status = sl_api_keys_parse(text, (size_t)about.st_size, &list, &n, err);
+    }
+    free(text);
+    if (fd >= 0) {
+        close(fd);
+    }
+    if (status == SL_OK) {
+        free(keys->list);
+        keys->list = list;
+        keys->n = n;
+        keys->seen = about;
+    }
+    return status;
+}
+
+static bool is_same(const struct stat *a, const struct stat *b) {
+    return a->st_ino == b->st_ino && a->st_size == b->st_size && a->st_mtim.tv_sec == b->st_mtim.tv_sec &&
+           a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
+}
+
+// Under the mutex.
+static void look_again(struct sl_api_keys *keys) {
+    int64_t now_ns = sl_now_ns();
+    struct stat about;
+    if (now_ns - keys->looked_ns < LOOK_AGAIN_MS * SL_NS_PER_MS) {
+        return;
+    }
+    keys->looked_ns = now_ns;
+    if (stat(keys->path, &about) == 0 && is_same(&about, &keys->seen)) {
+        return;
+    }
+    struct sl_error err;
+    if (load(keys, &err) == SL_OK) {
+        sl_log_info("trust", "%s: %zu keys", keys->path, keys->n);
+    } else {
+        sl_log_error("trust", "%s: %s: the %zu keys of before are kept", keys->path, err.text, keys->n);
+    }
+}
+
+enum sl_status sl_api_keys_open(const char *path, struct sl_api_keys **keys_out, struct sl_error *err) {
+    struct sl_api_keys *keys = calloc(1, sizeof *keys);
+    if (!keys || !(keys->path = strdup(path))) {
+        free(keys);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for keys");
+    }
+    pthread_mutex_init(&keys->mutex, NULL);
+    keys->looked_ns = sl_now_ns();
+    enum sl_status status = load(keys, err);
+    if (status != SL_OK) {
+        sl_error_prefix(err, path);
+        sl_api_keys_close(&keys);
+        return status;
+    }
+    *keys_out = keys;
+    return SL_OK;
+}
+
+void sl_api_keys_close(struct sl_api_keys **keys_ptr) {
+    struct sl_api_keys *keys = *keys_ptr;
+    if (keys) {
+        pthread_mutex_destroy(&keys->mutex);
+        free(keys->list);
+        free(keys->path);
+        free(keys);
+        *keys_ptr = NULL;
+    }
+}
+
+enum sl_status sl_api_keys_find(struct sl_api_keys *keys, const char *presented, struct sl_api_key *key_out) {
+    uint8_t hash[32];
+    unsigned n = 0;
+    if (EVP_Digest(presented, strlen(presented), hash, &n, EVP_sha256(), NULL) != 1 || n != sizeof hash) {
+        return SL_ERR_DENIED;
+    }
+    enum sl_status status = SL_ERR_DENIED;
+    pthread_mutex_lock(&keys->mutex);
+    look_again(keys);
+    for (size_t i = 0; i < keys->n && status != SL_OK; i++) {
+        if (memcmp(keys->list[i].hash, hash, sizeof hash) == 0) {
+            *key_out = keys->list[i];
+            status = SL_OK;
+        }
+    }
+    pthread_mutex_unlock(&keys->mutex);
+    return status;
+}
