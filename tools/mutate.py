@@ -66,6 +66,7 @@ def arguments():
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the sample (1)")
     parser.add_argument("--since", metavar="COMMIT", help="only in lines that changed since then")
     parser.add_argument("--tests", metavar="REGEX", default="^unit_", help="unit tests that may be chosen from")
+    parser.add_argument("--only", metavar="REGEX", default="", help="of the sample, only files whose path has this")
     parser.add_argument("--most", type=float, default=60, metavar="SECONDS", help="of unit tests a bug, as they take without one (60)")
     parser.add_argument("--asan", action="store_true", help="with AddressSanitizer: slower, sees what leaks and what is past an end")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="bugs at a time, each in a copy of its own (1)")
@@ -410,7 +411,7 @@ def plant(options, sample, job):
         past = known.get(key_of(bug))
         if past and options.resume or options.again and (not past or past["verdict"] != "lived" or (bug.path, bug.new.strip()) in reasons):
             continue
-        if i % options.jobs != job:
+        if i % options.jobs != job or not re.search(options.only, bug.path):
             continue
         began = time.monotonic()
         verdict, of = workshop.fate(bug)
