@@ -246,10 +246,13 @@ class Workshop:
     @functools.lru_cache(maxsize=None)
     def tests_of(self, path):
         """Unit tests whose program holds the file: those of its folder, of its name first, and a few of others."""
-        stem, folder, top = os.path.basename(path)[:-2], "unit_" + os.path.dirname(path).replace("/", "_"), "unit_" + path.split("/")[0]
-        held = [n for n in self.unit_tests() if (n.startswith(folder) or not self.is_long(n)) and self.objects[path] in self.inputs(n)]
-        near = [n for n in held if n.startswith(folder)]
-        far = [n for n in held if n not in near]
+        stem, top = os.path.basename(path)[:-2], "unit_" + path.split("/")[0]
+        held = [n for n in self.unit_tests() if self.objects[path] in self.inputs(n)]
+        folder, near = "unit_" + os.path.dirname(path).replace("/", "_"), []
+        while not near and len(folder) >= len(top):  # tests of coordinator/jobs/ are named after coordinator/
+            near = [n for n in held if n.startswith(folder)]
+            folder = folder if near else folder[:folder.rfind("_")]
+        far = [n for n in held if n not in near and not self.is_long(n)]
         return (sorted(near, key=lambda n: (not n.startswith(f"{folder}_{stem}"), self.passed.get(n, 1))),
                 sorted(far, key=lambda n: (not n.startswith(top), self.passed.get(n, 1))))
 
@@ -340,7 +343,7 @@ class Workshop:
                         return "unclear", f"{test} fails without the bug, too: the machine is busy"
                 self.killers[bug.path][test] += 1
                 return "died", test + (" (timeout)" if failure == "timeout" else "")
-        return "lived", f"{n} tests"
+        return "lived", n
 
     def fate(self, bug):
         if bug.path not in self.objects:
@@ -356,12 +359,14 @@ class Workshop:
             if self.hash(object_path) == before:
                 return "equivalent", "the same machine code"
             near, far = self.tests_of(bug.path)
+            asked = 0
             for tests in near, far[:4], self.wide_tests(bug.path) if self.options.wide else []:
                 self.write(bug.path, text)
                 verdict, of = self.asked(bug, tests, text)
                 if verdict != "lived":
-                    break
-            return verdict, of
+                    return verdict, of
+                asked += of
+            return "lived", f"{asked} tests"
         finally:
             self.write(bug.path, text)
 
