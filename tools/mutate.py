@@ -171,10 +171,11 @@ class Workshop:
         self.load_passed()
         self.copy_head()
         launcher = ["-DCMAKE_C_COMPILER_LAUNCHER=ccache", "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
-        linker = ["-DCMAKE_EXE_LINKER_FLAGS=-fuse-ld=mold"] if shutil.which("mold") else []
+        # What leaks is seen at the end of a test; that takes no other objects, only another linker's line.
+        linker = ["-fuse-ld=mold"] * bool(shutil.which("mold")) + ["-fsanitize=leak"] * (not options.asan)
         # Assertions stay: they are tests, too.
         subprocess.run(["cmake", "-S", self.tree, "-B", self.build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_C_FLAGS_DEBUG=-O1",
-                        "-DCMAKE_CXX_FLAGS_DEBUG=-O1", f"-DSLUICE_ASAN={'ON' if options.asan else 'OFF'}", "--log-level=WARNING", *launcher, *linker], check=True, stdout=subprocess.DEVNULL)
+                        "-DCMAKE_CXX_FLAGS_DEBUG=-O1", f"-DSLUICE_ASAN={'ON' if options.asan else 'OFF'}", "--log-level=WARNING", *launcher, "-DCMAKE_EXE_LINKER_FLAGS=" + " ".join(linker)], check=True, stdout=subprocess.DEVNULL)
         with open(os.path.join(self.build, "compile_commands.json")) as file:
             self.objects = {os.path.relpath(c["file"], self.tree): re.search(r" -o (\S+)", c["command"])[1] for c in json.load(file)}
         listed = subprocess.run(["ctest", "--test-dir", self.build, "--show-only=json-v1"], capture_output=True, text=True, check=True).stdout
