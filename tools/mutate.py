@@ -10,8 +10,8 @@ How good are the tests? Plants small bugs by rule, one at a time, builds, runs t
     tools/mutate.py --sample 20 --summary kvstore                 # only counts what was found; --list: only what would be planted
 
 Works on a copy of HEAD in build-mutate/, which is brought up to date. A bug dies if the build fails, if a unit test fails twice, or if
-one takes far too long; nearest tests come first, and only what a test needs is built. With --wide, what the unit tests let live meets the
-cluster tests of its folder (WIDE), as does what no unit test holds. What makes the same machine code is no bug. What lives is either
+one takes far too long; nearest tests come first, and only what a test needs is built.
+What leaks is seen; cluster tests, bits and AddressSanitizer are not asked. What makes the same machine code is no bug. What lives is either
 a test that is missing, or makes no difference: then say so, with the reason, in tools/mutate.equivalent. Results are lines of JSON in
 build-mutate/results.jsonl; the last of a bug counts. The sample is drawn by hashes: a change elsewhere does not change it.
 """
@@ -51,12 +51,6 @@ SKIPPED = re.compile(r"^\s*(//|\*|/\*|#)|static const|SL_OPTION|^\s*\{\"|^\s*cas
 SPEAKS = re.compile(r"^\s*(sl_log_\w+|assert|static_assert|_Static_assert|printf|fprintf|perror)\(")
 # The smaller or the larger of two: where they are equal it does not matter which.
 OF_TWO = re.compile(r"([\w.>\[\]()-]+) [<>]=? ([\w.>\[\]()-]+) \? (\1 : \2|\2 : \1)")
-# What cluster tests are asked with --wide, by the first folder.
-WIDE = {
-    "coordinator": "cluster_(bad_input|cancel|clients|faults)", "kvstore": "cluster_(reuse|disk|retrieval)", "fabric": "cluster_(answers|faults)",
-    "offload": "cluster_(retrieval|offload)", "compress": "cluster_recipes", "kvcache": "cluster_reuse",
-}
-PROGRAMS = ["sluice", "sluice-coordinator", "sluice-prefill", "sluice-decode", "sluice-kvstore"]
 
 Bug = collections.namedtuple("Bug", "path number rule old new nth")  # nth: of the same in one file
 
@@ -70,9 +64,7 @@ def arguments():
     parser.add_argument("--tests", metavar="REGEX", default="^unit_", help="unit tests that may be chosen from")
     parser.add_argument("--only", metavar="REGEX", default="", help="of the sample, only files whose path has this")
     parser.add_argument("--most", type=float, default=60, metavar="SECONDS", help="of unit tests a bug, as they take without one (60)")
-    parser.add_argument("--asan", action="store_true", help="with AddressSanitizer: slower, sees what leaks and what is past an end")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="bugs at a time, each in a copy of its own (1)")
-    parser.add_argument("--wide", action="store_true", help="what lives meets the cluster tests, too")
     parser.add_argument("--work", default=os.path.join(ROOT, "build-mutate"), metavar="DIR", help="where to build (build-mutate)")
     parser.add_argument("--resume", action="store_true", help="skip what has a result")
     parser.add_argument("--again", action="store_true", help="only what has lived")
@@ -161,21 +153,20 @@ class Workshop:
 
     def __init__(self, options, job):
         self.options = options
-        name = f"{'asan-' if options.asan else ''}{job}"
-        self.tree, self.build = (os.path.join(options.work, name, folder) for folder in ("tree", "build"))
+        self.tree, self.build = (os.path.join(options.work, str(job), folder) for folder in ("tree", "build"))
         self.killers = collections.defaultdict(collections.Counter)  # {path: {test: bugs that it found}}
         self.hashes = {}   # of what a test runs, without a bug
-        self.passed_path = os.path.join(options.work, "asan.json" if options.asan else "passed.json")
+        self.passed_path = os.path.join(options.work, "passed.json")
         self.head = git("log", "-1", "--format=%H", "--", ".", ":!docs", ":!tools").strip()
         self.passed = {}  # {test: seconds that it takes without a bug}
         self.load_passed()
         self.copy_head()
         launcher = ["-DCMAKE_C_COMPILER_LAUNCHER=ccache", "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
         # What leaks is seen at the end of a test; that takes no other objects, only another linker's line.
-        linker = ["-fuse-ld=mold"] * bool(shutil.which("mold")) + ["-fsanitize=leak"] * (not options.asan)
+        linker = ["-fuse-ld=mold"] * bool(shutil.which("mold")) + ["-fsanitize=leak"]
         # Assertions stay: they are tests, too.
         subprocess.run(["cmake", "-S", self.tree, "-B", self.build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_C_FLAGS_DEBUG=-O1",
-                        "-DCMAKE_CXX_FLAGS_DEBUG=-O1", f"-DSLUICE_ASAN={'ON' if options.asan else 'OFF'}", "--log-level=WARNING", *launcher, "-DCMAKE_EXE_LINKER_FLAGS=" + " ".join(linker)], check=True, stdout=subprocess.DEVNULL)
+                        "-DCMAKE_CXX_FLAGS_DEBUG=-O1", "--log-level=WARNING", *launcher, "-DCMAKE_EXE_LINKER_FLAGS=" + " ".join(linker)], check=True, stdout=subprocess.DEVNULL)
         with open(os.path.join(self.build, "compile_commands.json")) as file:
             self.objects = {os.path.relpath(c["file"], self.tree): re.search(r" -o (\S+)", c["command"])[1] for c in json.load(file)}
         listed = subprocess.run(["ctest", "--test-dir", self.build, "--show-only=json-v1"], capture_output=True, text=True, check=True).stdout
@@ -226,15 +217,10 @@ class Workshop:
 
     @functools.lru_cache(maxsize=None)
     def inputs(self, test):
-        return frozenset(subprocess.run(["ninja", "-C", self.build, "-t", "inputs", *self.targets(test)], capture_output=True, text=True).stdout.split())
-
-    def targets(self, test):
-        return [test] if test.startswith("unit_") else PROGRAMS
+        return frozenset(subprocess.run(["ninja", "-C", self.build, "-t", "inputs", test], capture_output=True, text=True).stdout.split())
 
     def runs(self, test):
         """The programs that a test runs."""
-        if not test.startswith("unit_"):
-            return ["bin/" + program for program in PROGRAMS]
         return ["tests/bin/" + test] + sorted(i for i in self.inputs(test) if i.startswith("bin/"))
 
     @functools.lru_cache(maxsize=None)
@@ -261,14 +247,10 @@ class Workshop:
         """As CMake says: what costs much comes early. Asked only for its own folder."""
         return any(p["name"] == "COST" and p["value"] >= 40 for p in self.tests[test]["properties"])
 
-    def wide_tests(self, path):
-        regex = WIDE.get(path.split("/")[0], "cluster_answers")
-        return [n for n in self.tests if re.match(regex + "$", n)]
-
     @functools.lru_cache(maxsize=None)
     def passes(self, test):
         """Without a bug. Remembers how long it takes."""
-        if not self.make(*self.targets(test)):
+        if not self.make(test):
             sys.exit(f"mutate: {test} does not build without a bug")
         self.hashes[test] = [self.hash(p) for p in self.runs(test)]
         listed = subprocess.run(["ctest", "--test-dir", self.build, "--show-only=json-v1"], capture_output=True, text=True, check=True).stdout
@@ -328,7 +310,7 @@ class Workshop:
             seconds += self.passed[test]
             if n > 0 and seconds > self.options.most:
                 break
-            if not self.make(*self.targets(test)):
+            if not self.make(test):
                 return "died", "build"
             if [self.hash(p) for p in self.runs(test)] == self.hashes[test]:
                 continue  # the linker left the file out
@@ -340,7 +322,7 @@ class Workshop:
                 # And it must pass at once without the bug, if time matters to it.
                 if failure == "timeout" or self.passed[test] > 0.5:
                     self.write(bug.path, text)
-                    if not self.make(*self.targets(test)) or self.run(test, limit):
+                    if not self.make(test) or self.run(test, limit):
                         return "unclear", f"{test} fails without the bug, too: the machine is busy"
                 self.killers[bug.path][test] += 1
                 return "died", test + (" (timeout)" if failure == "timeout" else "")
@@ -361,7 +343,7 @@ class Workshop:
                 return "equivalent", "the same machine code"
             near, far = self.tests_of(bug.path)
             asked = 0
-            for tests in near, far[:4], self.wide_tests(bug.path) if self.options.wide else []:
+            for tests in near, far[:4]:
                 self.write(bug.path, text)
                 verdict, of = self.asked(bug, tests, text)
                 if verdict != "lived":
