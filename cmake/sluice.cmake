@@ -93,3 +93,11 @@ function(sl_test)
   set_tests_properties(${A_NAME} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}"
     ENVIRONMENT "UCX_MEM_EVENTS=n;UCX_HANDLE_ERRORS=none;SLUICE_BIN=${CMAKE_BINARY_DIR}/bin;TSAN_OPTIONS=ignore_noninstrumented_modules=1 suppressions=${CMAKE_SOURCE_DIR}/tests/tsan.supp;LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/lsan.supp")
 endfunction()
+
+# Of an sl_test(): allocations of ours can be made to fail (tests/unit/scarce.h).
+function(sl_test_scarce name)
+  target_sources(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests/unit/scarce.c)
+  foreach(call malloc calloc realloc aligned_alloc strdup strndup)
+    target_link_options(${name} PRIVATE LINKER:--wrap=${call})
+  endforeach()
+endfunction()

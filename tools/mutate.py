@@ -1,28 +1,39 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """
-How good are the tests? Plants small bugs by rule, one at a time, builds, runs the tests of the file's folder, and lists what lives.
+How good are the tests? Plants small bugs by rule, one at a time, builds, runs the tests that hold the file, and lists what lives.
 
     tools/mutate.py --sample 20 coordinator/jobs fabric/link     # 20 bugs in these folders, drawn by --seed
     tools/mutate.py --since HEAD~5                                # in the lines that changed since then
-    tools/mutate.py --list --sample 200 kvstore                   # what would be planted; nothing is built
+    tools/mutate.py --sample 20 --resume kvstore                  # goes on where it was stopped
+    tools/mutate.py --sample 20 --again kvstore                   # tries those once more that lived: after a test was written
+    tools/mutate.py --sample 20 --summary kvstore                 # only counts what was found; --list: only what would be planted
 
-Works on a copy of HEAD in build-mutate/, built once. A bug dies if the build or a test fails, or a test takes too long. What lives is
-either a test that is missing, or a change that makes no difference: look at each.
+Works on a copy of HEAD in build-mutate/, which is brought up to date. A bug dies if the build fails, if a unit test fails twice, or if
+one takes far too long; nearest tests come first, and only what a test needs is built. With --wide, what the unit tests let live meets the
+cluster tests of its folder (WIDE), as does what no unit test holds. What makes the same machine code is no bug. What lives is either
+a test that is missing, or makes no difference: then say so, with the reason, in tools/mutate.equivalent. Results are lines of JSON in
+build-mutate/results.jsonl; the last of a bug counts. The sample is drawn by hashes: a change elsewhere does not change it.
 """
 import argparse
+import collections
 import functools
+import hashlib
+import json
+import multiprocessing
 import os
-import random
 import re
+import select
 import shutil
+import signal
 import subprocess
 import sys
+import tarfile
+import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-TREE = os.path.join(ROOT, "build-mutate", "tree")
-BUILD = os.path.join(ROOT, "build-mutate", "build")
+EQUIVALENT = os.path.join(ROOT, "tools", "mutate.equivalent")
 
 # What is found in a line of code, and what takes its place.
 RULES = [
@@ -35,7 +46,17 @@ RULES = [
     ("success told", r"\breturn sl_fail\(err, \w+,", "return 0 ? SL_OK : sl_fail(err, SL_OK,"),
 ]
 # Not worth planting in: what is not code, what only speaks, what a compiler checks.
-SKIPPED = re.compile(r"^\s*(//|\*|/\*|#)|sl_log_|assert\(|static const|SL_OPTION|printf|^\s*\{\"|^\s*case |^enum|^#define")
+SKIPPED = re.compile(r"^\s*(//|\*|/\*|#)|static const|SL_OPTION|^\s*\{\"|^\s*case |^enum")
+# Statements that only speak, over all their lines.
+SPEAKS = re.compile(r"^\s*(sl_log_\w+|assert|static_assert|_Static_assert|printf|fprintf|perror)\(")
+# What cluster tests are asked with --wide, by the first folder.
+WIDE = {
+    "coordinator": "cluster_(bad_input|cancel|clients|faults)", "kvstore": "cluster_(reuse|disk|retrieval)", "fabric": "cluster_(answers|faults)",
+    "offload": "cluster_(retrieval|offload)", "compress": "cluster_recipes", "kvcache": "cluster_reuse",
+}
+PROGRAMS = ["sluice", "sluice-coordinator", "sluice-prefill", "sluice-decode", "sluice-kvstore"]
+
+Bug = collections.namedtuple("Bug", "path number rule old new nth")  # nth: of the same in one file
 
 
 def arguments():
@@ -44,10 +65,20 @@ def arguments():
     parser.add_argument("--sample", type=int, default=20, metavar="N", help="bugs to plant (20)")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the sample (1)")
     parser.add_argument("--since", metavar="COMMIT", help="only in lines that changed since then")
-    parser.add_argument("--tests", metavar="REGEX", help="tests to run, for all of them; else those of the file's folder")
-    parser.add_argument("--timeout", type=int, default=120, metavar="SECONDS", help="of the tests of one bug (120)")
+    parser.add_argument("--tests", metavar="REGEX", default="^unit_", help="unit tests that may be chosen from")
+    parser.add_argument("--most", type=float, default=60, metavar="SECONDS", help="of unit tests a bug, as they take without one (60)")
+    parser.add_argument("--asan", action="store_true", help="with AddressSanitizer: slower, sees what leaks and what is past an end")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="bugs at a time, each in a copy of its own (1)")
+    parser.add_argument("--wide", action="store_true", help="what lives meets the cluster tests, too")
+    parser.add_argument("--work", default=os.path.join(ROOT, "build-mutate"), metavar="DIR", help="where to build (build-mutate)")
+    parser.add_argument("--resume", action="store_true", help="skip what has a result")
+    parser.add_argument("--again", action="store_true", help="only what has lived")
     parser.add_argument("--list", action="store_true", help="print the bugs and plant none")
+    parser.add_argument("--summary", action="store_true", help="count the results and plant none")
     return parser.parse_args()
+
+
+# --- bugs ---
 
 
 def git(*words):
@@ -67,108 +98,347 @@ def changed_lines(since):
     return lines
 
 
+def bugs_of_file(path, text, numbers):
+    seen, speaks = collections.Counter(), False
+    for number, line in enumerate(text.split("\n"), 1):
+        speaks = speaks or bool(SPEAKS.match(line))
+        if speaks or SKIPPED.search(line):
+            speaks = speaks and not line.rstrip().endswith(";")
+            continue
+        code = line.split(" // ")[0]
+        for rule, pattern, replacement in RULES:
+            for match in re.finditer(pattern, code):
+                new = code[:match.start()] + match.expand(replacement) + code[match.end():]
+                same = (rule, line.strip(), new.strip())
+                seen[same] += 1
+                if code[:match.start()].count('"') % 2 == 0 and (numbers is None or number in numbers):
+                    yield Bug(path, number, rule, line.strip(), new, seen[same])
+
+
 def candidates(options):
-    """Every (path, number of the line, rule, new line)."""
     changed = changed_lines(options.since) if options.since else None
-    paths = [p for p in git("ls-files", "*.c").splitlines() if not p.startswith(("tests/", "tools/", "lab/"))]
-    for path in paths:
+    for path in git("ls-files", "*.c").splitlines():
+        if path.startswith(("tests/", "tools/", "lab/")) or (changed is not None and path not in changed):
+            continue
         if options.folders and not any(path == f or path.startswith(f.rstrip("/") + "/") for f in options.folders):
             continue
-        if changed is not None and path not in changed:
+        yield from bugs_of_file(path, git("show", "HEAD:" + path), changed[path] if changed is not None else None)
+
+
+def key_of(bug):
+    return "|".join([bug.path, bug.rule, bug.old, bug.new.strip(), str(bug.nth)])
+
+
+def drawn(options):
+    bugs = sorted(candidates(options), key=lambda bug: hashlib.sha1(f"{options.seed}|{key_of(bug)}".encode()).digest())
+    if not bugs:
+        sys.exit("mutate: nothing to plant a bug in")
+    return bugs[:options.sample], len(bugs)
+
+
+def shown_equivalent():
+    """{(path, new line): reason}. A line is PATH | the line as it would be | why that makes no difference."""
+    reasons = {}
+    if os.path.exists(EQUIVALENT):
+        with open(EQUIVALENT) as file:
+            for line in file:
+                words = line.rstrip("\n").split(" | ")
+                if len(words) >= 3 and not line.startswith("#"):
+                    reasons[words[0], " | ".join(words[1:-1])] = words[-1]
+    return reasons
+
+
+# --- the copy, and what it is built into ---
+
+
+class Workshop:
+    """A copy of HEAD, its build folder, and what is known about its tests."""
+
+    def __init__(self, options, job):
+        self.options = options
+        name = f"{'asan-' if options.asan else ''}{job}"
+        self.tree, self.build = (os.path.join(options.work, name, folder) for folder in ("tree", "build"))
+        self.killers = collections.defaultdict(collections.Counter)  # {path: {test: bugs that it found}}
+        self.seconds = {}  # of a test that passes
+        self.hashes = {}   # of what a test runs, without a bug
+        self.passed_path = os.path.join(options.work, name, "passed.json")  # {test: [what it ran, seconds]}
+        self.copy_head()
+        self.passed = {}
+        if os.path.exists(self.passed_path):
+            with open(self.passed_path) as file:
+                self.passed = json.load(file)
+        launcher = ["-DCMAKE_C_COMPILER_LAUNCHER=ccache", "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
+        linker = ["-DCMAKE_EXE_LINKER_FLAGS=-fuse-ld=mold"] if shutil.which("mold") else []
+        # Assertions stay: they are tests, too.
+        subprocess.run(["cmake", "-S", self.tree, "-B", self.build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_C_FLAGS_DEBUG=-O1",
+                        "-DCMAKE_CXX_FLAGS_DEBUG=-O1", f"-DSLUICE_ASAN={'ON' if options.asan else 'OFF'}", "--log-level=WARNING", *launcher, *linker], check=True, stdout=subprocess.DEVNULL)
+        with open(os.path.join(self.build, "compile_commands.json")) as file:
+            self.objects = {os.path.relpath(c["file"], self.tree): re.search(r" -o (\S+)", c["command"])[1] for c in json.load(file)}
+        listed = subprocess.run(["ctest", "--test-dir", self.build, "--show-only=json-v1"], capture_output=True, text=True, check=True).stdout
+        self.tests = {test["name"]: test for test in json.loads(listed)["tests"]}
+
+    def copy_head(self):
+        """Writes only what differs, so that only that is built again."""
+        os.makedirs(self.tree, exist_ok=True)
+        with tempfile.TemporaryFile() as archive:
+            subprocess.run(["git", "-C", ROOT, "archive", "HEAD"], stdout=archive, check=True)
+            archive.seek(0)
+            with tarfile.open(fileobj=archive) as tar:
+                names = set()
+                for member in tar:
+                    names.add(member.name)
+                    path = os.path.join(self.tree, member.name)
+                    if not member.isfile() or not os.path.exists(path) or self.read(member.name) != tar.extractfile(member).read():
+                        tar.extract(member, self.tree)
+                        if member.isfile():
+                            os.utime(path)
+        for folder, _, files in os.walk(self.tree):
+            for name in files:
+                path = os.path.relpath(os.path.join(folder, name), self.tree)
+                if path not in names and not path.endswith(".pyc"):
+                    os.unlink(os.path.join(self.tree, path))
+
+    def read(self, path):
+        with open(os.path.join(self.tree, path), "rb") as file:
+            return file.read()
+
+    def write(self, path, data):
+        with open(os.path.join(self.tree, path), "wb") as file:
+            file.write(data)
+
+    def make(self, *targets):
+        return subprocess.run(["ninja", "-C", self.build, "-j1", *targets], capture_output=True).returncode == 0
+
+    def hash(self, path):
+        with open(os.path.join(self.build, path), "rb") as file:
+            return hashlib.sha1(file.read()).hexdigest()
+
+    @functools.lru_cache(maxsize=None)
+    def inputs(self, test):
+        return frozenset(subprocess.run(["ninja", "-C", self.build, "-t", "inputs", *self.targets(test)], capture_output=True, text=True).stdout.split())
+
+    def targets(self, test):
+        return [test] if test.startswith("unit_") else PROGRAMS
+
+    def runs(self, test):
+        """The programs that a test runs."""
+        if not test.startswith("unit_"):
+            return ["bin/" + program for program in PROGRAMS]
+        return ["tests/bin/" + test] + sorted(i for i in self.inputs(test) if i.startswith("bin/"))
+
+    @functools.lru_cache(maxsize=None)
+    def unit_tests(self):
+        """Those that are a program; what Python runs is not asked."""
+        names = [n for n in self.tests if re.search(self.options.tests, n) and n.startswith("unit_")]
+        known = subprocess.run(["ninja", "-C", self.build, "-t", "targets", "all"], capture_output=True, text=True).stdout
+        return [n for n in names if re.search(rf"^{n}: ", known, re.M)]
+
+    @functools.lru_cache(maxsize=None)
+    def tests_of(self, path):
+        """Unit tests whose program holds the file, those of its folder and of its name first; each built, and known to pass."""
+        stem, folder = os.path.basename(path)[:-2], "unit_" + os.path.dirname(path).replace("/", "_")
+        top = "unit_" + path.split("/")[0]
+        near = lambda n: (not n.startswith(f"{folder}_{stem}"), not n.startswith(folder), not n.startswith(top))
+        held = [n for n in self.unit_tests() if n.startswith(folder) or not self.is_long(n)]
+        held = sorted((n for n in held if self.objects[path] in self.inputs(n)), key=near)
+        # What is far is asked only if what is near is little: its own folder's tests and four more.
+        held = [n for n in held if not near(n)[2]] + [n for n in held if near(n)[2]][:4]
+        held = [n for n in held if self.passes(n)]
+        held.sort(key=lambda n: (*near(n), self.seconds[n]))
+        chosen, total = [], 0
+        for name in held:
+            total += self.seconds[name]
+            if total <= self.options.most or not chosen:
+                chosen.append(name)
+        return chosen
+
+    def is_long(self, test):
+        """As CMake says: what costs much comes early. Asked only for its own folder."""
+        return any(p["name"] == "COST" and p["value"] >= 40 for p in self.tests[test]["properties"])
+
+    def wide_tests(self, path):
+        regex = WIDE.get(path.split("/")[0], "cluster_answers")
+        return [n for n in self.tests if re.match(regex + "$", n) and self.passes(n)]
+
+    @functools.lru_cache(maxsize=None)
+    def passes(self, test):
+        """Without a bug. Remembers how long it takes."""
+        if not self.make(*self.targets(test)):
+            sys.exit(f"mutate: {test} does not build without a bug")
+        self.hashes[test] = [self.hash(p) for p in self.runs(test)]
+        listed = subprocess.run(["ctest", "--test-dir", self.build, "--show-only=json-v1"], capture_output=True, text=True, check=True).stdout
+        self.tests = {t["name"]: t for t in json.loads(listed)["tests"]}
+        passed = self.passed.get(test, [None, 0])
+        if passed[0] == self.hashes[test]:
+            self.seconds[test] = passed[1]
+            return True
+        began = time.monotonic()
+        failure = self.run(test, 600)
+        self.seconds[test] = time.monotonic() - began
+        if not failure:
+            self.passed[test] = [self.hashes[test], self.seconds[test]]
+            with open(self.passed_path, "w") as file:
+                json.dump(self.passed, file)
+        if failure:
+            print(f"mutate: {test} fails without a bug, and is not asked ({failure})", flush=True)
+        return not failure
+
+    def run(self, test, limit):
+        """"" if it passes."""
+        properties = {p["name"]: p["value"] for p in self.tests[test]["properties"]}
+        environment = dict(os.environ, **dict(line.split("=", 1) for line in properties.get("ENVIRONMENT", [])))
+        process = subprocess.Popen(self.tests[test]["command"], cwd=properties["WORKING_DIRECTORY"], env=environment, start_new_session=True,
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        ends, tail = time.monotonic() + limit, b""
+        try:
+            while True:
+                if not select.select([process.stdout], [], [], max(0, ends - time.monotonic()))[0]:
+                    return "timeout"
+                data = os.read(process.stdout.fileno(), 65536)
+                tail = tail[-100:] + data
+                if b"[  FAILED  ]" in tail:
+                    return "failed"  # no need to wait for the rest of its tests
+                if not data:
+                    break
+            code = process.wait(max(1, ends - time.monotonic()))
+            return "" if code in (0, properties.get("SKIP_RETURN_CODE", 0)) else f"ended with {code}"
+        except subprocess.TimeoutExpired:
+            return "timeout"
+        finally:
+            process.stdout.close()
+            try:
+                os.killpg(process.pid, signal.SIGKILL)  # what it has started, too
+            except ProcessLookupError:
+                pass
+            process.wait()
+
+    def asked(self, bug, tests, text):
+        """("died", by what), or ("lived", how many were asked), or ("unclear", why). text: of the file without the bug."""
+        n = 0
+        for test in sorted(tests, key=lambda t: -self.killers[bug.path][t]):
+            if not self.make(*self.targets(test)):
+                return "died", "build"
+            if [self.hash(p) for p in self.runs(test)] == self.hashes[test]:
+                continue  # the linker left the file out
+            n += 1
+            # Twice: a machine that is busy fails tests, too.
+            limit = 10 + 3 * self.seconds[test]
+            failure = self.run(test, limit)
+            if failure and (failure == "timeout" or self.run(test, limit)):
+                # And it must pass at once without the bug, if time matters to it.
+                if failure == "timeout" or self.seconds[test] > 0.5:
+                    self.write(bug.path, text)
+                    if not self.make(*self.targets(test)) or self.run(test, limit):
+                        return "unclear", f"{test} fails without the bug, too: the machine is busy"
+                self.killers[bug.path][test] += 1
+                return "died", test + (" (timeout)" if failure == "timeout" else "")
+        return "lived", f"{n} tests"
+
+    def fate(self, bug):
+        if bug.path not in self.objects:
+            return "lived", "not built here"
+        tests = self.tests_of(bug.path)
+        wide = self.wide_tests(bug.path) if self.options.wide else []
+        object_path, text = self.objects[bug.path], self.read(bug.path)
+        if not self.make(object_path):
+            sys.exit(f"mutate: {bug.path} does not build without a bug")
+        before = self.hash(object_path)
+        lines = text.decode().split("\n")
+        lines[bug.number - 1] = bug.new
+        try:
+            self.write(bug.path, "\n".join(lines).encode())
+            if not self.make(object_path):
+                return "died", "build"
+            if self.hash(object_path) == before:
+                return "equivalent", "the same machine code"
+            verdict, of = self.asked(bug, tests, text)
+            return self.asked(bug, wide, text) if verdict == "lived" and wide else (verdict, of)
+        finally:
+            self.write(bug.path, text)
+
+
+# --- results ---
+
+
+def results_of(options):
+    """{key of a bug: its last result}"""
+    results = {}
+    path = os.path.join(options.work, "results.jsonl")
+    if os.path.exists(path):
+        with open(path) as file:
+            for line in file:
+                result = json.loads(line)
+                results[result["key"]] = result
+    return results
+
+
+def summary(options, sample):
+    results, reasons = results_of(options), shown_equivalent()
+    kinds = ["planted", "build", "test", "timeout", "equivalent", "lived"]
+    folders = collections.defaultdict(collections.Counter)
+    living = []
+    for bug in sample:
+        result = results.get(key_of(bug))
+        if not result:
             continue
-        with open(os.path.join(ROOT, path)) as file:
-            for number, line in enumerate(file.read().split("\n"), 1):
-                if SKIPPED.search(line) or (changed is not None and number not in changed[path]):
-                    continue
-                code = line.split(" // ")[0]
-                for rule, pattern, replacement in RULES:
-                    for match in re.finditer(pattern, code):
-                        if code[:match.start()].count('"') % 2 == 0:
-                            new = code[:match.start()] + match.expand(replacement) + code[match.end():]
-                            yield path, number, rule, new
+        kind = result["verdict"]
+        if kind == "died":
+            kind = "build" if result["of"] == "build" else "timeout" if "(timeout)" in result["of"] else "test"
+        elif kind == "lived" and (bug.path, bug.new.strip()) in reasons:
+            kind = "equivalent"
+        living += [bug] if kind == "lived" else []
+        for folder in (bug.path.split("/")[0], "all"):
+            folders[folder].update(["planted", kind])
+    print(f"\n{'folder':12}" + "".join(f"{k:>12}" for k in kinds) + f"{'died or equivalent':>20}")
+    for folder in sorted(folders, key=lambda f: (f == "all", f)):
+        count = folders[folder]
+        share = 100 * (1 - count["lived"] / count["planted"])
+        print(f"{folder:12}" + "".join(f"{count[k]:12d}" for k in kinds) + f"{share:18.1f} %")
+    for bug in living:
+        print(f"lives: {bug.path}:{bug.number}: {bug.rule}: {bug.new.strip()}")
+    return 1 if living else 0
 
 
-def tests_of(path):
-    """By name: unit_kvstore_disk_folder tests kvstore/disk/, and where nothing is named so far down, what tests the folder above."""
-    words = os.path.dirname(path).split("/")
-    while words:
-        names = build_tests("^unit_" + "_".join(words))
-        if names:
-            return "^unit_" + "_".join(words), names
-        words.pop()
-    return None, []
-
-
-def prepare():
-    shutil.rmtree(TREE, ignore_errors=True)
-    os.makedirs(TREE)
-    archive = subprocess.Popen(["git", "-C", ROOT, "archive", "HEAD"], stdout=subprocess.PIPE)
-    subprocess.run(["tar", "-x", "-C", TREE], stdin=archive.stdout, check=True)
-    launcher = ["-DCMAKE_C_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
-    # Assertions stay: they are tests, too.
-    subprocess.run(["cmake", "-S", TREE, "-B", BUILD, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_C_FLAGS_DEBUG=-O1", "-DCMAKE_C_FLAGS=-Wno-error",
-                    *launcher], check=True, stdout=subprocess.DEVNULL)
-
-
-@functools.lru_cache(maxsize=None)
-def build_tests(regex):
-    """Before the first bug of a folder: its tests, which must pass. Their names."""
-    listed = subprocess.run(["ctest", "--test-dir", BUILD, "-N", "-R", regex], capture_output=True, text=True, check=True).stdout
-    names = re.findall(r"Test +#\d+: (\S+)", listed)
-    if names:
-        subprocess.run(["cmake", "--build", BUILD, "--target", *names], check=True, stdout=subprocess.DEVNULL)
-    return names
-
-
-def fate(options, path, number, new):
-    """"" if it lives; else what it died of."""
-    regex, names = (options.tests, build_tests(options.tests)) if options.tests else tests_of(path)
-    if not names:
-        return "?no tests are named after this folder"
-    source = os.path.join(TREE, path)
-    with open(source) as file:
-        text = file.read()
-    lines = text.split("\n")
-    lines[number - 1] = new
-    try:
-        with open(source, "w") as file:
-            file.write("\n".join(lines))
-        built = subprocess.run(["cmake", "--build", BUILD, "--target", *names], capture_output=True, text=True)
-        if built.returncode != 0:
-            return "the build"
-        run = ["ctest", "--test-dir", BUILD, "-R", regex, "--stop-on-failure", "-j", str(os.cpu_count()), "--timeout", str(options.timeout)]
-        tested = subprocess.run(run, capture_output=True, text=True, timeout=20 * options.timeout)
-        failed = re.findall(r"Test +#\d+: (\S+) \.+\**(?:Failed|Timeout|Exception|Subprocess)", tested.stdout)
-        return (failed[0] if failed else "a test") if tested.returncode != 0 else ""
-    finally:
-        with open(source, "w") as file:
-            file.write(text)
+def plant(options, sample, job):
+    """Every n-th bug of the sample."""
+    workshop, reasons = Workshop(options, job), shown_equivalent()
+    known = results_of(options) if options.resume or options.again else {}
+    for result in known.values():
+        if result["verdict"] == "died" and result["of"].startswith("unit_"):
+            workshop.killers[result["key"].split("|")[0]][result["of"].split()[0]] += 1
+    for i, bug in enumerate(sample, 1):
+        past = known.get(key_of(bug))
+        if past and options.resume or options.again and (not past or past["verdict"] != "lived" or (bug.path, bug.new.strip()) in reasons):
+            continue
+        if i % options.jobs != job:
+            continue
+        began = time.monotonic()
+        verdict, of = workshop.fate(bug)
+        seconds = round(time.monotonic() - began, 1)
+        with open(os.path.join(options.work, "results.jsonl"), "a") as file:
+            if verdict != "unclear":  # --resume tries it again
+                file.write(json.dumps({"key": key_of(bug), "line": bug.number, "verdict": verdict, "of": of, "seconds": seconds}) + "\n")
+        shown = f"{verdict.upper()}, {of}" if verdict in ("lived", "unclear") else of
+        print(f"{i:4d}/{len(sample)} {shown} ({seconds:.0f} s)  {bug.path}:{bug.number}: {bug.rule}: {bug.new.strip()}", flush=True)
 
 
 def main():
     options = arguments()
-    bugs = list(candidates(options))
-    if not bugs:
-        sys.exit("mutate: nothing to plant a bug in")
-    sample = random.Random(options.seed).sample(bugs, min(options.sample, len(bugs)))
-    print(f"mutate: {len(sample)} of {len(bugs)} bugs, seed {options.seed}", flush=True)
+    sample, n_bugs = drawn(options)
+    if options.summary:
+        return summary(options, sample)
+    print(f"mutate: {len(sample)} of {n_bugs} bugs, seed {options.seed}", flush=True)
     if options.list:
-        for path, number, rule, new in sample:
-            print(f"{path}:{number}: {rule}: {new.strip()}")
+        for bug in sample:
+            print(f"{bug.path}:{bug.number}: {bug.rule}: {bug.new.strip()}")
         return 0
-    prepare()
-    lived, died, unknown = [], 0, 0
-    for i, (path, number, rule, new) in enumerate(sample, 1):
-        began = time.monotonic()
-        of = fate(options, path, number, new)
-        died += bool(of) and not of.startswith("?")
-        unknown += of.startswith("?")
-        lived += [] if of else [(path, number, rule, new)]
-        print(f"{i:4d}/{len(sample)} {'LIVES' if not of else of} ({time.monotonic() - began:.0f} s)  {path}:{number}: {rule}: {new.strip()}", flush=True)
-    print(f"mutate: {died} died, {len(lived)} live, {unknown} have no tests", flush=True)
-    for path, number, rule, new in lived:
-        print(f"lives: {path}:{number}: {rule}: {new.strip()}")
-    return 1 if lived else 0
+    os.nice(5)
+    jobs = [multiprocessing.Process(target=plant, args=(options, sample, job)) for job in range(options.jobs)]
+    for job in jobs:
+        job.start()
+    for job in jobs:
+        job.join()
+    return max(summary(options, sample), *(job.exitcode != 0 for job in jobs))
 
 
 if __name__ == "__main__":

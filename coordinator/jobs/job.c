@@ -76,7 +76,12 @@ enum sl_status sl_job_create(const char *id, struct sl_job_spec *spec, struct sl
     size_t max_events = (size_t)job->spec.max_new_tokens + MAX_STATE_EVENTS + MAX_PROGRESS_EVENTS;
     sl_event_log_init(&job->log, max_events, MAX_PROGRESS_EVENTS);
     job->state = QUEUED;
-    sl_job_move(job, QUEUED, "");
+    if (sl_job_move(job, QUEUED, "") != SL_OK) {
+        *spec = job->spec; // the caller's again
+        memset(&job->spec, 0, sizeof job->spec);
+        sl_job_unref(&job);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a job's events");
+    }
     *job_out = job;
     return SL_OK;
 }

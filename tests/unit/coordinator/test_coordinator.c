@@ -430,9 +430,43 @@ static void test_stop_lets_jobs_finish_and_refuses_new_ones(void **state) {
     fake_events_free(&events);
 }
 
+static void test_limits_out_of_bounds_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        size_t field;
+        int64_t low, high; // the first ones outside; 0 as high: no bound
+    } limits[] = {
+        {offsetof(struct sl_coordinator_config, max_jobs), 0, 4097},
+        {offsetof(struct sl_coordinator_config, max_queued), 0, 4097},
+        {offsetof(struct sl_coordinator_config, max_watchers), 0, 65537},
+        {offsetof(struct sl_coordinator_config, heartbeat_ms), 9, 0},
+        {offsetof(struct sl_coordinator_config, stall_ms), 999, 0},
+        {offsetof(struct sl_coordinator_config, silence_ms), 9, 0},
+        {offsetof(struct sl_coordinator_config, max_retries), -1, 101},
+        {offsetof(struct sl_coordinator_config, deadline_ms), 0, INT64_MAX},
+        {offsetof(struct sl_coordinator_config, max_kept_jobs), 0, 0},
+        {offsetof(struct sl_coordinator_config, max_prefixes), 0, 0},
+    };
+    for (size_t i = 0; i < 2 * sizeof limits / sizeof limits[0]; i++) {
+        struct sl_coordinator_config config;
+        struct sl_coordinator *coordinator = NULL;
+        struct sl_error err = {0};
+        fake_cluster_config(&config);
+        int64_t value = i % 2 ? limits[i / 2].high : limits[i / 2].low;
+        if (i % 2 && value == 0) {
+            continue;
+        }
+        memcpy((char *)&config + limits[i / 2].field, &value, sizeof value);
+        assert_int_equal(sl_coordinator_create(&config, &coordinator, &err), SL_ERR_INVALID);
+        assert_null(coordinator);
+        assert_non_null(strstr(err.text, "a limit is out of bounds"));
+    }
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_limits_out_of_bounds_are_refused),
         TEST(test_generate_streams_every_event),
         TEST(test_statistics_come_from_both_legs_and_the_clock),
         TEST(test_watch_resumes_from_any_sequence),

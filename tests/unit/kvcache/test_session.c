@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Purpose: pages between a session and its arena: what is taken, what comes back, and that failures change nothing.
 #include "tests/unit/kvcache/fixture.h"
+#include "tests/unit/scarce.h"
 
 static struct sl_session *simple_session(struct sl_arena *arena, int64_t max_slots, enum sl_kv_format packed_format) {
     struct sl_page_layout work[2], packed[2];
@@ -157,6 +158,31 @@ static void test_session_pack_page_swaps_one_page(void **state) {
     fixture_destroy(&f);
 }
 
+static void test_session_stats_look_at_every_head(void **state) {
+    (void)state;
+    struct fixture f = fixture_create(ARENA_BYTES);
+    for (int odd = 0; odd < 6; odd++) { // the head that holds less, then more than the others
+        struct sl_session *s = simple_session(f.arena, 200, SL_KV_F16);
+        struct sl_session_stats stats;
+        for (int i = 0; i < 6; i++) {
+            assert_int_equal(sl_session_reserve(s, i / 3, i % 3 == 0 ? 80 : 0), SL_OK);
+            sl_session_set_slots(s, i / 3, i % 3, i == odd ? 7 : 50);
+        }
+        sl_session_get_stats(s, &stats);
+        assert_int_equal(stats.n_slots_min, 7);
+        assert_int_equal(stats.n_slots_max, 50);
+        assert_true(stats.n_slots_mean * 6 == 5 * 50 + 7);
+        for (int i = 0; i < 6; i++) {
+            sl_session_set_slots(s, i / 3, i % 3, i == odd ? 7 : 3);
+        }
+        sl_session_get_stats(s, &stats);
+        assert_int_equal(stats.n_slots_min, 3);
+        assert_int_equal(stats.n_slots_max, 7);
+        sl_session_destroy(&s);
+    }
+    fixture_destroy(&f);
+}
+
 static void test_session_that_evicted_cannot_be_truncated(void **state) {
     (void)state;
     struct fixture f = fixture_create(ARENA_BYTES);
@@ -249,6 +275,46 @@ static void test_session_with_offloaded_layers_is_truncated(void **state) {
     fixture_destroy(&f);
 }
 
+// A layout is believed only if every field is what its own parameters make it.
+static void test_session_refuses_forged_layouts(void **state) {
+    (void)state;
+    struct fixture f = fixture_create(ARENA_BYTES);
+    struct sl_page_layout f16, int4;
+    assert_int_equal(sl_page_layout_init(&f16, SL_KV_F16, 64, 1, true), SL_OK);
+    assert_int_equal(sl_page_layout_init(&int4, SL_KV_INT4, 64, 1, true), SL_OK);
+    static const size_t fields[] = {
+        offsetof(struct sl_page_layout, k),      offsetof(struct sl_page_layout, k_scale),
+        offsetof(struct sl_page_layout, v),      offsetof(struct sl_page_layout, v_scale),
+        offsetof(struct sl_page_layout, states), offsetof(struct sl_page_layout, positions),
+        offsetof(struct sl_page_layout, bytes),
+    };
+    for (size_t i = 0; i < 2 * sizeof fields / sizeof fields[0]; i++) {
+        struct sl_page_layout work = f16, packed = int4;
+        ((char *)(i % 2 == 0 ? &work : &packed))[fields[i / 2]] ^= 64;
+        struct sl_session_config config = {{1, 1, 64}, 0, 10, &work, &packed};
+        struct sl_session *session = NULL;
+        assert_int_equal(sl_session_create(&config, f.arena, &session, NULL), SL_ERR_INVALID);
+    }
+    fixture_destroy(&f);
+}
+
+static enum sl_status make_session(void *arg, struct sl_error *err) {
+    struct fixture *f = arg;
+    struct sl_session *session = NULL;
+    struct sl_kv_geometry geometry = {2, 3, 64};
+    enum sl_status status =
+        sl_session_create_plain(&geometry, SL_KV_F16, SL_POSITION_SLOT, 100, f->arena, &session, err);
+    sl_session_destroy(&session);
+    return status;
+}
+
+static void test_session_without_memory_is_refused(void **state) {
+    (void)state;
+    struct fixture f = fixture_create(ARENA_BYTES);
+    assert_int_equal(assert_refused_without_memory(make_session, &f), 2);
+    fixture_destroy(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_session_takes_pages_when_they_are_needed),
@@ -256,9 +322,12 @@ int main(void) {
         cmocka_unit_test(test_session_reserve_stops_at_max_slots),
         cmocka_unit_test(test_session_refuses_bad_configurations),
         cmocka_unit_test(test_session_pack_page_swaps_one_page),
+        cmocka_unit_test(test_session_stats_look_at_every_head),
         cmocka_unit_test(test_session_that_evicted_cannot_be_truncated),
         cmocka_unit_test(test_session_drops_first_pages_of_an_offloaded_layer),
         cmocka_unit_test(test_session_with_offloaded_layers_is_truncated),
+        cmocka_unit_test(test_session_refuses_forged_layouts),
+        cmocka_unit_test(test_session_without_memory_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

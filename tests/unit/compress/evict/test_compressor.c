@@ -16,6 +16,7 @@
 #include "kvcache/capsule.h"
 #include "tests/one_head.h"
 #include "tests/unit/capsule_body.h"
+#include "tests/unit/scarce.h"
 
 static void assert_near(double a, double b, double tolerance, const char *what) {
     if (!(fabs(a - b) <= tolerance)) {
@@ -330,6 +331,27 @@ static void test_compressor_refuses_more_slots_than_planned(void **state) {
     drive_stop(&drive);
 }
 
+static enum sl_status make_compressor(void *arg, struct sl_error *err) {
+    const struct drive *drive = arg;
+    struct sl_compressor *compressor = NULL;
+    enum sl_status status = sl_compressor_create(&drive->plan, drive->ops, drive->stream, &compressor, err);
+    sl_compressor_destroy(&compressor);
+    return status;
+}
+
+static void test_compressor_without_memory_is_refused(void **state) {
+    (void)state;
+    static const char *const recipes[] = {"full,format=int4", "h2o,budget=0.5", "snapkv,budget=64",
+                                          "score=cis,scope=stabilizers:8+tail:8,budget=40,when=chunk", "d2o,budget=0.5"};
+    const struct sl_kv_geometry geometry = {2, 2, 16};
+    for (size_t i = 0; i < sizeof recipes / sizeof recipes[0]; i++) {
+        struct drive drive;
+        drive_start(&drive, recipes[i], &geometry, 2, 200, 1, 1.0f, 0);
+        assert_true(assert_refused_without_memory(make_compressor, &drive) >= 3);
+        drive_stop(&drive);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_compressor_keeps_its_promises_on_random_cases),
@@ -338,6 +360,7 @@ int main(void) {
         cmocka_unit_test(test_compressor_packs_later_when_the_arena_is_full),
         cmocka_unit_test(test_compressor_refuses_to_evict_from_packed_pages),
         cmocka_unit_test(test_compressor_refuses_more_slots_than_planned),
+        cmocka_unit_test(test_compressor_without_memory_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -338,6 +338,8 @@ static void test_recipe_check_bounds_every_field(void **state) {
     ASSERT_REFUSED(bad.keep = 1);
     assert_int_equal(sl_recipe_parse("tailorkv", &good, NULL), SL_OK);
     ASSERT_REFUSED(bad.offload_from = 3);
+    ASSERT_REFUSED(bad.offload_from = 0);
+    ASSERT_REFUSED(sl_layers_add(&bad.offload, 0));
     ASSERT_REFUSED(bad.topk = 0);
     ASSERT_REFUSED(bad.keep = SL_RECIPE_KEEP_TOPK);
     ASSERT_REFUSED(bad.ahead = 1); // of retrieve=pull

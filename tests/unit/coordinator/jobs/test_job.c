@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/jobs/jobs.h"
+#include "tests/unit/scarce.h"
 
 enum { Q = 1, P, S, D, DONE, FAILED, CANCELLED, N_STATES };
 
@@ -253,6 +254,28 @@ static void test_jobs_know_tenants_and_their_keys(void **state) {
     sl_jobs_destroy(&jobs);
 }
 
+static enum sl_status make_table(void *arg, struct sl_error *err) {
+    (void)arg;
+    struct sl_retention retention = {.ms = 1000, .max_jobs = 10, .max_bytes = 1 << 20};
+    struct sl_jobs *jobs = NULL;
+    struct sl_job *job = NULL;
+    struct sl_job_spec spec = {.n_tokens = 3, .max_new_tokens = 4, .deadline_ns = sl_deadline_in_ms(60000)};
+    spec.tokens = calloc(3, sizeof(*spec.tokens));
+    enum sl_status status = sl_jobs_create(&retention, &jobs, err);
+    status = status == SL_OK && spec.tokens == NULL ? SL_ERR_EXHAUSTED : status;
+    status = status == SL_OK ? sl_job_create("job-1", &spec, &job, err) : status;
+    status = status == SL_OK ? sl_job_move(job, (Sluice__V1__JobState)P, "") : status;
+    sl_job_unref(&job);
+    sl_job_spec_cleanup(&spec); // if nobody has taken it over
+    sl_jobs_destroy(&jobs);
+    return status;
+}
+
+static void test_job_without_memory_is_not_made(void **state) {
+    (void)state;
+    assert_true(assert_refused_without_memory(make_table, NULL) >= 4);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_job_takes_every_edge_and_no_other),
@@ -261,6 +284,7 @@ int main(void) {
         cmocka_unit_test(test_jobs_know_tenants_and_their_keys),
         cmocka_unit_test(test_jobs_keep_what_lives_and_cap_what_ended),
         cmocka_unit_test(test_jobs_cap_bytes_of_ended_jobs),
+        cmocka_unit_test(test_job_without_memory_is_not_made),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

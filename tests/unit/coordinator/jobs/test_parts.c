@@ -91,6 +91,41 @@ static void test_ids(void **state) {
     sl_request_parts_cleanup(&parts);
 }
 
+static void say(Sluice__V1__GenerateRequest *request, int what) {
+    switch (what) {
+    case 0:
+        request->deadline_ms = 7;
+        break;
+    case 1:
+        request->recipe = strdup("full");
+        break;
+    case 2:
+        request->sampling = calloc(1, sizeof *request->sampling);
+        sluice__v1__sampling__init(request->sampling);
+        break;
+    case 3:
+        request->n_stop = 1;
+        request->stop = calloc(1, sizeof *request->stop);
+        request->stop[0] = strdup("\n");
+        break;
+    case 4:
+        request->ignore_eos = true;
+        break;
+    case 5:
+        request->label = strdup("mine");
+        break;
+    case 6:
+        request->estimate_errors = true;
+        break;
+    case 7:
+        request->idempotency_key = strdup("once");
+        break;
+    default:
+        request->max_new_tokens_present_case = SLUICE__V1__GENERATE_REQUEST__MAX_NEW_TOKENS_PRESENT_MAX_NEW_TOKENS;
+        request->max_new_tokens = 0;
+    }
+}
+
 static void test_what_does_not_fit_is_refused(void **state) {
     (void)state;
     struct sl_request_parts parts;
@@ -104,9 +139,11 @@ static void test_what_does_not_fit_is_refused(void **state) {
     assert_int_equal(add(&parts, text_part("x"), &added, &err), SL_ERR_EXHAUSTED);
     assert_non_null(strstr(err.text, "--max-prompt"));
     assert_int_equal(add(&parts, ids_part(0, 1), &added, &err), SL_ERR_INVALID);
-    Sluice__V1__GenerateRequest *greedy = text_part("");
-    greedy->deadline_ms = 7;
-    assert_int_equal(add(&parts, greedy, &added, &err), SL_ERR_INVALID);
+    for (int said = 0; said < 9; said++) { // what belongs into the first message
+        Sluice__V1__GenerateRequest *greedy = text_part("");
+        say(greedy, said);
+        assert_int_equal(add(&parts, greedy, &added, &err), SL_ERR_INVALID);
+    }
     Sluice__V1__GenerateRequest empty = SLUICE__V1__GENERATE_REQUEST__INIT;
     assert_int_equal(add(&parts, copy_of(&empty), &added, &err), SL_ERR_INVALID);
     assert_int_equal(sl_request_parts_finish(&parts, &whole, &err), SL_OK); // what was refused left no trace

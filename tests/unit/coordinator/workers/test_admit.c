@@ -14,6 +14,7 @@
 #include "base/config.h"
 #include "compress/plan/plan.h"
 #include "coordinator/workers/admit.h"
+#include "tests/unit/scarce.h"
 
 static const struct sl_kv_geometry geometry = {.n_layers = 6, .n_kv_heads = 2, .head_dim = 64};
 static const struct sl_avoid none;
@@ -299,6 +300,24 @@ static int stop_rpc(void **state) {
     return 0;
 }
 
+static enum sl_status make_workers(void *arg, struct sl_error *err) {
+    (void)arg;
+    struct fixture f = {0};
+    struct sl_registry_config config = {.model_fingerprint = 1, .heartbeat_ms = 1000};
+    enum sl_status status = sl_registry_create(&config, &f.registry, err);
+    status = status == SL_OK ? sl_affinity_create(100, &f.affinity, err) : status;
+    status = status == SL_OK ? sl_admission_create(f.registry, f.affinity, 10, 10, &f.admission, err) : status;
+    sl_admission_destroy(&f.admission);
+    sl_affinity_destroy(&f.affinity);
+    sl_registry_destroy(&f.registry);
+    return status;
+}
+
+static void test_admission_without_memory_is_not_made(void **state) {
+    (void)state;
+    assert_true(assert_refused_without_memory(make_workers, NULL) >= 5);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_demand_agrees_with_the_plan),
@@ -308,6 +327,7 @@ int main(void) {
         cmocka_unit_test(test_admission_is_first_come_first_served),
         cmocka_unit_test(test_admission_names_the_missing_role),
         cmocka_unit_test(test_admission_never_promises_more_than_there_is),
+        cmocka_unit_test(test_admission_without_memory_is_not_made),
     };
     return cmocka_run_group_tests(tests, start_rpc, stop_rpc);
 }

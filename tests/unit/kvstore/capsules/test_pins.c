@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "kvstore/capsules/pins.h"
+#include "tests/unit/scarce.h"
 
 #define ARENA_BYTES ((size_t)4 << 20)
 #define N_TOKENS    256
@@ -110,12 +111,42 @@ static void test_pins_know_no_other_ids(void **state) {
     assert_int_equal(sl_pins_count(fixture->pins), 1); // ends with the table
 }
 
+static enum sl_status make_pins(void *shelf, struct sl_error *err) {
+    struct sl_pins *pins = NULL;
+    enum sl_status status = sl_pins_create(shelf, LEASE_MS, &pins, err);
+    sl_pins_destroy(&pins);
+    return status;
+}
+
+static enum sl_status pin(void *arg, struct sl_error *err) {
+    struct fixture *fixture = arg;
+    int64_t covered;
+    char id[SL_LEASE_ID_BYTES];
+    struct sl_stored *stored = sl_shelf_pin(fixture->parts.shelf, &fixture->id, &covered);
+    enum sl_status status = sl_pins_add(fixture->pins, stored, id, err);
+    if (status == SL_OK) {
+        sl_pins_release(fixture->pins, id);
+    } else {
+        sl_shelf_unpin(fixture->parts.shelf, stored); // still ours
+    }
+    return status;
+}
+
+static void test_pins_without_memory_are_refused(void **state) {
+    struct fixture *fixture = *state;
+    assert_int_equal(assert_refused_without_memory(make_pins, fixture->parts.shelf), 1);
+    assert_int_equal(assert_refused_without_memory(pin, fixture), 1);
+    assert_int_equal(sl_pins_count(fixture->pins), 0);
+    assert_true(is_evictable(fixture));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_pins_hold_a_capsule_until_released, setup, teardown),
         cmocka_unit_test_setup_teardown(test_pins_end_unless_renewed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_pins_in_use_end_behind_their_return, setup, teardown),
         cmocka_unit_test_setup_teardown(test_pins_know_no_other_ids, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_pins_without_memory_are_refused, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

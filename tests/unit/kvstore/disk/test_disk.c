@@ -16,6 +16,7 @@
 #include "base/thread.h"
 #include "kvstore/disk/disk.h"
 #include "tests/unit/kvstore/disk/faults.h"
+#include "tests/unit/scarce.h"
 
 #define ARENA_BYTES ((size_t)1 << 20)
 #define N_TOKENS    256 // a capsule of 64 KiB
@@ -409,6 +410,28 @@ static void test_disk_many_ask_at_once(void **state) {
     assert_int_equal(stats_of(fixture).n_capsules, 24);
 }
 
+static void test_disk_without_memory_is_not_opened(void **state) {
+    struct fixture *fixture = *state;
+    char path[96];
+    snprintf(path, sizeof path, "%s/another", fixture->path);
+    struct sl_disk_config config = {.folder = path,
+                                    .bytes = 16 << 20,
+                                    .max_offers = 4,
+                                    .silent_ms = 60000,
+                                    .shelf = fixture->parts.shelf,
+                                    .room = &fixture->parts.room};
+    int n_failed = 0;
+    for (bool failed = true; failed; n_failed += failed) {
+        struct sl_disk *disk = NULL;
+        scarce_begin(n_failed);
+        enum sl_status status = sl_disk_open(&config, &disk, NULL);
+        failed = scarce_end();
+        assert_int_equal(status, failed ? SL_ERR_EXHAUSTED : SL_OK);
+        sl_disk_close(&disk, 0); // nothing was left locked, or the next try would fail
+    }
+    assert_true(n_failed >= 3);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_disk_what_was_evicted_comes_back, setup, teardown),
@@ -422,6 +445,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_disk_that_is_silent_is_not_waited_for, setup, teardown),
         cmocka_unit_test(test_disk_none_is_fine),
         cmocka_unit_test_setup_teardown(test_disk_many_ask_at_once, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_disk_without_memory_is_not_opened, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -116,6 +116,12 @@ static void test_shelf_evicts_the_least_recently_used_and_never_a_pinned_one(voi
         make_tokens(i, 0, tokens[i]);
         assert_int_equal(put(fixture, tokens[i], false, &keys[i]), SL_OK);
     }
+    struct sl_capsule_id listed[4] = {0};
+    assert_int_equal(sl_shelf_list(fixture->shelf, listed, 2), 2);
+    assert_memory_equal(&listed[0], &keys[2], sizeof listed[0]); // the last used first
+    assert_memory_equal(&listed[1], &keys[1], sizeof listed[1]);
+    assert_int_equal(listed[2].model_fingerprint, 0);
+    assert_int_equal(sl_shelf_list(fixture->shelf, listed, 4), 3);
     struct sl_stored *pinned = pin_prefix(fixture, tokens[1], 64, &covered);
     sl_shelf_unpin(fixture->shelf, pin_prefix(fixture, tokens[0], 64, &covered)); // used after 2
     assert_true(sl_shelf_evict_one(fixture->shelf, INT64_MAX));

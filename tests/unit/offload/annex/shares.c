@@ -22,7 +22,6 @@ static enum sl_status ask(struct sl_source *source, struct sl_near_request *requ
                           size_t answer_capacity, int64_t deadline_ns, struct sl_asked **asked_out,
                           struct sl_error *err) {
     struct shares *s = (struct shares *)source;
-    (void)err;
     (void)deadline_ns;
     int i = 0;
     while ((int)request->first_lane >= source->shares[i].first_lane + source->shares[i].n_lanes) {
@@ -31,10 +30,14 @@ static enum sl_status ask(struct sl_source *source, struct sl_near_request *requ
     size_t limit = sl_near_answer_bytes(s->annexes[i], request, request_bytes);
     assert_true(limit > 0); // a retriever asks for nothing malformed
     struct sl_asked *asked = calloc(1, sizeof *asked);
-    assert_non_null(asked);
     limit = limit > SL_NEAR_REFUSAL_BYTES ? limit : SL_NEAR_REFUSAL_BYTES;
-    asked->answer = aligned_alloc(64, (limit + 63) / 64 * 64);
-    assert_non_null(asked->answer);
+    void *answer = aligned_alloc(64, (limit + 63) / 64 * 64);
+    if (asked == NULL || answer == NULL) {
+        free(answer);
+        free(asked);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no memory for a question");
+    }
+    asked->answer = answer;
     sl_near_serve(s->annexes[i], s->memories[i], s->scratch, request, request_bytes, asked->answer, &asked->bytes);
     assert_true(asked->bytes <= answer_capacity);
     bool is_probe = request->kind == SL_NEAR_TOPK && (request->flags & SL_NEAR_PROBE) != 0;

@@ -2,6 +2,8 @@
 // Tests of offload/annex/near_memory.c: an asker that believes what it is told always has the right rows in its places.
 #include "fixture.h"
 #include "offload/annex/near_internal.h"
+#include "offload/annex/source.h"
+#include "tests/unit/scarce.h"
 
 enum { D = 8, LANES = 2, N = 1500, CHANNELS = 4 };
 
@@ -218,11 +220,67 @@ static void test_memory_gives_up_what_was_wanted_longest_ago(void **state) {
     asker_destroy(&a);
 }
 
+static enum sl_status make_memory(void *annex, struct sl_error *err) {
+    struct sl_near_memory *memory = NULL;
+    enum sl_status status = sl_near_memory_create(annex, &memory, err);
+    sl_near_memory_destroy(&memory);
+    return status;
+}
+
+static enum sl_status make_source(void *annex, struct sl_error *err) {
+    struct sl_source *source = NULL;
+    enum sl_status status = sl_local_source_create(annex, NULL, &source, err);
+    if (status == SL_OK) {
+        source->ops->destroy(&source);
+    }
+    return status;
+}
+
+static enum sl_status make_empty_annex(void *arg, struct sl_error *err) {
+    const struct lanes *lanes = arg;
+    struct sl_annex *annex = NULL;
+    enum sl_status status = sl_annex_create(lanes->ops, FIRST_LANE, LANES, D, N, &annex, err);
+    sl_annex_destroy(&annex);
+    return status;
+}
+
+static enum sl_status make_one_segment(void *arg, struct sl_error *err) {
+    struct lanes *lanes = arg;
+    const struct sl_kv_segment_config config = {.n_slots = 64,
+                                                .first_lane = FIRST_LANE,
+                                                .n_lanes = LANES,
+                                                .work = lanes->work,
+                                                .rows = SL_KV_INT8,
+                                                .scan = SL_KV_INT8};
+    void *block = sl_arena_alloc(lanes->arena, sl_kv_segment_block_bytes(&config));
+    assert_non_null(block);
+    memcpy(block, lanes->pages, sl_kv_segment_block_bytes(&config));
+    struct sl_kv_segment *segment = NULL;
+    enum sl_status status = sl_kv_segment_create(&config, lanes->ops, NULL, lanes->arena, block, &segment, err);
+    sl_kv_segment_unref(&segment);
+    if (status != SL_OK) {
+        sl_arena_free(lanes->arena, block);
+    }
+    return status;
+}
+
+static void test_what_makes_an_annex_is_refused_without_memory(void **state) {
+    (void)state;
+    struct asker a;
+    asker_create(&a, 40, 200);
+    assert_true(assert_refused_without_memory(make_memory, a.annex) > 0);
+    assert_true(assert_refused_without_memory(make_source, a.annex) > 0);
+    assert_true(assert_refused_without_memory(make_empty_annex, &a.lanes) > 0);
+    assert_true(assert_refused_without_memory(make_one_segment, &a.lanes) > 0);
+    asker_destroy(&a);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hot_cache_holds_what_is_wanted),
         cmocka_unit_test(test_hot_cache_after_losses),
         cmocka_unit_test(test_memory_gives_up_what_was_wanted_longest_ago),
+        cmocka_unit_test(test_what_makes_an_annex_is_refused_without_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -118,8 +118,8 @@ static enum sl_status create_source(struct scene *s, struct sl_source **source_o
     Sluice__V1__AnnexShare annexes[4], *pointers[4];
     Sluice__V1__StoreShare shares[4];
     size_t n = 0;
-    for (int i = 0; i < s->n_shares; i++) {
-        for (int r = s->n_replicas - 1; r >= 0; r--, n++) { // in any order
+    for (int i = s->n_shares - 1; i >= 0; i--) { // in any order
+        for (int r = s->n_replicas - 1; r >= 0; r--, n++) {
             struct store *store = &s->stores[i][r];
             shares[n] = (Sluice__V1__StoreShare)SLUICE__V1__STORE_SHARE__INIT;
             shares[n].address = store->name;

@@ -12,6 +12,7 @@
 
 #include "scene.h"
 #include "tensor/cpu/tiers.h"
+#include "tests/unit/scarce.h"
 
 static struct sl_recipe near(int ahead) {
     return (struct sl_recipe){.retrieve = SL_RETRIEVE_NEAR, .ahead = ahead};
@@ -482,6 +483,32 @@ static void test_retriever_refuses_what_it_cannot_rank(void **state) {
     scene_close(&s);
 }
 
+static enum sl_status make_retriever(void *scene, struct sl_error *err) {
+    struct scene *s = scene;
+    enum sl_status status = scene_create(s, err);
+    if (status != SL_OK) {
+        assert_null(s->retriever);
+    }
+    sl_retriever_destroy(&s->retriever);
+    for (int h = 0; h < N_KV && s->resident_only; h++) { // what it has brought
+        sl_session_set_slots(s->session, 1, h, 0);
+        sl_session_set_slots(s->session, 2, h, 0);
+    }
+    return status;
+}
+
+static void test_retriever_without_memory_is_not_made(void **state) {
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        struct scene s = {.recipe = i / 2 ? pull : near(0), .resident_only = i % 2, .n_shares = 2};
+        scene_open(&s);
+        sl_retriever_destroy(&s.retriever);
+        (void)make_retriever(&s, NULL); // empties the session
+        assert_true(assert_refused_without_memory(make_retriever, &s) >= 10);
+        scene_close(&s);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_retriever_with_nothing_to_choose_is_dense),
@@ -501,6 +528,7 @@ int main(void) {
         cmocka_unit_test(test_retriever_does_not_wait_for_an_annex_that_is_gone),
         cmocka_unit_test(test_retriever_is_not_made_without_resident_slots),
         cmocka_unit_test(test_retriever_refuses_what_it_cannot_rank),
+        cmocka_unit_test(test_retriever_without_memory_is_not_made),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Purpose: memory that runs out, for tests of what allocates: the linker leads our own calls here (sl_test_scarce() in
+ *          CMake); those of libraries go where they always do.
+ */
+#pragma once
+
+#include <stdbool.h>
+
+#include "base/status.h"
+
+// Of this thread, from now on: the n-th allocation fails, counted from 0. The one before is forgotten.
+void scarce_begin(int n);
+// From now on none does. Did it come to that one?
+bool scarce_end(void);
+
+// Makes something with its first allocation failing, then with its second, and so on, until it is made. Every failure must be
+// SL_ERR_EXHAUSTED. What it had allocated until then must be free: the sanitizers see that. How many failed.
+typedef enum sl_status (*scarce_make_fn)(void *arg, struct sl_error *err);
+int assert_refused_without_memory(scarce_make_fn make, void *arg);
